@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Condition types of policies, paths, nodes and plans. Each is set with the
+// generation it was computed from.
+const (
+	// ConditionAccepted: the spec could be compiled, every path it names exists.
+	ConditionAccepted = "Accepted"
+	// ConditionEffective: the policy decides for every pod it selects; False
+	// when another policy takes precedence for some of them.
+	ConditionEffective = "Effective"
+	// ConditionProgrammed: the datapath of every node concerned carries it out.
+	ConditionProgrammed = "Programmed"
+	// ConditionReady: on a path, every node it selects has a working NIC for it;
+	// on a node, its agent reports and its datapath is in order.
+	ConditionReady = "Ready"
+)
+
+// Reasons of conditions.
+const (
+	ReasonAccepted          = "Accepted"
+	ReasonPathNotFound      = "PathNotFound"
+	ReasonTooManyPaths      = "TooManyPaths"
+	ReasonEffective         = "Effective"
+	ReasonOverridden        = "Overridden"
+	ReasonProgrammed        = "Programmed"
+	ReasonPending           = "Pending"
+	ReasonNoPodsSelected    = "NoPodsSelected"
+	ReasonEndpointFailed    = "EndpointFailed"
+	ReasonAgentNotReporting = "AgentNotReporting"
+	ReasonReady             = "Ready"
+	ReasonNoNodes           = "NoNodes"
+	ReasonInterfaceNotFound = "InterfaceNotFound"
+	ReasonInterfaceDown     = "InterfaceDown"
+	ReasonDatapathFailed    = "DatapathFailed"
+)
+
+// Limits of the datapath, which the compile keeps.
+const (
+	// MaxPaths is how many paths one node can use at a time.
+	MaxPaths = 8
+	// MaxFailingNodes caps the list of failing nodes in a policy's status.
+	MaxFailingNodes = 10
+)
+
+// AgentLeasePrefix begins the name of the Lease that a node's agent renews;
+// the node's name follows.
+const AgentLeasePrefix = "braid-agent-"

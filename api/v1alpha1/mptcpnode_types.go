@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// LinkState is the state of a NIC.
+// +kubebuilder:validation:Enum=Up;Down
+type LinkState string
+
+const (
+	// LinkUp: the NIC is set up and has a carrier.
+	LinkUp LinkState = "Up"
+	// LinkDown: the NIC is set down, has no carrier, or is not there.
+	LinkDown LinkState = "Down"
+)
+
+// NodePath is a node's NIC on one path.
+type NodePath struct {
+	// name is the name of the MPTCPPath.
+	// +required
+	Name PathName `json:"name"`
+	// interface is the name of the NIC; empty while the node has none.
+	// +optional
+	Interface string `json:"interface,omitempty"`
+	// addresses are the NIC's global addresses, IPv4 and IPv6: where other nodes
+	// send packets for this node on this path.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// state is Up or Down.
+	// +required
+	State LinkState `json:"state"`
+	// message says why the path cannot be used here.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// KernelFeature is something that Braid can use where the kernel has it.
+type KernelFeature struct {
+	// name of the feature: TCX, SocketUpgrade, UserspacePathManager.
+	// +required
+	Name string `json:"name"`
+	// supported is true when the kernel has it.
+	// +required
+	Supported bool `json:"supported"`
+	// message says what is missing and what is used instead.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// MPTCPNodeStatus is who a node is to the others; written by its agent.
+type MPTCPNodeStatus struct {
+	// kernelRelease is the node's kernel, as `uname -r` prints it.
+	// +optional
+	KernelRelease string `json:"kernelRelease,omitempty"`
+	// agentVersion is the version of the agent that wrote this.
+	// +optional
+	AgentVersion string `json:"agentVersion,omitempty"`
+	// addresses are all addresses by which routes of other nodes may name this
+	// node as next hop.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=set
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// paths are the node's NICs, one for each path.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Paths []NodePath `json:"paths,omitempty"`
+	// features are kernel features that Braid can use.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Features []KernelFeature `json:"features,omitempty"`
+	// conditions: Ready is True while the agent reports and its datapath works.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MPTCPNode is what the agents know of each other's nodes. It has the name of
+// its Node and is small, because every agent watches all of them.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=mnode,categories=braid
+// +kubebuilder:printcolumn:name="Kernel",type=string,JSONPath=`.status.kernelRelease`
+// +kubebuilder:printcolumn:name="Paths",type=string,JSONPath=`.status.paths[*].name`
+// +kubebuilder:printcolumn:name="NICs",type=string,JSONPath=`.status.paths[*].interface`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.paths[*].state`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MPTCPNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// status is who the node is.
+	// +optional
+	Status MPTCPNodeStatus `json:"status,omitempty"`
+}
+
+// MPTCPNodeList is a list of MPTCPNode.
+// +kubebuilder:object:root=true
+type MPTCPNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MPTCPNode `json:"items"`
+}

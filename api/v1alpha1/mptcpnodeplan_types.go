@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// PlanPath is a path that exists on the plan's node: how its NIC is found.
+type PlanPath struct {
+	// name is the name of the MPTCPPath.
+	// +required
+	Name PathName `json:"name"`
+	// interfaces are the path's names and patterns of NICs.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	Interfaces []InterfacePattern `json:"interfaces,omitempty"`
+	// addressRanges are the path's ranges of addresses.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	AddressRanges []CIDR `json:"addressRanges,omitempty"`
+}
+
+// PolicyReference names the policy that decided for an endpoint.
+type PolicyReference struct {
+	// kind is MPTCPPolicy or ClusterMPTCPPolicy.
+	// +kubebuilder:validation:Enum=MPTCPPolicy;ClusterMPTCPPolicy
+	// +required
+	Kind string `json:"kind"`
+	// namespace of a MPTCPPolicy.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+	// name of the policy.
+	// +required
+	Name string `json:"name"`
+	// generation of the policy that this was compiled from.
+	// +required
+	Generation int64 `json:"generation"`
+}
+
+// PlanSubflows is how an endpoint's connections get their subflows.
+type PlanSubflows struct {
+	// manager says who opens further subflows.
+	// +required
+	Manager SubflowManager `json:"manager"`
+	// count is the number of subflows of a connection, the first one included.
+	// +required
+	Count int32 `json:"count"`
+	// firstAnnouncedPort is the first port announced with manager: Kernel.
+	// +optional
+	FirstAnnouncedPort int32 `json:"firstAnnouncedPort,omitempty"`
+}
+
+// PlanEndpoint is one pod of the node and what is to be done for it.
+type PlanEndpoint struct {
+	// uid of the pod.
+	// +required
+	UID types.UID `json:"uid"`
+	// namespace of the pod.
+	// +required
+	Namespace string `json:"namespace"`
+	// name of the pod.
+	// +required
+	Name string `json:"name"`
+	// addresses of the pod, IPv4 and IPv6.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +required
+	Addresses []string `json:"addresses"`
+	// policy that decided.
+	// +required
+	Policy PolicyReference `json:"policy"`
+	// paths that the pod may use, with their weights, sorted by name. Empty when
+	// its subflows are not spread.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=path
+	// +optional
+	Paths []PathWeight `json:"paths,omitempty"`
+	// subflows of the pod's connections.
+	// +required
+	Subflows PlanSubflows `json:"subflows"`
+	// upgradeSockets makes the pod's TCP sockets MPTCP sockets.
+	// +optional
+	UpgradeSockets bool `json:"upgradeSockets,omitempty"`
+}
+
+// MPTCPNodePlanSpec is what one node must do; written by the controller. It is
+// empty while no policy selects any pod of the cluster, and then the node's
+// agent attaches nothing.
+type MPTCPNodePlanSpec struct {
+	// paths that exist on this node, sorted by name.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Paths []PlanPath `json:"paths,omitempty"`
+	// endpoints are the node's pods that a policy selects, sorted by namespace
+	// and name.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=uid
+	// +optional
+	Endpoints []PlanEndpoint `json:"endpoints,omitempty"`
+}
+
+// EndpointState is how far an endpoint is programmed.
+// +kubebuilder:validation:Enum=Programmed;Pending;Failed
+type EndpointState string
+
+const (
+	// EndpointProgrammed: the datapath does what the plan says.
+	EndpointProgrammed EndpointState = "Programmed"
+	// EndpointPending: the agent waits for something, as the message says.
+	EndpointPending EndpointState = "Pending"
+	// EndpointFailed: the agent could not do it and tries again.
+	EndpointFailed EndpointState = "Failed"
+)
+
+// SocketUpgradeState is what became of spec.sockets.upgrade for an endpoint.
+// +kubebuilder:validation:Enum=Active;Unsupported;Failed
+type SocketUpgradeState string
+
+const (
+	// SocketUpgradeActive: new TCP sockets of the pod are MPTCP sockets.
+	SocketUpgradeActive SocketUpgradeState = "Active"
+	// SocketUpgradeUnsupported: this node's kernel cannot do it.
+	SocketUpgradeUnsupported SocketUpgradeState = "Unsupported"
+	// SocketUpgradeFailed: the kernel could, and refused; the message says why.
+	SocketUpgradeFailed SocketUpgradeState = "Failed"
+)
+
+// EndpointStatus is the result for one endpoint of the plan.
+type EndpointStatus struct {
+	// uid of the pod.
+	// +required
+	UID types.UID `json:"uid"`
+	// namespace of the pod.
+	// +required
+	Namespace string `json:"namespace"`
+	// name of the pod.
+	// +required
+	Name string `json:"name"`
+	// policyGeneration is the generation of the policy that is programmed.
+	// +optional
+	PolicyGeneration int64 `json:"policyGeneration,omitempty"`
+	// state is Programmed, Pending or Failed.
+	// +required
+	State EndpointState `json:"state"`
+	// hostInterface is the host's end of the pod's interface.
+	// +optional
+	HostInterface string `json:"hostInterface,omitempty"`
+	// socketUpgrade is what became of spec.sockets.upgrade; empty when not asked for.
+	// +optional
+	SocketUpgrade SocketUpgradeState `json:"socketUpgrade,omitempty"`
+	// message explains a state that is not Programmed, or an upgrade that is not
+	// Active, and says what to do.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// MPTCPNodePlanStatus is the result of a plan; written by the node's agent.
+type MPTCPNodePlanStatus struct {
+	// observedGeneration is the generation of the plan that was applied last.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// endpoints are the results, one for each endpoint of that plan.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=uid
+	// +optional
+	Endpoints []EndpointStatus `json:"endpoints,omitempty"`
+	// endpointsProgrammed counts the endpoints that are programmed.
+	// +optional
+	EndpointsProgrammed int32 `json:"endpointsProgrammed"`
+	// conditions: Programmed is True when the whole plan is carried out.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MPTCPNodePlan is what the controller compiled for one node. It has the name
+// of its Node. Nobody writes it by hand.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=mplan,categories=braid
+// +kubebuilder:printcolumn:name="Paths",type=string,JSONPath=`.spec.paths[*].name`
+// +kubebuilder:printcolumn:name="Endpoints",type=string,JSONPath=`.spec.endpoints[*].name`,priority=1
+// +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.endpointsProgrammed`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MPTCPNodePlan struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the node must do.
+	// +optional
+	Spec MPTCPNodePlanSpec `json:"spec,omitempty"`
+	// status is what it did.
+	// +optional
+	Status MPTCPNodePlanStatus `json:"status,omitempty"`
+}
+
+// MPTCPNodePlanList is a list of MPTCPNodePlan.
+// +kubebuilder:object:root=true
+type MPTCPNodePlanList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MPTCPNodePlan `json:"items"`
+}

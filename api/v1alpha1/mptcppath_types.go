@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// InterfacePattern is the name of a network interface, or a shell pattern
+// (`*`, `?`) that matches such names: `eth1`, `ens*f0`.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=15
+// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.*?-]+$')",message="an interface name or pattern may hold letters, digits, '_', '.', '-', and the wildcards '*' and '?'"
+type InterfacePattern string
+
+// CIDR is a range of IPv4 or IPv6 addresses: `192.0.2.0/24`, `2001:db8::/64`.
+// +kubebuilder:validation:MinLength=3
+// +kubebuilder:validation:MaxLength=43
+// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="must be an address range such as 192.0.2.0/24 or 2001:db8::/64"
+type CIDR string
+
+// MPTCPPathSpec says which NICs of which nodes form one physical plane.
+// A NIC belongs to the path when its name matches one of interfaces, or one of
+// its addresses lies in one of addressRanges; when both are given, it must
+// satisfy both. If several NICs of a node qualify, the first by name is used.
+// +kubebuilder:validation:XValidation:rule="has(self.interfaces) || has(self.addressRanges)",message="name the NICs of the path: set interfaces, addressRanges or both"
+type MPTCPPathSpec struct {
+	// nodeSelector limits the path to the nodes with these labels. Leave it out
+	// to mean every node.
+	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="an empty nodeSelector is not allowed: leave nodeSelector out to mean every node, or give matchLabels or matchExpressions"
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+
+	// interfaces are names of NICs, or patterns with `*` and `?`. For a VLAN,
+	// name the VLAN's own interface.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +optional
+	Interfaces []InterfacePattern `json:"interfaces,omitempty"`
+
+	// addressRanges are CIDRs: a NIC with an address in one of them qualifies.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +optional
+	AddressRanges []CIDR `json:"addressRanges,omitempty"`
+
+	// capacity is the rate of one NIC of the path in bits a second, such as 10G.
+	// Policies that give no weights share subflows out by it; a path without
+	// capacity counts like the smallest one that is given.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",message="must be a positive quantity of bits a second, such as 100M or 10G"
+	// +optional
+	Capacity *resource.Quantity `json:"capacity,omitempty"`
+}
+
+// MPTCPPathStatus says where the path exists.
+type MPTCPPathStatus struct {
+	// nodes is the number of nodes that have a NIC on this path.
+	// +optional
+	Nodes int32 `json:"nodes,omitempty"`
+	// nodesUp is the number of nodes whose NIC on this path is up.
+	// +optional
+	NodesUp int32 `json:"nodesUp,omitempty"`
+	// conditions: Ready is True when every selected node has a working NIC.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MPTCPPath is one physical plane through the cluster; on a node it is one NIC.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=mpath,categories=braid
+// +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
+// +kubebuilder:printcolumn:name="Ranges",type=string,JSONPath=`.spec.addressRanges`,priority=1
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Up",type=integer,JSONPath=`.status.nodesUp`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name of a path must be no longer than 63 characters, because policies name it"
+type MPTCPPath struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec says which NICs form the path.
+	// +required
+	Spec MPTCPPathSpec `json:"spec"`
+	// status says where the path exists; written by the controller.
+	// +optional
+	Status MPTCPPathStatus `json:"status,omitempty"`
+}
+
+// MPTCPPathList is a list of MPTCPPath.
+// +kubebuilder:object:root=true
+type MPTCPPathList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MPTCPPath `json:"items"`
+}

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// PathName is the name of an MPTCPPath.
+// +kubebuilder:validation:MinLength=1
+// +kubebuilder:validation:MaxLength=63
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="must be the name of an MPTCPPath: lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+type PathName string
+
+// SpreadMode says how subflows are placed on paths.
+// +kubebuilder:validation:Enum=PerSubflow;Off
+type SpreadMode string
+
+const (
+	// SpreadPerSubflow places the subflows of one connection on different paths.
+	SpreadPerSubflow SpreadMode = "PerSubflow"
+	// SpreadOff leaves every subflow on the route of the cluster's network.
+	SpreadOff SpreadMode = "Off"
+)
+
+// SubflowManager says who opens the further subflows of a connection.
+// +kubebuilder:validation:Enum=Kernel;Agent
+type SubflowManager string
+
+const (
+	// SubflowManagerKernel is the path manager in the pod's kernel stack: the
+	// listening pod announces its own address with further ports.
+	SubflowManagerKernel SubflowManager = "Kernel"
+	// SubflowManagerAgent is the node's agent, through the user-space path
+	// manager: it opens subflows from the pod that began the connection, to the
+	// port that the connection began with.
+	SubflowManagerAgent SubflowManager = "Agent"
+)
+
+// PathWeight is the share of one path.
+type PathWeight struct {
+	// path is the name of an MPTCPPath.
+	// +required
+	Path PathName `json:"path"`
+	// weight is the share of this path in relation to the others, 1 to 100.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +required
+	Weight int32 `json:"weight"`
+}
+
+// PathRules say which paths the selected pods use and how.
+// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.allowed) || self.weights.all(w, self.allowed.exists(p, p == w.path))",message="weights names a path that allowed does not list: add it to allowed or remove its weight"
+// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'Off'",message="weights have no effect with spread: Off: remove weights or set spread: PerSubflow"
+type PathRules struct {
+	// allowed lists the paths that the pods may use. Leave it out to allow every
+	// path. A name that no MPTCPPath has yet is accepted and reported in the
+	// condition Accepted.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Allowed []PathName `json:"allowed,omitempty"`
+
+	// weights gives paths unequal shares of subflows. A path without a weight has
+	// weight 1. Without any weights the capacities of the paths decide.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=path
+	// +optional
+	Weights []PathWeight `json:"weights,omitempty"`
+
+	// spread is PerSubflow to place the subflows of one connection on different
+	// paths, or Off to leave them on the route of the cluster's network.
+	// +kubebuilder:default=PerSubflow
+	// +optional
+	Spread SpreadMode `json:"spread,omitempty"`
+}
+
+// SubflowRules say how many subflows a connection has and who opens them.
+// +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
+type SubflowRules struct {
+	// manager says who opens further subflows. Kernel keeps working while the
+	// agent is down, and needs the listening pod to be selected by a policy
+	// too. Agent needs only the pod that begins the connection, opens closed
+	// subflows again, and opens none while the agent is down.
+	// +kubebuilder:default=Kernel
+	// +optional
+	Manager SubflowManager `json:"manager,omitempty"`
+
+	// count is the number of subflows of a connection, the first one included.
+	// Leave it out to have one for each usable path.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=8
+	// +optional
+	Count *int32 `json:"count,omitempty"`
+
+	// firstAnnouncedPort is the first of the ports that a listening pod announces
+	// for further subflows with manager: Kernel; the others follow it. The
+	// default is 61001. NetworkPolicies must admit these ports.
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=65528
+	// +optional
+	FirstAnnouncedPort *int32 `json:"firstAnnouncedPort,omitempty"`
+}
+
+// DefaultFirstAnnouncedPort is the first announced port where a policy gives
+// none: just above the kernel's default range of ephemeral ports.
+const DefaultFirstAnnouncedPort int32 = 61001
+
+// SocketRules say what happens to plain TCP sockets.
+type SocketRules struct {
+	// upgrade makes the TCP sockets that the pods open MPTCP sockets, without a
+	// change to the image. It needs a kernel of 6.7 or later; where the kernel
+	// cannot, the status of the endpoint says so and sockets stay as they are.
+	// +optional
+	Upgrade bool `json:"upgrade,omitempty"`
+}
+
+// PolicyRules are what namespaced and cluster-wide policies have in common.
+type PolicyRules struct {
+	// priority decides between policies that select the same pod: the highest
+	// wins whole; between equals the older one, then the first by name.
+	// +kubebuilder:validation:Minimum=-1000
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=0
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+
+	// paths says which paths the pods use.
+	// +kubebuilder:default={}
+	// +optional
+	Paths PathRules `json:"paths,omitempty"`
+
+	// subflows says how many subflows a connection has and who opens them.
+	// +kubebuilder:default={}
+	// +optional
+	Subflows SubflowRules `json:"subflows,omitempty"`
+
+	// sockets says what happens to plain TCP sockets.
+	// +optional
+	Sockets SocketRules `json:"sockets,omitempty"`
+}
+
+// NodeFailure is one node on which a policy is not carried out.
+type NodeFailure struct {
+	// node is the name of the node.
+	// +required
+	Node string `json:"node"`
+	// reason is a CamelCase word for the cause.
+	// +required
+	Reason string `json:"reason"`
+	// message explains the cause and names the first endpoint concerned.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// pods is the number of endpoints concerned.
+	// +optional
+	Pods int32 `json:"pods,omitempty"`
+}
+
+// PolicyStatus is what became of a policy; written by the controller.
+type PolicyStatus struct {
+	// podsSelected is the number of pods that the selectors match and that run.
+	// +optional
+	PodsSelected int32 `json:"podsSelected"`
+	// podsProgrammed is the number of those for which the datapath of their node
+	// carries this policy out in its present generation.
+	// +optional
+	PodsProgrammed int32 `json:"podsProgrammed"`
+	// failingNodes lists nodes that cannot carry the policy out, at most ten.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=map
+	// +listMapKey=node
+	// +optional
+	FailingNodes []NodeFailure `json:"failingNodes,omitempty"`
+	// conditions: Accepted, Effective and Programmed.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// MPTCPPolicySpec is a policy for pods of its own namespace.
+type MPTCPPolicySpec struct {
+	// podSelector selects pods of the policy's namespace by their labels. An
+	// empty selector, {}, selects all of them.
+	// +required
+	PodSelector metav1.LabelSelector `json:"podSelector"`
+
+	PolicyRules `json:",inline"`
+}
+
+// MPTCPPolicy says how the MPTCP connections of pods in its namespace use the
+// physical paths.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=mpol,categories=braid
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Manager",type=string,JSONPath=`.spec.subflows.manager`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
+// +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type MPTCPPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the policy.
+	// +required
+	Spec MPTCPPolicySpec `json:"spec"`
+	// status is what became of it.
+	// +optional
+	Status PolicyStatus `json:"status,omitempty"`
+}
+
+// MPTCPPolicyList is a list of MPTCPPolicy.
+// +kubebuilder:object:root=true
+type MPTCPPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []MPTCPPolicy `json:"items"`
+}
+
+// ClusterMPTCPPolicySpec is a policy for pods of several namespaces.
+type ClusterMPTCPPolicySpec struct {
+	// namespaceSelector selects namespaces by their labels. It must not be empty,
+	// so that no policy reaches the system's namespaces by oversight; to mean
+	// every namespace, require the label kubernetes.io/metadata.name to exist.
+	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="an empty namespaceSelector is not allowed: give matchLabels or matchExpressions; to select every namespace use {key: kubernetes.io/metadata.name, operator: Exists}"
+	// +required
+	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
+
+	// podSelector selects pods of those namespaces by their labels. An empty
+	// selector, {}, selects all of them.
+	// +required
+	PodSelector metav1.LabelSelector `json:"podSelector"`
+
+	PolicyRules `json:",inline"`
+}
+
+// ClusterMPTCPPolicy says how the MPTCP connections of pods in several
+// namespaces use the physical paths.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=cmpol,categories=braid
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
+// +kubebuilder:printcolumn:name="Manager",type=string,JSONPath=`.spec.subflows.manager`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
+// +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type ClusterMPTCPPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the policy.
+	// +required
+	Spec ClusterMPTCPPolicySpec `json:"spec"`
+	// status is what became of it.
+	// +optional
+	Status PolicyStatus `json:"status,omitempty"`
+}
+
+// ClusterMPTCPPolicyList is a list of ClusterMPTCPPolicy.
+// +kubebuilder:object:root=true
+type ClusterMPTCPPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []ClusterMPTCPPolicy `json:"items"`
+}
