@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Options are those of a pair of joined NICs.
+type Options struct {
+	// MTU of both ends in bytes; 0 means 1500.
+	MTU int
+	// Mbit limits each direction; 0 means no limit.
+	Mbit int
+	// AddressesA and AddressesB are addresses with prefix lengths.
+	AddressesA, AddressesB []string
+}
+
+// Connect joins two namespaces by a veth pair, and sets both ends up.
+func Connect(a *Namespace, aInterface string, b *Namespace, bInterface string, options Options) error {
+	if err := createPair(a, aInterface, b, bInterface, options.MTU); err != nil {
+		return err
+	}
+	if err := a.configure(aInterface, options.Mbit, options.AddressesA); err != nil {
+		return err
+	}
+	return b.configure(bInterface, options.Mbit, options.AddressesB)
+}
+
+func createPair(a *Namespace, aInterface string, b *Namespace, bInterface string, mtu int) error {
+	handle, err := a.Handle()
+	if err != nil {
+		return err
+	}
+	peer, err := netns.GetFromPath(b.Path())
+	if err != nil {
+		return fmt.Errorf("opening network namespace %s: %w", b.Name, err)
+	}
+	defer peer.Close()
+	if mtu == 0 {
+		mtu = 1500
+	}
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU = aInterface, mtu
+	pair := netlink.NewVeth(attributes)
+	pair.PeerName, pair.PeerMTU, pair.PeerNamespace = bInterface, uint32(mtu), netlink.NsFd(peer)
+	if err := handle.LinkAdd(pair); err != nil {
+		return fmt.Errorf("joining %s in %s and %s in %s: %w", aInterface, a.Name, bInterface, b.Name, err)
+	}
+	return nil
+}
+
+func (ns *Namespace) configure(name string, mbit int, addresses []string) error {
+	for _, address := range addresses {
+		if err := ns.AddAddress(name, address); err != nil {
+			return err
+		}
+	}
+	if mbit > 0 {
+		if err := ns.Shape(name, mbit); err != nil {
+			return err
+		}
+	}
+	return ns.SetUp(name)
+}
+
+// link finds an interface and the handle to change it with.
+func (ns *Namespace) link(name string) (*netlink.Handle, netlink.Link, error) {
+	handle, err := ns.Handle()
+	if err != nil {
+		return nil, nil, err
+	}
+	link, err := handle.LinkByName(name)
+	if err != nil {
+		return nil, nil, fmt.Errorf("finding interface %s in %s: %w", name, ns.Name, err)
+	}
+	return handle, link, nil
+}
+
+// Index returns the number of an interface.
+func (ns *Namespace) Index(name string) (int, error) {
+	_, link, err := ns.link(name)
+	if err != nil {
+		return 0, err
+	}
+	return link.Attrs().Index, nil
+}
+
+// SetUp sets an interface up.
+func (ns *Namespace) SetUp(name string) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	if err := handle.LinkSetUp(link); err != nil {
+		return fmt.Errorf("setting interface %s in %s up: %w", name, ns.Name, err)
+	}
+	return nil
+}
+
+// SetDown sets an interface down; its peer loses the carrier.
+func (ns *Namespace) SetDown(name string) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	if err := handle.LinkSetDown(link); err != nil {
+		return fmt.Errorf("setting interface %s in %s down: %w", name, ns.Name, err)
+	}
+	return nil
+}
+
+// AddAddress gives an interface an address with its prefix length, IPv4 or IPv6.
+func (ns *Namespace) AddAddress(name, address string) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	parsed, err := netlink.ParseAddr(address)
+	if err != nil {
+		return fmt.Errorf("reading address %q: %w", address, err)
+	}
+	if parsed.IP.To4() == nil {
+		parsed.Flags = unix.IFA_F_NODAD
+	}
+	if err := handle.AddrAdd(link, parsed); err != nil {
+		return fmt.Errorf("adding address %s to %s in %s: %w", address, name, ns.Name, err)
+	}
+	return nil
+}
+
+// Route is a route to a destination, either through a gateway or on the link.
+type Route struct {
+	// Destination as a CIDR; empty means default.
+	Destination string
+	// Gateway is taken to be on the link, whatever the interface's addresses are.
+	Gateway string
+	// Interface that the route leaves by.
+	Interface string
+	// Source is the preferred source address; may be empty.
+	Source string
+}
+
+// AddRoute adds a route, or replaces the one to the same destination.
+func (ns *Namespace) AddRoute(route Route) error {
+	handle, link, err := ns.link(route.Interface)
+	if err != nil {
+		return err
+	}
+	wanted := &netlink.Route{LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK, Src: net.ParseIP(route.Source)}
+	if route.Destination != "" {
+		if wanted.Dst, err = netlink.ParseIPNet(route.Destination); err != nil {
+			return fmt.Errorf("reading destination %q: %w", route.Destination, err)
+		}
+	}
+	if route.Gateway != "" {
+		wanted.Gw, wanted.Scope = net.ParseIP(route.Gateway), netlink.SCOPE_UNIVERSE
+		wanted.SetFlag(netlink.FLAG_ONLINK)
+	}
+	if err := handle.RouteReplace(wanted); err != nil {
+		return fmt.Errorf("adding route %+v in %s: %w", route, ns.Name, err)
+	}
+	return nil
+}
+
+const (
+	// shapeBurst is what may leave at once at full speed. It holds one GSO
+	// packet, so that the shaper need not cut packets up.
+	shapeBurst = 64 << 10
+	// shapeDelay is how long a packet waits at most, in seconds.
+	shapeDelay = 0.020
+)
+
+// Shape limits what leaves by an interface to a rate, with a queue of 20 ms.
+// Programs on the interface's TC hooks are not disturbed: they run before it.
+func (ns *Namespace) Shape(name string, mbit int) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	rate := uint64(mbit) * 1_000_000 / 8
+	shaper := &netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate,
+		Buffer:     netlink.Xmittime(rate, shapeBurst),
+		Limit:      uint32(float64(rate)*shapeDelay) + shapeBurst,
+	}
+	if err := handle.QdiscReplace(shaper); err != nil {
+		return fmt.Errorf("shaping %s in %s to %d Mbit/s: %w", name, ns.Name, mbit, err)
+	}
+	return nil
+}
+
+// Counters are what passed an interface since it was made.
+type Counters struct {
+	TxBytes, RxBytes, TxPackets, RxPackets, TxDropped uint64
+}
+
+// Counters reads those of an interface.
+func (ns *Namespace) Counters(name string) (Counters, error) {
+	_, link, err := ns.link(name)
+	if err != nil {
+		return Counters{}, err
+	}
+	s := link.Attrs().Statistics
+	return Counters{TxBytes: s.TxBytes, RxBytes: s.RxBytes, TxPackets: s.TxPackets, RxPackets: s.RxPackets, TxDropped: s.TxDropped}, nil
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Spec says what Build makes.
+type Spec struct {
+	// Name is the first part of the name of each namespace: small letters and
+	// digits only.
+	Name string
+	// Nodes is their number; they are called node1, node2 and so on.
+	Nodes int
+	// Paths are the names of the paths, and of each node's NICs. The routes
+	// between the nodes' pods use the first one alone.
+	Paths []string
+	// LinkMbit shapes each NIC in both directions; 0 means no limit.
+	LinkMbit int
+	// PodsPerNode are made by Build; they are called pod-1-1 (node 1, pod 1) and
+	// so on. AddPod makes further ones.
+	PodsPerNode int
+	// IPv4 and IPv6 are the versions to configure; neither means both.
+	IPv4, IPv6 bool
+}
+
+// Network is a cluster's network: a fabric with one bridge for each path, nodes
+// with one NIC for each path, and pods whose networks are routed natively.
+type Network struct {
+	Spec   Spec
+	Fabric *Namespace
+	Nodes  []*Node
+}
+
+// Node is a node of the network.
+type Node struct {
+	*Namespace
+	// Number counts from 1. Its name as a node is node1, node2 and so on.
+	Number int
+	// Pods in the order in which they were added.
+	Pods []*Pod
+
+	network *Network
+	mu      sync.Mutex
+	added   int
+}
+
+// Pod is a pod's network namespace; its interface is eth0.
+type Pod struct {
+	*Namespace
+	// PodName is the name of the pod; Name is that of the namespace.
+	PodName string
+	Node    *Node
+	// HostInterface is the node's end of eth0.
+	HostInterface string
+	// IPv4 and IPv6 are the pod's addresses; one is empty if not configured.
+	IPv4, IPv6 string
+}
+
+var validName = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
+
+// Build makes a network, or nothing: after an error it removes what it made.
+func Build(spec Spec) (*Network, error) {
+	if !validName.MatchString(spec.Name) {
+		return nil, fmt.Errorf("network name %q: must be 1 to 16 small letters and digits", spec.Name)
+	}
+	if spec.Nodes < 1 || spec.Nodes > 200 || len(spec.Paths) < 1 || len(spec.Paths) > 70 {
+		return nil, fmt.Errorf("network %s: needs 1 to 200 nodes and 1 to 70 paths", spec.Name)
+	}
+	if !spec.IPv4 && !spec.IPv6 {
+		spec.IPv4, spec.IPv6 = true, true
+	}
+	network := &Network{Spec: spec}
+	if err := network.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("building network %s: %w", spec.Name, err), network.Delete())
+	}
+	return network, nil
+}
+
+func (n *Network) build() error {
+	if err := n.buildFabric(); err != nil {
+		return err
+	}
+	for number := 1; number <= n.Spec.Nodes; number++ {
+		if err := n.buildNode(number); err != nil {
+			return err
+		}
+	}
+	for _, node := range n.Nodes {
+		if err := node.restoreRoutes(); err != nil {
+			return err
+		}
+		for i := 1; i <= n.Spec.PodsPerNode; i++ {
+			if _, err := node.AddPod(fmt.Sprintf("pod-%d-%d", node.Number, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Network) buildFabric() (err error) {
+	if n.Fabric, err = New(n.Spec.Name + "-fabric"); err != nil {
+		return err
+	}
+	handle, err := n.Fabric.Handle()
+	if err != nil {
+		return err
+	}
+	for _, path := range n.Spec.Paths {
+		attributes := netlink.NewLinkAttrs()
+		attributes.Name = path
+		snooping := false
+		if err := handle.LinkAdd(&netlink.Bridge{LinkAttrs: attributes, MulticastSnooping: &snooping}); err != nil {
+			return fmt.Errorf("adding bridge %s: %w", path, err)
+		}
+		if err := n.Fabric.SetUp(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var nodeSysctls = [][2]string{
+	{"net.ipv4.ip_forward", "1"},
+	{"net.ipv6.conf.all.forwarding", "1"},
+}
+
+func (n *Network) buildNode(number int) error {
+	namespace, err := New(fmt.Sprintf("%s-node%d", n.Spec.Name, number))
+	if err != nil {
+		return err
+	}
+	node := &Node{Namespace: namespace, Number: number, network: n}
+	n.Nodes = append(n.Nodes, node)
+	for _, setting := range nodeSysctls {
+		if err := node.Sysctl(setting[0], setting[1]); err != nil {
+			return err
+		}
+	}
+	for i := range n.Spec.Paths {
+		if err := node.attach(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attach plugs the node's NIC on a path into the fabric.
+func (node *Node) attach(i int) error {
+	n, path := node.network, node.network.Spec.Paths[i]
+	var addresses []string
+	if n.Spec.IPv4 {
+		addresses = append(addresses, node.Address(i, 4)+"/24")
+	}
+	if n.Spec.IPv6 {
+		addresses = append(addresses, node.Address(i, 6)+"/64")
+	}
+	port := node.port(path)
+	options := Options{Mbit: n.Spec.LinkMbit, AddressesA: addresses}
+	if err := Connect(node.Namespace, path, n.Fabric, port, options); err != nil {
+		return err
+	}
+	handle, link, err := n.Fabric.link(port)
+	if err != nil {
+		return err
+	}
+	bridge, err := handle.LinkByName(path)
+	if err != nil {
+		return fmt.Errorf("finding bridge %s: %w", path, err)
+	}
+	if err := handle.LinkSetMaster(link, bridge); err != nil {
+		return fmt.Errorf("plugging %s into bridge %s: %w", port, path, err)
+	}
+	return nil
+}
+
+// port is the fabric's end of the node's NIC on a path.
+func (node *Node) port(path string) string {
+	return path + "." + strconv.Itoa(node.Number)
+}
+
+// NodeName is the name that the node has in its cluster.
+func (node *Node) NodeName() string { return fmt.Sprintf("node%d", node.Number) }
+
+// Address is the node's address on the path with this index, for IP version 4
+// or 6, without a prefix length.
+func (node *Node) Address(path, version int) string {
+	if version == 6 {
+		return fmt.Sprintf("fd00:%d::%d", 20+path, node.Number)
+	}
+	return fmt.Sprintf("10.%d.0.%d", 20+path, node.Number)
+}
+
+// PodCIDR is the range of the node's pods' addresses.
+func (node *Node) PodCIDR(version int) string {
+	if version == 6 {
+		return fmt.Sprintf("fd00:244:%d::/64", node.Number)
+	}
+	return fmt.Sprintf("10.244.%d.0/24", node.Number)
+}
+
+// restoreRoutes adds the routes to the other nodes' pods, as a CNI does.
+func (node *Node) restoreRoutes() error {
+	for _, other := range node.network.Nodes {
+		if other == node {
+			continue
+		}
+		for _, version := range node.network.versions() {
+			route := Route{Destination: other.PodCIDR(version), Gateway: other.Address(0, version), Interface: node.network.Spec.Paths[0]}
+			if err := node.AddRoute(route); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Network) versions() (versions []int) {
+	if n.Spec.IPv4 {
+		versions = append(versions, 4)
+	}
+	if n.Spec.IPv6 {
+		versions = append(versions, 6)
+	}
+	return versions
+}
+
+// gateways are the node's addresses towards its pods, the same for each.
+var gateways = map[int]string{4: "169.254.1.1", 6: "fe80::1"}
+
+// AddPod adds a pod to the node. Its name must be unique in the network.
+func (node *Node) AddPod(name string) (*Pod, error) {
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	namespace, err := New(node.network.Spec.Name + "-pod-" + name)
+	if err != nil {
+		return nil, err
+	}
+	node.added++
+	pod := &Pod{Namespace: namespace, PodName: name, Node: node, HostInterface: fmt.Sprintf("veth%d", node.added)}
+	if node.network.Spec.IPv4 {
+		pod.IPv4 = fmt.Sprintf("10.244.%d.%d", node.Number, node.added+1)
+	}
+	if node.network.Spec.IPv6 {
+		pod.IPv6 = fmt.Sprintf("fd00:244:%d::%x", node.Number, node.added+1)
+	}
+	if err := pod.connect(); err != nil {
+		return nil, errors.Join(fmt.Errorf("adding pod %s: %w", name, err), namespace.Delete())
+	}
+	node.Pods = append(node.Pods, pod)
+	return pod, nil
+}
+
+// Address is the pod's address of an IP version.
+func (p *Pod) Address(version int) string {
+	if version == 6 {
+		return p.IPv6
+	}
+	return p.IPv4
+}
+
+func (p *Pod) connect() error {
+	var podAddresses, hostAddresses []string
+	for _, version := range p.Node.network.versions() {
+		podAddresses = append(podAddresses, hostRoute(p.Address(version), version))
+		hostAddresses = append(hostAddresses, hostRoute(gateways[version], version))
+	}
+	options := Options{AddressesA: podAddresses, AddressesB: hostAddresses}
+	if err := Connect(p.Namespace, "eth0", p.Node.Namespace, p.HostInterface, options); err != nil {
+		return err
+	}
+	for _, version := range p.Node.network.versions() {
+		if err := p.addRoutes(version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addRoutes adds the pod's routes, and the node's route to the pod.
+func (p *Pod) addRoutes(version int) error {
+	gateway := gateways[version]
+	toGateway := Route{Destination: hostRoute(gateway, version), Interface: "eth0"}
+	if err := p.AddRoute(toGateway); err != nil {
+		return err
+	}
+	if err := p.AddRoute(Route{Destination: everything[version], Gateway: gateway, Interface: "eth0"}); err != nil {
+		return err
+	}
+	toPod := Route{Destination: hostRoute(p.Address(version), version), Interface: p.HostInterface, Source: p.Node.Address(0, version)}
+	return p.Node.AddRoute(toPod)
+}
+
+var everything = map[int]string{4: "0.0.0.0/0", 6: "::/0"}
+
+func hostRoute(address string, version int) string {
+	if version == 6 {
+		return address + "/128"
+	}
+	return address + "/32"
+}
+
+// Pod finds a pod by its name, or returns nil.
+func (n *Network) Pod(name string) *Pod {
+	for _, node := range n.Nodes {
+		for _, pod := range node.Pods {
+			if pod.PodName == name {
+				return pod
+			}
+		}
+	}
+	return nil
+}
+
+// SetNIC sets a node's NIC up or down from the node's side, as an admin would.
+// The kernel drops routes of a NIC that goes down; when it comes back they are
+// added again, as a CNI would.
+func (n *Network) SetNIC(node *Node, path string, up bool) error {
+	if !up {
+		return node.SetDown(path)
+	}
+	if err := node.SetUp(path); err != nil {
+		return err
+	}
+	if path == n.Spec.Paths[0] {
+		return node.restoreRoutes()
+	}
+	return nil
+}
+
+// SetCarrier gives a node's NIC a carrier or takes it away, as a cable or a
+// switch would.
+func (n *Network) SetCarrier(node *Node, path string, up bool) error {
+	if up {
+		return n.Fabric.SetUp(node.port(path))
+	}
+	return n.Fabric.SetDown(node.port(path))
+}
+
+// NICCounters reads the counters of a node's NICs, by path.
+func (n *Network) NICCounters(node *Node) (map[string]Counters, error) {
+	counters := make(map[string]Counters, len(n.Spec.Paths))
+	for _, path := range n.Spec.Paths {
+		value, err := node.Counters(path)
+		if err != nil {
+			return nil, err
+		}
+		counters[path] = value
+	}
+	return counters, nil
+}
+
+// Delete removes the network, and kills what still runs in it.
+func (n *Network) Delete() error {
+	for _, node := range n.Nodes {
+		for _, pod := range node.Pods {
+			pod.closeHandle()
+		}
+		node.closeHandle()
+	}
+	if n.Fabric != nil {
+		n.Fabric.closeHandle()
+	}
+	return Teardown(n.Spec.Name)
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package network
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TB is the part of testing.TB that ForTest uses.
+type TB interface {
+	Helper()
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+var testNetworks atomic.Int64
+
+// TestName returns a name for a test's network that no other test has. It
+// carries the test's process, so that what a killed test left is found and
+// removed by the next one.
+func TestName() string {
+	return fmt.Sprintf("bt%dx%d", os.Getpid(), testNetworks.Add(1))
+}
+
+// ForTest builds a network for a test, under a name of its own, and removes it
+// at the test's end; then nothing of it may be left.
+func ForTest(t TB, spec Spec) *Network {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatalf("this test makes network namespaces: run it as root")
+	}
+	removeOrphans(t)
+	spec.Name = TestName()
+	network, err := Build(spec)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	inodes := network.inodes(t)
+	t.Cleanup(func() {
+		if err := network.Delete(); err != nil {
+			t.Errorf("%v", err)
+		}
+		expectNothingLeft(t, spec.Name, inodes)
+	})
+	return network
+}
+
+// NamespaceForTest makes one namespace for a test, and removes it at its end.
+func NamespaceForTest(t TB) *Namespace {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatalf("this test makes network namespaces: run it as root")
+	}
+	removeOrphans(t)
+	name := TestName()
+	namespace, err := New(name + "-single")
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	inodes, err := inodesOf([]string{namespace.Name})
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		namespace.closeHandle()
+		if err := Teardown(name); err != nil {
+			t.Errorf("%v", err)
+		}
+		expectNothingLeft(t, name, inodes)
+	})
+	return namespace
+}
+
+func (n *Network) inodes(t TB) map[uint64]bool {
+	t.Helper()
+	namespaces, err := Namespaces(n.Spec.Name)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	inodes, err := inodesOf(namespaces)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return inodes
+}
+
+var testNamespace = regexp.MustCompile(`^(bt([0-9]+)x[0-9]+)-`)
+
+// removeOrphans removes networks whose test's process is gone.
+func removeOrphans(t TB) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(Directory, "bt*"))
+	for _, file := range files {
+		match := testNamespace.FindStringSubmatch(filepath.Base(file))
+		if match == nil {
+			continue
+		}
+		pid, _ := strconv.Atoi(match[2])
+		if unix.Kill(pid, 0) == nil {
+			continue
+		}
+		if err := Teardown(match[1]); err != nil {
+			t.Errorf("removing what a killed test left: %v", err)
+		}
+	}
+}
+
+// expectNothingLeft looks for names, and for threads and processes inside.
+// Threads that left a namespace by ending take a moment.
+func expectNothingLeft(t TB, name string, inodes map[uint64]bool) {
+	t.Helper()
+	namespaces, err := Namespaces(name)
+	if err != nil || len(namespaces) > 0 {
+		t.Errorf("network %s left namespaces behind: %v %v", name, namespaces, err)
+	}
+	deadline := time.Now().Add(5 * time.Second)
+	threads := threadsIn(inodes)
+	for len(threads) > 0 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+		threads = threadsIn(inodes)
+	}
+	if len(threads) > 0 {
+		t.Errorf("network %s left threads inside its namespaces: %v", name, threads)
+	}
+}
+
+func threadsIn(inodes map[uint64]bool) (threads []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/ns/net")
+	for _, file := range files {
+		if inodes[namespaceInode(file)] {
+			threads = append(threads, file)
+		}
+	}
+	return threads
+}
