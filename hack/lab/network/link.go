@@ -5,6 +5,7 @@ package network
 import (
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -21,7 +22,8 @@ type Options struct {
 	AddressesA, AddressesB []string
 }
 
-// Connect joins two namespaces by a veth pair, and sets both ends up.
+// Connect joins two namespaces by a veth pair, sets both ends up, and waits until
+// their addresses can be used.
 func Connect(a *Namespace, aInterface string, b *Namespace, bInterface string, options Options) error {
 	if err := createPair(a, aInterface, b, bInterface, options.MTU); err != nil {
 		return err
@@ -29,7 +31,13 @@ func Connect(a *Namespace, aInterface string, b *Namespace, bInterface string, o
 	if err := a.configure(aInterface, options.Mbit, options.AddressesA); err != nil {
 		return err
 	}
-	return b.configure(bInterface, options.Mbit, options.AddressesB)
+	if err := b.configure(bInterface, options.Mbit, options.AddressesB); err != nil {
+		return err
+	}
+	if err := a.waitForIPv6(aInterface); err != nil {
+		return err
+	}
+	return b.waitForIPv6(bInterface)
 }
 
 func createPair(a *Namespace, aInterface string, b *Namespace, bInterface string, mtu int) error {
@@ -209,4 +217,35 @@ func (ns *Namespace) Counters(name string) (Counters, error) {
 	}
 	s := link.Attrs().Statistics
 	return Counters{TxBytes: s.TxBytes, RxBytes: s.RxBytes, TxPackets: s.TxPackets, RxPackets: s.RxPackets, TxDropped: s.TxDropped}, nil
+}
+
+// waitForIPv6 waits until an interface's IPv6 addresses can be used: the kernel
+// finishes them in a queue of its own, and a neighbour asked before then answers
+// only after a second.
+func (ns *Namespace) waitForIPv6(name string) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		addresses, err := handle.AddrList(link, netlink.FAMILY_V6)
+		if err != nil {
+			return fmt.Errorf("listing addresses of %s in %s: %w", name, ns.Name, err)
+		}
+		if usable(addresses) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the IPv6 addresses of %s in %s stayed tentative", name, ns.Name)
+}
+
+func usable(addresses []netlink.Addr) bool {
+	linkLocal := false
+	for _, address := range addresses {
+		if address.Flags&unix.IFA_F_TENTATIVE != 0 {
+			return false
+		}
+		linkLocal = linkLocal || address.IP.IsLinkLocalUnicast()
+	}
+	return linkLocal
 }
