@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// clsact attaches by filters of the clsact qdisc, on kernels before 6.6. The
+// kernel keeps filters without any pin; they are told apart by name.
+type clsact struct{}
+
+const (
+	filterPrefix   = "braid_"
+	filterPriority = 2845
+	filterHandle   = 1
+)
+
+func (clsact) parent(hook hook) uint32 {
+	if hook.attach == ebpf.AttachTCXEgress {
+		return netlink.HANDLE_MIN_EGRESS
+	}
+	return netlink.HANDLE_MIN_INGRESS
+}
+
+// clsactQdisc equals `tc qdisc add dev NIC clsact`.
+func clsactQdisc(index int) netlink.Qdisc {
+	return &netlink.GenericQdisc{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
+		QdiscType:  "clsact",
+	}
+}
+
+func (c clsact) attach(index int, hook hook, program *ebpf.Program) error {
+	if err := netlink.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("adding the clsact qdisc to interface %d: %w", index, err)
+	}
+	filter := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index,
+			Parent:    c.parent(hook),
+			Handle:    filterHandle,
+			Protocol:  unix.ETH_P_ALL,
+			Priority:  filterPriority,
+		},
+		Fd:           program.FD(),
+		Name:         filterPrefix + hook.name,
+		DirectAction: true,
+	}
+	if err := netlink.FilterReplace(filter); err != nil {
+		return fmt.Errorf("attaching %s to interface %d: %w", hook.name, index, err)
+	}
+	return nil
+}
+
+// filters are all filters of one hook of the NIC.
+func (c clsact) filters(index int, hook hook) ([]netlink.Filter, error) {
+	nic, err := netlink.LinkByIndex(index)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("looking up interface %d: %w", index, err)
+	}
+	filters, err := netlink.FilterList(nic, c.parent(hook))
+	if err != nil {
+		return nil, fmt.Errorf("listing the filters of interface %d: %w", index, err)
+	}
+	return filters, nil
+}
+
+func isOurs(filter netlink.Filter, hook hook) bool {
+	program, ok := filter.(*netlink.BpfFilter)
+	return ok && program.Name == filterPrefix+hook.name
+}
+
+func (c clsact) attached() (map[int]bool, error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("listing interfaces: %w", err)
+	}
+	indexes := map[int]bool{}
+	for _, nic := range links {
+		for _, hook := range hooks {
+			filters, err := c.filters(nic.Attrs().Index, hook)
+			if err != nil {
+				return nil, err
+			}
+			for _, filter := range filters {
+				if isOurs(filter, hook) {
+					indexes[nic.Attrs().Index] = true
+				}
+			}
+		}
+	}
+	return indexes, nil
+}
+
+// detach also removes the qdisc when nobody else has a filter there.
+func (c clsact) detach(index int) error {
+	others, found := 0, 0
+	for _, hook := range hooks {
+		filters, err := c.filters(index, hook)
+		if err != nil {
+			return err
+		}
+		for _, filter := range filters {
+			if !isOurs(filter, hook) {
+				others++
+				continue
+			}
+			found++
+			if err := netlink.FilterDel(filter); err != nil {
+				return fmt.Errorf("detaching %s from interface %d: %w", hook.name, index, err)
+			}
+		}
+	}
+	if found == 0 || others > 0 {
+		return nil
+	}
+	if err := netlink.QdiscDel(clsactQdisc(index)); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("removing the clsact qdisc of interface %d: %w", index, err)
+	}
+	return nil
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/bpf"
+)
+
+// noteLocal sets the endpoints' bits in the filter of local addresses. The
+// programs set bits at the same time, so it is done in the map's own memory,
+// one atomic step for each.
+func (d *Datapath) noteLocal(endpoints map[netip.Addr]bpf.ToUplinkEndpoint) error {
+	const size = int(unsafe.Sizeof(bpf.ToUplinkFilter{}))
+	memory, err := unix.Mmap(d.objects.maps().LocalFilter.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("mapping the filter of local addresses: %w", err)
+	}
+	filter := (*bpf.ToUplinkFilter)(unsafe.Pointer(unsafe.SliceData(memory)))
+	for address := range endpoints {
+		bit := filterBit(address)
+		atomic.OrUint64(&filter.Bits[bit/64], 1<<(bit%64))
+	}
+	if err := unix.Munmap(memory); err != nil {
+		return fmt.Errorf("unmapping the filter of local addresses: %w", err)
+	}
+	return nil
+}
+
+// filterBit equals filter_bit in bpf/include/maps.h.
+func filterBit(address netip.Addr) uint32 {
+	a := toAddress(address)
+	folded := a.Word[0] ^ a.Word[1] ^ a.Word[2] ^ a.Word[3]
+	return (folded ^ folded>>16) & 0xffff
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
+)
+
+// slots is the number of paths that the programs can tell apart. Each path of
+// the node keeps its slot while it exists, because flows refer to it.
+const slots = v1alpha1.MaxPaths
+
+// maxPeers is the number of other nodes that the programs can tell apart.
+const maxPeers = 4096
+
+// gone is what a new state no longer has, and flows may still refer to.
+type gone struct {
+	slots     map[uint8]bool
+	peers     map[uint16]bool
+	addresses map[netip.Addr]bool
+}
+
+func (g *gone) empty() bool {
+	return len(g.slots) == 0 && len(g.peers) == 0 && len(g.addresses) == 0
+}
+
+// writeMaps brings the maps to the state, peers and paths before the endpoints
+// that refer to them.
+func (d *Datapath) writeMaps(state State) (gone, error) {
+	var g gone
+	slotOf, err := d.writePathNames(state.Paths, &g)
+	if err != nil {
+		return g, err
+	}
+	if err := d.writePeers(state.Peers, slotOf, &g); err != nil {
+		return g, err
+	}
+	if err := d.writeNode(state.Paths, slotOf); err != nil {
+		return g, err
+	}
+	return g, d.writeEndpoints(state.Endpoints, slotOf, &g)
+}
+
+// writePathNames gives each path a slot: the one it had, else the first free.
+func (d *Datapath) writePathNames(paths []Path, g *gone) (map[string]uint8, error) {
+	before, err := d.readPathNames()
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(paths))
+	for _, path := range paths {
+		names = append(names, path.Name)
+	}
+	after, slotOf := assignSlots(before, names)
+	g.slots = map[uint8]bool{}
+	for slot := range slots {
+		if before[slot] == after[slot] {
+			continue
+		}
+		if before[slot] != "" {
+			g.slots[uint8(slot)] = true
+		}
+		var name pathName
+		copy(name[:], after[slot])
+		if err := d.objects.pathNames.Put(uint32(slot), name); err != nil {
+			return nil, fmt.Errorf("writing the name of path %q: %w", after[slot], err)
+		}
+	}
+	return slotOf, nil
+}
+
+func (d *Datapath) readPathNames() ([slots]string, error) {
+	var names [slots]string
+	for slot := range slots {
+		var name pathName
+		if err := d.objects.pathNames.Lookup(uint32(slot), &name); err != nil {
+			return names, fmt.Errorf("reading the names of paths: %w", err)
+		}
+		names[slot] = string(name[:max(0, bytes.IndexByte(name[:], 0))])
+	}
+	return names, nil
+}
+
+// assignSlots keeps the slots of the names that stay and gives the new ones, in
+// the order of their names, the slots that were free or became so.
+func assignSlots(before [slots]string, names []string) (after [slots]string, slotOf map[string]uint8) {
+	slotOf = map[string]uint8{}
+	for slot, name := range before {
+		if name != "" && slices.Contains(names, name) {
+			after[slot], slotOf[name] = name, uint8(slot)
+		}
+	}
+	for _, name := range slices.Sorted(slices.Values(names)) {
+		if _, has := slotOf[name]; has {
+			continue
+		}
+		slot := slices.Index(after[:], "")
+		after[slot], slotOf[name] = name, uint8(slot)
+	}
+	return after, slotOf
+}
+
+func (d *Datapath) writeNode(paths []Path, slotOf map[string]uint8) error {
+	var node bpf.ToUplinkNode
+	for _, path := range paths {
+		slot := slotOf[path.Name]
+		node.Interface[slot] = uint32(path.Interface)
+		if path.Up {
+			node.PathsUp |= 1 << slot
+		}
+	}
+	if err := d.objects.maps().Node.Put(uint32(0), node); err != nil {
+		return fmt.Errorf("writing the node's paths: %w", err)
+	}
+	return nil
+}
+
+// writePeers gives each peer the index it had, which its addresses in the map
+// tell, else a free one.
+func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *gone) error {
+	known, err := readAll[uint32](d.objects.maps().PeerAddresses)
+	if err != nil {
+		return fmt.Errorf("reading the addresses of peers: %w", err)
+	}
+	indexOf, err := assignPeers(known, peers)
+	if err != nil {
+		return err
+	}
+	wanted := map[netip.Addr]uint32{}
+	for _, peer := range peers {
+		index := indexOf[peer.Name]
+		if err := d.objects.maps().Peers.Put(index, peerValue(peer, slotOf)); err != nil {
+			return fmt.Errorf("writing peer %q: %w", peer.Name, err)
+		}
+		for _, address := range peer.Addresses {
+			wanted[address] = index
+		}
+	}
+	if err := replaceAll(d.objects.maps().PeerAddresses, known, wanted); err != nil {
+		return fmt.Errorf("writing the addresses of peers: %w", err)
+	}
+	return d.clearPeers(known, indexOf, g)
+}
+
+// clearPeers empties the entries of peers that are gone.
+func (d *Datapath) clearPeers(known map[netip.Addr]uint32, indexOf map[string]uint32, g *gone) error {
+	used := map[uint32]bool{}
+	for _, index := range indexOf {
+		used[index] = true
+	}
+	g.peers = map[uint16]bool{}
+	for _, index := range known {
+		if used[index] || g.peers[uint16(index)] {
+			continue
+		}
+		g.peers[uint16(index)] = true
+		if err := d.objects.maps().Peers.Put(index, bpf.ToUplinkPeer{}); err != nil {
+			return fmt.Errorf("clearing the peer of index %d: %w", index, err)
+		}
+	}
+	return nil
+}
+
+func assignPeers(known map[netip.Addr]uint32, peers []Peer) (map[string]uint32, error) {
+	if len(peers) > maxPeers {
+		return nil, fmt.Errorf("%d peers: a node can know %d at most", len(peers), maxPeers)
+	}
+	indexOf, used := map[string]uint32{}, map[uint32]bool{}
+	for _, index := range known {
+		used[index] = true // also those of peers that go: their flows still refer to them
+	}
+	taken := map[uint32]bool{}
+	for _, peer := range peers {
+		for _, address := range peer.Addresses {
+			if index, ok := known[address]; ok && !taken[index] {
+				indexOf[peer.Name], taken[index] = index, true
+				break
+			}
+		}
+	}
+	next := uint32(0)
+	for _, peer := range peers {
+		if _, has := indexOf[peer.Name]; has {
+			continue
+		}
+		for used[next] {
+			next++
+		}
+		if next >= maxPeers {
+			return nil, errors.New("no index is free for a new peer until flows of earlier ones are forgotten")
+		}
+		indexOf[peer.Name], used[next] = next, true
+	}
+	return indexOf, nil
+}
+
+func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
+	var value bpf.ToUplinkPeer
+	for name, path := range peer.Paths {
+		slot, here := slotOf[name]
+		if !here || !path.Up {
+			continue
+		}
+		for _, address := range path.Addresses {
+			switch {
+			case address.Is4() && value.Ipv4Paths>>slot&1 == 0:
+				bytes := address.As4()
+				value.Ipv4[slot] = binary.NativeEndian.Uint32(bytes[:])
+				value.Ipv4Paths |= 1 << slot
+			case address.Is6() && value.Ipv6Paths>>slot&1 == 0:
+				value.Ipv6[slot] = toAddress(address)
+				value.Ipv6Paths |= 1 << slot
+			}
+		}
+	}
+	return value
+}
+
+// writeEndpoints keeps the id and the turn of endpoints that stay.
+func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8, g *gone) error {
+	known, err := readAll[bpf.ToUplinkEndpoint](d.objects.maps().Endpoints)
+	if err != nil {
+		return fmt.Errorf("reading the endpoints: %w", err)
+	}
+	wanted := map[netip.Addr]bpf.ToUplinkEndpoint{}
+	next := nextEndpointID(known)
+	for _, endpoint := range endpoints {
+		id, found := knownEndpointID(known, endpoint)
+		if !found {
+			id = next
+			next++
+		}
+		for _, address := range endpoint.Addresses {
+			value := known[address]
+			value.Id, value.Weights = id, packWeights(endpoint.Paths, slotOf)
+			wanted[address] = value
+		}
+	}
+	if err := d.noteLocal(wanted); err != nil {
+		return err
+	}
+	g.addresses = map[netip.Addr]bool{}
+	for address := range known {
+		if _, stays := wanted[address]; !stays {
+			g.addresses[address] = true
+		}
+	}
+	if err := replaceAll(d.objects.maps().Endpoints, known, wanted); err != nil {
+		return fmt.Errorf("writing the endpoints: %w", err)
+	}
+	return nil
+}
+
+func nextEndpointID(known map[netip.Addr]bpf.ToUplinkEndpoint) uint32 {
+	next := uint32(1)
+	for _, endpoint := range known {
+		next = max(next, endpoint.Id+1)
+	}
+	return next
+}
+
+func knownEndpointID(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoint Endpoint) (uint32, bool) {
+	for _, address := range endpoint.Addresses {
+		if value, ok := known[address]; ok {
+			return value.Id, true
+		}
+	}
+	return 0, false
+}
+
+func packWeights(paths []v1alpha1.PathWeight, slotOf map[string]uint8) uint64 {
+	var packed uint64
+	for _, path := range paths {
+		if slot, here := slotOf[string(path.Path)]; here {
+			packed |= uint64(uint8(path.Weight)) << (slot * 8)
+		}
+	}
+	return packed
+}
+
+// toAddress maps IPv4 into IPv6, as the programs do.
+func toAddress(address netip.Addr) bpf.ToUplinkAddress {
+	var a bpf.ToUplinkAddress
+	bytes := address.As16()
+	for i := range a.Word {
+		a.Word[i] = binary.NativeEndian.Uint32(bytes[i*4:])
+	}
+	return a
+}
+
+func fromAddress(a bpf.ToUplinkAddress) netip.Addr {
+	var bytes [16]byte
+	for i, word := range a.Word {
+		binary.NativeEndian.PutUint32(bytes[i*4:], word)
+	}
+	return netip.AddrFrom16(bytes).Unmap()
+}
+
+// readAll reads a map whose keys are addresses.
+func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
+	all := map[netip.Addr]V{}
+	var key bpf.ToUplinkAddress
+	var value V
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		all[fromAddress(key)] = value
+	}
+	return all, entries.Err()
+}
+
+// replaceAll writes what is new or different and deletes what is not wanted.
+func replaceAll[V comparable](m *ebpf.Map, known, wanted map[netip.Addr]V) error {
+	for address, value := range wanted {
+		if before, ok := known[address]; ok && before == value {
+			continue
+		}
+		if err := m.Put(toAddress(address), value); err != nil {
+			return fmt.Errorf("%s: %w", address, err)
+		}
+	}
+	for address := range known {
+		if _, ok := wanted[address]; ok {
+			continue
+		}
+		if err := m.Delete(toAddress(address)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("%s: %w", address, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/bpf"
+)
+
+// schema is the version of the layout of everything pinned. A change of layout
+// in bpf/include/maps.h needs a new one: the agent then begins anew instead of
+// misreading what an older one left.
+const schema = "v1"
+
+// nameLength is the room for a path's name, its end mark included.
+const nameLength = 64
+
+// pathName is a path's name as the kernel keeps it for the next agent.
+type pathName [nameLength]byte
+
+// objects are the loaded programs and the maps they share.
+type objects struct {
+	toUplink   bpf.ToUplinkObjects
+	fromUplink bpf.FromUplinkObjects
+	// pathNames says which path each slot stands for; no program reads it.
+	pathNames *ebpf.Map
+}
+
+// loadObjects loads the programs. Maps that an earlier agent pinned in the
+// directory are used as they are, so flows keep their paths.
+func loadObjects(directory string, flowEntries uint32) (*objects, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of pins: %w", err)
+	}
+	var o objects
+	toUplink, err := bpf.LoadToUplink()
+	if err != nil {
+		return nil, fmt.Errorf("reading to_uplink: %w", err)
+	}
+	fromUplink, err := bpf.LoadFromUplink()
+	if err != nil {
+		return nil, fmt.Errorf("reading from_uplink: %w", err)
+	}
+	pinByName(toUplink, flowEntries)
+	pinByName(fromUplink, flowEntries)
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
+	if err := toUplink.LoadAndAssign(&o.toUplink, options); err != nil {
+		return nil, fmt.Errorf("loading to_uplink: %w", err)
+	}
+	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.close())
+	}
+	if o.pathNames, err = loadPathNames(directory); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	return &o, nil
+}
+
+func pinByName(spec *ebpf.CollectionSpec, flowEntries uint32) {
+	for _, m := range spec.Maps {
+		if m.Name == ".rodata" {
+			continue
+		}
+		m.Pinning = ebpf.PinByName
+	}
+	if flowEntries > 0 {
+		spec.Maps["flows"].MaxEntries = flowEntries
+	}
+}
+
+func loadPathNames(directory string) (*ebpf.Map, error) {
+	names, err := ebpf.NewMapWithOptions(&ebpf.MapSpec{
+		Name:       "path_names",
+		Type:       ebpf.Array,
+		KeySize:    4,
+		ValueSize:  nameLength,
+		MaxEntries: slots,
+		Pinning:    ebpf.PinByName,
+	}, ebpf.MapOptions{PinPath: directory})
+	if err != nil {
+		return nil, fmt.Errorf("loading the map of path names: %w", err)
+	}
+	return names, nil
+}
+
+// maps are the shared maps; both objects refer to the same ones.
+func (o *objects) maps() *bpf.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
+
+func (o *objects) close() error {
+	err := errors.Join(o.toUplink.Close(), o.fromUplink.Close())
+	if o.pathNames != nil {
+		err = errors.Join(err, o.pathNames.Close())
+	}
+	return err
+}
+
+// removePins unlinks everything below the directory. A pinned link whose last
+// reference goes detaches its program.
+func removePins(directory string) error {
+	if err := os.RemoveAll(directory); err != nil {
+		return fmt.Errorf("removing pins: %w", err)
+	}
+	return nil
+}
+
+// removeOtherSchemas removes what agents with another layout pinned.
+func removeOtherSchemas(root string) error {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reading the directory of pins: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.IsDir() && entry.Name() != schema {
+			err = errors.Join(err, removePins(filepath.Join(root, entry.Name())))
+		}
+	}
+	return err
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package datapath loads the uplink half of the datapath, attaches it to the
+// node's NICs and keeps its maps as the node's plan says. Everything it makes is
+// pinned: the packets go on without the agent, and the next agent takes over
+// what it finds.
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// State is all that the datapath must know. A state without paths means that
+// nothing is to be attached.
+type State struct {
+	// Paths are the node's NICs, one for each path.
+	Paths []Path
+	// Uplinks are the interface indexes of further NICs to attach to: those
+	// that belong to no path, and yet carry routes to other nodes.
+	Uplinks []int
+	// Peers are the other nodes.
+	Peers []Peer
+	// Endpoints are the node's pods whose connections are spread.
+	Endpoints []Endpoint
+}
+
+// Path is this node's NIC on one path.
+type Path struct {
+	Name string
+	// Interface is the NIC's index, positive.
+	Interface int
+	// Up is false while the NIC cannot send: its subflows use other paths.
+	Up bool
+}
+
+// Peer is another node.
+type Peer struct {
+	Name string
+	// Addresses are those by which a route may name the node as next hop.
+	Addresses []netip.Addr
+	// Paths say how to reach the node, by the name of the path.
+	Paths map[string]PeerPath
+}
+
+// PeerPath is another node's NIC on one path.
+type PeerPath struct {
+	Addresses []netip.Addr
+	Up        bool
+}
+
+// Endpoint is a pod whose connections are spread over paths.
+type Endpoint struct {
+	// Addresses of the pod, IPv4 and IPv6.
+	Addresses []netip.Addr
+	// Paths it may use, with a weight of 1 to 100 each.
+	Paths []v1alpha1.PathWeight
+}
+
+// validate catches what the kernel's maps could not hold.
+func (s *State) validate() error {
+	if len(s.Paths) > v1alpha1.MaxPaths {
+		return fmt.Errorf("%d paths: a node can use %d at most", len(s.Paths), v1alpha1.MaxPaths)
+	}
+	for _, path := range s.Paths {
+		if path.Interface <= 0 {
+			return fmt.Errorf("path %q has no interface", path.Name)
+		}
+		if len(path.Name) >= nameLength {
+			return fmt.Errorf("path name %q is longer than %d bytes", path.Name, nameLength-1)
+		}
+	}
+	return nil
+}
+
+// uplinks are the indexes of all NICs that get the programs, without repetition.
+func (s *State) uplinks() map[int]bool {
+	uplinks := map[int]bool{}
+	for _, path := range s.Paths {
+		uplinks[path.Interface] = true
+	}
+	for _, index := range s.Uplinks {
+		uplinks[index] = true
+	}
+	return uplinks
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Which path a subflow gets. Only the initiator's node places new subflows; the
+ * responder's follows.
+ *
+ * Counts and weights are packed, a byte for each path, and the functions that
+ * choose are global with nothing but numbers for arguments: the verifier then
+ * checks each once and not once for every way that leads to it.
+ */
+#ifndef BRAID_PLACE_H
+#define BRAID_PLACE_H
+
+#include "flow.h"
+
+enum {
+	USED = 1 << 22, /* lifts every used path above every free one */
+};
+
+static __always_inline __u32 byte_of(__u64 packed, __u32 path)
+{
+	return packed >> (path * 8) & 0xff;
+}
+
+/*
+ * The best place for one more subflow: a free path before a used one, then the
+ * one that has least for its weight. NO_PATH when none is usable.
+ */
+__noinline __u32 best_path(__u64 subflows, __u64 weights, __u32 usable)
+{
+	__u32 best = ~0U, path;
+
+	for (path = 0; path < MAX_PATHS; path++) {
+		__u32 weight = byte_of(weights, path), on = byte_of(subflows, path), rank;
+
+		if (!weight || !(usable >> path & 1))
+			continue;
+		rank = (on + 1) * 4096 / weight + (on ? USED : 0);
+		rank = rank << 3 | path;
+		if (rank < best)
+			best = rank;
+	}
+	return best == ~0U ? NO_PATH : best & (MAX_PATHS - 1);
+}
+
+/*
+ * The path of a connection's first subflow: the paths take turns by weight, so
+ * that many connections, however short, share the NICs fairly.
+ */
+__noinline __u32 path_of_turn(__u64 weights, __u32 usable, __u32 turn)
+{
+	__u32 sum = 0, path, chosen = NO_PATH;
+
+	for (path = 0; path < MAX_PATHS; path++)
+		if (usable >> path & 1)
+			sum += byte_of(weights, path);
+	if (!sum)
+		return NO_PATH;
+	turn %= sum;
+	for (path = 0; path < MAX_PATHS; path++) {
+		__u32 weight = usable >> path & 1 ? byte_of(weights, path) : 0;
+
+		if (chosen == NO_PATH && turn < weight)
+			chosen = path;
+		turn -= weight;
+	}
+	return chosen;
+}
+
+/*
+ * The path that stands in for a dead one: another for each flow, so that the
+ * living paths share its load.
+ */
+__noinline __u32 stand_in(__u32 usable, __u32 turn)
+{
+	return path_of_turn(0x0101010101010101ULL, usable, turn);
+}
+
+/* Finds the best path for one more subflow of a connection and takes the place. */
+static __always_inline __u8 take_place(struct connection *connection, __u64 weights, __u8 usable)
+{
+	__u32 path = NO_PATH;
+	int i;
+
+	for (i = 0; i < TRIES; i++) {
+		__u64 before = connection->subflows, after = before;
+
+		path = best_path(before, weights, usable);
+		if (path >= MAX_PATHS)
+			return NO_PATH;
+		if (byte_of(before, path) < 0xff)
+			after += 1ULL << (path * 8);
+		if (__sync_val_compare_and_swap(&connection->subflows, before, after) == before)
+			break;
+	}
+	return path;
+}
+
+#endif
