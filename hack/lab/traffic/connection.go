@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package traffic
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// patience is how long an end waits for the other beyond the duration.
+const patience = 60 * time.Second
+
+// Serve answers clients of Run until the context ends or the listener fails.
+func Serve(ctx context.Context, listener net.Listener) error {
+	var connections sync.WaitGroup
+	defer connections.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
+	defer stop()
+	for {
+		connection, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("accepting a connection: %w", err)
+		}
+		connections.Go(func() {
+			stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
+			defer stop()
+			defer connection.Close()
+			serveOne(connection.(*net.TCPConn))
+		})
+	}
+}
+
+// serveOne has nobody to tell of an error but the client, who sees it as a broken
+// connection.
+func serveOne(connection *net.TCPConn) {
+	var wanted request
+	if err := readMessage(connection, &wanted); err != nil {
+		return
+	}
+	if wanted.Direction == Down {
+		_ = send(connection, &wanted)
+		_, _ = io.Copy(io.Discard, connection)
+		return
+	}
+	_ = writeMessage(connection, receive(connection, &wanted))
+}
+
+// send writes the payload until the request's time is over, and ends the stream.
+func send(connection *net.TCPConn, wanted *request) error {
+	if err := connection.SetWriteDeadline(wanted.until()); err != nil {
+		return fmt.Errorf("setting a deadline: %w", err)
+	}
+	for {
+		_, err := connection.Write(payload)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("sending: %w", err)
+		}
+	}
+	if err := connection.CloseWrite(); err != nil {
+		return fmt.Errorf("ending the stream: %w", err)
+	}
+	return nil
+}
+
+// receive reads to the end of the stream.
+func receive(connection *net.TCPConn, wanted *request) *report {
+	recorder := recorder{request: *wanted}
+	buffer := make([]byte, max(wanted.Buffer, 4096))
+	err := connection.SetReadDeadline(wanted.until().Add(patience))
+	for err == nil {
+		var n int
+		n, err = connection.Read(buffer)
+		if wanted.Verify && !matches(recorder.Bytes, buffer[:n]) {
+			err = fmt.Errorf("other bytes than were sent, after %d", recorder.Bytes)
+		}
+		if n > 0 {
+			recorder.add(Now(), n)
+		}
+	}
+	recorder.gapUntil(recorder.to())
+	if !errors.Is(err, io.EOF) {
+		recorder.Error = fmt.Sprintf("receiving: %v", err)
+	}
+	return &recorder.report
+}
+
+// matches compares what came at an offset of the stream with the payload.
+func matches(offset int64, received []byte) bool {
+	for len(received) > 0 {
+		expected := payload[offset%int64(len(payload)):]
+		n := min(len(expected), len(received))
+		if !bytes.Equal(expected[:n], received[:n]) {
+			return false
+		}
+		received, offset = received[n:], offset+int64(n)
+	}
+	return true
+}
+
+// A message is its length in four bytes, and JSON.
+func writeMessage(to io.Writer, message any) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encoding a message: %w", err)
+	}
+	framed := append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
+	if _, err := to.Write(framed); err != nil {
+		return fmt.Errorf("sending a message: %w", err)
+	}
+	return nil
+}
+
+const largestMessage = 16 << 20
+
+func readMessage(from io.Reader, message any) error {
+	var header [4]byte
+	if _, err := io.ReadFull(from, header[:]); err != nil {
+		return fmt.Errorf("receiving a message: %w", err)
+	}
+	size := binary.BigEndian.Uint32(header[:])
+	if size > largestMessage {
+		return fmt.Errorf("a message of %d bytes is too large", size)
+	}
+	text := make([]byte, size)
+	if _, err := io.ReadFull(from, text); err != nil {
+		return fmt.Errorf("receiving a message: %w", err)
+	}
+	if err := json.Unmarshal(text, message); err != nil {
+		return fmt.Errorf("decoding a message: %w", err)
+	}
+	return nil
+}
