@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package policy compiles paths, policies, namespaces, pods and nodes into one
+// plan a node, and says why. It is pure: the result depends on the input alone,
+// not on its order, and no input object is changed.
+//
+// A pod takes part while it runs with an address of its own on a node that
+// exists. A pod that uses its host's network, has ended, is not yet placed or
+// has no address yet is ignored: no policy counts it as selected. A pod that is
+// being deleted takes part until it has ended, because its connections last
+// until then.
+//
+// Of the policies that select a pod one wins whole: the one of highest
+// priority, then the older, then a ClusterMPTCPPolicy before an MPTCPPolicy,
+// then the first by namespace and name. A policy that was never stored has no
+// age and counts as the youngest.
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// MaxEndpoints is how many endpoints one node's plan can hold.
+const MaxEndpoints = 1024
+
+// Input is everything that decides what nodes must do.
+type Input struct {
+	Paths           []v1alpha1.MPTCPPath
+	Policies        []v1alpha1.MPTCPPolicy
+	ClusterPolicies []v1alpha1.ClusterMPTCPPolicy
+	Namespaces      []corev1.Namespace
+	Pods            []corev1.Pod
+	Nodes           []corev1.Node
+}
+
+// Result is what follows from an Input. Its lists are sorted by kind, namespace
+// and name. Parts of it share memory: read it, do not change it.
+type Result struct {
+	// Active is true when a policy selects at least one running pod. While it is
+	// false all plans are empty, so that agents attach nothing. Once it is true
+	// every plan lists its node's paths, because nodes without selected pods
+	// answer the others' connections.
+	Active bool `json:"active"`
+	// Plans holds one plan for each node, by the node's name.
+	Plans map[string]v1alpha1.MPTCPNodePlanSpec `json:"plans,omitempty"`
+	// Policies says what became of each policy.
+	Policies []PolicyResult `json:"policies,omitempty"`
+	// Paths says what became of each path.
+	Paths []PathResult `json:"paths,omitempty"`
+	// Decisions says for each pod what was decided and why.
+	Decisions []Decision `json:"decisions,omitempty"`
+}
+
+// PodRef names one pod and where it runs.
+type PodRef struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid,omitempty"`
+	Node      string    `json:"node,omitempty"`
+}
+
+// String is namespace/name.
+func (p PodRef) String() string { return p.Namespace + "/" + p.Name }
+
+// PolicyResult is what became of one policy.
+type PolicyResult struct {
+	// Policy names the policy and the generation that was compiled.
+	Policy v1alpha1.PolicyReference `json:"policy"`
+	// Decides lists the running pods that the policy selects and decides for.
+	Decides []PodRef `json:"decides,omitempty"`
+	// Overridden lists the running pods that it selects and another decides for.
+	Overridden []Override `json:"overridden,omitempty"`
+	// UnknownPaths are names in its spec that no MPTCPPath has.
+	UnknownPaths []v1alpha1.PathName `json:"unknownPaths,omitempty"`
+	// CutPaths are paths that it lists as allowed and that a node of its pods
+	// cannot use, because the node already has v1alpha1.MaxPaths paths.
+	CutPaths []v1alpha1.PathName `json:"cutPaths,omitempty"`
+	// Error says why the policy cannot be compiled; it then selects nothing.
+	Error string `json:"error,omitempty"`
+}
+
+// Override is a pod that a policy selects and another policy decides for.
+type Override struct {
+	Pod PodRef                   `json:"pod"`
+	By  v1alpha1.PolicyReference `json:"by"`
+}
+
+// PathResult is what became of one path.
+type PathResult struct {
+	// Name of the path.
+	Name string `json:"name"`
+	// Generation of the path that was compiled.
+	Generation int64 `json:"generation"`
+	// Nodes that the path selects and that can use it.
+	Nodes []string `json:"nodes,omitempty"`
+	// CutNodes are nodes that it selects and that cannot use it, because they
+	// already have v1alpha1.MaxPaths paths with names before this one's.
+	CutNodes []string `json:"cutNodes,omitempty"`
+	// Error says why the path cannot be compiled; it then exists nowhere.
+	Error string `json:"error,omitempty"`
+}
+
+// compiler holds the indexes that one run of Compile works with.
+type compiler struct {
+	paths       []*path // sorted by name
+	nodes       map[string]*node
+	rules       []*rule // in order of precedence
+	byNamespace map[string][]*rule
+}
+
+// Compile decides for every pod which policy applies and makes the plan of
+// every node.
+func Compile(in Input) Result {
+	c := &compiler{paths: compilePaths(in.Paths)}
+	c.nodes = compileNodes(in.Nodes, c.paths)
+	c.rules = compileRules(in.Policies, in.ClusterPolicies)
+	c.byNamespace = rulesByNamespace(c.rules, in.Namespaces)
+
+	result := Result{Decisions: make([]Decision, 0, len(in.Pods))}
+	for _, pod := range sortedPods(in.Pods) {
+		result.Decisions = append(result.Decisions, c.decide(pod))
+	}
+	result.Plans, result.Active = c.plans()
+	result.Policies = c.policyResults()
+	result.Paths = c.pathResults()
+	return result
+}
+
+// decide finds the policy for a pod and adds the pod to its node's endpoints.
+func (c *compiler) decide(pod *corev1.Pod) Decision {
+	d := Decision{Pod: podRef(pod)}
+	n := c.nodes[pod.Spec.NodeName]
+	if d.Ignored = whyIgnored(pod, n); d.Ignored != "" {
+		return d
+	}
+	matching := c.matching(pod)
+	if len(matching) == 0 {
+		return d
+	}
+	winner, losers := matching[0], matching[1:]
+	winner.result.Decides = append(winner.result.Decides, d.Pod)
+	d.Winner = &winner.result.Policy
+	d.WinnerReason = whyWon(winner, losers)
+	for _, loser := range losers {
+		loser.result.Overridden = append(loser.result.Overridden, Override{Pod: d.Pod, By: winner.result.Policy})
+		d.Losers = append(d.Losers, Loser{Policy: loser.result.Policy, Reason: whyLost(winner, loser)})
+	}
+	n.resolve(winner, c.paths).describe(&d)
+	if len(n.endpoints) == MaxEndpoints {
+		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
+		return d
+	}
+	n.endpoints = append(n.endpoints, endpoint(pod, winner, &d))
+	return d
+}
+
+// matching lists the rules that select a pod, in order of precedence.
+func (c *compiler) matching(pod *corev1.Pod) []*rule {
+	var found []*rule
+	for _, r := range c.byNamespace[pod.Namespace] {
+		if r.pods.Matches(labels.Set(pod.Labels)) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+func endpoint(pod *corev1.Pod, winner *rule, d *Decision) v1alpha1.PlanEndpoint {
+	return v1alpha1.PlanEndpoint{
+		UID:            pod.UID,
+		Namespace:      pod.Namespace,
+		Name:           pod.Name,
+		Addresses:      podAddresses(pod),
+		Policy:         winner.result.Policy,
+		Paths:          d.pathWeights(),
+		Subflows:       d.Subflows,
+		UpgradeSockets: winner.spec.Sockets.Upgrade,
+	}
+}
+
+// plans gives every node its plan: empty ones while no pod is selected.
+func (c *compiler) plans() (plans map[string]v1alpha1.MPTCPNodePlanSpec, active bool) {
+	plans = make(map[string]v1alpha1.MPTCPNodePlanSpec, len(c.nodes))
+	for _, n := range c.nodes {
+		active = active || len(n.endpoints) > 0
+	}
+	for name, n := range c.nodes {
+		plans[name] = v1alpha1.MPTCPNodePlanSpec{}
+		if active {
+			plans[name] = v1alpha1.MPTCPNodePlanSpec{Paths: n.planPaths(), Endpoints: n.endpoints}
+		}
+	}
+	return plans, active
+}
+
+func (c *compiler) policyResults() []PolicyResult {
+	results := make([]PolicyResult, 0, len(c.rules))
+	for _, r := range c.rules {
+		r.result.UnknownPaths = r.unknownPaths(c.paths)
+		r.result.CutPaths = c.cutPaths(r)
+		results = append(results, *r.result)
+	}
+	slices.SortFunc(results, func(a, b PolicyResult) int { return comparePolicies(a.Policy, b.Policy) })
+	return results
+}
+
+// cutPaths lists the paths that a rule allows by name and that a node of its
+// pods has no room for.
+func (c *compiler) cutPaths(r *rule) []v1alpha1.PathName {
+	var cut []v1alpha1.PathName
+	for _, pod := range r.result.Decides {
+		for _, p := range c.nodes[pod.Node].cut {
+			if slices.Contains(r.spec.Paths.Allowed, p.pathName()) {
+				cut = append(cut, p.pathName())
+			}
+		}
+	}
+	slices.Sort(cut)
+	return slices.Compact(cut)
+}
+
+func (c *compiler) pathResults() []PathResult {
+	results := make([]PathResult, 0, len(c.paths))
+	for _, p := range c.paths {
+		slices.Sort(p.result.Nodes)
+		slices.Sort(p.result.CutNodes)
+		results = append(results, p.result)
+	}
+	return results
+}
+
+// whyIgnored says why no policy can apply to a pod; empty when one can. n is
+// the pod's node, nil when there is none.
+func whyIgnored(pod *corev1.Pod, n *node) string {
+	switch {
+	case pod.Spec.HostNetwork:
+		return "it uses its host's network and has no interface of its own"
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return "it has ended: its phase is " + string(pod.Status.Phase)
+	case pod.Spec.NodeName == "":
+		return "it is not placed on a node yet"
+	case len(pod.Status.PodIPs) == 0:
+		return "it has no address yet"
+	case n == nil:
+		return "its node " + pod.Spec.NodeName + " does not exist"
+	}
+	return ""
+}
+
+func podRef(pod *corev1.Pod) PodRef {
+	return PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+}
+
+// maxAddresses is how many addresses the plan's schema allows an endpoint.
+const maxAddresses = 8
+
+// podAddresses lists a pod's addresses, each once, as the plan's schema wants it.
+func podAddresses(pod *corev1.Pod) []string {
+	addresses := make([]string, 0, len(pod.Status.PodIPs))
+	for _, ip := range pod.Status.PodIPs {
+		if !slices.Contains(addresses, ip.IP) && len(addresses) < maxAddresses {
+			addresses = append(addresses, ip.IP)
+		}
+	}
+	return addresses
+}
+
+func sortedPods(pods []corev1.Pod) []*corev1.Pod {
+	sorted := make([]*corev1.Pod, 0, len(pods))
+	for i := range pods {
+		sorted = append(sorted, &pods[i])
+	}
+	slices.SortFunc(sorted, func(a, b *corev1.Pod) int {
+		return cmp.Or(
+			strings.Compare(a.Namespace, b.Namespace),
+			strings.Compare(a.Name, b.Name),
+			strings.Compare(string(a.UID), string(b.UID)),
+		)
+	})
+	return sorted
+}

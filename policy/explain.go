@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Decision says what was decided for one pod, and why.
+type Decision struct {
+	Pod PodRef `json:"pod"`
+	// Ignored says why no policy can apply to the pod; empty when one can.
+	Ignored string `json:"ignored,omitempty"`
+	// Winner is the policy that decides; nil when none selects the pod.
+	Winner *v1alpha1.PolicyReference `json:"winner,omitempty"`
+	// WinnerReason says why it decides.
+	WinnerReason string `json:"winnerReason,omitempty"`
+	// Losers are the other policies that select the pod, in order of precedence.
+	Losers []Loser `json:"losers,omitempty"`
+	// Paths lists every path that exists or that the winner names, by name.
+	Paths []PathChoice `json:"paths,omitempty"`
+	// PathsReason says why the pod uses no path; empty when it uses some.
+	PathsReason string `json:"pathsReason,omitempty"`
+	// Subflows of the pod's connections.
+	Subflows v1alpha1.PlanSubflows `json:"subflows,omitzero"`
+	// SubflowsReason says where their number comes from.
+	SubflowsReason string `json:"subflowsReason,omitempty"`
+	// LeftOut says why the pod is missing in its node's plan in spite of a
+	// winner; empty when it is there.
+	LeftOut string `json:"leftOut,omitempty"`
+}
+
+// Loser is a policy that selects a pod and does not decide for it.
+type Loser struct {
+	Policy v1alpha1.PolicyReference `json:"policy"`
+	Reason string                   `json:"reason"`
+}
+
+// PathChoice says whether a pod uses a path, and why.
+type PathChoice struct {
+	Path v1alpha1.PathName `json:"path"`
+	Used bool              `json:"used"`
+	// Weight is the path's share of subflows, 0 when it is not used.
+	Weight int32 `json:"weight,omitempty"`
+	// Reason says where the weight comes from, or why the path is not used.
+	Reason string `json:"reason"`
+}
+
+// pathWeights lists the paths that the pod uses.
+func (d *Decision) pathWeights() []v1alpha1.PathWeight {
+	var weights []v1alpha1.PathWeight
+	for _, c := range d.Paths {
+		if c.Used {
+			weights = append(weights, v1alpha1.PathWeight{Path: c.Path, Weight: c.Weight})
+		}
+	}
+	return weights
+}
+
+// String tells the decision in several lines of text, for people.
+func (d Decision) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Pod %s", d.Pod)
+	if d.Pod.Node != "" {
+		fmt.Fprintf(&b, " on node %s", d.Pod.Node)
+	}
+	b.WriteString("\n")
+	switch {
+	case d.Ignored != "":
+		fmt.Fprintf(&b, "  ignored: %s\n", d.Ignored)
+	case d.Winner == nil:
+		b.WriteString("  not selected by any policy\n")
+	default:
+		d.writeDetails(&b)
+	}
+	return b.String()
+}
+
+func (d Decision) writeDetails(b *strings.Builder) {
+	fmt.Fprintf(b, "  policy: %s (%s)\n", PolicyString(*d.Winner), d.WinnerReason)
+	for _, l := range d.Losers {
+		fmt.Fprintf(b, "  overridden: %s (%s)\n", PolicyString(l.Policy), l.Reason)
+	}
+	if d.LeftOut != "" {
+		fmt.Fprintf(b, "  left out: %s\n", d.LeftOut)
+		return
+	}
+	if d.PathsReason != "" {
+		fmt.Fprintf(b, "  no path: %s\n", d.PathsReason)
+	}
+	for _, c := range d.Paths {
+		if c.Used {
+			fmt.Fprintf(b, "  path %s: weight %d (%s)\n", c.Path, c.Weight, c.Reason)
+		} else {
+			fmt.Fprintf(b, "  path %s: not used (%s)\n", c.Path, c.Reason)
+		}
+	}
+	fmt.Fprintf(b, "  subflows: %d (%s), opened by: %s", d.Subflows.Count, d.SubflowsReason, d.Subflows.Manager)
+	if d.Subflows.FirstAnnouncedPort != 0 && d.Subflows.Count > 1 {
+		fmt.Fprintf(b, ", announced ports from %d", d.Subflows.FirstAnnouncedPort)
+	}
+	b.WriteString("\n")
+}
+
+// PolicyString is kind namespace/name, or kind name for a ClusterMPTCPPolicy.
+func PolicyString(p v1alpha1.PolicyReference) string {
+	if p.Namespace == "" {
+		return p.Kind + " " + p.Name
+	}
+	return p.Kind + " " + p.Namespace + "/" + p.Name
+}
+
+// whyWon says why a rule decides, given the others that select the pod.
+func whyWon(winner *rule, losers []*rule) string {
+	if len(losers) == 0 {
+		return "the only policy that selects the pod"
+	}
+	return fmt.Sprintf("first of %d policies that select the pod, %s", len(losers)+1, advantage(winner, losers[0]))
+}
+
+// advantage names the first thing that puts a rule before the next one.
+func advantage(winner, next *rule) string {
+	switch {
+	case winner.spec.Priority != next.spec.Priority:
+		return fmt.Sprintf("by priority %d", winner.spec.Priority)
+	case compareAge(winner.created, next.created) != 0:
+		return "by age"
+	case winner.result.Policy.Kind != next.result.Policy.Kind:
+		return "by kind"
+	}
+	return "by name"
+}
+
+// whyLost says why a rule does not decide.
+func whyLost(winner, loser *rule) string {
+	w, l := winner.result.Policy, loser.result.Policy
+	switch {
+	case winner.spec.Priority != loser.spec.Priority:
+		return fmt.Sprintf("its priority %d is lower than %d", loser.spec.Priority, winner.spec.Priority)
+	case compareAge(winner.created, loser.created) != 0 && loser.created.IsZero():
+		return fmt.Sprintf("same priority %d, and it is not stored yet, so the other is older", loser.spec.Priority)
+	case compareAge(winner.created, loser.created) != 0:
+		return fmt.Sprintf("same priority %d, and it is younger: created %s, not %s", loser.spec.Priority, created(loser), created(winner))
+	case w.Kind != l.Kind:
+		return fmt.Sprintf("same priority %d and age, and a %s goes before an %s", loser.spec.Priority, w.Kind, l.Kind)
+	}
+	return fmt.Sprintf("same priority %d and age, and its name comes after %s", loser.spec.Priority, w.Name)
+}
+
+func created(r *rule) string { return r.created.UTC().Format(time.RFC3339) }

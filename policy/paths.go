@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// path is an MPTCPPath with its selector compiled.
+type path struct {
+	object *v1alpha1.MPTCPPath
+	nodes  labels.Selector
+	result PathResult
+}
+
+func (p *path) pathName() v1alpha1.PathName { return v1alpha1.PathName(p.object.Name) }
+
+// capacity is the rate of the path in bits a second, 0 when it is not given.
+func (p *path) capacity() int64 {
+	if p.object.Spec.Capacity == nil {
+		return 0
+	}
+	return max(p.object.Spec.Capacity.Value(), 0)
+}
+
+func compilePaths(objects []v1alpha1.MPTCPPath) []*path {
+	paths := make([]*path, 0, len(objects))
+	for i := range objects {
+		p := &path{object: &objects[i], nodes: labels.Everything()}
+		p.result = PathResult{Name: p.object.Name, Generation: p.object.Generation}
+		p.compileSelector()
+		paths = append(paths, p)
+	}
+	slices.SortFunc(paths, func(a, b *path) int { return strings.Compare(a.object.Name, b.object.Name) })
+	return paths
+}
+
+func (p *path) compileSelector() {
+	if p.object.Spec.NodeSelector == nil {
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(p.object.Spec.NodeSelector)
+	if err != nil {
+		p.result.Error = fmt.Sprintf("spec.nodeSelector: %v", err)
+		selector = labels.Nothing()
+	}
+	p.nodes = selector
+}
+
+func findPath(paths []*path, name v1alpha1.PathName) *path {
+	i, found := slices.BinarySearchFunc(paths, string(name), func(p *path, name string) int {
+		return strings.Compare(p.object.Name, name)
+	})
+	if !found {
+		return nil
+	}
+	return paths[i]
+}
+
+// node is a Node with the paths that exist on it.
+type node struct {
+	name      string
+	usable    []*path // at most v1alpha1.MaxPaths, sorted by name
+	cut       []*path // the rest
+	endpoints []v1alpha1.PlanEndpoint
+	// resolved keeps what each rule comes to on this node, because that is the
+	// same for all pods.
+	resolved map[*rule]*resolution
+}
+
+func compileNodes(objects []corev1.Node, paths []*path) map[string]*node {
+	nodes := make(map[string]*node, len(objects))
+	for i := range objects {
+		n := &node{name: objects[i].Name, resolved: map[*rule]*resolution{}}
+		n.addPaths(paths, labels.Set(objects[i].Labels))
+		nodes[n.name] = n
+	}
+	return nodes
+}
+
+func (n *node) addPaths(paths []*path, nodeLabels labels.Set) {
+	for _, p := range paths {
+		switch {
+		case !p.nodes.Matches(nodeLabels):
+		case len(n.usable) < v1alpha1.MaxPaths:
+			n.usable = append(n.usable, p)
+			p.result.Nodes = append(p.result.Nodes, n.name)
+		default:
+			n.cut = append(n.cut, p)
+			p.result.CutNodes = append(p.result.CutNodes, n.name)
+		}
+	}
+}
+
+func (n *node) planPaths() []v1alpha1.PlanPath {
+	paths := make([]v1alpha1.PlanPath, 0, len(n.usable))
+	for _, p := range n.usable {
+		paths = append(paths, v1alpha1.PlanPath{
+			Name:          p.pathName(),
+			Interfaces:    slices.Clone(p.object.Spec.Interfaces),
+			AddressRanges: slices.Clone(p.object.Spec.AddressRanges),
+		})
+	}
+	return paths
+}
+
+// resolution is what a rule comes to on one node.
+type resolution struct {
+	pathsReason    string
+	choices        []PathChoice
+	subflows       v1alpha1.PlanSubflows
+	subflowsReason string
+}
+
+func (r *resolution) describe(d *Decision) {
+	d.Paths, d.PathsReason = r.choices, r.pathsReason
+	d.Subflows, d.SubflowsReason = r.subflows, r.subflowsReason
+}
+
+func (n *node) resolve(r *rule, paths []*path) *resolution {
+	if res := n.resolved[r]; res != nil {
+		return res
+	}
+	res := &resolution{}
+	n.resolved[r] = res
+	if r.spec.Paths.Spread == v1alpha1.SpreadOff {
+		res.pathsReason = "spec.paths.spread is Off: subflows stay on the route of the cluster's network"
+	} else {
+		res.choices = n.choosePaths(r, paths)
+	}
+	used := 0
+	for _, c := range res.choices {
+		if c.Used {
+			used++
+		}
+	}
+	if res.choices != nil && used == 0 {
+		res.pathsReason = "none of the paths can be used on node " + n.name + ": subflows stay on the route of the cluster's network"
+	}
+	res.subflows, res.subflowsReason = r.subflows(used)
+	return res
+}
+
+// choosePaths decides for every path that exists or that the rule names whether
+// a pod of this node uses it, and with what weight.
+func (n *node) choosePaths(r *rule, paths []*path) []PathChoice {
+	names := r.namedPaths()
+	for _, p := range paths {
+		names = append(names, p.pathName())
+	}
+	slices.Sort(names)
+	weights := r.weights(slices.DeleteFunc(slices.Clone(n.usable), func(p *path) bool { return !r.allows(p.pathName()) }))
+	choices := []PathChoice{}
+	for _, name := range slices.Compact(names) {
+		choice, used := weights[name]
+		if !used {
+			choice.Reason = n.whyUnused(r, name, findPath(paths, name))
+		}
+		choice.Path, choice.Used = name, used
+		choices = append(choices, choice)
+	}
+	return choices
+}
+
+func (n *node) whyUnused(r *rule, name v1alpha1.PathName, p *path) string {
+	switch {
+	case p == nil:
+		return "no MPTCPPath has this name"
+	case !r.allows(name):
+		return "spec.paths.allowed does not list it"
+	case p.result.Error != "":
+		return "the MPTCPPath has an error: " + p.result.Error
+	case slices.Contains(n.cut, p):
+		return fmt.Sprintf("node %s has more than %d paths, and this one is beyond the first %d by name", n.name, v1alpha1.MaxPaths, v1alpha1.MaxPaths)
+	}
+	return "its nodeSelector does not match node " + n.name
+}
+
+// weights gives each usable path its weight: as the rule says, else by the
+// paths' capacities, else all the same.
+func (r *rule) weights(usable []*path) map[v1alpha1.PathName]PathChoice {
+	weights := make(map[v1alpha1.PathName]PathChoice, len(usable))
+	capacities := make([]int64, len(usable))
+	for i, p := range usable {
+		capacities[i] = p.capacity()
+	}
+	shares, smallest := capacityShares(capacities)
+	for i, p := range usable {
+		weights[p.pathName()] = r.weight(p, shares[i], smallest)
+	}
+	return weights
+}
+
+// weight is a path's weight and where it comes from. share is its weight by
+// capacity; smallest is the smallest capacity given, 0 if none is.
+func (r *rule) weight(p *path, share int32, smallest int64) PathChoice {
+	if len(r.spec.Paths.Weights) > 0 {
+		if w := r.explicitWeight(p.pathName()); w > 0 {
+			return PathChoice{Weight: w, Reason: "from spec.paths.weights"}
+		}
+		return PathChoice{Weight: 1, Reason: "spec.paths.weights does not name it"}
+	}
+	switch {
+	case smallest == 0:
+		return PathChoice{Weight: share, Reason: "neither weights nor capacities are given, so all paths count the same"}
+	case p.capacity() == 0:
+		return PathChoice{Weight: share, Reason: "it has no capacity and counts like the smallest one given"}
+	}
+	return PathChoice{Weight: share, Reason: "by its capacity, " + p.object.Spec.Capacity.String()}
+}
+
+// maxWeight is the highest weight that the API allows.
+const maxWeight = 100
+
+// capacityShares turns capacities into weights of 1 to maxWeight in the same
+// proportion, as small as they can be. A capacity of 0 counts like the smallest
+// other one, which is returned too.
+func capacityShares(capacities []int64) (shares []int32, smallest int64) {
+	var divisor, largest int64
+	for _, c := range capacities {
+		if c > 0 && (smallest == 0 || c < smallest) {
+			smallest = c
+		}
+		divisor, largest = gcd(divisor, c), max(largest, c)
+	}
+	shares = make([]int32, len(capacities))
+	for i, c := range capacities {
+		if c == 0 {
+			c = smallest
+		}
+		shares[i] = share(c, divisor, largest)
+	}
+	return shares, smallest
+}
+
+func share(capacity, divisor, largest int64) int32 {
+	if largest == 0 {
+		return 1
+	}
+	if largest/divisor <= maxWeight {
+		return int32(capacity / divisor)
+	}
+	return max(1, int32(math.Round(maxWeight*float64(capacity)/float64(largest))))
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}
+
+// subflows says how many subflows a connection has, given how many paths its
+// pod uses, and why.
+func (r *rule) subflows(usedPaths int) (v1alpha1.PlanSubflows, string) {
+	plan := v1alpha1.PlanSubflows{Manager: r.manager(), Count: int32(max(1, usedPaths))}
+	if plan.Manager == v1alpha1.SubflowManagerKernel {
+		plan.FirstAnnouncedPort = v1alpha1.DefaultFirstAnnouncedPort
+		if port := r.spec.Subflows.FirstAnnouncedPort; port != nil {
+			plan.FirstAnnouncedPort = *port
+		}
+	}
+	switch {
+	case r.spec.Subflows.Count != nil:
+		plan.Count = *r.spec.Subflows.Count
+		return plan, "spec.subflows.count"
+	case usedPaths == 0:
+		return plan, "subflows are not spread over paths, so further ones gain nothing"
+	}
+	return plan, "one for each path that the pod uses"
+}

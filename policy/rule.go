@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Kinds of policies, as PolicyReference.Kind gives them.
+const (
+	KindPolicy        = "MPTCPPolicy"
+	KindClusterPolicy = "ClusterMPTCPPolicy"
+)
+
+// rule is a policy of either kind in the form that the compile works with.
+type rule struct {
+	spec    *v1alpha1.PolicyRules
+	created metav1.Time
+	// namespaces is nil for an MPTCPPolicy.
+	namespaces labels.Selector
+	pods       labels.Selector
+	result     *PolicyResult
+}
+
+// compileRules makes the rules of all policies, in order of precedence. A
+// policy with an error becomes a rule that selects nothing.
+func compileRules(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1.ClusterMPTCPPolicy) []*rule {
+	rules := make([]*rule, 0, len(policies)+len(clusterPolicies))
+	for i := range policies {
+		p := &policies[i]
+		r := newRule(KindPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
+		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
+		rules = append(rules, r)
+	}
+	for i := range clusterPolicies {
+		p := &clusterPolicies[i]
+		r := newRule(KindClusterPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
+		r.namespaces = r.selector("spec.namespaceSelector", &p.Spec.NamespaceSelector)
+		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
+		rules = append(rules, r)
+	}
+	slices.SortFunc(rules, precedence)
+	return rules
+}
+
+func newRule(kind string, meta *metav1.ObjectMeta, spec *v1alpha1.PolicyRules) *rule {
+	return &rule{spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
+		Policy: v1alpha1.PolicyReference{Kind: kind, Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation},
+	}}
+}
+
+// selector compiles a label selector. An invalid one selects nothing and is the
+// policy's error.
+func (r *rule) selector(field string, selector *metav1.LabelSelector) labels.Selector {
+	compiled, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		r.result.Error = fmt.Sprintf("%s: %v", field, err)
+		return labels.Nothing()
+	}
+	return compiled
+}
+
+// rulesByNamespace lists for each namespace the rules that can select its pods,
+// in order of precedence. A ClusterMPTCPPolicy reaches only namespaces that are
+// known, because their labels decide.
+func rulesByNamespace(rules []*rule, namespaces []corev1.Namespace) map[string][]*rule {
+	index := make(map[string][]*rule, len(namespaces))
+	for _, r := range rules {
+		switch {
+		case r.result.Error != "":
+		case r.namespaces == nil:
+			index[r.result.Policy.Namespace] = append(index[r.result.Policy.Namespace], r)
+		default:
+			for i := range namespaces {
+				if ns := &namespaces[i]; r.namespaces.Matches(labels.Set(ns.Labels)) {
+					index[ns.Name] = append(index[ns.Name], r)
+				}
+			}
+		}
+	}
+	return index
+}
+
+// precedence orders rules so that the one that wins comes first.
+func precedence(a, b *rule) int {
+	return cmp.Or(
+		cmp.Compare(b.spec.Priority, a.spec.Priority),
+		compareAge(a.created, b.created),
+		comparePolicies(a.result.Policy, b.result.Policy),
+	)
+}
+
+// compareAge puts the older first, and what was never stored last.
+func compareAge(a, b metav1.Time) int {
+	switch {
+	case a.IsZero() == b.IsZero():
+		return a.Time.Compare(b.Time)
+	case a.IsZero():
+		return 1
+	}
+	return -1
+}
+
+// comparePolicies orders by kind, with ClusterMPTCPPolicy first, then by
+// namespace and name.
+func comparePolicies(a, b v1alpha1.PolicyReference) int {
+	return cmp.Or(
+		strings.Compare(a.Kind, b.Kind),
+		strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name),
+	)
+}
+
+// unknownPaths lists the names in a rule that none of the paths has.
+func (r *rule) unknownPaths(paths []*path) []v1alpha1.PathName {
+	var unknown []v1alpha1.PathName
+	for _, name := range r.namedPaths() {
+		if findPath(paths, name) == nil {
+			unknown = append(unknown, name)
+		}
+	}
+	return unknown
+}
+
+// namedPaths lists the paths that a rule names, sorted.
+func (r *rule) namedPaths() []v1alpha1.PathName {
+	names := slices.Clone(r.spec.Paths.Allowed)
+	for _, w := range r.spec.Paths.Weights {
+		names = append(names, w.Path)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// allows says whether a rule lets pods use a path.
+func (r *rule) allows(name v1alpha1.PathName) bool {
+	return len(r.spec.Paths.Allowed) == 0 || slices.Contains(r.spec.Paths.Allowed, name)
+}
+
+// explicitWeight is the weight that a rule gives a path, 0 if none.
+func (r *rule) explicitWeight(name v1alpha1.PathName) int32 {
+	for _, w := range r.spec.Paths.Weights {
+		if w.Path == name {
+			return w.Weight
+		}
+	}
+	return 0
+}
+
+// manager is who opens further subflows; objects that did not pass the API
+// server lack its default.
+func (r *rule) manager() v1alpha1.SubflowManager {
+	return cmp.Or(r.spec.Subflows.Manager, v1alpha1.SubflowManagerKernel)
+}
