@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package paths
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// owner is whose an address is.
+type owner struct {
+	peer string
+	path string // empty for an address that is on no path
+}
+
+// addressBook finds the owner of a gateway.
+type addressBook map[netip.Addr]owner
+
+// learn makes the book anew from what the peers say. It keeps the addresses that
+// routes use and a peer no longer mentions: a NIC that is set down loses its IPv6
+// addresses, and just then its owner must be known. If two peers claim one
+// address, the first by name has it.
+func (b addressBook) learn(peers []Peer, inUse map[netip.Addr]bool) addressBook {
+	book := addressBook{}
+	present := map[string]bool{}
+	for _, peer := range slices.SortedFunc(slices.Values(peers), byPeerName) {
+		present[peer.Name] = true
+		for _, path := range slices.Sorted(maps.Keys(peer.Paths)) {
+			book.claim(peer.Paths[path].Addresses, owner{peer.Name, path})
+		}
+		book.claim(peer.Addresses, owner{peer.Name, ""})
+	}
+	for address, before := range b {
+		now, mentioned := book[address]
+		forgotten := !mentioned || now.peer == before.peer && now.path == ""
+		if inUse[address] && present[before.peer] && forgotten {
+			book[address] = before
+		}
+	}
+	return book
+}
+
+func byPeerName(a, b Peer) int { return strings.Compare(a.Name, b.Name) }
+
+func (b addressBook) claim(addresses []netip.Addr, by owner) {
+	for _, address := range addresses {
+		if _, taken := b[address]; !taken {
+			b[address] = by
+		}
+	}
+}
+
+// peerOf is the one peer that all next hops belong to; empty if there is none.
+func (b addressBook) peerOf(hops []hop) (peer string) {
+	for i, hop := range hops {
+		of := b[hop.gateway].peer
+		if i > 0 && of != peer {
+			return ""
+		}
+		peer = of
+	}
+	return peer
+}
+
+// destination is what the main table last said of a prefix behind a peer.
+type destination struct {
+	peer string
+	hops []hop
+	// missing: the main table has lost it, because a path was down.
+	missing bool
+	// broken: the path was down at either end, or the NIC went down just after the
+	// route was read. A route that vanishes next is not taken as removed on purpose.
+	broken bool
+}
+
+func (d *Detours) gateways() map[netip.Addr]bool {
+	inUse := map[netip.Addr]bool{}
+	for _, destination := range d.known {
+		for _, hop := range destination.hops {
+			inUse[hop.gateway] = true
+		}
+	}
+	return inUse
+}
+
+// adopt reads what an earlier agent left. Its routes that are in the main table
+// are known by them, also if the peer's NIC has lost the address; of those that
+// are not, the NIC is known by the metric.
+func (d *Detours) adopt(v *view) {
+	for _, route := range v.seen.ours {
+		if route.Type != unix.RTN_UNICAST {
+			continue
+		}
+		prefix, _ := destinationOf(route)
+		peer := d.book.peerOf(hopsOf(route))
+		if peer == "" {
+			continue
+		}
+		if usual, ok := v.seen.main[prefix]; ok {
+			d.adoptGateways(v, usual, peer)
+			continue
+		}
+		d.known[prefix] = &destination{peer: peer, hops: []hop{{index: route.Priority}}, missing: true}
+	}
+}
+
+func (d *Detours) adoptGateways(v *view, usual netlink.Route, peer string) {
+	for _, hop := range hopsOf(usual) {
+		if hop.gateway.IsValid() {
+			d.book.claim([]netip.Addr{hop.gateway}, owner{peer, v.pathOf[hop.index]})
+		}
+	}
+}
+
+// remember notes the routes to peers, and which of them are missing and why.
+func (d *Detours) remember(v *view) {
+	for prefix, known := range d.known {
+		if _, ok := v.seen.main[prefix]; !ok && !v.misses(known) {
+			delete(d.known, prefix)
+		}
+	}
+	for prefix, route := range v.seen.main {
+		hops := hopsOf(route)
+		peer := d.book.peerOf(hops)
+		if peer == "" || route.Type != unix.RTN_UNICAST || route.Encap != nil {
+			delete(d.known, prefix)
+			continue
+		}
+		d.known[prefix] = v.examine(peer, hops)
+	}
+}
+
+// plan gives each destination that is missing or broken, and can be reached by
+// another path, a detour; sorted by destination.
+func (d *Detours) plan(v *view) (plan []wanted) {
+	for prefix, known := range d.known {
+		via, broken := v.broken(known)
+		if !broken {
+			continue
+		}
+		from := v.path(via)
+		ways := v.ways(known.peer, from, familyOf(prefix.Addr()))
+		if len(ways) > 0 {
+			plan = append(plan, wanted{Detour{Destination: prefix, Peer: known.peer, From: from}, via.index, ways})
+		}
+	}
+	slices.SortFunc(plan, func(a, b wanted) int { return a.Destination.Compare(b.Destination) })
+	return plan
+}
