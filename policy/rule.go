@@ -75,15 +75,13 @@ func (r *rule) selector(field string, selector *metav1.LabelSelector) labels.Sel
 func rulesByNamespace(rules []*rule, namespaces []corev1.Namespace) map[string][]*rule {
 	index := make(map[string][]*rule, len(namespaces))
 	for _, r := range rules {
-		switch {
-		case r.result.Error != "":
-		case r.namespaces == nil:
+		if r.namespaces == nil {
 			index[r.result.Policy.Namespace] = append(index[r.result.Policy.Namespace], r)
-		default:
-			for i := range namespaces {
-				if ns := &namespaces[i]; r.namespaces.Matches(labels.Set(ns.Labels)) {
-					index[ns.Name] = append(index[ns.Name], r)
-				}
+			continue
+		}
+		for i := range namespaces {
+			if ns := &namespaces[i]; r.namespaces.Matches(labels.Set(ns.Labels)) {
+				index[ns.Name] = append(index[ns.Name], r)
 			}
 		}
 	}

@@ -21,6 +21,7 @@ const (
 const (
 	ReasonAccepted          = "Accepted"
 	ReasonPathNotFound      = "PathNotFound"
+	ReasonInvalidSelector   = "InvalidSelector"
 	ReasonTooManyPaths      = "TooManyPaths"
 	ReasonEffective         = "Effective"
 	ReasonOverridden        = "Overridden"

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command braid-controller compiles policies into node plans and gathers status.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/controllers"
+)
+
+// version is set by the linker: -ldflags "-X main.version=v1.2.3".
+var version string
+
+type flags struct {
+	namespace      string
+	metricsAddress string
+	healthAddress  string
+	leaderElection bool
+	verbosity      int
+	showVersion    bool
+}
+
+func parseFlags() *flags {
+	f := &flags{}
+	flag.StringVar(&f.namespace, "namespace", controllers.DefaultNamespace, "Namespace of the Leases of the agents and of the leader.")
+	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "0", "Address that serves metrics by HTTP, such as :8080; 0 turns them off.")
+	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 turns them off.")
+	flag.BoolVar(&f.leaderElection, "leader-elect", true, "Elect a leader, so that of several controllers one works at a time.")
+	flag.BoolVar(&f.showVersion, "version", false, "Print the version and exit.")
+	flag.IntVar(&f.verbosity, "verbosity", 0, "How much to log: 0 what an admin should know, 1 each write, up to 9.")
+	flag.Parse()
+	return f
+}
+
+func main() {
+	f := parseFlags()
+	if f.showVersion {
+		fmt.Println("braid-controller", versionString())
+		return
+	}
+	setLogger(f.verbosity)
+	if err := run(ctrl.SetupSignalHandler(), f); err != nil {
+		ctrl.Log.Error(err, "The controller cannot go on")
+		os.Exit(1)
+	}
+}
+
+// setLogger logs to standard error, our own messages and those of the libraries.
+func setLogger(verbosity int) {
+	options := &slog.HandlerOptions{Level: slog.Level(-verbosity)} // as logr counts its levels
+	logger := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, options))
+	ctrl.SetLogger(logger)
+	klog.SetLogger(logger)
+}
+
+func run(ctx context.Context, f *flags) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server (see --kubeconfig): %w", err)
+	}
+	mgr, err := newManager(config, f)
+	if err != nil {
+		return err
+	}
+	ctrl.Log.Info("Starting braid-controller", "version", versionString(), "namespace", f.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the manager: %w", err)
+	}
+	return nil
+}
+
+func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                  scheme,
+		Cache:                   controllers.CacheOptions(f.namespace),
+		Metrics:                 metricsserver.Options{BindAddress: f.metricsAddress},
+		HealthProbeBindAddress:  f.healthAddress,
+		LeaderElection:          f.leaderElection,
+		LeaderElectionID:        controllers.LeaderElectionID,
+		LeaderElectionNamespace: f.namespace,
+		// The process ends when the manager does, so the next leader need not wait.
+		LeaderElectionReleaseOnCancel: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := controllers.Setup(mgr, controllers.Options{Namespace: f.namespace}); err != nil {
+		return nil, err
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add the health check: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("add the readiness check: %w", err)
+	}
+	return mgr, nil
+}
+
+// versionString is the linker's version, else what the build knows of itself.
+func versionString() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}

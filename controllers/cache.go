@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// CacheOptions keep the manager's cache small: pods that run on a node, of pods,
+// nodes and namespaces only what the compile reads, Leases of one namespace
+// ("" means DefaultNamespace). Objects from this cache are shared and must not
+// be changed.
+func CacheOptions(namespace string) cache.Options {
+	return cache.Options{
+		DefaultTransform:             cache.TransformStripManagedFields(),
+		DefaultUnsafeDisableDeepCopy: new(true),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:       {Field: runningPods(), Transform: trimPod},
+			&corev1.Node{}:      {Transform: trimNode},
+			&corev1.Namespace{}: {Transform: trimNamespace},
+			&coordinationv1.Lease{}: {
+				Namespaces: map[string]cache.Config{cmp.Or(namespace, DefaultNamespace): {}},
+			},
+		},
+	}
+}
+
+// runningPods selects pods that have a node and have not ended. A pod that ends
+// leaves the cache as if it were deleted.
+func runningPods() fields.Selector {
+	return fields.AndSelectors(
+		fields.OneTermNotEqualSelector("spec.nodeName", ""),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed)),
+	)
+}
+
+func trimMeta(m metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, Labels: m.Labels, ResourceVersion: m.ResourceVersion}
+}
+
+func trimPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return object, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: trimMeta(pod.ObjectMeta),
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
+		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+	}, nil
+}
+
+func trimNode(object any) (any, error) {
+	if node, ok := object.(*corev1.Node); ok {
+		return &corev1.Node{ObjectMeta: trimMeta(node.ObjectMeta)}, nil
+	}
+	return object, nil
+}
+
+func trimNamespace(object any) (any, error) {
+	if ns, ok := object.(*corev1.Namespace); ok {
+		return &corev1.Namespace{ObjectMeta: trimMeta(ns.ObjectMeta)}, nil
+	}
+	return object, nil
+}
+
+// podChanged passes events of pods that can change a plan: of those that have an
+// interface and an address of their own.
+type podChanged struct{ predicate.Funcs }
+
+func (podChanged) Create(e event.CreateEvent) bool { return takesPart(e.Object) }
+
+func (podChanged) Delete(e event.DeleteEvent) bool { return takesPart(e.Object) }
+
+func (podChanged) Update(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Pod)
+	if !ok {
+		return true
+	}
+	after, ok := e.ObjectNew.(*corev1.Pod)
+	if !ok {
+		return true
+	}
+	return before.UID != after.UID || takesPart(before) != takesPart(after) || takesPart(after) &&
+		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) ||
+			!slices.Equal(before.Status.PodIPs, after.Status.PodIPs))
+}
+
+func takesPart(object client.Object) bool {
+	pod, ok := object.(*corev1.Pod)
+	return !ok || !pod.Spec.HostNetwork && len(pod.Status.PodIPs) > 0
+}
+
+// planDrifted passes events of plans that are not what was compiled last, so
+// that the controller's own writes do not cause a run. A deletion passes always.
+type planDrifted struct {
+	predicate.Funcs
+	compiled *compilation
+}
+
+func (p planDrifted) Create(e event.CreateEvent) bool { return p.drifted(e.Object) }
+
+func (p planDrifted) Update(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() && p.drifted(e.ObjectNew)
+}
+
+func (p planDrifted) drifted(object client.Object) bool {
+	plan, ok := object.(*v1alpha1.MPTCPNodePlan)
+	result := p.compiled.load()
+	if !ok || result == nil {
+		return true
+	}
+	want, ok := result.Plans[plan.Name]
+	return !ok || !sameSpec(want, plan.Spec)
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
+)
+
+func condition(kind string, status metav1.ConditionStatus, reason, message string, generation int64) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation}
+}
+
+// policyStatus says what became of a policy.
+func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus {
+	programmed, failures, pending := countPods(o, p)
+	status := &v1alpha1.PolicyStatus{
+		PodsSelected:   int32(len(p.Decides) + len(p.Overridden)),
+		PodsProgrammed: programmed,
+		FailingNodes:   failures[:min(len(failures), v1alpha1.MaxFailingNodes)],
+	}
+	generation := p.Policy.Generation
+	status.Conditions = []metav1.Condition{
+		accepted(o, p, generation),
+		effective(p, generation),
+		programmedCondition(p, programmed, failures, pending, generation),
+	}
+	return status
+}
+
+// countPods counts the pods that a policy is programmed for, and lists the nodes
+// that fail and what the first pod that is pending waits for.
+func countPods(o *observation, p *policy.PolicyResult) (programmed int32, failures []v1alpha1.NodeFailure, pending string) {
+	byNode := map[string]*v1alpha1.NodeFailure{}
+	for _, pod := range p.Decides {
+		state, planned := o.pods[pod.UID]
+		switch {
+		case !planned:
+			state = podState{v1alpha1.ReasonEndpointFailed, fmt.Sprintf("node %s has more than %d selected pods", pod.Node, policy.MaxEndpoints)}
+			addFailure(byNode, pod, state)
+		case state.reason == v1alpha1.ReasonProgrammed:
+			programmed++
+		case state.reason == v1alpha1.ReasonPending:
+			pending = cmp.Or(pending, pod.String()+": "+state.message)
+		default:
+			addFailure(byNode, pod, state)
+		}
+	}
+	for _, failure := range byNode {
+		failures = append(failures, *failure)
+	}
+	slices.SortFunc(failures, func(a, b v1alpha1.NodeFailure) int { return strings.Compare(a.Node, b.Node) })
+	return programmed, failures, pending
+}
+
+func addFailure(byNode map[string]*v1alpha1.NodeFailure, pod policy.PodRef, state podState) {
+	failure := byNode[pod.Node]
+	if failure == nil {
+		failure = &v1alpha1.NodeFailure{Node: pod.Node, Reason: state.reason, Message: pod.String() + ": " + state.message}
+		byNode[pod.Node] = failure
+	}
+	failure.Pods++
+}
+
+func accepted(o *observation, p *policy.PolicyResult, generation int64) metav1.Condition {
+	deny := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason, message, generation)
+	}
+	switch {
+	case p.Error != "":
+		return deny(v1alpha1.ReasonInvalidSelector, p.Error+": the policy selects nothing until this is corrected")
+	case len(p.UnknownPaths) > 0:
+		return deny(v1alpha1.ReasonPathNotFound, fmt.Sprintf("no MPTCPPath is named %s; %s. The policy works with its other paths",
+			enumerate(p.UnknownPaths), existingPaths(o.result.Paths)))
+	case len(p.CutPaths) > 0:
+		return deny(v1alpha1.ReasonTooManyPaths, fmt.Sprintf("%s cannot be used on every node of the policy's pods, because more than %d paths select such a node and the first by name are used",
+			enumerate(p.CutPaths), v1alpha1.MaxPaths))
+	}
+	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the policy is compiled, and every path that it names exists", generation)
+}
+
+func existingPaths(paths []policy.PathResult) string {
+	if len(paths) == 0 {
+		return "there is no MPTCPPath yet"
+	}
+	names := make([]string, 0, len(paths))
+	for _, p := range paths {
+		names = append(names, p.Name)
+	}
+	return "there are " + enumerate(names)
+}
+
+func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
+	switch selected := len(p.Decides) + len(p.Overridden); {
+	case selected == 0:
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, "no running pod is selected", generation)
+	case len(p.Overridden) > 0:
+		first := p.Overridden[0]
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden,
+			fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod), generation)
+	}
+	return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective, "the policy decides for every pod that it selects", generation)
+}
+
+func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1alpha1.NodeFailure, pending string, generation int64) metav1.Condition {
+	not := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, reason, message, generation)
+	}
+	count := fmt.Sprintf("%d of %d pods are programmed", programmed, len(p.Decides))
+	switch {
+	case len(p.Decides)+len(p.Overridden) == 0:
+		return not(v1alpha1.ReasonNoPodsSelected, "no running pod is selected")
+	case len(p.Decides) == 0:
+		return not(v1alpha1.ReasonOverridden, "other policies decide for all selected pods")
+	case len(failures) > 0:
+		worst := worstFailure(failures)
+		return not(worst.Reason, fmt.Sprintf("%s, %d nodes fail; node %s: %s", count, len(failures), worst.Node, worst.Message))
+	case pending != "":
+		return not(v1alpha1.ReasonPending, count+"; "+pending)
+	}
+	return condition(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed, count, generation)
+}
+
+// worstFailure is the first by severity: of a silent agent least is known, and
+// a datapath that failed as a whole explains more than one endpoint.
+func worstFailure(failures []v1alpha1.NodeFailure) v1alpha1.NodeFailure {
+	for _, reason := range []string{v1alpha1.ReasonAgentNotReporting, v1alpha1.ReasonDatapathFailed} {
+		for _, f := range failures {
+			if f.Reason == reason {
+				return f
+			}
+		}
+	}
+	return failures[0]
+}
+
+// pathStatus says on how many nodes a path exists and is up. The NIC of a silent
+// agent's node is not known to be up.
+func pathStatus(o *observation, p *policy.PathResult) *v1alpha1.MPTCPPathStatus {
+	problems := pathProblems{}
+	status := &v1alpha1.MPTCPPathStatus{}
+	for _, node := range p.Nodes {
+		nic, silence := nodePath(o.nodes[node], p.Name), o.silence(node)
+		if nic != nil && nic.Interface != "" {
+			status.Nodes++
+			if nic.State == v1alpha1.LinkUp && silence == "" {
+				status.NodesUp++
+			}
+		}
+		problems.add(node, nic, silence)
+	}
+	status.Conditions = []metav1.Condition{pathReady(o, p, problems)}
+	return status
+}
+
+// pathProblems lists the nodes that lack a path's NIC, by reason.
+type pathProblems map[string][]string
+
+func (problems pathProblems) add(node string, nic *v1alpha1.NodePath, silence string) {
+	reason := ""
+	switch {
+	case silence != "":
+		reason = v1alpha1.ReasonAgentNotReporting
+	case nic == nil:
+		reason = v1alpha1.ReasonPending
+	case nic.Interface == "":
+		reason = v1alpha1.ReasonInterfaceNotFound
+	case nic.State != v1alpha1.LinkUp:
+		reason = v1alpha1.ReasonInterfaceDown
+	default:
+		return
+	}
+	problems[reason] = append(problems[reason], node)
+}
+
+// pathProblemWords explains the reasons in order of severity.
+var pathProblemWords = []struct{ reason, words string }{
+	{v1alpha1.ReasonInterfaceNotFound, "no NIC matches the path on %s: check spec.interfaces, spec.addressRanges and spec.nodeSelector"},
+	{v1alpha1.ReasonInterfaceDown, "the NIC is down on %s"},
+	{v1alpha1.ReasonAgentNotReporting, "no agent reports on %s"},
+	{v1alpha1.ReasonPending, "the agent has not looked for the NIC yet on %s"},
+}
+
+func pathReady(o *observation, p *policy.PathResult, problems pathProblems) metav1.Condition {
+	ready := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionReady, status, reason, message, p.Generation)
+	}
+	switch {
+	case p.Error != "":
+		return ready(metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector, p.Error+": the path exists nowhere until this is corrected")
+	case len(p.Nodes)+len(p.CutNodes) == 0:
+		return ready(metav1.ConditionFalse, v1alpha1.ReasonNoNodes, "no node is selected: check spec.nodeSelector")
+	case len(p.CutNodes) > 0:
+		return ready(metav1.ConditionFalse, v1alpha1.ReasonTooManyPaths,
+			fmt.Sprintf("not used on %s: more than %d paths select it, and the first by name are used", enumerate(p.CutNodes), v1alpha1.MaxPaths))
+	case !o.result.Active:
+		return ready(metav1.ConditionUnknown, v1alpha1.ReasonPending, "no policy selects a running pod yet, so no node looks for its NIC")
+	}
+	for _, problem := range pathProblemWords {
+		if nodes := problems[problem.reason]; len(nodes) > 0 {
+			return ready(metav1.ConditionFalse, problem.reason, fmt.Sprintf(problem.words, enumerate(nodes)))
+		}
+	}
+	return ready(metav1.ConditionTrue, v1alpha1.ReasonReady, "every selected node has a working NIC")
+}
+
+func nodePath(node *v1alpha1.MPTCPNode, path string) *v1alpha1.NodePath {
+	if node == nil {
+		return nil
+	}
+	for i := range node.Status.Paths {
+		if string(node.Status.Paths[i].Name) == path {
+			return &node.Status.Paths[i]
+		}
+	}
+	return nil
+}
+
+// nodeStatus is the controller's part of a node's status: the condition Ready,
+// which needs a judge that is there when the agent is not.
+func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
+	ready := condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "the agent reports and its datapath is in order", node.Generation)
+	if plan := o.plans[node.Name]; plan != nil && datapathFailure(plan) != "" {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, datapathFailure(plan)
+	}
+	if silence := o.silence(node.Name); silence != "" {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonAgentNotReporting, silence
+	}
+	return &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{ready}}
+}
+
+// ownNodeStatus is the part of a node's status that the controller owns.
+func ownNodeStatus(node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
+	own := &v1alpha1.MPTCPNodeStatus{}
+	for _, c := range node.Status.Conditions {
+		if c.Type == v1alpha1.ConditionReady {
+			own.Conditions = append(own.Conditions, c)
+		}
+	}
+	return own
+}
+
+// maxEnumerated is how many names a message lists.
+const maxEnumerated = 10
+
+// enumerate lists names, and how many more there are beyond the first few.
+func enumerate[S ~string](names []S) string {
+	var b strings.Builder
+	for i, name := range names[:min(len(names), maxEnumerated)] {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(string(name))
+	}
+	if more := len(names) - maxEnumerated; more > 0 {
+		fmt.Fprintf(&b, " and %d more", more)
+	}
+	return b.String()
+}

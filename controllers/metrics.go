@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+var (
+	compileDuration = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "braid_controller_compile_duration_seconds",
+		Help:    "Time to compile all plans of the cluster, from reading the objects to the result.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
+	})
+	planWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "braid_controller_plan_writes_total",
+		Help: "Plans written, by operation.",
+	}, []string{"operation"})
+)
+
+func init() { metrics.Registry.MustRegister(compileDuration, planWrites) }

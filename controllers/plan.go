@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
+)
+
+// compilation is the last result of the compile, which the plan reconciler
+// makes and the status reconciler reads.
+type compilation struct {
+	result    atomic.Pointer[policy.Result]
+	published chan event.GenericEvent
+}
+
+func newCompilation() *compilation {
+	return &compilation{published: make(chan event.GenericEvent, 1)}
+}
+
+// load is nil before the first compile.
+func (c *compilation) load() *policy.Result { return c.result.Load() }
+
+func (c *compilation) publish(result *policy.Result) {
+	c.result.Store(result)
+	select {
+	case c.published <- event.GenericEvent{Object: &v1alpha1.MPTCPNodePlan{}}:
+	default: // The reader has yet to take the previous one and will find this result.
+	}
+}
+
+// planReconciler compiles all plans and writes those that changed.
+type planReconciler struct {
+	client   client.Client
+	compiled *compilation
+	runs     *debouncer
+}
+
+// Reconcile compiles the cluster's objects and writes the plans.
+func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	start := time.Now()
+	in, err := r.input(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read the input of the compile: %w", err)
+	}
+	result := policy.Compile(in)
+	compileDuration.Observe(time.Since(start).Seconds())
+	r.runs.measure(start)
+	r.compiled.publish(&result)
+	return r.write(ctx, result.Plans)
+}
+
+func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
+	var (
+		paths           v1alpha1.MPTCPPathList
+		policies        v1alpha1.MPTCPPolicyList
+		clusterPolicies v1alpha1.ClusterMPTCPPolicyList
+		namespaces      corev1.NamespaceList
+		pods            corev1.PodList
+		nodes           corev1.NodeList
+	)
+	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &namespaces, &pods, &nodes} {
+		if err := r.client.List(ctx, list); err != nil {
+			return policy.Input{}, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	return policy.Input{
+		Paths:           paths.Items,
+		Policies:        policies.Items,
+		ClusterPolicies: clusterPolicies.Items,
+		Namespaces:      namespaces.Items,
+		Pods:            pods.Items,
+		Nodes:           nodes.Items,
+	}, nil
+}
+
+// write makes the plans in the API equal to those given. A plan that cannot be
+// written does not keep the others from being written. Where the cache was
+// behind the API, the run is repeated shortly.
+func (r *planReconciler) write(ctx context.Context, plans map[string]v1alpha1.MPTCPNodePlanSpec) (reconcile.Result, error) {
+	var existing v1alpha1.MPTCPNodePlanList
+	if err := r.client.List(ctx, &existing); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list plans: %w", err)
+	}
+	var writes []func() error
+	known := make(map[string]bool, len(existing.Items))
+	for i := range existing.Items {
+		plan := &existing.Items[i]
+		known[plan.Name] = true
+		want, ok := plans[plan.Name]
+		switch {
+		case !ok:
+			writes = append(writes, func() error { return r.delete(ctx, plan) })
+		case !sameSpec(want, plan.Spec):
+			writes = append(writes, func() error { return r.update(ctx, plan, want) })
+		}
+	}
+	for name, want := range plans {
+		if !known[name] {
+			writes = append(writes, func() error { return r.create(ctx, name, want) })
+		}
+	}
+	return r.outcome(concurrently(writes))
+}
+
+// outcome turns the errors of writes into the reconciler's result.
+func (r *planReconciler) outcome(errs []error) (reconcile.Result, error) {
+	var failures []error
+	var result reconcile.Result
+	for _, err := range errs {
+		if isStale(err) {
+			result.RequeueAfter = r.runs.delay
+		} else {
+			failures = append(failures, err)
+		}
+	}
+	if err := errors.Join(failures...); err != nil {
+		return reconcile.Result{}, err
+	}
+	return result, nil
+}
+
+// isStale tells that a write failed because the cache was behind the API.
+func isStale(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+}
+
+func (r *planReconciler) create(ctx context.Context, node string, spec v1alpha1.MPTCPNodePlanSpec) error {
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: spec}
+	return r.written(ctx, "create", plan, r.client.Create(ctx, plan, client.FieldOwner(FieldOwner)))
+}
+
+func (r *planReconciler) update(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, spec v1alpha1.MPTCPNodePlanSpec) error {
+	changed := plan.DeepCopy()
+	changed.Spec = spec
+	return r.written(ctx, "update", changed, r.client.Update(ctx, changed, client.FieldOwner(FieldOwner)))
+}
+
+func (r *planReconciler) delete(ctx context.Context, plan *v1alpha1.MPTCPNodePlan) error {
+	err := r.client.Delete(ctx, plan.DeepCopy(), client.Preconditions{UID: &plan.UID})
+	return r.written(ctx, "delete", plan, err)
+}
+
+func (r *planReconciler) written(ctx context.Context, operation string, plan *v1alpha1.MPTCPNodePlan, err error) error {
+	if err != nil {
+		return fmt.Errorf("%s the plan of node %s: %w", operation, plan.Name, err)
+	}
+	planWrites.WithLabelValues(operation).Inc()
+	log.FromContext(ctx).V(1).Info("Wrote plan", "node", plan.Name, "operation", operation,
+		"endpoints", len(plan.Spec.Endpoints), "generation", plan.Generation)
+	return nil
+}
+
+func sameSpec(a, b v1alpha1.MPTCPNodePlanSpec) bool { return equality.Semantic.DeepEqual(a, b) }
+
+// maxConcurrentWrites bounds the requests that are under way at once.
+const maxConcurrentWrites = 8
+
+// concurrently runs all functions, a few at a time, and returns their errors.
+func concurrently(functions []func() error) []error {
+	var (
+		wait  sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		slots = make(chan struct{}, maxConcurrentWrites)
+	)
+	for _, f := range functions {
+		slots <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slots }()
+			if err := f(); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	wait.Wait()
+	return errs
+}

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controllers feeds the cluster's objects to the compile in package
+// policy, writes the plans that change, and gathers what the agents report into
+// the status of policies, paths and nodes.
+//
+// Two reconcilers do that. Each handles the cluster as a whole under a single
+// request, because any object can change any plan: the plan reconciler compiles
+// and writes plans, the status reconciler compares what was compiled with what
+// the agents say. Events come together for a moment before a run, so that an
+// apply of many objects is one run.
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// What the controller may do. The cluster's objects are only watched; of our own
+// it writes plans and the status of the others, never the status of plans, which
+// is the agents'. Leases: the agents' are watched, one of its own elects the
+// leader. Events: events.k8s.io for objects, the core group for leader election.
+//
+// +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcppaths;mptcppolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=list;watch;create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,resourceNames=braid-controller,verbs=get;update
+// +kubebuilder:rbac:groups="",namespace=braid-system,resources=events,verbs=create;patch
+
+// Names that the controller is known by.
+const (
+	// FieldOwner owns the fields that the controller applies. The condition Ready
+	// of an MPTCPNode is one of them: the agent writes everything else there.
+	FieldOwner = "braid-controller"
+	// LeaderElectionID is the name of the Lease that elects the leader.
+	LeaderElectionID = "braid-controller"
+)
+
+// Defaults of Options.
+const (
+	DefaultNamespace          = "braid-system"
+	DefaultDebounce           = 30 * time.Millisecond
+	DefaultAgentLeaseDuration = 40 * time.Second
+)
+
+// Options are the settings of the controllers; the zero value means the defaults.
+type Options struct {
+	// Namespace holds the Leases of the agents.
+	Namespace string
+	// Debounce is how long events are gathered before a run.
+	Debounce time.Duration
+	// AgentLeaseDuration is how long an agent may be silent whose Lease does not
+	// give a duration itself.
+	AgentLeaseDuration time.Duration
+}
+
+func (o *Options) setDefaults() {
+	if o.Namespace == "" {
+		o.Namespace = DefaultNamespace
+	}
+	if o.Debounce == 0 {
+		o.Debounce = DefaultDebounce
+	}
+	if o.AgentLeaseDuration == 0 {
+		o.AgentLeaseDuration = DefaultAgentLeaseDuration
+	}
+}
+
+// Setup adds both reconcilers to a manager, whose cache must have been made with
+// CacheOptions.
+func Setup(mgr ctrl.Manager, o Options) error {
+	o.setDefaults()
+	compiled := newCompilation()
+	if err := setupPlans(mgr, o, compiled); err != nil {
+		return fmt.Errorf("set up the plan reconciler: %w", err)
+	}
+	if err := setupStatus(mgr, o, compiled); err != nil {
+		return fmt.Errorf("set up the status reconciler: %w", err)
+	}
+	return nil
+}
+
+func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
+	r := &planReconciler{client: mgr.GetClient(), compiled: compiled, runs: &debouncer{delay: o.Debounce}}
+	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
+	return ctrl.NewControllerManagedBy(mgr).Named("plan").
+		Watches(&v1alpha1.MPTCPPath{}, r.runs.handler(), specChanged).
+		Watches(&v1alpha1.MPTCPPolicy{}, r.runs.handler(), specChanged).
+		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.runs.handler(), specChanged).
+		Watches(&corev1.Namespace{}, r.runs.handler(), labelsChanged).
+		Watches(&corev1.Node{}, r.runs.handler(), labelsChanged).
+		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(podChanged{})).
+		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler(), builder.WithPredicates(planDrifted{compiled: compiled})).
+		Complete(r)
+}
+
+func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation) error {
+	r := &statusReconciler{
+		client:   mgr.GetClient(),
+		compiled: compiled,
+		agents:   newLiveness(o.AgentLeaseDuration, time.Now),
+		history:  planHistory{},
+		writer:   newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
+		runs:     &debouncer{delay: o.Debounce},
+	}
+	return ctrl.NewControllerManagedBy(mgr).Named("status").
+		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler()).
+		Watches(&v1alpha1.MPTCPNode{}, r.runs.handler()).
+		Watches(&coordinationv1.Lease{}, r.leaseHandler()).
+		WatchesRawSource(source.Channel(compiled.published, r.runs.handler())).
+		Complete(r)
+}
+
+// request is the single request of each reconciler.
+var request = reconcile.Request{}
+
+// debouncer puts a reconciler's request into its queue with a delay, so that
+// events that come close together cause one run. The delay grows with the cost
+// of a run, so that endless events take at most half of one processor.
+type debouncer struct {
+	delay time.Duration
+	cost  atomic.Int64 // of the last run, in nanoseconds
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func (d *debouncer) enqueue(q queue) {
+	q.AddAfter(request, max(d.delay, time.Duration(d.cost.Load())))
+}
+
+// measure notes the cost of a run that began at start.
+func (d *debouncer) measure(start time.Time) { d.cost.Store(int64(time.Since(start))) }
+
+func (d *debouncer) handler() handler.EventHandler {
+	return handler.Funcs{
+		CreateFunc:  func(_ context.Context, _ event.CreateEvent, q queue) { d.enqueue(q) },
+		UpdateFunc:  func(_ context.Context, _ event.UpdateEvent, q queue) { d.enqueue(q) },
+		DeleteFunc:  func(_ context.Context, _ event.DeleteEvent, q queue) { d.enqueue(q) },
+		GenericFunc: func(_ context.Context, _ event.GenericEvent, q queue) { d.enqueue(q) },
+	}
+}
