@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -36,20 +37,11 @@ type Path struct {
 	Up bool
 }
 
-// Peer is another node.
-type Peer struct {
-	Name string
-	// Addresses are those by which a route may name the node as next hop.
-	Addresses []netip.Addr
-	// Paths say how to reach the node, by the name of the path.
-	Paths map[string]PeerPath
-}
+// Peer is another node, as agent/paths knows it.
+type Peer = paths.Peer
 
 // PeerPath is another node's NIC on one path.
-type PeerPath struct {
-	Addresses []netip.Addr
-	Up        bool
-}
+type PeerPath = paths.PeerPath
 
 // Endpoint is a pod whose connections are spread over paths.
 type Endpoint struct {
