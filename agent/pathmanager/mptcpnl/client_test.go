@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mptcpnl_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"braid.dev/braid/agent/pathmanager/internal/pair"
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"golang.org/x/sys/unix"
+)
+
+func dial(t *testing.T, host *pair.Host) *mptcpnl.Client {
+	t.Helper()
+	file := host.Open()
+	defer file.Close()
+	client, err := mptcpnl.Dial(int(file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEndpointsAreAddedChangedAndDeleted(t *testing.T) {
+	host, _ := pair.New(t)
+	client := dial(t, host)
+	want := []mptcpnl.Endpoint{
+		{ID: 3, Address: host.IPv4, Port: 61001, Flags: mptcpnl.FlagSignal},
+		{ID: 4, Address: host.IPv6, Port: 61001, Flags: mptcpnl.FlagSignal},
+		{ID: 5, Address: netip.IPv6Unspecified(), Flags: mptcpnl.FlagSubflow},
+	}
+	for _, endpoint := range want {
+		check(t, client.AddEndpoint(endpoint))
+	}
+	expectEndpoints(t, client, want)
+
+	want[2].Flags |= mptcpnl.FlagBackup
+	check(t, client.SetFlags(mptcpnl.Endpoint{ID: 5, Flags: want[2].Flags}))
+	expectEndpoints(t, client, want)
+
+	check(t, client.DeleteEndpoint(4))
+	expectEndpoints(t, client, []mptcpnl.Endpoint{want[0], want[2]})
+
+	check(t, client.FlushEndpoints())
+	expectEndpoints(t, client, nil)
+}
+
+func expectEndpoints(t *testing.T, client *mptcpnl.Client, want []mptcpnl.Endpoint) {
+	t.Helper()
+	got, err := client.Endpoints()
+	check(t, err)
+	if !slices.Equal(got, want) {
+		t.Fatalf("endpoints are %v, want %v", got, want)
+	}
+}
+
+func TestARefusedEndpointNamesItsError(t *testing.T) {
+	host, _ := pair.New(t)
+	client := dial(t, host)
+	endpoint := mptcpnl.Endpoint{Address: host.IPv4, Port: 61001, Flags: mptcpnl.FlagSignal}
+	check(t, client.AddEndpoint(endpoint))
+	if err := client.AddEndpoint(endpoint); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("adding an endpoint twice: %v, want EADDRINUSE", err)
+	}
+	if err := client.DeleteEndpoint(200); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("deleting an endpoint that is not there: %v, want EINVAL", err)
+	}
+}
+
+func TestLimitsAreSet(t *testing.T) {
+	host, _ := pair.New(t)
+	client := dial(t, host)
+	want := mptcpnl.Limits{Subflows: 7, AcceptedAddresses: 3}
+	check(t, client.SetLimits(want))
+	if got, err := client.Limits(); err != nil || got != want {
+		t.Errorf("limits are %+v (%v), want %+v", got, err, want)
+	}
+	if err := client.SetLimits(mptcpnl.Limits{Subflows: 9}); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("setting a limit of 9: %v, want EINVAL", err)
+	}
+}
+
+func TestANamespaceThatIsNoNamespaceIsRefused(t *testing.T) {
+	file, err := os.Open(os.DevNull)
+	check(t, err)
+	defer file.Close()
+	if _, err := mptcpnl.Dial(int(file.Fd())); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("dialling into %s: %v, want EINVAL", os.DevNull, err)
+	}
+}
+
+// receive waits for the first event that match accepts.
+func receive[E mptcpnl.Event](t *testing.T, events <-chan mptcpnl.Event, match func(E) bool) E {
+	t.Helper()
+	for event := range events {
+		if event, ok := event.(E); ok && match(event) {
+			return event
+		}
+	}
+	t.Fatal("the subscription ended before the event came")
+	panic("unreachable")
+}
+
+func subscribe(t *testing.T, host *pair.Host) <-chan mptcpnl.Event {
+	t.Helper()
+	file := host.Open()
+	defer file.Close()
+	subscription, err := mptcpnl.Subscribe(int(file.Fd()))
+	check(t, err)
+	events := make(chan mptcpnl.Event, 1000)
+	go func() {
+		defer close(events)
+		for {
+			received, err := subscription.Receive()
+			if err != nil {
+				return
+			}
+			for _, event := range received {
+				events <- event
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		subscription.Close()
+		for range events { // the goroutine has ended when the channel is closed
+		}
+	})
+	return events
+}
+
+func remoteAddress(connection net.Conn) netip.AddrPort {
+	return netip.MustParseAddrPort(connection.RemoteAddr().String())
+}
+
+func localAddress(connection net.Conn) netip.AddrPort {
+	return netip.MustParseAddrPort(connection.LocalAddr().String())
+}
+
+func ofKind(kind mptcpnl.Kind) func(mptcpnl.ConnectionEvent) bool {
+	return func(event mptcpnl.ConnectionEvent) bool { return event.Kind == kind }
+}
+
+func subflowOfKind(kind mptcpnl.Kind) func(mptcpnl.SubflowEvent) bool {
+	return func(event mptcpnl.SubflowEvent) bool { return event.Kind == kind }
+}
+
+func TestUserSpacePathManagement(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) { manage(t, version) })
+	}
+}
+
+// manage takes one connection through all commands and events.
+func manage(t *testing.T, version int) {
+	here, there := pair.New(t)
+	check(t, here.Sysctl("net.mptcp.pm_type", "1"))
+	check(t, there.Sysctl("net.mptcp.pm_type", "1"))
+	client, server := dial(t, here), dial(t, there)
+	events, serverEvents := subscribe(t, here), subscribe(t, there)
+
+	address := there.Serve(version)
+	listener := receive(t, serverEvents, func(e mptcpnl.ListenerEvent) bool { return e.Kind == mptcpnl.ListenerCreated })
+	if listener.Address != address {
+		t.Errorf("listener on %s, want %s", listener.Address, address)
+	}
+	connection := here.Connect(address)
+	began := receive(t, events, ofKind(mptcpnl.ConnectionEstablished))
+	if began.Local != localAddress(connection) || began.Remote != address || began.ServerSide {
+		t.Errorf("a connection from %s to %s began as %+v", connection.LocalAddr(), address, began)
+	}
+	served := receive(t, serverEvents, ofKind(mptcpnl.ConnectionEstablished))
+	if served.Local != address || served.Remote != localAddress(connection) || !served.ServerSide {
+		t.Errorf("a connection from %s to %s was served as %+v", connection.LocalAddr(), address, served)
+	}
+
+	local := mptcpnl.Endpoint{Address: here.Address(version)}
+	check(t, client.CreateSubflow(began.Token, local, address))
+	opened := receive(t, events, subflowOfKind(mptcpnl.SubflowEstablished))
+	if opened.Token != began.Token || opened.Local.Addr() != local.Address || opened.Remote != address {
+		t.Errorf("a subflow from %s to %s opened as %+v", local.Address, address, opened)
+	}
+	here.ExpectSubflows(connection, 2)
+
+	check(t, client.SetBackup(began.Token, opened.Local, opened.Remote, true))
+	prioritised := receive(t, serverEvents, subflowOfKind(mptcpnl.SubflowPriority))
+	if prioritised.Local != opened.Remote || prioritised.Remote != opened.Local || !prioritised.Backup {
+		t.Errorf("MP_PRIO on %+v arrived as %+v", opened, prioritised)
+	}
+
+	announced := mptcpnl.Endpoint{ID: 9, Address: there.Address(version), Flags: mptcpnl.FlagSignal}
+	check(t, server.Announce(served.Token, announced))
+	heard := receive(t, events, func(e mptcpnl.AddressEvent) bool { return e.Kind == mptcpnl.AddressAnnounced })
+	if heard.ID != 9 || heard.Address.Addr() != announced.Address {
+		t.Errorf("%s was heard as %+v", announced, heard)
+	}
+	check(t, server.Remove(served.Token, 9))
+	receive(t, events, func(e mptcpnl.AddressEvent) bool { return e.Kind == mptcpnl.AddressRemoved && e.ID == 9 })
+
+	check(t, client.DestroySubflow(began.Token, opened.Local, opened.Remote))
+	closed := receive(t, events, subflowOfKind(mptcpnl.SubflowClosed))
+	if closed.Local != opened.Local || closed.Remote != opened.Remote {
+		t.Errorf("subflow %+v closed as %+v", opened, closed)
+	}
+	here.ExpectSubflows(connection, 1)
+
+	connection.Close()
+	receive(t, events, func(e mptcpnl.ConnectionEvent) bool {
+		return e.Kind == mptcpnl.ConnectionClosed && e.Token == began.Token
+	})
+	if err := client.CreateSubflow(began.Token, local, address); err == nil {
+		t.Error("a closed connection got a subflow")
+	}
+}
+
+func TestSocketsAreFound(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
+			here, there := pair.New(t)
+			check(t, here.Sysctl("net.mptcp.pm_type", "1"))
+			address := there.Serve(version)
+			check(t, dial(t, there).AddEndpoint(mptcpnl.Endpoint{Address: there.Address(version), Port: 61001, Flags: mptcpnl.FlagSignal}))
+			connection := here.Connect(address)
+			token, found := here.Token(connection.LocalAddr())
+			if !found {
+				t.Fatal("the connection is not listed")
+			}
+			check(t, dial(t, here).CreateSubflow(token, mptcpnl.Endpoint{Address: here.Address(version)}, address))
+			here.ExpectSubflows(connection, 2)
+
+			expectRoles(t, here.Subflows(connection.LocalAddr()), true)
+			expectRoles(t, there.Subflows(connection.RemoteAddr()), false)
+			listeners, err := there.Diagnostics().Listeners()
+			check(t, err)
+			if !slices.Equal(listeners, []netip.AddrPort{address}) {
+				t.Errorf("listeners are %v, want %v alone", listeners, address)
+			}
+		})
+	}
+}
+
+// expectRoles expects two subflows, one of them the first, all opened by the
+// client.
+func expectRoles(t *testing.T, subflows []mptcpnl.Subflow, client bool) {
+	t.Helper()
+	var first int
+	for _, subflow := range subflows {
+		if subflow.First {
+			first++
+		}
+		if subflow.Initiator != client {
+			t.Errorf("initiator of %+v: want %t", subflow, client)
+		}
+	}
+	if len(subflows) != 2 || first != 1 {
+		t.Errorf("subflows are %+v, want two and one of them the first", subflows)
+	}
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mptcpnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Diagnostics finds the MPTCP sockets of one network namespace. It is safe for
+// concurrent use.
+type Diagnostics struct{ conn *netlink.Conn }
+
+// DialDiagnostics opens socket diagnostics. See Dial for namespace.
+func DialDiagnostics(namespace int) (*Diagnostics, error) {
+	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: namespace})
+	if err != nil {
+		return nil, fmt.Errorf("opening socket diagnostics: %w", err)
+	}
+	return &Diagnostics{conn: conn}, nil
+}
+
+// Close closes the diagnostics.
+func (d *Diagnostics) Close() error { return d.conn.Close() }
+
+// Connection is an established MPTCP connection.
+type Connection struct {
+	Token uint32
+	// Local and Remote are those of the first subflow, also when it is closed.
+	Local, Remote netip.AddrPort
+	// Subflows beyond the first one, as the kernel counts them.
+	Subflows uint8
+}
+
+// Subflow is a TCP connection that is part of an MPTCP connection, established
+// or about to be.
+type Subflow struct {
+	// Token of its connection.
+	Token         uint32
+	Local, Remote netip.AddrPort
+	// Established is false while the handshake is under way.
+	Established bool
+	// First is true for the subflow that the connection began with.
+	First bool
+	// Initiator is true where this host opened the subflow.
+	Initiator bool
+}
+
+const (
+	messageSockDiagByFamily = 20
+
+	requestLength  = 56 // struct inet_diag_req_v2
+	responseLength = 72 // struct inet_diag_msg
+
+	requestAttributeProtocol = 3  // INET_DIAG_REQ_PROTOCOL
+	attributeInfo            = 2  // INET_DIAG_INFO
+	attributeULP             = 19 // INET_DIAG_ULP_INFO
+	attributeULPMPTCP        = 3  // INET_ULP_INFO_MPTCP
+
+	stateEstablished = 1
+	stateSynSent     = 2
+	stateSynReceived = 3
+	stateListen      = 10
+)
+
+// Connections lists the established MPTCP connections, without those that fell
+// back to TCP.
+func (d *Diagnostics) Connections() ([]Connection, error) {
+	var connections []Connection
+	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateEstablished, func(s socket) {
+		if connection, ok := s.connection(); ok {
+			connections = append(connections, connection)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing MPTCP connections: %w", err)
+	}
+	return connections, nil
+}
+
+// Subflows lists the subflows of all MPTCP connections.
+func (d *Diagnostics) Subflows() ([]Subflow, error) {
+	var subflows []Subflow
+	states := uint32(1<<stateEstablished | 1<<stateSynSent | 1<<stateSynReceived)
+	err := d.dumpBoth(unix.IPPROTO_TCP, states, func(s socket) {
+		if subflow, ok := s.subflow(); ok {
+			subflows = append(subflows, subflow)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing subflows: %w", err)
+	}
+	return subflows, nil
+}
+
+// Listeners lists the addresses on which MPTCP sockets listen, without those
+// that the kernel opened for endpoints with a port.
+func (d *Diagnostics) Listeners() ([]netip.AddrPort, error) {
+	var listeners []netip.AddrPort
+	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateListen, func(s socket) {
+		if s.local.Port() != 0 { // the kernel's own show none
+			listeners = append(listeners, s.local)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing MPTCP listeners: %w", err)
+	}
+	return listeners, nil
+}
+
+// dumpBoth visits the sockets of both IP versions.
+func (d *Diagnostics) dumpBoth(protocol, states uint32, visit func(socket)) error {
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		request, err := diagnosticsRequest(family, protocol, states)
+		if err != nil {
+			return err
+		}
+		messages, err := d.conn.Execute(netlink.Message{
+			Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request | netlink.Dump},
+			Data:   request,
+		})
+		if err != nil {
+			return err
+		}
+		for _, message := range messages {
+			if s, ok := parseSocket(message.Data); ok {
+				visit(s)
+			}
+		}
+	}
+	return nil
+}
+
+func diagnosticsRequest(family uint8, protocol, states uint32) ([]byte, error) {
+	request := make([]byte, requestLength)
+	request[0] = family
+	request[1] = unix.IPPROTO_TCP // eight bits; the attribute has the real one
+	request[2] = 1 << (attributeInfo - 1)
+	binary.NativeEndian.PutUint32(request[4:], states)
+	encoder := netlink.NewAttributeEncoder()
+	encoder.Uint32(requestAttributeProtocol, protocol)
+	attributes, err := encoder.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("encoding attributes: %w", err)
+	}
+	return append(request, attributes...), nil
+}
+
+// socket is what a message of socket diagnostics says of one socket.
+type socket struct {
+	state         uint8
+	local, remote netip.AddrPort
+	info          []byte // struct mptcp_info or struct tcp_info
+	ulp           *subflowInfo
+}
+
+// subflowInfo is what the upper layer protocol says of a subflow.
+type subflowInfo struct {
+	token uint32
+	flags uint32
+}
+
+// parseSocket reads a struct inet_diag_msg and its attributes. It returns false
+// for what it does not understand.
+func parseSocket(data []byte) (socket, bool) {
+	if len(data) < responseLength {
+		return socket{}, false
+	}
+	s := socket{state: data[1]}
+	local, ok1 := diagnosticsAddress(data[0], data[8:24])
+	remote, ok2 := diagnosticsAddress(data[0], data[24:40])
+	if !ok1 || !ok2 {
+		return socket{}, false
+	}
+	s.local = netip.AddrPortFrom(local, binary.BigEndian.Uint16(data[4:]))
+	s.remote = netip.AddrPortFrom(remote, binary.BigEndian.Uint16(data[6:]))
+	decoder, err := netlink.NewAttributeDecoder(data[responseLength:])
+	if err != nil {
+		return socket{}, false
+	}
+	for decoder.Next() {
+		switch decoder.Type() {
+		case attributeInfo:
+			s.info = decoder.Bytes()
+		case attributeULP:
+			decoder.Nested(s.readULP)
+		}
+	}
+	return s, decoder.Err() == nil
+}
+
+func diagnosticsAddress(family uint8, data []byte) (netip.Addr, bool) {
+	switch family {
+	case unix.AF_INET:
+		return netip.AddrFrom4([4]byte(data[:4])), true
+	case unix.AF_INET6:
+		return netip.AddrFrom16([16]byte(data)).Unmap(), true
+	}
+	return netip.Addr{}, false
+}
+
+// Attributes and flags of a subflow, as linux/mptcp.h numbers them.
+const (
+	subflowTokenLocal = 2
+	subflowFlags      = 8
+
+	subflowCapableRemote = 1 << 0
+	subflowCapableLocal  = 1 << 1
+	subflowJoinLocal     = 1 << 3
+)
+
+func (s *socket) readULP(decoder *netlink.AttributeDecoder) error {
+	for decoder.Next() {
+		if decoder.Type() != attributeULPMPTCP {
+			continue
+		}
+		s.ulp = &subflowInfo{}
+		decoder.Nested(s.ulp.read)
+	}
+	return decoder.Err()
+}
+
+func (i *subflowInfo) read(decoder *netlink.AttributeDecoder) error {
+	for decoder.Next() {
+		switch decoder.Type() {
+		case subflowTokenLocal:
+			i.token = decoder.Uint32()
+		case subflowFlags:
+			i.flags = decoder.Uint32()
+		}
+	}
+	return decoder.Err()
+}
+
+const (
+	infoSubflows = 0  // offset in struct mptcp_info
+	infoFlags    = 8  // offset
+	infoToken    = 12 // offset
+	infoEnd      = 16
+
+	infoFlagFallback = 1
+)
+
+func (s socket) connection() (Connection, bool) {
+	if len(s.info) < infoEnd || binary.NativeEndian.Uint32(s.info[infoFlags:])&infoFlagFallback != 0 {
+		return Connection{}, false
+	}
+	return Connection{
+		Token: binary.NativeEndian.Uint32(s.info[infoToken:]),
+		Local: s.local, Remote: s.remote, Subflows: s.info[infoSubflows],
+	}, true
+}
+
+func (s socket) subflow() (Subflow, bool) {
+	if s.ulp == nil {
+		return Subflow{}, false
+	}
+	return Subflow{
+		Token: s.ulp.token, Local: s.local, Remote: s.remote,
+		Established: s.state == stateEstablished,
+		First:       s.ulp.flags&(subflowCapableLocal|subflowCapableRemote) != 0,
+		Initiator:   s.ulp.flags&(subflowCapableLocal|subflowJoinLocal) != 0,
+	}, true
+}
