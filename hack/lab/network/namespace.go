@@ -37,8 +37,8 @@ type Namespace struct {
 
 // New makes a named network namespace with lo up and settings that suit both a
 // node and a pod: MPTCP on, no reverse path filter, no duplicate address
-// detection, IPv6 addresses that stay when a NIC goes down, and TCP buffers of
-// up to 16 MiB.
+// detection, IPv6 addresses that stay when a NIC goes down, TCP buffers of up to
+// 16 MiB, and a congestion control that fills shaped links evenly.
 func New(name string) (*Namespace, error) {
 	if err := create(name); err != nil {
 		return nil, fmt.Errorf("making network namespace %s: %w", name, err)
@@ -99,7 +99,21 @@ func (ns *Namespace) prepare() error {
 			return err
 		}
 	}
+	if err := ns.chooseCongestionControl(); err != nil {
+		return err
+	}
 	return ns.SetUp("lo")
+}
+
+// chooseCongestionControl makes runs on different machines alike: cubic, or reno
+// where the kernel keeps cubic from namespaces. Both fill a token bucket evenly;
+// BBR, some kernels' default, does not.
+func (ns *Namespace) chooseCongestionControl() error {
+	const key = "net.ipv4.tcp_congestion_control"
+	if ns.Sysctl(key, "cubic") == nil {
+		return nil
+	}
+	return ns.Sysctl(key, "reno")
 }
 
 // Path is the namespace's file.

@@ -64,6 +64,7 @@ func (o *Options) request() *request {
 		DurationNs: o.Duration.Nanoseconds(),
 		BinNs:      o.Bin.Nanoseconds(),
 		Verify:     o.Verify,
+		Congestion: o.Congestion,
 		Buffer:     max(16<<10, min(512<<10, (32<<20)/o.Connections)),
 	}
 }
@@ -112,6 +113,9 @@ func transfer(connection *net.TCPConn, wanted *request) (result outcome) {
 }
 
 func exchange(connection *net.TCPConn, wanted *request) (*report, error) {
+	if err := setCongestion(connection, wanted.Congestion); err != nil {
+		return nil, err
+	}
 	if err := writeMessage(connection, wanted); err != nil {
 		return nil, err
 	}

@@ -51,6 +51,9 @@ func serveOne(connection *net.TCPConn) {
 	if err := readMessage(connection, &wanted); err != nil {
 		return
 	}
+	if err := setCongestion(connection, wanted.Congestion); err != nil {
+		return
+	}
 	if wanted.Direction == Down {
 		_ = send(connection, &wanted)
 		_, _ = io.Copy(io.Discard, connection)

@@ -4,6 +4,7 @@ package traffic
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"unsafe"
@@ -50,4 +51,23 @@ func countSubflows(fd int) (int, error) {
 		return 0, fmt.Errorf("reading MPTCP_TCPINFO: %w", errno)
 	}
 	return int(binary.NativeEndian.Uint32(data[4:])), nil
+}
+
+// setCongestion chooses the congestion control of all subflows of a connection.
+func setCongestion(connection *net.TCPConn, algorithm string) error {
+	if algorithm == "" {
+		return nil
+	}
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("reaching the socket: %w", err)
+	}
+	var refused error
+	err = raw.Control(func(fd uintptr) {
+		refused = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, algorithm)
+	})
+	if err := errors.Join(err, refused); err != nil {
+		return fmt.Errorf("choosing congestion control %q: %w", algorithm, err)
+	}
+	return nil
 }

@@ -38,6 +38,9 @@ type Options struct {
 	Bin time.Duration
 	// Verify compares each byte that arrives with what was sent.
 	Verify bool
+	// Congestion is the algorithm of congestion control at both ends; empty means
+	// the namespace's default.
+	Congestion string
 }
 
 // Result is what Run measured, at the receiving end.
@@ -126,6 +129,7 @@ type request struct {
 	DurationNs int64     `json:"durationNs"`
 	BinNs      int64     `json:"binNs"`
 	Verify     bool      `json:"verify"`
+	Congestion string    `json:"congestion,omitempty"`
 	// Buffer is how much an end reads at once, in bytes.
 	Buffer int `json:"buffer"`
 }

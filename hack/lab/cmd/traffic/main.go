@@ -76,6 +76,7 @@ func runCommand() *cobra.Command {
 	flags.DurationVar(&options.Warmup, "warmup", time.Second, "beginning that is left out of the measurement")
 	flags.DurationVar(&options.Bin, "bin", 0, "length of a sample (default 10ms, 100ms for many connections)")
 	flags.BoolVar(&options.Verify, "verify", false, "compare each byte that arrives with what was sent")
+	flags.StringVar(&options.Congestion, "congestion", "", "congestion control of both ends (default: that of the pods)")
 	flags.BoolVar(&plain, "plain", false, "use plain TCP instead of MPTCP")
 	flags.BoolVar(&asJSON, "json", false, "print the whole result as JSON")
 	return command
