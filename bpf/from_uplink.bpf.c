@@ -23,7 +23,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 	flow.path = path_of_interface(node, skb->ifindex);
 	if (flow.path == NO_PATH)
 		return 0;
-	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option))
+	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
 	flow.peer = peer_of_route(skb, key, packet->family, 0);
 	if (flow.peer == NO_PEER)

@@ -32,8 +32,9 @@ type FromUplinkConnectionKey struct {
 type FromUplinkEndpoint struct {
 	_       structs.HostLayout
 	Id      uint32
-	Turn    uint32
+	Pad     [4]uint8
 	Weights uint64
+	Begun   uint64
 }
 
 type FromUplinkFilter struct {

@@ -13,15 +13,17 @@ static __always_inline int send_on(struct __sk_buff *skb, const struct node *nod
 				   __u32 path, __u8 family)
 {
 	struct bpf_redir_neigh next_hop = { .nh_family = family };
+	__u32 interface;
 
 	path &= MAX_PATHS - 1;
-	if (node->interface[path] == skb->ifindex)
+	interface = node->interface[path];
+	if (!interface || interface == skb->ifindex)
 		return TCX_NEXT;
 	if (family == AF_INET)
 		next_hop.nh[0] = peer->ipv4[path];
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
-	return bpf_redirect_neigh(node->interface[path], &next_hop, sizeof(next_hop), 0);
+	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
 static __always_inline int steer(struct __sk_buff *skb, const struct flow *flow, __u8 family)
@@ -60,7 +62,7 @@ static __always_inline __u8 join_path(struct __sk_buff *skb, const struct node *
 		bpf_map_update_elem(&connections, &key, &begun, BPF_NOEXIST);
 		connection = bpf_map_lookup_elem(&connections, &key);
 	}
-	return connection ? take_place(connection, endpoint->weights, usable) : NO_PATH;
+	return connection ? take_place(&connection->subflows, endpoint->weights, usable) : NO_PATH;
 }
 
 static __always_inline __u8 allowed_paths(__u64 weights)
@@ -93,7 +95,7 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
 	if (!endpoint)
 		return 0;
-	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option))
+	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
 	index = flow.peer = peer_of_route(skb, key, packet->family, BPF_FIB_LOOKUP_OUTPUT);
 	peer = bpf_map_lookup_elem(&peers, &index);
@@ -109,7 +111,7 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 		flow.token = option.token;
 		flow.path = join_path(skb, node, endpoint, option.token, usable);
 	} else {
-		flow.path = path_of_turn(endpoint->weights, usable, __sync_fetch_and_add(&endpoint->turn, 1));
+		flow.path = take_turn(endpoint, usable);
 	}
 	if (flow.path == NO_PATH)
 		return 0;

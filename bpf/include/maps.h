@@ -39,8 +39,9 @@ struct peer {
 /* A pod whose connections are spread. */
 struct endpoint {
 	__u32 id;      /* the same for all addresses of one pod */
-	__u32 turn;    /* counts first subflows, for the next one's path */
+	__u8 pad[4];
 	__u64 weights; /* a byte for each path; 0 where the pod may not use it */
+	__u64 begun;   /* a byte for each path: the first subflows of this round */
 };
 
 /* A subflow as this node sees it, whichever side sent the first packet. */

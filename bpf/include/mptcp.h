@@ -47,8 +47,8 @@ static __always_inline void read_mptcp_option(const struct options *options, __u
 {
 	__u8 subtype = options->byte[offset + 2] >> 4;
 
-	if (subtype == SUBTYPE_CAPABLE && length >= LENGTH_CAPABLE_SYN &&
-	    (options->byte[offset + 2] & 0xf) == VERSION_1) {
+	if (subtype == SUBTYPE_CAPABLE && (options->byte[offset + 2] & 0xf) == VERSION_1 &&
+	    (length == LENGTH_CAPABLE_SYN || length == LENGTH_CAPABLE_SYN_ACK)) {
 		option->subtype = SUBTYPE_CAPABLE;
 		option->has_key = length == LENGTH_CAPABLE_SYN_ACK;
 		option->key[0] = read_be32(options, offset + 4);
@@ -63,9 +63,13 @@ static __always_inline void read_mptcp_option(const struct options *options, __u
 /*
  * Walks the options of a SYN. An option list that does not add up ends the walk:
  * the segment then counts as one without MPTCP.
+ *
+ * The verifier follows every way through the loop, and 40 options make many: the
+ * step over an option has no branch, and the function is global, so that it is
+ * checked once and not for each caller.
  */
-static __noinline int find_mptcp_option(struct __sk_buff *skb, __u32 offset, __u32 length,
-					struct mptcp_option *option)
+__noinline int find_mptcp_option(struct __sk_buff *skb, __u32 offset, __u32 length,
+				 struct mptcp_option *option)
 {
 	struct options options = {};
 	__u32 at = 0;
@@ -80,19 +84,16 @@ static __noinline int find_mptcp_option(struct __sk_buff *skb, __u32 offset, __u
 	if (bpf_skb_load_bytes(skb, offset, options.byte, length))
 		return 0;
 	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 kind, size;
+		__u32 kind, size, is_nop;
 
 		if (at >= length || at >= TCP_OPTIONS_MAX)
 			return 0;
 		kind = options.byte[at];
 		if (kind == OPTION_END)
 			return 0;
-		if (kind == OPTION_NOP) {
-			at++;
-			continue;
-		}
-		size = options.byte[at + 1];
-		if (size < 2 || at + size > length)
+		is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
+		size = (options.byte[at + 1] & (is_nop - 1)) | is_nop;
+		if (size + is_nop < 2 || at + size > length)
 			return 0;
 		if (kind == OPTION_MPTCP && size >= 4) {
 			read_mptcp_option(&options, at, size, option);

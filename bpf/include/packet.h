@@ -40,7 +40,8 @@ static __always_inline void map_ipv4(struct address *to, __be32 from)
 	to->word[3] = from;
 }
 
-static __always_inline int parse_tcp_header(void *data, void *end, __u32 offset, struct packet *packet)
+static __always_inline int parse_tcp_header(struct __sk_buff *skb, void *data, void *end, __u32 offset,
+					    struct packet *packet)
 {
 	struct tcphdr *tcp = data + offset;
 	__u32 length;
@@ -48,7 +49,7 @@ static __always_inline int parse_tcp_header(void *data, void *end, __u32 offset,
 	if ((void *)(tcp + 1) > end)
 		return 0;
 	length = (tcp->doff >> 4) * 4;
-	if (length < sizeof(*tcp))
+	if (length < sizeof(*tcp) || offset + length > skb->len)
 		return 0;
 	packet->source_port = tcp->source;
 	packet->destination_port = tcp->dest;
@@ -59,7 +60,7 @@ static __always_inline int parse_tcp_header(void *data, void *end, __u32 offset,
 	return 1;
 }
 
-static __always_inline int parse_ipv4(void *data, void *end, struct packet *packet)
+static __always_inline int parse_ipv4(struct __sk_buff *skb, void *data, void *end, struct packet *packet)
 {
 	struct iphdr *ip = data + sizeof(struct ethhdr);
 	__u32 length;
@@ -74,10 +75,10 @@ static __always_inline int parse_ipv4(void *data, void *end, struct packet *pack
 	packet->family = AF_INET;
 	map_ipv4(&packet->source, ip->saddr);
 	map_ipv4(&packet->destination, ip->daddr);
-	return parse_tcp_header(data, end, sizeof(struct ethhdr) + length, packet);
+	return parse_tcp_header(skb, data, end, sizeof(struct ethhdr) + length, packet);
 }
 
-static __always_inline int parse_ipv6(void *data, void *end, struct packet *packet)
+static __always_inline int parse_ipv6(struct __sk_buff *skb, void *data, void *end, struct packet *packet)
 {
 	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
 
@@ -88,7 +89,7 @@ static __always_inline int parse_ipv6(void *data, void *end, struct packet *pack
 	packet->family = AF_INET6;
 	__builtin_memcpy(&packet->source, ip->saddr, sizeof(packet->source));
 	__builtin_memcpy(&packet->destination, ip->daddr, sizeof(packet->destination));
-	return parse_tcp_header(data, end, sizeof(struct ethhdr) + sizeof(*ip), packet);
+	return parse_tcp_header(skb, data, end, sizeof(struct ethhdr) + sizeof(*ip), packet);
 }
 
 /*
@@ -122,9 +123,9 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct packet *pa
 	if ((void *)(ethernet + 1) > end)
 		return 0;
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		return parse_ipv4(data, end, packet);
+		return parse_ipv4(skb, data, end, packet);
 	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		return parse_ipv6(data, end, packet);
+		return parse_ipv6(skb, data, end, packet);
 	return 0;
 }
 

@@ -43,55 +43,65 @@ __noinline __u32 best_path(__u64 subflows, __u64 weights, __u32 usable)
 }
 
 /*
- * The path of a connection's first subflow: the paths take turns by weight, so
- * that many connections, however short, share the NICs fairly.
- */
-__noinline __u32 path_of_turn(__u64 weights, __u32 usable, __u32 turn)
-{
-	__u32 sum = 0, path, chosen = NO_PATH;
-
-	for (path = 0; path < MAX_PATHS; path++)
-		if (usable >> path & 1)
-			sum += byte_of(weights, path);
-	if (!sum)
-		return NO_PATH;
-	turn %= sum;
-	for (path = 0; path < MAX_PATHS; path++) {
-		__u32 weight = usable >> path & 1 ? byte_of(weights, path) : 0;
-
-		if (chosen == NO_PATH && turn < weight)
-			chosen = path;
-		turn -= weight;
-	}
-	return chosen;
-}
-
-/*
  * The path that stands in for a dead one: another for each flow, so that the
  * living paths share its load.
  */
 __noinline __u32 stand_in(__u32 usable, __u32 turn)
 {
-	return path_of_turn(0x0101010101010101ULL, usable, turn);
+	__u32 living = 0, path;
+
+	for (path = 0; path < MAX_PATHS; path++)
+		living += usable >> path & 1;
+	if (!living)
+		return NO_PATH;
+	turn %= living;
+	for (path = 0; path < MAX_PATHS; path++)
+		if ((usable >> path & 1) && !turn--)
+			return path;
+	return NO_PATH;
 }
 
-/* Finds the best path for one more subflow of a connection and takes the place. */
-static __always_inline __u8 take_place(struct connection *connection, __u64 weights, __u8 usable)
+/* Finds the best path for one more subflow and counts it there. */
+static __always_inline __u8 take_place(__u64 *subflows, __u64 weights, __u8 usable)
 {
 	__u32 path = NO_PATH;
 	int i;
 
 	for (i = 0; i < TRIES; i++) {
-		__u64 before = connection->subflows, after = before;
+		__u64 before = *subflows, after = before;
 
 		path = best_path(before, weights, usable);
 		if (path >= MAX_PATHS)
 			return NO_PATH;
 		if (byte_of(before, path) < 0xff)
 			after += 1ULL << (path * 8);
-		if (__sync_val_compare_and_swap(&connection->subflows, before, after) == before)
+		if (__sync_val_compare_and_swap(subflows, before, after) == before)
 			break;
 	}
+	return path;
+}
+
+/* Whether each usable path had as many turns as its weight says. */
+__noinline __u32 round_is_over(__u64 begun, __u64 weights, __u32 usable)
+{
+	__u32 path;
+
+	for (path = 0; path < MAX_PATHS; path++)
+		if ((usable >> path & 1) && byte_of(begun, path) < byte_of(weights, path))
+			return 0;
+	return 1;
+}
+
+/*
+ * The path of a connection's first subflow: the paths take turns by weight, so
+ * that many connections, however short, share the NICs fairly.
+ */
+static __always_inline __u8 take_turn(struct endpoint *endpoint, __u8 usable)
+{
+	__u8 path = take_place(&endpoint->begun, endpoint->weights, usable);
+
+	if (round_is_over(endpoint->begun, endpoint->weights, usable))
+		endpoint->begun = 0;
 	return path;
 }
 
