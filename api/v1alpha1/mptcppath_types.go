@@ -18,6 +18,7 @@ type InterfacePattern string
 // +kubebuilder:validation:MinLength=3
 // +kubebuilder:validation:MaxLength=43
 // +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="must be an address range such as 192.0.2.0/24 or 2001:db8::/64"
+// +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="must begin with the first address of the range, as 192.0.2.0/24 does and 192.0.2.17/24 does not"
 type CIDR string
 
 // MPTCPPathSpec says which NICs of which nodes form one physical plane.
@@ -28,6 +29,8 @@ type CIDR string
 type MPTCPPathSpec struct {
 	// nodeSelector limits the path to the nodes with these labels. Leave it out
 	// to mean every node.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.key != '' && (e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0)))",message="each of matchExpressions needs a key and an operator: In or NotIn with values, or Exists or DoesNotExist without values"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(k, !format.qualifiedName().validate(k).hasValue() && size(self.matchLabels[k]) <= 63)",message="each key of matchLabels must be a label key such as app or example.com/app, and each value must have at most 63 characters"
 	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="an empty nodeSelector is not allowed: leave nodeSelector out to mean every node, or give matchLabels or matchExpressions"
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
@@ -50,7 +53,7 @@ type MPTCPPathSpec struct {
 	// capacity is the rate of one NIC of the path in bits a second, such as 10G.
 	// Policies that give no weights share subflows out by it; a path without
 	// capacity counts like the smallest one that is given.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",message="must be a positive quantity of bits a second, such as 100M or 10G"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0",message="must be a positive quantity of bits a second, such as 100M or 10G"
 	// +optional
 	Capacity *resource.Quantity `json:"capacity,omitempty"`
 }

@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // PathName is the name of an MPTCPPath.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="must be the name of an MPTCPPath: lower-case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of an MPTCPPath: lower-case letters, digits, '-' and '.', with a letter or digit at the beginning, at the end and beside each '.'"
 type PathName string
 
 // SpreadMode says how subflows are placed on paths.
@@ -49,12 +49,12 @@ type PathWeight struct {
 
 // PathRules say which paths the selected pods use and how.
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.allowed) || self.weights.all(w, self.allowed.exists(p, p == w.path))",message="weights names a path that allowed does not list: add it to allowed or remove its weight"
-// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'Off'",message="weights have no effect with spread: Off: remove weights or set spread: PerSubflow"
+// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'Off'",message="weights have no effect with spread: \"Off\": remove weights or set spread: PerSubflow"
 type PathRules struct {
 	// allowed lists the paths that the pods may use. Leave it out to allow every
 	// path. A name that no MPTCPPath has yet is accepted and reported in the
 	// condition Accepted.
-	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="an empty list would allow no path: leave allowed out to allow every path, or set spread: \"Off\" to use none"
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=set
 	// +optional
@@ -70,7 +70,8 @@ type PathRules struct {
 	Weights []PathWeight `json:"weights,omitempty"`
 
 	// spread is PerSubflow to place the subflows of one connection on different
-	// paths, or Off to leave them on the route of the cluster's network.
+	// paths, or "Off" (in quotes, because YAML takes a bare Off for false) to leave
+	// them on the route of the cluster's network.
 	// +kubebuilder:default=PerSubflow
 	// +optional
 	Spread SpreadMode `json:"spread,omitempty"`
@@ -183,6 +184,8 @@ type PolicyStatus struct {
 type MPTCPPolicySpec struct {
 	// podSelector selects pods of the policy's namespace by their labels. An
 	// empty selector, {}, selects all of them.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.key != '' && (e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0)))",message="each of matchExpressions needs a key and an operator: In or NotIn with values, or Exists or DoesNotExist without values"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(k, !format.qualifiedName().validate(k).hasValue() && size(self.matchLabels[k]) <= 63)",message="each key of matchLabels must be a label key such as app or example.com/app, and each value must have at most 63 characters"
 	// +required
 	PodSelector metav1.LabelSelector `json:"podSelector"`
 
@@ -226,11 +229,15 @@ type ClusterMPTCPPolicySpec struct {
 	// so that no policy reaches the system's namespaces by oversight; to mean
 	// every namespace, require the label kubernetes.io/metadata.name to exist.
 	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="an empty namespaceSelector is not allowed: give matchLabels or matchExpressions; to select every namespace use {key: kubernetes.io/metadata.name, operator: Exists}"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.key != '' && (e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0)))",message="each of matchExpressions needs a key and an operator: In or NotIn with values, or Exists or DoesNotExist without values"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(k, !format.qualifiedName().validate(k).hasValue() && size(self.matchLabels[k]) <= 63)",message="each key of matchLabels must be a label key such as app or example.com/app, and each value must have at most 63 characters"
 	// +required
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 
 	// podSelector selects pods of those namespaces by their labels. An empty
 	// selector, {}, selects all of them.
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.key != '' && (e.operator in ['In', 'NotIn'] ? has(e.values) && size(e.values) > 0 : e.operator in ['Exists', 'DoesNotExist'] && (!has(e.values) || size(e.values) == 0)))",message="each of matchExpressions needs a key and an operator: In or NotIn with values, or Exists or DoesNotExist without values"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(k, !format.qualifiedName().validate(k).hasValue() && size(self.matchLabels[k]) <= 63)",message="each key of matchLabels must be a label key such as app or example.com/app, and each value must have at most 63 characters"
 	// +required
 	PodSelector metav1.LabelSelector `json:"podSelector"`
 
