@@ -37,8 +37,9 @@ func newLiveness(defaultDuration time.Duration, now func() time.Time) *liveness 
 	return &liveness{defaultDuration: defaultDuration, now: now, agents: map[string]sighting{}}
 }
 
-// observe notes a state of a node's Lease. It returns true when the agent
-// reports now and did not before.
+// observe notes a state of a node's Lease. It returns true when that is news:
+// the agent reports and did not before, or it may fall silent sooner than was
+// known.
 func (l *liveness) observe(node string, lease *coordinationv1.Lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +54,7 @@ func (l *liveness) observe(node string, lease *coordinationv1.Lease) bool {
 	}
 	expires := start.Add(l.duration(lease))
 	l.agents[node] = sighting{renewed: renewed, expires: expires}
-	return expires.After(now) && !known.expires.After(now)
+	return expires.After(now) && (!known.expires.After(now) || expires.Before(known.expires))
 }
 
 func renewal(lease *coordinationv1.Lease) time.Time {
@@ -107,8 +108,8 @@ func (l *liveness) nextExpiry() time.Duration {
 	return next
 }
 
-// leaseHandler follows the agents' Leases. A renewal causes a run only when the
-// agent was silent before; silence itself is found by the clock.
+// leaseHandler follows the agents' Leases. An ordinary renewal causes no run;
+// silence is found by the clock.
 func (r *statusReconciler) leaseHandler() handler.EventHandler {
 	observe := func(object client.Object, q queue) {
 		lease, ok := object.(*coordinationv1.Lease)

@@ -63,7 +63,17 @@ func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (re
 	compileDuration.Observe(time.Since(start).Seconds())
 	r.runs.measure(start)
 	r.compiled.publish(&result)
-	return r.write(ctx, result.Plans)
+	outcome, err := r.write(ctx, result.Plans)
+	return outcome, unlessStopping(ctx, err)
+}
+
+// unlessStopping drops the errors of requests that were cut off because the
+// controller ends: the next one does that work anew.
+func unlessStopping(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {

@@ -66,7 +66,7 @@ func (r *statusReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	}
 	writes := r.writes(ctx, observed, &o)
 	r.runs.measure(start)
-	if err := errors.Join(concurrently(writes)...); err != nil {
+	if err := unlessStopping(ctx, errors.Join(concurrently(writes)...)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: next}, nil
