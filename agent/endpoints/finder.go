@@ -50,16 +50,26 @@ func NewFinder(directories []string) *Finder {
 }
 
 // Snapshot is what one look at the machine showed.
-type Snapshot map[netip.Addr]Endpoint
+type Snapshot struct {
+	byAddress map[netip.Addr]Endpoint
+	byInode   map[uint64]string
+}
 
 // Find returns the endpoint that has one of the addresses.
 func (s Snapshot) Find(addresses []netip.Addr) (Endpoint, error) {
 	for _, address := range addresses {
-		if endpoint, ok := s[address]; ok {
+		if endpoint, ok := s.byAddress[address]; ok {
 			return endpoint, nil
 		}
 	}
 	return Endpoint{}, fmt.Errorf("%w: %v", ErrNotFound, addresses)
+}
+
+// Path returns a path that can be opened to enter the network namespace with
+// this inode number, if it is one of this node's pods.
+func (s Snapshot) Path(inode uint64) (string, bool) {
+	path, ok := s.byInode[inode]
+	return path, ok
 }
 
 // Look finds all endpoints of this node. Namespaces that vanish meanwhile are
@@ -67,10 +77,11 @@ func (s Snapshot) Find(addresses []netip.Addr) (Endpoint, error) {
 func (f *Finder) Look() (Snapshot, error) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return nil, fmt.Errorf("listing the node's interfaces: %w", err)
+		return Snapshot{}, fmt.Errorf("listing the node's interfaces: %w", err)
 	}
 	hosts := hostEnds(links)
-	snapshot, seen := Snapshot{}, map[uint64]bool{}
+	snapshot := Snapshot{byAddress: map[netip.Addr]Endpoint{}, byInode: map[uint64]string{}}
+	seen := map[uint64]bool{}
 	var failed error
 	for _, path := range f.candidates() {
 		if err := look(path, hosts, seen, snapshot); err != nil && !isGone(err) {
@@ -125,6 +136,7 @@ func look(path string, hosts map[int][]netlink.Link, seen map[uint64]bool, snaps
 	if len(hosts[number]) == 0 {
 		return nil
 	}
+	snapshot.byInode[inode] = path
 	return lookInside(Endpoint{Inode: inode, Path: path}, namespace, hosts[number], snapshot)
 }
 
@@ -159,7 +171,7 @@ func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, 
 		}
 		for _, address := range addresses {
 			if ip, ok := netip.AddrFromSlice(address.IP); ok && !ip.IsLinkLocalUnicast() {
-				snapshot[ip.Unmap()] = found
+				snapshot.byAddress[ip.Unmap()] = found
 			}
 		}
 	}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent is the node's agent: it reads its node's plan, carries it out
+// through its sub-packages, and says what it did. It needs the API server for
+// news alone; packets and pods' connections go on without it.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/vishvananda/netns"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=get;list;watch
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans/status,verbs=patch
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=get;list;watch;create
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;create;update
+
+// Options of an agent.
+type Options struct {
+	// NodeName is the name of the agent's Node.
+	NodeName string
+	// Namespace holds the agent's Lease.
+	Namespace string
+	// PinPath is the agent's directory on a BPF file system.
+	PinPath string
+	// StatePath is a directory for what must be known after a restart to put
+	// pods' network namespaces back as they were.
+	StatePath string
+	// NamespaceDirectories are where container runtimes mount the pods' network
+	// namespaces, beside those of processes.
+	NamespaceDirectories []string
+	// Version of the agent, for its status.
+	Version string
+	// MetricsAddress and ProbeAddress are where to serve metrics and probes; "0"
+	// serves none.
+	MetricsAddress, ProbeAddress string
+	Log                          logr.Logger
+}
+
+// resync is how often drift is looked for when nothing reports a change.
+const resync = 30 * time.Second
+
+// Agent is the agent of one node.
+type Agent struct {
+	options Options
+	log     logr.Logger
+	client  client.Client
+	reader  client.Reader // of the API server itself
+
+	node     *paths.Node
+	detours  *paths.Detours
+	datapath *datapath.Datapath
+	pods     *pods
+
+	changed   chan struct{}
+	published published
+}
+
+// Run runs an agent until the context ends. It leaves programs, maps and pods as
+// they are.
+func Run(ctx context.Context, config *rest.Config, options Options) error {
+	mgr, err := newManager(config, options)
+	if err != nil {
+		return err
+	}
+	a, err := newAgent(mgr, options)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := a.close(); err != nil {
+			a.log.Error(err, "closing")
+		}
+	}()
+	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow} {
+		if err := mgr.Add(run); err != nil {
+			return fmt.Errorf("adding to the manager: %w", err)
+		}
+	}
+	return mgr.Start(ctx)
+}
+
+// Remove undoes everything that agents did on this node: programs, maps, routes,
+// rules and settings of pods.
+func Remove(ctx context.Context, options Options) error {
+	node, err := paths.Open(netns.None())
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	detours, err := paths.NewDetours(node)
+	if err != nil {
+		return err
+	}
+	defer detours.Close()
+	pods := openPods(options)
+	return errors.Join(
+		pods.removeAll(ctx),
+		pods.close(),
+		detours.Remove(),
+		datapath.Open(datapathOptions(options)).Remove(),
+	)
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering Kubernetes types: %w", err)
+	}
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("registering Braid types: %w", err)
+	}
+	return scheme, nil
+}
+
+// newManager caches no more than the agent may know: its own plan and Node, and
+// everybody's MPTCPNode.
+func newManager(config *rest.Config, options Options) (manager.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	own := cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", options.NodeName)}
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme:                 scheme,
+		Logger:                 options.Log,
+		Metrics:                metricsserver.Options{BindAddress: options.MetricsAddress},
+		HealthProbeBindAddress: options.ProbeAddress,
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.MPTCPNodePlan{}: own,
+			&corev1.Node{}:            own,
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("making the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("adding the health check: %w", err)
+	}
+	return mgr, nil
+}
+
+func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
+	a := &Agent{
+		options: options, log: options.Log, client: mgr.GetClient(), reader: mgr.GetAPIReader(),
+		datapath: datapath.Open(datapathOptions(options)),
+		changed:  make(chan struct{}, 1),
+	}
+	var err error
+	if a.node, err = paths.Open(netns.None()); err != nil {
+		return nil, err
+	}
+	if a.detours, err = paths.NewDetours(a.node); err != nil {
+		return nil, errors.Join(err, a.node.Close())
+	}
+	a.pods = openPods(options)
+	return a, a.watchObjects(mgr)
+}
+
+func datapathOptions(options Options) datapath.Options {
+	return datapath.Options{PinPath: filepath.Join(options.PinPath, "datapath"), Log: options.Log}
+}
+
+func (a *Agent) close() error {
+	a.detours.Close()
+	return errors.Join(a.pods.close(), a.datapath.Close(), a.node.Close())
+}
+
+// watchObjects makes every change of an object that concerns the node wake the loop.
+func (a *Agent) watchObjects(mgr manager.Manager) error {
+	for _, object := range []client.Object{&v1alpha1.MPTCPNodePlan{}, &v1alpha1.MPTCPNode{}, &corev1.Node{}} {
+		informer, err := mgr.GetCache().GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { a.wake() },
+			UpdateFunc: func(before, after any) { a.wakeIfChanged(before, after) },
+			DeleteFunc: func(any) { a.wake() },
+		}); err != nil {
+			return fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) wakeIfChanged(before, after any) {
+	if concerns(before, after) {
+		a.wake()
+	}
+}
+
+// wake makes the loop run once more; wakes that come together count as one.
+func (a *Agent) wake() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// follow is the agent's loop: everything that happens leads to one and the same
+// comparison of what is with what should be.
+func (a *Agent) follow(ctx context.Context) error {
+	nics, err := a.node.Watch(ctx)
+	if err != nil {
+		return fmt.Errorf("watching the node's NICs: %w", err)
+	}
+	ticker := time.NewTicker(resync)
+	defer ticker.Stop()
+	for {
+		if err := a.sync(ctx); err != nil && ctx.Err() == nil {
+			a.log.Error(err, "the node is not as its plan says; trying again", "within", resync)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.changed:
+		case <-nics:
+		case <-a.pods.changes():
+		case <-ticker.C:
+		}
+	}
+}

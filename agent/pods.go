@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/agent/sockets"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// retry is how soon pods are looked at again while one of them is not programmed.
+const retry = 500 * time.Millisecond
+
+// pods are the pods of this node that the agent manages, in their own network
+// namespaces.
+type pods struct {
+	log        logr.Logger
+	finder     *endpoints.Finder
+	statePath  string
+	upgradeDir string
+	upgrade    *sockets.Upgrade // nil while no pod asks for it, or where it cannot be
+	upgradeErr error
+	managed    map[uint64]*pathmanager.Namespace // by inode number
+	again      chan struct{}
+}
+
+func openPods(options Options) *pods {
+	return &pods{
+		log:        options.Log,
+		finder:     endpoints.NewFinder(options.NamespaceDirectories),
+		statePath:  filepath.Join(options.StatePath, "pods"),
+		upgradeDir: filepath.Join(options.PinPath, "sockets"),
+		managed:    map[uint64]*pathmanager.Namespace{},
+		again:      make(chan struct{}, 1),
+	}
+}
+
+// changes tells when the pods want to be looked at again.
+func (p *pods) changes() <-chan struct{} { return p.again }
+
+// apply programs the endpoints, and puts the pods that are no longer among them
+// back as they were. It returns one result for each endpoint.
+func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) []v1alpha1.EndpointStatus {
+	snapshot, err := p.finder.Look()
+	if err != nil {
+		p.log.Error(err, "some network namespaces cannot be looked at")
+	}
+	p.release(ctx, wanted, snapshot)
+	results := make([]v1alpha1.EndpointStatus, 0, len(wanted))
+	unfinished := false
+	for i := range wanted {
+		result := p.program(ctx, &wanted[i], snapshot)
+		unfinished = unfinished || result.State != v1alpha1.EndpointProgrammed
+		results = append(results, result)
+	}
+	if unfinished {
+		time.AfterFunc(retry, p.wake)
+	}
+	return results
+}
+
+func (p *pods) wake() {
+	select {
+	case p.again <- struct{}{}:
+	default:
+	}
+}
+
+func (p *pods) program(ctx context.Context, wanted *v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot) v1alpha1.EndpointStatus {
+	result := v1alpha1.EndpointStatus{
+		UID: wanted.UID, Namespace: wanted.Namespace, Name: wanted.Name, PolicyGeneration: wanted.Policy.Generation,
+	}
+	found, err := snapshot.Find(endpointAddresses(wanted))
+	if err != nil {
+		result.State, result.Message = v1alpha1.EndpointPending, shorten(err.Error())
+		return result
+	}
+	result.HostInterface = found.HostInterface
+	if err := p.configure(ctx, found, settingsOf(wanted)); err != nil {
+		result.State, result.Message = v1alpha1.EndpointFailed, shorten(err.Error())
+		return result
+	}
+	result.State = v1alpha1.EndpointProgrammed
+	result.SocketUpgrade, err = p.applyUpgrade(found, wanted.UpgradeSockets)
+	if err != nil {
+		result.Message = shorten(err.Error())
+	}
+	return result
+}
+
+// configure sets the pod's path manager up. The namespace stays open, because its
+// connections are followed from here.
+func (p *pods) configure(ctx context.Context, found endpoints.Endpoint, settings pathmanager.Settings) error {
+	opened, err := p.open(found.Inode, found.Path)
+	if err != nil {
+		return err
+	}
+	return opened.Configure(ctx, settings)
+}
+
+func (p *pods) open(inode uint64, path string) (*pathmanager.Namespace, error) {
+	if opened, ok := p.managed[inode]; ok {
+		return opened, nil
+	}
+	opened, err := pathmanager.Open(path, pathmanager.Options{StatePath: p.statePath, Log: p.log.WithName("pathmanager")})
+	if err != nil {
+		return nil, err
+	}
+	p.managed[inode] = opened
+	return opened, nil
+}
+
+func settingsOf(wanted *v1alpha1.PlanEndpoint) pathmanager.Settings {
+	return pathmanager.Settings{
+		Manager:            wanted.Subflows.Manager,
+		Count:              int(wanted.Subflows.Count),
+		FirstAnnouncedPort: uint16(wanted.Subflows.FirstAnnouncedPort),
+		Addresses:          endpointAddresses(wanted),
+	}
+}
+
+// applyUpgrade turns the socket upgrade of a pod on or off. The program is loaded
+// with the first pod that asks for it.
+func (p *pods) applyUpgrade(found endpoints.Endpoint, wanted bool) (v1alpha1.SocketUpgradeState, error) {
+	if !wanted {
+		if p.upgrade != nil {
+			return "", p.upgrade.Disable(found.Inode)
+		}
+		return "", nil
+	}
+	if p.upgrade == nil && p.upgradeErr == nil {
+		p.upgrade, p.upgradeErr = sockets.Open(p.upgradeDir)
+	}
+	err := p.upgradeErr
+	if err == nil {
+		err = p.upgrade.Enable(found.Inode)
+	}
+	switch {
+	case errors.Is(err, sockets.ErrUnsupported):
+		return v1alpha1.SocketUpgradeUnsupported, fmt.Errorf("%w; see docs/sockets.md for other ways to MPTCP", err)
+	case err != nil:
+		return v1alpha1.SocketUpgradeFailed, err
+	}
+	return v1alpha1.SocketUpgradeActive, nil
+}
+
+// release puts the pods back that are no longer wanted, also those of an earlier
+// agent, and lets go of those that are gone.
+func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot) {
+	keep := map[uint64]bool{}
+	for i := range wanted {
+		if found, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil {
+			keep[found.Inode] = true
+		}
+	}
+	recorded, err := pathmanager.Recorded(p.statePath)
+	if err != nil {
+		p.log.Error(err, "some pods keep settings of an earlier agent")
+	}
+	for _, identity := range recorded {
+		if keep[identity.Inode] {
+			continue
+		}
+		if err := p.releaseOne(ctx, identity, snapshot); err != nil {
+			p.log.Error(err, "a pod keeps settings that no policy asks for", "networkNamespace", identity.String())
+		}
+	}
+}
+
+func (p *pods) releaseOne(ctx context.Context, identity namespace.Identity, snapshot endpoints.Snapshot) error {
+	path, exists := snapshot.Path(identity.Inode)
+	if !exists {
+		return errors.Join(p.forget(identity.Inode), pathmanager.Forget(p.statePath, identity))
+	}
+	opened, err := p.open(identity.Inode, path)
+	if err != nil {
+		return err
+	}
+	if opened.Identity() != identity { // another namespace has the number now
+		return errors.Join(p.forget(identity.Inode), pathmanager.Forget(p.statePath, identity))
+	}
+	if err := opened.Restore(ctx); err != nil {
+		return err
+	}
+	return p.forget(identity.Inode)
+}
+
+// forget lets go of a pod's network namespace.
+func (p *pods) forget(inode uint64) error {
+	var failed error
+	if p.upgrade != nil {
+		failed = p.upgrade.Disable(inode)
+	}
+	if opened, ok := p.managed[inode]; ok {
+		delete(p.managed, inode)
+		failed = errors.Join(failed, opened.Close())
+	}
+	return failed
+}
+
+// close leaves everything as it is.
+func (p *pods) close() error {
+	var failed error
+	for inode, opened := range p.managed {
+		delete(p.managed, inode)
+		failed = errors.Join(failed, opened.Close())
+	}
+	if p.upgrade != nil {
+		failed = errors.Join(failed, p.upgrade.Close())
+	}
+	return failed
+}
+
+// removeAll puts all pods back, also those of an earlier agent.
+func (p *pods) removeAll(ctx context.Context) error {
+	snapshot, err := p.finder.Look()
+	p.release(ctx, nil, snapshot)
+	left, recordErr := pathmanager.Recorded(p.statePath)
+	if len(left) > 0 {
+		recordErr = errors.Join(recordErr, fmt.Errorf("%d pods could not be put back as they were", len(left)))
+	}
+	return errors.Join(err, recordErr, sockets.Remove(p.upgradeDir))
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// news is what the API server says that concerns this node.
+type news struct {
+	plan          *v1alpha1.MPTCPNodePlan // nil when there is none
+	nodeUID       string
+	nodeAddresses []netip.Addr
+	peers         []paths.Peer
+}
+
+// sync compares and mends, what is urgent first: a NIC that went down is avoided
+// before anything is written or any pod looked at.
+func (a *Agent) sync(ctx context.Context) error {
+	news, err := a.read(ctx)
+	if err != nil {
+		return err
+	}
+	resolution, err := a.node.Resolve(paths.Query{
+		Paths: news.planPaths(), NodeAddresses: news.nodeAddresses, Peers: news.peers,
+	})
+	if err != nil {
+		return fmt.Errorf("finding the NICs of the paths: %w", err)
+	}
+	datapathErr := a.datapath.Apply(datapathState(news, resolution))
+	_, detourErr := a.detours.Apply(paths.State{Paths: resolution.Paths, Peers: news.peers})
+	publishErr := a.publishNode(ctx, news, resolution)
+	results := a.pods.apply(ctx, news.planEndpoints())
+	statusErr := a.publishPlan(ctx, news.plan, results, errors.Join(datapathErr, detourErr))
+	return errors.Join(datapathErr, detourErr, publishErr, statusErr)
+}
+
+func (a *Agent) read(ctx context.Context) (*news, error) {
+	n := &news{plan: &v1alpha1.MPTCPNodePlan{}}
+	key := client.ObjectKey{Name: a.options.NodeName}
+	if err := a.client.Get(ctx, key, n.plan); apierrors.IsNotFound(err) {
+		n.plan = nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the node's plan: %w", err)
+	}
+	var node corev1.Node
+	if err := a.client.Get(ctx, key, &node); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the Node: %w", err)
+	}
+	n.nodeUID = string(node.UID)
+	n.nodeAddresses = internalAddresses(&node)
+	var nodes v1alpha1.MPTCPNodeList
+	if err := a.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("reading the other nodes: %w", err)
+	}
+	n.peers = a.peersOf(nodes.Items)
+	if !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return node.Name == key.Name }) {
+		a.published.node = nil // somebody removed it
+	}
+	return n, nil
+}
+
+func internalAddresses(node *corev1.Node) (addresses []netip.Addr) {
+	for _, address := range node.Status.Addresses {
+		if address.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if parsed, err := netip.ParseAddr(address.Address); err == nil {
+			addresses = append(addresses, parsed.Unmap())
+		}
+	}
+	return addresses
+}
+
+// peersOf leaves out what cannot be read: one bad node must not keep the others
+// from being reached.
+func (a *Agent) peersOf(nodes []v1alpha1.MPTCPNode) (peers []paths.Peer) {
+	for i := range nodes {
+		if nodes[i].Name == a.options.NodeName {
+			continue
+		}
+		peer, err := paths.PeerOf(&nodes[i])
+		if err != nil {
+			a.log.Error(err, "using what can be read of another node", "peer", nodes[i].Name)
+		}
+		peers = append(peers, peer)
+	}
+	return peers
+}
+
+func (n *news) planPaths() []v1alpha1.PlanPath {
+	if n.plan == nil {
+		return nil
+	}
+	return n.plan.Spec.Paths
+}
+
+func (n *news) planEndpoints() []v1alpha1.PlanEndpoint {
+	if n.plan == nil {
+		return nil
+	}
+	return n.plan.Spec.Endpoints
+}
+
+// datapathState leaves out paths that have no NIC here. A NIC that is there and
+// cannot be used stays attached: the cluster network may route through it.
+func datapathState(n *news, resolution paths.Resolution) datapath.State {
+	state := datapath.State{Peers: n.peers}
+	for _, path := range resolution.Paths {
+		if path.Index != 0 {
+			state.Paths = append(state.Paths, datapath.Path{Name: path.Name, Interface: path.Index, Up: path.Usable})
+		}
+	}
+	if len(state.Paths) == 0 {
+		return datapath.State{}
+	}
+	for _, uplink := range resolution.Uplinks {
+		state.Uplinks = append(state.Uplinks, uplink.Index)
+	}
+	for _, endpoint := range n.planEndpoints() {
+		if len(endpoint.Paths) > 0 {
+			state.Endpoints = append(state.Endpoints, datapath.Endpoint{
+				Addresses: endpointAddresses(&endpoint), Paths: endpoint.Paths,
+			})
+		}
+	}
+	return state
+}
+
+func endpointAddresses(endpoint *v1alpha1.PlanEndpoint) (addresses []netip.Addr) {
+	for _, text := range endpoint.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, address.Unmap())
+		}
+	}
+	return addresses
+}
+
+// concerns is false for a change that only this agent's own writes, or the
+// server's bookkeeping, make.
+func concerns(before, after any) bool {
+	switch after := after.(type) {
+	case *v1alpha1.MPTCPNodePlan:
+		before, ok := before.(*v1alpha1.MPTCPNodePlan)
+		return !ok || before.Generation != after.Generation || before.UID != after.UID
+	case *v1alpha1.MPTCPNode:
+		before, ok := before.(*v1alpha1.MPTCPNode)
+		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Paths, after.Status.Paths) ||
+			!apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	case *corev1.Node:
+		before, ok := before.(*corev1.Node)
+		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	}
+	return true
+}

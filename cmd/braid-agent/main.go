@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command braid-agent carries out its node's plan.
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/config"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"braid.dev/braid/agent"
+)
+
+// version is set by the linker; without it the build's own version is used.
+var version string
+
+func main() {
+	if err := command().Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, "braid-agent:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	options := agent.Options{Version: buildVersion()}
+	var kubeconfig string
+	command := &cobra.Command{
+		Use:           "braid-agent",
+		Short:         "Carries out the node's plan: attaches the datapath to its NICs and manages its pods' subflows",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       options.Version,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return run(cmd, kubeconfig, options)
+		},
+	}
+	addFlags(command, &options)
+	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
+	command.AddCommand(removeCommand(&options))
+	return command
+}
+
+func addFlags(command *cobra.Command, options *agent.Options) {
+	flags := command.PersistentFlags()
+	flags.StringVar(&options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this agent's Node ($NODE_NAME)")
+	flags.StringVar(&options.Namespace, "namespace", "braid-system", "namespace of the agent's Lease")
+	flags.StringVar(&options.PinPath, "pin-path", "/sys/fs/bpf/braid", "directory on a BPF file system for programs and maps")
+	flags.StringVar(&options.StatePath, "state-path", "/run/braid", "directory for what must be known after a restart")
+	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
+	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
+	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")
+}
+
+// removeCommand undoes what agents did here, for an uninstall.
+func removeCommand(options *agent.Options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove",
+		Short: "Removes everything of Braid from this node: programs, maps, routes, rules and pods' settings",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			options.Log = zap.New()
+			return agent.Remove(command.Context(), *options)
+		},
+	}
+}
+
+func run(command *cobra.Command, kubeconfig string, options agent.Options) error {
+	if options.NodeName == "" {
+		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
+	}
+	options.Log = zap.New()
+	ctrl.SetLogger(options.Log)
+	if kubeconfig != "" {
+		if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
+			return err
+		}
+	}
+	restConfig, err := config.GetConfig()
+	if err != nil {
+		return fmt.Errorf("finding the API server: %w", err)
+	}
+	return agent.Run(ctrl.SetupSignalHandler(), restConfig, options)
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return info.Main.Version
+	}
+	return "unknown"
+}
