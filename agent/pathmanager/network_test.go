@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pathmanager_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+
+	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/agent/pathmanager/internal/pair"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+const (
+	kernel = v1alpha1.SubflowManagerKernel
+	agent  = v1alpha1.SubflowManagerAgent
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func settings(host *pair.Host, manager v1alpha1.SubflowManager, count int) pathmanager.Settings {
+	return pathmanager.Settings{
+		Manager: manager, Count: count, FirstAnnouncedPort: 61001,
+		Addresses: []netip.Addr{host.IPv4, host.IPv6},
+	}
+}
+
+func open(t *testing.T, host *pair.Host, statePath string) *pathmanager.Namespace {
+	t.Helper()
+	namespace, err := pathmanager.Open(host.Path(), pathmanager.Options{StatePath: statePath, Log: testr.New(t)})
+	check(t, err)
+	return namespace
+}
+
+// manage configures a host until the test ends.
+func manage(t *testing.T, host *pair.Host, manager v1alpha1.SubflowManager, count int) *pathmanager.Namespace {
+	t.Helper()
+	namespace := open(t, host, t.TempDir())
+	t.Cleanup(func() { namespace.Close() })
+	check(t, namespace.Configure(context.Background(), settings(host, manager, count)))
+	return namespace
+}
+
+// forEach runs a test for all managers, IP versions and counts.
+func forEach(t *testing.T, counts []int, test func(*testing.T, v1alpha1.SubflowManager, int, int)) {
+	for _, manager := range []v1alpha1.SubflowManager{kernel, agent} {
+		for _, version := range []int{4, 6} {
+			for _, count := range counts {
+				t.Run(fmt.Sprintf("%s/IPv%d/%d subflows", manager, version, count), func(t *testing.T) {
+					test(t, manager, version, count)
+				})
+			}
+		}
+	}
+}
+
+// expectAllBegunBy expects that one host opened all subflows.
+func expectAllBegunBy(t *testing.T, host *pair.Host, connection net.Conn) {
+	t.Helper()
+	for _, subflow := range host.Subflows(connection.LocalAddr()) {
+		if !subflow.Initiator {
+			t.Errorf("subflow %+v was not opened by the host that began the connection", subflow)
+		}
+	}
+}
+
+// expectSteady expects the number of subflows to stay.
+func expectSteady(t *testing.T, host *pair.Host, connection net.Conn, count int) {
+	t.Helper()
+	host.ExpectSubflows(connection, count)
+	time.Sleep(500 * time.Millisecond)
+	host.ExpectSubflows(connection, count)
+}
+
+func TestConnectionsGetTheirSubflows(t *testing.T) {
+	forEach(t, []int{1, 2, 3, 4}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		manage(t, server, manager, count)
+		manage(t, client, manager, count)
+		address := server.Serve(version)
+		connections := []net.Conn{client.Connect(address), client.Connect(address)}
+		for _, connection := range connections {
+			expectSteady(t, client, connection, count)
+			expectAllBegunBy(t, client, connection)
+		}
+	})
+}
+
+func TestPodsThatListenAndConnectGetTheirSubflows(t *testing.T) {
+	forEach(t, []int{3}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		toServer, toClient := server.Serve(version), client.Serve(version)
+		manage(t, server, manager, count)
+		manage(t, client, manager, count)
+		there, back := client.Connect(toServer), server.Connect(toClient)
+		expectSteady(t, client, there, count)
+		expectSteady(t, server, back, count)
+		expectAllBegunBy(t, client, there)
+		expectAllBegunBy(t, server, back)
+	})
+}
+
+func TestAnUnmanagedServerGivesTheKernelsDefault(t *testing.T) {
+	client, server := pair.New(t)
+	address := server.Serve(4)
+	manage(t, client, agent, 4)
+	expectSteady(t, client, client.Connect(address), 3)
+}
+
+func TestAClosedSubflowIsOpenedAgain(t *testing.T) {
+	forEach(t, []int{3}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		manage(t, server, manager, count)
+		manage(t, client, manager, count)
+		address := server.Serve(version)
+		connection, other := client.Connect(address), client.Connect(address)
+		client.ExpectSubflows(connection, count)
+		client.ExpectSubflows(other, count)
+		before := client.Subflows(other.LocalAddr())
+		for range 3 {
+			killOne(t, client, connection)
+			client.ExpectSubflows(connection, count)
+		}
+		after := client.Subflows(other.LocalAddr())
+		if fmt.Sprint(before) != fmt.Sprint(after) {
+			t.Errorf("another connection was disturbed: it had %v and has %v", before, after)
+		}
+	})
+}
+
+// killOne resets a further subflow and waits until it is gone.
+func killOne(t *testing.T, host *pair.Host, connection net.Conn) {
+	t.Helper()
+	for _, subflow := range host.Subflows(connection.LocalAddr()) {
+		if subflow.First {
+			continue
+		}
+		host.Kill(subflow)
+		pair.Eventually(t, func() bool {
+			for _, living := range host.Subflows(connection.LocalAddr()) {
+				if living == subflow {
+					return false
+				}
+			}
+			return true
+		}, func() string { return fmt.Sprintf("%+v lives", subflow) })
+		return
+	}
+	t.Fatal("no further subflow to kill")
+}
+
+func TestTheFirstSubflowIsReplacedByTheAgent(t *testing.T) {
+	client, server := pair.New(t)
+	manage(t, server, agent, 3)
+	manage(t, client, agent, 3)
+	connection := client.Connect(server.Serve(4))
+	client.ExpectSubflows(connection, 3)
+	for _, subflow := range client.Subflows(connection.LocalAddr()) {
+		if subflow.First {
+			client.Kill(subflow)
+		}
+	}
+	pair.Eventually(t, func() bool {
+		first := 0
+		subflows := client.Subflows(connection.LocalAddr())
+		for _, subflow := range subflows {
+			if subflow.First {
+				first++
+			}
+		}
+		return first == 0 && len(subflows) == 3
+	}, func() string { return fmt.Sprintf("subflows are %v", client.Subflows(connection.LocalAddr())) })
+}
+
+func TestExistingConnectionsAreTakenOver(t *testing.T) {
+	forEach(t, []int{3}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		connection := client.Connect(server.Serve(version))
+		client.ExpectSubflows(connection, 1)
+		manage(t, server, manager, count)
+		manage(t, client, manager, count)
+		expectSteady(t, client, connection, count)
+	})
+}
+
+func TestConnectionsOfAStoppedAgentAreTakenOver(t *testing.T) {
+	client, server := pair.New(t)
+	manage(t, server, agent, 3)
+	check(t, manage(t, client, agent, 3).Close())
+	address := server.Serve(4)
+	connection := client.Connect(address)
+	expectSteady(t, client, connection, 1)
+	manage(t, client, agent, 3)
+	expectSteady(t, client, connection, 3)
+}
+
+func TestConnectionsSurviveAChangeOfManager(t *testing.T) {
+	managers := map[v1alpha1.SubflowManager]v1alpha1.SubflowManager{kernel: agent, agent: kernel}
+	for from, to := range managers {
+		t.Run(fmt.Sprintf("from %s to %s", from, to), func(t *testing.T) {
+			client, server := pair.New(t)
+			address := server.Serve(4)
+			there, here := manage(t, server, from, 3), manage(t, client, from, 3)
+			connection := client.Connect(address)
+			client.ExpectSubflows(connection, 3)
+			check(t, there.Configure(context.Background(), settings(server, to, 3)))
+			check(t, here.Configure(context.Background(), settings(client, to, 3)))
+			expectSteady(t, client, connection, 3)
+			killOne(t, client, connection)
+			expectSteady(t, client, connection, 3)
+			expectSteady(t, client, client.Connect(address), 3)
+		})
+	}
+}
+
+func TestWithoutTheAgentTheKernelGoesOn(t *testing.T) {
+	tests := []struct {
+		name      string
+		version   int
+		addresses func(*pair.Host) []netip.Addr
+		want      int
+	}{
+		{"IPv4", 4, func(h *pair.Host) []netip.Addr { return []netip.Addr{h.IPv4} }, 4},
+		{"IPv6 in a pod with both versions", 6, func(h *pair.Host) []netip.Addr { return []netip.Addr{h.IPv6, h.IPv4} }, 4},
+		{"IPv6 in a pod with IPv6 alone", 6, func(h *pair.Host) []netip.Addr { return []netip.Addr{h.IPv6} }, 2},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			client, server := pair.New(t)
+			address := server.Serve(test.version)
+			for _, host := range []*pair.Host{client, server} {
+				namespace := open(t, host, t.TempDir())
+				wanted := settings(host, kernel, 4)
+				wanted.Addresses = test.addresses(host)
+				check(t, namespace.Configure(context.Background(), wanted))
+				check(t, namespace.Close())
+			}
+			connection := client.Connect(address)
+			expectSteady(t, client, connection, test.want)
+			expectAllBegunBy(t, client, connection)
+		})
+	}
+}
+
+// state is all that a Namespace may change.
+func state(t *testing.T, host *pair.Host) string {
+	t.Helper()
+	sysctls, err := host.Run("sysctl", "-a", "--pattern", `^net\.(mptcp|ipv4\.tcp_timestamps)`)
+	check(t, err)
+	limits, err := host.Run("ip", "mptcp", "limits", "show")
+	check(t, err)
+	endpoints, err := host.Run("ip", "mptcp", "endpoint", "show")
+	check(t, err)
+	listeners, err := host.Run("ss", "-Htln")
+	check(t, err)
+	return strings.Join([]string{sysctls, limits, endpoints, listeners}, "\n")
+}
+
+func TestRestoreLeavesTheNamespaceAsBefore(t *testing.T) {
+	forEach(t, []int{4}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		_, err := server.Run("ip", "mptcp", "limits", "set", "subflows", "5", "add_addr_accepted", "1")
+		check(t, err)
+		_, err = server.Run("ip", "mptcp", "endpoint", "add", "192.0.2.1", "id", "77", "signal")
+		check(t, err)
+		address := server.Serve(version)
+		before := []string{state(t, client), state(t, server)}
+		connection := client.Connect(address)
+		for i, host := range []*pair.Host{client, server} {
+			restoreByAnotherAgent(t, host, manager, count)
+			if after := state(t, host); after != before[i] {
+				t.Errorf("it was\n%s\nand is\n%s", before[i], after)
+			}
+		}
+		if len(client.Subflows(connection.LocalAddr())) < 1 {
+			t.Error("the connection lost its subflows")
+		}
+	})
+}
+
+// restoreByAnotherAgent configures a host, and restores it after a restart.
+func restoreByAnotherAgent(t *testing.T, host *pair.Host, manager v1alpha1.SubflowManager, count int) {
+	t.Helper()
+	statePath := filepath.Join(t.TempDir(), "state")
+	first := open(t, host, statePath)
+	check(t, first.Configure(context.Background(), settings(host, manager, count)))
+	check(t, first.Close())
+	recorded, err := pathmanager.Recorded(statePath)
+	if err != nil || len(recorded) != 1 || recorded[0] != first.Identity() {
+		t.Fatalf("recorded are %v (%v), want %v", recorded, err, first.Identity())
+	}
+	second := open(t, host, statePath)
+	defer second.Close()
+	check(t, second.Configure(context.Background(), settings(host, manager, count-1)))
+	check(t, second.Restore(context.Background()))
+	if recorded, err := pathmanager.Recorded(statePath); err != nil || len(recorded) != 0 {
+		t.Errorf("after Restore there are records: %v %v", recorded, err)
+	}
+}
+
+func TestRestoreClosesNoSubflow(t *testing.T) {
+	forEach(t, []int{3}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
+		client, server := pair.New(t)
+		there, here := manage(t, server, manager, count), manage(t, client, manager, count)
+		connection := client.Connect(server.Serve(version))
+		client.ExpectSubflows(connection, count)
+		check(t, there.Restore(context.Background()))
+		check(t, here.Restore(context.Background()))
+		expectSteady(t, client, connection, count)
+	})
+}
+
+func TestConfigureMendsWhatSomebodyChanged(t *testing.T) {
+	_, server := pair.New(t)
+	server.Serve(4)
+	namespace := manage(t, server, kernel, 3)
+	before := state(t, server)
+	for _, command := range []string{"ip mptcp endpoint flush", "ip mptcp limits set subflows 0", "sysctl -q net.mptcp.pm_type=1"} {
+		_, err := server.Run("sh", "-c", command)
+		check(t, err)
+	}
+	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	withoutIDs := func(s string) string { return strings.NewReplacer("id 1", "", "id 2", "", "id 3", "", "id 4", "").Replace(s) }
+	if after := state(t, server); withoutIDs(after) != withoutIDs(before) {
+		t.Errorf("it was\n%s\nand is\n%s", before, after)
+	}
+}
+
+func TestBadSettingsAreRefused(t *testing.T) {
+	host, _ := pair.New(t)
+	good := settings(host, kernel, 3)
+	tests := map[string]func(*pathmanager.Settings){
+		"an unknown manager":         func(s *pathmanager.Settings) { s.Manager = "Nobody" },
+		"no subflow at all":          func(s *pathmanager.Settings) { s.Count = 0 },
+		"nine subflows":              func(s *pathmanager.Settings) { s.Count = 9 },
+		"no port":                    func(s *pathmanager.Settings) { s.FirstAnnouncedPort = 0 },
+		"a port too near to the end": func(s *pathmanager.Settings) { s.FirstAnnouncedPort = 65535 },
+		"no addresses":               func(s *pathmanager.Settings) { s.Addresses = nil },
+	}
+	namespace := open(t, host, t.TempDir())
+	defer namespace.Close()
+	before := state(t, host)
+	for name, spoil := range tests {
+		t.Run(name, func(t *testing.T) {
+			bad := good
+			spoil(&bad)
+			if err := namespace.Configure(context.Background(), bad); err == nil {
+				t.Error("it was accepted")
+			}
+			if after := state(t, host); after != before {
+				t.Errorf("it changed\n%s\nto\n%s", before, after)
+			}
+		})
+	}
+}
+
+func TestAPodWithoutMPTCPIsRefused(t *testing.T) {
+	host, _ := pair.New(t)
+	check(t, host.Sysctl("net.mptcp.enabled", "0"))
+	namespace := open(t, host, t.TempDir())
+	defer namespace.Close()
+	err := namespace.Configure(context.Background(), settings(host, kernel, 3))
+	if !errors.Is(err, pathmanager.ErrDisabled) {
+		t.Errorf("Configure returned %v, want ErrDisabled", err)
+	}
+}
+
+func TestAPortInUseIsNamed(t *testing.T) {
+	_, server := pair.New(t)
+	listener, err := server.Listen(context.Background(), "tcp", server.IPv4.String()+":61002")
+	check(t, err)
+	defer listener.Close()
+	namespace := open(t, server, t.TempDir())
+	defer namespace.Close()
+	err = namespace.Configure(context.Background(), settings(server, kernel, 3))
+	if err == nil || !strings.Contains(err.Error(), "port 61002") {
+		t.Errorf("Configure returned %v, want an error that names port 61002", err)
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pathmanager
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Settings say how the connections of one pod get their subflows.
+type Settings struct {
+	// Manager says who opens further subflows.
+	Manager v1alpha1.SubflowManager
+	// Count is the number of subflows of a connection, the first one included;
+	// 1 to 8.
+	Count int
+	// FirstAnnouncedPort is the first of the Count-1 ports that a listening pod
+	// announces with manager Kernel.
+	FirstAnnouncedPort uint16
+	// Addresses are the pod's addresses. Of each IP version the first one is
+	// announced.
+	Addresses []netip.Addr
+}
+
+const maxCount = 8
+
+func (s Settings) validate() error {
+	switch {
+	case s.Manager != v1alpha1.SubflowManagerKernel && s.Manager != v1alpha1.SubflowManagerAgent:
+		return fmt.Errorf("subflow manager %q: must be %s or %s", s.Manager, v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent)
+	case s.Count < 1 || s.Count > maxCount:
+		return fmt.Errorf("subflow count %d: must be 1 to %d", s.Count, maxCount)
+	case s.announces() && (s.FirstAnnouncedPort == 0 || int(s.FirstAnnouncedPort)+s.extra()-1 > 0xffff):
+		return fmt.Errorf("first announced port %d: must leave room for %d ports", s.FirstAnnouncedPort, s.extra())
+	case s.announces() && len(s.Addresses) == 0:
+		return errors.New("the kernel's path manager needs the pod's addresses")
+	}
+	return nil
+}
+
+// extra is the number of subflows beyond the first.
+func (s Settings) extra() int { return s.Count - 1 }
+
+func (s Settings) announces() bool {
+	return s.Manager == v1alpha1.SubflowManagerKernel && s.extra() > 0
+}
+
+// address is the pod's first address of an IP version.
+func (s Settings) address(is func(netip.Addr) bool) (netip.Addr, bool) {
+	for _, address := range s.Addresses {
+		if is(address.Unmap()) {
+			return address.Unmap(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// capabilities are what is known of a namespace beside its settings.
+type capabilities struct {
+	// listening is true once an MPTCP socket listened in the namespace.
+	listening bool
+	// announcesIPv6 is true where the kernel can send an announcement of an IPv6
+	// address with a port.
+	announcesIPv6 bool
+	// room is the number of endpoints that can be added.
+	room int
+}
+
+// limits are those of the namespace. A namespace that announces must not follow
+// announcements: else both ends of a connection open subflows at once and refuse
+// each other's, each for having reached its limit.
+func (s Settings) limits(c capabilities) mptcpnl.Limits {
+	limits := mptcpnl.Limits{Subflows: uint32(s.extra())}
+	if s.Manager == v1alpha1.SubflowManagerKernel && !c.listening {
+		limits.AcceptedAddresses = limits.Subflows
+	}
+	return limits
+}
+
+// endpoints are those that the kernel's path manager needs. IPv4 goes first where
+// there is no room for the ports of both IP versions.
+func (s Settings) endpoints(c capabilities) (endpoints []mptcpnl.Endpoint) {
+	if !s.announces() {
+		return nil
+	}
+	if !c.listening {
+		return s.clientEndpoints(c)
+	}
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+		address, ok := s.address(is)
+		if !ok || address.Is6() && !c.announcesIPv6 {
+			continue
+		}
+		for i := 0; i < s.extra() && len(endpoints) < c.room; i++ {
+			endpoints = append(endpoints, mptcpnl.Endpoint{
+				Address: address, Port: s.FirstAnnouncedPort + uint16(i), Flags: mptcpnl.FlagSignal,
+			})
+		}
+	}
+	return endpoints
+}
+
+// clientEndpoints gives the IPv6 connections of a pod that only connects one
+// further subflow that needs no announcement, where the peer can make none.
+func (s Settings) clientEndpoints(c capabilities) []mptcpnl.Endpoint {
+	if _, ok := s.address(netip.Addr.Is6); !ok || c.announcesIPv6 || c.room < 1 {
+		return nil
+	}
+	return []mptcpnl.Endpoint{anywhere(netip.IPv6Unspecified())}
+}
+
+// anywhere is an endpoint that stands for whatever local address the routes
+// choose. Adding it makes the kernel open one subflow on each connection below
+// its limit, and removing it closes none: with a real address it would close all
+// subflows that have this address.
+func anywhere(unspecified netip.Addr) mptcpnl.Endpoint {
+	return mptcpnl.Endpoint{Address: unspecified, Flags: mptcpnl.FlagSubflow}
+}
