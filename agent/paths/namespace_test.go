@@ -1,0 +1,632 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package paths
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long a test waits for what should take milliseconds.
+const patience = 10 * time.Second
+
+func openNode(t *testing.T, namespace *network.Namespace) *Node {
+	t.Helper()
+	handle, err := netns.GetFromPath(namespace.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := Open(handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { must(t, node.Close()) })
+	must(t, handle.Close())
+	return node
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func watch(t *testing.T, node *Node) <-chan struct{} {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := node.Watch(ctx)
+	must(t, err)
+	t.Cleanup(func() {
+		cancel()
+		for range changes {
+		}
+	})
+	return changes
+}
+
+// awaitPaths resolves on each notification until the paths are as wanted.
+func awaitPaths(t *testing.T, node *Node, changes <-chan struct{}, query Query, want ...string) {
+	t.Helper()
+	timeout := time.After(patience)
+	var got []string
+	for {
+		result, err := node.Resolve(query)
+		must(t, err)
+		got = nil
+		for _, path := range result.Paths {
+			got = append(got, summary(path))
+		}
+		if slices.Equal(got, want) {
+			return
+		}
+		select {
+		case <-changes:
+		case <-timeout:
+			t.Fatalf("paths stayed\n%s\nwanted\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+func TestNICsAreFoundInANamespace(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"nic1", "nic2"}, PodsPerNode: 2})
+	node := openNode(t, lab.Nodes[0].Namespace)
+	for name, test := range map[string]struct {
+		plan v1alpha1.PlanPath
+		want string
+	}{
+		"by name":            {byName("blue", "nic2"), "blue +nic2"},
+		"by pattern":         {byName("blue", "nic?"), "blue +nic1 nic1 is used, the first by name; also matching: nic2"},
+		"by IPv4 range":      {byRange("blue", "10.21.0.0/16"), "blue +nic2"},
+		"by IPv6 range":      {byRange("blue", "fd00:20::/32"), "blue +nic1"},
+		"not a pod's":        {byName("blue", "*"), "blue +nic1 nic1 is used, the first by name; also matching: nic2, veth1, veth2"},
+		"not by a local one": {byRange("blue", "fe80::/10", "127.0.0.0/8"), "blue - no NIC has an address in fe80::/10 or 127.0.0.0/8"},
+		"by both": {
+			v1alpha1.PlanPath{Name: "blue", Interfaces: []v1alpha1.InterfacePattern{"nic*"}, AddressRanges: []v1alpha1.CIDR{"10.21.0.0/24"}},
+			"blue +nic2",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			result, err := node.Resolve(Query{Paths: []v1alpha1.PlanPath{test.plan}})
+			must(t, err)
+			if got := summary(result.Paths[0]); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestResolvedNICIsDescribed(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}})
+	node := openNode(t, lab.Nodes[0].Namespace)
+	query := Query{Paths: []v1alpha1.PlanPath{byName("second", "green")}, Peers: []Peer{{Name: "node2", Addresses: addrs("10.20.0.2")}}}
+	result, err := node.Resolve(query)
+	must(t, err)
+	index, err := lab.Nodes[0].Index("green")
+	must(t, err)
+	path := result.Paths[0]
+	want := NIC{Name: "green", Index: index, MTU: 1500, Up: true, MAC: path.MAC, Addresses: prefixes("10.21.0.1/24", "fd00:21::1/64")}
+	if diff := cmp.Diff(want, path.NIC, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		t.Errorf("NIC (-want +got):\n%s", diff)
+	}
+	if len(path.MAC) != 6 {
+		t.Errorf("MAC %q", path.MAC)
+	}
+	if len(result.Uplinks) != 1 || result.Uplinks[0].Name != "blue" {
+		t.Errorf("the NIC of the route to node2 is no uplink: %+v", result.Uplinks)
+	}
+}
+
+func TestChangesOfNICsAreSeen(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue", "green"}})
+	host := lab.Nodes[0]
+	node := openNode(t, host.Namespace)
+	changes := watch(t, node)
+	query := Query{Paths: []v1alpha1.PlanPath{byName("blue", "blue"), byName("green", "green"), byName("late", "late")}}
+	await := func(want ...string) { t.Helper(); awaitPaths(t, node, changes, query, want...) }
+	const noLate = "late - no NIC is called late"
+	await("blue +blue", "green +green", noLate)
+
+	begin := time.Now()
+	must(t, lab.SetCarrier(host, "green", false))
+	await("blue +blue", "green -green green has no carrier", noLate)
+	took := time.Since(begin)
+	t.Logf("carrier loss seen after %s", took)
+	if took > time.Second {
+		t.Errorf("carrier loss seen after %s", took)
+	}
+	must(t, lab.SetCarrier(host, "green", true))
+	await("blue +blue", "green +green", noLate)
+
+	must(t, lab.SetNIC(host, "green", false))
+	await("blue +blue", "green -green green is set down", noLate)
+	_, err := host.Run("ip", "link", "set", "green", "name", "late")
+	must(t, err)
+	await("blue +blue", "green - no NIC is called green", "late -late late is set down")
+	must(t, host.SetUp("late"))
+	await("blue +blue", "green - no NIC is called green", "late +late")
+
+	_, err = host.Run("ip", "link", "delete", "late")
+	must(t, err)
+	await("blue +blue", "green - no NIC is called green", noLate)
+	addresses := network.Options{AddressesA: []string{"10.21.0.1/24", "fd00:21::1/64"}}
+	must(t, network.Connect(host.Namespace, "green", lab.Fabric, "again", addresses))
+	await("blue +blue", "green +green", noLate)
+}
+
+func TestALostIPv6AddressIsSeen(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue"}})
+	host := lab.Nodes[0]
+	must(t, host.Sysctl("net.ipv6.conf.blue.keep_addr_on_down", "0"))
+	must(t, host.Sysctl("net.ipv6.conf.all.keep_addr_on_down", "-1"))
+	node := openNode(t, host.Namespace)
+	changes := watch(t, node)
+	query := Query{Paths: []v1alpha1.PlanPath{byName("blue", "blue")}}
+	awaitPaths(t, node, changes, query, "blue +blue")
+	must(t, lab.SetNIC(host, "blue", false))
+	awaitPaths(t, node, changes, query, "blue -blue blue is set down")
+	must(t, host.SetUp("blue"))
+	awaitPaths(t, node, changes, query, "blue +blue blue has lost its IPv6 addresses")
+	must(t, host.AddAddress("blue", "fd00:20::1/64"))
+	awaitPaths(t, node, changes, query, "blue +blue")
+}
+
+func TestWatchTellsManyChangesInFewNotifications(t *testing.T) {
+	namespace := network.NamespaceForTest(t)
+	node := openNode(t, namespace)
+	changes := watch(t, node)
+	<-changes // what is there already
+	var added []string
+	for i := range 2000 {
+		added = append(added, fmt.Sprintf("address add 10.9.%d.%d/32 dev lo", i/200, i%200))
+	}
+	command := namespace.Command(t.Context(), "ip", "-batch", "-")
+	command.Stdin = strings.NewReader(strings.Join(added, "\n"))
+	out, err := command.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	notifications := 0
+	for quietFor := time.After(time.Second); quietFor != nil; {
+		select {
+		case <-changes:
+			notifications++
+		case <-quietFor:
+			quietFor = nil
+		}
+	}
+	if notifications == 0 || notifications > 1000 {
+		t.Errorf("2000 changes were told in %d notifications", notifications)
+	}
+}
+
+func TestWatchTellsThatMessagesWereLost(t *testing.T) {
+	for name, test := range map[string]struct {
+		buffer int
+		told   bool
+	}{
+		"if they were":  {1, true}, // the kernel makes it a few kilobytes
+		"but only then": {receiveBuffer, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := network.NamespaceForTest(t)
+			node := openNode(t, namespace)
+			socket, err := subscribe(node.namespace, unix.RTNLGRP_IPV4_ROUTE)
+			must(t, err)
+			must(t, socket.SetReceiveBufferSize(test.buffer, true))
+			command := namespace.Command(t.Context(), "ip", "-batch", "-")
+			var added []string
+			for i := range 200 {
+				added = append(added, fmt.Sprintf("route add unreachable 10.9.%d.0/24 table 7", i))
+			}
+			command.Stdin = strings.NewReader(strings.Join(added, "\n"))
+			out, err := command.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer cancel()
+			changed := make(chan struct{}, 1)
+			_ = receive(ctx, socket, changed) // ends with the context
+			if told := len(changed) > 0; told != test.told {
+				t.Errorf("told: %v, though no message that was received mattered", told)
+			}
+		})
+	}
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	node := openNode(t, network.NamespaceForTest(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := node.Watch(ctx)
+	must(t, err)
+	cancel()
+	timeout := time.After(patience)
+	for {
+		select {
+		case _, open := <-changes:
+			if !open {
+				return
+			}
+		case <-timeout:
+			t.Fatal("the channel stays open")
+		}
+	}
+}
+
+// agents are one for each node of a lab, which follow their NICs and tell each
+// other of them, as over the API server.
+type agents struct {
+	t      *testing.T
+	lab    *network.Network
+	plans  []v1alpha1.PlanPath
+	mu     sync.Mutex
+	said   map[string]v1alpha1.MPTCPNode
+	wake   []chan struct{}
+	agents []*agent
+}
+
+type agent struct {
+	*agents
+	number  int
+	node    *Node
+	detours *Detours
+	stop    func()
+}
+
+func startAgents(t *testing.T, lab *network.Network) *agents {
+	a := &agents{t: t, lab: lab, said: map[string]v1alpha1.MPTCPNode{}}
+	for _, path := range lab.Spec.Paths {
+		a.plans = append(a.plans, byName(path, v1alpha1.InterfacePattern(path)))
+	}
+	for i, host := range lab.Nodes {
+		a.wake = append(a.wake, make(chan struct{}, 1))
+		one := &agent{agents: a, number: i, node: openNode(t, host.Namespace)}
+		one.tell() // all are known before the first acts
+		a.agents = append(a.agents, one)
+	}
+	for _, one := range a.agents {
+		one.start()
+		t.Cleanup(func() { one.stop() })
+	}
+	return a
+}
+
+func (a *agent) start() {
+	detours, err := NewDetours(a.node)
+	must(a.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	changes, err := a.node.Watch(ctx)
+	must(a.t, err)
+	done := make(chan struct{})
+	a.detours = detours
+	a.reconcile() // routes that were never seen cannot be missed
+	a.stop = sync.OnceFunc(func() { cancel(); <-done; detours.Close() })
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case _, open := <-changes:
+				if !open {
+					return
+				}
+			case <-a.wake[a.number]:
+			}
+			a.reconcile()
+		}
+	}()
+}
+
+func (a *agent) reconcile() {
+	resolution, peers := a.tell()
+	if _, err := a.detours.Apply(State{Paths: resolution.Paths, Peers: peers}); err != nil {
+		a.t.Errorf("node%d: %v", a.number+1, err)
+	}
+}
+
+// tell resolves the paths, tells the others if something is new, and returns what
+// they say.
+func (a *agent) tell() (Resolution, []Peer) {
+	resolution, err := a.node.Resolve(Query{Paths: a.plans})
+	if err != nil {
+		a.t.Errorf("node%d: %v", a.number+1, err)
+	}
+	var me v1alpha1.MPTCPNode
+	me.Name = fmt.Sprintf("node%d", a.number+1)
+	for _, path := range resolution.Paths {
+		me.Status.Paths = append(me.Status.Paths, path.Status())
+	}
+	me.Status.Addresses = resolution.Addresses(nil)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !cmp.Equal(a.said[me.Name], me) {
+		a.said[me.Name] = me
+		for _, wake := range a.wake {
+			signal(wake)
+		}
+	}
+	var peers []Peer
+	for name, node := range a.said {
+		if name != me.Name {
+			peer, err := PeerOf(&node)
+			if err != nil {
+				a.t.Error(err)
+			}
+			peers = append(peers, peer)
+		}
+	}
+	return resolution, peers
+}
+
+// talk is a connection between pods whose server answers each line.
+type talk struct {
+	t          *testing.T
+	connection net.Conn
+	reader     *bufio.Reader
+}
+
+func startTalk(t *testing.T, lab *network.Network, version int) *talk {
+	t.Helper()
+	client, server := lab.Nodes[0].Pods[0], lab.Nodes[1].Pods[0]
+	listener, err := server.Listen(t.Context(), "tcp", net.JoinHostPort(server.Address(version), "7"))
+	must(t, err)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.SetDeadline(time.Now().Add(3 * patience)) // or a lost client keeps the test
+			_, _ = io.Copy(connection, connection)
+			_ = connection.Close()
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	connection, err := client.Dial(ctx, "tcp", net.JoinHostPort(server.Address(version), "7"))
+	must(t, err)
+	t.Cleanup(func() { connection.Close(); listener.Close(); <-served })
+	return &talk{t, connection, bufio.NewReader(connection)}
+}
+
+// works sends a line and waits for the answer.
+func (k *talk) works(when string) {
+	k.t.Helper()
+	begin := time.Now()
+	must(k.t, k.connection.SetDeadline(begin.Add(patience)))
+	if _, err := fmt.Fprintln(k.connection, when); err != nil {
+		k.t.Fatalf("%s: %v", when, err)
+	}
+	answer, err := k.reader.ReadString('\n')
+	if err != nil || strings.TrimSpace(answer) != when {
+		k.t.Fatalf("%s: got %q, %v", when, answer, err)
+	}
+	k.t.Logf("%s: answered after %s", when, time.Since(begin).Round(time.Millisecond))
+}
+
+// dump is all rules and routes of a node, sorted.
+func dumpNode(t *testing.T, node *network.Node) string {
+	t.Helper()
+	var lines []string
+	for _, command := range []string{"-4 rule show", "-6 rule show", "-4 route show table all", "-6 route show table all"} {
+		out, err := node.Run("ip", strings.Fields(command)...)
+		must(t, err)
+		lines = append(lines, strings.Split(strings.TrimSpace(out), "\n")...)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// awaitDump waits for a node to have these rules and routes.
+func awaitDump(t *testing.T, node *network.Node, when, want string) {
+	t.Helper()
+	got := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if got = dumpNode(t, node); got == want {
+			return
+		}
+	}
+	t.Errorf("%s: node%d's rules and routes (-want +got):\n%s", when, node.Number, cmp.Diff(want, got))
+}
+
+// awaitWay waits until a node sends to an address by a NIC.
+func awaitWay(t *testing.T, node *network.Node, address, nic string) {
+	t.Helper()
+	out := ""
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		out, _ = node.Run("ip", "route", "get", address)
+		if strings.Contains(out, "dev "+nic+" ") {
+			return
+		}
+	}
+	t.Fatalf("node%d does not send to %s by %s: %s", node.Number, address, nic, out)
+}
+
+func TestTrafficTakesADetour(t *testing.T) {
+	for name, fail := range map[string]func(lab *network.Network, up bool) error{
+		"when the NIC is set down": func(lab *network.Network, up bool) error {
+			return lab.SetNIC(lab.Nodes[0], "blue", up)
+		},
+		"when the NIC loses its carrier": func(lab *network.Network, up bool) error {
+			return lab.SetCarrier(lab.Nodes[0], "blue", up)
+		},
+		"when the peer's NIC is set down": func(lab *network.Network, up bool) error {
+			return lab.SetNIC(lab.Nodes[1], "blue", up)
+		},
+		"when the peer's NIC loses its carrier": func(lab *network.Network, up bool) error {
+			return lab.SetCarrier(lab.Nodes[1], "blue", up)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green", "red"}, PodsPerNode: 1})
+			before := []string{dumpNode(t, lab.Nodes[0]), dumpNode(t, lab.Nodes[1])}
+			startAgents(t, lab)
+			talks := map[int]*talk{4: startTalk(t, lab, 4), 6: startTalk(t, lab, 6)}
+			expect := func(when, nic string) {
+				t.Helper()
+				for version, talk := range talks {
+					talk.works(fmt.Sprintf("IPv%d %s", version, when))
+					awaitWay(t, lab.Nodes[0], lab.Nodes[1].Pods[0].Address(version), nic)
+					awaitWay(t, lab.Nodes[1], lab.Nodes[0].Pods[0].Address(version), nic)
+				}
+			}
+			expect("at first", "blue")
+			must(t, fail(lab, false))
+			expect("while blue fails", "green")
+			must(t, lab.SetCarrier(lab.Nodes[1], "green", false))
+			expect("while green fails too", "red")
+			must(t, lab.SetCarrier(lab.Nodes[1], "green", true))
+			expect("after green is back", "green")
+			must(t, fail(lab, true))
+			expect("after blue is back", "blue")
+			for i, node := range lab.Nodes {
+				awaitDump(t, node, "after all is well again", before[i])
+			}
+		})
+	}
+}
+
+func TestDetoursSurviveARestartOfTheAgent(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	before := dumpNode(t, lab.Nodes[0])
+	agents := startAgents(t, lab)
+	pod := lab.Nodes[1].Pods[0]
+	talks := []*talk{startTalk(t, lab, 4), startTalk(t, lab, 6)}
+
+	must(t, lab.SetNIC(lab.Nodes[0], "blue", false))
+	for _, address := range []string{pod.IPv4, pod.IPv6} {
+		awaitWay(t, lab.Nodes[0], address, "green")
+	}
+	detoured := dumpNode(t, lab.Nodes[0])
+	agents.agents[0].stop()
+	if diff := cmp.Diff(detoured, dumpNode(t, lab.Nodes[0])); diff != "" {
+		t.Errorf("the agent's end changed something (-before +after):\n%s", diff)
+	}
+	for _, talk := range talks {
+		talk.works("without an agent")
+	}
+	agents.agents[0].start()
+	if diff := cmp.Diff(detoured, dumpNode(t, lab.Nodes[0])); diff != "" {
+		t.Errorf("the agent's restart changed something (-before +after):\n%s", diff)
+	}
+	for _, talk := range talks {
+		talk.works("after the restart")
+	}
+	must(t, lab.SetNIC(lab.Nodes[0], "blue", true))
+	awaitDump(t, lab.Nodes[0], "after blue is back", before)
+}
+
+func TestRemoveLeavesNothing(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	agents := startAgents(t, lab)
+	pod := lab.Nodes[1].Pods[0]
+	must(t, lab.SetCarrier(lab.Nodes[0], "blue", false))
+	awaitWay(t, lab.Nodes[0], pod.IPv4, "green")
+	awaitWay(t, lab.Nodes[0], pod.IPv6, "green")
+	agents.agents[0].stop()
+
+	// Without ours, what would the kernel show?
+	var want []string
+	for line := range strings.SplitSeq(dumpNode(t, lab.Nodes[0]), "\n") {
+		if !strings.Contains(line, "2845") {
+			want = append(want, line)
+		}
+	}
+	fresh, err := NewDetours(agents.agents[0].node) // as `uninstall` does, without Apply
+	must(t, err)
+	defer fresh.Close()
+	must(t, fresh.Remove())
+	if diff := cmp.Diff(strings.Join(want, "\n"), dumpNode(t, lab.Nodes[0])); diff != "" {
+		t.Errorf("after removal (-want +got):\n%s", diff)
+	}
+}
+
+func TestAWideDetourHidesNothing(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	host := lab.Nodes[0]
+	for _, version := range []int{4, 6} {
+		everything := map[int]string{4: "0.0.0.0/0", 6: "::/0"}[version]
+		must(t, host.AddRoute(network.Route{Destination: everything, Gateway: lab.Nodes[1].Address(0, version), Interface: "blue"}))
+	}
+	before := dumpNode(t, host)
+	startAgents(t, lab)
+	must(t, lab.SetCarrier(host, "blue", false))
+	for _, ways := range [][2]string{
+		{"203.0.113.1", "green"}, {"2001:db8::1", "green"}, // everything
+		{lab.Nodes[1].Pods[0].IPv4, "green"}, {lab.Nodes[1].Pods[0].IPv6, "green"},
+		{host.Pods[0].IPv4, host.Pods[0].HostInterface}, {host.Pods[0].IPv6, host.Pods[0].HostInterface},
+		{lab.Nodes[1].Address(1, 4), "green"}, {lab.Nodes[1].Address(1, 6), "green"},
+		{lab.Nodes[1].Address(0, 4), "blue"}, // connected, and so not ours to move
+	} {
+		awaitWay(t, host, ways[0], ways[1])
+	}
+	must(t, lab.SetCarrier(host, "blue", true))
+	awaitDump(t, host, "after blue is back", before)
+}
+
+func TestDetoursOfAThousandDestinations(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}})
+	host := lab.Nodes[0]
+	handle, err := host.Handle()
+	must(t, err)
+	index, err := host.Index("blue")
+	must(t, err)
+	for i := range 1000 {
+		route := routeVia(index, fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), lab.Nodes[1].Address(0, 4))
+		must(t, handle.RouteReplace(&route))
+	}
+	agents := startAgents(t, lab)
+	awaitWay(t, host, "10.103.249.1", "blue")
+	must(t, lab.SetCarrier(host, "blue", false))
+	begin := time.Now()
+	awaitWay(t, host, "10.103.249.1", "green")
+	t.Logf("1000 destinations detoured after %s", time.Since(begin))
+	agents.agents[0].stop()
+	begin = time.Now()
+	fresh, err := NewDetours(agents.agents[0].node)
+	must(t, err)
+	defer fresh.Close()
+	agents.agents[0].detours = fresh
+	agents.agents[0].reconcile()
+	t.Logf("looking at them once more took %s", time.Since(begin))
+	routes, err := handle.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: DetourTable}, netlink.RT_FILTER_TABLE)
+	must(t, err)
+	if len(routes) != 1001 { // and node2's pods
+		t.Errorf("%d detours", len(routes))
+	}
+	must(t, fresh.Remove())
+}
+
+func TestAnOpenNodeFollowsTheProcess(t *testing.T) {
+	namespace := network.NamespaceForTest(t)
+	must(t, namespace.Do(func() error {
+		node, err := Open(netns.None())
+		if err != nil {
+			return err
+		}
+		defer node.Close()
+		result, err := node.Resolve(Query{Paths: []v1alpha1.PlanPath{byName("all", "*")}})
+		if err == nil && summary(result.Paths[0]) != "all - no NIC is called *" {
+			err = fmt.Errorf("found %s in a namespace that has loopback only", summary(result.Paths[0]))
+		}
+		return err
+	}))
+}
