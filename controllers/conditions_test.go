@@ -367,3 +367,38 @@ func trim[O client.Object](t *testing.T, transform func(any) (any, error), objec
 	}
 	return trimmed.(O)
 }
+
+// BenchmarkStatus judges 20,000 pods on 1,000 nodes, as a run does in which one
+// plan changed.
+func BenchmarkStatus(b *testing.B) {
+	in := policy.Input{Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}}
+	in.Paths = []v1alpha1.MPTCPPath{{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}, {ObjectMeta: metav1.ObjectMeta{Name: "green"}}}
+	in.Policies = []v1alpha1.MPTCPPolicy{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "all"}}}
+	for i := range 1000 {
+		in.Nodes = append(in.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i)}})
+	}
+	for i := range 20000 {
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("pod-%d", i), UID: types.UID(fmt.Sprint(i))}}
+		pod.Spec.NodeName, pod.Status.PodIPs = fmt.Sprintf("node-%d", i%1000), []corev1.PodIP{{IP: "10.0.0.1"}}
+		in.Pods = append(in.Pods, pod)
+	}
+	result := policy.Compile(in)
+	o := &observation{result: &result, plans: map[string]*v1alpha1.MPTCPNodePlan{}, silence: func(string) string { return "" }}
+	for node, spec := range result.Plans {
+		plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node, Generation: 1}, Spec: *spec.DeepCopy()}
+		plan.Status.ObservedGeneration = 1
+		for _, e := range spec.Endpoints {
+			plan.Status.Endpoints = append(plan.Status.Endpoints, v1alpha1.EndpointStatus{UID: e.UID, State: v1alpha1.EndpointProgrammed})
+		}
+		o.plans[node] = plan
+	}
+	history := planHistory{}
+	for b.Loop() {
+		o.plans["node-7"].Generation++
+		history.observe(o.plans)
+		o.pods = judgePods(o, history)
+		if status := policyStatus(o, &result.Policies[0]); status.PodsProgrammed == 0 {
+			b.Fatal("no pod is programmed")
+		}
+	}
+}
