@@ -72,6 +72,14 @@ func (s Snapshot) Path(inode uint64) (string, bool) {
 	return path, ok
 }
 
+// add takes the endpoint with the newest interface where several have an address:
+// the namespace of a pod may outlast the pod.
+func (s Snapshot) add(address netip.Addr, found Endpoint) {
+	if before, ok := s.byAddress[address]; !ok || before.HostIndex < found.HostIndex {
+		s.byAddress[address] = found
+	}
+}
+
 // Look finds all endpoints of this node. Namespaces that vanish meanwhile are
 // left out, as are those that hang on another node's interfaces.
 func (f *Finder) Look() (Snapshot, error) {
@@ -171,7 +179,7 @@ func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, 
 		}
 		for _, address := range addresses {
 			if ip, ok := netip.AddrFromSlice(address.IP); ok && !ip.IsLinkLocalUnicast() {
-				snapshot.byAddress[ip.Unmap()] = found
+				snapshot.add(ip.Unmap(), found)
 			}
 		}
 	}
