@@ -105,22 +105,27 @@ func (r *statusReconciler) writes(ctx context.Context, observed *observation, o 
 	}
 	var writes []func() error
 	for i := range o.policies.Items {
-		object := &o.policies.Items[i]
-		if result := policies[policyKey(policy.KindPolicy, object.Namespace, object.Name)]; result != nil {
-			writes = append(writes, func() error {
-				return writeStatus(ctx, r.writer, object, &object.Status, policyStatus(observed, result), policyConditions)
-			})
-		}
+		p := &o.policies.Items[i]
+		result := policies[policyKey(policy.KindPolicy, p.Namespace, p.Name)]
+		writes = append(writes, r.policyWrite(ctx, observed, result, p, &p.Status))
 	}
 	for i := range o.clusterPolicies.Items {
-		object := &o.clusterPolicies.Items[i]
-		if result := policies[policyKey(policy.KindClusterPolicy, "", object.Name)]; result != nil {
-			writes = append(writes, func() error {
-				return writeStatus(ctx, r.writer, object, &object.Status, policyStatus(observed, result), policyConditions)
-			})
-		}
+		p := &o.clusterPolicies.Items[i]
+		result := policies[policyKey(policy.KindClusterPolicy, "", p.Name)]
+		writes = append(writes, r.policyWrite(ctx, observed, result, p, &p.Status))
 	}
 	return append(append(writes, r.pathWrites(ctx, observed, o)...), r.nodeWrites(ctx, observed, o)...)
+}
+
+// policyWrite writes the status of a policy of either kind; result is nil when
+// it was not compiled yet.
+func (r *statusReconciler) policyWrite(ctx context.Context, observed *observation, result *policy.PolicyResult, object client.Object, current *v1alpha1.PolicyStatus) func() error {
+	return func() error {
+		if result == nil {
+			return nil
+		}
+		return writeStatus(ctx, r.writer, object, current, policyStatus(observed, result), policyConditions)
+	}
 }
 
 func (r *statusReconciler) pathWrites(ctx context.Context, observed *observation, o *objects) []func() error {
