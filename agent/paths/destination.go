@@ -27,9 +27,7 @@ type addressBook map[netip.Addr]owner
 // address, the first by name has it.
 func (b addressBook) learn(peers []Peer, inUse map[netip.Addr]bool) addressBook {
 	book := addressBook{}
-	present := map[string]bool{}
 	for _, peer := range slices.SortedFunc(slices.Values(peers), byPeerName) {
-		present[peer.Name] = true
 		for _, path := range slices.Sorted(maps.Keys(peer.Paths)) {
 			book.claim(peer.Paths[path].Addresses, owner{peer.Name, path})
 		}
@@ -38,7 +36,7 @@ func (b addressBook) learn(peers []Peer, inUse map[netip.Addr]bool) addressBook 
 	for address, before := range b {
 		now, mentioned := book[address]
 		forgotten := !mentioned || now.peer == before.peer && now.path == ""
-		if inUse[address] && present[before.peer] && forgotten {
+		if inUse[address] && forgotten {
 			book[address] = before
 		}
 	}
@@ -127,7 +125,7 @@ func (d *Detours) remember(v *view) {
 	for prefix, route := range v.seen.main {
 		hops := hopsOf(route)
 		peer := d.book.peerOf(hops)
-		if peer == "" || route.Type != unix.RTN_UNICAST || route.Encap != nil {
+		if peer == "" || route.Encap != nil {
 			delete(d.known, prefix)
 			continue
 		}

@@ -19,8 +19,9 @@ import (
 const (
 	// DetourTable is the routing table that holds the detours.
 	DetourTable = 0xB1D
-	// DetourProtocol is the protocol number of each route and rule.
-	DetourProtocol = 189
+	// DetourProtocol is the protocol number of each route and rule: 0xB1, which no
+	// routing daemon uses (FRR has 186 to 198, and sweeps its own at its start).
+	DetourProtocol = 177
 	// DetourRulePriority is that of the rules, just above the main table's 32766.
 	DetourRulePriority = 32700
 )

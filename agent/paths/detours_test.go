@@ -23,9 +23,11 @@ type fakeKernel struct {
 	flapped map[int]bool
 	lost    bool // messages about interfaces were lost
 
-	refuse     func(*netlink.Route) error
-	writes     int
-	unreadable error
+	afterRoutes func() // happens just after the routes were read
+	refuse      func(*netlink.Route) error
+	keepRoutes  bool // deletes nothing
+	writes      int
+	unreadable  error
 }
 
 func newFakeKernel() *fakeKernel {
@@ -46,7 +48,12 @@ func (k *fakeKernel) Links() (links []netlink.Link, err error) {
 func (k *fakeKernel) Addresses() ([]netlink.Addr, error) { return nil, nil }
 
 func (k *fakeKernel) Routes() ([]netlink.Route, error) {
-	return slices.Clone(k.routes), k.unreadable
+	routes := slices.Clone(k.routes)
+	if k.afterRoutes != nil {
+		k.afterRoutes()
+		k.afterRoutes = nil
+	}
+	return routes, k.unreadable
 }
 
 func (k *fakeKernel) ReplaceRoute(route *netlink.Route) error {
@@ -63,6 +70,9 @@ func (k *fakeKernel) ReplaceRoute(route *netlink.Route) error {
 
 func (k *fakeKernel) DeleteRoute(route *netlink.Route) error {
 	k.writes++
+	if k.keepRoutes {
+		return unix.EBUSY
+	}
 	before := len(k.routes)
 	k.routes = slices.DeleteFunc(k.routes, func(r netlink.Route) bool { return r.Table == route.Table && keyOf(r) == keyOf(*route) })
 	if len(k.routes) == before {
@@ -279,6 +289,41 @@ func TestDetours(t *testing.T) {
 			w.kernel.dropMain(podsOfB)
 			w.expect("the daemon notices", green...)
 		},
+		"also if the peer is back at that moment": func(w *world) {
+			w.kernel.main(toB)
+			w.peer(0, "blue", false)
+			w.expect("b's blue is down", green...)
+			w.kernel.dropMain(podsOfB)
+			w.peer(0, "blue", true)
+			w.expect("it is up, the route is not back", "10.0.2.0/24 via 192.0.1.2 dev 1 metric 1", rule4)
+		},
+		"also if both are seen at once": func(w *world) {
+			w.kernel.main(toB)
+			w.expect("all is well")
+			w.kernel.dropMain(podsOfB)
+			w.peer(0, "blue", false)
+			w.expect("b's blue is down, the route is gone", green...)
+		},
+		"a NIC that goes down just after the routes were read": func(w *world) {
+			w.kernel.main(toB)
+			w.kernel.afterRoutes = func() { w.kernel.setDown(1); w.kernel.up[1] = true }
+			w.apply()
+			w.expect("its routes are missing at the next look", "10.0.2.0/24 via 192.0.1.2 dev 1 metric 1", rule4)
+		},
+		"a detour that could not be removed does not come to life again": func(w *world) {
+			w.kernel.main(toB)
+			w.kernel.carrier(1, false)
+			w.expect("no carrier", green...)
+			w.kernel.carrier(1, true)
+			w.kernel.keepRoutes = true
+			if _, err := w.detours.Apply(w.state); !errors.Is(err, unix.EBUSY) {
+				w.t.Errorf("got error %v", err)
+			}
+			w.kernel.dropMain(podsOfB)
+			_, _ = w.detours.Apply(w.state)
+			w.kernel.keepRoutes = false
+			w.expect("it can be removed now")
+		},
 		"a peer that leaves the cluster takes its detours along": func(w *world) {
 			w.kernel.main(toB)
 			w.expect("all is well")
@@ -356,6 +401,20 @@ func TestDetours(t *testing.T) {
 			w.kernel.setDown(1)
 			w.expect("blue is down")
 		},
+		"a route that wraps packets is left alone": func(w *world) {
+			wrapping := toB
+			wrapping.Encap = &netlink.SEG6Encap{}
+			w.kernel.main(wrapping)
+			w.kernel.carrier(1, false)
+			w.expect("no carrier")
+		},
+		"a route for one type of service is left alone": func(w *world) {
+			special := routeVia(2, podsOfB, "192.0.2.2")
+			special.Tos = 0x10
+			w.kernel.main(special, toB)
+			w.kernel.carrier(2, false)
+			w.expect("no carrier")
+		},
 		"a route by two peers is left to the kernel": func(w *world) {
 			w.kernel.main(multipath(podsOfB, hopTo(1, "192.0.1.2"), hopTo(1, "192.0.1.3")))
 			w.kernel.carrier(1, false)
@@ -430,6 +489,14 @@ func TestDetours(t *testing.T) {
 			w.kernel.rules, w.kernel.routes = nil, w.kernel.routes[:1]
 			w.expect("all of ours is gone", green...)
 		},
+		"a rule of ours in the wrong place is moved": func(w *world) {
+			stray := *netlink.NewRule()
+			stray.Family, stray.Table, stray.Priority, stray.Protocol = netlink.FAMILY_V4, DetourTable, 100, DetourProtocol
+			w.kernel.rules = append(w.kernel.rules, stray)
+			w.kernel.main(toB)
+			w.kernel.carrier(1, false)
+			w.expect("no carrier", green...)
+		},
 		"other things in the table, and other rules for it, are left alone": func(w *world) {
 			foreign := inTable(DetourTable, routeVia(3, "10.0.2.0/24", "192.0.3.77"))
 			foreign.Priority = 5
@@ -476,6 +543,27 @@ func TestDetours(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) { scenario(newWorld(t)) })
+	}
+}
+
+func TestTheAddressBookForgetsWhatNoRouteUses(t *testing.T) {
+	var book addressBook
+	for i := range 100 {
+		claims := []Peer{{Name: "b", Addresses: addrs(fmt.Sprintf("192.0.2.%d", i))}}
+		book = book.learn(claims, map[netip.Addr]bool{netip.MustParseAddr("192.0.2.7"): true})
+	}
+	if len(book) != 2 || book[netip.MustParseAddr("192.0.2.7")].peer != "b" {
+		t.Errorf("got %v, wanted the last address and the one in use", book)
+	}
+}
+
+func TestOfTwoPeersThatClaimAnAddressTheFirstByNameHasIt(t *testing.T) {
+	both := []Peer{{Name: "c", Addresses: addrs("192.0.2.7")}, {Name: "b", Paths: map[string]PeerPath{"blue": {Addresses: addrs("192.0.2.7")}}}}
+	for range 2 {
+		if got := (addressBook{}).learn(both, nil)[netip.MustParseAddr("192.0.2.7")]; got != (owner{"b", "blue"}) {
+			t.Errorf("got %v", got)
+		}
+		slices.Reverse(both)
 	}
 }
 

@@ -58,14 +58,9 @@ func (d *downs) note(data []byte) error {
 			continue
 		}
 		info := nl.DeserializeIfInfomsg(message.Data)
-		if info.Family != unix.AF_BRIDGE && goesDown(message.Header.Type, info.Flags) {
+		if info.Flags&working != working { // what is deleted is set down before
 			d.indexes[int(info.Index)] = true
 		}
 	}
 	return nil
-}
-
-func goesDown(kind uint16, flags uint32) bool {
-	const working = unix.IFF_UP | unix.IFF_LOWER_UP
-	return kind == unix.RTM_DELLINK || kind == unix.RTM_NEWLINK && flags&working != working
 }

@@ -74,8 +74,10 @@ func newCandidate(link netlink.Link) *candidate {
 	}
 }
 
+// working are the flags of an interface that is set up and has a carrier.
+const working = unix.IFF_UP | unix.IFF_LOWER_UP
+
 func isUp(a *netlink.LinkAttrs) bool {
-	const working = unix.IFF_UP | unix.IFF_LOWER_UP
 	return a.RawFlags&working == working
 }
 

@@ -192,7 +192,7 @@ func carryingRoutes(peers []Peer, routes []netlink.Route) map[int]bool {
 	}
 	carrying := map[int]bool{}
 	for _, route := range routes {
-		if route.Table != unix.RT_TABLE_MAIN || route.Type != unix.RTN_UNICAST {
+		if route.Table != unix.RT_TABLE_MAIN {
 			continue
 		}
 		for _, hop := range hopsOf(route) {

@@ -26,6 +26,7 @@ type fakeNIC struct {
 	mtu       int // 1500 if 0
 	addresses []string
 	flagged   map[string]int // flags of addresses
+	scoped    map[string]int // scopes of addresses
 }
 
 func (f fakeNIC) link(index int) netlink.Link {
@@ -60,10 +61,7 @@ func fakeCandidates(t *testing.T, nics []fakeNIC) []*candidate {
 			if err != nil {
 				t.Fatal(err)
 			}
-			address.LinkIndex, address.Flags = i+1, nic.flagged[text]
-			if address.IP.IsLinkLocalUnicast() {
-				address.Scope = unix.RT_SCOPE_LINK
-			}
+			address.LinkIndex, address.Flags, address.Scope = i+1, nic.flagged[text], nic.scoped[text]
 			addresses = append(addresses, *address)
 		}
 	}
@@ -188,7 +186,8 @@ func TestResolvePaths(t *testing.T) {
 		"a NIC without a usable address is of no use": {
 			plans: []v1alpha1.PlanPath{byName("blue", "eth0")},
 			nics: []fakeNIC{{
-				name: "eth0", flags: linkUp, addresses: []string{"fe80::1/64", "169.254.7.7/16", "2001:db8::1/64", "2001:db8::2/64"},
+				name: "eth0", flags: linkUp, addresses: []string{"fe80::1/64", "169.254.7.7/16", "2001:db8::1/64", "2001:db8::2/64", "192.0.2.1/24"},
+				scoped:  map[string]int{"fe80::1/64": unix.RT_SCOPE_LINK, "192.0.2.1/24": unix.RT_SCOPE_LINK},
 				flagged: map[string]int{"2001:db8::1/64": unix.IFA_F_TENTATIVE, "2001:db8::2/64": unix.IFA_F_DEPRECATED},
 			}},
 			want: []string{"blue -eth0 eth0 has no global address"},
@@ -304,6 +303,10 @@ func TestAPathMustFitWhatAnotherUplinkSends(t *testing.T) {
 	path := resolve(query, fakeCandidates(t, nics), nil, familiesSeen{}).Paths[0]
 	if path.Usable || !strings.Contains(path.Message, "MTU of 1500 bytes where another has 9000") {
 		t.Errorf("got %s", summary(path))
+	}
+	nics[1].flags = 0
+	if down := resolve(query, fakeCandidates(t, nics), nil, familiesSeen{}).Paths[0]; !down.Usable {
+		t.Errorf("an uplink that is down sends nothing, yet: %s", summary(down))
 	}
 	status := path.Status()
 	if status.State != v1alpha1.LinkUp || status.Addresses != nil {
