@@ -213,7 +213,7 @@ func (node *Node) restoreRoutes() error {
 		if other == node {
 			continue
 		}
-		for _, version := range node.network.versions() {
+		for _, version := range node.network.Versions() {
 			route := Route{Destination: other.PodCIDR(version), Gateway: other.Address(0, version), Interface: node.network.Spec.Paths[0]}
 			if err := node.AddRoute(route); err != nil {
 				return err
@@ -223,7 +223,8 @@ func (node *Node) restoreRoutes() error {
 	return nil
 }
 
-func (n *Network) versions() (versions []int) {
+// Versions are the IP versions that the network has.
+func (n *Network) Versions() (versions []int) {
 	if n.Spec.IPv4 {
 		versions = append(versions, 4)
 	}
@@ -269,7 +270,7 @@ func (p *Pod) Address(version int) string {
 
 func (p *Pod) connect() error {
 	var podAddresses, hostAddresses []string
-	for _, version := range p.Node.network.versions() {
+	for _, version := range p.Node.network.Versions() {
 		podAddresses = append(podAddresses, hostRoute(p.Address(version), version))
 		hostAddresses = append(hostAddresses, hostRoute(gateways[version], version))
 	}
@@ -277,7 +278,7 @@ func (p *Pod) connect() error {
 	if err := Connect(p.Namespace, "eth0", p.Node.Namespace, p.HostInterface, options); err != nil {
 		return err
 	}
-	for _, version := range p.Node.network.versions() {
+	for _, version := range p.Node.network.Versions() {
 		if err := p.addRoutes(version); err != nil {
 			return err
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // patience is how long an end waits for the other beyond the duration.
-const patience = 60 * time.Second
+const patience = 20 * time.Second
 
 // Serve answers clients of Run until the context ends or the listener fails.
 func Serve(ctx context.Context, listener net.Listener) error {

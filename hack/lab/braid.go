@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/hack/lab/network"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// startPatience is how long a process may take until it does its work.
+const startPatience = 30 * time.Second
+
+// startBraid installs Braid and starts its processes and those of the pods.
+func (l *Lab) startBraid(ctx context.Context) error {
+	if err := l.install(ctx); err != nil {
+		return err
+	}
+	if err := l.startForwarder(ctx); err != nil {
+		return err
+	}
+	if err := l.startController(ctx); err != nil {
+		return err
+	}
+	for _, node := range l.Network.Nodes {
+		if err := l.StartAgent(ctx, node); err != nil {
+			return err
+		}
+	}
+	for _, pod := range l.options.Pods {
+		if err := l.startPod(pod); err != nil {
+			return err
+		}
+	}
+	return l.waitForBraid(ctx)
+}
+
+// install applies roles and bindings with kubectl, as a user would.
+func (l *Lab) install(ctx context.Context) error {
+	if err := l.createNamespace(ctx, SystemNamespace); err != nil {
+		return err
+	}
+	out, err := l.Kubectl(ctx, "apply", "--filename", l.repository+"/config/rbac").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("applying config/rbac: %w: %s", err, out)
+	}
+	return l.createAccounts(ctx)
+}
+
+// Kubectl is a command for the lab's API server, as a cluster admin.
+func (l *Lab) Kubectl(ctx context.Context, arguments ...string) *exec.Cmd {
+	path, err := Kubectl()
+	if err != nil {
+		path = "kubectl" // unreachable: the server runs from the same directory
+	}
+	command := exec.CommandContext(ctx, path, arguments...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+l.Server.KubeconfigPath())
+	return command
+}
+
+// startForwarder makes the API server reachable inside every node at the address
+// that it has outside.
+func (l *Lab) startForwarder(ctx context.Context) error {
+	server, err := url.Parse(l.Server.Config().Host)
+	if err != nil {
+		return fmt.Errorf("reading the API server's address: %w", err)
+	}
+	wanted := forwarding{Address: server.Host}
+	for _, node := range l.Network.Nodes {
+		wanted.Namespaces = append(wanted.Namespaces, node.Name)
+	}
+	input, err := wanted.encode()
+	if err != nil {
+		return fmt.Errorf("encoding what to forward: %w", err)
+	}
+	command, environment := roleCommand(roleForward, input)
+	forwarder, err := l.start("forwarder", command, environment...)
+	if err != nil {
+		return err
+	}
+	return eventually(ctx, startPatience, []*Process{forwarder}, func(ctx context.Context) error {
+		return l.reachServer(ctx, server.Host)
+	})
+}
+
+func (l *Lab) reachServer(ctx context.Context, address string) error {
+	for _, node := range l.Network.Nodes {
+		connection, err := node.Dial(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("reaching the API server from %s: %w", node.NodeName(), err)
+		}
+		if err := connection.Close(); err != nil {
+			return fmt.Errorf("closing a connection: %w", err)
+		}
+	}
+	return nil
+}
+
+// kubeconfig writes one with a real token of a service account.
+func (l *Lab) kubeconfig(ctx context.Context, file, account, node string) (string, error) {
+	config, err := l.Server.ServiceAccountConfig(ctx, SystemNamespace, account, node)
+	if err != nil {
+		return "", err
+	}
+	return l.writeKubeconfig(file, config)
+}
+
+func (l *Lab) writeKubeconfig(file string, config *rest.Config) (string, error) {
+	content, err := apiserver.Kubeconfig(config)
+	if err != nil {
+		return "", err
+	}
+	path := l.path(file + ".kubeconfig")
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return "", fmt.Errorf("writing a kubeconfig: %w", err)
+	}
+	return path, nil
+}
+
+func (l *Lab) startController(ctx context.Context) error {
+	kubeconfig, err := l.kubeconfig(ctx, "controller", controllerAccount, "")
+	if err != nil {
+		return err
+	}
+	command := exec.Command(l.Binary("braid-controller"),
+		"--kubeconfig", kubeconfig, "--namespace", SystemNamespace, "--health-probe-bind-address", "0")
+	l.Controller, err = l.start("controller", command)
+	return err
+}
+
+// StartAgent starts the agent of a node, inside the node.
+func (l *Lab) StartAgent(ctx context.Context, node *network.Node) error {
+	name := node.NodeName()
+	kubeconfig, err := l.kubeconfig(ctx, name, agentAccount, name)
+	if err != nil {
+		return err
+	}
+	command := node.Command(context.Background(), l.Binary("braid-agent"),
+		"--node-name", name, "--kubeconfig", kubeconfig, "--namespace", SystemNamespace,
+		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--netns-dirs", network.Directory)
+	l.Agents[name], err = l.start("agent-"+name, command)
+	return err
+}
+
+// startPod starts the process of a pod, if it has one.
+func (l *Lab) startPod(pod Pod) error {
+	if !pod.Serves {
+		return nil
+	}
+	command := l.Network.Pod(pod.Name).Command(context.Background(),
+		l.Binary("traffic"), "serve", "--listen", ":"+strconv.Itoa(TrafficPort))
+	process, err := l.start("pod-"+pod.Name, command)
+	l.pods = append(l.pods, process)
+	return err
+}
+
+func (l *Lab) processes() []*Process {
+	processes := append([]*Process{l.Controller}, l.pods...)
+	for _, agent := range l.Agents {
+		processes = append(processes, agent)
+	}
+	return processes
+}
+
+// waitForBraid waits until every agent reports and every serving pod listens.
+func (l *Lab) waitForBraid(ctx context.Context) error {
+	for _, node := range l.Network.Nodes {
+		if err := l.WaitForAgent(ctx, node.NodeName()); err != nil {
+			return err
+		}
+	}
+	for _, pod := range l.options.Pods {
+		if !pod.Serves {
+			continue
+		}
+		inside := l.Network.Pod(pod.Name)
+		err := eventually(ctx, startPatience, l.processes(), func(ctx context.Context) error { return listens(ctx, inside) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// WaitForAgent waits until a node's agent has reported itself ready.
+func (l *Lab) WaitForAgent(ctx context.Context, node string) error {
+	return eventually(ctx, startPatience, l.processes(), func(ctx context.Context) error {
+		var reported v1alpha1.MPTCPNode
+		if err := l.Client.Get(ctx, client.ObjectKey{Name: node}, &reported); err != nil {
+			return fmt.Errorf("waiting for the agent of %s: %w", node, err)
+		}
+		if !meta.IsStatusConditionTrue(reported.Status.Conditions, v1alpha1.ConditionReady) {
+			return fmt.Errorf("the agent of %s is not ready: %v", node, reported.Status.Conditions)
+		}
+		return nil
+	})
+}
+
+func listens(ctx context.Context, pod *network.Pod) error {
+	connection, err := pod.Dial(ctx, "tcp", "127.0.0.1:"+strconv.Itoa(TrafficPort))
+	if err != nil {
+		return fmt.Errorf("waiting for the server in pod %s: %w", pod.PodName, err)
+	}
+	return connection.Close()
+}

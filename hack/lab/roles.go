@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"braid.dev/braid/hack/lab/network"
+)
+
+// The program that uses a lab starts itself again in these roles.
+const (
+	roleVariable  = "BRAID_LAB_ROLE"
+	inputVariable = "BRAID_LAB_INPUT"
+
+	roleJanitor = "janitor"
+	roleForward = "forward"
+)
+
+// RunRole must come first in the main function of every program (in TestMain of
+// every test) that uses a lab. It returns at once, unless the program was started
+// by a lab to be its janitor or its forwarder.
+func RunRole() {
+	var err error
+	switch os.Getenv(roleVariable) {
+	case "":
+		return
+	case roleJanitor:
+		err = runJanitor(os.Getenv(inputVariable))
+	case roleForward:
+		err = runForwarder(os.Getenv(inputVariable))
+	default:
+		err = errors.New("unknown role")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lab:", os.Getenv(roleVariable)+":", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// roleCommand starts this program anew, also if its file was removed.
+func roleCommand(role, input string) (command *exec.Cmd, environment []string) {
+	command = exec.Command("/proc/self/exe")
+	command.Args[0] = "braid-lab-" + role
+	return command, []string{roleVariable + "=" + role, inputVariable + "=" + input}
+}
+
+// janitor is a child that removes the lab when this program ends without having
+// said that all is well.
+type janitor struct {
+	word    io.WriteCloser
+	command *exec.Cmd
+}
+
+const allIsWell = "keep"
+
+// startJanitor hands the child the lock too: nobody else uses the lab's name
+// before it has removed the lab.
+func startJanitor(name string, lock *os.File) (*janitor, error) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("making the janitor's pipe: %w", err)
+	}
+	defer reader.Close()
+	command, environment := roleCommand(roleJanitor, name)
+	command.Env = append(os.Environ(), environment...)
+	command.ExtraFiles = []*os.File{reader, lock}
+	command.Stderr = os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		return nil, errors.Join(fmt.Errorf("starting the janitor: %w", err), writer.Close())
+	}
+	return &janitor{word: writer, command: command}, nil
+}
+
+// dismiss sends the janitor home.
+func (j *janitor) dismiss() error {
+	_, err := io.WriteString(j.word, allIsWell)
+	if err := errors.Join(err, j.word.Close(), j.command.Wait()); err != nil {
+		return fmt.Errorf("dismissing the janitor: %w", err)
+	}
+	return nil
+}
+
+// runJanitor waits for the word, or for the end of the pipe's other end.
+func runJanitor(name string) error {
+	// Whoever reads the error output may be gone with the program.
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	const pipe = 3 // the first of ExtraFiles
+	word, err := io.ReadAll(os.NewFile(pipe, "pipe"))
+	if err != nil {
+		return fmt.Errorf("waiting for the program: %w", err)
+	}
+	if string(word) == allIsWell {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "lab %s: its program is gone; removing the lab\n", name)
+	return teardown(name)
+}
+
+// forwarding is what the forwarder does: it listens on an address inside each
+// namespace and passes every connection on to the same address outside.
+type forwarding struct {
+	Address    string
+	Namespaces []string
+}
+
+func (f forwarding) encode() (string, error) {
+	text, err := json.Marshal(f)
+	return string(text), err
+}
+
+func runForwarder(input string) error {
+	var wanted forwarding
+	if err := json.Unmarshal([]byte(input), &wanted); err != nil {
+		return fmt.Errorf("reading what to forward: %w", err)
+	}
+	failed := make(chan error)
+	for _, name := range wanted.Namespaces {
+		namespace, err := network.Open(name)
+		if err != nil {
+			return err
+		}
+		listener, err := namespace.Listen(context.Background(), "tcp", wanted.Address)
+		if err != nil {
+			return fmt.Errorf("listening on %s in %s: %w", wanted.Address, name, err)
+		}
+		go func() { failed <- forwardAll(listener, wanted.Address) }()
+	}
+	return <-failed
+}
+
+func forwardAll(listener net.Listener, address string) error {
+	for {
+		inside, err := listener.Accept()
+		if err != nil {
+			return fmt.Errorf("accepting a connection: %w", err)
+		}
+		go forward(inside, address)
+	}
+}
+
+// forward copies both ways. A server that is down shows as a closed connection.
+func forward(inside net.Conn, address string) {
+	defer inside.Close()
+	outside, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	defer outside.Close()
+	done := make(chan struct{}, 2)
+	for _, pair := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1])
+			done <- struct{}{}
+		}()
+	}
+	<-done
+}
