@@ -45,29 +45,31 @@ var unlike = map[string]struct {
 // unlikeSYN are changes that leave a whole TCP segment, which steering passes on
 // where there is a flow, and which must not begin one.
 var unlikeSYN = map[string]func(*segment){
-	"no options":                       func(s *segment) { s.options = nil },
-	"no MPTCP":                         func(s *segment) { s.options = usual(nil) },
-	"nothing but NOPs":                 func(s *segment) { s.options = slices.Repeat(nop, 40) },
-	"the end of options before MPTCP":  func(s *segment) { s.options = slices.Concat(endOfOptions, capable(1)) },
-	"an option of length 0":            func(s *segment) { s.options = slices.Concat([]byte{99, 0}, capable(1)) },
-	"an option of length 1":            func(s *segment) { s.options = slices.Concat([]byte{99, 1}, capable(1)) },
-	"an option beyond the header":      func(s *segment) { s.options = slices.Concat([]byte{99, 9}, capable(1)) },
-	"an option that is cut off":        func(s *segment) { s.options = slices.Concat(nop, nop, nop, []byte{30}) },
-	"MPTCP beyond the header":          func(s *segment) { s.options = []byte{1, 1, 1, 1, 30, 12, 1, 1} },
-	"MPTCP of length 0":                func(s *segment) { s.options = []byte{30, 0, 1, 1} },
-	"MPTCP of length 2":                func(s *segment) { s.options = []byte{30, 2, 1, 1} },
-	"MPTCP of length 3":                func(s *segment) { s.options = []byte{30, 3, 1, 1} },
-	"MP_CAPABLE of version 0":          func(s *segment) { s.options = usual(capable(0)) },
-	"MP_CAPABLE of version 2":          func(s *segment) { s.options = usual(capable(2)) },
-	"MP_CAPABLE of version 0 with key": func(s *segment) { s.options = usual(append([]byte{30, 12, 0, 1}, make([]byte, 8)...)) },
-	"MP_CAPABLE of an odd length":      func(s *segment) { s.options = usual([]byte{30, 8, 1, 1, 0, 0, 0, 0}) },
-	"MP_CAPABLE with a key":            func(s *segment) { s.options = usual(capableWithKey(5)) },
-	"MP_JOIN of an odd length":         func(s *segment) { s.options = usual(join(5)[:8]); s.options[21] = 8 },
-	"another subtype of MPTCP":         func(s *segment) { s.options = dataSignal() },
-	"a flag that makes it an answer":   func(s *segment) { s.flags |= ack },
-	"the flags of a data segment":      func(s *segment) { s.flags = ack | psh },
-	"the flags of a reset":             func(s *segment) { s.flags = rst },
-	"no flags":                         func(s *segment) { s.flags = 0 },
+	"no options":                          func(s *segment) { s.options = nil },
+	"no MPTCP":                            func(s *segment) { s.options = usual(nil) },
+	"nothing but NOPs":                    func(s *segment) { s.options = slices.Repeat(nop, 40) },
+	"an end of options that has a length": func(s *segment) { s.options = slices.Concat(endOfOptions, []byte{2}, capable(1)) },
+	"MP_JOIN beyond the header":           func(s *segment) { s.options = join(5)[:8] },
+	"the end of options before MPTCP":     func(s *segment) { s.options = slices.Concat(endOfOptions, capable(1)) },
+	"an option of length 0":               func(s *segment) { s.options = slices.Concat([]byte{99, 0}, capable(1)) },
+	"an option of length 1":               func(s *segment) { s.options = slices.Concat([]byte{99, 1}, capable(1)) },
+	"an option beyond the header":         func(s *segment) { s.options = slices.Concat([]byte{99, 9}, capable(1)) },
+	"an option that is cut off":           func(s *segment) { s.options = slices.Concat(nop, nop, nop, []byte{30}) },
+	"MPTCP beyond the header":             func(s *segment) { s.options = []byte{1, 1, 1, 1, 30, 12, 1, 1} },
+	"MPTCP of length 0":                   func(s *segment) { s.options = []byte{30, 0, 1, 1} },
+	"MPTCP of length 2":                   func(s *segment) { s.options = []byte{30, 2, 1, 1} },
+	"MPTCP of length 3":                   func(s *segment) { s.options = []byte{30, 3, 1, 1} },
+	"MP_CAPABLE of version 0":             func(s *segment) { s.options = usual(capable(0)) },
+	"MP_CAPABLE of version 2":             func(s *segment) { s.options = usual(capable(2)) },
+	"MP_CAPABLE of version 0 with key":    func(s *segment) { s.options = usual(append([]byte{30, 12, 0, 1}, make([]byte, 8)...)) },
+	"MP_CAPABLE of an odd length":         func(s *segment) { s.options = usual([]byte{30, 8, 1, 1, 0, 0, 0, 0}) },
+	"MP_CAPABLE with a key":               func(s *segment) { s.options = usual(capableWithKey(5)) },
+	"MP_JOIN of an odd length":            func(s *segment) { s.options = usual(join(5)[:8]); s.options[21] = 8 },
+	"another subtype of MPTCP":            func(s *segment) { s.options = dataSignal() },
+	"a flag that makes it an answer":      func(s *segment) { s.flags |= ack },
+	"the flags of a data segment":         func(s *segment) { s.flags = ack | psh },
+	"the flags of a reset":                func(s *segment) { s.flags = rst },
+	"no flags":                            func(s *segment) { s.flags = 0 },
 }
 
 func pointer(v uint8) *uint8 { return &v }
@@ -242,4 +244,23 @@ func (n *node) begin(t reporter, e ends, path uint8) ends {
 	}
 	t.Fatalf("none of 16 connections begins on path %d", path)
 	return e
+}
+
+// With a shorter IP header, what follows is read as another TCP header: here as a
+// SYN with MP_CAPABLE that comes from the other pod.
+func TestAnIPHeaderThatIsTooShortIsNotRead(t *testing.T) {
+	n := newNode(t)
+	for length := range uint8(5) {
+		n.reset(t)
+		frame := endsOf[4].syn(capable(1)).flip().with(func(s *segment) { s.ihl = &length }).frame()
+		at := etherLength + int(length)*4
+		if length == 4 {
+			frame[at+12], frame[at+13] = 6<<4, syn
+			copy(frame[at+tcpLength:], capable(1))
+		}
+		n.ingress(t, green, frame)
+		if flows := n.countFlows(t); flows != 0 {
+			t.Errorf("a header of %d words: %d flows", length, flows)
+		}
+	}
 }

@@ -240,6 +240,26 @@ func TestACountThatIsFullStaysFull(t *testing.T) {
 	}
 }
 
+// The count of a connection that the kernel dropped for newer ones begins at 0,
+// while its subflows live on.
+func TestAnEmptyCountStaysEmpty(t *testing.T) {
+	n := newNode(t)
+	e := endsOf[4]
+	for path := range paths {
+		n.reset(t)
+		n.selectPod(t, 1<<(path*8))
+		n.joinOn(t, e, e.pod.Port())
+		if places := n.places(t, token); places[path] == 0 {
+			t.Fatalf("the subflow of path %d is counted as %v", path, places)
+		}
+		putConnection(t, n, token)
+		n.end(t, e, rst)
+		if places := n.places(t, token); sum(places) != 0 {
+			t.Errorf("after the end of the subflow on path %d the places are %v", path, places)
+		}
+	}
+}
+
 func TestFirstSubflowsTakeTurnsByWeight(t *testing.T) {
 	n := newNode(t)
 	for _, weight := range [][]uint8{

@@ -133,19 +133,22 @@ func TestAnotherPathStandsInForADeadOne(t *testing.T) {
 func TestTheFlowsOfADeadPathAreSpread(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
-		n.reset(t)
-		n.setNode(t, 1<<blue|1<<red)
-		const flows = 200
-		onRed := 0
-		for port := range uint16(flows) {
-			s := e.port(50000 + 2*port).out() // Linux gives clients every second port
-			n.putFlow(t, s, bpf.ToUplinkFlow{Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths, Turn: n.turn(t, e.port(50000+2*port))})
-			if n.egress(t, red, s.frame()) == next {
-				onRed++
+		for _, step := range []uint16{1, 2, 4, 256} { // Linux gives clients every second port
+			n.reset(t)
+			n.setNode(t, 1<<blue|1<<red)
+			const flows = 100
+			onRed := 0
+			for i := range uint16(flows) {
+				e := e.port(32768 + step*i)
+				turn := n.turn(t, e)
+				n.putFlow(t, e.out(), bpf.ToUplinkFlow{Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths, Turn: turn})
+				if n.egress(t, red, e.out().frame()) == next {
+					onRed++
+				}
 			}
-		}
-		if onRed < flows/4 || onRed > flows*3/4 {
-			t.Errorf("red stands in for %d of %d flows", onRed, flows)
+			if onRed < flows/4 || onRed > flows*3/4 {
+				t.Errorf("every %dth port: red stands in for %d of %d flows", step, onRed, flows)
+			}
 		}
 	})
 }
@@ -294,6 +297,19 @@ func TestSYNsThatAreNotFollowed(t *testing.T) {
 		n.ingress(t, green, e.syn(capable(1)).flip().frame())
 		if flows := n.countFlows(t); flows != 0 {
 			t.Errorf("on a NIC of no path: %d flows", flows)
+		}
+	})
+}
+
+func TestANewSYNAtTheResponderBeginsAnew(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.reset(t)
+		n.ingress(t, green, e.syn(capable(1)).flip().frame())
+		again := e.syn(join(token)).with(func(s *segment) { s.sequence = 31337 })
+		n.ingress(t, red, again.flip().frame())
+		if flow := n.mustFlow(t, e.answer()); flow.Path != red || flow.Sequence != bigEndian32(31337) {
+			t.Errorf("the flow is %+v", flow)
 		}
 	})
 }

@@ -50,13 +50,15 @@ static __always_inline void note_end(struct flow *flow, const struct packet *pac
 		give_place_back(flow);
 }
 
-/* The same number at both ends of a flow. */
+/*
+ * The same number at both ends of a flow. The product mixes all bits into those
+ * that are kept: the ports that Linux gives to clients are all even.
+ */
 static __always_inline __u8 turn_of(const struct flow_key *key)
 {
 	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
 
-	folded ^= folded >> 16;
-	return folded ^ folded >> 8;
+	return folded * 0x9e3779b1 >> 24;
 }
 
 /*
