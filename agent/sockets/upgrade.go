@@ -26,7 +26,11 @@ type Upgrade struct {
 	objects bpf.UpgradeObjects
 }
 
-const linkPin = "upgrade_link"
+// Names of the pins in the directory.
+const (
+	linkPin = "upgrade_link"
+	mapPin  = "upgraded_namespaces"
+)
 
 // Open attaches the program, or takes over the one pinned in the directory. The
 // error is ErrUnsupported where the kernel has no such hook (before 6.7) or
@@ -37,9 +41,18 @@ func Open(directory string) (*Upgrade, error) {
 	}
 	u := &Upgrade{}
 	if err := u.open(directory); err != nil {
-		return nil, errors.Join(explain(err), u.objects.Close(), Remove(directory))
+		return nil, errors.Join(explain(err), u.objects.Close(), removeUnused(directory))
 	}
 	return u, nil
+}
+
+// removeUnused removes the map of a program that could not be attached, unless an
+// earlier agent's program uses it.
+func removeUnused(directory string) error {
+	if _, err := os.Stat(filepath.Join(directory, linkPin)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return Remove(directory)
 }
 
 func (u *Upgrade) open(directory string) error {
@@ -47,7 +60,7 @@ func (u *Upgrade) open(directory string) error {
 	if err != nil {
 		return fmt.Errorf("reading the program: %w", err)
 	}
-	spec.Maps["upgraded_namespaces"].Pinning = ebpf.PinByName
+	spec.Maps[mapPin].Pinning = ebpf.PinByName
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
 	if err := spec.LoadAndAssign(&u.objects, options); err != nil {
 		return fmt.Errorf("loading the program: %w", err)
@@ -118,13 +131,31 @@ func (u *Upgrade) Enabled() (inodes []uint64, err error) {
 // Close lets go of the program; it goes on.
 func (u *Upgrade) Close() error { return u.objects.Close() }
 
-// Remove detaches whatever an agent left in the directory.
+// Remove detaches whatever an agent left in the directory. From then on no socket
+// is upgraded, though the kernel may take a moment to let go of the program.
 func Remove(directory string) error {
-	var failed error
-	for _, pin := range []string{linkPin, "upgraded_namespaces"} {
+	failed := disableAll(directory)
+	for _, pin := range []string{linkPin, mapPin} {
 		if err := os.Remove(filepath.Join(directory, pin)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("removing the socket upgrade: %w", err))
 		}
 	}
 	return failed
+}
+
+// disableAll disables the upgrade for all namespaces.
+func disableAll(directory string) error {
+	namespaces, err := ebpf.LoadPinnedMap(filepath.Join(directory, mapPin), nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("opening the map of an earlier agent: %w", err)
+	}
+	upgrade := &Upgrade{objects: bpf.UpgradeObjects{UpgradeMaps: bpf.UpgradeMaps{UpgradedNamespaces: namespaces}}}
+	inodes, err := upgrade.Enabled()
+	for _, inode := range inodes {
+		err = errors.Join(err, upgrade.Disable(inode))
+	}
+	return errors.Join(err, namespaces.Close())
 }
