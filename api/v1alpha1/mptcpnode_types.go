@@ -9,9 +9,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type LinkState string
 
 const (
-	// LinkUp: the NIC is set up and has a carrier.
+	// LinkUp means: the NIC is set up and has a carrier.
 	LinkUp LinkState = "Up"
-	// LinkDown: the NIC is set down, has no carrier, or is not there.
+	// LinkDown means: the NIC is set down, has no carrier, or is not there.
 	LinkDown LinkState = "Down"
 )
 

@@ -113,11 +113,11 @@ type MPTCPNodePlanSpec struct {
 type EndpointState string
 
 const (
-	// EndpointProgrammed: the datapath does what the plan says.
+	// EndpointProgrammed means: the datapath does what the plan says.
 	EndpointProgrammed EndpointState = "Programmed"
-	// EndpointPending: the agent waits for something, as the message says.
+	// EndpointPending means: the agent waits for something, as the message says.
 	EndpointPending EndpointState = "Pending"
-	// EndpointFailed: the agent could not do it and tries again.
+	// EndpointFailed means: the agent could not do it and tries again.
 	EndpointFailed EndpointState = "Failed"
 )
 
@@ -126,11 +126,11 @@ const (
 type SocketUpgradeState string
 
 const (
-	// SocketUpgradeActive: new TCP sockets of the pod are MPTCP sockets.
+	// SocketUpgradeActive means: new TCP sockets of the pod are MPTCP sockets.
 	SocketUpgradeActive SocketUpgradeState = "Active"
-	// SocketUpgradeUnsupported: this node's kernel cannot do it.
+	// SocketUpgradeUnsupported means: this node's kernel cannot do it.
 	SocketUpgradeUnsupported SocketUpgradeState = "Unsupported"
-	// SocketUpgradeFailed: the kernel could, and refused; the message says why.
+	// SocketUpgradeFailed means: the kernel could, and refused; the message says why.
 	SocketUpgradeFailed SocketUpgradeState = "Failed"
 )
 

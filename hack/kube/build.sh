@@ -13,12 +13,14 @@ setup_envtest=sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1
 download_seconds=${BRAID_KUBE_DOWNLOAD_SECONDS:-30}
 build_seconds=3600
 
+who=kube
 module=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid/kube
 out=$cache/v$version
-work= job= watcher=
+work=
 
-say() { echo "kube: $*" >&2; }
+# shellcheck source=hack/progress.sh
+source "$module/../progress.sh"
 
 complete() {
 	local binary
@@ -27,44 +29,8 @@ complete() {
 	done
 }
 
-# run runs a command in a process group of its own, ends the group after so
-# many seconds or when this script is gone, and says every ten seconds how
-# long it has been.
-run() {
-	local what=$1 seconds=$2 code=0
-	shift 2
-	set -m
-	"$@" &
-	job=$!
-	set +m
-	watch "$what" "$seconds" 9>&- &
-	watcher=$!
-	wait "$job" || code=$?
-	end
-	return "$code"
-}
-
-# end ends the running command, if any, and its watcher.
-end() {
-	[[ -z $job ]] || kill -- "-$job" 2>/dev/null || true
-	[[ -z $watcher ]] || kill "$watcher" 2>/dev/null || true
-	wait
-	job= watcher=
-}
-
-watch() {
-	local what=$1 limit=$2 start=$SECONDS spent
-	while sleep 1; do
-		spent=$((SECONDS - start))
-		if ((spent >= limit)) || ! kill -0 $$ 2>/dev/null; then
-			kill -- "-$job" 2>/dev/null || true
-			return
-		fi
-		((spent % 10)) || say "$what: $spent s"
-	done
-}
-
 download() {
+	exec 2>"$work/download.log"
 	GOBIN=$work/tool go install "$setup_envtest" &&
 		"$work/tool/setup-envtest" use "${version%.*}.x" --bin-dir "$work/envtest" -p path >"$work/path"
 }
@@ -73,7 +39,7 @@ try_download() {
 	((download_seconds > 0)) || return 1
 	local path
 	mkdir "$work/tool" "$work/envtest"
-	run "downloading Kubernetes ${version%.*}" "$download_seconds" download 2>"$work/download.log" || return 1
+	run "downloading Kubernetes ${version%.*}" "$download_seconds" download || return 1
 	path=$(<"$work/path")
 	complete "$path" && chmod -R u+w "$path" && mv -T "$path" "$work/bin"
 }
@@ -100,13 +66,6 @@ make_binaries() {
 	say "ready: $("$out/kube-apiserver" --version), $("$out/etcd" --version | head -1)"
 }
 
-lock() {
-	exec 9>"$cache/.lock"
-	flock --nonblock 9 && return
-	say "another run is at it; waiting for it"
-	flock 9
-}
-
 cleanup() {
 	end
 	[[ -z $work ]] || { chmod -R u+w "$work" && rm -rf "$work"; } || true
@@ -114,9 +73,9 @@ cleanup() {
 
 main() {
 	if ! complete "$out"; then
-		command -v go >/dev/null || { say "go is not in PATH: install Go from https://go.dev/dl/"; exit 1; }
+		need_go
 		mkdir -p "$cache"
-		lock
+		lock "$cache/.lock"
 		trap cleanup EXIT
 		trap 'exit 130' INT TERM HUP
 		# Left behind by a run that was killed; nobody else holds the lock.

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+tool := go tool -modfile=hack/tools/go.mod
+# Tests with network namespaces and real traffic must not disturb each other.
+TEST_FLAGS ?= -count=1 -p 1 -timeout 20m
+PACKAGES ?= ./...
+ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ What a user runs
+
+.PHONY: demo
+demo: root deps kube ## Show one connection filling three NICs; ARGS=--keep leaves the lab up, ARGS=--down removes it
+	@mkdir -p _out/bin && go build -o _out/bin/demo ./hack/demo
+	@exec _out/bin/demo $(ARGS)
+
+.PHONY: bench
+bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
+	@mkdir -p _out/bin && go build -o _out/bin/bench ./hack/bench
+	@exec _out/bin/bench $(ARGS)
+
+.PHONY: build
+build: ## Build the programs into _out/bin
+	@mkdir -p _out/bin && go build -trimpath -o _out/bin/ ./cmd/...
+
+##@ What a developer runs
+
+.PHONY: test
+test: root deps kube ## Run all tests; PACKAGES=./policy/... runs some
+	go vet $(PACKAGES)
+	go test $(TEST_FLAGS) $(PACKAGES)
+
+.PHONY: generate
+generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs
+	@hack/deps.sh generate
+	$(tool) controller-gen object:headerFile=hack/boilerplate.go.txt crd paths=./api/... output:crd:dir=config/crd
+	$(tool) controller-gen rbac:roleName=braid-controller,fileName=controller_role.yaml paths=./controllers/... output:rbac:dir=config/rbac
+	$(tool) controller-gen rbac:roleName=braid-agent,fileName=agent_role.yaml paths=./agent/... output:rbac:dir=config/rbac
+	$(tool) crd-ref-docs --source-path=api/v1alpha1 --config=hack/tools/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md --log-level=ERROR
+	go generate ./bpf/...
+
+.PHONY: verify
+verify: ## Fail when a generated file does not match its sources
+	@hack/verify.sh
+
+.PHONY: lint
+lint: ## Run the linters
+	@linter=$$(hack/lint/build.sh) && "$$linter" run ./...
+
+.PHONY: fmt
+fmt: ## Format the Go files
+	@linter=$$(hack/lint/build.sh) && "$$linter" fmt ./...
+
+.PHONY: deps
+deps: ## Install the packages that the lab and the tests need
+	@hack/deps.sh
+
+.PHONY: kube
+kube: ## Download or build kube-apiserver, etcd and kubectl into the cache
+	@hack/kube/build.sh >/dev/null
+
+.PHONY: root
+root:
+	@((EUID == 0)) || { echo "make: this needs root, for network namespaces and BPF programs: run it with sudo, or as root" >&2; exit 1; }
