@@ -30,6 +30,9 @@ type Datapath struct {
 	options  Options
 	objects  *objects // nil while nothing is loaded
 	attacher attacher
+	// other is the way of attaching that is not used, until it is known that an
+	// earlier agent left nothing attached that way.
+	other attacher
 }
 
 // Open prepares the datapath. Nothing is loaded or attached before Apply gets a
@@ -54,14 +57,14 @@ func (d *Datapath) Apply(state State) error {
 	if err := d.load(); err != nil {
 		return err
 	}
+	if err := d.resolve(state.neighbours()); err != nil {
+		return err
+	}
 	gone, err := d.writeMaps(state)
 	if err != nil {
 		return err
 	}
-	if err := d.attachTo(state.uplinks()); err != nil {
-		return err
-	}
-	return d.forget(gone)
+	return errors.Join(d.attachTo(state.uplinks()), d.detachOther(), d.forget(gone))
 }
 
 // AttachMode is how programs are attached: "tcx", "clsact", or "" before the
@@ -91,13 +94,31 @@ func (d *Datapath) Close() error {
 func (d *Datapath) Remove() error {
 	var failed error
 	for _, attacher := range []attacher{tcx{d.linkDirectory()}, clsact{}} {
-		attached, err := attacher.attached()
-		failed = errors.Join(failed, err)
-		for index := range attached {
-			failed = errors.Join(failed, attacher.detach(index))
-		}
+		failed = errors.Join(failed, detachAll(attacher))
 	}
-	return errors.Join(failed, removePins(d.directory()), removeOtherSchemas(d.options.PinPath), d.Close())
+	d.attacher, d.other = nil, nil
+	return errors.Join(failed, removeNeighbours(), removePins(d.options.PinPath), d.Close())
+}
+
+// detachOther detaches what an earlier agent attached in the other way, after
+// this one took over.
+func (d *Datapath) detachOther() error {
+	if d.other == nil {
+		return nil
+	}
+	if err := detachAll(d.other); err != nil {
+		return err
+	}
+	d.other = nil
+	return nil
+}
+
+func detachAll(attacher attacher) error {
+	attached, failed := attacher.attached()
+	for index := range attached {
+		failed = errors.Join(failed, attacher.detach(index))
+	}
+	return failed
 }
 
 // load loads the programs once. Pinned maps of another size or layout cannot be
@@ -126,10 +147,9 @@ func (d *Datapath) chooseAttacher() error {
 	if err != nil {
 		return err
 	}
+	d.attacher, d.other = attacher(clsact{}), attacher(tcx{d.linkDirectory()})
 	if supported && !d.options.Clsact {
-		d.attacher = tcx{d.linkDirectory()}
-	} else {
-		d.attacher = clsact{}
+		d.attacher, d.other = d.other, d.attacher
 	}
 	return nil
 }

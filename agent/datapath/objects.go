@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/cilium/ebpf"
 
@@ -100,28 +99,12 @@ func (o *objects) close() error {
 	return err
 }
 
-// removePins unlinks everything below the directory. A pinned link whose last
-// reference goes detaches its program.
+// removePins unlinks everything below the directory, also what agents with
+// another layout left. A pinned link whose last reference goes detaches its
+// program.
 func removePins(directory string) error {
 	if err := os.RemoveAll(directory); err != nil {
 		return fmt.Errorf("removing pins: %w", err)
 	}
 	return nil
-}
-
-// removeOtherSchemas removes what agents with another layout pinned.
-func removeOtherSchemas(root string) error {
-	entries, err := os.ReadDir(root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading the directory of pins: %w", err)
-	}
-	for _, entry := range entries {
-		if entry.IsDir() && entry.Name() != schema {
-			err = errors.Join(err, removePins(filepath.Join(root, entry.Name())))
-		}
-	}
-	return err
 }

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// lab is a network whose nodes run the datapath.
+type lab struct {
+	*network.Network
+	pins      string
+	datapaths []*Datapath
+	options   Options
+}
+
+// bpffs mounts a BPF file system for the test alone.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	if err := unix.Mount("bpf", directory, "bpf", 0, ""); err != nil {
+		t.Fatalf("mounting a BPF file system: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, 0); err != nil {
+			t.Errorf("unmounting the BPF file system: %v", err)
+		}
+	})
+	return directory
+}
+
+// newLab builds nodes and pods, without applying anything yet.
+func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
+	t.Helper()
+	l := &lab{pins: bpffs(t), options: options}
+	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
+	for i := range l.Nodes {
+		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
+	}
+	t.Cleanup(func() {
+		for i, datapath := range l.datapaths {
+			if err := l.Nodes[i].Do(datapath.Remove); err != nil {
+				t.Errorf("removing the datapath of node %d: %v", i+1, err)
+			}
+		}
+	})
+	return l
+}
+
+func (l *lab) nodeOptions(i int) Options {
+	options := l.options
+	options.PinPath = filepath.Join(l.pins, strconv.Itoa(i))
+	options.FlowEntries = 4096
+	return options
+}
+
+// states describe the whole network, each node's pods selected.
+func (l *lab) states(t *testing.T) []State {
+	t.Helper()
+	states := make([]State, len(l.Nodes))
+	for i, node := range l.Nodes {
+		for _, path := range l.Spec.Paths {
+			index, err := node.Index(path)
+			check(t, err)
+			states[i].Paths = append(states[i].Paths, Path{Name: path, Interface: index, Up: true})
+		}
+		for j, other := range l.Nodes {
+			if i != j {
+				states[i].Peers = append(states[i].Peers, l.peer(other))
+			}
+		}
+		for _, pod := range node.Pods {
+			states[i].Endpoints = append(states[i].Endpoints, l.endpoint(pod))
+		}
+	}
+	return states
+}
+
+func (l *lab) peer(node *network.Node) Peer {
+	peer := Peer{Name: node.NodeName(), Paths: map[string]PeerPath{}}
+	for p, path := range l.Spec.Paths {
+		addresses := []netip.Addr{netip.MustParseAddr(node.Address(p, 4)), netip.MustParseAddr(node.Address(p, 6))}
+		peer.Addresses = append(peer.Addresses, addresses...)
+		peer.Paths[path] = PeerPath{Addresses: addresses, Up: true}
+	}
+	return peer
+}
+
+func (l *lab) endpoint(pod *network.Pod) Endpoint {
+	endpoint := Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
+	for _, path := range l.Spec.Paths {
+		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(path), Weight: 1})
+	}
+	return endpoint
+}
+
+func (l *lab) apply(t *testing.T, node int, state State) {
+	t.Helper()
+	if err := l.Nodes[node].Do(func() error { return l.datapaths[node].Apply(state) }); err != nil {
+		t.Fatalf("applying the state of node %d: %v", node+1, err)
+	}
+}
+
+func (l *lab) applyAll(t *testing.T) {
+	t.Helper()
+	for i, state := range l.states(t) {
+		l.apply(t, i, state)
+	}
+}
+
+const firstAnnouncedPort = 61001
+
+// announce lets the kernel's path managers of two pods open count subflows for
+// each connection from client to server.
+func announce(t *testing.T, client, server *network.Pod, version, count int) {
+	t.Helper()
+	limit := strconv.Itoa(count - 1)
+	run(t, client, "ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
+	run(t, server, "ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
+	for i := range count - 1 {
+		run(t, server, "ip", "mptcp", "endpoint", "add", server.Address(version), "port", strconv.Itoa(firstAnnouncedPort+i), "signal")
+	}
+}
+
+func run(t *testing.T, pod *network.Pod, name string, args ...string) {
+	t.Helper()
+	if out, err := pod.Run(name, args...); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+const port = "5001"
+
+// serve answers transfers in the pod until the test ends.
+func serve(t *testing.T, pod *network.Pod, version int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.Address(version), port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- traffic.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// running is a transfer that is under way.
+type running struct {
+	began  time.Time
+	result *traffic.Result
+	err    error
+	done   chan struct{}
+}
+
+// start begins MPTCP connections from client to server.
+func start(t *testing.T, client, server *network.Pod, version int, options traffic.Options) *running {
+	t.Helper()
+	return startWith(t, options, func(ctx context.Context) (net.Conn, error) {
+		return client.Dial(ctx, "tcp", net.JoinHostPort(server.Address(version), port))
+	})
+}
+
+func startWith(t *testing.T, options traffic.Options, dial traffic.DialFunc) *running {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), options.Duration+20*time.Second)
+	r := &running{began: time.Now(), done: make(chan struct{})}
+	go func() {
+		defer cancel()
+		defer close(r.done)
+		r.result, r.err = traffic.Run(ctx, dial, options)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+// at waits until the transfer has run for this long.
+func (r *running) at(since time.Duration) { time.Sleep(time.Until(r.began.Add(since))) }
+
+// wait waits for the transfer's end. No connection may have broken.
+func (r *running) wait(t *testing.T) *traffic.Result {
+	t.Helper()
+	<-r.done
+	if r.err != nil {
+		t.Fatalf("transfer: %v", r.err)
+	}
+	if r.result.Failed > 0 {
+		t.Errorf("%d connections broke: %v", r.result.Failed, r.result.Errors)
+	}
+	return r.result
+}
+
+// transfer runs one transfer between the pods.
+func transfer(t *testing.T, client, server *network.Pod, version int, options traffic.Options) *traffic.Result {
+	t.Helper()
+	return start(t, client, server, version, options).wait(t)
+}
+
+// counted are bytes by path.
+type counted map[string]uint64
+
+// share is a path's part of all bytes, from 0 to 1.
+func (c counted) share(path string) float64 {
+	var all uint64
+	for _, bytes := range c {
+		all += bytes
+	}
+	return float64(c[path]) / float64(max(all, 1))
+}
+
+// expectShares checks that each of the paths carried about its part of the bytes.
+func (c counted) expectShares(t *testing.T, what string, expected map[string]float64) {
+	t.Helper()
+	for path := range c {
+		if share := c.share(path); share < expected[path]-0.12 || share > expected[path]+0.12 {
+			t.Errorf("%s: %s carried %.2f of the bytes instead of %.2f: %v", what, path, share, expected[path], c)
+		}
+	}
+}
+
+// sent and received are what each of a node's NICs sent and received while f ran,
+// in bytes.
+func (l *lab) sent(t *testing.T, node int, f func()) counted {
+	t.Helper()
+	return l.counted(t, node, f, func(c network.Counters) uint64 { return c.TxBytes })
+}
+
+func (l *lab) received(t *testing.T, node int, f func()) counted {
+	t.Helper()
+	return l.counted(t, node, f, func(c network.Counters) uint64 { return c.RxBytes })
+}
+
+func (l *lab) counted(t *testing.T, node int, f func(), value func(network.Counters) uint64) counted {
+	t.Helper()
+	before, err := l.NICCounters(l.Nodes[node])
+	check(t, err)
+	f()
+	after, err := l.NICCounters(l.Nodes[node])
+	check(t, err)
+	result := counted{}
+	for path := range after {
+		result[path] = value(after[path]) - value(before[path])
+	}
+	return result
+}
+
+// sentIn is what the NICs send in this time.
+func (l *lab) sentIn(t *testing.T, node int, in time.Duration) counted {
+	t.Helper()
+	return l.sent(t, node, func() { time.Sleep(in) })
+}
+
+func (l *lab) flows(t *testing.T, node int) []Flow {
+	t.Helper()
+	flows, err := l.datapaths[node].Flows()
+	check(t, err)
+	return flows
+}
+
+// living are the flows that have not ended.
+func living(flows []Flow) []Flow {
+	return slices.DeleteFunc(slices.Clone(flows), func(flow Flow) bool { return flow.Ended })
+}
+
+// pathCounts are the numbers of flows on each path.
+func pathCounts(flows []Flow) map[string]int {
+	counts := map[string]int{}
+	for _, flow := range flows {
+		counts[flow.Path]++
+	}
+	return counts
+}
+
+// byEnds are the flows by their two ends.
+func byEnds(flows []Flow) map[[2]netip.AddrPort]Flow {
+	result := map[[2]netip.AddrPort]Flow{}
+	for _, flow := range flows {
+		result[[2]netip.AddrPort{flow.Local, flow.Remote}] = flow
+	}
+	return result
+}
+
+func describe(flows []Flow) (text string) {
+	for _, flow := range flows {
+		text += fmt.Sprintf("\n  %s -> %s path %s initiator %t token %08x ended %t", flow.Local, flow.Remote, flow.Path, flow.Initiator, flow.Token, flow.Ended)
+	}
+	return text
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
