@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -48,6 +49,7 @@ type Server struct {
 	temporary bool
 	owner     *os.File
 	config    *rest.Config
+	crds      []*apiextensionsv1.CustomResourceDefinition
 	ports     ports
 	etcd      *process
 	apiserver *process
@@ -154,7 +156,10 @@ func (s *Server) StartServer(ctx context.Context) error {
 		return err
 	}
 	s.apiserver = apiserver
-	return apiserver.waitReady(ctx, s.ready)
+	if err := apiserver.waitReady(ctx, s.ready); err != nil {
+		return err
+	}
+	return s.waitCRDs(ctx)
 }
 
 // ready reports whether the server has started, with its own roles and the

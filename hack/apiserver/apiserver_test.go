@@ -77,7 +77,10 @@ func TestTheServerKeepsItsDataAndAddressWhenItIsStoppedAndStarted(t *testing.T) 
 		t.Fatal(err)
 	}
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(path), path); err != nil {
-		t.Fatalf("the same client after a restart: %v", err)
+		t.Errorf("the same client after a restart: %v", err)
+	}
+	if err := newClient(t, server.Config()).Get(t.Context(), client.ObjectKeyFromObject(path), path); err != nil {
+		t.Errorf("a new client after a restart: %v", err)
 	}
 }
 

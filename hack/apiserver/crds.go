@@ -9,33 +9,26 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const crdKind = "CustomResourceDefinition"
 
+// installCRDs creates the CRDs and waits until the server serves them.
 func (s *Server) installCRDs(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
 	for _, dir := range s.options.CRDDirs {
 		crds, err := readCRDs(dir)
 		if err != nil {
 			return err
 		}
-		if err := s.createCRDs(ctx, crds); err != nil {
-			return err
-		}
+		s.crds = append(s.crds, crds...)
 	}
-	return nil
-}
-
-func (s *Server) createCRDs(ctx context.Context, crds []*apiextensionsv1.CustomResourceDefinition) error {
 	scheme := runtime.NewScheme()
 	if err := apiextensionsv1.AddToScheme(scheme); err != nil {
 		return err
@@ -44,37 +37,40 @@ func (s *Server) createCRDs(ctx context.Context, crds []*apiextensionsv1.CustomR
 	if err != nil {
 		return err
 	}
-	for _, crd := range crds {
-		if err := c.Create(ctx, crd); err != nil {
+	for _, crd := range s.crds {
+		if err := c.Create(ctx, crd.DeepCopy()); err != nil {
 			return fmt.Errorf("creating %s %s: %w", crdKind, crd.Name, err)
 		}
 	}
-	for _, crd := range crds {
-		if err := s.waitServed(ctx, crd); err != nil {
-			return err
+	return s.waitCRDs(ctx)
+}
+
+// waitCRDs waits until the server answers requests for every kind.
+func (s *Server) waitCRDs(ctx context.Context) error {
+	for _, crd := range s.crds {
+		served := func(ctx context.Context) error { return s.serves(ctx, crd) }
+		if err := s.apiserver.waitReady(ctx, served); err != nil {
+			return fmt.Errorf("%s %s is not served: %w", crdKind, crd.Name, err)
 		}
 	}
 	return nil
 }
 
-// waitServed waits until the server answers requests for the kind.
-func (s *Server) waitServed(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
-	httpClient, err := rest.HTTPClientFor(s.config)
+// serves asks as a new client would: first whether there is such a kind, and
+// then for its objects. Discovery and the objects come a moment apart.
+func (s *Server) serves(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
+	version := crd.Spec.Versions[0].Name
+	c, err := client.New(s.config, client.Options{})
 	if err != nil {
 		return err
 	}
-	url := fmt.Sprintf("%s/apis/%s/%s/%s?limit=1",
-		s.config.Host, crd.Spec.Group, crd.Spec.Versions[0].Name, crd.Spec.Names.Plural)
-	for {
-		if err = getOK(ctx, httpClient, url); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s %s is not served: %w", crdKind, crd.Name, err)
-		case <-time.After(20 * time.Millisecond):
-		}
+	kind := schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}
+	if _, err := c.RESTMapper().RESTMapping(kind, version); err != nil {
+		return err
 	}
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: kind.Group, Version: version, Kind: crd.Spec.Names.ListKind})
+	return c.List(ctx, list, client.Limit(1))
 }
 
 // readCRDs reads every CRD in the YAML files of a directory; it skips other
