@@ -125,7 +125,7 @@ func (d *Detours) remember(v *view) {
 	for prefix, route := range v.seen.main {
 		hops := hopsOf(route)
 		peer := d.book.peerOf(hops)
-		if peer == "" || route.Encap != nil {
+		if peer == "" || v.wraps(route, hops) {
 			delete(d.known, prefix)
 			continue
 		}

@@ -21,6 +21,7 @@ type fakeKernel struct {
 	rules   []netlink.Rule
 	up      map[int]bool
 	flapped map[int]bool
+	tunnels map[int]bool
 	lost    bool // messages about interfaces were lost
 
 	afterRoutes func() // happens just after the routes were read
@@ -39,6 +40,9 @@ func (k *fakeKernel) Links() (links []netlink.Link, err error) {
 		nic := fakeNIC{name: fmt.Sprint("nic", index)}
 		if up {
 			nic.flags = linkUp
+		}
+		if k.tunnels[index] {
+			nic.kind, nic.encap = "ipip", "ipip"
 		}
 		links = append(links, nic.link(index))
 	}
@@ -407,6 +411,12 @@ func TestDetours(t *testing.T) {
 			w.kernel.main(wrapping)
 			w.kernel.carrier(1, false)
 			w.expect("no carrier")
+		},
+		"a route into a tunnel to a peer is left alone": func(w *world) {
+			w.kernel.tunnels = map[int]bool{9: true}
+			w.kernel.main(routeVia(9, podsOfB, "192.0.1.2"))
+			w.peer(0, "blue", false)
+			w.expect("b's blue is down: a detour would send the packets bare")
 		},
 		"a route for one type of service is left alone": func(w *world) {
 			special := routeVia(2, podsOfB, "192.0.2.2")

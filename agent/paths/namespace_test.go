@@ -256,6 +256,27 @@ func TestWatchTellsThatMessagesWereLost(t *testing.T) {
 	}
 }
 
+func TestManyChangesAtOnceMayHaveBeenOfAnyInterface(t *testing.T) {
+	namespace := network.NamespaceForTest(t)
+	node := openNode(t, namespace)
+	socket, err := subscribe(node.namespace, unix.RTNLGRP_LINK)
+	must(t, err)
+	t.Cleanup(socket.Close)
+	must(t, socket.SetReceiveBufferSize(1, true)) // the kernel makes it a few kilobytes
+	log := downLog{socket}
+	for range 10 {
+		must(t, namespace.SetDown("lo"))
+		must(t, namespace.SetUp("lo"))
+	}
+	first, err := log.read()
+	must(t, err)
+	second, err := log.read()
+	must(t, err)
+	if !first.has(12345) || second.has(1) {
+		t.Errorf("after an overrun: %+v, and then %+v", first, second)
+	}
+}
+
 func TestWatchSubscribesAgainWhenItsSocketBreaks(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
 	node := openNode(t, namespace)

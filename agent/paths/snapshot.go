@@ -13,7 +13,8 @@ import (
 type snapshot struct {
 	main map[netip.Prefix]netlink.Route // the best route to each destination
 	ours map[routeKey]netlink.Route
-	up   map[int]bool // interfaces, by index
+	// up and tunnel are interfaces, by index.
+	up, tunnel map[int]bool
 	// before are interfaces that were down before the routes were read; after are
 	// those that went down then or later.
 	before, after downs
@@ -50,11 +51,12 @@ func (d *Detours) look() (*snapshot, error) {
 		return nil, err
 	}
 	seen := &snapshot{
-		main: map[netip.Prefix]netlink.Route{}, ours: map[routeKey]netlink.Route{}, up: map[int]bool{},
-		before: before, after: after,
+		main: map[netip.Prefix]netlink.Route{}, ours: map[routeKey]netlink.Route{},
+		up: map[int]bool{}, tunnel: map[int]bool{}, before: before, after: after,
 	}
 	for _, link := range links {
 		seen.up[link.Attrs().Index] = isUp(link.Attrs())
+		seen.tunnel[link.Attrs().Index] = isTunnel(link)
 	}
 	for _, route := range routes {
 		seen.sort(route)

@@ -5,6 +5,8 @@ package paths
 import (
 	"maps"
 	"slices"
+
+	"github.com/vishvananda/netlink"
 )
 
 // view is the state and the kernel's routes, ready for decisions.
@@ -54,6 +56,12 @@ func (v *view) works(peer string, h hop) bool {
 	}
 	path, known := v.peers[peer].Paths[v.path(h)]
 	return !known || path.Up
+}
+
+// wraps: the route's packets leave inside of others, as those of an overlay do. A
+// detour would send them bare.
+func (v *view) wraps(route netlink.Route, hops []hop) bool {
+	return route.Encap != nil || slices.ContainsFunc(hops, func(h hop) bool { return v.seen.tunnel[h.index] })
 }
 
 // misses: a destination that the main table has no longer is still wanted, for it
