@@ -5,6 +5,9 @@
 package config_test
 
 import (
+	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,35 +30,46 @@ import (
 
 const systemNamespace = "braid-system"
 
-// applied starts a server with everything in this directory, as a user would
-// apply it.
-func applied(t *testing.T) *apiserver.Server {
-	t.Helper()
-	server, err := apiserver.Start(t.Context(), apiserver.Options{})
-	if err != nil {
-		t.Fatal(err)
+// server has everything in this directory, applied as a user would apply it.
+var server *apiserver.Server
+
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
+
+func runTests(m *testing.M) (code int) {
+	var err error
+	if server, err = apiserver.Start(context.Background(), apiserver.Options{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
-	t.Cleanup(func() {
+	defer func() {
 		if err := server.Stop(); err != nil {
-			t.Error(err)
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
 		}
-	})
-	kubectl(t, server, "apply", "--server-side", "-k", ".")
-	kubectl(t, server, "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-	return server
+	}()
+	for _, arguments := range [][]string{
+		{"apply", "--server-side", "-k", "."},
+		{"wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"},
+	} {
+		if err := kubectl(arguments...); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	return m.Run()
 }
 
-func kubectl(t *testing.T, server *apiserver.Server, arguments ...string) {
-	t.Helper()
+func kubectl(arguments ...string) error {
 	dir, err := apiserver.DefaultBinDir()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	global := []string{"--kubeconfig", server.KubeconfigPath(), "--cache-dir", t.TempDir()}
+	global := []string{"--kubeconfig", server.KubeconfigPath(), "--cache-dir", filepath.Join(server.Dir(), "kubectl")}
 	output, err := exec.Command(filepath.Join(dir, "kubectl"), append(global, arguments...)...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("kubectl %s: %v: %s", strings.Join(arguments, " "), err, output)
+		return fmt.Errorf("kubectl %s: %w: %s", strings.Join(arguments, " "), err, output)
 	}
+	return nil
 }
 
 func newClient(t *testing.T, config *rest.Config) client.Client {
@@ -89,17 +103,17 @@ func inSystem(name string) metav1.ObjectMeta {
 }
 
 func TestTheSamplesApply(t *testing.T) {
-	server := applied(t)
-	kubectl(t, server, "apply", "--server-side", "-k", "samples")
+	if err := kubectl("apply", "--server-side", "-k", "samples"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestAnAgentWritesTheObjectsOfItsOwnNodeAlone(t *testing.T) {
-	server := applied(t)
 	admin := newClient(t, server.Config())
 	ours, theirs := &v1alpha1.MPTCPNodePlan{ObjectMeta: named("ours")}, &v1alpha1.MPTCPNodePlan{ObjectMeta: named("theirs")}
 	theirNode := &v1alpha1.MPTCPNode{ObjectMeta: named("theirs")}
 	create(t, admin, &corev1.Node{ObjectMeta: named("ours")}, ours, theirs, theirNode)
-	agent := agentClient(t, server, "ours")
+	agent := agentClient(t, "ours")
 	waitForAdmission(t, agent)
 
 	lease := func(name string) client.Object { return &coordinationv1.Lease{ObjectMeta: inSystem(name)} }
@@ -134,15 +148,13 @@ func TestAnAgentWritesTheObjectsOfItsOwnNodeAlone(t *testing.T) {
 }
 
 func TestAnAgentWhoseTokenNamesNoNodeWritesNothing(t *testing.T) {
-	server := applied(t)
-	agent := agentClient(t, server, "")
+	agent := agentClient(t, "")
 	waitForAdmission(t, agent)
 	err := agent.Create(t.Context(), &v1alpha1.MPTCPNode{ObjectMeta: named("ours")})
 	expect(t, err, "the agent's token does not name its node")
 }
 
 func TestATenantWritesPoliciesOfItsNamespaceAlone(t *testing.T) {
-	server := applied(t)
 	admin := newClient(t, server.Config())
 	create(t, admin, &corev1.Namespace{ObjectMeta: named("team-a")})
 	for _, role := range []string{"braid-edit", "braid-view"} {
@@ -174,7 +186,7 @@ func expect(t *testing.T, err error, refused string) {
 	}
 }
 
-func agentClient(t *testing.T, server *apiserver.Server, node string) client.Client {
+func agentClient(t *testing.T, node string) client.Client {
 	t.Helper()
 	config, err := server.ServiceAccountConfig(t.Context(), systemNamespace, "braid-agent", node)
 	if err != nil {

@@ -132,8 +132,8 @@ func (n *node) resolve(r *rule, paths []*path) *resolution {
 	}
 	res := &resolution{}
 	n.resolved[r] = res
-	if r.spec.Paths.Spread == v1alpha1.SpreadOff {
-		res.pathsReason = "spec.paths.spread is " + string(v1alpha1.SpreadOff) + ": subflows stay on the route of the cluster's network"
+	if r.spec.Paths.Spread == v1alpha1.SpreadNone {
+		res.pathsReason = "spec.paths.spread is " + string(v1alpha1.SpreadNone) + ": subflows stay on the route of the cluster's network"
 	} else {
 		res.choices = n.choosePaths(r, paths)
 	}

@@ -62,10 +62,10 @@ type MPTCPPathSpec struct {
 type MPTCPPathStatus struct {
 	// nodes is the number of nodes that have a NIC on this path.
 	// +optional
-	Nodes int32 `json:"nodes,omitempty"`
+	Nodes int32 `json:"nodes"`
 	// nodesUp is the number of nodes whose NIC on this path is up.
 	// +optional
-	NodesUp int32 `json:"nodesUp,omitempty"`
+	NodesUp int32 `json:"nodesUp"`
 	// conditions: Ready is True when every selected node has a working NIC.
 	// +listType=map
 	// +listMapKey=type

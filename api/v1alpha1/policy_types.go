@@ -11,14 +11,14 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 type PathName string
 
 // SpreadMode says how subflows are placed on paths.
-// +kubebuilder:validation:Enum=PerSubflow;Off
+// +kubebuilder:validation:Enum=PerSubflow;None
 type SpreadMode string
 
 const (
 	// SpreadPerSubflow places the subflows of one connection on different paths.
 	SpreadPerSubflow SpreadMode = "PerSubflow"
-	// SpreadOff leaves every subflow on the route of the cluster's network.
-	SpreadOff SpreadMode = "Off"
+	// SpreadNone leaves every subflow on the route of the cluster's network.
+	SpreadNone SpreadMode = "None"
 )
 
 // SubflowManager says who opens the further subflows of a connection.
@@ -49,12 +49,12 @@ type PathWeight struct {
 
 // PathRules say which paths the selected pods use and how.
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.allowed) || self.weights.all(w, self.allowed.exists(p, p == w.path))",message="weights names a path that allowed does not list: add it to allowed or remove its weight"
-// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'Off'",message="weights have no effect with spread: \"Off\": remove weights or set spread: PerSubflow"
+// +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'None'",message="weights have no effect with spread: None: remove weights or set spread: PerSubflow"
 type PathRules struct {
 	// allowed lists the paths that the pods may use. Leave it out to allow every
 	// path. A name that no MPTCPPath has yet is accepted and reported in the
 	// condition Accepted.
-	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="an empty list would allow no path: leave allowed out to allow every path, or set spread: \"Off\" to use none"
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="an empty list would allow no path: leave allowed out to allow every path, or set spread: None to use none"
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=set
 	// +optional
@@ -70,8 +70,7 @@ type PathRules struct {
 	Weights []PathWeight `json:"weights,omitempty"`
 
 	// spread is PerSubflow to place the subflows of one connection on different
-	// paths, or "Off" (in quotes, because YAML takes a bare Off for false) to leave
-	// them on the route of the cluster's network.
+	// paths, or None to leave them on the route of the cluster's network.
 	// +kubebuilder:default=PerSubflow
 	// +optional
 	Spread SpreadMode `json:"spread,omitempty"`
