@@ -19,12 +19,12 @@ help: ## Show this list
 
 .PHONY: demo
 demo: root deps kube ## Show one connection filling three NICs; ARGS=--keep leaves the lab up, ARGS=--down removes it
-	@mkdir -p _out/bin && go build -o _out/bin/demo ./hack/demo
+	@mkdir -p _out/bin && hack/progress.sh make "compiling the demo" go build -o _out/bin/demo ./hack/demo
 	@exec _out/bin/demo $(ARGS)
 
 .PHONY: bench
 bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
-	@mkdir -p _out/bin && go build -o _out/bin/bench ./hack/bench
+	@mkdir -p _out/bin && hack/progress.sh make "compiling the bench" go build -o _out/bin/bench ./hack/bench
 	@exec _out/bin/bench $(ARGS)
 
 .PHONY: build
@@ -35,7 +35,7 @@ build: ## Build the programs into _out/bin
 
 .PHONY: test
 test: root deps kube ## Run all tests; PACKAGES=./policy/... runs some
-	go vet $(PACKAGES)
+	@hack/progress.sh make "vetting" go vet $(PACKAGES)
 	go test $(TEST_FLAGS) $(PACKAGES)
 
 .PHONY: generate

@@ -1,7 +1,9 @@
+#!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# To be sourced: runs long commands under a time limit, tells how long they have
-# been running, and ends them with the script that started them.
+# Runs long commands under a time limit, tells how long they have
+# been running, and ends them with the script that started them. To be
+# sourced, or called: progress.sh WHO WHAT COMMAND…
 
 job= watcher=
 
@@ -60,3 +62,12 @@ need_go() {
 	say "go is not in PATH: install Go from https://go.dev/dl/"
 	exit 1
 }
+
+if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
+	set -euo pipefail
+	who=$1 what=$2
+	shift 2
+	trap end EXIT
+	trap 'exit 130' INT TERM HUP
+	run "$what" 3600 "$@"
+fi
