@@ -46,16 +46,14 @@ func (l *Lab) startBraid(ctx context.Context) error {
 	return l.waitForBraid(ctx)
 }
 
-// install applies roles and bindings with kubectl, as a user would.
+// install applies CRDs, roles, service accounts and admission policies, as a user
+// would.
 func (l *Lab) install(ctx context.Context) error {
-	if err := l.createNamespace(ctx, SystemNamespace); err != nil {
-		return err
-	}
-	out, err := l.Kubectl(ctx, "apply", "--filename", l.repository+"/config/rbac").CombinedOutput()
+	out, err := l.Kubectl(ctx, "apply", "--server-side", "--kustomize", l.repository+"/config").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("applying config/rbac: %w: %s", err, out)
+		return fmt.Errorf("applying config: %w: %s", err, out)
 	}
-	return l.createAccounts(ctx)
+	return nil
 }
 
 // Kubectl is a command for the lab's API server, as a cluster admin.

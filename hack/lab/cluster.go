@@ -9,7 +9,6 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab/network"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -119,36 +118,8 @@ func (l *Lab) registerPod(ctx context.Context, pod Pod) error {
 // SystemNamespace is where Braid's own objects are.
 const SystemNamespace = "braid-system"
 
-// The service accounts of the two components have these names, and so have their
-// roles.
+// The service accounts of the two components.
 const (
 	controllerAccount = "braid-controller"
 	agentAccount      = "braid-agent"
 )
-
-// createAccounts makes the service accounts and gives them their roles.
-func (l *Lab) createAccounts(ctx context.Context) error {
-	for _, name := range []string{controllerAccount, agentAccount} {
-		meta := metav1.ObjectMeta{Namespace: SystemNamespace, Name: name}
-		subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: SystemNamespace, Name: name}}
-		objects := []client.Object{
-			&corev1.ServiceAccount{ObjectMeta: meta},
-			&rbacv1.ClusterRoleBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Subjects:   subjects,
-				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-			},
-			&rbacv1.RoleBinding{
-				ObjectMeta: meta,
-				Subjects:   subjects,
-				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
-			},
-		}
-		for _, object := range objects {
-			if err := l.create(ctx, object, nil); err != nil && !apierrors.IsAlreadyExists(err) {
-				return err
-			}
-		}
-	}
-	return nil
-}

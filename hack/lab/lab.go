@@ -136,9 +136,8 @@ func (l *Lab) up(ctx context.Context) error {
 
 func (l *Lab) startServer(ctx context.Context) (err error) {
 	l.Server, err = apiserver.Start(ctx, apiserver.Options{
-		Dir:     l.path("apiserver"),
-		CRDDirs: []string{l.repository + "/config/crd"},
-		Detach:  true,
+		Dir:    l.path("apiserver"),
+		Detach: true,
 	})
 	if err != nil {
 		return err
