@@ -83,7 +83,7 @@ func (s Snapshot) add(address netip.Addr, found Endpoint) {
 // Look finds all endpoints of this node. Namespaces that vanish meanwhile are
 // left out, as are those that hang on another node's interfaces.
 func (f *Finder) Look() (Snapshot, error) {
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return Snapshot{}, fmt.Errorf("listing the node's interfaces: %w", err)
 	}
@@ -163,7 +163,7 @@ func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, 
 		return fmt.Errorf("entering the network namespace %s: %w", found.Path, err)
 	}
 	defer handle.Close()
-	links, err := handle.LinkList()
+	links, err := whole(handle.LinkList)
 	if err != nil {
 		return fmt.Errorf("listing the interfaces of %s: %w", found.Path, err)
 	}
@@ -173,7 +173,7 @@ func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, 
 			continue
 		}
 		found.Interface, found.HostInterface, found.HostIndex = link.Attrs().Name, host.Attrs().Name, host.Attrs().Index
-		addresses, err := handle.AddrList(link, netlink.FAMILY_ALL)
+		addresses, err := whole(func() ([]netlink.Addr, error) { return handle.AddrList(link, netlink.FAMILY_ALL) })
 		if err != nil {
 			return fmt.Errorf("listing the addresses of %s: %w", found.Path, err)
 		}
@@ -184,6 +184,16 @@ func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, 
 		}
 	}
 	return nil
+}
+
+// whole repeats a listing that was disturbed by changes.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
 }
 
 func otherEnd(link netlink.Link, hosts []netlink.Link) netlink.Link {

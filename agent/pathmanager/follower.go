@@ -33,10 +33,16 @@ type follower struct {
 	done      sync.WaitGroup
 }
 
-func follow(n *Namespace, settings Settings) *follower {
-	f := &follower{namespace: n, tracker: newTracker(settings), log: n.options.Log, stopped: make(chan struct{})}
+func follow(n *Namespace, settings Settings) (*follower, error) {
+	announcesIPv6, err := n.sysctls.announcesIPv6()
+	if err != nil {
+		return nil, err
+	}
+	f := &follower{
+		namespace: n, tracker: newTracker(settings, announcesIPv6), log: n.options.Log, stopped: make(chan struct{}),
+	}
 	f.done.Go(f.run)
-	return f
+	return f, nil
 }
 
 func (f *follower) stop() {
@@ -224,7 +230,7 @@ func (f *follower) createOne(c *connection, now time.Time) error {
 		return nil
 	case strings.Contains(err.Error(), "userspace PM not selected"):
 		c.attempts = 0
-		c.leaveToKernel(now)
+		f.tracker.leaveToKernel(c, now)
 		return nil
 	case strings.Contains(err.Error(), "invalid token"):
 		delete(f.tracker.connections, c.token)

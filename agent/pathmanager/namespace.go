@@ -13,9 +13,10 @@
 // not touched by it. The same serves the connections that a listening pod itself
 // begins, and IPv6, whose announcements with a port do not fit beside TCP
 // timestamps before Linux 7.2: without the agent these have one subflow, but for
-// IPv6 connections of pods that only connect, which have two. Such an endpoint
-// also makes the kernel try one subflow towards each client that has fewer than
-// the limit, which the client's host refuses.
+// IPv6 connections of pods that only connect, which have two, or more where the
+// peer's IPv4 address is announced on them. Such an endpoint also makes the
+// kernel try one subflow towards each client that has fewer than the limit, which
+// the client's host refuses.
 //
 // Agent opens subflows from here, through the user-space path manager: for each
 // connection that the pod began, from its own address to the address and port
@@ -137,10 +138,12 @@ func (n *Namespace) Configure(_ context.Context, settings Settings) error {
 	if err := n.change(settings); err != nil {
 		return fmt.Errorf("configuring the path manager of %s: %w", n.identity, err)
 	}
-	if n.follower == nil && settings.extra() > 0 {
-		n.follower = follow(n, settings)
+	if n.follower != nil || settings.extra() == 0 {
+		return nil
 	}
-	return nil
+	var err error
+	n.follower, err = follow(n, settings)
+	return err
 }
 
 func (n *Namespace) change(settings Settings) error {
@@ -298,7 +301,8 @@ func (n *Namespace) foreign(endpoints []mptcpnl.Endpoint) (count int) {
 
 // Restore stops following connections and puts back what the namespace was like
 // before the first Configure, also that of an earlier agent. Connections keep
-// the subflows that they have.
+// the subflows that they have; but the kernel closes IPv4 subflows of an IPv6
+// connection together with the announcement that they follow.
 func (n *Namespace) Restore(_ context.Context) error {
 	n.calls.Lock()
 	defer n.calls.Unlock()

@@ -23,8 +23,9 @@ const (
 // tracker knows the connections that the pod began, and which of them lack
 // subflows. It does nothing itself.
 type tracker struct {
-	settings    Settings
-	connections map[uint32]*connection
+	settings      Settings
+	announcesIPv6 bool // see capabilities; taken to hold for the peers too
+	connections   map[uint32]*connection
 }
 
 // connection is one that the pod began.
@@ -41,8 +42,8 @@ type connection struct {
 // ends are those of a subflow.
 type ends struct{ local, remote netip.AddrPort }
 
-func newTracker(settings Settings) *tracker {
-	return &tracker{settings: settings, connections: map[uint32]*connection{}}
+func newTracker(settings Settings, announcesIPv6 bool) *tracker {
+	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}}
 }
 
 // handle takes note of an event.
@@ -66,7 +67,7 @@ func (t *tracker) handleConnection(event mptcpnl.ConnectionEvent, now time.Time)
 		c := t.add(event.Token, event.Local, event.Remote)
 		c.subflows[ends{event.Local, event.Remote}] = true
 		if t.settings.Manager == v1alpha1.SubflowManagerKernel {
-			c.leaveToKernel(now)
+			t.leaveToKernel(c, now)
 		}
 	}
 }
@@ -79,9 +80,9 @@ func (t *tracker) add(token uint32, local, remote netip.AddrPort) *connection {
 
 // leaveToKernel notes that the kernel's path manager is in charge, and leaves
 // time to the peer's announcements, where these can come.
-func (c *connection) leaveToKernel(now time.Time) {
+func (t *tracker) leaveToKernel(c *connection, now time.Time) {
 	c.byKernel, c.due = true, now
-	if c.remote.Addr().Is4() {
+	if c.remote.Addr().Is4() || t.announcesIPv6 {
 		c.due = now.Add(announceGrace)
 	}
 }

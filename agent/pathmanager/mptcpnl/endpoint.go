@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxEndpoints is how many endpoints a namespace has at most, and the highest
-// value of a limit.
+// MaxEndpoints is how many endpoints every kernel lets a namespace have, and the
+// highest value of a limit; newer ones allow more.
 const MaxEndpoints = 8
 
 // Flags say what an endpoint is for.
