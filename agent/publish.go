@@ -44,6 +44,10 @@ func (a *Agent) publishNode(ctx context.Context, n *news, resolution paths.Resol
 	}
 	for _, path := range resolution.Paths {
 		status.Paths = append(status.Paths, path.Status())
+		status.PathsTotal++
+		if path.Usable {
+			status.PathsUp++
+		}
 	}
 	if a.published.node != nil && apiequality.Semantic.DeepEqual(*a.published.node, status) {
 		return nil
@@ -112,7 +116,7 @@ func (a *Agent) applyStatus(ctx context.Context, object client.Object) error {
 }
 
 func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {
-	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results}
+	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results))}
 	for i := range results {
 		if failed != nil {
 			results[i].State, results[i].Message = v1alpha1.EndpointFailed, shorten(failed.Error())

@@ -70,6 +70,12 @@ type MPTCPNodeStatus struct {
 	// +listMapKey=name
 	// +optional
 	Paths []NodePath `json:"paths,omitempty"`
+	// pathsTotal counts the paths that the node is to have.
+	// +optional
+	PathsTotal int32 `json:"pathsTotal"`
+	// pathsUp counts those that can be used now.
+	// +optional
+	PathsUp int32 `json:"pathsUp"`
 	// features are kernel features that Braid can use.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map
@@ -89,9 +95,8 @@ type MPTCPNodeStatus struct {
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mnode,categories=braid
 // +kubebuilder:printcolumn:name="Kernel",type=string,JSONPath=`.status.kernelRelease`
-// +kubebuilder:printcolumn:name="Paths",type=string,JSONPath=`.status.paths[*].name`
-// +kubebuilder:printcolumn:name="NICs",type=string,JSONPath=`.status.paths[*].interface`
-// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.paths[*].state`
+// +kubebuilder:printcolumn:name="Paths",type=integer,JSONPath=`.status.pathsTotal`
+// +kubebuilder:printcolumn:name="Up",type=integer,JSONPath=`.status.pathsUp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type MPTCPNode struct {

@@ -175,6 +175,9 @@ type MPTCPNodePlanStatus struct {
 	// +listMapKey=uid
 	// +optional
 	Endpoints []EndpointStatus `json:"endpoints,omitempty"`
+	// endpointsTotal counts the endpoints of the plan that was applied last.
+	// +optional
+	EndpointsTotal int32 `json:"endpointsTotal"`
 	// endpointsProgrammed counts the endpoints that are programmed.
 	// +optional
 	EndpointsProgrammed int32 `json:"endpointsProgrammed"`
@@ -190,8 +193,7 @@ type MPTCPNodePlanStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=mplan,categories=braid
-// +kubebuilder:printcolumn:name="Paths",type=string,JSONPath=`.spec.paths[*].name`
-// +kubebuilder:printcolumn:name="Endpoints",type=string,JSONPath=`.spec.endpoints[*].name`,priority=1
+// +kubebuilder:printcolumn:name="Endpoints",type=integer,JSONPath=`.status.endpointsTotal`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.endpointsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
