@@ -113,12 +113,25 @@ func (t tcx) attached() (map[int]bool, error) {
 func (t tcx) detach(index int) error {
 	var failed error
 	for _, hook := range hooks {
-		err := os.Remove(t.pin(hook, index))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			failed = errors.Join(failed, fmt.Errorf("removing the link of %s on interface %d: %w", hook.name, index, err))
+		if err := detachPinned(t.pin(hook, index)); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("detaching %s from interface %d: %w", hook.name, index, err))
 		}
 	}
 	return failed
+}
+
+// detachPinned detaches a program at once; removing the pin alone lets it run on
+// until the kernel gets to it.
+func detachPinned(pin string) error {
+	pinned, err := link.LoadPinnedLink(pin, nil)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("loading the pinned link: %w", err)
+	}
+	defer pinned.Close()
+	return errors.Join(pinned.Detach(), pinned.Unpin())
 }
 
 // loopback is the index that every network namespace gives its loopback interface.

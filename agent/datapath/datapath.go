@@ -97,7 +97,7 @@ func (d *Datapath) Remove() error {
 		failed = errors.Join(failed, detachAll(attacher))
 	}
 	d.attacher, d.other = nil, nil
-	return errors.Join(failed, removeNeighbours(), removePins(d.options.PinPath), d.Close())
+	return errors.Join(failed, releaseAllNeighbours(), removePins(d.options.PinPath), d.Close())
 }
 
 // detachOther detaches what an earlier agent attached in the other way, after

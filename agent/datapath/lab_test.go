@@ -124,16 +124,35 @@ func (l *lab) applyAll(t *testing.T) {
 
 const firstAnnouncedPort = 61001
 
+// Settings of the pods' own stacks, for tests of what happens below them.
+var podSettings = [][2]string{
+	// The stack of some kernels stops for long, even for ever, once segments that
+	// came out of order fill the receive buffer: it begins with enough.
+	{"net.ipv4.tcp_rmem", "4096 8388608 16777216"},
+	// A lost ADD_ADDR is repeated after a second.
+	{"net.mptcp.add_addr_timeout", "1"},
+}
+
 // announce lets the kernel's path managers of two pods open count subflows for
 // each connection from client to server.
 func announce(t *testing.T, client, server *network.Pod, version, count int) {
 	t.Helper()
-	limit := strconv.Itoa(count - 1)
-	run(t, client, "ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
-	run(t, server, "ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
+	for _, setting := range podSettings {
+		check(t, client.Sysctl(setting[0], setting[1]))
+		check(t, server.Sysctl(setting[0], setting[1]))
+	}
+	limitSubflows(t, client, count)
+	limitSubflows(t, server, count)
 	for i := range count - 1 {
 		run(t, server, "ip", "mptcp", "endpoint", "add", server.Address(version), "port", strconv.Itoa(firstAnnouncedPort+i), "signal")
 	}
+}
+
+// limitSubflows sets how many subflows the pod's new connections may have.
+func limitSubflows(t *testing.T, pod *network.Pod, count int) {
+	t.Helper()
+	limit := strconv.Itoa(count - 1)
+	run(t, pod, "ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
 }
 
 func run(t *testing.T, pod *network.Pod, name string, args ...string) {
@@ -209,6 +228,56 @@ func (r *running) wait(t *testing.T) *traffic.Result {
 	return r.result
 }
 
+// mixture is traffic that fills all paths at any time: many connections of one
+// subflow, three of them on each path, and one connection of three subflows,
+// which alone would stop for as long as the stack takes to mend a loss.
+type mixture struct{ many, spread *running }
+
+const mixtureSubflows = 9 + 3
+
+func startMixture(t *testing.T, client, server *network.Pod, options traffic.Options) mixture {
+	t.Helper()
+	limitSubflows(t, client, 1)
+	options.Connections, options.Bin = 9, 10*time.Millisecond
+	m := mixture{many: start(t, client, server, 4, options)}
+	m.many.at(100 * time.Millisecond)
+	limitSubflows(t, client, 3)
+	options.Connections, options.Duration = 1, options.Duration-100*time.Millisecond
+	m.spread = start(t, client, server, 4, options)
+	return m
+}
+
+// at waits until the mixture has run for this long.
+func (m mixture) at(since time.Duration) { m.many.at(since) }
+
+// wait waits for the end. No connection may have broken, nor all have stopped
+// for long.
+func (m mixture) wait(t *testing.T) {
+	t.Helper()
+	many, spread := m.many.wait(t), m.spread.wait(t)
+	t.Logf("%.1f and %.1f Mbit/s, longest stop %s", many.Mbit, spread.Mbit, longestStop(many))
+	if stop := longestStop(many); stop > time.Second {
+		t.Errorf("nothing arrived for %s", stop)
+	}
+	if spread.Subflows != 3 || !spread.Multipath {
+		t.Errorf("at the end there were %d subflows, multipath %t", spread.Subflows, spread.Multipath)
+	}
+}
+
+// longestStop is the longest time in which nothing arrived on any connection.
+func longestStop(result *traffic.Result) time.Duration {
+	longest, empty := 0, 0
+	for _, bytes := range result.Bins {
+		if bytes > 0 {
+			empty = 0
+			continue
+		}
+		empty++
+		longest = max(longest, empty)
+	}
+	return time.Duration(float64(longest) * result.BinMs * float64(time.Millisecond))
+}
+
 // transfer runs one transfer between the pods.
 func transfer(t *testing.T, client, server *network.Pod, version int, options traffic.Options) *traffic.Result {
 	t.Helper()
@@ -276,6 +345,18 @@ func (l *lab) flows(t *testing.T, node int) []Flow {
 	return flows
 }
 
+// awaitSubflows waits until a node has so many living flows, and returns them.
+func (l *lab) awaitSubflows(t *testing.T, node, count int) (flows []Flow) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if flows = living(l.flows(t, node)); len(flows) == count {
+			return flows
+		}
+	}
+	t.Fatalf("node %d has %d subflows instead of %d:%s", node+1, len(flows), count, describe(flows))
+	return nil
+}
+
 // living are the flows that have not ended.
 func living(flows []Flow) []Flow {
 	return slices.DeleteFunc(slices.Clone(flows), func(flow Flow) bool { return flow.Ended })
@@ -290,13 +371,26 @@ func pathCounts(flows []Flow) map[string]int {
 	return counts
 }
 
-// byEnds are the flows by their two ends.
-func byEnds(flows []Flow) map[[2]netip.AddrPort]Flow {
-	result := map[[2]netip.AddrPort]Flow{}
+// ends of a flow, as its node sees them.
+type ends struct{ local, remote netip.AddrPort }
+
+// byEnds are the flows by their ends.
+func byEnds(flows []Flow) map[ends]Flow {
+	result := map[ends]Flow{}
 	for _, flow := range flows {
-		result[[2]netip.AddrPort{flow.Local, flow.Remote}] = flow
+		result[ends{flow.Local, flow.Remote}] = flow
 	}
 	return result
+}
+
+// neighbours are those that a node's kernel knows.
+func (l *lab) neighbours(t *testing.T, node int) (known map[neighbour]neighbourEntry) {
+	t.Helper()
+	check(t, l.Nodes[node].Do(func() (err error) {
+		known, err = listNeighbours()
+		return err
+	}))
+	return known
 }
 
 func describe(flows []Flow) (text string) {

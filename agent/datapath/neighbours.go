@@ -66,71 +66,75 @@ func (d *Datapath) resolve(wanted map[neighbour]bool) error {
 	}
 	var fresh []neighbour
 	for n := range wanted {
-		entry, exists := known[n]
+		entry := known[n]
 		if entry.resolved && entry.kept {
 			continue
 		}
 		if err := n.keep(); err != nil {
 			d.options.Log.Info("a next hop cannot be resolved before it is used", "address", n.address, "interface", n.nic, "reason", err.Error())
-		} else if !exists {
+		} else if !entry.resolved && !entry.ours {
 			fresh = append(fresh, n)
 		}
 	}
-	return errors.Join(awaitResolved(fresh), forgetNeighbours(known, wanted))
+	return errors.Join(awaitResolved(fresh), releaseNeighbours(known, wanted))
 }
 
-// keep equals `ip neigh replace ADDRESS dev NIC use managed extern_learn`.
-// Kernels before 5.16 know no managed entries: there it is resolved once, and
-// not removed.
+// keep equals `ip neigh replace ADDRESS dev NIC use managed extern_learn proto
+// 177`. Kernels before 5.16 know no managed entries: there it is resolved once,
+// and not removed.
 func (n neighbour) keep() error {
-	request := n.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, netlink.NTF_USE|netlink.NTF_EXT_LEARNED)
-	request.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(netlink.NTF_EXT_MANAGED)))
-	request.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(neighbourProtocol)))
-	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return n.set(netlink.NTF_USE|netlink.NTF_EXT_LEARNED, netlink.NTF_EXT_MANAGED, neighbourProtocol)
 }
 
-// remove equals `ip neigh del ADDRESS dev NIC`.
-func (n neighbour) remove() error {
-	_, err := n.request(unix.RTM_DELNEIGH, 0, 0).Execute(unix.NETLINK_ROUTE, 0)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENXIO) {
-		return nil
-	}
-	return err
+// release equals `ip neigh replace ADDRESS dev NIC use proto kernel`: it becomes
+// an entry like any other, which the kernel drops when nobody uses it. To remove
+// it would stop the packets of others until it is resolved again, for a second if
+// the question is lost.
+func (n neighbour) release() error {
+	return n.set(netlink.NTF_USE, 0, unix.RTPROT_KERNEL)
 }
 
-func (n neighbour) request(kind, flags int, entryFlags uint8) *nl.NetlinkRequest {
+func (n neighbour) set(flags uint8, extendedFlags uint32, protocol uint8) error {
 	family := unix.AF_INET
 	if n.address.Is6() {
 		family = unix.AF_INET6
 	}
-	request := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
-	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(n.nic), Flags: entryFlags})
+	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(n.nic), Flags: flags})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, n.address.AsSlice()))
-	return request
+	request.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(extendedFlags)))
+	request.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(protocol)))
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
-// forgetNeighbours removes those of ours that are not wanted. All others are the
-// cluster network's business.
-func forgetNeighbours(known map[neighbour]neighbourEntry, wanted map[neighbour]bool) error {
+// releaseNeighbours lets go of those of ours that are not wanted. All others are
+// the cluster network's business.
+func releaseNeighbours(known map[neighbour]neighbourEntry, wanted map[neighbour]bool) error {
 	var failed error
 	for n, entry := range known {
 		if !entry.ours || wanted[n] {
 			continue
 		}
-		if err := n.remove(); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("removing the neighbour %s of interface %d: %w", n.address, n.nic, err))
+		if err := n.release(); err != nil && !isGone(err) {
+			failed = errors.Join(failed, fmt.Errorf("releasing the neighbour %s of interface %d: %w", n.address, n.nic, err))
 		}
 	}
 	return failed
 }
 
-func removeNeighbours() error {
+// isGone tells whether a NIC was removed or set down in the meantime; with it its
+// neighbours went.
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENXIO)
+}
+
+func releaseAllNeighbours() error {
 	known, err := listNeighbours()
 	if err != nil {
 		return err
 	}
-	return forgetNeighbours(known, nil)
+	return releaseNeighbours(known, nil)
 }
 
 // awaitResolved waits a little for the answers of new neighbours. One that does

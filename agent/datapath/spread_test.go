@@ -67,19 +67,14 @@ func TestBothDirectionsOfASubflowShareItsPath(t *testing.T) {
 		var there, here []Flow
 		// What the receiver of the payload sends are its acknowledgements.
 		acknowledged := l.sent(t, receiver, func() {
-			r := start(t, client, server, 4, traffic.Options{Connections: 4, Direction: direction, Duration: time.Second})
-			r.at(800 * time.Millisecond)
-			here, there = living(l.flows(t, 0)), living(l.flows(t, 1))
+			r := start(t, client, server, 4, traffic.Options{Connections: 4, Direction: direction, Duration: 1500 * time.Millisecond})
+			here, there = l.awaitSubflows(t, 0, 12), l.awaitSubflows(t, 1, 12)
 			r.wait(t)
 		})
 		acknowledged.expectShares(t, "acknowledgements", evenShares)
-		if len(here) != 12 || len(there) != 12 {
-			t.Errorf("%d and %d subflows of 4 connections:%s%s", len(here), len(there), describe(here), describe(there))
-		}
 		mirrored := byEnds(there)
-		for ends, flow := range byEnds(here) {
-			ends[0], ends[1] = ends[1], ends[0]
-			other, ok := mirrored[ends]
+		for e, flow := range byEnds(here) {
+			other, ok := mirrored[ends{e.remote, e.local}]
 			if !ok || other.Path != flow.Path || other.Initiator || !flow.Initiator {
 				t.Errorf("one end of a subflow and its other:%s", describe([]Flow{flow, other}))
 			}
@@ -100,6 +95,7 @@ func TestWeightsAndAllowedPathsDecide(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
 	client, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	serve(t, server, 4)
+	announce(t, client, server, 4, 4)
 	cases := []struct {
 		name     string
 		weights  map[string]int32
@@ -115,15 +111,13 @@ func TestWeightsAndAllowedPathsDecide(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			run(t, server, "ip", "mptcp", "endpoint", "flush")
-			announce(t, client, server, 4, c.subflows)
+			limitSubflows(t, client, c.subflows)
 			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
 			state := l.states(t)[0]
 			state.Endpoints = []Endpoint{l.weighted(client, c.weights)}
 			l.apply(t, 0, state)
-			r := start(t, client, server, 4, traffic.Options{Connections: c.conns, Duration: 600 * time.Millisecond})
-			r.at(500 * time.Millisecond)
-			flows := living(l.flows(t, 0))
+			r := start(t, client, server, 4, traffic.Options{Connections: c.conns, Duration: time.Second})
+			flows := l.awaitSubflows(t, 0, c.conns*c.subflows)
 			r.wait(t)
 			if counts := pathCounts(flows); !maps.Equal(counts, c.expected) {
 				t.Errorf("subflows by path are %v instead of %v:%s", counts, c.expected, describe(flows))
@@ -139,8 +133,7 @@ func TestManyConnectionsShareThePathsEvenly(t *testing.T) {
 	var flows []Flow
 	sent := l.sent(t, 0, func() {
 		r := start(t, client, server, 4, traffic.Options{Connections: connections, Duration: 2 * time.Second})
-		r.at(1900 * time.Millisecond)
-		flows = living(l.flows(t, 0))
+		flows = l.awaitSubflows(t, 0, 3*connections)
 		r.wait(t)
 	})
 	sent.expectShares(t, "the sender", evenShares)
@@ -151,7 +144,7 @@ func TestManyConnectionsShareThePathsEvenly(t *testing.T) {
 		}
 	}
 	for path, count := range pathCounts(flows) {
-		if count < connections*9/10 || count > connections*11/10 || first[path] < connections/3 || first[path] > connections/3+1 {
+		if count != connections || first[path] < connections/3 || first[path] > connections/3+1 {
 			t.Errorf("%s has %d subflows of %d connections, %d of them first ones", path, count, connections, first[path])
 		}
 	}
@@ -205,13 +198,12 @@ func TestFlowsFromBeforeStayWhereTheyWere(t *testing.T) {
 	r := start(t, client, server, 4, traffic.Options{Duration: 2500 * time.Millisecond})
 	r.at(500 * time.Millisecond)
 	l.applyAll(t)
-	l.sentIn(t, 0, 700*time.Millisecond).expectShares(t, "the connection from before", map[string]float64{"blue": 1})
+	l.sentIn(t, 0, 600*time.Millisecond).expectShares(t, "the connection from before", map[string]float64{"blue": 1})
 	if flows := l.flows(t, 0); len(flows) > 0 {
 		t.Errorf("flows from before are remembered:%s", describe(flows))
 	}
-	later := start(t, client, server, 4, traffic.Options{Duration: 700 * time.Millisecond})
-	later.at(600 * time.Millisecond)
-	if counts := pathCounts(living(l.flows(t, 0))); !maps.Equal(counts, map[string]int{"blue": 1, "green": 1, "red": 1}) {
+	later := start(t, client, server, 4, traffic.Options{Duration: time.Second})
+	if counts := pathCounts(l.awaitSubflows(t, 0, 3)); !maps.Equal(counts, map[string]int{"blue": 1, "green": 1, "red": 1}) {
 		t.Errorf("the subflows of a later connection by path: %v", counts)
 	}
 	later.wait(t)

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// skipWithoutVLAN ends a test on a kernel that was built without VLANs.
+func skipWithoutVLAN(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)")
+	}
+	t.Fatal(err)
+}
+
+// indexes are the NICs of a node, by path.
+func (l *lab) indexes(t *testing.T, node int) map[string]int {
+	t.Helper()
+	indexes := map[string]int{}
+	for _, path := range l.Spec.Paths {
+		index, err := l.Nodes[node].Index(path)
+		check(t, err)
+		indexes[path] = index
+	}
+	return indexes
+}
+
+// programs are those that are attached to a NIC by TCX, in their order.
+func (l *lab) programs(t *testing.T, node, nic int, hook hook) (ids []ebpf.ProgramID) {
+	t.Helper()
+	check(t, l.Nodes[node].Do(func() error {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: nic, Attach: hook.attach})
+		if err != nil {
+			return err
+		}
+		for _, program := range result.Programs {
+			ids = append(ids, program.ID)
+		}
+		return nil
+	}))
+	return ids
+}
+
+// filters are the names of the BPF filters of a NIC.
+func (l *lab) filters(t *testing.T, node, nic int) (names []string) {
+	t.Helper()
+	check(t, l.Nodes[node].Do(func() error {
+		for _, hook := range hooks {
+			filters, err := clsact{}.filters(nic, hook)
+			if err != nil {
+				return err
+			}
+			for _, filter := range filters {
+				names = append(names, filter.(*netlink.BpfFilter).Name)
+			}
+		}
+		return nil
+	}))
+	return names
+}
+
+func (l *lab) hasClsact(t *testing.T, node, nic int) bool {
+	t.Helper()
+	handle, err := l.Nodes[node].Handle()
+	check(t, err)
+	device, err := handle.LinkByIndex(nic)
+	check(t, err)
+	qdiscs, err := handle.QdiscList(device)
+	check(t, err)
+	return slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" })
+}
+
+// expectLinks looks at what is pinned: a link for each hook of each NIC.
+func expectLinks(t *testing.T, d *Datapath, nics int) {
+	t.Helper()
+	entries, err := os.ReadDir(d.linkDirectory())
+	check(t, err)
+	if len(entries) != nics*len(hooks) {
+		t.Errorf("%d links are pinned instead of %d for %d NICs: %v", len(entries), nics*len(hooks), nics, entries)
+	}
+}
+
+// objectIDs are the numbers that the kernel gave to what a datapath loaded.
+type objectIDs struct {
+	maps     []ebpf.MapID
+	programs []ebpf.ProgramID
+}
+
+func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
+	t.Helper()
+	all := []*ebpf.Map{d.objects.pathNames}
+	maps := reflect.ValueOf(*d.objects.maps())
+	for i := range maps.NumField() {
+		all = append(all, maps.Field(i).Interface().(*ebpf.Map))
+	}
+	for _, m := range all {
+		info, err := m.Info()
+		check(t, err)
+		id, _ := info.ID()
+		ids.maps = append(ids.maps, id)
+	}
+	for _, hook := range hooks {
+		info, err := hook.program(d.objects).Info()
+		check(t, err)
+		id, _ := info.ID()
+		ids.programs = append(ids.programs, id)
+	}
+	return ids
+}
+
+// left lists what of it the kernel still has. It frees things a moment later than
+// they are let go.
+func (ids objectIDs) left() (left []any) {
+	for _, id := range ids.maps {
+		if m, err := ebpf.NewMapFromID(id); err == nil {
+			left = append(left, m.String())
+			m.Close()
+		}
+	}
+	for _, id := range ids.programs {
+		if p, err := ebpf.NewProgramFromID(id); err == nil {
+			left = append(left, p.String())
+			p.Close()
+		}
+	}
+	return left
+}
+
+// expectNothing checks that nothing of the datapath is left at a node.
+func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for len(ids.left()) > 0 && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if left := ids.left(); len(left) > 0 {
+		t.Errorf("node %d: the kernel still has %v", node+1, left)
+	}
+	for path, nic := range l.indexes(t, node) {
+		for _, hook := range hooks {
+			if programs := l.programs(t, node, nic, hook); len(programs) > 0 {
+				t.Errorf("node %d, %s, %s: programs %v", node+1, path, hook.name, programs)
+			}
+		}
+		if l.hasClsact(t, node, nic) {
+			t.Errorf("node %d, %s: there is a clsact qdisc", node+1, path)
+		}
+	}
+	if _, err := os.Stat(l.nodeOptions(node).PinPath); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("node %d: the directory of pins: %v", node+1, err)
+	}
+	for n, entry := range l.neighbours(t, node) {
+		if entry.ours {
+			t.Errorf("node %d: the neighbour %s is kept", node+1, n.address)
+		}
+	}
+}
+
+var modes = []struct {
+	name    string
+	options Options
+}{
+	{"tcx", Options{}},
+	{"clsact", Options{Clsact: true}},
+}
+
+func TestRemovalLeavesNothing(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			l, client, server := newPair(t, mode.options)
+			l.applyAll(t)
+			if got := l.datapaths[0].AttachMode(); got != mode.name {
+				t.Fatalf("the programs are attached by %q", got)
+			}
+			ids := []objectIDs{idsOf(t, l.datapaths[0]), idsOf(t, l.datapaths[1])}
+			m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second, Verify: true})
+			m.at(500 * time.Millisecond)
+			l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
+			l.apply(t, 0, State{}) // no paths: the policy was deleted
+			check(t, l.Nodes[1].Do(l.datapaths[1].Remove))
+			for node := range l.Nodes {
+				l.expectNothing(t, node, ids[node])
+			}
+			if mode := l.datapaths[0].AttachMode(); mode != "" {
+				t.Errorf("nothing is attached, by %q", mode)
+			}
+			m.at(1300 * time.Millisecond)
+			l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "after", map[string]float64{"blue": 1})
+			m.wait(t)
+			l.applyAll(t) // and once more, by the same agent
+			l.sent(t, 0, func() {
+				transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
+			}).expectShares(t, "with a policy again", evenShares)
+		})
+	}
+}
+
+// Uninstalling needs no earlier Apply by the same process.
+func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			l := newLab(t, threePaths, 1, mode.options)
+			l.applyAll(t)
+			ids := idsOf(t, l.datapaths[0])
+			older := filepath.Join(l.nodeOptions(0).PinPath, "v0") // of an agent with another layout
+			check(t, os.Mkdir(older, 0o700))
+			pin(t, l.datapaths[0].objects.pathNames, filepath.Join(older, "flows"))
+			check(t, l.datapaths[0].Close())
+			l.datapaths[0] = Open(l.nodeOptions(0))
+			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+			l.expectNothing(t, 0, ids)
+			check(t, l.Nodes[0].Do(l.datapaths[0].Remove)) // it may be repeated
+		})
+	}
+}
+
+// pin pins a map at a second place.
+func pin(t *testing.T, m *ebpf.Map, file string) {
+	t.Helper()
+	info, err := m.Info()
+	check(t, err)
+	id, _ := info.ID()
+	second, err := ebpf.NewMapFromID(id)
+	check(t, err)
+	defer second.Close()
+	check(t, second.Pin(file))
+}
+
+func TestAChangedWayOfAttachingLeavesNothingOfTheOther(t *testing.T) {
+	l := newLab(t, threePaths, 1, Options{})
+	for _, clsact := range []bool{false, true, false} {
+		l.reopen(t, 0, Options{Clsact: clsact})
+		l.apply(t, 0, l.states(t)[0])
+		for path, nic := range l.indexes(t, 0) {
+			programs, filters := 0, len(l.filters(t, 0, nic))
+			for _, hook := range hooks {
+				programs += len(l.programs(t, 0, nic, hook))
+			}
+			if clsact && (programs != 0 || filters != 2) || !clsact && (programs != 2 || filters != 0 || l.hasClsact(t, 0, nic)) {
+				t.Errorf("clsact %t, %s: %d programs, %d filters", clsact, path, programs, filters)
+			}
+		}
+	}
+}
+
+// counter is a program that counts packets and lets them go on.
+type counter struct {
+	program *ebpf.Program
+	counts  *ebpf.Map
+}
+
+func newCounter(t *testing.T) *counter {
+	t.Helper()
+	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	check(t, err)
+	t.Cleanup(func() { counts.Close() })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:    ebpf.SchedCLS,
+		License: "GPL",
+		Instructions: asm.Instructions{
+			asm.StoreImm(asm.RFP, -4, 0, asm.Word),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -4),
+			asm.LoadMapPtr(asm.R1, counts.FD()),
+			asm.FnMapLookupElem.Call(),
+			asm.JEq.Imm(asm.R0, 0, "end"),
+			asm.Mov.Imm(asm.R1, 1),
+			asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
+			asm.Mov.Imm(asm.R0, -1).WithSymbol("end"),
+			asm.Return(),
+		},
+	})
+	check(t, err)
+	t.Cleanup(func() { program.Close() })
+	return &counter{program, counts}
+}
+
+func (c *counter) count(t *testing.T) (count uint64) {
+	t.Helper()
+	check(t, c.counts.Lookup(uint32(0), &count))
+	return count
+}
+
+// attachCounter attaches it to a hook of all NICs of a node.
+func (l *lab) attachCounter(t *testing.T, node int, hook hook, anchor link.Anchor) *counter {
+	t.Helper()
+	c := newCounter(t)
+	for _, nic := range l.indexes(t, node) {
+		var attached link.Link
+		check(t, l.Nodes[node].Do(func() (err error) {
+			attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: c.program, Attach: hook.attach, Anchor: anchor})
+			return err
+		}))
+		t.Cleanup(func() { attached.Close() })
+	}
+	return c
+}
+
+// Each packet passes the programs of others once: those before ours see it where
+// the route sends it and again where it is redirected to; those after ours see it
+// where it leaves.
+func TestOtherProgramsSeeAllPackets(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	var earlier, first, last [2]*counter
+	for i, hook := range hooks {
+		earlier[i] = l.attachCounter(t, 0, hook, link.Tail())
+	}
+	l.applyAll(t)
+	for i, hook := range hooks {
+		first[i] = l.attachCounter(t, 0, hook, link.Head())
+		last[i] = l.attachCounter(t, 0, hook, link.Tail())
+	}
+	begun := [2]uint64{earlier[0].count(t), earlier[1].count(t)}
+	var result *traffic.Result
+	l.sent(t, 0, func() {
+		result = transfer(t, client, server, 4, traffic.Options{Duration: 700 * time.Millisecond})
+	}).expectShares(t, "beside other programs", evenShares)
+	out, in := 0, 1
+	const background = 100 // ARP, neighbour discovery and the like between two readings
+	for _, c := range []struct {
+		what string
+		a, b uint64
+	}{
+		{"egress, before ours", earlier[out].count(t) - begun[out], first[out].count(t)},
+		{"ingress, before and after ours", first[in].count(t), last[in].count(t)},
+		{"ingress, an earlier one", earlier[in].count(t) - begun[in], last[in].count(t)},
+	} {
+		if c.a < 1000 || c.a > c.b+background || c.b > c.a+background {
+			t.Errorf("%s: %d and %d packets", c.what, c.a, c.b)
+		}
+	}
+	// Of the packets that went to another NIC, those before ours saw two, and
+	// those after ours one.
+	redirected := first[out].count(t) - last[out].count(t)
+	if share := float64(redirected) / float64(last[out].count(t)); share < 0.4 || share > 0.9 {
+		t.Errorf("%d packets before ours, %d after", first[out].count(t), last[out].count(t))
+	}
+	if result.Subflows != 3 {
+		t.Errorf("%d subflows", result.Subflows)
+	}
+}
+
+func TestAnothersFilterAndQdiscStay(t *testing.T) {
+	l, client, server := newPair(t, Options{Clsact: true})
+	other := newCounter(t)
+	blue := l.indexes(t, 0)["blue"]
+	check(t, l.Nodes[0].Do(func() error {
+		if err := netlink.QdiscAdd(clsactQdisc(blue)); err != nil {
+			return err
+		}
+		return netlink.FilterReplace(&netlink.BpfFilter{
+			FilterAttrs:  netlink.FilterAttrs{LinkIndex: blue, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
+			Fd:           other.program.FD(),
+			Name:         "other",
+			DirectAction: true,
+		})
+	}))
+	l.applyAll(t)
+	l.sent(t, 0, func() {
+		transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
+	}).expectShares(t, "beside another's filter", evenShares)
+	if count := other.count(t); count < 500 {
+		t.Errorf("the other filter saw %d packets", count)
+	}
+	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+	if filters := l.filters(t, 0, blue); !slices.Equal(filters, []string{"other"}) || !l.hasClsact(t, 0, blue) {
+		t.Errorf("after the removal the filters are %v", filters)
+	}
+	if l.hasClsact(t, 0, l.indexes(t, 0)["green"]) {
+		t.Error("a clsact qdisc without filters is left")
+	}
+	before := other.count(t)
+	transfer(t, client, server, 4, traffic.Options{Duration: 300 * time.Millisecond})
+	if other.count(t) == before {
+		t.Error("the other filter no longer runs")
+	}
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// A process of this test that is told to apply a state does nothing else.
+const applyVariable = "BRAID_TEST_APPLY"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(applyVariable); text != "" {
+		fmt.Println(applyAndWait(text))
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// toApply is what such a process gets.
+type toApply struct {
+	PinPath     string
+	FlowEntries uint32
+	State       State
+}
+
+func applyAndWait(text string) error {
+	var wanted toApply
+	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
+		return err
+	}
+	if err := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries}).Apply(wanted.State); err != nil {
+		return err
+	}
+	fmt.Println("applied")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// applyInProcess applies a state in another process, and returns a function that
+// kills it.
+func (l *lab) applyInProcess(t *testing.T, node int, state State) (kill func()) {
+	t.Helper()
+	options := l.nodeOptions(node)
+	text, err := json.Marshal(toApply{options.PinPath, options.FlowEntries, state})
+	check(t, err)
+	command := l.Nodes[node].Command(context.Background(), os.Args[0])
+	command.Env = append(os.Environ(), applyVariable+"="+string(text))
+	_, err = command.StdinPipe()
+	check(t, err)
+	output, err := command.StdoutPipe()
+	check(t, err)
+	check(t, command.Start())
+	kill = func() {
+		if err := command.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			t.Errorf("killing the process of node %d: %v", node+1, err)
+		}
+		_ = command.Wait() // killed
+	}
+	t.Cleanup(kill)
+	line, err := bufio.NewReader(output).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "applied" {
+		t.Fatalf("the process of node %d: %q, %v", node+1, line, err)
+	}
+	return kill
+}
+
+// reopen gives the node a new datapath over the old one's pins.
+func (l *lab) reopen(t *testing.T, node int, options Options) {
+	t.Helper()
+	check(t, l.datapaths[node].Close())
+	l.options = options
+	l.datapaths[node] = Open(l.nodeOptions(node))
+}
+
+func TestARestartedAgentTakesOver(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.applyAll(t)
+	m := startMixture(t, client, server, traffic.Options{Duration: 2500 * time.Millisecond, Verify: true})
+	m.at(500 * time.Millisecond)
+	before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
+	for node := range l.Nodes {
+		check(t, l.datapaths[node].Close())
+	}
+	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "while no agent runs", evenShares)
+	for node := range l.Nodes {
+		l.reopen(t, node, Options{})
+	}
+	l.applyAll(t)
+	for node := range l.Nodes {
+		if after := byEnds(living(l.flows(t, node))); !maps.Equal(before[node], after) {
+			t.Errorf("node %d: the flows were %v and are %v", node+1, before[node], after)
+		}
+	}
+	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the restart", evenShares)
+	m.wait(t)
+	for node := range l.Nodes {
+		for path, nic := range l.indexes(t, node) {
+			for _, hook := range hooks {
+				if ids := l.programs(t, node, nic, hook); len(ids) != 1 {
+					t.Errorf("node %d, %s, %s: programs %v", node+1, path, hook.name, ids)
+				}
+			}
+		}
+	}
+}
+
+func TestAKilledAgentChangesNothing(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	states := l.states(t)
+	var kill []func()
+	for node := range l.Nodes {
+		kill = append(kill, l.applyInProcess(t, node, states[node]))
+	}
+	m := startMixture(t, client, server, traffic.Options{Duration: 3 * time.Second, Verify: true})
+	m.at(700 * time.Millisecond)
+	for _, kill := range kill {
+		kill()
+	}
+	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the kill", evenShares)
+	later := start(t, client, server, 4, traffic.Options{Connections: 3, Duration: 1500 * time.Millisecond})
+	later.at(500 * time.Millisecond)
+	l.applyAll(t)
+	if counts := pathCounts(l.awaitSubflows(t, 0, mixtureSubflows+9)); !maps.Equal(counts, map[string]int{"blue": 7, "green": 7, "red": 7}) {
+		t.Errorf("the agent that takes over finds these subflows by path: %v", counts)
+	}
+	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the take-over", evenShares)
+	later.wait(t)
+	m.wait(t)
+}
+
+// A map of another size cannot be taken over; the flows begin anew, and no
+// program is attached twice.
+func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.applyAll(t)
+	transfer(t, client, server, 4, traffic.Options{Duration: 300 * time.Millisecond})
+	if len(l.flows(t, 0)) == 0 {
+		t.Fatal("no flows")
+	}
+	check(t, l.datapaths[0].Close())
+	options := l.nodeOptions(0)
+	options.FlowEntries = 1000
+	l.datapaths[0] = Open(options)
+	l.apply(t, 0, l.states(t)[0])
+	if flows := l.flows(t, 0); len(flows) != 0 {
+		t.Errorf("flows that nobody can have kept:%s", describe(flows))
+	}
+	for path, nic := range l.indexes(t, 0) {
+		for _, hook := range hooks {
+			if ids := l.programs(t, 0, nic, hook); len(ids) != 1 {
+				t.Errorf("%s, %s: programs %v", path, hook.name, ids)
+			}
+		}
+	}
+	l.sent(t, 0, func() {
+		transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
+	}).expectShares(t, "afterwards", evenShares)
+}
