@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 )
@@ -29,6 +30,7 @@ type follower struct {
 	namespace *Namespace
 	tracker   *tracker
 	log       logr.Logger
+	reported  string // the last error
 	stopped   chan struct{}
 	done      sync.WaitGroup
 }
@@ -133,10 +135,20 @@ func (f *follower) loop(events <-chan received) error {
 		case <-wait:
 		}
 		cancel()
-		if err := f.openMissing(); err != nil {
-			f.log.Error(err, "opening subflows")
-		}
+		f.report(f.openMissing())
 	}
+}
+
+// report logs an error once, however often what is tried again fails for it.
+func (f *follower) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != f.reported && err != nil {
+		f.log.Error(err, "opening subflows; trying again")
+	}
+	f.reported = text
 }
 
 // wait returns a channel that is ready when something is due.
@@ -226,7 +238,7 @@ func (f *follower) create(due []*connection, now time.Time) error {
 func (f *follower) createOne(c *connection, now time.Time) error {
 	err := f.namespace.client.CreateSubflow(c.token, mptcpnl.Endpoint{Address: c.local.Addr()}, c.remote)
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, unix.ENOTCONN): // its handshake ends just now
 		return nil
 	case strings.Contains(err.Error(), "userspace PM not selected"):
 		c.attempts = 0
