@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bench measures what Braid gives and what it costs, in network
+// namespaces of one machine. What is compared is measured in turns within one
+// run; each figure is the median of its trials.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"braid.dev/braid/hack/lab"
+)
+
+// output is where the figures go.
+const output = "_out/bench.json"
+
+// part is a group of figures that are measured together.
+type part struct {
+	name    string
+	measure func(context.Context, *bench) error
+}
+
+var parts = []part{
+	{"cost", measureCost},
+	{"spread", measureSpread},
+	{"many", measureMany},
+	{"outage", measureOutage},
+}
+
+// bench is one run.
+type bench struct {
+	*figures
+	trials int
+}
+
+func main() {
+	lab.RunRole()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if err := command().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var only string
+	b := &bench{figures: newFigures()}
+	command := &cobra.Command{
+		Use:           "bench",
+		Short:         "Measure goodput, fairness, cost and outages; writes " + output,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return run(command.Context(), b, only)
+		},
+	}
+	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure (cost, spread, many, outage); the others keep the figures of the last run")
+	command.Flags().IntVar(&b.trials, "trials", 5, "how often each thing is measured")
+	return command
+}
+
+func run(ctx context.Context, b *bench, only string) error {
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("the bench makes network namespaces: run it as root")
+	}
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return fmt.Errorf("--only: %w", err)
+	}
+	if only != "" {
+		if err := b.read(output); err != nil {
+			return err
+		}
+	}
+	for _, part := range parts {
+		if !wanted.MatchString(part.name) {
+			continue
+		}
+		if err := part.measure(ctx, b); err != nil {
+			return fmt.Errorf("measuring %s: %w", part.name, err)
+		}
+		if err := b.write(output); err != nil {
+			return err
+		}
+	}
+	b.print(os.Stdout)
+	return nil
+}
