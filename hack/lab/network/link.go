@@ -177,10 +177,15 @@ func (ns *Namespace) AddRoute(route Route) error {
 }
 
 const (
-	// shapeBurst is what may leave at once at full speed, in bytes. The shaper cuts
-	// larger GSO packets up, as a NIC does; with 64 KiB three links of 100 Mbit/s
-	// carried 2.85 times one under BBR, with 16 KiB 2.99 times.
+	// shapeBurst is what may leave at once at full speed, in bytes. With 64 KiB
+	// three links of 100 Mbit/s carried 2.85 times one under BBR, with 16 KiB
+	// 2.99 times.
 	shapeBurst = 16 << 10
+	// shapedGSO is the largest packet that a pod behind shaped links sends, in
+	// bytes. The shaper would cut a larger one into single segments, and a mixture
+	// of both makes the receiver misjudge its buffer: where the machine was busy,
+	// connections stood still for 200 ms.
+	shapedGSO = 15000
 	// shapeDelay is how long a packet waits at most, in seconds.
 	shapeDelay = 0.020
 )
@@ -201,6 +206,18 @@ func (ns *Namespace) Shape(name string, mbit int) error {
 	}
 	if err := handle.QdiscReplace(shaper); err != nil {
 		return fmt.Errorf("shaping %s in %s to %d Mbit/s: %w", name, ns.Name, mbit, err)
+	}
+	return nil
+}
+
+// limitGSO limits the size of the packets that sockets send by an interface.
+func (ns *Namespace) limitGSO(name string, bytes int) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	if err := handle.LinkSetGSOMaxSize(link, bytes); err != nil {
+		return fmt.Errorf("limiting the packets of %s in %s: %w", name, ns.Name, err)
 	}
 	return nil
 }

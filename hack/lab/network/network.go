@@ -283,6 +283,9 @@ func (p *Pod) connect() error {
 			return err
 		}
 	}
+	if p.Node.network.Spec.LinkMbit > 0 {
+		return p.limitGSO("eth0", shapedGSO)
+	}
 	return nil
 }
 
