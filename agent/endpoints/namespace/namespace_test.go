@@ -8,9 +8,10 @@ import (
 	"os"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/hack/lab/network"
-	"golang.org/x/sys/unix"
 )
 
 func open(t *testing.T, path string) *os.File {
@@ -68,13 +69,14 @@ func TestDoRefusesWhatIsNoNamespace(t *testing.T) {
 
 func TestIdentitiesDiffer(t *testing.T) {
 	a, b := network.NamespaceForTest(t), network.NamespaceForTest(t)
-	if identify(t, a.Path()) == identify(t, b.Path()) {
+	first, again, other := identify(t, a.Path()), identify(t, a.Path()), identify(t, b.Path())
+	if first == other {
 		t.Error("two namespaces have one identity")
 	}
-	if identify(t, a.Path()) != identify(t, a.Path()) {
+	if first != again {
 		t.Error("a namespace has two identities")
 	}
-	if identify(t, a.Path()).Cookie == 0 {
+	if first.Cookie == 0 {
 		t.Error("the cookie is 0")
 	}
 }

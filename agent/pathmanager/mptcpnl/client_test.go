@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"golang.org/x/sys/unix"
 )
 
 func dial(t *testing.T, host *pair.Host) *mptcpnl.Client {
@@ -148,10 +149,6 @@ func subscribe(t *testing.T, host *pair.Host) <-chan mptcpnl.Event {
 		}
 	})
 	return events
-}
-
-func remoteAddress(connection net.Conn) netip.AddrPort {
-	return netip.MustParseAddrPort(connection.RemoteAddr().String())
 }
 
 func localAddress(connection net.Conn) netip.AddrPort {
