@@ -48,8 +48,13 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	t.Helper()
 	l := &lab{pins: bpffs(t), options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
-	for i := range l.Nodes {
+	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
+		for _, pod := range node.Pods {
+			for _, setting := range podSettings {
+				check(t, pod.Sysctl(setting[0], setting[1]))
+			}
+		}
 	}
 	t.Cleanup(func() {
 		for i, datapath := range l.datapaths {
@@ -137,10 +142,6 @@ var podSettings = [][2]string{
 // each connection from client to server.
 func announce(t *testing.T, client, server *network.Pod, version, count int) {
 	t.Helper()
-	for _, setting := range podSettings {
-		check(t, client.Sysctl(setting[0], setting[1]))
-		check(t, server.Sysctl(setting[0], setting[1]))
-	}
 	limitSubflows(t, client, count)
 	limitSubflows(t, server, count)
 	for i := range count - 1 {
