@@ -17,7 +17,7 @@ import (
 )
 
 // name of the lab, and so of its namespaces and its directory.
-const name = "demo"
+var name = "demo"
 
 func main() {
 	lab.RunRole()

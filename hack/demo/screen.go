@@ -22,7 +22,11 @@ type screen struct {
 }
 
 func newScreen(out *os.File) *screen {
-	return &screen{out: out, terminal: term.IsTerminal(int(out.Fd()))}
+	return newScreenFor(out, term.IsTerminal(int(out.Fd())))
+}
+
+func newScreenFor(out io.Writer, terminal bool) *screen {
+	return &screen{out: out, terminal: terminal}
 }
 
 func (s *screen) print(format string, arguments ...any) {
