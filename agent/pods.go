@@ -55,7 +55,7 @@ func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) []v1al
 	if err != nil {
 		p.log.Error(err, "some network namespaces cannot be looked at")
 	}
-	p.release(ctx, wanted, snapshot)
+	p.release(ctx, wanted, snapshot, err == nil)
 	results := make([]v1alpha1.EndpointStatus, 0, len(wanted))
 	unfinished := false
 	for i := range wanted {
@@ -155,8 +155,9 @@ func (p *pods) applyUpgrade(found endpoints.Endpoint, wanted bool) (v1alpha1.Soc
 }
 
 // release puts the pods back that are no longer wanted, also those of an earlier
-// agent, and lets go of those that are gone.
-func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot) {
+// agent, and lets go of those that are gone. A look that was not complete does not
+// tell which are gone: what they were like before must not be forgotten then.
+func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot, complete bool) {
 	keep := map[uint64]bool{}
 	for i := range wanted {
 		if found, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil {
@@ -168,7 +169,8 @@ func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snap
 		p.log.Error(err, "some pods keep settings of an earlier agent")
 	}
 	for _, identity := range recorded {
-		if keep[identity.Inode] {
+		_, exists := snapshot.Path(identity.Inode)
+		if keep[identity.Inode] || !exists && !complete {
 			continue
 		}
 		if err := p.releaseOne(ctx, identity, snapshot); err != nil {
@@ -224,7 +226,7 @@ func (p *pods) close() error {
 // removeAll puts all pods back, also those of an earlier agent.
 func (p *pods) removeAll(ctx context.Context) error {
 	snapshot, err := p.finder.Look()
-	p.release(ctx, nil, snapshot)
+	p.release(ctx, nil, snapshot, err == nil)
 	left, recordErr := pathmanager.Recorded(p.statePath)
 	if len(left) > 0 {
 		recordErr = errors.Join(recordErr, fmt.Errorf("%d pods could not be put back as they were", len(left)))

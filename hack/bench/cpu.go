@@ -8,11 +8,14 @@ import (
 	"maps"
 	"os"
 	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
-// cpu is time that the machine's processors spent, in ticks of 10 ms. Sender and
-// receiver are processes; what the nodes do with packets is mostly softirqs.
-type cpu struct{ processes, softirqs float64 }
+// cpu is processor time in seconds. Sender and receiver are threads of this
+// process; what the nodes do with packets is mostly softirqs, of which some run
+// in the sender's time and count there too.
+type cpu struct{ process, softirqs float64 }
 
 func readCPU() (cpu, error) {
 	data, err := os.ReadFile("/proc/stat")
@@ -23,8 +26,15 @@ func readCPU() (cpu, error) {
 	if _, err := fmt.Fscanf(bytes.NewReader(data), "cpu %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &iowait, &irq, &softirq); err != nil {
 		return cpu{}, fmt.Errorf("reading processor times: %w", err)
 	}
-	return cpu{processes: user + nice + system, softirqs: irq + softirq}, nil
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return cpu{}, fmt.Errorf("reading the process's times: %w", err)
+	}
+	const ticks = 100 // of /proc/stat, a second
+	return cpu{process: seconds(usage.Utime) + seconds(usage.Stime), softirqs: (irq + softirq) / ticks}, nil
 }
+
+func seconds(t unix.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
 
 // since is what was spent since then for each gigabyte, in seconds.
 func (c cpu) since(moved int64) (cpu, error) {
@@ -34,18 +44,18 @@ func (c cpu) since(moved int64) (cpu, error) {
 	}
 	gigabytes := float64(moved) / 1e9
 	return cpu{
-		processes: (now.processes - c.processes) / 100 / gigabytes,
-		softirqs:  (now.softirqs - c.softirqs) / 100 / gigabytes,
+		process:  (now.process - c.process) / gigabytes,
+		softirqs: (now.softirqs - c.softirqs) / gigabytes,
 	}, nil
 }
 
 func (b *bench) addCPU(usage map[string][]cpu) {
 	for _, mode := range slices.Sorted(maps.Keys(usage)) {
-		var processes, softirqs []float64
+		var process, softirqs []float64
 		for _, one := range usage[mode] {
-			processes, softirqs = append(processes, one.processes), append(softirqs, one.softirqs)
+			process, softirqs = append(process, one.process), append(softirqs, one.softirqs)
 		}
-		b.add("cpu.processes."+mode, "s/GB", processes)
+		b.add("cpu.sender_and_receiver."+mode, "s/GB", process)
 		b.add("cpu.softirqs."+mode, "s/GB", softirqs)
 	}
 }
