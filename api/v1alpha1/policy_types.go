@@ -79,10 +79,12 @@ type PathRules struct {
 // SubflowRules say how many subflows a connection has and who opens them.
 // +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
 type SubflowRules struct {
-	// manager says who opens further subflows. Kernel keeps working while the
-	// agent is down, and needs the listening pod to be selected by a policy
-	// too. Agent needs only the pod that begins the connection, opens closed
-	// subflows again, and opens none while the agent is down.
+	// manager says who opens further subflows. With Kernel, new connections get
+	// them also while the agent is down; the listening pod must be selected by a
+	// policy too. With Agent only the pod that begins the connection needs a
+	// policy, and no port is announced; while the agent is down, new connections
+	// have one subflow. Choose Agent for pods that both listen and connect. Either
+	// way closed subflows are opened again while the agent runs.
 	// +kubebuilder:default=Kernel
 	// +optional
 	Manager SubflowManager `json:"manager,omitempty"`
