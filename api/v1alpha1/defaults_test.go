@@ -104,11 +104,11 @@ func TestKubectlShowsAKindUnderItsShortName(t *testing.T) {
 		},
 		"mnode": {
 			&v1alpha1.MPTCPNode{ObjectMeta: object("shown")},
-			[]string{"NAME", "KERNEL", "PATHS", "NICS", "STATE", "READY", "AGE"},
+			[]string{"NAME", "KERNEL", "PATHS", "UP", "READY", "AGE"},
 		},
 		"mplan": {
 			&v1alpha1.MPTCPNodePlan{ObjectMeta: object("shown")},
-			[]string{"NAME", "PATHS", "PROGRAMMED", "STATUS", "AGE"},
+			[]string{"NAME", "ENDPOINTS", "PROGRAMMED", "STATUS", "AGE"},
 		},
 	} {
 		t.Run(shortName, func(t *testing.T) {
