@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -26,6 +27,9 @@ const neighbourProtocol = 177
 // resolveWait is how long Apply waits for the answers of new neighbours.
 const resolveWait = 20 * time.Millisecond
 
+// askAgain is how soon it has an unanswered question asked again.
+const askAgain = 5 * time.Millisecond
+
 // neighbour is a peer's address on the link of one of the node's NICs.
 type neighbour struct {
 	nic     int
@@ -35,6 +39,7 @@ type neighbour struct {
 // neighbourEntry is what the kernel knows of a neighbour.
 type neighbourEntry struct {
 	resolved bool
+	asked    bool // and not answered
 	kept     bool // resolved again by the kernel itself, or for ever
 	ours     bool
 }
@@ -70,13 +75,25 @@ func (d *Datapath) resolve(wanted map[neighbour]bool) error {
 		if entry.resolved && entry.kept {
 			continue
 		}
-		if err := n.keep(); err != nil {
+		if err := n.askAnew(entry); err != nil {
 			d.options.Log.Info("a next hop cannot be resolved before it is used", "address", n.address, "interface", n.nic, "reason", err.Error())
 		} else if !entry.resolved && !entry.ours {
 			fresh = append(fresh, n)
 		}
 	}
 	return errors.Join(awaitResolved(fresh), releaseNeighbours(known, wanted))
+}
+
+// askAnew makes the kernel ask for the neighbour at once and keep it. One that it
+// asked for in vain, because a NIC was down, it would ask for again only a second
+// after the last time; so it is removed first, which stops no packets.
+func (n neighbour) askAnew(entry neighbourEntry) error {
+	if entry.asked {
+		if err := n.remove(); err != nil {
+			return err
+		}
+	}
+	return n.keep()
 }
 
 // keep equals `ip neigh replace ADDRESS dev NIC use managed extern_learn proto
@@ -94,14 +111,28 @@ func (n neighbour) release() error {
 	return n.set(netlink.NTF_USE, 0, unix.RTPROT_KERNEL)
 }
 
-func (n neighbour) set(flags uint8, extendedFlags uint32, protocol uint8) error {
+// remove equals `ip neigh del ADDRESS dev NIC`.
+func (n neighbour) remove() error {
+	_, err := n.request(unix.RTM_DELNEIGH, 0, 0).Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.ENOENT) || isGone(err) {
+		return nil
+	}
+	return err
+}
+
+func (n neighbour) request(kind, flags int, entryFlags uint8) *nl.NetlinkRequest {
 	family := unix.AF_INET
 	if n.address.Is6() {
 		family = unix.AF_INET6
 	}
-	request := nl.NewNetlinkRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(n.nic), Flags: flags})
+	request := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
+	request.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(n.nic), Flags: entryFlags})
 	request.AddData(nl.NewRtAttr(netlink.NDA_DST, n.address.AsSlice()))
+	return request
+}
+
+func (n neighbour) set(flags uint8, extendedFlags uint32, protocol uint8) error {
+	request := n.request(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, flags)
 	request.AddData(nl.NewRtAttr(netlink.NDA_FLAGS_EXT, nl.Uint32Attr(extendedFlags)))
 	request.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(protocol)))
 	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
@@ -137,16 +168,25 @@ func releaseAllNeighbours() error {
 	return releaseNeighbours(known, nil)
 }
 
-// awaitResolved waits a little for the answers of new neighbours. One that does
-// not answer is not worth a delay: its path will be found dead by others.
+// awaitResolved waits a little for the answers of new neighbours, and asks again
+// meanwhile: a NIC that has just come up can lose the first question. One that
+// does not answer is not worth a delay: its path will be found dead by others.
 func awaitResolved(fresh []neighbour) error {
-	for deadline := time.Now().Add(resolveWait); len(fresh) > 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	started := time.Now()
+	for asked := started; len(fresh) > 0 && time.Since(started) < resolveWait; time.Sleep(time.Millisecond) {
 		known, err := listNeighbours()
 		if err != nil {
 			return err
 		}
-		for len(fresh) > 0 && known[fresh[0]].resolved {
-			fresh = fresh[1:]
+		fresh = slices.DeleteFunc(fresh, func(n neighbour) bool { return known[n].resolved })
+		if time.Since(asked) < askAgain {
+			continue
+		}
+		asked = time.Now()
+		for _, n := range fresh {
+			if err := n.askAnew(known[n]); err != nil && !isGone(err) {
+				return fmt.Errorf("resolving %s: %w", n.address, err)
+			}
 		}
 	}
 	return nil
@@ -154,6 +194,8 @@ func awaitResolved(fresh []neighbour) error {
 
 const resolvedStates = netlink.NUD_REACHABLE | netlink.NUD_STALE | netlink.NUD_DELAY | netlink.NUD_PROBE |
 	netlink.NUD_NOARP | netlink.NUD_PERMANENT
+
+const unansweredStates = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED
 
 // listNeighbours lists all of the network namespace.
 func listNeighbours() (map[neighbour]neighbourEntry, error) {
@@ -178,6 +220,7 @@ func listNeighbours() (map[neighbour]neighbourEntry, error) {
 			return nil, err
 		}
 		known[neighbour{parsed.LinkIndex, address}] = neighbourEntry{
+			asked:    parsed.State&unansweredStates != 0,
 			resolved: parsed.State&resolvedStates != 0,
 			kept:     parsed.FlagsExt&netlink.NTF_EXT_MANAGED != 0 || parsed.State&netlink.NUD_PERMANENT != 0,
 			ours:     protocol == neighbourProtocol,
