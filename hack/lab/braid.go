@@ -30,7 +30,7 @@ func (l *Lab) startBraid(ctx context.Context) error {
 	if err := l.startForwarder(ctx); err != nil {
 		return err
 	}
-	if err := l.startController(ctx); err != nil {
+	if err := l.StartController(ctx); err != nil {
 		return err
 	}
 	for _, node := range l.Network.Nodes {
@@ -126,7 +126,8 @@ func (l *Lab) writeKubeconfig(file string, config *rest.Config) (string, error) 
 	return path, nil
 }
 
-func (l *Lab) startController(ctx context.Context) error {
+// StartController starts the controller, also again after it ended.
+func (l *Lab) StartController(ctx context.Context) error {
 	kubeconfig, err := l.kubeconfig(ctx, "controller", controllerAccount, "")
 	if err != nil {
 		return err

@@ -83,7 +83,10 @@ var defaultSysctls = [][2]string{
 	{"net.ipv4.conf.all.send_redirects", "0"},
 	{"net.ipv4.conf.default.send_redirects", "0"},
 	{"net.ipv4.ping_group_range", "0 2147483647"},
-	{"net.ipv4.tcp_rmem", "4096 131072 16777216"},
+	// A receive buffer that grows only with use can fill with what came out of order
+	// while a path is down. Some kernels, 6.18 among them, then never take the
+	// missing piece, and the MPTCP connection stops for good.
+	{"net.ipv4.tcp_rmem", "4096 8388608 16777216"},
 	{"net.ipv4.tcp_wmem", "4096 131072 16777216"},
 	{"net.ipv6.conf.all.accept_dad", "0"},
 	{"net.ipv6.conf.default.accept_dad", "0"},
