@@ -13,11 +13,12 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/hack/lab/network"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (

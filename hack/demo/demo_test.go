@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/hack/lab/network"
 	"braid.dev/braid/hack/lab/traffic"
-	"golang.org/x/sys/unix"
 )
 
 // demoVariable makes the test's program be the demo, under this name.

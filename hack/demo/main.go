@@ -12,8 +12,9 @@ import (
 	"os/signal"
 	"syscall"
 
-	"braid.dev/braid/hack/lab"
 	"github.com/spf13/cobra"
+
+	"braid.dev/braid/hack/lab"
 )
 
 // name of the lab, and so of its namespaces and its directory.

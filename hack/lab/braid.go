@@ -9,18 +9,15 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/apiserver"
 	"braid.dev/braid/hack/lab/network"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// startPatience is how long a process may take until it does its work.
-const startPatience = 30 * time.Second
 
 // startBraid installs Braid and starts its processes and those of the pods.
 func (l *Lab) startBraid(ctx context.Context) error {
@@ -87,7 +84,7 @@ func (l *Lab) startForwarder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return eventually(ctx, startPatience, []*Process{forwarder}, func(ctx context.Context) error {
+	return eventually(ctx, []*Process{forwarder}, func(ctx context.Context) error {
 		return l.reachServer(ctx, server.Host)
 	})
 }
@@ -184,7 +181,7 @@ func (l *Lab) waitForBraid(ctx context.Context) error {
 			continue
 		}
 		inside := l.Network.Pod(pod.Name)
-		err := eventually(ctx, startPatience, l.processes(), func(ctx context.Context) error { return listens(ctx, inside) })
+		err := eventually(ctx, l.processes(), func(ctx context.Context) error { return listens(ctx, inside) })
 		if err != nil {
 			return err
 		}
@@ -194,7 +191,7 @@ func (l *Lab) waitForBraid(ctx context.Context) error {
 
 // WaitForAgent waits until a node's agent has reported itself ready.
 func (l *Lab) WaitForAgent(ctx context.Context, node string) error {
-	return eventually(ctx, startPatience, l.processes(), func(ctx context.Context) error {
+	return eventually(ctx, l.processes(), func(ctx context.Context) error {
 		var reported v1alpha1.MPTCPNode
 		if err := l.Client.Get(ctx, client.ObjectKey{Name: node}, &reported); err != nil {
 			return fmt.Errorf("waiting for the agent of %s: %w", node, err)

@@ -6,8 +6,6 @@ import (
 	"context"
 	"fmt"
 
-	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +13,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
 )
 
 func newClient(config *rest.Config) (client.Client, error) {

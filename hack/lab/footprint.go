@@ -11,12 +11,13 @@ import (
 	"slices"
 	"strings"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/hack/lab/network"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/hack/lab/network"
 )
 
 // Footprint describes everything on the nodes and in the pods that Braid could

@@ -12,10 +12,11 @@ import (
 	"fmt"
 	"os"
 
-	"braid.dev/braid/hack/apiserver"
-	"braid.dev/braid/hack/lab/network"
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/hack/lab/network"
 )
 
 // Pod is one to be made and registered.

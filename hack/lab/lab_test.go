@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -27,6 +25,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
 )
 
 // childVariable makes the test's program bring a lab up: its value is the lab's
@@ -89,7 +90,7 @@ func program(l *Lab) error {
 			return err
 		}
 	}
-	return eventually(ctx, startPatience, l.processes(), func(ctx context.Context) error {
+	return eventually(ctx, l.processes(), func(ctx context.Context) error {
 		if err := l.Client.Get(ctx, client.ObjectKeyFromObject(policy), policy); err != nil {
 			return err
 		}

@@ -51,10 +51,13 @@ func sleep(ctx context.Context, duration time.Duration) error {
 	}
 }
 
+// startPatience is how long a process may take until it does its work.
+const startPatience = 30 * time.Second
+
 // eventually asks again and again until there is no error, one of the processes
-// is gone, or the time is over.
-func eventually(ctx context.Context, patience time.Duration, processes []*Process, what func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// is gone, or startPatience is over.
+func eventually(ctx context.Context, processes []*Process, what func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
 	for {
 		err := what(ctx)
@@ -67,7 +70,7 @@ func eventually(ctx context.Context, patience time.Duration, processes []*Proces
 			}
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("%w, after %v", err, patience)
+			return fmt.Errorf("%w, after %v", err, startPatience)
 		}
 	}
 }

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/hack/lab/network"
 )
 
 func build(t *testing.T, spec network.Spec) *network.Network {

@@ -13,8 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"braid.dev/braid/hack/lab/traffic"
 	"github.com/spf13/cobra"
+
+	"braid.dev/braid/hack/lab/traffic"
 )
 
 func main() {
@@ -66,7 +67,7 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return print(result, asJSON)
+			return show(result, asJSON)
 		},
 	}
 	flags := command.Flags()
@@ -82,7 +83,7 @@ func runCommand() *cobra.Command {
 	return command
 }
 
-func print(result *traffic.Result, asJSON bool) error {
+func show(result *traffic.Result, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(os.Stdout).Encode(result)
 	}
