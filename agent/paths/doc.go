@@ -12,9 +12,10 @@ import (
 	"net/netip"
 	"sync"
 
-	"braid.dev/braid/api/v1alpha1"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
 )
 
 // Node is a node's network as rtnetlink shows it. It is safe for concurrent use.

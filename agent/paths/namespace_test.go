@@ -15,12 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
 )
 
 // patience is how long a test waits for what should take milliseconds.

@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"braid.dev/braid/api/v1alpha1"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
 )
 
 // Query is what Resolve looks for.

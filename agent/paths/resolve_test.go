@@ -8,11 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"braid.dev/braid/api/v1alpha1"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
 )
 
 const linkUp = unix.IFF_UP | unix.IFF_LOWER_UP

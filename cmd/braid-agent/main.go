@@ -36,8 +36,8 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       options.Version,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return run(cmd, kubeconfig, options)
+		RunE: func(*cobra.Command, []string) error {
+			return run(kubeconfig, options)
 		},
 	}
 	addFlags(command, &options)
@@ -70,7 +70,7 @@ func removeCommand(options *agent.Options) *cobra.Command {
 	}
 }
 
-func run(command *cobra.Command, kubeconfig string, options agent.Options) error {
+func run(kubeconfig string, options agent.Options) error {
 	if options.NodeName == "" {
 		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
 	}

@@ -78,12 +78,12 @@ func (f *figures) write(path string) error {
 	return nil
 }
 
-func (f *figures) print(to io.Writer) {
+func (f *figures) print(to io.Writer) error {
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\nFIGURE\tMEDIAN\tMIN\tMAX\tN\tUNIT")
 	for _, name := range slices.Sorted(maps.Keys(f.Figures)) {
 		one := f.Figures[name]
 		fmt.Fprintf(table, "%s\t%g\t%g\t%g\t%d\t%s\n", name, one.Value, one.Min, one.Max, one.N, one.Unit)
 	}
-	table.Flush()
+	return table.Flush()
 }

@@ -92,6 +92,5 @@ func run(ctx context.Context, b *bench, only string) error {
 			return err
 		}
 	}
-	b.print(os.Stdout)
-	return nil
+	return b.print(os.Stdout)
 }

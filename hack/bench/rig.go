@@ -38,7 +38,7 @@ type rig struct {
 	*network.Network
 	datapaths []*datapath.Datapath
 	pods      []*pathmanager.Namespace
-	stop      func()
+	stop      func() error
 	links     int
 }
 
@@ -62,7 +62,7 @@ func newRig(ctx context.Context, links int) (*rig, error) {
 	if err := removeRig(); err != nil {
 		return nil, err
 	}
-	r := &rig{links: links, stop: func() {}}
+	r := &rig{links: links, stop: func() error { return nil }}
 	if err := r.build(ctx); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -115,18 +115,21 @@ func (r *rig) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
-	r.stop = func() {
+	r.stop = func() error {
 		cancel()
-		<-done
+		return <-done
 	}
 	return nil
 }
 
+// close removes the rig, also one that was not finished.
 func (r *rig) close() error {
-	r.stop()
-	failed := r.set(context.Background(), single)
+	failed := r.stop()
 	for _, pod := range r.pods {
-		failed = errors.Join(failed, pod.Close())
+		failed = errors.Join(failed, pod.Restore(context.Background()), pod.Close())
+	}
+	for i := range r.datapaths {
+		failed = errors.Join(failed, r.steer(i, false))
 	}
 	if r.Network != nil {
 		failed = errors.Join(failed, r.Network.Delete())
