@@ -72,6 +72,9 @@ func (p *Process) Stop(signal os.Signal) error {
 	}
 }
 
+// Ended tells whether the process is gone.
+func (p *Process) Ended() bool { return p.ended() != nil }
+
 // ended returns an error with the end of its log once the process is gone.
 func (p *Process) ended() error {
 	select {
