@@ -237,8 +237,13 @@ func (r *rig) transfer(ctx context.Context, version int, options traffic.Options
 	if err != nil {
 		return nil, fmt.Errorf("transfer: %w", err)
 	}
-	if result.Failed > 0 || !result.Multipath {
-		return nil, fmt.Errorf("a connection broke or was not MPTCP: %s", strings.Join(result.Errors, "; "))
-	}
 	return result, nil
+}
+
+// intact is an error unless all connections ended well as MPTCP ones.
+func intact(result *traffic.Result) error {
+	if result.Failed > 0 || !result.Multipath {
+		return fmt.Errorf("a connection broke or was not MPTCP: %s", strings.Join(result.Errors, "; "))
+	}
+	return nil
 }

@@ -57,6 +57,9 @@ func (b *bench) compare(ctx context.Context, r *rig, version int, direction traf
 				return err
 			}
 			result, err := r.transfer(ctx, version, traffic.Options{Direction: direction, Duration: duration, Warmup: warmup})
+			if err == nil {
+				err = intact(result)
+			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", m.name, err)
 			}
