@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
-	const name = "demointerrupted"
+	name := fmt.Sprintf("demo%d", os.Getpid())
 	demo := exec.Command("/proc/self/exe")
 	demo.Env = append(os.Environ(), demoVariable+"="+name)
 	var out bytes.Buffer

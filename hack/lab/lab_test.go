@@ -63,6 +63,9 @@ func child(what string) {
 	select {}
 }
 
+// labName is one that no other run of the tests has.
+func labName(test string) string { return fmt.Sprintf("%s%d", test, os.Getpid()) }
+
 func small(name string) Options {
 	pod := func(name string, node int) Pod {
 		return Pod{Namespace: "default", Name: name, Node: node, Labels: map[string]string{"app": name}, Serves: name == "server"}
@@ -131,7 +134,7 @@ func expectUp(t *testing.T, lines *bufio.Scanner) {
 }
 
 func TestALabThatWasKeptLeavesNothingAfterDown(t *testing.T) {
-	const name = "labkept"
+	name := labName("kept")
 	machine := rootFootprint(t)
 	command, lines := startChild(t, name, "keep")
 	expectUp(t, lines)
@@ -161,7 +164,7 @@ func TestALabWhoseProgramWasKilledIsRemoved(t *testing.T) {
 	}
 	for moment, wait := range moments {
 		t.Run(moment, func(t *testing.T) {
-			const name = "labkilled"
+			name := labName("killed")
 			command, lines := startChild(t, name, "wait")
 			wait(t, name, lines)
 			found := tracesOf(t, name)
@@ -173,7 +176,7 @@ func TestALabWhoseProgramWasKilledIsRemoved(t *testing.T) {
 }
 
 func TestALabWhoseJanitorWasKilledTooIsRemovedByTheNext(t *testing.T) {
-	const name = "labtwice"
+	name := labName("twice")
 	command, lines := startChild(t, name, "wait")
 	expectUp(t, lines)
 	found := tracesOf(t, name)
@@ -198,7 +201,7 @@ func TestALabWhoseJanitorWasKilledTooIsRemovedByTheNext(t *testing.T) {
 }
 
 func TestALabInUseIsNotTaken(t *testing.T) {
-	const name = "labinuse"
+	name := labName("inuse")
 	lock, err := acquire(t.Context(), name, func(string) {})
 	if err != nil {
 		t.Fatal(err)
@@ -263,10 +266,11 @@ func janitors(name string) (pids []int) {
 // traces are what a lab has on the machine. Its BPF objects are known by the
 // numbers that the kernel gives no second time.
 type traces struct {
-	name                          string
-	processes                     []int
-	namespaces, mounts            []string
-	programs, links, maps, inodes []uint64
+	name                  string
+	processes             []int
+	namespaces, mounts    []string
+	identities            network.Identities
+	programs, links, maps []uint64
 }
 
 func tracesOf(t *testing.T, name string) *traces {
@@ -274,6 +278,9 @@ func tracesOf(t *testing.T, name string) *traces {
 	found := &traces{name: name, processes: processesOf(name)}
 	var err error
 	if found.namespaces, err = network.Namespaces(name); err != nil {
+		t.Fatal(err)
+	}
+	if found.identities, err = network.IdentitiesOf(found.namespaces); err != nil {
 		t.Fatal(err)
 	}
 	if found.mounts, err = mountsIn(Directory(name)); err != nil {
@@ -304,11 +311,6 @@ func processesOf(name string) (pids []int) {
 
 func (f *traces) addNamespace(t *testing.T, namespace string) {
 	t.Helper()
-	var stat unix.Stat_t
-	if err := unix.Stat(filepath.Join(network.Directory, namespace), &stat); err != nil {
-		t.Fatal(err)
-	}
-	f.inodes = append(f.inodes, stat.Ino)
 	ns, err := network.Open(namespace)
 	if err != nil {
 		t.Fatal(err)
@@ -450,13 +452,8 @@ func (f *traces) left(t *testing.T) (left []string) {
 // leftNamespaces looks at mounts and for threads inside.
 func (f *traces) leftNamespaces(t *testing.T) (left []string) {
 	t.Helper()
-	names, _ := filepath.Glob(network.Directory + "/*")
-	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/ns/net")
-	for _, file := range append(names, threads...) {
-		var stat unix.Stat_t
-		if unix.Stat(file, &stat) == nil && slices.Contains(f.inodes, stat.Ino) {
-			left = append(left, "network namespace of "+file)
-		}
+	for _, user := range f.identities.Users() {
+		left = append(left, "network namespace of "+user)
 	}
 	if f.replaced() {
 		return left

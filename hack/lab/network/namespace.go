@@ -58,23 +58,40 @@ func Open(name string) (*Namespace, error) {
 	return &Namespace{Name: name}, nil
 }
 
-// create unshares on a thread of its own, which is thrown away afterwards.
+// create makes and names a namespace. The thread must come back: the process's
+// first thread would not end with its goroutine, and keep the namespace.
 func create(name string) error {
 	if _, err := os.Lstat(filepath.Join(Directory, name)); err == nil {
 		return os.ErrExist
 	}
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread()
+	return andBack(func() error {
 		created, err := netns.NewNamed(name)
-		if err == nil {
-			err = created.Close()
-		} else {
-			err = errors.Join(err, remove(name))
+		if err != nil {
+			return errors.Join(err, remove(name))
 		}
-		result <- err
+		return created.Close()
+	})
+}
+
+// andBack runs f on a thread that f may move into a network namespace, and moves
+// it back, also when f ends its goroutine.
+func andBack(f func() error) (err error) {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("finding the thread's network namespace: %w", err)
+	}
+	defer func() {
+		// A thread that cannot get back stays locked, and nobody else uses it.
+		if back := netns.Set(home); back != nil {
+			err = errors.Join(err, fmt.Errorf("leaving a network namespace: %w", back))
+		} else {
+			runtime.UnlockOSThread()
+		}
+		err = errors.Join(err, home.Close())
 	}()
-	return <-result
+	return f()
 }
 
 var defaultSysctls = [][2]string{
@@ -124,30 +141,20 @@ func (ns *Namespace) Path() string { return filepath.Join(Directory, ns.Name) }
 
 // Do runs f on a thread that is inside the namespace. What f starts on other
 // goroutines runs outside of it.
-func (ns *Namespace) Do(f func() error) error {
-	target, err := netns.GetFromPath(ns.Path())
+func (ns *Namespace) Do(f func() error) error { return doAt(ns.Path(), f) }
+
+func doAt(file string, f func() error) error {
+	target, err := netns.GetFromPath(file)
 	if err != nil {
-		return fmt.Errorf("opening network namespace %s: %w", ns.Name, err)
+		return fmt.Errorf("opening network namespace %s: %w", file, err)
 	}
 	defer target.Close()
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("finding the thread's network namespace: %w", err)
-	}
-	defer home.Close()
-	if err := netns.Set(target); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("entering network namespace %s: %w", ns.Name, err)
-	}
-	defer func() {
-		// A thread that cannot get back stays locked, and ends with its goroutine.
-		if netns.Set(home) == nil {
-			runtime.UnlockOSThread()
+	return andBack(func() error {
+		if err := netns.Set(target); err != nil {
+			return fmt.Errorf("entering network namespace %s: %w", file, err)
 		}
-	}()
-	return f()
+		return f()
+	})
 }
 
 // Handle speaks rtnetlink with the namespace; Delete closes it.

@@ -44,12 +44,12 @@ func ForTest(t TB, spec Spec) *Network {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	inodes := network.inodes(t)
+	identities := network.identities(t)
 	t.Cleanup(func() {
 		if err := network.Delete(); err != nil {
 			t.Errorf("%v", err)
 		}
-		expectNothingLeft(t, spec.Name, inodes)
+		expectNothingLeft(t, spec.Name, identities)
 	})
 	return network
 }
@@ -66,7 +66,7 @@ func NamespaceForTest(t TB) *Namespace {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	inodes, err := inodesOf([]string{namespace.Name})
+	identities, err := IdentitiesOf([]string{namespace.Name})
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -75,22 +75,22 @@ func NamespaceForTest(t TB) *Namespace {
 		if err := Teardown(name); err != nil {
 			t.Errorf("%v", err)
 		}
-		expectNothingLeft(t, name, inodes)
+		expectNothingLeft(t, name, identities)
 	})
 	return namespace
 }
 
-func (n *Network) inodes(t TB) map[uint64]bool {
+func (n *Network) identities(t TB) Identities {
 	t.Helper()
 	namespaces, err := Namespaces(n.Spec.Name)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	inodes, err := inodesOf(namespaces)
+	identities, err := IdentitiesOf(namespaces)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	return inodes
+	return identities
 }
 
 var testNamespace = regexp.MustCompile(`^(bt([0-9]+)x[0-9]+)-`)
@@ -116,29 +116,19 @@ func removeOrphans(t TB) {
 
 // expectNothingLeft looks for names, and for threads and processes inside.
 // Threads that left a namespace by ending take a moment.
-func expectNothingLeft(t TB, name string, inodes map[uint64]bool) {
+func expectNothingLeft(t TB, name string, identities Identities) {
 	t.Helper()
 	namespaces, err := Namespaces(name)
 	if err != nil || len(namespaces) > 0 {
 		t.Errorf("network %s left namespaces behind: %v %v", name, namespaces, err)
 	}
 	deadline := time.Now().Add(5 * time.Second)
-	threads := threadsIn(inodes)
-	for len(threads) > 0 && time.Now().Before(deadline) {
+	users := identities.Users()
+	for len(users) > 0 && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
-		threads = threadsIn(inodes)
+		users = identities.Users()
 	}
-	if len(threads) > 0 {
-		t.Errorf("network %s left threads inside its namespaces: %v", name, threads)
+	if len(users) > 0 {
+		t.Errorf("network %s left users of its namespaces: %v", name, users)
 	}
-}
-
-func threadsIn(inodes map[uint64]bool) (threads []string) {
-	files, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/ns/net")
-	for _, file := range files {
-		if inodes[namespaceInode(file)] {
-			threads = append(threads, file)
-		}
-	}
-	return threads
 }
