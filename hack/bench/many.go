@@ -27,7 +27,7 @@ func measureMany(ctx context.Context, b *bench) (err error) {
 }
 
 func (b *bench) manyOver(ctx context.Context, r *rig, connections int) error {
-	var ratio, evenness []float64
+	var ratio, turnsRatio, evenness []float64
 	options := traffic.Options{Connections: connections, Duration: 5 * time.Second, Warmup: 2 * time.Second}
 	for trial := range b.trials {
 		alone, err := b.inMode(ctx, r, single, options)
@@ -46,6 +46,10 @@ func (b *bench) manyOver(ctx context.Context, r *rig, connections int) error {
 		if err != nil {
 			return err
 		}
+		inTurns, err := b.inMode(ctx, r, turns, options)
+		if err != nil {
+			return err
+		}
 		least, sum := 0.0, 0.0
 		for path := range after {
 			sent := float64(after[path].TxBytes - before[path].TxBytes)
@@ -55,11 +59,13 @@ func (b *bench) manyOver(ctx context.Context, r *rig, connections int) error {
 			}
 		}
 		ratio = append(ratio, spread/(alone*float64(r.links)))
+		turnsRatio = append(turnsRatio, inTurns/(alone*float64(r.links)))
 		evenness = append(evenness, least*float64(r.links)/sum)
-		fmt.Printf("%d connections trial %d: %.1f Mbit/s on one link, %.1f on %d; the least used link has %.2f of an even share\n",
-			connections, trial+1, alone, spread, r.links, evenness[trial])
+		fmt.Printf("%d connections trial %d: %.1f Mbit/s on one link, %.1f on %d, %.1f with one subflow each; the least used link has %.2f of an even share\n",
+			connections, trial+1, alone, spread, r.links, inTurns, evenness[trial])
 	}
 	b.add(fmt.Sprintf("many.connections%d.ratio", connections), "to links x single path", ratio)
+	b.add(fmt.Sprintf("many.connections%d.one_subflow.ratio", connections), "to links x single path", turnsRatio)
 	b.add(fmt.Sprintf("many.connections%d.least_share", connections), "of an even share", evenness)
 	return nil
 }

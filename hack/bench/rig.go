@@ -55,6 +55,7 @@ var (
 	plain     = mode{name: "plain", subflows: true}
 	multipath = mode{name: "multipath", subflows: true, multipath: true}
 	braid     = mode{name: "braid", subflows: true, braid: true}
+	turns     = mode{name: "turns", braid: true} // first subflows alone
 )
 
 // newRig builds a rig, and removes what a killed run left.
