@@ -112,6 +112,8 @@ func newNode(t testing.TB) *node {
 	for _, setting := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 		check(t, n.Sysctl(setting, "1"))
 	}
+	// The peer's addresses are reached on their own NICs alone.
+	check(t, n.peer.Sysctl("net.ipv4.conf.all.arp_ignore", "1"))
 	for path, name := range pathNames {
 		check(t, network.Connect(n.Namespace, name, n.peer, name, network.Options{
 			MTU:        9000,

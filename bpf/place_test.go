@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"braid.dev/braid/bpf"
 )
 
 const allPaths = 1<<blue | 1<<green | 1<<red
@@ -70,6 +72,64 @@ func TestASYNToNoPeerGetsNone(t *testing.T) {
 				t.Errorf("%s: verdict %d, %d flows", name, v, n.countFlows(t))
 			}
 		}
+	})
+}
+
+func TestASYNToAPeerThatTheRoutesForbidGetsNone(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		peer := nodeAddress(blue, 2, version)
+		_, err := n.Run("ip", fmt.Sprintf("-%d", version), "route", "add", "unreachable", peer, "metric", "1")
+		check(t, err)
+		s := e.syn(capable(1))
+		s.to = addrPort(peer, 80)
+		if v := n.egress(t, blue, s.frame()); v != next || n.countFlows(t) != 0 {
+			t.Errorf("verdict %d, %d flows", v, n.countFlows(t))
+		}
+	})
+}
+
+func TestAPeersPathsAreThoseOfTheIPVersion(t *testing.T) {
+	n := newNode(t)
+	for _, only := range versions {
+		n.reset(t)
+		var peer bpf.ToUplinkPeer
+		check(t, n.maps.Peers.Lookup(uint32(thePeer), &peer))
+		peer.Ipv4Paths, peer.Ipv6Paths = 1<<green, 1<<green
+		if only == 4 {
+			peer.Ipv4Paths = 1 << red
+		} else {
+			peer.Ipv6Paths = 1 << red
+		}
+		put(t, n.maps.Peers, uint32(thePeer), peer)
+		for _, version := range versions {
+			expected := map[bool]uint8{true: red, false: green}[version == only]
+			s := endsOf[version].syn(join(token))
+			n.egress(t, blue, s.frame())
+			if flow := n.mustFlow(t, s); flow.Path != expected {
+				t.Errorf("the peer has IPv%d on red alone, and a flow of IPv%d is on path %d", only, version, flow.Path)
+			}
+		}
+	}
+}
+
+// The kernel is asked for the route that the packet took, not for that of packets
+// that come in by the same NIC.
+func TestRoutesOfIncomingPacketsDoNotMatter(t *testing.T) {
+	n := newNode(t)
+	for version, pods := range map[int]string{4: "10.244.2.0/24", 6: "fd00:244:2::/64"} {
+		family := fmt.Sprintf("-%d", version)
+		for _, command := range [][]string{
+			{family, "rule", "add", "iif", "blue", "lookup", "100"},
+			{family, "route", "add", pods, "via", nodeAddress(blue, 99, version), "dev", "blue", "onlink", "table", "100"},
+		} {
+			_, err := n.Run("ip", command...)
+			check(t, err)
+		}
+	}
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.egress(t, blue, e.syn(capable(1)).frame())
+		n.mustFlow(t, e.out())
 	})
 }
 
@@ -320,7 +380,11 @@ type connectionModel struct {
 	node    uint32
 	peer    uint8
 	living  map[uint16]int // path by port
+	ended   []uint16
 	port    uint16
+	// sequence of the last SYN, and that of each port; all are different.
+	sequence  uint32
+	sequences map[uint16]uint32
 }
 
 func (m *connectionModel) subflowsOn(path int) (count int) {
@@ -341,9 +405,26 @@ func (m *connectionModel) rank(path int) int {
 	return (m.subflowsOn(path) + 1) * 4096 / int(m.weights[path])
 }
 
+// Join begins a subflow on a new port.
 func (m *connectionModel) Join(t *rapid.T) {
 	m.port++
-	s := m.e.port(m.port).syn(join(token))
+	m.join(t, m.port)
+}
+
+// Reuse begins a subflow on the port of one that has ended.
+func (m *connectionModel) Reuse(t *rapid.T) {
+	if len(m.ended) == 0 {
+		t.Skip("no subflow has ended")
+	}
+	port := m.ended[0]
+	m.ended = m.ended[1:]
+	m.join(t, port)
+}
+
+func (m *connectionModel) join(t *rapid.T, port uint16) {
+	m.sequence++
+	s := m.e.port(port).syn(join(token)).with(func(s *segment) { s.sequence = m.sequence })
+	m.sequences[port] = m.sequence
 	m.n.egress(t, blue, s.frame())
 	flow := m.n.flow(t, s)
 	if !m.usable(blue) && !m.usable(green) && !m.usable(red) {
@@ -367,13 +448,13 @@ func (m *connectionModel) Join(t *rapid.T) {
 			t.Fatalf("path %d was chosen, and path %d has less for its weight: %v, weights %v", chosen, path, m.living, m.weights)
 		}
 	}
-	m.living[m.port] = chosen
+	m.living[port] = chosen
 }
 
 // Repeat sends the SYN of a living subflow again.
 func (m *connectionModel) Repeat(t *rapid.T) {
 	port := m.draw(t)
-	s := m.e.port(port).syn(join(token))
+	s := m.e.port(port).syn(join(token)).with(func(s *segment) { s.sequence = m.sequences[port] })
 	m.n.egress(t, blue, s.frame())
 	if path := int(m.n.mustFlow(t, s).Path); path != m.living[port] {
 		t.Fatalf("a repeated SYN moved its flow from %d to %d", m.living[port], path)
@@ -383,19 +464,24 @@ func (m *connectionModel) Repeat(t *rapid.T) {
 func (m *connectionModel) Close(t *rapid.T) {
 	port := m.draw(t)
 	m.n.end(t, m.e.port(port), fin|ack)
-	delete(m.living, port)
+	m.end(port)
 }
 
 func (m *connectionModel) Reset(t *rapid.T) {
 	port := m.draw(t)
 	m.n.end(t, m.e.port(port), rst)
+	m.end(port)
+}
+
+func (m *connectionModel) end(port uint16) {
 	delete(m.living, port)
+	m.ended = append(m.ended, port)
 }
 
 // Replace begins another connection on the ports of a living subflow.
 func (m *connectionModel) Replace(t *rapid.T) {
 	port := m.draw(t)
-	s := m.e.port(port).syn(capable(1)).with(func(s *segment) { s.sequence = 5 })
+	s := m.e.port(port).syn(capable(1)).with(func(s *segment) { s.sequence = 5 }) // no other's
 	m.n.egress(t, blue, s.frame())
 	delete(m.living, port)
 }
@@ -434,7 +520,7 @@ func TestPlacesOfAConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n.reset(t)
 		model := &connectionModel{n: n, e: endsOf[rapid.SampledFrom(versions).Draw(t, "version")], node: allPaths, peer: allPaths,
-			living: map[uint16]int{}, port: 41000}
+			living: map[uint16]int{}, port: 41000, sequences: map[uint16]uint32{}, sequence: 1000}
 		model.weights = rapid.SliceOfN(rapid.Uint8Range(0, 100), int(paths), int(paths)).Draw(t, "weights")
 		n.selectPod(t, weights(model.weights...))
 		// The connection is known from its first subflow's answer, as always.
