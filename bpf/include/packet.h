@@ -29,7 +29,6 @@ struct packet {
 
 enum {
 	IPV4_FRAGMENT = 0x3fff, /* more-fragments bit and offset */
-	HEADERS_MAX = 14 + 40 + 60,
 };
 
 static __always_inline void map_ipv4(struct address *to, __be32 from)
@@ -40,13 +39,28 @@ static __always_inline void map_ipv4(struct address *to, __be32 from)
 	to->word[3] = from;
 }
 
-static __always_inline int parse_tcp_header(struct __sk_buff *skb, void *data, void *end, __u32 offset,
-					    struct packet *packet)
+/*
+ * True when the first bytes of the frame can be read in place. Some drivers leave
+ * part of the headers outside of the linear area; they are brought in, and never
+ * more than is read: TCP keeps payload outside, and to pull that in would cost
+ * each segment a new head.
+ */
+static __always_inline int readable(struct __sk_buff *skb, __u32 length)
 {
-	struct tcphdr *tcp = data + offset;
+	if (likely(skb->data_end - skb->data >= length))
+		return 1;
+	return length <= skb->len && !bpf_skb_pull_data(skb, length);
+}
+
+static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset, struct packet *packet)
+{
+	struct tcphdr *tcp;
 	__u32 length;
 
-	if ((void *)(tcp + 1) > end)
+	if (!readable(skb, offset + sizeof(*tcp)))
+		return 0;
+	tcp = (void *)(unsigned long)skb->data + offset;
+	if ((void *)(tcp + 1) > (void *)(unsigned long)skb->data_end)
 		return 0;
 	length = (tcp->doff >> 4) * 4;
 	if (length < sizeof(*tcp) || offset + length > skb->len)
@@ -60,73 +74,58 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, void *data, v
 	return 1;
 }
 
-static __always_inline int parse_ipv4(struct __sk_buff *skb, void *data, void *end, struct packet *packet)
+/* The headers of the network layer return the offset of TCP's, or 0. */
+static __always_inline __u32 parse_ipv4(struct iphdr *ip, struct packet *packet)
 {
-	struct iphdr *ip = data + sizeof(struct ethhdr);
-	__u32 length;
+	__u32 length = (ip->ihl_version & 0xf) * 4;
 
-	if ((void *)(ip + 1) > end)
-		return 0;
-	if (ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
-		return 0;
-	length = (ip->ihl_version & 0xf) * 4;
-	if (length < sizeof(*ip))
+	if (ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) || length < sizeof(*ip))
 		return 0;
 	packet->family = AF_INET;
 	map_ipv4(&packet->source, ip->saddr);
 	map_ipv4(&packet->destination, ip->daddr);
-	return parse_tcp_header(skb, data, end, sizeof(struct ethhdr) + length, packet);
+	return sizeof(struct ethhdr) + length;
 }
 
-static __always_inline int parse_ipv6(struct __sk_buff *skb, void *data, void *end, struct packet *packet)
+static __always_inline __u32 parse_ipv6(struct ipv6hdr *ip, struct packet *packet)
 {
-	struct ipv6hdr *ip = data + sizeof(struct ethhdr);
-
-	if ((void *)(ip + 1) > end)
-		return 0;
 	if (ip->nexthdr != IPPROTO_TCP)
 		return 0;
 	packet->family = AF_INET6;
 	__builtin_memcpy(&packet->source, ip->saddr, sizeof(packet->source));
 	__builtin_memcpy(&packet->destination, ip->daddr, sizeof(packet->destination));
-	return parse_tcp_header(skb, data, end, sizeof(struct ethhdr) + sizeof(*ip), packet);
+	return sizeof(struct ethhdr) + sizeof(*ip);
 }
 
-/*
- * Some drivers leave part of the headers outside the linear area; they are
- * brought in once. Returns 0 when there is nothing more to bring in.
- */
-static __always_inline int headers_missing(struct __sk_buff *skb)
+static __always_inline __u32 parse_network(struct __sk_buff *skb, struct packet *packet)
 {
-	__u32 linear = skb->data_end - skb->data;
+	int is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
+	struct ethhdr *ethernet;
+	void *end, *ip;
 
-	if (likely(linear >= HEADERS_MAX || linear >= skb->len))
+	if (!readable(skb, sizeof(*ethernet) + (is_ipv4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr))))
 		return 0;
-	return 1;
+	ethernet = (void *)(unsigned long)skb->data;
+	end = (void *)(unsigned long)skb->data_end;
+	ip = ethernet + 1;
+	if (ip > end || ethernet->h_proto != (__be16)skb->protocol)
+		return 0;
+	if (is_ipv4)
+		return ip + sizeof(struct iphdr) > end ? 0 : parse_ipv4(ip, packet);
+	return ip + sizeof(struct ipv6hdr) > end ? 0 : parse_ipv6(ip, packet);
 }
 
 /* Fills packet and returns 1 for a TCP segment; returns 0 for anything else. */
 static __always_inline int parse_packet(struct __sk_buff *skb, struct packet *packet)
 {
-	void *data, *end;
-	struct ethhdr *ethernet;
+	__u32 offset;
 
 	if (skb->vlan_present)
 		return 0;
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	if (unlikely(headers_missing(skb)))
-		bpf_skb_pull_data(skb, skb->len < HEADERS_MAX ? skb->len : HEADERS_MAX);
-	data = (void *)(unsigned long)skb->data;
-	end = (void *)(unsigned long)skb->data_end;
-	ethernet = data;
-	if ((void *)(ethernet + 1) > end)
-		return 0;
-	if (ethernet->h_proto == bpf_htons(ETH_P_IP))
-		return parse_ipv4(skb, data, end, packet);
-	if (ethernet->h_proto == bpf_htons(ETH_P_IPV6))
-		return parse_ipv6(skb, data, end, packet);
-	return 0;
+	offset = parse_network(skb, packet);
+	return offset && parse_tcp_header(skb, offset, packet);
 }
 
 /* The segment that asks for a new connection or subflow. */
