@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -246,11 +247,83 @@ func TestHeadersInPiecesAreRead(t *testing.T) {
 				t.Errorf("with %d bytes in the first piece it arrived on %s", first, pathNames[a.path])
 			}
 		}
+		if version == 4 {
+			long := e.out().with(func(s *segment) {
+				s.ipOptions, s.payload = slices.Concat([]byte{7, 39}, make([]byte, 37), endOfOptions), make([]byte, 5000)
+			})
+			w.leave(t, "blue", virtioHeader{HeaderLength: etherLength}, long.frame())
+			if a := w.arrived(t, long.frame()); a.path != green {
+				t.Errorf("with IP options it arrived on %s", pathNames[a.path])
+			}
+		}
 		// The same for the options of a SYN with much data.
 		s := e.port(e.pod.Port() + 1000).syn(join(token)).with(func(s *segment) { s.payload = make([]byte, 5000) })
 		w.leave(t, "blue", virtioHeader{HeaderLength: etherLength}, s.frame())
 		w.arrived(t, s.frame())
 		w.mustFlow(t, s)
+	})
+}
+
+// ruler is a program that remembers how long the first piece of the last packet
+// was.
+func ruler(t *testing.T) (*ebpf.Program, func() uint32) {
+	t.Helper()
+	length, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	check(t, err)
+	t.Cleanup(func() { length.Close() })
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type:    ebpf.SchedCLS,
+		License: "GPL",
+		Instructions: asm.Instructions{
+			asm.LoadMem(asm.R6, asm.R1, dataEndOffset, asm.Word),
+			asm.LoadMem(asm.R7, asm.R1, dataOffset, asm.Word),
+			asm.Sub.Reg(asm.R6, asm.R7),
+			asm.StoreMem(asm.RFP, -4, asm.R6, asm.Word),
+			asm.StoreImm(asm.RFP, -8, 0, asm.Word),
+			asm.LoadMapPtr(asm.R1, length.FD()),
+			asm.Mov.Reg(asm.R2, asm.RFP),
+			asm.Add.Imm(asm.R2, -8),
+			asm.Mov.Reg(asm.R3, asm.RFP),
+			asm.Add.Imm(asm.R3, -4),
+			asm.Mov.Imm(asm.R4, 0),
+			asm.FnMapUpdateElem.Call(),
+			asm.Mov.Imm(asm.R0, int32(next)),
+			asm.Return(),
+		},
+	})
+	check(t, err)
+	t.Cleanup(func() { program.Close() })
+	return program, func() (last uint32) {
+		check(t, length.Lookup(uint32(0), &last))
+		return last
+	}
+}
+
+// Of fields in struct __sk_buff.
+const (
+	dataOffset    = 76
+	dataEndOffset = 80
+)
+
+// The stack keeps nothing but the headers in the first piece. To bring in more
+// would mean to copy it for each packet.
+func TestTheFirstPieceOfSegmentsIsLeftAlone(t *testing.T) {
+	w := newWire(t)
+	program, length := ruler(t)
+	w.attach(t, program, ebpf.AttachTCXEgress, w.nics[green])
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		e = w.begin(t, e, green)
+		unselected := e.out().with(func(s *segment) { s.from = netip.AddrPortFrom(s.from.Addr().Next(), 7) })
+		for name, s := range map[string]segment{"a flow's": e.out(), "an unselected pod's": unselected} {
+			for _, options := range [][]byte{nil, slices.Concat(nop, nop, timestamps), slices.Concat(nop, nop, timestamps, dataSignal())} {
+				s := s.with(func(s *segment) { s.options, s.payload = options, make([]byte, 5000+len(options)) })
+				w.leave(t, "green", virtioHeader{HeaderLength: uint16(s.headers())}, s.frame())
+				w.arrived(t, s.frame())
+				if got := length(); got != uint32(s.headers()) {
+					t.Errorf("%s segment with %d bytes of options: the first piece had %d bytes and has %d", name, len(options), s.headers(), got)
+				}
+			}
+		}
 	})
 }
 
