@@ -78,6 +78,8 @@ type Agent struct {
 
 	changed   chan struct{}
 	published published
+	// What goes on beside the loop waits for its rounds.
+	nodeRounds, podRounds latest
 }
 
 // Run runs an agent until the context ends. It leaves programs, maps and pods as
@@ -96,7 +98,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			a.log.Error(err, "closing")
 		}
 	}()
-	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow} {
+	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow, a.publishNodes, a.managePods} {
 		if err := mgr.Add(run); err != nil {
 			return fmt.Errorf("adding to the manager: %w", err)
 		}
@@ -168,7 +170,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	a := &Agent{
 		options: options, log: options.Log, client: mgr.GetClient(), reader: mgr.GetAPIReader(),
 		datapath: datapath.Open(datapathOptions(options)),
-		changed:  make(chan struct{}, 1),
+		changed:  make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
 	var err error
 	if a.node, err = paths.Open(netns.None()); err != nil {
@@ -223,7 +225,8 @@ func (a *Agent) wake() {
 }
 
 // follow is the agent's loop: everything that happens leads to one and the same
-// comparison of what is with what should be.
+// comparison of what is with what should be. Here is only what packets wait for;
+// for what takes its time, or waits for others, see rounds.go.
 func (a *Agent) follow(ctx context.Context) error {
 	nics, err := a.node.Watch(ctx)
 	if err != nil {
@@ -240,7 +243,6 @@ func (a *Agent) follow(ctx context.Context) error {
 			return nil
 		case <-a.changed:
 		case <-nics:
-		case <-a.pods.changes():
 		case <-ticker.C:
 		}
 	}

@@ -12,19 +12,17 @@ import (
 
 // features are what the kernel has and what is used where it does not. What is
 // not known before a plan asks for it is left out.
-func (a *Agent) features() []v1alpha1.KernelFeature {
+func features(attachMode string, upgrade *v1alpha1.KernelFeature) []v1alpha1.KernelFeature {
 	var features []v1alpha1.KernelFeature
-	switch a.datapath.AttachMode() {
+	switch attachMode {
 	case "tcx":
 		features = append(features, v1alpha1.KernelFeature{Name: "TCX", Supported: true})
 	case "clsact":
 		features = append(features, v1alpha1.KernelFeature{Name: "TCX", Message: "programs are attached by the clsact qdisc"})
 	}
 	features = append(features, userspacePathManager())
-	if a.pods.upgrade != nil {
-		features = append(features, v1alpha1.KernelFeature{Name: "SocketUpgrade", Supported: true})
-	} else if a.pods.upgradeErr != nil {
-		features = append(features, v1alpha1.KernelFeature{Name: "SocketUpgrade", Message: shorten(a.pods.upgradeErr.Error())})
+	if upgrade != nil {
+		features = append(features, *upgrade)
 	}
 	return features
 }

@@ -7,73 +7,72 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager"
-	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// retry is how soon pods are looked at again while one of them is not programmed.
-const retry = 500 * time.Millisecond
+// errUnfinished says that pods are to be looked at again soon: their statuses tell
+// why.
+var errUnfinished = errors.New("not every pod is programmed")
 
 // pods are the pods of this node that the agent manages, in their own network
 // namespaces.
 type pods struct {
-	log        logr.Logger
-	finder     *endpoints.Finder
-	statePath  string
-	upgradeDir string
-	upgrade    *sockets.Upgrade // nil while no pod asks for it, or where it cannot be
-	upgradeErr error
-	managed    map[uint64]*pathmanager.Namespace // by inode number
-	again      chan struct{}
+	log       logr.Logger
+	finder    *endpoints.Finder
+	statePath string
+	upgrade   *upgrade
+	managed   map[uint64]*pathmanager.Namespace // by inode number
 }
 
 func openPods(options Options) *pods {
 	return &pods{
-		log:        options.Log,
-		finder:     endpoints.NewFinder(options.NamespaceDirectories),
-		statePath:  filepath.Join(options.StatePath, "pods"),
-		upgradeDir: filepath.Join(options.PinPath, "sockets"),
-		managed:    map[uint64]*pathmanager.Namespace{},
-		again:      make(chan struct{}, 1),
+		log:       options.Log,
+		finder:    endpoints.NewFinder(options.NamespaceDirectories),
+		statePath: filepath.Join(options.StatePath, "pods"),
+		upgrade:   newUpgrade(filepath.Join(options.PinPath, "sockets")),
+		managed:   map[uint64]*pathmanager.Namespace{},
 	}
 }
 
-// changes tells when the pods want to be looked at again.
-func (p *pods) changes() <-chan struct{} { return p.again }
-
 // apply programs the endpoints, and puts the pods that are no longer among them
-// back as they were. It returns one result for each endpoint.
-func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) []v1alpha1.EndpointStatus {
+// back as they were. It returns one result for each endpoint, and errUnfinished
+// while one of them is not programmed.
+func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) ([]v1alpha1.EndpointStatus, error) {
 	snapshot, err := p.finder.Look()
 	if err != nil {
 		p.log.Error(err, "some network namespaces cannot be looked at")
 	}
 	p.release(ctx, wanted, snapshot, err == nil)
+	if err := p.upgrade.keep(upgraded(wanted, snapshot)); err != nil {
+		p.log.Error(err, "sockets are upgraded that no policy asks for")
+	}
+	var unfinished error
 	results := make([]v1alpha1.EndpointStatus, 0, len(wanted))
-	unfinished := false
 	for i := range wanted {
 		result := p.program(ctx, &wanted[i], snapshot)
-		unfinished = unfinished || result.State != v1alpha1.EndpointProgrammed
+		if result.State != v1alpha1.EndpointProgrammed {
+			unfinished = errUnfinished
+		}
 		results = append(results, result)
 	}
-	if unfinished {
-		time.AfterFunc(retry, p.wake)
-	}
-	return results
+	return results, unfinished
 }
 
-func (p *pods) wake() {
-	select {
-	case p.again <- struct{}{}:
-	default:
+// upgraded are the namespaces whose sockets are to be upgraded, by inode number.
+func upgraded(wanted []v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot) map[uint64]bool {
+	inodes := map[uint64]bool{}
+	for i := range wanted {
+		if found, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil && wanted[i].UpgradeSockets {
+			inodes[found.Inode] = true
+		}
 	}
+	return inodes
 }
 
 func (p *pods) program(ctx context.Context, wanted *v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot) v1alpha1.EndpointStatus {
@@ -91,8 +90,10 @@ func (p *pods) program(ctx context.Context, wanted *v1alpha1.PlanEndpoint, snaps
 		return result
 	}
 	result.State = v1alpha1.EndpointProgrammed
-	result.SocketUpgrade, err = p.applyUpgrade(found, wanted.UpgradeSockets)
-	if err != nil {
+	if !wanted.UpgradeSockets {
+		return result
+	}
+	if result.SocketUpgrade, err = p.upgrade.enable(found.Inode); err != nil {
 		result.Message = shorten(err.Error())
 	}
 	return result
@@ -127,31 +128,6 @@ func settingsOf(wanted *v1alpha1.PlanEndpoint) pathmanager.Settings {
 		FirstAnnouncedPort: uint16(wanted.Subflows.FirstAnnouncedPort),
 		Addresses:          endpointAddresses(wanted),
 	}
-}
-
-// applyUpgrade turns the socket upgrade of a pod on or off. The program is loaded
-// with the first pod that asks for it.
-func (p *pods) applyUpgrade(found endpoints.Endpoint, wanted bool) (v1alpha1.SocketUpgradeState, error) {
-	if !wanted {
-		if p.upgrade != nil {
-			return "", p.upgrade.Disable(found.Inode)
-		}
-		return "", nil
-	}
-	if p.upgrade == nil && p.upgradeErr == nil {
-		p.upgrade, p.upgradeErr = sockets.Open(p.upgradeDir)
-	}
-	err := p.upgradeErr
-	if err == nil {
-		err = p.upgrade.Enable(found.Inode)
-	}
-	switch {
-	case errors.Is(err, sockets.ErrUnsupported):
-		return v1alpha1.SocketUpgradeUnsupported, fmt.Errorf("%w; see docs/sockets.md for other ways to MPTCP", err)
-	case err != nil:
-		return v1alpha1.SocketUpgradeFailed, err
-	}
-	return v1alpha1.SocketUpgradeActive, nil
 }
 
 // release puts the pods back that are no longer wanted, also those of an earlier
@@ -199,26 +175,19 @@ func (p *pods) releaseOne(ctx context.Context, identity namespace.Identity, snap
 
 // forget lets go of a pod's network namespace.
 func (p *pods) forget(inode uint64) error {
-	var failed error
-	if p.upgrade != nil {
-		failed = p.upgrade.Disable(inode)
+	opened, ok := p.managed[inode]
+	if !ok {
+		return nil
 	}
-	if opened, ok := p.managed[inode]; ok {
-		delete(p.managed, inode)
-		failed = errors.Join(failed, opened.Close())
-	}
-	return failed
+	delete(p.managed, inode)
+	return opened.Close()
 }
 
 // close leaves everything as it is.
 func (p *pods) close() error {
-	var failed error
-	for inode, opened := range p.managed {
-		delete(p.managed, inode)
-		failed = errors.Join(failed, opened.Close())
-	}
-	if p.upgrade != nil {
-		failed = errors.Join(failed, p.upgrade.Close())
+	failed := p.upgrade.close()
+	for inode := range p.managed {
+		failed = errors.Join(failed, p.forget(inode))
 	}
 	return failed
 }
@@ -231,5 +200,5 @@ func (p *pods) removeAll(ctx context.Context) error {
 	if len(left) > 0 {
 		recordErr = errors.Join(recordErr, fmt.Errorf("%d pods could not be put back as they were", len(left)))
 	}
-	return errors.Join(err, recordErr, sockets.Remove(p.upgradeDir))
+	return errors.Join(err, recordErr, p.upgrade.keep(nil))
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -29,27 +29,28 @@ const writeTimeout = 5 * time.Second
 // published is what the API server has of this node, so that nothing is written
 // where nothing changed.
 type published struct {
-	node *v1alpha1.MPTCPNodeStatus
+	node *v1alpha1.MPTCPNodeStatus // publishNode's
 	plan *v1alpha1.MPTCPNodePlanStatus
 	uid  types.UID // of the plan
 }
 
 // publishNode tells the other agents who this node is.
-func (a *Agent) publishNode(ctx context.Context, n *news, resolution paths.Resolution) error {
+func (a *Agent) publishNode(ctx context.Context, r round) error {
 	status := v1alpha1.MPTCPNodeStatus{
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
-		Addresses:     resolution.Addresses(n.nodeAddresses),
-		Features:      a.features(),
+		Addresses:     r.resolution.Addresses(r.news.nodeAddresses),
+		Features:      features(r.attachMode, a.pods.upgrade.feature()),
 	}
-	for _, path := range resolution.Paths {
+	for _, path := range r.resolution.Paths {
 		status.Paths = append(status.Paths, path.Status())
 		status.PathsTotal++
 		if path.Usable {
 			status.PathsUp++
 		}
 	}
-	if a.published.node != nil && apiequality.Semantic.DeepEqual(*a.published.node, status) {
+	unchanged := a.published.node != nil && apiequality.Semantic.DeepEqual(*a.published.node, status)
+	if unchanged && !r.news.unpublished {
 		return nil
 	}
 	node := &v1alpha1.MPTCPNode{
@@ -59,7 +60,7 @@ func (a *Agent) publishNode(ctx context.Context, n *news, resolution paths.Resol
 	}
 	err := a.applyStatus(ctx, node)
 	if apierrors.IsNotFound(err) {
-		if err = a.createNode(ctx, n); err == nil {
+		if err = a.createNode(ctx, r.news); err == nil {
 			err = a.applyStatus(ctx, node)
 		}
 	}
@@ -173,5 +174,9 @@ func shorten(message string) string {
 	if len(message) <= limit {
 		return message
 	}
-	return message[:limit] + "…"
+	end := limit
+	for !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + "…"
 }

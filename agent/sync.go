@@ -22,13 +22,14 @@ import (
 // news is what the API server says that concerns this node.
 type news struct {
 	plan          *v1alpha1.MPTCPNodePlan // nil when there is none
+	unpublished   bool                    // the node's MPTCPNode does not exist
 	nodeUID       string
 	nodeAddresses []netip.Addr
 	peers         []paths.Peer
 }
 
-// sync compares and mends, what is urgent first: a NIC that went down is avoided
-// before anything is written or any pod looked at.
+// sync does at once what is urgent, that a NIC which went down is avoided, and
+// hands over the rest.
 func (a *Agent) sync(ctx context.Context) error {
 	news, err := a.read(ctx)
 	if err != nil {
@@ -42,10 +43,10 @@ func (a *Agent) sync(ctx context.Context) error {
 	}
 	datapathErr := a.datapath.Apply(datapathState(news, resolution))
 	_, detourErr := a.detours.Apply(paths.State{Paths: resolution.Paths, Peers: news.peers})
-	publishErr := a.publishNode(ctx, news, resolution)
-	results := a.pods.apply(ctx, news.planEndpoints())
-	statusErr := a.publishPlan(ctx, news.plan, results, errors.Join(datapathErr, detourErr))
-	return errors.Join(datapathErr, detourErr, publishErr, statusErr)
+	r := round{news: news, resolution: resolution, attachMode: a.datapath.AttachMode(), failed: errors.Join(datapathErr, detourErr)}
+	a.nodeRounds.put(r)
+	a.podRounds.put(r)
+	return r.failed
 }
 
 func (a *Agent) read(ctx context.Context) (*news, error) {
@@ -67,9 +68,7 @@ func (a *Agent) read(ctx context.Context) (*news, error) {
 		return nil, fmt.Errorf("reading the other nodes: %w", err)
 	}
 	n.peers = a.peersOf(nodes.Items)
-	if !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return node.Name == key.Name }) {
-		a.published.node = nil // somebody removed it
-	}
+	n.unpublished = !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return node.Name == key.Name })
 	return n, nil
 }
 

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func TestPlanStatus(t *testing.T) {
+	const done, pending, failed = v1alpha1.EndpointProgrammed, v1alpha1.EndpointPending, v1alpha1.EndpointFailed
+	cases := map[string]struct {
+		states     []v1alpha1.EndpointState
+		failed     error
+		programmed int32
+		status     metav1.ConditionStatus
+		reason     string
+	}{
+		"a plan without endpoints is carried out":  {nil, nil, 0, metav1.ConditionTrue, v1alpha1.ReasonProgrammed},
+		"every endpoint is programmed":             {[]v1alpha1.EndpointState{done, done}, nil, 2, metav1.ConditionTrue, v1alpha1.ReasonProgrammed},
+		"one endpoint is pending":                  {[]v1alpha1.EndpointState{done, pending}, nil, 1, metav1.ConditionFalse, v1alpha1.ReasonPending},
+		"a failure is worse than what is pending":  {[]v1alpha1.EndpointState{pending, failed, done}, nil, 1, metav1.ConditionFalse, v1alpha1.ReasonEndpointFailed},
+		"a datapath that failed programs nothing":  {[]v1alpha1.EndpointState{done, pending}, errors.New("no"), 0, metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed},
+		"a datapath that failed without endpoints": {nil, errors.New("no"), 0, metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Generation: 7}}
+			var results []v1alpha1.EndpointStatus
+			for _, state := range c.states {
+				results = append(results, v1alpha1.EndpointStatus{State: state})
+			}
+			status := planStatus(plan, results, c.failed)
+			condition := status.Conditions[0]
+			if condition.Type != v1alpha1.ConditionProgrammed || condition.Status != c.status || condition.Reason != c.reason {
+				t.Errorf("the condition is %+v", condition)
+			}
+			if status.ObservedGeneration != 7 || condition.ObservedGeneration != 7 {
+				t.Errorf("the generations are %d and %d", status.ObservedGeneration, condition.ObservedGeneration)
+			}
+			if status.EndpointsProgrammed != c.programmed {
+				t.Errorf("%d endpoints count as programmed", status.EndpointsProgrammed)
+			}
+			for _, endpoint := range status.Endpoints {
+				if c.failed != nil && (endpoint.State != failed || endpoint.Message != c.failed.Error()) {
+					t.Errorf("an endpoint of a datapath that failed is %+v", endpoint)
+				}
+			}
+		})
+	}
+}
+
+func TestTheTransitionTimeIsThatOfTheLastTransition(t *testing.T) {
+	long := metav1.NewTime(time.Now().Add(-time.Hour).Truncate(time.Second))
+	plan := &v1alpha1.MPTCPNodePlan{Status: v1alpha1.MPTCPNodePlanStatus{Conditions: []metav1.Condition{{
+		Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, LastTransitionTime: long,
+	}}}}
+	if same := planStatus(plan, nil, nil).Conditions[0]; !same.LastTransitionTime.Equal(&long) {
+		t.Errorf("a condition that did not change has the time %v", same.LastTransitionTime)
+	}
+	if other := planStatus(plan, nil, errors.New("no")).Conditions[0]; !other.LastTransitionTime.After(long.Time) {
+		t.Errorf("a condition that changed has the time %v", other.LastTransitionTime)
+	}
+}
+
+func TestStatusesThatDifferInTimesAloneAreEqual(t *testing.T) {
+	plan := &v1alpha1.MPTCPNodePlan{}
+	status := planStatus(plan, nil, nil)
+	bare := withoutTimes(status)
+	if !bare.Conditions[0].LastTransitionTime.IsZero() || status.Conditions[0].LastTransitionTime.IsZero() {
+		t.Errorf("the times are %v and %v", bare.Conditions[0].LastTransitionTime, status.Conditions[0].LastTransitionTime)
+	}
+}
+
+// most is what the API accepts as a message of an endpoint, in characters.
+const most = 1024
+
+func TestMessagesAreShortenedToWhatTheAPIAccepts(t *testing.T) {
+	for _, message := range []string{"", "short", strings.Repeat("x", 1000)} {
+		if got := shorten(message); got != message {
+			t.Errorf("a message of %d bytes became one of %d", len(message), len(got))
+		}
+	}
+	for name, message := range map[string]string{
+		"long": strings.Repeat("x", 5000), "of wide characters": strings.Repeat("€", 5000), "cut inside a character": "x" + strings.Repeat("€", 5000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := shorten(message)
+			if utf8.RuneCountInString(got) > most || !utf8.ValidString(got) || !strings.HasSuffix(got, "…") {
+				t.Errorf("it became %d characters, valid: %v, ending in %q", utf8.RuneCountInString(got), utf8.ValidString(got), got[len(got)-6:])
+			}
+			if !strings.HasPrefix(message, strings.TrimSuffix(got, "…")) {
+				t.Error("it does not begin as before")
+			}
+		})
+	}
+}
