@@ -124,12 +124,12 @@ func newNode(t testing.TB) *node {
 		check(t, err)
 		n.nics[path] = uint32(index)
 	}
-	for version, range_ := range map[int]string{4: "10.244.2.0/24", 6: "fd00:244:2::/64"} {
-		check(t, n.AddRoute(network.Route{Destination: range_, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
+	for version, destination := range map[int]string{4: "10.244.2.0/24", 6: "fd00:244:2::/64"} {
+		check(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
 	}
 	// A place in the world that no peer leads to.
-	for version, range_ := range map[int]string{4: "192.0.2.0/24", 6: "2001:db8::/64"} {
-		check(t, n.AddRoute(network.Route{Destination: range_, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
+	for version, destination := range map[int]string{4: "192.0.2.0/24", 6: "2001:db8::/64"} {
+		check(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
 	}
 	n.load(t)
 	n.reset(t)

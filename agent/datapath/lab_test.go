@@ -177,7 +177,9 @@ func serve(t *testing.T, pod *network.Pod, version int) {
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		if err := <-done; err != nil {
+			t.Errorf("serving transfers: %v", err)
+		}
 	})
 }
 
@@ -307,19 +309,8 @@ func (c counted) expectShares(t *testing.T, what string, expected map[string]flo
 	}
 }
 
-// sent and received are what each of a node's NICs sent and received while f ran,
-// in bytes.
+// sent is what each of a node's NICs sent while f ran, in bytes.
 func (l *lab) sent(t *testing.T, node int, f func()) counted {
-	t.Helper()
-	return l.counted(t, node, f, func(c network.Counters) uint64 { return c.TxBytes })
-}
-
-func (l *lab) received(t *testing.T, node int, f func()) counted {
-	t.Helper()
-	return l.counted(t, node, f, func(c network.Counters) uint64 { return c.RxBytes })
-}
-
-func (l *lab) counted(t *testing.T, node int, f func(), value func(network.Counters) uint64) counted {
 	t.Helper()
 	before, err := l.NICCounters(l.Nodes[node])
 	check(t, err)
@@ -328,7 +319,7 @@ func (l *lab) counted(t *testing.T, node int, f func(), value func(network.Count
 	check(t, err)
 	result := counted{}
 	for path := range after {
-		result[path] = value(after[path]) - value(before[path])
+		result[path] = after[path].TxBytes - before[path].TxBytes
 	}
 	return result
 }
