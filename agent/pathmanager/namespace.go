@@ -27,12 +27,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -198,18 +200,63 @@ func (n *Namespace) apply() error {
 		return err
 	}
 	// One is left free for the endpoints that come and go.
-	c := capabilities{listening: n.record.Listening, room: mptcpnl.MaxEndpoints - n.foreign(endpoints) - 1}
+	c := capabilities{
+		listening: n.record.Listening, room: mptcpnl.MaxEndpoints - n.foreign(endpoints) - 1,
+		announced: n.announced(endpoints), inUse: map[netip.AddrPort]bool{},
+	}
 	if c.announcesIPv6, err = n.sysctls.announcesIPv6(); err != nil {
 		return err
 	}
-	wanted := n.settings.endpoints(c)
-	if wanted == nil && n.settings.announces() && c.listening && c.room <= 0 {
+	if c.room <= 0 && n.settings.announces() && c.listening {
 		return errors.New("no port can be announced: all endpoints of the namespace are in use by others")
 	}
 	if err := n.setLimits(n.settings.limits(c)); err != nil {
 		return err
 	}
-	return n.setEndpoints(endpoints, wanted)
+	return n.setFreeEndpoints(endpoints, c)
+}
+
+// setFreeEndpoints sets the endpoints that the settings want, with other ports in
+// the place of those that are in use.
+func (n *Namespace) setFreeEndpoints(present []mptcpnl.Endpoint, c capabilities) error {
+	all := len(n.settings.endpoints(c))
+	var refused error
+	for {
+		wanted := n.settings.endpoints(c)
+		var inUse *portInUseError
+		err := n.setEndpoints(present, wanted)
+		switch {
+		case errors.As(err, &inUse):
+			refused, c.inUse[inUse.at] = err, true
+		case err != nil:
+			return err
+		case len(wanted) < all:
+			return refused
+		default:
+			return nil
+		}
+		if present, err = n.client.Endpoints(); err != nil {
+			return err
+		}
+	}
+}
+
+// portInUseError says that a port cannot be announced.
+type portInUseError struct {
+	at     netip.AddrPort
+	reason error
+}
+
+func (e *portInUseError) Error() string { return e.reason.Error() }
+
+func (e *portInUseError) Unwrap() error { return e.reason }
+
+func (n *Namespace) add(endpoint mptcpnl.Endpoint) error {
+	err := n.client.AddEndpoint(endpoint)
+	if endpoint.Port != 0 && errors.Is(err, unix.EADDRINUSE) {
+		return &portInUseError{netip.AddrPortFrom(endpoint.Address, endpoint.Port), err}
+	}
+	return err
 }
 
 // findListeners notes if an MPTCP socket listens. A pod that once listened is
@@ -257,7 +304,7 @@ func (n *Namespace) setEndpoints(present, wanted []mptcpnl.Endpoint) error {
 		if slices.ContainsFunc(present, endpointLike(endpoint)) {
 			continue
 		}
-		if err := n.client.AddEndpoint(endpoint); err != nil {
+		if err := n.add(endpoint); err != nil {
 			return err
 		}
 	}
@@ -288,6 +335,17 @@ func endpointLike(a mptcpnl.Endpoint) func(mptcpnl.Endpoint) bool {
 
 func (n *Namespace) isOurs(endpoint mptcpnl.Endpoint) bool {
 	return n.record != nil && slices.ContainsFunc(n.record.Endpoints, endpointLike(endpoint))
+}
+
+// announced are the ports of the endpoints that are ours.
+func (n *Namespace) announced(endpoints []mptcpnl.Endpoint) map[netip.AddrPort]bool {
+	announced := map[netip.AddrPort]bool{}
+	for _, endpoint := range endpoints {
+		if n.isOurs(endpoint) {
+			announced[netip.AddrPortFrom(endpoint.Address, endpoint.Port)] = true
+		}
+	}
+	return announced
 }
 
 func (n *Namespace) foreign(endpoints []mptcpnl.Endpoint) (count int) {

@@ -392,15 +392,53 @@ func TestAPodWithoutMPTCPIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPortInUseIsNamed(t *testing.T) {
-	_, server := pair.New(t)
+func TestAnotherPortIsAnnouncedInThePlaceOfOneInUse(t *testing.T) {
+	client, server := pair.New(t)
 	listener, err := server.Listen(context.Background(), "tcp", server.IPv4.String()+":61002")
 	check(t, err)
 	defer listener.Close()
+	statePath := t.TempDir()
+	for range 2 { // what is announced stays so
+		namespace := open(t, server, statePath)
+		check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+		if now := state(t, server); !strings.Contains(now, "port 61001") || !strings.Contains(now, "port 61003") || strings.Contains(now, "port 61002") {
+			t.Errorf("it is\n%s", now)
+		}
+		check(t, namespace.Close())
+	}
+	manage(t, client, kernel, 3)
+	expectSteady(t, client, client.Connect(server.Serve(4)), 3)
+}
+
+func TestPortsOfConnectionsThatGoOnAreNotInTheWay(t *testing.T) {
+	client, server := pair.New(t)
+	manage(t, client, kernel, 3)
 	namespace := open(t, server, t.TempDir())
 	defer namespace.Close()
-	err = namespace.Configure(context.Background(), settings(server, kernel, 3))
-	if err == nil || !strings.Contains(err.Error(), "port 61002") {
-		t.Errorf("Configure returned %v, want an error that names port 61002", err)
+	address := server.Serve(4)
+	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	before := client.Connect(address)
+	expectSteady(t, client, before, 3)
+	check(t, namespace.Restore(context.Background()))
+	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	expectSteady(t, client, before, 3)
+	expectSteady(t, client, client.Connect(address), 3)
+}
+
+func TestWhereNoPortIsFreeAPortIsNamed(t *testing.T) {
+	_, server := pair.New(t)
+	for port := 61001; port < 61001+15; port++ { // one of 16 is free, and two are needed
+		listener, err := server.Listen(context.Background(), "tcp", netip.AddrPortFrom(server.IPv4, uint16(port)).String())
+		check(t, err)
+		defer listener.Close()
+	}
+	namespace := open(t, server, t.TempDir())
+	defer namespace.Close()
+	err := namespace.Configure(context.Background(), settings(server, kernel, 3))
+	if err == nil || !strings.Contains(err.Error(), "port 61015") {
+		t.Errorf("Configure returned %v, want an error that names port 61015", err)
+	}
+	if now := state(t, server); !strings.Contains(now, "port 61016") {
+		t.Errorf("it is\n%s", now)
 	}
 }

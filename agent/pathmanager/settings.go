@@ -19,7 +19,8 @@ type Settings struct {
 	// 1 to 8.
 	Count int
 	// FirstAnnouncedPort is the first of the Count-1 ports that a listening pod
-	// announces with manager Kernel.
+	// announces with manager Kernel; of the 16 from it on, those in use are left
+	// out.
 	FirstAnnouncedPort uint16
 	// Addresses are the pod's addresses. Of each IP version the first one is
 	// announced.
@@ -68,6 +69,9 @@ type capabilities struct {
 	announcesIPv6 bool
 	// room is the number of endpoints that can be added.
 	room int
+	// announced are the ports that are announced already, and inUse those that
+	// cannot be.
+	announced, inUse map[netip.AddrPort]bool
 }
 
 // limits are those of the namespace. A namespace that announces must not follow
@@ -95,13 +99,31 @@ func (s Settings) endpoints(c capabilities) (endpoints []mptcpnl.Endpoint) {
 		if !ok || address.Is6() && !c.announcesIPv6 {
 			continue
 		}
-		for i := 0; i < s.extra() && len(endpoints) < c.room; i++ {
-			endpoints = append(endpoints, mptcpnl.Endpoint{
-				Address: address, Port: s.FirstAnnouncedPort + uint16(i), Flags: mptcpnl.FlagSignal,
-			})
+		for _, port := range s.ports(address, c) {
+			endpoints = append(endpoints, mptcpnl.Endpoint{Address: address, Port: port, Flags: mptcpnl.FlagSignal})
 		}
 	}
-	return endpoints
+	return endpoints[:min(len(endpoints), c.room)]
+}
+
+// portRange is how many ports from the first on may be announced.
+const portRange = 16
+
+// ports are those to announce with an address: what is announced already, then the
+// first ones that can be. A port whose endpoint was removed stays in use as long as
+// a connection has it, and a minute longer.
+func (s Settings) ports(address netip.Addr, c capabilities) []uint16 {
+	var announced, free []uint16
+	for port := int(s.FirstAnnouncedPort); port < int(s.FirstAnnouncedPort)+portRange && port <= 0xffff; port++ {
+		switch at := netip.AddrPortFrom(address, uint16(port)); {
+		case c.announced[at]:
+			announced = append(announced, uint16(port))
+		case !c.inUse[at]:
+			free = append(free, uint16(port))
+		}
+	}
+	ports := append(announced, free...)
+	return ports[:min(len(ports), s.extra())]
 }
 
 // clientEndpoints gives the IPv6 connections of a pod that only connects one

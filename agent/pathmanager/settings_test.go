@@ -46,19 +46,35 @@ func TestLimitsAndEndpoints(t *testing.T) {
 			Settings{kernel, 2, 61001, both}, listens, "add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
 		},
 		"IPv6 addresses are announced where they can be": {
-			Settings{kernel, 2, 61001, both}, capabilities{true, true, 7},
+			Settings{kernel, 2, 61001, both}, capabilities{listening: true, announcesIPv6: true, room: 7},
 			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal\nfd00::1 id 0 port 61001 signal",
 		},
 		"a pod that connects needs no more where peers announce IPv6 addresses": {
-			Settings{kernel, 2, 61001, both}, capabilities{false, true, 7}, "add_addr_accepted 1 subflows 1",
+			Settings{kernel, 2, 61001, both}, capabilities{announcesIPv6: true, room: 7}, "add_addr_accepted 1 subflows 1",
 		},
 		"IPv4 goes first where there is no room for all": {
-			Settings{kernel, 3, 61001, both}, capabilities{true, true, 3},
+			Settings{kernel, 3, 61001, both}, capabilities{listening: true, announcesIPv6: true, room: 3},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61001 signal\n10.0.0.1 id 0 port 61002 signal\nfd00::1 id 0 port 61001 signal",
 		},
 		"eight subflows fit": {
 			Settings{kernel, 8, 65529, []netip.Addr{ipv4}}, listens,
 			"add_addr_accepted 0 subflows 7" + ports(65529, 65535),
+		},
+		"a port in use is left out": {
+			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 61002)},
+			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61001 signal\n10.0.0.1 id 0 port 61003 signal",
+		},
+		"what is announced already stays, though an earlier port is free again": {
+			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61003, 61004)},
+			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61003 signal\n10.0.0.1 id 0 port 61004 signal",
+		},
+		"a port that is announced and not of the range does not stay": {
+			Settings{kernel, 2, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61000, 61017)},
+			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
+		},
+		"the last port is the highest that there is": {
+			Settings{kernel, 3, 65534, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 65534)},
+			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 65535 signal",
 		},
 		"with one subflow nothing is announced": {
 			Settings{kernel, 1, 61001, both}, listens, "add_addr_accepted 0 subflows 0",
@@ -81,6 +97,14 @@ func TestLimitsAndEndpoints(t *testing.T) {
 			}
 		})
 	}
+}
+
+func portsOf(address netip.Addr, ports ...uint16) map[netip.AddrPort]bool {
+	all := map[netip.AddrPort]bool{}
+	for _, port := range ports {
+		all[netip.AddrPortFrom(address, port)] = true
+	}
+	return all
 }
 
 func ports(first, last int) (lines string) {

@@ -97,8 +97,9 @@ type SubflowRules struct {
 	Count *int32 `json:"count,omitempty"`
 
 	// firstAnnouncedPort is the first of the ports that a listening pod announces
-	// for further subflows with manager: Kernel; the others follow it. The
-	// default is 61001. NetworkPolicies must admit these ports.
+	// for further subflows with manager: Kernel; the others follow it, without
+	// those that are in use. The default is 61001. NetworkPolicies must admit the
+	// 16 ports from it on.
 	// +kubebuilder:validation:Minimum=1024
 	// +kubebuilder:validation:Maximum=65528
 	// +optional
