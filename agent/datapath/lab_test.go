@@ -51,9 +51,8 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
 		for _, pod := range node.Pods {
-			for _, setting := range podSettings {
-				check(t, pod.Sysctl(setting[0], setting[1]))
-			}
+			// A lost ADD_ADDR is repeated after a second, and not after two minutes.
+			check(t, pod.Sysctl("net.mptcp.add_addr_timeout", "1"))
 		}
 	}
 	t.Cleanup(func() {
@@ -128,15 +127,6 @@ func (l *lab) applyAll(t *testing.T) {
 }
 
 const firstAnnouncedPort = 61001
-
-// Settings of the pods' own stacks, for tests of what happens below them.
-var podSettings = [][2]string{
-	// The stack of some kernels stops for long, even for ever, once segments that
-	// came out of order fill the receive buffer: it begins with enough.
-	{"net.ipv4.tcp_rmem", "4096 8388608 16777216"},
-	// A lost ADD_ADDR is repeated after a second.
-	{"net.mptcp.add_addr_timeout", "1"},
-}
 
 // announce lets the kernel's path managers of two pods open count subflows for
 // each connection from client to server.
