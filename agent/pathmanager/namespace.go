@@ -382,8 +382,12 @@ func (n *Namespace) putBack() error {
 	if err != nil {
 		return err
 	}
+	subflows, err := n.diagnostics.Subflows()
+	if err != nil {
+		return err
+	}
 	for _, endpoint := range present {
-		if !n.isOurs(endpoint) {
+		if !n.isOurs(endpoint) && !isUnusedImplicit(endpoint, subflows) {
 			continue
 		}
 		if err := n.client.DeleteEndpoint(endpoint.ID); err != nil {
@@ -399,6 +403,15 @@ func (n *Namespace) putBack() error {
 		}
 	}
 	return nil
+}
+
+// isUnusedImplicit: the kernel made the endpoint for a subflow from an address that
+// the connection did not begin with, and would keep it for ever. To remove one in
+// use would close its subflows.
+func isUnusedImplicit(endpoint mptcpnl.Endpoint, subflows []mptcpnl.Subflow) bool {
+	return endpoint.Flags&mptcpnl.FlagImplicit != 0 && !slices.ContainsFunc(subflows, func(subflow mptcpnl.Subflow) bool {
+		return subflow.Local.Addr().Unmap() == endpoint.Address
+	})
 }
 
 func (n *Namespace) stopFollowing() {

@@ -335,6 +335,26 @@ func TestRestoreClosesNoSubflow(t *testing.T) {
 	})
 }
 
+// The peer's IPv4 address is announced on an IPv6 connection: newer kernels make an
+// endpoint of the client's own, for the subflow that goes there.
+func TestRestoreRemovesWhatTheKernelMadeForASubflow(t *testing.T) {
+	client, server := pair.New(t)
+	address := server.Serve(6)
+	before := state(t, client)
+	here := open(t, client, t.TempDir())
+	defer here.Close()
+	check(t, here.Configure(context.Background(), settings(client, kernel, 3)))
+	manage(t, server, kernel, 3)
+	connection := client.Connect(address)
+	client.ExpectSubflows(connection, 3)
+	check(t, connection.Close())
+	pair.Eventually(t, func() bool { return len(client.Subflows(connection.LocalAddr())) == 0 }, func() string { return "the subflows do not end" })
+	check(t, here.Restore(context.Background()))
+	if after := state(t, client); after != before {
+		t.Errorf("it was\n%s\nand is\n%s", before, after)
+	}
+}
+
 func TestConfigureMendsWhatSomebodyChanged(t *testing.T) {
 	_, server := pair.New(t)
 	server.Serve(4)
