@@ -14,7 +14,7 @@
  */
 static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
-	struct mptcp_option option;
+	struct mptcp_option option = {};
 	struct flow flow = { .role = ROLE_RESPONDER };
 	struct node *node = this_node();
 
@@ -41,7 +41,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 /* The answer to MP_CAPABLE: from here on, joining subflows find the connection. */
 static __noinline int learn_token(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
-	struct mptcp_option option;
+	struct mptcp_option option = {};
 	struct connection connection = {};
 	struct connection_key key = {};
 

@@ -82,7 +82,7 @@ static __always_inline __u8 allowed_paths(__u64 weights)
  */
 static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
-	struct mptcp_option option;
+	struct mptcp_option option = {};
 	struct endpoint *endpoint;
 	struct flow flow = { .role = ROLE_INITIATOR };
 	struct node *node = this_node();

@@ -156,10 +156,12 @@ static __always_inline __u32 filter_bit(const struct address *address)
 
 static __always_inline __u64 *filter_word(__u32 bit)
 {
-	__u32 zero = 0;
+	__u32 zero = 0, word = bit / 64;
 	struct filter *filter = bpf_map_lookup_elem(&local_filter, &zero);
 
-	return filter ? &filter->bits[bit / 64] : 0;
+	/* The verifier of Linux 6.1 forgets the bounds of what the call spilled. */
+	barrier_var(word);
+	return filter ? &filter->bits[word & (FILTER_BITS / 64 - 1)] : 0;
 }
 
 static __always_inline int may_have_flows(const struct address *local)

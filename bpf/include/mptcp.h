@@ -79,7 +79,11 @@ __noinline int find_mptcp_option(struct __sk_buff *skb, __u32 offset, __u32 leng
 		return 0;
 	option->subtype = NO_OPTION;
 	option->has_key = 0;
-	if (length < 1 || length > TCP_OPTIONS_MAX)
+	/* Two comparisons: the verifier of Linux 6.1 does not see through one of both. */
+	if (length > TCP_OPTIONS_MAX)
+		return 0;
+	barrier_var(length);
+	if (length < sizeof(__u32))
 		return 0;
 	if (bpf_skb_load_bytes(skb, offset, options.byte, length))
 		return 0;
