@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+const shortTime = 2500 * time.Millisecond
+
+func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
+	c := use(t)
+	c.create(t, newPath("blue"), newPath("green"))
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "green", "red"}
+	c.create(t, policy)
+	c.waitProgrammed(t, policy, 2)
+	accepted := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionAccepted)
+	t.Logf("Accepted is %s: %s", accepted.Status, accepted.Message)
+	if accepted.Status != metav1.ConditionFalse || accepted.Reason != v1alpha1.ReasonPathNotFound || !strings.Contains(accepted.Message, "red") {
+		t.Errorf("the condition Accepted is %+v", accepted)
+	}
+	c.expectUsed(t, "blue", "green")
+
+	c.create(t, newPath("red"))
+	c.waitFor(t, "the policy is accepted", 10*time.Second, func(ctx context.Context) error {
+		if err := c.programmed(ctx, policy, 2); err != nil {
+			return err
+		}
+		if !isTrue(policy.Status.Conditions, v1alpha1.ConditionAccepted, policy.Generation) {
+			return fmt.Errorf("the conditions are %+v", policy.Status.Conditions)
+		}
+		return nil
+	})
+	c.waitFor(t, "every object says so", 10*time.Second, c.allReady)
+	c.expectUsed(t, paths...)
+}
+
+// expectUsed checks which paths a connection of the shop uses.
+func (c *cluster) expectUsed(t *testing.T, wanted ...string) {
+	t.Helper()
+	r := c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	if used := r.steady().used(); !slices.Equal(used, wanted) {
+		t.Errorf("the connection uses %v instead of %v: %v", used, wanted, r.steady())
+	}
+}
+
+func TestPodsComeAndGo(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	late := c.addPod(t, "late", "client", c.Network.Nodes[2])
+	t.Logf("a new pod was programmed after %v", c.waitProgrammed(t, policy, 3))
+	r := c.run(t, transfer{"late", "server", 4, traffic.Up, shortTime})
+	if used := r.steady().used(); !slices.Equal(used, paths) {
+		t.Errorf("a connection of the new pod uses %v: %v", used, r.steady())
+	}
+	c.removePod(t, late)
+	t.Logf("a deleted pod was gone after %v", c.waitProgrammed(t, policy, 2))
+	c.waitFor(t, "its node has nothing of it", 10*time.Second, func(ctx context.Context) error {
+		return c.withoutEndpoints(ctx, late.Node)
+	})
+}
+
+// withoutEndpoints: the agent of a node manages no pod, and keeps nothing of one.
+func (c *cluster) withoutEndpoints(ctx context.Context, node *network.Node) error {
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node.NodeName()}}
+	if err := c.get(ctx, plan); err != nil {
+		return err
+	}
+	if len(plan.Spec.Endpoints)+len(plan.Status.Endpoints) > 0 {
+		return fmt.Errorf("the plan has endpoints: %+v, %+v", plan.Spec.Endpoints, plan.Status.Endpoints)
+	}
+	now, err := c.Footprint()
+	if err != nil {
+		return err
+	}
+	for _, line := range now {
+		if strings.HasPrefix(line, "file "+c.StatePath(node.NodeName())) {
+			return fmt.Errorf("the agent keeps %s", line)
+		}
+	}
+	return nil
+}
+
+// addPod adds a pod of the shop, as a scheduler and a kubelet would.
+func (c *cluster) addPod(t *testing.T, name, app string, node *network.Node) *network.Pod {
+	t.Helper()
+	inside, err := node.AddPod(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.removePod(t, inside) })
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{
+			NodeName: node.NodeName(), Containers: []corev1.Container{{Name: "traffic", Image: "traffic"}},
+		},
+	}
+	c.create(t, pod)
+	pod.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: inside.IPv4, PodIPs: []corev1.PodIP{{IP: inside.IPv4}, {IP: inside.IPv6}},
+	}
+	if err := c.Client.Status().Update(t.Context(), pod); err != nil {
+		t.Fatal(err)
+	}
+	return inside
+}
+
+// removePod removes a pod of the shop, unless it is gone.
+func (c *cluster) removePod(t *testing.T, pod *network.Pod) {
+	t.Helper()
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod.PodName}}
+	if err := c.Client.Delete(context.Background(), object, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+		t.Error(err)
+	}
+	if err := pod.Delete(); err != nil {
+		t.Error(err)
+	}
+	pod.Node.Pods = slices.DeleteFunc(pod.Node.Pods, func(p *network.Pod) bool { return p == pod })
+}
+
+// The pods of the tenant have the same labels, and a policy of their own later.
+func TestAPolicyStaysInItsNamespace(t *testing.T) {
+	c := use(t)
+	c.spread(t, shopPolicy(v1alpha1.SubflowManagerKernel), 2)
+	var plans v1alpha1.MPTCPNodePlanList
+	if err := c.Client.List(t.Context(), &plans); err != nil {
+		t.Fatal(err)
+	}
+	for _, plan := range plans.Items {
+		for _, endpoint := range plan.Spec.Endpoints {
+			if endpoint.Namespace != "shop" {
+				t.Errorf("the plan of %s has %s/%s", plan.Name, endpoint.Namespace, endpoint.Name)
+			}
+		}
+	}
+	c.expectUntouchedPods(t, "tenant-client", "tenant-server", "third")
+	r := c.run(t, transfer{"tenant-client", "tenant-server", 4, traffic.Up, shortTime})
+	if used := r.steady().used(); !slices.Equal(used, paths[:1]) || r.result.Subflows != 1 {
+		t.Errorf("a connection of another namespace uses %v with %d subflows", used, r.result.Subflows)
+	}
+}
+
+// expectUntouchedPods compares pods with how they were before all policies.
+func (c *cluster) expectUntouchedPods(t *testing.T, names ...string) {
+	t.Helper()
+	now, err := c.Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		prefix := c.Network.Pod(name).Name + ":"
+		before, after := withPrefix(c.untouched, prefix), withPrefix(now, prefix)
+		if len(before) == 0 || !slices.Equal(before, after) {
+			t.Errorf("pod %s was\n%q\nand is\n%q", name, before, after)
+		}
+	}
+}
+
+func withPrefix(lines []string, prefixes ...string) (found []string) {
+	for _, line := range lines {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
+			found = append(found, line)
+		}
+	}
+	return found
+}

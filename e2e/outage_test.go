@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// What happens when, in a transfer during which the API server cannot be reached:
+// first the nodes are cut off from it, so that every request hangs; then it is
+// stopped, and every request fails. Together that is longer than leases last.
+const (
+	cutOffAt   = 1500 * time.Millisecond
+	failedAt   = 6 * time.Second
+	repairedAt = 8 * time.Second
+	stoppedAt  = 11 * time.Second
+	serverAt   = 21 * time.Second
+	outageEnd  = 23 * time.Second
+)
+
+func TestTheAPIServerCannotBeReached(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	node := c.Network.Pod("client").Node
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, outageEnd})
+	r.sleepUntil(cutOffAt)
+	before := c.flows(t, node)
+	connect := c.cutOff(t)
+	c.expectUsed(t, paths...)
+	returned := c.failWithoutServer(t, r)
+
+	r.sleepUntil(stoppedAt)
+	c.stopServer(t)
+	connect()
+	r.sleepUntil(serverAt)
+	expectSamePaths(t, before, c.flows(t, node))
+	c.startServer(t)
+	r.finish(t)
+	r.expectSteadyWithoutServer(t, returned)
+	c.expectRecovery(t, policy)
+}
+
+// failWithoutServer sets a NIC down and up again, and returns when it came back.
+func (c *cluster) failWithoutServer(t *testing.T, r *running) time.Time {
+	t.Helper()
+	nic := failure{"green", "client", "is set down", (*network.Network).SetNIC}
+	r.sleepUntil(failedAt)
+	c.set(t, nic, false)
+	r.sleepUntil(repairedAt)
+	return c.set(t, nic, true)
+}
+
+func (r *running) expectSteadyWithoutServer(t *testing.T, returned time.Time) {
+	t.Helper()
+	meanwhile, without, after := r.shares(cutOffAt, failedAt), r.shares(failedAt+settled, repairedAt), r.shares(stoppedAt, serverAt)
+	took, _ := r.wire.carriesAgain("green", returned)
+	t.Logf("nothing arrived for %v at most, for %v when a NIC failed, for %v when it came back, which took %v",
+		r.longestStop(cutOffAt, failedAt), r.longestStop(failedAt, repairedAt), r.longestStop(repairedAt, stoppedAt), took)
+	t.Logf("without API server %v; without green too %v; with green again %v", meanwhile, without, after)
+	if used := meanwhile.used(); !slices.Equal(used, paths) {
+		t.Errorf("without API server only %v carried a share", used)
+	}
+	if used := without.used(); !slices.Equal(used, []string{"blue", "red"}) {
+		t.Errorf("while green was down %v carried a share", used)
+	}
+	if used := r.shares(repairedAt+settled, stoppedAt).used(); !slices.Equal(used, paths) {
+		t.Errorf("soon after green came back only %v carried a share", used)
+	}
+	if used := after.used(); !slices.Equal(used, paths) {
+		t.Errorf("after green came back only %v carried a share", used)
+	}
+	if stop := r.longestStop(warmup, outageEnd); stop > longestStop {
+		t.Errorf("nothing arrived for %v", stop)
+	}
+}
+
+// cutOff stops what brings the API server to the nodes: connections stay, and
+// nobody answers. The function that it returns undoes that.
+func (c *cluster) cutOff(t *testing.T) (connect func()) {
+	t.Helper()
+	forwarder := c.forwarder(t)
+	if err := syscall.Kill(forwarder, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	connect = sync.OnceFunc(func() {
+		if err := syscall.Kill(forwarder, syscall.SIGCONT); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(connect)
+	return connect
+}
+
+// forwarder finds the process by the name that the lab gives it.
+func (c *cluster) forwarder(t *testing.T) int {
+	t.Helper()
+	processes, err := labProcesses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid, command := range processes {
+		if strings.HasPrefix(command, "braid-lab-forward") {
+			return pid
+		}
+	}
+	t.Fatalf("the lab has no forwarder: %v", processes)
+	return 0
+}
+
+// stopServer stops the API server. When the test ends it runs again.
+func (c *cluster) stopServer(t *testing.T) {
+	t.Helper()
+	if err := c.Server.StopServer(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if c.reachable() != nil {
+			c.startServer(t)
+		}
+	})
+}
+
+func (c *cluster) reachable() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return c.Client.List(ctx, &v1alpha1.MPTCPPathList{})
+}
+
+// startServer starts the API server, and the controller as a kubelet would: it
+// ends when it loses its lease.
+func (c *cluster) startServer(t *testing.T) {
+	t.Helper()
+	if err := c.Server.StartServer(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if c.Controller.Ended() {
+		t.Log("the controller had lost its lease and ended; it is started again")
+		if err := c.StartController(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// expectRecovery changes the policy and waits until that is carried out: then
+// controller and agents work again.
+func (c *cluster) expectRecovery(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
+	t.Helper()
+	c.update(t, policy, func() { policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"} })
+	took := c.waitFor(t, "a change is programmed", time.Minute, func(ctx context.Context) error {
+		return c.programmed(ctx, policy, 2)
+	})
+	t.Logf("a change of the policy was programmed %v after the API server had come back", took)
+	c.expectUsed(t, "blue", "red")
+}

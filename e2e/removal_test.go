@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+func TestADeletedPolicyLeavesNothing(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	c.expectUsed(t, paths...)
+	programs := c.programs(t, c.Network.Nodes...)
+	if len(programs) == 0 {
+		t.Fatal("no NIC has a program while the policy is programmed")
+	}
+	if err := c.Client.Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	took := c.waitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.nothingLeft)
+	t.Logf("nothing was left %v after the policy was deleted", took)
+	c.waitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
+	c.expectUsed(t, paths[0])
+}
+
+// The traffic goes on by the cluster network's route.
+func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	c.spread(t, policy, 2)
+	node := c.Network.Pod("client").Node
+	programs := c.programs(t, node)
+
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 4 * time.Second})
+	r.sleepUntil(1500 * time.Millisecond)
+	c.kill(t, node)
+	c.remove(t, node)
+	c.expectUntouchedNode(t, node)
+	c.waitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
+	r.finish(t)
+	t.Logf("nothing arrived for %v at most; before the removal %v, after it %v", r.longestStop(warmup, r.duration),
+		r.shares(warmup, 1500*time.Millisecond), r.shares(3*time.Second, r.duration))
+	if used := r.shares(3*time.Second, r.duration).used(); !slices.Equal(used, paths[:1]) {
+		t.Errorf("after the removal %v carried a share", used)
+	}
+
+	c.start(t, node)
+	c.expectTakenOver(t, policy)
+	c.expectUsed(t, paths...)
+}
+
+// remove runs what an uninstall runs on each node.
+func (c *cluster) remove(t *testing.T, node *network.Node) {
+	t.Helper()
+	name := node.NodeName()
+	_, err := node.Run(c.Binary("braid-agent"), "remove", "--node-name", name,
+		"--pin-path", c.PinPath(name), "--state-path", c.StatePath(name), "--netns-dirs", network.Directory)
+	if err != nil {
+		t.Fatalf("removing what the agent left: %v", err)
+	}
+}
+
+// expectUntouchedNode compares a node and its pods with how they were before all
+// policies.
+func (c *cluster) expectUntouchedNode(t *testing.T, node *network.Node) {
+	t.Helper()
+	now, err := c.Footprint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := []string{node.Name + ":", "file " + c.PinPath(node.NodeName()), "file " + c.StatePath(node.NodeName())}
+	for _, pod := range node.Pods {
+		of = append(of, pod.Name+":")
+	}
+	before, after := withPrefix(c.untouched, of...), withPrefix(now, of...)
+	if len(before) == 0 || !slices.Equal(before, after) {
+		t.Errorf("%s was\n%q\nand is\n%q", node.NodeName(), before, after)
+	}
+}
+
+// programs are the programs on the NICs of nodes.
+func (c *cluster) programs(t *testing.T, nodes ...*network.Node) (programs []ebpf.ProgramID) {
+	t.Helper()
+	for _, node := range nodes {
+		for _, path := range paths {
+			index, err := node.Index(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := node.Do(func() error {
+				found, err := programsOn(index)
+				programs = append(programs, found...)
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return programs
+}
+
+func programsOn(index int) (programs []ebpf.ProgramID, err error) {
+	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
+		if err != nil {
+			return nil, fmt.Errorf("listing the programs of interface %d: %w", index, err)
+		}
+		for _, program := range result.Programs {
+			programs = append(programs, program.ID)
+		}
+	}
+	return programs, nil
+}
+
+// areGone: the kernel has none of the programs any more.
+func areGone(programs []ebpf.ProgramID) error {
+	for _, id := range programs {
+		program, err := ebpf.NewProgramFromID(id)
+		if err == nil {
+			_ = program.Close()
+			return fmt.Errorf("program %d is still there", id)
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("looking for program %d: %w", id, err)
+		}
+	}
+	return nil
+}
