@@ -14,7 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/hack/lab/network"
@@ -57,31 +57,43 @@ func newWire(t *testing.T) *wire {
 	t.Helper()
 	w := &wire{node: newNode(t), arrivals: make(chan arrival, 1000)}
 	for path := range paths {
-		w.attach(t, w.to, ebpf.AttachTCXEgress, w.nics[path])
-		w.attach(t, w.from, ebpf.AttachTCXIngress, w.nics[path])
+		w.attach(t, w.to, egress, w.nics[path], ours)
+		w.attach(t, w.from, ingress, w.nics[path], ours)
 		w.listen(t, path)
 	}
 	return w
 }
 
-func (w *wire) attach(t *testing.T, program *ebpf.Program, hook ebpf.AttachType, nic uint32) {
-	t.Helper()
-	w.attachAt(t, program, hook, nic, link.Tail())
-}
+// Where a program stands among those of a hook.
+const (
+	first = 1
+	ours  = 10
+	last  = 20
+)
 
-func (w *wire) attachFirst(t *testing.T, program *ebpf.Program, hook ebpf.AttachType, nic uint32) {
-	t.Helper()
-	w.attachAt(t, program, hook, nic, link.Head())
-}
+// The hooks of a NIC.
+const (
+	egress  = netlink.HANDLE_MIN_EGRESS
+	ingress = netlink.HANDLE_MIN_INGRESS
+)
 
-func (w *wire) attachAt(t *testing.T, program *ebpf.Program, hook ebpf.AttachType, nic uint32, where link.Anchor) {
+// attach attaches by a filter, which every kernel knows.
+func (w *wire) attach(t *testing.T, program *ebpf.Program, hook uint32, nic uint32, place uint16) {
 	t.Helper()
-	var attached link.Link
-	check(t, w.Do(func() (err error) {
-		attached, err = link.AttachTCX(link.TCXOptions{Interface: int(nic), Program: program, Attach: hook, Anchor: where})
-		return err
+	check(t, w.Do(func() error {
+		qdisc := &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: int(nic), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}}
+		if err := netlink.QdiscReplace(qdisc); err != nil {
+			return fmt.Errorf("adding the clsact qdisc: %w", err)
+		}
+		return netlink.FilterAdd(&netlink.BpfFilter{
+			FilterAttrs:  netlink.FilterAttrs{LinkIndex: int(nic), Parent: hook, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: place},
+			Fd:           program.FD(),
+			Name:         "braid_test",
+			DirectAction: true,
+		})
 	}))
-	t.Cleanup(func() { attached.Close() })
 }
 
 // listen passes on what the peer receives on a path, until the test ends.
@@ -310,7 +322,7 @@ const (
 func TestTheFirstPieceOfSegmentsIsLeftAlone(t *testing.T) {
 	w := newWire(t)
 	program, length := ruler(t)
-	w.attach(t, program, ebpf.AttachTCXEgress, w.nics[green])
+	w.attach(t, program, egress, w.nics[green], last)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		e = w.begin(t, e, green)
 		unselected := e.out().with(func(s *segment) { s.from = netip.AddrPortFrom(s.from.Addr().Next(), 7) })
@@ -379,7 +391,7 @@ func TestATagBesideTheFrameIsLeftAlone(t *testing.T) {
 			t.Errorf("without a tag it arrived on %s", pathNames[a.path])
 		}
 	})
-	w.attachFirst(t, tagger(t), ebpf.AttachTCXEgress, w.nics[blue])
+	w.attach(t, tagger(t), egress, w.nics[blue], first)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		e = w.begin(t, e, green)
 		w.leave(t, "blue", virtioHeader{}, e.out().frame())

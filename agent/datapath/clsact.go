@@ -67,7 +67,7 @@ func (c clsact) filters(index int, hook hook) ([]netlink.Filter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking up interface %d: %w", index, err)
 	}
-	filters, err := netlink.FilterList(nic, c.parent(hook))
+	filters, err := whole(func() ([]netlink.Filter, error) { return netlink.FilterList(nic, c.parent(hook)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing the filters of interface %d: %w", index, err)
 	}
@@ -80,7 +80,7 @@ func isOurs(filter netlink.Filter, hook hook) bool {
 }
 
 func (c clsact) attached() (map[int]bool, error) {
-	links, err := netlink.LinkList()
+	links, err := whole(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
@@ -127,4 +127,14 @@ func (c clsact) detach(index int) error {
 		return fmt.Errorf("removing the clsact qdisc of interface %d: %w", index, err)
 	}
 	return nil
+}
+
+// whole repeats a listing that was disturbed by changes.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
 }

@@ -199,9 +199,11 @@ const unansweredStates = netlink.NUD_INCOMPLETE | netlink.NUD_FAILED
 
 // listNeighbours lists all of the network namespace.
 func listNeighbours() (map[neighbour]neighbourEntry, error) {
-	request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-	request.AddData(&netlink.Ndmsg{})
-	messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	messages, err := whole(func() ([][]byte, error) {
+		request := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		request.AddData(&netlink.Ndmsg{})
+		return request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("listing neighbours: %w", err)
 	}
