@@ -66,7 +66,7 @@ func TestADeadPathsFlowsUseTheOthersAndComeBack(t *testing.T) {
 			after := byEnds(living(l.flows(t, 0)))
 			m.wait(t)
 			if !maps.Equal(before, after) {
-				t.Errorf("the subflows were %v and are %v", before, after)
+				t.Errorf("the subflows were%s\nand are%s", describeEnds(before), describeEnds(after))
 			}
 		})
 	}
@@ -177,13 +177,7 @@ func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
 	if counts := pathCounts(living(l.flows(t, 0))); !maps.Equal(counts, map[string]int{"blue": 4, "red": 4}) {
 		t.Errorf("the subflows by path are %v", counts)
 	}
-	green, err := l.Nodes[0].Index("green")
-	check(t, err)
-	for _, hook := range hooks {
-		if ids := l.programs(t, 0, green, hook); len(ids) != 0 {
-			t.Errorf("%s: programs %v are still attached to the path's NIC", hook.name, ids)
-		}
-	}
+	l.expectAttached(t, 0, "green", 0)
 	m.at(900 * time.Millisecond)
 	if sent := l.sentIn(t, 0, 300*time.Millisecond); sent.share("green") > 0.05 || sent.share("red") < 0.2 {
 		t.Errorf("without green, the NICs sent %v", sent)

@@ -5,6 +5,7 @@ package datapath
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -380,6 +381,10 @@ func describe(flows []Flow) (text string) {
 		text += fmt.Sprintf("\n  %s -> %s path %s initiator %t token %08x ended %t", flow.Local, flow.Remote, flow.Path, flow.Initiator, flow.Token, flow.Ended)
 	}
 	return text
+}
+
+func describeEnds(flows map[ends]Flow) string {
+	return describe(slices.SortedFunc(maps.Values(flows), func(a, b Flow) int { return a.Local.Compare(b.Local) }))
 }
 
 func check(t *testing.T, err error) {

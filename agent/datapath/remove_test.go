@@ -41,9 +41,20 @@ func (l *lab) indexes(t *testing.T, node int) map[string]int {
 	return indexes
 }
 
+// knowsTCX tells whether this kernel does.
+func knowsTCX(t *testing.T) bool {
+	t.Helper()
+	supported, err := supportsTCX(newCounter(t).program)
+	check(t, err)
+	return supported
+}
+
 // programs are those that are attached to a NIC by TCX, in their order.
 func (l *lab) programs(t *testing.T, node, nic int, hook hook) (ids []ebpf.ProgramID) {
 	t.Helper()
+	if !knowsTCX(t) {
+		return nil
+	}
 	check(t, l.Nodes[node].Do(func() error {
 		result, err := link.QueryPrograms(link.QueryOptions{Target: nic, Attach: hook.attach})
 		if err != nil {
@@ -57,22 +68,30 @@ func (l *lab) programs(t *testing.T, node, nic int, hook hook) (ids []ebpf.Progr
 	return ids
 }
 
-// filters are the names of the BPF filters of a NIC.
-func (l *lab) filters(t *testing.T, node, nic int) (names []string) {
+// filters are the names of a NIC's BPF filters.
+func (l *lab) filters(t *testing.T, node, nic int, hook hook) (names []string) {
 	t.Helper()
 	check(t, l.Nodes[node].Do(func() error {
-		for _, hook := range hooks {
-			filters, err := clsact{}.filters(nic, hook)
-			if err != nil {
-				return err
-			}
-			for _, filter := range filters {
-				names = append(names, filter.(*netlink.BpfFilter).Name)
-			}
+		filters, err := clsact{}.filters(nic, hook)
+		for _, filter := range filters {
+			names = append(names, filter.(*netlink.BpfFilter).Name)
 		}
-		return nil
+		return err
 	}))
 	return names
+}
+
+// expectAttached checks how many programs each hook of a NIC has, however they
+// are attached.
+func (l *lab) expectAttached(t *testing.T, node int, path string, count int) {
+	t.Helper()
+	nic := l.indexes(t, node)[path]
+	for _, hook := range hooks {
+		programs, filters := l.programs(t, node, nic, hook), l.filters(t, node, nic, hook)
+		if len(programs)+len(filters) != count {
+			t.Errorf("node %d, %s, %s: programs %v and filters %v instead of %d", node+1, path, hook.name, programs, filters, count)
+		}
+	}
 }
 
 func (l *lab) hasClsact(t *testing.T, node, nic int) bool {
@@ -89,6 +108,9 @@ func (l *lab) hasClsact(t *testing.T, node, nic int) bool {
 // expectLinks looks at what is pinned: a link for each hook of each NIC.
 func expectLinks(t *testing.T, d *Datapath, nics int) {
 	t.Helper()
+	if d.AttachMode() != "tcx" {
+		return
+	}
 	entries, err := os.ReadDir(d.linkDirectory())
 	check(t, err)
 	if len(entries) != nics*len(hooks) {
@@ -153,11 +175,7 @@ func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
 		t.Errorf("node %d: the kernel still has %v", node+1, left)
 	}
 	for path, nic := range l.indexes(t, node) {
-		for _, hook := range hooks {
-			if programs := l.programs(t, node, nic, hook); len(programs) > 0 {
-				t.Errorf("node %d, %s, %s: programs %v", node+1, path, hook.name, programs)
-			}
-		}
+		l.expectAttached(t, node, path, 0)
 		if l.hasClsact(t, node, nic) {
 			t.Errorf("node %d, %s: there is a clsact qdisc", node+1, path)
 		}
@@ -172,62 +190,66 @@ func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
 	}
 }
 
-var modes = []struct {
-	name    string
-	options Options
-}{
-	{"tcx", Options{}},
-	{"clsact", Options{Clsact: true}},
+// forEachMode runs a test with each way of attaching that the kernel knows.
+func forEachMode(t *testing.T, f func(t *testing.T, mode string, options Options)) {
+	if knowsTCX(t) {
+		t.Run("tcx", func(t *testing.T) { f(t, "tcx", Options{}) })
+	}
+	t.Run("clsact", func(t *testing.T) { f(t, "clsact", Options{Clsact: true}) })
+}
+
+// needsTCX ends a test on a kernel before 6.6.
+func needsTCX(t *testing.T) {
+	t.Helper()
+	if !knowsTCX(t) {
+		t.Skip("this kernel does not know TCX (Linux 6.6)")
+	}
 }
 
 func TestRemovalLeavesNothing(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			l, client, server := newPair(t, mode.options)
-			l.applyAll(t)
-			if got := l.datapaths[0].AttachMode(); got != mode.name {
-				t.Fatalf("the programs are attached by %q", got)
-			}
-			ids := []objectIDs{idsOf(t, l.datapaths[0]), idsOf(t, l.datapaths[1])}
-			m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second, Verify: true})
-			m.at(500 * time.Millisecond)
-			l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
-			l.apply(t, 0, State{}) // no paths: the policy was deleted
-			check(t, l.Nodes[1].Do(l.datapaths[1].Remove))
-			for node := range l.Nodes {
-				l.expectNothing(t, node, ids[node])
-			}
-			if mode := l.datapaths[0].AttachMode(); mode != "" {
-				t.Errorf("nothing is attached, by %q", mode)
-			}
-			m.at(1300 * time.Millisecond)
-			l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "after", map[string]float64{"blue": 1})
-			m.wait(t)
-			l.applyAll(t) // and once more, by the same agent
-			l.sent(t, 0, func() {
-				transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
-			}).expectShares(t, "with a policy again", evenShares)
-		})
-	}
+	forEachMode(t, func(t *testing.T, mode string, options Options) {
+		l, client, server := newPair(t, options)
+		l.applyAll(t)
+		if got := l.datapaths[0].AttachMode(); got != mode {
+			t.Fatalf("the programs are attached by %q", got)
+		}
+		ids := []objectIDs{idsOf(t, l.datapaths[0]), idsOf(t, l.datapaths[1])}
+		m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second, Verify: true})
+		m.at(500 * time.Millisecond)
+		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
+		l.apply(t, 0, State{}) // no paths: the policy was deleted
+		check(t, l.Nodes[1].Do(l.datapaths[1].Remove))
+		for node := range l.Nodes {
+			l.expectNothing(t, node, ids[node])
+		}
+		if mode := l.datapaths[0].AttachMode(); mode != "" {
+			t.Errorf("nothing is attached, by %q", mode)
+		}
+		m.at(1300 * time.Millisecond)
+		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "after", map[string]float64{"blue": 1})
+		m.wait(t)
+		l.applyAll(t) // and once more, by the same agent
+		l.sent(t, 0, func() {
+			transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
+		}).expectShares(t, "with a policy again", evenShares)
+	})
 }
 
 // Uninstalling needs no earlier Apply by the same process.
 func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
-	for _, mode := range modes {
-		t.Run(mode.name, func(t *testing.T) {
-			l := newLab(t, threePaths, 1, mode.options)
-			l.applyAll(t)
-			ids := idsOf(t, l.datapaths[0])
-			older := filepath.Join(l.nodeOptions(0).PinPath, "v0") // of an agent with another layout
-			check(t, os.Mkdir(older, 0o700))
-			pin(t, l.datapaths[0].objects.pathNames, filepath.Join(older, "flows"))
-			check(t, l.datapaths[0].Close())
-			l.datapaths[0] = Open(l.nodeOptions(0))
-			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
-			l.expectNothing(t, 0, ids)
-			check(t, l.Nodes[0].Do(l.datapaths[0].Remove)) // it may be repeated
-		})
-	}
+	forEachMode(t, func(t *testing.T, _ string, options Options) {
+		l := newLab(t, threePaths, 1, options)
+		l.applyAll(t)
+		ids := idsOf(t, l.datapaths[0])
+		older := filepath.Join(l.nodeOptions(0).PinPath, "v0") // of an agent with another layout
+		check(t, os.Mkdir(older, 0o700))
+		pin(t, l.datapaths[0].objects.pathNames, filepath.Join(older, "flows"))
+		check(t, l.datapaths[0].Close())
+		l.datapaths[0] = Open(l.nodeOptions(0))
+		check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+		l.expectNothing(t, 0, ids)
+		check(t, l.Nodes[0].Do(l.datapaths[0].Remove)) // it may be repeated
+	})
 }
 
 // pin pins a map at a second place.
@@ -243,17 +265,15 @@ func pin(t *testing.T, m *ebpf.Map, file string) {
 }
 
 func TestAChangedWayOfAttachingLeavesNothingOfTheOther(t *testing.T) {
+	needsTCX(t)
 	l := newLab(t, threePaths, 1, Options{})
 	for _, clsact := range []bool{false, true, false} {
 		l.reopen(t, 0, Options{Clsact: clsact})
 		l.apply(t, 0, l.states(t)[0])
 		for path, nic := range l.indexes(t, 0) {
-			programs, filters := 0, len(l.filters(t, 0, nic))
-			for _, hook := range hooks {
-				programs += len(l.programs(t, 0, nic, hook))
-			}
-			if clsact && (programs != 0 || filters != 2) || !clsact && (programs != 2 || filters != 0 || l.hasClsact(t, 0, nic)) {
-				t.Errorf("clsact %t, %s: %d programs, %d filters", clsact, path, programs, filters)
+			l.expectAttached(t, 0, path, 1)
+			if filters := l.filters(t, 0, nic, hooks[0]); clsact != (len(filters) == 1) || clsact != l.hasClsact(t, 0, nic) {
+				t.Errorf("clsact %t, %s: filters %v", clsact, path, filters)
 			}
 		}
 	}
@@ -316,6 +336,7 @@ func (l *lab) attachCounter(t *testing.T, node int, hook hook, anchor link.Ancho
 // the route sends it and again where it is redirected to; those after ours see it
 // where it leaves.
 func TestOtherProgramsSeeAllPackets(t *testing.T) {
+	needsTCX(t)
 	l, client, server := newPair(t, Options{})
 	var earlier, first, last [2]*counter
 	for i, hook := range hooks {
@@ -379,7 +400,7 @@ func TestAnothersFilterAndQdiscStay(t *testing.T) {
 		t.Errorf("the other filter saw %d packets", count)
 	}
 	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
-	if filters := l.filters(t, 0, blue); !slices.Equal(filters, []string{"other"}) || !l.hasClsact(t, 0, blue) {
+	if filters := l.filters(t, 0, blue, hooks[0]); !slices.Equal(filters, []string{"other"}) || !l.hasClsact(t, 0, blue) {
 		t.Errorf("after the removal the filters are %v", filters)
 	}
 	if l.hasClsact(t, 0, l.indexes(t, 0)["green"]) {

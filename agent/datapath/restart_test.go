@@ -101,18 +101,14 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	l.applyAll(t)
 	for node := range l.Nodes {
 		if after := byEnds(living(l.flows(t, node))); !maps.Equal(before[node], after) {
-			t.Errorf("node %d: the flows were %v and are %v", node+1, before[node], after)
+			t.Errorf("node %d: the flows were%s\nand are%s", node+1, describeEnds(before[node]), describeEnds(after))
 		}
 	}
 	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the restart", evenShares)
 	m.wait(t)
 	for node := range l.Nodes {
-		for path, nic := range l.indexes(t, node) {
-			for _, hook := range hooks {
-				if ids := l.programs(t, node, nic, hook); len(ids) != 1 {
-					t.Errorf("node %d, %s, %s: programs %v", node+1, path, hook.name, ids)
-				}
-			}
+		for _, path := range threePaths {
+			l.expectAttached(t, node, path, 1)
 		}
 	}
 }
@@ -158,12 +154,8 @@ func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
 	if flows := l.flows(t, 0); len(flows) != 0 {
 		t.Errorf("flows that nobody can have kept:%s", describe(flows))
 	}
-	for path, nic := range l.indexes(t, 0) {
-		for _, hook := range hooks {
-			if ids := l.programs(t, 0, nic, hook); len(ids) != 1 {
-				t.Errorf("%s, %s: programs %v", path, hook.name, ids)
-			}
-		}
+	for _, path := range threePaths {
+		l.expectAttached(t, 0, path, 1)
 	}
 	l.sent(t, 0, func() {
 		transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})

@@ -230,9 +230,7 @@ func TestFlowsAreForgottenThoughANICFails(t *testing.T) {
 		t.Errorf("flows that nobody can have kept:%s", describe(flows))
 	}
 	for _, path := range []string{"blue", "red"} {
-		if ids := l.programs(t, 0, l.indexes(t, 0)[path], hooks[0]); len(ids) != 1 {
-			t.Errorf("%s has the programs %v", path, ids)
-		}
+		l.expectAttached(t, 0, path, 1)
 	}
 }
 
