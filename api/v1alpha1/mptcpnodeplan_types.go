@@ -87,6 +87,42 @@ type PlanEndpoint struct {
 	// upgradeSockets makes the pod's TCP sockets MPTCP sockets.
 	// +optional
 	UpgradeSockets bool `json:"upgradeSockets,omitempty"`
+	// chain is the name of the chain in this plan that the endpoint's packets run
+	// through; empty when none does.
+	// +optional
+	Chain string `json:"chain,omitempty"`
+}
+
+// PlanChain is a chain that one or more endpoints share.
+type PlanChain struct {
+	// name is made from the content: equal chains have equal names.
+	// +required
+	Name string `json:"name"`
+	// rules in their order, those of the cluster's policy first.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=atomic
+	// +required
+	Rules []PlanRule `json:"rules"`
+}
+
+// PlanRule is a rule and where it comes from.
+type PlanRule struct {
+	Rule `json:",inline"`
+	// policy is the kind, namespace and name of the policy, as in
+	// MPTCPPolicy/team/web: two policies may have rules of the same name.
+	// +required
+	Policy string `json:"policy"`
+}
+
+// PlanBlock is a block that a chain of the plan refers to.
+type PlanBlock struct {
+	Block `json:",inline"`
+	// policy is the name of the ClusterMPTCPPolicy that the block belongs to.
+	// +required
+	Policy string `json:"policy"`
+	// revision changes when the content of the ConfigMap does.
+	// +optional
+	Revision string `json:"revision,omitempty"`
 }
 
 // MPTCPNodePlanSpec is what one node must do; written by the controller. It is
@@ -106,6 +142,19 @@ type MPTCPNodePlanSpec struct {
 	// +listMapKey=uid
 	// +optional
 	Endpoints []PlanEndpoint `json:"endpoints,omitempty"`
+	// chains that the endpoints refer to, sorted by name.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Chains []PlanChain `json:"chains,omitempty"`
+	// blocks that the chains refer to, sorted by policy and name.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=policy
+	// +listMapKey=name
+	// +optional
+	Blocks []PlanBlock `json:"blocks,omitempty"`
 }
 
 // EndpointState is how far an endpoint is programmed.
@@ -134,6 +183,23 @@ const (
 	SocketUpgradeFailed SocketUpgradeState = "Failed"
 )
 
+// RuleStatus is how a rule is carried out for an endpoint.
+type RuleStatus struct {
+	// policy and name of the rule.
+	// +required
+	Policy string `json:"policy"`
+	// name of the rule.
+	// +required
+	Name string `json:"name"`
+	// mechanism in use where the rule leaves a choice, for example Pace.
+	// +optional
+	Mechanism string `json:"mechanism,omitempty"`
+	// message says why this mechanism, or what the rule cannot do here.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
 // EndpointStatus is the result for one endpoint of the plan.
 type EndpointStatus struct {
 	// uid of the pod.
@@ -157,6 +223,16 @@ type EndpointStatus struct {
 	// socketUpgrade is what became of spec.sockets.upgrade; empty when not asked for.
 	// +optional
 	SocketUpgrade SocketUpgradeState `json:"socketUpgrade,omitempty"`
+	// chain is the name of the chain that the endpoint's packets run through.
+	// +optional
+	Chain string `json:"chain,omitempty"`
+	// rules lists the rules of the chain about which there is something to say.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=policy
+	// +listMapKey=name
+	// +optional
+	Rules []RuleStatus `json:"rules,omitempty"`
 	// message explains a state that is not Programmed, or an upgrade that is not
 	// Active, and says what to do.
 	// +kubebuilder:validation:MaxLength=1024

@@ -142,6 +142,15 @@ type PolicyRules struct {
 	// sockets says what happens to plain TCP sockets.
 	// +optional
 	Sockets SocketRules `json:"sockets,omitempty"`
+
+	// rules are the chain of the selected pods: which packets, and what to do with
+	// them. The rules of the ClusterMPTCPPolicy of highest priority that selects a
+	// pod run first, also where an MPTCPPolicy wins the rest.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Rules []Rule `json:"rules,omitempty"`
 }
 
 // NodeFailure is one node on which a policy is not carried out.
@@ -242,6 +251,13 @@ type ClusterMPTCPPolicySpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchLabels) || self.matchLabels.all(k, !format.qualifiedName().validate(k).hasValue() && size(self.matchLabels[k]) <= 63)",message="each key of matchLabels must be a label key such as app or example.com/app, and each value must have at most 63 characters"
 	// +required
 	PodSelector metav1.LabelSelector `json:"podSelector"`
+
+	// blocks are compiled BPF objects of one's own that the rules refer to.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Blocks []Block `json:"blocks,omitempty"`
 
 	PolicyRules `json:",inline"`
 }

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// MaxRules is the number of rules that one endpoint's chain can hold, those of
+// the cluster's policy and those of the pod's own together.
+const MaxRules = 64
+
+// Rule is one link of a chain: which packets, and what to do with them. The
+// rules of a chain run in their order; every rule that matches acts, until one
+// drops the packet or resets the subflow.
+type Rule struct {
+	// name of the rule, unique in its policy; counters and messages use it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +required
+	Name string `json:"name"`
+
+	// match says which packets; leave it out for every TCP packet of the pod.
+	// +optional
+	Match *Match `json:"match,omitempty"`
+
+	// actions are carried out in their order.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +required
+	Actions []Action `json:"actions"`
+}
+
+// Match is a condition on packets: everything that is given must hold. With
+// all, any and not conditions are combined, two levels deep.
+type Match struct {
+	Selectors `json:",inline"`
+
+	// all holds when each of these conditions holds.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	All []NestedMatch `json:"all,omitempty"`
+	// any holds when at least one of these conditions holds.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Any []NestedMatch `json:"any,omitempty"`
+	// not holds when this condition does not.
+	// +optional
+	Not *NestedMatch `json:"not,omitempty"`
+}
+
+// NestedMatch is a condition inside another.
+type NestedMatch struct {
+	Selectors `json:",inline"`
+
+	// all holds when each of these conditions holds.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	All []Selectors `json:"all,omitempty"`
+	// any holds when at least one of these conditions holds.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Any []Selectors `json:"any,omitempty"`
+	// not holds when this condition does not.
+	// +optional
+	Not *Selectors `json:"not,omitempty"`
+}
+
+// Direction of a packet as its endpoint sees it.
+// +kubebuilder:validation:Enum=FromEndpoint;ToEndpoint
+type Direction string
+
+const (
+	// DirectionFromEndpoint is what the pod sends.
+	DirectionFromEndpoint Direction = "FromEndpoint"
+	// DirectionToEndpoint is what the pod receives.
+	DirectionToEndpoint Direction = "ToEndpoint"
+)
+
+// PacketType is a kind of TCP segment; a segment may be of several kinds.
+// +kubebuilder:validation:Enum=SYN;MPCapable;MPJoin;DSS;Data;PureACK;DataACK;AddAddr;AddAddrEcho;RemoveAddr;MPPrio;MPFail;FastClose;Reset;FIN
+type PacketType string
+
+// The kinds of segments (RFC 9293 and RFC 8684).
+const (
+	PacketSYN         PacketType = "SYN"         // SYN flag, also with ACK
+	PacketMPCapable   PacketType = "MPCapable"   // carries MP_CAPABLE
+	PacketMPJoin      PacketType = "MPJoin"      // carries MP_JOIN
+	PacketDSS         PacketType = "DSS"         // carries a DSS option
+	PacketData        PacketType = "Data"        // has payload
+	PacketPureACK     PacketType = "PureACK"     // ACK alone: no payload, no SYN, FIN or RST
+	PacketDataACK     PacketType = "DataACK"     // DSS with a data ACK
+	PacketAddAddr     PacketType = "AddAddr"     // ADD_ADDR, not an echo
+	PacketAddAddrEcho PacketType = "AddAddrEcho" // ADD_ADDR with the echo flag
+	PacketRemoveAddr  PacketType = "RemoveAddr"
+	PacketMPPrio      PacketType = "MPPrio"
+	PacketMPFail      PacketType = "MPFail"
+	PacketFastClose   PacketType = "FastClose"
+	PacketReset       PacketType = "Reset" // RST flag
+	PacketFIN         PacketType = "FIN"   // FIN flag
+)
+
+// Selectors are conditions on a packet, its subflow and its connection. All that
+// are given must hold.
+type Selectors struct {
+	// token of the connection, as 0x and 8 hexadecimal digits: that of either end.
+	// +kubebuilder:validation:Pattern=`^0x[0-9a-f]{8}$`
+	// +optional
+	Token string `json:"token,omitempty"`
+	// subflow selects one subflow, both directions, by its addresses and ports.
+	// +optional
+	Subflow *SubflowTuple `json:"subflow,omitempty"`
+	// addressPair selects what passes between two addresses, in both directions.
+	// +kubebuilder:validation:MinItems=2
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=atomic
+	// +optional
+	AddressPair []IPAddress `json:"addressPair,omitempty"`
+	// source selects by the packet's sender.
+	// +optional
+	Source *Side `json:"source,omitempty"`
+	// destination selects by the packet's receiver.
+	// +optional
+	Destination *Side `json:"destination,omitempty"`
+	// direction selects what the pod sends or what it receives.
+	// +optional
+	Direction Direction `json:"direction,omitempty"`
+	// packetTypes selects packets that are of at least one of these kinds.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=15
+	// +listType=set
+	// +optional
+	PacketTypes []PacketType `json:"packetTypes,omitempty"`
+	// paths selects subflows that go over one of these paths.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Paths []PathName `json:"paths,omitempty"`
+	// sequence selects by position in the stream.
+	// +optional
+	Sequence *SequenceRanges `json:"sequence,omitempty"`
+	// sent selects by what was sent so far, in the packet's direction.
+	// +optional
+	Sent *SentRanges `json:"sent,omitempty"`
+	// backup selects subflows that are backups, or with false those that are not.
+	// +optional
+	Backup *bool `json:"backup,omitempty"`
+}
+
+// IPAddress is an IPv4 or IPv6 address.
+// +kubebuilder:validation:MaxLength=45
+// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IPv4 or IPv6 address"
+type IPAddress string
+
+// SubflowTuple is the addresses and ports of a subflow, in either order.
+type SubflowTuple struct {
+	// sourceAddress is the address of one end.
+	// +required
+	SourceAddress IPAddress `json:"sourceAddress"`
+	// sourcePort is the port of that end.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +required
+	SourcePort int32 `json:"sourcePort"`
+	// destinationAddress is the address of the other end.
+	// +required
+	DestinationAddress IPAddress `json:"destinationAddress"`
+	// destinationPort is the port of the other end.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +required
+	DestinationPort int32 `json:"destinationPort"`
+}
+
+// Side is a packet's sender or receiver.
+type Side struct {
+	// cidr is an address range; a single address is a range too, as in 10.0.0.1/32.
+	// +optional
+	CIDR CIDR `json:"cidr,omitempty"`
+	// ports lists ports and ranges of ports, at least one of which must fit.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Ports []PortRange `json:"ports,omitempty"`
+}
+
+// PortRange is a port, or the ports from one to another.
+type PortRange struct {
+	// port, or the first one.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +required
+	Port int32 `json:"port"`
+	// endPort is the last port; leave it out for port alone.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	EndPort int32 `json:"endPort,omitempty"`
+}
+
+// ByteRange is a half-open range of bytes: from ≤ n < to.
+type ByteRange struct {
+	// from is the first byte or amount, 0 when left out.
+	// +optional
+	From *resource.Quantity `json:"from,omitempty"`
+	// to is the first one beyond the range; without end when left out.
+	// +optional
+	To *resource.Quantity `json:"to,omitempty"`
+}
+
+// SequenceRanges select by the position of the packet's first byte of payload in
+// the stream, counted from the stream's beginning. A connection older than the
+// agent has no known beginning and does not match.
+type SequenceRanges struct {
+	// data is the position in the connection's stream (data sequence number).
+	// +optional
+	Data *ByteRange `json:"data,omitempty"`
+	// subflow is the position in the subflow's stream (TCP sequence number).
+	// +optional
+	Subflow *ByteRange `json:"subflow,omitempty"`
+}
+
+// SentRanges select by amounts of payload before this packet, in its direction.
+type SentRanges struct {
+	// subflow is what the subflow has carried.
+	// +optional
+	Subflow *ByteRange `json:"subflow,omitempty"`
+	// connection is what all subflows of the connection have carried.
+	// +optional
+	Connection *ByteRange `json:"connection,omitempty"`
+}
+
+// ActionType is what to do with the packets that a rule matches.
+// +kubebuilder:validation:Enum=RateLimit;SetBackup;BlockSubflow;AddSubflow;ReportConnection;ReportSubflow;Record;Drop;Reset;Schedule;Congestion;Custom
+type ActionType string
+
+// The actions, most of them after table II of eMPTCP.
+const (
+	ActionRateLimit        ActionType = "RateLimit"
+	ActionSetBackup        ActionType = "SetBackup"
+	ActionBlockSubflow     ActionType = "BlockSubflow"
+	ActionAddSubflow       ActionType = "AddSubflow"
+	ActionReportConnection ActionType = "ReportConnection"
+	ActionReportSubflow    ActionType = "ReportSubflow"
+	ActionRecord           ActionType = "Record"
+	ActionDrop             ActionType = "Drop"
+	ActionReset            ActionType = "Reset"
+	ActionSchedule         ActionType = "Schedule"
+	ActionCongestion       ActionType = "Congestion"
+	ActionCustom           ActionType = "Custom"
+)
+
+// Action is one thing to do.
+type Action struct {
+	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
+	// backups or ends that; BlockSubflow hides announced addresses, AddSubflow
+	// gives hidden ones back; ReportConnection and ReportSubflow report new ones
+	// as events; Record measures RTT, retransmissions and reordering; Drop and
+	// Reset refuse packets and subflows; Schedule and Congestion let a strategy
+	// govern the pod's sending; Custom runs a block of your own.
+	// +required
+	Type ActionType `json:"type"`
+	// rateLimit is for type RateLimit.
+	// +optional
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
+	// setBackup is for type SetBackup.
+	// +optional
+	SetBackup *SetBackup `json:"setBackup,omitempty"`
+	// blockSubflow is for type BlockSubflow, and may be left out.
+	// +optional
+	BlockSubflow *BlockSubflow `json:"blockSubflow,omitempty"`
+	// schedule is for type Schedule.
+	// +optional
+	Schedule *Schedule `json:"schedule,omitempty"`
+	// congestion is for type Congestion.
+	// +optional
+	Congestion *Congestion `json:"congestion,omitempty"`
+	// custom is for type Custom.
+	// +optional
+	Custom *CustomBlock `json:"custom,omitempty"`
+}
+
+// RateLimitScope is what shares one rate.
+// +kubebuilder:validation:Enum=Subflow;Connection;Endpoint
+type RateLimitScope string
+
+const (
+	// RateLimitPerSubflow gives the rate to each subflow.
+	RateLimitPerSubflow RateLimitScope = "Subflow"
+	// RateLimitPerConnection shares the rate among the subflows of a connection.
+	RateLimitPerConnection RateLimitScope = "Connection"
+	// RateLimitPerEndpoint shares the rate among all selected subflows of the pod.
+	RateLimitPerEndpoint RateLimitScope = "Endpoint"
+)
+
+// RateLimitMechanism is how a rate is enforced.
+// +kubebuilder:validation:Enum=Auto;Pace;Window;Police
+type RateLimitMechanism string
+
+const (
+	// RateLimitAuto picks, and the endpoint's status says what and why.
+	RateLimitAuto RateLimitMechanism = "Auto"
+	// RateLimitPace paces the pod's own sockets: exact, no packet is touched.
+	RateLimitPace RateLimitMechanism = "Pace"
+	// RateLimitWindow lowers the receive window that the sender is told.
+	RateLimitWindow RateLimitMechanism = "Window"
+	// RateLimitPolice drops what exceeds the rate.
+	RateLimitPolice RateLimitMechanism = "Police"
+)
+
+// RateLimit bounds the rate of the selected packets' subflows, in the direction
+// of those packets.
+type RateLimit struct {
+	// rate in bits per second of payload, for example 20M.
+	// +required
+	Rate resource.Quantity `json:"rate"`
+	// per says what shares the rate.
+	// +kubebuilder:default=Subflow
+	// +optional
+	Per RateLimitScope `json:"per,omitempty"`
+	// mechanism is Auto, or one to insist on. Pace needs the sender's socket in a
+	// pod of this node; Window needs to have seen the subflow's SYN and an RTT of
+	// more than a millisecond; Police works always and costs retransmissions.
+	// +kubebuilder:default=Auto
+	// +optional
+	Mechanism RateLimitMechanism `json:"mechanism,omitempty"`
+}
+
+// SetBackup sets or clears the backup state of the selected subflows, at both
+// ends, while the rule matches them.
+type SetBackup struct {
+	// backup is true to make them backups.
+	// +required
+	Backup *bool `json:"backup"`
+}
+
+// BlockSubflow hides announced addresses (ADD_ADDR) from the receiver of the
+// selected packets, while the rule is there.
+type BlockSubflow struct {
+	// answer acknowledges the announcement in the receiver's place, so that it is
+	// not repeated.
+	// +optional
+	Answer bool `json:"answer,omitempty"`
+}
+
+// Schedule names the strategy that distributes a connection's data over its
+// subflows.
+type Schedule struct {
+	// strategy is EarliestCompletionFirst, or the name of a block of the cluster's policy.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Strategy string `json:"strategy"`
+}
+
+// Congestion names the congestion control of the selected subflows.
+type Congestion struct {
+	// algorithm as the node's kernel knows it, for example cubic, or the name of a
+	// block of the cluster's policy that provides one.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Algorithm string `json:"algorithm"`
+}
+
+// CustomBlock runs a block of one's own.
+type CustomBlock struct {
+	// block is the name of one of the policy's blocks.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Block string `json:"block"`
+	// value is passed to the block as its parameter.
+	// +optional
+	Value int64 `json:"value,omitempty"`
+}
+
+// BlockType is the kind of program that a block holds.
+// +kubebuilder:validation:Enum=Action;Congestion;Schedule
+type BlockType string
+
+const (
+	// BlockAction is a program for chains, for actions of type Custom.
+	BlockAction BlockType = "Action"
+	// BlockCongestion is a congestion control, for actions of type Congestion.
+	BlockCongestion BlockType = "Congestion"
+	// BlockSchedule is a sock_ops program, for actions of type Schedule.
+	BlockSchedule BlockType = "Schedule"
+)
+
+// Block is a compiled BPF object of one's own.
+// +kubebuilder:validation:XValidation:rule="has(self.configMap) != has(self.file)",message="give the object either as configMap or as file"
+type Block struct {
+	// name by which rules refer to it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +required
+	Name string `json:"name"`
+	// type is what the object provides.
+	// +kubebuilder:default=Action
+	// +optional
+	Type BlockType `json:"type,omitempty"`
+	// program is the name of the program in the object; it may be left out where
+	// there is only one.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	Program string `json:"program,omitempty"`
+	// configMap in Braid's own namespace that holds the object in binaryData.
+	// +optional
+	ConfigMap *BlockConfigMap `json:"configMap,omitempty"`
+	// file is the name of a file in the agents' directory of blocks on each node.
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9_.]*$`
+	// +optional
+	File string `json:"file,omitempty"`
+}
+
+// BlockConfigMap names a key of a ConfigMap.
+type BlockConfigMap struct {
+	// name of the ConfigMap.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Name string `json:"name"`
+	// key in its binaryData.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Key string `json:"key"`
+}

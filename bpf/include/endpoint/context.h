@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What one run knows about its packet: parsed once, then read by every selector
+ * and actor.
+ */
+#ifndef BRAID_CONTEXT_H
+#define BRAID_CONTEXT_H
+
+#include "chain.h"
+
+/* A subflow as its endpoint sees it. */
+struct subflow_key {
+	struct address local;
+	struct address remote;
+	__be16 local_port;
+	__be16 remote_port;
+	__u32 endpoint;
+};
+
+/* What the TCP options hold; offsets are from the frame's beginning, 0: absent. */
+struct options_seen {
+	__u32 types;         /* bits of enum packet_type that options tell */
+	__u16 timestamps;    /* kind byte of each option */
+	__u16 sack;
+	__u16 mptcp;         /* the first MPTCP option that is not DSS */
+	__u16 dss;
+	__u8 mptcp_length;
+	__u8 dss_length;
+	__u8 window_scale;   /* of a SYN: 1 + shift, 0 when absent */
+	__u8 read;           /* 1 when they were read */
+	__u32 timestamp;
+	__u32 echoed;        /* timestamp echo reply */
+	__u32 token;         /* of MP_JOIN in a SYN */
+	__u64 data_sequence; /* valid with data_sequence_bytes 4 or 8 */
+	__u8 data_sequence_bytes;
+	__u8 pad[7];
+};
+
+struct context {
+	struct subflow_key key;
+	__u16 network;        /* offset of the IP header */
+	__u16 transport;      /* offset of the TCP header */
+	__u16 options_length;
+	__u8 family;
+	__u8 flags;           /* of TCP */
+	__u8 direction;
+	__u8 pad[3];
+	__u32 sequence;       /* host order */
+	__u32 acknowledgement;
+	__u32 payload;        /* bytes, of the whole of a GSO packet */
+	__u16 window;         /* as it is in the header */
+	__u16 segments;       /* of a GSO packet, else 1 */
+	__u64 now;            /* ns, coarse */
+	__u64 chain;          /* attachment.chain */
+	struct options_seen options;
+};
+
+/* What an actor did. */
+enum result {
+	UNTOUCHED = 0, /* nothing, or nothing to do */
+	ACTED,         /* the packet or a state was changed; pointers are void */
+	DROPPED,       /* the packet ends here */
+};
+
+#endif
