@@ -282,3 +282,78 @@ func expectRoles(t *testing.T, subflows []mptcpnl.Subflow, client bool) {
 		t.Errorf("subflows are %+v, want two and one of them the first", subflows)
 	}
 }
+
+// TestBothEndsTellTheSameOfAConnection compares what each host reads of its own
+// sockets.
+func TestBothEndsTellTheSameOfAConnection(t *testing.T) {
+	here, there := pair.New(t)
+	check(t, here.Sysctl("net.mptcp.pm_type", "1"))
+	address := there.Serve(4)
+	connection := here.Connect(address)
+	token, found := here.Token(connection.LocalAddr())
+	if !found {
+		t.Fatal("the connection is not listed")
+	}
+	client := dial(t, here)
+	check(t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: here.IPv4}, address))
+	here.ExpectSubflows(connection, 2)
+	there.ExpectSubflows(remoteEnd{connection}, 2)
+	joined := further(t, here.Subflows(connection.LocalAddr()))
+	check(t, client.SetBackup(token, joined.Local, joined.Remote, true))
+
+	var mirrored mptcpnl.Subflow
+	pair.Eventually(t, func() bool {
+		mirrored = further(t, there.Subflows(connection.RemoteAddr()))
+		return mirrored.BackupAsked
+	}, func() string { return fmt.Sprintf("the peer was not asked for a backup: %+v", mirrored) })
+	joined = further(t, here.Subflows(connection.LocalAddr()))
+
+	if joined.RemoteToken == 0 || joined.RemoteToken != mirrored.Token {
+		t.Errorf("the peer's token is %08x to us and %08x to the peer", joined.RemoteToken, mirrored.Token)
+	}
+	if !joined.TCP.Scaled || joined.TCP.SendScale != mirrored.TCP.ReceiveScale || joined.TCP.ReceiveScale != mirrored.TCP.SendScale {
+		t.Errorf("window scales are %+v here and %+v there", joined.TCP, mirrored.TCP)
+	}
+	if joined.TCP.ReceiveScale == 0 || joined.TCP.RTT <= 0 || joined.TCP.RTT > time.Second {
+		t.Errorf("a link without delay has %+v", joined.TCP)
+	}
+	expectSameSequences(t, known(t, here, connection.LocalAddr()), known(t, there, connection.RemoteAddr()))
+}
+
+// remoteEnd is a connection as its peer sees it.
+type remoteEnd struct{ net.Conn }
+
+func (r remoteEnd) LocalAddr() net.Addr { return r.RemoteAddr() }
+
+// further is the subflow that the connection did not begin with.
+func further(t *testing.T, subflows []mptcpnl.Subflow) mptcpnl.Subflow {
+	t.Helper()
+	at := slices.IndexFunc(subflows, func(subflow mptcpnl.Subflow) bool { return !subflow.First })
+	if at < 0 {
+		t.Fatalf("there is no further subflow: %+v", subflows)
+	}
+	return subflows[at]
+}
+
+func known(t *testing.T, host *pair.Host, local net.Addr) mptcpnl.Connection {
+	t.Helper()
+	connections, err := host.Diagnostics().Connections()
+	check(t, err)
+	for _, connection := range connections {
+		if connection.Local.String() == local.String() {
+			return connection
+		}
+	}
+	t.Fatalf("no connection at %s among %+v", local, connections)
+	return mptcpnl.Connection{}
+}
+
+func expectSameSequences(t *testing.T, here, there mptcpnl.Connection) {
+	t.Helper()
+	if !here.SequencesKnown {
+		return // kernels before 6.5 do not count bytes
+	}
+	if here.FirstSent != there.FirstReceived || here.FirstReceived != there.FirstSent {
+		t.Errorf("data begins at %+v here and %+v there", here, there)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -34,13 +35,21 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	// Subflows beyond the first one, as the kernel counts them.
 	Subflows uint8
+	// FirstSent and FirstReceived are the data sequence numbers of the first byte
+	// in each direction; valid with SequencesKnown, which kernels before 6.5 leave
+	// false because they do not count bytes.
+	FirstSent, FirstReceived uint64
+	SequencesKnown           bool
 }
 
 // Subflow is a TCP connection that is part of an MPTCP connection, established
 // or about to be.
 type Subflow struct {
-	// Token of its connection.
-	Token         uint32
+	// Token of its connection, as this host knows it.
+	Token uint32
+	// RemoteToken is the peer's token of the connection. The kernel tells it only
+	// of subflows that this host joined to a connection; else it is 0.
+	RemoteToken   uint32
 	Local, Remote netip.AddrPort
 	// Established is false while the handshake is under way.
 	Established bool
@@ -48,6 +57,22 @@ type Subflow struct {
 	First bool
 	// Initiator is true where this host opened the subflow.
 	Initiator bool
+	// LocalID and RemoteID are the ids of the addresses.
+	LocalID, RemoteID uint8
+	// BackupWanted is true where this host made the subflow a backup for what the
+	// peer sends, BackupAsked where the peer asked this host for it.
+	BackupWanted, BackupAsked bool
+	TCP                       TCPInfo
+}
+
+// TCPInfo is what TCP knows of a subflow.
+type TCPInfo struct {
+	// SendScale and ReceiveScale are the shifts of the windows that the peer and
+	// this host announce; valid with Scaled.
+	SendScale, ReceiveScale uint8
+	Scaled                  bool
+	// RTT is the smoothed round-trip time, 0 while it is not measured.
+	RTT time.Duration
 }
 
 const (
@@ -160,8 +185,9 @@ type socket struct {
 
 // subflowInfo is what the upper layer protocol says of a subflow.
 type subflowInfo struct {
-	token uint32
-	flags uint32
+	token, remoteToken uint32
+	flags              uint32
+	localID, remoteID  uint8
 }
 
 // parseSocket reads a struct inet_diag_msg and its attributes. It returns false
@@ -205,12 +231,17 @@ func diagnosticsAddress(family uint8, data []byte) (netip.Addr, bool) {
 
 // Attributes and flags of a subflow, as linux/mptcp.h numbers them.
 const (
-	subflowTokenLocal = 2
-	subflowFlags      = 8
+	subflowTokenRemote = 1
+	subflowTokenLocal  = 2
+	subflowFlags       = 8
+	subflowIDRemote    = 9
+	subflowIDLocal     = 10
 
 	subflowCapableRemote = 1 << 0
 	subflowCapableLocal  = 1 << 1
 	subflowJoinLocal     = 1 << 3
+	subflowBackupRemote  = 1 << 4
+	subflowBackupLocal   = 1 << 5
 )
 
 func (s *socket) readULP(decoder *netlink.AttributeDecoder) error {
@@ -229,18 +260,29 @@ func (i *subflowInfo) read(decoder *netlink.AttributeDecoder) error {
 		switch decoder.Type() {
 		case subflowTokenLocal:
 			i.token = decoder.Uint32()
+		case subflowTokenRemote:
+			i.remoteToken = decoder.Uint32()
 		case subflowFlags:
 			i.flags = decoder.Uint32()
+		case subflowIDLocal:
+			i.localID = decoder.Uint8()
+		case subflowIDRemote:
+			i.remoteID = decoder.Uint8()
 		}
 	}
 	return decoder.Err()
 }
 
 const (
-	infoSubflows = 0  // offset in struct mptcp_info
-	infoFlags    = 8  // offset
-	infoToken    = 12 // offset
-	infoEnd      = 16
+	infoSubflows      = 0  // offset in struct mptcp_info
+	infoFlags         = 8  // offset
+	infoToken         = 12 // offset
+	infoEnd           = 16
+	infoUnacked       = 24 // offset: the data sequence number that is acknowledged next
+	infoNext          = 32 // offset: the one that is received next
+	infoBytesReceived = 64 // offset
+	infoBytesAcked    = 72 // offset
+	infoBytesEnd      = 80
 
 	infoFlagFallback = 1
 )
@@ -249,10 +291,17 @@ func (s socket) connection() (Connection, bool) {
 	if len(s.info) < infoEnd || binary.NativeEndian.Uint32(s.info[infoFlags:])&infoFlagFallback != 0 {
 		return Connection{}, false
 	}
-	return Connection{
+	connection := Connection{
 		Token: binary.NativeEndian.Uint32(s.info[infoToken:]),
 		Local: s.local, Remote: s.remote, Subflows: s.info[infoSubflows],
-	}, true
+	}
+	if len(s.info) >= infoBytesEnd {
+		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(s.info[offset:]) }
+		connection.FirstSent = number(infoUnacked) - number(infoBytesAcked)
+		connection.FirstReceived = number(infoNext) - number(infoBytesReceived)
+		connection.SequencesKnown = true
+	}
+	return connection, true
 }
 
 func (s socket) subflow() (Subflow, bool) {
@@ -260,9 +309,43 @@ func (s socket) subflow() (Subflow, bool) {
 		return Subflow{}, false
 	}
 	return Subflow{
-		Token: s.ulp.token, Local: s.local, Remote: s.remote,
-		Established: s.state == stateEstablished,
-		First:       s.ulp.flags&(subflowCapableLocal|subflowCapableRemote) != 0,
-		Initiator:   s.ulp.flags&(subflowCapableLocal|subflowJoinLocal) != 0,
+		Token: s.ulp.token, RemoteToken: s.ulp.remoteToken, Local: s.local, Remote: s.remote,
+		LocalID: s.ulp.localID, RemoteID: s.ulp.remoteID,
+		Established:  s.state == stateEstablished,
+		First:        s.ulp.flags&(subflowCapableLocal|subflowCapableRemote) != 0,
+		Initiator:    s.ulp.flags&(subflowCapableLocal|subflowJoinLocal) != 0,
+		BackupWanted: s.ulp.flags&subflowBackupLocal != 0,
+		BackupAsked:  s.ulp.flags&subflowBackupRemote != 0,
+		TCP:          tcpInfo(s.info),
 	}, true
+}
+
+const (
+	tcpInfoOptions = 5  // offset in struct tcp_info
+	tcpInfoScales  = 6  // offset: four bits each, the sender's first
+	tcpInfoRTT     = 68 // offset: microseconds
+	tcpInfoEnd     = 72
+
+	tcpOptionScale = 1 << 2 // TCPI_OPT_WSCALE
+)
+
+// tcpInfo reads a struct tcp_info; a shorter one tells nothing.
+func tcpInfo(info []byte) TCPInfo {
+	if len(info) < tcpInfoEnd {
+		return TCPInfo{}
+	}
+	send, receive := bitFields(info[tcpInfoScales])
+	return TCPInfo{
+		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
+		RTT: time.Duration(binary.NativeEndian.Uint32(info[tcpInfoRTT:])) * time.Microsecond,
+	}
+}
+
+// bitFields takes two bit fields of four bits apart, whose places in the byte
+// depend on the machine's byte order.
+func bitFields(value byte) (first, second uint8) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return value & 0xf, value >> 4
+	}
+	return value >> 4, value & 0xf
 }
