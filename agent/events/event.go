@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package events receives what the rules of chains report, new connections and
+// subflows, and keeps the latest for whoever asks. An event has tokens, never keys.
+package events
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+// Type is what an event reports.
+type Type string
+
+const (
+	// TypeConnection is a connection that began.
+	TypeConnection Type = "Connection"
+	// TypeSubflow is a subflow that began.
+	TypeSubflow Type = "Subflow"
+	// TypeLost stands for events that came faster than they were read.
+	TypeLost Type = "Lost"
+)
+
+// Event is one report.
+type Event struct {
+	// Time is when the packet was seen that caused it.
+	Time time.Time `json:"time"`
+	Type Type      `json:"type"`
+	// Endpoint is the pod, as namespace/name.
+	Endpoint string `json:"endpoint,omitempty"`
+	// Token is the responder's, InitiatorToken the initiator's; 0 while unknown.
+	Token          Token `json:"token,omitempty"`
+	InitiatorToken Token `json:"initiatorToken,omitempty"`
+	// Local is the endpoint's end of the subflow.
+	Local  netip.AddrPort `json:"local,omitzero"`
+	Remote netip.AddrPort `json:"remote,omitzero"`
+	// Path is its name; empty while it is not known.
+	Path string `json:"path,omitempty"`
+	// Count is how many events an event of TypeLost stands for.
+	Count uint64 `json:"count,omitempty"`
+}
+
+// Token names a connection, as in rules: 0x and eight hexadecimal digits.
+type Token uint32
+
+// String is empty for a token that is not known.
+func (t Token) String() string {
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf("0x%08x", uint32(t))
+}
+
+// MarshalText implements encoding.TextMarshaler.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (t *Token) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		*t = 0
+		return nil
+	}
+	value, err := strconv.ParseUint(string(text), 0, 32)
+	if err != nil {
+		return fmt.Errorf("reading token %q: %w", text, err)
+	}
+	*t = Token(value)
+	return nil
+}
