@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the actors remember of a subflow. */
+/*
+ * What the actors remember of a subflow. All of it begins as zeros. Index
+ * [direction] is enum direction.
+ */
 #ifndef BRAID_STATE_H
 #define BRAID_STATE_H
 
@@ -23,6 +26,64 @@ enum why {
 	WHY_NO_SYN,         /* the SYN was not seen, so the window's scale is unknown */
 	WHY_SHORT_RTT,      /* too short for a window to be exact */
 	WHY_NO_RTT,         /* not measured yet */
+};
+
+/*
+ * A limit at work, on one subflow or shared by all that have it: a token bucket
+ * for Police, and for Window a loop that compares what was delivered with what
+ * was asked for.
+ */
+struct rate_loop {
+	__u64 until;     /* Police: ns, when the bucket will be full again */
+	__u64 began;     /* Window: ns, of this interval; 0: not begun */
+	__u32 delivered; /* bytes in this interval */
+	__u32 factor;    /* of rate * RTT, 1 << 16 is 1; 0: not begun */
+	__u8 bound;      /* the window was filled in this interval */
+	__u8 pad[7];
+};
+
+/* A limit of what one direction of a subflow carries: window[direction]. */
+struct window_state {
+	struct rate_loop loop;  /* of a limit whose scope is the subflow */
+	__u32 sent;             /* the sequence after the last byte seen */
+	__u32 acknowledged;     /* the highest acknowledgement seen */
+	__u32 window;           /* bytes, what was last granted at most; 0: nothing yet */
+	__u8 seen;              /* 1: sent is valid, 2: acknowledged is */
+	__u8 pad[3];
+};
+
+enum backup_wish {
+	BACKUP_AS_IT_IS = 0,
+	BACKUP_OFF = 1,
+	BACKUP_ON = 2,
+};
+
+/*
+ * An end is told with MP_PRIO in what it receives: told[direction] is what the
+ * receiver of that direction was last told by us. own[direction] is what the
+ * sender of that direction said itself, in MP_JOIN or MP_PRIO.
+ */
+struct backup_state {
+	__u64 lifted;       /* ns, when the rules were last asked anew */
+	__u8 wanted;        /* enum backup_wish, of the rules */
+	__u8 own[2];        /* 1: backup */
+	__u8 told[2];       /* enum backup_wish; 0: nothing */
+	__u8 times[2];      /* how often, of this wish */
+	__u8 arrived;       /* 1 << direction: it must have */
+	__u32 timestamp[2]; /* TSval of the packet that told it last */
+};
+
+/*
+ * The addresses themselves are in the map `hidden_addresses`: they belong to the
+ * connection, whichever subflow carried them.
+ */
+struct address_state {
+	__u64 lifted;    /* ns, when the rules were last asked anew */
+	__u8 blocking;   /* a rule hides ADD_ADDR */
+	__u8 releasing;  /* a rule wants them given back */
+	__u8 hidden;     /* the connection has hidden addresses, or had */
+	__u8 signalled;  /* 1 << direction: DSS was seen, so the other end knows MPTCP works */
+	__u8 pad[4];
 };
 
 #endif
