@@ -24,6 +24,7 @@ typedef __u64 __be64;
 #define unlikely(x) __builtin_expect(!!(x), 0)
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
+#define __array(name, val) typeof(val) *name[]
 #define barrier_var(var) asm volatile("" : "+r"(var))
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -41,7 +42,11 @@ typedef __u64 __be64;
 enum {
 	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PROG_ARRAY = 3,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
 enum {
@@ -53,6 +58,7 @@ enum {
 
 enum {
 	TCX_NEXT = -1, /* the next program of the hook; TC_ACT_UNSPEC for clsact */
+	TC_ACT_SHOT = 2,
 	TC_ACT_REDIRECT = 7,
 };
 
@@ -61,6 +67,8 @@ enum {
 	AF_INET6 = 10,
 	ETH_P_IP = 0x0800,
 	ETH_P_IPV6 = 0x86dd,
+	ETH_P_8021Q = 0x8100,
+	ETH_P_8021AD = 0x88a8,
 	IPPROTO_TCP = 6,
 };
 
@@ -82,6 +90,21 @@ struct __sk_buff {
 	__u32 tc_classid;
 	__u32 data;
 	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys; /* a pointer */
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk; /* a pointer */
+	__u32 gso_size;
 };
 
 struct ethhdr {
@@ -165,9 +188,14 @@ struct bpf_redir_neigh {
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
+static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static long (*const bpf_tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
 static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen, __u32 flags) = (void *)69;
+static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
+static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*const bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen, __u64 flags) = (void *)152;
+static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
 
 #endif

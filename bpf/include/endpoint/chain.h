@@ -27,7 +27,9 @@ enum direction {
 struct attachment {
 	__u32 interface; /* ifindex: tells interfaces that share a slot */
 	__u32 endpoint;  /* the same while the endpoint exists; part of every key */
-	__u64 chain;     /* slot of the chain, row of the counters, epoch: one word */
+	__u64 chain;     /* slot of the chain, row of the counters, epoch: one word; 0: none */
+	__u32 generation; /* the programs': moves on when a subflow's identity changes */
+	__u32 pad;
 };
 
 /* The parts of attachment.chain. A new epoch makes subflows be classified anew. */

@@ -33,7 +33,9 @@ struct options_seen {
 	__u32 token;         /* of MP_JOIN in a SYN */
 	__u64 data_sequence; /* valid with data_sequence_bytes 4 or 8 */
 	__u8 data_sequence_bytes;
-	__u8 pad[7];
+	__u8 backup;         /* flag of MP_JOIN in a SYN, or of MP_PRIO */
+	__u8 pad[2];
+	__u32 mapped_at;     /* subflow sequence number at which data_sequence is, from 1 */
 };
 
 struct context {
@@ -48,7 +50,7 @@ struct context {
 	__u32 sequence;       /* host order */
 	__u32 acknowledgement;
 	__u32 payload;        /* bytes, of the whole of a GSO packet */
-	__u16 window;         /* as it is in the header */
+	__u16 window;         /* host order, not scaled */
 	__u16 segments;       /* of a GSO packet, else 1 */
 	__u64 now;            /* ns, coarse */
 	__u64 chain;          /* attachment.chain */
