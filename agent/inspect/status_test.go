@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect_test
+
+import (
+	"slices"
+	"testing"
+
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+const policy = "MPTCPPolicy/team/web"
+
+func planRule(name string, actions ...v1alpha1.ActionType) v1alpha1.PlanRule {
+	rule := v1alpha1.PlanRule{Rule: v1alpha1.Rule{Name: name}, Policy: policy}
+	for _, action := range actions {
+		rule.Actions = append(rule.Actions, v1alpha1.Action{Type: action})
+	}
+	return rule
+}
+
+// limited are this many subflows that a rule limits.
+func limited(count int, rule string, mechanism v1alpha1.RateLimitMechanism, why inspect.Why) []inspect.Subflow {
+	limit := inspect.Limit{Policy: policy, Rule: rule, InUse: mechanism, Why: why}
+	return slices.Repeat([]inspect.Subflow{{Limits: []inspect.Limit{limit}}}, count)
+}
+
+func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
+	const pace, window, police = v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice
+	before := []v1alpha1.RuleStatus{{Policy: policy, Name: "slow", Mechanism: "Pace", Message: "Pace: the pod's own sockets"}}
+	tests := map[string]struct {
+		subflows           []inspect.Subflow
+		before             []v1alpha1.RuleStatus
+		mechanism, message string
+	}{
+		"the pod's sockets are paced": {
+			limited(3, "slow", pace, inspect.WhyOwnSocket), nil, "Pace", "Pace: the pod's own sockets",
+		},
+		"the sender is elsewhere": {
+			limited(1, "slow", window, inspect.WhyNoSocket), nil, "Window", "Window: the sender is not on this node",
+		},
+		"several ways are told in a fixed order": {
+			slices.Concat(limited(1, "slow", police, inspect.WhyNoSYN), limited(4, "slow", window, inspect.WhyNoSocket)), nil,
+			"Window, Police",
+			"Window: the sender is not on this node (most subflows); Police: the SYN was not seen (some subflows)",
+		},
+		"one mechanism for two reasons is named once": {
+			slices.Concat(limited(1, "slow", police, inspect.WhyShortRTT), limited(1, "slow", police, inspect.WhyNoSYN)), nil,
+			"Police",
+			"Police: the SYN was not seen (some subflows); Police: the RTT is too short for a window (some subflows)",
+		},
+		"nothing is enforced yet": {
+			limited(1, "slow", "", inspect.WhyNoRTT), nil, "", "not enforced yet: the RTT is not measured yet",
+		},
+		"a rule without subflows says what it said before": {
+			nil, before, "Pace", "Pace: the pod's own sockets",
+		},
+		"subflows count more than what was before": {
+			limited(1, "slow", window, inspect.WhyNoSocket), before, "Window", "Window: the sender is not on this node",
+		},
+		"limits of other rules do not count": {
+			slices.Concat(limited(1, "slow", pace, inspect.WhyAsked), limited(9, "other", police, inspect.WhyNoSYN)), nil,
+			"Pace", "Pace: the rule insists on it",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			rules := []v1alpha1.PlanRule{planRule("refuse", v1alpha1.ActionReset), planRule("slow", v1alpha1.ActionRecord, v1alpha1.ActionRateLimit)}
+			want := []v1alpha1.RuleStatus{{Policy: policy, Name: "slow", Mechanism: test.mechanism, Message: test.message}}
+			if got := inspect.StatusOf(rules, test.subflows, test.before); !slices.Equal(got, want) {
+				t.Errorf("the status is %+v, want %+v", got, want)
+			}
+		})
+	}
+}
+
+func TestARuleAboutWhichThereIsNothingToSayHasNoStatus(t *testing.T) {
+	rules := []v1alpha1.PlanRule{planRule("slow", v1alpha1.ActionRateLimit), planRule("refuse", v1alpha1.ActionReset)}
+	if got := inspect.StatusOf(rules, nil, nil); len(got) > 0 {
+		t.Errorf("the status is %+v", got)
+	}
+	gone := []v1alpha1.RuleStatus{{Policy: policy, Name: "refuse", Mechanism: "Pace"}}
+	if got := inspect.StatusOf(rules, nil, gone); len(got) > 0 {
+		t.Errorf("a rule that no longer limits has the status %+v", got)
+	}
+}
+
+func TestTheStatusDoesNotChangeWithTheNumberOfSubflows(t *testing.T) {
+	rules := []v1alpha1.PlanRule{planRule("slow", v1alpha1.ActionRateLimit)}
+	mixed := func(windows, polices int) []v1alpha1.RuleStatus {
+		subflows := append(limited(polices, "slow", v1alpha1.RateLimitPolice, inspect.WhyNoSYN),
+			limited(windows, "slow", v1alpha1.RateLimitWindow, inspect.WhyNoSocket)...)
+		return inspect.StatusOf(rules, subflows, nil)
+	}
+	if few, many := mixed(4, 1), mixed(4000, 37); !slices.Equal(few, many) {
+		t.Errorf("%+v became %+v", few, many)
+	}
+}
