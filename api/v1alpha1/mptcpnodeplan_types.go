@@ -98,9 +98,11 @@ type PlanChain struct {
 	// name is made from the content: equal chains have equal names.
 	// +required
 	Name string `json:"name"`
-	// rules in their order, those of the cluster's policy first.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=atomic
+	// rules in their order, those of the cluster's policy first. The schema does
+	// not describe them a second time: what they are made of has passed that of
+	// the policies.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
 	// +required
 	Rules []PlanRule `json:"rules"`
 }
@@ -191,6 +193,10 @@ type RuleStatus struct {
 	// name of the rule.
 	// +required
 	Name string `json:"name"`
+	// failed is true when the rule is not carried out for this endpoint, as the
+	// message says.
+	// +optional
+	Failed bool `json:"failed,omitempty"`
 	// mechanism in use where the rule leaves a choice, for example Pace.
 	// +optional
 	Mechanism string `json:"mechanism,omitempty"`

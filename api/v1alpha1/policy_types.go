@@ -7,7 +7,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // PathName is the name of an MPTCPPath.
 // +kubebuilder:validation:MinLength=1
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",message="must be the name of an MPTCPPath: lower-case letters, digits, '-' and '.', with a letter or digit at the beginning, at the end and beside each '.'"
+// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]+((-+|[.])[a-z0-9]+)*$')",message="must be the name of an MPTCPPath: lower-case letters, digits, '-' and '.', with a letter or digit at the beginning, at the end and beside each '.'"
 type PathName string
 
 // SpreadMode says how subflows are placed on paths.
@@ -175,7 +175,8 @@ type PolicyStatus struct {
 	// +optional
 	PodsSelected int32 `json:"podsSelected"`
 	// podsProgrammed is the number of those for which the datapath of their node
-	// carries this policy out in its present generation.
+	// carries out what this policy decides in its present generation: all of it,
+	// or its rules alone where another policy decides the rest.
 	// +optional
 	PodsProgrammed int32 `json:"podsProgrammed"`
 	// failingNodes lists nodes that cannot carry the policy out, at most ten.
@@ -192,6 +193,8 @@ type PolicyStatus struct {
 }
 
 // MPTCPPolicySpec is a policy for pods of its own namespace.
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, a.type != 'Custom'))",message="rules of an MPTCPPolicy cannot have actions of type Custom: blocks of one's own belong to a ClusterMPTCPPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst'))",message="the strategy of a Schedule action in an MPTCPPolicy must be EarliestCompletionFirst: blocks of one's own belong to a ClusterMPTCPPolicy"
 type MPTCPPolicySpec struct {
 	// podSelector selects pods of the policy's namespace by their labels. An
 	// empty selector, {}, selects all of them.
@@ -235,6 +238,9 @@ type MPTCPPolicyList struct {
 }
 
 // ClusterMPTCPPolicySpec is a policy for pods of several namespaces.
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.custom) || has(self.blocks) && self.blocks.exists(b, b.name == a.custom.block && (!has(b.type) || b.type == 'Action'))))",message="custom.block must be the name of one of spec.blocks whose type is Action"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.blocks) && self.blocks.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.blocks whose type is Schedule"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.blocks) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.blocks.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.blocks whose type is not Congestion"
 type ClusterMPTCPPolicySpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,
 	// so that no policy reaches the system's namespaces by oversight; to mean

@@ -28,6 +28,11 @@ type Rule struct {
 	// actions are carried out in their order.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="['SetBackup', 'BlockSubflow', 'AddSubflow', 'ReportConnection', 'ReportSubflow', 'Record', 'Schedule', 'Congestion'].all(t, self.filter(a, a.type == t).size() <= 1)",message="a rule may have each type of action once; only RateLimit, with different values of per, and Custom may be there several times"
+	// +kubebuilder:validation:XValidation:rule="['Subflow', 'Connection', 'Endpoint'].all(p, self.filter(a, a.type == 'RateLimit' && has(a.rateLimit) && (has(a.rateLimit.per) ? a.rateLimit.per : 'Subflow') == p).size() <= 1)",message="a rule may have one RateLimit for each value of per: Subflow, Connection and Endpoint"
+	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'BlockSubflow') && self.exists(a, a.type == 'AddSubflow'))",message="BlockSubflow and AddSubflow contradict each other: put them into rules with different matches"
+	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'Drop') && self.exists(a, a.type == 'Reset'))",message="Drop and Reset contradict each other: use one of them"
+	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a.type == 'Drop' || a.type == 'Reset') || (self[self.size() - 1].type in ['Drop', 'Reset'] && self.filter(a, a.type == 'Drop' || a.type == 'Reset').size() == 1)",message="Drop or Reset must be the last action of its rule, because nothing runs after it"
 	// +listType=atomic
 	// +required
 	Actions []Action `json:"actions"`
@@ -35,6 +40,7 @@ type Rule struct {
 
 // Match is a condition on packets: everything that is given must hold. With
 // all, any and not conditions are combined, two levels deep.
+// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.all) || has(self.any) || has(self.not)",message="an empty match is not allowed: leave match out to mean every packet, or give at least one selector, all, any or not"
 type Match struct {
 	Selectors `json:",inline"`
 
@@ -56,6 +62,7 @@ type Match struct {
 }
 
 // NestedMatch is a condition inside another.
+// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.all) || has(self.any) || has(self.not)",message="an empty condition is not allowed: give at least one selector, all, any or not, or remove it"
 type NestedMatch struct {
 	Selectors `json:",inline"`
 
@@ -64,15 +71,18 @@ type NestedMatch struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	All []Selectors `json:"all,omitempty"`
 	// any holds when at least one of these conditions holds.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
+	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	Any []Selectors `json:"any,omitempty"`
 	// not holds when this condition does not.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	Not *Selectors `json:"not,omitempty"`
 }
 
@@ -123,6 +133,7 @@ type Selectors struct {
 	// addressPair selects what passes between two addresses, in both directions.
 	// +kubebuilder:validation:MinItems=2
 	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:XValidation:rule="self.size() != 2 || !isIP(self[0]) || !isIP(self[1]) || ip(self[0]).family() == ip(self[1]).family()",message="both addresses must be IPv4 or both IPv6"
 	// +listType=atomic
 	// +optional
 	AddressPair []IPAddress `json:"addressPair,omitempty"`
@@ -164,6 +175,7 @@ type Selectors struct {
 type IPAddress string
 
 // SubflowTuple is the addresses and ports of a subflow, in either order.
+// +kubebuilder:validation:XValidation:rule="!isIP(self.sourceAddress) || !isIP(self.destinationAddress) || ip(self.sourceAddress).family() == ip(self.destinationAddress).family()",message="sourceAddress and destinationAddress must both be IPv4 or both IPv6"
 type SubflowTuple struct {
 	// sourceAddress is the address of one end.
 	// +required
@@ -184,6 +196,7 @@ type SubflowTuple struct {
 }
 
 // Side is a packet's sender or receiver.
+// +kubebuilder:validation:XValidation:rule="has(self.cidr) || has(self.ports)",message="give cidr, ports or both"
 type Side struct {
 	// cidr is an address range; a single address is a range too, as in 10.0.0.1/32.
 	// +optional
@@ -197,6 +210,7 @@ type Side struct {
 }
 
 // PortRange is a port, or the ports from one to another.
+// +kubebuilder:validation:XValidation:rule="!has(self.endPort) || self.endPort >= self.port",message="endPort must not be below port; leave it out for port alone"
 type PortRange struct {
 	// port, or the first one.
 	// +kubebuilder:validation:Minimum=1
@@ -211,11 +225,21 @@ type PortRange struct {
 }
 
 // ByteRange is a half-open range of bytes: from ≤ n < to.
+// +kubebuilder:validation:XValidation:rule="has(self.from) || has(self.to)",message="give from, to or both"
+// +kubebuilder:validation:XValidation:rule="!has(self.from) || !has(self.to) || !isQuantity(self.from) || !isQuantity(self.to) || quantity(self.from).isLessThan(quantity(self.to))",message="from must be below to"
 type ByteRange struct {
-	// from is the first byte or amount, 0 when left out.
+	// from is the first byte or amount, 0 when left out; for example 64Ki or 10M.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('0')) >= 0",message="must be a whole number of bytes that is not negative, such as 0, 64Ki or 10M"
 	// +optional
 	From *resource.Quantity `json:"from,omitempty"`
 	// to is the first one beyond the range; without end when left out.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('0')) > 0",message="must be a positive whole number of bytes, such as 64Ki or 10M"
 	// +optional
 	To *resource.Quantity `json:"to,omitempty"`
 }
@@ -223,6 +247,7 @@ type ByteRange struct {
 // SequenceRanges select by the position of the packet's first byte of payload in
 // the stream, counted from the stream's beginning. A connection older than the
 // agent has no known beginning and does not match.
+// +kubebuilder:validation:XValidation:rule="has(self.data) || has(self.subflow)",message="give data, subflow or both"
 type SequenceRanges struct {
 	// data is the position in the connection's stream (data sequence number).
 	// +optional
@@ -233,6 +258,7 @@ type SequenceRanges struct {
 }
 
 // SentRanges select by amounts of payload before this packet, in its direction.
+// +kubebuilder:validation:XValidation:rule="has(self.subflow) || has(self.connection)",message="give subflow, connection or both"
 type SentRanges struct {
 	// subflow is what the subflow has carried.
 	// +optional
@@ -263,6 +289,12 @@ const (
 )
 
 // Action is one thing to do.
+// +kubebuilder:validation:XValidation:rule="(self.type == 'RateLimit') == has(self.rateLimit)",message="rateLimit goes with type: RateLimit, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'SetBackup') == has(self.setBackup)",message="setBackup goes with type: SetBackup, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'Schedule') == has(self.schedule)",message="schedule goes with type: Schedule, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'Congestion') == has(self.congestion)",message="congestion goes with type: Congestion, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'Custom') == has(self.custom)",message="custom goes with type: Custom, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="!has(self.blockSubflow) || self.type == 'BlockSubflow'",message="blockSubflow goes with type: BlockSubflow and with no other type"
 type Action struct {
 	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
 	// backups or ends that; BlockSubflow hides announced addresses, AddSubflow
@@ -323,7 +355,11 @@ const (
 // RateLimit bounds the rate of the selected packets' subflows, in the direction
 // of those packets.
 type RateLimit struct {
-	// rate in bits per second of payload, for example 20M.
+	// rate in bits per second of payload, for example 20M: 8k at least, 10T at most.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0 && quantity(self).compareTo(quantity('10T')) <= 0",message="must be a rate in bits per second from 8k to 10T, such as 20M"
 	// +required
 	Rate resource.Quantity `json:"rate"`
 	// per says what shares the rate.
