@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package chains turns the rules of a node's plan into the chains that the
+// endpoint half runs, and keeps its programs and maps as the plan says.
+package chains
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// BlockName names a custom block of the cluster's policy.
+type BlockName struct{ Policy, Name string }
+
+// Surroundings are what the node gives to the names in rules.
+type Surroundings struct {
+	// Paths are the slots of the node's paths, 0 to 7. A path that is not here
+	// has no subflows on this node.
+	Paths map[string]uint8
+	// Blocks are the slots of the custom blocks that are loaded.
+	Blocks map[BlockName]uint32
+}
+
+// Compile turns rules into a chain. The error names the rule and the field that
+// do not fit.
+func Compile(rules []v1alpha1.PlanRule, surroundings Surroundings) (*Chain, error) {
+	if len(rules) > maxRules {
+		return nil, fmt.Errorf("%d rules: a chain can have %d at most", len(rules), maxRules)
+	}
+	c := compiler{surroundings: surroundings, chain: &Chain{}, limits: map[uint32]bool{}}
+	for i := range rules {
+		if err := c.rule(&rules[i]); err != nil {
+			return nil, fmt.Errorf("rule %q of %s: %w", rules[i].Name, rules[i].Policy, err)
+		}
+	}
+	return c.chain, nil
+}
+
+type compiler struct {
+	surroundings Surroundings
+	chain        *Chain
+	selectors    int // that are in use
+	actions      int
+	limits       map[uint32]bool // numbers that are in use
+}
+
+func (c *compiler) rule(rule *v1alpha1.PlanRule) error {
+	condition, err := c.match(rule.Match)
+	if err != nil {
+		return err
+	}
+	compiled := &c.chain.Rule[c.chain.Rules]
+	if compiled.FirstSelector, err = c.place(condition); err != nil {
+		return err
+	}
+	compiled.Directions = condition.directions()
+	compiled.Needs = condition.needs()
+	if err := c.placeActions(rule, compiled); err != nil {
+		return err
+	}
+	c.chain.Needs |= uint32(compiled.Needs)
+	c.chain.Rules++
+	return nil
+}
+
+// place lays the graph of a condition out behind those of the rules before.
+func (c *compiler) place(condition condition) (first uint16, err error) {
+	switch condition.kind {
+	case always:
+		return matched, nil
+	case never:
+		return notMatched, nil
+	}
+	first = uint16(c.selectors)
+	if c.selectors += condition.size(); c.selectors > maxSelectors {
+		return 0, fmt.Errorf("match: with this rule the chain has %d conditions, and can have %d at most", c.selectors, maxSelectors)
+	}
+	condition.place(c.chain.Selector[:], int(first), matched, notMatched)
+	return first, nil
+}
+
+func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
+	if c.actions+len(rule.Actions) > maxActions {
+		return fmt.Errorf("actions: with this rule the chain has %d actions, and can have %d at most", c.actions+len(rule.Actions), maxActions)
+	}
+	compiled.FirstAction, compiled.Actions = uint16(c.actions), uint8(len(rule.Actions))
+	for i := range rule.Actions {
+		action, err := c.action(rule, i)
+		if err != nil {
+			return err
+		}
+		compiled.Needs |= actionNeeds(action)
+		c.chain.Action[c.actions] = action
+		c.actions++
+	}
+	return nil
+}
+
+// action translates one action of the rule.
+func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
+	action, at := &rule.Actions[i], field.NewPath("actions").Index(i)
+	switch action.Type {
+	case v1alpha1.ActionRateLimit:
+		return c.rateLimit(rule, i, at.Child("rateLimit"))
+	case v1alpha1.ActionSetBackup:
+		if action.SetBackup == nil || action.SetBackup.Backup == nil {
+			return Action{}, field.Required(at.Child("setBackup", "backup"), "say whether the subflows become backups")
+		}
+		return Action{Kind: actionSetBackup, Flag: bit(*action.SetBackup.Backup)}, nil
+	case v1alpha1.ActionBlockSubflow:
+		return Action{Kind: actionBlockSubflow, Flag: bit(action.BlockSubflow != nil && action.BlockSubflow.Answer)}, nil
+	case v1alpha1.ActionCustom:
+		return c.custom(rule, i, at.Child("custom"))
+	}
+	kind, ok := plainActions[action.Type]
+	if !ok {
+		return Action{}, field.NotSupported(at.Child("type"), action.Type, knownActions)
+	}
+	return Action{Kind: kind}, nil
+}
+
+// plainActions are those without parameters here.
+var plainActions = map[v1alpha1.ActionType]uint8{
+	v1alpha1.ActionAddSubflow:       actionAddSubflow,
+	v1alpha1.ActionReportConnection: actionReportConnection,
+	v1alpha1.ActionReportSubflow:    actionReportSubflow,
+	v1alpha1.ActionRecord:           actionRecord,
+	v1alpha1.ActionDrop:             actionDrop,
+	v1alpha1.ActionReset:            actionReset,
+	v1alpha1.ActionSchedule:         actionStack,
+	v1alpha1.ActionCongestion:       actionStack,
+}
+
+var knownActions = []v1alpha1.ActionType{
+	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionBlockSubflow, v1alpha1.ActionAddSubflow,
+	v1alpha1.ActionReportConnection, v1alpha1.ActionReportSubflow, v1alpha1.ActionRecord, v1alpha1.ActionDrop,
+	v1alpha1.ActionReset, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion, v1alpha1.ActionCustom,
+}
+
+// The values of enum mechanism and enum scope.
+var (
+	mechanisms = map[v1alpha1.RateLimitMechanism]uint8{
+		"": 0, v1alpha1.RateLimitAuto: 0, v1alpha1.RateLimitPace: 1, v1alpha1.RateLimitWindow: 2, v1alpha1.RateLimitPolice: 3,
+	}
+	scopes = map[v1alpha1.RateLimitScope]uint8{
+		"": 0, v1alpha1.RateLimitPerSubflow: 0, v1alpha1.RateLimitPerConnection: 1, v1alpha1.RateLimitPerEndpoint: 2,
+	}
+)
+
+func (c *compiler) rateLimit(rule *v1alpha1.PlanRule, i int, at *field.Path) (Action, error) {
+	wanted := rule.Actions[i].RateLimit
+	if wanted == nil {
+		return Action{}, field.Required(at, "give a rate")
+	}
+	bits := wanted.Rate.Value()
+	if bits < 8 || wanted.Rate.CmpInt64(bits) != 0 {
+		return Action{}, field.Invalid(at.Child("rate"), wanted.Rate.String(), "must be a whole number of bits a second, 8 at least")
+	}
+	mechanism, known := mechanisms[wanted.Mechanism]
+	if !known {
+		return Action{}, field.Invalid(at.Child("mechanism"), wanted.Mechanism, "is not known to this agent")
+	}
+	scope, known := scopes[wanted.Per]
+	if !known {
+		return Action{}, field.Invalid(at.Child("per"), wanted.Per, "is not known to this agent")
+	}
+	return Action{
+		Kind: actionRateLimit, Mechanism: mechanism, Scope: scope, Limit: c.limit(rule, i), Rate: uint64(bits) / 8,
+	}, nil
+}
+
+// limit numbers a limit by its name, so that it is the same one, with what it has
+// used up, after other rules of the chain came and went. It is never 0.
+func (c *compiler) limit(rule *v1alpha1.PlanRule, i int) uint32 {
+	hash := fnv.New32a()
+	fmt.Fprintf(hash, "%s %s %d", rule.Policy, rule.Name, i)
+	number := hash.Sum32()
+	for number == 0 || c.limits[number] {
+		number++
+	}
+	c.limits[number] = true
+	return number
+}
+
+func (c *compiler) custom(rule *v1alpha1.PlanRule, i int, at *field.Path) (Action, error) {
+	wanted := rule.Actions[i].Custom
+	if wanted == nil {
+		return Action{}, field.Required(at, "name a block")
+	}
+	name := BlockName{Policy: policyName(rule.Policy), Name: wanted.Block}
+	slot, loaded := c.surroundings.Blocks[name]
+	if !loaded {
+		return Action{}, field.Invalid(at.Child("block"), wanted.Block, "is not loaded on this node")
+	}
+	return Action{Kind: actionCustom, Limit: slot, Value: wanted.Value}, nil
+}
+
+// policyName is the last part of a rule's policy, as in ClusterMPTCPPolicy/edge.
+func policyName(policy string) string { return policy[strings.LastIndexByte(policy, '/')+1:] }
+
+func bit(set bool) uint8 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// actionNeeds is what an action must know beside the headers of the packet and
+// the record of its subflow.
+func actionNeeds(action Action) (needs uint8) {
+	switch action.Kind {
+	case actionRateLimit, actionSetBackup, actionBlockSubflow, actionAddSubflow, actionRecord, actionCustom:
+		needs |= needsOptions
+	case actionReportConnection:
+		needs |= needsConnection
+	}
+	if action.Kind == actionRateLimit && action.Scope == scopes[v1alpha1.RateLimitPerConnection] {
+		needs |= needsConnection
+	}
+	return needs
+}
