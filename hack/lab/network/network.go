@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -24,6 +26,10 @@ type Spec struct {
 	Paths []string
 	// LinkMbit shapes each NIC in both directions; 0 means no limit.
 	LinkMbit int
+	// PathDelays are the one-way delays of the paths that have one, by name: the
+	// round trip between two nodes takes twice as long. Such paths work as long as
+	// the process that built the network.
+	PathDelays map[string]time.Duration
 	// PodsPerNode are made by Build; they are called pod-1-1 (node 1, pod 1) and
 	// so on. AddPod makes further ones.
 	PodsPerNode int
@@ -31,12 +37,14 @@ type Spec struct {
 	IPv4, IPv6 bool
 }
 
-// Network is a cluster's network: a fabric with one bridge for each path, nodes
+// Network is a cluster's network: a fabric with one switch for each path, nodes
 // with one NIC for each path, and pods whose networks are routed natively.
 type Network struct {
 	Spec   Spec
 	Fabric *Namespace
 	Nodes  []*Node
+
+	delayers []*delayer
 }
 
 // Node is a node of the network.
@@ -77,6 +85,11 @@ func Build(spec Spec) (*Network, error) {
 	if !spec.IPv4 && !spec.IPv6 {
 		spec.IPv4, spec.IPv6 = true, true
 	}
+	for path, delay := range spec.PathDelays {
+		if delay < 0 || !slices.Contains(spec.Paths, path) {
+			return nil, fmt.Errorf("network %s: a delay of %s for path %q: there is no such path, or no such delay", spec.Name, delay, path)
+		}
+	}
 	network := &Network{Spec: spec}
 	if err := network.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building network %s: %w", spec.Name, err), network.Delete())
@@ -92,6 +105,9 @@ func (n *Network) build() error {
 		if err := n.buildNode(number); err != nil {
 			return err
 		}
+	}
+	if err := n.startDelays(); err != nil {
+		return err
 	}
 	for _, node := range n.Nodes {
 		if err := node.restoreRoutes(); err != nil {
@@ -115,6 +131,9 @@ func (n *Network) buildFabric() (err error) {
 		return err
 	}
 	for _, path := range n.Spec.Paths {
+		if n.delayed(path) {
+			continue
+		}
 		attributes := netlink.NewLinkAttrs()
 		attributes.Name = path
 		snooping := false
@@ -124,6 +143,27 @@ func (n *Network) buildFabric() (err error) {
 		if err := n.Fabric.SetUp(path); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (n *Network) delayed(path string) bool { return n.Spec.PathDelays[path] > 0 }
+
+// startDelays puts a switch that delays in the place of a bridge.
+func (n *Network) startDelays() error {
+	for path, delay := range n.Spec.PathDelays {
+		if !n.delayed(path) {
+			continue
+		}
+		var ports []string
+		for _, node := range n.Nodes {
+			ports = append(ports, node.port(path))
+		}
+		delayer, err := newDelayer(n.Fabric, ports, delay)
+		if err != nil {
+			return fmt.Errorf("delaying path %s: %w", path, err)
+		}
+		n.delayers = append(n.delayers, delayer)
 	}
 	return nil
 }
@@ -167,6 +207,9 @@ func (node *Node) attach(i int) error {
 	options := Options{Mbit: n.Spec.LinkMbit, AddressesA: addresses}
 	if err := Connect(node.Namespace, path, n.Fabric, port, options); err != nil {
 		return err
+	}
+	if n.delayed(path) {
+		return nil
 	}
 	handle, link, err := n.Fabric.link(port)
 	if err != nil {
@@ -363,7 +406,11 @@ func (n *Network) NICCounters(node *Node) (map[string]Counters, error) {
 }
 
 // Delete removes the network, and kills what still runs in it.
-func (n *Network) Delete() error {
+func (n *Network) Delete() (err error) {
+	for _, delayer := range n.delayers {
+		err = errors.Join(err, delayer.close())
+	}
+	n.delayers = nil
 	for _, node := range n.Nodes {
 		for _, pod := range node.Pods {
 			pod.closeHandle()
@@ -373,5 +420,5 @@ func (n *Network) Delete() error {
 	if n.Fabric != nil {
 		n.Fabric.closeHandle()
 	}
-	return Teardown(n.Spec.Name)
+	return errors.Join(err, Teardown(n.Spec.Name))
 }
