@@ -33,6 +33,10 @@ type Spec struct {
 	// PodsPerNode are made by Build; they are called pod-1-1 (node 1, pod 1) and
 	// so on. AddPod makes further ones.
 	PodsPerNode int
+	// GuestsPerNode are made by Build too: pods whose sockets are not the node's to
+	// see, as those of a virtual machine. They are called guest-1-1 and so on;
+	// AddGuest makes further ones.
+	GuestsPerNode int
 	// IPv4 and IPv6 are the versions to configure; neither means both.
 	IPv4, IPv6 bool
 }
@@ -62,7 +66,12 @@ type Node struct {
 
 // Pod is a pod's network namespace; its interface is eth0.
 type Pod struct {
+	// Namespace is where the pod's sockets are, which an agent of its node finds by
+	// the pod unless Forwarder is set.
 	*Namespace
+	// Forwarder is set for a guest: the namespace of the pod, in which no socket is,
+	// and which forwards to the guest behind it.
+	Forwarder *Namespace
 	// PodName is the name of the pod; Name is that of the namespace.
 	PodName string
 	Node    *Node
@@ -115,6 +124,11 @@ func (n *Network) build() error {
 		}
 		for i := 1; i <= n.Spec.PodsPerNode; i++ {
 			if _, err := node.AddPod(fmt.Sprintf("pod-%d-%d", node.Number, i)); err != nil {
+				return err
+			}
+		}
+		for i := 1; i <= n.Spec.GuestsPerNode; i++ {
+			if _, err := node.AddGuest(fmt.Sprintf("guest-%d-%d", node.Number, i)); err != nil {
 				return err
 			}
 		}
@@ -282,6 +296,10 @@ var gateways = map[int]string{4: "169.254.1.1", 6: "fe80::1"}
 
 // AddPod adds a pod to the node. Its name must be unique in the network.
 func (node *Node) AddPod(name string) (*Pod, error) {
+	return node.add(name, (*Pod).connect)
+}
+
+func (node *Node) add(name string, connect func(*Pod) error) (*Pod, error) {
 	node.mu.Lock()
 	defer node.mu.Unlock()
 	namespace, err := New(node.network.Spec.Name + "-pod-" + name)
@@ -296,11 +314,19 @@ func (node *Node) AddPod(name string) (*Pod, error) {
 	if node.network.Spec.IPv6 {
 		pod.IPv6 = fmt.Sprintf("fd00:244:%d::%x", node.Number, node.added+1)
 	}
-	if err := pod.connect(); err != nil {
-		return nil, errors.Join(fmt.Errorf("adding pod %s: %w", name, err), namespace.Delete())
+	if err := connect(pod); err != nil {
+		return nil, errors.Join(fmt.Errorf("adding pod %s: %w", name, err), pod.delete())
 	}
 	node.Pods = append(node.Pods, pod)
 	return pod, nil
+}
+
+func (p *Pod) delete() error {
+	err := p.Namespace.Delete()
+	if p.Forwarder != nil {
+		err = errors.Join(err, p.Forwarder.Delete())
+	}
+	return err
 }
 
 // Address is the pod's address of an IP version.
@@ -326,6 +352,11 @@ func (p *Pod) connect() error {
 			return err
 		}
 	}
+	return p.limitPackets()
+}
+
+// limitPackets keeps the shapers from cutting packets.
+func (p *Pod) limitPackets() error {
 	if p.Node.network.Spec.LinkMbit > 0 {
 		return p.limitGSO("eth0", shapedGSO)
 	}
@@ -334,14 +365,22 @@ func (p *Pod) connect() error {
 
 // addRoutes adds the pod's routes, and the node's route to the pod.
 func (p *Pod) addRoutes(version int) error {
-	gateway := gateways[version]
+	if err := addDefaultRoute(p.Namespace, gateways[version], version); err != nil {
+		return err
+	}
+	return p.addNodeRoute(version)
+}
+
+// addDefaultRoute routes all by eth0 to a gateway there.
+func addDefaultRoute(namespace *Namespace, gateway string, version int) error {
 	toGateway := Route{Destination: hostRoute(gateway, version), Interface: "eth0"}
-	if err := p.AddRoute(toGateway); err != nil {
+	if err := namespace.AddRoute(toGateway); err != nil {
 		return err
 	}
-	if err := p.AddRoute(Route{Destination: everything[version], Gateway: gateway, Interface: "eth0"}); err != nil {
-		return err
-	}
+	return namespace.AddRoute(Route{Destination: everything[version], Gateway: gateway, Interface: "eth0"})
+}
+
+func (p *Pod) addNodeRoute(version int) error {
 	toPod := Route{Destination: hostRoute(p.Address(version), version), Interface: p.HostInterface, Source: p.Node.Address(0, version)}
 	return p.Node.AddRoute(toPod)
 }
@@ -414,6 +453,9 @@ func (n *Network) Delete() (err error) {
 	for _, node := range n.Nodes {
 		for _, pod := range node.Pods {
 			pod.closeHandle()
+			if pod.Forwarder != nil {
+				pod.Forwarder.closeHandle()
+			}
 		}
 		node.closeHandle()
 	}
