@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics offers to Prometheus what the chains of a node do. Maps are read
+// when they are asked for, and at no other time.
+//
+// There are series for endpoints and for their rules, at most 1024 and 64 for each
+// of those, and none for subflows: these come and go by the thousand. The debug
+// commands show them.
+package metrics
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"braid.dev/braid/agent/inspect"
+)
+
+var (
+	ruleLabels     = []string{"namespace", "pod", "policy", "rule"}
+	endpointLabels = []string{"namespace", "pod"}
+
+	ruleMatchedPackets = describe("rule_matched_packets_total", "Packets that the rule matched.", ruleLabels)
+	ruleMatchedBytes   = describe("rule_matched_bytes_total", "Payload of the packets that the rule matched.", ruleLabels)
+	ruleActedPackets   = describe("rule_acted_packets_total",
+		"Packets that the rule's actions changed, dropped or answered.", ruleLabels)
+
+	endpointSubflows = describe("endpoint_recorded_subflows",
+		"Subflows of the endpoint that are remembered; ended ones are for a while.", endpointLabels)
+	endpointLimited = describe("endpoint_limited_subflows",
+		"Remembered subflows with a rate limit that is enforced, by mechanism.", append(endpointLabels[:2:2], "mechanism"))
+	endpointRTT = describe("endpoint_smoothed_rtt_seconds",
+		"Mean of the smoothed round-trip times of the endpoint's subflows.", endpointLabels)
+	endpointRTTMaximum = describe("endpoint_smoothed_rtt_maximum_seconds",
+		"The longest smoothed round-trip time of the endpoint's subflows.", endpointLabels)
+	readErrors = describe("chain_read_errors_total", "Readings of the chains' maps that failed.", nil)
+)
+
+// trafficCounter is a count that subflows have for each direction.
+type trafficCounter struct {
+	sent, received *prometheus.Desc
+	value          func(*inspect.Traffic) uint64
+}
+
+var trafficCounters = [...]trafficCounter{
+	inBothDirections("bytes_total", "Payload that the endpoint's subflows %s, repetitions included.",
+		func(t *inspect.Traffic) uint64 { return t.Bytes }),
+	inBothDirections("packets_total", "Packets that the endpoint's subflows %s.",
+		func(t *inspect.Traffic) uint64 { return t.Packets }),
+	inBothDirections("retransmitted_packets_total", "Packets that the endpoint's subflows %s more than once.",
+		func(t *inspect.Traffic) uint64 { return t.Retransmissions }),
+	inBothDirections("reordered_packets_total", "Packets that the endpoint's subflows %s after later ones.",
+		func(t *inspect.Traffic) uint64 { return t.Reordered }),
+}
+
+func inBothDirections(what, help string, value func(*inspect.Traffic) uint64) trafficCounter {
+	counter := func(direction string) *prometheus.Desc {
+		return describe("endpoint_"+direction+"_"+what, strings.ReplaceAll(help, "%s", direction), endpointLabels)
+	}
+	return trafficCounter{counter("sent"), counter("received"), value}
+}
+
+func describe(name, help string, labels []string) *prometheus.Desc {
+	return prometheus.NewDesc("braid_"+name, help, labels, nil)
+}
+
+// Collector reads the chains' maps for Prometheus. It is safe for concurrent use.
+type Collector struct {
+	source inspect.Source
+	log    logr.Logger
+
+	mutex sync.Mutex
+	// totals are by endpoint, and hold what forgotten subflows counted too.
+	totals map[string]*counts
+	// last are the counts of each subflow at the last reading, because a subflow
+	// that is forgotten must not take its share of the totals with it.
+	last   map[subflowKey]counts
+	failed uint64
+}
+
+// counts are the values of trafficCounters, sent and received.
+type counts [len(trafficCounters)][2]uint64
+
+type subflowKey struct {
+	endpoint      string
+	local, remote netip.AddrPort
+}
+
+// NewCollector reads this source. What a subflow counts between the last reading
+// and its being forgotten is lost; forgotten are those that were idle for long.
+func NewCollector(source inspect.Source, log logr.Logger) *Collector {
+	return &Collector{source: source, log: log, totals: map[string]*counts{}, last: map[subflowKey]counts{}}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, description := range []*prometheus.Desc{
+		ruleMatchedPackets, ruleMatchedBytes, ruleActedPackets,
+		endpointSubflows, endpointLimited, endpointRTT, endpointRTTMaximum, readErrors,
+	} {
+		descriptions <- description
+	}
+	for _, counter := range trafficCounters {
+		descriptions <- counter.sent
+		descriptions <- counter.received
+	}
+}
+
+// Collect implements prometheus.Collector. What cannot be read is left out: the
+// agent's other metrics do not depend on it.
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	rules, err := c.source.Rules()
+	if err != nil {
+		c.fail(err)
+	}
+	collectRules(metrics, rules)
+	subflows, err := c.source.Subflows()
+	if err != nil {
+		c.fail(err)
+	} else {
+		c.collectSubflows(metrics, endpointsOf(rules), subflows)
+	}
+	metrics <- prometheus.MustNewConstMetric(readErrors, prometheus.CounterValue, float64(c.failed))
+}
+
+func (c *Collector) fail(err error) {
+	c.failed++
+	c.log.Error(err, "reading the chains for metrics")
+}
+
+func collectRules(metrics chan<- prometheus.Metric, rules []inspect.Rule) {
+	for i := range rules {
+		rule := &rules[i]
+		namespace, pod := split(rule.Endpoint)
+		count := func(description *prometheus.Desc, value uint64) {
+			metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(value), namespace, pod, rule.Policy, rule.Name)
+		}
+		count(ruleMatchedPackets, rule.Hits)
+		count(ruleMatchedBytes, rule.Bytes)
+		count(ruleActedPackets, rule.Acted)
+	}
+}
+
+func endpointsOf(rules []inspect.Rule) map[string]bool {
+	endpoints := map[string]bool{}
+	for i := range rules {
+		endpoints[rules[i].Endpoint] = true
+	}
+	return endpoints
+}
+
+// present is what the subflows of an endpoint are like now.
+type present struct {
+	subflows, measured int
+	rtt, longest       time.Duration
+	limited            map[string]int // by mechanism
+}
+
+// collectSubflows adds the subflows up by endpoint. Endpoints that have neither
+// rules nor subflows any more are dropped.
+func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints map[string]bool, subflows []inspect.Subflow) {
+	now := map[string]*present{}
+	for endpoint := range endpoints {
+		now[endpoint] = &present{}
+	}
+	seen := make(map[subflowKey]counts, len(subflows))
+	for i := range subflows {
+		if now[subflows[i].Endpoint] == nil {
+			now[subflows[i].Endpoint] = &present{}
+		}
+		now[subflows[i].Endpoint].add(&subflows[i])
+		c.count(&subflows[i], seen)
+	}
+	c.last = seen
+	for endpoint := range c.totals {
+		if now[endpoint] == nil {
+			delete(c.totals, endpoint)
+		}
+	}
+	for endpoint, p := range now {
+		p.collect(metrics, endpoint)
+		c.collectTotals(metrics, endpoint)
+	}
+}
+
+func (p *present) add(subflow *inspect.Subflow) {
+	p.subflows++
+	if rtt := time.Duration(subflow.RTTMicroseconds) * time.Microsecond; rtt > 0 {
+		p.measured++
+		p.rtt += rtt
+		p.longest = max(p.longest, rtt)
+	}
+	for _, limit := range subflow.Limits {
+		if limit.InUse == "" {
+			continue
+		}
+		if p.limited == nil {
+			p.limited = map[string]int{}
+		}
+		p.limited[string(limit.InUse)]++
+	}
+}
+
+func (p *present) collect(metrics chan<- prometheus.Metric, endpoint string) {
+	namespace, pod := split(endpoint)
+	gauge := func(description *prometheus.Desc, value float64, more ...string) {
+		metrics <- prometheus.MustNewConstMetric(description, prometheus.GaugeValue, value, append([]string{namespace, pod}, more...)...)
+	}
+	gauge(endpointSubflows, float64(p.subflows))
+	if p.measured > 0 {
+		gauge(endpointRTT, p.rtt.Seconds()/float64(p.measured))
+		gauge(endpointRTTMaximum, p.longest.Seconds())
+	}
+	for mechanism, count := range p.limited {
+		gauge(endpointLimited, float64(count), mechanism)
+	}
+}
+
+// count adds what a subflow counted since the last reading. Counts that went down
+// are those of a new subflow.
+func (c *Collector) count(subflow *inspect.Subflow, seen map[subflowKey]counts) {
+	key := subflowKey{subflow.Endpoint, subflow.Local, subflow.Remote}
+	before, now := c.last[key], countsOf(subflow)
+	if now.isBelow(before) {
+		before = counts{}
+	}
+	total := c.totals[subflow.Endpoint]
+	if total == nil {
+		total = &counts{}
+		c.totals[subflow.Endpoint] = total
+	}
+	for i := range now {
+		for direction := range now[i] {
+			total[i][direction] += now[i][direction] - before[i][direction]
+		}
+	}
+	seen[key] = now
+}
+
+func countsOf(subflow *inspect.Subflow) (now counts) {
+	for i, counter := range trafficCounters {
+		now[i] = [2]uint64{counter.value(&subflow.Sent), counter.value(&subflow.Received)}
+	}
+	return now
+}
+
+// isBelow is true when one of the counts is less than it was.
+func (c counts) isBelow(before counts) bool {
+	for i := range c {
+		if c[i][0] < before[i][0] || c[i][1] < before[i][1] {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Collector) collectTotals(metrics chan<- prometheus.Metric, endpoint string) {
+	total := c.totals[endpoint]
+	if total == nil {
+		total = &counts{}
+	}
+	namespace, pod := split(endpoint)
+	for i, counter := range trafficCounters {
+		for direction, description := range []*prometheus.Desc{counter.sent, counter.received} {
+			metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(total[i][direction]), namespace, pod)
+		}
+	}
+}
+
+// split takes namespace and pod apart; an endpoint without a name has no namespace.
+func split(endpoint string) (namespace, pod string) {
+	if namespace, pod, ok := strings.Cut(endpoint, "/"); ok {
+		return namespace, pod
+	}
+	return "", endpoint
+}
