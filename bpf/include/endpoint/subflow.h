@@ -48,6 +48,12 @@ enum subflow_ended {
 	ENDED_RESET = 1 << 2,
 };
 
+/* Events that a rule asked for and that wait until all about them is known. */
+enum reports_due {
+	DUE_CONNECTION = 1,
+	DUE_SUBFLOW = 2,
+};
+
 /* What went in one direction. */
 struct traffic {
 	__u64 bytes;             /* payload, repetitions included */
@@ -95,7 +101,12 @@ struct subflow {
 	__u8 backup;             /* 1 << direction: its sender asked for backup */
 	__u8 ended;              /* enum subflow_ended */
 	__u8 seeded;             /* 1: made by the agent from the pod's socket */
-	__u8 handshake_packets;  /* of the initiator, counted until KNOWN_HANDSHAKE */
+	__u8 handshake_packets;  /* after the SYNs, counted until KNOWN_HANDSHAKE */
+	__u8 needs[2];           /* enum rule_needs of the rules in maybe */
+	__u8 due;                /* enum reports_due */
+	__u8 due_rule;           /* the rule that asked for it */
+	__u8 recorded;           /* 1: a rule records it; its RTT is measured in all ways */
+	__u8 pad[3];
 
 	struct traffic traffic[2];
 
@@ -105,7 +116,7 @@ struct subflow {
 	__u32 initiator_token;   /* 0: unknown */
 	__u32 seeded_rtt;        /* us, the socket's smoothed RTT when it was seeded */
 	__u32 syn_sequence;      /* of the SYN: tells a repeated SYN from a new subflow */
-	__u32 pad;
+	__u32 pad2;
 
 	/* The actors'. */
 	struct limit limit[2];
@@ -242,9 +253,28 @@ struct {
 	__type(value, struct paths);
 } path_interfaces SEC(".maps");
 
+/* What a run knows; in a map, because a block of one's own needs the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct context);
+} run_context SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, EVENT_BYTES);
 } events SEC(".maps");
+
+/*
+ * From the endpoint to its peer and back, as the peer or the endpoint would see it;
+ * us, 0: unknown. Both parts are measured from here.
+ */
+static __always_inline __u32 rtt_of(const struct subflow *subflow)
+{
+	__u32 outer = subflow->traffic[FROM_ENDPOINT].smoothed_rtt;
+
+	return outer ? outer + subflow->traffic[TO_ENDPOINT].smoothed_rtt : subflow->seeded_rtt;
+}
 
 #endif
