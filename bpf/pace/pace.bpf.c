@@ -1,0 +1,431 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What is done to the sockets of endpoints themselves: pacing and the choice of
+ * congestion control. The first program sees every socket of the machine when it
+ * becomes established, and those of endpoints then once in each round trip. The
+ * second one goes over the sockets that exist, in one network namespace, so that
+ * a change need not wait for a round trip, and reaches older connections.
+ */
+#include "kernel.h"
+#include "endpoint/subflow.h"
+
+enum {
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+
+	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
+	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
+	BPF_SOCK_OPS_RTT_CB = 12,
+	BPF_SOCK_OPS_RTT_CB_FLAG = 1 << 3,
+
+	SOL_SOCKET = 1,
+	SO_MAX_PACING_RATE = 47,
+	SOL_TCP = 6,
+	TCP_CONGESTION = 13,
+	TCP_BPF_SOCK_OPS_CB_FLAGS = 1008,
+
+	TCP_LISTEN = 10,
+
+	CONGESTION_NAME = 16,
+	/* A subflow that has no share of its connection's rate yet gets this part. */
+	FIRST_SHARE = 8,
+};
+
+/* SO_MAX_PACING_RATE as BPF programs may set it: 32 bits, all of them for none. */
+#define NOT_PACED 0xffffffffU
+#define FASTEST_PACE (NOT_PACED - 1)
+
+struct bpf_sock;
+
+struct bpf_sock_ops {
+	__u32 op;
+	__u32 args[4];
+	__u32 family;
+	__be32 remote_ip4;
+	__be32 local_ip4;
+	__be32 remote_ip6[4];
+	__be32 local_ip6[4];
+	__u32 remote_port; /* network order, in the upper half on little-endian machines */
+	__u32 local_port;  /* host order */
+	__u32 is_fullsock;
+	__u32 snd_cwnd;
+	__u32 srtt_us;
+	__u32 bpf_sock_ops_cb_flags;
+	__u32 state;
+	__u32 rtt_min;
+	__u32 snd_ssthresh;
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 mss_cache;
+	__u32 ecn_flags;
+	__u32 rate_delivered;
+	__u32 rate_interval_us;
+	__u32 packets_out;
+	__u32 retrans_out;
+	__u32 total_retrans;
+	__u32 segs_in;
+	__u32 data_segs_in;
+	__u32 segs_out;
+	__u32 data_segs_out;
+	__u32 lost_out;
+	__u32 sacked_out;
+	__u32 sk_txhash;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	union {
+		struct bpf_sock *sk;
+		__u64 sk_room;
+	};
+};
+
+/* What is read of the kernel's structures; their real layout is found on loading. */
+struct net {
+	__u64 net_cookie;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
+struct in6_addr {
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
+} __attribute__((preserve_access_index));
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock;
+
+struct bpf_iter__tcp {
+	void *meta;
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+static long (*const bpf_setsockopt)(void *socket, int level, int option, void *value, int length) = (void *)49;
+static long (*const bpf_getsockopt)(void *socket, int level, int option, void *value, int length) = (void *)57;
+static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = (void *)59;
+static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+static long (*const bpf_sk_storage_delete)(void *map, void *sk) = (void *)108;
+static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
+static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+/* Whose sockets those of a network namespace are. */
+struct stack {
+	__u32 endpoint;
+	__u32 pad;
+	__u64 congestions; /* the rules of its chain that choose a congestion control */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ENDPOINTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64); /* cookie of the network namespace */
+	__type(value, struct stack);
+} netns_endpoints SEC(".maps");
+
+/* The shares of subflows in the rate of their connection or endpoint, as the agent
+ * gives them, in bytes a second. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct subflow_key);
+	__type(value, __u64);
+} paces SEC(".maps");
+
+struct congestion_key {
+	__u32 endpoint;
+	__u32 rule;
+};
+
+struct congestion {
+	char name[CONGESTION_NAME];
+} __attribute__((aligned(8)));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct congestion_key);
+	__type(value, struct congestion);
+} congestions SEC(".maps");
+
+/* What was done to a socket and what it had before; it goes with the socket. */
+struct governed {
+	__u64 rate;               /* 0: not paced by us */
+	__u32 own_rate;           /* what the application had set */
+	__u32 chosen;             /* 1: congestion control chosen by us */
+	struct congestion own;    /* the one before */
+	struct congestion wanted;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct governed);
+} governed_sockets SEC(".maps");
+
+/* The map of chains in subflow.h needs the type, which nothing else here names. */
+static __attribute__((used)) void know_chains(struct chain *chain)
+{
+	(void)chain;
+}
+
+static __always_inline int may_pace(const struct limit *limit)
+{
+	return limit->rate && (limit->mechanism == MECHANISM_AUTO || limit->mechanism == MECHANISM_PACE);
+}
+
+/* Bytes a second; 0 for no pace. */
+static __always_inline __u64 wanted_rate(const struct subflow_key *key, const struct subflow *subflow)
+{
+	const struct limit *limit = &subflow->limit[FROM_ENDPOINT];
+	const __u64 *share = bpf_map_lookup_elem(&paces, key);
+
+	if (share)
+		return *share;
+	if (!may_pace(limit))
+		return 0;
+	return limit->scope == SCOPE_SUBFLOW ? limit->rate : limit->rate / FIRST_SHARE + 1;
+}
+
+static __always_inline void set_pace(void *socket, __u32 rate)
+{
+	bpf_setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
+}
+
+/* The application's own pace is never raised, and comes back with the lifting. */
+static __always_inline void pace_socket(void *socket, struct governed *governed, __u64 rate)
+{
+	__u32 pace = rate > FASTEST_PACE ? FASTEST_PACE : rate;
+
+	if (!governed->rate &&
+	    bpf_getsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &governed->own_rate, sizeof(governed->own_rate)))
+		governed->own_rate = NOT_PACED;
+	if (!rate || pace > governed->own_rate)
+		pace = governed->own_rate;
+	set_pace(socket, pace);
+	governed->rate = rate;
+}
+
+static __always_inline int same(const struct congestion *a, const struct congestion *b)
+{
+	const __u64 *x = (const void *)a->name, *y = (const void *)b->name;
+
+	return x[0] == y[0] && x[1] == y[1];
+}
+
+/*
+ * MPTCP gives a subflow the connection's own choice when it joins, which can be
+ * after it was established: so the choice is looked at each time.
+ */
+static __always_inline void choose_congestion(void *socket, struct governed *governed, const struct congestion *wanted)
+{
+	struct congestion now = {};
+
+	if (bpf_getsockopt(socket, SOL_TCP, TCP_CONGESTION, now.name, sizeof(now.name)))
+		return;
+	if (!governed->chosen || !same(&now, &governed->wanted))
+		governed->own = now;
+	governed->chosen = 1;
+	governed->wanted = *wanted;
+	if (same(&now, wanted))
+		return;
+	bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, governed->wanted.name, sizeof(governed->wanted.name));
+}
+
+static __always_inline void restore_congestion(void *socket, struct governed *governed)
+{
+	bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, governed->own.name, sizeof(governed->own.name));
+	governed->chosen = 0;
+}
+
+/* The last rule that matches decides. */
+static __always_inline struct congestion *wanted_congestion(const struct stack *stack, const struct subflow *subflow)
+{
+	struct congestion_key key = { .endpoint = stack->endpoint };
+	__u64 rules = stack->congestions & subflow->sure[FROM_ENDPOINT];
+
+	if (!rules)
+		return 0;
+	key.rule = 63 - __builtin_clzll(rules);
+	return bpf_map_lookup_elem(&congestions, &key);
+}
+
+/* Undoes what was done to a socket that is governed no more. */
+static __always_inline void release(void *socket, void *sk)
+{
+	struct governed *governed = bpf_sk_storage_get(&governed_sockets, sk, 0, 0);
+
+	if (!governed)
+		return;
+	if (governed->rate)
+		set_pace(socket, governed->own_rate);
+	if (governed->chosen)
+		restore_congestion(socket, governed);
+	bpf_sk_storage_delete(&governed_sockets, sk);
+}
+
+static __always_inline void govern(void *socket, void *sk, const struct stack *stack, const struct subflow_key *key)
+{
+	struct subflow *subflow = bpf_map_lookup_elem(&subflows, key);
+	struct congestion *congestion;
+	struct governed *governed;
+	__u64 rate, create;
+
+	if (!subflow) {
+		release(socket, sk);
+		return;
+	}
+	rate = wanted_rate(key, subflow);
+	create = rate ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0;
+	congestion = wanted_congestion(stack, subflow);
+	barrier_var(create);
+	if (congestion)
+		create = BPF_LOCAL_STORAGE_GET_F_CREATE;
+	governed = bpf_sk_storage_get(&governed_sockets, sk, 0, create);
+	if (!governed)
+		return;
+	if (rate != governed->rate)
+		pace_socket(socket, governed, rate);
+	subflow->paced = governed->rate;
+	if (congestion)
+		choose_congestion(socket, governed, congestion);
+	else if (governed->chosen)
+		restore_congestion(socket, governed);
+}
+
+static __always_inline void read_key(struct bpf_sock_ops *ops, __u32 endpoint, struct subflow_key *key)
+{
+	__be32 local = ops->local_ip4, remote = ops->remote_ip4;
+
+	/* The verifier wants each field of the context read at a fixed offset. */
+	barrier_var(local);
+	barrier_var(remote);
+	if (ops->family == AF_INET) {
+		map_ipv4(&key->local, local);
+		map_ipv4(&key->remote, remote);
+	} else {
+		key->local.word[0] = ops->local_ip6[0];
+		key->local.word[1] = ops->local_ip6[1];
+		key->local.word[2] = ops->local_ip6[2];
+		key->local.word[3] = ops->local_ip6[3];
+		key->remote.word[0] = ops->remote_ip6[0];
+		key->remote.word[1] = ops->remote_ip6[1];
+		key->remote.word[2] = ops->remote_ip6[2];
+		key->remote.word[3] = ops->remote_ip6[3];
+	}
+	key->local_port = bpf_htons(ops->local_port);
+	key->remote_port = bpf_htons(bpf_ntohl(ops->remote_port));
+	key->endpoint = endpoint;
+}
+
+static __always_inline int is_of_interest(__u32 op)
+{
+	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ||
+	       op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+}
+
+SEC("sockops")
+int govern_sockets(struct bpf_sock_ops *ops)
+{
+	struct subflow_key key = {};
+	struct bpf_sock *sk;
+	struct stack *stack;
+	__u64 cookie;
+
+	if (!is_of_interest(ops->op))
+		return 1;
+	sk = ops->sk;
+	if (!sk)
+		return 1;
+	cookie = bpf_get_netns_cookie(ops);
+	stack = bpf_map_lookup_elem(&netns_endpoints, &cookie);
+	if (!stack) {
+		if (ops->op == BPF_SOCK_OPS_RTT_CB)
+			release(ops, sk);
+		return 1;
+	}
+	/* Flags of others stay; nobody's are ever taken away. */
+	if (ops->op != BPF_SOCK_OPS_RTT_CB)
+		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
+	read_key(ops, stack->endpoint, &key);
+	govern(ops, sk, stack, &key);
+	return 1;
+}
+
+/* Linux 6.12 and later let the first program see sockets that were there before it. */
+static __always_inline void call_each_round_trip(struct tcp_sock *socket)
+{
+	int flags = 0;
+
+	if (bpf_getsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)) ||
+	    flags & BPF_SOCK_OPS_RTT_CB_FLAG)
+		return;
+	flags |= BPF_SOCK_OPS_RTT_CB_FLAG;
+	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+}
+
+static __always_inline void read_key_of(struct sock_common *from, __u32 endpoint, struct subflow_key *key)
+{
+	if (from->skc_family == AF_INET) {
+		map_ipv4(&key->local, from->skc_rcv_saddr);
+		map_ipv4(&key->remote, from->skc_daddr);
+	} else {
+		key->local.word[0] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[0];
+		key->local.word[1] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[1];
+		key->local.word[2] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[2];
+		key->local.word[3] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[3];
+		key->remote.word[0] = from->skc_v6_daddr.in6_u.u6_addr32[0];
+		key->remote.word[1] = from->skc_v6_daddr.in6_u.u6_addr32[1];
+		key->remote.word[2] = from->skc_v6_daddr.in6_u.u6_addr32[2];
+		key->remote.word[3] = from->skc_v6_daddr.in6_u.u6_addr32[3];
+	}
+	key->local_port = bpf_htons(from->skc_num);
+	key->remote_port = from->skc_dport;
+	key->endpoint = endpoint;
+}
+
+SEC("iter/tcp")
+int govern_existing(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *common = ctx->sk_common;
+	struct subflow_key key = {};
+	struct tcp_sock *socket;
+	struct stack *stack;
+	__u64 cookie;
+
+	if (!common || common->skc_state == TCP_LISTEN)
+		return 0;
+	socket = bpf_skc_to_tcp_sock(common);
+	if (!socket)
+		return 0;
+	cookie = common->skc_net.net->net_cookie;
+	stack = bpf_map_lookup_elem(&netns_endpoints, &cookie);
+	if (!stack) {
+		release(socket, socket);
+		return 0;
+	}
+	call_each_round_trip(socket);
+	read_key_of(common, stack->endpoint, &key);
+	govern(socket, socket, stack, &key);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
