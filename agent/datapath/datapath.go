@@ -8,7 +8,10 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/go-logr/logr"
+
+	"braid.dev/braid/agent/attach"
 )
 
 // Options of a datapath.
@@ -27,18 +30,25 @@ type Options struct {
 // Datapath is the uplink half on the NICs of the calling thread's network
 // namespace. It is not safe for concurrent use.
 type Datapath struct {
-	options  Options
-	objects  *objects // nil while nothing is loaded
-	attacher attacher
-	// other is the way of attaching that is not used, until it is known that an
-	// earlier agent left nothing attached that way.
-	other attacher
+	options Options
+	objects *objects // nil while nothing is loaded
+	uplinks *attach.Interfaces
+}
+
+// The two hooks of each NIC. At the egress our program is last, because it may
+// send the packet elsewhere and the others shall have seen it; at the ingress it
+// is first, because it only looks, and others may end the chain.
+var hooks = []attach.Hook{
+	{Name: "to_uplink", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 1},
+	{Name: "from_uplink", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 1},
 }
 
 // Open prepares the datapath. Nothing is loaded or attached before Apply gets a
 // state with paths; what an earlier agent left attached stays.
 func Open(options Options) *Datapath {
-	return &Datapath{options: options}
+	d := &Datapath{options: options}
+	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
+	return d
 }
 
 func (d *Datapath) directory() string { return filepath.Join(d.options.PinPath, schema) }
@@ -64,20 +74,12 @@ func (d *Datapath) Apply(state State) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.attachTo(state.uplinks()), d.detachOther(), d.forget(gone))
+	return errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther(), d.forget(gone))
 }
 
 // AttachMode is how programs are attached: "tcx", "clsact", or "" before the
 // first state with paths.
-func (d *Datapath) AttachMode() string {
-	switch d.attacher.(type) {
-	case tcx:
-		return "tcx"
-	case clsact:
-		return "clsact"
-	}
-	return ""
-}
+func (d *Datapath) AttachMode() string { return d.uplinks.Mode() }
 
 // Close lets go of the datapath without changing it: programs and maps stay.
 func (d *Datapath) Close() error {
@@ -92,33 +94,7 @@ func (d *Datapath) Close() error {
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove() error {
-	var failed error
-	for _, attacher := range []attacher{tcx{d.linkDirectory()}, clsact{}} {
-		failed = errors.Join(failed, detachAll(attacher))
-	}
-	d.attacher, d.other = nil, nil
-	return errors.Join(failed, releaseAllNeighbours(), removePins(d.options.PinPath), d.Close())
-}
-
-// detachOther detaches what an earlier agent attached in the other way, after
-// this one took over.
-func (d *Datapath) detachOther() error {
-	if d.other == nil {
-		return nil
-	}
-	if err := detachAll(d.other); err != nil {
-		return err
-	}
-	d.other = nil
-	return nil
-}
-
-func detachAll(attacher attacher) error {
-	attached, failed := attacher.attached()
-	for index := range attached {
-		failed = errors.Join(failed, attacher.detach(index))
-	}
-	return failed
+	return errors.Join(d.uplinks.Remove(), releaseAllNeighbours(), removePins(d.options.PinPath), d.Close())
 }
 
 // load loads the programs once. Pinned maps of another size or layout cannot be
@@ -139,35 +115,19 @@ func (d *Datapath) load() error {
 		return err
 	}
 	d.objects = loaded
-	return d.chooseAttacher()
-}
-
-func (d *Datapath) chooseAttacher() error {
-	supported, err := supportsTCX(d.objects.fromUplink.FromUplink)
-	if err != nil {
-		return err
-	}
-	d.attacher, d.other = attacher(clsact{}), attacher(tcx{d.linkDirectory()})
-	if supported && !d.options.Clsact {
-		d.attacher, d.other = d.other, d.attacher
-	}
-	return nil
+	return d.uplinks.Choose(loaded.fromUplink.FromUplink)
 }
 
 // attachTo attaches to exactly these NICs. One that fails does not keep the
 // others from working.
 func (d *Datapath) attachTo(uplinks map[int]bool) error {
-	attached, failed := d.attacher.attached()
+	attached, failed := d.uplinks.Attached()
 	for index := range uplinks {
-		for _, hook := range hooks {
-			if err := d.attacher.attach(index, hook, hook.program(d.objects)); err != nil {
-				failed = errors.Join(failed, err)
-			}
-		}
+		failed = errors.Join(failed, d.uplinks.Attach(index, d.objects.programs()...))
 	}
 	for index := range attached {
 		if !uplinks[index] {
-			failed = errors.Join(failed, d.attacher.detach(index))
+			failed = errors.Join(failed, d.uplinks.Detach(index))
 		}
 	}
 	if failed != nil {

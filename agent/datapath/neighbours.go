@@ -244,3 +244,13 @@ func protocolOf(message []byte) (uint8, error) {
 	}
 	return 0, nil
 }
+
+// whole repeats a listing that was disturbed by changes.
+func whole[T any](list func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}

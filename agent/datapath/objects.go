@@ -91,6 +91,11 @@ func loadPathNames(directory string) (*ebpf.Map, error) {
 // maps are the shared maps; both objects refer to the same ones.
 func (o *objects) maps() *bpf.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
 
+// programs are those of the hooks, in their order.
+func (o *objects) programs() []*ebpf.Program {
+	return []*ebpf.Program{o.toUplink.ToUplink, o.fromUplink.FromUplink}
+}
+
 func (o *objects) close() error {
 	err := errors.Join(o.toUplink.Close(), o.fromUplink.Close())
 	if o.pathNames != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/hack/lab/traffic"
 )
 
@@ -44,19 +45,19 @@ func (l *lab) indexes(t *testing.T, node int) map[string]int {
 // knowsTCX tells whether this kernel does.
 func knowsTCX(t *testing.T) bool {
 	t.Helper()
-	supported, err := supportsTCX(newCounter(t).program)
+	supported, err := attach.SupportsTCX(newCounter(t).program)
 	check(t, err)
 	return supported
 }
 
 // programs are those that are attached to a NIC by TCX, in their order.
-func (l *lab) programs(t *testing.T, node, nic int, hook hook) (ids []ebpf.ProgramID) {
+func (l *lab) programs(t *testing.T, node, nic int, hook attach.Hook) (ids []ebpf.ProgramID) {
 	t.Helper()
 	if !knowsTCX(t) {
 		return nil
 	}
 	check(t, l.Nodes[node].Do(func() error {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: nic, Attach: hook.attach})
+		result, err := link.QueryPrograms(link.QueryOptions{Target: nic, Attach: hook.Type})
 		if err != nil {
 			return err
 		}
@@ -69,10 +70,10 @@ func (l *lab) programs(t *testing.T, node, nic int, hook hook) (ids []ebpf.Progr
 }
 
 // filters are the names of a NIC's BPF filters.
-func (l *lab) filters(t *testing.T, node, nic int, hook hook) (names []string) {
+func (l *lab) filters(t *testing.T, node, nic int, hook attach.Hook) (names []string) {
 	t.Helper()
 	check(t, l.Nodes[node].Do(func() error {
-		filters, err := clsact{}.filters(nic, hook)
+		filters, err := attach.Filters(nic, hook)
 		for _, filter := range filters {
 			names = append(names, filter.(*netlink.BpfFilter).Name)
 		}
@@ -89,7 +90,7 @@ func (l *lab) expectAttached(t *testing.T, node int, path string, count int) {
 	for _, hook := range hooks {
 		programs, filters := l.programs(t, node, nic, hook), l.filters(t, node, nic, hook)
 		if len(programs)+len(filters) != count {
-			t.Errorf("node %d, %s, %s: programs %v and filters %v instead of %d", node+1, path, hook.name, programs, filters, count)
+			t.Errorf("node %d, %s, %s: programs %v and filters %v instead of %d", node+1, path, hook.Name, programs, filters, count)
 		}
 	}
 }
@@ -137,8 +138,8 @@ func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
 		id, _ := info.ID()
 		ids.maps = append(ids.maps, id)
 	}
-	for _, hook := range hooks {
-		info, err := hook.program(d.objects).Info()
+	for _, program := range d.objects.programs() {
+		info, err := program.Info()
 		check(t, err)
 		id, _ := info.ID()
 		ids.programs = append(ids.programs, id)
@@ -318,13 +319,13 @@ func (c *counter) count(t *testing.T) (count uint64) {
 }
 
 // attachCounter attaches it to a hook of all NICs of a node.
-func (l *lab) attachCounter(t *testing.T, node int, hook hook, anchor link.Anchor) *counter {
+func (l *lab) attachCounter(t *testing.T, node int, hook attach.Hook, anchor link.Anchor) *counter {
 	t.Helper()
 	c := newCounter(t)
 	for _, nic := range l.indexes(t, node) {
 		var attached link.Link
 		check(t, l.Nodes[node].Do(func() (err error) {
-			attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: c.program, Attach: hook.attach, Anchor: anchor})
+			attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: c.program, Attach: hook.Type, Anchor: anchor})
 			return err
 		}))
 		t.Cleanup(func() { attached.Close() })
@@ -382,7 +383,7 @@ func TestAnothersFilterAndQdiscStay(t *testing.T) {
 	other := newCounter(t)
 	blue := l.indexes(t, 0)["blue"]
 	check(t, l.Nodes[0].Do(func() error {
-		if err := netlink.QdiscAdd(clsactQdisc(blue)); err != nil {
+		if err := netlink.QdiscAdd(attach.ClsactQdisc(blue)); err != nil {
 			return err
 		}
 		return netlink.FilterReplace(&netlink.BpfFilter{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package attach
 
 import (
 	"errors"
@@ -13,70 +13,69 @@ import (
 
 // clsact attaches by filters of the clsact qdisc, on kernels before 6.6. The
 // kernel keeps filters without any pin; they are told apart by name.
-type clsact struct{}
+type clsact struct{ hooks []Hook }
 
 const (
 	filterPrefix   = "braid_"
 	filterPriority = 2845
-	filterHandle   = 1
 )
 
-func (clsact) parent(hook hook) uint32 {
-	if hook.attach == ebpf.AttachTCXEgress {
+func parent(hook Hook) uint32 {
+	if hook.Type == ebpf.AttachTCXEgress {
 		return netlink.HANDLE_MIN_EGRESS
 	}
 	return netlink.HANDLE_MIN_INGRESS
 }
 
-// clsactQdisc equals `tc qdisc add dev NIC clsact`.
-func clsactQdisc(index int) netlink.Qdisc {
+// ClsactQdisc equals `tc qdisc add dev NIC clsact`.
+func ClsactQdisc(index int) netlink.Qdisc {
 	return &netlink.GenericQdisc{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT},
 		QdiscType:  "clsact",
 	}
 }
 
-func (c clsact) attach(index int, hook hook, program *ebpf.Program) error {
-	if err := netlink.QdiscAdd(clsactQdisc(index)); err != nil && !errors.Is(err, unix.EEXIST) {
+func (c clsact) attach(index int, hook Hook, program *ebpf.Program) error {
+	if err := netlink.QdiscAdd(ClsactQdisc(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding the clsact qdisc to interface %d: %w", index, err)
 	}
 	filter := &netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: index,
-			Parent:    c.parent(hook),
-			Handle:    filterHandle,
+			Parent:    parent(hook),
+			Handle:    hook.Handle,
 			Protocol:  unix.ETH_P_ALL,
 			Priority:  filterPriority,
 		},
 		Fd:           program.FD(),
-		Name:         filterPrefix + hook.name,
+		Name:         filterPrefix + hook.Name,
 		DirectAction: true,
 	}
 	if err := netlink.FilterReplace(filter); err != nil {
-		return fmt.Errorf("attaching %s to interface %d: %w", hook.name, index, err)
+		return fmt.Errorf("attaching %s to interface %d: %w", hook.Name, index, err)
 	}
 	return nil
 }
 
-// filters are all filters of one hook of the NIC.
-func (c clsact) filters(index int, hook hook) ([]netlink.Filter, error) {
-	nic, err := netlink.LinkByIndex(index)
+// Filters are all filters at a hook of the interface, also those of others.
+func Filters(index int, hook Hook) ([]netlink.Filter, error) {
+	device, err := netlink.LinkByIndex(index)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("looking up interface %d: %w", index, err)
 	}
-	filters, err := whole(func() ([]netlink.Filter, error) { return netlink.FilterList(nic, c.parent(hook)) })
+	filters, err := whole(func() ([]netlink.Filter, error) { return netlink.FilterList(device, parent(hook)) })
 	if err != nil {
 		return nil, fmt.Errorf("listing the filters of interface %d: %w", index, err)
 	}
 	return filters, nil
 }
 
-func isOurs(filter netlink.Filter, hook hook) bool {
+func isOurs(filter netlink.Filter, hook Hook) bool {
 	program, ok := filter.(*netlink.BpfFilter)
-	return ok && program.Name == filterPrefix+hook.name
+	return ok && program.Name == filterPrefix+hook.Name
 }
 
 func (c clsact) attached() (map[int]bool, error) {
@@ -85,15 +84,15 @@ func (c clsact) attached() (map[int]bool, error) {
 		return nil, fmt.Errorf("listing interfaces: %w", err)
 	}
 	indexes := map[int]bool{}
-	for _, nic := range links {
-		for _, hook := range hooks {
-			filters, err := c.filters(nic.Attrs().Index, hook)
+	for _, device := range links {
+		for _, hook := range c.hooks {
+			filters, err := Filters(device.Attrs().Index, hook)
 			if err != nil {
 				return nil, err
 			}
 			for _, filter := range filters {
 				if isOurs(filter, hook) {
-					indexes[nic.Attrs().Index] = true
+					indexes[device.Attrs().Index] = true
 				}
 			}
 		}
@@ -104,8 +103,8 @@ func (c clsact) attached() (map[int]bool, error) {
 // detach also removes the qdisc when nobody else has a filter there.
 func (c clsact) detach(index int) error {
 	others, found := 0, 0
-	for _, hook := range hooks {
-		filters, err := c.filters(index, hook)
+	for _, hook := range c.hooks {
+		filters, err := Filters(index, hook)
 		if err != nil {
 			return err
 		}
@@ -116,14 +115,14 @@ func (c clsact) detach(index int) error {
 			}
 			found++
 			if err := netlink.FilterDel(filter); err != nil {
-				return fmt.Errorf("detaching %s from interface %d: %w", hook.name, index, err)
+				return fmt.Errorf("detaching %s from interface %d: %w", hook.Name, index, err)
 			}
 		}
 	}
 	if found == 0 || others > 0 {
 		return nil
 	}
-	if err := netlink.QdiscDel(clsactQdisc(index)); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := netlink.QdiscDel(ClsactQdisc(index)); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("removing the clsact qdisc of interface %d: %w", index, err)
 	}
 	return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package datapath
+package attach
 
 import (
 	"errors"
@@ -14,41 +14,17 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// hook is one of the two places on a NIC where a program of ours runs.
-type hook struct {
-	name   string // of the program, and of its pins and filters
-	attach ebpf.AttachType
-	// anchor: at the egress our program is last, because it may send the packet
-	// elsewhere and the others shall have seen it; at the ingress it is first,
-	// because it only looks, and others may end the chain.
-	anchor  func() link.Anchor
-	program func(*objects) *ebpf.Program
-}
-
-var hooks = []hook{
-	{"to_uplink", ebpf.AttachTCXEgress, link.Tail, func(o *objects) *ebpf.Program { return o.toUplink.ToUplink }},
-	{"from_uplink", ebpf.AttachTCXIngress, link.Head, func(o *objects) *ebpf.Program { return o.fromUplink.FromUplink }},
-}
-
-// attacher puts the programs on NICs and takes them off again.
-type attacher interface {
-	// attach puts program on the NIC, or replaces the one of an earlier agent
-	// in one step, so that no packet passes unseen.
-	attach(index int, hook hook, program *ebpf.Program) error
-	// attached lists the NICs that have a program of ours.
-	attached() (map[int]bool, error)
-	// detach takes both programs off the NIC; it is no error if there are none.
-	detach(index int) error
-}
-
 // tcx attaches by links (Linux 6.6 and later), pinned in a directory.
-type tcx struct{ directory string }
-
-func (t tcx) pin(hook hook, index int) string {
-	return filepath.Join(t.directory, hook.name+"_"+strconv.Itoa(index))
+type tcx struct {
+	directory string
+	hooks     []Hook
 }
 
-func (t tcx) attach(index int, hook hook, program *ebpf.Program) error {
+func (t tcx) pin(hook Hook, index int) string {
+	return filepath.Join(t.directory, hook.Name+"_"+strconv.Itoa(index))
+}
+
+func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 	if err := os.MkdirAll(t.directory, 0o700); err != nil {
 		return fmt.Errorf("making the directory of links: %w", err)
 	}
@@ -59,21 +35,21 @@ func (t tcx) attach(index int, hook hook, program *ebpf.Program) error {
 	attached, err := link.AttachTCX(link.TCXOptions{
 		Interface: index,
 		Program:   program,
-		Attach:    hook.attach,
-		Anchor:    hook.anchor(),
+		Attach:    hook.Type,
+		Anchor:    hook.Anchor(),
 	})
 	if err != nil {
-		return fmt.Errorf("attaching %s to interface %d: %w", hook.name, index, err)
+		return fmt.Errorf("attaching %s to interface %d: %w", hook.Name, index, err)
 	}
 	defer attached.Close()
 	if err := attached.Pin(pin); err != nil {
-		return fmt.Errorf("pinning the link of %s on interface %d: %w", hook.name, index, err)
+		return fmt.Errorf("pinning the link of %s on interface %d: %w", hook.Name, index, err)
 	}
 	return nil
 }
 
 // updatePinned gives an earlier agent's link the new program. It returns false
-// where there is no such link, or where its NIC is gone and the pin with it.
+// where there is no such link, or where its interface is gone and the pin with it.
 func updatePinned(pin string, index int, program *ebpf.Program) (bool, error) {
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -90,7 +66,7 @@ func updatePinned(pin string, index int, program *ebpf.Program) (bool, error) {
 		return true, nil
 	}
 	if err := pinned.Unpin(); err != nil {
-		return false, fmt.Errorf("removing the link %s of a NIC that is gone: %w", pin, err)
+		return false, fmt.Errorf("removing the link %s of an interface that is gone: %w", pin, err)
 	}
 	return false, nil
 }
@@ -112,9 +88,9 @@ func (t tcx) attached() (map[int]bool, error) {
 
 func (t tcx) detach(index int) error {
 	var failed error
-	for _, hook := range hooks {
+	for _, hook := range t.hooks {
 		if err := detachPinned(t.pin(hook, index)); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("detaching %s from interface %d: %w", hook.name, index, err))
+			failed = errors.Join(failed, fmt.Errorf("detaching %s from interface %d: %w", hook.Name, index, err))
 		}
 	}
 	return failed
@@ -137,9 +113,9 @@ func detachPinned(pin string) error {
 // loopback is the index that every network namespace gives its loopback interface.
 const loopback = 1
 
-// supportsTCX attaches the program to the loopback interface for a moment: the
+// SupportsTCX tells whether this kernel does. It attaches the program to the loopback interface for a moment: the
 // program changes no packet, and the kernel's answer says whether it knows TCX.
-func supportsTCX(program *ebpf.Program) (bool, error) {
+func SupportsTCX(program *ebpf.Program) (bool, error) {
 	attached, err := link.AttachTCX(link.TCXOptions{
 		Interface: loopback,
 		Program:   program,

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package attach puts packet programs on interfaces: by TCX, and by filters of
+// the clsact qdisc on kernels before 6.6. What it attaches stays when the agent
+// ends, and the next agent replaces it in one step.
+package attach
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Hook is one of the places on an interface where a program of ours runs.
+type Hook struct {
+	// Name of the program, and of its pins and filters. No two hooks have the same.
+	Name string
+	// Type is AttachTCXIngress or AttachTCXEgress.
+	Type ebpf.AttachType
+	// Anchor is the program's place among those of others, where TCX knows one.
+	Anchor func() link.Anchor
+	// Handle is the number of the filter, where TCX is not known; hooks of one
+	// direction have different ones.
+	Handle uint32
+}
+
+// Options of Interfaces.
+type Options struct {
+	// LinkDirectory is a directory on a BPF file system for these hooks alone.
+	LinkDirectory string
+	// Hooks that each interface gets.
+	Hooks []Hook
+	// Clsact attaches by filters also where the kernel knows TCX.
+	Clsact bool
+}
+
+// Interfaces are those of the calling thread's network namespace, and what is
+// attached to them. They are not safe for concurrent use.
+type Interfaces struct {
+	options Options
+	used    attacher // nil before Choose
+	// other is the way of attaching that is not used, until it is known that an
+	// earlier agent left nothing attached that way.
+	other attacher
+}
+
+// attacher puts programs on interfaces and takes them off again.
+type attacher interface {
+	// attach puts program on the interface, or replaces the one of an earlier agent
+	// in one step, so that no packet passes unseen.
+	attach(index int, hook Hook, program *ebpf.Program) error
+	// attached lists the interfaces that have a program of ours.
+	attached() (map[int]bool, error)
+	// detach takes all programs off the interface; it is no error if there are none.
+	detach(index int) error
+}
+
+// New prepares; nothing is attached yet.
+func New(options Options) *Interfaces { return &Interfaces{options: options} }
+
+func (i *Interfaces) tcx() attacher { return tcx{i.options.LinkDirectory, i.options.Hooks} }
+
+func (i *Interfaces) clsact() attacher { return clsact{i.options.Hooks} }
+
+// Choose decides by what to attach. To ask the kernel it attaches the program to
+// the loopback interface for a moment: that must change no packet.
+func (i *Interfaces) Choose(program *ebpf.Program) error {
+	supported, err := SupportsTCX(program)
+	if err != nil {
+		return err
+	}
+	i.used, i.other = i.clsact(), i.tcx()
+	if supported && !i.options.Clsact {
+		i.used, i.other = i.other, i.used
+	}
+	return nil
+}
+
+// Mode is how programs are attached: "tcx", "clsact", or "" before Choose.
+func (i *Interfaces) Mode() string {
+	switch i.used.(type) {
+	case tcx:
+		return "tcx"
+	case clsact:
+		return "clsact"
+	}
+	return ""
+}
+
+// Attach puts the programs of the hooks, in their order, on an interface, in the
+// place of those that it has. It needs Choose.
+func (i *Interfaces) Attach(index int, programs ...*ebpf.Program) error {
+	var failed error
+	for at, hook := range i.options.Hooks {
+		failed = errors.Join(failed, i.used.attach(index, hook, programs[at]))
+	}
+	return failed
+}
+
+// Attached are the indexes of the interfaces that have a program of ours. It
+// needs Choose.
+func (i *Interfaces) Attached() (map[int]bool, error) { return i.used.attached() }
+
+// Detach takes our programs off an interface. It needs Choose.
+func (i *Interfaces) Detach(index int) error { return i.used.detach(index) }
+
+// DetachOther takes off what an earlier agent attached in the other way, after
+// this one took over.
+func (i *Interfaces) DetachOther() error {
+	if i.other == nil {
+		return nil
+	}
+	if err := detachAll(i.other); err != nil {
+		return err
+	}
+	i.other = nil
+	return nil
+}
+
+// Remove takes off everything, however it was attached. It needs no Choose, and
+// after it Mode is "".
+func (i *Interfaces) Remove() error {
+	i.used, i.other = nil, nil
+	return errors.Join(detachAll(i.tcx()), detachAll(i.clsact()))
+}
+
+func detachAll(attacher attacher) error {
+	attached, failed := attacher.attached()
+	for index := range attached {
+		failed = errors.Join(failed, attacher.detach(index))
+	}
+	return failed
+}
