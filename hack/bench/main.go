@@ -32,6 +32,7 @@ var parts = []part{
 	{"spread", measureSpread},
 	{"many", measureMany},
 	{"outage", measureOutage},
+	{"chain", measureChain},
 }
 
 // bench is one run.
