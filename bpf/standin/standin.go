@@ -190,7 +190,7 @@ func (c *Chain) Metrics(subflow Subflow) (packets, bytes uint64, err error) {
 type Straight struct{ objects StraightObjects }
 
 // NewStraight compiles the first of the four selectors and actions (subflow, IP
-// pair, connection, packet type; rate limit, record, backup, report) into a program.
+// pair, connection, packet type; rate limit, backup, report, record) into a program.
 func NewStraight(subflow Subflow, selectors, actions int, types uint32, window uint16) (*Straight, error) {
 	spec, err := LoadStraight()
 	if err != nil {

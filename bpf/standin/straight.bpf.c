@@ -91,13 +91,13 @@ int straight(struct __sk_buff *skb)
 	if (!matches(&headers, &tuple, record, mptcp))
 		return TCX_NEXT;
 	limit(headers.tcp);
-	if (action_count > 1)
-		record_packet(&record->metrics, &headers);
 	/* A data segment has no room for MP_PRIO, and is no SYN: flags tell. */
-	if (action_count > 2 && !payload_of(&headers))
+	if (action_count > 1 && !payload_of(&headers))
 		skb->mark |= 1;
-	if (action_count > 3 && (headers.tcp->flags & TCP_SYN))
+	if (action_count > 2 && (headers.tcp->flags & TCP_SYN))
 		skb->mark |= 2;
+	if (action_count > 3)
+		record_packet(&record->metrics, &headers);
 	return TCX_NEXT;
 }
 

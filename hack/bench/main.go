@@ -33,6 +33,7 @@ var parts = []part{
 	{"many", measureMany},
 	{"outage", measureOutage},
 	{"chain", measureChain},
+	{"designs", measureDesigns},
 }
 
 // bench is one run.
