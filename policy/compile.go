@@ -14,6 +14,11 @@
 // priority, then the older, then a ClusterMPTCPPolicy before an MPTCPPolicy,
 // then the first by namespace and name. A policy that was never stored has no
 // age and counts as the youngest.
+//
+// A pod's chain of rules is that of the first ClusterMPTCPPolicy in the same
+// order that selects it, whether it wins or not, and behind it that of the
+// winner, if this is an MPTCPPolicy. A policy's rules are applied all or not at
+// all.
 package policy
 
 import (
@@ -40,6 +45,10 @@ type Input struct {
 	Namespaces      []corev1.Namespace
 	Pods            []corev1.Pod
 	Nodes           []corev1.Node
+	// BlockObjects are the objects in ConfigMaps that blocks can be loaded from,
+	// each with a text that changes when its content does. Nil means that they are
+	// not known: then no block is refused for want of its object.
+	BlockObjects map[BlockObject]string
 }
 
 // Result is what follows from an Input. Its lists are sorted by kind, namespace
@@ -84,8 +93,24 @@ type PolicyResult struct {
 	// CutPaths are paths that it lists as allowed and that a node of its pods
 	// cannot use, because the node already has v1alpha1.MaxPaths paths.
 	CutPaths []v1alpha1.PathName `json:"cutPaths,omitempty"`
+	// Rules is the number of its rules.
+	Rules int `json:"rules,omitempty"`
+	// RuleProblems say why its rules cannot work; then none of them is applied.
+	RuleProblems []RuleProblem `json:"ruleProblems,omitempty"`
+	// RulesOnly lists the running pods for which another policy decides and whose
+	// chain begins with this one's rules.
+	RulesOnly []PodRef `json:"rulesOnly,omitempty"`
+	// RulesLeftOut lists the running pods that have to do without its rules,
+	// though these could work.
+	RulesLeftOut []RulesLeftOut `json:"rulesLeftOut,omitempty"`
 	// Error says why the policy cannot be compiled; it then selects nothing.
 	Error string `json:"error,omitempty"`
+}
+
+// RulesLeftOut is a pod that does without a policy's rules, and why.
+type RulesLeftOut struct {
+	Pod    PodRef `json:"pod"`
+	Reason string `json:"reason"`
 }
 
 // Override is a pod that a policy selects and another policy decides for.
@@ -113,17 +138,23 @@ type PathResult struct {
 type compiler struct {
 	paths       []*path // sorted by name
 	nodes       map[string]*node
-	rules       []*rule // in order of precedence
-	byNamespace map[string][]*rule
+	policies    []*compiledPolicy // in order of precedence
+	byNamespace map[string][]*compiledPolicy
+	chains      map[owners]*chain
+
+	blockObjects map[BlockObject]string
 }
 
 // Compile decides for every pod which policy applies and makes the plan of
 // every node.
 func Compile(in Input) Result {
-	c := &compiler{paths: compilePaths(in.Paths)}
+	c := &compiler{paths: compilePaths(in.Paths), chains: map[owners]*chain{}, blockObjects: in.BlockObjects}
 	c.nodes = compileNodes(in.Nodes, c.paths)
-	c.rules = compileRules(in.Policies, in.ClusterPolicies)
-	c.byNamespace = rulesByNamespace(c.rules, in.Namespaces)
+	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)
+	for _, p := range c.policies {
+		c.checkRules(p)
+	}
+	c.byNamespace = policiesByNamespace(c.policies, in.Namespaces)
 
 	result := Result{Decisions: make([]Decision, 0, len(in.Pods))}
 	for _, pod := range sortedPods(in.Pods) {
@@ -159,13 +190,14 @@ func (c *compiler) decide(pod *corev1.Pod) Decision {
 		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
 		return d
 	}
+	c.useChain(n, &d, matching)
 	n.endpoints = append(n.endpoints, endpoint(pod, winner, &d))
 	return d
 }
 
-// matching lists the rules that select a pod, in order of precedence.
-func (c *compiler) matching(pod *corev1.Pod) []*rule {
-	var found []*rule
+// matching lists the policies that select a pod, in order of precedence.
+func (c *compiler) matching(pod *corev1.Pod) []*compiledPolicy {
+	var found []*compiledPolicy
 	for _, r := range c.byNamespace[pod.Namespace] {
 		if r.pods.Matches(labels.Set(pod.Labels)) {
 			found = append(found, r)
@@ -174,7 +206,7 @@ func (c *compiler) matching(pod *corev1.Pod) []*rule {
 	return found
 }
 
-func endpoint(pod *corev1.Pod, winner *rule, d *Decision) v1alpha1.PlanEndpoint {
+func endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision) v1alpha1.PlanEndpoint {
 	return v1alpha1.PlanEndpoint{
 		UID:            pod.UID,
 		Namespace:      pod.Namespace,
@@ -184,6 +216,7 @@ func endpoint(pod *corev1.Pod, winner *rule, d *Decision) v1alpha1.PlanEndpoint 
 		Paths:          d.pathWeights(),
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
+		Chain:          d.Chain,
 	}
 }
 
@@ -196,15 +229,17 @@ func (c *compiler) plans() (plans map[string]v1alpha1.MPTCPNodePlanSpec, active 
 	for name, n := range c.nodes {
 		plans[name] = v1alpha1.MPTCPNodePlanSpec{}
 		if active {
-			plans[name] = v1alpha1.MPTCPNodePlanSpec{Paths: n.planPaths(), Endpoints: n.endpoints}
+			plans[name] = v1alpha1.MPTCPNodePlanSpec{
+				Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks,
+			}
 		}
 	}
 	return plans, active
 }
 
 func (c *compiler) policyResults() []PolicyResult {
-	results := make([]PolicyResult, 0, len(c.rules))
-	for _, r := range c.rules {
+	results := make([]PolicyResult, 0, len(c.policies))
+	for _, r := range c.policies {
 		r.result.UnknownPaths = r.unknownPaths(c.paths)
 		r.result.CutPaths = c.cutPaths(r)
 		results = append(results, *r.result)
@@ -213,9 +248,9 @@ func (c *compiler) policyResults() []PolicyResult {
 	return results
 }
 
-// cutPaths lists the paths that a rule allows by name and that a node of its
+// cutPaths lists the paths that a policy allows by name and that a node of its
 // pods has no room for.
-func (c *compiler) cutPaths(r *rule) []v1alpha1.PathName {
+func (c *compiler) cutPaths(r *compiledPolicy) []v1alpha1.PathName {
 	var cut []v1alpha1.PathName
 	for _, pod := range r.result.Decides {
 		for _, p := range c.nodes[pod.Node].cut {

@@ -29,6 +29,11 @@ type Decision struct {
 	Subflows v1alpha1.PlanSubflows `json:"subflows,omitzero"`
 	// SubflowsReason says where their number comes from.
 	SubflowsReason string `json:"subflowsReason,omitempty"`
+	// Rules says whose rules run for the pod, in the order in which they do.
+	Rules []RulesChoice `json:"rules,omitempty"`
+	// Chain is the name of the pod's chain in its node's plan; empty when no rule
+	// runs.
+	Chain string `json:"chain,omitempty"`
 	// LeftOut says why the pod is missing in its node's plan in spite of a
 	// winner; empty when it is there.
 	LeftOut string `json:"leftOut,omitempty"`
@@ -104,6 +109,9 @@ func (d Decision) writeDetails(b *strings.Builder) {
 		fmt.Fprintf(b, ", announced ports from %d", d.Subflows.FirstAnnouncedPort)
 	}
 	b.WriteString("\n")
+	for _, r := range d.Rules {
+		fmt.Fprintf(b, "  rules of %s: %s (%s)\n", PolicyString(r.Policy), strings.Join(r.Rules, ", "), r.Reason)
+	}
 }
 
 // PolicyString is kind namespace/name, or kind name for a ClusterMPTCPPolicy.
@@ -114,16 +122,16 @@ func PolicyString(p v1alpha1.PolicyReference) string {
 	return p.Kind + " " + p.Namespace + "/" + p.Name
 }
 
-// whyWon says why a rule decides, given the others that select the pod.
-func whyWon(winner *rule, losers []*rule) string {
+// whyWon says why a policy decides, given the others that select the pod.
+func whyWon(winner *compiledPolicy, losers []*compiledPolicy) string {
 	if len(losers) == 0 {
 		return "the only policy that selects the pod"
 	}
 	return fmt.Sprintf("first of %d policies that select the pod, %s", len(losers)+1, advantage(winner, losers[0]))
 }
 
-// advantage names the first thing that puts a rule before the next one.
-func advantage(winner, next *rule) string {
+// advantage names the first thing that puts a policy before the next one.
+func advantage(winner, next *compiledPolicy) string {
 	switch {
 	case winner.spec.Priority != next.spec.Priority:
 		return fmt.Sprintf("by priority %d", winner.spec.Priority)
@@ -135,8 +143,8 @@ func advantage(winner, next *rule) string {
 	return "by name"
 }
 
-// whyLost says why a rule does not decide.
-func whyLost(winner, loser *rule) string {
+// whyLost says why a policy does not decide.
+func whyLost(winner, loser *compiledPolicy) string {
 	w, l := winner.result.Policy, loser.result.Policy
 	switch {
 	case winner.spec.Priority != loser.spec.Priority:
@@ -151,4 +159,4 @@ func whyLost(winner, loser *rule) string {
 	return fmt.Sprintf("same priority %d and age, and its name comes after %s", loser.spec.Priority, w.Name)
 }
 
-func created(r *rule) string { return r.created.UTC().Format(time.RFC3339) }
+func created(r *compiledPolicy) string { return r.created.UTC().Format(time.RFC3339) }

@@ -72,15 +72,17 @@ type node struct {
 	usable    []*path // at most v1alpha1.MaxPaths, sorted by name
 	cut       []*path // the rest
 	endpoints []v1alpha1.PlanEndpoint
-	// resolved keeps what each rule comes to on this node, because that is the
+	chains    []*chain
+	blocks    []v1alpha1.PlanBlock // sorted by policy and name
+	// resolved keeps what each policy comes to on this node, because that is the
 	// same for all pods.
-	resolved map[*rule]*resolution
+	resolved map[*compiledPolicy]*resolution
 }
 
 func compileNodes(objects []corev1.Node, paths []*path) map[string]*node {
 	nodes := make(map[string]*node, len(objects))
 	for i := range objects {
-		n := &node{name: objects[i].Name, resolved: map[*rule]*resolution{}}
+		n := &node{name: objects[i].Name, resolved: map[*compiledPolicy]*resolution{}}
 		n.addPaths(paths, labels.Set(objects[i].Labels))
 		nodes[n.name] = n
 	}
@@ -113,7 +115,7 @@ func (n *node) planPaths() []v1alpha1.PlanPath {
 	return paths
 }
 
-// resolution is what a rule comes to on one node.
+// resolution is what a policy comes to on one node.
 type resolution struct {
 	pathsReason    string
 	choices        []PathChoice
@@ -126,7 +128,7 @@ func (r *resolution) describe(d *Decision) {
 	d.Subflows, d.SubflowsReason = r.subflows, r.subflowsReason
 }
 
-func (n *node) resolve(r *rule, paths []*path) *resolution {
+func (n *node) resolve(r *compiledPolicy, paths []*path) *resolution {
 	if res := n.resolved[r]; res != nil {
 		return res
 	}
@@ -150,9 +152,9 @@ func (n *node) resolve(r *rule, paths []*path) *resolution {
 	return res
 }
 
-// choosePaths decides for every path that exists or that the rule names whether
+// choosePaths decides for every path that exists or that the policy names whether
 // a pod of this node uses it, and with what weight.
-func (n *node) choosePaths(r *rule, paths []*path) []PathChoice {
+func (n *node) choosePaths(r *compiledPolicy, paths []*path) []PathChoice {
 	names := r.namedPaths()
 	for _, p := range paths {
 		names = append(names, p.pathName())
@@ -171,7 +173,7 @@ func (n *node) choosePaths(r *rule, paths []*path) []PathChoice {
 	return choices
 }
 
-func (n *node) whyUnused(r *rule, name v1alpha1.PathName, p *path) string {
+func (n *node) whyUnused(r *compiledPolicy, name v1alpha1.PathName, p *path) string {
 	switch {
 	case p == nil:
 		return "no MPTCPPath has this name"
@@ -185,9 +187,9 @@ func (n *node) whyUnused(r *rule, name v1alpha1.PathName, p *path) string {
 	return "its nodeSelector does not match node " + n.name
 }
 
-// weights gives each usable path its weight: as the rule says, else by the
+// weights gives each usable path its weight: as the policy says, else by the
 // paths' capacities, else all the same.
-func (r *rule) weights(usable []*path) map[v1alpha1.PathName]PathChoice {
+func (r *compiledPolicy) weights(usable []*path) map[v1alpha1.PathName]PathChoice {
 	weights := make(map[v1alpha1.PathName]PathChoice, len(usable))
 	capacities := make([]int64, len(usable))
 	for i, p := range usable {
@@ -202,7 +204,7 @@ func (r *rule) weights(usable []*path) map[v1alpha1.PathName]PathChoice {
 
 // weight is a path's weight and where it comes from. share is its weight by
 // capacity; smallest is the smallest capacity given, 0 if none is.
-func (r *rule) weight(p *path, share int32, smallest int64) PathChoice {
+func (r *compiledPolicy) weight(p *path, share int32, smallest int64) PathChoice {
 	if len(r.spec.Paths.Weights) > 0 {
 		if w := r.explicitWeight(p.pathName()); w > 0 {
 			return PathChoice{Weight: w, Reason: "from spec.paths.weights"}
@@ -261,7 +263,7 @@ func gcd(a, b int64) int64 {
 
 // subflows says how many subflows a connection has, given how many paths its
 // pod uses, and why.
-func (r *rule) subflows(usedPaths int) (v1alpha1.PlanSubflows, string) {
+func (r *compiledPolicy) subflows(usedPaths int) (v1alpha1.PlanSubflows, string) {
 	plan := v1alpha1.PlanSubflows{Manager: r.manager(), Count: int32(max(1, usedPaths))}
 	if plan.Manager == v1alpha1.SubflowManagerKernel {
 		plan.FirstAnnouncedPort = v1alpha1.DefaultFirstAnnouncedPort

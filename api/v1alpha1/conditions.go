@@ -7,6 +7,10 @@ package v1alpha1
 const (
 	// ConditionAccepted: the spec could be compiled, every path it names exists.
 	ConditionAccepted = "Accepted"
+	// ConditionRulesAccepted: the policy's rules can work, and are applied to every
+	// pod that they are for. Only policies with rules have it. While it is False
+	// for anything but TooManyRules, none of the rules is applied to any pod.
+	ConditionRulesAccepted = "RulesAccepted"
 	// ConditionEffective: the policy decides for every pod it selects; False
 	// when another policy takes precedence for some of them.
 	ConditionEffective = "Effective"
@@ -19,22 +23,28 @@ const (
 
 // Reasons of conditions.
 const (
-	ReasonAccepted          = "Accepted"
-	ReasonPathNotFound      = "PathNotFound"
-	ReasonInvalidSelector   = "InvalidSelector"
-	ReasonTooManyPaths      = "TooManyPaths"
-	ReasonEffective         = "Effective"
-	ReasonOverridden        = "Overridden"
-	ReasonProgrammed        = "Programmed"
-	ReasonPending           = "Pending"
-	ReasonNoPodsSelected    = "NoPodsSelected"
-	ReasonEndpointFailed    = "EndpointFailed"
-	ReasonAgentNotReporting = "AgentNotReporting"
-	ReasonReady             = "Ready"
-	ReasonNoNodes           = "NoNodes"
-	ReasonInterfaceNotFound = "InterfaceNotFound"
-	ReasonInterfaceDown     = "InterfaceDown"
-	ReasonDatapathFailed    = "DatapathFailed"
+	ReasonAccepted           = "Accepted"
+	ReasonPathNotFound       = "PathNotFound"
+	ReasonInvalidSelector    = "InvalidSelector"
+	ReasonTooManyPaths       = "TooManyPaths"
+	ReasonInvalidRule        = "InvalidRule"
+	ReasonImpossibleMatch    = "ImpossibleMatch"
+	ReasonContradictingRules = "ContradictingRules"
+	ReasonBlockNotFound      = "BlockNotFound"
+	ReasonTooManyRules       = "TooManyRules"
+	ReasonRuleFailed         = "RuleFailed"
+	ReasonEffective          = "Effective"
+	ReasonOverridden         = "Overridden"
+	ReasonProgrammed         = "Programmed"
+	ReasonPending            = "Pending"
+	ReasonNoPodsSelected     = "NoPodsSelected"
+	ReasonEndpointFailed     = "EndpointFailed"
+	ReasonAgentNotReporting  = "AgentNotReporting"
+	ReasonReady              = "Ready"
+	ReasonNoNodes            = "NoNodes"
+	ReasonInterfaceNotFound  = "InterfaceNotFound"
+	ReasonInterfaceDown      = "InterfaceDown"
+	ReasonDatapathFailed     = "DatapathFailed"
 )
 
 // Limits of the datapath, which the compile keeps.

@@ -6,9 +6,15 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// MaxRules is the number of rules that one endpoint's chain can hold, those of
-// the cluster's policy and those of the pod's own together.
-const MaxRules = 64
+// What one endpoint's chain can hold, the rules of the cluster's policy and
+// those of the pod's own together.
+const (
+	MaxRules   = 64
+	MaxActions = 128
+	// MaxSelectors counts each selector once, each port or range of ports once, a
+	// pair of addresses four times and a subflow eight times.
+	MaxSelectors = 256
+)
 
 // Rule is one link of a chain: which packets, and what to do with them. The
 // rules of a chain run in their order; every rule that matches acts, until one
@@ -359,7 +365,7 @@ type RateLimit struct {
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0 && quantity(self).compareTo(quantity('10T')) <= 0",message="must be a rate in bits per second from 8k to 10T, such as 20M"
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('8k')) >= 0 && quantity(self).compareTo(quantity('10T')) <= 0",message="must be a whole number of bits per second from 8k to 10T, such as 20M"
 	// +required
 	Rate resource.Quantity `json:"rate"`
 	// per says what shares the rate.

@@ -21,46 +21,49 @@ const (
 	KindClusterPolicy = "ClusterMPTCPPolicy"
 )
 
-// rule is a policy of either kind in the form that the compile works with.
-type rule struct {
+// compiledPolicy is a policy of either kind in the form that the compile works with.
+type compiledPolicy struct {
 	spec    *v1alpha1.PolicyRules
 	created metav1.Time
 	// namespaces is nil for an MPTCPPolicy.
 	namespaces labels.Selector
 	pods       labels.Selector
+	blocks     []v1alpha1.Block
+	rules      []v1alpha1.PlanRule // to be used when the result has no RuleProblems
 	result     *PolicyResult
 }
 
-// compileRules makes the rules of all policies, in order of precedence. A
-// policy with an error becomes a rule that selects nothing.
-func compileRules(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1.ClusterMPTCPPolicy) []*rule {
-	rules := make([]*rule, 0, len(policies)+len(clusterPolicies))
+// compilePolicies compiles all policies, in order of precedence. A
+// policy with an error selects nothing.
+func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1.ClusterMPTCPPolicy) []*compiledPolicy {
+	compiled := make([]*compiledPolicy, 0, len(policies)+len(clusterPolicies))
 	for i := range policies {
 		p := &policies[i]
-		r := newRule(KindPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
+		r := newPolicy(KindPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
 		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
-		rules = append(rules, r)
+		compiled = append(compiled, r)
 	}
 	for i := range clusterPolicies {
 		p := &clusterPolicies[i]
-		r := newRule(KindClusterPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
+		r := newPolicy(KindClusterPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
+		r.blocks = p.Spec.Blocks
 		r.namespaces = r.selector("spec.namespaceSelector", &p.Spec.NamespaceSelector)
 		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
-		rules = append(rules, r)
+		compiled = append(compiled, r)
 	}
-	slices.SortFunc(rules, precedence)
-	return rules
+	slices.SortFunc(compiled, precedence)
+	return compiled
 }
 
-func newRule(kind string, meta *metav1.ObjectMeta, spec *v1alpha1.PolicyRules) *rule {
-	return &rule{spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
+func newPolicy(kind string, meta *metav1.ObjectMeta, spec *v1alpha1.PolicyRules) *compiledPolicy {
+	return &compiledPolicy{spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
 		Policy: v1alpha1.PolicyReference{Kind: kind, Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation},
 	}}
 }
 
 // selector compiles a label selector. An invalid one selects nothing and is the
 // policy's error.
-func (r *rule) selector(field string, selector *metav1.LabelSelector) labels.Selector {
+func (r *compiledPolicy) selector(field string, selector *metav1.LabelSelector) labels.Selector {
 	compiled, err := metav1.LabelSelectorAsSelector(selector)
 	if err != nil {
 		r.result.Error = fmt.Sprintf("%s: %v", field, err)
@@ -69,12 +72,12 @@ func (r *rule) selector(field string, selector *metav1.LabelSelector) labels.Sel
 	return compiled
 }
 
-// rulesByNamespace lists for each namespace the rules that can select its pods,
+// policiesByNamespace lists for each namespace the policies that can select its pods,
 // in order of precedence. A ClusterMPTCPPolicy reaches only namespaces that are
 // known, because their labels decide.
-func rulesByNamespace(rules []*rule, namespaces []corev1.Namespace) map[string][]*rule {
-	index := make(map[string][]*rule, len(namespaces))
-	for _, r := range rules {
+func policiesByNamespace(policies []*compiledPolicy, namespaces []corev1.Namespace) map[string][]*compiledPolicy {
+	index := make(map[string][]*compiledPolicy, len(namespaces))
+	for _, r := range policies {
 		if r.namespaces == nil {
 			index[r.result.Policy.Namespace] = append(index[r.result.Policy.Namespace], r)
 			continue
@@ -88,8 +91,8 @@ func rulesByNamespace(rules []*rule, namespaces []corev1.Namespace) map[string][
 	return index
 }
 
-// precedence orders rules so that the one that wins comes first.
-func precedence(a, b *rule) int {
+// precedence orders policies so that the one that wins comes first.
+func precedence(a, b *compiledPolicy) int {
 	return cmp.Or(
 		cmp.Compare(b.spec.Priority, a.spec.Priority),
 		compareAge(a.created, b.created),
@@ -118,8 +121,8 @@ func comparePolicies(a, b v1alpha1.PolicyReference) int {
 	)
 }
 
-// unknownPaths lists the names in a rule that none of the paths has.
-func (r *rule) unknownPaths(paths []*path) []v1alpha1.PathName {
+// unknownPaths lists the names in a policy that none of the paths has.
+func (r *compiledPolicy) unknownPaths(paths []*path) []v1alpha1.PathName {
 	var unknown []v1alpha1.PathName
 	for _, name := range r.namedPaths() {
 		if findPath(paths, name) == nil {
@@ -129,8 +132,8 @@ func (r *rule) unknownPaths(paths []*path) []v1alpha1.PathName {
 	return unknown
 }
 
-// namedPaths lists the paths that a rule names, sorted.
-func (r *rule) namedPaths() []v1alpha1.PathName {
+// namedPaths lists the paths that a policy names, sorted.
+func (r *compiledPolicy) namedPaths() []v1alpha1.PathName {
 	names := slices.Clone(r.spec.Paths.Allowed)
 	for _, w := range r.spec.Paths.Weights {
 		names = append(names, w.Path)
@@ -139,13 +142,13 @@ func (r *rule) namedPaths() []v1alpha1.PathName {
 	return slices.Compact(names)
 }
 
-// allows says whether a rule lets pods use a path.
-func (r *rule) allows(name v1alpha1.PathName) bool {
+// allows says whether a policy lets pods use a path.
+func (r *compiledPolicy) allows(name v1alpha1.PathName) bool {
 	return len(r.spec.Paths.Allowed) == 0 || slices.Contains(r.spec.Paths.Allowed, name)
 }
 
-// explicitWeight is the weight that a rule gives a path, 0 if none.
-func (r *rule) explicitWeight(name v1alpha1.PathName) int32 {
+// explicitWeight is the weight that a policy gives a path, 0 if none.
+func (r *compiledPolicy) explicitWeight(name v1alpha1.PathName) int32 {
 	for _, w := range r.spec.Paths.Weights {
 		if w.Path == name {
 			return w.Weight
@@ -156,6 +159,6 @@ func (r *rule) explicitWeight(name v1alpha1.PathName) int32 {
 
 // manager is who opens further subflows; objects that did not pass the API
 // server lack its default.
-func (r *rule) manager() v1alpha1.SubflowManager {
+func (r *compiledPolicy) manager() v1alpha1.SubflowManager {
 	return cmp.Or(r.spec.Subflows.Manager, v1alpha1.SubflowManagerKernel)
 }

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// RuleProblem is a reason why the rules of a policy cannot work. None of them
+// is then applied, because half a chain may do what nobody wants.
+type RuleProblem struct {
+	// Rule is its name; empty when it is about all of them.
+	Rule string `json:"rule,omitempty"`
+	// Field is its place in the policy, such as spec.rules[2].match.paths[0].
+	Field string `json:"field"`
+	// Reason is one of those for the condition RulesAccepted.
+	Reason string `json:"reason"`
+	// Message says what is wrong and what is allowed.
+	Message string `json:"message"`
+}
+
+// String names rule and field.
+func (p RuleProblem) String() string {
+	if p.Rule == "" {
+		return p.Field + ": " + p.Message
+	}
+	return fmt.Sprintf("rule %s: %s: %s", p.Rule, p.Field, p.Message)
+}
+
+// BlockObject names an object that blocks are loaded from: a key in the
+// binaryData of a ConfigMap in Braid's namespace.
+type BlockObject struct{ ConfigMap, Key string }
+
+// ruleCheck looks for what is wrong with the rules of one policy.
+type ruleCheck struct {
+	policy   *compiledPolicy
+	paths    []*path
+	objects  map[BlockObject]string // nil when they are not known
+	problems []RuleProblem
+	rule     string // the one that is looked at
+}
+
+var (
+	rulesField  = field.NewPath("spec", "rules")
+	blocksField = field.NewPath("spec", "blocks")
+)
+
+// checkRules finds the problems of a policy's rules and, when there are none,
+// readies them for plans.
+func (c *compiler) checkRules(p *compiledPolicy) {
+	p.result.Rules = len(p.spec.Rules)
+	check := &ruleCheck{policy: p, paths: c.paths, objects: c.blockObjects}
+	for i := range p.spec.Rules {
+		check.one(&p.spec.Rules[i], rulesField.Index(i))
+	}
+	check.rule = ""
+	check.pairs()
+	p.rules = planRules(p)
+	if excess := overLimit(p.rules); excess != "" {
+		check.add(rulesField, v1alpha1.ReasonTooManyRules, "the policy has %s", excess)
+	}
+	p.result.RuleProblems = check.problems
+}
+
+func (k *ruleCheck) add(at *field.Path, reason, format string, args ...any) {
+	k.problems = append(k.problems, RuleProblem{Rule: k.rule, Field: at.String(), Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// one looks at a rule alone.
+func (k *ruleCheck) one(rule *v1alpha1.Rule, at *field.Path) {
+	k.rule = rule.Name
+	var match *condition
+	if rule.Match != nil {
+		match = new(matchCondition(rule.Match, at.Child("match")))
+		match.visit(k.selectors)
+		if where, message := match.impossibility(); message != "" {
+			k.add(where, v1alpha1.ReasonImpossibleMatch, "%s: the match can never hold", message)
+		}
+	}
+	for i := range rule.Actions {
+		k.action(&rule.Actions[i], match, at.Child("actions").Index(i))
+	}
+}
+
+// selectors looks at one set of selectors.
+func (k *ruleCheck) selectors(c *condition) {
+	for i, name := range c.Paths {
+		if findPath(k.paths, name) == nil {
+			k.add(c.at.Child("paths").Index(i), v1alpha1.ReasonPathNotFound, "no MPTCPPath is named %s", name)
+		}
+	}
+	if s := c.Sequence; s != nil {
+		k.byteRange(s.Data, c.at.Child("sequence", "data"))
+		k.byteRange(s.Subflow, c.at.Child("sequence", "subflow"))
+	}
+	if s := c.Sent; s != nil {
+		k.byteRange(s.Subflow, c.at.Child("sent", "subflow"))
+		k.byteRange(s.Connection, c.at.Child("sent", "connection"))
+	}
+}
+
+// byteRange repeats what the API server checks, for policies that it has not seen.
+func (k *ruleCheck) byteRange(r *v1alpha1.ByteRange, at *field.Path) {
+	if r == nil {
+		return
+	}
+	var from resource.Quantity
+	if r.From != nil {
+		from = *r.From
+	}
+	if from.Sign() < 0 || r.To != nil && from.Cmp(*r.To) >= 0 {
+		k.add(at, v1alpha1.ReasonInvalidRule, "from must not be negative and must be below to")
+	}
+}
+
+// lastPackets are those after which nothing more comes on their subflow.
+var lastPackets = []v1alpha1.PacketType{v1alpha1.PacketReset, v1alpha1.PacketFastClose}
+
+// governing are actions that take effect on what comes after the packet.
+var governing = []v1alpha1.ActionType{
+	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion,
+}
+
+func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path) {
+	if missing := missingParameter(a); missing != "" {
+		k.add(at.Child(missing), v1alpha1.ReasonInvalidRule, "type %s needs it", a.Type)
+		return
+	}
+	switch a.Type {
+	case v1alpha1.ActionRateLimit:
+		k.rate(&a.RateLimit.Rate, at.Child("rateLimit", "rate"))
+	case v1alpha1.ActionCustom:
+		k.block(a.Custom.Block, v1alpha1.BlockAction, at.Child("custom", "block"))
+	case v1alpha1.ActionSchedule:
+		if a.Schedule.Strategy != EarliestCompletionFirst {
+			k.block(a.Schedule.Strategy, v1alpha1.BlockSchedule, at.Child("schedule", "strategy"))
+		}
+	case v1alpha1.ActionCongestion:
+		if k.policy.block(a.Congestion.Algorithm) != nil { // else the kernel's
+			k.block(a.Congestion.Algorithm, v1alpha1.BlockCongestion, at.Child("congestion", "algorithm"))
+		}
+	}
+	if match != nil && slices.Contains(governing, a.Type) && match.onlyTypes(lastPackets) {
+		k.add(at, v1alpha1.ReasonImpossibleMatch, "%s governs what comes after a packet, and nothing comes after those of %s", a.Type, match.at.Child("packetTypes"))
+	}
+}
+
+// EarliestCompletionFirst is the strategy that Braid itself brings.
+const EarliestCompletionFirst = "EarliestCompletionFirst"
+
+// missingParameter is the field that an action lacks; empty when it has it.
+func missingParameter(a *v1alpha1.Action) string {
+	switch {
+	case a.Type == v1alpha1.ActionRateLimit && a.RateLimit == nil:
+		return "rateLimit"
+	case a.Type == v1alpha1.ActionSetBackup && (a.SetBackup == nil || a.SetBackup.Backup == nil):
+		return "setBackup"
+	case a.Type == v1alpha1.ActionSchedule && a.Schedule == nil:
+		return "schedule"
+	case a.Type == v1alpha1.ActionCongestion && a.Congestion == nil:
+		return "congestion"
+	case a.Type == v1alpha1.ActionCustom && a.Custom == nil:
+		return "custom"
+	}
+	return ""
+}
+
+// onlyTypes says whether the packets must be of one of these types.
+func (c *condition) onlyTypes(types []v1alpha1.PacketType) bool {
+	return slices.ContainsFunc(c.together(), func(part *condition) bool {
+		return len(part.PacketTypes) > 0 && !slices.ContainsFunc(part.PacketTypes, func(t v1alpha1.PacketType) bool { return !slices.Contains(types, t) })
+	})
+}
+
+// The rates that can be asked for, in bits a second.
+const (
+	minRate = 8_000
+	maxRate = 10_000_000_000_000
+)
+
+func (k *ruleCheck) rate(rate *resource.Quantity, at *field.Path) {
+	if rate.CmpInt64(minRate) < 0 || rate.CmpInt64(maxRate) > 0 {
+		k.add(at, v1alpha1.ReasonInvalidRule, "must be a rate in bits per second from 8k to 10T")
+	}
+}
+
+// block looks for a block that an action names, and for its object.
+func (k *ruleCheck) block(name string, want v1alpha1.BlockType, at *field.Path) {
+	if k.policy.result.Policy.Kind != KindClusterPolicy {
+		k.add(at, v1alpha1.ReasonBlockNotFound, "blocks of one's own belong to a %s, and this is an %s", KindClusterPolicy, KindPolicy)
+		return
+	}
+	block := k.policy.block(name)
+	switch {
+	case block == nil:
+		k.add(at, v1alpha1.ReasonBlockNotFound, "none of spec.blocks is named %s", name)
+	case blockType(block) != want:
+		k.add(at, v1alpha1.ReasonBlockNotFound, "the block %s has type %s, and this needs type %s", name, blockType(block), want)
+	case block.ConfigMap != nil && k.objects != nil:
+		if _, exists := k.objects[objectOf(block)]; !exists {
+			k.add(blocksField.Key(name).Child("configMap"), v1alpha1.ReasonBlockNotFound,
+				"Braid's namespace has no ConfigMap %s with %s in its binaryData", block.ConfigMap.Name, block.ConfigMap.Key)
+		}
+	}
+}
+
+func objectOf(b *v1alpha1.Block) BlockObject {
+	return BlockObject{ConfigMap: b.ConfigMap.Name, Key: b.ConfigMap.Key}
+}
+
+// block is the policy's block of a name, nil if there is none.
+func (r *compiledPolicy) block(name string) *v1alpha1.Block {
+	for i := range r.blocks {
+		if r.blocks[i].Name == name {
+			return &r.blocks[i]
+		}
+	}
+	return nil
+}
+
+// blockType is a block's type; objects that did not pass the API server lack
+// its default.
+func blockType(b *v1alpha1.Block) v1alpha1.BlockType {
+	return firstGiven(b.Type, v1alpha1.BlockAction)
+}
+
+// pairs looks for rules that cannot work beside another one: those that match
+// the same packets, and those behind a rule that lets nothing through.
+func (k *ruleCheck) pairs() {
+	rules := k.policy.spec.Rules
+	matches := make([]string, len(rules))
+	for i := range rules {
+		matches[i] = matchKey(rules[i].Match)
+		k.rule = rules[i].Name
+		for j := range i {
+			switch same := matches[i] == matches[j]; {
+			case ends(&rules[j]) && (same || rules[j].Match == nil):
+				k.add(rulesField.Index(i), v1alpha1.ReasonContradictingRules, "it never runs: rule %s before it drops or resets everything that it matches", rules[j].Name)
+			case same:
+				k.contradictions(&rules[i], &rules[j], rulesField.Index(i))
+			}
+		}
+		k.contradictions(&rules[i], &rules[i], rulesField.Index(i))
+	}
+}
+
+// matchKey is equal for equal matches.
+func matchKey(m *v1alpha1.Match) string {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(fmt.Sprintf("a match cannot be written as JSON: %v", err)) // its types all can
+	}
+	return string(text)
+}
+
+// ends says whether nothing runs after a rule.
+func ends(rule *v1alpha1.Rule) bool {
+	return slices.ContainsFunc(rule.Actions, func(a v1alpha1.Action) bool {
+		return a.Type == v1alpha1.ActionDrop || a.Type == v1alpha1.ActionReset
+	})
+}
+
+// contradictions compares the actions of a rule with those of one before it
+// that matches the same packets, or with its own.
+func (k *ruleCheck) contradictions(rule, before *v1alpha1.Rule, at *field.Path) {
+	for i := range rule.Actions {
+		for j := range before.Actions {
+			if rule == before && j >= i {
+				break
+			}
+			if why := contradiction(&rule.Actions[i], &before.Actions[j]); why != "" {
+				k.add(at.Child("actions").Index(i), v1alpha1.ReasonContradictingRules,
+					"it contradicts %s of rule %s, which matches the same packets: %s", before.Actions[j].Type, before.Name, why)
+			}
+		}
+	}
+}
+
+// contradiction says why two actions cannot both be carried out; empty when
+// they can. Their parameters are there, or are a problem of their own.
+func contradiction(a, b *v1alpha1.Action) string {
+	if missingParameter(a)+missingParameter(b) != "" {
+		return ""
+	}
+	if a.Type != b.Type {
+		if both := []v1alpha1.ActionType{a.Type, b.Type}; slices.Contains(both, v1alpha1.ActionBlockSubflow) && slices.Contains(both, v1alpha1.ActionAddSubflow) {
+			return "addresses are either hidden or given back"
+		}
+		return ""
+	}
+	switch {
+	case a.Type == v1alpha1.ActionSetBackup && *a.SetBackup.Backup != *b.SetBackup.Backup:
+		return "a subflow is either a backup or not"
+	case a.Type == v1alpha1.ActionRateLimit && rateScope(a.RateLimit) == rateScope(b.RateLimit):
+		return fmt.Sprintf("there is one rate for each %s", rateScope(a.RateLimit))
+	case a.Type == v1alpha1.ActionSchedule && a.Schedule.Strategy != b.Schedule.Strategy:
+		return "one strategy schedules a connection"
+	case a.Type == v1alpha1.ActionCongestion && a.Congestion.Algorithm != b.Congestion.Algorithm:
+		return "a subflow has one congestion control"
+	}
+	return ""
+}
+
+func rateScope(r *v1alpha1.RateLimit) v1alpha1.RateLimitScope {
+	return firstGiven(r.Per, v1alpha1.RateLimitPerSubflow)
+}
+
+// overLimit says what a chain has too much of; empty when it fits.
+func overLimit(rules []v1alpha1.PlanRule) string {
+	selectors, actions := 0, 0
+	for i := range rules {
+		actions += len(rules[i].Actions)
+		if m := rules[i].Match; m != nil {
+			c := matchCondition(m, nil)
+			c.visit(func(part *condition) { selectors += part.size() })
+		}
+	}
+	var excess []string
+	for _, part := range []struct {
+		have, limit int
+		what        string
+	}{
+		{len(rules), v1alpha1.MaxRules, "rules"},
+		{actions, v1alpha1.MaxActions, "actions"},
+		{selectors, v1alpha1.MaxSelectors, "selectors"},
+	} {
+		if part.have > part.limit {
+			excess = append(excess, fmt.Sprintf("%d %s, and a chain can have %d", part.have, part.what, part.limit))
+		}
+	}
+	return strings.Join(excess, "; ")
+}
