@@ -112,6 +112,16 @@ func readInput(t *testing.T, file string) Input {
 	}
 }
 
+// addBlockObjects takes a ConfigMap's contents themselves for their revisions.
+func (in *Input) addBlockObjects(m *corev1.ConfigMap) {
+	if in.BlockObjects == nil {
+		in.BlockObjects = map[BlockObject]string{}
+	}
+	for key, content := range m.BinaryData {
+		in.BlockObjects[BlockObject{ConfigMap: m.Name, Key: key}] = string(content)
+	}
+}
+
 func (in *Input) add(t *testing.T, object runtime.Object) {
 	t.Helper()
 	switch o := object.(type) {
@@ -121,6 +131,8 @@ func (in *Input) add(t *testing.T, object runtime.Object) {
 		in.Policies = append(in.Policies, *o)
 	case *v1alpha1.ClusterMPTCPPolicy:
 		in.ClusterPolicies = append(in.ClusterPolicies, *o)
+	case *corev1.ConfigMap:
+		in.addBlockObjects(o)
 	case *corev1.Namespace:
 		in.Namespaces = append(in.Namespaces, *o)
 	case *corev1.Pod:

@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -57,7 +58,58 @@ func drawRules(t *rapid.T) v1alpha1.PolicyRules {
 	if rapid.Bool().Draw(t, "counted") {
 		rules.Subflows.Count = new(rapid.Int32Range(1, 8).Draw(t, "count"))
 	}
+	rules.Rules = drawChain(t)
 	return rules
+}
+
+// drawChain draws rules of which some contradict each other, name unknown paths
+// or blocks, or can never match.
+func drawChain(t *rapid.T) []v1alpha1.Rule {
+	var rules []v1alpha1.Rule
+	count := rapid.SampledFrom([]int{0, 0, 1, 2, 3, 40}).Draw(t, "rules")
+	for i := range count {
+		rule := v1alpha1.Rule{Name: fmt.Sprintf("r%d", i), Match: drawMatch(t, i)}
+		for range rapid.IntRange(1, 2).Draw(t, "actions") {
+			rule.Actions = append(rule.Actions, drawAction(t))
+		}
+		rules = append(rules, rule)
+	}
+	return rules
+}
+
+func drawMatch(t *rapid.T, i int) *v1alpha1.Match {
+	if rapid.IntRange(0, 2).Draw(t, "distinct") > 0 {
+		return &v1alpha1.Match{Selectors: v1alpha1.Selectors{Token: fmt.Sprintf("0x%08x", i)}}
+	}
+	yes := true
+	return rapid.SampledFrom([]*v1alpha1.Match{
+		nil,
+		{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionToEndpoint}},
+		{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{"p0"}}},
+		{Selectors: v1alpha1.Selectors{Backup: &yes}, All: []v1alpha1.NestedMatch{{Selectors: v1alpha1.Selectors{Backup: new(bool)}}}},
+		{Any: []v1alpha1.NestedMatch{{Not: &v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketMPJoin}}}}},
+	}).Draw(t, "match")
+}
+
+func drawAction(t *rapid.T) v1alpha1.Action {
+	limit := &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}
+	return rapid.SampledFrom([]v1alpha1.Action{
+		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionReportSubflow},
+		{Type: v1alpha1.ActionRateLimit, RateLimit: limit},
+		{Type: v1alpha1.ActionBlockSubflow}, {Type: v1alpha1.ActionAddSubflow}, {Type: v1alpha1.ActionReset},
+		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "known"}},
+		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "unknown"}},
+	}).Draw(t, "action")
+}
+
+// drawBlocks draws a block whose object exists, does not, or is not known of.
+func drawBlocks(t *rapid.T) []v1alpha1.Block {
+	return rapid.SampledFrom([][]v1alpha1.Block{
+		nil,
+		{{Name: "known", File: "known.o"}},
+		{{Name: "known", ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "known.o"}}},
+		{{Name: "known", ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "gone.o"}}},
+	}).Draw(t, "blocks")
 }
 
 func drawMeta(t *rapid.T, namespace, name string) metav1.ObjectMeta {
@@ -113,8 +165,11 @@ func drawInput(t *rapid.T) Input {
 	for i := range rapid.IntRange(0, 4).Draw(t, "clusterPolicies") {
 		in.ClusterPolicies = append(in.ClusterPolicies, v1alpha1.ClusterMPTCPPolicy{
 			ObjectMeta: drawMeta(t, "", fmt.Sprintf("policy-%d", i)),
-			Spec:       v1alpha1.ClusterMPTCPPolicySpec{NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t)},
+			Spec:       v1alpha1.ClusterMPTCPPolicySpec{NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t), Blocks: drawBlocks(t)},
 		})
+	}
+	if rapid.Bool().Draw(t, "objects known") {
+		in.BlockObjects = map[BlockObject]string{{ConfigMap: "blocks", Key: "known.o"}: "1"}
 	}
 	return in
 }
@@ -134,6 +189,7 @@ func permute(t *rapid.T, in Input) Input {
 		Namespaces:      rapid.Permutation(in.Namespaces).Draw(t, "namespaces permuted"),
 		Pods:            rapid.Permutation(in.Pods).Draw(t, "pods permuted"),
 		Nodes:           rapid.Permutation(in.Nodes).Draw(t, "nodes permuted"),
+		BlockObjects:    in.BlockObjects,
 	}
 }
 
@@ -145,6 +201,7 @@ func (in Input) deepCopy() Input {
 		Namespaces:      copyAll(in.Namespaces, (*corev1.Namespace).DeepCopy),
 		Pods:            copyAll(in.Pods, (*corev1.Pod).DeepCopy),
 		Nodes:           copyAll(in.Nodes, (*corev1.Node).DeepCopy),
+		BlockObjects:    maps.Clone(in.BlockObjects),
 	}
 }
 

@@ -61,8 +61,8 @@ func (c *compiler) checkRules(p *compiledPolicy) {
 	for i := range p.spec.Rules {
 		check.one(&p.spec.Rules[i], rulesField.Index(i))
 	}
-	check.rule = ""
 	check.pairs()
+	check.rule = "" // What follows is about all of them.
 	p.rules = planRules(p)
 	if excess := overLimit(p.rules); excess != "" {
 		check.add(rulesField, v1alpha1.ReasonTooManyRules, "the policy has %s", excess)

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func parseRules(t *testing.T, text string) []v1alpha1.Rule {
+	t.Helper()
+	var rules []v1alpha1.Rule
+	if err := yaml.UnmarshalStrict([]byte(text), &rules); err != nil {
+		t.Fatal(err)
+	}
+	return rules
+}
+
+// problemsOf compiles rules as those of a cluster's policy with these blocks.
+func problemsOf(rules []v1alpha1.Rule, blocks ...v1alpha1.Block) []string {
+	in := oneNode(runningPod("pod", "10.0.0.1"))
+	in.Policies = nil
+	in.Namespaces[0].Labels = map[string]string{"team": "shop"}
+	in.BlockObjects = map[BlockObject]string{{ConfigMap: "blocks", Key: "known.o"}: "1"}
+	p := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
+	p.Spec.NamespaceSelector.MatchLabels = map[string]string{"team": "shop"}
+	p.Spec.Rules, p.Spec.Blocks = rules, blocks
+	in.ClusterPolicies = append(in.ClusterPolicies, p)
+	result := Compile(in)
+	var told []string
+	for _, problem := range result.Policies[0].RuleProblems {
+		told = append(told, problem.Reason+" "+problem.String())
+	}
+	if applied := result.Plans["node"].Endpoints[0].Chain != ""; applied == (len(told) > 0) {
+		told = append(told, fmt.Sprintf("the rules are applied: %v", applied))
+	}
+	return told
+}
+
+func TestRules(t *testing.T) {
+	blocks := []v1alpha1.Block{
+		{Name: "action", File: "action.o"},
+		{Name: "control", Type: v1alpha1.BlockCongestion, ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "known.o"}},
+		{Name: "lost", Type: v1alpha1.BlockSchedule, ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "gone.o"}},
+	}
+	for _, tc := range []struct {
+		name, rules string
+		want        []string
+	}{
+		{name: "of different matches never contradict each other", rules: `
+- {name: a, match: {backup: true}, actions: [{type: SetBackup, setBackup: {backup: false}}, {type: Drop}]}
+- {name: b, match: {backup: false}, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: Drop}]}`},
+		{name: "with the same match may do different things", rules: `
+- {name: a, actions: [{type: RateLimit, rateLimit: {rate: 1M}}, {type: SetBackup, setBackup: {backup: true}}]}
+- {name: b, actions: [{type: RateLimit, rateLimit: {rate: 9M, per: Endpoint}}, {type: SetBackup, setBackup: {backup: true}}]}`},
+		{name: "that name what exists work", rules: `
+- name: a
+  match: {paths: [blue]}
+  actions:
+  - {type: Custom, custom: {block: action}}
+  - {type: Congestion, congestion: {algorithm: control}}
+  - {type: Schedule, schedule: {strategy: EarliestCompletionFirst}}
+- {name: b, match: {token: "0x00000001"}, actions: [{type: Congestion, congestion: {algorithm: cubic}}]}`},
+		{name: "that name an unknown path, however deep, are refused", rules: `
+- {name: a, match: {paths: [blue, red]}, actions: [{type: Record}]}
+- {name: b, match: {not: {any: [{backup: true}, {paths: [green]}]}}, actions: [{type: Drop}]}`, want: []string{
+			"PathNotFound rule a: spec.rules[0].match.paths[1]: no MPTCPPath is named red",
+			"PathNotFound rule b: spec.rules[1].match.not.any[1].paths[0]: no MPTCPPath is named green",
+		}},
+		{name: "that name a block which is not there or of another type are refused", rules: `
+- {name: a, actions: [{type: Custom, custom: {block: none}}, {type: Custom, custom: {block: control}}]}
+- {name: b, actions: [{type: Schedule, schedule: {strategy: lost}}, {type: Congestion, congestion: {algorithm: action}}]}`, want: []string{
+			"BlockNotFound rule a: spec.rules[0].actions[0].custom.block: none of spec.blocks is named none",
+			"BlockNotFound rule a: spec.rules[0].actions[1].custom.block: the block control has type Congestion, and this needs type Action",
+			"BlockNotFound rule b: spec.blocks[lost].configMap: Braid's namespace has no ConfigMap blocks with gone.o in its binaryData",
+			"BlockNotFound rule b: spec.rules[1].actions[1].congestion.algorithm: the block action has type Action, and this needs type Congestion",
+		}},
+		{name: "that always apply both and want opposites are refused", rules: `
+- {name: a, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: BlockSubflow}]}
+- {name: b, match: {direction: ToEndpoint}, actions: [{type: RateLimit, rateLimit: {rate: 1M, per: Connection}}]}
+- {name: c, actions: [{type: AddSubflow}, {type: SetBackup, setBackup: {backup: false}}]}
+- {name: d, match: {direction: ToEndpoint}, actions: [{type: RateLimit, rateLimit: {rate: 2M, per: Connection}}]}`, want: []string{
+			"ContradictingRules rule c: spec.rules[2].actions[0]: it contradicts BlockSubflow of rule a, which matches the same packets: addresses are either hidden or given back",
+			"ContradictingRules rule c: spec.rules[2].actions[1]: it contradicts SetBackup of rule a, which matches the same packets: a subflow is either a backup or not",
+			"ContradictingRules rule d: spec.rules[3].actions[0]: it contradicts RateLimit of rule b, which matches the same packets: there is one rate for each Connection",
+		}},
+		{name: "with two strategies or congestion controls for the same packets are refused", rules: `
+- {name: a, actions: [{type: Congestion, congestion: {algorithm: cubic}}]}
+- {name: b, actions: [{type: Congestion, congestion: {algorithm: reno}}, {type: Congestion, congestion: {algorithm: bbr}}]}`, want: []string{
+			"ContradictingRules rule b: spec.rules[1].actions[0]: it contradicts Congestion of rule a, which matches the same packets: a subflow has one congestion control",
+			"ContradictingRules rule b: spec.rules[1].actions[1]: it contradicts Congestion of rule a, which matches the same packets: a subflow has one congestion control",
+			"ContradictingRules rule b: spec.rules[1].actions[1]: it contradicts Congestion of rule b, which matches the same packets: a subflow has one congestion control",
+		}},
+		{name: "behind one that lets nothing through are refused", rules: `
+- {name: a, match: {packetTypes: [MPJoin]}, actions: [{type: Reset}]}
+- {name: b, match: {packetTypes: [MPJoin]}, actions: [{type: Record}]}
+- {name: c, match: {packetTypes: [SYN]}, actions: [{type: Record}]}
+- {name: d, actions: [{type: Drop}]}
+- {name: e, match: {packetTypes: [FIN]}, actions: [{type: Record}]}`, want: []string{
+			"ContradictingRules rule b: spec.rules[1]: it never runs: rule a before it drops or resets everything that it matches",
+			"ContradictingRules rule e: spec.rules[4]: it never runs: rule d before it drops or resets everything that it matches",
+		}},
+		{name: "whose match can never hold are refused", rules: `
+- {name: a, match: {direction: ToEndpoint, all: [{all: [{direction: FromEndpoint}]}]}, actions: [{type: Record}]}
+- {name: b, match: {all: [{backup: true}, {backup: false}]}, actions: [{type: Record}]}
+- {name: c, match: {source: {cidr: 10.0.0.0/8}, destination: {cidr: "fd00::/8"}}, actions: [{type: Record}]}
+- {name: d, match: {addressPair: [10.0.0.1, 10.0.0.2], any: [{direction: ToEndpoint, all: [{direction: FromEndpoint}]}]}, actions: [{type: Record}]}
+- {name: e, match: {packetTypes: [Reset, FastClose]}, actions: [{type: RateLimit, rateLimit: {rate: 1M, mechanism: Window}}]}`, want: []string{
+			"ImpossibleMatch rule a: spec.rules[0].match.all[0].all[0].direction: no packet is both ToEndpoint and FromEndpoint: the match can never hold",
+			"ImpossibleMatch rule b: spec.rules[1].match.all[1].backup: no subflow is and is not a backup at once: the match can never hold",
+			"ImpossibleMatch rule c: spec.rules[2].match: its addresses are of both IPv4 and IPv6, and a packet has one of them: the match can never hold",
+			"ImpossibleMatch rule d: spec.rules[3].match.any[0].all[0].direction: no packet is both ToEndpoint and FromEndpoint: the match can never hold",
+			"ImpossibleMatch rule e: spec.rules[4].actions[0]: RateLimit governs what comes after a packet, and nothing comes after those of spec.rules[4].match.packetTypes",
+		}},
+		{name: "whose alternatives can hold work", rules: `
+- {name: a, match: {direction: ToEndpoint, any: [{direction: FromEndpoint}, {direction: ToEndpoint}]}, actions: [{type: Record}]}
+- {name: b, match: {not: {direction: ToEndpoint}, packetTypes: [Reset, FIN]}, actions: [{type: SetBackup, setBackup: {backup: true}}]}`},
+		{name: "that no API server has seen are checked all the same", rules: `
+- {name: a, actions: [{type: RateLimit}, {type: SetBackup, setBackup: {}}, {type: Custom}]}
+- {name: b, match: {sent: {subflow: {from: 2M, to: 1M}}}, actions: [{type: RateLimit, rateLimit: {rate: "1"}}]}`, want: []string{
+			"InvalidRule rule a: spec.rules[0].actions[0].rateLimit: type RateLimit needs it",
+			"InvalidRule rule a: spec.rules[0].actions[1].setBackup: type SetBackup needs it",
+			"InvalidRule rule a: spec.rules[0].actions[2].custom: type Custom needs it",
+			"InvalidRule rule b: spec.rules[1].match.sent.subflow: from must not be negative and must be below to",
+			"InvalidRule rule b: spec.rules[1].actions[0].rateLimit.rate: must be a rate in bits per second from 8k to 10T",
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, problemsOf(parseRules(t, tc.rules), blocks...)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRulesOfAPathThatTwoSelectorsMustNameInCommon(t *testing.T) {
+	rules := parseRules(t, `[{name: a, match: {paths: [blue], all: [{paths: [green]}]}, actions: [{type: Record}]}]`)
+	got := problemsOf(rules)
+	if len(got) != 2 || !strings.Contains(got[1], "spec.rules[0].match.all[0].paths: a subflow goes over one path") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// manyRules are rules with different matches.
+func manyRules(count, actions int) []v1alpha1.Rule {
+	var rules []v1alpha1.Rule
+	for i := range count {
+		rule := v1alpha1.Rule{Name: fmt.Sprintf("r%d", i), Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{Token: fmt.Sprintf("0x%08x", i)}}}
+		for range actions {
+			rule.Actions = append(rule.Actions, v1alpha1.Action{Type: v1alpha1.ActionRecord})
+		}
+		rules = append(rules, rule)
+	}
+	return rules
+}
+
+func TestRulesThatAreMoreThanAChainCanHoldAreRefused(t *testing.T) {
+	wide := manyRules(33, 1)
+	for i := range wide {
+		wide[i].Match.Subflow = &v1alpha1.SubflowTuple{SourceAddress: "10.0.0.1", DestinationAddress: "10.0.0.2", SourcePort: 1, DestinationPort: 2}
+	}
+	for _, tc := range []struct {
+		name  string
+		rules []v1alpha1.Rule
+		want  []string
+	}{
+		{"as many as there can be", manyRules(64, 2), nil},
+		{"too many rules and actions", manyRules(65, 2), []string{"TooManyRules spec.rules: the policy has 65 rules, and a chain can have 64; 130 actions, and a chain can have 128"}},
+		{"too many selectors", wide, []string{"TooManyRules spec.rules: the policy has 297 selectors, and a chain can have 256"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, problemsOf(tc.rules)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRulesThatAreTooManyTogetherLeaveThoseOfTheNamespaceOut(t *testing.T) {
+	in := oneNode(runningPod("pod", "10.0.0.1"))
+	in.Namespaces[0].Labels = map[string]string{"team": "shop"}
+	in.Policies[0].Spec.Rules = manyRules(40, 1)
+	cluster := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}
+	cluster.Spec.NamespaceSelector.MatchLabels = map[string]string{"team": "shop"}
+	cluster.Spec.Rules = manyRules(25, 1)
+	in.ClusterPolicies = append(in.ClusterPolicies, cluster)
+	result := Compile(in)
+	const why = "together with the rules of ClusterMPTCPPolicy cluster the chain has 65 rules, and a chain can have 64"
+	namespaced := result.Policies[1]
+	if len(namespaced.RulesLeftOut) != 1 || namespaced.RulesLeftOut[0].Reason != why || len(namespaced.RuleProblems) > 0 {
+		t.Errorf("the namespace's policy says %+v, %+v", namespaced.RulesLeftOut, namespaced.RuleProblems)
+	}
+	if got := len(result.Policies[0].RulesOnly); got != 1 {
+		t.Errorf("the cluster's rules run for %d pods, want 1", got)
+	}
+	if got := result.Plans["node"].Chains[0].Rules; len(got) != 25 {
+		t.Errorf("the chain has %d rules, want those of the cluster's policy alone", len(got))
+	}
+	if text := result.Decisions[0].String(); !strings.Contains(text, why) {
+		t.Errorf("the decision does not say why: %s", text)
+	}
+}
+
+func TestRulesOfANamespaceHaveNoBlocks(t *testing.T) {
+	in := oneNode(runningPod("pod", "10.0.0.1"))
+	in.Policies[0].Spec.Rules = parseRules(t, `[{name: a, actions: [{type: Custom, custom: {block: x}}]}, {name: b, actions: [{type: Schedule, schedule: {strategy: x}}]}]`)
+	result := Compile(in)
+	if got := result.Policies[0].RuleProblems; len(got) != 2 || got[0].Reason != v1alpha1.ReasonBlockNotFound || got[1].Reason != v1alpha1.ReasonBlockNotFound {
+		t.Errorf("got %v", got)
+	}
+	if got := result.Plans["node"]; len(got.Chains) > 0 || got.Endpoints[0].Chain != "" {
+		t.Errorf("the rules are applied: %+v", got)
+	}
+}
+
+func TestAChainIsNamedByWhatItDoes(t *testing.T) {
+	name := func(rules string) string {
+		in := oneNode(runningPod("pod", "10.0.0.1"))
+		in.Policies[0].Spec.Rules = parseRules(t, rules)
+		return Compile(in).Plans["node"].Endpoints[0].Chain
+	}
+	first := name(`[{name: a, actions: [{type: RateLimit, rateLimit: {rate: 1M}}]}]`)
+	for _, tc := range []struct {
+		name, rules string
+		equal       bool
+	}{
+		{"another way to write the same rate", `[{name: a, actions: [{type: RateLimit, rateLimit: {rate: 1000k}}]}]`, true},
+		{"defaults that are given", `[{name: a, actions: [{type: RateLimit, rateLimit: {rate: 1M, per: Subflow, mechanism: Auto}}]}]`, true},
+		{"another rate", `[{name: a, actions: [{type: RateLimit, rateLimit: {rate: 2M}}]}]`, false},
+		{"another name", `[{name: b, actions: [{type: RateLimit, rateLimit: {rate: 1M}}]}]`, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if got := name(tc.rules); (got == first) != tc.equal {
+				t.Errorf("got %s and %s, equal: want %v", first, got, tc.equal)
+			}
+		})
+	}
+}
