@@ -34,6 +34,7 @@ var parts = []part{
 	{"outage", measureOutage},
 	{"chain", measureChain},
 	{"designs", measureDesigns},
+	{"fct", measureOverhead},
 }
 
 // bench is one run.

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/standin"
+	"braid.dev/braid/hack/lab/network"
+)
+
+// overheadNetwork is the name of the network for flow completion times. Its links are
+// not shaped: the faster flows are, the more the programs' time weighs.
+const overheadNetwork = "benchfct"
+
+var flowCounts = []int{1, 100, 1000, 10000}
+
+// hooked is a program that runs on a pod's packets, and where.
+type hooked struct {
+	program *ebpf.Program
+	hook    ebpf.AttachType
+}
+
+// chained is a chain of 8 blocks that all packets of the pods go through.
+type chained interface {
+	// load returns the programs for a pod's interface on its node's side.
+	load(pod, peer *network.Pod) ([]hooked, error)
+	Close() error
+}
+
+// measureOverhead runs many flows at once through a chain of 8 blocks, and counts
+// the time spent in the programs as seed 001 does: as a share of the flows'
+// completion times. Both ends of each flow have the chain, and all of it counts.
+func measureOverhead(ctx context.Context, b *bench) (err error) {
+	if err := network.Teardown(overheadNetwork); err != nil {
+		return err
+	}
+	n, err := network.Build(network.Spec{Name: overheadNetwork, Nodes: 2, Paths: pathNames[:1], PodsPerNode: 1, IPv4: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Delete()) }()
+	client, server := n.Nodes[0].Pods[0], n.Nodes[1].Pods[0]
+	f, err := newFlows(ctx, client.Namespace, server.Namespace, server.IPv4)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.stop()) }()
+	o := overhead{bench: b, flows: f, client: client, server: server}
+	if o.perRun, err = costOfStatistics(); err != nil {
+		return err
+	}
+	b.add("chain.statistics_ns", "ns/run", []float64{o.perRun})
+	for _, flows := range flowCounts {
+		if err := o.measure(ctx, flows); err != nil {
+			return fmt.Errorf("%d flows: %w", flows, err)
+		}
+	}
+	return nil
+}
+
+type overhead struct {
+	*bench
+	*flows
+	client, server *network.Pod
+	// perRun is what the kernel counts for a run of an empty program, in ns.
+	perRun float64
+}
+
+// lap is what one lap of flows took, in seconds.
+type lap struct {
+	completion float64 // of all flows together
+	programs   float64 // counted by the kernel, its counting included
+	runs       float64
+	spent      cpu // for each gigabyte
+}
+
+// measure runs laps with and without a chain in turns. One flow alone is run once
+// for each of a hundred sizes.
+func (o *overhead) measure(ctx context.Context, flows int) error {
+	var standins, without []float64
+	sizes := sizesOf(max(flows, 100))
+	for trial := range o.trialsOf(flows) {
+		bare, err := o.lap(ctx, sizes, flows, nil)
+		if err != nil {
+			return err
+		}
+		with, err := o.lap(ctx, sizes, flows, &standinChain{})
+		if err != nil {
+			return err
+		}
+		standins = append(standins, o.percent(with))
+		without = append(without, 1000*bare.completion/float64(len(sizes)))
+		fmt.Printf("%d flows trial %d: %.1f ms each without a chain, %.1f with the stand-in's; %.0f runs of %.0f ns, %.3f %% of completion\n",
+			flows, trial+1, without[trial], 1000*with.completion/float64(len(sizes)), with.runs, with.programs/with.runs*1e9-o.perRun, standins[trial])
+	}
+	o.add(fmt.Sprintf("chain.standin.fct_overhead_pct.flows%d", flows), "%", standins)
+	return nil
+}
+
+func (c cpu) sum() float64 { return c.process + c.softirqs }
+
+// trialsOf keeps the largest laps few: they take most of a minute.
+func (o *overhead) trialsOf(flows int) int {
+	if flows > 1000 {
+		return min(o.trials, 2)
+	}
+	return o.trials
+}
+
+// percent is the time in the programs, without that of counting it, to the
+// completion times.
+func (o *overhead) percent(r lap) float64 {
+	return 100 * math.Max(0, r.programs-r.runs*o.perRun/1e9) / r.completion
+}
+
+// lap runs the flows; atOnce 1 runs them one after another.
+func (o *overhead) lap(ctx context.Context, sizes []int64, atOnce int, chain chained) (r lap, err error) {
+	programs, detach, err := o.attach(chain)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, detach()) }()
+	var statistics interface{ Close() error }
+	if chain != nil {
+		if statistics, err = ebpf.EnableStats(unix.BPF_STATS_RUN_TIME); err != nil {
+			return r, fmt.Errorf("counting the programs' time: %w", err)
+		}
+		defer func() { err = errors.Join(err, statistics.Close()) }()
+	}
+	before, err := readCPU()
+	if err != nil {
+		return r, err
+	}
+	var moved int64
+	for begin := 0; begin < len(sizes); begin += atOnce {
+		wave := sizes[begin:min(begin+atOnce, len(sizes))]
+		times, err := o.run(ctx, wave)
+		if err != nil {
+			return r, err
+		}
+		for i, took := range times {
+			r.completion += took.Seconds()
+			moved += wave[i]
+		}
+	}
+	if r.spent, err = before.since(moved); err != nil {
+		return r, err
+	}
+	return r, r.count(programs)
+}
+
+func (r *lap) count(programs []hooked) error {
+	for _, one := range programs {
+		counted, err := one.program.Stats()
+		if err != nil {
+			return fmt.Errorf("reading the time of %s: %w", one.program, err)
+		}
+		r.programs += counted.Runtime.Seconds()
+		r.runs += float64(counted.RunCount)
+	}
+	return nil
+}
+
+// attach puts a chain on the pods' interfaces; nil is none.
+func (o *overhead) attach(chain chained) (programs []hooked, detach func() error, err error) {
+	var attached loaded
+	detach = func() error { return attached.close() }
+	if chain == nil {
+		return nil, detach, nil
+	}
+	attached = append(attached, chain)
+	for _, ends := range [][2]*network.Pod{{o.client, o.server}, {o.server, o.client}} {
+		of, err := chain.load(ends[0], ends[1])
+		if err != nil {
+			return nil, nil, errors.Join(err, detach())
+		}
+		for _, one := range of {
+			link, err := attachTo(ends[0], one)
+			if err != nil {
+				return nil, nil, errors.Join(err, detach())
+			}
+			attached = append(attached, link)
+		}
+		programs = append(programs, of...)
+	}
+	return programs, detach, nil
+}
+
+func attachTo(pod *network.Pod, one hooked) (attached link.Link, err error) {
+	index, err := pod.Node.Index(pod.HostInterface)
+	if err != nil {
+		return nil, err
+	}
+	err = pod.Node.Do(func() error {
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: index, Program: one.program, Attach: one.hook})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("attaching %s: %w", one.program, err)
+	}
+	return attached, nil
+}
+
+// costOfStatistics is the time that the kernel counts for an empty program.
+func costOfStatistics() (perRun float64, err error) {
+	var empty bpf.EmptyObjects
+	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+		return 0, fmt.Errorf("loading the empty program: %w", err)
+	}
+	defer empty.Close()
+	statistics, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return 0, fmt.Errorf("counting the programs' time: %w", err)
+	}
+	defer statistics.Close()
+	if _, _, err := empty.Empty.Benchmark(segmentOf(chainLocal, chainRemote, chainPayload), repeats, nil); err != nil {
+		return 0, fmt.Errorf("running the empty program: %w", err)
+	}
+	counted, err := empty.Empty.Stats()
+	if err != nil {
+		return 0, fmt.Errorf("reading the time of the empty program: %w", err)
+	}
+	return float64(counted.Runtime) / float64(time.Nanosecond) / float64(counted.RunCount), nil
+}
+
+// standinChain is the stand-in with 4 selectors that every packet between the pods
+// matches, and 4 actions. A rate limit of the largest window limits nothing.
+type standinChain struct{ loaded }
+
+func (c *standinChain) Close() error { return c.close() }
+
+func (c *standinChain) load(pod, peer *network.Pod) ([]hooked, error) {
+	chain, err := standin.New()
+	if err != nil {
+		return nil, err
+	}
+	c.loaded = append(c.loaded, chain)
+	pair := standin.Selector{Kind: standin.SelectIPPair}
+	actions := []standin.Action{
+		{Kind: standin.ActRateLimit, Parameter: math.MaxUint16}, {Kind: standin.ActGetSubflow},
+		{Kind: standin.ActRecord}, {Kind: standin.ActRateLimit, Parameter: math.MaxUint16},
+	}
+	subflow := standin.Subflow{
+		Local:  netip.AddrPortFrom(netip.MustParseAddr(pod.IPv4), 0),
+		Remote: netip.AddrPortFrom(netip.MustParseAddr(peer.IPv4), 0),
+	}
+	if err := chain.Set(subflow, []standin.Selector{pair, pair, pair, pair}, actions); err != nil {
+		return nil, err
+	}
+	return []hooked{{chain.Program(), ebpf.AttachTCXIngress}}, nil
+}
