@@ -45,11 +45,10 @@ struct rate_loop {
 /* A limit of what one direction of a subflow carries: window[direction]. */
 struct window_state {
 	struct rate_loop loop;  /* of a limit whose scope is the subflow */
-	__u32 sent;             /* the sequence after the last byte seen */
 	__u32 acknowledged;     /* the highest acknowledgement seen */
 	__u32 window;           /* bytes, what was last granted at most; 0: nothing yet */
-	__u8 seen;              /* 1: sent is valid, 2: acknowledged is */
-	__u8 pad[3];
+	__u8 begun;             /* 1: acknowledged is valid */
+	__u8 pad[7];
 };
 
 enum backup_wish {
@@ -60,16 +59,16 @@ enum backup_wish {
 
 /*
  * An end is told with MP_PRIO in what it receives: told[direction] is what the
- * receiver of that direction was last told by us. own[direction] is what the
- * sender of that direction said itself, in MP_JOIN or MP_PRIO.
+ * receiver of that direction was last told by us. What the ends said themselves is
+ * subflow.backup.
  */
 struct backup_state {
 	__u64 lifted;       /* ns, when the rules were last asked anew */
 	__u8 wanted;        /* enum backup_wish, of the rules */
-	__u8 own[2];        /* 1: backup */
 	__u8 told[2];       /* enum backup_wish; 0: nothing */
 	__u8 times[2];      /* how often, of this wish */
 	__u8 arrived;       /* 1 << direction: it must have */
+	__u8 pad[2];
 	__u32 timestamp[2]; /* TSval of the packet that told it last */
 };
 
@@ -78,12 +77,13 @@ struct backup_state {
  * connection, whichever subflow carried them.
  */
 struct address_state {
-	__u64 lifted;    /* ns, when the rules were last asked anew */
-	__u8 blocking;   /* a rule hides ADD_ADDR */
-	__u8 releasing;  /* a rule wants them given back */
-	__u8 hidden;     /* the connection has hidden addresses, or had */
-	__u8 signalled;  /* 1 << direction: DSS was seen, so the other end knows MPTCP works */
-	__u8 pad[4];
+	__u64 lifted;      /* ns, when the rules were last asked anew */
+	__u8 blocking;     /* a rule hides ADD_ADDR */
+	__u8 releasing;    /* a rule wants them given back */
+	__u8 hidden;       /* the connection may have hidden addresses */
+	__u8 signalled;    /* 1 << direction: its receiver had a DSS and will not fall back */
+	__u8 echo_due[2];  /* in this direction; a bit for each place of a hidden address */
+	__u8 pad[2];
 };
 
 #endif

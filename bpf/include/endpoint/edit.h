@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Edits of one segment. They keep all checksums right, also where the NIC has yet
+ * to fill them in, and the frame's VLAN tag in its place. An edit that cannot be
+ * made leaves the packet as it was and returns 0; one that was made returns 1,
+ * and every pointer into the packet is void then.
+ *
+ * All of them work with offsets and are global functions: the verifier checks
+ * each once, whoever calls it.
+ */
+#ifndef BRAID_EDIT_H
+#define BRAID_EDIT_H
+
+#include "context.h"
+#include "parse.h"
+#include "../mptcp.h"
+
+enum {
+	OPTION_SACK = 5,
+	OPTION_TIMESTAMPS = 8,
+	LENGTH_TIMESTAMPS = 10,
+	PADDED_TIMESTAMPS = 12,
+	SUBTYPE_DSS = 2,
+	SUBTYPE_ADD_ADDR = 3,
+	SUBTYPE_PRIO = 5,
+	ANY_SUBTYPE = 0xff,
+};
+
+/* Offsets within the headers. */
+enum {
+	IPV4_LENGTH_AT = 2,
+	IPV4_TTL_AT = 8,
+	IPV4_CHECKSUM_AT = 10,
+	IPV6_LENGTH_AT = 4,
+	TCP_DOFF_AT = 12,
+	TCP_WINDOW_AT = 14,
+	TCP_CHECKSUM_AT = 16,
+};
+
+enum {
+	BPF_F_RECOMPUTE_CSUM = 1,
+	BPF_F_PSEUDO_HDR = 1 << 4,
+};
+
+static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
+static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)10;
+static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
+static __s64 (*const bpf_csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) = (void *)28;
+static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
+
+/* Bytes of options, as many as a segment can have. */
+struct option_bytes {
+	__u8 byte[TCP_OPTIONS_MAX];
+};
+
+/* Where an option is: its offset from the frame's beginning, and its length. */
+struct option_place {
+	__u32 offset;
+	__u32 length;
+};
+
+static __always_inline __u32 options_at(const struct context *context)
+{
+	return context->transport + sizeof(struct tcphdr);
+}
+
+static __always_inline __u32 options_end(const struct context *context)
+{
+	return options_at(context) + context->options_length;
+}
+
+/* Lengths of options that go into a header are whole words. */
+static __always_inline __u32 padded(__u32 length)
+{
+	return (length + 3) & ~3U;
+}
+
+/* The number when it is from 1 to 40, else 0: in a form that every verifier follows. */
+static __always_inline __u32 option_bytes_of(__u32 length)
+{
+	if (length > TCP_OPTIONS_MAX)
+		return 0;
+	barrier_var(length);
+	return length;
+}
+
+/*
+ * Finds the first option of this kind and, where kind is 30, of this subtype or of
+ * any. Options that do not add up end the search. The end mark is a kind as well:
+ * its length is that of all that follows.
+ */
+__noinline int find_option(struct __sk_buff *skb, struct context *context, __u32 kind, __u32 subtype,
+			   struct option_place *place)
+{
+	__u8 byte[TCP_OPTIONS_MAX + 4] = {};
+	__u32 at = 0, length;
+	int i;
+
+	if (!context || !place)
+		return 0;
+	length = option_bytes_of(context->options_length);
+	if (!length || bpf_skb_load_bytes(skb, options_at(context), byte, length))
+		return 0;
+	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
+		__u32 here, size, is_nop, is_end;
+
+		if (at >= length || at >= TCP_OPTIONS_MAX)
+			return 0;
+		here = byte[at];
+		/* Without branches: the verifier would follow each of their ways. */
+		is_nop = ((here ^ OPTION_NOP) - 1) >> 31;
+		is_end = (here - 1) >> 31;
+		size = (byte[at + 1] & (is_nop - 1) & (is_end - 1)) | is_nop | ((length - at) & -is_end);
+		if (size + is_nop + 2 * is_end < 2 || at + size > length)
+			return 0;
+		if (here == kind && (here != OPTION_MPTCP || subtype == ANY_SUBTYPE || byte[at + 2] >> 4 == subtype)) {
+			place->offset = options_at(context) + at;
+			place->length = size;
+			return 1;
+		}
+		if (is_end)
+			return 0;
+		at += size;
+	}
+	return 0;
+}
+
+/*
+ * Writes `length` of these bytes over what is there. The offset is the frame's and
+ * must lie within the options.
+ */
+__noinline int replace_bytes(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length,
+			     struct option_bytes *bytes)
+{
+	struct option_bytes before = {}, after = {};
+	__s64 difference;
+
+	length = option_bytes_of(length);
+	if (!context || !bytes || !length)
+		return 0;
+	if (offset < options_at(context) || offset + length > options_end(context))
+		return 0;
+	if (bpf_skb_load_bytes(skb, offset, &before, length) || bpf_skb_store_bytes(skb, offset, bytes, length, 0))
+		return 0;
+	if (bpf_skb_load_bytes(skb, offset, &after, length))
+		return 0;
+	difference = bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
+	/* What begins at an odd byte counts with its bytes swapped. */
+	if ((offset - context->transport) & 1)
+		difference = (__u32)difference >> 8 | (__u32)difference << 24;
+	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0, (__u32)difference, 0);
+	return 1;
+}
+
+/* Overwrites an option with NOPs: nothing moves. */
+__noinline int remove_option(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length)
+{
+	struct option_bytes nops;
+
+	__builtin_memset(&nops, OPTION_NOP, sizeof(nops));
+	return context ? replace_bytes(skb, context, offset, length, &nops) : 0;
+}
+
+/* Makes the lengths of IP and TCP those of `options` bytes of options. */
+static __always_inline void set_lengths(struct __sk_buff *skb, struct context *context, __u32 options)
+{
+	__u32 checksum = context->transport + TCP_CHECKSUM_AT;
+	__u32 before = sizeof(struct tcphdr) + context->options_length, after = sizeof(struct tcphdr) + options;
+	__be16 from, to;
+
+	bpf_skb_load_bytes(skb, context->transport + TCP_DOFF_AT, &from, sizeof(from));
+	to = (from & bpf_htons(0x0fff)) | bpf_htons(after / 4 << 12);
+	bpf_skb_store_bytes(skb, context->transport + TCP_DOFF_AT, &to, sizeof(to), 0);
+	bpf_l4_csum_replace(skb, checksum, from, to, sizeof(to));
+	bpf_l4_csum_replace(skb, checksum, bpf_htons(before), bpf_htons(after), BPF_F_PSEUDO_HDR | sizeof(to));
+	if (context->family == AF_INET) {
+		bpf_skb_load_bytes(skb, context->network + IPV4_LENGTH_AT, &from, sizeof(from));
+		to = bpf_htons(bpf_ntohs(from) - before + after);
+		bpf_skb_store_bytes(skb, context->network + IPV4_LENGTH_AT, &to, sizeof(to), 0);
+		bpf_l3_csum_replace(skb, context->network + IPV4_CHECKSUM_AT, from, to, sizeof(to));
+	} else {
+		/* No checksum of the header itself makes up for the change. */
+		to = bpf_htons(after);
+		bpf_skb_store_bytes(skb, context->network + IPV6_LENGTH_AT, &to, sizeof(to), BPF_F_RECOMPUTE_CSUM);
+	}
+	context->options_length = options;
+}
+
+/* A pure ACK in one piece that nothing hides behind: the only packets that grow. */
+static __always_inline int may_grow(struct __sk_buff *skb, const struct context *context)
+{
+	return is_pure_ack(context) && !skb->gso_size && skb->len >= options_end(context) &&
+	       !(context->options_length & 3);
+}
+
+/*
+ * What some drivers leave behind a short frame is cut off first, so that what is
+ * added then is zeros.
+ */
+static __always_inline int grow(struct __sk_buff *skb, __u32 end, __u32 to)
+{
+	if (skb->len > end && bpf_skb_change_tail(skb, end, 0))
+		return 0;
+	return !bpf_skb_change_tail(skb, to, 0);
+}
+
+/*
+ * Puts an option, filled up with NOPs to whole words, into a pure ACK. There is no
+ * room for it in a data segment, and none in a pure ACK that is full of SACK
+ * blocks.
+ */
+__noinline int insert_option(struct __sk_buff *skb, struct context *context, struct option_bytes *option, __u32 length)
+{
+	struct option_bytes nops, fresh = {};
+	struct option_place mark = {};
+	__u32 end, more;
+
+	length = option_bytes_of(length);
+	if (!context || !option || !length || !may_grow(skb, context))
+		return 0;
+	more = padded(length);
+	end = options_end(context);
+	if (context->options_length + more > TCP_OPTIONS_MAX)
+		return 0;
+	__builtin_memset(&nops, OPTION_NOP, sizeof(nops));
+	if (!grow(skb, end, end + more))
+		return 0;
+	more = option_bytes_of(more);
+	if (!more)
+		return 0;
+	/* What follows an end mark would not be read. */
+	if (find_option(skb, context, OPTION_END, ANY_SUBTYPE, &mark))
+		remove_option(skb, context, mark.offset, mark.length);
+	bpf_skb_store_bytes(skb, end, &nops, more, 0);
+	bpf_skb_store_bytes(skb, end, option, length, 0);
+	bpf_skb_load_bytes(skb, end, &fresh, more);
+	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
+			    (__u32)bpf_csum_diff(0, 0, &fresh, sizeof(fresh), 0), 0);
+	set_lengths(skb, context, context->options_length + more);
+	return 1;
+}
+
+/*
+ * Makes this option and, if wished, the timestamps all that a pure ACK carries.
+ * Its other options must be no more than DSS without a mapping and timestamps:
+ * what they say is said again by the next ACK. The packet never shrinks.
+ */
+__noinline int replace_options(struct __sk_buff *skb, struct context *context, struct option_bytes *option,
+			       __u32 length, __u32 keep_timestamps)
+{
+	struct option_bytes before = {}, after;
+	__u32 had, at = options_at(context), kept = keep_timestamps ? PADDED_TIMESTAMPS : 0;
+	__u32 all, whole;
+
+	length = option_bytes_of(length);
+	if (!context || !option || !length || !may_grow(skb, context))
+		return 0;
+	had = option_bytes_of(context->options_length);
+	all = kept + padded(length);
+	if (all < had)
+		all = had;
+	if (!had || all > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, at, &before, had))
+		return 0;
+	__builtin_memset(&after, OPTION_NOP, sizeof(after));
+	if (kept && bpf_skb_load_bytes(skb, context->options.timestamps, &after.byte[2], LENGTH_TIMESTAMPS))
+		return 0;
+	if (!grow(skb, at + had, at + all))
+		return 0;
+	whole = option_bytes_of(all);
+	if (!whole)
+		return 0;
+	bpf_skb_store_bytes(skb, at, &after, whole, 0);
+	bpf_skb_store_bytes(skb, at + kept, option, length, 0);
+	__builtin_memset(&after, 0, sizeof(after));
+	bpf_skb_load_bytes(skb, at, &after, whole);
+	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
+			    (__u32)bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0), 0);
+	set_lengths(skb, context, all);
+	return 1;
+}
+
+/*
+ * Writes the receive window as it stands in the header, before scaling. That of a
+ * SYN stays: it is not scaled, and says what the connection can do.
+ */
+__noinline int set_window(struct __sk_buff *skb, struct context *context, __u32 window)
+{
+	__be16 from, to = bpf_htons((__u16)window);
+
+	if (!context || context->flags & TCP_SYN || window > 0xffff)
+		return 0;
+	if (bpf_skb_load_bytes(skb, context->transport + TCP_WINDOW_AT, &from, sizeof(from)))
+		return 0;
+	if (bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, from, to, sizeof(to)))
+		return 0;
+	bpf_skb_store_bytes(skb, context->transport + TCP_WINDOW_AT, &to, sizeof(to), 0);
+	context->window = window;
+	return 1;
+}
+
+#endif

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Rate limits. A limit governs the packets of one direction, `limited`; a window
+ * that keeps it is written on the acknowledgements, which go the other way.
+ *
+ * Of several limits on one direction of a subflow the lowest holds.
+ */
+#ifndef BRAID_RATE_H
+#define BRAID_RATE_H
+
+#include "edit.h"
+#include "subflow.h"
+
+enum {
+	MAX_BUCKETS = 16384,
+	SECOND = 1000000000,
+	MILLISECOND = 1000000,
+	MICROSECONDS = 1000000,     /* in a second */
+	WINDOW_RTT_MINIMUM = 2000,  /* us: shorter ones make windows too coarse */
+	WINDOW_RTT_LEAVE = 1500,    /* us: a window in use stays until then */
+	WINDOW_BYTES_MINIMUM = 1460, /* a segment: less could stall the sender */
+	LOOP_INTERVAL = 100 * MILLISECOND,
+	LOOP_INTERVAL_SHORT = 20 * MILLISECOND,
+	FACTOR_ONE = 1 << 16,
+	FACTOR_LOWEST = FACTOR_ONE / 64,
+	FACTOR_HIGHEST = FACTOR_ONE * 64,
+	SHARERS = 8,                /* subflows that may fill one window together */
+	BURST_BYTES = 65536,        /* one packet of GSO */
+	BURSTS_A_SECOND = 50,       /* at high rates a burst lasts this part of a second */
+	UNMEASURED_BYTES = 262144,  /* that may pass while the RTT is unknown */
+};
+
+struct bucket_key {
+	__u32 endpoint;
+	__u32 limit;
+	__u32 token; /* 0: the limit is the endpoint's */
+	__u32 direction;
+};
+
+/* Limits that several subflows share. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_BUCKETS);
+	__type(key, struct bucket_key);
+	__type(value, struct rate_loop);
+} buckets SEC(".maps");
+
+static __always_inline __u32 opposite(__u32 direction)
+{
+	return direction ^ 1;
+}
+
+/* us, from one end to the other and back: both halves are measured from here. */
+static __always_inline __u32 end_to_end_rtt(const struct subflow *subflow)
+{
+	__u32 rtt = subflow->traffic[FROM_ENDPOINT].smoothed_rtt + subflow->traffic[TO_ENDPOINT].smoothed_rtt;
+
+	return rtt ? rtt : subflow->seeded_rtt;
+}
+
+static __always_inline __u64 bytes_in_flight(__u64 rate, __u32 rtt)
+{
+	return rate * rtt / MICROSECONDS;
+}
+
+/* 1 + the shift of the windows that govern a direction; 0: unknown. */
+static __always_inline __u8 scale_of(const struct subflow *subflow, __u32 limited)
+{
+	return subflow->traffic[opposite(limited) & 1].window_scale;
+}
+
+static __always_inline void use(struct limit *limit, __u8 mechanism, __u8 why)
+{
+	limit->in_use = mechanism;
+	limit->why = why;
+}
+
+/* What Auto uses where the sender's socket is a stranger's. */
+static __always_inline void choose_for_strangers(struct subflow *subflow, struct limit *limit, __u32 limited)
+{
+	__u32 rtt = end_to_end_rtt(subflow);
+	__u32 shortest = limit->in_use == MECHANISM_WINDOW ? WINDOW_RTT_LEAVE : WINDOW_RTT_MINIMUM;
+	__u8 scale = scale_of(subflow, limited);
+
+	if (!scale)
+		use(limit, MECHANISM_POLICE, WHY_NO_SYN);
+	else if (!rtt)
+		use(limit, subflow->traffic[limited & 1].bytes > UNMEASURED_BYTES ? MECHANISM_POLICE : 0, WHY_NO_RTT);
+	else if (rtt < shortest || bytes_in_flight(limit->rate, rtt) >> ((scale - 1) & 15) == 0)
+		use(limit, MECHANISM_POLICE, WHY_SHORT_RTT);
+	else
+		use(limit, MECHANISM_WINDOW, WHY_NO_SOCKET);
+}
+
+static __always_inline void choose_mechanism(struct subflow *subflow, struct limit *limit, __u32 limited)
+{
+	int is_paced = limited == FROM_ENDPOINT && subflow->paced;
+
+	switch (limit->mechanism) {
+	case MECHANISM_PACE:
+		use(limit, is_paced ? MECHANISM_PACE : 0, is_paced ? WHY_ASKED : WHY_NO_SOCKET);
+		break;
+	case MECHANISM_WINDOW:
+		if (!scale_of(subflow, limited))
+			use(limit, 0, WHY_NO_SYN);
+		else if (!end_to_end_rtt(subflow))
+			use(limit, 0, WHY_NO_RTT);
+		else
+			use(limit, MECHANISM_WINDOW, WHY_ASKED);
+		break;
+	case MECHANISM_POLICE:
+		use(limit, MECHANISM_POLICE, WHY_ASKED);
+		break;
+	default:
+		if (is_paced)
+			use(limit, MECHANISM_PACE, WHY_OWN_SOCKET);
+		else
+			choose_for_strangers(subflow, limit, limited);
+	}
+}
+
+/*
+ * Notes the limit for the packet's direction; settle() keeps it. A limit that
+ * follows another goes on with what the loop has learnt.
+ */
+__noinline int act_rate_limit(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+			      const struct action *action)
+{
+	struct limit *limit;
+	__u32 direction;
+
+	if (!skb || !context || !subflow || !action || !action->rate)
+		return UNTOUCHED;
+	direction = context->direction & 1;
+	limit = &subflow->limit[direction];
+	if (limit->rate && limit->rate <= action->rate)
+		return UNTOUCHED;
+	limit->rate = action->rate;
+	limit->id = action->limit;
+	limit->mechanism = action->mechanism;
+	limit->scope = action->scope;
+	choose_mechanism(subflow, limit, direction);
+	subflow->engaged = 1;
+	return ACTED;
+}
+
+/* The loop that governs a limit: the subflow's own, or one that is shared. */
+static __always_inline struct rate_loop *loop_of(struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct limit *limit = &subflow->limit[limited & 1];
+	struct bucket_key key = {
+		.endpoint = context->key.endpoint,
+		.limit = limit->id,
+		.direction = limited,
+	};
+	struct rate_loop fresh = {}, *loop;
+
+	if (limit->scope == SCOPE_CONNECTION)
+		key.token = subflow->token;
+	if (limit->scope == SCOPE_SUBFLOW || (limit->scope == SCOPE_CONNECTION && !key.token))
+		return &subflow->window[limited & 1].loop;
+	loop = bpf_map_lookup_elem(&buckets, &key);
+	if (loop)
+		return loop;
+	bpf_map_update_elem(&buckets, &key, &fresh, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&buckets, &key);
+}
+
+/*
+ * Police: a bucket as the time when it is full again. A packet passes while that
+ * is not further away than a burst takes; a large one may overdraw it.
+ */
+static __always_inline int passes(struct rate_loop *loop, __u64 rate, __u32 bytes)
+{
+	__u64 burst = rate / BURSTS_A_SECOND < BURST_BYTES ? BURST_BYTES * (__u64)SECOND / rate : SECOND / BURSTS_A_SECOND;
+	__u64 now = bpf_ktime_get_ns(), cost = bytes * (__u64)SECOND / rate;
+	int i;
+
+	for (i = 0; i < 4; i++) {
+		__u64 until = loop->until, from = until > now ? until : now;
+
+		/* One that is far in the future was left by a much lower rate. */
+		if (until > now + 4 * (__u64)SECOND)
+			from = now;
+		else if (until > now + burst)
+			return 0;
+		if (__sync_val_compare_and_swap(&loop->until, until, from + cost) == until)
+			return 1;
+	}
+	return 1;
+}
+
+/* Nothing but data is policed: the rest opens, closes and acknowledges. */
+__noinline int police(struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct rate_loop *loop;
+	__u64 rate;
+
+	if (!context || !subflow)
+		return UNTOUCHED;
+	if (!context->payload || context->flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		return UNTOUCHED;
+	rate = subflow->limit[limited & 1].rate;
+	loop = loop_of(context, subflow, limited);
+	if (!loop || !rate)
+		return UNTOUCHED;
+	return passes(loop, rate, context->payload) ? UNTOUCHED : DROPPED;
+}
+
+/*
+ * How much the factor changes: by what was asked for over what was delivered, at
+ * most to the double or half.
+ */
+static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound)
+{
+	__u64 next;
+
+	if (!delivered)
+		return factor;
+	next = factor * wanted / delivered;
+	/* A sender that has nothing more to send needs no larger window. */
+	if (next > factor && !was_bound)
+		return factor;
+	if (next > 2 * (__u64)factor)
+		next = 2 * (__u64)factor;
+	if (next < factor / 2)
+		next = factor / 2;
+	if (next < FACTOR_LOWEST)
+		return FACTOR_LOWEST;
+	return next > FACTOR_HIGHEST ? FACTOR_HIGHEST : next;
+}
+
+static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
+{
+	loop->began = now;
+	loop->delivered = 0;
+	loop->bound = 0;
+}
+
+/*
+ * At the end of an interval, compares. One in which far too much was delivered
+ * ends early.
+ */
+static __always_inline void run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now)
+{
+	__u64 elapsed = now - loop->began, wanted, interval = LOOP_INTERVAL;
+
+	if (!loop->factor || !loop->began || elapsed > 10 * (__u64)SECOND) {
+		loop->factor = loop->factor ? loop->factor : FACTOR_ONE;
+		begin_interval(loop, now);
+		return;
+	}
+	if (interval < 2000ULL * rtt)
+		interval = 2000ULL * rtt;
+	if (loop->delivered > rate * (interval / MILLISECOND) / 800 && elapsed > LOOP_INTERVAL_SHORT && elapsed > 1000ULL * rtt)
+		interval = 0;
+	if (elapsed < interval)
+		return;
+	wanted = rate * (elapsed / 1000) / MICROSECONDS;
+	loop->factor = next_factor(loop->factor, wanted, loop->delivered, loop->bound);
+	begin_interval(loop, now);
+}
+
+/* Counts what this packet acknowledges anew. */
+static __always_inline void count_delivered(struct context *context, struct subflow *subflow, struct rate_loop *loop,
+					    __u32 limited)
+{
+	struct window_state *state = &subflow->window[limited & 1];
+	__u32 newly = context->acknowledgement - state->acknowledged;
+	__u32 in_flight = subflow->traffic[limited & 1].highest - state->acknowledged;
+
+	if (!state->begun) {
+		state->begun = 1;
+		state->acknowledged = context->acknowledgement;
+		return;
+	}
+	if (!newly || newly >> 31)
+		return;
+	state->acknowledged = context->acknowledgement;
+	__sync_fetch_and_add(&loop->delivered, newly);
+	if (in_flight >> 31 == 0 && in_flight >= state->window / SHARERS)
+		loop->bound = 1;
+}
+
+/* Lowers the window of an acknowledgement to what the limit lets be in flight. */
+__noinline int lower_window(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct rate_loop *loop;
+	__u32 rtt, window;
+	__u64 granted, rate;
+	__u8 shift;
+
+	if (!context || !subflow || (context->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return UNTOUCHED;
+	rtt = end_to_end_rtt(subflow);
+	shift = scale_of(subflow, limited);
+	rate = subflow->limit[limited & 1].rate;
+	loop = loop_of(context, subflow, limited);
+	if (!loop || !rtt || !shift || !rate)
+		return UNTOUCHED;
+	shift = (shift - 1) & 15;
+	count_delivered(context, subflow, loop, limited);
+	run_loop(loop, rate, rtt, context->now);
+	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
+	if (granted < WINDOW_BYTES_MINIMUM)
+		granted = WINDOW_BYTES_MINIMUM;
+	if (granted > 1U << 30)
+		granted = 1U << 30;
+	/* Rounded up: what is between two steps is found by the loop, in time. */
+	window = (granted + (1U << shift) - 1) >> shift;
+	subflow->window[limited & 1].window = granted;
+	if (window >= context->window)
+		return UNTOUCHED;
+	return set_window(skb, context, window) ? ACTED : UNTOUCHED;
+}
+
+/* Keeps the limits on both directions that the packet has to do with. */
+static __always_inline int settle_rates(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	__u32 direction = context->direction & 1, limited = opposite(direction);
+	struct limit *limit = &subflow->limit[direction];
+
+	if (limit->rate) {
+		choose_mechanism(subflow, limit, direction);
+		if (limit->in_use == MECHANISM_POLICE && police(context, subflow, direction) == DROPPED)
+			return DROPPED;
+	}
+	limit = &subflow->limit[limited & 1];
+	if (!limit->rate)
+		return UNTOUCHED;
+	choose_mechanism(subflow, limit, limited);
+	return limit->in_use == MECHANISM_WINDOW ? lower_window(skb, context, subflow, limited) : UNTOUCHED;
+}
+
+/* Forgets the limits; what the loops have learnt stays for the next ones. */
+static __always_inline void unsettle_rates(struct subflow *subflow)
+{
+	subflow->limit[FROM_ENDPOINT].rate = 0;
+	subflow->limit[TO_ENDPOINT].rate = 0;
+}
+
+#endif
