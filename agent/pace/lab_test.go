@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr/testr"
+	"golang.org/x/sys/unix"
+
+	agent "braid.dev/braid/agent/pace"
+	"braid.dev/braid/bpf/pace"
+	"braid.dev/braid/hack/lab/network"
+)
+
+// lab is two pods of one node, the first of which is an endpoint.
+type lab struct {
+	*network.Network
+	client, server *network.Pod
+	directory      string
+	pacer          *agent.Pacer
+	subflows       *ebpf.Map
+}
+
+// endpoint is the number of the client in the keys of subflows.
+const endpoint = 7
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bpffs mounts a BPF file system for the test alone.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, 0); err != nil {
+			t.Errorf("unmounting the BPF file system: %v", err)
+		}
+	})
+	return directory
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{directory: filepath.Join(bpffs(t), "v1")}
+	l.Network = network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 2})
+	l.client, l.server = l.Nodes[0].Pods[0], l.Nodes[0].Pods[1]
+	// A lost ADD_ADDR is repeated after a second, and not after two minutes.
+	check(t, l.server.Sysctl("net.mptcp.add_addr_timeout", "1"))
+	l.pacer = agent.Open(l.options(t))
+	t.Cleanup(func() {
+		if err := l.pacer.Remove(); err != nil {
+			t.Errorf("removing: %v", err)
+		}
+	})
+	return l
+}
+
+func (l *lab) options(t *testing.T) agent.Options {
+	return agent.Options{PinPath: l.directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)}
+}
+
+func (l *lab) endpoint() agent.Endpoint {
+	return agent.Endpoint{Number: endpoint, Path: l.client.Path()}
+}
+
+// apply governs the client's sockets.
+func (l *lab) apply(t *testing.T, endpoints ...agent.Endpoint) {
+	t.Helper()
+	check(t, l.pacer.Apply(endpoints))
+	if l.subflows != nil || len(endpoints) == 0 {
+		return
+	}
+	var err error
+	l.subflows, err = ebpf.LoadPinnedMap(filepath.Join(l.directory, "subflows"), nil)
+	check(t, err)
+	t.Cleanup(func() { _ = l.subflows.Close() })
+}
+
+// run shares rates until the test ends.
+func (l *lab) run(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- l.pacer.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		check(t, <-done)
+	})
+}
+
+// allow lets connections from client to server have so many subflows.
+func (l *lab) allow(t *testing.T, version, count int) {
+	t.Helper()
+	limit := strconv.Itoa(count - 1)
+	for _, pod := range []*network.Pod{l.client, l.server} {
+		_, err := pod.Run("ip", "mptcp", "limits", "set", "subflows", limit, "add_addr_accepted", limit)
+		check(t, err)
+	}
+	for i := range count - 1 {
+		_, err := l.server.Run("ip", "mptcp", "endpoint", "add", l.server.Address(version), "port", strconv.Itoa(61001+i), "signal")
+		check(t, err)
+	}
+}
+
+const port = "5001"
+
+// serve takes in what comes to an address of the server until the test ends.
+func (l *lab) serve(t *testing.T, address string) {
+	t.Helper()
+	listener, err := l.server.Listen(context.Background(), "tcp", net.JoinHostPort(address, port))
+	check(t, err)
+	var takers sync.WaitGroup
+	takers.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			takers.Go(func() {
+				_, _ = io.CopyBuffer(io.Discard, onlyRead{connection}, make([]byte, 1<<20))
+				_ = connection.Close()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		takers.Wait()
+	})
+}
+
+// onlyRead hides what would let the copying be done in another way.
+type onlyRead struct{ io.Reader }
+
+// dial opens a connection from the client, and has its first bytes arrive, so that
+// further subflows can join.
+func (l *lab) dial(t *testing.T, address string) net.Conn {
+	t.Helper()
+	connection, err := l.client.Dial(t.Context(), "tcp", net.JoinHostPort(address, port))
+	check(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	_, err = connection.Write([]byte("begin"))
+	check(t, err)
+	return connection
+}
+
+// send fills the connection until the test ends.
+func send(t *testing.T, connection net.Conn) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		piece := make([]byte, 256<<10)
+		for {
+			if _, err := connection.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = connection.(*net.TCPConn).SetLinger(0)
+		_ = connection.Close()
+		<-done
+	})
+}
+
+// socket is a TCP socket as `ss` shows it.
+type socket struct {
+	local, remote netip.AddrPort
+	sent, acked   uint64
+	pace          string // as printed, or "" for none
+	congestion    string
+}
+
+var (
+	sentPattern  = regexp.MustCompile(`bytes_sent:(\d+)`)
+	ackedPattern = regexp.MustCompile(`bytes_acked:(\d+)`)
+	pacePattern  = regexp.MustCompile(`pacing_rate \S+?bps/(\S+)bps`)
+)
+
+// sockets lists the established TCP sockets inside of a pod, subflows too.
+func sockets(t *testing.T, pod *network.Pod) (found []socket) {
+	t.Helper()
+	out, err := pod.Run("ss", "-tinHO", "state", "established")
+	check(t, err)
+	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 6 {
+			continue
+		}
+		s := socket{sent: number(sentPattern, lines.Text()), acked: number(ackedPattern, lines.Text())}
+		s.local, s.remote = addressPort(t, fields[2]), addressPort(t, fields[3])
+		if match := pacePattern.FindStringSubmatch(lines.Text()); match != nil {
+			s.pace = match[1]
+		}
+		for _, name := range []string{"cubic", "reno", "bbr"} {
+			if strings.Contains(lines.Text(), " "+name+" ") {
+				s.congestion = name
+			}
+		}
+		found = append(found, s)
+	}
+	return found
+}
+
+func number(pattern *regexp.Regexp, text string) (n uint64) {
+	if match := pattern.FindStringSubmatch(text); match != nil {
+		n, _ = strconv.ParseUint(match[1], 10, 64)
+	}
+	return n
+}
+
+func addressPort(t *testing.T, text string) netip.AddrPort {
+	t.Helper()
+	host, port, err := net.SplitHostPort(text)
+	check(t, err)
+	if host, _, _ = strings.Cut(host, "%"); host == "*" {
+		host = "::"
+	}
+	return netip.MustParseAddrPort(net.JoinHostPort(host, port))
+}
+
+// awaitSockets waits until the client has so many subflows.
+func (l *lab) awaitSockets(t *testing.T, count int) (found []socket) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if found = sockets(t, l.client); len(found) == count {
+			return found
+		}
+	}
+	t.Fatalf("the client has %d subflows instead of %d: %+v", len(found), count, found)
+	return nil
+}
+
+func words(address netip.Addr) (to [4]uint32) {
+	bytes := address.As16()
+	for i := range to {
+		to[i] = native.Uint32(bytes[4*i:])
+	}
+	return to
+}
+
+func (s *socket) key() (key pace.PaceSubflowKey) {
+	key.Local.Word, key.Remote.Word = words(s.local.Addr()), words(s.remote.Addr())
+	key.LocalPort, key.RemotePort = bigEndian(s.local.Port()), bigEndian(s.remote.Port())
+	key.Endpoint = endpoint
+	return key
+}
+
+// limit is one as the packet programs note it.
+type limit struct {
+	mbit             float64
+	id               uint32
+	mechanism, scope uint8
+}
+
+// note puts the record of a subflow, as the packet programs do.
+func (l *lab) note(t *testing.T, key pace.PaceSubflowKey, of limit, change ...func(*pace.PaceSubflow)) {
+	t.Helper()
+	var record pace.PaceSubflow
+	_ = l.subflows.Lookup(key, &record)
+	record.Limit[0].Rate = uint64(of.mbit * 1e6 / 8)
+	record.Limit[0].Id, record.Limit[0].Mechanism, record.Limit[0].Scope = of.id, of.mechanism, of.scope
+	record.Token = 0x1234
+	for _, f := range change {
+		f(&record)
+	}
+	check(t, l.subflows.Put(key, record))
+}
+
+func (l *lab) record(t *testing.T, key pace.PaceSubflowKey) (record pace.PaceSubflow) {
+	t.Helper()
+	check(t, l.subflows.Lookup(key, &record))
+	return record
+}
+
+// rates are what the client's subflows send for this long, in Mbit/s, by their
+// source ports and those of the server.
+func (l *lab) rates(t *testing.T, of time.Duration) map[string]float64 {
+	t.Helper()
+	began, before := time.Now(), map[string]uint64{}
+	for _, s := range sockets(t, l.client) {
+		before[s.name()] = s.acked
+	}
+	time.Sleep(of)
+	rates := map[string]float64{}
+	seconds := time.Since(began).Seconds()
+	for _, s := range sockets(t, l.client) {
+		rates[s.name()] = float64(s.acked-before[s.name()]) * 8 / 1e6 / seconds
+	}
+	return rates
+}
+
+func (s *socket) name() string { return fmt.Sprintf("%d-%d", s.local.Port(), s.remote.Port()) }
