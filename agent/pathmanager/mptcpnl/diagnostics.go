@@ -36,9 +36,11 @@ type Connection struct {
 	// Subflows beyond the first one, as the kernel counts them.
 	Subflows uint8
 	// FirstSent and FirstReceived are the data sequence numbers of the first byte
-	// in each direction; valid with SequencesKnown, which kernels before 6.5 leave
-	// false because they do not count bytes.
+	// in each direction, SentBytes and ReceivedBytes what came after, repetitions
+	// left out; all valid with SequencesKnown, which kernels before 6.5 leave false
+	// because they do not count bytes.
 	FirstSent, FirstReceived uint64
+	SentBytes, ReceivedBytes uint64
 	SequencesKnown           bool
 }
 
@@ -73,6 +75,9 @@ type TCPInfo struct {
 	Scaled                  bool
 	// RTT is the smoothed round-trip time, 0 while it is not measured.
 	RTT time.Duration
+	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
+	// that do not count it.
+	SentBytes, ReceivedBytes uint64
 }
 
 const (
@@ -280,6 +285,8 @@ const (
 	infoEnd           = 16
 	infoUnacked       = 24 // offset: the data sequence number that is acknowledged next
 	infoNext          = 32 // offset: the one that is received next
+	infoBytesRepeated = 48 // offset
+	infoBytesSent     = 56 // offset
 	infoBytesReceived = 64 // offset
 	infoBytesAcked    = 72 // offset
 	infoBytesEnd      = 80
@@ -299,6 +306,8 @@ func (s socket) connection() (Connection, bool) {
 		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(s.info[offset:]) }
 		connection.FirstSent = number(infoUnacked) - number(infoBytesAcked)
 		connection.FirstReceived = number(infoNext) - number(infoBytesReceived)
+		connection.SentBytes = number(infoBytesSent) - min(number(infoBytesSent), number(infoBytesRepeated))
+		connection.ReceivedBytes = number(infoBytesReceived)
 		connection.SequencesKnown = true
 	}
 	return connection, true
@@ -321,10 +330,14 @@ func (s socket) subflow() (Subflow, bool) {
 }
 
 const (
-	tcpInfoOptions = 5  // offset in struct tcp_info
-	tcpInfoScales  = 6  // offset: four bits each, the sender's first
-	tcpInfoRTT     = 68 // offset: microseconds
-	tcpInfoEnd     = 72
+	tcpInfoOptions       = 5  // offset in struct tcp_info
+	tcpInfoScales        = 6  // offset: four bits each, the sender's first
+	tcpInfoRTT           = 68 // offset: microseconds
+	tcpInfoEnd           = 72
+	tcpInfoBytesReceived = 128 // offset
+	tcpInfoBytesSent     = 200 // offset
+	tcpInfoBytesRepeated = 208 // offset
+	tcpInfoBytesEnd      = 216
 
 	tcpOptionScale = 1 << 2 // TCPI_OPT_WSCALE
 )
@@ -335,10 +348,16 @@ func tcpInfo(info []byte) TCPInfo {
 		return TCPInfo{}
 	}
 	send, receive := bitFields(info[tcpInfoScales])
-	return TCPInfo{
+	read := TCPInfo{
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
 		RTT: time.Duration(binary.NativeEndian.Uint32(info[tcpInfoRTT:])) * time.Microsecond,
 	}
+	if len(info) >= tcpInfoBytesEnd {
+		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(info[offset:]) }
+		read.SentBytes = number(tcpInfoBytesSent) - min(number(tcpInfoBytesSent), number(tcpInfoBytesRepeated))
+		read.ReceivedBytes = number(tcpInfoBytesReceived)
+	}
+	return read
 }
 
 // bitFields takes two bit fields of four bits apart, whose places in the byte
