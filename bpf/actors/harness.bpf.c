@@ -1,11 +1,10 @@
 //go:build ignore
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Runs one actor on each packet of one subflow after another: what the chain does
- * around it, without rules. The record's part is done by the tests, or by the
- * endpoint half's own code where the programs are attached to an interface.
+ * Runs one actor on each packet, without rules; what is known of the subflow is
+ * the test's to say. And the chain itself, for connections of the kernel's own.
  */
-#include "endpoint/settle.h"
+#include "endpoint/run.h"
 
 /* What to do with each packet, bits of order.steps. */
 enum {
@@ -43,7 +42,7 @@ struct {
 	__type(value, struct outcome);
 } outcomes SEC(".maps");
 
-static __always_inline int run_action(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+static __always_inline int act_alone(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 				      const struct action *action)
 {
 	switch (action->kind) {
@@ -62,15 +61,16 @@ static __always_inline int run_action(struct __sk_buff *skb, struct context *con
 	return UNTOUCHED;
 }
 
-static __always_inline void count(struct outcome *outcome, __u32 result)
+static __always_inline void count_result(struct outcome *outcome, __u32 result)
 {
+	barrier_var(result); /* the verifier does not know what the functions return */
 	if (result <= DROPPED)
 		__sync_fetch_and_add(&outcome->results[result], 1);
 }
 
-static __always_inline int run(struct __sk_buff *skb, __u32 direction)
+static __always_inline int run_alone(struct __sk_buff *skb, __u32 direction)
 {
-	struct context context = { .direction = direction };
+	struct context *context = this_context(direction);
 	struct outcome *outcome;
 	struct subflow *subflow;
 	struct order *order;
@@ -79,31 +79,32 @@ static __always_inline int run(struct __sk_buff *skb, __u32 direction)
 
 	order = bpf_map_lookup_elem(&orders, &zero);
 	outcome = bpf_map_lookup_elem(&outcomes, &zero);
-	if (!order || !outcome)
+	if (!order || !outcome || !context)
 		return TCX_NEXT;
-	context.key.endpoint = order->endpoint;
-	if (!parse(skb, &context)) {
+	context->direction = direction;
+	context->key.endpoint = order->endpoint;
+	if (!parse(skb, context)) {
 		__sync_fetch_and_add(&outcome->unparsed, 1);
 		return TCX_NEXT;
 	}
-	context.segments = segments_of(skb);
-	context.now = bpf_ktime_get_coarse_ns() + order->ahead;
-	subflow = bpf_map_lookup_elem(&subflows, &context.key);
+	complete_context(skb, context);
+	context->now += order->ahead;
+	subflow = bpf_map_lookup_elem(&subflows, &context->key);
 	if (!subflow)
 		return TCX_NEXT;
 	if (order->steps & STEP_UNSETTLE)
-		unsettle(&context, subflow);
+		unsettle(context, subflow);
 	if (order->steps & STEP_ACT) {
-		result = run_action(skb, &context, subflow, &order->action[direction]);
+		result = act_alone(skb, context, subflow, &order->action[direction]);
 		outcome->last_act = result;
-		count(outcome, result);
+		count_result(outcome, result);
 		if (result == DROPPED)
 			return TC_ACT_SHOT;
 	}
 	if (order->steps & STEP_SETTLE && subflow->engaged) {
-		result = settle(skb, &context, subflow);
+		result = settle(skb, context, subflow);
 		outcome->last_settle = result;
-		count(outcome, result);
+		count_result(outcome, result);
 		if (result == DROPPED)
 			return TC_ACT_SHOT;
 	}
@@ -113,11 +114,23 @@ static __always_inline int run(struct __sk_buff *skb, __u32 direction)
 SEC("tc")
 int from_harness(struct __sk_buff *skb)
 {
-	return run(skb, FROM_ENDPOINT);
+	return run_alone(skb, FROM_ENDPOINT);
 }
 
 SEC("tc")
 int to_harness(struct __sk_buff *skb)
+{
+	return run_alone(skb, TO_ENDPOINT);
+}
+
+SEC("tc")
+int from_chain(struct __sk_buff *skb)
+{
+	return run(skb, FROM_ENDPOINT);
+}
+
+SEC("tc")
+int to_chain(struct __sk_buff *skb)
 {
 	return run(skb, TO_ENDPOINT);
 }

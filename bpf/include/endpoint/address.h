@@ -112,12 +112,12 @@ static __always_inline int announces(__u32 length)
 static __always_inline int blank_or_remove(struct __sk_buff *skb, struct context *context,
 					   const struct subflow *subflow, const struct option_place *place)
 {
+	struct option_bytes *zeros = new_option();
 	__u32 direction = context->direction & 1;
-	struct option_bytes zeros = {};
 
 	if (context->options.dss || subflow->addresses.signalled >> direction & 1 || !is_pure_ack(context))
 		return remove_option(skb, context, place->offset, place->length);
-	return replace_bytes(skb, context, place->offset + ADD_ADDR_HEADER, place->length - ADD_ADDR_HEADER, &zeros);
+	return replace_bytes(skb, context, place->offset + ADD_ADDR_HEADER, place->length - ADD_ADDR_HEADER, zeros);
 }
 
 /* Keeps the announcement; the place it got, or a negative number. */
@@ -222,11 +222,11 @@ static __always_inline int carry(struct __sk_buff *skb, struct context *context,
 /* The answer to a hidden announcement: the same without HMAC, marked as an echo. */
 __noinline int send_echo(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 place)
 {
-	struct option_bytes option = {};
+	struct option_bytes *option = new_option();
 	struct hidden_address *address;
 	__u32 direction, length;
 
-	if (!context || !subflow)
+	if (!context || !subflow || !option)
 		return UNTOUCHED;
 	direction = context->direction & 1;
 	address = hidden_address(context, subflow, direction ^ 1, place);
@@ -235,10 +235,10 @@ __noinline int send_echo(struct __sk_buff *skb, struct context *context, struct 
 		return UNTOUCHED;
 	}
 	length = address->length - LENGTH_HMAC;
-	__builtin_memcpy(option.byte, address->option, ANNOUNCED_BYTES);
-	option.byte[1] = length;
-	option.byte[2] |= FLAG_ECHO;
-	if (!carry(skb, context, subflow, &option, length))
+	__builtin_memcpy(option->byte, address->option, ANNOUNCED_BYTES);
+	option->byte[1] = length;
+	option->byte[2] |= FLAG_ECHO;
+	if (!carry(skb, context, subflow, option, length))
 		return UNTOUCHED;
 	subflow->addresses.echo_due[direction] &= ~(1 << (place & 7));
 	context->options.read = 0;
@@ -251,18 +251,18 @@ __noinline int send_echo(struct __sk_buff *skb, struct context *context, struct 
  */
 __noinline int give_back(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 place)
 {
-	struct option_bytes option = {};
+	struct option_bytes *option = new_option();
 	struct hidden_address *address;
 
-	if (!context || !subflow)
+	if (!context || !subflow || !option)
 		return UNTOUCHED;
 	address = hidden_address(context, subflow, context->direction, place);
 	if (!address || !address->waiting || address->tries >= REPLAYS)
 		return UNTOUCHED;
 	if (address->tries && context->now - address->tried < (__u64)REPLAY_FIRST << (address->tries & 15))
 		return UNTOUCHED;
-	__builtin_memcpy(option.byte, address->option, ANNOUNCED_BYTES);
-	if (!carry(skb, context, subflow, &option, address->length))
+	__builtin_memcpy(option->byte, address->option, ANNOUNCED_BYTES);
+	if (!carry(skb, context, subflow, option, address->length))
 		return UNTOUCHED;
 	address->tries++;
 	address->tried = context->now;

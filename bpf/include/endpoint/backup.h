@@ -92,7 +92,7 @@ static __always_inline int can_carry(const struct context *context)
 static __always_inline int tell(struct __sk_buff *skb, struct context *context, struct backup_state *state, __u8 wish)
 {
 	__u32 direction = context->direction & 1;
-	struct option_bytes option = {};
+	struct option_bytes *option;
 
 	if (state->told[direction] != wish) {
 		state->told[direction] = wish;
@@ -101,10 +101,13 @@ static __always_inline int tell(struct __sk_buff *skb, struct context *context, 
 	}
 	if (!can_carry(context) || !is_due(context, state, direction))
 		return UNTOUCHED;
-	option.byte[0] = OPTION_MPTCP;
-	option.byte[1] = LENGTH_PRIO;
-	option.byte[2] = SUBTYPE_PRIO << 4 | (wish == BACKUP_ON ? FLAG_BACKUP : 0);
-	if (!insert_option(skb, context, &option, LENGTH_PRIO))
+	option = new_option();
+	if (!option)
+		return UNTOUCHED;
+	option->byte[0] = OPTION_MPTCP;
+	option->byte[1] = LENGTH_PRIO;
+	option->byte[2] = SUBTYPE_PRIO << 4 | (wish == BACKUP_ON ? FLAG_BACKUP : 0);
+	if (!insert_option(skb, context, option, LENGTH_PRIO))
 		return UNTOUCHED;
 	state->times[direction]++;
 	state->timestamp[direction] = context->options.timestamps ? context->options.timestamp : 0;
@@ -114,17 +117,17 @@ static __always_inline int tell(struct __sk_buff *skb, struct context *context, 
 /* An MP_PRIO of the sender's own says what the rules wish. */
 static __always_inline int correct_priority(struct __sk_buff *skb, struct context *context, __u8 wish)
 {
-	struct option_bytes flags = {};
+	struct option_bytes *flags = new_option();
 	struct option_place place = {};
 
-	if (!find_option(skb, context, OPTION_MPTCP, SUBTYPE_PRIO, &place) || place.length < LENGTH_PRIO)
+	if (!flags || !find_option(skb, context, OPTION_MPTCP, SUBTYPE_PRIO, &place) || place.length < LENGTH_PRIO)
 		return UNTOUCHED;
-	if (bpf_skb_load_bytes(skb, place.offset + 2, &flags.byte[0], 1))
+	if (bpf_skb_load_bytes(skb, place.offset + 2, &flags->byte[0], 1))
 		return UNTOUCHED;
-	if ((flags.byte[0] & FLAG_BACKUP) == (wish == BACKUP_ON))
+	if ((flags->byte[0] & FLAG_BACKUP) == (wish == BACKUP_ON))
 		return UNTOUCHED;
-	flags.byte[0] ^= FLAG_BACKUP;
-	return replace_bytes(skb, context, place.offset + 2, 1, &flags) ? ACTED : UNTOUCHED;
+	flags->byte[0] ^= FLAG_BACKUP;
+	return replace_bytes(skb, context, place.offset + 2, 1, flags) ? ACTED : UNTOUCHED;
 }
 
 __noinline int settle_backup(struct __sk_buff *skb, struct context *context, struct subflow *subflow)

@@ -53,6 +53,53 @@ struct option_bytes {
 	__u8 byte[TCP_OPTIONS_MAX];
 };
 
+/*
+ * The stack of a program is small, and these edits are called from deep within.
+ * Nothing is kept here from one edit to the next.
+ */
+struct edit_scratch {
+	struct option_bytes before;
+	struct option_bytes after;
+	struct option_bytes option; /* for those who call */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct edit_scratch);
+} edit_scratch SEC(".maps");
+
+static const struct option_bytes nops = { {
+	1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+	1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+} };
+
+/* Zeros, or 0. */
+static __always_inline struct edit_scratch *scratch(void)
+{
+	__u32 zero = 0;
+	struct edit_scratch *scratch = bpf_map_lookup_elem(&edit_scratch, &zero);
+
+	if (scratch) {
+		__builtin_memset(&scratch->before, 0, sizeof(scratch->before));
+		__builtin_memset(&scratch->after, 0, sizeof(scratch->after));
+	}
+	return scratch;
+}
+
+/* For an option that is to be put into a packet: zeros, or 0. */
+static __always_inline struct option_bytes *new_option(void)
+{
+	__u32 zero = 0;
+	struct edit_scratch *scratch = bpf_map_lookup_elem(&edit_scratch, &zero);
+
+	if (!scratch)
+		return 0;
+	__builtin_memset(&scratch->option, 0, sizeof(scratch->option));
+	return &scratch->option;
+}
+
 /* Where an option is: its offset from the frame's beginning, and its length. */
 struct option_place {
 	__u32 offset;
@@ -125,26 +172,19 @@ __noinline int find_option(struct __sk_buff *skb, struct context *context, __u32
 	return 0;
 }
 
-/*
- * Writes `length` of these bytes over what is there. The offset is the frame's and
- * must lie within the options.
- */
-__noinline int replace_bytes(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length,
-			     struct option_bytes *bytes)
+static __always_inline int overwrite(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length,
+				     const void *bytes)
 {
-	struct option_bytes before = {}, after = {};
+	struct edit_scratch *copy = scratch();
 	__s64 difference;
 
 	length = option_bytes_of(length);
-	if (!context || !bytes || !length)
+	if (!copy || !length || offset < options_at(context) || offset + length > options_end(context))
 		return 0;
-	if (offset < options_at(context) || offset + length > options_end(context))
+	if (bpf_skb_load_bytes(skb, offset, &copy->before, length) || bpf_skb_store_bytes(skb, offset, bytes, length, 0))
 		return 0;
-	if (bpf_skb_load_bytes(skb, offset, &before, length) || bpf_skb_store_bytes(skb, offset, bytes, length, 0))
-		return 0;
-	if (bpf_skb_load_bytes(skb, offset, &after, length))
-		return 0;
-	difference = bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
+	bpf_skb_load_bytes(skb, offset, &copy->after, length);
+	difference = bpf_csum_diff(&copy->before, sizeof(copy->before), &copy->after, sizeof(copy->after), 0);
 	/* What begins at an odd byte counts with its bytes swapped. */
 	if ((offset - context->transport) & 1)
 		difference = (__u32)difference >> 8 | (__u32)difference << 24;
@@ -152,13 +192,20 @@ __noinline int replace_bytes(struct __sk_buff *skb, struct context *context, __u
 	return 1;
 }
 
+/*
+ * Writes `length` of these bytes over what is there. The offset is the frame's and
+ * must lie within the options.
+ */
+__noinline int replace_bytes(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length,
+			     struct option_bytes *bytes)
+{
+	return context && bytes ? overwrite(skb, context, offset, length, bytes) : 0;
+}
+
 /* Overwrites an option with NOPs: nothing moves. */
 __noinline int remove_option(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length)
 {
-	struct option_bytes nops;
-
-	__builtin_memset(&nops, OPTION_NOP, sizeof(nops));
-	return context ? replace_bytes(skb, context, offset, length, &nops) : 0;
+	return context ? overwrite(skb, context, offset, length, &nops) : 0;
 }
 
 /* Makes the lengths of IP and TCP those of `options` bytes of options. */
@@ -211,8 +258,8 @@ static __always_inline int grow(struct __sk_buff *skb, __u32 end, __u32 to)
  */
 __noinline int insert_option(struct __sk_buff *skb, struct context *context, struct option_bytes *option, __u32 length)
 {
-	struct option_bytes nops, fresh = {};
 	struct option_place mark = {};
+	struct edit_scratch *copy;
 	__u32 end, more;
 
 	length = option_bytes_of(length);
@@ -222,20 +269,20 @@ __noinline int insert_option(struct __sk_buff *skb, struct context *context, str
 	end = options_end(context);
 	if (context->options_length + more > TCP_OPTIONS_MAX)
 		return 0;
-	__builtin_memset(&nops, OPTION_NOP, sizeof(nops));
 	if (!grow(skb, end, end + more))
-		return 0;
-	more = option_bytes_of(more);
-	if (!more)
 		return 0;
 	/* What follows an end mark would not be read. */
 	if (find_option(skb, context, OPTION_END, ANY_SUBTYPE, &mark))
 		remove_option(skb, context, mark.offset, mark.length);
+	copy = scratch();
+	more = option_bytes_of(more);
+	if (!more || !copy)
+		return 0;
 	bpf_skb_store_bytes(skb, end, &nops, more, 0);
 	bpf_skb_store_bytes(skb, end, option, length, 0);
-	bpf_skb_load_bytes(skb, end, &fresh, more);
+	bpf_skb_load_bytes(skb, end, &copy->after, more);
 	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
-			    (__u32)bpf_csum_diff(0, 0, &fresh, sizeof(fresh), 0), 0);
+			    (__u32)bpf_csum_diff(0, 0, &copy->after, sizeof(copy->after), 0), 0);
 	set_lengths(skb, context, context->options_length + more);
 	return 1;
 }
@@ -248,33 +295,34 @@ __noinline int insert_option(struct __sk_buff *skb, struct context *context, str
 __noinline int replace_options(struct __sk_buff *skb, struct context *context, struct option_bytes *option,
 			       __u32 length, __u32 keep_timestamps)
 {
-	struct option_bytes before = {}, after;
-	__u32 had, at = options_at(context), kept = keep_timestamps ? PADDED_TIMESTAMPS : 0;
-	__u32 all, whole;
+	__u32 kept = keep_timestamps ? PADDED_TIMESTAMPS : 0;
+	struct edit_scratch *copy = scratch();
+	__u32 had, at, all;
 
 	length = option_bytes_of(length);
-	if (!context || !option || !length || !may_grow(skb, context))
+	if (!context || !option || !length || !copy || !may_grow(skb, context))
 		return 0;
+	at = options_at(context);
 	had = option_bytes_of(context->options_length);
 	all = kept + padded(length);
 	if (all < had)
 		all = had;
-	if (!had || all > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, at, &before, had))
+	if (!had || all > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, at, &copy->before, had))
 		return 0;
-	__builtin_memset(&after, OPTION_NOP, sizeof(after));
-	if (kept && bpf_skb_load_bytes(skb, context->options.timestamps, &after.byte[2], LENGTH_TIMESTAMPS))
+	if (kept && bpf_skb_load_bytes(skb, context->options.timestamps, &copy->after, LENGTH_TIMESTAMPS))
 		return 0;
 	if (!grow(skb, at + had, at + all))
 		return 0;
-	whole = option_bytes_of(all);
-	if (!whole)
+	all = option_bytes_of(all);
+	if (!all)
 		return 0;
-	bpf_skb_store_bytes(skb, at, &after, whole, 0);
+	bpf_skb_store_bytes(skb, at, &nops, all, 0);
+	if (kept)
+		bpf_skb_store_bytes(skb, at + kept - LENGTH_TIMESTAMPS, &copy->after, LENGTH_TIMESTAMPS, 0);
 	bpf_skb_store_bytes(skb, at + kept, option, length, 0);
-	__builtin_memset(&after, 0, sizeof(after));
-	bpf_skb_load_bytes(skb, at, &after, whole);
+	bpf_skb_load_bytes(skb, at, &copy->after, all);
 	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
-			    (__u32)bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0), 0);
+			    (__u32)bpf_csum_diff(&copy->before, sizeof(copy->before), &copy->after, sizeof(copy->after), 0), 0);
 	set_lengths(skb, context, all);
 	return 1;
 }
