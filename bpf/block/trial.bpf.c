@@ -6,6 +6,7 @@
  * block costs and does is measured with it before any chain calls the block.
  */
 #include "endpoint/block_call.h"
+#include "endpoint/parse.h"
 
 enum {
 	TRIAL_BLOCKS = 8,
@@ -39,6 +40,14 @@ struct {
 	__type(value, struct trial_result);
 } trial_results SEC(".maps");
 
+/* The stack above a block is short. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct context);
+} trial_context SEC(".maps");
+
 __noinline int try_block(struct __sk_buff *skb, struct context *context, const struct trial *trial, __u32 number)
 {
 	struct block_input *copies = block_copies();
@@ -53,21 +62,32 @@ __noinline int try_block(struct __sk_buff *skb, struct context *context, const s
 	return run_block(skb, context, action->limit);
 }
 
-static __always_inline int run_trial(struct __sk_buff *skb, const struct trial *trial, struct trial_result *results)
+/* Its frame is gone before a block is called. */
+static __noinline int parse_sample(struct __sk_buff *skb, struct context *context, __u32 direction)
 {
-	struct context context = {};
+	struct context parsed = {};
+
+	parsed.direction = direction;
+	if (!parse(skb, &parsed))
+		return 0;
+	*context = parsed;
+	return 1;
+}
+
+static __always_inline int run_trial(struct __sk_buff *skb, struct context *context, const struct trial *trial,
+				     struct trial_result *results)
+{
 	__u32 i;
 
-	context.direction = trial->direction;
-	if (!parse(skb, &context))
-		return TCX_NEXT;
 	results->called = 0;
+	if (!parse_sample(skb, context, trial->direction))
+		return TCX_NEXT;
 	for (i = 0; i < TRIAL_BLOCKS; i++) {
 		int result;
 
 		if (i >= trial->blocks)
 			break;
-		result = try_block(skb, &context, trial, i);
+		result = try_block(skb, context, trial, i);
 		results->result[i] = result;
 		results->called++;
 		if (result == DROPPED)
@@ -82,12 +102,14 @@ SEC("tc")
 int trial(struct __sk_buff *skb)
 {
 	struct trial_result *results;
+	struct context *context;
 	struct trial *trial;
 	__u32 zero = 0;
 
 	trial = bpf_map_lookup_elem(&trials, &zero);
 	results = bpf_map_lookup_elem(&trial_results, &zero);
-	return trial && results ? run_trial(skb, trial, results) : TCX_NEXT;
+	context = bpf_map_lookup_elem(&trial_context, &zero);
+	return trial && results && context ? run_trial(skb, context, trial, results) : TCX_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -14,60 +14,8 @@ import (
 )
 
 type TrialBlockInput struct {
-	_      structs.HostLayout
-	Packet struct {
-		_   structs.HostLayout
-		Key struct {
-			_     structs.HostLayout
-			Local struct {
-				_    structs.HostLayout
-				Word [4]uint32
-			}
-			Remote struct {
-				_    structs.HostLayout
-				Word [4]uint32
-			}
-			LocalPort  uint16
-			RemotePort uint16
-			Endpoint   uint32
-		}
-		Network         uint16
-		Transport       uint16
-		OptionsLength   uint16
-		Family          uint8
-		Flags           uint8
-		Direction       uint8
-		Pad             [3]uint8
-		Sequence        uint32
-		Acknowledgement uint32
-		Payload         uint32
-		Window          uint16
-		Segments        uint16
-		_               [4]byte
-		Now             uint64
-		Chain           uint64
-		Options         struct {
-			_                 structs.HostLayout
-			Types             uint32
-			Timestamps        uint16
-			Sack              uint16
-			Mptcp             uint16
-			Dss               uint16
-			MptcpLength       uint8
-			DssLength         uint8
-			WindowScale       uint8
-			Read              uint8
-			Timestamp         uint32
-			Echoed            uint32
-			Token             uint32
-			_                 [4]byte
-			DataSequence      uint64
-			DataSequenceBytes uint8
-			Backup            uint8
-			Pad               [2]uint8
-			MappedAt          uint32
-		}
-	}
+	_       structs.HostLayout
+	Packet  TrialContext
 	Subflow struct {
 		_              structs.HostLayout
 		Token          uint32
@@ -84,6 +32,68 @@ type TrialBlockInput struct {
 		}
 	}
 	Value int64
+}
+
+type TrialContext struct {
+	_   structs.HostLayout
+	Key struct {
+		_     structs.HostLayout
+		Local struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Remote struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		LocalPort  uint16
+		RemotePort uint16
+		Endpoint   uint32
+	}
+	Network         uint16
+	Transport       uint16
+	OptionsLength   uint16
+	Family          uint8
+	Flags           uint8
+	Direction       uint8
+	Pad             [3]uint8
+	Sequence        uint32
+	Acknowledgement uint32
+	Payload         uint32
+	Window          uint16
+	Segments        uint16
+	_               [4]byte
+	Now             uint64
+	Chain           uint64
+	Options         struct {
+		_                 structs.HostLayout
+		Types             uint32
+		Timestamps        uint16
+		Sack              uint16
+		Mptcp             uint16
+		Dss               uint16
+		MptcpLength       uint8
+		DssLength         uint8
+		WindowScale       uint8
+		Read              uint8
+		Timestamp         uint32
+		Echoed            uint32
+		Token             uint32
+		_                 [4]byte
+		DataSequence      uint64
+		DataSequenceBytes uint8
+		Backup            uint8
+		Pad               [2]uint8
+		MappedAt          uint32
+	}
+	Types          uint32
+	DataKnown      uint8
+	Rule           uint8
+	Pad2           [2]uint8
+	Position       uint64
+	Sent           uint64
+	ConnectionSent uint64
+	DataPosition   uint64
 }
 
 type TrialTrial struct {
@@ -129,6 +139,7 @@ type TrialTrialResult struct {
 const (
 	TrialMapBlockContext = "block_context"
 	TrialMapCustomBlocks = "custom_blocks"
+	TrialMapTrialContext = "trial_context"
 	TrialMapTrialResults = "trial_results"
 	TrialMapTrials       = "trials"
 	TrialProgTrial       = "trial"
@@ -185,6 +196,7 @@ type TrialProgramSpecs struct {
 type TrialMapSpecs struct {
 	BlockContext *ebpf.MapSpec `ebpf:"block_context"`
 	CustomBlocks *ebpf.MapSpec `ebpf:"custom_blocks"`
+	TrialContext *ebpf.MapSpec `ebpf:"trial_context"`
 	TrialResults *ebpf.MapSpec `ebpf:"trial_results"`
 	Trials       *ebpf.MapSpec `ebpf:"trials"`
 }
@@ -217,6 +229,7 @@ func (o *TrialObjects) Close() error {
 type TrialMaps struct {
 	BlockContext *ebpf.Map `ebpf:"block_context"`
 	CustomBlocks *ebpf.Map `ebpf:"custom_blocks"`
+	TrialContext *ebpf.Map `ebpf:"trial_context"`
 	TrialResults *ebpf.Map `ebpf:"trial_results"`
 	Trials       *ebpf.Map `ebpf:"trials"`
 }
@@ -225,6 +238,7 @@ func (m *TrialMaps) Close() error {
 	return _TrialClose(
 		m.BlockContext,
 		m.CustomBlocks,
+		m.TrialContext,
 		m.TrialResults,
 		m.Trials,
 	)

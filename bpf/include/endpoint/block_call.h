@@ -15,7 +15,6 @@
 #define BRAID_BLOCK_CALL_H
 
 #include "block_context.h"
-#include "parse.h"
 
 enum {
 	MAX_BLOCKS = 64,
@@ -71,11 +70,42 @@ static __always_inline void restore_marks(struct __sk_buff *skb, const struct ma
 	skb->tc_index = marks->tc_index;
 }
 
-/* Reads anew what the block may have changed: lengths, flags, options. */
-static __always_inline void read_again(struct __sk_buff *skb, struct context *context)
+/*
+ * Reads anew what the block may have changed: lengths, flags, options. Headers that
+ * do not add up any more count as having no options, so that nothing is edited.
+ * Global, so that its frame is not above call_block's.
+ */
+__noinline int read_again(struct __sk_buff *skb, struct context *context)
 {
-	parse(skb, context);
+	__u32 field, headers, header, whole;
+	struct tcphdr tcp = {};
+	__be16 length = 0;
+
+	if (!context)
+		return 0;
+	field = context->network + (context->family == AF_INET ? 2 : 4);
 	context->options.read = 0;
+	context->options_length = 0;
+	if (bpf_skb_load_bytes(skb, context->transport, &tcp, sizeof(tcp)))
+		return 0;
+	if (bpf_skb_load_bytes(skb, field, &length, sizeof(length)))
+		return 0;
+	whole = bpf_ntohs(length);
+	if (!whole)
+		whole = skb->len - context->network; /* BIG TCP */
+	else if (context->family == AF_INET6)
+		whole += sizeof(struct ipv6hdr);
+	header = (tcp.doff >> 4) * 4;
+	headers = context->transport - context->network + header;
+	if (header < sizeof(tcp) || headers > whole)
+		return 0;
+	context->options_length = header - sizeof(tcp);
+	context->payload = whole - headers;
+	context->flags = tcp.flags;
+	context->sequence = bpf_ntohl(tcp.seq);
+	context->acknowledgement = bpf_ntohl(tcp.ack_seq);
+	context->window = bpf_ntohs(tcp.window);
+	return 1;
 }
 
 static __always_inline int result_of(int verdict)
