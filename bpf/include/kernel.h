@@ -25,6 +25,7 @@ typedef __u64 __be64;
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
 #define __array(name, val) typeof(val) *name[]
+#define barrier() asm volatile("" : : : "memory")
 #define barrier_var(var) asm volatile("" : "+r"(var))
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * SHA-256 of exactly eight bytes, of which only the first 32 bits are wanted:
- * how RFC 8684 makes a connection's token from its key. One block,
- * run once for each connection.
+ * SHA-256 of exactly eight bytes: how RFC 8684 makes a connection's token (the
+ * first 32 bits) and its initial data sequence number (the last 64) from a key.
+ * One block, run once for each connection.
  */
 #ifndef BRAID_SHA256_H
 #define BRAID_SHA256_H
@@ -34,7 +34,13 @@ static __always_inline __u32 sha256_schedule(const __u32 w[16], int i)
 	       (rotate_right(w2, 17) ^ rotate_right(w2, 19) ^ w2 >> 10);
 }
 
-__noinline __u32 sha256_first_word(__u32 high, __u32 low)
+/* The parts of the hash that anyone wants. */
+struct key_hash {
+	__u32 first;
+	__u32 last[2];
+};
+
+static __always_inline void sha256_of_key(__u32 high, __u32 low, struct key_hash *hash)
 {
 	/* The message, its end mark, and its length in bits. */
 	__u32 w[16] = { high, low, 0x80000000, [15] = 64 };
@@ -66,7 +72,17 @@ __noinline __u32 sha256_first_word(__u32 high, __u32 low)
 		b = a;
 		a = t1 + t2;
 	}
-	return a + 0x6a09e667;
+	hash->first = a + 0x6a09e667;
+	hash->last[0] = g + 0x1f83d9ab;
+	hash->last[1] = h + 0x5be0cd19;
+}
+
+__noinline __u32 sha256_first_word(__u32 high, __u32 low)
+{
+	struct key_hash hash;
+
+	sha256_of_key(high, low, &hash);
+	return hash.first;
 }
 
 #endif

@@ -57,7 +57,8 @@ struct context {
 	struct options_seen options;
 	__u32 types;          /* bits of enum packet_type that the header tells */
 	__u8 data_known;      /* 1: data_position is set */
-	__u8 pad2[3];
+	__u8 rule;            /* that acts */
+	__u8 pad2[2];
 	__u64 position;       /* of the first byte of payload in the subflow's stream, from 0 */
 	__u64 sent;           /* by the subflow in this direction before this packet */
 	__u64 connection_sent; /* by the connection */

@@ -41,27 +41,33 @@ static __always_inline void set_ipv6_addresses(struct context *context, const st
 	}
 }
 
-/* Brings a header into the linear area if need be; 0 when the frame is too short. */
-static __always_inline void *header_at(struct __sk_buff *skb, __u32 offset, __u32 size)
+/* Brings a header into the linear area if need be; false when the frame is too short. */
+static __always_inline int find_header(struct __sk_buff *skb, __u32 offset, __u32 size, void **header)
 {
-	void *header;
+	void *data, *end;
 
 	if (!readable(skb, offset + size))
 		return 0;
-	header = (void *)(unsigned long)skb->data + offset;
-	return header + size > (void *)(unsigned long)skb->data_end ? 0 : header;
+	data = (void *)(unsigned long)skb->data;
+	end = (void *)(unsigned long)skb->data_end;
+	barrier_var(data);
+	*header = data + offset;
+	return data + offset + size <= end;
 }
 
 /*
  * The network headers set the packet's length from the IP header on, which is 0
  * where it does not fit its field (BIG TCP), and return the offset of TCP's.
  */
-static __always_inline __u32 read_ipv4(struct __sk_buff *skb, struct context *context, __u32 *length)
+static __always_inline __u32 read_ipv4(struct __sk_buff *skb, struct context *context, __u32 network,
+				     __u32 *length)
 {
-	struct iphdr *ip = header_at(skb, context->network, sizeof(*ip));
+	struct iphdr *ip;
 	__u32 header;
 
-	if (!ip || ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
+	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
+		return 0;
+	if (ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
 		return 0;
 	header = (ip->ihl_version & 0xf) * 4;
 	if (header < sizeof(*ip))
@@ -69,19 +75,20 @@ static __always_inline __u32 read_ipv4(struct __sk_buff *skb, struct context *co
 	context->family = AF_INET;
 	set_ipv4_addresses(context, ip);
 	*length = bpf_ntohs(ip->tot_len);
-	return context->network + header;
+	return network + header;
 }
 
-static __always_inline __u32 read_ipv6(struct __sk_buff *skb, struct context *context, __u32 *length)
+static __always_inline __u32 read_ipv6(struct __sk_buff *skb, struct context *context, __u32 network,
+				     __u32 *length)
 {
-	struct ipv6hdr *ip = header_at(skb, context->network, sizeof(*ip));
+	struct ipv6hdr *ip;
 
-	if (!ip || ip->nexthdr != IPPROTO_TCP)
+	if (!find_header(skb, network, sizeof(*ip), (void **)&ip) || ip->nexthdr != IPPROTO_TCP)
 		return 0;
 	context->family = AF_INET6;
 	set_ipv6_addresses(context, ip);
 	*length = ip->payload_len ? bpf_ntohs(ip->payload_len) + sizeof(*ip) : 0;
-	return context->network + sizeof(*ip);
+	return network + sizeof(*ip);
 }
 
 static __always_inline void set_ports(struct context *context, const struct tcphdr *tcp)
@@ -95,16 +102,17 @@ static __always_inline void set_ports(struct context *context, const struct tcph
 	}
 }
 
-/* length is the packet's, from the IP header on. */
-static __always_inline int read_tcp(struct __sk_buff *skb, struct context *context, __u32 length)
+/* before is the length of the network header, length that of all from it on. */
+static __always_inline int read_tcp(struct __sk_buff *skb, struct context *context, __u32 transport, __u32 before,
+				    __u32 length)
 {
-	struct tcphdr *tcp = header_at(skb, context->transport, sizeof(*tcp));
+	struct tcphdr *tcp;
 	__u32 header, headers;
 
-	if (!tcp)
+	if (!find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
 		return 0;
 	header = (tcp->doff >> 4) * 4;
-	headers = context->transport - context->network + header;
+	headers = before + header;
 	if (header < sizeof(*tcp) || headers > length)
 		return 0;
 	context->payload = length - headers;
@@ -117,19 +125,18 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct context *conte
 	return 1;
 }
 
-/* The protocol above Ethernet and a tag that is in the frame; sets context->network. */
-static __always_inline __be16 network_protocol(struct __sk_buff *skb, struct context *context)
+/* The protocol above Ethernet and a tag that is in the frame, and where it begins. */
+static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *network)
 {
 	__be16 protocol = skb->protocol;
 	struct vlan_header *vlan;
 
-	context->network = sizeof(struct ethhdr);
+	*network = sizeof(struct ethhdr);
 	if (likely(protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD)))
 		return protocol;
-	vlan = header_at(skb, sizeof(struct ethhdr), sizeof(*vlan));
-	if (!vlan)
+	if (!find_header(skb, sizeof(struct ethhdr), sizeof(*vlan), (void **)&vlan))
 		return 0;
-	context->network += sizeof(*vlan);
+	*network += sizeof(*vlan);
 	return vlan->protocol;
 }
 
@@ -140,24 +147,25 @@ static __always_inline __be16 network_protocol(struct __sk_buff *skb, struct con
  */
 static __always_inline int parse(struct __sk_buff *skb, struct context *context)
 {
-	__be16 protocol = network_protocol(skb, context);
-	__u32 length = 0, there, transport;
+	__u32 network, transport, length = 0, there;
+	__be16 protocol = network_protocol(skb, &network);
 
 	if (protocol == bpf_htons(ETH_P_IP))
-		transport = read_ipv4(skb, context, &length);
+		transport = read_ipv4(skb, context, network, &length);
 	else if (protocol == bpf_htons(ETH_P_IPV6))
-		transport = read_ipv6(skb, context, &length);
+		transport = read_ipv6(skb, context, network, &length);
 	else
 		return 0;
 	if (!transport)
 		return 0;
-	there = skb->len - context->network;
+	there = skb->len - network;
 	if (!length)
 		length = there;
 	if (length > there)
 		return 0;
+	context->network = network;
 	context->transport = transport;
-	return read_tcp(skb, context, length);
+	return read_tcp(skb, context, transport, transport - network, length);
 }
 
 /* A GSO packet stands for several segments. */

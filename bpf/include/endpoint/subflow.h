@@ -37,9 +37,14 @@ enum subflow_known {
 	KNOWN_MPTCP = 1 << 2,        /* the SYN asked for MPTCP; seeded: it is MPTCP */
 	KNOWN_JOIN = 1 << 3,         /* by MP_JOIN: not the connection's first */
 	KNOWN_ANSWERED = 1 << 4,     /* the peer takes part in MPTCP */
-	REPORTED_SUBFLOW = 1 << 5,
-	REPORTED_CONNECTION = 1 << 6,
 	KNOWN_HANDSHAKE = 1 << 7,    /* over: nothing more is to be learnt from it */
+};
+
+/* What was asked to be reported; each once. */
+enum subflow_reported {
+	REPORTED_CONNECTION = 1,
+	REPORTED_SUBFLOW = 2,
+	REPORTED_END = 4,
 };
 
 enum subflow_ended {
@@ -106,7 +111,9 @@ struct subflow {
 	__u8 due;                /* enum reports_due */
 	__u8 due_rule;           /* the rule that asked for it */
 	__u8 recorded;           /* 1: a rule records it; its RTT is measured in all ways */
-	__u8 pad[3];
+	__u8 reported;           /* enum subflow_reported */
+	__u8 needs_connection;   /* 1: a rule of the chain asks for the connection */
+	__u8 pad;
 
 	struct traffic traffic[2];
 
@@ -145,8 +152,9 @@ struct mptcp_connection {
 	__u32 clamped[2];        /* of them, with a lowered window; E2's */
 	__u8 sequence_known;     /* 1 << direction: initial_data_sequence is set */
 	__u8 role;               /* enum subflow_role of the first subflow */
-	__u8 reported;
 	__u8 pad;
+	__u32 reported;          /* 1: by an event */
+	__u32 pad2;
 };
 
 /*
@@ -253,10 +261,13 @@ struct {
 	__type(value, struct paths);
 } path_interfaces SEC(".maps");
 
-/* What a run knows; in a map, because a block of one's own needs the stack. */
+/*
+ * What a run knows; in a map, because actors need the stack. By direction: a reset
+ * that answers what the endpoint sent runs through the other program meanwhile.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct context);
 } run_context SEC(".maps");

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The run of a packet through its endpoint's chain. What concerns nobody leaves
+ * first: without a chain, no TCP, or a subflow that no rule concerns.
+ *
+ * The functions are global where the verifier would otherwise check them once for
+ * each rule, and their frames are small: the deepest chain of calls, into a block
+ * of one's own or into an edit of options, shares 512 bytes of stack.
+ */
+#ifndef BRAID_RUN_H
+#define BRAID_RUN_H
+
+#include "classify.h"
+#include "custom.h"
+#include "report.h"
+#include "settle.h"
+
+enum {
+	ACTIONS_OF_A_RULE = 32, /* more are left out; the API admits 8 */
+	BYTES_UNVISITED = 1 << 28, /* a subflow's position is followed in steps of 31 bits */
+};
+
+static __always_inline struct attachment *attachment_of(__u32 interface)
+{
+	__u32 slot = interface & (ATTACHMENTS - 1);
+	struct attachment *attachment = bpf_map_lookup_elem(&attachments, &slot);
+
+	if (likely(attachment && attachment->interface == interface))
+		return attachment;
+	return bpf_map_lookup_elem(&attachments_overflow, &interface);
+}
+
+static __always_inline struct unconcerned *unconcerned_slot(const struct subflow_key *key)
+{
+	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ ((__u32)key->local_port << 16 | key->remote_port);
+	__u32 slot = (folded * 0x9e3779b1 >> 16) & (UNCONCERNED_SLOTS - 1);
+
+	return bpf_map_lookup_elem(&unconcerned, &slot);
+}
+
+static __always_inline int is_same_key(const struct subflow_key *a, const struct subflow_key *b)
+{
+	const __u64 *left = (const void *)a, *right = (const void *)b;
+
+	return left[4] == right[4] && left[1] == right[1] && left[3] == right[3] && left[0] == right[0] && left[2] == right[2];
+}
+
+/* SYN, FIN and RST always visit the record. */
+static __always_inline int is_unconcerned(struct __sk_buff *skb, const struct context *context,
+					  const struct attachment *attachment)
+{
+	struct unconcerned *entry = unconcerned_slot(&context->key);
+
+	if (!entry || entry->word != context->chain || !is_same_key(&entry->key, &context->key))
+		return 0;
+	if (entry->generation != attachment->generation || (context->flags & (TCP_SYN | TCP_FIN | TCP_RST)))
+		return 0;
+	if (context->direction == TO_ENDPOINT && entry->ingress != skb->ingress_ifindex)
+		return 0;
+	if (unlikely(entry->left < context->payload))
+		return 0;
+	entry->left -= context->payload;
+	return 1;
+}
+
+static __always_inline struct context *this_context(__u32 direction)
+{
+	return bpf_map_lookup_elem(&run_context, &direction);
+}
+
+/*
+ * Parses the packet; 0 when it leaves here. Its frame is gone before the chain
+ * needs the stack.
+ */
+static __noinline int meet(struct __sk_buff *skb, __u32 direction)
+{
+	struct attachment *attachment = attachment_of(skb->ifindex);
+	struct context parsed, *context;
+
+	if (!attachment)
+		return 0;
+	parsed.chain = attachment->chain;
+	if (!parsed.chain)
+		return 0;
+	parsed.direction = direction;
+	parsed.key.endpoint = attachment->endpoint;
+	if (!parse(skb, &parsed) || likely(is_unconcerned(skb, &parsed, attachment)))
+		return 0;
+	context = this_context(direction);
+	if (!context)
+		return 0;
+	__builtin_memcpy(context, &parsed, __builtin_offsetof(struct context, segments));
+	context->chain = parsed.chain;
+	return 1;
+}
+
+/* What selectors and actors find in the context besides the headers. */
+static __always_inline void complete_context(struct __sk_buff *skb, struct context *context)
+{
+	context->segments = segments_of(skb);
+	context->now = bpf_ktime_get_coarse_ns();
+	context->types = types_of_header(context);
+	context->data_known = 0;
+	context->connection_sent = 0;
+	forget_options(context);
+}
+
+static __always_inline void void_unconcerned_of(struct __sk_buff *skb)
+{
+	struct attachment *attachment = attachment_of(skb->ifindex);
+
+	if (attachment)
+		void_unconcerned(attachment);
+}
+
+/* A SYN that is not a repetition begins a subflow, where another may have been. */
+static __always_inline struct subflow *find_subflow(struct __sk_buff *skb, struct context *context)
+{
+	struct subflow *subflow = bpf_map_lookup_elem(&subflows, &context->key);
+	int begins = !subflow;
+
+	if (subflow && unlikely(asks(context)))
+		begins = !(subflow->known & KNOWN_SYN) || subflow->syn_sequence != context->sequence;
+	if (likely(!begins))
+		return subflow;
+	if (subflow)
+		void_unconcerned_of(skb);
+	begin_subflow(context);
+	return bpf_map_lookup_elem(&subflows, &context->key);
+}
+
+static __always_inline struct chain *chain_of(const struct context *context)
+{
+	__u32 slot = CHAIN_SLOT(context->chain), zero = 0;
+	void *map = bpf_map_lookup_elem(&chains, &slot);
+
+	return map ? bpf_map_lookup_elem(map, &zero) : 0;
+}
+
+static __always_inline struct counters *counters_of(const struct context *context)
+{
+	__u32 row = CHAIN_ROW(context->chain);
+
+	return bpf_map_lookup_elem(&chain_counters, &row);
+}
+
+/* Makes the memo anew for the chain that the endpoint has now. */
+__noinline int classify(struct context *context, struct subflow *subflow)
+{
+	struct chain *chain;
+
+	if (!context || !subflow)
+		return 0;
+	chain = chain_of(context);
+	if (!chain)
+		return 0;
+	unsettle(context, subflow);
+	subflow->recorded = 0;
+	classify_direction(chain, context, subflow, FROM_ENDPOINT);
+	classify_direction(chain, context, subflow, TO_ENDPOINT);
+	subflow->needs_connection = !!(chain->needs & NEEDS_CONNECTION);
+	barrier();
+	subflow->word = context->chain;
+	return 1;
+}
+
+/* The position of a packet's first byte in the connection's stream. */
+static __always_inline void locate_data(struct context *context, struct subflow *subflow,
+					struct mptcp_connection *connection)
+{
+	__u32 direction = context->direction & 1;
+	struct traffic *traffic = &subflow->traffic[direction];
+	const struct options_seen *seen = &context->options;
+	__u64 position;
+
+	if (!(connection->sequence_known >> direction & 1) || !context->payload)
+		return;
+	if (!seen->data_sequence_bytes) {
+		/* The first data may come with MP_CAPABLE, which maps it without a number. */
+		context->data_known = !!(seen->types & TYPE_MP_CAPABLE);
+		context->data_position = 0;
+		return;
+	}
+	position = seen->data_sequence - connection->initial_data_sequence[direction];
+	if (seen->data_sequence_bytes == 4)
+		position = connection->data_position[direction] +
+			   (__s32)((__u32)position - (__u32)connection->data_position[direction]);
+	/* One mapping may hold for several segments. */
+	if (traffic->window_scale && seen->mapped_at)
+		position += (__s32)(context->sequence - traffic->initial_sequence - seen->mapped_at);
+	if ((__s64)(position - connection->data_position[direction]) > 0)
+		connection->data_position[direction] = position;
+	context->data_position = position;
+	context->data_known = 1;
+}
+
+/* Adds what is new of this subflow to its connection. */
+__noinline int record_connection(struct context *context, struct subflow *subflow)
+{
+	struct mptcp_connection *connection;
+	struct traffic *traffic;
+	__u64 fresh;
+
+	if (!context || !subflow)
+		return 0;
+	connection = connection_of(context->key.endpoint, subflow->token);
+	if (!connection)
+		return 0;
+	traffic = &subflow->traffic[context->direction & 1];
+	fresh = traffic->position - traffic->counted;
+	traffic->counted = traffic->position;
+	context->connection_sent = __sync_fetch_and_add(&connection->sent[context->direction & 1], fresh);
+	/* What was not counted before, because no rule asked, was sent before this packet. */
+	if (fresh > traffic->position - context->sent)
+		context->connection_sent += fresh - (traffic->position - context->sent);
+	locate_data(context, subflow, connection);
+	return 1;
+}
+
+/* Remembers on this CPU that no rule concerns the subflow, once that is for good. */
+static __always_inline void remember_unconcerned(struct __sk_buff *skb, const struct context *context,
+						 const struct subflow *subflow)
+{
+	struct attachment *attachment = attachment_of(skb->ifindex);
+	struct unconcerned *entry = unconcerned_slot(&context->key);
+
+	if (!entry || !attachment || !(subflow->known & KNOWN_HANDSHAKE))
+		return;
+	if (subflow->sure[0] | subflow->sure[1] | subflow->maybe[0] | subflow->maybe[1])
+		return;
+	if (subflow->needs_connection && subflow->token)
+		return;
+	entry->key = context->key;
+	entry->word = context->chain;
+	entry->generation = attachment->generation;
+	entry->ingress = subflow->ingress;
+	entry->left = BYTES_UNVISITED;
+}
+
+static __always_inline int report_for(struct context *context, struct subflow *subflow, __u8 due)
+{
+	ask_for_report(subflow, due, context->rule);
+	return UNTOUCHED;
+}
+
+static __always_inline int act_record(struct subflow *subflow)
+{
+	subflow->recorded = 1;
+	return UNTOUCHED;
+}
+
+/* enum result, or NOT_SELECTED. */
+static __always_inline int act(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+			       const struct action *action)
+{
+	switch (action->kind) {
+	case ACTION_RATE_LIMIT:
+		return act_rate_limit(skb, context, subflow, action);
+	case ACTION_SET_BACKUP:
+		return act_set_backup(skb, context, subflow, action);
+	case ACTION_BLOCK_SUBFLOW:
+		return act_block_subflow(skb, context, subflow, action);
+	case ACTION_ADD_SUBFLOW:
+		return act_add_subflow(skb, context, subflow, action);
+	case ACTION_REPORT_CONNECTION:
+		return report_for(context, subflow, DUE_CONNECTION);
+	case ACTION_REPORT_SUBFLOW:
+		return report_for(context, subflow, DUE_SUBFLOW);
+	case ACTION_RECORD:
+		return act_record(subflow);
+	case ACTION_DROP:
+		return DROPPED;
+	case ACTION_RESET:
+		return act_refuse(skb, context, subflow, action);
+	case ACTION_CUSTOM:
+		return act_custom(skb, context, subflow, action);
+	}
+	return UNTOUCHED;
+}
+
+/* The actions of one rule, in their order; the strongest of their results. */
+__noinline int run_actions(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+			   struct chain *chain, __u32 index)
+{
+	__u32 first, actions, i;
+	int outcome = UNTOUCHED;
+
+	if (!context || !subflow || !chain || index >= MAX_RULES)
+		return UNTOUCHED;
+	context->rule = index;
+	first = chain->rule[index].first_action;
+	actions = chain->rule[index].actions;
+	for (i = 0; i < ACTIONS_OF_A_RULE; i++) {
+		__u32 at = first + i;
+		int result;
+
+		barrier_var(at);
+		if (i >= actions || at >= MAX_ACTIONS)
+			break;
+		result = act(skb, context, subflow, &chain->action[at]);
+		if (result == DROPPED)
+			return DROPPED;
+		if (result == NOT_SELECTED)
+			break;
+		if (result == ACTED)
+			outcome = ACTED;
+	}
+	return outcome;
+}
+
+static __always_inline void count(struct counters *counters, const struct context *context, __u32 index, int result)
+{
+	__sync_fetch_and_add(&counters->rule[index].hits, 1);
+	if (context->payload)
+		__sync_fetch_and_add(&counters->rule[index].bytes, context->payload);
+	if (result != UNTOUCHED)
+		__sync_fetch_and_add(&counters->rule[index].acted, 1);
+}
+
+/*
+ * The number of the lowest bit of a word that is not 0. The compiler looks it up in
+ * a table, whose values the verifier does not know.
+ */
+static __always_inline __u32 lowest_bit(__u64 word)
+{
+	__u32 bit = __builtin_ctzll(word);
+
+	barrier_var(bit);
+	return bit & (MAX_RULES - 1);
+}
+
+/* The rules that concern the packet, in their order, until one drops it. */
+__noinline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	__u64 sure, left;
+	struct counters *counters;
+	struct chain *chain;
+	__u32 direction, i;
+
+	if (!context || !subflow)
+		return UNTOUCHED;
+	direction = context->direction & 1;
+	chain = chain_of(context);
+	counters = counters_of(context);
+	if (!chain || !counters)
+		return UNTOUCHED;
+	sure = subflow->sure[direction];
+	left = sure | subflow->maybe[direction];
+	for (i = 0; i < MAX_RULES; i++) {
+		__u32 index;
+		int result;
+
+		if (!left)
+			break;
+		index = lowest_bit(left);
+		left &= left - 1;
+		if (!(sure >> index & 1) &&
+		    !matches(chain, context, subflow, chain->rule[index].first_selector, 2 * ASSUME_NOTHING + direction))
+			continue;
+		result = run_actions(skb, context, subflow, chain, index);
+		count(counters, context, index, result);
+		if (result == DROPPED)
+			return DROPPED;
+	}
+	return UNTOUCHED;
+}
+
+/* What is learnt from a packet before the chain is asked. */
+static __always_inline void note_packet(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	__u32 ingress = skb->ingress_ifindex;
+	int in_handshake = (context->flags & TCP_SYN) || !(subflow->known & KNOWN_HANDSHAKE);
+
+	if (context->direction == TO_ENDPOINT && unlikely(ingress != subflow->ingress) && ingress) {
+		if (subflow->word)
+			void_unconcerned_of(skb);
+		learn_path(context, subflow, ingress);
+	}
+	if (unlikely(in_handshake)) {
+		read_options(skb, context);
+		learn(skb, context, subflow);
+	}
+}
+
+static __always_inline int wants_options(const struct context *context, const struct subflow *subflow)
+{
+	return (subflow->needs[context->direction & 1] & NEEDS_OPTIONS) || subflow->engaged || subflow->recorded;
+}
+
+static __always_inline int run_chain(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	__u32 direction = context->direction & 1;
+	int result = UNTOUCHED;
+
+	if (subflow->sure[direction] | subflow->maybe[direction])
+		result = run_rules(skb, context, subflow);
+	if (result != DROPPED && subflow->engaged)
+		result = settle(skb, context, subflow);
+	note_end(context, subflow);
+	if (subflow->due && is_report_ready(subflow, result == DROPPED))
+		report_due(context, subflow);
+	return result;
+}
+
+/*
+ * Brings the record of the packet's subflow up to date; 0 where there is none, or
+ * no chain to go by.
+ */
+static __noinline struct subflow *note(struct __sk_buff *skb, struct context *context)
+{
+	struct subflow *subflow;
+
+	complete_context(skb, context);
+	subflow = find_subflow(skb, context);
+	if (!subflow)
+		return 0;
+	note_packet(skb, context, subflow);
+	if (unlikely(subflow->word != context->chain) && !classify(context, subflow))
+		return 0;
+	if (wants_options(context, subflow)) {
+		read_options(skb, context);
+		note_backup(subflow, context);
+	}
+	record(context, subflow);
+	if (subflow->needs_connection && subflow->token)
+		record_connection(context, subflow);
+	return subflow;
+}
+
+static __always_inline int run(struct __sk_buff *skb, __u32 direction)
+{
+	struct subflow *subflow;
+	struct context *context;
+
+	if (likely(!meet(skb, direction)))
+		return TCX_NEXT;
+	context = this_context(direction);
+	if (!context)
+		return TCX_NEXT;
+	subflow = note(skb, context);
+	if (!subflow)
+		return TCX_NEXT;
+	if (!(subflow->sure[direction] | subflow->maybe[direction]) && !subflow->engaged && !subflow->due) {
+		note_end(context, subflow);
+		remember_unconcerned(skb, context, subflow);
+		return TCX_NEXT;
+	}
+	return run_chain(skb, context, subflow) == DROPPED ? TC_ACT_SHOT : TCX_NEXT;
+}
+
+#endif
