@@ -162,6 +162,20 @@ func TestAnAgentWhoseTokenNamesNoNodeWritesNothing(t *testing.T) {
 	expect(t, err, "the agent's token does not name its node")
 }
 
+func TestAnAgentReadsTheConfigMapsOfBlocksAndNoOthers(t *testing.T) {
+	admin := newClient(t, server.Config())
+	create(t, admin, &corev1.ConfigMap{ObjectMeta: inSystem("blocks"), BinaryData: map[string][]byte{"mark.o": {1}}},
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}})
+	agent := agentClient(t, "ours")
+	read := func(namespace, name string) error {
+		return agent.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.ConfigMap{})
+	}
+	eventually(t, "the role has effect", func() bool { return read(systemNamespace, "blocks") == nil })
+	expect(t, read("default", "theirs"), "cannot get resource")
+	expect(t, agent.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace(systemNamespace)), "cannot list resource")
+	expect(t, agent.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: inSystem("blocks")}), "cannot update resource")
+}
+
 func TestATenantWritesPoliciesOfItsNamespaceAlone(t *testing.T) {
 	admin := newClient(t, server.Config())
 	for _, role := range []string{"braid-edit", "braid-view"} {

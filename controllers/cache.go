@@ -3,7 +3,10 @@
 package controllers
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"maps"
 	"slices"
 
@@ -20,20 +23,20 @@ import (
 )
 
 // CacheOptions keep the manager's cache small: pods that run on a node, of pods,
-// nodes and namespaces only what the compile reads, Leases of one namespace
-// ("" means DefaultNamespace). Objects from this cache are shared and must not
-// be changed.
+// nodes and namespaces only what the compile reads, Leases and ConfigMaps of one
+// namespace ("" means DefaultNamespace), and of ConfigMaps a sum of their binary
+// data. Objects from this cache are shared and must not be changed.
 func CacheOptions(namespace string) cache.Options {
+	own := map[string]cache.Config{cmp.Or(namespace, DefaultNamespace): {}}
 	return cache.Options{
 		DefaultTransform:             cache.TransformStripManagedFields(),
 		DefaultUnsafeDisableDeepCopy: new(true),
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}:       {Field: runningPods(), Transform: trimPod},
-			&corev1.Node{}:      {Transform: trimNode},
-			&corev1.Namespace{}: {Transform: trimNamespace},
-			&coordinationv1.Lease{}: {
-				Namespaces: map[string]cache.Config{cmp.Or(namespace, DefaultNamespace): {}},
-			},
+			&corev1.Pod{}:           {Field: runningPods(), Transform: trimPod},
+			&corev1.Node{}:          {Transform: trimNode},
+			&corev1.Namespace{}:     {Transform: trimNamespace},
+			&coordinationv1.Lease{}: {Namespaces: own},
+			&corev1.ConfigMap{}:     {Namespaces: own, Transform: sumConfigMap},
 		},
 	}
 }
@@ -76,6 +79,39 @@ func trimNamespace(object any) (any, error) {
 		return &corev1.Namespace{ObjectMeta: trimMeta(ns.ObjectMeta)}, nil
 	}
 	return object, nil
+}
+
+// sumConfigMap puts a short sum in the place of each value of the binary data, so
+// that objects of blocks do not fill the memory, and drops the rest.
+func sumConfigMap(object any) (any, error) {
+	m, ok := object.(*corev1.ConfigMap)
+	if !ok {
+		return object, nil
+	}
+	sums := make(map[string][]byte, len(m.BinaryData))
+	for key, content := range m.BinaryData {
+		sum := sha256.Sum256(content)
+		sums[key] = []byte(hex.EncodeToString(sum[:8]))
+	}
+	return &corev1.ConfigMap{ObjectMeta: trimMeta(m.ObjectMeta), BinaryData: sums}, nil
+}
+
+// blocksChanged passes events of ConfigMaps that can change a block's object.
+type blocksChanged struct{ predicate.Funcs }
+
+func (blocksChanged) Create(e event.CreateEvent) bool { return len(binaryData(e.Object)) > 0 }
+
+func (blocksChanged) Delete(e event.DeleteEvent) bool { return len(binaryData(e.Object)) > 0 }
+
+func (blocksChanged) Update(e event.UpdateEvent) bool {
+	return !maps.EqualFunc(binaryData(e.ObjectOld), binaryData(e.ObjectNew), bytes.Equal)
+}
+
+func binaryData(object client.Object) map[string][]byte {
+	if m, ok := object.(*corev1.ConfigMap); ok {
+		return m.BinaryData
+	}
+	return nil
 }
 
 // podChanged passes events of pods that can change a plan: of those that have an

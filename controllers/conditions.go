@@ -27,23 +27,30 @@ func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus
 		FailingNodes:   failures[:min(len(failures), v1alpha1.MaxFailingNodes)],
 	}
 	generation := p.Policy.Generation
-	status.Conditions = []metav1.Condition{
-		accepted(o, p, generation),
-		effective(p, generation),
-		programmedCondition(p, programmed, failures, pending, generation),
+	status.Conditions = []metav1.Condition{accepted(o, p, generation)}
+	if p.Rules > 0 {
+		status.Conditions = append(status.Conditions, rulesAccepted(p, generation))
 	}
+	status.Conditions = append(status.Conditions,
+		effective(p, generation),
+		programmedCondition(p, programmed, failures, pending, generation))
 	return status
 }
+
+// carriers are the pods that carry out a policy: those that it decides for, and
+// those that only run its rules.
+func carriers(p *policy.PolicyResult) []policy.PodRef { return slices.Concat(p.Decides, p.RulesOnly) }
 
 // countPods counts the pods that a policy is programmed for, and lists the nodes
 // that fail and what the first pod that is pending waits for.
 func countPods(o *observation, p *policy.PolicyResult) (programmed int32, failures []v1alpha1.NodeFailure, pending string) {
 	byNode := map[string]*v1alpha1.NodeFailure{}
-	for _, pod := range p.Decides {
+	owner := policy.RuleOwner(p.Policy)
+	for _, pod := range carriers(p) {
 		state, planned := o.pods[pod.UID]
-		switch {
+		switch state = state.of(owner); {
 		case !planned:
-			state = podState{v1alpha1.ReasonEndpointFailed, fmt.Sprintf("node %s has more than %d selected pods", pod.Node, policy.MaxEndpoints)}
+			state = podState{reason: v1alpha1.ReasonEndpointFailed, message: fmt.Sprintf("node %s has more than %d selected pods", pod.Node, policy.MaxEndpoints)}
 			addFailure(byNode, pod, state)
 		case state.reason == v1alpha1.ReasonProgrammed:
 			programmed++
@@ -86,6 +93,36 @@ func accepted(o *observation, p *policy.PolicyResult, generation int64) metav1.C
 	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the policy is compiled, and every path that it names exists", generation)
 }
 
+// maxRuleProblems is how many problems of rules a message lists.
+const maxRuleProblems = 3
+
+// rulesAccepted says whether the policy's rules can work and for whom they run.
+func rulesAccepted(p *policy.PolicyResult, generation int64) metav1.Condition {
+	deny := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionRulesAccepted, metav1.ConditionFalse, reason, message, generation)
+	}
+	switch problems, leftOut := p.RuleProblems, p.RulesLeftOut; {
+	case len(problems) > 0:
+		return deny(problems[0].Reason, ruleProblems(problems)+". None of the policy's rules is applied until this is corrected")
+	case len(leftOut) > 0:
+		return deny(v1alpha1.ReasonTooManyRules, fmt.Sprintf("the rules are not applied to %d pods; %s: %s", len(leftOut), leftOut[0].Pod, leftOut[0].Reason))
+	}
+	return condition(v1alpha1.ConditionRulesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted,
+		fmt.Sprintf("the %d rules can work; they are for %d of %d selected pods", p.Rules, len(carriers(p)), len(p.Decides)+len(p.Overridden)), generation)
+}
+
+func ruleProblems(problems []policy.RuleProblem) string {
+	var texts []string
+	for _, problem := range problems[:min(len(problems), maxRuleProblems)] {
+		texts = append(texts, problem.String())
+	}
+	text := strings.Join(texts, "; ")
+	if more := len(problems) - len(texts); more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
 func existingPaths(paths []policy.PathResult) string {
 	if len(paths) == 0 {
 		return "there is no MPTCPPath yet"
@@ -103,8 +140,11 @@ func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, "no running pod is selected", generation)
 	case len(p.Overridden) > 0:
 		first := p.Overridden[0]
-		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden,
-			fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod), generation)
+		message := fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod)
+		if rulesOnly := len(p.RulesOnly); rulesOnly > 0 {
+			message += fmt.Sprintf("; the rules run for %d of them all the same", rulesOnly)
+		}
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden, message, generation)
 	}
 	return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective, "the policy decides for every pod that it selects", generation)
 }
@@ -113,11 +153,11 @@ func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1
 	not := func(reason, message string) metav1.Condition {
 		return condition(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, reason, message, generation)
 	}
-	count := fmt.Sprintf("%d of %d pods are programmed", programmed, len(p.Decides))
+	count := fmt.Sprintf("%d of %d pods are programmed", programmed, len(carriers(p)))
 	switch {
 	case len(p.Decides)+len(p.Overridden) == 0:
 		return not(v1alpha1.ReasonNoPodsSelected, "no running pod is selected")
-	case len(p.Decides) == 0:
+	case len(carriers(p)) == 0:
 		return not(v1alpha1.ReasonOverridden, "other policies decide for all selected pods")
 	case len(failures) > 0:
 		worst := worstFailure(failures)

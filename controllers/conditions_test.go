@@ -48,6 +48,16 @@ func newScene() *scene {
 	return s
 }
 
+// giveChain makes the pod's endpoint one with a chain that refers to a block.
+func (s *scene) giveChain(name string) {
+	compiled := s.result.Plans["n"]
+	for _, spec := range []*v1alpha1.MPTCPNodePlanSpec{&compiled, &s.plans["n"].Spec} {
+		spec.Endpoints[0].Chain = name
+		spec.Blocks = []v1alpha1.PlanBlock{{Policy: "c", Block: v1alpha1.Block{Name: "mark"}, Revision: "1"}}
+	}
+	s.result.Plans["n"] = compiled
+}
+
 func (s *scene) judge() podState {
 	s.history.observe(s.plans)
 	s.pods = judgePods(s.observation, s.history)
@@ -77,6 +87,24 @@ func TestPodIsProgrammedOnlyWhenEverythingAgrees(t *testing.T) {
 		{"the agent failed, whatever was programmed before", func(_ *scene, p *v1alpha1.MPTCPNodePlan) {
 			p.Status.Endpoints[0] = v1alpha1.EndpointStatus{UID: "u", State: v1alpha1.EndpointFailed, Message: "no room"}
 		}, v1alpha1.ReasonEndpointFailed, "no room"},
+		{"the agent has put the chain in place", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
+			s.giveChain("chain")
+			p.Status.Endpoints[0].Chain = "chain"
+		}, v1alpha1.ReasonProgrammed, ""},
+		{"the agent still runs another chain", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
+			s.giveChain("chain")
+			p.Status.Endpoints[0].Chain = "old"
+		}, v1alpha1.ReasonPending, "chain of rules"},
+		{"the agent still runs a chain that is no longer wanted", func(_ *scene, p *v1alpha1.MPTCPNodePlan) { p.Status.Endpoints[0].Chain = "old" }, v1alpha1.ReasonPending, "chain of rules"},
+		{"the plan in the API has another revision of a block", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
+			s.giveChain("chain")
+			p.Status.Endpoints[0].Chain, p.Spec.Blocks[0].Revision = "chain", "0"
+		}, v1alpha1.ReasonPending, "being written"},
+		{"a rule made the endpoint fail", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
+			p.Status.Endpoints[0] = v1alpha1.EndpointStatus{UID: "u", State: v1alpha1.EndpointFailed, Message: "the chain is not in place", Rules: []v1alpha1.RuleStatus{
+				{Policy: "ClusterMPTCPPolicy/c", Name: "mark", Message: "the verifier refuses it"}, {Policy: "MPTCPPolicy/ns/p", Name: "limit", Mechanism: "Pace"},
+			}}
+		}, v1alpha1.ReasonEndpointFailed, "the chain is not in place; rule mark of ClusterMPTCPPolicy/c: the verifier refuses it"},
 		{"the datapath failed as a whole", func(_ *scene, p *v1alpha1.MPTCPNodePlan) {
 			p.Status.Endpoints[0].State = v1alpha1.EndpointFailed
 			meta.SetStatusCondition(&p.Status.Conditions, condition(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, "no BPF", 7))
@@ -118,6 +146,126 @@ func TestPlanHistoryKnowsWhichEndpointChanged(t *testing.T) {
 	if got := next(func(spec *v1alpha1.MPTCPNodePlanSpec) { spec.Paths[0].Interfaces = []v1alpha1.InterfacePattern{"eth9"} }); got != v1alpha1.ReasonPending {
 		t.Errorf("the node's paths changed, and the pod is %s", got)
 	}
+	s.plans["n"].Status.ObservedGeneration = s.plans["n"].Generation
+	newBlock := func(revision string) func(*v1alpha1.MPTCPNodePlanSpec) {
+		return func(spec *v1alpha1.MPTCPNodePlanSpec) {
+			spec.Blocks = []v1alpha1.PlanBlock{{Policy: "c", Block: v1alpha1.Block{Name: "mark"}, Revision: revision}}
+		}
+	}
+	if got := next(newBlock("1")); got != v1alpha1.ReasonProgrammed {
+		t.Errorf("a block of other pods' chains changed, and this one is %s", got)
+	}
+	next(func(spec *v1alpha1.MPTCPNodePlanSpec) { spec.Endpoints[0].Chain = "chain" })
+	s.plans["n"].Status.ObservedGeneration = s.plans["n"].Generation
+	s.plans["n"].Status.Endpoints[0].Chain = "chain"
+	if got := s.judge(); got.reason != v1alpha1.ReasonProgrammed {
+		t.Fatalf("the chain is in place, and the pod is %+v", got)
+	}
+	if got := next(newBlock("2")); got != v1alpha1.ReasonPending {
+		t.Errorf("a block of its chain changed, and the pod is %s", got)
+	}
+}
+
+func TestARuleThatFailsIsTheFailureOfItsOwnPolicy(t *testing.T) {
+	s := newScene()
+	s.plans["n"].Status.Endpoints[0].Rules = []v1alpha1.RuleStatus{
+		{Policy: "MPTCPPolicy/ns/p", Name: "limit", Mechanism: "Police", Message: "no SYN was seen"},
+		{Policy: "ClusterMPTCPPolicy/c", Name: "control", Failed: true, Message: "the kernel knows no congestion control vegas"},
+	}
+	s.judge()
+	pod := policy.PodRef{Namespace: "ns", Name: "pod", UID: "u", Node: "n"}
+	decides := &policy.PolicyResult{Policy: v1alpha1.PolicyReference{Kind: policy.KindPolicy, Namespace: "ns", Name: "p"}, Decides: []policy.PodRef{pod}}
+	rulesOnly := &policy.PolicyResult{Policy: v1alpha1.PolicyReference{Kind: policy.KindClusterPolicy, Name: "c"}, RulesOnly: []policy.PodRef{pod}, Overridden: []policy.Override{{Pod: pod}}}
+	for _, tc := range []struct {
+		name       string
+		result     *policy.PolicyResult
+		reason     string
+		programmed int32
+		message    string
+	}{
+		{"the policy whose rules all work", decides, v1alpha1.ReasonProgrammed, 1, "1 of 1 pods"},
+		{"the policy whose rule fails, though another decides for the pod", rulesOnly, v1alpha1.ReasonRuleFailed, 0, "ns/pod: rule control: the kernel knows no congestion control vegas"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			status := policyStatus(s.observation, tc.result)
+			c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProgrammed)
+			if c.Reason != tc.reason || status.PodsProgrammed != tc.programmed || !strings.Contains(c.Message, tc.message) {
+				t.Errorf("%d pods are programmed, and the condition is %+v", status.PodsProgrammed, c)
+			}
+		})
+	}
+}
+
+func TestRulesAcceptedNamesRuleAndField(t *testing.T) {
+	problem := func(rule string) policy.RuleProblem {
+		return policy.RuleProblem{Rule: rule, Field: "spec.rules[0]", Reason: v1alpha1.ReasonContradictingRules, Message: "it never runs"}
+	}
+	pod := policy.PodRef{Namespace: "ns", Name: "pod"}
+	for _, tc := range []struct {
+		name    string
+		result  policy.PolicyResult
+		status  metav1.ConditionStatus
+		reason  string
+		message string
+	}{
+		{
+			"rules that run for some of the pods",
+			policy.PolicyResult{Rules: 2, Decides: []policy.PodRef{pod}, Overridden: []policy.Override{{Pod: pod}, {Pod: pod}}, RulesOnly: []policy.PodRef{pod}},
+			metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the 2 rules can work; they are for 2 of 3 selected pods",
+		},
+		{
+			"rules that cannot work",
+			policy.PolicyResult{Rules: 5, RuleProblems: []policy.RuleProblem{problem("a"), problem("b"), problem("c"), problem("d")}},
+			metav1.ConditionFalse, v1alpha1.ReasonContradictingRules,
+			"rule a: spec.rules[0]: it never runs; rule b: spec.rules[0]: it never runs; rule c: spec.rules[0]: it never runs; and 1 more. None of the policy's rules is applied until this is corrected",
+		},
+		{
+			"rules that do not fit beside the cluster's",
+			policy.PolicyResult{Rules: 40, Decides: []policy.PodRef{pod}, RulesLeftOut: []policy.RulesLeftOut{{Pod: pod, Reason: "65 rules"}}},
+			metav1.ConditionFalse, v1alpha1.ReasonTooManyRules, "the rules are not applied to 1 pods; ns/pod: 65 rules",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newScene()
+			c := meta.FindStatusCondition(policyStatus(s.observation, &tc.result).Conditions, v1alpha1.ConditionRulesAccepted)
+			if c == nil || c.Status != tc.status || c.Reason != tc.reason || c.Message != tc.message {
+				t.Errorf("unexpected condition: %+v", c)
+			}
+		})
+	}
+}
+
+func TestAPolicyWithoutRulesSaysNothingOfThem(t *testing.T) {
+	s := newScene()
+	if c := meta.FindStatusCondition(policyStatus(s.observation, &policy.PolicyResult{}).Conditions, v1alpha1.ConditionRulesAccepted); c != nil {
+		t.Errorf("unexpected condition: %+v", c)
+	}
+}
+
+func TestTheCacheKeepsSumsOfBlocks(t *testing.T) {
+	object := func(content string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "blocks"}, Data: map[string]string{"text": "large"},
+			BinaryData: map[string][]byte{"mark.o": []byte(content)},
+		}
+	}
+	first, same, other := trim[*corev1.ConfigMap](t, sumConfigMap, object(strings.Repeat("x", 1000))), trim[*corev1.ConfigMap](t, sumConfigMap, object(strings.Repeat("x", 1000))), trim[*corev1.ConfigMap](t, sumConfigMap, object("y"))
+	if len(first.Data) > 0 || len(first.BinaryData["mark.o"]) > 16 {
+		t.Errorf("the cache keeps what nobody reads: %+v", first)
+	}
+	var p blocksChanged
+	for name, test := range map[string]struct{ got, want bool }{
+		"the same content":      {p.Update(event.UpdateEvent{ObjectOld: first, ObjectNew: same}), false},
+		"another content":       {p.Update(event.UpdateEvent{ObjectOld: first, ObjectNew: other}), true},
+		"one with blocks":       {p.Create(event.CreateEvent{Object: first}), true},
+		"one with text alone":   {p.Create(event.CreateEvent{Object: &corev1.ConfigMap{}}), false},
+		"its end":               {p.Delete(event.DeleteEvent{Object: first}), true},
+		"the end of other ones": {p.Delete(event.DeleteEvent{Object: &corev1.ConfigMap{}}), false},
+	} {
+		if test.got != test.want {
+			t.Errorf("%s causes a run: %v, want %v", name, test.got, test.want)
+		}
+	}
 }
 
 func TestFailingNodesAreSortedAndCapped(t *testing.T) {
@@ -128,10 +276,10 @@ func TestFailingNodesAreSortedAndCapped(t *testing.T) {
 		for j := range 2 {
 			pod := policy.PodRef{Namespace: "ns", Name: fmt.Sprintf("pod-%d-%d", i, j), UID: types.UID(fmt.Sprint(i, j)), Node: fmt.Sprintf("node-%02d", 11-i)}
 			result.Decides = append(result.Decides, pod)
-			s.pods[pod.UID] = podState{v1alpha1.ReasonEndpointFailed, "broken"}
+			s.pods[pod.UID] = podState{reason: v1alpha1.ReasonEndpointFailed, message: "broken"}
 		}
 	}
-	s.pods[result.Decides[3].UID] = podState{v1alpha1.ReasonAgentNotReporting, "silent"}
+	s.pods[result.Decides[3].UID] = podState{reason: v1alpha1.ReasonAgentNotReporting, message: "silent"}
 	status := policyStatus(s.observation, result)
 	if len(status.FailingNodes) != v1alpha1.MaxFailingNodes || status.FailingNodes[0].Node != "node-00" || status.FailingNodes[9].Node != "node-09" {
 		t.Errorf("failing nodes: %+v", status.FailingNodes)

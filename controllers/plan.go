@@ -47,9 +47,10 @@ func (c *compilation) publish(result *policy.Result) {
 
 // planReconciler compiles all plans and writes those that changed.
 type planReconciler struct {
-	client   client.Client
-	compiled *compilation
-	runs     *debouncer
+	client    client.Client
+	namespace string // Braid's own
+	compiled  *compilation
+	runs      *debouncer
 }
 
 // Reconcile compiles the cluster's objects and writes the plans.
@@ -84,11 +85,15 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		namespaces      corev1.NamespaceList
 		pods            corev1.PodList
 		nodes           corev1.NodeList
+		configMaps      corev1.ConfigMapList
 	)
 	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &namespaces, &pods, &nodes} {
 		if err := r.client.List(ctx, list); err != nil {
 			return policy.Input{}, fmt.Errorf("list %T: %w", list, err)
 		}
+	}
+	if err := r.client.List(ctx, &configMaps, client.InNamespace(r.namespace)); err != nil {
+		return policy.Input{}, fmt.Errorf("list %T: %w", &configMaps, err)
 	}
 	return policy.Input{
 		Paths:           paths.Items,
@@ -97,7 +102,20 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		Namespaces:      namespaces.Items,
 		Pods:            pods.Items,
 		Nodes:           nodes.Items,
+		BlockObjects:    blockObjects(configMaps.Items),
 	}, nil
+}
+
+// blockObjects lists the objects that blocks can be loaded from, with the sums
+// that the cache keeps of them.
+func blockObjects(configMaps []corev1.ConfigMap) map[policy.BlockObject]string {
+	objects := map[policy.BlockObject]string{}
+	for i := range configMaps {
+		for key, sum := range configMaps[i].BinaryData {
+			objects[policy.BlockObject{ConfigMap: configMaps[i].Name, Key: key}] = string(sum)
+		}
+	}
+	return objects
 }
 
 // write makes the plans in the API equal to those given. A plan that cannot be

@@ -3,7 +3,10 @@
 package controllers
 
 import (
+	"fmt"
 	"maps"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -13,11 +16,27 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// podState is how far the policy of a pod is carried out: a reason of the
+// podState is how far the policies of a pod are carried out: a reason of the
 // condition Programmed, and a message for each reason but Programmed.
 type podState struct {
 	reason  string
 	message string
+	// rules are those of the pod's chain that the agent says are not carried out.
+	rules []v1alpha1.RuleStatus
+}
+
+// of is the state as it is for one of the pod's policies: a rule that fails is
+// the failure of the policy that it belongs to.
+func (s podState) of(owner string) podState {
+	if s.reason != v1alpha1.ReasonProgrammed {
+		return s
+	}
+	for _, rule := range s.rules {
+		if rule.Policy == owner {
+			return podState{reason: v1alpha1.ReasonRuleFailed, message: "rule " + rule.Name + ": " + rule.Message}
+		}
+	}
+	return s
 }
 
 // podStates holds the state of each pod that a plan should hold.
@@ -31,7 +50,7 @@ func judgePods(o *observation, history planHistory) podStates {
 		if len(compiled.Endpoints) == 0 {
 			continue
 		}
-		view := newNodeView(o, history, node)
+		view := newNodeView(o, history, node, compiled.Blocks)
 		for i := range compiled.Endpoints {
 			states[compiled.Endpoints[i].UID] = view.judge(&compiled.Endpoints[i])
 		}
@@ -45,19 +64,20 @@ type nodeView struct {
 	silence  string
 	observed int64 // generation of the plan that the agent applied last
 	failure  string
+	blocks   bool // those in the plan are those that were compiled
 	planned  map[types.UID]*v1alpha1.PlanEndpoint
 	changed  map[types.UID]int64
 	reported map[types.UID]*v1alpha1.EndpointStatus
 }
 
-func newNodeView(o *observation, history planHistory, node string) *nodeView {
+func newNodeView(o *observation, history planHistory, node string, blocks []v1alpha1.PlanBlock) *nodeView {
 	view := &nodeView{node: node, silence: o.silence(node)}
 	plan := o.plans[node]
 	if plan == nil {
 		return view
 	}
 	view.observed, view.failure = plan.Status.ObservedGeneration, datapathFailure(plan)
-	view.changed = history[node].changed
+	view.changed, view.blocks = history[node].changed, equality.Semantic.DeepEqual(plan.Spec.Blocks, blocks)
 	view.planned = make(map[types.UID]*v1alpha1.PlanEndpoint, len(plan.Spec.Endpoints))
 	for i := range plan.Spec.Endpoints {
 		view.planned[plan.Spec.Endpoints[i].UID] = &plan.Spec.Endpoints[i]
@@ -75,21 +95,45 @@ func (v *nodeView) judge(compiled *v1alpha1.PlanEndpoint) podState {
 	planned, reported := v.planned[compiled.UID], v.reported[compiled.UID]
 	switch {
 	case v.silence != "":
-		return podState{v1alpha1.ReasonAgentNotReporting, v.silence}
-	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled):
-		return podState{v1alpha1.ReasonPending, "the plan of node " + v.node + " is being written"}
+		return podState{reason: v1alpha1.ReasonAgentNotReporting, message: v.silence}
+	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled) || compiled.Chain != "" && !v.blocks:
+		return podState{reason: v1alpha1.ReasonPending, message: "the plan of node " + v.node + " is being written"}
 	case reported == nil || v.observed < v.changed[compiled.UID]:
-		return podState{v1alpha1.ReasonPending, "the agent of node " + v.node + " has not applied the plan yet"}
+		return podState{reason: v1alpha1.ReasonPending, message: "the agent of node " + v.node + " has not applied the plan yet"}
 	case reported.State == v1alpha1.EndpointFailed && v.failure != "":
-		return podState{v1alpha1.ReasonDatapathFailed, v.failure}
+		return podState{reason: v1alpha1.ReasonDatapathFailed, message: v.failure}
 	case reported.State == v1alpha1.EndpointFailed:
-		return podState{v1alpha1.ReasonEndpointFailed, reported.Message}
+		return podState{reason: v1alpha1.ReasonEndpointFailed, message: failureMessage(reported)}
 	case reported.State != v1alpha1.EndpointProgrammed:
-		return podState{v1alpha1.ReasonPending, reported.Message}
+		return podState{reason: v1alpha1.ReasonPending, message: reported.Message}
 	case reported.PolicyGeneration != compiled.Policy.Generation:
-		return podState{v1alpha1.ReasonPending, "the agent of node " + v.node + " still carries out an older generation of the policy"}
+		return podState{reason: v1alpha1.ReasonPending, message: "the agent of node " + v.node + " still carries out an older generation of the policy"}
+	case reported.Chain != compiled.Chain:
+		return podState{reason: v1alpha1.ReasonPending, message: "the agent of node " + v.node + " has not put the pod's chain of rules in place yet"}
 	}
-	return podState{reason: v1alpha1.ReasonProgrammed}
+	return podState{reason: v1alpha1.ReasonProgrammed, rules: failedRules(reported)}
+}
+
+// failureMessage is what an agent says of an endpoint that failed, and of those
+// of its rules that it has something to say about: one of them may be the cause.
+func failureMessage(reported *v1alpha1.EndpointStatus) string {
+	parts := []string{reported.Message}
+	for _, rule := range reported.Rules {
+		if rule.Message != "" && !strings.Contains(reported.Message, rule.Message) {
+			parts = append(parts, fmt.Sprintf("rule %s of %s: %s", rule.Name, rule.Policy, rule.Message))
+		}
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), "; ")
+}
+
+func failedRules(reported *v1alpha1.EndpointStatus) []v1alpha1.RuleStatus {
+	var failed []v1alpha1.RuleStatus
+	for _, rule := range reported.Rules {
+		if rule.Failed {
+			failed = append(failed, rule)
+		}
+	}
+	return failed
 }
 
 // datapathFailure is the agent's message when its datapath as a whole failed.
@@ -135,13 +179,14 @@ func newPlanRecord(plan *v1alpha1.MPTCPNodePlan, before *planRecord) *planRecord
 	if before == nil || before.uid != plan.UID || !equality.Semantic.DeepEqual(before.spec.Paths, plan.Spec.Paths) {
 		return record
 	}
+	blocksChanged := !equality.Semantic.DeepEqual(before.spec.Blocks, plan.Spec.Blocks)
 	same := make(map[types.UID]*v1alpha1.PlanEndpoint, len(before.spec.Endpoints))
 	for i := range before.spec.Endpoints {
 		same[before.spec.Endpoints[i].UID] = &before.spec.Endpoints[i]
 	}
 	for i := range plan.Spec.Endpoints {
 		e := &plan.Spec.Endpoints[i]
-		if equality.Semantic.DeepEqual(same[e.UID], e) {
+		if equality.Semantic.DeepEqual(same[e.UID], e) && (e.Chain == "" || !blocksChanged) {
 			record.changed[e.UID] = before.changed[e.UID]
 		}
 	}

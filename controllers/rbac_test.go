@@ -170,6 +170,12 @@ func TestGeneratedRoleAllowsNothingElse(t *testing.T) {
 		{"change a pod", func() error { return restricted.Update(ctx, pod) }},
 		{"delete a pod", func() error { return restricted.Delete(ctx, pod) }},
 		{"read secrets", func() error { return restricted.List(ctx, &corev1.SecretList{}) }},
+		{"change a ConfigMap", func() error {
+			return restricted.Update(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "blocks"}})
+		}},
+		{"read ConfigMaps of other namespaces", func() error {
+			return restricted.List(ctx, &corev1.ConfigMapList{}, client.InNamespace("kube-system"))
+		}},
 		{"change a node", func() error {
 			return restricted.Update(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}})
 		}},

@@ -34,7 +34,8 @@ import (
 // What the controller may do. The cluster's objects are only watched; of our own
 // it writes plans and the status of the others, never the status of plans, which
 // is the agents'. Leases: the agents' are watched, one of its own elects the
-// leader. Events: events.k8s.io for objects, the core group for leader election.
+// leader. ConfigMaps may hold the objects of blocks. Events: events.k8s.io for
+// objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcppaths;mptcppolicies,verbs=list;watch
@@ -45,6 +46,7 @@ import (
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=list;watch;create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,resourceNames=braid-controller,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=list;watch
 
 // Names that the controller is known by.
 const (
@@ -64,7 +66,7 @@ const (
 
 // Options are the settings of the controllers; the zero value means the defaults.
 type Options struct {
-	// Namespace holds the Leases of the agents.
+	// Namespace holds the Leases of the agents and the ConfigMaps of blocks.
 	Namespace string
 	// Debounce is how long events are gathered before a run.
 	Debounce time.Duration
@@ -100,7 +102,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 }
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
-	r := &planReconciler{client: mgr.GetClient(), compiled: compiled, runs: &debouncer{delay: o.Debounce}}
+	r := &planReconciler{client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, runs: &debouncer{delay: o.Debounce}}
 	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("plan").
@@ -110,6 +112,7 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Watches(&corev1.Namespace{}, r.runs.handler(), labelsChanged).
 		Watches(&corev1.Node{}, r.runs.handler(), labelsChanged).
 		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(podChanged{})).
+		Watches(&corev1.ConfigMap{}, r.runs.handler(), builder.WithPredicates(blocksChanged{})).
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler(), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)
 }

@@ -81,7 +81,7 @@ type cluster struct {
 	client.Client
 	t         *testing.T
 	namespace string // of pods and policies
-	system    string // of Leases
+	system    string // of Leases and ConfigMaps
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -113,8 +113,10 @@ func (k *cluster) clean() {
 			k.t.Errorf("clean up %T: %v", object, err)
 		}
 	}
-	if err := k.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(k.system)); err != nil {
-		k.t.Errorf("clean up Leases: %v", err)
+	for _, object := range []client.Object{&coordinationv1.Lease{}, &corev1.ConfigMap{}} {
+		if err := k.DeleteAllOf(ctx, object, client.InNamespace(k.system)); err != nil {
+			k.t.Errorf("clean up %T: %v", object, err)
+		}
 	}
 }
 
@@ -455,7 +457,7 @@ func (a *agent) reportFor(plan *v1alpha1.MPTCPNodePlan, state v1alpha1.EndpointS
 	answer.Status.ObservedGeneration = plan.Generation
 	for _, e := range plan.Spec.Endpoints {
 		answer.Status.Endpoints = append(answer.Status.Endpoints, v1alpha1.EndpointStatus{
-			UID: e.UID, Namespace: e.Namespace, Name: e.Name, PolicyGeneration: e.Policy.Generation, State: state, Message: message,
+			UID: e.UID, Namespace: e.Namespace, Name: e.Name, PolicyGeneration: e.Policy.Generation, State: state, Message: message, Chain: e.Chain,
 		})
 	}
 	a.apply(answer, "MPTCPNodePlan")

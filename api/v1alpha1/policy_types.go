@@ -185,7 +185,7 @@ type PolicyStatus struct {
 	// +listMapKey=node
 	// +optional
 	FailingNodes []NodeFailure `json:"failingNodes,omitempty"`
-	// conditions: Accepted, Effective and Programmed.
+	// conditions: Accepted, Effective, Programmed and, with rules, RulesAccepted.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
