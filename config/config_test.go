@@ -164,7 +164,8 @@ func TestAnAgentWhoseTokenNamesNoNodeWritesNothing(t *testing.T) {
 
 func TestAnAgentReadsTheConfigMapsOfBlocksAndNoOthers(t *testing.T) {
 	admin := newClient(t, server.Config())
-	create(t, admin, &corev1.ConfigMap{ObjectMeta: inSystem("blocks"), BinaryData: map[string][]byte{"mark.o": {1}}},
+	create(t, admin, &corev1.Node{ObjectMeta: named("ours")},
+		&corev1.ConfigMap{ObjectMeta: inSystem("blocks"), BinaryData: map[string][]byte{"mark.o": {1}}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}})
 	agent := agentClient(t, "ours")
 	read := func(namespace, name string) error {
