@@ -15,10 +15,12 @@ import (
 type Type string
 
 const (
-	// TypeConnection is a connection that began.
+	// TypeConnection is a connection that began, or was met while it lasts.
 	TypeConnection Type = "Connection"
-	// TypeSubflow is a subflow that began.
+	// TypeSubflow is a subflow that began, or was met while it lasts.
 	TypeSubflow Type = "Subflow"
+	// TypeSubflowEnd is the end of a subflow that was reported.
+	TypeSubflowEnd Type = "SubflowEnd"
 	// TypeLost stands for events that came faster than they were read.
 	TypeLost Type = "Lost"
 )
@@ -38,6 +40,13 @@ type Event struct {
 	Remote netip.AddrPort `json:"remote,omitzero"`
 	// Path is its name; empty while it is not known.
 	Path string `json:"path,omitempty"`
+	// Policy and Rule are those that asked for the report.
+	Policy string `json:"policy,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+	// SentBytes and ReceivedBytes are what the endpoint sent and received on the
+	// subflow so far, repetitions left out.
+	SentBytes     uint64 `json:"sentBytes,omitempty"`
+	ReceivedBytes uint64 `json:"receivedBytes,omitempty"`
 	// Count is how many events an event of TypeLost stands for.
 	Count uint64 `json:"count,omitempty"`
 }

@@ -68,7 +68,7 @@ func WriteSubflows(w io.Writer, subflows []Subflow) error {
 }
 
 func (l *lines) addSubflow(s *Subflow) {
-	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s.Backup), rttText(s.rtt()),
+	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), rttText(s.rtt()),
 		trafficText(s.Sent), trafficText(s.Received),
 		amount(s.Sent.Retransmissions)+"/"+amount(s.Received.Retransmissions),
 		amount(s.Sent.Reordered)+"/"+amount(s.Received.Reordered))
@@ -78,8 +78,11 @@ func (l *lines) addSubflow(s *Subflow) {
 	}
 }
 
-func state(backup bool) string {
-	if backup {
+func state(s *Subflow) string {
+	switch {
+	case s.Ended:
+		return "ended"
+	case s.Backup:
 		return "backup"
 	}
 	return "active"

@@ -33,6 +33,8 @@ type Subflow struct {
 	Path string `json:"path,omitempty"`
 	// Backup is true for a subflow that is used when no other works.
 	Backup bool `json:"backup"`
+	// Ended is true for a subflow that is over, and not forgotten yet.
+	Ended bool `json:"ended,omitempty"`
 	// RTTMicroseconds is the smoothed round-trip time; 0 while not measured.
 	RTTMicroseconds uint64 `json:"rttMicroseconds,omitempty"`
 	// Sent and Received are as the endpoint sees it.

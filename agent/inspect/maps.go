@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
+)
+
+// What the programs' maps hold.
+type (
+	attachment = endpoint.FromEndpointAttachment
+	counters   = endpoint.FromEndpointCounters
+	subflowKey = endpoint.FromEndpointSubflowKey
+	subflow    = endpoint.FromEndpointSubflow
+)
+
+// chain is the form of a chain; no map that has a name holds one.
+type chain struct {
+	Rules, Needs uint32
+	Rule         [64]endpoint.FromEndpointRule
+	Selector     [256]endpoint.FromEndpointSelector
+	Action       [128]endpoint.FromEndpointAction
+}
+
+// The parts of attachment.Chain.
+func slotOf(word uint64) uint32 { return uint32(word & 0xffff) }
+func rowOf(word uint64) uint32  { return uint32(word >> 16 & 0xffff) }
+
+// Pins reads the maps that are pinned in a directory, whoever pinned them. It is
+// safe for concurrent use.
+type Pins struct {
+	path  string
+	names *Directory
+
+	// forms are those of chains by the number of their map: a chain that is there
+	// never changes.
+	mutex sync.Mutex
+	forms map[ebpf.MapID]chainForm
+}
+
+// chainForm is what must be known of a chain to name what belongs to its rules.
+type chainForm struct {
+	rules  uint8
+	limits map[uint32]uint8 // the rule of each limit
+}
+
+var (
+	_ Source       = (*Pins)(nil)
+	_ events.Names = (*Pins)(nil)
+)
+
+// NewPins reads from this directory on a BPF file system. Nothing has to be there
+// yet.
+func NewPins(path string, names *Directory) *Pins {
+	return &Pins{path: path, names: names, forms: map[ebpf.MapID]chainForm{}}
+}
+
+// Exist says whether maps are pinned.
+func (p *Pins) Exist() bool {
+	_, err := os.Stat(filepath.Join(p.path, "subflows"))
+	return err == nil
+}
+
+// Rules lists the rules of each endpoint in their order, sorted by endpoint; none
+// where nothing is pinned.
+func (p *Pins) Rules() (rules []Rule, err error) {
+	err = p.with(func(m *maps) error {
+		rules, err = m.rules()
+		return err
+	})
+	return rules, err
+}
+
+// Subflows lists the remembered subflows, sorted by endpoint, connection and ends;
+// none where nothing is pinned.
+func (p *Pins) Subflows() (subflows []Subflow, err error) {
+	err = p.with(func(m *maps) error {
+		subflows, err = m.shownSubflows()
+		return err
+	})
+	return subflows, err
+}
+
+func (p *Pins) with(read func(*maps) error) error {
+	m := &maps{Pins: p}
+	err := m.open()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	case err == nil:
+		err = read(m)
+	}
+	return errors.Join(err, m.close())
+}
+
+// maps are the opened ones.
+type maps struct {
+	*Pins
+	attachments, overflow, chains, counters, subflows, paths *ebpf.Map
+	pathNames                                                [8]string
+}
+
+func (m *maps) open() error {
+	for name, into := range map[string]**ebpf.Map{
+		"attachments": &m.attachments, "attachments_overflow": &m.overflow, "chains": &m.chains,
+		"chain_counters": &m.counters, "subflows": &m.subflows, "endpoint_paths": &m.paths,
+	} {
+		if err := m.openOne(name, into); err != nil {
+			return err
+		}
+	}
+	return m.readPaths()
+}
+
+func (m *maps) openOne(name string, into **ebpf.Map) (err error) {
+	*into, err = ebpf.LoadPinnedMap(filepath.Join(m.path, name), &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("opening map %s: %w", filepath.Join(m.path, name), err)
+	}
+	return nil
+}
+
+func (m *maps) close() error {
+	var failed error
+	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows, m.paths} {
+		if opened != nil {
+			failed = errors.Join(failed, opened.Close())
+		}
+	}
+	return failed
+}
+
+// Endpoint implements events.Names.
+func (p *Pins) Endpoint(id uint32) string { return p.names.Endpoint(id) }
+
+// Rule implements events.Names.
+func (p *Pins) Rule(endpoint uint32, rule uint8) (policy, name string) {
+	return p.names.Rule(endpoint, rule)
+}
+
+// Path implements events.Names.
+func (p *Pins) Path(slot uint8) string {
+	m := &maps{Pins: p}
+	if err := errors.Join(m.openOne("endpoint_paths", &m.paths), m.readPaths(), m.close()); err != nil {
+		return ""
+	}
+	return m.pathName(slot)
+}
+
+// readPaths reads the names of the paths, which the agent keeps for the next one.
+func (m *maps) readPaths() error {
+	if m.paths == nil {
+		return nil
+	}
+	names, err := readArray[[64]byte](m.paths)
+	if err != nil {
+		return fmt.Errorf("reading the names of paths: %w", err)
+	}
+	for slot := range min(len(names), len(m.pathNames)) {
+		name, _, _ := bytes.Cut(names[slot][:], []byte{0})
+		m.pathNames[slot] = string(name)
+	}
+	return nil
+}
+
+// pathName is the name of the path in a slot.
+func (m *maps) pathName(slot uint8) string {
+	if int(slot) >= len(m.pathNames) {
+		return ""
+	}
+	return m.pathNames[slot]
+}
+
+func (m *maps) rules() ([]Rule, error) {
+	attached, err := m.attached()
+	if err != nil {
+		return nil, err
+	}
+	var rules []Rule
+	for _, at := range attached {
+		found, err := m.rulesOf(at)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, found...)
+	}
+	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Endpoint, b.Endpoint) })
+	return rules, nil
+}
+
+func (m *maps) rulesOf(at attachment) ([]Rule, error) {
+	form, err := m.form(at.Chain)
+	if err != nil {
+		return nil, err
+	}
+	var counted counters
+	if err := m.counters.Lookup(rowOf(at.Chain), &counted); err != nil {
+		return nil, fmt.Errorf("reading counters: %w", err)
+	}
+	rules := make([]Rule, form.rules)
+	for i := range rules {
+		c := counted.Rule[i]
+		rules[i] = Rule{Endpoint: m.names.endpointAt(at.Endpoint, at.Interface), Hits: c.Hits, Bytes: c.Bytes, Acted: c.Acted}
+		rules[i].Policy, rules[i].Name = m.names.Rule(at.Endpoint, uint8(i))
+	}
+	return rules, nil
+}
+
+// attached lists the interfaces that have a chain.
+func (m *maps) attached() ([]attachment, error) {
+	list, err := readArray[attachment](m.attachments)
+	if err != nil {
+		return nil, fmt.Errorf("reading attachments: %w", err)
+	}
+	more, err := readHash[uint32, attachment](m.overflow)
+	if err != nil {
+		return nil, fmt.Errorf("reading attachments: %w", err)
+	}
+	for _, entry := range more {
+		list = append(list, entry.value)
+	}
+	return slices.DeleteFunc(list, func(a attachment) bool { return a.Interface == 0 || a.Chain == 0 }), nil
+}
+
+// form reads what the chain of a word is like.
+func (m *maps) form(word uint64) (chainForm, error) {
+	var id ebpf.MapID
+	if err := m.chains.Lookup(slotOf(word), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return chainForm{}, nil // it was replaced just now
+	} else if err != nil {
+		return chainForm{}, fmt.Errorf("reading chains: %w", err)
+	}
+	m.mutex.Lock()
+	defer m.mutex.Unlock()
+	if form, ok := m.forms[id]; ok {
+		return form, nil
+	}
+	var content chain
+	inner, err := ebpf.NewMapFromID(id)
+	if err == nil {
+		err = errors.Join(inner.Lookup(uint32(0), &content), inner.Close())
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return chainForm{}, nil
+	}
+	if err != nil {
+		return chainForm{}, fmt.Errorf("reading a chain: %w", err)
+	}
+	form := formOf(&content)
+	if len(m.forms) >= int(m.chains.MaxEntries()) {
+		clear(m.forms)
+	}
+	m.forms[id] = form
+	return form, nil
+}
+
+const actionRateLimit = 1
+
+func formOf(content *chain) chainForm {
+	form := chainForm{rules: uint8(min(int(content.Rules), len(content.Rule))), limits: map[uint32]uint8{}}
+	for i := range form.rules {
+		rule := &content.Rule[i]
+		first := min(int(rule.FirstAction), len(content.Action))
+		for _, action := range content.Action[first:min(first+int(rule.Actions), len(content.Action))] {
+			if action.Kind == actionRateLimit {
+				form.limits[action.Limit] = i
+			}
+		}
+	}
+	return form
+}
+
+func (m *maps) shownSubflows() ([]Subflow, error) {
+	entries, err := readHash[subflowKey, subflow](m.subflows)
+	if err != nil {
+		return nil, fmt.Errorf("reading subflows: %w", err)
+	}
+	attached, err := m.attached()
+	if err != nil {
+		return nil, err
+	}
+	byEndpoint := map[uint32]attachment{}
+	for _, at := range attached {
+		byEndpoint[at.Endpoint] = at
+	}
+	subflows := make([]Subflow, 0, len(entries))
+	for i := range entries {
+		at, ok := byEndpoint[entries[i].key.Endpoint]
+		if !ok {
+			continue // its endpoint is gone
+		}
+		shown, err := m.show(at, &entries[i].key, &entries[i].value)
+		if err != nil {
+			return nil, err
+		}
+		subflows = append(subflows, shown)
+	}
+	slices.SortFunc(subflows, compareSubflows)
+	return subflows, nil
+}
+
+func compareSubflows(a, b Subflow) int {
+	return cmp.Or(strings.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Token, b.Token),
+		a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
+}
+
+// show turns a record into what users see.
+func (m *maps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error) {
+	shown := Subflow{
+		Endpoint: m.names.endpointAt(at.Endpoint, at.Interface),
+		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
+		Local:  events.AddrPort(key.Local.Word, key.LocalPort),
+		Remote: events.AddrPort(key.Remote.Word, key.RemotePort),
+		Path:   m.pathName(s.Path), Backup: s.Backup != 0, Ended: ended(s.Ended),
+		RTTMicroseconds: rttOf(s), Sent: trafficOf(s, 0), Received: trafficOf(s, 1),
+	}
+	for direction := range s.Limit {
+		if s.Limit[direction].Rate == 0 {
+			continue
+		}
+		limit, err := m.limit(at, s, direction)
+		if err != nil {
+			return shown, err
+		}
+		shown.Limits = append(shown.Limits, limit)
+	}
+	return shown, nil
+}
+
+// ended is true after a reset, or a FIN in each direction.
+func ended(bits uint8) bool {
+	const fins, reset = 3, 4
+	return bits&reset != 0 || bits&fins == fins
+}
+
+// rttOf adds the ways to both ends, as they are seen from the host. The way to
+// the pod alone says nothing.
+func rttOf(s *subflow) uint64 {
+	if away := uint64(s.Traffic[0].SmoothedRtt); away != 0 {
+		return away + uint64(s.Traffic[1].SmoothedRtt)
+	}
+	return uint64(s.SeededRtt)
+}
+
+func trafficOf(s *subflow, direction int) Traffic {
+	t := &s.Traffic[direction]
+	return Traffic{
+		Bytes: t.Bytes, Packets: t.Packets,
+		Retransmissions: uint64(t.Retransmitted), Reordered: uint64(t.Reordered),
+	}
+}
+
+// Values of the programs' enumerations.
+var (
+	mechanismValues = []v1alpha1.RateLimitMechanism{
+		v1alpha1.RateLimitAuto, v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice,
+	}
+	scopeValues  = []v1alpha1.RateLimitScope{v1alpha1.RateLimitPerSubflow, v1alpha1.RateLimitPerConnection, v1alpha1.RateLimitPerEndpoint}
+	reasonValues = []Why{"", WhyAsked, WhyOwnSocket, WhyNoSocket, WhyNoSYN, WhyShortRTT, WhyNoRTT}
+)
+
+// valueOf is the zero value for what a newer program may have written.
+func valueOf[T any](values []T, at uint8) (value T) {
+	if int(at) < len(values) {
+		value = values[at]
+	}
+	return value
+}
+
+func (m *maps) limit(at attachment, s *subflow, direction int) (Limit, error) {
+	l := &s.Limit[direction]
+	limit := Limit{
+		Direction: directionName(direction == 1), BitsPerSecond: l.Rate * 8,
+		Per: valueOf(scopeValues, l.Scope), Asked: valueOf(mechanismValues, l.Mechanism), Why: valueOf(reasonValues, l.Why),
+	}
+	if l.InUse != 0 {
+		limit.InUse = valueOf(mechanismValues, l.InUse)
+	}
+	form, err := m.form(at.Chain)
+	if err != nil {
+		return limit, err
+	}
+	if rule, ok := form.limits[l.Id]; ok {
+		limit.Policy, limit.Rule = m.names.Rule(at.Endpoint, rule)
+	}
+	return limit, nil
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// entry is one of a map.
+type entry[K, V any] struct {
+	key   K
+	value V
+}
+
+// batch is how many entries are read with one system call.
+const batch = 512
+
+// readArray reads all values of an array.
+func readArray[V any](m *ebpf.Map) (all []V, err error) {
+	err = readBatches(m, func(_ []uint32, values []V) { all = append(all, values...) })
+	return all, err
+}
+
+// readHash reads all entries of a hash map. What is added or deleted meanwhile may
+// or may not be among them.
+func readHash[K comparable, V any](m *ebpf.Map) ([]entry[K, V], error) {
+	seen := map[K]int{} // a hash that changes may tell of an entry twice
+	var all []entry[K, V]
+	err := readBatches(m, func(keys []K, values []V) {
+		for i := range keys {
+			if at, ok := seen[keys[i]]; ok {
+				all[at].value = values[i]
+				continue
+			}
+			seen[keys[i]] = len(all)
+			all = append(all, entry[K, V]{keys[i], values[i]})
+		}
+	})
+	return all, err
+}
+
+func readBatches[K, V any](m *ebpf.Map, visit func([]K, []V)) error {
+	var cursor ebpf.MapBatchCursor
+	// A bucket of a hash must fit as a whole.
+	for size := batch; ; {
+		keys, values := make([]K, size), make([]V, size)
+		count, err := m.BatchLookup(&cursor, keys, values, nil)
+		if errors.Is(err, unix.ENOSPC) && size < int(m.MaxEntries()) {
+			size *= 2
+			continue
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		visit(keys[:count], values[:count])
+		if err != nil {
+			return nil
+		}
+	}
+}
