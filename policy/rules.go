@@ -121,8 +121,15 @@ func (k *ruleCheck) byteRange(r *v1alpha1.ByteRange, at *field.Path) {
 	}
 }
 
-// lastPackets are those after which nothing more comes on their subflow.
-var lastPackets = []v1alpha1.PacketType{v1alpha1.PacketReset, v1alpha1.PacketFastClose}
+// Kinds of packets for which some actions can do nothing.
+var (
+	// lastPackets are those after which nothing more comes on their subflow.
+	lastPackets = []v1alpha1.PacketType{v1alpha1.PacketReset, v1alpha1.PacketFastClose}
+	// announcingNothing are those that never carry an announcement of an address.
+	announcingNothing = []v1alpha1.PacketType{
+		v1alpha1.PacketSYN, v1alpha1.PacketMPCapable, v1alpha1.PacketMPJoin, v1alpha1.PacketAddAddrEcho, v1alpha1.PacketReset, v1alpha1.PacketFastClose,
+	}
+)
 
 // governing are actions that take effect on what comes after the packet.
 var governing = []v1alpha1.ActionType{
@@ -148,9 +155,25 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 			k.block(a.Congestion.Algorithm, v1alpha1.BlockCongestion, at.Child("congestion", "algorithm"))
 		}
 	}
-	if match != nil && slices.Contains(governing, a.Type) && match.onlyTypes(lastPackets) {
-		k.add(at, v1alpha1.ReasonImpossibleMatch, "%s governs what comes after a packet, and nothing comes after those of %s", a.Type, match.at.Child("packetTypes"))
+	if match != nil {
+		if why := unsuitable(a, match); why != "" {
+			k.add(at, v1alpha1.ReasonImpossibleMatch, "%s cannot do anything for the packets that the rule matches: %s", a.Type, why)
+		}
 	}
+}
+
+// unsuitable says why an action never has an effect on what a rule matches;
+// empty when it can have one.
+func unsuitable(a *v1alpha1.Action, match *condition) string {
+	switch {
+	case slices.Contains(governing, a.Type) && match.onlyTypes(lastPackets):
+		return "it governs what comes after them, and nothing does"
+	case a.Type == v1alpha1.ActionBlockSubflow && match.onlyTypes(announcingNothing):
+		return "none of them announces an address; match AddAddr, or leave packetTypes out"
+	case a.Type == v1alpha1.ActionRateLimit && a.RateLimit.Mechanism == v1alpha1.RateLimitPace && match.onlyDirection(v1alpha1.DirectionToEndpoint):
+		return "mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police"
+	}
+	return ""
 }
 
 // EarliestCompletionFirst is the strategy that Braid itself brings.
@@ -178,6 +201,11 @@ func (c *condition) onlyTypes(types []v1alpha1.PacketType) bool {
 	return slices.ContainsFunc(c.together(), func(part *condition) bool {
 		return len(part.PacketTypes) > 0 && !slices.ContainsFunc(part.PacketTypes, func(t v1alpha1.PacketType) bool { return !slices.Contains(types, t) })
 	})
+}
+
+// onlyDirection says whether the packets must have this direction.
+func (c *condition) onlyDirection(d v1alpha1.Direction) bool {
+	return slices.ContainsFunc(c.together(), func(part *condition) bool { return part.Direction == d })
 }
 
 // The rates that can be asked for, in bits a second.

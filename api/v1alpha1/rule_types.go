@@ -372,9 +372,9 @@ type RateLimit struct {
 	// +kubebuilder:default=Subflow
 	// +optional
 	Per RateLimitScope `json:"per,omitempty"`
-	// mechanism is Auto, or one to insist on. Pace needs the sender's socket in a
-	// pod of this node; Window needs to have seen the subflow's SYN and an RTT of
-	// more than a millisecond; Police works always and costs retransmissions.
+	// mechanism is Auto, or one to insist on. Pace is for what the selected pod
+	// itself sends; Window needs to have seen the subflow's SYN and an RTT of more
+	// than a millisecond; Police works always and costs retransmissions.
 	// +kubebuilder:default=Auto
 	// +optional
 	Mechanism RateLimitMechanism `json:"mechanism,omitempty"`
