@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chains
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
+)
+
+// schema is the version of the layout of everything pinned. A change of layout
+// needs a new one: the agent then begins anew instead of misreading what an older
+// one left.
+const schema = "v1"
+
+// Directory is where the endpoint half's maps are pinned, by their names.
+func Directory(pinPath string) string { return filepath.Join(pinPath, schema) }
+
+// pathName is a path's name as the kernel keeps it for the next agent.
+type pathName [64]byte
+
+// endpointName is an endpoint's UID.
+type endpointName [uidLength]byte
+
+// endpointRecord is what the next agent must know of an endpoint.
+type endpointRecord struct {
+	Number    uint32 // the same while the endpoint exists
+	Interface uint32
+}
+
+// content tells what is in a slot of chains.
+type content struct {
+	Digest [32]byte         // of all of it
+	Rule   [maxRules]uint64 // fingerprints
+}
+
+// next are the numbers that were not given yet.
+type next struct {
+	Epoch    uint32
+	Endpoint uint32
+}
+
+// ownMaps are for the agent alone; no program reads them.
+var ownMaps = []*ebpf.MapSpec{
+	{Name: "endpoint_paths", Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: v1alpha1.MaxPaths},
+	{Name: "endpoint_names", Type: ebpf.Hash, KeySize: uidLength, ValueSize: 8, MaxEntries: maxEndpoints, Flags: unix.BPF_F_NO_PREALLOC},
+	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: 32 + maxRules*8, MaxEntries: maxChains, Flags: unix.BPF_F_NO_PREALLOC},
+	{Name: "chain_numbers", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
+}
+
+// objects are the loaded programs and all maps, by name.
+type objects struct {
+	fromEndpoint, toEndpoint *ebpf.Program
+	maps                     map[string]*ebpf.Map
+	inner                    *ebpf.MapSpec // of chains
+	empty                    *ebpf.Map     // the chain without rules
+	counters                 *counterRows
+	attachments              *attachments
+}
+
+// loadObjects loads the programs. Maps that an earlier agent pinned in the
+// directory are used as they are.
+func loadObjects(directory string, subflowEntries uint32) (_ *objects, err error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of pins: %w", err)
+	}
+	o := &objects{maps: map[string]*ebpf.Map{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, o.close())
+		}
+	}()
+	if o.fromEndpoint, err = o.loadProgram("from_endpoint", endpoint.LoadFromEndpoint, directory, subflowEntries); err != nil {
+		return nil, err
+	}
+	if o.toEndpoint, err = o.loadProgram("to_endpoint", endpoint.LoadToEndpoint, directory, subflowEntries); err != nil {
+		return nil, err
+	}
+	if err := o.loadOwnMaps(directory); err != nil {
+		return nil, err
+	}
+	if o.counters, err = mapCounters(o.maps["chain_counters"]); err != nil {
+		return nil, err
+	}
+	o.attachments, err = mapAttachments(o.maps["attachments"], o.maps["attachments_overflow"])
+	return o, err
+}
+
+// loadProgram loads one of the two programs and adds its maps, which are the same
+// ones for both.
+func (o *objects) loadProgram(name string, read func() (*ebpf.CollectionSpec, error), directory string, subflowEntries uint32) (*ebpf.Program, error) {
+	spec, err := read()
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", name, err)
+	}
+	prepare(spec, subflowEntries)
+	o.inner = spec.Maps["chains"].InnerMap
+	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}})
+	if err != nil {
+		return nil, fmt.Errorf("loading %s: %w", name, err)
+	}
+	defer collection.Close() // of what is not taken out
+	program := collection.DetachProgram(name)
+	if program == nil {
+		return nil, fmt.Errorf("there is no program %s", name)
+	}
+	for name := range maps.Clone(collection.Maps) {
+		if _, has := o.maps[name]; !has {
+			o.maps[name] = collection.DetachMap(name)
+		}
+	}
+	return program, nil
+}
+
+// prepare makes maps that are shared and outlast the agent. Attachments are
+// written in their own memory, where a word changes in one step.
+func prepare(spec *ebpf.CollectionSpec, subflowEntries uint32) {
+	for name, m := range spec.Maps {
+		if !strings.HasPrefix(name, ".") {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	spec.Maps["attachments"].Flags |= unix.BPF_F_MMAPABLE
+	if subflowEntries > 0 {
+		spec.Maps["subflows"].MaxEntries = subflowEntries
+	}
+}
+
+func (o *objects) loadOwnMaps(directory string) error {
+	for _, spec := range ownMaps {
+		spec := spec.Copy()
+		spec.Pinning = ebpf.PinByName
+		loaded, err := ebpf.NewMapWithOptions(spec, ebpf.MapOptions{PinPath: directory})
+		if err != nil {
+			return fmt.Errorf("loading the map %s: %w", spec.Name, err)
+		}
+		o.maps[spec.Name] = loaded
+	}
+	return nil
+}
+
+func (o *objects) close() error {
+	var failed error
+	if o.counters != nil {
+		failed = errors.Join(failed, o.counters.unmap())
+	}
+	if o.attachments != nil {
+		failed = errors.Join(failed, o.attachments.unmap())
+	}
+	if o.empty != nil {
+		failed = errors.Join(failed, o.empty.Close())
+	}
+	for _, m := range o.maps {
+		failed = errors.Join(failed, m.Close())
+	}
+	for _, program := range []*ebpf.Program{o.fromEndpoint, o.toEndpoint} {
+		if program != nil {
+			failed = errors.Join(failed, program.Close())
+		}
+	}
+	return failed
+}
