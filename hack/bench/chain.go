@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/netip"
 
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/standin"
 )
 
@@ -75,51 +77,133 @@ func (l *loaded) addStandin(r *race, name string, frame []byte, selectors []stan
 	if err := chain.Set(chainSubflow(), selectors, actions); err != nil {
 		return fmt.Errorf("making the chain %s: %w", name, err)
 	}
-	r.add(contender{name: name, program: chain.Program(), frame: frame})
+	return l.again(r, contender{name: name, program: chain.Program(), frame: frame})
+}
+
+// addRules adds Braid's endpoint half with these rules, on what the endpoint sends.
+func (l *loaded) addRules(r *race, name string, frame []byte, rules []v1alpha1.PlanRule) (*half, error) {
+	h, err := newHalf(loopback, rules)
+	if err != nil {
+		return nil, fmt.Errorf("making the chain %s: %w", name, err)
+	}
+	*l = append(*l, h)
+	if err := h.know(chainLocal, chainRemote, chainToken); err != nil {
+		return nil, err
+	}
+	return h, l.again(r, contender{name: name, program: h.from.FromEndpoint, frame: frame})
+}
+
+// prime lets a packet for the endpoint through, so that the limit of what it receives
+// is known, whose window goes with what it sends.
+func (h *half) prime() error {
+	_, _, err := h.to.ToEndpoint.Test(segmentOf(chainRemote, chainLocal, chainPayload))
+	if err != nil {
+		return fmt.Errorf("running to_endpoint: %w", err)
+	}
+	return nil
+}
+
+// again adds a contender behind the program that gives packets back what was changed.
+func (l *loaded) again(r *race, c contender) error {
+	again, err := standin.NewAgain(c.frame, c.program)
+	if err != nil {
+		return err
+	}
+	*l = append(*l, again)
+	c.program = again.Program()
+	r.add(c)
 	return nil
 }
 
 // measureChain compares the endpoint half with the stand-in of eMPTCP's design: a
-// packet that nothing selects, and chains of 2, 4 and 8 blocks.
+// packet that nothing selects, and chains of 2, 4 and 8 blocks. Each program finds
+// the packet as it was, so that each writes what it has to.
 func measureChain(_ context.Context, b *bench) (err error) {
-	frame := segmentOf(chainLocal, chainRemote, chainPayload)
-	r, err := newRace(frame)
-	if err != nil {
-		return err
-	}
 	var l loaded
-	defer func() { err = errors.Join(err, l.close(), r.close()) }()
-	if err := l.addStandins(r, frame); err != nil {
+	r := &race{trials: map[string][]float64{}}
+	defer func() { err = errors.Join(err, l.close()) }()
+	frame := segmentOf(chainLocal, chainRemote, chainPayload)
+	halves, err := l.addChains(r, frame)
+	if err != nil {
 		return err
 	}
 	if err := r.run(); err != nil {
 		return err
 	}
-	r.figures(b, emptyName, "chain.empty_")
-	for _, size := range chainSizes {
-		name := fmt.Sprintf("standin%d", size.blocks())
-		r.figures(b, name, "chain."+name+".")
-		r.figures(b, name+"window", "chain."+name+".window_")
+	if err := expectHits(halves); err != nil {
+		return err
 	}
-	r.figures(b, "standin_unselected", "chain.standin_unselected_")
+	r.chainFigures(b)
 	return nil
 }
 
-func (l *loaded) addStandins(r *race, frame []byte) error {
-	none := []standin.Selector{{Kind: standin.SelectSubflow}}
+func (l *loaded) addChains(r *race, frame []byte) (halves map[string]*half, err error) {
+	if err := l.addEmpty(r, frame); err != nil {
+		return nil, err
+	}
 	other := segmentOf(chainLocal, netip.AddrPortFrom(chainRemote.Addr(), chainRemote.Port()+1), chainPayload)
-	if err := l.addStandin(r, "standin_unselected", other, none, standinActions); err != nil {
+	if err := l.addStandin(r, "standin_unselected", other, standinSelectors[:1], standinActions); err != nil {
+		return nil, err
+	}
+	if _, err := l.addRules(r, "unselected", other, chainRule(chainSizes[2])); err != nil {
+		return nil, err
+	}
+	halves = map[string]*half{}
+	for _, size := range chainSizes {
+		if err := l.addSize(r, frame, size, halves); err != nil {
+			return nil, err
+		}
+	}
+	return halves, nil
+}
+
+// addEmpty adds the program that the others are measured above.
+func (l *loaded) addEmpty(r *race, frame []byte) error {
+	var empty bpf.EmptyObjects
+	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+		return fmt.Errorf("loading the empty program: %w", err)
+	}
+	*l = append(*l, &empty)
+	return l.again(r, contender{name: emptyName, program: empty.Empty, frame: frame})
+}
+
+func (l *loaded) addSize(r *race, frame []byte, size chainSize, halves map[string]*half) error {
+	name := fmt.Sprint(size.blocks())
+	selectors := standinSelectors[:size.selectors]
+	if err := errors.Join(
+		l.addStandin(r, "standin"+name, frame, selectors, standinActions[:size.actions]),
+		l.addStandin(r, "standin"+name+"window", frame, selectors, windowActions[:size.actions]),
+	); err != nil {
 		return err
 	}
-	for _, size := range chainSizes {
-		name := fmt.Sprintf("standin%d", size.blocks())
-		selectors := standinSelectors[:size.selectors]
-		if err := errors.Join(
-			l.addStandin(r, name, frame, selectors, standinActions[:size.actions]),
-			l.addStandin(r, name+"window", frame, selectors, windowActions[:size.actions]),
-		); err != nil {
-			return err
+	h, err := l.addRules(r, name, frame, chainRule(size))
+	if err != nil {
+		return err
+	}
+	halves[name] = h
+	return h.prime()
+}
+
+// expectHits is an error when a chain did not act on the packets that ran through it.
+func expectHits(halves map[string]*half) error {
+	for name, h := range halves {
+		if hits, err := h.hits(); err != nil || hits < repeats {
+			return fmt.Errorf("the chain %s matched %d packets: %w", name, hits, err)
 		}
 	}
 	return nil
+}
+
+func (r *race) chainFigures(b *bench) {
+	r.figures(b, emptyName, "chain.empty_")
+	r.figures(b, "unselected", "chain.unselected_")
+	r.figures(b, "standin_unselected", "chain.standin_unselected_")
+	for _, size := range chainSizes {
+		name := fmt.Sprint(size.blocks())
+		r.figures(b, name, "chain."+name+".")
+		r.figures(b, "standin"+name, "chain.standin"+name+".")
+		r.figures(b, "standin"+name+"window", "chain.standin"+name+".window_")
+		b.add("chain."+name+".to_standin", "ratio", ratios(r.above(name), r.above("standin"+name), 1))
+		b.add("chain."+name+".to_standin_window", "ratio", ratios(r.above(name), r.above("standin"+name+"window"), 1))
+	}
 }

@@ -7,24 +7,24 @@ import (
 	"errors"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/standin"
 )
 
 // measureDesigns compares ways to run the same chains: a tail call for each block, a
-// program made for the chain, and rules as data with and without what a subflow's
-// record remembers of them. docs/chains.md has the reasoning.
+// program made for the chain, and rules as data, whose selectors are remembered in the
+// subflow's record or looked at for each packet. docs/chains.md has the reasoning.
 //
 // Each design runs on packets that have their window and checksum back at each
 // repeat, so that one that writes only what changes has to write too.
 func measureDesigns(_ context.Context, b *bench) (err error) {
-	frame := segmentOf(chainLocal, chainRemote, chainPayload)
-	r, err := newRace(frame)
-	if err != nil {
-		return err
-	}
 	var l loaded
-	defer func() { err = errors.Join(err, l.close(), r.close()) }()
-	if err := l.again(r, contender{name: "again", program: r.empty.Empty, frame: frame}); err != nil {
+	r := &race{trials: map[string][]float64{}}
+	defer func() { err = errors.Join(err, l.close()) }()
+	frame := segmentOf(chainLocal, chainRemote, chainPayload)
+	if err := l.addEmpty(r, frame); err != nil {
 		return err
 	}
 	for _, size := range chainSizes {
@@ -32,45 +32,78 @@ func measureDesigns(_ context.Context, b *bench) (err error) {
 			return fmt.Errorf("a chain of %d: %w", size.blocks(), err)
 		}
 	}
+	for name, rules := range singleRules() {
+		h, err := l.addRules(r, name, frame, rules)
+		if err == nil {
+			err = h.prime()
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if err := r.run(); err != nil {
 		return err
 	}
-	r.figures(b, "again", "designs.empty_")
-	for _, c := range r.contenders[2:] {
-		b.add("designs."+c.name+"_above_empty_ns", "ns/packet", r.above(c.name))
+	for _, c := range r.contenders {
+		r.figures(b, c.name, "designs."+c.name+"_")
 	}
-	return nil
-}
-
-// again adds a contender behind the program that gives packets back what was changed.
-func (l *loaded) again(r *race, c contender) error {
-	again, err := standin.NewAgain(c.frame, c.program)
-	if err != nil {
-		return err
-	}
-	*l = append(*l, again)
-	c.program = again.Program()
-	r.add(c)
 	return nil
 }
 
 func (l *loaded) addDesigns(r *race, frame []byte, size chainSize) error {
-	chain, err := standin.New()
-	if err != nil {
-		return err
-	}
-	*l = append(*l, chain)
-	if err := chain.Set(chainSubflow(), standinSelectors[:size.selectors], standinActions[:size.actions]); err != nil {
-		return err
-	}
 	straight, err := standin.NewStraight(chainSubflow(), size.selectors, size.actions, 1<<subtypeDSS, chainWindow)
 	if err != nil {
 		return err
 	}
 	*l = append(*l, straight)
 	name := func(design string) string { return fmt.Sprintf("%s.chain%d", design, size.blocks()) }
-	return errors.Join(
-		l.again(r, contender{name: name("tail_calls"), program: chain.Program(), frame: frame, before: "again"}),
-		l.again(r, contender{name: name("straight"), program: straight.Program(), frame: frame, before: "again"}),
-	)
+	if err := errors.Join(
+		l.addStandin(r, name("tail_calls"), frame, standinSelectors[:size.selectors], standinActions[:size.actions]),
+		l.again(r, contender{name: name("straight"), program: straight.Program(), frame: frame}),
+	); err != nil {
+		return err
+	}
+	remembered, err := l.addRules(r, name("remembered"), frame, ruleOf(fixedMatch(size.selectors), chainActions(size.actions)...))
+	if err != nil {
+		return err
+	}
+	judged, err := l.addRules(r, name("each_packet"), frame, ruleOf(dynamicMatch(size.selectors), chainActions(size.actions)...))
+	if err != nil {
+		return err
+	}
+	return errors.Join(remembered.prime(), judged.prime())
+}
+
+// fixedMatch has selectors that cannot change within a subflow.
+func fixedMatch(selectors int) *v1alpha1.Match {
+	match := chainRule(chainSize{1, 1})[0].Match
+	if selectors > 1 {
+		match.AddressPair = []v1alpha1.IPAddress{match.Subflow.SourceAddress, match.Subflow.DestinationAddress}
+		match.Token = fmt.Sprintf("0x%08x", chainToken)
+		match.Destination = &v1alpha1.Side{CIDR: v1alpha1.CIDR("10.244.0.0/16")}
+	}
+	return match
+}
+
+// dynamicMatch has selectors that must be looked at for each packet.
+func dynamicMatch(selectors int) *v1alpha1.Match {
+	no := false
+	match := &v1alpha1.Match{Selectors: v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketDSS}}}
+	if selectors > 1 {
+		match.Backup = &no
+		match.Sent = &v1alpha1.SentRanges{Subflow: &v1alpha1.ByteRange{From: resource.NewQuantity(0, resource.DecimalSI)}}
+		match.Sequence = &v1alpha1.SequenceRanges{Subflow: &v1alpha1.ByteRange{From: resource.NewQuantity(0, resource.DecimalSI)}}
+	}
+	return match
+}
+
+// singleRules have one selector that is remembered and one action.
+func singleRules() map[string][]v1alpha1.PlanRule {
+	rules := map[string][]v1alpha1.PlanRule{
+		"police": ruleOf(fixedMatch(1), limitTo(1_000_000, v1alpha1.RateLimitPolice)),
+	}
+	for i, name := range []string{"window", "set_backup", "report_subflow", "record"} {
+		rules[name] = ruleOf(fixedMatch(1), chainActions(4)[i])
+	}
+	return rules
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
-
-	"braid.dev/braid/bpf"
 )
 
 // contender is a program and the packet that it runs on.
@@ -18,8 +16,6 @@ type contender struct {
 	name    string
 	program *ebpf.Program
 	frame   []byte
-	// before is the name of what its cost is counted above; empty means "empty".
-	before string
 }
 
 // race measures programs by BPF_PROG_TEST_RUN in turns, so that what disturbs the
@@ -27,25 +23,12 @@ type contender struct {
 type race struct {
 	contenders []contender
 	trials     map[string][]float64 // ns a packet
-	empty      bpf.EmptyObjects
 }
 
 const (
 	raceTrials = 15
 	emptyName  = "empty"
 )
-
-// newRace begins with the empty program on a packet.
-func newRace(frame []byte) (*race, error) {
-	r := &race{trials: map[string][]float64{}}
-	if err := bpf.LoadEmptyObjects(&r.empty, nil); err != nil {
-		return nil, fmt.Errorf("loading the empty program: %w", err)
-	}
-	r.add(contender{name: emptyName, program: r.empty.Empty, frame: frame})
-	return r, nil
-}
-
-func (r *race) close() error { return r.empty.Close() }
 
 func (r *race) add(c contender) { r.contenders = append(r.contenders, c) }
 
@@ -65,15 +48,10 @@ func (r *race) run() error {
 	return nil
 }
 
-// above is what a contender costs above the one before it, trial by trial.
+// above is what a contender costs above the empty program, trial by trial.
 func (r *race) above(name string) (costs []float64) {
-	i := slices.IndexFunc(r.contenders, func(c contender) bool { return c.name == name })
-	before := r.contenders[i].before
-	if before == "" {
-		before = emptyName
-	}
 	for trial, cost := range r.trials[name] {
-		costs = append(costs, cost-r.trials[before][trial])
+		costs = append(costs, cost-r.trials[emptyName][trial])
 	}
 	return costs
 }

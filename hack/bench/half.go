@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
+)
+
+// half is the endpoint half, loaded apart from any node's, with one endpoint and its
+// chain.
+type half struct {
+	from endpoint.FromEndpointObjects
+	to   endpoint.ToEndpointObjects
+}
+
+const (
+	halfEndpoint = 1
+	halfSlot     = 1
+	halfWord     = halfSlot | 1<<32 // slot and row 1 and 0, epoch 1
+)
+
+// newHalf loads the programs and gives an interface a chain.
+func newHalf(ifindex int, rules []v1alpha1.PlanRule) (*half, error) {
+	h := &half{}
+	if err := h.load(); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if err := h.give(ifindex, rules); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return h, nil
+}
+
+func (h *half) Close() error { return errors.Join(h.from.Close(), h.to.Close()) }
+
+func (h *half) load() error {
+	if err := endpoint.LoadFromEndpointObjects(&h.from, nil); err != nil {
+		return fmt.Errorf("loading from_endpoint: %w", err)
+	}
+	spec, err := endpoint.LoadToEndpoint()
+	if err != nil {
+		return fmt.Errorf("reading to_endpoint: %w", err)
+	}
+	shared := map[string]*ebpf.Map{}
+	of := map[string]*ebpf.Map{
+		endpoint.FromEndpointMapAttachments: h.from.Attachments, endpoint.FromEndpointMapAttachmentsOverflow: h.from.AttachmentsOverflow,
+		endpoint.FromEndpointMapBlockContext: h.from.BlockContext, endpoint.FromEndpointMapBuckets: h.from.Buckets,
+		endpoint.FromEndpointMapChainCounters: h.from.ChainCounters, endpoint.FromEndpointMapChains: h.from.Chains,
+		endpoint.FromEndpointMapCustomBlocks: h.from.CustomBlocks, endpoint.FromEndpointMapEvents: h.from.Events,
+		endpoint.FromEndpointMapHiddenAddresses: h.from.HiddenAddresses, endpoint.FromEndpointMapMptcpConnections: h.from.MptcpConnections,
+		endpoint.FromEndpointMapPathInterfaces: h.from.PathInterfaces, endpoint.FromEndpointMapRunContext: h.from.RunContext,
+		endpoint.FromEndpointMapSubflows: h.from.Subflows, endpoint.FromEndpointMapUnconcerned: h.from.Unconcerned,
+	}
+	for name := range spec.Maps {
+		if m, has := of[name]; has {
+			shared[name] = m
+		}
+	}
+	if err := spec.LoadAndAssign(&h.to, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return fmt.Errorf("loading to_endpoint: %w", err)
+	}
+	return nil
+}
+
+// give compiles the rules and attaches their chain to an interface.
+func (h *half) give(ifindex int, rules []v1alpha1.PlanRule) error {
+	chain, err := chains.Compile(rules, chains.Surroundings{})
+	if err != nil {
+		return err
+	}
+	spec, err := endpoint.LoadFromEndpoint()
+	if err != nil {
+		return fmt.Errorf("reading from_endpoint: %w", err)
+	}
+	inner, err := ebpf.NewMap(spec.Maps[endpoint.FromEndpointMapChains].InnerMap)
+	if err != nil {
+		return fmt.Errorf("making a chain: %w", err)
+	}
+	defer inner.Close()
+	if err := errors.Join(inner.Put(uint32(0), chain), h.from.Chains.Put(uint32(halfSlot), inner)); err != nil {
+		return fmt.Errorf("writing a chain: %w", err)
+	}
+	attachment := endpoint.FromEndpointAttachment{Interface: uint32(ifindex), Endpoint: halfEndpoint, Chain: halfWord}
+	if err := h.from.Attachments.Put(uint32(ifindex), attachment); err != nil {
+		return fmt.Errorf("attaching a chain: %w", err)
+	}
+	return nil
+}
+
+// know writes the record of a subflow as if its beginning had been seen: its token
+// and the scale of its windows.
+func (h *half) know(local, remote netip.AddrPort, token uint32) error {
+	const (
+		knownSYNs, knownMPTCP, knownHandshake = 1<<0 | 1<<1, 1 << 2, 1 << 7
+		unknownPath                           = 0xff
+		scale                                 = 1 + 7
+		rtt                                   = 5000 // us
+	)
+	key := endpoint.FromEndpointSubflowKey{Endpoint: halfEndpoint, LocalPort: networkOrder(local.Port()), RemotePort: networkOrder(remote.Port())}
+	key.Local.Word, key.Remote.Word = words(local.Addr()), words(remote.Addr())
+	record := endpoint.FromEndpointSubflow{Token: token, Path: unknownPath, Known: knownSYNs | knownMPTCP | knownHandshake, SeededRtt: rtt}
+	record.Traffic[0].WindowScale, record.Traffic[1].WindowScale = scale, scale
+	connection := endpoint.FromEndpointMptcpConnection{Token: token}
+	err := errors.Join(
+		h.from.Subflows.Put(key, record),
+		h.from.MptcpConnections.Put(endpoint.FromEndpointMptcpConnectionKey{Endpoint: halfEndpoint, Token: token}, connection),
+	)
+	if err != nil {
+		return fmt.Errorf("writing the record of a subflow: %w", err)
+	}
+	return nil
+}
+
+func words(address netip.Addr) (words [4]uint32) {
+	bytes := address.As16()
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(bytes[i*4:])
+	}
+	return words
+}
+
+// hits are the packets that the first rule matched.
+func (h *half) hits() (uint64, error) {
+	var counters endpoint.FromEndpointCounters
+	if err := h.from.ChainCounters.Lookup(uint32(0), &counters); err != nil {
+		return 0, fmt.Errorf("reading counters: %w", err)
+	}
+	return counters.Rule[0].Hits, nil
+}
