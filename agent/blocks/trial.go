@@ -15,7 +15,8 @@ import (
 
 const (
 	// MaxInstructions is how many instructions the verifier may follow in a block.
-	MaxInstructions = 20000
+	// The header's own search for an option and its insertion take 20,000 of them.
+	MaxInstructions = 50000
 	// MaxCost is what a block may take for a packet, in the median.
 	MaxCost = 2 * time.Microsecond
 

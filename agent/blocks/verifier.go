@@ -39,10 +39,14 @@ func explain(err error) error {
 	return refuse("the verifier refuses it: ", verifierReason(verifier.Log, verifier.Cause))
 }
 
+// statementLines is how many of a log's last lines are its statement.
+const statementLines = 2
+
 // verifierReason picks from a log its last statement, and of what was looked at
 // the source line and the instruction.
 func verifierReason(log []string, cause error) string {
-	statement, instruction, source := "", "", ""
+	var statement []string
+	instruction, source := "", ""
 	for i := len(log) - 1; i >= 0 && source == ""; i-- {
 		line := strings.TrimSpace(log[i])
 		switch {
@@ -53,14 +57,14 @@ func verifierReason(log []string, cause error) string {
 			if instruction == "" {
 				instruction = line
 			}
-		case statement == "" && instruction == "":
-			statement = line
+		case len(statement) < statementLines && instruction == "":
+			statement = append([]string{line}, statement...)
 		}
 	}
-	if statement == "" {
-		statement = cause.Error()
+	if len(statement) == 0 {
+		statement = []string{cause.Error()}
 	}
-	return statement + inParentheses(instruction, source)
+	return strings.Join(statement, "; ") + inParentheses(instruction, source)
 }
 
 func inParentheses(instruction, source string) string {

@@ -5,9 +5,15 @@
  */
 #include "kernel.h"
 
-enum {
-	LEAST_WINDOW = 2,
-};
+/* What sockets choose it by; up to 15 letters, digits and underscores. */
+#ifndef NAME
+#define NAME "braid_aimd"
+#endif
+
+/* Segments that stay in flight, whatever is lost. */
+#ifndef LEAST
+#define LEAST 2
+#endif
 
 /* What is read and written of the kernel's structure; its layout is found on loading. */
 struct tcp_sock {
@@ -34,7 +40,7 @@ __u32 aimd_ssthresh(__u64 *arguments)
 	struct tcp_sock *tcp = (void *)arguments[0];
 	__u32 window = tcp->snd_cwnd - tcp->snd_cwnd / 4;
 
-	return window > LEAST_WINDOW ? window : LEAST_WINDOW;
+	return window > LEAST ? window : LEAST;
 }
 
 static __always_inline void set_cwnd(struct tcp_sock *tcp, __u32 window)
@@ -78,7 +84,7 @@ struct tcp_congestion_ops aimd = {
 	.ssthresh = (void *)aimd_ssthresh,
 	.cong_avoid = (void *)aimd_cong_avoid,
 	.undo_cwnd = (void *)aimd_undo_cwnd,
-	.name = "braid_aimd",
+	.name = NAME,
 };
 
 char _license[] SEC("license") = "GPL";

@@ -7,7 +7,7 @@ BRAID_BLOCK(long_winded)
 	__u32 sum = packet->sequence;
 
 #pragma clang loop unroll(disable)
-	for (int i = 0; i < 4000; i++) {
+	for (int i = 0; i < 16000; i++) {
 		sum = sum * 31 + i;
 		if (sum == 7)
 			return BRAID_NO_MATCH;
