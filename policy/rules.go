@@ -289,9 +289,19 @@ func matchKey(m *v1alpha1.Match) string {
 	return string(text)
 }
 
+// certain are the actions that a rule carries out for every packet that it
+// matches: a block may leave those behind it out.
+func certain(rule *v1alpha1.Rule) []v1alpha1.Action {
+	block := slices.IndexFunc(rule.Actions, func(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionCustom })
+	if block < 0 {
+		return rule.Actions
+	}
+	return rule.Actions[:block]
+}
+
 // ends says whether nothing runs after a rule.
 func ends(rule *v1alpha1.Rule) bool {
-	return slices.ContainsFunc(rule.Actions, func(a v1alpha1.Action) bool {
+	return slices.ContainsFunc(certain(rule), func(a v1alpha1.Action) bool {
 		return a.Type == v1alpha1.ActionDrop || a.Type == v1alpha1.ActionReset
 	})
 }
@@ -299,14 +309,15 @@ func ends(rule *v1alpha1.Rule) bool {
 // contradictions compares the actions of a rule with those of one before it
 // that matches the same packets, or with its own.
 func (k *ruleCheck) contradictions(rule, before *v1alpha1.Rule, at *field.Path) {
-	for i := range rule.Actions {
-		for j := range before.Actions {
+	own, others := certain(rule), certain(before)
+	for i := range own {
+		for j := range others {
 			if rule == before && j >= i {
 				break
 			}
-			if why := contradiction(&rule.Actions[i], &before.Actions[j]); why != "" {
+			if why := contradiction(&own[i], &others[j]); why != "" {
 				k.add(at.Child("actions").Index(i), v1alpha1.ReasonContradictingRules,
-					"it contradicts %s of rule %s, which matches the same packets: %s", before.Actions[j].Type, before.Name, why)
+					"it contradicts %s of rule %s, which matches the same packets: %s", others[j].Type, before.Name, why)
 			}
 		}
 	}

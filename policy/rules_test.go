@@ -60,6 +60,9 @@ func TestRules(t *testing.T) {
 		{name: "with the same match may do different things", rules: `
 - {name: a, actions: [{type: RateLimit, rateLimit: {rate: 1M}}, {type: SetBackup, setBackup: {backup: true}}]}
 - {name: b, actions: [{type: RateLimit, rateLimit: {rate: 9M, per: Endpoint}}, {type: SetBackup, setBackup: {backup: true}}]}`},
+		{name: "behind a block, which may leave actions out, contradict nothing", rules: `
+- {name: a, actions: [{type: Custom, custom: {block: action}}, {type: SetBackup, setBackup: {backup: true}}, {type: Drop}]}
+- {name: b, actions: [{type: SetBackup, setBackup: {backup: false}}]}`},
 		{name: "that name what exists work", rules: `
 - name: a
   match: {paths: [blue]}
