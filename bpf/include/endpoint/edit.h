@@ -131,13 +131,9 @@ static __always_inline __u32 option_bytes_of(__u32 length)
 	return length;
 }
 
-/*
- * Finds the first option of this kind and, where kind is 30, of this subtype or of
- * any. Options that do not add up end the search. The end mark is a kind as well:
- * its length is that of all that follows.
- */
-__noinline int find_option(struct __sk_buff *skb, struct context *context, __u32 kind, __u32 subtype,
-			   struct option_place *place)
+/* As find_option, but -1 when the options up to there do not add up. */
+__noinline int look_for_option(struct __sk_buff *skb, struct context *context, __u32 kind, __u32 subtype,
+			       struct option_place *place)
 {
 	__u8 byte[TCP_OPTIONS_MAX + 4] = {};
 	__u32 at = 0, length;
@@ -159,7 +155,7 @@ __noinline int find_option(struct __sk_buff *skb, struct context *context, __u32
 		is_end = (here - 1) >> 31;
 		size = (byte[at + 1] & (is_nop - 1) & (is_end - 1)) | is_nop | ((length - at) & -is_end);
 		if (size + is_nop + 2 * is_end < 2 || at + size > length)
-			return 0;
+			return -1;
 		if (here == kind && (here != OPTION_MPTCP || subtype == ANY_SUBTYPE || byte[at + 2] >> 4 == subtype)) {
 			place->offset = options_at(context) + at;
 			place->length = size;
@@ -170,6 +166,17 @@ __noinline int find_option(struct __sk_buff *skb, struct context *context, __u32
 		at += size;
 	}
 	return 0;
+}
+
+/*
+ * Finds the first option of this kind and, where kind is 30, of this subtype or of
+ * any. Options that do not add up end the search. The end mark is a kind as well:
+ * its length is that of all that follows.
+ */
+__noinline int find_option(struct __sk_buff *skb, struct context *context, __u32 kind, __u32 subtype,
+			   struct option_place *place)
+{
+	return context && place && look_for_option(skb, context, kind, subtype, place) == 1;
 }
 
 static __always_inline int overwrite(struct __sk_buff *skb, struct context *context, __u32 offset, __u32 length,
@@ -261,6 +268,7 @@ __noinline int insert_option(struct __sk_buff *skb, struct context *context, str
 	struct option_place mark = {};
 	struct edit_scratch *copy;
 	__u32 end, more;
+	int ends;
 
 	length = option_bytes_of(length);
 	if (!context || !option || !length || !may_grow(skb, context))
@@ -269,10 +277,13 @@ __noinline int insert_option(struct __sk_buff *skb, struct context *context, str
 	end = options_end(context);
 	if (context->options_length + more > TCP_OPTIONS_MAX)
 		return 0;
+	ends = look_for_option(skb, context, OPTION_END, ANY_SUBTYPE, &mark);
+	if (ends < 0)
+		return 0;
 	if (!grow(skb, end, end + more))
 		return 0;
 	/* What follows an end mark would not be read. */
-	if (find_option(skb, context, OPTION_END, ANY_SUBTYPE, &mark))
+	if (ends)
 		remove_option(skb, context, mark.offset, mark.length);
 	copy = scratch();
 	more = option_bytes_of(more);

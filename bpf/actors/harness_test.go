@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actors_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/bpf/actors"
+	"braid.dev/braid/hack/lab/network"
+)
+
+// The enums of the C headers.
+const (
+	fromEndpoint = 0
+	toEndpoint   = 1
+
+	stepAct      = 1
+	stepSettle   = 2
+	stepUnsettle = 4
+
+	rateLimit    = 1
+	setBackup    = 2
+	blockSubflow = 3
+	addSubflow   = 4
+	drop         = 8
+	reset        = 9
+
+	auto   = 0
+	pace   = 1
+	window = 2
+	police = 3
+
+	untouched = 0
+	acted     = 1
+	dropped   = 2
+
+	theEndpoint = 7
+	theToken    = 0x01020304
+)
+
+// The verdicts of the programs.
+const (
+	next = -1
+	shot = 2
+)
+
+// reporter is what tests, benchmarks and properties have in common.
+type reporter interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+func check(t reporter, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+}
+
+// harness is the programs and their maps, in a network namespace where what they
+// send meets nobody.
+type harness struct {
+	actors.HarnessObjects
+	namespace *network.Namespace
+	order     actors.HarnessOrder
+	out       []byte
+}
+
+func newHarness(t testing.TB) *harness {
+	t.Helper()
+	h := &harness{namespace: network.NamespaceForTest(t), out: make([]byte, 4096)}
+	h.load(t)
+	return h
+}
+
+func (h *harness) load(t testing.TB) {
+	t.Helper()
+	err := actors.LoadHarnessObjects(&h.HarnessObjects, nil)
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &verifier) {
+		t.Fatalf("%+v", verifier)
+	}
+	check(t, err)
+	t.Cleanup(func() { h.Close() })
+	h.order = actors.HarnessOrder{Steps: stepAct | stepSettle, Endpoint: theEndpoint}
+	h.tell(t)
+}
+
+// action is what one direction's packets ask for.
+type action struct {
+	kind, mechanism, scope, flag uint8
+	limit                        uint32
+	rate                         uint64
+}
+
+// ask makes the harness run this action on the packets of a direction.
+func (h *harness) ask(t reporter, direction int, a action) {
+	t.Helper()
+	to := &h.order.Action[direction]
+	to.Kind, to.Mechanism, to.Scope, to.Flag, to.Limit, to.Rate = a.kind, a.mechanism, a.scope, a.flag, a.limit, a.rate
+	h.tell(t)
+}
+
+func (h *harness) steps(t reporter, steps uint32) {
+	t.Helper()
+	h.order.Steps = steps
+	h.tell(t)
+}
+
+// wait puts the harness's clock forward.
+func (h *harness) wait(t reporter, nanoseconds uint64) {
+	t.Helper()
+	h.order.Ahead += nanoseconds
+	h.tell(t)
+}
+
+func (h *harness) tell(t reporter) {
+	t.Helper()
+	check(t, h.Orders.Update(uint32(0), &h.order, ebpf.UpdateAny))
+}
+
+func keyOf(version int) (key actors.HarnessSubflowKey) {
+	key.Endpoint = theEndpoint
+	key.Local.Word, key.LocalPort = words(ends[version][0])
+	key.Remote.Word, key.RemotePort = words(ends[version][1])
+	return key
+}
+
+func words(end netip.AddrPort) (address [4]uint32, port uint16) {
+	bytes := end.Addr().As16()
+	for i := range address {
+		address[i] = binary.NativeEndian.Uint32(bytes[4*i:])
+	}
+	return address, binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, end.Port()))
+}
+
+// begin makes a record of the subflow whose handshake was seen and whose ends are
+// 10 ms apart.
+func (h *harness) begin(t reporter, version int, change ...func(*actors.HarnessSubflow)) {
+	t.Helper()
+	subflow := actors.HarnessSubflow{Token: theToken, Path: 0xff}
+	for direction := range subflow.Traffic {
+		subflow.Traffic[direction].WindowScale = 1 + 7
+		subflow.Traffic[direction].SmoothedRtt = 5000
+	}
+	for _, change := range change {
+		change(&subflow)
+	}
+	check(t, h.Subflows.Update(keyOf(version), &subflow, ebpf.UpdateAny))
+}
+
+func (h *harness) subflow(t reporter, version int) (subflow actors.HarnessSubflow) {
+	t.Helper()
+	check(t, h.Subflows.Lookup(keyOf(version), &subflow))
+	return subflow
+}
+
+func (h *harness) outcome(t reporter) (outcome actors.HarnessOutcome) {
+	t.Helper()
+	check(t, h.Outcomes.Lookup(uint32(0), &outcome))
+	return outcome
+}
+
+// run lets one packet pass in a direction, and returns it as it comes out.
+func (h *harness) run(t reporter, direction int, frame []byte) (out []byte, verdict int) {
+	t.Helper()
+	check(t, h.namespace.Do(func() (err error) {
+		out, verdict, err = h.runHere(direction, frame)
+		return err
+	}))
+	return out, verdict
+}
+
+// runHere does the same on a thread that is in the namespace already; what it
+// returns lasts until the next run.
+func (h *harness) runHere(direction int, frame []byte) (out []byte, verdict int, err error) {
+	program := h.FromHarness
+	if direction == toEndpoint {
+		program = h.ToHarness
+	}
+	options := &ebpf.RunOptions{Data: frame, DataOut: h.out[:cap(h.out)]}
+	result, err := program.Run(options)
+	return options.DataOut, int(int32(result)), err
+}
