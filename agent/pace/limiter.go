@@ -60,11 +60,10 @@ type group struct {
 	members []pace.PaceSubflowKey
 }
 
-// usage is what a subflow has sent, at the last two looks.
+// usage is what a subflow has sent.
 type usage struct {
-	bytes   uint64
-	before  float64 // bytes a second, between the looks before
-	rate    float64 // between the last looks, or with those before, whichever is more
+	member
+	bytes   uint64 // at the last look
 	begun   bool
 	seen    bool
 	waiting int // looks since it should have another pace
@@ -210,6 +209,7 @@ func (l *limiter) note(key pace.PaceSubflowKey, record *pace.PaceSubflow, second
 		flow = &usage{}
 		l.flows[key] = flow
 	}
+	flow.pace = float64(l.written[key])
 	sent := flow.add(record.Traffic[fromEndpoint].Bytes, seconds)
 	limit := &record.Limit[fromEndpoint]
 	wanted := limit.Rate
@@ -232,8 +232,7 @@ func (u *usage) add(bytes uint64, seconds float64) (sent float64) {
 			u.bytes = 0
 		}
 		sent = float64(bytes - u.bytes)
-		rate := sent / seconds
-		u.rate, u.before = max(rate, (rate+u.before)/2), rate
+		u.smooth(sent/seconds, seconds)
 	}
 	u.bytes, u.begun = bytes, true
 	return sent
@@ -276,7 +275,7 @@ func (l *limiter) share(seconds float64) error {
 	for _, group := range l.groups {
 		members := make([]member, len(group.members))
 		for i, key := range group.members {
-			members[i] = member{used: l.flows[key].rate, pace: float64(l.written[key])}
+			members[i] = l.flows[key].member
 		}
 		for i, share := range group.share(group.rate, group.used, seconds, members) {
 			failed = errors.Join(failed, l.write(group.members[i], uint64(max(share, 1))))

@@ -11,9 +11,10 @@ import (
 // The constants of sharing, found by trial on real connections.
 const (
 	// hungry is the part of its pace that a subflow must use to be given more.
-	hungry = 0.9
-	// room is what a subflow that uses less than its share may grow by at once.
-	room = 1.2
+	hungry = 0.8
+	// room is what a subflow that uses less than its share may grow by at once: so
+	// much that it is not taken for hungry when it does not.
+	room = 1.4
 	// repayment is the time in seconds in which too much is paid back.
 	repayment = 0.5
 	// mostDebt and mostCredit are in seconds of the whole rate. Pacing by timers
@@ -28,11 +29,28 @@ const (
 
 // member is one of the subflows that share a rate; all in bytes a second.
 type member struct {
-	used float64 // lately
+	used float64 // in the long run
+	last float64 // since the last look
 	pace float64 // that it was given; 0: none yet
 }
 
-func (m *member) isHungry() bool { return m.pace == 0 || m.used >= hungry*m.pace }
+func (m *member) isHungry() bool { return m.pace == 0 || max(m.used, m.last) >= hungry*m.pace }
+
+// Sockets send bursts of so many bytes where the round trip is short, however slow
+// their pace: what a subflow uses shows only over some of them.
+const (
+	burst         = 64 << 10
+	burstsToJudge = 3
+	longestToWait = 0.6 // seconds
+)
+
+// smooth is what a subflow uses in the long run, after it sent at this rate for
+// some seconds.
+func (m *member) smooth(rate, seconds float64) {
+	long := min(burstsToJudge*burst/max(m.pace, 1), longestToWait)
+	part := 1 - math.Exp(-seconds/max(long, seconds))
+	m.used, m.last = m.used+part*(rate-m.used), rate
+}
 
 // account is how far a rate was exceeded (debt, positive) or not reached while
 // somebody wanted more (credit, negative), in bytes.
@@ -68,12 +86,15 @@ func (a *account) share(rate, used, seconds float64, members []member) []float64
 	return shares
 }
 
+// settle adds what was used to the account. While nobody wants more no credit
+// arises, and what there is dwindles.
 func (a *account) settle(rate, used, seconds float64, anyHungry bool) {
-	credit := 0.0
-	if anyHungry {
-		credit = mostCredit
+	before := a.debt
+	a.debt += used - rate*seconds
+	if !anyHungry {
+		a.debt = max(a.debt, min(before, 0)/2)
 	}
-	a.debt = min(max(a.debt+used-rate*seconds, -credit*rate), mostDebt*rate)
+	a.debt = min(max(a.debt, -mostCredit*rate), mostDebt*rate)
 }
 
 // divide gives to each demand what it asks for as long as the budget allows, and

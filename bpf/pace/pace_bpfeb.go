@@ -33,6 +33,55 @@ type PaceCongestionKey struct {
 	Rule     uint32
 }
 
+type PaceContext struct {
+	_               structs.HostLayout
+	Key             PaceSubflowKey
+	Network         uint16
+	Transport       uint16
+	OptionsLength   uint16
+	Family          uint8
+	Flags           uint8
+	Direction       uint8
+	Pad             [3]uint8
+	Sequence        uint32
+	Acknowledgement uint32
+	Payload         uint32
+	Window          uint16
+	Segments        uint16
+	_               [4]byte
+	Now             uint64
+	Chain           uint64
+	Options         struct {
+		_                 structs.HostLayout
+		Types             uint32
+		Timestamps        uint16
+		Sack              uint16
+		Mptcp             uint16
+		Dss               uint16
+		MptcpLength       uint8
+		DssLength         uint8
+		WindowScale       uint8
+		Read              uint8
+		Timestamp         uint32
+		Echoed            uint32
+		Token             uint32
+		_                 [4]byte
+		DataSequence      uint64
+		DataSequenceBytes uint8
+		Backup            uint8
+		Pad               [2]uint8
+		MappedAt          uint32
+	}
+	Types          uint32
+	DataKnown      uint8
+	Rule           uint8
+	Pad2           [2]uint8
+	Position       uint64
+	Sent           uint64
+	ConnectionSent uint64
+	DataPosition   uint64
+}
+
 type PaceCounters struct {
 	_    structs.HostLayout
 	Rule [64]struct {
@@ -64,8 +113,10 @@ type PaceMptcpConnection struct {
 	Clamped             [2]uint32
 	SequenceKnown       uint8
 	Role                uint8
-	Reported            uint8
 	Pad                 uint8
+	_                   [1]byte
+	Reported            uint32
+	Pad2                uint32
 }
 
 type PaceMptcpConnectionKey struct {
@@ -101,6 +152,13 @@ type PaceSubflow struct {
 	Ended            uint8
 	Seeded           uint8
 	HandshakePackets uint8
+	Needs            [2]uint8
+	Due              uint8
+	DueRule          uint8
+	Recorded         uint8
+	Reported         uint8
+	NeedsConnection  uint8
+	Pad              uint8
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64
@@ -132,7 +190,7 @@ type PaceSubflow struct {
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
-	Pad            uint32
+	Pad2           uint32
 	Limit          [2]struct {
 		_         structs.HostLayout
 		Rate      uint64
@@ -153,20 +211,19 @@ type PaceSubflow struct {
 			Bound     uint8
 			Pad       [7]uint8
 		}
-		Sent         uint32
 		Acknowledged uint32
 		Window       uint32
-		Seen         uint8
-		Pad          [3]uint8
+		Begun        uint8
+		Pad          [7]uint8
 	}
 	BackupState struct {
 		_         structs.HostLayout
 		Lifted    uint64
 		Wanted    uint8
-		Own       [2]uint8
 		Told      [2]uint8
 		Times     [2]uint8
 		Arrived   uint8
+		Pad       [2]uint8
 		Timestamp [2]uint32
 	}
 	Addresses struct {
@@ -176,7 +233,8 @@ type PaceSubflow struct {
 		Releasing uint8
 		Hidden    uint8
 		Signalled uint8
-		Pad       [4]uint8
+		EchoDue   [2]uint8
+		Pad       [2]uint8
 	}
 }
 
@@ -220,6 +278,7 @@ const (
 	PaceMapNetnsEndpoints      = "netns_endpoints"
 	PaceMapPaces               = "paces"
 	PaceMapPathInterfaces      = "path_interfaces"
+	PaceMapRunContext          = "run_context"
 	PaceMapSubflows            = "subflows"
 	PaceMapUnconcerned         = "unconcerned"
 	PaceProgGovernExisting     = "govern_existing"
@@ -287,6 +346,7 @@ type PaceMapSpecs struct {
 	NetnsEndpoints      *ebpf.MapSpec `ebpf:"netns_endpoints"`
 	Paces               *ebpf.MapSpec `ebpf:"paces"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
+	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
 	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
@@ -328,6 +388,7 @@ type PaceMaps struct {
 	NetnsEndpoints      *ebpf.Map `ebpf:"netns_endpoints"`
 	Paces               *ebpf.Map `ebpf:"paces"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
+	RunContext          *ebpf.Map `ebpf:"run_context"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
 	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
@@ -345,6 +406,7 @@ func (m *PaceMaps) Close() error {
 		m.NetnsEndpoints,
 		m.Paces,
 		m.PathInterfaces,
+		m.RunContext,
 		m.Subflows,
 		m.Unconcerned,
 	)

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace_test
+
+import (
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	agent "braid.dev/braid/agent/pace"
+	"braid.dev/braid/bpf/pace"
+)
+
+const (
+	perConnection = 1
+	perEndpoint   = 2
+)
+
+func (l *lab) sharedEndpoint() agent.Endpoint {
+	shared := l.endpoint()
+	shared.SharedLimits = true
+	return shared
+}
+
+// count keeps the records as the packet programs do: what each subflow has sent.
+// New subflows get the limit.
+func (l *lab) count(t *testing.T, of limit) {
+	t.Helper()
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(30 * time.Millisecond):
+			}
+			for _, s := range sockets(t, l.client) {
+				l.note(t, s.key(), of, func(record *pace.PaceSubflow) { record.Traffic[0].Bytes = s.sent })
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		<-done
+	})
+}
+
+// sendUnless fills the connection, as long as it is not told to rest.
+func sendUnless(t *testing.T, connection net.Conn, resting *atomic.Bool) {
+	t.Helper()
+	check(t, connection.(*net.TCPConn).SetWriteBuffer(64<<10)) // little is left to send when it rests
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		piece := make([]byte, 16<<10)
+		for {
+			if resting.Load() {
+				time.Sleep(time.Millisecond)
+				if _, err := connection.Write(nil); err != nil {
+					return
+				}
+				continue
+			}
+			if _, err := connection.Write(piece); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = connection.(*net.TCPConn).SetLinger(0)
+		_ = connection.Close()
+		resting.Store(false)
+		<-done
+	})
+}
+
+func TestSubflowsOfAConnectionShareItsRate(t *testing.T) {
+	for _, mbit := range []float64{5, 20, 200} {
+		l := newLab(t)
+		l.allow(t, 4, 3)
+		l.serve(t, l.server.IPv4)
+		l.apply(t, l.sharedEndpoint())
+		connection := l.dial(t, l.server.IPv4)
+		l.awaitSubflows(t, 3)
+		l.run(t)
+		l.count(t, limit{mbit: mbit, id: 1, scope: perConnection})
+		time.Sleep(300 * time.Millisecond)
+		send(t, connection)
+		time.Sleep(time.Second)
+		for range 3 {
+			got := rates(t, l.client, time.Second)
+			t.Logf("%.0f Mbit/s: %.2f %v", mbit, sum(got), got)
+			if total := sum(got); total > 1.15*mbit || total < 0.8*mbit {
+				t.Errorf("in a second the subflows carried %.2f Mbit/s of %.0f: %v", total, mbit, got)
+			}
+		}
+	}
+}
+
+func TestConnectionsOfAnEndpointShareItsRate(t *testing.T) {
+	const mbit = 40
+	l := newLab(t)
+	l.serve(t, l.server.IPv4)
+	l.apply(t, l.sharedEndpoint())
+	l.run(t)
+	l.count(t, limit{mbit: mbit, id: 1, scope: perEndpoint})
+	var rest [2]atomic.Bool
+	connections := []net.Conn{l.dial(t, l.server.IPv4), l.dial(t, l.server.IPv4)}
+	l.awaitSubflows(t, 2)
+	time.Sleep(300 * time.Millisecond)
+	for i, connection := range connections {
+		sendUnless(t, connection, &rest[i])
+	}
+	time.Sleep(time.Second)
+	both := rates(t, l.client, 2*time.Second)
+	expectNear(t, "both together", sum(both), mbit)
+	for ends, rate := range both {
+		if rate < 0.35*mbit {
+			t.Errorf("of two, %s has %.2f Mbit/s", ends.local, rate)
+		}
+	}
+	rest[0].Store(true)
+	time.Sleep(500 * time.Millisecond)
+	one := rates(t, l.client, time.Second)
+	expectNear(t, "one while the other rests", sum(one), mbit)
+	rest[0].Store(false)
+	again := rates(t, l.client, 2*time.Second)
+	expectNear(t, "both again", sum(again), mbit)
+	t.Logf("both %v, one %v, both again %v", both, one, again)
+}
+
+func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {
+	l := newLab(t)
+	l.serve(t, l.server.IPv4)
+	l.apply(t, l.sharedEndpoint())
+	l.run(t)
+	l.dial(t, l.server.IPv4)
+	s := l.awaitSubflows(t, 1)[0]
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint})
+	shares, err := ebpf.LoadPinnedMap(filepath.Join(l.directory, "paces"), nil)
+	check(t, err)
+	defer shares.Close()
+	has := func() bool {
+		var rate uint64
+		return shares.Lookup(s.key(), &rate) == nil
+	}
+	await(t, "the subflow gets a share", has)
+	const reset = 4
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Ended = reset })
+	await(t, "its share is taken back", func() bool { return !has() })
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Ended = 0 })
+	await(t, "it gets one again", has)
+	l.note(t, s.key(), limit{})
+	await(t, "without the limit it has none", func() bool { return !has() })
+}
+
+func TestAnOlderSubflowThatBeginsToMatchIsFound(t *testing.T) {
+	l := newLab(t)
+	l.serve(t, l.server.IPv4)
+	connection := l.dial(t, l.server.IPv4)
+	send(t, connection)
+	l.apply(t, l.endpoint())
+	l.run(t)
+	time.Sleep(300 * time.Millisecond)
+	l.count(t, limit{mbit: 20})
+	await(t, "it is paced", func() bool { return all(paces(t, l.client), "20000000") })
+}
