@@ -94,12 +94,7 @@ static __always_inline int tell(struct __sk_buff *skb, struct context *context, 
 	__u32 direction = context->direction & 1;
 	struct option_bytes *option;
 
-	if (state->told[direction] != wish) {
-		state->told[direction] = wish;
-		state->times[direction] = 0;
-		state->arrived &= ~(1 << direction);
-	}
-	if (!can_carry(context) || !is_due(context, state, direction))
+	if (!can_carry(context) || (state->told[direction] == wish && !is_due(context, state, direction)))
 		return UNTOUCHED;
 	option = new_option();
 	if (!option)
@@ -109,6 +104,11 @@ static __always_inline int tell(struct __sk_buff *skb, struct context *context, 
 	option->byte[2] = SUBTYPE_PRIO << 4 | (wish == BACKUP_ON ? FLAG_BACKUP : 0);
 	if (!insert_option(skb, context, option, LENGTH_PRIO))
 		return UNTOUCHED;
+	if (state->told[direction] != wish) {
+		state->told[direction] = wish;
+		state->times[direction] = 0;
+		state->arrived &= ~(1 << direction);
+	}
 	state->times[direction]++;
 	state->timestamp[direction] = context->options.timestamps ? context->options.timestamp : 0;
 	return ACTED;
