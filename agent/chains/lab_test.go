@@ -1,0 +1,550 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chains
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// lab is a network whose first node runs chains for its pods.
+type lab struct {
+	*network.Network
+	options Options
+	chains  *Chains
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bpffs mounts a BPF file system for the test alone.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() {
+		if err := unix.Unmount(directory, 0); err != nil {
+			t.Errorf("unmounting the BPF file system: %v", err)
+		}
+	})
+	return directory
+}
+
+func newLab(t *testing.T, pods int, options Options) *lab {
+	t.Helper()
+	options.PinPath = filepath.Join(bpffs(t), "endpoints")
+	options.SubflowEntries = 4096
+	l := &lab{options: options}
+	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: pods})
+	l.chains = Open(options)
+	t.Cleanup(func() { check(t, l.Nodes[0].Do(func() error { return l.chains.Remove() })) })
+	return l
+}
+
+// restart gives the node a new agent over the old one's pins.
+func (l *lab) restart(t *testing.T) {
+	t.Helper()
+	check(t, l.chains.Close())
+	l.chains = Open(l.options)
+}
+
+// state gives the pods of the first node these rules, each list to one pod.
+func (l *lab) state(t *testing.T, rules ...[]v1alpha1.PlanRule) State {
+	t.Helper()
+	blue, err := l.Nodes[0].Index("blue")
+	check(t, err)
+	state := State{Paths: []Path{{Name: "blue", Interface: blue}}}
+	for i, rules := range rules {
+		if len(rules) > 0 {
+			state.Endpoints = append(state.Endpoints, Endpoint{UID: uid(i), Name: fmt.Sprintf("team/pod%d", i), Interface: l.index(t, i), Rules: rules})
+		}
+	}
+	return state
+}
+
+func uid(pod int) types.UID { return types.UID(fmt.Sprintf("9c858901-8a57-4791-81fe-4c455b099b%02d", pod)) }
+
+func (l *lab) index(t *testing.T, pod int) int {
+	t.Helper()
+	index, err := l.Nodes[0].Index(l.Nodes[0].Pods[pod].HostInterface)
+	check(t, err)
+	return index
+}
+
+func (l *lab) tryApply(state State) (failures Failures, err error) {
+	err = l.Nodes[0].Do(func() (err error) {
+		failures, err = l.chains.Apply(state)
+		return err
+	})
+	return failures, err
+}
+
+func (l *lab) apply(t *testing.T, rules ...[]v1alpha1.PlanRule) {
+	t.Helper()
+	failures, err := l.tryApply(l.state(t, rules...))
+	check(t, err)
+	for uid, err := range failures {
+		t.Fatalf("endpoint %s: %v", uid, err)
+	}
+}
+
+// recording are rules that count packets, by their names.
+func recording(names ...string) (rules []v1alpha1.PlanRule) {
+	for _, name := range names {
+		rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: name, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}}
+		switch name {
+		case "sent":
+			rule.Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
+		case "received":
+			rule.Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionToEndpoint}}
+		case "syn":
+			rule.Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketSYN}}}
+		}
+		rules = append(rules, rule)
+	}
+	return rules
+}
+
+// uses are the counters of a pod's rules, by name.
+func (l *lab) uses(pod int) map[string]RuleCounters {
+	uses := map[string]RuleCounters{}
+	for _, use := range l.chains.Counters(uid(pod)) {
+		uses[use.Name] = use.RuleCounters
+	}
+	return uses
+}
+
+const serverPort = "5001"
+
+// serve answers transfers in a pod until the test ends.
+func serve(t *testing.T, pod *network.Pod) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.IPv4, serverPort))
+	check(t, err)
+	done := make(chan error, 1)
+	go func() { done <- traffic.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("serving transfers: %v", err)
+		}
+	})
+}
+
+// running is a transfer that is under way.
+type running struct {
+	result *traffic.Result
+	err    error
+	done   chan struct{}
+}
+
+func start(t *testing.T, client, server *network.Pod, options traffic.Options) *running {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), options.Duration+20*time.Second)
+	r := &running{done: make(chan struct{})}
+	options.Verify = true
+	go func() {
+		defer cancel()
+		defer close(r.done)
+		r.result, r.err = traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
+			return client.Dial(ctx, "tcp", net.JoinHostPort(server.IPv4, serverPort))
+		}, options)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-r.done
+	})
+	return r
+}
+
+// wait waits for the end. No connection may have broken.
+func (r *running) wait(t *testing.T) *traffic.Result {
+	t.Helper()
+	<-r.done
+	check(t, r.err)
+	if r.result.Failed > 0 {
+		t.Errorf("%d connections broke: %v", r.result.Failed, r.result.Errors)
+	}
+	return r.result
+}
+
+func transfer(t *testing.T, client, server *network.Pod) *traffic.Result {
+	t.Helper()
+	return start(t, client, server, traffic.Options{Duration: 300 * time.Millisecond}).wait(t)
+}
+
+// newPair is a lab of a client, which has chains, and a server.
+func newPair(t *testing.T, options Options) (l *lab, client, server *network.Pod) {
+	t.Helper()
+	l = newLab(t, 1, options)
+	client, server = l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
+	serve(t, server)
+	return l, client, server
+}
+
+// passed are the packets that the host's end of a pod's interface sent and received.
+func (l *lab) passed(t *testing.T, pod int) (sent, received uint64) {
+	t.Helper()
+	counters, err := l.Nodes[0].Counters(l.Nodes[0].Pods[pod].HostInterface)
+	check(t, err)
+	return counters.TxPackets, counters.RxPackets
+}
+
+// programs counts our programs at the hooks of a pod's interface, however they are
+// attached.
+func (l *lab) programs(t *testing.T, pod int) (count int) {
+	t.Helper()
+	index := l.index(t, pod)
+	check(t, l.Nodes[0].Do(func() error {
+		for _, hook := range hooks {
+			result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook.Type})
+			if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
+				return err
+			}
+			if err == nil {
+				count += len(result.Programs)
+			}
+			filters, err := attach.Filters(index, hook)
+			if err != nil {
+				return err
+			}
+			count += len(filters)
+		}
+		return nil
+	}))
+	return count
+}
+
+// expectNothing checks that nothing is left at the node.
+func (l *lab) expectNothing(t *testing.T) {
+	t.Helper()
+	for pod := range l.Nodes[0].Pods {
+		if count := l.programs(t, pod); count != 0 {
+			t.Errorf("pod %d has %d programs", pod, count)
+		}
+		handle, err := l.Nodes[0].Handle()
+		check(t, err)
+		device, err := handle.LinkByIndex(l.index(t, pod))
+		check(t, err)
+		qdiscs, err := handle.QdiscList(device)
+		check(t, err)
+		if slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
+			t.Errorf("pod %d has a clsact qdisc", pod)
+		}
+	}
+	if _, err := os.Stat(l.options.PinPath); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of pins: %v", err)
+	}
+	if mode := l.chains.AttachMode(); mode != "" {
+		t.Errorf("nothing is attached, by %q", mode)
+	}
+}
+
+func forEachMode(t *testing.T, f func(t *testing.T, mode string, options Options)) {
+	for _, mode := range []string{"tcx", "clsact"} {
+		t.Run(mode, func(t *testing.T) { f(t, mode, Options{Clsact: mode == "clsact"}) })
+	}
+}
+
+func TestRulesCountWhatTheyMatch(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode string, options Options) {
+		l, client, server := newPair(t, options)
+		l.apply(t, recording("all", "sent", "received", "syn"))
+		if got := l.chains.AttachMode(); got != mode && mode == "clsact" {
+			t.Errorf("programs are attached by %q", got)
+		}
+		result := transfer(t, client, server)
+		uses := l.uses(0)
+		if uses["sent"].Bytes < uint64(result.Bytes) || uses["all"].Bytes != uses["sent"].Bytes+uses["received"].Bytes ||
+			uses["all"].Hits != uses["sent"].Hits+uses["received"].Hits || uses["received"].Hits == 0 {
+			t.Errorf("%d bytes arrived; the rules counted %+v", result.Bytes, uses)
+		}
+		if uses["syn"].Hits != 2 {
+			t.Errorf("of one connection %d SYNs were counted", uses["syn"].Hits)
+		}
+		subflows, err := l.chains.Subflows()
+		check(t, err)
+		if len(subflows) != 1 || subflows[0].UID != uid(0) || subflows[0].Record.Traffic[0].Bytes < uint64(result.Bytes) {
+			t.Errorf("the subflows are %+v", subflows)
+		}
+		l.apply(t)
+		l.expectNothing(t)
+		transfer(t, client, server)
+	})
+}
+
+// One rule is always there, and must count each packet exactly once, while the
+// others come, go and change their places.
+func TestChangesWhileTrafficRunsLoseNothing(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.apply(t, recording("all"))
+	sent, received := l.passed(t, 0)
+	before := l.uses(0)["all"].Hits
+	r := start(t, client, server, traffic.Options{Connections: 4, Duration: 4 * time.Second})
+	random := rand.New(rand.NewPCG(1, 2))
+	changes := 0
+	for running := true; running; {
+		rules := recording("all", "sent", "received", "syn")
+		random.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
+		keep := 1 + random.IntN(len(rules))
+		rules = slices.DeleteFunc(rules, func(rule v1alpha1.PlanRule) bool {
+			keep--
+			return keep < 0 && rule.Name != "all"
+		})
+		l.apply(t, rules)
+		changes++
+		select {
+		case <-r.done:
+			running = false
+		default:
+		}
+	}
+	result := r.wait(t)
+	time.Sleep(200 * time.Millisecond) // the last FINs
+	sentAfter, receivedAfter := l.passed(t, 0)
+	hits, packets := l.uses(0)["all"].Hits-before, sentAfter-sent+receivedAfter-received
+	t.Logf("%d changes, %.1f Mbit/s, %d packets, %d counted", changes, result.Mbit, packets, hits)
+	if changes < 20 {
+		t.Errorf("there were only %d changes", changes)
+	}
+	if hits > packets || packets-hits > 40 { // those for address resolution do not count
+		t.Errorf("of %d packets %d were counted", packets, hits)
+	}
+}
+
+func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.apply(t, recording("all"))
+	impossible := recording("all", "custom")
+	impossible[1].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "absent"}}}
+	failures, err := l.tryApply(l.state(t, impossible))
+	check(t, err)
+	if err := failures[uid(0)]; len(failures) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].custom.block`) {
+		t.Errorf("the failures are %v", failures)
+	}
+	transfer(t, client, server)
+	if uses := l.uses(0); len(uses) != 1 || uses["all"].Hits == 0 {
+		t.Errorf("the old chain counted %+v", uses)
+	}
+}
+
+func TestAnEndpointThatCannotBeAttachedDoesNotHinderOthers(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	state := l.state(t, recording("all"))
+	gone := Endpoint{UID: uid(7), Name: "team/gone", Interface: 4242, Rules: recording("sent")}
+	state.Endpoints = append([]Endpoint{gone}, state.Endpoints...)
+	failures, err := l.tryApply(state)
+	check(t, err)
+	if len(failures) != 1 || failures[uid(7)] == nil {
+		t.Errorf("the failures are %v", failures)
+	}
+	transfer(t, client, server)
+	if l.uses(0)["all"].Hits == 0 {
+		t.Error("the other endpoint's chain counted nothing")
+	}
+}
+
+func TestNothingIsLoadedForRulesThatCannotBe(t *testing.T) {
+	l := newLab(t, 1, Options{})
+	impossible := recording("sent")
+	impossible[0].Match.Token = "none"
+	failures, err := l.tryApply(l.state(t, impossible))
+	check(t, err)
+	if failures[uid(0)] == nil {
+		t.Error("there is no failure")
+	}
+	l.expectNothing(t)
+}
+
+func TestEqualChainsShareASlotAndCountApart(t *testing.T) {
+	l := newLab(t, 2, Options{})
+	serve(t, l.Nodes[1].Pods[0])
+	rules := recording("all", "syn")
+	l.apply(t, rules, slices.Clone(rules))
+	words := []word{l.chains.book.endpoints[uid(0)].word, l.chains.book.endpoints[uid(1)].word}
+	if words[0].slot() != words[1].slot() || words[0].row() == words[1].row() {
+		t.Errorf("the words are %x", words)
+	}
+	transfer(t, l.Nodes[0].Pods[1], l.Nodes[1].Pods[0])
+	if a, b := l.uses(0)["all"].Hits, l.uses(1)["all"].Hits; a != 0 || b == 0 {
+		t.Errorf("the pods' rules counted %d and %d packets", a, b)
+	}
+	l.apply(t, nil, rules)
+	if l.programs(t, 0) != 0 || l.programs(t, 1) != 2 {
+		t.Errorf("the pods have %d and %d programs", l.programs(t, 0), l.programs(t, 1))
+	}
+	before := l.uses(1)["all"].Hits
+	transfer(t, l.Nodes[0].Pods[1], l.Nodes[1].Pods[0])
+	if l.uses(1)["all"].Hits == before {
+		t.Error("the chain that stays counts no longer")
+	}
+}
+
+func TestARestartedAgentTakesOver(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	rules := recording("all", "sent")
+	l.apply(t, rules)
+	sent, received := l.passed(t, 0)
+	first := *l.chains.book.endpoints[uid(0)]
+	r := start(t, client, server, traffic.Options{Duration: 2 * time.Second})
+	for range 5 {
+		time.Sleep(200 * time.Millisecond)
+		l.restart(t)
+		l.apply(t, rules)
+	}
+	if now := l.chains.book.endpoints[uid(0)]; now.word != first.word || now.record != first.record {
+		t.Errorf("the endpoint was %+v and is %+v", first, *now)
+	}
+	r.wait(t)
+	l.restart(t)
+	l.apply(t, recording("received", "all")) // another chain, by another agent
+	time.Sleep(200 * time.Millisecond)
+	sentAfter, receivedAfter := l.passed(t, 0)
+	hits, packets := l.uses(0)["all"].Hits, sentAfter-sent+receivedAfter-received
+	t.Logf("of %d packets %d were counted", packets, hits)
+	if hits > packets || packets-hits > 40 {
+		t.Errorf("of %d packets %d were counted", packets, hits)
+	}
+	if now := l.chains.book.endpoints[uid(0)]; now.record.Number != first.record.Number || now.word.epoch() <= first.word.epoch() {
+		t.Errorf("the endpoint was %+v and is %+v", first, *now)
+	}
+	if count := l.programs(t, 0); count != 2 {
+		t.Errorf("the pod has %d programs", count)
+	}
+}
+
+func TestARestartedAgentRemovesWhatIsNoLongerWanted(t *testing.T) {
+	forEachMode(t, func(t *testing.T, _ string, options Options) {
+		l, client, server := newPair(t, options)
+		l.apply(t, recording("all"))
+		transfer(t, client, server)
+		l.restart(t)
+		l.apply(t)
+		l.expectNothing(t)
+	})
+}
+
+func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
+	forEachMode(t, func(t *testing.T, _ string, options Options) {
+		l := newLab(t, 1, options)
+		l.apply(t, recording("all"))
+		l.restart(t)
+		check(t, l.Nodes[0].Do(l.chains.Remove))
+		l.expectNothing(t)
+		check(t, l.Nodes[0].Do(l.chains.Remove)) // it may be repeated
+	})
+}
+
+func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.apply(t, recording("all"))
+	transfer(t, client, server)
+	l.options.SubflowEntries = 1000
+	l.restart(t)
+	l.apply(t, recording("all"))
+	if uses := l.uses(0); uses["all"].Hits != 0 {
+		t.Errorf("what nobody can have kept is counted: %+v", uses)
+	}
+	if count := l.programs(t, 0); count != 2 {
+		t.Errorf("the pod has %d programs", count)
+	}
+	transfer(t, client, server)
+	if l.uses(0)["all"].Hits == 0 {
+		t.Error("the new chain counts nothing")
+	}
+}
+
+// Slots, rows and the kernel's memory for chains are used again.
+func TestManyChangesUseNoMoreThanOne(t *testing.T) {
+	l := newLab(t, 1, Options{})
+	for i := range 30 {
+		l.apply(t, recording("all", fmt.Sprintf("rule-%d", i)))
+	}
+	b := l.chains.book
+	if len(b.contents) != 1 || len(b.rows) != 2 || len(b.retired) != 0 || len(b.stale) > 2 {
+		t.Errorf("in use are the chains %d, rows %v, retired %d, stale %v", len(b.contents), b.rows, len(b.retired), b.stale)
+	}
+}
+
+func TestAPodThatIsGoneIsForgotten(t *testing.T) {
+	l := newLab(t, 2, Options{})
+	serve(t, l.Nodes[1].Pods[0])
+	l.apply(t, recording("all"), recording("all"))
+	transfer(t, l.Nodes[0].Pods[0], l.Nodes[1].Pods[0])
+	handle, err := l.Nodes[0].Handle()
+	check(t, err)
+	state := l.state(t, nil, recording("all"))
+	device, err := handle.LinkByIndex(l.index(t, 0))
+	check(t, err)
+	check(t, handle.LinkDel(device))
+	failures, err := l.tryApply(state)
+	check(t, err)
+	if len(failures) != 0 {
+		t.Errorf("the failures are %v", failures)
+	}
+	if subflows, err := l.chains.Subflows(); err != nil || len(subflows) != 0 {
+		t.Errorf("the subflows are %v, %v", subflows, err)
+	}
+	if len(l.chains.book.endpoints) != 1 || l.programs(t, 1) != 2 {
+		t.Errorf("the endpoints are %v", l.chains.book.endpoints)
+	}
+	entries, err := os.ReadDir(filepath.Join(l.chains.directory(), "links"))
+	check(t, err)
+	if len(entries) != 2 {
+		t.Errorf("the links are %v", entries)
+	}
+}
+
+func TestPathsKeepTheirSlots(t *testing.T) {
+	l := newLab(t, 1, Options{})
+	paths := func(names ...string) (paths []Path) {
+		for i, name := range names {
+			paths = append(paths, Path{Name: name, Interface: 10 + i})
+		}
+		return paths
+	}
+	state := l.state(t, recording("all"))
+	for _, c := range []struct {
+		paths    []Path
+		expected [3]string
+	}{
+		{paths("blue", "green"), [3]string{"blue", "green"}},
+		{paths("green", "red"), [3]string{"red", "green"}},
+		{paths("blue", "green", "red"), [3]string{"red", "green", "blue"}},
+	} {
+		l.restart(t)
+		state.Paths = c.paths
+		_, err := l.tryApply(state)
+		check(t, err)
+		for slot, name := range c.expected {
+			if got := l.chains.Path(uint8(slot)); got != name {
+				t.Errorf("paths %v: slot %d is %q instead of %q", c.paths, slot, got, name)
+			}
+		}
+	}
+}
