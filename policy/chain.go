@@ -49,11 +49,9 @@ func ownersOf(matching []*compiledPolicy) owners {
 		o.namespaced = winner
 	}
 	for _, p := range matching {
-		if p.namespaces != nil {
-			if len(p.spec.Rules) > 0 {
-				o.cluster = p
-			}
-			break // Only the first one's rules count, also when it has none.
+		if p.namespaces != nil && len(p.spec.Rules) > 0 {
+			o.cluster = p
+			break
 		}
 	}
 	return o
@@ -67,7 +65,7 @@ func (c *compiler) chain(o owners) *chain {
 	made := &chain{}
 	c.chains[o] = made
 	if o.cluster != nil {
-		made.add(o.cluster, "it is the "+KindClusterPolicy+" of highest precedence that selects the pod, and such rules run first")
+		made.add(o.cluster, "of the policies for the cluster that have rules and select the pod it has the highest precedence, and its rules run first")
 	}
 	if o.namespaced != nil {
 		made.add(o.namespaced, "it decides for the pod")

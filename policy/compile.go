@@ -15,10 +15,10 @@
 // then the first by namespace and name. A policy that was never stored has no
 // age and counts as the youngest.
 //
-// A pod's chain of rules is that of the first ClusterMPTCPPolicy in the same
-// order that selects it, whether it wins or not, and behind it that of the
-// winner, if this is an MPTCPPolicy. A policy's rules are applied all or not at
-// all.
+// A pod's chain begins with the rules of one ClusterMPTCPPolicy: the first in the
+// same order that selects the pod and has rules, whether it wins or not. Behind
+// them come those of the winner, if this is an MPTCPPolicy. A policy's rules are
+// applied all or not at all.
 package policy
 
 import (

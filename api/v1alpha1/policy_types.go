@@ -144,8 +144,9 @@ type PolicyRules struct {
 	Sockets SocketRules `json:"sockets,omitempty"`
 
 	// rules are the chain of the selected pods: which packets, and what to do with
-	// them. The rules of the ClusterMPTCPPolicy of highest priority that selects a
-	// pod run first, also where an MPTCPPolicy wins the rest.
+	// them. Those of one ClusterMPTCPPolicy run first, also where another policy
+	// wins the rest: of those with rules that select the pod, the one of highest
+	// priority. Behind them run those of the winner, if it is an MPTCPPolicy.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=name
