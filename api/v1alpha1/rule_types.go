@@ -359,7 +359,8 @@ const (
 )
 
 // RateLimit bounds the rate of the selected packets' subflows, in the direction
-// of those packets.
+// of those packets, from the first packet that the rule matches on until the
+// rules change. Where several limits match, the lowest rate holds.
 type RateLimit struct {
 	// rate in bits per second of payload, for example 20M: 8k at least, 10T at most.
 	// +kubebuilder:validation:Schemaless
@@ -381,7 +382,7 @@ type RateLimit struct {
 }
 
 // SetBackup sets or clears the backup state of the selected subflows, at both
-// ends, while the rule matches them.
+// ends, from the first packet that the rule matches on until the rules change.
 type SetBackup struct {
 	// backup is true to make them backups.
 	// +required
