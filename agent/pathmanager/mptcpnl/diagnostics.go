@@ -35,6 +35,9 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	// Subflows beyond the first one, as the kernel counts them.
 	Subflows uint8
+	// Backlog is what the application has written and the peer has not acknowledged,
+	// in bytes; from Linux 6.5 on, as the sequence numbers.
+	Backlog uint64
 	// FirstSent and FirstReceived are the data sequence numbers of the first byte
 	// in each direction, SentBytes and ReceivedBytes what came after, repetitions
 	// left out; all valid with SequencesKnown, which kernels before 6.5 leave false
@@ -73,8 +76,11 @@ type TCPInfo struct {
 	// this host announce; valid with Scaled.
 	SendScale, ReceiveScale uint8
 	Scaled                  bool
-	// RTT is the smoothed round-trip time, 0 while it is not measured.
-	RTT time.Duration
+	// RTT is the smoothed round-trip time, 0 while it is not measured; Variation is
+	// how much it varies, and LeastRTT the shortest of the last minutes.
+	RTT, Variation, LeastRTT time.Duration
+	// CongestionWindow is in bytes.
+	CongestionWindow uint64
 	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
 	// that do not count it.
 	SentBytes, ReceivedBytes uint64
@@ -283,6 +289,7 @@ const (
 	infoFlags         = 8  // offset
 	infoToken         = 12 // offset
 	infoEnd           = 16
+	infoWritten       = 16 // offset: the data sequence number of the byte that is written next
 	infoUnacked       = 24 // offset: the data sequence number that is acknowledged next
 	infoNext          = 32 // offset: the one that is received next
 	infoBytesRepeated = 48 // offset
@@ -308,6 +315,7 @@ func (s socket) connection() (Connection, bool) {
 		connection.FirstReceived = number(infoNext) - number(infoBytesReceived)
 		connection.SentBytes = number(infoBytesSent) - min(number(infoBytesSent), number(infoBytesRepeated))
 		connection.ReceivedBytes = number(infoBytesReceived)
+		connection.Backlog = number(infoWritten) - number(infoUnacked)
 		connection.SequencesKnown = true
 	}
 	return connection, true
@@ -332,8 +340,12 @@ func (s socket) subflow() (Subflow, bool) {
 const (
 	tcpInfoOptions       = 5  // offset in struct tcp_info
 	tcpInfoScales        = 6  // offset: four bits each, the sender's first
+	tcpInfoSegment       = 16 // offset: bytes
 	tcpInfoRTT           = 68 // offset: microseconds
-	tcpInfoEnd           = 72
+	tcpInfoVariation     = 72 // offset: microseconds
+	tcpInfoWindow        = 80 // offset: segments
+	tcpInfoEnd           = 84
+	tcpInfoLeastRTT      = 148 // offset: microseconds
 	tcpInfoBytesReceived = 128 // offset
 	tcpInfoBytesSent     = 200 // offset
 	tcpInfoBytesRepeated = 208 // offset
@@ -348,12 +360,16 @@ func tcpInfo(info []byte) TCPInfo {
 		return TCPInfo{}
 	}
 	send, receive := bitFields(info[tcpInfoScales])
+	word := func(offset int) uint32 { return binary.NativeEndian.Uint32(info[offset:]) }
+	microseconds := func(offset int) time.Duration { return time.Duration(word(offset)) * time.Microsecond }
 	read := TCPInfo{
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
-		RTT: time.Duration(binary.NativeEndian.Uint32(info[tcpInfoRTT:])) * time.Microsecond,
+		RTT: microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
+		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)),
 	}
 	if len(info) >= tcpInfoBytesEnd {
 		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(info[offset:]) }
+		read.LeastRTT = microseconds(tcpInfoLeastRTT)
 		read.SentBytes = number(tcpInfoBytesSent) - min(number(tcpInfoBytesSent), number(tcpInfoBytesRepeated))
 		read.ReceivedBytes = number(tcpInfoBytesReceived)
 	}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+)
+
+// stack is the network stack of one endpoint.
+type stack struct {
+	Endpoint
+	diagnostics *mptcpnl.Diagnostics
+	client      *mptcpnl.Client
+	backlogs    map[uint32][]uint64 // the latest of each connection, by its token
+	failing     bool
+}
+
+func (s *stack) close() error { return errors.Join(s.diagnostics.Close(), s.client.Close()) }
+
+// decide looks at all connections once.
+func (s *stack) decide(matching Matching) error {
+	subflows, err := s.connections()
+	if err != nil {
+		return err
+	}
+	connections, err := s.diagnostics.Connections()
+	if err != nil {
+		return fmt.Errorf("listing the connections of endpoint %d: %w", s.Number, err)
+	}
+	backlogs := map[uint32][]uint64{}
+	var failed error
+	for _, connection := range connections {
+		ours := subflows[connection.Token]
+		if len(ours) < 2 || !s.governs(ours, matching) {
+			continue
+		}
+		latest := append(s.backlogs[connection.Token], connection.Backlog)
+		latest = latest[max(0, len(latest)-memory):]
+		backlogs[connection.Token] = latest
+		failed = errors.Join(failed, s.schedule(slices.Max(latest), ours))
+	}
+	s.backlogs = backlogs
+	return failed
+}
+
+// connections are the established subflows, by the token of their connection.
+func (s *stack) connections() (map[uint32][]mptcpnl.Subflow, error) {
+	all, err := s.diagnostics.Subflows()
+	if err != nil {
+		return nil, fmt.Errorf("listing the subflows of endpoint %d: %w", s.Number, err)
+	}
+	byToken := map[uint32][]mptcpnl.Subflow{}
+	for _, subflow := range all {
+		if subflow.Established && subflow.TCP.RTT > 0 {
+			byToken[subflow.Token] = append(byToken[subflow.Token], subflow)
+		}
+	}
+	return byToken, nil
+}
+
+// governs is true for a connection one of whose subflows a rule matches.
+func (s *stack) governs(subflows []mptcpnl.Subflow, matching Matching) bool {
+	return slices.ContainsFunc(subflows, func(subflow mptcpnl.Subflow) bool {
+		return matching(s.Number, subflow.Local, subflow.Remote)&s.Rules != 0
+	})
+}
+
+func (s *stack) schedule(backlog uint64, subflows []mptcpnl.Subflow) error {
+	measured := make([]subflow, len(subflows))
+	for i := range subflows {
+		measured[i] = measure(&subflows[i])
+	}
+	var failed error
+	for i, rests := range earliestCompletionFirst(backlog, measured) {
+		if rests != subflows[i].BackupWanted {
+			failed = errors.Join(failed, s.setBackup(&subflows[i], rests))
+		}
+	}
+	return failed
+}
+
+// measure takes the shortest round trip of a subflow that rests: its smoothed one
+// is from when its queue was full.
+func measure(s *mptcpnl.Subflow) subflow {
+	rtt := s.TCP.RTT
+	if s.BackupWanted && s.TCP.LeastRTT > 0 {
+		rtt = s.TCP.LeastRTT
+	}
+	return subflow{rtt: rtt, variation: s.TCP.Variation, window: s.TCP.CongestionWindow, resting: s.BackupWanted}
+}
+
+// setBackup ignores subflows and connections that have ended meanwhile.
+func (s *stack) setBackup(subflow *mptcpnl.Subflow, backup bool) error {
+	err := s.client.SetBackup(subflow.Token, subflow.Local, subflow.Remote, backup)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// release uses all subflows again. Where a policy asks for the kernel's path
+// manager there are none that rest.
+func (s *stack) release() error {
+	subflows, err := s.connections()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for token := range s.backlogs {
+		for i := range subflows[token] {
+			if subflow := &subflows[token][i]; subflow.BackupWanted {
+				failed = errors.Join(failed, s.setBackup(subflow, false))
+			}
+		}
+	}
+	return failed
+}
