@@ -325,7 +325,7 @@ func (m *maps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error)
 		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
 		Local:  events.AddrPort(key.Local.Word, key.LocalPort),
 		Remote: events.AddrPort(key.Remote.Word, key.RemotePort),
-		Path:   m.pathName(s.Path), Backup: s.Backup != 0, Ended: ended(s.Ended),
+		Path:   m.pathName(s.Path), Backup: isBackup(s), Ended: ended(s.Ended),
 		RTTMicroseconds: rttOf(s), Sent: trafficOf(s, 0), Received: trafficOf(s, 1),
 	}
 	for direction := range s.Limit {
@@ -339,6 +339,19 @@ func (m *maps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error)
 		shown.Limits = append(shown.Limits, limit)
 	}
 	return shown, nil
+}
+
+// isBackup is what the rules want where they want something, else what the ends
+// said.
+func isBackup(s *subflow) bool {
+	const off, on = 1, 2
+	switch s.BackupState.Wanted {
+	case off:
+		return false
+	case on:
+		return true
+	}
+	return s.Backup != 0
 }
 
 // ended is true after a reset, or a FIN in each direction.
