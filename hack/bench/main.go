@@ -35,6 +35,7 @@ var parts = []part{
 	{"chain", measureChain},
 	{"designs", measureDesigns},
 	{"fct", measureOverhead},
+	{"rate", measureRate},
 }
 
 // bench is one run.

@@ -60,11 +60,17 @@ var (
 
 // newRig builds a rig, and removes what a killed run left.
 func newRig(ctx context.Context, links int) (*rig, error) {
+	return newRigOf(ctx, network.Spec{Paths: pathNames[:links], LinkMbit: linkMbit, PodsPerNode: 1})
+}
+
+// newRigOf builds a rig of two nodes whose first pods or guests are used.
+func newRigOf(ctx context.Context, spec network.Spec) (*rig, error) {
 	if err := removeRig(); err != nil {
 		return nil, err
 	}
-	r := &rig{links: links, stop: func() error { return nil }}
-	if err := r.build(ctx); err != nil {
+	spec.Name, spec.Nodes = rigName, 2
+	r := &rig{links: len(spec.Paths), stop: func() error { return nil }}
+	if err := r.build(ctx, spec); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
 	return r, nil
@@ -80,17 +86,14 @@ func removeRig() error {
 
 func podState() string { return rigState + "-pods" }
 
-func (r *rig) build(ctx context.Context) (err error) {
+func (r *rig) build(ctx context.Context, spec network.Spec) (err error) {
 	if err := os.MkdirAll(rigState, 0o700); err != nil {
 		return err
 	}
 	if err := unix.Mount("bpf", rigState, "bpf", 0, ""); err != nil {
 		return fmt.Errorf("mounting a BPF file system: %w", err)
 	}
-	r.Network, err = network.Build(network.Spec{
-		Name: rigName, Nodes: 2, Paths: pathNames[:r.links], LinkMbit: linkMbit, PodsPerNode: 1,
-	})
-	if err != nil {
+	if r.Network, err = network.Build(spec); err != nil {
 		return err
 	}
 	for _, node := range r.Nodes {

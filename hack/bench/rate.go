@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// Rates that are asked for, and round trips at which they must be met.
+var (
+	askedRates = []int64{5, 20, 50, 200} // Mbit/s
+	roundTrips = []time.Duration{0, 5 * time.Millisecond, 40 * time.Millisecond}
+)
+
+const (
+	// rateLinkMbit is more than the largest rate, so that a limit has something to limit.
+	rateLinkMbit = 300
+	rateWarmup   = 3 * time.Second
+	rateLasts    = 5 * time.Second
+	// limitedPath is the second one: the subflow that a rule limits.
+	limitedPath = 1
+)
+
+// measureRate asks for rates of one subflow of two, and of all, at several round
+// trips. The round trip without a delay of ours is about 0.2 ms under load.
+func measureRate(ctx context.Context, b *bench) error {
+	var pace, window rateResults
+	for _, rtt := range roundTrips {
+		if err := pace.at(ctx, rtt, false); err != nil {
+			return fmt.Errorf("pods, %s: %w", rtt, err)
+		}
+		if rtt == 0 {
+			continue // a window is too coarse there
+		}
+		if err := window.at(ctx, rtt, true); err != nil {
+			return fmt.Errorf("guests, %s: %w", rtt, err)
+		}
+	}
+	b.add("rate.pace.err_pct_max", "%", []float64{slices.Max(pace.errors)})
+	b.add("rate.pace.err_pct", "%", pace.errors)
+	b.add("rate.pace.all_subflows.err_pct", "%", pace.allErrors)
+	b.add("rate.pace.others_kept_pct", "%", pace.othersKept)
+	b.add("rate.window.err_pct_max", "%", []float64{slices.Max(window.errors)})
+	b.add("rate.window.err_pct", "%", window.errors)
+	b.add("rate.window.all_subflows.err_pct", "%", window.allErrors)
+	b.add("rate.window.others_kept_pct", "%", window.othersKept)
+	b.add("rate.others_kept_pct_min", "%", []float64{min(slices.Min(pace.othersKept), slices.Min(window.othersKept))})
+	return nil
+}
+
+// rateResults are those of all rates and round trips.
+type rateResults struct {
+	errors     []float64 // of one limited subflow, %
+	allErrors  []float64 // of the worst of them, when all are limited
+	othersKept []float64 // of the goodput that the other subflow had before
+}
+
+func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bool) (err error) {
+	spec := network.Spec{Paths: pathNames[:2], LinkMbit: rateLinkMbit, PathDelays: map[string]time.Duration{}}
+	for _, path := range spec.Paths {
+		spec.PathDelays[path] = rtt / 2
+	}
+	spec.PodsPerNode, spec.GuestsPerNode = 1, 0
+	if guests {
+		spec.PodsPerNode, spec.GuestsPerNode = 0, 1
+	}
+	r, err := newRuled(ctx, spec)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	before, err := r.ratesWith(ctx, nil)
+	if err != nil {
+		return err
+	}
+	for _, rate := range askedRates {
+		if err := results.ask(ctx, r, rate, before); err != nil {
+			return fmt.Errorf("%d Mbit/s: %w", rate, err)
+		}
+		last := len(results.errors) - 1
+		fmt.Printf("round trip %s, guests %v, %3d Mbit/s: error %.1f %%, the other subflow keeps %.1f %% of %.1f Mbit/s; both limited: error %.1f %%\n",
+			rtt, guests, rate, results.errors[last], results.othersKept[last], sumBut(before, limitedPath), results.allErrors[last])
+	}
+	return nil
+}
+
+// ask limits one subflow, then all.
+func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, before map[int]float64) error {
+	match := &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
+	limit := limitTo(rate, v1alpha1.RateLimitAuto)
+	all, err := r.ratesWith(ctx, ruleOf(match, limit))
+	if err != nil {
+		return err
+	}
+	match.Paths = []v1alpha1.PathName{v1alpha1.PathName(pathNames[limitedPath])}
+	limited, err := r.ratesWith(ctx, ruleOf(match, limit))
+	if err != nil {
+		return err
+	}
+	off := func(got float64) float64 { return math.Abs(got-float64(rate)) * 100 / float64(rate) }
+	results.errors = append(results.errors, off(limited[limitedPath]))
+	results.othersKept = append(results.othersKept, 100*sumBut(limited, limitedPath)/sumBut(before, limitedPath))
+	worst := 0.0
+	for _, got := range all {
+		worst = max(worst, off(got))
+	}
+	results.allErrors = append(results.allErrors, worst)
+	return nil
+}
+
+// ratesWith measures a transfer that has had these rules from its beginning: the
+// goodput of each subflow in Mbit/s, by its path.
+func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[int]float64, error) {
+	if err := r.give(0, rules); err != nil {
+		return nil, err
+	}
+	t, err := r.begin(ctx, traffic.Options{Duration: rateWarmup + rateLasts + time.Second})
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(rateWarmup)
+	rates, err := t.rates(rateLasts)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := r.paths(t)
+	if err != nil {
+		return nil, err
+	}
+	byPath := map[int]float64{}
+	for end, rate := range rates {
+		byPath[paths[end]] += rate
+	}
+	if len(byPath) != r.links {
+		return nil, fmt.Errorf("the subflows use other paths than one each: %v", paths)
+	}
+	_, err = t.end()
+	return byPath, err
+}
+
+// sumBut adds the rates of all paths but one.
+func sumBut(rates map[int]float64, one int) (sum float64) {
+	for path, rate := range rates {
+		if path != one {
+			sum += rate
+		}
+	}
+	return sum
+}
