@@ -111,7 +111,7 @@ func (c *Chains) apply(state State) (Failures, error) {
 		return nil, err
 	}
 	failures := Failures{}
-	wishes := compileAll(state.Endpoints, Surroundings{Paths: slots, Blocks: state.Blocks}, failures)
+	wishes := compileAll(state.Endpoints, Surroundings{Paths: slots, Blocks: state.Blocks, Refused: state.Refused}, failures)
 	if err := c.change(wishes, failures); err != nil {
 		return failures, err
 	}

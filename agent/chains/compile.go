@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -24,6 +25,8 @@ type Surroundings struct {
 	Paths map[string]uint8
 	// Blocks are the slots of the custom blocks that are loaded.
 	Blocks map[BlockName]uint32
+	// Refused says why other custom blocks are not.
+	Refused map[BlockName]error
 }
 
 // Compile turns rules into a chain. The error names the rule and the field that
@@ -46,6 +49,7 @@ type compiler struct {
 	chain        *Chain
 	selectors    int // that are in use
 	actions      int
+	customs      int
 	limits       map[uint32]bool // numbers that are in use
 }
 
@@ -195,9 +199,19 @@ func (c *compiler) custom(rule *v1alpha1.PlanRule, i int, at *field.Path) (Actio
 	name := BlockName{Policy: policyName(rule.Policy), Name: wanted.Block}
 	slot, loaded := c.surroundings.Blocks[name]
 	if !loaded {
-		return Action{}, field.Invalid(at.Child("block"), wanted.Block, "is not loaded on this node")
+		return Action{}, field.Invalid(at.Child("block"), wanted.Block, c.whyNot(name))
+	}
+	if c.customs++; c.customs > blocks.MaxCalls {
+		return Action{}, field.TooMany(at, c.customs, blocks.MaxCalls)
 	}
 	return Action{Kind: actionCustom, Limit: slot, Value: wanted.Value}, nil
+}
+
+func (c *compiler) whyNot(name BlockName) string {
+	if reason := c.surroundings.Refused[name]; reason != nil {
+		return "is not loaded on this node: " + reason.Error()
+	}
+	return "is not loaded on this node"
 }
 
 // policyName is the last part of a rule's policy, as in ClusterMPTCPPolicy/edge.

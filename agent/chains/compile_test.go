@@ -4,6 +4,7 @@ package chains
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -330,6 +331,7 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"a backup state that is not said", withActions(v1alpha1.Action{Type: v1alpha1.ActionSetBackup}), "actions[0].setBackup.backup: Required"},
 		{"a custom action without a block", withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom}), "actions[0].custom: Required"},
 		{"a block that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}), `actions[0].custom.block: Invalid value: "shape": is not loaded`},
+		{"more custom actions than a packet may run through", withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "known"}}}, 9)...), `actions[8].custom: Too many: 9: must have at most 8`},
 		{"a token that is none", withSelectors(v1alpha1.Selectors{Token: "0x123"}), inside + "token"},
 		{"an address that is none", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1", "here"}}), inside + `addressPair[1]: Invalid value: "here"`},
 		{"one address of a pair", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1"}}), inside + "addressPair"},
@@ -344,7 +346,7 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"17 rules of 8 actions", repeated(17, withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRecord}}, 8)...)[0]), `rule "rule-16" of MPTCPPolicy/team/web: actions: with this rule the chain has 136 actions, and can have 128 at most`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chain, err := Compile(c.rules, Surroundings{})
+			chain, err := Compile(c.rules, Surroundings{Blocks: map[BlockName]uint32{{"web", "known"}: 1}})
 			if err == nil || !strings.Contains(err.Error(), c.expected) {
 				t.Errorf("the error is %v\nwithout %s", err, c.expected)
 			}
@@ -352,6 +354,14 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 				t.Error("there is a chain all the same")
 			}
 		})
+	}
+}
+
+func TestAnErrorSaysWhyABlockIsNotLoaded(t *testing.T) {
+	rules := withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}})
+	_, err := Compile(rules, Surroundings{Refused: map[BlockName]error{{"web", "shape"}: errors.New("R1 is no pointer")}})
+	if err == nil || !strings.HasSuffix(err.Error(), "is not loaded on this node: R1 is no pointer") {
+		t.Errorf("the error is %v", err)
 	}
 }
 

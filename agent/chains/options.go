@@ -30,8 +30,10 @@ type State struct {
 	Endpoints []Endpoint
 	// Paths are the node's NICs, one for each path.
 	Paths []Path
-	// Blocks are the slots of the custom blocks that are loaded.
-	Blocks map[BlockName]uint32
+	// Blocks are the slots of the custom blocks that are loaded, Refused why others
+	// are not.
+	Blocks  map[BlockName]uint32
+	Refused map[BlockName]error
 }
 
 // Path is this node's NIC on one path.
