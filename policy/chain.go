@@ -14,8 +14,12 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// maxBlocks is how many blocks one node's plan can hold.
-const maxBlocks = 64
+// What one node's plan can hold. An object of Kubernetes has 1.5 MiB at most, with
+// the endpoints and what the agent says of them.
+const (
+	maxBlocks     = 64
+	maxChainBytes = 512 << 10
+)
 
 // RulesChoice says whether the rules of a policy run for a pod, and why.
 type RulesChoice struct {
@@ -31,6 +35,7 @@ type RulesChoice struct {
 // chain is what two policies' rules come to together.
 type chain struct {
 	plan    v1alpha1.PlanChain
+	bytes   int // of its rules as JSON
 	blocks  []v1alpha1.PlanBlock
 	choices []RulesChoice
 	// excess is what the second policy's rules are too many of.
@@ -71,7 +76,7 @@ func (c *compiler) chain(o owners) *chain {
 		made.add(o.namespaced, "it decides for the pod")
 	}
 	if len(made.plan.Rules) > 0 {
-		made.plan.Name = contentName(made.plan.Rules)
+		made.plan.Name, made.bytes = contentName(made.plan.Rules)
 		made.blocks = c.planBlocks(o.cluster, made.plan.Rules)
 	}
 	return made
@@ -124,14 +129,14 @@ func RuleOwner(p v1alpha1.PolicyReference) string {
 	return p.Kind + "/" + p.Namespace + "/" + p.Name
 }
 
-// contentName is a name made from the content of rules.
-func contentName(rules []v1alpha1.PlanRule) string {
+// contentName is a name made from the content of rules, and the content's size.
+func contentName(rules []v1alpha1.PlanRule) (name string, size int) {
 	text, err := json.Marshal(rules)
 	if err != nil {
 		panic(fmt.Sprintf("rules cannot be written as JSON: %v", err)) // their types all can
 	}
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:8]), len(text)
 }
 
 // planBlocks lists the blocks of a policy that rules refer to, by name.
@@ -185,8 +190,7 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	if ch.plan.Name == "" {
 		return
 	}
-	if !n.addChain(ch) {
-		reason := fmt.Sprintf("node %s has more than %d blocks", n.name, maxBlocks)
+	if reason := n.addChain(ch); reason != "" {
 		d.Rules = withoutRules(ch.choices, reason)
 		for _, p := range []*compiledPolicy{o.cluster, o.namespaced} {
 			if p != nil {
@@ -209,11 +213,11 @@ func withoutRules(choices []RulesChoice, reason string) []RulesChoice {
 	return refused
 }
 
-// addChain puts a chain into the node's plan; false when there is no room for
-// its blocks.
-func (n *node) addChain(ch *chain) bool {
-	if slices.Contains(n.chains, ch) {
-		return true
+// addChain puts a chain into the node's plan, or says why there is no room for
+// it or its blocks.
+func (n *node) addChain(ch *chain) (noRoom string) {
+	if slices.ContainsFunc(n.chains, func(other *chain) bool { return other.plan.Name == ch.plan.Name }) {
+		return ""
 	}
 	blocks := slices.Clone(n.blocks)
 	for _, block := range ch.blocks {
@@ -221,12 +225,15 @@ func (n *node) addChain(ch *chain) bool {
 			blocks = slices.Insert(blocks, i, block)
 		}
 	}
-	if len(blocks) > maxBlocks {
-		return false
+	switch {
+	case len(blocks) > maxBlocks:
+		return fmt.Sprintf("node %s has more than %d blocks", n.name, maxBlocks)
+	case n.chainBytes+ch.bytes > maxChainBytes:
+		return fmt.Sprintf("the different rules of the pods of node %s take more than %d KiB", n.name, maxChainBytes>>10)
 	}
-	n.blocks = blocks
-	n.chains = append(n.chains, ch)
-	return true
+	n.blocks, n.chains = blocks, append(n.chains, ch)
+	n.chainBytes += ch.bytes
+	return ""
 }
 
 // planChains lists the chains of the node's endpoints by name, each once.
@@ -236,5 +243,5 @@ func (n *node) planChains() []v1alpha1.PlanChain {
 		chains = append(chains, ch.plan)
 	}
 	slices.SortFunc(chains, func(a, b v1alpha1.PlanChain) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(chains, func(a, b v1alpha1.PlanChain) bool { return a.Name == b.Name })
+	return chains
 }

@@ -181,12 +181,14 @@ func largeInput(nodes, pods, namespaces, policies, clusterPolicies int) Input {
 	for i := range policies {
 		p := v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", i%namespaces), Name: fmt.Sprintf("p-%d", i)}}
 		p.Spec.PodSelector = app(i / namespaces)
+		p.Spec.Rules = manyRules(4, 1)
 		in.Policies = append(in.Policies, p)
 	}
 	for i := range clusterPolicies {
 		p := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d", i)}}
 		p.Spec.NamespaceSelector = metav1.LabelSelector{MatchLabels: map[string]string{"tier": fmt.Sprint(i % 10)}}
 		p.Spec.PodSelector = app(i)
+		p.Spec.Rules = manyRules(8, 1)
 		in.ClusterPolicies = append(in.ClusterPolicies, p)
 	}
 	return in

@@ -74,6 +74,8 @@ type node struct {
 	endpoints []v1alpha1.PlanEndpoint
 	chains    []*chain
 	blocks    []v1alpha1.PlanBlock // sorted by policy and name
+
+	chainBytes int
 	// resolved keeps what each policy comes to on this node, because that is the
 	// same for all pods.
 	resolved map[*compiledPolicy]*resolution

@@ -3,11 +3,13 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -212,6 +214,41 @@ func TestRulesThatAreTooManyTogetherLeaveThoseOfTheNamespaceOut(t *testing.T) {
 	}
 	if text := result.Decisions[0].String(); !strings.Contains(text, why) {
 		t.Errorf("the decision does not say why: %s", text)
+	}
+}
+
+func TestANodeHoldsWhatAnObjectCanAndSaysSo(t *testing.T) {
+	var pods []corev1.Pod
+	in := oneNode()
+	in.Policies = nil
+	for i := range 60 {
+		name := fmt.Sprintf("pod-%02d", i)
+		pod := runningPod(name, "10.0.0.1")
+		pod.Labels = map[string]string{"app": name}
+		pods = append(pods, pod)
+		p := v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+		p.Spec.PodSelector.MatchLabels = pod.Labels
+		p.Spec.Rules = manyRules(64, 2)
+		for j := range p.Spec.Rules {
+			p.Spec.Rules[j].Match.Source = &v1alpha1.Side{CIDR: "2001:db8:1234:5678:9abc:def0:1234:0/112"}
+		}
+		in.Policies = append(in.Policies, p)
+	}
+	in.Pods = pods
+	result := Compile(in)
+	text, err := json.Marshal(result.Plans["node"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(text) > 600<<10 {
+		t.Errorf("the plan has %d bytes", len(text))
+	}
+	first, last := result.Plans["node"].Endpoints[0], result.Plans["node"].Endpoints[59]
+	if first.Chain == "" || last.Chain != "" {
+		t.Errorf("the chains of the first and the last pod are %q and %q", first.Chain, last.Chain)
+	}
+	if got := result.Policies[59].RulesLeftOut; len(got) != 1 || got[0].Reason != "the different rules of the pods of node node take more than 512 KiB" {
+		t.Errorf("the last policy says %+v", got)
 	}
 }
 
