@@ -212,6 +212,17 @@ func TestPolicingDropsDataBeyondTheRateAndNothingElse(t *testing.T) {
 	}
 }
 
+// A bucket at a low rate is as deep as at others.
+func TestALowRateIsPolicedToo(t *testing.T) {
+	h := newHarness(t)
+	h.begin(t, 4)
+	h.ask(t, fromEndpoint, action{kind: rateLimit, mechanism: police, rate: 1000})
+	data := pureACK(4).with(func(s *segment) { s.payload = make([]byte, 1000) }).frame()
+	if passed := h.countPassed(t, data, 150); passed < 65 || passed > 70 {
+		t.Errorf("of 150 kB at once %d kB passed", passed)
+	}
+}
+
 func (h *harness) countPassed(t *testing.T, frame []byte, times int) (passed int) {
 	t.Helper()
 	for range times {

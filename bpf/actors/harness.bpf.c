@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Runs one actor on each packet, without rules; what is known of the subflow is
- * the test's to say. And the chain itself, for connections of the kernel's own.
+ * the test's to say.
  */
-#include "endpoint/run.h"
+#include "endpoint/parse.h"
+#include "endpoint/settle.h"
 
 /* What to do with each packet, bits of order.steps. */
 enum {
@@ -42,6 +43,14 @@ struct {
 	__type(value, struct outcome);
 } outcomes SEC(".maps");
 
+/* By direction: a reset that goes back passes the other one meanwhile. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct context);
+} contexts SEC(".maps");
+
 static __always_inline int act_alone(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 				      const struct action *action)
 {
@@ -61,6 +70,20 @@ static __always_inline int act_alone(struct __sk_buff *skb, struct context *cont
 	return UNTOUCHED;
 }
 
+/* The packet's headers in its direction's context, as the chain has them; or 0. */
+static __noinline struct context *parsed(struct __sk_buff *skb, __u32 direction, __u32 endpoint)
+{
+	struct context seen = { .direction = direction }, *context;
+
+	seen.key.endpoint = endpoint;
+	if (!parse(skb, &seen))
+		return 0;
+	context = bpf_map_lookup_elem(&contexts, &direction);
+	if (context)
+		__builtin_memcpy(context, &seen, sizeof(seen));
+	return context;
+}
+
 static __always_inline void count_result(struct outcome *outcome, __u32 result)
 {
 	barrier_var(result); /* the verifier does not know what the functions return */
@@ -70,8 +93,8 @@ static __always_inline void count_result(struct outcome *outcome, __u32 result)
 
 static __always_inline int run_alone(struct __sk_buff *skb, __u32 direction)
 {
-	struct context *context = this_context(direction);
 	struct outcome *outcome;
+	struct context *context;
 	struct subflow *subflow;
 	struct order *order;
 	__u32 zero = 0;
@@ -79,16 +102,16 @@ static __always_inline int run_alone(struct __sk_buff *skb, __u32 direction)
 
 	order = bpf_map_lookup_elem(&orders, &zero);
 	outcome = bpf_map_lookup_elem(&outcomes, &zero);
-	if (!order || !outcome || !context)
+	if (!order || !outcome)
 		return TCX_NEXT;
-	context->direction = direction;
-	context->key.endpoint = order->endpoint;
-	if (!parse(skb, context)) {
+	context = parsed(skb, direction, order->endpoint);
+	if (!context) {
 		__sync_fetch_and_add(&outcome->unparsed, 1);
 		return TCX_NEXT;
 	}
-	complete_context(skb, context);
-	context->now += order->ahead;
+	context->segments = segments_of(skb);
+	context->now = bpf_ktime_get_coarse_ns() + order->ahead;
+	forget_options(context);
 	subflow = bpf_map_lookup_elem(&subflows, &context->key);
 	if (!subflow)
 		return TCX_NEXT;
@@ -121,18 +144,6 @@ SEC("tc")
 int to_harness(struct __sk_buff *skb)
 {
 	return run_alone(skb, TO_ENDPOINT);
-}
-
-SEC("tc")
-int from_chain(struct __sk_buff *skb)
-{
-	return run(skb, FROM_ENDPOINT);
-}
-
-SEC("tc")
-int to_chain(struct __sk_buff *skb)
-{
-	return run(skb, TO_ENDPOINT);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -22,27 +22,6 @@ type HarnessAttachment struct {
 	Pad        uint32
 }
 
-type HarnessBlockInput struct {
-	_       structs.HostLayout
-	Packet  HarnessContext
-	Subflow struct {
-		_              structs.HostLayout
-		Token          uint32
-		InitiatorToken uint32
-		Rtt            uint32
-		Path           uint8
-		Backup         uint8
-		WindowScale    [2]uint8
-		Traffic        [2]struct {
-			_             structs.HostLayout
-			Bytes         uint64
-			Packets       uint64
-			Retransmitted uint64
-		}
-	}
-	Value int64
-}
-
 type HarnessBucketKey struct {
 	_         structs.HostLayout
 	Endpoint  uint32
@@ -93,11 +72,21 @@ type HarnessContext struct {
 	Types          uint32
 	DataKnown      uint8
 	Rule           uint8
-	Pad2           [2]uint8
+	FreshTick      uint8
+	Pad2           uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Progress       struct {
+		_       structs.HostLayout
+		Left    uint64
+		Sure    uint64
+		Rule    uint32
+		Action  uint32
+		Actions uint32
+		Outcome uint32
+	}
 }
 
 type HarnessCounters struct {
@@ -231,6 +220,8 @@ type HarnessSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
+	LastSeen         uint64
+	Tick             uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64
@@ -249,7 +240,6 @@ type HarnessSubflow struct {
 		TimedTimestamp  uint32
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
-		TimedTick       uint64
 		TimedBy         uint8
 		TimedOthers     uint8
 		WindowScale     uint8
@@ -258,7 +248,6 @@ type HarnessSubflow struct {
 	}
 	Paced          uint64
 	FirstSeen      uint64
-	LastSeen       uint64
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
@@ -333,11 +322,10 @@ type HarnessUnconcerned struct {
 const (
 	HarnessMapAttachments         = "attachments"
 	HarnessMapAttachmentsOverflow = "attachments_overflow"
-	HarnessMapBlockContext        = "block_context"
 	HarnessMapBuckets             = "buckets"
 	HarnessMapChainCounters       = "chain_counters"
 	HarnessMapChains              = "chains"
-	HarnessMapCustomBlocks        = "custom_blocks"
+	HarnessMapContexts            = "contexts"
 	HarnessMapEditScratch         = "edit_scratch"
 	HarnessMapEvents              = "events"
 	HarnessMapHiddenAddresses     = "hidden_addresses"
@@ -348,9 +336,7 @@ const (
 	HarnessMapRunContext          = "run_context"
 	HarnessMapSubflows            = "subflows"
 	HarnessMapUnconcerned         = "unconcerned"
-	HarnessProgFromChain          = "from_chain"
 	HarnessProgFromHarness        = "from_harness"
-	HarnessProgToChain            = "to_chain"
 	HarnessProgToHarness          = "to_harness"
 )
 
@@ -396,9 +382,7 @@ type HarnessSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type HarnessProgramSpecs struct {
-	FromChain   *ebpf.ProgramSpec `ebpf:"from_chain"`
 	FromHarness *ebpf.ProgramSpec `ebpf:"from_harness"`
-	ToChain     *ebpf.ProgramSpec `ebpf:"to_chain"`
 	ToHarness   *ebpf.ProgramSpec `ebpf:"to_harness"`
 }
 
@@ -408,11 +392,10 @@ type HarnessProgramSpecs struct {
 type HarnessMapSpecs struct {
 	Attachments         *ebpf.MapSpec `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
-	BlockContext        *ebpf.MapSpec `ebpf:"block_context"`
 	Buckets             *ebpf.MapSpec `ebpf:"buckets"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
-	CustomBlocks        *ebpf.MapSpec `ebpf:"custom_blocks"`
+	Contexts            *ebpf.MapSpec `ebpf:"contexts"`
 	EditScratch         *ebpf.MapSpec `ebpf:"edit_scratch"`
 	Events              *ebpf.MapSpec `ebpf:"events"`
 	HiddenAddresses     *ebpf.MapSpec `ebpf:"hidden_addresses"`
@@ -453,11 +436,10 @@ func (o *HarnessObjects) Close() error {
 type HarnessMaps struct {
 	Attachments         *ebpf.Map `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
-	BlockContext        *ebpf.Map `ebpf:"block_context"`
 	Buckets             *ebpf.Map `ebpf:"buckets"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
-	CustomBlocks        *ebpf.Map `ebpf:"custom_blocks"`
+	Contexts            *ebpf.Map `ebpf:"contexts"`
 	EditScratch         *ebpf.Map `ebpf:"edit_scratch"`
 	Events              *ebpf.Map `ebpf:"events"`
 	HiddenAddresses     *ebpf.Map `ebpf:"hidden_addresses"`
@@ -474,11 +456,10 @@ func (m *HarnessMaps) Close() error {
 	return _HarnessClose(
 		m.Attachments,
 		m.AttachmentsOverflow,
-		m.BlockContext,
 		m.Buckets,
 		m.ChainCounters,
 		m.Chains,
-		m.CustomBlocks,
+		m.Contexts,
 		m.EditScratch,
 		m.Events,
 		m.HiddenAddresses,
@@ -502,17 +483,13 @@ type HarnessVariables struct {
 //
 // It can be passed to LoadHarnessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type HarnessPrograms struct {
-	FromChain   *ebpf.Program `ebpf:"from_chain"`
 	FromHarness *ebpf.Program `ebpf:"from_harness"`
-	ToChain     *ebpf.Program `ebpf:"to_chain"`
 	ToHarness   *ebpf.Program `ebpf:"to_harness"`
 }
 
 func (p *HarnessPrograms) Close() error {
 	return _HarnessClose(
-		p.FromChain,
 		p.FromHarness,
-		p.ToChain,
 		p.ToHarness,
 	)
 }

@@ -26,6 +26,7 @@ enum {
 	FACTOR_HIGHEST = FACTOR_ONE * 64,
 	SHARERS = 8,                /* subflows that may fill one window together */
 	BURST_BYTES = 65536,        /* one packet of GSO */
+	LARGEST_PACKET = 1 << 20,   /* more than BIG TCP makes */
 	BURSTS_A_SECOND = 50,       /* at high rates a burst lasts this part of a second */
 	UNMEASURED_BYTES = 262144,  /* that may pass while the RTT is unknown */
 };
@@ -174,13 +175,14 @@ static __always_inline int passes(struct rate_loop *loop, __u64 rate, __u32 byte
 {
 	__u64 burst = rate / BURSTS_A_SECOND < BURST_BYTES ? BURST_BYTES * (__u64)SECOND / rate : SECOND / BURSTS_A_SECOND;
 	__u64 now = bpf_ktime_get_ns(), cost = bytes * (__u64)SECOND / rate;
+	__u64 overdrawn = burst + LARGEST_PACKET * (__u64)SECOND / rate;
 	int i;
 
 	for (i = 0; i < 4; i++) {
 		__u64 until = loop->until, from = until > now ? until : now;
 
-		/* One that is far in the future was left by a much lower rate. */
-		if (until > now + 4 * (__u64)SECOND)
+		/* So far in the future it was put by a lower rate. */
+		if (until > now + overdrawn)
 			from = now;
 		else if (until > now + burst)
 			return 0;
