@@ -36,6 +36,8 @@ var parts = []part{
 	{"designs", measureDesigns},
 	{"fct", measureOverhead},
 	{"rate", measureRate},
+	{"backup", measureBackup},
+	{"hotswap", measureHotswap},
 }
 
 // bench is one run.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+const (
+	swaps       = 1000
+	swapsLast   = 10 * time.Second
+	swapsWarmup = time.Second
+)
+
+// measureHotswap changes the chain of a pod a thousand times during a transfer whose
+// every byte is compared, and compares its goodput with that of an undisturbed one.
+func measureHotswap(ctx context.Context, b *bench) (err error) {
+	r, err := newRuled(ctx, network.Spec{Paths: pathNames[:3], LinkMbit: linkMbit, PodsPerNode: 1})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var kept []float64
+	for trial := range b.trials {
+		undisturbed, err := r.swapped(ctx, 0)
+		if err != nil {
+			return err
+		}
+		swapped, err := r.swapped(ctx, swaps)
+		if err != nil {
+			return err
+		}
+		kept = append(kept, swapped/undisturbed)
+		fmt.Printf("trial %d: %.1f Mbit/s, with %d changes of the chain %.1f\n", trial+1, undisturbed, swaps, swapped)
+	}
+	b.add("hotswap.goodput_ratio", "ratio", kept)
+	return nil
+}
+
+// swapped is the goodput of a transfer during so many changes, in Mbit/s.
+func (r *ruled) swapped(ctx context.Context, changes int) (float64, error) {
+	if err := r.give(0, randomRules()); err != nil {
+		return 0, err
+	}
+	begun := time.Now()
+	t, err := r.begin(ctx, traffic.Options{Duration: swapsWarmup + swapsLast, Warmup: swapsWarmup, Verify: true})
+	if err != nil {
+		return 0, err
+	}
+	for i := range changes {
+		time.Sleep(time.Until(begun.Add(swapsWarmup + swapsLast*time.Duration(i)/time.Duration(changes))))
+		if err := r.give(0, randomRules()); err != nil {
+			return 0, err
+		}
+	}
+	if took := time.Since(begun); took > swapsWarmup+swapsLast {
+		return 0, fmt.Errorf("%d changes took %s, longer than the transfer", changes, took)
+	}
+	result, err := t.end()
+	if err != nil {
+		return 0, err
+	}
+	return result.Mbit, r.give(0, nil)
+}
+
+// randomRules are some rules that let the transfer be as fast as it is without them.
+func randomRules() []v1alpha1.PlanRule {
+	yes := true
+	matches := []*v1alpha1.Match{
+		nil,
+		{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionToEndpoint}},
+		{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{v1alpha1.PathName(pathNames[1])}}},
+		{Selectors: v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketDSS, v1alpha1.PacketPureACK}}},
+		{Not: &v1alpha1.NestedMatch{Selectors: v1alpha1.Selectors{Backup: &yes}}},
+	}
+	actions := []v1alpha1.Action{
+		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionReportConnection}, {Type: v1alpha1.ActionReportSubflow},
+		{Type: v1alpha1.ActionBlockSubflow}, limitTo(10_000, v1alpha1.RateLimitAuto), limitTo(10_000, v1alpha1.RateLimitPolice),
+	}
+	var rules []v1alpha1.PlanRule
+	for i := range 1 + rand.IntN(8) {
+		rule := ruleOf(matches[rand.IntN(len(matches))], actions[rand.IntN(len(actions))])
+		rule[0].Name = fmt.Sprintf("random-%d-%d", i, rand.IntN(100))
+		rules = append(rules, rule...)
+	}
+	return rules
+}
