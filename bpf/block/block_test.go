@@ -28,7 +28,7 @@ const (
 	shot = 2
 )
 
-func check(t *testing.T, err error) {
+func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ type chain struct {
 	slots   uint32
 }
 
-func newChain(t *testing.T) *chain {
+func newChain(t testing.TB) *chain {
 	t.Helper()
 	c := &chain{}
 	check(t, block.LoadTrialObjects(&c.objects, nil))
@@ -51,7 +51,7 @@ func newChain(t *testing.T) *chain {
 }
 
 // load loads a block by itself, with maps of its own, and returns them.
-func (c *chain) load(t *testing.T, source, program string) *ebpf.Collection {
+func (c *chain) load(t testing.TB, source, program string) *ebpf.Collection {
 	t.Helper()
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(blocktest.Compile(t, source)))
 	check(t, err)
@@ -69,7 +69,7 @@ func (c *chain) load(t *testing.T, source, program string) *ebpf.Collection {
 }
 
 // call makes the next action of the chain call the block.
-func (c *chain) call(t *testing.T, source, program string, value int64) *ebpf.Collection {
+func (c *chain) call(t testing.TB, source, program string, value int64) *ebpf.Collection {
 	t.Helper()
 	loaded := c.load(t, source, program)
 	check(t, c.objects.CustomBlocks.Put(c.slots, loaded.Programs[program]))
@@ -337,5 +337,22 @@ func TestTheHistogramCountsPayloads(t *testing.T) {
 		if got != wanted {
 			t.Errorf("class %d has %d packets, wanted %d", class, got, wanted)
 		}
+	}
+}
+
+// What calls of blocks cost above a chain without them.
+func BenchmarkCalls(b *testing.B) {
+	frame := segment{version: 4, flags: ack, options: timestamps, payload: make([]byte, 1000)}.frame()
+	for _, calls := range []int{0, 1, 2, 4, 8} {
+		b.Run(fmt.Sprint(calls), func(b *testing.B) {
+			c := newChain(b)
+			for range calls {
+				c.call(b, "testdata/nothing.bpf.c", "nothing", 0)
+			}
+			check(b, c.objects.Trials.Put(uint32(0), c.trial))
+			_, took, err := c.objects.Trial.Benchmark(frame, max(b.N, 1000), nil)
+			check(b, err)
+			b.ReportMetric(float64(took.Nanoseconds()), "ns/packet")
+		})
 	}
 }

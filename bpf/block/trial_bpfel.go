@@ -89,11 +89,21 @@ type TrialContext struct {
 	Types          uint32
 	DataKnown      uint8
 	Rule           uint8
-	Pad2           [2]uint8
+	FreshTick      uint8
+	Pad2           uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Progress       struct {
+		_       structs.HostLayout
+		Left    uint64
+		Sure    uint64
+		Rule    uint32
+		Action  uint32
+		Actions uint32
+		Outcome uint32
+	}
 }
 
 type TrialTrial struct {

@@ -70,6 +70,30 @@ static __always_inline void restore_marks(struct __sk_buff *skb, const struct ma
 	skb->tc_index = marks->tc_index;
 }
 
+/* Headers are where they were before the call, in the linear area; else 0. */
+static __always_inline const void *same_header(const struct __sk_buff *skb, __u32 offset, __u32 size)
+{
+	const void *header;
+
+	offset &= 0xff; /* what precedes TCP is no longer; the verifier does not know */
+	barrier_var(offset);
+	header = (const void *)(unsigned long)skb->data + offset;
+	return header + size > (const void *)(unsigned long)skb->data_end ? 0 : header;
+}
+
+/* The length of the packet from the IP header on, as that says; 0 where it cannot be read. */
+static __always_inline __u32 length_again(const struct __sk_buff *skb, const struct context *context)
+{
+	__u32 field = context->network + (context->family == AF_INET ? 2 : 4);
+	const __be16 *length = same_header(skb, field, sizeof(*length));
+
+	if (!length)
+		return 0;
+	if (!*length)
+		return skb->len - context->network; /* BIG TCP */
+	return bpf_ntohs(*length) + (context->family == AF_INET ? 0 : sizeof(struct ipv6hdr));
+}
+
 /*
  * Reads anew what the block may have changed: lengths, flags, options. Headers that
  * do not add up any more count as having no options, so that nothing is edited.
@@ -77,34 +101,27 @@ static __always_inline void restore_marks(struct __sk_buff *skb, const struct ma
  */
 __noinline int read_again(struct __sk_buff *skb, struct context *context)
 {
-	__u32 field, headers, header, whole;
-	struct tcphdr tcp = {};
-	__be16 length = 0;
+	const struct tcphdr *tcp;
+	__u32 header, headers, whole;
 
 	if (!context)
 		return 0;
-	field = context->network + (context->family == AF_INET ? 2 : 4);
 	context->options.read = 0;
 	context->options_length = 0;
-	if (bpf_skb_load_bytes(skb, context->transport, &tcp, sizeof(tcp)))
+	whole = length_again(skb, context);
+	tcp = same_header(skb, context->transport, sizeof(*tcp));
+	if (!tcp)
 		return 0;
-	if (bpf_skb_load_bytes(skb, field, &length, sizeof(length)))
-		return 0;
-	whole = bpf_ntohs(length);
-	if (!whole)
-		whole = skb->len - context->network; /* BIG TCP */
-	else if (context->family == AF_INET6)
-		whole += sizeof(struct ipv6hdr);
-	header = (tcp.doff >> 4) * 4;
+	header = (tcp->doff >> 4) * 4;
 	headers = context->transport - context->network + header;
-	if (header < sizeof(tcp) || headers > whole)
+	if (header < sizeof(*tcp) || headers > whole)
 		return 0;
-	context->options_length = header - sizeof(tcp);
+	context->options_length = header - sizeof(*tcp);
 	context->payload = whole - headers;
-	context->flags = tcp.flags;
-	context->sequence = bpf_ntohl(tcp.seq);
-	context->acknowledgement = bpf_ntohl(tcp.ack_seq);
-	context->window = bpf_ntohs(tcp.window);
+	context->flags = tcp->flags;
+	context->sequence = bpf_ntohl(tcp->seq);
+	context->acknowledgement = bpf_ntohl(tcp->ack_seq);
+	context->window = bpf_ntohs(tcp->window);
 	return 1;
 }
 
