@@ -25,9 +25,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/datapath"
+	collector "braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -37,6 +40,7 @@ import (
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=get;list;watch;create
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=get
 
@@ -54,6 +58,9 @@ type Options struct {
 	// NamespaceDirectories are where container runtimes mount the pods' network
 	// namespaces, beside those of processes.
 	NamespaceDirectories []string
+	// BlockDirectory holds blocks of one's own as files; empty where the agent takes
+	// none from there.
+	BlockDirectory string
 	// Version of the agent, for its status.
 	Version string
 	// MetricsAddress and ProbeAddress are where to serve metrics and probes; "0"
@@ -76,7 +83,9 @@ type Agent struct {
 	detours  *paths.Detours
 	datapath *datapath.Datapath
 	pods     *pods
+	rules    *rules
 
+	collector *collector.Collector
 	changed   chan struct{}
 	published published
 	// What goes on beside the loop waits for its rounds.
@@ -99,7 +108,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			a.log.Error(err, "closing")
 		}
 	}()
-	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow, a.publishNodes, a.managePods} {
+	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow, a.publishNodes, a.managePods, a.rules.pacer.Run, a.rules.serve} {
 		if err := mgr.Add(run); err != nil {
 			return fmt.Errorf("adding to the manager: %w", err)
 		}
@@ -122,6 +131,7 @@ func Remove(ctx context.Context, options Options) error {
 	defer detours.Close()
 	pods := openPods(options)
 	return errors.Join(
+		openRules(options, nil).remove(),
 		pods.removeAll(ctx),
 		pods.close(),
 		detours.Remove(),
@@ -181,6 +191,11 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		return nil, errors.Join(err, a.node.Close())
 	}
 	a.pods = openPods(options)
+	a.rules = openRules(options, blocks.ConfigMapsOf(a.reader, options.Namespace))
+	a.collector = collector.NewCollector(a.rules.shown, options.Log.WithName("metrics"))
+	if err := metrics.Registry.Register(a.collector); err != nil {
+		return nil, errors.Join(fmt.Errorf("offering metrics of chains: %w", err), a.close())
+	}
 	return a, a.watchObjects(mgr)
 }
 
@@ -189,8 +204,9 @@ func datapathOptions(options Options) datapath.Options {
 }
 
 func (a *Agent) close() error {
+	metrics.Registry.Unregister(a.collector)
 	a.detours.Close()
-	return errors.Join(a.pods.close(), a.datapath.Close(), a.node.Close())
+	return errors.Join(a.rules.close(), a.pods.close(), a.datapath.Close(), a.node.Close())
 }
 
 // watchObjects makes every change of an object that concerns the node wake the loop.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/endpoints/namespace"
@@ -41,9 +42,9 @@ func openPods(options Options) *pods {
 }
 
 // apply programs the endpoints, and puts the pods that are no longer among them
-// back as they were. It returns one result for each endpoint, and errUnfinished
-// while one of them is not programmed.
-func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) ([]v1alpha1.EndpointStatus, error) {
+// back as they were. It returns one result for each endpoint, those that were
+// found, and errUnfinished while one of them is not programmed.
+func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) ([]v1alpha1.EndpointStatus, map[types.UID]endpoints.Endpoint, error) {
 	snapshot, err := p.finder.Look()
 	if err != nil {
 		p.log.Error(err, "some network namespaces cannot be looked at")
@@ -54,14 +55,18 @@ func (p *pods) apply(ctx context.Context, wanted []v1alpha1.PlanEndpoint) ([]v1a
 	}
 	var unfinished error
 	results := make([]v1alpha1.EndpointStatus, 0, len(wanted))
+	found := map[types.UID]endpoints.Endpoint{}
 	for i := range wanted {
+		if endpoint, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil {
+			found[wanted[i].UID] = endpoint
+		}
 		result := p.program(ctx, &wanted[i], snapshot)
 		if result.State != v1alpha1.EndpointProgrammed {
 			unfinished = errUnfinished
 		}
 		results = append(results, result)
 	}
-	return results, unfinished
+	return results, found, unfinished
 }
 
 // upgraded are the namespaces whose sockets are to be upgraded, by inode number.

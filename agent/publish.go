@@ -40,7 +40,7 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
 		Addresses:     r.resolution.Addresses(r.news.nodeAddresses),
-		Features:      features(r.attachMode, a.pods.upgrade.feature()),
+		Features:      append(features(r.attachMode, a.pods.upgrade.feature()), a.rules.pacer.Features()...),
 	}
 	for _, path := range r.resolution.Paths {
 		status.Paths = append(status.Paths, path.Status())
@@ -169,8 +169,10 @@ func withoutTimes(status v1alpha1.MPTCPNodePlanStatus) v1alpha1.MPTCPNodePlanSta
 }
 
 // shorten keeps a message within what the API accepts.
-func shorten(message string) string {
-	const limit = 1000
+func shorten(message string) string { return shortenTo(1000, message) }
+
+// shortenTo cuts a message to so many bytes.
+func shortenTo(limit int, message string) string {
 	if len(message) <= limit {
 		return message
 	}

@@ -69,14 +69,15 @@ func (a *Agent) publishNodes(ctx context.Context) error {
 	return nil
 }
 
-// managePods programs the pods, and says what became of the plan.
+// managePods programs the pods and their chains, and says what became of the plan.
 func (a *Agent) managePods(ctx context.Context) error {
 	a.forEach(ctx, a.podRounds, func(ctx context.Context, r round) error {
-		results, unfinished := a.pods.apply(ctx, r.news.planEndpoints())
+		results, found, unfinished := a.pods.apply(ctx, r.news.planEndpoints())
+		ruleErr := a.rules.apply(ctx, planned{r.news.plan, r.resolution.Paths, found}, results)
 		if err := a.publishPlan(ctx, r.news.plan, results, r.failed); err != nil {
 			return err
 		}
-		return unfinished
+		return errors.Join(unfinished, ruleErr)
 	})
 	return nil
 }

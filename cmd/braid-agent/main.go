@@ -53,6 +53,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.PinPath, "pin-path", "/sys/fs/bpf/braid", "directory on a BPF file system for programs and maps")
 	flags.StringVar(&options.StatePath, "state-path", "/run/braid", "directory for what must be known after a restart")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
+	flags.StringVar(&options.BlockDirectory, "block-path", "", "directory, which root alone may write to, of blocks as files; without it the agent takes none from files")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")
 }

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
+
+	"braid.dev/braid/agent/blocks"
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// ownBlocks are the blocks of admins that the plan's chains refer to.
+type ownBlocks struct {
+	pins       string // where the endpoint half's maps are pinned
+	directory  string // of blocks as files
+	configMaps blocks.ConfigMaps
+	log        logr.Logger
+
+	manager *blocks.Manager // nil while there are none
+	maps    []*ebpf.Map     // the manager's
+	looked  bool            // for those of an earlier agent
+}
+
+// loadedBlocks are the blocks in use, and why others are not.
+type loadedBlocks struct {
+	slots      map[chains.BlockName]uint32
+	algorithms map[chains.BlockName]string
+	schedules  map[chains.BlockName]bool
+	refused    map[chains.BlockName]error
+}
+
+func (o *ownBlocks) apply(ctx context.Context, c *chains.Chains, plan *v1alpha1.MPTCPNodePlan) (loadedBlocks, error) {
+	var wanted []v1alpha1.PlanBlock
+	if plan != nil {
+		wanted = plan.Spec.Blocks
+	}
+	if !o.isNeeded(wanted) {
+		return loadedBlocks{}, nil
+	}
+	if err := o.open(c); err != nil {
+		return loadedBlocks{}, fmt.Errorf("preparing for blocks: %w", err)
+	}
+	result, err := o.manager.Apply(ctx, wanted)
+	o.looked = true
+	if len(wanted) == 0 {
+		err = errors.Join(err, o.close())
+	}
+	return loadedOf(wanted, result), err
+}
+
+// isNeeded is false where there is nothing to load, nor to remove.
+func (o *ownBlocks) isNeeded(wanted []v1alpha1.PlanBlock) bool {
+	if len(wanted) > 0 || o.manager != nil {
+		return true
+	}
+	_, err := os.Stat(o.pins)
+	return !o.looked && err == nil
+}
+
+func (o *ownBlocks) open(c *chains.Chains) error {
+	if o.manager != nil {
+		return nil
+	}
+	if err := c.Prepare(); err != nil {
+		return err
+	}
+	for _, name := range []string{"custom_blocks", "block_context"} {
+		opened, err := c.Map(name)
+		if err != nil {
+			return errors.Join(err, o.closeMaps())
+		}
+		o.maps = append(o.maps, opened)
+	}
+	cgroup, err := pace.CgroupRoot()
+	if err != nil {
+		o.log.Info("blocks of type Schedule cannot be used", "reason", err.Error())
+	}
+	o.manager = blocks.NewManager(blocks.Options{
+		PinPath: o.pins, CustomBlocks: o.maps[0], BlockContext: o.maps[1],
+		Cgroup: cgroup, Directory: o.directory, ConfigMaps: o.configMaps, Log: o.log,
+	})
+	return nil
+}
+
+func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedBlocks {
+	l := loadedBlocks{
+		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
+		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
+	}
+	for i := range wanted {
+		name := chains.BlockName{Policy: wanted[i].Policy, Name: wanted[i].Name}
+		key := blocks.Key(name.Policy, name.Name)
+		if slot, ok := result.Slots[key]; ok {
+			l.slots[name] = slot
+		}
+		if algorithm, ok := result.Algorithms[key]; ok {
+			l.algorithms[name] = algorithm
+		}
+		l.schedules[name] = result.Schedules[key]
+		if reason := result.Errors[key]; reason != nil {
+			l.refused[name] = reason
+		}
+	}
+	return l
+}
+
+// blockOf is the block that a rule refers to by this name.
+func blockOf(rule *v1alpha1.PlanRule, name string) chains.BlockName {
+	return chains.BlockName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
+}
+
+// algorithm is the kernel's name of a congestion control, which may be a block's.
+func (l *loadedBlocks) algorithm(rule *v1alpha1.PlanRule, name string) string {
+	if algorithm, ok := l.algorithms[blockOf(rule, name)]; ok {
+		return algorithm
+	}
+	return name
+}
+
+// govern lets each schedule govern the pods whose rules ask for it.
+func (o *ownBlocks) govern(p planned, loaded loadedBlocks, attached []chains.Attached) error {
+	if o.manager == nil {
+		return nil
+	}
+	cookies := map[chains.BlockName][]uint64{}
+	var failed error
+	for _, endpoint := range attached {
+		found, here := p.found[endpoint.UID]
+		names := schedulesOf(endpoint.Rules)
+		if !here || len(names) == 0 {
+			continue
+		}
+		cookie, err := cookieOf(found.Path)
+		if err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		for _, name := range names {
+			cookies[name] = append(cookies[name], cookie)
+		}
+	}
+	for name, inUse := range loaded.schedules {
+		if inUse {
+			failed = errors.Join(failed, o.manager.Govern(blocks.Key(name.Policy, name.Name), cookies[name]))
+		}
+	}
+	return failed
+}
+
+// schedulesOf are the blocks that rules may mean by their strategies.
+func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.BlockName) {
+	for i := range rules {
+		for _, action := range rules[i].Actions {
+			if action.Schedule != nil {
+				names = append(names, blockOf(&rules[i], action.Schedule.Strategy))
+			}
+		}
+	}
+	return names
+}
+
+func cookieOf(path string) (uint64, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return 0, fmt.Errorf("opening a network namespace: %w", err)
+	}
+	defer file.Close()
+	identity, err := namespace.Identify(file)
+	return identity.Cookie, err
+}
+
+// addRefusals says in the statuses of rules which of their blocks were refused.
+func (l *loadedBlocks) addRefusals(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule) []v1alpha1.RuleStatus {
+	for i := range rules {
+		for _, name := range blocksOf(&rules[i]) {
+			if reason := l.refused[name]; reason != nil {
+				statuses = addMessage(statuses, &rules[i], fmt.Sprintf("block %s: %s", name.Name, reason))
+			}
+		}
+	}
+	return statuses
+}
+
+func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
+	for _, action := range rule.Actions {
+		switch {
+		case action.Custom != nil:
+			names = append(names, blockOf(rule, action.Custom.Block))
+		case action.Congestion != nil:
+			names = append(names, blockOf(rule, action.Congestion.Algorithm))
+		case action.Schedule != nil:
+			names = append(names, blockOf(rule, action.Schedule.Strategy))
+		}
+	}
+	return names
+}
+
+// ruleMessageLimit is what the API accepts, less room for the sign of a cut.
+const ruleMessageLimit = 500
+
+// addMessage adds to what a status says of a rule.
+func addMessage(statuses []v1alpha1.RuleStatus, rule *v1alpha1.PlanRule, message string) []v1alpha1.RuleStatus {
+	for i := range statuses {
+		if status := &statuses[i]; status.Policy == rule.Policy && status.Name == rule.Name {
+			status.Message = shortenTo(ruleMessageLimit, strings.TrimPrefix(status.Message+"; "+message, "; "))
+			return statuses
+		}
+	}
+	return append(statuses, v1alpha1.RuleStatus{Policy: rule.Policy, Name: rule.Name, Message: shortenTo(ruleMessageLimit, message)})
+}
+
+// close lets go of the blocks; those in use go on.
+func (o *ownBlocks) close() error {
+	var failed error
+	if o.manager != nil {
+		failed = o.manager.Close()
+		o.manager = nil
+	}
+	return errors.Join(failed, o.closeMaps())
+}
+
+func (o *ownBlocks) closeMaps() error {
+	var failed error
+	for _, m := range o.maps {
+		if m != nil {
+			failed = errors.Join(failed, m.Close())
+		}
+	}
+	o.maps = nil
+	return failed
+}

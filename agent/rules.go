@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/blocks"
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/seed"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// rules carries out the chains of the plan: in packets, and in the pods' sockets.
+type rules struct {
+	log    logr.Logger
+	chains *chains.Chains
+	pacer  *pace.Pacer
+	blocks ownBlocks
+	// names and shown are what users see of it, events what rules report.
+	names  *inspect.Directory
+	shown  *inspect.Pins
+	events *events.Log
+	socket string // of the debug commands
+
+	follower follower
+	seeded   map[uint32]bool                     // endpoints by number
+	statuses map[types.UID][]v1alpha1.RuleStatus // as they were published last
+	unpaced  string                              // why sockets are not governed, as it was logged last
+}
+
+// eventsKept is how many events can be asked for later.
+const eventsKept = 4096
+
+func endpointPins(options Options) string { return filepath.Join(options.PinPath, "endpoints") }
+
+func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
+	pins := chains.Directory(endpointPins(options))
+	names, err := inspect.OpenDirectory(filepath.Join(options.StatePath, inspect.DirectoryName))
+	if err != nil {
+		options.Log.Error(err, "endpoints are named anew")
+		names, _ = inspect.OpenDirectory("") // of nothing
+	}
+	return &rules{
+		log:    options.Log,
+		chains: chains.Open(chains.Options{PinPath: endpointPins(options), Log: options.Log.WithName("chains")}),
+		pacer:  pace.Open(pace.Options{PinPath: pins, NamespaceDirectories: options.NamespaceDirectories, Log: options.Log.WithName("pace")}),
+		blocks: ownBlocks{pins: pins, directory: options.BlockDirectory, configMaps: configMaps, log: options.Log.WithName("blocks")},
+		names:  names, shown: inspect.NewPins(pins, names), events: events.NewLog(eventsKept),
+		socket: filepath.Join(options.StatePath, inspect.SocketName),
+		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
+	}
+}
+
+// planned are the chains of a plan and where they go.
+type planned struct {
+	plan  *v1alpha1.MPTCPNodePlan // nil when there is none
+	paths []paths.Path
+	found map[types.UID]endpoints.Endpoint
+}
+
+// apply gives the endpoints their chains, and notes in their results what became of
+// that. It returns errUnfinished when an endpoint has not got its chain.
+func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.EndpointStatus) error {
+	state, failures := r.state(p)
+	loaded, err := r.blocks.apply(ctx, r.chains, p.plan)
+	if err != nil {
+		r.log.Error(err, "not all blocks are as the plan says")
+	}
+	state.Blocks, state.Refused = loaded.slots, loaded.refused
+	if len(state.Endpoints) == 0 {
+		r.govern(p, loaded) // before its maps are gone
+	}
+	failed, err := r.chains.Apply(state)
+	for uid, reason := range failed {
+		failures[uid] = errors.Join(failures[uid], reason)
+	}
+	if len(state.Endpoints) > 0 {
+		r.govern(p, loaded)
+		r.seed(p)
+	}
+	if r.chains.AttachMode() == "" { // the maps are gone
+		err = errors.Join(err, r.blocks.close())
+	}
+	r.show(ctx)
+	return errors.Join(r.note(p, loaded, failures, err, results), err)
+}
+
+// state is what the chains must know. An endpoint that is not found for a moment
+// keeps what it has.
+func (r *rules) state(p planned) (chains.State, chains.Failures) {
+	state, failures := chains.State{}, chains.Failures{}
+	for _, path := range p.paths {
+		if path.Index != 0 {
+			state.Paths = append(state.Paths, chains.Path{Name: path.Name, Interface: path.Index})
+		}
+	}
+	if p.plan == nil {
+		return state, failures
+	}
+	interfaces := map[types.UID]int{}
+	for _, attached := range r.chains.Endpoints() {
+		interfaces[attached.UID] = attached.Interface
+	}
+	for uid, found := range p.found {
+		interfaces[uid] = found.HostIndex
+	}
+	byName := chainsOf(p.plan)
+	for i := range p.plan.Spec.Endpoints {
+		endpoint := &p.plan.Spec.Endpoints[i]
+		index, known := interfaces[endpoint.UID]
+		if endpoint.Chain == "" || !known {
+			continue
+		}
+		if len(byName[endpoint.Chain]) == 0 {
+			failures[endpoint.UID] = fmt.Errorf("the plan has no chain %s", endpoint.Chain)
+			continue
+		}
+		state.Endpoints = append(state.Endpoints, chains.Endpoint{
+			UID: endpoint.UID, Name: endpoint.Namespace + "/" + endpoint.Name, Interface: index, Rules: byName[endpoint.Chain],
+		})
+	}
+	return state, failures
+}
+
+func chainsOf(plan *v1alpha1.MPTCPNodePlan) map[string][]v1alpha1.PlanRule {
+	byName := map[string][]v1alpha1.PlanRule{}
+	for i := range plan.Spec.Chains {
+		byName[plan.Spec.Chains[i].Name] = plan.Spec.Chains[i].Rules
+	}
+	return byName
+}
+
+// govern does in the pods' sockets what rules ask of them. Where the node cannot,
+// limits are enforced in packets.
+func (r *rules) govern(p planned, loaded loadedBlocks) {
+	var governed []pace.Endpoint
+	for _, attached := range r.chains.Endpoints() {
+		found, here := p.found[attached.UID]
+		if wish := socketsOf(attached.Rules, loaded); here && wish != nil {
+			wish.Number, wish.Path = attached.Number, found.Path
+			governed = append(governed, *wish)
+		}
+	}
+	err := r.pacer.Apply(governed)
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	}
+	if reason != "" && reason != r.unpaced {
+		r.log.Error(err, "rates are not enforced by pacing")
+	}
+	r.unpaced = reason
+	if err := r.blocks.govern(p, loaded, r.chains.Endpoints()); err != nil {
+		r.log.Error(err, "not all schedules govern the pods that ask for them")
+	}
+}
+
+// longestAlgorithm is the kernel's limit for names of congestion controls.
+const longestAlgorithm = 15
+
+// socketsOf is what rules ask of the endpoint's sockets, or nil.
+func socketsOf(rules []v1alpha1.PlanRule, loaded loadedBlocks) *pace.Endpoint {
+	wish := pace.Endpoint{Congestions: map[int]string{}}
+	paces := false
+	for i := range rules {
+		for _, action := range rules[i].Actions {
+			switch {
+			case action.RateLimit != nil:
+				mechanism, per := action.RateLimit.Mechanism, action.RateLimit.Per
+				mayPace := mechanism == "" || mechanism == v1alpha1.RateLimitAuto || mechanism == v1alpha1.RateLimitPace
+				paces = paces || mayPace
+				wish.SharedLimits = wish.SharedLimits || mayPace && per != "" && per != v1alpha1.RateLimitPerSubflow
+			case action.Congestion != nil:
+				if name := loaded.algorithm(&rules[i], action.Congestion.Algorithm); len(name) <= longestAlgorithm {
+					wish.Congestions[i] = name
+				}
+			}
+		}
+	}
+	if !paces && len(wish.Congestions) == 0 {
+		return nil
+	}
+	return &wish
+}
+
+// seed tells the programs, once for each endpoint, of connections that are older
+// than its chain.
+func (r *rules) seed(p planned) {
+	if r.chains.AttachMode() == "" {
+		return
+	}
+	maps, err := seed.Open(r.blocks.pins)
+	if err != nil {
+		r.log.Error(err, "connections older than their chain are known from the middle alone")
+		return
+	}
+	defer maps.Close()
+	numbers := map[uint32]bool{}
+	for _, attached := range r.chains.Endpoints() {
+		found, here := p.found[attached.UID]
+		if !here || r.seeded[attached.Number] {
+			numbers[attached.Number] = r.seeded[attached.Number]
+			continue
+		}
+		_, err := maps.Seed(seed.Pod{Namespace: found.Path, Number: attached.Number, Interface: attached.Interface})
+		if err != nil {
+			r.log.Error(err, "connections older than the chain are known from the middle alone", "endpoint", attached.Name)
+		}
+		numbers[attached.Number] = true
+	}
+	r.seeded = numbers
+}
+
+// show lets users see what there is now.
+func (r *rules) show(ctx context.Context) {
+	known := map[uint32]inspect.Endpoint{}
+	for _, attached := range r.chains.Endpoints() {
+		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
+	}
+	if err := r.names.Set(known); err != nil {
+		r.log.Error(err, "an agent's debug commands show numbers after it ended")
+	}
+	if err := r.follower.follow(ctx, r); err != nil {
+		r.log.Error(err, "events are not received")
+	}
+}
+
+// note says in the results what became of the chains. whole is what failed for all.
+func (r *rules) note(p planned, loaded loadedBlocks, failures chains.Failures, whole error, results []v1alpha1.EndpointStatus) error {
+	var unfinished error
+	statuses := r.ruleStatuses(loaded)
+	chainOf := map[types.UID]string{}
+	if p.plan != nil {
+		for i := range p.plan.Spec.Endpoints {
+			chainOf[p.plan.Spec.Endpoints[i].UID] = p.plan.Spec.Endpoints[i].Chain
+		}
+	}
+	for i := range results {
+		result := &results[i]
+		if chainOf[result.UID] == "" || result.State == v1alpha1.EndpointPending {
+			continue
+		}
+		result.Rules = statuses[result.UID]
+		if failed := errors.Join(failures[result.UID], whole); failed != nil {
+			result.State, result.Message = v1alpha1.EndpointFailed, shorten(failed.Error())
+			unfinished = errUnfinished
+			continue
+		}
+		result.Chain = chainOf[result.UID]
+	}
+	r.statuses = statuses
+	return unfinished
+}
+
+// ruleStatuses say for each endpoint how its rules are carried out.
+func (r *rules) ruleStatuses(loaded loadedBlocks) map[types.UID][]v1alpha1.RuleStatus {
+	subflows, err := r.shown.Subflows()
+	if err != nil {
+		r.log.Error(err, "it is not known how rates are limited")
+	}
+	of := map[string][]inspect.Subflow{}
+	for _, subflow := range subflows {
+		of[subflow.Endpoint] = append(of[subflow.Endpoint], subflow)
+	}
+	statuses := map[types.UID][]v1alpha1.RuleStatus{}
+	for _, attached := range r.chains.Endpoints() {
+		all := inspect.StatusOf(attached.Rules, of[attached.Name], r.statuses[attached.UID])
+		statuses[attached.UID] = loaded.addRefusals(all, attached.Rules)
+	}
+	return statuses
+}
+
+// close leaves everything as it is.
+func (r *rules) close() error {
+	r.follower.stop()
+	return errors.Join(r.pacer.Close(), r.blocks.close(), r.chains.Close())
+}
+
+// undoing is how long a removal waits for packets on which effects of rules can be
+// undone.
+const undoing = 2 * time.Second
+
+// remove undoes what this agent and earlier ones did.
+func (r *rules) remove() error {
+	failed := r.pacer.Remove()
+	for deadline := time.Now().Add(undoing); ; time.Sleep(100 * time.Millisecond) {
+		_, err := r.chains.Apply(chains.State{})
+		if err != nil || r.chains.AttachMode() == "" || time.Now().After(deadline) {
+			break // what is left of it is removed all the same
+		}
+	}
+	return errors.Join(failed, r.blocks.close(), r.chains.Remove())
+}
+
+// serve answers the debug commands until the context ends.
+func (r *rules) serve(ctx context.Context) error {
+	server := &inspect.Server{Path: r.socket, Source: r.shown, Events: r.events, Log: r.log.WithName("inspect")}
+	if err := server.Start(ctx); err != nil {
+		r.log.Error(err, "debug commands read the maps alone")
+	}
+	return nil
+}
