@@ -43,6 +43,7 @@ func command() *cobra.Command {
 	addFlags(command, &options)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
 	command.AddCommand(removeCommand(&options))
+	addInspection(command, &options)
 	return command
 }
 

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent"
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/inspect"
+)
+
+// inspection is what the debug commands share.
+type inspection struct {
+	options *agent.Options
+	format  inspect.Format
+}
+
+// addInspection adds the debug commands.
+func addInspection(parent *cobra.Command, options *agent.Options) {
+	i := &inspection{options: options}
+	commands := []*cobra.Command{
+		{
+			Use:   "subflows [NAMESPACE/NAME]",
+			Short: "Lists the subflows of this node's pods, or of one, and what limits them",
+			Args:  cobra.MaximumNArgs(1), RunE: i.subflows,
+		},
+		{
+			Use:   "rules [NAMESPACE/NAME]",
+			Short: "Lists the rules of this node's pods, or of one, and what they did",
+			Args:  cobra.MaximumNArgs(1), RunE: i.rules,
+		},
+		i.eventsCommand(),
+	}
+	for _, command := range commands {
+		command.Flags().VarP(&i.format, "output", "o", "print for programs instead of people")
+	}
+	parent.AddCommand(commands...)
+}
+
+func (i *inspection) eventsCommand() *cobra.Command {
+	var follow bool
+	command := &cobra.Command{
+		Use:   "events",
+		Short: "Lists the connections and subflows that rules reported lately",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return i.events(command, follow)
+		},
+	}
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come")
+	return command
+}
+
+func (i *inspection) socket() string {
+	return filepath.Join(i.options.StatePath, inspect.SocketName)
+}
+
+// pins reads what an agent left behind.
+func (i *inspection) pins() (*inspect.Pins, error) {
+	names, err := inspect.OpenDirectory(filepath.Join(i.options.StatePath, inspect.DirectoryName))
+	if err != nil {
+		return nil, err
+	}
+	pins := inspect.NewPins(chains.Directory(filepath.Join(i.options.PinPath, "endpoints")), names)
+	if !pins.Exist() {
+		return nil, fmt.Errorf("%w, and none left maps behind", inspect.ErrNoAgent)
+	}
+	return pins, nil
+}
+
+func (i *inspection) subflows(command *cobra.Command, arguments []string) error {
+	return list(i, command, arguments, (*inspect.Client).Subflows, (*inspect.Pins).Subflows, inspect.PrintSubflows,
+		func(s inspect.Subflow) string { return s.Endpoint })
+}
+
+func (i *inspection) rules(command *cobra.Command, arguments []string) error {
+	return list(i, command, arguments, (*inspect.Client).Rules, (*inspect.Pins).Rules, inspect.PrintRules,
+		func(r inspect.Rule) string { return r.Endpoint })
+}
+
+// list asks the agent or, where none runs, reads what one left behind.
+func list[T any](
+	i *inspection, command *cobra.Command, arguments []string,
+	ask func(*inspect.Client, context.Context) ([]T, error), read func(*inspect.Pins) ([]T, error),
+	write func(io.Writer, inspect.Format, []T) error, endpointOf func(T) string,
+) error {
+	client := inspect.NewClient(i.socket())
+	defer client.Close()
+	found, err := ask(client, command.Context())
+	if errors.Is(err, inspect.ErrNoAgent) {
+		var pins *inspect.Pins
+		if pins, err = i.pins(); err == nil {
+			found, err = read(pins)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if len(arguments) > 0 {
+		found = slices.DeleteFunc(found, func(one T) bool { return endpointOf(one) != arguments[0] })
+	}
+	return write(command.OutOrStdout(), i.format, found)
+}
+
+// events needs the agent: what nobody receives is lost.
+func (i *inspection) events(command *cobra.Command, follow bool) error {
+	ctx, stop := signal.NotifyContext(command.Context(), unix.SIGINT, unix.SIGTERM)
+	defer stop()
+	client := inspect.NewClient(i.socket())
+	defer client.Close()
+	write := inspect.EventPrinter(command.OutOrStdout(), i.format)
+	return client.Events(ctx, follow, func(event events.Event) error { return write(event) })
+}
