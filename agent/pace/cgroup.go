@@ -14,9 +14,10 @@ import (
 // rootInode is the inode of a cgroup hierarchy's root; no other group has it.
 const rootInode = 1
 
-// findRoot returns where the root of the machine's cgroup2 tree is mounted: its
-// programs see all sockets, also of tasks that cgroup v1 governs.
-func findRoot() (string, error) {
+// CgroupRoot returns where the root of the machine's cgroup2 tree is mounted: its
+// programs see all sockets, also of tasks that cgroup v1 governs. The error is
+// ErrUnsupported where it is not mounted.
+func CgroupRoot() (string, error) {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return "", fmt.Errorf("looking for the cgroup2 tree: %w", err)

@@ -152,7 +152,7 @@ func (p *Pacer) load() error {
 	root := p.options.CgroupRoot
 	if root == "" {
 		var err error
-		if root, err = findRoot(); err != nil {
+		if root, err = CgroupRoot(); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Of is what a chain asks of its endpoint's sockets; asks is false when it asks
+// nothing. The rules are those of the chain, in its order. The algorithm function
+// names the congestion control that a rule's own name stands for, as a block
+// registered it; nil takes all names as they are. The error says which rules cannot
+// work on this node; the Endpoint is what the others ask.
+func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(rule *v1alpha1.PlanRule, name string) string) (of Endpoint, asks bool, err error) {
+	of = Endpoint{Number: number, Path: path, Congestions: map[int]string{}}
+	for i := range rules {
+		for _, action := range rules[i].Actions {
+			switch {
+			case action.Type == v1alpha1.ActionRateLimit && isPaced(action.RateLimit):
+				asks = true
+				of.SharedLimits = of.SharedLimits || isShared(action.RateLimit)
+			case action.Type == v1alpha1.ActionCongestion && action.Congestion != nil:
+				name := action.Congestion.Algorithm
+				if algorithm != nil {
+					name = algorithm(&rules[i], name)
+				}
+				if unknown := mustKnow(name); unknown != nil {
+					err = errors.Join(err, fmt.Errorf("rule %s of %s: %w", rules[i].Name, rules[i].Policy, unknown))
+					continue
+				}
+				asks = true
+				of.Congestions[i] = name
+			}
+		}
+	}
+	return of, asks, err
+}
+
+func isPaced(limit *v1alpha1.RateLimit) bool {
+	return limit != nil && (limit.Mechanism == "" || limit.Mechanism == v1alpha1.RateLimitAuto || limit.Mechanism == v1alpha1.RateLimitPace)
+}
+
+func isShared(limit *v1alpha1.RateLimit) bool {
+	return limit.Per == v1alpha1.RateLimitPerConnection || limit.Per == v1alpha1.RateLimitPerEndpoint
+}
+
+// mustKnow is an error for a congestion control that no socket here can use.
+func mustKnow(name string) error {
+	list, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
+	if err != nil {
+		return fmt.Errorf("asking for the kernel's congestion controls: %w", err)
+	}
+	if known := strings.Fields(string(list)); !slices.Contains(known, name) {
+		return fmt.Errorf("this node's kernel has no congestion control %q, but %s", name, strings.Join(known, ", "))
+	}
+	return nil
+}
