@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -200,56 +199,6 @@ func TestEventsAreLoggedOnlyOnRequest(t *testing.T) {
 		}
 		if want > 0 && !strings.Contains(<-lines, "team/pod-7") {
 			t.Error("the line does not name the endpoint")
-		}
-	}
-}
-
-func TestTheRingBufferMayComeGoAndBeReplaced(t *testing.T) {
-	mount := t.TempDir()
-	if err := unix.Mount("bpf", mount, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(mount, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	log := NewLog(0)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	receiver := &Receiver{Pins: mount, Names: numbers{}, Into: log, Log: logr.Discard()}
-	go func() { ended <- receiver.Start(ctx) }()
-	for token := uint32(1); token <= 2; token++ {
-		event := sample(1)
-		event.Token = token
-		buffer, write := ringBuffer(t, event)
-		write()
-		if err := buffer.Pin(filepath.Join(mount, "events")); err != nil {
-			t.Fatal(err)
-		}
-		expectToken(t, log, Token(token))
-		if err := buffer.Unpin(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
-}
-
-func expectToken(t *testing.T, log *Log, want Token) {
-	t.Helper()
-	timeout := time.After(20 * time.Second)
-	for {
-		batch := log.Read(0)
-		if count := len(batch.Events); count > 0 && batch.Events[count-1].Token == want {
-			return
-		}
-		select {
-		case <-batch.Changed:
-		case <-timeout:
-			t.Fatalf("no event of connection %s came", want)
 		}
 	}
 }
