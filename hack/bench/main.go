@@ -38,6 +38,7 @@ var parts = []part{
 	{"rate", measureRate},
 	{"backup", measureBackup},
 	{"hotswap", measureHotswap},
+	{"ecf", measureECF},
 }
 
 // bench is one run.
@@ -69,7 +70,7 @@ func command() *cobra.Command {
 			return run(command.Context(), b, only)
 		},
 	}
-	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure (cost, spread, many, outage); the others keep the figures of the last run")
+	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure; the others keep the figures of the last run")
 	command.Flags().IntVar(&b.trials, "trials", 5, "how often each thing is measured")
 	return command
 }
