@@ -165,6 +165,9 @@ func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1
 	case pending != "":
 		return not(v1alpha1.ReasonPending, count+"; "+pending)
 	}
+	if rules := rulesAccepted(p, generation); rules.Status != metav1.ConditionTrue {
+		return not(rules.Reason, count+", without the policy's rules: see the condition "+v1alpha1.ConditionRulesAccepted)
+	}
 	return condition(v1alpha1.ConditionProgrammed, metav1.ConditionTrue, v1alpha1.ReasonProgrammed, count, generation)
 }
 

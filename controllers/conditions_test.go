@@ -235,6 +235,22 @@ func TestRulesAcceptedNamesRuleAndField(t *testing.T) {
 	}
 }
 
+func TestAPolicyWhoseRulesAreLeftOutIsNotProgrammed(t *testing.T) {
+	s := newScene()
+	s.judge()
+	pod := policy.PodRef{Namespace: "ns", Name: "pod", UID: "u", Node: "n"}
+	for name, result := range map[string]*policy.PolicyResult{
+		v1alpha1.ReasonPathNotFound: {Rules: 1, Decides: []policy.PodRef{pod}, RuleProblems: []policy.RuleProblem{{Reason: v1alpha1.ReasonPathNotFound}}},
+		v1alpha1.ReasonTooManyRules: {Rules: 1, Decides: []policy.PodRef{pod}, RulesLeftOut: []policy.RulesLeftOut{{Pod: pod}}},
+		v1alpha1.ReasonProgrammed:   {Rules: 1, Decides: []policy.PodRef{pod}},
+	} {
+		c := meta.FindStatusCondition(policyStatus(s.observation, result).Conditions, v1alpha1.ConditionProgrammed)
+		if c.Reason != name || (c.Status == metav1.ConditionTrue) != (name == v1alpha1.ReasonProgrammed) {
+			t.Errorf("want reason %s: %+v", name, c)
+		}
+	}
+}
+
 func TestAPolicyWithoutRulesSaysNothingOfThem(t *testing.T) {
 	s := newScene()
 	if c := meta.FindStatusCondition(policyStatus(s.observation, &policy.PolicyResult{}).Conditions, v1alpha1.ConditionRulesAccepted); c != nil {
