@@ -24,6 +24,11 @@ type FromEndpointAction struct {
 	Value     int64
 }
 
+type FromEndpointAddress struct {
+	_    structs.HostLayout
+	Word [4]uint32
+}
+
 type FromEndpointAttachment struct {
 	_          structs.HostLayout
 	Interface  uint32
@@ -60,6 +65,15 @@ type FromEndpointBucketKey struct {
 	Limit     uint32
 	Token     uint32
 	Direction uint32
+}
+
+type FromEndpointChain struct {
+	_        structs.HostLayout
+	Rules    uint32
+	Needs    uint32
+	Rule     [64]FromEndpointRule
+	Selector [256]FromEndpointSelector
+	Action   [128]FromEndpointAction
 }
 
 type FromEndpointContext struct {
@@ -104,11 +118,21 @@ type FromEndpointContext struct {
 	Types          uint32
 	DataKnown      uint8
 	Rule           uint8
-	Pad2           [2]uint8
+	FreshTick      uint8
+	Pad2           uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Progress       struct {
+		_       structs.HostLayout
+		Left    uint64
+		Sure    uint64
+		Rule    uint32
+		Action  uint32
+		Actions uint32
+		Outcome uint32
+	}
 }
 
 type FromEndpointCounters struct {
@@ -168,6 +192,16 @@ type FromEndpointHiddenKey struct {
 	_       structs.HostLayout
 	Subflow FromEndpointSubflowKey
 	Token   uint32
+}
+
+type FromEndpointLimit struct {
+	_         structs.HostLayout
+	Rate      uint64
+	Id        uint32
+	Mechanism uint8
+	Scope     uint8
+	InUse     uint8
+	Why       uint8
 }
 
 type FromEndpointMptcpConnection struct {
@@ -230,14 +264,8 @@ type FromEndpointSelector struct {
 	Pad2    uint32
 	From    uint64
 	To      uint64
-	Address struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Netmask struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	Address FromEndpointAddress
+	Netmask FromEndpointAddress
 }
 
 type FromEndpointSubflow struct {
@@ -262,48 +290,17 @@ type FromEndpointSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
-	Traffic          [2]struct {
-		_               structs.HostLayout
-		Bytes           uint64
-		Packets         uint64
-		Position        uint64
-		Counted         uint64
-		Highest         uint32
-		InitialSequence uint32
-		Retransmitted   uint32
-		Reordered       uint32
-		GapBegin        uint32
-		GapEnd          uint32
-		GapSeen         uint64
-		TimedAt         uint64
-		TimedSequence   uint32
-		TimedTimestamp  uint32
-		SmoothedRtt     uint32
-		MinimumRtt      uint32
-		TimedTick       uint64
-		TimedBy         uint8
-		TimedOthers     uint8
-		WindowScale     uint8
-		Begun           uint8
-		LastTimestamp   uint32
-	}
-	Paced          uint64
-	FirstSeen      uint64
-	LastSeen       uint64
-	InitiatorToken uint32
-	SeededRtt      uint32
-	SynSequence    uint32
-	Pad2           uint32
-	Limit          [2]struct {
-		_         structs.HostLayout
-		Rate      uint64
-		Id        uint32
-		Mechanism uint8
-		Scope     uint8
-		InUse     uint8
-		Why       uint8
-	}
-	Window [2]struct {
+	LastSeen         uint64
+	Tick             uint64
+	Traffic          [2]FromEndpointTraffic
+	Paced            uint64
+	FirstSeen        uint64
+	InitiatorToken   uint32
+	SeededRtt        uint32
+	SynSequence      uint32
+	Pad2             uint32
+	Limit            [2]FromEndpointLimit
+	Window           [2]struct {
 		_            structs.HostLayout
 		Loop         FromEndpointRateLoop
 		Acknowledged uint32
@@ -334,18 +331,37 @@ type FromEndpointSubflow struct {
 }
 
 type FromEndpointSubflowKey struct {
-	_     structs.HostLayout
-	Local struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Remote struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_          structs.HostLayout
+	Local      FromEndpointAddress
+	Remote     FromEndpointAddress
 	LocalPort  uint16
 	RemotePort uint16
 	Endpoint   uint32
+}
+
+type FromEndpointTraffic struct {
+	_               structs.HostLayout
+	Bytes           uint64
+	Packets         uint64
+	Position        uint64
+	Counted         uint64
+	Highest         uint32
+	InitialSequence uint32
+	Retransmitted   uint32
+	Reordered       uint32
+	GapBegin        uint32
+	GapEnd          uint32
+	GapSeen         uint64
+	TimedAt         uint64
+	TimedSequence   uint32
+	TimedTimestamp  uint32
+	SmoothedRtt     uint32
+	MinimumRtt      uint32
+	TimedBy         uint8
+	TimedOthers     uint8
+	WindowScale     uint8
+	Begun           uint8
+	LastTimestamp   uint32
 }
 
 type FromEndpointUnconcerned struct {

@@ -93,11 +93,21 @@ type ToEndpointContext struct {
 	Types          uint32
 	DataKnown      uint8
 	Rule           uint8
-	Pad2           [2]uint8
+	FreshTick      uint8
+	Pad2           uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Progress       struct {
+		_       structs.HostLayout
+		Left    uint64
+		Sure    uint64
+		Rule    uint32
+		Action  uint32
+		Actions uint32
+		Outcome uint32
+	}
 }
 
 type ToEndpointCounters struct {
@@ -206,6 +216,8 @@ type ToEndpointSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
+	LastSeen         uint64
+	Tick             uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64
@@ -224,7 +236,6 @@ type ToEndpointSubflow struct {
 		TimedTimestamp  uint32
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
-		TimedTick       uint64
 		TimedBy         uint8
 		TimedOthers     uint8
 		WindowScale     uint8
@@ -233,7 +244,6 @@ type ToEndpointSubflow struct {
 	}
 	Paced          uint64
 	FirstSeen      uint64
-	LastSeen       uint64
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32

@@ -264,19 +264,6 @@ __noinline int learn_path(struct context *context, struct subflow *subflow, __u3
 	return 0;
 }
 
-/* A record of its own for this SYN, or for a subflow that was met in its middle. */
-__noinline int begin_subflow(struct context *context)
-{
-	struct subflow *subflow;
-
-	if (!context || bpf_map_update_elem(&subflows, &context->key, &fresh_subflow, BPF_ANY))
-		return 0;
-	subflow = bpf_map_lookup_elem(&subflows, &context->key);
-	if (subflow)
-		subflow->first_seen = context->now;
-	return 1;
-}
-
 /* What a rule is for one direction of the subflow, as bits: 1 sure, 2 maybe. */
 enum {
 	RULE_SURE = 1,

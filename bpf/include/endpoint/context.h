@@ -38,6 +38,16 @@ struct options_seen {
 	__u32 mapped_at;     /* subflow sequence number at which data_sequence is, from 1 */
 };
 
+/* Where a run is: the rules that are left, and the actions of the rule it is at. */
+struct progress {
+	__u64 left;
+	__u64 sure;
+	__u32 rule;
+	__u32 action;  /* the next one */
+	__u32 actions; /* that are left */
+	__u32 outcome; /* enum result of the rule's actions so far */
+};
+
 struct context {
 	struct subflow_key key;
 	__u16 network;        /* offset of the IP header */
@@ -58,11 +68,13 @@ struct context {
 	__u32 types;          /* bits of enum packet_type that the header tells */
 	__u8 data_known;      /* 1: data_position is set */
 	__u8 rule;            /* that acts */
-	__u8 pad2[2];
+	__u8 fresh_tick;      /* 1: the subflow's first packet in this tick of the clock */
+	__u8 pad2;
 	__u64 position;       /* of the first byte of payload in the subflow's stream, from 0 */
 	__u64 sent;           /* by the subflow in this direction before this packet */
 	__u64 connection_sent; /* by the connection */
 	__u64 data_position;  /* of the first byte of payload in the connection's stream */
+	struct progress progress; /* run.h's own */
 };
 
 /* What an actor did. */

@@ -16,29 +16,95 @@ struct vlan_header {
 };
 
 /*
- * The sender is the endpoint in one direction and its peer in the other; the
- * direction is a constant of the program.
+ * Addresses are written as they are read again, in words of 64 bits: a load that
+ * spans two stores has to wait for both.
  */
-static __always_inline void set_ipv4_addresses(struct context *context, const struct iphdr *ip)
+static __always_inline __u64 two_words(__be32 first, __be32 second)
 {
-	if (context->direction == FROM_ENDPOINT) {
-		map_ipv4(&context->key.local, ip->saddr);
-		map_ipv4(&context->key.remote, ip->daddr);
-	} else {
-		map_ipv4(&context->key.local, ip->daddr);
-		map_ipv4(&context->key.remote, ip->saddr);
-	}
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return (__u64)second << 32 | first;
+#else
+	return (__u64)first << 32 | second;
+#endif
 }
 
-static __always_inline void set_ipv6_addresses(struct context *context, const struct ipv6hdr *ip)
+static __always_inline void set_ipv4_address(struct address *to, __be32 from)
 {
-	if (context->direction == FROM_ENDPOINT) {
-		__builtin_memcpy(&context->key.local, ip->saddr, sizeof(struct address));
-		__builtin_memcpy(&context->key.remote, ip->daddr, sizeof(struct address));
-	} else {
-		__builtin_memcpy(&context->key.local, ip->daddr, sizeof(struct address));
-		__builtin_memcpy(&context->key.remote, ip->saddr, sizeof(struct address));
-	}
+	__u64 *halves = (void *)to;
+
+	halves[0] = 0;
+	halves[1] = two_words(bpf_htonl(0xffff), from);
+}
+
+static __always_inline void set_ipv6_address(struct address *to, const __be32 from[4])
+{
+	__u64 *halves = (void *)to;
+
+	halves[0] = two_words(from[0], from[1]);
+	halves[1] = two_words(from[2], from[3]);
+}
+
+/* The sender is the endpoint in one direction and its peer in the other. */
+static __always_inline void set_ipv4(struct context *context, const struct iphdr *ip, __u32 direction)
+{
+	context->family = AF_INET;
+	set_ipv4_address(direction == FROM_ENDPOINT ? &context->key.local : &context->key.remote, ip->saddr);
+	set_ipv4_address(direction == FROM_ENDPOINT ? &context->key.remote : &context->key.local, ip->daddr);
+}
+
+static __always_inline void set_ipv6(struct context *context, const struct ipv6hdr *ip, __u32 direction)
+{
+	context->family = AF_INET6;
+	set_ipv6_address(direction == FROM_ENDPOINT ? &context->key.local : &context->key.remote, ip->saddr);
+	set_ipv6_address(direction == FROM_ENDPOINT ? &context->key.remote : &context->key.local, ip->daddr);
+}
+
+/* Both ports as one word, the endpoint's first. */
+static __always_inline void set_ports(struct context *context, const struct tcphdr *tcp, __u32 direction)
+{
+	__u32 ports = *(const __u32 *)tcp;
+
+	if (direction != FROM_ENDPOINT)
+		ports = ports << 16 | ports >> 16;
+	*(__u32 *)&context->key.local_port = ports;
+}
+
+/* The lengths from the network header on; 0 where they do not fit their field (BIG TCP). */
+static __always_inline __u32 ipv4_length(const struct iphdr *ip)
+{
+	return bpf_ntohs(ip->tot_len);
+}
+
+static __always_inline __u32 ipv6_length(const struct ipv6hdr *ip)
+{
+	return ip->payload_len ? bpf_ntohs(ip->payload_len) + sizeof(*ip) : 0;
+}
+
+static __always_inline int is_whole_tcp(const struct iphdr *ip)
+{
+	return ip->protocol == IPPROTO_TCP && !(ip->frag_off & bpf_htons(IPV4_FRAGMENT));
+}
+
+/* length is that of the packet from the network header on, there what the frame has. */
+static __always_inline int set_tcp(struct context *context, const struct tcphdr *tcp, __u32 network, __u32 transport,
+				   __u32 length, __u32 there, __u32 direction)
+{
+	__u32 header = (tcp->doff >> 4) * 4, headers = transport - network + header;
+
+	if (!length)
+		length = there;
+	if (length > there || header < sizeof(*tcp) || headers > length)
+		return 0;
+	context->network = network;
+	context->transport = transport;
+	context->payload = length - headers;
+	context->options_length = header - sizeof(*tcp);
+	context->flags = tcp->flags;
+	context->sequence = bpf_ntohl(tcp->seq);
+	context->acknowledgement = bpf_ntohl(tcp->ack_seq);
+	context->window = bpf_ntohs(tcp->window);
+	set_ports(context, tcp, direction);
+	return 1;
 }
 
 /* Brings a header into the linear area if need be; false when the frame is too short. */
@@ -55,74 +121,31 @@ static __always_inline int find_header(struct __sk_buff *skb, __u32 offset, __u3
 	return data + offset + size <= end;
 }
 
-/*
- * The network headers set the packet's length from the IP header on, which is 0
- * where it does not fit its field (BIG TCP), and return the offset of TCP's.
- */
-static __always_inline __u32 read_ipv4(struct __sk_buff *skb, struct context *context, __u32 network,
-				     __u32 *length)
+/* The headers of the network layer return the offset of TCP's, or 0. */
+static __always_inline __u32 find_ipv4(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
 {
 	struct iphdr *ip;
 	__u32 header;
 
-	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
-		return 0;
-	if (ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)))
+	if (!find_header(skb, network, sizeof(*ip), (void **)&ip) || !is_whole_tcp(ip))
 		return 0;
 	header = (ip->ihl_version & 0xf) * 4;
 	if (header < sizeof(*ip))
 		return 0;
-	context->family = AF_INET;
-	set_ipv4_addresses(context, ip);
-	*length = bpf_ntohs(ip->tot_len);
+	set_ipv4(context, ip, context->direction);
+	*length = ipv4_length(ip);
 	return network + header;
 }
 
-static __always_inline __u32 read_ipv6(struct __sk_buff *skb, struct context *context, __u32 network,
-				     __u32 *length)
+static __always_inline __u32 find_ipv6(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
 {
 	struct ipv6hdr *ip;
 
 	if (!find_header(skb, network, sizeof(*ip), (void **)&ip) || ip->nexthdr != IPPROTO_TCP)
 		return 0;
-	context->family = AF_INET6;
-	set_ipv6_addresses(context, ip);
-	*length = ip->payload_len ? bpf_ntohs(ip->payload_len) + sizeof(*ip) : 0;
+	set_ipv6(context, ip, context->direction);
+	*length = ipv6_length(ip);
 	return network + sizeof(*ip);
-}
-
-static __always_inline void set_ports(struct context *context, const struct tcphdr *tcp)
-{
-	if (context->direction == FROM_ENDPOINT) {
-		context->key.local_port = tcp->source;
-		context->key.remote_port = tcp->dest;
-	} else {
-		context->key.local_port = tcp->dest;
-		context->key.remote_port = tcp->source;
-	}
-}
-
-/* before is the length of the network header, length that of all from it on. */
-static __always_inline int read_tcp(struct __sk_buff *skb, struct context *context, __u32 transport, __u32 before,
-				    __u32 length)
-{
-	struct tcphdr *tcp;
-	__u32 header, headers;
-
-	if (!find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
-		return 0;
-	header = (tcp->doff >> 4) * 4;
-	headers = before + header;
-	if (header < sizeof(*tcp) || headers > length)
-		return 0;
-	context->payload = length - headers;
-	context->options_length = header - sizeof(*tcp);
-	context->flags = tcp->flags;
-	context->sequence = bpf_ntohl(tcp->seq);
-	context->acknowledgement = bpf_ntohl(tcp->ack_seq);
-	context->window = bpf_ntohs(tcp->window);
-	set_ports(context, tcp);
-	return 1;
 }
 
 /* The protocol above Ethernet and a tag that is in the frame, and where it begins. */
@@ -132,12 +155,61 @@ static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *net
 	struct vlan_header *vlan;
 
 	*network = sizeof(struct ethhdr);
-	if (likely(protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD)))
+	if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
 		return protocol;
 	if (!find_header(skb, sizeof(struct ethhdr), sizeof(*vlan), (void **)&vlan))
 		return 0;
 	*network += sizeof(*vlan);
 	return vlan->protocol;
+}
+
+/* Any packet, step by step. */
+__noinline int parse_unusual(struct __sk_buff *skb, struct context *context)
+{
+	__u32 network, transport, length = 0;
+	struct tcphdr *tcp;
+	__be16 protocol;
+
+	if (!context)
+		return 0;
+	protocol = network_protocol(skb, &network);
+	if (protocol == bpf_htons(ETH_P_IP))
+		transport = find_ipv4(skb, context, network, &length);
+	else if (protocol == bpf_htons(ETH_P_IPV6))
+		transport = find_ipv6(skb, context, network, &length);
+	else
+		return 0;
+	if (!transport || !find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
+		return 0;
+	return set_tcp(context, tcp, network, transport, length, skb->len - network, context->direction);
+}
+
+/*
+ * What nearly all packets are: headers of fixed lengths, all of them in the linear
+ * area. Anything else goes step by step.
+ */
+static __always_inline int parse_in(struct __sk_buff *skb, struct context *context, __u32 direction)
+{
+	void *data = (void *)(unsigned long)skb->data, *end = (void *)(unsigned long)skb->data_end;
+	const __u32 network = sizeof(struct ethhdr);
+	struct ipv6hdr *ipv6 = data + network;
+	struct iphdr *ip = data + network;
+	struct tcphdr *tcp = (void *)(ip + 1);
+
+	if (skb->protocol == bpf_htons(ETH_P_IP) && (void *)(tcp + 1) <= end && ip->ihl_version == 0x45) {
+		if (!is_whole_tcp(ip))
+			return 0;
+		set_ipv4(context, ip, direction);
+		return set_tcp(context, tcp, network, network + sizeof(*ip), ipv4_length(ip), skb->len - network, direction);
+	}
+	tcp = (void *)(ipv6 + 1);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(tcp + 1) <= end) {
+		if (ipv6->nexthdr != IPPROTO_TCP)
+			return 0;
+		set_ipv6(context, ipv6, direction);
+		return set_tcp(context, tcp, network, network + sizeof(*ipv6), ipv6_length(ipv6), skb->len - network, direction);
+	}
+	return parse_unusual(skb, context);
 }
 
 /*
@@ -147,25 +219,7 @@ static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *net
  */
 static __always_inline int parse(struct __sk_buff *skb, struct context *context)
 {
-	__u32 network, transport, length = 0, there;
-	__be16 protocol = network_protocol(skb, &network);
-
-	if (protocol == bpf_htons(ETH_P_IP))
-		transport = read_ipv4(skb, context, network, &length);
-	else if (protocol == bpf_htons(ETH_P_IPV6))
-		transport = read_ipv6(skb, context, network, &length);
-	else
-		return 0;
-	if (!transport)
-		return 0;
-	there = skb->len - network;
-	if (!length)
-		length = there;
-	if (length > there)
-		return 0;
-	context->network = network;
-	context->transport = transport;
-	return read_tcp(skb, context, transport, transport - network, length);
+	return parse_unusual(skb, context);
 }
 
 /* A GSO packet stands for several segments. */

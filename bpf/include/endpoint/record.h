@@ -41,12 +41,11 @@ static __always_inline void note_rtt(struct traffic *traffic, __u64 nanoseconds)
 		traffic->smoothed_rtt += ((__s32)(sample - traffic->smoothed_rtt)) >> 3;
 }
 
-/* The next segment is timed in another tick of the coarse clock: the fine one is dear. */
-static __always_inline void begin_timing(struct context *context, struct traffic *traffic, __u8 by)
+/* Once in a tick of the coarse clock at most: the fine one is dear. */
+static __always_inline void begin_timing(struct traffic *traffic, __u8 by)
 {
 	traffic->timed_by = by;
 	traffic->timed_others = 0;
-	traffic->timed_tick = context->now;
 	traffic->timed_at = bpf_ktime_get_ns();
 }
 
@@ -59,7 +58,7 @@ static __always_inline void end_timing(struct traffic *traffic)
 /* The segment that is timed went the other way; this packet may answer it. */
 static __always_inline void match_answer(const struct context *context, struct traffic *timed)
 {
-	if (context->now - timed->timed_tick > LONGEST_TIMED_NS) {
+	if (unlikely(context->fresh_tick) && (__s64)(context->now - timed->timed_at) > LONGEST_TIMED_NS) {
 		timed->timed_at = 0;
 		return;
 	}
@@ -83,14 +82,14 @@ static __always_inline void match_answer(const struct context *context, struct t
 /* A segment of new data is answered at once; so is an ACK with a new timestamp, by a peer that sends. */
 static __always_inline void time_segment(struct context *context, struct traffic *traffic, __s32 fresh)
 {
-	if (traffic->timed_at || traffic->timed_tick == context->now)
+	if (likely(!context->fresh_tick) || traffic->timed_at)
 		return;
 	if (fresh > 0) {
 		traffic->timed_sequence = context->sequence + context->payload;
-		begin_timing(context, traffic, TIMED_BY_SEQUENCE);
+		begin_timing(traffic, TIMED_BY_SEQUENCE);
 	} else if (is_pure_ack(context) && is_new_timestamp(context, traffic)) {
 		traffic->timed_timestamp = context->options.timestamp;
-		begin_timing(context, traffic, TIMED_BY_TIMESTAMP);
+		begin_timing(traffic, TIMED_BY_TIMESTAMP);
 	}
 }
 
@@ -168,7 +167,6 @@ static __always_inline void record(struct context *context, struct subflow *subf
 	time_segment(context, traffic, context->payload ? fresh : 0);
 	if (is_new_timestamp(context, traffic))
 		traffic->last_timestamp = context->options.timestamp;
-	subflow->last_seen = context->now;
 }
 
 #endif

@@ -16,7 +16,6 @@
 #include "settle.h"
 
 enum {
-	ACTIONS_OF_A_RULE = 32, /* more are left out; the API admits 8 */
 	BYTES_UNVISITED = 1 << 28, /* a subflow's position is followed in steps of 31 bits */
 };
 
@@ -30,10 +29,16 @@ static __always_inline struct attachment *attachment_of(__u32 interface)
 	return bpf_map_lookup_elem(&attachments_overflow, &interface);
 }
 
+static __always_inline __u32 ports_of(const struct subflow_key *key)
+{
+	return *(const __u32 *)&key->local_port;
+}
+
 static __always_inline struct unconcerned *unconcerned_slot(const struct subflow_key *key)
 {
-	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ ((__u32)key->local_port << 16 | key->remote_port);
-	__u32 slot = (folded * 0x9e3779b1 >> 16) & (UNCONCERNED_SLOTS - 1);
+	__u64 *local = (void *)&key->local, *remote = (void *)&key->remote;
+	__u64 folded = (local[1] ^ remote[1] ^ ports_of(key)) * 0x9e3779b97f4a7c15;
+	__u32 slot = folded >> 48 & (UNCONCERNED_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&unconcerned, &slot);
 }
@@ -42,12 +47,13 @@ static __always_inline int is_same_key(const struct subflow_key *a, const struct
 {
 	const __u64 *left = (const void *)a, *right = (const void *)b;
 
-	return left[4] == right[4] && left[1] == right[1] && left[3] == right[3] && left[0] == right[0] && left[2] == right[2];
+	return ports_of(a) == ports_of(b) && left[1] == right[1] && left[3] == right[3] && left[0] == right[0] &&
+	       left[2] == right[2] && a->endpoint == b->endpoint;
 }
 
 /* SYN, FIN and RST always visit the record. */
 static __always_inline int is_unconcerned(struct __sk_buff *skb, const struct context *context,
-					  const struct attachment *attachment)
+					  const struct attachment *attachment, __u32 direction)
 {
 	struct unconcerned *entry = unconcerned_slot(&context->key);
 
@@ -55,7 +61,7 @@ static __always_inline int is_unconcerned(struct __sk_buff *skb, const struct co
 		return 0;
 	if (entry->generation != attachment->generation || (context->flags & (TCP_SYN | TCP_FIN | TCP_RST)))
 		return 0;
-	if (context->direction == TO_ENDPOINT && entry->ingress != skb->ingress_ifindex)
+	if (direction == TO_ENDPOINT && entry->ingress != skb->ingress_ifindex)
 		return 0;
 	if (unlikely(entry->left < context->payload))
 		return 0;
@@ -63,46 +69,27 @@ static __always_inline int is_unconcerned(struct __sk_buff *skb, const struct co
 	return 1;
 }
 
-static __always_inline struct context *this_context(__u32 direction)
-{
-	return bpf_map_lookup_elem(&run_context, &direction);
-}
-
 /*
- * Parses the packet; 0 when it leaves here. Its frame is gone before the chain
- * needs the stack.
+ * What selectors and actors find in the context besides the headers. The coarse
+ * clock moves on with the jiffies, which cost nothing to read.
  */
-static __noinline int meet(struct __sk_buff *skb, __u32 direction)
+static __always_inline void complete_context(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
-	struct attachment *attachment = attachment_of(skb->ifindex);
-	struct context parsed, *context;
+	__u64 tick = bpf_jiffies64();
 
-	if (!attachment)
-		return 0;
-	parsed.chain = attachment->chain;
-	if (!parsed.chain)
-		return 0;
-	parsed.direction = direction;
-	parsed.key.endpoint = attachment->endpoint;
-	if (!parse(skb, &parsed) || likely(is_unconcerned(skb, &parsed, attachment)))
-		return 0;
-	context = this_context(direction);
-	if (!context)
-		return 0;
-	__builtin_memcpy(context, &parsed, __builtin_offsetof(struct context, segments));
-	context->chain = parsed.chain;
-	return 1;
-}
-
-/* What selectors and actors find in the context besides the headers. */
-static __always_inline void complete_context(struct __sk_buff *skb, struct context *context)
-{
 	context->segments = segments_of(skb);
-	context->now = bpf_ktime_get_coarse_ns();
 	context->types = types_of_header(context);
 	context->data_known = 0;
 	context->connection_sent = 0;
 	forget_options(context);
+	context->fresh_tick = subflow->tick != tick;
+	if (unlikely(context->fresh_tick)) {
+		subflow->tick = tick;
+		subflow->last_seen = bpf_ktime_get_coarse_ns();
+		if (!subflow->first_seen)
+			subflow->first_seen = subflow->last_seen;
+	}
+	context->now = subflow->last_seen;
 }
 
 static __always_inline void void_unconcerned_of(struct __sk_buff *skb)
@@ -113,20 +100,26 @@ static __always_inline void void_unconcerned_of(struct __sk_buff *skb)
 		void_unconcerned(attachment);
 }
 
-/* A SYN that is not a repetition begins a subflow, where another may have been. */
+/* A record of its own, where another subflow may have been. */
+static __noinline struct subflow *new_subflow(struct __sk_buff *skb, struct context *context, int is_known)
+{
+	if (is_known)
+		void_unconcerned_of(skb);
+	if (bpf_map_update_elem(&subflows, &context->key, &fresh_subflow, BPF_ANY))
+		return 0;
+	return bpf_map_lookup_elem(&subflows, &context->key);
+}
+
+/* A SYN that is not a repetition begins a subflow. */
 static __always_inline struct subflow *find_subflow(struct __sk_buff *skb, struct context *context)
 {
 	struct subflow *subflow = bpf_map_lookup_elem(&subflows, &context->key);
-	int begins = !subflow;
 
-	if (subflow && unlikely(asks(context)))
-		begins = !(subflow->known & KNOWN_SYN) || subflow->syn_sequence != context->sequence;
-	if (likely(!begins))
-		return subflow;
-	if (subflow)
-		void_unconcerned_of(skb);
-	begin_subflow(context);
-	return bpf_map_lookup_elem(&subflows, &context->key);
+	if (unlikely(!subflow))
+		return new_subflow(skb, context, 0);
+	if (unlikely(asks(context)) && (!(subflow->known & KNOWN_SYN) || subflow->syn_sequence != context->sequence))
+		return new_subflow(skb, context, 1);
+	return subflow;
 }
 
 static __always_inline struct chain *chain_of(const struct context *context)
@@ -278,38 +271,10 @@ static __always_inline int act(struct __sk_buff *skb, struct context *context, s
 	return UNTOUCHED;
 }
 
-/* The actions of one rule, in their order; the strongest of their results. */
-__noinline int run_actions(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
-			   struct chain *chain, __u32 index)
-{
-	__u32 first, actions, i;
-	int outcome = UNTOUCHED;
-
-	if (!context || !subflow || !chain || index >= MAX_RULES)
-		return UNTOUCHED;
-	context->rule = index;
-	first = chain->rule[index].first_action;
-	actions = chain->rule[index].actions;
-	for (i = 0; i < ACTIONS_OF_A_RULE; i++) {
-		__u32 at = first + i;
-		int result;
-
-		barrier_var(at);
-		if (i >= actions || at >= MAX_ACTIONS)
-			break;
-		result = act(skb, context, subflow, &chain->action[at]);
-		if (result == DROPPED)
-			return DROPPED;
-		if (result == NOT_SELECTED)
-			break;
-		if (result == ACTED)
-			outcome = ACTED;
-	}
-	return outcome;
-}
-
 static __always_inline void count(struct counters *counters, const struct context *context, __u32 index, int result)
 {
+	barrier_var(index);
+	index &= MAX_RULES - 1;
 	__sync_fetch_and_add(&counters->rule[index].hits, 1);
 	if (context->payload)
 		__sync_fetch_and_add(&counters->rule[index].bytes, context->payload);
@@ -329,38 +294,77 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return bit & (MAX_RULES - 1);
 }
 
-/* The rules that concern the packet, in their order, until one drops it. */
+/* Goes on to the next rule; one that does not match has no actions left. */
+static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
+				     struct progress *at)
+{
+	struct rule *rule;
+
+	at->rule = lowest_bit(at->left);
+	at->left &= at->left - 1;
+	rule = &chain->rule[at->rule];
+	if (!(at->sure >> at->rule & 1) &&
+	    !matches(chain, context, subflow, rule->first_selector, 2 * ASSUME_NOTHING + (context->direction & 1)))
+		return;
+	context->rule = at->rule;
+	at->action = rule->first_action;
+	at->actions = rule->actions;
+	at->outcome = UNTOUCHED;
+}
+
+static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
+				       struct subflow *subflow, struct progress *at)
+{
+	__u32 index = at->action++;
+	int result;
+
+	at->actions--;
+	barrier_var(index);
+	if (index >= MAX_ACTIONS)
+		return UNTOUCHED;
+	result = act(skb, context, subflow, &chain->action[index]);
+	if (result == NOT_SELECTED)
+		at->actions = 0;
+	else if (result != UNTOUCHED)
+		at->outcome = ACTED;
+	return result;
+}
+
+/*
+ * The rules that concern the packet, in their order, until one drops it. One loop
+ * over rules and actions alike: calls are dear, and the verifier follows each turn
+ * of nested loops. Where it is is kept in memory, of which the verifier knows
+ * nothing: one turn is as good as another for it.
+ */
 __noinline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
-	__u64 sure, left;
+	struct progress *at;
 	struct counters *counters;
 	struct chain *chain;
-	__u32 direction, i;
+	int i, result = UNTOUCHED;
 
 	if (!context || !subflow)
 		return UNTOUCHED;
-	direction = context->direction & 1;
 	chain = chain_of(context);
 	counters = counters_of(context);
 	if (!chain || !counters)
 		return UNTOUCHED;
-	sure = subflow->sure[direction];
-	left = sure | subflow->maybe[direction];
-	for (i = 0; i < MAX_RULES; i++) {
-		__u32 index;
-		int result;
-
-		if (!left)
+	at = &context->progress;
+	at->sure = subflow->sure[context->direction & 1];
+	at->left = at->sure | subflow->maybe[context->direction & 1];
+	at->actions = 0;
+	for (i = 0; i < MAX_RULES + MAX_ACTIONS; i++) {
+		if (at->actions) {
+			result = next_action(skb, chain, context, subflow, at);
+			if (result == DROPPED || !at->actions)
+				count(counters, context, at->rule, at->outcome);
+			if (result == DROPPED)
+				return DROPPED;
+		} else if (at->left) {
+			next_rule(chain, context, subflow, at);
+		} else {
 			break;
-		index = lowest_bit(left);
-		left &= left - 1;
-		if (!(sure >> index & 1) &&
-		    !matches(chain, context, subflow, chain->rule[index].first_selector, 2 * ASSUME_NOTHING + direction))
-			continue;
-		result = run_actions(skb, context, subflow, chain, index);
-		count(counters, context, index, result);
-		if (result == DROPPED)
-			return DROPPED;
+		}
 	}
 	return UNTOUCHED;
 }
@@ -402,18 +406,9 @@ static __always_inline int run_chain(struct __sk_buff *skb, struct context *cont
 	return result;
 }
 
-/*
- * Brings the record of the packet's subflow up to date; 0 where there is none, or
- * no chain to go by.
- */
-static __noinline struct subflow *note(struct __sk_buff *skb, struct context *context)
+/* Brings the record of the packet's subflow up to date; 0 where there is no chain to go by. */
+static __always_inline int note(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
-	struct subflow *subflow;
-
-	complete_context(skb, context);
-	subflow = find_subflow(skb, context);
-	if (!subflow)
-		return 0;
 	note_packet(skb, context, subflow);
 	if (unlikely(subflow->word != context->chain) && !classify(context, subflow))
 		return 0;
@@ -422,30 +417,44 @@ static __noinline struct subflow *note(struct __sk_buff *skb, struct context *co
 		note_backup(subflow, context);
 	}
 	record(context, subflow);
-	if (subflow->needs_connection && subflow->token)
+	if (unlikely(subflow->needs_connection) && subflow->token)
 		record_connection(context, subflow);
-	return subflow;
+	return 1;
+}
+
+static __always_inline int run_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	__u32 direction = context->direction & 1;
+
+	complete_context(skb, context, subflow);
+	if (!note(skb, context, subflow))
+		return UNTOUCHED;
+	if (subflow->sure[direction] | subflow->maybe[direction] || subflow->engaged || subflow->due)
+		return run_chain(skb, context, subflow);
+	note_end(context, subflow);
+	remember_unconcerned(skb, context, subflow);
+	return UNTOUCHED;
 }
 
 static __always_inline int run(struct __sk_buff *skb, __u32 direction)
 {
+	struct attachment *attachment = attachment_of(skb->ifindex);
+	struct context *context = bpf_map_lookup_elem(&run_context, &direction);
 	struct subflow *subflow;
-	struct context *context;
 
-	if (likely(!meet(skb, direction)))
+	if (!attachment || !context)
 		return TCX_NEXT;
-	context = this_context(direction);
-	if (!context)
+	context->chain = attachment->chain;
+	if (!context->chain)
 		return TCX_NEXT;
-	subflow = note(skb, context);
+	context->direction = direction;
+	context->key.endpoint = attachment->endpoint;
+	if (!parse_in(skb, context, direction) || likely(is_unconcerned(skb, context, attachment, direction)))
+		return TCX_NEXT;
+	subflow = find_subflow(skb, context);
 	if (!subflow)
 		return TCX_NEXT;
-	if (!(subflow->sure[direction] | subflow->maybe[direction]) && !subflow->engaged && !subflow->due) {
-		note_end(context, subflow);
-		remember_unconcerned(skb, context, subflow);
-		return TCX_NEXT;
-	}
-	return run_chain(skb, context, subflow) == DROPPED ? TC_ACT_SHOT : TCX_NEXT;
+	return run_subflow(skb, context, subflow) == DROPPED ? TC_ACT_SHOT : TCX_NEXT;
 }
 
 #endif

@@ -78,7 +78,6 @@ struct traffic {
 	__u32 timed_timestamp;   /* its timestamp */
 	__u32 smoothed_rtt;      /* us, from here to this direction's receiver and back; 0: unknown */
 	__u32 minimum_rtt;       /* us */
-	__u64 timed_tick;        /* coarse clock when timing began */
 	__u8 timed_by;           /* enum timed_by */
 	__u8 timed_others;       /* packets of the other direction that did not answer it yet */
 	__u8 window_scale;       /* 1 + shift of the windows in this direction; 0: unknown */
@@ -115,11 +114,13 @@ struct subflow {
 	__u8 needs_connection;   /* 1: a rule of the chain asks for the connection */
 	__u8 pad;
 
+	__u64 last_seen;         /* ns since boot, coarse */
+	__u64 tick;              /* jiffies then */
+
 	struct traffic traffic[2];
 
 	__u64 paced;             /* bytes a second by sock_ops; 0: not paced */
-	__u64 first_seen;        /* ns since boot, coarse */
-	__u64 last_seen;
+	__u64 first_seen;
 	__u32 initiator_token;   /* 0: unknown */
 	__u32 seeded_rtt;        /* us, the socket's smoothed RTT when it was seeded */
 	__u32 syn_sequence;      /* of the SYN: tells a repeated SYN from a new subflow */

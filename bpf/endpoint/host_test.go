@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint_test
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/hack/lab/network"
+)
+
+type verdict int32
+
+const (
+	next    verdict = -1
+	dropped verdict = 2
+)
+
+const (
+	theEndpoint = 7
+	blue        = 0
+	green       = 1
+)
+
+// skBuff is struct __sk_buff, of which a test run takes some fields.
+type skBuff struct {
+	Len, PktType, Mark, QueueMapping, Protocol uint32
+	VlanPresent, VlanTCI, VlanProto, Priority  uint32
+	IngressIfindex, Ifindex, TCIndex           uint32
+	Cb                                         [5]uint32
+	Hash, TCClassid, Data, DataEnd, NapiID     uint32
+	Family, RemoteIP4, LocalIP4                uint32
+	RemoteIP6, LocalIP6                        [4]uint32
+	RemotePort, LocalPort, DataMeta            uint32
+	FlowKeys, Tstamp                           uint64
+	WireLen, GSOSegs                           uint32
+	Sk                                         uint64
+	GSOSize                                    uint32
+	TstampType                                 uint32
+	Hwtstamp                                   uint64
+}
+
+// reporter is what *testing.T and *rapid.T have in common.
+type reporter interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func check(t reporter, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// ends are the addresses of an endpoint and of its peer.
+type ends struct{ local, remote netip.AddrPort }
+
+var endsOf = map[int]ends{
+	4: {netip.MustParseAddrPort("10.244.1.2:40000"), netip.MustParseAddrPort("10.244.2.2:80")},
+	6: {netip.MustParseAddrPort("[fd00:244:1::2]:40000"), netip.MustParseAddrPort("[fd00:244:2::2]:80")},
+}
+
+var versions = []int{4, 6}
+
+func forEachVersion(t *testing.T, f func(t *testing.T, e ends)) {
+	for _, version := range versions {
+		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[version], func(t *testing.T) { f(t, endsOf[version]) })
+	}
+}
+
+// out and in are segments from and to the endpoint.
+func (e ends) out() segment {
+	return segment{from: e.local, to: e.remote, sequence: 1001, answer: 5001, flags: ack, window: 0xffff}
+}
+
+func (e ends) in() segment {
+	return segment{from: e.remote, to: e.local, sequence: 5001, answer: 1001, flags: ack, window: 0xffff}
+}
+
+func (e ends) port(number uint16) ends {
+	e.local = netip.AddrPortFrom(e.local.Addr(), number)
+	return e
+}
+
+// host is a namespace with the host's end of an endpoint's interface and NICs, and
+// the programs, loaded but attached nowhere.
+type host struct {
+	*network.Namespace
+	pod   uint32
+	nics  [2]uint32
+	from  *ebpf.Program
+	to    *ebpf.Program
+	maps  *endpoint.FromEndpointMaps
+	inner *ebpf.MapSpec
+	epoch uint32
+}
+
+func newHost(t testing.TB) *host {
+	t.Helper()
+	h := &host{Namespace: network.NamespaceForTest(t)}
+	peer := network.NamespaceForTest(t)
+	for i, name := range []string{"pod", "blue", "green"} {
+		check(t, network.Connect(h.Namespace, name, peer, name, network.Options{MTU: 9000}))
+		index, err := h.Index(name)
+		check(t, err)
+		if i == 0 {
+			h.pod = uint32(index)
+		} else {
+			h.nics[i-1] = uint32(index)
+		}
+	}
+	h.load(t)
+	return h
+}
+
+// load lets both programs share all maps, as pinning does.
+func (h *host) load(t testing.TB) {
+	t.Helper()
+	fromSpec, err := endpoint.LoadFromEndpoint()
+	check(t, err)
+	toSpec, err := endpoint.LoadToEndpoint()
+	check(t, err)
+	h.inner = fromSpec.Maps[endpoint.FromEndpointMapChains].InnerMap
+	var from endpoint.FromEndpointObjects
+	check(t, fromSpec.LoadAndAssign(&from, nil))
+	t.Cleanup(func() { from.Close() })
+	collection, err := ebpf.NewCollection(fromSpec)
+	check(t, err)
+	collection.Close()
+	replacements := map[string]*ebpf.Map{}
+	for name := range toSpec.Maps {
+		if m := mapNamed(&from, name); m != nil {
+			replacements[name] = m
+		}
+	}
+	var to endpoint.ToEndpointObjects
+	check(t, toSpec.LoadAndAssign(&to, &ebpf.CollectionOptions{MapReplacements: replacements}))
+	t.Cleanup(func() { to.Close() })
+	h.from, h.to, h.maps = from.FromEndpoint, to.ToEndpoint, &from.FromEndpointMaps
+	h.setPaths(t, h.nics[blue], h.nics[green])
+}
+
+func mapNamed(objects *endpoint.FromEndpointObjects, name string) *ebpf.Map {
+	m := &objects.FromEndpointMaps
+	return map[string]*ebpf.Map{
+		"attachments": m.Attachments, "attachments_overflow": m.AttachmentsOverflow, "chains": m.Chains,
+		"chain_counters": m.ChainCounters, "subflows": m.Subflows, "mptcp_connections": m.MptcpConnections,
+		"unconcerned": m.Unconcerned, "path_interfaces": m.PathInterfaces, "events": m.Events,
+		"buckets": m.Buckets, "hidden_addresses": m.HiddenAddresses, "custom_blocks": m.CustomBlocks,
+		"block_context": m.BlockContext, "run_context": m.RunContext,
+	}[name]
+}
+
+func (h *host) setPaths(t reporter, interfaces ...uint32) {
+	t.Helper()
+	var paths endpoint.FromEndpointPaths
+	copy(paths.Interface[:], interfaces)
+	check(t, h.maps.PathInterfaces.Put(uint32(0), paths))
+}
+
+// put stores a chain in a slot.
+func (h *host) put(t reporter, slot uint32, chain *endpoint.FromEndpointChain) {
+	t.Helper()
+	inner, err := ebpf.NewMap(h.inner)
+	check(t, err)
+	defer inner.Close()
+	check(t, inner.Put(uint32(0), chain))
+	check(t, h.maps.Chains.Put(slot, inner))
+}
+
+func word(slot, row, epoch uint32) uint64 {
+	return uint64(epoch)<<32 | uint64(row)<<16 | uint64(slot)
+}
+
+// attach gives an interface a chain, by one word.
+func (h *host) attach(t reporter, attachment endpoint.FromEndpointAttachment) {
+	t.Helper()
+	check(t, h.maps.Attachments.Put(attachment.Interface&0xffff, attachment))
+}
+
+// use gives the endpoint this chain, anew in slot 1 and row 1.
+func (h *host) use(t reporter, chain *endpoint.FromEndpointChain) {
+	t.Helper()
+	h.epoch++
+	h.put(t, 1, chain)
+	check(t, h.maps.ChainCounters.Put(uint32(1), endpoint.FromEndpointCounters{}))
+	h.attach(t, endpoint.FromEndpointAttachment{Interface: h.pod, Endpoint: theEndpoint, Chain: word(1, 1, h.epoch)})
+}
+
+// forget empties what is remembered of subflows and connections.
+func (h *host) forget(t reporter) {
+	t.Helper()
+	clearMap[endpoint.FromEndpointSubflowKey](t, h.maps.Subflows)
+	clearMap[endpoint.FromEndpointMptcpConnectionKey](t, h.maps.MptcpConnections)
+}
+
+func clearMap[K any](t reporter, m *ebpf.Map) {
+	t.Helper()
+	var key K
+	for m.NextKey(nil, &key) == nil {
+		check(t, m.Delete(key))
+	}
+}
+
+// sends and receives run the programs on what the endpoint sends and receives.
+func (h *host) sends(t reporter, s segment) verdict {
+	t.Helper()
+	return h.run(t, h.from, s.frame(), skBuff{Ifindex: h.pod})
+}
+
+func (h *host) receives(t reporter, s segment) verdict {
+	t.Helper()
+	return h.receivesBy(t, blue, s)
+}
+
+func (h *host) receivesBy(t reporter, path int, s segment) verdict {
+	t.Helper()
+	return h.run(t, h.to, s.frame(), skBuff{Ifindex: h.pod, IngressIfindex: h.nics[path]})
+}
+
+// passes is the segment in the direction that its addresses tell.
+func (h *host) passes(t reporter, e ends, s segment) verdict {
+	t.Helper()
+	if s.from == e.local {
+		return h.sends(t, s)
+	}
+	return h.receives(t, s)
+}
+
+// run runs a program that must not change the packet.
+func (h *host) run(t reporter, program *ebpf.Program, frame []byte, context skBuff) verdict {
+	t.Helper()
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
+	var result uint32
+	err := h.Do(func() (err error) {
+		result, err = program.Run(&options)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("running the program with %d bytes: %v", len(frame), err)
+	}
+	if !bytes.Equal(options.DataOut, frame) {
+		t.Errorf("the packet was changed:\n%x\n%x", frame, options.DataOut)
+	}
+	v := verdict(int32(result))
+	if v != next && v != dropped {
+		t.Fatalf("the verdict is %d", v)
+	}
+	return v
+}
+
+func keyOf(e ends) endpoint.FromEndpointSubflowKey {
+	return endpoint.FromEndpointSubflowKey{
+		Local: toAddress(e.local.Addr().As16()), Remote: toAddress(e.remote.Addr().As16()),
+		LocalPort: swap(e.local.Port()), RemotePort: swap(e.remote.Port()), Endpoint: theEndpoint,
+	}
+}
+
+func swap(port uint16) uint16 { return port<<8 | port>>8 }
+
+// subflow is the record of a subflow, or nil.
+func (h *host) subflow(t reporter, e ends) *endpoint.FromEndpointSubflow {
+	t.Helper()
+	var record endpoint.FromEndpointSubflow
+	err := h.maps.Subflows.Lookup(keyOf(e), &record)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	check(t, err)
+	return &record
+}
+
+func (h *host) mustSubflow(t reporter, e ends) *endpoint.FromEndpointSubflow {
+	t.Helper()
+	record := h.subflow(t, e)
+	if record == nil {
+		t.Fatalf("there is no record of %v", e)
+	}
+	return record
+}
+
+// counters are those of the endpoint's chain.
+func (h *host) counters(t reporter) endpoint.FromEndpointCounters {
+	t.Helper()
+	return h.countersAt(t, 1)
+}
+
+func (h *host) countersAt(t reporter, row uint32) (counters endpoint.FromEndpointCounters) {
+	t.Helper()
+	check(t, h.maps.ChainCounters.Lookup(row, &counters))
+	return counters
+}
+
+func TestMain(m *testing.M) {
+	os.Exit(m.Run())
+}
