@@ -71,17 +71,25 @@ func listen(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making the socket: %w", err)
 	}
-	defer os.RemoveAll(directory)
+	listener, err := listenIn(directory, path)
+	if err := errors.Join(err, os.RemoveAll(directory)); err != nil {
+		if listener != nil {
+			err = errors.Join(err, listener.Close())
+		}
+		return nil, fmt.Errorf("making the socket: %w", err)
+	}
+	return listener, nil
+}
+
+// listenIn makes the socket in a directory of its own and then moves it.
+func listenIn(directory, path string) (net.Listener, error) {
 	temporary := filepath.Join(directory, "s")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("making the socket: %w", err)
+		return nil, err
 	}
 	listener.SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path)); err != nil {
-		return nil, errors.Join(fmt.Errorf("making the socket: %w", err), listener.Close())
-	}
-	return listener, nil
+	return listener, errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path))
 }
 
 // removeSame removes a file unless another has its name now.
