@@ -40,7 +40,6 @@ import (
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=get;list;watch;create
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes/status,verbs=patch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-// +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=get
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;create;update
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=get
 

@@ -179,13 +179,22 @@ func cookieOf(path string) (uint64, error) {
 	return identity.Cookie, err
 }
 
-// addRefusals says in the statuses of rules which of their blocks were refused.
-func (l *loadedBlocks) addRefusals(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule) []v1alpha1.RuleStatus {
+// addProblems says in the statuses of rules what they ask in vain: which of their
+// blocks were refused, and what the kernel does not have.
+func (l *loadedBlocks) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule) []v1alpha1.RuleStatus {
 	for i := range rules {
 		for _, name := range blocksOf(&rules[i]) {
 			if reason := l.refused[name]; reason != nil {
-				statuses = addMessage(statuses, &rules[i], fmt.Sprintf("block %s: %s", name.Name, reason))
+				statuses = addProblem(statuses, &rules[i], fmt.Sprintf("block %s: %s", name.Name, reason))
 			}
+		}
+		for _, name := range schedulesOf(rules[i : i+1]) {
+			if !l.schedules[name] && l.refused[name] == nil {
+				statuses = addProblem(statuses, &rules[i], fmt.Sprintf("no schedule %s is loaded on this node", name.Name))
+			}
+		}
+		if _, _, err := pace.Of(0, "", rules[i:i+1], l.algorithm); err != nil {
+			statuses = addProblem(statuses, &rules[i], err.Error())
 		}
 	}
 	return statuses
@@ -208,15 +217,16 @@ func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
 // ruleMessageLimit is what the API accepts, less room for the sign of a cut.
 const ruleMessageLimit = 500
 
-// addMessage adds to what a status says of a rule.
-func addMessage(statuses []v1alpha1.RuleStatus, rule *v1alpha1.PlanRule, message string) []v1alpha1.RuleStatus {
+// addProblem adds to what a status says of a rule.
+func addProblem(statuses []v1alpha1.RuleStatus, rule *v1alpha1.PlanRule, message string) []v1alpha1.RuleStatus {
 	for i := range statuses {
 		if status := &statuses[i]; status.Policy == rule.Policy && status.Name == rule.Name {
+			status.Failed = true
 			status.Message = shortenTo(ruleMessageLimit, strings.TrimPrefix(status.Message+"; "+message, "; "))
 			return statuses
 		}
 	}
-	return append(statuses, v1alpha1.RuleStatus{Policy: rule.Policy, Name: rule.Name, Message: shortenTo(ruleMessageLimit, message)})
+	return append(statuses, v1alpha1.RuleStatus{Policy: rule.Policy, Name: rule.Name, Failed: true, Message: shortenTo(ruleMessageLimit, message)})
 }
 
 // close lets go of the blocks; those in use go on.

@@ -149,9 +149,10 @@ func (r *rules) govern(p planned, loaded loadedBlocks) {
 	var governed []pace.Endpoint
 	for _, attached := range r.chains.Endpoints() {
 		found, here := p.found[attached.UID]
-		if wish := socketsOf(attached.Rules, loaded); here && wish != nil {
-			wish.Number, wish.Path = attached.Number, found.Path
-			governed = append(governed, *wish)
+		// What rules ask in vain is in their statuses.
+		wish, asks, _ := pace.Of(attached.Number, found.Path, attached.Rules, loaded.algorithm)
+		if here && asks {
+			governed = append(governed, wish)
 		}
 	}
 	err := r.pacer.Apply(governed)
@@ -166,34 +167,6 @@ func (r *rules) govern(p planned, loaded loadedBlocks) {
 	if err := r.blocks.govern(p, loaded, r.chains.Endpoints()); err != nil {
 		r.log.Error(err, "not all schedules govern the pods that ask for them")
 	}
-}
-
-// longestAlgorithm is the kernel's limit for names of congestion controls.
-const longestAlgorithm = 15
-
-// socketsOf is what rules ask of the endpoint's sockets, or nil.
-func socketsOf(rules []v1alpha1.PlanRule, loaded loadedBlocks) *pace.Endpoint {
-	wish := pace.Endpoint{Congestions: map[int]string{}}
-	paces := false
-	for i := range rules {
-		for _, action := range rules[i].Actions {
-			switch {
-			case action.RateLimit != nil:
-				mechanism, per := action.RateLimit.Mechanism, action.RateLimit.Per
-				mayPace := mechanism == "" || mechanism == v1alpha1.RateLimitAuto || mechanism == v1alpha1.RateLimitPace
-				paces = paces || mayPace
-				wish.SharedLimits = wish.SharedLimits || mayPace && per != "" && per != v1alpha1.RateLimitPerSubflow
-			case action.Congestion != nil:
-				if name := loaded.algorithm(&rules[i], action.Congestion.Algorithm); len(name) <= longestAlgorithm {
-					wish.Congestions[i] = name
-				}
-			}
-		}
-	}
-	if !paces && len(wish.Congestions) == 0 {
-		return nil
-	}
-	return &wish
 }
 
 // seed tells the programs, once for each endpoint, of connections that are older
@@ -278,7 +251,7 @@ func (r *rules) ruleStatuses(loaded loadedBlocks) map[types.UID][]v1alpha1.RuleS
 	statuses := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range r.chains.Endpoints() {
 		all := inspect.StatusOf(attached.Rules, of[attached.Name], r.statuses[attached.UID])
-		statuses[attached.UID] = loaded.addRefusals(all, attached.Rules)
+		statuses[attached.UID] = loaded.addProblems(all, attached.Rules)
 	}
 	return statuses
 }

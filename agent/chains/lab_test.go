@@ -86,7 +86,9 @@ func (l *lab) state(t *testing.T, rules ...[]v1alpha1.PlanRule) State {
 	return state
 }
 
-func uid(pod int) types.UID { return types.UID(fmt.Sprintf("9c858901-8a57-4791-81fe-4c455b099b%02d", pod)) }
+func uid(pod int) types.UID {
+	return types.UID(fmt.Sprintf("9c858901-8a57-4791-81fe-4c455b099b%02d", pod))
+}
 
 func (l *lab) index(t *testing.T, pod int) int {
 	t.Helper()

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// ruleLab is a network whose first node carries out the chains of a plan for its
+// pods.
+type ruleLab struct {
+	*network.Network
+	options Options
+	rules   *rules
+	found   map[types.UID]endpoints.Endpoint
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newRuleLab(t *testing.T) *ruleLab {
+	t.Helper()
+	mount := t.TempDir()
+	must(t, unix.Mount("bpf", mount, "bpf", 0, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(mount, 0)) })
+	l := &ruleLab{
+		Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: 1}),
+		options: Options{PinPath: filepath.Join(mount, "braid"), StatePath: t.TempDir(), Log: testr.New(t)},
+		found:   map[types.UID]endpoints.Endpoint{},
+	}
+	l.rules = openRules(l.options, nil)
+	t.Cleanup(func() { must(t, l.Nodes[0].Do(l.rules.remove)) })
+	pod := l.Nodes[0].Pods[0]
+	index, err := l.Nodes[0].Index(pod.HostInterface)
+	must(t, err)
+	l.found["client"] = endpoints.Endpoint{Path: pod.Path(), HostInterface: pod.HostInterface, HostIndex: index}
+	return l
+}
+
+func (l *ruleLab) restart(t *testing.T) {
+	t.Helper()
+	must(t, l.rules.close())
+	l.rules = openRules(l.options, nil)
+}
+
+// planOf selects the first node's pod with these rules.
+func planOf(rules ...v1alpha1.PlanRule) *v1alpha1.MPTCPNodePlan {
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	endpoint := v1alpha1.PlanEndpoint{UID: "client", Namespace: "team", Name: "client"}
+	if len(rules) > 0 {
+		endpoint.Chain = "chain"
+		plan.Spec.Chains = []v1alpha1.PlanChain{{Name: "chain", Rules: rules}}
+	}
+	plan.Spec.Endpoints = []v1alpha1.PlanEndpoint{endpoint}
+	return plan
+}
+
+func planRule(name string, actions ...v1alpha1.Action) v1alpha1.PlanRule {
+	return v1alpha1.PlanRule{Policy: "ClusterMPTCPPolicy/edge", Rule: v1alpha1.Rule{Name: name, Actions: actions}}
+}
+
+var recordAll = v1alpha1.Action{Type: v1alpha1.ActionRecord}
+
+// apply returns what is reported of the pod.
+func (l *ruleLab) apply(t *testing.T, plan *v1alpha1.MPTCPNodePlan) (result v1alpha1.EndpointStatus, err error) {
+	t.Helper()
+	results := []v1alpha1.EndpointStatus{{UID: "client", State: v1alpha1.EndpointProgrammed}}
+	blue, indexErr := l.Nodes[0].Index("blue")
+	must(t, indexErr)
+	resolved := []paths.Path{{Name: "blue", NIC: paths.NIC{Index: blue}}, {Name: "absent"}}
+	err = l.Nodes[0].Do(func() error {
+		return l.rules.apply(t.Context(), planned{plan, resolved, l.found}, results)
+	})
+	return results[0], err
+}
+
+func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
+	t.Helper()
+	client, server := l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
+	ctx, cancel := context.WithCancel(t.Context())
+	address := net.JoinHostPort(server.IPv4, "5001")
+	listener, err := server.Listen(ctx, "tcp", address)
+	must(t, err)
+	done := make(chan error, 1)
+	go func() { done <- traffic.Serve(ctx, listener) }()
+	result, err := traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
+		return client.Dial(ctx, "tcp", address)
+	}, traffic.Options{Duration: 600 * time.Millisecond, Verify: true})
+	cancel()
+	must(t, errors.Join(err, <-done))
+	if result.Failed > 0 {
+		t.Errorf("connections broke: %v", result.Errors)
+	}
+	return result
+}
+
+func (l *ruleLab) hits(t *testing.T, rule string) uint64 {
+	t.Helper()
+	rules, err := l.rules.shown.Rules()
+	must(t, err)
+	for _, found := range rules {
+		if found.Endpoint == "team/client" && found.Name == rule && found.Policy == "ClusterMPTCPPolicy/edge" {
+			return found.Hits
+		}
+	}
+	t.Fatalf("among %+v there is no rule %s of the pod", rules, rule)
+	return 0
+}
+
+func (l *ruleLab) expectNothing(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat(endpointPins(l.options)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of pins: %v", err)
+	}
+}
+
+func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {
+	l := newRuleLab(t)
+	result, err := l.apply(t, planOf(planRule("record", recordAll), planRule("report", v1alpha1.Action{Type: v1alpha1.ActionReportConnection})))
+	must(t, err)
+	if result.State != v1alpha1.EndpointProgrammed || result.Chain != "chain" || len(result.Rules) != 0 {
+		t.Errorf("the pod is reported as %+v", result)
+	}
+	l.transfer(t)
+	if l.hits(t, "record") == 0 {
+		t.Error("the rule matched nothing")
+	}
+	for deadline := time.Now().Add(5 * time.Second); len(l.rules.events.Read(0).Events) == 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no connection was reported")
+		}
+	}
+	if event := l.rules.events.Read(0).Events[0]; event.Endpoint != "team/client" || event.Rule != "report" {
+		t.Errorf("the event is %+v", event)
+	}
+	result, err = l.apply(t, planOf())
+	must(t, err)
+	if result.Chain != "" || result.State != v1alpha1.EndpointProgrammed {
+		t.Errorf("without rules the pod is reported as %+v", result)
+	}
+	l.expectNothing(t)
+}
+
+func TestARateIsPacedAndSaysSo(t *testing.T) {
+	l := newRuleLab(t)
+	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
+	plan := planOf(planRule("slow", limit))
+	_, err := l.apply(t, plan)
+	must(t, err)
+	done := make(chan *traffic.Result, 1)
+	go func() { done <- l.transfer(t) }()
+	var result v1alpha1.EndpointStatus
+	for range 6 {
+		time.Sleep(80 * time.Millisecond)
+		if result, err = l.apply(t, plan); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := (<-done).Mbit; got > 40 {
+		t.Errorf("the goodput is %.1f Mbit/s", got)
+	}
+	if len(result.Rules) != 1 || result.Rules[0].Mechanism == "" || result.Rules[0].Message == "" {
+		t.Errorf("the pod is reported as %+v", result)
+	}
+}
+
+func TestRulesThatCannotBeAreReportedAndLeaveTheOldOnes(t *testing.T) {
+	l := newRuleLab(t)
+	_, err := l.apply(t, planOf(planRule("record", recordAll)))
+	must(t, err)
+	custom := v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}
+	plan := planOf(planRule("record", recordAll), planRule("own", custom))
+	plan.Spec.Blocks = []v1alpha1.PlanBlock{{Policy: "edge", Block: v1alpha1.Block{Name: "shape", File: "shape.o"}}}
+	result, err := l.apply(t, plan)
+	if !errors.Is(err, errUnfinished) {
+		t.Errorf("the error is %v", err)
+	}
+	if result.State != v1alpha1.EndpointFailed || result.Chain != "" || !strings.Contains(result.Message, `"shape": is not loaded on this node: `) {
+		t.Errorf("the pod is reported as %+v", result)
+	}
+	l.transfer(t)
+	if l.hits(t, "record") == 0 {
+		t.Error("the old rule no longer matches")
+	}
+	missing := planOf(planRule("record", recordAll))
+	missing.Spec.Chains = nil
+	if result, _ = l.apply(t, missing); result.State != v1alpha1.EndpointFailed || result.Message != "the plan has no chain chain" {
+		t.Errorf("the pod is reported as %+v", result)
+	}
+}
+
+func TestWhatTheKernelLacksIsSaidOfTheRule(t *testing.T) {
+	l := newRuleLab(t)
+	lacking := planRule("lacking",
+		v1alpha1.Action{Type: v1alpha1.ActionCongestion, Congestion: &v1alpha1.Congestion{Algorithm: "warp"}},
+		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "shortest"}})
+	result, err := l.apply(t, planOf(planRule("record", recordAll), lacking))
+	must(t, err)
+	if result.State != v1alpha1.EndpointProgrammed || len(result.Rules) != 1 || !result.Rules[0].Failed || result.Rules[0].Name != "lacking" ||
+		!strings.Contains(result.Rules[0].Message, `"warp"`) || !strings.Contains(result.Rules[0].Message, "no schedule shortest") {
+		t.Errorf("the pod is reported as %+v", result)
+	}
+}
+
+func TestAnAgentThatRestartsKeepsChainsAndTheirNames(t *testing.T) {
+	l := newRuleLab(t)
+	plan := planOf(planRule("record", recordAll))
+	_, err := l.apply(t, plan)
+	must(t, err)
+	l.transfer(t)
+	before := l.hits(t, "record")
+	l.restart(t)
+	if hits := l.hits(t, "record"); hits != before {
+		t.Errorf("%d packets were counted, and are %d", before, hits)
+	}
+	_, err = l.apply(t, plan)
+	must(t, err)
+	if hits := l.hits(t, "record"); hits != before {
+		t.Errorf("%d packets were counted, and are %d", before, hits)
+	}
+	l.restart(t)
+	_, err = l.apply(t, nil)
+	must(t, err)
+	l.expectNothing(t)
+}
+
+// A pod that is not found for a moment is not one without rules.
+func TestAPodThatIsNotFoundKeepsItsChain(t *testing.T) {
+	l := newRuleLab(t)
+	plan := planOf(planRule("record", recordAll))
+	_, err := l.apply(t, plan)
+	must(t, err)
+	found := l.found
+	l.found = nil
+	_, err = l.apply(t, plan)
+	must(t, err)
+	attached := l.rules.chains.Endpoints()
+	if !slices.ContainsFunc(attached, func(a chains.Attached) bool { return a.UID == "client" }) {
+		t.Errorf("the endpoints with chains are %+v", attached)
+	}
+	l.found = found
+}
+
+func TestRemovalOfRulesLeavesNothing(t *testing.T) {
+	l := newRuleLab(t)
+	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
+	_, err := l.apply(t, planOf(planRule("slow", limit)))
+	must(t, err)
+	l.restart(t)
+	must(t, l.Nodes[0].Do(l.rules.remove))
+	l.expectNothing(t)
+	must(t, l.Nodes[0].Do(l.rules.remove)) // it may be repeated
+}
