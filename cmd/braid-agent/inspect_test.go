@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
+
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+)
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// node is a pod, and the host that its interface ends in, with a chain on it.
+type node struct {
+	t         *testing.T
+	pod, host *network.Namespace
+	chains    *chains.Chains
+	bpf       string // --pin-path
+	state     string // --state-path
+	pins      *inspect.Pins
+}
+
+func build(t *testing.T) *node {
+	t.Helper()
+	n := &node{t: t, pod: network.NamespaceForTest(t), host: network.NamespaceForTest(t), bpf: t.TempDir(), state: t.TempDir()}
+	check(t, network.Connect(n.pod, "eth0", n.host, "pod0", network.Options{
+		AddressesA: []string{"10.9.0.1/24"}, AddressesB: []string{"10.9.0.2/24"},
+	}))
+	check(t, unix.Mount("bpf", n.bpf, "bpf", 0, ""))
+	t.Cleanup(func() { check(t, unix.Unmount(n.bpf, 0)) })
+	pins := filepath.Join(n.bpf, "endpoints")
+	n.chains = chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()})
+	t.Cleanup(func() { check(t, n.host.Do(n.chains.Remove)) })
+	n.apply()
+	names, err := inspect.OpenDirectory(filepath.Join(n.state, inspect.DirectoryName))
+	check(t, err)
+	known := map[uint32]inspect.Endpoint{}
+	for _, attached := range n.chains.Endpoints() {
+		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
+	}
+	check(t, names.Set(known))
+	n.pins = inspect.NewPins(chains.Directory(pins), names)
+	return n
+}
+
+func (n *node) apply() {
+	n.t.Helper()
+	index, err := n.host.Index("pod0")
+	check(n.t, err)
+	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{
+		Rate: resource.MustParse("20M"), Mechanism: v1alpha1.RateLimitPolice,
+	}}
+	rules := []v1alpha1.PlanRule{
+		{Policy: "ClusterMPTCPPolicy/watch", Rule: v1alpha1.Rule{Name: "report", Actions: []v1alpha1.Action{
+			{Type: v1alpha1.ActionReportConnection}, {Type: v1alpha1.ActionReportSubflow}, {Type: v1alpha1.ActionRecord},
+		}}},
+		{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{
+			Name:    "slow",
+			Match:   &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}},
+			Actions: []v1alpha1.Action{limit},
+		}},
+	}
+	check(n.t, n.host.Do(func() error {
+		failures, err := n.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{UID: "uid", Name: "team/web-0", Interface: index, Rules: rules}}})
+		return errors.Join(err, failures["uid"])
+	}))
+}
+
+// serve is the part of an agent that the debug commands ask.
+func (n *node) serve() (stop func()) {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(n.t.Context())
+	log := events.NewLog(0)
+	ring, err := n.chains.Map("events")
+	check(n.t, err)
+	ended := make(chan error, 2)
+	go func() { ended <- events.Receive(ctx, ring, n.pins, log, logr.Discard()) }()
+	server := &inspect.Server{Path: filepath.Join(n.state, inspect.SocketName), Source: n.pins, Events: log, Log: logr.Discard()}
+	go func() { ended <- server.Start(ctx) }()
+	return func() {
+		cancel()
+		check(n.t, errors.Join(<-ended, <-ended, ring.Close()))
+	}
+}
+
+// talk has a connection of the pod send a megabyte or so, which comes back.
+func (n *node) talk() net.Conn {
+	n.t.Helper()
+	listener, err := n.host.Listen(n.t.Context(), "tcp", "10.9.0.2:0")
+	check(n.t, err)
+	defer listener.Close()
+	connection, err := n.pod.Dial(n.t.Context(), "tcp", listener.Addr().String())
+	check(n.t, err)
+	served, err := listener.Accept()
+	check(n.t, err)
+	n.t.Cleanup(func() { connection.Close() })
+	go func() {
+		_, _ = io.Copy(served, served)
+		served.Close()
+	}()
+	check(n.t, connection.SetDeadline(time.Now().Add(time.Minute)))
+	payload := make([]byte, 8192)
+	for range 128 {
+		_, err := connection.Write(payload)
+		check(n.t, err)
+		_, err = io.ReadFull(connection, payload)
+		check(n.t, err)
+	}
+	return connection
+}
+
+// run runs the command on the host, where its interfaces are.
+func (n *node) run(arguments ...string) (string, error) {
+	n.t.Helper()
+	var output bytes.Buffer
+	command := command()
+	command.SetOut(&output)
+	command.SetErr(io.Discard)
+	command.SetArgs(append(arguments, "--pin-path", n.bpf, "--state-path", n.state))
+	err := n.host.Do(func() error { return command.ExecuteContext(n.t.Context()) })
+	return output.String(), err
+}
+
+// until runs the command until its output has all these texts.
+func (n *node) until(texts []string, arguments ...string) string {
+	n.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		output, err := n.run(arguments...)
+		missing := ""
+		for _, text := range texts {
+			if !strings.Contains(output, text) {
+				missing = text
+			}
+		}
+		if err == nil && missing == "" {
+			return output
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("%v has no %q (%v):\n%s", arguments, missing, err, output)
+		}
+	}
+}
+
+func TestTheDebugCommandsShowWhatChainsDo(t *testing.T) {
+	n := build(t)
+	stop := n.serve()
+	connection := n.talk()
+	ends := connection.LocalAddr().String() + " -> " + connection.RemoteAddr().String()
+	wanted := []string{"team/web-0", "0x", ends, "limit FromEndpoint 20.0Mbit/s per Subflow; Police: the rule insists on it; by rule slow"}
+	show(t, n.until(wanted, "subflows"))
+	rules := []string{"team/web-0", "report", "ClusterMPTCPPolicy/watch", "slow", "MPTCPPolicy/team/web"}
+	show(t, n.until(rules, "rules"))
+	show(t, n.until([]string{"Connection", "Subflow", "team/web-0", ends}, "events"))
+
+	connection.Close()
+	n.until([]string{"ended"}, "subflows")
+	n.until([]string{"SubflowEnd"}, "events", "-o", "yaml")
+	stop()
+	n.until(append(wanted, "ended"), "subflows")
+	n.until(rules, "rules")
+	if _, err := n.run("events"); !errors.Is(err, inspect.ErrNoAgent) {
+		t.Errorf("without an agent the events are %v", err)
+	}
+}
+
+func show(t *testing.T, output string) {
+	t.Helper()
+	t.Logf("\n%s", output)
+	for line := range strings.Lines(output) {
+		if len([]rune(line)) > 101 {
+			t.Errorf("a line of %d columns: %s", len([]rune(line)), line)
+		}
+	}
+}
+
+func TestTheDebugCommandsPrintForPrograms(t *testing.T) {
+	n := build(t)
+	connection := n.talk()
+	for format, unmarshal := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(data []byte, value any) error { return yaml.Unmarshal(data, value) }} {
+		output, err := n.run("subflows", "team/web-0", "-o", format)
+		check(t, err)
+		var subflows []inspect.Subflow
+		check(t, unmarshal([]byte(output), &subflows))
+		if len(subflows) != 1 || subflows[0].Local != netip.MustParseAddrPort(connection.LocalAddr().String()) ||
+			subflows[0].Sent.Bytes < 1<<20 || subflows[0].Received.Bytes < 1<<20 || subflows[0].Token == 0 || len(subflows[0].Limits) != 1 {
+			t.Errorf("as %s the subflows are %+v", format, subflows)
+		}
+		output, err = n.run("rules", "team/other", "-o", format)
+		check(t, err)
+		if strings.TrimSpace(output) != "[]" {
+			t.Errorf("the rules of a pod that does not exist are %s", output)
+		}
+	}
+}
+
+func TestWhereNoAgentEverWasTheCommandsSaySo(t *testing.T) {
+	for _, name := range []string{"subflows", "rules", "events"} {
+		command := command()
+		command.SetOut(io.Discard)
+		command.SetErr(io.Discard)
+		command.SetArgs([]string{name, "--pin-path", t.TempDir(), "--state-path", t.TempDir()})
+		if err := command.Execute(); !errors.Is(err, inspect.ErrNoAgent) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAFileThatIsNoDirectoryIsNamed(t *testing.T) {
+	state := t.TempDir()
+	check(t, os.WriteFile(filepath.Join(state, inspect.DirectoryName), []byte("{"), 0o600))
+	command := command()
+	command.SetOut(io.Discard)
+	command.SetErr(io.Discard)
+	command.SetArgs([]string{"rules", "--pin-path", t.TempDir(), "--state-path", state})
+	if err := command.Execute(); err == nil || !strings.Contains(err.Error(), "reading the names of endpoints") {
+		t.Errorf("the error is %v", err)
+	}
+}
