@@ -5,6 +5,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -85,14 +86,18 @@ func (s *stack) schedule(backlog uint64, subflows []mptcpnl.Subflow) error {
 	return failed
 }
 
-// measure takes the shortest round trip of a subflow that rests: its smoothed one
-// is from when its queue was full.
+// measure reads what TCP knows. A subflow in slow start has the rate at which it
+// met its limit before, if it ever did.
 func measure(s *mptcpnl.Subflow) subflow {
-	rtt := s.TCP.RTT
-	if s.BackupWanted && s.TCP.LeastRTT > 0 {
-		rtt = s.TCP.LeastRTT
+	rate := math.Inf(1)
+	if window := max(s.TCP.CongestionWindow, s.TCP.SlowStartThreshold); s.TCP.SlowStartThreshold > 0 {
+		rate = float64(max(window, 1)) / s.TCP.RTT.Seconds()
 	}
-	return subflow{rtt: rtt, variation: s.TCP.Variation, window: s.TCP.CongestionWindow, resting: s.BackupWanted}
+	delay := s.TCP.RTT / 2
+	if s.TCP.LeastRTT > 0 {
+		delay = s.TCP.LeastRTT / 2
+	}
+	return subflow{delay: delay, rate: rate, resting: s.BackupWanted}
 }
 
 // setBackup ignores subflows and connections that have ended meanwhile.

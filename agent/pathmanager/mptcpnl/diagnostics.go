@@ -79,8 +79,9 @@ type TCPInfo struct {
 	// RTT is the smoothed round-trip time, 0 while it is not measured; Variation is
 	// how much it varies, and LeastRTT the shortest of the last minutes.
 	RTT, Variation, LeastRTT time.Duration
-	// CongestionWindow is in bytes.
-	CongestionWindow uint64
+	// CongestionWindow and SlowStartThreshold are in bytes; the latter is 0 while no
+	// loss has set one.
+	CongestionWindow, SlowStartThreshold uint64
 	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
 	// that do not count it.
 	SentBytes, ReceivedBytes uint64
@@ -343,6 +344,7 @@ const (
 	tcpInfoSegment       = 16 // offset: bytes
 	tcpInfoRTT           = 68 // offset: microseconds
 	tcpInfoVariation     = 72 // offset: microseconds
+	tcpInfoThreshold     = 76 // offset: segments
 	tcpInfoWindow        = 80 // offset: segments
 	tcpInfoEnd           = 84
 	tcpInfoLeastRTT      = 148 // offset: microseconds
@@ -352,6 +354,8 @@ const (
 	tcpInfoBytesEnd      = 216
 
 	tcpOptionScale = 1 << 2 // TCPI_OPT_WSCALE
+
+	tcpInfiniteThreshold = 0x7fffffff
 )
 
 // tcpInfo reads a struct tcp_info; a shorter one tells nothing.
@@ -366,6 +370,9 @@ func tcpInfo(info []byte) TCPInfo {
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
 		RTT: microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
 		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)),
+	}
+	if threshold := word(tcpInfoThreshold); threshold < tcpInfiniteThreshold {
+		read.SlowStartThreshold = uint64(threshold) * uint64(word(tcpInfoSegment))
 	}
 	if len(info) >= tcpInfoBytesEnd {
 		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(info[offset:]) }
