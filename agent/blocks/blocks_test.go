@@ -23,11 +23,8 @@ import (
 	"braid.dev/braid/bpf/block/blocktest"
 )
 
-// Verdicts of a TC program, and what became of a call.
+// What became of a call.
 const (
-	next = -1
-	shot = 2
-
 	untouched   = 0
 	acted       = 1
 	dropped     = 2
@@ -198,7 +195,7 @@ func TestWhatIsRefusedAndWhy(t *testing.T) {
 		"too long":                 {source: "testdata/long.bpf.c", reasons: []string{"instructions; a block may have 50000"}},
 		"a map of Braid's":         {source: "testdata/named.bpf.c", reasons: []string{"map subflows has the name of one of Braid's maps"}},
 		"a pinned map":             {source: "testdata/pinned.bpf.c", reasons: []string{"map shared asks to be pinned"}},
-		"a redirect":               {source: "testdata/redirecting.bpf.c", reasons: []string{"FnCloneRedirect, which blocks may not"}},
+		"a redirect":               {source: "testdata/redirecting.bpf.c", reasons: []string{"it calls bpf_clone_redirect, which blocks may not"}},
 		"no block":                 {source: "testdata/plain.bpf.c", reasons: []string{"make blocks with BRAID_BLOCK"}},
 		"a program that is not there": {
 			source: "examples/stamp.bpf.c", program: "other", reasons: []string{"has no program other; it holds stamp"}},

@@ -130,7 +130,8 @@ func (m *Manager) putCongestion(next *inUse, loaded *Block, current *inUse) (err
 	}
 	next.link, err = link.AttachStructOps(link.StructOpsOptions{Map: loaded.operations})
 	if errors.Is(err, unix.EEXIST) {
-		return refuse("this node has a congestion control named ", next.algorithm, " already: choose another name")
+		// Tried again each time: the other one may go.
+		return fmt.Errorf("this node has a congestion control named %s already: choose another name", next.algorithm)
 	}
 	if err != nil {
 		return fmt.Errorf("registering congestion control %s: %w", next.algorithm, err)

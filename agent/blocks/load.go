@@ -117,7 +117,7 @@ func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *
 func loadWith(spec *ebpf.CollectionSpec, replacements map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
 	if err != nil {
-		return nil, fmt.Errorf("loading the block: %w", explain(err))
+		return nil, explain(err)
 	}
 	return collection, nil
 }

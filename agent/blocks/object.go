@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -118,7 +119,7 @@ func programNames(spec *ebpf.CollectionSpec) (names []string) {
 
 func listed(names []string) string {
 	if len(names) == 0 {
-		return "no programs"
+		return "none"
 	}
 	return strings.Join(names, ", ")
 }
@@ -167,10 +168,23 @@ func judgeFunctions(program *ebpf.ProgramSpec, allowed []asm.BuiltinFunc) error 
 		case ins.IsKfuncCall():
 			return refuse("it calls ", ins.Reference(), ", and blocks may call helpers only")
 		case ins.IsBuiltinCall() && !slices.Contains(allowed, asm.BuiltinFunc(ins.Constant)):
-			return refuse("it calls ", asm.BuiltinFunc(ins.Constant).String(), ", which blocks may not")
+			return refuse("it calls ", kernelName(asm.BuiltinFunc(ins.Constant)), ", which blocks may not")
 		}
 	}
 	return nil
+}
+
+// kernelName is what the kernel calls a function: FnSkbLoadBytes is bpf_skb_load_bytes.
+func kernelName(function asm.BuiltinFunc) string {
+	var name strings.Builder
+	name.WriteString("bpf")
+	for _, r := range strings.TrimPrefix(function.String(), "Fn") {
+		if unicode.IsUpper(r) {
+			name.WriteByte('_')
+		}
+		name.WriteRune(unicode.ToLower(r))
+	}
+	return name.String()
 }
 
 // judgeContext refuses what was not made with BRAID_BLOCK, or with a header that

@@ -4,6 +4,7 @@ package blocks
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -29,12 +30,11 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text[:reasonLength-len("…")], "") + "…"
 }
 
-// explain turns what the verifier says into the lines that help, and leaves other
-// errors as they are.
+// explain turns what the verifier says into the lines that help.
 func explain(err error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
-		return err
+		return fmt.Errorf("loading the block: %w", err)
 	}
 	return refuse("the verifier refuses it: ", verifierReason(verifier.Log, verifier.Cause))
 }

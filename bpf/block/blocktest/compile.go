@@ -4,14 +4,22 @@
 package blocktest
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
-	"testing"
 )
+
+// TB is what is used of *testing.T, so that what ships does not depend on testing.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	TempDir() string
+	Context() context.Context
+}
 
 // Compiler of blocks; hack/deps.sh installs it.
 const Compiler = "clang-19"
@@ -21,7 +29,7 @@ var compiled sync.Map
 
 // Compile returns the object of a source file, named relative to bpf/block, with
 // these macros defined.
-func Compile(t testing.TB, source string, defines ...string) []byte {
+func Compile(t TB, source string, defines ...string) []byte {
 	t.Helper()
 	name := strings.Join(append([]string{source}, defines...), " ")
 	if object, there := compiled.Load(name); there {
@@ -32,7 +40,7 @@ func Compile(t testing.TB, source string, defines ...string) []byte {
 	return object
 }
 
-func compile(t testing.TB, source string, defines []string) []byte {
+func compile(t TB, source string, defines []string) []byte {
 	t.Helper()
 	directory := directory(t)
 	object := filepath.Join(t.TempDir(), "block.o")
@@ -47,16 +55,16 @@ func compile(t testing.TB, source string, defines []string) []byte {
 	}
 	content, err := os.ReadFile(object)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("reading the object: %v", err)
 	}
 	return content
 }
 
 // directory is bpf/block.
-func directory(t testing.TB) string {
+func directory(t TB) string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		t.Fatal("the directory of the blocks cannot be told")
+		t.Fatalf("the directory of the blocks cannot be told")
 	}
 	return filepath.Join(filepath.Dir(file), "..")
 }
