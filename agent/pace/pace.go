@@ -322,6 +322,7 @@ func (p *Pacer) remove() error {
 		p.objects = loaded
 	}
 	gone, err := p.missing(nil)
+	err = errors.Join(err, p.release(gone), detach(p.options.PinPath), p.close())
 	p.endpoints = map[uint64]Endpoint{}
-	return errors.Join(err, p.release(gone), detach(p.options.PinPath), p.close())
+	return err
 }

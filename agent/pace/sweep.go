@@ -68,17 +68,25 @@ func (p *Pacer) release(cookies []uint64) error {
 }
 
 // sweepUnknown looks for the namespaces with these cookies among all that have a
-// name or a process: an earlier agent governed them.
+// name or a process: an earlier agent governed them. What is not found is gone,
+// unless some of them may not be looked at.
 func (p *Pacer) sweepUnknown(cookies map[uint64]bool) error {
 	var failed error
-	seen := map[uint64]bool{}
+	refused, seen := 0, map[uint64]bool{}
 	for _, path := range p.namespaces() {
 		if len(cookies) == 0 {
 			break
 		}
-		if err := p.sweepIf(path, cookies, seen); err != nil && !isGone(err) {
+		err := p.sweepIf(path, cookies, seen)
+		switch {
+		case errors.Is(err, os.ErrPermission):
+			refused++
+		case err != nil && !isGone(err):
 			failed = errors.Join(failed, err)
 		}
+	}
+	if refused > 0 && len(cookies) > 0 {
+		p.options.Log.Info("some network namespaces may not be looked at: sockets there may stay paced", "files", refused)
 	}
 	return failed
 }

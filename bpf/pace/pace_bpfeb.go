@@ -75,11 +75,21 @@ type PaceContext struct {
 	Types          uint32
 	DataKnown      uint8
 	Rule           uint8
-	Pad2           [2]uint8
+	FreshTick      uint8
+	Pad2           uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Progress       struct {
+		_       structs.HostLayout
+		Left    uint64
+		Sure    uint64
+		Rule    uint32
+		Action  uint32
+		Actions uint32
+		Outcome uint32
+	}
 }
 
 type PaceCounters struct {
@@ -159,6 +169,8 @@ type PaceSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
+	LastSeen         uint64
+	Tick             uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64
@@ -177,7 +189,6 @@ type PaceSubflow struct {
 		TimedTimestamp  uint32
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
-		TimedTick       uint64
 		TimedBy         uint8
 		TimedOthers     uint8
 		WindowScale     uint8
@@ -186,7 +197,6 @@ type PaceSubflow struct {
 	}
 	Paced          uint64
 	FirstSeen      uint64
-	LastSeen       uint64
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
