@@ -18,6 +18,9 @@ type Options struct {
 	MTU int
 	// Mbit limits each direction; 0 means no limit.
 	Mbit int
+	// RoundTrip is what the link is part of, apart from this pair: the limits' queues
+	// then hold as much more.
+	RoundTrip time.Duration
 	// AddressesA and AddressesB are addresses with prefix lengths.
 	AddressesA, AddressesB []string
 }
@@ -28,10 +31,10 @@ func Connect(a *Namespace, aInterface string, b *Namespace, bInterface string, o
 	if err := createPair(a, aInterface, b, bInterface, options.MTU); err != nil {
 		return err
 	}
-	if err := a.configure(aInterface, options.Mbit, options.AddressesA); err != nil {
+	if err := a.configure(aInterface, options, options.AddressesA); err != nil {
 		return err
 	}
-	if err := b.configure(bInterface, options.Mbit, options.AddressesB); err != nil {
+	if err := b.configure(bInterface, options, options.AddressesB); err != nil {
 		return err
 	}
 	if err := a.waitForIPv6(aInterface); err != nil {
@@ -63,14 +66,14 @@ func createPair(a *Namespace, aInterface string, b *Namespace, bInterface string
 	return nil
 }
 
-func (ns *Namespace) configure(name string, mbit int, addresses []string) error {
+func (ns *Namespace) configure(name string, options Options, addresses []string) error {
 	for _, address := range addresses {
 		if err := ns.AddAddress(name, address); err != nil {
 			return err
 		}
 	}
-	if mbit > 0 {
-		if err := ns.Shape(name, mbit); err != nil {
+	if options.Mbit > 0 {
+		if err := ns.shape(name, options.Mbit, shapeDelay+options.RoundTrip); err != nil {
 			return err
 		}
 	}
@@ -186,13 +189,18 @@ const (
 	// of both makes the receiver misjudge its buffer: where the machine was busy,
 	// connections stood still for 200 ms.
 	shapedGSO = 15000
-	// shapeDelay is how long a packet waits at most, in seconds.
-	shapeDelay = 0.020
+	// shapeDelay is how long a packet waits at most.
+	shapeDelay = 20 * time.Millisecond
 )
 
 // Shape limits what leaves by an interface to a rate, with a queue of 20 ms.
 // Programs on the interface's TC hooks are not disturbed: they run before it.
 func (ns *Namespace) Shape(name string, mbit int) error {
+	return ns.shape(name, mbit, shapeDelay)
+}
+
+// shape limits with a queue of that length.
+func (ns *Namespace) shape(name string, mbit int, queue time.Duration) error {
 	handle, link, err := ns.link(name)
 	if err != nil {
 		return err
@@ -202,7 +210,7 @@ func (ns *Namespace) Shape(name string, mbit int) error {
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,
 		Buffer:     netlink.Xmittime(rate, shapeBurst),
-		Limit:      uint32(float64(rate) * shapeDelay),
+		Limit:      uint32(float64(rate) * queue.Seconds()),
 	}
 	if err := handle.QdiscReplace(shaper); err != nil {
 		return fmt.Errorf("shaping %s in %s to %d Mbit/s: %w", name, ns.Name, mbit, err)

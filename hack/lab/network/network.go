@@ -24,7 +24,8 @@ type Spec struct {
 	// Paths are the names of the paths, and of each node's NICs. The routes
 	// between the nodes' pods use the first one alone.
 	Paths []string
-	// LinkMbit shapes each NIC in both directions; 0 means no limit.
+	// LinkMbit shapes each NIC in both directions, with a queue of 20 ms and the round
+	// trip of PathDelays; 0 means no limit.
 	LinkMbit int
 	// PathDelays are the one-way delays of the paths that have one, by name: the
 	// round trip between two nodes takes twice as long. Such paths work as long as
@@ -218,7 +219,7 @@ func (node *Node) attach(i int) error {
 		addresses = append(addresses, node.Address(i, 6)+"/64")
 	}
 	port := node.port(path)
-	options := Options{Mbit: n.Spec.LinkMbit, AddressesA: addresses}
+	options := Options{Mbit: n.Spec.LinkMbit, RoundTrip: 2 * n.Spec.PathDelays[path], AddressesA: addresses}
 	if err := Connect(node.Namespace, path, n.Fabric, port, options); err != nil {
 		return err
 	}
