@@ -12,8 +12,8 @@ import (
 	"braid.dev/braid/hack/lab/network"
 )
 
-// seen counts packets of TCP that come from a pod to its node: all of them, and those
-// with their socket.
+// seen counts packets that come from a pod to its node: all of them, and those with a
+// socket of TCP. Neighbours are looked for with sockets of the kernel's own.
 type seen struct {
 	counts *ebpf.Map
 }
@@ -23,10 +23,11 @@ const (
 	withSocket
 )
 
-// socketOffset is that of sk in struct __sk_buff.
 const (
-	socketOffset = 168
-	next         = -1
+	socketOffset   = 168 // of sk in struct __sk_buff
+	protocolOffset = 12  // of protocol in struct bpf_sock
+	protocolTCP    = 6
+	next           = -1
 )
 
 func watch(t *testing.T, pod *network.Pod) *seen {
@@ -49,7 +50,11 @@ func watch(t *testing.T, pod *network.Pod) *seen {
 		}
 	}
 	program := append(asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}, count(everyPacket)...)
-	program = append(program, asm.LoadMem(asm.R1, asm.R6, socketOffset, asm.DWord), asm.JEq.Imm(asm.R1, 0, "out"))
+	program = append(program,
+		asm.LoadMem(asm.R1, asm.R6, socketOffset, asm.DWord), asm.JEq.Imm(asm.R1, 0, "out"),
+		asm.FnSkFullsock.Call(), asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.LoadMem(asm.R0, asm.R0, protocolOffset, asm.Word), asm.JNE.Imm(asm.R0, protocolTCP, "out"),
+	)
 	program = append(program, count(withSocket)...)
 	program = append(program, asm.Mov.Imm(asm.R0, next).WithSymbol("out"), asm.Return())
 	loaded, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: program})
