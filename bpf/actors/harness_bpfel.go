@@ -195,7 +195,8 @@ type HarnessRateLoop struct {
 	Delivered uint32
 	Factor    uint32
 	Bound     uint8
-	Pad       [7]uint8
+	Pad       [3]uint8
+	Owed      int32
 }
 
 type HarnessSubflow struct {
@@ -267,7 +268,9 @@ type HarnessSubflow struct {
 		Acknowledged uint32
 		Window       uint32
 		Begun        uint8
-		Pad          [7]uint8
+		Assumed      uint8
+		Sharers      uint8
+		Pad          [5]uint8
 	}
 	BackupState struct {
 		_         structs.HostLayout

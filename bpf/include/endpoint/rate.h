@@ -24,11 +24,12 @@ enum {
 	FACTOR_ONE = 1 << 16,
 	FACTOR_LOWEST = FACTOR_ONE / 64,
 	FACTOR_HIGHEST = FACTOR_ONE * 64,
-	SHARERS = 8,                /* subflows that may fill one window together */
+	ASSUMED_RTT = 10000,        /* us, until one was measured */
+	SHARERS = 8,                /* subflows of a connection that are told apart */
+	REPAID_IN = 4,              /* what is owed is at most a second's bytes through this */
 	BURST_BYTES = 65536,        /* one packet of GSO */
 	LARGEST_PACKET = 1 << 20,   /* more than BIG TCP makes */
 	BURSTS_A_SECOND = 50,       /* at high rates a burst lasts this part of a second */
-	UNMEASURED_BYTES = 262144,  /* that may pass while the RTT is unknown */
 };
 
 struct bucket_key {
@@ -76,6 +77,12 @@ static __always_inline void use(struct limit *limit, __u8 mechanism, __u8 why)
 	limit->why = why;
 }
 
+/* A window can hold less neither than one of its units nor than a sender needs to go on. */
+static __always_inline int is_too_coarse(__u64 bytes, __u8 scale)
+{
+	return bytes >> ((scale - 1) & 15) == 0 || bytes < WINDOW_BYTES_MINIMUM * 3 / 2;
+}
+
 /* What Auto uses where the sender's socket is a stranger's. */
 static __always_inline void choose_for_strangers(struct subflow *subflow, struct limit *limit, __u32 limited)
 {
@@ -86,8 +93,8 @@ static __always_inline void choose_for_strangers(struct subflow *subflow, struct
 	if (!scale)
 		use(limit, MECHANISM_POLICE, WHY_NO_SYN);
 	else if (!rtt)
-		use(limit, subflow->traffic[limited & 1].bytes > UNMEASURED_BYTES ? MECHANISM_POLICE : 0, WHY_NO_RTT);
-	else if (rtt < shortest || bytes_in_flight(limit->rate, rtt) >> ((scale - 1) & 15) == 0)
+		use(limit, MECHANISM_WINDOW, WHY_NO_RTT);
+	else if (rtt < shortest || is_too_coarse(bytes_in_flight(limit->rate, rtt), scale))
 		use(limit, MECHANISM_POLICE, WHY_SHORT_RTT);
 	else
 		use(limit, MECHANISM_WINDOW, WHY_NO_SOCKET);
@@ -102,12 +109,10 @@ static __always_inline void choose_mechanism(struct subflow *subflow, struct lim
 		use(limit, is_paced ? MECHANISM_PACE : 0, is_paced ? WHY_ASKED : WHY_NO_SOCKET);
 		break;
 	case MECHANISM_WINDOW:
-		if (!scale_of(subflow, limited))
-			use(limit, 0, WHY_NO_SYN);
-		else if (!end_to_end_rtt(subflow))
-			use(limit, 0, WHY_NO_RTT);
-		else
+		if (scale_of(subflow, limited))
 			use(limit, MECHANISM_WINDOW, WHY_ASKED);
+		else
+			use(limit, 0, WHY_NO_SYN);
 		break;
 	case MECHANISM_POLICE:
 		use(limit, MECHANISM_POLICE, WHY_ASKED);
@@ -240,27 +245,75 @@ static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
 }
 
 /*
+ * What an interval should have delivered, with a part of what is owed from before.
+ * What a sender did not ask for is not owed to it.
+ */
+static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate, __u64 elapsed)
+{
+	__s64 wanted = rate * (elapsed / 1000) / MICROSECONDS, most = rate / REPAID_IN;
+	__s64 owed = loop->owed + wanted - (__s64)loop->delivered;
+	__u64 repaid;
+
+	if (most > 1 << 30)
+		most = 1 << 30;
+	if (owed > most)
+		owed = most;
+	if (owed < -most)
+		owed = -most;
+	if (owed > 0 && !loop->bound)
+		owed = 0;
+	loop->owed = owed;
+	repaid = (owed < 0 ? -owed : owed) * (elapsed / 1000) / MICROSECONDS;
+	if (owed >= 0)
+		return wanted + repaid;
+	return repaid > (__u64)wanted / 2 ? (__u64)wanted / 2 : wanted - repaid;
+}
+
+/*
  * At the end of an interval, compares. One in which far too much was delivered
  * ends early.
  */
-static __always_inline void run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now)
+static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now)
 {
-	__u64 elapsed = now - loop->began, wanted, interval = LOOP_INTERVAL;
+	__u64 elapsed = now - loop->began, interval = LOOP_INTERVAL;
 
 	if (!loop->factor || !loop->began || elapsed > 10 * (__u64)SECOND) {
 		loop->factor = loop->factor ? loop->factor : FACTOR_ONE;
+		loop->owed = 0;
 		begin_interval(loop, now);
-		return;
+		return 1;
 	}
 	if (interval < 2000ULL * rtt)
 		interval = 2000ULL * rtt;
 	if (loop->delivered > rate * (interval / MILLISECOND) / 800 && elapsed > LOOP_INTERVAL_SHORT && elapsed > 1000ULL * rtt)
 		interval = 0;
 	if (elapsed < interval)
-		return;
-	wanted = rate * (elapsed / 1000) / MICROSECONDS;
-	loop->factor = next_factor(loop->factor, wanted, loop->delivered, loop->bound);
+		return 0;
+	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed), loop->delivered, loop->bound);
 	begin_interval(loop, now);
+	return 1;
+}
+
+/*
+ * How many subflows of the connection have lowered windows: the stack lets them
+ * fill one window together.
+ */
+static __always_inline void count_sharers(const struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct mptcp_connection_key key = { context->key.endpoint, subflow->token };
+	struct window_state *state = &subflow->window[limited & 1];
+	struct mptcp_connection *connection;
+	__u32 sharers = 1;
+
+	connection = key.token ? bpf_map_lookup_elem(&mptcp_connections, &key) : 0;
+	if (connection) {
+		if (!state->sharers)
+			__sync_fetch_and_add(&connection->clamped[limited & 1], 1);
+		sharers = connection->clamped[limited & 1];
+	}
+	if (sharers > SHARERS)
+		sharers = SHARERS;
+	state->sharers = sharers ? sharers : 1;
 }
 
 /* Counts what this packet acknowledges anew. */
@@ -280,8 +333,27 @@ static __always_inline void count_delivered(struct context *context, struct subf
 		return;
 	state->acknowledged = context->acknowledgement;
 	__sync_fetch_and_add(&loop->delivered, newly);
-	if (in_flight >> 31 == 0 && in_flight >= state->window / SHARERS)
+	if (in_flight >> 31 == 0 && in_flight * 2 * (state->sharers & 15) >= state->window)
 		loop->bound = 1;
+}
+
+/* The RTT; the first one measured rids a loop of what it learnt with an assumed one. */
+static __always_inline __u32 rtt_for(struct subflow *subflow, struct rate_loop *loop, __u32 limited)
+{
+	struct window_state *state = &subflow->window[limited & 1];
+	__u32 rtt = end_to_end_rtt(subflow);
+	__u64 factor;
+
+	if (!rtt) {
+		state->assumed = 1;
+		return ASSUMED_RTT;
+	}
+	if (state->assumed && loop == &state->loop) {
+		factor = (__u64)loop->factor * ASSUMED_RTT / rtt;
+		loop->factor = factor < FACTOR_LOWEST ? FACTOR_LOWEST : factor > FACTOR_HIGHEST ? FACTOR_HIGHEST : factor;
+	}
+	state->assumed = 0;
+	return rtt;
 }
 
 /* Lowers the window of an acknowledgement to what the limit lets be in flight. */
@@ -294,15 +366,16 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 
 	if (!context || !subflow || (context->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return UNTOUCHED;
-	rtt = end_to_end_rtt(subflow);
 	shift = scale_of(subflow, limited);
 	rate = subflow->limit[limited & 1].rate;
 	loop = loop_of(context, subflow, limited);
-	if (!loop || !rtt || !shift || !rate)
+	if (!loop || !shift || !rate)
 		return UNTOUCHED;
+	rtt = rtt_for(subflow, loop, limited);
 	shift = (shift - 1) & 15;
 	count_delivered(context, subflow, loop, limited);
-	run_loop(loop, rate, rtt, context->now);
+	if (run_loop(loop, rate, rtt, context->now) || !subflow->window[limited & 1].sharers)
+		count_sharers(context, subflow, limited);
 	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
 	if (granted < WINDOW_BYTES_MINIMUM)
 		granted = WINDOW_BYTES_MINIMUM;

@@ -39,7 +39,8 @@ struct rate_loop {
 	__u32 delivered; /* bytes in this interval */
 	__u32 factor;    /* of rate * RTT, 1 << 16 is 1; 0: not begun */
 	__u8 bound;      /* the window was filled in this interval */
-	__u8 pad[7];
+	__u8 pad[3];
+	__s32 owed;      /* bytes too few so far; negative: too many */
 };
 
 /* A limit of what one direction of a subflow carries: window[direction]. */
@@ -48,7 +49,9 @@ struct window_state {
 	__u32 acknowledged;     /* the highest acknowledgement seen */
 	__u32 window;           /* bytes, what was last granted at most; 0: nothing yet */
 	__u8 begun;             /* 1: acknowledged is valid */
-	__u8 pad[7];
+	__u8 assumed;           /* 1: the loop learnt with an RTT that was assumed */
+	__u8 sharers;           /* subflows of the connection with lowered windows */
+	__u8 pad[5];
 };
 
 enum backup_wish {
