@@ -78,7 +78,7 @@ func (p *Pins) Exist() bool {
 // Rules lists the rules of each endpoint in their order, sorted by endpoint; none
 // where nothing is pinned.
 func (p *Pins) Rules() (rules []Rule, err error) {
-	err = p.with(func(m *maps) error {
+	err = p.with(func(m *openedMaps) error {
 		rules, err = m.rules()
 		return err
 	})
@@ -88,15 +88,15 @@ func (p *Pins) Rules() (rules []Rule, err error) {
 // Subflows lists the remembered subflows, sorted by endpoint, connection and ends;
 // none where nothing is pinned.
 func (p *Pins) Subflows() (subflows []Subflow, err error) {
-	err = p.with(func(m *maps) error {
+	err = p.with(func(m *openedMaps) error {
 		subflows, err = m.shownSubflows()
 		return err
 	})
 	return subflows, err
 }
 
-func (p *Pins) with(read func(*maps) error) error {
-	m := &maps{Pins: p}
+func (p *Pins) with(read func(*openedMaps) error) error {
+	m := &openedMaps{Pins: p}
 	err := m.open()
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -107,14 +107,14 @@ func (p *Pins) with(read func(*maps) error) error {
 	return errors.Join(err, m.close())
 }
 
-// maps are the opened ones.
-type maps struct {
+// openedMaps are those that are pinned.
+type openedMaps struct {
 	*Pins
 	attachments, overflow, chains, counters, subflows, paths *ebpf.Map
 	pathNames                                                [8]string
 }
 
-func (m *maps) open() error {
+func (m *openedMaps) open() error {
 	for name, into := range map[string]**ebpf.Map{
 		"attachments": &m.attachments, "attachments_overflow": &m.overflow, "chains": &m.chains,
 		"chain_counters": &m.counters, "subflows": &m.subflows, "endpoint_paths": &m.paths,
@@ -126,7 +126,7 @@ func (m *maps) open() error {
 	return m.readPaths()
 }
 
-func (m *maps) openOne(name string, into **ebpf.Map) (err error) {
+func (m *openedMaps) openOne(name string, into **ebpf.Map) (err error) {
 	*into, err = ebpf.LoadPinnedMap(filepath.Join(m.path, name), &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("opening map %s: %w", filepath.Join(m.path, name), err)
@@ -134,7 +134,7 @@ func (m *maps) openOne(name string, into **ebpf.Map) (err error) {
 	return nil
 }
 
-func (m *maps) close() error {
+func (m *openedMaps) close() error {
 	var failed error
 	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows, m.paths} {
 		if opened != nil {
@@ -154,7 +154,7 @@ func (p *Pins) Rule(endpoint uint32, rule uint8) (policy, name string) {
 
 // Path implements events.Names.
 func (p *Pins) Path(slot uint8) string {
-	m := &maps{Pins: p}
+	m := &openedMaps{Pins: p}
 	if err := errors.Join(m.openOne("endpoint_paths", &m.paths), m.readPaths(), m.close()); err != nil {
 		return ""
 	}
@@ -162,7 +162,7 @@ func (p *Pins) Path(slot uint8) string {
 }
 
 // readPaths reads the names of the paths, which the agent keeps for the next one.
-func (m *maps) readPaths() error {
+func (m *openedMaps) readPaths() error {
 	if m.paths == nil {
 		return nil
 	}
@@ -178,14 +178,14 @@ func (m *maps) readPaths() error {
 }
 
 // pathName is the name of the path in a slot.
-func (m *maps) pathName(slot uint8) string {
+func (m *openedMaps) pathName(slot uint8) string {
 	if int(slot) >= len(m.pathNames) {
 		return ""
 	}
 	return m.pathNames[slot]
 }
 
-func (m *maps) rules() ([]Rule, error) {
+func (m *openedMaps) rules() ([]Rule, error) {
 	attached, err := m.attached()
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (m *maps) rules() ([]Rule, error) {
 	return rules, nil
 }
 
-func (m *maps) rulesOf(at attachment) ([]Rule, error) {
+func (m *openedMaps) rulesOf(at attachment) ([]Rule, error) {
 	form, err := m.form(at.Chain)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,7 @@ func (m *maps) rulesOf(at attachment) ([]Rule, error) {
 }
 
 // attached lists the interfaces that have a chain.
-func (m *maps) attached() ([]attachment, error) {
+func (m *openedMaps) attached() ([]attachment, error) {
 	list, err := readArray[attachment](m.attachments)
 	if err != nil {
 		return nil, fmt.Errorf("reading attachments: %w", err)
@@ -237,7 +237,7 @@ func (m *maps) attached() ([]attachment, error) {
 }
 
 // form reads what the chain of a word is like.
-func (m *maps) form(word uint64) (chainForm, error) {
+func (m *openedMaps) form(word uint64) (chainForm, error) {
 	var id ebpf.MapID
 	if err := m.chains.Lookup(slotOf(word), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return chainForm{}, nil // it was replaced just now
@@ -284,7 +284,7 @@ func formOf(content *chain) chainForm {
 	return form
 }
 
-func (m *maps) shownSubflows() ([]Subflow, error) {
+func (m *openedMaps) shownSubflows() ([]Subflow, error) {
 	entries, err := readHash[subflowKey, subflow](m.subflows)
 	if err != nil {
 		return nil, fmt.Errorf("reading subflows: %w", err)
@@ -319,7 +319,7 @@ func compareSubflows(a, b Subflow) int {
 }
 
 // show turns a record into what users see.
-func (m *maps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error) {
+func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error) {
 	shown := Subflow{
 		Endpoint: m.names.endpointAt(at.Endpoint, at.Interface),
 		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
@@ -394,7 +394,7 @@ func valueOf[T any](values []T, at uint8) (value T) {
 	return value
 }
 
-func (m *maps) limit(at attachment, s *subflow, direction int) (Limit, error) {
+func (m *openedMaps) limit(at attachment, s *subflow, direction int) (Limit, error) {
 	l := &s.Limit[direction]
 	limit := Limit{
 		Direction: directionName(direction == 1), BitsPerSecond: l.Rate * 8,

@@ -5,6 +5,7 @@ package inspect
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,7 +18,8 @@ import (
 // connection that ends. The texts say all, most or some and no numbers, for the
 // same reason.
 func StatusOf(rules []v1alpha1.PlanRule, subflows []Subflow, before []v1alpha1.RuleStatus) []v1alpha1.RuleStatus {
-	uses := usesByRule(subflows)
+	uses := usesByRule(subflows, false)
+	maps.Copy(uses, usesByRule(subflows, true))
 	var statuses []v1alpha1.RuleStatus
 	for i := range rules {
 		if !limits(&rules[i].Rule) {
@@ -54,10 +56,14 @@ type use struct {
 	count     int
 }
 
-// usesByRule counts the ways of each rule, the most exact mechanism first.
-func usesByRule(subflows []Subflow) map[ruleKey][]use {
+// usesByRule counts the ways of each rule, the most exact mechanism first. Subflows
+// that are over count where only they tell of a rule.
+func usesByRule(subflows []Subflow, living bool) map[ruleKey][]use {
 	uses := map[ruleKey][]use{}
 	for i := range subflows {
+		if living && subflows[i].Ended {
+			continue
+		}
 		for _, limit := range subflows[i].Limits {
 			key := ruleKey{limit.Policy, limit.Rule}
 			uses[key] = count(uses[key], limit)

@@ -26,6 +26,13 @@ func limited(count int, rule string, mechanism v1alpha1.RateLimitMechanism, why 
 	return slices.Repeat([]inspect.Subflow{{Limits: []inspect.Limit{limit}}}, count)
 }
 
+func over(subflows []inspect.Subflow) []inspect.Subflow {
+	for i := range subflows {
+		subflows[i].Ended = true
+	}
+	return subflows
+}
+
 func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
 	const pace, window, police = v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice
 	before := []v1alpha1.RuleStatus{{Policy: policy, Name: "slow", Mechanism: "Pace", Message: "Pace: the pod's own sockets"}}
@@ -58,6 +65,13 @@ func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
 		},
 		"subflows count more than what was before": {
 			limited(1, "slow", window, inspect.WhyNoSocket), before, "Window", "Window: the sender is not on this node",
+		},
+		"subflows that are over do not count beside others": {
+			slices.Concat(limited(1, "slow", window, inspect.WhyNoSocket), over(limited(5, "slow", "", inspect.WhyNoRTT))), nil,
+			"Window", "Window: the sender is not on this node",
+		},
+		"subflows that are over count where there are no others": {
+			over(limited(5, "slow", pace, inspect.WhyOwnSocket)), nil, "Pace", "Pace: the pod's own sockets",
 		},
 		"limits of other rules do not count": {
 			slices.Concat(limited(1, "slow", pace, inspect.WhyAsked), limited(9, "other", police, inspect.WhyNoSYN)), nil,

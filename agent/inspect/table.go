@@ -132,8 +132,8 @@ func WriteRules(w io.Writer, rules []Rule) error {
 }
 
 const (
-	eventFormat = "%-15s  %-10s  %-10s  %-12s  %-43s"
-	timeFormat  = "15:04:05.000000"
+	eventFormat = "%-12s  %-10s  %-10s  %-12s  %-46s"
+	timeFormat  = "15:04:05.000"
 )
 
 // EventWriter writes a table of events as they come.
@@ -154,11 +154,11 @@ func (e *EventWriter) Write(event events.Event) error {
 	}
 	when := event.Time.Local().Format(timeFormat)
 	if event.Type == events.TypeLost {
-		table.add("%-15s  %s: %d events were not read in time", when, event.Type, event.Count)
+		table.add("%-12s  %s: %d events were not read in time", when, event.Type, event.Count)
 		return table.writeTo(e.w, "events")
 	}
 	table.add(eventFormat, when, event.Type, tokenText(event.Token, event.InitiatorToken),
-		clip(orDash(event.Path), 12), clip(event.Endpoint, 43))
+		clip(orDash(event.Path), 12), clip(event.Endpoint, 46))
 	table.addPair(event.Local, event.Remote)
 	return table.writeTo(e.w, "events")
 }
