@@ -33,6 +33,10 @@ const (
 	sharing  = 100 * time.Millisecond // while rates are shared
 	watching = time.Second            // for subflows that begin to match a rule
 	settling = 2 * time.Second        // after a change it is looked at as often as for sharing
+
+	// restful is how many times as long as a look took the next one waits: with many
+	// thousands of subflows rates are shared less often rather than at any cost.
+	restful = 10
 )
 
 // limiter shares rates among subflows. It belongs to the Pacer's lock.
@@ -111,11 +115,12 @@ func (p *Pacer) Run(ctx context.Context) error {
 		case <-p.changed:
 		case <-timer.C:
 		}
+		began := time.Now()
 		if err := p.look(); err != nil {
 			p.options.Log.Error(err, "rates are not shared anew")
 		}
 		if next := p.next(); next > 0 {
-			timer.Reset(next)
+			timer.Reset(max(next, restful*time.Since(began)))
 		}
 	}
 }
