@@ -124,6 +124,7 @@ type FromEndpointContext struct {
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Tick           uint64
 	Progress       struct {
 		_       structs.HostLayout
 		Left    uint64
@@ -240,7 +241,8 @@ type FromEndpointRateLoop struct {
 	Delivered uint32
 	Factor    uint32
 	Bound     uint8
-	Pad       [7]uint8
+	Pad       [3]uint8
+	Owed      int32
 }
 
 type FromEndpointRule struct {
@@ -306,7 +308,11 @@ type FromEndpointSubflow struct {
 		Acknowledged uint32
 		Window       uint32
 		Begun        uint8
-		Pad          [7]uint8
+		Assumed      uint8
+		Sharers      uint8
+		Pad          uint8
+		Marked       uint32
+		MarkedAt     uint64
 	}
 	BackupState struct {
 		_         structs.HostLayout
@@ -355,6 +361,7 @@ type FromEndpointTraffic struct {
 	TimedAt         uint64
 	TimedSequence   uint32
 	TimedTimestamp  uint32
+	TimedTick       uint64
 	SmoothedRtt     uint32
 	MinimumRtt      uint32
 	TimedBy         uint8

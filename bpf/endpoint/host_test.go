@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
-	"os"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -132,9 +131,6 @@ func (h *host) load(t testing.TB) {
 	var from endpoint.FromEndpointObjects
 	check(t, fromSpec.LoadAndAssign(&from, nil))
 	t.Cleanup(func() { from.Close() })
-	collection, err := ebpf.NewCollection(fromSpec)
-	check(t, err)
-	collection.Close()
 	replacements := map[string]*ebpf.Map{}
 	for name := range toSpec.Maps {
 		if m := mapNamed(&from, name); m != nil {
@@ -297,8 +293,4 @@ func (h *host) countersAt(t reporter, row uint32) (counters endpoint.FromEndpoin
 	t.Helper()
 	check(t, h.maps.ChainCounters.Lookup(row, &counters))
 	return counters
-}
-
-func TestMain(m *testing.M) {
-	os.Exit(m.Run())
 }

@@ -74,6 +74,7 @@ struct context {
 	__u64 sent;           /* by the subflow in this direction before this packet */
 	__u64 connection_sent; /* by the connection */
 	__u64 data_position;  /* of the first byte of payload in the connection's stream */
+	__u64 tick;           /* jiffies */
 	struct progress progress; /* run.h's own */
 };
 

@@ -42,8 +42,9 @@ static __always_inline void note_rtt(struct traffic *traffic, __u64 nanoseconds)
 }
 
 /* Once in a tick of the coarse clock at most: the fine one is dear. */
-static __always_inline void begin_timing(struct traffic *traffic, __u8 by)
+static __always_inline void begin_timing(struct context *context, struct traffic *traffic, __u8 by)
 {
+	traffic->timed_tick = context->tick;
 	traffic->timed_by = by;
 	traffic->timed_others = 0;
 	traffic->timed_at = bpf_ktime_get_ns();
@@ -79,17 +80,20 @@ static __always_inline void match_answer(const struct context *context, struct t
 	}
 }
 
-/* A segment of new data is answered at once; so is an ACK with a new timestamp, by a peer that sends. */
+/*
+ * A SYN and a segment of new data are answered at once; so is an ACK with a new
+ * timestamp, by a peer that sends.
+ */
 static __always_inline void time_segment(struct context *context, struct traffic *traffic, __s32 fresh)
 {
-	if (likely(!context->fresh_tick) || traffic->timed_at)
+	if (likely(traffic->timed_tick == context->tick) || traffic->timed_at)
 		return;
 	if (fresh > 0) {
-		traffic->timed_sequence = context->sequence + context->payload;
-		begin_timing(traffic, TIMED_BY_SEQUENCE);
+		traffic->timed_sequence = traffic->highest;
+		begin_timing(context, traffic, TIMED_BY_SEQUENCE);
 	} else if (is_pure_ack(context) && is_new_timestamp(context, traffic)) {
 		traffic->timed_timestamp = context->options.timestamp;
-		begin_timing(traffic, TIMED_BY_TIMESTAMP);
+		begin_timing(context, traffic, TIMED_BY_TIMESTAMP);
 	}
 }
 
@@ -144,14 +148,16 @@ static __always_inline void record(struct context *context, struct subflow *subf
 	struct traffic *traffic = &subflow->traffic[context->direction & 1];
 	struct traffic *other = &subflow->traffic[~context->direction & 1];
 	__u32 begin = context->sequence + !!(context->flags & TCP_SYN);
-	__s32 ahead, fresh;
+	__s32 ahead, fresh, is_first = !traffic->begun;
 
-	if (unlikely(!traffic->begun))
+	if (unlikely(is_first))
 		begin_traffic(context, traffic);
+	else if (unlikely(context->flags & TCP_SYN))
+		traffic->timed_at = 0; /* repeated */
 	ahead = begin - traffic->highest;
 	fresh = ahead + context->payload;
-	context->sent = traffic->position;
 	context->position = traffic->position + ahead;
+	context->sent = ahead > 0 ? context->position : traffic->position;
 	traffic->packets += context->segments;
 	if (context->payload) {
 		traffic->bytes += context->payload;
@@ -164,7 +170,7 @@ static __always_inline void record(struct context *context, struct subflow *subf
 	}
 	if (other->timed_at)
 		match_answer(context, other);
-	time_segment(context, traffic, context->payload ? fresh : 0);
+	time_segment(context, traffic, context->payload ? fresh : is_first && context->flags & TCP_SYN);
 	if (is_new_timestamp(context, traffic))
 		traffic->last_timestamp = context->options.timestamp;
 }

@@ -82,6 +82,7 @@ static __always_inline void complete_context(struct __sk_buff *skb, struct conte
 	context->data_known = 0;
 	context->connection_sent = 0;
 	forget_options(context);
+	context->tick = tick;
 	context->fresh_tick = subflow->tick != tick;
 	if (unlikely(context->fresh_tick)) {
 		subflow->tick = tick;

@@ -76,6 +76,7 @@ struct traffic {
 	__u64 timed_at;          /* ns; 0: none */
 	__u32 timed_sequence;    /* its end */
 	__u32 timed_timestamp;   /* its timestamp */
+	__u64 timed_tick;        /* jiffies when timing last began */
 	__u32 smoothed_rtt;      /* us, from here to this direction's receiver and back; 0: unknown */
 	__u32 minimum_rtt;       /* us */
 	__u8 timed_by;           /* enum timed_by */

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package endpoint_test
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"braid.dev/braid/bpf/endpoint"
+)
+
+var collections = map[string]func() (*ebpf.CollectionSpec, error){
+	"from_endpoint": endpoint.LoadFromEndpoint,
+	"to_endpoint":   endpoint.LoadToEndpoint,
+}
+
+func forEachCollection(t *testing.T, f func(t *testing.T, spec *ebpf.CollectionSpec)) {
+	for name, load := range collections {
+		t.Run(name, func(t *testing.T) {
+			spec, err := load()
+			check(t, err)
+			f(t, spec)
+		})
+	}
+}
+
+// The helpers that the programs may call, all of them in Linux 6.1. Add one only
+// after a look at when the kernel got it.
+var helpers = []asm.BuiltinFunc{
+	asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnSkbStoreBytes,
+	asm.FnL3CsumReplace, asm.FnL4CsumReplace, asm.FnTailCall, asm.FnCloneRedirect, asm.FnSkbLoadBytes, asm.FnCsumDiff,
+	asm.FnSkbChangeTail, asm.FnSkbPullData, asm.FnJiffies64, asm.FnRingbufReserve, asm.FnRingbufSubmit,
+	asm.FnKtimeGetCoarseNs,
+}
+
+func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {
+	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
+		for _, program := range spec.Programs {
+			for _, instruction := range program.Instructions {
+				if instruction.IsBuiltinCall() && !slices.Contains(helpers, asm.BuiltinFunc(instruction.Constant)) {
+					t.Errorf("%s calls the helper %v", program.Name, asm.BuiltinFunc(instruction.Constant))
+				}
+				if instruction.IsKfuncCall() {
+					t.Errorf("%s calls a kernel function: %v", program.Name, instruction)
+				}
+			}
+		}
+	})
+}
+
+// Older kernels give up after a million instructions, and follow some ways through
+// a program that newer ones know to be the same: there must be room.
+const mostVerified = 250_000
+
+func TestTheVerifierHasLittleWork(t *testing.T) {
+	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
+		collection, err := ebpf.NewCollection(spec)
+		check(t, err)
+		defer collection.Close()
+		for name, program := range collection.Programs {
+			info, err := program.Info()
+			check(t, err)
+			verified, ok := info.VerifiedInstructions()
+			size, sizeErr := info.TranslatedSize()
+			check(t, sizeErr)
+			t.Logf("%s: %d instructions, %d verified", name, size/asm.InstructionSize, verified)
+			if !ok || verified == 0 || verified > mostVerified {
+				t.Errorf("%s: the verifier looked at %d instructions", name, verified)
+			}
+		}
+	})
+}
+
+func TestBothProgramsHaveTheSameMaps(t *testing.T) {
+	from, err := endpoint.LoadFromEndpoint()
+	check(t, err)
+	to, err := endpoint.LoadToEndpoint()
+	check(t, err)
+	if len(from.Maps) != len(to.Maps) {
+		t.Errorf("there are %d maps and %d", len(from.Maps), len(to.Maps))
+	}
+	for name, m := range from.Maps {
+		other := to.Maps[name]
+		if other == nil {
+			t.Errorf("to_endpoint has no map %s", name)
+			continue
+		}
+		if name == ".rodata" {
+			continue
+		}
+		if m.Type != other.Type || m.KeySize != other.KeySize || m.ValueSize != other.ValueSize ||
+			m.MaxEntries != other.MaxEntries || m.Flags != other.Flags {
+			t.Errorf("the map %s is %v in one program and %v in the other", name, m, other)
+		}
+	}
+}
+
+func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
+	spec, err := endpoint.LoadFromEndpoint()
+	check(t, err)
+	for name, generated := range map[string]any{
+		"attachment": endpoint.FromEndpointAttachment{}, "chain": endpoint.FromEndpointChain{},
+		"counters": endpoint.FromEndpointCounters{}, "subflow": endpoint.FromEndpointSubflow{},
+		"subflow_key": endpoint.FromEndpointSubflowKey{}, "mptcp_connection": endpoint.FromEndpointMptcpConnection{},
+		"mptcp_connection_key": endpoint.FromEndpointMptcpConnectionKey{}, "event": endpoint.FromEndpointEvent{},
+		"paths": endpoint.FromEndpointPaths{}, "traffic": endpoint.FromEndpointTraffic{},
+	} {
+		var c *btf.Struct
+		check(t, spec.Types.TypeByName(name, &c))
+		if int(c.Size) != int(reflect.TypeOf(generated).Size()) {
+			t.Errorf("struct %s has %d bytes in C and %d in Go", name, c.Size, reflect.TypeOf(generated).Size())
+		}
+	}
+}
