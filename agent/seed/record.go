@@ -145,6 +145,9 @@ func complete(known, seeded *record) bool {
 	if known.Known&knownSYN != 0 || !lacksToken {
 		return false
 	}
+	if known.Token == 0 {
+		known.Reported = 0 // what was reported without a token is reported with it
+	}
 	known.Token, known.InitiatorToken = seeded.Token, seeded.InitiatorToken
 	known.Known |= seeded.Known
 	known.Role, known.Seeded, known.SeededRtt, known.Word = seeded.Role, seeded.Seeded, seeded.SeededRtt, 0

@@ -74,17 +74,22 @@ func TestOnlyEstablishedSubflowsBecomeRecords(t *testing.T) {
 	}
 }
 
+func reported(r record) record {
+	r.Reported = 3
+	return r
+}
+
 func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 	seeded := record{Token: 2, InitiatorToken: 1, Known: knownMPTCP, Seeded: 1, Role: roleInitiated}
 	seeded.Traffic[0].WindowScale = 4
 	begun := func(change func(*record)) record {
-		r := record{Word: 77, Path: 3}
+		r := record{Word: 77, Path: 3, Reported: 3}
 		r.Traffic[0].Bytes = 1000
 		change(&r)
 		return r
 	}
 	completed := begun(func(r *record) {
-		r.Word, r.Token, r.InitiatorToken, r.Known, r.Seeded, r.Role = 0, 2, 1, knownMPTCP, 1, roleInitiated
+		r.Word, r.Token, r.InitiatorToken, r.Known, r.Seeded, r.Role, r.Reported = 0, 2, 1, knownMPTCP, 1, roleInitiated, 0
 		r.Traffic[0].WindowScale = 4
 	})
 	tests := map[string]struct {
@@ -92,7 +97,9 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 		changed     bool
 	}{
 		"a record that began in the middle is completed": {begun(func(*record) {}), completed, true},
-		"so is one that goes by the initiator's token":   {begun(func(r *record) { r.Token, r.InitiatorToken = 1, 1 }), completed, true},
+		"so is one that goes by the initiator's token": {
+			begun(func(r *record) { r.Token, r.InitiatorToken, r.Reported = 1, 1, 3 }), reported(completed), true,
+		},
 		"a subflow whose SYN was seen is left alone": {
 			begun(func(r *record) { r.Known = knownSYN }), begun(func(r *record) { r.Known = knownSYN }), false,
 		},
