@@ -95,6 +95,7 @@ type TrialContext struct {
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Tick           uint64
 	Progress       struct {
 		_       structs.HostLayout
 		Left    uint64
