@@ -56,7 +56,7 @@ func (l *chainsLab) follow(t *testing.T, rules ...v1alpha1.PlanRule) {
 		check(t, l.pacer.Apply(nil))
 		return
 	}
-	l.apply(t, of)
+	check(t, l.pacer.Apply([]agent.Endpoint{of}))
 }
 
 func rule(action v1alpha1.Action) v1alpha1.PlanRule {
@@ -147,6 +147,18 @@ func TestRulesChooseTheCongestionControl(t *testing.T) {
 		if s.congestion != "bbr" {
 			t.Errorf("%s has congestion control %s", s.local, s.congestion)
 		}
+	}
+}
+
+func TestOtherRulesAreAnotherRevision(t *testing.T) {
+	revision := func(rules ...v1alpha1.PlanRule) uint64 {
+		of, _, err := agent.Of(1, "", rules, nil)
+		check(t, err)
+		return of.Revision
+	}
+	slow, fast := rateLimit("1M", ""), rateLimit("2M", "")
+	if revision(slow) != revision(slow) || revision(slow) == revision(fast) || revision(slow, fast) == revision(fast, slow) {
+		t.Error("revisions do not tell chains apart")
 	}
 }
 

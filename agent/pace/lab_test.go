@@ -34,6 +34,7 @@ type lab struct {
 	directory      string
 	pacer          *agent.Pacer
 	subflows       *ebpf.Map
+	revision       uint64
 }
 
 // endpoint is the number of the client in the keys of subflows.
@@ -81,9 +82,13 @@ func (l *lab) endpoint() agent.Endpoint {
 	return agent.Endpoint{Number: endpoint, Path: l.client.Path()}
 }
 
-// apply governs the client's sockets.
+// apply governs the client's sockets, as after a change of its chain.
 func (l *lab) apply(t *testing.T, endpoints ...agent.Endpoint) {
 	t.Helper()
+	l.revision++
+	for i := range endpoints {
+		endpoints[i].Revision = l.revision
+	}
 	check(t, l.pacer.Apply(endpoints))
 	if l.subflows != nil || len(endpoints) == 0 {
 		return

@@ -8,6 +8,7 @@ package pace
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -44,6 +45,8 @@ type Endpoint struct {
 	Number uint32
 	// Path can be opened to enter the pod's network namespace.
 	Path string
+	// Revision changes with the endpoint's chain: then its sockets are looked at.
+	Revision uint64
 	// SharedLimits is true when a rate is shared: per connection or per endpoint.
 	SharedLimits bool
 	// Congestions are the names of congestion controls, of 15 bytes at most, by the
@@ -73,8 +76,9 @@ func Open(options Options) *Pacer {
 }
 
 // Apply governs the sockets of these endpoints, those that exist too, and puts
-// those of all others back as they were. Call it after their chains were changed.
-// Without endpoints nothing stays attached. An endpoint whose namespace is gone is
+// those of all others back as they were. Call it after their chains were changed,
+// and without endpoints before the endpoint half is removed. Without endpoints
+// nothing stays attached. An endpoint whose namespace is gone is
 // left out. The error is ErrUnsupported where the node cannot do it.
 func (p *Pacer) Apply(endpoints []Endpoint) error {
 	p.mu.Lock()
@@ -189,11 +193,20 @@ func (p *Pacer) write(wanted map[uint64]Endpoint) error {
 		}
 	}
 	failed := p.release(gone)
-	p.endpoints, p.applied = wanted, time.Now()
-	for _, endpoint := range wanted {
-		failed = errors.Join(failed, p.sweep(endpoint.Path))
+	before := p.endpoints
+	p.endpoints = wanted
+	for cookie, endpoint := range wanted {
+		if old, ok := before[cookie]; !ok || !old.equals(&endpoint) {
+			p.applied = time.Now()
+			failed = errors.Join(failed, p.sweep(endpoint.Path))
+		}
 	}
 	return failed
+}
+
+func (e *Endpoint) equals(other *Endpoint) bool {
+	return e.Number == other.Number && e.Revision == other.Revision && e.SharedLimits == other.SharedLimits &&
+		maps.Equal(e.Congestions, other.Congestions)
 }
 
 func (e *Endpoint) stack() pace.PaceStack {

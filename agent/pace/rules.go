@@ -3,8 +3,10 @@
 package pace
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"slices"
 	"strings"
@@ -18,7 +20,7 @@ import (
 // registered it; nil takes all names as they are. The error says which rules cannot
 // work on this node; the Endpoint is what the others ask.
 func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(rule *v1alpha1.PlanRule, name string) string) (of Endpoint, asks bool, err error) {
-	of = Endpoint{Number: number, Path: path, Congestions: map[int]string{}}
+	of = Endpoint{Number: number, Path: path, Revision: revision(rules), Congestions: map[int]string{}}
 	for i := range rules {
 		for _, action := range rules[i].Actions {
 			switch {
@@ -40,6 +42,13 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 		}
 	}
 	return of, asks, err
+}
+
+// revision is another number for other rules.
+func revision(rules []v1alpha1.PlanRule) uint64 {
+	sum := fnv.New64a()
+	_ = json.NewEncoder(sum).Encode(rules) // neither can fail
+	return sum.Sum64()
 }
 
 func isPaced(limit *v1alpha1.RateLimit) bool {
