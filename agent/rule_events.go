@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -31,8 +32,7 @@ func (f *follower) follow(ctx context.Context, r *rules) error {
 	}
 	id, err := idOf(buffer)
 	if err != nil || f.cancel != nil && f.buffer == id && !f.hasEnded() {
-		buffer.Close()
-		return err
+		return errors.Join(err, buffer.Close())
 	}
 	f.stop()
 	ctx, cancel := context.WithCancel(ctx)

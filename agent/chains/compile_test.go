@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -274,19 +276,46 @@ func walk(chain *Chain, truth [maxSelectors]bool) bool {
 }
 
 func TestTheFormIsThatOfThePrograms(t *testing.T) {
-	for _, c := range []struct {
-		name      string
-		size, got uintptr
-	}{
-		{"selector", 64, unsafe.Sizeof(Selector{})},
-		{"action", 24, unsafe.Sizeof(Action{})},
-		{"rule", 8, unsafe.Sizeof(Rule{})},
-		{"chain", 8 + 64*8 + 256*64 + 128*24, unsafe.Sizeof(Chain{})},
+	for _, c := range []struct{ here, there any }{
+		{Selector{}, endpoint.FromEndpointSelector{}},
+		{Action{}, endpoint.FromEndpointAction{}},
+		{Rule{}, endpoint.FromEndpointRule{}},
+		{Attachment{}, endpoint.FromEndpointAttachment{}},
+		{row{}, endpoint.FromEndpointCounters{}.Rule},
 	} {
-		if c.size != c.got {
-			t.Errorf("%s has %d bytes instead of %d", c.name, c.got, c.size)
+		here, there := fieldsOf("", reflect.TypeOf(c.here), 0), fieldsOf("", reflect.TypeOf(c.there), 0)
+		if diff := cmp.Diff(there, here); diff != "" {
+			t.Errorf("%T differs:\n%s", c.here, diff)
 		}
 	}
+	spec, err := endpoint.LoadFromEndpoint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := spec.Maps["chains"].InnerMap.ValueSize; size != uint32(unsafe.Sizeof(Chain{})) {
+		t.Errorf("a chain has %d bytes instead of %d", unsafe.Sizeof(Chain{}), size)
+	}
+	if spec.Maps["chains"].MaxEntries != maxChains || spec.Maps["chain_counters"].MaxEntries != maxEndpoints {
+		t.Errorf("the programs have room for %d chains and %d endpoints", spec.Maps["chains"].MaxEntries, spec.Maps["chain_counters"].MaxEntries)
+	}
+}
+
+// fieldsOf lists the fields, those of inner structures too, with offset and size.
+func fieldsOf(name string, of reflect.Type, offset uintptr) (fields []string) {
+	switch of.Kind() {
+	case reflect.Struct:
+		for i := range of.NumField() {
+			if field := of.Field(i); field.Type.Size() > 0 {
+				fields = append(fields, fieldsOf(name+"."+field.Name, field.Type, offset+field.Offset)...)
+			}
+		}
+		return fields
+	case reflect.Array:
+		if of.Elem().Kind() == reflect.Struct {
+			return append(fieldsOf(name+"[]", of.Elem(), offset), fmt.Sprintf("%s has %d", name, of.Len()))
+		}
+	}
+	return []string{fmt.Sprintf("%s at %d has %d bytes", name, offset, of.Size())}
 }
 
 func rateLimit(rate string) v1alpha1.Action {

@@ -550,3 +550,35 @@ func TestPathsKeepTheirSlots(t *testing.T) {
 		}
 	}
 }
+
+// What a rule did to subflows is undone by their packets: until then the programs
+// stay, and without packets too.
+func TestProgramsStayUntilEffectsAreUndone(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	rules := recording("backup")
+	rules[0].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: new(true)}}}
+	l.apply(t, rules)
+	r := start(t, client, server, traffic.Options{Duration: 2 * time.Second})
+	time.Sleep(500 * time.Millisecond)
+	subflows, err := l.chains.Subflows()
+	check(t, err)
+	if len(subflows) != 1 || subflows[0].Record.Engaged == 0 {
+		t.Fatalf("the rule has no lasting effect on %+v", subflows)
+	}
+	l.apply(t)
+	if count := l.programs(t, 0); count != 2 {
+		t.Errorf("at once the pod has %d programs", count)
+	}
+	if endpoints := l.chains.Endpoints(); len(endpoints) != 0 {
+		t.Errorf("endpoints without rules are listed: %+v", endpoints)
+	}
+	for deadline := time.Now().Add(time.Second); l.programs(t, 0) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			subflows, err := l.chains.Subflows()
+			t.Fatalf("the programs stay; subflows %+v, %v", subflows, err)
+		}
+		l.apply(t)
+	}
+	l.expectNothing(t)
+	r.wait(t)
+}
