@@ -144,6 +144,7 @@ type AttachedContext struct {
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Tick           uint64
 	Progress       struct {
 		_       structs.HostLayout
 		Left    uint64
@@ -280,6 +281,7 @@ type AttachedSubflow struct {
 		TimedAt         uint64
 		TimedSequence   uint32
 		TimedTimestamp  uint32
+		TimedTick       uint64
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
 		TimedBy         uint8
@@ -311,7 +313,9 @@ type AttachedSubflow struct {
 		Begun        uint8
 		Assumed      uint8
 		Sharers      uint8
-		Pad          [5]uint8
+		Pad          uint8
+		Marked       uint32
+		MarkedAt     uint64
 	}
 	BackupState struct {
 		_         structs.HostLayout

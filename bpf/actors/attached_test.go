@@ -6,8 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,10 +34,13 @@ type node struct {
 }
 
 const (
-	matched  = 0xffff
-	theSlot  = 1
-	theRow   = 1
-	epochBit = 32
+	matched          = 0xffff
+	notMatched       = 0xfffe
+	record           = 7
+	selectRemotePort = 7
+	theSlot          = 1
+	theRow           = 1
+	epochBit         = 32
 )
 
 // newNode puts the guest and its peer this far apart, there and back.
@@ -69,9 +76,15 @@ func (n *node) attach(t *testing.T, hook ebpf.AttachType, program *ebpf.Program)
 	}))
 }
 
-// rule makes the chain one rule that asks for an action on all packets of the
-// directions; no actions: a chain that matches nothing.
-func (n *node) rule(t *testing.T, directions uint8, asked ...action) {
+// rule selects packets: those of the directions, and of one port of the peer's if it
+// is set.
+type rule struct {
+	directions uint8
+	remotePort uint16
+}
+
+// rule makes the chain this one rule.
+func (n *node) rule(t *testing.T, selected rule, asked ...action) {
 	t.Helper()
 	spec, err := actors.LoadAttached()
 	check(t, err)
@@ -80,7 +93,13 @@ func (n *node) rule(t *testing.T, directions uint8, asked ...action) {
 	t.Cleanup(func() { slot.Close() })
 	var chain actors.AttachedChain
 	chain.Rules = 1
-	chain.Rule[0].FirstSelector, chain.Rule[0].Directions, chain.Rule[0].Actions = matched, directions, uint8(len(asked))
+	chain.Rule[0].FirstSelector, chain.Rule[0].Directions, chain.Rule[0].Actions = matched, selected.directions, uint8(len(asked))
+	if selected.remotePort != 0 {
+		chain.Rule[0].FirstSelector = 0
+		condition := &chain.Selector[0]
+		condition.Kind, condition.IfTrue, condition.IfFalse = selectRemotePort, matched, notMatched
+		condition.From, condition.To = uint64(selected.remotePort), uint64(selected.remotePort)
+	}
 	for i, a := range asked {
 		to := &chain.Action[i]
 		to.Kind, to.Mechanism, to.Scope, to.Flag, to.Limit, to.Rate = a.kind, a.mechanism, a.scope, a.flag, a.limit, a.rate
@@ -94,55 +113,69 @@ func (n *node) rule(t *testing.T, directions uint8, asked ...action) {
 	check(t, n.Attachments.Update(uint32(n.index)&0xffff, &attachment, ebpf.UpdateAny))
 }
 
-// stream sends from one end to the other for a while and returns the bytes that
-// arrived each second.
-func stream(t *testing.T, from, to *network.Pod, lasts time.Duration) (rate float64) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), lasts+20*time.Second)
-	defer cancel()
-	listener, err := to.Listen(ctx, "tcp", net.JoinHostPort(to.IPv4, "0"))
-	check(t, err)
-	defer listener.Close()
-	var arrived atomic.Int64
-	received := make(chan error, 1)
-	go func() { received <- receiveAll(listener, &arrived) }()
-	connection, err := from.Dial(ctx, "tcp", listener.Addr().String())
-	check(t, err)
-	defer connection.Close()
-	if multipath, err := connection.(*net.TCPConn).MultipathTCP(); err != nil || !multipath {
-		t.Fatalf("the connection is not MPTCP: %v", err)
-	}
-	begun := time.Now()
-	go sendUntil(connection, begun.Add(lasts))
-	time.Sleep(lasts)
-	rate = float64(arrived.Load()) / time.Since(begun).Seconds()
-	connection.Close()
-	<-received
-	return rate
+// transfer is one connection that is sending.
+type transfer struct {
+	arrived *atomic.Int64
+	begun   time.Time
+	stop    func()
 }
 
-func receiveAll(listener net.Listener, arrived *atomic.Int64) error {
-	connection, err := listener.Accept()
-	if err != nil {
-		return err
+// begin makes a connection and sends as fast as it can until the test ends or it is
+// stopped.
+func begin(t *testing.T, dials, listens *network.Pod, towardsListener bool) *transfer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	listener, err := listens.Listen(ctx, "tcp", net.JoinHostPort(listens.IPv4, "0"))
+	check(t, err)
+	defer listener.Close()
+	sender, err := dials.Dial(ctx, "tcp", listener.Addr().String())
+	check(t, err)
+	receiver, err := listener.Accept()
+	check(t, err)
+	if multipath, err := sender.(*net.TCPConn).MultipathTCP(); err != nil || !multipath {
+		t.Fatalf("the connection is not MPTCP: %v", err)
 	}
-	defer connection.Close()
+	if !towardsListener {
+		sender, receiver = receiver, sender
+	}
+	transfer := &transfer{arrived: &atomic.Int64{}, begun: time.Now()}
+	done := make(chan struct{}, 2)
+	go func() { receiveAll(receiver, transfer.arrived); done <- struct{}{} }()
+	go func() { sendAll(sender); done <- struct{}{} }()
+	transfer.stop = sync.OnceFunc(func() {
+		// What is still in flight is of no interest.
+		check(t, sender.(*net.TCPConn).SetLinger(0))
+		sender.Close()
+		receiver.Close()
+		<-done
+		<-done
+	})
+	t.Cleanup(transfer.stop)
+	return transfer
+}
+
+// rate is what arrived each second, on the average of a while.
+func (f *transfer) rate(lasts time.Duration) float64 {
+	before, begun := f.arrived.Load(), time.Now()
+	time.Sleep(lasts)
+	return float64(f.arrived.Load()-before) / time.Since(begun).Seconds()
+}
+
+func receiveAll(connection net.Conn, arrived *atomic.Int64) {
 	buffer := make([]byte, 1<<16)
 	for {
 		read, err := connection.Read(buffer)
 		arrived.Add(int64(read))
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
 		if err != nil {
-			return err
+			return
 		}
 	}
 }
 
-func sendUntil(connection net.Conn, end time.Time) {
+func sendAll(connection net.Conn) {
 	data := make([]byte, 1<<16)
-	for time.Now().Before(end) {
+	for {
 		if _, err := connection.Write(data); err != nil {
 			return
 		}
@@ -160,27 +193,181 @@ func (n *node) records(t *testing.T) (all []actors.AttachedSubflow) {
 	return all
 }
 
+const windowTolerance = 0.15
+
 func TestAGuestsRateIsKeptByWindows(t *testing.T) {
 	for _, rtt := range []time.Duration{5 * time.Millisecond, 40 * time.Millisecond} {
 		n := newNode(t, rtt)
 		for _, mbit := range []uint64{5, 20, 50, 200} {
-			for direction, ends := range [][2]*network.Pod{{n.guest, n.other}, {n.other, n.guest}} {
-				t.Run(fmt.Sprintf("%d Mbit/s at %s in direction %d", mbit, rtt, direction), func(t *testing.T) {
-					n.rule(t, 1<<direction, action{kind: rateLimit, mechanism: auto, rate: mbit * 125_000})
-					rate := stream(t, ends[0], ends[1], 5*time.Second)
-					limit := n.records(t)
-					t.Logf("%.2f Mbit/s", rate*8/1e6)
-					for _, s := range limit {
-						if s.Limit[direction].Rate == mbit*125_000 {
-							t.Logf("mechanism %d because of %d, RTTs %d and %d us, window %d, factor %.2f", s.Limit[direction].InUse, s.Limit[direction].Why,
-								s.Traffic[0].SmoothedRtt, s.Traffic[1].SmoothedRtt, s.Window[direction].Window, float64(s.Window[direction].Loop.Factor)/65536)
-						}
-					}
-					if error := rate/float64(mbit*125_000) - 1; error < -0.15 || error > 0.15 {
-						t.Errorf("it is off by %.0f%%", error*100)
-					}
+			for direction, name := range []string{"from the guest", "to the guest"} {
+				t.Run(fmt.Sprintf("%d Mbit/s %s at %s", mbit, name, rtt), func(t *testing.T) {
+					n.rule(t, rule{directions: 1 << direction}, action{kind: rateLimit, mechanism: auto, rate: mbit * 125_000})
+					transfer := begin(t, n.guest, n.other, direction == fromEndpoint)
+					n.expectRate(t, transfer, mbit*125_000)
+					transfer.stop()
+					n.expectWindow(t, direction, mbit*125_000)
 				})
 			}
 		}
+	}
+}
+
+func (n *node) expectRate(t *testing.T, transfer *transfer, wanted uint64) {
+	t.Helper()
+	rate := transfer.rate(5 * time.Second)
+	t.Logf("%.2f of %.2f Mbit/s", rate*8/1e6, float64(wanted)*8/1e6)
+	if off := rate/float64(wanted) - 1; off < -windowTolerance || off > windowTolerance {
+		t.Errorf("it is off by %.0f%%", off*100)
+	}
+}
+
+// expectWindow wants the subflows with this limit to have it kept by windows.
+func (n *node) expectWindow(t *testing.T, direction int, rate uint64) {
+	t.Helper()
+	found := false
+	for _, s := range n.records(t) {
+		if s.Limit[direction].Rate != rate {
+			continue
+		}
+		found = true
+		if s.Limit[direction].InUse != window {
+			t.Errorf("mechanism %d because of %d", s.Limit[direction].InUse, s.Limit[direction].Why)
+		}
+	}
+	if !found {
+		t.Error("no subflow has the limit")
+	}
+}
+
+// join lets the guest's connections have two more subflows, to these ports.
+func (n *node) join(t *testing.T, ports ...int) {
+	t.Helper()
+	run := func(pod *network.Pod, args ...string) {
+		t.Helper()
+		if out, err := pod.Run("ip", append([]string{"mptcp"}, args...)...); err != nil {
+			t.Fatalf("ip mptcp %v: %v: %s", args, err, out)
+		}
+	}
+	for _, pod := range []*network.Pod{n.guest, n.other} {
+		run(pod, "limits", "set", "subflows", "4", "add_addr_accepted", "4")
+	}
+	for _, port := range ports {
+		run(n.other, "endpoint", "add", n.other.IPv4, "port", strconv.Itoa(port), "signal")
+	}
+}
+
+// joins counts the subflows that the guest's kernel joined so far.
+func (n *node) joins(t *testing.T) (count int) {
+	t.Helper()
+	var content []byte
+	check(t, n.guest.Do(func() (err error) {
+		content, err = os.ReadFile("/proc/thread-self/net/netstat")
+		return err
+	}))
+	lines := strings.Split(string(content), "\n")
+	for i := 0; i+1 < len(lines); i += 2 {
+		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
+		if at := slices.Index(names, "MPJoinSynAckRx"); at > 0 {
+			count, err := strconv.Atoi(values[at])
+			check(t, err)
+			return count
+		}
+	}
+	t.Fatal("the kernel does not count joins")
+	return 0
+}
+
+func (n *node) waitForJoins(t *testing.T, count int, patience time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); n.joins(t) < count; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d joins in %s instead of %d", n.joins(t), patience, count)
+		}
+	}
+}
+
+func TestALimitOnAllSubflowsAtOnceHolds(t *testing.T) {
+	const rate = 20 * 125_000
+	for scope, c := range map[string]struct {
+		scope uint8
+		sum   uint64
+	}{"each subflow's": {0, 3 * rate}, "the connection's": {1, rate}, "the endpoint's": {2, rate}} {
+		t.Run(scope, func(t *testing.T) {
+			n := newNode(t, 10*time.Millisecond)
+			n.join(t, 6001, 6002)
+			n.rule(t, rule{directions: 1 << fromEndpoint}, action{kind: rateLimit, mechanism: auto, scope: c.scope, rate: rate})
+			transfer := begin(t, n.guest, n.other, true)
+			n.waitForJoins(t, 2, 5*time.Second)
+			n.expectRate(t, transfer, c.sum)
+			n.expectWindow(t, fromEndpoint, rate)
+		})
+	}
+}
+
+// sent is what each subflow sent in a direction, by the peer's port.
+func (n *node) sent(t *testing.T, direction int) map[uint16]uint64 {
+	t.Helper()
+	var key actors.AttachedSubflowKey
+	var subflow actors.AttachedSubflow
+	sent := map[uint16]uint64{}
+	for iterator := n.Subflows.Iterate(); iterator.Next(&key, &subflow); {
+		sent[bigEndian(key.RemotePort)] = subflow.Traffic[direction].Bytes
+	}
+	return sent
+}
+
+func TestABackupCarriesNothingWhileOthersDo(t *testing.T) {
+	for direction, name := range []string{"from the guest", "to the guest"} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 10*time.Millisecond)
+			n.join(t, 6001)
+			n.rule(t, rule{directions: 3}, action{kind: record})
+			transfer := begin(t, n.guest, n.other, direction == fromEndpoint)
+			n.waitForJoins(t, 1, 5*time.Second)
+			share := func() float64 {
+				before := n.sent(t, direction)
+				transfer.rate(2 * time.Second)
+				var all, its uint64
+				for port, bytes := range n.sent(t, direction) {
+					all += bytes - before[port]
+					if port == 6001 {
+						its = bytes - before[port]
+					}
+				}
+				return float64(its) / float64(all)
+			}
+			if share := share(); share < 0.05 {
+				t.Fatalf("before the rule its share is %.1f%%", share*100)
+			}
+			n.rule(t, rule{directions: 3, remotePort: 6001}, action{kind: setBackup, flag: 1})
+			time.Sleep(200 * time.Millisecond)
+			if share := share(); share > 0.01 {
+				t.Errorf("as a backup its share is %.1f%%", share*100)
+			}
+			n.rule(t, rule{directions: 3}, action{kind: record})
+			time.Sleep(time.Second)
+			if share := share(); share < 0.05 {
+				t.Errorf("after the rule its share is %.1f%%", share*100)
+			}
+		})
+	}
+}
+
+func TestAHiddenAddressIsJoinedOnlyAfterItIsGivenBack(t *testing.T) {
+	for name, flag := range map[string]uint8{"left without an answer": 0, "answered with an echo": 1} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, 2*time.Millisecond)
+			n.join(t, 6001)
+			n.rule(t, rule{directions: 1 << toEndpoint}, action{kind: blockSubflow, flag: flag})
+			transfer := begin(t, n.guest, n.other, true)
+			if transfer.rate(3*time.Second) < 1_000_000 {
+				t.Error("the connection carries next to nothing")
+			}
+			if joins := n.joins(t); joins != 0 {
+				t.Fatalf("%d joins although the address is hidden", joins)
+			}
+			n.rule(t, rule{directions: 3}, action{kind: record})
+			n.waitForJoins(t, 1, 2*time.Second)
+		})
 	}
 }

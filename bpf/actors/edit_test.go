@@ -125,7 +125,7 @@ func TestTheMechanismDependsOnWhatIsKnown(t *testing.T) {
 	)
 	forget := func(s *actors.HarnessSubflow) { s.Traffic[0].WindowScale, s.Traffic[1].WindowScale = 0, 0 }
 	rtt := func(us uint32) func(*actors.HarnessSubflow) {
-		return func(s *actors.HarnessSubflow) { s.Traffic[0].SmoothedRtt, s.Traffic[1].SmoothedRtt = us, 0 }
+		return func(s *actors.HarnessSubflow) { s.Traffic[0].MinimumRtt, s.Traffic[1].MinimumRtt = us, 0 }
 	}
 	paced := func(s *actors.HarnessSubflow) { s.Paced = 1000 }
 	h := newHarness(t)

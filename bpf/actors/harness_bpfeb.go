@@ -78,6 +78,7 @@ type HarnessContext struct {
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Tick           uint64
 	Progress       struct {
 		_       structs.HostLayout
 		Left    uint64
@@ -239,6 +240,7 @@ type HarnessSubflow struct {
 		TimedAt         uint64
 		TimedSequence   uint32
 		TimedTimestamp  uint32
+		TimedTick       uint64
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
 		TimedBy         uint8
@@ -270,7 +272,9 @@ type HarnessSubflow struct {
 		Begun        uint8
 		Assumed      uint8
 		Sharers      uint8
-		Pad          [5]uint8
+		Pad          uint8
+		Marked       uint32
+		MarkedAt     uint64
 	}
 	BackupState struct {
 		_         structs.HostLayout

@@ -146,7 +146,7 @@ func (h *harness) begin(t reporter, version int, change ...func(*actors.HarnessS
 	subflow := actors.HarnessSubflow{Token: theToken, Path: 0xff}
 	for direction := range subflow.Traffic {
 		subflow.Traffic[direction].WindowScale = 1 + 7
-		subflow.Traffic[direction].SmoothedRtt = 5000
+		subflow.Traffic[direction].MinimumRtt = 5000
 	}
 	for _, change := range change {
 		change(&subflow)

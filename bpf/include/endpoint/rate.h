@@ -52,12 +52,16 @@ static __always_inline __u32 opposite(__u32 direction)
 	return direction ^ 1;
 }
 
-/* us, from one end to the other and back: both halves are measured from here. */
+/*
+ * us, from one end to the other and back; 0 while the far half is unknown, for that
+ * of an endpoint says nothing. The shortest ones: the loop makes up for queues, and
+ * would chase its own.
+ */
 static __always_inline __u32 end_to_end_rtt(const struct subflow *subflow)
 {
-	__u32 rtt = subflow->traffic[FROM_ENDPOINT].smoothed_rtt + subflow->traffic[TO_ENDPOINT].smoothed_rtt;
+	__u32 far = subflow->traffic[FROM_ENDPOINT].minimum_rtt;
 
-	return rtt ? rtt : subflow->seeded_rtt;
+	return far ? far + subflow->traffic[TO_ENDPOINT].minimum_rtt : subflow->seeded_rtt;
 }
 
 static __always_inline __u64 bytes_in_flight(__u64 rate, __u32 rtt)
@@ -215,8 +219,8 @@ __noinline int police(struct context *context, struct subflow *subflow, __u32 li
 }
 
 /*
- * How much the factor changes: by what was asked for over what was delivered, at
- * most to the double or half.
+ * How much the factor changes: half way towards what was asked for over what was
+ * delivered, for the effect comes late; at most to the double or half.
  */
 static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound)
 {
@@ -224,7 +228,7 @@ static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 deliv
 
 	if (!delivered)
 		return factor;
-	next = factor * wanted / delivered;
+	next = factor * (wanted + delivered) / (2 * delivered);
 	/* A sender that has nothing more to send needs no larger window. */
 	if (next > factor && !was_bound)
 		return factor;
@@ -316,25 +320,44 @@ static __always_inline void count_sharers(const struct context *context, struct 
 	state->sharers = sharers ? sharers : 1;
 }
 
+/*
+ * Whether the sender fills the window, alone or with the other subflows. What an
+ * acknowledgement lets go comes by after a round trip from here to the sender.
+ */
+static __always_inline void note_filling(const struct context *context, const struct subflow *subflow,
+					 struct window_state *state, struct rate_loop *loop, __u32 limited)
+{
+	__u64 back = subflow->traffic[opposite(limited) & 1].minimum_rtt * 1000ULL;
+	__u32 in_flight;
+
+	if (back >= MILLISECOND && context->now - state->marked_at < back)
+		return;
+	in_flight = subflow->traffic[limited & 1].highest - (back >= MILLISECOND ? state->marked : state->acknowledged);
+	if (in_flight >> 31 == 0 && (__u64)in_flight * 2 * (state->sharers & 15) >= state->window)
+		loop->bound = 1;
+	state->marked = context->acknowledgement;
+	state->marked_at = context->now;
+}
+
 /* Counts what this packet acknowledges anew. */
 static __always_inline void count_delivered(struct context *context, struct subflow *subflow, struct rate_loop *loop,
 					    __u32 limited)
 {
 	struct window_state *state = &subflow->window[limited & 1];
 	__u32 newly = context->acknowledgement - state->acknowledged;
-	__u32 in_flight = subflow->traffic[limited & 1].highest - state->acknowledged;
 
 	if (!state->begun) {
 		state->begun = 1;
 		state->acknowledged = context->acknowledgement;
+		state->marked = context->acknowledgement;
+		state->marked_at = context->now;
 		return;
 	}
 	if (!newly || newly >> 31)
 		return;
+	note_filling(context, subflow, state, loop, limited);
 	state->acknowledged = context->acknowledgement;
 	__sync_fetch_and_add(&loop->delivered, newly);
-	if (in_flight >> 31 == 0 && in_flight * 2 * (state->sharers & 15) >= state->window)
-		loop->bound = 1;
 }
 
 /* The RTT; the first one measured rids a loop of what it learnt with an assumed one. */
