@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -33,7 +34,9 @@ type rules struct {
 	names  *inspect.Directory
 	shown  *inspect.Pins
 	events *events.Log
-	socket string // of the debug commands
+	// namesFile keeps the names for the time without an agent, socket is for the
+	// debug commands.
+	namesFile, socket string
 
 	follower follower
 	seeded   map[uint32]bool                     // endpoints by number
@@ -48,7 +51,8 @@ func endpointPins(options Options) string { return filepath.Join(options.PinPath
 
 func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 	pins := chains.Directory(endpointPins(options))
-	names, err := inspect.OpenDirectory(filepath.Join(options.StatePath, inspect.DirectoryName))
+	namesFile := filepath.Join(options.StatePath, inspect.DirectoryName)
+	names, err := inspect.OpenDirectory(namesFile)
 	if err != nil {
 		options.Log.Error(err, "endpoints are named anew")
 		names, _ = inspect.OpenDirectory("") // of nothing
@@ -59,7 +63,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		pacer:  pace.Open(pace.Options{PinPath: pins, NamespaceDirectories: options.NamespaceDirectories, Log: options.Log.WithName("pace")}),
 		blocks: ownBlocks{pins: pins, directory: options.BlockDirectory, configMaps: configMaps, log: options.Log.WithName("blocks")},
 		names:  names, shown: inspect.NewPins(pins, names), events: events.NewLog(eventsKept),
-		socket: filepath.Join(options.StatePath, inspect.SocketName),
+		namesFile: namesFile, socket: filepath.Join(options.StatePath, inspect.SocketName),
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
 	}
 }
@@ -203,12 +207,23 @@ func (r *rules) show(ctx context.Context) {
 	for _, attached := range r.chains.Endpoints() {
 		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
 	}
-	if err := r.names.Set(known); err != nil {
-		r.log.Error(err, "an agent's debug commands show numbers after it ended")
+	err := r.names.Set(known)
+	if err == nil && len(known) == 0 {
+		err = removeFile(r.namesFile)
+	}
+	if err != nil {
+		r.log.Error(err, "debug commands without an agent show numbers, or what is gone")
 	}
 	if err := r.follower.follow(ctx, r); err != nil {
 		r.log.Error(err, "events are not received")
 	}
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("removing what is no longer needed: %w", err)
+	}
+	return nil
 }
 
 // note says in the results what became of the chains. whole is what failed for all.
@@ -275,7 +290,7 @@ func (r *rules) remove() error {
 			break // what is left of it is removed all the same
 		}
 	}
-	return errors.Join(failed, r.blocks.close(), r.chains.Remove())
+	return errors.Join(failed, r.blocks.close(), r.chains.Remove(), removeFile(r.namesFile), removeFile(r.socket))
 }
 
 // serve answers the debug commands until the context ends.

@@ -137,6 +137,9 @@ func (l *ruleLab) expectNothing(t *testing.T) {
 	if _, err := os.Stat(endpointPins(l.options)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of pins: %v", err)
 	}
+	if files, err := os.ReadDir(l.options.StatePath); err != nil || len(files) > 0 {
+		t.Errorf("in the directory of states are %v, %v", files, err)
+	}
 }
 
 func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {

@@ -3,8 +3,10 @@
 package chains
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -47,6 +49,32 @@ func (c *Chains) Subflows() (subflows []Subflow, err error) {
 		}
 	})
 	return subflows, err
+}
+
+// Subflow is the record of one subflow of the endpoint with this number; nil when
+// there is none.
+func (c *Chains) Subflow(number uint32, local, remote netip.AddrPort) (*SubflowRecord, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.objects == nil {
+		return nil, nil
+	}
+	key := SubflowKey{Endpoint: number, LocalPort: toPort(local.Port()), RemotePort: toPort(remote.Port())}
+	key.Local.Word, key.Remote.Word = toAddress(local.Addr().As16()).Word, toAddress(remote.Addr().As16()).Word
+	var record SubflowRecord
+	err := c.objects.maps["subflows"].Lookup(key, &record)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading a subflow: %w", err)
+	}
+	return &record, nil
+}
+
+// toPort puts a port into network byte order.
+func toPort(port uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
 }
 
 // RuleUse is what one rule of an endpoint did since it is there.

@@ -73,13 +73,14 @@ func (l *Lab) nodeFootprint(node *network.Node) ([]string, error) {
 	return lines, nil
 }
 
-// filesIn lists files alone: an empty directory is no trace.
+// filesIn lists files alone: an empty directory is no trace, and a socket is there
+// while its process is.
 func filesIn(directory string) (files []string, err error) {
 	err = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		if err == nil && !entry.IsDir() {
+		if err == nil && !entry.IsDir() && entry.Type() != fs.ModeSocket {
 			files = append(files, "file "+path)
 		}
 		return err
