@@ -88,14 +88,10 @@ func TestRulesPaceNewAndOldSubflowsAndChangeAtOnce(t *testing.T) {
 		send(t, older)
 		send(t, newer)
 		time.Sleep(500 * time.Millisecond)
-		for ends, rate := range rates(t, l.client, 3*time.Second) {
-			expectNear(t, ends.local.String(), rate, 20)
-		}
+		expectRates(t, "the subflows", l.client, 2*time.Second, each(20))
 		l.follow(t, rateLimit("50M", v1alpha1.RateLimitPerSubflow))
 		time.Sleep(500 * time.Millisecond)
-		for ends, rate := range rates(t, l.client, 3*time.Second) {
-			expectNear(t, ends.local.String()+", after the change", rate, 50)
-		}
+		expectRates(t, "after the change", l.client, 2*time.Second, each(50))
 		l.follow(t, rule(v1alpha1.Action{Type: v1alpha1.ActionRecord}))
 		await(t, "the paces are lifted", func() bool { return all(paces(t, l.client), "") })
 	}
@@ -129,7 +125,7 @@ func TestRulesShareARate(t *testing.T) {
 		time.Sleep(time.Second)
 		wanted := map[v1alpha1.RateLimitScope]float64{v1alpha1.RateLimitPerConnection: 120, v1alpha1.RateLimitPerEndpoint: 60}[per]
 		for range 3 {
-			expectNear(t, string(per), sum(rates(t, l.client, time.Second)), wanted)
+			expectRates(t, string(per), l.client, time.Second, together(wanted))
 		}
 	}
 }

@@ -93,11 +93,7 @@ func TestSubflowsOfAConnectionShareItsRate(t *testing.T) {
 		send(t, connection)
 		time.Sleep(time.Second)
 		for range 3 {
-			got := rates(t, l.client, time.Second)
-			t.Logf("%.0f Mbit/s: %.2f %v", mbit, sum(got), got)
-			if total := sum(got); total > 1.15*mbit || total < 0.8*mbit {
-				t.Errorf("in a second the subflows carried %.2f Mbit/s of %.0f: %v", total, mbit, got)
-			}
+			expectRates(t, "the subflows together", l.client, time.Second, together(mbit))
 		}
 	}
 }
@@ -117,21 +113,19 @@ func TestConnectionsOfAnEndpointShareItsRate(t *testing.T) {
 		sendUnless(t, connection, &rest[i])
 	}
 	time.Sleep(time.Second)
-	both := rates(t, l.client, 2*time.Second)
-	expectNear(t, "both together", sum(both), mbit)
-	for ends, rate := range both {
-		if rate < 0.35*mbit {
-			t.Errorf("of two, %s has %.2f Mbit/s", ends.local, rate)
+	expectRates(t, "both together", l.client, 2*time.Second, func(rates map[ends]float64) bool {
+		for _, rate := range rates {
+			if rate < 0.35*mbit {
+				return false
+			}
 		}
-	}
+		return isNear(sum(rates), mbit)
+	})
 	rest[0].Store(true)
 	time.Sleep(500 * time.Millisecond)
-	one := rates(t, l.client, time.Second)
-	expectNear(t, "one while the other rests", sum(one), mbit)
+	expectRates(t, "one while the other rests", l.client, time.Second, together(mbit))
 	rest[0].Store(false)
-	again := rates(t, l.client, 2*time.Second)
-	expectNear(t, "both again", sum(again), mbit)
-	t.Logf("both %v, one %v, both again %v", both, one, again)
+	expectRates(t, "both again", l.client, 2*time.Second, together(mbit))
 }
 
 func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {

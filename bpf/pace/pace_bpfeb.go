@@ -81,6 +81,7 @@ type PaceContext struct {
 	Sent           uint64
 	ConnectionSent uint64
 	DataPosition   uint64
+	Tick           uint64
 	Progress       struct {
 		_       structs.HostLayout
 		Left    uint64
@@ -187,6 +188,7 @@ type PaceSubflow struct {
 		TimedAt         uint64
 		TimedSequence   uint32
 		TimedTimestamp  uint32
+		TimedTick       uint64
 		SmoothedRtt     uint32
 		MinimumRtt      uint32
 		TimedBy         uint8
@@ -219,12 +221,17 @@ type PaceSubflow struct {
 			Delivered uint32
 			Factor    uint32
 			Bound     uint8
-			Pad       [7]uint8
+			Pad       [3]uint8
+			Owed      int32
 		}
 		Acknowledged uint32
 		Window       uint32
 		Begun        uint8
-		Pad          [7]uint8
+		Assumed      uint8
+		Sharers      uint8
+		Pad          uint8
+		Marked       uint32
+		MarkedAt     uint64
 	}
 	BackupState struct {
 		_         structs.HostLayout
