@@ -253,7 +253,7 @@ func TestCongestionControlIsChosenAndGivenBack(t *testing.T) {
 	if !is("bbr")() {
 		t.Errorf("after the last rule that matches: %s", sockets(t, l.client)[0].congestion)
 	}
-	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure[0] = 1 << 9 })
+	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure = [2]uint64{0, 1 << 9} })
 	await(t, "another rule decides, with no help of the agent", is("cubic"))
 	l.apply(t, l.endpoint())
 	if !is(before)() {

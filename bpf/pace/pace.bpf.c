@@ -327,7 +327,7 @@ static __always_inline void restore_congestion(void *socket, struct governed *go
 static __always_inline struct congestion *wanted_congestion(const struct stack *stack, const struct subflow *subflow)
 {
 	struct congestion_key key = { .endpoint = stack->endpoint };
-	__u64 rules = stack->congestions & subflow->sure[FROM_ENDPOINT];
+	__u64 rules = stack->congestions & (subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT]);
 
 	if (!rules)
 		return 0;

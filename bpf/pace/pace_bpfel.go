@@ -170,6 +170,7 @@ type PaceSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
+	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
 	Traffic          [2]struct {
