@@ -152,8 +152,8 @@ func TestOtherRulesAreAnotherRevision(t *testing.T) {
 		check(t, err)
 		return of.Revision
 	}
-	slow, fast := rateLimit("1M", ""), rateLimit("2M", "")
-	if revision(slow) != revision(slow) || revision(slow) == revision(fast) || revision(slow, fast) == revision(fast, slow) {
+	slow, again, fast := rateLimit("1M", ""), rateLimit("1M", ""), rateLimit("2M", "")
+	if revision(slow) != revision(again) || revision(slow) == revision(fast) || revision(slow, fast) == revision(fast, slow) {
 		t.Error("revisions do not tell chains apart")
 	}
 }
