@@ -107,7 +107,10 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			a.log.Error(err, "closing")
 		}
 	}()
-	for _, run := range []manager.RunnableFunc{a.renewLease, a.follow, a.publishNodes, a.managePods, a.rules.pacer.Run, a.rules.serve} {
+	for _, run := range []manager.RunnableFunc{
+		a.renewLease, a.follow, a.publishNodes, a.managePods,
+		a.rules.pacer.Run, a.rules.scheduler.Run, a.rules.serve,
+	} {
 		if err := mgr.Add(run); err != nil {
 			return fmt.Errorf("adding to the manager: %w", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -180,24 +181,35 @@ func cookieOf(path string) (uint64, error) {
 }
 
 // addProblems says in the statuses of rules what they ask in vain: which of their
-// blocks were refused, and what the kernel does not have.
-func (l *loadedBlocks) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule) []v1alpha1.RuleStatus {
+// blocks were refused, and what the node or the pod does not have.
+func (l *loadedBlocks) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, manager v1alpha1.SubflowManager) []v1alpha1.RuleStatus {
 	for i := range rules {
-		for _, name := range blocksOf(&rules[i]) {
+		rule := &rules[i]
+		for _, name := range blocksOf(rule) {
 			if reason := l.refused[name]; reason != nil {
-				statuses = addProblem(statuses, &rules[i], fmt.Sprintf("block %s: %s", name.Name, reason))
+				statuses = addProblem(statuses, rule, fmt.Sprintf("block %s: %s", name.Name, reason))
 			}
 		}
 		for _, name := range schedulesOf(rules[i : i+1]) {
-			if !l.schedules[name] && l.refused[name] == nil {
-				statuses = addProblem(statuses, &rules[i], fmt.Sprintf("no schedule %s is loaded on this node", name.Name))
+			if problem := l.scheduleProblem(name, manager); problem != "" {
+				statuses = addProblem(statuses, rule, problem)
 			}
 		}
 		if _, _, err := pace.Of(0, "", rules[i:i+1], l.algorithm); err != nil {
-			statuses = addProblem(statuses, &rules[i], err.Error())
+			statuses = addProblem(statuses, rule, err.Error())
 		}
 	}
 	return statuses
+}
+
+func (l *loadedBlocks) scheduleProblem(name chains.BlockName, manager v1alpha1.SubflowManager) string {
+	switch {
+	case name.Name == schedule.EarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
+		return fmt.Sprintf("%s needs subflows.manager: Agent in the pod's policy", name.Name)
+	case name.Name == schedule.EarliestCompletionFirst || l.schedules[name] || l.refused[name] != nil:
+		return ""
+	}
+	return fmt.Sprintf("no schedule %s is loaded on this node", name.Name)
 }
 
 func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {

@@ -20,6 +20,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -29,7 +30,9 @@ type rules struct {
 	log    logr.Logger
 	chains *chains.Chains
 	pacer  *pace.Pacer
-	blocks ownBlocks
+	// scheduler carries out the strategy that is Braid's own.
+	scheduler *schedule.Scheduler
+	blocks    ownBlocks
 	// names and shown are what users see of it, events what rules report.
 	names  *inspect.Directory
 	shown  *inspect.Pins
@@ -57,7 +60,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		options.Log.Error(err, "endpoints are named anew")
 		names, _ = inspect.OpenDirectory("") // of nothing
 	}
-	return &rules{
+	r := &rules{
 		log:    options.Log,
 		chains: chains.Open(chains.Options{PinPath: endpointPins(options), Log: options.Log.WithName("chains")}),
 		pacer:  pace.Open(pace.Options{PinPath: pins, NamespaceDirectories: options.NamespaceDirectories, Log: options.Log.WithName("pace")}),
@@ -66,6 +69,8 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		namesFile: namesFile, socket: filepath.Join(options.StatePath, inspect.SocketName),
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
 	}
+	r.scheduler = schedule.Open(r.matching, options.Log.WithName("schedule"))
+	return r
 }
 
 // planned are the chains of a plan and where they go.
@@ -73,6 +78,17 @@ type planned struct {
 	plan  *v1alpha1.MPTCPNodePlan // nil when there is none
 	paths []paths.Path
 	found map[types.UID]endpoints.Endpoint
+}
+
+// endpoints are those of the plan.
+func (p *planned) endpoints() map[types.UID]v1alpha1.PlanEndpoint {
+	all := map[types.UID]v1alpha1.PlanEndpoint{}
+	if p.plan != nil {
+		for _, endpoint := range p.plan.Spec.Endpoints {
+			all[endpoint.UID] = endpoint
+		}
+	}
+	return all
 }
 
 // apply gives the endpoints their chains, and notes in their results what became of
@@ -168,6 +184,9 @@ func (r *rules) govern(p planned, loaded loadedBlocks) {
 		r.log.Error(err, "rates are not enforced by pacing")
 	}
 	r.unpaced = reason
+	if err := r.scheduler.Apply(scheduled(p, r.chains.Endpoints())); err != nil {
+		r.log.Error(err, "not all connections are scheduled as rules ask for")
+	}
 	if err := r.blocks.govern(p, loaded, r.chains.Endpoints()); err != nil {
 		r.log.Error(err, "not all schedules govern the pods that ask for them")
 	}
@@ -229,16 +248,12 @@ func removeFile(path string) error {
 // note says in the results what became of the chains. whole is what failed for all.
 func (r *rules) note(p planned, loaded loadedBlocks, failures chains.Failures, whole error, results []v1alpha1.EndpointStatus) error {
 	var unfinished error
-	statuses := r.ruleStatuses(loaded)
-	chainOf := map[types.UID]string{}
-	if p.plan != nil {
-		for i := range p.plan.Spec.Endpoints {
-			chainOf[p.plan.Spec.Endpoints[i].UID] = p.plan.Spec.Endpoints[i].Chain
-		}
-	}
+	wanted := p.endpoints()
+	statuses := r.ruleStatuses(wanted, loaded)
 	for i := range results {
 		result := &results[i]
-		if chainOf[result.UID] == "" || result.State == v1alpha1.EndpointPending {
+		chain := wanted[result.UID].Chain
+		if chain == "" || result.State == v1alpha1.EndpointPending {
 			continue
 		}
 		result.Rules = statuses[result.UID]
@@ -247,14 +262,14 @@ func (r *rules) note(p planned, loaded loadedBlocks, failures chains.Failures, w
 			unfinished = errUnfinished
 			continue
 		}
-		result.Chain = chainOf[result.UID]
+		result.Chain = chain
 	}
 	r.statuses = statuses
 	return unfinished
 }
 
 // ruleStatuses say for each endpoint how its rules are carried out.
-func (r *rules) ruleStatuses(loaded loadedBlocks) map[types.UID][]v1alpha1.RuleStatus {
+func (r *rules) ruleStatuses(wanted map[types.UID]v1alpha1.PlanEndpoint, loaded loadedBlocks) map[types.UID][]v1alpha1.RuleStatus {
 	subflows, err := r.shown.Subflows()
 	if err != nil {
 		r.log.Error(err, "it is not known how rates are limited")
@@ -266,7 +281,7 @@ func (r *rules) ruleStatuses(loaded loadedBlocks) map[types.UID][]v1alpha1.RuleS
 	statuses := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range r.chains.Endpoints() {
 		all := inspect.StatusOf(attached.Rules, of[attached.Name], r.statuses[attached.UID])
-		statuses[attached.UID] = loaded.addProblems(all, attached.Rules)
+		statuses[attached.UID] = loaded.addProblems(all, attached.Rules, wanted[attached.UID].Subflows.Manager)
 	}
 	return statuses
 }
@@ -274,7 +289,7 @@ func (r *rules) ruleStatuses(loaded loadedBlocks) map[types.UID][]v1alpha1.RuleS
 // close leaves everything as it is.
 func (r *rules) close() error {
 	r.follower.stop()
-	return errors.Join(r.pacer.Close(), r.blocks.close(), r.chains.Close())
+	return errors.Join(r.scheduler.Close(), r.pacer.Close(), r.blocks.close(), r.chains.Close())
 }
 
 // undoing is how long a removal waits for packets on which effects of rules can be

@@ -221,11 +221,13 @@ func TestWhatTheKernelLacksIsSaidOfTheRule(t *testing.T) {
 	l := newRuleLab(t)
 	lacking := planRule("lacking",
 		v1alpha1.Action{Type: v1alpha1.ActionCongestion, Congestion: &v1alpha1.Congestion{Algorithm: "warp"}},
-		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "shortest"}})
+		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "shortest"}},
+		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "EarliestCompletionFirst"}})
 	result, err := l.apply(t, planOf(planRule("record", recordAll), lacking))
 	must(t, err)
 	if result.State != v1alpha1.EndpointProgrammed || len(result.Rules) != 1 || !result.Rules[0].Failed || result.Rules[0].Name != "lacking" ||
-		!strings.Contains(result.Rules[0].Message, `"warp"`) || !strings.Contains(result.Rules[0].Message, "no schedule shortest") {
+		!strings.Contains(result.Rules[0].Message, `"warp"`) || !strings.Contains(result.Rules[0].Message, "no schedule shortest") ||
+		!strings.Contains(result.Rules[0].Message, "manager: Agent") {
 		t.Errorf("the pod is reported as %+v", result)
 	}
 }
