@@ -23,7 +23,8 @@ enum {
 	LOOP_INTERVAL_SHORT = 20 * MILLISECOND,
 	FACTOR_ONE = 1 << 16,
 	FACTOR_LOWEST = FACTOR_ONE / 64,
-	FACTOR_HIGHEST = FACTOR_ONE * 64,
+	FACTOR_HIGHEST = FACTOR_ONE * 64, /* where the RTT is assumed */
+	FACTOR_MEASURED = FACTOR_ONE * 4, /* times the sharers, where it is not */
 	ASSUMED_RTT = 10000,        /* us, until one was measured */
 	SHARERS = 8,                /* subflows of a connection that are told apart */
 	REPAID_IN = 4,              /* what is owed is at most a second's bytes through this */
@@ -222,7 +223,7 @@ __noinline int police(struct context *context, struct subflow *subflow, __u32 li
  * How much the factor changes: half way towards what was asked for over what was
  * delivered, for the effect comes late; at most to the double or half.
  */
-static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound)
+static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound, __u32 highest)
 {
 	__u64 next;
 
@@ -238,7 +239,7 @@ static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 deliv
 		next = factor / 2;
 	if (next < FACTOR_LOWEST)
 		return FACTOR_LOWEST;
-	return next > FACTOR_HIGHEST ? FACTOR_HIGHEST : next;
+	return next > highest ? highest : next;
 }
 
 static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
@@ -277,7 +278,7 @@ static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate
  * At the end of an interval, compares. One in which far too much was delivered
  * ends early.
  */
-static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now)
+static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now, __u32 highest)
 {
 	__u64 elapsed = now - loop->began, interval = LOOP_INTERVAL;
 
@@ -293,7 +294,8 @@ static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rt
 		interval = 0;
 	if (elapsed < interval)
 		return 0;
-	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed), loop->delivered, loop->bound);
+	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed), loop->delivered, loop->bound,
+				   highest);
 	begin_interval(loop, now);
 	return 1;
 }
@@ -382,6 +384,7 @@ static __always_inline __u32 rtt_for(struct subflow *subflow, struct rate_loop *
 /* Lowers the window of an acknowledgement to what the limit lets be in flight. */
 __noinline int lower_window(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 limited)
 {
+	struct window_state *state;
 	struct rate_loop *loop;
 	__u32 rtt, window;
 	__u64 granted, rate;
@@ -389,6 +392,7 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 
 	if (!context || !subflow || (context->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return UNTOUCHED;
+	state = &subflow->window[limited & 1];
 	shift = scale_of(subflow, limited);
 	rate = subflow->limit[limited & 1].rate;
 	loop = loop_of(context, subflow, limited);
@@ -397,7 +401,9 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 	rtt = rtt_for(subflow, loop, limited);
 	shift = (shift - 1) & 15;
 	count_delivered(context, subflow, loop, limited);
-	if (run_loop(loop, rate, rtt, context->now) || !subflow->window[limited & 1].sharers)
+	if (!state->sharers)
+		count_sharers(context, subflow, limited);
+	if (run_loop(loop, rate, rtt, context->now, state->assumed ? FACTOR_HIGHEST : FACTOR_MEASURED * (state->sharers & 15)))
 		count_sharers(context, subflow, limited);
 	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
 	if (granted < WINDOW_BYTES_MINIMUM)
@@ -406,7 +412,7 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 		granted = 1U << 30;
 	/* Rounded up: what is between two steps is found by the loop, in time. */
 	window = (granted + (1U << shift) - 1) >> shift;
-	subflow->window[limited & 1].window = granted;
+	state->window = granted;
 	if (window >= context->window)
 		return UNTOUCHED;
 	return set_window(skb, context, window) ? ACTED : UNTOUCHED;
