@@ -4,6 +4,7 @@ package seed
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -42,9 +43,10 @@ type socket struct {
 // that is known.
 type tokens struct{ responder, initiator uint32 }
 
-// combine makes records of established subflows and their connections.
-func combine(subflows []mptcpnl.Subflow, connections []mptcpnl.Connection, now uint64) sockets {
-	known := tokensOf(subflows)
+// combine makes records of established subflows and their connections. peers are
+// the peers' tokens by those of this host, as far as they are known.
+func combine(subflows []mptcpnl.Subflow, connections []mptcpnl.Connection, peers map[uint32]uint32, now uint64) sockets {
+	known := tokensOf(subflows, peers)
 	var all sockets
 	count := map[uint32]uint32{}
 	for _, subflow := range subflows {
@@ -63,8 +65,9 @@ func combine(subflows []mptcpnl.Subflow, connections []mptcpnl.Connection, now u
 }
 
 // tokensOf finds the tokens of each connection, by the token that this host knows.
-func tokensOf(subflows []mptcpnl.Subflow) map[uint32]tokens {
+func tokensOf(subflows []mptcpnl.Subflow, peers map[uint32]uint32) map[uint32]tokens {
 	remote, begun := map[uint32]uint32{}, map[uint32]bool{}
+	maps.Copy(remote, peers)
 	for _, subflow := range subflows {
 		if subflow.RemoteToken != 0 {
 			remote[subflow.Token] = subflow.RemoteToken

@@ -19,20 +19,23 @@ func TestBothTokensAreFoundFromTheSubflowsOfAConnection(t *testing.T) {
 	accepted := mptcpnl.Subflow{Token: 1}
 	tests := map[string]struct {
 		subflows []mptcpnl.Subflow
+		peers    map[uint32]uint32
 		want     tokens
 	}{
-		"begun here, with another subflow":                   {[]mptcpnl.Subflow{first(true), joined}, tokens{2, 1}},
-		"begun here, without one":                            {[]mptcpnl.Subflow{first(true)}, tokens{1, 1}},
-		"begun by the peer":                                  {[]mptcpnl.Subflow{first(false), accepted}, tokens{1, 0}},
-		"begun by the peer, joined from here too":            {[]mptcpnl.Subflow{joined, first(false)}, tokens{1, 2}},
-		"begun here, the first subflow is gone":              {[]mptcpnl.Subflow{joined}, tokens{2, 1}},
-		"begun by the peer, the first subflow is gone":       {[]mptcpnl.Subflow{accepted}, tokens{1, 0}},
-		"the order of subflows does not matter, begun here":  {[]mptcpnl.Subflow{joined, first(true)}, tokens{2, 1}},
-		"subflows of another connection do not lend a token": {[]mptcpnl.Subflow{first(true), {Token: 9, RemoteToken: 8}}, tokens{1, 1}},
+		"begun here, with another subflow":                   {[]mptcpnl.Subflow{first(true), joined}, nil, tokens{2, 1}},
+		"begun here, without one":                            {[]mptcpnl.Subflow{first(true)}, nil, tokens{1, 1}},
+		"begun by the peer":                                  {[]mptcpnl.Subflow{first(false), accepted}, nil, tokens{1, 0}},
+		"begun by the peer, joined from here too":            {[]mptcpnl.Subflow{joined, first(false)}, nil, tokens{1, 2}},
+		"begun here, the first subflow is gone":              {[]mptcpnl.Subflow{joined}, nil, tokens{2, 1}},
+		"begun by the peer, the first subflow is gone":       {[]mptcpnl.Subflow{accepted}, nil, tokens{1, 0}},
+		"the order of subflows does not matter, begun here":  {[]mptcpnl.Subflow{joined, first(true)}, nil, tokens{2, 1}},
+		"subflows of another connection do not lend a token": {[]mptcpnl.Subflow{first(true), {Token: 9, RemoteToken: 8}}, nil, tokens{1, 1}},
+		"begun here, the peer's token is known":              {[]mptcpnl.Subflow{first(true)}, map[uint32]uint32{1: 2}, tokens{2, 1}},
+		"begun by the peer, whose token is known":            {[]mptcpnl.Subflow{first(false)}, map[uint32]uint32{1: 2}, tokens{1, 2}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := tokensOf(test.subflows)[1]; got != test.want {
+			if got := tokensOf(test.subflows, test.peers)[1]; got != test.want {
 				t.Errorf("the tokens are %+v, want %+v", got, test.want)
 			}
 		})
@@ -68,7 +71,7 @@ func TestOnlyEstablishedSubflowsBecomeRecords(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:1")
 	got := combine([]mptcpnl.Subflow{
 		{Token: 1, Local: at, Remote: at}, {Token: 2, Local: at, Remote: at, Established: true}, {Established: true},
-	}, []mptcpnl.Connection{{Token: 1}, {Token: 2}}, 0)
+	}, []mptcpnl.Connection{{Token: 1}, {Token: 2}}, nil, 0)
 	if len(got.subflows) != 1 || len(got.connections) != 1 || got.connections[0].Token != 2 || got.connections[0].Subflows != 1 {
 		t.Errorf("they became %+v", got)
 	}

@@ -5,9 +5,9 @@
 // programs would have made from the SYNs. So selectors by token hold for these
 // connections too, and a rate limit can lower their windows.
 //
-// One thing the sockets do not tell: the responder's token of a connection that the
-// pod began and that never had a second subflow. Such a connection goes by the
-// initiator's token alone.
+// Where the kernel has no iterator over sockets, one thing is not known: the
+// responder's token of a connection that the pod began and that never had a second
+// subflow. Such a connection goes by the initiator's token alone.
 package seed
 
 import (
@@ -36,6 +36,7 @@ type Pod struct {
 // Maps are the programs' maps that are written. They are safe for concurrent use.
 type Maps struct {
 	subflows, connections, attachments, overflow *ebpf.Map
+	tokens                                       *peerTokens
 }
 
 // Open opens the maps that are pinned in a directory.
@@ -50,12 +51,16 @@ func Open(pins string) (*Maps, error) {
 			return nil, errors.Join(fmt.Errorf("opening map %s: %w", name, err), m.Close())
 		}
 	}
+	var err error
+	if m.tokens, err = openPeerTokens(); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
 	return m, nil
 }
 
 // Close closes the maps.
 func (m *Maps) Close() error {
-	var failed error
+	failed := m.tokens.close()
 	for _, opened := range []*ebpf.Map{m.subflows, m.connections, m.attachments, m.overflow} {
 		if opened != nil {
 			failed = errors.Join(failed, opened.Close())
@@ -84,7 +89,7 @@ func (m *Maps) Seed(pod Pod) (Result, error) {
 }
 
 func (m *Maps) seed(pod Pod) (result Result, err error) {
-	all, err := look(pod)
+	all, err := m.look(pod)
 	if err != nil {
 		return result, err
 	}
@@ -105,7 +110,7 @@ func (m *Maps) seed(pod Pod) (result Result, err error) {
 }
 
 // look lists what the pod's namespace has.
-func look(pod Pod) (sockets, error) {
+func (m *Maps) look(pod Pod) (sockets, error) {
 	file, err := os.Open(pod.Namespace)
 	if err != nil {
 		return sockets{}, fmt.Errorf("opening network namespace: %w", err)
@@ -124,7 +129,11 @@ func look(pod Pod) (sockets, error) {
 	if err != nil {
 		return sockets{}, err
 	}
-	return combine(subflows, connections, now()), nil
+	peers, err := m.tokens.read(file)
+	if err != nil {
+		return sockets{}, err
+	}
+	return combine(subflows, connections, peers, now()), nil
 }
 
 // now is the time as programs write it: in ns since boot, without times of sleep.

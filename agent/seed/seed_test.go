@@ -179,6 +179,9 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 	defer client.Close()
 	token := tokenAt(l.t, from, c.LocalAddr(), c.RemoteAddr())
 	diagnostics := diagnose(l.t, from)
+	// The peer's stack may not be ready for a further subflow yet, and does not take
+	// it well to be asked again and again.
+	next := time.Now().Add(250 * time.Millisecond)
 	eventually(l.t, "joined", func() bool {
 		subflows, err := diagnostics.Subflows()
 		check(l.t, err)
@@ -192,7 +195,8 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 				established++
 			}
 		}
-		if all == 1 { // the peer may refuse the first ones
+		if all == 1 && time.Now().After(next) {
+			next = time.Now().Add(time.Second)
 			check(l.t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: local}, netip.MustParseAddrPort(server.String())))
 		}
 		return established == 2
@@ -234,11 +238,7 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 	initiator := tokenAt(t, from, wanted.LocalAddr(), wanted.RemoteAddr())
 	responder := tokenAt(t, to, wanted.RemoteAddr(), wanted.LocalAddr())
 
-	known := responder
-	if podBegins && !join { // the pod's sockets do not tell the responder's
-		known = initiator
-	}
-	pod := l.apply(byToken(known))
+	pod := l.apply(byToken(responder))
 	wanted.say(t, 5)
 	if hits := l.hits(); hits != 0 {
 		t.Fatalf("before seeding %d packets were found", hits)
@@ -257,11 +257,11 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 	if again := l.seed(pod); again != (seed.Result{}) {
 		t.Errorf("seeding once more told %+v", again)
 	}
-	l.expectRecords(initiator, responder, podBegins, join)
+	l.expectRecords(initiator, responder, join)
 }
 
 // expectRecords compares the records with what the other end knows.
-func (l *lab) expectRecords(initiator, responder uint32, podBegins, join bool) {
+func (l *lab) expectRecords(initiator, responder uint32, join bool) {
 	l.t.Helper()
 	there := map[string]mptcpnl.Subflow{}
 	subflows, err := diagnose(l.t, l.host).Subflows()
@@ -278,10 +278,7 @@ func (l *lab) expectRecords(initiator, responder uint32, podBegins, join bool) {
 			continue
 		}
 		found++
-		switch {
-		case podBegins && !join && (r.Token != initiator || r.InitiatorToken != initiator),
-			podBegins && join && (r.Token != responder || r.InitiatorToken != initiator),
-			!podBegins && r.Token != responder:
+		if r.Token != responder || r.InitiatorToken != initiator {
 			l.t.Errorf("the tokens are %08x and %08x, those of the ends %08x and %08x", r.Token, r.InitiatorToken, responder, initiator)
 		}
 		if r.SeededRtt == 0 || r.SeededRtt > 1e6 {

@@ -1,0 +1,76 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The peers' tokens of MPTCP connections, which no interface of the kernel tells:
+ * a token is the hash of a key, and the key is hashed here, where it stays.
+ */
+#include "kernel.h"
+#include "sha256.h"
+
+struct seq_file;
+
+/* What is read of the kernel's structures; their real layout is found on loading. */
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct sock_common;
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+struct inet_connection_sock {
+	void *icsk_ulp_data;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	_Bool is_mptcp;
+} __attribute__((preserve_access_index));
+
+/* The first subflow of a connection has the peer's key. */
+struct mptcp_subflow_context {
+	__u64 remote_key; /* 0: not known, or not the first */
+	__u32 token;
+} __attribute__((preserve_access_index));
+
+static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
+static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+struct token_pair {
+	__u32 local;
+	__u32 remote;
+};
+
+SEC("iter/tcp")
+int list_tokens(struct bpf_iter__tcp *ctx)
+{
+	struct seq_file *seq = ctx->meta->seq;
+	struct sock_common *common = ctx->sk_common;
+	struct mptcp_subflow_context *subflow;
+	struct token_pair pair = {};
+	struct tcp_sock *socket;
+	struct key_hash hash;
+	__u64 key = 0;
+
+	if (!common)
+		return 0;
+	socket = bpf_skc_to_tcp_sock(common);
+	if (!socket || !socket->is_mptcp)
+		return 0;
+	subflow = socket->inet_conn.icsk_ulp_data;
+	if (bpf_probe_read_kernel(&key, sizeof(key), &subflow->remote_key) || !key)
+		return 0;
+	if (bpf_probe_read_kernel(&pair.local, sizeof(pair.local), &subflow->token))
+		return 0;
+	sha256_of_key(key >> 32, key, &hash);
+	pair.remote = hash.first;
+	bpf_seq_write(seq, &pair, sizeof(pair));
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
