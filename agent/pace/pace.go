@@ -111,7 +111,7 @@ func identify(endpoints []Endpoint) (map[uint64]Endpoint, error) {
 			return nil, err
 		}
 		identity, err := identityOf(endpoint.Path)
-		if errors.Is(err, os.ErrNotExist) {
+		if isGone(err) {
 			continue
 		}
 		if err != nil {
