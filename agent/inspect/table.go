@@ -74,7 +74,7 @@ func (l *lines) addSubflow(s *Subflow) {
 		amount(s.Sent.Reordered)+"/"+amount(s.Received.Reordered))
 	l.addPair(s.Local, s.Remote)
 	for _, limit := range s.Limits {
-		l.add("    %s", limitText(limit))
+		l.addLimit(limit)
 	}
 }
 
@@ -96,13 +96,20 @@ func tokenText(token, initiator events.Token) string {
 	return orDash(token.String())
 }
 
-func limitText(limit Limit) string {
-	text := fmt.Sprintf("limit %s %sbit/s per %s; %s",
+// addLimit names the rule on a line of its own where it does not fit on the first.
+func (l *lines) addLimit(limit Limit) {
+	text := fmt.Sprintf("    limit %s %sbit/s per %s; %s",
 		limit.Direction, amount(limit.BitsPerSecond), limit.Per, describe(limit.InUse, limit.Why))
-	if limit.Rule == "" {
-		return text
+	rule := "by rule " + limit.Rule
+	switch {
+	case limit.Rule == "":
+		l.add("%s", text)
+	case utf8.RuneCountInString(text)+len("; ")+utf8.RuneCountInString(rule) <= width:
+		l.add("%s; %s", text, rule)
+	default:
+		l.add("%s;", text)
+		l.add("      %s", rule)
 	}
-	return text + "; by rule " + limit.Rule
 }
 
 func trafficText(traffic Traffic) string {

@@ -81,7 +81,13 @@ func sample() []inspect.Subflow {
 			Endpoint: "team/web-0", InitiatorToken: 0xff, Path: "a-very-long-name-of-a-path", Backup: true, RTTMicroseconds: 40123,
 			Local: ipv6("[fd09:1111:2222:3333:4444:5555:6666:7777]:43211"), Remote: ipv6("[fd09:1111:2222:3333:4444:5555:6666:8888]:65001"),
 		},
-		{Endpoint: "team/web-1", Local: ipv4("10.9.0.3:80"), Remote: ipv4("10.9.0.4:50000"), RTTMicroseconds: 12e6},
+		{
+			Endpoint: "team/web-1", Local: ipv4("10.9.0.3:80"), Remote: ipv4("10.9.0.4:50000"), RTTMicroseconds: 12e6,
+			Limits: []inspect.Limit{{
+				Policy: "MPTCPPolicy/team/web", Rule: "slow-on-the-green-path", Direction: v1alpha1.DirectionFromEndpoint, BitsPerSecond: 20e6,
+				Per: v1alpha1.RateLimitPerSubflow, InUse: v1alpha1.RateLimitPolice, Why: inspect.WhyShortRTT,
+			}},
+		},
 	}
 }
 
