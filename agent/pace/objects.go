@@ -146,6 +146,30 @@ func (o *objects) attach(directory, root string) error {
 	return nil
 }
 
+// isPinned is false when somebody removed the pins, and with them the link to the
+// cgroup2 tree or the records that the packet programs keep.
+func (o *objects) isPinned(directory string) bool {
+	if _, err := os.Stat(filepath.Join(directory, linkPin)); err != nil {
+		return false
+	}
+	pinned, err := ebpf.LoadPinnedMap(filepath.Join(directory, pace.PaceMapSubflows), nil)
+	if err != nil {
+		return false
+	}
+	defer pinned.Close()
+	theirs, err := pinned.Info()
+	if err != nil {
+		return false
+	}
+	ours, err := o.subflows.Info()
+	if err != nil {
+		return false
+	}
+	was, known := ours.ID()
+	is, _ := theirs.ID()
+	return known && was == is
+}
+
 // explain tells a kernel that cannot from one that will not.
 func explain(err error) error {
 	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {

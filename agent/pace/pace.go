@@ -150,8 +150,11 @@ func (e *Endpoint) validate() error {
 }
 
 func (p *Pacer) load() error {
-	if p.objects != nil {
+	if p.objects != nil && p.objects.isPinned(p.options.PinPath) {
 		return nil
+	}
+	if err := p.leave(); err != nil {
+		p.options.Log.Error(err, "sockets may stay as a former state of the endpoint half left them")
 	}
 	root := p.options.CgroupRoot
 	if root == "" {
@@ -176,6 +179,16 @@ func (p *Pacer) load() error {
 	}
 	p.objects, p.limiter = loaded, limiter
 	return nil
+}
+
+// leave puts sockets back by programs whose pins are gone, as when the endpoint half
+// was removed and is there again.
+func (p *Pacer) leave() error {
+	if p.objects == nil {
+		return nil
+	}
+	gone, err := p.missing(nil)
+	return errors.Join(err, p.release(gone), p.close())
 }
 
 // write brings the maps to what is wanted, then the sockets that exist.
@@ -314,7 +327,7 @@ func (p *Pacer) close() error {
 		return nil
 	}
 	err := p.objects.close()
-	p.objects, p.limiter = nil, nil
+	p.objects, p.limiter, p.endpoints = nil, nil, map[uint64]Endpoint{}
 	return err
 }
 
@@ -334,8 +347,5 @@ func (p *Pacer) remove() error {
 		}
 		p.objects = loaded
 	}
-	gone, err := p.missing(nil)
-	err = errors.Join(err, p.release(gone), detach(p.options.PinPath), p.close())
-	p.endpoints = map[uint64]Endpoint{}
-	return err
+	return errors.Join(p.leave(), detach(p.options.PinPath))
 }

@@ -308,6 +308,23 @@ func TestTheNextAgentTakesOverAndRemovesEverything(t *testing.T) {
 	}
 }
 
+func TestPinsThatSomebodyRemovedAreMadeAnew(t *testing.T) {
+	l, s := oneSubflow(t)
+	l.note(t, s.key(), limit{mbit: 20})
+	await(t, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	check(t, os.RemoveAll(l.directory))
+	check(t, l.subflows.Close())
+	l.subflows = nil
+	l.apply(t, l.endpoint())
+	if got := paces(t, l.client); !all(got, "") {
+		t.Errorf("without a record the socket is paced at %v", got)
+	}
+	l.note(t, s.key(), limit{mbit: 30})
+	await(t, "it is paced again", func() bool { return all(paces(t, l.client), "30000000") })
+	l.note(t, s.key(), limit{})
+	await(t, "what it had first comes back", func() bool { return all(paces(t, l.client), "") })
+}
+
 func TestAPodThatIsGoneIsLeftOut(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.apply(t, agent.Endpoint{Number: 1, Path: "/run/netns/there-is-none"}, l.endpoint())

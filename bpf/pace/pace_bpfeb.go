@@ -230,7 +230,7 @@ type PaceSubflow struct {
 		Begun        uint8
 		Assumed      uint8
 		Sharers      uint8
-		Pad          uint8
+		Stale        uint8
 		Marked       uint32
 		MarkedAt     uint64
 	}
