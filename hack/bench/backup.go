@@ -70,7 +70,7 @@ func (b *bench) backup(ctx context.Context, guests bool, direction traffic.Direc
 // backUp returns the share of the new bytes that go over the backup from 200 ms after
 // the rule on, and the time without bytes after the other subflow was killed.
 func (r *ruled) backUp(ctx context.Context, direction traffic.Direction) (leak, gap float64, err error) {
-	if err := r.give(0, ruleOf(nil, v1alpha1.Action{Type: v1alpha1.ActionRecord})); err != nil {
+	if err := r.give(ruleOf(nil, v1alpha1.Action{Type: v1alpha1.ActionRecord})); err != nil {
 		return 0, 0, err
 	}
 	lasts := backupWarmup + backupGrace + backupLasts + 2*time.Second
@@ -83,7 +83,7 @@ func (r *ruled) backUp(ctx context.Context, direction traffic.Direction) (leak, 
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := r.give(0, backupRule()); err != nil {
+	if err := r.give(backupRule()); err != nil {
 		return 0, 0, err
 	}
 	time.Sleep(backupGrace)
@@ -105,7 +105,7 @@ func (r *ruled) backUp(ctx context.Context, direction traffic.Direction) (leak, 
 	if err != nil {
 		return 0, 0, err
 	}
-	return 100 * backup / total, result.LongestGapMs, r.give(0, nil)
+	return 100 * backup / total, result.LongestGapMs, r.give(nil)
 }
 
 func backupRule() []v1alpha1.PlanRule {

@@ -96,7 +96,7 @@ func (l *loaded) addRules(r *race, name string, frame []byte, rules []v1alpha1.P
 // prime lets a packet for the endpoint through, so that the limit of what it receives
 // is known, whose window goes with what it sends.
 func (h *half) prime() error {
-	_, _, err := h.to.ToEndpoint.Test(segmentOf(chainRemote, chainLocal, chainPayload))
+	_, _, err := h.to.ToEndpoint.Test(segmentOf(chainRemote, chainLocal))
 	if err != nil {
 		return fmt.Errorf("running to_endpoint: %w", err)
 	}
@@ -122,7 +122,7 @@ func measureChain(_ context.Context, b *bench) (err error) {
 	var l loaded
 	r := &race{trials: map[string][]float64{}}
 	defer func() { err = errors.Join(err, l.close()) }()
-	frame := segmentOf(chainLocal, chainRemote, chainPayload)
+	frame := segmentOf(chainLocal, chainRemote)
 	halves, err := l.addChains(r, frame)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (l *loaded) addChains(r *race, frame []byte) (halves map[string]*half, err 
 	if err := l.addEmpty(r, frame); err != nil {
 		return nil, err
 	}
-	other := segmentOf(chainLocal, netip.AddrPortFrom(chainRemote.Addr(), chainRemote.Port()+1), chainPayload)
+	other := segmentOf(chainLocal, netip.AddrPortFrom(chainRemote.Addr(), chainRemote.Port()+1))
 	if err := l.addStandin(r, "standin_unselected", other, standinSelectors[:1], standinActions); err != nil {
 		return nil, err
 	}

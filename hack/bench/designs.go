@@ -23,7 +23,7 @@ func measureDesigns(_ context.Context, b *bench) (err error) {
 	var l loaded
 	r := &race{trials: map[string][]float64{}}
 	defer func() { err = errors.Join(err, l.close()) }()
-	frame := segmentOf(chainLocal, chainRemote, chainPayload)
+	frame := segmentOf(chainLocal, chainRemote)
 	if err := l.addEmpty(r, frame); err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func measureHotswap(ctx context.Context, b *bench) (err error) {
 // swapped is the goodput of a transfer in Mbit/s, during as many changes as it has
 // time for, and their number.
 func (r *ruled) swapped(ctx context.Context, most int) (mbit float64, changes int, err error) {
-	if err := r.give(0, randomRules()); err != nil {
+	if err := r.give(randomRules()); err != nil {
 		return 0, 0, err
 	}
 	t, err := r.begin(ctx, traffic.Options{Duration: swapsWarmup + swapsLast, Warmup: swapsWarmup, Verify: true})
@@ -61,7 +61,7 @@ func (r *ruled) swapped(ctx context.Context, most int) (mbit float64, changes in
 	}
 	time.Sleep(swapsWarmup)
 	for begun := time.Now(); changes < most && time.Since(begun) < swapsLast; changes++ {
-		if err := r.give(0, randomRules()); err != nil {
+		if err := r.give(randomRules()); err != nil {
 			return 0, 0, t.why(err)
 		}
 		time.Sleep(swapsApart)
@@ -70,7 +70,7 @@ func (r *ruled) swapped(ctx context.Context, most int) (mbit float64, changes in
 	if err != nil {
 		return 0, 0, err
 	}
-	return result.Mbit, changes, r.give(0, nil)
+	return result.Mbit, changes, r.give(nil)
 }
 
 // randomRules are some rules that let the transfer be as fast as it is without them.

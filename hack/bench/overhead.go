@@ -246,7 +246,7 @@ func costOfStatistics() (perRun float64, err error) {
 		return 0, fmt.Errorf("counting the programs' time: %w", err)
 	}
 	defer statistics.Close()
-	if _, _, err := empty.Empty.Benchmark(segmentOf(chainLocal, chainRemote, chainPayload), repeats, nil); err != nil {
+	if _, _, err := empty.Empty.Benchmark(segmentOf(chainLocal, chainRemote), repeats, nil); err != nil {
 		return 0, fmt.Errorf("running the empty program: %w", err)
 	}
 	counted, err := empty.Empty.Stats()

@@ -65,23 +65,17 @@ func (r *race) figures(b *bench, name, figure string) {
 }
 
 // segmentOf is an IPv4 segment of an established MPTCP subflow, as Linux sends it:
-// timestamps, and a DSS option with a data acknowledgement and, with payload, a
-// mapping. The checksums are right.
-func segmentOf(from, to netip.AddrPort, payload int) []byte {
-	options := []byte{1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8}
-	if payload > 0 {
-		options = append(options, 30, 26, 2<<4, 0x0f)
-		options = append(options, make([]byte, 22)...)
-		options = append(options, 1, 1)
-	} else {
-		options = append(options, 30, 12, 2<<4, 0x03)
-		options = append(options, make([]byte, 8)...)
-	}
+// timestamps, a DSS option with a data acknowledgement and a mapping, and payload. The
+// checksums are right.
+func segmentOf(from, to netip.AddrPort) []byte {
+	options := []byte{1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 8, 30, 26, 2 << 4, 0x0f}
+	options = append(options, make([]byte, 22)...)
+	options = append(options, 1, 1)
 	tcp := binary.BigEndian.AppendUint16(nil, from.Port())
 	tcp = binary.BigEndian.AppendUint16(tcp, to.Port())
 	tcp = append(tcp, 0, 1, 0, 0, 0, 1, 0, 0, byte(5+len(options)/4)<<4, 0x10, 0xff, 0xff, 0, 0, 0, 0)
 	tcp = append(tcp, options...)
-	tcp = append(tcp, make([]byte, payload)...)
+	tcp = append(tcp, make([]byte, chainPayload)...)
 	source, destination := from.Addr().As4(), to.Addr().As4()
 	ip := []byte{0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 6, 0, 0}
 	binary.BigEndian.PutUint16(ip[2:], uint16(20+len(tcp)))

@@ -120,7 +120,7 @@ func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, befor
 // ratesWith measures a transfer that has had these rules from its beginning: the
 // goodput of each subflow in Mbit/s, by its path.
 func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[int]float64, error) {
-	if err := r.give(0, rules); err != nil {
+	if err := r.give(rules); err != nil {
 		return nil, err
 	}
 	t, err := r.begin(ctx, traffic.Options{Duration: rateWarmup + rateLasts + time.Second})

@@ -22,11 +22,11 @@ import (
 	"braid.dev/braid/hack/lab/traffic"
 )
 
-// ruled is a rig whose pods can be given rules, without any control plane.
+// ruled is a rig whose client's pod can be given rules, without any control plane.
 type ruled struct {
 	*rig
-	chains []*chains.Chains
-	pacers []*pace.Pacer
+	chains *chains.Chains
+	pacer  *pace.Pacer
 }
 
 // newRuled builds a rig with Braid steering, one subflow for each path.
@@ -35,13 +35,13 @@ func newRuled(ctx context.Context, spec network.Spec) (*ruled, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ruled{rig: built}
-	for _, node := range r.Nodes {
-		pins := filepath.Join(rigState, node.NodeName()+"-endpoints")
-		r.chains = append(r.chains, chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()}))
-		r.pacers = append(r.pacers, pace.Open(pace.Options{
+	pins := filepath.Join(rigState, "endpoints")
+	r := &ruled{
+		rig:    built,
+		chains: chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()}),
+		pacer: pace.Open(pace.Options{
 			PinPath: chains.Directory(pins), NamespaceDirectories: []string{network.Directory}, Log: logr.Discard(),
-		}))
+		}),
 	}
 	if err := r.set(ctx, braid); err != nil {
 		return nil, errors.Join(err, r.close())
@@ -50,33 +50,18 @@ func newRuled(ctx context.Context, spec network.Spec) (*ruled, error) {
 }
 
 func (r *ruled) close() error {
-	var failed error
-	for i, node := range r.Nodes {
-		failed = errors.Join(failed, r.pacers[i].Close(), node.Do(r.chains[i].Remove))
-	}
-	return errors.Join(failed, r.rig.close())
+	return errors.Join(r.pacer.Remove(), r.pacer.Close(), r.client().Node.Do(r.chains.Remove), r.rig.close())
 }
 
-// give gives the first pod of a node its rules.
-func (r *ruled) give(i int, rules []v1alpha1.PlanRule) error {
-	pod := r.Nodes[i].Pods[0]
-	state := chains.State{}
-	for _, name := range r.Spec.Paths {
-		index, err := r.Nodes[i].Index(name)
-		if err != nil {
-			return err
-		}
-		state.Paths = append(state.Paths, chains.Path{Name: name, Interface: index})
-	}
-	index, err := r.Nodes[i].Index(pod.HostInterface)
+// give gives the client's pod its rules.
+func (r *ruled) give(rules []v1alpha1.PlanRule) error {
+	pod := r.client()
+	state, err := r.stateOf(pod, rules)
 	if err != nil {
 		return err
 	}
-	if len(rules) > 0 {
-		state.Endpoints = []chains.Endpoint{{UID: types.UID(pod.PodName), Name: pod.PodName, Interface: index, Rules: rules}}
-	}
-	err = r.Nodes[i].Do(func() error {
-		failures, err := r.chains[i].Apply(state)
+	err = pod.Node.Do(func() error {
+		failures, err := r.chains.Apply(state)
 		for _, failure := range failures {
 			err = errors.Join(err, failure)
 		}
@@ -85,7 +70,25 @@ func (r *ruled) give(i int, rules []v1alpha1.PlanRule) error {
 	if err != nil {
 		return fmt.Errorf("giving %s its rules: %w", pod.PodName, err)
 	}
-	return r.pace(i, pod, len(rules) > 0)
+	return r.pace(pod, len(rules) > 0)
+}
+
+func (r *ruled) stateOf(pod *network.Pod, rules []v1alpha1.PlanRule) (state chains.State, err error) {
+	for _, name := range r.Spec.Paths {
+		index, err := pod.Node.Index(name)
+		if err != nil {
+			return state, err
+		}
+		state.Paths = append(state.Paths, chains.Path{Name: name, Interface: index})
+	}
+	index, err := pod.Node.Index(pod.HostInterface)
+	if err != nil {
+		return state, err
+	}
+	if len(rules) > 0 {
+		state.Endpoints = []chains.Endpoint{{UID: types.UID(pod.PodName), Name: pod.PodName, Interface: index, Rules: rules}}
+	}
+	return state, nil
 }
 
 // transferring is a transfer that goes on.
@@ -100,16 +103,17 @@ func (r *ruled) begin(ctx context.Context, options traffic.Options) (*transferri
 	t := &transferring{done: make(chan error, 1)}
 	opened := make(chan *net.TCPConn, 1)
 	address := net.JoinHostPort(r.server().Address(4), port)
-	go func() (err error) {
-		defer func() { t.done <- err }()
-		t.result, err = traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
-			connection, err := r.client().Dial(ctx, "tcp", address)
-			if err == nil {
-				opened <- connection.(*net.TCPConn)
-			}
-			return connection, err
-		}, options)
-		return err
+	dial := func(ctx context.Context) (net.Conn, error) {
+		connection, err := r.client().Dial(ctx, "tcp", address)
+		if err == nil {
+			opened <- connection.(*net.TCPConn)
+		}
+		return connection, err
+	}
+	go func() {
+		var err error
+		t.result, err = traffic.Run(ctx, dial, options)
+		t.done <- err
 	}()
 	select {
 	case t.connection = <-opened:
@@ -208,23 +212,15 @@ func (r *ruled) paths(t *transferring) (map[netip.AddrPort]int, error) {
 	return paths, nil
 }
 
-// matchOf selects one subflow, in one direction.
-func matchOf(subflow traffic.Subflow, direction v1alpha1.Direction) *v1alpha1.Match {
-	return &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: direction, Subflow: &v1alpha1.SubflowTuple{
-		SourceAddress: v1alpha1.IPAddress(subflow.Local.Addr().String()), SourcePort: int32(subflow.Local.Port()),
-		DestinationAddress: v1alpha1.IPAddress(subflow.Remote.Addr().String()), DestinationPort: int32(subflow.Remote.Port()),
-	}}}
-}
-
 // pace lets the pod's own sockets be paced, or no longer. A guest's are not ours.
-func (r *ruled) pace(i int, pod *network.Pod, on bool) error {
+func (r *ruled) pace(pod *network.Pod, on bool) error {
 	var wanted []pace.Endpoint
-	for _, attached := range r.chains[i].Endpoints() {
+	for _, attached := range r.chains.Endpoints() {
 		if on && pod.Forwarder == nil {
 			wanted = append(wanted, pace.Endpoint{Number: attached.Number, Path: pod.Path()})
 		}
 	}
-	if err := r.pacers[i].Apply(wanted); err != nil {
+	if err := r.pacer.Apply(wanted); err != nil {
 		return fmt.Errorf("pacing %s: %w", pod.PodName, err)
 	}
 	return nil
