@@ -90,13 +90,13 @@ func (l *loaded) addRules(r *race, name string, frame []byte, rules []v1alpha1.P
 	if err := h.know(chainLocal, chainRemote, chainToken); err != nil {
 		return nil, err
 	}
-	return h, l.again(r, contender{name: name, program: h.from.FromEndpoint, frame: frame})
+	return h, l.again(r, contender{name: name, program: h.from, frame: frame})
 }
 
 // prime lets a packet for the endpoint through, so that the limit of what it receives
 // is known, whose window goes with what it sends.
 func (h *half) prime() error {
-	_, _, err := h.to.ToEndpoint.Test(segmentOf(chainRemote, chainLocal))
+	_, _, err := h.to.Test(segmentOf(chainRemote, chainLocal))
 	if err != nil {
 		return fmt.Errorf("running to_endpoint: %w", err)
 	}

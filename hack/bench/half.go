@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"strings"
 
 	"github.com/cilium/ebpf"
 
@@ -18,8 +20,9 @@ import (
 // half is the endpoint half, loaded apart from any node's, with one endpoint and its
 // chain.
 type half struct {
-	from endpoint.FromEndpointObjects
-	to   endpoint.ToEndpointObjects
+	from, to *ebpf.Program
+	maps     map[string]*ebpf.Map
+	both     [2]*ebpf.Collection
 }
 
 const (
@@ -40,34 +43,32 @@ func newHalf(ifindex int, rules []v1alpha1.PlanRule) (*half, error) {
 	return h, nil
 }
 
-func (h *half) Close() error { return errors.Join(h.from.Close(), h.to.Close()) }
-
-func (h *half) load() error {
-	if err := endpoint.LoadFromEndpointObjects(&h.from, nil); err != nil {
-		return fmt.Errorf("loading from_endpoint: %w", err)
-	}
-	spec, err := endpoint.LoadToEndpoint()
-	if err != nil {
-		return fmt.Errorf("reading to_endpoint: %w", err)
-	}
-	shared := map[string]*ebpf.Map{}
-	of := map[string]*ebpf.Map{
-		endpoint.FromEndpointMapAttachments: h.from.Attachments, endpoint.FromEndpointMapAttachmentsOverflow: h.from.AttachmentsOverflow,
-		endpoint.FromEndpointMapBlockContext: h.from.BlockContext, endpoint.FromEndpointMapBuckets: h.from.Buckets,
-		endpoint.FromEndpointMapChainCounters: h.from.ChainCounters, endpoint.FromEndpointMapChains: h.from.Chains,
-		endpoint.FromEndpointMapCustomBlocks: h.from.CustomBlocks, endpoint.FromEndpointMapEvents: h.from.Events,
-		endpoint.FromEndpointMapHiddenAddresses: h.from.HiddenAddresses, endpoint.FromEndpointMapMptcpConnections: h.from.MptcpConnections,
-		endpoint.FromEndpointMapPathInterfaces: h.from.PathInterfaces, endpoint.FromEndpointMapRunContext: h.from.RunContext,
-		endpoint.FromEndpointMapSubflows: h.from.Subflows, endpoint.FromEndpointMapUnconcerned: h.from.Unconcerned,
-	}
-	for name := range spec.Maps {
-		if m, has := of[name]; has {
-			shared[name] = m
+func (h *half) Close() error {
+	for _, collection := range h.both {
+		if collection != nil {
+			collection.Close()
 		}
 	}
-	if err := spec.LoadAndAssign(&h.to, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
-		return fmt.Errorf("loading to_endpoint: %w", err)
+	return nil
+}
+
+// load loads both programs with the same maps.
+func (h *half) load() error {
+	for i, read := range []func() (*ebpf.CollectionSpec, error){endpoint.LoadFromEndpoint, endpoint.LoadToEndpoint} {
+		spec, err := read()
+		if err != nil {
+			return fmt.Errorf("reading the endpoint half: %w", err)
+		}
+		shared := maps.Clone(h.maps)
+		maps.DeleteFunc(shared, func(name string, _ *ebpf.Map) bool { return spec.Maps[name] == nil || strings.HasPrefix(name, ".") })
+		if h.both[i], err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+			return fmt.Errorf("loading the endpoint half: %w", err)
+		}
+		if h.maps == nil {
+			h.maps = h.both[i].Maps
+		}
 	}
+	h.from, h.to = h.both[0].Programs[endpoint.FromEndpointProgFromEndpoint], h.both[1].Programs[endpoint.ToEndpointProgToEndpoint]
 	return nil
 }
 
@@ -86,11 +87,11 @@ func (h *half) give(ifindex int, rules []v1alpha1.PlanRule) error {
 		return fmt.Errorf("making a chain: %w", err)
 	}
 	defer inner.Close()
-	if err := errors.Join(inner.Put(uint32(0), chain), h.from.Chains.Put(uint32(halfSlot), inner)); err != nil {
+	if err := errors.Join(inner.Put(uint32(0), chain), h.maps["chains"].Put(uint32(halfSlot), inner)); err != nil {
 		return fmt.Errorf("writing a chain: %w", err)
 	}
 	attachment := endpoint.FromEndpointAttachment{Interface: uint32(ifindex), Endpoint: halfEndpoint, Chain: halfWord}
-	if err := h.from.Attachments.Put(uint32(ifindex), attachment); err != nil {
+	if err := h.maps["attachments"].Put(uint32(ifindex), attachment); err != nil {
 		return fmt.Errorf("attaching a chain: %w", err)
 	}
 	return nil
@@ -111,8 +112,8 @@ func (h *half) know(local, remote netip.AddrPort, token uint32) error {
 	record.Traffic[0].WindowScale, record.Traffic[1].WindowScale = scale, scale
 	connection := endpoint.FromEndpointMptcpConnection{Token: token}
 	err := errors.Join(
-		h.from.Subflows.Put(key, record),
-		h.from.MptcpConnections.Put(endpoint.FromEndpointMptcpConnectionKey{Endpoint: halfEndpoint, Token: token}, connection),
+		h.maps["subflows"].Put(key, record),
+		h.maps["mptcp_connections"].Put(endpoint.FromEndpointMptcpConnectionKey{Endpoint: halfEndpoint, Token: token}, connection),
 	)
 	if err != nil {
 		return fmt.Errorf("writing the record of a subflow: %w", err)
@@ -131,7 +132,7 @@ func words(address netip.Addr) (words [4]uint32) {
 // hits are the packets that the first rule matched.
 func (h *half) hits() (uint64, error) {
 	var counters endpoint.FromEndpointCounters
-	if err := h.from.ChainCounters.Lookup(uint32(0), &counters); err != nil {
+	if err := h.maps["chain_counters"].Lookup(uint32(0), &counters); err != nil {
 		return 0, fmt.Errorf("reading counters: %w", err)
 	}
 	return counters.Rule[0].Hits, nil

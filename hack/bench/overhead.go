@@ -282,7 +282,7 @@ func (c *halfChain) load(pod, peer *network.Pod) ([]hooked, error) {
 		return nil, err
 	}
 	c.loaded = append(c.loaded, h)
-	return []hooked{{h.from.FromEndpoint, ebpf.AttachTCXIngress}, {h.to.ToEndpoint, ebpf.AttachTCXEgress}}, nil
+	return []hooked{{h.from, ebpf.AttachTCXIngress}, {h.to, ebpf.AttachTCXEgress}}, nil
 }
 
 // standinChain is the stand-in with as many. A rate limit of the largest window limits
