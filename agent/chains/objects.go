@@ -5,7 +5,6 @@ package chains
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,10 +78,7 @@ func loadObjects(directory string, subflowEntries uint32) (_ *objects, err error
 			err = errors.Join(err, o.close())
 		}
 	}()
-	if o.fromEndpoint, err = o.loadProgram("from_endpoint", endpoint.LoadFromEndpoint, directory, subflowEntries); err != nil {
-		return nil, err
-	}
-	if o.toEndpoint, err = o.loadProgram("to_endpoint", endpoint.LoadToEndpoint, directory, subflowEntries); err != nil {
+	if err := o.loadPrograms(directory, subflowEntries); err != nil {
 		return nil, err
 	}
 	if err := o.loadOwnMaps(directory); err != nil {
@@ -95,15 +91,51 @@ func loadObjects(directory string, subflowEntries uint32) (_ *objects, err error
 	return o, err
 }
 
-// loadProgram loads one of the two programs and adds its maps, which are the same
-// ones for both.
-func (o *objects) loadProgram(name string, read func() (*ebpf.CollectionSpec, error), directory string, subflowEntries uint32) (*ebpf.Program, error) {
-	spec, err := read()
+// loadPrograms loads both programs at the same time, because the kernel takes
+// seconds to verify one.
+func (o *objects) loadPrograms(directory string, subflowEntries uint32) error {
+	fromEndpoint, err := endpoint.LoadFromEndpoint()
 	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", name, err)
+		return fmt.Errorf("reading from_endpoint: %w", err)
 	}
-	prepare(spec, subflowEntries)
+	toEndpoint, err := endpoint.LoadToEndpoint()
+	if err != nil {
+		return fmt.Errorf("reading to_endpoint: %w", err)
+	}
+	prepare(fromEndpoint, subflowEntries)
+	prepare(toEndpoint, subflowEntries)
+	if err := o.loadMaps(fromEndpoint, directory); err != nil {
+		return err
+	}
+	other := make(chan error, 1)
+	go func() (err error) {
+		defer func() { other <- err }()
+		o.toEndpoint, err = loadProgram(toEndpoint, "to_endpoint", directory)
+		return err
+	}()
+	o.fromEndpoint, err = loadProgram(fromEndpoint, "from_endpoint", directory)
+	return errors.Join(err, <-other)
+}
+
+// loadMaps loads the maps, which both programs share.
+func (o *objects) loadMaps(spec *ebpf.CollectionSpec, directory string) error {
 	o.inner = spec.Maps["chains"].InnerMap
+	shared := &ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{}, Types: spec.Types, ByteOrder: spec.ByteOrder}
+	for name, m := range spec.Maps {
+		if m.Pinning == ebpf.PinByName {
+			shared.Maps[name] = m
+		}
+	}
+	collection, err := ebpf.NewCollectionWithOptions(shared, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}})
+	if err != nil {
+		return fmt.Errorf("loading the maps: %w", err)
+	}
+	o.maps = collection.Maps
+	return nil
+}
+
+// loadProgram loads a program, with the maps that are pinned.
+func loadProgram(spec *ebpf.CollectionSpec, name, directory string) (*ebpf.Program, error) {
 	collection, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}})
 	if err != nil {
 		return nil, fmt.Errorf("loading %s: %w", name, err)
@@ -112,11 +144,6 @@ func (o *objects) loadProgram(name string, read func() (*ebpf.CollectionSpec, er
 	program := collection.DetachProgram(name)
 	if program == nil {
 		return nil, fmt.Errorf("there is no program %s", name)
-	}
-	for name := range maps.Clone(collection.Maps) {
-		if _, has := o.maps[name]; !has {
-			o.maps[name] = collection.DetachMap(name)
-		}
 	}
 	return program, nil
 }

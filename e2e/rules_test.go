@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// counting is a rule that only counts what it matches.
+func counting(name string, match v1alpha1.Match) v1alpha1.Rule {
+	return v1alpha1.Rule{Name: name, Match: &match, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}
+}
+
+func direction(d v1alpha1.Direction) v1alpha1.Match {
+	return v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: d}}
+}
+
+// hits are the packets that each rule of a pod matched, as the agent's command
+// tells.
+func (c *cluster) hits(t *testing.T, pod string) map[string]uint64 {
+	t.Helper()
+	node := c.Network.Pod(pod).Node
+	command := node.Command(t.Context(), c.Binary("braid-agent"), "rules", "-o", "json", "shop/"+pod,
+		"--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
+	var errors strings.Builder
+	command.Stderr = &errors
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("braid-agent rules: %v: %s", err, errors.String())
+	}
+	var rules []inspect.Rule
+	if err := json.Unmarshal(out, &rules); err != nil {
+		t.Fatalf("braid-agent rules: %v: %s", err, out)
+	}
+	hits := map[string]uint64{}
+	for _, rule := range rules {
+		hits[rule.Name] = rule.Hits
+	}
+	return hits
+}
+
+// setRules waits until the agents carry out these rules.
+func (c *cluster) setRules(t *testing.T, policy *v1alpha1.MPTCPPolicy, rules ...v1alpha1.Rule) time.Duration {
+	t.Helper()
+	c.update(t, policy, func() { policy.Spec.Rules = rules })
+	return c.waitProgrammed(t, policy, 2)
+}
+
+// ruledTime leaves time to load the programs, which the kernel verifies for seconds.
+const ruledTime = 15 * time.Second
+
+// Rules come, change, trade places and go while a connection runs, which notices
+// nothing of it.
+func TestRulesChangeWhileTrafficRuns(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	sent, received := counting("sent", direction(v1alpha1.DirectionFromEndpoint)), counting("received", direction(v1alpha1.DirectionToEndpoint))
+	c.spread(t, policy, 2)
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, ruledTime})
+	r.sleepUntil(1500 * time.Millisecond)
+	t.Logf("rules were programmed after %v", c.setRules(t, policy, sent))
+	time.Sleep(time.Second)
+	first := c.hits(t, "client")
+	if first["sent"] == 0 || len(first) != 1 {
+		t.Errorf("the rule's hits are %v", first)
+	}
+	t.Logf("more rules were programmed after %v", c.setRules(t, policy, received, sent))
+	time.Sleep(time.Second)
+	second := c.hits(t, "client")
+	if second["sent"] <= first["sent"] || second["received"] == 0 {
+		t.Errorf("the rules' hits were %v and are %v", first, second)
+	}
+	t.Logf("no rules were programmed after %v", c.setRules(t, policy))
+	c.waitFor(t, "no interface of a pod has a program", 5*time.Second, c.withoutChains)
+	r.finish(t)
+	stop := r.longestStop(warmup, ruledTime)
+	t.Logf("nothing arrived for %v at most", stop)
+	if stop > noticeable {
+		t.Errorf("nothing arrived for %v", stop)
+	}
+}
+
+// withoutChains: the host's ends of the pods' interfaces have no program.
+func (c *cluster) withoutChains(context.Context) error {
+	for _, name := range []string{"client", "server"} {
+		pod := c.Network.Pod(name)
+		index, err := pod.Node.Index(pod.HostInterface)
+		if err != nil {
+			return err
+		}
+		err = pod.Node.Do(func() error {
+			programs, err := programsOn(index)
+			if err == nil && len(programs) > 0 {
+				err = fmt.Errorf("%s of %s has programs %v", pod.HostInterface, name, programs)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A rate of 10 Mbit/s for each of the three subflows holds until it is lifted.
+func TestARuleLimitsTheRateOfSubflows(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	policy.Spec.Rules = []v1alpha1.Rule{{Name: "slow", Actions: []v1alpha1.Action{{
+		Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("10M")},
+	}}}}
+	c.spread(t, policy, 2)
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 6 * time.Second})
+	r.sleepUntil(3 * time.Second)
+	c.setRules(t, policy)
+	r.finish(t)
+	limited, free := r.result.MbitBetween(warmup, 3*time.Second), r.result.MbitBetween(4*time.Second, 6*time.Second)
+	t.Logf("%.1f Mbit/s with the rule, %.1f without", limited, free)
+	if limited < 25 || limited > 33 {
+		t.Errorf("with the rule the goodput is %.1f Mbit/s instead of 30", limited)
+	}
+	if free < 2*limited {
+		t.Errorf("without the rule the goodput is %.1f Mbit/s", free)
+	}
+}
+
+// An agent that is started again finds its chains, and their counters.
+func TestChainsOutliveTheirAgent(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	policy.Spec.Rules = []v1alpha1.Rule{counting("sent", direction(v1alpha1.DirectionFromEndpoint))}
+	c.spread(t, policy, 2)
+	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	node := c.Network.Pod("client").Node
+	before := c.hits(t, "client")
+	c.kill(t, node)
+	if without := c.hits(t, "client"); without["sent"] < before["sent"] {
+		t.Errorf("without the agent the hits are %v instead of %v", without, before)
+	}
+	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	between := c.hits(t, "client")
+	c.start(t, node)
+	c.expectTakenOver(t, policy)
+	if after := c.hits(t, "client"); between["sent"] <= before["sent"] || after["sent"] < between["sent"] {
+		t.Errorf("the hits were %v, without the agent %v, and are %v", before, between, after)
+	}
+}
