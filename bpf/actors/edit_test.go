@@ -358,3 +358,37 @@ func shortestTestRun(version int) int {
 	}
 	return 14 + 40
 }
+
+func TestALimitHoldsWhileTheRulesAreAskedAnewAndEndsWhenTheyDoNotAsk(t *testing.T) {
+	h := newHarness(t)
+	h.begin(t, 4)
+	h.ask(t, toEndpoint, action{kind: rateLimit, mechanism: window, rate: 2_500_000})
+	data := pureACK(4).flip().with(func(s *segment) { s.options = nil; s.payload = []byte("some data") })
+	h.run(t, toEndpoint, data.frame())
+	s := pureACK(4)
+	limited := s.with(func(s *segment) { s.window = 196 })
+	h.steps(t, stepUnsettle|stepSettle)
+	out, _ := h.run(t, fromEndpoint, s.frame())
+	mustBe(t, out, limited)
+	h.steps(t, stepSettle)
+	h.wait(t, afterTheRule)
+	out, _ = h.run(t, fromEndpoint, s.frame())
+	mustBe(t, out, s)
+	if s := h.subflow(t, 4); s.Engaged != 0 {
+		t.Error("there is something left to do")
+	}
+}
+
+func TestALimitThatIsAskedForAnewMayBeHigher(t *testing.T) {
+	h := newHarness(t)
+	h.begin(t, 4)
+	h.ask(t, toEndpoint, action{kind: rateLimit, mechanism: window, rate: 1_000_000})
+	data := pureACK(4).flip().with(func(s *segment) { s.options = nil; s.payload = []byte("some data") })
+	h.run(t, toEndpoint, data.frame())
+	h.ask(t, toEndpoint, action{kind: rateLimit, mechanism: window, rate: 2_500_000})
+	h.steps(t, stepUnsettle|stepAct|stepSettle)
+	h.run(t, toEndpoint, data.frame())
+	if rate := h.subflow(t, 4).Limit[toEndpoint].Rate; rate != 2_500_000 {
+		t.Errorf("the limit is %d", rate)
+	}
+}

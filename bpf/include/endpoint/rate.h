@@ -8,8 +8,8 @@
 #ifndef BRAID_RATE_H
 #define BRAID_RATE_H
 
+#include "asked.h"
 #include "edit.h"
-#include "subflow.h"
 
 enum {
 	MAX_BUCKETS = 16384,
@@ -144,8 +144,9 @@ __noinline int act_rate_limit(struct __sk_buff *skb, struct context *context, st
 		return UNTOUCHED;
 	direction = context->direction & 1;
 	limit = &subflow->limit[direction];
-	if (limit->rate && limit->rate <= action->rate)
+	if (limit->rate && limit->rate <= action->rate && !subflow->window[direction].stale)
 		return UNTOUCHED;
+	subflow->window[direction].stale = 0;
 	limit->rate = action->rate;
 	limit->id = action->limit;
 	limit->mechanism = action->mechanism;
@@ -418,29 +419,48 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 	return set_window(skb, context, window) ? ACTED : UNTOUCHED;
 }
 
+/*
+ * The limit on a direction, or 0. One of before the rules were asked anew holds until
+ * they ask again, or it is clear that they will not: a change of rules opens no gap.
+ */
+static __always_inline struct limit *limit_on(const struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct limit *limit = &subflow->limit[limited & 1];
+	__u8 *stale = &subflow->window[limited & 1].stale;
+	enum asked asked;
+
+	if (!limit->rate)
+		return 0;
+	if (unlikely(*stale)) {
+		asked = is_asked(context, subflow, subflow->backup_state.lifted, ACTION_RATE_LIMIT);
+		if (asked != ASKED_PERHAPS)
+			*stale = 0;
+		if (asked == ASKED_NO_MORE) {
+			limit->rate = 0;
+			return 0;
+		}
+	}
+	choose_mechanism(subflow, limit, limited);
+	return limit;
+}
+
 /* Keeps the limits on both directions that the packet has to do with. */
 static __always_inline int settle_rates(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
-	__u32 direction = context->direction & 1, limited = opposite(direction);
-	struct limit *limit = &subflow->limit[direction];
+	__u32 direction = context->direction & 1, limited = opposite(direction) & 1;
+	struct limit *limit = limit_on(context, subflow, direction);
 
-	if (limit->rate) {
-		choose_mechanism(subflow, limit, direction);
-		if (limit->in_use == MECHANISM_POLICE && police(context, subflow, direction) == DROPPED)
-			return DROPPED;
-	}
-	limit = &subflow->limit[limited & 1];
-	if (!limit->rate)
-		return UNTOUCHED;
-	choose_mechanism(subflow, limit, limited);
-	return limit->in_use == MECHANISM_WINDOW ? lower_window(skb, context, subflow, limited) : UNTOUCHED;
+	if (limit && limit->in_use == MECHANISM_POLICE && police(context, subflow, direction) == DROPPED)
+		return DROPPED;
+	limit = limit_on(context, subflow, limited);
+	return limit && limit->in_use == MECHANISM_WINDOW ? lower_window(skb, context, subflow, limited) : UNTOUCHED;
 }
 
-/* Forgets the limits; what the loops have learnt stays for the next ones. */
+/* The limits are to be asked for again; what the loops have learnt stays. */
 static __always_inline void unsettle_rates(struct subflow *subflow)
 {
-	subflow->limit[FROM_ENDPOINT].rate = 0;
-	subflow->limit[TO_ENDPOINT].rate = 0;
+	subflow->window[FROM_ENDPOINT].stale = 1;
+	subflow->window[TO_ENDPOINT].stale = 1;
 }
 
 #endif

@@ -51,7 +51,7 @@ struct window_state {
 	__u8 begun;             /* 1: acknowledged is valid */
 	__u8 assumed;           /* 1: the loop learnt with an RTT that was assumed */
 	__u8 sharers;           /* subflows of the connection with lowered windows */
-	__u8 pad;
+	__u8 stale;             /* 1: noted before the rules were last asked anew */
 	__u32 marked;           /* an acknowledgement, and when it passed: the data that */
 	__u64 marked_at;        /* it let go passes a round trip to the sender later */
 };
