@@ -26,14 +26,13 @@ type objects struct {
 	// unswept is why there is none.
 	unswept error
 
-	subflows, chains, paces, congestions, endpoints, governed *ebpf.Map
+	subflows, paces, congestions, endpoints, governed *ebpf.Map
 }
 
 // assigned is what the programs need of all that their object declares.
 type assigned struct {
 	Sockets     *ebpf.Program `ebpf:"govern_sockets"`
 	Subflows    *ebpf.Map     `ebpf:"subflows"`
-	Chains      *ebpf.Map     `ebpf:"chains"`
 	Paces       *ebpf.Map     `ebpf:"paces"`
 	Congestions *ebpf.Map     `ebpf:"congestions"`
 	Endpoints   *ebpf.Map     `ebpf:"netns_endpoints"`
@@ -59,7 +58,7 @@ func load(directory string) (*objects, error) {
 		return nil, explain(fmt.Errorf("loading the program for sockets: %w", err))
 	}
 	o := &objects{
-		sockets: got.Sockets, subflows: got.Subflows, chains: got.Chains, paces: got.Paces,
+		sockets: got.Sockets, subflows: got.Subflows, paces: got.Paces,
 		congestions: got.Congestions, endpoints: got.Endpoints, governed: got.Governed,
 	}
 	o.existing, o.unswept = o.loadIterator(spec)
@@ -75,7 +74,7 @@ func readSpec(directory string) (*ebpf.CollectionSpec, error) {
 	maps.DeleteFunc(spec.Maps, func(name string, m *ebpf.MapSpec) bool {
 		m.Pinning = ebpf.PinByName
 		switch name {
-		case pace.PaceMapSubflows, pace.PaceMapChains, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets:
+		case pace.PaceMapSubflows, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets:
 			return false
 		}
 		return true
@@ -100,7 +99,7 @@ func adoptSize(spec *ebpf.MapSpec, directory string) error {
 // loadIterator loads the program for sockets that exist already.
 func (o *objects) loadIterator(spec *ebpf.CollectionSpec) (*link.Iter, error) {
 	replaced := &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
-		pace.PaceMapSubflows: o.subflows, pace.PaceMapChains: o.chains, pace.PaceMapPaces: o.paces, pace.PaceMapCongestions: o.congestions,
+		pace.PaceMapSubflows: o.subflows, pace.PaceMapPaces: o.paces, pace.PaceMapCongestions: o.congestions,
 		pace.PaceMapNetnsEndpoints: o.endpoints, pace.PaceMapGovernedSockets: o.governed,
 	}}
 	for _, m := range spec.Maps {
@@ -179,7 +178,7 @@ func explain(err error) error {
 }
 
 func (o *objects) close() error {
-	failed := errors.Join(o.sockets.Close(), o.subflows.Close(), o.chains.Close(), o.paces.Close(), o.congestions.Close(),
+	failed := errors.Join(o.sockets.Close(), o.subflows.Close(), o.paces.Close(), o.congestions.Close(),
 		o.endpoints.Close(), o.governed.Close())
 	if o.existing != nil {
 		failed = errors.Join(failed, o.existing.Close())

@@ -181,95 +181,28 @@ struct {
 	__type(value, struct governed);
 } governed_sockets SEC(".maps");
 
-enum {
-	ACTIONS_OF_A_RULE = 32, /* as many as the packet programs look at */
-};
-
-static __always_inline int may_pace(__u8 mechanism)
+/* The map of chains in subflow.h needs the type, which nothing else here names. */
+static __attribute__((used)) void know_chains(struct chain *chain)
 {
-	return mechanism == MECHANISM_AUTO || mechanism == MECHANISM_PACE;
+	(void)chain;
 }
 
-/* Of several limits the lowest holds. */
-static __always_inline void lower(struct limit *limit, __u64 rate, __u8 scope)
+static __always_inline int may_pace(const struct limit *limit)
 {
-	if (!rate || (limit->rate && limit->rate <= rate))
-		return;
-	limit->rate = rate;
-	limit->scope = scope;
-}
-
-__noinline int read_rule(struct chain *chain, __u32 index, struct limit *limit)
-{
-	__u32 i;
-
-	if (!chain || !limit || index >= MAX_RULES)
-		return 0;
-	for (i = 0; i < ACTIONS_OF_A_RULE; i++) {
-		__u32 at = chain->rule[index].first_action + i;
-		struct action *action;
-
-		barrier_var(at);
-		if (i >= chain->rule[index].actions || at >= MAX_ACTIONS)
-			break;
-		action = &chain->action[at];
-		if (action->kind == ACTION_RATE_LIMIT && may_pace(action->mechanism))
-			lower(limit, action->rate, action->scope);
-	}
-	return 0;
-}
-
-/* The limits of the rules that match all that the endpoint sends on the subflow. */
-__noinline int read_rules(struct chain *chain, struct subflow *subflow, struct limit *limit)
-{
-	__u64 sure;
-	__u32 index;
-
-	if (!chain || !subflow || !limit)
-		return 0;
-	sure = subflow->sure[FROM_ENDPOINT];
-	for (index = 0; index < MAX_RULES; index++) {
-		if (!(sure >> index))
-			break;
-		if (sure >> index & 1)
-			read_rule(chain, index, limit);
-	}
-	return 0;
-}
-
-static __always_inline struct chain *chain_of(const struct subflow *subflow)
-{
-	__u32 slot = CHAIN_SLOT(subflow->word), zero = 0;
-	void *map = bpf_map_lookup_elem(&chains, &slot);
-
-	return map ? bpf_map_lookup_elem(map, &zero) : 0;
-}
-
-/*
- * The limit of what the endpoint sends. The packet programs note it with the next
- * packet that a rule matches; but when a subflow was classified anew by a packet
- * that came in, such as the answer to its SYN, its socket comes here first.
- */
-static __always_inline void find_limit(struct subflow *subflow, struct limit *limit)
-{
-	const struct limit *noted = &subflow->limit[FROM_ENDPOINT];
-
-	if (may_pace(noted->mechanism))
-		lower(limit, noted->rate, noted->scope);
-	if (subflow->sure[FROM_ENDPOINT])
-		read_rules(chain_of(subflow), subflow, limit);
+	return limit->rate && (limit->mechanism == MECHANISM_AUTO || limit->mechanism == MECHANISM_PACE);
 }
 
 /* Bytes a second; 0 for no pace. */
-static __always_inline __u64 wanted_rate(const struct subflow_key *key, struct subflow *subflow)
+static __always_inline __u64 wanted_rate(const struct subflow_key *key, const struct subflow *subflow)
 {
+	const struct limit *limit = &subflow->limit[FROM_ENDPOINT];
 	const __u64 *share = bpf_map_lookup_elem(&paces, key);
-	struct limit limit = {};
 
 	if (share)
 		return *share;
-	find_limit(subflow, &limit);
-	return limit.scope == SCOPE_SUBFLOW ? limit.rate : limit.rate / FIRST_SHARE + 1;
+	if (!may_pace(limit))
+		return 0;
+	return limit->scope == SCOPE_SUBFLOW ? limit->rate : limit->rate / FIRST_SHARE + 1;
 }
 
 static __always_inline void set_pace(void *socket, __u32 rate)

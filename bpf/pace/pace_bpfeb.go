@@ -90,6 +90,8 @@ type PaceContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Result  uint32
+		Pad     uint32
 	}
 }
 
