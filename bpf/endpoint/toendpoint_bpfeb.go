@@ -218,6 +218,7 @@ type ToEndpointSubflow struct {
 	Reported         uint8
 	NeedsConnection  uint8
 	Pad              uint8
+	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
 	Traffic          [2]struct {
@@ -268,7 +269,7 @@ type ToEndpointSubflow struct {
 		Begun        uint8
 		Assumed      uint8
 		Sharers      uint8
-		Pad          uint8
+		Stale        uint8
 		Marked       uint32
 		MarkedAt     uint64
 	}

@@ -287,6 +287,14 @@ __noinline int judge(struct chain *chain, struct context *context, struct subflo
 	return matches(chain, context, subflow, rule->first_selector, 2 * ASSUME_TRUE + (direction & 1)) ? RULE_MAYBE : 0;
 }
 
+static __always_inline void remember_question(struct chain *chain, struct context *context, struct subflow *subflow,
+					      __u32 index, __u32 direction)
+{
+	if (index < REMEMBERED_RULES)
+		subflow->begin[direction & 1][index] =
+			first_in_question(chain, context, subflow, chain->rule[index].first_selector, direction);
+}
+
 /* The memo's part for one direction. */
 __noinline int classify_direction(struct chain *chain, struct context *context, struct subflow *subflow, __u32 direction)
 {
@@ -306,8 +314,10 @@ __noinline int classify_direction(struct chain *chain, struct context *context, 
 			sure |= 1ULL << index;
 		if (judged == RULE_MAYBE) {
 			maybe |= 1ULL << index;
-			needs |= chain->rule[index].needs;
+			remember_question(chain, context, subflow, index, direction);
 		}
+		if (judged)
+			needs |= chain->rule[index].needs;
 	}
 	subflow->sure[direction] = sure;
 	subflow->maybe[direction] = maybe;

@@ -295,6 +295,16 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return bit & (MAX_RULES - 1);
 }
 
+/* Looks at what differs between packets; what does not was decided by the memo. */
+static __always_inline int is_selected(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
+{
+	__u32 direction = context->direction & 1, at = chain->rule[rule].first_selector;
+
+	if (rule < REMEMBERED_RULES)
+		at = subflow->begin[direction][rule & (REMEMBERED_RULES - 1)];
+	return matches_packet(chain, context, subflow, at);
+}
+
 /* Goes on to the next rule; one that does not match has no actions left. */
 static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
 				     struct progress *at)
@@ -304,8 +314,7 @@ static __always_inline void next_rule(struct chain *chain, struct context *conte
 	at->rule = lowest_bit(at->left);
 	at->left &= at->left - 1;
 	rule = &chain->rule[at->rule];
-	if (!(at->sure >> at->rule & 1) &&
-	    !matches(chain, context, subflow, rule->first_selector, 2 * ASSUME_NOTHING + (context->direction & 1)))
+	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
 		return;
 	context->rule = at->rule;
 	at->action = rule->first_action;
@@ -337,15 +346,13 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
  * of nested loops. Where it is is kept in memory, of which the verifier knows
  * nothing: one turn is as good as another for it.
  */
-__noinline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+static __always_inline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
 	struct progress *at;
 	struct counters *counters;
 	struct chain *chain;
 	int i, result = UNTOUCHED;
 
-	if (!context || !subflow)
-		return UNTOUCHED;
 	chain = chain_of(context);
 	counters = counters_of(context);
 	if (!chain || !counters)

@@ -143,7 +143,13 @@ __noinline __u32 next_selector(const struct selector *selector, struct context *
 	return holds(selector, context, subflow, how) ? selector->if_true : selector->if_false;
 }
 
-/* Whether the graph that begins at a selector leads to MATCHED. */
+/* 1 for a number that is not 0, without a branch: the verifier would follow both ways. */
+static __always_inline __u32 is_any(__u32 number)
+{
+	return (number | -number) >> 31;
+}
+
+/* Whether the graph that begins at a selector leads to MATCHED, as far as is assumed. */
 __noinline int matches(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at, __u32 how)
 {
 	int i;
@@ -156,6 +162,54 @@ __noinline int matches(struct chain *chain, struct context *context, struct subf
 		at = next_selector(&chain->selector[at], context, subflow, how);
 	}
 	return at == MATCHED;
+}
+
+static __always_inline __u32 follow_type(const struct selector *selector, const struct context *context)
+{
+	const __u16 *ways = &selector->if_true;
+	__u32 fails = is_any(selector->mask & (context->types | context->options.types)) ^ 1 ^ (selector->negated & 1);
+
+	barrier_var(fails);
+	return ways[fails & 1];
+}
+
+/* Whether it leads there for this packet; the commonest selector is asked without a call. */
+__noinline int matches_packet(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at)
+{
+	__u32 how;
+	int i;
+
+	if (!chain || !context || !subflow)
+		return 0;
+	how = 2 * ASSUME_NOTHING + (context->direction & 1);
+	for (i = 0; i < MAX_SELECTORS; i++) {
+		struct selector *selector;
+
+		if (at >= MAX_SELECTORS)
+			break;
+		selector = &chain->selector[at];
+		at = selector->kind == SELECT_TYPES ? follow_type(selector, context) :
+						      0xffff & next_selector(selector, context, subflow, how);
+		barrier_var(at);
+	}
+	return at == MATCHED;
+}
+
+/* The first selector on the way that only a packet can answer. */
+__noinline __u32 first_in_question(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at,
+				   __u32 direction)
+{
+	int i;
+
+	if (!chain || !context || !subflow)
+		return NOT_MATCHED;
+	for (i = 0; i < MAX_SELECTORS; i++) {
+		if (at >= MAX_SELECTORS || chain->selector[at].kind >= SELECT_TYPES)
+			break;
+		at = next_selector(&chain->selector[at], context, subflow, direction & 1);
+		barrier_var(at);
+	}
+	return at;
 }
 
 #endif

@@ -21,7 +21,7 @@ enum {
 	EVENT_BYTES = 1 << 20,
 	PATHS = 8,
 	PATH_UNKNOWN = 0xff,
-	NO_RULES = 0,
+	REMEMBERED_RULES = 8, /* a power of two */
 };
 
 enum subflow_role {
@@ -107,7 +107,7 @@ struct subflow {
 	__u8 ended;              /* enum subflow_ended */
 	__u8 seeded;             /* 1: made by the agent from the pod's socket */
 	__u8 handshake_packets;  /* after the SYNs, counted until KNOWN_HANDSHAKE */
-	__u8 needs[2];           /* enum rule_needs of the rules in maybe */
+	__u8 needs[2];           /* enum rule_needs of the rules in sure and maybe */
 	__u8 due;                /* enum reports_due */
 	__u8 due_rule;           /* the rule that asked for it */
 	__u8 recorded;           /* 1: a rule records it; its RTT is measured in all ways */
@@ -115,6 +115,7 @@ struct subflow {
 	__u8 needs_connection;   /* 1: a rule of the chain asks for the connection */
 	__u8 pad;
 
+	__u16 begin[2][REMEMBERED_RULES]; /* of the first rules: the first selector in question */
 	__u64 last_seen;         /* ns since boot, coarse */
 	__u64 tick;              /* jiffies then */
 
