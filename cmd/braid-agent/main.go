@@ -4,6 +4,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -28,6 +29,7 @@ func main() {
 
 func command() *cobra.Command {
 	options := agent.Options{Version: buildVersion()}
+	var logging zap.Options
 	var kubeconfig string
 	command := &cobra.Command{
 		Use:           "braid-agent",
@@ -37,10 +39,12 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		Version:       options.Version,
 		RunE: func(*cobra.Command, []string) error {
+			options.Log = zap.New(zap.UseFlagOptions(&logging))
 			return run(kubeconfig, options)
 		},
 	}
 	addFlags(command, &options)
+	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
 	command.AddCommand(removeCommand(&options))
 	addInspection(command, &options)
@@ -57,6 +61,15 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.BlockDirectory, "block-path", "", "directory, which root alone may write to, of blocks as files; without it the agent takes none from files")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")
+}
+
+// addLogLevel takes over one of the library's flags.
+func addLogLevel(command *cobra.Command, logging *zap.Options) {
+	all := flag.NewFlagSet("", flag.ContinueOnError)
+	logging.BindFlags(all)
+	level := *all.Lookup("zap-log-level")
+	level.Name, level.Usage = "log-level", "error, info, or 1 and more to see more: 1 logs what rules report (default info)"
+	command.Flags().AddGoFlag(&level)
 }
 
 // removeCommand undoes what agents did here, for an uninstall.
@@ -76,7 +89,6 @@ func run(kubeconfig string, options agent.Options) error {
 	if options.NodeName == "" {
 		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
 	}
-	options.Log = zap.New()
 	ctrl.SetLogger(options.Log)
 	if kubeconfig != "" {
 		if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
