@@ -78,7 +78,7 @@ func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bo
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	before, err := r.ratesWith(ctx, nil)
+	before, err := r.unlimited(ctx)
 	if err != nil {
 		return err
 	}
@@ -91,6 +91,25 @@ func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bo
 			rtt, guests, rate, results.errors[last], results.othersKept[last], sumBut(before, limitedPath), results.allErrors[last])
 	}
 	return nil
+}
+
+// unlimited are the medians of some transfers without rules.
+func (r *ruled) unlimited(ctx context.Context) (map[int]float64, error) {
+	trials := map[int][]float64{}
+	for range 3 {
+		rates, err := r.ratesWith(ctx, nil)
+		if err != nil {
+			return nil, err
+		}
+		for path, rate := range rates {
+			trials[path] = append(trials[path], rate)
+		}
+	}
+	medians := map[int]float64{}
+	for path, rates := range trials {
+		medians[path] = median(rates)
+	}
+	return medians, nil
 }
 
 // ask limits one subflow, then all.
@@ -123,10 +142,11 @@ func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[i
 	if err := r.give(rules); err != nil {
 		return nil, err
 	}
-	t, err := r.begin(ctx, traffic.Options{Duration: rateWarmup + rateLasts + time.Second})
+	t, err := r.begin(ctx, traffic.Options{Duration: rateWarmup + rateLasts + time.Minute})
 	if err != nil {
 		return nil, err
 	}
+	defer t.stop()
 	time.Sleep(rateWarmup)
 	rates, err := t.rates(rateLasts)
 	if err != nil {
@@ -143,8 +163,7 @@ func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[i
 	if len(byPath) != r.links {
 		return nil, fmt.Errorf("the subflows use other paths than one each: %v", paths)
 	}
-	_, err = t.end()
-	return byPath, err
+	return byPath, nil
 }
 
 // sumBut adds the rates of all paths but one.

@@ -96,11 +96,13 @@ type transferring struct {
 	connection *net.TCPConn
 	done       chan error
 	result     *traffic.Result
+	cancel     context.CancelFunc
 }
 
 // begin starts a transfer, and waits until it has all its subflows.
 func (r *ruled) begin(ctx context.Context, options traffic.Options) (*transferring, error) {
-	t := &transferring{done: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(ctx)
+	t := &transferring{done: make(chan error, 1), cancel: cancel}
 	opened := make(chan *net.TCPConn, 1)
 	address := net.JoinHostPort(r.server().Address(4), port)
 	dial := func(ctx context.Context) (net.Conn, error) {
@@ -118,6 +120,7 @@ func (r *ruled) begin(ctx context.Context, options traffic.Options) (*transferri
 	select {
 	case t.connection = <-opened:
 	case err := <-t.done:
+		cancel()
 		return nil, fmt.Errorf("beginning a transfer: %w", err)
 	}
 	return t, r.waitForSubflows(t)
@@ -138,8 +141,15 @@ func (r *ruled) waitForSubflows(t *transferring) error {
 	return fmt.Errorf("the connection never had %d subflows", r.links)
 }
 
+// stop ends the transfer with what is still under way, however long it would take.
+func (t *transferring) stop() {
+	t.cancel()
+	<-t.done
+}
+
 // end waits for the transfer's end.
 func (t *transferring) end() (*traffic.Result, error) {
+	defer t.cancel()
 	if err := <-t.done; err != nil {
 		return nil, fmt.Errorf("a transfer: %w", err)
 	}
