@@ -22,6 +22,13 @@ func counting(name string, match v1alpha1.Match) v1alpha1.Rule {
 	return v1alpha1.Rule{Name: name, Match: &match, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}
 }
 
+// limiting is a rule that bounds the rate of each subflow.
+func limiting(name, rate string) v1alpha1.Rule {
+	return v1alpha1.Rule{Name: name, Actions: []v1alpha1.Action{{
+		Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse(rate)},
+	}}}
+}
+
 func direction(d v1alpha1.Direction) v1alpha1.Match {
 	return v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: d}}
 }
@@ -117,9 +124,7 @@ func (c *cluster) withoutChains(context.Context) error {
 func TestARuleLimitsTheRateOfSubflows(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	policy.Spec.Rules = []v1alpha1.Rule{{Name: "slow", Actions: []v1alpha1.Action{{
-		Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("10M")},
-	}}}}
+	policy.Spec.Rules = []v1alpha1.Rule{limiting("slow", "10M")}
 	c.spread(t, policy, 2)
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 6 * time.Second})
 	r.sleepUntil(3 * time.Second)
@@ -135,11 +140,12 @@ func TestARuleLimitsTheRateOfSubflows(t *testing.T) {
 	}
 }
 
-// An agent that is started again finds its chains, and their counters.
+// An agent that is started again finds its chains, and their counters; a removal
+// without one leaves nothing.
 func TestChainsOutliveTheirAgent(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	policy.Spec.Rules = []v1alpha1.Rule{counting("sent", direction(v1alpha1.DirectionFromEndpoint))}
+	policy.Spec.Rules = []v1alpha1.Rule{counting("sent", direction(v1alpha1.DirectionFromEndpoint)), limiting("slow", "30M")}
 	c.spread(t, policy, 2)
 	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
 	node := c.Network.Pod("client").Node
@@ -155,4 +161,9 @@ func TestChainsOutliveTheirAgent(t *testing.T) {
 	if after := c.hits(t, "client"); between["sent"] <= before["sent"] || after["sent"] < between["sent"] {
 		t.Errorf("the hits were %v, without the agent %v, and are %v", before, between, after)
 	}
+	c.kill(t, node)
+	c.remove(t, node)
+	c.expectUntouchedNode(t, node)
+	c.start(t, node)
+	c.expectTakenOver(t, policy)
 }

@@ -108,10 +108,10 @@ func (o *objects) loadPrograms(directory string, subflowEntries uint32) error {
 		return err
 	}
 	other := make(chan error, 1)
-	go func() (err error) {
-		defer func() { other <- err }()
+	go func() {
+		var err error
 		o.toEndpoint, err = loadProgram(toEndpoint, "to_endpoint", directory)
-		return err
+		other <- err
 	}()
 	o.fromEndpoint, err = loadProgram(fromEndpoint, "from_endpoint", directory)
 	return errors.Join(err, <-other)
