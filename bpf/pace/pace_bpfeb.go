@@ -90,8 +90,6 @@ type PaceContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
-		Result  uint32
-		Pad     uint32
 	}
 }
 
