@@ -74,8 +74,8 @@ func OpenDirectory(path string) (*Directory, error) {
 	return d, nil
 }
 
-// Set replaces everything, and writes the file where something changed. The names
-// hold also when the file cannot be written.
+// Set replaces everything, and writes the file where something changed; without
+// endpoints there is none. The names hold also when the file cannot be written.
 func (d *Directory) Set(endpoints map[uint32]Endpoint) error {
 	d.mutex.Lock()
 	defer d.mutex.Unlock()
@@ -86,12 +86,36 @@ func (d *Directory) Set(endpoints map[uint32]Endpoint) error {
 	if d.path == "" {
 		return nil
 	}
-	data, err := json.Marshal(endpoints)
-	if err == nil {
-		err = replaceFile(d.path, data)
-	}
-	if err != nil {
+	if err := d.write(); err != nil {
 		return fmt.Errorf("keeping the names of endpoints: %w", err)
+	}
+	return nil
+}
+
+func (d *Directory) write() error {
+	if len(d.known) == 0 {
+		return removeIfThere(d.path)
+	}
+	data, err := json.Marshal(d.known)
+	if err != nil {
+		return err
+	}
+	return replaceFile(d.path, data)
+}
+
+// Forget removes from a directory of states what agents left there for the debug
+// commands.
+func Forget(statePath string) error {
+	err := errors.Join(removeIfThere(filepath.Join(statePath, DirectoryName)), removeIfThere(filepath.Join(statePath, SocketName)))
+	if err != nil {
+		return fmt.Errorf("removing what the debug commands need: %w", err)
+	}
+	return nil
+}
+
+func removeIfThere(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
 	}
 	return nil
 }

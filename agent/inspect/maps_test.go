@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -322,4 +323,24 @@ func TestADirectoryIsKeptForLater(t *testing.T) {
 	if _, unknown := later.Rule(5, 1); unknown != "#2" {
 		t.Errorf("the second rule is %s", unknown)
 	}
+}
+
+func TestADirectoryWithoutEndpointsLeavesNoFile(t *testing.T) {
+	state := t.TempDir()
+	path := filepath.Join(state, DirectoryName)
+	for what, forget := range map[string]func(*Directory) error{
+		"the last endpoint goes": func(d *Directory) error { return d.Set(map[uint32]Endpoint{}) },
+		"all is removed":         func(*Directory) error { return Forget(state) },
+	} {
+		directory, err := OpenDirectory(path)
+		check(t, err)
+		check(t, directory.Set(map[uint32]Endpoint{5: {Name: "team/web"}}))
+		_, err = os.Stat(path)
+		check(t, err)
+		check(t, forget(directory))
+		if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+			t.Errorf("when %s, %v is left (%v)", what, left, err)
+		}
+	}
+	check(t, Forget(state)) // twice does no harm
 }

@@ -138,3 +138,13 @@ func TestAConnectionIsCompletedButNotReplaced(t *testing.T) {
 		t.Error("an alias was changed")
 	}
 }
+
+func FuzzParseTokens(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 0, 2, 0, 0, 0})
+	f.Add([]byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if pairs := parseTokens(data); len(pairs) > len(data)/8 {
+			t.Errorf("%d bytes hold %d pairs", len(data), len(pairs))
+		}
+	})
+}

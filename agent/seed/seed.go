@@ -5,7 +5,7 @@
 // programs would have made from the SYNs. So selectors by token hold for these
 // connections too, and a rate limit can lower their windows.
 //
-// Where the kernel has no iterator over sockets, one thing is not known: the
+// Where the iterator over sockets does not work, one thing is not known: the
 // responder's token of a connection that the pod began and that never had a second
 // subflow. Such a connection goes by the initiator's token alone.
 package seed
@@ -37,6 +37,7 @@ type Pod struct {
 type Maps struct {
 	subflows, connections, attachments, overflow *ebpf.Map
 	tokens                                       *peerTokens
+	tokensErr                                    error // why there are none
 }
 
 // Open opens the maps that are pinned in a directory.
@@ -51,10 +52,7 @@ func Open(pins string) (*Maps, error) {
 			return nil, errors.Join(fmt.Errorf("opening map %s: %w", name, err), m.Close())
 		}
 	}
-	var err error
-	if m.tokens, err = openPeerTokens(); err != nil {
-		return nil, errors.Join(err, m.Close())
-	}
+	m.tokens, m.tokensErr = openPeerTokens()
 	return m, nil
 }
 
@@ -79,10 +77,11 @@ type Result struct {
 // Seed makes records of the pod's established subflows, where there are none yet,
 // and completes those that began in the middle. What the programs know from a SYN
 // is not touched. It can be called again at any time; once before the pod gets its
-// first chain and once after leaves no connection out.
+// first chain and once after leaves no connection out. It does what it can also
+// where the peers' tokens cannot be read, and then returns an error.
 func (m *Maps) Seed(pod Pod) (Result, error) {
 	result, err := m.seed(pod)
-	if err != nil {
+	if err := errors.Join(err, m.tokensErr); err != nil {
 		return result, fmt.Errorf("noting the connections of %s: %w", pod.Namespace, err)
 	}
 	return result, nil

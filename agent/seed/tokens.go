@@ -4,12 +4,10 @@ package seed
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/agent/endpoints/namespace"
@@ -19,14 +17,10 @@ import (
 // peerTokens tells the peers' tokens of connections; nil where the kernel cannot.
 type peerTokens struct{ iterator *link.Iter }
 
-// openPeerTokens needs Linux 5.19 with the types of its structures.
+// openPeerTokens needs a kernel that describes its structures (BTF).
 func openPeerTokens() (*peerTokens, error) {
 	var programs seed.TokensPrograms
-	err := seed.LoadTokensObjects(&programs, nil)
-	if errors.Is(err, ebpf.ErrNotSupported) {
-		return nil, nil
-	}
-	if err != nil {
+	if err := seed.LoadTokensObjects(&programs, nil); err != nil {
 		return nil, fmt.Errorf("loading the iterator over connections: %w", err)
 	}
 	defer programs.Close()

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"braid.dev/braid/agent"
+	"braid.dev/braid/agent/inspect"
 )
 
 // version is set by the linker; without it the build's own version is used.
@@ -80,7 +82,7 @@ func removeCommand(options *agent.Options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = zap.New()
-			return agent.Remove(command.Context(), *options)
+			return errors.Join(agent.Remove(command.Context(), *options), inspect.Forget(options.StatePath))
 		},
 	}
 }
