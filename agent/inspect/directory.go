@@ -103,16 +103,6 @@ func (d *Directory) write() error {
 	return replaceFile(d.path, data)
 }
 
-// Forget removes from a directory of states what agents left there for the debug
-// commands.
-func Forget(statePath string) error {
-	err := errors.Join(removeIfThere(filepath.Join(statePath, DirectoryName)), removeIfThere(filepath.Join(statePath, SocketName)))
-	if err != nil {
-		return fmt.Errorf("removing what the debug commands need: %w", err)
-	}
-	return nil
-}
-
 func removeIfThere(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"braid.dev/braid/agent"
-	"braid.dev/braid/agent/inspect"
 )
 
 // version is set by the linker; without it the build's own version is used.
@@ -82,7 +80,7 @@ func removeCommand(options *agent.Options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = zap.New()
-			return errors.Join(agent.Remove(command.Context(), *options), inspect.Forget(options.StatePath))
+			return agent.Remove(command.Context(), *options)
 		},
 	}
 }
