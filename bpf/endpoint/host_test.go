@@ -93,6 +93,7 @@ func (e ends) port(number uint16) ends {
 // the programs, loaded but attached nowhere.
 type host struct {
 	*network.Namespace
+	peer  *network.Namespace
 	pod   uint32
 	nics  [2]uint32
 	from  *ebpf.Program
@@ -104,10 +105,9 @@ type host struct {
 
 func newHost(t testing.TB) *host {
 	t.Helper()
-	h := &host{Namespace: network.NamespaceForTest(t)}
-	peer := network.NamespaceForTest(t)
+	h := &host{Namespace: network.NamespaceForTest(t), peer: network.NamespaceForTest(t)}
 	for i, name := range []string{"pod", "blue", "green"} {
-		check(t, network.Connect(h.Namespace, name, peer, name, network.Options{MTU: 9000}))
+		check(t, network.Connect(h.Namespace, name, h.peer, name, network.Options{MTU: 9000}))
 		index, err := h.Index(name)
 		check(t, err)
 		if i == 0 {
