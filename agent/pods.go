@@ -90,9 +90,11 @@ func (p *pods) program(ctx context.Context, wanted *v1alpha1.PlanEndpoint, snaps
 		return result
 	}
 	result.HostInterface = found.HostInterface
-	if err := p.configure(ctx, found, settingsOf(wanted)); err != nil {
-		result.State, result.Message = v1alpha1.EndpointFailed, shorten(err.Error())
-		return result
+	if managesSubflows(wanted) {
+		if err := p.configure(ctx, found, settingsOf(wanted)); err != nil {
+			result.State, result.Message = v1alpha1.EndpointFailed, shorten(err.Error())
+			return result
+		}
 	}
 	result.State = v1alpha1.EndpointProgrammed
 	if !wanted.UpgradeSockets {
@@ -135,13 +137,18 @@ func settingsOf(wanted *v1alpha1.PlanEndpoint) pathmanager.Settings {
 	}
 }
 
+// managesSubflows is false for pods whose own MPTCP settings stay as they are.
+func managesSubflows(wanted *v1alpha1.PlanEndpoint) bool {
+	return wanted.Subflows.Manager != v1alpha1.SubflowManagerNone
+}
+
 // release puts the pods back that are no longer wanted, also those of an earlier
 // agent, and lets go of those that are gone. A look that was not complete does not
 // tell which are gone: what they were like before must not be forgotten then.
 func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snapshot endpoints.Snapshot, complete bool) {
 	keep := map[uint64]bool{}
 	for i := range wanted {
-		if found, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil {
+		if found, err := snapshot.Find(endpointAddresses(&wanted[i])); err == nil && managesSubflows(&wanted[i]) {
 			keep[found.Inode] = true
 		}
 	}

@@ -274,6 +274,9 @@ func (r *compiledPolicy) subflows(usedPaths int) (v1alpha1.PlanSubflows, string)
 		}
 	}
 	switch {
+	case plan.Manager == v1alpha1.SubflowManagerNone:
+		plan.Count = 1
+		return plan, "spec.subflows.manager is None: the pod's own settings decide"
 	case r.spec.Subflows.Count != nil:
 		plan.Count = *r.spec.Subflows.Count
 		return plan, "spec.subflows.count"

@@ -54,7 +54,7 @@ func drawRules(t *rapid.T) v1alpha1.PolicyRules {
 		}
 	}
 	rules.Paths.Spread = rapid.SampledFrom([]v1alpha1.SpreadMode{"", v1alpha1.SpreadPerSubflow, v1alpha1.SpreadNone}).Draw(t, "spread")
-	rules.Subflows.Manager = rapid.SampledFrom([]v1alpha1.SubflowManager{"", v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent}).Draw(t, "manager")
+	rules.Subflows.Manager = rapid.SampledFrom([]v1alpha1.SubflowManager{"", v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent, v1alpha1.SubflowManagerNone}).Draw(t, "manager")
 	if rapid.Bool().Draw(t, "counted") {
 		rules.Subflows.Count = new(rapid.Int32Range(1, 8).Draw(t, "count"))
 	}

@@ -22,7 +22,7 @@ const (
 )
 
 // SubflowManager says who opens the further subflows of a connection.
-// +kubebuilder:validation:Enum=Kernel;Agent
+// +kubebuilder:validation:Enum=Kernel;Agent;None
 type SubflowManager string
 
 const (
@@ -33,6 +33,8 @@ const (
 	// manager: it opens subflows from the pod that began the connection, to the
 	// port that the connection began with.
 	SubflowManagerAgent SubflowManager = "Agent"
+	// SubflowManagerNone is nobody: the pod's own settings stay as they are.
+	SubflowManagerNone SubflowManager = "None"
 )
 
 // PathWeight is the share of one path.
@@ -78,13 +80,15 @@ type PathRules struct {
 
 // SubflowRules say how many subflows a connection has and who opens them.
 // +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
+// +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.manager) || self.manager != 'None'",message="count has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 type SubflowRules struct {
 	// manager says who opens further subflows. With Kernel, new connections get
 	// them also while the agent is down; the listening pod must be selected by a
 	// policy too. With Agent only the pod that begins the connection needs a
 	// policy, and no port is announced; while the agent is down, new connections
 	// have one subflow. Choose Agent for pods that both listen and connect. Either
-	// way closed subflows are opened again while the agent runs.
+	// way closed subflows are opened again while the agent runs. None leaves the
+	// pods' MPTCP settings as they are, for policies that only give rules.
 	// +kubebuilder:default=Kernel
 	// +optional
 	Manager SubflowManager `json:"manager,omitempty"`
