@@ -16,10 +16,12 @@ import (
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
@@ -325,4 +327,42 @@ func TestWithoutPinsThereIsNothingToSeed(t *testing.T) {
 // ends are those of a key, the endpoint's first.
 func ends(key *chains.SubflowKey) string {
 	return events.AddrPort(key.Local.Word, key.LocalPort).String() + events.AddrPort(key.Remote.Word, key.RemotePort).String()
+}
+
+// TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent asks for what needs the
+// window scale, which only the SYN tells.
+func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
+	l := build(t)
+	c := l.connect(l.pod, l.host, addresses[4].host, addresses[4].pod, false)
+	pod := l.apply(v1alpha1.Rule{Name: "slow", Actions: []v1alpha1.Action{{
+		Type: v1alpha1.ActionRateLimit,
+		RateLimit: &v1alpha1.RateLimit{
+			Rate: resource.MustParse("20M"), Mechanism: v1alpha1.RateLimitWindow,
+		},
+	}}})
+	names, err := inspect.OpenDirectory("")
+	check(t, err)
+	pins := inspect.NewPins(chains.Directory(l.pins), names)
+	expect := func(mechanism v1alpha1.RateLimitMechanism, why inspect.Why) {
+		t.Helper()
+		c.say(t, 5)
+		subflows, err := pins.Subflows()
+		check(t, err)
+		for _, subflow := range subflows {
+			for _, limit := range subflow.Limits {
+				if limit.InUse != mechanism || limit.Why != why {
+					t.Errorf("it is limited as %+v, want %q because of %s", limit, mechanism, why)
+				}
+			}
+			if len(subflow.Limits) != 2 {
+				t.Errorf("its limits are %+v, want one for each direction", subflow.Limits)
+			}
+		}
+		if len(subflows) != 1 {
+			t.Errorf("the subflows are %+v", subflows)
+		}
+	}
+	expect("", inspect.WhyNoSYN)
+	l.seed(pod)
+	expect(v1alpha1.RateLimitWindow, inspect.WhyAsked)
 }
