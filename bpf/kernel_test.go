@@ -221,6 +221,11 @@ func TestTheCopiedABIIsTheKernels(t *testing.T) {
 	offsets := map[string]btf.Bits{}
 	for _, member := range original.Members {
 		offsets[member.Name] = member.Offset
+		if union, ok := member.Type.(*btf.Union); ok && member.Name == "" {
+			for _, inner := range union.Members {
+				offsets[inner.Name] = member.Offset + inner.Offset
+			}
+		}
 	}
 	for _, member := range copied.Members {
 		if offset, ok := offsets[member.Name]; !ok || offset != member.Offset {
