@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strings"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
@@ -57,6 +58,9 @@ var (
 	windowActions = []standin.Action{standinActions[0], standinActions[0], standinActions[0], standinActions[0]}
 )
 
+// pacedSuffix marks chains whose subflow has a socket that is paced.
+const pacedSuffix = "paced"
+
 // loaded are programs that a measurement loads, to be closed at its end.
 type loaded []io.Closer
 
@@ -87,7 +91,7 @@ func (l *loaded) addRules(r *race, name string, frame []byte, rules []v1alpha1.P
 		return nil, fmt.Errorf("making the chain %s: %w", name, err)
 	}
 	*l = append(*l, h)
-	if err := h.know(chainLocal, chainRemote, chainToken); err != nil {
+	if err := h.know(chainLocal, chainRemote, chainToken, strings.HasSuffix(name, pacedSuffix)); err != nil {
 		return nil, err
 	}
 	return h, l.again(r, contender{name: name, program: h.from, frame: frame})
@@ -181,7 +185,12 @@ func (l *loaded) addSize(r *race, frame []byte, size chainSize, halves map[strin
 		return err
 	}
 	halves[name] = h
-	return h.prime()
+	paced, err := l.addRules(r, name+pacedSuffix, frame, pacedRule(size))
+	if err != nil {
+		return err
+	}
+	halves[name+pacedSuffix] = paced
+	return errors.Join(h.prime(), paced.prime())
 }
 
 // expectHits is an error when a chain did not act on the packets that ran through it.
@@ -201,9 +210,11 @@ func (r *race) chainFigures(b *bench) {
 	for _, size := range chainSizes {
 		name := fmt.Sprint(size.blocks())
 		r.figures(b, name, "chain."+name+".")
+		r.figures(b, name+pacedSuffix, "chain."+name+".paced_")
 		r.figures(b, "standin"+name, "chain.standin"+name+".")
 		r.figures(b, "standin"+name+"window", "chain.standin"+name+".window_")
 		b.add("chain."+name+".to_standin", "ratio", ratios(r.above(name), r.above("standin"+name), 1))
+		b.add("chain."+name+".paced_to_standin", "ratio", ratios(r.above(name+pacedSuffix), r.above("standin"+name), 1))
 		b.add("chain."+name+".to_standin_window", "ratio", ratios(r.above(name), r.above("standin"+name+"window"), 1))
 	}
 }

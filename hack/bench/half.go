@@ -97,9 +97,9 @@ func (h *half) give(ifindex int, rules []v1alpha1.PlanRule) error {
 	return nil
 }
 
-// know writes the record of a subflow as if its beginning had been seen: its token
-// and the scale of its windows.
-func (h *half) know(local, remote netip.AddrPort, token uint32) error {
+// know writes the record of a subflow as if its beginning had been seen: its token,
+// the scale of its windows, and whether its sender's socket is paced.
+func (h *half) know(local, remote netip.AddrPort, token uint32, paced bool) error {
 	const (
 		knownSYNs, knownMPTCP, knownHandshake = 1<<0 | 1<<1, 1 << 2, 1 << 7
 		unknownPath                           = 0xff
@@ -110,6 +110,9 @@ func (h *half) know(local, remote netip.AddrPort, token uint32) error {
 	key.Local.Word, key.Remote.Word = words(local.Addr()), words(remote.Addr())
 	record := endpoint.FromEndpointSubflow{Token: token, Path: unknownPath, Known: knownSYNs | knownMPTCP | knownHandshake, SeededRtt: rtt}
 	record.Traffic[0].WindowScale, record.Traffic[1].WindowScale = scale, scale
+	if paced {
+		record.Paced = 1
+	}
 	connection := endpoint.FromEndpointMptcpConnection{Token: token}
 	err := errors.Join(
 		h.maps["subflows"].Put(key, record),

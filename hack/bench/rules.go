@@ -12,16 +12,29 @@ import (
 
 // chainRule is the rule of a size that means what the stand-in's chain does.
 func chainRule(size chainSize) []v1alpha1.PlanRule {
+	return ruleOf(chainMatch(size.selectors), chainActions(size.actions)...)
+}
+
+// pacedRule is the same for a pod, whose own socket is paced: no window is written.
+func pacedRule(size chainSize) []v1alpha1.PlanRule {
+	actions := chainActions(size.actions)
+	actions[0] = limitTo(20, v1alpha1.RateLimitAuto)
+	match := chainMatch(size.selectors)
+	match.Direction = v1alpha1.DirectionFromEndpoint
+	return ruleOf(match, actions...)
+}
+
+func chainMatch(selectors int) *v1alpha1.Match {
 	match := &v1alpha1.Match{Selectors: v1alpha1.Selectors{Subflow: &v1alpha1.SubflowTuple{
 		SourceAddress: v1alpha1.IPAddress(chainLocal.Addr().String()), SourcePort: int32(chainLocal.Port()),
 		DestinationAddress: v1alpha1.IPAddress(chainRemote.Addr().String()), DestinationPort: int32(chainRemote.Port()),
 	}}}
-	if size.selectors > 1 {
+	if selectors > 1 {
 		match.AddressPair = []v1alpha1.IPAddress{match.Subflow.SourceAddress, match.Subflow.DestinationAddress}
 		match.Token = fmt.Sprintf("0x%08x", chainToken)
 		match.PacketTypes = []v1alpha1.PacketType{v1alpha1.PacketDSS}
 	}
-	return ruleOf(match, chainActions(size.actions)...)
+	return match
 }
 
 // chainActions are the first actions of those that the stand-in has.
