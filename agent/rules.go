@@ -111,7 +111,8 @@ func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.Endpoin
 		r.govern(p, loaded)
 		r.seed(p)
 	}
-	if r.chains.AttachMode() == "" { // the maps are gone
+	if r.chains.AttachMode() == "" { // the maps are gone, and numbers begin anew
+		clear(r.seeded)
 		err = errors.Join(err, r.blocks.close())
 	}
 	r.show(ctx)

@@ -281,3 +281,27 @@ func TestRemovalOfRulesLeavesNothing(t *testing.T) {
 	l.expectNothing(t)
 	must(t, l.Nodes[0].Do(l.rules.remove)) // it may be repeated
 }
+
+// The numbers of endpoints begin anew with the maps: what was known by the old ones
+// must not keep older connections from being known.
+func TestConnectionsAreKnownAgainAfterAllRulesWereGone(t *testing.T) {
+	l := newRuleLab(t)
+	client, server := l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
+	listener, err := server.Listen(t.Context(), "tcp", net.JoinHostPort(server.IPv4, "5002"))
+	must(t, err)
+	defer listener.Close()
+	connection, err := client.Dial(t.Context(), "tcp", listener.Addr().String())
+	must(t, err)
+	defer connection.Close()
+	for range 2 {
+		_, err = l.apply(t, planOf(planRule("record", recordAll)))
+		must(t, err)
+		subflows, err := l.rules.chains.Subflows()
+		must(t, err)
+		if len(subflows) != 1 || subflows[0].Record.Token == 0 {
+			t.Errorf("the connection is known as %+v", subflows)
+		}
+		_, err = l.apply(t, planOf())
+		must(t, err)
+	}
+}
