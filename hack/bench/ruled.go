@@ -144,7 +144,7 @@ func (r *ruled) waitForSubflows(t *transferring) error {
 // stop ends the transfer with what is still under way, however long it would take.
 func (t *transferring) stop() {
 	t.cancel()
-	<-t.done
+	_ = <-t.done // it was broken off
 }
 
 // end waits for the transfer's end.
