@@ -138,7 +138,7 @@ func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, befor
 
 // ratesWith measures a transfer that has had these rules from its beginning: the
 // goodput of each subflow in Mbit/s, by its path.
-func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[int]float64, error) {
+func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (byPath map[int]float64, err error) {
 	if err := r.give(rules); err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[i
 	if err != nil {
 		return nil, err
 	}
-	defer t.stop()
+	defer func() { err = errors.Join(err, t.stop()) }()
 	time.Sleep(rateWarmup)
 	rates, err := t.rates(rateLasts)
 	if err != nil {
@@ -156,7 +156,7 @@ func (r *ruled) ratesWith(ctx context.Context, rules []v1alpha1.PlanRule) (map[i
 	if err != nil {
 		return nil, err
 	}
-	byPath := map[int]float64{}
+	byPath = map[int]float64{}
 	for end, rate := range rates {
 		byPath[paths[end]] += rate
 	}

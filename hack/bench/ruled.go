@@ -142,9 +142,12 @@ func (r *ruled) waitForSubflows(t *transferring) error {
 }
 
 // stop ends the transfer with what is still under way, however long it would take.
-func (t *transferring) stop() {
+func (t *transferring) stop() error {
 	t.cancel()
-	_ = <-t.done // it was broken off
+	if err := <-t.done; err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
 }
 
 // end waits for the transfer's end.
