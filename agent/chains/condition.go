@@ -155,6 +155,8 @@ func (s *Selector) needs() uint8 {
 		if s.Mask&^typesOfHeader != 0 {
 			return needsOptions
 		}
+	case selectBackup: // what the ends say of it is in options
+		return needsOptions
 	case selectDataSequence:
 		return needsOptions | needsConnection
 	case selectConnectionSent:
