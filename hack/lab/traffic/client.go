@@ -94,14 +94,18 @@ type outcome struct {
 }
 
 func transfer(connection *net.TCPConn, wanted *request) (result outcome) {
-	observed := make(chan struct{})
+	observed, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(observed)
 		// Shortly before the end, when all subflows are there and none is closing.
-		time.Sleep(time.Until(wanted.until()) - 50*time.Millisecond)
+		select {
+		case <-time.After(time.Until(wanted.until()) - 50*time.Millisecond):
+		case <-ended:
+		}
 		result.subflows, result.multipath = observe(connection)
 	}()
 	report, err := exchange(connection, wanted)
+	close(ended)
 	<-observed
 	if report != nil {
 		result.report = *report
