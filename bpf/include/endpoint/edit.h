@@ -122,7 +122,10 @@ static __always_inline __u32 padded(__u32 length)
 	return (length + 3) & ~3U;
 }
 
-/* The number when it is from 1 to 40, else 0: in a form that every verifier follows. */
+/*
+ * The number when it is from 1 to 40, else 0: in a form that every verifier follows.
+ * That of Linux 6.1 forgets it over a call, so each use asks anew.
+ */
 static __always_inline __u32 option_bytes_of(__u32 length)
 {
 	if (length > TCP_OPTIONS_MAX)
@@ -188,9 +191,14 @@ static __always_inline int overwrite(struct __sk_buff *skb, struct context *cont
 	length = option_bytes_of(length);
 	if (!copy || !length || offset < options_at(context) || offset + length > options_end(context))
 		return 0;
-	if (bpf_skb_load_bytes(skb, offset, &copy->before, length) || bpf_skb_store_bytes(skb, offset, bytes, length, 0))
+	if (bpf_skb_load_bytes(skb, offset, &copy->before, length))
 		return 0;
-	bpf_skb_load_bytes(skb, offset, &copy->after, length);
+	length = option_bytes_of(length);
+	if (!length || bpf_skb_store_bytes(skb, offset, bytes, length, 0))
+		return 0;
+	length = option_bytes_of(length);
+	if (length)
+		bpf_skb_load_bytes(skb, offset, &copy->after, length);
 	difference = bpf_csum_diff(&copy->before, sizeof(copy->before), &copy->after, sizeof(copy->after), 0);
 	/* What begins at an odd byte counts with its bytes swapped. */
 	if ((offset - context->transport) & 1)
@@ -240,11 +248,24 @@ static __always_inline void set_lengths(struct __sk_buff *skb, struct context *c
 	context->options_length = options;
 }
 
+/* Whether IP's length ends the packet with its options; a length of 0 is of BIG TCP. */
+static __always_inline int length_is_plain(struct __sk_buff *skb, const struct context *context)
+{
+	__u32 at = IPV4_LENGTH_AT, length = options_end(context) - context->network;
+	__be16 field;
+
+	if (context->family != AF_INET) {
+		at = IPV6_LENGTH_AT;
+		length -= sizeof(struct ipv6hdr);
+	}
+	return !bpf_skb_load_bytes(skb, context->network + at, &field, sizeof(field)) && bpf_ntohs(field) == length;
+}
+
 /* A pure ACK in one piece that nothing hides behind: the only packets that grow. */
 static __always_inline int may_grow(struct __sk_buff *skb, const struct context *context)
 {
 	return is_pure_ack(context) && !skb->gso_size && skb->len >= options_end(context) &&
-	       !(context->options_length & 3);
+	       !(context->options_length & 3) && length_is_plain(skb, context);
 }
 
 /*
@@ -290,8 +311,12 @@ __noinline int insert_option(struct __sk_buff *skb, struct context *context, str
 	if (!more || !copy)
 		return 0;
 	bpf_skb_store_bytes(skb, end, &nops, more, 0);
-	bpf_skb_store_bytes(skb, end, option, length, 0);
-	bpf_skb_load_bytes(skb, end, &copy->after, more);
+	length = option_bytes_of(length);
+	if (length)
+		bpf_skb_store_bytes(skb, end, option, length, 0);
+	more = option_bytes_of(more);
+	if (more)
+		bpf_skb_load_bytes(skb, end, &copy->after, more);
 	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
 			    (__u32)bpf_csum_diff(0, 0, &copy->after, sizeof(copy->after), 0), 0);
 	set_lengths(skb, context, context->options_length + more);
@@ -318,6 +343,7 @@ __noinline int replace_options(struct __sk_buff *skb, struct context *context, s
 	all = kept + padded(length);
 	if (all < had)
 		all = had;
+	had = option_bytes_of(had);
 	if (!had || all > TCP_OPTIONS_MAX || bpf_skb_load_bytes(skb, at, &copy->before, had))
 		return 0;
 	if (kept && bpf_skb_load_bytes(skb, context->options.timestamps, &copy->after, LENGTH_TIMESTAMPS))
@@ -330,8 +356,12 @@ __noinline int replace_options(struct __sk_buff *skb, struct context *context, s
 	bpf_skb_store_bytes(skb, at, &nops, all, 0);
 	if (kept)
 		bpf_skb_store_bytes(skb, at + kept - LENGTH_TIMESTAMPS, &copy->after, LENGTH_TIMESTAMPS, 0);
-	bpf_skb_store_bytes(skb, at + kept, option, length, 0);
-	bpf_skb_load_bytes(skb, at, &copy->after, all);
+	length = option_bytes_of(length);
+	if (length)
+		bpf_skb_store_bytes(skb, at + kept, option, length, 0);
+	all = option_bytes_of(all);
+	if (all)
+		bpf_skb_load_bytes(skb, at, &copy->after, all);
 	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0,
 			    (__u32)bpf_csum_diff(&copy->before, sizeof(copy->before), &copy->after, sizeof(copy->after), 0), 0);
 	set_lengths(skb, context, all);
