@@ -78,7 +78,7 @@ func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bo
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	before, err := r.unlimited(ctx)
+	before, err := r.medianRates(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -93,11 +93,12 @@ func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bo
 	return nil
 }
 
-// unlimited are the medians of some transfers without rules.
-func (r *ruled) unlimited(ctx context.Context) (map[int]float64, error) {
+// medianRates are the medians of three transfers: at long round trips one now and
+// then loses much in its slow start, with rules and without.
+func (r *ruled) medianRates(ctx context.Context, rules []v1alpha1.PlanRule) (map[int]float64, error) {
 	trials := map[int][]float64{}
 	for range 3 {
-		rates, err := r.ratesWith(ctx, nil)
+		rates, err := r.ratesWith(ctx, rules)
 		if err != nil {
 			return nil, err
 		}
@@ -121,7 +122,7 @@ func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, befor
 		return err
 	}
 	match.Paths = []v1alpha1.PathName{v1alpha1.PathName(pathNames[limitedPath])}
-	limited, err := r.ratesWith(ctx, ruleOf(match, limit))
+	limited, err := r.medianRates(ctx, ruleOf(match, limit))
 	if err != nil {
 		return err
 	}
