@@ -4,15 +4,12 @@ package e2e_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab/traffic"
 )
@@ -37,21 +34,8 @@ func direction(d v1alpha1.Direction) v1alpha1.Match {
 // tells.
 func (c *cluster) hits(t *testing.T, pod string) map[string]uint64 {
 	t.Helper()
-	node := c.Network.Pod(pod).Node
-	command := node.Command(t.Context(), c.Binary("braid-agent"), "rules", "-o", "json", "shop/"+pod,
-		"--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
-	var errors strings.Builder
-	command.Stderr = &errors
-	out, err := command.Output()
-	if err != nil {
-		t.Fatalf("braid-agent rules: %v: %s", err, errors.String())
-	}
-	var rules []inspect.Rule
-	if err := json.Unmarshal(out, &rules); err != nil {
-		t.Fatalf("braid-agent rules: %v: %s", err, out)
-	}
 	hits := map[string]uint64{}
-	for _, rule := range rules {
+	for _, rule := range c.rulesOf(t, pod) {
 		hits[rule.Name] = rule.Hits
 	}
 	return hits

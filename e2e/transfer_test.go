@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ type running struct {
 	result *traffic.Result
 	err    error
 	wire   *recording
+	opened atomic.Pointer[net.TCPConn]
 }
 
 // begin starts a transfer and records what the NICs of the sender's node do.
@@ -48,9 +50,15 @@ func (c *cluster) begin(t *testing.T, x transfer) *running {
 		sender = to.Node
 	}
 	address := net.JoinHostPort(to.Address(x.version), strconv.Itoa(lab.TrafficPort))
-	dial := func(ctx context.Context) (net.Conn, error) { return from.Dial(ctx, "tcp", address) }
 	options := traffic.Options{Direction: x.direction, Duration: x.duration, Warmup: min(warmup, x.duration/2), Verify: true}
 	r := &running{transfer: x, start: time.Now(), done: make(chan struct{}), wire: c.record(sender)}
+	dial := func(ctx context.Context) (net.Conn, error) {
+		connection, err := from.Dial(ctx, "tcp", address)
+		if err == nil {
+			r.opened.Store(connection.(*net.TCPConn))
+		}
+		return connection, err
+	}
 	go func() {
 		defer close(r.done)
 		defer r.wire.stop()
@@ -58,6 +66,36 @@ func (c *cluster) begin(t *testing.T, x transfer) *running {
 	}()
 	return r
 }
+
+// subflows are those of the connection, as the kernel of the pod that opened it
+// knows them.
+func (r *running) subflows(t *testing.T) []traffic.Subflow {
+	t.Helper()
+	connection := r.opened.Load()
+	if connection == nil {
+		return nil
+	}
+	subflows, err := traffic.Subflows(connection)
+	if err != nil {
+		t.Fatalf("%s: %v", r, err)
+	}
+	return subflows
+}
+
+// carrying counts the subflows that have carried payload.
+func (r *running) carrying(t *testing.T) (count int) {
+	t.Helper()
+	for _, subflow := range r.subflows(t) {
+		if max(subflow.Sent, subflow.Received) > largestHandshake {
+			count++
+		}
+	}
+	return count
+}
+
+// largestHandshake is what a subflow may have carried that is no payload: SYN and FIN
+// count as a byte.
+const largestHandshake = 2
 
 // finish waits for the end. The connection must have delivered every byte.
 func (r *running) finish(t *testing.T) {

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// hidingVariable is how long announcements are hidden, where that is to be longer
+// than in every run.
+const hidingVariable = "BRAID_E2E_HIDING"
+
+func hidingTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv(hidingVariable)
+	if text == "" {
+		return 10 * time.Second
+	}
+	duration, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("%s: %v", hidingVariable, err)
+	}
+	return duration
+}
+
+// hide keeps the pods from hearing which addresses their peers announce.
+var hide = v1alpha1.Rule{
+	Name: "hide",
+	Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{
+		Direction: v1alpha1.DirectionToEndpoint, PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketAddAddr},
+	}},
+	Actions: []v1alpha1.Action{{Type: v1alpha1.ActionBlockSubflow}},
+}
+
+// onlyAnnounced refuses the joins that need no announcement, with which the path
+// manager helps out.
+var onlyAnnounced = v1alpha1.Rule{
+	Name: "only-announced",
+	Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{
+		Direction: v1alpha1.DirectionFromEndpoint, PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketMPJoin},
+		Destination: &v1alpha1.Side{Ports: []v1alpha1.PortRange{{Port: lab.TrafficPort}}},
+	}},
+	Actions: []v1alpha1.Action{{Type: v1alpha1.ActionReset}},
+}
+
+// What the listening pod announces is hidden, also when it is repeated; once the
+// rule is gone the connection gets its subflows.
+func TestAnnouncedAddressesAreHiddenUntilTheRuleIsRemoved(t *testing.T) {
+	for _, test := range []struct {
+		name       string
+		version    int
+		timestamps string // an IPv6 announcement with a port has no room beside them
+	}{
+		{"IPv4", 4, "1"},
+		{"IPv6", 6, "0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := use(t)
+			for _, name := range []string{"client", "server"} {
+				pod := c.Network.Pod(name)
+				setForTest(t, pod.Namespace, "net.ipv4.tcp_timestamps", test.timestamps)
+				setForTest(t, pod.Namespace, "net.mptcp.add_addr_timeout", "2")
+			}
+			policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+			policy.Spec.Rules = []v1alpha1.Rule{hide, onlyAnnounced}
+			c.spread(t, policy, 2)
+			c.expectHidden(t, policy, test.version)
+		})
+	}
+}
+
+// afterHiding is the rest of a transfer whose announcements are given back.
+const afterHiding = 4 * time.Second
+
+func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, version int) {
+	t.Helper()
+	hiding := hidingTime(t)
+	r := c.begin(t, transfer{"client", "server", version, traffic.Up, hiding + afterHiding})
+	for time.Since(r.start) < hiding {
+		if joined := r.joined(t); joined != (netip.AddrPort{}) {
+			t.Fatalf("after %v %v was joined, though its announcement is hidden", time.Since(r.start), joined)
+		}
+		time.Sleep(sampling)
+	}
+	hidden := c.ruleNamed(t, "client", "hide")
+	t.Logf("in %v %d announcements were hidden", hiding, hidden.Acted)
+	if hidden.Acted < 2 || hidden.Acted != hidden.Hits {
+		t.Errorf("the announcement was not hidden each time that it was made: %+v", hidden)
+	}
+	if count := r.carrying(t); count != 1 {
+		t.Errorf("with the rule %d subflows carry payload: %+v", count, r.subflows(t))
+	}
+	changed := time.Now()
+	c.setRules(t, policy, onlyAnnounced)
+	c.waitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
+		if r.joined(t) == (netip.AddrPort{}) {
+			return fmt.Errorf("the subflows are %+v", r.subflows(t))
+		}
+		return nil
+	})
+	took := time.Since(changed)
+	t.Logf("an announced address was joined %v after the rule was removed", took)
+	if took > 2*time.Second {
+		t.Errorf("the join came %v after the rule was removed", took)
+	}
+	r.finish(t)
+}
+
+// joined is an announced address that the connection has a subflow to.
+func (r *running) joined(t *testing.T) netip.AddrPort {
+	t.Helper()
+	for _, subflow := range r.subflows(t) {
+		if subflow.Remote.Port() != lab.TrafficPort {
+			return subflow.Remote
+		}
+	}
+	return netip.AddrPort{}
+}
+
+// setForTest sets a sysctl of a namespace until the test ends.
+func setForTest(t *testing.T, ns *network.Namespace, key, value string) {
+	t.Helper()
+	var before []byte
+	err := ns.Do(func() (err error) {
+		before, err = os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
+		return err
+	})
+	if err := errors.Join(err, ns.Sysctl(key, value)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Sysctl(key, strings.TrimSpace(string(before))); err != nil {
+			t.Error(err)
+		}
+	})
+}

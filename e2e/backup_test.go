@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// spare makes the subflows of one path backups.
+func spare(path v1alpha1.PathName) v1alpha1.Rule {
+	backup := true
+	return v1alpha1.Rule{
+		Name:    "spare",
+		Match:   &v1alpha1.Match{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{path}}},
+		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: &backup}}},
+	}
+}
+
+// A backup carries hardly anything in either direction, until the rule is removed.
+func TestBackupsRestUntilTheRuleIsRemoved(t *testing.T) {
+	for _, manager := range []v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent} {
+		t.Run("manager "+string(manager), func(t *testing.T) {
+			c := use(t)
+			policy := shopPolicy(manager)
+			c.spread(t, policy, 2)
+			c.expectRest(t, policy)
+		})
+	}
+}
+
+// Phases of the transfers; each begins with time to settle that is not measured.
+const (
+	restBegins = 2 * time.Second
+	restEnds   = 5 * time.Second
+	restTime   = 8 * time.Second
+	// settling is how long after a rule is programmed new data may still go to a
+	// backup.
+	settling = 300 * time.Millisecond
+)
+
+func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
+	t.Helper()
+	transfers := []*running{
+		c.begin(t, transfer{"client", "server", 4, traffic.Up, restTime}),
+		c.begin(t, transfer{"client", "server", 4, traffic.Down, restTime}),
+	}
+	begin := transfers[0].start
+	transfers[0].sleepUntil(restBegins)
+	c.setRules(t, policy, spare("red"))
+	resting := time.Since(begin) + settling
+	transfers[0].sleepUntil(restEnds)
+	c.waitFor(t, "the agents tell which subflows are backups", time.Second, func(context.Context) error { return c.areBackups(t, "red") })
+	rested := time.Since(begin)
+	c.setRules(t, policy)
+	for _, r := range transfers {
+		r.finish(t)
+		before, while, after := r.shares(warmup, restBegins), r.shares(resting, rested), r.shares(restTime-time.Second, restTime)
+		t.Logf("%s: before the rule %v; with it %v (red %.3f); after it %v", r, before, while, while["red"], after)
+		if before["red"] < carried || after["red"] < carried {
+			t.Errorf("%s: without the rule red carries %.1f and %.1f Mbit/s", r, before["red"], after["red"])
+		}
+		if all := while["red"] + while["green"] + while["blue"]; while["red"] > all/100 || all < linkMbit*3/2 {
+			t.Errorf("%s: with the rule red carries %.3f of %.1f Mbit/s", r, while["red"], all)
+		}
+	}
+}
+
+// areBackups: the subflows of this path alone are told to be backups.
+func (c *cluster) areBackups(t *testing.T, path string) error {
+	for _, pod := range []string{"client", "server"} {
+		backups := 0
+		for _, subflow := range c.subflowsOf(t, pod) {
+			if subflow.Ended {
+				continue
+			}
+			if subflow.Backup != (subflow.Path == path) {
+				return fmt.Errorf("%s tells %+v", pod, subflow)
+			}
+			if subflow.Backup {
+				backups++
+			}
+		}
+		if backups != 2 {
+			return fmt.Errorf("%s has %d backups", pod, backups)
+		}
+	}
+	return nil
+}

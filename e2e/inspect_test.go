@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// apply gives a manifest to kubectl, as a user would.
+func (c *cluster) apply(t *testing.T, manifest string) {
+	t.Helper()
+	if out, err := c.tryApply(t, manifest); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+}
+
+func (c *cluster) tryApply(t *testing.T, manifest string) (string, error) {
+	t.Helper()
+	command := c.Kubectl(t.Context(), "apply", "-f", "-")
+	command.Stdin = strings.NewReader(manifest)
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// policyOf reads a policy of the shop, or with the namespace empty one of the
+// cluster.
+func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
+	t.Helper()
+	var object client.Object = &v1alpha1.MPTCPPolicy{}
+	if namespace == "" {
+		object = &v1alpha1.ClusterMPTCPPolicy{}
+	}
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	if err := c.get(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// ask runs a debug command of the agent of a pod's node.
+func (c *cluster) ask(t *testing.T, pod string, arguments ...string) []byte {
+	t.Helper()
+	node := c.Network.Pod(pod).Node
+	arguments = append(arguments, "-o", "json",
+		"--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
+	command := node.Command(t.Context(), c.Binary("braid-agent"), arguments...)
+	var errors strings.Builder
+	command.Stderr = &errors
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("braid-agent %s: %v: %s", strings.Join(arguments, " "), err, errors.String())
+	}
+	return out
+}
+
+// rulesOf are the rules of a pod of the shop and what they did, in their order.
+func (c *cluster) rulesOf(t *testing.T, pod string) (rules []inspect.Rule) {
+	t.Helper()
+	out := c.ask(t, pod, "rules", "shop/"+pod)
+	if err := json.Unmarshal(out, &rules); err != nil {
+		t.Fatalf("braid-agent rules: %v: %s", err, out)
+	}
+	return rules
+}
+
+// subflowsOf are the subflows of a pod of the shop as the agent tells them.
+func (c *cluster) subflowsOf(t *testing.T, pod string) (subflows []inspect.Subflow) {
+	t.Helper()
+	out := c.ask(t, pod, "subflows", "shop/"+pod)
+	if err := json.Unmarshal(out, &subflows); err != nil {
+		t.Fatalf("braid-agent subflows: %v: %s", err, out)
+	}
+	return subflows
+}
+
+// eventsOf are the events of a pod of the shop.
+func (c *cluster) eventsOf(t *testing.T, pod string) (all []events.Event) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(c.ask(t, pod, "events")))
+	for {
+		var event events.Event
+		err := decoder.Decode(&event)
+		if err == io.EOF {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("braid-agent events: %v", err)
+		}
+		if event.Endpoint == "shop/"+pod {
+			all = append(all, event)
+		}
+	}
+}
+
+// ruleNamed is a pod's rule of this name.
+func (c *cluster) ruleNamed(t *testing.T, pod, name string) inspect.Rule {
+	t.Helper()
+	rules := c.rulesOf(t, pod)
+	at := slices.IndexFunc(rules, func(rule inspect.Rule) bool { return rule.Name == name })
+	if at < 0 {
+		t.Fatalf("pod %s has no rule %s: %+v", pod, name, rules)
+	}
+	return rules[at]
+}
+
+// namesOf are the rules as policy and name.
+func namesOf(rules []inspect.Rule) (names []string) {
+	for _, rule := range rules {
+		names = append(names, rule.Policy+" "+rule.Name)
+	}
+	return names
+}
