@@ -35,10 +35,6 @@ const (
 	window = 2
 	police = 3
 
-	untouched = 0
-	acted     = 1
-	dropped   = 2
-
 	theEndpoint = 7
 	theToken    = 0x01020304
 )
@@ -158,12 +154,6 @@ func (h *harness) subflow(t reporter, version int) (subflow actors.HarnessSubflo
 	t.Helper()
 	check(t, h.Subflows.Lookup(keyOf(version), &subflow))
 	return subflow
-}
-
-func (h *harness) outcome(t reporter) (outcome actors.HarnessOutcome) {
-	t.Helper()
-	check(t, h.Outcomes.Lookup(uint32(0), &outcome))
-	return outcome
 }
 
 // run lets one packet pass in a direction, and returns it as it comes out.

@@ -23,8 +23,9 @@ enum {
 	LOOP_INTERVAL_SHORT = 20 * MILLISECOND,
 	FACTOR_ONE = 1 << 16,
 	FACTOR_LOWEST = FACTOR_ONE / 64,
+	FACTOR_SHARED = FACTOR_ONE * 5 / 8, /* lowest, of one that shares the connection's */
 	FACTOR_HIGHEST = FACTOR_ONE * 64, /* where the RTT is assumed */
-	FACTOR_MEASURED = FACTOR_ONE * 4, /* times the sharers, where it is not */
+	FACTOR_MEASURED = FACTOR_ONE, /* times three more than the sharers, where it is not */
 	ASSUMED_RTT = 10000,        /* us, until one was measured */
 	SHARERS = 8,                /* subflows of a connection that are told apart */
 	REPAID_IN = 4,              /* what is owed is at most a second's bytes through this */
@@ -221,10 +222,21 @@ __noinline int police(struct context *context, struct subflow *subflow, __u32 li
 }
 
 /*
+ * How far a factor may go, and how much may be owed. Subflows that share a window are
+ * kept close to it: data that waits for one of them keeps the others waiting too.
+ */
+struct bounds {
+	__u32 lowest;
+	__u32 highest;
+	__u32 sharers;
+};
+
+/*
  * How much the factor changes: half way towards what was asked for over what was
  * delivered, for the effect comes late; at most to the double or half.
  */
-static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound, __u32 highest)
+static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 delivered, __u8 was_bound,
+					 const struct bounds *bounds)
 {
 	__u64 next;
 
@@ -238,9 +250,9 @@ static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 deliv
 		next = 2 * (__u64)factor;
 	if (next < factor / 2)
 		next = factor / 2;
-	if (next < FACTOR_LOWEST)
-		return FACTOR_LOWEST;
-	return next > highest ? highest : next;
+	if (next < bounds->lowest)
+		return bounds->lowest;
+	return next > bounds->highest ? bounds->highest : next;
 }
 
 static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
@@ -254,9 +266,9 @@ static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
  * What an interval should have delivered, with a part of what is owed from before.
  * What a sender did not ask for is not owed to it.
  */
-static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate, __u64 elapsed)
+static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate, __u64 elapsed, __u32 sharers)
 {
-	__s64 wanted = rate * (elapsed / 1000) / MICROSECONDS, most = rate / REPAID_IN;
+	__s64 wanted = rate * (elapsed / 1000) / MICROSECONDS, most = rate / (REPAID_IN * sharers);
 	__s64 owed = loop->owed + wanted - (__s64)loop->delivered;
 	__u64 repaid;
 
@@ -279,7 +291,8 @@ static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate
  * At the end of an interval, compares. One in which far too much was delivered
  * ends early.
  */
-static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now, __u32 highest)
+static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now,
+				    const struct bounds *bounds)
 {
 	__u64 elapsed = now - loop->began, interval = LOOP_INTERVAL;
 
@@ -295,8 +308,8 @@ static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rt
 		interval = 0;
 	if (elapsed < interval)
 		return 0;
-	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed), loop->delivered, loop->bound,
-				   highest);
+	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed, bounds->sharers),
+				   loop->delivered, loop->bound, bounds);
 	begin_interval(loop, now);
 	return 1;
 }
@@ -382,11 +395,24 @@ static __always_inline __u32 rtt_for(struct subflow *subflow, struct rate_loop *
 	return rtt;
 }
 
+static __always_inline void bounds_of(struct bounds *bounds, const struct window_state *state,
+				      const struct rate_loop *loop)
+{
+	__u32 sharers = state->sharers & 15;
+
+	bounds->sharers = sharers ? sharers : 1;
+	bounds->highest = state->assumed ? FACTOR_HIGHEST : FACTOR_MEASURED * (bounds->sharers + 3);
+	bounds->lowest = FACTOR_LOWEST;
+	if (loop == &state->loop && bounds->sharers > 1 && !state->assumed)
+		bounds->lowest = FACTOR_SHARED;
+}
+
 /* Lowers the window of an acknowledgement to what the limit lets be in flight. */
 __noinline int lower_window(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 limited)
 {
 	struct window_state *state;
 	struct rate_loop *loop;
+	struct bounds bounds;
 	__u32 rtt, window;
 	__u64 granted, rate;
 	__u8 shift;
@@ -404,7 +430,8 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 	count_delivered(context, subflow, loop, limited);
 	if (!state->sharers)
 		count_sharers(context, subflow, limited);
-	if (run_loop(loop, rate, rtt, context->now, state->assumed ? FACTOR_HIGHEST : FACTOR_MEASURED * (state->sharers & 15)))
+	bounds_of(&bounds, state, loop);
+	if (run_loop(loop, rate, rtt, context->now, &bounds))
 		count_sharers(context, subflow, limited);
 	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
 	if (granted < WINDOW_BYTES_MINIMUM)
