@@ -109,7 +109,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 	}()
 	for _, run := range []manager.RunnableFunc{
 		a.renewLease, a.follow, a.publishNodes, a.managePods,
-		a.rules.pacer.Run, a.rules.scheduler.Run, a.rules.serve,
+		a.rules.pacer.Run, a.rules.scheduler.Run, a.rules.probes.Run, a.rules.serve,
 	} {
 		if err := mgr.Add(run); err != nil {
 			return fmt.Errorf("adding to the manager: %w", err)

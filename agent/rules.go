@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -32,7 +33,9 @@ type rules struct {
 	pacer  *pace.Pacer
 	// scheduler carries out the strategy that is Braid's own.
 	scheduler *schedule.Scheduler
-	blocks    ownBlocks
+	// probes let idle subflows hear of changes.
+	probes *probes
+	blocks ownBlocks
 	// names and shown are what users see of it, events what rules report.
 	names  *inspect.Directory
 	shown  *inspect.Pins
@@ -70,6 +73,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
 	}
 	r.scheduler = schedule.Open(r.matching, options.Log.WithName("schedule"))
+	r.probes = newProbes(r.chains.Silent, options.Log.WithName("probes"))
 	return r
 }
 
@@ -92,7 +96,8 @@ func (p *planned) endpoints() map[types.UID]v1alpha1.PlanEndpoint {
 }
 
 // apply gives the endpoints their chains, and notes in their results what became of
-// that. It returns errUnfinished when an endpoint has not got its chain.
+// that. It returns errUnfinished when an endpoint has not got its chain, or has not
+// got rid of it.
 func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.EndpointStatus) error {
 	state, failures := r.state(p)
 	loaded, err := r.blocks.apply(ctx, r.chains, p.plan)
@@ -111,12 +116,17 @@ func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.Endpoin
 		r.govern(p, loaded)
 		r.seed(p)
 	}
+	r.probes.changed()
 	if r.chains.AttachMode() == "" { // the maps are gone, and numbers begin anew
 		clear(r.seeded)
 		err = errors.Join(err, r.blocks.close())
 	}
 	r.show(ctx)
-	return errors.Join(r.note(p, loaded, failures, err, results), err)
+	unfinished := r.note(p, loaded, failures, err, results)
+	if r.chains.Lifted() {
+		unfinished = errUnfinished
+	}
+	return errors.Join(unfinished, err)
 }
 
 // state is what the chains must know. An endpoint that is not found for a moment
@@ -300,12 +310,18 @@ const undoing = 2 * time.Second
 // remove undoes what this agent and earlier ones did.
 func (r *rules) remove() error {
 	failed := r.pacer.Remove()
+	ctx, cancel := context.WithCancel(context.Background())
+	var probing sync.WaitGroup
+	probing.Go(func() { _ = r.probes.Run(ctx) }) // returns nil alone
 	for deadline := time.Now().Add(undoing); ; time.Sleep(100 * time.Millisecond) {
 		_, err := r.chains.Apply(chains.State{})
 		if err != nil || r.chains.AttachMode() == "" || time.Now().After(deadline) {
 			break // what is left of it is removed all the same
 		}
+		r.probes.changed()
 	}
+	cancel()
+	probing.Wait()
 	return errors.Join(failed, r.blocks.close(), r.chains.Remove(), removeFile(r.namesFile), removeFile(r.socket))
 }
 

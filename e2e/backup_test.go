@@ -34,6 +34,29 @@ func TestBackupsRestUntilTheRuleIsRemoved(t *testing.T) {
 	}
 }
 
+// A deleted policy leaves nothing, even while a connection runs that has backups
+// for its rules: they become ordinary subflows first.
+func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 9 * time.Second})
+	r.sleepUntil(1500 * time.Millisecond)
+	c.setRules(t, policy, spare("red"))
+	c.waitFor(t, "red is a backup", 2*time.Second, func(context.Context) error { return c.areBackups(t, "red", 1) })
+	if err := c.Client.Delete(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	took := c.waitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.nothingLeft)
+	t.Logf("nothing was left %v after the policy was deleted", took)
+	select {
+	case <-r.done:
+		t.Error("it was gone with the connection alone")
+	default:
+	}
+	r.finish(t)
+}
+
 // Phases of the transfers; each begins with time to settle that is not measured.
 const (
 	restBegins = 2 * time.Second
@@ -55,7 +78,7 @@ func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	c.setRules(t, policy, spare("red"))
 	resting := time.Since(begin) + settling
 	transfers[0].sleepUntil(restEnds)
-	c.waitFor(t, "the agents tell which subflows are backups", time.Second, func(context.Context) error { return c.areBackups(t, "red") })
+	c.waitFor(t, "the agents tell which subflows are backups", time.Second, func(context.Context) error { return c.areBackups(t, "red", len(transfers)) })
 	rested := time.Since(begin)
 	c.setRules(t, policy)
 	for _, r := range transfers {
@@ -71,22 +94,23 @@ func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	}
 }
 
-// areBackups: the subflows of this path alone are told to be backups.
-func (c *cluster) areBackups(t *testing.T, path string) error {
+// areBackups: the subflows of this path alone are told to be backups. That of a
+// subflow is not known before it is seen to carry a packet, and a backup may not.
+func (c *cluster) areBackups(t *testing.T, path string, wanted int) error {
 	for _, pod := range []string{"client", "server"} {
 		backups := 0
 		for _, subflow := range c.subflowsOf(t, pod) {
 			if subflow.Ended {
 				continue
 			}
-			if subflow.Backup != (subflow.Path == path) {
+			if isOfPath := subflow.Path == path || subflow.Path == "" && subflow.Backup; subflow.Backup != isOfPath {
 				return fmt.Errorf("%s tells %+v", pod, subflow)
 			}
 			if subflow.Backup {
 				backups++
 			}
 		}
-		if backups != 2 {
+		if backups != wanted {
 			return fmt.Errorf("%s has %d backups", pod, backups)
 		}
 	}

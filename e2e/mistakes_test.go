@@ -105,7 +105,7 @@ func TestRulesThatCannotWorkAreNotAppliedByHalf(t *testing.T) {
 		{
 			"a match that never holds", `
   - {name: good, actions: [{type: Record}]}
-  - {name: never, match: {direction: FromEndpoint, not: {direction: FromEndpoint}}, actions: [{type: Record}]}`,
+  - {name: never, match: {direction: FromEndpoint, all: [{direction: ToEndpoint}]}, actions: [{type: Record}]}`,
 			v1alpha1.ReasonImpossibleMatch, "never", "spec.rules[1].match",
 		},
 	} {

@@ -154,6 +154,22 @@ func (c *Chains) Endpoints() (all []Attached) {
 	return all
 }
 
+// Lifted is true while endpoints without rules wait for what their rules did to be
+// undone; Apply is to be called soon again.
+func (c *Chains) Lifted() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.book == nil {
+		return false
+	}
+	for _, a := range c.book.endpoints {
+		if !a.lifted.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // Endpoint is namespace/name of the endpoint with this number.
 func (c *Chains) Endpoint(number uint32) string { return c.seen.Load().endpoints[number].Name }
 
