@@ -14,22 +14,25 @@ import (
 )
 
 const (
-	// probing is how often a silent subflow is probed: kernels answer such a segment
-	// twice a second at most.
+	// probing is how often an end is probed: kernels answer such a segment twice a
+	// second at most.
 	probing = 550 * time.Millisecond
-	// mostProbes is how often its ends are asked under the same rules.
+	// mostProbes is how often, under the same rules.
 	mostProbes = 30
-	// probesAtOnce bounds the burst where very many subflows are silent.
+	// probesAtOnce bounds the burst where very many subflows are idle.
 	probesAtOnce = 1024
+	// share of the time that may be spent on looking, where very many subflows are
+	// remembered, is one part in so many.
+	share = 20
 )
 
-// probes make silent subflows say something, so that their ends are told what has
-// changed.
+// probes make ends of subflows send acknowledgements that would not come by
+// themselves, and that are waited for.
 type probes struct {
 	log    logr.Logger
-	silent func() ([]chains.Silent, error)
+	untold func() (untold []chains.Untold, more bool, err error)
 	wake   chan struct{}
-	asked  map[probed]int
+	known  map[probed]lookedAt
 }
 
 // probed is a subflow under certain rules.
@@ -38,13 +41,19 @@ type probed struct {
 	local, remote netip.AddrPort
 }
 
-// prober makes the ends of a subflow say something.
-type prober interface {
-	Probe(subflow probe.Subflow) error
+// lookedAt is what was seen of it last.
+type lookedAt struct {
+	localNext, remoteNext uint32
+	probes                int
 }
 
-func newProbes(silent func() ([]chains.Silent, error), log logr.Logger) *probes {
-	return &probes{log: log, silent: silent, wake: make(chan struct{}, 1), asked: map[probed]int{}}
+// prober makes an end of a subflow send an acknowledgement.
+type prober interface {
+	Probe(to, from probe.End) error
+}
+
+func newProbes(untold func() ([]chains.Untold, bool, error), log logr.Logger) *probes {
+	return &probes{log: log, untold: untold, wake: make(chan struct{}, 1), known: map[probed]lookedAt{}}
 }
 
 // changed says that rules may have changed. It does not wait.
@@ -72,31 +81,45 @@ func (p *probes) Run(ctx context.Context) error {
 		case <-again:
 		}
 		again = nil
+		begin := time.Now()
 		if p.round(opened) {
-			again = time.After(probing)
+			again = time.After(max(probing, share*time.Since(begin)))
 		}
 	}
 }
 
-// round probes what is silent, and says whether there is any.
+// round probes what waits, and says whether to look again.
 func (p *probes) round(to prober) bool {
-	silent, err := p.silent()
+	untold, more, err := p.untold()
 	if err != nil {
-		p.log.Error(err, "it is not known which subflows are silent")
+		p.log.Error(err, "it is not known which subflows have to be told of changed rules")
 	}
-	asked, sent := map[probed]int{}, 0
-	for _, s := range silent {
-		key := probed{s.Chain, s.Local, s.Remote}
-		asked[key] = p.asked[key]
-		if asked[key] >= mostProbes || sent >= probesAtOnce {
-			continue
+	known, sent := make(map[probed]lookedAt, len(untold)), 0
+	for i := range untold {
+		u := &untold[i]
+		key := probed{u.Chain, u.Local.AddrPort, u.Remote.AddrPort}
+		before, again := p.known[key]
+		now := lookedAt{u.Local.Next, u.Remote.Next, before.probes}
+		if before.probes < mostProbes && sent < probesAtOnce {
+			here := p.one(to, &u.Local, &u.Remote, u.Idle || again && before.remoteNext == u.Remote.Next)
+			there := p.one(to, &u.Remote, &u.Local, u.Idle || again && before.localNext == u.Local.Next)
+			sent += here + there
+			now.probes += max(here, there)
 		}
-		asked[key]++
-		sent++
-		if err := to.Probe(probe.Subflow{Local: s.Local, Remote: s.Remote, LocalNext: s.LocalNext, RemoteNext: s.RemoteNext}); err != nil {
-			p.log.V(1).Info("a silent subflow cannot be probed", "reason", err.Error())
-		}
+		known[key] = now
 	}
-	p.asked = asked
-	return sent > 0
+	p.known = known
+	return more || sent > 0
+}
+
+// one probes an end when it is to say something and is sent nothing by the other, or
+// else it would acknowledge that. It returns how many probes were sent.
+func (p *probes) one(by prober, to, from *chains.UntoldEnd, still bool) int {
+	if !to.Wanted || !still {
+		return 0
+	}
+	if err := by.Probe(probe.End{AddrPort: to.AddrPort, Next: to.Next}, probe.End{AddrPort: from.AddrPort, Next: from.Next}); err != nil {
+		p.log.V(1).Info("an idle subflow cannot be probed", "reason", err.Error())
+	}
+	return 1
 }

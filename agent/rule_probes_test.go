@@ -13,41 +13,85 @@ import (
 	"braid.dev/braid/agent/probe"
 )
 
-// sender counts the probes to each subflow.
+// sender counts the probes to each end.
 type sender struct {
 	sent map[netip.AddrPort]int
 	err  error
 }
 
-func (s *sender) Probe(subflow probe.Subflow) error {
-	s.sent[subflow.Local]++
+func (s *sender) Probe(to, _ probe.End) error {
+	s.sent[to.AddrPort]++
 	return s.err
 }
 
-func TestSilentSubflowsAreProbedUntilTheyAnswerOrNeverWill(t *testing.T) {
-	answers, mute := netip.MustParseAddrPort("10.0.0.1:1"), netip.MustParseAddrPort("10.0.0.1:2")
-	silent := []chains.Silent{{Chain: 1, Local: answers}, {Chain: 1, Local: mute}}
-	p := newProbes(func() ([]chains.Silent, error) { return silent, nil }, logr.Discard())
-	s := &sender{sent: map[netip.AddrPort]int{}, err: errors.New("unreachable")}
-	if !p.round(s) {
-		t.Error("silent subflows are not looked at again")
+var (
+	pod  = netip.MustParseAddrPort("10.0.0.1:1")
+	peer = netip.MustParseAddrPort("10.0.0.2:2")
+)
+
+func untoldOf(chain uint64, local, remote, idle bool) chains.Untold {
+	return chains.Untold{
+		Chain: chain, Idle: idle,
+		Local:  chains.UntoldEnd{AddrPort: pod, Wanted: local},
+		Remote: chains.UntoldEnd{AddrPort: peer, Wanted: remote},
 	}
-	silent = silent[1:]
+}
+
+// rounds are probes of what a test says.
+type rounds struct {
+	*probes
+	sender
+	untold []chains.Untold
+	more   bool
+}
+
+func newRounds() *rounds {
+	r := &rounds{sender: sender{sent: map[netip.AddrPort]int{}, err: errors.New("unreachable")}}
+	r.probes = newProbes(func() ([]chains.Untold, bool, error) { return r.untold, r.more, nil }, logr.Discard())
+	return r
+}
+
+func (r *rounds) expect(t *testing.T, toPod, toPeer int) {
+	t.Helper()
+	if r.sent[pod] != toPod || r.sent[peer] != toPeer {
+		t.Errorf("there were probes %v instead of %d and %d", r.sent, toPod, toPeer)
+	}
+}
+
+func TestAnIdleSubflowIsProbedUntilItAnswersOrNeverWill(t *testing.T) {
+	r := newRounds()
+	r.untold = []chains.Untold{untoldOf(1, true, false, true)}
 	for range 2 * mostProbes {
-		p.round(s)
+		r.round(r)
 	}
-	if s.sent[answers] != 1 || s.sent[mute] != mostProbes {
-		t.Errorf("there were probes %v", s.sent)
-	}
-	if p.round(s) {
+	r.expect(t, mostProbes, 0)
+	if r.round(r) {
 		t.Error("what never answers is looked at for ever")
 	}
-	silent[0].Chain = 2
-	if !p.round(s) || s.sent[mute] != mostProbes+1 {
-		t.Errorf("under other rules there were probes %v", s.sent)
+	r.untold[0].Chain = 2
+	if !r.round(r) {
+		t.Error("it is not looked at again")
 	}
-	silent = nil
-	if p.round(s) || len(p.asked) > 0 {
-		t.Errorf("without silent subflows it remembers %v", p.asked)
+	r.expect(t, mostProbes+1, 0)
+	r.untold = nil
+	if r.round(r) || len(r.known) > 0 {
+		t.Errorf("of nothing it remembers %v", r.known)
 	}
+	r.more = true
+	if !r.round(r) {
+		t.Error("what may have to be told later is not looked at again")
+	}
+}
+
+func TestAnEndIsProbedOnlyWhileTheOtherSendsNothing(t *testing.T) {
+	r := newRounds()
+	r.untold, r.more = []chains.Untold{untoldOf(1, true, true, false)}, true
+	r.round(r)
+	r.expect(t, 0, 0) // not known yet
+	r.untold[0].Local.Next++
+	r.round(r)
+	r.expect(t, 1, 0) // the pod sends, so the peer acknowledges by itself
+	r.untold[0].Remote.Next++
+	r.round(r)
+	r.expect(t, 1, 1)
 }

@@ -73,7 +73,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
 	}
 	r.scheduler = schedule.Open(r.matching, options.Log.WithName("schedule"))
-	r.probes = newProbes(r.chains.Silent, options.Log.WithName("probes"))
+	r.probes = newProbes(r.chains.Untold, options.Log.WithName("probes"))
 	return r
 }
 

@@ -40,7 +40,7 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.spread(t, policy, 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 9 * time.Second})
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 11 * time.Second})
 	r.sleepUntil(1500 * time.Millisecond)
 	c.setRules(t, policy, spare("red"))
 	c.waitFor(t, "red is a backup", 2*time.Second, func(context.Context) error { return c.areBackups(t, "red", 1) })

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package probe makes the ends of an idle subflow send an acknowledgement. What is
-// told in acknowledgements (MP_PRIO) would else wait for packets that never come: a
-// subflow that is no longer to be a backup rests because it still is one.
+// Package probe makes an end of a subflow send an acknowledgement. What is told in
+// acknowledgements (MP_PRIO) would else wait for packets that never come: a subflow
+// that is no longer to be a backup rests because it still is one.
 //
-// Each end is sent a keepalive in the other's name: a segment without payload, one
+// The end is sent a keepalive in the other's name: a segment without payload, one
 // below what it expects. It changes nothing, and is answered (RFC 9293, 3.8.4).
 package probe
 
@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Subflow is one whose ends are to send something.
-type Subflow struct {
-	Local, Remote netip.AddrPort
-	// LocalNext and RemoteNext are the sequence numbers that the ends send next.
-	LocalNext, RemoteNext uint32
+// End is one end of a subflow.
+type End struct {
+	netip.AddrPort
+	// Next is the sequence number that it sends next.
+	Next uint32
 }
 
 // Prober sends probes from a network namespace. It needs CAP_NET_RAW.
@@ -55,13 +55,9 @@ func (p *Prober) Close() error {
 	return nil
 }
 
-// Probe sends to both ends. It does not wait for their answers.
-func (p *Prober) Probe(s Subflow) error {
-	return errors.Join(
-		p.send(keepalive{s.Local, s.Remote, s.LocalNext, s.RemoteNext}),
-		p.send(keepalive{s.Remote, s.Local, s.RemoteNext, s.LocalNext}),
-	)
-}
+// Probe sends to an end, in the name of the other. It does not wait for the answer.
+// The other must not be sending payload at the moment.
+func (p *Prober) Probe(to, from End) error { return p.send(keepalive{from, to}) }
 
 func (p *Prober) send(k keepalive) error {
 	var err error
@@ -71,17 +67,13 @@ func (p *Prober) send(k keepalive) error {
 		err = unix.Sendto(p.ipv6, k.ipv6(), 0, &unix.SockaddrInet6{Addr: to.As16()})
 	}
 	if err != nil {
-		return fmt.Errorf("probing %s: %w", k.to, err)
+		return fmt.Errorf("probing %s: %w", k.to.AddrPort, err)
 	}
 	return nil
 }
 
-// keepalive is a segment; next and acknowledged are the sequence numbers that its
-// sender and its receiver send next.
-type keepalive struct {
-	from, to           netip.AddrPort
-	next, acknowledged uint32
-}
+// keepalive is a segment.
+type keepalive struct{ from, to End }
 
 const (
 	headerBytes = 20 // of TCP, and of IPv4
@@ -116,8 +108,8 @@ func (k keepalive) segment(addresses []byte) []byte {
 	tcp := make([]byte, headerBytes)
 	binary.BigEndian.PutUint16(tcp[0:], k.from.Port())
 	binary.BigEndian.PutUint16(tcp[2:], k.to.Port())
-	binary.BigEndian.PutUint32(tcp[4:], k.next-1)
-	binary.BigEndian.PutUint32(tcp[8:], k.acknowledged)
+	binary.BigEndian.PutUint32(tcp[4:], k.from.Next-1)
+	binary.BigEndian.PutUint32(tcp[8:], k.to.Next)
 	tcp[12], tcp[13] = headerBytes/4<<4, acknowledgement
 	binary.BigEndian.PutUint16(tcp[14:], smallWindow)
 	pseudo := append(addresses, 0, unix.IPPROTO_TCP, 0, headerBytes)

@@ -90,6 +90,11 @@ func next(t *testing.T, connection *net.TCPConn) (sequence uint32) {
 	return sequence
 }
 
+func endOf(t *testing.T, connection *net.TCPConn) probe.End {
+	t.Helper()
+	return probe.End{AddrPort: netip.MustParseAddrPort(connection.LocalAddr().String()), Next: next(t, connection)}
+}
+
 // info is what the kernel knows of an end.
 func info(t *testing.T, connection *net.TCPConn) (found *unix.TCPInfo) {
 	t.Helper()
@@ -114,13 +119,9 @@ func TestBothEndsAnswerAndTheConnectionGoesOn(t *testing.T) {
 			c := connect(t, n, version)
 			c.say(t)
 			time.Sleep(300 * time.Millisecond) // for delayed acknowledgements
-			s := probe.Subflow{
-				Local:  netip.MustParseAddrPort(c.client.LocalAddr().String()),
-				Remote: netip.MustParseAddrPort(c.client.RemoteAddr().String()),
-			}
-			s.LocalNext, s.RemoteNext = next(t, c.client), next(t, c.server)
+			client, server := endOf(t, c.client), endOf(t, c.server)
 			before := [2]*unix.TCPInfo{info(t, c.client), info(t, c.server)}
-			check(t, prober.Probe(s))
+			check(t, errors.Join(prober.Probe(client, server), prober.Probe(server, client)))
 			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 				client, server := info(t, c.client), info(t, c.server)
 				if client.Segs_out > before[0].Segs_out && server.Segs_out > before[1].Segs_out {
