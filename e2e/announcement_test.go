@@ -87,35 +87,45 @@ const afterHiding = 4 * time.Second
 func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, version int) {
 	t.Helper()
 	hiding := hidingTime(t)
-	r := c.begin(t, transfer{"client", "server", version, traffic.Up, hiding + afterHiding})
-	for time.Since(r.start) < hiding {
-		if joined := r.joined(t); joined != (netip.AddrPort{}) {
-			t.Fatalf("after %v %v was joined, though its announcement is hidden", time.Since(r.start), joined)
+	transfers := []*running{
+		c.begin(t, transfer{"client", "server", version, traffic.Up, hiding + afterHiding}),
+		c.begin(t, transfer{"client", "server", version, traffic.Down, hiding + afterHiding}),
+	}
+	for begin := time.Now(); time.Since(begin) < hiding; time.Sleep(sampling) {
+		for _, r := range transfers {
+			if joined := r.joined(t); joined.IsValid() {
+				t.Fatalf("%s: %v was joined after %v, though its announcement is hidden", r, joined, time.Since(r.start))
+			}
 		}
-		time.Sleep(sampling)
 	}
 	hidden := c.ruleNamed(t, "client", "hide")
 	t.Logf("in %v %d announcements were hidden", hiding, hidden.Acted)
-	if hidden.Acted < 2 || hidden.Acted != hidden.Hits {
+	if hidden.Acted < 4 || hidden.Acted != hidden.Hits {
 		t.Errorf("the announcement was not hidden each time that it was made: %+v", hidden)
 	}
-	if count := r.carrying(t); count != 1 {
-		t.Errorf("with the rule %d subflows carry payload: %+v", count, r.subflows(t))
+	for _, r := range transfers {
+		if count := r.carrying(t); count != 1 {
+			t.Errorf("%s: with the rule %d subflows carry payload: %+v", r, count, r.subflows(t))
+		}
 	}
 	changed := time.Now()
 	c.setRules(t, policy, onlyAnnounced)
-	c.waitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
-		if r.joined(t) == (netip.AddrPort{}) {
-			return fmt.Errorf("the subflows are %+v", r.subflows(t))
+	for _, r := range transfers {
+		c.waitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
+			if !r.joined(t).IsValid() {
+				return fmt.Errorf("%s: the subflows are %+v", r, r.subflows(t))
+			}
+			return nil
+		})
+		took := time.Since(changed)
+		t.Logf("%s: an announced address was joined %v after the rule was removed", r, took)
+		if took > 2*time.Second {
+			t.Errorf("%s: the join came %v after the rule was removed", r, took)
 		}
-		return nil
-	})
-	took := time.Since(changed)
-	t.Logf("an announced address was joined %v after the rule was removed", took)
-	if took > 2*time.Second {
-		t.Errorf("the join came %v after the rule was removed", took)
 	}
-	r.finish(t)
+	for _, r := range transfers {
+		r.finish(t)
+	}
 }
 
 // joined is an announced address that the connection has a subflow to.

@@ -14,7 +14,8 @@ import (
 )
 
 // Untold is a subflow of which an end does not know, or may not, whether rules want
-// it to be a backup. It is told in an acknowledgement of the other end.
+// it to be a backup, or which addresses were hidden from it that no rule hides any
+// more. It is told in an acknowledgement of the other end.
 type Untold struct {
 	// Chain tells it from the same subflow under other rules.
 	Chain uint64
@@ -55,7 +56,7 @@ func (c *Chains) Untold() (untold []Untold, more bool, err error) {
 		if a == nil || record.Ended != 0 {
 			return
 		}
-		more = more || wasTold(record)
+		more = more || wasTold(record) || record.Addresses.Hidden != 0
 		if local, remote := a.waitsFor(record, 0), a.waitsFor(record, 1); local || remote {
 			untold = append(untold, Untold{
 				Chain:  record.Word,
@@ -99,9 +100,14 @@ func (a *attached) waitsFor(record *SubflowRecord, direction int) bool {
 	if record.Traffic[0].Begun == 0 || record.Traffic[1].Begun == 0 {
 		return false // where its streams are is not known
 	}
+	isNew := word(record.Word) != a.word // to the rules
+	addresses := &record.Addresses
+	if addresses.Hidden != 0 && (isNew || addresses.Blocking == 0 || addresses.Releasing != 0) {
+		return true
+	}
 	state := &record.BackupState
 	switch {
-	case word(record.Word) != a.word: // the rules have not seen it yet
+	case isNew:
 		return wasTold(record) || a.setsBackups()
 	case state.Wanted == 0:
 		return state.Told[direction] != 0

@@ -59,6 +59,33 @@ func TestAnAcknowledgementIsWaitedForUntilItsReceiverKnows(t *testing.T) {
 	}
 }
 
+func TestAnAcknowledgementIsWaitedForUntilHiddenAddressesAreGivenBack(t *testing.T) {
+	const old, current = word(1), word(2)
+	for _, test := range []struct {
+		name                        string
+		word                        word
+		hidden, blocking, releasing uint8
+		want                        bool
+	}{
+		{"none is hidden", old, 0, 0, 0, false},
+		{"hidden by rules that may have gone", old, 1, 1, 0, true},
+		{"hidden by a rule", current, 1, 1, 0, false},
+		{"hidden by a rule, and given back by another", current, 1, 1, 1, true},
+		{"hidden by a rule that has gone", current, 1, 0, 0, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a, record := &attached{word: current}, SubflowRecord{Word: uint64(test.word)}
+			record.Traffic[0].Begun, record.Traffic[1].Begun = 1, 1
+			record.Addresses.Hidden, record.Addresses.Blocking, record.Addresses.Releasing = test.hidden, test.blocking, test.releasing
+			for direction := range 2 {
+				if got := a.waitsFor(&record, direction); got != test.want {
+					t.Errorf("in direction %d it is %v", direction, got)
+				}
+			}
+		})
+	}
+}
+
 func TestAnUntoldEndIsThatOfTheKey(t *testing.T) {
 	for _, end := range []string{"10.0.0.1:80", "[fd00::1]:65000"} {
 		want := netip.MustParseAddrPort(end)
