@@ -255,6 +255,8 @@ func TestCongestionControlIsChosenAndGivenBack(t *testing.T) {
 	}
 	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure = [2]uint64{0, 1 << 9} })
 	await(t, "another rule decides, with no help of the agent", is("cubic"))
+	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure, record.Stack = [2]uint64{1 << 3}, 1<<5 })
+	await(t, "so does one that matched a packet", is("bbr"))
 	l.apply(t, l.endpoint())
 	if !is(before)() {
 		t.Errorf("without a rule: %s instead of %s", sockets(t, l.client)[0].congestion, before)

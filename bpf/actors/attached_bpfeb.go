@@ -139,7 +139,7 @@ type AttachedContext struct {
 	DataKnown      uint8
 	Rule           uint8
 	FreshTick      uint8
-	Pad2           uint8
+	FreshWay       uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
@@ -153,6 +153,8 @@ type AttachedContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Lasting uint32
+		Pad     uint32
 	}
 }
 
@@ -246,6 +248,7 @@ type AttachedSubflow struct {
 	Word             uint64
 	Sure             [2]uint64
 	Maybe            [2]uint64
+	Latched          [2]uint64
 	Token            uint32
 	Ingress          uint32
 	Path             uint8
@@ -266,6 +269,8 @@ type AttachedSubflow struct {
 	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
+	Visited          [2]uint32
+	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64

@@ -73,7 +73,7 @@ type HarnessContext struct {
 	DataKnown      uint8
 	Rule           uint8
 	FreshTick      uint8
-	Pad2           uint8
+	FreshWay       uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
@@ -87,6 +87,8 @@ type HarnessContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Lasting uint32
+		Pad     uint32
 	}
 }
 
@@ -205,6 +207,7 @@ type HarnessSubflow struct {
 	Word             uint64
 	Sure             [2]uint64
 	Maybe            [2]uint64
+	Latched          [2]uint64
 	Token            uint32
 	Ingress          uint32
 	Path             uint8
@@ -225,6 +228,8 @@ type HarnessSubflow struct {
 	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
+	Visited          [2]uint32
+	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64

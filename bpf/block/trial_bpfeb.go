@@ -90,7 +90,7 @@ type TrialContext struct {
 	DataKnown      uint8
 	Rule           uint8
 	FreshTick      uint8
-	Pad2           uint8
+	FreshWay       uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
@@ -104,6 +104,8 @@ type TrialContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Lasting uint32
+		Pad     uint32
 	}
 }
 

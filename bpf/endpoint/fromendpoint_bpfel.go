@@ -119,7 +119,7 @@ type FromEndpointContext struct {
 	DataKnown      uint8
 	Rule           uint8
 	FreshTick      uint8
-	Pad2           uint8
+	FreshWay       uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
@@ -133,6 +133,8 @@ type FromEndpointContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Lasting uint32
+		Pad     uint32
 	}
 }
 
@@ -275,6 +277,7 @@ type FromEndpointSubflow struct {
 	Word             uint64
 	Sure             [2]uint64
 	Maybe            [2]uint64
+	Latched          [2]uint64
 	Token            uint32
 	Ingress          uint32
 	Path             uint8
@@ -295,6 +298,8 @@ type FromEndpointSubflow struct {
 	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
+	Visited          [2]uint32
+	Stack            uint64
 	Traffic          [2]FromEndpointTraffic
 	Paced            uint64
 	FirstSeen        uint64

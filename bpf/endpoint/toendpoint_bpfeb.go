@@ -94,7 +94,7 @@ type ToEndpointContext struct {
 	DataKnown      uint8
 	Rule           uint8
 	FreshTick      uint8
-	Pad2           uint8
+	FreshWay       uint8
 	Position       uint64
 	Sent           uint64
 	ConnectionSent uint64
@@ -108,6 +108,8 @@ type ToEndpointContext struct {
 		Action  uint32
 		Actions uint32
 		Outcome uint32
+		Lasting uint32
+		Pad     uint32
 	}
 }
 
@@ -201,6 +203,7 @@ type ToEndpointSubflow struct {
 	Word             uint64
 	Sure             [2]uint64
 	Maybe            [2]uint64
+	Latched          [2]uint64
 	Token            uint32
 	Ingress          uint32
 	Path             uint8
@@ -221,6 +224,8 @@ type ToEndpointSubflow struct {
 	Begin            [2][8]uint16
 	LastSeen         uint64
 	Tick             uint64
+	Visited          [2]uint32
+	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
 		Bytes           uint64

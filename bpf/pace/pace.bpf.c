@@ -260,7 +260,8 @@ static __always_inline void restore_congestion(void *socket, struct governed *go
 static __always_inline struct congestion *wanted_congestion(const struct stack *stack, const struct subflow *subflow)
 {
 	struct congestion_key key = { .endpoint = stack->endpoint };
-	__u64 rules = stack->congestions & (subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT]);
+	__u64 matched = subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT] | subflow->stack;
+	__u64 rules = stack->congestions & matched;
 
 	if (!rules)
 		return 0;

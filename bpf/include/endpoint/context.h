@@ -46,6 +46,8 @@ struct progress {
 	__u32 action;  /* the next one */
 	__u32 actions; /* that are left */
 	__u32 outcome; /* enum result of the rule's actions so far */
+	__u32 lasting; /* 1: none of them would do more for another packet */
+	__u32 pad;
 };
 
 struct context {
@@ -69,7 +71,7 @@ struct context {
 	__u8 data_known;      /* 1: data_position is set */
 	__u8 rule;            /* that acts */
 	__u8 fresh_tick;      /* 1: the subflow's first packet in this tick of the clock */
-	__u8 pad2;
+	__u8 fresh_way;       /* 1: and the first in its direction */
 	__u64 position;       /* of the first byte of payload in the subflow's stream, from 0 */
 	__u64 sent;           /* by the subflow in this direction before this packet */
 	__u64 connection_sent; /* by the connection */

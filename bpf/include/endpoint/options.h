@@ -253,17 +253,23 @@ static __always_inline void forget_options(struct context *context)
 	__builtin_memset(&context->options, 0, sizeof(context->options));
 }
 
+/* Where nothing was read since they were forgotten. */
+static __always_inline void read_first_options(struct __sk_buff *skb, struct context *context)
+{
+	if (context->options_length && !read_usual_options(skb, context)) {
+		forget_options(context);
+		walk_options(skb, context);
+	}
+	context->options.read = 1;
+}
+
 /* Reads the options unless they were. */
 static __always_inline void read_options(struct __sk_buff *skb, struct context *context)
 {
 	if (context->options.read)
 		return;
 	forget_options(context);
-	if (context->options_length && !read_usual_options(skb, context)) {
-		forget_options(context);
-		walk_options(skb, context);
-	}
-	context->options.read = 1;
+	read_first_options(skb, context);
 }
 
 #endif

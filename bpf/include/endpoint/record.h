@@ -50,10 +50,14 @@ static __always_inline void begin_timing(struct context *context, struct traffic
 	traffic->timed_at = bpf_ktime_get_ns();
 }
 
+/* Another CPU may end it at the same time: the time is read once. */
 static __always_inline void end_timing(struct traffic *traffic)
 {
-	note_rtt(traffic, bpf_ktime_get_ns() - traffic->timed_at);
+	__u64 began = *(volatile __u64 *)&traffic->timed_at, now = bpf_ktime_get_ns();
+
 	traffic->timed_at = 0;
+	if (began && now - began <= LONGEST_TIMED_NS)
+		note_rtt(traffic, now - began);
 }
 
 /* The segment that is timed went the other way; this packet may answer it. */

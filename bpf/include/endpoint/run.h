@@ -17,6 +17,7 @@
 
 enum {
 	BYTES_UNVISITED = 1 << 28, /* a subflow's position is followed in steps of 31 bits */
+	FIRST_RULES = 8,           /* are looked at before the loop that can do all */
 };
 
 static __always_inline struct attachment *attachment_of(__u32 interface)
@@ -91,6 +92,9 @@ static __always_inline void complete_context(struct __sk_buff *skb, struct conte
 			subflow->first_seen = subflow->last_seen;
 	}
 	context->now = subflow->last_seen;
+	context->fresh_way = subflow->visited[context->direction & 1] != (__u32)tick;
+	if (unlikely(context->fresh_way))
+		subflow->visited[context->direction & 1] = tick;
 }
 
 static __always_inline void void_unconcerned_of(struct __sk_buff *skb)
@@ -138,6 +142,13 @@ static __always_inline struct counters *counters_of(const struct context *contex
 	return bpf_map_lookup_elem(&chain_counters, &row);
 }
 
+/* What the rules asked for has changed: each may have to ask again. */
+static __always_inline void unlatch(struct subflow *subflow)
+{
+	subflow->latched[FROM_ENDPOINT] = 0;
+	subflow->latched[TO_ENDPOINT] = 0;
+}
+
 /* Makes the memo anew for the chain that the endpoint has now. */
 __noinline int classify(struct context *context, struct subflow *subflow)
 {
@@ -150,6 +161,8 @@ __noinline int classify(struct context *context, struct subflow *subflow)
 		return 0;
 	unsettle(context, subflow);
 	subflow->recorded = 0;
+	subflow->stack = 0;
+	unlatch(subflow);
 	classify_direction(chain, context, subflow, FROM_ENDPOINT);
 	classify_direction(chain, context, subflow, TO_ENDPOINT);
 	subflow->needs_connection = !!(chain->needs & NEEDS_CONNECTION);
@@ -243,6 +256,13 @@ static __always_inline int act_record(struct subflow *subflow)
 	return UNTOUCHED;
 }
 
+/* For the programs at the sockets, which know the rules by their numbers. */
+static __always_inline int act_stack(const struct context *context, struct subflow *subflow)
+{
+	subflow->stack |= 1ULL << (context->rule & (MAX_RULES - 1));
+	return UNTOUCHED;
+}
+
 /* enum result, or NOT_SELECTED. */
 static __always_inline int act(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			       const struct action *action)
@@ -268,19 +288,30 @@ static __always_inline int act(struct __sk_buff *skb, struct context *context, s
 		return act_refuse(skb, context, subflow, action);
 	case ACTION_CUSTOM:
 		return act_custom(skb, context, subflow, action);
+	case ACTION_STACK:
+		return act_stack(context, subflow);
 	}
 	return UNTOUCHED;
 }
 
-static __always_inline void count(struct counters *counters, const struct context *context, __u32 index, int result)
+static __always_inline void count_hit(struct counters *counters, const struct context *context, __u32 index)
 {
 	barrier_var(index);
 	index &= MAX_RULES - 1;
 	__sync_fetch_and_add(&counters->rule[index].hits, 1);
 	if (context->payload)
 		__sync_fetch_and_add(&counters->rule[index].bytes, context->payload);
+}
+
+/* A function of its own: the verifier would follow its ways for each turn of the loop. */
+__noinline int count(struct counters *counters, struct context *context, __u32 index, __u32 result)
+{
+	if (!counters || !context || index >= MAX_RULES)
+		return 0;
+	count_hit(counters, context, index);
 	if (result != UNTOUCHED)
 		__sync_fetch_and_add(&counters->rule[index].acted, 1);
+	return 0;
 }
 
 /*
@@ -305,6 +336,27 @@ static __always_inline int is_selected(struct chain *chain, struct context *cont
 	return matches_packet(chain, context, subflow, at);
 }
 
+/*
+ * Rules whose actions last are done with once they have been noted, and then only
+ * counted, but for an announcement of an address, which is hidden where it is seen.
+ * Once in a tick they are asked all the same: two processors may have noted
+ * opposite wishes at once.
+ */
+static __always_inline int is_latched(const struct context *context, const struct subflow *subflow, __u32 rule)
+{
+	return (subflow->latched[context->direction & 1] >> rule & 1) && !context->fresh_way &&
+	       !(context->options.types & TYPE_ADD_ADDR);
+}
+
+static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
+{
+	const __u32 lasting = 1 << ACTION_RATE_LIMIT | 1 << ACTION_SET_BACKUP | 1 << ACTION_BLOCK_SUBFLOW |
+			      1 << ACTION_ADD_SUBFLOW | 1 << ACTION_REPORT_CONNECTION | 1 << ACTION_REPORT_SUBFLOW |
+			      1 << ACTION_RECORD | 1 << ACTION_STACK;
+
+	return (lasting >> (kind & 31) & 1) && !(kind == ACTION_BLOCK_SUBFLOW && subflow->addresses.releasing);
+}
+
 /* Goes on to the next rule; one that does not match has no actions left. */
 static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
 				     struct progress *at)
@@ -317,9 +369,30 @@ static __always_inline void next_rule(struct chain *chain, struct context *conte
 	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
 		return;
 	context->rule = at->rule;
+	at->lasting = 1;
 	at->action = rule->first_action;
 	at->actions = rule->actions;
 	at->outcome = UNTOUCHED;
+}
+
+/* A lasting action that changed something changes what the others' wishes do. */
+static __always_inline void note_lasting(struct subflow *subflow, struct progress *at, __u32 kind, int result)
+{
+	int is_lasting = lasts(subflow, kind);
+
+	if (!is_lasting || result != UNTOUCHED)
+		at->lasting = 0;
+	if (is_lasting && result != UNTOUCHED)
+		unlatch(subflow);
+}
+
+/* A rule's actions are done. */
+static __always_inline void end_rule(struct counters *counters, struct context *context, struct subflow *subflow,
+				     const struct progress *at)
+{
+	count(counters, context, at->rule, at->outcome);
+	if (at->lasting)
+		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
 }
 
 static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
@@ -333,11 +406,47 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	if (index >= MAX_ACTIONS)
 		return UNTOUCHED;
 	result = act(skb, context, subflow, &chain->action[index]);
+	note_lasting(subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
 	else if (result != UNTOUCHED)
 		at->outcome = ACTED;
 	return result;
+}
+
+/* As is_selected(); a selector of types that decides is asked without a call. */
+static __always_inline int is_selected_first(struct chain *chain, struct context *context, struct subflow *subflow,
+					     __u32 rule)
+{
+	__u32 at = subflow->begin[context->direction & 1][rule & (REMEMBERED_RULES - 1)];
+
+	if (rule >= REMEMBERED_RULES)
+		return is_selected(chain, context, subflow, rule);
+	if (likely(at < MAX_SELECTORS) && chain->selector[at].kind == SELECT_TYPES)
+		at = follow_type(&chain->selector[at], context);
+	return at < MAX_SELECTORS ? matches_packet(chain, context, subflow, at) : at == MATCHED;
+}
+
+/* Counts the first rules as long as they are latched or do not match, and gives those that are left. */
+static __always_inline __u64 count_latched(struct chain *chain, struct counters *counters, struct context *context,
+					   struct subflow *subflow, __u64 sure, __u64 left)
+{
+	int i;
+
+	for (i = 0; i < FIRST_RULES; i++) {
+		__u32 rule;
+
+		if (!left)
+			break;
+		rule = lowest_bit(left);
+		if (sure >> rule & 1 || is_selected_first(chain, context, subflow, rule)) {
+			if (!is_latched(context, subflow, rule))
+				break;
+			count_hit(counters, context, rule);
+		}
+		left &= left - 1;
+	}
+	return left;
 }
 
 /*
@@ -351,6 +460,7 @@ static __always_inline int run_rules(struct __sk_buff *skb, struct context *cont
 	struct progress *at;
 	struct counters *counters;
 	struct chain *chain;
+	__u64 sure, left;
 	int i, result = UNTOUCHED;
 
 	chain = chain_of(context);
@@ -358,14 +468,18 @@ static __always_inline int run_rules(struct __sk_buff *skb, struct context *cont
 	if (!chain || !counters)
 		return UNTOUCHED;
 	at = &context->progress;
-	at->sure = subflow->sure[context->direction & 1];
-	at->left = at->sure | subflow->maybe[context->direction & 1];
+	sure = subflow->sure[context->direction & 1];
+	left = count_latched(chain, counters, context, subflow, sure, sure | subflow->maybe[context->direction & 1]);
+	if (!left)
+		return UNTOUCHED;
+	at->sure = sure;
+	at->left = left;
 	at->actions = 0;
 	for (i = 0; i < MAX_RULES + MAX_ACTIONS; i++) {
 		if (at->actions) {
 			result = next_action(skb, chain, context, subflow, at);
 			if (result == DROPPED || !at->actions)
-				count(counters, context, at->rule, at->outcome);
+				end_rule(counters, context, subflow, at);
 			if (result == DROPPED)
 				return DROPPED;
 		} else if (at->left) {
@@ -407,7 +521,7 @@ static __always_inline int run_chain(struct __sk_buff *skb, struct context *cont
 	if (subflow->sure[direction] | subflow->maybe[direction])
 		result = run_rules(skb, context, subflow);
 	if (result != DROPPED && subflow->engaged)
-		result = settle(skb, context, subflow);
+		result = settle_quickly(skb, context, subflow);
 	note_end(context, subflow);
 	if (subflow->due && is_report_ready(subflow, result == DROPPED))
 		report_due(context, subflow);
@@ -421,7 +535,8 @@ static __always_inline int note(struct __sk_buff *skb, struct context *context, 
 	if (unlikely(subflow->word != context->chain) && !classify(context, subflow))
 		return 0;
 	if (wants_options(context, subflow)) {
-		read_options(skb, context);
+		if (likely(!context->options.read))
+			read_first_options(skb, context);
 		note_backup(subflow, context);
 	}
 	record(context, subflow);

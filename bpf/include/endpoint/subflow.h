@@ -97,6 +97,7 @@ struct subflow {
 	__u64 word;              /* attachment.chain; 0: not classified yet */
 	__u64 sure[2];           /* rules that match each packet of a direction */
 	__u64 maybe[2];          /* rules whose selectors must be looked at each time */
+	__u64 latched[2];        /* rules all of whose actions have been noted and last */
 	__u32 token;             /* of the connection, the responder's; 0: unknown */
 	__u32 ingress;           /* ifindex by which packets for the endpoint come in; 0: none came */
 	__u8 path;               /* of that interface; PATH_UNKNOWN */
@@ -118,6 +119,8 @@ struct subflow {
 	__u16 begin[2][REMEMBERED_RULES]; /* of the first rules: the first selector in question */
 	__u64 last_seen;         /* ns since boot, coarse */
 	__u64 tick;              /* jiffies then */
+	__u32 visited[2];        /* of each direction, the lower half */
+	__u64 stack;             /* rules with an action in the pod's stack that matched a packet */
 
 	struct traffic traffic[2];
 
