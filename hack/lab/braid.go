@@ -44,11 +44,15 @@ func (l *Lab) startBraid(ctx context.Context) error {
 }
 
 // install applies CRDs, roles, service accounts and admission policies, as a user
-// would.
+// would, and waits until the objects can be used.
 func (l *Lab) install(ctx context.Context) error {
-	out, err := l.Kubectl(ctx, "apply", "--server-side", "--kustomize", l.repository+"/config").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("applying config: %w: %s", err, out)
+	for _, arguments := range [][]string{
+		{"apply", "--server-side", "--kustomize", l.repository + "/config"},
+		{"wait", "--for=condition=Established", "--timeout=30s", "crd", "--all"},
+	} {
+		if out, err := l.Kubectl(ctx, arguments...).CombinedOutput(); err != nil {
+			return fmt.Errorf("kubectl %s: %w: %s", arguments[0], err, out)
+		}
 	}
 	return nil
 }
