@@ -294,6 +294,33 @@ func TestAnAnnouncementInALargePacketIsHiddenAndThePacketStaysWhole(t *testing.T
 	}
 }
 
+// The NIC fills their checksums in, so nothing but the window may change.
+func TestAWindowIsLoweredInDataWhoseChecksumIsLeftToTheNIC(t *testing.T) {
+	w := newWire(t)
+	for _, version := range []int{4, 6} {
+		for _, size := range []int{1, 1400, 60_000} {
+			edits["a window is lowered"].before(t, w, version)
+			s := pureACK(version).flip().with(func(s *segment) { s.payload = bytes.Repeat([]byte("b"), size) })
+			header, frame := unfinished(s)
+			if size > 1400 {
+				header.GSOSize, header.GSOType = 1400, virtioGSOTCPv4
+				if version == 6 {
+					header.GSOType = virtioGSOTCPv6
+				}
+			}
+			send(t, w.fromHost, header, frame)
+			got, after := receive(t, w.atEndpoint)
+			if got.Flags&virtioNeedsCsum == 0 {
+				t.Errorf("IPv%d, %d bytes: the checksum is no longer left to the NIC", version, size)
+			}
+			_, want := unfinished(s.with(func(s *segment) { edits["a window is lowered"].want(version, s) }))
+			if !bytes.Equal(after[12:], want[12:]) {
+				t.Errorf("IPv%d, %d bytes: it changed beyond the window", version, size)
+			}
+		}
+	}
+}
+
 func TestPolicedLargePacketsPassWholeOrNotAtAll(t *testing.T) {
 	w := newWire(t)
 	w.begin(t, 4)

@@ -208,6 +208,14 @@ static __always_inline void learn_from_answer(struct __sk_buff *skb, struct cont
 	}
 }
 
+/* Whether the key in the SYN/ACK was seen: a hash takes longer than all else that a packet needs. */
+static __always_inline int knows_responder(const struct context *context, const struct subflow *subflow)
+{
+	struct mptcp_connection *connection = subflow->token ? connection_of(context->key.endpoint, subflow->token) : 0;
+
+	return connection && (connection->sequence_known >> (~context->direction & 1) & 1);
+}
+
 /* The third segment, or the first with data: the sender's key and the receiver's. */
 static __always_inline void learn_from_both_keys(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
@@ -216,7 +224,7 @@ static __always_inline void learn_from_both_keys(struct __sk_buff *skb, struct c
 	if (!subflow->role)
 		subflow->role = context->direction == FROM_ENDPOINT ? ENDPOINT_INITIATED : ENDPOINT_ANSWERED;
 	subflow->known |= KNOWN_ANSWERED | KNOWN_MPTCP;
-	if (hash_key(skb, context, KEY_AT + KEY_LENGTH, &hash))
+	if (!knows_responder(context, subflow) && hash_key(skb, context, KEY_AT + KEY_LENGTH, &hash))
 		know_responder(context, subflow, &hash, !context->direction);
 	if (hash_key(skb, context, KEY_AT, &hash))
 		know_initiator(context, subflow, &hash, context->direction);
