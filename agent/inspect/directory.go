@@ -145,8 +145,15 @@ func (d *Directory) endpointAt(id, index uint32) string {
 	return d.Endpoint(id)
 }
 
+// noRule is the number that stands for a rule of an earlier chain (NO_RULE in
+// bpf/include/endpoint/report.h).
+const noRule = 0xff
+
 // Rule names a rule of an endpoint; one that is not known by its place.
 func (d *Directory) Rule(endpoint uint32, rule uint8) (policy, name string) {
+	if rule == noRule {
+		return "", ""
+	}
 	d.mutex.RLock()
 	defer d.mutex.RUnlock()
 	if rules := d.known[endpoint].Rules; int(rule) < len(rules) {

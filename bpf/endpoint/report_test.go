@@ -161,3 +161,51 @@ func TestWhatIsNoConnectionIsNotReportedAsOne(t *testing.T) {
 		t.Errorf("the events are %+v", events)
 	}
 }
+
+// A join that is refused before anything is known of it begins and ends with one
+// packet.
+func TestASubflowBeginsBeforeItEnds(t *testing.T) {
+	h := newHost(t)
+	reader := h.events(t)
+	e := endsOf[4]
+	h.use(t, build(rule{do: []action{{Kind: actionReportSubflow}}}))
+	h.sends(t, e.out().at(1000).flagged(syn).carrying(usual(join(77, 0))))
+	h.receives(t, e.in().flagged(rst|ack))
+	events := reader()
+	if len(events) != 2 || events[0].Type == eventEnd || events[1].Type != eventEnd {
+		t.Errorf("the events are %+v", events)
+	}
+}
+
+// The number of a rule counts in its own chain.
+func TestTheEndIsReportedForTheRulesThatAreThere(t *testing.T) {
+	const noRule = 0xff
+	h := newHost(t)
+	reader := h.events(t)
+	report, other := rule{do: []action{{Kind: actionReportSubflow}}}, rule{do: []action{{Kind: actionRecord}}}
+	for _, c := range []struct {
+		name  string
+		after []rule
+		rule  uint8
+	}{
+		{"the rule is the second one now", []rule{other, report}, 1},
+		{"no rule reports any more", []rule{other}, noRule},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := endsOf[4]
+			h.forget(t)
+			h.use(t, build(report))
+			h.begin(t, e)
+			h.sends(t, e.out().data(100))
+			if events := reader(); len(events) != 1 || events[0].Rule != 0 {
+				t.Fatalf("the events are %+v", events)
+			}
+			h.use(t, build(c.after...))
+			h.sends(t, e.out().data(100))
+			h.receives(t, e.in().flagged(rst))
+			if events := reader(); len(events) != 1 || events[0].Type != eventEnd || events[0].Rule != c.rule {
+				t.Errorf("the events are %+v", events)
+			}
+		})
+	}
+}

@@ -8,6 +8,10 @@
 
 #include "classify.h"
 
+enum {
+	NO_RULE = 0xff, /* of the present chain */
+};
+
 static __noinline int fill_event(struct event *event, const struct context *context, const struct subflow *subflow,
 				 __u32 type)
 {
@@ -75,8 +79,14 @@ static __always_inline void ask_for_report(struct subflow *subflow, __u8 due, __
 	due &= ~subflow->reported;
 	subflow->reported |= due;
 	subflow->due |= due;
-	if (due)
+	if (due || subflow->due_rule == NO_RULE)
 		subflow->due_rule = rule;
+}
+
+/* The rules are others now, and what they ask for is asked for again. */
+static __always_inline void forget_asking_rule(struct subflow *subflow)
+{
+	subflow->due_rule = NO_RULE;
 }
 
 static __always_inline int has_ended(__u8 ended)
@@ -95,6 +105,8 @@ static __always_inline void note_end(struct context *context, struct subflow *su
 	if (!has_ended(subflow->ended) || !(subflow->reported & REPORTED_SUBFLOW) || (subflow->reported & REPORTED_END))
 		return;
 	subflow->reported |= REPORTED_END;
+	if (subflow->due)
+		report_due(context, subflow);
 	report_event(context, subflow, EVENT_SUBFLOW_END);
 }
 

@@ -160,6 +160,7 @@ __noinline int classify(struct context *context, struct subflow *subflow)
 	if (!chain)
 		return 0;
 	unsettle(context, subflow);
+	forget_asking_rule(subflow);
 	subflow->recorded = 0;
 	subflow->stack = 0;
 	unlatch(subflow);
