@@ -322,6 +322,9 @@ type AttachedSubflow struct {
 		Stale        uint8
 		Marked       uint32
 		MarkedAt     uint64
+		LostAt       uint64
+		Congestion   uint32
+		Subflows     uint32
 	}
 	BackupState struct {
 		_         structs.HostLayout

@@ -106,11 +106,11 @@ func limited(a action) func(*actors.HarnessSubflow) {
 	}
 }
 
-func TestAWindowIsNeverSmallerThanASegmentSoThatTheSenderGoesOn(t *testing.T) {
+func TestAWindowIsNeverSmallerThanTwoSegmentsSoThatTheSenderGoesOn(t *testing.T) {
 	h := newHarness(t)
 	h.begin(t, 4, limited(action{mechanism: window, rate: 1000}))
 	out, _ := h.run(t, fromEndpoint, pureACK(4).frame())
-	mustBe(t, out, pureACK(4).with(func(s *segment) { s.window = (1460 + 127) / 128 }))
+	mustBe(t, out, pureACK(4).with(func(s *segment) { s.window = (2*1460 + 127) / 128 }))
 }
 
 // The mechanisms' and the reasons' numbers, as Auto finds them.
@@ -207,6 +207,37 @@ func TestPolicingDropsDataBeyondTheRateAndNothingElse(t *testing.T) {
 				if h.countPassed(t, pureACK(4).with(change).frame(), 5) != 5 {
 					t.Errorf("%s was dropped", name)
 				}
+			}
+		})
+	}
+}
+
+// Known from the SYN to be a subflow of MPTCP.
+func isMPTCP(s *actors.HarnessSubflow) { s.Known |= 1 << 2 }
+
+func TestDataBeyondTheWindowIsLostOnceInARoundTripAndNeverWhenRepeated(t *testing.T) {
+	for name, test := range map[string]struct {
+		change  []func(*actors.HarnessSubflow)
+		dropped int
+	}{
+		"of a subflow":          {[]func(*actors.HarnessSubflow){isMPTCP}, 1},
+		"of a TCP connection":   {nil, 0},
+		"while no RTT is known": {[]func(*actors.HarnessSubflow){isMPTCP, func(s *actors.HarnessSubflow) { s.Traffic[0].MinimumRtt = 0 }}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.begin(t, 4, append(test.change, func(s *actors.HarnessSubflow) {
+				s.Traffic[fromEndpoint].Highest = 1_000_000
+				s.Window[fromEndpoint].Begun, s.Window[fromEndpoint].Acknowledged = 1, 1_000_000-20_000
+				s.Window[fromEndpoint].Window = 5000
+			})...)
+			h.ask(t, fromEndpoint, action{kind: rateLimit, mechanism: window, rate: 500_000})
+			data := pureACK(4).with(func(s *segment) { s.payload = make([]byte, 1000) })
+			if passed := h.countPassed(t, data.frame(), 10); passed != 10-test.dropped {
+				t.Errorf("%d of 10 segments passed", passed)
+			}
+			if passed := h.countPassed(t, pureACK(4).frame(), 5); passed != 5 {
+				t.Errorf("%d of 5 pure ACKs passed", passed)
 			}
 		})
 	}

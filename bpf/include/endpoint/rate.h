@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Rate limits. A limit governs the packets of one direction, `limited`; a window
- * that keeps it is written on the acknowledgements, which go the other way.
+ * that keeps it is written on the acknowledgements, which go the other way. Now and
+ * then it needs a loss as well, so that an MPTCP sender's scheduler learns of it.
  *
  * Of several limits on one direction of a subflow the lowest holds.
  */
@@ -18,7 +19,14 @@ enum {
 	MICROSECONDS = 1000000,     /* in a second */
 	WINDOW_RTT_MINIMUM = 2000,  /* us: shorter ones make windows too coarse */
 	WINDOW_RTT_LEAVE = 1500,    /* us: a window in use stays until then */
-	WINDOW_BYTES_MINIMUM = 1460, /* a segment: less could stall the sender */
+	SEGMENT_BYTES = 1460,
+	WINDOW_BYTES_MINIMUM = 2 * SEGMENT_BYTES, /* one alone waits for a delayed ACK */
+	WINDOW_BYTES_SMALL = 8 * SEGMENT_BYTES,
+	WINDOW_BYTES_LARGE = 32 * SEGMENT_BYTES,
+	WINDOW_BYTES_HUGE = 256 * SEGMENT_BYTES,
+	LOSS_SHOWS_AFTER = 2,       /* round trips, until the sender has less in flight */
+	LOSSES_APART = 3,           /* round trips */
+	COARSE_TICK = 4 * MILLISECOND, /* of the coarse clock */
 	LOOP_INTERVAL = 100 * MILLISECOND,
 	LOOP_INTERVAL_SHORT = 20 * MILLISECOND,
 	FACTOR_ONE = 1 << 16,
@@ -61,9 +69,12 @@ static __always_inline __u32 opposite(__u32 direction)
  */
 static __always_inline __u32 end_to_end_rtt(const struct subflow *subflow)
 {
-	__u32 far = subflow->traffic[FROM_ENDPOINT].minimum_rtt;
+	__u32 far = subflow->traffic[FROM_ENDPOINT].minimum_rtt, near = subflow->traffic[TO_ENDPOINT].minimum_rtt;
 
-	return far ? far + subflow->traffic[TO_ENDPOINT].minimum_rtt : subflow->seeded_rtt;
+	/* Longer ones were none: no rule looked on when the answer passed. */
+	if (!far || far > MICROSECONDS)
+		return subflow->seeded_rtt;
+	return near > MICROSECONDS ? far : far + near;
 }
 
 static __always_inline __u64 bytes_in_flight(__u64 rate, __u32 rtt)
@@ -83,10 +94,17 @@ static __always_inline void use(struct limit *limit, __u8 mechanism, __u8 why)
 	limit->why = why;
 }
 
-/* A window can hold less neither than one of its units nor than a sender needs to go on. */
-static __always_inline int is_too_coarse(__u64 bytes, __u8 scale)
+/*
+ * A window can hold less neither than one of its units nor than a sender needs to go on.
+ * Where there are other subflows, four segments are needed: with less, one more is
+ * already too far from the rate, and if all are limited, the first takes everything.
+ */
+static __always_inline int is_too_coarse(const struct subflow *subflow, __u64 bytes, __u32 limited)
 {
-	return bytes >> ((scale - 1) & 15) == 0 || bytes < WINDOW_BYTES_MINIMUM * 3 / 2;
+	int has_others = subflow->known & KNOWN_JOIN || subflow->window[limited & 1].subflows > 1;
+	__u8 shift = (scale_of(subflow, limited) - 1) & 15;
+
+	return bytes >> shift == 0 || bytes < (has_others ? 4 * SEGMENT_BYTES : SEGMENT_BYTES * 3 / 2);
 }
 
 /* What Auto uses where the sender's socket is a stranger's. */
@@ -100,7 +118,7 @@ static __always_inline void choose_for_strangers(struct subflow *subflow, struct
 		use(limit, MECHANISM_POLICE, WHY_NO_SYN);
 	else if (!rtt)
 		use(limit, MECHANISM_WINDOW, WHY_NO_RTT);
-	else if (rtt < shortest || is_too_coarse(bytes_in_flight(limit->rate, rtt), scale))
+	else if (rtt < shortest || is_too_coarse(subflow, bytes_in_flight(limit->rate, rtt), limited))
 		use(limit, MECHANISM_POLICE, WHY_SHORT_RTT);
 	else
 		use(limit, MECHANISM_WINDOW, WHY_NO_SOCKET);
@@ -330,6 +348,7 @@ static __always_inline void count_sharers(const struct context *context, struct 
 		if (!state->sharers)
 			__sync_fetch_and_add(&connection->clamped[limited & 1], 1);
 		sharers = connection->clamped[limited & 1];
+		state->subflows = connection->subflows;
 	}
 	if (sharers > SHARERS)
 		sharers = SHARERS;
@@ -345,11 +364,16 @@ static __always_inline void note_filling(const struct context *context, const st
 {
 	__u64 back = subflow->traffic[opposite(limited) & 1].minimum_rtt * 1000ULL;
 	__u32 in_flight;
+	int is_filled;
 
 	if (back >= MILLISECOND && context->now - state->marked_at < back)
 		return;
 	in_flight = subflow->traffic[limited & 1].highest - (back >= MILLISECOND ? state->marked : state->acknowledged);
-	if (in_flight >> 31 == 0 && (__u64)in_flight * 2 * (state->sharers & 15) >= state->window)
+	if (state->sharers > 1)
+		is_filled = (__u64)in_flight * 2 * (state->sharers & 15) >= state->window;
+	else
+		is_filled = in_flight + in_flight / 4 + SEGMENT_BYTES >= state->window;
+	if (in_flight >> 31 == 0 && is_filled)
 		loop->bound = 1;
 	state->marked = context->acknowledgement;
 	state->marked_at = context->now;
@@ -447,6 +471,92 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 }
 
 /*
+ * How large a sender's congestion window may be. A small one is kept close to the
+ * window. A large one takes seconds to grow again after a loss, and is left some room.
+ * The first loss ends its slow start; until the sender knows of it, it doubles.
+ */
+static __always_inline __u32 congestion_allowed(__u32 window, int is_first)
+{
+	if (window <= WINDOW_BYTES_LARGE)
+		return is_first ? window / 8 * 5 : window + window / 4 + SEGMENT_BYTES;
+	if (is_first)
+		return window <= WINDOW_BYTES_HUGE ? window : window / 8 * 9;
+	return window / 4 * 7;
+}
+
+/*
+ * The window that losses follow: the loop's, for it keeps the rate also where the
+ * sender takes no notice of windows; but not each swing of a large one.
+ */
+static __always_inline __u32 steady_window(const struct subflow *subflow, __u32 limited, __u32 rtt)
+{
+	__u64 least = bytes_in_flight(subflow->limit[limited & 1].rate, rtt) / 8 * 5;
+	__u32 window = subflow->window[limited & 1].window;
+
+	return least > WINDOW_BYTES_LARGE && least > window && least <= 1U << 30 ? least : window;
+}
+
+/*
+ * Whether this packet is to be lost, so that its sender's congestion window comes down
+ * to what the limit allows. An MPTCP sender takes the connection's window for that of a
+ * subflow whenever it gives it data, until the next acknowledgement: meanwhile nothing
+ * but its congestion window holds it. And its scheduler gives a subflow as much as that
+ * one promises: data that then waits for the limited subflow keeps all others waiting.
+ *
+ * What was in flight tells the congestion window; each loss lowers it to about 0.7. A
+ * sender of few segments a round trip shows its own at once.
+ */
+static __always_inline int is_congestion_too_large(struct context *context, struct subflow *subflow, __u32 limited,
+						   __u32 rtt)
+{
+	struct window_state *state = &subflow->window[limited & 1];
+	__u32 in_flight = subflow->traffic[limited & 1].highest - state->acknowledged;
+	__u64 since = context->now - state->lost_at;
+
+	if (state->window <= WINDOW_BYTES_SMALL)
+		return in_flight >> 31 == 0 && in_flight > state->window + state->window / 4 + SEGMENT_BYTES &&
+		       since >= 1000ULL * rtt + COARSE_TICK;
+	if (in_flight >> 31 == 0 && in_flight > state->congestion && since > LOSS_SHOWS_AFTER * 1000ULL * rtt)
+		state->congestion = in_flight;
+	if (since < LOSSES_APART * 1000ULL * rtt + COARSE_TICK)
+		return 0;
+	return state->congestion > congestion_allowed(steady_window(subflow, limited, rtt), !state->lost_at);
+}
+
+/* A repetition is not lost again: that would take a timeout. */
+__noinline int lose(struct context *context, struct subflow *subflow, __u32 limited)
+{
+	struct window_state *state;
+	__u32 rtt;
+
+	if (!context || !subflow || !context->payload || context->flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		return UNTOUCHED;
+	state = &subflow->window[limited & 1];
+	rtt = end_to_end_rtt(subflow);
+	if (!(subflow->known & KNOWN_MPTCP) || !rtt || !state->window || context->position < context->sent)
+		return UNTOUCHED;
+	if (!is_congestion_too_large(context, subflow, limited, rtt))
+		return UNTOUCHED;
+	state->congestion = state->congestion / 10 * 7;
+	state->lost_at = context->now;
+	return DROPPED;
+}
+
+/*
+ * Drops what is too much of what is limited. How much a far sender has in flight does
+ * not show here: its window alone holds it.
+ */
+static __always_inline int hold_back(struct context *context, struct subflow *subflow, const struct limit *limit,
+				     __u32 direction)
+{
+	if (limit->in_use == MECHANISM_POLICE)
+		return police(context, subflow, direction);
+	if (limit->in_use == MECHANISM_WINDOW && direction == FROM_ENDPOINT)
+		return lose(context, subflow, direction);
+	return UNTOUCHED;
+}
+
+/*
  * The limit on a direction, or 0. One of before the rules were asked anew holds until
  * they ask again, or it is clear that they will not: a change of rules opens no gap.
  */
@@ -477,7 +587,7 @@ static __always_inline int settle_rates(struct __sk_buff *skb, struct context *c
 	__u32 direction = context->direction & 1, limited = opposite(direction) & 1;
 	struct limit *limit = limit_on(context, subflow, direction);
 
-	if (limit && limit->in_use == MECHANISM_POLICE && police(context, subflow, direction) == DROPPED)
+	if (limit && hold_back(context, subflow, limit, direction) == DROPPED)
 		return DROPPED;
 	limit = limit_on(context, subflow, limited);
 	return limit && limit->in_use == MECHANISM_WINDOW ? lower_window(skb, context, subflow, limited) : UNTOUCHED;

@@ -24,7 +24,7 @@ enum why {
 	WHY_OWN_SOCKET,     /* the sender's socket is paced */
 	WHY_NO_SOCKET,      /* the sender's socket is not on this node */
 	WHY_NO_SYN,         /* the SYN was not seen, so the window's scale is unknown */
-	WHY_SHORT_RTT,      /* too short for a window to be exact */
+	WHY_SHORT_RTT,      /* too short for a window to be exact, at this rate */
 	WHY_NO_RTT,         /* not measured yet */
 };
 
@@ -54,6 +54,9 @@ struct window_state {
 	__u8 stale;             /* 1: noted before the rules were last asked anew */
 	__u32 marked;           /* an acknowledgement, and when it passed: the data that */
 	__u64 marked_at;        /* it let go passes a round trip to the sender later */
+	__u64 lost_at;          /* ns, when a packet was last dropped to slow its sender; 0: never */
+	__u32 congestion;       /* bytes, the sender's congestion window as far as it showed */
+	__u32 subflows;         /* of the connection so far, as far as known */
 };
 
 enum backup_wish {
