@@ -215,7 +215,7 @@ func TestPolicingDropsDataBeyondTheRateAndNothingElse(t *testing.T) {
 // Known from the SYN to be a subflow of MPTCP.
 func isMPTCP(s *actors.HarnessSubflow) { s.Known |= 1 << 2 }
 
-func TestDataBeyondTheWindowIsLostOnceInARoundTripAndNeverWhenRepeated(t *testing.T) {
+func TestDataBeyondTheWindowIsLostOnceInARoundTrip(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  []func(*actors.HarnessSubflow)
 		dropped int
