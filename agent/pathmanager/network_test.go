@@ -18,6 +18,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/internal/pair"
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -131,16 +132,24 @@ func TestAClosedSubflowIsOpenedAgain(t *testing.T) {
 		connection, other := client.Connect(address), client.Connect(address)
 		client.ExpectSubflows(connection, count)
 		client.ExpectSubflows(other, count)
-		before := client.Subflows(other.LocalAddr())
+		before := namesOf(client.Subflows(other.LocalAddr()))
 		for range 3 {
 			killOne(t, client, connection)
 			client.ExpectSubflows(connection, count)
 		}
-		after := client.Subflows(other.LocalAddr())
+		after := namesOf(client.Subflows(other.LocalAddr()))
 		if fmt.Sprint(before) != fmt.Sprint(after) {
 			t.Errorf("another connection was disturbed: it had %v and has %v", before, after)
 		}
 	})
+}
+
+// namesOf leaves out what changes while a connection is in use.
+func namesOf(subflows []mptcpnl.Subflow) []mptcpnl.Subflow {
+	for i := range subflows {
+		subflows[i].TCP = mptcpnl.TCPInfo{}
+	}
+	return subflows
 }
 
 // killOne resets a further subflow and waits until it is gone.

@@ -67,6 +67,7 @@ func build(t *testing.T) *lab {
 	}))
 	for _, namespace := range []*network.Namespace{l.pod, l.host} {
 		check(t, namespace.Sysctl("net.mptcp.pm_type", "1"))
+		listen(t, namespace)
 	}
 	mount := t.TempDir()
 	check(t, unix.Mount("bpf", mount, "bpf", 0, ""))
@@ -75,6 +76,18 @@ func build(t *testing.T) *lab {
 	l.chains = chains.Open(chains.Options{PinPath: l.pins, Log: logr.Discard()})
 	t.Cleanup(func() { check(t, l.host.Do(l.chains.Remove)) })
 	return l
+}
+
+// listen stands for the agent: a user-space path manager takes joins only while
+// somebody hears of them.
+func listen(t *testing.T, namespace *network.Namespace) {
+	t.Helper()
+	file, err := os.Open(namespace.Path())
+	check(t, err)
+	defer file.Close()
+	events, err := mptcpnl.Subscribe(int(file.Fd()))
+	check(t, err)
+	t.Cleanup(func() { events.Close() })
 }
 
 // apply gives the pod one rule, and returns how the programs call it.
@@ -181,8 +194,7 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 	defer client.Close()
 	token := tokenAt(l.t, from, c.LocalAddr(), c.RemoteAddr())
 	diagnostics := diagnose(l.t, from)
-	// The peer's stack may not be ready for a further subflow yet, and does not take
-	// it well to be asked again and again.
+	// The peer's stack may not be ready for a further subflow yet.
 	next := time.Now().Add(250 * time.Millisecond)
 	eventually(l.t, "joined", func() bool {
 		subflows, err := diagnostics.Subflows()
