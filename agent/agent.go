@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netns"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -30,6 +32,7 @@ import (
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/health"
 	collector "braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -57,16 +60,24 @@ type Options struct {
 	// NamespaceDirectories are where container runtimes mount the pods' network
 	// namespaces, beside those of processes.
 	NamespaceDirectories []string
+	// ProcPath is where a proc file system with all processes of the machine is
+	// mounted, whose sys/net can be written; empty means /proc.
+	ProcPath string
 	// BlockDirectory holds blocks of one's own as files; empty where the agent takes
 	// none from there.
 	BlockDirectory string
 	// Version of the agent, for its status.
 	Version string
+	// HealthPort is the UDP port on which agents answer each other's probes of the
+	// paths; 0 means 8478.
+	HealthPort uint16
 	// MetricsAddress and ProbeAddress are where to serve metrics and probes; "0"
 	// serves none.
 	MetricsAddress, ProbeAddress string
 	Log                          logr.Logger
 }
+
+func (o *Options) procPath() string { return cmp.Or(o.ProcPath, "/proc") }
 
 // resync is how often drift is looked for when nothing reports a change.
 const resync = 30 * time.Second
@@ -81,12 +92,16 @@ type Agent struct {
 	node     *paths.Node
 	detours  *paths.Detours
 	datapath *datapath.Datapath
+	hints    *hints
+	health   *pathHealth
 	pods     *pods
 	rules    *rules
+	guarding *guarding
+	origins  origins
 
-	collector *collector.Collector
-	changed   chan struct{}
-	published published
+	collectors []prometheus.Collector
+	changed    chan struct{}
+	published  published
 	// What goes on beside the loop waits for its rounds.
 	nodeRounds, podRounds latest
 }
@@ -108,8 +123,9 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		}
 	}()
 	for _, run := range []manager.RunnableFunc{
-		a.renewLease, a.follow, a.publishNodes, a.managePods,
+		a.renewLease, a.follow, a.health.run, a.hints.run, a.publishNodes, a.managePods,
 		a.rules.pacer.Run, a.rules.scheduler.Run, a.rules.probes.Run, a.rules.serve,
+		a.guarding.guard.Run,
 	} {
 		if err := mgr.Add(run); err != nil {
 			return fmt.Errorf("adding to the manager: %w", err)
@@ -134,6 +150,7 @@ func Remove(ctx context.Context, options Options) error {
 	pods := openPods(options)
 	return errors.Join(
 		openRules(options, nil).remove(),
+		openGuarding(options).guard.Remove(),
 		pods.removeAll(ctx),
 		pods.close(),
 		detours.Remove(),
@@ -186,17 +203,30 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		changed:  make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
 	var err error
-	if a.node, err = paths.Open(netns.None()); err != nil {
+	if a.health, err = openPathHealth(options, a.datapath.ActivePeers, a.wake); err != nil {
 		return nil, err
 	}
+	a.hints = &hints{
+		log: options.Log.WithName("hints"), setHealth: a.datapath.SetHealth, prober: a.health.prober, wake: a.wake, now: time.Now,
+	}
+	if a.node, err = paths.Open(netns.None()); err != nil {
+		return nil, errors.Join(err, a.health.close())
+	}
 	if a.detours, err = paths.NewDetours(a.node); err != nil {
-		return nil, errors.Join(err, a.node.Close())
+		return nil, errors.Join(err, a.health.close(), a.node.Close())
 	}
 	a.pods = openPods(options)
 	a.rules = openRules(options, blocks.ConfigMapsOf(a.reader, options.Namespace))
-	a.collector = collector.NewCollector(a.rules.shown, options.Log.WithName("metrics"))
-	if err := metrics.Registry.Register(a.collector); err != nil {
-		return nil, errors.Join(fmt.Errorf("offering metrics of chains: %w", err), a.close())
+	a.guarding = openGuarding(options)
+	a.collectors = []prometheus.Collector{
+		collector.NewCollector(a.rules.shown, options.Log.WithName("metrics")),
+		health.NewCollector(a.health.prober, a.health.responder),
+		a.guarding.guard,
+	}
+	for _, collector := range a.collectors {
+		if err := metrics.Registry.Register(collector); err != nil {
+			return nil, errors.Join(fmt.Errorf("offering metrics: %w", err), a.close())
+		}
 	}
 	return a, a.watchObjects(mgr)
 }
@@ -206,9 +236,11 @@ func datapathOptions(options Options) datapath.Options {
 }
 
 func (a *Agent) close() error {
-	metrics.Registry.Unregister(a.collector)
+	for _, collector := range a.collectors {
+		metrics.Registry.Unregister(collector)
+	}
 	a.detours.Close()
-	return errors.Join(a.rules.close(), a.pods.close(), a.datapath.Close(), a.node.Close())
+	return errors.Join(a.health.close(), a.guarding.guard.Close(), a.rules.close(), a.pods.close(), a.datapath.Close(), a.node.Close())
 }
 
 // watchObjects makes every change of an object that concerns the node wake the loop.

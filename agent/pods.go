@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +15,7 @@ import (
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -27,18 +29,26 @@ type pods struct {
 	log       logr.Logger
 	finder    *endpoints.Finder
 	statePath string
+	procPath  string
 	upgrade   *upgrade
+	tracked   *conntrack.Table                  // of the node; nil where it has none
 	managed   map[uint64]*pathmanager.Namespace // by inode number
 }
 
 func openPods(options Options) *pods {
-	return &pods{
+	p := &pods{
 		log:       options.Log,
-		finder:    endpoints.NewFinder(options.NamespaceDirectories),
+		finder:    endpoints.NewFinder(options.NamespaceDirectories, options.procPath()),
 		statePath: filepath.Join(options.StatePath, "pods"),
+		procPath:  options.procPath(),
 		upgrade:   newUpgrade(filepath.Join(options.PinPath, "sockets")),
 		managed:   map[uint64]*pathmanager.Namespace{},
 	}
+	var err error
+	if p.tracked, err = conntrack.Dial(0); err != nil {
+		p.log.Error(err, "backends of Services are found by their announcements alone")
+	}
+	return p
 }
 
 // apply programs the endpoints, and puts the pods that are no longer among them
@@ -120,7 +130,11 @@ func (p *pods) open(inode uint64, path string) (*pathmanager.Namespace, error) {
 	if opened, ok := p.managed[inode]; ok {
 		return opened, nil
 	}
-	opened, err := pathmanager.Open(path, pathmanager.Options{StatePath: p.statePath, Log: p.log.WithName("pathmanager")})
+	options := pathmanager.Options{StatePath: p.statePath, Proc: p.procPath, Log: p.log.WithName("pathmanager")}
+	if p.tracked != nil {
+		options.Destination = p.tracked.Destination
+	}
+	opened, err := pathmanager.Open(path, options)
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +148,13 @@ func settingsOf(wanted *v1alpha1.PlanEndpoint) pathmanager.Settings {
 		Count:              int(wanted.Subflows.Count),
 		FirstAnnouncedPort: uint16(wanted.Subflows.FirstAnnouncedPort),
 		Addresses:          endpointAddresses(wanted),
+		Mode:               wanted.Subflows.Mode,
+		EachPair:           len(wanted.Paths),
+		Reopen:             wanted.Subflows.Reopen,
+		OpenAfter: pathmanager.OpenAfter{
+			Bytes: uint64(wanted.Subflows.OpenAfterBytes),
+			Time:  time.Duration(wanted.Subflows.OpenAfterMillis) * time.Millisecond,
+		},
 	}
 }
 
@@ -200,6 +221,9 @@ func (p *pods) close() error {
 	failed := p.upgrade.close()
 	for inode := range p.managed {
 		failed = errors.Join(failed, p.forget(inode))
+	}
+	if p.tracked != nil {
+		failed = errors.Join(failed, p.tracked.Close())
 	}
 	return failed
 }

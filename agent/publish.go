@@ -43,7 +43,9 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		Features:      append(features(r.attachMode, a.pods.upgrade.feature()), a.rules.pacer.Features()...),
 	}
 	for _, path := range r.resolution.Paths {
-		status.Paths = append(status.Paths, path.Status())
+		shown := path.Status()
+		a.health.describe(&shown)
+		status.Paths = append(status.Paths, shown)
 		status.PathsTotal++
 		if path.Usable {
 			status.PathsUp++

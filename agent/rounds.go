@@ -73,11 +73,16 @@ func (a *Agent) publishNodes(ctx context.Context) error {
 func (a *Agent) managePods(ctx context.Context) error {
 	a.forEach(ctx, a.podRounds, func(ctx context.Context, r round) error {
 		results, found, unfinished := a.pods.apply(ctx, r.news.planEndpoints())
+		if a.origins.set(r.news.planEndpoints(), found) {
+			a.wake()
+		}
+		guardErr := a.guarding.apply(r, found, results)
 		ruleErr := a.rules.apply(ctx, planned{r.news.plan, r.resolution.Paths, found}, results)
+		a.hints.report(r.news.planEndpoints(), results)
 		if err := a.publishPlan(ctx, r.news.plan, results, r.failed); err != nil {
 			return err
 		}
-		return errors.Join(unfinished, ruleErr)
+		return errors.Join(unfinished, guardErr, ruleErr)
 	})
 	return nil
 }

@@ -16,7 +16,6 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pace"
-	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -115,14 +114,9 @@ func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedBlocks {
 	return l
 }
 
-// blockOf is the block that a rule refers to by this name.
-func blockOf(rule *v1alpha1.PlanRule, name string) chains.BlockName {
-	return chains.BlockName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
-}
-
 // algorithm is the kernel's name of a congestion control, which may be a block's.
 func (l *loadedBlocks) algorithm(rule *v1alpha1.PlanRule, name string) string {
-	if algorithm, ok := l.algorithms[blockOf(rule, name)]; ok {
+	if algorithm, ok := l.algorithms[chains.BlockOf(rule, name)]; ok {
 		return algorithm
 	}
 	return name
@@ -141,13 +135,13 @@ func (o *ownBlocks) govern(p planned, loaded loadedBlocks, attached []chains.Att
 		if !here || len(names) == 0 {
 			continue
 		}
-		cookie, err := cookieOf(found.Path)
+		identity, err := namespace.IdentifyAt(found.Path)
 		if err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		for _, name := range names {
-			cookies[name] = append(cookies[name], cookie)
+			cookies[name] = append(cookies[name], identity.Cookie)
 		}
 	}
 	for name, inUse := range loaded.schedules {
@@ -163,21 +157,11 @@ func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.BlockName) {
 	for i := range rules {
 		for _, action := range rules[i].Actions {
 			if action.Schedule != nil {
-				names = append(names, blockOf(&rules[i], action.Schedule.Strategy))
+				names = append(names, chains.BlockOf(&rules[i], action.Schedule.Strategy))
 			}
 		}
 	}
 	return names
-}
-
-func cookieOf(path string) (uint64, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return 0, fmt.Errorf("opening a network namespace: %w", err)
-	}
-	defer file.Close()
-	identity, err := namespace.Identify(file)
-	return identity.Cookie, err
 }
 
 // addProblems says in the statuses of rules what they ask in vain: which of their
@@ -204,9 +188,9 @@ func (l *loadedBlocks) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alp
 
 func (l *loadedBlocks) scheduleProblem(name chains.BlockName, manager v1alpha1.SubflowManager) string {
 	switch {
-	case name.Name == schedule.EarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
+	case name.Name == v1alpha1.StrategyEarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
 		return fmt.Sprintf("%s needs subflows.manager: Agent in the pod's policy", name.Name)
-	case name.Name == schedule.EarliestCompletionFirst || l.schedules[name] || l.refused[name] != nil:
+	case name.Name == v1alpha1.StrategyEarliestCompletionFirst || l.schedules[name] || l.refused[name] != nil:
 		return ""
 	}
 	return fmt.Sprintf("no schedule %s is loaded on this node", name.Name)
@@ -216,11 +200,11 @@ func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
 	for _, action := range rule.Actions {
 		switch {
 		case action.Custom != nil:
-			names = append(names, blockOf(rule, action.Custom.Block))
+			names = append(names, chains.BlockOf(rule, action.Custom.Block))
 		case action.Congestion != nil:
-			names = append(names, blockOf(rule, action.Congestion.Algorithm))
+			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:
-			names = append(names, blockOf(rule, action.Schedule.Strategy))
+			names = append(names, chains.BlockOf(rule, action.Schedule.Strategy))
 		}
 	}
 	return names

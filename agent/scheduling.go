@@ -25,7 +25,7 @@ func scheduled(p planned, attached []chains.Attached) (wanted []schedule.Endpoin
 func schedulingRules(rules []v1alpha1.PlanRule) (mask uint64) {
 	for i := range rules {
 		for _, action := range rules[i].Actions {
-			if action.Schedule != nil && action.Schedule.Strategy == schedule.EarliestCompletionFirst {
+			if action.Schedule != nil && action.Schedule.Strategy == v1alpha1.StrategyEarliestCompletionFirst {
 				mask |= 1 << i
 			}
 		}

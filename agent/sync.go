@@ -41,7 +41,9 @@ func (a *Agent) sync(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("finding the NICs of the paths: %w", err)
 	}
-	datapathErr := a.datapath.Apply(datapathState(news, resolution))
+	a.health.plan(news, resolution.Paths)
+	hintErr := a.hints.plan(news, resolution.Paths)
+	datapathErr := errors.Join(hintErr, a.datapath.Apply(datapathState(news, resolution, a.toEndpoint)))
 	_, detourErr := a.detours.Apply(paths.State{Paths: resolution.Paths, Peers: news.peers})
 	r := round{news: news, resolution: resolution, attachMode: a.datapath.AttachMode(), failed: errors.Join(datapathErr, detourErr)}
 	a.nodeRounds.put(r)
@@ -114,9 +116,13 @@ func (n *news) planEndpoints() []v1alpha1.PlanEndpoint {
 	return n.plan.Spec.Endpoints
 }
 
+func (a *Agent) toEndpoint(endpoint *v1alpha1.PlanEndpoint) datapath.Endpoint {
+	return a.origins.add(a.hints.endpoint(endpoint), endpoint.UID)
+}
+
 // datapathState leaves out paths that have no NIC here. A NIC that is there and
 // cannot be used stays attached: the cluster network may route through it.
-func datapathState(n *news, resolution paths.Resolution) datapath.State {
+func datapathState(n *news, resolution paths.Resolution, toEndpoint func(*v1alpha1.PlanEndpoint) datapath.Endpoint) datapath.State {
 	state := datapath.State{Peers: n.peers}
 	for _, path := range resolution.Paths {
 		if path.Index != 0 {
@@ -131,9 +137,7 @@ func datapathState(n *news, resolution paths.Resolution) datapath.State {
 	}
 	for _, endpoint := range n.planEndpoints() {
 		if len(endpoint.Paths) > 0 {
-			state.Endpoints = append(state.Endpoints, datapath.Endpoint{
-				Addresses: endpointAddresses(&endpoint), Paths: endpoint.Paths,
-			})
+			state.Endpoints = append(state.Endpoints, toEndpoint(&endpoint))
 		}
 	}
 	return state
@@ -157,11 +161,22 @@ func concerns(before, after any) bool {
 		return !ok || before.Generation != after.Generation || before.UID != after.UID
 	case *v1alpha1.MPTCPNode:
 		before, ok := before.(*v1alpha1.MPTCPNode)
-		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Paths, after.Status.Paths) ||
+		return !ok || !apiequality.Semantic.DeepEqual(ways(before.Status.Paths), ways(after.Status.Paths)) ||
 			!apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)
 		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	}
 	return true
+}
+
+// ways are a node's paths without what its agent measures there.
+func ways(measured []v1alpha1.NodePath) []v1alpha1.NodePath {
+	ways := make([]v1alpha1.NodePath, 0, len(measured))
+	for _, path := range measured {
+		ways = append(ways, v1alpha1.NodePath{
+			Name: path.Name, Interface: path.Interface, Addresses: path.Addresses, State: path.State, Message: path.Message,
+		})
+	}
+	return ways
 }

@@ -71,7 +71,7 @@ func TestDatapathState(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			n := &news{plan: &v1alpha1.MPTCPNodePlan{Spec: v1alpha1.MPTCPNodePlanSpec{Endpoints: c.endpoints}}, peers: peers}
-			if state := datapathState(n, c.resolution); !reflect.DeepEqual(state, c.wanted) {
+			if state := datapathState(n, c.resolution, (&hints{}).endpoint); !reflect.DeepEqual(state, c.wanted) {
 				t.Errorf("the state is\n%+v\ninstead of\n%+v", state, c.wanted)
 			}
 		})
@@ -105,6 +105,8 @@ func TestConcerns(t *testing.T) {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address}}, Conditions: conditions,
 		}}
 	}
+	measured := node(v1alpha1.LinkUp, "10.0.0.2")
+	measured.Status.Paths[0].PeersProbed, measured.Status.Paths[0].MedianRTTMicros = 3, 120
 	cases := map[string]struct {
 		before, after any
 		wanted        bool
@@ -114,6 +116,7 @@ func TestConcerns(t *testing.T) {
 		"the agent's own result":                 {plan(1, 0), plan(1, 1), false},
 		"a peer's NIC that went down":            {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkDown, "10.0.0.2"), true},
 		"a peer's new address":                   {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkUp, "10.0.0.3"), true},
+		"what a peer's agent measures":           {node(v1alpha1.LinkUp, "10.0.0.2"), measured, false},
 		"what the controller says of a peer":     {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkUp, "10.0.0.2", metav1.Condition{Type: "Ready"}), false},
 		"the Node's new address":                 {kubernetes("10.0.0.1"), kubernetes("10.0.0.9"), true},
 		"the kubelet's heartbeat":                {kubernetes("10.0.0.1"), kubernetes("10.0.0.1", corev1.NodeCondition{Type: corev1.NodeReady}), false},

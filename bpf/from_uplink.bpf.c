@@ -16,6 +16,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 {
 	struct mptcp_option option = {};
 	struct flow flow = { .role = ROLE_RESPONDER };
+	struct endpoint *endpoint;
 	struct node *node = this_node();
 
 	if (!packet || !key || !node)
@@ -28,12 +29,19 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 	flow.peer = peer_of_route(skb, key, packet->family, 0);
 	if (flow.peer == NO_PEER)
 		return 0;
+	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	if (endpoint)
+		flow.endpoint = endpoint->id;
+	if (!take_room(&key->remote))
+		return 0;
 	flow.sequence = packet->sequence;
 	flow.allowed = 0xff;
 	flow.turn = turn_of(key);
 	flow.subtype = option.subtype;
-	if (bpf_map_update_elem(&flows, key, &flow, BPF_ANY))
+	if (bpf_map_update_elem(&flows, key, &flow, BPF_ANY)) {
+		give_room(&key->remote);
 		return 0;
+	}
 	note_local(&key->local);
 	return 1;
 }
@@ -59,7 +67,8 @@ static __noinline int learn_token(struct __sk_buff *skb, struct packet *packet, 
 
 /*
  * The initiator's node decides a subflow's path, also when it moves it away from
- * a dead one; the responder answers wherever the last packet came in.
+ * a dead one; the responder answers wherever the last packet came in, unless its
+ * own endpoint prefers another path.
  */
 static __always_inline void follow_packet(struct __sk_buff *skb, struct flow *flow)
 {
@@ -71,6 +80,15 @@ static __always_inline void follow_packet(struct __sk_buff *skb, struct flow *fl
 	path = path_of_interface(node, skb->ifindex);
 	if (path != NO_PATH && path != flow->path)
 		flow->path = path;
+}
+
+/*
+ * Whether a SYN may begin anew here. A forged one must not take a living flow off its
+ * path: its end answers a SYN only when it knows of no such flow any more.
+ */
+static __always_inline int is_open(const struct flow *flow)
+{
+	return flow->ended == ENDED_BOTH || (flow->role == ROLE_RESPONDER && !(flow->subtype & ANSWERED));
 }
 
 SEC("tc")
@@ -91,19 +109,22 @@ int from_uplink(struct __sk_buff *skb)
 	key.local_port = packet.destination_port;
 	key.remote_port = packet.source_port;
 	flow = bpf_map_lookup_elem(&flows, &key);
-	if (unlikely(syn && !(flow && flow->sequence == packet.sequence))) {
-		/* A forged SYN must not take a living flow of ours off its path. */
-		if (!flow || flow->role == ROLE_RESPONDER || flow->ended == ENDED_BOTH)
+	if (unlikely(syn && !(flow && repeats_syn(flow, &packet)))) {
+		if (!flow || is_open(flow)) {
+			if (flow)
+				forget_flow(flow, &key);
 			follow_syn(skb, &packet, &key);
-		return TCX_NEXT;
+			return TCX_NEXT;
+		}
 	}
-	if (!flow)
+	if (!flow || unlikely(!is_expected(flow, &packet)))
 		return TCX_NEXT;
 	if (flow->role == ROLE_RESPONDER)
 		follow_packet(skb, flow);
-	else if (is_syn_ack(&packet) && flow->subtype == SUBTYPE_CAPABLE && !flow->token)
+	else if (is_syn_ack(&packet) && flow->subtype == SUBTYPE_CAPABLE && !flow->token && answers_syn(flow, &packet))
 		learn_token(skb, &packet, flow);
-	note_end(flow, &packet, ENDED_IN);
+	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
+		note_end(flow, &key, &packet, ENDED_IN);
 	return TCX_NEXT;
 }
 

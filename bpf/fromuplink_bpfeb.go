@@ -29,12 +29,19 @@ type FromUplinkConnectionKey struct {
 	Token    uint32
 }
 
+type FromUplinkEndedFlows struct {
+	_          structs.HostLayout
+	Key        [16]FromUplinkFlowKey
+	Connection [16]FromUplinkConnectionKey
+	Next       uint32
+}
+
 type FromUplinkEndpoint struct {
-	_       structs.HostLayout
-	Id      uint32
-	Pad     [4]uint8
-	Weights uint64
-	Begun   uint64
+	_         structs.HostLayout
+	Id        uint32
+	Interface uint32
+	Weights   uint64
+	Begun     uint64
 }
 
 type FromUplinkFilter struct {
@@ -64,10 +71,23 @@ type FromUplinkFlowKey struct {
 	RemotePort uint16
 }
 
+type FromUplinkHealth struct {
+	_    structs.HostLayout
+	Bad  [8]uint8
+	Dead uint8
+	Pad  [7]uint8
+}
+
 type FromUplinkNode struct {
 	_         structs.HostLayout
 	Interface [8]uint32
 	PathsUp   uint32
+}
+
+type FromUplinkOwner struct {
+	_       structs.HostLayout
+	Flows   uint32
+	Unknown uint32
 }
 
 type FromUplinkPeer struct {
@@ -76,7 +96,19 @@ type FromUplinkPeer struct {
 	Ipv4      [8]uint32
 	Ipv4Paths uint8
 	Ipv6Paths uint8
-	Pad       [2]uint8
+	Active    uint8
+	Pad       uint8
+}
+
+type FromUplinkPreference struct {
+	_         structs.HostLayout
+	Allowed   uint8
+	Preferred uint8
+	Backup    uint8
+	Class     uint8
+	Share     uint16
+	Flags     uint8
+	Pad       uint8
 }
 
 // Names of all BPF objects in the ELF.
@@ -84,13 +116,19 @@ type FromUplinkPeer struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	FromUplinkMapConnections   = "connections"
+	FromUplinkMapEndedFlows    = "ended_flows"
 	FromUplinkMapEndpoints     = "endpoints"
 	FromUplinkMapFlows         = "flows"
+	FromUplinkMapHealth        = "health"
+	FromUplinkMapLivingFlows   = "living_flows"
 	FromUplinkMapLocalFilter   = "local_filter"
 	FromUplinkMapNode          = "node"
+	FromUplinkMapOwners        = "owners"
 	FromUplinkMapPeerAddresses = "peer_addresses"
 	FromUplinkMapPeers         = "peers"
+	FromUplinkMapPreferences   = "preferences"
 	FromUplinkProgFromUplink   = "from_uplink"
+	FromUplinkVarFlowEntries   = "flow_entries"
 )
 
 // LoadFromUplink returns the embedded CollectionSpec for FromUplink.
@@ -143,18 +181,24 @@ type FromUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkMapSpecs struct {
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
+	EndedFlows    *ebpf.MapSpec `ebpf:"ended_flows"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Health        *ebpf.MapSpec `ebpf:"health"`
+	LivingFlows   *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter   *ebpf.MapSpec `ebpf:"local_filter"`
 	Node          *ebpf.MapSpec `ebpf:"node"`
+	Owners        *ebpf.MapSpec `ebpf:"owners"`
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
 }
 
 // FromUplinkVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkVariableSpecs struct {
+	FlowEntries *ebpf.VariableSpec `ebpf:"flow_entries"`
 }
 
 // FromUplinkObjects contains all objects after they have been loaded into the kernel.
@@ -178,23 +222,33 @@ func (o *FromUplinkObjects) Close() error {
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkMaps struct {
 	Connections   *ebpf.Map `ebpf:"connections"`
+	EndedFlows    *ebpf.Map `ebpf:"ended_flows"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
+	Health        *ebpf.Map `ebpf:"health"`
+	LivingFlows   *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter   *ebpf.Map `ebpf:"local_filter"`
 	Node          *ebpf.Map `ebpf:"node"`
+	Owners        *ebpf.Map `ebpf:"owners"`
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Preferences   *ebpf.Map `ebpf:"preferences"`
 }
 
 func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
 		m.Connections,
+		m.EndedFlows,
 		m.Endpoints,
 		m.Flows,
+		m.Health,
+		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,
+		m.Owners,
 		m.PeerAddresses,
 		m.Peers,
+		m.Preferences,
 	)
 }
 
@@ -202,6 +256,7 @@ func (m *FromUplinkMaps) Close() error {
 //
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkVariables struct {
+	FlowEntries *ebpf.Variable `ebpf:"flow_entries"`
 }
 
 // FromUplinkPrograms contains all programs after they have been loaded into the kernel.

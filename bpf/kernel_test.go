@@ -146,6 +146,8 @@ var structs = map[string][2]any{
 	"node":           {bpf.ToUplinkNode{}, bpf.FromUplinkNode{}},
 	"endpoint":       {bpf.ToUplinkEndpoint{}, nil},
 	"peer":           {bpf.ToUplinkPeer{}, nil},
+	"health":         {bpf.ToUplinkHealth{}, nil},
+	"preference":     {bpf.ToUplinkPreference{}, nil},
 }
 
 func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
@@ -194,10 +196,12 @@ func TestTheKernelsMapsHoldTheGoStructs(t *testing.T) {
 		n.maps.Connections:   {bpf.ToUplinkConnectionKey{}, bpf.ToUplinkConnection{}},
 		n.maps.Endpoints:     {bpf.ToUplinkAddress{}, bpf.ToUplinkEndpoint{}},
 		n.maps.Flows:         {bpf.ToUplinkFlowKey{}, bpf.ToUplinkFlow{}},
+		n.maps.Health:        {uint32(0), bpf.ToUplinkHealth{}},
 		n.maps.LocalFilter:   {uint32(0), bpf.ToUplinkFilter{}},
 		n.maps.Node:          {uint32(0), bpf.ToUplinkNode{}},
 		n.maps.PeerAddresses: {bpf.ToUplinkAddress{}, uint32(0)},
 		n.maps.Peers:         {uint32(0), bpf.ToUplinkPeer{}},
+		n.maps.Preferences:   {uint32(0), bpf.ToUplinkPreference{}},
 	}
 	for m, types := range expected {
 		if key := reflect.TypeOf(types[0]).Size(); int(m.KeySize()) != int(key) {

@@ -97,7 +97,7 @@ func (e ends) out() segment { return segment{from: e.pod, to: e.other, sequence:
 
 // syn is the pod's SYN with this MPTCP option.
 func (e ends) syn(option []byte) segment {
-	return segment{from: e.pod, to: e.other, sequence: 999, flags: syn, options: usual(option)}
+	return segment{from: e.pod, to: e.other, sequence: firstSYN, flags: syn, options: usual(option)}
 }
 
 // port is the same pair of pods with another port of the first one.
@@ -131,7 +131,7 @@ func newNode(t testing.TB) *node {
 	for version, destination := range map[int]string{4: "192.0.2.0/24", 6: "2001:db8::/64"} {
 		check(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
 	}
-	n.load(t)
+	n.load(t, 131072)
 	n.reset(t)
 	return n
 }
@@ -144,7 +144,8 @@ func nodeAddress(path, node, version int) string {
 	return fmt.Sprintf("10.%d.0.%d", 20+path, node)
 }
 
-func (n *node) load(t testing.TB) {
+// load loads the programs for a table of so many flows.
+func (n *node) load(t testing.TB, entries uint32) {
 	t.Helper()
 	toSpec, err := bpf.LoadToUplink()
 	check(t, err)
@@ -152,16 +153,23 @@ func (n *node) load(t testing.TB) {
 	check(t, err)
 	toSpec.Maps[bpf.ToUplinkMapFlows].MaxEntries = 4096
 	fromSpec.Maps[bpf.FromUplinkMapFlows].MaxEntries = 4096
+	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
+		check(t, spec.Variables["flow_entries"].Set(entries))
+	}
 	var to bpf.ToUplinkObjects
 	check(t, toSpec.LoadAndAssign(&to, nil))
 	t.Cleanup(func() { to.Close() })
 	var from bpf.FromUplinkObjects
 	check(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		bpf.FromUplinkMapConnections:   to.Connections,
+		bpf.FromUplinkMapEndpoints:     to.Endpoints,
 		bpf.FromUplinkMapFlows:         to.Flows,
 		bpf.FromUplinkMapLocalFilter:   to.LocalFilter,
 		bpf.FromUplinkMapNode:          to.Node,
 		bpf.FromUplinkMapPeerAddresses: to.PeerAddresses,
+		bpf.FromUplinkMapOwners:        to.Owners,
+		bpf.FromUplinkMapEndedFlows:    to.EndedFlows,
+		bpf.FromUplinkMapLivingFlows:   to.LivingFlows,
 	}}))
 	t.Cleanup(func() { from.Close() })
 	n.to, n.from, n.maps = to.ToUplink, from.FromUplink, &to.ToUplinkMaps
@@ -173,8 +181,13 @@ func (n *node) reset(t reporter) {
 	clearMap[bpf.ToUplinkFlowKey](t, n.maps.Flows)
 	clearMap[bpf.ToUplinkConnectionKey](t, n.maps.Connections)
 	clearMap[bpf.ToUplinkAddress](t, n.maps.Endpoints)
+	clearMap[bpf.ToUplinkAddress](t, n.maps.Owners)
+	clearMap[bpf.ToUplinkAddress](t, n.maps.EndedFlows)
+	put(t, n.maps.LivingFlows, uint32(0), uint32(0))
 	clearMap[bpf.ToUplinkAddress](t, n.maps.PeerAddresses)
 	put(t, n.maps.LocalFilter, uint32(0), bpf.ToUplinkFilter{})
+	n.prefer(t, bpf.ToUplinkPreference{})
+	n.setHealth(t, bpf.ToUplinkHealth{})
 	n.setNode(t, 1<<blue|1<<green|1<<red)
 	n.setPeer(t, 1<<blue|1<<green|1<<red)
 	for path := range paths {
@@ -200,6 +213,17 @@ func (n *node) setPeer(t reporter, up uint8) {
 		value.Ipv6[path] = address(netip.MustParseAddr(nodeAddress(path, 2, 6)))
 	}
 	put(t, n.maps.Peers, uint32(thePeer), value)
+}
+
+// prefer says which paths the pod's endpoint may and would like to use.
+func (n *node) prefer(t reporter, preference bpf.ToUplinkPreference) {
+	t.Helper()
+	put(t, n.maps.Preferences, uint32(thePod), preference)
+}
+
+func (n *node) setHealth(t reporter, health bpf.ToUplinkHealth) {
+	t.Helper()
+	put(t, n.maps.Health, uint32(thePeer), health)
 }
 
 // selectPod makes an endpoint of the pod, with these weights of the paths.

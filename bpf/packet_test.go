@@ -3,6 +3,7 @@
 package bpf_test
 
 import (
+	"cmp"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -29,12 +30,17 @@ const (
 	tcpLength   = 20
 )
 
+// firstSYN is the number of the pods' SYNs.
+const firstSYN = 999
+
 // segment describes a TCP segment in an Ethernet frame; its zero fields stand
 // for what is usual.
 type segment struct {
 	from, to netip.AddrPort
 	sequence uint32
-	flags    uint8
+	// answer is the acknowledged number; 0 for that which answers the pod's SYN.
+	answer uint32
+	flags  uint8
 	// options of TCP; filled up with NOPs to whole words.
 	options []byte
 	payload []byte
@@ -94,7 +100,7 @@ func (s segment) tcp() []byte {
 	header := binary.BigEndian.AppendUint16(nil, s.from.Port())
 	header = binary.BigEndian.AppendUint16(header, s.to.Port())
 	header = binary.BigEndian.AppendUint32(header, s.sequence)
-	header = binary.BigEndian.AppendUint32(header, 0x1234)
+	header = binary.BigEndian.AppendUint32(header, cmp.Or(s.answer, firstSYN+1))
 	header = append(header, doff<<4, s.flags, 0xff, 0xff, 0, 0, 0, 0)
 	tcp := slices.Concat(header, options, s.payload)
 	binary.BigEndian.PutUint16(tcp[16:], checksum(slices.Concat(s.pseudoHeader(len(tcp)), tcp)))

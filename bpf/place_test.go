@@ -241,7 +241,7 @@ func TestASubflowsEndFreesItsPlace(t *testing.T) {
 	}{
 		{"a reset sent", []func(ends){outwards(rst)}, true},
 		{"a reset sent with ACK", []func(ends){outwards(rst | ack)}, true},
-		{"a reset received", []func(ends){inwards(rst)}, true},
+		{"a reset received", []func(ends){inwards(rst | ack)}, true},
 		{"FIN in both directions", []func(ends){outwards(fin | ack), inwards(fin | ack)}, true},
 		{"FIN in both directions, the other first", []func(ends){inwards(fin | ack), outwards(fin | ack)}, true},
 		{"FIN sent", []func(ends){outwards(fin | ack)}, false},

@@ -99,6 +99,7 @@ func TestAnotherPathStandsInForADeadOne(t *testing.T) {
 			forEachVersion(t, func(t *testing.T, version int, e ends) {
 				n.reset(t)
 				e = n.begin(t, e, green)
+				n.egress(t, blue, e.out().frame())
 				before := *n.mustFlow(t, e.out())
 				setUsable(n, t, 1<<blue|1<<red)
 				onBlue, onRed := n.egress(t, blue, e.out().frame()) == next, n.egress(t, red, e.out().frame()) == next

@@ -29,12 +29,19 @@ type ToUplinkConnectionKey struct {
 	Token    uint32
 }
 
+type ToUplinkEndedFlows struct {
+	_          structs.HostLayout
+	Key        [16]ToUplinkFlowKey
+	Connection [16]ToUplinkConnectionKey
+	Next       uint32
+}
+
 type ToUplinkEndpoint struct {
-	_       structs.HostLayout
-	Id      uint32
-	Pad     [4]uint8
-	Weights uint64
-	Begun   uint64
+	_         structs.HostLayout
+	Id        uint32
+	Interface uint32
+	Weights   uint64
+	Begun     uint64
 }
 
 type ToUplinkFilter struct {
@@ -64,10 +71,23 @@ type ToUplinkFlowKey struct {
 	RemotePort uint16
 }
 
+type ToUplinkHealth struct {
+	_    structs.HostLayout
+	Bad  [8]uint8
+	Dead uint8
+	Pad  [7]uint8
+}
+
 type ToUplinkNode struct {
 	_         structs.HostLayout
 	Interface [8]uint32
 	PathsUp   uint32
+}
+
+type ToUplinkOwner struct {
+	_       structs.HostLayout
+	Flows   uint32
+	Unknown uint32
 }
 
 type ToUplinkPeer struct {
@@ -76,7 +96,19 @@ type ToUplinkPeer struct {
 	Ipv4      [8]uint32
 	Ipv4Paths uint8
 	Ipv6Paths uint8
-	Pad       [2]uint8
+	Active    uint8
+	Pad       uint8
+}
+
+type ToUplinkPreference struct {
+	_         structs.HostLayout
+	Allowed   uint8
+	Preferred uint8
+	Backup    uint8
+	Class     uint8
+	Share     uint16
+	Flags     uint8
+	Pad       uint8
 }
 
 // Names of all BPF objects in the ELF.
@@ -84,13 +116,19 @@ type ToUplinkPeer struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToUplinkMapConnections   = "connections"
+	ToUplinkMapEndedFlows    = "ended_flows"
 	ToUplinkMapEndpoints     = "endpoints"
 	ToUplinkMapFlows         = "flows"
+	ToUplinkMapHealth        = "health"
+	ToUplinkMapLivingFlows   = "living_flows"
 	ToUplinkMapLocalFilter   = "local_filter"
 	ToUplinkMapNode          = "node"
+	ToUplinkMapOwners        = "owners"
 	ToUplinkMapPeerAddresses = "peer_addresses"
 	ToUplinkMapPeers         = "peers"
+	ToUplinkMapPreferences   = "preferences"
 	ToUplinkProgToUplink     = "to_uplink"
+	ToUplinkVarFlowEntries   = "flow_entries"
 )
 
 // LoadToUplink returns the embedded CollectionSpec for ToUplink.
@@ -143,18 +181,24 @@ type ToUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
 	Connections   *ebpf.MapSpec `ebpf:"connections"`
+	EndedFlows    *ebpf.MapSpec `ebpf:"ended_flows"`
 	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
+	Health        *ebpf.MapSpec `ebpf:"health"`
+	LivingFlows   *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter   *ebpf.MapSpec `ebpf:"local_filter"`
 	Node          *ebpf.MapSpec `ebpf:"node"`
+	Owners        *ebpf.MapSpec `ebpf:"owners"`
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
 }
 
 // ToUplinkVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkVariableSpecs struct {
+	FlowEntries *ebpf.VariableSpec `ebpf:"flow_entries"`
 }
 
 // ToUplinkObjects contains all objects after they have been loaded into the kernel.
@@ -178,23 +222,33 @@ func (o *ToUplinkObjects) Close() error {
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
 	Connections   *ebpf.Map `ebpf:"connections"`
+	EndedFlows    *ebpf.Map `ebpf:"ended_flows"`
 	Endpoints     *ebpf.Map `ebpf:"endpoints"`
 	Flows         *ebpf.Map `ebpf:"flows"`
+	Health        *ebpf.Map `ebpf:"health"`
+	LivingFlows   *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter   *ebpf.Map `ebpf:"local_filter"`
 	Node          *ebpf.Map `ebpf:"node"`
+	Owners        *ebpf.Map `ebpf:"owners"`
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	Preferences   *ebpf.Map `ebpf:"preferences"`
 }
 
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
 		m.Connections,
+		m.EndedFlows,
 		m.Endpoints,
 		m.Flows,
+		m.Health,
+		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,
+		m.Owners,
 		m.PeerAddresses,
 		m.Peers,
+		m.Preferences,
 	)
 }
 
@@ -202,6 +256,7 @@ func (m *ToUplinkMaps) Close() error {
 //
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkVariables struct {
+	FlowEntries *ebpf.Variable `ebpf:"flow_entries"`
 }
 
 // ToUplinkPrograms contains all programs after they have been loaded into the kernel.

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 // CacheOptions keep the manager's cache small: pods that run on a node, of pods,
@@ -60,11 +61,27 @@ func trimPod(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
+	meta := trimMeta(pod.ObjectMeta)
+	meta.Annotations = hints(pod)
 	return &corev1.Pod{
-		ObjectMeta: trimMeta(pod.ObjectMeta),
+		ObjectMeta: meta,
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
 		Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
 	}, nil
+}
+
+// hints are the annotations of a pod that count; nil when there are none.
+func hints(pod *corev1.Pod) map[string]string {
+	var found map[string]string
+	for _, key := range policy.HintAnnotations() {
+		if value, given := pod.Annotations[key]; given {
+			if found == nil {
+				found = map[string]string{}
+			}
+			found[key] = value
+		}
+	}
+	return found
 }
 
 func trimNode(object any) (any, error) {
@@ -132,7 +149,7 @@ func (podChanged) Update(e event.UpdateEvent) bool {
 		return true
 	}
 	return before.UID != after.UID || takesPart(before) != takesPart(after) || takesPart(after) &&
-		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) ||
+		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(hints(before), hints(after)) ||
 			!slices.Equal(before.Status.PodIPs, after.Status.PodIPs))
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/policy"
@@ -22,7 +23,7 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus {
 	programmed, failures, pending := countPods(o, p)
 	status := &v1alpha1.PolicyStatus{
-		PodsSelected:   int32(len(p.Decides) + len(p.Overridden)),
+		PodsSelected:   int32(selected(p)),
 		PodsProgrammed: programmed,
 		FailingNodes:   failures[:min(len(failures), v1alpha1.MaxFailingNodes)],
 	}
@@ -31,15 +32,38 @@ func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus
 	if p.Rules > 0 {
 		status.Conditions = append(status.Conditions, rulesAccepted(p, generation))
 	}
+	if p.HintedPods > 0 {
+		status.Conditions = append(status.Conditions, hintsAccepted(p, generation))
+	}
 	status.Conditions = append(status.Conditions,
 		effective(p, generation),
 		programmedCondition(p, programmed, failures, pending, generation))
 	return status
 }
 
+// selected counts the running pods that a policy selects.
+func selected(p *policy.PolicyResult) int {
+	if p.GuardrailsOnly {
+		return len(p.Guards)
+	}
+	return len(p.Decides) + len(p.Overridden)
+}
+
 // carriers are the pods that carry out a policy: those that it decides for, and
-// those that only run its rules.
-func carriers(p *policy.PolicyResult) []policy.PodRef { return slices.Concat(p.Decides, p.RulesOnly) }
+// those that only run its rules or keep its guardrails.
+func carriers(p *policy.PolicyResult) []policy.PodRef {
+	pods := slices.Concat(p.Decides, p.RulesOnly)
+	seen := make(map[types.UID]bool, len(pods))
+	for _, pod := range pods {
+		seen[pod.UID] = true
+	}
+	for _, pod := range p.Guards {
+		if !seen[pod.UID] {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
 
 // countPods counts the pods that a policy is programmed for, and lists the nodes
 // that fail and what the first pod that is pending waits for.
@@ -89,8 +113,49 @@ func accepted(o *observation, p *policy.PolicyResult, generation int64) metav1.C
 	case len(p.CutPaths) > 0:
 		return deny(v1alpha1.ReasonTooManyPaths, fmt.Sprintf("%s cannot be used on every node of the policy's pods, because more than %d paths select such a node and the first by name are used",
 			enumerate(p.CutPaths), v1alpha1.MaxPaths))
+	case len(p.ForbiddenPaths) > 0:
+		return deny(v1alpha1.ReasonPathNotAllowed, fmt.Sprintf("guardrails do not let pods of this policy use %s. The policy works within the guardrails",
+			forbiddenPaths(p.ForbiddenPaths)))
+	case len(p.SharesWithoutCapacity) > 0:
+		return deny(v1alpha1.ReasonCapacityMissing, fmt.Sprintf("the shares of %s have no effect, because the MPTCPPath does not give its capacity: set spec.capacity there",
+			enumerate(p.SharesWithoutCapacity)))
 	}
 	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the policy is compiled, and every path that it names exists", generation)
+}
+
+// forbiddenPaths names paths and whose guardrails forbid them.
+func forbiddenPaths(paths []policy.ForbiddenPath) string {
+	var texts []string
+	for _, p := range paths {
+		texts = append(texts, fmt.Sprintf("%s (%s)", p.Path, policy.PolicyString(p.By)))
+	}
+	slices.Sort(texts)
+	return enumerate(texts)
+}
+
+// maxRefusedHints is how many refused hints a message lists.
+const maxRefusedHints = 3
+
+// hintsAccepted says whether annotations of the policy's pods are refused.
+func hintsAccepted(p *policy.PolicyResult, generation int64) metav1.Condition {
+	if len(p.RefusedHints) == 0 {
+		return condition(v1alpha1.ConditionHintsAccepted, metav1.ConditionTrue, v1alpha1.ReasonHintsAccepted,
+			fmt.Sprintf("the annotations of %d pods are followed", p.HintedPods), generation)
+	}
+	pods := map[types.UID]bool{}
+	var texts []string
+	for i, refused := range p.RefusedHints {
+		pods[refused.Pod.UID] = true
+		if i < maxRefusedHints {
+			texts = append(texts, fmt.Sprintf("%s: %s: %s", refused.Pod, refused.Hint.Annotation, refused.Hint.Message))
+		}
+	}
+	text := strings.Join(texts, ". ")
+	if more := len(p.RefusedHints) - len(texts); more > 0 {
+		text += fmt.Sprintf(". And %d more", more)
+	}
+	return condition(v1alpha1.ConditionHintsAccepted, metav1.ConditionFalse, v1alpha1.ReasonHintsRefused,
+		fmt.Sprintf("annotations of %d of %d pods are refused, as a whole or in part. %s", len(pods), p.HintedPods, text), generation)
 }
 
 // maxRuleProblems is how many problems of rules a message lists.
@@ -108,7 +173,7 @@ func rulesAccepted(p *policy.PolicyResult, generation int64) metav1.Condition {
 		return deny(v1alpha1.ReasonTooManyRules, fmt.Sprintf("the rules are not applied to %d pods; %s: %s", len(leftOut), leftOut[0].Pod, leftOut[0].Reason))
 	}
 	return condition(v1alpha1.ConditionRulesAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted,
-		fmt.Sprintf("the %d rules can work; they are for %d of %d selected pods", p.Rules, len(carriers(p)), len(p.Decides)+len(p.Overridden)), generation)
+		fmt.Sprintf("the %d rules can work; they are for %d of %d selected pods", p.Rules, len(p.Decides)+len(p.RulesOnly), selected(p)), generation)
 }
 
 func ruleProblems(problems []policy.RuleProblem) string {
@@ -135,14 +200,20 @@ func existingPaths(paths []policy.PathResult) string {
 }
 
 func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
-	switch selected := len(p.Decides) + len(p.Overridden); {
+	switch selected := selected(p); {
 	case selected == 0:
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, "no running pod is selected", generation)
+	case p.GuardrailsOnly:
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective,
+			fmt.Sprintf("the guardrails hold for every pod that it selects, %d in all", selected), generation)
 	case len(p.Overridden) > 0:
 		first := p.Overridden[0]
 		message := fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod)
 		if rulesOnly := len(p.RulesOnly); rulesOnly > 0 {
 			message += fmt.Sprintf("; the rules run for %d of them all the same", rulesOnly)
+		}
+		if len(p.Guards) > 0 {
+			message += "; the guardrails hold for them all the same"
 		}
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden, message, generation)
 	}
@@ -155,7 +226,7 @@ func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1
 	}
 	count := fmt.Sprintf("%d of %d pods are programmed", programmed, len(carriers(p)))
 	switch {
-	case len(p.Decides)+len(p.Overridden) == 0:
+	case selected(p) == 0:
 		return not(v1alpha1.ReasonNoPodsSelected, "no running pod is selected")
 	case len(carriers(p)) == 0:
 		return not(v1alpha1.ReasonOverridden, "other policies decide for all selected pods")

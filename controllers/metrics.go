@@ -17,6 +17,10 @@ var (
 		Name: "braid_controller_plan_writes_total",
 		Help: "Plans written, by operation.",
 	}, []string{"operation"})
+	hintEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "braid_controller_hint_events_total",
+		Help: "Events about refused hints of pods, by outcome: written, dropped because too many waited, or failed.",
+	}, []string{"outcome"})
 )
 
-func init() { metrics.Registry.MustRegister(compileDuration, planWrites) }
+func init() { metrics.Registry.MustRegister(compileDuration, planWrites, hintEvents) }

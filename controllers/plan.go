@@ -51,6 +51,7 @@ type planReconciler struct {
 	namespace string // Braid's own
 	compiled  *compilation
 	runs      *debouncer
+	teller    *hintTeller
 }
 
 // Reconcile compiles the cluster's objects and writes the plans.
@@ -171,13 +172,21 @@ func isStale(err error) bool {
 
 func (r *planReconciler) create(ctx context.Context, node string, spec v1alpha1.MPTCPNodePlanSpec) error {
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: spec}
-	return r.written(ctx, "create", plan, r.client.Create(ctx, plan, client.FieldOwner(FieldOwner)))
+	err := r.client.Create(ctx, plan, client.FieldOwner(FieldOwner))
+	if err == nil {
+		r.teller.tell(ctx, nil, plan)
+	}
+	return r.written(ctx, "create", plan, err)
 }
 
 func (r *planReconciler) update(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, spec v1alpha1.MPTCPNodePlanSpec) error {
 	changed := plan.DeepCopy()
 	changed.Spec = spec
-	return r.written(ctx, "update", changed, r.client.Update(ctx, changed, client.FieldOwner(FieldOwner)))
+	err := r.client.Update(ctx, changed, client.FieldOwner(FieldOwner))
+	if err == nil {
+		r.teller.tell(ctx, plan.Spec.Endpoints, changed)
+	}
+	return r.written(ctx, "update", changed, err)
 }
 
 func (r *planReconciler) delete(ctx context.Context, plan *v1alpha1.MPTCPNodePlan) error {

@@ -50,7 +50,7 @@ func judgePods(o *observation, history planHistory) podStates {
 		if len(compiled.Endpoints) == 0 {
 			continue
 		}
-		view := newNodeView(o, history, node, compiled.Blocks)
+		view := newNodeView(o, history, node, &compiled)
 		for i := range compiled.Endpoints {
 			states[compiled.Endpoints[i].UID] = view.judge(&compiled.Endpoints[i])
 		}
@@ -65,19 +65,21 @@ type nodeView struct {
 	observed int64 // generation of the plan that the agent applied last
 	failure  string
 	blocks   bool // those in the plan are those that were compiled
+	tenants  bool // likewise
 	planned  map[types.UID]*v1alpha1.PlanEndpoint
 	changed  map[types.UID]int64
 	reported map[types.UID]*v1alpha1.EndpointStatus
 }
 
-func newNodeView(o *observation, history planHistory, node string, blocks []v1alpha1.PlanBlock) *nodeView {
+func newNodeView(o *observation, history planHistory, node string, compiled *v1alpha1.MPTCPNodePlanSpec) *nodeView {
 	view := &nodeView{node: node, silence: o.silence(node)}
 	plan := o.plans[node]
 	if plan == nil {
 		return view
 	}
 	view.observed, view.failure = plan.Status.ObservedGeneration, datapathFailure(plan)
-	view.changed, view.blocks = history[node].changed, equality.Semantic.DeepEqual(plan.Spec.Blocks, blocks)
+	view.changed, view.blocks = history[node].changed, equality.Semantic.DeepEqual(plan.Spec.Blocks, compiled.Blocks)
+	view.tenants = equality.Semantic.DeepEqual(plan.Spec.Tenants, compiled.Tenants)
 	view.planned = make(map[types.UID]*v1alpha1.PlanEndpoint, len(plan.Spec.Endpoints))
 	for i := range plan.Spec.Endpoints {
 		view.planned[plan.Spec.Endpoints[i].UID] = &plan.Spec.Endpoints[i]
@@ -96,7 +98,7 @@ func (v *nodeView) judge(compiled *v1alpha1.PlanEndpoint) podState {
 	switch {
 	case v.silence != "":
 		return podState{reason: v1alpha1.ReasonAgentNotReporting, message: v.silence}
-	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled) || compiled.Chain != "" && !v.blocks:
+	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled) || compiled.Chain != "" && !v.blocks || !v.tenants:
 		return podState{reason: v1alpha1.ReasonPending, message: "the plan of node " + v.node + " is being written"}
 	case reported == nil || v.observed < v.changed[compiled.UID]:
 		return podState{reason: v1alpha1.ReasonPending, message: "the agent of node " + v.node + " has not applied the plan yet"}
@@ -186,9 +188,22 @@ func newPlanRecord(plan *v1alpha1.MPTCPNodePlan, before *planRecord) *planRecord
 	}
 	for i := range plan.Spec.Endpoints {
 		e := &plan.Spec.Endpoints[i]
-		if equality.Semantic.DeepEqual(same[e.UID], e) && (e.Chain == "" || !blocksChanged) {
+		if equality.Semantic.DeepEqual(same[e.UID], e) && (e.Chain == "" || !blocksChanged) && sameTenant(before.spec, &plan.Spec, e.Namespace) {
 			record.changed[e.UID] = before.changed[e.UID]
 		}
 	}
 	return record
+}
+
+// sameTenant says whether a namespace has the same ceilings and shares in two plans.
+func sameTenant(a, b *v1alpha1.MPTCPNodePlanSpec, namespace string) bool {
+	return equality.Semantic.DeepEqual(tenantOf(a, namespace), tenantOf(b, namespace))
+}
+
+func tenantOf(spec *v1alpha1.MPTCPNodePlanSpec, namespace string) *v1alpha1.PlanTenant {
+	i, found := slices.BinarySearchFunc(spec.Tenants, namespace, func(t v1alpha1.PlanTenant, name string) int { return strings.Compare(t.Namespace, name) })
+	if !found {
+		return nil
+	}
+	return &spec.Tenants[i]
 }

@@ -102,7 +102,7 @@ func TestGeneratedRoleAllowsWhatTheControllerDoes(t *testing.T) {
 	k.node("node-a", nil)
 	a := k.agent("node-a", "blue")
 	path := k.path("blue")
-	k.pod("pod", "node-a", "10.0.1.2", nil)
+	pod := k.pod("pod", "node-a", "10.0.1.2", nil)
 	p := k.policy("all", func(p *v1alpha1.MPTCPPolicy) { p.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "purple"} })
 	cluster := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}
 	cluster.Spec.NamespaceSelector.MatchLabels = map[string]string{"none": "such"}
@@ -118,6 +118,8 @@ func TestGeneratedRoleAllowsWhatTheControllerDoes(t *testing.T) {
 	k.waitForCondition(node, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	k.waitForEvent(p, "Warning", v1alpha1.ReasonPathNotFound) // tells Events of both scopes
 	k.waitForEvent(path, "Normal", v1alpha1.ReasonReady)
+	change(k, pod, func(p *corev1.Pod) { p.Annotations = map[string]string{v1alpha1.AnnotationMaxRate: "fast"} })
+	k.waitForEvent(pod, "Warning", v1alpha1.ReasonHintMalformed)
 	k.delete(p)
 	k.waitForPods("node-a") // updates plans
 	k.delete(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}})

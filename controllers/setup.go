@@ -102,7 +102,12 @@ func Setup(mgr ctrl.Manager, o Options) error {
 }
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
-	r := &planReconciler{client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, runs: &debouncer{delay: o.Debounce}}
+	r := &planReconciler{
+		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, runs: &debouncer{delay: o.Debounce}, teller: newHintTeller(mgr.GetClient()),
+	}
+	if err := mgr.Add(r.teller); err != nil {
+		return fmt.Errorf("add the teller of refused hints: %w", err)
+	}
 	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("plan").

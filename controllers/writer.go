@@ -127,12 +127,13 @@ func (w *statusWriter) apply(ctx context.Context, object client.Object, status a
 
 // quietAtFirst are reasons that are no news when a condition first appears.
 var quietAtFirst = []string{
-	v1alpha1.ReasonAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected,
+	v1alpha1.ReasonAccepted, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected,
 }
 
 // warnings are reasons that somebody should do something about.
 var warnings = []string{
 	v1alpha1.ReasonInvalidSelector, v1alpha1.ReasonPathNotFound, v1alpha1.ReasonTooManyPaths,
+	v1alpha1.ReasonPathNotAllowed, v1alpha1.ReasonCapacityMissing, v1alpha1.ReasonHintsRefused,
 	v1alpha1.ReasonEndpointFailed, v1alpha1.ReasonDatapathFailed, v1alpha1.ReasonAgentNotReporting,
 	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,

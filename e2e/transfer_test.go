@@ -44,12 +44,18 @@ type running struct {
 // begin starts a transfer and records what the NICs of the sender's node do.
 func (c *cluster) begin(t *testing.T, x transfer) *running {
 	t.Helper()
+	to := c.Network.Pod(x.to)
+	return c.beginAt(t, x, net.JoinHostPort(to.Address(x.version), strconv.Itoa(lab.TrafficPort)))
+}
+
+// beginAt is begin to another address, which leads to the pod.
+func (c *cluster) beginAt(t *testing.T, x transfer, address string) *running {
+	t.Helper()
 	from, to := c.Network.Pod(x.from), c.Network.Pod(x.to)
 	sender := from.Node
 	if x.direction == traffic.Down {
 		sender = to.Node
 	}
-	address := net.JoinHostPort(to.Address(x.version), strconv.Itoa(lab.TrafficPort))
 	options := traffic.Options{Direction: x.direction, Duration: x.duration, Warmup: min(warmup, x.duration/2), Verify: true}
 	r := &running{transfer: x, start: time.Now(), done: make(chan struct{}), wire: c.record(sender)}
 	dial := func(ctx context.Context) (net.Conn, error) {

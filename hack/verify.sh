@@ -7,9 +7,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 generated() {
-	find api config bpf docs \( -name 'zz_generated.*.go' -o -path 'config/crd/braid.dev_*.yaml' \
+	find api charts config bpf docs \( -name 'zz_generated.*.go' -o -path 'config/crd/braid.dev_*.yaml' \
 		-o -path 'config/rbac/*_role.yaml' -o -name '*_bpfe[bl].go' -o -name '*_bpfe[bl].o' \
-		-o -path docs/api.md \) -type f -exec sha256sum {} + | sort -k 2
+		-o -path 'charts/braid/files/*.yaml' -o -path docs/api.md \) -type f -exec sha256sum {} + | sort -k 2
 }
 
 before=$(generated)

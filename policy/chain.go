@@ -19,6 +19,10 @@ import (
 const (
 	maxBlocks     = 64
 	maxChainBytes = 512 << 10
+	// Of that, what chains with the rules or rates of one namespace can take, and
+	// those of all namespaces together.
+	maxTenantBytes  = 128 << 10
+	maxTenantsBytes = 384 << 10
 )
 
 // RulesChoice says whether the rules of a policy run for a pod, and why.
@@ -38,18 +42,25 @@ type chain struct {
 	bytes   int // of its rules as JSON
 	blocks  []v1alpha1.PlanBlock
 	choices []RulesChoice
-	// excess is what the second policy's rules are too many of.
-	excess string
+	// excess says for a policy what its rules make too many.
+	excess map[*compiledPolicy]string
 }
 
 // owners are the policies whose rules a chain has: the cluster's first. Either
-// may be nil.
-type owners struct{ cluster, namespaced *compiledPolicy }
+// may be nil. In front of their rules stands the one that keeps a pod's rate, if
+// there is one.
+type owners struct {
+	cluster, namespaced *compiledPolicy
+	maxRate             int64
+}
 
 // ownersOf says whose rules a pod runs, given the policies that select it in
 // order of precedence.
 func ownersOf(matching []*compiledPolicy) owners {
 	var o owners
+	if len(matching) == 0 {
+		return o
+	}
 	if winner := matching[0]; winner.namespaces == nil && len(winner.spec.Rules) > 0 {
 		o.namespaced = winner
 	}
@@ -62,13 +73,16 @@ func ownersOf(matching []*compiledPolicy) owners {
 	return o
 }
 
-// chain makes the chain of two policies, once.
+// chain makes the chain of two policies and a rate, once.
 func (c *compiler) chain(o owners) *chain {
 	if made := c.chains[o]; made != nil {
 		return made
 	}
-	made := &chain{}
+	made := &chain{excess: map[*compiledPolicy]string{}}
 	c.chains[o] = made
+	if o.maxRate > 0 {
+		made.plan.Rules = []v1alpha1.PlanRule{maxRateRule(o.maxRate)}
+	}
 	if o.cluster != nil {
 		made.add(o.cluster, "of the policies for the cluster that have rules and select the pod it has the highest precedence, and its rules run first")
 	}
@@ -93,13 +107,27 @@ func (ch *chain) add(p *compiledPolicy, reason string) {
 	case len(problems) > 0:
 		choice.Reason = "none of them is applied: " + problems[0].String()
 	case overLimit(together) != "":
-		ch.excess = fmt.Sprintf("together with the rules of %s the chain has %s", PolicyString(ch.choices[0].Policy), overLimit(together))
-		choice.Reason = "none of them is applied: " + ch.excess
+		ch.excess[p] = fmt.Sprintf("together with %s the chain has %s", ch.others(), overLimit(together))
+		choice.Reason = "none of them is applied: " + ch.excess[p]
 	default:
 		choice.Applied = true
 		ch.plan.Rules = together
 	}
 	ch.choices = append(ch.choices, choice)
+}
+
+// others names what a chain has already.
+func (ch *chain) others() string {
+	var parts []string
+	if ch.plan.Rules[0].Policy == v1alpha1.GuardrailsOwner {
+		parts = append(parts, "the rule that keeps the pod's rate")
+	}
+	for _, choice := range ch.choices {
+		if choice.Applied {
+			parts = append(parts, "the rules of "+PolicyString(choice.Policy))
+		}
+	}
+	return join(parts, " and ")
 }
 
 // planRules are a policy's rules for plans, with the defaults filled in that
@@ -175,48 +203,110 @@ func comparePlanBlocks(a, b v1alpha1.PlanBlock) int {
 	return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Name, b.Name))
 }
 
-// useChain gives a pod the chain of the policies that select it, and notes with
-// them what became of their rules.
+// useChain gives a pod the chain of the policies that select it and of its rate,
+// and notes with them what became of their rules.
 func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	o := ownersOf(matching)
-	if o == (owners{}) {
-		return
+	ch, leftOut := c.place(n, d, o)
+	d.Rules = withoutRules(c.chain(o).choices, leftOut)
+	for p, reason := range c.chain(o).excess {
+		leftOut[p] = reason
 	}
-	ch := c.chain(o)
-	d.Rules = ch.choices
-	if ch.excess != "" {
-		o.namespaced.result.RulesLeftOut = append(o.namespaced.result.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: ch.excess})
-	}
-	if ch.plan.Name == "" {
-		return
-	}
-	if reason := n.addChain(ch); reason != "" {
-		d.Rules = withoutRules(ch.choices, reason)
-		for _, p := range []*compiledPolicy{o.cluster, o.namespaced} {
-			if p != nil {
-				p.result.RulesLeftOut = append(p.result.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
-			}
+	for _, p := range []*compiledPolicy{o.cluster, o.namespaced} {
+		if reason := leftOut[p]; p != nil && reason != "" {
+			p.result.RulesLeftOut = append(p.result.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
 		}
+	}
+	if ch == nil || ch.plan.Name == "" {
 		return
 	}
 	d.Chain = ch.plan.Name
-	if o.cluster != nil && o.cluster != matching[0] && len(o.cluster.result.RuleProblems) == 0 {
+	if o.cluster != nil && o.cluster != matching[0] && len(o.cluster.result.RuleProblems) == 0 && leftOut[o.cluster] == "" {
 		o.cluster.result.RulesOnly = append(o.cluster.result.RulesOnly, d.Pod)
 	}
 }
 
-func withoutRules(choices []RulesChoice, reason string) []RulesChoice {
+// place finds the chain of a pod and puts it into the node's plan. For whose rules
+// there is no room, it says why. The rule that keeps the pod's rate gives way to
+// the others, because the limit at the uplinks holds without it, and a tenant's
+// rules give way to the cluster's.
+func (c *compiler) place(n *node, d *Decision, o owners) (ch *chain, leftOut map[*compiledPolicy]string) {
+	leftOut = map[*compiledPolicy]string{}
+	full, tenant := c.chain(o), ""
+	if o.namespaced != nil {
+		tenant = d.Pod.Namespace
+	}
+	if d.Guard != nil && d.Guard.MaxRate > 0 {
+		if ch, d.GuardReason = c.limitedChain(n, d, o, full); d.GuardReason == "" {
+			return ch, leftOut
+		}
+	}
+	reason := n.addChain(full, tenant)
+	if reason == "" {
+		return full, leftOut
+	}
+	leftOut[o.namespaced] = reason
+	if o.cluster != nil && o.namespaced != nil {
+		ch = c.chain(owners{cluster: o.cluster})
+		if reason = n.addChain(ch, ""); reason == "" {
+			return ch, leftOut
+		}
+	}
+	leftOut[o.cluster] = reason
+	return nil, leftOut
+}
+
+// limitedChain is a pod's chain with the rule that keeps its rate, or says why it
+// cannot have that.
+func (c *compiler) limitedChain(n *node, d *Decision, o owners, without *chain) (ch *chain, noRoom string) {
+	if reason := n.addRate(d.Pod.Namespace, d.Guard.MaxRate); reason != "" {
+		return nil, reason
+	}
+	o.maxRate = d.Guard.MaxRate
+	if ch = c.chain(o); len(ch.excess) > len(without.excess) {
+		return nil, "the pod's chain has no room for one more rule"
+	}
+	return ch, n.addChain(ch, d.Pod.Namespace)
+}
+
+// maxRates is how many different rates of the pods of one namespace get chains on
+// one node: each is a chain of its own, and annotations are the tenants'.
+const maxRates = 16
+
+// addRate makes room for a rate among those of its namespace, or says why there
+// is none.
+func (n *node) addRate(namespace string, rate int64) (noRoom string) {
+	rates := n.rates[namespace]
+	switch {
+	case rate > maxRate:
+		return "rules go up to 10T"
+	case slices.Contains(rates, rate):
+		return ""
+	case len(rates) == maxRates:
+		return fmt.Sprintf("the pods of namespace %s have more than %d different rates on node %s", namespace, maxRates, n.name)
+	}
+	n.rates[namespace] = append(rates, rate)
+	return ""
+}
+
+// withoutRules are the choices where some policies' rules find no room.
+func withoutRules(choices []RulesChoice, leftOut map[*compiledPolicy]string) []RulesChoice {
 	refused := slices.Clone(choices)
-	for i := range refused {
-		refused[i].Applied, refused[i].Reason = false, "none of them is applied: "+reason
+	for p, reason := range leftOut {
+		for i := range refused {
+			if p != nil && refused[i].Policy == p.result.Policy {
+				refused[i].Applied, refused[i].Reason = false, "none of them is applied: "+reason
+			}
+		}
 	}
 	return refused
 }
 
 // addChain puts a chain into the node's plan, or says why there is no room for
-// it or its blocks.
-func (n *node) addChain(ch *chain) (noRoom string) {
-	if slices.ContainsFunc(n.chains, func(other *chain) bool { return other.plan.Name == ch.plan.Name }) {
+// it or its blocks. Of a tenant, the namespace that is given, and of all of them
+// together there is less room, so that none takes it from others or the cluster.
+func (n *node) addChain(ch *chain, tenant string) (noRoom string) {
+	if ch.plan.Name == "" || slices.ContainsFunc(n.chains, func(other *chain) bool { return other.plan.Name == ch.plan.Name }) {
 		return ""
 	}
 	blocks := slices.Clone(n.blocks)
@@ -230,9 +320,17 @@ func (n *node) addChain(ch *chain) (noRoom string) {
 		return fmt.Sprintf("node %s has more than %d blocks", n.name, maxBlocks)
 	case n.chainBytes+ch.bytes > maxChainBytes:
 		return fmt.Sprintf("the different rules of the pods of node %s take more than %d KiB", n.name, maxChainBytes>>10)
+	case tenant != "" && n.tenantBytes[tenant]+ch.bytes > maxTenantBytes:
+		return fmt.Sprintf("the different rules of the pods of namespace %s take more than %d KiB on node %s", tenant, maxTenantBytes>>10, n.name)
+	case tenant != "" && n.tenantsBytes+ch.bytes > maxTenantsBytes:
+		return fmt.Sprintf("the different rules of the pods of all namespaces take more than %d KiB on node %s", maxTenantsBytes>>10, n.name)
 	}
 	n.blocks, n.chains = blocks, append(n.chains, ch)
 	n.chainBytes += ch.bytes
+	if tenant != "" {
+		n.tenantBytes[tenant] += ch.bytes
+		n.tenantsBytes += ch.bytes
+	}
 	return ""
 }
 

@@ -96,6 +96,13 @@ func checkChain(t *rapid.T, in Input, references map[string]v1alpha1.PolicyRefer
 		t.Fatalf("chain %s has %d rules", chain.Name, len(chain.Rules))
 	}
 	names, order := rulesByOwner(*chain)
+	if rule := chain.Rules[0]; rule.Policy == v1alpha1.GuardrailsOwner {
+		if e.Guard == nil || rule.Actions[0].RateLimit.Rate.Value() != e.Guard.MaxRate {
+			t.Fatalf("the chain of %s keeps %v, and its guard is %+v", e.Name, rule.Actions[0].RateLimit.Rate, e.Guard)
+		}
+		order = order[1:]
+		delete(names, v1alpha1.GuardrailsOwner)
+	}
 	if len(order) > 2 || len(order) == 2 && (references[order[0]].Kind != KindClusterPolicy || references[order[1]].Kind != KindPolicy) {
 		t.Fatalf("the rules of chain %s come from %v", chain.Name, order)
 	}
@@ -175,7 +182,7 @@ func TestEveryPolicyWithRulesSaysWhatBecameOfThem(t *testing.T) {
 					t.Fatalf("the decision for %s does not explain the rules of %v", d.Pod, r.Policy)
 				}
 			}
-			if runs := slices.ContainsFunc(d.Rules, func(r RulesChoice) bool { return r.Applied }); runs != (d.Chain != "") {
+			if runs := slices.ContainsFunc(d.Rules, func(r RulesChoice) bool { return r.Applied }); runs && d.Chain == "" || !runs && d.Chain != "" && d.Guard == nil {
 				t.Fatalf("pod %s has chain %q and these rules: %v", d.Pod, d.Chain, d.Rules)
 			}
 		}

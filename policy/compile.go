@@ -15,6 +15,11 @@
 // then the first by namespace and name. A policy that was never stored has no
 // age and counts as the youngest.
 //
+// Guardrails of all policies that select a pod hold together, whichever wins. A
+// policy with guardrailsOnly never wins; a pod that only such policies select is
+// an endpoint too, which stays as it is within the guardrails. Annotations of the
+// pod take the place of what the winner prefers, as far as guardrails let them.
+//
 // A pod's chain begins with the rules of one ClusterMPTCPPolicy: the first in the
 // same order that selects the pod and has rules, whether it wins or not. Behind
 // them come those of the winner, if this is an MPTCPPolicy. A policy's rules are
@@ -103,8 +108,29 @@ type PolicyResult struct {
 	// RulesLeftOut lists the running pods that have to do without its rules,
 	// though these could work.
 	RulesLeftOut []RulesLeftOut `json:"rulesLeftOut,omitempty"`
+	// ForbiddenPaths are paths that it names for its pods and that guardrails do
+	// not allow some of them.
+	ForbiddenPaths []ForbiddenPath `json:"forbiddenPaths,omitempty"`
+	// GuardrailsOnly is true when the policy decides for no pod.
+	GuardrailsOnly bool `json:"guardrailsOnly,omitempty"`
+	// Guards lists the running pods for which its guardrails hold.
+	Guards []PodRef `json:"guards,omitempty"`
+	// SharesWithoutCapacity are paths of which it gives a share that cannot be
+	// kept, because the MPTCPPath does not give its capacity.
+	SharesWithoutCapacity []v1alpha1.PathName `json:"sharesWithoutCapacity,omitempty"`
+	// HintedPods counts the running pods with annotations that it decides for or
+	// guards.
+	HintedPods int `json:"hintedPods,omitempty"`
+	// RefusedHints are those of their annotations that are not followed, or in part.
+	RefusedHints []PodHint `json:"refusedHints,omitempty"`
 	// Error says why the policy cannot be compiled; it then selects nothing.
 	Error string `json:"error,omitempty"`
+}
+
+// PodHint is an annotation of a pod that is refused.
+type PodHint struct {
+	Pod  PodRef               `json:"pod"`
+	Hint v1alpha1.RefusedHint `json:"hint"`
 }
 
 // RulesLeftOut is a pod that does without a policy's rules, and why.
@@ -141,6 +167,7 @@ type compiler struct {
 	policies    []*compiledPolicy // in order of precedence
 	byNamespace map[string][]*compiledPolicy
 	chains      map[owners]*chain
+	guardrails  map[string]*guardrails
 
 	blockObjects map[BlockObject]string
 }
@@ -148,7 +175,7 @@ type compiler struct {
 // Compile decides for every pod which policy applies and makes the plan of
 // every node.
 func Compile(in Input) Result {
-	c := &compiler{paths: compilePaths(in.Paths), chains: map[owners]*chain{}, blockObjects: in.BlockObjects}
+	c := &compiler{paths: compilePaths(in.Paths), chains: map[owners]*chain{}, guardrails: map[string]*guardrails{}, blockObjects: in.BlockObjects}
 	c.nodes = compileNodes(in.Nodes, c.paths)
 	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)
 	for _, p := range c.policies {
@@ -173,9 +200,35 @@ func (c *compiler) decide(pod *corev1.Pod) Decision {
 	if d.Ignored = whyIgnored(pod, n); d.Ignored != "" {
 		return d
 	}
-	matching := c.matching(pod)
-	if len(matching) == 0 {
+	matching, g := c.matching(pod)
+	if len(matching) == 0 && g == nil {
+		withoutPolicy(pod, &d)
 		return d
+	}
+	winner := c.winner(&d, matching, g)
+	g.describe(&d)
+	res := n.resolve(winner, g, c.paths)
+	res.describe(&d)
+	winner.forbid(res.forbidden)
+	wishes := wish(pod, winner, g, &d)
+	countHints(pod, &d, matching, g)
+	if len(n.endpoints) == MaxEndpoints {
+		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
+		return d
+	}
+	c.useChain(n, &d, matching)
+	n.addTenant(pod.Namespace, g)
+	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, &d, wishes))
+	return d
+}
+
+// winner finds the policy that decides for a pod. Where policies give nothing but
+// guardrails, their pods stay as they are within them.
+func (c *compiler) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *compiledPolicy {
+	if len(matching) == 0 {
+		d.Winner = &g.policies[0].result.Policy
+		d.WinnerReason = "it gives guardrails only, and no other policy selects the pod"
+		return g.policies[0].bystander()
 	}
 	winner, losers := matching[0], matching[1:]
 	winner.result.Decides = append(winner.result.Decides, d.Pod)
@@ -185,29 +238,54 @@ func (c *compiler) decide(pod *corev1.Pod) Decision {
 		loser.result.Overridden = append(loser.result.Overridden, Override{Pod: d.Pod, By: winner.result.Policy})
 		d.Losers = append(d.Losers, Loser{Policy: loser.result.Policy, Reason: whyLost(winner, loser)})
 	}
-	n.resolve(winner, c.paths).describe(&d)
-	if len(n.endpoints) == MaxEndpoints {
-		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
-		return d
-	}
-	c.useChain(n, &d, matching)
-	n.endpoints = append(n.endpoints, endpoint(pod, winner, &d))
-	return d
+	return winner
 }
 
-// matching lists the policies that select a pod, in order of precedence.
-func (c *compiler) matching(pod *corev1.Pod) []*compiledPolicy {
-	var found []*compiledPolicy
+// matching lists the policies that select a pod and may decide for it, in order
+// of precedence, and the guardrails that hold for it.
+func (c *compiler) matching(pod *corev1.Pod) (found []*compiledPolicy, g *guardrails) {
+	var guarding []*compiledPolicy
 	for _, r := range c.byNamespace[pod.Namespace] {
-		if r.pods.Matches(labels.Set(pod.Labels)) {
+		if !r.pods.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if r.guardrails != nil {
+			guarding = append(guarding, r)
+		}
+		if !r.guardrailsOnly {
 			found = append(found, r)
 		}
 	}
-	return found
+	return found, c.guardrailsOf(guarding)
 }
 
-func endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision) v1alpha1.PlanEndpoint {
-	return v1alpha1.PlanEndpoint{
+// countHints notes with the policies that decide for a pod or guard it what
+// became of its annotations.
+func countHints(pod *corev1.Pod, d *Decision, matching []*compiledPolicy, g *guardrails) {
+	if !hasHints(pod) {
+		return
+	}
+	var concerned []*compiledPolicy
+	if g != nil {
+		concerned = slices.Clone(g.policies)
+	}
+	if len(matching) > 0 && !slices.Contains(concerned, matching[0]) {
+		concerned = append(concerned, matching[0])
+	}
+	for _, p := range concerned {
+		p.result.HintedPods++
+		for _, hint := range d.RefusedHints {
+			p.result.RefusedHints = append(p.result.RefusedHints, PodHint{Pod: d.Pod, Hint: hint})
+		}
+	}
+}
+
+// maxRefusalBytes is how much of a plan refused hints can take: an object of
+// Kubernetes has its limit, and annotations are the tenants'.
+const maxRefusalBytes = 64 << 10
+
+func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w *wishes) v1alpha1.PlanEndpoint {
+	e := v1alpha1.PlanEndpoint{
 		UID:            pod.UID,
 		Namespace:      pod.Namespace,
 		Name:           pod.Name,
@@ -217,7 +295,18 @@ func endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision) v1alpha1.Pla
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
 		Chain:          d.Chain,
+		Preferred:      d.Preferred,
+		Backup:         d.Backup,
+		Preference:     d.Preference,
+		Hinted:         w.followed,
+		Guard:          d.Guard,
 	}
+	for _, refused := range d.RefusedHints {
+		if n.refusalBytes += len(refused.Message); n.refusalBytes <= maxRefusalBytes {
+			e.RefusedHints = append(e.RefusedHints, refused)
+		}
+	}
+	return e
 }
 
 // plans gives every node its plan: empty ones while no pod is selected.
@@ -230,7 +319,7 @@ func (c *compiler) plans() (plans map[string]v1alpha1.MPTCPNodePlanSpec, active 
 		plans[name] = v1alpha1.MPTCPNodePlanSpec{}
 		if active {
 			plans[name] = v1alpha1.MPTCPNodePlanSpec{
-				Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks,
+				Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks, Tenants: n.planTenants(),
 			}
 		}
 	}
@@ -242,6 +331,8 @@ func (c *compiler) policyResults() []PolicyResult {
 	for _, r := range c.policies {
 		r.result.UnknownPaths = r.unknownPaths(c.paths)
 		r.result.CutPaths = c.cutPaths(r)
+		r.result.GuardrailsOnly = r.guardrailsOnly
+		r.result.SharesWithoutCapacity = r.sharesWithoutCapacity(c.paths)
 		results = append(results, *r.result)
 	}
 	slices.SortFunc(results, func(a, b PolicyResult) int { return comparePolicies(a.Policy, b.Policy) })

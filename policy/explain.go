@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -25,6 +27,27 @@ type Decision struct {
 	Paths []PathChoice `json:"paths,omitempty"`
 	// PathsReason says why the pod uses no path; empty when it uses some.
 	PathsReason string `json:"pathsReason,omitempty"`
+	// Guardrails are those that hold for the pod, in order of precedence.
+	Guardrails []GuardrailsChoice `json:"guardrails,omitempty"`
+	// Hints says what became of the pod's annotations.
+	Hints []HintChoice `json:"hints,omitempty"`
+	// RefusedHints are annotations that are not followed, or in part.
+	RefusedHints []v1alpha1.RefusedHint `json:"refusedHints,omitempty"`
+	// Preferred are the paths to use while they are good, and PreferredFrom the
+	// annotation or the field that they come from.
+	Preferred     []v1alpha1.PathName `json:"preferred,omitempty"`
+	PreferredFrom string              `json:"preferredFrom,omitempty"`
+	// Preference is when they are given up.
+	Preference *v1alpha1.PlanPreference `json:"preference,omitempty"`
+	// Backup are the paths to use while no other can be, and BackupFrom the
+	// annotation or the field that they come from.
+	Backup     []v1alpha1.PathName `json:"backup,omitempty"`
+	BackupFrom string              `json:"backupFrom,omitempty"`
+	// Guard is what guardrails and annotations limit.
+	Guard *v1alpha1.PlanGuard `json:"guard,omitempty"`
+	// GuardReason says why no rule of the pod's chain keeps the rate of Guard;
+	// empty when one does. The limit at the uplinks holds all the same.
+	GuardReason string `json:"guardReason,omitempty"`
 	// Subflows of the pod's connections.
 	Subflows v1alpha1.PlanSubflows `json:"subflows,omitzero"`
 	// SubflowsReason says where their number comes from.
@@ -53,6 +76,8 @@ type PathChoice struct {
 	Weight int32 `json:"weight,omitempty"`
 	// Reason says where the weight comes from, or why the path is not used.
 	Reason string `json:"reason"`
+	// Problem is why the path is not used.
+	Problem PathProblem `json:"-"`
 }
 
 // pathWeights lists the paths that the pod uses.
@@ -79,6 +104,7 @@ func (d Decision) String() string {
 		fmt.Fprintf(&b, "  ignored: %s\n", d.Ignored)
 	case d.Winner == nil:
 		b.WriteString("  not selected by any policy\n")
+		d.writeHints(&b)
 	default:
 		d.writeDetails(&b)
 	}
@@ -104,14 +130,73 @@ func (d Decision) writeDetails(b *strings.Builder) {
 			fmt.Fprintf(b, "  path %s: not used (%s)\n", c.Path, c.Reason)
 		}
 	}
-	fmt.Fprintf(b, "  subflows: %d (%s), opened by: %s", d.Subflows.Count, d.SubflowsReason, d.Subflows.Manager)
-	if d.Subflows.FirstAnnouncedPort != 0 && d.Subflows.Count > 1 {
-		fmt.Fprintf(b, ", announced ports from %d", d.Subflows.FirstAnnouncedPort)
-	}
-	b.WriteString("\n")
+	d.writeWishes(b)
+	d.writeSubflows(b)
 	for _, r := range d.Rules {
 		fmt.Fprintf(b, "  rules of %s: %s (%s)\n", PolicyString(r.Policy), strings.Join(r.Rules, ", "), r.Reason)
 	}
+}
+
+// writeWishes tells what guardrails and hints come to.
+func (d Decision) writeWishes(b *strings.Builder) {
+	for _, g := range d.Guardrails {
+		fmt.Fprintf(b, "  guardrails of %s: %s\n", PolicyString(g.Policy), g.Effect)
+	}
+	d.writeHints(b)
+	if len(d.Preferred) > 0 {
+		fmt.Fprintf(b, "  preferred: %s (from %s), %s\n", enumerate(d.Preferred), d.PreferredFrom, preferenceString(d.Preference))
+	}
+	if len(d.Backup) > 0 {
+		fmt.Fprintf(b, "  backup: %s (from %s)\n", enumerate(d.Backup), d.BackupFrom)
+	}
+	if d.Guard != nil && d.Guard.MaxRate > 0 {
+		fmt.Fprintf(b, "  rate: at most %s over all paths", resource.NewQuantity(d.Guard.MaxRate, resource.DecimalSI))
+		if d.GuardReason != "" {
+			fmt.Fprintf(b, " (at the uplinks alone: %s)", d.GuardReason)
+		}
+		b.WriteString("\n")
+	}
+}
+
+func (d Decision) writeHints(b *strings.Builder) {
+	for _, h := range d.Hints {
+		state := "not followed"
+		if h.Followed {
+			state = "followed"
+		}
+		fmt.Fprintf(b, "  annotation %s %q: %s (%s)\n", h.Annotation, h.Value, state, h.Reason)
+	}
+}
+
+// preferenceString tells when preferred paths are given up.
+func preferenceString(p *v1alpha1.PlanPreference) string {
+	text := fmt.Sprintf("given up for %d ms above %g times the best round-trip time and %g ms more, or above %d%% of loss; taken again after %d ms",
+		p.LeaveAfterMillis, float64(p.MaxRTTFactorPermille)/1000, float64(p.MinRTTDifferenceMicros)/1000, p.MaxLossPercent, p.ReturnAfterMillis)
+	if p.Weight < 100 {
+		text = fmt.Sprintf("by %d%% of the subflows, ", p.Weight) + text
+	}
+	return text
+}
+
+func (d Decision) writeSubflows(b *strings.Builder) {
+	s := d.Subflows
+	fmt.Fprintf(b, "  subflows: %d (%s), opened by: %s", s.Count, d.SubflowsReason, s.Manager)
+	if s.FirstAnnouncedPort != 0 && s.Count > 1 {
+		fmt.Fprintf(b, ", announced ports from %d", s.FirstAnnouncedPort)
+	}
+	if s.Mode != "" {
+		fmt.Fprintf(b, ", mode %s", s.Mode)
+	}
+	if s.OpenAfterBytes > 0 {
+		fmt.Fprintf(b, ", after %d bytes", s.OpenAfterBytes)
+	}
+	if s.OpenAfterMillis > 0 {
+		fmt.Fprintf(b, ", after %d ms", s.OpenAfterMillis)
+	}
+	if s.Reopen == v1alpha1.ReopenNever {
+		b.WriteString(", not reopened")
+	}
+	b.WriteString("\n")
 }
 
 // PolicyString is kind namespace/name, or kind name for a ClusterMPTCPPolicy.

@@ -3,6 +3,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -75,16 +76,24 @@ type node struct {
 	chains    []*chain
 	blocks    []v1alpha1.PlanBlock // sorted by policy and name
 
-	chainBytes int
+	chainBytes   int
+	tenantBytes  map[string]int // of chains with something of a namespace
+	tenantsBytes int
 	// resolved keeps what each policy comes to on this node, because that is the
-	// same for all pods.
-	resolved map[*compiledPolicy]*resolution
+	// same for all pods with the same guardrails.
+	resolved map[resolutionKey]*resolution
+	// tenants are the policies that give ceilings or shares, by namespace.
+	tenants map[string][]*compiledPolicy
+	// rates are the different rates of pods that chains keep, by namespace.
+	rates map[string][]int64
+	// refusalBytes is what the refused hints of the endpoints take.
+	refusalBytes int
 }
 
 func compileNodes(objects []corev1.Node, paths []*path) map[string]*node {
 	nodes := make(map[string]*node, len(objects))
 	for i := range objects {
-		n := &node{name: objects[i].Name, resolved: map[*compiledPolicy]*resolution{}}
+		n := &node{name: objects[i].Name, resolved: map[resolutionKey]*resolution{}, tenants: map[string][]*compiledPolicy{}, rates: map[string][]int64{}, tenantBytes: map[string]int{}}
 		n.addPaths(paths, labels.Set(objects[i].Labels))
 		nodes[n.name] = n
 	}
@@ -112,17 +121,25 @@ func (n *node) planPaths() []v1alpha1.PlanPath {
 			Name:          p.pathName(),
 			Interfaces:    slices.Clone(p.object.Spec.Interfaces),
 			AddressRanges: slices.Clone(p.object.Spec.AddressRanges),
+			Capacity:      p.capacity(),
 		})
 	}
 	return paths
 }
 
-// resolution is what a policy comes to on one node.
+// resolution is what a policy comes to on one node, within guardrails.
 type resolution struct {
 	pathsReason    string
 	choices        []PathChoice
 	subflows       v1alpha1.PlanSubflows
 	subflowsReason string
+	forbidden      []ForbiddenPath
+}
+
+// resolutionKey is what a resolution depends on, besides the node.
+type resolutionKey struct {
+	winner *compiledPolicy
+	rails  *guardrails
 }
 
 func (r *resolution) describe(d *Decision) {
@@ -130,16 +147,20 @@ func (r *resolution) describe(d *Decision) {
 	d.Subflows, d.SubflowsReason = r.subflows, r.subflowsReason
 }
 
-func (n *node) resolve(r *compiledPolicy, paths []*path) *resolution {
-	if res := n.resolved[r]; res != nil {
+func (n *node) resolve(r *compiledPolicy, g *guardrails, paths []*path) *resolution {
+	key := resolutionKey{r, g}
+	if res := n.resolved[key]; res != nil {
 		return res
 	}
-	res := &resolution{}
-	n.resolved[r] = res
-	if r.spec.Paths.Spread == v1alpha1.SpreadNone {
+	res := &resolution{forbidden: r.forbiddenPaths(g, paths)}
+	n.resolved[key] = res
+	switch stay := r.spec.Paths.Spread == v1alpha1.SpreadNone && !g.choosePaths(); {
+	case stay && r.stands:
+		res.pathsReason = "no policy places them, and the guardrails allow every path: subflows stay on the route of the cluster's network"
+	case stay:
 		res.pathsReason = "spec.paths.spread is " + string(v1alpha1.SpreadNone) + ": subflows stay on the route of the cluster's network"
-	} else {
-		res.choices = n.choosePaths(r, paths)
+	default:
+		res.choices = n.choosePaths(r, g, paths)
 	}
 	used := 0
 	for _, c := range res.choices {
@@ -154,20 +175,38 @@ func (n *node) resolve(r *compiledPolicy, paths []*path) *resolution {
 	return res
 }
 
+// PathProblem is why a pod does not use a path; 0 when it does.
+type PathProblem int
+
+const (
+	pathUsed       PathProblem = iota
+	pathUnknown                // no MPTCPPath has the name
+	pathElsewhere              // the node does not have it
+	pathForbidden              // guardrails do not allow it
+	pathNotAllowed             // the policy does not
+	pathSharing                // it shares a bottleneck with one that is used
+)
+
 // choosePaths decides for every path that exists or that the policy names whether
 // a pod of this node uses it, and with what weight.
-func (n *node) choosePaths(r *compiledPolicy, paths []*path) []PathChoice {
+func (n *node) choosePaths(r *compiledPolicy, g *guardrails, paths []*path) []PathChoice {
 	names := r.namedPaths()
 	for _, p := range paths {
 		names = append(names, p.pathName())
 	}
 	slices.Sort(names)
-	weights := r.weights(slices.DeleteFunc(slices.Clone(n.usable), func(p *path) bool { return !r.allows(p.pathName()) }))
+	usable, allows, note := n.allowedPaths(r, g)
+	usable, sharing := withoutSharing(usable)
+	weights := r.weights(usable)
 	choices := []PathChoice{}
 	for _, name := range slices.Compact(names) {
 		choice, used := weights[name]
+		choice.Reason += note
 		if !used {
-			choice.Reason = n.whyUnused(r, name, findPath(paths, name))
+			choice = n.whyUnused(name, findPath(paths, name), g, allows)
+		}
+		if better := sharing[name]; better != nil {
+			choice = unused(pathSharing, fmt.Sprintf("it shares a bottleneck with %s, which is used instead", better.object.Name))
 		}
 		choice.Path, choice.Used = name, used
 		choices = append(choices, choice)
@@ -175,18 +214,82 @@ func (n *node) choosePaths(r *compiledPolicy, paths []*path) []PathChoice {
 	return choices
 }
 
-func (n *node) whyUnused(r *compiledPolicy, name v1alpha1.PathName, p *path) string {
+// allowedPaths are the node's paths that policy and guardrails allow, what counts
+// as allowed by the policy, and what is to be said about it. Guardrails that choose among paths go before a
+// policy that allows none of those: else its pods would stay on the route of the
+// cluster's network, which may be a path that the guardrails forbid.
+func (n *node) allowedPaths(r *compiledPolicy, g *guardrails) (usable []*path, allows func(v1alpha1.PathName) bool, note string) {
+	usable = slices.DeleteFunc(slices.Clone(n.usable), func(p *path) bool { return g.forbid(p.pathName()) != nil })
+	own := slices.DeleteFunc(slices.Clone(usable), func(p *path) bool { return !r.allows(p.pathName()) })
+	switch {
+	case len(own) == 0 && g.choosePaths():
+		return usable, func(v1alpha1.PathName) bool { return true }, "; the guardrails allow none of spec.paths.allowed here"
+	case r.spec.Paths.Spread == v1alpha1.SpreadNone && !r.stands:
+		return own, r.allows, "; the guardrails choose paths, so spec.paths.spread: None does not count"
+	}
+	return own, r.allows, ""
+}
+
+// withoutSharing leaves of paths that share a bottleneck the one with the most
+// capacity, then the first by name, and says for each of the others which that is.
+func withoutSharing(paths []*path) (kept []*path, sharing map[v1alpha1.PathName]*path) {
+	sharing = map[v1alpha1.PathName]*path{}
+	best := slices.Clone(paths)
+	slices.SortStableFunc(best, func(a, b *path) int { return cmp.Compare(b.capacity(), a.capacity()) })
+	for _, p := range best {
+		if i := slices.IndexFunc(kept, p.shares); i >= 0 {
+			sharing[p.pathName()] = kept[i]
+		} else {
+			kept = append(kept, p)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *path) int { return strings.Compare(a.object.Name, b.object.Name) })
+	return kept, sharing
+}
+
+// shares says whether one of two paths is declared to share a bottleneck with the
+// other.
+func (p *path) shares(other *path) bool {
+	return slices.Contains(p.object.Spec.SharesBottleneckWith, other.pathName()) ||
+		slices.Contains(other.object.Spec.SharesBottleneckWith, p.pathName())
+}
+
+func unused(problem PathProblem, reason string) PathChoice {
+	return PathChoice{Problem: problem, Reason: reason}
+}
+
+func (n *node) whyUnused(name v1alpha1.PathName, p *path, g *guardrails, allows func(v1alpha1.PathName) bool) PathChoice {
+	forbidden := g.forbid(name)
 	switch {
 	case p == nil:
-		return "no MPTCPPath has this name"
-	case !r.allows(name):
-		return "spec.paths.allowed does not list it"
+		return unused(pathUnknown, "no MPTCPPath has this name")
+	case forbidden != nil:
+		return unused(pathForbidden, guardrailsString(forbidden)+" do not allow it")
+	case !allows(name):
+		return unused(pathNotAllowed, "spec.paths.allowed does not list it")
 	case p.result.Error != "":
-		return "the MPTCPPath has an error: " + p.result.Error
+		return unused(pathElsewhere, "the MPTCPPath has an error: "+p.result.Error)
 	case slices.Contains(n.cut, p):
-		return fmt.Sprintf("node %s has more than %d paths, and this one is beyond the first %d by name", n.name, v1alpha1.MaxPaths, v1alpha1.MaxPaths)
+		return unused(pathElsewhere, fmt.Sprintf("node %s has more than %d paths, and this one is beyond the first %d by name", n.name, v1alpha1.MaxPaths, v1alpha1.MaxPaths))
 	}
-	return "its nodeSelector does not match node " + n.name
+	return unused(pathElsewhere, "its nodeSelector does not match node "+n.name)
+}
+
+// ForbiddenPath is a path that a policy names and guardrails do not allow.
+type ForbiddenPath struct {
+	Path v1alpha1.PathName        `json:"path"`
+	By   v1alpha1.PolicyReference `json:"by"`
+}
+
+// forbiddenPaths lists the paths that a policy names and guardrails do not allow.
+func (r *compiledPolicy) forbiddenPaths(g *guardrails, paths []*path) []ForbiddenPath {
+	var forbidden []ForbiddenPath
+	for _, name := range r.namedPaths() {
+		if by := g.forbid(name); by != nil && findPath(paths, name) != nil {
+			forbidden = append(forbidden, ForbiddenPath{Path: name, By: by.result.Policy})
+		}
+	}
+	return forbidden
 }
 
 // weights gives each usable path its weight: as the policy says, else by the
@@ -266,22 +369,54 @@ func gcd(a, b int64) int64 {
 // subflows says how many subflows a connection has, given how many paths its
 // pod uses, and why.
 func (r *compiledPolicy) subflows(usedPaths int) (v1alpha1.PlanSubflows, string) {
+	rules := &r.spec.Subflows
 	plan := v1alpha1.PlanSubflows{Manager: r.manager(), Count: int32(max(1, usedPaths))}
-	if plan.Manager == v1alpha1.SubflowManagerKernel {
+	switch plan.Manager {
+	case v1alpha1.SubflowManagerNone:
+		plan.Count = 1
+		if r.stands {
+			return plan, "no policy decides: the pod's own settings do"
+		}
+		return plan, "spec.subflows.manager is None: the pod's own settings decide"
+	case v1alpha1.SubflowManagerKernel:
 		plan.FirstAnnouncedPort = v1alpha1.DefaultFirstAnnouncedPort
-		if port := r.spec.Subflows.FirstAnnouncedPort; port != nil {
+		if port := rules.FirstAnnouncedPort; port != nil {
 			plan.FirstAnnouncedPort = *port
 		}
+	case v1alpha1.SubflowManagerAgent:
+		openAs(&plan, rules)
+	}
+	if rules.Reopen == v1alpha1.ReopenNever {
+		plan.Reopen = rules.Reopen
 	}
 	switch {
-	case plan.Manager == v1alpha1.SubflowManagerNone:
-		plan.Count = 1
-		return plan, "spec.subflows.manager is None: the pod's own settings decide"
-	case r.spec.Subflows.Count != nil:
-		plan.Count = *r.spec.Subflows.Count
+	case rules.Count != nil:
+		plan.Count = *rules.Count
 		return plan, "spec.subflows.count"
+	case plan.Mode == v1alpha1.SubflowModeFullMesh:
+		plan.Count = maxSubflows
+		return plan, "spec.subflows.mode is FullMesh: one for each pair of addresses on each path, and no more than this"
 	case usedPaths == 0:
 		return plan, "subflows are not spread over paths, so further ones gain nothing"
 	}
 	return plan, "one for each path that the pod uses"
+}
+
+// maxSubflows is how many subflows of a connection there can be.
+const maxSubflows = 8
+
+// openAs fills in between what and when the agent opens subflows.
+func openAs(plan *v1alpha1.PlanSubflows, rules *v1alpha1.SubflowRules) {
+	if rules.Mode != v1alpha1.SubflowModePerPath {
+		plan.Mode = rules.Mode
+	}
+	if rules.OpenAfter == nil {
+		return
+	}
+	if bytes := rules.OpenAfter.Bytes; bytes != nil {
+		plan.OpenAfterBytes = max(bytes.Value(), 1)
+	}
+	if age := rules.OpenAfter.Time; age != nil {
+		plan.OpenAfterMillis = max(age.Milliseconds(), 1)
+	}
 }

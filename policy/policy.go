@@ -30,7 +30,13 @@ type compiledPolicy struct {
 	pods       labels.Selector
 	blocks     []v1alpha1.Block
 	rules      []v1alpha1.PlanRule // to be used when the result has no RuleProblems
-	result     *PolicyResult
+	guardrails *v1alpha1.Guardrails
+	// guardrailsOnly keeps it out of the choice of the policy that decides.
+	guardrailsOnly bool
+	bystanding     *compiledPolicy
+	stands         bool // in the place of a policy that decides
+	index          int  // in order of precedence
+	result         *PolicyResult
 }
 
 // compilePolicies compiles all policies, in order of precedence. A
@@ -46,12 +52,15 @@ func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1
 	for i := range clusterPolicies {
 		p := &clusterPolicies[i]
 		r := newPolicy(KindClusterPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
-		r.blocks = p.Spec.Blocks
+		r.blocks, r.guardrails, r.guardrailsOnly = p.Spec.Blocks, p.Spec.Guardrails, p.Spec.GuardrailsOnly
 		r.namespaces = r.selector("spec.namespaceSelector", &p.Spec.NamespaceSelector)
 		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
 		compiled = append(compiled, r)
 	}
 	slices.SortFunc(compiled, precedence)
+	for i, r := range compiled {
+		r.index = i
+	}
 	return compiled
 }
 
@@ -124,17 +133,18 @@ func comparePolicies(a, b v1alpha1.PolicyReference) int {
 // unknownPaths lists the names in a policy that none of the paths has.
 func (r *compiledPolicy) unknownPaths(paths []*path) []v1alpha1.PathName {
 	var unknown []v1alpha1.PathName
-	for _, name := range r.namedPaths() {
+	for _, name := range slices.Concat(r.namedPaths(), r.guardedPaths()) {
 		if findPath(paths, name) == nil {
 			unknown = append(unknown, name)
 		}
 	}
-	return unknown
+	slices.Sort(unknown)
+	return slices.Compact(unknown)
 }
 
-// namedPaths lists the paths that a policy names, sorted.
+// namedPaths lists the paths that a policy names for its pods, sorted.
 func (r *compiledPolicy) namedPaths() []v1alpha1.PathName {
-	names := slices.Clone(r.spec.Paths.Allowed)
+	names := slices.Concat(r.spec.Paths.Allowed, r.spec.Paths.Preferred, r.spec.Paths.Backup)
 	for _, w := range r.spec.Paths.Weights {
 		names = append(names, w.Path)
 	}

@@ -147,7 +147,7 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 	case v1alpha1.ActionCustom:
 		k.block(a.Custom.Block, v1alpha1.BlockAction, at.Child("custom", "block"))
 	case v1alpha1.ActionSchedule:
-		if a.Schedule.Strategy != EarliestCompletionFirst {
+		if a.Schedule.Strategy != v1alpha1.StrategyEarliestCompletionFirst {
 			k.block(a.Schedule.Strategy, v1alpha1.BlockSchedule, at.Child("schedule", "strategy"))
 		}
 	case v1alpha1.ActionCongestion:
@@ -175,9 +175,6 @@ func unsuitable(a *v1alpha1.Action, match *condition) string {
 	}
 	return ""
 }
-
-// EarliestCompletionFirst is the strategy that Braid itself brings.
-const EarliestCompletionFirst = "EarliestCompletionFirst"
 
 // missingParameter is the field that an action lacks; empty when it has it.
 func missingParameter(a *v1alpha1.Action) string {

@@ -247,8 +247,56 @@ func TestANodeHoldsWhatAnObjectCanAndSaysSo(t *testing.T) {
 	if first.Chain == "" || last.Chain != "" {
 		t.Errorf("the chains of the first and the last pod are %q and %q", first.Chain, last.Chain)
 	}
-	if got := result.Policies[59].RulesLeftOut; len(got) != 1 || got[0].Reason != "the different rules of the pods of node node take more than 512 KiB" {
+	if got := result.Policies[59].RulesLeftOut; len(got) != 1 || got[0].Reason != "the different rules of the pods of namespace shop take more than 128 KiB on node node" {
 		t.Errorf("the last policy says %+v", got)
+	}
+}
+
+// TestRulesOfSomeTenantsLeaveRoomForThoseOfOthersAndOfTheCluster: the first by name
+// take as much as they get.
+func TestRulesOfSomeTenantsLeaveRoomForThoseOfOthersAndOfTheCluster(t *testing.T) {
+	in := oneNode()
+	in.Policies, in.Namespaces = nil, nil
+	for i := range 100 {
+		namespace, name := fmt.Sprintf("greedy-%d", i/50), fmt.Sprintf("pod-%02d", i)
+		if i == 99 {
+			namespace = "modest"
+		}
+		pod := runningPod(name, "10.0.0.1")
+		pod.Namespace, pod.Labels = namespace, map[string]string{"app": name}
+		in.Pods = append(in.Pods, pod)
+		p := v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		p.Spec.PodSelector.MatchLabels = pod.Labels
+		p.Spec.Rules = manyRules(50, 2)
+		in.Policies = append(in.Policies, p)
+	}
+	for _, name := range []string{"greedy-0", "greedy-1", "modest"} {
+		in.Namespaces = append(in.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"tenant": "yes"}}})
+	}
+	ground := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "ground"}}
+	ground.Spec.Priority, ground.Spec.NamespaceSelector.MatchLabels = -1, map[string]string{"tenant": "yes"}
+	ground.Spec.Rules = parseRules(t, `[{name: ground, actions: [{type: Record}]}]`)
+	in.ClusterPolicies = []v1alpha1.ClusterMPTCPPolicy{ground}
+	result := Compile(in)
+	plan := result.Plans["node"]
+	own := map[string]int{}
+	for _, e := range plan.Endpoints {
+		chain := findChain(plan, e.Chain)
+		if chain == nil || chain.Rules[0].Name != "ground" {
+			t.Errorf("%s does without the cluster's rules", e.Name)
+		} else if len(chain.Rules) > 1 {
+			own[e.Namespace]++
+		}
+	}
+	if own["modest"] != 1 || own["greedy-0"] == 0 || own["greedy-0"] == 50 || own["greedy-1"] == 0 {
+		t.Errorf("pods with their own rules: %v", own)
+	}
+	if got := result.Policies[0]; len(got.RulesLeftOut) != 0 || len(got.RulesOnly) != 100 {
+		t.Errorf("the cluster's policy does without %d pods, and its rules run for %d", len(got.RulesLeftOut), len(got.RulesOnly))
+	}
+	last := result.Decisions[49].String()
+	if !strings.Contains(last, "rules of MPTCPPolicy greedy-0/pod-49: ") || !strings.Contains(last, "none of them is applied: the different rules of the pods of namespace greedy-0 take more than 128 KiB") {
+		t.Errorf("the decision does not say so: %s", last)
 	}
 }
 

@@ -98,6 +98,8 @@ func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
 		if err != nil {
 			return err
 		}
+		action.Flag |= bindingFlags(rule, action.Kind)
+		compiled.Binds |= bonds(action)
 		compiled.Needs |= actionNeeds(action)
 		c.chain.Action[c.actions] = action
 		c.actions++
@@ -196,7 +198,7 @@ func (c *compiler) custom(rule *v1alpha1.PlanRule, i int, at *field.Path) (Actio
 	if wanted == nil {
 		return Action{}, field.Required(at, "name a block")
 	}
-	name := BlockName{Policy: policyName(rule.Policy), Name: wanted.Block}
+	name := BlockOf(rule, wanted.Block)
 	slot, loaded := c.surroundings.Blocks[name]
 	if !loaded {
 		return Action{}, field.Invalid(at.Child("block"), wanted.Block, c.whyNot(name))
@@ -214,8 +216,35 @@ func (c *compiler) whyNot(name BlockName) string {
 	return "is not loaded on this node"
 }
 
-// policyName is the last part of a rule's policy, as in ClusterMPTCPPolicy/edge.
-func policyName(policy string) string { return policy[strings.LastIndexByte(policy, '/')+1:] }
+// BlockOf is the block that a rule refers to by this name: one of its own policy,
+// whose name is the last part of ClusterMPTCPPolicy/edge.
+func BlockOf(rule *v1alpha1.PlanRule, name string) BlockName {
+	return BlockName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
+}
+
+// bindingFlags mark what rules of tenants must not undo: the effects that last, where
+// a rule of the cluster asks for them.
+func bindingFlags(rule *v1alpha1.PlanRule, kind uint8) uint8 {
+	lasts := kind == actionRateLimit || kind == actionSetBackup || kind == actionBlockSubflow || kind == actionAddSubflow
+	switch {
+	case !lasts || rule.IsTenants():
+		return 0
+	case rule.Policy == v1alpha1.GuardrailsOwner && kind == actionRateLimit:
+		return flagBinding | flagMetered // at the node's NICs
+	}
+	return flagBinding
+}
+
+// bonds are what an action makes its rule bind.
+func bonds(action Action) uint8 {
+	if action.Flag&flagBinding == 0 {
+		return 0
+	}
+	return bondOf[action.Kind]
+}
+
+// The bits of enum rule_binds.
+var bondOf = map[uint8]uint8{actionSetBackup: 1, actionBlockSubflow: 2, actionAddSubflow: 4, actionRateLimit: 8}
 
 func bit(set bool) uint8 {
 	if set {

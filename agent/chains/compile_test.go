@@ -231,7 +231,7 @@ func checkForm(t failer, chain *Chain) {
 		for at := used; at <= last; at++ {
 			selector := chain.Selector[at]
 			for _, next := range []uint16{selector.IfTrue, selector.IfFalse} {
-				if next <= at || next >= maxSelectors && next < notMatched {
+				if next <= at || int(next) >= maxSelectors && next < notMatched {
 					t.Fatalf("rule %d: selector %d jumps to %d", i, at, next)
 				}
 				if next < notMatched {
@@ -277,9 +277,6 @@ func walk(chain *Chain, truth [maxSelectors]bool) bool {
 
 func TestTheFormIsThatOfThePrograms(t *testing.T) {
 	for _, c := range []struct{ here, there any }{
-		{Selector{}, endpoint.FromEndpointSelector{}},
-		{Action{}, endpoint.FromEndpointAction{}},
-		{Rule{}, endpoint.FromEndpointRule{}},
 		{Attachment{}, endpoint.FromEndpointAttachment{}},
 		{row{}, endpoint.FromEndpointCounters{}.Rule},
 	} {
@@ -527,4 +524,33 @@ func FuzzCompile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestRulesOfTheClusterBindAndThoseOfTenantsDoNot(t *testing.T) {
+	backup := true
+	actions := []v1alpha1.Action{
+		{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("1M")}},
+		{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: &backup}},
+		{Type: v1alpha1.ActionBlockSubflow}, {Type: v1alpha1.ActionAddSubflow}, {Type: v1alpha1.ActionRecord},
+	}
+	tests := map[string][]uint8{
+		"MPTCPPolicy/team/web":     {0, 1, 0, 0, 0},
+		"ClusterMPTCPPolicy/all":   {0x80, 0x81, 0x80, 0x80, 0},
+		v1alpha1.GuardrailsOwner:   {0xc0, 0x81, 0x80, 0x80, 0},
+		"ClusterMPTCPPolicy/MPTCP": {0x80, 0x81, 0x80, 0x80, 0},
+	}
+	for owner, expected := range tests {
+		chain, err := Compile([]v1alpha1.PlanRule{{Policy: owner, Rule: v1alpha1.Rule{Name: "a", Actions: actions}}}, Surroundings{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bound := chain.Rule[0].Binds; bound != 0 != !strings.HasPrefix(owner, "MPTCPPolicy/") {
+			t.Errorf("%s: the rule binds %#x", owner, bound)
+		}
+		for i, flags := range expected {
+			if chain.Action[i].Flag != flags {
+				t.Errorf("%s: %s has flags %#x, not %#x", owner, actions[i].Type, chain.Action[i].Flag, flags)
+			}
+		}
+	}
 }

@@ -110,7 +110,7 @@ func (c condition) directions() uint8 {
 	case never:
 		return 0
 	case single:
-		return c.leaf.directions()
+		return selectorDirections(&c.leaf)
 	}
 	result := uint8(0)
 	if c.kind == all {
@@ -126,7 +126,7 @@ func (c condition) directions() uint8 {
 	return result
 }
 
-func (s *Selector) directions() uint8 {
+func selectorDirections(s *Selector) uint8 {
 	const both = fromEndpoint | toEndpoint
 	switch {
 	case s.Kind != selectDirection:
@@ -141,7 +141,7 @@ func (s *Selector) directions() uint8 {
 // record of its subflow.
 func (c condition) needs() (needs uint8) {
 	if c.kind == single {
-		return c.leaf.needs()
+		return selectorNeeds(&c.leaf)
 	}
 	for _, part := range c.parts {
 		needs |= part.needs()
@@ -149,7 +149,7 @@ func (c condition) needs() (needs uint8) {
 	return needs
 }
 
-func (s *Selector) needs() uint8 {
+func selectorNeeds(s *Selector) uint8 {
 	switch s.Kind {
 	case selectTypes:
 		if s.Mask&^typesOfHeader != 0 {

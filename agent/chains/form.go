@@ -2,64 +2,33 @@
 
 package chains
 
-import "encoding/binary"
+import (
+	"net/netip"
 
-// The binary form of chains, as bpf/include/endpoint/chain.h has it.
-
-const (
-	maxRules     = 64
-	maxSelectors = 256
-	maxActions   = 128
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/endpoint"
 )
 
-// Address is an IPv6 address, or an IPv4 address in its mapped form, in network
-// byte order.
-type Address struct{ Word [4]uint32 }
+// The binary form of chains (bpf/include/endpoint/chain.h).
+type (
+	// Address is an IPv6 address, or an IPv4 address in its mapped form, in network
+	// byte order.
+	Address = endpoint.FromEndpointAddress
+	// Selector is one condition and where to go on with either result.
+	Selector = endpoint.FromEndpointSelector
+	// Action is one thing to do.
+	Action = endpoint.FromEndpointAction
+	// Rule is a range of actions behind a graph of selectors.
+	Rule = endpoint.FromEndpointRule
+	// Chain is a whole chain, as one value of a map.
+	Chain = endpoint.FromEndpointChain
+)
 
-// Selector is one condition and where to go on with either result.
-type Selector struct {
-	Kind    uint8
-	Negated uint8
-	IfTrue  uint16
-	IfFalse uint16
-	Pad     uint16
-	Mask    uint32
-	Pad2    uint32
-	From    uint64
-	To      uint64
-	Address Address
-	Netmask Address
-}
-
-// Action is one thing to do.
-type Action struct {
-	Kind      uint8
-	Mechanism uint8
-	Scope     uint8
-	Flag      uint8
-	Limit     uint32
-	Rate      uint64
-	Value     int64
-}
-
-// Rule is a range of actions behind a graph of selectors.
-type Rule struct {
-	FirstSelector uint16
-	FirstAction   uint16
-	Actions       uint8
-	Needs         uint8
-	Directions    uint8
-	Pad           uint8
-}
-
-// Chain is a whole chain, as one value of a map.
-type Chain struct {
-	Rules    uint32
-	Needs    uint32
-	Rule     [maxRules]Rule
-	Selector [maxSelectors]Selector
-	Action   [maxActions]Action
-}
+const (
+	maxRules     = len(Chain{}.Rule)
+	maxSelectors = len(Chain{}.Selector)
+	maxActions   = len(Chain{}.Action)
+)
 
 const (
 	matched    = 0xffff
@@ -105,6 +74,12 @@ const (
 	actionStack            = 11
 )
 
+// Bits of Action.Flag beside the choice of the action itself.
+const (
+	flagMetered = 0x40
+	flagBinding = 0x80
+)
+
 const (
 	needsOptions    = 1
 	needsConnection = 2
@@ -112,9 +87,5 @@ const (
 
 // toAddress takes the 16 bytes of an address, or of a netmask.
 func toAddress(bytes [16]byte) Address {
-	var a Address
-	for i := range a.Word {
-		a.Word[i] = binary.NativeEndian.Uint32(bytes[i*4:])
-	}
-	return a
+	return Address{Word: bpf.Words(netip.AddrFrom16(bytes))}
 }

@@ -52,7 +52,7 @@ type next struct {
 var ownMaps = []*ebpf.MapSpec{
 	{Name: "endpoint_paths", Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: v1alpha1.MaxPaths},
 	{Name: "endpoint_names", Type: ebpf.Hash, KeySize: uidLength, ValueSize: 8, MaxEntries: maxEndpoints, Flags: unix.BPF_F_NO_PREALLOC},
-	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: 32 + maxRules*8, MaxEntries: maxChains, Flags: unix.BPF_F_NO_PREALLOC},
+	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(32 + maxRules*8), MaxEntries: maxChains, Flags: unix.BPF_F_NO_PREALLOC},
 	{Name: "chain_numbers", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
 }
 

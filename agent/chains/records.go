@@ -3,7 +3,6 @@
 package chains
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -59,8 +59,8 @@ func (c *Chains) Subflow(number uint32, local, remote netip.AddrPort) (*SubflowR
 	if c.objects == nil {
 		return nil, nil
 	}
-	key := SubflowKey{Endpoint: number, LocalPort: toPort(local.Port()), RemotePort: toPort(remote.Port())}
-	key.Local.Word, key.Remote.Word = toAddress(local.Addr().As16()).Word, toAddress(remote.Addr().As16()).Word
+	key := SubflowKey{Endpoint: number, LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port())}
+	key.Local.Word, key.Remote.Word = bpf.Words(local.Addr()), bpf.Words(remote.Addr())
 	var record SubflowRecord
 	err := c.objects.maps["subflows"].Lookup(key, &record)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -70,11 +70,6 @@ func (c *Chains) Subflow(number uint32, local, remote netip.AddrPort) (*SubflowR
 		return nil, fmt.Errorf("reading a subflow: %w", err)
 	}
 	return &record, nil
-}
-
-// toPort puts a port into network byte order.
-func toPort(port uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
 }
 
 // RuleUse is what one rule of an endpoint did since it is there.
@@ -238,11 +233,23 @@ func (o *objects) eachSubflow(visit func(*SubflowKey, *SubflowRecord)) error {
 func (o *objects) engaged() (map[uint32]bool, error) {
 	numbers := map[uint32]bool{}
 	err := o.eachSubflow(func(key *SubflowKey, record *SubflowRecord) {
-		if record.Engaged != 0 && record.Ended == 0 {
+		if record.Engaged != 0 && record.Ended == 0 && !wasNeverAnswered(record) {
 			numbers[key.Endpoint] = true
 		}
 	})
 	return numbers, err
+}
+
+// The bits of enum subflow_known that tell of a SYN and of its answer.
+const (
+	knownSYN    = 1 << 0
+	knownSYNACK = 1 << 1
+)
+
+// wasNeverAnswered is true for an attempt to begin a subflow: nothing was done to
+// either end.
+func wasNeverAnswered(record *SubflowRecord) bool {
+	return record.Known&(knownSYN|knownSYNACK) == knownSYN
 }
 
 // forgetRecords removes the records of endpoints that are gone.

@@ -3,13 +3,13 @@
 package chains
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -80,13 +80,8 @@ func sinceBoot() uint64 {
 
 // endOf is the end that sends in a direction.
 func endOf(address endpoint.FromEndpointAddress, port uint16, record *SubflowRecord, direction int, wanted bool) UntoldEnd {
-	var bytes [16]byte
-	for i, word := range address.Word {
-		binary.NativeEndian.PutUint32(bytes[4*i:], word)
-	}
-	number := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, port))
 	return UntoldEnd{
-		AddrPort: netip.AddrPortFrom(netip.AddrFrom16(bytes).Unmap(), number),
+		AddrPort: bpf.AddrPort(address.Word, port),
 		Next:     record.Traffic[direction].Highest, Wanted: wanted,
 	}
 }

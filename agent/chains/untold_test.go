@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -91,7 +92,7 @@ func TestAnUntoldEndIsThatOfTheKey(t *testing.T) {
 		want := netip.MustParseAddrPort(end)
 		record := SubflowRecord{}
 		record.Traffic[1].Highest = 7
-		got := endOf(endpoint.FromEndpointAddress{Word: toAddress(want.Addr().As16()).Word}, toPort(want.Port()), &record, 1, true)
+		got := endOf(endpoint.FromEndpointAddress{Word: bpf.Words(want.Addr())}, bpf.Port(want.Port()), &record, 1, true)
 		if got != (UntoldEnd{want, 7, true}) {
 			t.Errorf("%s is %+v", want, got)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -28,11 +29,15 @@ type Options struct {
 }
 
 // Datapath is the uplink half on the NICs of the calling thread's network
-// namespace. It is not safe for concurrent use.
+// namespace. SetHealth and ActivePeers may be called at any time, the others by
+// one goroutine at a time.
 type Datapath struct {
-	options Options
-	objects *objects // nil while nothing is loaded
-	uplinks *attach.Interfaces
+	options  Options
+	objects  *objects // nil while nothing is loaded
+	uplinks  *attach.Interfaces
+	peers    peerTable
+	compared bool // flows with their endpoints, since nothing was loaded
+	counted  time.Time
 }
 
 // The two hooks of each NIC. At the egress our program is last, because it may
@@ -70,11 +75,11 @@ func (d *Datapath) Apply(state State) error {
 	if err := d.resolve(state.neighbours()); err != nil {
 		return err
 	}
-	gone, err := d.writeMaps(state)
+	changes, err := d.writeMaps(state)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther(), d.forget(gone))
+	return errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther(), d.update(changes), d.recount())
 }
 
 // AttachMode is how programs are attached: "tcx", "clsact", or "" before the
@@ -86,8 +91,9 @@ func (d *Datapath) Close() error {
 	if d.objects == nil {
 		return nil
 	}
+	d.peers.unload()
 	err := d.objects.close()
-	d.objects = nil
+	d.objects, d.compared = nil, false
 	return err
 }
 
@@ -115,6 +121,9 @@ func (d *Datapath) load() error {
 		return err
 	}
 	d.objects = loaded
+	if err := d.peers.load(loaded); err != nil {
+		return errors.Join(err, d.Close())
+	}
 	return d.uplinks.Choose(loaded.fromUplink.FromUplink)
 }
 

@@ -3,7 +3,6 @@
 package datapath
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -38,15 +37,18 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	if d.objects == nil {
 		return nil, nil
 	}
-	names, err := d.readPathNames()
+	names, err := d.objects.readPathNames()
 	if err != nil {
 		return nil, err
 	}
 	var flows []Flow
 	err = d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+		if flow.Role != roleInitiator {
+			flow.Token = 0 // a responder's flow has something else there
+		}
 		flows = append(flows, Flow{
-			Local:     netip.AddrPortFrom(fromAddress(key.Local), fromPort(key.LocalPort)),
-			Remote:    netip.AddrPortFrom(fromAddress(key.Remote), fromPort(key.RemotePort)),
+			Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
+			Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
 			Path:      names[flow.Path%slots],
 			Initiator: flow.Role == roleInitiator,
 			Token:     flow.Token,
@@ -54,13 +56,6 @@ func (d *Datapath) Flows() ([]Flow, error) {
 		})
 	})
 	return flows, err
-}
-
-// fromPort reads a port in network byte order.
-func fromPort(port uint16) uint16 {
-	var bytes [2]byte
-	binary.NativeEndian.PutUint16(bytes[:], port)
-	return binary.BigEndian.Uint16(bytes[:])
 }
 
 // eachFlow reads the map in batches, because it may be large.
@@ -82,16 +77,22 @@ func (d *Datapath) eachFlow(visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) e
 	}
 }
 
-// forget removes the flows that refer to something that is gone; their packets
-// go on by the cluster network's route.
-func (d *Datapath) forget(g gone) error {
-	if g.empty() {
+// update removes the flows that refer to something that is gone, whose packets go
+// on by the cluster network's route, and says whose the others are. A flow that
+// ends or moves at the same time is moved again by its next packet.
+func (d *Datapath) update(c changes) error {
+	if c.empty() {
 		return nil
 	}
 	var orphans []bpf.ToUplinkFlowKey
+	adopted := map[bpf.ToUplinkFlowKey]bpf.ToUplinkFlow{}
 	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
-		if g.slots[flow.Path] || g.peers[flow.Peer] || g.addresses[fromAddress(key.Local)] {
+		local := bpf.Address(key.Local.Word)
+		if c.slots[flow.Path] || c.peers[flow.Peer] || c.addresses[local] {
 			orphans = append(orphans, key)
+		} else if id, owned := c.owners[local]; owned && id != flow.Endpoint {
+			flow.Endpoint = id
+			adopted[key] = flow
 		}
 	})
 	if err != nil {
@@ -102,5 +103,11 @@ func (d *Datapath) forget(g gone) error {
 			return fmt.Errorf("forgetting a flow: %w", err)
 		}
 	}
+	for key, flow := range adopted {
+		if err := d.objects.maps().Flows.Update(key, flow, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("saying whose a flow is: %w", err)
+		}
+	}
+	d.compared = true
 	return nil
 }

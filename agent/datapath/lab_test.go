@@ -89,7 +89,7 @@ func (l *lab) states(t *testing.T) []State {
 			}
 		}
 		for _, pod := range node.Pods {
-			states[i].Endpoints = append(states[i].Endpoints, l.endpoint(pod))
+			states[i].Endpoints = append(states[i].Endpoints, l.endpoint(t, pod))
 		}
 	}
 	return states
@@ -105,8 +105,12 @@ func (l *lab) peer(node *network.Node) Peer {
 	return peer
 }
 
-func (l *lab) endpoint(pod *network.Pod) Endpoint {
+func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
+	t.Helper()
 	endpoint := Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
+	index, err := pod.Node.Index(pod.HostInterface)
+	check(t, err)
+	endpoint.Interface = index
 	for _, path := range l.Spec.Paths {
 		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(path), Weight: 1})
 	}

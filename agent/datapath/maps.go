@@ -4,7 +4,6 @@ package datapath
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,21 +22,25 @@ const slots = v1alpha1.MaxPaths
 // maxPeers is the number of other nodes that the programs can tell apart.
 const maxPeers = 4096
 
-// gone is what a new state no longer has, and flows may still refer to.
-type gone struct {
+// changes are what flows that are remembered may still not know of.
+type changes struct {
+	// What the new state no longer has.
 	slots     map[uint8]bool
 	peers     map[uint16]bool
 	addresses map[netip.Addr]bool
+	// owners are the ids of the endpoints by their addresses; set where there may
+	// be flows with another id.
+	owners map[netip.Addr]uint32
 }
 
-func (g *gone) empty() bool {
-	return len(g.slots) == 0 && len(g.peers) == 0 && len(g.addresses) == 0
+func (c *changes) empty() bool {
+	return len(c.slots) == 0 && len(c.peers) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
 }
 
 // writeMaps brings the maps to the state, peers and paths before the endpoints
 // that refer to them.
-func (d *Datapath) writeMaps(state State) (gone, error) {
-	var g gone
+func (d *Datapath) writeMaps(state State) (changes, error) {
+	var g changes
 	slotOf, err := d.writePathNames(state.Paths, &g)
 	if err != nil {
 		return g, err
@@ -52,8 +55,8 @@ func (d *Datapath) writeMaps(state State) (gone, error) {
 }
 
 // writePathNames gives each path a slot: the one it had, else the first free.
-func (d *Datapath) writePathNames(paths []Path, g *gone) (map[string]uint8, error) {
-	before, err := d.readPathNames()
+func (d *Datapath) writePathNames(paths []Path, g *changes) (map[string]uint8, error) {
+	before, err := d.objects.readPathNames()
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +82,11 @@ func (d *Datapath) writePathNames(paths []Path, g *gone) (map[string]uint8, erro
 	return slotOf, nil
 }
 
-func (d *Datapath) readPathNames() ([slots]string, error) {
+func (o *objects) readPathNames() ([slots]string, error) {
 	var names [slots]string
 	for slot := range slots {
 		var name pathName
-		if err := d.objects.pathNames.Lookup(uint32(slot), &name); err != nil {
+		if err := o.pathNames.Lookup(uint32(slot), &name); err != nil {
 			return names, fmt.Errorf("reading the names of paths: %w", err)
 		}
 		names[slot] = string(name[:max(0, bytes.IndexByte(name[:], 0))])
@@ -127,7 +130,7 @@ func (d *Datapath) writeNode(paths []Path, slotOf map[string]uint8) error {
 
 // writePeers gives each peer the index it had, which its addresses in the map
 // tell, else a free one.
-func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *gone) error {
+func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *changes) error {
 	known, err := readAll[uint32](d.objects.maps().PeerAddresses)
 	if err != nil {
 		return fmt.Errorf("reading the addresses of peers: %w", err)
@@ -136,14 +139,13 @@ func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *gone) er
 	if err != nil {
 		return err
 	}
+	if err := d.peers.write(peers, indexOf, slotOf); err != nil {
+		return err
+	}
 	wanted := map[netip.Addr]uint32{}
 	for _, peer := range peers {
-		index := indexOf[peer.Name]
-		if err := d.objects.maps().Peers.Put(index, peerValue(peer, slotOf)); err != nil {
-			return fmt.Errorf("writing peer %q: %w", peer.Name, err)
-		}
 		for _, address := range peer.Addresses {
-			wanted[address] = index
+			wanted[address] = indexOf[peer.Name]
 		}
 	}
 	if err := replaceAll(d.objects.maps().PeerAddresses, known, wanted); err != nil {
@@ -153,7 +155,7 @@ func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *gone) er
 }
 
 // clearPeers empties the entries of peers that are gone.
-func (d *Datapath) clearPeers(known map[netip.Addr]uint32, indexOf map[string]uint32, g *gone) error {
+func (d *Datapath) clearPeers(known map[netip.Addr]uint32, indexOf map[string]uint32, g *changes) error {
 	used := map[uint32]bool{}
 	for _, index := range indexOf {
 		used[index] = true
@@ -164,8 +166,8 @@ func (d *Datapath) clearPeers(known map[netip.Addr]uint32, indexOf map[string]ui
 			continue
 		}
 		g.peers[uint16(index)] = true
-		if err := d.objects.maps().Peers.Put(index, bpf.ToUplinkPeer{}); err != nil {
-			return fmt.Errorf("clearing the peer of index %d: %w", index, err)
+		if err := d.peers.clear(index); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -214,8 +216,7 @@ func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
 		for _, address := range path.Addresses {
 			switch {
 			case address.Is4() && value.Ipv4Paths>>slot&1 == 0:
-				bytes := address.As4()
-				value.Ipv4[slot] = binary.NativeEndian.Uint32(bytes[:])
+				value.Ipv4[slot] = bpf.Words(address)[3]
 				value.Ipv4Paths |= 1 << slot
 			case address.Is6() && value.Ipv6Paths>>slot&1 == 0:
 				value.Ipv6[slot] = toAddress(address)
@@ -227,55 +228,144 @@ func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
 }
 
 // writeEndpoints keeps the id and the turn of endpoints that stay.
-func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8, g *gone) error {
+func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8, g *changes) error {
 	known, err := readAll[bpf.ToUplinkEndpoint](d.objects.maps().Endpoints)
 	if err != nil {
 		return fmt.Errorf("reading the endpoints: %w", err)
 	}
+	ids, err := assignIDs(known, endpoints)
+	if err != nil {
+		return err
+	}
+	if err := d.writePreferences(endpoints, ids, slotOf); err != nil {
+		return err
+	}
 	wanted := map[netip.Addr]bpf.ToUplinkEndpoint{}
-	next := nextEndpointID(known)
-	for _, endpoint := range endpoints {
-		id, found := knownEndpointID(known, endpoint)
-		if !found {
-			id = next
-			next++
-		}
+	for i, endpoint := range endpoints {
 		for _, address := range endpoint.Addresses {
 			value := known[address]
-			value.Id, value.Weights = id, packWeights(endpoint.Paths, slotOf)
+			value.Id, value.Weights, value.Interface = ids[i], packWeights(endpoint.Paths, slotOf), uint32(endpoint.Interface)
 			wanted[address] = value
 		}
 	}
 	if err := d.noteLocal(wanted); err != nil {
 		return err
 	}
-	g.addresses = map[netip.Addr]bool{}
-	for address := range known {
-		if _, stays := wanted[address]; !stays {
-			g.addresses[address] = true
-		}
-	}
+	d.compareOwners(known, wanted, g)
 	if err := replaceAll(d.objects.maps().Endpoints, known, wanted); err != nil {
 		return fmt.Errorf("writing the endpoints: %w", err)
 	}
 	return nil
 }
 
-func nextEndpointID(known map[netip.Addr]bpf.ToUplinkEndpoint) uint32 {
-	next := uint32(1)
-	for _, endpoint := range known {
-		next = max(next, endpoint.Id+1)
-	}
-	return next
-}
-
-func knownEndpointID(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoint Endpoint) (uint32, bool) {
-	for _, address := range endpoint.Addresses {
-		if value, ok := known[address]; ok {
-			return value.Id, true
+// compareOwners notes which addresses have lost their endpoint, and all owners
+// where one is new: it may have been a responder before, as nobody's.
+func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoint, g *changes) {
+	g.addresses = map[netip.Addr]bool{}
+	for address := range known {
+		if _, stays := wanted[address]; !stays {
+			g.addresses[address] = true
 		}
 	}
-	return 0, false
+	owners, fresh := map[netip.Addr]uint32{}, !d.compared
+	for address, endpoint := range wanted {
+		owners[address] = endpoint.Id
+		fresh = fresh || known[address].Id != endpoint.Id
+	}
+	if fresh {
+		g.owners = owners
+	}
+}
+
+// maxEndpoints is the number of endpoints that the programs can tell apart, and
+// one more, as nobody has the id 0.
+const maxEndpoints = 4096
+
+// assignIDs gives each endpoint the id that one of its addresses has, else a free
+// one: none that an endpoint had until now, because flows still refer to it.
+func assignIDs(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoints []Endpoint) ([]uint32, error) {
+	ids, used, taken := make([]uint32, len(endpoints)), map[uint32]bool{}, map[uint32]bool{0: true}
+	for _, endpoint := range known {
+		used[endpoint.Id] = true
+	}
+	for i, endpoint := range endpoints {
+		for _, address := range endpoint.Addresses {
+			if id := known[address].Id; id < maxEndpoints && !taken[id] {
+				ids[i], taken[id] = id, true
+				break
+			}
+		}
+	}
+	next := uint32(1)
+	for i := range ids {
+		if ids[i] != 0 {
+			continue
+		}
+		for used[next] || taken[next] {
+			next++
+		}
+		if next >= maxEndpoints {
+			return nil, fmt.Errorf("%d endpoints: a node can have %d at most", len(endpoints), maxEndpoints-1)
+		}
+		ids[i], taken[next] = next, true
+	}
+	return ids, nil
+}
+
+// The values of enum preference_flags in bpf/include/maps.h.
+const (
+	preferenceSet  = 1
+	preferenceSame = 2
+)
+
+// writePreferences writes what is new or different, and clears what is nobody's.
+func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf map[string]uint8) error {
+	var wanted [maxEndpoints]bpf.ToUplinkPreference
+	for i, endpoint := range endpoints {
+		wanted[ids[i]] = preferenceValue(&endpoint, slotOf)
+	}
+	var id uint32
+	var value bpf.ToUplinkPreference
+	entries := d.objects.maps().Preferences.Iterate()
+	for entries.Next(&id, &value) {
+		if value == wanted[id] {
+			continue
+		}
+		if err := d.objects.maps().Preferences.Put(id, wanted[id]); err != nil {
+			return fmt.Errorf("writing the preference of endpoint %d: %w", id, err)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("reading the preferences of endpoints: %w", err)
+	}
+	return nil
+}
+
+// preferenceValue is an endpoint's entry. Turns of flows go from 0 to 255.
+func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) bpf.ToUplinkPreference {
+	value := bpf.ToUplinkPreference{
+		Preferred: packNames(endpoint.Preferred, slotOf), Backup: packNames(endpoint.Backup, slotOf),
+		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
+	}
+	for _, path := range endpoint.Paths {
+		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, slotOf)
+	}
+	if endpoint.Share > 0 {
+		value.Share = uint16((endpoint.Share*256 + 50) / 100)
+	}
+	if endpoint.SamePath {
+		value.Flags |= preferenceSame
+	}
+	return value
+}
+
+func packNames(names []v1alpha1.PathName, slotOf map[string]uint8) (mask uint8) {
+	for _, name := range names {
+		if slot, here := slotOf[string(name)]; here {
+			mask |= 1 << slot
+		}
+	}
+	return mask
 }
 
 func packWeights(paths []v1alpha1.PathWeight, slotOf map[string]uint8) uint64 {
@@ -288,22 +378,9 @@ func packWeights(paths []v1alpha1.PathWeight, slotOf map[string]uint8) uint64 {
 	return packed
 }
 
-// toAddress maps IPv4 into IPv6, as the programs do.
+// toAddress is an address as a key or value of the maps.
 func toAddress(address netip.Addr) bpf.ToUplinkAddress {
-	var a bpf.ToUplinkAddress
-	bytes := address.As16()
-	for i := range a.Word {
-		a.Word[i] = binary.NativeEndian.Uint32(bytes[i*4:])
-	}
-	return a
-}
-
-func fromAddress(a bpf.ToUplinkAddress) netip.Addr {
-	var bytes [16]byte
-	for i, word := range a.Word {
-		binary.NativeEndian.PutUint32(bytes[i*4:], word)
-	}
-	return netip.AddrFrom16(bytes).Unmap()
+	return bpf.ToUplinkAddress{Word: bpf.Words(address)}
 }
 
 // readAll reads a map whose keys are addresses.
@@ -313,7 +390,7 @@ func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	var value V
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {
-		all[fromAddress(key)] = value
+		all[bpf.Address(key.Word)] = value
 	}
 	return all, entries.Err()
 }

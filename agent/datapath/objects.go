@@ -46,8 +46,11 @@ func loadObjects(directory string, flowEntries uint32) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
-	pinByName(toUplink, flowEntries)
-	pinByName(fromUplink, flowEntries)
+	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
+		if err := prepare(spec, flowEntries); err != nil {
+			return nil, err
+		}
+	}
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
 	if err := toUplink.LoadAndAssign(&o.toUplink, options); err != nil {
 		return nil, fmt.Errorf("loading to_uplink: %w", err)
@@ -61,16 +64,22 @@ func loadObjects(directory string, flowEntries uint32) (*objects, error) {
 	return &o, nil
 }
 
-func pinByName(spec *ebpf.CollectionSpec, flowEntries uint32) {
+// prepare pins all maps by their names and gives the table of flows its size.
+func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
 	for _, m := range spec.Maps {
 		if m.Name == ".rodata" {
 			continue
 		}
 		m.Pinning = ebpf.PinByName
 	}
-	if flowEntries > 0 {
-		spec.Maps["flows"].MaxEntries = flowEntries
+	if flowEntries == 0 {
+		return nil
 	}
+	spec.Maps[bpf.ToUplinkMapFlows].MaxEntries = flowEntries
+	if err := spec.Variables[bpf.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
+		return fmt.Errorf("telling the programs the size of their table: %w", err)
+	}
+	return nil
 }
 
 func loadPathNames(directory string) (*ebpf.Map, error) {

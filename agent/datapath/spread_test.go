@@ -82,8 +82,9 @@ func TestBothDirectionsOfASubflowShareItsPath(t *testing.T) {
 	}
 }
 
-func (l *lab) weighted(pod *network.Pod, weights map[string]int32) Endpoint {
-	endpoint := l.endpoint(pod)
+func (l *lab) weighted(t *testing.T, pod *network.Pod, weights map[string]int32) Endpoint {
+	t.Helper()
+	endpoint := l.endpoint(t, pod)
 	endpoint.Paths = nil
 	for path, weight := range weights {
 		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(path), Weight: weight})
@@ -114,7 +115,7 @@ func TestWeightsAndAllowedPathsDecide(t *testing.T) {
 			limitSubflows(t, client, c.subflows)
 			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
 			state := l.states(t)[0]
-			state.Endpoints = []Endpoint{l.weighted(client, c.weights)}
+			state.Endpoints = []Endpoint{l.weighted(t, client, c.weights)}
 			l.apply(t, 0, state)
 			r := start(t, client, server, 4, traffic.Options{Connections: c.conns, Duration: time.Second})
 			flows := l.awaitSubflows(t, 0, c.conns*c.subflows)

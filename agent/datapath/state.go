@@ -49,7 +49,27 @@ type Endpoint struct {
 	Addresses []netip.Addr
 	// Paths it may use, with a weight of 1 to 100 each.
 	Paths []v1alpha1.PathWeight
+	// Preferred are those of Paths that its subflows use while these are good;
+	// where the connections began does not matter.
+	Preferred []v1alpha1.PathName
+	// Backup are those of Paths that are used only while no other can be.
+	Backup []v1alpha1.PathName
+	// Class says which paths are good: an index into PeerHealth.Good, below
+	// MaxClasses.
+	Class int
+	// Share of the endpoint's subflows, in percent, that follows Preferred; 0 for
+	// all of them.
+	Share int32
+	// SamePath places the further subflows of a connection on its first one's path.
+	SamePath bool
+	// Interface is the index of that by which the endpoint's packets come into the
+	// node; 0 for unknown. What others send with its addresses then changes none of
+	// its flows.
+	Interface int
 }
+
+// MaxClasses is the number of classes of preferences that a node can have.
+const MaxClasses = 8
 
 // validate catches what the kernel's maps could not hold.
 func (s *State) validate() error {
@@ -62,6 +82,14 @@ func (s *State) validate() error {
 		}
 		if len(path.Name) >= nameLength {
 			return fmt.Errorf("path name %q is longer than %d bytes", path.Name, nameLength-1)
+		}
+	}
+	for _, endpoint := range s.Endpoints {
+		if endpoint.Class < 0 || endpoint.Class >= MaxClasses {
+			return fmt.Errorf("endpoint %v is of class %d: there are %d", endpoint.Addresses, endpoint.Class, MaxClasses)
+		}
+		if endpoint.Share < 0 || endpoint.Share > 100 {
+			return fmt.Errorf("endpoint %v prefers paths for %d percent of its subflows", endpoint.Addresses, endpoint.Share)
 		}
 	}
 	return nil

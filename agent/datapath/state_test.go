@@ -155,7 +155,7 @@ func TestAddressesSurviveTheMaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bytes := rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "bytes")
 		for _, address := range []netip.Addr{netip.AddrFrom16([16]byte(bytes)).Unmap(), netip.AddrFrom4([4]byte(bytes))} {
-			if back := fromAddress(toAddress(address)); back != address {
+			if back := bpf.Address(toAddress(address).Word); back != address {
 				t.Fatalf("%s came back as %s", address, back)
 			}
 		}
@@ -293,5 +293,104 @@ func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 	check(t, d.Apply(State{Peers: []Peer{{Name: "node2"}}}))
 	if flows, err := d.Flows(); d.objects != nil || flows != nil || err != nil || d.AttachMode() != "" {
 		t.Errorf("flows %v, %v, attached by %q", flows, err, d.AttachMode())
+	}
+}
+
+// Endpoints come and go; one that stays keeps its id, and no new one gets an id
+// that flows of another may still refer to.
+func TestEndpointsKeepTheirIDsAsOthersComeAndGo(t *testing.T) {
+	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+	rapid.Check(t, func(t *rapid.T) {
+		known := map[netip.Addr]bpf.ToUplinkEndpoint{}
+		for i := range rapid.IntRange(0, 3).Draw(t, "of an older agent") {
+			known[address(i+1)] = bpf.ToUplinkEndpoint{Id: uint32(rapid.SampledFrom([]int{0, 1, 4095, 4096, 1 << 20}).Draw(t, "id"))}
+		}
+		for round := range 6 {
+			var endpoints []Endpoint
+			for _, i := range rapid.SliceOfNDistinct(rapid.IntRange(1, 12), 0, 8, rapid.ID).Draw(t, "endpoints") {
+				endpoints = append(endpoints, Endpoint{Addresses: []netip.Addr{address(i), address(100 + i)}})
+			}
+			ids, err := assignIDs(known, endpoints)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, owner := map[netip.Addr]bpf.ToUplinkEndpoint{}, map[uint32]netip.Addr{}
+			for i, id := range ids {
+				first := endpoints[i].Addresses[0]
+				if other, taken := owner[id]; taken || id == 0 || id >= maxEndpoints {
+					t.Fatalf("%s has the id %d, and so has %s", first, id, other)
+				}
+				owner[id] = first
+				before, stayed := known[first]
+				if stayed && before.Id != id && round > 0 {
+					t.Fatalf("%s had the id %d and has %d", first, before.Id, id)
+				}
+				for of, was := range known {
+					if !stayed && was.Id == id {
+						t.Fatalf("%s is new and has the id %d of %s", first, id, of)
+					}
+				}
+				for _, a := range endpoints[i].Addresses {
+					after[a] = bpf.ToUplinkEndpoint{Id: id}
+				}
+			}
+			known = after
+		}
+	})
+}
+
+func TestMoreEndpointsThanTheMapHoldsAreAnError(t *testing.T) {
+	if ids, err := assignIDs(nil, make([]Endpoint, maxEndpoints-1)); err != nil || slices.Max(ids) != maxEndpoints-1 {
+		t.Errorf("as many as it holds: %v", err)
+	}
+	if _, err := assignIDs(nil, make([]Endpoint, maxEndpoints)); err == nil || !strings.Contains(err.Error(), "4095") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
+	slotOf := map[string]uint8{"blue": 0, "green": 1, "red": 7}
+	all := []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "red", Weight: 5}, {Path: "nowhere", Weight: 1}}
+	cases := map[string]struct {
+		endpoint Endpoint
+		expected bpf.ToUplinkPreference
+	}{
+		"no preference": {Endpoint{Paths: all}, bpf.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
+		"all of it": {
+			Endpoint{Paths: all, Preferred: []v1alpha1.PathName{"red", "nowhere"}, Backup: []v1alpha1.PathName{"blue"}, Class: 7, Share: 100, SamePath: true},
+			bpf.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
+		},
+		"half of the flows":    {Endpoint{Share: 50}, bpf.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
+		"one in a hundred":     {Endpoint{Share: 1}, bpf.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
+		"all but one in a 100": {Endpoint{Share: 99}, bpf.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
+	}
+	for name, c := range cases {
+		if value := preferenceValue(&c.endpoint, slotOf); value != c.expected {
+			t.Errorf("%s: %+v instead of %+v", name, value, c.expected)
+		}
+	}
+}
+
+func TestEndpointsThatTheMapsCannotHoldAreRefused(t *testing.T) {
+	for name, endpoint := range map[string]Endpoint{
+		"a class too many": {Class: MaxClasses}, "a negative class": {Class: -1},
+		"more than all": {Share: 101}, "less than none": {Share: -1},
+	} {
+		state := State{Endpoints: []Endpoint{endpoint}}
+		if err := state.validate(); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// A path's slot may mean another path to the next agent.
+func TestInheritedHealthIsThatOfPathsAndNotOfSlots(t *testing.T) {
+	before := inheritedHealth{names: [slots]string{"blue", "green", "red"}}
+	before.value.Dead, before.value.Bad[3] = 0b101, 0b011
+	after := before.valueFor(map[string]uint8{"red": 0, "blue": 2, "yellow": 1})
+	expected := bpf.ToUplinkHealth{Dead: 0b101}
+	expected.Bad[3] = 0b100
+	if after != expected {
+		t.Errorf("%+v instead of %+v", after, expected)
 	}
 }

@@ -44,9 +44,10 @@ type Finder struct {
 }
 
 // NewFinder looks in these directories, where container runtimes mount network
-// namespaces, and at those of all processes.
-func NewFinder(directories []string) *Finder {
-	return &Finder{directories: directories, processes: "/proc"}
+// namespaces, and at those of all processes of the proc file system mounted at
+// processes.
+func NewFinder(directories []string, processes string) *Finder {
+	return &Finder{directories: directories, processes: processes}
 }
 
 // Snapshot is what one look at the machine showed.

@@ -35,7 +35,7 @@ func look(t *testing.T, node *network.Node, directories ...string) endpoints.Sna
 	t.Helper()
 	var snapshot endpoints.Snapshot
 	check(t, node.Do(func() (err error) {
-		snapshot, err = endpoints.NewFinder(directories).Look()
+		snapshot, err = endpoints.NewFinder(directories, "/proc").Look()
 		return err
 	}))
 	return snapshot

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -78,8 +78,8 @@ func parse(data []byte, names Names) (Event, bool) {
 	event := Event{
 		Time: wallClock(r.Time), Type: kind, Endpoint: names.Endpoint(r.Key.Endpoint),
 		Token: Token(r.Token), InitiatorToken: Token(r.InitiatorToken), Path: names.Path(r.Path),
-		Local:     AddrPort(r.Key.Local.Word, r.Key.LocalPort),
-		Remote:    AddrPort(r.Key.Remote.Word, r.Key.RemotePort),
+		Local:     bpf.AddrPort(r.Key.Local.Word, r.Key.LocalPort),
+		Remote:    bpf.AddrPort(r.Key.Remote.Word, r.Key.RemotePort),
 		SentBytes: r.Sent[0], ReceivedBytes: r.Sent[1],
 	}
 	event.Policy, event.Rule = names.Rule(r.Key.Endpoint, r.Rule)
@@ -92,16 +92,4 @@ func wallClock(monotonic uint64) time.Time {
 	var now unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail for this clock
 	return time.Now().Add(time.Duration(monotonic) - time.Duration(now.Nano())).Round(0)
-}
-
-// AddrPort reads an address, as the programs hold it in network byte order and
-// IPv4 in its mapped form, and a port in network byte order.
-func AddrPort(words [4]uint32, port uint16) netip.AddrPort {
-	var address [16]byte
-	for i, word := range words {
-		binary.NativeEndian.PutUint32(address[i*4:], word)
-	}
-	var bytes [2]byte
-	binary.NativeEndian.PutUint16(bytes[:], port)
-	return netip.AddrPortFrom(netip.AddrFrom16(address).Unmap(), binary.BigEndian.Uint16(bytes[:]))
 }

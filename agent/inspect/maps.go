@@ -17,6 +17,7 @@ import (
 
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -323,8 +324,8 @@ func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (Subflow, 
 	shown := Subflow{
 		Endpoint: m.names.endpointAt(at.Endpoint, at.Interface),
 		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
-		Local:  events.AddrPort(key.Local.Word, key.LocalPort),
-		Remote: events.AddrPort(key.Remote.Word, key.RemotePort),
+		Local:  bpf.AddrPort(key.Local.Word, key.LocalPort),
+		Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
 		Path:   m.pathName(s.Path), Backup: isBackup(s), Ended: ended(s.Ended),
 		RTTMicroseconds: rttOf(s), Sent: trafficOf(s, 0), Received: trafficOf(s, 1),
 	}

@@ -4,45 +4,19 @@ package inspect
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 
-	"sigs.k8s.io/yaml"
-
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/internal/output"
 )
 
-// Format is how to print.
-type Format string
-
-const (
-	// FormatTable is for people.
-	FormatTable Format = ""
-	// FormatJSON is one array, or for events one object a line.
-	FormatJSON Format = "json"
-	// FormatYAML is one list, or for events one document each.
-	FormatYAML Format = "yaml"
-)
-
-// String implements pflag.Value.
-func (f *Format) String() string { return string(*f) }
-
-// Type implements pflag.Value.
-func (f *Format) Type() string { return "json|yaml" }
-
-// Set implements pflag.Value.
-func (f *Format) Set(text string) error {
-	switch format := Format(text); format {
-	case FormatJSON, FormatYAML:
-		*f = format
-		return nil
-	}
-	return fmt.Errorf("must be %s or %s", FormatJSON, FormatYAML)
-}
+// Format is how to print: a table for people, one JSON array or one YAML list; for
+// events one JSON object a line, or one YAML document each.
+type Format = output.Format
 
 // PrintSubflows prints in this format.
 func PrintSubflows(w io.Writer, format Format, subflows []Subflow) error {
-	if format == FormatTable {
+	if format == output.Text {
 		return WriteSubflows(w, subflows)
 	}
 	return printList(w, format, subflows)
@@ -50,7 +24,7 @@ func PrintSubflows(w io.Writer, format Format, subflows []Subflow) error {
 
 // PrintRules prints in this format.
 func PrintRules(w io.Writer, format Format, rules []Rule) error {
-	if format == FormatTable {
+	if format == output.Text {
 		return WriteRules(w, rules)
 	}
 	return printList(w, format, rules)
@@ -59,15 +33,15 @@ func PrintRules(w io.Writer, format Format, rules []Rule) error {
 // EventPrinter returns a function that prints one event after the other.
 func EventPrinter(w io.Writer, format Format) func(events.Event) error {
 	switch format {
-	case FormatJSON:
+	case output.JSON:
 		encoder := json.NewEncoder(w)
 		return func(event events.Event) error { return encoder.Encode(event) }
-	case FormatYAML:
+	case output.YAML:
 		return func(event events.Event) error {
 			if _, err := io.WriteString(w, "---\n"); err != nil {
 				return err
 			}
-			return printYAML(w, event)
+			return output.YAML.Write(w, event)
 		}
 	}
 	return NewEventWriter(w).Write
@@ -78,19 +52,5 @@ func printList[T any](w io.Writer, format Format, list []T) error {
 	if list == nil {
 		list = []T{}
 	}
-	if format == FormatYAML {
-		return printYAML(w, list)
-	}
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(list)
-}
-
-func printYAML(w io.Writer, value any) error {
-	data, err := yaml.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("writing YAML: %w", err)
-	}
-	_, err = w.Write(data)
-	return err
+	return format.Write(w, list)
 }

@@ -14,12 +14,13 @@ import (
 
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/output"
 )
 
 func TestWhatIsPrintedForProgramsIsWhole(t *testing.T) {
 	read := map[inspect.Format]func([]byte, any) error{
-		inspect.FormatJSON: json.Unmarshal,
-		inspect.FormatYAML: func(data []byte, value any) error { return yaml.Unmarshal(data, value) },
+		output.JSON: json.Unmarshal,
+		output.YAML: func(data []byte, value any) error { return yaml.Unmarshal(data, value) },
 	}
 	rules := []inspect.Rule{{Endpoint: "team/web", Policy: "MPTCPPolicy/team/p", Name: "slow", Hits: 3}}
 	for format, unmarshal := range read {
@@ -45,7 +46,7 @@ func TestWhatIsPrintedForProgramsIsWhole(t *testing.T) {
 }
 
 func TestNothingIsAnEmptyListForPrograms(t *testing.T) {
-	for _, format := range []inspect.Format{inspect.FormatJSON, inspect.FormatYAML} {
+	for _, format := range []inspect.Format{output.JSON, output.YAML} {
 		var output bytes.Buffer
 		if err := inspect.PrintSubflows(&output, format, nil); err != nil || output.String() != "[]\n" {
 			t.Errorf("as %s it is %q (%v)", format, output.String(), err)
@@ -59,7 +60,7 @@ func TestEventsArePrintedOneByOne(t *testing.T) {
 		Time: begin, Type: events.TypeSubflow, Endpoint: "team/web", Token: 0xabc,
 		Local: netip.MustParseAddrPort("10.0.0.1:1"), Remote: netip.MustParseAddrPort("10.0.0.2:2"),
 	}
-	for format, file := range map[inspect.Format]string{inspect.FormatJSON: "events.json", inspect.FormatYAML: "events.yaml"} {
+	for format, file := range map[inspect.Format]string{output.JSON: "events.json", output.YAML: "events.yaml"} {
 		var output bytes.Buffer
 		printer := inspect.EventPrinter(&output, format)
 		for range 2 {

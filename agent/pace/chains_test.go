@@ -146,6 +146,29 @@ func TestRulesChooseTheCongestionControl(t *testing.T) {
 	}
 }
 
+// A tenant's rule decides where no rule of the cluster does.
+func TestATenantsRuleDoesNotReplaceTheClustersCongestionControl(t *testing.T) {
+	const available = "cubic"
+	cluster, tenant := congestion(available), congestion("reno")
+	cluster.Policy = "ClusterMPTCPPolicy/all"
+	tests := []struct {
+		name   string
+		rules  []v1alpha1.PlanRule
+		chosen string
+	}{
+		{"both", []v1alpha1.PlanRule{cluster, tenant}, available},
+		{"the tenant alone", []v1alpha1.PlanRule{tenant}, "reno"},
+	}
+	l := newChainsLab(t)
+	l.serve(t, l.server.IPv4)
+	send(t, l.dial(t, l.server.IPv4))
+	l.run(t)
+	for _, test := range tests {
+		l.follow(t, test.rules...)
+		await(t, test.name, func() bool { return sockets(t, l.client)[0].congestion == test.chosen })
+	}
+}
+
 func TestOtherRulesAreAnotherRevision(t *testing.T) {
 	revision := func(rules ...v1alpha1.PlanRule) uint64 {
 		of, _, err := agent.Of(1, "", rules, nil)

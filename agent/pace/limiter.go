@@ -218,7 +218,9 @@ func (l *limiter) note(key pace.PaceSubflowKey, record *pace.PaceSubflow, second
 	sent := flow.add(record.Traffic[fromEndpoint].Bytes, seconds)
 	limit := &record.Limit[fromEndpoint]
 	wanted := limit.Rate
-	if limit.Scope != scopeSubflow {
+	// Records that are not paced have no socket: whoever forges segments makes
+	// thousands of them.
+	if limit.Scope != scopeSubflow && record.Paced != 0 {
 		group := l.group(key, record)
 		group.members = append(group.members, key)
 		group.used += sent
@@ -276,15 +278,20 @@ func (l *limiter) group(key pace.PaceSubflowKey, record *pace.PaceSubflow) *grou
 
 // share gives the members of all groups their paces.
 func (l *limiter) share(seconds float64) error {
-	var failed error
+	failed, failures := error(nil), 0
 	for _, group := range l.groups {
 		members := make([]member, len(group.members))
 		for i, key := range group.members {
 			members[i] = l.flows[key].member
 		}
 		for i, share := range group.share(group.rate, group.used, seconds, members) {
-			failed = errors.Join(failed, l.write(group.members[i], uint64(max(share, 1))))
+			if err := l.write(group.members[i], uint64(max(share, 1))); err != nil {
+				failed, failures = err, failures+1
+			}
 		}
+	}
+	if failures > 1 {
+		return fmt.Errorf("%d subflows have no share of their rate, the last one because of: %w", failures, failed)
 	}
 	return failed
 }

@@ -135,7 +135,8 @@ func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {
 	l.run(t)
 	l.dial(t, l.server.IPv4)
 	s := l.awaitSubflows(t, 1)[0]
-	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint})
+	paced := func(record *pace.PaceSubflow) { record.Paced = 1 }
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced)
 	shares, err := ebpf.LoadPinnedMap(filepath.Join(l.directory, "paces"), nil)
 	check(t, err)
 	defer shares.Close()
@@ -145,12 +146,41 @@ func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {
 	}
 	await(t, "the subflow gets a share", has)
 	const reset = 4
-	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Ended = reset })
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced, func(record *pace.PaceSubflow) { record.Ended = reset })
 	await(t, "its share is taken back", func() bool { return !has() })
-	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Ended = 0 })
+	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced, func(record *pace.PaceSubflow) { record.Ended = 0 })
 	await(t, "it gets one again", has)
 	l.note(t, s.key(), limit{})
 	await(t, "without the limit it has none", func() bool { return !has() })
+}
+
+// Whoever forges segments makes records of subflows that no socket has: they take no
+// part of the rate, and no room.
+func TestSubflowsWithoutASocketHaveNoShare(t *testing.T) {
+	l := newLab(t)
+	l.serve(t, l.server.IPv4)
+	l.apply(t, l.sharedEndpoint())
+	l.run(t)
+	l.dial(t, l.server.IPv4)
+	paced := l.awaitSubflows(t, 1)[0].key()
+	for port := range uint16(100) {
+		forged := paced
+		forged.RemotePort = 10000 + port
+		l.note(t, forged, limit{mbit: 20, id: 1, scope: perEndpoint})
+	}
+	l.note(t, paced, limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Paced = 1 })
+	shares, err := ebpf.LoadPinnedMap(filepath.Join(l.directory, "paces"), nil)
+	check(t, err)
+	defer shares.Close()
+	var rate uint64
+	await(t, "the subflow gets a share", func() bool { return shares.Lookup(paced, &rate) == nil })
+	var key pace.PaceSubflowKey
+	count := 0
+	for entries := shares.Iterate(); entries.Next(&key, &rate); count++ {
+	}
+	if count != 1 {
+		t.Errorf("%d subflows have a share", count)
+	}
 }
 
 func TestAnOlderSubflowThatBeginsToMatchIsFound(t *testing.T) {

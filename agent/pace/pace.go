@@ -36,7 +36,10 @@ type Options struct {
 	CgroupRoot string
 	// NamespaceDirectories are where container runtimes mount network namespaces.
 	NamespaceDirectories []string
-	Log                  logr.Logger
+	// Proc is where a proc file system with all processes of the machine is mounted;
+	// empty means /proc.
+	Proc string
+	Log  logr.Logger
 }
 
 // Endpoint is a pod whose rules ask something of its sockets.
@@ -53,6 +56,9 @@ type Endpoint struct {
 	// index in the endpoint's chain of the rule that chooses it. Where several
 	// rules match, the last one decides.
 	Congestions map[int]string
+	// Binding is how many rules of the chain, the first ones, are the cluster's: the
+	// others decide only where none of these does.
+	Binding int
 }
 
 // Pacer governs the sockets of this machine's endpoints. Its methods may be
@@ -110,7 +116,7 @@ func identify(endpoints []Endpoint) (map[uint64]Endpoint, error) {
 		if err := endpoint.validate(); err != nil {
 			return nil, err
 		}
-		identity, err := identityOf(endpoint.Path)
+		identity, err := namespace.IdentifyAt(endpoint.Path)
 		if isGone(err) {
 			continue
 		}
@@ -120,15 +126,6 @@ func identify(endpoints []Endpoint) (map[uint64]Endpoint, error) {
 		wanted[identity.Cookie] = endpoint
 	}
 	return wanted, nil
-}
-
-func identityOf(path string) (namespace.Identity, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return namespace.Identity{}, fmt.Errorf("opening a network namespace: %w", err)
-	}
-	defer file.Close()
-	return namespace.Identify(file)
 }
 
 // The bounds of the binary form.
@@ -218,12 +215,12 @@ func (p *Pacer) write(wanted map[uint64]Endpoint) error {
 }
 
 func (e *Endpoint) equals(other *Endpoint) bool {
-	return e.Number == other.Number && e.Revision == other.Revision && e.SharedLimits == other.SharedLimits &&
+	return e.Number == other.Number && e.Revision == other.Revision && e.SharedLimits == other.SharedLimits && e.Binding == other.Binding &&
 		maps.Equal(e.Congestions, other.Congestions)
 }
 
 func (e *Endpoint) stack() pace.PaceStack {
-	stack := pace.PaceStack{Endpoint: e.Number}
+	stack := pace.PaceStack{Endpoint: e.Number, Binding: uint32(e.Binding)}
 	for rule := range e.Congestions {
 		stack.Congestions |= 1 << rule
 	}

@@ -21,12 +21,16 @@ import (
 // work on this node; the Endpoint is what the others ask.
 func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(rule *v1alpha1.PlanRule, name string) string) (of Endpoint, asks bool, err error) {
 	of = Endpoint{Number: number, Path: path, Revision: revision(rules), Congestions: map[int]string{}}
+	shared := false
 	for i := range rules {
+		if !rules[i].IsTenants() {
+			of.Binding = i + 1
+		}
 		for _, action := range rules[i].Actions {
+			shared = shared || action.Type == v1alpha1.ActionRateLimit && isShared(action.RateLimit)
 			switch {
 			case action.Type == v1alpha1.ActionRateLimit && isPaced(action.RateLimit):
 				asks = true
-				of.SharedLimits = of.SharedLimits || isShared(action.RateLimit)
 			case action.Type == v1alpha1.ActionCongestion && action.Congestion != nil:
 				name := action.Congestion.Algorithm
 				if algorithm != nil {
@@ -41,6 +45,7 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 			}
 		}
 	}
+	of.SharedLimits = asks && shared
 	return of, asks, err
 }
 
@@ -56,7 +61,7 @@ func isPaced(limit *v1alpha1.RateLimit) bool {
 }
 
 func isShared(limit *v1alpha1.RateLimit) bool {
-	return limit.Per == v1alpha1.RateLimitPerConnection || limit.Per == v1alpha1.RateLimitPerEndpoint
+	return limit != nil && (limit.Per == v1alpha1.RateLimitPerConnection || limit.Per == v1alpha1.RateLimitPerEndpoint)
 }
 
 // mustKnow is an error for a congestion control that no socket here can use.

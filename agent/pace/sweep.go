@@ -3,6 +3,7 @@
 package pace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -122,7 +123,7 @@ func (p *Pacer) namespaces() (paths []string) {
 		found, _ := filepath.Glob(filepath.Join(directory, "*")) // the pattern is valid
 		paths = append(paths, found...)
 	}
-	processes, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+	processes, _ := filepath.Glob(filepath.Join(cmp.Or(p.options.Proc, "/proc"), "[0-9]*", "ns", "net"))
 	return append(paths, processes...)
 }
 

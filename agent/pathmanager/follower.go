@@ -29,6 +29,7 @@ const (
 type follower struct {
 	namespace *Namespace
 	tracker   *tracker
+	announcer *announcer
 	log       logr.Logger
 	reported  string // the last error
 	stopped   chan struct{}
@@ -41,7 +42,8 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 		return nil, err
 	}
 	f := &follower{
-		namespace: n, tracker: newTracker(settings, announcesIPv6), log: n.options.Log, stopped: make(chan struct{}),
+		namespace: n, tracker: newTracker(settings, announcesIPv6), announcer: newAnnouncer(n, settings),
+		log: n.options.Log, stopped: make(chan struct{}),
 	}
 	f.done.Go(f.run)
 	return f, nil
@@ -135,7 +137,7 @@ func (f *follower) loop(events <-chan received) error {
 		case <-wait:
 		}
 		cancel()
-		f.report(f.openMissing())
+		f.report(errors.Join(f.openMissing(), f.announcer.announce(time.Now())))
 	}
 }
 
@@ -154,6 +156,9 @@ func (f *follower) report(err error) {
 // wait returns a channel that is ready when something is due.
 func (f *follower) wait() (<-chan time.Time, func()) {
 	next, ok := f.tracker.next()
+	if announce, more := f.announcer.next(); more && (!ok || announce.Before(next)) {
+		next, ok = announce, true
+	}
 	if !ok {
 		return nil, func() {}
 	}
@@ -171,6 +176,7 @@ func (f *follower) handle(got received) error {
 	now := time.Now()
 	for _, event := range got.events {
 		f.tracker.handle(event, now)
+		f.announcer.handle(event)
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
 			if err := f.namespace.reapply(); err != nil {
 				f.log.Error(err, "announcing the addresses of a pod that listens")
@@ -190,7 +196,8 @@ func (f *follower) look() error {
 	if err != nil {
 		return err
 	}
-	f.tracker.replace(connections, subflows)
+	f.tracker.replace(connections, subflows, time.Now())
+	f.announcer.replace(connections, subflows)
 	return nil
 }
 
@@ -202,31 +209,61 @@ func (f *follower) resync() error {
 // is tried again it looks what is under way, so as not to open too many.
 func (f *follower) openMissing() error {
 	now := time.Now()
+	failed := f.lookAtWaiting(now)
 	due := f.tracker.due(now)
 	for _, c := range due {
 		if c.attempts == 0 {
 			continue
 		}
 		if err := f.look(); err != nil {
-			return err
+			return errors.Join(failed, err)
 		}
 		due = f.tracker.due(now)
 		break
 	}
-	return errors.Join(f.create(due, now), f.nudge(f.tracker.due(now), now))
+	return errors.Join(failed, f.create(due, now), f.nudge(f.tracker.due(now), now))
+}
+
+// lookAtWaiting looks how much the connections have moved that wait for their
+// further subflows.
+func (f *follower) lookAtWaiting(now time.Time) error {
+	var failed error
+	for _, c := range f.tracker.due(now) {
+		if !c.delayed.waits {
+			continue
+		}
+		bytes, err := f.moved(c)
+		failed = errors.Join(failed, err)
+		f.tracker.looked(c, bytes, now)
+	}
+	return failed
+}
+
+// moved is what the connection's first subflow, its only one, has moved in both
+// directions.
+func (f *follower) moved(c *connection) (uint64, error) {
+	if f.tracker.settings.OpenAfter.Bytes == 0 {
+		return 0, nil
+	}
+	first, _, err := f.namespace.diagnostics.Subflow(c.local, c.remote)
+	return first.TCP.SentBytes + first.TCP.ReceivedBytes, err
 }
 
 // create opens subflows of the connections that the agent is in charge of.
 func (f *follower) create(due []*connection, now time.Time) error {
 	var failed error
 	for _, c := range due {
-		if c.byKernel {
+		if c.byKernel || c.delayed.waits {
 			continue
 		}
-		missing := f.tracker.missing(c, true)
-		c.attempt(now)
-		for i := 0; i < missing && !c.byKernel; i++ {
-			if err := f.createOne(c, now); err != nil {
+		failed = errors.Join(failed, f.locate(c))
+		lacking := f.tracker.lacking(c, true)
+		f.tracker.attempt(c, now)
+		for _, p := range lacking {
+			if c.byKernel || f.tracker.connections[c.token] != c {
+				break
+			}
+			if err := f.createOne(c, p, now); err != nil {
 				failed = errors.Join(failed, err)
 				break
 			}
@@ -235,8 +272,25 @@ func (f *follower) create(due []*connection, now time.Time) error {
 	return failed
 }
 
-func (f *follower) createOne(c *connection, now time.Time) error {
-	err := f.namespace.client.CreateSubflow(c.token, mptcpnl.Endpoint{Address: c.local.Addr()}, c.remote)
+// locate finds where the node's translation leads the connection, as that of a
+// Service's address does.
+func (f *follower) locate(c *connection) error {
+	if c.backend.IsValid() || f.namespace.options.Destination == nil {
+		return nil
+	}
+	backend, found, err := f.namespace.options.Destination(c.local, c.remote)
+	if err != nil || !found {
+		return err
+	}
+	c.backend = backend
+	f.tracker.refresh(c)
+	return nil
+}
+
+func (f *follower) createOne(c *connection, p pair, now time.Time) error {
+	local := mptcpnl.Endpoint{ID: p.id, Address: p.local}
+	remote := mptcpnl.Endpoint{ID: p.remoteID, Address: p.remote.Addr(), Port: p.remote.Port()}
+	err := f.namespace.client.CreateSubflowTo(c.token, local, remote)
 	switch {
 	case err == nil, errors.Is(err, unix.ENOTCONN): // its handshake ends just now
 		return nil
@@ -245,7 +299,10 @@ func (f *follower) createOne(c *connection, now time.Time) error {
 		f.tracker.leaveToKernel(c, now)
 		return nil
 	case strings.Contains(err.Error(), "invalid token"):
-		delete(f.tracker.connections, c.token)
+		f.tracker.forget(c.token)
+		return nil
+	case strings.Contains(err.Error(), "families mismatch"): // an IPv4 socket has no IPv6 subflows
+		f.tracker.refuse(c, p)
 		return nil
 	}
 	return err
@@ -259,9 +316,10 @@ func (f *follower) nudge(due []*connection, now time.Time) error {
 		if !c.byKernel {
 			continue
 		}
-		is4 := c.remote.Addr().Is4()
-		missing[is4] = max(missing[is4], f.tracker.missing(c, true))
-		c.attempt(now)
+		if is4 := c.remote.Addr().Is4(); f.tracker.mayNudge(is4) {
+			missing[is4] = max(missing[is4], f.tracker.missing(c, true))
+		}
+		f.tracker.attempt(c, now)
 	}
 	var failed error
 	for is4, count := range missing {

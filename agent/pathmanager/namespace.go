@@ -20,7 +20,9 @@
 //
 // Agent opens subflows from here, through the user-space path manager: for each
 // connection that the pod began, from its own address to the address and port
-// that the connection began with, and again when one closes.
+// where the connection ends, and again when one closes. For the address of a
+// Service that is the backend's. It can wait until a connection has lasted or
+// moved enough, and can open subflows between all addresses of both pods.
 package pathmanager
 
 import (
@@ -49,6 +51,11 @@ type Options struct {
 	// Proc is where a proc file system is mounted whose sys/net can be written;
 	// empty means /proc.
 	Proc string
+	// Destination finds where the node translates the address to that a connection
+	// of the pod goes to, as it does for Services, and false where it does not know
+	// the connection. With nil, nothing is taken to be translated. It must be safe
+	// for concurrent use.
+	Destination func(local, remote netip.AddrPort) (netip.AddrPort, bool, error)
 	// Log gets what cannot be returned.
 	Log logr.Logger
 }
@@ -140,7 +147,7 @@ func (n *Namespace) Configure(_ context.Context, settings Settings) error {
 	if err := n.change(settings); err != nil {
 		return fmt.Errorf("configuring the path manager of %s: %w", n.identity, err)
 	}
-	if n.follower != nil || settings.extra() == 0 {
+	if n.follower != nil || !settings.follows() {
 		return nil
 	}
 	var err error

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
@@ -25,6 +26,27 @@ type Settings struct {
 	// Addresses are the pod's addresses. Of each IP version the first one is
 	// announced.
 	Addresses []netip.Addr
+	// Mode says between what further subflows are opened; empty for PerPath. The
+	// others need manager Agent.
+	Mode v1alpha1.SubflowMode
+	// EachPair is how many subflows a full mesh has for each pair of addresses, as
+	// long as Count suffices for all; 0 means 1.
+	EachPair int
+	// OpenAfter is when a connection gets its further subflows; it needs manager
+	// Agent.
+	OpenAfter OpenAfter
+	// Reopen is Never where closed subflows stay closed; empty for Always.
+	Reopen v1alpha1.ReopenMode
+}
+
+// OpenAfter keeps a connection on its first subflow until one of its conditions
+// holds; the zero value does not.
+type OpenAfter struct {
+	// Bytes that the connection has moved, in both directions together; 0 where they
+	// do not count.
+	Bytes uint64
+	// Time since the connection began; 0 where it does not count.
+	Time time.Duration
 }
 
 const maxCount = 8
@@ -40,8 +62,38 @@ func (s Settings) validate() error {
 	case s.announces() && len(s.Addresses) == 0:
 		return errors.New("the kernel's path manager needs the pod's addresses")
 	}
+	return s.validateWays()
+}
+
+func (s Settings) validateWays() error {
+	byAgent := s.Manager == v1alpha1.SubflowManagerAgent
+	switch s.Mode {
+	case "", v1alpha1.SubflowModePerPath:
+	case v1alpha1.SubflowModeFullMesh, v1alpha1.SubflowModeSamePair:
+		if !byAgent {
+			return fmt.Errorf("subflow mode %s needs manager %s", s.Mode, v1alpha1.SubflowManagerAgent)
+		}
+	default:
+		return fmt.Errorf("subflow mode %q is not known", s.Mode)
+	}
+	switch {
+	case s.OpenAfter.Time < 0:
+		return fmt.Errorf("subflows after %s: must not be before the connection", s.OpenAfter.Time)
+	case s.OpenAfter != OpenAfter{} && !byAgent:
+		return fmt.Errorf("subflows after bytes or a time need manager %s", v1alpha1.SubflowManagerAgent)
+	case s.Reopen != "" && s.Reopen != v1alpha1.ReopenAlways && s.Reopen != v1alpha1.ReopenNever:
+		return fmt.Errorf("reopen %q: must be %s or %s", s.Reopen, v1alpha1.ReopenAlways, v1alpha1.ReopenNever)
+	}
 	return nil
 }
+
+// follows says whether connections must be followed from here. The agent opens
+// even a single subflow again.
+func (s Settings) follows() bool {
+	return s.extra() > 0 || s.Manager == v1alpha1.SubflowManagerAgent
+}
+
+func (s Settings) fullMesh() bool { return s.Mode == v1alpha1.SubflowModeFullMesh }
 
 // extra is the number of subflows beyond the first.
 func (s Settings) extra() int { return s.Count - 1 }

@@ -33,54 +33,54 @@ func TestLimitsAndEndpoints(t *testing.T) {
 		want         string
 	}{
 		"a pod that connects follows announcements": {
-			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, connects, "add_addr_accepted 2 subflows 2",
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, connects, "add_addr_accepted 2 subflows 2",
 		},
 		"a pod that connects by IPv6 gets one subflow without an announcement": {
-			Settings{kernel, 3, 61001, both}, connects, "add_addr_accepted 2 subflows 2\n:: id 0 subflow",
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: both}, connects, "add_addr_accepted 2 subflows 2\n:: id 0 subflow",
 		},
 		"a pod that listens announces, and follows no announcements": {
-			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, listens,
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, listens,
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61001 signal\n10.0.0.1 id 0 port 61002 signal",
 		},
 		"IPv6 addresses are not announced where they cannot be": {
-			Settings{kernel, 2, 61001, both}, listens, "add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
+			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: both}, listens, "add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
 		},
 		"IPv6 addresses are announced where they can be": {
-			Settings{kernel, 2, 61001, both}, capabilities{listening: true, announcesIPv6: true, room: 7},
+			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: both}, capabilities{listening: true, announcesIPv6: true, room: 7},
 			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal\nfd00::1 id 0 port 61001 signal",
 		},
 		"a pod that connects needs no more where peers announce IPv6 addresses": {
-			Settings{kernel, 2, 61001, both}, capabilities{announcesIPv6: true, room: 7}, "add_addr_accepted 1 subflows 1",
+			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: both}, capabilities{announcesIPv6: true, room: 7}, "add_addr_accepted 1 subflows 1",
 		},
 		"IPv4 goes first where there is no room for all": {
-			Settings{kernel, 3, 61001, both}, capabilities{listening: true, announcesIPv6: true, room: 3},
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: both}, capabilities{listening: true, announcesIPv6: true, room: 3},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61001 signal\n10.0.0.1 id 0 port 61002 signal\nfd00::1 id 0 port 61001 signal",
 		},
 		"eight subflows fit": {
-			Settings{kernel, 8, 65529, []netip.Addr{ipv4}}, listens,
+			Settings{Manager: kernel, Count: 8, FirstAnnouncedPort: 65529, Addresses: []netip.Addr{ipv4}}, listens,
 			"add_addr_accepted 0 subflows 7" + ports(65529, 65535),
 		},
 		"a port in use is left out": {
-			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 61002)},
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 61002)},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61001 signal\n10.0.0.1 id 0 port 61003 signal",
 		},
 		"what is announced already stays, though an earlier port is free again": {
-			Settings{kernel, 3, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61003, 61004)},
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61003, 61004)},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61003 signal\n10.0.0.1 id 0 port 61004 signal",
 		},
 		"a port that is announced and not of the range does not stay": {
-			Settings{kernel, 2, 61001, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61000, 61017)},
+			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61000, 61017)},
 			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
 		},
 		"the last port is the highest that there is": {
-			Settings{kernel, 3, 65534, []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 65534)},
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 65534, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 65534)},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 65535 signal",
 		},
 		"with one subflow nothing is announced": {
-			Settings{kernel, 1, 61001, both}, listens, "add_addr_accepted 0 subflows 0",
+			Settings{Manager: kernel, Count: 1, FirstAnnouncedPort: 61001, Addresses: both}, listens, "add_addr_accepted 0 subflows 0",
 		},
 		"an IPv4 address in IPv6 form is an IPv4 address": {
-			Settings{kernel, 2, 61001, []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}}, listens,
+			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{netip.MustParseAddr("::ffff:10.0.0.1")}}, listens,
 			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
 		},
 		"the agent needs no endpoints": {

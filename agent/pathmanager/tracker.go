@@ -15,6 +15,8 @@ const (
 	firstBackoff = 100 * time.Millisecond
 	// maxBackoff is how often it is tried where that fails again and again.
 	maxBackoff = 10 * time.Second
+	// lasting is how old a subflow becomes where opening it was worth it.
+	lasting = time.Second
 	// announceGrace is how long the kernel may take to open the subflows of a new
 	// connection to announced addresses, before it is helped.
 	announceGrace = time.Second
@@ -26,21 +28,9 @@ type tracker struct {
 	settings      Settings
 	announcesIPv6 bool // see capabilities; taken to hold for the peers too
 	connections   map[uint32]*connection
+	queue         queue // of those that lack something
+	delaying      int   // how many connections wait, see OpenAfter
 }
-
-// connection is one that the pod began.
-type connection struct {
-	token         uint32
-	local, remote netip.AddrPort // of the first subflow
-	subflows      map[ends]bool  // whether each is established; if not, it is about to be
-	byKernel      bool           // the kernel's path manager is in charge
-	attempts      int            // to open what is missing, since it was complete for long
-	attempted     time.Time
-	due           time.Time // when to look next
-}
-
-// ends are those of a subflow.
-type ends struct{ local, remote netip.AddrPort }
 
 func newTracker(settings Settings, announcesIPv6 bool) *tracker {
 	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}}
@@ -53,29 +43,63 @@ func (t *tracker) handle(event mptcpnl.Event, now time.Time) {
 		t.handleConnection(event, now)
 	case mptcpnl.SubflowEvent:
 		t.handleSubflow(event, now)
+	case mptcpnl.AddressEvent:
+		t.handleAddress(event)
 	}
 }
 
 func (t *tracker) handleConnection(event mptcpnl.ConnectionEvent, now time.Time) {
 	switch event.Kind {
 	case mptcpnl.ConnectionClosed:
-		delete(t.connections, event.Token)
+		t.forget(event.Token)
 	case mptcpnl.ConnectionEstablished:
 		if event.ServerSide || t.connections[event.Token] != nil {
 			return
 		}
 		c := t.add(event.Token, event.Local, event.Remote)
-		c.subflows[ends{event.Local, event.Remote}] = true
+		c.deniesFirst = event.DenyJoinInitial
+		c.established(ends{event.Local, event.Remote}, now)
 		if t.settings.Manager == v1alpha1.SubflowManagerKernel {
 			t.leaveToKernel(c, now)
 		}
+		t.delay(c, now)
+		t.refresh(c)
 	}
 }
 
 func (t *tracker) add(token uint32, local, remote netip.AddrPort) *connection {
-	c := &connection{token: token, local: local, remote: remote, subflows: map[ends]bool{}}
+	c := &connection{token: token, local: local, remote: remote, subflows: map[ends]subflowRecord{}, place: -1}
 	t.connections[token] = c
 	return c
+}
+
+func (t *tracker) forget(token uint32) {
+	if c := t.connections[token]; c != nil {
+		t.release(c)
+		t.queue.remove(c)
+		delete(t.connections, token)
+	}
+}
+
+// handleAddress takes note of what the peer announces.
+func (t *tracker) handleAddress(event mptcpnl.AddressEvent) {
+	c := t.connections[event.Token]
+	if c == nil {
+		return
+	}
+	if event.Kind == mptcpnl.AddressRemoved {
+		delete(c.announced, event.ID)
+	} else {
+		c.announce(event.ID, event.Address)
+	}
+	t.refresh(c)
+}
+
+func (c *connection) announce(id uint8, at netip.AddrPort) {
+	if c.announced == nil {
+		c.announced = map[uint8]netip.AddrPort{}
+	}
+	c.announced[id] = at
 }
 
 // leaveToKernel notes that the kernel's path manager is in charge, and leaves
@@ -85,6 +109,7 @@ func (t *tracker) leaveToKernel(c *connection, now time.Time) {
 	if c.remote.Addr().Is4() || t.announcesIPv6 {
 		c.due = now.Add(announceGrace)
 	}
+	t.refresh(c)
 }
 
 func (t *tracker) handleSubflow(event mptcpnl.SubflowEvent, now time.Time) {
@@ -95,19 +120,35 @@ func (t *tracker) handleSubflow(event mptcpnl.SubflowEvent, now time.Time) {
 	key := ends{event.Local, event.Remote}
 	switch event.Kind {
 	case mptcpnl.SubflowEstablished:
-		c.subflows[key] = true
+		c.established(key, now)
 	case mptcpnl.SubflowClosed:
-		if c.subflows[key] {
-			c.closed(now)
-		}
+		t.close(c, key, now)
+	}
+	t.refresh(c)
+}
+
+// close takes note of a subflow that closed. One that is not to be opened again
+// stays among the connection's.
+func (t *tracker) close(c *connection, key ends, now time.Time) {
+	s := c.subflows[key]
+	if s.state == subflowEstablished {
+		c.closed(s, now)
+	}
+	if s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
+		c.subflows[key] = subflowRecord{state: subflowClosed}
+	} else {
 		delete(c.subflows, key)
+	}
+	if c.delayed.waits && !c.living() { // it cannot go on with what it has
+		t.release(c)
+		c.due = now.Add(firstBackoff)
 	}
 }
 
-// closed plans the next attempt. One that comes long after the last begins anew
-// with a short backoff.
-func (c *connection) closed(now time.Time) {
-	if now.Sub(c.attempted) > maxBackoff {
+// closed plans the next attempt. Where the last one gave a subflow that lasted, or
+// was long ago, the backoff begins anew.
+func (c *connection) closed(s subflowRecord, now time.Time) {
+	if now.Sub(s.since) >= lasting || now.Sub(c.attempted) > maxBackoff {
 		c.attempts = 0
 	}
 	if due := now.Add(backoff(c.attempts)); due.After(c.due) {
@@ -124,73 +165,89 @@ func backoff(attempts int) time.Duration {
 }
 
 // attempt notes that what is missing is being opened.
-func (c *connection) attempt(now time.Time) {
+func (t *tracker) attempt(c *connection, now time.Time) {
 	c.attempted = now
 	c.due = now.Add(backoff(c.attempts))
 	c.attempts++
+	t.refresh(c)
 }
 
-// missing is how many subflows a connection lacks, beyond those established and,
-// if so wanted, those about to be. The kernel counts further subflows only, so
-// it opens none for a first one that closed.
-func (t *tracker) missing(c *connection, withPending bool) int {
-	have, wanted := 0, t.settings.Count
-	for key, established := range c.subflows {
-		if c.byKernel && key == (ends{c.local, c.remote}) {
-			continue
-		}
-		if established || withPending {
-			have++
-		}
+// refresh puts the connection where it belongs in the queue; to be called after
+// each change.
+func (t *tracker) refresh(c *connection) {
+	if t.connections[c.token] == c && t.missing(c, false) > 0 {
+		t.queue.put(c)
+	} else {
+		t.queue.remove(c)
 	}
-	if c.byKernel {
-		wanted--
-	}
-	return max(0, wanted-have)
 }
 
 // due lists the connections that lack subflows and whose time has come.
-func (t *tracker) due(now time.Time) (due []*connection) {
-	for _, c := range t.connections {
-		if t.missing(c, false) > 0 && !c.due.After(now) {
-			due = append(due, c)
-		}
-	}
-	return due
-}
+func (t *tracker) due(now time.Time) []*connection { return t.queue.until(now) }
 
 // next is when due will list something, and false while nothing is missing.
-func (t *tracker) next() (next time.Time, ok bool) {
-	for _, c := range t.connections {
-		if t.missing(c, false) > 0 && (!ok || c.due.Before(next)) {
-			next, ok = c.due, true
-		}
-	}
-	return next, ok
-}
+func (t *tracker) next() (next time.Time, ok bool) { return t.queue.first() }
 
 // replace takes over what socket diagnostics found: events may have been lost,
 // and connections may be older than the agent. Who is in charge of such a
 // connection was decided when it began, and shows when it is tried.
-func (t *tracker) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow) {
-	before := t.connections
-	t.connections = map[uint32]*connection{}
+func (t *tracker) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
 	byToken := map[uint32][]mptcpnl.Subflow{}
 	for _, subflow := range subflows {
 		byToken[subflow.Token] = append(byToken[subflow.Token], subflow)
 	}
+	living := map[uint32]bool{}
 	for _, found := range connections {
-		c := before[found.Token]
+		living[found.Token] = true
+		c := t.connections[found.Token]
 		if c == nil && !begunHere(byToken[found.Token]) {
 			continue
 		}
 		if c == nil {
-			c = t.add(found.Token, found.Local, found.Remote)
+			c = t.takeOver(found, byToken[found.Token], now)
 		}
-		t.connections[c.token] = c
-		c.subflows = map[ends]bool{}
-		for _, subflow := range byToken[c.token] {
-			c.subflows[ends{subflow.Local, subflow.Remote}] = subflow.Established
+		t.replaceSubflows(c, byToken[c.token], now)
+		t.refresh(c)
+	}
+	for token := range t.connections {
+		if !living[token] {
+			t.forget(token)
+		}
+	}
+}
+
+// takeOver adds a connection that was not known. With more than its first subflow
+// it got its subflows before, and with reopen Never gets no more.
+func (t *tracker) takeOver(found mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) *connection {
+	c := t.add(found.Token, found.Local, found.Remote)
+	if len(subflows) == 1 && subflows[0].First {
+		t.delay(c, now)
+	} else {
+		c.complete = t.settings.Reopen == v1alpha1.ReopenNever
+	}
+	return c
+}
+
+func (t *tracker) replaceSubflows(c *connection, found []mptcpnl.Subflow, now time.Time) {
+	before := c.subflows
+	c.subflows = map[ends]subflowRecord{}
+	for _, f := range found {
+		key := ends{f.Local, f.Remote}
+		switch {
+		case !f.Established:
+			c.subflows[key] = subflowRecord{state: subflowOpening}
+		case before[key].state == subflowEstablished && !before[key].since.IsZero():
+			c.subflows[key] = before[key]
+		default:
+			c.established(key, now)
+		}
+		if _, known := c.announced[f.RemoteID]; !known && f.RemoteID != 0 {
+			c.announce(f.RemoteID, f.Remote)
+		}
+	}
+	for key, s := range before {
+		if _, still := c.subflows[key]; !still && s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
+			c.subflows[key] = subflowRecord{state: subflowClosed}
 		}
 	}
 }

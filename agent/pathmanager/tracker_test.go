@@ -113,7 +113,7 @@ func TestAttemptsBecomeRarerAndBeginAnew(t *testing.T) {
 	c, now := tracker.connections[1], start
 	var waits []time.Duration
 	for range 10 {
-		c.attempt(now)
+		tracker.attempt(c, now)
 		next, ok := tracker.next()
 		if !ok {
 			t.Fatal("nothing is due any more, though subflows are missing")
@@ -165,7 +165,7 @@ func TestSocketsThatAreFoundAreTakenOver(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			tracker := trackerOf(v1alpha1.SubflowManagerAgent)
-			tracker.replace([]mptcpnl.Connection{found(1)}, test.subflows)
+			tracker.replace([]mptcpnl.Connection{found(1)}, test.subflows, start)
 			missing, pending := -1, -1
 			if c := tracker.connections[1]; c != nil {
 				missing, pending = tracker.missing(c, false), tracker.missing(c, true)
@@ -180,8 +180,8 @@ func TestSocketsThatAreFoundAreTakenOver(t *testing.T) {
 
 func TestLookingForgetsWhatIsGoneAndKeepsTheBackoff(t *testing.T) {
 	tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1), established(2))
-	tracker.connections[1].attempt(start)
-	tracker.replace([]mptcpnl.Connection{found(1)}, nil)
+	tracker.attempt(tracker.connections[1], start)
+	tracker.replace([]mptcpnl.Connection{found(1)}, nil, start)
 	if tracker.connections[2] != nil {
 		t.Error("a connection that is gone is still known")
 	}
@@ -201,7 +201,7 @@ func TestTrackerProperties(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "milliseconds")) * time.Millisecond)
 			tracker.handle(drawEvent(t), now)
 			for _, c := range tracker.due(now) {
-				c.attempt(now)
+				tracker.attempt(c, now)
 			}
 		}
 		checkTracker(t, tracker, now)

@@ -20,11 +20,6 @@ import (
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 )
 
-// EarliestCompletionFirst is the name of the strategy that lets slower subflows
-// rest while the faster ones deliver the backlog before a segment could arrive over
-// the slower one.
-const EarliestCompletionFirst = "EarliestCompletionFirst"
-
 // interval is how often decisions are made, as in eMPTCP.
 const interval = 100 * time.Millisecond
 

@@ -3,11 +3,11 @@
 package seed
 
 import (
-	"encoding/binary"
 	"maps"
 	"net/netip"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/bpf"
 )
 
 // Values of the programs' enumerations.
@@ -187,15 +187,7 @@ func completeConnection(known, seeded *connection) bool {
 // order, and IPv4 addresses in their mapped form.
 func (s *socket) key(number uint32) (key recordKey) {
 	key.Endpoint = number
-	key.Local.Word, key.LocalPort = network(s.local)
-	key.Remote.Word, key.RemotePort = network(s.remote)
+	key.Local.Word, key.LocalPort = bpf.Words(s.local.Addr()), bpf.Port(s.local.Port())
+	key.Remote.Word, key.RemotePort = bpf.Words(s.remote.Addr()), bpf.Port(s.remote.Port())
 	return key
-}
-
-func network(from netip.AddrPort) (words [4]uint32, port uint16) {
-	address := from.Addr().As16()
-	for i := range words {
-		words[i] = binary.NativeEndian.Uint32(address[i*4:])
-	}
-	return words, binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, from.Port()))
 }

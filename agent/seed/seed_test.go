@@ -20,11 +20,11 @@ import (
 	"k8s.io/utils/ptr"
 
 	"braid.dev/braid/agent/chains"
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/hack/lab/network"
 )
 
@@ -338,7 +338,7 @@ func TestWithoutPinsThereIsNothingToSeed(t *testing.T) {
 
 // ends are those of a key, the endpoint's first.
 func ends(key *chains.SubflowKey) string {
-	return events.AddrPort(key.Local.Word, key.LocalPort).String() + events.AddrPort(key.Remote.Word, key.RemotePort).String()
+	return bpf.AddrPort(key.Local.Word, key.LocalPort).String() + bpf.AddrPort(key.Remote.Word, key.RemotePort).String()
 }
 
 // TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent asks for what needs the

@@ -11,6 +11,10 @@ const (
 	// pod that they are for. Only policies with rules have it. While it is False
 	// for anything but TooManyRules, none of the rules is applied to any pod.
 	ConditionRulesAccepted = "RulesAccepted"
+	// ConditionHintsAccepted: no annotation of the pods that the policy decides for,
+	// or guards, is refused. Only policies that decide for pods with annotations
+	// have it.
+	ConditionHintsAccepted = "HintsAccepted"
 	// ConditionEffective: the policy decides for every pod it selects; False
 	// when another policy takes precedence for some of them.
 	ConditionEffective = "Effective"
@@ -27,12 +31,16 @@ const (
 	ReasonPathNotFound       = "PathNotFound"
 	ReasonInvalidSelector    = "InvalidSelector"
 	ReasonTooManyPaths       = "TooManyPaths"
+	ReasonPathNotAllowed     = "PathNotAllowed"
+	ReasonCapacityMissing    = "CapacityMissing"
 	ReasonInvalidRule        = "InvalidRule"
 	ReasonImpossibleMatch    = "ImpossibleMatch"
 	ReasonContradictingRules = "ContradictingRules"
 	ReasonBlockNotFound      = "BlockNotFound"
 	ReasonTooManyRules       = "TooManyRules"
 	ReasonRuleFailed         = "RuleFailed"
+	ReasonHintsAccepted      = "HintsAccepted"
+	ReasonHintsRefused       = "HintsRefused"
 	ReasonEffective          = "Effective"
 	ReasonOverridden         = "Overridden"
 	ReasonProgrammed         = "Programmed"
@@ -58,3 +66,12 @@ const (
 // AgentLeasePrefix begins the name of the Lease that a node's agent renews;
 // the node's name follows.
 const AgentLeasePrefix = "braid-agent-"
+
+// Reasons of refused hints, in RefusedHint and as reasons of Events on pods.
+const (
+	ReasonHintMalformed      = "HintMalformed"
+	ReasonHintPathNotFound   = "HintPathNotFound"
+	ReasonHintPathNotAllowed = "HintPathNotAllowed"
+	ReasonHintNotAllowed     = "HintNotAllowed"
+	ReasonHintRateTooHigh    = "HintRateTooHigh"
+)

@@ -35,6 +35,25 @@ type NodePath struct {
 	// message says why the path cannot be used here.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// peersProbed is the number of other nodes that this node probes on the path,
+	// and peersAlive that of those that answer.
+	// +optional
+	PeersProbed int32 `json:"peersProbed,omitempty"`
+	// peersAlive is the number of probed nodes that answer on this path.
+	// +optional
+	PeersAlive int32 `json:"peersAlive,omitempty"`
+	// medianRTTMicros is the median over those of the smoothed round-trip time, in
+	// microseconds, rounded to two digits.
+	// +optional
+	MedianRTTMicros int64 `json:"medianRTTMicros,omitempty"`
+	// lossPercent is the share of probes lost lately.
+	// +optional
+	LossPercent int32 `json:"lossPercent,omitempty"`
+	// unreachable lists probed nodes that do not answer on this path, at most ten.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=set
+	// +optional
+	Unreachable []string `json:"unreachable,omitempty"`
 }
 
 // KernelFeature is something that Braid can use where the kernel has it.

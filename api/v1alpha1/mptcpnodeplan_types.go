@@ -22,6 +22,9 @@ type PlanPath struct {
 	// +listType=atomic
 	// +optional
 	AddressRanges []CIDR `json:"addressRanges,omitempty"`
+	// capacity in bits a second; 0 where the path does not give it.
+	// +optional
+	Capacity int64 `json:"capacity,omitempty"`
 }
 
 // PolicyReference names the policy that decided for an endpoint.
@@ -52,6 +55,20 @@ type PlanSubflows struct {
 	// firstAnnouncedPort is the first port announced with manager: Kernel.
 	// +optional
 	FirstAnnouncedPort int32 `json:"firstAnnouncedPort,omitempty"`
+	// mode says between what further subflows are opened; empty for PerPath.
+	// +optional
+	Mode SubflowMode `json:"mode,omitempty"`
+	// openAfterBytes is how many bytes a connection moves before it gets further
+	// subflows; 0 where bytes do not decide.
+	// +optional
+	OpenAfterBytes int64 `json:"openAfterBytes,omitempty"`
+	// openAfterMillis is how old it is then, in milliseconds; 0 where time does not
+	// decide.
+	// +optional
+	OpenAfterMillis int64 `json:"openAfterMillis,omitempty"`
+	// reopen is Never where closed subflows stay closed; empty for Always.
+	// +optional
+	Reopen ReopenMode `json:"reopen,omitempty"`
 }
 
 // PlanEndpoint is one pod of the node and what is to be done for it.
@@ -91,6 +108,32 @@ type PlanEndpoint struct {
 	// through; empty when none does.
 	// +optional
 	Chain string `json:"chain,omitempty"`
+	// preferred are the paths to use while they are good, sorted; those of paths.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Preferred []PathName `json:"preferred,omitempty"`
+	// backup are the paths to use while no other can be, sorted; those of paths.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Backup []PathName `json:"backup,omitempty"`
+	// preference is when preferred paths are given up; set when preferred is.
+	// +optional
+	Preference *PlanPreference `json:"preference,omitempty"`
+	// hinted lists the annotations that the above come from.
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=set
+	// +optional
+	Hinted []string `json:"hinted,omitempty"`
+	// refusedHints are annotations of the pod that are not followed, or in part.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	RefusedHints []RefusedHint `json:"refusedHints,omitempty"`
+	// guard is what guardrails make of the endpoint.
+	// +optional
+	Guard *PlanGuard `json:"guard,omitempty"`
 }
 
 // PlanChain is a chain that one or more endpoints share.
@@ -157,6 +200,13 @@ type MPTCPNodePlanSpec struct {
 	// +listMapKey=name
 	// +optional
 	Blocks []PlanBlock `json:"blocks,omitempty"`
+	// tenants are the namespaces of the endpoints that have ceilings or shares,
+	// sorted by namespace.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=map
+	// +listMapKey=namespace
+	// +optional
+	Tenants []PlanTenant `json:"tenants,omitempty"`
 }
 
 // EndpointState is how far an endpoint is programmed.
@@ -239,6 +289,12 @@ type EndpointStatus struct {
 	// +listMapKey=name
 	// +optional
 	Rules []RuleStatus `json:"rules,omitempty"`
+	// hints says what became of the pod's annotations and of what its policy
+	// prefers.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=atomic
+	// +optional
+	Hints []HintStatus `json:"hints,omitempty"`
 	// message explains a state that is not Programmed, or an upgrade that is not
 	// Active, and says what to do.
 	// +kubebuilder:validation:MaxLength=1024

@@ -2,7 +2,10 @@
 
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // PathName is the name of an MPTCPPath.
 // +kubebuilder:validation:MinLength=1
@@ -52,6 +55,11 @@ type PathWeight struct {
 // PathRules say which paths the selected pods use and how.
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.allowed) || self.weights.all(w, self.allowed.exists(p, p == w.path))",message="weights names a path that allowed does not list: add it to allowed or remove its weight"
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'None'",message="weights have no effect with spread: None: remove weights or set spread: PerSubflow"
+// +kubebuilder:validation:XValidation:rule="!(has(self.preferred) || has(self.backup) || has(self.preference)) || !has(self.spread) || self.spread != 'None'",message="preferred, backup and preference have no effect with spread: None: remove them or set spread: PerSubflow"
+// +kubebuilder:validation:XValidation:rule="!has(self.preferred) || !has(self.allowed) || self.preferred.all(p, p in self.allowed)",message="preferred names a path that allowed does not list: add it to allowed or remove it from preferred"
+// +kubebuilder:validation:XValidation:rule="!has(self.backup) || !has(self.allowed) || self.backup.all(p, p in self.allowed)",message="backup names a path that allowed does not list: add it to allowed or remove it from backup"
+// +kubebuilder:validation:XValidation:rule="!has(self.backup) || !has(self.preferred) || !self.backup.exists(p, p in self.preferred)",message="a path cannot be both preferred and a backup: remove it from one of the lists"
+// +kubebuilder:validation:XValidation:rule="!has(self.backup) || !has(self.allowed) || size(self.backup) < size(self.allowed)",message="backup lists every path that allowed does: leave at least one out"
 type PathRules struct {
 	// allowed lists the paths that the pods may use. Leave it out to allow every
 	// path. A name that no MPTCPPath has yet is accepted and reported in the
@@ -76,11 +84,80 @@ type PathRules struct {
 	// +kubebuilder:default=PerSubflow
 	// +optional
 	Spread SpreadMode `json:"spread,omitempty"`
+
+	// preferred lists the paths that the pods' subflows use while these are as
+	// good as preference asks; else they use all paths. A pod's annotation
+	// braid.dev/preferred-paths takes its place.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Preferred []PathName `json:"preferred,omitempty"`
+
+	// backup lists the paths that are used only while none of the others can be.
+	// A pod's annotation braid.dev/backup-paths takes its place.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=7
+	// +listType=set
+	// +optional
+	Backup []PathName `json:"backup,omitempty"`
+
+	// preference says how far preferred paths are preferred, whether this policy
+	// or a pod's annotation names them.
+	// +optional
+	Preference *Preference `json:"preference,omitempty"`
+}
+
+// SubflowMode says between what the subflows of a connection are opened.
+// +kubebuilder:validation:Enum=PerPath;FullMesh;SamePair
+type SubflowMode string
+
+const (
+	// SubflowModePerPath opens one subflow for each path, and count of them where
+	// count is given.
+	SubflowModePerPath SubflowMode = "PerPath"
+	// SubflowModeFullMesh opens one for each pair of an address of the pod and an
+	// address of its peer, on each path.
+	SubflowModeFullMesh SubflowMode = "FullMesh"
+	// SubflowModeSamePair opens count subflows between the same two addresses and
+	// on the path of the first.
+	SubflowModeSamePair SubflowMode = "SamePair"
+)
+
+// ReopenMode says whether closed subflows are opened again.
+// +kubebuilder:validation:Enum=Always;Never
+type ReopenMode string
+
+const (
+	// ReopenAlways opens a subflow again that was closed while its connection
+	// lasts.
+	ReopenAlways ReopenMode = "Always"
+	// ReopenNever leaves it closed.
+	ReopenNever ReopenMode = "Never"
+)
+
+// OpenAfter says when a connection gets its further subflows: as soon as one of
+// the conditions holds.
+// +kubebuilder:validation:XValidation:rule="has(self.bytes) || has(self.time)",message="give bytes, time or both"
+type OpenAfter struct {
+	// bytes that the connection has moved, in both directions together, such as
+	// 256Ki.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0",message="must be a positive quantity of bytes, such as 256Ki"
+	// +optional
+	Bytes *resource.Quantity `json:"bytes,omitempty"`
+	// time since the connection began, such as 500ms.
+	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="must be a time above 0s and up to 1h, such as 500ms"
+	// +optional
+	Time *metav1.Duration `json:"time,omitempty"`
 }
 
 // SubflowRules say how many subflows a connection has and who opens them.
 // +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
 // +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.manager) || self.manager != 'None'",message="count has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
+// +kubebuilder:validation:XValidation:rule="!has(self.openAfter) || has(self.manager) && self.manager == 'Agent'",message="openAfter needs manager: Agent, because the kernel's path manager opens subflows at once"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'PerPath' || has(self.manager) && self.manager == 'Agent'",message="modes FullMesh and SamePair need manager: Agent"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'SamePair' || has(self.count)",message="mode SamePair needs count: how many subflows to open between the same two addresses"
+// +kubebuilder:validation:XValidation:rule="!has(self.reopen) || self.reopen == 'Always' || !has(self.manager) || self.manager != 'None'",message="reopen has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 type SubflowRules struct {
 	// manager says who opens further subflows. With Kernel, new connections get
 	// them also while the agent is down; the listening pod must be selected by a
@@ -108,6 +185,24 @@ type SubflowRules struct {
 	// +kubebuilder:validation:Maximum=65528
 	// +optional
 	FirstAnnouncedPort *int32 `json:"firstAnnouncedPort,omitempty"`
+
+	// mode says between what further subflows are opened. FullMesh and SamePair
+	// need manager: Agent.
+	// +kubebuilder:default=PerPath
+	// +optional
+	Mode SubflowMode `json:"mode,omitempty"`
+
+	// openAfter keeps a connection on its first subflow until it has proved to be
+	// a long one: further subflows cost short flows more than they bring. It needs
+	// manager: Agent. Leave it out to open them at once.
+	// +optional
+	OpenAfter *OpenAfter `json:"openAfter,omitempty"`
+
+	// reopen is Always to open a subflow again that was closed while its connection
+	// lasts, or Never.
+	// +kubebuilder:default=Always
+	// +optional
+	Reopen ReopenMode `json:"reopen,omitempty"`
 }
 
 // DefaultFirstAnnouncedPort is the first announced port where a policy gives
@@ -181,7 +276,7 @@ type PolicyStatus struct {
 	PodsSelected int32 `json:"podsSelected"`
 	// podsProgrammed is the number of those for which the datapath of their node
 	// carries out what this policy decides in its present generation: all of it,
-	// or its rules alone where another policy decides the rest.
+	// or its rules or guardrails alone where another policy decides the rest.
 	// +optional
 	PodsProgrammed int32 `json:"podsProgrammed"`
 	// failingNodes lists nodes that cannot carry the policy out, at most ten.
@@ -190,7 +285,8 @@ type PolicyStatus struct {
 	// +listMapKey=node
 	// +optional
 	FailingNodes []NodeFailure `json:"failingNodes,omitempty"`
-	// conditions: Accepted, Effective, Programmed and, with rules, RulesAccepted.
+	// conditions: Accepted, Effective, Programmed, with rules RulesAccepted, and
+	// for pods with annotations HintsAccepted.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -221,6 +317,8 @@ type MPTCPPolicySpec struct {
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Preferred",type=string,JSONPath=`.spec.paths.preferred`,priority=1
+// +kubebuilder:printcolumn:name="Hints",type=string,JSONPath=`.status.conditions[?(@.type=="HintsAccepted")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type MPTCPPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -246,6 +344,11 @@ type MPTCPPolicyList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.custom) || has(self.blocks) && self.blocks.exists(b, b.name == a.custom.block && (!has(b.type) || b.type == 'Action'))))",message="custom.block must be the name of one of spec.blocks whose type is Action"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.blocks) && self.blocks.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.blocks whose type is Schedule"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.blocks) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.blocks.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.blocks whose type is not Congestion"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || has(self.guardrails)",message="guardrailsOnly needs guardrails"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !(has(self.rules) || has(self.blocks) || has(self.sockets) && has(self.sockets.upgrade) && self.sockets.upgrade)",message="a policy with guardrailsOnly has no rules, blocks or sockets: put them into another policy"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.paths) || !(has(self.paths.allowed) || has(self.paths.weights) || has(self.paths.preferred) || has(self.paths.backup) || has(self.paths.preference) || has(self.paths.spread) && self.paths.spread != 'PerSubflow')",message="a policy with guardrailsOnly places no subflows: give guardrails.paths, and put paths into another policy"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.subflows) || !(has(self.subflows.count) || has(self.subflows.openAfter) || has(self.subflows.firstAnnouncedPort) || has(self.subflows.manager) && self.subflows.manager == 'Agent' || has(self.subflows.reopen) && self.subflows.reopen == 'Never')",message="a policy with guardrailsOnly opens no subflows: put subflows into another policy"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrails) || !has(self.guardrails.tenantPaths) || (!has(self.podSelector.matchLabels) || size(self.podSelector.matchLabels) == 0) && (!has(self.podSelector.matchExpressions) || size(self.podSelector.matchExpressions) == 0)",message="guardrails.tenantPaths are for namespaces as a whole: they need podSelector: {}"
 type ClusterMPTCPPolicySpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,
 	// so that no policy reaches the system's namespaces by oversight; to mean
@@ -270,6 +373,18 @@ type ClusterMPTCPPolicySpec struct {
 	// +optional
 	Blocks []Block `json:"blocks,omitempty"`
 
+	// guardrails are what the selected pods and their owners may do, whichever
+	// policy decides the rest. Pods' labels are the tenants': use podSelector: {}
+	// where a tenant must not get past them.
+	// +optional
+	Guardrails *Guardrails `json:"guardrails,omitempty"`
+
+	// guardrailsOnly makes the policy take no part in the choice of the policy that
+	// decides for a pod: it gives guardrails and nothing else. Pods that no other
+	// policy selects stay as they are, within the guardrails.
+	// +optional
+	GuardrailsOnly bool `json:"guardrailsOnly,omitempty"`
+
 	PolicyRules `json:",inline"`
 }
 
@@ -283,6 +398,8 @@ type ClusterMPTCPPolicySpec struct {
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Guardrails-Only",type=boolean,JSONPath=`.spec.guardrailsOnly`,priority=1
+// +kubebuilder:printcolumn:name="Hints",type=string,JSONPath=`.status.conditions[?(@.type=="HintsAccepted")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterMPTCPPolicy struct {
 	metav1.TypeMeta   `json:",inline"`

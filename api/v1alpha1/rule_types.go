@@ -398,6 +398,10 @@ type BlockSubflow struct {
 	Answer bool `json:"answer,omitempty"`
 }
 
+// StrategyEarliestCompletionFirst is the strategy that Braid brings: slower subflows
+// rest while the backlog arrives earlier without them.
+const StrategyEarliestCompletionFirst = "EarliestCompletionFirst"
+
 // Schedule names the strategy that distributes a connection's data over its
 // subflows.
 type Schedule struct {

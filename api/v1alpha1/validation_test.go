@@ -44,8 +44,10 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// newClient returns a client that validates as kubectl does: strictly.
-func newClient(t *testing.T) client.Client {
+// strictClient validates as kubectl does.
+type strictClient struct{ client.Client }
+
+func newClient(t *testing.T) strictClient {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -55,7 +57,7 @@ func newClient(t *testing.T) client.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client.WithFieldValidation(c, metav1.FieldValidationStrict)
+	return strictClient{client.WithFieldValidation(c, metav1.FieldValidationStrict)}
 }
 
 func TestTheAPIServerRefusesA(t *testing.T) {
@@ -90,11 +92,37 @@ func accept(t *testing.T, pattern string) {
 	t.Helper()
 	c := newClient(t)
 	for _, manifest := range readManifests(t, pattern) {
-		t.Run(manifest.name, func(t *testing.T) {
-			if err := c.Create(t.Context(), manifest.object, client.DryRunAll); err != nil {
-				t.Error(err)
+		t.Run(manifest.name, func(t *testing.T) { c.accept(t, manifest) })
+	}
+}
+
+func (c strictClient) accept(t *testing.T, m manifest) {
+	t.Helper()
+	if err := c.Create(t.Context(), m.object, client.DryRunAll); err != nil {
+		t.Error(err)
+	}
+}
+
+// example is a block of YAML in a page that is a whole object.
+var example = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
+
+// TestTheAPIServerAcceptsTheExamplesOf each page that can be pasted.
+func TestTheAPIServerAcceptsTheExamplesOf(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t)
+	for _, page := range append(pages, "../../README.md") {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range example.FindAllStringSubmatch(string(content), -1) {
+			for _, m := range parseManifests(t, page, block[1]) {
+				t.Run(fmt.Sprintf("%s/%d", filepath.Base(page), i+1), func(t *testing.T) { c.accept(t, m) })
 			}
-		})
+		}
 	}
 }
 
@@ -129,13 +157,18 @@ func readManifest(t *testing.T, file string) []manifest {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return parseManifests(t, file, string(content))
+}
+
+func parseManifests(t *testing.T, file, content string) []manifest {
+	t.Helper()
 	var refusals []string
-	for _, match := range refusedLine.FindAllStringSubmatch(string(content), -1) {
+	for _, match := range refusedLine.FindAllStringSubmatch(content, -1) {
 		refusals = append(refusals, match[1])
 	}
 	name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(file), ".yaml"), "-", " ")
 	var manifests []manifest
-	for _, document := range strings.Split(string(content), "\n---\n") {
+	for _, document := range strings.Split(content, "\n---\n") {
 		object := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict([]byte(document), object); err != nil {
 			t.Fatalf("%s: %v", file, err)

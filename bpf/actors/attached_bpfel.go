@@ -62,7 +62,7 @@ type AttachedChain struct {
 		Actions       uint8
 		Needs         uint8
 		Directions    uint8
-		Pad           uint8
+		Binds         uint8
 	}
 	Selector [256]struct {
 		_       structs.HostLayout
@@ -193,7 +193,8 @@ type AttachedHidden struct {
 		Length  uint8
 		Waiting uint8
 		Tries   uint8
-		Pad     [5]uint8
+		Bound   uint8
+		Pad     [4]uint8
 	}
 }
 
@@ -301,7 +302,7 @@ type AttachedSubflow struct {
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
-	Pad2           uint32
+	Bound          uint32
 	Limit          [2]struct {
 		_         structs.HostLayout
 		Rate      uint64

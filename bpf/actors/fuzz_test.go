@@ -46,6 +46,12 @@ var fuzzedActors = map[string]fuzzed{
 		allowed: onlyWindow,
 		mayDrop: never,
 	},
+	"hold": {
+		record:  held,
+		steps:   stepSettle,
+		allowed: onlyAcknowledgement,
+		mayDrop: tellsNothing,
+	},
 	"police": {
 		action:  action{kind: rateLimit, mechanism: police, rate: 1000},
 		record:  overdrawn,
@@ -535,6 +541,7 @@ func fuzz(f *testing.F, name string) {
 }
 
 func FuzzWindow(f *testing.F)       { fuzz(f, "window") }
+func FuzzHold(f *testing.F)         { fuzz(f, "hold") }
 func FuzzPolice(f *testing.F)       { fuzz(f, "police") }
 func FuzzBackup(f *testing.F)       { fuzz(f, "backup") }
 func FuzzUndoneBackup(f *testing.F) { fuzz(f, "undone backup") }

@@ -127,7 +127,8 @@ type HarnessHidden struct {
 		Length  uint8
 		Waiting uint8
 		Tries   uint8
-		Pad     [5]uint8
+		Bound   uint8
+		Pad     [4]uint8
 	}
 }
 
@@ -260,7 +261,7 @@ type HarnessSubflow struct {
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
-	Pad2           uint32
+	Bound          uint32
 	Limit          [2]struct {
 		_         structs.HostLayout
 		Rate      uint64

@@ -37,6 +37,7 @@ const (
 	actionRateLimit        = 1
 	actionSetBackup        = 2
 	actionBlockSubflow     = 3
+	actionAddSubflow       = 4
 	actionReportConnection = 5
 	actionReportSubflow    = 6
 	actionRecord           = 7
@@ -139,6 +140,9 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 		}
 		compiled.FirstAction, compiled.Actions = uint16(actions), uint8(len(r.do))
 		for _, a := range r.do {
+			if a.Flag&binding != 0 {
+				compiled.Binds |= bondOf[a.Kind]
+			}
 			if a.Kind <= actionBlockSubflow || a.Kind == actionRecord {
 				compiled.Needs |= needsOptions
 			}
@@ -148,6 +152,9 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 	}
 	return chain
 }
+
+// bondOf are the bits of enum rule_binds.
+var bondOf = map[uint8]uint8{actionSetBackup: 1, actionBlockSubflow: 2, actionAddSubflow: 4, actionRateLimit: 8}
 
 // place turns the index into the order of building round.
 func place(index, last uint16) uint16 {

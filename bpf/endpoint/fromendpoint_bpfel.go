@@ -187,7 +187,8 @@ type FromEndpointHidden struct {
 		Length  uint8
 		Waiting uint8
 		Tries   uint8
-		Pad     [5]uint8
+		Bound   uint8
+		Pad     [4]uint8
 	}
 }
 
@@ -254,7 +255,7 @@ type FromEndpointRule struct {
 	Actions       uint8
 	Needs         uint8
 	Directions    uint8
-	Pad           uint8
+	Binds         uint8
 }
 
 type FromEndpointSelector struct {
@@ -306,7 +307,7 @@ type FromEndpointSubflow struct {
 	InitiatorToken   uint32
 	SeededRtt        uint32
 	SynSequence      uint32
-	Pad2             uint32
+	Bound            uint32
 	Limit            [2]FromEndpointLimit
 	Window           [2]struct {
 		_            structs.HostLayout

@@ -6,8 +6,9 @@
 #ifndef BRAID_FLOW_H
 #define BRAID_FLOW_H
 
-#include "maps.h"
+#include "genuine.h"
 #include "mptcp.h"
+#include "quota.h"
 
 enum {
 	NO_PEER = 0xffff,
@@ -34,11 +35,27 @@ static __always_inline void give_place_back(const struct flow *flow)
 	}
 }
 
+/* The flow needs its places no more. */
+static __always_inline void give_back(const struct flow *flow, const struct flow_key *key)
+{
+	if (flow->role == ROLE_INITIATOR)
+		give_place_back(flow);
+	give_room(beginner(flow, key));
+}
+
+/* Makes way for a new flow where an older one had the same addresses and ports. */
+static __always_inline void forget_flow(const struct flow *flow, const struct flow_key *key)
+{
+	if (flow->ended != ENDED_BOTH)
+		give_back(flow, key);
+	bpf_map_delete_elem(&flows, key);
+}
+
 /*
  * Notes the end of a flow, seen in this direction; when both directions have
  * ended its place in the connection is free for another subflow.
  */
-static __always_inline void note_end(struct flow *flow, const struct packet *packet, __u8 direction)
+static __always_inline void note_end(struct flow *flow, struct flow_key *key, const struct packet *packet, __u8 direction)
 {
 	__u8 before = flow->ended, after;
 
@@ -46,8 +63,10 @@ static __always_inline void note_end(struct flow *flow, const struct packet *pac
 		return;
 	after = before | (packet->flags & TCP_RST ? ENDED_BOTH : direction);
 	flow->ended = after;
-	if (after == ENDED_BOTH && before != ENDED_BOTH && flow->role == ROLE_INITIATOR)
-		give_place_back(flow);
+	if (after != ENDED_BOTH || before == ENDED_BOTH)
+		return;
+	give_back(flow, key);
+	forget_ended(key, flow);
 }
 
 /*

@@ -13,7 +13,9 @@
 enum {
 	MAX_PATHS = 8,
 	MAX_PEERS = 4096,
+	MAX_ENDPOINTS = 4096,
 	MAX_ENDPOINT_ADDRESSES = 4096,
+	MAX_CLASSES = 8,
 	MAX_PEER_ADDRESSES = 65536,
 	MAX_FLOWS = 131072,
 	MAX_CONNECTIONS = 65536,
@@ -33,15 +35,46 @@ struct peer {
 	__be32 ipv4[MAX_PATHS];
 	__u8 ipv4_paths; /* paths on which it is up and has an IPv4 address */
 	__u8 ipv6_paths;
-	__u8 pad[2];
+	__u8 active; /* a subflow's packet went there since the agent looked */
+	__u8 pad;
+};
+
+/*
+ * How good the paths to a peer are. Each class of preferences has its own idea of
+ * what is bad; a path of which nothing is known is not.
+ */
+struct health {
+	__u8 bad[MAX_CLASSES]; /* paths that are not to be preferred now */
+	__u8 dead;             /* paths that are left out of the peer's; for the agent */
+	__u8 pad[7];
 };
 
 /* A pod whose connections are spread. */
 struct endpoint {
-	__u32 id;      /* the same for all addresses of one pod */
-	__u8 pad[4];
+	__u32 id;      /* the same for all addresses of one pod; not 0 */
+	__u32 interface; /* ifindex of the host's end of its interface; 0: unknown */
 	__u64 weights; /* a byte for each path; 0 where the pod may not use it */
 	__u64 begun;   /* a byte for each path: the first subflows of this round */
+};
+
+/*
+ * Which paths an endpoint may send on, and which it would like to. It lies over
+ * the flows' own paths: where it changes, each packet goes another way from then
+ * on, and where it is taken away the flows are where they were.
+ */
+struct preference {
+	__u8 allowed;
+	__u8 preferred; /* while they are good */
+	__u8 backup;    /* while no other is usable */
+	__u8 class;     /* which paths are good: an index into health.bad */
+	__u16 share;    /* flows with a turn below it follow what is preferred */
+	__u8 flags;
+	__u8 pad;
+};
+
+enum preference_flags {
+	PREFERENCE_SET = 1,  /* 0 in an entry of no endpoint */
+	PREFERENCE_SAME = 2, /* subflows join on the path of the first one */
 };
 
 /* A subflow as this node sees it, whichever side sent the first packet. */
@@ -64,16 +97,20 @@ enum flow_ended {
 };
 
 struct flow {
-	__be32 sequence;  /* of the SYN: tells a repeated SYN from a new flow */
-	__u32 token;      /* the responder's; 0 until it is known */
-	__u32 endpoint;   /* id of the initiating endpoint */
+	__be32 sequence;  /* of the SYN; once ANSWERED, about what this end expects next */
+	__u32 token;      /* the responder's; 0 until it is known; at a responder, about what it sent last */
+	__u32 endpoint;   /* id of this node's end; 0 where its pod is no endpoint */
 	__u16 peer;
 	__u8 path;
 	__u8 allowed;     /* paths that may stand in for it */
 	__u8 role;
 	__u8 ended;
 	__u8 turn;        /* spreads the flows of a dead path over the others */
-	__u8 subtype;     /* MP_CAPABLE or MP_JOIN */
+	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
+};
+
+enum {
+	ANSWERED = 1 << 7, /* this end has acknowledged something */
 };
 
 struct connection_key {
@@ -103,6 +140,22 @@ struct {
 	__type(key, __u32);
 	__type(value, struct peer);
 } peers SEC(".maps");
+
+/* By a peer's index, as in peers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, struct health);
+} health SEC(".maps");
+
+/* By an endpoint's id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, struct preference);
+} preferences SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -21,6 +21,7 @@ struct packet {
 	__be16 source_port;
 	__be16 destination_port;
 	__be32 sequence;
+	__be32 acknowledgement;
 	__u16 options;       /* offset of the TCP options in the frame */
 	__u16 options_length;
 	__u8 family;
@@ -68,6 +69,7 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset,
 	packet->source_port = tcp->source;
 	packet->destination_port = tcp->dest;
 	packet->sequence = tcp->seq;
+	packet->acknowledgement = tcp->ack_seq;
 	packet->flags = tcp->flags;
 	packet->options = offset + sizeof(*tcp);
 	packet->options_length = length - sizeof(*tcp);

@@ -61,6 +61,35 @@ __noinline __u32 stand_in(__u32 usable, __u32 turn)
 	return NO_PATH;
 }
 
+/*
+ * Where most subflows of a connection are, if that path is usable: their own path
+ * where all joined on the first one's. Else all that are usable.
+ */
+__noinline __u32 most_used(__u64 subflows, __u32 usable)
+{
+	__u32 most = 0, found = 0, path;
+
+	for (path = 0; path < MAX_PATHS; path++) {
+		__u32 on = byte_of(subflows, path);
+
+		if (on <= most)
+			continue;
+		most = on;
+		found = 1 << path;
+	}
+	return found & usable ? found : usable;
+}
+
+/* Where there is one path alone, as most often, it is found without a call. */
+static __always_inline __u32 one_of(__u32 paths, __u32 turn)
+{
+	if (paths & (paths - 1))
+		return stand_in(paths, turn);
+	if (!paths)
+		return NO_PATH;
+	return !!(paths & 0xf0) << 2 | !!(paths & 0xcc) << 1 | !!(paths & 0xaa);
+}
+
 /* Finds the best path for one more subflow and counts it there. */
 static __always_inline __u8 take_place(__u64 *subflows, __u64 weights, __u8 usable)
 {
@@ -79,6 +108,36 @@ static __always_inline __u8 take_place(__u64 *subflows, __u64 weights, __u8 usab
 			break;
 	}
 	return path;
+}
+
+/* Backup paths get new subflows only while no other path is usable. */
+static __always_inline __u8 without_backup(const struct preference *preference, __u8 usable)
+{
+	__u8 others = usable & ~preference->backup;
+
+	return others ? others : usable;
+}
+
+/*
+ * The paths that a packet of the flow may leave by: those that its endpoint
+ * prefers, as far as they are usable and good, or else all but the backup paths.
+ */
+static __always_inline __u8 wanted_paths(const struct preference *preference, const struct flow *flow,
+					 __u8 usable)
+{
+	__u32 index = flow->peer;
+	__u8 preferred = preference->preferred & usable;
+	struct health *known;
+
+	if (preferred && flow->turn < preference->share) {
+		known = bpf_map_lookup_elem(&health, &index);
+		/* The index after the call: the verifier of Linux 6.1 forgets its bounds. */
+		if (known)
+			preferred &= ~known->bad[preference->class & (MAX_CLASSES - 1)];
+		if (preferred)
+			return preferred;
+	}
+	return without_backup(preference, usable);
 }
 
 /* Whether each usable path had as many turns as its weight says. */

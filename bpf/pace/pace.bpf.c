@@ -126,7 +126,7 @@ static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 /* Whose sockets those of a network namespace are. */
 struct stack {
 	__u32 endpoint;
-	__u32 pad;
+	__u32 binding;     /* so many rules of its chain, the first ones, are the cluster's */
 	__u64 congestions; /* the rules of its chain that choose a congestion control */
 };
 
@@ -256,13 +256,16 @@ static __always_inline void restore_congestion(void *socket, struct governed *go
 	governed->chosen = 0;
 }
 
-/* The last rule that matches decides. */
+/* The last rule that matches decides; those of tenants, where none of the cluster's does. */
 static __always_inline struct congestion *wanted_congestion(const struct stack *stack, const struct subflow *subflow)
 {
 	struct congestion_key key = { .endpoint = stack->endpoint };
 	__u64 matched = subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT] | subflow->stack;
 	__u64 rules = stack->congestions & matched;
+	__u64 binding = stack->binding < MAX_RULES ? (1ULL << stack->binding) - 1 : ~0ULL;
 
+	if (rules & binding)
+		rules &= binding;
 	if (!rules)
 		return 0;
 	key.rule = 63 - __builtin_clzll(rules);

@@ -146,7 +146,7 @@ type PacePaths struct {
 type PaceStack struct {
 	_           structs.HostLayout
 	Endpoint    uint32
-	Pad         uint32
+	Binding     uint32
 	Congestions uint64
 }
 
@@ -208,7 +208,7 @@ type PaceSubflow struct {
 	InitiatorToken uint32
 	SeededRtt      uint32
 	SynSequence    uint32
-	Pad2           uint32
+	Bound          uint32
 	Limit          [2]struct {
 		_         structs.HostLayout
 		Rate      uint64

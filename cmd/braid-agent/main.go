@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -15,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"braid.dev/braid/agent"
+	"braid.dev/braid/agent/health"
+	"braid.dev/braid/internal/buildinfo"
 )
 
 // version is set by the linker; without it the build's own version is used.
@@ -28,7 +29,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	options := agent.Options{Version: buildVersion()}
+	options := agent.Options{Version: buildinfo.Version(version)}
 	var logging zap.Options
 	var kubeconfig string
 	command := &cobra.Command{
@@ -46,7 +47,7 @@ func command() *cobra.Command {
 	addFlags(command, &options)
 	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
-	command.AddCommand(removeCommand(&options))
+	command.AddCommand(removeCommand(&options), mountCommand())
 	addInspection(command, &options)
 	return command
 }
@@ -58,7 +59,9 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.PinPath, "pin-path", "/sys/fs/bpf/braid", "directory on a BPF file system for programs and maps")
 	flags.StringVar(&options.StatePath, "state-path", "/run/braid", "directory for what must be known after a restart")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
+	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
 	flags.StringVar(&options.BlockDirectory, "block-path", "", "directory, which root alone may write to, of blocks as files; without it the agent takes none from files")
+	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")
 }
@@ -85,6 +88,16 @@ func removeCommand(options *agent.Options) *cobra.Command {
 	}
 }
 
+// mountCommand is for an init container on hosts that mount none themselves.
+func mountCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mount-bpf",
+		Short: "Mounts a BPF file system at /sys/fs/bpf, unless there is one",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return agent.MountBPF("/sys/fs/bpf") },
+	}
+}
+
 func run(kubeconfig string, options agent.Options) error {
 	if options.NodeName == "" {
 		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
@@ -100,14 +113,4 @@ func run(kubeconfig string, options agent.Options) error {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
 	return agent.Run(ctrl.SetupSignalHandler(), restConfig, options)
-}
-
-func buildVersion() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +22,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/controllers"
+	"braid.dev/braid/internal/buildinfo"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".
@@ -52,7 +52,7 @@ func parseFlags() *flags {
 func main() {
 	f := parseFlags()
 	if f.showVersion {
-		fmt.Println("braid-controller", versionString())
+		fmt.Println("braid-controller", buildinfo.Version(version))
 		return
 	}
 	setLogger(f.verbosity)
@@ -79,7 +79,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	ctrl.Log.Info("Starting braid-controller", "version", versionString(), "namespace", f.namespace)
+	ctrl.Log.Info("Starting braid-controller", "version", buildinfo.Version(version), "namespace", f.namespace)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the manager: %w", err)
 	}
@@ -114,15 +114,4 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("add the readiness check: %w", err)
 	}
 	return mgr, nil
-}
-
-// versionString is the linker's version, else what the build knows of itself.
-func versionString() string {
-	if version != "" {
-		return version
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		return info.Main.Version
-	}
-	return "unknown"
 }

@@ -118,7 +118,7 @@ func (p *programs) load() error {
 func (p *programs) setFlow(path uint8) error {
 	key := bpf.ToUplinkFlowKey{
 		Local: mapped(endpointPod), Remote: mapped(remotePod),
-		LocalPort: networkOrder(localPort), RemotePort: networkOrder(remotePort),
+		LocalPort: bpf.Port(localPort), RemotePort: bpf.Port(remotePort),
 	}
 	if err := p.to.Flows.Put(key, bpf.ToUplinkFlow{Path: path, Role: initiator, Allowed: 0xff}); err != nil {
 		return fmt.Errorf("writing a flow: %w", err)
@@ -126,18 +126,8 @@ func (p *programs) setFlow(path uint8) error {
 	return nil
 }
 
-func mapped(address string) (mapped bpf.ToUplinkAddress) {
-	bytes := netip.MustParseAddr(address).As16()
-	for i := range mapped.Word {
-		mapped.Word[i] = binary.NativeEndian.Uint32(bytes[i*4:])
-	}
-	return mapped
-}
-
-func networkOrder(port uint16) uint16 {
-	var bytes [2]byte
-	binary.BigEndian.PutUint16(bytes[:], port)
-	return binary.NativeEndian.Uint16(bytes[:])
+func mapped(address string) bpf.ToUplinkAddress {
+	return bpf.ToUplinkAddress{Word: bpf.Words(netip.MustParseAddr(address))}
 }
 
 // packet is a segment of an established connection, with 1000 bytes of payload.

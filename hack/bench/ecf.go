@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/schedule"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab/network"
 )
 
@@ -131,7 +132,7 @@ func (e *ecf) gain(ctx context.Context, chunk int) (float64, error) {
 	if err := errors.Join(err, <-done, scheduler.Apply(nil), scheduler.Close()); err != nil {
 		return 0, err
 	}
-	fmt.Printf("chunks of %d KiB: %.1f Mbit/s, %.1f with %s\n", chunk>>10, before, with, schedule.EarliestCompletionFirst)
+	fmt.Printf("chunks of %d KiB: %.1f Mbit/s, %.1f with %s\n", chunk>>10, before, with, v1alpha1.StrategyEarliestCompletionFirst)
 	return with / before, nil
 }
 

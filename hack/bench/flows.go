@@ -59,10 +59,11 @@ const (
 
 // flows runs flows from one namespace to a server in another.
 type flows struct {
-	client  *network.Namespace
-	address string
-	dialing *semaphore.Weighted
-	stop    func() error
+	client   *network.Namespace
+	address  string
+	protocol network.Protocol
+	dialing  *semaphore.Weighted
+	stop     func() error
 }
 
 // newFlows starts a server that takes flows: a size, that many bytes, and a byte back.
@@ -122,9 +123,14 @@ func takeFlow(connection net.Conn) error {
 // run runs flows of these sizes, and returns how long each took: from before its
 // opening until the server's answer.
 func (f *flows) run(ctx context.Context, sizes []int64) ([]time.Duration, error) {
+	return f.runAtMost(ctx, sizes, mostAtOnce)
+}
+
+// runAtMost is the same with so many at once.
+func (f *flows) runAtMost(ctx context.Context, sizes []int64, atOnce int) ([]time.Duration, error) {
 	times := make([]time.Duration, len(sizes))
 	errs := make(chan error, len(sizes))
-	running := semaphore.NewWeighted(mostAtOnce)
+	running := semaphore.NewWeighted(int64(atOnce))
 	for i, size := range sizes {
 		if err := running.Acquire(ctx, 1); err != nil {
 			return nil, err
@@ -148,7 +154,7 @@ func (f *flows) one(ctx context.Context, size int64) (time.Duration, error) {
 		return 0, err
 	}
 	begun := time.Now()
-	connection, err := f.client.Dial(ctx, "tcp", f.address)
+	connection, err := f.client.DialBy(ctx, f.protocol, "tcp", f.address)
 	f.dialing.Release(1)
 	if err != nil {
 		return 0, fmt.Errorf("opening a flow: %w", err)

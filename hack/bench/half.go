@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -106,8 +106,8 @@ func (h *half) know(local, remote netip.AddrPort, token uint32, paced bool) erro
 		scale                                 = 1 + 7
 		rtt                                   = 5000 // us
 	)
-	key := endpoint.FromEndpointSubflowKey{Endpoint: halfEndpoint, LocalPort: networkOrder(local.Port()), RemotePort: networkOrder(remote.Port())}
-	key.Local.Word, key.Remote.Word = words(local.Addr()), words(remote.Addr())
+	key := endpoint.FromEndpointSubflowKey{Endpoint: halfEndpoint, LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port())}
+	key.Local.Word, key.Remote.Word = bpf.Words(local.Addr()), bpf.Words(remote.Addr())
 	record := endpoint.FromEndpointSubflow{Token: token, Path: unknownPath, Known: knownSYNs | knownMPTCP | knownHandshake, SeededRtt: rtt}
 	record.Traffic[0].WindowScale, record.Traffic[1].WindowScale = scale, scale
 	if paced {
@@ -122,14 +122,6 @@ func (h *half) know(local, remote netip.AddrPort, token uint32, paced bool) erro
 		return fmt.Errorf("writing the record of a subflow: %w", err)
 	}
 	return nil
-}
-
-func words(address netip.Addr) (words [4]uint32) {
-	bytes := address.As16()
-	for i := range words {
-		words[i] = binary.NativeEndian.Uint32(bytes[i*4:])
-	}
-	return words
 }
 
 // hits are the packets that the first rule matched.

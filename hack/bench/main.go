@@ -39,12 +39,21 @@ var parts = []part{
 	{"backup", measureBackup},
 	{"hotswap", measureHotswap},
 	{"ecf", measureECF},
+	{"small", measureSmallFlows},
+	{"hint", measureHint},
+	{"blocked", measureBlocked},
+	{"recover", measureRecover},
+	{"share", measureShare},
+	{"managers", measureManagers},
+	{"failover1000", measureFailover1000},
 }
 
 // bench is one run.
 type bench struct {
 	*figures
 	trials int
+	// cases are those of the parts rate and fct to be measured.
+	cases *regexp.Regexp
 }
 
 func main() {
@@ -58,7 +67,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var only string
+	var only, cases string
 	b := &bench{figures: newFigures()}
 	command := &cobra.Command{
 		Use:           "bench",
@@ -67,21 +76,25 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return run(command.Context(), b, only)
+			return run(command.Context(), b, only, cases)
 		},
 	}
 	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure; the others keep the figures of the last run")
+	command.Flags().StringVar(&cases, "case", "", `regular expression of the cases of the parts rate ("guests 5ms 5 Mbit/s") and fct ("chain.flows1") to measure; their figures are printed, not kept`)
 	command.Flags().IntVar(&b.trials, "trials", 5, "how often each thing is measured")
 	return command
 }
 
-func run(ctx context.Context, b *bench, only string) error {
+func run(ctx context.Context, b *bench, only, cases string) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the bench makes network namespaces: run it as root")
 	}
 	wanted, err := regexp.Compile(only)
 	if err != nil {
 		return fmt.Errorf("--only: %w", err)
+	}
+	if b.cases, err = regexp.Compile(cases); err != nil {
+		return fmt.Errorf("--case: %w", err)
 	}
 	if only != "" {
 		if err := b.read(output); err != nil {
@@ -94,6 +107,9 @@ func run(ctx context.Context, b *bench, only string) error {
 		}
 		if err := part.measure(ctx, b); err != nil {
 			return fmt.Errorf("measuring %s: %w", part.name, err)
+		}
+		if cases != "" {
+			continue
 		}
 		if err := b.write(output); err != nil {
 			return err

@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -49,18 +53,26 @@ func measureOutage(ctx context.Context, b *bench) (err error) {
 }
 
 func newOutages(ctx context.Context) (*outages, error) {
+	return newOutagesOn(ctx, network.Spec{Paths: pathNames[:3], LinkMbit: linkMbit})
+}
+
+// demoPods are the client's and the server's, on a node each.
+var demoPods = []lab.Pod{demoPod("demo", "client", 1), demoPod("demo", "server", 2)}
+
+func demoPod(namespace, name string, node int) lab.Pod {
+	app := name
+	serves := strings.HasPrefix(name, "server")
+	return lab.Pod{Namespace: namespace, Name: name, Node: node, Labels: map[string]string{"app": app}, Serves: serves}
+}
+
+// newOutagesOn brings up a lab of two nodes with those pods and further ones.
+func newOutagesOn(ctx context.Context, spec network.Spec, pods ...lab.Pod) (*outages, error) {
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return nil, err
 	}
-	pod := func(app string, node int) lab.Pod {
-		return lab.Pod{Namespace: "demo", Name: app, Node: node, Labels: map[string]string{"app": app}, Serves: app == "server"}
-	}
 	fmt.Println("bringing up a lab with the controller and agents")
-	up, err := lab.Up(ctx, lab.Options{
-		Name:    "benchlab",
-		Network: network.Spec{Nodes: 2, Paths: pathNames[:3], LinkMbit: linkMbit},
-		Pods:    []lab.Pod{pod("client", 1), pod("server", 2)},
-	})
+	spec.Nodes = 2
+	up, err := lab.Up(ctx, lab.Options{Name: "benchlab", Network: spec, Pods: append(slices.Clone(demoPods), pods...)})
 	if err != nil {
 		return nil, err
 	}
@@ -72,18 +84,43 @@ func (o *outages) programmed(ctx context.Context) error {
 	if out, err := o.Kubectl(ctx, "apply", "--filename", "hack/demo/manifests").CombinedOutput(); err != nil {
 		return fmt.Errorf("applying the policy: %w: %s", err, out)
 	}
+	return o.waitForPolicy(ctx)
+}
+
+// waitForPolicy waits until the client's and the server's pod have what the demo's
+// policy says.
+func (o *outages) waitForPolicy(ctx context.Context) error {
 	deadline := time.Now().Add(time.Minute)
 	for time.Now().Before(deadline) {
 		var policy v1alpha1.MPTCPPolicy
 		if err := o.Client.Get(ctx, client.ObjectKey{Namespace: "demo", Name: "spread"}, &policy); err != nil {
 			return fmt.Errorf("reading the policy: %w", err)
 		}
-		if policy.Status.PodsSelected == 2 && policy.Status.PodsProgrammed == 2 {
+		if policy.Status.PodsSelected == 2 && policy.Status.PodsProgrammed == 2 && programmedIn(&policy) == policy.Generation {
 			return nil
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	return errors.New("the policy was not programmed within a minute")
+}
+
+// programmedIn is the generation of which the policy's condition speaks.
+func programmedIn(policy *v1alpha1.MPTCPPolicy) int64 {
+	condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
+	if condition == nil || condition.Status != metav1.ConditionTrue {
+		return -1
+	}
+	return condition.ObservedGeneration
+}
+
+// apply changes an object in the lab's API server, or makes it.
+func (o *outages) apply(ctx context.Context, manifest string) error {
+	command := o.Kubectl(ctx, "apply", "--filename", "-")
+	command.Stdin = strings.NewReader(manifest)
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("applying a manifest: %w: %s", err, out)
+	}
+	return nil
 }
 
 func (o *outages) transfer(ctx context.Context) (*traffic.Result, error) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -26,16 +27,52 @@ const overheadNetwork = "benchfct"
 
 // surrounding is a network on which flows are timed.
 type surrounding struct {
-	prefix string // of its figures
-	delay  time.Duration
-	flows  []int // at once
+	prefix  string // of its figures
+	delay   time.Duration
+	flows   []int // at once
+	measure func(*overhead, context.Context, int) error
 }
 
 // Between two namespaces of a machine there is no delay: flows are so short that the
 // programs' time weighs most. A data centre's network has a round trip of 0.2 ms.
 var surroundings = []surrounding{
-	{"chain.", 0, []int{1, 100, 1000, 10000}},
-	{"chain.rtt200us.", 100 * time.Microsecond, []int{1, 100}},
+	{"chain.", 100 * time.Microsecond, []int{1, 100, 1000, 10000}, (*overhead).measureGranularities},
+	{"chain.fct_all_packets.", 0, []int{1, 100, 1000, 10000}, (*overhead).measureAllPackets},
+	{"chain.fct_all_packets.rtt200us.", 100 * time.Microsecond, []int{1, 100}, (*overhead).measureAllPackets},
+}
+
+// granularities are what a chain's only selector selects, from the coarsest to the
+// finest of those that seed 001's table I has: everything between two hosts, a
+// connection, a subflow, a type of packet.
+var granularities = []struct {
+	name  string
+	match func(pod, peer *network.Pod) v1alpha1.Selectors
+}{
+	{"all", matchPair},
+	{"connection", matchToken},
+	{"subflow", matchSubflow},
+	{"packet_type", matchType},
+}
+
+func matchPair(pod, peer *network.Pod) v1alpha1.Selectors {
+	return v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{v1alpha1.IPAddress(pod.IPv4), v1alpha1.IPAddress(peer.IPv4)}}
+}
+
+// matchToken selects one connection, which is none of the flows'.
+func matchToken(*network.Pod, *network.Pod) v1alpha1.Selectors {
+	return v1alpha1.Selectors{Token: fmt.Sprintf("0x%08x", chainToken)}
+}
+
+// matchSubflow selects one subflow, which is none of the flows'.
+func matchSubflow(pod, peer *network.Pod) v1alpha1.Selectors {
+	return v1alpha1.Selectors{Subflow: &v1alpha1.SubflowTuple{
+		SourceAddress: v1alpha1.IPAddress(pod.IPv4), SourcePort: 40000,
+		DestinationAddress: v1alpha1.IPAddress(peer.IPv4), DestinationPort: 1,
+	}}
+}
+
+func matchType(*network.Pod, *network.Pod) v1alpha1.Selectors {
+	return v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketPureACK}}
 }
 
 // hooked is a program that runs on a pod's packets, and where.
@@ -44,31 +81,38 @@ type hooked struct {
 	hook    ebpf.AttachType
 }
 
-// chained is a chain of 8 blocks that all packets of the pods go through.
+// chained is a chain that is attached to the pods' interfaces.
 type chained interface {
 	// load returns the programs for a pod's interface on its node's side.
 	load(pod, peer *network.Pod) ([]hooked, error)
 	Close() error
 }
 
-// measureOverhead runs many flows at once through a chain of 8 blocks, and counts
-// the time spent in a host's programs as seed 001 does: as a share of the flows'
-// completion times. Both ends of each flow have the chain; the figure is their mean.
+// measureOverhead runs many flows at once through a chain, and counts the time spent in
+// a host's programs as seed 001 does: as a share of the flows' completion times. Both
+// ends of each flow have the chain; the figure is their mean. Its 0.63 % are the mean
+// over granularities of selection with a chain of 4; all packets through a chain of 8
+// are the harsher count.
 func measureOverhead(ctx context.Context, b *bench) (err error) {
-	perRun, err := costOfStatistics()
-	if err != nil {
-		return err
-	}
-	b.add("chain.statistics_ns", "ns/run", []float64{perRun})
 	for _, s := range surroundings {
-		if err := b.overheadIn(ctx, s, perRun); err != nil {
+		if s.flows = b.countsIn(s); len(s.flows) == 0 {
+			continue
+		}
+		if err := b.overheadIn(ctx, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *bench) overheadIn(ctx context.Context, s surrounding, perRun float64) (err error) {
+// countsIn are the numbers of flows of the cases that are to be measured.
+func (b *bench) countsIn(s surrounding) []int {
+	return slices.DeleteFunc(slices.Clone(s.flows), func(flows int) bool {
+		return !b.cases.MatchString(fmt.Sprintf("%sflows%d", s.prefix, flows))
+	})
+}
+
+func (b *bench) overheadIn(ctx context.Context, s surrounding) (err error) {
 	if err := network.Teardown(overheadNetwork); err != nil {
 		return err
 	}
@@ -86,9 +130,9 @@ func (b *bench) overheadIn(ctx context.Context, s surrounding, perRun float64) (
 		return err
 	}
 	defer func() { err = errors.Join(err, f.stop()) }()
-	o := overhead{bench: b, flows: f, client: client, server: server, perRun: perRun, prefix: s.prefix}
+	o := overhead{bench: b, flows: f, client: client, server: server, prefix: s.prefix}
 	for _, flows := range s.flows {
-		if err := o.measure(ctx, flows); err != nil {
+		if err := s.measure(&o, ctx, flows); err != nil {
 			return fmt.Errorf("%d flows: %w", flows, err)
 		}
 	}
@@ -99,8 +143,10 @@ type overhead struct {
 	*bench
 	*flows
 	client, server *network.Pod
-	// perRun is what the kernel counts for a run of an empty program, in ns.
+	// perRun is what the kernel counts for a run of an empty program among the same
+	// flows, in ns.
 	perRun float64
+	empty  []float64 // perRun of all trials
 	prefix string
 }
 
@@ -112,21 +158,57 @@ type lap struct {
 	spent      cpu // for each gigabyte
 }
 
-// measure runs laps with and without a chain in turns. One flow alone is run once
-// for each of a hundred sizes.
-func (o *overhead) measure(ctx context.Context, flows int) error {
+// measureGranularities runs laps with a chain of 4, a selector and three actions, at
+// each granularity in turns. One flow alone is run once for each of a hundred sizes.
+func (o *overhead) measureGranularities(ctx context.Context, flows int) error {
+	sizes := sizesOf(max(flows, 100))
+	shares := map[string][]float64{}
+	var means []float64
+	o.empty = nil
+	for trial := range o.trialsOf(flows) {
+		if err := o.countEmpty(ctx, sizes, flows); err != nil {
+			return err
+		}
+		mean := 0.0
+		for _, g := range granularities {
+			with, err := o.lap(ctx, sizes, flows, &halfChain{match: g.match, actions: chainOf4}, true)
+			if err != nil {
+				return err
+			}
+			share := o.percent(with)
+			shares[g.name] = append(shares[g.name], share)
+			mean += share / float64(len(granularities))
+			fmt.Printf("%s%d flows trial %d: a chain of 4 for %s: %.2f ms each, %.0f runs of %.0f ns, %.3f %% of completion\n",
+				o.prefix, flows, trial+1, g.name, each(with, sizes), with.runs, o.perRunOf(with), share)
+		}
+		means = append(means, mean)
+	}
+	o.add(fmt.Sprintf("%sfct_overhead_pct.flows%d", o.prefix, flows), "%", means)
+	o.add(fmt.Sprintf("%sfct_empty_ns.flows%d", o.prefix, flows), "ns/run", o.empty)
+	for _, g := range granularities {
+		o.add(fmt.Sprintf("%sfct_granularity.%s.overhead_pct.flows%d", o.prefix, g.name, flows), "%", shares[g.name])
+	}
+	return nil
+}
+
+// measureAllPackets runs laps with and without a chain of 8 in turns.
+func (o *overhead) measureAllPackets(ctx context.Context, flows int) error {
 	var ours, standins, extra []float64
 	sizes := sizesOf(max(flows, 100))
+	o.empty = nil
 	for trial := range o.trialsOf(flows) {
+		if err := o.countEmpty(ctx, sizes, flows); err != nil {
+			return err
+		}
 		bare, err := o.lap(ctx, sizes, flows, nil, false)
 		if err != nil {
 			return err
 		}
-		uncounted, err := o.lap(ctx, sizes, flows, &halfChain{}, false)
+		uncounted, err := o.lap(ctx, sizes, flows, &halfChain{match: matchAll, actions: chainOf8}, false)
 		if err != nil {
 			return err
 		}
-		with, err := o.lap(ctx, sizes, flows, &halfChain{}, true)
+		with, err := o.lap(ctx, sizes, flows, &halfChain{match: matchAll, actions: chainOf8}, true)
 		if err != nil {
 			return err
 		}
@@ -140,8 +222,9 @@ func (o *overhead) measure(ctx context.Context, flows int) error {
 			o.prefix, flows, trial+1, each(bare, sizes), each(with, sizes), with.runs, o.perRunOf(with), ours[trial],
 			standin.runs, o.perRunOf(standin), standins[trial])
 	}
-	o.add(fmt.Sprintf("%sfct_overhead_pct.flows%d", o.prefix, flows), "%", ours)
-	o.add(fmt.Sprintf("%sstandin.fct_overhead_pct.flows%d", o.prefix, flows), "%", standins)
+	o.add(fmt.Sprintf("%soverhead_pct.flows%d", o.prefix, flows), "%", ours)
+	o.add(fmt.Sprintf("%sstandin.overhead_pct.flows%d", o.prefix, flows), "%", standins)
+	o.add(fmt.Sprintf("%sempty_ns.flows%d", o.prefix, flows), "ns/run", o.empty)
 	o.add(fmt.Sprintf("%sextra_cpu_pct.flows%d", o.prefix, flows), "%", extra)
 	return nil
 }
@@ -260,32 +343,61 @@ func attachTo(pod *network.Pod, one hooked) (attached link.Link, err error) {
 	return attached, nil
 }
 
-// costOfStatistics is the time that the kernel counts for an empty program.
-func costOfStatistics() (perRun float64, err error) {
-	var empty bpf.EmptyObjects
-	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
-		return 0, fmt.Errorf("loading the empty program: %w", err)
+// emptyChain are empty programs where the endpoint half has its own.
+type emptyChain struct{ loaded }
+
+func (c *emptyChain) Close() error { return c.close() }
+
+func (c *emptyChain) load(_, _ *network.Pod) (programs []hooked, err error) {
+	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		var empty bpf.EmptyObjects
+		if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+			return nil, fmt.Errorf("loading the empty program: %w", err)
+		}
+		c.loaded = append(c.loaded, &empty)
+		programs = append(programs, hooked{empty.Empty, hook})
 	}
-	defer empty.Close()
-	statistics, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
-	if err != nil {
-		return 0, fmt.Errorf("counting the programs' time: %w", err)
-	}
-	defer statistics.Close()
-	if _, _, err := empty.Empty.Benchmark(segmentOf(chainLocal, chainRemote), repeats, nil); err != nil {
-		return 0, fmt.Errorf("running the empty program: %w", err)
-	}
-	counted, err := empty.Empty.Stats()
-	if err != nil {
-		return 0, fmt.Errorf("reading the time of the empty program: %w", err)
-	}
-	return float64(counted.Runtime) / float64(time.Nanosecond) / float64(counted.RunCount), nil
+	return programs, nil
 }
 
-// halfChain is the endpoint half with 4 selectors that every packet between the pods
-// matches, one of which is looked at each time, and 4 actions. The rate limit is
-// beyond what is possible: windows are computed and stay as they are.
-type halfChain struct{ loaded }
+// countEmpty runs a lap with empty programs: what the kernel counts for one is what
+// counting takes, with its caches as cold as those of the others.
+func (o *overhead) countEmpty(ctx context.Context, sizes []int64, flows int) error {
+	r, err := o.lap(ctx, sizes, flows, &emptyChain{}, true)
+	if err != nil {
+		return err
+	}
+	o.perRun = r.programs / r.runs * 1e9
+	o.empty = append(o.empty, o.perRun)
+	return nil
+}
+
+// halfChain is the endpoint half with a match and actions. The rate limit is beyond
+// what is possible: windows are computed and stay as they are.
+type halfChain struct {
+	loaded
+	match   func(pod, peer *network.Pod) v1alpha1.Selectors
+	actions []v1alpha1.Action
+}
+
+// chainOf4 are the actions beside one selector, chainOf8 those beside four.
+var (
+	chainOf8 = []v1alpha1.Action{
+		limitTo(10_000_000, v1alpha1.RateLimitWindow), {Type: v1alpha1.ActionReportSubflow},
+		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionBlockSubflow},
+	}
+	chainOf4 = chainOf8[:3]
+)
+
+// matchAll are 4 selectors that every packet between the pods matches, one of which is
+// looked at each time.
+func matchAll(pod, peer *network.Pod) v1alpha1.Selectors {
+	pods := &v1alpha1.Side{CIDR: "10.244.0.0/16"}
+	selectors := matchPair(pod, peer)
+	selectors.Source, selectors.Destination = pods, pods
+	selectors.PacketTypes = []v1alpha1.PacketType{v1alpha1.PacketSYN, v1alpha1.PacketData, v1alpha1.PacketPureACK, v1alpha1.PacketFIN}
+	return selectors
+}
 
 func (c *halfChain) Close() error { return c.close() }
 
@@ -294,16 +406,7 @@ func (c *halfChain) load(pod, peer *network.Pod) ([]hooked, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods := &v1alpha1.Side{CIDR: "10.244.0.0/16"}
-	match := &v1alpha1.Match{Selectors: v1alpha1.Selectors{
-		AddressPair: []v1alpha1.IPAddress{v1alpha1.IPAddress(pod.IPv4), v1alpha1.IPAddress(peer.IPv4)},
-		Source:      pods, Destination: pods,
-		PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketSYN, v1alpha1.PacketData, v1alpha1.PacketPureACK, v1alpha1.PacketFIN},
-	}}
-	h, err := newHalf(index, ruleOf(match,
-		limitTo(10_000_000, v1alpha1.RateLimitWindow), v1alpha1.Action{Type: v1alpha1.ActionReportSubflow},
-		v1alpha1.Action{Type: v1alpha1.ActionRecord}, v1alpha1.Action{Type: v1alpha1.ActionBlockSubflow},
-	))
+	h, err := newHalf(index, ruleOf(&v1alpha1.Match{Selectors: c.match(pod, peer)}, c.actions...))
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,8 @@ const (
 	rateLinkMbit = 300
 	rateWarmup   = 3 * time.Second
 	rateLasts    = 5 * time.Second
+	// mostRateTrials keeps the part within a quarter of an hour.
+	mostRateTrials = 3
 	// limitedPath is the second one: the subflow that a rule limits.
 	limitedPath = 1
 )
@@ -35,15 +37,18 @@ const (
 func measureRate(ctx context.Context, b *bench) error {
 	var pace, window rateResults
 	for _, rtt := range roundTrips {
-		if err := pace.at(ctx, rtt, false); err != nil {
+		if err := pace.at(ctx, b, "pods", rtt); err != nil {
 			return fmt.Errorf("pods, %s: %w", rtt, err)
 		}
 		if rtt == 0 {
 			continue // a window is too coarse there
 		}
-		if err := window.at(ctx, rtt, true); err != nil {
+		if err := window.at(ctx, b, "guests", rtt); err != nil {
 			return fmt.Errorf("guests, %s: %w", rtt, err)
 		}
+	}
+	if len(pace.errors) == 0 || len(window.errors) == 0 {
+		return nil // of a part of the cases there are no worst ones
 	}
 	b.add("rate.pace.err_pct_max", "%", []float64{slices.Max(pace.errors)})
 	b.add("rate.pace.err_pct", "%", pace.errors)
@@ -64,40 +69,63 @@ type rateResults struct {
 	othersKept []float64 // of the goodput that the other subflow had before
 }
 
-func (results *rateResults) at(ctx context.Context, rtt time.Duration, guests bool) (err error) {
-	spec := network.Spec{Paths: pathNames[:2], LinkMbit: rateLinkMbit, PathDelays: map[string]time.Duration{}}
-	for _, path := range spec.Paths {
-		spec.PathDelays[path] = rtt / 2
+// rateCase names a case, for --case and for what is printed.
+func rateCase(senders string, rtt time.Duration, rate int64) string {
+	return fmt.Sprintf("%s %s %d Mbit/s", senders, rtt, rate)
+}
+
+// ratesAt are those of the cases at a round trip that are to be measured.
+func (b *bench) ratesAt(senders string, rtt time.Duration) []int64 {
+	return slices.DeleteFunc(slices.Clone(askedRates), func(rate int64) bool {
+		return !b.cases.MatchString(rateCase(senders, rtt, rate))
+	})
+}
+
+// at asks for the rates of pods or of guests at a round trip.
+func (results *rateResults) at(ctx context.Context, b *bench, senders string, rtt time.Duration) (err error) {
+	rates := b.ratesAt(senders, rtt)
+	if len(rates) == 0 {
+		return nil
 	}
-	spec.PodsPerNode, spec.GuestsPerNode = 1, 0
-	if guests {
-		spec.PodsPerNode, spec.GuestsPerNode = 0, 1
-	}
-	r, err := newRuled(ctx, spec)
+	r, err := newRuled(ctx, rateSpec(senders, rtt))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	before, err := r.medianRates(ctx, nil)
+	trials := min(b.trials, mostRateTrials)
+	before, err := r.medianRates(ctx, trials, nil)
 	if err != nil {
 		return err
 	}
-	for _, rate := range askedRates {
-		if err := results.ask(ctx, r, rate, before); err != nil {
+	for _, rate := range rates {
+		if err := results.ask(ctx, r, trials, rate, before); err != nil {
 			return fmt.Errorf("%d Mbit/s: %w", rate, err)
 		}
 		last := len(results.errors) - 1
-		fmt.Printf("round trip %s, guests %v, %3d Mbit/s: error %.1f %%, the other subflow keeps %.1f %% of %.1f Mbit/s; both limited: error %.1f %%\n",
-			rtt, guests, rate, results.errors[last], results.othersKept[last], sumBut(before, limitedPath), results.allErrors[last])
+		fmt.Printf("%s: error %.1f %%, the other subflow keeps %.1f %% of %.1f Mbit/s; both limited: error %.1f %%\n",
+			rateCase(senders, rtt, rate), results.errors[last], results.othersKept[last], sumBut(before, limitedPath), results.allErrors[last])
 	}
 	return nil
 }
 
-// medianRates are the medians of three transfers: at long round trips one now and
+func rateSpec(senders string, rtt time.Duration) network.Spec {
+	spec := network.Spec{Paths: pathNames[:2], LinkMbit: rateLinkMbit, PathDelays: map[string]time.Duration{}}
+	for _, path := range spec.Paths {
+		spec.PathDelays[path] = rtt / 2
+	}
+	if senders == "guests" {
+		spec.GuestsPerNode = 1
+	} else {
+		spec.PodsPerNode = 1
+	}
+	return spec
+}
+
+// medianRates are the medians of some transfers: at long round trips one now and
 // then loses much in its slow start, with rules and without.
-func (r *ruled) medianRates(ctx context.Context, rules []v1alpha1.PlanRule) (map[int]float64, error) {
+func (r *ruled) medianRates(ctx context.Context, transfers int, rules []v1alpha1.PlanRule) (map[int]float64, error) {
 	trials := map[int][]float64{}
-	for range 3 {
+	for range transfers {
 		rates, err := r.ratesWith(ctx, rules)
 		if err != nil {
 			return nil, err
@@ -114,7 +142,7 @@ func (r *ruled) medianRates(ctx context.Context, rules []v1alpha1.PlanRule) (map
 }
 
 // ask limits one subflow, then all.
-func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, before map[int]float64) error {
+func (results *rateResults) ask(ctx context.Context, r *ruled, trials int, rate int64, before map[int]float64) error {
 	match := &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
 	limit := limitTo(rate, v1alpha1.RateLimitAuto)
 	all, err := r.ratesWith(ctx, ruleOf(match, limit))
@@ -122,7 +150,7 @@ func (results *rateResults) ask(ctx context.Context, r *ruled, rate int64, befor
 		return err
 	}
 	match.Paths = []v1alpha1.PathName{v1alpha1.PathName(pathNames[limitedPath])}
-	limited, err := r.medianRates(ctx, ruleOf(match, limit))
+	limited, err := r.medianRates(ctx, trials, ruleOf(match, limit))
 	if err != nil {
 		return err
 	}

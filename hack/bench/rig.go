@@ -40,6 +40,7 @@ type rig struct {
 	pods      []*pathmanager.Namespace
 	stop      func() error
 	links     int
+	weights   map[string]int32 // of paths; those that are not here have 1
 }
 
 // mode is one way to send a connection's subflows over the links.
@@ -195,7 +196,7 @@ func (r *rig) state(i int) (datapath.State, error) {
 		}
 		addresses := []netip.Addr{netip.MustParseAddr(other.Address(p, 4)), netip.MustParseAddr(other.Address(p, 6))}
 		state.Paths = append(state.Paths, datapath.Path{Name: name, Interface: index, Up: true})
-		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(name), Weight: 1})
+		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(name), Weight: max(1, r.weights[name])})
 		peer.Addresses = append(peer.Addresses, addresses...)
 		peer.Paths[name] = datapath.PeerPath{Addresses: addresses, Up: true}
 	}

@@ -64,6 +64,16 @@ func Identify(file *os.File) (Identity, error) {
 	return identity, err
 }
 
+// IdentifyAt reads who the namespace is that can be opened at a path.
+func IdentifyAt(path string) (Identity, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return Identity{}, fmt.Errorf("opening a network namespace: %w", err)
+	}
+	defer file.Close()
+	return Identify(file)
+}
+
 // cookie reads that of the thread's namespace.
 func cookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -233,10 +233,16 @@ func (c *Client) Remove(token uint32, localID uint8) error {
 // of an existing subflow, with the same ID. The subflow exists when an event
 // says so.
 func (c *Client) CreateSubflow(token uint32, local Endpoint, remote netip.AddrPort) error {
+	return c.CreateSubflowTo(token, local, fromAddrPort(remote))
+}
+
+// CreateSubflowTo is CreateSubflow to an address that the peer announced with an
+// ID: the subflow ends when the peer takes the announcement back.
+func (c *Client) CreateSubflowTo(token uint32, local, remote Endpoint) error {
 	local.Flags, local.Port = 0, 0
-	err := c.connection(commandSubflowCreate, token, local.attribute(attributeAddress), fromAddrPort(remote).attribute(attributeRemoteAddress))
+	err := c.connection(commandSubflowCreate, token, local.attribute(attributeAddress), remote.attribute(attributeRemoteAddress))
 	if err != nil {
-		return fmt.Errorf("creating subflow from %s to %s: %w", local.Address, remote, err)
+		return fmt.Errorf("creating subflow from %s to %s: %w", local.Address, netip.AddrPortFrom(remote.Address, remote.Port), err)
 	}
 	return nil
 }

@@ -283,6 +283,36 @@ func expectRoles(t *testing.T, subflows []mptcpnl.Subflow, client bool) {
 	}
 }
 
+func TestASubflowIsFoundByItsEnds(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
+			here, there := pair.New(t)
+			address := there.ServeAt(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)) // for IPv4 too
+			address = netip.AddrPortFrom(there.Address(version), address.Port())
+			connection := here.Connect(address)
+			pair.Eventually(t, func() bool { return len(here.Subflows(connection.LocalAddr())) == 1 }, func() string { return "there is no subflow" })
+			want := here.Subflows(connection.LocalAddr())[0]
+			var got mptcpnl.Subflow
+			pair.Eventually(t, func() bool {
+				var found bool
+				var err error
+				got, found, err = here.Diagnostics().Subflow(want.Local, want.Remote)
+				check(t, err)
+				return found && got.TCP.SentBytes >= 80 && got.TCP.ReceivedBytes >= 80
+			}, func() string { return fmt.Sprintf("found %+v, which moves nothing", got) })
+			if got.Token != want.Token || !got.First || !got.Established || got.Local != want.Local || got.Remote != want.Remote {
+				t.Errorf("found %+v, want %+v", got, want)
+			}
+			if _, found, err := there.Diagnostics().Subflow(want.Remote, want.Local); err != nil || !found {
+				t.Errorf("the peer does not find it: %v", err)
+			}
+			if got, found, err := here.Diagnostics().Subflow(want.Local, netip.AddrPortFrom(want.Remote.Addr(), 1)); err != nil || found {
+				t.Errorf("found %+v (%v), where there is none", got, err)
+			}
+		})
+	}
+}
+
 // TestBothEndsTellTheSameOfAConnection compares what each host reads of its own
 // sockets.
 func TestBothEndsTellTheSameOfAConnection(t *testing.T) {

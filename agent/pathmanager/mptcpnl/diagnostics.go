@@ -4,8 +4,10 @@ package mptcpnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -132,6 +134,48 @@ func (d *Diagnostics) Subflows() ([]Subflow, error) {
 		return nil, fmt.Errorf("listing subflows: %w", err)
 	}
 	return subflows, nil
+}
+
+// Subflow finds one subflow by its ends, at the cost of one look-up however many
+// sockets there are. It returns false where there is none.
+func (d *Diagnostics) Subflow(local, remote netip.AddrPort) (Subflow, bool, error) {
+	messages, err := d.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request},
+		Data:   endsRequest(local, remote),
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return Subflow{}, false, nil
+	}
+	if err != nil {
+		return Subflow{}, false, fmt.Errorf("finding subflow from %s to %s: %w", local, remote, err)
+	}
+	for _, message := range messages {
+		if s, ok := parseSocket(message.Data); ok {
+			if subflow, ok := s.subflow(); ok {
+				return subflow, true, nil
+			}
+		}
+	}
+	return Subflow{}, false, nil
+}
+
+// endsRequest asks for the TCP socket with these ends.
+func endsRequest(local, remote netip.AddrPort) []byte {
+	request := make([]byte, requestLength)
+	request[0] = unix.AF_INET6
+	if local.Addr().Is4() {
+		request[0] = unix.AF_INET
+	}
+	request[1] = unix.IPPROTO_TCP
+	request[2] = 1 << (attributeInfo - 1)
+	binary.BigEndian.PutUint16(request[8:], local.Port())
+	binary.BigEndian.PutUint16(request[10:], remote.Port())
+	copy(request[12:28], local.Addr().AsSlice())
+	copy(request[28:44], remote.Addr().AsSlice())
+	for i := 48; i < requestLength; i++ {
+		request[i] = 0xff // any cookie
+	}
+	return request
 }
 
 // Listeners lists the addresses on which MPTCP sockets listen, without those

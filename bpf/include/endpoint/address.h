@@ -39,7 +39,8 @@ struct hidden_address {
 	__u8 length;
 	__u8 waiting;                 /* 1: its receiver does not know it */
 	__u8 tries;
-	__u8 pad[5];
+	__u8 bound;                   /* 1: hidden by the cluster's rules */
+	__u8 pad[4];
 };
 
 struct hidden {
@@ -143,7 +144,15 @@ __noinline int keep_address(struct __sk_buff *skb, struct context *context, stru
 	address->length = length;
 	address->tries = 0;
 	address->waiting = 1;
+	if (subflow->bound & BOUND_HIDING)
+		address->bound = 1;
 	return option[3] & (HIDDEN_PLACES - 1);
+}
+
+/* Whether addresses are given back, although this action would hide them. */
+static __always_inline int is_giving(const struct subflow *subflow, const struct action *action)
+{
+	return subflow->addresses.releasing && (!binds(action) || subflow->bound & BOUND_GIVING);
 }
 
 /* Hides what this packet announces. */
@@ -160,15 +169,17 @@ __noinline int act_block_subflow(struct __sk_buff *skb, struct context *context,
 	state->blocking = 1;
 	state->hidden = 1;
 	subflow->engaged = 1;
+	if (binds(action))
+		bind(subflow, BOUND_HIDING);
 	read_options(skb, context);
-	if (!(context->options.types & TYPE_ADD_ADDR) || state->releasing)
+	if (!(context->options.types & TYPE_ADD_ADDR) || is_giving(subflow, action))
 		return UNTOUCHED;
 	if (!find_option(skb, context, OPTION_MPTCP, SUBTYPE_ADD_ADDR, &found) || !announces(found.length))
 		return UNTOUCHED;
 	place = keep_address(skb, context, subflow, &found);
 	if (place < 0 || !blank_or_remove(skb, context, subflow, &found))
 		return UNTOUCHED;
-	if (action->flag)
+	if (action->flag & FLAG_CHOSEN)
 		state->echo_due[(context->direction ^ 1) & 1] |= 1 << place;
 	context->options.read = 0;
 	return ACTED;
@@ -178,7 +189,11 @@ __noinline int act_block_subflow(struct __sk_buff *skb, struct context *context,
 __noinline int act_add_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			       const struct action *action)
 {
-	if (!skb || !context || !subflow || !action || subflow->addresses.releasing)
+	if (!skb || !context || !subflow || !action)
+		return UNTOUCHED;
+	if (binds(action))
+		bind(subflow, BOUND_GIVING);
+	if (subflow->addresses.releasing)
 		return UNTOUCHED;
 	subflow->addresses.releasing = 1;
 	subflow->addresses.hidden = 1;
@@ -245,6 +260,12 @@ __noinline int send_echo(struct __sk_buff *skb, struct context *context, struct 
 	return ACTED;
 }
 
+/* What the cluster's rules hid is given back by them, or when they hide no more. */
+static __always_inline int stays_hidden(const struct subflow *subflow, const struct hidden_address *address)
+{
+	return address->bound && (subflow->bound & (BOUND_HIDDEN | BOUND_GIVING)) == BOUND_HIDDEN;
+}
+
 /*
  * Gives one address back. Returns UNTOUCHED when this packet cannot carry it or it
  * is too early to say it again, ACTED when it was given, and DROPPED never.
@@ -257,7 +278,7 @@ __noinline int give_back(struct __sk_buff *skb, struct context *context, struct 
 	if (!context || !subflow || !option)
 		return UNTOUCHED;
 	address = hidden_address(context, subflow, context->direction, place);
-	if (!address || !address->waiting || address->tries >= REPLAYS)
+	if (!address || !address->waiting || address->tries >= REPLAYS || stays_hidden(subflow, address))
 		return UNTOUCHED;
 	if (address->tries && context->now - address->tried < (__u64)REPLAY_FIRST << (address->tries & 15))
 		return UNTOUCHED;
@@ -270,7 +291,14 @@ __noinline int give_back(struct __sk_buff *skb, struct context *context, struct 
 	return ACTED;
 }
 
-/* The bits of the places in this direction that wait to be given back. */
+enum {
+	STAYS_HIDDEN = 1 << HIDDEN_PLACES, /* beside the bits of places_waiting() */
+};
+
+/*
+ * The bits of the places in this direction that wait to be given back, and whether
+ * there are others that must not be.
+ */
 __noinline int places_waiting(struct context *context, struct subflow *subflow, __u32 direction)
 {
 	struct hidden_address *address;
@@ -283,7 +311,7 @@ __noinline int places_waiting(struct context *context, struct subflow *subflow, 
 		if (!address)
 			return 0;
 		if (address->waiting && address->tries < REPLAYS)
-			waiting |= 1 << place;
+			waiting |= stays_hidden(subflow, address) ? STAYS_HIDDEN : 1 << place;
 	}
 	return waiting;
 }
@@ -335,9 +363,9 @@ static __always_inline int give_back_waiting(struct __sk_buff *skb, struct conte
 	__u32 direction = context->direction & 1, waiting;
 
 	waiting = places_waiting(context, subflow, direction);
-	if (waiting)
+	if (waiting & (STAYS_HIDDEN - 1))
 		return give_back(skb, context, subflow, lowest(waiting));
-	if (!places_waiting(context, subflow, direction ^ 1))
+	if (!waiting && !places_waiting(context, subflow, direction ^ 1))
 		subflow->addresses.hidden = 0;
 	return UNTOUCHED;
 }
@@ -373,8 +401,8 @@ static __always_inline int addresses_are_settled(const struct subflow *subflow)
 
 static __always_inline void unsettle_addresses(const struct context *context, struct subflow *subflow)
 {
-	subflow->addresses.blocking = 0;
-	subflow->addresses.releasing = 0;
+	subflow->addresses.blocking = !!(subflow->bound & BOUND_HIDING);
+	subflow->addresses.releasing = !!(subflow->bound & BOUND_GIVING);
 	subflow->addresses.lifted = context->now;
 }
 

@@ -7,6 +7,7 @@
 #define BRAID_BACKUP_H
 
 #include "asked.h"
+#include "bond.h"
 #include "options.h"
 
 enum {
@@ -24,7 +25,11 @@ __noinline int act_set_backup(struct __sk_buff *skb, struct context *context, st
 
 	if (!skb || !context || !subflow || !action)
 		return UNTOUCHED;
-	wish = action->flag ? BACKUP_ON : BACKUP_OFF;
+	if (binds(action))
+		bind(subflow, BOUND_BACKUP);
+	else if (subflow->bound & BOUND_BACKUP)
+		return UNTOUCHED;
+	wish = action->flag & FLAG_CHOSEN ? BACKUP_ON : BACKUP_OFF;
 	if (subflow->backup_state.wanted == wish)
 		return UNTOUCHED;
 	subflow->backup_state.wanted = wish;
@@ -176,7 +181,8 @@ static __always_inline void close_backup(const struct context *context, struct s
 
 static __always_inline void unsettle_backup(const struct context *context, struct subflow *subflow)
 {
-	subflow->backup_state.wanted = BACKUP_AS_IT_IS;
+	if (!(subflow->bound & BOUND_BACKUP))
+		subflow->backup_state.wanted = BACKUP_AS_IT_IS;
 	subflow->backup_state.lifted = context->now;
 }
 

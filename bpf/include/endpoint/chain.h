@@ -86,8 +86,8 @@ struct selector {
 
 enum action_kind {
 	ACTION_RATE_LIMIT = 1, /* rate; mechanism, scope, limit */
-	ACTION_SET_BACKUP,     /* flag: 1 backup, 0 not */
-	ACTION_BLOCK_SUBFLOW,  /* flag: 1 answer with an echo */
+	ACTION_SET_BACKUP,     /* FLAG_CHOSEN: backup, else not */
+	ACTION_BLOCK_SUBFLOW,  /* FLAG_CHOSEN: answer with an echo */
 	ACTION_ADD_SUBFLOW,
 	ACTION_REPORT_CONNECTION,
 	ACTION_REPORT_SUBFLOW,
@@ -96,6 +96,13 @@ enum action_kind {
 	ACTION_RESET,
 	ACTION_CUSTOM,         /* slot in custom_blocks; value */
 	ACTION_STACK,          /* governed in the pod's stack: nothing to do here */
+};
+
+/* Bits of action.flag. */
+enum action_flag {
+	FLAG_CHOSEN = 1,      /* as the kind says */
+	FLAG_METERED = 0x40,  /* the rate is enforced elsewhere too */
+	FLAG_BINDING = 0x80,  /* of the cluster's rules: those of tenants do not undo it */
 };
 
 enum mechanism {
@@ -115,7 +122,7 @@ struct action {
 	__u8 kind;
 	__u8 mechanism;
 	__u8 scope;
-	__u8 flag;
+	__u8 flag;      /* enum action_flag */
 	__u32 limit;  /* number of the limit in its endpoint; slot of a custom block */
 	__u64 rate;   /* bytes a second */
 	__s64 value;  /* parameter of a custom block */
@@ -126,13 +133,20 @@ enum rule_needs {
 	NEEDS_CONNECTION = 2, /* the connection's record */
 };
 
+enum rule_binds {
+	BINDS_BACKUP = 1,
+	BINDS_HIDING = 2,
+	BINDS_GIVING = 4,
+	BINDS_RATE = 8,
+};
+
 struct rule {
 	__u16 first_selector; /* MATCHED: every packet */
 	__u16 first_action;
 	__u8 actions;
 	__u8 needs;
 	__u8 directions;      /* 1 << direction: a bound that spares classifying */
-	__u8 pad;
+	__u8 binds;           /* enum rule_binds, of its actions with FLAG_BINDING */
 };
 
 struct chain {

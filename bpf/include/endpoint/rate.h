@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Rate limits. A limit governs the packets of one direction, `limited`; a window
- * that keeps it is written on the acknowledgements, which go the other way. Now and
- * then it needs a loss as well, so that an MPTCP sender's scheduler learns of it.
+ * that keeps it is written on the acknowledgements, which go the other way. Where
+ * that does not hold an MPTCP sender, the acknowledgements are held back.
  *
- * Of several limits on one direction of a subflow the lowest holds.
+ * Of several limits on one direction of a subflow the lowest holds. A tenant's lower
+ * one takes the place of the cluster's only where that is each subflow's own, and is
+ * kept by the cluster's mechanism: many small limits, or one that nothing enforces,
+ * would let more pass than a shared one.
  */
 #ifndef BRAID_RATE_H
 #define BRAID_RATE_H
 
 #include "asked.h"
-#include "edit.h"
+#include "bond.h"
+#include "hold.h"
 
 enum {
 	MAX_BUCKETS = 16384,
@@ -26,6 +30,12 @@ enum {
 	WINDOW_BYTES_HUGE = 256 * SEGMENT_BYTES,
 	LOSS_SHOWS_AFTER = 2,       /* round trips, until the sender has less in flight */
 	LOSSES_APART = 3,           /* round trips */
+	/* What a sender may have in flight whose acknowledgements are held back. */
+	ROOM_IN_HOLD = 2,           /* times what the limit lets be */
+	ROOM_IN_HOLD_LEAST = 8 * SEGMENT_BYTES,
+	ROOM_IN_HOLD_LATER = 2,     /* times more, when its slow start is over, */
+	ROOM_IN_HOLD_LASTS = 75 * MILLISECOND, /* and what the limit lets pass in this time */
+	ROOM_IN_HOLD_MOST = 1 << 26,
 	COARSE_TICK = 4 * MILLISECOND, /* of the coarse clock */
 	LOOP_INTERVAL = 100 * MILLISECOND,
 	LOOP_INTERVAL_SHORT = 20 * MILLISECOND,
@@ -35,6 +45,7 @@ enum {
 	FACTOR_HIGHEST = FACTOR_ONE * 64, /* where the RTT is assumed */
 	FACTOR_MEASURED = FACTOR_ONE, /* times three more than the sharers, where it is not */
 	ASSUMED_RTT = 10000,        /* us, until one was measured */
+	RECOUNT_TICKS = 15,         /* after as many, subflows may have joined */
 	SHARERS = 8,                /* subflows of a connection that are told apart */
 	REPAID_IN = 4,              /* what is owed is at most a second's bytes through this */
 	BURST_BYTES = 65536,        /* one packet of GSO */
@@ -94,17 +105,23 @@ static __always_inline void use(struct limit *limit, __u8 mechanism, __u8 why)
 	limit->why = why;
 }
 
-/*
- * A window can hold less neither than one of its units nor than a sender needs to go on.
- * Where there are other subflows, four segments are needed: with less, one more is
- * already too far from the rate, and if all are limited, the first takes everything.
- */
+static __always_inline int has_others(const struct subflow *subflow, __u32 limited)
+{
+	return subflow->known & KNOWN_JOIN || subflow->window[limited & 1].subflows > 1;
+}
+
+/* A window can hold less neither than one of its units nor than a sender needs to go on. */
 static __always_inline int is_too_coarse(const struct subflow *subflow, __u64 bytes, __u32 limited)
 {
-	int has_others = subflow->known & KNOWN_JOIN || subflow->window[limited & 1].subflows > 1;
 	__u8 shift = (scale_of(subflow, limited) - 1) & 15;
 
-	return bytes >> shift == 0 || bytes < (has_others ? 4 * SEGMENT_BYTES : SEGMENT_BYTES * 3 / 2);
+	return bytes >> shift == 0 || bytes < SEGMENT_BYTES * 3 / 2;
+}
+
+/* Whether a window alone would not hold the sender; see hold.h. */
+static __always_inline int needs_holding(const struct subflow *subflow, __u32 limited)
+{
+	return subflow->known & KNOWN_MPTCP && has_others(subflow, limited);
 }
 
 /* What Auto uses where the sender's socket is a stranger's. */
@@ -149,6 +166,35 @@ static __always_inline void choose_mechanism(struct subflow *subflow, struct lim
 	}
 }
 
+/* Whether a lower limit of a tenant does all that this one does. */
+static __always_inline int is_open(const struct action *action)
+{
+	return action->scope == SCOPE_SUBFLOW || action->flag & FLAG_METERED;
+}
+
+static __always_inline int takes_over(const struct subflow *subflow, const struct action *action, __u32 direction)
+{
+	const struct limit *limit = &subflow->limit[direction & 1];
+	int is_free = !limit->rate || subflow->window[direction & 1].stale, is_lower = action->rate < limit->rate;
+	__u32 bound = subflow->bound >> (direction & 1);
+
+	if (binds(action))
+		return is_free || is_lower || !(bound & BOUND_RATE) || (bound & LENT_RATE && !is_open(action));
+	if (bound & BOUND_RATE && limit->rate)
+		return is_lower && !(bound & CLOSED_RATE);
+	return is_free || is_lower;
+}
+
+static __always_inline void bind_rate(struct subflow *subflow, const struct action *action, __u32 direction)
+{
+	if (binds(action)) {
+		bind(subflow, (is_open(action) ? BOUND_RATE : BOUND_RATE | CLOSED_RATE) << direction);
+		unbind(subflow, LENT_RATE << direction);
+	} else if (subflow->bound & BOUND_RATE << direction) {
+		bind(subflow, LENT_RATE << direction);
+	}
+}
+
 /*
  * Notes the limit for the packet's direction; settle() keeps it. A limit that
  * follows another goes on with what the loop has learnt.
@@ -163,12 +209,14 @@ __noinline int act_rate_limit(struct __sk_buff *skb, struct context *context, st
 		return UNTOUCHED;
 	direction = context->direction & 1;
 	limit = &subflow->limit[direction];
-	if (limit->rate && limit->rate <= action->rate && !subflow->window[direction].stale)
+	if (!takes_over(subflow, action, direction))
 		return UNTOUCHED;
+	bind_rate(subflow, action, direction);
 	subflow->window[direction].stale = 0;
 	limit->rate = action->rate;
 	limit->id = action->limit;
-	limit->mechanism = action->mechanism;
+	if (!(subflow->bound & LENT_RATE << direction))
+		limit->mechanism = action->mechanism;
 	limit->scope = action->scope;
 	choose_mechanism(subflow, limit, direction);
 	subflow->engaged = 1;
@@ -387,7 +435,7 @@ static __always_inline void count_delivered(struct context *context, struct subf
 	__u32 newly = context->acknowledgement - state->acknowledged;
 
 	if (!state->begun) {
-		state->begun = 1;
+		state->begun = WINDOW_BEGUN;
 		state->acknowledged = context->acknowledgement;
 		state->marked = context->acknowledgement;
 		state->marked_at = context->now;
@@ -395,7 +443,8 @@ static __always_inline void count_delivered(struct context *context, struct subf
 	}
 	if (!newly || newly >> 31)
 		return;
-	note_filling(context, subflow, state, loop, limited);
+	if (!(state->begun & WINDOW_HOLDS))
+		note_filling(context, subflow, state, loop, limited);
 	state->acknowledged = context->acknowledgement;
 	__sync_fetch_and_add(&loop->delivered, newly);
 }
@@ -431,12 +480,34 @@ static __always_inline void bounds_of(struct bounds *bounds, const struct window
 		bounds->lowest = FACTOR_SHARED;
 }
 
+/* What a sender may have in flight whose acknowledgements are held back. */
+static __always_inline __u32 room_of(const struct subflow *subflow, __u32 limited, __u32 rtt)
+{
+	__u64 room = ROOM_IN_HOLD * bytes_in_flight(subflow->limit[limited & 1].rate, rtt) + ROOM_IN_HOLD_LEAST;
+
+	return room > ROOM_IN_HOLD_MOST ? ROOM_IN_HOLD_MOST : room;
+}
+
+/* What the limit lets be in flight, as the loop has found. */
+static __always_inline __u64 granted_by_loop(struct context *context, struct subflow *subflow, struct rate_loop *loop,
+					     __u32 limited, __u32 rtt)
+{
+	struct window_state *state = &subflow->window[limited & 1];
+	__u64 rate = subflow->limit[limited & 1].rate, granted;
+	struct bounds bounds;
+
+	bounds_of(&bounds, state, loop);
+	if (run_loop(loop, rate, rtt, context->now, &bounds))
+		count_sharers(context, subflow, limited);
+	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
+	return granted < WINDOW_BYTES_MINIMUM ? WINDOW_BYTES_MINIMUM : granted;
+}
+
 /* Lowers the window of an acknowledgement to what the limit lets be in flight. */
 __noinline int lower_window(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 limited)
 {
 	struct window_state *state;
 	struct rate_loop *loop;
-	struct bounds bounds;
 	__u32 rtt, window;
 	__u64 granted, rate;
 	__u8 shift;
@@ -452,14 +523,13 @@ __noinline int lower_window(struct __sk_buff *skb, struct context *context, stru
 	rtt = rtt_for(subflow, loop, limited);
 	shift = (shift - 1) & 15;
 	count_delivered(context, subflow, loop, limited);
-	if (!state->sharers)
+	if (!state->sharers || (context->fresh_way && !(context->tick & RECOUNT_TICKS)))
 		count_sharers(context, subflow, limited);
-	bounds_of(&bounds, state, loop);
-	if (run_loop(loop, rate, rtt, context->now, &bounds))
-		count_sharers(context, subflow, limited);
-	granted = bytes_in_flight(rate, rtt) * loop->factor / FACTOR_ONE;
-	if (granted < WINDOW_BYTES_MINIMUM)
-		granted = WINDOW_BYTES_MINIMUM;
+	if (needs_holding(subflow, limited)) {
+		state->window = room_of(subflow, limited, rtt);
+		return hold_acknowledgement(skb, context, subflow, loop, limited, rtt);
+	}
+	granted = granted_by_loop(context, subflow, loop, limited, rtt);
 	if (granted > 1U << 30)
 		granted = 1U << 30;
 	/* Rounded up: what is between two steps is found by the loop, in time. */
@@ -494,6 +564,26 @@ static __always_inline __u32 steady_window(const struct subflow *subflow, __u32 
 	__u32 window = subflow->window[limited & 1].window;
 
 	return least > WINDOW_BYTES_LARGE && least > window && least <= 1U << 30 ? least : window;
+}
+
+/*
+ * Whether a sender whose acknowledgements are held back has far too much in flight.
+ * The first loss ends its slow start, and others are rare.
+ */
+static __always_inline int is_hold_too_large(const struct context *context, const struct subflow *subflow,
+					     __u32 limited, __u32 rtt)
+{
+	const struct window_state *state = &subflow->window[limited & 1];
+	__u32 in_flight = subflow->traffic[limited & 1].highest - state->marked;
+	__u64 room = state->window, rate = subflow->limit[limited & 1].rate | 1;
+	__u64 apart = 1000ULL * rtt + in_flight * (__u64)SECOND / rate;
+
+	if (in_flight >> 31)
+		return 0;
+	if (!state->lost_at)
+		return in_flight > room;
+	room = ROOM_IN_HOLD_LATER * room + rate * (ROOM_IN_HOLD_LASTS / 1000) / MICROSECONDS;
+	return in_flight > room && context->now - state->lost_at > LOSSES_APART * apart;
 }
 
 /*
@@ -535,23 +625,26 @@ __noinline int lose(struct context *context, struct subflow *subflow, __u32 limi
 	rtt = end_to_end_rtt(subflow);
 	if (!(subflow->known & KNOWN_MPTCP) || !rtt || !state->window || context->position < context->sent)
 		return UNTOUCHED;
-	if (!is_congestion_too_large(context, subflow, limited, rtt))
+	if (state->begun & WINDOW_HOLDS ? !is_hold_too_large(context, subflow, limited, rtt)
+					: !is_congestion_too_large(context, subflow, limited, rtt))
 		return UNTOUCHED;
-	state->congestion = state->congestion / 10 * 7;
+	if (!(state->begun & WINDOW_HOLDS))
+		state->congestion = state->congestion / 10 * 7;
 	state->lost_at = context->now;
 	return DROPPED;
 }
 
 /*
  * Drops what is too much of what is limited. How much a far sender has in flight does
- * not show here: its window alone holds it.
+ * not show here, unless it is held back here.
  */
 static __always_inline int hold_back(struct context *context, struct subflow *subflow, const struct limit *limit,
 				     __u32 direction)
 {
 	if (limit->in_use == MECHANISM_POLICE)
 		return police(context, subflow, direction);
-	if (limit->in_use == MECHANISM_WINDOW && direction == FROM_ENDPOINT)
+	if (limit->in_use == MECHANISM_WINDOW &&
+	    (direction == FROM_ENDPOINT || subflow->window[direction & 1].begun & WINDOW_HOLDS))
 		return lose(context, subflow, direction);
 	return UNTOUCHED;
 }
@@ -574,10 +667,13 @@ static __always_inline struct limit *limit_on(const struct context *context, str
 			*stale = 0;
 		if (asked == ASKED_NO_MORE) {
 			limit->rate = 0;
+			hold_no_more(&subflow->window[limited & 1]);
 			return 0;
 		}
 	}
 	choose_mechanism(subflow, limit, limited);
+	if (limit->in_use != MECHANISM_WINDOW)
+		hold_no_more(&subflow->window[limited & 1]);
 	return limit;
 }
 

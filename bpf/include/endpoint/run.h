@@ -159,13 +159,14 @@ __noinline int classify(struct context *context, struct subflow *subflow)
 	chain = chain_of(context);
 	if (!chain)
 		return 0;
-	unsettle(context, subflow);
 	forget_asking_rule(subflow);
 	subflow->recorded = 0;
 	subflow->stack = 0;
 	unlatch(subflow);
 	classify_direction(chain, context, subflow, FROM_ENDPOINT);
 	classify_direction(chain, context, subflow, TO_ENDPOINT);
+	keep_bonds(chain, subflow);
+	unsettle(context, subflow);
 	subflow->needs_connection = !!(chain->needs & NEEDS_CONNECTION);
 	barrier();
 	subflow->word = context->chain;
@@ -499,7 +500,7 @@ static __always_inline void note_packet(struct __sk_buff *skb, struct context *c
 	int in_handshake = (context->flags & TCP_SYN) || !(subflow->known & KNOWN_HANDSHAKE);
 
 	if (context->direction == TO_ENDPOINT && unlikely(ingress != subflow->ingress) && ingress) {
-		if (subflow->word)
+		if (subflow->known & KNOWN_HANDSHAKE)
 			void_unconcerned_of(skb);
 		learn_path(context, subflow, ingress);
 	}
@@ -546,10 +547,28 @@ static __always_inline int note(struct __sk_buff *skb, struct context *context, 
 	return 1;
 }
 
+/*
+ * Reads from where a packet's record will be read, so that all of it comes into the
+ * cache at once: nothing waits for what is read here. A flow that rests finds its
+ * record in no cache.
+ */
+static __always_inline void fetch(const struct subflow *subflow)
+{
+	(void)*(volatile const __u64 *)&subflow->last_seen;
+	(void)*(volatile const __u64 *)&subflow->traffic[FROM_ENDPOINT].bytes;
+	(void)*(volatile const __u64 *)&subflow->traffic[FROM_ENDPOINT].timed_at;
+	(void)*(volatile const __u64 *)&subflow->traffic[TO_ENDPOINT].bytes;
+	(void)*(volatile const __u64 *)&subflow->traffic[TO_ENDPOINT].timed_at;
+	(void)*(volatile const __u64 *)&subflow->limit[TO_ENDPOINT].rate;
+	(void)*(volatile const __u32 *)&subflow->window[TO_ENDPOINT].acknowledged;
+	(void)*(volatile const __u64 *)&subflow->addresses.lifted;
+}
+
 static __always_inline int run_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
 	__u32 direction = context->direction & 1;
 
+	fetch(subflow);
 	complete_context(skb, context, subflow);
 	if (!note(skb, context, subflow))
 		return UNTOUCHED;

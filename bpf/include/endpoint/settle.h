@@ -85,6 +85,8 @@ static __always_inline int rates_are_quiet(const struct context *context, const 
 		return 0;
 	if (!other->rate || other->in_use != MECHANISM_WINDOW)
 		return 1;
+	if (state->begun & WINDOW_HOLDS && (state->marked != context->acknowledgement || context->options.sack))
+		return 0;
 	return state->begun && state->window && state->acknowledged == context->acknowledgement &&
 	       scale_of(subflow, limited);
 }
@@ -97,6 +99,8 @@ static __always_inline int keep_window(struct __sk_buff *skb, struct context *co
 	__u8 shift = (scale_of(subflow, limited) - 1) & 15;
 
 	if (!subflow->limit[limited].rate || subflow->limit[limited].in_use != MECHANISM_WINDOW)
+		return UNTOUCHED;
+	if (subflow->window[limited].begun & WINDOW_HOLDS)
 		return UNTOUCHED;
 	if ((context->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return UNTOUCHED;
@@ -121,7 +125,7 @@ static __always_inline int settle_quickly(struct __sk_buff *skb, struct context 
 
 /*
  * Called when a subflow is classified anew, before its rules act again: lets go of
- * what they asked for. What is not asked for again is undone by settle().
+ * what they asked for, but for what the cluster's still do. What is not asked for again is undone by settle().
  */
 static __always_inline void unsettle(struct context *context, struct subflow *subflow)
 {

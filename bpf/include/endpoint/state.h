@@ -43,19 +43,31 @@ struct rate_loop {
 	__s32 owed;      /* bytes too few so far; negative: too many */
 };
 
+/* Bits of window_state.begun. */
+enum window_begun {
+	WINDOW_BEGUN = 1,   /* acknowledged is valid */
+	WINDOW_HOLDS = 2,   /* acknowledgements are held back; see hold.h */
+};
+
 /* A limit of what one direction of a subflow carries: window[direction]. */
 struct window_state {
 	struct rate_loop loop;  /* of a limit whose scope is the subflow */
 	__u32 acknowledged;     /* the highest acknowledgement seen */
 	__u32 window;           /* bytes, what was last granted at most; 0: nothing yet */
-	__u8 begun;             /* 1: acknowledged is valid */
+	__u8 begun;             /* enum window_begun */
 	__u8 assumed;           /* 1: the loop learnt with an RTT that was assumed */
 	__u8 sharers;           /* subflows of the connection with lowered windows */
 	__u8 stale;             /* 1: noted before the rules were last asked anew */
-	__u32 marked;           /* an acknowledgement, and when it passed: the data that */
-	__u64 marked_at;        /* it let go passes a round trip to the sender later */
+	/*
+	 * An acknowledgement, and when it passed: the data that it let go passes a round
+	 * trip to the sender later. In a hold: the last that its sender was told, and when
+	 * one last came.
+	 */
+	__u32 marked;
+	__u64 marked_at;
 	__u64 lost_at;          /* ns, when a packet was last dropped to slow its sender; 0: never */
-	__u32 congestion;       /* bytes, the sender's congestion window as far as it showed */
+	/* Bytes, the sender's congestion window as far as it showed. In a hold: where what it may know by SACK ends. */
+	__u32 congestion;
 	__u32 subflows;         /* of the connection so far, as far as known */
 };
 

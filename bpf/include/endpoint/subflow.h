@@ -129,7 +129,7 @@ struct subflow {
 	__u32 initiator_token;   /* 0: unknown */
 	__u32 seeded_rtt;        /* us, the socket's smoothed RTT when it was seeded */
 	__u32 syn_sequence;      /* of the SYN: tells a repeated SYN from a new subflow */
-	__u32 pad2;
+	__u32 bound;             /* enum bond: what the cluster's rules asked for */
 
 	/* The actors'. */
 	struct limit limit[2];

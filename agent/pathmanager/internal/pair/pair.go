@@ -44,10 +44,13 @@ func New(t *testing.T) (client, server *Host) {
 }
 
 func newHost(t *testing.T, ipv4, ipv6 string) *Host {
-	h := &Host{
-		Namespace: network.NamespaceForTest(t), t: t,
-		IPv4: netip.MustParseAddr(ipv4), IPv6: netip.MustParseAddr(ipv6),
-	}
+	return HostOf(t, network.NamespaceForTest(t), ipv4, ipv6)
+}
+
+// HostOf makes a host of a namespace that has these addresses.
+func HostOf(t *testing.T, namespace *network.Namespace, ipv4, ipv6 string) *Host {
+	t.Helper()
+	h := &Host{Namespace: namespace, t: t, IPv4: netip.MustParseAddr(ipv4), IPv6: netip.MustParseAddr(ipv6)}
 	file := h.Open()
 	defer file.Close()
 	var err error
@@ -85,7 +88,13 @@ func (h *Host) Diagnostics() *mptcpnl.Diagnostics { return h.diag }
 // test ends.
 func (h *Host) Serve(version int) netip.AddrPort {
 	h.t.Helper()
-	listener, err := h.Listen(context.Background(), "tcp", netip.AddrPortFrom(h.Address(version), 0).String())
+	return h.ServeAt(netip.AddrPortFrom(h.Address(version), 0))
+}
+
+// ServeAt is Serve at an address, and at a port if it is not 0.
+func (h *Host) ServeAt(address netip.AddrPort) netip.AddrPort {
+	h.t.Helper()
+	listener, err := h.Listen(context.Background(), "tcp", address.String())
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+
+	"braid.dev/braid/bpf"
+)
+
+// PeerHealth is what is known of the paths to one peer. A path that it does not
+// name is alive and good.
+type PeerHealth struct {
+	// Dead paths are not used while another path to the peer can be.
+	Dead map[string]bool
+	// Good says, for each class of preferences, of which paths it is false that
+	// they are good enough to be preferred.
+	Good []map[string]bool
+}
+
+// SetHealth says how good the paths to the peers are, by the peers' names; paths
+// to others are good. The next packet heeds it. What an earlier agent said holds
+// until the first call.
+func (d *Datapath) SetHealth(health map[string]PeerHealth) error { return d.peers.setHealth(health) }
+
+// ActivePeers are the peers that subflows sent packets to since the last call. It
+// costs about a microsecond for each peer.
+func (d *Datapath) ActivePeers() (map[string]bool, error) { return d.peers.takeActive() }
+
+// peerTable is what the maps say of the peers. Health changes it at any time, also
+// while Apply waits for something.
+type peerTable struct {
+	mu      sync.Mutex
+	maps    *bpf.ToUplinkMaps // nil while nothing is loaded
+	slotOf  map[string]uint8
+	entries map[string]*peerEntry
+	health  map[string]PeerHealth // nil before SetHealth
+	// inherited is the health that an earlier agent left, by the peers' indexes.
+	inherited map[uint32]inheritedHealth
+}
+
+// peerEntry is a peer's part of the maps.
+type peerEntry struct {
+	index uint32
+	value bpf.ToUplinkPeer // with all paths that are up
+	// What the maps hold; nil while that is not known.
+	written       *bpf.ToUplinkPeer
+	writtenHealth *bpf.ToUplinkHealth
+}
+
+// inheritedHealth names the paths of a value, whose slots may change.
+type inheritedHealth struct {
+	value bpf.ToUplinkHealth
+	names [slots]string
+}
+
+func (t *peerTable) load(o *objects) error {
+	names, err := o.readPathNames()
+	if err != nil {
+		return err
+	}
+	inherited := map[uint32]inheritedHealth{}
+	var index uint32
+	var value bpf.ToUplinkHealth
+	entries := o.maps().Health.Iterate()
+	for entries.Next(&index, &value) {
+		if value != (bpf.ToUplinkHealth{}) {
+			inherited[index] = inheritedHealth{value, names}
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return fmt.Errorf("reading the health of peers: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.maps, t.entries, t.inherited = o.maps(), map[string]*peerEntry{}, inherited
+	return nil
+}
+
+func (t *peerTable) unload() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.maps, t.entries = nil, nil
+}
+
+// write writes all peers, and forgets others.
+func (t *peerTable) write(peers []Peer, indexOf map[string]uint32, slotOf map[string]uint8) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slotOf = maps.Clone(slotOf)
+	entries := map[string]*peerEntry{}
+	for _, peer := range peers {
+		entry := &peerEntry{index: indexOf[peer.Name], value: peerValue(peer, slotOf)}
+		if before := t.entries[peer.Name]; before != nil && before.index == entry.index {
+			entry.written, entry.writtenHealth = before.written, before.writtenHealth
+		}
+		entries[peer.Name] = entry
+	}
+	t.entries = entries
+	return t.writeAll()
+}
+
+// clear empties the entry of a peer that is gone.
+func (t *peerTable) clear(index uint32) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.inherited, index)
+	return t.put(index, &bpf.ToUplinkPeer{}, &bpf.ToUplinkHealth{})
+}
+
+func (t *peerTable) put(index uint32, peer *bpf.ToUplinkPeer, health *bpf.ToUplinkHealth) error {
+	if err := t.maps.Health.Put(index, health); err != nil {
+		return fmt.Errorf("writing the health of peer %d: %w", index, err)
+	}
+	if err := t.maps.Peers.Put(index, peer); err != nil {
+		return fmt.Errorf("writing peer %d: %w", index, err)
+	}
+	return nil
+}
+
+func (t *peerTable) setHealth(health map[string]PeerHealth) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.health = make(map[string]PeerHealth, len(health))
+	for name, of := range health {
+		t.health[name] = of.clone()
+	}
+	if t.maps == nil {
+		return nil
+	}
+	return t.writeAll()
+}
+
+func (h PeerHealth) clone() PeerHealth {
+	copied := PeerHealth{Dead: maps.Clone(h.Dead)}
+	for _, good := range h.Good {
+		copied.Good = append(copied.Good, maps.Clone(good))
+	}
+	return copied
+}
+
+// writeAll writes what is different.
+func (t *peerTable) writeAll() error {
+	for name, entry := range t.entries {
+		health := t.healthValue(name, entry.index)
+		value := entry.value
+		value.Ipv4Paths = alive(value.Ipv4Paths, health.Dead)
+		value.Ipv6Paths = alive(value.Ipv6Paths, health.Dead)
+		if entry.written != nil && *entry.written == value && *entry.writtenHealth == health {
+			continue
+		}
+		if err := t.put(entry.index, &value, &health); err != nil {
+			return fmt.Errorf("peer %q: %w", name, err)
+		}
+		entry.written, entry.writtenHealth = &value, &health
+	}
+	return nil
+}
+
+// alive leaves out dead paths. Where none were left, it is not known which works:
+// then each gets its part.
+func alive(paths, dead uint8) uint8 {
+	if paths&^dead == 0 {
+		return paths
+	}
+	return paths &^ dead
+}
+
+func (t *peerTable) healthValue(name string, index uint32) (value bpf.ToUplinkHealth) {
+	if t.health == nil {
+		return t.inherited[index].valueFor(t.slotOf)
+	}
+	for path, slot := range t.slotOf {
+		known := t.health[name]
+		if known.Dead[path] {
+			value.Dead |= 1 << slot
+		}
+		for class, good := range known.Good[:min(len(known.Good), MaxClasses)] {
+			if isGood, judged := good[path]; judged && !isGood {
+				value.Bad[class] |= 1 << slot
+			}
+		}
+	}
+	return value
+}
+
+func (h inheritedHealth) valueFor(slotOf map[string]uint8) (value bpf.ToUplinkHealth) {
+	for before, name := range h.names {
+		after, here := slotOf[name]
+		if !here {
+			continue
+		}
+		value.Dead |= h.value.Dead >> before & 1 << after
+		for class := range value.Bad {
+			value.Bad[class] |= h.value.Bad[class] >> before & 1 << after
+		}
+	}
+	return value
+}
+
+// takeActive reads and clears the programs' marks.
+func (t *peerTable) takeActive() (map[string]bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	active := map[string]bool{}
+	for name, entry := range t.entries {
+		var value bpf.ToUplinkPeer
+		if err := t.maps.Peers.Lookup(entry.index, &value); err != nil {
+			return nil, fmt.Errorf("reading peer %q: %w", name, err)
+		}
+		if value.Active == 0 {
+			continue
+		}
+		active[name] = true
+		value.Active = 0
+		if err := t.maps.Peers.Put(entry.index, value); err != nil {
+			return nil, fmt.Errorf("writing peer %q: %w", name, err)
+		}
+	}
+	return active, nil
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"braid.dev/braid/agent/attach"
+)
+
+// attach puts the programs on exactly the interfaces that need them. One that fails
+// does not keep the others from being guarded.
+func (g *Guard) attach(state State, failures Failures) error {
+	nics := map[int]bool{}
+	for index := range g.places(state) {
+		nics[int(index)] = true
+	}
+	failed := g.attachAll(g.nics, nics, g.objects.meter.Meter, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.objects.meter.Meter, g.options.UplinkLinks)
+	}, nil)
+	ends := map[int]bool{}
+	owner := map[int]Endpoint{}
+	for _, endpoint := range state.Endpoints {
+		if endpoint.Interface > 0 && endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
+			ends[endpoint.Interface], owner[endpoint.Interface] = true, endpoint
+		}
+	}
+	failed = errors.Join(failed, g.attachAll(g.endpoints, ends, g.objects.ownSource.OwnSource, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.objects.ownSource.OwnSource, g.options.EndpointLinks)
+	}, func(index int, err error) { failures[owner[index].UID] = err }))
+	return failed
+}
+
+// attachAll attaches one program to exactly these interfaces. What fails for one of
+// them goes to fail, if there is such a function.
+func (g *Guard) attachAll(
+	interfaces *attach.Interfaces, wanted map[int]bool, program *ebpf.Program,
+	isOutOfPlace func(index int) (bool, error), fail func(index int, err error),
+) error {
+	attached, failed := interfaces.Attached()
+	for index := range wanted {
+		err := interfaces.Attach(index, program)
+		if err == nil {
+			err = putInPlace(interfaces, index, program, isOutOfPlace)
+		}
+		if err != nil && fail != nil {
+			fail(index, err)
+			continue
+		}
+		failed = errors.Join(failed, err)
+	}
+	for index := range attached {
+		if !wanted[index] {
+			failed = errors.Join(failed, interfaces.Detach(index))
+		}
+	}
+	return errors.Join(failed, interfaces.DetachOther())
+}
+
+// putInPlace attaches anew where another program of ours came later and to the
+// wrong side.
+func putInPlace(interfaces *attach.Interfaces, index int, program *ebpf.Program, isOutOfPlace func(int) (bool, error)) error {
+	if interfaces.Mode() != "tcx" {
+		return nil
+	}
+	wrong, err := isOutOfPlace(index)
+	if err != nil || !wrong {
+		return err
+	}
+	return errors.Join(interfaces.Detach(index), interfaces.Attach(index, program))
+}
+
+// isOutOfPlace is true when the meter runs before to_uplink, or own_source after
+// from_endpoint: that one's link has its pin where the pattern says.
+func (g *Guard) isOutOfPlace(index int, hook ebpf.AttachType, ours *ebpf.Program, pattern string) (bool, error) {
+	other, err := pinnedProgram(pattern, index)
+	if err != nil || other == 0 {
+		return false, err
+	}
+	info, err := ours.Info()
+	if err != nil {
+		return false, fmt.Errorf("asking for the guard's program: %w", err)
+	}
+	own, _ := info.ID()
+	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
+	if err != nil {
+		return false, fmt.Errorf("listing the programs on interface %d: %w", index, err)
+	}
+	at := func(id ebpf.ProgramID) int {
+		return slices.IndexFunc(query.Programs, func(program link.AttachedProgram) bool { return program.ID == id })
+	}
+	if at(other) < 0 || at(own) < 0 {
+		return false, nil
+	}
+	if hook == ebpf.AttachTCXEgress {
+		return at(own) < at(other), nil
+	}
+	return at(own) > at(other), nil
+}
+
+// pinnedProgram is the program of a pinned link; 0 if there is none.
+func pinnedProgram(pattern string, index int) (ebpf.ProgramID, error) {
+	if pattern == "" {
+		return 0, nil
+	}
+	pins, err := filepath.Glob(fmt.Sprintf(pattern, index))
+	if err != nil || len(pins) == 0 {
+		return 0, err
+	}
+	pinned, err := link.LoadPinnedLink(pins[len(pins)-1], nil)
+	if err != nil {
+		return 0, nil // it has gone meanwhile
+	}
+	defer pinned.Close()
+	info, err := pinned.Info()
+	if err != nil {
+		return 0, fmt.Errorf("asking for the link %s: %w", pins[len(pins)-1], err)
+	}
+	return info.Program, nil
+}

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lab is a network whose first node has a guard.
+type lab struct {
+	*network.Network
+	guard   *Guard
+	options Options
+	state   State
+	stop    context.CancelFunc
+	stopped chan error
+}
+
+func bpffs(t *testing.T) string {
+	t.Helper()
+	directory := t.TempDir()
+	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() { check(t, unix.Unmount(directory, 0)) })
+	return directory
+}
+
+// newLab builds two nodes with pods; those of the first one belong to tenant-1,
+// tenant-2 and so on.
+func newLab(t *testing.T, spec network.Spec) *lab {
+	t.Helper()
+	pins := bpffs(t)
+	l := &lab{options: Options{
+		PinPath:     filepath.Join(pins, "guard"),
+		UplinkLinks: filepath.Join(pins, "datapath/*/links/to_uplink_%d"),
+		Log:         logr.Discard(),
+	}}
+	spec.Nodes = 2
+	l.Network = network.ForTest(t, spec)
+	l.state = l.describe(t)
+	l.begin(t)
+	t.Cleanup(func() {
+		l.end(t)
+		check(t, l.Nodes[0].Do(Open(l.options).Remove))
+	})
+	return l
+}
+
+// begin starts an agent's guard, and end stops it and leaves everything behind.
+func (l *lab) begin(t *testing.T) {
+	t.Helper()
+	l.guard = Open(l.options)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.stop, l.stopped = cancel, make(chan error, 1)
+	go func() { l.stopped <- l.guard.Run(ctx) }()
+}
+
+func (l *lab) end(t *testing.T) {
+	t.Helper()
+	if l.guard == nil {
+		return
+	}
+	l.stop()
+	check(t, <-l.stopped)
+	check(t, l.guard.Close())
+	l.guard = nil
+}
+
+// describe is the first node without limits.
+func (l *lab) describe(t *testing.T) (state State) {
+	t.Helper()
+	node := l.Nodes[0]
+	for _, path := range l.Spec.Paths {
+		index, err := node.Index(path)
+		check(t, err)
+		state.Paths = append(state.Paths, Path{Name: path, Interface: index, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
+	}
+	for i, pod := range node.Pods {
+		index, err := node.Index(pod.HostInterface)
+		check(t, err)
+		state.Endpoints = append(state.Endpoints, Endpoint{
+			UID: types.UID(pod.PodName), Namespace: fmt.Sprintf("tenant-%d", i+1), Name: pod.PodName, Interface: index,
+			Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)},
+		})
+	}
+	return state
+}
+
+func (l *lab) apply(t *testing.T) {
+	t.Helper()
+	check(t, l.Nodes[0].Do(func() error {
+		failures, err := l.guard.Apply(l.state)
+		for _, failure := range failures {
+			err = errors.Join(err, failure)
+		}
+		return err
+	}))
+}
+
+// tenant adds what a tenant may have of a path.
+func (l *lab) tenant(namespace, path string, maxRate int64, share int32) {
+	l.state.Tenants = append(l.state.Tenants, v1alpha1.PlanTenant{
+		Namespace: namespace, Paths: []v1alpha1.PlanTenantPath{{Path: v1alpha1.PathName(path), MaxRate: maxRate, Share: share}},
+	})
+}
+
+// received is what a pod's interface received so far, in bytes.
+func received(t *testing.T, pod *network.Pod) uint64 {
+	t.Helper()
+	counters, err := pod.Counters("eth0")
+	check(t, err)
+	return counters.RxBytes
+}
+
+// rates are what pods receive over this time, in Mbit/s.
+func rates(t *testing.T, over time.Duration, pods ...*network.Pod) []float64 {
+	t.Helper()
+	return measure(t, over, pods, received)
+}
+
+func measure[T any](t *testing.T, over time.Duration, of []T, read func(*testing.T, T) uint64) []float64 {
+	t.Helper()
+	before, began := make([]uint64, len(of)), time.Now()
+	for i, one := range of {
+		before[i] = read(t, one)
+	}
+	time.Sleep(over)
+	found, took := make([]float64, len(of)), time.Since(began).Seconds()
+	for i, one := range of {
+		found[i] = float64(read(t, one)-before[i]) * 8 / 1e6 / took
+	}
+	return found
+}
+
+// sent are what the first node's NICs send over this time, in Mbit/s.
+func (l *lab) sent(t *testing.T, over time.Duration, paths ...string) []float64 {
+	t.Helper()
+	return measure(t, over, paths, func(t *testing.T, path string) uint64 {
+		counters, err := l.Nodes[0].Counters(path)
+		check(t, err)
+		return counters.TxBytes
+	})
+}
+
+// expectMost checks that rates are no more than limits, as far as counters read one
+// after the other can tell, and no less than a part of them.
+func expectMost(t *testing.T, what string, found []float64, limit, least float64) {
+	t.Helper()
+	t.Logf("%s: %.2f of %.2f Mbit/s", what, found, limit)
+	for _, rate := range found {
+		if rate > limit*1.01+burst.Seconds()*limit/measured.Seconds() {
+			t.Errorf("%s: %.2f Mbit/s were sent, beyond %.2f", what, rate, limit)
+		}
+		if rate < limit*least {
+			t.Errorf("%s: only %.2f of %.2f Mbit/s were sent", what, rate, limit)
+		}
+	}
+}
+
+const (
+	burst = 50 * time.Millisecond
+	// settled is after what was saved for a burst, and the beginnings of TCP.
+	settled  = 700 * time.Millisecond
+	measured = 2500 * time.Millisecond
+)
+
+// flood sends UDP datagrams of so many bytes as fast as wanted until the test ends.
+func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64) {
+	t.Helper()
+	var connection net.Conn
+	check(t, from.Do(func() (err error) {
+		connection, err = net.Dial("udp", net.JoinHostPort(to.Address(version), "9"))
+		return err
+	}))
+	done := make(chan struct{})
+	stop := make(chan struct{})
+	t.Cleanup(func() { close(stop); <-done; connection.Close() })
+	go func() {
+		defer close(done)
+		payload := make([]byte, size)
+		began, sent := time.Now(), 0.0
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if sent*8/1e6 > time.Since(began).Seconds()*mbit {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			_, _ = connection.Write(payload) // refused where nobody listens
+			sent += float64(size)
+		}
+	}()
+}
+
+const port = "5001"
+
+func serve(t *testing.T, pod *network.Pod, version int) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.Address(version), port))
+	check(t, err)
+	done := make(chan error, 1)
+	go func() { done <- traffic.Serve(ctx, listener) }()
+	t.Cleanup(func() {
+		cancel()
+		check(t, <-done)
+	})
+}
+
+// transfer begins connections from one pod to another.
+func transfer(t *testing.T, from, to *network.Pod, version int, options traffic.Options) (wait func() *traffic.Result) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), options.Duration+30*time.Second)
+	done := make(chan struct{})
+	var result *traffic.Result
+	var err error
+	go func() {
+		defer close(done)
+		result, err = traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
+			return from.Dial(ctx, "tcp", net.JoinHostPort(to.Address(version), port))
+		}, options)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return func() *traffic.Result {
+		t.Helper()
+		<-done
+		check(t, err)
+		return result
+	}
+}
+
+func mbit(n int64) int64 { return n * 1_000_000 }

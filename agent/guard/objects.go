@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/guard"
+)
+
+// schema is the version of the layout of everything pinned. A change of layout in
+// bpf/guard/guard.h needs a new one: the agent then begins anew instead of
+// misreading what an older one left.
+const schema = "v1"
+
+// The sizes of the binary form.
+const (
+	slots      = v1alpha1.MaxPaths
+	noPath     = slots
+	mostRows   = 1024
+	nameLength = 64
+)
+
+// objects are the loaded programs and their maps.
+type objects struct {
+	meter     guard.MeterObjects
+	ownSource guard.OwnSourceObjects
+	// leaveQueue is for the ends of queues.
+	leaveQueue guard.LeaveQueueObjects
+	// names say what each row stands for; no program reads them.
+	names *ebpf.Map
+}
+
+// loadObjects loads the programs. Maps that an earlier agent pinned in the directory
+// are used as they are, so nobody gets a burst anew.
+func loadObjects(directory string) (*objects, error) {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
+		return nil, fmt.Errorf("making the directory of the guard's pins: %w", err)
+	}
+	meter, err := guard.LoadMeter()
+	if err != nil {
+		return nil, fmt.Errorf("reading meter: %w", err)
+	}
+	ownSource, err := guard.LoadOwnSource()
+	if err != nil {
+		return nil, fmt.Errorf("reading own_source: %w", err)
+	}
+	leaveQueue, err := guard.LoadLeaveQueue()
+	if err != nil {
+		return nil, fmt.Errorf("reading leave_queue: %w", err)
+	}
+	for _, spec := range []*ebpf.CollectionSpec{meter, ownSource, leaveQueue} {
+		pinByName(spec)
+	}
+	var o objects
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
+	if err := meter.LoadAndAssign(&o.meter, options); err != nil {
+		return nil, fmt.Errorf("loading meter: %w", err)
+	}
+	if err := ownSource.LoadAndAssign(&o.ownSource, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading own_source: %w", err), o.close())
+	}
+	if err := leaveQueue.LoadAndAssign(&o.leaveQueue, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.close())
+	}
+	if o.names, err = loadNames(directory); err != nil {
+		return nil, errors.Join(err, o.close())
+	}
+	return &o, nil
+}
+
+func pinByName(spec *ebpf.CollectionSpec) {
+	for name, m := range spec.Maps {
+		if name[0] != '.' {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+}
+
+func loadNames(directory string) (*ebpf.Map, error) {
+	names, err := ebpf.NewMapWithOptions(&ebpf.MapSpec{
+		Name: "names", Type: ebpf.Hash, KeySize: 4 + nameLength, ValueSize: 4,
+		MaxEntries: 2*mostRows + slots, Flags: unix.BPF_F_NO_PREALLOC, Pinning: ebpf.PinByName,
+	}, ebpf.MapOptions{PinPath: directory})
+	if err != nil {
+		return nil, fmt.Errorf("loading the map of names: %w", err)
+	}
+	return names, nil
+}
+
+// maps are the shared maps; both objects refer to the same ones.
+func (o *objects) maps() *guard.MeterMaps { return &o.meter.MeterMaps }
+
+func (o *objects) close() error {
+	err := errors.Join(o.meter.Close(), o.ownSource.Close(), o.leaveQueue.Close())
+	if o.names != nil {
+		err = errors.Join(err, o.names.Close())
+	}
+	return err
+}

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"braid.dev/braid/bpf/guard"
+)
+
+const (
+	// interval is how often shares are given anew, while there are any.
+	interval = 100 * time.Millisecond
+	// shortest is how much time must be between two looks to tell rates from them.
+	shortest = interval / 4
+	// memory is how long a rate counts, in seconds: senders that lose packets pause.
+	memory = 0.3
+	// appetite is how long one is taken for hungry after it was.
+	appetite = time.Second
+	// hungry is the part of its share that one must use to be taken for one that
+	// wants more.
+	hungry = 0.75
+	// growth is what one that is not hungry may use more than it did.
+	growth = 1.25
+	// Parts of a path's capacity: filling is what is divided into shares, shaping
+	// what its queue lets go, and crowded from where on shares count, with what a
+	// link spends on each frame. Each must be a little more than the one before, and
+	// all less than the whole: what waits shall wait in the path's own queue.
+	filling, shaping, crowded = 0.96, 0.97, 0.98
+	// smallest is the part by which a share must change to be written.
+	smallest = 0.01
+)
+
+// sharing gives endpoints their shares. It belongs to the guard's lock.
+type sharing struct {
+	last   time.Time
+	others [slots]sender  // traffic of nobody that is guarded
+	rest   [slots]float64 // of shared paths, for all that are guarded
+	by     map[uint32]*[slots]sender
+}
+
+// sender is one that sends on a path.
+type sender struct {
+	used    float64 // bits a second
+	sent    uint64  // bytes at the last look
+	dropped uint64
+	hungry  time.Time // until then
+	share   float64   // that it has
+}
+
+func newSharing() *sharing { return &sharing{by: map[uint32]*[slots]sender{}} }
+
+func (s *sharing) forget(row uint32) { delete(s.by, row) }
+
+// note takes down what a sender did in so many seconds.
+func (s *sender) note(sent, dropped uint64, seconds float64, now time.Time) {
+	if sent < s.sent || dropped < s.dropped { // the row was emptied
+		s.sent, s.dropped = 0, 0
+	}
+	rate := float64(sent-s.sent) * 8 / seconds
+	s.used += (1 - math.Exp(-seconds/memory)) * (rate - s.used)
+	if dropped > s.dropped || s.share > 0 && max(rate, s.used) >= hungry*s.share {
+		s.hungry = now.Add(appetite)
+	}
+	s.sent, s.dropped = sent, dropped
+}
+
+func (s *sender) wants(now time.Time) float64 {
+	if now.Before(s.hungry) {
+		return math.Inf(1)
+	}
+	return s.used * growth
+}
+
+// Run gives shares anew until the context ends. It sleeps while none are needed.
+func (g *Guard) Run(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if !g.share() {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-g.changed:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// share returns false while there is nothing to share.
+func (g *Guard) share() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.objects == nil || !g.book.shares() {
+		return false
+	}
+	if err := g.tick(time.Now()); err != nil {
+		g.options.Log.Error(err, "not all shares are given anew")
+	}
+	return true
+}
+
+// shares is true while somebody's share depends on what others do.
+func (b *book) shares() bool {
+	if slices.ContainsFunc(b.paths, func(path bookedPath) bool { return path.capacity > 0 }) {
+		return true
+	}
+	members := map[string]int{}
+	for _, endpoint := range b.endpoints {
+		members[endpoint.namespace]++
+	}
+	for namespace, tenant := range b.tenants {
+		if members[namespace] > 1 && slices.Max(tenant.ceilings[:]) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// tick reads what was sent since the last time and gives shares by it.
+func (g *Guard) tick(now time.Time) error {
+	s := g.sharing
+	if err := s.look(now, g.objects, g.book); err != nil {
+		return fmt.Errorf("reading what was sent: %w", err)
+	}
+	groups := g.book.groups()
+	var failed error
+	for _, path := range g.book.paths {
+		rest := s.sharePath(now, path, g.book, groups)
+		if path.capacity > 0 && math.Abs(rest-s.rest[path.slot]) > smallest*path.capacity {
+			failed = errors.Join(failed, g.setShared(path.slot, rest))
+			s.rest[path.slot] = rest
+		}
+	}
+	if err := s.write(g.objects, g.book); err != nil {
+		failed = errors.Join(failed, fmt.Errorf("writing shares: %w", err))
+	}
+	return failed
+}
+
+// look reads the counters of all.
+func (s *sharing) look(now time.Time, o *objects, b *book) error {
+	for _, endpoint := range b.endpoints {
+		if s.by[endpoint.row] == nil {
+			s.by[endpoint.row] = &[slots]sender{}
+		}
+	}
+	seconds, begun := now.Sub(s.last).Seconds(), !s.last.IsZero()
+	if now.Sub(s.last) < shortest {
+		return nil
+	}
+	var guarded [slots]uint64
+	for _, endpoint := range b.endpoints {
+		var usage guard.MeterUsage
+		if err := o.maps().Usages.Lookup(endpoint.row, &usage); err != nil {
+			return err
+		}
+		senders := s.by[endpoint.row]
+		for slot := range senders {
+			guarded[slot] += usage.Sent[slot]
+			if !begun { // of an earlier agent
+				senders[slot].sent, senders[slot].dropped = usage.Sent[slot], usage.Dropped[slot]
+				continue
+			}
+			senders[slot].note(usage.Sent[slot], usage.Dropped[slot], seconds, now)
+		}
+	}
+	s.last = now
+	return s.lookAtOthers(o, b, guarded, seconds, now)
+}
+
+// lookAtOthers takes all that was sent on a path and by nobody that is guarded for
+// one sender.
+func (s *sharing) lookAtOthers(o *objects, b *book, guarded [slots]uint64, seconds float64, now time.Time) error {
+	for _, path := range b.paths {
+		var usage guard.MeterPathUsage
+		if err := o.maps().PathUsages.Lookup(path.slot, &usage); err != nil {
+			return err
+		}
+		before := &s.others[path.slot]
+		sent := usage.Sent - min(usage.Sent, guarded[path.slot])
+		if sent < before.sent {
+			before.sent = sent
+		}
+		before.note(sent, 0, seconds, now)
+	}
+	return nil
+}
+
+// groups are the endpoints by their namespace, in an order that stays.
+func (b *book) groups() (groups [][]*bookedEndpoint) {
+	by := map[string][]*bookedEndpoint{}
+	for _, endpoint := range b.endpoints {
+		by[endpoint.namespace] = append(by[endpoint.namespace], endpoint)
+	}
+	for _, members := range by {
+		groups = append(groups, members)
+	}
+	return groups
+}
+
+// sharePath divides a path's capacity, or where that is not shared the ceilings of
+// the tenants, one by one. It returns what others leave of a shared path.
+func (s *sharing) sharePath(now time.Time, path bookedPath, b *book, groups [][]*bookedEndpoint) (rest float64) {
+	demands := make([]group, 0, len(groups)+1)
+	for _, members := range groups {
+		demands = append(demands, s.demand(now, path, b.tenants[members[0].namespace], members))
+	}
+	if path.capacity > 0 {
+		others := demand{wants: s.others[path.slot].used * growth, most: math.Inf(1), weight: 1}
+		keep(filling*path.capacity, demands)
+		rates := allocate(filling*path.capacity, append(demands, group{weight: 1, most: math.Inf(1), members: []demand{others}}))
+		for i, members := range groups {
+			s.give(path.slot, members, rates[i])
+		}
+		return shaping*path.capacity - min(others.wants, rates[len(groups)][0])
+	}
+	for i, members := range groups {
+		rates := make([]float64, len(members))
+		if ceiling := demands[i].most; len(members) > 1 && !math.IsInf(ceiling, 1) {
+			keep(ceiling, demands[i:i+1])
+			rates = allocate(ceiling, demands[i:i+1])[0]
+		}
+		s.give(path.slot, members, rates)
+	}
+	return 0
+}
+
+// demand is what a tenant and its endpoints ask for on a path.
+func (s *sharing) demand(now time.Time, path bookedPath, tenant *bookedTenant, members []*bookedEndpoint) group {
+	g := group{weight: tenant.weight(path.slot), most: orInfinite(tenant.ceilings[path.slot])}
+	for _, member := range members {
+		g.members = append(g.members, demand{
+			wants: s.by[member.row][path.slot].wants(now), most: orInfinite(member.maxRate), weight: 1,
+		})
+	}
+	return g
+}
+
+func orInfinite(rate float64) float64 {
+	if rate <= 0 {
+		return math.Inf(1)
+	}
+	return rate
+}
+
+func (s *sharing) give(slot uint32, members []*bookedEndpoint, rates []float64) {
+	for i, member := range members {
+		before := &s.by[member.row][slot].share
+		if math.Abs(*before-rates[i]) > smallest**before || rates[i] == 0 {
+			*before = rates[i]
+		}
+	}
+}
+
+// write writes the shares that changed.
+func (s *sharing) write(o *objects, b *book) error {
+	for _, endpoint := range b.endpoints {
+		var allowance guard.MeterAllowance
+		if err := o.maps().Allowances.Lookup(endpoint.row, &allowance); err != nil {
+			return err
+		}
+		before := allowance
+		for slot := range slots {
+			allowance.Share[slot] = price(s.by[endpoint.row][slot].share)
+		}
+		if allowance == before {
+			continue
+		}
+		if err := o.maps().Allowances.Put(endpoint.row, allowance); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/google/go-cmp/cmp"
+
+	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func nicWith(index int, prefixes ...string) paths.NIC {
+	nic := paths.NIC{Index: index, Up: true}
+	for _, prefix := range prefixes {
+		nic.Addresses = append(nic.Addresses, netip.MustParsePrefix(prefix))
+	}
+	return nic
+}
+
+func upAt(addresses ...string) paths.PeerPath {
+	path := paths.PeerPath{Up: true}
+	for _, address := range addresses {
+		path.Addresses = append(path.Addresses, netip.MustParseAddr(address))
+	}
+	return path
+}
+
+func TestWhatIsProbedOfAPath(t *testing.T) {
+	usable := paths.Path{Name: "blue", NIC: nicWith(3, "10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"), Usable: true}
+	unusable := usable
+	unusable.Usable = false
+	sixOnly := paths.Path{Name: "blue", NIC: nicWith(3, "fd00::1/64"), Usable: true}
+	down := upAt("10.0.0.2")
+	down.Up = false
+	for name, c := range map[string]struct {
+		here  paths.Path
+		there map[string]paths.PeerPath
+		want  string // local>remote
+	}{
+		"the first addresses":             {usable, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "10.0.0.1>10.0.0.2"},
+		"the address of the same network": {usable, map[string]paths.PeerPath{"blue": upAt("10.1.0.2")}, "10.1.0.1>10.1.0.2"},
+		"one of the family at least":      {usable, map[string]paths.PeerPath{"blue": upAt("192.0.2.1")}, "10.0.0.1>192.0.2.1"},
+		"IPv6 where one end has no other": {sixOnly, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "fd00::1>fd00::2"},
+		"nothing without a common family": {sixOnly, map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}, ""},
+		"nothing that is down there":      {usable, map[string]paths.PeerPath{"blue": down}, ""},
+		"nothing that is unusable here":   {unusable, map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}, ""},
+		"nothing that the peer has not":   {usable, map[string]paths.PeerPath{"green": upAt("10.0.0.2")}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			targets := targetsOf([]paths.Path{c.here}, []paths.Peer{{Name: "node2", Paths: c.there}})
+			got := ""
+			for _, target := range targets {
+				got += target.Local.String() + ">" + target.Remote.String()
+				if target.Peer != "node2" || target.Path != "blue" || target.Interface != 3 {
+					t.Errorf("target %+v", target)
+				}
+			}
+			if got != c.want {
+				t.Errorf("probed is %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestProbesAreAnsweredOnEveryAddressOfUsablePaths(t *testing.T) {
+	listeners := listenersOf([]paths.Path{
+		{Name: "blue", NIC: nicWith(3, "10.0.0.1/24", "fd00::1/64"), Usable: true},
+		{Name: "green", NIC: nicWith(4, "10.1.0.1/24")},
+		{Name: "red"},
+	})
+	want := []health.Listener{{Interface: 3, Address: netip.MustParseAddr("10.0.0.1")}, {Interface: 3, Address: netip.MustParseAddr("fd00::1")}}
+	if diff := cmp.Diff(want, listeners, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("listeners (-want +got):\n%s", diff)
+	}
+}
+
+func newPathHealth(t *testing.T) (*pathHealth, map[string]bool) {
+	t.Helper()
+	active := map[string]bool{}
+	h, err := openPathHealth(Options{Log: testr.New(t)}, func() (map[string]bool, error) { return active, nil }, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h, active
+}
+
+func TestPeersAreActiveForAWhileAfterTheirLastPacket(t *testing.T) {
+	h, active := newPathHealth(t)
+	h.plan(&news{peers: []paths.Peer{{Name: "node2", Paths: map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}}}},
+		[]paths.Path{{Name: "blue", NIC: nicWith(3, "10.0.0.1/24"), Usable: true}})
+	isActive := func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		_, used := h.usedAt["node2"]
+		return used
+	}
+	now := time.Now()
+	if isActive() {
+		t.Error("active before a packet was sent")
+	}
+	active["node2"] = true
+	h.lookForActive(now)
+	delete(active, "node2")
+	h.lookForActive(now.Add(stayActive - time.Millisecond))
+	if !isActive() {
+		t.Error("not active any more before its time")
+	}
+	h.lookForActive(now.Add(stayActive + time.Millisecond))
+	if isActive() {
+		t.Error("active for ever")
+	}
+}
+
+func TestWhatIsWorthShowing(t *testing.T) {
+	before := v1alpha1.NodePath{PeersProbed: 3, PeersAlive: 3, MedianRTTMicros: 1000, LossPercent: 10}
+	with := func(change func(*v1alpha1.NodePath)) v1alpha1.NodePath {
+		changed := before
+		change(&changed)
+		return changed
+	}
+	for name, c := range map[string]struct {
+		after           v1alpha1.NodePath
+		states, figures bool
+	}{
+		"nothing new":               {before, false, false},
+		"a peer that died":          {with(func(p *v1alpha1.NodePath) { p.PeersAlive = 2 }), true, false},
+		"another that died instead": {with(func(p *v1alpha1.NodePath) { p.Unreachable = []string{"node3"} }), true, false},
+		"a slightly longer time":    {with(func(p *v1alpha1.NodePath) { p.MedianRTTMicros = 1200 }), false, false},
+		"a longer time":             {with(func(p *v1alpha1.NodePath) { p.MedianRTTMicros = 1300 }), false, true},
+		"a little more loss":        {with(func(p *v1alpha1.NodePath) { p.LossPercent = 14 }), false, false},
+		"much more loss":            {with(func(p *v1alpha1.NodePath) { p.LossPercent = 15 }), false, true},
+		"no loss any more":          {with(func(p *v1alpha1.NodePath) { p.LossPercent = 0 }), false, true},
+	} {
+		if got := statesDiffer(before, c.after); got != c.states {
+			t.Errorf("%s: states differ: %v", name, got)
+		}
+		if got := figuresDiffer(before, c.after); got != c.figures {
+			t.Errorf("%s: figures differ: %v", name, got)
+		}
+	}
+}
+
+func TestFiguresAreRounded(t *testing.T) {
+	for value, want := range map[int64]int64{0: 0, 7: 7, 99: 99, 101: 100, 125: 130, 4449: 4400, 995: 1000, 123456: 120000} {
+		if got := twoDigits(value); got != want {
+			t.Errorf("%d becomes %d, want %d", value, got, want)
+		}
+	}
+	figures := pathFigures(health.Summary{Probed: 12, Alive: 1, Loss: 0.256, MedianRTT: 1234 * time.Microsecond, Unreachable: make([]string, 11)})
+	if figures.LossPercent != 26 || figures.MedianRTTMicros != 1200 || len(figures.Unreachable) != 10 || figures.PeersProbed != 12 || figures.PeersAlive != 1 {
+		t.Errorf("shown as %+v", figures)
+	}
+}

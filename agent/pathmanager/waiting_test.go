@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pathmanager
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func waitingTracker(after OpenAfter) *tracker {
+	return newTracker(Settings{Manager: v1alpha1.SubflowManagerAgent, Count: 3, OpenAfter: after}, false)
+}
+
+// looksAt plays a connection that moves bytes at a rate, and returns when it was
+// looked at, until it gets its subflows or a time has passed.
+func looksAt(t *tracker, rate float64, span time.Duration) (looks []time.Duration) {
+	t.handle(established(1), start)
+	c := t.connections[1]
+	for {
+		next, ok := t.next()
+		if !ok || next.Sub(start) > span {
+			return looks
+		}
+		looks = append(looks, next.Sub(start))
+		t.looked(c, uint64(rate*next.Sub(start).Seconds()), next)
+		if !c.delayed.waits {
+			return looks
+		}
+	}
+}
+
+func TestWhenAConnectionThatWaitsIsLookedAt(t *testing.T) {
+	const kilo = 1 << 10
+	tests := map[string]struct {
+		after       OpenAfter
+		rate        float64 // bytes a second
+		span        time.Duration
+		most        int           // looks
+		first, last time.Duration // 0: does not matter
+	}{
+		"one that waits for its time only, once":        {OpenAfter{Time: time.Minute}, 1e6, time.Hour, 1, time.Minute, time.Minute},
+		"a fast one, when it should have moved enough":  {OpenAfter{Bytes: 1000 * kilo}, 1000 * kilo, time.Hour, 3, shortestLook, 0},
+		"a slow one, once a second":                     {OpenAfter{Bytes: 1000 * kilo}, 10 * kilo, time.Minute, 62, shortestLook, 0},
+		"an idle one, ever less often":                  {OpenAfter{Bytes: kilo}, 0, time.Minute, 45, shortestLook, 0},
+		"an idle one, at the end when it is old enough": {OpenAfter{Bytes: kilo, Time: 10 * time.Second}, 0, time.Minute, 40, shortestLook, 10 * time.Second},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			looks := looksAt(waitingTracker(test.after), test.rate, test.span)
+			switch {
+			case len(looks) == 0 || len(looks) > test.most:
+				t.Fatalf("it is looked at %d times, at %v; want 1 to %d", len(looks), looks, test.most)
+			case test.first != 0 && looks[0] != test.first:
+				t.Errorf("it is looked at first after %s, want %s", looks[0], test.first)
+			case test.last != 0 && looks[len(looks)-1] != test.last:
+				t.Errorf("it is looked at last after %s, want %s", looks[len(looks)-1], test.last)
+			}
+		})
+	}
+}
+
+func TestManyThatWaitAreLookedAtLessOften(t *testing.T) {
+	tracker := waitingTracker(OpenAfter{Bytes: 1 << 20})
+	for token := range uint32(5000) {
+		tracker.handle(established(token+1), start)
+	}
+	looks := 0
+	for now := start; now.Before(start.Add(10 * time.Second)); now = now.Add(10 * time.Millisecond) {
+		for _, c := range tracker.due(now) {
+			looks++
+			tracker.looked(c, 0, now)
+		}
+	}
+	if limit := 12 * lookRate; looks == 0 || looks > limit {
+		t.Errorf("5000 idle connections are looked at %d times in ten seconds, want 1 to %d", looks, limit)
+	}
+}
+
+func TestWhereFurtherSubflowsGo(t *testing.T) {
+	service, backend := remote, netip.MustParseAddrPort("10.0.0.9:8080")
+	tests := map[string]struct {
+		known func(*connection)
+		want  netip.AddrPort // invalid: nowhere
+	}{
+		"to where the first one goes":            {func(*connection) {}, service},
+		"to a Service's backend":                 {func(c *connection) { c.backend = backend }, backend},
+		"first to an address that may be a peer": {func(c *connection) { c.announce(1, backend) }, service},
+		"to an announced address after a failure": {func(c *connection) {
+			c.announce(1, backend)
+			c.attempts = 1
+		}, backend},
+		"not to an announced address where the first one works": {func(c *connection) {
+			c.announce(1, backend)
+			c.attempts, c.joinsFirst = 1, true
+		}, service},
+		"with the first one's port where none is announced": {func(c *connection) {
+			c.announce(1, netip.AddrPortFrom(backend.Addr(), 0))
+			c.attempts = 1
+		}, netip.AddrPortFrom(backend.Addr(), service.Port())},
+		"nowhere where the peer refuses them": {func(c *connection) { c.deniesFirst = true }, netip.AddrPort{}},
+		"to the announced address of one that refuses": {func(c *connection) {
+			c.deniesFirst = true
+			c.announce(1, netip.AddrPortFrom(service.Addr(), 61001))
+		}, netip.AddrPortFrom(service.Addr(), 61001)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1))
+			c := tracker.connections[1]
+			test.known(c)
+			var got netip.AddrPort
+			if lacking := tracker.lacking(c, true); len(lacking) > 0 {
+				got = lacking[0].remote
+			}
+			if got != test.want {
+				t.Errorf("they go to %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestAPeerThatTakesAnAddressBackIsNotJoinedThereAgain(t *testing.T) {
+	tracker := newTracker(Settings{
+		Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh,
+		Addresses: []netip.Addr{local.Addr()},
+	}, false)
+	tracker.handle(established(1), start)
+	other := netip.MustParseAddrPort("10.0.0.3:0")
+	tracker.handle(mptcpnl.AddressEvent{Kind: mptcpnl.AddressAnnounced, Token: 1, ID: 4, Address: other}, start)
+	c := tracker.connections[1]
+	lacking := tracker.lacking(c, true)
+	if len(lacking) != 1 || lacking[0].remote.Addr() != other.Addr() || lacking[0].remoteID != 4 || lacking[0].remote.Port() != remote.Port() {
+		t.Fatalf("subflows are missing towards %+v, want one towards %s with id 4", lacking, other.Addr())
+	}
+	tracker.handle(mptcpnl.AddressEvent{Kind: mptcpnl.AddressRemoved, Token: 1, ID: 4}, start)
+	if lacking := tracker.lacking(c, true); len(lacking) != 0 {
+		t.Errorf("subflows are missing towards %+v, want none", lacking)
+	}
+}
+
+func TestASubflowThatLastedIsOpenedAgainSoon(t *testing.T) {
+	tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1))
+	c, now := tracker.connections[1], start
+	for range 6 { // each comes back at once, and is reset again
+		tracker.attempt(c, now)
+		tracker.handle(subflow(mptcpnl.SubflowEstablished, 1), now)
+		tracker.handle(subflow(mptcpnl.SubflowEstablished, 2), now)
+		now = now.Add(2 * lasting)
+		tracker.handle(subflow(mptcpnl.SubflowClosed, 1), now)
+		if wait := c.due.Sub(now); wait != firstBackoff {
+			t.Fatalf("it is opened again after %s, want %s", wait, firstBackoff)
+		}
+	}
+}
+
+// Whatever happens, with reopen Never no more subflows are asked for than were
+// never there.
+func TestNeverMeansNever(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		settings := Settings{
+			Manager: v1alpha1.SubflowManagerAgent, Count: rapid.IntRange(1, maxCount).Draw(t, "count"),
+			Reopen: v1alpha1.ReopenNever,
+		}
+		tracker := newTracker(settings, false)
+		tracker.handle(established(1), start)
+		existed := map[uint16]bool{local.Port(): true}
+		for i := range rapid.IntRange(0, 30).Draw(t, "events") {
+			now := start.Add(time.Duration(i) * time.Second)
+			port := uint16(rapid.IntRange(1, 9).Draw(t, "port"))
+			if rapid.Bool().Draw(t, "closed") {
+				tracker.handle(subflow(mptcpnl.SubflowClosed, port), now)
+			} else {
+				tracker.handle(subflow(mptcpnl.SubflowEstablished, port), now)
+				existed[port] = true
+			}
+			want := max(0, settings.Count-len(existed))
+			if missing := tracker.missing(tracker.connections[1], true); missing != want {
+				t.Fatalf("%d subflows are missing after %d existed, want %d", missing, len(existed), want)
+			}
+		}
+	})
+}

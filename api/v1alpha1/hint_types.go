@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Annotations of pods by which their owners say what they would like. They are
+// hints: guardrails and the state of the paths go before them.
+const (
+	// AnnotationPreferredPaths lists paths, with commas between them, that the
+	// pod's subflows are to use while these are as good as the policy asks.
+	AnnotationPreferredPaths = "braid.dev/preferred-paths"
+	// AnnotationBackupPaths lists paths that are to be used only while no other
+	// path of the pod can be.
+	AnnotationBackupPaths = "braid.dev/backup-paths"
+	// AnnotationMaxRate is the most that the pod is to send over all paths
+	// together, in bits a second, such as 200M.
+	AnnotationMaxRate = "braid.dev/max-rate"
+)
+
+// Hint is one of the annotations that pods can have.
+// +kubebuilder:validation:Enum=PreferredPaths;BackupPaths;MaxRate
+type Hint string
+
+const (
+	// HintPreferredPaths is braid.dev/preferred-paths.
+	HintPreferredPaths Hint = "PreferredPaths"
+	// HintBackupPaths is braid.dev/backup-paths.
+	HintBackupPaths Hint = "BackupPaths"
+	// HintMaxRate is braid.dev/max-rate.
+	HintMaxRate Hint = "MaxRate"
+)
+
+// Preference says how far preferred paths are preferred, and when they are given
+// up and returned to.
+type Preference struct {
+	// weight is the share of the subflows, in percent, that follows the
+	// preference; the others are spread as if there were none. The default is 100.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	Weight *int32 `json:"weight,omitempty"`
+
+	// maxRTTFactor is how many times the smoothed round-trip time of the best path
+	// that of a preferred path may be, such as 2 or 1500m. Beyond it the path is
+	// given up. The default is 2.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0 && quantity(self).compareTo(quantity('100')) <= 0",message="must be a factor from 1 to 100, such as 2 or 1500m"
+	// +optional
+	MaxRTTFactor *resource.Quantity `json:"maxRTTFactor,omitempty"`
+
+	// minRTTDifference is by how much the round-trip time of a preferred path must
+	// exceed that of the best one before the factor counts: between paths of
+	// microseconds a factor means nothing. The default is 5ms.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('10s')",message="must be a time from 0s to 10s, such as 5ms"
+	// +optional
+	MinRTTDifference *metav1.Duration `json:"minRTTDifference,omitempty"`
+
+	// maxLossPercent is the share of probes lost, in percent, beyond which a
+	// preferred path is given up. The default is 10.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	MaxLossPercent *int32 `json:"maxLossPercent,omitempty"`
+
+	// leaveAfter is how long a preferred path must be worse than that before it is
+	// given up; one that is dead is left at once. The default is 100ms.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('5m')",message="must be a time from 0s to 5m, such as 100ms"
+	// +optional
+	LeaveAfter *metav1.Duration `json:"leaveAfter,omitempty"`
+
+	// returnAfter is how long it must be good again before it is used again. The
+	// default is 500ms.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('5m')",message="must be a time from 0s to 5m, such as 500ms"
+	// +optional
+	ReturnAfter *metav1.Duration `json:"returnAfter,omitempty"`
+}
+
+// Defaults of Preference.
+const (
+	DefaultPreferenceWeight       int32 = 100
+	DefaultMaxRTTFactorPermille   int32 = 2000
+	DefaultMinRTTDifferenceMicros int32 = 5000
+	DefaultMaxLossPercent         int32 = 10
+	DefaultLeaveAfterMillis       int32 = 100
+	DefaultReturnAfterMillis      int32 = 500
+)
+
+// ExcessMode says what becomes of a hint that asks for more than is allowed.
+// +kubebuilder:validation:Enum=Refuse;Trim
+type ExcessMode string
+
+const (
+	// ExcessRefuse ignores the annotation as a whole.
+	ExcessRefuse ExcessMode = "Refuse"
+	// ExcessTrim keeps what is allowed of it: the paths that may be used, or the
+	// highest rate that may be.
+	ExcessTrim ExcessMode = "Trim"
+)
+
+// TenantPath is what a tenant may have of one path.
+// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.share)",message="give maxRate, share or both"
+type TenantPath struct {
+	// path is the name of an MPTCPPath.
+	// +required
+	Path PathName `json:"path"`
+	// maxRate is the most that the pods of one namespace send on this path from
+	// one node, all together, in bits a second, such as 1G. It is a hard limit for
+	// every packet of theirs, whatever the protocol; pods that send at the same
+	// time share it fairly.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
+	// +optional
+	MaxRate *resource.Quantity `json:"maxRate,omitempty"`
+	// share is the part of a full path that the pods of one namespace get on a
+	// node, in relation to the shares of others that want it at that time; those
+	// without a share count as 1. It needs the path's capacity.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +optional
+	Share *int32 `json:"share,omitempty"`
+}
+
+// Guardrails are what tenants may do: they hold for the selected pods whichever
+// policy wins and whatever the pods' annotations say. Of several policies with
+// guardrails that select a pod all hold: only paths that each allows, only hints
+// that each lets count, the lowest rates; the share is that of the first by
+// precedence that gives one.
+type Guardrails struct {
+	// paths are those that the subflows of the pods may be placed on, whichever
+	// policy places them and whoever began the connection. Leave it out to allow
+	// every path. What is not MPTCP stays on the route of the cluster's network: to
+	// bound it there, give that path a ceiling in tenantPaths.
+	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="an empty list would allow no path: leave paths out to allow every path"
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Paths []PathName `json:"paths,omitempty"`
+
+	// hints are the annotations that count. Leave it out to let all count; an
+	// empty list lets none.
+	// +kubebuilder:validation:MaxItems=3
+	// +listType=set
+	// +optional
+	Hints *[]Hint `json:"hints,omitempty"`
+
+	// maxPodRate is the most that one pod sends over all paths together, in bits a
+	// second, and the most that braid.dev/max-rate may ask for.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
+	// +optional
+	MaxPodRate *resource.Quantity `json:"maxPodRate,omitempty"`
+
+	// tenantPaths are ceilings and shares of each namespace on paths of a node. They
+	// need podSelector: {}, because they are for namespaces as a whole.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=path
+	// +optional
+	TenantPaths []TenantPath `json:"tenantPaths,omitempty"`
+
+	// excess is Refuse to ignore a hint that asks for more than is allowed, or
+	// Trim to keep what is allowed of it. Either way the pod gets an Event.
+	// +kubebuilder:default=Refuse
+	// +optional
+	Excess ExcessMode `json:"excess,omitempty"`
+
+	// foreignSources says what becomes of packets that a pod sends from addresses
+	// that are not its own: Drop, or Pass for pods that route for others.
+	// +kubebuilder:default=Drop
+	// +optional
+	ForeignSources ForeignSourceMode `json:"foreignSources,omitempty"`
+}
+
+// ForeignSourceMode says what becomes of packets from addresses not the pod's own.
+// +kubebuilder:validation:Enum=Drop;Pass
+type ForeignSourceMode string
+
+const (
+	// ForeignSourceDrop drops them where they enter the node.
+	ForeignSourceDrop ForeignSourceMode = "Drop"
+	// ForeignSourcePass lets them pass.
+	ForeignSourcePass ForeignSourceMode = "Pass"
+)
+
+// PlanPreference is a Preference with every default filled in.
+type PlanPreference struct {
+	// weight in percent.
+	// +required
+	Weight int32 `json:"weight"`
+	// maxRTTFactorPermille is the factor times 1000.
+	// +required
+	MaxRTTFactorPermille int32 `json:"maxRTTFactorPermille"`
+	// minRTTDifferenceMicros in microseconds.
+	// +required
+	MinRTTDifferenceMicros int32 `json:"minRTTDifferenceMicros"`
+	// maxLossPercent of the probes.
+	// +required
+	MaxLossPercent int32 `json:"maxLossPercent"`
+	// leaveAfterMillis in milliseconds.
+	// +required
+	LeaveAfterMillis int32 `json:"leaveAfterMillis"`
+	// returnAfterMillis in milliseconds.
+	// +required
+	ReturnAfterMillis int32 `json:"returnAfterMillis"`
+}
+
+// PlanGuard is what the guardrails make of one endpoint.
+type PlanGuard struct {
+	// maxRate of the pod over all paths together, in bits a second; 0 for none.
+	// +optional
+	MaxRate int64 `json:"maxRate,omitempty"`
+	// dropForeignSources drops packets from addresses that are not the pod's.
+	// +optional
+	DropForeignSources bool `json:"dropForeignSources,omitempty"`
+}
+
+// PlanTenantPath is a ceiling or share of a tenant on one path.
+type PlanTenantPath struct {
+	// path is the name of the MPTCPPath.
+	// +required
+	Path PathName `json:"path"`
+	// maxRate in bits a second; 0 for none.
+	// +optional
+	MaxRate int64 `json:"maxRate,omitempty"`
+	// share in relation to the other tenants; 0 where none has one.
+	// +optional
+	Share int32 `json:"share,omitempty"`
+}
+
+// PlanTenant is a namespace of the plan with ceilings or shares.
+type PlanTenant struct {
+	// namespace whose endpoints of this plan are meant.
+	// +required
+	Namespace string `json:"namespace"`
+	// paths with a ceiling or share, sorted by name.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=path
+	// +required
+	Paths []PlanTenantPath `json:"paths"`
+}
+
+// RefusedHint is a hint that is not followed, or not as a whole.
+type RefusedHint struct {
+	// annotation is its key.
+	// +required
+	Annotation string `json:"annotation"`
+	// reason is HintMalformed, HintPathNotFound, HintPathNotAllowed, HintNotAllowed
+	// or HintRateTooHigh.
+	// +required
+	Reason string `json:"reason"`
+	// message says what is wrong and what is allowed.
+	// +kubebuilder:validation:MaxLength=512
+	// +required
+	Message string `json:"message"`
+}
+
+// HintState is what became of a hint.
+// +kubebuilder:validation:Enum=Followed;GivenUp;Refused
+type HintState string
+
+const (
+	// HintFollowed means: the datapath does what the hint asks.
+	HintFollowed HintState = "Followed"
+	// HintGivenUp means: the hint stands, and the state of the paths to some peers
+	// keeps it from being followed now.
+	HintGivenUp HintState = "GivenUp"
+	// HintRefused means: the hint is wrong or beyond a guardrail.
+	HintRefused HintState = "Refused"
+)
+
+// HintStatus is what became of one hint of an endpoint.
+type HintStatus struct {
+	// annotation is its key; spec.paths for what a policy prefers.
+	// +required
+	Annotation string `json:"annotation"`
+	// state is Followed, GivenUp or Refused.
+	// +required
+	State HintState `json:"state"`
+	// message says why.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Message string `json:"message,omitempty"`
+}

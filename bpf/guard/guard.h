@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the two programs of the guard and the agent share. Go's view of these
+ * structures is generated from the objects; the pinned maps outlive the agent, so
+ * a change of layout needs a new version directory in agent/guard.
+ *
+ * What the agent writes and what the programs write are in different maps: neither
+ * can undo what the other did.
+ */
+#ifndef BRAID_GUARD_H
+#define BRAID_GUARD_H
+
+#include "packet.h"
+
+enum {
+	MAX_PATHS = 8,
+	NO_PATH = MAX_PATHS,   /* a NIC that belongs to no path */
+	PLACES = MAX_PATHS + 1,
+	/* Rows begin with 1: 0 stands for none. */
+	ENDPOINT_ROWS = 1025,
+	TENANT_ROWS = 1025,
+	MAX_ADDRESSES = 8192,
+	MAX_INTERFACES = 2048,
+	MAX_NICS = 128,
+};
+
+enum {
+	DROP_FOREIGN_SOURCES = 1 << 0,
+	/* Shifted by a path: what the endpoint sends there waits in the path's queue. */
+	QUEUED = 1 << 8,
+};
+
+/* In the place of a row: what comes out of a queue, and was charged before it. */
+#define OUT_OF_QUEUE 0xffffffffU
+
+/*
+ * A price is the time that a byte takes at some rate, in nanoseconds and parts of
+ * 1 << 20 of one; 0 where there is no limit. What was sent is paid for with time.
+ */
+enum { PRICE_SHIFT = 20 };
+
+/* An endpoint and what it may send; written by the agent. */
+struct allowance {
+	__u32 tenant;            /* row; 0 for none */
+	__u32 flags;
+	__u64 price;             /* over all NICs together */
+	__u64 share[MAX_PATHS];  /* its fair part where others want more too */
+};
+
+/* What an endpoint has sent; written by the programs. */
+struct usage {
+	__u64 paid;                   /* when everything will have been paid for */
+	__u64 share_paid[MAX_PATHS];
+	__u64 sent[PLACES];           /* bytes as on the wire */
+	__u64 dropped[PLACES];
+	__u64 dropped_packets[PLACES];
+	__u64 foreign_packets;
+};
+
+/* The ceilings of a tenant, and the time at which each is paid for. */
+struct tenant {
+	__u64 price[MAX_PATHS];
+};
+
+struct tenant_usage {
+	__u64 paid[MAX_PATHS];
+};
+
+/* The capacity of a path where shares are to be kept. */
+struct path {
+	__u64 price;
+};
+
+struct path_usage {
+	__u64 paid;
+	__u64 sent; /* of everybody */
+	__u64 pad[6]; /* a cache line for each */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_NICS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u32); /* path or NO_PATH */
+} nics SEC(".maps");
+
+/* Endpoints by the host's end of their interface, and by their addresses. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} interfaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINT_ROWS);
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ENDPOINT_ROWS);
+	__type(key, __u32);
+	__type(value, struct usage);
+} usages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TENANT_ROWS);
+	__type(key, __u32);
+	__type(value, struct tenant);
+} tenants SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TENANT_ROWS);
+	__type(key, __u32);
+	__type(value, struct tenant_usage);
+} tenant_usages SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PATHS);
+	__type(key, __u32);
+	__type(value, struct path);
+} paths SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PATHS);
+	__type(key, __u32);
+	__type(value, struct path_usage);
+} path_usages SEC(".maps");
+
+/*
+ * The queues of the paths that have one: a pair of interfaces, of which the first
+ * shapes what is sent by it, and the other one receives it then.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PATHS);
+	__type(key, __u32);
+	__type(value, __u32); /* ifindex; 0 for none */
+} queues SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PATHS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex of the other end */
+	__type(value, __u32); /* that of the NIC */
+} queue_ends SEC(".maps");
+
+static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+
+static __always_inline int is_tag(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+enum source {
+	NOT_IP,     /* or one that cannot be read */
+	FROM_IPV4,
+	FROM_IPV6,
+	TOO_DEEP,   /* behind more tags than anyone sends */
+};
+
+enum {
+	MOST_TAGS = 3, /* the one that is not in the frame included */
+	IPV4_SOURCE = 12,
+	IPV6_SOURCE = 8,
+};
+
+/*
+ * The source address, also of fragments and of frames with VLAN tags: those are
+ * sent by the NIC all the same.
+ */
+static __always_inline enum source read_source(struct __sk_buff *skb, struct address *source)
+{
+	__be16 protocol = skb->protocol;
+	__u32 offset = sizeof(struct ethhdr);
+	__be32 ipv4;
+	int i;
+
+#pragma clang loop unroll(full)
+	for (i = 0; i < MOST_TAGS - 1; i++) {
+		if (!is_tag(protocol))
+			break;
+		if (bpf_skb_load_bytes(skb, offset + 2, &protocol, sizeof(protocol)))
+			return NOT_IP;
+		offset += 4;
+	}
+	if (is_tag(protocol))
+		return TOO_DEEP;
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		if (bpf_skb_load_bytes(skb, offset + IPV4_SOURCE, &ipv4, sizeof(ipv4)))
+			return NOT_IP;
+		map_ipv4(source, ipv4);
+		return FROM_IPV4;
+	}
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, offset + IPV6_SOURCE, source, sizeof(*source)))
+			return NOT_IP;
+		return FROM_IPV6;
+	}
+	return NOT_IP;
+}
+
+#endif

@@ -1,0 +1,214 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * meter: the egress of each NIC, after to_uplink, so that it meets each packet on
+ * the NIC that sends it, and once. It charges every packet of a guarded endpoint,
+ * whatever the protocol, and drops what is beyond a limit:
+ *
+ * - The rate of an endpoint over all NICs and the ceiling of its tenant on a path
+ *   are hard: nothing passes beyond them.
+ * - A share is soft: what an endpoint sends beyond its share passes as long as
+ *   neither its tenant's ceiling nor the path is nearly used up. So nothing lies
+ *   idle that somebody wants, whether or not an agent runs.
+ *
+ * What passes a hard limit waits in the path's queue, which lets it go at the rate:
+ * a sender sees its packets delayed before it sees them dropped. The queue is only
+ * as long as limits let pass at once.
+ *
+ * Each limit is a time at which all that was sent will have been paid for. All
+ * CPUs move it on by atomic steps; what passes is always charged, so that the rate
+ * holds in the long run, also when several CPUs let a packet pass at once.
+ */
+#include "guard.h"
+
+enum {
+	MILLISECOND = 1000 * 1000,
+	/* How far ahead of the time may be sent. */
+	BURST = 50 * MILLISECOND,
+	/* Acknowledgements, SYNs and the like may go a little further: a loss of
+	 * theirs costs a sender more than it spares the limit. */
+	SMALL = 128,
+	SMALL_BURST = 10 * MILLISECOND,
+	/* From where on shares count: a ceiling that is nearly used up, and a path
+	 * whose NIC has as much waiting. */
+	TENANT_CROWDED = BURST / 2,
+	PATH_CROWDED = 5 * MILLISECOND,
+	/* What a link spends on each frame: preamble, checksum and gap. */
+	LINK_OVERHEAD = 24,
+};
+
+/* How long the limit is ahead of the time, in nanoseconds. */
+static __always_inline __s64 ahead(const __u64 *paid, __u64 now)
+{
+	return *(volatile __u64 *)paid - now;
+}
+
+static __always_inline void charge(__u64 *paid, __u64 now, __u64 price, __u32 bytes)
+{
+	__u64 before = *(volatile __u64 *)paid;
+
+	if ((__s64)(before - now) < 0)
+		__sync_val_compare_and_swap(paid, before, now);
+	__sync_fetch_and_add(paid, price * bytes >> PRICE_SHIFT);
+}
+
+/* The endpoint's row, by where the packet came from, which nobody can forge, and
+ * else by its source address. */
+static __always_inline __u32 sender_of(struct __sk_buff *skb)
+{
+	__u32 from = skb->ingress_ifindex, *row;
+	struct address source = {};
+	enum source kind;
+
+	if (from) {
+		row = bpf_map_lookup_elem(&interfaces, &from);
+		if (row)
+			return *row;
+	}
+	kind = read_source(skb, &source);
+	if (kind != FROM_IPV4 && kind != FROM_IPV6)
+		return 0;
+	row = bpf_map_lookup_elem(&addresses, &source);
+	return row ? *row : 0;
+}
+
+/* What a packet is charged to; prices that are 0 do not count. */
+struct bill {
+	__u64 now;
+	__u64 price, share, ceiling, capacity;
+	__u64 *paid, *share_paid, *ceiling_paid, *capacity_paid;
+	__u32 bytes;
+	__u32 queued;
+};
+
+enum { CLASS = 1 << 16 }; /* the queues' classes are 1:row */
+
+static __always_inline int may_pass(const struct bill *bill)
+{
+	__s64 burst = bill->bytes <= SMALL ? BURST + SMALL_BURST : BURST;
+	int within;
+
+	if (bill->price && ahead(bill->paid, bill->now) > burst)
+		return 0;
+	if (bill->ceiling && ahead(bill->ceiling_paid, bill->now) > burst)
+		return 0;
+	within = !bill->share || ahead(bill->share_paid, bill->now) <= BURST;
+	if (within)
+		return 1;
+	if (bill->ceiling && ahead(bill->ceiling_paid, bill->now) > TENANT_CROWDED)
+		return 0;
+	return !bill->capacity || ahead(bill->capacity_paid, bill->now) <= PATH_CROWDED;
+}
+
+static __always_inline void pay(const struct bill *bill)
+{
+	if (bill->price)
+		charge(bill->paid, bill->now, bill->price, bill->bytes);
+	if (bill->ceiling)
+		charge(bill->ceiling_paid, bill->now, bill->ceiling, bill->bytes);
+	/* What is beyond the share is a gift, and not to be paid back. */
+	if (bill->share && ahead(bill->share_paid, bill->now) <= BURST)
+		charge(bill->share_paid, bill->now, bill->share, bill->bytes);
+}
+
+static __always_inline void add_ceiling(struct bill *bill, __u32 row, __u32 path)
+{
+	struct tenant *tenant = bpf_map_lookup_elem(&tenants, &row);
+	struct tenant_usage *usage = bpf_map_lookup_elem(&tenant_usages, &row);
+
+	if (!tenant || !usage)
+		return;
+	bill->ceiling = tenant->price[path];
+	bill->ceiling_paid = &usage->paid[path];
+}
+
+/* Whether the endpoint may send the packet; counts it. */
+static __always_inline int admit(__u32 row, __u32 place, struct bill *bill)
+{
+	struct allowance *allowance = bpf_map_lookup_elem(&allowances, &row);
+	struct usage *usage = bpf_map_lookup_elem(&usages, &row);
+
+	if (!allowance || !usage)
+		return 1;
+	bill->price = allowance->price;
+	bill->paid = &usage->paid;
+	if (place < MAX_PATHS) {
+		bill->share = allowance->share[place];
+		bill->share_paid = &usage->share_paid[place];
+		bill->queued = allowance->flags & QUEUED << place;
+		if (allowance->tenant)
+			add_ceiling(bill, allowance->tenant, place);
+	}
+	if (!may_pass(bill)) {
+		__sync_fetch_and_add(&usage->dropped[place], bill->bytes);
+		__sync_fetch_and_add(&usage->dropped_packets[place], 1);
+		return 0;
+	}
+	pay(bill);
+	__sync_fetch_and_add(&usage->sent[place], bill->bytes);
+	return 1;
+}
+
+/* The frame with the headers of each segment, as the NIC counts it. */
+static __always_inline __u32 wire_bytes(const struct __sk_buff *skb)
+{
+	__u32 length = skb->len, wire = skb->wire_len;
+
+	return wire > length ? wire : length;
+}
+
+/* What the packet takes of the link's capacity. */
+static __always_inline __u32 link_bytes(const struct __sk_buff *skb, __u32 bytes)
+{
+	__u32 segments = skb->gso_segs;
+
+	return bytes + (segments ? segments : 1) * LINK_OVERHEAD;
+}
+
+static __always_inline int enqueue(struct __sk_buff *skb, __u32 row, __u32 path)
+{
+	__u32 *queue = bpf_map_lookup_elem(&queues, &path);
+
+	if (!queue || !*queue)
+		return TCX_NEXT;
+	skb->priority = CLASS | row;
+	return bpf_redirect(*queue, 0);
+}
+
+SEC("tc")
+int meter(struct __sk_buff *skb)
+{
+	struct bill bill = { .bytes = wire_bytes(skb) };
+	struct path_usage *path_usage;
+	struct path *path;
+	__u32 index = skb->ifindex, place, row;
+	__u32 *nic = bpf_map_lookup_elem(&nics, &index);
+
+	if (!nic)
+		return TCX_NEXT;
+	place = *nic;
+	if (place > NO_PATH)
+		return TCX_NEXT;
+	path = bpf_map_lookup_elem(&paths, &place);
+	path_usage = bpf_map_lookup_elem(&path_usages, &place);
+	row = sender_of(skb);
+	if (row == OUT_OF_QUEUE)
+		return TCX_NEXT;
+	if (path && path_usage) {
+		bill.capacity = path->price;
+		bill.capacity_paid = &path_usage->paid;
+	}
+	if (!row && !bill.capacity)
+		return TCX_NEXT;
+	bill.now = bpf_ktime_get_ns();
+	if (row && !admit(row, place, &bill))
+		return TC_ACT_SHOT;
+	if (bill.capacity && path_usage) {
+		charge(&path_usage->paid, bill.now, bill.capacity, link_bytes(skb, bill.bytes));
+		__sync_fetch_and_add(&path_usage->sent, bill.bytes);
+	}
+	return bill.queued ? enqueue(skb, row, place) : TCX_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/hack/lab/network"
+)
+
+// Flags of TCP segments.
+const (
+	fin = 0x01
+	syn = 0x02
+	rst = 0x04
+	ack = 0x10
+)
+
+// MPTCP options (RFC 8684).
+var (
+	capable       = []byte{30, 4, 0x01, 0x81}
+	lowPriority   = []byte{30, 3, 0x51, 1}
+	removeAddress = []byte{30, 7, 0x40, 0, 1, 2, 3, 1}
+)
+
+func joining(token uint32) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{30, 12, 0x10, 7}, token), 1, 2, 3, 4)
+}
+
+// announcing is ADD_ADDR with a code for which the connection's keys are needed.
+func announcing(address netip.Addr) []byte {
+	option := append([]byte{30, byte(12 + len(address.AsSlice())), 0x30, 9}, address.AsSlice()...)
+	return append(option, 1, 2, 3, 4, 5, 6, 7, 8)
+}
+
+// forgery is a TCP segment as anybody who may send raw packets can make it.
+type forgery struct {
+	from, to         netip.AddrPort
+	sequence, answer uint32
+	flags            byte
+	options          []byte
+}
+
+// packet is the segment with the header of IP.
+func (f forgery) packet() []byte {
+	options := slices.Clone(f.options)
+	for len(options)%4 != 0 {
+		options = append(options, 1)
+	}
+	tcp := binary.BigEndian.AppendUint16(nil, f.from.Port())
+	tcp = binary.BigEndian.AppendUint16(tcp, f.to.Port())
+	tcp = binary.BigEndian.AppendUint32(tcp, f.sequence)
+	tcp = binary.BigEndian.AppendUint32(tcp, f.answer)
+	tcp = append(tcp, byte(5+len(options)/4)<<4, f.flags, 0xff, 0xff, 0, 0, 0, 0)
+	tcp = append(tcp, options...)
+	addresses := append(f.from.Addr().AsSlice(), f.to.Addr().AsSlice()...)
+	pseudo := binary.BigEndian.AppendUint32(slices.Clone(addresses), uint32(len(tcp)+unix.IPPROTO_TCP))
+	binary.BigEndian.PutUint16(tcp[16:], internetChecksum(append(pseudo, tcp...)))
+	if f.from.Addr().Is6() {
+		header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(tcp)))
+		return slices.Concat(append(header, unix.IPPROTO_TCP, 64), addresses, tcp)
+	}
+	header := binary.BigEndian.AppendUint16([]byte{4<<4 | 5, 0}, uint16(20+len(tcp)))
+	header = append(header, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0)
+	header = append(header, addresses...)
+	binary.BigEndian.PutUint16(header[10:], internetChecksum(header))
+	return append(header, tcp...)
+}
+
+func internetChecksum(data []byte) uint16 {
+	var sum uint32
+	for i := 0; i+1 < len(data); i += 2 {
+		sum += uint32(data[i])<<8 | uint32(data[i+1])
+	}
+	if len(data)%2 == 1 {
+		sum += uint32(data[len(data)-1]) << 8
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+func sockaddr(to netip.AddrPort) unix.Sockaddr {
+	if to.Addr().Is4() {
+		return &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
+}
+
+// forge sends segments from inside a pod, with whatever addresses they have.
+func forge(t *testing.T, pod *network.Pod, segments ...forgery) {
+	t.Helper()
+	sockets := map[bool]int{}
+	for _, segment := range segments {
+		is6 := segment.to.Addr().Is6()
+		if _, open := sockets[is6]; !open {
+			sockets[is6] = socketIn(t, pod, map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[is6], unix.SOCK_RAW, unix.IPPROTO_RAW)
+			defer unix.Close(sockets[is6])
+		}
+		// Raw sockets of IPv6 take no port.
+		to := sockaddr(netip.AddrPortFrom(segment.to.Addr(), 0))
+		if err := sendPatiently(sockets[is6], segment.packet(), to); err != nil {
+			t.Fatalf("sending as %v: %v", segment.from, err)
+		}
+	}
+}
+
+// sendPatiently waits while the queue is full.
+func sendPatiently(socket int, packet []byte, to unix.Sockaddr) error {
+	for {
+		err := unix.Sendto(socket, packet, 0, to)
+		if err != unix.ENOBUFS && err != unix.EAGAIN {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func socketIn(t *testing.T, pod *network.Pod, family, kind, protocol int) (socket int) {
+	t.Helper()
+	err := pod.Do(func() (err error) {
+		socket, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("opening a socket in %s: %v", pod.PodName, err)
+	}
+	return socket
+}
+
+// flood is what a pod sends by UDP, as fast as it can.
+type flood struct {
+	from    netip.Addr // empty: what the kernel chooses
+	to      netip.AddrPort
+	length  int
+	prepare func(socket int) error
+}
+
+const floodPort = 9
+
+// run sends for so long.
+func (f flood) run(t *testing.T, pod *network.Pod, duration time.Duration) {
+	t.Helper()
+	family := unix.AF_INET
+	if f.to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	socket := socketIn(t, pod, family, unix.SOCK_DGRAM, 0)
+	defer unix.Close(socket)
+	if f.prepare != nil {
+		if err := f.prepare(socket); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f.from.IsValid() {
+		if err := unix.Bind(socket, sockaddr(netip.AddrPortFrom(f.from, 0))); err != nil {
+			t.Fatalf("binding to %v: %v", f.from, err)
+		}
+	}
+	payload, to := make([]byte, cmp.Or(f.length, 1400)), sockaddr(f.to)
+	// A little more than all NICs carry, so that it is not the processor that is full.
+	pause := time.Duration(float64(len(payload)) * 8 / (4 * linkMbit * 1e6) * float64(time.Second))
+	for begin, sent := time.Now(), 0; time.Since(begin) < duration; sent++ {
+		_ = unix.Sendto(socket, payload, 0, to) // what does not fit is lost
+		time.Sleep(time.Until(begin.Add(time.Duration(sent) * pause)))
+	}
+}
+
+func udpTo(address string) netip.AddrPort {
+	return netip.AddrPortFrom(netip.MustParseAddr(address), floodPort)
+}
+
+// sendTagged puts a packet into a frame with a VLAN tag, and sends that out of the pod.
+func sendTagged(t *testing.T, pod *network.Pod, vlan uint16, packet []byte, count int) {
+	t.Helper()
+	index, err := pod.Index("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	handle, err := pod.Node.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := handle.LinkByName(pod.HostInterface)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateway := host.Attrs().HardwareAddr
+	frame := slices.Concat(gateway, []byte{2, 0, 0, 0, 0, 9, 0x81, 0})
+	frame = binary.BigEndian.AppendUint16(frame, vlan)
+	frame = slices.Concat(frame, []byte{0x08, 0x00}, packet)
+	socket := socketIn(t, pod, unix.AF_PACKET, unix.SOCK_RAW, 0)
+	defer unix.Close(socket)
+	to := &unix.SockaddrLinklayer{Ifindex: index, Halen: 6}
+	copy(to.Addr[:], gateway)
+	for range count {
+		if err := sendPatiently(socket, frame, to); err != nil {
+			t.Fatalf("sending a tagged frame: %v", err)
+		}
+	}
+}
+
+// received are the packets that a pod has received so far.
+func received(t *testing.T, pod *network.Pod) uint64 {
+	t.Helper()
+	counters, err := pod.Counters("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counters.RxPackets
+}
+
+func runIn(t *testing.T, pod *network.Pod, command ...string) {
+	t.Helper()
+	if out, err := pod.Run(command[0], command[1:]...); err != nil {
+		t.Fatalf("%v in %s: %v: %s", command, pod.PodName, err, out)
+	}
+}
+
+func mustAddrPort(address string, port uint16) netip.AddrPort {
+	return netip.MustParseAddrPort(net.JoinHostPort(address, fmt.Sprint(port)))
+}

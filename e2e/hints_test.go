@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+// longestMove is what a move must not exceed on a busy machine, from the
+// annotation on; on an idle one it is a fraction of a second.
+const longestMove = 3 * time.Second
+
+// annotate sets an annotation of a pod of the shop, or removes it when the value
+// is empty. When the test ends it is gone.
+func (c *cluster) annotate(t *testing.T, name, key, value string) time.Time {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	set := func(value string) {
+		c.update(t, pod, func() {
+			if pod.Annotations == nil {
+				pod.Annotations = map[string]string{}
+			}
+			pod.Annotations[key] = value
+			if value == "" {
+				delete(pod.Annotations, key)
+			}
+		})
+	}
+	if value != "" {
+		t.Cleanup(func() {
+			patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, key))
+			if err := c.Client.Patch(context.Background(), pod, patch); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	at := time.Now()
+	set(value)
+	return at
+}
+
+// hintsOf are the hints of a pod of the shop, as its agent reports them: key, state.
+func (c *cluster) hintsOf(ctx context.Context, name string) (hints []string, err error) {
+	node := c.Network.Pod(name).Node
+	var plans v1alpha1.MPTCPNodePlanList
+	if err := c.Client.List(ctx, &plans); err != nil {
+		return nil, err
+	}
+	for _, plan := range plans.Items {
+		for _, e := range plan.Status.Endpoints {
+			for _, hint := range e.Hints {
+				if e.Namespace == "shop" && e.Name == name {
+					hints = append(hints, fmt.Sprintf("%s %s", hint.Annotation, hint.State))
+				}
+			}
+		}
+	}
+	if hints == nil {
+		return nil, fmt.Errorf("no agent says anything of the hints of %s, which is on %s", name, node.Name)
+	}
+	slices.Sort(hints)
+	return hints, nil
+}
+
+func (c *cluster) waitForHints(t *testing.T, name string, want ...string) {
+	t.Helper()
+	c.waitFor(t, "the agent says what became of the hints", 10*time.Second, func(ctx context.Context) error {
+		hints, err := c.hintsOf(ctx, name)
+		if err == nil && !slices.Equal(hints, want) {
+			err = fmt.Errorf("the hints are %q, not %q", hints, want)
+		}
+		return err
+	})
+}
+
+// waitForUse waits until just these paths of the sender's node carry a share, and
+// tells how long after a time that began.
+func (r *running) waitForUse(t *testing.T, c *cluster, since time.Time, want ...string) {
+	t.Helper()
+	const window = 300 * time.Millisecond
+	node, wire := c.Network.Pod(r.from).Node, &recording{}
+	for {
+		if err := wire.sample(c.Network, node); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		rates := wire.rates(now.Add(-window), now)
+		settled := now.Sub(wire.samples[0].at) >= window && slices.Equal(rates.used(), want) && rates.of(without(want)) < carried/3
+		switch took := now.Sub(since) - window; {
+		case settled:
+			t.Logf("%s: %v after %v", r, rates, took)
+			return
+		case took > longestMove:
+			t.Errorf("%s: after %v the paths carry %v, and only %v should", r, took, rates, want)
+			return
+		}
+		time.Sleep(sampling)
+	}
+}
+
+// without lists the paths of the lab that are not among these.
+func without(some []string) []string {
+	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return slices.Contains(some, path) })
+}
+
+// of is the rate of some paths together.
+func (s shares) of(some []string) (rate float64) {
+	for _, path := range some {
+		rate += s[path]
+	}
+	return rate
+}
+
+// A tenant's annotation moves a connection that exists to the path that it names,
+// and its removal moves it back, with every byte delivered.
+func TestAnAnnotationMovesTheTrafficAndItsRemovalMovesItBack(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("over IPv%d", version), func(t *testing.T) {
+			c := use(t)
+			c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
+			r := c.begin(t, transfer{"client", "server", version, traffic.Up, 16 * time.Second})
+			r.sleepUntil(warmup)
+			r.waitForUse(t, c, time.Now(), paths...)
+			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+			c.waitForHints(t, "client", "braid.dev/preferred-paths Followed")
+			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "red"), "red")
+			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, "blue"), "green", "red")
+			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, ""), paths...)
+			r.finish(t)
+			if stop := r.longestStop(warmup, r.duration); stop > longestStop {
+				t.Errorf("nothing arrived for %v", stop)
+			}
+		})
+	}
+}
+
+// A tenant's own rate holds over all paths together, for a connection that exists,
+// and is lifted with the annotation.
+func TestARateByAnnotationHoldsWhileItIsThere(t *testing.T) {
+	c := use(t)
+	c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 9 * time.Second})
+	r.sleepUntil(warmup)
+	r.waitForUse(t, c, time.Now(), paths...)
+	limited := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "12M")
+	time.Sleep(3 * time.Second)
+	lifted := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "")
+	r.waitForUse(t, c, lifted, paths...)
+	r.finish(t)
+	rates := r.wire.rates(limited.Add(1500*time.Millisecond), lifted)
+	t.Logf("%s: %v", r, rates)
+	if rate := rates.of(paths); rate > 12*slack || rate < 12/2 {
+		t.Errorf("the pod sends %.1f Mbit/s in all, and wants to send 12", rate)
+	}
+}
+
+// shopGuardrails let the shop use two of the three paths, and each of its pods
+// send so much.
+const shopGuardrails = `
+apiVersion: braid.dev/v1alpha1
+kind: ClusterMPTCPPolicy
+metadata:
+  name: tenants
+spec:
+  namespaceSelector:
+    matchLabels:
+      kubernetes.io/metadata.name: shop
+  podSelector: {}
+  guardrailsOnly: true
+  guardrails:
+    paths: [blue, green]
+    maxPodRate: 20M
+`
+
+// podRate is maxPodRate in Mbit/s, and slack what a measurement may find beyond it.
+const (
+	podRate = 20
+	slack   = 1.1
+	// stray is what a path may carry that carries no connection: probes and the
+	// neighbours' discovery.
+	stray = 1
+)
+
+// eventsOn lists the Warning Events on a pod of the shop, as reason and message.
+func (c *cluster) eventsOn(ctx context.Context, name string, since time.Time) ([]string, error) {
+	var list corev1.EventList
+	if err := c.Client.List(ctx, &list, client.InNamespace("shop")); err != nil {
+		return nil, err
+	}
+	var told []string
+	for _, e := range list.Items {
+		if e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.Name == name && e.Type == corev1.EventTypeWarning && e.EventTime.After(since) {
+			told = append(told, e.Reason+" "+e.Message)
+		}
+	}
+	return told, nil
+}
+
+// Whatever a tenant's annotation asks for, an Event on the pod says what is wrong
+// with it and what is allowed, and on the wire the pod stays within the guardrails.
+func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
+	for _, hint := range []struct{ name, key, value, reason, allowed string }{
+		{"a forbidden path", v1alpha1.AnnotationPreferredPaths, "red", v1alpha1.ReasonHintPathNotAllowed, "the pod may use blue, green"},
+		{"an unknown path", v1alpha1.AnnotationPreferredPaths, "purple", v1alpha1.ReasonHintPathNotFound, "the pod may use blue, green"},
+		{"too high a rate", v1alpha1.AnnotationMaxRate, "1G", v1alpha1.ReasonHintRateTooHigh, "allow a pod 20M"},
+		{"a malformed annotation", v1alpha1.AnnotationPreferredPaths, "[red]", v1alpha1.ReasonHintMalformed, "the pod may use blue, green"},
+	} {
+		t.Run(hint.name, func(t *testing.T) {
+			c := use(t)
+			policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+			c.spread(t, policy, 2)
+			c.apply(t, shopGuardrails)
+			since := time.Now().Add(-time.Second)
+			c.annotate(t, "client", hint.key, hint.value)
+			c.waitFor(t, "the pod's owner is told", 10*time.Second, func(ctx context.Context) error {
+				told, err := c.eventsOn(ctx, "client", since)
+				if err == nil && (len(told) != 1 || !strings.HasPrefix(told[0], hint.reason+" "+hint.key+": ") || !strings.Contains(told[0], hint.allowed)) {
+					err = fmt.Errorf("the Events are %q", told)
+				}
+				return err
+			})
+			c.waitForHints(t, "client", hint.key+" Refused")
+			c.waitProgrammed(t, policy, 2)
+			r := c.run(t, transfer{"client", "server", 4, traffic.Up, 5 * time.Second})
+			r.expectWithin(t)
+		})
+	}
+}
+
+// expectWithin: the paths that are allowed carried what is allowed, and the other
+// one nothing.
+func (r *running) expectWithin(t *testing.T) {
+	t.Helper()
+	steady := r.shares(2*warmup, r.duration)
+	t.Logf("%s: %v", r, steady)
+	if steady["red"] > stray {
+		t.Errorf("%s: the forbidden path carries %.1f Mbit/s", r, steady["red"])
+	}
+	if rate := steady.of(paths); rate > podRate*slack || rate < podRate/2 {
+		t.Errorf("%s: the pod sends %.1f Mbit/s in all, and may send %d", r, rate, podRate)
+	}
+}
+
+// A tenant who may not use a path cannot use it by a policy either, nor by having
+// somebody else begin the connection.
+func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"red"}
+	c.apply(t, shopGuardrails)
+	c.spread(t, policy, 2)
+	c.waitFor(t, "the policy says what is not allowed", 10*time.Second, func(ctx context.Context) error {
+		if err := c.get(ctx, policy); err != nil {
+			return err
+		}
+		for _, condition := range policy.Status.Conditions {
+			if condition.Type == v1alpha1.ConditionAccepted && condition.Reason == v1alpha1.ReasonPathNotAllowed {
+				return nil
+			}
+		}
+		return fmt.Errorf("its status is %+v", policy.Status)
+	})
+	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+		r := c.run(t, transfer{"client", "server", 4, direction, 5 * time.Second})
+		r.expectWithin(t)
+	}
+}
+
+// A tenant gets past guardrails neither by deleting its policies nor by never
+// having any: the pods stay as they are, within the guardrails.
+func TestGuardrailsHoldForPodsThatNoOtherPolicySelects(t *testing.T) {
+	for _, rails := range []struct{ name, paths, path string }{
+		{"on the route of the cluster's network", "", "blue"},
+		{"on a path that the guardrails choose", "    paths: [green]\n", "green"},
+	} {
+		t.Run(rails.name, func(t *testing.T) {
+			c := use(t)
+			c.createPaths(t)
+			c.apply(t, strings.Replace(shopGuardrails, "    paths: [blue, green]\n", rails.paths, 1))
+			c.waitFor(t, "the guardrails are programmed", 10*time.Second, func(ctx context.Context) error {
+				guardrails := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+				if err := c.get(ctx, guardrails); err != nil {
+					return err
+				}
+				if !isTrue(guardrails.Status.Conditions, v1alpha1.ConditionProgrammed, guardrails.Generation) || guardrails.Status.PodsProgrammed != 2 {
+					return fmt.Errorf("the status is %+v", guardrails.Status)
+				}
+				return nil
+			})
+			for _, version := range []int{4, 6} {
+				r := c.run(t, transfer{"client", "server", version, traffic.Up, 4 * time.Second})
+				r.expectWithin(t)
+				if others := r.shares(2*warmup, r.duration).of(without([]string{rails.path})); others > stray {
+					t.Errorf("%s: paths other than %s carry %.1f Mbit/s", r, rails.path, others)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/hack/lab/traffic"
+)
+
+func TestAConnectionGetsItsSubflowsAfterSomeBytes(t *testing.T) {
+	c := use(t)
+	const bytes = 4 << 20 // a second of one path
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy.Spec.Subflows.OpenAfter = &v1alpha1.OpenAfter{Bytes: resource.NewQuantity(bytes, resource.BinarySI)}
+	c.createPaths(t)
+	c.create(t, policy)
+	c.waitProgrammed(t, policy, 2)
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	var first []traffic.Subflow
+	c.waitFor(t, "the connection has further subflows", 10*time.Second, func(context.Context) error {
+		if subflows := r.subflows(t); len(subflows) > 1 {
+			first = subflows
+			return nil
+		}
+		return fmt.Errorf("it has %+v", r.subflows(t))
+	})
+	if acknowledged := total(first); acknowledged < bytes/2 { // the rest is under way
+		t.Errorf("it got further subflows after %d bytes: %+v", acknowledged, first)
+	}
+	r.finish(t)
+	if r.result.Subflows != len(paths) {
+		t.Errorf("it ended with %d subflows, want %d", r.result.Subflows, len(paths))
+	}
+}
+
+func total(subflows []traffic.Subflow) (acknowledged uint64) {
+	for _, subflow := range subflows {
+		acknowledged += subflow.Sent
+	}
+	return acknowledged
+}
+
+func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy.Spec.Subflows.Mode = v1alpha1.SubflowModeFullMesh
+	c.createPaths(t)
+	c.create(t, policy)
+	c.waitProgrammed(t, policy, 2)
+	r := c.run(t, transfer{"client", "server", 6, traffic.Up, spreadTime})
+	if want := 2 * len(paths); r.result.Subflows != want || len(r.steady().used()) != len(paths) {
+		t.Errorf("a connection between pods of two addresses each has %d subflows and uses %v, want %d on all", r.result.Subflows, r.steady().used(), want)
+	}
+}
+
+func TestSubflowsOfTheSamePairStayOnOneNIC(t *testing.T) {
+	c := use(t)
+	count := int32(3)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy.Spec.Subflows.Mode, policy.Spec.Subflows.Count = v1alpha1.SubflowModeSamePair, &count
+	c.createPaths(t)
+	c.create(t, policy)
+	c.waitProgrammed(t, policy, 2)
+	r := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	if r.result.Subflows != int(count) || len(r.steady().used()) != 1 {
+		t.Errorf("a connection has %d subflows and uses %v, want %d on one NIC", r.result.Subflows, r.steady().used(), count)
+	}
+}
+
+const serviceAddress, servicePort = "10.96.0.10", 80
+
+// serve makes a pod's node translate the address of a Service to two backends in
+// turn, as kube-proxy does.
+func (c *cluster) serve(t *testing.T, node *network.Node, backends ...*network.Pod) {
+	t.Helper()
+	rules := fmt.Sprintf(`table ip services {
+		chain prerouting {
+			type nat hook prerouting priority dstnat
+			ip daddr %s tcp dport %d dnat to numgen inc mod 2 map { 0 : %s, 1 : %s } : %d
+		}
+	}`, serviceAddress, servicePort, backends[0].IPv4, backends[1].IPv4, lab.TrafficPort)
+	path := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(path, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := node.Run("nft", "delete", "table", "ip", "services"); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := node.Run("nft", "-f", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestConnectionsThroughAServiceUseAllNICs(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	tenant := newPolicy("tenant", "server")
+	tenant.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
+	c.createPaths(t)
+	c.create(t, policy, tenant)
+	c.waitProgrammed(t, policy, 2)
+	c.waitProgrammed(t, tenant, 1)
+	client := c.Network.Pod("client")
+	c.serve(t, client.Node, c.Network.Pod("server"), c.Network.Pod("tenant-server"))
+	for range 3 { // each backend has its turn
+		r := c.beginAt(t, transfer{"client", "server", 4, traffic.Up, spreadTime}, fmt.Sprintf("%s:%d", serviceAddress, servicePort))
+		r.finish(t)
+		t.Logf("%.1f Mbit/s, %d subflows; %v", r.result.Mbit, r.result.Subflows, r.steady())
+		if r.result.Subflows != len(paths) || len(r.steady().used()) != len(paths) {
+			t.Errorf("a connection through the Service has %d subflows and uses %v", r.result.Subflows, r.steady().used())
+		}
+	}
+}

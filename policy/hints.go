@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// hintAnnotations are the annotations of pods that count, in the order in which
+// they are looked at.
+var hintAnnotations = []struct {
+	key  string
+	hint v1alpha1.Hint
+}{
+	{v1alpha1.AnnotationPreferredPaths, v1alpha1.HintPreferredPaths},
+	{v1alpha1.AnnotationBackupPaths, v1alpha1.HintBackupPaths},
+	{v1alpha1.AnnotationMaxRate, v1alpha1.HintMaxRate},
+}
+
+// HintAnnotations lists the keys of the annotations that count.
+func HintAnnotations() []string {
+	keys := make([]string, 0, len(hintAnnotations))
+	for _, a := range hintAnnotations {
+		keys = append(keys, a.key)
+	}
+	return keys
+}
+
+func annotationsOf(hints []v1alpha1.Hint) []string {
+	var keys []string
+	for _, a := range hintAnnotations {
+		if slices.Contains(hints, a.hint) {
+			keys = append(keys, a.key)
+		}
+	}
+	return keys
+}
+
+func hasHints(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(HintAnnotations(), func(key string) bool { _, given := pod.Annotations[key]; return given })
+}
+
+// pathNamePattern is that of v1alpha1.PathName.
+var pathNamePattern = regexp.MustCompile(`^[a-z0-9]+((-+|[.])[a-z0-9]+)*$`)
+
+const maxPathName = 63
+
+// ParsePathList reads the value of an annotation that lists paths: names with
+// commas between them and perhaps blanks around them. Names that come again are
+// left out. The error says what is wrong, in words for the pod's owner.
+func ParsePathList(value string) ([]v1alpha1.PathName, error) {
+	if strings.TrimSpace(value) == "" {
+		return nil, errors.New("it names no path")
+	}
+	// Longer values cannot be lists that are allowed.
+	if len(value) > v1alpha1.MaxPaths*(maxPathName+8) {
+		return nil, errors.New("it is too long")
+	}
+	var names []v1alpha1.PathName
+	for part := range strings.SplitSeq(value, ",") {
+		name := strings.TrimSpace(part)
+		switch {
+		case name == "":
+			return nil, errors.New("there is nothing between two commas or beside one")
+		case len(name) > maxPathName || !pathNamePattern.MatchString(name):
+			return nil, fmt.Errorf("%s cannot be the name of a path", quote(name))
+		case !slices.Contains(names, v1alpha1.PathName(name)):
+			names = append(names, v1alpha1.PathName(name))
+		}
+	}
+	if len(names) > v1alpha1.MaxPaths {
+		return nil, fmt.Errorf("it names %d paths, and a pod can have %d", len(names), v1alpha1.MaxPaths)
+	}
+	return names, nil
+}
+
+// maxRateText is how long the text of a rate can be.
+const maxRateText = 20
+
+// ParseMaxRate reads the value of braid.dev/max-rate in bits a second. The error
+// says what is wrong, in words for the pod's owner.
+func ParseMaxRate(value string) (int64, error) {
+	if len(value) > maxRateText {
+		return 0, errors.New("it is too long")
+	}
+	rate, err := resource.ParseQuantity(value)
+	if err != nil {
+		return 0, errors.New("it cannot be read as a quantity")
+	}
+	if rate.CmpInt64(minRate) < 0 || rate.CmpInt64(maxRate) > 0 {
+		return 0, errors.New("it is not between 8k and 10T")
+	}
+	return rate.Value(), nil
+}
+
+// maxQuoted is how much of an annotation's value messages repeat, in bytes.
+const maxQuoted = 60
+
+func quote(value string) string { return fmt.Sprintf("%q", shorten(value, maxQuoted)) }
+
+// HintChoice says what became of one annotation of a pod.
+type HintChoice struct {
+	Annotation string `json:"annotation"`
+	Value      string `json:"value"`
+	// Followed is true when the annotation has an effect, perhaps in part.
+	Followed bool   `json:"followed"`
+	Reason   string `json:"reason"`
+}
+
+// wishes are what the annotations of one pod come to, and what is looked at on
+// the way there.
+type wishes struct {
+	winner *compiledPolicy
+	rails  *guardrails
+	d      *Decision
+	used   []v1alpha1.PathName
+	given  map[string]string
+
+	preferred, backup []v1alpha1.PathName
+	maxRate           int64
+	followed          []string
+	refused           []v1alpha1.RefusedHint
+}
+
+// wish reads a pod's annotations, with what its policy says in their place.
+func wish(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision) *wishes {
+	w := &wishes{winner: winner, rails: g, d: d, given: pod.Annotations}
+	for _, choice := range d.pathWeights() {
+		w.used = append(w.used, choice.Path)
+	}
+	w.preferred, d.PreferredFrom = w.paths(v1alpha1.HintPreferredPaths, v1alpha1.AnnotationPreferredPaths, winner.spec.Paths.Preferred, "spec.paths.preferred")
+	w.backup, d.BackupFrom = w.paths(v1alpha1.HintBackupPaths, v1alpha1.AnnotationBackupPaths, winner.spec.Paths.Backup, "spec.paths.backup")
+	w.separate()
+	w.leaveOne()
+	w.rate()
+	w.tell(pod)
+	return w
+}
+
+// paths are those that an annotation lists, or else those of the policy, and
+// where they come from.
+func (w *wishes) paths(hint v1alpha1.Hint, annotation string, policy []v1alpha1.PathName, field string) (paths []v1alpha1.PathName, from string) {
+	if value, given := w.given[annotation]; given && !w.silenced(hint, annotation) {
+		if paths = w.listed(annotation, value); len(paths) > 0 {
+			w.followed = append(w.followed, annotation)
+			return paths, annotation
+		}
+	}
+	for _, name := range sorted(policy) {
+		if slices.Contains(w.used, name) {
+			paths = append(paths, name)
+		}
+	}
+	if len(paths) > 0 {
+		from = field
+	}
+	return paths, from
+}
+
+// silenced refuses an annotation that guardrails do not let count.
+func (w *wishes) silenced(hint v1alpha1.Hint, annotation string) bool {
+	p := w.rails.silence(hint)
+	if p == nil {
+		return false
+	}
+	counting := "none does"
+	if allowed := annotationsOf(*p.guardrails.Hints); len(allowed) > 0 {
+		counting = "those that count are " + enumerate(allowed)
+	}
+	w.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "%s do not let this annotation count; %s", guardrailsString(p), counting)
+	return true
+}
+
+func (w *wishes) refuse(annotation, reason, format string, args ...any) {
+	w.refused = append(w.refused, v1alpha1.RefusedHint{
+		Annotation: annotation, Reason: reason, Message: shorten(fmt.Sprintf(format, args...), maxRefusal),
+	})
+}
+
+// maxRefusal is the schema's limit to the message of a refused hint.
+const maxRefusal = 512
+
+// listed are the paths of an annotation that the pod can use. What it cannot use
+// is refused.
+func (w *wishes) listed(annotation, value string) []v1alpha1.PathName {
+	names, err := ParsePathList(value)
+	switch {
+	case err != nil:
+		w.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no list of paths: %v. Give names of paths with commas between them; %s", quote(value), err, w.may())
+		return nil
+	case len(w.used) == 0:
+		w.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "the pod's subflows are not spread over paths: %s", w.d.PathsReason)
+		return nil
+	}
+	problems := map[PathProblem][]string{}
+	var usable []v1alpha1.PathName
+	for _, name := range sorted(names) {
+		switch choice := w.choice(name); {
+		case choice == nil:
+			problems[pathUnknown] = append(problems[pathUnknown], fmt.Sprintf("no MPTCPPath is named %s", name))
+		case choice.Used:
+			usable = append(usable, name)
+		default:
+			problems[choice.Problem] = append(problems[choice.Problem], fmt.Sprintf("%s: %s", name, choice.Reason))
+		}
+	}
+	forbidden := slices.Concat(problems[pathForbidden], problems[pathNotAllowed])
+	if len(forbidden) > 0 && !w.rails.trim() {
+		usable = nil
+	}
+	w.refusePaths(annotation, v1alpha1.ReasonHintPathNotFound, slices.Concat(problems[pathUnknown], problems[pathElsewhere]), usable)
+	w.refusePaths(annotation, v1alpha1.ReasonHintPathNotAllowed, slices.Concat(forbidden, problems[pathSharing]), usable)
+	return usable
+}
+
+func (w *wishes) choice(name v1alpha1.PathName) *PathChoice {
+	for i := range w.d.Paths {
+		if w.d.Paths[i].Path == name {
+			return &w.d.Paths[i]
+		}
+	}
+	return nil
+}
+
+func (w *wishes) refusePaths(annotation, reason string, problems []string, usable []v1alpha1.PathName) {
+	if len(problems) == 0 {
+		return
+	}
+	consequence := "the annotation is not followed"
+	if len(usable) > 0 {
+		consequence = "the annotation is followed for " + enumerate(usable)
+	}
+	w.refuse(annotation, reason, "%s; %s; %s", enumerate(problems), consequence, w.may())
+}
+
+// may says what is allowed.
+func (w *wishes) may() string {
+	if len(w.used) == 0 {
+		return "the pod's subflows are not spread over paths"
+	}
+	return "the pod may use " + enumerate(w.used)
+}
+
+// separate takes a path that is both preferred and a backup from the list that
+// counts less: that of the policy, or else the backups.
+func (w *wishes) separate() {
+	both := intersect(w.preferred, w.backup)
+	switch hinted := w.d.BackupFrom == v1alpha1.AnnotationBackupPaths; {
+	case len(both) == 0:
+	case hinted && w.d.PreferredFrom != v1alpha1.AnnotationPreferredPaths:
+		w.preferred = without(w.preferred, both)
+	default:
+		w.backup = without(w.backup, both)
+		if hinted {
+			w.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "%s is preferred too, and a path cannot be both: it is no backup", enumerate(both))
+		}
+	}
+}
+
+// leaveOne gives up backups where the pod would have no other path.
+func (w *wishes) leaveOne() {
+	if len(w.backup) == 0 || len(w.backup) < len(w.used) {
+		return
+	}
+	w.backup = nil
+	if w.d.BackupFrom == v1alpha1.AnnotationBackupPaths {
+		w.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "every path that the pod may use would be a backup: leave one of %s out", enumerate(w.used))
+	}
+}
+
+// rate reads braid.dev/max-rate.
+func (w *wishes) rate() {
+	const annotation = v1alpha1.AnnotationMaxRate
+	value, given := w.given[annotation]
+	if !given || w.silenced(v1alpha1.HintMaxRate, annotation) {
+		return
+	}
+	rate, err := ParseMaxRate(value)
+	if err != nil {
+		w.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no rate: %v. Give bits a second, such as 200M; %s", quote(value), err, w.mayRate())
+		return
+	}
+	if limit, by := w.rails.maxPodRate(); by != nil && rate > limit {
+		w.refuse(annotation, v1alpha1.ReasonHintRateTooHigh, "it asks for %s; %s allow a pod %s, and the pod is held to that",
+			value, guardrailsString(by), by.guardrails.MaxPodRate)
+		return
+	}
+	w.maxRate = rate
+	w.followed = append(w.followed, annotation)
+}
+
+func (w *wishes) mayRate() string {
+	if _, by := w.rails.maxPodRate(); by != nil {
+		return fmt.Sprintf("%s allow 8k to %s", guardrailsString(by), by.guardrails.MaxPodRate)
+	}
+	return "8k to 10T is allowed"
+}
+
+// tell puts what was found into the decision.
+func (w *wishes) tell(pod *corev1.Pod) {
+	if len(w.preferred) == 0 {
+		w.d.PreferredFrom = ""
+	}
+	if len(w.backup) == 0 {
+		w.d.BackupFrom = ""
+	}
+	w.followed = slices.DeleteFunc(w.followed, func(annotation string) bool {
+		return annotation == v1alpha1.AnnotationPreferredPaths && w.d.PreferredFrom != annotation ||
+			annotation == v1alpha1.AnnotationBackupPaths && w.d.BackupFrom != annotation
+	})
+	w.d.Preferred, w.d.Backup = w.preferred, w.backup
+	if len(w.preferred) > 0 {
+		w.d.Preference = planPreference(w.winner.spec.Paths.Preference)
+	}
+	w.d.Guard = w.rails.guard(w.maxRate)
+	w.d.RefusedHints = w.refused
+	for _, key := range HintAnnotations() {
+		if value, given := pod.Annotations[key]; given {
+			w.d.Hints = append(w.d.Hints, w.outcome(key, shorten(value, maxQuoted)))
+		}
+	}
+}
+
+func (w *wishes) outcome(annotation, value string) HintChoice {
+	choice := HintChoice{Annotation: annotation, Value: value, Followed: slices.Contains(w.followed, annotation)}
+	var reasons []string
+	for _, refused := range w.refused {
+		if refused.Annotation == annotation {
+			reasons = append(reasons, refused.Message)
+		}
+	}
+	choice.Reason = join(reasons, "; ")
+	if choice.Followed && choice.Reason == "" {
+		choice.Reason = "nothing stands against it"
+	}
+	return choice
+}
+
+// withoutPolicy says of the annotations of a pod that no policy selects that they
+// have no effect.
+func withoutPolicy(pod *corev1.Pod, d *Decision) {
+	for _, key := range HintAnnotations() {
+		if value, given := pod.Annotations[key]; given {
+			d.Hints = append(d.Hints, HintChoice{Annotation: key, Value: shorten(value, maxQuoted), Reason: "no policy selects the pod"})
+		}
+	}
+}
+
+func intersect(a, b []v1alpha1.PathName) []v1alpha1.PathName {
+	return slices.DeleteFunc(slices.Clone(a), func(name v1alpha1.PathName) bool { return !slices.Contains(b, name) })
+}
+
+func without(a, b []v1alpha1.PathName) []v1alpha1.PathName {
+	return slices.DeleteFunc(slices.Clone(a), func(name v1alpha1.PathName) bool { return slices.Contains(b, name) })
+}
+
+// planPreference is a preference with every default filled in.
+func planPreference(p *v1alpha1.Preference) *v1alpha1.PlanPreference {
+	plan := &v1alpha1.PlanPreference{
+		Weight:                 v1alpha1.DefaultPreferenceWeight,
+		MaxRTTFactorPermille:   v1alpha1.DefaultMaxRTTFactorPermille,
+		MinRTTDifferenceMicros: v1alpha1.DefaultMinRTTDifferenceMicros,
+		MaxLossPercent:         v1alpha1.DefaultMaxLossPercent,
+		LeaveAfterMillis:       v1alpha1.DefaultLeaveAfterMillis,
+		ReturnAfterMillis:      v1alpha1.DefaultReturnAfterMillis,
+	}
+	if p == nil {
+		return plan
+	}
+	if p.Weight != nil {
+		plan.Weight = *p.Weight
+	}
+	if p.MaxRTTFactor != nil {
+		plan.MaxRTTFactorPermille = int32(min(max(p.MaxRTTFactor.MilliValue(), 1000), 100_000))
+	}
+	if p.MinRTTDifference != nil {
+		plan.MinRTTDifferenceMicros = inUnits(p.MinRTTDifference, time.Microsecond)
+	}
+	if p.MaxLossPercent != nil {
+		plan.MaxLossPercent = *p.MaxLossPercent
+	}
+	if p.LeaveAfter != nil {
+		plan.LeaveAfterMillis = inUnits(p.LeaveAfter, time.Millisecond)
+	}
+	if p.ReturnAfter != nil {
+		plan.ReturnAfterMillis = inUnits(p.ReturnAfter, time.Millisecond)
+	}
+	return plan
+}
+
+// inUnits is a duration as a number of units, within what a plan can hold.
+func inUnits(d *metav1.Duration, unit time.Duration) int32 {
+	return int32(min(max(d.Duration/unit, 0), math.MaxInt32))
+}
