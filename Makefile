@@ -13,7 +13,7 @@ ARGS ?=
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ What a user runs
 
@@ -27,6 +27,10 @@ bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
 	@mkdir -p _out/bin && hack/progress.sh make "compiling the bench" go build -o _out/bin/bench ./hack/bench
 	@exec _out/bin/bench $(ARGS)
 
+.PHONY: images
+images: ## Build the images of the controller and the agent into _out/images
+	@hack/image/build.sh
+
 .PHONY: build
 build: ## Build the programs into _out/bin
 	@mkdir -p _out/bin && go build -trimpath -o _out/bin/ ./cmd/...
@@ -34,7 +38,7 @@ build: ## Build the programs into _out/bin
 ##@ What a developer runs
 
 .PHONY: test
-test: root deps kube ## Run all tests; PACKAGES=./policy/... runs some
+test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@hack/progress.sh make "vetting" go vet $(PACKAGES)
 	go test $(TEST_FLAGS) $(PACKAGES)
 
@@ -45,6 +49,7 @@ generate: ## Generate deep copies, CRDs, roles, the API reference and the packet
 	$(tool) controller-gen rbac:roleName=braid-controller,fileName=controller_role.yaml paths=./controllers/... output:rbac:dir=config/rbac
 	$(tool) controller-gen rbac:roleName=braid-agent,fileName=agent_role.yaml paths=./agent/... output:rbac:dir=config/rbac
 	$(tool) crd-ref-docs --source-path=api/v1alpha1 --config=hack/tools/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md --log-level=ERROR
+	hack/chart/sync.sh
 	go generate ./bpf/...
 
 .PHONY: verify
@@ -62,6 +67,16 @@ fmt: ## Format the Go files
 .PHONY: deps
 deps: ## Install the packages that the lab and the tests need
 	@hack/deps.sh
+
+.PHONY: e2e
+e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's
+	go test -count=1 -timeout 30m -v ./e2e/cluster
+
+.PHONY: cluster
+cluster: ## Build kubelet, containerd, Helm and the images of the e2e cluster into the cache
+	@hack/cluster/build.sh >/dev/null
+	@hack/helm/build.sh >/dev/null
+	@hack/cluster/workload.sh >/dev/null
 
 .PHONY: kube
 kube: ## Download or build kube-apiserver, etcd and kubectl into the cache

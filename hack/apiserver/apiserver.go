@@ -37,6 +37,13 @@ type Options struct {
 	CRDDirs []string
 	// Address is the IP address to serve on. Empty means 127.0.0.1.
 	Address string
+	// Advertise is the address at which pods reach the server by the Service
+	// "kubernetes". Empty means that there are no pods, and no controller that makes
+	// service accounts.
+	Advertise string
+	// Tunnel is a Unix socket at which an HTTP proxy passes on what the server has to
+	// say to kubelets and pods. Empty means that it speaks to them directly.
+	Tunnel string
 	// Detach lets both processes outlive this one; StopDir ends them. Without it
 	// they die with this process, however it ends. It needs Dir.
 	Detach bool
@@ -71,6 +78,9 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	if err := s.prepareDir(); err != nil {
+		return err
+	}
+	if err := s.writeEgress(); err != nil {
 		return err
 	}
 	if err := s.startBoth(ctx); err != nil {
@@ -126,7 +136,7 @@ func (s *Server) tryBoth(ctx context.Context) error {
 	if s.ports, err = choosePorts(s.options.Address); err != nil {
 		return err
 	}
-	if s.config, err = writeCredentials(s.options.Dir, s.options.Address, s.ports.server); err != nil {
+	if s.config, err = writeCredentials(s.options, s.ports.server); err != nil {
 		return err
 	}
 	if err := s.startEtcd(ctx); err != nil {

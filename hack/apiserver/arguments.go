@@ -90,14 +90,10 @@ func getOK(ctx context.Context, c *http.Client, url string) error {
 
 func serverArguments(o Options, p ports) []string {
 	in := func(name string) string { return filepath.Join(o.Dir, name) }
-	return []string{
+	arguments := []string{
 		"--etcd-servers=" + loopbackURL(p.etcd),
 		"--bind-address=" + o.Address,
 		"--secure-port=" + strconv.Itoa(p.server),
-		// Nobody reaches this server through the Service "kubernetes"; without
-		// these two it would need a default route to find an address for it.
-		"--advertise-address=192.0.2.1",
-		"--endpoint-reconciler-type=none",
 		"--cert-dir=" + in(certificatesDir),
 		"--tls-cert-file=" + in(servingCertFile),
 		"--tls-private-key-file=" + in(servingKeyFile),
@@ -107,8 +103,23 @@ func serverArguments(o Options, p ports) []string {
 		"--service-account-key-file=" + in(serviceAccountKey),
 		"--service-account-signing-key-file=" + in(serviceAccountKey),
 		"--service-cluster-ip-range=10.0.0.0/24",
-		// No controller makes the service accounts that this plugin asks for.
-		"--disable-admission-plugins=ServiceAccount",
 		"--allow-privileged=true",
 	}
+	if o.Tunnel != "" {
+		arguments = append(arguments, "--egress-selector-config-file="+in(egressFile), "--kubelet-preferred-address-types=InternalIP")
+	}
+	if o.Advertise != "" {
+		return append(arguments, "--advertise-address="+o.Advertise)
+	}
+	return append(arguments,
+		// Nobody reaches this server through the Service "kubernetes"; without
+		// these two it would need a default route to find an address for it.
+		"--advertise-address=192.0.2.1",
+		"--endpoint-reconciler-type=none",
+		// No controller makes the service accounts that this plugin asks for.
+		"--disable-admission-plugins=ServiceAccount",
+	)
 }
+
+// serviceAddress is that of the Service "kubernetes": the first of its range.
+const serviceAddress = "10.0.0.1"

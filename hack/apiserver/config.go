@@ -72,6 +72,12 @@ func nodeReference(ctx context.Context, c client.Client, name string) (*authenti
 	return &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}, nil
 }
 
+// ServiceAccountKeyPath is the key that signs the tokens of service accounts.
+func (s *Server) ServiceAccountKeyPath() string { return s.path(serviceAccountKey) }
+
+// CertificatePath is the certificate that the server shows, and its own authority.
+func (s *Server) CertificatePath() string { return s.path(servingCertFile) }
+
 // KubeconfigPath is where the cluster admin's kubeconfig lies.
 func (s *Server) KubeconfigPath() string { return s.path("kubeconfig") }
 

@@ -27,8 +27,12 @@ const (
 
 // writeCredentials writes what the server authenticates itself and others by,
 // and returns the configuration of a cluster admin.
-func writeCredentials(dir, address string, port int) (*rest.Config, error) {
-	cert, key, err := certutil.GenerateSelfSignedCertKey(address, []net.IP{net.ParseIP("127.0.0.1")}, nil)
+func writeCredentials(o Options, port int) (*rest.Config, error) {
+	addresses := []net.IP{net.ParseIP("127.0.0.1"), net.ParseIP(serviceAddress)}
+	if o.Advertise != "" {
+		addresses = append(addresses, net.ParseIP(o.Advertise))
+	}
+	cert, key, err := certutil.GenerateSelfSignedCertKey(o.Address, addresses, nil)
 	if err != nil {
 		return nil, fmt.Errorf("making the serving certificate: %w", err)
 	}
@@ -44,12 +48,12 @@ func writeCredentials(dir, address string, port int) (*rest.Config, error) {
 		tokensFile:        []byte(token + ",admin,admin,system:masters\n"),
 	}
 	for name, content := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(o.Dir, name), content, 0o600); err != nil {
 			return nil, fmt.Errorf("writing credentials: %w", err)
 		}
 	}
 	return &rest.Config{
-		Host:            "https://" + net.JoinHostPort(address, strconv.Itoa(port)),
+		Host:            "https://" + net.JoinHostPort(o.Address, strconv.Itoa(port)),
 		BearerToken:     token,
 		TLSClientConfig: rest.TLSClientConfig{CAData: cert},
 		// Nobody else uses this server: clients need not hold back.

@@ -46,18 +46,25 @@ func FetchKubernetes(ctx context.Context) error {
 	if _, err := Kubectl(); err == nil {
 		return nil
 	}
-	repository, err := Repository()
-	if err != nil {
-		return err
-	}
-	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", "kube", "build.sh"))
-	command.Stderr = os.Stderr
-	// An interrupt reaches the script by itself; it must have time to clean up.
-	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
-	if err := command.Run(); err != nil {
+	if _, err := runScript(ctx, "kube"); err != nil {
 		return fmt.Errorf("getting the Kubernetes binaries: %w", err)
 	}
 	return nil
+}
+
+// runScript runs the build script of a directory in hack/, which says how far it
+// is, and returns its output.
+func runScript(ctx context.Context, directory string) (string, error) {
+	repository, err := Repository()
+	if err != nil {
+		return "", err
+	}
+	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", directory, "build.sh"))
+	command.Stderr = os.Stderr
+	// An interrupt reaches the script by itself; it must have time to clean up.
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	out, err := command.Output()
+	return string(out), err
 }
 
 // Kubectl is the path of the kubectl that belongs to the lab's API server.

@@ -5,6 +5,7 @@ package lab
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -75,9 +76,16 @@ func (l *Lab) startForwarder(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading the API server's address: %w", err)
 	}
-	wanted := forwarding{Address: server.Host}
+	wanted := forwarding{Inside: []string{server.Host}, Outside: server.Host}
+	if l.options.Kubelets {
+		wanted.Inside = append(wanted.Inside, net.JoinHostPort(advertised, server.Port()))
+		wanted.Tunnel, wanted.Nodes = l.tunnel(), map[string]string{}
+	}
 	for _, node := range l.Network.Nodes {
 		wanted.Namespaces = append(wanted.Namespaces, node.Name)
+		if wanted.Nodes != nil {
+			wanted.Nodes[node.Address(0, l.Network.Versions()[0])] = node.Name
+		}
 	}
 	input, err := wanted.encode()
 	if err != nil {

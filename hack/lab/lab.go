@@ -39,6 +39,12 @@ type Options struct {
 	// Network is what to build; its name and its pods are ignored.
 	Network network.Spec
 	Pods    []Pod
+	// Kubelets makes the nodes run real ones, with containerd and kube-proxy, beside
+	// a controller manager and a scheduler. Pods is then to be empty, and Braid is
+	// not started: both are for whoever uses the cluster.
+	Kubelets bool
+	// Images are archives to be imported on every node.
+	Images []string
 	// Step is told what begins, and returns a function to be called when it is
 	// done. Several steps may run at once.
 	Step func(what string) (done func(error))
@@ -58,9 +64,12 @@ type Lab struct {
 
 	options    Options
 	repository string
-	lock       *os.File
-	janitor    *janitor
-	pods       []*Process
+	// clusterBinaries is where kubelet and the rest are; see FetchCluster.
+	clusterBinaries string
+	nodes           []*kubeNode
+	lock            *os.File
+	janitor         *janitor
+	pods            []*Process
 }
 
 // Up brings a lab up. An older one of the same name is removed first.
@@ -116,6 +125,9 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.prepareDirectory(); err != nil {
 		return err
 	}
+	if l.options.Kubelets {
+		return l.upWithKubelets(ctx)
+	}
 	var ready errgroup.Group
 	ready.Go(func() error {
 		return l.step("A Kubernetes API server and its etcd", func() error { return l.startServer(ctx) })
@@ -137,8 +149,10 @@ func (l *Lab) up(ctx context.Context) error {
 
 func (l *Lab) startServer(ctx context.Context) (err error) {
 	l.Server, err = apiserver.Start(ctx, apiserver.Options{
-		Dir:    l.path("apiserver"),
-		Detach: true,
+		Dir:       l.path("apiserver"),
+		Advertise: l.advertise(),
+		Tunnel:    l.tunnel(),
+		Detach:    true,
 	})
 	if err != nil {
 		return err
@@ -200,7 +214,7 @@ func teardown(name string) error {
 	if _, stat := os.Stat(Directory(name)); stat == nil {
 		err = errors.Join(err, apiserver.StopDir(Directory(name)+"/apiserver"))
 	}
-	err = errors.Join(err, network.Teardown(name), removeDirectory(name))
+	err = errors.Join(err, removeCgroups(name), network.Teardown(name), removeDirectory(name))
 	if err != nil {
 		return fmt.Errorf("removing lab %s: %w", name, err)
 	}

@@ -108,11 +108,16 @@ func runJanitor(name string) error {
 	return teardown(name)
 }
 
-// forwarding is what the forwarder does: it listens on an address inside each
-// namespace and passes every connection on to the same address outside.
+// forwarding is what the forwarder does: it listens on addresses inside each
+// namespace and passes every connection on to one outside.
 type forwarding struct {
-	Address    string
+	Inside     []string
+	Outside    string
 	Namespaces []string
+	// Tunnel is a Unix socket for connections the other way; empty for none.
+	Tunnel string
+	// Nodes are the namespaces of nodes by their addresses.
+	Nodes map[string]string
 }
 
 func (f forwarding) encode() (string, error) {
@@ -126,16 +131,21 @@ func runForwarder(input string) error {
 		return fmt.Errorf("reading what to forward: %w", err)
 	}
 	failed := make(chan error)
+	if wanted.Tunnel != "" {
+		go func() { failed <- tunnel(wanted) }()
+	}
 	for _, name := range wanted.Namespaces {
 		namespace, err := network.Open(name)
 		if err != nil {
 			return err
 		}
-		listener, err := namespace.Listen(context.Background(), "tcp", wanted.Address)
-		if err != nil {
-			return fmt.Errorf("listening on %s in %s: %w", wanted.Address, name, err)
+		for _, address := range wanted.Inside {
+			listener, err := namespace.Listen(context.Background(), "tcp", address)
+			if err != nil {
+				return fmt.Errorf("listening on %s in %s: %w", address, name, err)
+			}
+			go func() { failed <- forwardAll(listener, wanted.Outside) }()
 		}
-		go func() { failed <- forwardAll(listener, wanted.Address) }()
 	}
 	return <-failed
 }
@@ -158,10 +168,19 @@ func forward(inside net.Conn, address string) {
 		return
 	}
 	defer outside.Close()
+	join(inside, inside, outside)
+}
+
+// join copies both ways until one of them ends. What was read of a beforehand
+// comes from the reader.
+func join(read io.Reader, a, b net.Conn) {
 	done := make(chan struct{}, 2)
-	for _, pair := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
+	for _, pair := range []struct {
+		to   io.Writer
+		from io.Reader
+	}{{a, b}, {b, read}} {
 		go func() {
-			_, _ = io.Copy(pair[0], pair[1])
+			_, _ = io.Copy(pair.to, pair.from)
 			done <- struct{}{}
 		}()
 	}

@@ -7,33 +7,8 @@ set -euo pipefail
 
 who=lint
 module=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-package=github.com/golangci/golangci-lint/v2
-version=$(awk -v package="$package" '$1 == package { print $2 }' "$module/go.mod")
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid/lint
-out=$cache/golangci-lint-$version
 
-# shellcheck source=hack/progress.sh
-source "$module/../progress.sh"
+# shellcheck source=hack/tool.sh
+source "$module/../tool.sh"
 
-build() {
-	cd "$module"
-	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o "$out.new" "$package/cmd/golangci-lint"
-}
-
-main() {
-	if [[ ! -x $out ]]; then
-		need_go
-		mkdir -p "$cache"
-		lock "$cache/.lock"
-		trap end EXIT
-		trap 'exit 130' INT TERM HUP
-		if [[ ! -x $out ]]; then
-			say "building golangci-lint $version from Go modules, once, some minutes"
-			run "building golangci-lint $version" 1800 build
-			mv "$out.new" "$out"
-		fi
-	fi
-	echo "$out"
-}
-
-main
+build_tool golangci-lint github.com/golangci/golangci-lint/v2 github.com/golangci/golangci-lint/v2/cmd/golangci-lint

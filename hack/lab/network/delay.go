@@ -7,13 +7,14 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // A delayer is the switch of a path that delays: not every kernel has netem. It
-// passes frames between the fabric's ports of the path, each a fixed time after it
+// passes frames between the fabric's ports of the path, each the path's delay after it
 // came, in the order in which they came. Packets larger than the link's MTU pass
 // whole, with their unfinished checksums: a header of virtio goes with each frame.
 // VLAN tags are lost.
@@ -22,17 +23,21 @@ import (
 // leaves nothing behind when its process is killed; a network with such paths works
 // as long as the process that built it.
 type delayer struct {
-	delay time.Duration
-	ports []int // a packet socket for each port
-	stop  int   // a pipe's end; closed by the other end
+	delay atomic.Int64 // ns
+	ports []int        // a packet socket for each port
+	stop  int          // a pipe's end; closed by the other end
 	wake  int
 	ended chan error
 
+	blocked []blocked       // of each port
 	learned map[[6]byte]int // the port behind which an address was seen
 	waiting []waiting
 	bytes   int // of all that is waiting
 	scratch []byte
 }
+
+// blocked tells which frames of a port are lost.
+type blocked struct{ fromNode, toNode atomic.Bool }
 
 // waiting is a frame, and when it goes to which port (-1: all but the one that it
 // came from).
@@ -59,9 +64,10 @@ const (
 // newDelayer begins to pass frames between ports of a namespace.
 func newDelayer(namespace *Namespace, ports []string, delay time.Duration) (*delayer, error) {
 	d := &delayer{
-		delay: delay, stop: -1, wake: -1, ended: make(chan error, 1),
+		stop: -1, wake: -1, ended: make(chan error, 1), blocked: make([]blocked, len(ports)),
 		learned: map[[6]byte]int{}, scratch: make([]byte, largestFrame),
 	}
+	d.delay.Store(delay.Nanoseconds())
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("making a pipe: %w", err)
@@ -177,7 +183,7 @@ func (d *delayer) receive(port int) {
 		if err != nil {
 			return
 		}
-		if n < virtioHeader+ethernetHeader || n > len(d.scratch) || d.bytes+n > mostWaiting {
+		if n < virtioHeader+ethernetHeader || n > len(d.scratch) || d.bytes+n > mostWaiting || d.blocked[port].fromNode.Load() {
 			continue
 		}
 		d.enqueue(port, append([]byte(nil), d.scratch[:n]...))
@@ -195,7 +201,7 @@ func (d *delayer) enqueue(port int, frame []byte) {
 		return
 	}
 	d.bytes += len(frame)
-	d.waiting = append(d.waiting, waiting{due: monotonic() + d.delay.Nanoseconds(), from: port, to: to, frame: frame})
+	d.waiting = append(d.waiting, waiting{due: monotonic() + d.delay.Load(), from: port, to: to, frame: frame})
 }
 
 func isGroup(address [6]byte) bool { return net.HardwareAddr(address[:])[0]&1 != 0 }
@@ -214,7 +220,8 @@ func (d *delayer) sendDue() {
 // it is down) is lost, as on a wire.
 func (d *delayer) send(w *waiting) {
 	for port, socket := range d.ports {
-		if port == w.to || (w.to == toAll && port != w.from) {
+		wanted := port == w.to || (w.to == toAll && port != w.from)
+		if wanted && !d.blocked[port].toNode.Load() {
 			_, _ = unix.Write(socket, w.frame)
 		}
 	}

@@ -207,8 +207,23 @@ func (ns *Namespace) Listen(ctx context.Context, family, address string) (net.Li
 // Dial opens an MPTCP connection from inside the namespace. The address must be
 // an IP address and a port, so that one thread opens the socket.
 func (ns *Namespace) Dial(ctx context.Context, family, address string) (net.Conn, error) {
+	return ns.DialBy(ctx, MPTCP, family, address)
+}
+
+// Protocol is that of a connection's socket.
+type Protocol int
+
+const (
+	// MPTCP is what sockets of the lab are unless something else is said.
+	MPTCP Protocol = iota
+	// TCP is plain TCP.
+	TCP
+)
+
+// DialBy is Dial for either protocol.
+func (ns *Namespace) DialBy(ctx context.Context, protocol Protocol, family, address string) (net.Conn, error) {
 	var dialer net.Dialer
-	dialer.SetMultipathTCP(true)
+	dialer.SetMultipathTCP(protocol == MPTCP)
 	var connection net.Conn
 	err := ns.Do(func() (err error) {
 		connection, err = dialer.DialContext(ctx, family, address)

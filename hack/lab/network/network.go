@@ -31,6 +31,10 @@ type Spec struct {
 	// round trip between two nodes takes twice as long. Such paths work as long as
 	// the process that built the network.
 	PathDelays map[string]time.Duration
+	// Shared are groups of paths that run over one NIC of each node: LinkMbit is what
+	// they have together, and they lose their carrier together. Such paths have no
+	// delay.
+	Shared [][]string
 	// PodsPerNode are made by Build; they are called pod-1-1 (node 1, pod 1) and
 	// so on. AddPod makes further ones.
 	PodsPerNode int
@@ -49,7 +53,8 @@ type Network struct {
 	Fabric *Namespace
 	Nodes  []*Node
 
-	delayers []*delayer
+	delayers map[string]*delayer // by path
+	blocks   blocks
 }
 
 // Node is a node of the network.
@@ -100,7 +105,10 @@ func Build(spec Spec) (*Network, error) {
 			return nil, fmt.Errorf("network %s: a delay of %s for path %q: there is no such path, or no such delay", spec.Name, delay, path)
 		}
 	}
-	network := &Network{Spec: spec}
+	if err := spec.checkShared(); err != nil {
+		return nil, err
+	}
+	network := &Network{Spec: spec, delayers: map[string]*delayer{}}
 	if err := network.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building network %s: %w", spec.Name, err), network.Delete())
 	}
@@ -146,7 +154,7 @@ func (n *Network) buildFabric() (err error) {
 		return err
 	}
 	for _, path := range n.Spec.Paths {
-		if n.delayed(path) {
+		if n.delayed(path) || n.Spec.trunk(path) != path {
 			continue
 		}
 		attributes := netlink.NewLinkAttrs()
@@ -178,7 +186,7 @@ func (n *Network) startDelays() error {
 		if err != nil {
 			return fmt.Errorf("delaying path %s: %w", path, err)
 		}
-		n.delayers = append(n.delayers, delayer)
+		n.delayers[path] = delayer
 	}
 	return nil
 }
@@ -220,6 +228,9 @@ func (node *Node) attach(i int) error {
 	}
 	port := node.port(path)
 	options := Options{Mbit: n.Spec.LinkMbit, RoundTrip: 2 * n.Spec.PathDelays[path], AddressesA: addresses}
+	if trunk := n.Spec.trunk(path); trunk != path {
+		return node.share(path, trunk, addresses)
+	}
 	if err := Connect(node.Namespace, path, n.Fabric, port, options); err != nil {
 		return err
 	}
@@ -242,7 +253,7 @@ func (node *Node) attach(i int) error {
 
 // port is the fabric's end of the node's NIC on a path.
 func (node *Node) port(path string) string {
-	return path + "." + strconv.Itoa(node.Number)
+	return node.network.Spec.trunk(path) + "." + strconv.Itoa(node.Number)
 }
 
 // NodeName is the name that the node has in its cluster.
@@ -450,7 +461,8 @@ func (n *Network) Delete() (err error) {
 	for _, delayer := range n.delayers {
 		err = errors.Join(err, delayer.close())
 	}
-	n.delayers = nil
+	clear(n.delayers)
+	err = errors.Join(err, n.blocks.close())
 	for _, node := range n.Nodes {
 		for _, pod := range node.Pods {
 			pod.closeHandle()

@@ -65,6 +65,8 @@ func (o *Options) request() *request {
 		BinNs:      o.Bin.Nanoseconds(),
 		Verify:     o.Verify,
 		Congestion: o.Congestion,
+		PatienceNs: o.Patience.Nanoseconds(),
+		Offered:    o.OfferedMbit,
 		Buffer:     max(16<<10, min(512<<10, (32<<20)/o.Connections)),
 	}
 }
@@ -130,7 +132,7 @@ func exchange(connection *net.TCPConn, wanted *request) (*report, error) {
 		return nil, err
 	}
 	var answer report
-	if err := connection.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
+	if err := connection.SetReadDeadline(time.Now().Add(2 * wanted.patience())); err != nil {
 		return nil, fmt.Errorf("setting a deadline: %w", err)
 	}
 	err := readMessage(connection, &answer)

@@ -16,7 +16,8 @@ import (
 	"time"
 )
 
-// patience is how long an end waits for the other beyond the duration.
+// patience is how long an end waits for the other beyond the duration unless the
+// options say otherwise.
 const patience = 20 * time.Second
 
 // Serve answers clients of Run until the context ends or the listener fails.
@@ -67,8 +68,8 @@ func send(connection *net.TCPConn, wanted *request) error {
 	if err := connection.SetWriteDeadline(wanted.until()); err != nil {
 		return fmt.Errorf("setting a deadline: %w", err)
 	}
-	for {
-		_, err := connection.Write(payload)
+	for write := wanted.writer(connection); ; {
+		err := write()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
@@ -82,11 +83,34 @@ func send(connection *net.TCPConn, wanted *request) error {
 	return nil
 }
 
+// offerEvery is how often a sender with a rate offers more.
+const offerEvery = 5 * time.Millisecond
+
+// writer returns what writes the next part of the payload: all of it, or what the
+// offered rate allows since the last time.
+func (r *request) writer(connection io.Writer) func() error {
+	if r.Offered == 0 {
+		return func() error {
+			_, err := connection.Write(payload)
+			return err
+		}
+	}
+	begun, sent := time.Now(), 0
+	return func() error {
+		time.Sleep(offerEvery)
+		due := int(r.Offered*1e6/8*time.Since(begun).Seconds()) - sent
+		from := sent % len(payload)
+		n, err := connection.Write(payload[from:min(from+due, len(payload))])
+		sent += n
+		return err
+	}
+}
+
 // receive reads to the end of the stream.
 func receive(connection *net.TCPConn, wanted *request) *report {
 	recorder := recorder{request: *wanted}
 	buffer := make([]byte, max(wanted.Buffer, 4096))
-	err := connection.SetReadDeadline(wanted.until().Add(patience))
+	err := connection.SetReadDeadline(wanted.until().Add(wanted.patience()))
 	for err == nil {
 		var n int
 		n, err = connection.Read(buffer)

@@ -41,6 +41,12 @@ type Options struct {
 	// Congestion is the algorithm of congestion control at both ends; empty means
 	// the namespace's default.
 	Congestion string
+	// OfferedMbit is the rate at which each sender offers its payload, in Mbit/s; 0
+	// means as fast as it goes.
+	OfferedMbit float64
+	// Patience is how long, beyond the duration, a receiver waits for the rest; 0
+	// means 20 s.
+	Patience time.Duration
 }
 
 // Result is what Run measured, at the receiving end.
@@ -106,6 +112,9 @@ func (o *Options) setDefaults() error {
 	if o.Direction == "" {
 		o.Direction = Up
 	}
+	if o.Patience == 0 {
+		o.Patience = patience
+	}
 	if o.Bin == 0 {
 		o.Bin = 10 * time.Millisecond
 		if o.Connections > 10 {
@@ -115,7 +124,7 @@ func (o *Options) setDefaults() error {
 	if o.Direction != Up && o.Direction != Down {
 		return fmt.Errorf("direction %q: must be %q or %q", o.Direction, Up, Down)
 	}
-	if o.Connections < 0 || o.Bin < 0 || o.Warmup < 0 || o.Duration <= o.Warmup {
+	if o.Connections < 0 || o.Bin < 0 || o.Patience < 0 || o.OfferedMbit < 0 || o.Warmup < 0 || o.Duration <= o.Warmup {
 		return errors.New("the duration must be longer than the warm-up, and nothing negative")
 	}
 	return nil
@@ -130,6 +139,9 @@ type request struct {
 	BinNs      int64     `json:"binNs"`
 	Verify     bool      `json:"verify"`
 	Congestion string    `json:"congestion,omitempty"`
+	PatienceNs int64     `json:"patienceNs"`
+	// Offered is OfferedMbit.
+	Offered float64 `json:"offered,omitempty"`
 	// Buffer is how much an end reads at once, in bytes.
 	Buffer int `json:"buffer"`
 }
@@ -137,6 +149,8 @@ type request struct {
 func (r *request) until() time.Time {
 	return time.Now().Add(time.Duration(r.StartNs + r.DurationNs - Now()))
 }
+
+func (r *request) patience() time.Duration { return time.Duration(r.PatienceNs) }
 
 // report is what the receiving end of a connection saw.
 type report struct {

@@ -61,6 +61,18 @@ func TestGoodputOfOneLink(t *testing.T) {
 	}
 }
 
+func TestASenderOffersNoMoreThanItsRate(t *testing.T) {
+	ns := network.NamespaceForTest(t)
+	address := serve(t, ns, "127.0.0.1")
+	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+		options := traffic.Options{Direction: direction, OfferedMbit: 20, Duration: time.Second, Warmup: 100 * time.Millisecond, Verify: true}
+		result := run(t, dialer(ns, address), options)
+		if result.Mbit < 15 || result.Mbit > 22 || result.Failed != 0 {
+			t.Errorf("%s: %.1f Mbit/s, failed %d %v", direction, result.Mbit, result.Failed, result.Errors)
+		}
+	}
+}
+
 func TestManyConnectionsShareALink(t *testing.T) {
 	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1, LinkMbit: 100})
 	client, server := n.Pod("pod-1-1"), n.Pod("pod-2-1")

@@ -22,7 +22,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "traffic", Short: "Measure the goodput of MPTCP connections", SilenceUsage: true}
-	root.AddCommand(serveCommand(), runCommand())
+	root.AddCommand(serveCommand(), runCommand(), waitCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		os.Exit(1)
 	}
@@ -47,6 +47,20 @@ func serveCommand() *cobra.Command {
 	}
 	command.Flags().StringVar(&address, "listen", ":5001", "address and port to listen on")
 	return command
+}
+
+// waitCommand is for containers in which `traffic run` is executed: a pod that
+// listens is another thing to the path manager.
+func waitCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "wait",
+		Short: "Do nothing until told to end",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			<-command.Context().Done()
+			return nil
+		},
+	}
 }
 
 func runCommand() *cobra.Command {

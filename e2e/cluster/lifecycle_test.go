@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/e2e-framework/pkg/envconf"
+	"sigs.k8s.io/e2e-framework/pkg/features"
+)
+
+func TestAgentsAndControllersRunWithWhatTheChartGivesThem(t *testing.T) {
+	feature := features.New("installation").
+		Assess("every node has an agent that reports", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			out := mustKubectl(ctx, t, "get", "mnode", "--output", `jsonpath={range .items[*]}{.metadata.name}={.status.conditions[?(@.type=="Ready")].status} {end}`)
+			for _, node := range cluster.nodes() {
+				if !strings.Contains(out, node+"=True") {
+					t.Errorf("%s has no agent that reports: %s", node, out)
+				}
+			}
+			return ctx
+		}).
+		Assess("kubectl braid status waits until everything is fine", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			ctx = applyWorkload(ctx, t, nil)
+			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "status", "--wait"); err != nil || !strings.Contains(out, "Everything is fine.") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "explain", "client"); err != nil || !strings.Contains(out, "on the node: Programmed") {
+				t.Errorf("%v\n%s", err, out)
+			}
+			return removeWorkload(ctx, t, nil)
+		}).Feature()
+	testenv.Test(t, feature)
+}
+
+func TestAgentsAndControllersAreReplacedWithoutTheLossOfAConnection(t *testing.T) {
+	feature := features.New("rolling restart").
+		Setup(applyWorkload).
+		Assess("200 connections and a loop of requests go on", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			long := start(func() (string, error) {
+				return kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", serverAddress(ctx, t, "traffic")+":5001", "--connections", "200", "--duration", "40s", "--verify", "--json")
+			})
+			requests := start(func() (string, error) {
+				return kubectl(ctx, "exec", "client", "--container", "tools", "--", "mptcpize", "run", "ab", "-q", "-t", "35", "-n", "1000000", "-c", "4", "http://"+serviceAddress(ctx, t, "web")+"/1k")
+			})
+			time.Sleep(3 * time.Second)
+			for _, what := range []string{"daemonset/braid-agent", "deployment/braid-controller"} {
+				mustKubectl(ctx, t, "rollout", "restart", what, "--namespace", systemNamespace)
+				mustKubectl(ctx, t, "rollout", "status", what, "--namespace", systemNamespace, "--timeout=60s")
+			}
+			if out := long.wait(t); !strings.Contains(out, `"failed":0`) || !strings.Contains(out, `"multipath":true`) {
+				t.Errorf("connections were lost: %.600s", out)
+			}
+			if out := requests.wait(t); !strings.Contains(out, "Failed requests:        0") {
+				t.Errorf("requests failed: %s", out)
+			}
+			return ctx
+		}).
+		Teardown(removeWorkload).Feature()
+	testenv.Test(t, feature)
+}
+
+// background is a command that runs beside a test.
+type background struct{ done chan result }
+
+type result struct {
+	out string
+	err error
+}
+
+func start(command func() (string, error)) background {
+	b := background{make(chan result, 1)}
+	go func() {
+		out, err := command()
+		b.done <- result{out, err}
+	}()
+	return b
+}
+
+func (b background) wait(t *testing.T) string {
+	t.Helper()
+	select {
+	case r := <-b.done:
+		if r.err != nil {
+			t.Error(r.err)
+		}
+		return r.out
+	case <-time.After(2 * time.Minute):
+		t.Fatal("a command that runs beside the test does not end")
+		return ""
+	}
+}
+
+func mustKubectl(ctx context.Context, t *testing.T, arguments ...string) string {
+	t.Helper()
+	out, err := kubectl(ctx, arguments...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func serverAddress(ctx context.Context, t *testing.T, pod string) string {
+	t.Helper()
+	return mustKubectl(ctx, t, "get", "pod", pod, "--output", "jsonpath={.status.podIP}")
+}
+
+func serviceAddress(ctx context.Context, t *testing.T, service string) string {
+	t.Helper()
+	return mustKubectl(ctx, t, "get", "service", service, "--output", "jsonpath={.spec.clusterIP}")
+}
+
+func applyWorkload(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	mustKubectl(ctx, t, "apply", "--filename", workload(t))
+	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s")
+	for i := range paths {
+		mustKubectl(ctx, t, "apply", "--filename", writePath(t, i))
+	}
+	mustKubectl(ctx, t, "apply", "--filename", "e2e/cluster/testdata/policy.yaml")
+	mustKubectl(ctx, t, "wait", "--for=condition=Programmed", "mpol/spread", "--timeout=60s")
+	return ctx
+}
+
+func removeWorkload(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	mustKubectl(ctx, t, "delete", "mpol,mpath", "--all")
+	mustKubectl(ctx, t, "delete", "--filename", workload(t), "--grace-period=1")
+	return ctx
+}
+
+// workload is the manifest with the names that the nodes have here.
+func workload(t *testing.T) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(repository, "e2e/cluster/testdata/workload.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(content)
+	for i, node := range cluster.nodes() {
+		text = strings.ReplaceAll(text, fmt.Sprintf("hostname: node%d}", i+1), "hostname: "+node+"}")
+	}
+	return writeFile(t, text)
+}
+
+func writePath(t *testing.T, i int) string {
+	t.Helper()
+	return writeFile(t, fmt.Sprintf("apiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {interfaces: [%s]}\n", paths[i], interfaceOf(i)))
+}

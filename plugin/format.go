@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"braid.dev/braid/internal/output"
+)
+
+// print prints a value, or its text.
+func (p *plugin) print(value any, text func() string) error {
+	if p.format == output.Text {
+		fmt.Fprint(p.out, text())
+		return nil
+	}
+	return p.format.Write(p.out, value)
+}
+
+// table aligns cells, a line for each row.
+func table(rows ...[]string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 8, 3, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	_ = w.Flush() // a builder takes everything
+	var trimmed strings.Builder
+	for line := range strings.Lines(b.String()) {
+		trimmed.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+	return trimmed.String()
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugin is `kubectl braid`: it tells whether Braid does what its policies
+// say, and why each pod is treated as it is. It reads the API server and changes
+// nothing.
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/output"
+)
+
+// ErrNotFine says that a command found something wrong, and has told it.
+var ErrNotFine = errors.New("not everything is fine")
+
+// plugin is what the commands have in common.
+type plugin struct {
+	flags  *genericclioptions.ConfigFlags
+	out    io.Writer
+	format output.Format
+}
+
+// Command is `kubectl braid`, which writes to out.
+func Command(out io.Writer, version string) *cobra.Command {
+	p := &plugin{flags: genericclioptions.NewConfigFlags(true), out: out}
+	command := &cobra.Command{
+		Use:           "kubectl-braid",
+		Short:         "See what Braid does, and why",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl braid"},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       version,
+	}
+	command.SetOut(out)
+	p.flags.AddFlags(command.PersistentFlags())
+	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand())
+	return command
+}
+
+// addFormat adds -o to a command that prints something that programs may read.
+func (p *plugin) addFormat(command *cobra.Command) *cobra.Command {
+	command.Flags().VarP(&p.format, "output", "o", "json or yaml, in the place of text")
+	return command
+}
+
+// connect makes a client, and finds out whether Braid is installed at all.
+func (p *plugin) connect(ctx context.Context) (client.Client, error) {
+	config, err := p.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the cluster: %w", err)
+	}
+	types := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
+		return nil, fmt.Errorf("registering types: %w", err)
+	}
+	c, err := client.New(config, client.Options{Scheme: types})
+	if err != nil {
+		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	if err := c.List(ctx, &v1alpha1.MPTCPPathList{}, client.Limit(1)); err != nil {
+		if meta.IsNoMatchError(err) {
+			return nil, errors.New("Braid is not installed on this cluster: it has no MPTCPPath; see docs/installation.md") //nolint:staticcheck // a name
+		}
+		return nil, fmt.Errorf("reading paths: %w", err)
+	}
+	return c, nil
+}
+
+// cluster is what the API server has.
+type cluster struct {
+	paths           v1alpha1.MPTCPPathList
+	policies        v1alpha1.MPTCPPolicyList
+	clusterPolicies v1alpha1.ClusterMPTCPPolicyList
+	members         v1alpha1.MPTCPNodeList
+	plans           v1alpha1.MPTCPNodePlanList
+	nodes           corev1.NodeList
+}
+
+func (p *plugin) read(ctx context.Context) (client.Client, *cluster, error) {
+	c, err := p.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	found := &cluster{}
+	for _, list := range []client.ObjectList{
+		&found.paths, &found.policies, &found.clusterPolicies, &found.members, &found.plans, &found.nodes,
+	} {
+		if err := c.List(ctx, list); err != nil {
+			return nil, nil, fmt.Errorf("reading the cluster: %w", err)
+		}
+	}
+	return c, found, nil
+}
