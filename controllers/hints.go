@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 const (
@@ -29,10 +30,12 @@ const (
 	hintAction = "FollowHint"
 )
 
-// hintTeller makes an Event on a pod for each of its annotations that is refused.
-// What counts as news is what a plan says and the plan before it did not, so that
-// neither another run nor a new controller says it again. Events are written one
-// after the other beside the plans, which do not wait for them.
+// hintTeller makes an Event on a pod for each of its annotations that is refused,
+// and one on an annotated pod that no policy selects. What counts as news is what a
+// plan says and the plan before it did not, so that neither another run nor a new
+// controller says it again; pods that no policy selects are in no plan, and are
+// remembered. Events are written one after the other beside the plans, which do not
+// wait for them.
 //
 // They are not left to an event recorder, because that counts what has the same
 // reason as a repetition, and drops what the second one says.
@@ -40,6 +43,9 @@ type hintTeller struct {
 	client   client.Client
 	instance string
 	waiting  chan *eventsv1.Event
+	// unselected holds what the pods that no policy selected in the last run were
+	// told.
+	unselected map[types.UID]string
 }
 
 func newHintTeller(c client.Client) *hintTeller {
@@ -74,9 +80,44 @@ func (t *hintTeller) tell(ctx context.Context, before []v1alpha1.PlanEndpoint, p
 	for i := range plan.Spec.Endpoints {
 		e := &plan.Spec.Endpoints[i]
 		for _, refused := range newRefusals(known[e.UID], e.RefusedHints) {
-			t.queue(ctx, t.event(e, refused, plan))
+			t.queue(ctx, t.refusal(e, refused, plan))
 		}
 	}
+}
+
+// tellUnselected has an Event made for each annotated pod that no policy selects,
+// unless the run before found the same.
+func (t *hintTeller) tellUnselected(ctx context.Context, decisions []policy.Decision) {
+	before := t.unselected
+	t.unselected = map[types.UID]string{}
+	for i := range decisions {
+		d := &decisions[i]
+		if d.Ignored != "" || d.Winner != nil || len(d.Hints) == 0 {
+			continue
+		}
+		note := unselectedNote(d.Hints)
+		t.unselected[d.Pod.UID] = note
+		if before[d.Pod.UID] != note {
+			t.queue(ctx, t.unselectedEvent(d.Pod, note))
+		}
+	}
+}
+
+func unselectedNote(hints []policy.HintChoice) string {
+	given := make([]string, 0, len(hints))
+	for _, hint := range hints {
+		given = append(given, fmt.Sprintf("%s=%q", hint.Annotation, hint.Value))
+	}
+	return strings.Join(given, ", ") + ": no policy selects the pod, so its annotations have no effect. " +
+		"An MPTCPPolicy of its namespace or a ClusterMPTCPPolicy selects pods by their labels"
+}
+
+// unselectedEvent has the same name for the same note, so that a new controller does
+// not make it again as long as it is there.
+func (t *hintTeller) unselectedEvent(pod policy.PodRef, note string) *eventsv1.Event {
+	sum := fnv.New64a()
+	fmt.Fprint(sum, pod.UID, note)
+	return t.event(pod, sum.Sum64(), v1alpha1.ReasonHintWithoutPolicy, note)
 }
 
 func newRefusals(before, after []v1alpha1.RefusedHint) []v1alpha1.RefusedHint {
@@ -99,20 +140,26 @@ func (t *hintTeller) queue(ctx context.Context, event *eventsv1.Event) {
 	}
 }
 
-// event says what is wrong with a hint. Its name is the same for the same plan,
+// refusal says what is wrong with a hint. Its name is the same for the same plan,
 // so that it is not there twice if the plan's write is tried again.
-func (t *hintTeller) event(e *v1alpha1.PlanEndpoint, refused v1alpha1.RefusedHint, plan *v1alpha1.MPTCPNodePlan) *eventsv1.Event {
+func (t *hintTeller) refusal(e *v1alpha1.PlanEndpoint, refused v1alpha1.RefusedHint, plan *v1alpha1.MPTCPNodePlan) *eventsv1.Event {
 	sum := fnv.New64a()
 	fmt.Fprint(sum, e.UID, plan.UID, plan.Generation, refused)
+	pod := policy.PodRef{Namespace: e.Namespace, Name: e.Name, UID: e.UID}
+	return t.event(pod, sum.Sum64(), refused.Reason, refused.Annotation+": "+refused.Message)
+}
+
+// event is a warning about a pod; sum makes its name its own.
+func (t *hintTeller) event(pod policy.PodRef, sum uint64, reason, note string) *eventsv1.Event {
 	return &eventsv1.Event{
-		ObjectMeta:          metav1.ObjectMeta{Namespace: e.Namespace, Name: fmt.Sprintf("%s.%x", strings.TrimRight(e.Name[:min(len(e.Name), 200)], ".-"), sum.Sum64())},
+		ObjectMeta:          metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", strings.TrimRight(pod.Name[:min(len(pod.Name), 200)], ".-"), sum)},
 		EventTime:           metav1.NewMicroTime(time.Now()),
 		ReportingController: FieldOwner,
 		ReportingInstance:   shorten(t.instance, 128),
 		Action:              hintAction,
-		Reason:              refused.Reason,
-		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: e.Namespace, Name: e.Name, UID: e.UID},
-		Note:                shorten(refused.Annotation+": "+refused.Message, maxEventNote),
+		Reason:              reason,
+		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Note:                shorten(note, maxEventNote),
 		Type:                corev1.EventTypeWarning,
 	}
 }
@@ -125,6 +172,6 @@ func (t *hintTeller) write(ctx context.Context, event *eventsv1.Event) {
 	case ctx.Err() != nil:
 	default:
 		hintEvents.WithLabelValues("failed").Inc()
-		log.FromContext(ctx).Error(err, "Cannot write an Event about a refused hint", "pod", event.Namespace+"/"+event.Regarding.Name)
+		log.FromContext(ctx).Error(err, "Cannot write an Event about a hint", "pod", event.Namespace+"/"+event.Regarding.Name)
 	}
 }

@@ -223,6 +223,51 @@ func TestARefusedHintIsToldOnceForEachChange(t *testing.T) {
 	h.waitUntilConditionIsGone(h.policy, v1alpha1.ConditionHintsAccepted)
 }
 
+func TestAnAnnotatedPodThatNoPolicySelectsIsToldOnce(t *testing.T) {
+	h := newHinted(t)
+	h.delete(h.guardrails)
+	h.delete(h.policy)
+	told := func(value string) string {
+		return `Warning HintWithoutPolicy braid.dev/preferred-paths="` + value + `": no policy selects the pod, so its annotations have no effect. ` +
+			"An MPTCPPolicy of its namespace or a ClusterMPTCPPolicy selects pods by their labels"
+	}
+	h.annotate(v1alpha1.AnnotationPreferredPaths, "blue")
+	stop := h.startController(apiServer)
+	h.waitForHintEvents(told("blue"))
+
+	// Neither further runs nor a new controller say it again. The policy selects
+	// another pod, so that its plan shows when a run is over.
+	selected := map[string]string{"app": "other"}
+	other := h.policyFor("other", selected)
+	h.cluster.pod("other", "node-a", "10.0.0.3", selected)
+	h.waitForPods("node-a", "other")
+	stop()
+	h.startController(apiServer)
+	h.cluster.pod("third", "node-a", "10.0.0.4", selected)
+	h.waitForPods("node-a", "other", "third")
+	h.waitForHintEvents(told("blue"))
+
+	// Another value is news, and so is nothing once a policy selects the pod.
+	h.annotate(v1alpha1.AnnotationPreferredPaths, "green")
+	h.waitForHintEvents(told("blue"), told("green"))
+	change(h.cluster, other, func(p *v1alpha1.MPTCPPolicy) { p.Spec.PodSelector = metav1.LabelSelector{} })
+	h.waitForPods("node-a", "other", "pod", "third")
+	h.annotate(v1alpha1.AnnotationPreferredPaths, "blue")
+	h.eventually(func() error {
+		plan, err := h.plan("node-a")
+		if err != nil || !prefers("blue")(&plan.Spec.Endpoints[1]) {
+			return errors.Join(err, errNotYet)
+		}
+		return nil
+	})
+	h.waitForHintEvents(told("blue"), told("green"))
+}
+
+func (k *cluster) policyFor(name string, labels map[string]string) *v1alpha1.MPTCPPolicy {
+	k.t.Helper()
+	return k.policy(name, func(p *v1alpha1.MPTCPPolicy) { p.Spec.PodSelector.MatchLabels = labels })
+}
+
 func (k *cluster) waitUntilConditionIsGone(object client.Object, kind string) {
 	k.t.Helper()
 	k.eventually(func() error {

@@ -19,7 +19,7 @@ var (
 	}, []string{"operation"})
 	hintEvents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "braid_controller_hint_events_total",
-		Help: "Events about refused hints of pods, by outcome: written, dropped because too many waited, or failed.",
+		Help: "Events about hints of pods that have no effect, by outcome: written, dropped because too many waited, or failed.",
 	}, []string{"outcome"})
 )
 

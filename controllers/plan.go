@@ -65,6 +65,7 @@ func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (re
 	compileDuration.Observe(time.Since(start).Seconds())
 	r.runs.measure(start)
 	r.compiled.publish(&result)
+	r.teller.tellUnselected(ctx, result.Decisions)
 	outcome, err := r.write(ctx, result.Plans)
 	return outcome, unlessStopping(ctx, err)
 }

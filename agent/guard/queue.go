@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/paths"
 )
 
 // A path's queue is a pair of interfaces of the node. What is sent by the first one
@@ -22,8 +23,8 @@ import (
 // discipline stays as it is, and so do the pods'.
 
 const (
-	queueName    = "braidq%d" // by the path's slot
-	queueEndName = "braidx%d"
+	queueName    = paths.QueuePrefix + "%d" // by the path's slot
+	queueEndName = paths.QueueEndPrefix + "%d"
 	queueMTU     = 65535
 
 	// pathClass is the number of the class that holds all others where a path is

@@ -5,6 +5,7 @@ package paths
 import (
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,6 +31,16 @@ type NIC struct {
 	Addresses []netip.Prefix
 }
 
+// What the names of the interfaces that Braid itself makes on a node begin with; the
+// number of a path's slot follows. They are the two ends of a path's queue, and
+// never NICs of a path, whatever it matches.
+const (
+	QueuePrefix    = "braidq"
+	QueueEndPrefix = "braidx"
+)
+
+var ownName = regexp.MustCompile("^(" + QueuePrefix + "|" + QueueEndPrefix + ")[0-9]+$")
+
 // candidate is an interface as the kernel shows it.
 type candidate struct {
 	NIC
@@ -41,11 +52,15 @@ type candidate struct {
 	secondary map[netip.Addr]bool
 }
 
-// candidates joins interfaces and addresses, sorted by name.
+// candidates joins interfaces and addresses, sorted by name. Braid's own interfaces
+// are left out.
 func candidates(links []netlink.Link, addresses []netlink.Addr) []*candidate {
 	byIndex := make(map[int]*candidate, len(links))
 	all := make([]*candidate, 0, len(links))
 	for _, link := range links {
+		if ownName.MatchString(link.Attrs().Name) {
+			continue
+		}
 		c := newCandidate(link)
 		byIndex[c.Index] = c
 		all = append(all, c)

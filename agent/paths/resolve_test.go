@@ -228,6 +228,33 @@ func TestResolvePaths(t *testing.T) {
 	}
 }
 
+func TestInterfacesThatBraidMakesFormNoPath(t *testing.T) {
+	queue := fakeNIC{name: QueuePrefix + "0", kind: "veth", flags: linkUp, addresses: []string{"192.0.2.9/24"}}
+	end := fakeNIC{name: QueueEndPrefix + "12", kind: "veth", flags: linkUp, addresses: []string{"192.0.2.10/24"}}
+	all := fakeCandidates(t, []fakeNIC{queue, end, ready("braidqueue", "192.0.2.2/24"), ready("eth0", "192.0.2.1/24")})
+	for name, test := range map[string]struct {
+		plan v1alpha1.PlanPath
+		want string
+	}{
+		"by a pattern":           {byName("blue", "braid?*"), "blue +braidqueue"},
+		"by a pattern for all":   {byName("blue", "*0"), "blue +eth0"},
+		"by their very names":    {byName("blue", v1alpha1.InterfacePattern(queue.name), v1alpha1.InterfacePattern(end.name)), "blue - no NIC is called braidq0 or braidx12"},
+		"by an address":          {byRange("blue", "192.0.2.9/32", "192.0.2.10/32"), "blue - no NIC has an address in 192.0.2.9/32 or 192.0.2.10/32"},
+		"as what the route uses": {byName("blue", "none"), "blue - no NIC is called none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			query := Query{Paths: []v1alpha1.PlanPath{test.plan}, NodeAddresses: addrs("192.0.2.9", "192.0.2.10")}
+			got := resolve(query, all, nil, familiesSeen{})
+			if text := summary(got.Paths[0]); text != test.want {
+				t.Errorf("got %q, want %q", text, test.want)
+			}
+			if len(got.Uplinks) > 0 {
+				t.Errorf("uplinks: %+v", got.Uplinks)
+			}
+		})
+	}
+}
+
 func TestAddressesOfAPathComeInAStableOrder(t *testing.T) {
 	nic := fakeNIC{
 		name: "eth0", flags: linkUp,

@@ -74,4 +74,5 @@ const (
 	ReasonHintPathNotAllowed = "HintPathNotAllowed"
 	ReasonHintNotAllowed     = "HintNotAllowed"
 	ReasonHintRateTooHigh    = "HintRateTooHigh"
+	ReasonHintWithoutPolicy  = "HintWithoutPolicy"
 )
