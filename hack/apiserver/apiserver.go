@@ -44,6 +44,8 @@ type Options struct {
 	// Tunnel is a Unix socket at which an HTTP proxy passes on what the server has to
 	// say to kubelets and pods. Empty means that it speaks to them directly.
 	Tunnel string
+	// Audited are the users whose requests are written to AuditPath. Empty means none.
+	Audited []string
 	// Detach lets both processes outlive this one; StopDir ends them. Without it
 	// they die with this process, however it ends. It needs Dir.
 	Detach bool
@@ -81,6 +83,9 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	if err := s.writeEgress(); err != nil {
+		return err
+	}
+	if err := s.writeAuditPolicy(); err != nil {
 		return err
 	}
 	if err := s.startBoth(ctx); err != nil {

@@ -108,6 +108,9 @@ func serverArguments(o Options, p ports) []string {
 	if o.Tunnel != "" {
 		arguments = append(arguments, "--egress-selector-config-file="+in(egressFile), "--kubelet-preferred-address-types=InternalIP")
 	}
+	if len(o.Audited) > 0 {
+		arguments = append(arguments, "--audit-policy-file="+in(auditPolicyFile), "--audit-log-path="+in(auditFile))
+	}
 	if o.Advertise != "" {
 		return append(arguments, "--advertise-address="+o.Advertise)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"braid.dev/braid/hack/bench/simulate"
 	"braid.dev/braid/hack/lab"
 )
 
@@ -46,6 +47,7 @@ var parts = []part{
 	{"share", measureShare},
 	{"managers", measureManagers},
 	{"failover1000", measureFailover1000},
+	{"controller", measureController},
 }
 
 // bench is one run.
@@ -54,6 +56,10 @@ type bench struct {
 	trials int
 	// cases are those of the parts rate and fct to be measured.
 	cases *regexp.Regexp
+	// fleet is the cluster of the part controller, and compared the path of another
+	// build of the controller to measure beside this tree's.
+	fleet    simulate.Size
+	compared string
 }
 
 func main() {
@@ -68,7 +74,7 @@ func main() {
 
 func command() *cobra.Command {
 	var only, cases string
-	b := &bench{figures: newFigures()}
+	b := &bench{figures: newFigures(), fleet: fullFleet}
 	command := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure goodput, fairness, cost and outages; writes " + output,
@@ -82,6 +88,11 @@ func command() *cobra.Command {
 	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure; the others keep the figures of the last run")
 	command.Flags().StringVar(&cases, "case", "", `regular expression of the cases of the parts rate ("guests 5ms 5 Mbit/s") and fct ("chain.flows1") to measure; their figures are printed, not kept`)
 	command.Flags().IntVar(&b.trials, "trials", 5, "how often each thing is measured")
+	command.Flags().IntVar(&b.fleet.Nodes, "nodes", b.fleet.Nodes, "nodes of the part controller; figures of fewer have names of their own")
+	command.Flags().IntVar(&b.fleet.Pods, "pods", b.fleet.Pods, "pods of the part controller")
+	command.Flags().IntVar(&b.fleet.Namespaces, "namespaces", b.fleet.Namespaces, "namespaces of the part controller")
+	command.Flags().IntVar(&b.fleet.Policies, "policies", b.fleet.Policies, "policies of the part controller")
+	command.Flags().StringVar(&b.compared, "compare", "", "path of another build of braid-controller, which the part controller measures in turns with this tree's")
 	return command
 }
 
