@@ -100,6 +100,7 @@ type Agent struct {
 	origins  origins
 
 	collectors []prometheus.Collector
+	measured   *collector.Rounds
 	changed    chan struct{}
 	published  published
 	// What goes on beside the loop waits for its rounds.
@@ -200,7 +201,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	a := &Agent{
 		options: options, log: options.Log, client: mgr.GetClient(), reader: mgr.GetAPIReader(),
 		datapath: datapath.Open(datapathOptions(options)),
-		changed:  make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
+		measured: collector.NewRounds(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
 	var err error
 	if a.health, err = openPathHealth(options, a.datapath.ActivePeers, a.wake); err != nil {
@@ -222,6 +223,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		collector.NewCollector(a.rules.shown, options.Log.WithName("metrics")),
 		health.NewCollector(a.health.prober, a.health.responder),
 		a.guarding.guard,
+		a.measured,
 	}
 	for _, collector := range a.collectors {
 		if err := metrics.Registry.Register(collector); err != nil {
@@ -286,7 +288,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	ticker := time.NewTicker(resync)
 	defer ticker.Stop()
 	for {
-		if err := a.sync(ctx); err != nil && ctx.Err() == nil {
+		if err := a.measured.Measure(ctx, collector.LoopNode, func() error { return a.sync(ctx) }); err != nil && ctx.Err() == nil {
 			a.log.Error(err, "the node is not as its plan says; trying again", "within", resync)
 		}
 		select {

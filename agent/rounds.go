@@ -7,6 +7,7 @@ import (
 	"errors"
 	"time"
 
+	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/paths"
 )
 
@@ -72,17 +73,21 @@ func (a *Agent) publishNodes(ctx context.Context) error {
 // managePods programs the pods and their chains, and says what became of the plan.
 func (a *Agent) managePods(ctx context.Context) error {
 	a.forEach(ctx, a.podRounds, func(ctx context.Context, r round) error {
-		results, found, unfinished := a.pods.apply(ctx, r.news.planEndpoints())
-		if a.origins.set(r.news.planEndpoints(), found) {
-			a.wake()
-		}
-		guardErr := a.guarding.apply(r, found, results)
-		ruleErr := a.rules.apply(ctx, planned{r.news.plan, r.resolution.Paths, found}, results)
-		a.hints.report(r.news.planEndpoints(), results)
-		if err := a.publishPlan(ctx, r.news.plan, results, r.failed); err != nil {
-			return err
-		}
-		return errors.Join(unfinished, guardErr, ruleErr)
+		return a.measured.Measure(ctx, metrics.LoopPods, func() error { return a.managePodsOnce(ctx, r) })
 	})
 	return nil
+}
+
+func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
+	results, found, unfinished := a.pods.apply(ctx, r.news.planEndpoints())
+	if a.origins.set(r.news.planEndpoints(), found) {
+		a.wake()
+	}
+	guardErr := a.guarding.apply(r, found, results)
+	ruleErr := a.rules.apply(ctx, planned{r.news.plan, r.resolution.Paths, found}, results)
+	a.hints.report(r.news.planEndpoints(), results)
+	if err := a.publishPlan(ctx, r.news.plan, results, r.failed); err != nil {
+		return err
+	}
+	return errors.Join(unfinished, guardErr, ruleErr)
 }

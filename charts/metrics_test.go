@@ -29,7 +29,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "controllers/metrics.go"}
+var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/rounds.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -42,7 +42,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
