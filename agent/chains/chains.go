@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/pins"
 )
 
 // Chains are the endpoint half on the interfaces of the calling thread's network
@@ -21,6 +22,7 @@ import (
 // from several goroutines.
 type Chains struct {
 	options    Options
+	pins       *pins.Pins
 	interfaces *attach.Interfaces
 
 	mu      sync.Mutex
@@ -41,15 +43,13 @@ var hooks = []attach.Hook{
 // Open prepares the endpoint half. Nothing is loaded or attached before Apply gets
 // an endpoint; what an earlier agent left attached stays.
 func Open(options Options) *Chains {
-	c := &Chains{options: options}
+	c := &Chains{options: options, pins: pins.New(options.PinPath, schema, options.Log)}
 	c.interfaces = attach.New(attach.Options{
-		LinkDirectory: filepath.Join(c.directory(), "links"), Hooks: hooks, Clsact: options.Clsact,
+		LinkDirectory: filepath.Join(c.pins.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact,
 	})
 	c.seen.Store(&view{})
 	return c
 }
-
-func (c *Chains) directory() string { return Directory(c.options.PinPath) }
 
 // AttachMode is how programs are attached: "tcx", "clsact", or "" while none is.
 func (c *Chains) AttachMode() string {
@@ -120,24 +120,20 @@ func (c *Chains) apply(state State) (Failures, error) {
 		return failures, err
 	}
 	c.attach(failures)
-	return failures, errors.Join(c.collect(), c.drop(lifted), c.detachOthers())
+	err = errors.Join(c.collect(), c.drop(lifted), c.detachOthers())
+	if err == nil {
+		err = c.pins.Finish()
+	}
+	return failures, err
 }
 
-// load loads the programs once. Pinned maps of another size or layout cannot be
-// used: what they knew is given up.
+// load loads the programs once. What another version pinned is taken over.
 func (c *Chains) load() error {
 	if c.objects != nil {
 		return nil
 	}
 	c.clean = false
-	loaded, err := loadObjects(c.directory(), c.options.SubflowEntries)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		c.options.Log.Info("pinned maps do not fit this version, beginning anew", "reason", err.Error())
-		if err := c.remove(); err != nil {
-			return err
-		}
-		loaded, err = loadObjects(c.directory(), c.options.SubflowEntries)
-	}
+	loaded, err := loadObjects(c.pins, c.options.SubflowEntries)
 	if err != nil {
 		return err
 	}
@@ -203,7 +199,7 @@ func (c *Chains) close() error {
 	if c.objects == nil {
 		return nil
 	}
-	err := c.objects.close()
+	err := errors.Join(c.objects.close(), c.pins.Close())
 	c.objects, c.book = nil, nil
 	return err
 }

@@ -515,7 +515,7 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 	if len(l.chains.book.endpoints) != 1 || l.programs(t, 1) != 2 {
 		t.Errorf("the endpoints are %v", l.chains.book.endpoints)
 	}
-	entries, err := os.ReadDir(filepath.Join(l.chains.directory(), "links"))
+	entries, err := os.ReadDir(filepath.Join(l.chains.pins.Directory(), "links"))
 	check(t, err)
 	if len(entries) != 2 {
 		t.Errorf("the links are %v", entries)

@@ -5,24 +5,25 @@ package chains
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 )
 
-// schema is the version of the layout of everything pinned. A change of layout
-// needs a new one: the agent then begins anew instead of misreading what an older
-// one left.
+// schema is the version of everything pinned. A change of what a member of a map
+// means needs a new one, or a new name for the member: see docs/upgrade.md. A change
+// of layout alone is noticed by itself.
 const schema = "v1"
 
 // Directory is where the endpoint half's maps are pinned, by their names.
-func Directory(pinPath string) string { return filepath.Join(pinPath, schema) }
+func Directory(pinPath string) string { return pins.New(pinPath, schema, logr.Discard()).Directory() }
 
 // pathName is a path's name as the kernel keeps it for the next agent.
 type pathName [64]byte
@@ -66,22 +67,27 @@ type objects struct {
 	attachments              *attachments
 }
 
-// loadObjects loads the programs. Maps that an earlier agent pinned in the
-// directory are used as they are.
-func loadObjects(directory string, subflowEntries uint32) (_ *objects, err error) {
-	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of pins: %w", err)
-	}
+// lasting are the maps that outlive a change of version: what is known of subflows
+// and connections, and the numbers by which they name endpoints. Chains are written
+// anew.
+var lasting = []string{
+	"subflows", "mptcp_connections", "hidden_addresses", "buckets",
+	"endpoint_paths", "endpoint_names", "chain_numbers",
+}
+
+// loadObjects loads the programs. Maps that an earlier agent pinned are used as they
+// are.
+func loadObjects(pinned *pins.Pins, subflowEntries uint32) (_ *objects, err error) {
 	o := &objects{maps: map[string]*ebpf.Map{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, o.close())
 		}
 	}()
-	if err := o.loadPrograms(directory, subflowEntries); err != nil {
+	if err := o.loadPrograms(pinned, subflowEntries); err != nil {
 		return nil, err
 	}
-	if err := o.loadOwnMaps(directory); err != nil {
+	if err := o.loadOwnMaps(pinned.Directory()); err != nil {
 		return nil, err
 	}
 	if o.counters, err = mapCounters(o.maps["chain_counters"]); err != nil {
@@ -93,7 +99,7 @@ func loadObjects(directory string, subflowEntries uint32) (_ *objects, err error
 
 // loadPrograms loads both programs at the same time, because the kernel takes
 // seconds to verify one.
-func (o *objects) loadPrograms(directory string, subflowEntries uint32) error {
+func (o *objects) loadPrograms(pinned *pins.Pins, subflowEntries uint32) error {
 	fromEndpoint, err := endpoint.LoadFromEndpoint()
 	if err != nil {
 		return fmt.Errorf("reading from_endpoint: %w", err)
@@ -104,6 +110,10 @@ func (o *objects) loadPrograms(directory string, subflowEntries uint32) error {
 	}
 	prepare(fromEndpoint, subflowEntries)
 	prepare(toEndpoint, subflowEntries)
+	if err := pinned.Prepare(pinnedMaps(fromEndpoint, toEndpoint)); err != nil {
+		return err
+	}
+	directory := pinned.Directory()
 	if err := o.loadMaps(fromEndpoint, directory); err != nil {
 		return err
 	}
@@ -115,6 +125,21 @@ func (o *objects) loadPrograms(directory string, subflowEntries uint32) error {
 	}()
 	o.fromEndpoint, err = loadProgram(fromEndpoint, "from_endpoint", directory)
 	return errors.Join(err, <-other)
+}
+
+func pinnedMaps(specs ...*ebpf.CollectionSpec) (maps pins.Maps) {
+	all := slices.Clone(ownMaps)
+	for _, spec := range specs {
+		all = append(all, pins.ByName(spec)...)
+	}
+	for _, spec := range all {
+		if slices.Contains(lasting, spec.Name) {
+			maps.Kept = append(maps.Kept, spec)
+		} else {
+			maps.Fresh = append(maps.Fresh, spec)
+		}
+	}
+	return maps
 }
 
 // loadMaps loads the maps, which both programs share.

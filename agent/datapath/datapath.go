@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/pins"
 )
 
 // Options of a datapath.
@@ -33,6 +34,7 @@ type Options struct {
 // one goroutine at a time.
 type Datapath struct {
 	options  Options
+	pins     *pins.Pins
 	objects  *objects // nil while nothing is loaded
 	uplinks  *attach.Interfaces
 	peers    peerTable
@@ -50,15 +52,15 @@ var hooks = []attach.Hook{
 
 // Open prepares the datapath. Nothing is loaded or attached before Apply gets a
 // state with paths; what an earlier agent left attached stays.
-func Open(options Options) *Datapath {
-	d := &Datapath{options: options}
+func Open(options Options) *Datapath { return open(options, schema) }
+
+func open(options Options, version string) *Datapath {
+	d := &Datapath{options: options, pins: pins.New(options.PinPath, version, options.Log)}
 	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
 	return d
 }
 
-func (d *Datapath) directory() string { return filepath.Join(d.options.PinPath, schema) }
-
-func (d *Datapath) linkDirectory() string { return filepath.Join(d.directory(), "links") }
+func (d *Datapath) linkDirectory() string { return filepath.Join(d.pins.Directory(), "links") }
 
 // Apply brings maps and programs to the state. Flows of endpoints that are gone
 // return to the cluster network's route; all others keep their paths.
@@ -79,7 +81,11 @@ func (d *Datapath) Apply(state State) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther(), d.update(changes), d.recount())
+	err = errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther())
+	if err == nil {
+		err = d.pins.Finish()
+	}
+	return errors.Join(err, d.update(changes), d.recount())
 }
 
 // AttachMode is how programs are attached: "tcx", "clsact", or "" before the
@@ -92,7 +98,7 @@ func (d *Datapath) Close() error {
 		return nil
 	}
 	d.peers.unload()
-	err := d.objects.close()
+	err := errors.Join(d.objects.close(), d.pins.Close())
 	d.objects, d.compared = nil, false
 	return err
 }
@@ -103,20 +109,12 @@ func (d *Datapath) Remove() error {
 	return errors.Join(d.uplinks.Remove(), releaseAllNeighbours(), removePins(d.options.PinPath), d.Close())
 }
 
-// load loads the programs once. Pinned maps of another size or layout cannot be
-// used: their flows are given up, which leaves those packets to the routes.
+// load loads the programs once. What another version pinned is taken over.
 func (d *Datapath) load() error {
 	if d.objects != nil {
 		return nil
 	}
-	loaded, err := loadObjects(d.directory(), d.options.FlowEntries)
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		d.options.Log.Info("pinned maps do not fit this version, beginning anew", "reason", err.Error())
-		if err := d.Remove(); err != nil {
-			return err
-		}
-		loaded, err = loadObjects(d.directory(), d.options.FlowEntries)
-	}
+	loaded, err := loadObjects(d.pins, d.options.FlowEntries)
 	if err != nil {
 		return err
 	}

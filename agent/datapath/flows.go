@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 
 	"github.com/cilium/ebpf"
 
@@ -41,8 +43,37 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	if err != nil {
 		return nil, err
 	}
-	var flows []Flow
-	err = d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	return flowsIn(d.objects.maps().Flows, names)
+}
+
+// pathNamesMap is the pin of objects.pathNames.
+const pathNamesMap = "path_names"
+
+// PinnedFlows is Flows by the pins alone. It may be called at any time and from any
+// goroutine; there are none where nothing is pinned.
+func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
+	directory := filepath.Dir(d.linkDirectory())
+	var flows, names *ebpf.Map
+	for name, into := range map[string]**ebpf.Map{bpf.ToUplinkMapFlows: &flows, pathNamesMap: &names} {
+		*into, err = ebpf.LoadPinnedMap(filepath.Join(directory, name), &ebpf.LoadPinOptions{ReadOnly: true})
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("opening the pinned map %s: %w", name, err)
+		}
+		defer (*into).Close()
+	}
+	known, err := (&objects{pathNames: names}).readPathNames()
+	if err != nil {
+		return nil, err
+	}
+	return flowsIn(flows, known)
+}
+
+// flowsIn lists what a map has.
+func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
+	err = eachFlowIn(m, func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
 		if flow.Role != roleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
@@ -58,13 +89,17 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	return flows, err
 }
 
-// eachFlow reads the map in batches, because it may be large.
 func (d *Datapath) eachFlow(visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+	return eachFlowIn(d.objects.maps().Flows, visit)
+}
+
+// eachFlowIn reads the map in batches, because it may be large.
+func eachFlowIn(m *ebpf.Map, visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
 	const batch = 1024
 	keys, values := make([]bpf.ToUplinkFlowKey, batch), make([]bpf.ToUplinkFlow, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
-		n, err := d.objects.maps().Flows.BatchLookup(&cursor, keys, values, nil)
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
 			visit(keys[i], values[i])
 		}

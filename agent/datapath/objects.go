@@ -9,12 +9,13 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/bpf"
 )
 
-// schema is the version of the layout of everything pinned. A change of layout
-// in bpf/include/maps.h needs a new one: the agent then begins anew instead of
-// misreading what an older one left.
+// schema is the version of everything pinned. A change of what a member of a map
+// in bpf/include/maps.h means needs a new one, or a new name for the member: see
+// docs/upgrade.md. A change of layout alone is noticed by itself.
 const schema = "v1"
 
 // nameLength is the room for a path's name, its end mark included.
@@ -31,12 +32,9 @@ type objects struct {
 	pathNames *ebpf.Map
 }
 
-// loadObjects loads the programs. Maps that an earlier agent pinned in the
-// directory are used as they are, so flows keep their paths.
-func loadObjects(directory string, flowEntries uint32) (*objects, error) {
-	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of pins: %w", err)
-	}
+// loadObjects loads the programs. Maps that an earlier agent pinned are used as
+// they are, or copied where they do not fit, so flows keep their paths.
+func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	var o objects
 	toUplink, err := bpf.LoadToUplink()
 	if err != nil {
@@ -46,20 +44,25 @@ func loadObjects(directory string, flowEntries uint32) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
+	maps := pins.Maps{Kept: []*ebpf.MapSpec{pathNamesSpec()}}
 	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
 		if err := prepare(spec, flowEntries); err != nil {
 			return nil, err
 		}
+		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
 	}
-	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
+	if err := pinned.Prepare(maps); err != nil {
+		return nil, err
+	}
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pinned.Directory()}}
 	if err := toUplink.LoadAndAssign(&o.toUplink, options); err != nil {
 		return nil, fmt.Errorf("loading to_uplink: %w", err)
 	}
 	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.close())
 	}
-	if o.pathNames, err = loadPathNames(directory); err != nil {
-		return nil, errors.Join(err, o.close())
+	if o.pathNames, err = ebpf.NewMapWithOptions(pathNamesSpec(), options.Maps); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading the map of path names: %w", err), o.close())
 	}
 	return &o, nil
 }
@@ -82,19 +85,15 @@ func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
 	return nil
 }
 
-func loadPathNames(directory string) (*ebpf.Map, error) {
-	names, err := ebpf.NewMapWithOptions(&ebpf.MapSpec{
+func pathNamesSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{
 		Name:       "path_names",
 		Type:       ebpf.Array,
 		KeySize:    4,
 		ValueSize:  nameLength,
 		MaxEntries: slots,
 		Pinning:    ebpf.PinByName,
-	}, ebpf.MapOptions{PinPath: directory})
-	if err != nil {
-		return nil, fmt.Errorf("loading the map of path names: %w", err)
 	}
-	return names, nil
 }
 
 // maps are the shared maps; both objects refer to the same ones.

@@ -137,13 +137,14 @@ func TestAKilledAgentChangesNothing(t *testing.T) {
 	m.wait(t)
 }
 
-// A map of another size cannot be taken over; the flows begin anew, and no
+// A map of another size cannot be taken over as it is; the flows are copied, and no
 // program is attached twice.
-func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
+func TestAnAgentWithOtherSizesKeepsTheFlows(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	transfer(t, client, server, 4, traffic.Options{Duration: 300 * time.Millisecond})
-	if len(l.flows(t, 0)) == 0 {
+	before := l.pathsByEnds(t, 0)
+	if len(before) == 0 {
 		t.Fatal("no flows")
 	}
 	check(t, l.datapaths[0].Close())
@@ -151,8 +152,8 @@ func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
 	options.FlowEntries = 1000
 	l.datapaths[0] = Open(options)
 	l.apply(t, 0, l.states(t)[0])
-	if flows := l.flows(t, 0); len(flows) != 0 {
-		t.Errorf("flows that nobody can have kept:%s", describe(flows))
+	if after := l.pathsByEnds(t, 0); !maps.Equal(before, after) {
+		t.Errorf("the flows were %v\nand are %v", before, after)
 	}
 	for _, path := range threePaths {
 		l.expectAttached(t, 0, path, 1)
@@ -160,4 +161,55 @@ func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
 	l.sent(t, 0, func() {
 		transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})
 	}).expectShares(t, "afterwards", evenShares)
+}
+
+// pathsByEnds are the paths of a node's flows, whether they have ended or are about to.
+func (l *lab) pathsByEnds(t *testing.T, node int) map[ends]string {
+	t.Helper()
+	paths := map[ends]string{}
+	for between, flow := range byEnds(l.flows(t, node)) {
+		paths[between] = flow.Path
+	}
+	return paths
+}
+
+// Neither an upgrade nor the way back moves a subflow or attaches a program twice.
+func TestAnotherVersionTakesOver(t *testing.T) {
+	forEachMode(t, func(t *testing.T, _ string, options Options) {
+		l, client, server := newPair(t, options)
+		l.applyAll(t)
+		m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
+		m.at(500 * time.Millisecond)
+		before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
+		for _, version := range []string{"v2", schema} {
+			for node := range l.Nodes {
+				check(t, l.datapaths[node].Close())
+				l.datapaths[node] = open(l.nodeOptions(node), version)
+			}
+			l.applyAll(t)
+			for node := range l.Nodes {
+				l.expectTakenOver(t, node, version, before[node])
+			}
+		}
+		l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the way back", evenShares)
+		m.wait(t)
+	})
+}
+
+// expectTakenOver checks that a version of the agent has what the last one had, and
+// alone.
+func (l *lab) expectTakenOver(t *testing.T, node int, version string, before map[ends]Flow) {
+	t.Helper()
+	if after := byEnds(living(l.flows(t, node))); !maps.Equal(before, after) {
+		t.Errorf("%s, node %d: the flows were%s\nand are%s", version, node+1, describeEnds(before), describeEnds(after))
+	}
+	for _, path := range threePaths {
+		l.expectAttached(t, node, path, 1)
+	}
+	expectLinks(t, l.datapaths[node], len(threePaths))
+	entries, err := os.ReadDir(l.nodeOptions(node).PinPath)
+	check(t, err)
+	if len(entries) != 1 || entries[0].Name() != version {
+		t.Errorf("node %d: pinned are %v, instead of %s alone", node+1, entries, version)
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -82,6 +83,7 @@ type Failures map[types.UID]error
 // several goroutines.
 type Guard struct {
 	options   Options
+	pins      *pins.Pins
 	nics      *attach.Interfaces
 	endpoints *attach.Interfaces
 	queueEnds *attach.Interfaces
@@ -107,15 +109,16 @@ var (
 // Open prepares the guard. Nothing is loaded or attached before Apply gets something
 // to guard; what an earlier agent left attached stays.
 func Open(options Options) *Guard {
-	g := &Guard{options: options, changed: make(chan struct{}, 1), sharing: newSharing()}
-	links := filepath.Join(g.directory(), "links")
+	g := &Guard{
+		options: options, pins: pins.New(options.PinPath, schema, options.Log),
+		changed: make(chan struct{}, 1), sharing: newSharing(),
+	}
+	links := filepath.Join(g.pins.Directory(), "links")
 	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: nicHooks, Clsact: options.Clsact})
 	g.endpoints = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "endpoints"), Hooks: endpointHooks, Clsact: options.Clsact})
 	g.queueEnds = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "queues"), Hooks: queueHooks, Clsact: options.Clsact})
 	return g
 }
-
-func (g *Guard) directory() string { return filepath.Join(g.options.PinPath, schema) }
 
 // Apply guards the endpoints as the state says: limits come first, and then the
 // programs. The error is what concerns all endpoints.
@@ -142,7 +145,11 @@ func (g *Guard) Apply(state State) (Failures, error) {
 	shareErr := g.tick(time.Now())
 	g.wake()
 	failures := Failures{}
-	return failures, errors.Join(shareErr, g.attach(state, failures), removeQueues(g.queues))
+	err := g.attach(state, failures)
+	if err == nil {
+		err = g.pins.Finish()
+	}
+	return failures, errors.Join(shareErr, err, removeQueues(g.queues))
 }
 
 func (s *State) validate() error {
@@ -198,21 +205,13 @@ func (g *Guard) hasSomething() bool {
 	return !g.clean
 }
 
-// load loads the programs once. Pinned maps of another size or layout cannot be
-// used.
+// load loads the programs once. What another version pinned is taken over.
 func (g *Guard) load() error {
 	if g.objects != nil {
 		return nil
 	}
 	g.clean = false
-	loaded, err := loadObjects(g.directory())
-	if errors.Is(err, ebpf.ErrMapIncompatible) {
-		g.options.Log.Info("pinned maps do not fit this version, beginning anew", "reason", err.Error())
-		if err := g.remove(); err != nil {
-			return err
-		}
-		loaded, err = loadObjects(g.directory())
-	}
+	loaded, err := loadObjects(g.pins)
 	if err != nil {
 		return err
 	}
@@ -250,7 +249,7 @@ func (g *Guard) close() error {
 	if g.objects == nil {
 		return nil
 	}
-	err := g.objects.close()
+	err := errors.Join(g.objects.close(), g.pins.Close())
 	g.netlink.Close()
 	g.objects, g.book, g.sharing = nil, nil, newSharing()
 	return err

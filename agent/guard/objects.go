@@ -5,18 +5,18 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
 )
 
-// schema is the version of the layout of everything pinned. A change of layout in
-// bpf/guard/guard.h needs a new one: the agent then begins anew instead of
-// misreading what an older one left.
+// schema is the version of everything pinned. A change of what a member of a map in
+// bpf/guard/guard.h means needs a new one, or a new name for the member: see
+// docs/upgrade.md. A change of layout alone is noticed by itself.
 const schema = "v1"
 
 // The sizes of the binary form.
@@ -37,12 +37,9 @@ type objects struct {
 	names *ebpf.Map
 }
 
-// loadObjects loads the programs. Maps that an earlier agent pinned in the directory
-// are used as they are, so nobody gets a burst anew.
-func loadObjects(directory string) (*objects, error) {
-	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of the guard's pins: %w", err)
-	}
+// loadObjects loads the programs. Maps that an earlier agent pinned are used as they
+// are, or copied where they do not fit, so nobody gets a burst anew.
+func loadObjects(pinned *pins.Pins) (*objects, error) {
 	meter, err := guard.LoadMeter()
 	if err != nil {
 		return nil, fmt.Errorf("reading meter: %w", err)
@@ -55,11 +52,16 @@ func loadObjects(directory string) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading leave_queue: %w", err)
 	}
+	maps := pins.Maps{Kept: []*ebpf.MapSpec{namesSpec()}}
 	for _, spec := range []*ebpf.CollectionSpec{meter, ownSource, leaveQueue} {
 		pinByName(spec)
+		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
+	}
+	if err := pinned.Prepare(maps); err != nil {
+		return nil, err
 	}
 	var o objects
-	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pinned.Directory()}}
 	if err := meter.LoadAndAssign(&o.meter, options); err != nil {
 		return nil, fmt.Errorf("loading meter: %w", err)
 	}
@@ -69,8 +71,8 @@ func loadObjects(directory string) (*objects, error) {
 	if err := leaveQueue.LoadAndAssign(&o.leaveQueue, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.close())
 	}
-	if o.names, err = loadNames(directory); err != nil {
-		return nil, errors.Join(err, o.close())
+	if o.names, err = ebpf.NewMapWithOptions(namesSpec(), options.Maps); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading the map of names: %w", err), o.close())
 	}
 	return &o, nil
 }
@@ -83,15 +85,11 @@ func pinByName(spec *ebpf.CollectionSpec) {
 	}
 }
 
-func loadNames(directory string) (*ebpf.Map, error) {
-	names, err := ebpf.NewMapWithOptions(&ebpf.MapSpec{
+func namesSpec() *ebpf.MapSpec {
+	return &ebpf.MapSpec{
 		Name: "names", Type: ebpf.Hash, KeySize: 4 + nameLength, ValueSize: 4,
 		MaxEntries: 2*mostRows + slots, Flags: unix.BPF_F_NO_PREALLOC, Pinning: ebpf.PinByName,
-	}, ebpf.MapOptions{PinPath: directory})
-	if err != nil {
-		return nil, fmt.Errorf("loading the map of names: %w", err)
 	}
-	return names, nil
 }
 
 // maps are the shared maps; both objects refer to the same ones.

@@ -43,8 +43,20 @@ type assigned struct {
 var ownMaps = []string{pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets}
 
 // load loads the programs with the maps that are pinned in the directory, and
-// pins those that are not.
+// pins those that are not. Maps of another layout are made anew: what is wanted is
+// written to them, and sockets that are governed stay as they are until then.
 func load(directory string) (*objects, error) {
+	loaded, err := tryLoad(directory)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		if err := unpin(directory, ownMaps); err != nil {
+			return nil, err
+		}
+		loaded, err = tryLoad(directory)
+	}
+	return loaded, err
+}
+
+func tryLoad(directory string) (*objects, error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of pins: %w", err)
 	}
@@ -195,7 +207,11 @@ func detach(directory string) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		failed = fmt.Errorf("loading the pinned link: %w", err)
 	}
-	for _, name := range ownMaps {
+	return errors.Join(failed, unpin(directory, ownMaps))
+}
+
+func unpin(directory string, names []string) (failed error) {
+	for _, name := range names {
 		if err := os.Remove(filepath.Join(directory, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("removing a pin: %w", err))
 		}

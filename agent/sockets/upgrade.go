@@ -62,7 +62,15 @@ func (u *Upgrade) open(directory string) error {
 	}
 	spec.Maps[mapPin].Pinning = ebpf.PinByName
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
-	if err := spec.LoadAndAssign(&u.objects, options); err != nil {
+	err = spec.LoadAndAssign(&u.objects, options)
+	if errors.Is(err, ebpf.ErrMapIncompatible) {
+		// Of another version, whose program goes on with it until ours is attached.
+		if err := os.Remove(filepath.Join(directory, mapPin)); err != nil {
+			return fmt.Errorf("forgetting the map of another version: %w", err)
+		}
+		err = spec.LoadAndAssign(&u.objects, options)
+	}
+	if err != nil {
 		return fmt.Errorf("loading the program: %w", err)
 	}
 	return u.attach(filepath.Join(directory, linkPin))
