@@ -42,8 +42,10 @@ var hooks = []attach.Hook{
 
 // Open prepares the endpoint half. Nothing is loaded or attached before Apply gets
 // an endpoint; what an earlier agent left attached stays.
-func Open(options Options) *Chains {
-	c := &Chains{options: options, pins: pins.New(options.PinPath, schema, options.Log)}
+func Open(options Options) *Chains { return open(options, schema) }
+
+func open(options Options, version string) *Chains {
+	c := &Chains{options: options, pins: pins.New(options.PinPath, version, options.Log)}
 	c.interfaces = attach.New(attach.Options{
 		LinkDirectory: filepath.Join(c.pins.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact,
 	})

@@ -481,6 +481,78 @@ func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
 	}
 }
 
+// Neither an upgrade nor the way back forgets a subflow, or lets a packet pass
+// without rules or with those of two agents.
+func TestAnotherVersionTakesOver(t *testing.T) {
+	forEachMode(t, func(t *testing.T, _ string, options Options) {
+		l, client, server := newPair(t, options)
+		l.apply(t, recording("all"))
+		r := start(t, client, server, traffic.Options{Duration: 10 * time.Minute}) // until the test ends
+		first := *l.chains.book.endpoints[uid(0)]
+		for _, version := range []string{"v2", schema} {
+			l.awaitSubflows(t)
+			before, err := l.chains.Subflows()
+			check(t, err)
+			check(t, l.chains.Close())
+			l.chains = open(l.options, version)
+			l.apply(t, recording("all"))
+			after, err := l.chains.Subflows()
+			check(t, err)
+			if len(after) < len(before) {
+				t.Errorf("%s: there were %d subflows and are %d", version, len(before), len(after))
+			}
+			if now := l.chains.book.endpoints[uid(0)]; now.record != first.record || now.word.epoch() <= first.word.epoch() {
+				t.Errorf("%s: the endpoint was %+v and is %+v", version, first, *now)
+			}
+			if count := l.programs(t, 0); count != 2 {
+				t.Errorf("%s: the pod has %d programs", version, count)
+			}
+			l.expectVersion(t, version)
+			l.awaitHits(t)
+		}
+		select {
+		case <-r.done:
+			t.Errorf("the connection ended: %v", r.err)
+		default:
+		}
+	})
+}
+
+// awaitSubflows waits until a subflow is known.
+func (l *lab) awaitSubflows(t *testing.T) {
+	t.Helper()
+	await(t, "no subflow is known", func() bool {
+		subflows, err := l.chains.Subflows()
+		check(t, err)
+		return len(subflows) > 0
+	})
+}
+
+// awaitHits waits until the new programs have counted a packet.
+func (l *lab) awaitHits(t *testing.T) {
+	t.Helper()
+	await(t, "the new chain counts nothing", func() bool { return l.uses(0)["all"].Hits > 0 })
+}
+
+func await(t *testing.T, failure string, isSo func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !isSo(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(failure)
+		}
+	}
+}
+
+// expectVersion checks that nothing of another version is pinned.
+func (l *lab) expectVersion(t *testing.T, version string) {
+	t.Helper()
+	entries, err := os.ReadDir(l.options.PinPath)
+	check(t, err)
+	if len(entries) != 1 || entries[0].Name() != version {
+		t.Errorf("pinned are %v, instead of %s alone", entries, version)
+	}
+}
+
 // Slots, rows and the kernel's memory for chains are used again.
 func TestManyChangesUseNoMoreThanOne(t *testing.T) {
 	l := newLab(t, 1, Options{})

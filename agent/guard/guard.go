@@ -108,9 +108,11 @@ var (
 
 // Open prepares the guard. Nothing is loaded or attached before Apply gets something
 // to guard; what an earlier agent left attached stays.
-func Open(options Options) *Guard {
+func Open(options Options) *Guard { return open(options, schema) }
+
+func open(options Options, version string) *Guard {
 	g := &Guard{
-		options: options, pins: pins.New(options.PinPath, schema, options.Log),
+		options: options, pins: pins.New(options.PinPath, version, options.Log),
 		changed: make(chan struct{}, 1), sharing: newSharing(),
 	}
 	links := filepath.Join(g.pins.Directory(), "links")

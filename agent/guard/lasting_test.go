@@ -46,6 +46,41 @@ func TestLimitsHoldWhileNoAgentRuns(t *testing.T) {
 	}
 }
 
+// Neither an upgrade nor the way back gives a burst anew, or meters a packet twice.
+func TestAnotherVersionTakesOver(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
+	l.tenant("tenant-1", "blue", mbit(20), 0)
+	l.apply(t)
+	server := l.Pod("pod-2-1")
+	serve(t, server, 4)
+	options := transferFor(1)
+	options.Duration = time.Second
+	transfer(t, l.Pod("pod-1-1"), server, 4, options)()
+	before := wireCount(t, l)
+	if before == 0 {
+		t.Fatal("nothing was counted")
+	}
+	for _, version := range []string{"v2", schema} {
+		check(t, l.guard.Close())
+		l.guard = open(l.options, version)
+		l.apply(t)
+		if n := l.attached(t, "blue", ebpf.AttachTCXEgress); n != 1 {
+			t.Errorf("%s: %d programs meter the NIC", version, n)
+		}
+		entries, err := os.ReadDir(l.options.PinPath)
+		check(t, err)
+		if len(entries) != 1 || entries[0].Name() != version {
+			t.Errorf("pinned are %v, instead of %s alone", entries, version)
+		}
+	}
+	if after := wireCount(t, l); after < before {
+		t.Errorf("%d bytes are counted, and were %d", after, before)
+	}
+	if result := transfer(t, l.Pod("pod-1-1"), server, 4, options)(); result.Mbit > 22 {
+		t.Errorf("of 20 Mbit/s the tenant got %.1f", result.Mbit)
+	}
+}
+
 // wireCount is what the meter charged to the first pod.
 func wireCount(t *testing.T, l *lab) uint64 {
 	t.Helper()
