@@ -7,7 +7,10 @@ MAKEFLAGS += --no-print-directory
 
 tool := go tool -modfile=hack/tools/go.mod
 # Tests with network namespaces and real traffic must not disturb each other.
-TEST_FLAGS ?= -count=1 -p 1 -timeout 20m
+TEST_FLAGS ?= -count=1 -p 1 -timeout 30m
+# A test with real traffic that another machine's load disturbed is run once more,
+# alone, and named in _out/flaky.txt: see docs/developing.md.
+gotestsum := $(tool) gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-report=_out/flaky.txt
 PACKAGES ?= ./...
 ARGS ?=
 
@@ -40,7 +43,9 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@hack/progress.sh make "vetting" go vet $(PACKAGES)
-	go test $(TEST_FLAGS) $(PACKAGES)
+	@mkdir -p _out && rm -f _out/flaky.txt
+	$(gotestsum) --packages="$(PACKAGES)" -- $(TEST_FLAGS)
+	@hack/flaky.sh _out/flaky.txt
 
 .PHONY: generate
 generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs
