@@ -46,7 +46,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	}
 	command.SetOut(out)
 	p.flags.AddFlags(command.PersistentFlags())
-	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand())
+	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand())
 	return command
 }
 

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
+)
+
+// annotationPrefix is that of all keys of Braid's.
+const annotationPrefix = "braid.dev/"
+
+// pod judges the annotations of a pod, or of the template of some.
+func (c *checker) pod(t *template, decision *policy.Decision) {
+	if t.metadata != "metadata" {
+		c.misplaced(t)
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.pod.Annotations)) {
+		value := t.pod.Annotations[key]
+		if !strings.HasPrefix(key, annotationPrefix) {
+			continue
+		}
+		if severity, message := hint(key, value, decision); message != "" {
+			c.add(t.finding(fmt.Sprintf("%s.annotations[%s]", t.metadata, key), severity, message))
+		}
+	}
+}
+
+// misplaced finds annotations that are beside the template instead of in it.
+func (c *checker) misplaced(t *template) {
+	for key := range t.Object.GetAnnotations() {
+		if slices.Contains(policy.HintAnnotations(), key) {
+			c.add(t.finding(fmt.Sprintf("metadata.annotations[%s]", key), Warning,
+				"it has no effect here: annotations of pods belong into "+t.metadata+".annotations"))
+		}
+	}
+}
+
+// hint says what is wrong with one annotation; nothing if the message is empty.
+func hint(key, value string, decision *policy.Decision) (Severity, string) {
+	if !slices.Contains(policy.HintAnnotations(), key) {
+		return Warning, "Braid has no such annotation; those that count are " + strings.Join(policy.HintAnnotations(), ", ")
+	}
+	if err := read(key, value); err != nil {
+		return Error, fmt.Sprintf("%q: %v", value, err)
+	}
+	switch {
+	case decision == nil:
+		return "", ""
+	case decision.Ignored != "":
+		return Warning, "it has no effect: " + decision.Ignored
+	case decision.Winner == nil:
+		return Warning, "no policy among the manifests selects the pod: without one the annotation has no effect"
+	}
+	return Warning, refusals(key, decision)
+}
+
+// read reads a value as the controller does.
+func read(key, value string) error {
+	if key == v1alpha1.AnnotationMaxRate {
+		if _, err := policy.ParseMaxRate(value); err != nil {
+			return fmt.Errorf("it is no rate: %w; give bits a second, such as 200M, from 8k to 10T", err)
+		}
+		return nil
+	}
+	if _, err := policy.ParsePathList(value); err != nil {
+		return fmt.Errorf("it is no list of paths: %w; give names of paths with commas between them", err)
+	}
+	return nil
+}
+
+func refusals(key string, decision *policy.Decision) string {
+	var messages []string
+	for _, refused := range decision.RefusedHints {
+		if refused.Annotation == key {
+			messages = append(messages, refused.Message)
+		}
+	}
+	return strings.Join(messages, "; ")
+}
