@@ -97,6 +97,10 @@ func TestValuesThatCannotWorkAreRefusedByName(t *testing.T) {
 		"a port beyond the last":          {"metrics.port=65536", "port"},
 		"a level of logging that is none": {"agent.logLevel=loud", "logLevel"},
 		"a text where a number belongs":   {"controller.verbosity=high", "verbosity"},
+		"no port for probes":              {"health.port=0", "port"},
+		"a quote in a directory":          {"sockets.preload.directory=/opt/'braid'", "directory"},
+		"a library that is a path":        {"sockets.preload.library=lib/x.so", "library"},
+		"a version that is none":          {"sockets.preload.apiVersion=v2", "apiVersion"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -154,10 +158,8 @@ func (c cluster) named(kinds string) []string {
 	return found
 }
 
-const everyKind = "deployments,daemonsets,services,serviceaccounts,poddisruptionbudgets,networkpolicies," +
-	"clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings"
-
-func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testing.T) {
+func startServer(t *testing.T) *apiserver.Server {
+	t.Helper()
 	server, err := apiserver.Start(context.Background(), apiserver.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +169,15 @@ func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testin
 			t.Error(err)
 		}
 	})
-	c := cluster{t, server}
+	return server
+}
+
+const everyKind = "deployments,daemonsets,services,serviceaccounts,poddisruptionbudgets,networkpolicies," +
+	"clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings," +
+	"mutatingadmissionpolicies,mutatingadmissionpolicybindings"
+
+func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testing.T) {
+	c := cluster{t, startServer(t)}
 
 	c.helm("install", "braid", "braid", "--create-namespace")
 	c.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
@@ -184,7 +194,7 @@ func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testin
 		t.Errorf("an agent may write plans: %s", got)
 	}
 
-	c.helm("upgrade", "braid", "braid", "--set", "controller.replicas=3")
+	c.helm("upgrade", "braid", "braid", "--set", "controller.replicas=3,sockets.preload.enabled=true")
 	if got := c.kubectl("get", "deployment", "braid-controller", "--namespace", namespace, "--output", "jsonpath={.spec.replicas}"); got != "3" {
 		t.Errorf("after the upgrade the controller has %s replicas", got)
 	}
