@@ -16,6 +16,7 @@ import (
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
@@ -37,8 +38,10 @@ type rules struct {
 	probes *probes
 	blocks ownBlocks
 	// names and shown are what users see of it, events what rules report.
-	names  *inspect.Directory
-	shown  *inspect.Pins
+	names *inspect.Directory
+	shown *inspect.Pins
+	// live tells also of pods without rules.
+	live   *inspect.Node
 	events *events.Log
 	// namesFile keeps the names for the time without an agent, socket is for the
 	// debug commands.
@@ -72,6 +75,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		namesFile: namesFile, socket: filepath.Join(options.StatePath, inspect.SocketName),
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
 	}
+	r.live = &inspect.Node{Pins: r.shown, Flows: datapath.Open(datapathOptions(options)).PinnedFlows}
 	r.scheduler = schedule.Open(r.matching, options.Log.WithName("schedule"))
 	r.probes = newProbes(r.chains.Untold, options.Log.WithName("probes"))
 	return r
@@ -122,6 +126,7 @@ func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.Endpoin
 		err = errors.Join(err, r.blocks.close())
 	}
 	r.show(ctx)
+	r.live.SetPods(r.without(p))
 	unfinished := r.note(p, loaded, failures, err, results)
 	if r.chains.Lifted() {
 		unfinished = errUnfinished
@@ -249,6 +254,20 @@ func (r *rules) show(ctx context.Context) {
 	}
 }
 
+// without lists the pods of the plan that have no chain.
+func (r *rules) without(p planned) (pods []inspect.Pod) {
+	attached := map[types.UID]bool{}
+	for _, endpoint := range r.chains.Endpoints() {
+		attached[endpoint.UID] = true
+	}
+	for uid, endpoint := range p.endpoints() {
+		if found, here := p.found[uid]; here && !attached[uid] {
+			pods = append(pods, inspect.Pod{Endpoint: endpoint.Namespace + "/" + endpoint.Name, Namespace: found.Path})
+		}
+	}
+	return pods
+}
+
 func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("removing what is no longer needed: %w", err)
@@ -327,7 +346,7 @@ func (r *rules) remove() error {
 
 // serve answers the debug commands until the context ends.
 func (r *rules) serve(ctx context.Context) error {
-	server := &inspect.Server{Path: r.socket, Source: r.shown, Events: r.events, Log: r.log.WithName("inspect")}
+	server := &inspect.Server{Path: r.socket, Source: r.live, Events: r.events, Log: r.log.WithName("inspect")}
 	if err := server.Start(ctx); err != nil {
 		r.log.Error(err, "debug commands read the maps alone")
 	}

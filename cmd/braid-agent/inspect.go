@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"path/filepath"
 	"slices"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent"
 	"braid.dev/braid/agent/chains"
@@ -45,19 +43,20 @@ func addInspection(parent *cobra.Command, options *agent.Options) {
 	for _, command := range commands {
 		command.Flags().VarP(&i.format, "output", "o", "print for programs instead of people")
 	}
-	parent.AddCommand(commands...)
+	parent.AddCommand(append(commands, i.ratesCommand())...)
 }
 
 func (i *inspection) eventsCommand() *cobra.Command {
-	var follow bool
+	var follow, attached bool
 	command := &cobra.Command{
 		Use:   "events",
 		Short: "Lists the connections and subflows that rules reported lately",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return i.events(command, follow)
+			return i.events(command, follow, attached)
 		},
 	}
+	addAttached(command, &attached)
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on with those to come")
 	return command
 }
@@ -114,8 +113,8 @@ func list[T any](
 }
 
 // events needs the agent: what nobody receives is lost.
-func (i *inspection) events(command *cobra.Command, follow bool) error {
-	ctx, stop := signal.NotifyContext(command.Context(), unix.SIGINT, unix.SIGTERM)
+func (i *inspection) events(command *cobra.Command, follow, attached bool) error {
+	ctx, stop := until(command, attached)
 	defer stop()
 	client := inspect.NewClient(i.socket())
 	defer client.Close()

@@ -241,3 +241,87 @@ func TestAFileThatIsNoDirectoryIsNamed(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 }
+
+// TestRatesAreWrittenALineForEachReading has a pod without a moment's rest talk.
+func TestRatesAreWrittenALineForEachReading(t *testing.T) {
+	n := build(t)
+	stop := n.serve()
+	n.until(nil, "events") // it serves
+	talking := make(chan struct{})
+	connection := n.talk()
+	go func() {
+		defer close(talking)
+		for n.say(connection) == nil {
+		}
+	}()
+	output, err := n.run("rates", "--every", "100ms", "--count", "2")
+	check(t, err)
+	if lines := strings.Count(output, "\n"); lines != 2 {
+		t.Errorf("there are %d lines: %s", lines, output)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		output, err := n.run("rates", "--every", "100ms", "--count", "1")
+		check(t, err)
+		var reading inspect.Reading
+		check(t, json.Unmarshal([]byte(output), &reading))
+		if reading.Total != 1 || len(reading.Busy) != 1 || reading.Busy[0].Endpoint != "team/web-0" {
+			t.Fatalf("the reading is %+v", reading)
+		}
+		if reading.Busy[0].SentBitsPerSecond > 0 && reading.Busy[0].ReceivedBitsPerSecond > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it carries nothing: %+v", reading)
+		}
+	}
+	connection.Close()
+	<-talking
+	stop()
+	if _, err := n.run("rates", "--count", "1"); !errors.Is(err, inspect.ErrNoAgent) {
+		t.Errorf("without an agent: %v", err)
+	}
+	if _, err := n.run("rates", "--every", "1ms"); err == nil || !strings.Contains(err.Error(), "--every=1ms") {
+		t.Errorf("too often: %v", err)
+	}
+}
+
+// say sends a little and waits for it to come back.
+func (n *node) say(connection net.Conn) error {
+	word := make([]byte, 1024)
+	if _, err := connection.Write(word); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(connection, word)
+	return err
+}
+
+func TestAttachedCommandsEndWithTheirInput(t *testing.T) {
+	n := build(t)
+	stop := n.serve()
+	defer stop()
+	n.until(nil, "events") // it serves
+	for _, arguments := range [][]string{{"rates", "--attached"}, {"events", "--follow", "--attached"}} {
+		input, end := io.Pipe()
+		done := make(chan error, 1)
+		go func() {
+			command := command()
+			command.SetIn(input)
+			command.SetOut(io.Discard)
+			command.SetArgs(append(arguments, "--pin-path", n.bpf, "--state-path", n.state))
+			done <- command.ExecuteContext(n.t.Context())
+		}()
+		select {
+		case err := <-done:
+			t.Errorf("%v ended before its input: %v", arguments, err)
+			continue
+		case <-time.After(300 * time.Millisecond):
+		}
+		check(t, end.Close())
+		select {
+		case err := <-done:
+			check(t, err)
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%v goes on without its input", arguments)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+)
+
+// Node tells of all pods of a node: of those with rules what the programs recorded,
+// of the others what their own sockets and the uplinks' flows tell. It is safe for
+// concurrent use.
+type Node struct {
+	*Pins
+	// Flows lists the flows of the uplinks; it must be safe for concurrent use.
+	Flows func() ([]datapath.Flow, error)
+
+	mutex sync.Mutex
+	pods  []Pod
+}
+
+// Pod is a pod without rules.
+type Pod struct {
+	// Endpoint is its namespace/name.
+	Endpoint string
+	// Namespace is a path that can be opened to enter its network namespace.
+	Namespace string
+}
+
+var _ Source = (*Node)(nil)
+
+// SetPods says which pods have no rules.
+func (n *Node) SetPods(pods []Pod) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.pods = pods
+}
+
+// Subflows lists the subflows of all pods, sorted as those of Pins. A pod that has
+// just gone has none.
+func (n *Node) Subflows() ([]Subflow, error) {
+	subflows, err := n.Pins.Subflows()
+	if err != nil {
+		return nil, err
+	}
+	n.mutex.Lock()
+	pods := n.pods
+	n.mutex.Unlock()
+	if len(pods) == 0 {
+		return subflows, nil
+	}
+	flows, err := n.Flows()
+	if err != nil {
+		return nil, err
+	}
+	paths := pathsOf(flows)
+	for _, pod := range pods {
+		sockets, err := socketsIn(pod.Namespace)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading the sockets of %s: %w", pod.Endpoint, err)
+		}
+		subflows = append(subflows, ofSockets(pod.Endpoint, sockets, paths)...)
+	}
+	slices.SortFunc(subflows, compareSubflows)
+	return subflows, nil
+}
+
+func socketsIn(namespace string) ([]mptcpnl.Subflow, error) {
+	file, err := os.Open(namespace)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	diagnostics, err := mptcpnl.DialDiagnostics(int(file.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	defer diagnostics.Close()
+	return diagnostics.Subflows()
+}
+
+// ends of a subflow as its pod sees them.
+type ends struct{ local, remote netip.AddrPort }
+
+// flowPaths finds the paths of flows. A subflow to a Service has the Service's
+// address for the pod and a backend's for the uplinks: it is found by its own end,
+// where one flow alone has that.
+type flowPaths struct {
+	both  map[ends]string
+	local map[netip.AddrPort]string
+}
+
+// severalFlows stands for no path: it is the name of none.
+const severalFlows = "/"
+
+func pathsOf(flows []datapath.Flow) flowPaths {
+	paths := flowPaths{both: map[ends]string{}, local: map[netip.AddrPort]string{}}
+	for i := range flows {
+		flow := &flows[i]
+		if flow.Ended {
+			continue
+		}
+		paths.both[ends{flow.Local, flow.Remote}] = flow.Path
+		if !flow.Initiator {
+			continue
+		}
+		if _, taken := paths.local[flow.Local]; taken {
+			paths.local[flow.Local] = severalFlows
+		} else {
+			paths.local[flow.Local] = flow.Path
+		}
+	}
+	return paths
+}
+
+func (p flowPaths) of(s *mptcpnl.Subflow) string {
+	if path, known := p.both[ends{s.Local, s.Remote}]; known {
+		return path
+	}
+	if path := p.local[s.Local]; path != severalFlows {
+		return path
+	}
+	return ""
+}
+
+// ofSockets are the established subflows of one pod.
+func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (subflows []Subflow) {
+	connections := connectionsOf(sockets)
+	for i := range sockets {
+		s := &sockets[i]
+		if !s.Established {
+			continue
+		}
+		tokens := connections[s.Token]
+		subflows = append(subflows, Subflow{
+			Endpoint: endpoint, Token: tokens.responder, InitiatorToken: tokens.initiator,
+			Local: s.Local, Remote: s.Remote, Path: paths.of(s), Backup: s.BackupWanted || s.BackupAsked,
+			RTTMicroseconds: uint64(s.TCP.RTT.Microseconds()),
+			Sent:            Traffic{Bytes: s.TCP.SentBytes}, Received: Traffic{Bytes: s.TCP.ReceivedBytes},
+		})
+	}
+	return subflows
+}
+
+type tokenPair struct{ responder, initiator events.Token }
+
+// connectionsOf finds the tokens of connections by the pod's own. The peer's is
+// known where the pod joined a subflow.
+func connectionsOf(sockets []mptcpnl.Subflow) map[uint32]tokenPair {
+	peers, begun, sure := map[uint32]uint32{}, map[uint32]bool{}, map[uint32]bool{}
+	for i := range sockets {
+		s := &sockets[i]
+		peers[s.Token] = cmp.Or(s.RemoteToken, peers[s.Token])
+		// The first subflow tells who began; without it, who joined most likely did.
+		if s.First || !sure[s.Token] {
+			begun[s.Token] = s.Initiator || begun[s.Token] && !s.First
+		}
+		sure[s.Token] = sure[s.Token] || s.First
+	}
+	pairs := map[uint32]tokenPair{}
+	for own, peer := range peers {
+		pairs[own] = tokenPair{responder: events.Token(own), initiator: events.Token(peer)}
+		if begun[own] {
+			pairs[own] = tokenPair{responder: events.Token(peer), initiator: events.Token(own)}
+		}
+	}
+	return pairs
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inspect
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// counted is a subflow of a pod that has carried so much.
+func counted(port uint16, sent, received uint64) Subflow {
+	return Subflow{
+		Endpoint: "team/web", Local: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port), Remote: at("10.0.0.2:80"),
+		Sent: Traffic{Bytes: sent}, Received: Traffic{Bytes: received},
+	}
+}
+
+func TestRatesAreMeasuredBetweenTwoReadings(t *testing.T) {
+	ended := counted(4, 9e6, 9e6)
+	ended.Ended = true
+	tests := map[string]struct {
+		before, after []Subflow
+		limit         int
+		want          string // port sent received
+	}{
+		"the busiest comes first": {
+			[]Subflow{counted(1, 1000, 0), counted(2, 1000, 1000)},
+			[]Subflow{counted(1, 2000, 0), counted(2, 4000, 1000)}, 0, "2 of 2: [2 12000 0] [1 4000 0]",
+		},
+		"a new one counts from its beginning": {
+			nil, []Subflow{counted(1, 1000, 500)}, 0, "1 of 1: [1 4000 2000]",
+		},
+		"one that began anew counts from its beginning": {
+			[]Subflow{counted(1, 1e9, 10)}, []Subflow{counted(1, 1000, 10)}, 0, "1 of 1: [1 4000 0]",
+		},
+		"idle ones count, ended ones do not": {
+			[]Subflow{counted(3, 7, 7), ended}, []Subflow{counted(3, 7, 7), ended}, 0, "1 of 1: [3 0 0]",
+		},
+		"the least busy are left out": {
+			[]Subflow{counted(1, 0, 0), counted(2, 0, 0), counted(3, 0, 0)},
+			[]Subflow{counted(1, 0, 0), counted(2, 0, 1000), counted(3, 0, 0)}, 1, "1 of 3: [2 0 4000]",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var meter Meter
+			start := time.Now()
+			if _, known := meter.Read(start, test.before, test.limit); known {
+				t.Error("the first reading has rates")
+			}
+			reading, known := meter.Read(start.Add(2*time.Second), test.after, test.limit)
+			got := fmt.Sprintf("%d of %d:", len(reading.Busy), reading.Total)
+			for _, rate := range reading.Busy {
+				got += fmt.Sprintf(" [%d %d %d]", rate.Local.Port(), rate.SentBitsPerSecond, rate.ReceivedBitsPerSecond)
+			}
+			if !known || got != test.want {
+				t.Errorf("the rates are %s (%t), want %s", got, known, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSubflowsAreShownWithRulesAndWithoutThem has a pod talk that gets rules and
+// loses them.
+func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
+	l := newRuleLab(t)
+	for _, rules := range []bool{false, true, false} {
+		plan := planOf()
+		if rules {
+			plan = planOf(planRule("record", recordAll))
+		}
+		_, err := l.apply(t, plan)
+		must(t, err)
+		done := make(chan struct{})
+		go func() { defer close(done); l.transfer(t) }()
+		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, rules); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Errorf("with rules %t: the pod's subflow is not shown", rules)
+				break
+			}
+			select {
+			case <-done: // too soon for a busy machine: once more
+				done = make(chan struct{})
+				go func() { defer close(done); l.transfer(t) }()
+			default:
+			}
+		}
+		<-done
+	}
+}
+
+// shows finds a subflow of the pod that has sent something; what chains recorded
+// counts packets too.
+func (l *ruleLab) shows(t *testing.T, recorded bool) bool {
+	t.Helper()
+	subflows, err := l.rules.live.Subflows()
+	must(t, err)
+	for _, s := range subflows {
+		if s.Endpoint == "team/client" && s.Sent.Bytes > 0 && (s.Sent.Packets > 0) == recorded {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/signal"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/inspect"
+)
+
+// rating says how to measure what subflows carry.
+type rating struct {
+	every        time.Duration
+	count, limit int
+	attached     bool
+}
+
+func (i *inspection) ratesCommand() *cobra.Command {
+	var options rating
+	command := &cobra.Command{
+		Use:   "rates",
+		Short: "Writes what this node's subflows carry, one JSON object a line, as `kubectl braid top` reads it",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return i.rates(command, options)
+		},
+	}
+	flags := command.Flags()
+	flags.DurationVar(&options.every, "every", 2*time.Second, "time between two readings")
+	flags.IntVar(&options.count, "count", 0, "how many lines to write; 0 for no end")
+	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows to write; 0 for all")
+	addAttached(command, &options.attached)
+	return command
+}
+
+func addAttached(command *cobra.Command, attached *bool) {
+	command.Flags().BoolVar(attached, "attached", false, "end when the standard input does, as it does when the other side of kubectl exec goes")
+}
+
+// until is a context that ends with a signal and, for an attached command, with its
+// standard input.
+func until(command *cobra.Command, attached bool) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(command.Context(), unix.SIGINT, unix.SIGTERM)
+	if attached {
+		go func() {
+			_, _ = io.Copy(io.Discard, command.InOrStdin()) // its end counts, however it comes
+			stop()
+		}()
+	}
+	return ctx, stop
+}
+
+// rates needs the agent: rates of subflows come from the pods' sockets too.
+func (i *inspection) rates(command *cobra.Command, options rating) error {
+	if options.every < 100*time.Millisecond {
+		return fmt.Errorf("--every=%s: must be at least 100ms", options.every)
+	}
+	ctx, stop := until(command, options.attached)
+	defer stop()
+	client := inspect.NewClient(i.socket())
+	defer client.Close()
+	ticker := time.NewTicker(options.every)
+	defer ticker.Stop()
+	w := rateWriter{encoder: json.NewEncoder(command.OutOrStdout()), limit: options.limit}
+	for ctx.Err() == nil {
+		err := w.write(ctx, client)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil || w.written == options.count && options.count > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+type rateWriter struct {
+	encoder        *json.Encoder
+	meter          inspect.Meter
+	limit, written int
+}
+
+// write asks the agent, and writes a line where there was a reading before.
+func (w *rateWriter) write(ctx context.Context, client *inspect.Client) error {
+	subflows, err := client.Subflows(ctx)
+	if err != nil {
+		return err
+	}
+	reading, known := w.meter.Read(time.Now(), subflows, w.limit)
+	if !known {
+		return nil
+	}
+	w.written++
+	if err := w.encoder.Encode(reading); err != nil {
+		return fmt.Errorf("writing rates: %w", err)
+	}
+	return nil
+}
