@@ -214,7 +214,8 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	}
 	for _, p := range []*compiledPolicy{o.cluster, o.namespaced} {
 		if reason := leftOut[p]; p != nil && reason != "" {
-			p.result.RulesLeftOut = append(p.result.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
+			share := n.share(p)
+			share.RulesLeftOut = append(share.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
 		}
 	}
 	if ch == nil || ch.plan.Name == "" {
@@ -222,7 +223,8 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	}
 	d.Chain = ch.plan.Name
 	if o.cluster != nil && o.cluster != matching[0] && len(o.cluster.result.RuleProblems) == 0 && leftOut[o.cluster] == "" {
-		o.cluster.result.RulesOnly = append(o.cluster.result.RulesOnly, d.Pod)
+		share := n.share(o.cluster)
+		share.RulesOnly = append(share.RulesOnly, d.Pod)
 	}
 }
 

@@ -160,7 +160,7 @@ type PathResult struct {
 	Error string `json:"error,omitempty"`
 }
 
-// compiler holds the indexes that one run of Compile works with.
+// compiler holds the indexes that node after node is compiled with.
 type compiler struct {
 	paths       []*path // sorted by name
 	nodes       map[string]*node
@@ -175,28 +175,66 @@ type compiler struct {
 // Compile decides for every pod which policy applies and makes the plan of
 // every node.
 func Compile(in Input) Result {
-	c := &compiler{paths: compilePaths(in.Paths), chains: map[owners]*chain{}, guardrails: map[string]*guardrails{}, blockObjects: in.BlockObjects}
+	i := NewIncremental(in)
+	pods := podsByNode(in.Pods)
+	var decisions []Decision
+	for name := range i.compiler.nodes {
+		decisions = append(decisions, i.CompileNode(name, pods[name])...)
+		delete(pods, name)
+	}
+	for _, elsewhere := range pods {
+		for _, pod := range elsewhere {
+			decisions = append(decisions, Decision{Pod: podRef(pod), Ignored: whyIgnored(pod, nil)})
+		}
+	}
+	slices.SortFunc(decisions, func(a, b Decision) int { return comparePods(a.Pod, b.Pod) })
+	result := i.Result()
+	result.Decisions = decisions
+	return result
+}
+
+func podsByNode(pods []corev1.Pod) map[string][]*corev1.Pod {
+	byNode := map[string][]*corev1.Pod{}
+	for i := range pods {
+		byNode[pods[i].Spec.NodeName] = append(byNode[pods[i].Spec.NodeName], &pods[i])
+	}
+	return byNode
+}
+
+func newCompiler(in Input) *compiler {
+	c := &compiler{paths: compilePaths(in.Paths), blockObjects: in.BlockObjects}
+	c.forget()
 	c.nodes = compileNodes(in.Nodes, c.paths)
 	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)
 	for _, p := range c.policies {
 		c.checkRules(p)
 	}
 	c.byNamespace = policiesByNamespace(c.policies, in.Namespaces)
+	return c
+}
 
-	result := Result{Decisions: make([]Decision, 0, len(in.Pods))}
-	for _, pod := range sortedPods(in.Pods) {
-		result.Decisions = append(result.Decisions, c.decide(pod))
+// maxRemembered is how many chains and sets of guardrails are kept from one node
+// for the next: pods choose them by labels and annotations, without an end.
+const maxRemembered = 4096
+
+func (c *compiler) forget() { c.chains, c.guardrails = map[owners]*chain{}, map[string]*guardrails{} }
+
+// compileNode decides for every pod of a node.
+func (c *compiler) compileNode(name string, pods []*corev1.Pod) (*node, []Decision) {
+	if len(c.chains)+len(c.guardrails) > maxRemembered {
+		c.forget()
 	}
-	result.Plans, result.Active = c.plans()
-	result.Policies = c.policyResults()
-	result.Paths = c.pathResults()
-	return result
+	n := c.nodes[name].fresh()
+	decisions := make([]Decision, 0, len(pods))
+	for _, pod := range sortedPods(pods) {
+		decisions = append(decisions, c.decide(n, pod))
+	}
+	return n, decisions
 }
 
 // decide finds the policy for a pod and adds the pod to its node's endpoints.
-func (c *compiler) decide(pod *corev1.Pod) Decision {
+func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	d := Decision{Pod: podRef(pod)}
-	n := c.nodes[pod.Spec.NodeName]
 	if d.Ignored = whyIgnored(pod, n); d.Ignored != "" {
 		return d
 	}
@@ -205,13 +243,13 @@ func (c *compiler) decide(pod *corev1.Pod) Decision {
 		withoutPolicy(pod, &d)
 		return d
 	}
-	winner := c.winner(&d, matching, g)
-	g.describe(&d)
+	winner := n.winner(&d, matching, g)
+	n.describe(&d, g)
 	res := n.resolve(winner, g, c.paths)
 	res.describe(&d)
-	winner.forbid(res.forbidden)
+	n.share(winner).forbid(res.forbidden)
 	wishes := wish(pod, winner, g, &d)
-	countHints(pod, &d, matching, g)
+	n.countHints(pod, &d, matching, g)
 	if len(n.endpoints) == MaxEndpoints {
 		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
 		return d
@@ -224,18 +262,20 @@ func (c *compiler) decide(pod *corev1.Pod) Decision {
 
 // winner finds the policy that decides for a pod. Where policies give nothing but
 // guardrails, their pods stay as they are within them.
-func (c *compiler) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *compiledPolicy {
+func (n *node) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *compiledPolicy {
 	if len(matching) == 0 {
 		d.Winner = &g.policies[0].result.Policy
 		d.WinnerReason = "it gives guardrails only, and no other policy selects the pod"
 		return g.policies[0].bystander()
 	}
 	winner, losers := matching[0], matching[1:]
-	winner.result.Decides = append(winner.result.Decides, d.Pod)
+	share := n.share(winner)
+	share.Decides = append(share.Decides, d.Pod)
 	d.Winner = &winner.result.Policy
 	d.WinnerReason = whyWon(winner, losers)
 	for _, loser := range losers {
-		loser.result.Overridden = append(loser.result.Overridden, Override{Pod: d.Pod, By: winner.result.Policy})
+		lost := n.share(loser)
+		lost.Overridden = append(lost.Overridden, Override{Pod: d.Pod, By: winner.result.Policy})
 		d.Losers = append(d.Losers, Loser{Policy: loser.result.Policy, Reason: whyLost(winner, loser)})
 	}
 	return winner
@@ -261,7 +301,7 @@ func (c *compiler) matching(pod *corev1.Pod) (found []*compiledPolicy, g *guardr
 
 // countHints notes with the policies that decide for a pod or guard it what
 // became of its annotations.
-func countHints(pod *corev1.Pod, d *Decision, matching []*compiledPolicy, g *guardrails) {
+func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPolicy, g *guardrails) {
 	if !hasHints(pod) {
 		return
 	}
@@ -273,9 +313,10 @@ func countHints(pod *corev1.Pod, d *Decision, matching []*compiledPolicy, g *gua
 		concerned = append(concerned, matching[0])
 	}
 	for _, p := range concerned {
-		p.result.HintedPods++
+		share := n.share(p)
+		share.HintedPods++
 		for _, hint := range d.RefusedHints {
-			p.result.RefusedHints = append(p.result.RefusedHints, PodHint{Pod: d.Pod, Hint: hint})
+			share.RefusedHints = append(share.RefusedHints, PodHint{Pod: d.Pod, Hint: hint})
 		}
 	}
 }
@@ -307,61 +348,6 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w 
 		}
 	}
 	return e
-}
-
-// plans gives every node its plan: empty ones while no pod is selected.
-func (c *compiler) plans() (plans map[string]v1alpha1.MPTCPNodePlanSpec, active bool) {
-	plans = make(map[string]v1alpha1.MPTCPNodePlanSpec, len(c.nodes))
-	for _, n := range c.nodes {
-		active = active || len(n.endpoints) > 0
-	}
-	for name, n := range c.nodes {
-		plans[name] = v1alpha1.MPTCPNodePlanSpec{}
-		if active {
-			plans[name] = v1alpha1.MPTCPNodePlanSpec{
-				Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks, Tenants: n.planTenants(),
-			}
-		}
-	}
-	return plans, active
-}
-
-func (c *compiler) policyResults() []PolicyResult {
-	results := make([]PolicyResult, 0, len(c.policies))
-	for _, r := range c.policies {
-		r.result.UnknownPaths = r.unknownPaths(c.paths)
-		r.result.CutPaths = c.cutPaths(r)
-		r.result.GuardrailsOnly = r.guardrailsOnly
-		r.result.SharesWithoutCapacity = r.sharesWithoutCapacity(c.paths)
-		results = append(results, *r.result)
-	}
-	slices.SortFunc(results, func(a, b PolicyResult) int { return comparePolicies(a.Policy, b.Policy) })
-	return results
-}
-
-// cutPaths lists the paths that a policy allows by name and that a node of its
-// pods has no room for.
-func (c *compiler) cutPaths(r *compiledPolicy) []v1alpha1.PathName {
-	var cut []v1alpha1.PathName
-	for _, pod := range r.result.Decides {
-		for _, p := range c.nodes[pod.Node].cut {
-			if slices.Contains(r.spec.Paths.Allowed, p.pathName()) {
-				cut = append(cut, p.pathName())
-			}
-		}
-	}
-	slices.Sort(cut)
-	return slices.Compact(cut)
-}
-
-func (c *compiler) pathResults() []PathResult {
-	results := make([]PathResult, 0, len(c.paths))
-	for _, p := range c.paths {
-		slices.Sort(p.result.Nodes)
-		slices.Sort(p.result.CutNodes)
-		results = append(results, p.result)
-	}
-	return results
 }
 
 // whyIgnored says why no policy can apply to a pod; empty when one can. n is
@@ -400,17 +386,14 @@ func podAddresses(pod *corev1.Pod) []string {
 	return addresses
 }
 
-func sortedPods(pods []corev1.Pod) []*corev1.Pod {
-	sorted := make([]*corev1.Pod, 0, len(pods))
-	for i := range pods {
-		sorted = append(sorted, &pods[i])
-	}
-	slices.SortFunc(sorted, func(a, b *corev1.Pod) int {
-		return cmp.Or(
-			strings.Compare(a.Namespace, b.Namespace),
-			strings.Compare(a.Name, b.Name),
-			strings.Compare(string(a.UID), string(b.UID)),
-		)
-	})
-	return sorted
+func sortedPods(pods []*corev1.Pod) []*corev1.Pod {
+	return slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int { return comparePods(podRef(a), podRef(b)) })
+}
+
+func comparePods(a, b PodRef) int {
+	return cmp.Or(
+		strings.Compare(a.Namespace, b.Namespace),
+		strings.Compare(a.Name, b.Name),
+		strings.Compare(string(a.UID), string(b.UID)),
+	)
 }

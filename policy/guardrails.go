@@ -222,12 +222,13 @@ type GuardrailsChoice struct {
 }
 
 // describe tells the decision whose guardrails hold.
-func (g *guardrails) describe(d *Decision) {
+func (n *node) describe(d *Decision, g *guardrails) {
 	if g == nil {
 		return
 	}
 	for _, p := range g.policies {
-		p.result.Guards = append(p.result.Guards, d.Pod)
+		share := n.share(p)
+		share.Guards = append(share.Guards, d.Pod)
 		d.Guardrails = append(d.Guardrails, GuardrailsChoice{Policy: p.result.Policy, Effect: effectOf(p.guardrails)})
 	}
 }
@@ -275,10 +276,10 @@ func (r *compiledPolicy) bystander() *compiledPolicy {
 }
 
 // forbid notes paths that the policy names and guardrails do not allow.
-func (r *compiledPolicy) forbid(paths []ForbiddenPath) {
+func (r *PolicyResult) forbid(paths []ForbiddenPath) {
 	for _, p := range paths {
-		if !slices.Contains(r.result.ForbiddenPaths, p) {
-			r.result.ForbiddenPaths = append(r.result.ForbiddenPaths, p)
+		if !slices.Contains(r.ForbiddenPaths, p) {
+			r.ForbiddenPaths = append(r.ForbiddenPaths, p)
 		}
 	}
 }

@@ -88,12 +88,35 @@ type node struct {
 	rates map[string][]int64
 	// refusalBytes is what the refused hints of the endpoints take.
 	refusalBytes int
+	// shares are what the node's pods add to the results of policies.
+	shares map[*PolicyResult]*PolicyResult
+	// compiled is its plan, once that was asked for.
+	compiled *v1alpha1.MPTCPNodePlanSpec
+}
+
+// fresh is a node with the same paths and no pods yet.
+func (n *node) fresh() *node {
+	return &node{
+		name: n.name, usable: n.usable, cut: n.cut,
+		resolved: map[resolutionKey]*resolution{}, tenants: map[string][]*compiledPolicy{}, rates: map[string][]int64{},
+		tenantBytes: map[string]int{}, shares: map[*PolicyResult]*PolicyResult{},
+	}
+}
+
+// share is the node's part of a policy's result.
+func (n *node) share(p *compiledPolicy) *PolicyResult {
+	share := n.shares[p.result]
+	if share == nil {
+		share = &PolicyResult{}
+		n.shares[p.result] = share
+	}
+	return share
 }
 
 func compileNodes(objects []corev1.Node, paths []*path) map[string]*node {
 	nodes := make(map[string]*node, len(objects))
 	for i := range objects {
-		n := &node{name: objects[i].Name, resolved: map[resolutionKey]*resolution{}, tenants: map[string][]*compiledPolicy{}, rates: map[string][]int64{}, tenantBytes: map[string]int{}}
+		n := &node{name: objects[i].Name}
 		n.addPaths(paths, labels.Set(objects[i].Labels))
 		nodes[n.name] = n
 	}
