@@ -30,6 +30,8 @@ func (p *plugin) explainCommand() *cobra.Command {
 		Short:   "Say which policies and hints apply to a pod, which lost and why, and what became of it",
 		Example: "  kubectl braid explain web-0 --namespace shop",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: p.podNames,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			explanation, err := p.explain(command.Context(), arguments[0])
 			if err != nil {

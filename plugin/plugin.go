@@ -46,7 +46,9 @@ func Command(out io.Writer, version string) *cobra.Command {
 	}
 	command.SetOut(out)
 	p.flags.AddFlags(command.PersistentFlags())
+	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand())
+	command.AddCommand(p.topCommand())
 	return command
 }
 
@@ -56,8 +58,8 @@ func (p *plugin) addFormat(command *cobra.Command) *cobra.Command {
 	return command
 }
 
-// connect makes a client, and finds out whether Braid is installed at all.
-func (p *plugin) connect(ctx context.Context) (client.Client, error) {
+// client makes a client.
+func (p *plugin) client() (client.Client, error) {
 	config, err := p.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w", err)
@@ -69,6 +71,15 @@ func (p *plugin) connect(ctx context.Context) (client.Client, error) {
 	c, err := client.New(config, client.Options{Scheme: types})
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
+	}
+	return c, nil
+}
+
+// connect makes a client, and finds out whether Braid is installed at all.
+func (p *plugin) connect(ctx context.Context) (client.Client, error) {
+	c, err := p.client()
+	if err != nil {
+		return nil, err
 	}
 	if err := c.List(ctx, &v1alpha1.MPTCPPathList{}, client.Limit(1)); err != nil {
 		if meta.IsNoMatchError(err) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -273,6 +274,17 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it carries nothing: %+v", reading)
 		}
+	}
+	for of, want := range map[string]int{"team": 1, "team/web-0": 1, "team/web": 0, "tea": 0} {
+		output, err := n.run("rates", of, "--every", "100ms", "--count", "1")
+		check(t, err)
+		if !strings.Contains(output, fmt.Sprintf(`"total":%d,`, want)) {
+			t.Errorf("of %s: %s", of, output)
+		}
+	}
+	output, err = n.run("rates", "--path", "blue", "--every", "100ms", "--count", "1")
+	if err != nil || !strings.Contains(output, `"total":0,`) {
+		t.Errorf("on another path: %s %v", output, err)
 	}
 	connection.Close()
 	<-talking

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,8 +18,10 @@ import (
 	"braid.dev/braid/agent/inspect"
 )
 
-// rating says how to measure what subflows carry.
+// rating says how to measure what subflows carry, and of which: those of a
+// namespace, or of a pod as namespace/name, on a path; empty for all.
 type rating struct {
+	of, path     string
 	every        time.Duration
 	count, limit int
 	attached     bool
@@ -26,10 +30,13 @@ type rating struct {
 func (i *inspection) ratesCommand() *cobra.Command {
 	var options rating
 	command := &cobra.Command{
-		Use:   "rates",
-		Short: "Writes what this node's subflows carry, one JSON object a line, as `kubectl braid top` reads it",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
+		Use:   "rates [NAMESPACE[/NAME]]",
+		Short: "Writes what subflows carry, one JSON object a line, as `kubectl braid top` reads it",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if len(arguments) > 0 {
+				options.of = arguments[0]
+			}
 			return i.rates(command, options)
 		},
 	}
@@ -37,6 +44,7 @@ func (i *inspection) ratesCommand() *cobra.Command {
 	flags.DurationVar(&options.every, "every", 2*time.Second, "time between two readings")
 	flags.IntVar(&options.count, "count", 0, "how many lines to write; 0 for no end")
 	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows to write; 0 for all")
+	flags.StringVar(&options.path, "path", "", "write of subflows on this path alone")
 	addAttached(command, &options.attached)
 	return command
 }
@@ -69,7 +77,7 @@ func (i *inspection) rates(command *cobra.Command, options rating) error {
 	defer client.Close()
 	ticker := time.NewTicker(options.every)
 	defer ticker.Stop()
-	w := rateWriter{encoder: json.NewEncoder(command.OutOrStdout()), limit: options.limit}
+	w := rateWriter{rating: options, encoder: json.NewEncoder(command.OutOrStdout())}
 	for ctx.Err() == nil {
 		err := w.write(ctx, client)
 		if ctx.Err() != nil {
@@ -86,10 +94,17 @@ func (i *inspection) rates(command *cobra.Command, options rating) error {
 	return nil
 }
 
+// wants is true for subflows that were asked for.
+func (r *rating) wants(s *inspect.Subflow) bool {
+	return (r.path == "" || r.path == s.Path) &&
+		(r.of == "" || r.of == s.Endpoint || strings.HasPrefix(s.Endpoint, r.of+"/"))
+}
+
 type rateWriter struct {
-	encoder        *json.Encoder
-	meter          inspect.Meter
-	limit, written int
+	rating
+	encoder *json.Encoder
+	meter   inspect.Meter
+	written int
 }
 
 // write asks the agent, and writes a line where there was a reading before.
@@ -98,6 +113,7 @@ func (w *rateWriter) write(ctx context.Context, client *inspect.Client) error {
 	if err != nil {
 		return err
 	}
+	subflows = slices.DeleteFunc(subflows, func(s inspect.Subflow) bool { return !w.wants(&s) })
 	reading, known := w.meter.Read(time.Now(), subflows, w.limit)
 	if !known {
 		return nil

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/output"
+)
+
+// Top is what the subflows carried in one interval.
+type Top struct {
+	// Total is how many subflows live on the nodes that were asked; the least busy
+	// of them may be left out below.
+	Total    int       `json:"total"`
+	Subflows []Subflow `json:"subflows"`
+	// Problems are nodes that could not be read.
+	Problems []Problem `json:"problems,omitempty"`
+}
+
+// Subflow is a living subflow as one of its pods sees it.
+type Subflow struct {
+	Node string `json:"node"`
+	// Pod and Peer are namespace/name; Peer is empty where no policy selects it.
+	Pod    string `json:"pod"`
+	Peer   string `json:"peer,omitempty"`
+	Local  string `json:"local"`
+	Remote string `json:"remote"`
+	// Path is empty while it is not known.
+	Path string `json:"path,omitempty"`
+	// SentBitsPerSecond and ReceivedBitsPerSecond are of payload.
+	SentBitsPerSecond     uint64 `json:"sentBitsPerSecond"`
+	ReceivedBitsPerSecond uint64 `json:"receivedBitsPerSecond"`
+	// RTTMicroseconds is the smoothed round-trip time; 0 while not measured.
+	RTTMicroseconds uint64 `json:"rttMicroseconds,omitempty"`
+	Backup          bool   `json:"backup"`
+	// Token names the connection, as in rules.
+	Token string `json:"token,omitempty"`
+}
+
+// reading is a line of `braid-agent rates`.
+type reading struct {
+	Total int `json:"total"`
+	Busy  []struct {
+		Endpoint              string         `json:"endpoint"`
+		Token                 string         `json:"token"`
+		Local                 netip.AddrPort `json:"local"`
+		Remote                netip.AddrPort `json:"remote"`
+		Path                  string         `json:"path"`
+		Backup                bool           `json:"backup"`
+		RTTMicroseconds       uint64         `json:"rttMicroseconds"`
+		SentBitsPerSecond     uint64         `json:"sentBitsPerSecond"`
+		ReceivedBitsPerSecond uint64         `json:"receivedBitsPerSecond"`
+	} `json:"busy"`
+}
+
+// topOptions say what to show, and how.
+type topOptions struct {
+	systemNamespace, node, path string
+	// namespace limits the pods; empty for all. pod is a name in it.
+	namespace, pod string
+	sort           string
+	once           bool
+	every          time.Duration
+	limit          int
+}
+
+func (p *plugin) topCommand() *cobra.Command {
+	var options topOptions
+	command := &cobra.Command{
+		Use:   "top [POD]",
+		Short: "Show what each subflow carries now",
+		Long: `Show the living subflows of all pods that a policy selects, or of one: their paths,
+rates of payload, round-trip times, and which are backups.
+
+In a terminal the table is kept up to date: left and right or a letter choose the column
+to sort by, r reverses, up and down scroll, / filters, q leaves.`,
+		Example: "  kubectl braid top\n  kubectl braid top web-0 --namespace shop --once\n  kubectl braid top --path blue --sort rtt --output json",
+		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.podNames,
+		RunE: func(command *cobra.Command, arguments []string) error {
+			if err := p.selectPods(&options, arguments); err != nil {
+				return err
+			}
+			return p.top(command, options)
+		},
+	}
+	flags := command.Flags()
+	flags.StringVar(&options.sort, "sort", "rate", "column to sort by: "+strings.Join(columnNames(), ", "))
+	flags.BoolVar(&options.once, "once", false, "print one table; so it is where the output is no terminal")
+	flags.DurationVar(&options.every, "every", 2*time.Second, "time between two readings")
+	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows each node tells of; 0 for all")
+	flags.StringVar(&options.node, "node", "", "show this node's pods alone")
+	flags.StringVar(&options.path, "path", "", "show subflows on this path alone")
+	addSystem(command, &options.systemNamespace)
+	mustComplete(command, "sort", cobra.FixedCompletions(columnNames(), cobra.ShellCompDirectiveNoFileComp))
+	mustComplete(command, "node", p.names(&corev1.NodeList{}))
+	mustComplete(command, "path", p.names(&v1alpha1.MPTCPPathList{}))
+	return p.addFormat(command)
+}
+
+// selectPods takes the namespace that was asked for, and for a single pod the
+// context's.
+func (p *plugin) selectPods(options *topOptions, arguments []string) error {
+	namespace, given, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return fmt.Errorf("finding the namespace: %w", err)
+	}
+	if given || len(arguments) > 0 {
+		options.namespace = namespace
+	}
+	if len(arguments) > 0 {
+		options.pod = arguments[0]
+	}
+	if _, known := columnNamed(options.sort); !known {
+		return fmt.Errorf("--sort=%s: must be one of %s", options.sort, strings.Join(columnNames(), ", "))
+	}
+	return nil
+}
+
+func (p *plugin) top(command *cobra.Command, options topOptions) error {
+	ctx, cancel := context.WithCancel(command.Context())
+	defer cancel()
+	t, err := p.newTopper(ctx, options)
+	if err != nil {
+		return err
+	}
+	terminal, ok := terminalOf(p.out, command.InOrStdin())
+	if ok && !options.once && p.format == output.Text {
+		return t.interact(ctx, terminal)
+	}
+	return p.topOnce(ctx, t)
+}
+
+func (p *plugin) topOnce(ctx context.Context, t *topper) error {
+	patient, cancel := context.WithTimeout(ctx, t.options.every+askTimeout)
+	defer cancel()
+	t.startAll(patient, "--count=1")
+	t.streams.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	found := t.snapshot()
+	column, _ := columnNamed(t.options.sort)
+	sortSubflows(found.Subflows, column, false)
+	if err := p.print(found, func() string { return found.text() }); err != nil {
+		return err
+	}
+	if len(found.Problems) > 0 {
+		return ErrNotFine
+	}
+	return nil
+}
+
+func (t *Top) text() string {
+	rows := [][]string{columnTitles()}
+	for i := range t.Subflows {
+		rows = append(rows, cellsOf(&t.Subflows[i]))
+	}
+	text := table(rows...)
+	if len(t.Subflows) == 0 {
+		text = "no pod that a policy selects has a subflow\n"
+	}
+	if len(t.Subflows) < t.Total {
+		text += fmt.Sprintf("%d of %d subflows\n", len(t.Subflows), t.Total)
+	}
+	return text + list("Not read", t.Problems)
+}
+
+// column is one of the table.
+type column struct {
+	name, title string
+	key         byte // chooses it in a terminal; 0 for none
+	cell        func(*Subflow) string
+	compare     func(a, b *Subflow) int
+}
+
+// columns are those of the table, in its order; rate sorts by both directions.
+var columns = []column{
+	{"pod", "POD", 'p', func(s *Subflow) string { return s.Pod }, func(a, b *Subflow) int { return strings.Compare(a.Pod, b.Pod) }},
+	{"peer", "PEER", 'e', (*Subflow).peer, func(a, b *Subflow) int { return strings.Compare(a.peer(), b.peer()) }},
+	{"path", "PATH", 'a', func(s *Subflow) string { return cmp.Or(s.Path, "-") }, func(a, b *Subflow) int { return strings.Compare(a.Path, b.Path) }},
+	{"rate", "RATE", 's', func(s *Subflow) string { return rateText(s.rate()) }, func(a, b *Subflow) int { return cmp.Compare(b.rate(), a.rate()) }},
+	{"sent", "SENT", 'u', func(s *Subflow) string { return rateText(s.SentBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.SentBitsPerSecond, a.SentBitsPerSecond) }},
+	{"received", "RECEIVED", 'd', func(s *Subflow) string { return rateText(s.ReceivedBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.ReceivedBitsPerSecond, a.ReceivedBitsPerSecond) }},
+	{"rtt", "RTT", 't', func(s *Subflow) string { return rttText(s.RTTMicroseconds) }, func(a, b *Subflow) int { return cmp.Compare(b.RTTMicroseconds, a.RTTMicroseconds) }},
+	{"backup", "BACKUP", 'b', (*Subflow).backup, func(a, b *Subflow) int { return strings.Compare(b.backup(), a.backup()) }},
+	{"node", "NODE", 'n', func(s *Subflow) string { return s.Node }, func(a, b *Subflow) int { return strings.Compare(a.Node, b.Node) }},
+}
+
+func (s *Subflow) rate() uint64 { return s.SentBitsPerSecond + s.ReceivedBitsPerSecond }
+
+// peer is the pod, with its port, or the address.
+func (s *Subflow) peer() string {
+	if s.Peer == "" {
+		return s.Remote
+	}
+	_, port, _ := cutLast(s.Remote, ":")
+	return s.Peer + ":" + port
+}
+
+func cutLast(text, separator string) (before, after string, found bool) {
+	if at := strings.LastIndex(text, separator); at >= 0 {
+		return text[:at], text[at+len(separator):], true
+	}
+	return text, "", false
+}
+
+func (s *Subflow) backup() string {
+	if s.Backup {
+		return "yes"
+	}
+	return "-"
+}
+
+func columnNames() (names []string) {
+	for _, c := range columns {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+func columnTitles() (titles []string) {
+	for _, c := range columns {
+		titles = append(titles, c.title)
+	}
+	return titles
+}
+
+func columnNamed(name string) (int, bool) {
+	at := slices.IndexFunc(columns, func(c column) bool { return c.name == name })
+	return at, at >= 0
+}
+
+func cellsOf(s *Subflow) (cells []string) {
+	for _, c := range columns {
+		cells = append(cells, c.cell(s))
+	}
+	return cells
+}
+
+// sortSubflows puts the most first, and names in their order; equals keep an order of
+// their own, so that lines do not dance.
+func sortSubflows(subflows []Subflow, by int, reverse bool) {
+	slices.SortFunc(subflows, func(a, b Subflow) int {
+		order := columns[by].compare(&a, &b)
+		if reverse {
+			order = -order
+		}
+		return cmp.Or(order, strings.Compare(a.Pod, b.Pod), strings.Compare(a.Remote, b.Remote),
+			strings.Compare(a.Path, b.Path), strings.Compare(a.Local, b.Local))
+	})
+}
+
+// rateText has three digits or so, whatever the unit.
+func rateText(bitsPerSecond uint64) string {
+	if bitsPerSecond == 0 {
+		return "-"
+	}
+	scaled, units := float64(bitsPerSecond), []string{"bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"}
+	for scaled >= 999.5 && len(units) > 1 {
+		scaled, units = scaled/1000, units[1:]
+	}
+	decimals := 0
+	if scaled < 99.95 && units[0] != "bit/s" {
+		decimals = 1
+	}
+	return strconv.FormatFloat(scaled, 'f', decimals, 64) + " " + units[0]
+}
+
+func rttText(microseconds uint64) string {
+	switch {
+	case microseconds == 0:
+		return "-"
+	case microseconds < 1000:
+		return strconv.FormatUint(microseconds, 10) + "us"
+	case microseconds < 100000:
+		return strconv.FormatFloat(float64(microseconds)/1000, 'f', 1, 64) + "ms"
+	}
+	return strconv.FormatUint(microseconds/1000, 10) + "ms"
+}
+
+// lines calls visit for each whole line that is written.
+type lines struct {
+	visit func([]byte) error
+	rest  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *lines) Write(data []byte) (int, error) {
+	written := len(data)
+	for {
+		line, after, whole := bytes.Cut(data, []byte("\n"))
+		l.rest.Write(line)
+		if !whole {
+			return written, nil
+		}
+		data = after
+		err := l.visit(l.rest.Bytes())
+		l.rest.Reset()
+		if err != nil {
+			return written, err
+		}
+	}
+}
+
+var errNoReading = errors.New("the agent wrote nothing: is it older than this plugin?")
+
+// parseReading reads a line.
+func parseReading(line []byte) (*reading, error) {
+	var found reading
+	if err := json.Unmarshal(line, &found); err != nil {
+		return nil, fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	return &found, nil
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// topper asks the agents of the nodes that matter, each by one stream on which a
+// line comes for each reading. It is safe for concurrent use.
+type topper struct {
+	options topOptions
+	system  *system
+	client  client.Client
+	streams sync.WaitGroup
+	// changed gets something when there is news.
+	changed chan struct{}
+
+	mutex  sync.Mutex
+	agents map[string]*corev1.Pod
+	asked  map[string]bool
+	pods   map[netip.Addr]string
+	nodes  map[string]nodeTop
+}
+
+// nodeTop is the latest of a node.
+type nodeTop struct {
+	total    int
+	subflows []Subflow
+	problem  string
+}
+
+func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, error) {
+	c, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.system(options.systemNamespace)
+	if err != nil {
+		return nil, err
+	}
+	t := &topper{
+		options: options, system: s, client: c, changed: make(chan struct{}, 1),
+		asked: map[string]bool{}, nodes: map[string]nodeTop{},
+	}
+	return t, t.look(ctx)
+}
+
+// look finds out which nodes matter: those with pods that were asked for. Most of a
+// large cluster is not asked then.
+func (t *topper) look(ctx context.Context) error {
+	var plans v1alpha1.MPTCPNodePlanList
+	if err := t.client.List(ctx, &plans); err != nil {
+		return fmt.Errorf("reading the plans: %w", err)
+	}
+	agents, err := t.system.agents(ctx)
+	if err != nil {
+		return err
+	}
+	pods, nodes := map[netip.Addr]string{}, map[string]nodeTop{}
+	for i := range plans.Items {
+		plan := &plans.Items[i]
+		for j := range plan.Spec.Endpoints {
+			endpoint := &plan.Spec.Endpoints[j]
+			for _, text := range endpoint.Addresses {
+				if address, err := netip.ParseAddr(text); err == nil {
+					pods[address] = endpoint.Namespace + "/" + endpoint.Name
+				}
+			}
+			if t.wants(plan.Name, endpoint) {
+				nodes[plan.Name] = nodeTop{}
+			}
+		}
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	for name := range nodes {
+		if known, ok := t.nodes[name]; ok {
+			nodes[name] = known
+		}
+	}
+	t.agents, t.pods, t.nodes = agents, pods, nodes
+	return nil
+}
+
+func (t *topper) wants(node string, endpoint *v1alpha1.PlanEndpoint) bool {
+	o := &t.options
+	return (o.node == "" || o.node == node) && (o.namespace == "" || o.namespace == endpoint.Namespace) &&
+		(o.pod == "" || o.pod == endpoint.Name)
+}
+
+// startAll opens the streams that are not open.
+func (t *topper) startAll(ctx context.Context, arguments ...string) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	for node := range t.nodes {
+		if t.asked[node] {
+			continue
+		}
+		t.asked[node] = true
+		t.streams.Go(func() { t.stream(ctx, node, arguments) })
+	}
+}
+
+// stream reads one node until the command ends. Its context ends it, and so does
+// whatever goes wrong, which is what is shown of the node then.
+func (t *topper) stream(ctx context.Context, node string, arguments []string) {
+	t.mutex.Lock()
+	agent := t.agents[node]
+	t.mutex.Unlock()
+	err := fmt.Errorf("no agent runs there")
+	if agent != nil {
+		heard := false
+		err = t.system.ask(ctx, agent, &lines{visit: func(line []byte) error {
+			heard = true
+			return t.take(node, line)
+		}}, append(t.command(), arguments...)...)
+		if err == nil && !heard {
+			err = errNoReading
+		}
+	}
+	t.mutex.Lock()
+	t.asked[node] = false
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		t.nodes[node] = nodeTop{problem: err.Error()}
+	}
+	t.mutex.Unlock()
+	t.wake()
+}
+
+// command asks for what is wanted alone, so that the limit holds for that.
+func (t *topper) command() []string {
+	o := &t.options
+	command := []string{"rates", "--attached", "--every=" + o.every.String(), fmt.Sprintf("--limit=%d", o.limit)}
+	if o.path != "" {
+		command = append(command, "--path="+o.path)
+	}
+	if o.namespace != "" {
+		command = append(command, strings.TrimSuffix(o.namespace+"/"+o.pod, "/"))
+	}
+	return command
+}
+
+// take keeps what a node says.
+func (t *topper) take(node string, line []byte) error {
+	found, err := parseReading(line)
+	if err != nil {
+		return err
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	latest := nodeTop{total: found.Total}
+	for i := range found.Busy {
+		busy := &found.Busy[i]
+		latest.subflows = append(latest.subflows, Subflow{
+			Node: node, Pod: busy.Endpoint, Peer: t.pods[busy.Remote.Addr()],
+			Local: busy.Local.String(), Remote: busy.Remote.String(), Path: busy.Path, Backup: busy.Backup,
+			SentBitsPerSecond: busy.SentBitsPerSecond, ReceivedBitsPerSecond: busy.ReceivedBitsPerSecond,
+			RTTMicroseconds: busy.RTTMicroseconds, Token: busy.Token,
+		})
+	}
+	t.nodes[node] = latest
+	t.wake()
+	return nil
+}
+
+func (t *topper) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// snapshot is the latest of all nodes, in no order.
+func (t *topper) snapshot() *Top {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	all := &Top{Subflows: []Subflow{}}
+	for name, node := range t.nodes {
+		all.Total += node.total
+		all.Subflows = append(all.Subflows, node.subflows...)
+		if node.problem != "" {
+			all.Problems = append(all.Problems, Problem{"node " + name, "NotRead", node.problem})
+		}
+	}
+	slices.SortFunc(all.Problems, func(a, b Problem) int { return strings.Compare(a.Object, b.Object) })
+	return all
+}
+
+// lookAgain is how often pods that are new are looked for, and streams that broke
+// are opened again.
+const lookAgain = 10 * time.Second
+
+// followCount bounds how long a command runs in an agent's container when nobody
+// tells it that we are gone: a new one takes its place.
+const followCount = 300
+
+// follow keeps the streams open until the context ends.
+func (t *topper) follow(ctx context.Context, failed func(error)) {
+	ticker := time.NewTicker(lookAgain)
+	defer ticker.Stop()
+	for {
+		t.startAll(ctx, fmt.Sprintf("--count=%d", followCount))
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if err := t.look(ctx); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+	}
+}
