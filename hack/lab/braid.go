@@ -70,39 +70,47 @@ func (l *Lab) Kubectl(ctx context.Context, arguments ...string) *exec.Cmd {
 }
 
 // startForwarder makes the API server reachable inside every node at the address
-// that it has outside.
+// that it has outside, and kubelets from outside.
 func (l *Lab) startForwarder(ctx context.Context) error {
+	wanted := forwarding{}
+	if l.options.Kubelets {
+		wanted.Tunnel, wanted.Nodes = l.tunnel(), map[string]string{}
+		for _, node := range l.Network.Nodes {
+			wanted.Nodes[node.Address(0, l.Network.Versions()[0])] = node.Name
+		}
+	}
+	return l.forward(ctx, "forwarder", wanted, l.Network.Nodes...)
+}
+
+// forward starts a process that makes the API server reachable inside these nodes.
+func (l *Lab) forward(ctx context.Context, name string, wanted forwarding, nodes ...*network.Node) error {
 	server, err := url.Parse(l.Server.Config().Host)
 	if err != nil {
 		return fmt.Errorf("reading the API server's address: %w", err)
 	}
-	wanted := forwarding{Inside: []string{server.Host}, Outside: server.Host}
+	wanted.Inside, wanted.Outside = []string{server.Host}, server.Host
 	if l.options.Kubelets {
 		wanted.Inside = append(wanted.Inside, net.JoinHostPort(advertised, server.Port()))
-		wanted.Tunnel, wanted.Nodes = l.tunnel(), map[string]string{}
 	}
-	for _, node := range l.Network.Nodes {
+	for _, node := range nodes {
 		wanted.Namespaces = append(wanted.Namespaces, node.Name)
-		if wanted.Nodes != nil {
-			wanted.Nodes[node.Address(0, l.Network.Versions()[0])] = node.Name
-		}
 	}
 	input, err := wanted.encode()
 	if err != nil {
 		return fmt.Errorf("encoding what to forward: %w", err)
 	}
 	command, environment := roleCommand(roleForward, input)
-	forwarder, err := l.start("forwarder", command, environment...)
+	forwarder, err := l.start(name, command, environment...)
 	if err != nil {
 		return err
 	}
 	return eventually(ctx, []*Process{forwarder}, func(ctx context.Context) error {
-		return l.reachServer(ctx, server.Host)
+		return reachServer(ctx, server.Host, nodes)
 	})
 }
 
-func (l *Lab) reachServer(ctx context.Context, address string) error {
-	for _, node := range l.Network.Nodes {
+func reachServer(ctx context.Context, address string, nodes []*network.Node) error {
+	for _, node := range nodes {
 		connection, err := node.Dial(ctx, "tcp", address)
 		if err != nil {
 			return fmt.Errorf("reaching the API server from %s: %w", node.NodeName(), err)

@@ -128,11 +128,14 @@ func groupsIn(root string) (groups []string, err error) {
 	return groups, err
 }
 
-func killGroup(group string) {
+// killGroup kills what runs in a group, and says whether there was something.
+func killGroup(group string) (found bool) {
 	processes, _ := os.ReadFile(filepath.Join(group, "cgroup.procs"))
 	for process := range strings.FieldsSeq(string(processes)) {
 		if pid, err := strconv.Atoi(process); err == nil {
+			found = true
 			_ = unix.Kill(pid, unix.SIGKILL) // it may be gone; the caller looks again
 		}
 	}
+	return found
 }

@@ -94,8 +94,13 @@ func (k *kubeNode) startContainerd(ctx context.Context) (err error) {
 
 // inside starts a process in the node's namespaces.
 func (k *kubeNode) inside(name, program string, arguments ...string) (*Process, error) {
-	all := append([]string{fmt.Sprintf("--target=%d", k.containerd.Pid()), "--net", "--mount", program}, arguments...)
-	return k.lab.start(name+"-"+k.name(), exec.Command("nsenter", all...))
+	all := append(append(k.enter(), program), arguments...)
+	return k.lab.start(name+"-"+k.name(), exec.Command(all[0], all[1:]...))
+}
+
+// enter is how a command line begins that runs in the node's namespaces.
+func (k *kubeNode) enter() []string {
+	return []string{"nsenter", fmt.Sprintf("--target=%d", k.containerd.Pid()), "--net", "--mount"}
 }
 
 func (k *kubeNode) ctr(ctx context.Context, arguments ...string) *exec.Cmd {

@@ -5,13 +5,11 @@ package lab
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -80,20 +78,7 @@ func (l *Lab) upWithKubelets(ctx context.Context) (err error) {
 // reachable from the nodes.
 func (l *Lab) startControllers(ctx context.Context) error {
 	for _, node := range l.Network.Nodes {
-		handle, err := node.Handle()
-		if err != nil {
-			return err
-		}
-		lo, err := handle.LinkByName("lo")
-		if err != nil {
-			return fmt.Errorf("finding lo of %s: %w", node.NodeName(), err)
-		}
-		address := &netlink.Addr{IPNet: netlink.NewIPNet(netip.MustParseAddr(advertised).AsSlice())}
-		if err := handle.AddrAdd(lo, address); err != nil {
-			return fmt.Errorf("adding the API server's address to %s: %w", node.NodeName(), err)
-		}
-		// Addresses of Services are translated on the way out, and so need a way.
-		if err := node.AddRoute(network.Route{Destination: "0.0.0.0/0", Interface: l.options.Network.Paths[0]}); err != nil {
+		if err := l.prepareNode(node); err != nil {
 			return err
 		}
 	}
@@ -112,6 +97,15 @@ func (l *Lab) startControllers(ctx context.Context) error {
 	}
 	_, err := l.start("kube-scheduler", exec.Command(l.clusterBinary("kube-scheduler"), common...))
 	return err
+}
+
+// prepareNode adds to a node's network what kubelets and Services need.
+func (l *Lab) prepareNode(node *network.Node) error {
+	if err := node.AddAddress("lo", advertised+"/32"); err != nil {
+		return err
+	}
+	// Addresses of Services are translated on the way out, and so need a way.
+	return node.AddRoute(network.Route{Destination: "0.0.0.0/0", Interface: l.options.Network.Paths[0]})
 }
 
 func (l *Lab) startNodes(ctx context.Context) error {

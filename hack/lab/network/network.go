@@ -203,12 +203,17 @@ func (n *Network) buildNode(number int) error {
 	}
 	node := &Node{Namespace: namespace, Number: number, network: n}
 	n.Nodes = append(n.Nodes, node)
+	return node.equip()
+}
+
+// equip gives the node's namespace its settings and NICs.
+func (node *Node) equip() error {
 	for _, setting := range nodeSysctls {
 		if err := node.Sysctl(setting[0], setting[1]); err != nil {
 			return err
 		}
 	}
-	for i := range n.Spec.Paths {
+	for i := range node.network.Spec.Paths {
 		if err := node.attach(i); err != nil {
 			return err
 		}

@@ -22,7 +22,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := &cobra.Command{Use: "traffic", Short: "Measure the goodput of MPTCP connections", SilenceUsage: true}
-	root.AddCommand(serveCommand(), runCommand(), waitCommand())
+	root.AddCommand(serveCommand(), runCommand(), echoCommand(), holdCommand(), waitCommand())
 	if err := root.ExecuteContext(ctx); err != nil {
 		os.Exit(1)
 	}
@@ -35,18 +35,66 @@ func serveCommand() *cobra.Command {
 		Short: "Answer `traffic run`",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			var config net.ListenConfig
-			config.SetMultipathTCP(true)
-			listener, err := config.Listen(command.Context(), "tcp", address)
-			if err != nil {
-				return fmt.Errorf("listening on %s: %w", address, err)
-			}
-			fmt.Println("listening on", listener.Addr())
-			return traffic.Serve(command.Context(), listener)
+			return listen(command.Context(), address, traffic.Serve)
 		},
 	}
 	command.Flags().StringVar(&address, "listen", ":5001", "address and port to listen on")
 	return command
+}
+
+func listen(ctx context.Context, address string, serve func(context.Context, net.Listener) error) error {
+	var config net.ListenConfig
+	config.SetMultipathTCP(true)
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", address, err)
+	}
+	fmt.Println("listening on", listener.Addr())
+	return serve(ctx, listener)
+}
+
+func echoCommand() *cobra.Command {
+	var address string
+	command := &cobra.Command{
+		Use:   "echo",
+		Short: "Answer `traffic hold`",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return listen(command.Context(), address, traffic.Echo)
+		},
+	}
+	command.Flags().StringVar(&address, "listen", ":5002", "address and port to listen on")
+	return command
+}
+
+func holdCommand() *cobra.Command {
+	options := traffic.HoldOptions{Patience: 30 * time.Second}
+	command := &cobra.Command{
+		Use:   "hold ADDRESS:PORT",
+		Short: "Hold connections until told to end, and print each second as JSON what became of them",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(command *cobra.Command, args []string) error {
+			holder, err := traffic.Hold(command.Context(), traffic.Dial(args[0]), options)
+			if err != nil {
+				return err
+			}
+			go tell(command.Context(), holder)
+			holder.Run(command.Context())
+			// Whoever reads the log is to find it also after all are lost.
+			<-command.Context().Done()
+			return nil
+		},
+	}
+	command.Flags().IntVar(&options.Connections, "connections", 1, "how many connections")
+	command.Flags().DurationVar(&options.Every, "every", 200*time.Millisecond, "rest between two exchanges on a connection")
+	return command
+}
+
+func tell(ctx context.Context, holder *traffic.Holder) {
+	for ctx.Err() == nil {
+		_ = json.NewEncoder(os.Stdout).Encode(holder.Held()) // there is nobody else to tell
+		time.Sleep(time.Second)
+	}
 }
 
 // waitCommand is for containers in which `traffic run` is executed: a pod that
