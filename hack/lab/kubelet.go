@@ -157,7 +157,8 @@ func (k *kubeNode) writeFiles() error {
 type object = map[string]any
 
 // containerdConfig: restrict_oom_score_adj is for machines whose root lacks
-// CAP_SYS_RESOURCE.
+// CAP_SYS_RESOURCE. NRI has a socket in the machine's /var/run, which nodes that
+// start at the same time take from each other.
 func (k *kubeNode) containerdConfig() string {
 	return strings.NewReplacer("ROOT", k.path("containerd"), "SOCKET", k.socket(), "CNI", k.path("cni"), "PAUSE", pauseImage).Replace(`
 version = 3
@@ -179,6 +180,8 @@ state = "ROOT/state"
     runtime_type = "io.containerd.runc.v2"
     [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
       SystemdCgroup = false
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
 `)
 }
 
