@@ -71,7 +71,7 @@ func countPods(o *observation, p *policy.PolicyResult) (programmed int32, failur
 	byNode := map[string]*v1alpha1.NodeFailure{}
 	owner := policy.RuleOwner(p.Policy)
 	for _, pod := range carriers(p) {
-		state, planned := o.pods[pod.UID]
+		state, planned := o.pods.of(pod)
 		switch state = state.of(owner); {
 		case !planned:
 			state = podState{reason: v1alpha1.ReasonEndpointFailed, message: fmt.Sprintf("node %s has more than %d selected pods", pod.Node, policy.MaxEndpoints)}

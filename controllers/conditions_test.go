@@ -60,8 +60,8 @@ func (s *scene) giveChain(name string) {
 
 func (s *scene) judge() podState {
 	s.history.observe(s.plans)
-	s.pods = judgePods(s.observation, s.history)
-	return s.pods["u"]
+	s.pods = judgePods(s.observation, s.history, judgements{})
+	return s.pods["n"]["u"]
 }
 
 func TestPodIsProgrammedOnlyWhenEverythingAgrees(t *testing.T) {
@@ -284,6 +284,13 @@ func TestTheCacheKeepsSumsOfBlocks(t *testing.T) {
 	}
 }
 
+func (s *scene) setState(pod policy.PodRef, state podState) {
+	if s.pods[pod.Node] == nil {
+		s.pods[pod.Node] = map[types.UID]podState{}
+	}
+	s.pods[pod.Node][pod.UID] = state
+}
+
 func TestFailingNodesAreSortedAndCapped(t *testing.T) {
 	s := newScene()
 	s.pods = podStates{}
@@ -292,10 +299,10 @@ func TestFailingNodesAreSortedAndCapped(t *testing.T) {
 		for j := range 2 {
 			pod := policy.PodRef{Namespace: "ns", Name: fmt.Sprintf("pod-%d-%d", i, j), UID: types.UID(fmt.Sprint(i, j)), Node: fmt.Sprintf("node-%02d", 11-i)}
 			result.Decides = append(result.Decides, pod)
-			s.pods[pod.UID] = podState{reason: v1alpha1.ReasonEndpointFailed, message: "broken"}
+			s.setState(pod, podState{reason: v1alpha1.ReasonEndpointFailed, message: "broken"})
 		}
 	}
-	s.pods[result.Decides[3].UID] = podState{reason: v1alpha1.ReasonAgentNotReporting, message: "silent"}
+	s.setState(result.Decides[3], podState{reason: v1alpha1.ReasonAgentNotReporting, message: "silent"})
 	status := policyStatus(s.observation, result)
 	if len(status.FailingNodes) != v1alpha1.MaxFailingNodes || status.FailingNodes[0].Node != "node-00" || status.FailingNodes[9].Node != "node-09" {
 		t.Errorf("failing nodes: %+v", status.FailingNodes)
@@ -556,11 +563,11 @@ func BenchmarkStatus(b *testing.B) {
 		}
 		o.plans[node] = plan
 	}
-	history := planHistory{}
+	history, judged := planHistory{}, judgements{}
 	for b.Loop() {
 		o.plans["node-7"].Generation++
 		history.observe(o.plans)
-		o.pods = judgePods(o, history)
+		o.pods = judgePods(o, history, judged)
 		if status := policyStatus(o, &result.Policies[0]); status.PodsProgrammed == 0 {
 			b.Fatal("no pod is programmed")
 		}

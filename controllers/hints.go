@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -43,9 +44,9 @@ type hintTeller struct {
 	client   client.Client
 	instance string
 	waiting  chan *eventsv1.Event
-	// unselected holds what the pods that no policy selected in the last run were
-	// told.
-	unselected map[types.UID]string
+	// unselected holds what the pods of each node that no policy selected in the last
+	// run were told.
+	unselected map[string]map[types.UID]string
 }
 
 func newHintTeller(c client.Client) *hintTeller {
@@ -53,7 +54,7 @@ func newHintTeller(c client.Client) *hintTeller {
 	if err != nil {
 		host = "unknown"
 	}
-	return &hintTeller{client: c, instance: FieldOwner + "-" + host, waiting: make(chan *eventsv1.Event, maxWaitingEvents)}
+	return &hintTeller{client: c, instance: FieldOwner + "-" + host, waiting: make(chan *eventsv1.Event, maxWaitingEvents), unselected: map[string]map[types.UID]string{}}
 }
 
 // Start writes the Events until the context ends.
@@ -85,22 +86,31 @@ func (t *hintTeller) tell(ctx context.Context, before []v1alpha1.PlanEndpoint, p
 	}
 }
 
-// tellUnselected has an Event made for each annotated pod that no policy selects,
-// unless the run before found the same.
-func (t *hintTeller) tellUnselected(ctx context.Context, decisions []policy.Decision) {
-	before := t.unselected
-	t.unselected = map[types.UID]string{}
+// tellUnselected has an Event made for each annotated pod of a node that no policy
+// selects, unless the run before found the same.
+func (t *hintTeller) tellUnselected(ctx context.Context, node string, decisions []policy.Decision) {
+	before, now := t.unselected[node], map[types.UID]string{}
 	for i := range decisions {
 		d := &decisions[i]
 		if d.Ignored != "" || d.Winner != nil || len(d.Hints) == 0 {
 			continue
 		}
 		note := unselectedNote(d.Hints)
-		t.unselected[d.Pod.UID] = note
+		now[d.Pod.UID] = note
 		if before[d.Pod.UID] != note {
 			t.queue(ctx, t.unselectedEvent(d.Pod, note))
 		}
 	}
+	if len(now) == 0 {
+		delete(t.unselected, node)
+		return
+	}
+	t.unselected[node] = now
+}
+
+// forgetAllBut drops what pods of nodes were told that are gone.
+func (t *hintTeller) forgetAllBut(nodes map[string]bool) {
+	maps.DeleteFunc(t.unselected, func(node string, _ map[types.UID]string) bool { return !nodes[node] })
 }
 
 func unselectedNote(hints []policy.HintChoice) string {

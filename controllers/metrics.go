@@ -10,7 +10,7 @@ import (
 var (
 	compileDuration = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "braid_controller_compile_duration_seconds",
-		Help:    "Time to compile all plans of the cluster, from reading the objects to the result.",
+		Help:    "Time to compile the plans that changes concern, from reading the objects to the result.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 2, 12),
 	})
 	planWrites = prometheus.NewCounterVec(prometheus.CounterOpts{

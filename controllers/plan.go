@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,29 +46,71 @@ func (c *compilation) publish(result *policy.Result) {
 	}
 }
 
-// planReconciler compiles all plans and writes those that changed.
+// planReconciler compiles plans and writes those that changed.
 type planReconciler struct {
 	client    client.Client
 	namespace string // Braid's own
 	compiled  *compilation
-	runs      *debouncer
+	changes   *changes
 	teller    *hintTeller
+
+	incremental *policy.Incremental
+	active      bool // as in the result of the last run
 }
 
-// Reconcile compiles the cluster's objects and writes the plans.
+// Reconcile compiles what changed since the last run and writes the plans. What
+// it cannot do is looked at again in the next one.
 func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	start := time.Now()
-	in, err := r.input(ctx)
+	all, nodes := r.changes.take()
+	result, err := r.compile(ctx, all, nodes)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("read the input of the compile: %w", err)
+		r.changes.addAll()
+		return reconcile.Result{}, unlessStopping(ctx, err)
 	}
-	result := policy.Compile(in)
 	compileDuration.Observe(time.Since(start).Seconds())
-	r.runs.measure(start)
-	r.compiled.publish(&result)
-	r.teller.tellUnselected(ctx, result.Decisions)
-	outcome, err := r.write(ctx, result.Plans)
+	r.changes.measure(start)
+	r.compiled.publish(result)
+	// With the first pod that is selected all plans get their paths.
+	all = all || result.Active != r.active
+	r.active = result.Active
+	outcome, err := r.write(ctx, result.Plans, all, nodes)
 	return outcome, unlessStopping(ctx, err)
+}
+
+// compile compiles these nodes, or all of them.
+func (r *planReconciler) compile(ctx context.Context, all bool, nodes map[string]bool) (*policy.Result, error) {
+	if all {
+		in, err := r.input(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read the input of the compile: %w", err)
+		}
+		r.incremental = policy.NewIncremental(in)
+		nodes = make(map[string]bool, len(in.Nodes))
+		for i := range in.Nodes {
+			nodes[in.Nodes[i].Name] = true
+		}
+		r.teller.forgetAllBut(nodes)
+	}
+	for node := range nodes {
+		if err := r.compileNode(ctx, node); err != nil {
+			return nil, err
+		}
+	}
+	return new(r.incremental.Result()), nil
+}
+
+func (r *planReconciler) compileNode(ctx context.Context, node string) error {
+	var list corev1.PodList
+	if err := r.client.List(ctx, &list, client.MatchingFields{nodeNameField: node}); err != nil {
+		return fmt.Errorf("list the pods of node %s: %w", node, err)
+	}
+	pods := make([]*corev1.Pod, 0, len(list.Items))
+	for i := range list.Items {
+		pods = append(pods, &list.Items[i])
+	}
+	r.teller.tellUnselected(ctx, node, r.incremental.CompileNode(node, pods))
+	return nil
 }
 
 // unlessStopping drops the errors of requests that were cut off because the
@@ -79,17 +122,17 @@ func unlessStopping(ctx context.Context, err error) error {
 	return err
 }
 
+// input is everything but the pods.
 func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 	var (
 		paths           v1alpha1.MPTCPPathList
 		policies        v1alpha1.MPTCPPolicyList
 		clusterPolicies v1alpha1.ClusterMPTCPPolicyList
 		namespaces      corev1.NamespaceList
-		pods            corev1.PodList
 		nodes           corev1.NodeList
 		configMaps      corev1.ConfigMapList
 	)
-	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &namespaces, &pods, &nodes} {
+	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &namespaces, &nodes} {
 		if err := r.client.List(ctx, list); err != nil {
 			return policy.Input{}, fmt.Errorf("list %T: %w", list, err)
 		}
@@ -102,7 +145,6 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		Policies:        policies.Items,
 		ClusterPolicies: clusterPolicies.Items,
 		Namespaces:      namespaces.Items,
-		Pods:            pods.Items,
 		Nodes:           nodes.Items,
 		BlockObjects:    blockObjects(configMaps.Items),
 	}, nil
@@ -120,33 +162,78 @@ func blockObjects(configMaps []corev1.ConfigMap) map[policy.BlockObject]string {
 	return objects
 }
 
-// write makes the plans in the API equal to those given. A plan that cannot be
-// written does not keep the others from being written. Where the cache was
-// behind the API, the run is repeated shortly.
-func (r *planReconciler) write(ctx context.Context, plans map[string]v1alpha1.MPTCPNodePlanSpec) (reconcile.Result, error) {
-	var existing v1alpha1.MPTCPNodePlanList
-	if err := r.client.List(ctx, &existing); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list plans: %w", err)
+// write makes the plans of these nodes in the API, or all, equal to those given. A
+// plan that cannot be written does not keep the others from being written. Where
+// the cache was behind the API, the run is repeated shortly.
+func (r *planReconciler) write(ctx context.Context, plans map[string]v1alpha1.MPTCPNodePlanSpec, all bool, nodes map[string]bool) (reconcile.Result, error) {
+	existing, err := r.existing(ctx, all, nodes)
+	if err != nil {
+		r.changes.addAll()
+		return reconcile.Result{}, err
 	}
-	var writes []func() error
-	known := make(map[string]bool, len(existing.Items))
-	for i := range existing.Items {
-		plan := &existing.Items[i]
-		known[plan.Name] = true
-		want, ok := plans[plan.Name]
-		switch {
-		case !ok:
-			writes = append(writes, func() error { return r.delete(ctx, plan) })
-		case !sameSpec(want, plan.Spec):
-			writes = append(writes, func() error { return r.update(ctx, plan, want) })
+	if all {
+		nodes = maps.Clone(nodes)
+		for node := range plans {
+			nodes[node] = true
+		}
+		for node := range existing {
+			nodes[node] = true
 		}
 	}
-	for name, want := range plans {
-		if !known[name] {
-			writes = append(writes, func() error { return r.create(ctx, name, want) })
+	var writes []func() error
+	for node := range nodes {
+		want, wanted := plans[node]
+		if write := r.difference(ctx, node, existing[node], want, wanted); write != nil {
+			writes = append(writes, func() error {
+				err := write()
+				if err != nil {
+					r.changes.add(node)
+				}
+				return err
+			})
 		}
 	}
 	return r.outcome(concurrently(writes))
+}
+
+// existing are the plans in the API, by node: those of these nodes, or all.
+func (r *planReconciler) existing(ctx context.Context, all bool, nodes map[string]bool) (map[string]*v1alpha1.MPTCPNodePlan, error) {
+	plans := make(map[string]*v1alpha1.MPTCPNodePlan, len(nodes))
+	if all {
+		var list v1alpha1.MPTCPNodePlanList
+		if err := r.client.List(ctx, &list); err != nil {
+			return nil, fmt.Errorf("list plans: %w", err)
+		}
+		for i := range list.Items {
+			plans[list.Items[i].Name] = &list.Items[i]
+		}
+		return plans, nil
+	}
+	for node := range nodes {
+		plan := &v1alpha1.MPTCPNodePlan{}
+		err := r.client.Get(ctx, client.ObjectKey{Name: node}, plan)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("get the plan of node %s: %w", node, err)
+		}
+		if err == nil {
+			plans[node] = plan
+		}
+	}
+	return plans, nil
+}
+
+// difference is the write that makes a node's plan what it should be; nil when it
+// is that already. plan is nil where there is none.
+func (r *planReconciler) difference(ctx context.Context, node string, plan *v1alpha1.MPTCPNodePlan, want v1alpha1.MPTCPNodePlanSpec, wanted bool) func() error {
+	switch {
+	case plan == nil && wanted:
+		return func() error { return r.create(ctx, node, want) }
+	case plan != nil && !wanted:
+		return func() error { return r.delete(ctx, plan) }
+	case plan != nil && !sameSpec(want, plan.Spec):
+		return func() error { return r.update(ctx, plan, want) }
+	}
+	return nil
 }
 
 // outcome turns the errors of writes into the reconciler's result.
@@ -155,7 +242,7 @@ func (r *planReconciler) outcome(errs []error) (reconcile.Result, error) {
 	var result reconcile.Result
 	for _, err := range errs {
 		if isStale(err) {
-			result.RequeueAfter = r.runs.delay
+			result.RequeueAfter = r.changes.delay
 		} else {
 			failures = append(failures, err)
 		}

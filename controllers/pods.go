@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 // podState is how far the policies of a pod are carried out: a reason of the
@@ -39,21 +40,59 @@ func (s podState) of(owner string) podState {
 	return s
 }
 
-// podStates holds the state of each pod that a plan should hold.
-type podStates map[types.UID]podState
+// podStates holds the state of each pod that a plan should hold, by node.
+type podStates map[string]map[types.UID]podState
+
+func (s podStates) of(pod policy.PodRef) (state podState, planned bool) {
+	state, planned = s[pod.Node][pod.UID]
+	return state, planned
+}
+
+// judgements keep the states of each node's pods from one run to the next, with
+// what they were judged by.
+type judgements map[string]judgement
+
+type judgement struct {
+	by     evidence
+	states map[types.UID]podState
+}
+
+// evidence is everything that decides about a node's pods. What was compiled is
+// known by the place of its first endpoint: each compile of a node makes new ones.
+type evidence struct {
+	compiled *v1alpha1.PlanEndpoint
+	silence  string
+	uid      types.UID // of the plan
+	version  string    // likewise
+	record   *planRecord
+}
 
 // judgePods compares for each compiled endpoint the plan in the API and its
-// agent's report.
-func judgePods(o *observation, history planHistory) podStates {
-	states := podStates{}
+// agent's report, where one of them changed since the last run.
+func judgePods(o *observation, history planHistory, judged judgements) podStates {
+	maps.DeleteFunc(judged, func(node string, _ judgement) bool { return len(o.result.Plans[node].Endpoints) == 0 })
+	states := make(podStates, len(o.result.Plans))
 	for node, compiled := range o.result.Plans {
 		if len(compiled.Endpoints) == 0 {
 			continue
 		}
-		view := newNodeView(o, history, node, &compiled)
-		for i := range compiled.Endpoints {
-			states[compiled.Endpoints[i].UID] = view.judge(&compiled.Endpoints[i])
+		by := evidence{compiled: &compiled.Endpoints[0], silence: o.silence(node), record: history[node]}
+		if plan := o.plans[node]; plan != nil {
+			by.uid, by.version = plan.UID, plan.ResourceVersion
 		}
+		if judged[node].by != by {
+			judged[node] = judgement{by: by, states: judgeNode(o, history, node, &compiled)}
+		}
+		states[node] = judged[node].states
+	}
+	return states
+}
+
+func judgeNode(o *observation, history planHistory, node string, compiled *v1alpha1.MPTCPNodePlanSpec) map[types.UID]podState {
+	view := newNodeView(o, history, node, compiled)
+	states := make(map[types.UID]podState, len(compiled.Endpoints))
+	for i := range compiled.Endpoints {
+		states[compiled.Endpoints[i].UID] = view.judge(&compiled.Endpoints[i])
 	}
 	return states
 }

@@ -4,11 +4,11 @@
 // policy, writes the plans that change, and gathers what the agents report into
 // the status of policies, paths and nodes.
 //
-// Two reconcilers do that. Each handles the cluster as a whole under a single
-// request, because any object can change any plan: the plan reconciler compiles
-// and writes plans, the status reconciler compares what was compiled with what
-// the agents say. Events come together for a moment before a run, so that an
-// apply of many objects is one run.
+// Two reconcilers do that, each with a single request for the cluster as a whole:
+// the plan reconciler compiles and writes plans, the status reconciler compares
+// what was compiled with what the agents say. Events come together for a moment
+// before a run, so that an apply of many objects is one run. A run compiles the
+// plans of the nodes whose pods changed, and all of them when anything else did.
 package controllers
 
 import (
@@ -61,6 +61,7 @@ const (
 const (
 	DefaultNamespace          = "braid-system"
 	DefaultDebounce           = 30 * time.Millisecond
+	DefaultStatusDebounce     = 200 * time.Millisecond
 	DefaultAgentLeaseDuration = 40 * time.Second
 )
 
@@ -68,8 +69,12 @@ const (
 type Options struct {
 	// Namespace holds the Leases of the agents and the ConfigMaps of blocks.
 	Namespace string
-	// Debounce is how long events are gathered before a run.
+	// Debounce is how long events are gathered before plans are compiled.
 	Debounce time.Duration
+	// StatusDebounce is how long they are gathered before statuses are written. It
+	// leaves agents the time to carry out a change of few pods, so that policies do
+	// not tell of each that it is pending.
+	StatusDebounce time.Duration
 	// AgentLeaseDuration is how long an agent may be silent whose Lease does not
 	// give a duration itself.
 	AgentLeaseDuration time.Duration
@@ -81,6 +86,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Debounce == 0 {
 		o.Debounce = DefaultDebounce
+	}
+	if o.StatusDebounce == 0 {
+		o.StatusDebounce = DefaultStatusDebounce
 	}
 	if o.AgentLeaseDuration == 0 {
 		o.AgentLeaseDuration = DefaultAgentLeaseDuration
@@ -103,22 +111,25 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	r := &planReconciler{
-		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, runs: &debouncer{delay: o.Debounce}, teller: newHintTeller(mgr.GetClient()),
+		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(&debouncer{delay: o.Debounce}), teller: newHintTeller(mgr.GetClient()),
 	}
 	if err := mgr.Add(r.teller); err != nil {
 		return fmt.Errorf("add the teller of refused hints: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
+		return fmt.Errorf("index pods by node: %w", err)
+	}
 	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("plan").
-		Watches(&v1alpha1.MPTCPPath{}, r.runs.handler(), specChanged).
-		Watches(&v1alpha1.MPTCPPolicy{}, r.runs.handler(), specChanged).
-		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.runs.handler(), specChanged).
-		Watches(&corev1.Namespace{}, r.runs.handler(), labelsChanged).
-		Watches(&corev1.Node{}, r.runs.handler(), labelsChanged).
-		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(podChanged{})).
-		Watches(&corev1.ConfigMap{}, r.runs.handler(), builder.WithPredicates(blocksChanged{})).
-		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler(), builder.WithPredicates(planDrifted{compiled: compiled})).
+		Watches(&v1alpha1.MPTCPPath{}, r.changes.ofAll(), specChanged).
+		Watches(&v1alpha1.MPTCPPolicy{}, r.changes.ofAll(), specChanged).
+		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.changes.ofAll(), specChanged).
+		Watches(&corev1.Namespace{}, r.changes.ofAll(), labelsChanged).
+		Watches(&corev1.Node{}, r.changes.ofAll(), labelsChanged).
+		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{})).
+		Watches(&corev1.ConfigMap{}, r.changes.ofAll(), builder.WithPredicates(blocksChanged{})).
+		Watches(&v1alpha1.MPTCPNodePlan{}, r.changes.of(planNode), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)
 }
 
@@ -128,8 +139,9 @@ func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		compiled: compiled,
 		agents:   newLiveness(o.AgentLeaseDuration, time.Now),
 		history:  planHistory{},
+		judged:   judgements{},
 		writer:   newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
-		runs:     &debouncer{delay: o.Debounce},
+		runs:     &debouncer{delay: o.StatusDebounce},
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("status").
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler()).

@@ -24,6 +24,7 @@ type statusReconciler struct {
 	compiled *compilation
 	agents   *liveness
 	history  planHistory
+	judged   judgements
 	writer   *statusWriter
 	runs     *debouncer
 }
@@ -90,7 +91,7 @@ func (r *statusReconciler) observe(ctx context.Context, result *policy.Result, o
 		observed.nodes[o.nodes.Items[i].Name] = &o.nodes.Items[i]
 	}
 	r.history.observe(observed.plans)
-	observed.pods = judgePods(observed, r.history)
+	observed.pods = judgePods(observed, r.history, r.judged)
 	return observed, nil
 }
 
