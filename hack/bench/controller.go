@@ -36,7 +36,7 @@ const (
 	quietFor = 3 * time.Second
 	// fleetPatience bounds what should happen within seconds: it ends a run that
 	// hangs, and is no requirement.
-	fleetPatience = 10 * time.Minute
+	fleetPatience = 5 * time.Minute
 )
 
 // fullFleet is the cluster that the figures are about; those of other sizes have
@@ -381,7 +381,10 @@ func (r *controllerRun) changePod(ctx context.Context) (time.Duration, error) {
 	}
 	pod.Annotations = changed.Annotations
 	last, err := seen.Wait(ctx)
-	return last.Sub(begin), err
+	if err != nil {
+		return 0, fmt.Errorf("pod %s/%s, which prefers %s: %w", pod.Namespace, pod.Name, wish, err)
+	}
+	return last.Sub(begin), nil
 }
 
 func prefers(plan *v1alpha1.MPTCPNodePlan, pod types.UID, path string) bool {
@@ -425,13 +428,14 @@ func (r *controllerRun) changePolicy(ctx context.Context, name, kind string, obj
 			return decides(&e, kind, object) && e.Policy.Generation != next
 		})
 	})
+	before, _ := object.DeepCopyObject().(client.Object) // what is copied is one
 	if count := rules.Subflows.Count; count == nil || *count == 2 {
 		rules.Subflows.Count = new(int32(3))
 	} else {
 		rules.Subflows.Count = new(int32(2))
 	}
 	begin := time.Now()
-	if err := r.update(ctx, object); err != nil {
+	if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
 		return err
 	}
 	last, err := seen.Wait(ctx)
@@ -449,12 +453,6 @@ func (r *controllerRun) changePolicy(ctx context.Context, name, kind string, obj
 	r.add(name+".nodes", "nodes", float64(len(nodes)))
 	r.add(name+".plans_written", "plans", float64(counts[request{"update", "mptcpnodeplans"}]))
 	return nil
-}
-
-// update writes an object's spec; the controller writes its status in between.
-func (r *controllerRun) update(ctx context.Context, object client.Object) error {
-	object.SetResourceVersion("")
-	return r.Update(ctx, object)
 }
 
 // nodesOf are the nodes for whose pods a policy decides.
@@ -481,4 +479,3 @@ func (r *controllerRun) readMemory(context.Context) error {
 	r.add("rss_peak_mib", "MiB", peak)
 	return nil
 }
-

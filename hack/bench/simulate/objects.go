@@ -126,8 +126,8 @@ func (s Size) pod(i int) corev1.Pod {
 }
 
 // addPolicies makes four of five policies MPTCPPolicies, and the others
-// ClusterMPTCPPolicies for the namespaces of a group. The first of each kind is
-// Only and Everywhere.
+// ClusterMPTCPPolicies for the namespaces of a group. The last of the one kind is
+// Only, the first of the other Everywhere.
 func (s Size) addPolicies(o *Objects) {
 	cluster := max(1, s.Policies/5)
 	for i := range s.Policies - cluster {
@@ -137,7 +137,7 @@ func (s Size) addPolicies(o *Objects) {
 		o.ClusterPolicies = append(o.ClusterPolicies, clusterPolicy(i))
 	}
 	last := o.Pods[len(o.Pods)-1]
-	o.Only, o.Everywhere = &o.Policies[0], &o.ClusterPolicies[0]
+	o.Only, o.Everywhere = &o.Policies[len(o.Policies)-1], &o.ClusterPolicies[0]
 	o.Only.Namespace, o.Only.Name, o.Only.Spec.Priority = last.Namespace, "only", 500
 	o.Only.Spec.PodSelector.MatchLabels = map[string]string{LabelOnly: "yes"}
 }
