@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package trace
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+// Type of a packet that is made.
+type Type string
+
+// Types, named as the packets that rules select.
+const (
+	TypeTCP       Type = "TCP" // a SYN without MPTCP
+	TypeMPCapable Type = "MPCapable"
+	TypeMPJoin    Type = "MPJoin"
+	TypePureACK   Type = "PureACK"
+	TypeData      Type = "Data" // without a DSS
+	TypeDSS       Type = "DSS"
+	TypeAddAddr   Type = "AddAddr"
+	TypeMPPrio    Type = "MPPrio"
+	TypeReset     Type = "Reset"
+	TypeFIN       Type = "FIN"
+)
+
+// Types lists all of them.
+func Types() []Type {
+	return []Type{TypeTCP, TypeMPCapable, TypeMPJoin, TypePureACK, TypeData, TypeDSS, TypeAddAddr, TypeMPPrio, TypeReset, TypeFIN}
+}
+
+// Packet describes one that is made.
+type Packet struct {
+	From, To netip.AddrPort
+	Type     Type
+	// Token of the responder, for MPJoin.
+	Token uint32
+	// Sequence and Acknowledgement are TCP's numbers.
+	Sequence, Acknowledgement uint32
+	// Bytes of payload, for Data and DSS.
+	Bytes int
+}
+
+const (
+	optionMPTCP  = 30
+	versionOne   = 1
+	flagHMAC     = 1 // HMAC-SHA256, in MP_CAPABLE
+	subCapable   = 0 << 4
+	subJoin      = 1 << 4
+	subDSS       = 2 << 4
+	subAddAddr   = 3 << 4
+	subPrio      = 5 << 4
+	dssWithAck   = 1
+	dssWithMap   = 4
+	addressID    = 2
+	defaultBytes = 1000
+)
+
+// mptcp is the MPTCP option of the packet, without its kind and length.
+func (p *Packet) mptcp() []byte {
+	switch p.Type {
+	case TypeMPCapable:
+		return []byte{subCapable | versionOne, flagHMAC}
+	case TypeMPJoin:
+		return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{subJoin, addressID}, p.Token), 0)
+	case TypeDSS:
+		option := []byte{subDSS, dssWithAck | dssWithMap, 0, 0, 0, 1} // a data ACK, then the mapping
+		option = append(option, 0, 0, 0, 1, 0, 0, 0, 1)
+		return append(binary.BigEndian.AppendUint16(option, uint16(p.Bytes)), 0, 0)
+	case TypeAddAddr:
+		option := []byte{subAddAddr, addressID}
+		option = append(option, p.From.Addr().AsSlice()...)
+		return append(option, make([]byte, 8)...) // its HMAC
+	case TypeMPPrio:
+		return []byte{subPrio | 1}
+	}
+	return nil
+}
+
+func (p *Packet) tcp() *layers.TCP {
+	tcp := &layers.TCP{
+		SrcPort: layers.TCPPort(p.From.Port()), DstPort: layers.TCPPort(p.To.Port()),
+		Seq: p.Sequence, Ack: p.Acknowledgement, Window: 65535, ACK: true,
+	}
+	switch p.Type {
+	case TypeTCP, TypeMPCapable, TypeMPJoin:
+		tcp.SYN, tcp.ACK, tcp.Ack = true, false, 0
+		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{5, 180}}}
+	case TypeReset:
+		tcp.RST, tcp.ACK = true, p.Acknowledgement != 0
+	case TypeFIN:
+		tcp.FIN = true
+	}
+	if data := p.mptcp(); data != nil {
+		tcp.Options = append(tcp.Options, layers.TCPOption{OptionType: optionMPTCP, OptionLength: uint8(len(data) + 2), OptionData: data})
+	}
+	return tcp
+}
+
+// Frame is the packet in an Ethernet frame, with right checksums.
+func (p *Packet) Frame() ([]byte, error) {
+	if p.From.Addr().Is4() != p.To.Addr().Is4() {
+		return nil, fmt.Errorf("%s and %s are not both of IPv4 or of IPv6", p.From.Addr(), p.To.Addr())
+	}
+	if !slices.Contains(Types(), p.Type) {
+		return nil, fmt.Errorf("there is no type %q of packets", p.Type)
+	}
+	tcp := p.tcp()
+	ethernet := &layers.Ethernet{SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, EthernetType: layers.EthernetTypeIPv6}
+	var network gopacket.SerializableLayer
+	if p.From.Addr().Is4() {
+		ethernet.EthernetType = layers.EthernetTypeIPv4
+		ip := &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolTCP, SrcIP: p.From.Addr().AsSlice(), DstIP: p.To.Addr().AsSlice()}
+		network = ip
+		_ = tcp.SetNetworkLayerForChecksum(ip) // it is one
+	} else {
+		ip := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolTCP, SrcIP: p.From.Addr().AsSlice(), DstIP: p.To.Addr().AsSlice()}
+		network = ip
+		_ = tcp.SetNetworkLayerForChecksum(ip)
+	}
+	payload := make([]byte, 0)
+	if p.Type == TypeData || p.Type == TypeDSS {
+		payload = make([]byte, p.Bytes)
+	}
+	buffer := gopacket.NewSerializeBuffer()
+	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	if err := gopacket.SerializeLayers(buffer, options, ethernet, network, tcp, gopacket.Payload(payload)); err != nil {
+		return nil, fmt.Errorf("making the packet: %w", err)
+	}
+	return buffer.Bytes(), nil
+}
+
+// parsed is what is to be known of a frame.
+type parsed struct {
+	from, to netip.AddrPort
+	tcp      *layers.TCP
+}
+
+// parse is false for what is no TCP segment over IP.
+func parse(frame []byte) (parsed, bool) {
+	decoded := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
+	tcp, ok := decoded.Layer(layers.LayerTypeTCP).(*layers.TCP)
+	if !ok || decoded.NetworkLayer() == nil {
+		return parsed{}, false
+	}
+	ends := decoded.NetworkLayer().NetworkFlow()
+	from, _ := netip.AddrFromSlice(ends.Src().Raw())
+	to, _ := netip.AddrFromSlice(ends.Dst().Raw())
+	return parsed{netip.AddrPortFrom(from, uint16(tcp.SrcPort)), netip.AddrPortFrom(to, uint16(tcp.DstPort)), tcp}, true
+}
+
+var subtypes = map[byte]string{0: "MP_CAPABLE", 1: "MP_JOIN", 2: "DSS", 3: "ADD_ADDR", 4: "REMOVE_ADDR", 5: "MP_PRIO", 6: "MP_FAIL", 7: "MP_FASTCLOSE", 8: "MP_TCPRST"}
+
+// String says what the packet is in a line.
+func (p parsed) String() string {
+	var what []string
+	for name, set := range map[string]bool{"SYN": p.tcp.SYN, "ACK": p.tcp.ACK, "FIN": p.tcp.FIN, "RST": p.tcp.RST} {
+		if set {
+			what = append(what, name)
+		}
+	}
+	slices.Sort(what)
+	for _, option := range p.tcp.Options {
+		if option.OptionType == optionMPTCP && len(option.OptionData) > 0 {
+			what = append(what, subtypes[option.OptionData[0]>>4])
+		}
+	}
+	if length := len(p.tcp.Payload); length > 0 {
+		what = append(what, fmt.Sprintf("%d bytes", length))
+	}
+	return fmt.Sprintf("%s -> %s %s", p.from, p.to, strings.Join(what, " "))
+}
