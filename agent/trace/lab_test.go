@@ -162,7 +162,7 @@ func (l *lab) contents() map[string]map[string]string {
 	l.t.Helper()
 	all := map[string]map[string]string{}
 	check(l.t, filepath.WalkDir(l.options.PinPath, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || strings.Contains(path, "/links/") {
+		if err != nil || entry.IsDir() || strings.Contains(path, "/links/") || strings.HasSuffix(path, ".debug") {
 			return err
 		}
 		pinned, err := ebpf.LoadPinnedMap(path, nil)
