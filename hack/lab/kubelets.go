@@ -89,7 +89,7 @@ func (l *Lab) startControllers(ctx context.Context) error {
 	manager := append([]string{
 		"--service-account-private-key-file=" + l.Server.ServiceAccountKeyPath(),
 		"--root-ca-file=" + l.Server.CertificatePath(),
-		"--allocate-node-cidrs=false", "--node-monitor-grace-period=20s",
+		"--allocate-node-cidrs=false",
 		"--controllers=*,-bootstrap-signer-controller,-token-cleaner-controller",
 	}, common...)
 	if _, err := l.start("kube-controller-manager", exec.Command(l.clusterBinary("kube-controller-manager"), manager...)); err != nil {

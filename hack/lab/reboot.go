@@ -43,6 +43,21 @@ func (k *kubeNode) reboot(ctx context.Context) error {
 	return k.start(ctx, nil)
 }
 
+// KillContainer kills what runs in a container of a node with a kubelet, by the
+// runtime's identifier.
+func (l *Lab) KillContainer(ctx context.Context, name, id string) error {
+	for _, k := range l.nodes {
+		if k.name() != name {
+			continue
+		}
+		if out, err := k.ctr(ctx, "task", "kill", "--signal", "SIGKILL", id).CombinedOutput(); err != nil {
+			return fmt.Errorf("killing container %s of %s: %w: %s", id, name, err, out)
+		}
+		return nil
+	}
+	return fmt.Errorf("there is no node %s with a kubelet", name)
+}
+
 // InsideNode is a command line that runs a command on a node with a kubelet: in its
 // network and with its files.
 func (l *Lab) InsideNode(name string, command ...string) ([]string, error) {

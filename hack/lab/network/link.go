@@ -3,6 +3,7 @@
 package network
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -253,8 +254,11 @@ func (ns *Namespace) waitForIPv6(name string) error {
 	if err != nil {
 		return err
 	}
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		addresses, err := handle.AddrList(link, netlink.FAMILY_V6)
+		if errors.Is(err, netlink.ErrDumpInterrupted) {
+			continue // they changed meanwhile
+		}
 		if err != nil {
 			return fmt.Errorf("listing addresses of %s in %s: %w", name, ns.Name, err)
 		}

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-
-	"github.com/vishvananda/netlink"
+	"slices"
 )
 
 // Renew gives a node a new network namespace in the place of its old one, as a
@@ -67,21 +66,34 @@ func (node *Node) setHardwareAddresses(addresses map[string]net.HardwareAddr) er
 // unplug removes the node's NICs with the fabric's ends: the kernel removes those
 // of a namespace that is gone only some time later.
 func (node *Node) unplug() error {
-	handle, err := node.network.Fabric.Handle()
-	if err != nil {
-		return err
-	}
 	for _, path := range node.network.Spec.Paths {
-		port, err := handle.LinkByName(node.port(path))
-		if errors.As(err, &netlink.LinkNotFoundError{}) {
-			continue // of another path on the same NIC
+		if node.network.Spec.trunk(path) != path {
+			continue // it is on another path's NIC
 		}
-		if err == nil {
-			err = handle.LinkDel(port)
-		}
-		if err != nil {
-			return fmt.Errorf("unplugging %s: %w", node.port(path), err)
+		if err := node.Unplug(path); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// Unplug takes the node's NIC on a path away, as when a card is pulled.
+func (node *Node) Unplug(path string) error {
+	handle, port, err := node.network.Fabric.link(node.port(path))
+	if err != nil {
+		return err
+	}
+	if err := handle.LinkDel(port); err != nil {
+		return fmt.Errorf("unplugging %s: %w", node.port(path), err)
+	}
+	return nil
+}
+
+// Plug gives the node a new NIC on a path, in the place of one that was unplugged.
+func (node *Node) Plug(path string) error {
+	i := slices.Index(node.network.Spec.Paths, path)
+	if i < 0 {
+		return fmt.Errorf("plugging in a NIC: there is no path %s", path)
+	}
+	return node.attach(i)
 }
