@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -182,7 +183,10 @@ func (l *Lab) startPod(pod Pod) error {
 }
 
 func (l *Lab) processes() []*Process {
-	processes := append([]*Process{l.Controller}, l.pods...)
+	processes := slices.Clone(l.pods)
+	if l.Controller != nil {
+		processes = append(processes, l.Controller)
+	}
 	for _, agent := range l.Agents {
 		processes = append(processes, agent)
 	}
