@@ -290,13 +290,9 @@ func (m *openedMaps) shownSubflows() ([]Subflow, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading subflows: %w", err)
 	}
-	attached, err := m.attached()
+	byEndpoint, err := m.attachedByEndpoint()
 	if err != nil {
 		return nil, err
-	}
-	byEndpoint := map[uint32]attachment{}
-	for _, at := range attached {
-		byEndpoint[at.Endpoint] = at
 	}
 	subflows := make([]Subflow, 0, len(entries))
 	for i := range entries {
@@ -312,6 +308,49 @@ func (m *openedMaps) shownSubflows() ([]Subflow, error) {
 	}
 	slices.SortFunc(subflows, compareSubflows)
 	return subflows, nil
+}
+
+func (m *openedMaps) attachedByEndpoint() (map[uint32]attachment, error) {
+	attached, err := m.attached()
+	if err != nil {
+		return nil, err
+	}
+	byEndpoint := map[uint32]attachment{}
+	for _, at := range attached {
+		byEndpoint[at.Endpoint] = at
+	}
+	return byEndpoint, nil
+}
+
+// EachSubflow visits what Subflows returns without holding all of it in memory, in no
+// order, and a subflow twice where others come and go meanwhile. The visitor must not
+// keep the pointer.
+func (p *Pins) EachSubflow(visit func(*Subflow)) error {
+	return p.with(func(m *openedMaps) error { return m.eachSubflow(visit) })
+}
+
+func (m *openedMaps) eachSubflow(visit func(*Subflow)) error {
+	byEndpoint, err := m.attachedByEndpoint()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = readBatches(m.subflows, func(keys []subflowKey, values []subflow) {
+		for i := range keys {
+			at, ok := byEndpoint[keys[i].Endpoint]
+			if !ok || failed != nil {
+				continue
+			}
+			var shown Subflow
+			if shown, failed = m.show(at, &keys[i], &values[i]); failed == nil {
+				visit(&shown)
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("reading subflows: %w", err)
+	}
+	return failed
 }
 
 func compareSubflows(a, b Subflow) int {

@@ -250,7 +250,8 @@ func TestThousandsOfSubflowsAreReadOnceEach(t *testing.T) {
 	for number := range uint16(count) {
 		p.put("subflows", keyOf(5, "::ffff:10.0.0.1", number+1, "::ffff:10.0.0.2", 80), subflow{})
 	}
-	subflows, err := p.read(named(t)).Subflows()
+	pins := p.read(named(t))
+	subflows, err := pins.Subflows()
 	check(t, err)
 	seen := map[netip.AddrPort]bool{}
 	for i := range subflows {
@@ -258,6 +259,12 @@ func TestThousandsOfSubflowsAreReadOnceEach(t *testing.T) {
 	}
 	if len(subflows) != count || len(seen) != count {
 		t.Errorf("%d subflows were read, %d different ones", len(subflows), len(seen))
+	}
+	var visited []Subflow
+	check(t, pins.EachSubflow(func(one *Subflow) { visited = append(visited, *one) }))
+	slices.SortFunc(visited, func(a, b Subflow) int { return a.Local.Compare(b.Local) })
+	if !reflect.DeepEqual(visited, subflows) {
+		t.Errorf("one by one %d subflows are read, and not the same", len(visited))
 	}
 }
 

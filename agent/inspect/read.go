@@ -42,14 +42,14 @@ func readHash[K comparable, V any](m *ebpf.Map) ([]entry[K, V], error) {
 	return all, err
 }
 
+// readBatches shows all entries, some at a time, in memory that it uses again.
 func readBatches[K, V any](m *ebpf.Map, visit func([]K, []V)) error {
 	var cursor ebpf.MapBatchCursor
-	// A bucket of a hash must fit as a whole.
-	for size := batch; ; {
-		keys, values := make([]K, size), make([]V, size)
+	keys, values := make([]K, batch), make([]V, batch)
+	for {
 		count, err := m.BatchLookup(&cursor, keys, values, nil)
-		if errors.Is(err, unix.ENOSPC) && size < int(m.MaxEntries()) {
-			size *= 2
+		if errors.Is(err, unix.ENOSPC) && len(keys) < int(m.MaxEntries()) { // a bucket of a hash must fit as a whole
+			keys, values = make([]K, 2*len(keys)), make([]V, 2*len(keys))
 			continue
 		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -68,9 +68,17 @@ func describe(name, help string, labels []string) *prometheus.Desc {
 	return prometheus.NewDesc("braid_"+name, help, labels, nil)
 }
 
+// Source is what a Collector reads.
+type Source interface {
+	Rules() ([]inspect.Rule, error)
+	// EachSubflow visits all subflows in any order, and may visit one twice. What it
+	// points to holds during the visit alone.
+	EachSubflow(visit func(*inspect.Subflow)) error
+}
+
 // Collector reads the chains' maps for Prometheus. It is safe for concurrent use.
 type Collector struct {
-	source inspect.Source
+	source Source
 	log    logr.Logger
 
 	mutex sync.Mutex
@@ -78,8 +86,15 @@ type Collector struct {
 	totals map[string]*counts
 	// last are the counts of each subflow at the last reading, because a subflow
 	// that is forgotten must not take its share of the totals with it.
-	last   map[subflowKey]counts
-	failed uint64
+	last    map[subflowKey]reading
+	reading uint64 // the number of the latest reading
+	failed  uint64
+}
+
+// reading is what a subflow had counted when it was read last.
+type reading struct {
+	counts counts
+	number uint64
 }
 
 // counts are the values of trafficCounters, sent and received.
@@ -92,8 +107,8 @@ type subflowKey struct {
 
 // NewCollector reads this source. What a subflow counts between the last reading
 // and its being forgotten is lost; forgotten are those that were idle for long.
-func NewCollector(source inspect.Source, log logr.Logger) *Collector {
-	return &Collector{source: source, log: log, totals: map[string]*counts{}, last: map[subflowKey]counts{}}
+func NewCollector(source Source, log logr.Logger) *Collector {
+	return &Collector{source: source, log: log, totals: map[string]*counts{}, last: map[subflowKey]reading{}}
 }
 
 // Describe implements prometheus.Collector.
@@ -120,11 +135,8 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		c.fail(err)
 	}
 	collectRules(metrics, rules)
-	subflows, err := c.source.Subflows()
-	if err != nil {
+	if err := c.collectSubflows(metrics, endpointsOf(rules)); err != nil {
 		c.fail(err)
-	} else {
-		c.collectSubflows(metrics, endpointsOf(rules), subflows)
 	}
 	metrics <- prometheus.MustNewConstMetric(readErrors, prometheus.CounterValue, float64(c.failed))
 }
@@ -163,29 +175,46 @@ type present struct {
 }
 
 // collectSubflows adds the subflows up by endpoint. Endpoints that have neither
-// rules nor subflows any more are dropped.
-func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints map[string]bool, subflows []inspect.Subflow) {
+// rules nor subflows any more are dropped. There may be tens of thousands of
+// subflows: none is kept but what it counted.
+func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints map[string]bool) error {
 	now := map[string]*present{}
 	for endpoint := range endpoints {
 		now[endpoint] = &present{}
 	}
-	seen := make(map[subflowKey]counts, len(subflows))
-	for i := range subflows {
-		if now[subflows[i].Endpoint] == nil {
-			now[subflows[i].Endpoint] = &present{}
+	c.reading++
+	err := c.source.EachSubflow(func(subflow *inspect.Subflow) {
+		if !c.count(subflow) {
+			return
 		}
-		now[subflows[i].Endpoint].add(&subflows[i])
-		c.count(&subflows[i], seen)
+		if now[subflow.Endpoint] == nil {
+			now[subflow.Endpoint] = &present{}
+		}
+		now[subflow.Endpoint].add(subflow)
+	})
+	if err != nil {
+		return err
 	}
-	c.last = seen
+	c.forget(now)
+	for endpoint, p := range now {
+		p.collect(metrics, endpoint)
+		c.collectTotals(metrics, endpoint)
+	}
+	return nil
+}
+
+// forget drops the subflows that this reading did not find, and the endpoints that are
+// not among these.
+func (c *Collector) forget(now map[string]*present) {
+	for key, last := range c.last {
+		if last.number != c.reading {
+			delete(c.last, key)
+		}
+	}
 	for endpoint := range c.totals {
 		if now[endpoint] == nil {
 			delete(c.totals, endpoint)
 		}
-	}
-	for endpoint, p := range now {
-		p.collect(metrics, endpoint)
-		c.collectTotals(metrics, endpoint)
 	}
 }
 
@@ -222,11 +251,12 @@ func (p *present) collect(metrics chan<- prometheus.Metric, endpoint string) {
 	}
 }
 
-// count adds what a subflow counted since the last reading. Counts that went down
-// are those of a new subflow.
-func (c *Collector) count(subflow *inspect.Subflow, seen map[subflowKey]counts) {
+// count adds what a subflow counted since the last reading, and is false for one that
+// this reading has had already. Counts that went down are those of a new subflow.
+func (c *Collector) count(subflow *inspect.Subflow) (first bool) {
 	key := subflowKey{subflow.Endpoint, subflow.Local, subflow.Remote}
-	before, now := c.last[key], countsOf(subflow)
+	last, now := c.last[key], countsOf(subflow)
+	before := last.counts
 	if now.isBelow(before) {
 		before = counts{}
 	}
@@ -240,7 +270,8 @@ func (c *Collector) count(subflow *inspect.Subflow, seen map[subflowKey]counts) 
 			total[i][direction] += now[i][direction] - before[i][direction]
 		}
 	}
-	seen[key] = now
+	c.last[key] = reading{now, c.reading}
+	return last.number != c.reading
 }
 
 func countsOf(subflow *inspect.Subflow) (now counts) {

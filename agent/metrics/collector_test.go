@@ -27,8 +27,14 @@ type changing struct {
 	subflowsErr error
 }
 
-func (c *changing) Subflows() ([]inspect.Subflow, error) { return c.subflows, c.subflowsErr }
-func (c *changing) Rules() ([]inspect.Rule, error)       { return c.rules, nil }
+func (c *changing) Rules() ([]inspect.Rule, error) { return c.rules, nil }
+
+func (c *changing) EachSubflow(visit func(*inspect.Subflow)) error {
+	for _, one := range c.subflows {
+		visit(&one)
+	}
+	return c.subflowsErr
+}
 
 func subflow(endpoint string, port uint16, rtt, bytes uint64) inspect.Subflow {
 	return inspect.Subflow{
@@ -122,6 +128,22 @@ braid_rule_matched_packets_total{namespace="team",pod="web",policy="MPTCPPolicy/
 		"braid_endpoint_recorded_subflows", "braid_endpoint_sent_bytes_total", "braid_endpoint_sent_retransmitted_packets_total",
 		"braid_endpoint_smoothed_rtt_seconds", "braid_endpoint_smoothed_rtt_maximum_seconds", "braid_rule_acted_packets_total",
 		"braid_rule_matched_bytes_total", "braid_rule_matched_packets_total")
+}
+
+func TestASubflowThatAReadingHasTwiceCountsOnce(t *testing.T) {
+	one := subflow("team/web", 1, 2000, 100)
+	source := &changing{subflows: []inspect.Subflow{one, subflow("team/web", 2, 4000, 10), one}}
+	expect(t, metrics.NewCollector(source, logr.Discard()), `
+# HELP braid_endpoint_recorded_subflows Subflows of the endpoint that are remembered; ended ones are for a while.
+# TYPE braid_endpoint_recorded_subflows gauge
+braid_endpoint_recorded_subflows{namespace="team",pod="web"} 2
+# HELP braid_endpoint_sent_bytes_total Payload that the endpoint's subflows sent, repetitions included.
+# TYPE braid_endpoint_sent_bytes_total counter
+braid_endpoint_sent_bytes_total{namespace="team",pod="web"} 110
+# HELP braid_endpoint_smoothed_rtt_seconds Mean of the smoothed round-trip times of the endpoint's subflows.
+# TYPE braid_endpoint_smoothed_rtt_seconds gauge
+braid_endpoint_smoothed_rtt_seconds{namespace="team",pod="web"} 0.003
+`, "braid_endpoint_recorded_subflows", "braid_endpoint_sent_bytes_total", "braid_endpoint_smoothed_rtt_seconds")
 }
 
 func TestTheNamesOfMetricsFollowTheConventions(t *testing.T) {
