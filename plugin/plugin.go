@@ -47,8 +47,8 @@ func Command(out io.Writer, version string) *cobra.Command {
 	command.SetOut(out)
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
-	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand())
-	command.AddCommand(p.topCommand())
+	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand())
+	command.AddCommand(p.topCommand(), p.eventsCommand())
 	return command
 }
 

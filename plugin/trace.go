@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"braid.dev/braid/internal/output"
+)
+
+// tracing is a packet, or a file of some, to be replayed.
+type tracing struct {
+	namespace string // of Braid
+	pod, to   string
+	port      uint16
+	capture   string
+	// given are the flags that the agent's command has too.
+	given []string
+}
+
+// tracedFlags are handed to the agent as they are, where they are given.
+var tracedFlags = []struct{ name, usage string }{
+	{"direction", "FromEndpoint for what the pod sends (default), ToEndpoint for what it receives"},
+	{"type", "of the packet: TCP, MPCapable (default), MPJoin, PureACK, Data, DSS, AddAddr, MPPrio, Reset, FIN"},
+	{"token", "of the connection that MPJoin joins, the responder's, such as 0x1a2b3c4d"},
+	{"sequence", "TCP's sequence number"},
+	{"acknowledgement", "TCP's acknowledgement number"},
+	{"bytes", "of payload, for Data and DSS"},
+	{"path", "path by which packets for the pod come in"},
+	{"packet", "replay this packet of the file alone"},
+	{"most", "replay so many packets of the file at most"},
+}
+
+func (p *plugin) traceCommand() *cobra.Command {
+	t := &tracing{}
+	command := &cobra.Command{
+		Use:   "trace --pod [NAMESPACE/]NAME (--to ADDRESS:PORT | --pcap FILE)",
+		Short: "Replay a packet of a pod through its node's programs, and say what each did",
+		Long: `Replay a packet of a pod through its node's programs, and say what each did. It runs
+in the container of the node's agent, on copies of the programs: nothing is sent, and
+nothing on the node changes. Netfilter is not replayed: for a Service give the address of
+a pod behind it.`,
+		Example: "  kubectl braid trace --pod shop/web-0 --to 10.244.2.7:80\n" +
+			"  kubectl braid trace --pod shop/web-0 --to 10.244.2.7:80 --type MPJoin --token 0x1a2b3c4d\n" +
+			"  kubectl braid trace --pod shop/web-0 --pcap web.pcap",
+		Args: cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			for _, flag := range tracedFlags {
+				if value := command.Flags().Lookup(flag.name); value.Changed {
+					t.given = append(t.given, "--"+flag.name+"="+value.Value.String())
+				}
+			}
+			return p.trace(command.Context(), t, command.InOrStdin())
+		},
+	}
+	flags := command.Flags()
+	addSystem(command, &t.namespace)
+	flags.StringVar(&t.pod, "pod", "", "the pod")
+	flags.StringVar(&t.to, "to", "", "address and port of the other end")
+	flags.Uint16Var(&t.port, "port", 0, "the pod's port (default 40000)")
+	flags.StringVar(&t.capture, "pcap", "", "file of packets to replay, one after the other, as tcpdump writes it; - for the standard input")
+	for _, flag := range tracedFlags {
+		flags.String(flag.name, "", flag.usage)
+	}
+	return p.addFormat(command)
+}
+
+func (p *plugin) trace(ctx context.Context, t *tracing, input io.Reader) error {
+	if t.pod == "" || (t.to == "") == (t.capture == "") {
+		return errors.New("give --pod, and one of --to and --pcap")
+	}
+	system, err := p.system(t.namespace)
+	if err != nil {
+		return err
+	}
+	pod, err := p.podNamed(ctx, system, t.pod)
+	if err != nil {
+		return err
+	}
+	arguments, err := t.arguments(pod, p.format)
+	if err != nil {
+		return err
+	}
+	agents, err := system.agents(ctx)
+	if err != nil {
+		return err
+	}
+	agent := agents[pod.Spec.NodeName]
+	if agent == nil {
+		return fmt.Errorf("no agent runs on %s, the node of the pod", pod.Spec.NodeName)
+	}
+	if t.capture == "" {
+		return system.ask(ctx, agent, p.out, arguments...)
+	}
+	return system.askWith(ctx, agent, t.capture, input, p.out, arguments)
+}
+
+// podNamed reads a pod that has a node and an address.
+func (p *plugin) podNamed(ctx context.Context, system *system, name string) (*corev1.Pod, error) {
+	namespace, rest, found := strings.Cut(name, "/")
+	if !found {
+		var err error
+		if namespace, _, err = p.flags.ToRawKubeConfigLoader().Namespace(); err != nil {
+			return nil, fmt.Errorf("finding the namespace: %w", err)
+		}
+		rest = name
+	}
+	pod, err := system.core.CoreV1().Pods(namespace).Get(ctx, rest, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, rest, err)
+	}
+	if pod.Spec.NodeName == "" || len(pod.Status.PodIPs) == 0 {
+		return nil, fmt.Errorf("pod %s/%s has no node or no address yet", namespace, rest)
+	}
+	if pod.Spec.HostNetwork {
+		return nil, fmt.Errorf("pod %s/%s uses its node's network: Braid leaves it alone", namespace, rest)
+	}
+	return pod, nil
+}
+
+// arguments are those of the agent's command.
+func (t *tracing) arguments(pod *corev1.Pod, format output.Format) ([]string, error) {
+	address, err := t.address(pod)
+	if err != nil {
+		return nil, err
+	}
+	arguments := []string{"trace", "--pod=" + pod.Namespace + "/" + pod.Name, "--address=" + address}
+	if t.capture != "" {
+		arguments = append(arguments, "--pcap=-")
+	} else {
+		arguments = append(arguments, "--to="+t.to)
+	}
+	if format != output.Text {
+		arguments = append(arguments, "--output="+string(format))
+	}
+	return append(arguments, t.given...), nil
+}
+
+// address is the pod's, of the version of the other end, and its port.
+func (t *tracing) address(pod *corev1.Pod) (string, error) {
+	chosen := pod.Status.PodIPs[0].IP
+	if t.to != "" {
+		other, err := netip.ParseAddrPort(t.to)
+		if err != nil {
+			return "", fmt.Errorf("--to: %w", err)
+		}
+		chosen = ""
+		for _, candidate := range pod.Status.PodIPs {
+			if own, err := netip.ParseAddr(candidate.IP); err == nil && own.Is4() == other.Addr().Is4() {
+				chosen = candidate.IP
+				break
+			}
+		}
+	}
+	own, err := netip.ParseAddr(chosen)
+	if err != nil {
+		return "", fmt.Errorf("pod %s/%s has no address of the same version as %s", pod.Namespace, pod.Name, t.to)
+	}
+	if t.port == 0 {
+		return own.String(), nil
+	}
+	return netip.AddrPortFrom(own, t.port).String(), nil
+}
+
+// askWith is ask with a file for the command's standard input.
+func (s *system) askWith(ctx context.Context, agent *corev1.Pod, name string, input io.Reader, out io.Writer, arguments []string) error {
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return fmt.Errorf("opening the capture: %w", err)
+		}
+		defer file.Close()
+		input = file
+	}
+	executor, err := s.executor(agent, arguments)
+	if err != nil {
+		return fmt.Errorf("preparing to ask the agent on %s: %w", agent.Spec.NodeName, err)
+	}
+	said := &beginning{limit: 2048}
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: input, Stdout: out, Stderr: said})
+	if err == nil {
+		return nil
+	}
+	if text := strings.TrimSpace(said.String()); text != "" {
+		err = errors.New(text)
+	}
+	return fmt.Errorf("asking the agent on %s: %w", agent.Spec.NodeName, err)
+}
