@@ -31,8 +31,8 @@ bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
 	@exec _out/bin/bench $(ARGS)
 
 .PHONY: images
-images: ## Build the images of the controller and the agent into _out/images
-	@hack/image/build.sh
+images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
+	@hack/image/build.sh 0.1.0 amd64 arm64
 
 .PHONY: build
 build: ## Build the programs into _out/bin
@@ -76,6 +76,11 @@ deps: ## Install the packages that the lab and the tests need
 .PHONY: e2e
 e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's
 	go test -count=1 -timeout 30m -v ./e2e/cluster
+
+.PHONY: test-kernels
+test-kernels: root deps ## Boot kernels of Debian in QEMU, test there, and write docs/kernels.md; ARGS=-help says more
+	@mkdir -p _out/bin && go build -o _out/bin/kernels ./hack/kernels
+	@exec _out/bin/kernels $(ARGS)
 
 .PHONY: cluster
 cluster: ## Build kubelet, containerd, Helm and the images of the e2e cluster into the cache

@@ -1,23 +1,40 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the images of the controller and the agent into _out/images, for one
-# architecture: build.sh [VERSION [ARCH]].
+# Builds the images of the controller and the agent, with a bill of what is in each,
+# into _out/images or $OUT: build.sh [VERSION [ARCHITECTURE...]]. Several architectures
+# also come as one archive with all of them. SOURCE is another checkout to build from,
+# LDFLAGS goes to the linker too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 version=${1:-0.1.0}
-architecture=${2:-$(go env GOARCH)}
+architectures=("${@:2}")
+((${#architectures[@]})) || architectures=("$(go env GOARCH)")
 registry=braid.dev
-out=$PWD/_out/images
+out=${OUT:-$PWD/_out/images}
+source=${SOURCE:-$PWD}
 mkdir -p "$out"
 
+image() { (cd hack/image && go run . "$@"); }
+
 for component in controller agent; do
+	name=$registry/braid-$component:$version
 	user=65532:65532
 	[[ $component == controller ]] || user=0:0
-	CGO_ENABLED=0 GOOS=linux GOARCH=$architecture go build -trimpath -buildvcs=false \
-		-ldflags "-s -w -buildid= -X main.version=$version" -o "$out/$architecture/braid-$component" "./cmd/braid-$component"
-	(cd hack/image && go run . --program "$out/$architecture/braid-$component" --arch "$architecture" --user "$user" \
-		--name "$registry/braid-$component:$version" --output "$out/braid-$component-$architecture.tar")
-	echo "_out/images/braid-$component-$architecture.tar: $registry/braid-$component:$version"
+	programs=()
+	for architecture in "${architectures[@]}"; do
+		program=$out/$architecture/braid-$component
+		archive=$out/braid-$component-$architecture
+		CGO_ENABLED=0 GOOS=linux GOARCH=$architecture go -C "$source" build -trimpath -buildvcs=false \
+			-ldflags "-s -w -buildid= -X main.version=$version ${LDFLAGS:-}" -o "$program" "./cmd/braid-$component"
+		image --program "$program" --arch "$architecture" --user "$user" --name "$name" \
+			--output "$archive.tar" --sbom "$archive.cdx.json"
+		echo "$archive.tar: $name; what is in it: $archive.cdx.json"
+		programs+=("$architecture=$program")
+	done
+	if ((${#programs[@]} > 1)); then
+		image --user "$user" --name "$name" --output "$out/braid-$component.oci.tar" "${programs[@]}"
+		echo "$out/braid-$component.oci.tar: $name for ${architectures[*]}"
+	fi
 done

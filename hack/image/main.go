@@ -2,8 +2,10 @@
 
 // Command image makes the images of Braid without a container runtime and
 // without a registry: one archive for each program, in the form that
-// `ctr images import`, `docker load` and `kind load image-archive` read. Equal
-// programs make equal archives.
+// `ctr images import`, `docker load` and `kind load image-archive` read, and on
+// request a bill of what is in it. Equal programs make equal files.
+//
+// With arguments ARCH=PROGRAM it makes one OCI archive of all these architectures.
 package main
 
 import (
@@ -30,15 +32,21 @@ func main() {
 	architecture := flag.String("arch", "amd64", "architecture of the program, as Go names it")
 	user := flag.String("user", "65532:65532", "user and group that it runs as")
 	output := flag.String("output", "", "archive to write")
+	sbom := flag.String("sbom", "", "file to write what is in the image of a program to, as CycloneDX JSON")
 	flag.Parse()
-	contents := contents{program: *program, root: *root}
-	if err := write(contents, *reference, *architecture, *user, *output); err != nil {
+	var err error
+	if flag.NArg() > 0 {
+		err = writeIndex(flag.Args(), *reference, *user, *output)
+	} else {
+		err = write(contents{program: *program, root: *root}, *reference, *architecture, *user, *output, *sbom)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
 }
 
-func write(contents contents, reference, architecture, user, output string) error {
+func write(contents contents, reference, architecture, user, output, sbom string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
 		return fmt.Errorf("reading --name: %w", err)
@@ -50,7 +58,10 @@ func write(contents contents, reference, architecture, user, output string) erro
 	if err := tarball.WriteToFile(output, tag, image); err != nil {
 		return fmt.Errorf("writing %s: %w", output, err)
 	}
-	return nil
+	if sbom == "" {
+		return nil
+	}
+	return writeSBOM(sbom, contents.program, tag, image)
 }
 
 func build(contents contents, architecture, user string) (v1.Image, error) {

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"crypto/sha256"
+	"debug/buildinfo"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"github.com/CycloneDX/cyclonedx-go"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// writeSBOM says what an image of one program is made of, as CycloneDX: the program,
+// and the modules that the Go compiler put into it. There is no time and no random
+// number in it, so that equal images have equal bills.
+func writeSBOM(path, program string, tag name.Tag, image v1.Image) error {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return fmt.Errorf("reading what %s was built from: %w", program, err)
+	}
+	bill, err := bill(program, info, tag, image)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	encoder := cyclonedx.NewBOMEncoder(file, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
+	if err := encoder.EncodeVersion(bill, cyclonedx.SpecVersion1_6); err != nil {
+		return fmt.Errorf("writing %s: %w", path, err)
+	}
+	return file.Close()
+}
+
+func bill(program string, info *buildinfo.BuildInfo, tag name.Tag, image v1.Image) (*cyclonedx.BOM, error) {
+	container, err := containerComponent(tag, image)
+	if err != nil {
+		return nil, err
+	}
+	application, err := programComponent(program, info, tag.TagStr())
+	if err != nil {
+		return nil, err
+	}
+	components := []cyclonedx.Component{application}
+	var modules []string
+	for _, module := range append([]*debug.Module{standardLibrary(info)}, info.Deps...) {
+		component, err := moduleComponent(module)
+		if err != nil {
+			return nil, err
+		}
+		components = append(components, component)
+		modules = append(modules, component.BOMRef)
+	}
+	bill := cyclonedx.NewBOM()
+	bill.Metadata = &cyclonedx.Metadata{Component: &container}
+	bill.Components = &components
+	bill.Dependencies = &[]cyclonedx.Dependency{
+		{Ref: container.BOMRef, Dependencies: &[]string{application.BOMRef}},
+		{Ref: application.BOMRef, Dependencies: &modules},
+	}
+	return bill, nil
+}
+
+func containerComponent(tag name.Tag, image v1.Image) (cyclonedx.Component, error) {
+	digest, err := image.Digest()
+	if err != nil {
+		return cyclonedx.Component{}, fmt.Errorf("computing the image's digest: %w", err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		return cyclonedx.Component{}, fmt.Errorf("reading the image's configuration: %w", err)
+	}
+	repository := tag.Repository.Name()
+	query := url.Values{"arch": {config.Architecture}, "repository_url": {repository}, "tag": {tag.TagStr()}}
+	return cyclonedx.Component{
+		BOMRef: "image", Type: cyclonedx.ComponentTypeContainer, Name: repository, Version: tag.TagStr(),
+		PackageURL: "pkg:oci/" + repository[strings.LastIndexByte(repository, '/')+1:] + "@" + url.QueryEscape(digest.String()) + "?" + query.Encode(),
+	}, nil
+}
+
+// told are the settings of the compiler that say what a program was built for.
+var told = []string{"CGO_ENABLED", "GOARCH", "GOOS"}
+
+func programComponent(program string, info *buildinfo.BuildInfo, version string) (cyclonedx.Component, error) {
+	content, err := os.ReadFile(program)
+	if err != nil {
+		return cyclonedx.Component{}, err
+	}
+	sum := sha256.Sum256(content)
+	var properties []cyclonedx.Property
+	for _, setting := range info.Settings {
+		if slices.Contains(told, setting.Key) {
+			properties = append(properties, cyclonedx.Property{Name: "braid:build:" + setting.Key, Value: setting.Value})
+		}
+	}
+	return cyclonedx.Component{
+		BOMRef: "program", Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(program), Version: version,
+		PackageURL: "pkg:golang/" + info.Path + "@" + version,
+		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
+		Properties: &properties,
+	}, nil
+}
+
+func standardLibrary(info *buildinfo.BuildInfo) *debug.Module {
+	return &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
+}
+
+func moduleComponent(module *debug.Module) (cyclonedx.Component, error) {
+	if module.Replace != nil {
+		module = module.Replace
+	}
+	reference := "pkg:golang/" + module.Path + "@" + module.Version
+	component := cyclonedx.Component{
+		BOMRef: reference, Type: cyclonedx.ComponentTypeLibrary, Name: module.Path, Version: module.Version, PackageURL: reference,
+	}
+	if module.Sum == "" {
+		return component, nil // the standard library, or a directory
+	}
+	sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:"))
+	if err != nil {
+		return cyclonedx.Component{}, fmt.Errorf("reading the sum of %s: %w", module.Path, err)
+	}
+	component.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
+	return component, nil
+}
