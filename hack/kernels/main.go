@@ -65,7 +65,7 @@ func run(ctx context.Context, o options) error {
 		}
 		results = append(results, result)
 	}
-	return report(results, o)
+	return report(results, m.accelerator, o)
 }
 
 // fetch has the tools installed and the kernels in the cache.
@@ -102,6 +102,10 @@ func compile(ctx context.Context, o options) (job.Job, error) {
 	}
 	work := job.Job{Modules: guestModules}
 	for _, name := range o.packageNames() {
+		tests := o.test
+		if tests == "" {
+			tests = testsOf(name)
+		}
 		say("compiling the tests of %s", name)
 		binary := filepath.Join(repository, o.logs, strings.ReplaceAll(name, "/", "-")+".test")
 		if err := build(ctx, "test", "-c", "-o", binary, "./"+name); err != nil {
@@ -109,7 +113,7 @@ func compile(ctx context.Context, o options) (job.Job, error) {
 		}
 		work.Runs = append(work.Runs, job.Run{
 			Package: name, Binary: binary, Directory: filepath.Join(repository, name),
-			Arguments: []string{"-test.v=test2json", "-test.timeout=60m", "-test.run=" + o.test},
+			Arguments: []string{"-test.v=test2json", "-test.timeout=60m", "-test.run=" + tests},
 		})
 	}
 	return work, nil

@@ -38,6 +38,8 @@ type result struct {
 	tests          []*tested
 	// broken are packages whose tests did not come to their end, and why.
 	broken map[string]string
+	// cut are packages whose tests did not all run: their process ended before.
+	cut map[string]bool
 }
 
 // parser reads what guests say, line by line.
@@ -49,7 +51,7 @@ type parser struct {
 }
 
 func newParser(suite string) *parser {
-	return &parser{result: result{suite: suite, broken: map[string]string{}}}
+	return &parser{result: result{suite: suite, broken: map[string]string{}, cut: map[string]bool{}}}
 }
 
 // The marks of test2json, which no output of tests has.
@@ -94,6 +96,7 @@ func (p *parser) end(how string) {
 	for _, test := range p.running {
 		if test.outcome == "" {
 			test.outcome = failed
+			p.result.cut[p.current] = true
 		}
 		if test.outcome == failed {
 			failures++
@@ -124,19 +127,11 @@ type lineWriter struct{ parser *parser }
 
 func (w lineWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSuffix(string(line), "\n")
-	before := w.parser.test
 	w.parser.line(text)
-	if strings.HasPrefix(text, job.Began) || before != w.parser.test {
-		w.parser.tell(text)
+	if name, ok := strings.CutPrefix(text, job.Began); ok {
+		say("%s: %s", w.parser.result.suite, name)
 	}
 	return len(line), nil
-}
-
-// tell shows how far the tests are.
-func (p *parser) tell(line string) {
-	if name, ok := strings.CutPrefix(line, job.Began); ok {
-		say("%s: %s", p.result.suite, name)
-	}
 }
 
 // eachLine calls f with each line, however long.
