@@ -122,12 +122,38 @@ func (s *system) executor(agent *corev1.Pod, arguments []string) (remotecommand.
 type beginning struct {
 	bytes.Buffer
 	limit int
+	cut   bool
 }
 
 // Write implements io.Writer.
 func (b *beginning) Write(data []byte) (int, error) {
-	if room := b.limit - b.Len(); room > 0 {
-		b.Buffer.Write(data[:min(room, len(data))])
+	room := min(b.limit-b.Len(), len(data))
+	b.Buffer.Write(data[:room])
+	b.cut = b.cut || room < len(data)
+	return len(data), nil
+}
+
+// cutOff is an error where something was left out.
+func (b *beginning) cutOff() error {
+	if !b.cut {
+		return nil
+	}
+	return fmt.Errorf("it is longer than %d bytes, the rest was left out", b.limit)
+}
+
+// ending keeps the last bytes of what is written.
+type ending struct {
+	kept  []byte
+	limit int
+}
+
+// Write implements io.Writer.
+func (e *ending) Write(data []byte) (int, error) {
+	e.kept = append(e.kept, data...)
+	if len(e.kept) > 2*e.limit {
+		e.kept = append(e.kept[:0], e.bytes()...)
 	}
 	return len(data), nil
 }
+
+func (e *ending) bytes() []byte { return e.kept[max(0, len(e.kept)-e.limit):] }

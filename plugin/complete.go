@@ -102,6 +102,9 @@ func (p *plugin) listNames(ctx context.Context, kind client.ObjectList) ([]strin
 	return names, err
 }
 
+// namespaced is false for kinds that belong to the cluster.
+func (k kind) namespaced() bool { return inNamespace(k.list, "a") != "" }
+
 // inNamespace is no limit for kinds that belong to the cluster.
 func inNamespace(list client.ObjectList, namespace string) client.InNamespace {
 	switch list.(type) {

@@ -48,7 +48,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand())
-	command.AddCommand(p.topCommand(), p.eventsCommand())
+	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand())
 	return command
 }
 
@@ -105,13 +105,18 @@ func (p *plugin) read(ctx context.Context) (client.Client, *cluster, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	found, err := readCluster(ctx, c)
+	return c, found, err
+}
+
+func readCluster(ctx context.Context, c client.Client) (*cluster, error) {
 	found := &cluster{}
 	for _, list := range []client.ObjectList{
 		&found.paths, &found.policies, &found.clusterPolicies, &found.members, &found.plans, &found.nodes,
 	} {
 		if err := c.List(ctx, list); err != nil {
-			return nil, nil, fmt.Errorf("reading the cluster: %w", err)
+			return nil, fmt.Errorf("reading the cluster: %w", err)
 		}
 	}
-	return c, found, nil
+	return found, nil
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,11 +31,18 @@ type scene struct {
 	t      *testing.T
 	server *apiserver.Server
 	client client.Client
+	// warnings are what the last command wrote beside its output.
+	warnings bytes.Buffer
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{t: t, server: apiserver.ForTest(t)}
+	return sceneOf(t, apiserver.ForTest(t))
+}
+
+func sceneOf(t *testing.T, server *apiserver.Server) *scene {
+	t.Helper()
+	s := &scene{t: t, server: server}
 	types := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
 		t.Fatal(err)
@@ -114,9 +122,19 @@ func (s *scene) addPlan(node string, endpoint v1alpha1.PlanEndpoint, result *v1a
 func (s *scene) run(arguments ...string) (string, error) {
 	var out bytes.Buffer
 	command := plugin.Command(&out, "test")
-	command.SetArgs(append(arguments, "--kubeconfig", s.server.KubeconfigPath(), "--cache-dir", s.t.TempDir()))
-	err := command.ExecuteContext(context.Background())
+	s.warnings.Reset()
+	command.SetErr(&s.warnings)
+	err := s.runWith(command, arguments...)
 	return out.String(), err
+}
+
+// runWith runs a command whose input or output the test chose.
+func (s *scene) runWith(command *cobra.Command, arguments ...string) error {
+	command.SetArgs(append(arguments, "--kubeconfig", s.server.KubeconfigPath(), "--cache-dir", s.t.TempDir()))
+	if command.Context() == nil {
+		command.SetContext(context.Background())
+	}
+	return command.Execute()
 }
 
 func (s *scene) golden(name, got string) {

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/plugin"
+)
+
+// busyNodes are two nodes whose agents answer `rates` with what the test says.
+func busyNodes(t *testing.T, rates map[string]string) (*scene, *nodes) {
+	t.Helper()
+	n := &nodes{agent: func(agent string, command []string, in io.Reader, out io.Writer) error {
+		line, known := rates[agent]
+		if !known {
+			return fmt.Errorf("%s has a headache", agent)
+		}
+		fmt.Fprintln(out, line)
+		if !slices.Contains(command, "--count=1") { // until whoever asked is gone
+			_, _ = io.Copy(io.Discard, in)
+		}
+		return nil
+	}}
+	s := newNodeScene(t, n)
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "braid-system"}}, nil)
+	for i, pod := range []string{"client", "server"} {
+		node, address := fmt.Sprintf("node%d", i+1), fmt.Sprintf("192.0.2.%d", i+1)
+		s.addKubelet(node, address)
+		s.addSystemPod("agent", "agent-"+node, node, address)
+		endpoint := v1alpha1.PlanEndpoint{
+			UID: types.UID("uid-of-" + pod), Namespace: "shop", Name: pod, Addresses: []string{fmt.Sprintf("10.0.%d.1", i+1)},
+			Policy:   v1alpha1.PolicyReference{Kind: "MPTCPPolicy", Namespace: "shop", Name: "spread"},
+			Subflows: v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerKernel, Count: 2},
+		}
+		s.addPlan(node, endpoint, nil)
+	}
+	return s, n
+}
+
+const (
+	clientRates = `{"time":"2026-11-22T01:00:00Z","total":2,"busy":[
+		{"endpoint":"shop/client","token":"0x00000001","local":"10.0.1.1:40001","remote":"10.0.2.1:5001","path":"blue","backup":false,"rttMicroseconds":13800,"sentBitsPerSecond":95300000,"receivedBitsPerSecond":1200},
+		{"endpoint":"shop/client","token":"0x00000001","local":"10.0.1.1:40002","remote":"10.0.2.1:5001","backup":true,"rttMicroseconds":280,"sentBitsPerSecond":0,"receivedBitsPerSecond":0}]}`
+	serverRates = `{"time":"2026-11-22T01:00:00Z","total":9,"busy":[
+		{"endpoint":"shop/server","token":"0x00000001","local":"10.0.2.1:5001","remote":"10.0.1.1:40001","path":"blue","backup":false,"rttMicroseconds":120000,"sentBitsPerSecond":1200,"receivedBitsPerSecond":95300000},
+		{"endpoint":"shop/server","local":"[fd00::2]:5001","remote":"[fd00::9]:40000","path":"green","backup":false,"sentBitsPerSecond":999600,"receivedBitsPerSecond":1000000000}]}`
+)
+
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "") }
+
+func TestTopShowsWhatSubflowsCarry(t *testing.T) {
+	s, n := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates), "agent-node2": oneLine(serverRates)})
+	out, err := s.run("top")
+	if err != nil {
+		t.Error(err)
+	}
+	s.golden("top", out)
+	if out, err = s.run("top", "client", "--namespace", "shop", "--sort", "rtt", "--path", "blue"); err != nil {
+		t.Error(err)
+	}
+	want := []string{
+		"agent-node1 /braid-agent rates --attached --every=2s --limit=1000 --count=1",
+		"agent-node1 /braid-agent rates --attached --every=2s --limit=1000 --path=blue shop/client --count=1",
+		"agent-node2 /braid-agent rates --attached --every=2s --limit=1000 --count=1",
+	}
+	if got := n.asked(); !slices.Equal(got, want) {
+		t.Errorf("the agents were asked %q, want %q", got, want)
+	}
+	if !strings.HasPrefix(strings.SplitN(out, "\n", 3)[1], "shop/client   shop/server:5001   blue") {
+		t.Errorf("by RTT:\n%s", out)
+	}
+	if out, err = s.run("top", "--output", "json"); err != nil {
+		t.Error(err)
+	}
+	var found plugin.Top
+	if err := json.Unmarshal([]byte(out), &found); err != nil || found.Total != 11 || len(found.Subflows) != 4 ||
+		found.Subflows[1].Peer == "" || found.Subflows[0].Remote != "[fd00::9]:40000" {
+		t.Errorf("as JSON: %v\n%s", err, out)
+	}
+}
+
+func TestTopNamesTheNodesThatItCannotRead(t *testing.T) {
+	s, _ := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates)})
+	out, err := s.run("top", "--once")
+	if !errors.Is(err, plugin.ErrNotFine) {
+		t.Errorf("the error is %v", err)
+	}
+	s.golden("top_unread", out)
+	tests := map[string]struct{ command, says string }{
+		"a column that is none":         {"top --sort colour", "must be one of pod, peer, path, rate"},
+		"Braid in another namespace":    {"top --system-namespace elsewhere", "--system-namespace"},
+		"an interval that is no time":   {"top --every soon", "invalid argument"},
+		"a namespace without such pods": {"top --namespace nowhere", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			out, err := s.run(strings.Fields(test.command)...)
+			if test.says == "" {
+				if err != nil || !strings.Contains(out, "no pod that a policy selects has a subflow") {
+					t.Errorf("%v: %s", err, out)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("the error is %v, wanted one that says %q", err, test.says)
+			}
+		})
+	}
+}
+
+// screenOf is a terminal of this many lines, and what was written to it.
+type screenOf struct {
+	t            *testing.T
+	user, inside *os.File
+	mutex        sync.Mutex
+	written      bytes.Buffer
+}
+
+func newScreen(t *testing.T) *screenOf {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(int(user.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 12, Col: 200})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screenOf{t: t, user: user, inside: inside}
+	t.Cleanup(func() { user.Close(); inside.Close() })
+	go func() {
+		for buffer := make([]byte, 4096); ; {
+			n, err := user.Read(buffer)
+			if err != nil {
+				return
+			}
+			s.mutex.Lock()
+			s.written.Write(buffer[:n])
+			s.mutex.Unlock()
+		}
+	}()
+	return s
+}
+
+// last is the screen as it was drawn last, and everything behind it.
+func (s *screenOf) last() string {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	text := s.written.String()
+	return text[max(0, strings.LastIndex(text, "\x1b[H")):]
+}
+
+// until waits until the screen has this.
+func (s *screenOf) until(what string, is func(string) bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(s.last()); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not %s:\n%s", what, strings.ReplaceAll(s.last(), "\x1b", "ESC"))
+		}
+	}
+}
+
+func (s *screenOf) press(keys string) {
+	s.t.Helper()
+	if _, err := s.user.WriteString(keys); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// inOrder finds these texts one after the other, and none after a text that has a
+// minus before it.
+func inOrder(texts ...string) func(string) bool {
+	return func(screen string) bool {
+		for _, text := range texts {
+			if absent, ok := strings.CutPrefix(text, "-"); ok {
+				if strings.Contains(screen, absent) {
+					return false
+				}
+				continue
+			}
+			_, after, found := strings.Cut(screen, text)
+			if !found {
+				return false
+			}
+			screen = after
+		}
+		return true
+	}
+}
+
+func TestInATerminalTopFollowsKeys(t *testing.T) {
+	s, _ := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates), "agent-node2": oneLine(serverRates)})
+	screen := newScreen(t)
+	done := make(chan error, 1)
+	go func() {
+		command := plugin.Command(screen.inside, "test")
+		command.SetIn(screen.inside)
+		done <- s.runWith(command, "top")
+	}()
+	fast, slow := "[fd00::9]:40000", "280us"
+	screen.until("sorted by rate", inOrder("4 of 11 subflows", "RATE*", fast, "shop/client", slow, "q quit"))
+	for _, step := range []struct {
+		keys, what string
+		is         func(string) bool
+	}{
+		{"r", "reversed", inOrder("RATE^", slow, "shop/client", fast)},
+		{"t", "sorted by RTT", inOrder("RTT*", "120ms", "13.8ms", slow, fast)},
+		{"\x1b[C", "sorted by the next column", inOrder("BACKUP*", slow, fast)},
+		{"\x1b[D\x1b[D\x1b[D", "sorted three to the left", inOrder("SENT*", "95.3 Mbit/s", fast)},
+		{"/GREEN\r", "filtered", inOrder("1 of 11 subflows", "with GREEN", fast, "q quit", "-"+slow)},
+		{"/x\x7f\x1b", "filtered no longer", inOrder("4 of 11 subflows", fast, slow)},
+		{"n\x1b[B", "scrolled no further than there is something", inOrder("NODE*", "node1", "node2")},
+	} {
+		screen.press(step.keys)
+		screen.until(step.what, step.is)
+	}
+	screen.press("q")
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("q does not leave")
+	}
+	screen.until("left as it was", inOrder("\x1b[?25h\x1b[?1049l"))
+}
