@@ -48,7 +48,7 @@ func command() *cobra.Command {
 	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
 	command.AddCommand(removeCommand(&options), mountCommand())
-	command.AddCommand(traceCommand(&options))
+	command.AddCommand(traceCommand(&options), leftoversCommand(&options))
 	addInspection(command, &options)
 	return command
 }
