@@ -70,6 +70,7 @@ type evidence struct {
 // judgePods compares for each compiled endpoint the plan in the API and its
 // agent's report, where one of them changed since the last run.
 func judgePods(o *observation, history planHistory, judged judgements) podStates {
+	o.rejudged = map[string]bool{}
 	maps.DeleteFunc(judged, func(node string, _ judgement) bool { return len(o.result.Plans[node].Endpoints) == 0 })
 	states := make(podStates, len(o.result.Plans))
 	for node, compiled := range o.result.Plans {
@@ -82,6 +83,7 @@ func judgePods(o *observation, history planHistory, judged judgements) podStates
 		}
 		if judged[node].by != by {
 			judged[node] = judgement{by: by, states: judgeNode(o, history, node, &compiled)}
+			o.rejudged[node] = true
 		}
 		states[node] = judged[node].states
 	}

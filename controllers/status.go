@@ -25,6 +25,7 @@ type statusReconciler struct {
 	agents   *liveness
 	history  planHistory
 	judged   judgements
+	told     verdicts
 	writer   *statusWriter
 	runs     *debouncer
 }
@@ -36,6 +37,8 @@ type observation struct {
 	nodes   map[string]*v1alpha1.MPTCPNode     // by node
 	silence func(node string) string           // empty while the node's agent reports
 	pods    podStates
+	// rejudged are the nodes whose pods were judged anew in this run.
+	rejudged map[string]bool
 }
 
 // objects are those whose status is written.
@@ -99,6 +102,7 @@ func (r *statusReconciler) observe(ctx context.Context, result *policy.Result, o
 // compiled yet are left for the next run.
 func (r *statusReconciler) writes(ctx context.Context, observed *observation, o *objects) []func() error {
 	r.writer.forgetAllBut(o)
+	r.told = r.told.next(observed)
 	policies := make(map[v1alpha1.PolicyReference]*policy.PolicyResult, len(observed.result.Policies))
 	for i := range observed.result.Policies {
 		p := &observed.result.Policies[i]
@@ -108,24 +112,24 @@ func (r *statusReconciler) writes(ctx context.Context, observed *observation, o 
 	for i := range o.policies.Items {
 		p := &o.policies.Items[i]
 		result := policies[policyKey(policy.KindPolicy, p.Namespace, p.Name)]
-		writes = append(writes, r.policyWrite(ctx, observed, result, p, &p.Status))
+		writes = append(writes, r.policyWrite(ctx, result, p, &p.Status))
 	}
 	for i := range o.clusterPolicies.Items {
 		p := &o.clusterPolicies.Items[i]
 		result := policies[policyKey(policy.KindClusterPolicy, "", p.Name)]
-		writes = append(writes, r.policyWrite(ctx, observed, result, p, &p.Status))
+		writes = append(writes, r.policyWrite(ctx, result, p, &p.Status))
 	}
 	return append(append(writes, r.pathWrites(ctx, observed, o)...), r.nodeWrites(ctx, observed, o)...)
 }
 
 // policyWrite writes the status of a policy of either kind; result is nil when
 // it was not compiled yet.
-func (r *statusReconciler) policyWrite(ctx context.Context, observed *observation, result *policy.PolicyResult, object client.Object, current *v1alpha1.PolicyStatus) func() error {
+func (r *statusReconciler) policyWrite(ctx context.Context, result *policy.PolicyResult, object client.Object, current *v1alpha1.PolicyStatus) func() error {
 	return func() error {
 		if result == nil {
 			return nil
 		}
-		return writeStatus(ctx, r.writer, object, current, policyStatus(observed, result), policyConditions)
+		return writeStatus(ctx, r.writer, object, current, r.told.status(result), policyConditions)
 	}
 }
 

@@ -177,7 +177,7 @@ type compiler struct {
 func Compile(in Input) Result {
 	i := NewIncremental(in)
 	pods := podsByNode(in.Pods)
-	var decisions []Decision
+	decisions := make([]Decision, 0, len(in.Pods))
 	for name := range i.compiler.nodes {
 		decisions = append(decisions, i.CompileNode(name, pods[name])...)
 		delete(pods, name)

@@ -47,7 +47,12 @@ var parts = []part{
 	{"share", measureShare},
 	{"managers", measureManagers},
 	{"failover1000", measureFailover1000},
+	{"pod", measurePod},
+	{"agent_memory", measureAgentMemory},
+	{"http", measureHTTP},
 	{"controller", measureController},
+	{"upgrade", measureUpgrade},
+	{"chaos", measureChaos},
 }
 
 // bench is one run.

@@ -5,6 +5,8 @@ package simulate
 import (
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"braid.dev/braid/policy"
 )
 
@@ -16,5 +18,22 @@ func BenchmarkCompileOfAThousandNodes(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		policy.Compile(in)
+	}
+}
+
+func BenchmarkCompileOfOneNodeOfAThousand(b *testing.B) {
+	in := full.Objects().Input()
+	pods := map[string][]*corev1.Pod{}
+	for i := range in.Pods {
+		pods[in.Pods[i].Spec.NodeName] = append(pods[in.Pods[i].Spec.NodeName], &in.Pods[i])
+	}
+	incremental := policy.NewIncremental(in)
+	for node := range pods {
+		incremental.CompileNode(node, pods[node])
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		incremental.CompileNode(Node(7), pods[Node(7)])
+		incremental.Result()
 	}
 }
