@@ -68,7 +68,8 @@ func (a *archive) addYAML(name string, value any) error {
 func (a *archive) fail(what string, err error) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	a.failures = append(a.failures, what+": "+err.Error())
+	text := strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+	a.failures = append(a.failures, what+": "+text)
 }
 
 // part is something that is read by itself.
