@@ -47,7 +47,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	command.SetOut(out)
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
-	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand())
+	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand(), p.uninstallCommand())
 	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand())
 	return command
 }
