@@ -53,14 +53,14 @@ func movesOf(from, to btf.Type, fromAt, toAt uint32) []move {
 		}
 		return []move{{fromAt, toAt, uint32(size)}}
 	}
-	switch new := to.(type) {
+	switch wanted := to.(type) {
 	case *btf.Struct:
 		if old, ok := from.(*btf.Struct); ok {
-			return movesOfMembers(old, new, fromAt, toAt)
+			return movesOfMembers(old, wanted, fromAt, toAt)
 		}
 	case *btf.Array:
 		if old, ok := from.(*btf.Array); ok {
-			return movesOfElements(old, new, fromAt, toAt)
+			return movesOfElements(old, wanted, fromAt, toAt)
 		}
 	}
 	return nil

@@ -38,6 +38,7 @@ var (
 	repository string
 	kubectlBin string
 	helmBin    string
+	pluginBin  string
 	cluster    provider
 )
 
@@ -59,6 +60,11 @@ func setUp(ctx context.Context, config *envconf.Config) (context.Context, error)
 	if err != nil {
 		return ctx, err
 	}
+	others, err := makeOtherImages(ctx)
+	if err != nil {
+		return ctx, err
+	}
+	images = append(images, others...)
 	if cluster, err = newProvider(os.Getenv("PROVIDER")); err != nil {
 		return ctx, err
 	}
@@ -74,10 +80,11 @@ func setUp(ctx context.Context, config *envconf.Config) (context.Context, error)
 }
 
 func takeDown(ctx context.Context, _ *envconf.Config) (context.Context, error) {
+	err := os.RemoveAll(previousSource)
 	if cluster == nil {
-		return ctx, nil
+		return ctx, err
 	}
-	return ctx, cluster.down(ctx)
+	return ctx, errors.Join(err, cluster.down(ctx))
 }
 
 // makeImages builds what the nodes are to have, and returns the archives.
@@ -107,7 +114,11 @@ func findPrograms(ctx context.Context) (err error) {
 		return err
 	}
 	out, err := run(ctx, "hack/helm/build.sh")
-	helmBin = strings.TrimSpace(out)
+	if err != nil {
+		return err
+	}
+	helmBin, pluginBin = strings.TrimSpace(out), filepath.Join(repository, "_out", "bin", "kubectl-braid")
+	_, err = run(ctx, "go", "build", "-trimpath", "-o", pluginBin, "./cmd/kubectl-braid")
 	return err
 }
 

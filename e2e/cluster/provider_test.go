@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/hack/lab/network"
@@ -23,6 +24,17 @@ type provider interface {
 	nodes() []string
 	// onNode runs a command in a node's network namespace.
 	onNode(ctx context.Context, node string, command ...string) (string, error)
+	// insideNode runs one that sees the node's files too.
+	insideNode(ctx context.Context, node string, command ...string) (string, error)
+	// reboot takes a node down with all that runs on it, and brings it up again.
+	reboot(ctx context.Context, node string) error
+	// unplug takes a node's NIC on a path away, plug gives it a new one.
+	unplug(ctx context.Context, node string, path int) error
+	plug(ctx context.Context, node string, path int) error
+	// killContainer kills what runs in a container, which kubelet calls by this name.
+	killContainer(ctx context.Context, node, id string) error
+	// killServer kills the API server, and lets it come back after a while.
+	killServer(ctx context.Context, away time.Duration) error
 }
 
 func newProvider(name string) (provider, error) {
@@ -68,13 +80,59 @@ func (p *labProvider) nodes() (names []string) {
 	return names
 }
 
-func (p *labProvider) onNode(ctx context.Context, name string, command ...string) (string, error) {
+func (p *labProvider) node(name string) (*network.Node, error) {
 	for _, node := range p.lab.Network.Nodes {
 		if node.NodeName() == name {
-			return run(ctx, "nsenter", append([]string{"--net=" + node.Path()}, command...)...)
+			return node, nil
 		}
 	}
-	return "", fmt.Errorf("there is no node %s", name)
+	return nil, fmt.Errorf("there is no node %s", name)
+}
+
+func (p *labProvider) onNode(ctx context.Context, name string, command ...string) (string, error) {
+	node, err := p.node(name)
+	if err != nil {
+		return "", err
+	}
+	return run(ctx, "nsenter", append([]string{"--net=" + node.Path()}, command...)...)
+}
+
+func (p *labProvider) unplug(_ context.Context, name string, path int) error {
+	node, err := p.node(name)
+	if err != nil {
+		return err
+	}
+	return node.Unplug(paths[path])
+}
+
+func (p *labProvider) plug(_ context.Context, name string, path int) error {
+	node, err := p.node(name)
+	if err != nil {
+		return err
+	}
+	return node.Plug(paths[path])
+}
+
+func (p *labProvider) killContainer(ctx context.Context, node, id string) error {
+	return p.lab.KillContainer(ctx, node, id)
+}
+
+func (p *labProvider) insideNode(ctx context.Context, name string, command ...string) (string, error) {
+	inside, err := p.lab.InsideNode(name, command...)
+	if err != nil {
+		return "", err
+	}
+	return run(ctx, inside[0], inside[1:]...)
+}
+
+func (p *labProvider) reboot(ctx context.Context, node string) error { return p.lab.Reboot(ctx, node) }
+
+func (p *labProvider) killServer(ctx context.Context, away time.Duration) error {
+	if err := p.lab.Server.StopServer(); err != nil {
+		return err
+	}
+	time.Sleep(away)
+	return p.lab.Server.StartServer(ctx)
 }
 
 // kindProvider is a cluster of kind, whose nodes get two further networks of
@@ -138,6 +196,35 @@ func (p *kindProvider) nodes() (names []string) {
 
 func (p *kindProvider) onNode(ctx context.Context, node string, command ...string) (string, error) {
 	return run(ctx, "docker", append([]string{"exec", node}, command...)...)
+}
+
+func (p *kindProvider) insideNode(ctx context.Context, node string, command ...string) (string, error) {
+	return p.onNode(ctx, node, command...)
+}
+
+// reboot plugs the further networks in by itself: Docker remembers them.
+func (p *kindProvider) reboot(ctx context.Context, node string) error {
+	return p.each(ctx, "docker restart "+node)
+}
+
+func (p *kindProvider) unplug(ctx context.Context, node string, path int) error {
+	return p.each(ctx, "docker network disconnect braid-"+paths[path]+" "+node)
+}
+
+func (p *kindProvider) plug(ctx context.Context, node string, path int) error {
+	return p.each(ctx, "docker network connect braid-"+paths[path]+" "+node)
+}
+
+func (p *kindProvider) killContainer(ctx context.Context, node, id string) error {
+	_, err := p.onNode(ctx, node, "ctr", "--namespace", "k8s.io", "task", "kill", "--signal", "SIGKILL", id)
+	return err
+}
+
+// killServer: kubelet starts it again.
+func (p *kindProvider) killServer(ctx context.Context, away time.Duration) error {
+	_, err := p.onNode(ctx, kindName+"-control-plane", "pkill", "-KILL", "kube-apiserver")
+	time.Sleep(away)
+	return err
 }
 
 // interfaceOf is the name of a node's NIC on a path.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -26,12 +27,12 @@ func measureChaos(ctx context.Context, b *bench) error {
 
 // measureInCluster runs a test of e2e/cluster and takes its figures. What it counts
 // happens once, whatever the number of trials.
-func measureInCluster(ctx context.Context, b *bench, test string, environment ...string) error {
+func measureInCluster(ctx context.Context, b *bench, test string, environment ...string) (err error) {
 	directory, err := os.MkdirTemp("", "braid-figures-")
 	if err != nil {
 		return fmt.Errorf("making a directory for figures: %w", err)
 	}
-	defer os.RemoveAll(directory)
+	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	path := filepath.Join(directory, "figures")
 	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout", "30m", "-v", "-run", "^"+test+"$", "./e2e/cluster")
 	command.Env = append(append(os.Environ(), environment...), "BRAID_FIGURES="+path)

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/e2e-framework/pkg/envconf"
+)
+
+// holding is what goes on while a test changes things: in pods, because what the
+// API server carries does not outlive it.
+type holding struct {
+	Connections, Lost int
+	Multipath         bool
+	Exchanges         int64
+	LongestMs         float64
+	Errors            []string
+
+	Requests, Failed int
+	// Complaints are what programs said beside.
+	Complaints string
+}
+
+// lost are connections and requests.
+func (h *holding) lost() int { return h.Lost + h.Failed }
+
+const heldConnections = 200
+
+// patience is how long a loaded machine may take for what a quiet one does in seconds.
+const patience = 2 * time.Minute
+
+// await looks again and again until there is no error.
+func await(t *testing.T, what string, look func() error) {
+	t.Helper()
+	if err := within(patience, look); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func within(limit time.Duration, look func() error) error {
+	for deadline := time.Now().Add(limit); ; time.Sleep(300 * time.Millisecond) {
+		err := look()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// startHolding makes servers, a policy for all, and what goes on.
+func startHolding(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "lifecycle.yaml"))
+	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/steady", "pod/third", "pod/client", "--timeout=2m")
+	for i := range paths {
+		mustKubectl(ctx, t, "apply", "--filename", writePath(t, i))
+	}
+	mustKubectl(ctx, t, "apply", "--filename", "e2e/cluster/testdata/recorded.yaml")
+	mustKubectl(ctx, t, "wait", "--for=condition=Programmed", "mpol/recorded", "--timeout=2m")
+	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "holding.yaml", "SERVICE", serviceAddress(ctx, t, "steady")))
+	await(t, "connections and requests do not begin", func() error { return goesOn(ctx, &holding{}) })
+	return ctx
+}
+
+func stopHolding(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	mustKubectl(ctx, t, "delete", "mpol,mpath", "--all")
+	for _, name := range []string{"holding.yaml", "lifecycle.yaml"} {
+		mustKubectl(ctx, t, "delete", "--filename", manifest(t, name), "--grace-period=1")
+	}
+	return ctx
+}
+
+// manifest is one of testdata, with the names that the nodes have here and further
+// replacements.
+func manifest(t *testing.T, name string, replacements ...string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(repository, "e2e/cluster/testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, node := range cluster.nodes() {
+		replacements = append(replacements, "hostname: node"+string(rune('1'+i))+"}", "hostname: "+node+"}")
+	}
+	return writeFile(t, strings.NewReplacer(replacements...).Replace(string(content)))
+}
+
+// held is what the pods say last.
+func held(ctx context.Context) (*holding, error) {
+	var all holding
+	for _, pod := range []string{"holder", "requester"} {
+		out, err := kubectl(ctx, "logs", pod, "--timestamps")
+		if err != nil {
+			return nil, err
+		}
+		last := ""
+		for line := range strings.Lines(out) {
+			if _, said, _ := strings.Cut(line, " "); strings.HasPrefix(said, "{") {
+				last = said
+			} else {
+				all.Complaints += line
+			}
+		}
+		if err := json.Unmarshal([]byte(last), &all); err != nil {
+			return nil, err
+		}
+	}
+	return &all, nil
+}
+
+// goesOn is nil when more was exchanged and asked for than before.
+func goesOn(ctx context.Context, before *holding) error {
+	now, err := held(ctx)
+	if err != nil {
+		return err
+	}
+	if now.Connections != heldConnections || now.Exchanges < before.Exchanges+heldConnections || now.Requests < before.Requests+5 {
+		return fmt.Errorf("there are %+v, and were %+v", *now, *before)
+	}
+	return nil
+}
+
+// stillHolds fails where something was lost, or nothing goes on any more.
+func stillHolds(ctx context.Context, t *testing.T, what string) *holding {
+	t.Helper()
+	var now *holding
+	await(t, what+": what was held is not known", func() (err error) {
+		now, err = held(ctx)
+		return err
+	})
+	if now.lost() > 0 || !now.Multipath {
+		t.Errorf("%s: connections or requests were lost: %+v", what, *now)
+	}
+	if now.Lost < now.Connections {
+		await(t, what+": nothing goes on", func() error { return goesOn(ctx, now) })
+	}
+	return now
+}
+
+// awaitConvergence waits until everything is fine, and returns how long that took.
+func awaitConvergence(ctx context.Context, t *testing.T) time.Duration {
+	t.Helper()
+	began := time.Now()
+	await(t, "not everything is fine", func() error { return converged(ctx) })
+	return time.Since(began)
+}
+
+func converged(ctx context.Context) error {
+	for what, counts := range map[string]string{
+		"daemonset/braid-agent":       "{.status.desiredNumberScheduled} {.status.updatedNumberScheduled} {.status.numberReady}",
+		"deployment/braid-controller": "{.spec.replicas} {.status.updatedReplicas} {.status.readyReplicas}",
+	} {
+		found, err := kubectl(ctx, "get", what, "--namespace", systemNamespace, "--output",
+			"jsonpath={.metadata.generation} {.status.observedGeneration} "+counts)
+		fields := strings.Fields(found)
+		if err != nil || len(fields) != 5 || fields[0] != fields[1] || fields[2] != fields[3] || fields[2] != fields[4] {
+			return fmt.Errorf("%s: generation, observed, wanted, of this version and ready are %s: %w", what, found, err)
+		}
+	}
+	out, err := run(ctx, pluginBin, "status")
+	if err != nil || !strings.Contains(out, "Everything is fine.") {
+		return fmt.Errorf("kubectl braid status: %w: %s", err, out)
+	}
+	return nil
+}
+
+// expectSpread waits until a new connection to the third node has its subflows,
+// and fails unless it uses all paths.
+func expectSpread(ctx context.Context, t *testing.T) context.Context {
+	t.Helper()
+	await(t, "new connections are not spread", func() error { return spread(ctx, t) })
+	return ctx
+}
+
+// spread has the client send to the third node.
+func spread(ctx context.Context, t *testing.T) error {
+	address, err := kubectl(ctx, "get", "pod", "third", "--output", "jsonpath={.status.podIP}")
+	if err != nil {
+		return err
+	}
+	before := sent(ctx, t)
+	out, err := kubectl(ctx, "exec", "client", "--", "/traffic", "run", address+":5001", "--duration", "2s", "--verify", "--json")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(out, `"subflows":3`) || !strings.Contains(out, `"failed":0`) {
+		return fmt.Errorf("a connection to the third node: %.300s", out)
+	}
+	for i, after := range sent(ctx, t) {
+		if after-before[i] < 1_000_000 {
+			return fmt.Errorf("path %s carried %d bytes of it", paths[i], after-before[i])
+		}
+	}
+	return nil
+}
+
+// figuresVariable names a file for figures, as `make bench` asks for them.
+const figuresVariable = "BRAID_FIGURES"
+
+// note reports a figure.
+func note(t *testing.T, name, unit string, value float64) {
+	t.Helper()
+	t.Logf("%s: %g %s", name, value, unit)
+	path := os.Getenv(figuresVariable)
+	if path == "" {
+		return
+	}
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(file, "%s\t%s\t%g\n", name, unit, value); err != nil {
+		t.Error(err)
+	}
+	if err := file.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// expectVersion waits until all nodes have pins of this version, and of no other.
+func expectVersion(ctx context.Context, t *testing.T, version string) {
+	t.Helper()
+	await(t, "pins", func() error {
+		for _, node := range cluster.nodes() {
+			for _, part := range []string{"datapath", "endpoints"} {
+				out, err := cluster.insideNode(ctx, node, "ls", "/sys/fs/bpf/braid/"+part)
+				if versions := strings.TrimSpace(out); err != nil || versions != version {
+					return fmt.Errorf("%s has these versions of the %s instead of %s: %s %w", node, part, version, versions, err)
+				}
+			}
+		}
+		return nil
+	})
+}

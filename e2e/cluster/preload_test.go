@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cluster_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/e2e-framework/pkg/envconf"
+	"sigs.k8s.io/e2e-framework/pkg/features"
+)
+
+// preloadDirectory goes with the node, unlike the chart's default.
+const preloadDirectory = "/run/braid/preload"
+
+func TestProgramsThatKnowNothingOfMPTCPUseEveryNIC(t *testing.T) {
+	feature := features.New("the preload library").
+		Setup(applyWorkload).
+		Setup(enablePreloading).
+		Assess("a download by plain curl from plain nginx fills every NIC", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			mustKubectl(ctx, t, "wait", "--for=condition=Programmed", "mpol/spread", "--timeout=60s")
+			before, joins := received(ctx, t), counters(ctx, t, "plain-server")["MPJoinAckRx"]
+			mustKubectl(ctx, t, "exec", "plain-client", "--", "curl", "--silent", "--fail", "--output", "/dev/null",
+				"http://"+serverAddress(ctx, t, "plain-server")+"/100m")
+			shares(t, before, received(ctx, t))
+			if counters(ctx, t, "plain-server")["MPJoinAckRx"] == joins {
+				t.Error("no subflow joined a connection of the server")
+			}
+			return ctx
+		}).
+		Teardown(disablePreloading).
+		Teardown(removeWorkload).Feature()
+	testenv.Test(t, feature)
+}
+
+// enablePreloading has the chart's policy put the library into labelled pods, and
+// starts some.
+func enablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	setPreloading(ctx, t, "true")
+	waitForPreloading(ctx, t)
+	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload.yaml"))
+	mustKubectl(ctx, t, "rollout", "status", "daemonset/preload-library", "--timeout=120s")
+	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/plain-server", "pod/plain-client", "--timeout=60s")
+	return ctx
+}
+
+func disablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"))
+	setPreloading(ctx, t, "false")
+	return ctx
+}
+
+func setPreloading(ctx context.Context, t *testing.T, enabled string) {
+	t.Helper()
+	err := helm(ctx, "upgrade", release, "charts/braid", "--reuse-values",
+		"--set", "sockets.preload.enabled="+enabled+",sockets.preload.directory="+preloadDirectory)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitForPreloading waits until the API server, which learns of a policy shortly
+// after it was made, changes such pods.
+func waitForPreloading(ctx context.Context, t *testing.T) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		out := mustKubectl(ctx, t, "run", "probe", "--image="+workloadImage, "--labels=braid.dev/preload=true", "--dry-run=server", "--output=yaml")
+		if strings.Contains(out, "LD_PRELOAD") {
+			return
+		}
+	}
+	t.Fatal("the policy for pods has no effect within 60 s")
+}
