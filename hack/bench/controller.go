@@ -36,7 +36,7 @@ const (
 	quietFor = 3 * time.Second
 	// fleetPatience bounds what should happen within seconds: it ends a run that
 	// hangs, and is no requirement.
-	fleetPatience = 5 * time.Minute
+	fleetPatience = 15 * time.Minute
 )
 
 // fullFleet is the cluster that the figures are about; those of other sizes have
@@ -77,6 +77,7 @@ func measureController(ctx context.Context, b *bench) (err error) {
 				return err
 			}
 		}
+		slices.Reverse(builds)
 	}
 	for name, values := range f.trials {
 		b.add(name, f.units[name], values)
@@ -207,6 +208,7 @@ func (f *fleet) nodes() []string {
 }
 
 func (f *fleet) note(name, unit string, value float64) {
+	say("%s: %.3f %s", name, value, unit)
 	f.trials[name] = append(f.trials[name], value)
 	f.units[name] = unit
 }
@@ -230,6 +232,10 @@ func (f *fleet) trial(ctx context.Context, b build, changes int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, run.program.stop()) }()
+	go func() { // without the controller nothing is to be waited for
+		<-run.program.ended
+		cancel()
+	}()
 	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { return run.sync(ctx, begin) },
 		func(ctx context.Context) error { return run.changePods(ctx, changes) },
