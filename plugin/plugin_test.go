@@ -120,17 +120,28 @@ func (s *scene) addPlan(node string, endpoint v1alpha1.PlanEndpoint, result *v1a
 
 // run runs a command and returns what it printed.
 func (s *scene) run(arguments ...string) (string, error) {
+	return s.runAsIs(append(arguments, s.access()...)...)
+}
+
+// access says how to reach the API server.
+func (s *scene) access() []string {
+	return []string{"--kubeconfig", s.server.KubeconfigPath(), "--cache-dir", s.t.TempDir()}
+}
+
+// runAsIs runs a command that finds the API server by itself.
+func (s *scene) runAsIs(arguments ...string) (string, error) {
 	var out bytes.Buffer
 	command := plugin.Command(&out, "test")
 	s.warnings.Reset()
 	command.SetErr(&s.warnings)
-	err := s.runWith(command, arguments...)
+	command.SetArgs(arguments)
+	err := command.ExecuteContext(context.Background())
 	return out.String(), err
 }
 
 // runWith runs a command whose input or output the test chose.
 func (s *scene) runWith(command *cobra.Command, arguments ...string) error {
-	command.SetArgs(append(arguments, "--kubeconfig", s.server.KubeconfigPath(), "--cache-dir", s.t.TempDir()))
+	command.SetArgs(append(arguments, s.access()...))
 	if command.Context() == nil {
 		command.SetContext(context.Background())
 	}

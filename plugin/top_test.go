@@ -29,6 +29,9 @@ func busyNodes(t *testing.T, rates map[string]string) (*scene, *nodes) {
 	t.Helper()
 	n := &nodes{agent: func(agent string, command []string, in io.Reader, out io.Writer) error {
 		line, known := rates[agent]
+		if slices.Contains(command, "--limit=0") {
+			line = manySubflows
+		}
 		if !known {
 			return fmt.Errorf("%s has a headache", agent)
 		}
@@ -62,6 +65,19 @@ const (
 		{"endpoint":"shop/server","token":"0x00000001","local":"10.0.2.1:5001","remote":"10.0.1.1:40001","path":"blue","backup":false,"rttMicroseconds":120000,"sentBitsPerSecond":1200,"receivedBitsPerSecond":95300000},
 		{"endpoint":"shop/server","local":"[fd00::2]:5001","remote":"[fd00::9]:40000","path":"green","backup":false,"sentBitsPerSecond":999600,"receivedBitsPerSecond":1000000000}]}`
 )
+
+// manySubflows are as many as a node may well have, at rates of their own.
+var manySubflows = func() string {
+	var b strings.Builder
+	b.WriteString(`{"total":10000,"busy":[`)
+	for i := range 10000 {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		fmt.Fprintf(&b, `{"endpoint":"shop/client","local":"10.0.1.1:%d","remote":"10.0.2.1:5001","path":"blue","backup":false,"sentBitsPerSecond":%d}`, 20000+i, 10000000-i*1000)
+	}
+	return b.String() + "]}"
+}()
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "") }
 
@@ -249,4 +265,25 @@ func TestInATerminalTopFollowsKeys(t *testing.T) {
 		t.Fatal("q does not leave")
 	}
 	screen.until("left as it was", inOrder("\x1b[?25h\x1b[?1049l"))
+}
+
+func TestATerminalShowsNoMoreOfManySubflowsThanFits(t *testing.T) {
+	s, _ := busyNodes(t, map[string]string{"agent-node1": "", "agent-node2": ""})
+	screen := newScreen(t)
+	done := make(chan error, 1)
+	go func() {
+		command := plugin.Command(screen.inside, "test")
+		command.SetIn(screen.inside)
+		done <- s.runWith(command, "top", "--limit=0", "--sort=sent")
+	}()
+	screen.until("all counted", inOrder("20000 of 20000 subflows", "10.0 Mbit/s", "10.0 Mbit/s", "10.0 Mbit/s", "q quit"))
+	if lines := strings.Count(screen.last(), "\n"); lines > 12 {
+		t.Errorf("on 12 lines %d are drawn", lines)
+	}
+	screen.press("r")
+	screen.until("the least first", inOrder("SENT^", "1.0 kbit/s", "1.0 kbit/s", "2.0 kbit/s"))
+	screen.press("\x03")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

@@ -9,7 +9,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
 
 	"braid.dev/braid/internal/buildinfo"
 	"braid.dev/braid/plugin"
@@ -20,7 +24,9 @@ var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := plugin.Command(os.Stdout, buildinfo.Version(version)).ExecuteContext(ctx)
+	command := plugin.Command(os.Stdout, buildinfo.Version(version))
+	command.SetArgs(arguments(os.Args))
+	err := command.ExecuteContext(ctx)
 	stop()
 	if err == nil {
 		return
@@ -29,4 +35,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, "kubectl braid:", err)
 	}
 	os.Exit(1)
+}
+
+// arguments are those of the command. kubectl asks a program of another name,
+// kubectl_complete-braid, to complete what a user types: a link to this one will do.
+func arguments(all []string) []string {
+	if strings.HasPrefix(filepath.Base(all[0]), "kubectl_complete-") {
+		return append([]string{cobra.ShellCompRequestCmd}, all[1:]...)
+	}
+	return all[1:]
 }
