@@ -154,11 +154,23 @@ func complete(known, seeded *record) bool {
 	known.Token, known.InitiatorToken = seeded.Token, seeded.InitiatorToken
 	known.Known |= seeded.Known
 	known.Role, known.Seeded, known.SeededRtt, known.Word = seeded.Role, seeded.Seeded, seeded.SeededRtt, 0
-	known.Backup |= seeded.Backup
+	known.Backup |= seeded.Backup &^ toldBackup(known)
 	for direction := range known.Traffic {
 		known.Traffic[direction].WindowScale = seeded.Traffic[direction].WindowScale
 	}
 	return true
+}
+
+// toldBackup are the directions in which the programs told an end that the other asks
+// for backup. Its socket shows that as the other's own wish, which it would remain when
+// the rule is gone.
+func toldBackup(known *record) (directions uint8) {
+	for direction, told := range known.BackupState.Told {
+		if told != 0 {
+			directions |= 1 << direction
+		}
+	}
+	return directions
 }
 
 // completeConnection adds what the programs do not know, and says whether there

@@ -120,6 +120,30 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 	}
 }
 
+// What a socket says of its peer's wish may be what a rule made of it.
+func TestABackupOfOurOwnMakingIsNotTakenForThePeersWish(t *testing.T) {
+	const on = 2 // enum backup_wish
+	seeded := record{Token: 2, InitiatorToken: 1, Backup: 1 << toEndpoint}
+	tests := map[string]struct {
+		told [2]uint8
+		want uint8
+	}{
+		"nobody was told":                 {[2]uint8{}, 1 << toEndpoint},
+		"the peer was told":               {[2]uint8{fromEndpoint: on}, 1 << toEndpoint},
+		"the endpoint itself was told":    {[2]uint8{toEndpoint: on}, 0},
+		"both ends of the flow were told": {[2]uint8{on, on}, 0},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var known record
+			known.BackupState.Told = test.told
+			if !complete(&known, &seeded) || known.Backup != test.want {
+				t.Errorf("the record says %b, want %b", known.Backup, test.want)
+			}
+		})
+	}
+}
+
 func TestAConnectionIsCompletedButNotReplaced(t *testing.T) {
 	seeded := connection{Token: 2, InitiatorToken: 1, SequenceKnown: 3, InitialDataSequence: [2]uint64{10, 20}, DataPosition: [2]uint64{1, 2}}
 	known := connection{Token: 2, Subflows: 5, SequenceKnown: 1, InitialDataSequence: [2]uint64{99, 0}, Sent: [2]uint64{7, 8}}
