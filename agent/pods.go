@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -33,7 +34,19 @@ type pods struct {
 	upgrade   *upgrade
 	tracked   *conntrack.Table                  // of the node; nil where it has none
 	managed   map[uint64]*pathmanager.Namespace // by inode number
+	last      map[uint64]configured             // by the same
 }
+
+// configured is what a pod's path manager was set to, and when.
+type configured struct {
+	settings pathmanager.Settings
+	at       time.Time
+}
+
+// recheck is how long a pod that nothing happened to is taken for configured: every
+// new pod has all others looked at again, which takes about a millisecond for each.
+// It is shorter than resync, by which drift is found.
+const recheck = resync / 2
 
 func openPods(options Options) *pods {
 	p := &pods{
@@ -43,6 +56,7 @@ func openPods(options Options) *pods {
 		procPath:  options.procPath(),
 		upgrade:   newUpgrade(filepath.Join(options.PinPath, "sockets")),
 		managed:   map[uint64]*pathmanager.Namespace{},
+		last:      map[uint64]configured{},
 	}
 	var err error
 	if p.tracked, err = conntrack.Dial(0); err != nil {
@@ -119,11 +133,19 @@ func (p *pods) program(ctx context.Context, wanted *v1alpha1.PlanEndpoint, snaps
 // configure sets the pod's path manager up. The namespace stays open, because its
 // connections are followed from here.
 func (p *pods) configure(ctx context.Context, found endpoints.Endpoint, settings pathmanager.Settings) error {
+	if last := p.last[found.Inode]; time.Since(last.at) < recheck && reflect.DeepEqual(last.settings, settings) {
+		return nil
+	}
+	delete(p.last, found.Inode)
 	opened, err := p.open(found.Inode, found.Path)
 	if err != nil {
 		return err
 	}
-	return opened.Configure(ctx, settings)
+	if err := opened.Configure(ctx, settings); err != nil {
+		return err
+	}
+	p.last[found.Inode] = configured{settings, time.Now()}
+	return nil
 }
 
 func (p *pods) open(inode uint64, path string) (*pathmanager.Namespace, error) {
@@ -189,6 +211,7 @@ func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snap
 }
 
 func (p *pods) releaseOne(ctx context.Context, identity namespace.Identity, snapshot endpoints.Snapshot) error {
+	delete(p.last, identity.Inode)
 	path, exists := snapshot.Path(identity.Inode)
 	if !exists {
 		return errors.Join(p.forget(identity.Inode), pathmanager.Forget(p.statePath, identity))
@@ -208,6 +231,7 @@ func (p *pods) releaseOne(ctx context.Context, identity namespace.Identity, snap
 
 // forget lets go of a pod's network namespace.
 func (p *pods) forget(inode uint64) error {
+	delete(p.last, inode)
 	opened, ok := p.managed[inode]
 	if !ok {
 		return nil

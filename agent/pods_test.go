@@ -5,11 +5,17 @@ package agent
 import (
 	"net/netip"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/testr"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab/network"
 )
 
 func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {
@@ -29,5 +35,55 @@ func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {
 	}
 	if got := settingsOf(wanted); !reflect.DeepEqual(got, want) {
 		t.Errorf("settings are %+v, want %+v", got, want)
+	}
+}
+
+func TestAPodIsConfiguredWhenItsSettingsChangeAndNowAndThen(t *testing.T) {
+	pod := network.NamespaceForTest(t)
+	var status unix.Stat_t
+	if err := unix.Stat(pod.Path(), &status); err != nil {
+		t.Fatal(err)
+	}
+	found := endpoints.Endpoint{Inode: status.Ino, Path: pod.Path()}
+	p := openPods(Options{StatePath: t.TempDir(), PinPath: t.TempDir(), Log: testr.New(t)})
+	t.Cleanup(func() {
+		if err := p.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	settings := pathmanager.Settings{Manager: v1alpha1.SubflowManagerKernel, Count: 3, FirstAnnouncedPort: 47000, Addresses: []netip.Addr{netip.MustParseAddr("10.9.0.1")}}
+	steps := []struct {
+		name   string
+		before func()
+		want   string // of the limits
+	}{
+		{"at first", func() {}, "subflows 2 "},
+		{"somebody changes it", func() { setLimits(t, pod) }, "subflows 7 "},
+		{"after a while", func() { p.last[found.Inode] = configured{settings, time.Now().Add(-recheck)} }, "subflows 2 "},
+		{"other settings", func() { setLimits(t, pod); settings.Count = 5 }, "subflows 4 "},
+		{"a pod that was let go of", func() { setLimits(t, pod); forget(t, p, found.Inode) }, "subflows 4 "},
+	}
+	for _, step := range steps {
+		step.before()
+		if err := p.configure(t.Context(), found, settings); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if got, err := pod.Run("ip", "mptcp", "limits"); err != nil || !strings.Contains(got+" ", step.want) {
+			t.Errorf("%s: the limits are %q, not %q (%v)", step.name, got, step.want, err)
+		}
+	}
+}
+
+func setLimits(t *testing.T, pod *network.Namespace) {
+	t.Helper()
+	if _, err := pod.Run("ip", "mptcp", "limits", "set", "subflows", "7"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func forget(t *testing.T, p *pods, inode uint64) {
+	t.Helper()
+	if err := p.forget(inode); err != nil {
+		t.Fatal(err)
 	}
 }

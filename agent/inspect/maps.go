@@ -221,10 +221,16 @@ func (m *openedMaps) rulesOf(at attachment) ([]Rule, error) {
 	return rules, nil
 }
 
-// attached lists the interfaces that have a chain.
-func (m *openedMaps) attached() ([]attachment, error) {
-	list, err := readArray[attachment](m.attachments)
-	if err != nil {
+// attached lists the interfaces that have a chain, which are few of all slots.
+func (m *openedMaps) attached() (list []attachment, err error) {
+	keep := func(_ []uint32, all []attachment) {
+		for _, one := range all {
+			if one.Interface != 0 && one.Chain != 0 {
+				list = append(list, one)
+			}
+		}
+	}
+	if err := readBatches(m.attachments, keep); err != nil {
 		return nil, fmt.Errorf("reading attachments: %w", err)
 	}
 	more, err := readHash[uint32, attachment](m.overflow)
@@ -232,9 +238,9 @@ func (m *openedMaps) attached() ([]attachment, error) {
 		return nil, fmt.Errorf("reading attachments: %w", err)
 	}
 	for _, entry := range more {
-		list = append(list, entry.value)
+		keep(nil, []attachment{entry.value})
 	}
-	return slices.DeleteFunc(list, func(a attachment) bool { return a.Interface == 0 || a.Chain == 0 }), nil
+	return list, nil
 }
 
 // form reads what the chain of a word is like.
