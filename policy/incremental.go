@@ -20,12 +20,19 @@ import (
 // returned stay as they are.
 type Incremental struct {
 	compiler *compiler
-	nodes    map[string]*node // that were compiled
-	selected int              // of those, how many have endpoints
+	nodes    map[string]*compiledNode
+	selected int // how many of the nodes have endpoints
 	// shares are what each node adds to a policy, by the policy's own result, and
 	// merged what they come to; a policy that is not there must be merged anew.
 	shares map[*PolicyResult]map[string]*PolicyResult
 	merged map[*PolicyResult]PolicyResult
+}
+
+// compiledNode is what is kept of a node.
+type compiledNode struct {
+	name   string
+	plan   v1alpha1.MPTCPNodePlanSpec // as it is when a pod of the cluster is selected
+	shares map[*PolicyResult]*PolicyResult
 }
 
 // NewIncremental compiles what an Input has in common for all nodes. Its pods do
@@ -33,7 +40,7 @@ type Incremental struct {
 func NewIncremental(in Input) *Incremental {
 	i := &Incremental{
 		compiler: newCompiler(in),
-		nodes:    make(map[string]*node, len(in.Nodes)),
+		nodes:    make(map[string]*compiledNode, len(in.Nodes)),
 		shares:   map[*PolicyResult]map[string]*PolicyResult{},
 		merged:   map[*PolicyResult]PolicyResult{},
 	}
@@ -52,21 +59,21 @@ func (i *Incremental) CompileNode(name string, pods []*corev1.Pod) []Decision {
 	if before := i.nodes[name]; before != nil {
 		i.remove(before)
 	}
-	i.add(n)
+	i.add(&compiledNode{name: n.name, plan: n.plan(), shares: n.shares})
 	return decisions
 }
 
-func (i *Incremental) remove(n *node) {
+func (i *Incremental) remove(n *compiledNode) {
 	for policy := range n.shares {
 		delete(i.shares[policy], n.name)
 		delete(i.merged, policy)
 	}
-	if len(n.endpoints) > 0 {
+	if len(n.plan.Endpoints) > 0 {
 		i.selected--
 	}
 }
 
-func (i *Incremental) add(n *node) {
+func (i *Incremental) add(n *compiledNode) {
 	for policy, share := range n.shares {
 		if i.shares[policy] == nil {
 			i.shares[policy] = map[string]*PolicyResult{}
@@ -74,7 +81,7 @@ func (i *Incremental) add(n *node) {
 		i.shares[policy][n.name] = share
 		delete(i.merged, policy)
 	}
-	if len(n.endpoints) > 0 {
+	if len(n.plan.Endpoints) > 0 {
 		i.selected++
 	}
 	i.nodes[n.name] = n
@@ -88,7 +95,10 @@ func (i *Incremental) Result() Result {
 		Paths:  i.compiler.pathResults(),
 	}
 	for name, n := range i.nodes {
-		result.Plans[name] = n.plan(result.Active)
+		result.Plans[name] = v1alpha1.MPTCPNodePlanSpec{}
+		if result.Active {
+			result.Plans[name] = n.plan
+		}
 	}
 	result.Policies = make([]PolicyResult, 0, len(i.compiler.policies))
 	for _, p := range i.compiler.policies {
@@ -98,17 +108,10 @@ func (i *Incremental) Result() Result {
 	return result
 }
 
-// plan is the node's: an empty one while no pod of the cluster is selected.
-func (n *node) plan(active bool) v1alpha1.MPTCPNodePlanSpec {
-	if !active {
-		return v1alpha1.MPTCPNodePlanSpec{}
+func (n *node) plan() v1alpha1.MPTCPNodePlanSpec {
+	return v1alpha1.MPTCPNodePlanSpec{
+		Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks, Tenants: n.planTenants(),
 	}
-	if n.compiled == nil {
-		n.compiled = &v1alpha1.MPTCPNodePlanSpec{
-			Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks, Tenants: n.planTenants(),
-		}
-	}
-	return *n.compiled
 }
 
 // policyResult is what became of a policy on all nodes.

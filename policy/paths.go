@@ -90,8 +90,6 @@ type node struct {
 	refusalBytes int
 	// shares are what the node's pods add to the results of policies.
 	shares map[*PolicyResult]*PolicyResult
-	// compiled is its plan, once that was asked for.
-	compiled *v1alpha1.MPTCPNodePlanSpec
 }
 
 // fresh is a node with the same paths and no pods yet.
