@@ -3,6 +3,11 @@
 package plugin_test
 
 import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,5 +33,40 @@ func TestATraceThatCannotBeSaysWhy(t *testing.T) {
 				t.Errorf("the error is %v, wanted one that says %q", err, test.says)
 			}
 		})
+	}
+}
+
+func TestATraceIsAskedOfTheAgentOnThePodsNode(t *testing.T) {
+	n := &nodes{agent: func(_ string, command []string, in io.Reader, out io.Writer) error {
+		if slices.Contains(command, "--pcap=-") {
+			capture, err := io.ReadAll(in)
+			fmt.Fprintf(out, "%d bytes of capture\n", len(capture))
+			return err
+		}
+		fmt.Fprintln(out, "leaves by path green (ens2)")
+		return nil
+	}}
+	s := newNodeScene(t, n)
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "braid-system"}}, nil)
+	s.addKubelet("node1", "192.0.2.1")
+	s.addSystemPod("agent", "agent-node1", "node1", "192.0.2.1")
+	s.addPod("web", "node1")
+	out, err := s.run("trace", "--pod", "default/web", "--to", "10.0.1.7:80", "--type", "MPJoin", "--token", "0x1", "--port", "40001", "-o", "json")
+	if err != nil || out != "leaves by path green (ens2)\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+	capture := filepath.Join(t.TempDir(), "web.pcap")
+	if err := os.WriteFile(capture, make([]byte, 100000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = s.run("trace", "--pod", "web", "--pcap", capture); err != nil || out != "100000 bytes of capture\n" {
+		t.Errorf("%v: %q", err, out)
+	}
+	wanted := []string{
+		"agent-node1 /braid-agent trace --pod=default/web --address=10.0.0.9 --pcap=-",
+		"agent-node1 /braid-agent trace --pod=default/web --address=10.0.0.9:40001 --to=10.0.1.7:80 --output=json --type=MPJoin --token=0x1",
+	}
+	if asked := n.asked(); !slices.Equal(asked, wanted) {
+		t.Errorf("the agent was asked:\n%s", strings.Join(asked, "\n"))
 	}
 }

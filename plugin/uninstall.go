@@ -178,7 +178,11 @@ func isInstalled(object *unstructured.Unstructured) bool {
 }
 
 func deletion(object *unstructured.Unstructured) string {
-	command := fmt.Sprintf("kubectl delete %s %s", strings.ToLower(object.GetKind()), object.GetName())
+	kind := strings.ToLower(object.GetKind())
+	if kind == "customresourcedefinition" {
+		kind = "crd"
+	}
+	command := fmt.Sprintf("kubectl delete %s %s", kind, object.GetName())
 	if object.GetNamespace() != "" {
 		command += " --namespace " + object.GetNamespace()
 	}

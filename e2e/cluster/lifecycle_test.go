@@ -34,7 +34,13 @@ func TestAgentsAndControllersRunWithWhatTheChartGivesThem(t *testing.T) {
 			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "explain", "client"); err != nil || !strings.Contains(out, "on the node: Programmed") {
 				t.Errorf("%v\n%s", err, out)
 			}
-			return removeWorkload(ctx, t, nil)
+			expectTrace(ctx, t)
+			if err := removal(ctx, "Braid is in use"); err != nil {
+				t.Error(err)
+			}
+			ctx = removeWorkload(ctx, t, nil)
+			expectRemovable(ctx, t)
+			return ctx
 		}).Feature()
 	testenv.Test(t, feature)
 }
