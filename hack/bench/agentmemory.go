@@ -31,7 +31,7 @@ const (
 	memoryFlows       = 10_000
 	// Prometheus asks every 30 s by default; here it is asked more often.
 	memoryScrapeEvery = 5 * time.Second
-	memorySamples     = 12
+	memorySamples     = 6
 	memorySends       = 150 * time.Second
 )
 

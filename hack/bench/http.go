@@ -160,7 +160,7 @@ func (w *web) rate(ctx context.Context, mode requestMode, file string, seconds i
 // rateIn reads what ab prints; a request that failed is an error.
 func rateIn(out string) (float64, error) {
 	rate, failed := ratePattern.FindStringSubmatch(out), failedPattern.FindStringSubmatch(out)
-	if rate == nil || failed == nil || failed[1] != "0" {
+	if rate == nil || failed == nil || failed[1] != "0" || strings.Contains(out, "Non-2xx responses:") {
 		return 0, fmt.Errorf("ab says: %s", out)
 	}
 	return strconv.ParseFloat(rate[1], 64)
