@@ -44,8 +44,15 @@ func TestRequestsThroughAServiceUseEveryNIC(t *testing.T) {
 				before[pod] = counters(ctx, t, pod)
 			}
 			request(ctx, t, 2000, "100k", "-k")
+			var joins int64
 			for _, pod := range webPods {
-				joinsArrived(t, pod, before[pod], counters(ctx, t, pod))
+				after := counters(ctx, t, pod)
+				joinsArrived(t, pod, before[pod], after)
+				joins += after["MPJoinAckRx"] - before[pod]["MPJoinAckRx"]
+			}
+			// 20 connections, of three subflows each when all have been opened.
+			if joins < 20 {
+				t.Errorf("20 connections that last got only %d joins", joins)
 			}
 			return ctx
 		}).
@@ -64,6 +71,10 @@ func request(ctx context.Context, t *testing.T, times int, file string, options 
 		if !strings.Contains(out, line) {
 			t.Errorf("ab does not say %q:\n%s", line, out)
 		}
+	}
+	// ab takes an answer with another status, such as 404, for a good one.
+	if strings.Contains(out, "Non-2xx responses:") {
+		t.Errorf("not every answer was the file:\n%s", out)
 	}
 }
 
