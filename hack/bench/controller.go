@@ -228,7 +228,7 @@ func (f *fleet) trial(ctx context.Context, b build, changes int) (err error) {
 	run := &controllerRun{fleet: f, prefix: b.prefix}
 	begin := time.Now()
 	if run.program, err = startProgram(filepath.Join(f.directory, "controller.log"), b.path,
-		"--kubeconfig", f.kubeconfig, "--namespace", lab.SystemNamespace, "--health-probe-bind-address", "0"); err != nil {
+		"--kubeconfig", f.kubeconfig, "--namespace", lab.SystemNamespace, "--health-probe-bind-address", "0", "--leader-elect=false"); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, run.program.stop()) }()
