@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 )
@@ -17,28 +18,30 @@ type capability struct {
 	tests string
 	// except are tests that another line has.
 	except string
+	// left out of this run
+	left bool
 }
 
 var capabilities = []capability{
-	{"Steering: the verifier takes the programs, with room left", "bpf", "TestTheVerifierHasLittleWork", ""},
-	{"Steering: what the programs do with packets", "bpf", "", "TestTheVerifierHasLittleWork"},
-	{"Rules: the verifier takes the programs, with room left", "bpf/endpoint", "TestTheVerifierHasLittleWork", ""},
-	{"Rules: what the programs do with packets", "bpf/endpoint", "", "TestTheVerifierHasLittleWork"},
-	{"Ceilings and own addresses: the programs", "bpf/guard", "", ""},
-	{"Programs attached by TCX", "agent/datapath", "TestRemovalLeavesNothing/^tcx$", ""},
-	{"Programs attached by clsact", "agent/datapath", "TestRemovalLeavesNothing/^clsact$", ""},
-	{"Subflows of one connection fill all paths", "agent/datapath", "TestSubflowsOfOneConnectionFillAllPaths", ""},
-	{"Failover", "agent/datapath", "TestADeadPathsFlowsUseTheOthersAndComeBack", ""},
-	{"NICs that come and go", "agent/datapath", "TestANICIsRemovedAndAdded", ""},
-	{"Paths on VLANs", "agent/datapath", "TestPathsAreVLANs", ""},
-	{"A restarted agent takes over", "agent/datapath", "TestARestartedAgentTakesOver", ""},
-	{"Socket upgrade", "agent/sockets", "TestUpgrade/^(sockets|the_upgrade|listed)", ""},
-	{"Where there is no socket upgrade, the agent says so", "agent/sockets", "TestUpgrade/^what", ""},
-	{"Pacing of new connections", "agent/pace", "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte", ""},
-	{"Pacing of connections that exist, and its end", "agent/pace", "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything", ""},
-	{"Choice of the congestion control", "agent/pace", "TestCongestionControlIsChosenAndGivenBack", ""},
-	{"Congestion controls of one's own", "agent/blocks", "TestACongestionControlIsRegisteredWhileItsBlockIsWanted", ""},
-	{"A ceiling on the wire", "agent/guard", "TestACeilingHoldsOnTheWire", ""},
+	{"Steering: the verifier takes the programs, with room left", "bpf", "TestTheVerifierHasLittleWork", "", false},
+	{"Steering: what the programs do with packets", "bpf", "", "TestTheVerifierHasLittleWork", false},
+	{"Rules: the verifier takes the programs, with room left", "bpf/endpoint", "TestTheVerifierHasLittleWork", "", false},
+	{"Rules: what the programs do with packets", "bpf/endpoint", "", "TestTheVerifierHasLittleWork", false},
+	{"Ceilings and own addresses: the programs", "bpf/guard", "", "", false},
+	{"Programs attached by TCX", "agent/datapath", "TestRemovalLeavesNothing/^tcx$", "", false},
+	{"Programs attached by clsact", "agent/datapath", "TestRemovalLeavesNothing/^clsact$", "", false},
+	{"Subflows of one connection fill all paths", "agent/datapath", "TestSubflowsOfOneConnectionFillAllPaths", "", false},
+	{"Failover", "agent/datapath", "TestADeadPathsFlowsUseTheOthersAndComeBack", "", false},
+	{"NICs that come and go", "agent/datapath", "TestANICIsRemovedAndAdded", "", false},
+	{"Paths on VLANs", "agent/datapath", "TestPathsAreVLANs", "", false},
+	{"A restarted agent takes over", "agent/datapath", "TestARestartedAgentTakesOver", "", false},
+	{"Socket upgrade", "agent/sockets", "TestUpgrade/^(sockets|the_upgrade|listed)", "", false},
+	{"Where there is no socket upgrade, the agent says so", "agent/sockets", "TestUpgrade/^what", "", false},
+	{"Pacing of new connections", "agent/pace", "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte", "", false},
+	{"Pacing of connections that exist, and its end", "agent/pace", "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything", "", false},
+	{"Choice of the congestion control", "agent/pace", "TestCongestionControlIsChosenAndGivenBack", "", false},
+	{"Congestion controls of one's own", "agent/blocks", "TestACongestionControlIsRegisteredWhileItsBlockIsWanted", "", false},
+	{"A ceiling on the wire", "agent/guard", "TestACeilingHoldsOnTheWire", "", false},
 }
 
 // guestModules are what a node's admin or other software has loaded.
@@ -64,11 +67,23 @@ func matches(pattern, name string) bool {
 	return true
 }
 
-// packages are those that the table needs.
+// choose leaves out the lines that do not match.
+func choose(lines string) error {
+	chosen, err := regexp.Compile(lines)
+	if err != nil {
+		return fmt.Errorf("choosing lines of the table: %w", err)
+	}
+	for i := range capabilities {
+		capabilities[i].left = !chosen.MatchString(capabilities[i].name)
+	}
+	return nil
+}
+
+// packages are those that the chosen lines need.
 func packages() (names []string) {
 	seen := map[string]bool{}
 	for _, c := range capabilities {
-		if !seen[c.packageName] {
+		if !c.left && !seen[c.packageName] {
 			seen[c.packageName] = true
 			names = append(names, c.packageName)
 		}
@@ -76,11 +91,11 @@ func packages() (names []string) {
 	return names
 }
 
-// testsOf names the tests of a package that the table needs, in the form of -run.
+// testsOf names the tests of a package that the chosen lines need, in the form of -run.
 func testsOf(packageName string) string {
 	var names []string
 	for _, c := range capabilities {
-		if c.packageName != packageName {
+		if c.left || c.packageName != packageName {
 			continue
 		}
 		if c.tests == "" {

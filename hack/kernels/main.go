@@ -21,14 +21,15 @@ import (
 
 // options of the command line.
 type options struct {
-	suites, packages, test, accelerator, document, logs string
+	suites, lines, packages, test, accelerator, document, logs string
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.suites, "suites", "bookworm,trixie,trixie-backports", "suites of Debian whose newest kernels are booted")
-	flag.StringVar(&o.packages, "packages", "", "packages to test, ./bpf,./agent/pace for example; all that the table needs if empty")
-	flag.StringVar(&o.test, "run", "", "run only tests that match, and write no document")
+	flag.StringVar(&o.lines, "lines", "", "test only for lines of the table that match; the others say that they were not run")
+	flag.StringVar(&o.packages, "packages", "", "test these packages instead, ./bpf,./agent/pace for example, and write no document")
+	flag.StringVar(&o.test, "run", "", "with -packages: only tests that match")
 	flag.StringVar(&o.accelerator, "accelerator", "auto", "kvm, tcg, or auto: KVM where a guest boots with it")
 	flag.StringVar(&o.document, "document", "docs/kernels.md", "where the table goes when everything was run")
 	flag.StringVar(&o.logs, "logs", "_out/kernels", "where guests' output and consoles go")
@@ -42,6 +43,9 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
+	if err := choose(o.lines); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(o.logs, 0o755); err != nil {
 		return fmt.Errorf("making the directory of logs: %w", err)
 	}
@@ -103,7 +107,7 @@ func compile(ctx context.Context, o options) (job.Job, error) {
 	work := job.Job{Modules: guestModules}
 	for _, name := range o.packageNames() {
 		tests := o.test
-		if tests == "" {
+		if o.packages == "" {
 			tests = testsOf(name)
 		}
 		say("compiling the tests of %s", name)

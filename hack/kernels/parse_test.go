@@ -74,7 +74,10 @@ func TestTheDocument(t *testing.T) {
 	r.release = "6.1.0-50-amd64"
 	capabilitiesBefore := capabilities
 	t.Cleanup(func() { capabilities = capabilitiesBefore })
-	capabilities = []capability{{"Steering", "bpf", "", ""}, {"Pacing", "agent/pace", "", ""}, {"Upgrade", "agent/sockets", "", ""}}
+	capabilities = []capability{
+		{name: "Steering", packageName: "bpf"}, {name: "Pacing", packageName: "agent/pace"},
+		{name: "Upgrade", packageName: "agent/sockets"}, {name: "Ceilings", packageName: "bpf", left: true},
+	}
 	want, err := os.ReadFile("testdata/kernels.md")
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,9 @@ import (
 
 // cell is what a kernel does with a capability, in a word or two.
 func cell(c capability, r result) string {
+	if c.left {
+		return "not run"
+	}
 	if why, ok := r.broken[c.packageName]; ok {
 		return "not tested: " + why
 	}
@@ -95,6 +98,9 @@ func writeDetails(text *strings.Builder, r result) {
 	fmt.Fprintf(text, "\n## %s\n\n", r.release)
 	all := true
 	for _, c := range capabilities {
+		if c.left {
+			continue
+		}
 		for _, test := range r.of(c) {
 			if test.outcome == passed {
 				continue
@@ -126,7 +132,7 @@ func shorten(output []string) string {
 // report writes the document, or shows what it would say where not all was run.
 func report(results []result, accelerator string, o options) error {
 	text := document(results, accelerator)
-	if o.test != "" || o.packages != "" || o.document == "" {
+	if o.packages != "" || o.document == "" {
 		_, err := fmt.Print(text)
 		return err
 	}

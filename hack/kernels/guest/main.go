@@ -121,7 +121,6 @@ func inside(kernel string) []mount {
 		{"proc", "/proc", "proc", 0, ""},
 		{"sys", "/sys", "sysfs", 0, ""},
 		{"dev", "/dev", "devtmpfs", 0, ""},
-		{"tmpfs", "/tmp", "tmpfs", 0, ""},
 		{"tmpfs", "/run", "tmpfs", 0, ""},
 		{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
 		{"bpf", "/sys/fs/bpf", "bpf", 0, ""},
