@@ -149,12 +149,12 @@ func replicate(from *original, name string, spec *ebpf.CollectionSpec, treatment
 	given := map[string]*ebpf.Map{}
 	for mapName, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
-		t, real := treatments[mapName], from.maps[kernelName(mapName)]
-		makePrivate(m, t, real)
+		t, original := treatments[mapName], from.maps[kernelName(mapName)]
+		makePrivate(m, t, original)
 		switch {
-		case mapName[0] == '.' || real == nil: // the program's own, or not used by it
+		case mapName[0] == '.' || original == nil: // the program's own, or not used by it
 		case t.shared:
-			given[mapName] = real
+			given[mapName] = original
 		case sibling.uses(mapName):
 			given[mapName] = sibling.collection.Maps[mapName]
 		}

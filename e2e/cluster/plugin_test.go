@@ -23,7 +23,7 @@ func expectTrace(ctx context.Context, t *testing.T) {
 func removal(ctx context.Context, says string) error {
 	out, err := run(ctx, pluginBin, "uninstall", "--check", "--system-namespace", systemNamespace)
 	if !strings.Contains(out, says) {
-		return fmt.Errorf("kubectl braid uninstall --check does not say %q: %v\n%s", says, err, out)
+		return fmt.Errorf("kubectl braid uninstall --check does not say %q: %w\n%s", says, err, out)
 	}
 	return nil
 }
