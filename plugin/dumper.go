@@ -268,23 +268,24 @@ func (d *dumper) podParts() (parts []part) {
 			}
 		}
 		if port := metricsPortOf(pod); port != "" {
-			parts = append(parts, part{"metrics of " + pod.Name, func(ctx context.Context, a *archive) error {
-				text, err := d.system.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(ctx)
-				if err == nil {
-					a.add("metrics/"+pod.Name+".txt", text)
-				}
-				return err
-			}})
+			parts = append(parts, d.metricsPart(pod, port))
 		}
 		if pod.Labels["app.kubernetes.io/name"] == "braid-agent" {
-			for name, command := range map[string][]string{
-				"subflows.json": {"subflows", "--output=json"}, "rules.json": {"rules", "--output=json"}, "reports.jsonl": {"events", "--output=json"},
-			} {
-				parts = append(parts, d.agentPart(pod, name, command))
-			}
+			parts = append(parts,
+				d.agentPart(pod, "subflows.json", "subflows"), d.agentPart(pod, "rules.json", "rules"), d.agentPart(pod, "reports.jsonl", "events"))
 		}
 	}
 	return parts
+}
+
+func (d *dumper) metricsPart(pod *corev1.Pod, port string) part {
+	return part{"metrics of " + pod.Name, func(ctx context.Context, a *archive) error {
+		text, err := d.system.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(ctx)
+		if err == nil {
+			a.add("metrics/"+pod.Name+".txt", text)
+		}
+		return err
+	}}
 }
 
 func metricsPortOf(pod *corev1.Pod) string {
@@ -301,11 +302,11 @@ func metricsPortOf(pod *corev1.Pod) string {
 // largest is what one file of an archive may have, in bytes; the rest is cut off.
 const largest = 32 << 20
 
-func (d *dumper) agentPart(agent *corev1.Pod, name string, command []string) part {
-	what := "what the agent on " + agent.Spec.NodeName + " shows: " + command[0]
+func (d *dumper) agentPart(agent *corev1.Pod, name, command string) part {
+	what := "what the agent on " + agent.Spec.NodeName + " shows: " + command
 	return part{what, func(ctx context.Context, a *archive) error {
 		out := &beginning{limit: largest}
-		err := d.system.ask(ctx, agent, out, command...)
+		err := d.system.ask(ctx, agent, out, command, "--output=json")
 		if out.Len() > 0 {
 			a.add("nodes/"+agent.Spec.NodeName+"/"+name, out.Bytes())
 		}

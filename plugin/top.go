@@ -54,18 +54,20 @@ type Subflow struct {
 
 // reading is a line of `braid-agent rates`.
 type reading struct {
-	Total int `json:"total"`
-	Busy  []struct {
-		Endpoint              string         `json:"endpoint"`
-		Token                 string         `json:"token"`
-		Local                 netip.AddrPort `json:"local"`
-		Remote                netip.AddrPort `json:"remote"`
-		Path                  string         `json:"path"`
-		Backup                bool           `json:"backup"`
-		RTTMicroseconds       uint64         `json:"rttMicroseconds"`
-		SentBitsPerSecond     uint64         `json:"sentBitsPerSecond"`
-		ReceivedBitsPerSecond uint64         `json:"receivedBitsPerSecond"`
-	} `json:"busy"`
+	Total int    `json:"total"`
+	Busy  []busy `json:"busy"`
+}
+
+type busy struct {
+	Endpoint              string         `json:"endpoint"`
+	Token                 string         `json:"token"`
+	Local                 netip.AddrPort `json:"local"`
+	Remote                netip.AddrPort `json:"remote"`
+	Path                  string         `json:"path"`
+	Backup                bool           `json:"backup"`
+	RTTMicroseconds       uint64         `json:"rttMicroseconds"`
+	SentBitsPerSecond     uint64         `json:"sentBitsPerSecond"`
+	ReceivedBitsPerSecond uint64         `json:"receivedBitsPerSecond"`
 }
 
 // topOptions say what to show, and how.

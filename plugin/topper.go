@@ -69,30 +69,29 @@ func (t *topper) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	pods, nodes := map[netip.Addr]string{}, map[string]nodeTop{}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	before := t.nodes
+	t.agents, t.pods, t.nodes = agents, map[netip.Addr]string{}, map[string]nodeTop{}
 	for i := range plans.Items {
 		plan := &plans.Items[i]
 		for j := range plan.Spec.Endpoints {
-			endpoint := &plan.Spec.Endpoints[j]
-			for _, text := range endpoint.Addresses {
-				if address, err := netip.ParseAddr(text); err == nil {
-					pods[address] = endpoint.Namespace + "/" + endpoint.Name
-				}
-			}
-			if t.wants(plan.Name, endpoint) {
-				nodes[plan.Name] = nodeTop{}
+			t.addPod(&plan.Spec.Endpoints[j])
+			if t.wants(plan.Name, &plan.Spec.Endpoints[j]) {
+				t.nodes[plan.Name] = before[plan.Name]
 			}
 		}
 	}
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	for name := range nodes {
-		if known, ok := t.nodes[name]; ok {
-			nodes[name] = known
-		}
-	}
-	t.agents, t.pods, t.nodes = agents, pods, nodes
 	return nil
+}
+
+// addPod makes a pod known by its addresses, as whoever talks to it sees it.
+func (t *topper) addPod(endpoint *v1alpha1.PlanEndpoint) {
+	for _, text := range endpoint.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil {
+			t.pods[address] = endpoint.Namespace + "/" + endpoint.Name
+		}
+	}
 }
 
 func (t *topper) wants(node string, endpoint *v1alpha1.PlanEndpoint) bool {
@@ -163,17 +162,20 @@ func (t *topper) take(node string, line []byte) error {
 	defer t.mutex.Unlock()
 	latest := nodeTop{total: found.Total}
 	for i := range found.Busy {
-		busy := &found.Busy[i]
-		latest.subflows = append(latest.subflows, Subflow{
-			Node: node, Pod: busy.Endpoint, Peer: t.pods[busy.Remote.Addr()],
-			Local: busy.Local.String(), Remote: busy.Remote.String(), Path: busy.Path, Backup: busy.Backup,
-			SentBitsPerSecond: busy.SentBitsPerSecond, ReceivedBitsPerSecond: busy.ReceivedBitsPerSecond,
-			RTTMicroseconds: busy.RTTMicroseconds, Token: busy.Token,
-		})
+		latest.subflows = append(latest.subflows, t.subflow(node, &found.Busy[i]))
 	}
 	t.nodes[node] = latest
 	t.wake()
 	return nil
+}
+
+func (t *topper) subflow(node string, b *busy) Subflow {
+	return Subflow{
+		Node: node, Pod: b.Endpoint, Peer: t.pods[b.Remote.Addr()],
+		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, Backup: b.Backup,
+		SentBitsPerSecond: b.SentBitsPerSecond, ReceivedBitsPerSecond: b.ReceivedBitsPerSecond,
+		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token,
+	}
 }
 
 func (t *topper) wake() {
