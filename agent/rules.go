@@ -110,6 +110,9 @@ func (r *rules) apply(ctx context.Context, p planned, results []v1alpha1.Endpoin
 	}
 	state.Blocks, state.Refused = loaded.slots, loaded.refused
 	if len(state.Endpoints) == 0 {
+		if err := r.chains.TakeOver(); err != nil {
+			r.log.Error(err, "sockets may stay as another version of the agent left them")
+		}
 		r.govern(p, loaded) // before its maps are gone
 	}
 	failed, err := r.chains.Apply(state)
@@ -328,7 +331,7 @@ const undoing = 2 * time.Second
 
 // remove undoes what this agent and earlier ones did.
 func (r *rules) remove() error {
-	failed := r.pacer.Remove()
+	failed := errors.Join(r.chains.TakeOver(), r.pacer.Remove())
 	ctx, cancel := context.WithCancel(context.Background())
 	var probing sync.WaitGroup
 	probing.Go(func() { _ = r.probes.Run(ctx) }) // returns nil alone

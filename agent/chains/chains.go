@@ -95,6 +95,17 @@ func (c *Chains) Prepare() error {
 	return c.load()
 }
 
+// TakeOver brings here what an earlier agent of another version pinned, where there
+// is something: links of others lie in the same directory.
+func (c *Chains) TakeOver() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.hasSomething() {
+		return nil
+	}
+	return c.load()
+}
+
 // hasSomething is true when this agent or an earlier one left something.
 func (c *Chains) hasSomething() bool {
 	if c.objects != nil {

@@ -518,6 +518,30 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 	})
 }
 
+// The link to the cgroup tree lies beside ours, and is for others to take off.
+func TestWhatOthersPinnedComesAlong(t *testing.T) {
+	l := newLab(t, 1, Options{})
+	check(t, l.chains.TakeOver())
+	if _, err := os.Stat(l.options.PinPath); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("where there was nothing, something is pinned: %v", err)
+	}
+	l.apply(t, recording("all"))
+	pin := "govern_sockets_link"
+	clone, err := l.chains.objects.maps["chain_numbers"].Clone()
+	check(t, err)
+	check(t, clone.Pin(filepath.Join(l.chains.pins.Directory(), pin)))
+	check(t, clone.Close())
+	check(t, l.chains.Close())
+	l.chains = open(l.options, "v2")
+	check(t, l.chains.TakeOver())
+	if _, err := os.Stat(filepath.Join(l.options.PinPath, "v2", pin)); err != nil {
+		t.Error(err)
+	}
+	if count := l.programs(t, 0); count != 2 {
+		t.Errorf("the pod has %d programs", count)
+	}
+}
+
 // awaitSubflows waits until a subflow is known.
 func (l *lab) awaitSubflows(t *testing.T) {
 	t.Helper()
