@@ -41,15 +41,16 @@ func enablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) cont
 	t.Helper()
 	setPreloading(ctx, t, "true")
 	waitForPreloading(ctx, t)
-	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload.yaml"))
+	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload-library.yaml"))
 	mustKubectl(ctx, t, "rollout", "status", "daemonset/preload-library", "--timeout=120s")
+	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload.yaml"))
 	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/plain-server", "pod/plain-client", "--timeout=60s")
 	return ctx
 }
 
 func disablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
-	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"))
+	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"), "--filename", manifest(t, "preload-library.yaml"))
 	setPreloading(ctx, t, "false")
 	return ctx
 }
