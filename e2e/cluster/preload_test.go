@@ -57,7 +57,7 @@ func disablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) con
 
 func setPreloading(ctx context.Context, t *testing.T, enabled string) {
 	t.Helper()
-	err := helm(ctx, "upgrade", release, "charts/braid", "--reuse-values",
+	err := helm(ctx, "upgrade", release, "charts/braid", "--reuse-values", "--force-conflicts",
 		"--set", "sockets.preload.enabled="+enabled+",sockets.preload.directory="+preloadDirectory)
 	if err != nil {
 		t.Fatal(err)
