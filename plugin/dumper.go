@@ -328,7 +328,7 @@ func (d *dumper) logPart(pod *corev1.Pod, container string, previous bool) part 
 		if err != nil {
 			return err
 		}
-		defer stream.Close()
+		defer func() { _ = stream.Close() }() // it was only read
 		out := &ending{limit: largest}
 		_, err = io.Copy(out, stream)
 		a.add(name, out.bytes())

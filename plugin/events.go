@@ -215,9 +215,8 @@ func (r *eventReader) wants(e *Event) bool {
 	case "Node", "MPTCPNode", "MPTCPNodePlan":
 		return e.Node == o.name
 	}
-	kind, name, _ := strings.Cut(e.policy, "/")
-	_, name, _ = cutLast("/"+name, "/")
-	return kind == o.kind.name && name == o.name
+	kind, _, _ := strings.Cut(e.policy, "/")
+	return kind == o.kind.name && afterLast(e.policy, "/") == o.name
 }
 
 // watch sends what the API server reports from a version on, until the context ends.

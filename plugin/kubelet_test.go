@@ -20,8 +20,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
+	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // where it moved is no dependency of ours
+	"k8s.io/apimachinery/pkg/util/httpstream/spdy" //nolint:staticcheck // where it moved is no dependency of ours
 
 	"braid.dev/braid/hack/apiserver"
 )

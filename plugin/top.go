@@ -210,15 +210,11 @@ func (s *Subflow) peer() string {
 	if s.Peer == "" {
 		return s.Remote
 	}
-	_, port, _ := cutLast(s.Remote, ":")
-	return s.Peer + ":" + port
+	return s.Peer + ":" + afterLast(s.Remote, ":")
 }
 
-func cutLast(text, separator string) (before, after string, found bool) {
-	if at := strings.LastIndex(text, separator); at >= 0 {
-		return text[:at], text[at+len(separator):], true
-	}
-	return text, "", false
+func afterLast(text, separator string) string {
+	return text[strings.LastIndex(text, separator)+len(separator):]
 }
 
 func (s *Subflow) backup() string {
