@@ -15,6 +15,8 @@ static __always_inline int send_on(struct __sk_buff *skb, const struct node *nod
 	struct bpf_redir_neigh next_hop = { .nh_family = family };
 	__u32 interface;
 
+	/* The verifier of Linux 6.1 forgets the bounds of what was spilled. */
+	barrier_var(path);
 	path &= MAX_PATHS - 1;
 	interface = node->interface[path];
 	if (!interface || interface == skb->ifindex)
@@ -151,18 +153,23 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 
 /*
  * A SYN where none is known: begins a flow, if it is what it says. An earlier flow
- * with the same addresses and ports is over then.
+ * with the same addresses and ports is over then. Global, so that the verifier looks
+ * at it once; that of Linux 6.1 takes no key for maps that it got as an argument.
  */
-static __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+__noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const struct flow_key *ends)
 {
+	struct flow_key key;
 	struct flow *flow;
 
-	if (!packet || !key || is_forged(skb, &key->local))
+	if (!packet || !ends)
 		return 0;
-	flow = bpf_map_lookup_elem(&flows, key);
+	key = *ends;
+	if (is_forged(skb, &key.local))
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow)
-		forget_flow(flow, key);
-	return begin_flow(skb, packet, key);
+		forget_flow(flow, &key);
+	return begin_flow(skb, packet, &key);
 }
 
 /* What only the flow's own end may do: to end it, or to answer another SYN on it. */

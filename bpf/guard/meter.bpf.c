@@ -112,6 +112,13 @@ static __always_inline void pay(const struct bill *bill)
 		charge(bill->share_paid, bill->now, bill->share, bill->bytes);
 }
 
+/* A path's number: the verifier of Linux 6.1 forgets the bounds of copies, and of what was spilled. */
+static __always_inline __u32 path_index(__u32 path)
+{
+	barrier_var(path);
+	return path & (MAX_PATHS - 1);
+}
+
 static __always_inline void add_ceiling(struct bill *bill, __u32 row, __u32 path)
 {
 	struct tenant *tenant = bpf_map_lookup_elem(&tenants, &row);
@@ -119,6 +126,7 @@ static __always_inline void add_ceiling(struct bill *bill, __u32 row, __u32 path
 
 	if (!tenant || !usage)
 		return;
+	path = path_index(path);
 	bill->ceiling = tenant->price[path];
 	bill->ceiling_paid = &usage->paid[path];
 }
@@ -134,11 +142,13 @@ static __always_inline int admit(__u32 row, __u32 place, struct bill *bill)
 	bill->price = allowance->price;
 	bill->paid = &usage->paid;
 	if (place < MAX_PATHS) {
-		bill->share = allowance->share[place];
-		bill->share_paid = &usage->share_paid[place];
-		bill->queued = allowance->flags & QUEUED << place;
+		__u32 path = path_index(place);
+
+		bill->share = allowance->share[path];
+		bill->share_paid = &usage->share_paid[path];
+		bill->queued = allowance->flags & QUEUED << path;
 		if (allowance->tenant)
-			add_ceiling(bill, allowance->tenant, place);
+			add_ceiling(bill, allowance->tenant, path);
 	}
 	if (!may_pass(bill)) {
 		__sync_fetch_and_add(&usage->dropped[place], bill->bytes);
@@ -182,7 +192,7 @@ int meter(struct __sk_buff *skb)
 	struct bill bill = { .bytes = wire_bytes(skb) };
 	struct path_usage *path_usage;
 	struct path *path;
-	__u32 index = skb->ifindex, place, row;
+	__u32 index = skb->ifindex, place, row, at;
 	__u32 *nic = bpf_map_lookup_elem(&nics, &index);
 
 	if (!nic)
@@ -190,8 +200,11 @@ int meter(struct __sk_buff *skb)
 	place = *nic;
 	if (place > NO_PATH)
 		return TCX_NEXT;
-	path = bpf_map_lookup_elem(&paths, &place);
-	path_usage = bpf_map_lookup_elem(&path_usages, &place);
+	/* Only now is it spilled, with its bounds. */
+	barrier_var(place);
+	at = place;
+	path = bpf_map_lookup_elem(&paths, &at);
+	path_usage = bpf_map_lookup_elem(&path_usages, &at);
 	row = sender_of(skb);
 	if (row == OUT_OF_QUEUE)
 		return TCX_NEXT;

@@ -102,8 +102,8 @@ static __always_inline __u8 take_place(__u64 *subflows, __u64 weights, __u8 usab
 		path = best_path(before, weights, usable);
 		if (path >= MAX_PATHS)
 			return NO_PATH;
-		if (byte_of(before, path) < 0xff)
-			after += 1ULL << (path * 8);
+		/* Up to 0xff, without a branch: the verifier would follow both ways of each try. */
+		after += (__u64)((byte_of(before, path) + 1) >> 8 ^ 1) << (path * 8);
 		if (__sync_val_compare_and_swap(subflows, before, after) == before)
 			break;
 	}
