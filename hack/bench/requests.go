@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"time"
 )
@@ -16,6 +17,10 @@ import (
 // A request is what was asked of the API server: a verb and a resource, with its
 // subresource.
 type request struct{ verb, resource string }
+
+// refused ends the resource of requests that the server refused, such as writes of
+// an object that changed in between.
+const refused = " refused"
 
 // requestLog reads the API server's audit log.
 type requestLog struct {
@@ -61,6 +66,9 @@ func (l *requestLog) count(line []byte) error {
 			Resource    string `json:"resource"`
 			Subresource string `json:"subresource"`
 		} `json:"objectRef"`
+		Answer struct {
+			Code int `json:"code"`
+		} `json:"responseStatus"`
 	}
 	if err := json.Unmarshal(line, &event); err != nil {
 		return fmt.Errorf("reading the audit log: %w", err)
@@ -71,6 +79,9 @@ func (l *requestLog) count(line []byte) error {
 	}
 	if event.ObjectRef.Subresource != "" {
 		resource += "/" + event.ObjectRef.Subresource
+	}
+	if event.Answer.Code >= http.StatusBadRequest {
+		resource += refused
 	}
 	l.counts[request{event.Verb, resource}]++
 	l.last = event.At

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -38,6 +39,7 @@ func TestRequestsAreCountedByVerbAndResourceWithoutThoseOfTheElection(t *testing
 	}{
 		{"", map[request]int{{"update", "mptcpnodeplans"}: 1}},
 		{whole[20:] + whole, map[request]int{{"patch", "mptcppolicies/status"}: 2}},
+		{strings.Replace(whole, "{", `{"responseStatus":{"code":409},`, 1), map[request]int{{"patch", "mptcppolicies/status refused"}: 1}},
 		{auditLine("watch", "leases", ""), map[request]int{{"watch", "leases"}: 1}},
 	} {
 		write(step.written)
