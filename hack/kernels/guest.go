@@ -37,7 +37,7 @@ type machine struct {
 }
 
 const (
-	bootTime   = 3 * time.Minute
+	bootTime   = 10 * time.Minute
 	processors = 2
 	memoryMiB  = 4096
 )
