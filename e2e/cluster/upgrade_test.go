@@ -57,7 +57,7 @@ func out(tag string) string { return filepath.Join(repository, "_out/images", ta
 var errNoHistory = errors.New("this checkout has no history, so that an upgrade from what came before is not tried, " +
 	"only one from another version of what is pinned: git fetch --unshallow")
 
-// checkOutPrevious writes to a temporary directory what came before the last change
+// checkOutPrevious writes to a directory what came before the last change
 // of agent, controllers or packet programs.
 func checkOutPrevious(ctx context.Context) (string, error) {
 	if err := os.RemoveAll(out(previous)); err != nil {
@@ -75,8 +75,9 @@ func checkOutPrevious(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w (%w)", errNoHistory, err)
 	}
-	directory, err := os.MkdirTemp("", "braid-previous-")
-	if err != nil {
+	// Below _out, where the next run finds what a killed one left.
+	directory := filepath.Join(out(previous), "source")
+	if err := os.MkdirAll(directory, 0o755); err != nil {
 		return "", err
 	}
 	archive := filepath.Join(directory, "archive.tar")
