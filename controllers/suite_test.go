@@ -233,7 +233,7 @@ func change[O client.Object](k *cluster, object O, f func(O)) {
 
 // patience is how long a test waits for what must happen. It bounds a failing
 // test; it is no requirement.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func (k *cluster) eventually(check func() error) {
 	k.t.Helper()
