@@ -85,8 +85,15 @@ func talkativeNodes(t *testing.T) *scene {
 	return s
 }
 
-func TestEventsAreListedInTheOrderOfTime(t *testing.T) {
+// TestEvents shares an API server, which takes long to start.
+func TestEvents(t *testing.T) {
 	s := talkativeNodes(t)
+	t.Run("are listed in the order of time", func(t *testing.T) { eventsAreListed(s.in(t)) })
+	t.Run("are watched, and none is told twice", func(t *testing.T) { eventsAreWatched(s.in(t)) })
+}
+
+func eventsAreListed(s *scene) {
+	t := s.t
 	out, err := s.run("events")
 	if err != nil {
 		t.Error(err)
@@ -148,8 +155,8 @@ func (s *shared) String() string {
 	return s.buffer.String()
 }
 
-func TestEventsAreWatchedAndNoneIsToldTwice(t *testing.T) {
-	s := talkativeNodes(t)
+func eventsAreWatched(s *scene) {
+	t := s.t
 	var out shared
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

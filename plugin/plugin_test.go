@@ -54,6 +54,9 @@ func sceneOf(t *testing.T, server *apiserver.Server) *scene {
 	return s
 }
 
+// in is the scene for a part of the test.
+func (s *scene) in(t *testing.T) *scene { return &scene{t: t, server: s.server, client: s.client} }
+
 // create creates an object, and writes its status where it has one.
 func (s *scene) create(object client.Object, setStatus func()) {
 	s.t.Helper()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,15 +25,19 @@ import (
 	"braid.dev/braid/plugin"
 )
 
-// busyNodes are two nodes whose agents answer `rates` with what the test says.
-func busyNodes(t *testing.T, rates map[string]string) (*scene, *nodes) {
+// busyNodes are two nodes whose agents answer `rates`; that of node2 does so while it is
+// well.
+func busyNodes(t *testing.T, well *atomic.Bool) (*scene, *nodes) {
 	t.Helper()
 	n := &nodes{agent: func(agent string, command []string, in io.Reader, out io.Writer) error {
-		line, known := rates[agent]
+		line := oneLine(clientRates)
+		if agent == "agent-node2" {
+			line = oneLine(serverRates)
+		}
 		if slices.Contains(command, "--limit=0") {
 			line = manySubflows
 		}
-		if !known {
+		if agent == "agent-node2" && !well.Load() {
 			return fmt.Errorf("%s has a headache", agent)
 		}
 		fmt.Fprintln(out, line)
@@ -81,8 +86,30 @@ var manySubflows = func() string {
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "") }
 
-func TestTopShowsWhatSubflowsCarry(t *testing.T) {
-	s, n := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates), "agent-node2": oneLine(serverRates)})
+// TestTop shares an API server, which takes long to start.
+func TestTop(t *testing.T) {
+	var well atomic.Bool
+	well.Store(true)
+	s, n := busyNodes(t, &well)
+	for _, test := range []struct {
+		name string
+		run  func(*scene)
+	}{
+		{"shows what subflows carry", func(s *scene) { topShowsWhatSubflowsCarry(s, n) }},
+		{"follows keys in a terminal", topFollowsKeys},
+		{"shows no more of many subflows than fits", topShowsWhatFits},
+		{"tells mistakes", topTellsMistakes},
+		{"names the nodes that it cannot read", func(s *scene) {
+			well.Store(false)
+			topNamesWhatItCannotRead(s)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(s.in(t)) })
+	}
+}
+
+func topShowsWhatSubflowsCarry(s *scene, n *nodes) {
+	t := s.t
 	out, err := s.run("top")
 	if err != nil {
 		t.Error(err)
@@ -112,13 +139,15 @@ func TestTopShowsWhatSubflowsCarry(t *testing.T) {
 	}
 }
 
-func TestTopNamesTheNodesThatItCannotRead(t *testing.T) {
-	s, _ := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates)})
+func topNamesWhatItCannotRead(s *scene) {
 	out, err := s.run("top", "--once")
 	if !errors.Is(err, plugin.ErrNotFine) {
-		t.Errorf("the error is %v", err)
+		s.t.Errorf("the error is %v", err)
 	}
 	s.golden("top_unread", out)
+}
+
+func topTellsMistakes(s *scene) {
 	tests := map[string]struct{ command, says string }{
 		"a column that is none":         {"top --sort colour", "must be one of pod, peer, path, rate"},
 		"Braid in another namespace":    {"top --system-namespace elsewhere", "--system-namespace"},
@@ -126,16 +155,14 @@ func TestTopNamesTheNodesThatItCannotRead(t *testing.T) {
 		"a namespace without such pods": {"top --namespace nowhere", ""},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			out, err := s.run(strings.Fields(test.command)...)
-			if test.says == "" {
-				if err != nil || !strings.Contains(out, "no pod that a policy selects has a subflow") {
-					t.Errorf("%v: %s", err, out)
-				}
-			} else if err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("the error is %v, wanted one that says %q", err, test.says)
+		out, err := s.run(strings.Fields(test.command)...)
+		if test.says == "" {
+			if err != nil || !strings.Contains(out, "no pod that a policy selects has a subflow") {
+				s.t.Errorf("%s: %v: %s", name, err, out)
 			}
-		})
+		} else if err == nil || !strings.Contains(err.Error(), test.says) {
+			s.t.Errorf("%s: the error is %v, wanted one that says %q", name, err, test.says)
+		}
 	}
 }
 
@@ -229,8 +256,8 @@ func inOrder(texts ...string) func(string) bool {
 	}
 }
 
-func TestInATerminalTopFollowsKeys(t *testing.T) {
-	s, _ := busyNodes(t, map[string]string{"agent-node1": oneLine(clientRates), "agent-node2": oneLine(serverRates)})
+func topFollowsKeys(s *scene) {
+	t := s.t
 	screen := newScreen(t)
 	done := make(chan error, 1)
 	go func() {
@@ -267,8 +294,8 @@ func TestInATerminalTopFollowsKeys(t *testing.T) {
 	screen.until("left as it was", inOrder("\x1b[?25h\x1b[?1049l"))
 }
 
-func TestATerminalShowsNoMoreOfManySubflowsThanFits(t *testing.T) {
-	s, _ := busyNodes(t, map[string]string{"agent-node1": "", "agent-node2": ""})
+func topShowsWhatFits(s *scene) {
+	t := s.t
 	screen := newScreen(t)
 	done := make(chan error, 1)
 	go func() {
