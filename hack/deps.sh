@@ -11,7 +11,7 @@ who=deps
 source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 
 # command:package, or file:package.
-needed=(ip:iproute2 sysctl:procps nft:nftables nsenter:util-linux git:git
+needed=(ip:iproute2 ethtool:ethtool sysctl:procps nft:nftables nsenter:util-linux git:git
 	runc:runc /usr/lib/cni/ptp:containernetworking-plugins
 	/etc/ssl/certs/ca-certificates.crt:ca-certificates)
 # The committed programs are compiled by this version; another one makes others.
