@@ -32,7 +32,11 @@ func TestRequestsAreCountedByVerbAndResourceWithoutThoseOfTheElection(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.close()
+	t.Cleanup(func() {
+		if err := log.close(); err != nil {
+			t.Error(err)
+		}
+	})
 	for _, step := range []struct {
 		written string
 		want    map[request]int
