@@ -10,7 +10,7 @@ tool := go tool -modfile=hack/tools/go.mod
 TEST_FLAGS ?= -count=1 -p 1 -timeout 30m
 # A test with real traffic that another machine's load disturbed is run once more,
 # alone, and named in _out/flaky.txt: see docs/developing.md.
-gotestsum := $(tool) gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-report=_out/flaky.txt
+gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-report=_out/flaky.txt
 PACKAGES ?= ./...
 ARGS ?=
 

@@ -122,9 +122,30 @@ func typeOf(m *ebpf.Map, wanted btf.Type) (btf.Type, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the map's description of itself: %w", err)
 	}
-	var found *btf.Struct
-	if err := types.TypeByName(wanted.TypeName(), &found); err != nil {
+	return structure(types, wanted)
+}
+
+// structure is the one of these types with the wanted one's name. A program may know
+// several of one name; one that is laid out as wanted is preferred.
+func structure(types *btf.Spec, wanted btf.Type) (btf.Type, error) {
+	named, err := types.AnyTypesByName(wanted.TypeName())
+	if err != nil {
 		return nil, fmt.Errorf("looking for %s: %w", wanted.TypeName(), err)
+	}
+	var found btf.Type
+	for _, candidate := range named {
+		if _, hasMembers := candidate.(*btf.Struct); !hasMembers {
+			continue
+		}
+		if describe(candidate) == describe(wanted) {
+			return candidate, nil
+		}
+		if found == nil {
+			found = candidate
+		}
+	}
+	if found == nil {
+		return nil, fmt.Errorf("looking for the structure %s: %w", wanted.TypeName(), btf.ErrNotFound)
 	}
 	return found, nil
 }

@@ -28,6 +28,7 @@ func TestRequestsThroughAServiceUseEveryNIC(t *testing.T) {
 	feature := features.New("nginx and curl through a ClusterIP").
 		Setup(applyWorkload).
 		Assess("a download fills more than one NIC", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			awaitService(ctx, t)
 			before := received(ctx, t)
 			mustKubectl(ctx, t, "exec", "client", "--container", "tools", "--", "mptcpize", "run",
 				"curl", "--silent", "--fail", "--output", "/dev/null", "http://"+serviceAddress(ctx, t, "web")+"/100m")
@@ -58,6 +59,16 @@ func TestRequestsThroughAServiceUseEveryNIC(t *testing.T) {
 		}).
 		Teardown(removeWorkload).Feature()
 	testenv.Test(t, feature)
+}
+
+// awaitService waits until kube-proxy leads to the Service's pods from the client's node.
+func awaitService(ctx context.Context, t *testing.T) {
+	t.Helper()
+	await(t, "the Service does not answer", func() error {
+		_, err := kubectl(ctx, "exec", "client", "--container", "tools", "--", "curl", "--silent", "--fail",
+			"--max-time", "5", "--output", "/dev/null", "http://"+serviceAddress(ctx, t, "web")+"/1k")
+		return err
+	})
 }
 
 var webPods = []string{"web-a", "web-b"}
