@@ -46,23 +46,8 @@ const (
 	thePod  = 1
 )
 
-// skBuff is struct __sk_buff, of which a test run takes some fields.
-type skBuff struct {
-	Len, PktType, Mark, QueueMapping, Protocol uint32
-	VlanPresent, VlanTCI, VlanProto, Priority  uint32
-	IngressIfindex, Ifindex, TCIndex           uint32
-	Cb                                         [5]uint32
-	Hash, TCClassid, Data, DataEnd, NapiID     uint32
-	Family, RemoteIP4, LocalIP4                uint32
-	RemoteIP6, LocalIP6                        [4]uint32
-	RemotePort, LocalPort, DataMeta            uint32
-	FlowKeys, Tstamp                           uint64
-	WireLen, GSOSegs                           uint32
-	Sk                                         uint64
-	GSOSize                                    uint32
-	TstampType                                 uint32
-	Hwtstamp                                   uint64
-}
+// skBuff is short for it.
+type skBuff = bpf.SKBuff
 
 // reporter is what *testing.T and *rapid.T have in common.
 type reporter interface {

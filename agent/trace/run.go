@@ -11,25 +11,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// skBuff is struct __sk_buff, of which a test run takes some fields.
-type skBuff struct {
-	Len, PktType, Mark, QueueMapping, Protocol uint32
-	VlanPresent, VlanTCI, VlanProto, Priority  uint32
-	IngressIfindex, Ifindex, TCIndex           uint32
-	Cb                                         [5]uint32
-	Hash, TCClassid, Data, DataEnd, NapiID     uint32
-	Family, RemoteIP4, LocalIP4                uint32
-	RemoteIP6, LocalIP6                        [4]uint32
-	RemotePort, LocalPort, DataMeta            uint32
-	FlowKeys, Tstamp                           uint64
-	WireLen, GSOSegs                           uint32
-	Sk                                         uint64
-	GSOSize                                    uint32
-	TstampType                                 uint32
-	Hwtstamp                                   uint64
-}
+	"braid.dev/braid/bpf"
+)
 
 // What TC programs return.
 const (
@@ -46,7 +30,7 @@ const longer = 256
 func run(program *ebpf.Program, frame []byte, on, from int) (verdict int, after []byte, err error) {
 	options := ebpf.RunOptions{
 		Data: frame, DataOut: make([]byte, len(frame)+longer),
-		Context: skBuff{Ifindex: uint32(on), IngressIfindex: uint32(from)},
+		Context: bpf.SKBuff{Ifindex: uint32(on), IngressIfindex: uint32(from)},
 	}
 	result, err := program.Run(&options)
 	if err != nil {

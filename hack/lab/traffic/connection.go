@@ -22,6 +22,12 @@ const patience = 20 * time.Second
 
 // Serve answers clients of Run until the context ends or the listener fails.
 func Serve(ctx context.Context, listener net.Listener) error {
+	return answer(ctx, listener, func(connection net.Conn) { serveOne(connection.(*net.TCPConn)) })
+}
+
+// answer has each connection of the listener answered by itself until the context ends
+// or the listener fails, and waits for what goes on.
+func answer(ctx context.Context, listener net.Listener, one func(net.Conn)) error {
 	var connections sync.WaitGroup
 	defer connections.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -40,7 +46,7 @@ func Serve(ctx context.Context, listener net.Listener) error {
 			stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 			defer stop()
 			defer connection.Close()
-			serveOne(connection.(*net.TCPConn))
+			one(connection)
 		})
 	}
 }

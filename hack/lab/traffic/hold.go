@@ -148,23 +148,7 @@ func (h *Holder) lose(reason error) {
 
 // Echo sends back what it receives on each connection until the context ends.
 func Echo(ctx context.Context, listener net.Listener) error {
-	var answering sync.WaitGroup
-	defer answering.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() })
-	defer stop()
-	for {
-		connection, err := listener.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("accepting a connection: %w", err)
-		}
-		answering.Go(func() {
-			stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
-			defer stop()
-			defer connection.Close()
-			_, _ = io.Copy(connection, connection) // who sent it sees what failed
-		})
-	}
+	return answer(ctx, listener, func(connection net.Conn) {
+		_, _ = io.Copy(connection, connection) // who sent it sees what failed
+	})
 }
