@@ -6,7 +6,6 @@ import (
 	"maps"
 	"sync"
 
-	"github.com/vishvananda/netlink"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/datapath"
@@ -31,7 +30,7 @@ func (o *origins) set(wanted []v1alpha1.PlanEndpoint, found map[types.UID]endpoi
 	for i := range wanted {
 		uid := wanted[i].UID
 		if endpoint, here := found[uid]; here {
-			o.of[uid] = originOf(endpoint.HostIndex)
+			o.of[uid] = originOf(endpoint)
 		} else if index, known := before[uid]; known {
 			o.of[uid] = index
 		}
@@ -41,12 +40,11 @@ func (o *origins) set(wanted []v1alpha1.PlanEndpoint, found map[types.UID]endpoi
 
 // originOf is 0, for unknown, where a bridge or switch has the interface: packets
 // seem to come from that one then, from whichever of its pods.
-func originOf(index int) int {
-	link, err := netlink.LinkByIndex(index)
-	if err != nil || link.Attrs().MasterIndex != 0 {
+func originOf(endpoint endpoints.Endpoint) int {
+	if endpoint.MasterIndex != 0 {
 		return 0
 	}
-	return index
+	return endpoint.HostIndex
 }
 
 // add says by which interface the endpoint's packets come in.

@@ -44,9 +44,9 @@ type configured struct {
 }
 
 // recheck is how long a pod that nothing happened to is taken for configured: every
-// new pod has all others looked at again, which takes about a millisecond for each.
-// It is shorter than resync, by which drift is found.
-const recheck = resync / 2
+// new pod has all others looked at again, which takes milliseconds for each. What
+// changes in a pod meanwhile, its follower finds sooner.
+const recheck = 2 * resync
 
 func openPods(options Options) *pods {
 	p := &pods{
@@ -195,13 +195,13 @@ func (p *pods) release(ctx context.Context, wanted []v1alpha1.PlanEndpoint, snap
 			keep[found.Inode] = true
 		}
 	}
-	recorded, err := pathmanager.Recorded(p.statePath)
+	recorded, err := pathmanager.Recorded(p.statePath, keep)
 	if err != nil {
 		p.log.Error(err, "some pods keep settings of an earlier agent")
 	}
 	for _, identity := range recorded {
 		_, exists := snapshot.Path(identity.Inode)
-		if keep[identity.Inode] || !exists && !complete {
+		if !exists && !complete {
 			continue
 		}
 		if err := p.releaseOne(ctx, identity, snapshot); err != nil {
@@ -256,7 +256,7 @@ func (p *pods) close() error {
 func (p *pods) removeAll(ctx context.Context) error {
 	snapshot, err := p.finder.Look()
 	p.release(ctx, nil, snapshot, err == nil)
-	left, recordErr := pathmanager.Recorded(p.statePath)
+	left, recordErr := pathmanager.Recorded(p.statePath, nil)
 	if len(left) > 0 {
 		recordErr = errors.Join(recordErr, fmt.Errorf("%d pods could not be put back as they were", len(left)))
 	}

@@ -324,19 +324,19 @@ func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf m
 	for i, endpoint := range endpoints {
 		wanted[ids[i]] = preferenceValue(&endpoint, slotOf)
 	}
-	var id uint32
-	var value bpf.ToUplinkPreference
-	entries := d.objects.maps().Preferences.Iterate()
-	for entries.Next(&id, &value) {
+	// At once: one by one, the entries take as many calls.
+	var written [maxEndpoints]bpf.ToUplinkPreference
+	m := d.objects.maps().Preferences
+	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, maxEndpoints), written[:], nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("reading the preferences of endpoints: %w", err)
+	}
+	for id, value := range written {
 		if value == wanted[id] {
 			continue
 		}
-		if err := d.objects.maps().Preferences.Put(id, wanted[id]); err != nil {
+		if err := m.Put(uint32(id), wanted[id]); err != nil {
 			return fmt.Errorf("writing the preference of endpoint %d: %w", id, err)
 		}
-	}
-	if err := entries.Err(); err != nil {
-		return fmt.Errorf("reading the preferences of endpoints: %w", err)
 	}
 	return nil
 }

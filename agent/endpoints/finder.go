@@ -7,10 +7,13 @@ package endpoints
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -33,6 +36,9 @@ type Endpoint struct {
 	HostInterface string
 	// HostIndex is the index of HostInterface.
 	HostIndex int
+	// MasterIndex is that of the bridge or switch which has HostInterface; 0 where
+	// none has.
+	MasterIndex int
 }
 
 // Finder looks through the network namespaces of the machine. It belongs to the
@@ -41,13 +47,31 @@ type Endpoint struct {
 type Finder struct {
 	directories []string
 	processes   string // where /proc is mounted
+	inside      map[uint64]inside
 }
+
+// inside is what a look into a network namespace showed. It holds for a while as
+// long as the same interfaces of the node lead there: each look takes several
+// requests, and each new pod has all others looked at.
+type inside struct {
+	at      time.Time
+	number  int    // this namespace's for that one
+	ends    []ends // of the interfaces that lead there
+	address map[netip.Addr]Endpoint
+}
+
+// ends are the indexes of both ends of a pair of interfaces.
+type ends struct{ host, other, master int }
+
+// lookInsideAgain is after how long a namespace is looked into again, although no
+// interface changed.
+const lookInsideAgain = 15 * time.Second
 
 // NewFinder looks in these directories, where container runtimes mount network
 // namespaces, and at those of all processes of the proc file system mounted at
 // processes.
 func NewFinder(directories []string, processes string) *Finder {
-	return &Finder{directories: directories, processes: processes}
+	return &Finder{directories: directories, processes: processes, inside: map[uint64]inside{}}
 }
 
 // Snapshot is what one look at the machine showed.
@@ -73,11 +97,11 @@ func (s Snapshot) Path(inode uint64) (string, bool) {
 	return path, ok
 }
 
-// add takes the endpoint with the newest interface where several have an address:
+// newest takes the endpoint with the newest interface where several have an address:
 // the namespace of a pod may outlast the pod.
-func (s Snapshot) add(address netip.Addr, found Endpoint) {
-	if before, ok := s.byAddress[address]; !ok || before.HostIndex < found.HostIndex {
-		s.byAddress[address] = found
+func newest(all map[netip.Addr]Endpoint, address netip.Addr, found Endpoint) {
+	if before, ok := all[address]; !ok || before.HostIndex < found.HostIndex {
+		all[address] = found
 	}
 }
 
@@ -93,10 +117,11 @@ func (f *Finder) Look() (Snapshot, error) {
 	seen := map[uint64]bool{}
 	var failed error
 	for _, path := range f.candidates() {
-		if err := look(path, hosts, seen, snapshot); err != nil && !isGone(err) {
+		if err := f.look(path, hosts, seen, snapshot); err != nil && !isGone(err) {
 			failed = errors.Join(failed, err)
 		}
 	}
+	maps.DeleteFunc(f.inside, func(inode uint64, _ inside) bool { return !seen[inode] })
 	return snapshot, failed
 }
 
@@ -116,15 +141,33 @@ func hostEnds(links []netlink.Link) map[int][]netlink.Link {
 // those of processes, because they live longer.
 func (f *Finder) candidates() (paths []string) {
 	for _, directory := range f.directories {
-		found, _ := filepath.Glob(filepath.Join(directory, "*")) // the pattern is valid
-		paths = append(paths, found...)
+		for _, name := range namesIn(directory) {
+			paths = append(paths, filepath.Join(directory, name))
+		}
 	}
-	processes, _ := filepath.Glob(filepath.Join(f.processes, "[0-9]*", "ns", "net"))
-	return append(paths, processes...)
+	for _, name := range namesIn(f.processes) {
+		if _, err := strconv.ParseUint(name, 10, 32); err == nil {
+			paths = append(paths, filepath.Join(f.processes, name, "ns", "net"))
+		}
+	}
+	return paths
+}
+
+// namesIn lists what a directory holds; one that cannot be read holds nothing. It
+// looks at the directory alone: each process costs enough as it is.
+func namesIn(directory string) []string {
+	opened, err := os.Open(directory)
+	if err != nil {
+		return nil
+	}
+	defer opened.Close()
+	names, _ := opened.Readdirnames(-1) // what was read until an error
+	slices.Sort(names)
+	return names
 }
 
 // look adds what the namespace holds, if an interface of this node leads to it.
-func look(path string, hosts map[int][]netlink.Link, seen map[uint64]bool, snapshot Snapshot) error {
+func (f *Finder) look(path string, hosts map[int][]netlink.Link, seen map[uint64]bool, snapshot Snapshot) error {
 	inode, err := inodeOf(path)
 	if err != nil {
 		return err
@@ -133,20 +176,47 @@ func look(path string, hosts map[int][]netlink.Link, seen map[uint64]bool, snaps
 		return nil
 	}
 	seen[inode] = true
-	namespace, err := netns.GetFromPath(path)
-	if err != nil {
-		return fmt.Errorf("opening the network namespace %s: %w", path, err)
-	}
-	defer namespace.Close()
-	number, err := netlink.GetNetNsIdByFd(int(namespace))
-	if err != nil {
-		return fmt.Errorf("asking for the number of the network namespace %s: %w", path, err)
-	}
-	if len(hosts[number]) == 0 {
-		return nil
+	known, err := f.into(inode, path, hosts)
+	if err != nil || len(known.ends) == 0 {
+		return err
 	}
 	snapshot.byInode[inode] = path
-	return lookInside(Endpoint{Inode: inode, Path: path}, namespace, hosts[number], snapshot)
+	for address, found := range known.address {
+		found.Path = path
+		newest(snapshot.byAddress, address, found)
+	}
+	return nil
+}
+
+// into looks into a namespace, or tells what the last look showed.
+func (f *Finder) into(inode uint64, path string, hosts map[int][]netlink.Link) (inside, error) {
+	if known, ok := f.inside[inode]; ok && time.Since(known.at) < lookInsideAgain && slices.Equal(known.ends, endsOf(hosts[known.number])) {
+		return known, nil
+	}
+	namespace, err := netns.GetFromPath(path)
+	if err != nil {
+		return inside{}, fmt.Errorf("opening the network namespace %s: %w", path, err)
+	}
+	defer namespace.Close()
+	now := inside{at: time.Now(), address: map[netip.Addr]Endpoint{}}
+	if now.number, err = netlink.GetNetNsIdByFd(int(namespace)); err != nil {
+		return inside{}, fmt.Errorf("asking for the number of the network namespace %s: %w", path, err)
+	}
+	if now.ends = endsOf(hosts[now.number]); len(now.ends) == 0 {
+		return now, nil
+	}
+	err = lookInside(Endpoint{Inode: inode}, path, namespace, hosts[now.number], now.address)
+	if err == nil && len(now.address) > 0 {
+		f.inside[inode] = now
+	}
+	return now, err
+}
+
+func endsOf(links []netlink.Link) (all []ends) {
+	for _, link := range links {
+		all = append(all, ends{link.Attrs().Index, link.Attrs().ParentIndex, link.Attrs().MasterIndex})
+	}
+	return all
 }
 
 func inodeOf(path string) (uint64, error) {
@@ -158,29 +228,30 @@ func inodeOf(path string) (uint64, error) {
 }
 
 // lookInside reads the addresses of the interfaces that are joined to hosts.
-func lookInside(found Endpoint, namespace netns.NsHandle, hosts []netlink.Link, snapshot Snapshot) error {
+func lookInside(found Endpoint, path string, namespace netns.NsHandle, hosts []netlink.Link, all map[netip.Addr]Endpoint) error {
 	handle, err := netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
 	if err != nil {
-		return fmt.Errorf("entering the network namespace %s: %w", found.Path, err)
+		return fmt.Errorf("entering the network namespace %s: %w", path, err)
 	}
 	defer handle.Close()
 	links, err := whole(handle.LinkList)
 	if err != nil {
-		return fmt.Errorf("listing the interfaces of %s: %w", found.Path, err)
+		return fmt.Errorf("listing the interfaces of %s: %w", path, err)
 	}
 	for _, link := range links {
 		host := otherEnd(link, hosts)
 		if host == nil {
 			continue
 		}
-		found.Interface, found.HostInterface, found.HostIndex = link.Attrs().Name, host.Attrs().Name, host.Attrs().Index
+		found.Interface, found.HostInterface = link.Attrs().Name, host.Attrs().Name
+		found.HostIndex, found.MasterIndex = host.Attrs().Index, host.Attrs().MasterIndex
 		addresses, err := whole(func() ([]netlink.Addr, error) { return handle.AddrList(link, netlink.FAMILY_ALL) })
 		if err != nil {
-			return fmt.Errorf("listing the addresses of %s: %w", found.Path, err)
+			return fmt.Errorf("listing the addresses of %s: %w", path, err)
 		}
 		for _, address := range addresses {
 			if ip, ok := netip.AddrFromSlice(address.IP); ok && !ip.IsLinkLocalUnicast() {
-				snapshot.add(ip.Unmap(), found)
+				newest(all, ip.Unmap(), found)
 			}
 		}
 	}

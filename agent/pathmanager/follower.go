@@ -81,6 +81,8 @@ func (f *follower) followEvents() error {
 	if err != nil {
 		return err
 	}
+	f.namespace.hear(mptcpnl.TellsOfListeners())
+	defer f.namespace.hear(false)
 	events := make(chan received)
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(subscription, events, f.stopped) })
@@ -168,6 +170,7 @@ func (f *follower) wait() (<-chan time.Time, func()) {
 
 func (f *follower) handle(got received) error {
 	if errors.Is(got.err, mptcpnl.ErrEventsLost) {
+		f.namespace.hear(mptcpnl.TellsOfListeners())
 		return f.look()
 	}
 	if got.err != nil {
@@ -178,6 +181,7 @@ func (f *follower) handle(got received) error {
 		f.tracker.handle(event, now)
 		f.announcer.handle(event)
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
+			f.namespace.hear(mptcpnl.TellsOfListeners())
 			if err := f.namespace.reapply(); err != nil {
 				f.log.Error(err, "announcing the addresses of a pod that listens")
 			}

@@ -78,6 +78,9 @@ type Namespace struct {
 	changes  sync.Mutex
 	record   *record // nil while nothing is changed
 	settings Settings
+	// heard is true while a follower hears of each new listener, quiet once they were
+	// also looked for.
+	heard, quiet bool
 }
 
 // Open opens the network namespace of a file, such as /run/netns/NAME or
@@ -270,7 +273,7 @@ func (n *Namespace) add(endpoint mptcpnl.Endpoint) error {
 // taken for one that does: to take its announcements back for the time of a
 // restart would cost the connections that are made just then.
 func (n *Namespace) findListeners() error {
-	if n.record.Listening || n.settings.Manager != v1alpha1.SubflowManagerKernel {
+	if n.record.Listening || n.quiet || n.settings.Manager != v1alpha1.SubflowManagerKernel {
 		return nil
 	}
 	listeners, err := n.diagnostics.Listeners()
@@ -278,10 +281,20 @@ func (n *Namespace) findListeners() error {
 		return err
 	}
 	if len(listeners) == 0 {
+		n.quiet = n.heard
 		return nil
 	}
 	n.record.Listening = true
 	return n.record.write(n.options.StatePath)
+}
+
+// hear says whether each listener that comes is told of from now on. Those that came
+// until now are looked for once more: the kernel goes through the sockets of all
+// namespaces for that, so it is not done without need.
+func (n *Namespace) hear(told bool) {
+	n.changes.Lock()
+	defer n.changes.Unlock()
+	n.heard, n.quiet = told, false
 }
 
 func (n *Namespace) setLimits(limits mptcpnl.Limits) error {

@@ -313,7 +313,7 @@ func restoreByAnotherAgent(t *testing.T, host *pair.Host, manager v1alpha1.Subfl
 	first := open(t, host, statePath)
 	check(t, first.Configure(context.Background(), settings(host, manager, count)))
 	check(t, first.Close())
-	recorded, err := pathmanager.Recorded(statePath)
+	recorded, err := pathmanager.Recorded(statePath, nil)
 	if err != nil || len(recorded) != 1 || recorded[0] != first.Identity() {
 		t.Fatalf("recorded are %v (%v), want %v", recorded, err, first.Identity())
 	}
@@ -321,7 +321,7 @@ func restoreByAnotherAgent(t *testing.T, host *pair.Host, manager v1alpha1.Subfl
 	defer second.Close()
 	check(t, second.Configure(context.Background(), settings(host, manager, count-1)))
 	check(t, second.Restore(context.Background()))
-	if recorded, err := pathmanager.Recorded(statePath); err != nil || len(recorded) != 0 {
+	if recorded, err := pathmanager.Recorded(statePath, nil); err != nil || len(recorded) != 0 {
 		t.Errorf("after Restore there are records: %v %v", recorded, err)
 	}
 }

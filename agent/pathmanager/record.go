@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -71,8 +72,8 @@ func (r *record) write(directory string) error {
 }
 
 // Recorded lists the namespaces that were configured and not restored, by this
-// agent or one before it.
-func Recorded(statePath string) ([]namespace.Identity, error) {
+// agent or one before it, but for those with these inode numbers.
+func Recorded(statePath string, without map[uint64]bool) ([]namespace.Identity, error) {
 	paths, err := filepath.Glob(filepath.Join(statePath, "*.json"))
 	if err != nil {
 		return nil, fmt.Errorf("listing records in %s: %w", statePath, err)
@@ -80,6 +81,10 @@ func Recorded(statePath string) ([]namespace.Identity, error) {
 	var identities []namespace.Identity
 	var failed error
 	for _, path := range paths {
+		inode, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(path), ".json"), 10, 64)
+		if err == nil && without[inode] {
+			continue
+		}
 		r, err := readRecordFile(path)
 		if err != nil {
 			failed = errors.Join(failed, err)

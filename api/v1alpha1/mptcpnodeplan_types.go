@@ -172,7 +172,8 @@ type PlanBlock struct {
 
 // MPTCPNodePlanSpec is what one node must do; written by the controller. It is
 // empty while no policy selects any pod of the cluster, and then the node's
-// agent attaches nothing.
+// agent attaches nothing. Lists are atomic: one writer has each, and to account for
+// the owner of each entry costs the API server more than everything else.
 type MPTCPNodePlanSpec struct {
 	// paths that exist on this node, sorted by name.
 	// +kubebuilder:validation:MaxItems=8
@@ -183,28 +184,23 @@ type MPTCPNodePlanSpec struct {
 	// endpoints are the node's pods that a policy selects, sorted by namespace
 	// and name.
 	// +kubebuilder:validation:MaxItems=1024
-	// +listType=map
-	// +listMapKey=uid
+	// +listType=atomic
 	// +optional
 	Endpoints []PlanEndpoint `json:"endpoints,omitempty"`
 	// chains that the endpoints refer to, sorted by name.
 	// +kubebuilder:validation:MaxItems=1024
-	// +listType=map
-	// +listMapKey=name
+	// +listType=atomic
 	// +optional
 	Chains []PlanChain `json:"chains,omitempty"`
 	// blocks that the chains refer to, sorted by policy and name.
 	// +kubebuilder:validation:MaxItems=64
-	// +listType=map
-	// +listMapKey=policy
-	// +listMapKey=name
+	// +listType=atomic
 	// +optional
 	Blocks []PlanBlock `json:"blocks,omitempty"`
 	// tenants are the namespaces of the endpoints that have ceilings or shares,
 	// sorted by namespace.
 	// +kubebuilder:validation:MaxItems=1024
-	// +listType=map
-	// +listMapKey=namespace
+	// +listType=atomic
 	// +optional
 	Tenants []PlanTenant `json:"tenants,omitempty"`
 }
@@ -309,8 +305,7 @@ type MPTCPNodePlanStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// endpoints are the results, one for each endpoint of that plan.
 	// +kubebuilder:validation:MaxItems=1024
-	// +listType=map
-	// +listMapKey=uid
+	// +listType=atomic
 	// +optional
 	Endpoints []EndpointStatus `json:"endpoints,omitempty"`
 	// endpointsTotal counts the endpoints of the plan that was applied last.

@@ -36,17 +36,18 @@ const (
 // birth is when things happened to a pod, as a watcher of the API server saw them.
 type birth struct {
 	node string
-	// address is when its address was first known, programmed when its node's agent
-	// said that it is programmed.
-	address, programmed time.Time
+	// address is when its address was first known, planned when its node's plan had it,
+	// programmed when its node's agent said that it is programmed.
+	address, planned, programmed time.Time
 	// begun is when its container's process began.
 	begun time.Time
 }
 
-// births are those of all pods, by UID.
+// births are those of all pods, by UID, and what is known whole of them.
 type births struct {
 	mutex sync.Mutex
 	of    map[types.UID]*birth
+	whole []birth
 }
 
 // measurePod starts pods through scheduler, kubelet and containerd, and takes the
@@ -66,10 +67,17 @@ func measurePod(ctx context.Context, b *bench) (err error) {
 	if err := seen.follow(ctx, k); err != nil {
 		return err
 	}
+	// With its first pod a node loads the programs, which is another matter.
+	for index := range k.Network.Nodes {
+		if err := seen.startOne(ctx, k, fmt.Sprintf("first-%d", index+1), onNode(index+1)); err != nil {
+			return err
+		}
+	}
+	b.addBirths("pod.first_on_node.", seen.take())
 	if err := seen.start(ctx, k); err != nil {
 		return err
 	}
-	b.addBirths(seen)
+	b.addBirths("pod.", seen.take())
 	return nil
 }
 
@@ -96,6 +104,9 @@ func (s *births) follow(ctx context.Context, k *kubelets) error {
 		plan, ok := event.Object.(*v1alpha1.MPTCPNodePlan)
 		if !ok {
 			return
+		}
+		for _, endpoint := range plan.Spec.Endpoints {
+			s.note(endpoint.UID, func(one *birth) { one.planned = first(one.planned, at) })
 		}
 		for _, endpoint := range plan.Status.Endpoints {
 			if endpoint.State == v1alpha1.EndpointProgrammed {
@@ -150,7 +161,7 @@ func (s *births) start(ctx context.Context, k *kubelets) error {
 		}
 		go func() {
 			defer underWay.Release(1)
-			failed <- s.startOne(ctx, k, fmt.Sprintf("pod-%d", i+1))
+			failed <- s.startOne(ctx, k, fmt.Sprintf("pod-%d", i+1), nil)
 		}()
 		if i%25 == 24 {
 			say("%d of %d pods", i+1, startedPods)
@@ -175,8 +186,9 @@ func quietPod(name string) *corev1.Pod {
 	}
 }
 
-func (s *births) startOne(ctx context.Context, k *kubelets, name string) error {
+func (s *births) startOne(ctx context.Context, k *kubelets, name string, where map[string]string) error {
 	pod := quietPod(name)
+	pod.Spec.NodeSelector = where
 	if err := k.Client.Create(ctx, pod); err != nil {
 		return fmt.Errorf("creating pod %s: %w", name, err)
 	}
@@ -188,9 +200,22 @@ func (s *births) startOne(ctx context.Context, k *kubelets, name string) error {
 	if err != nil {
 		return err
 	}
-	begun, err := containerBegun(k, one.node, pod.UID)
-	s.note(pod.UID, func(one *birth) { one.begun = begun })
-	return err
+	if one.begun, err = containerBegun(k, one.node, pod.UID); err != nil {
+		return err
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.whole = append(s.whole, one)
+	return nil
+}
+
+// take returns those of the pods that were started since it was last called.
+func (s *births) take() []birth {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	whole := s.whole
+	s.whole = nil
+	return whole
 }
 
 // containerBegun is when the latest of a pod's processes began.
@@ -230,14 +255,16 @@ func processBegun(pid int) (time.Time, error) {
 	return time.Now().Add(time.Duration(ticks)*time.Second/ticksPerSecond - time.Duration(sinceBoot.Nano())), nil
 }
 
-func (b *bench) addBirths(seen *births) {
-	var fromAddress, fromBegin []float64
-	for _, one := range seen.of {
+func (b *bench) addBirths(prefix string, all []birth) {
+	var toPlan, fromAddress, fromBegin []float64
+	for _, one := range all {
+		toPlan = append(toPlan, milliseconds(one.planned.Sub(one.address)))
 		fromAddress = append(fromAddress, milliseconds(one.programmed.Sub(one.address)))
 		fromBegin = append(fromBegin, milliseconds(one.programmed.Sub(one.begun)))
 	}
-	b.addQuantiles("pod.programmed", fromAddress)
-	b.addQuantiles("pod.begun_to_programmed", fromBegin)
+	b.addQuantiles(prefix+"planned", toPlan)
+	b.addQuantiles(prefix+"programmed", fromAddress)
+	b.addQuantiles(prefix+"begun_to_programmed", fromBegin)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

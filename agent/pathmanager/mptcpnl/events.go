@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 
+	"github.com/cilium/ebpf/features"
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -70,6 +72,13 @@ type SubflowEvent struct {
 	// Error is why the subflow closed; 0 for a normal end.
 	Error unix.Errno
 }
+
+// TellsOfListeners is true where the kernel has ListenerEvent: surely from Linux 6.3
+// on.
+var TellsOfListeners = sync.OnceValue(func() bool {
+	version, err := features.LinuxVersionCode()
+	return err == nil && version >= 6<<16|3<<8
+})
 
 // ListenerEvent tells of a listening MPTCP socket: ListenerCreated or
 // ListenerClosed. Those of endpoints with a port are among them.
