@@ -29,11 +29,14 @@ const (
 	// grace lies between the proof that the peer answers and the verdict on a probe
 	// that it did not: answers that come together are read one after the other.
 	grace = 5 * time.Millisecond
+	// together lies at most between probes that are sent at once, and in which a peer
+	// goes away so rarely that one probe alone is taken for lost.
+	together = 5 * time.Millisecond
 	// memory is how long a late answer is still understood.
 	memory = time.Second
 	// A probe without an answer in time is followed by quick ones, until there is a
 	// verdict, or hurries have been spent without an answer.
-	quick   = 20 * time.Millisecond
+	quick   = 5 * time.Millisecond
 	hurries = 4
 	// forgiven is when a dead path is unknown again because its peer is silent on
 	// all paths.
@@ -305,7 +308,18 @@ func (t *tracker) probe(of *target, now time.Duration) *probe {
 	of.remember(p)
 	of.totals.sent++
 	t.schedule(of, now+t.interval(of))
+	t.join(of.peer, now)
 	return p
+}
+
+// join has the other paths to the peer probed together with this one, if they are to
+// be soon: what is lost on one is judged by what is answered on another.
+func (t *tracker) join(of *peer, now time.Duration) {
+	for _, other := range of.targets {
+		if other.due > now && other.due-now < t.interval(other)/2 {
+			t.schedule(other, now)
+		}
+	}
 }
 
 // remember keeps probes for as long as something may be concluded from them.
@@ -427,10 +441,11 @@ func (p *peer) provenAt(on *target, sent time.Duration) time.Duration {
 	return earliest
 }
 
-// provenAt looks at the probes next to that time: that before it and that after it
-// must have been answered, or the peer's agent may have been away.
+// provenAt looks at the probes next to that time: that before it and that after it,
+// or sent together with it, must have been answered, or the peer's agent may have
+// been away.
 func (t *target) provenAt(sent time.Duration) time.Duration {
-	after, _ := slices.BinarySearchFunc(t.recent, sent, func(p *probe, sent time.Duration) int { return cmp.Compare(p.sent, sent) })
+	after, _ := slices.BinarySearchFunc(t.recent, sent-together, func(p *probe, sent time.Duration) int { return cmp.Compare(p.sent, sent) })
 	if after == len(t.recent) || t.recent[after].answered == 0 || after > 0 && t.recent[after-1].answered == 0 {
 		return never
 	}

@@ -441,6 +441,21 @@ func TestHowOftenProbesAreSent(t *testing.T) {
 	}
 }
 
+func TestThePathsToAPeerAreProbedTogether(t *testing.T) {
+	s := simulate(usual, 1, false, "blue", "green", "red")
+	s.run(3 * time.Second) // the first probes are spread
+	s.sent = nil
+	s.run(10 * time.Second)
+	for i, probe := range s.sent {
+		if first := s.sent[i-i%3]; probe.at-first.at > together {
+			t.Errorf("probe %d of %v was sent %s after the first of its peer", i, probe.of, probe.at-first.at)
+		}
+	}
+	if len(s.sent) != 30 {
+		t.Errorf("%d probes in 10 s, want 10 on each of three paths", len(s.sent))
+	}
+}
+
 func TestTheCapHoldsInEverySecondAlsoWhenAPathOfManyPeersDies(t *testing.T) {
 	s := simulate(usual, 500, true, "blue", "green")
 	s.run(5 * time.Second)
