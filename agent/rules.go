@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -303,20 +304,38 @@ func (r *rules) note(p planned, loaded loadedBlocks, failures chains.Failures, w
 
 // ruleStatuses say for each endpoint how its rules are carried out.
 func (r *rules) ruleStatuses(wanted map[types.UID]v1alpha1.PlanEndpoint, loaded loadedBlocks) map[types.UID][]v1alpha1.RuleStatus {
-	subflows, err := r.shown.Subflows()
-	if err != nil {
-		r.log.Error(err, "it is not known how rates are limited")
-	}
-	of := map[string][]inspect.Subflow{}
-	for _, subflow := range subflows {
-		of[subflow.Endpoint] = append(of[subflow.Endpoint], subflow)
-	}
+	limited := r.limitedSubflows()
 	statuses := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range r.chains.Endpoints() {
-		all := inspect.StatusOf(attached.Rules, of[attached.Name], r.statuses[attached.UID])
+		all := inspect.StatusOf(attached.Rules, limited[attached.Name], r.statuses[attached.UID])
 		statuses[attached.UID] = loaded.addProblems(all, attached.Rules, wanted[attached.UID].Subflows.Manager)
 	}
 	return statuses
+}
+
+// limitedSubflows are those of endpoints with rules that limit rates, by endpoint. No
+// others are read: a node may have tens of thousands.
+func (r *rules) limitedSubflows() map[string][]inspect.Subflow {
+	of := map[string][]inspect.Subflow{}
+	for _, attached := range r.chains.Endpoints() {
+		if inspect.Limits(attached.Rules) {
+			of[attached.Name] = nil
+		}
+	}
+	if len(of) == 0 {
+		return of
+	}
+	err := r.shown.EachSubflow(func(subflow *inspect.Subflow) {
+		if before, limited := of[subflow.Endpoint]; limited && len(subflow.Limits) > 0 {
+			kept := *subflow
+			kept.Limits = slices.Clone(subflow.Limits)
+			of[subflow.Endpoint] = append(before, kept)
+		}
+	})
+	if err != nil {
+		r.log.Error(err, "it is not known how rates are limited")
+	}
+	return of
 }
 
 // close leaves everything as it is.

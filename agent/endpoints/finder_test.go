@@ -203,3 +203,70 @@ func TestTheNewestOfTwoPodsWithOneAddressIsFound(t *testing.T) {
 		}
 	}
 }
+
+// run runs ip in a node.
+func run(t *testing.T, node *network.Node, arguments ...string) {
+	t.Helper()
+	_, err := node.Run("ip", arguments...)
+	check(t, err)
+}
+
+// remembers is a finder that looks again and again, as an agent's does.
+func remembers(t *testing.T, node *network.Node) (look func() endpoints.Snapshot) {
+	finder := endpoints.NewFinder([]string{network.Directory}, "/proc")
+	return func() (snapshot endpoints.Snapshot) {
+		check(t, node.Do(func() (err error) {
+			snapshot, err = finder.Look()
+			return err
+		}))
+		return snapshot
+	}
+}
+
+func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
+	const address = "10.244.1.9"
+	n := build(t, 1)
+	node, other := n.Nodes[0], n.Nodes[0].Pods[0]
+	look := remembers(t, node)
+	expectNone(t, look(), address)
+	pod := makePod(t, node, "pod", "veth8", address)
+	first, err := look().Find(addresses(t, address))
+	check(t, err)
+	for _, change := range []struct {
+		what, hostInterface string
+		make                func()
+	}{
+		{"another interface in its place", "veth9", func() {
+			run(t, node, "link", "delete", "veth8")
+			check(t, network.Connect(pod, "eth0", node.Namespace, "veth9", network.Options{AddressesA: []string{address + "/32"}}))
+		}},
+		{"another namespace in its place", "veth10", func() {
+			check(t, pod.Delete())
+			pod = makePod(t, node, "again", "veth10", address)
+		}},
+	} {
+		change.make()
+		found, err := look().Find(addresses(t, address))
+		if err != nil || found.HostInterface != change.hostInterface || found.Inode != inode(t, pod.Path()) {
+			t.Errorf("with %s it was found as %+v (%v), before as %+v", change.what, found, err, first)
+		}
+		expectPod(t, look(), other)
+	}
+	check(t, pod.Delete())
+	expectNone(t, look(), address)
+}
+
+func TestAnInterfaceThatGetsAMasterIsSeen(t *testing.T) {
+	n := build(t, 1)
+	node, pod := n.Nodes[0], n.Nodes[0].Pods[0]
+	look := remembers(t, node)
+	expectPod(t, look(), pod)
+	run(t, node, "link", "add", "bridge0", "type", "bridge")
+	run(t, node, "link", "set", pod.HostInterface, "master", "bridge0")
+	bridge, err := node.Index("bridge0")
+	check(t, err)
+	found, err := look().Find(addresses(t, pod.IPv4))
+	if err != nil || found.MasterIndex != bridge {
+		t.Errorf("it was found as %+v (%v), want the master %d", found, err, bridge)
+	}
+}

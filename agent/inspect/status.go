@@ -43,6 +43,11 @@ func (k ruleKey) is(status v1alpha1.RuleStatus) bool {
 	return status.Policy == k.policy && status.Name == k.name
 }
 
+// Limits is true when one of the rules limits rates.
+func Limits(rules []v1alpha1.PlanRule) bool {
+	return slices.ContainsFunc(rules, func(rule v1alpha1.PlanRule) bool { return limits(&rule.Rule) })
+}
+
 func limits(rule *v1alpha1.Rule) bool {
 	return slices.ContainsFunc(rule.Actions, func(action v1alpha1.Action) bool {
 		return action.Type == v1alpha1.ActionRateLimit
