@@ -44,9 +44,9 @@ type configured struct {
 }
 
 // recheck is how long a pod that nothing happened to is taken for configured: every
-// new pod has all others looked at again, which takes milliseconds for each. What
-// changes in a pod meanwhile, its follower finds sooner.
-const recheck = 2 * resync
+// new pod has all others looked at again, which takes milliseconds for each.
+// It is shorter than resync, by which drift is found.
+const recheck = resync / 2
 
 func openPods(options Options) *pods {
 	p := &pods{

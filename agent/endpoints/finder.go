@@ -177,15 +177,14 @@ func (f *Finder) look(path string, hosts map[int][]netlink.Link, seen map[uint64
 	}
 	seen[inode] = true
 	known, err := f.into(inode, path, hosts)
-	if err != nil || len(known.ends) == 0 {
-		return err
+	if len(known.ends) > 0 { // also where it could not be looked into: it is there
+		snapshot.byInode[inode] = path
 	}
-	snapshot.byInode[inode] = path
 	for address, found := range known.address {
 		found.Path = path
 		newest(snapshot.byAddress, address, found)
 	}
-	return nil
+	return err
 }
 
 // into looks into a namespace, or tells what the last look showed.

@@ -33,12 +33,7 @@ func build(t *testing.T, podsPerNode int) *network.Network {
 // look looks from a node, as its agent does.
 func look(t *testing.T, node *network.Node, directories ...string) endpoints.Snapshot {
 	t.Helper()
-	var snapshot endpoints.Snapshot
-	check(t, node.Do(func() (err error) {
-		snapshot, err = endpoints.NewFinder(directories, "/proc").Look()
-		return err
-	}))
-	return snapshot
+	return looking(t, node, directories...)()
 }
 
 func addresses(t *testing.T, texts ...string) (addresses []netip.Addr) {
@@ -211,9 +206,10 @@ func run(t *testing.T, node *network.Node, arguments ...string) {
 	check(t, err)
 }
 
-// remembers is a finder that looks again and again, as an agent's does.
-func remembers(t *testing.T, node *network.Node) (look func() endpoints.Snapshot) {
-	finder := endpoints.NewFinder([]string{network.Directory}, "/proc")
+// looking looks with one finder again and again, as an agent does.
+func looking(t *testing.T, node *network.Node, directories ...string) (look func() endpoints.Snapshot) {
+	t.Helper()
+	finder := endpoints.NewFinder(directories, "/proc")
 	return func() (snapshot endpoints.Snapshot) {
 		check(t, node.Do(func() (err error) {
 			snapshot, err = finder.Look()
@@ -227,7 +223,7 @@ func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
 	const address = "10.244.1.9"
 	n := build(t, 1)
 	node, other := n.Nodes[0], n.Nodes[0].Pods[0]
-	look := remembers(t, node)
+	look := looking(t, node, network.Directory)
 	expectNone(t, look(), address)
 	pod := makePod(t, node, "pod", "veth8", address)
 	first, err := look().Find(addresses(t, address))
@@ -259,7 +255,7 @@ func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
 func TestAnInterfaceThatGetsAMasterIsSeen(t *testing.T) {
 	n := build(t, 1)
 	node, pod := n.Nodes[0], n.Nodes[0].Pods[0]
-	look := remembers(t, node)
+	look := looking(t, node, network.Directory)
 	expectPod(t, look(), pod)
 	run(t, node, "link", "add", "bridge0", "type", "bridge")
 	run(t, node, "link", "set", pod.HostInterface, "master", "bridge0")

@@ -81,7 +81,7 @@ func (f *follower) followEvents() error {
 	if err != nil {
 		return err
 	}
-	f.namespace.hear(mptcpnl.TellsOfListeners())
+	f.namespace.hear(true)
 	defer f.namespace.hear(false)
 	events := make(chan received)
 	var receiver sync.WaitGroup
@@ -170,7 +170,7 @@ func (f *follower) wait() (<-chan time.Time, func()) {
 
 func (f *follower) handle(got received) error {
 	if errors.Is(got.err, mptcpnl.ErrEventsLost) {
-		f.namespace.hear(mptcpnl.TellsOfListeners())
+		f.namespace.hear(true)
 		return f.look()
 	}
 	if got.err != nil {
@@ -181,7 +181,7 @@ func (f *follower) handle(got received) error {
 		f.tracker.handle(event, now)
 		f.announcer.handle(event)
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
-			f.namespace.hear(mptcpnl.TellsOfListeners())
+			f.namespace.hear(true)
 			if err := f.namespace.reapply(); err != nil {
 				f.log.Error(err, "announcing the addresses of a pod that listens")
 			}

@@ -288,13 +288,14 @@ func (n *Namespace) findListeners() error {
 	return n.record.write(n.options.StatePath)
 }
 
-// hear says whether each listener that comes is told of from now on. Those that came
-// until now are looked for once more: the kernel goes through the sockets of all
-// namespaces for that, so it is not done without need.
-func (n *Namespace) hear(told bool) {
+// hear says whether a follower hears of events from now on, with those of listeners
+// among them where the kernel has these. Listeners that came until now are looked for
+// once more: the kernel goes through the sockets of all namespaces for that, so it is
+// not done without need.
+func (n *Namespace) hear(events bool) {
 	n.changes.Lock()
 	defer n.changes.Unlock()
-	n.heard, n.quiet = told, false
+	n.heard, n.quiet = events && mptcpnl.TellsOfListeners(), false
 }
 
 func (n *Namespace) setLimits(limits mptcpnl.Limits) error {

@@ -172,8 +172,7 @@ type PlanBlock struct {
 
 // MPTCPNodePlanSpec is what one node must do; written by the controller. It is
 // empty while no policy selects any pod of the cluster, and then the node's
-// agent attaches nothing. Lists are atomic: one writer has each, and to account for
-// the owner of each entry costs the API server more than everything else.
+// agent attaches nothing. Lists are atomic: one writer has each as a whole.
 type MPTCPNodePlanSpec struct {
 	// paths that exist on this node, sorted by name.
 	// +kubebuilder:validation:MaxItems=8
