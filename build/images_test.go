@@ -67,12 +67,14 @@ func TestImagesAndTheirBillsOfMaterials(t *testing.T) {
 	directory := buildImages(t)
 	t.Run("are the same when they are built again", func(t *testing.T) {
 		first, second := sums(t, directory), sums(t, buildImages(t))
-		if len(first) != 6 || !maps.Equal(first, second) {
+		if len(first) != 7 || !maps.Equal(first, second) {
 			t.Errorf("got\n%v\nand then\n%v", first, second)
 		}
 	})
-	for _, component := range []string{"braid-agent", "braid-controller"} {
-		t.Run(component+" is listed with all modules in it", func(t *testing.T) { checkBill(t, directory, component) })
+	for component, programs := range map[string][]string{
+		"braid-agent": {"braid-agent", "braid-trace"}, "braid-controller": {"braid-controller"},
+	} {
+		t.Run(component+" is listed with its programs and all modules in them", func(t *testing.T) { checkBill(t, directory, component, programs) })
 	}
 }
 
@@ -98,7 +100,7 @@ type component struct {
 	Hashes              []struct{ Alg, Content string }
 }
 
-func checkBill(t *testing.T, directory, name string) {
+func checkBill(t *testing.T, directory, name string, programs []string) {
 	content, err := os.ReadFile(filepath.Join(directory, name+"-"+runtime.GOARCH+".cdx.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -113,30 +115,57 @@ func checkBill(t *testing.T, directory, name string) {
 	if got := b.Metadata.Component; got.Name != "braid.dev/"+name || got.Version != "1.2.3" || !strings.HasPrefix(got.URL, "pkg:oci/"+name+"@sha256%3A") {
 		t.Errorf("it is about %+v", got)
 	}
-	program := filepath.Join(directory, runtime.GOARCH, name)
-	checkProgram(t, b.Components[0], program)
+	libraries, all := b.Components[len(programs):], map[string]bool{}
 	listed := map[string]bool{}
-	for _, c := range b.Components[1:] {
+	for _, c := range libraries {
 		listed[c.URL] = c.Type == "library" && (len(c.Hashes) == 1 || c.Name == "std")
 	}
+	for i, name := range programs {
+		program := filepath.Join(directory, runtime.GOARCH, name)
+		checkProgram(t, b.Components[i], program)
+		modules := modulesOf(t, program)
+		for _, url := range modules {
+			all[url] = true
+			if !listed[url] {
+				t.Errorf("%s of %s is missing, or has no sum", url, name)
+			}
+		}
+		if depends := b.dependsOn(name); !slices.Equal(slices.Sorted(slices.Values(depends)), slices.Sorted(slices.Values(modules))) {
+			t.Errorf("%s depends on %d of %d", name, len(depends), len(modules))
+		}
+	}
+	if len(all) != len(libraries) {
+		t.Errorf("%d modules are listed; the programs have %d", len(libraries), len(all))
+	}
+	if depends := b.dependsOn("image"); !slices.Equal(depends, programs) {
+		t.Errorf("the image depends on %v, wanted %v", depends, programs)
+	}
+}
+
+// modulesOf are the modules in a program, the standard library among them.
+func modulesOf(t *testing.T, program string) []string {
+	t.Helper()
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
 	}
+	urls := []string{"pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go")}
 	for _, dep := range info.Deps {
 		if dep.Replace != nil {
 			dep = dep.Replace
 		}
-		if url := "pkg:golang/" + dep.Path + "@" + dep.Version; !listed[url] {
-			t.Errorf("%s is missing, or has no sum", url)
+		urls = append(urls, "pkg:golang/"+dep.Path+"@"+dep.Version)
+	}
+	return urls
+}
+
+func (b *bill) dependsOn(reference string) []string {
+	for _, dependency := range b.Dependencies {
+		if dependency.Ref == reference {
+			return dependency.DependsOn
 		}
 	}
-	if std := "pkg:golang/std@" + strings.TrimPrefix(info.GoVersion, "go"); !listed[std] || len(listed) != len(info.Deps)+1 {
-		t.Errorf("%d modules are listed, %s: %v; the program has %d", len(listed), std, listed[std], len(info.Deps))
-	}
-	if depends := b.Dependencies[len(b.Dependencies)-1].DependsOn; len(depends) != len(listed) {
-		t.Errorf("the program depends on %d of %d", len(depends), len(listed))
-	}
+	return nil
 }
 
 func checkProgram(t *testing.T, got component, program string) {

@@ -56,8 +56,9 @@ const askTimeout = 20 * time.Second
 const (
 	agentLabel     = "app.kubernetes.io/name=braid-agent"
 	agentContainer = "agent"
-	// agentProgram is where the agents' image has it.
+	// The programs of the agents' image.
 	agentProgram = "/braid-agent"
+	traceProgram = "/braid-trace"
 )
 
 // agents are the running agents by their nodes.
@@ -81,14 +82,19 @@ func (s *system) agents(ctx context.Context) (map[string]*corev1.Pod, error) {
 // ask runs a command of an agent in its container, as kubectl exec does, and copies
 // what it prints, until the command or the context ends.
 func (s *system) ask(ctx context.Context, agent *corev1.Pod, out io.Writer, arguments ...string) error {
-	executor, err := s.executor(agent, arguments)
+	// What is read is never written: the end of it tells the command that we are gone.
+	input, end := io.Pipe()
+	defer end.Close()
+	return s.run(ctx, agent, input, out, append([]string{agentProgram}, arguments...))
+}
+
+// run runs a program of the agents' image in an agent's container.
+func (s *system) run(ctx context.Context, agent *corev1.Pod, input io.Reader, out io.Writer, command []string) error {
+	executor, err := s.executor(agent, command)
 	if err != nil {
 		return fmt.Errorf("preparing to ask the agent on %s: %w", agent.Spec.NodeName, err)
 	}
 	said := &beginning{limit: 2048}
-	// What is read is never written: the end of it tells the command that we are gone.
-	input, end := io.Pipe()
-	defer end.Close()
 	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: input, Stdout: out, Stderr: said})
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -100,10 +106,10 @@ func (s *system) ask(ctx context.Context, agent *corev1.Pod, out io.Writer, argu
 }
 
 // executor prefers a WebSocket and falls back to SPDY for older API servers.
-func (s *system) executor(agent *corev1.Pod, arguments []string) (remotecommand.Executor, error) {
+func (s *system) executor(agent *corev1.Pod, command []string) (remotecommand.Executor, error) {
 	url := s.core.CoreV1().RESTClient().Get().Resource("pods").Namespace(agent.Namespace).Name(agent.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: agentContainer, Command: append([]string{agentProgram}, arguments...), Stdin: true, Stdout: true, Stderr: true,
+			Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
 	webSocket, err := remotecommand.NewWebSocketExecutor(s.config, http.MethodGet, url.String())
 	if err != nil {

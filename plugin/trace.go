@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/remotecommand"
 
 	"braid.dev/braid/internal/output"
 )
@@ -25,11 +24,11 @@ type tracing struct {
 	pod, to   string
 	port      uint16
 	capture   string
-	// given are the flags that the agent's command has too.
+	// given are the flags that braid-trace has too.
 	given []string
 }
 
-// tracedFlags are handed to the agent as they are, where they are given.
+// tracedFlags are handed to braid-trace as they are, where they are given.
 var tracedFlags = []struct{ name, usage string }{
 	{"direction", "FromEndpoint for what the pod sends (default), ToEndpoint for what it receives"},
 	{"type", "of the packet: TCP, MPCapable (default), MPJoin, PureACK, Data, DSS, AddAddr, MPPrio, Reset, FIN"},
@@ -76,7 +75,7 @@ a pod behind it.`,
 	return p.addFormat(command)
 }
 
-func (p *plugin) trace(ctx context.Context, t *tracing, input io.Reader) error {
+func (p *plugin) trace(ctx context.Context, t *tracing, standard io.Reader) error {
 	if t.pod == "" || (t.to == "") == (t.capture == "") {
 		return errors.New("give --pod, and one of --to and --pcap")
 	}
@@ -100,10 +99,12 @@ func (p *plugin) trace(ctx context.Context, t *tracing, input io.Reader) error {
 	if agent == nil {
 		return fmt.Errorf("no agent runs on %s, the node of the pod", pod.Spec.NodeName)
 	}
-	if t.capture == "" {
-		return system.ask(ctx, agent, p.out, arguments...)
+	input, err := t.input(standard)
+	if err != nil {
+		return err
 	}
-	return system.askWith(ctx, agent, t.capture, input, p.out, arguments)
+	defer input.Close()
+	return system.run(ctx, agent, input, p.out, append([]string{traceProgram}, arguments...))
 }
 
 // podNamed reads a pod that has a node and an address.
@@ -129,13 +130,13 @@ func (p *plugin) podNamed(ctx context.Context, system *system, name string) (*co
 	return pod, nil
 }
 
-// arguments are those of the agent's command.
+// arguments are those of the command braid-trace.
 func (t *tracing) arguments(pod *corev1.Pod, format output.Format) ([]string, error) {
 	address, err := t.address(pod)
 	if err != nil {
 		return nil, err
 	}
-	arguments := []string{"trace", "--pod=" + pod.Namespace + "/" + pod.Name, "--address=" + address}
+	arguments := []string{"--pod=" + pod.Namespace + "/" + pod.Name, "--address=" + address}
 	if t.capture != "" {
 		arguments = append(arguments, "--pcap=-")
 	} else {
@@ -173,27 +174,17 @@ func (t *tracing) address(pod *corev1.Pod) (string, error) {
 	return netip.AddrPortFrom(own, t.port).String(), nil
 }
 
-// askWith is ask with a file for the command's standard input.
-func (s *system) askWith(ctx context.Context, agent *corev1.Pod, name string, input io.Reader, out io.Writer, arguments []string) error {
-	if name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
-			return fmt.Errorf("opening the capture: %w", err)
-		}
-		defer file.Close()
-		input = file
+// input is what the command reads: the capture, or nothing.
+func (t *tracing) input(standard io.Reader) (io.ReadCloser, error) {
+	switch t.capture {
+	case "":
+		return io.NopCloser(strings.NewReader("")), nil
+	case "-":
+		return io.NopCloser(standard), nil
 	}
-	executor, err := s.executor(agent, arguments)
+	file, err := os.Open(t.capture)
 	if err != nil {
-		return fmt.Errorf("preparing to ask the agent on %s: %w", agent.Spec.NodeName, err)
+		return nil, fmt.Errorf("opening the capture: %w", err)
 	}
-	said := &beginning{limit: 2048}
-	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: input, Stdout: out, Stderr: said})
-	if err == nil {
-		return nil
-	}
-	if text := strings.TrimSpace(said.String()); text != "" {
-		err = errors.New(text)
-	}
-	return fmt.Errorf("asking the agent on %s: %w", agent.Spec.NodeName, err)
+	return file, nil
 }

@@ -63,8 +63,8 @@ func TestATraceIsAskedOfTheAgentOnThePodsNode(t *testing.T) {
 		t.Errorf("%v: %q", err, out)
 	}
 	wanted := []string{
-		"agent-node1 /braid-agent trace --pod=default/web --address=10.0.0.9 --pcap=-",
-		"agent-node1 /braid-agent trace --pod=default/web --address=10.0.0.9:40001 --to=10.0.1.7:80 --output=json --type=MPJoin --token=0x1",
+		"agent-node1 /braid-trace --pod=default/web --address=10.0.0.9 --pcap=-",
+		"agent-node1 /braid-trace --pod=default/web --address=10.0.0.9:40001 --to=10.0.1.7:80 --output=json --type=MPJoin --token=0x1",
 	}
 	if asked := n.asked(); !slices.Equal(asked, wanted) {
 		t.Errorf("the agent was asked:\n%s", strings.Join(asked, "\n"))

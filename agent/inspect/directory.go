@@ -16,6 +16,9 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
+// DefaultStatePath is the directory of an agent's states, unless it is told another.
+const DefaultStatePath = "/run/braid"
+
 // DirectoryName is the file, in the agent's directory of states, of what the
 // numbers in the maps stand for.
 const DirectoryName = "inspect.json"

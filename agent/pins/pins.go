@@ -19,6 +19,9 @@ import (
 	"github.com/go-logr/logr"
 )
 
+// DefaultPath is the directory of all that an agent pins, unless it is told another.
+const DefaultPath = "/sys/fs/bpf/braid"
+
 // variant is added to each version. Tests build agents with one, to upgrade from
 // and to a version that differs; those copy all maps, as if no layout fitted.
 var variant string

@@ -15,6 +15,8 @@ import (
 
 	"braid.dev/braid/agent"
 	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/internal/buildinfo"
 )
 
@@ -47,8 +49,7 @@ func command() *cobra.Command {
 	addFlags(command, &options)
 	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
-	command.AddCommand(removeCommand(&options), mountCommand())
-	command.AddCommand(traceCommand(&options), leftoversCommand(&options))
+	command.AddCommand(removeCommand(&options), mountCommand(), leftoversCommand(&options))
 	addInspection(command, &options)
 	return command
 }
@@ -57,8 +58,8 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags := command.PersistentFlags()
 	flags.StringVar(&options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this agent's Node ($NODE_NAME)")
 	flags.StringVar(&options.Namespace, "namespace", "braid-system", "namespace of the agent's Lease")
-	flags.StringVar(&options.PinPath, "pin-path", "/sys/fs/bpf/braid", "directory on a BPF file system for programs and maps")
-	flags.StringVar(&options.StatePath, "state-path", "/run/braid", "directory for what must be known after a restart")
+	flags.StringVar(&options.PinPath, "pin-path", pins.DefaultPath, "directory on a BPF file system for programs and maps")
+	flags.StringVar(&options.StatePath, "state-path", inspect.DefaultStatePath, "directory for what must be known after a restart")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
 	flags.StringVar(&options.BlockDirectory, "block-path", "", "directory, which root alone may write to, of blocks as files; without it the agent takes none from files")

@@ -92,7 +92,7 @@ func makeImages(ctx context.Context) ([]string, error) {
 	for _, command := range [][]string{
 		{"hack/image/build.sh"},
 		{"go", "build", "-trimpath", "-o", "_out/images/traffic", "./hack/lab/cmd/traffic"},
-		{"go", "-C", "hack/image", "run", ".", "--program", "../../_out/images/traffic", "--user", "0:0", "--name", trafficImage, "--output", "../../_out/images/traffic.tar"},
+		{"go", "-C", "hack/image", "run", ".", "--programs", "../../_out/images/traffic", "--user", "0:0", "--name", trafficImage, "--output", "../../_out/images/traffic.tar"},
 	} {
 		if _, err := run(ctx, command[0], command[1:]...); err != nil {
 			return nil, err

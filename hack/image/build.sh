@@ -18,23 +18,31 @@ mkdir -p "$out"
 
 image() { (cd hack/image && go run . "$@"); }
 
+# build PROGRAM ARCHITECTURE FILE
+build() {
+	CGO_ENABLED=0 GOOS=linux GOARCH=$2 go -C "$source" build -trimpath -buildvcs=false \
+		-ldflags "-s -w -buildid= -X main.version=$version ${LDFLAGS:-}" -o "$3" "./cmd/$1"
+}
+
 for component in controller agent; do
 	name=$registry/braid-$component:$version
-	user=65532:65532
-	[[ $component == controller ]] || user=0:0
-	programs=()
+	user=65532:65532 programs=(braid-$component)
+	[[ $component == controller ]] || user=0:0 programs=(braid-agent braid-trace)
+	contents=()
 	for architecture in "${architectures[@]}"; do
-		program=$out/$architecture/braid-$component
-		archive=$out/braid-$component-$architecture
-		CGO_ENABLED=0 GOOS=linux GOARCH=$architecture go -C "$source" build -trimpath -buildvcs=false \
-			-ldflags "-s -w -buildid= -X main.version=$version ${LDFLAGS:-}" -o "$program" "./cmd/braid-$component"
-		image --program "$program" --arch "$architecture" --user "$user" --name "$name" \
+		archive=$out/braid-$component-$architecture files=
+		for program in "${programs[@]}"; do
+			[[ -d $source/cmd/$program ]] || continue # a version before it
+			build "$program" "$architecture" "$out/$architecture/$program"
+			files+=${files:+,}$out/$architecture/$program
+		done
+		image --programs "$files" --arch "$architecture" --user "$user" --name "$name" \
 			--output "$archive.tar" --sbom "$archive.cdx.json"
 		echo "$archive.tar: $name; what is in it: $archive.cdx.json"
-		programs+=("$architecture=$program")
+		contents+=("$architecture=$files")
 	done
-	if ((${#programs[@]} > 1)); then
-		image --user "$user" --name "$name" --output "$out/braid-$component.oci.tar" "${programs[@]}"
+	if ((${#contents[@]} > 1)); then
+		image --user "$user" --name "$name" --output "$out/braid-$component.oci.tar" "${contents[@]}"
 		echo "$out/braid-$component.oci.tar: $name for ${architectures[*]}"
 	fi
 done

@@ -20,7 +20,7 @@ import (
 )
 
 // writeIndex makes one OCI archive of the images of several architectures, each
-// given as ARCH=PROGRAM.
+// given as ARCH=PROGRAM[,PROGRAM...].
 func writeIndex(programs []string, reference, user, output string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
@@ -28,11 +28,11 @@ func writeIndex(programs []string, reference, user, output string) error {
 	}
 	index := v1.ImageIndex(empty.Index)
 	for _, pair := range programs {
-		architecture, program, ok := strings.Cut(pair, "=")
+		architecture, files, ok := strings.Cut(pair, "=")
 		if !ok {
-			return fmt.Errorf("reading %q: must be ARCH=PROGRAM", pair)
+			return fmt.Errorf("reading %q: must be ARCH=PROGRAM[,PROGRAM...]", pair)
 		}
-		image, err := build(contents{program: program}, architecture, user)
+		image, err := build(contents{programs: list(files)}, architecture, user)
 		if err != nil {
 			return err
 		}

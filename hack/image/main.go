@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command image makes the images of Braid without a container runtime and
-// without a registry: one archive for each program, in the form that
+// without a registry: one archive for each image, in the form that
 // `ctr images import`, `docker load` and `kind load image-archive` read, and on
 // request a bill of what is in it. Equal programs make equal files.
 //
-// With arguments ARCH=PROGRAM it makes one OCI archive of all these architectures.
+// With arguments ARCH=PROGRAM[,PROGRAM...] it makes one OCI archive of all these architectures.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -26,24 +27,29 @@ import (
 )
 
 func main() {
-	program := flag.String("program", "", "static program to be the image's only file, and what it runs")
-	root := flag.String("root", "", "directory to be the image's root, in the place of --program")
+	programs := flag.String("programs", "", "static programs, separated by commas, to be the image's only files; it runs the first")
+	root := flag.String("root", "", "directory to be the image's root, in the place of --programs")
 	reference := flag.String("name", "", "name of the image, such as braid.dev/braid-agent:0.1.0")
 	architecture := flag.String("arch", "amd64", "architecture of the program, as Go names it")
 	user := flag.String("user", "65532:65532", "user and group that it runs as")
 	output := flag.String("output", "", "archive to write")
-	sbom := flag.String("sbom", "", "file to write what is in the image of a program to, as CycloneDX JSON")
+	sbom := flag.String("sbom", "", "file to write what is in the image of programs to, as CycloneDX JSON")
 	flag.Parse()
 	var err error
 	if flag.NArg() > 0 {
 		err = writeIndex(flag.Args(), *reference, *user, *output)
 	} else {
-		err = write(contents{program: *program, root: *root}, *reference, *architecture, *user, *output, *sbom)
+		err = write(contents{programs: list(*programs), root: *root}, *reference, *architecture, *user, *output, *sbom)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "image:", err)
 		os.Exit(1)
 	}
+}
+
+// list takes apart what stands between commas.
+func list(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
 func write(contents contents, reference, architecture, user, output, sbom string) error {
@@ -61,7 +67,7 @@ func write(contents contents, reference, architecture, user, output, sbom string
 	if sbom == "" {
 		return nil
 	}
-	return writeSBOM(sbom, contents.program, tag, image)
+	return writeSBOM(sbom, contents.programs, tag, image)
 }
 
 func build(contents contents, architecture, user string) (v1.Image, error) {
@@ -87,28 +93,32 @@ func build(contents contents, architecture, user string) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// contents are one program, or everything in a directory.
-type contents struct{ program, root string }
+// contents are programs, or everything in a directory.
+type contents struct {
+	programs []string
+	root     string
+}
 
 func (c contents) entrypoint() []string {
-	if c.program == "" {
+	if len(c.programs) == 0 {
 		return nil
 	}
-	return []string{"/" + filepath.Base(c.program)}
+	return []string{"/" + filepath.Base(c.programs[0])}
 }
 
 // pack makes an archive with no time in it.
 func (c contents) pack() ([]byte, error) {
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)
-	var err error
-	if c.program != "" {
-		err = add(w, c.program, filepath.Base(c.program), 0o755)
-	} else {
-		err = addAll(w, c.root)
+	for _, program := range c.programs {
+		if err := add(w, program, filepath.Base(program), 0o755); err != nil {
+			return nil, fmt.Errorf("packing the image: %w", err)
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("packing the image: %w", err)
+	if c.root != "" {
+		if err := addAll(w, c.root); err != nil {
+			return nil, fmt.Errorf("packing the image: %w", err)
+		}
 	}
 	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("packing the image: %w", err)

@@ -20,15 +20,11 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// writeSBOM says what an image of one program is made of, as CycloneDX: the program,
-// and the modules that the Go compiler put into it. There is no time and no random
+// writeSBOM says what an image of programs is made of, as CycloneDX: the programs,
+// and the modules that the Go compiler put into them. There is no time and no random
 // number in it, so that equal images have equal bills.
-func writeSBOM(path, program string, tag name.Tag, image v1.Image) error {
-	info, err := buildinfo.ReadFile(program)
-	if err != nil {
-		return fmt.Errorf("reading what %s was built from: %w", program, err)
-	}
-	bill, err := bill(program, info, tag, image)
+func writeSBOM(path string, programs []string, tag name.Tag, image v1.Image) error {
+	bill, err := bill(programs, tag, image)
 	if err != nil {
 		return err
 	}
@@ -44,33 +40,59 @@ func writeSBOM(path, program string, tag name.Tag, image v1.Image) error {
 	return file.Close()
 }
 
-func bill(program string, info *buildinfo.BuildInfo, tag name.Tag, image v1.Image) (*cyclonedx.BOM, error) {
+func bill(programs []string, tag name.Tag, image v1.Image) (*cyclonedx.BOM, error) {
 	container, err := containerComponent(tag, image)
 	if err != nil {
 		return nil, err
 	}
-	application, err := programComponent(program, info, tag.TagStr())
-	if err != nil {
-		return nil, err
-	}
-	components := []cyclonedx.Component{application}
-	var modules []string
-	for _, module := range append([]*debug.Module{standardLibrary(info)}, info.Deps...) {
-		component, err := moduleComponent(module)
+	var applications, libraries []cyclonedx.Component
+	var references []string
+	var dependencies []cyclonedx.Dependency
+	for _, program := range programs {
+		application, modules, err := programComponents(program, tag.TagStr())
 		if err != nil {
 			return nil, err
 		}
-		components = append(components, component)
-		modules = append(modules, component.BOMRef)
+		applications = append(applications, application)
+		libraries = append(libraries, modules...)
+		references = append(references, application.BOMRef)
+		dependencies = append(dependencies, cyclonedx.Dependency{Ref: application.BOMRef, Dependencies: new(referencesOf(modules))})
 	}
 	bill := cyclonedx.NewBOM()
 	bill.Metadata = &cyclonedx.Metadata{Component: &container}
-	bill.Components = &components
-	bill.Dependencies = &[]cyclonedx.Dependency{
-		{Ref: container.BOMRef, Dependencies: &[]string{application.BOMRef}},
-		{Ref: application.BOMRef, Dependencies: &modules},
-	}
+	bill.Components = new(append(applications, once(libraries)...))
+	bill.Dependencies = new(append([]cyclonedx.Dependency{{Ref: container.BOMRef, Dependencies: &references}}, dependencies...))
 	return bill, nil
+}
+
+// programComponents are a program and the modules in it.
+func programComponents(program, version string) (application cyclonedx.Component, modules []cyclonedx.Component, err error) {
+	info, err := buildinfo.ReadFile(program)
+	if err != nil {
+		return application, nil, fmt.Errorf("reading what %s was built from: %w", program, err)
+	}
+	for _, module := range append([]*debug.Module{standardLibrary(info)}, info.Deps...) {
+		component, err := moduleComponent(module)
+		if err != nil {
+			return application, nil, err
+		}
+		modules = append(modules, component)
+	}
+	application, err = programComponent(program, info, version)
+	return application, modules, err
+}
+
+func referencesOf(components []cyclonedx.Component) (references []string) {
+	for _, component := range components {
+		references = append(references, component.BOMRef)
+	}
+	return references
+}
+
+// once leaves out what programs have in common.
+func once(components []cyclonedx.Component) []cyclonedx.Component {
+	slices.SortStableFunc(components, func(a, b cyclonedx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
+	return slices.CompactFunc(components, func(a, b cyclonedx.Component) bool { return a.BOMRef == b.BOMRef })
 }
 
 func containerComponent(tag name.Tag, image v1.Image) (cyclonedx.Component, error) {
@@ -106,7 +128,7 @@ func programComponent(program string, info *buildinfo.BuildInfo, version string)
 		}
 	}
 	return cyclonedx.Component{
-		BOMRef: "program", Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(program), Version: version,
+		BOMRef: filepath.Base(program), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(program), Version: version,
 		PackageURL: "pkg:golang/" + info.Path + "@" + version,
 		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
 		Properties: &properties,

@@ -24,7 +24,7 @@ func Repository() (string, error) {
 }
 
 // programs are those of this repository that a lab runs.
-var programs = []string{"./cmd/braid-controller", "./cmd/braid-agent", "./hack/lab/cmd/traffic"}
+var programs = []string{"./cmd/braid-controller", "./cmd/braid-agent", "./cmd/braid-trace", "./hack/lab/cmd/traffic"}
 
 // Binary is the path of a program: braid-controller, braid-agent or traffic.
 func (l *Lab) Binary(name string) string { return filepath.Join(l.repository, "_out", "bin", name) }

@@ -32,7 +32,7 @@ func BuildImages(ctx context.Context) ([]string, error) {
 	for _, command := range [][]string{
 		{"hack/image/build.sh"},
 		{"go", "build", "-trimpath", "-o", traffic, "./hack/lab/cmd/traffic"},
-		{"go", "-C", "hack/image", "run", ".", "--program", traffic, "--user", "0:0", "--name", TrafficImage, "--output", traffic + ".tar"},
+		{"go", "-C", "hack/image", "run", ".", "--programs", traffic, "--user", "0:0", "--name", TrafficImage, "--output", traffic + ".tar"},
 	} {
 		if _, err := runIn(ctx, repository, command...); err != nil {
 			return nil, err

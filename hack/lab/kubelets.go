@@ -128,7 +128,7 @@ func (l *Lab) buildPause(ctx context.Context) (archive string, err error) {
 	program, archive := l.path("pause"), l.path("pause.tar")
 	for _, command := range []*exec.Cmd{
 		exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "./hack/lab/cmd/pause"),
-		exec.CommandContext(ctx, "go", "-C", "hack/image", "run", ".", "--program", program, "--name", pauseImage, "--output", archive),
+		exec.CommandContext(ctx, "go", "-C", "hack/image", "run", ".", "--programs", program, "--name", pauseImage, "--output", archive),
 	} {
 		command.Dir = l.repository
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")

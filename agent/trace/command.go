@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package trace
 
 import (
 	"errors"
@@ -12,18 +12,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"braid.dev/braid/agent"
-	"braid.dev/braid/agent/trace"
+	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/output"
 )
 
 // tracing is what is to be replayed.
 type tracing struct {
-	options   *agent.Options
 	format    output.Format
-	of        trace.Options
-	packet    trace.Packet
+	of        Options
+	packet    Packet
 	address   string
 	to        string
 	direction string
@@ -34,23 +33,28 @@ type tracing struct {
 	number    int
 }
 
-func traceCommand(options *agent.Options) *cobra.Command {
-	t := &tracing{options: options}
+// Command replays what its flags say, and prints what became of it.
+func Command() *cobra.Command {
+	t := &tracing{}
 	command := &cobra.Command{
-		Use:   "trace --address ADDRESS (--to ADDRESS:PORT | --pcap FILE)",
+		Use:   "braid-trace --address ADDRESS (--to ADDRESS:PORT | --pcap FILE)",
 		Short: "Replays packets of a pod through copies of this node's programs, and says what each did",
 		Long: `Replays packets of a pod through copies of the programs that are attached on this
 node: the same instructions, which is checked, with copies of the maps that they write.
 Nothing is sent, and no counter, flow or record of the node changes.`,
-		Args: cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error { return t.run(command) },
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(command *cobra.Command, _ []string) error { return t.run(command) },
 	}
 	flags := command.Flags()
+	flags.StringVar(&t.of.PinPath, "pin-path", pins.DefaultPath, "directory of the agent's pinned programs and maps")
+	flags.StringVar(&t.of.StatePath, "state-path", inspect.DefaultStatePath, "directory of what the agent keeps")
 	flags.StringVar(&t.of.Pod, "pod", "", "namespace/name of the pod, for the report")
 	flags.StringVar(&t.address, "address", "", "address of the pod, perhaps with :PORT")
 	flags.StringVar(&t.to, "to", "", "address and port of the other end")
 	flags.StringVar(&t.direction, "direction", string(v1alpha1.DirectionFromEndpoint), "FromEndpoint for what the pod sends, ToEndpoint for what it receives")
-	flags.StringVar(&t.kind, "type", string(trace.TypeMPCapable), "of the packet: "+kinds())
+	flags.StringVar(&t.kind, "type", string(TypeMPCapable), "of the packet: "+kinds())
 	flags.StringVar(&t.token, "token", "", "of the connection that MPJoin joins, the responder's, such as 0x1a2b3c4d")
 	flags.Uint32Var(&t.packet.Sequence, "sequence", 1000, "TCP's sequence number")
 	flags.Uint32Var(&t.packet.Acknowledgement, "acknowledgement", 1000, "TCP's acknowledgement number")
@@ -65,7 +69,7 @@ Nothing is sent, and no counter, flow or record of the node changes.`,
 
 func kinds() string {
 	var names []string
-	for _, kind := range trace.Types() {
+	for _, kind := range Types() {
 		names = append(names, string(kind))
 	}
 	return strings.Join(names, ", ")
@@ -76,8 +80,7 @@ func (t *tracing) run(command *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	t.of.PinPath, t.of.StatePath = t.options.PinPath, t.options.StatePath
-	tracer, err := trace.Open(t.of)
+	tracer, err := Open(t.of)
 	if err != nil {
 		return err
 	}
@@ -85,13 +88,13 @@ func (t *tracing) run(command *cobra.Command) error {
 	if err := errors.Join(err, tracer.Close()); err != nil {
 		return err
 	}
-	return trace.Print(command.OutOrStdout(), t.format, report)
+	return Print(command.OutOrStdout(), t.format, report)
 }
 
 // defaultPort is the pod's where none is given.
 const defaultPort = 40000
 
-func (t *tracing) frames(input io.Reader) ([]trace.Frame, error) {
+func (t *tracing) frames(input io.Reader) ([]Frame, error) {
 	local, err := parseEnd(t.address)
 	if err != nil {
 		return nil, fmt.Errorf("--address: %w", err)
@@ -104,7 +107,7 @@ func (t *tracing) frames(input io.Reader) ([]trace.Frame, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--to or --pcap is needed: --to: %w", err)
 	}
-	t.packet.From, t.packet.To, t.packet.Type = local, other, trace.Type(t.kind)
+	t.packet.From, t.packet.To, t.packet.Type = local, other, Type(t.kind)
 	switch v1alpha1.Direction(t.direction) {
 	case v1alpha1.DirectionFromEndpoint:
 	case v1alpha1.DirectionToEndpoint:
@@ -118,7 +121,7 @@ func (t *tracing) frames(input io.Reader) ([]trace.Frame, error) {
 		}
 	}
 	data, err := t.packet.Frame()
-	return []trace.Frame{{Number: 1, Data: data}}, err
+	return []Frame{{Number: 1, Data: data}}, err
 }
 
 // parseEnd takes an address with or without a port.
@@ -130,7 +133,7 @@ func parseEnd(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address, defaultPort), err
 }
 
-func (t *tracing) captured(input io.Reader) ([]trace.Frame, error) {
+func (t *tracing) captured(input io.Reader) ([]Frame, error) {
 	if t.capture != "-" {
 		file, err := os.Open(t.capture)
 		if err != nil {
@@ -139,7 +142,7 @@ func (t *tracing) captured(input io.Reader) ([]trace.Frame, error) {
 		defer file.Close()
 		input = file
 	}
-	frames, err := trace.ReadCapture(input, max(t.most, t.number))
+	frames, err := ReadCapture(input, max(t.most, t.number))
 	if err != nil || t.number == 0 {
 		return frames, err
 	}

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package trace_test
 
 import (
-	"errors"
+	"bytes"
 	"strings"
 	"testing"
+
+	"braid.dev/braid/agent/trace"
 )
 
 func TestAPacketIsReplayedByFlags(t *testing.T) {
-	n := build(t)
-	out, err := n.run("trace", "--pod", "team/web-0", "--address", "10.9.0.1", "--to", "10.9.0.2:80", "--type", "DSS", "--bytes", "10")
-	check(t, err)
-	for _, text := range []string{"10.9.0.1:40000 -> 10.9.0.2:80 ACK DSS 10 bytes", "from_endpoint", "rule slow", "MPTCPPolicy/team/web"} {
-		if !strings.Contains(out, text) {
-			t.Errorf("the output has no %q:\n%s", text, out)
+	l := newLab(t)
+	pod, other := l.ends(4, 40000, refusedPort)
+	var out bytes.Buffer
+	command := trace.Command()
+	command.SetOut(&out)
+	command.SetArgs([]string{
+		"--pin-path", l.options.PinPath, "--state-path", l.options.StatePath, "--pod", "team/web-0",
+		"--address", pod.Addr().String(), "--to", other.String(), "--type", "DSS", "--bytes", "10",
+	})
+	check(t, l.Nodes[0].Do(func() error { return command.ExecuteContext(t.Context()) }))
+	for _, text := range []string{pod.String() + " -> " + other.String() + " ACK DSS 10 bytes", "from_endpoint", "rule refuse", "MPTCPPolicy/team/web"} {
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("the output has no %q:\n%s", text, out.String())
 		}
-	}
-	out, err = n.run("leftovers")
-	check(t, err)
-	for _, text := range []string{"Pin", "endpoints", "Program    from_endpoint  pod0 ingress", "Program    to_endpoint  pod0 egress"} {
-		if !strings.Contains(out, text) {
-			t.Errorf("the leftovers have no %q:\n%s", text, out)
-		}
-	}
-	if _, err := n.run("leftovers", "--check"); !errors.Is(err, errLeft) {
-		t.Errorf("checking leftovers: %v", err)
 	}
 }
 
@@ -40,8 +39,8 @@ func TestAPacketThatCannotBeMadeIsRefused(t *testing.T) {
 		"from a capture that is missing": {"--address 10.9.0.1 --pcap /nowhere", "opening the capture"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			command := command()
-			command.SetArgs(append([]string{"trace", "--pin-path", t.TempDir(), "--state-path", t.TempDir()}, strings.Fields(test.arguments)...))
+			command := trace.Command()
+			command.SetArgs(append([]string{"--pin-path", t.TempDir(), "--state-path", t.TempDir()}, strings.Fields(test.arguments)...))
 			if err := command.Execute(); err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("the error is %v, wanted one that says %q", err, test.says)
 			}
