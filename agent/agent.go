@@ -103,6 +103,7 @@ type Agent struct {
 	measured   *collector.Rounds
 	changed    chan struct{}
 	published  published
+	ready      readiness
 	// What goes on beside the loop waits for its rounds.
 	nodeRounds, podRounds latest
 }
@@ -230,6 +231,9 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		if err := metrics.Registry.Register(collector); err != nil {
 			return nil, errors.Join(fmt.Errorf("offering metrics: %w", err), a.close())
 		}
+	}
+	if err := mgr.AddReadyzCheck("node", a.ready.check); err != nil {
+		return nil, errors.Join(fmt.Errorf("adding the readiness check: %w", err), a.close())
 	}
 	return a, a.watchObjects(mgr)
 }

@@ -66,7 +66,13 @@ func (a *Agent) forEach(ctx context.Context, rounds latest, do func(context.Cont
 
 // publishNodes tells the other agents of each change on this node.
 func (a *Agent) publishNodes(ctx context.Context) error {
-	a.forEach(ctx, a.nodeRounds, a.publishNode)
+	a.forEach(ctx, a.nodeRounds, func(ctx context.Context, r round) error {
+		err := a.publishNode(ctx, r)
+		if err == nil {
+			a.ready.published(r)
+		}
+		return err
+	})
 	return nil
 }
 

@@ -180,10 +180,11 @@ func serve(t *testing.T, pod *network.Pod, version int) {
 
 // running is a transfer that is under way.
 type running struct {
-	began  time.Time
-	result *traffic.Result
-	err    error
-	done   chan struct{}
+	began     time.Time
+	result    *traffic.Result
+	err       error
+	connected chan struct{} // closed when all connections are there
+	done      chan struct{}
 }
 
 // start begins MPTCP connections from client to server.
@@ -197,17 +198,37 @@ func start(t *testing.T, client, server *network.Pod, version int, options traff
 func startWith(t *testing.T, options traffic.Options, dial traffic.DialFunc) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), options.Duration+20*time.Second)
-	r := &running{began: time.Now(), done: make(chan struct{})}
+	r := &running{began: time.Now(), connected: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer cancel()
 		defer close(r.done)
-		r.result, r.err = traffic.Run(ctx, dial, options)
+		r.result, r.err = traffic.Run(ctx, r.counted(dial, max(options.Connections, 1)), options)
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-r.done
 	})
 	return r
+}
+
+// counted is dial, which says when the last of so many connections is there. A
+// transfer opens them one after the other.
+func (r *running) counted(dial traffic.DialFunc, count int) traffic.DialFunc {
+	return func(ctx context.Context) (net.Conn, error) {
+		connection, err := dial(ctx)
+		if count--; count == 0 {
+			close(r.connected)
+		}
+		return connection, err
+	}
+}
+
+// awaitConnections waits until all of the transfer's connections are there.
+func (r *running) awaitConnections() {
+	select {
+	case <-r.connected:
+	case <-r.done:
+	}
 }
 
 // at waits until the transfer has run for this long.
@@ -238,6 +259,7 @@ func startMixture(t *testing.T, client, server *network.Pod, options traffic.Opt
 	limitSubflows(t, client, 1)
 	options.Connections, options.Bin = 9, 10*time.Millisecond
 	m := mixture{many: start(t, client, server, 4, options)}
+	m.many.awaitConnections()
 	m.many.at(100 * time.Millisecond)
 	limitSubflows(t, client, 3)
 	options.Connections, options.Duration = 1, options.Duration-100*time.Millisecond

@@ -152,11 +152,9 @@ func install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// An agent that has just been started has no object yet to wait for.
-	return within(patience, func() error {
-		_, err := kubectl(ctx, "wait", "--for=condition=Ready", "mnode", "--all", "--timeout=60s")
-		return err
-	})
+	// The agents are ready, so each has its object; kubectl fails where there is none.
+	_, err = kubectl(ctx, "wait", "--for=condition=Ready", "mnode", "--all", "--timeout=60s")
+	return err
 }
 
 func kubectl(ctx context.Context, arguments ...string) (string, error) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"net/http"
+	"sync/atomic"
+)
+
+// readiness of an agent is reached once and kept: without the API server, or with
+// a NIC that fails later, it goes on as well as it can, and to replace no further
+// agents because of that would help nobody.
+type readiness struct{ reached atomic.Bool }
+
+var errNotReady = errors.New("the node was not yet as its plan says, or the other nodes do not know of it yet")
+
+// published notes that the others know of the node as it was in a round.
+func (r *readiness) published(of round) {
+	if of.failed == nil {
+		r.reached.Store(true)
+	}
+}
+
+// check implements healthz.Checker.
+func (r *readiness) check(*http.Request) error {
+	if !r.reached.Load() {
+		return errNotReady
+	}
+	return nil
+}
