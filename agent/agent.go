@@ -10,12 +10,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -120,7 +122,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 		return err
 	}
 	defer func() {
-		if err := a.close(); err != nil {
+		if err := errors.Join(a.close(), removeEmpty(options)); err != nil {
 			a.log.Error(err, "closing")
 		}
 	}()
@@ -150,7 +152,7 @@ func Remove(ctx context.Context, options Options) error {
 	}
 	defer detours.Close()
 	pods := openPods(options)
-	return errors.Join(
+	err = errors.Join(
 		openRules(options, nil).remove(),
 		openGuarding(options).guard.Remove(),
 		pods.removeAll(ctx),
@@ -158,7 +160,25 @@ func Remove(ctx context.Context, options Options) error {
 		detours.Remove(),
 		datapath.Open(datapathOptions(options)).Remove(),
 	)
+	return errors.Join(err, removeEmpty(options))
 }
+
+// removeEmpty removes the directories that an agent made and that nothing is in.
+func removeEmpty(options Options) (failed error) {
+	for _, directory := range []string{options.PinPath, podStates(options)} {
+		err := os.Remove(directory)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+			continue // EBUSY: a file system is mounted there
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("removing an empty directory: %w", err))
+		}
+	}
+	return failed
+}
+
+// podStates is the directory of what pods were like before.
+func podStates(options Options) string { return filepath.Join(options.StatePath, "pods") }
 
 // newScheme has the types that the agent uses and no others, which would take
 // megabytes on each node.

@@ -52,7 +52,7 @@ func openPods(options Options) *pods {
 	p := &pods{
 		log:       options.Log,
 		finder:    endpoints.NewFinder(options.NamespaceDirectories, options.procPath()),
-		statePath: filepath.Join(options.StatePath, "pods"),
+		statePath: podStates(options),
 		procPath:  options.procPath(),
 		upgrade:   newUpgrade(filepath.Join(options.PinPath, "sockets")),
 		managed:   map[uint64]*pathmanager.Namespace{},
