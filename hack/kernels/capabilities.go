@@ -13,98 +13,64 @@ type capability struct {
 	name string
 	// packageName is relative to the repository.
 	packageName string
-	// tests names tests with their subtests, each element of the path a regular
-	// expression; "" stands for all.
-	tests string
-	// except are tests that another line has.
-	except string
-	// left out of this run
-	left bool
+	// tests and except are what the tests' own -run and -skip take; "" stands for all
+	// and for none.
+	tests, except string
+	// needs names a line without which this one is not tested.
+	needs string
 }
 
+// The verifier's line of the rules, without which nothing of them can be tested.
+const rulesVerified = "Rules: the verifier takes the programs, with room left"
+
 var capabilities = []capability{
-	{"Steering: the verifier takes the programs, with room left", "bpf", "TestTheVerifierHasLittleWork", "", false},
-	{"Steering: what the programs do with packets", "bpf", "", "TestTheVerifierHasLittleWork", false},
-	{"Rules: the verifier takes the programs, with room left", "bpf/endpoint", "TestTheVerifierHasLittleWork", "", false},
-	{"Rules: what the programs do with packets", "bpf/endpoint", "", "TestTheVerifierHasLittleWork", false},
-	{"Ceilings and own addresses: the programs", "bpf/guard", "", "", false},
-	{"Programs attached by TCX", "agent/datapath", "TestRemovalLeavesNothing/^tcx$", "", false},
-	{"Programs attached by clsact", "agent/datapath", "TestRemovalLeavesNothing/^clsact$", "", false},
-	{"Subflows of one connection fill all paths", "agent/datapath", "TestSubflowsOfOneConnectionFillAllPaths", "", false},
-	{"Failover", "agent/datapath", "TestADeadPathsFlowsUseTheOthersAndComeBack", "", false},
-	{"NICs that come and go", "agent/datapath", "TestANICIsRemovedAndAdded", "", false},
-	{"Paths on VLANs", "agent/datapath", "TestPathsAreVLANs", "", false},
-	{"A restarted agent takes over", "agent/datapath", "TestARestartedAgentTakesOver", "", false},
-	{"Socket upgrade", "agent/sockets", "TestUpgrade/^(sockets|the_upgrade|listed)", "", false},
-	{"Where there is no socket upgrade, the agent says so", "agent/sockets", "TestUpgrade/^what", "", false},
-	{"Pacing of new connections", "agent/pace", "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte", "", false},
-	{"Pacing of connections that exist, and its end", "agent/pace", "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything", "", false},
-	{"Choice of the congestion control", "agent/pace", "TestCongestionControlIsChosenAndGivenBack", "", false},
-	{"Congestion controls of one's own", "agent/blocks", "TestACongestionControlIsRegisteredWhileItsBlockIsWanted", "", false},
-	{"A ceiling on the wire", "agent/guard", "TestACeilingHoldsOnTheWire", "", false},
+	{name: "Steering: the verifier takes the programs, with room left", packageName: "bpf", tests: "TestTheVerifierHasLittleWork"},
+	{name: "Steering: what the programs do with packets", packageName: "bpf", except: "TestTheVerifierHasLittleWork"},
+	{name: "Ceilings and own addresses: the programs", packageName: "bpf/guard"},
+	{name: "Programs attached by TCX", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^tcx$"},
+	{name: "Programs attached by clsact", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^clsact$"},
+	{name: "Subflows of one connection fill all paths", packageName: "agent/datapath", tests: "TestSubflowsOfOneConnectionFillAllPaths"},
+	{name: "Failover", packageName: "agent/datapath", tests: "TestADeadPathsFlowsUseTheOthersAndComeBack"},
+	{name: "NICs that come and go", packageName: "agent/datapath", tests: "TestANICIsRemovedAndAdded"},
+	{name: "Paths on VLANs", packageName: "agent/datapath", tests: "TestPathsAreVLANs"},
+	{name: "A restarted agent takes over", packageName: "agent/datapath", tests: "TestARestartedAgentTakesOver"},
+	{name: "Socket upgrade", packageName: "agent/sockets", tests: "TestUpgrade/^(sockets|the_upgrade|listed)"},
+	{name: "Where there is no socket upgrade, the agent says so", packageName: "agent/sockets", tests: "TestUpgrade/^what"},
+	{name: "Pacing of new connections", packageName: "agent/pace", tests: "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte"},
+	{name: "Pacing of connections that exist, and its end", packageName: "agent/pace", tests: "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything"},
+	{name: "Choice of the congestion control", packageName: "agent/pace", tests: "TestCongestionControlIsChosenAndGivenBack"},
+	{name: "Congestion controls of one's own", packageName: "agent/blocks", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
+	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWire"},
+	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
+	{name: "Rules: what the programs do with packets", packageName: "bpf/endpoint", except: "TestTheVerifierHasLittleWork", needs: rulesVerified},
 }
 
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
 	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
-	"inet_diag", "tcp_diag", "mptcp_diag",
+	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",
 }
 
-// covers tells whether the test is one of this line.
-func (c capability) covers(test *tested) bool {
-	return c.packageName == test.packageName && matches(c.tests, test.name) && (c.except == "" || !matches(c.except, test.name))
-}
-
-// matches tells whether a test, or one around it, has such a name.
-func matches(pattern, name string) bool {
-	names := strings.Split(strings.ReplaceAll(name, " ", "_"), "/")
-	for i, part := range strings.Split(pattern, "/") {
-		if i >= len(names) || !regexp.MustCompile(part).MatchString(names[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-// choose leaves out the lines that do not match.
-func choose(lines string) error {
-	chosen, err := regexp.Compile(lines)
+// choose are the lines of the table that match.
+func choose(pattern string) (lines []capability, err error) {
+	chosen, err := regexp.Compile(pattern)
 	if err != nil {
-		return fmt.Errorf("choosing lines of the table: %w", err)
+		return nil, fmt.Errorf("choosing lines of the table: %w", err)
 	}
-	for i := range capabilities {
-		capabilities[i].left = !chosen.MatchString(capabilities[i].name)
+	for _, c := range capabilities {
+		if chosen.MatchString(c.name) {
+			lines = append(lines, c)
+		}
 	}
-	return nil
+	return lines, nil
 }
 
-// packages are those that the chosen lines need.
-func packages() (names []string) {
-	seen := map[string]bool{}
-	for _, c := range capabilities {
-		if !c.left && !seen[c.packageName] {
-			seen[c.packageName] = true
-			names = append(names, c.packageName)
-		}
+// linesOf are lines for packages that were named instead.
+func linesOf(packages, tests string) (lines []capability) {
+	for name := range strings.SplitSeq(packages, ",") {
+		name = strings.TrimPrefix(name, "./")
+		lines = append(lines, capability{name: name, packageName: name, tests: tests})
 	}
-	return names
-}
-
-// testsOf names the tests of a package that the chosen lines need, in the form of -run.
-func testsOf(packageName string) string {
-	var names []string
-	for _, c := range capabilities {
-		if c.left || c.packageName != packageName {
-			continue
-		}
-		if c.tests == "" {
-			return ""
-		}
-		top, _, _ := strings.Cut(c.tests, "/")
-		for name := range strings.SplitSeq(top, "|") {
-			names = append(names, "^"+name+"$")
-		}
-	}
-	return strings.Join(names, "|")
+	return lines
 }

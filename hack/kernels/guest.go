@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,8 +23,17 @@ import (
 type kernel struct {
 	// suite of Debian that it comes from.
 	suite string
-	// directory of vmlinuz and lib/modules.
-	directory string
+	// directory of vmlinuz and lib/modules, and the kernel's release.
+	directory, release string
+}
+
+// releaseIn is the release of the kernel in a directory.
+func releaseIn(directory string) (string, error) {
+	directories, err := filepath.Glob(filepath.Join(directory, "lib/modules/*"))
+	if err != nil || len(directories) != 1 {
+		return "", fmt.Errorf("the kernel in %s has %d directories of modules", directory, len(directories))
+	}
+	return filepath.Base(directories[0]), nil
 }
 
 // machine says how guests are run.
@@ -34,42 +44,53 @@ type machine struct {
 	init string
 	// work is a directory for what guests need and write.
 	work string
+	// limit is how long a run may take.
+	limit time.Duration
 }
 
 const (
-	bootTime   = 10 * time.Minute
-	processors = 2
+	bootTime = 10 * time.Minute
+	// Emulated processors wait for each other: two are slower than one.
+	processors = 1
 	memoryMiB  = 4096
 )
+
+// accelerations are QEMU's arguments. In software emulation the guest's clock goes by
+// its instructions while it is busy, a nanosecond each: to its tests it is fast.
+var accelerations = map[string][]string{
+	"kvm": {"-accel", "kvm"},
+	"tcg": {"-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0"},
+}
 
 var errNoBoot = errors.New("the guest did not boot")
 
 // run boots the kernel, runs the job, and copies what the guest says about it to
-// out. It returns the kernel's release.
-func (m machine) run(ctx context.Context, k kernel, work job.Job, out io.Writer) (release string, err error) {
+// out. It ends a guest that says nothing for longer than any test may take.
+func (m machine) run(ctx context.Context, k kernel, work job.Job, out io.Writer) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	arguments, err := m.arguments(k, work)
 	if err != nil {
-		return "", err
+		return err
 	}
-	command := exec.CommandContext(ctx, "nice", append([]string{"-n", "5", "qemu-system-x86_64"}, arguments...)...)
+	command := exec.CommandContext(ctx, "nice", append([]string{"-n", "19", "qemu-system-x86_64"}, arguments...)...)
 	command.Stderr = os.Stderr
 	command.WaitDelay = time.Second
 	lines, err := command.StdoutPipe()
 	if err != nil {
-		return "", fmt.Errorf("starting QEMU: %w", err)
+		return fmt.Errorf("starting QEMU: %w", err)
 	}
 	if err := command.Start(); err != nil {
-		return "", fmt.Errorf("starting QEMU: %w", err)
+		return fmt.Errorf("starting QEMU: %w", err)
 	}
-	boot := time.AfterFunc(bootTime, cancel)
-	release, err = copyLines(lines, out, func() { boot.Stop() })
+	watch := time.AfterFunc(bootTime, cancel)
+	booted, err := copyLines(lines, out, func() { watch.Reset(bootTime + m.limit) })
+	watch.Stop()
 	err = errors.Join(err, command.Wait())
-	if release == "" {
-		return "", fmt.Errorf("%w; its console is in %s: %w", errNoBoot, m.console(k), err)
+	if !booted {
+		return fmt.Errorf("%w; its console is in %s: %w", errNoBoot, m.console(k), err)
 	}
-	return release, err
+	return err
 }
 
 func (m machine) console(k kernel) string { return filepath.Join(m.work, k.suite+".console") }
@@ -88,19 +109,15 @@ func (m machine) arguments(k kernel, work job.Job) ([]string, error) {
 	if err := os.WriteFile(path, content, 0o644); err != nil {
 		return nil, fmt.Errorf("writing the job: %w", err)
 	}
-	accelerator := m.accelerator
-	if accelerator == "tcg" {
-		accelerator = "tcg,thread=multi,tb-size=1024"
-	}
-	return []string{
-		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-accel", accelerator, "-cpu", "max",
+	return append(slices.Clone(accelerations[m.accelerator]),
+		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-cpu", "max",
 		"-smp", strconv.Itoa(processors), "-m", strconv.Itoa(memoryMiB),
 		"-kernel", filepath.Join(k.directory, "vmlinuz"), "-initrd", initial,
-		"-append", "console=ttyS0 panic=-1 oops=panic mitigations=off braid.job=" + path,
-		"-serial", "file:" + m.console(k), "-serial", "stdio",
+		"-append", "console=ttyS0 panic=-1 oops=panic mitigations=off braid.job="+path,
+		"-serial", "file:"+m.console(k), "-serial", "stdio",
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-		"-device", "virtio-9p-pci,fsdev=host,mount_tag=" + job.HostTag,
-	}, nil
+		"-device", "virtio-9p-pci,fsdev=host,mount_tag="+job.HostTag,
+	), nil
 }
 
 // initial writes the file system that the kernel begins with.
@@ -127,11 +144,7 @@ func (m machine) initial(k kernel) (string, error) {
 }
 
 func addModules(files *archive, k kernel) error {
-	directories, err := filepath.Glob(filepath.Join(k.directory, "lib/modules/*"))
-	if err != nil || len(directories) != 1 {
-		return fmt.Errorf("the kernel of %s has %d directories of modules", k.suite, len(directories))
-	}
-	modules, err := readModules(directories[0])
+	modules, err := readModules(filepath.Join(k.directory, "lib/modules", k.release))
 	if err != nil {
 		return err
 	}
@@ -149,13 +162,12 @@ func addModules(files *archive, k kernel) error {
 	return nil
 }
 
-// copyLines copies what the guest says. It calls booted and keeps the release
-// when the guest has booted.
-func copyLines(lines io.Reader, out io.Writer, booted func()) (release string, err error) {
-	return release, eachLine(lines, func(line string) error {
-		if found, ok := strings.CutPrefix(line, job.Booted); ok {
-			release = found
-			booted()
+// copyLines copies what the guest says, and tells whether it has booted. It calls
+// alive with each line since.
+func copyLines(lines io.Reader, out io.Writer, alive func()) (booted bool, err error) {
+	return booted, eachLine(lines, func(line string) error {
+		if booted = booted || strings.HasPrefix(line, job.Booted); booted {
+			alive()
 		}
 		_, err := fmt.Fprintln(out, line)
 		return err

@@ -6,6 +6,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"braid.dev/braid/hack/kernels/job"
 )
@@ -22,17 +24,21 @@ import (
 // options of the command line.
 type options struct {
 	suites, lines, packages, test, accelerator, document, logs string
+	limit                                                      time.Duration
+	again                                                      bool
 }
 
 func main() {
 	var o options
 	flag.StringVar(&o.suites, "suites", "bookworm,trixie,trixie-backports", "suites of Debian whose newest kernels are booted")
-	flag.StringVar(&o.lines, "lines", "", "test only for lines of the table that match; the others say that they were not run")
+	flag.StringVar(&o.lines, "lines", "", "test only for lines of the table that match; the others say what the logs hold, or that they were not run")
 	flag.StringVar(&o.packages, "packages", "", "test these packages instead, ./bpf,./agent/pace for example, and write no document")
 	flag.StringVar(&o.test, "run", "", "with -packages: only tests that match")
 	flag.StringVar(&o.accelerator, "accelerator", "auto", "kvm, tcg, or auto: KVM where a guest boots with it")
-	flag.StringVar(&o.document, "document", "docs/kernels.md", "where the table goes when everything was run")
+	flag.StringVar(&o.document, "document", "docs/kernels.md", "where the table goes")
 	flag.StringVar(&o.logs, "logs", "_out/kernels", "where guests' output and consoles go")
+	flag.DurationVar(&o.limit, "limit", 30*time.Minute, "how long the tests of a line may take, by the guest's clock")
+	flag.BoolVar(&o.again, "again", false, "test again what the logs hold of the same tests")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -43,17 +49,18 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	if err := choose(o.lines); err != nil {
-		return err
-	}
 	if err := os.MkdirAll(o.logs, 0o755); err != nil {
 		return fmt.Errorf("making the directory of logs: %w", err)
+	}
+	lines, chosen, err := o.choose()
+	if err != nil {
+		return err
 	}
 	kernels, err := fetch(ctx, strings.Split(o.suites, ","))
 	if err != nil {
 		return err
 	}
-	work, err := compile(ctx, o)
+	runs, err := compile(ctx, lines, o)
 	if err != nil {
 		return err
 	}
@@ -61,15 +68,21 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	var results []result
-	for _, k := range kernels {
-		result, err := test(ctx, &m, k, work, o)
-		if err != nil {
-			return fmt.Errorf("testing the kernel of %s: %w", k.suite, err)
-		}
-		results = append(results, result)
+	results, err := testAll(ctx, &m, kernels, runs, chosen, o)
+	if ctx.Err() != nil {
+		return err
 	}
-	return report(results, m.accelerator, o)
+	return errors.Join(err, report(lines, results, o))
+}
+
+// choose are the table's lines, and those to test.
+func (o options) choose() (lines, chosen []capability, err error) {
+	if o.packages != "" {
+		lines = linesOf(o.packages, o.test)
+		return lines, lines, nil
+	}
+	chosen, err = choose(o.lines)
+	return capabilities, chosen, err
 }
 
 // fetch has the tools installed and the kernels in the cache.
@@ -82,7 +95,11 @@ func fetch(ctx context.Context, suites []string) (kernels []kernel, err error) {
 		if err != nil {
 			return nil, err
 		}
-		kernels = append(kernels, kernel{suite, directory})
+		release, err := releaseIn(directory)
+		if err != nil {
+			return nil, err
+		}
+		kernels = append(kernels, kernel{suite: suite, directory: directory, release: release})
 	}
 	return kernels, nil
 }
@@ -98,39 +115,39 @@ func output(ctx context.Context, name string, arguments ...string) (string, erro
 	return strings.TrimSpace(string(out)), nil
 }
 
-// compile compiles the tests, which need nothing of the guest then.
-func compile(ctx context.Context, o options) (job.Job, error) {
+// compile compiles the tests of lines, which need nothing of the guest then.
+func compile(ctx context.Context, lines []capability, o options) (runs []job.Run, err error) {
 	repository, err := os.Getwd()
 	if err != nil {
-		return job.Job{}, fmt.Errorf("finding the repository: %w", err)
+		return nil, fmt.Errorf("finding the repository: %w", err)
 	}
-	work := job.Job{Modules: guestModules}
-	for _, name := range o.packageNames() {
-		tests := o.test
-		if o.packages == "" {
-			tests = testsOf(name)
+	hashes := map[string]string{}
+	for _, c := range lines {
+		binary := filepath.Join(repository, o.logs, strings.ReplaceAll(c.packageName, "/", "-")+".test")
+		if hashes[binary] == "" {
+			if hashes[binary], err = compileOne(ctx, c.packageName, binary); err != nil {
+				return nil, err
+			}
 		}
-		say("compiling the tests of %s", name)
-		binary := filepath.Join(repository, o.logs, strings.ReplaceAll(name, "/", "-")+".test")
-		if err := build(ctx, "test", "-c", "-o", binary, "./"+name); err != nil {
-			return job.Job{}, err
-		}
-		work.Runs = append(work.Runs, job.Run{
-			Package: name, Binary: binary, Directory: filepath.Join(repository, name),
-			Arguments: []string{"-test.v=test2json", "-test.timeout=60m", "-test.run=" + tests},
+		runs = append(runs, job.Run{
+			Name: c.name, Needs: c.needs, Hash: hashes[binary], Binary: binary, Directory: filepath.Join(repository, c.packageName),
+			Arguments: []string{"-test.v=test2json", "-test.timeout=" + o.limit.String(), "-test.run=" + c.tests, "-test.skip=" + c.except},
 		})
 	}
-	return work, nil
+	return runs, nil
 }
 
-func (o options) packageNames() (names []string) {
-	if o.packages == "" {
-		return packages()
+// compileOne compiles the tests of a package, and returns the result's hash.
+func compileOne(ctx context.Context, packageName, binary string) (string, error) {
+	say("compiling the tests of %s", packageName)
+	if err := build(ctx, "test", "-c", "-o", binary, "./"+packageName); err != nil {
+		return "", err
 	}
-	for name := range strings.SplitSeq(o.packages, ",") {
-		names = append(names, strings.TrimPrefix(name, "./"))
+	content, err := os.ReadFile(binary)
+	if err != nil {
+		return "", fmt.Errorf("reading the tests of %s: %w", packageName, err)
 	}
-	return names
+	return fmt.Sprintf("%x", sha256.Sum256(content))[:16], nil
 }
 
 // build runs the go command for a static result.
@@ -149,27 +166,20 @@ func newMachine(ctx context.Context, o options) (machine, error) {
 	if err != nil {
 		return machine{}, fmt.Errorf("finding the directory of logs: %w", err)
 	}
-	m := machine{accelerator: o.accelerator, init: filepath.Join(work, "guest"), work: work}
+	m := machine{accelerator: o.accelerator, init: filepath.Join(work, "guest"), work: work, limit: o.limit}
 	return m, build(ctx, "build", "-o", m.init, "./hack/kernels/guest")
 }
 
-// test boots one kernel and runs the tests on it.
-func test(ctx context.Context, m *machine, k kernel, work job.Job, o options) (result, error) {
-	if m.accelerator == "auto" {
-		if err := m.choose(ctx, k); err != nil {
-			return result{}, err
+// testAll tests one kernel after the other. A kernel that fails does not end it.
+func testAll(ctx context.Context, m *machine, kernels []kernel, runs []job.Run, chosen []capability, o options) (results []result, err error) {
+	for _, k := range kernels {
+		result, failure := test(ctx, m, k, runs, chosen, o)
+		if failure != nil {
+			err = errors.Join(err, fmt.Errorf("testing the kernel of %s: %w", k.suite, failure))
 		}
+		results = append(results, result)
 	}
-	log, err := os.Create(filepath.Join(o.logs, k.suite+".log"))
-	if err != nil {
-		return result{}, fmt.Errorf("keeping the guest's output: %w", err)
-	}
-	defer log.Close()
-	say("booting the kernel of %s (%s)", k.suite, m.accelerator)
-	parser := newParser(k.suite)
-	release, err := m.run(ctx, k, work, teeTo(log, parser))
-	parser.result.release = release
-	return parser.result, err
+	return results, err
 }
 
 // choose takes KVM where a guest boots with it, and software emulation elsewhere.
@@ -184,7 +194,7 @@ func (m *machine) choose(ctx context.Context, k kernel) error {
 	}
 	trial := *m
 	trial.accelerator = "kvm"
-	_, err = trial.run(ctx, k, job.Job{}, new(strings.Builder))
+	err = trial.run(ctx, k, job.Job{}, new(strings.Builder))
 	switch {
 	case err == nil:
 		m.accelerator = "kvm"

@@ -21,37 +21,46 @@ const (
 	passed  outcome = "PASS"
 	failed  outcome = "FAIL"
 	skipped outcome = "SKIP"
+	// late are tests that were running when their time had run out.
+	late outcome = "LATE"
 )
 
 // tested is one test or subtest.
 type tested struct {
-	// Package relative to the repository, and name with those of the tests around it.
-	packageName, name string
-	outcome           outcome
+	// name with those of the tests around it.
+	name    string
+	outcome outcome
 	// output of the test itself, without that of its subtests.
 	output []string
 }
 
-// result is what ran on one kernel.
-type result struct {
-	suite, release string
-	tests          []*tested
-	// broken are packages whose tests did not come to their end, and why.
-	broken map[string]string
-	// cut are packages whose tests did not all run: their process ended before.
-	cut map[string]bool
+// ran is what one run said.
+type ran struct {
+	// hash of what was tested.
+	hash  string
+	tests []*tested
+	// end is the run's result, "" while it has none.
+	end string
+	// late is true when its time ran out.
+	late bool
 }
 
-// parser reads what guests say, line by line.
+// result is what ran on one kernel.
+type result struct {
+	suite, release, accelerator string
+	runs                        map[string]*ran // by name
+}
+
+// parser reads what guests say, line by line. Of several runs with the same name the
+// last one counts.
 type parser struct {
-	result  result
-	current string // package
-	running map[string]*tested
-	test    *tested // whose output comes
+	result result
+	run    *ran
+	test   *tested // whose output comes
 }
 
 func newParser(suite string) *parser {
-	return &parser{result: result{suite: suite, broken: map[string]string{}, cut: map[string]bool{}}}
+	return &parser{result: result{suite: suite, runs: map[string]*ran{}}}
 }
 
 // The marks of test2json, which no output of tests has.
@@ -60,63 +69,91 @@ var (
 	ends   = regexp.MustCompile(`^\x16? *--- (PASS|FAIL|SKIP): (\S+) \(`)
 )
 
+const lateMark = "panic: test timed out after "
+
 // line takes the next line.
 func (p *parser) line(line string) {
-	if name, ok := strings.CutPrefix(line, job.Began); ok {
-		p.current, p.running, p.test = name, map[string]*tested{}, nil
-		p.result.broken[name] = "the guest stopped"
-		return
-	}
-	if end, ok := strings.CutPrefix(line, job.Ended); ok {
-		p.end(strings.TrimPrefix(end, p.current+" "))
+	if p.ofTheGuest(line) || p.run == nil {
 		return
 	}
 	if match := begins.FindStringSubmatch(line); match != nil {
-		p.test = p.named(match[2])
+		p.test = p.run.named(match[2])
 		return
 	}
 	if at := strings.LastIndexByte(line, '\x16'); at >= 0 {
 		line = line[at:]
 	}
 	if match := ends.FindStringSubmatch(line); match != nil {
-		p.test = p.named(match[2])
+		p.test = p.run.named(match[2])
 		p.test.outcome = outcome(match[1])
 		return
 	}
+	p.run.late = p.run.late || strings.HasPrefix(line, lateMark)
 	if p.test != nil && strings.TrimSpace(line) != "" {
 		p.test.output = append(p.test.output, strings.TrimSpace(line))
 	}
 }
 
-// end notes how the package's tests ended. Tests that have no outcome were
-// running when their process ended, and failed with it.
-func (p *parser) end(how string) {
-	delete(p.result.broken, p.current)
-	failures := 0
-	for _, test := range p.running {
-		if test.outcome == "" {
-			test.outcome = failed
-			p.result.cut[p.current] = true
-		}
-		if test.outcome == failed {
-			failures++
-		}
+// ofTheGuest takes a line that is not a test's.
+func (p *parser) ofTheGuest(line string) bool {
+	if how, ok := strings.CutPrefix(line, job.Booting); ok {
+		p.run, p.result.accelerator = nil, how
+		return true
 	}
-	if how != "ok" && failures == 0 {
-		p.result.broken[p.current] = how
+	if release, ok := strings.CutPrefix(line, job.Booted); ok {
+		p.booted(release)
+		return true
+	}
+	if key, ok := strings.CutPrefix(line, job.Began); ok {
+		hash, name, _ := strings.Cut(key, " ")
+		p.run, p.test = &ran{hash: hash}, nil
+		p.result.runs[name] = p.run
+		return true
+	}
+	if end, ok := strings.CutPrefix(line, job.Ended); ok && p.run != nil {
+		p.run.finish(end)
+		p.run = nil
+		return true
+	}
+	return false
+}
+
+// booted forgets what another kernel has said.
+func (p *parser) booted(release string) {
+	if p.result.release != release {
+		clear(p.result.runs)
+	}
+	p.result.release = release
+}
+
+// finish notes how the run ended. Tests that have no outcome were running then, and
+// failed with their process unless it was only their time that ran out.
+func (r *ran) finish(end string) {
+	r.end = end
+	for _, test := range r.tests {
+		switch {
+		case test.outcome != "":
+		case r.late:
+			test.outcome = late
+		default:
+			test.outcome = failed
+		}
 	}
 }
 
 // named is the test with this name, nil for none.
-func (p *parser) named(name string) *tested {
-	if name == "" || p.running == nil {
+func (r *ran) named(name string) *tested {
+	if name == "" {
 		return nil
 	}
-	if p.running[name] == nil {
-		p.running[name] = &tested{packageName: p.current, name: name}
-		p.result.tests = append(p.result.tests, p.running[name])
+	for _, test := range r.tests {
+		if test.name == name {
+			return test
+		}
 	}
-	return p.running[name]
+	test := &tested{name: name}
+	r.tests = append(r.tests, test)
+	return test
 }
 
 // teeTo is a writer of lines that also go to a file.
@@ -128,7 +165,8 @@ type lineWriter struct{ parser *parser }
 func (w lineWriter) Write(line []byte) (int, error) {
 	text := strings.TrimSuffix(string(line), "\n")
 	w.parser.line(text)
-	if name, ok := strings.CutPrefix(text, job.Began); ok {
+	if key, ok := strings.CutPrefix(text, job.Began); ok {
+		_, name, _ := strings.Cut(key, " ")
 		say("%s: %s", w.parser.result.suite, name)
 	}
 	return len(line), nil

@@ -3,10 +3,14 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"braid.dev/braid/hack/kernels/job"
 )
 
 // parse gives a guest's output to a parser.
@@ -25,64 +29,118 @@ func parse(t *testing.T, file string) result {
 
 func TestOutcomesAndReasonsAreRead(t *testing.T) {
 	r := parse(t, "guest.log")
-	want := []tested{
-		{packageName: "bpf", name: "TestGood", outcome: passed},
-		{packageName: "bpf", name: "TestGroup", outcome: failed},
-		{packageName: "bpf", name: "TestGroup/one", outcome: passed},
-		{packageName: "bpf", name: "TestGroup/two", outcome: failed, output: []string{"group_test.go:7: two is not there"}},
-		{packageName: "bpf", name: "TestLacking", outcome: skipped, output: []string{"group_test.go:9: this kernel has no VLANs"}},
-		{packageName: "agent/pace", name: "TestHanging", outcome: failed, output: []string{"panic: test timed out after 1m0s"}},
-	}
-	if len(r.tests) != len(want) {
-		t.Fatalf("there are %d tests, want %d", len(r.tests), len(want))
-	}
-	for i, test := range r.tests {
-		if test.packageName != want[i].packageName || test.name != want[i].name || test.outcome != want[i].outcome ||
-			strings.Join(test.output, "\n") != strings.Join(want[i].output, "\n") {
-			t.Errorf("test %d is %+v, want %+v", i, *test, want[i])
+	for _, test := range []struct {
+		run  string
+		want []tested
+	}{
+		{"Steering", []tested{
+			{name: "TestGood", outcome: passed},
+			{name: "TestGroup", outcome: failed},
+			{name: "TestGroup/one", outcome: passed},
+			{name: "TestGroup/two", outcome: failed, output: []string{"group_test.go:7: two is not there"}},
+			{name: "TestLacking", outcome: skipped, output: []string{"group_test.go:9: this kernel has no VLANs"}},
+		}},
+		{"Pacing", []tested{
+			{name: "TestQuick", outcome: passed},
+			{name: "TestHanging", outcome: late, output: []string{"panic: test timed out after 1m0s"}},
+		}},
+		{"Crash", []tested{{name: "TestCrashing", outcome: failed, output: []string{"panic: nil map"}}}},
+	} {
+		same := func(got *tested, want tested) bool {
+			return got.name == want.name && got.outcome == want.outcome && slices.Equal(got.output, want.output)
+		}
+		if got := r.runs[test.run].tests; !slices.EqualFunc(got, test.want, same) {
+			t.Errorf("%s: there are %d tests instead of %+v", test.run, len(got), test.want)
+			for _, g := range got {
+				t.Logf("%+v", *g)
+			}
 		}
 	}
-	if len(r.broken) != 2 || r.broken["agent/guard"] != "exit status 2" || r.broken["agent/sockets"] != "the guest stopped" {
-		t.Errorf("broken are %v", r.broken)
+}
+
+func TestOnlyWhatTheLastKernelSaidIsRead(t *testing.T) {
+	r := parse(t, "guest.log")
+	if r.release != "6.1.0-50-amd64" || r.accelerator != "tcg" || r.runs["Of another kernel"] != nil {
+		t.Errorf("of %s, by %s: %v", r.release, r.accelerator, slices.Sorted(maps.Keys(r.runs)))
 	}
 }
 
 func TestCells(t *testing.T) {
 	r := parse(t, "guest.log")
-	for _, test := range []struct {
-		c    capability
-		want string
-	}{
-		{capability{packageName: "bpf", tests: "TestGood"}, "yes (1)"},
-		{capability{packageName: "bpf", tests: "TestGroup"}, "**no**: 1 of 2 failed"},
-		{capability{packageName: "bpf", tests: "TestGroup/^one$"}, "yes (1)"},
-		{capability{packageName: "bpf", except: "TestGroup"}, "yes (1)"},
-		{capability{packageName: "bpf", tests: "TestLacking"}, "does not apply"},
-		{capability{packageName: "bpf", tests: "TestOfAnotherKernel"}, "—"},
-		{capability{packageName: "agent/pace", tests: "TestHanging"}, "**no**: 1 of 1 failed"},
-		{capability{packageName: "agent/pace", tests: "TestAfterIt"}, "not tested to the end"},
-		{capability{packageName: "agent/sockets"}, "not tested: the guest stopped"},
+	for name, want := range map[string]string{
+		"Steering":          "**no**: 1 of 3 failed",
+		"Rules":             "**no**: not without the line above",
+		"Pacing":            "not tested to the end (1)",
+		"Crash":             "**no**: 1 of 1 failed",
+		"Guard":             "not tested: exit status 2",
+		"VLANs":             "does not apply",
+		"Good":              "yes (2)",
+		"None":              "—",
+		"Upgrade":           "not tested: the guest stopped",
+		"Of another kernel": "not run",
 	} {
-		if got := cell(test.c, r); got != test.want {
-			t.Errorf("%+v is %q, want %q", test.c, got, test.want)
+		if got := cell(capability{name: name}, r); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestARunIsDoneOnceForTheSameTestsAndKernel(t *testing.T) {
+	runs := []job.Run{{Name: "Steering", Hash: "1a2b"}, {Name: "Pacing", Hash: "other"}, {Name: "Upgrade", Hash: "9c0d"}, {Name: "New"}}
+	for _, test := range []struct {
+		release string
+		want    []string
+	}{
+		{"6.1.0-50-amd64", []string{"Steering"}},
+		{"6.1.0-51-amd64", nil},
+	} {
+		r := parse(t, "guest.log")
+		r.keep(test.release, runs)
+		if got := slices.Sorted(maps.Keys(r.runs)); !slices.Equal(got, test.want) || r.release != test.release {
+			t.Errorf("on %s are kept %v instead of %v", r.release, got, test.want)
 		}
 	}
 }
 
 func TestTheDocument(t *testing.T) {
-	r := parse(t, "guest.log")
-	r.release = "6.1.0-50-amd64"
-	capabilitiesBefore := capabilities
-	t.Cleanup(func() { capabilities = capabilitiesBefore })
-	capabilities = []capability{
-		{name: "Steering", packageName: "bpf"}, {name: "Pacing", packageName: "agent/pace"},
-		{name: "Upgrade", packageName: "agent/sockets"}, {name: "Ceilings", packageName: "bpf", left: true},
-	}
+	lines := []capability{{name: "Steering"}, {name: "Rules"}, {name: "Pacing"}, {name: "Upgrade"}, {name: "Ceilings"}}
 	want, err := os.ReadFile("testdata/kernels.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := document([]result{r}, "tcg"); got != string(want) {
+	if got := document(lines, []result{parse(t, "guest.log")}); got != string(want) {
 		t.Errorf("the document is\n%s", got)
 	}
+}
+
+func TestLinesNameTestsThatExist(t *testing.T) {
+	names := map[string]bool{}
+	for _, c := range capabilities {
+		if names[c.name] || c.needs != "" && !names[c.needs] {
+			t.Errorf("%q is there twice, or stands before %q", c.name, c.needs)
+		}
+		names[c.name] = true
+		for _, test := range strings.FieldsFunc(c.tests+"|"+c.except, func(r rune) bool { return r == '|' }) {
+			top, _, _ := strings.Cut(test, "/")
+			if strings.HasPrefix(top, "Test") && !declared(t, c.packageName, top) {
+				t.Errorf("%s has no %s", c.packageName, top)
+			}
+		}
+	}
+}
+
+// declared tells whether a package has the test.
+func declared(t *testing.T, packageName, name string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("../..", packageName, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(content), "\nfunc "+name+"(t *testing.T)")
+	})
 }

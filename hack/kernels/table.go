@@ -6,26 +6,32 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"braid.dev/braid/hack/kernels/job"
 )
 
 // cell is what a kernel does with a capability, in a word or two.
 func cell(c capability, r result) string {
-	if c.left {
+	run := r.runs[c.name]
+	switch {
+	case run == nil:
 		return "not run"
-	}
-	if why, ok := r.broken[c.packageName]; ok {
-		return "not tested: " + why
+	case run.end == "":
+		return "not tested: the guest stopped"
+	case run.end == job.Refused:
+		return "**no**: not without the line above"
 	}
 	count := map[outcome]int{}
-	for _, test := range r.of(c) {
+	for _, test := range run.single() {
 		count[test.outcome]++
-	}
-	if r.cut[c.packageName] && count[failed] == 0 {
-		return "not tested to the end"
 	}
 	switch {
 	case count[failed] > 0:
 		return fmt.Sprintf("**no**: %d of %d failed", count[failed], count[failed]+count[passed])
+	case run.late:
+		return fmt.Sprintf("not tested to the end (%d)", count[passed])
+	case run.end != job.OK:
+		return "not tested: " + run.end
 	case count[passed] > 0:
 		return fmt.Sprintf("yes (%d)", count[passed])
 	case count[skipped] > 0:
@@ -34,11 +40,11 @@ func cell(c capability, r result) string {
 	return "—"
 }
 
-// of are the capability's tests. Those that only hold others together are left out,
-// unless they fail by themselves.
-func (r result) of(c capability) (tests []*tested) {
+// single are the run's tests without those that only hold others together, unless
+// these fail by themselves.
+func (r *ran) single() (tests []*tested) {
 	for _, test := range r.tests {
-		if c.covers(test) && !r.holds(test) {
+		if !r.holds(test) {
 			tests = append(tests, test)
 		}
 	}
@@ -46,10 +52,10 @@ func (r result) of(c capability) (tests []*tested) {
 }
 
 // holds tells whether the test has subtests, of which one failed if it did.
-func (r result) holds(test *tested) bool {
+func (r *ran) holds(test *tested) bool {
 	subtests, failures := 0, 0
 	for _, other := range r.tests {
-		if other.packageName == test.packageName && strings.HasPrefix(other.name, test.name+"/") {
+		if strings.HasPrefix(other.name, test.name+"/") {
 			subtests++
 			if other.outcome == failed {
 				failures++
@@ -59,29 +65,27 @@ func (r result) holds(test *tested) bool {
 	return subtests > 0 && (test.outcome != failed || failures > 0)
 }
 
-var accelerators = map[string]string{"kvm": "with KVM", "tcg": "in software emulation"}
-
 // document is the table and what did not pass.
-func document(results []result, accelerator string) string {
+func document(lines []capability, results []result) string {
 	var text strings.Builder
-	text.WriteString("<!-- Written by make test-kernels. -->\n# What works on which kernel\n\n")
-	fmt.Fprintf(&text, "`make test-kernels` boots these kernels of Debian in QEMU (%s) and runs the tests there.\n", accelerators[accelerator])
-	text.WriteString("A number in brackets is how many tests have passed; — means that a kernel has no such test:\n" +
+	text.WriteString("<!-- Written by make test-kernels. -->\n# What works on which kernel\n\n" +
+		"`make test-kernels` boots these kernels of Debian in QEMU and runs the tests there.\n" +
+		"A number in brackets is how many tests have passed; — means that a kernel has no such test:\n" +
 		"it lacks what the test is about. What each needs is in [requirements.md](requirements.md).\n\n")
-	writeTable(&text, results)
+	writeTable(&text, lines, results)
 	for _, r := range results {
-		writeDetails(&text, r)
+		writeDetails(&text, lines, r)
 	}
 	return text.String()
 }
 
-func writeTable(text *strings.Builder, results []result) {
+func writeTable(text *strings.Builder, lines []capability, results []result) {
 	text.WriteString("| |")
 	for _, r := range results {
 		fmt.Fprintf(text, " %s (%s) |", version(r.release), r.suite)
 	}
 	text.WriteString("\n|---|" + strings.Repeat("---|", len(results)) + "\n")
-	for _, c := range capabilities {
+	for _, c := range lines {
 		fmt.Fprintf(text, "| %s |", c.name)
 		for _, r := range results {
 			fmt.Fprintf(text, " %s |", cell(c, r))
@@ -93,16 +97,15 @@ func writeTable(text *strings.Builder, results []result) {
 // version is what a release such as 6.1.0-50-amd64 begins with.
 func version(release string) string { return strings.TrimSuffix(release, "-amd64") }
 
+var accelerators = map[string]string{"kvm": "with KVM", "tcg": "in software emulation"}
+
 // writeDetails names the tests that did not pass, and why.
-func writeDetails(text *strings.Builder, r result) {
-	fmt.Fprintf(text, "\n## %s\n\n", r.release)
+func writeDetails(text *strings.Builder, lines []capability, r result) {
+	fmt.Fprintf(text, "\n## %s, %s\n\n", r.release, accelerators[r.accelerator])
 	all := true
-	for _, c := range capabilities {
-		if c.left {
-			continue
-		}
+	for _, c := range lines {
 		for _, test := range r.of(c) {
-			if test.outcome == passed {
+			if test.outcome == passed || test.outcome == "" {
 				continue
 			}
 			all = false
@@ -118,6 +121,15 @@ func writeDetails(text *strings.Builder, r result) {
 	}
 }
 
+// of are the capability's tests.
+func (r result) of(c capability) []*tested {
+	run := r.runs[c.name]
+	if run == nil {
+		return nil
+	}
+	return run.single()
+}
+
 const mostReason = 300
 
 // shorten is the first line that a test wrote before it ended, at most so long.
@@ -129,9 +141,9 @@ func shorten(output []string) string {
 	return strings.ReplaceAll(reason, "|", "\\|")
 }
 
-// report writes the document, or shows what it would say where not all was run.
-func report(results []result, accelerator string, o options) error {
-	text := document(results, accelerator)
+// report writes the document, or shows what it would say.
+func report(lines []capability, results []result, o options) error {
+	text := document(lines, results)
 	if o.packages != "" || o.document == "" {
 		_, err := fmt.Print(text)
 		return err

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -151,10 +152,24 @@ func runJob() error {
 	if err := prepare(work.Modules); err != nil {
 		return err
 	}
-	for _, run := range work.Runs {
-		runOne(run, line)
-	}
+	runAll(work, line)
 	return nil
+}
+
+// runAll does the runs one after the other.
+func runAll(work job.Job, line io.Writer) {
+	failed := work.Failed
+	for _, run := range work.Runs {
+		fmt.Fprintf(line, "\n%s%s\n", job.Began, run.Key())
+		result := job.Refused
+		if run.Needs == "" || !slices.Contains(failed, run.Needs) {
+			result = runOne(run, line)
+		}
+		if result != job.OK {
+			failed = append(failed, run.Name)
+		}
+		fmt.Fprintf(line, "\n%s%s\n", job.Ended, result)
+	}
 }
 
 // prepare does what an admin or a service manager does on a node.
@@ -168,16 +183,29 @@ func prepare(modules []string) error {
 	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1 << 19, Max: 1 << 19})
 }
 
-func runOne(run job.Run, line io.Writer) {
-	fmt.Fprintf(line, "\n%s%s\n", job.Began, run.Package)
+// runOne returns how it ended.
+func runOne(run job.Run, line io.Writer) string {
+	if err := warm(run.Binary); err != nil {
+		return err.Error()
+	}
 	command := exec.Command(run.Binary, run.Arguments...)
 	command.Dir, command.Stdout, command.Stderr = run.Directory, line, line
 	command.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "TERM=dumb"}
-	result := "ok"
 	if err := command.Run(); err != nil {
-		result = err.Error()
+		return err.Error()
 	}
-	fmt.Fprintf(line, "\n%s%s %s\n", job.Ended, run.Package, result)
+	return job.OK
+}
+
+// warm reads a file into memory, so that no test waits for the host.
+func warm(path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	_, err = io.Copy(io.Discard, file)
+	return err
 }
 
 // raw has the line pass on what is written as it is.
