@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -22,6 +23,17 @@ func (n *node) congestion(t *testing.T, name, source string, defines ...string) 
 	wanted := n.put(t, name, source, "", defines...)
 	wanted.Type = v1alpha1.BlockCongestion
 	return wanted
+}
+
+// needsLinks ends a test on a kernel where congestion controls have no links.
+func needsLinks(t *testing.T) {
+	t.Helper()
+	kernel, err := btf.LoadKernelSpec()
+	check(t, err)
+	var link *btf.Struct
+	if err := kernel.TypeByName("bpf_struct_ops_link", &link); errors.Is(err, btf.ErrNotFound) {
+		t.Skip("this kernel has no links for congestion controls (Linux 6.4)")
+	}
 }
 
 func (n *node) schedule(t *testing.T, name, source string, defines ...string) v1alpha1.PlanBlock {
@@ -120,6 +132,7 @@ func (p *pair) transfer(t *testing.T) {
 }
 
 func TestACongestionControlIsRegisteredWhileItsBlockIsWanted(t *testing.T) {
+	needsLinks(t)
 	n := newNode(t)
 	namespace := network.NamespaceForTest(t)
 	check(t, namespace.SetUp("lo"))
@@ -148,6 +161,7 @@ func TestACongestionControlIsRegisteredWhileItsBlockIsWanted(t *testing.T) {
 }
 
 func TestACongestionControlIsExchanged(t *testing.T) {
+	needsLinks(t)
 	n := newNode(t)
 	namespace := network.NamespaceForTest(t)
 	check(t, namespace.SetUp("lo"))
