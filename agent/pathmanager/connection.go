@@ -27,7 +27,7 @@ type connection struct {
 	deniesFirst bool
 	// joinsFirst is true once a further subflow to remote was established.
 	joinsFirst bool
-	subflows   map[ends]subflowRecord
+	subflows   subflows
 	byKernel   bool // the kernel's path manager is in charge
 	// complete is true where nothing is to be opened any more.
 	complete bool
@@ -45,8 +45,38 @@ type ends struct{ local, remote netip.AddrPort }
 
 // subflowRecord is what is known of a subflow.
 type subflowRecord struct {
+	ends
 	state subflowState
 	since time.Time // when it was established
+}
+
+// subflows of one connection: a few, of which thousands of connections each have
+// some, so that a map for each would be dear.
+type subflows []subflowRecord
+
+// get is the record of a subflow, or an empty one.
+func (s subflows) get(key ends) (record subflowRecord, known bool) {
+	for i := range s {
+		if s[i].ends == key {
+			return s[i], true
+		}
+	}
+	return subflowRecord{ends: key}, false
+}
+
+// set adds the record, or replaces the one of the same ends.
+func (s *subflows) set(record subflowRecord) {
+	for i := range *s {
+		if (*s)[i].ends == record.ends {
+			(*s)[i] = record
+			return
+		}
+	}
+	*s = append(*s, record)
+}
+
+func (s *subflows) remove(key ends) {
+	*s = slices.DeleteFunc(*s, func(record subflowRecord) bool { return record.ends == key })
 }
 
 type subflowState uint8
@@ -185,8 +215,8 @@ func (t *tracker) eachWanted(pairs int) int {
 // a first one that closed.
 func (t *tracker) missingOfKernel(c *connection, withOpening bool) int {
 	have := 0
-	for key, s := range c.subflows {
-		if key != (ends{c.local, c.remote}) && s.counts(withOpening) {
+	for _, s := range c.subflows {
+		if s.ends != (ends{c.local, c.remote}) && s.counts(withOpening) {
 			have++
 		}
 	}
@@ -195,8 +225,8 @@ func (t *tracker) missingOfKernel(c *connection, withOpening bool) int {
 
 // have counts the subflows of a pair: by its addresses in a full mesh, else all.
 func (t *tracker) have(c *connection, p pair, withOpening bool) (have int) {
-	for key, s := range c.subflows {
-		if s.counts(withOpening) && (!t.settings.fullMesh() || t.isOf(c, key, p)) {
+	for _, s := range c.subflows {
+		if s.counts(withOpening) && (!t.settings.fullMesh() || t.isOf(c, s.ends, p)) {
 			have++
 		}
 	}
@@ -214,7 +244,7 @@ func (t *tracker) isOf(c *connection, key ends, p pair) bool {
 
 // established takes note of a subflow.
 func (c *connection) established(key ends, now time.Time) {
-	c.subflows[key] = subflowRecord{subflowEstablished, now}
+	c.subflows.set(subflowRecord{key, subflowEstablished, now})
 	c.joinsFirst = c.joinsFirst || key.remote == c.remote && key.local != c.local
 }
 

@@ -68,7 +68,7 @@ func (t *tracker) handleConnection(event mptcpnl.ConnectionEvent, now time.Time)
 }
 
 func (t *tracker) add(token uint32, local, remote netip.AddrPort) *connection {
-	c := &connection{token: token, local: local, remote: remote, subflows: map[ends]subflowRecord{}, place: -1}
+	c := &connection{token: token, local: local, remote: remote, place: -1}
 	t.connections[token] = c
 	return c
 }
@@ -130,14 +130,14 @@ func (t *tracker) handleSubflow(event mptcpnl.SubflowEvent, now time.Time) {
 // close takes note of a subflow that closed. One that is not to be opened again
 // stays among the connection's.
 func (t *tracker) close(c *connection, key ends, now time.Time) {
-	s := c.subflows[key]
+	s, _ := c.subflows.get(key)
 	if s.state == subflowEstablished {
 		c.closed(s, now)
 	}
 	if s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
-		c.subflows[key] = subflowRecord{state: subflowClosed}
+		c.subflows.set(subflowRecord{ends: key, state: subflowClosed})
 	} else {
-		delete(c.subflows, key)
+		c.subflows.remove(key)
 	}
 	if c.delayed.waits && !c.living() { // it cannot go on with what it has
 		t.release(c)
@@ -230,14 +230,15 @@ func (t *tracker) takeOver(found mptcpnl.Connection, subflows []mptcpnl.Subflow,
 
 func (t *tracker) replaceSubflows(c *connection, found []mptcpnl.Subflow, now time.Time) {
 	before := c.subflows
-	c.subflows = map[ends]subflowRecord{}
+	c.subflows = make(subflows, 0, len(found))
 	for _, f := range found {
 		key := ends{f.Local, f.Remote}
+		known, _ := before.get(key)
 		switch {
 		case !f.Established:
-			c.subflows[key] = subflowRecord{state: subflowOpening}
-		case before[key].state == subflowEstablished && !before[key].since.IsZero():
-			c.subflows[key] = before[key]
+			c.subflows.set(subflowRecord{ends: key, state: subflowOpening})
+		case known.state == subflowEstablished && !known.since.IsZero():
+			c.subflows.set(known)
 		default:
 			c.established(key, now)
 		}
@@ -245,9 +246,9 @@ func (t *tracker) replaceSubflows(c *connection, found []mptcpnl.Subflow, now ti
 			c.announce(f.RemoteID, f.Remote)
 		}
 	}
-	for key, s := range before {
-		if _, still := c.subflows[key]; !still && s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
-			c.subflows[key] = subflowRecord{state: subflowClosed}
+	for _, s := range before {
+		if _, still := c.subflows.get(s.ends); !still && s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
+			c.subflows.set(subflowRecord{ends: s.ends, state: subflowClosed})
 		}
 	}
 }
