@@ -12,46 +12,57 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 )
 
-// changes gather what the plan reconciler has to look at in its next run: nodes
-// whose pods or plan changed, or everything.
+// changes gather what the plan reconciler has to look at in its next run.
 type changes struct {
 	*debouncer
-	mu    sync.Mutex
-	all   bool
-	nodes map[string]bool
+	mu   sync.Mutex
+	seen scope
+}
+
+// scope is what a run has to look at.
+type scope struct {
+	all    bool            // everything
+	common bool            // what nodes have in common, such as policies: who is concerned is to be found out
+	nodes  map[string]bool // their pods or plan changed
 }
 
 // newChanges begins with everything.
 func newChanges(d *debouncer) *changes {
-	return &changes{debouncer: d, all: true, nodes: map[string]bool{}}
+	return &changes{debouncer: d, seen: scope{all: true, nodes: map[string]bool{}}}
 }
 
 // take empties what was gathered.
-func (c *changes) take() (all bool, nodes map[string]bool) {
+func (c *changes) take() scope {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all, nodes = c.all, c.nodes
-	c.all, c.nodes = false, map[string]bool{}
-	return all, nodes
+	seen := c.seen
+	c.seen = scope{nodes: map[string]bool{}}
+	return seen
 }
 
 func (c *changes) addAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all = true
+	c.seen.all = true
+}
+
+func (c *changes) addCommon() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seen.common = true
 }
 
 func (c *changes) add(nodes ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, node := range nodes {
-		c.nodes[node] = true
+		c.seen.nodes[node] = true
 	}
 }
 
-// ofAll handles events after which any plan can be another one.
-func (c *changes) ofAll() handler.EventHandler {
-	return c.handlerFor(func(client.Object) { c.addAll() })
+// ofCommon handles events after which the plans of some nodes can be other ones.
+func (c *changes) ofCommon() handler.EventHandler {
+	return c.handlerFor(func(client.Object) { c.addCommon() })
 }
 
 // of handles events that concern the plans of some nodes.

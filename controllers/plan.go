@@ -62,8 +62,8 @@ type planReconciler struct {
 // it cannot do is looked at again in the next one.
 func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	start := time.Now()
-	all, nodes := r.changes.take()
-	result, err := r.compile(ctx, all, nodes)
+	seen := r.changes.take()
+	result, err := r.compile(ctx, &seen)
 	if err != nil {
 		r.changes.addAll()
 		return reconcile.Result{}, unlessStopping(ctx, err)
@@ -72,32 +72,62 @@ func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (re
 	r.changes.measure(start)
 	r.compiled.publish(result)
 	// With the first pod that is selected all plans get their paths.
-	all = all || result.Active != r.active
+	all := seen.all || result.Active != r.active
 	r.active = result.Active
-	outcome, err := r.write(ctx, result.Plans, all, nodes)
+	outcome, err := r.write(ctx, result.Plans, all, seen.nodes)
 	return outcome, unlessStopping(ctx, err)
 }
 
-// compile compiles these nodes, or all of them.
-func (r *planReconciler) compile(ctx context.Context, all bool, nodes map[string]bool) (*policy.Result, error) {
-	if all {
+// compile compiles what a run has to look at, and adds the nodes to it that it finds
+// concerned.
+func (r *planReconciler) compile(ctx context.Context, seen *scope) (*policy.Result, error) {
+	if seen.all || seen.common {
 		in, err := r.input(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read the input of the compile: %w", err)
 		}
-		r.incremental = policy.NewIncremental(in)
-		nodes = make(map[string]bool, len(in.Nodes))
-		for i := range in.Nodes {
-			nodes[in.Nodes[i].Name] = true
+		if err := r.takeInput(ctx, in, seen); err != nil {
+			return nil, err
 		}
-		r.teller.forgetAllBut(nodes)
 	}
-	for node := range nodes {
+	for node := range seen.nodes {
 		if err := r.compileNode(ctx, node); err != nil {
 			return nil, err
 		}
 	}
 	return new(r.incremental.Result()), nil
+}
+
+// takeInput begins anew with an input, or goes on with it, and adds the nodes that
+// are to be compiled then.
+func (r *planReconciler) takeInput(ctx context.Context, in policy.Input, seen *scope) error {
+	if !seen.all {
+		return r.addConcerned(ctx, r.incremental.Update(in), seen)
+	}
+	r.incremental, seen.nodes = policy.NewIncremental(in), make(map[string]bool, len(in.Nodes))
+	for i := range in.Nodes {
+		seen.nodes[in.Nodes[i].Name] = true
+	}
+	r.teller.forgetAllBut(seen.nodes)
+	return nil
+}
+
+func (r *planReconciler) addConcerned(ctx context.Context, change policy.Change, seen *scope) error {
+	for _, node := range change.Nodes {
+		seen.nodes[node] = true
+	}
+	for _, namespace := range change.Namespaces() {
+		var pods corev1.PodList
+		if err := r.client.List(ctx, &pods, client.InNamespace(namespace)); err != nil {
+			return fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+		}
+		for i := range pods.Items {
+			if change.Concerns(&pods.Items[i]) {
+				seen.nodes[pods.Items[i].Spec.NodeName] = true
+			}
+		}
+	}
+	return nil
 }
 
 func (r *planReconciler) compileNode(ctx context.Context, node string) error {

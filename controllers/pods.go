@@ -5,6 +5,7 @@ package controllers
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -70,7 +71,7 @@ type evidence struct {
 // judgePods compares for each compiled endpoint the plan in the API and its
 // agent's report, where one of them changed since the last run.
 func judgePods(o *observation, history planHistory, judged judgements) podStates {
-	o.rejudged = map[string]bool{}
+	o.rejudged = map[types.UID]bool{}
 	maps.DeleteFunc(judged, func(node string, _ judgement) bool { return len(o.result.Plans[node].Endpoints) == 0 })
 	states := make(podStates, len(o.result.Plans))
 	for node, compiled := range o.result.Plans {
@@ -82,12 +83,27 @@ func judgePods(o *observation, history planHistory, judged judgements) podStates
 			by.uid, by.version = plan.UID, plan.ResourceVersion
 		}
 		if judged[node].by != by {
-			judged[node] = judgement{by: by, states: judgeNode(o, history, node, &compiled)}
-			o.rejudged[node] = true
+			states := judgeNode(o, history, node, &compiled)
+			o.noteChanges(judged[node].states, states)
+			judged[node] = judgement{by: by, states: states}
 		}
 		states[node] = judged[node].states
 	}
 	return states
+}
+
+// noteChanges notes the pods of a node whose state is another one than before.
+func (o *observation) noteChanges(before, now map[types.UID]podState) {
+	for pod, state := range now {
+		if was, known := before[pod]; !known || !reflect.DeepEqual(was, state) {
+			o.rejudged[pod] = true
+		}
+	}
+	for pod := range before {
+		if _, still := now[pod]; !still {
+			o.rejudged[pod] = true
+		}
+	}
 }
 
 func judgeNode(o *observation, history planHistory, node string, compiled *v1alpha1.MPTCPNodePlanSpec) map[types.UID]podState {
@@ -212,8 +228,9 @@ func (h planHistory) observe(plans map[string]*v1alpha1.MPTCPNodePlan) {
 }
 
 func newPlanRecord(plan *v1alpha1.MPTCPNodePlan, before *planRecord) *planRecord {
+	spec := plan.Spec // not the list's own, which would keep all plans of the list in memory
 	record := &planRecord{
-		uid: plan.UID, generation: plan.Generation, spec: &plan.Spec,
+		uid: plan.UID, generation: plan.Generation, spec: &spec,
 		changed: make(map[types.UID]int64, len(plan.Spec.Endpoints)),
 	}
 	for i := range plan.Spec.Endpoints {

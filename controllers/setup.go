@@ -8,7 +8,8 @@
 // the plan reconciler compiles and writes plans, the status reconciler compares
 // what was compiled with what the agents say. Events come together for a moment
 // before a run, so that an apply of many objects is one run. A run compiles the
-// plans of the nodes whose pods changed, and all of them when anything else did.
+// plans of the nodes whose pods changed, and after other changes those of the nodes
+// with pods that they concern.
 package controllers
 
 import (
@@ -122,13 +123,13 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("plan").
-		Watches(&v1alpha1.MPTCPPath{}, r.changes.ofAll(), specChanged).
-		Watches(&v1alpha1.MPTCPPolicy{}, r.changes.ofAll(), specChanged).
-		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.changes.ofAll(), specChanged).
-		Watches(&corev1.Namespace{}, r.changes.ofAll(), labelsChanged).
-		Watches(&corev1.Node{}, r.changes.ofAll(), labelsChanged).
+		Watches(&v1alpha1.MPTCPPath{}, r.changes.ofCommon(), specChanged).
+		Watches(&v1alpha1.MPTCPPolicy{}, r.changes.ofCommon(), specChanged).
+		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.changes.ofCommon(), specChanged).
+		Watches(&corev1.Namespace{}, r.changes.ofCommon(), labelsChanged).
+		Watches(&corev1.Node{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{})).
-		Watches(&corev1.ConfigMap{}, r.changes.ofAll(), builder.WithPredicates(blocksChanged{})).
+		Watches(&corev1.ConfigMap{}, r.changes.ofCommon(), builder.WithPredicates(blocksChanged{})).
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.changes.of(planNode), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -37,8 +38,8 @@ type observation struct {
 	nodes   map[string]*v1alpha1.MPTCPNode     // by node
 	silence func(node string) string           // empty while the node's agent reports
 	pods    podStates
-	// rejudged are the nodes whose pods were judged anew in this run.
-	rejudged map[string]bool
+	// rejudged are the pods whose state is another one than in the run before.
+	rejudged map[types.UID]bool
 }
 
 // objects are those whose status is written.

@@ -53,12 +53,13 @@ func (v verdicts) next(o *observation) verdicts {
 	return next
 }
 
-// concerns says whether pods that carry a policy out were judged anew.
+// concerns says whether pods that carry a policy out have another state than in the
+// run before.
 func (o *observation) concerns(p *policy.PolicyResult) bool {
 	if len(o.rejudged) == 0 {
 		return false
 	}
-	judged := func(pod policy.PodRef) bool { return o.rejudged[pod.Node] }
+	judged := func(pod policy.PodRef) bool { return o.rejudged[pod.UID] }
 	return slices.ContainsFunc(p.Decides, judged) || slices.ContainsFunc(p.RulesOnly, judged) || slices.ContainsFunc(p.Guards, judged)
 }
 

@@ -215,7 +215,7 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	for _, p := range []*compiledPolicy{o.cluster, o.namespaced} {
 		if reason := leftOut[p]; p != nil && reason != "" {
 			share := n.share(p)
-			share.RulesLeftOut = append(share.RulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
+			share.rulesLeftOut = append(share.rulesLeftOut, RulesLeftOut{Pod: d.Pod, Reason: reason})
 		}
 	}
 	if ch == nil || ch.plan.Name == "" {
@@ -224,7 +224,7 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 	d.Chain = ch.plan.Name
 	if o.cluster != nil && o.cluster != matching[0] && len(o.cluster.result.RuleProblems) == 0 && leftOut[o.cluster] == "" {
 		share := n.share(o.cluster)
-		share.RulesOnly = append(share.RulesOnly, d.Pod)
+		share.rulesOnly = append(share.rulesOnly, d.Pod)
 	}
 }
 

@@ -201,13 +201,20 @@ func podsByNode(pods []corev1.Pod) map[string][]*corev1.Pod {
 	return byNode
 }
 
-func newCompiler(in Input) *compiler {
+// newCompiler makes the indexes of an Input. What another compiler, which may be nil,
+// made of policies that stay as they are is kept.
+func newCompiler(in Input, before *compiler) *compiler {
 	c := &compiler{paths: compilePaths(in.Paths), blockObjects: in.BlockObjects}
 	c.forget()
 	c.nodes = compileNodes(in.Nodes, c.paths)
 	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)
+	if c.keepsPolicies(before) {
+		c.keepPolicies(before)
+	}
 	for _, p := range c.policies {
-		c.checkRules(p)
+		if !p.checked {
+			c.check(p)
+		}
 	}
 	c.byNamespace = policiesByNamespace(c.policies, in.Namespaces)
 	return c
@@ -270,12 +277,12 @@ func (n *node) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *c
 	}
 	winner, losers := matching[0], matching[1:]
 	share := n.share(winner)
-	share.Decides = append(share.Decides, d.Pod)
+	share.decides = append(share.decides, d.Pod)
 	d.Winner = &winner.result.Policy
 	d.WinnerReason = whyWon(winner, losers)
 	for _, loser := range losers {
 		lost := n.share(loser)
-		lost.Overridden = append(lost.Overridden, Override{Pod: d.Pod, By: winner.result.Policy})
+		lost.overridden = append(lost.overridden, Override{Pod: d.Pod, By: winner.result.Policy})
 		d.Losers = append(d.Losers, Loser{Policy: loser.result.Policy, Reason: whyLost(winner, loser)})
 	}
 	return winner
@@ -314,9 +321,9 @@ func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPoli
 	}
 	for _, p := range concerned {
 		share := n.share(p)
-		share.HintedPods++
+		share.hintedPods++
 		for _, hint := range d.RefusedHints {
-			share.RefusedHints = append(share.RefusedHints, PodHint{Pod: d.Pod, Hint: hint})
+			share.refusedHints = append(share.refusedHints, PodHint{Pod: d.Pod, Hint: hint})
 		}
 	}
 }

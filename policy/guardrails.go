@@ -228,7 +228,7 @@ func (n *node) describe(d *Decision, g *guardrails) {
 	}
 	for _, p := range g.policies {
 		share := n.share(p)
-		share.Guards = append(share.Guards, d.Pod)
+		share.guards = append(share.guards, d.Pod)
 		d.Guardrails = append(d.Guardrails, GuardrailsChoice{Policy: p.result.Policy, Effect: effectOf(p.guardrails)})
 	}
 }
@@ -273,13 +273,4 @@ func (r *compiledPolicy) bystander() *compiledPolicy {
 		r.bystanding = &compiledPolicy{stands: true, spec: spec, created: r.created, result: r.result}
 	}
 	return r.bystanding
-}
-
-// forbid notes paths that the policy names and guardrails do not allow.
-func (r *PolicyResult) forbid(paths []ForbiddenPath) {
-	for _, p := range paths {
-		if !slices.Contains(r.ForbiddenPaths, p) {
-			r.ForbiddenPaths = append(r.ForbiddenPaths, p)
-		}
-	}
 }

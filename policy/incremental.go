@@ -3,10 +3,8 @@
 package policy
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -24,7 +22,7 @@ type Incremental struct {
 	selected int // how many of the nodes have endpoints
 	// shares are what each node adds to a policy, by the policy's own result, and
 	// merged what they come to; a policy that is not there must be merged anew.
-	shares map[*PolicyResult]map[string]*PolicyResult
+	shares map[*PolicyResult]map[string]*nodeShare
 	merged map[*PolicyResult]PolicyResult
 }
 
@@ -32,20 +30,22 @@ type Incremental struct {
 type compiledNode struct {
 	name   string
 	plan   v1alpha1.MPTCPNodePlanSpec // as it is when a pod of the cluster is selected
-	shares map[*PolicyResult]*PolicyResult
+	shares map[*PolicyResult]*nodeShare
 }
 
 // NewIncremental compiles what an Input has in common for all nodes. Its pods do
 // not count: CompileNode is to be called for each node.
 func NewIncremental(in Input) *Incremental {
-	i := &Incremental{
-		compiler: newCompiler(in),
-		nodes:    make(map[string]*compiledNode, len(in.Nodes)),
-		shares:   map[*PolicyResult]map[string]*PolicyResult{},
+	return newIncremental(newCompiler(in, nil))
+}
+
+func newIncremental(c *compiler) *Incremental {
+	return &Incremental{
+		compiler: c,
+		nodes:    make(map[string]*compiledNode, len(c.nodes)),
+		shares:   map[*PolicyResult]map[string]*nodeShare{},
 		merged:   map[*PolicyResult]PolicyResult{},
 	}
-	i.compiler.finish()
-	return i
 }
 
 // CompileNode compiles the plan of one node, given all of its pods, and says what
@@ -56,30 +56,48 @@ func (i *Incremental) CompileNode(name string, pods []*corev1.Pod) []Decision {
 		return nil
 	}
 	n, decisions := i.compiler.compileNode(name, pods)
+	now := &compiledNode{name: n.name, plan: n.plan(), shares: n.shares}
 	if before := i.nodes[name]; before != nil {
-		i.remove(before)
+		now.keepShares(before)
+		i.remove(before, now.shares)
 	}
-	i.add(&compiledNode{name: n.name, plan: n.plan(), shares: n.shares})
+	i.add(now)
 	return decisions
 }
 
-func (i *Incremental) remove(n *compiledNode) {
-	for policy := range n.shares {
-		delete(i.shares[policy], n.name)
-		delete(i.merged, policy)
+// keepShares takes those of a node's last shares that stay as they are: what they
+// add to need not be merged anew.
+func (n *compiledNode) keepShares(before *compiledNode) {
+	for policy, share := range n.shares {
+		if kept := before.shares[policy]; share.same(kept) {
+			n.shares[policy] = kept
+		}
+	}
+}
+
+// remove takes away what a node added, but for shares that are to be kept.
+func (i *Incremental) remove(n *compiledNode, kept map[*PolicyResult]*nodeShare) {
+	for policy, share := range n.shares {
+		if kept[policy] != share {
+			delete(i.shares[policy], n.name)
+			delete(i.merged, policy)
+		}
 	}
 	if len(n.plan.Endpoints) > 0 {
 		i.selected--
 	}
+	delete(i.nodes, n.name)
 }
 
 func (i *Incremental) add(n *compiledNode) {
 	for policy, share := range n.shares {
 		if i.shares[policy] == nil {
-			i.shares[policy] = map[string]*PolicyResult{}
+			i.shares[policy] = map[string]*nodeShare{}
 		}
-		i.shares[policy][n.name] = share
-		delete(i.merged, policy)
+		if i.shares[policy][n.name] != share {
+			i.shares[policy][n.name] = share
+			delete(i.merged, policy)
+		}
 	}
 	if len(n.plan.Endpoints) > 0 {
 		i.selected++
@@ -130,44 +148,13 @@ func (i *Incremental) policyResult(p *compiledPolicy) PolicyResult {
 	return merged
 }
 
-// add puts a node's share behind what others added.
-func (r *PolicyResult) add(share *PolicyResult) {
-	r.Decides = append(r.Decides, share.Decides...)
-	r.Overridden = append(r.Overridden, share.Overridden...)
-	r.RulesOnly = append(r.RulesOnly, share.RulesOnly...)
-	r.RulesLeftOut = append(r.RulesLeftOut, share.RulesLeftOut...)
-	r.Guards = append(r.Guards, share.Guards...)
-	r.HintedPods += share.HintedPods
-	r.RefusedHints = append(r.RefusedHints, share.RefusedHints...)
-	r.forbid(share.ForbiddenPaths)
-}
-
-// sort orders the lists as if all nodes' pods had been looked at by namespace and
-// name.
-func (r *PolicyResult) sort() {
-	slices.SortFunc(r.Decides, comparePods)
-	slices.SortFunc(r.RulesOnly, comparePods)
-	slices.SortFunc(r.Guards, comparePods)
-	slices.SortFunc(r.Overridden, func(a, b Override) int { return comparePods(a.Pod, b.Pod) })
-	slices.SortFunc(r.RulesLeftOut, func(a, b RulesLeftOut) int { return comparePods(a.Pod, b.Pod) })
-	// One pod can have several, in their own order.
-	slices.SortStableFunc(r.RefusedHints, func(a, b PodHint) int { return comparePods(a.Pod, b.Pod) })
-	slices.SortFunc(r.ForbiddenPaths, func(a, b ForbiddenPath) int {
-		return cmp.Or(strings.Compare(string(a.Path), string(b.Path)), comparePolicies(a.By, b.By))
-	})
-}
-
-// finish says of policies and paths what does not depend on pods.
-func (c *compiler) finish() {
-	for _, r := range c.policies {
-		r.result.UnknownPaths = r.unknownPaths(c.paths)
-		r.result.GuardrailsOnly = r.guardrailsOnly
-		r.result.SharesWithoutCapacity = r.sharesWithoutCapacity(c.paths)
-	}
-	for _, p := range c.paths {
-		slices.Sort(p.result.Nodes)
-		slices.Sort(p.result.CutNodes)
-	}
+// check says of a policy what does not depend on pods.
+func (c *compiler) check(p *compiledPolicy) {
+	c.checkRules(p)
+	p.result.UnknownPaths = p.unknownPaths(c.paths)
+	p.result.GuardrailsOnly = p.guardrailsOnly
+	p.result.SharesWithoutCapacity = p.sharesWithoutCapacity(c.paths)
+	p.checked = true
 }
 
 // cutPaths lists the paths that a policy allows by name and that a node of its

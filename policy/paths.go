@@ -89,7 +89,7 @@ type node struct {
 	// refusalBytes is what the refused hints of the endpoints take.
 	refusalBytes int
 	// shares are what the node's pods add to the results of policies.
-	shares map[*PolicyResult]*PolicyResult
+	shares map[*PolicyResult]*nodeShare
 }
 
 // fresh is a node with the same paths and no pods yet.
@@ -97,15 +97,15 @@ func (n *node) fresh() *node {
 	return &node{
 		name: n.name, usable: n.usable, cut: n.cut,
 		resolved: map[resolutionKey]*resolution{}, tenants: map[string][]*compiledPolicy{}, rates: map[string][]int64{},
-		tenantBytes: map[string]int{}, shares: map[*PolicyResult]*PolicyResult{},
+		tenantBytes: map[string]int{}, shares: map[*PolicyResult]*nodeShare{},
 	}
 }
 
 // share is the node's part of a policy's result.
-func (n *node) share(p *compiledPolicy) *PolicyResult {
+func (n *node) share(p *compiledPolicy) *nodeShare {
 	share := n.shares[p.result]
 	if share == nil {
-		share = &PolicyResult{}
+		share = &nodeShare{}
 		n.shares[p.result] = share
 	}
 	return share
@@ -117,6 +117,10 @@ func compileNodes(objects []corev1.Node, paths []*path) map[string]*node {
 		n := &node{name: objects[i].Name}
 		n.addPaths(paths, labels.Set(objects[i].Labels))
 		nodes[n.name] = n
+	}
+	for _, p := range paths {
+		slices.Sort(p.result.Nodes)
+		slices.Sort(p.result.CutNodes)
 	}
 	return nodes
 }

@@ -23,6 +23,9 @@ const (
 
 // compiledPolicy is a policy of either kind in the form that the compile works with.
 type compiledPolicy struct {
+	// source is a copy of the object's spec, and spec a part of it: not the object's
+	// own, which would keep all objects of its list in memory.
+	source  any
 	spec    *v1alpha1.PolicyRules
 	created metav1.Time
 	// namespaces is nil for an MPTCPPolicy.
@@ -36,6 +39,7 @@ type compiledPolicy struct {
 	bystanding     *compiledPolicy
 	stands         bool // in the place of a policy that decides
 	index          int  // in order of precedence
+	checked        bool // the result says what does not depend on pods
 	result         *PolicyResult
 }
 
@@ -44,17 +48,17 @@ type compiledPolicy struct {
 func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1.ClusterMPTCPPolicy) []*compiledPolicy {
 	compiled := make([]*compiledPolicy, 0, len(policies)+len(clusterPolicies))
 	for i := range policies {
-		p := &policies[i]
-		r := newPolicy(KindPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
-		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
+		spec := policies[i].Spec
+		r := newPolicy(KindPolicy, &policies[i].ObjectMeta, &spec, &spec.PolicyRules)
+		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)
 	}
 	for i := range clusterPolicies {
-		p := &clusterPolicies[i]
-		r := newPolicy(KindClusterPolicy, &p.ObjectMeta, &p.Spec.PolicyRules)
-		r.blocks, r.guardrails, r.guardrailsOnly = p.Spec.Blocks, p.Spec.Guardrails, p.Spec.GuardrailsOnly
-		r.namespaces = r.selector("spec.namespaceSelector", &p.Spec.NamespaceSelector)
-		r.pods = r.selector("spec.podSelector", &p.Spec.PodSelector)
+		spec := clusterPolicies[i].Spec
+		r := newPolicy(KindClusterPolicy, &clusterPolicies[i].ObjectMeta, &spec, &spec.PolicyRules)
+		r.blocks, r.guardrails, r.guardrailsOnly = spec.Blocks, spec.Guardrails, spec.GuardrailsOnly
+		r.namespaces = r.selector("spec.namespaceSelector", &spec.NamespaceSelector)
+		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)
 	}
 	slices.SortFunc(compiled, precedence)
@@ -64,8 +68,8 @@ func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1
 	return compiled
 }
 
-func newPolicy(kind string, meta *metav1.ObjectMeta, spec *v1alpha1.PolicyRules) *compiledPolicy {
-	return &compiledPolicy{spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
+func newPolicy(kind string, meta *metav1.ObjectMeta, source any, spec *v1alpha1.PolicyRules) *compiledPolicy {
+	return &compiledPolicy{source: source, spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
 		Policy: v1alpha1.PolicyReference{Kind: kind, Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation},
 	}}
 }
