@@ -226,6 +226,7 @@ func (f *fleet) trial(ctx context.Context, b build, changes int) (err error) {
 		}
 	}
 	run := &controllerRun{fleet: f, prefix: b.prefix}
+	f.agents.Late() // what was before this trial does not count
 	begin := time.Now()
 	if run.program, err = startProgram(filepath.Join(f.directory, "controller.log"), b.path,
 		"--kubeconfig", f.kubeconfig, "--namespace", lab.SystemNamespace, "--health-probe-bind-address", "0", "--leader-elect=false"); err != nil {
@@ -241,6 +242,7 @@ func (f *fleet) trial(ctx context.Context, b build, changes int) (err error) {
 		func(ctx context.Context) error { return run.changePods(ctx, changes) },
 		run.changePolicies,
 		run.readMemory,
+		run.countLate,
 	} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("%w (log: %s)", err, run.lastWords())
@@ -267,7 +269,7 @@ func (f *fleet) openRequests() (err error) {
 
 // deletePlans removes all plans, and waits until every agent knows.
 func (f *fleet) deletePlans(ctx context.Context) error {
-	if err := f.DeleteAllOf(ctx, &v1alpha1.MPTCPNodePlan{}); err != nil {
+	if err := simulate.Persist(ctx, say, func(bool) error { return f.DeleteAllOf(ctx, &v1alpha1.MPTCPNodePlan{}) }); err != nil {
 		return fmt.Errorf("deleting the plans: %w", err)
 	}
 	_, err := f.agents.Expect(f.nodes(), func(plan *v1alpha1.MPTCPNodePlan) bool { return plan == nil }).Wait(ctx)
@@ -382,7 +384,7 @@ func (r *controllerRun) changePod(ctx context.Context) (time.Duration, error) {
 	}
 	changed.Annotations[v1alpha1.AnnotationPreferredPaths] = wish
 	begin := time.Now()
-	if err := r.Patch(ctx, changed, client.MergeFrom(pod)); err != nil {
+	if err := r.patch(ctx, changed, pod); err != nil {
 		return 0, err
 	}
 	pod.Annotations = changed.Annotations
@@ -391,6 +393,12 @@ func (r *controllerRun) changePod(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("pod %s/%s, which prefers %s: %w", pod.Namespace, pod.Name, wish, err)
 	}
 	return last.Sub(begin), nil
+}
+
+// patch makes an object in the API that was as before what it is now.
+func (f *fleet) patch(ctx context.Context, object, before client.Object) error {
+	change := client.MergeFrom(before)
+	return simulate.Persist(ctx, say, func(bool) error { return f.Patch(ctx, object, change) })
 }
 
 func prefers(plan *v1alpha1.MPTCPNodePlan, pod types.UID, path string) bool {
@@ -441,7 +449,7 @@ func (r *controllerRun) changePolicy(ctx context.Context, name, kind string, obj
 		rules.Subflows.Count = new(int32(2))
 	}
 	begin := time.Now()
-	if err := r.Patch(ctx, object, client.MergeFrom(before)); err != nil {
+	if err := r.patch(ctx, object, before); err != nil {
 		return err
 	}
 	last, err := seen.Wait(ctx)
@@ -483,5 +491,16 @@ func (r *controllerRun) readMemory(context.Context) error {
 	}
 	r.add("rss_mib", "MiB", now)
 	r.add("rss_peak_mib", "MiB", peak)
+	return nil
+}
+
+// countLate says whether the machine kept up: figures of a run in which agents seemed
+// silent tell of that.
+func (r *controllerRun) countLate(context.Context) error {
+	late := r.agents.Late()
+	if late > 0 {
+		say("%d Leases were renewed after their time: the machine did not keep up, and the controller took agents for silent", late)
+	}
+	r.add("late_leases", "renewals", float64(late))
 	return nil
 }

@@ -5,7 +5,9 @@ package simulate
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -32,6 +34,9 @@ const (
 	sharedClients  = 10
 	queriesPerSec  = 100
 	burstOfQueries = 200
+	// requestsAtATime is how many requests of all agents are under way at a time. An
+	// API server bounds those of service accounts itself, but not these clients'.
+	requestsAtATime = 32
 )
 
 // Agents play the agents of nodes: each renews its Lease, publishes its MPTCPNode,
@@ -40,6 +45,7 @@ type Agents struct {
 	namespace string
 	say       func(format string, args ...any)
 	wait      sync.WaitGroup
+	late      atomic.Int64 // renewals of Leases
 
 	mu       sync.Mutex
 	plans    map[string]*v1alpha1.MPTCPNodePlan // as seen last, by node
@@ -59,7 +65,7 @@ func StartAgents(ctx context.Context, config *rest.Config, namespace string, nod
 	for i, node := range nodes {
 		agents = append(agents, &agent{all: a, node: node, number: i, client: clients[i%len(clients)]})
 	}
-	if err := eachOf(agents, func(one *agent) error { return one.introduce(ctx) }); err != nil {
+	if err := eachOf(agents, func(one *agent) error { return Persist(ctx, say, func(bool) error { return one.introduce(ctx) }) }); err != nil {
 		return nil, fmt.Errorf("introducing the agents: %w", err)
 	}
 	for _, one := range agents {
@@ -72,11 +78,17 @@ func StartAgents(ctx context.Context, config *rest.Config, namespace string, nod
 // Wait waits until all agents have ended.
 func (a *Agents) Wait() { a.wait.Wait() }
 
+// Late counts since the last call how often a Lease was renewed after its time: the
+// controller takes such an agent for silent.
+func (a *Agents) Late() int64 { return a.late.Swap(0) }
+
 func newClients(config *rest.Config) ([]client.WithWatch, error) {
 	clients := make([]client.WithWatch, 0, sharedClients)
+	slots := make(chan struct{}, requestsAtATime)
 	for range sharedClients {
 		limited := rest.CopyConfig(config)
 		limited.QPS, limited.Burst = queriesPerSec, burstOfQueries
+		limited.Wrap(func(next http.RoundTripper) http.RoundTripper { return &atATime{slots: slots, next: next} })
 		c, err := client.NewWithWatch(limited, client.Options{Scheme: NewScheme()})
 		if err != nil {
 			return nil, fmt.Errorf("making a client of agents: %w", err)
@@ -133,13 +145,21 @@ func (g *agent) apply(ctx context.Context, object client.Object) error {
 func (g *agent) renew(ctx context.Context) {
 	timer := time.NewTimer(time.Duration(g.number%1000) * leaseRenewal / 1000)
 	defer timer.Stop()
+	renewed := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		g.tell(ctx, "renewing its Lease", g.renewOnce(ctx))
+		err := g.renewOnce(ctx)
+		g.tell(ctx, "renewing its Lease", err)
+		if err == nil {
+			if time.Since(renewed) > leaseDuration {
+				g.all.late.Add(1)
+			}
+			renewed = time.Now()
+		}
 		timer.Reset(leaseRenewal)
 	}
 }
@@ -200,10 +220,8 @@ func (g *agent) take(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, deleted 
 		ObjectMeta: metav1.ObjectMeta{Name: g.node},
 		Status:     programmed(plan),
 	}
-	if err := g.apply(ctx, answer); client.IgnoreNotFound(err) != nil {
-		g.tell(ctx, "answering its plan", err)
-		return
-	}
+	err := Persist(ctx, g.all.say, func(bool) error { return g.apply(ctx, answer) })
+	g.tell(ctx, "answering its plan", client.IgnoreNotFound(err))
 	g.seen = plan.Generation
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -33,7 +34,7 @@ func (o *Objects) Create(ctx context.Context, c client.Client, say func(format s
 		stop := every(sayEvery, func() { say("%s: %d of %d", kind.name, done.Load(), len(kind.objects)) })
 		err := eachOf(kind.objects, func(object client.Object) error {
 			defer done.Add(1)
-			return create(ctx, c, object)
+			return create(ctx, c, object, say)
 		})
 		stop()
 		if err != nil {
@@ -43,17 +44,31 @@ func (o *Objects) Create(ctx context.Context, c client.Client, say func(format s
 	return nil
 }
 
-func create(ctx context.Context, c client.Client, object client.Object) error {
+func create(ctx context.Context, c client.Client, object client.Object, say func(format string, args ...any)) error {
 	pod, is := object.(*corev1.Pod)
-	if !is {
-		return c.Create(ctx, object)
+	var status corev1.PodStatus
+	if is {
+		status = pod.Status // Creation answers with an empty one.
 	}
-	status := pod.Status // Creation answers with an empty one.
-	if err := c.Create(ctx, pod); err != nil {
+	err := Persist(ctx, say, func(again bool) error {
+		err := c.Create(ctx, object)
+		if again && apierrors.IsAlreadyExists(err) {
+			return c.Get(ctx, client.ObjectKeyFromObject(object), object)
+		}
+		return err
+	})
+	if err != nil || !is {
 		return err
 	}
-	pod.Status = status
-	return c.Status().Update(ctx, pod)
+	return Persist(ctx, say, func(again bool) error {
+		if again {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+				return err
+			}
+		}
+		pod.Status = status
+		return c.Status().Update(ctx, pod)
+	})
 }
 
 // pointers lists the elements of a slice as objects.

@@ -32,7 +32,7 @@ type Expectation struct {
 }
 
 // Expect begins to wait until the agent of each of the nodes has seen a plan that
-// is as wanted; nil stands for no plan..
+// is as wanted; nil stands for no plan.
 func (a *Agents) Expect(nodes []string, wanted func(*v1alpha1.MPTCPNodePlan) bool) *Expectation {
 	e := &Expectation{agents: a, wanted: wanted, missing: make(map[string]bool, len(nodes)), last: time.Now(), met: make(chan struct{})}
 	a.mu.Lock()

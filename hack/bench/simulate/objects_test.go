@@ -3,10 +3,12 @@
 package simulate
 
 import (
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/policy"
 )
 
@@ -44,19 +46,50 @@ func BenchmarkCompileOfAThousandNodes(b *testing.B) {
 	}
 }
 
-func BenchmarkCompileOfOneNodeOfAThousand(b *testing.B) {
-	in := full.Objects().Input()
-	pods := map[string][]*corev1.Pod{}
+// compiled is a cluster of which every node is compiled.
+func compiled(o *Objects) (incremental *policy.Incremental, pods map[string][]*corev1.Pod) {
+	in := o.Input()
+	incremental, pods = policy.NewIncremental(in), map[string][]*corev1.Pod{}
 	for i := range in.Pods {
 		pods[in.Pods[i].Spec.NodeName] = append(pods[in.Pods[i].Spec.NodeName], &in.Pods[i])
 	}
-	incremental := policy.NewIncremental(in)
 	for node := range pods {
 		incremental.CompileNode(node, pods[node])
 	}
+	incremental.Result()
+	return incremental, pods
+}
+
+func BenchmarkCompileOfOneNodeOfAThousand(b *testing.B) {
+	incremental, pods := compiled(full.Objects())
+	node := Node(7)
 	b.ReportAllocs()
-	for b.Loop() {
-		incremental.CompileNode(Node(7), pods[Node(7)])
+	for i := 0; b.Loop(); i++ {
+		pods[node][3].Annotations = map[string]string{v1alpha1.AnnotationPreferredPaths: Paths[i%2]}
+		incremental.CompileNode(node, pods[node])
+		incremental.Result()
+	}
+}
+
+func BenchmarkCompileAfterAPolicyOfOnePodOfAThousandNodes(b *testing.B) {
+	objects := full.Objects()
+	incremental, pods := compiled(objects)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		in := objects.Input()
+		in.Policies = slices.Clone(in.Policies)
+		in.Policies[len(in.Policies)-1].Spec.Subflows.Count = new(int32(2 + i%2))
+		change := incremental.Update(in)
+		nodes := 0
+		for j := range in.Pods {
+			if pod := &in.Pods[j]; change.Concerns(pod) {
+				incremental.CompileNode(pod.Spec.NodeName, pods[pod.Spec.NodeName])
+				nodes++
+			}
+		}
+		if nodes != 1 {
+			b.Fatalf("%d nodes were compiled", nodes)
+		}
 		incremental.Result()
 	}
 }
