@@ -23,6 +23,10 @@ type capability struct {
 // The verifier's line of the rules, without which nothing of them can be tested.
 const rulesVerified = "Rules: the verifier takes the programs, with room left"
 
+// A few of the tests of rules: each loads the programs anew, which takes long.
+const rulesTests = "^(TestSelectorsOfASubflow|TestCountersCountWhatMatches|TestTheLargestChain|TestBackupIsToldInAnAcknowledgement|" +
+	"TestAnAnnouncementIsHidden|TestAWindowIsLoweredInEachPacket|TestRecords|TestReportsComeOncePerConnectionAndSubflow)$"
+
 var capabilities = []capability{
 	{name: "Steering: the verifier takes the programs, with room left", packageName: "bpf", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Steering: what the programs do with packets", packageName: "bpf", except: "TestTheVerifierHasLittleWork"},
@@ -42,7 +46,7 @@ var capabilities = []capability{
 	{name: "Congestion controls of one's own", packageName: "agent/blocks", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
 	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWire"},
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
-	{name: "Rules: what the programs do with packets", packageName: "bpf/endpoint", except: "TestTheVerifierHasLittleWork", needs: rulesVerified},
+	{name: "Rules: selectors, actors, records and reports, a few tests of each", packageName: "bpf/endpoint", tests: rulesTests, needs: rulesVerified},
 }
 
 // guestModules are what a node's admin or other software has loaded.

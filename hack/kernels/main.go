@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -121,33 +122,39 @@ func compile(ctx context.Context, lines []capability, o options) (runs []job.Run
 	if err != nil {
 		return nil, fmt.Errorf("finding the repository: %w", err)
 	}
-	hashes := map[string]string{}
+	compiled := map[string][]byte{}
 	for _, c := range lines {
 		binary := filepath.Join(repository, o.logs, strings.ReplaceAll(c.packageName, "/", "-")+".test")
-		if hashes[binary] == "" {
-			if hashes[binary], err = compileOne(ctx, c.packageName, binary); err != nil {
+		if compiled[binary] == nil {
+			if compiled[binary], err = compileOne(ctx, c.packageName, binary); err != nil {
 				return nil, err
 			}
 		}
 		runs = append(runs, job.Run{
-			Name: c.name, Needs: c.needs, Hash: hashes[binary], Binary: binary, Directory: filepath.Join(repository, c.packageName),
+			Name: c.name, Needs: c.needs, Hash: hash(compiled[binary], c), Binary: binary, Directory: filepath.Join(repository, c.packageName),
 			Arguments: []string{"-test.v=test2json", "-test.timeout=" + o.limit.String(), "-test.run=" + c.tests, "-test.skip=" + c.except},
 		})
 	}
 	return runs, nil
 }
 
-// compileOne compiles the tests of a package, and returns the result's hash.
-func compileOne(ctx context.Context, packageName, binary string) (string, error) {
+// compileOne compiles the tests of a package, and returns what they became.
+func compileOne(ctx context.Context, packageName, binary string) ([]byte, error) {
 	say("compiling the tests of %s", packageName)
 	if err := build(ctx, "test", "-c", "-o", binary, "./"+packageName); err != nil {
-		return "", err
+		return nil, err
 	}
 	content, err := os.ReadFile(binary)
 	if err != nil {
-		return "", fmt.Errorf("reading the tests of %s: %w", packageName, err)
+		return nil, fmt.Errorf("reading the tests of %s: %w", packageName, err)
 	}
-	return fmt.Sprintf("%x", sha256.Sum256(content))[:16], nil
+	return content, nil
+}
+
+// hash is that of what a line tests.
+func hash(binary []byte, c capability) string {
+	all := sha256.Sum256(append(slices.Clone(binary), c.tests+"\n"+c.except...))
+	return fmt.Sprintf("%x", all[:8])
 }
 
 // build runs the go command for a static result.
