@@ -9,10 +9,10 @@
 package metrics
 
 import (
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -100,9 +100,20 @@ type reading struct {
 // counts are the values of trafficCounters, sent and received.
 type counts [len(trafficCounters)][2]uint64
 
+// subflowKey is small, for there are thousands.
 type subflowKey struct {
-	endpoint      string
-	local, remote netip.AddrPort
+	endpoint   unique.Handle[string]
+	addresses  [2][16]byte // local, remote
+	localPort  uint16
+	remotePort uint16
+}
+
+func keyOf(subflow *inspect.Subflow) subflowKey {
+	return subflowKey{
+		unique.Make(subflow.Endpoint),
+		[2][16]byte{subflow.Local.Addr().As16(), subflow.Remote.Addr().As16()},
+		subflow.Local.Port(), subflow.Remote.Port(),
+	}
 }
 
 // NewCollector reads this source. What a subflow counts between the last reading
@@ -254,7 +265,7 @@ func (p *present) collect(metrics chan<- prometheus.Metric, endpoint string) {
 // count adds what a subflow counted since the last reading, and is false for one that
 // this reading has had already. Counts that went down are those of a new subflow.
 func (c *Collector) count(subflow *inspect.Subflow) (first bool) {
-	key := subflowKey{subflow.Endpoint, subflow.Local, subflow.Remote}
+	key := keyOf(subflow)
 	last, now := c.last[key], countsOf(subflow)
 	before := last.counts
 	if now.isBelow(before) {

@@ -20,9 +20,15 @@ const (
 	// resync is how often the namespace and its sockets are looked at without any
 	// cause, for what no event told.
 	resync = 10 * time.Second
+	// turnWait is how soon a namespace asks again whether it is its turn.
+	turnWait = 100 * time.Millisecond
 	// retry is how soon events are subscribed to again after an error.
 	retry = time.Second
 )
+
+// turns are those to look for drift. A look goes through the sockets of all
+// namespaces: many at a time would take threads and memory, and nobody waits for them.
+var turns = make(chan struct{}, 2)
 
 // follower follows the connections of a namespace and has missing subflows
 // opened.
@@ -119,8 +125,8 @@ func receive(subscription *mptcpnl.Subscription, events chan<- received, stopped
 }
 
 func (f *follower) loop(events <-chan received) error {
-	ticker := time.NewTicker(resync)
-	defer ticker.Stop()
+	drift := time.NewTimer(resync)
+	defer drift.Stop()
 	for {
 		wait, cancel := f.wait()
 		select {
@@ -132,10 +138,8 @@ func (f *follower) loop(events <-chan received) error {
 				cancel()
 				return err
 			}
-		case <-ticker.C:
-			if err := f.resync(); err != nil {
-				f.log.Error(err, "looking for drift")
-			}
+		case <-drift.C:
+			drift.Reset(f.resyncInTurn())
 		case <-wait:
 		}
 		cancel()
@@ -205,8 +209,19 @@ func (f *follower) look() error {
 	return nil
 }
 
-func (f *follower) resync() error {
-	return errors.Join(f.look(), f.namespace.reapply())
+// resyncInTurn looks for drift where it is this namespace's turn, and returns after
+// how long to do so again. It never waits: events come meanwhile.
+func (f *follower) resyncInTurn() time.Duration {
+	select {
+	case turns <- struct{}{}:
+		defer func() { <-turns }()
+	default:
+		return turnWait
+	}
+	if err := errors.Join(f.look(), f.namespace.reapply()); err != nil {
+		f.log.Error(err, "looking for drift")
+	}
+	return resync
 }
 
 // openMissing has the subflows opened that are missing and due. Before anything
