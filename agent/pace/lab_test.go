@@ -167,10 +167,19 @@ func (l *lab) dial(t *testing.T, address string) net.Conn {
 	connection, err := l.client.Dial(t.Context(), "tcp", net.JoinHostPort(address, port))
 	check(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
-	check(t, connection.(*net.TCPConn).SetWriteBuffer(8<<20)) // what the slowest subflow holds up
+	setWriteBuffer(t, connection, 4<<20) // what the slowest subflow holds up
 	_, err = connection.Write([]byte("begin"))
 	check(t, err)
 	return connection
+}
+
+// setWriteBuffer sets it also beyond what the machine lets everybody have.
+func setWriteBuffer(t *testing.T, connection net.Conn, bytes int) {
+	t.Helper()
+	raw, err := connection.(*net.TCPConn).SyscallConn()
+	check(t, err)
+	check(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes) }))
+	check(t, err)
 }
 
 // send fills the connection until the test ends.
