@@ -155,6 +155,9 @@ func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation) error {
 // request is the single request of each reconciler.
 var request = reconcile.Request{}
 
+// maxDelay bounds how long a run waits because the last one took long.
+const maxDelay = 5 * time.Second
+
 // debouncer puts a reconciler's request into its queue with a delay, so that
 // events that come close together cause one run. The delay grows with the cost
 // of a run, so that endless events take at most half of one processor.
@@ -166,7 +169,7 @@ type debouncer struct {
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 func (d *debouncer) enqueue(q queue) {
-	q.AddAfter(request, max(d.delay, time.Duration(d.cost.Load())))
+	q.AddAfter(request, max(d.delay, min(time.Duration(d.cost.Load()), maxDelay)))
 }
 
 // measure notes the cost of a run that began at start.

@@ -70,8 +70,10 @@ func (r *statusReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	writes := r.writes(ctx, observed, &o)
+	errs := concurrently(writes)
+	// With what it writes: statuses leave the API server time for plans.
 	r.runs.measure(start)
-	if err := unlessStopping(ctx, errors.Join(concurrently(writes)...)); err != nil {
+	if err := unlessStopping(ctx, errors.Join(errs...)); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: next}, nil
