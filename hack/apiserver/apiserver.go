@@ -23,7 +23,7 @@ import (
 const KubernetesVersion = "v1.36.3"
 
 // startTimeout limits how long one of the two processes may take to be ready.
-const startTimeout = time.Minute
+const startTimeout = 3 * time.Minute
 
 // Options say how to run the server. The zero value serves a test.
 type Options struct {
