@@ -85,6 +85,15 @@ func TestCells(t *testing.T) {
 	}
 }
 
+func TestATestWithoutTheSubtestsOfItsLineSaysNothing(t *testing.T) {
+	r := parse(t, "guest.log")
+	for tests, want := range map[string]string{"TestGroup/one": "yes (2)", "TestGroup/one/deeper": "—"} {
+		if got := cell(capability{name: "Good", tests: tests}, r); got != want {
+			t.Errorf("%s is %q, want %q", tests, got, want)
+		}
+	}
+}
+
 func TestARunIsDoneOnceForTheSameTestsAndKernel(t *testing.T) {
 	runs := []job.Run{{Name: "Steering", Hash: "1a2b"}, {Name: "Pacing", Hash: "other"}, {Name: "Upgrade", Hash: "9c0d"}, {Name: "New"}}
 	for _, test := range []struct {

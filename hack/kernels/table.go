@@ -22,7 +22,7 @@ func cell(c capability, r result) string {
 		return "**no**: not without the line above"
 	}
 	count := map[outcome]int{}
-	for _, test := range run.single() {
+	for _, test := range run.single(c) {
 		count[test.outcome]++
 	}
 	switch {
@@ -40,11 +40,13 @@ func cell(c capability, r result) string {
 	return "—"
 }
 
-// single are the run's tests without those that only hold others together, unless
-// these fail by themselves.
-func (r *ran) single() (tests []*tested) {
+// single are the tests of a line without those that only hold others together, unless
+// these fail by themselves. A test that has none of the subtests that the line names
+// says nothing.
+func (r *ran) single(c capability) (tests []*tested) {
 	for _, test := range r.tests {
-		if !r.holds(test) {
+		above := test.outcome == passed && strings.Count(test.name, "/") < strings.Count(c.tests, "/")
+		if !above && !r.holds(test) {
 			tests = append(tests, test)
 		}
 	}
@@ -127,7 +129,7 @@ func (r result) of(c capability) []*tested {
 	if run == nil {
 		return nil
 	}
-	return run.single()
+	return run.single(c)
 }
 
 const mostReason = 300
