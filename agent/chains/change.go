@@ -216,12 +216,19 @@ func (c *Chains) swap(w wish) error {
 	if err != nil {
 		return err
 	}
+	now, err := c.objects.counters.at(int(row))
+	if err != nil {
+		return err
+	}
 	old := retired{word: a.word, row: row}
 	if a.word.slot() != empty {
-		old.rules = sameRules(c.book.contents[a.word.slot()], w.content)
-		old.copied = c.objects.counters.read(a.word.row())
+		before, err := c.objects.counters.at(int(a.word.row()))
+		if err != nil {
+			return err
+		}
+		old.rules, old.copied = sameRules(c.book.contents[a.word.slot()], w.content), before.read()
 	}
-	c.objects.counters.write(row, old.carried())
+	now.write(old.carried())
 	if err := c.point(a, makeWord(c.book.slotOf[w.content.Digest], row, c.book.next.Epoch)); err != nil {
 		return err
 	}
@@ -363,8 +370,11 @@ func (c *Chains) collect() error {
 	if err := c.objects.grace(); err != nil {
 		return err
 	}
-	for _, old := range c.book.retired {
-		c.settle(old)
+	for len(c.book.retired) > 0 {
+		if err := c.settle(c.book.retired[0]); err != nil {
+			return err
+		}
+		c.book.retired = c.book.retired[1:]
 	}
 	c.book.retired = nil
 	for _, slot := range unused {
@@ -378,12 +388,21 @@ func (c *Chains) collect() error {
 	return nil
 }
 
-func (c *Chains) settle(old retired) {
-	last := c.objects.counters.read(old.word.row())
+func (c *Chains) settle(old retired) error {
+	from, err := c.objects.counters.at(int(old.word.row()))
+	if err != nil {
+		return err
+	}
+	to, err := c.objects.counters.at(int(old.row))
+	if err != nil {
+		return err
+	}
+	last := from.read()
 	for then, now := range old.rules {
-		c.objects.counters.add(old.row, now, last[then].minus(old.copied[then]))
+		to.add(now, last[then].minus(old.copied[then]))
 	}
 	delete(c.book.rows, old.word.row())
+	return nil
 }
 
 // patience is how long subflows have, after the last rule is gone, until one of

@@ -132,9 +132,12 @@ func recording(names ...string) (rules []v1alpha1.PlanRule) {
 }
 
 // uses are the counters of a pod's rules, by name.
-func (l *lab) uses(pod int) map[string]RuleCounters {
+func (l *lab) uses(t *testing.T, pod int) map[string]RuleCounters {
 	uses := map[string]RuleCounters{}
-	for _, use := range l.chains.Counters(uid(pod)) {
+	t.Helper()
+	all, err := l.chains.Counters(uid(pod))
+	check(t, err)
+	for _, use := range all {
 		uses[use.Name] = use.RuleCounters
 	}
 	return uses
@@ -281,7 +284,7 @@ func TestRulesCountWhatTheyMatch(t *testing.T) {
 			t.Errorf("programs are attached by %q", got)
 		}
 		result := transfer(t, client, server)
-		uses := l.uses(0)
+		uses := l.uses(t, 0)
 		if uses["sent"].Bytes < uint64(result.Bytes) || uses["all"].Bytes != uses["sent"].Bytes+uses["received"].Bytes ||
 			uses["all"].Hits != uses["sent"].Hits+uses["received"].Hits || uses["received"].Hits == 0 {
 			t.Errorf("%d bytes arrived; the rules counted %+v", result.Bytes, uses)
@@ -306,7 +309,7 @@ func TestChangesWhileTrafficRunsLoseNothing(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.apply(t, recording("all"))
 	sent, received := l.passed(t, 0)
-	before := l.uses(0)["all"].Hits
+	before := l.uses(t, 0)["all"].Hits
 	r := start(t, client, server, traffic.Options{Connections: 4, Duration: 4 * time.Second})
 	random := rand.New(rand.NewPCG(1, 2))
 	changes := 0
@@ -329,7 +332,7 @@ func TestChangesWhileTrafficRunsLoseNothing(t *testing.T) {
 	result := r.wait(t)
 	time.Sleep(200 * time.Millisecond) // the last FINs
 	sentAfter, receivedAfter := l.passed(t, 0)
-	hits, packets := l.uses(0)["all"].Hits-before, sentAfter-sent+receivedAfter-received
+	hits, packets := l.uses(t, 0)["all"].Hits-before, sentAfter-sent+receivedAfter-received
 	t.Logf("%d changes, %.1f Mbit/s, %d packets, %d counted", changes, result.Mbit, packets, hits)
 	if changes < 20 {
 		t.Errorf("there were only %d changes", changes)
@@ -350,7 +353,7 @@ func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
 		t.Errorf("the failures are %v", failures)
 	}
 	transfer(t, client, server)
-	if uses := l.uses(0); len(uses) != 1 || uses["all"].Hits == 0 {
+	if uses := l.uses(t, 0); len(uses) != 1 || uses["all"].Hits == 0 {
 		t.Errorf("the old chain counted %+v", uses)
 	}
 }
@@ -366,7 +369,7 @@ func TestAnEndpointThatCannotBeAttachedDoesNotHinderOthers(t *testing.T) {
 		t.Errorf("the failures are %v", failures)
 	}
 	transfer(t, client, server)
-	if l.uses(0)["all"].Hits == 0 {
+	if l.uses(t, 0)["all"].Hits == 0 {
 		t.Error("the other endpoint's chain counted nothing")
 	}
 }
@@ -393,16 +396,16 @@ func TestEqualChainsShareASlotAndCountApart(t *testing.T) {
 		t.Errorf("the words are %x", words)
 	}
 	transfer(t, l.Nodes[0].Pods[1], l.Nodes[1].Pods[0])
-	if a, b := l.uses(0)["all"].Hits, l.uses(1)["all"].Hits; a != 0 || b == 0 {
+	if a, b := l.uses(t, 0)["all"].Hits, l.uses(t, 1)["all"].Hits; a != 0 || b == 0 {
 		t.Errorf("the pods' rules counted %d and %d packets", a, b)
 	}
 	l.apply(t, nil, rules)
 	if l.programs(t, 0) != 0 || l.programs(t, 1) != 2 {
 		t.Errorf("the pods have %d and %d programs", l.programs(t, 0), l.programs(t, 1))
 	}
-	before := l.uses(1)["all"].Hits
+	before := l.uses(t, 1)["all"].Hits
 	transfer(t, l.Nodes[0].Pods[1], l.Nodes[1].Pods[0])
-	if l.uses(1)["all"].Hits == before {
+	if l.uses(t, 1)["all"].Hits == before {
 		t.Error("the chain that stays counts no longer")
 	}
 }
@@ -427,7 +430,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	l.apply(t, recording("received", "all")) // another chain, by another agent
 	time.Sleep(200 * time.Millisecond)
 	sentAfter, receivedAfter := l.passed(t, 0)
-	hits, packets := l.uses(0)["all"].Hits, sentAfter-sent+receivedAfter-received
+	hits, packets := l.uses(t, 0)["all"].Hits, sentAfter-sent+receivedAfter-received
 	t.Logf("of %d packets %d were counted", packets, hits)
 	if hits > packets || packets-hits > 40 {
 		t.Errorf("of %d packets %d were counted", packets, hits)
@@ -469,14 +472,14 @@ func TestAnAgentWithOtherMapsBeginsAnew(t *testing.T) {
 	l.options.SubflowEntries = 1000
 	l.restart(t)
 	l.apply(t, recording("all"))
-	if uses := l.uses(0); uses["all"].Hits != 0 {
+	if uses := l.uses(t, 0); uses["all"].Hits != 0 {
 		t.Errorf("what nobody can have kept is counted: %+v", uses)
 	}
 	if count := l.programs(t, 0); count != 2 {
 		t.Errorf("the pod has %d programs", count)
 	}
 	transfer(t, client, server)
-	if l.uses(0)["all"].Hits == 0 {
+	if l.uses(t, 0)["all"].Hits == 0 {
 		t.Error("the new chain counts nothing")
 	}
 }
@@ -555,7 +558,7 @@ func (l *lab) awaitSubflows(t *testing.T) {
 // awaitHits waits until the new programs have counted a packet.
 func (l *lab) awaitHits(t *testing.T) {
 	t.Helper()
-	await(t, "the new chain counts nothing", func() bool { return l.uses(0)["all"].Hits > 0 })
+	await(t, "the new chain counts nothing", func() bool { return l.uses(t, 0)["all"].Hits > 0 })
 }
 
 func await(t *testing.T, failure string, isSo func() bool) {

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
 // RuleCounters are what one rule did.
@@ -22,67 +20,32 @@ type RuleCounters struct {
 // row are the counters of one endpoint and chain.
 type row [maxRules]RuleCounters
 
-// mapMemory makes the values of an array visible here; programs and the agent see
-// the same bytes.
-func mapMemory[T any](m *ebpf.Map) ([]T, error) {
-	size := int(m.MaxEntries()) * int(unsafe.Sizeof(*new(T)))
-	memory, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("mapping %s: %w", m, err)
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(memory))), m.MaxEntries()), nil
-}
-
-func unmapMemory[T any](values []T) error {
-	memory := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(*new(T))))
-	if err := unix.MunmapPtr(unsafe.Pointer(unsafe.SliceData(memory)), uintptr(len(memory))); err != nil {
-		return fmt.Errorf("unmapping a map: %w", err)
-	}
-	return nil
-}
-
-// counterRows are the counters of all endpoints.
-type counterRows struct{ rows []row }
-
-func mapCounters(m *ebpf.Map) (*counterRows, error) {
-	if m.ValueSize() != uint32(unsafe.Sizeof(row{})) {
-		return nil, fmt.Errorf("a row of counters has %d bytes instead of %d", m.ValueSize(), unsafe.Sizeof(row{}))
-	}
-	rows, err := mapMemory[row](m)
-	return &counterRows{rows}, err
-}
-
-func (c *counterRows) unmap() error { return unmapMemory(c.rows) }
-
-// read returns the counters of a row, each one whole.
-func (c *counterRows) read(number uint16) (r row) {
-	from := &c.rows[number]
+// read returns the counters, each one whole.
+func (r *row) read() (read row) {
 	for i := range r {
-		r[i] = RuleCounters{
-			Hits:  atomic.LoadUint64(&from[i].Hits),
-			Bytes: atomic.LoadUint64(&from[i].Bytes),
-			Acted: atomic.LoadUint64(&from[i].Acted),
+		read[i] = RuleCounters{
+			Hits:  atomic.LoadUint64(&r[i].Hits),
+			Bytes: atomic.LoadUint64(&r[i].Bytes),
+			Acted: atomic.LoadUint64(&r[i].Acted),
 		}
 	}
-	return r
+	return read
 }
 
 // write fills a row that no program uses.
-func (c *counterRows) write(number uint16, r row) {
-	to := &c.rows[number]
+func (r *row) write(counters row) {
 	for i := range r {
-		atomic.StoreUint64(&to[i].Hits, r[i].Hits)
-		atomic.StoreUint64(&to[i].Bytes, r[i].Bytes)
-		atomic.StoreUint64(&to[i].Acted, r[i].Acted)
+		atomic.StoreUint64(&r[i].Hits, counters[i].Hits)
+		atomic.StoreUint64(&r[i].Bytes, counters[i].Bytes)
+		atomic.StoreUint64(&r[i].Acted, counters[i].Acted)
 	}
 }
 
 // add adds to a row that programs count in meanwhile.
-func (c *counterRows) add(number uint16, rule int, more RuleCounters) {
-	to := &c.rows[number][rule]
-	atomic.AddUint64(&to.Hits, more.Hits)
-	atomic.AddUint64(&to.Bytes, more.Bytes)
-	atomic.AddUint64(&to.Acted, more.Acted)
+func (r *row) add(rule int, more RuleCounters) {
+	atomic.AddUint64(&r[rule].Hits, more.Hits)
+	atomic.AddUint64(&r[rule].Bytes, more.Bytes)
+	atomic.AddUint64(&r[rule].Acted, more.Acted)
 }
 
 // minus is what was counted since before.
@@ -105,27 +68,32 @@ type Attachment struct {
 // sees either the old chain with its counters or the new one with its own. In the
 // overflow a value is replaced whole.
 type attachments struct {
-	slots    []Attachment
+	slots    *mappedArray[Attachment]
 	overflow *ebpf.Map
 }
 
 func mapAttachments(array, overflow *ebpf.Map) (*attachments, error) {
-	slots, err := mapMemory[Attachment](array)
+	slots, err := mapArray[Attachment](array)
 	return &attachments{slots, overflow}, err
 }
 
-func (a *attachments) unmap() error { return unmapMemory(a.slots) }
+func (a *attachments) unmap() error { return a.slots.unmap() }
 
-func (a *attachments) slot(index int) *Attachment { return &a.slots[index%len(a.slots)] }
+func (a *attachments) slot(index int) (*Attachment, error) {
+	return a.slots.at(index % a.slots.length())
+}
 
 // get returns what an interface has; nothing has the interface 0.
 func (a *attachments) get(index int) (Attachment, error) {
-	slot := a.slot(index)
+	slot, err := a.slot(index)
+	if err != nil {
+		return Attachment{}, err
+	}
 	if atomic.LoadUint32(&slot.Interface) == uint32(index) {
 		return *slot, nil
 	}
 	var value Attachment
-	err := a.overflow.Lookup(uint32(index), &value)
+	err = a.overflow.Lookup(uint32(index), &value)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return Attachment{}, nil
 	}
@@ -137,7 +105,10 @@ func (a *attachments) get(index int) (Attachment, error) {
 
 // put gives an interface its chain, in one step.
 func (a *attachments) put(value Attachment) error {
-	slot := a.slot(int(value.Interface))
+	slot, err := a.slot(int(value.Interface))
+	if err != nil {
+		return err
+	}
 	switch atomic.LoadUint32(&slot.Interface) {
 	case value.Interface:
 		atomic.StoreUint32(&slot.Endpoint, value.Endpoint)
@@ -162,7 +133,10 @@ func (a *attachments) put(value Attachment) error {
 
 // remove lets an interface have no chain.
 func (a *attachments) remove(index int) error {
-	slot := a.slot(index)
+	slot, err := a.slot(index)
+	if err != nil {
+		return err
+	}
 	if atomic.LoadUint32(&slot.Interface) == uint32(index) {
 		atomic.StoreUint64(&slot.Chain, 0)
 		atomic.StoreUint32(&slot.Interface, 0)

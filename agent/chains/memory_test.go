@@ -56,10 +56,12 @@ func TestInterfacesThatShareASlotAreToldApart(t *testing.T) {
 func TestTheGenerationBelongsToThePrograms(t *testing.T) {
 	a := newAttachments(t)
 	check(t, a.put(Attachment{Interface: 5, Chain: 1}))
-	a.slots[5].Generation = 7
+	slot, err := a.slot(5)
+	check(t, err)
+	slot.Generation = 7
 	check(t, a.put(Attachment{Interface: 5, Chain: 2}))
-	if a.slots[5].Generation != 7 {
-		t.Errorf("the generation is %d", a.slots[5].Generation)
+	if slot.Generation != 7 {
+		t.Errorf("the generation is %d", slot.Generation)
 	}
 	check(t, a.put(Attachment{Interface: 21, Chain: 1}))
 	first, err := a.get(21)

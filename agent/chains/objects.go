@@ -61,9 +61,9 @@ var ownMaps = []*ebpf.MapSpec{
 type objects struct {
 	fromEndpoint, toEndpoint *ebpf.Program
 	maps                     map[string]*ebpf.Map
-	inner                    *ebpf.MapSpec // of chains
-	empty                    *ebpf.Map     // the chain without rules
-	counters                 *counterRows
+	inner                    *ebpf.MapSpec     // of chains
+	empty                    *ebpf.Map         // the chain without rules
+	counters                 *mappedArray[row] // of all endpoints
 	attachments              *attachments
 }
 
@@ -90,7 +90,7 @@ func loadObjects(pinned *pins.Pins, subflowEntries uint32) (_ *objects, err erro
 	if err := o.loadOwnMaps(pinned.Directory()); err != nil {
 		return nil, err
 	}
-	if o.counters, err = mapCounters(o.maps["chain_counters"]); err != nil {
+	if o.counters, err = mapArray[row](o.maps["chain_counters"]); err != nil {
 		return nil, err
 	}
 	o.attachments, err = mapAttachments(o.maps["attachments"], o.maps["attachments_overflow"])

@@ -80,18 +80,22 @@ type RuleUse struct {
 
 // Counters are those of the rules of an endpoint, in their order; none for an
 // endpoint without a chain, or whose chain is that of an earlier agent.
-func (c *Chains) Counters(uid types.UID) (uses []RuleUse) {
+func (c *Chains) Counters(uid types.UID) (uses []RuleUse, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.objects == nil || c.book.endpoints[uid] == nil {
-		return nil
+		return nil, nil
 	}
 	a := c.book.endpoints[uid]
-	counted := c.objects.counters.read(a.word.row())
+	counters, err := c.objects.counters.at(int(a.word.row()))
+	if err != nil {
+		return nil, err
+	}
+	counted := counters.read()
 	for i := range a.rules {
 		uses = append(uses, RuleUse{a.rules[i].Policy, a.rules[i].Name, counted[i]})
 	}
-	return uses
+	return uses, nil
 }
 
 // Map opens one of the pinned maps by its name; nil while nothing is loaded. The

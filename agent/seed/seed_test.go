@@ -225,7 +225,12 @@ func byToken(token uint32) v1alpha1.Rule {
 	}
 }
 
-func (l *lab) hits() uint64 { return l.chains.Counters("uid")[0].Hits }
+func (l *lab) hits() uint64 {
+	l.t.Helper()
+	uses, err := l.chains.Counters("uid")
+	check(l.t, err)
+	return uses[0].Hits
+}
 
 // TestRulesFindConnectionsThatAreOlderThanTheAgent selects each of two connections
 // by each of its tokens.
