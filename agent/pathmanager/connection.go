@@ -104,7 +104,7 @@ func (t *tracker) peer(c *connection) (at netip.AddrPort, id uint8, ok bool) {
 	if c.backend.IsValid() && (!c.deniesFirst || c.backend != c.remote) {
 		return c.backend, 0, true
 	}
-	if !c.deniesFirst && (t.settings.fullMesh() || c.joinsFirst || c.attempts == 0) {
+	if !c.deniesFirst && (t.settings.fullMesh() || c.triesFirst()) {
 		return c.remote, 0, true
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.announced)) {
@@ -114,6 +114,13 @@ func (t *tracker) peer(c *connection) (at netip.AddrPort, id uint8, ok bool) {
 		}
 	}
 	return c.remote, 0, !c.deniesFirst
+}
+
+// triesFirst tells whether the next subflow is to be tried where the first one ends.
+// Where one was established there before, that may have been luck with a Service
+// that nobody knows of: later every other attempt goes to what the peer announces.
+func (c *connection) triesFirst() bool {
+	return c.attempts == 0 || c.joinsFirst && c.attempts%2 == 1
 }
 
 // withPort gives an address that was announced without a port the first one.

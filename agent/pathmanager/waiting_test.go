@@ -99,6 +99,14 @@ func TestWhereFurtherSubflowsGo(t *testing.T) {
 			c.announce(1, backend)
 			c.attempts, c.joinsFirst = 1, true
 		}, service},
+		"to an announced address where the first one worked once and then did not": {func(c *connection) {
+			c.announce(1, backend)
+			c.attempts, c.joinsFirst = 2, true
+		}, backend},
+		"again where the first one goes after that": {func(c *connection) {
+			c.announce(1, backend)
+			c.attempts, c.joinsFirst = 3, true
+		}, service},
 		"with the first one's port where none is announced": {func(c *connection) {
 			c.announce(1, netip.AddrPortFrom(backend.Addr(), 0))
 			c.attempts = 1
