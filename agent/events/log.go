@@ -15,7 +15,8 @@ const DefaultSize = 1024
 // it missed. It is safe for concurrent use.
 type Log struct {
 	mutex   sync.Mutex
-	kept    []Event
+	size    int
+	kept    []Event       // grows up to the size, and then is written round and round
 	added   uint64        // events so far
 	changed chan struct{} // closed with the next event
 }
@@ -25,14 +26,18 @@ func NewLog(size int) *Log {
 	if size <= 0 {
 		size = DefaultSize
 	}
-	return &Log{kept: make([]Event, size), changed: make(chan struct{})}
+	return &Log{size: size, changed: make(chan struct{})}
 }
 
 // Add takes an event in; it may push the oldest one out.
 func (l *Log) Add(event Event) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	l.kept[l.added%uint64(len(l.kept))] = event
+	if len(l.kept) < l.size {
+		l.kept = append(l.kept, event)
+	} else {
+		l.kept[l.added%uint64(l.size)] = event
+	}
 	l.added++
 	close(l.changed)
 	l.changed = make(chan struct{})
@@ -53,7 +58,7 @@ type Batch struct {
 func (l *Log) Read(from uint64) Batch {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	size := uint64(len(l.kept))
+	size := uint64(l.size)
 	oldest := l.added - min(l.added, size)
 	batch := Batch{Next: l.added, Changed: l.changed}
 	if from > 0 && from < oldest {

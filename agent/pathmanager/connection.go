@@ -3,7 +3,7 @@
 package pathmanager
 
 import (
-	"maps"
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -19,8 +19,8 @@ type connection struct {
 	// backend is where the node translates remote to, and remote itself where it
 	// leaves it; invalid while that is not known.
 	backend netip.AddrPort
-	// announced are the peer's addresses, by their ids.
-	announced map[uint8]netip.AddrPort
+	// announced are the peer's addresses, sorted by their ids.
+	announced []announcedAddress
 	// refused are pairs that the kernel has no subflows for.
 	refused map[pair]bool
 	// deniesFirst is true where the peer accepts no further subflow to remote.
@@ -38,6 +38,33 @@ type connection struct {
 	attempted time.Time
 	due       time.Time // when to look next
 	place     int       // in the tracker's queue; -1 for none
+}
+
+// announcedAddress is one of a peer's, with the id that it gave it.
+type announcedAddress struct {
+	id uint8
+	at netip.AddrPort
+}
+
+// announce notes an address of the peer, in the place of what had its id.
+func (c *connection) announce(id uint8, at netip.AddrPort) {
+	index, known := c.findAnnounced(id)
+	if known {
+		c.announced[index].at = at
+	} else {
+		c.announced = slices.Insert(c.announced, index, announcedAddress{id, at})
+	}
+}
+
+// withdraw forgets the address of the peer that has an id.
+func (c *connection) withdraw(id uint8) {
+	if index, known := c.findAnnounced(id); known {
+		c.announced = slices.Delete(c.announced, index, index+1)
+	}
+}
+
+func (c *connection) findAnnounced(id uint8) (index int, known bool) {
+	return slices.BinarySearchFunc(c.announced, id, func(a announcedAddress, id uint8) int { return cmp.Compare(a.id, id) })
 }
 
 // ends are those of a subflow.
@@ -107,10 +134,10 @@ func (t *tracker) peer(c *connection) (at netip.AddrPort, id uint8, ok bool) {
 	if !c.deniesFirst && (t.settings.fullMesh() || c.triesFirst()) {
 		return c.remote, 0, true
 	}
-	for _, id := range slices.Sorted(maps.Keys(c.announced)) {
-		at := c.announced[id]
+	for _, announced := range c.announced {
+		at := announced.at
 		if at.Addr().Is4() == c.remote.Addr().Is4() && (c.deniesFirst || at.Addr() != c.remote.Addr()) {
-			return c.withPort(at), id, true
+			return c.withPort(at), announced.id, true
 		}
 	}
 	return c.remote, 0, !c.deniesFirst
@@ -178,10 +205,10 @@ func (s Settings) own() (own []mptcpnl.Endpoint) {
 // towards lists the first pair with each address of the peer.
 func (c *connection) towards(first pair) []pair {
 	pairs := []pair{first}
-	for _, id := range slices.Sorted(maps.Keys(c.announced)) {
-		at := c.withPort(c.announced[id])
+	for _, announced := range c.announced {
+		at := c.withPort(announced.at)
 		if !slices.ContainsFunc(pairs, func(p pair) bool { return p.remote.Addr() == at.Addr() }) {
-			pairs = append(pairs, pair{remote: at, remoteID: id})
+			pairs = append(pairs, pair{remote: at, remoteID: announced.id})
 		}
 	}
 	return pairs

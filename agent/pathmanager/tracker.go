@@ -88,18 +88,11 @@ func (t *tracker) handleAddress(event mptcpnl.AddressEvent) {
 		return
 	}
 	if event.Kind == mptcpnl.AddressRemoved {
-		delete(c.announced, event.ID)
+		c.withdraw(event.ID)
 	} else {
 		c.announce(event.ID, event.Address)
 	}
 	t.refresh(c)
-}
-
-func (c *connection) announce(id uint8, at netip.AddrPort) {
-	if c.announced == nil {
-		c.announced = map[uint8]netip.AddrPort{}
-	}
-	c.announced[id] = at
 }
 
 // leaveToKernel notes that the kernel's path manager is in charge, and leaves
@@ -242,7 +235,7 @@ func (t *tracker) replaceSubflows(c *connection, found []mptcpnl.Subflow, now ti
 		default:
 			c.established(key, now)
 		}
-		if _, known := c.announced[f.RemoteID]; !known && f.RemoteID != 0 {
+		if _, known := c.findAnnounced(f.RemoteID); !known && f.RemoteID != 0 {
 			c.announce(f.RemoteID, f.Remote)
 		}
 	}

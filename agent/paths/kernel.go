@@ -18,8 +18,8 @@ type kernel interface {
 	Links() ([]netlink.Link, error)
 	// Addresses lists the addresses of all interfaces: `ip address show`.
 	Addresses() ([]netlink.Addr, error)
-	// Routes lists the routes of all tables: `ip route show table all`, both
-	// families.
+	// Routes lists the routes of the main table and of that of detours, both
+	// families: `ip route show table 2845`.
 	Routes() ([]netlink.Route, error)
 	// ReplaceRoute adds a route, or puts it in the place of the one with the same
 	// table, destination and metric: `ip route replace`.
@@ -64,16 +64,25 @@ func (k *rtnetlink) Addresses() ([]netlink.Addr, error) {
 
 func (k *rtnetlink) Routes() (routes []netlink.Route, err error) {
 	for _, family := range families {
-		some, err := dump("routes", func() ([]netlink.Route, error) {
-			allTables := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-			return k.handle.RouteListFiltered(family, allTables, netlink.RT_FILTER_TABLE)
-		})
+		some, err := dump("routes", func() ([]netlink.Route, error) { return k.routesOf(family) })
 		if err != nil {
 			return nil, err
 		}
 		routes = append(routes, some...)
 	}
 	return routes, nil
+}
+
+// routesOf keeps no routes of other tables: the local one has several for each pod.
+func (k *rtnetlink) routesOf(family int) (routes []netlink.Route, err error) {
+	allTables := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
+	err = k.handle.RouteListFilteredIter(family, allTables, netlink.RT_FILTER_TABLE, func(route netlink.Route) bool {
+		if route.Table == unix.RT_TABLE_MAIN || route.Table == DetourTable {
+			routes = append(routes, route)
+		}
+		return true
+	})
+	return routes, err
 }
 
 func (k *rtnetlink) ReplaceRoute(route *netlink.Route) error { return k.handle.RouteReplace(route) }
