@@ -100,7 +100,7 @@ func TestAgentsHaveExactlyTheCapabilitiesThatTheyNeed(t *testing.T) {
 				}
 			}
 			setCapabilities(ctx, t, all)
-			mustKubectl(ctx, t, "rollout", "status", "daemonset/braid-agent", "--namespace", systemNamespace, "--timeout=60s")
+			mustKubectl(ctx, t, "rollout", "status", "daemonset/braid-agent", "--namespace", systemNamespace, "--timeout=120s")
 			return ctx
 		}).
 		Teardown(removeWorkload).Feature()

@@ -58,7 +58,7 @@ func TestAgentsAndControllersAreReplacedWithoutTheLossOfAConnection(t *testing.T
 			time.Sleep(3 * time.Second)
 			for _, what := range []string{"daemonset/braid-agent", "deployment/braid-controller"} {
 				mustKubectl(ctx, t, "rollout", "restart", what, "--namespace", systemNamespace)
-				mustKubectl(ctx, t, "rollout", "status", what, "--namespace", systemNamespace, "--timeout=60s")
+				mustKubectl(ctx, t, "rollout", "status", what, "--namespace", systemNamespace, "--timeout=120s")
 			}
 			if out := long.wait(t); !strings.Contains(out, `"failed":0`) || !strings.Contains(out, `"multipath":true`) {
 				t.Errorf("connections were lost: %.600s", out)
