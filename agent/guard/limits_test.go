@@ -189,7 +189,7 @@ func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 		serve(t, server, 4)
 	}
 	options := transferFor(4)
-	options.Duration += 13*time.Second + 2*measured
+	options.Duration += 13*time.Second + 8*measured
 	wait := transfer(t, l.Pod("pod-1-1"), servers[0], 4, options)
 	time.Sleep(settled)
 	var alone []float64 // up to three times, for the machine may do other things for a moment
@@ -200,14 +200,19 @@ func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 		t.Errorf("alone, a tenant got %.2f of 100 Mbit/s", alone)
 	}
 	late := transferFor(4)
-	late.Duration += 2*measured + converged
+	late.Duration += 8*measured + converged
 	transfer(t, l.Pod("pod-1-2"), servers[1], 4, late)
 	time.Sleep(settled + converged)
-	// Longer than elsewhere: a moment in which the machine does other things must
-	// not decide.
-	found := rates(t, 3*measured, servers...)
-	t.Logf("%.2f Mbit/s: %.2f to 1", found, found[0]/found[1])
-	if ratio := found[0] / found[1]; ratio < 2.7 || ratio > 3.3 {
+	// Longer than elsewhere, and up to three times: a moment in which the machine does
+	// other things must not decide, nor one in which the first still gives way.
+	var found []float64
+	var ratio float64
+	for look := 0; look < 3 && (ratio < 2.7 || ratio > 3.3); look++ {
+		found = rates(t, 3*measured, servers...)
+		ratio = found[0] / found[1]
+		t.Logf("%.2f Mbit/s: %.2f to 1", found, ratio)
+	}
+	if ratio < 2.7 || ratio > 3.3 {
 		t.Errorf("the tenants got %.2f Mbit/s: %.2f to 1", found, ratio)
 	}
 	if all := found[0] + found[1]; all < 85 {
