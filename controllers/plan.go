@@ -101,14 +101,15 @@ func (r *planReconciler) compile(ctx context.Context, seen *scope) (*policy.Resu
 // takeInput begins anew with an input, or goes on with it, and adds the nodes that
 // are to be compiled then.
 func (r *planReconciler) takeInput(ctx context.Context, in policy.Input, seen *scope) error {
+	nodes := make(map[string]bool, len(in.Nodes))
+	for i := range in.Nodes {
+		nodes[in.Nodes[i].Name] = true
+	}
+	r.teller.forgetAllBut(nodes)
 	if !seen.all {
 		return r.addConcerned(ctx, r.incremental.Update(in), seen)
 	}
-	r.incremental, seen.nodes = policy.NewIncremental(in), make(map[string]bool, len(in.Nodes))
-	for i := range in.Nodes {
-		seen.nodes[in.Nodes[i].Name] = true
-	}
-	r.teller.forgetAllBut(seen.nodes)
+	r.incremental, seen.nodes = policy.NewIncremental(in), nodes
 	return nil
 }
 

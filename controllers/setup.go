@@ -160,7 +160,8 @@ const maxDelay = 5 * time.Second
 
 // debouncer puts a reconciler's request into its queue with a delay, so that
 // events that come close together cause one run. The delay grows with the cost
-// of a run, so that endless events take at most half of one processor.
+// of a run, up to maxDelay, so that endless events take at most half of one processor
+// where a run takes no longer than that.
 type debouncer struct {
 	delay time.Duration
 	cost  atomic.Int64 // of the last run, in nanoseconds
