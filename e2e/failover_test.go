@@ -39,11 +39,14 @@ func failures() (all []failure) {
 }
 
 // What happens when, in a transfer with a failure; settled is how long after the
-// failure the rates are looked at.
+// failure the rates are looked at. They are looked at for long enough that one of
+// TCP's own stalls does not decide: three subflows share two queues then, and while
+// one of them sends lost bytes again, the receiver's kernel acknowledges those of the
+// others up to 40 ms late, which can slow all of them down for half a second.
 const (
 	downAt  = 1500 * time.Millisecond
-	upAt    = 3 * time.Second
-	endAt   = 6 * time.Second
+	upAt    = 5 * time.Second
+	endAt   = 8 * time.Second
 	settled = 700 * time.Millisecond
 )
 
@@ -52,15 +55,19 @@ const (
 const longestStop = 2 * time.Second
 
 // Both versions of IP and both directions at once, each byte compared. What takes
-// most of a minute, to find out that an agent is silent, goes on beside it.
+// most of a minute, to find out that an agent is silent, goes on beside the failures
+// that fit into it.
 func TestANICGoesDownAndComesBack(t *testing.T) {
 	c := use(t)
 	quiet := c.silence(t)
 	c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
+	const withinAMinute = 6
 	for i, failure := range failures() {
+		if i == withinAMinute {
+			t.Run("a silent agent shows within a minute", func(t *testing.T) { c.expectSilence(t, quiet) })
+		}
 		t.Run(failure.String(), func(t *testing.T) { c.expectFailover(t, failure, i%2 == 0) })
 	}
-	t.Run("a silent agent shows within a minute", func(t *testing.T) { c.expectSilence(t, quiet) })
 }
 
 // expectFailover moves bytes up over IPv4 and down over IPv6, or the other way.

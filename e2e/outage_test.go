@@ -23,10 +23,10 @@ import (
 const (
 	cutOffAt   = 1500 * time.Millisecond
 	failedAt   = 6 * time.Second
-	repairedAt = 8 * time.Second
-	stoppedAt  = 10 * time.Second
-	serverAt   = 22 * time.Second
-	outageEnd  = 24 * time.Second
+	repairedAt = 9500 * time.Millisecond
+	stoppedAt  = 12 * time.Second
+	serverAt   = 24 * time.Second
+	outageEnd  = 26 * time.Second
 )
 
 func TestTheAPIServerCannotBeReached(t *testing.T) {
