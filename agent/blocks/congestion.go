@@ -44,6 +44,13 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 	if err := judgeMaps(spec, operations.Name); err != nil {
 		return nil, err
 	}
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kernel's types: %w", err)
+	}
+	if err := requireLinks(kernel); err != nil {
+		return nil, err
+	}
 	collection, err := loadWith(spec, nil)
 	if err != nil {
 		return nil, err
@@ -61,6 +68,19 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 		block.Instructions += instructions
 	}
 	return block, nil
+}
+
+// requireLinks refuses congestion controls where the kernel has no links for them: it
+// would answer with no more than "invalid argument".
+func requireLinks(kernel *btf.Spec) error {
+	var structure *btf.Struct
+	switch err := kernel.TypeByName("bpf_struct_ops_link", &structure); {
+	case errors.Is(err, btf.ErrNotFound):
+		return refuse("this node's kernel has no links for congestion controls: Linux 6.4 or later is needed")
+	case err != nil:
+		return fmt.Errorf("looking for the kernel's links of congestion controls: %w", err)
+	}
+	return nil
 }
 
 func chooseOperations(spec *ebpf.CollectionSpec, name string) (*ebpf.MapSpec, error) {
