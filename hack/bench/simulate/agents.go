@@ -10,22 +10,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"braid.dev/braid/agent/lease"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// What the agents have in common with real ones (agent/lease.go, agent/publish.go).
-const (
-	leaseDuration = 40 * time.Second
-	leaseRenewal  = 10 * time.Second
-	fieldOwner    = client.FieldOwner("braid-agent")
-)
+// fieldOwner is that of real agents (agent/publish.go).
+const fieldOwner = client.FieldOwner("braid-agent")
 
 // Agents share this many clients, each with a limit of its own: a thousand real
 // ones are not limited by what they share, but neither do they share a machine
@@ -42,10 +38,9 @@ const (
 // Agents play the agents of nodes: each renews its Lease, publishes its MPTCPNode,
 // watches its plan and says of each new generation that all of it is programmed.
 type Agents struct {
-	namespace string
-	say       func(format string, args ...any)
-	wait      sync.WaitGroup
-	late      atomic.Int64 // renewals of Leases
+	say  func(format string, args ...any)
+	wait sync.WaitGroup
+	late atomic.Int64 // renewals of Leases
 
 	mu       sync.Mutex
 	plans    map[string]*v1alpha1.MPTCPNodePlan // as seen last, by node
@@ -56,14 +51,18 @@ type Agents struct {
 // returns when each has its Lease and its MPTCPNode. They end with the context;
 // say gets their troubles.
 func StartAgents(ctx context.Context, config *rest.Config, namespace string, nodes []string, say func(format string, args ...any)) (*Agents, error) {
-	a := &Agents{namespace: namespace, say: say, plans: map[string]*v1alpha1.MPTCPNodePlan{}, expected: map[*Expectation]bool{}}
+	a := &Agents{say: say, plans: map[string]*v1alpha1.MPTCPNodePlan{}, expected: map[*Expectation]bool{}}
 	clients, err := newClients(config)
 	if err != nil {
 		return nil, err
 	}
 	agents := make([]*agent, 0, len(nodes))
 	for i, node := range nodes {
-		agents = append(agents, &agent{all: a, node: node, number: i, client: clients[i%len(clients)]})
+		c := clients[i%len(clients)]
+		agents = append(agents, &agent{
+			all: a, node: node, number: i, client: c,
+			lease: lease.Holder{Client: c, Reader: c, Namespace: namespace, Node: node},
+		})
 	}
 	if err := eachOf(agents, func(one *agent) error { return Persist(ctx, say, func(bool) error { return one.introduce(ctx) }) }); err != nil {
 		return nil, fmt.Errorf("introducing the agents: %w", err)
@@ -104,12 +103,13 @@ type agent struct {
 	node   string
 	number int
 	client client.WithWatch
+	lease  lease.Holder
 	seen   int64 // generation of the plan that it has answered
 }
 
 // introduce makes the agent's Lease and MPTCPNode.
 func (g *agent) introduce(ctx context.Context) error {
-	if err := g.renewOnce(ctx); err != nil {
+	if err := g.lease.Renew(ctx); err != nil {
 		return err
 	}
 	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: g.node}}
@@ -143,7 +143,7 @@ func (g *agent) apply(ctx context.Context, object client.Object) error {
 
 // renew renews the Lease until the context ends, the agents one after the other.
 func (g *agent) renew(ctx context.Context) {
-	timer := time.NewTimer(time.Duration(g.number%1000) * leaseRenewal / 1000)
+	timer := time.NewTimer(time.Duration(g.number%1000) * lease.Interval / 1000)
 	defer timer.Stop()
 	renewed := time.Now()
 	for {
@@ -152,15 +152,15 @@ func (g *agent) renew(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		err := g.renewOnce(ctx)
+		err := g.lease.Renew(ctx)
 		g.tell(ctx, "renewing its Lease", err)
 		if err == nil {
-			if time.Since(renewed) > leaseDuration {
+			if time.Since(renewed) > lease.Duration {
 				g.all.late.Add(1)
 			}
 			renewed = time.Now()
 		}
-		timer.Reset(leaseRenewal)
+		timer.Reset(lease.Interval)
 	}
 }
 
@@ -168,21 +168,6 @@ func (g *agent) tell(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() == nil {
 		g.all.say("the agent of %s: %s: %v", g.node, what, err)
 	}
-}
-
-func (g *agent) renewOnce(ctx context.Context) error {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: g.all.namespace, Name: v1alpha1.AgentLeasePrefix + g.node}}
-	err := g.client.Get(ctx, client.ObjectKeyFromObject(lease), lease)
-	if client.IgnoreNotFound(err) != nil {
-		return err
-	}
-	lease.Spec.HolderIdentity = new(g.node)
-	lease.Spec.LeaseDurationSeconds = new(int32(leaseDuration.Seconds()))
-	lease.Spec.RenewTime = new(metav1.NowMicro())
-	if err != nil {
-		return g.client.Create(ctx, lease)
-	}
-	return g.client.Update(ctx, lease)
 }
 
 // follow watches the agent's plan until the context ends.

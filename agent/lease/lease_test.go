@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package lease_test
 
 import (
 	"net/http"
@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"braid.dev/braid/agent/lease"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/apiserver"
 )
@@ -53,9 +54,9 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := leaseholder{client: own, reader: own, namespace: namespace.Name, node: "node1"}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: v1alpha1.AgentLeasePrefix + "node1"}}
-	read := func() error { return others.Get(t.Context(), client.ObjectKeyFromObject(lease), lease) }
+	holder := lease.Holder{Client: own, Reader: own, Namespace: namespace.Name, Node: "node1"}
+	object := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace.Name, Name: v1alpha1.AgentLeasePrefix + "node1"}}
+	read := func() error { return others.Get(t.Context(), client.ObjectKeyFromObject(object), object) }
 	for _, step := range []struct {
 		what   string
 		first  func() error
@@ -64,11 +65,11 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 		{"there is none", nil, []string{"GET", "POST"}},
 		{"it is known", nil, []string{"PUT"}},
 		{"somebody else has written it", func() error {
-			lease.Spec.HolderIdentity = ptr.To("somebody else")
-			return others.Update(t.Context(), lease)
+			object.Spec.HolderIdentity = ptr.To("somebody else")
+			return others.Update(t.Context(), object)
 		}, []string{"PUT", "GET", "PUT"}},
 		{"it is known again", nil, []string{"PUT"}},
-		{"it was deleted", func() error { return others.Delete(t.Context(), lease) }, []string{"PUT", "GET", "POST"}},
+		{"it was deleted", func() error { return others.Delete(t.Context(), object) }, []string{"PUT", "GET", "POST"}},
 	} {
 		t.Run(step.what, func(t *testing.T) {
 			before := time.Now()
@@ -78,7 +79,7 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 				}
 			}
 			requests.methods = nil
-			if err := holder.renew(t.Context()); err != nil {
+			if err := holder.Renew(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if !slices.Equal(requests.methods, step.wanted) {
@@ -87,8 +88,8 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 			if err := read(); err != nil {
 				t.Fatal(err)
 			}
-			if *lease.Spec.HolderIdentity != "node1" || lease.Spec.RenewTime.Before(&metav1.MicroTime{Time: before.Truncate(time.Microsecond)}) {
-				t.Errorf("the Lease is %+v", lease.Spec)
+			if *object.Spec.HolderIdentity != "node1" || object.Spec.RenewTime.Before(&metav1.MicroTime{Time: before.Truncate(time.Microsecond)}) {
+				t.Errorf("the Lease is %+v", object.Spec)
 			}
 		})
 	}
