@@ -355,14 +355,19 @@ func (l *lab) flows(t *testing.T, node int) []Flow {
 }
 
 // awaitSubflows waits until a node has so many living flows, and returns them.
-func (l *lab) awaitSubflows(t *testing.T, node, count int) (flows []Flow) {
+func (l *lab) awaitSubflows(t *testing.T, node, count int) []Flow {
 	t.Helper()
+	var last []Flow // that there were any, for transfers end
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if flows = living(l.flows(t, node)); len(flows) == count {
+		flows := living(l.flows(t, node))
+		if len(flows) == count {
 			return flows
 		}
+		if len(flows) > 0 {
+			last = flows
+		}
 	}
-	t.Fatalf("node %d has %d subflows instead of %d:%s", node+1, len(flows), count, describe(flows))
+	t.Fatalf("node %d did not have %d subflows; the last that it had are %d:%s", node+1, count, len(last), describe(last))
 	return nil
 }
 
