@@ -3,9 +3,7 @@
 package health
 
 import (
-	"cmp"
 	"container/heap"
-	"net/netip"
 	"slices"
 	"time"
 )
@@ -119,28 +117,6 @@ type probe struct {
 	lost     int           // judged lost, as that bit of history, counted from 1
 }
 
-// event is something to do at a time, with one of the three. An event stays where it
-// is when there is nothing to do any more.
-type event struct {
-	at     time.Duration
-	target *target // to be probed, if it is still due then
-	probe  *probe  // to be examined, if it is still waiting
-	peer   *peer   // whose probes may be judged
-}
-
-type events []event
-
-func (e events) Len() int           { return len(e) }
-func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
-func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	last := (*e)[len(*e)-1]
-	(*e)[len(*e)-1] = event{}
-	*e = (*e)[:len(*e)-1]
-	return last
-}
-
 func newTracker(pacing pacing, nonce func() uint64) *tracker {
 	return &tracker{
 		pacing: pacing, nonce: nonce, tokens: float64(pacing.burst),
@@ -199,127 +175,9 @@ func (t *tracker) drop(known *target) {
 	t.changes.state = true
 }
 
-// reschedule has targets probed as often as they are to be. One that is no longer
-// probed is unknown: what was known of it grows old.
-func (t *tracker) reschedule(now time.Duration) {
-	for _, target := range t.targets {
-		switch {
-		case t.resting(target):
-			if target.due != never {
-				t.drop(target)
-				t.add(now, target.Target)
-			}
-		case target.due == never:
-			t.schedule(target, now+t.phase(target))
-		default:
-			t.schedule(target, min(target.due, now+t.interval(target)))
-		}
-	}
-}
-
-func (t *tracker) resting(of *target) bool { return t.onlyHot && !of.Active }
-
-// phase spreads first probes over the interval; those of active targets wait for
-// nothing.
-func (t *tracker) phase(of *target) time.Duration {
-	if of.Active {
-		return 0
-	}
-	return time.Duration(t.nonce() % uint64(t.pacing.idle))
-}
-
 func (t *target) forget() {
 	t.state, t.rtt, t.deviation, t.history, t.judged = Unknown, 0, 0, 0, 0
 	t.lostInARow, t.answeredInARow, t.unansweredInARow, t.needed = 0, 0, 0, answeredToRevive
-}
-
-func (t *tracker) interval(of *target) time.Duration {
-	interval := t.pacing.idle
-	if of.Active || of.state == Dead && of.answeredInARow > 0 {
-		interval = t.pacing.active
-	}
-	return max(interval, of.asked)
-}
-
-func (t *tracker) schedule(of *target, at time.Duration) {
-	if of.due != at {
-		of.due = at
-		heap.Push(&t.due, event{at: at, target: of})
-	}
-}
-
-// next is when there is something to do.
-func (t *tracker) next() time.Duration {
-	next := never
-	if len(t.checks) > 0 {
-		next = t.checks[0].at
-	}
-	if len(t.due) > 0 {
-		next = min(next, max(t.due[0].at, t.tokenAt()))
-	}
-	return next
-}
-
-// mostAtOnce keeps answers from waiting while many probes are sent.
-const mostAtOnce = 64
-
-// advance judges what was not answered, and returns the probes to send now. All
-// answers that came before now must have been given to answered. Each probe that is
-// returned must be given to sentAt.
-func (t *tracker) advance(now time.Duration) (toSend []*probe) {
-	for len(t.checks) > 0 && t.checks[0].at <= now {
-		check := heap.Pop(&t.checks).(event)
-		if check.probe != nil {
-			t.examine(check.probe, now)
-		} else {
-			t.judge(check.peer, now)
-		}
-	}
-	t.refill(now)
-	for len(t.due) > 0 && t.due[0].at <= now && t.tokens >= 1 && len(toSend) < mostAtOnce {
-		due := heap.Pop(&t.due).(event)
-		if due.target.gone || due.target.due != due.at {
-			continue
-		}
-		t.tokens--
-		toSend = append(toSend, t.probe(due.target, now))
-	}
-	return toSend
-}
-
-// refill adds the tokens of the time that has passed: each probe takes one.
-func (t *tracker) refill(now time.Duration) {
-	t.tokens = min(float64(t.pacing.burst), t.tokens+(now-t.counted).Seconds()*float64(t.pacing.rate))
-	t.counted = now
-}
-
-// tokenAt is when a probe may be sent.
-func (t *tracker) tokenAt() time.Duration {
-	if t.tokens >= 1 {
-		return t.counted
-	}
-	missing := (1 - t.tokens) / float64(t.pacing.rate)
-	return t.counted + time.Duration(missing*float64(time.Second)) + time.Microsecond
-}
-
-func (t *tracker) probe(of *target, now time.Duration) *probe {
-	p := &probe{target: of, nonce: t.nonce(), sent: now}
-	t.probes[p.nonce] = p
-	of.remember(p)
-	of.totals.sent++
-	t.schedule(of, now+t.interval(of))
-	t.join(of.peer, now)
-	return p
-}
-
-// join has the other paths to the peer probed together with this one, if they are to
-// be soon: what is lost on one is judged by what is answered on another.
-func (t *tracker) join(of *peer, now time.Duration) {
-	for _, other := range of.targets {
-		if other.due > now && other.due-now < t.interval(other)/2 {
-			t.schedule(other, now)
-		}
-	}
 }
 
 // remember keeps probes for as long as something may be concluded from them.
@@ -367,138 +225,6 @@ func (t *tracker) withdraw(p *probe) {
 	delete(t.probes, p.nonce)
 	p.target.recent = slices.DeleteFunc(p.target.recent, func(other *probe) bool { return other == p })
 	p.target.totals.sent--
-}
-
-// timeout is how long an answer may take.
-func (t *target) timeout() time.Duration {
-	if t.rtt == 0 {
-		return firstTimeout
-	}
-	return min(t.rtt+max(shortestTimeout, 4*t.deviation), longestTimeout)
-}
-
-// examine looks at a probe whose deadline, or whose time in memory, has come.
-func (t *tracker) examine(p *probe, now time.Duration) {
-	switch {
-	case t.probes[p.nonce] != p: // answered
-	case p.target.gone:
-		delete(t.probes, p.nonce)
-	case now < p.deadline: // it was put off
-	case p.overdue:
-		t.giveUp(p, now)
-	default:
-		p.overdue = true
-		t.await(p, now+memory)
-		p.target.unjudged = append(p.target.unjudged, p)
-		p.target.peer.waiting++
-		t.judge(p.target.peer, now)
-		t.hurry(p.target, now)
-	}
-}
-
-// hurry probes a path that may be dead, and the others to the same peer, without
-// which nothing could be said of it.
-func (t *tracker) hurry(of *target, now time.Duration) {
-	if of.state == Dead || of.hurries == 0 {
-		return
-	}
-	of.hurries--
-	for _, target := range append([]*target{of}, of.peer.targets...) {
-		if !t.resting(target) {
-			t.schedule(target, min(target.due, max(now, target.last+quick)))
-		}
-	}
-}
-
-// judge finds the probes that a peer would have answered.
-func (t *tracker) judge(of *peer, now time.Duration) {
-	for _, target := range of.targets {
-		var open []*probe
-		for _, p := range target.unjudged {
-			switch proven := of.provenAt(target, p.sent); {
-			case proven <= now:
-				of.waiting--
-				t.lost(p, now)
-				continue
-			case proven != never:
-				heap.Push(&t.checks, event{at: proven, peer: of})
-			}
-			open = append(open, p)
-		}
-		target.unjudged = open
-	}
-}
-
-// provenAt is when it is proven that the peer answered probes that were sent at a
-// time, on another path than this; never if it is not.
-func (p *peer) provenAt(on *target, sent time.Duration) time.Duration {
-	earliest := never
-	for _, other := range p.targets {
-		if other != on {
-			earliest = min(earliest, other.provenAt(sent))
-		}
-	}
-	return earliest
-}
-
-// provenAt looks at the probes next to that time: that before it and that after it,
-// or sent together with it, must have been answered, or the peer's agent may have
-// been away.
-func (t *target) provenAt(sent time.Duration) time.Duration {
-	after, _ := slices.BinarySearchFunc(t.recent, sent-together, func(p *probe, sent time.Duration) int { return cmp.Compare(p.sent, sent) })
-	if after == len(t.recent) || t.recent[after].answered == 0 || after > 0 && t.recent[after-1].answered == 0 {
-		return never
-	}
-	return t.recent[after].answered + grace
-}
-
-func (t *tracker) lost(p *probe, now time.Duration) {
-	of := p.target
-	of.totals.lost++
-	of.history = of.history<<1 | 1
-	of.judged++
-	p.lost = of.judged
-	t.changes.figures = true
-	if p.sent < of.answeredSent {
-		return
-	}
-	of.answeredInARow = 0
-	of.unansweredInARow++
-	of.lostInARow++
-	if of.lostInARow >= lostToDie && of.state != Dead {
-		t.die(of, now)
-	}
-}
-
-func (t *tracker) die(of *target, now time.Duration) {
-	if of.state == Alive && of.revived > 0 && now-of.revived < relapse {
-		of.needed = min(2*of.needed, mostToRevive)
-	} else {
-		of.needed = answeredToRevive
-	}
-	of.state, of.hurries, of.answeredInARow = Dead, 0, 0
-	t.changes.state = true
-}
-
-// giveUp forgets a probe that was never answered. Where the peer answered on no path
-// it says nothing about this one.
-func (t *tracker) giveUp(p *probe, now time.Duration) {
-	of := p.target
-	delete(t.probes, p.nonce)
-	if i := slices.Index(of.unjudged, p); i >= 0 {
-		of.unjudged = slices.Delete(of.unjudged, i, i+1)
-		of.peer.waiting--
-		if p.sent > of.answeredSent {
-			of.unansweredInARow++
-			of.answeredInARow = 0
-		}
-	}
-	silent := of.state == Alive && of.unansweredInARow >= lostToDie && of.lostInARow < lostToDie
-	if silent || of.state == Dead && now-of.peer.answeredAt > forgiven {
-		of.forget()
-		of.unansweredInARow = lostToDie
-		t.changes.state = true
-	}
 }
 
 // answered takes an answer. It is false for one that nobody asked for: to no probe,
@@ -557,24 +283,6 @@ func (t *target) note(p *probe) {
 	}
 }
 
-// welcome makes a path alive that answers enough.
-func (t *tracker) welcome(of *target, now time.Duration) {
-	switch {
-	case of.state == Unknown:
-		of.state = Alive
-		t.changes.state = true
-	case of.state == Dead && of.answeredInARow >= of.needed:
-		of.state, of.revived = Alive, now
-		of.history, of.judged = 0, 0
-		t.changes.state = true
-	case of.state == Dead:
-		t.schedule(of, min(of.due, now+t.interval(of)))
-	case of.differs():
-		of.shown = of.sample()
-		t.changes.figures = true
-	}
-}
-
 // measure smooths the round-trip time, as RFC 6298 does, and faster: probes are few.
 func (t *target) measure(p *probe, now time.Duration, reply received) {
 	rtt := p.roundTrip(now, reply)
@@ -585,19 +293,6 @@ func (t *target) measure(p *probe, now time.Duration, reply received) {
 	case t.rtt == 0:
 		rtt = max(rtt, time.Microsecond)
 		t.rtt, t.deviation = rtt, rtt/2
-	}
-}
-
-// neighbourFailed says that the kernel cannot resolve an address. Half of what makes
-// a path dead is proven so; the rest is asked for at once.
-func (t *tracker) neighbourFailed(now time.Duration, nic int, address netip.Addr) {
-	for _, target := range t.targets {
-		if target.Interface != nic || target.Remote != address || target.state == Dead || t.resting(target) {
-			continue
-		}
-		target.lostInARow = max(target.lostInARow, lostToDie-1)
-		target.hurries = max(target.hurries, 1)
-		t.hurry(target, now)
 	}
 }
 
