@@ -115,12 +115,17 @@ func (h *Host) ServeAt(address netip.AddrPort) netip.AddrPort {
 }
 
 // Connect opens a connection that sends a little all the time, and fails the
-// test if an answer is not what was sent. The test's end closes it.
+// test if an answer is not what was sent. The test's end closes it. A first answer
+// has come when it returns: before that, the kernel adds no subflows.
 func (h *Host) Connect(server netip.AddrPort) net.Conn {
 	h.t.Helper()
 	connection, err := h.Dial(context.Background(), "tcp", server.String())
 	if err != nil {
 		h.t.Fatal(err)
+	}
+	if err := exchange(connection, 0); err != nil {
+		connection.Close()
+		h.t.Fatalf("connection to %s: %v", server, err)
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- chat(connection) }()
@@ -134,20 +139,27 @@ func (h *Host) Connect(server netip.AddrPort) net.Conn {
 }
 
 func chat(connection net.Conn) error {
-	buffer := make([]byte, 8)
-	for i := 0; ; i++ {
-		sent := fmt.Sprintf("%08d", i%1e8)
-		if _, err := connection.Write([]byte(sent)); err != nil {
+	for i := 1; ; i++ {
+		if err := exchange(connection, i); err != nil {
 			return err
-		}
-		if _, err := io.ReadFull(connection, buffer); err != nil {
-			return err
-		}
-		if string(buffer) != sent {
-			return fmt.Errorf("sent %q and received %q", sent, buffer)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
+}
+
+// exchange sends a few bytes and reads them again.
+func exchange(connection net.Conn, number int) error {
+	sent, received := fmt.Sprintf("%08d", number%1e8), make([]byte, 8)
+	if _, err := connection.Write([]byte(sent)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(connection, received); err != nil {
+		return err
+	}
+	if string(received) != sent {
+		return fmt.Errorf("sent %q and received %q", sent, received)
+	}
+	return nil
 }
 
 // Subflows lists the established subflows of the connection that began at this
