@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -54,7 +54,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	l := &lab{options: Options{
 		PinPath:     filepath.Join(pins, "guard"),
 		UplinkLinks: filepath.Join(pins, "datapath/*/links/to_uplink_%d"),
-		Log:         logr.Discard(),
+		Log:         testr.New(t),
 	}}
 	spec.Nodes = 2
 	l.Network = network.ForTest(t, spec)

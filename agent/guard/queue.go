@@ -161,8 +161,9 @@ func queueDevice(slot uint32) (netlink.Link, error) {
 	return netlink.LinkByName(name)
 }
 
-// queueLength is in packets: the meter keeps queues short, by time.
-const queueLength = 100_000
+// queueLength is in packets: the meter keeps queues short, by time. Linux 7.3 refuses
+// 65,535.
+const queueLength = 32_767
 
 // prepare sets an interface up that sends nothing of its own.
 func prepare(name string) error {
