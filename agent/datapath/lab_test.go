@@ -357,17 +357,21 @@ func (l *lab) flows(t *testing.T, node int) []Flow {
 // awaitSubflows waits until a node has so many living flows, and returns them.
 func (l *lab) awaitSubflows(t *testing.T, node, count int) []Flow {
 	t.Helper()
-	var last []Flow // that there were any, for transfers end
+	var first []Flow // for transfers end meanwhile
+	var counts []int
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		flows := living(l.flows(t, node))
 		if len(flows) == count {
 			return flows
 		}
-		if len(flows) > 0 {
-			last = flows
+		if first == nil {
+			first = flows
+		}
+		if len(counts) == 0 || counts[len(counts)-1] != len(flows) {
+			counts = append(counts, len(flows))
 		}
 	}
-	t.Fatalf("node %d did not have %d subflows; the last that it had are %d:%s", node+1, count, len(last), describe(last))
+	t.Fatalf("node %d had %v subflows, one number after the other, and never %d; first they were %s", node+1, counts, count, describe(first))
 	return nil
 }
 
