@@ -139,6 +139,9 @@ func announce(t *testing.T, client, server *network.Pod, version, count int) {
 	t.Helper()
 	limitSubflows(t, client, count)
 	limitSubflows(t, server, count)
+	// Some kernels forget one of two announcements that come together; the next one
+	// comes after two minutes, if nothing else is said.
+	check(t, server.Sysctl("net.mptcp.add_addr_timeout", "1"))
 	for i := range count - 1 {
 		run(t, server, "ip", "mptcp", "endpoint", "add", server.Address(version), "port", strconv.Itoa(firstAnnouncedPort+i), "signal")
 	}
@@ -181,6 +184,7 @@ func serve(t *testing.T, pod *network.Pod, version int) {
 // running is a transfer that is under way.
 type running struct {
 	began     time.Time
+	last      *net.TCPConn // the last one to be opened
 	result    *traffic.Result
 	err       error
 	connected chan struct{} // closed when all connections are there
@@ -217,6 +221,7 @@ func (r *running) counted(dial traffic.DialFunc, count int) traffic.DialFunc {
 	return func(ctx context.Context) (net.Conn, error) {
 		connection, err := dial(ctx)
 		if count--; count == 0 {
+			r.last, _ = connection.(*net.TCPConn)
 			close(r.connected)
 		}
 		return connection, err
@@ -229,6 +234,26 @@ func (r *running) awaitConnections() {
 	case <-r.connected:
 	case <-r.done:
 	}
+}
+
+// awaitSubflows waits until the last connection has so many.
+func (r *running) awaitSubflows(t *testing.T, count int) {
+	t.Helper()
+	r.awaitConnections()
+	if r.last == nil {
+		t.Fatal("there is no connection")
+	}
+	var subflows []traffic.Subflow
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		now, err := traffic.Subflows(r.last)
+		if err != nil {
+			t.Fatalf("the connection ended with %d subflows instead of %d: %+v (%v)", len(subflows), count, subflows, err)
+		}
+		if subflows = now; len(subflows) == count {
+			return
+		}
+	}
+	t.Fatalf("the connection has %d subflows instead of %d: %+v", len(subflows), count, subflows)
 }
 
 // at waits until the transfer has run for this long.
@@ -254,16 +279,23 @@ type mixture struct{ many, spread *running }
 
 const mixtureSubflows = 9 + 3
 
+// startMixture begins with the connection of three subflows, which may wait for the
+// second announcement of an address: the mixture begins when they are there.
 func startMixture(t *testing.T, client, server *network.Pod, options traffic.Options) mixture {
 	t.Helper()
-	limitSubflows(t, client, 1)
-	options.Connections, options.Bin = 9, 10*time.Millisecond
-	m := mixture{many: start(t, client, server, 4, options)}
-	m.many.awaitConnections()
-	m.many.at(100 * time.Millisecond)
+	const joining, most = 100 * time.Millisecond, 1500 * time.Millisecond
 	limitSubflows(t, client, 3)
-	options.Connections, options.Duration = 1, options.Duration-100*time.Millisecond
-	m.spread = start(t, client, server, 4, options)
+	options.Bin = 10 * time.Millisecond
+	longer := options
+	longer.Duration += joining + most
+	m := mixture{spread: start(t, client, server, 4, longer)}
+	m.spread.awaitSubflows(t, 3)
+	limitSubflows(t, client, 1)
+	options.Connections = 9
+	m.many = start(t, client, server, 4, options)
+	m.many.awaitConnections()
+	m.many.at(joining)
+	limitSubflows(t, client, 3)
 	return m
 }
 
