@@ -88,7 +88,7 @@ func (l *lab) reopen(t *testing.T, node int, options Options) {
 func TestARestartedAgentTakesOver(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
-	m := startMixture(t, client, server, traffic.Options{Duration: 2500 * time.Millisecond, Verify: true})
+	m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
 	m.at(500 * time.Millisecond)
 	before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 	for node := range l.Nodes {
