@@ -283,11 +283,14 @@ const mixtureSubflows = 9 + 3
 // second announcement of an address: the mixture begins when they are there.
 func startMixture(t *testing.T, client, server *network.Pod, options traffic.Options) mixture {
 	t.Helper()
-	const joining, most = 100 * time.Millisecond, 1500 * time.Millisecond
+	const (
+		joining    = 100 * time.Millisecond
+		announcing = 1500 * time.Millisecond // for what is announced again
+	)
 	limitSubflows(t, client, 3)
 	options.Bin = 10 * time.Millisecond
 	longer := options
-	longer.Duration += joining + most
+	longer.Duration += joining + announcing
 	m := mixture{spread: start(t, client, server, 4, longer)}
 	m.spread.awaitSubflows(t, 3)
 	limitSubflows(t, client, 1)

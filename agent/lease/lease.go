@@ -11,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -60,9 +59,9 @@ func (h *Holder) write(ctx context.Context) error {
 		return err
 	}
 	h.last = nil
-	lease.Spec.HolderIdentity = ptr.To(h.Node)
-	lease.Spec.LeaseDurationSeconds = ptr.To(int32(Duration.Seconds()))
-	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+	lease.Spec.HolderIdentity = new(h.Node)
+	lease.Spec.LeaseDurationSeconds = new(int32(Duration.Seconds()))
+	lease.Spec.RenewTime = new(metav1.NowMicro())
 	if lease.ResourceVersion == "" {
 		err = h.Client.Create(ctx, lease)
 	} else {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/agent/lease"
@@ -65,7 +64,7 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 		{"there is none", nil, []string{"GET", "POST"}},
 		{"it is known", nil, []string{"PUT"}},
 		{"somebody else has written it", func() error {
-			object.Spec.HolderIdentity = ptr.To("somebody else")
+			object.Spec.HolderIdentity = new("somebody else")
 			return others.Update(t.Context(), object)
 		}, []string{"PUT", "GET", "PUT"}},
 		{"it is known again", nil, []string{"PUT"}},
