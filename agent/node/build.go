@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Builder builds the model of each round. It is safe for concurrent use.
+type Builder struct {
+	mu          sync.Mutex
+	registry    *Registry
+	preferences Preferences
+	round       uint64
+}
+
+// NewBuilder takes the registry over.
+func NewBuilder(registry *Registry) *Builder { return &Builder{registry: registry} }
+
+// Sources are what a model is made of.
+type Sources struct {
+	Plan       *v1alpha1.MPTCPNodePlan // nil where there is none
+	Resolution paths.Resolution
+	Peers      []paths.Peer
+}
+
+// Build makes a model, with the interfaces of endpoints as they were found last. An
+// error that says that numbers have run out comes with a model of the rest.
+func (b *Builder) Build(from Sources) (*Model, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.round++
+	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(from.Peers), round: b.round}
+	for _, uplink := range from.Resolution.Uplinks {
+		m.Uplinks = append(m.Uplinks, uplink.Index)
+	}
+	if len(m.NICs()) == 0 {
+		m.Peers = nil // nothing could be steered to them
+	}
+	planned := planEndpoints(from.Plan)
+	b.preferences = b.preferences.assign(planned)
+	m.Preferences = b.preferences
+	for i := range planned {
+		class, _ := m.Preferences.Class(&planned[i])
+		m.Endpoints = append(m.Endpoints, Endpoint{
+			PlanEndpoint: &planned[i], Addresses: addressesOf(&planned[i]), Class: class,
+		})
+	}
+	err := b.number(m)
+	if b.registry.pinned != nil && b.registry.isEmpty() {
+		err = errors.Join(err, b.registry.Remove())
+	}
+	return m, err
+}
+
+// Find is the model with what a look at the pods found, and true where an endpoint's
+// interface is another than before. One that is not found for a moment keeps the
+// interface that it had. complete is false where the look did not see everything.
+func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ *Model, changed bool, failed error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	found := *model
+	found.Look, found.LookComplete = look, complete
+	found.Endpoints = append([]Endpoint(nil), model.Endpoints...)
+	for i := range found.Endpoints {
+		endpoint := &found.Endpoints[i]
+		at, err := look.Find(endpoint.Addresses)
+		if err != nil {
+			endpoint.Found, endpoint.Missing = nil, err
+			continue
+		}
+		endpoint.Found, endpoint.Missing = &at, nil
+		before := endpoint.Ingress()
+		endpoint.HostInterface, endpoint.Bridged = at.HostIndex, at.MasterIndex != 0
+		changed = changed || endpoint.Ingress() != before
+		if entry := b.registry.entries[KindEndpoint][string(endpoint.UID)]; entry != nil {
+			failed = errors.Join(failed, b.registry.found(string(endpoint.UID), entry, at.HostIndex, endpoint.Bridged))
+		}
+	}
+	return &found, changed, failed
+}
+
+// Applied says that all parts have brought the node to a model: they refer to none of
+// its retired numbers any more. It is true where that made numbers free.
+func (b *Builder) Applied(model *Model) (freed bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.registry.release(model.round)
+}
+
+// Close leaves the numbers as they are.
+func (b *Builder) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.registry.Close()
+}
+
+func planEndpoints(plan *v1alpha1.MPTCPNodePlan) []v1alpha1.PlanEndpoint {
+	if plan == nil {
+		return nil
+	}
+	return plan.Spec.Endpoints
+}
+
+func pathsOf(from Sources) (all []Path) {
+	capacities := map[string]int64{}
+	if from.Plan != nil {
+		for _, path := range from.Plan.Spec.Paths {
+			capacities[string(path.Name)] = path.Capacity
+		}
+	}
+	for _, path := range from.Resolution.Paths {
+		all = append(all, Path{
+			Name: path.Name, Interface: path.Index, Up: path.Usable, Capacity: capacities[path.Name], Found: path,
+		})
+	}
+	return all
+}
+
+func peersOf(peers []paths.Peer) (all []Peer) {
+	for _, peer := range peers {
+		all = append(all, Peer{Peer: peer})
+	}
+	return all
+}
+
+func addressesOf(endpoint *v1alpha1.PlanEndpoint) (addresses []netip.Addr) {
+	for _, text := range endpoint.Addresses {
+		if address, err := netip.ParseAddr(text); err == nil {
+			addresses = append(addresses, address.Unmap())
+		}
+	}
+	return addresses
+}
+
+// number gives everything its number. What finds none is left out.
+func (b *Builder) number(m *Model) error {
+	nics, tenants := m.NICs(), tenantsOf(m)
+	if b.registry.pinned == nil && len(nics) == 0 && len(m.Endpoints) == 0 && !b.registry.isPinned() {
+		return nil
+	}
+	if err := b.registry.load(); err != nil {
+		return err
+	}
+	err := b.registry.bind(m.Peers)
+	names := func(kind Kind, count int, name func(i int) string) map[string]*registryEntry {
+		wanted := make([]string, count)
+		for i := range wanted {
+			wanted[i] = name(i)
+		}
+		assigned, failed := b.registry.assign(kind, wanted, m.round)
+		err = errors.Join(err, failed)
+		return assigned
+	}
+	byPath := names(KindPath, len(nics), func(i int) string { return nics[i].Name })
+	byPeer := names(KindPeer, len(m.Peers), func(i int) string { return m.Peers[i].Name })
+	byUID := names(KindEndpoint, len(m.Endpoints), func(i int) string { return string(m.Endpoints[i].UID) })
+	byTenant := names(KindTenant, len(tenants), func(i int) string { return tenants[i] })
+	m.takeNumbers(byPath, byPeer, byUID, byTenant)
+	m.Retired = b.registry.retiredNumbers()
+	return err
+}
+
+func tenantsOf(m *Model) (names []string) {
+	seen := map[string]bool{}
+	for i := range m.Endpoints {
+		if namespace := m.Endpoints[i].Namespace; !seen[namespace] {
+			seen[namespace] = true
+			names = append(names, namespace)
+		}
+	}
+	return names
+}
+
+// takeNumbers leaves out what has none.
+func (m *Model) takeNumbers(byPath, byPeer, byUID, byTenant map[string]*registryEntry) {
+	for i := range m.Paths {
+		path := &m.Paths[i]
+		if entry := byPath[path.Name]; entry != nil {
+			path.Number = uint8(entry.Number)
+		} else {
+			path.Interface, path.Up = 0, false
+		}
+	}
+	peers := m.Peers
+	m.Peers = nil
+	for _, peer := range peers {
+		if entry := byPeer[peer.Name]; entry != nil {
+			peer.Number = entry.Number
+			m.Peers = append(m.Peers, peer)
+		}
+	}
+	known := m.Endpoints
+	m.Endpoints = nil
+	for _, endpoint := range known {
+		entry := byUID[string(endpoint.UID)]
+		if entry == nil {
+			entry = &registryEntry{}
+		}
+		endpoint.Number, endpoint.HostInterface, endpoint.Bridged = entry.Number, int(entry.Interface), entry.Bridged != 0
+		m.Endpoints = append(m.Endpoints, endpoint)
+	}
+	m.Tenants = map[string]uint32{}
+	for name, entry := range byTenant {
+		m.Tenants[name] = entry.Number
+	}
+}
+
+// Validate catches what the kernel's maps could not hold.
+func (m *Model) Validate() error {
+	for i := range m.Endpoints {
+		if m.Endpoints[i].Number == 0 {
+			return fmt.Errorf("endpoint %s has no number: a node can have %d endpoints", m.Endpoints[i].FullName(), MaxEndpoints)
+		}
+	}
+	return nil
+}
+
+// UIDs of the endpoints of the model.
+func (m *Model) UIDs() map[types.UID]bool {
+	uids := map[types.UID]bool{}
+	for i := range m.Endpoints {
+		uids[m.Endpoints[i].UID] = true
+	}
+	return uids
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package node is the model of a node: what its plan asks for, and what was found of
+// it on the node. It is built once a round, never changed afterwards, and all that
+// the agent's parts know. Paths, peers, endpoints and tenants have numbers in it, by
+// which programs and maps refer to them: see Registry.
+package node
+
+import (
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Model is a node as it is and as it should be.
+type Model struct {
+	// Plan of the node; nil where there is none. Its endpoints are in Endpoints.
+	Plan *v1alpha1.MPTCPNodePlan
+	// Paths of the plan, sorted by name.
+	Paths []Path
+	// Uplinks are the indexes of further NICs by which packets leave the node: those
+	// that belong to no path, and yet carry routes to other nodes.
+	Uplinks []int
+	// Peers are the other nodes.
+	Peers []Peer
+	// Endpoints are the pods of the plan.
+	Endpoints []Endpoint
+	// Preferences are the distinct preferences of the endpoints, by their classes.
+	Preferences Preferences
+	// Tenants are the numbers of namespaces, those of Endpoints.
+	Tenants map[string]uint32
+	// Look is what was seen of the network namespaces of pods, of the plan and others.
+	// A look that was not complete does not tell which are gone.
+	Look         endpoints.Snapshot
+	LookComplete bool
+	// Retired numbers belong to nobody any more. What refers to one is to be
+	// forgotten: when all parts have done so, it is given anew.
+	Retired Numbers
+
+	round uint64
+}
+
+// Path is this node's NIC on one path.
+type Path struct {
+	Name string
+	// Number of the path, below MaxPaths; meaningless while Interface is 0.
+	Number uint8
+	// Interface is the NIC's index; 0 while the path has none here.
+	Interface int
+	// Up: subflows can be placed on the path. The programs belong on the NIC in any
+	// case, because the cluster network may route through it.
+	Up bool
+	// Capacity in bits a second; 0 where it is not known.
+	Capacity int64
+	// Found is what the kernel shows of the NIC, and why it cannot be used.
+	Found paths.Path
+}
+
+// Peer is another node.
+type Peer struct {
+	paths.Peer
+	Number uint32
+}
+
+// Endpoint is a pod of the plan.
+type Endpoint struct {
+	*v1alpha1.PlanEndpoint
+	// Addresses of the pod, IPv4 and IPv6.
+	Addresses []netip.Addr
+	// Number of the endpoint, from 1.
+	Number uint32
+	// Class says which paths are good for it: an index into Preferences.
+	Class int
+	// HostInterface is the index of the host's end of its interface, as it was found
+	// last; 0 while it never was.
+	HostInterface int
+	// Bridged: a bridge or a switch has that interface. Packets then seem to come
+	// from it, from whichever of its pods.
+	Bridged bool
+	// Found is what the last look found; nil where it found nothing, for the reason
+	// Missing.
+	Found   *endpoints.Endpoint
+	Missing error
+}
+
+// FullName is the pod's namespace/name, for people.
+func (e *Endpoint) FullName() string { return e.Namespace + "/" + e.Name }
+
+// Ingress is the index of the interface by which the endpoint's packets come into
+// the node; 0 for unknown.
+func (e *Endpoint) Ingress() int {
+	if e.Bridged {
+		return 0
+	}
+	return e.HostInterface
+}
+
+// NICs are the paths that have a NIC here.
+func (m *Model) NICs() []Path {
+	return slices.DeleteFunc(slices.Clone(m.Paths), func(path Path) bool { return path.Interface == 0 })
+}
+
+// Endpoint is the one with this UID; nil where the plan has none.
+func (m *Model) Endpoint(uid types.UID) *Endpoint {
+	at := slices.IndexFunc(m.Endpoints, func(e Endpoint) bool { return e.UID == uid })
+	if at < 0 {
+		return nil
+	}
+	return &m.Endpoints[at]
+}
+
+// Chains are the rules of the plan's chains, by the chains' names.
+func (m *Model) Chains() map[string][]v1alpha1.PlanRule {
+	chains := map[string][]v1alpha1.PlanRule{}
+	if m.Plan == nil {
+		return chains
+	}
+	for i := range m.Plan.Spec.Chains {
+		chains[m.Plan.Spec.Chains[i].Name] = m.Plan.Spec.Chains[i].Rules
+	}
+	return chains
+}
