@@ -13,6 +13,11 @@ TEST_FLAGS ?= -count=1 -p 1 -timeout 30m
 gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-report=_out/flaky.txt
 PACKAGES ?= ./...
 ARGS ?=
+# A $ in ARGS is the user's own, as in ARGS='--only ^http$ --trials 1': make leaves it
+# alone, and xargs divides the words, which may have quotes.
+override ARGS := $(value ARGS)
+export ARGS
+with_args = @mapfile -t args < <(xargs -r -n 1 printf '%s\n' <<<"$$ARGS") && exec $(1) "$${args[@]}"
 
 .PHONY: help
 help: ## Show this list
@@ -23,12 +28,12 @@ help: ## Show this list
 .PHONY: demo
 demo: root deps kube ## Show one connection filling three NICs; ARGS=--keep leaves the lab up, ARGS=--down removes it
 	@mkdir -p _out/bin && hack/progress.sh make "compiling the demo" go build -o _out/bin/demo ./hack/demo
-	@exec _out/bin/demo $(ARGS)
+	$(call with_args,_out/bin/demo)
 
 .PHONY: bench
 bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
 	@mkdir -p _out/bin && hack/progress.sh make "compiling the bench" go build -o _out/bin/bench ./hack/bench
-	@exec _out/bin/bench $(ARGS)
+	$(call with_args,_out/bin/bench)
 
 .PHONY: images
 images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
@@ -80,7 +85,7 @@ e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets
 .PHONY: test-kernels
 test-kernels: root deps ## Boot kernels of Debian in QEMU, test there, and write docs/kernels.md; ARGS=-help says more
 	@mkdir -p _out/bin && go build -o _out/bin/kernels ./hack/kernels
-	@exec _out/bin/kernels $(ARGS)
+	$(call with_args,_out/bin/kernels)
 
 .PHONY: cluster
 cluster: ## Build kubelet, containerd, Helm and the images of the e2e cluster into the cache

@@ -15,7 +15,7 @@ import (
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {

@@ -23,8 +23,8 @@ import (
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // ruleLab is a network whose first node carries out the chains of a plan for its

@@ -4,6 +4,6 @@
 // of what they share with the agent.
 package bpf
 
-//go:generate go tool -modfile=../hack/tools/go.mod bpf2go -go-package bpf -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 ToUplink to_uplink.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Iinclude
-//go:generate go tool -modfile=../hack/tools/go.mod bpf2go -go-package bpf -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 FromUplink from_uplink.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Iinclude
-//go:generate go tool -modfile=../hack/tools/go.mod bpf2go -go-package bpf -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 Empty empty.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -Iinclude
+//go:generate ../hack/bpf2go.sh ToUplink to_uplink.bpf.c
+//go:generate ../hack/bpf2go.sh FromUplink from_uplink.bpf.c
+//go:generate ../hack/bpf2go.sh Empty empty.bpf.c

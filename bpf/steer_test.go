@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/bpf"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestSegmentsFollowTheirFlow(t *testing.T) {

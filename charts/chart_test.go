@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")

@@ -16,7 +16,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // manifests are the objects of a render by kind and name.

@@ -33,7 +33,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // apiServer is the real API server that all tests of this package share.

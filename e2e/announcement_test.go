@@ -14,8 +14,8 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // hidingVariable is how long announcements are hidden, where that is to be longer

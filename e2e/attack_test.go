@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Flags of TCP segments.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // spare makes the subflows of one path backups.

@@ -21,8 +21,8 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/block/blocktest"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // stamped puts an option into the acknowledgements of the client, with a block; a

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Nothing but the agents' probes can tell of a path that loses everything and keeps

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 const (

@@ -15,7 +15,7 @@ import (
 
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // groundRules are an admin's: they refuse joins and leave the rest to the tenants.

@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 func TestADeletedPolicyLeavesNothing(t *testing.T) {

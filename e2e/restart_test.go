@@ -18,8 +18,8 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 func TestAnAgentIsKilledAndStartedAgain(t *testing.T) {

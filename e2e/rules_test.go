@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // counting is a rule that only counts what it matches.

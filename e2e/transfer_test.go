@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // transfer is one connection from a pod to another that moves bytes.

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // where it moved is no dependency of ours
 	"k8s.io/apimachinery/pkg/util/httpstream/spdy" //nolint:staticcheck // where it moved is no dependency of ours
 
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // nodes stand behind the API server's tunnel for kubelets and pods: whatever address

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func (n *node) congestion(t *testing.T, name, source string, defines ...string) v1alpha1.PlanBlock {

@@ -23,8 +23,8 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // lab is a network whose first node runs chains for its pods.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 func TestFlowsCanBeReadByTheirPinsAlone(t *testing.T) {

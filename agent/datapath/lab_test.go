@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // lab is a network whose nodes run the datapath.

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/attach"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // skipWithoutVLAN ends a test on a kernel that was built without VLANs.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // A process of this test that is told to apply a state does nothing else.

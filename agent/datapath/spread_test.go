@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // threePaths are the paths of most tests. The routes of the network use blue.

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"braid.dev/braid/agent/endpoints"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

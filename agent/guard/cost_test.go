@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // TestTheQueueCarriesHighRates also tells what it costs, when it is run with -v.

@@ -16,7 +16,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestLimitsHoldWhileNoAgentRuns(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // programs are the names of those on an interface of the first node, in their order.

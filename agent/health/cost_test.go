@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // BenchmarkProbing measures what a probe costs: one that is sent, answered by the

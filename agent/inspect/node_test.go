@@ -14,7 +14,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }

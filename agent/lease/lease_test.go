@@ -17,7 +17,7 @@ import (
 
 	"braid.dev/braid/agent/lease"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // asked is a transport that keeps the methods of the requests for Leases.

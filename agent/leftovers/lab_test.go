@@ -18,7 +18,7 @@ import (
 	"braid.dev/braid/agent/leftovers"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

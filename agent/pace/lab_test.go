@@ -24,7 +24,7 @@ import (
 
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/bpf/pace"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // lab is two pods of one node, the first of which is an endpoint.

@@ -11,7 +11,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // busyNamespace is a namespace with many connections to itself, and one of them.

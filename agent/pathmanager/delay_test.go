@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"braid.dev/braid/agent/pathmanager"
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 // manageWith configures a host until the test ends.

@@ -10,8 +10,8 @@ import (
 	"net/netip"
 	"testing"
 
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 // begin opens a connection and uses it once.

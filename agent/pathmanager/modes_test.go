@@ -18,9 +18,9 @@ import (
 	"time"
 
 	"braid.dev/braid/agent/pathmanager"
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 // meshed are settings of a host with further addresses, for a full mesh.

@@ -17,9 +17,9 @@ import (
 	"github.com/go-logr/logr/testr"
 
 	"braid.dev/braid/agent/pathmanager"
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 const (

@@ -14,9 +14,9 @@ import (
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/conntrack"
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 // services are the addresses of a Service, by IP version; their port is not the

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // patience is how long a test waits for what should take milliseconds.

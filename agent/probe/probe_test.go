@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/probe"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

@@ -17,7 +17,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/schedule"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 const (

@@ -25,7 +25,7 @@ import (
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 const wait = 20 * time.Second

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/sockets"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

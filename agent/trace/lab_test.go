@@ -29,7 +29,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // server is one API server for all tests of this package.

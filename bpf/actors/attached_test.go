@@ -20,7 +20,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/bpf/actors"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // node is one whose endpoint, a guest, has the whole chain before it: one rule, all

@@ -4,5 +4,5 @@
 // packet out.
 package actors
 
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package actors -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 Harness harness.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package actors -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 -type chain Attached attached.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
+//go:generate ../../hack/bpf2go.sh Harness harness.bpf.c
+//go:generate ../../hack/bpf2go.sh Attached attached.bpf.c -type chain

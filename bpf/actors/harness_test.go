@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/bpf/actors"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // The enums of the C headers.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/actors"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Test runs know neither checksums that a NIC is to fill in nor packets of several

@@ -4,5 +4,5 @@
 // Go's view of what they share with the agent.
 package endpoint
 
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package endpoint -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 -type address -type traffic -type limit -type chain -type selector -type rule -type action -type event FromEndpoint from_endpoint.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package endpoint -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 ToEndpoint to_endpoint.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
+//go:generate ../../hack/bpf2go.sh FromEndpoint from_endpoint.bpf.c -type address -type traffic -type limit -type chain -type selector -type rule -type action -type event
+//go:generate ../../hack/bpf2go.sh ToEndpoint to_endpoint.bpf.c

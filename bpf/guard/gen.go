@@ -4,6 +4,6 @@
 // compiled, and Go's view of what they share with the agent.
 package guard
 
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package guard -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 -type allowance -type usage Meter meter.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package guard -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 OwnSource own_source.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
-//go:generate go tool -modfile=../../hack/tools/go.mod bpf2go -go-package guard -target bpfel,bpfeb -cc clang-19 -strip llvm-strip-19 LeaveQueue leave_queue.bpf.c -- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I../include
+//go:generate ../../hack/bpf2go.sh Meter meter.bpf.c -type allowance -type usage
+//go:generate ../../hack/bpf2go.sh OwnSource own_source.bpf.c
+//go:generate ../../hack/bpf2go.sh LeaveQueue leave_queue.bpf.c

@@ -12,7 +12,7 @@ import (
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 type verdict int32

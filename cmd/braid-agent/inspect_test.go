@@ -26,7 +26,7 @@ import (
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func check(t *testing.T, err error) {

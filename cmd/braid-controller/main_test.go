@@ -26,7 +26,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/controllers"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // binary is the command, compiled as for a release.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // provider is where the cluster comes from.

@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // The preferred path is blocked for 5 s of each 15 s, four times.

@@ -17,7 +17,7 @@ import (
 
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Two paths as in seed 001: a fast one with a round trip of 20 ms, and a slow one

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 const (

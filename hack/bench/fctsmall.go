@@ -13,7 +13,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Small flows are from 10 to 220 kB, as in use case 3 of seed 001.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestFlowSizesFollowTheDistribution(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // kubelets is a cluster of three nodes with real kubelets and containerd, on which

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // measureMany shows how evenly many connections at once use three links.

@@ -19,8 +19,8 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // An outage begins and ends at these times after a transfer's start.

@@ -18,7 +18,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/standin"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // overheadNetwork is the name of the network for flow completion times. Its links are

@@ -19,8 +19,8 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 const (

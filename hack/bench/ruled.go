@@ -18,8 +18,8 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // ruled is a rig whose client's pod can be given rules, without any control plane.

@@ -5,8 +5,8 @@ package main
 import (
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // A sample is what a node's NICs had sent at a time (on the clock of traffic.Now), by

@@ -5,7 +5,7 @@ package main
 import (
 	"testing"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 const millisecond = 1_000_000

@@ -17,8 +17,8 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // Two tenants share a full path 3:1. The one with less tries harder: three pods with

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // measureSpread compares one connection's goodput over 2, 3 and 4 links with

@@ -15,7 +15,7 @@ import (
 	"syscall"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 const name = "cluster"

@@ -18,7 +18,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 const (

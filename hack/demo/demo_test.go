@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // demoVariable makes the test's program be the demo, under this name.

@@ -6,7 +6,7 @@
 # else builds them from this module (about four minutes on two cores).
 set -euo pipefail
 
-# The version of k8s.io/kubernetes in go.mod; hack/apiserver names it too.
+# The version of k8s.io/kubernetes in go.mod; internal/lab/apiserver names it too.
 version=1.36.3
 setup_envtest=sigs.k8s.io/controller-runtime/tools/setup-envtest@v0.25.1
 # Where setup-envtest looks first. A machine that cannot reach it must not wait

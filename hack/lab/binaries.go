@@ -10,7 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // Repository is the root of this repository, looked for from the working

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // startBraid installs Braid and starts its processes and those of the pods.

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Footprint describes everything on the nodes and in the pods that Braid could

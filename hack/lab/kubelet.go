@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // A node with a kubelet is its network namespace, a mount namespace with its own

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/hack/apiserver"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Pod is one to be made and registered.

@@ -14,7 +14,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // The program that uses a lab starts itself again in these roles.

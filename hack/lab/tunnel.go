@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // tunnel is the HTTP proxy by which the API server, which is outside, reaches

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func open(t *testing.T, path string) *os.File {

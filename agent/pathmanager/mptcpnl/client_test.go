@@ -14,8 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/internal/pair"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/lab/pair"
 )
 
 func dial(t *testing.T, host *pair.Host) *mptcpnl.Client {

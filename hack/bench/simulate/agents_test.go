@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 	"braid.dev/braid/policy"
 )
 

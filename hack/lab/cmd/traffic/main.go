@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 func main() {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // Wait is how long a test waits for what takes milliseconds.

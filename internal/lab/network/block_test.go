@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // arrives tells whether a datagram comes from one node to an address of another.

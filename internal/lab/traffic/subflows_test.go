@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 func TestASubflowIsSeenWithWhatItSent(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // roundTrip is the shortest time that it takes to open a connection.

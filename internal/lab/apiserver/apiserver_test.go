@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/hack/apiserver"
+	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // childVariable makes the test binary a process that starts a server in the
@@ -212,11 +212,11 @@ func TestMissingBinariesAreReportedWithTheRemedy(t *testing.T) {
 }
 
 func TestTheVersionIsTheOneThatIsBuilt(t *testing.T) {
-	module, err := os.ReadFile("../kube/go.mod")
+	module, err := os.ReadFile("../../../hack/kube/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
-	script, err := os.ReadFile("../kube/build.sh")
+	script, err := os.ReadFile("../../../hack/kube/build.sh")
 	if err != nil {
 		t.Fatal(err)
 	}

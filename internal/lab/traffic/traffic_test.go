@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
-	"braid.dev/braid/hack/lab/traffic"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // serve starts a server in a namespace and returns its address.

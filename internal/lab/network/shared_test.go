@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/hack/lab/network"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestPathsThatShareANICHaveItsRateTogether(t *testing.T) {
