@@ -76,18 +76,6 @@ func (l *lab) setCarrier(node *network.Node, up bool) error { return l.SetCarrie
 
 func (l *lab) setNIC(node *network.Node, up bool) error { return l.SetNIC(node, "green", up) }
 
-// without is the state without a path, as while its NIC is gone.
-func (s State) without(path string) State {
-	var paths []Path
-	for _, p := range s.Paths {
-		if p.Name != path {
-			paths = append(paths, p)
-		}
-	}
-	s.Paths = paths
-	return s
-}
-
 func TestANICIsRemovedAndAdded(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
 )
 
@@ -39,40 +40,34 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	if d.objects == nil {
 		return nil, nil
 	}
-	names, err := d.objects.readPathNames()
+	names, err := node.ReadNames(d.options.PinPath)
 	if err != nil {
 		return nil, err
 	}
 	return flowsIn(d.objects.maps().Flows, names)
 }
 
-// pathNamesMap is the pin of objects.pathNames.
-const pathNamesMap = "path_names"
-
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
 // goroutine; there are none where nothing is pinned.
 func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
-	directory := filepath.Dir(d.linkDirectory())
-	var flows, names *ebpf.Map
-	for name, into := range map[string]**ebpf.Map{bpf.ToUplinkMapFlows: &flows, pathNamesMap: &names} {
-		*into, err = ebpf.LoadPinnedMap(filepath.Join(directory, name), &ebpf.LoadPinOptions{ReadOnly: true})
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("opening the pinned map %s: %w", name, err)
-		}
-		defer (*into).Close()
+	pin := filepath.Join(d.pins.Directory(), bpf.ToUplinkMapFlows)
+	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
 	}
-	known, err := (&objects{pathNames: names}).readPathNames()
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the pinned map %s: %w", pin, err)
+	}
+	defer flows.Close()
+	names, err := node.ReadNames(d.options.PinPath)
 	if err != nil {
 		return nil, err
 	}
-	return flowsIn(flows, known)
+	return flowsIn(flows, names)
 }
 
 // flowsIn lists what a map has.
-func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
+func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 	err = eachFlowIn(m, func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
 		if flow.Role != roleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
@@ -80,7 +75,7 @@ func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
 		flows = append(flows, Flow{
 			Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
 			Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
-			Path:      names[flow.Path%slots],
+			Path:      names.Paths[flow.Path%node.MaxPaths],
 			Initiator: flow.Role == roleInitiator,
 			Token:     flow.Token,
 			Ended:     flow.Ended == endedBoth,
@@ -123,7 +118,7 @@ func (d *Datapath) update(c changes) error {
 	adopted := map[bpf.ToUplinkFlowKey]bpf.ToUplinkFlow{}
 	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
-		if c.slots[flow.Path] || c.peers[flow.Peer] || c.addresses[local] {
+		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] {
 			orphans = append(orphans, key)
 		} else if id, owned := c.owners[local]; owned && id != flow.Endpoint {
 			flow.Endpoint = id

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -26,6 +27,7 @@ type lab struct {
 	*network.Network
 	pins      string
 	datapaths []*Datapath
+	builders  []*node.Builder
 	options   Options
 }
 
@@ -51,6 +53,7 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
+		l.builders = append(l.builders, newBuilder(l.nodeOptions(i).PinPath))
 		for _, pod := range node.Pods {
 			// A lost ADD_ADDR is repeated after a second, and not after two minutes.
 			check(t, pod.Sysctl("net.mptcp.add_addr_timeout", "1"))
@@ -58,7 +61,7 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	}
 	t.Cleanup(func() {
 		for i, datapath := range l.datapaths {
-			if err := l.Nodes[i].Do(datapath.Remove); err != nil {
+			if err := l.Nodes[i].Do(func() error { return datapath.Remove(context.Background()) }); err != nil {
 				t.Errorf("removing the datapath of node %d: %v", i+1, err)
 			}
 		}
@@ -119,7 +122,7 @@ func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
 
 func (l *lab) apply(t *testing.T, node int, state State) {
 	t.Helper()
-	if err := l.Nodes[node].Do(func() error { return l.datapaths[node].Apply(state) }); err != nil {
+	if err := l.Nodes[node].Do(func() error { return applyState(t.Context(), l.datapaths[node], l.builders[node], state) }); err != nil {
 		t.Fatalf("applying the state of node %d: %v", node+1, err)
 	}
 }

@@ -97,7 +97,7 @@ func TestAnothersNeighboursStay(t *testing.T) {
 	before := l.neighbours(t, 0)
 	l.applyAll(t)
 	l.expectKept(t, 0, true, "blue", "red")
-	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+	check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 	after := l.neighbours(t, 0)
 	for _, hop := range hops {
 		if after[hop] != before[hop] || !after[hop].kept || after[hop].ours {

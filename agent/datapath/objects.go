@@ -18,18 +18,10 @@ import (
 // docs/upgrade.md. A change of layout alone is noticed by itself.
 const schema = "v1"
 
-// nameLength is the room for a path's name, its end mark included.
-const nameLength = 64
-
-// pathName is a path's name as the kernel keeps it for the next agent.
-type pathName [nameLength]byte
-
 // objects are the loaded programs and the maps they share.
 type objects struct {
 	toUplink   bpf.ToUplinkObjects
 	fromUplink bpf.FromUplinkObjects
-	// pathNames says which path each slot stands for; no program reads it.
-	pathNames *ebpf.Map
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as
@@ -44,7 +36,7 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
-	maps := pins.Maps{Kept: []*ebpf.MapSpec{pathNamesSpec()}}
+	var maps pins.Maps
 	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
 		if err := prepare(spec, flowEntries); err != nil {
 			return nil, err
@@ -60,9 +52,6 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	}
 	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.close())
-	}
-	if o.pathNames, err = ebpf.NewMapWithOptions(pathNamesSpec(), options.Maps); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading the map of path names: %w", err), o.close())
 	}
 	return &o, nil
 }
@@ -85,17 +74,6 @@ func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
 	return nil
 }
 
-func pathNamesSpec() *ebpf.MapSpec {
-	return &ebpf.MapSpec{
-		Name:       "path_names",
-		Type:       ebpf.Array,
-		KeySize:    4,
-		ValueSize:  nameLength,
-		MaxEntries: slots,
-		Pinning:    ebpf.PinByName,
-	}
-}
-
 // maps are the shared maps; both objects refer to the same ones.
 func (o *objects) maps() *bpf.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
 
@@ -105,11 +83,7 @@ func (o *objects) programs() []*ebpf.Program {
 }
 
 func (o *objects) close() error {
-	err := errors.Join(o.toUplink.Close(), o.fromUplink.Close())
-	if o.pathNames != nil {
-		err = errors.Join(err, o.pathNames.Close())
-	}
-	return err
+	return errors.Join(o.toUplink.Close(), o.fromUplink.Close())
 }
 
 // removePins unlinks everything below the directory, also what agents with

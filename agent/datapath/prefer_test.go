@@ -349,7 +349,7 @@ func (l *lab) peerPaths(t *testing.T, node int, peer *network.Node) map[string]b
 	t.Helper()
 	table := &l.datapaths[node].peers
 	paths := map[string]bool{}
-	for path, slot := range table.slotOf {
+	for path, slot := range table.paths {
 		if table.entries[peer.NodeName()].written.Ipv4Paths>>slot&1 == 1 {
 			paths[path] = true
 		}

@@ -127,7 +127,7 @@ type objectIDs struct {
 
 func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
 	t.Helper()
-	all := []*ebpf.Map{d.objects.pathNames}
+	var all []*ebpf.Map
 	maps := reflect.ValueOf(*d.objects.maps())
 	for i := range maps.NumField() {
 		all = append(all, maps.Field(i).Interface().(*ebpf.Map))
@@ -181,7 +181,7 @@ func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
 			t.Errorf("node %d, %s: there is a clsact qdisc", node+1, path)
 		}
 	}
-	if _, err := os.Stat(l.nodeOptions(node).PinPath); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(Directory(l.nodeOptions(node).PinPath)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("node %d: the directory of pins: %v", node+1, err)
 	}
 	for n, entry := range l.neighbours(t, node) {
@@ -219,7 +219,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 		m.at(500 * time.Millisecond)
 		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
 		l.apply(t, 0, State{}) // no paths: the policy was deleted
-		check(t, l.Nodes[1].Do(l.datapaths[1].Remove))
+		check(t, l.Nodes[1].Do(func() error { return l.datapaths[1].Remove(t.Context()) }))
 		for node := range l.Nodes {
 			l.expectNothing(t, node, ids[node])
 		}
@@ -242,14 +242,14 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		l := newLab(t, threePaths, 1, options)
 		l.applyAll(t)
 		ids := idsOf(t, l.datapaths[0])
-		older := filepath.Join(l.nodeOptions(0).PinPath, "v0") // of an agent with another layout
+		older := filepath.Join(Directory(l.nodeOptions(0).PinPath), "v0") // of an agent with another layout
 		check(t, os.Mkdir(older, 0o700))
-		pin(t, l.datapaths[0].objects.pathNames, filepath.Join(older, "flows"))
+		pin(t, l.datapaths[0].objects.maps().Owners, filepath.Join(older, "flows"))
 		check(t, l.datapaths[0].Close())
 		l.datapaths[0] = Open(l.nodeOptions(0))
-		check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+		check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 		l.expectNothing(t, 0, ids)
-		check(t, l.Nodes[0].Do(l.datapaths[0].Remove)) // it may be repeated
+		check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) })) // it may be repeated
 	})
 }
 
@@ -400,7 +400,7 @@ func TestAnothersFilterAndQdiscStay(t *testing.T) {
 	if count := other.count(t); count < 500 {
 		t.Errorf("the other filter saw %d packets", count)
 	}
-	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+	check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 	if filters := l.filters(t, 0, blue, hooks[0]); !slices.Equal(filters, []string{"other"}) || !l.hasClsact(t, 0, blue) {
 		t.Errorf("after the removal the filters are %v", filters)
 	}

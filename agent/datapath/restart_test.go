@@ -41,7 +41,8 @@ func applyAndWait(text string) error {
 	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
 		return err
 	}
-	if err := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries}).Apply(wanted.State); err != nil {
+	opened := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries})
+	if err := applyState(context.Background(), opened, newBuilder(wanted.PinPath), wanted.State); err != nil {
 		return err
 	}
 	fmt.Println("applied")
@@ -80,9 +81,9 @@ func (l *lab) applyInProcess(t *testing.T, node int, state State) (kill func()) 
 // reopen gives the node a new datapath over the old one's pins.
 func (l *lab) reopen(t *testing.T, node int, options Options) {
 	t.Helper()
-	check(t, l.datapaths[node].Close())
+	check(t, errors.Join(l.datapaths[node].Close(), l.builders[node].Close()))
 	l.options = options
-	l.datapaths[node] = Open(l.nodeOptions(node))
+	l.datapaths[node], l.builders[node] = Open(l.nodeOptions(node)), newBuilder(l.nodeOptions(node).PinPath)
 }
 
 func TestARestartedAgentTakesOver(t *testing.T) {

@@ -113,7 +113,7 @@ func TestWeightsAndAllowedPathsDecide(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			limitSubflows(t, client, c.subflows)
-			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+			check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 			state := l.states(t)[0]
 			state.Endpoints = []Endpoint{l.weighted(t, client, c.weights)}
 			l.apply(t, 0, state)
