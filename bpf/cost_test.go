@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 )
@@ -20,11 +21,11 @@ const loopback = 1
 func costs(b *testing.B, n *node, program *ebpf.Program, frame []byte) {
 	b.Helper()
 	var empty bpf.EmptyObjects
-	check(b, bpf.LoadEmptyObjects(&empty, nil))
+	require.NoError(b, bpf.LoadEmptyObjects(&empty, nil))
 	defer empty.Close()
 	var ours, nothing []time.Duration
 	one := func(p *ebpf.Program, took *[]time.Duration) {
-		check(b, n.Do(func() error {
+		require.NoError(b, n.Do(func() error {
 			_, average, err := p.Benchmark(frame, 100_000, nil)
 			*took = append(*took, average)
 			return err

@@ -5,6 +5,8 @@ package bpf_test
 import (
 	"encoding/binary"
 	"testing"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // seeds are packets of every kind that the other tests use.
@@ -51,7 +53,7 @@ func takesTestRun(frame []byte) bool {
 
 // fuzz feeds one program with the frames; the node's run checks what must hold
 // for each of them.
-func fuzz(f *testing.F, run func(n *node, t reporter, path int, frame []byte)) {
+func fuzz(f *testing.F, run func(n *node, t testutil.TB, path int, frame []byte)) {
 	n := newNode(f)
 	for _, frame := range seeds() {
 		for path := range paths {
@@ -71,9 +73,9 @@ func fuzz(f *testing.F, run func(n *node, t reporter, path int, frame []byte)) {
 }
 
 func FuzzToUplink(f *testing.F) {
-	fuzz(f, func(n *node, t reporter, path int, frame []byte) { n.egress(t, path, frame) })
+	fuzz(f, func(n *node, t testutil.TB, path int, frame []byte) { n.egress(t, path, frame) })
 }
 
 func FuzzFromUplink(f *testing.F) {
-	fuzz(f, func(n *node, t reporter, path int, frame []byte) { n.ingress(t, path, frame) })
+	fuzz(f, func(n *node, t testutil.TB, path int, frame []byte) { n.ingress(t, path, frame) })
 }

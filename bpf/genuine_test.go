@@ -5,7 +5,10 @@ package bpf_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/internal/testutil"
 )
 
 // The host's ends of the interfaces of the pod and of another one.
@@ -18,18 +21,18 @@ const (
 const answered = 1 << 7
 
 // knowInterface tells the programs by which interface the pod's packets come.
-func (n *node) knowInterface(t reporter) {
+func (n *node) knowInterface(t testutil.TB) {
 	t.Helper()
 	var value bpf.ToUplinkEndpoint
 	for _, key := range keys[bpf.ToUplinkAddress](t, n.maps.Endpoints) {
-		check(t, n.maps.Endpoints.Lookup(key, &value))
+		require.NoError(t, n.maps.Endpoints.Lookup(key, &value))
 		value.Interface = podInterface
 		put(t, n.maps.Endpoints, key, value)
 	}
 }
 
 // egressFrom runs to_uplink on a frame that came into the node by an interface.
-func (n *node) egressFrom(t reporter, from uint32, s segment) verdict {
+func (n *node) egressFrom(t testutil.TB, from uint32, s segment) verdict {
 	t.Helper()
 	return n.run(t, n.to, s.frame(), skBuff{Ifindex: n.nics[blue], IngressIfindex: from})
 }

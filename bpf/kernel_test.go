@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 )
@@ -24,7 +25,7 @@ func forEachCollection(t *testing.T, f func(t *testing.T, spec *ebpf.CollectionS
 	for name, load := range collections {
 		t.Run(name, func(t *testing.T) {
 			spec, err := load()
-			check(t, err)
+			require.NoError(t, err)
 			f(t, spec)
 		})
 	}
@@ -97,14 +98,14 @@ const mostVerified = 100_000
 func TestTheVerifierHasLittleWork(t *testing.T) {
 	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
 		collection, err := ebpf.NewCollection(spec)
-		check(t, err)
+		require.NoError(t, err)
 		defer collection.Close()
 		for name, program := range collection.Programs {
 			info, err := program.Info()
-			check(t, err)
+			require.NoError(t, err)
 			verified, ok := info.VerifiedInstructions()
 			size, sizeErr := info.TranslatedSize()
-			check(t, sizeErr)
+			require.NoError(t, sizeErr)
 			jited, _ := info.JitedSize()
 			t.Logf("%s: %d instructions, %d verified, %d bytes of machine code", name, size/asm.InstructionSize, verified, jited)
 			if !ok || verified == 0 || verified > mostVerified {
@@ -116,9 +117,9 @@ func TestTheVerifierHasLittleWork(t *testing.T) {
 
 func TestBothProgramsHaveTheSameMaps(t *testing.T) {
 	to, err := bpf.LoadToUplink()
-	check(t, err)
+	require.NoError(t, err)
 	from, err := bpf.LoadFromUplink()
-	check(t, err)
+	require.NoError(t, err)
 	for name, m := range from.Maps {
 		if name == ".rodata" {
 			continue
@@ -153,13 +154,13 @@ var structs = map[string][2]any{
 func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
 	for i, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadToUplink, bpf.LoadFromUplink} {
 		spec, err := load()
-		check(t, err)
+		require.NoError(t, err)
 		for name, generated := range structs {
 			if generated[i] == nil {
 				continue
 			}
 			var c *btf.Struct
-			check(t, spec.Types.TypeByName(name, &c))
+			require.NoError(t, spec.Types.TypeByName(name, &c))
 			compareStruct(t, c, reflect.TypeOf(generated[i]))
 		}
 	}
@@ -182,7 +183,7 @@ func compareStruct(t *testing.T, c *btf.Struct, g reflect.Type) {
 	}
 	for i, member := range c.Members {
 		size, err := btf.Sizeof(member.Type)
-		check(t, err)
+		require.NoError(t, err)
 		if int(member.Offset.Bytes()) != int(fields[i].Offset) || size != int(fields[i].Type.Size()) {
 			t.Errorf("%s.%s is %d bytes at %d in C, %d bytes at %d in Go", c.Name, member.Name,
 				size, member.Offset.Bytes(), fields[i].Type.Size(), fields[i].Offset)
@@ -216,12 +217,12 @@ func TestTheKernelsMapsHoldTheGoStructs(t *testing.T) {
 // kernel.h keeps a copy of the kernel's ABI.
 func TestTheCopiedABIIsTheKernels(t *testing.T) {
 	kernel, err := btf.LoadKernelSpec()
-	check(t, err)
+	require.NoError(t, err)
 	program, err := bpf.LoadToUplink()
-	check(t, err)
+	require.NoError(t, err)
 	var copied, original *btf.Struct
-	check(t, program.Types.TypeByName("__sk_buff", &copied))
-	check(t, kernel.TypeByName("__sk_buff", &original))
+	require.NoError(t, program.Types.TypeByName("__sk_buff", &copied))
+	require.NoError(t, kernel.TypeByName("__sk_buff", &original))
 	offsets := map[string]btf.Bits{}
 	for _, member := range original.Members {
 		offsets[member.Name] = member.Offset
@@ -241,7 +242,7 @@ func TestTheCopiedABIIsTheKernels(t *testing.T) {
 func TestTheEmptyProgramDoesNothing(t *testing.T) {
 	n := newNode(t)
 	var objects bpf.EmptyObjects
-	check(t, bpf.LoadEmptyObjects(&objects, nil))
+	require.NoError(t, bpf.LoadEmptyObjects(&objects, nil))
 	defer objects.Close()
 	frame := endsOf[4].syn(capable(1)).frame()
 	if v := n.run(t, objects.Empty, frame, skBuff{Ifindex: n.nics[blue]}); v != next {

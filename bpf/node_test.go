@@ -12,9 +12,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // The verdicts of a TC program that ours may give.
@@ -48,13 +50,6 @@ const (
 
 // skBuff is short for it.
 type skBuff = bpf.SKBuff
-
-// reporter is what *testing.T and *rapid.T have in common.
-type reporter interface {
-	Helper()
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
 
 // node is a network namespace with one NIC for each path, joined to a peer, and
 // the programs, loaded but attached nowhere.
@@ -95,26 +90,26 @@ func newNode(t testing.TB) *node {
 	t.Helper()
 	n := &node{Namespace: network.NamespaceForTest(t), peer: network.NamespaceForTest(t)}
 	for _, setting := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		check(t, n.Sysctl(setting, "1"))
+		require.NoError(t, n.Sysctl(setting, "1"))
 	}
 	// The peer's addresses are reached on their own NICs alone.
-	check(t, n.peer.Sysctl("net.ipv4.conf.all.arp_ignore", "1"))
+	require.NoError(t, n.peer.Sysctl("net.ipv4.conf.all.arp_ignore", "1"))
 	for path, name := range pathNames {
-		check(t, network.Connect(n.Namespace, name, n.peer, name, network.Options{
+		require.NoError(t, network.Connect(n.Namespace, name, n.peer, name, network.Options{
 			MTU:        9000,
 			AddressesA: []string{nodeAddress(path, 1, 4) + "/24", nodeAddress(path, 1, 6) + "/64"},
 			AddressesB: []string{nodeAddress(path, 2, 4) + "/24", nodeAddress(path, 2, 6) + "/64"},
 		}))
 		index, err := n.Index(name)
-		check(t, err)
+		require.NoError(t, err)
 		n.nics[path] = uint32(index)
 	}
 	for version, destination := range map[int]string{4: "10.244.2.0/24", 6: "fd00:244:2::/64"} {
-		check(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
+		require.NoError(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
 	}
 	// A place in the world that no peer leads to.
 	for version, destination := range map[int]string{4: "192.0.2.0/24", 6: "2001:db8::/64"} {
-		check(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
+		require.NoError(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
 	}
 	n.load(t, 131072)
 	n.reset(t)
@@ -133,19 +128,19 @@ func nodeAddress(path, node, version int) string {
 func (n *node) load(t testing.TB, entries uint32) {
 	t.Helper()
 	toSpec, err := bpf.LoadToUplink()
-	check(t, err)
+	require.NoError(t, err)
 	fromSpec, err := bpf.LoadFromUplink()
-	check(t, err)
+	require.NoError(t, err)
 	toSpec.Maps[bpf.ToUplinkMapFlows].MaxEntries = 4096
 	fromSpec.Maps[bpf.FromUplinkMapFlows].MaxEntries = 4096
 	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
-		check(t, spec.Variables["flow_entries"].Set(entries))
+		require.NoError(t, spec.Variables["flow_entries"].Set(entries))
 	}
 	var to bpf.ToUplinkObjects
-	check(t, toSpec.LoadAndAssign(&to, nil))
+	require.NoError(t, toSpec.LoadAndAssign(&to, nil))
 	t.Cleanup(func() { to.Close() })
 	var from bpf.FromUplinkObjects
-	check(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+	require.NoError(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		bpf.FromUplinkMapConnections:   to.Connections,
 		bpf.FromUplinkMapEndpoints:     to.Endpoints,
 		bpf.FromUplinkMapFlows:         to.Flows,
@@ -161,7 +156,7 @@ func (n *node) load(t testing.TB, entries uint32) {
 }
 
 // reset makes all paths usable, selects the pod, and forgets all flows.
-func (n *node) reset(t reporter) {
+func (n *node) reset(t testutil.TB) {
 	t.Helper()
 	clearMap[bpf.ToUplinkFlowKey](t, n.maps.Flows)
 	clearMap[bpf.ToUplinkConnectionKey](t, n.maps.Connections)
@@ -183,14 +178,14 @@ func (n *node) reset(t reporter) {
 	n.selectPod(t, weights(1, 1, 1))
 }
 
-func (n *node) setNode(t reporter, up uint32) {
+func (n *node) setNode(t testutil.TB, up uint32) {
 	t.Helper()
 	value := bpf.ToUplinkNode{PathsUp: up}
 	copy(value.Interface[:], n.nics[:])
 	put(t, n.maps.Node, uint32(0), value)
 }
 
-func (n *node) setPeer(t reporter, up uint8) {
+func (n *node) setPeer(t testutil.TB, up uint8) {
 	t.Helper()
 	value := bpf.ToUplinkPeer{Ipv4Paths: up, Ipv6Paths: up}
 	for path := range paths {
@@ -201,18 +196,18 @@ func (n *node) setPeer(t reporter, up uint8) {
 }
 
 // prefer says which paths the pod's endpoint may and would like to use.
-func (n *node) prefer(t reporter, preference bpf.ToUplinkPreference) {
+func (n *node) prefer(t testutil.TB, preference bpf.ToUplinkPreference) {
 	t.Helper()
 	put(t, n.maps.Preferences, uint32(thePod), preference)
 }
 
-func (n *node) setHealth(t reporter, health bpf.ToUplinkHealth) {
+func (n *node) setHealth(t testutil.TB, health bpf.ToUplinkHealth) {
 	t.Helper()
 	put(t, n.maps.Health, uint32(thePeer), health)
 }
 
 // selectPod makes an endpoint of the pod, with these weights of the paths.
-func (n *node) selectPod(t reporter, weights uint64) {
+func (n *node) selectPod(t testutil.TB, weights uint64) {
 	t.Helper()
 	for _, version := range versions {
 		pod := endsOf[version].pod.Addr()
@@ -222,10 +217,10 @@ func (n *node) selectPod(t reporter, weights uint64) {
 }
 
 // noteLocal sets the address's bit in the filter, as the agent does.
-func (n *node) noteLocal(t reporter, local netip.Addr) {
+func (n *node) noteLocal(t testutil.TB, local netip.Addr) {
 	t.Helper()
 	var filter bpf.ToUplinkFilter
-	check(t, n.maps.LocalFilter.Lookup(uint32(0), &filter))
+	require.NoError(t, n.maps.LocalFilter.Lookup(uint32(0), &filter))
 	a := address(local)
 	folded := a.Word[0] ^ a.Word[1] ^ a.Word[2] ^ a.Word[3]
 	bit := (folded ^ folded>>16) & 0xffff
@@ -242,13 +237,13 @@ func weights(of ...uint8) (packed uint64) {
 }
 
 // egress runs to_uplink on a frame that leaves by this path's NIC.
-func (n *node) egress(t reporter, path int, frame []byte) verdict {
+func (n *node) egress(t testutil.TB, path int, frame []byte) verdict {
 	t.Helper()
 	return n.run(t, n.to, frame, skBuff{Ifindex: n.nics[path]})
 }
 
 // ingress runs from_uplink on a frame that came in by this path's NIC.
-func (n *node) ingress(t reporter, path int, frame []byte) verdict {
+func (n *node) ingress(t testutil.TB, path int, frame []byte) verdict {
 	t.Helper()
 	verdict := n.run(t, n.from, frame, skBuff{Ifindex: n.nics[path], IngressIfindex: n.nics[path]})
 	if verdict != next {
@@ -259,7 +254,7 @@ func (n *node) ingress(t reporter, path int, frame []byte) verdict {
 
 // run runs a program, and checks what must hold for every packet: the verdict is
 // one of the two, and neither the bytes nor what goes with them has changed.
-func (n *node) run(t reporter, program *ebpf.Program, frame []byte, context skBuff) verdict {
+func (n *node) run(t testutil.TB, program *ebpf.Program, frame []byte, context skBuff) verdict {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context, ContextOut: &skBuff{}}
 	var result uint32
@@ -290,19 +285,19 @@ func (n *node) run(t reporter, program *ebpf.Program, frame []byte, context skBu
 
 // flow is the node's memory of a segment's subflow, or nil. The segment is one
 // that leaves the node.
-func (n *node) flow(t reporter, out segment) *bpf.ToUplinkFlow {
+func (n *node) flow(t testutil.TB, out segment) *bpf.ToUplinkFlow {
 	t.Helper()
 	var flow bpf.ToUplinkFlow
 	err := n.maps.Flows.Lookup(flowKey(out), &flow)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	check(t, err)
+	require.NoError(t, err)
 	return &flow
 }
 
 // mustFlow is flow, of which there must be one.
-func (n *node) mustFlow(t reporter, out segment) *bpf.ToUplinkFlow {
+func (n *node) mustFlow(t testutil.TB, out segment) *bpf.ToUplinkFlow {
 	t.Helper()
 	flow := n.flow(t, out)
 	if flow == nil {
@@ -311,26 +306,26 @@ func (n *node) mustFlow(t reporter, out segment) *bpf.ToUplinkFlow {
 	return flow
 }
 
-func (n *node) putFlow(t reporter, out segment, flow bpf.ToUplinkFlow) {
+func (n *node) putFlow(t testutil.TB, out segment, flow bpf.ToUplinkFlow) {
 	t.Helper()
 	put(t, n.maps.Flows, flowKey(out), flow)
 }
 
-func (n *node) countFlows(t reporter) (count int) {
+func (n *node) countFlows(t testutil.TB) (count int) {
 	t.Helper()
 	return len(keys[bpf.ToUplinkFlowKey](t, n.maps.Flows))
 }
 
 // places are the numbers of subflows that a connection of the pod has on each
 // path, or nil for a connection that is not known.
-func (n *node) places(t reporter, token uint32) []int {
+func (n *node) places(t testutil.TB, token uint32) []int {
 	t.Helper()
 	var connection bpf.ToUplinkConnection
 	err := n.maps.Connections.Lookup(bpf.ToUplinkConnectionKey{Endpoint: thePod, Token: token}, &connection)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	check(t, err)
+	require.NoError(t, err)
 	places := make([]int, maxPaths)
 	for path := range places {
 		places[path] = int(connection.Subflows >> (path * 8) & 0xff)
@@ -365,21 +360,14 @@ func address(of netip.Addr) (a bpf.ToUplinkAddress) {
 	return a
 }
 
-func check(t reporter, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-}
-
-func put(t reporter, m *ebpf.Map, key, value any) {
+func put(t testutil.TB, m *ebpf.Map, key, value any) {
 	t.Helper()
 	if err := m.Put(key, value); err != nil {
 		t.Fatalf("writing to %s: %v", m, err)
 	}
 }
 
-func keys[K any](t reporter, m *ebpf.Map) (keys []K) {
+func keys[K any](t testutil.TB, m *ebpf.Map) (keys []K) {
 	t.Helper()
 	var key K
 	var value []byte
@@ -387,18 +375,18 @@ func keys[K any](t reporter, m *ebpf.Map) (keys []K) {
 	for entries.Next(&key, &value) {
 		keys = append(keys, key)
 	}
-	check(t, entries.Err())
+	require.NoError(t, entries.Err())
 	return keys
 }
 
-func clearMap[K any](t reporter, m *ebpf.Map) {
+func clearMap[K any](t testutil.TB, m *ebpf.Map) {
 	t.Helper()
 	for _, key := range keys[K](t, m) {
-		check(t, m.Delete(key))
+		require.NoError(t, m.Delete(key))
 	}
 }
 
-func putConnection(t reporter, n *node, token uint32) {
+func putConnection(t testutil.TB, n *node, token uint32) {
 	t.Helper()
 	put(t, n.maps.Connections, bpf.ToUplinkConnectionKey{Endpoint: thePod, Token: token}, bpf.ToUplinkConnection{})
 }

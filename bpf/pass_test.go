@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // both runs from_uplink on the segment as the other pod would send it, then
 // to_uplink on it as the pod sends it, and returns the verdict of to_uplink.
-func (n *node) both(t reporter, s segment) verdict {
+func (n *node) both(t testutil.TB, s segment) verdict {
 	t.Helper()
 	n.ingress(t, green, s.flip().frame())
 	return n.egress(t, blue, s.frame())
@@ -233,7 +235,7 @@ func TestWhatCannotBeReadIsNotSteered(t *testing.T) {
 
 // begin begins a connection of the pod whose first subflow is on this path, and
 // returns its ends.
-func (n *node) begin(t reporter, e ends, path uint8) ends {
+func (n *node) begin(t testutil.TB, e ends, path uint8) ends {
 	t.Helper()
 	for range 16 {
 		n.egress(t, blue, e.syn(capable(1)).frame())

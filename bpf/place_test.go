@@ -8,9 +8,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/internal/testutil"
 )
 
 const allPaths = 1<<blue | 1<<green | 1<<red
@@ -22,7 +24,7 @@ const (
 )
 
 // end sends a segment with these flags in both directions.
-func (n *node) end(t reporter, e ends, flags uint8) {
+func (n *node) end(t testutil.TB, e ends, flags uint8) {
 	t.Helper()
 	last := e.out().with(func(s *segment) { s.flags = flags })
 	n.egress(t, blue, last.frame())
@@ -30,7 +32,7 @@ func (n *node) end(t reporter, e ends, flags uint8) {
 }
 
 // joinOn begins a joining subflow from this port and returns its path.
-func (n *node) joinOn(t reporter, e ends, port uint16) int {
+func (n *node) joinOn(t testutil.TB, e ends, port uint16) int {
 	t.Helper()
 	s := e.port(port).syn(join(token))
 	verdict := n.egress(t, blue, s.frame())
@@ -80,7 +82,7 @@ func TestASYNToAPeerThatTheRoutesForbidGetsNone(t *testing.T) {
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		peer := nodeAddress(blue, 2, version)
 		_, err := n.Run("ip", fmt.Sprintf("-%d", version), "route", "add", "unreachable", peer, "metric", "1")
-		check(t, err)
+		require.NoError(t, err)
 		s := e.syn(capable(1))
 		s.to = addrPort(peer, 80)
 		if v := n.egress(t, blue, s.frame()); v != next || n.countFlows(t) != 0 {
@@ -94,7 +96,7 @@ func TestAPeersPathsAreThoseOfTheIPVersion(t *testing.T) {
 	for _, only := range versions {
 		n.reset(t)
 		var peer bpf.ToUplinkPeer
-		check(t, n.maps.Peers.Lookup(uint32(thePeer), &peer))
+		require.NoError(t, n.maps.Peers.Lookup(uint32(thePeer), &peer))
 		peer.Ipv4Paths, peer.Ipv6Paths = 1<<green, 1<<green
 		if only == 4 {
 			peer.Ipv4Paths = 1 << red
@@ -124,7 +126,7 @@ func TestRoutesOfIncomingPacketsDoNotMatter(t *testing.T) {
 			{family, "route", "add", pods, "via", nodeAddress(blue, 99, version), "dev", "blue", "onlink", "table", "100"},
 		} {
 			_, err := n.Run("ip", command...)
-			check(t, err)
+			require.NoError(t, err)
 		}
 	}
 	forEachVersion(t, func(t *testing.T, version int, e ends) {

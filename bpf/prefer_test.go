@@ -8,9 +8,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/internal/testutil"
 )
 
 // The values of enum preference_flags in maps.h, and of what goes with it.
@@ -28,7 +30,7 @@ func preferring(preferred uint8) bpf.ToUplinkPreference {
 
 // leavesBy is the path by which a segment leaves, or -1 where it passes wherever
 // it comes.
-func (n *node) leavesBy(t reporter, s segment) int {
+func (n *node) leavesBy(t testutil.TB, s segment) int {
 	t.Helper()
 	var passing []int
 	for path := range paths {
@@ -48,9 +50,9 @@ func (n *node) leavesBy(t reporter, s segment) int {
 
 // kinds are the two roles in which the pod's endpoint sends, each with a flow on
 // the given path.
-var kinds = map[string]func(n *node, t reporter, e ends, path int) ends{
-	"the initiator": func(n *node, t reporter, e ends, path int) ends { return n.begin(t, e, uint8(path)) },
-	"the responder": func(n *node, t reporter, e ends, path int) ends {
+var kinds = map[string]func(n *node, t testutil.TB, e ends, path int) ends{
+	"the initiator": func(n *node, t testutil.TB, e ends, path int) ends { return n.begin(t, e, uint8(path)) },
+	"the responder": func(n *node, t testutil.TB, e ends, path int) ends {
 		n.ingress(t, path, e.syn(capable(1)).flip().frame())
 		return e
 	},
@@ -320,7 +322,7 @@ func TestPeersThatSubflowsSendToAreNoted(t *testing.T) {
 	n := newNode(t)
 	active := func() uint8 {
 		var peer bpf.ToUplinkPeer
-		check(t, n.maps.Peers.Lookup(uint32(thePeer), &peer))
+		require.NoError(t, n.maps.Peers.Lookup(uint32(thePeer), &peer))
 		return peer.Active
 	}
 	forEachVersion(t, func(t *testing.T, version int, e ends) {

@@ -5,6 +5,8 @@ package bpf_test
 import (
 	"net/netip"
 	"testing"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 const (
@@ -13,7 +15,7 @@ const (
 	least   = entries / 128
 )
 
-func (n *node) begins(t reporter, e ends, count int) (begun int) {
+func (n *node) begins(t testutil.TB, e ends, count int) (begun int) {
 	t.Helper()
 	before := n.countFlows(t)
 	for port := range count {
@@ -22,7 +24,7 @@ func (n *node) begins(t reporter, e ends, count int) (begun int) {
 	return n.countFlows(t) - before
 }
 
-func (n *node) isAskedBy(t reporter, e ends, count int) (begun int) {
+func (n *node) isAskedBy(t testutil.TB, e ends, count int) (begun int) {
 	t.Helper()
 	before := n.countFlows(t)
 	for port := range count {

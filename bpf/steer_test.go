@@ -8,10 +8,12 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 func TestSegmentsFollowTheirFlow(t *testing.T) {
@@ -87,9 +89,9 @@ func TestAnUnselectedAddressCostsNoLookUp(t *testing.T) {
 }
 
 // usable sets the paths that can be used, at the node or at the peer.
-var usable = map[string]func(n *node, t reporter, up uint8){
-	"at the node": func(n *node, t reporter, up uint8) { n.setNode(t, uint32(up)) },
-	"at the peer": func(n *node, t reporter, up uint8) { n.setPeer(t, up) },
+var usable = map[string]func(n *node, t testutil.TB, up uint8){
+	"at the node": func(n *node, t testutil.TB, up uint8) { n.setNode(t, uint32(up)) },
+	"at the peer": func(n *node, t testutil.TB, up uint8) { n.setPeer(t, up) },
 }
 
 func TestAnotherPathStandsInForADeadOne(t *testing.T) {
@@ -155,7 +157,7 @@ func TestTheFlowsOfADeadPathAreSpread(t *testing.T) {
 }
 
 // turn is that of the flow which a SYN begins here.
-func (n *node) turn(t reporter, e ends) uint8 {
+func (n *node) turn(t testutil.TB, e ends) uint8 {
 	t.Helper()
 	n.egress(t, blue, e.syn(capable(1)).frame())
 	return n.mustFlow(t, e.out()).Turn
@@ -369,7 +371,7 @@ func TestBothEndsOfAFlowCountTheSameTurn(t *testing.T) {
 	n := newNode(t)
 	for version, pods := range map[int]string{4: "10.244.1.0/24", 6: "fd00:244:1::/64"} {
 		// The same node stands for the other one: the pod is then behind the peer.
-		check(t, n.AddRoute(network.Route{Destination: pods, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
+		require.NoError(t, n.AddRoute(network.Route{Destination: pods, Gateway: nodeAddress(blue, 2, version), Interface: pathNames[blue]}))
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		e := endsOf[rapid.SampledFrom(versions).Draw(t, "version")].port(rapid.Uint16().Draw(t, "port"))

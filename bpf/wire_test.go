@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -80,7 +81,7 @@ const (
 // attach attaches by a filter, which every kernel knows.
 func (w *wire) attach(t *testing.T, program *ebpf.Program, hook uint32, nic uint32, place uint16) {
 	t.Helper()
-	check(t, w.Do(func() error {
+	require.NoError(t, w.Do(func() error {
 		qdisc := &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{
 			LinkIndex: int(nic), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 		}}
@@ -100,7 +101,7 @@ func (w *wire) attach(t *testing.T, program *ebpf.Program, hook uint32, nic uint
 func (w *wire) listen(t *testing.T, path int) {
 	t.Helper()
 	socket := packetSocket(t, w.peer, pathNames[path])
-	check(t, unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}))
+	require.NoError(t, unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}))
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -143,14 +144,14 @@ func (w *wire) receive(t *testing.T, socket, path int, stop chan struct{}) {
 func packetSocket(t *testing.T, ns *network.Namespace, nic string) (socket int) {
 	t.Helper()
 	index, err := ns.Index(nic)
-	check(t, err)
-	check(t, ns.Do(func() (err error) {
+	require.NoError(t, err)
+	require.NoError(t, ns.Do(func() (err error) {
 		socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 		return err
 	}))
 	t.Cleanup(func() { unix.Close(socket) })
-	check(t, unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
-	check(t, unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: index}))
+	require.NoError(t, unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
+	require.NoError(t, unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: index}))
 	return socket
 }
 
@@ -163,7 +164,7 @@ func (w *wire) leave(t *testing.T, nic string, header virtioHeader, frame []byte
 func send(t *testing.T, socket int, header virtioHeader, frame []byte) {
 	t.Helper()
 	message, err := binary.Append(nil, binary.NativeEndian, header)
-	check(t, err)
+	require.NoError(t, err)
 	if _, err := unix.Write(socket, append(message, frame...)); err != nil {
 		t.Fatalf("sending %d bytes: %v", len(frame), err)
 	}
@@ -212,9 +213,9 @@ func TestTheWirePathsOfSegments(t *testing.T) {
 func TestTheNextHopIsThePeersNIC(t *testing.T) {
 	w := newWire(t)
 	handle, err := w.peer.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	nic, err := handle.LinkByName(pathNames[green])
-	check(t, err)
+	require.NoError(t, err)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		e = w.begin(t, e, green)
 		w.leave(t, "blue", virtioHeader{}, e.out().frame())
@@ -281,7 +282,7 @@ func TestHeadersInPiecesAreRead(t *testing.T) {
 func ruler(t *testing.T) (*ebpf.Program, func() uint32) {
 	t.Helper()
 	length, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { length.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:    ebpf.SchedCLS,
@@ -303,10 +304,10 @@ func ruler(t *testing.T) (*ebpf.Program, func() uint32) {
 			asm.Return(),
 		},
 	})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { program.Close() })
 	return program, func() (last uint32) {
-		check(t, length.Lookup(uint32(0), &last))
+		require.NoError(t, length.Lookup(uint32(0), &last))
 		return last
 	}
 }
@@ -375,7 +376,7 @@ func tagger(t *testing.T) *ebpf.Program {
 			asm.Return(),
 		},
 	})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { program.Close() })
 	return program
 }

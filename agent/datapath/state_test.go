@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -166,7 +167,7 @@ func TestAddressesSurviveTheMaps(t *testing.T) {
 func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow bpf.ToUplinkFlow) {
 	t.Helper()
 	key := bpf.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
-	check(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
+	require.NoError(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
 }
 
 func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
@@ -191,10 +192,10 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 	}
 	for name, c := range changes {
 		t.Run(name, func(t *testing.T) {
-			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+			require.NoError(t, l.Nodes[0].Do(l.datapaths[0].Remove))
 			l.apply(t, 0, all)
 			known, err := readAll[uint32](l.datapaths[0].objects.maps().PeerAddresses)
-			check(t, err)
+			require.NoError(t, err)
 			another := uint16(known[netip.MustParseAddr("10.20.0.77")])
 			node2 := uint16(known[all.Peers[0].Addresses[0]])
 			_, slotOf := assignSlots([slots]string{}, threePaths)
@@ -204,7 +205,7 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 			l.rememberFlow(t, second, 4, bpf.ToUplinkFlow{Peer: node2, Path: slotOf["blue"]})
 			l.apply(t, 0, c.change(all))
 			var remaining []uint16
-			check(t, l.datapaths[0].eachFlow(func(key bpf.ToUplinkFlowKey, _ bpf.ToUplinkFlow) {
+			require.NoError(t, l.datapaths[0].eachFlow(func(key bpf.ToUplinkFlowKey, _ bpf.ToUplinkFlow) {
 				remaining = append(remaining, key.LocalPort)
 			}))
 			if slices.Sort(remaining); !slices.Equal(remaining, c.expected) {
@@ -239,7 +240,7 @@ func TestEndpointsKeepTheirIDs(t *testing.T) {
 	state := l.states(t)[0]
 	ids := func() map[netip.Addr]uint32 {
 		known, err := readAll[bpf.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
-		check(t, err)
+		require.NoError(t, err)
 		ids := map[netip.Addr]uint32{}
 		for address, endpoint := range known {
 			ids[address] = endpoint.Id
@@ -273,15 +274,15 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 	endpoints := l.datapaths[0].objects.maps().Endpoints
 	key := toAddress(netip.MustParseAddr(l.Pod("pod-1-1").IPv4))
 	var endpoint bpf.ToUplinkEndpoint
-	check(t, endpoints.Lookup(key, &endpoint))
+	require.NoError(t, endpoints.Lookup(key, &endpoint))
 	endpoint.Begun = 0x010001
-	check(t, endpoints.Put(key, endpoint))
+	require.NoError(t, endpoints.Put(key, endpoint))
 	for _, weight := range []int32{1, 50} {
 		for i := range state.Endpoints[0].Paths {
 			state.Endpoints[0].Paths[i].Weight = weight
 		}
 		l.apply(t, 0, state)
-		check(t, endpoints.Lookup(key, &endpoint))
+		require.NoError(t, endpoints.Lookup(key, &endpoint))
 		if endpoint.Begun != 0x010001 || endpoint.Weights&0xff != uint64(weight) {
 			t.Errorf("the endpoint is %+v", endpoint)
 		}
@@ -290,7 +291,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 
 func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 	d := Open(Options{PinPath: t.TempDir()})
-	check(t, d.Apply(State{Peers: []Peer{{Name: "node2"}}}))
+	require.NoError(t, d.Apply(State{Peers: []Peer{{Name: "node2"}}}))
 	if flows, err := d.Flows(); d.objects != nil || flows != nil || err != nil || d.AttachMode() != "" {
 		t.Errorf("flows %v, %v, attached by %q", flows, err, d.AttachMode())
 	}

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
@@ -29,7 +31,7 @@ func meshed(t *testing.T, host *pair.Host, each int, further ...string) pathmana
 	wanted := settings(host, agent, 8)
 	wanted.Mode, wanted.EachPair = v1alpha1.SubflowModeFullMesh, each
 	for _, address := range further {
-		check(t, host.AddAddress("eth0", address+"/24"))
+		require.NoError(t, host.AddAddress("eth0", address+"/24"))
 		wanted.Addresses = append(wanted.Addresses, netip.MustParseAddr(address))
 	}
 	return wanted
@@ -142,7 +144,7 @@ func refreshing(t *testing.T) time.Duration {
 		return 15 * time.Second
 	}
 	number, err := strconv.Atoi(seconds)
-	check(t, err)
+	require.NoError(t, err)
 	return time.Duration(number) * time.Second
 }
 
@@ -154,12 +156,12 @@ func TestTransfersGoOnWhileSubflowsAreResetAgainAndAgain(t *testing.T) {
 			t.Parallel()
 			client, server := pair.New(t)
 			for _, host := range []*pair.Host{client, server} {
-				check(t, host.Shape("eth0", 20))
+				require.NoError(t, host.Shape("eth0", 20))
 			}
 			manage(t, server, agent, count)
 			manage(t, client, agent, count)
 			connection, err := client.Dial(t.Context(), "tcp", server.Serve(4).String())
-			check(t, err)
+			require.NoError(t, err)
 			transferred := transfer(t, connection)
 			resets, slowest := 0, time.Duration(0)
 			for deadline := time.Now().Add(refreshing(t)); time.Now().Before(deadline); time.Sleep(2500 * time.Millisecond) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/actors"
 	"braid.dev/braid/internal/lab/network"
@@ -56,10 +57,10 @@ func newNode(t *testing.T, rtt time.Duration) *node {
 	if errors.As(err, &verifier) {
 		t.Fatalf("%+v", verifier)
 	}
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { n.Close() })
 	n.index, err = n.guest.Node.Index(n.guest.HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	n.attach(t, ebpf.AttachTCXIngress, n.FromAttached)
 	n.attach(t, ebpf.AttachTCXEgress, n.ToAttached)
 	return n
@@ -67,7 +68,7 @@ func newNode(t *testing.T, rtt time.Duration) *node {
 
 func (n *node) attach(t *testing.T, hook ebpf.AttachType, program *ebpf.Program) {
 	t.Helper()
-	check(t, n.guest.Node.Do(func() error {
+	require.NoError(t, n.guest.Node.Do(func() error {
 		attached, err := link.AttachTCX(link.TCXOptions{Interface: n.index, Program: program, Attach: hook})
 		if err == nil {
 			t.Cleanup(func() { attached.Close() })
@@ -87,9 +88,9 @@ type rule struct {
 func (n *node) rule(t *testing.T, selected rule, asked ...action) {
 	t.Helper()
 	spec, err := actors.LoadAttached()
-	check(t, err)
+	require.NoError(t, err)
 	slot, err := ebpf.NewMap(spec.Maps["chains"].InnerMap)
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { slot.Close() })
 	var chain actors.AttachedChain
 	chain.Rules = 2
@@ -107,13 +108,13 @@ func (n *node) rule(t *testing.T, selected rule, asked ...action) {
 		to := &chain.Action[i]
 		to.Kind, to.Mechanism, to.Scope, to.Flag, to.Limit, to.Rate = a.kind, a.mechanism, a.scope, a.flag, a.limit, a.rate
 	}
-	check(t, slot.Update(uint32(0), &chain, ebpf.UpdateAny))
+	require.NoError(t, slot.Update(uint32(0), &chain, ebpf.UpdateAny))
 	n.epoch++
 	place := theSlot + uint32(n.epoch)
-	check(t, n.Chains.Update(place, slot, ebpf.UpdateAny))
+	require.NoError(t, n.Chains.Update(place, slot, ebpf.UpdateAny))
 	attachment := actors.AttachedAttachment{Interface: uint32(n.index), Endpoint: theEndpoint}
 	attachment.Chain = uint64(place) | theRow<<16 | n.epoch<<epochBit
-	check(t, n.Attachments.Update(uint32(n.index)&0xffff, &attachment, ebpf.UpdateAny))
+	require.NoError(t, n.Attachments.Update(uint32(n.index)&0xffff, &attachment, ebpf.UpdateAny))
 }
 
 // transfer is one connection that is sending.
@@ -130,12 +131,12 @@ func begin(t *testing.T, dials, listens *network.Pod, towardsListener bool) *tra
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	listener, err := listens.Listen(ctx, "tcp", net.JoinHostPort(listens.IPv4, "0"))
-	check(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	sender, err := dials.Dial(ctx, "tcp", listener.Addr().String())
-	check(t, err)
+	require.NoError(t, err)
 	receiver, err := listener.Accept()
-	check(t, err)
+	require.NoError(t, err)
 	if multipath, err := sender.(*net.TCPConn).MultipathTCP(); err != nil || !multipath {
 		t.Fatalf("the connection is not MPTCP: %v", err)
 	}
@@ -148,7 +149,7 @@ func begin(t *testing.T, dials, listens *network.Pod, towardsListener bool) *tra
 	go func() { sendAll(sender); done <- struct{}{} }()
 	transfer.stop = sync.OnceFunc(func() {
 		// What is still in flight is of no interest.
-		check(t, sender.(*net.TCPConn).SetLinger(0))
+		require.NoError(t, sender.(*net.TCPConn).SetLinger(0))
 		sender.Close()
 		receiver.Close()
 		<-done
@@ -263,7 +264,7 @@ func (n *node) join(t *testing.T, ports ...int) {
 func (n *node) joins(t *testing.T) (count int) {
 	t.Helper()
 	var content []byte
-	check(t, n.guest.Do(func() (err error) {
+	require.NoError(t, n.guest.Do(func() (err error) {
 		content, err = os.ReadFile("/proc/thread-self/net/netstat")
 		return err
 	}))
@@ -272,7 +273,7 @@ func (n *node) joins(t *testing.T) (count int) {
 		names, values := strings.Fields(lines[i]), strings.Fields(lines[i+1])
 		if at := slices.Index(names, "MPJoinSynAckRx"); at > 0 {
 			count, err := strconv.Atoi(values[at])
-			check(t, err)
+			require.NoError(t, err)
 			return count
 		}
 	}

@@ -15,9 +15,11 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/actors"
+	"braid.dev/braid/internal/testutil"
 )
 
 // fuzzed is an actor under mutated packets: how it is set up for one packet, and
@@ -384,7 +386,7 @@ func takesTestRun(frame []byte) bool {
 }
 
 // prepare makes the harness ready for packets to this actor.
-func (f *fuzzed) prepare(t reporter, h *harness) {
+func (f *fuzzed) prepare(t testutil.TB, h *harness) {
 	h.order = actors.HarnessOrder{Endpoint: theEndpoint, Steps: stepAct | stepSettle}
 	for _, version := range []int{4, 6} {
 		h.begin(t, version, signalled)
@@ -399,7 +401,7 @@ func (f *fuzzed) prepare(t reporter, h *harness) {
 				s = s.flip()
 			}
 			_, _, err := h.runHere(direction, s.frame())
-			check(t, err)
+			require.NoError(t, err)
 		}
 	}
 	h.order.Ahead = 10 * second
@@ -408,7 +410,7 @@ func (f *fuzzed) prepare(t reporter, h *harness) {
 }
 
 // again makes the records as they were before any packet.
-func (f *fuzzed) again(t reporter, h *harness) {
+func (f *fuzzed) again(t testutil.TB, h *harness) {
 	for _, version := range []int{4, 6} {
 		h.begin(t, version, func(s *actors.HarnessSubflow) {
 			if f.record != nil {
@@ -428,17 +430,17 @@ func (f *fuzzed) again(t reporter, h *harness) {
 	}
 }
 
-func (h *harness) giveBackAgain(t reporter) {
+func (h *harness) giveBackAgain(t testutil.TB) {
 	key := actors.HarnessHiddenKey{Token: theToken}
 	key.Subflow.Endpoint = theEndpoint
 	var hidden actors.HarnessHidden
-	check(t, h.HiddenAddresses.Lookup(key, &hidden))
+	require.NoError(t, h.HiddenAddresses.Lookup(key, &hidden))
 	for i := range hidden.Address {
 		if hidden.Address[i].Length != 0 {
 			hidden.Address[i].Waiting, hidden.Address[i].Tries = 1, 0
 		}
 	}
-	check(t, h.HiddenAddresses.Update(key, &hidden, ebpf.UpdateAny))
+	require.NoError(t, h.HiddenAddresses.Update(key, &hidden, ebpf.UpdateAny))
 }
 
 // judge runs one packet and says what is wrong with what came out.
@@ -478,7 +480,7 @@ func packetsToFuzz(t *testing.T) int {
 		return usualPackets
 	}
 	packets, err := strconv.Atoi(value)
-	check(t, err)
+	require.NoError(t, err)
 	return packets
 }
 
@@ -490,7 +492,7 @@ func TestMutatedPacketsKeepAllThatNoRuleChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, random := fuzzedActors[name], rand.New(rand.NewPCG(1, uint64(len(name))))
 			run, touched := 0, 0
-			check(t, h.namespace.Do(func() error {
+			require.NoError(t, h.namespace.Do(func() error {
 				f.prepare(t, h)
 				for run < each {
 					packet := mutate(random, frames[random.IntN(len(frames))])
@@ -524,7 +526,7 @@ func fuzz(f *testing.F, name string) {
 	for _, frame := range subjects() {
 		f.Add(frame)
 	}
-	check(f, h.namespace.Do(func() error {
+	require.NoError(f, h.namespace.Do(func() error {
 		actor.prepare(f, h)
 		return nil
 	}))
@@ -532,7 +534,7 @@ func fuzz(f *testing.F, name string) {
 		if !takesTestRun(packet) {
 			return
 		}
-		check(t, h.namespace.Do(func() error {
+		require.NoError(t, h.namespace.Do(func() error {
 			actor.again(t, h)
 			_, err := actor.judge(h, packet)
 			return err

@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/actors"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // The enums of the C headers.
@@ -45,19 +47,6 @@ const (
 	shot = 2
 )
 
-// reporter is what tests, benchmarks and properties have in common.
-type reporter interface {
-	Helper()
-	Fatalf(format string, args ...any)
-}
-
-func check(t reporter, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%+v", err)
-	}
-}
-
 // harness is the programs and their maps, in a network namespace where what they
 // send meets nobody.
 type harness struct {
@@ -81,7 +70,7 @@ func (h *harness) load(t testing.TB) {
 	if errors.As(err, &verifier) {
 		t.Fatalf("%+v", verifier)
 	}
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { h.Close() })
 	h.order = actors.HarnessOrder{Steps: stepAct | stepSettle, Endpoint: theEndpoint}
 	h.tell(t)
@@ -95,29 +84,29 @@ type action struct {
 }
 
 // ask makes the harness run this action on the packets of a direction.
-func (h *harness) ask(t reporter, direction int, a action) {
+func (h *harness) ask(t testutil.TB, direction int, a action) {
 	t.Helper()
 	to := &h.order.Action[direction]
 	to.Kind, to.Mechanism, to.Scope, to.Flag, to.Limit, to.Rate = a.kind, a.mechanism, a.scope, a.flag, a.limit, a.rate
 	h.tell(t)
 }
 
-func (h *harness) steps(t reporter, steps uint32) {
+func (h *harness) steps(t testutil.TB, steps uint32) {
 	t.Helper()
 	h.order.Steps = steps
 	h.tell(t)
 }
 
 // wait puts the harness's clock forward.
-func (h *harness) wait(t reporter, nanoseconds uint64) {
+func (h *harness) wait(t testutil.TB, nanoseconds uint64) {
 	t.Helper()
 	h.order.Ahead += nanoseconds
 	h.tell(t)
 }
 
-func (h *harness) tell(t reporter) {
+func (h *harness) tell(t testutil.TB) {
 	t.Helper()
-	check(t, h.Orders.Update(uint32(0), &h.order, ebpf.UpdateAny))
+	require.NoError(t, h.Orders.Update(uint32(0), &h.order, ebpf.UpdateAny))
 }
 
 func keyOf(version int) (key actors.HarnessSubflowKey) {
@@ -137,7 +126,7 @@ func words(end netip.AddrPort) (address [4]uint32, port uint16) {
 
 // begin makes a record of the subflow whose handshake was seen and whose ends are
 // 10 ms apart.
-func (h *harness) begin(t reporter, version int, change ...func(*actors.HarnessSubflow)) {
+func (h *harness) begin(t testutil.TB, version int, change ...func(*actors.HarnessSubflow)) {
 	t.Helper()
 	subflow := actors.HarnessSubflow{Token: theToken, Path: 0xff}
 	for direction := range subflow.Traffic {
@@ -147,19 +136,19 @@ func (h *harness) begin(t reporter, version int, change ...func(*actors.HarnessS
 	for _, change := range change {
 		change(&subflow)
 	}
-	check(t, h.Subflows.Update(keyOf(version), &subflow, ebpf.UpdateAny))
+	require.NoError(t, h.Subflows.Update(keyOf(version), &subflow, ebpf.UpdateAny))
 }
 
-func (h *harness) subflow(t reporter, version int) (subflow actors.HarnessSubflow) {
+func (h *harness) subflow(t testutil.TB, version int) (subflow actors.HarnessSubflow) {
 	t.Helper()
-	check(t, h.Subflows.Lookup(keyOf(version), &subflow))
+	require.NoError(t, h.Subflows.Lookup(keyOf(version), &subflow))
 	return subflow
 }
 
 // run lets one packet pass in a direction, and returns it as it comes out.
-func (h *harness) run(t reporter, direction int, frame []byte) (out []byte, verdict int) {
+func (h *harness) run(t testutil.TB, direction int, frame []byte) (out []byte, verdict int) {
 	t.Helper()
-	check(t, h.namespace.Do(func() (err error) {
+	require.NoError(t, h.namespace.Do(func() (err error) {
 		out, verdict, err = h.runHere(direction, frame)
 		return err
 	}))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/actors"
@@ -52,19 +53,19 @@ func newWire(t *testing.T) *wire {
 	t.Helper()
 	w := &wire{harness: newHarness(t), endpoint: network.NamespaceForTest(t), peer: network.NamespaceForTest(t)}
 	for _, setting := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
-		check(t, w.namespace.Sysctl(setting, "1"))
+		require.NoError(t, w.namespace.Sysctl(setting, "1"))
 	}
-	check(t, network.Connect(w.namespace, "endpoint", w.endpoint, "eth0", network.Options{
+	require.NoError(t, network.Connect(w.namespace, "endpoint", w.endpoint, "eth0", network.Options{
 		MTU: 9000, AddressesA: []string{"10.244.1.1/24", "fd00:244:1::1/64"}, AddressesB: []string{"10.244.1.2/24", "fd00:244:1::2/64"},
 	}))
-	check(t, network.Connect(w.namespace, "uplink", w.peer, "eth0", network.Options{
+	require.NoError(t, network.Connect(w.namespace, "uplink", w.peer, "eth0", network.Options{
 		MTU: 9000, AddressesA: []string{"10.244.2.1/24", "fd00:244:2::1/64"}, AddressesB: []string{"10.244.2.2/24", "fd00:244:2::2/64"},
 	}))
 	w.hostMAC, w.endpointMAC = macOf(t, w.namespace, "endpoint"), macOf(t, w.endpoint, "eth0")
 	index, err := w.namespace.Index("endpoint")
-	check(t, err)
+	require.NoError(t, err)
 	for attach, program := range map[ebpf.AttachType]*ebpf.Program{ebpf.AttachTCXIngress: w.FromHarness, ebpf.AttachTCXEgress: w.ToHarness} {
-		check(t, w.namespace.Do(func() error {
+		require.NoError(t, w.namespace.Do(func() error {
 			attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: attach})
 			if err == nil {
 				t.Cleanup(func() { attached.Close() })
@@ -80,9 +81,9 @@ func newWire(t *testing.T) *wire {
 func macOf(t *testing.T, ns *network.Namespace, name string) net.HardwareAddr {
 	t.Helper()
 	handle, err := ns.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	nic, err := handle.LinkByName(name)
-	check(t, err)
+	require.NoError(t, err)
 	return nic.Attrs().HardwareAddr
 }
 
@@ -90,15 +91,15 @@ func macOf(t *testing.T, ns *network.Namespace, name string) net.HardwareAddr {
 func packetSocket(t *testing.T, ns *network.Namespace, nic string) (socket int) {
 	t.Helper()
 	index, err := ns.Index(nic)
-	check(t, err)
-	check(t, ns.Do(func() (err error) {
+	require.NoError(t, err)
+	require.NoError(t, ns.Do(func() (err error) {
 		socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 		return err
 	}))
 	t.Cleanup(func() { unix.Close(socket) })
-	check(t, unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
-	check(t, unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}))
-	check(t, unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: index}))
+	require.NoError(t, unix.SetsockoptInt(socket, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1))
+	require.NoError(t, unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}))
+	require.NoError(t, unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: bigEndian(unix.ETH_P_ALL), Ifindex: index}))
 	return socket
 }
 
@@ -108,7 +109,7 @@ func bigEndian(n uint16) uint16 { return n<<8 | n>>8 }
 func fillIn(t *testing.T, ns *network.Namespace, nic string) {
 	t.Helper()
 	const setTransmitChecksums = 0x17
-	check(t, ns.Do(func() error {
+	require.NoError(t, ns.Do(func() error {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 		if err != nil {
 			return err
@@ -142,7 +143,7 @@ func unfinished(s segment) (virtioHeader, []byte) {
 func send(t *testing.T, socket int, header virtioHeader, frame []byte) {
 	t.Helper()
 	message, err := binary.Append(nil, binary.NativeEndian, header)
-	check(t, err)
+	require.NoError(t, err)
 	// A packet that a program drops at the sending interface counts as one too many.
 	if _, err := unix.Write(socket, append(message, frame...)); err != nil && !errors.Is(err, unix.ENOBUFS) {
 		t.Fatalf("sending %d bytes: %v", len(frame), err)
@@ -168,14 +169,14 @@ func tryReceive(t *testing.T, socket int) (header virtioHeader, frame []byte) {
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 		return header, nil
 	}
-	check(t, err)
+	require.NoError(t, err)
 	frame = buffer[virtioLength:length]
 	if l, ok := lay(frame); !ok || from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING ||
 		(frame[l.tcp] != 0x9c && frame[l.tcp+2] != 0x9c) {
 		return header, nil
 	}
 	_, err = binary.Decode(buffer, binary.NativeEndian, &header)
-	check(t, err)
+	require.NoError(t, err)
 	return header, frame
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
@@ -20,11 +21,11 @@ const loopback = 1 // the interface of a test run that names none
 func costs(b *testing.B, h *host, program *ebpf.Program, frame []byte) {
 	b.Helper()
 	var empty bpf.EmptyObjects
-	check(b, bpf.LoadEmptyObjects(&empty, nil))
+	require.NoError(b, bpf.LoadEmptyObjects(&empty, nil))
 	defer empty.Close()
 	var ours, nothing []time.Duration
 	one := func(p *ebpf.Program, took *[]time.Duration) {
-		check(b, h.Do(func() error {
+		require.NoError(b, h.Do(func() error {
 			_, average, err := p.Benchmark(frame, 100_000, nil)
 			*took = append(*took, average)
 			return err
