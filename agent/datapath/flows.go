@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Flow is a subflow that the node remembers.
@@ -28,7 +29,7 @@ type Flow struct {
 	Ended bool
 }
 
-// The values of enum flow_role and enum flow_ended in bpf/include/maps.h.
+// The values of enum flow_role and enum flow_ended in bpf/include/uplink/maps.h.
 const (
 	roleInitiator = 1
 	endedBoth     = 3
@@ -54,7 +55,7 @@ const pathNamesMap = "path_names"
 func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
 	directory := filepath.Dir(d.linkDirectory())
 	var flows, names *ebpf.Map
-	for name, into := range map[string]**ebpf.Map{bpf.ToUplinkMapFlows: &flows, pathNamesMap: &names} {
+	for name, into := range map[string]**ebpf.Map{uplink.ToUplinkMapFlows: &flows, pathNamesMap: &names} {
 		*into, err = ebpf.LoadPinnedMap(filepath.Join(directory, name), &ebpf.LoadPinOptions{ReadOnly: true})
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil
@@ -73,7 +74,7 @@ func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
 
 // flowsIn lists what a map has.
 func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
-	err = eachFlowIn(m, func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	err = eachFlowIn(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		if flow.Role != roleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
@@ -89,14 +90,14 @@ func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
 	return flows, err
 }
 
-func (d *Datapath) eachFlow(visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	return eachFlowIn(d.objects.maps().Flows, visit)
 }
 
 // eachFlowIn reads the map in batches, because it may be large.
-func eachFlowIn(m *ebpf.Map, visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func eachFlowIn(m *ebpf.Map, visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	const batch = 1024
-	keys, values := make([]bpf.ToUplinkFlowKey, batch), make([]bpf.ToUplinkFlow, batch)
+	keys, values := make([]uplink.ToUplinkFlowKey, batch), make([]uplink.ToUplinkFlow, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
@@ -119,9 +120,9 @@ func (d *Datapath) update(c changes) error {
 	if c.empty() {
 		return nil
 	}
-	var orphans []bpf.ToUplinkFlowKey
-	adopted := map[bpf.ToUplinkFlowKey]bpf.ToUplinkFlow{}
-	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	var orphans []uplink.ToUplinkFlowKey
+	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
+	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
 		if c.slots[flow.Path] || c.peers[flow.Peer] || c.addresses[local] {
 			orphans = append(orphans, key)

@@ -7,7 +7,7 @@ import (
 	"maps"
 	"sync"
 
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // PeerHealth is what is known of the paths to one peer. A path that it does not
@@ -33,7 +33,7 @@ func (d *Datapath) ActivePeers() (map[string]bool, error) { return d.peers.takeA
 // while Apply waits for something.
 type peerTable struct {
 	mu      sync.Mutex
-	maps    *bpf.ToUplinkMaps // nil while nothing is loaded
+	maps    *uplink.ToUplinkMaps // nil while nothing is loaded
 	slotOf  map[string]uint8
 	entries map[string]*peerEntry
 	health  map[string]PeerHealth // nil before SetHealth
@@ -44,15 +44,15 @@ type peerTable struct {
 // peerEntry is a peer's part of the maps.
 type peerEntry struct {
 	index uint32
-	value bpf.ToUplinkPeer // with all paths that are up
+	value uplink.ToUplinkPeer // with all paths that are up
 	// What the maps hold; nil while that is not known.
-	written       *bpf.ToUplinkPeer
-	writtenHealth *bpf.ToUplinkHealth
+	written       *uplink.ToUplinkPeer
+	writtenHealth *uplink.ToUplinkHealth
 }
 
 // inheritedHealth names the paths of a value, whose slots may change.
 type inheritedHealth struct {
-	value bpf.ToUplinkHealth
+	value uplink.ToUplinkHealth
 	names [slots]string
 }
 
@@ -63,10 +63,10 @@ func (t *peerTable) load(o *objects) error {
 	}
 	inherited := map[uint32]inheritedHealth{}
 	var index uint32
-	var value bpf.ToUplinkHealth
+	var value uplink.ToUplinkHealth
 	entries := o.maps().Health.Iterate()
 	for entries.Next(&index, &value) {
-		if value != (bpf.ToUplinkHealth{}) {
+		if value != (uplink.ToUplinkHealth{}) {
 			inherited[index] = inheritedHealth{value, names}
 		}
 	}
@@ -107,10 +107,10 @@ func (t *peerTable) clear(index uint32) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.inherited, index)
-	return t.put(index, &bpf.ToUplinkPeer{}, &bpf.ToUplinkHealth{})
+	return t.put(index, &uplink.ToUplinkPeer{}, &uplink.ToUplinkHealth{})
 }
 
-func (t *peerTable) put(index uint32, peer *bpf.ToUplinkPeer, health *bpf.ToUplinkHealth) error {
+func (t *peerTable) put(index uint32, peer *uplink.ToUplinkPeer, health *uplink.ToUplinkHealth) error {
 	if err := t.maps.Health.Put(index, health); err != nil {
 		return fmt.Errorf("writing the health of peer %d: %w", index, err)
 	}
@@ -168,7 +168,7 @@ func alive(paths, dead uint8) uint8 {
 	return paths &^ dead
 }
 
-func (t *peerTable) healthValue(name string, index uint32) (value bpf.ToUplinkHealth) {
+func (t *peerTable) healthValue(name string, index uint32) (value uplink.ToUplinkHealth) {
 	if t.health == nil {
 		return t.inherited[index].valueFor(t.slotOf)
 	}
@@ -186,7 +186,7 @@ func (t *peerTable) healthValue(name string, index uint32) (value bpf.ToUplinkHe
 	return value
 }
 
-func (h inheritedHealth) valueFor(slotOf map[string]uint8) (value bpf.ToUplinkHealth) {
+func (h inheritedHealth) valueFor(slotOf map[string]uint8) (value uplink.ToUplinkHealth) {
 	for before, name := range h.names {
 		after, here := slotOf[name]
 		if !here {
@@ -206,7 +206,7 @@ func (t *peerTable) takeActive() (map[string]bool, error) {
 	defer t.mu.Unlock()
 	active := map[string]bool{}
 	for name, entry := range t.entries {
-		var value bpf.ToUplinkPeer
+		var value uplink.ToUplinkPeer
 		if err := t.maps.Peers.Lookup(entry.index, &value); err != nil {
 			return nil, fmt.Errorf("reading peer %q: %w", name, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // slots is the number of paths that the programs can tell apart. Each path of
@@ -114,7 +115,7 @@ func assignSlots(before [slots]string, names []string) (after [slots]string, slo
 }
 
 func (d *Datapath) writeNode(paths []Path, slotOf map[string]uint8) error {
-	var node bpf.ToUplinkNode
+	var node uplink.ToUplinkNode
 	for _, path := range paths {
 		slot := slotOf[path.Name]
 		node.Interface[slot] = uint32(path.Interface)
@@ -206,8 +207,8 @@ func assignPeers(known map[netip.Addr]uint32, peers []Peer) (map[string]uint32, 
 	return indexOf, nil
 }
 
-func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
-	var value bpf.ToUplinkPeer
+func peerValue(peer Peer, slotOf map[string]uint8) uplink.ToUplinkPeer {
+	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
 		slot, here := slotOf[name]
 		if !here || !path.Up {
@@ -229,7 +230,7 @@ func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
 
 // writeEndpoints keeps the id and the turn of endpoints that stay.
 func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8, g *changes) error {
-	known, err := readAll[bpf.ToUplinkEndpoint](d.objects.maps().Endpoints)
+	known, err := readAll[uplink.ToUplinkEndpoint](d.objects.maps().Endpoints)
 	if err != nil {
 		return fmt.Errorf("reading the endpoints: %w", err)
 	}
@@ -240,7 +241,7 @@ func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8,
 	if err := d.writePreferences(endpoints, ids, slotOf); err != nil {
 		return err
 	}
-	wanted := map[netip.Addr]bpf.ToUplinkEndpoint{}
+	wanted := map[netip.Addr]uplink.ToUplinkEndpoint{}
 	for i, endpoint := range endpoints {
 		for _, address := range endpoint.Addresses {
 			value := known[address]
@@ -260,7 +261,7 @@ func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8,
 
 // compareOwners notes which addresses have lost their endpoint, and all owners
 // where one is new: it may have been a responder before, as nobody's.
-func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoint, g *changes) {
+func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEndpoint, g *changes) {
 	g.addresses = map[netip.Addr]bool{}
 	for address := range known {
 		if _, stays := wanted[address]; !stays {
@@ -283,7 +284,7 @@ const maxEndpoints = 4096
 
 // assignIDs gives each endpoint the id that one of its addresses has, else a free
 // one: none that an endpoint had until now, because flows still refer to it.
-func assignIDs(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoints []Endpoint) ([]uint32, error) {
+func assignIDs(known map[netip.Addr]uplink.ToUplinkEndpoint, endpoints []Endpoint) ([]uint32, error) {
 	ids, used, taken := make([]uint32, len(endpoints)), map[uint32]bool{}, map[uint32]bool{0: true}
 	for _, endpoint := range known {
 		used[endpoint.Id] = true
@@ -312,7 +313,7 @@ func assignIDs(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoints []Endpoint) 
 	return ids, nil
 }
 
-// The values of enum preference_flags in bpf/include/maps.h.
+// The values of enum preference_flags in bpf/include/uplink/maps.h.
 const (
 	preferenceSet  = 1
 	preferenceSame = 2
@@ -320,12 +321,12 @@ const (
 
 // writePreferences writes what is new or different, and clears what is nobody's.
 func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf map[string]uint8) error {
-	var wanted [maxEndpoints]bpf.ToUplinkPreference
+	var wanted [maxEndpoints]uplink.ToUplinkPreference
 	for i, endpoint := range endpoints {
 		wanted[ids[i]] = preferenceValue(&endpoint, slotOf)
 	}
 	// At once: one by one, the entries take as many calls.
-	var written [maxEndpoints]bpf.ToUplinkPreference
+	var written [maxEndpoints]uplink.ToUplinkPreference
 	m := d.objects.maps().Preferences
 	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, maxEndpoints), written[:], nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("reading the preferences of endpoints: %w", err)
@@ -342,8 +343,8 @@ func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf m
 }
 
 // preferenceValue is an endpoint's entry. Turns of flows go from 0 to 255.
-func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) bpf.ToUplinkPreference {
-	value := bpf.ToUplinkPreference{
+func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) uplink.ToUplinkPreference {
+	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, slotOf), Backup: packNames(endpoint.Backup, slotOf),
 		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
 	}
@@ -379,14 +380,14 @@ func packWeights(paths []v1alpha1.PathWeight, slotOf map[string]uint8) uint64 {
 }
 
 // toAddress is an address as a key or value of the maps.
-func toAddress(address netip.Addr) bpf.ToUplinkAddress {
-	return bpf.ToUplinkAddress{Word: bpf.Words(address)}
+func toAddress(address netip.Addr) uplink.ToUplinkAddress {
+	return uplink.ToUplinkAddress{Word: bpf.Words(address)}
 }
 
 // readAll reads a map whose keys are addresses.
 func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	all := map[netip.Addr]V{}
-	var key bpf.ToUplinkAddress
+	var key uplink.ToUplinkAddress
 	var value V
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {

@@ -15,6 +15,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 func TestStatesThatTheMapsCannotHoldAreRefused(t *testing.T) {
@@ -135,7 +136,7 @@ func TestAPeersFirstAddressesAreItsNextHops(t *testing.T) {
 		"red":     {Up: false, Addresses: addresses("10.2.0.1")},
 		"unknown": {Up: true, Addresses: addresses("10.3.0.1")},
 	}}, map[string]uint8{"blue": 0, "green": 3, "red": 5})
-	expected := bpf.ToUplinkPeer{Ipv4Paths: 1 << 0, Ipv6Paths: 1<<0 | 1<<3}
+	expected := uplink.ToUplinkPeer{Ipv4Paths: 1 << 0, Ipv6Paths: 1<<0 | 1<<3}
 	expected.Ipv4[0] = toAddress(netip.MustParseAddr("10.0.0.1")).Word[3]
 	expected.Ipv6[0] = toAddress(netip.MustParseAddr("fd00::1"))
 	expected.Ipv6[3] = toAddress(netip.MustParseAddr("fd01::1"))
@@ -164,9 +165,9 @@ func TestAddressesSurviveTheMaps(t *testing.T) {
 }
 
 // rememberFlow puts a flow of two made-up ends into a node's map.
-func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow bpf.ToUplinkFlow) {
+func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow uplink.ToUplinkFlow) {
 	t.Helper()
-	key := bpf.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
+	key := uplink.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
 	require.NoError(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
 }
 
@@ -199,13 +200,13 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 			another := uint16(known[netip.MustParseAddr("10.20.0.77")])
 			node2 := uint16(known[all.Peers[0].Addresses[0]])
 			_, slotOf := assignSlots([slots]string{}, threePaths)
-			l.rememberFlow(t, first, 1, bpf.ToUplinkFlow{Peer: node2, Path: slotOf["blue"]})
-			l.rememberFlow(t, first, 2, bpf.ToUplinkFlow{Peer: node2, Path: slotOf["green"]})
-			l.rememberFlow(t, first, 3, bpf.ToUplinkFlow{Peer: another, Path: slotOf["blue"]})
-			l.rememberFlow(t, second, 4, bpf.ToUplinkFlow{Peer: node2, Path: slotOf["blue"]})
+			l.rememberFlow(t, first, 1, uplink.ToUplinkFlow{Peer: node2, Path: slotOf["blue"]})
+			l.rememberFlow(t, first, 2, uplink.ToUplinkFlow{Peer: node2, Path: slotOf["green"]})
+			l.rememberFlow(t, first, 3, uplink.ToUplinkFlow{Peer: another, Path: slotOf["blue"]})
+			l.rememberFlow(t, second, 4, uplink.ToUplinkFlow{Peer: node2, Path: slotOf["blue"]})
 			l.apply(t, 0, c.change(all))
 			var remaining []uint16
-			require.NoError(t, l.datapaths[0].eachFlow(func(key bpf.ToUplinkFlowKey, _ bpf.ToUplinkFlow) {
+			require.NoError(t, l.datapaths[0].eachFlow(func(key uplink.ToUplinkFlowKey, _ uplink.ToUplinkFlow) {
 				remaining = append(remaining, key.LocalPort)
 			}))
 			if slices.Sort(remaining); !slices.Equal(remaining, c.expected) {
@@ -220,7 +221,7 @@ func TestFlowsAreForgottenThoughANICFails(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
 	state := l.states(t)[0]
 	l.apply(t, 0, state)
-	l.rememberFlow(t, l.Pod("pod-1-1").IPv4, 1, bpf.ToUplinkFlow{Path: 1})
+	l.rememberFlow(t, l.Pod("pod-1-1").IPv4, 1, uplink.ToUplinkFlow{Path: 1})
 	state = state.without("green")
 	state.Uplinks = []int{99999}
 	err := l.Nodes[0].Do(func() error { return l.datapaths[0].Apply(state) })
@@ -239,7 +240,7 @@ func TestEndpointsKeepTheirIDs(t *testing.T) {
 	l := newLab(t, threePaths, 2, Options{})
 	state := l.states(t)[0]
 	ids := func() map[netip.Addr]uint32 {
-		known, err := readAll[bpf.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
+		known, err := readAll[uplink.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
 		require.NoError(t, err)
 		ids := map[netip.Addr]uint32{}
 		for address, endpoint := range known {
@@ -273,7 +274,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 	l.apply(t, 0, state)
 	endpoints := l.datapaths[0].objects.maps().Endpoints
 	key := toAddress(netip.MustParseAddr(l.Pod("pod-1-1").IPv4))
-	var endpoint bpf.ToUplinkEndpoint
+	var endpoint uplink.ToUplinkEndpoint
 	require.NoError(t, endpoints.Lookup(key, &endpoint))
 	endpoint.Begun = 0x010001
 	require.NoError(t, endpoints.Put(key, endpoint))
@@ -302,9 +303,9 @@ func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 func TestEndpointsKeepTheirIDsAsOthersComeAndGo(t *testing.T) {
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 	rapid.Check(t, func(t *rapid.T) {
-		known := map[netip.Addr]bpf.ToUplinkEndpoint{}
+		known := map[netip.Addr]uplink.ToUplinkEndpoint{}
 		for i := range rapid.IntRange(0, 3).Draw(t, "of an older agent") {
-			known[address(i+1)] = bpf.ToUplinkEndpoint{Id: uint32(rapid.SampledFrom([]int{0, 1, 4095, 4096, 1 << 20}).Draw(t, "id"))}
+			known[address(i+1)] = uplink.ToUplinkEndpoint{Id: uint32(rapid.SampledFrom([]int{0, 1, 4095, 4096, 1 << 20}).Draw(t, "id"))}
 		}
 		for round := range 6 {
 			var endpoints []Endpoint
@@ -315,7 +316,7 @@ func TestEndpointsKeepTheirIDsAsOthersComeAndGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			after, owner := map[netip.Addr]bpf.ToUplinkEndpoint{}, map[uint32]netip.Addr{}
+			after, owner := map[netip.Addr]uplink.ToUplinkEndpoint{}, map[uint32]netip.Addr{}
 			for i, id := range ids {
 				first := endpoints[i].Addresses[0]
 				if other, taken := owner[id]; taken || id == 0 || id >= maxEndpoints {
@@ -332,7 +333,7 @@ func TestEndpointsKeepTheirIDsAsOthersComeAndGo(t *testing.T) {
 					}
 				}
 				for _, a := range endpoints[i].Addresses {
-					after[a] = bpf.ToUplinkEndpoint{Id: id}
+					after[a] = uplink.ToUplinkEndpoint{Id: id}
 				}
 			}
 			known = after
@@ -354,16 +355,16 @@ func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
 	all := []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "red", Weight: 5}, {Path: "nowhere", Weight: 1}}
 	cases := map[string]struct {
 		endpoint Endpoint
-		expected bpf.ToUplinkPreference
+		expected uplink.ToUplinkPreference
 	}{
-		"no preference": {Endpoint{Paths: all}, bpf.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
+		"no preference": {Endpoint{Paths: all}, uplink.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
 		"all of it": {
 			Endpoint{Paths: all, Preferred: []v1alpha1.PathName{"red", "nowhere"}, Backup: []v1alpha1.PathName{"blue"}, Class: 7, Share: 100, SamePath: true},
-			bpf.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
+			uplink.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
 		},
-		"half of the flows":    {Endpoint{Share: 50}, bpf.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
-		"one in a hundred":     {Endpoint{Share: 1}, bpf.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
-		"all but one in a 100": {Endpoint{Share: 99}, bpf.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
+		"half of the flows":    {Endpoint{Share: 50}, uplink.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
+		"one in a hundred":     {Endpoint{Share: 1}, uplink.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
+		"all but one in a 100": {Endpoint{Share: 99}, uplink.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
 	}
 	for name, c := range cases {
 		if value := preferenceValue(&c.endpoint, slotOf); value != c.expected {
@@ -389,7 +390,7 @@ func TestInheritedHealthIsThatOfPathsAndNotOfSlots(t *testing.T) {
 	before := inheritedHealth{names: [slots]string{"blue", "green", "red"}}
 	before.value.Dead, before.value.Bad[3] = 0b101, 0b011
 	after := before.valueFor(map[string]uint8{"red": 0, "blue": 2, "yellow": 1})
-	expected := bpf.ToUplinkHealth{Dead: 0b101}
+	expected := uplink.ToUplinkHealth{Dead: 0b101}
 	expected.Bad[3] = 0b100
 	if after != expected {
 		t.Errorf("%+v instead of %+v", after, expected)

@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/bpf/packettest"
 )
 
 const loopback = 1 // the interface of a test run that names none
@@ -20,8 +20,8 @@ const loopback = 1 // the interface of a test run that names none
 // medians of both in nanoseconds: other work on the machine disturbs some turns.
 func costs(b *testing.B, h *host, program *ebpf.Program, frame []byte) {
 	b.Helper()
-	var empty bpf.EmptyObjects
-	require.NoError(b, bpf.LoadEmptyObjects(&empty, nil))
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
 	defer empty.Close()
 	var ours, nothing []time.Duration
 	one := func(p *ebpf.Program, took *[]time.Duration) {
@@ -33,7 +33,7 @@ func costs(b *testing.B, h *host, program *ebpf.Program, frame []byte) {
 	}
 	for b.Loop() {
 		one(program, &ours)
-		one(empty.Empty, &nothing)
+		one(empty, &nothing)
 	}
 	above := median(ours) - median(nothing)
 	b.ReportMetric(float64(median(ours).Nanoseconds()), "ns/packet")

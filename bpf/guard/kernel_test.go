@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
+	"braid.dev/braid/bpf/packettest"
 )
 
 // The helpers that the programs may call, all of them in Linux 6.1.
@@ -57,8 +57,8 @@ func BenchmarkAPacket(b *testing.B) {
 	limited.Share[blue] = price(1e13)
 	n.allow(b, two, limited)
 	n.allow(b, one, guard.MeterAllowance{Flags: 1})
-	var empty bpf.EmptyObjects
-	require.NoError(b, bpf.LoadEmptyObjects(&empty, nil))
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
 	defer empty.Close()
 	for _, packet := range []struct {
 		name    string
@@ -66,7 +66,7 @@ func BenchmarkAPacket(b *testing.B) {
 		frame   []byte
 		context skBuff
 	}{
-		{"empty", empty.Empty, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
+		{"empty", empty, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
 		{"meter, a packet of nobody", n.meter, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
 		{"meter, of an endpoint without a limit", n.meter, whole(addressesOf[one][0], 1000), skBuff{Ifindex: n.nic, IngressIfindex: n.ends[one]}},
 		{"meter, with three limits", n.meter, whole(addressesOf[two][0], 1000), skBuff{Ifindex: n.nic, IngressIfindex: n.ends[two]}},
