@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -86,6 +87,23 @@ func TestAFullMeshJoinsBothIPVersionsWhereTheSocketDoes(t *testing.T) {
 	manageWith(t, client, meshed(t, client, 1))
 	connection := client.Connect(netip.AddrPortFrom(server.IPv6, serveEverywhere(t, server)))
 	expectPairs(t, client, connection, map[string]int{"fd09::1>fd09::2": 1, "10.9.0.1>10.9.0.2": 1})
+}
+
+// The kernel acknowledges an announcement though the agent is away, and forgets it.
+func TestAFullMeshIsCompletedAfterAnnouncementsThatNoAgentReceived(t *testing.T) {
+	t.Parallel()
+	client, server := pair.New(t)
+	manageWith(t, server, meshed(t, server, 1, "10.9.0.12"))
+	wanted := meshed(t, client, 1)
+	require.NoError(t, manageWith(t, client, wanted).Close())
+	connection := client.Connect(netip.AddrPortFrom(server.IPv4, serveEverywhere(t, server)))
+	pair.Eventually(t, func() bool {
+		counters, err := client.Run("nstat", "-as", "MPTcpExtAddAddr")
+		require.NoError(t, err)
+		return strings.Contains(counters, "MPTcpExtAddAddr")
+	}, func() string { return "nothing was announced" })
+	manageWith(t, client, wanted)
+	expectPairs(t, client, connection, map[string]int{"10.9.0.1>10.9.0.2": 1, "10.9.0.1>10.9.0.12": 1})
 }
 
 func TestAFullMeshWithASocketOfOneIPVersionLeavesTheOtherAlone(t *testing.T) {
