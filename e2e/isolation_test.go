@@ -568,9 +568,9 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 		{"a hidden address", `
   - name: hide
     match: {direction: ToEndpoint, packetTypes: [AddAddr]}
-    actions: [{type: BlockSubflow}]`, `
+    actions: [{type: SuppressAddAddr}]`, `
   - name: give
-    actions: [{type: AddSubflow}]`,
+    actions: [{type: ReleaseAddAddr}]`,
 			func(t *testing.T, c *cluster, r *running) {
 				if joined := r.joined(t); joined.IsValid() {
 					t.Errorf("%v was joined, though its announcement is hidden", joined)

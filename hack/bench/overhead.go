@@ -384,7 +384,7 @@ type halfChain struct {
 var (
 	chainOf8 = []v1alpha1.Action{
 		limitTo(10_000_000, v1alpha1.RateLimitWindow), {Type: v1alpha1.ActionReportSubflow},
-		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionBlockSubflow},
+		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionSuppressAddAddr},
 	}
 	chainOf4 = chainOf8[:3]
 )

@@ -38,7 +38,7 @@ func signalled(s *actiontest.HarnessSubflow) { s.Addresses.Signalled = 3 }
 
 func TestAnAnnouncementIsOverwrittenAlsoWhenItIsRepeated(t *testing.T) {
 	h := newHarness(t)
-	h.ask(t, fromEndpoint, action{kind: blockSubflow})
+	h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 	forEachAnnouncement(t, func(t *testing.T, version int, shape func(*segment), announced, echoed []byte) {
 		h.begin(t, version, signalled)
 		s := announces(version, announced).with(shape)
@@ -62,7 +62,7 @@ func TestAnAnnouncementIsOverwrittenAlsoWhenItIsRepeated(t *testing.T) {
 
 func TestAnAnnouncementBesideDataIsOverwrittenToo(t *testing.T) {
 	h := newHarness(t)
-	h.ask(t, fromEndpoint, action{kind: blockSubflow})
+	h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 	h.begin(t, 4)
 	s := pureACK(4).with(func(s *segment) {
 		s.options, s.payload = slices.Concat(announcement(4, 5, 0, false), mapping), []byte("payload")
@@ -75,7 +75,7 @@ func TestAnAnnouncementBesideDataIsOverwrittenToo(t *testing.T) {
 // Without any MPTCP option the receiver would fall back to TCP.
 func TestBeforeItsReceiverKnowsMPTCPWorksAnAnnouncementIsMadeVoid(t *testing.T) {
 	h := newHarness(t)
-	h.ask(t, fromEndpoint, action{kind: blockSubflow})
+	h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 	forEachAnnouncement(t, func(t *testing.T, version int, shape func(*segment), announced, echoed []byte) {
 		h.begin(t, version)
 		s := announces(version, announced).with(shape)
@@ -92,7 +92,7 @@ func TestBeforeItsReceiverKnowsMPTCPWorksAnAnnouncementIsMadeVoid(t *testing.T) 
 func TestAHiddenAnnouncementIsAnsweredWithAnEchoWhenAskedFor(t *testing.T) {
 	h := newHarness(t)
 	forEachAnnouncement(t, func(t *testing.T, version int, shape func(*segment), announced, echoed []byte) {
-		h.ask(t, fromEndpoint, action{kind: blockSubflow, flag: 1})
+		h.ask(t, fromEndpoint, action{kind: suppressAddAddr, flag: 1})
 		h.begin(t, version, signalled)
 		h.run(t, fromEndpoint, announces(version, announced).frame())
 		s := pureACK(version).flip().with(shape)
@@ -133,10 +133,10 @@ func TestHiddenAddressesAreGivenBackUntilTheyAreEchoed(t *testing.T) {
 				h.steps(t, stepAct|stepSettle)
 				h.wait(t, afterTheRule)
 			},
-			"when another rule says so": func() { h.ask(t, fromEndpoint, action{kind: addSubflow}) },
+			"when another rule says so": func() { h.ask(t, fromEndpoint, action{kind: releaseAddAddr}) },
 		} {
 			t.Run(name, func(t *testing.T) {
-				h.ask(t, fromEndpoint, action{kind: blockSubflow})
+				h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 				h.begin(t, version, signalled)
 				h.run(t, fromEndpoint, announces(version, announced).frame())
 				s := pureACK(version).with(shape)
@@ -162,12 +162,12 @@ func TestHiddenAddressesAreGivenBackUntilTheyAreEchoed(t *testing.T) {
 
 func TestAnAddressHiddenOnOneSubflowIsGivenBackOnAnother(t *testing.T) {
 	h := newHarness(t)
-	h.ask(t, fromEndpoint, action{kind: blockSubflow})
+	h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 	h.begin(t, 4, signalled)
 	h.begin(t, 6, signalled)
 	announced := announcement(4, 9, 0, false)
 	h.run(t, fromEndpoint, announces(4, announced).frame())
-	h.ask(t, fromEndpoint, action{kind: addSubflow})
+	h.ask(t, fromEndpoint, action{kind: releaseAddAddr})
 	s := pureACK(6)
 	out, _ := h.run(t, fromEndpoint, s.frame())
 	mustBe(t, out, s.with(func(s *segment) { s.options = slices.Concat(s.options, announced) }))
@@ -176,12 +176,12 @@ func TestAnAddressHiddenOnOneSubflowIsGivenBackOnAnother(t *testing.T) {
 func TestWhereTheTokenIsUnknownAnAddressStaysWithItsSubflow(t *testing.T) {
 	h := newHarness(t)
 	tokenless := func(s *actiontest.HarnessSubflow) { s.Token = 0 }
-	h.ask(t, fromEndpoint, action{kind: blockSubflow})
+	h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 	h.begin(t, 4, signalled, tokenless)
 	h.begin(t, 6, signalled, tokenless)
 	announced := announcement(4, 9, 0, false)
 	h.run(t, fromEndpoint, announces(4, announced).frame())
-	h.ask(t, fromEndpoint, action{kind: addSubflow})
+	h.ask(t, fromEndpoint, action{kind: releaseAddAddr})
 	out, _ := h.run(t, fromEndpoint, pureACK(6).frame())
 	mustBe(t, out, pureACK(6))
 	out, _ = h.run(t, fromEndpoint, pureACK(4).frame())
@@ -197,10 +197,10 @@ func TestNothingIsTakenFromACKsThatTheOthersNeed(t *testing.T) {
 		"an option of other use": slices.Concat(timestampsOf(1, 2), dataACK, []byte{253, 4, 9, 9}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			h.ask(t, fromEndpoint, action{kind: blockSubflow})
+			h.ask(t, fromEndpoint, action{kind: suppressAddAddr})
 			h.begin(t, 6, signalled)
 			h.run(t, fromEndpoint, announces(6, announcement(6, 5, 99, false)).frame())
-			h.ask(t, fromEndpoint, action{kind: addSubflow})
+			h.ask(t, fromEndpoint, action{kind: releaseAddAddr})
 			s := pureACK(6).with(func(s *segment) { s.options = options })
 			out, verdict := h.run(t, fromEndpoint, s.frame())
 			mustPass(t, verdict)

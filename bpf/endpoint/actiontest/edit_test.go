@@ -368,7 +368,7 @@ func TestOptionsGoIntoNothingButPureACKsOfMPTCP(t *testing.T) {
 func TestTruncatedPacketsAreLeftAlone(t *testing.T) {
 	h := newHarness(t)
 	for _, version := range []int{4, 6} {
-		for _, kind := range []uint8{rateLimit, setBackup, blockSubflow, addSubflow, drop, reset} {
+		for _, kind := range []uint8{rateLimit, setBackup, suppressAddAddr, releaseAddAddr, drop, reset} {
 			whole := pureACK(version).frame()
 			h.begin(t, version)
 			h.ask(t, fromEndpoint, action{kind: kind, flag: 1, mechanism: police, rate: 1000})

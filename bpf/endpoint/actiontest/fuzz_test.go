@@ -78,20 +78,20 @@ var fuzzedActors = map[string]fuzzed{
 		mayDrop: never,
 	},
 	"block": {
-		action:  action{kind: blockSubflow, flag: 1},
+		action:  action{kind: suppressAddAddr, flag: 1},
 		steps:   stepAct | stepSettle,
 		allowed: announcementsGone,
 		mayDrop: never,
 	},
 	"echo": {
-		action:  action{kind: blockSubflow, flag: 1},
+		action:  action{kind: suppressAddAddr, flag: 1},
 		hides:   true,
 		steps:   stepSettle,
 		allowed: either(inserted(announcement(6, 5, 99, true)), replaced(announcement(6, 5, 99, true))),
 		mayDrop: never,
 	},
 	"add": {
-		action:  action{kind: addSubflow},
+		action:  action{kind: releaseAddAddr},
 		hides:   true,
 		steps:   stepAct | stepSettle,
 		allowed: either(inserted(announcement(6, 5, 99, false)), replaced(announcement(6, 5, 99, false))),
@@ -392,8 +392,8 @@ func (f *fuzzed) prepare(t testutil.TB, h *harness) {
 		h.begin(t, version, signalled)
 	}
 	if f.hides {
-		h.ask(t, toEndpoint, action{kind: blockSubflow, flag: 1})
-		h.ask(t, fromEndpoint, action{kind: blockSubflow, flag: 1})
+		h.ask(t, toEndpoint, action{kind: suppressAddAddr, flag: 1})
+		h.ask(t, fromEndpoint, action{kind: suppressAddAddr, flag: 1})
 		announced := announces(6, announcement(6, 5, 99, false))
 		for _, direction := range []int{fromEndpoint, toEndpoint} {
 			s := announced
@@ -425,7 +425,7 @@ func (f *fuzzed) again(t testutil.TB, h *harness) {
 		})
 	}
 	// Addresses are given back a few times only.
-	if f.hides && f.action.kind == addSubflow {
+	if f.hides && f.action.kind == releaseAddAddr {
 		h.giveBackAgain(t)
 	}
 }

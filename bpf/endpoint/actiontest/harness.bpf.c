@@ -59,10 +59,10 @@ static __always_inline int act_alone(struct __sk_buff *skb, struct context *cont
 		return act_rate_limit(skb, context, subflow, action);
 	case ACTION_SET_BACKUP:
 		return act_set_backup(skb, context, subflow, action);
-	case ACTION_BLOCK_SUBFLOW:
-		return act_block_subflow(skb, context, subflow, action);
-	case ACTION_ADD_SUBFLOW:
-		return act_add_subflow(skb, context, subflow, action);
+	case ACTION_SUPPRESS_ADD_ADDR:
+		return act_suppress_add_addr(skb, context, subflow, action);
+	case ACTION_RELEASE_ADD_ADDR:
+		return act_release_add_addr(skb, context, subflow, action);
 	case ACTION_DROP:
 	case ACTION_RESET:
 		return act_refuse(skb, context, subflow, action);

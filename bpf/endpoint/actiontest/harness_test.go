@@ -25,12 +25,12 @@ const (
 	stepSettle   = 2
 	stepUnsettle = 4
 
-	rateLimit    = 1
-	setBackup    = 2
-	blockSubflow = 3
-	addSubflow   = 4
-	drop         = 8
-	reset        = 9
+	rateLimit       = 1
+	setBackup       = 2
+	suppressAddAddr = 3
+	releaseAddAddr  = 4
+	drop            = 8
+	reset           = 9
 
 	auto   = 0
 	pace   = 1

@@ -205,14 +205,14 @@ var edits = map[string]struct {
 		want:  func(version int, s *segment) { s.options = slices.Concat(s.options, sayBackup) },
 	},
 	"an address is given back beside DSS": {
-		order: action{kind: addSubflow},
+		order: action{kind: releaseAddAddr},
 		before: func(t *testing.T, w *wire, version int) {
 			w.hide(t, version, announcement(4, 5, 0, false))
 		},
 		want: func(version int, s *segment) { s.options = slices.Concat(s.options, announcement(4, 5, 0, false)) },
 	},
 	"an address is given back instead of DSS": {
-		order: action{kind: addSubflow},
+		order: action{kind: releaseAddAddr},
 		before: func(t *testing.T, w *wire, version int) {
 			w.hide(t, version, announcement(6, 5, 0, false))
 		},
@@ -221,7 +221,7 @@ var edits = map[string]struct {
 		},
 	},
 	"an address is given back instead of all else": {
-		order: action{kind: addSubflow},
+		order: action{kind: releaseAddAddr},
 		before: func(t *testing.T, w *wire, version int) {
 			w.hide(t, version, announcement(6, 5, 99, false))
 		},
@@ -233,7 +233,7 @@ var edits = map[string]struct {
 func (w *wire) hide(t *testing.T, version int, announced []byte) {
 	t.Helper()
 	w.begin(t, version, signalled)
-	w.ask(t, toEndpoint, action{kind: blockSubflow})
+	w.ask(t, toEndpoint, action{kind: suppressAddAddr})
 	w.run(t, toEndpoint, announces(version, announced).flip().frame())
 }
 
@@ -269,7 +269,7 @@ func TestChecksumsThatTheNICFillsInAreRightOnTheWire(t *testing.T) {
 
 func TestAnAnnouncementInALargePacketIsHiddenAndThePacketStaysWhole(t *testing.T) {
 	w := newWire(t)
-	w.ask(t, toEndpoint, action{kind: blockSubflow})
+	w.ask(t, toEndpoint, action{kind: suppressAddAddr})
 	for _, version := range []int{4, 6} {
 		w.begin(t, version)
 		s := pureACK(version).flip().with(func(s *segment) {
