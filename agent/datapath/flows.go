@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Flow is a subflow that the node remembers.
@@ -29,7 +30,7 @@ type Flow struct {
 	Ended bool
 }
 
-// The values of enum flow_role and enum flow_ended in bpf/include/maps.h.
+// The values of enum flow_role and enum flow_ended in bpf/include/uplink/maps.h.
 const (
 	roleInitiator = 1
 	endedBoth     = 3
@@ -50,7 +51,7 @@ func (d *Datapath) Flows() ([]Flow, error) {
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
 // goroutine; there are none where nothing is pinned.
 func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
-	pin := filepath.Join(d.pins.Directory(), bpf.ToUplinkMapFlows)
+	pin := filepath.Join(d.pins.Directory(), uplink.ToUplinkMapFlows)
 	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -68,7 +69,7 @@ func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
 
 // flowsIn lists what a map has.
 func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
-	err = eachFlowIn(m, func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	err = eachFlowIn(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		if flow.Role != roleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
@@ -84,14 +85,14 @@ func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 	return flows, err
 }
 
-func (d *Datapath) eachFlow(visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	return eachFlowIn(d.objects.maps().Flows, visit)
 }
 
 // eachFlowIn reads the map in batches, because it may be large.
-func eachFlowIn(m *ebpf.Map, visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func eachFlowIn(m *ebpf.Map, visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	const batch = 1024
-	keys, values := make([]bpf.ToUplinkFlowKey, batch), make([]bpf.ToUplinkFlow, batch)
+	keys, values := make([]uplink.ToUplinkFlowKey, batch), make([]uplink.ToUplinkFlow, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
@@ -114,9 +115,9 @@ func (d *Datapath) update(c changes) error {
 	if c.empty() {
 		return nil
 	}
-	var orphans []bpf.ToUplinkFlowKey
-	adopted := map[bpf.ToUplinkFlowKey]bpf.ToUplinkFlow{}
-	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	var orphans []uplink.ToUplinkFlowKey
+	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
+	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
 		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] {
 			orphans = append(orphans, key)

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"braid.dev/braid/agent/node"
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // PeerHealth is what is known of the paths to one peer. A path that it does not
@@ -34,30 +34,30 @@ func (d *Datapath) ActivePeers() (map[string]bool, error) { return d.peers.takeA
 // while Apply waits for something.
 type peerTable struct {
 	mu      sync.Mutex
-	maps    *bpf.ToUplinkMaps // nil while nothing is loaded
+	maps    *uplink.ToUplinkMaps // nil while nothing is loaded
 	paths   pathNumbers
 	entries map[string]*peerEntry
 	health  map[string]PeerHealth // nil before SetHealth
 	// inherited is the health that an earlier agent left, by the peers' numbers.
-	inherited map[uint32]bpf.ToUplinkHealth
+	inherited map[uint32]uplink.ToUplinkHealth
 }
 
 // peerEntry is a peer's part of the maps.
 type peerEntry struct {
 	number uint32
-	value  bpf.ToUplinkPeer // with all paths that are up
+	value  uplink.ToUplinkPeer // with all paths that are up
 	// What the maps hold; nil while that is not known.
-	written       *bpf.ToUplinkPeer
-	writtenHealth *bpf.ToUplinkHealth
+	written       *uplink.ToUplinkPeer
+	writtenHealth *uplink.ToUplinkHealth
 }
 
 func (t *peerTable) load(o *objects) error {
-	inherited := map[uint32]bpf.ToUplinkHealth{}
+	inherited := map[uint32]uplink.ToUplinkHealth{}
 	var number uint32
-	var value bpf.ToUplinkHealth
+	var value uplink.ToUplinkHealth
 	entries := o.maps().Health.Iterate()
 	for entries.Next(&number, &value) {
-		if value != (bpf.ToUplinkHealth{}) {
+		if value != (uplink.ToUplinkHealth{}) {
 			inherited[number] = value
 		}
 	}
@@ -98,10 +98,10 @@ func (t *peerTable) clear(number uint32) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.inherited, number)
-	return t.put(number, &bpf.ToUplinkPeer{}, &bpf.ToUplinkHealth{})
+	return t.put(number, &uplink.ToUplinkPeer{}, &uplink.ToUplinkHealth{})
 }
 
-func (t *peerTable) put(number uint32, peer *bpf.ToUplinkPeer, health *bpf.ToUplinkHealth) error {
+func (t *peerTable) put(number uint32, peer *uplink.ToUplinkPeer, health *uplink.ToUplinkHealth) error {
 	if err := t.maps.Health.Put(number, health); err != nil {
 		return fmt.Errorf("failed to write the health of peer %d: %w", number, err)
 	}
@@ -159,7 +159,7 @@ func alive(paths, dead uint8) uint8 {
 	return paths &^ dead
 }
 
-func (t *peerTable) healthValue(name string, number uint32) (value bpf.ToUplinkHealth) {
+func (t *peerTable) healthValue(name string, number uint32) (value uplink.ToUplinkHealth) {
 	if t.health == nil {
 		return t.paths.only(t.inherited[number])
 	}
@@ -178,7 +178,7 @@ func (t *peerTable) healthValue(name string, number uint32) (value bpf.ToUplinkH
 }
 
 // only leaves out what is said of paths that are gone.
-func (n pathNumbers) only(value bpf.ToUplinkHealth) bpf.ToUplinkHealth {
+func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
 	var here uint8
 	for _, number := range n {
 		here |= 1 << number
@@ -196,7 +196,7 @@ func (t *peerTable) takeActive() (map[string]bool, error) {
 	defer t.mu.Unlock()
 	active := map[string]bool{}
 	for name, entry := range t.entries {
-		var value bpf.ToUplinkPeer
+		var value uplink.ToUplinkPeer
 		if err := t.maps.Peers.Lookup(entry.number, &value); err != nil {
 			return nil, fmt.Errorf("reading peer %q: %w", name, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // pathNumbers are the numbers of the paths that have a NIC here, by their names.
@@ -54,7 +55,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 }
 
 func (d *Datapath) writeNode(nics []node.Path) error {
-	var value bpf.ToUplinkNode
+	var value uplink.ToUplinkNode
 	for _, path := range nics {
 		value.Interface[path.Number] = uint32(path.Interface)
 		if path.Up {
@@ -93,8 +94,8 @@ func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 }
 
 // peerValue has the first address of each family on each path that is up at both ends.
-func peerValue(peer node.Peer, numbers pathNumbers) bpf.ToUplinkPeer {
-	var value bpf.ToUplinkPeer
+func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
+	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
 		number, here := numbers[name]
 		if !here || !path.Up {
@@ -116,14 +117,14 @@ func peerValue(peer node.Peer, numbers pathNumbers) bpf.ToUplinkPeer {
 
 // writeEndpoints leaves what the programs counted of endpoints that stay.
 func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers, c *changes) error {
-	known, err := readAll[bpf.ToUplinkEndpoint](d.objects.maps().Endpoints)
+	known, err := readAll[uplink.ToUplinkEndpoint](d.objects.maps().Endpoints)
 	if err != nil {
 		return fmt.Errorf("failed to read the endpoints: %w", err)
 	}
 	if err := d.writePreferences(endpoints, numbers); err != nil {
 		return err
 	}
-	wanted := map[netip.Addr]bpf.ToUplinkEndpoint{}
+	wanted := map[netip.Addr]uplink.ToUplinkEndpoint{}
 	for i := range endpoints {
 		endpoint := &endpoints[i]
 		if len(endpoint.Paths) == 0 {
@@ -147,7 +148,7 @@ func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers
 
 // compareOwners notes which addresses have lost their endpoint, and all owners where
 // one is new: it may have been a responder before, as nobody's.
-func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoint, c *changes) {
+func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEndpoint, c *changes) {
 	c.addresses = map[netip.Addr]bool{}
 	for address := range known {
 		if _, stays := wanted[address]; !stays {
@@ -167,7 +168,7 @@ func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoi
 // maxEndpoints is the number of entries of the preferences; nobody has the number 0.
 const maxEndpoints = 4096
 
-// The values of enum preference_flags in bpf/include/maps.h.
+// The values of enum preference_flags in bpf/include/uplink/maps.h.
 const (
 	preferenceSet  = 1
 	preferenceSame = 2
@@ -175,14 +176,14 @@ const (
 
 // writePreferences writes what is new or different, and clears what is nobody's.
 func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbers) error {
-	var wanted [maxEndpoints]bpf.ToUplinkPreference
+	var wanted [maxEndpoints]uplink.ToUplinkPreference
 	for i := range endpoints {
 		if len(endpoints[i].Paths) > 0 {
 			wanted[endpoints[i].Number] = preferenceValue(&endpoints[i], numbers)
 		}
 	}
 	// At once: one by one, the entries take as many calls.
-	var written [maxEndpoints]bpf.ToUplinkPreference
+	var written [maxEndpoints]uplink.ToUplinkPreference
 	m := d.objects.maps().Preferences
 	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, maxEndpoints), written[:], nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("failed to read the preferences of endpoints: %w", err)
@@ -199,8 +200,8 @@ func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbe
 }
 
 // preferenceValue is an endpoint's entry. Hashes of flows go from 0 to 255.
-func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) bpf.ToUplinkPreference {
-	value := bpf.ToUplinkPreference{
+func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUplinkPreference {
+	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, numbers), Backup: packNames(endpoint.Backup, numbers),
 		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
 	}
@@ -236,14 +237,14 @@ func packWeights(paths []v1alpha1.PathWeight, numbers pathNumbers) uint64 {
 }
 
 // toAddress is an address as a key or value of the maps.
-func toAddress(address netip.Addr) bpf.ToUplinkAddress {
-	return bpf.ToUplinkAddress{Word: bpf.Words(address)}
+func toAddress(address netip.Addr) uplink.ToUplinkAddress {
+	return uplink.ToUplinkAddress{Word: bpf.Words(address)}
 }
 
 // readAll reads a map whose keys are addresses.
 func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	all := map[netip.Addr]V{}
-	var key bpf.ToUplinkAddress
+	var key uplink.ToUplinkAddress
 	var value V
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {

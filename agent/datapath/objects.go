@@ -10,29 +10,29 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // schema is the version of everything pinned. A change of what a member of a map
-// in bpf/include/maps.h means needs a new one, or a new name for the member: see
+// in bpf/include/uplink/maps.h means needs a new one, or a new name for the member: see
 // docs/upgrade.md. A change of layout alone is noticed by itself.
 const schema = "v1"
 
 // objects are the loaded programs and the maps they share.
 type objects struct {
-	toUplink   bpf.ToUplinkObjects
-	fromUplink bpf.FromUplinkObjects
+	toUplink   uplink.ToUplinkObjects
+	fromUplink uplink.FromUplinkObjects
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as
 // they are, or copied where they do not fit, so flows keep their paths.
 func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	var o objects
-	toUplink, err := bpf.LoadToUplink()
+	toUplink, err := uplink.LoadToUplink()
 	if err != nil {
 		return nil, fmt.Errorf("reading to_uplink: %w", err)
 	}
-	fromUplink, err := bpf.LoadFromUplink()
+	fromUplink, err := uplink.LoadFromUplink()
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
@@ -67,15 +67,15 @@ func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
 	if flowEntries == 0 {
 		return nil
 	}
-	spec.Maps[bpf.ToUplinkMapFlows].MaxEntries = flowEntries
-	if err := spec.Variables[bpf.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
+	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = flowEntries
+	if err := spec.Variables[uplink.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
 		return fmt.Errorf("telling the programs the size of their table: %w", err)
 	}
 	return nil
 }
 
 // maps are the shared maps; both objects refer to the same ones.
-func (o *objects) maps() *bpf.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
+func (o *objects) maps() *uplink.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
 
 // programs are those of the hooks, in their order.
 func (o *objects) programs() []*ebpf.Program {

@@ -3,18 +3,19 @@
 package datapath
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 func TestAPeersFirstAddressesAreItsNextHops(t *testing.T) {
@@ -30,7 +31,7 @@ func TestAPeersFirstAddressesAreItsNextHops(t *testing.T) {
 		"red":     {Up: false, Addresses: addresses("10.2.0.1")},
 		"unknown": {Up: true, Addresses: addresses("10.3.0.1")},
 	}}}, pathNumbers{"blue": 0, "green": 3, "red": 5})
-	expected := bpf.ToUplinkPeer{Ipv4Paths: 1 << 0, Ipv6Paths: 1<<0 | 1<<3}
+	expected := uplink.ToUplinkPeer{Ipv4Paths: 1 << 0, Ipv6Paths: 1<<0 | 1<<3}
 	expected.Ipv4[0] = toAddress(netip.MustParseAddr("10.0.0.1")).Word[3]
 	expected.Ipv6[0] = toAddress(netip.MustParseAddr("fd00::1"))
 	expected.Ipv6[3] = toAddress(netip.MustParseAddr("fd01::1"))
@@ -59,10 +60,10 @@ func TestAddressesSurviveTheMaps(t *testing.T) {
 }
 
 // rememberFlow puts a flow of two made-up ends into a node's map.
-func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow bpf.ToUplinkFlow) {
+func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow uplink.ToUplinkFlow) {
 	t.Helper()
-	key := bpf.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
-	check(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
+	key := uplink.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
+	require.NoError(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
 }
 
 func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
@@ -87,20 +88,20 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 	}
 	for name, c := range changes {
 		t.Run(name, func(t *testing.T) {
-			check(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
+			require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 			l.apply(t, 0, all)
 			known, err := readAll[uint32](l.datapaths[0].objects.maps().PeerAddresses)
-			check(t, err)
+			require.NoError(t, err)
 			another := uint16(known[netip.MustParseAddr("10.20.0.77")])
 			node2 := uint16(known[all.Peers[0].Addresses[0]])
 			numbers := map[string]uint8{"blue": 0, "green": 1, "red": 2}
-			l.rememberFlow(t, first, 1, bpf.ToUplinkFlow{Peer: node2, Path: numbers["blue"]})
-			l.rememberFlow(t, first, 2, bpf.ToUplinkFlow{Peer: node2, Path: numbers["green"]})
-			l.rememberFlow(t, first, 3, bpf.ToUplinkFlow{Peer: another, Path: numbers["blue"]})
-			l.rememberFlow(t, second, 4, bpf.ToUplinkFlow{Peer: node2, Path: numbers["blue"]})
+			l.rememberFlow(t, first, 1, uplink.ToUplinkFlow{Peer: node2, Path: numbers["blue"]})
+			l.rememberFlow(t, first, 2, uplink.ToUplinkFlow{Peer: node2, Path: numbers["green"]})
+			l.rememberFlow(t, first, 3, uplink.ToUplinkFlow{Peer: another, Path: numbers["blue"]})
+			l.rememberFlow(t, second, 4, uplink.ToUplinkFlow{Peer: node2, Path: numbers["blue"]})
 			l.apply(t, 0, c.change(all))
 			var remaining []uint16
-			check(t, l.datapaths[0].eachFlow(func(key bpf.ToUplinkFlowKey, _ bpf.ToUplinkFlow) {
+			require.NoError(t, l.datapaths[0].eachFlow(func(key uplink.ToUplinkFlowKey, _ uplink.ToUplinkFlow) {
 				remaining = append(remaining, key.LocalPort)
 			}))
 			if slices.Sort(remaining); !slices.Equal(remaining, c.expected) {
@@ -115,7 +116,7 @@ func TestFlowsAreForgottenThoughANICFails(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
 	state := l.states(t)[0]
 	l.apply(t, 0, state)
-	l.rememberFlow(t, l.Pod("pod-1-1").IPv4, 1, bpf.ToUplinkFlow{Path: 1})
+	l.rememberFlow(t, l.Pod("pod-1-1").IPv4, 1, uplink.ToUplinkFlow{Path: 1})
 	state = state.without("green")
 	state.Uplinks = []int{99999}
 	err := l.Nodes[0].Do(func() error { return applyState(t.Context(), l.datapaths[0], l.builders[0], state) })
@@ -134,8 +135,8 @@ func TestEndpointsKeepTheirIDs(t *testing.T) {
 	l := newLab(t, threePaths, 2, Options{})
 	state := l.states(t)[0]
 	ids := func() map[netip.Addr]uint32 {
-		known, err := readAll[bpf.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
-		check(t, err)
+		known, err := readAll[uplink.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
+		require.NoError(t, err)
 		ids := map[netip.Addr]uint32{}
 		for address, endpoint := range known {
 			ids[address] = endpoint.Id
@@ -168,16 +169,16 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 	l.apply(t, 0, state)
 	endpoints := l.datapaths[0].objects.maps().Endpoints
 	key := toAddress(netip.MustParseAddr(l.Pod("pod-1-1").IPv4))
-	var endpoint bpf.ToUplinkEndpoint
-	check(t, endpoints.Lookup(key, &endpoint))
+	var endpoint uplink.ToUplinkEndpoint
+	require.NoError(t, endpoints.Lookup(key, &endpoint))
 	endpoint.Begun = 0x010001
-	check(t, endpoints.Put(key, endpoint))
+	require.NoError(t, endpoints.Put(key, endpoint))
 	for _, weight := range []int32{1, 50} {
 		for i := range state.Endpoints[0].Paths {
 			state.Endpoints[0].Paths[i].Weight = weight
 		}
 		l.apply(t, 0, state)
-		check(t, endpoints.Lookup(key, &endpoint))
+		require.NoError(t, endpoints.Lookup(key, &endpoint))
 		if endpoint.Begun != 0x010001 || endpoint.Weights&0xff != uint64(weight) {
 			t.Errorf("the endpoint is %+v", endpoint)
 		}
@@ -186,7 +187,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 
 func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 	d := Open(Options{PinPath: t.TempDir()})
-	check(t, applyState(t.Context(), d, newBuilder(t.TempDir()), State{Peers: []Peer{{Name: "node2"}}}))
+	require.NoError(t, applyState(t.Context(), d, newBuilder(t.TempDir()), State{Peers: []Peer{{Name: "node2"}}}))
 	if flows, err := d.Flows(); d.objects != nil || flows != nil || err != nil || d.AttachMode() != "" {
 		t.Errorf("flows %v, %v, attached by %q", flows, err, d.AttachMode())
 	}
@@ -197,16 +198,16 @@ func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
 	all := []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "red", Weight: 5}, {Path: "nowhere", Weight: 1}}
 	cases := map[string]struct {
 		endpoint Endpoint
-		expected bpf.ToUplinkPreference
+		expected uplink.ToUplinkPreference
 	}{
-		"no preference": {Endpoint{Paths: all}, bpf.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
+		"no preference": {Endpoint{Paths: all}, uplink.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
 		"all of it": {
 			Endpoint{Paths: all, Preferred: []v1alpha1.PathName{"red", "nowhere"}, Backup: []v1alpha1.PathName{"blue"}, Class: 7, Share: 100, SamePath: true},
-			bpf.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
+			uplink.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
 		},
-		"half of the flows":    {Endpoint{Share: 50}, bpf.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
-		"one in a hundred":     {Endpoint{Share: 1}, bpf.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
-		"all but one in a 100": {Endpoint{Share: 99}, bpf.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
+		"half of the flows":    {Endpoint{Share: 50}, uplink.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
+		"one in a hundred":     {Endpoint{Share: 1}, uplink.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
+		"all but one in a 100": {Endpoint{Share: 99}, uplink.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
 	}
 	for name, c := range cases {
 		plan := c.endpoint.plan()
