@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package pins
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountBPF mounts a BPF file system at a directory that exists, unless one is
+// Mount mounts a BPF file system at a directory that exists, unless one is
 // there. It needs CAP_SYS_ADMIN.
-func MountBPF(directory string) error {
+func Mount(directory string) error {
 	var status unix.Statfs_t
 	if err := unix.Statfs(directory, &status); err != nil {
 		return fmt.Errorf("looking at %s: %w", directory, err)

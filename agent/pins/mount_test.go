@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package pins
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 func TestABPFFileSystemIsMountedOnce(t *testing.T) {
 	directory := t.TempDir()
 	for range 2 {
-		if err := MountBPF(directory); err != nil {
+		if err := Mount(directory); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -30,7 +30,7 @@ func TestABPFFileSystemIsMountedOnce(t *testing.T) {
 }
 
 func TestABPFFileSystemNeedsADirectory(t *testing.T) {
-	if err := MountBPF(t.TempDir() + "/missing"); err == nil {
+	if err := Mount(t.TempDir() + "/missing"); err == nil {
 		t.Error("a directory that is not there was accepted")
 	}
 }
