@@ -17,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,18 +35,11 @@ type lab struct {
 	chains  *Chains
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // bpffs mounts a BPF file system for the test alone.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(directory, 0); err != nil {
 			t.Errorf("unmounting the BPF file system: %v", err)
@@ -61,14 +55,14 @@ func newLab(t *testing.T, pods int, options Options) *lab {
 	l := &lab{options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: pods})
 	l.chains = Open(options)
-	t.Cleanup(func() { check(t, l.Nodes[0].Do(func() error { return l.chains.Remove() })) })
+	t.Cleanup(func() { require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove() })) })
 	return l
 }
 
 // restart gives the node a new agent over the old one's pins.
 func (l *lab) restart(t *testing.T) {
 	t.Helper()
-	check(t, l.chains.Close())
+	require.NoError(t, l.chains.Close())
 	l.chains = Open(l.options)
 }
 
@@ -76,7 +70,7 @@ func (l *lab) restart(t *testing.T) {
 func (l *lab) state(t *testing.T, rules ...[]v1alpha1.PlanRule) State {
 	t.Helper()
 	blue, err := l.Nodes[0].Index("blue")
-	check(t, err)
+	require.NoError(t, err)
 	state := State{Paths: []Path{{Name: "blue", Interface: blue}}}
 	for i, rules := range rules {
 		if len(rules) > 0 {
@@ -93,7 +87,7 @@ func uid(pod int) types.UID {
 func (l *lab) index(t *testing.T, pod int) int {
 	t.Helper()
 	index, err := l.Nodes[0].Index(l.Nodes[0].Pods[pod].HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	return index
 }
 
@@ -108,7 +102,7 @@ func (l *lab) tryApply(state State) (failures Failures, err error) {
 func (l *lab) apply(t *testing.T, rules ...[]v1alpha1.PlanRule) {
 	t.Helper()
 	failures, err := l.tryApply(l.state(t, rules...))
-	check(t, err)
+	require.NoError(t, err)
 	for uid, err := range failures {
 		t.Fatalf("endpoint %s: %v", uid, err)
 	}
@@ -136,7 +130,7 @@ func (l *lab) uses(t *testing.T, pod int) map[string]RuleCounters {
 	uses := map[string]RuleCounters{}
 	t.Helper()
 	all, err := l.chains.Counters(uid(pod))
-	check(t, err)
+	require.NoError(t, err)
 	for _, use := range all {
 		uses[use.Name] = use.RuleCounters
 	}
@@ -150,7 +144,7 @@ func serve(t *testing.T, pod *network.Pod) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.IPv4, serverPort))
-	check(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	t.Cleanup(func() {
@@ -191,7 +185,7 @@ func start(t *testing.T, client, server *network.Pod, options traffic.Options) *
 func (r *running) wait(t *testing.T) *traffic.Result {
 	t.Helper()
 	<-r.done
-	check(t, r.err)
+	require.NoError(t, r.err)
 	if r.result.Failed > 0 {
 		t.Errorf("%d connections broke: %v", r.result.Failed, r.result.Errors)
 	}
@@ -216,7 +210,7 @@ func newPair(t *testing.T, options Options) (l *lab, client, server *network.Pod
 func (l *lab) passed(t *testing.T, pod int) (sent, received uint64) {
 	t.Helper()
 	counters, err := l.Nodes[0].Counters(l.Nodes[0].Pods[pod].HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	return counters.TxPackets, counters.RxPackets
 }
 
@@ -225,7 +219,7 @@ func (l *lab) passed(t *testing.T, pod int) (sent, received uint64) {
 func (l *lab) programs(t *testing.T, pod int) (count int) {
 	t.Helper()
 	index := l.index(t, pod)
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		for _, hook := range hooks {
 			result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook.Type})
 			if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
@@ -253,11 +247,11 @@ func (l *lab) expectNothing(t *testing.T) {
 			t.Errorf("pod %d has %d programs", pod, count)
 		}
 		handle, err := l.Nodes[0].Handle()
-		check(t, err)
+		require.NoError(t, err)
 		device, err := handle.LinkByIndex(l.index(t, pod))
-		check(t, err)
+		require.NoError(t, err)
 		qdiscs, err := handle.QdiscList(device)
-		check(t, err)
+		require.NoError(t, err)
 		if slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
 			t.Errorf("pod %d has a clsact qdisc", pod)
 		}
@@ -293,7 +287,7 @@ func TestRulesCountWhatTheyMatch(t *testing.T) {
 			t.Errorf("of one connection %d SYNs were counted", uses["syn"].Hits)
 		}
 		subflows, err := l.chains.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		if len(subflows) != 1 || subflows[0].UID != uid(0) || subflows[0].Record.Traffic[0].Bytes < uint64(result.Bytes) {
 			t.Errorf("the subflows are %+v", subflows)
 		}
@@ -348,7 +342,7 @@ func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
 	impossible := recording("all", "custom")
 	impossible[1].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "absent"}}}
 	failures, err := l.tryApply(l.state(t, impossible))
-	check(t, err)
+	require.NoError(t, err)
 	if err := failures[uid(0)]; len(failures) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].custom.block`) {
 		t.Errorf("the failures are %v", failures)
 	}
@@ -364,7 +358,7 @@ func TestAnEndpointThatCannotBeAttachedDoesNotHinderOthers(t *testing.T) {
 	gone := Endpoint{UID: uid(7), Name: "team/gone", Interface: 4242, Rules: recording("sent")}
 	state.Endpoints = append([]Endpoint{gone}, state.Endpoints...)
 	failures, err := l.tryApply(state)
-	check(t, err)
+	require.NoError(t, err)
 	if len(failures) != 1 || failures[uid(7)] == nil {
 		t.Errorf("the failures are %v", failures)
 	}
@@ -379,7 +373,7 @@ func TestNothingIsLoadedForRulesThatCannotBe(t *testing.T) {
 	impossible := recording("sent")
 	impossible[0].Match.Token = "none"
 	failures, err := l.tryApply(l.state(t, impossible))
-	check(t, err)
+	require.NoError(t, err)
 	if failures[uid(0)] == nil {
 		t.Error("there is no failure")
 	}
@@ -459,9 +453,9 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		l := newLab(t, 1, options)
 		l.apply(t, recording("all"))
 		l.restart(t)
-		check(t, l.Nodes[0].Do(l.chains.Remove))
+		require.NoError(t, l.Nodes[0].Do(l.chains.Remove))
 		l.expectNothing(t)
-		check(t, l.Nodes[0].Do(l.chains.Remove)) // it may be repeated
+		require.NoError(t, l.Nodes[0].Do(l.chains.Remove)) // it may be repeated
 	})
 }
 
@@ -495,12 +489,12 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		for _, version := range []string{"v2", schema} {
 			l.awaitSubflows(t)
 			before, err := l.chains.Subflows()
-			check(t, err)
-			check(t, l.chains.Close())
+			require.NoError(t, err)
+			require.NoError(t, l.chains.Close())
 			l.chains = open(l.options, version)
 			l.apply(t, recording("all"))
 			after, err := l.chains.Subflows()
-			check(t, err)
+			require.NoError(t, err)
 			if len(after) < len(before) {
 				t.Errorf("%s: there were %d subflows and are %d", version, len(before), len(after))
 			}
@@ -524,19 +518,19 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 // The link to the cgroup tree lies beside ours, and is for others to take off.
 func TestWhatOthersPinnedComesAlong(t *testing.T) {
 	l := newLab(t, 1, Options{})
-	check(t, l.chains.TakeOver())
+	require.NoError(t, l.chains.TakeOver())
 	if _, err := os.Stat(l.options.PinPath); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("where there was nothing, something is pinned: %v", err)
 	}
 	l.apply(t, recording("all"))
 	pin := "govern_sockets_link"
 	clone, err := l.chains.objects.maps["chain_numbers"].Clone()
-	check(t, err)
-	check(t, clone.Pin(filepath.Join(l.chains.pins.Directory(), pin)))
-	check(t, clone.Close())
-	check(t, l.chains.Close())
+	require.NoError(t, err)
+	require.NoError(t, clone.Pin(filepath.Join(l.chains.pins.Directory(), pin)))
+	require.NoError(t, clone.Close())
+	require.NoError(t, l.chains.Close())
 	l.chains = open(l.options, "v2")
-	check(t, l.chains.TakeOver())
+	require.NoError(t, l.chains.TakeOver())
 	if _, err := os.Stat(filepath.Join(l.options.PinPath, "v2", pin)); err != nil {
 		t.Error(err)
 	}
@@ -550,7 +544,7 @@ func (l *lab) awaitSubflows(t *testing.T) {
 	t.Helper()
 	await(t, "no subflow is known", func() bool {
 		subflows, err := l.chains.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		return len(subflows) > 0
 	})
 }
@@ -574,7 +568,7 @@ func await(t *testing.T, failure string, isSo func() bool) {
 func (l *lab) expectVersion(t *testing.T, version string) {
 	t.Helper()
 	entries, err := os.ReadDir(l.options.PinPath)
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 1 || entries[0].Name() != version {
 		t.Errorf("pinned are %v, instead of %s alone", entries, version)
 	}
@@ -598,13 +592,13 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 	l.apply(t, recording("all"), recording("all"))
 	transfer(t, l.Nodes[0].Pods[0], l.Nodes[1].Pods[0])
 	handle, err := l.Nodes[0].Handle()
-	check(t, err)
+	require.NoError(t, err)
 	state := l.state(t, nil, recording("all"))
 	device, err := handle.LinkByIndex(l.index(t, 0))
-	check(t, err)
-	check(t, handle.LinkDel(device))
+	require.NoError(t, err)
+	require.NoError(t, handle.LinkDel(device))
 	failures, err := l.tryApply(state)
-	check(t, err)
+	require.NoError(t, err)
 	if len(failures) != 0 {
 		t.Errorf("the failures are %v", failures)
 	}
@@ -615,7 +609,7 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 		t.Errorf("the endpoints are %v", l.chains.book.endpoints)
 	}
 	entries, err := os.ReadDir(filepath.Join(l.chains.pins.Directory(), "links"))
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 2 {
 		t.Errorf("the links are %v", entries)
 	}
@@ -641,7 +635,7 @@ func TestPathsKeepTheirSlots(t *testing.T) {
 		l.restart(t)
 		state.Paths = c.paths
 		_, err := l.tryApply(state)
-		check(t, err)
+		require.NoError(t, err)
 		for slot, name := range c.expected {
 			if got := l.chains.Path(uint8(slot)); got != name {
 				t.Errorf("paths %v: slot %d is %q instead of %q", c.paths, slot, got, name)
@@ -660,7 +654,7 @@ func TestProgramsStayUntilEffectsAreUndone(t *testing.T) {
 	r := start(t, client, server, traffic.Options{Duration: 2 * time.Second})
 	time.Sleep(500 * time.Millisecond)
 	subflows, err := l.chains.Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	if len(subflows) != 1 || subflows[0].Record.Engaged == 0 {
 		t.Fatalf("the rule has no lasting effect on %+v", subflows)
 	}

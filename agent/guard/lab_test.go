@@ -8,32 +8,28 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // lab is a network whose first node has a guard.
 type lab struct {
 	*network.Network
 	guard   *Guard
+	builder *node.Builder
 	options Options
-	state   State
+	state   nodetest.State
 	stop    context.CancelFunc
 	stopped chan error
 }
@@ -41,8 +37,8 @@ type lab struct {
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(directory, 0)) })
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
 	return directory
 }
 
@@ -52,9 +48,8 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	t.Helper()
 	pins := bpffs(t)
 	l := &lab{options: Options{
-		PinPath:     filepath.Join(pins, "guard"),
-		UplinkLinks: filepath.Join(pins, "datapath/*/links/to_uplink_%d"),
-		Log:         testr.New(t),
+		PinPath: pins,
+		Log:     testr.New(t),
 	}}
 	spec.Nodes = 2
 	l.Network = network.ForTest(t, spec)
@@ -62,7 +57,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	l.begin(t)
 	t.Cleanup(func() {
 		l.end(t)
-		check(t, l.Nodes[0].Do(Open(l.options).Remove))
+		require.NoError(t, l.remove(l.Nodes[0], Open(l.options)))
 	})
 	return l
 }
@@ -70,7 +65,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 // begin starts an agent's guard, and end stops it and leaves everything behind.
 func (l *lab) begin(t *testing.T) {
 	t.Helper()
-	l.guard = Open(l.options)
+	l.guard, l.builder = Open(l.options), nodetest.NewBuilder(l.options.PinPath)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop, l.stopped = cancel, make(chan error, 1)
 	go func() { l.stopped <- l.guard.Run(ctx) }()
@@ -82,24 +77,24 @@ func (l *lab) end(t *testing.T) {
 		return
 	}
 	l.stop()
-	check(t, <-l.stopped)
-	check(t, l.guard.Close())
+	require.NoError(t, <-l.stopped)
+	require.NoError(t, errors.Join(l.guard.Close(), l.builder.Close()))
 	l.guard = nil
 }
 
 // describe is the first node without limits.
-func (l *lab) describe(t *testing.T) (state State) {
+func (l *lab) describe(t *testing.T) (state nodetest.State) {
 	t.Helper()
-	node := l.Nodes[0]
+	first := l.Nodes[0]
 	for _, path := range l.Spec.Paths {
-		index, err := node.Index(path)
-		check(t, err)
-		state.Paths = append(state.Paths, Path{Name: path, Interface: index, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
+		index, err := first.Index(path)
+		require.NoError(t, err)
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
 	}
-	for i, pod := range node.Pods {
-		index, err := node.Index(pod.HostInterface)
-		check(t, err)
-		state.Endpoints = append(state.Endpoints, Endpoint{
+	for i, pod := range first.Pods {
+		index, err := first.Index(pod.HostInterface)
+		require.NoError(t, err)
+		state.Endpoints = append(state.Endpoints, nodetest.Endpoint{
 			UID: types.UID(pod.PodName), Namespace: fmt.Sprintf("tenant-%d", i+1), Name: pod.PodName, Interface: index,
 			Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)},
 		})
@@ -109,13 +104,12 @@ func (l *lab) describe(t *testing.T) (state State) {
 
 func (l *lab) apply(t *testing.T) {
 	t.Helper()
-	check(t, l.Nodes[0].Do(func() error {
-		failures, err := l.guard.Apply(l.state)
-		for _, failure := range failures {
-			err = errors.Join(err, failure)
-		}
-		return err
-	}))
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.state.Apply(context.Background(), l.guard, l.builder) }))
+}
+
+// remove removes what a part made on a node.
+func (l *lab) remove(on *network.Node, part node.Part) error {
+	return on.Do(func() error { return part.Remove(context.Background()) })
 }
 
 // tenant adds what a tenant may have of a path.
@@ -129,7 +123,7 @@ func (l *lab) tenant(namespace, path string, maxRate int64, share int32) {
 func received(t *testing.T, pod *network.Pod) uint64 {
 	t.Helper()
 	counters, err := pod.Counters("eth0")
-	check(t, err)
+	require.NoError(t, err)
 	return counters.RxBytes
 }
 
@@ -158,7 +152,7 @@ func (l *lab) sent(t *testing.T, over time.Duration, paths ...string) []float64 
 	t.Helper()
 	return measure(t, over, paths, func(t *testing.T, path string) uint64 {
 		counters, err := l.Nodes[0].Counters(path)
-		check(t, err)
+		require.NoError(t, err)
 		return counters.TxBytes
 	})
 }
@@ -189,7 +183,7 @@ const (
 func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64) {
 	t.Helper()
 	var connection net.Conn
-	check(t, from.Do(func() (err error) {
+	require.NoError(t, from.Do(func() (err error) {
 		connection, err = net.Dial("udp", net.JoinHostPort(to.Address(version), "9"))
 		return err
 	}))
@@ -222,12 +216,12 @@ func serve(t *testing.T, pod *network.Pod, version int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.Address(version), port))
-	check(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
-		check(t, <-done)
+		require.NoError(t, <-done)
 	})
 }
 
@@ -248,7 +242,7 @@ func transfer(t *testing.T, from, to *network.Pod, version int, options traffic.
 	return func() *traffic.Result {
 		t.Helper()
 		<-done
-		check(t, err)
+		require.NoError(t, err)
 		return result
 	}
 }
