@@ -34,7 +34,7 @@ func BenchmarkProbing(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-func (n *node) answers() (count uint64) {
+func (n *machine) answers() (count uint64) {
 	n.prober.mu.Lock()
 	defer n.prober.mu.Unlock()
 	for _, total := range n.prober.tracker.totals {

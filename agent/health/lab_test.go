@@ -30,8 +30,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// node is a node of the lab whose Prober and Responder run.
-type node struct {
+// machine is a node of the lab whose Prober and Responder run.
+type machine struct {
 	*network.Node
 	prober    *Prober
 	responder *Responder
@@ -41,27 +41,27 @@ type node struct {
 var twoPaths = []string{"blue", "green"}
 
 // cluster builds nodes with paths, and a Prober and a Responder on each.
-func cluster(t *testing.T, spec network.Spec) (*network.Network, []*node) {
+func cluster(t *testing.T, spec network.Spec) (*network.Network, []*machine) {
 	t.Helper()
 	lab := network.ForTest(t, spec)
-	var nodes []*node
+	var nodes []*machine
 	for _, of := range lab.Nodes {
 		nodes = append(nodes, start(t, of, spec.Paths))
 	}
 	return lab, nodes
 }
 
-func start(t *testing.T, of *network.Node, paths []string) *node {
+func start(t *testing.T, of *network.Node, paths []string) *machine {
 	t.Helper()
 	return startWith(t, of, paths, Options{Log: testr.New(t)})
 }
 
-func startWith(t testing.TB, of *network.Node, paths []string, options Options) *node {
+func startWith(t testing.TB, of *network.Node, paths []string, options Options) *machine {
 	t.Helper()
 	handle, err := netns.GetFromPath(of.Path())
 	must(t, err)
 	options.Namespace = handle
-	n := &node{Node: of, paths: paths}
+	n := &machine{Node: of, paths: paths}
 	n.prober, err = New(options)
 	must(t, err)
 	n.responder, err = NewResponder(options)
@@ -85,14 +85,14 @@ func startWith(t testing.TB, of *network.Node, paths []string, options Options) 
 	return n
 }
 
-func (n *node) address(t testing.TB, path, version int) netip.Addr {
+func (n *machine) address(t testing.TB, path, version int) netip.Addr {
 	t.Helper()
 	address, err := netip.ParseAddr(n.Address(path, version))
 	must(t, err)
 	return address
 }
 
-func (n *node) nic(t testing.TB, path int) int {
+func (n *machine) nic(t testing.TB, path int) int {
 	t.Helper()
 	index, err := n.Index(n.paths[path])
 	must(t, err)
@@ -100,7 +100,7 @@ func (n *node) nic(t testing.TB, path int) int {
 }
 
 // listen makes a node answer on all its paths.
-func (n *node) listen(t testing.TB, version int) {
+func (n *machine) listen(t testing.TB, version int) {
 	t.Helper()
 	var listeners []Listener
 	for i := range n.paths {
@@ -110,7 +110,7 @@ func (n *node) listen(t testing.TB, version int) {
 }
 
 // probe makes a node probe others on all its paths.
-func (n *node) probe(t testing.TB, version int, active bool, others ...*node) {
+func (n *machine) probe(t testing.TB, version int, active bool, others ...*machine) {
 	t.Helper()
 	var targets []Target
 	for _, other := range others {
@@ -125,7 +125,7 @@ func (n *node) probe(t testing.TB, version int, active bool, others ...*node) {
 }
 
 // await waits until a sample is as wanted, and returns how long that took.
-func (n *node) await(t testing.TB, peer, path string, what string, wanted func(Sample) bool) time.Duration {
+func (n *machine) await(t testing.TB, peer, path string, what string, wanted func(Sample) bool) time.Duration {
 	t.Helper()
 	begun, tick := time.Now(), time.NewTicker(100*time.Millisecond)
 	defer tick.Stop()
@@ -144,13 +144,13 @@ func (n *node) await(t testing.TB, peer, path string, what string, wanted func(S
 	}
 }
 
-func (n *node) awaitState(t testing.TB, peer, path string, state State) time.Duration {
+func (n *machine) awaitState(t testing.TB, peer, path string, state State) time.Duration {
 	t.Helper()
 	return n.await(t, peer, path, state.String(), func(s Sample) bool { return s.State == state })
 }
 
 // pairOf is two nodes that probe each other, and have seen all paths alive.
-func pairOf(t *testing.T, spec network.Spec, version int) (*network.Network, *node, *node) {
+func pairOf(t *testing.T, spec network.Spec, version int) (*network.Network, *machine, *machine) {
 	t.Helper()
 	spec.Nodes, spec.Paths = 2, twoPaths
 	lab, nodes := cluster(t, spec)
@@ -221,7 +221,7 @@ func TestTheRoundTripFollowsAChangedDelay(t *testing.T) {
 }
 
 // deaths counts the paths that die from now on, until the returned function is called.
-func (n *node) deaths(t *testing.T) (count func() int) {
+func (n *machine) deaths(t *testing.T) (count func() int) {
 	t.Helper()
 	died := 0
 	done, ended := make(chan struct{}), make(chan struct{})
@@ -307,7 +307,7 @@ func TestDeparturesAreStampedByTheKernel(t *testing.T) {
 
 func TestTheQueuesOfTheNodesOwnNICsDoNotCount(t *testing.T) {
 	_, a, b := pairOf(t, network.Spec{LinkMbit: 10}, 4)
-	for name, ends := range map[string][2]*node{"the prober's": {a, b}, "the responder's": {b, a}} {
+	for name, ends := range map[string][2]*machine{"the prober's": {a, b}, "the responder's": {b, a}} {
 		t.Run(name, func(t *testing.T) {
 			sender := datagrams(t, ends[0].Namespace, netip.AddrPort{})
 			to := netip.AddrPortFrom(ends[1].address(t, 0, 4), 9)

@@ -75,14 +75,14 @@ func simulate(pacing pacing, peers int, active bool, paths ...string) *simulatio
 		tracker: newTracker(pacing, random.Uint64), now: time.Second, random: random,
 		wires: map[pair]*wire{}, away: map[string]bool{}, states: map[pair]State{},
 	}
-	s.setTargets(s.now, targetsOf(peers, active, paths...))
-	for _, target := range targetsOf(peers, active, paths...) {
+	s.setTargets(s.now, pathsTo(peers, active, paths...))
+	for _, target := range pathsTo(peers, active, paths...) {
 		s.wires[pair{target.Peer, target.Path}] = &wire{rtt: ms}
 	}
 	return s
 }
 
-func targetsOf(peers int, active bool, paths ...string) (targets []Target) {
+func pathsTo(peers int, active bool, paths ...string) (targets []Target) {
 	for i := range peers {
 		for j, path := range paths {
 			targets = append(targets, Target{
@@ -247,7 +247,7 @@ func TestPathsAreNotDeadWhen(t *testing.T) {
 }
 
 // again sets the simulation's targets anew.
-func (s *simulation) again() { s.setTargets(s.now, targetsOf(1, true, "blue", "green")) }
+func (s *simulation) again() { s.setTargets(s.now, pathsTo(1, true, "blue", "green")) }
 
 func TestASilentPeerIsUnknown(t *testing.T) {
 	s := simulate(usual, 1, true, "blue", "green")
@@ -485,7 +485,7 @@ func TestAPeerGetsProbesOnDemandInALargeCluster(t *testing.T) {
 	s := simulate(usual, 200, false, "blue", "green")
 	s.run(time.Second)
 	s.expect(t, "blue", Unknown)
-	targets := targetsOf(200, false, "blue", "green")
+	targets := pathsTo(200, false, "blue", "green")
 	targets[0].Active, targets[1].Active = true, true
 	s.setTargets(s.now, targets)
 	s.run(100 * ms)
@@ -537,12 +537,12 @@ func TestAnswersThatNobodyAskedForDoNotCount(t *testing.T) {
 func TestTargetsThatStayKeepWhatIsKnown(t *testing.T) {
 	s := simulate(usual, 2, true, "blue", "green")
 	s.run(time.Second)
-	s.setTargets(s.now, targetsOf(1, false, "blue", "green"))
+	s.setTargets(s.now, pathsTo(1, false, "blue", "green"))
 	s.expect(t, "blue", Alive)
 	if len(s.targets) != 2 || len(s.peers) != 1 {
 		t.Errorf("%d targets of %d peers stay", len(s.targets), len(s.peers))
 	}
-	moved := targetsOf(1, false, "blue", "green")
+	moved := pathsTo(1, false, "blue", "green")
 	moved[0].Remote = netip.MustParseAddr("10.0.7.7")
 	s.setTargets(s.now, moved)
 	s.expect(t, "blue", Unknown)

@@ -120,8 +120,8 @@ func (r *Report) Done() bool {
 	return true
 }
 
-// messageLimit is what the API accepts of a message, in bytes.
-const messageLimit = 1000
+// MessageLimit is what the API accepts of an endpoint's message, in bytes.
+const MessageLimit = 1000
 
 // Statuses are what the plan's status says of the endpoints: one that was not found
 // is pending, one that some part failed with has failed, and all others are
@@ -140,7 +140,7 @@ func (r *Report) status(endpoint *Endpoint) v1alpha1.EndpointStatus {
 		PolicyGeneration: endpoint.Policy.Generation, State: v1alpha1.EndpointProgrammed,
 	}
 	if endpoint.Found == nil {
-		status.State, status.Message = v1alpha1.EndpointPending, Shorten(messageLimit, missing(endpoint))
+		status.State, status.Message = v1alpha1.EndpointPending, Shorten(MessageLimit, missing(endpoint))
 	} else {
 		status.HostInterface = endpoint.Found.HostInterface
 	}
@@ -149,7 +149,7 @@ func (r *Report) status(endpoint *Endpoint) v1alpha1.EndpointStatus {
 		of.Describe(&status)
 	}
 	if of.Failed != nil && endpoint.Found != nil {
-		status.State, status.Message = v1alpha1.EndpointFailed, Shorten(messageLimit, of.Failed.Error())
+		status.State, status.Message = v1alpha1.EndpointFailed, Shorten(MessageLimit, of.Failed.Error())
 	}
 	return status
 }

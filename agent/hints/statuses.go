@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package hints
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
-	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// What is told of hints in the status of a plan.
-
-// report says in the results what became of the endpoints' hints.
-func (h *hints) report(endpoints []v1alpha1.PlanEndpoint, results []v1alpha1.EndpointStatus) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.told = h.lost
-	known := map[string]preferenceStatus{}
-	for i := range results {
-		for j := range endpoints {
-			if endpoints[j].UID == results[i].UID {
-				results[i].Hints = h.statuses(&endpoints[j], known)
-			}
-		}
-	}
-}
+const (
+	// peersShown keeps messages short.
+	peersShown = 3
+	// messageLimit is the schema's for the message of a hint, in bytes, but for the
+	// sign that it was cut.
+	messageLimit = 512 - len("…")
+)
 
 // preferenceStatus is what became of preferred paths.
 type preferenceStatus struct {
@@ -38,36 +29,39 @@ type preferenceStatus struct {
 // fromPolicy stands for the annotation where a policy prefers paths.
 const fromPolicy = "spec.paths"
 
-// statuses has one entry for each annotation, and one for what the policy prefers.
-func (h *hints) statuses(endpoint *v1alpha1.PlanEndpoint, known map[string]preferenceStatus) (statuses []v1alpha1.HintStatus) {
+// describe is for the status of an endpoint: one entry for each annotation, and one
+// for what the policy prefers.
+func (h *Hints) describe(endpoint *v1alpha1.PlanEndpoint) (statuses []v1alpha1.HintStatus) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.published = h.avoided
 	source := func(annotation string) string {
 		if slices.Contains(endpoint.Hinted, annotation) {
 			return annotation
 		}
 		return fromPolicy
 	}
-	add := func(annotation string, is preferenceStatus) {
-		if i := indexOfHint(statuses, annotation); i >= 0 {
-			statuses[i].Message = shortenTo(hintMessage-len("…"), joined(statuses[i].Message, is.message))
-			return
+	add := func(annotation string, state v1alpha1.HintState, message string) {
+		i := indexOfHint(statuses, annotation)
+		if i < 0 {
+			i, statuses = len(statuses), append(statuses, v1alpha1.HintStatus{Annotation: annotation, State: state})
 		}
-		statuses = append(statuses, v1alpha1.HintStatus{
-			Annotation: annotation, State: is.state, Message: shortenTo(hintMessage-len("…"), is.message),
-		})
+		statuses[i].Message = node.Shorten(messageLimit, joined(statuses[i].Message, message))
 	}
 	if len(endpoint.Preferred) > 0 {
-		add(source(v1alpha1.AnnotationPreferredPaths), h.preferenceOf(endpoint, known))
+		is := h.preferenceOf(endpoint)
+		add(source(v1alpha1.AnnotationPreferredPaths), is.state, is.message)
 	}
 	if len(endpoint.Backup) > 0 {
-		add(source(v1alpha1.AnnotationBackupPaths), preferenceStatus{state: v1alpha1.HintFollowed})
+		add(source(v1alpha1.AnnotationBackupPaths), v1alpha1.HintFollowed, "")
 	}
 	for _, annotation := range endpoint.Hinted {
 		if indexOfHint(statuses, annotation) < 0 {
-			add(annotation, preferenceStatus{state: v1alpha1.HintFollowed})
+			add(annotation, v1alpha1.HintFollowed, "")
 		}
 	}
 	for _, refused := range endpoint.RefusedHints {
-		add(refused.Annotation, preferenceStatus{v1alpha1.HintRefused, refused.Message})
+		add(refused.Annotation, v1alpha1.HintRefused, refused.Message)
 	}
 	return statuses
 }
@@ -81,22 +75,22 @@ func joined(messages ...string) string {
 }
 
 // preferenceOf is the same for all endpoints that prefer the same in the same way.
-func (h *hints) preferenceOf(endpoint *v1alpha1.PlanEndpoint, known map[string]preferenceStatus) preferenceStatus {
-	class, exact := h.classes.of(endpoint)
+func (h *Hints) preferenceOf(endpoint *v1alpha1.PlanEndpoint) preferenceStatus {
+	class, exact := h.model.Preferences.Class(endpoint)
 	key := fmt.Sprint(class, exact, endpoint.Preferred)
-	is, done := known[key]
-	if !done {
+	is, known := h.statuses[key]
+	if !known {
 		is = h.preferenceStatus(endpoint.Preferred, class)
 		if !exact {
-			is.message = joined(is.message, fmt.Sprintf("a node tells %d preferences apart, and this one is judged as another", datapath.MaxClasses))
+			is.message = joined(is.message, fmt.Sprintf("a node tells %d preferences apart, and this one is judged as another", node.MaxClasses))
 		}
-		known[key] = is
+		h.statuses[key] = is
 	}
 	return is
 }
 
 // preferenceStatus is GivenUp where to some peer none of the paths is left.
-func (h *hints) preferenceStatus(preferred []v1alpha1.PathName, class int) preferenceStatus {
+func (h *Hints) preferenceStatus(preferred []v1alpha1.PathName, class int) preferenceStatus {
 	is := preferenceStatus{state: v1alpha1.HintFollowed}
 	var messages []string
 	without := map[string]int{} // how many of the paths cannot be used to a peer
@@ -105,7 +99,7 @@ func (h *hints) preferenceStatus(preferred []v1alpha1.PathName, class int) prefe
 		for peer := range reasons {
 			without[peer]++
 		}
-		messages = append(messages, h.givenUp(string(path), reasons))
+		messages = append(messages, h.notUsed(string(path), reasons))
 	}
 	for _, count := range without {
 		if count == len(preferred) {
@@ -117,15 +111,18 @@ func (h *hints) preferenceStatus(preferred []v1alpha1.PathName, class int) prefe
 }
 
 // reasons say of each peer to which a path is not used why.
-func (h *hints) reasons(path string, class int) map[string]string {
+func (h *Hints) reasons(path string, class int) map[string]string {
 	reasons := map[string]string{}
 	here := h.unusableHere(path)
-	for _, peer := range h.scene.peers {
+	if here != "" && len(h.model.Peers) == 0 { // a node without NICs knows no peers
+		reasons["any node"] = here
+	}
+	for _, peer := range h.model.Peers {
 		if here != "" {
 			reasons[peer.Name] = here
 		} else if there, known := peer.Paths[path]; !known || !there.Up || len(there.Addresses) == 0 {
 			reasons[peer.Name] = "it is down there"
-		} else if why := h.lost[verdict{peer.Name, path, class}]; why != "" {
+		} else if why := h.avoided[candidate{peer.Name, path, class}]; why != "" {
 			reasons[peer.Name] = why
 		}
 	}
@@ -133,19 +130,19 @@ func (h *hints) reasons(path string, class int) map[string]string {
 }
 
 // unusableHere says why this node cannot use a path at all, or "".
-func (h *hints) unusableHere(path string) string {
-	at := slices.IndexFunc(h.scene.paths, func(p paths.Path) bool { return p.Name == path })
+func (h *Hints) unusableHere(name string) string {
+	at := slices.IndexFunc(h.model.Paths, func(path node.Path) bool { return path.Name == name })
 	switch {
 	case at < 0:
 		return "this node does not have it"
-	case h.scene.paths[at].Usable:
+	case h.model.Paths[at].Up:
 		return ""
 	}
-	return "on this node, " + h.scene.paths[at].Message
+	return "on this node, " + cmp.Or(h.model.Paths[at].Found.Message, "all numbers of paths are in use")
 }
 
-// givenUp says to which peers a path is not used, or "".
-func (h *hints) givenUp(path string, reasons map[string]string) string {
+// notUsed says to which peers a path is not used, or "".
+func (h *Hints) notUsed(path string, reasons map[string]string) string {
 	if len(reasons) == 0 {
 		return ""
 	}
@@ -165,8 +162,8 @@ func (h *hints) givenUp(path string, reasons map[string]string) string {
 }
 
 // listed are some of the peers, or all in one word.
-func (h *hints) listed(peers []string) string {
-	if len(peers) == len(h.scene.peers) && len(peers) > 1 {
+func (h *Hints) listed(peers []string) string {
+	if len(peers) == len(h.model.Peers) && len(peers) > 1 {
 		return fmt.Sprintf("any of %d nodes", len(peers))
 	}
 	slices.Sort(peers)

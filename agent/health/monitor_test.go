@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package health
 
 import (
 	"net/netip"
@@ -10,7 +10,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 
-	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -29,6 +29,18 @@ func upAt(addresses ...string) paths.PeerPath {
 		path.Addresses = append(path.Addresses, netip.MustParseAddr(address))
 	}
 	return path
+}
+
+// modelOf is a model with these paths and peers.
+func modelOf(found []paths.Path, peers ...paths.Peer) *node.Model {
+	model := &node.Model{}
+	for _, path := range found {
+		model.Paths = append(model.Paths, node.Path{Name: path.Name, Interface: path.Index, Up: path.Usable, Found: path})
+	}
+	for _, peer := range peers {
+		model.Peers = append(model.Peers, node.Peer{Peer: peer})
+	}
+	return model
 }
 
 func TestWhatIsProbedOfAPath(t *testing.T) {
@@ -53,7 +65,7 @@ func TestWhatIsProbedOfAPath(t *testing.T) {
 		"nothing that the peer has not":   {usable, map[string]paths.PeerPath{"green": upAt("10.0.0.2")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			targets := targetsOf([]paths.Path{c.here}, []paths.Peer{{Name: "node2", Paths: c.there}})
+			targets := targetsOf(modelOf([]paths.Path{c.here}, paths.Peer{Name: "node2", Paths: c.there}))
 			got := ""
 			for _, target := range targets {
 				got += target.Local.String() + ">" + target.Remote.String()
@@ -69,36 +81,38 @@ func TestWhatIsProbedOfAPath(t *testing.T) {
 }
 
 func TestProbesAreAnsweredOnEveryAddressOfUsablePaths(t *testing.T) {
-	listeners := listenersOf([]paths.Path{
+	listeners := listenersOf(modelOf([]paths.Path{
 		{Name: "blue", NIC: nicWith(3, "10.0.0.1/24", "fd00::1/64"), Usable: true},
 		{Name: "green", NIC: nicWith(4, "10.1.0.1/24")},
 		{Name: "red"},
-	})
-	want := []health.Listener{{Interface: 3, Address: netip.MustParseAddr("10.0.0.1")}, {Interface: 3, Address: netip.MustParseAddr("fd00::1")}}
+	}))
+	want := []Listener{{Interface: 3, Address: netip.MustParseAddr("10.0.0.1")}, {Interface: 3, Address: netip.MustParseAddr("fd00::1")}}
 	if diff := cmp.Diff(want, listeners, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("listeners (-want +got):\n%s", diff)
 	}
 }
 
-func newPathHealth(t *testing.T) (*pathHealth, map[string]bool) {
+func newMonitor(t *testing.T) (*Monitor, map[string]bool) {
 	t.Helper()
 	active := map[string]bool{}
-	h, err := openPathHealth(Options{Log: testr.New(t)}, func() (map[string]bool, error) { return active, nil }, func() {})
+	m, err := NewMonitor(MonitorOptions{
+		Active: func() (map[string]bool, error) { return active, nil }, Notify: func() {}, Log: testr.New(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := h.close(); err != nil {
+		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return h, active
+	return m, active
 }
 
 func TestPeersAreActiveForAWhileAfterTheirLastPacket(t *testing.T) {
-	h, active := newPathHealth(t)
-	h.plan(&news{peers: []paths.Peer{{Name: "node2", Paths: map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}}}},
-		[]paths.Path{{Name: "blue", NIC: nicWith(3, "10.0.0.1/24"), Usable: true}})
+	h, active := newMonitor(t)
+	h.Apply(t.Context(), modelOf([]paths.Path{{Name: "blue", NIC: nicWith(3, "10.0.0.1/24"), Usable: true}},
+		paths.Peer{Name: "node2", Paths: map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}}))
 	isActive := func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -157,7 +171,7 @@ func TestFiguresAreRounded(t *testing.T) {
 			t.Errorf("%d becomes %d, want %d", value, got, want)
 		}
 	}
-	figures := pathFigures(health.Summary{Probed: 12, Alive: 1, Loss: 0.256, MedianRTT: 1234 * time.Microsecond, Unreachable: make([]string, 11)})
+	figures := pathFigures(Summary{Probed: 12, Alive: 1, Loss: 0.256, MedianRTT: 1234 * time.Microsecond, Unreachable: make([]string, 11)})
 	if figures.LossPercent != 26 || figures.MedianRTTMicros != 1200 || len(figures.Unreachable) != 10 || figures.PeersProbed != 12 || figures.PeersAlive != 1 {
 		t.Errorf("shown as %+v", figures)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package hints
 
 import (
 	"context"
@@ -17,10 +17,10 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
-	"pgregory.net/rapid"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -44,15 +44,18 @@ func preferring(uid string, preference *v1alpha1.PlanPreference, paths ...v1alph
 	}
 }
 
-// rig is a hints with a clock, probes and a datapath of the test's own.
+// rig is a Hints with a clock, probes and a datapath of the test's own.
 type rig struct {
-	*hints
-	mu      sync.Mutex
-	time    time.Time
-	view    health.View
-	changed chan struct{}
-	told    []map[string]datapath.PeerHealth
-	refuse  error
+	*Hints
+	mu       sync.Mutex
+	time     time.Time
+	view     health.View
+	changed  chan struct{}
+	told     []map[string]datapath.PeerHealth
+	refuse   error
+	notified int
+	model    *node.Model
+	report   node.Report
 }
 
 func (r *rig) View() health.View {
@@ -65,35 +68,60 @@ func (r *rig) Changed() <-chan struct{} { return r.changed }
 
 func newRig(t *testing.T) *rig {
 	r := &rig{time: time.Now(), changed: make(chan struct{}, 1)}
-	r.hints = &hints{
-		log: testr.New(t), prober: r, settled: true,
-		now:  func() time.Time { return r.time },
-		wake: func() {},
-		setHealth: func(health map[string]datapath.PeerHealth) error {
+	r.Hints = New(Options{
+		Log: testr.New(t), Prober: r, Notify: func() { r.notified++ },
+		SetHealth: func(health map[string]datapath.PeerHealth) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.told = append(r.told, health)
 			return r.refuse
 		},
-	}
+	})
+	r.settled, r.now = true, func() time.Time { return r.time }
 	return r
 }
 
-// paths of this node, all usable, and of three peers.
-func (r *rig) planFor(t *testing.T, endpoints ...v1alpha1.PlanEndpoint) {
+// planFor applies a model of these endpoints, with paths of this node, all usable, and
+// of three peers. change changes it before.
+func (r *rig) planFor(t *testing.T, endpoints []v1alpha1.PlanEndpoint, change ...func(*node.Model)) {
 	t.Helper()
-	found := []paths.Path{onNIC("blue", 2, true), onNIC("green", 3, true), onNIC("red", 4, true)}
-	n := &news{plan: &v1alpha1.MPTCPNodePlan{Spec: v1alpha1.MPTCPNodePlanSpec{Endpoints: endpoints}}}
+	r.model = modelOf(endpoints)
+	for _, change := range change {
+		change(r.model)
+	}
+	if r.report = r.Apply(t.Context(), r.model); !r.report.Done() {
+		t.Fatal(r.report.Err)
+	}
+}
+
+func modelOf(endpoints []v1alpha1.PlanEndpoint) *node.Model {
+	model := &node.Model{}
+	for i := range endpoints {
+		model.Endpoints = append(model.Endpoints, node.Endpoint{PlanEndpoint: &endpoints[i], Class: classIn(&model.Preferences, &endpoints[i])})
+	}
+	for i, name := range []string{"blue", "green", "red"} {
+		model.Paths = append(model.Paths, node.Path{Name: name, Interface: 2 + i, Up: true})
+	}
 	for i := range 3 {
 		peer := paths.Peer{Name: fmt.Sprint("node", 2+i), Paths: map[string]paths.PeerPath{}}
-		for _, path := range found {
+		for _, path := range model.Paths {
 			peer.Paths[path.Name] = paths.PeerPath{Up: true, Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.2")}}
 		}
-		n.peers = append(n.peers, peer)
+		model.Peers = append(model.Peers, node.Peer{Peer: peer})
 	}
-	if err := r.plan(n, found); err != nil {
-		t.Fatal(err)
+	return model
+}
+
+// classIn is the endpoint's class, a new one where there is room.
+func classIn(classes *node.Preferences, endpoint *v1alpha1.PlanEndpoint) int {
+	class, exact := classes.Class(endpoint)
+	if free := slices.Index(classes[:], nil); !exact && free >= 0 {
+		class, classes[free] = free, &node.Preference{PlanPreference: *endpoint.Preference, Paths: map[v1alpha1.PathName]bool{}}
 	}
+	for _, path := range endpoint.Preferred {
+		classes[class].Paths[path] = true
+	}
+	return class
 }
 
 // measured are round trips in milliseconds; 0 for a dead path.
@@ -119,18 +147,16 @@ func (r *rig) pass(duration time.Duration) {
 
 func (r *rig) last() map[string]datapath.PeerHealth { return r.told[len(r.told)-1] }
 
-func (r *rig) status(endpoints ...v1alpha1.PlanEndpoint) []v1alpha1.HintStatus {
-	results := make([]v1alpha1.EndpointStatus, len(endpoints))
-	for i := range endpoints {
-		results[i].UID = endpoints[i].UID
-	}
-	r.report(endpoints, results)
-	return results[len(results)-1].Hints
+// status is what is said of an endpoint's hints.
+func (r *rig) status(uid types.UID) []v1alpha1.HintStatus {
+	statuses := r.report.Statuses(r.model)
+	at := slices.IndexFunc(statuses, func(status v1alpha1.EndpointStatus) bool { return status.UID == uid })
+	return statuses[at].Hints
 }
 
 func TestDeadPathsReachTheDatapathAtOnce(t *testing.T) {
 	r := newRig(t)
-	r.planFor(t)
+	r.planFor(t, nil)
 	r.measured("node2", map[string]int{"blue": 40, "green": 0})
 	r.again()
 	if dead := r.last()["node2"].Dead; !maps.Equal(dead, map[string]bool{"green": true}) {
@@ -146,11 +172,11 @@ func TestDeadPathsReachTheDatapathAtOnce(t *testing.T) {
 func TestAPathIsGivenUpForTheClassesThatFindItBad(t *testing.T) {
 	r := newRig(t)
 	strict, patient := preferring("1", factor(2000), "green"), preferring("2", factor(10_000), "green")
-	r.planFor(t, strict, patient)
+	r.planFor(t, []v1alpha1.PlanEndpoint{strict, patient})
 	r.measured("node2", map[string]int{"blue": 40, "green": 200})
 	r.measured("node3", map[string]int{"blue": 40, "green": 60})
 	r.pass(200 * time.Millisecond)
-	class := r.endpoint(&strict).Class
+	class := r.model.Endpoints[0].Class
 	if good := r.last()["node2"].Good; good[class]["green"] || !good[class]["blue"] || !good[1-class]["green"] {
 		t.Errorf("good to node2: %v", good)
 	}
@@ -161,10 +187,10 @@ func TestAPathIsGivenUpForTheClassesThatFindItBad(t *testing.T) {
 		Annotation: v1alpha1.AnnotationPreferredPaths, State: v1alpha1.HintGivenUp,
 		Message: "green is not used to node2 (its round trip took 200ms, and the best path's 40ms)",
 	}
-	if status := r.status(strict); !cmp.Equal(status, []v1alpha1.HintStatus{expected}) {
+	if status := r.status("1"); !cmp.Equal(status, []v1alpha1.HintStatus{expected}) {
 		t.Errorf("the status is %+v", status)
 	}
-	if status := r.status(patient); status[0].State != v1alpha1.HintFollowed || status[0].Message != "" {
+	if status := r.status("2"); status[0].State != v1alpha1.HintFollowed || status[0].Message != "" {
 		t.Errorf("the patient one's is %+v", status)
 	}
 	r.measured("node2", map[string]int{"green": 45})
@@ -172,17 +198,15 @@ func TestAPathIsGivenUpForTheClassesThatFindItBad(t *testing.T) {
 	if good := r.last()["node2"].Good; !good[class]["green"] {
 		t.Errorf("after its recovery, good to node2: %v", good)
 	}
-	if status := r.status(strict); status[0].State != v1alpha1.HintFollowed || status[0].Message != "" {
+	if status := r.status("1"); status[0].State != v1alpha1.HintFollowed || status[0].Message != "" {
 		t.Errorf("after its recovery the status is %+v", status)
 	}
 }
 
 func TestAStatusIsPublishedWhenItIsNoLongerRight(t *testing.T) {
 	r := newRig(t)
-	endpoint := preferring("1", &usual, "green")
-	r.planFor(t, endpoint)
-	published := 0
-	r.wake = func() { published++; r.hints.told = r.lost }
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
+	r.options.Notify = func() { r.notified++; r.published = r.avoided }
 	steps := []struct {
 		name     string
 		measured map[string]int
@@ -198,116 +222,120 @@ func TestAStatusIsPublishedWhenItIsNoLongerRight(t *testing.T) {
 		{"it becomes slower", map[string]int{"green": 70}, 0},
 	}
 	for _, step := range steps {
-		published = 0
+		r.notified = 0
 		r.measured("node2", step.measured)
 		r.pass(5 * time.Second)
-		if published != step.expected {
-			t.Errorf("when %s, it was published %d times instead of %d", step.name, published, step.expected)
+		if r.notified != step.expected {
+			t.Errorf("when %s, it was published %d times instead of %d", step.name, r.notified, step.expected)
 		}
 	}
 }
 
 func TestAPathThatFlapsIsNotPublishedOftenAndNotForgotten(t *testing.T) {
 	r := newRig(t)
-	r.planFor(t, preferring("1", &usual, "green"))
-	published := 0
-	r.wake = func() { published++; r.hints.told = r.lost }
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
+	r.options.Notify = func() { r.notified++; r.published = r.avoided }
 	const flaps = 20
 	for i := range flaps {
 		r.measured("node2", map[string]int{"blue": 1, "green": i % 2})
 		r.pass(time.Second)
 	}
-	if most := int(flaps*time.Second/tellAgain) + 1; published == 0 || published > most {
-		t.Errorf("published %d times in %d seconds", published, flaps)
+	if most := int(flaps*time.Second/notifyAgain) + 1; r.notified == 0 || r.notified > most {
+		t.Errorf("published %d times in %d seconds", r.notified, flaps)
 	}
-	r.pass(tellAgain)
-	if !sameVerdicts(r.lost, r.hints.told) {
-		t.Errorf("%v was published last, and it is %v", r.hints.told, r.lost)
+	r.pass(notifyAgain)
+	if !maps.Equal(r.avoided, r.published) {
+		t.Errorf("%v was published last, and it is %v", r.published, r.avoided)
 	}
 }
 
-// A wake may be lost, or what it led to may fail.
+// A notification may be lost, or what it led to may fail.
 func TestWhatWasNotPublishedIsTriedAgain(t *testing.T) {
 	r := newRig(t)
-	r.planFor(t, preferring("1", &usual, "green"))
-	published := 0
-	r.wake = func() { published++ }
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
 	r.measured("node2", map[string]int{"blue": 1, "green": 0})
-	r.pass(2*tellAgain + tellAgain/2)
-	if published != 3 {
-		t.Errorf("tried %d times", published)
+	r.pass(2*notifyAgain + notifyAgain/2)
+	if r.notified != 3 {
+		t.Errorf("tried %d times", r.notified)
 	}
 }
 
 func TestHintStatuses(t *testing.T) {
 	const preferred, backup, rate = v1alpha1.AnnotationPreferredPaths, v1alpha1.AnnotationBackupPaths, v1alpha1.AnnotationMaxRate
-	down := func(r *rig) { r.scene.paths[1].Usable, r.scene.paths[1].Message = false, "green has no carrier" }
-	downThere := func(peers ...int) func(r *rig) {
-		return func(r *rig) {
+	down := func(m *node.Model) { m.Paths[1].Up, m.Paths[1].Found.Message = false, "green has no carrier" }
+	downThere := func(peers ...int) func(*node.Model) {
+		return func(m *node.Model) {
 			for _, i := range peers {
-				r.scene.peers[i].Paths["green"] = paths.PeerPath{}
+				m.Peers[i].Paths["green"] = paths.PeerPath{}
 			}
 		}
 	}
-	dead := func(r *rig) { r.measured("node3", map[string]int{"green": 0, "blue": 1, "red": 1}); r.again() }
+	dead := map[string]int{"green": 0, "blue": 1, "red": 1}
 	cases := map[string]struct {
 		endpoint v1alpha1.PlanEndpoint
-		change   func(*rig)
+		change   func(*node.Model)
+		toNode3  map[string]int
 		expected []v1alpha1.HintStatus
 	}{
-		"no hints": {v1alpha1.PlanEndpoint{}, nil, nil},
+		"no hints": {v1alpha1.PlanEndpoint{}, nil, nil, nil},
 		"all annotations": {
-			v1alpha1.PlanEndpoint{Preferred: []v1alpha1.PathName{"green"}, Backup: []v1alpha1.PathName{"red"}, Preference: &usual, Hinted: []string{preferred, backup, rate}}, nil,
+			v1alpha1.PlanEndpoint{Preferred: []v1alpha1.PathName{"green"}, Backup: []v1alpha1.PathName{"red"}, Preference: &usual, Hinted: []string{preferred, backup, rate}}, nil, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintFollowed}, {Annotation: backup, State: v1alpha1.HintFollowed}, {Annotation: rate, State: v1alpha1.HintFollowed}},
 		},
 		"the policy's own paths": {
-			v1alpha1.PlanEndpoint{Preferred: []v1alpha1.PathName{"green"}, Backup: []v1alpha1.PathName{"red"}, Preference: &usual}, nil,
+			v1alpha1.PlanEndpoint{Preferred: []v1alpha1.PathName{"green"}, Backup: []v1alpha1.PathName{"red"}, Preference: &usual}, nil, nil,
 			[]v1alpha1.HintStatus{{Annotation: fromPolicy, State: v1alpha1.HintFollowed}},
 		},
 		"refused": {
-			v1alpha1.PlanEndpoint{RefusedHints: []v1alpha1.RefusedHint{{Annotation: rate, Reason: "HintMalformed", Message: "no rate"}}}, nil,
+			v1alpha1.PlanEndpoint{RefusedHints: []v1alpha1.RefusedHint{{Annotation: rate, Reason: "HintMalformed", Message: "no rate"}}}, nil, nil,
 			[]v1alpha1.HintStatus{{Annotation: rate, State: v1alpha1.HintRefused, Message: "no rate"}},
 		},
 		"refused twice": {
-			v1alpha1.PlanEndpoint{RefusedHints: []v1alpha1.RefusedHint{{Annotation: preferred, Message: "no such path"}, {Annotation: preferred, Message: "not allowed"}}}, nil,
+			v1alpha1.PlanEndpoint{RefusedHints: []v1alpha1.RefusedHint{{Annotation: preferred, Message: "no such path"}, {Annotation: preferred, Message: "not allowed"}}}, nil, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintRefused, Message: "no such path; not allowed"}},
 		},
 		"followed in part": {
 			v1alpha1.PlanEndpoint{
 				Preferred: []v1alpha1.PathName{"green"}, Preference: &usual, Hinted: []string{preferred},
 				RefusedHints: []v1alpha1.RefusedHint{{Annotation: preferred, Message: "red: not allowed"}},
-			}, nil,
+			}, nil, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintFollowed, Message: "red: not allowed"}},
 		},
 		"the path is down here": {
-			preferring("1", &usual, "green"), down,
+			preferring("1", &usual, "green"), down, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintGivenUp, Message: "green is not used to any of 3 nodes (on this node, green has no carrier)"}},
 		},
 		"the path is not here": {
-			preferring("1", &usual, "green"), func(r *rig) { r.scene.paths = r.scene.paths[:1] },
+			preferring("1", &usual, "green"), func(m *node.Model) { m.Paths = m.Paths[:1] }, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintGivenUp, Message: "green is not used to any of 3 nodes (this node does not have it)"}},
 		},
 		"the path is down at two peers": {
-			preferring("1", &usual, "green"), downThere(0, 2),
+			preferring("1", &usual, "green"), downThere(0, 2), nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintGivenUp, Message: "green is not used to node2, node4 (it is down there)"}},
 		},
 		"one of two is down, and the other takes it all": {
-			preferring("1", &usual, "green", "blue"), down,
+			preferring("1", &usual, "green", "blue"), down, nil,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintFollowed, Message: "green is not used to any of 3 nodes (on this node, green has no carrier)"}},
 		},
+		"the node has no NICs, so that no peers are known": {
+			preferring("1", &usual, "green"), func(m *node.Model) { m.Paths, m.Peers = nil, nil }, nil,
+			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintGivenUp, Message: "green is not used to any node (this node does not have it)"}},
+		},
 		"dead to one, and down at another": {
-			preferring("1", &usual, "green"), func(r *rig) { dead(r); downThere(0)(r) },
+			preferring("1", &usual, "green"), downThere(0), dead,
 			[]v1alpha1.HintStatus{{Annotation: preferred, State: v1alpha1.HintGivenUp, Message: "green is not used to node2 (it is down there), to node3 (it does not answer probes)"}},
 		},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.planFor(t, c.endpoint)
-			if c.change != nil {
-				c.change(r)
+			r.measured("node3", c.toNode3)
+			change := []func(*node.Model){c.change}
+			if c.change == nil {
+				change = nil
 			}
-			if status := r.status(c.endpoint); !cmp.Equal(status, c.expected) {
+			r.planFor(t, []v1alpha1.PlanEndpoint{c.endpoint}, change...)
+			if status := r.status(c.endpoint.UID); !cmp.Equal(status, c.expected) {
 				t.Errorf("the statuses are wrong:\n%s", cmp.Diff(c.expected, status))
 			}
 		})
@@ -319,92 +347,36 @@ func TestMessagesOfHintsFitTheSchema(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	endpoint := preferring("1", &usual, "green", "blue", "red")
 	endpoint.RefusedHints = []v1alpha1.RefusedHint{{Annotation: v1alpha1.AnnotationPreferredPaths, Message: long}}
-	r.planFor(t, endpoint)
-	for i := range r.scene.paths {
-		r.scene.paths[i].Usable, r.scene.paths[i].Message = false, long
-	}
-	if message := r.status(endpoint)[0].Message; len(message) > 512 || len(message) < 400 {
-		t.Errorf("a message of %d bytes", len(message))
-	}
-}
-
-// Endpoints in the kernel refer to classes by their indexes.
-func TestClassesKeepTheirIndexes(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var c classes
-		before := map[int32]int{}
-		for range 6 {
-			var endpoints []v1alpha1.PlanEndpoint
-			wanted := rapid.SliceOfN(rapid.Int32Range(1, 12), 0, 14).Draw(t, "factors")
-			for i, permille := range wanted {
-				endpoint := preferring(fmt.Sprint(i), factor(permille), "green")
-				endpoint.Preference.Weight = rapid.Int32Range(1, 100).Draw(t, "weight")
-				endpoints = append(endpoints, endpoint)
-			}
-			c = c.assign(endpoints)
-			after, owner := map[int32]int{}, map[int]int32{}
-			for i := range endpoints {
-				permille := wanted[i]
-				class, exact := c.of(&endpoints[i])
-				if c[class] == nil || !c[class].paths["green"] {
-					t.Fatalf("factor %d has the class %d, of which nothing is known", permille, class)
-				}
-				if !exact {
-					if class != datapath.MaxClasses-1 || slices.Contains(c[:], nil) {
-						t.Fatalf("factor %d shares the class %d of %v", permille, class, c)
-					}
-					continue
-				}
-				if other, taken := owner[class]; taken && other != permille || c[class].preference.MaxRTTFactorPermille != permille {
-					t.Fatalf("factor %d has the class %d of %v", permille, class, c[class].preference)
-				}
-				if was, had := before[permille]; had && was != class {
-					t.Fatalf("factor %d moved from class %d to %d", permille, was, class)
-				}
-				owner[class], after[permille] = permille, class
-			}
-			before = after
+	r.planFor(t, []v1alpha1.PlanEndpoint{endpoint}, func(m *node.Model) {
+		for i := range m.Paths {
+			m.Paths[i].Up, m.Paths[i].Found.Message = false, long
 		}
 	})
+	if message := r.status(endpoint.UID)[0].Message; len(message) > 512 || len(message) < 400 {
+		t.Errorf("a message of %d bytes", len(message))
+	}
 }
 
 func TestPreferencesThatShareAClassSaySo(t *testing.T) {
 	r := newRig(t)
 	var endpoints []v1alpha1.PlanEndpoint
-	for i := range int32(datapath.MaxClasses + 1) {
+	for i := range int32(node.MaxClasses + 1) {
 		endpoints = append(endpoints, preferring(fmt.Sprint(i), factor(2000+i), "green"))
 	}
-	r.planFor(t, endpoints...)
+	r.planFor(t, endpoints)
 	for i := range endpoints {
-		status := r.status(endpoints[i])
-		if says := strings.Contains(status[0].Message, "8 preferences"); says != (i == datapath.MaxClasses) {
+		status := r.status(endpoints[i].UID)
+		if says := strings.Contains(status[0].Message, "8 preferences"); says != (i == node.MaxClasses) {
 			t.Errorf("endpoint %d: %+v", i, status)
 		}
 	}
 }
 
-func TestAnEndpointIsAsItsPlanSays(t *testing.T) {
-	r := newRig(t)
-	plain := v1alpha1.PlanEndpoint{Addresses: []string{"10.0.0.1"}, Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 3}}}
-	half := preferring("2", factor(3000), "green")
-	half.Preference.Weight, half.Backup, half.Subflows.Mode = 50, []v1alpha1.PathName{"red"}, v1alpha1.SubflowModeSamePair
-	r.planFor(t, preferring("1", factor(2000), "blue"), half, plain)
-	if endpoint := r.endpoint(&plain); !cmp.Equal(endpoint, datapath.Endpoint{Addresses: endpoint.Addresses, Paths: plain.Paths}, cmp.Comparer(sameAddress)) {
-		t.Errorf("the plain one is %+v", endpoint)
-	}
-	expected := datapath.Endpoint{Preferred: half.Preferred, Backup: half.Backup, Class: 1, Share: 50, SamePath: true}
-	if endpoint := r.endpoint(&half); !cmp.Equal(endpoint, expected, cmp.Comparer(sameAddress)) {
-		t.Errorf("the other one is %+v", endpoint)
-	}
-}
-
-func sameAddress(a, b netip.Addr) bool { return a == b }
-
 // Before the probes of a new agent can know anything, what the last one knew holds.
 func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
 	r := newRig(t)
 	r.settled = false
-	r.planFor(t, preferring("1", &usual, "green"))
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
 	r.again()
 	if len(r.told) > 0 {
 		t.Errorf("told %v", r.told)
@@ -418,32 +390,32 @@ func TestNothingIsSaidBeforeItIsKnown(t *testing.T) {
 
 func TestWithoutProbesAllPathsAreGood(t *testing.T) {
 	r := newRig(t)
-	r.prober = nil
-	endpoint := preferring("1", &usual, "green")
-	r.planFor(t, endpoint)
-	r.again()
-	if status := r.status(endpoint); len(r.last()) > 0 || status[0].State != v1alpha1.HintFollowed {
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
+	if status := r.status("1"); len(r.last()) > 0 || status[0].State != v1alpha1.HintFollowed {
 		t.Errorf("told %v, and the status %+v", r.last(), status)
 	}
 }
 
 func TestWhatTheDatapathRefusedIsToldAgain(t *testing.T) {
 	r := newRig(t)
-	r.planFor(t)
+	r.planFor(t, nil)
 	r.refuse = errors.New("no")
-	if wait := r.again(); wait != firstRetry {
+	if wait := r.again(); wait != retry {
 		t.Errorf("again after %s", wait)
+	}
+	if report := r.Apply(t.Context(), r.model); report.Done() {
+		t.Error("the report does not tell of it")
 	}
 }
 
 // The goroutine hears of changes by itself: the agent's loop may be busy.
-func TestNewsOfProbesDoNotWaitForTheLoop(t *testing.T) {
+func TestChangesOfProbesDoNotWaitForTheLoop(t *testing.T) {
 	r := newRig(t)
 	r.now = time.Now
-	r.planFor(t)
+	r.planFor(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.run(ctx) }()
+	go func() { done <- r.Run(ctx) }()
 	r.measured("node2", map[string]int{"blue": 1, "green": 0})
 	r.changed <- struct{}{}
 	deadline := time.Now().Add(5 * time.Second)
@@ -460,4 +432,19 @@ func (r *rig) hasTold(peer, dead string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.told, func(told map[string]datapath.PeerHealth) bool { return told[peer].Dead[dead] })
+}
+
+// A notification is of use only as long as some status tells of what is avoided.
+func TestNothingIsPublishedForEndpointsThatAreGone(t *testing.T) {
+	r := newRig(t)
+	r.measured("node2", map[string]int{"blue": 1, "green": 0})
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", &usual, "green")})
+	if status := r.status("1"); status[0].State != v1alpha1.HintGivenUp || len(r.published) != 1 {
+		t.Fatalf("the status is %+v, and published is %v", status, r.published)
+	}
+	r.planFor(t, nil)
+	r.pass(3 * notifyAgain)
+	if r.notified != 0 {
+		t.Errorf("notified %d times", r.notified)
+	}
 }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"reflect"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+const (
+	// showStates and showFigures lie between two changes of the node's status, where
+	// a path became alive or dead, and where only times and losses changed.
+	showStates  = time.Second
+	showFigures = 5 * time.Second
+	// unreachableShown are the peers that the status names of each path.
+	unreachableShown = 10
+)
+
+// show takes over what is known into what the status shows, and is true where that
+// is to be published: states soon, figures now and then, and only where they differ
+// by much, because every agent watches every node.
+func (m *Monitor) show(now time.Time) bool {
+	current := map[string]v1alpha1.NodePath{}
+	for path, summary := range m.prober.View().Summaries() {
+		current[path] = pathFigures(summary)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	differ := len(current) != len(m.shown)
+	due := now.Sub(m.shownAt) >= showFigures
+	for path, figures := range current {
+		before, known := m.shown[path]
+		differ = differ || !known || statesDiffer(before, figures) || due && figuresDiffer(before, figures)
+	}
+	if differ {
+		m.shown, m.shownAt = current, now
+	}
+	return differ
+}
+
+func pathFigures(summary Summary) v1alpha1.NodePath {
+	return v1alpha1.NodePath{
+		PeersProbed:     int32(summary.Probed),
+		PeersAlive:      int32(summary.Alive),
+		MedianRTTMicros: twoDigits(summary.MedianRTT.Microseconds()),
+		LossPercent:     int32(summary.Loss*100 + 0.5),
+		Unreachable:     summary.Unreachable[:min(len(summary.Unreachable), unreachableShown)],
+	}
+}
+
+// twoDigits rounds to two significant digits.
+func twoDigits(value int64) int64 {
+	unit := int64(1)
+	for value/unit >= 100 {
+		unit *= 10
+	}
+	return (value + unit/2) / unit * unit
+}
+
+func statesDiffer(a, b v1alpha1.NodePath) bool {
+	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !reflect.DeepEqual(a.Unreachable, b.Unreachable)
+}
+
+const (
+	// worthShowing is the part of a time by which it must differ, and at least so
+	// many microseconds; and how many percent of loss.
+	worthShowing       = 4
+	worthShowingMicros = 200
+	worthShowingLoss   = 5
+)
+
+func figuresDiffer(a, b v1alpha1.NodePath) bool {
+	rtt := max(a.MedianRTTMicros-b.MedianRTTMicros, b.MedianRTTMicros-a.MedianRTTMicros)
+	loss := max(a.LossPercent-b.LossPercent, b.LossPercent-a.LossPercent)
+	return rtt > max(a.MedianRTTMicros/worthShowing, worthShowingMicros) || loss >= worthShowingLoss ||
+		(a.LossPercent == 0) != (b.LossPercent == 0)
+}
+
+// Describe adds what is known of a path to what the node's status says of it.
+func (m *Monitor) Describe(path *v1alpha1.NodePath) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	figures := m.shown[string(path.Name)]
+	path.PeersProbed, path.PeersAlive = figures.PeersProbed, figures.PeersAlive
+	path.MedianRTTMicros, path.LossPercent = figures.MedianRTTMicros, figures.LossPercent
+	path.Unreachable = figures.Unreachable
+}
