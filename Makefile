@@ -60,7 +60,7 @@ generate: ## Generate deep copies, CRDs, roles, the API reference and the packet
 	$(tool) controller-gen rbac:roleName=braid-agent,fileName=agent_role.yaml paths=./agent/... output:rbac:dir=config/rbac
 	$(tool) crd-ref-docs --source-path=api/v1alpha1 --config=hack/tools/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md --log-level=ERROR
 	hack/chart/sync.sh
-	go generate ./bpf/...
+	go generate ./bpf/... ./hack/bench/baseline
 
 .PHONY: verify
 verify: ## Fail when a generated file does not match its sources

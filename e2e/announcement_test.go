@@ -41,7 +41,7 @@ var hide = v1alpha1.Rule{
 	Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{
 		Direction: v1alpha1.DirectionToEndpoint, PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketAddAddr},
 	}},
-	Actions: []v1alpha1.Action{{Type: v1alpha1.ActionBlockSubflow}},
+	Actions: []v1alpha1.Action{{Type: v1alpha1.ActionSuppressAddAddr}},
 }
 
 // onlyAnnounced refuses the joins that need no announcement, with which the path

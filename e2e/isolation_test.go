@@ -23,6 +23,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -245,7 +246,7 @@ type victims struct {
 	busy *running
 	idle *net.TCPConn
 	// flows are theirs by node, with their paths.
-	flows map[int]map[bpf.ToUplinkFlowKey]uint8
+	flows map[int]map[uplink.ToUplinkFlowKey]uint8
 }
 
 // startVictims begins a connection that sends until the end, and one that does not.
@@ -254,7 +255,7 @@ func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	c.create(t, policy)
 	c.waitProgrammed(t, policy, 2)
-	v := &victims{cluster: c, flows: map[int]map[bpf.ToUplinkFlowKey]uint8{}}
+	v := &victims{cluster: c, flows: map[int]map[uplink.ToUplinkFlowKey]uint8{}}
 	from, to := c.Network.Pod("client"), c.Network.Pod("server")
 	idle, err := from.Dial(t.Context(), "tcp", net.JoinHostPort(to.IPv4, fmt.Sprint(lab.TrafficPort)))
 	if err != nil {
@@ -281,10 +282,10 @@ func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 }
 
 // flowsOf are those between two pods, as a node has them.
-func (c *cluster) flowsOf(t *testing.T, node *network.Node, a, b *network.Pod) map[bpf.ToUplinkFlowKey]uint8 {
+func (c *cluster) flowsOf(t *testing.T, node *network.Node, a, b *network.Pod) map[uplink.ToUplinkFlowKey]uint8 {
 	t.Helper()
 	flows := c.flows(t, node)
-	maps.DeleteFunc(flows, func(key bpf.ToUplinkFlowKey, _ uint8) bool {
+	maps.DeleteFunc(flows, func(key uplink.ToUplinkFlowKey, _ uint8) bool {
 		ends := []string{bpf.Address(key.Local.Word).Unmap().String(), bpf.Address(key.Remote.Word).Unmap().String()}
 		return !slices.Contains(ends, a.IPv4) || !slices.Contains(ends, b.IPv4)
 	})
@@ -310,7 +311,7 @@ func (v *victims) expectUntouched(t *testing.T) {
 }
 
 // describeFlows names the flows by their ports.
-func describeFlows(flows map[bpf.ToUplinkFlowKey]uint8) string {
+func describeFlows(flows map[uplink.ToUplinkFlowKey]uint8) string {
 	short := map[string]uint8{}
 	for key, path := range flows {
 		short[fmt.Sprint(bpf.AddrPort(key.Local.Word, key.LocalPort).Port(), "-", bpf.AddrPort(key.Remote.Word, key.RemotePort).Port())] = path
@@ -456,7 +457,7 @@ func (v *victims) token(t *testing.T) (token uint32) {
 }
 
 // tokens are those of a node's flows.
-func (c *cluster) tokens(t *testing.T, node *network.Node) map[bpf.ToUplinkFlowKey]uint32 {
+func (c *cluster) tokens(t *testing.T, node *network.Node) map[uplink.ToUplinkFlowKey]uint32 {
 	t.Helper()
 	pins, err := filepath.Glob(filepath.Join(c.PinPath(node.NodeName()), "datapath", "*", "flows"))
 	if err != nil || len(pins) != 1 {
@@ -467,9 +468,9 @@ func (c *cluster) tokens(t *testing.T, node *network.Node) map[bpf.ToUplinkFlowK
 		t.Fatal(err)
 	}
 	defer pinned.Close()
-	tokens := map[bpf.ToUplinkFlowKey]uint32{}
-	var key bpf.ToUplinkFlowKey
-	var flow bpf.ToUplinkFlow
+	tokens := map[uplink.ToUplinkFlowKey]uint32{}
+	var key uplink.ToUplinkFlowKey
+	var flow uplink.ToUplinkFlow
 	for entries := pinned.Iterate(); entries.Next(&key, &flow); {
 		tokens[key] = flow.Token
 	}
@@ -567,9 +568,9 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 		{"a hidden address", `
   - name: hide
     match: {direction: ToEndpoint, packetTypes: [AddAddr]}
-    actions: [{type: BlockSubflow}]`, `
+    actions: [{type: SuppressAddAddr}]`, `
   - name: give
-    actions: [{type: AddSubflow}]`,
+    actions: [{type: ReleaseAddAddr}]`,
 			func(t *testing.T, c *cluster, r *running) {
 				if joined := r.joined(t); joined.IsValid() {
 					t.Errorf("%v was joined, though its announcement is hidden", joined)

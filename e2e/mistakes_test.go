@@ -58,7 +58,7 @@ func TestTheServerRefusesRulesThatContradictThemselves(t *testing.T) {
 	c.waitForRules(t, "ClusterMPTCPPolicy/watch watch", "MPTCPPolicy/shop/spread good")
 	for _, test := range []struct{ name, rule, at, message string }{
 		{"drop and reset", "{name: bad, actions: [{type: Drop}, {type: Reset}]}", "spec.rules[1].actions", "Drop and Reset contradict each other"},
-		{"hide and give back", "{name: bad, actions: [{type: BlockSubflow}, {type: AddSubflow}]}", "spec.rules[1].actions", "contradict each other"},
+		{"hide and give back", "{name: bad, actions: [{type: SuppressAddAddr}, {type: ReleaseAddAddr}]}", "spec.rules[1].actions", "contradict each other"},
 		{"an action behind drop", "{name: bad, actions: [{type: Drop}, {type: Record}]}", "spec.rules[1].actions", "must be the last action"},
 		{"an empty match", "{name: bad, match: {}, actions: [{type: Record}]}", "spec.rules[1].match", "an empty match is not allowed"},
 		{"a range that runs backwards", "{name: bad, match: {sent: {subflow: {from: 2M, to: 1M}}}, actions: [{type: Record}]}", "spec.rules[1].match.sent.subflow", "from must be below to"},

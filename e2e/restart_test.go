@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -85,7 +85,7 @@ func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*n
 }
 
 // expectSamePaths compares the flows that a node knew with those that it knows.
-func expectSamePaths(t *testing.T, before, after map[bpf.ToUplinkFlowKey]uint8) {
+func expectSamePaths(t *testing.T, before, after map[uplink.ToUplinkFlowKey]uint8) {
 	t.Helper()
 	if len(before) < len(paths) {
 		t.Errorf("the node knew only %d flows", len(before))
@@ -153,7 +153,7 @@ func (c *cluster) expectTakenOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 }
 
 // flows are the subflows that a node steers, and the slots of their paths.
-func (c *cluster) flows(t *testing.T, node *network.Node) map[bpf.ToUplinkFlowKey]uint8 {
+func (c *cluster) flows(t *testing.T, node *network.Node) map[uplink.ToUplinkFlowKey]uint8 {
 	t.Helper()
 	pins, err := filepath.Glob(filepath.Join(c.PinPath(node.NodeName()), "datapath", "*", "flows"))
 	if err != nil || len(pins) != 1 {
@@ -164,9 +164,9 @@ func (c *cluster) flows(t *testing.T, node *network.Node) map[bpf.ToUplinkFlowKe
 		t.Fatalf("reading the flows of %s: %v", node.NodeName(), err)
 	}
 	defer pinned.Close()
-	flows := map[bpf.ToUplinkFlowKey]uint8{}
-	var key bpf.ToUplinkFlowKey
-	var flow bpf.ToUplinkFlow
+	flows := map[uplink.ToUplinkFlowKey]uint8{}
+	var key uplink.ToUplinkFlowKey
+	var flow uplink.ToUplinkFlow
 	entries := pinned.Iterate()
 	for entries.Next(&key, &flow) {
 		if flow.Ended == 0 {

@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 generated() {
-	find api charts config bpf docs \( -name 'zz_generated.*.go' -o -path 'config/crd/braid.dev_*.yaml' \
+	find api charts config bpf docs hack/bench/baseline \( -name 'zz_generated.*.go' -o -path 'config/crd/braid.dev_*.yaml' \
 		-o -path 'config/rbac/*_role.yaml' -o -name '*_bpfel.go' -o -name '*_bpfel.o' \
 		-o -path 'charts/braid/files/*.yaml' -o -path docs/api.md \) -type f -exec sha256sum {} + | sort -k 2
 }

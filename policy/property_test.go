@@ -146,7 +146,7 @@ func drawAction(t *rapid.T) v1alpha1.Action {
 	return rapid.SampledFrom([]v1alpha1.Action{
 		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionReportSubflow},
 		{Type: v1alpha1.ActionRateLimit, RateLimit: limit},
-		{Type: v1alpha1.ActionBlockSubflow}, {Type: v1alpha1.ActionAddSubflow}, {Type: v1alpha1.ActionReset},
+		{Type: v1alpha1.ActionSuppressAddAddr}, {Type: v1alpha1.ActionReleaseAddAddr}, {Type: v1alpha1.ActionReset},
 		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "known"}},
 		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "unknown"}},
 	}).Draw(t, "action")

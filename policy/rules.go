@@ -168,7 +168,7 @@ func unsuitable(a *v1alpha1.Action, match *condition) string {
 	switch {
 	case slices.Contains(governing, a.Type) && match.onlyTypes(lastPackets):
 		return "it governs what comes after them, and nothing does"
-	case a.Type == v1alpha1.ActionBlockSubflow && match.onlyTypes(announcingNothing):
+	case a.Type == v1alpha1.ActionSuppressAddAddr && match.onlyTypes(announcingNothing):
 		return "none of them announces an address; match AddAddr, or leave packetTypes out"
 	case a.Type == v1alpha1.ActionRateLimit && a.RateLimit.Mechanism == v1alpha1.RateLimitPace && match.onlyDirection(v1alpha1.DirectionToEndpoint):
 		return "mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police"
@@ -327,7 +327,7 @@ func contradiction(a, b *v1alpha1.Action) string {
 		return ""
 	}
 	if a.Type != b.Type {
-		if both := []v1alpha1.ActionType{a.Type, b.Type}; slices.Contains(both, v1alpha1.ActionBlockSubflow) && slices.Contains(both, v1alpha1.ActionAddSubflow) {
+		if both := []v1alpha1.ActionType{a.Type, b.Type}; slices.Contains(both, v1alpha1.ActionSuppressAddAddr) && slices.Contains(both, v1alpha1.ActionReleaseAddAddr) {
 			return "addresses are either hidden or given back"
 		}
 		return ""

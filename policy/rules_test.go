@@ -88,11 +88,11 @@ func TestRules(t *testing.T) {
 			"BlockNotFound rule b: spec.rules[1].actions[1].congestion.algorithm: the block action has type Action, and this needs type Congestion",
 		}},
 		{name: "that always apply both and want opposites are refused", rules: `
-- {name: a, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: BlockSubflow}]}
+- {name: a, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: SuppressAddAddr}]}
 - {name: b, match: {direction: ToEndpoint}, actions: [{type: RateLimit, rateLimit: {rate: 1M, per: Connection}}]}
-- {name: c, actions: [{type: AddSubflow}, {type: SetBackup, setBackup: {backup: false}}]}
+- {name: c, actions: [{type: ReleaseAddAddr}, {type: SetBackup, setBackup: {backup: false}}]}
 - {name: d, match: {direction: ToEndpoint}, actions: [{type: RateLimit, rateLimit: {rate: 2M, per: Connection}}]}`, want: []string{
-			"ContradictingRules rule c: spec.rules[2].actions[0]: it contradicts BlockSubflow of rule a, which matches the same packets: addresses are either hidden or given back",
+			"ContradictingRules rule c: spec.rules[2].actions[0]: it contradicts SuppressAddAddr of rule a, which matches the same packets: addresses are either hidden or given back",
 			"ContradictingRules rule c: spec.rules[2].actions[1]: it contradicts SetBackup of rule a, which matches the same packets: a subflow is either a backup or not",
 			"ContradictingRules rule d: spec.rules[3].actions[0]: it contradicts RateLimit of rule b, which matches the same packets: there is one rate for each Connection",
 		}},
@@ -118,14 +118,14 @@ func TestRules(t *testing.T) {
 - {name: c, match: {source: {cidr: 10.0.0.0/8}, destination: {cidr: "fd00::/8"}}, actions: [{type: Record}]}
 - {name: d, match: {addressPair: [10.0.0.1, 10.0.0.2], any: [{direction: ToEndpoint, all: [{direction: FromEndpoint}]}]}, actions: [{type: Record}]}
 - {name: e, match: {packetTypes: [Reset, FastClose]}, actions: [{type: RateLimit, rateLimit: {rate: 1M, mechanism: Window}}]}
-- {name: f, match: {all: [{packetTypes: [SYN, MPJoin]}]}, actions: [{type: BlockSubflow}]}
+- {name: f, match: {all: [{packetTypes: [SYN, MPJoin]}]}, actions: [{type: SuppressAddAddr}]}
 - {name: g, match: {direction: ToEndpoint}, actions: [{type: RateLimit, rateLimit: {rate: 1M, mechanism: Pace}}]}`, want: []string{
 			"ImpossibleMatch rule a: spec.rules[0].match.all[0].all[0].direction: no packet is both ToEndpoint and FromEndpoint: the match can never hold",
 			"ImpossibleMatch rule b: spec.rules[1].match.all[1].backup: no subflow is and is not a backup at once: the match can never hold",
 			"ImpossibleMatch rule c: spec.rules[2].match: its addresses are of both IPv4 and IPv6, and a packet has one of them: the match can never hold",
 			"ImpossibleMatch rule d: spec.rules[3].match.any[0].all[0].direction: no packet is both ToEndpoint and FromEndpoint: the match can never hold",
 			"ImpossibleMatch rule e: spec.rules[4].actions[0]: RateLimit cannot do anything for the packets that the rule matches: it governs what comes after them, and nothing does",
-			"ImpossibleMatch rule f: spec.rules[5].actions[0]: BlockSubflow cannot do anything for the packets that the rule matches: none of them announces an address; match AddAddr, or leave packetTypes out",
+			"ImpossibleMatch rule f: spec.rules[5].actions[0]: SuppressAddAddr cannot do anything for the packets that the rule matches: none of them announces an address; match AddAddr, or leave packetTypes out",
 			"ImpossibleMatch rule g: spec.rules[6].actions[0]: RateLimit cannot do anything for the packets that the rule matches: mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police",
 		}},
 		{name: "whose alternatives can hold work", rules: `

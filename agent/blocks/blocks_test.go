@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/blocks"
@@ -30,13 +31,6 @@ const (
 	dropped     = 2
 	notSelected = 3
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // node is what a manager works on: a chain, ConfigMaps, and a directory of pins.
 type node struct {
@@ -60,8 +54,8 @@ func (c configMaps) Content(_ context.Context, name, key string) ([]byte, error)
 func pins(t *testing.T) string {
 	t.Helper()
 	mount := t.TempDir()
-	check(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(mount, 0)) })
+	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
 	return mount
 }
 
@@ -83,13 +77,13 @@ func cgroupRoot(t *testing.T) string {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{content: configMaps{}}
-	check(t, block.LoadTrialObjects(&n.chain, nil))
-	t.Cleanup(func() { check(t, n.chain.Close()) })
+	require.NoError(t, block.LoadTrialObjects(&n.chain, nil))
+	t.Cleanup(func() { require.NoError(t, n.chain.Close()) })
 	n.options = blocks.Options{
 		PinPath: pins(t), CustomBlocks: n.chain.CustomBlocks, BlockContext: n.chain.BlockContext,
 		Cgroup: cgroupRoot(t), Directory: t.TempDir(), ConfigMaps: n.content, Log: testr.New(t),
 	}
-	check(t, os.Chmod(n.options.Directory, 0o755))
+	require.NoError(t, os.Chmod(n.options.Directory, 0o755))
 	n.start(t)
 	return n
 }
@@ -102,14 +96,14 @@ func (n *node) start(t *testing.T) {
 	t.Cleanup(func() {
 		if n.Manager == started {
 			n.apply(t)
-			check(t, n.Close())
+			require.NoError(t, n.Close())
 		}
 	})
 }
 
 func (n *node) restart(t *testing.T) {
 	t.Helper()
-	check(t, n.Close())
+	require.NoError(t, n.Close())
 	n.start(t)
 }
 
@@ -126,7 +120,7 @@ func (n *node) put(t *testing.T, name, source, program string, defines ...string
 func (n *node) apply(t *testing.T, wanted ...v1alpha1.PlanBlock) blocks.Result {
 	t.Helper()
 	result, err := n.Apply(context.Background(), wanted)
-	check(t, err)
+	require.NoError(t, err)
 	return result
 }
 
@@ -146,11 +140,11 @@ func (n *node) run(t *testing.T, slots ...uint32) (results []int32) {
 	for i, slot := range slots {
 		trial.Action[i].Limit = slot
 	}
-	check(t, n.chain.Trials.Put(uint32(0), trial))
+	require.NoError(t, n.chain.Trials.Put(uint32(0), trial))
 	_, err := n.chain.Trial.Run(&ebpf.RunOptions{Data: pureACK(), DataOut: make([]byte, 256)})
-	check(t, err)
+	require.NoError(t, err)
 	var result block.TrialTrialResult
-	check(t, n.chain.TrialResults.Lookup(uint32(0), &result))
+	require.NoError(t, n.chain.TrialResults.Lookup(uint32(0), &result))
 	return result.Result[:result.Called]
 }
 
@@ -360,16 +354,16 @@ func mapIDs(t *testing.T, name string) (ids []ebpf.MapID) {
 		if errors.Is(err, os.ErrNotExist) {
 			return ids
 		}
-		check(t, err)
+		require.NoError(t, err)
 		id = next
 		m, err := ebpf.NewMapFromID(id)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		check(t, err)
+		require.NoError(t, err)
 		info, err := m.Info()
-		check(t, err)
-		check(t, m.Close())
+		require.NoError(t, err)
+		require.NoError(t, m.Close())
 		if info.Name == name {
 			ids = append(ids, id)
 		}
@@ -379,9 +373,9 @@ func mapIDs(t *testing.T, name string) (ids []ebpf.MapID) {
 func lookUp(t *testing.T, id ebpf.MapID) (value uint64) {
 	t.Helper()
 	m, err := ebpf.NewMapFromID(id)
-	check(t, err)
-	check(t, m.Lookup(uint32(0), &value))
-	check(t, m.Close())
+	require.NoError(t, err)
+	require.NoError(t, m.Lookup(uint32(0), &value))
+	require.NoError(t, m.Close())
 	return value
 }
 
@@ -409,10 +403,10 @@ func TestBlocksOfChainsThatAreGoneAreLoadedAnew(t *testing.T) {
 	n := newNode(t)
 	stamp := n.put(t, "stamp", "examples/stamp.bpf.c", "")
 	n.applyAll(t, stamp)
-	check(t, n.Close())
-	check(t, n.chain.Close())
+	require.NoError(t, n.Close())
+	require.NoError(t, n.chain.Close())
 	n.chain = block.TrialObjects{}
-	check(t, block.LoadTrialObjects(&n.chain, nil))
+	require.NoError(t, block.LoadTrialObjects(&n.chain, nil))
 	n.options.CustomBlocks, n.options.BlockContext = n.chain.CustomBlocks, n.chain.BlockContext
 	n.start(t)
 	n.expect(t, n.applyAll(t, stamp).Slots["policy/stamp"], acted)
@@ -434,7 +428,7 @@ func TestAPolicyHasEightBlocksAtMost(t *testing.T) {
 func (n *node) expectPins(t *testing.T, wanted int) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(n.options.PinPath, "blocks"))
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != wanted {
 		t.Errorf("%d pins are there, wanted %d: %v", len(entries), wanted, entries)
 	}
@@ -452,32 +446,32 @@ func TestBlocksAreReadFromFilesOfRoot(t *testing.T) {
 		"a file above":          {file: "../stamp.o", prepare: func(*testing.T, string) {}, reason: "is not the name of a file"},
 		"a whole path":          {file: "/etc/passwd", prepare: func(*testing.T, string) {}, reason: "is not the name of a file"},
 		"a file that all can write": {file: "stamp.o", reason: "writable by nobody else", prepare: func(t *testing.T, directory string) {
-			check(t, os.Chmod(filepath.Join(directory, "stamp.o"), 0o666))
+			require.NoError(t, os.Chmod(filepath.Join(directory, "stamp.o"), 0o666))
 		}},
 		"a file of somebody else": {file: "stamp.o", reason: "must belong to root", prepare: func(t *testing.T, directory string) {
-			check(t, os.Chown(filepath.Join(directory, "stamp.o"), 65534, 65534))
+			require.NoError(t, os.Chown(filepath.Join(directory, "stamp.o"), 65534, 65534))
 		}},
 		"a directory that all can write": {file: "stamp.o", reason: "the directory of blocks must belong to root", prepare: func(t *testing.T, directory string) {
-			check(t, os.Chmod(directory, 0o777))
+			require.NoError(t, os.Chmod(directory, 0o777))
 		}},
 		"a link that leads out": {file: "link.o", reason: "link.o", prepare: func(t *testing.T, directory string) {
-			check(t, os.Symlink("/etc/passwd", filepath.Join(directory, "link.o")))
+			require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(directory, "link.o")))
 		}},
 		"a pipe": {file: "pipe.o", reason: "is not a regular file", prepare: func(t *testing.T, directory string) {
-			check(t, unix.Mkfifo(filepath.Join(directory, "pipe.o"), 0o600))
+			require.NoError(t, unix.Mkfifo(filepath.Join(directory, "pipe.o"), 0o600))
 		}},
 		"a directory": {file: "directory", reason: "is not a regular file", prepare: func(t *testing.T, directory string) {
-			check(t, os.Mkdir(filepath.Join(directory, "directory"), 0o700))
+			require.NoError(t, os.Mkdir(filepath.Join(directory, "directory"), 0o700))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			check(t, os.WriteFile(filepath.Join(n.options.Directory, "stamp.o"), object, 0o644))
+			require.NoError(t, os.WriteFile(filepath.Join(n.options.Directory, "stamp.o"), object, 0o644))
 			test.prepare(t, n.options.Directory)
 			result := n.apply(t, v1alpha1.PlanBlock{Policy: "policy", Block: v1alpha1.Block{Name: "block", Type: v1alpha1.BlockAction, File: test.file}})
 			err := result.Errors["policy/block"]
 			if test.reason == "" {
-				check(t, err)
+				require.NoError(t, err)
 				n.expect(t, result.Slots["policy/block"], acted)
 			} else if err == nil || !strings.Contains(err.Error(), test.reason) {
 				t.Errorf("the error is %v, wanted %q in it", err, test.reason)
@@ -489,13 +483,13 @@ func TestBlocksAreReadFromFilesOfRoot(t *testing.T) {
 func entries(t *testing.T, id ebpf.MapID) (count int) {
 	t.Helper()
 	m, err := ebpf.NewMapFromID(id)
-	check(t, err)
+	require.NoError(t, err)
 	var key uint32
 	var value [8]byte
 	all := m.Iterate()
 	for all.Next(&key, &value) {
 		count++
 	}
-	check(t, errors.Join(all.Err(), m.Close()))
+	require.NoError(t, errors.Join(all.Err(), m.Close()))
 	return count
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/bpf/endpoint"
@@ -39,12 +40,12 @@ type realChain struct {
 func newRealChain(t *testing.T) *realChain {
 	t.Helper()
 	fromSpec, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	toSpec, err := endpoint.LoadToEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	c := &realChain{spec: fromSpec, on: loopback}
 	c.from, err = ebpf.NewCollection(fromSpec)
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(c.from.Close)
 	shared := map[string]*ebpf.Map{}
 	for name, m := range c.from.Maps {
@@ -53,7 +54,7 @@ func newRealChain(t *testing.T) *realChain {
 		}
 	}
 	c.to, err = ebpf.NewCollectionWithOptions(toSpec, ebpf.CollectionOptions{MapReplacements: shared})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(c.to.Close)
 	return c
 }
@@ -77,12 +78,12 @@ func (c *realChain) set(t *testing.T, rules ...rule) {
 		chain.Rules++
 	}
 	inner, err := ebpf.NewMap(c.spec.Maps["chains"].InnerMap)
-	check(t, err)
-	check(t, inner.Put(uint32(0), chain))
-	check(t, c.from.Maps["chains"].Put(uint32(0), inner))
-	check(t, inner.Close())
+	require.NoError(t, err)
+	require.NoError(t, inner.Put(uint32(0), chain))
+	require.NoError(t, c.from.Maps["chains"].Put(uint32(0), inner))
+	require.NoError(t, inner.Close())
 	c.epoch++
-	check(t, c.from.Maps["attachments"].Put(c.on, endpoint.FromEndpointAttachment{
+	require.NoError(t, c.from.Maps["attachments"].Put(c.on, endpoint.FromEndpointAttachment{
 		Interface: c.on, Endpoint: anEndpoint, Chain: c.epoch << 32,
 	}))
 }
@@ -91,7 +92,7 @@ func (c *realChain) set(t *testing.T, rules ...rule) {
 func (c *realChain) hits(t *testing.T, index int) (hits, acted uint64) {
 	t.Helper()
 	var counters endpoint.FromEndpointCounters
-	check(t, c.from.Maps["chain_counters"].Lookup(uint32(0), &counters))
+	require.NoError(t, c.from.Maps["chain_counters"].Lookup(uint32(0), &counters))
 	return counters.Rule[index].Hits, counters.Rule[index].Acted
 }
 
@@ -103,7 +104,7 @@ func (c *realChain) run(t *testing.T, direction int, frame []byte) (verdict int3
 	}
 	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	returned, err := program.Run(options)
-	check(t, err)
+	require.NoError(t, err)
 	return int32(returned), options.DataOut
 }
 

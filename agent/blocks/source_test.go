@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,7 +34,7 @@ func TestBlocksAreReadFromConfigMaps(t *testing.T) {
 	reader := cluster{content: map[string][]byte{"stamp.o": blocktest.Compile(t, "examples/stamp.bpf.c")}}
 	configMaps := blocks.ConfigMapsOf(reader, "braid-system")
 	content, err := configMaps.Content(t.Context(), "blocks", "stamp.o")
-	check(t, err)
+	require.NoError(t, err)
 	if len(content) != len(reader.content["stamp.o"]) {
 		t.Errorf("the block has %d bytes", len(content))
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/btf"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -29,7 +30,7 @@ func (n *node) congestion(t *testing.T, name, source string, defines ...string) 
 func needsLinks(t *testing.T) {
 	t.Helper()
 	kernel, err := btf.LoadKernelSpec()
-	check(t, err)
+	require.NoError(t, err)
 	var link *btf.Struct
 	if err := kernel.TypeByName("bpf_struct_ops_link", &link); errors.Is(err, btf.ErrNotFound) {
 		t.Skip("this kernel has no links for congestion controls (Linux 6.4)")
@@ -46,7 +47,7 @@ func (n *node) schedule(t *testing.T, name, source string, defines ...string) v1
 func algorithms(t *testing.T) []string {
 	t.Helper()
 	list, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
-	check(t, err)
+	require.NoError(t, err)
 	return strings.Fields(string(list))
 }
 
@@ -65,19 +66,19 @@ type pair struct {
 func connect(t *testing.T, namespace *network.Namespace) *pair {
 	t.Helper()
 	listener, err := namespace.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	check(t, err)
+	require.NoError(t, err)
 	client, err := namespace.Dial(t.Context(), "tcp4", listener.Addr().String())
-	check(t, err)
+	require.NoError(t, err)
 	server, err := listener.Accept()
-	check(t, err)
-	check(t, listener.Close())
-	t.Cleanup(func() { check(t, errors.Join(client.Close(), server.Close())) })
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	t.Cleanup(func() { require.NoError(t, errors.Join(client.Close(), server.Close())) })
 	return &pair{client: client.(*net.TCPConn), server: server.(*net.TCPConn), cookie: cookieOf(t, namespace)}
 }
 
 func cookieOf(t *testing.T, namespace *network.Namespace) (cookie uint64) {
 	t.Helper()
-	check(t, namespace.Do(func() error {
+	require.NoError(t, namespace.Do(func() error {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -92,9 +93,9 @@ func cookieOf(t *testing.T, namespace *network.Namespace) (cookie uint64) {
 func control(t *testing.T, connection *net.TCPConn, f func(socket int) error) error {
 	t.Helper()
 	raw, err := connection.SyscallConn()
-	check(t, err)
+	require.NoError(t, err)
 	var failed error
-	check(t, raw.Control(func(fd uintptr) { failed = f(int(fd)) }))
+	require.NoError(t, raw.Control(func(fd uintptr) { failed = f(int(fd)) }))
 	return failed
 }
 
@@ -108,7 +109,7 @@ func (p *pair) choose(t *testing.T, name string) error {
 
 func (p *pair) chosen(t *testing.T) (name string) {
 	t.Helper()
-	check(t, control(t, p.client, func(socket int) (err error) {
+	require.NoError(t, control(t, p.client, func(socket int) (err error) {
 		name, err = unix.GetsockoptString(socket, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		return err
 	}))
@@ -125,24 +126,24 @@ func (p *pair) transfer(t *testing.T) {
 	}()
 	for received, buffer := 0, make([]byte, 64<<10); received < 4<<20; {
 		count, err := p.server.Read(buffer)
-		check(t, err)
+		require.NoError(t, err)
 		received += count
 	}
-	check(t, <-sent)
+	require.NoError(t, <-sent)
 }
 
 func TestACongestionControlIsRegisteredWhileItsBlockIsWanted(t *testing.T) {
 	needsLinks(t)
 	n := newNode(t)
 	namespace := network.NamespaceForTest(t)
-	check(t, namespace.SetUp("lo"))
+	require.NoError(t, namespace.SetUp("lo"))
 	aimd := n.congestion(t, "aimd", "examples/aimd.bpf.c", named(algorithm))
 	result := n.applyAll(t, aimd)
 	if result.Algorithms["policy/aimd"] != algorithm || !slices.Contains(algorithms(t), algorithm) {
 		t.Fatalf("the result is %v; the kernel knows %v", result.Algorithms, algorithms(t))
 	}
 	p := connect(t, namespace)
-	check(t, p.choose(t, algorithm))
+	require.NoError(t, p.choose(t, algorithm))
 	p.transfer(t)
 
 	n.restart(t)
@@ -164,10 +165,10 @@ func TestACongestionControlIsExchanged(t *testing.T) {
 	needsLinks(t)
 	n := newNode(t)
 	namespace := network.NamespaceForTest(t)
-	check(t, namespace.SetUp("lo"))
+	require.NoError(t, namespace.SetUp("lo"))
 	n.applyAll(t, n.congestion(t, "aimd", "examples/aimd.bpf.c", named(algorithm)))
 	p := connect(t, namespace)
-	check(t, p.choose(t, algorithm))
+	require.NoError(t, p.choose(t, algorithm))
 	n.applyAll(t, n.congestion(t, "aimd", "examples/aimd.bpf.c", named(algorithm), "LEAST=4"))
 	if p.chosen(t) != algorithm || !slices.Contains(algorithms(t), algorithm) {
 		t.Errorf("the connection has %s; the kernel knows %v", p.chosen(t), algorithms(t))
@@ -202,7 +203,7 @@ func TestTheNamesOfTheKernelsOwnCongestionControlsAreTaken(t *testing.T) {
 // pacing is the rate that a connection's socket is bound to, in bytes a second.
 func pacing(t *testing.T, connection *net.TCPConn) (rate int) {
 	t.Helper()
-	check(t, control(t, connection, func(socket int) (err error) {
+	require.NoError(t, control(t, connection, func(socket int) (err error) {
 		rate, err = unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
 		return err
 	}))
@@ -213,7 +214,7 @@ func pacing(t *testing.T, connection *net.TCPConn) (rate int) {
 func plain(t *testing.T, namespace *network.Namespace) *pair {
 	t.Helper()
 	var p *pair
-	check(t, namespace.Do(func() error {
+	require.NoError(t, namespace.Do(func() error {
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp4", "127.0.0.1:0")
 		if err != nil {
 			return err
@@ -229,14 +230,14 @@ func plain(t *testing.T, namespace *network.Namespace) *pair {
 		p = &pair{client: client.(*net.TCPConn), server: server.(*net.TCPConn)}
 		return listener.Close()
 	}))
-	t.Cleanup(func() { check(t, errors.Join(p.client.Close(), p.server.Close())) })
+	t.Cleanup(func() { require.NoError(t, errors.Join(p.client.Close(), p.server.Close())) })
 	return p
 }
 
 func TestAScheduleGovernsTheSocketsOfItsPodsAlone(t *testing.T) {
 	n := newNode(t)
 	governed, other := network.NamespaceForTest(t), network.NamespaceForTest(t)
-	check(t, errors.Join(governed.SetUp("lo"), other.SetUp("lo")))
+	require.NoError(t, errors.Join(governed.SetUp("lo"), other.SetUp("lo")))
 	expect := func(namespace *network.Namespace, wanted int) {
 		t.Helper()
 		if got := pacing(t, plain(t, namespace).client); got != wanted {
@@ -249,7 +250,7 @@ func TestAScheduleGovernsTheSocketsOfItsPodsAlone(t *testing.T) {
 		t.Fatalf("the schedules are %v", result.Schedules)
 	}
 	expect(governed, unpaced)
-	check(t, n.Govern("policy/slow", []uint64{cookieOf(t, governed)}))
+	require.NoError(t, n.Govern("policy/slow", []uint64{cookieOf(t, governed)}))
 	expect(governed, 1000000)
 	expect(other, unpaced)
 
@@ -264,7 +265,7 @@ func TestAScheduleGovernsTheSocketsOfItsPodsAlone(t *testing.T) {
 	n.restart(t)
 	expect(governed, 2000000)
 	n.applyAll(t, n.schedule(t, "slow", "testdata/slow.bpf.c", "RATE=2000000"))
-	check(t, n.Govern("policy/slow", []uint64{cookieOf(t, other)}))
+	require.NoError(t, n.Govern("policy/slow", []uint64{cookieOf(t, other)}))
 	expect(governed, unpaced)
 	expect(other, 2000000)
 
@@ -279,9 +280,9 @@ func TestAScheduleGovernsTheSocketsOfItsPodsAlone(t *testing.T) {
 func TestTheScheduleTemplateRunsOnMPTCP(t *testing.T) {
 	n := newNode(t)
 	namespace := network.NamespaceForTest(t)
-	check(t, namespace.SetUp("lo"))
+	require.NoError(t, namespace.SetUp("lo"))
 	n.applyAll(t, n.schedule(t, "hold-back", "examples/hold_back.bpf.c"))
-	check(t, n.Govern("policy/hold-back", []uint64{cookieOf(t, namespace)}))
+	require.NoError(t, n.Govern("policy/hold-back", []uint64{cookieOf(t, namespace)}))
 	p := connect(t, namespace)
 	p.transfer(t)
 	counted := 0

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
@@ -33,28 +34,28 @@ const (
 func newWire(t *testing.T, c *realChain) *wire {
 	t.Helper()
 	w := &wire{node: network.NamespaceForTest(t), endpoint: network.NamespaceForTest(t), peer: network.NamespaceForTest(t)}
-	check(t, w.node.Sysctl("net.ipv4.ip_forward", "1"))
-	check(t, network.Connect(w.node, "endpoint", w.endpoint, "eth0", network.Options{
+	require.NoError(t, w.node.Sysctl("net.ipv4.ip_forward", "1"))
+	require.NoError(t, network.Connect(w.node, "endpoint", w.endpoint, "eth0", network.Options{
 		AddressesA: []string{"10.244.1.1/24"}, AddressesB: []string{endpointAddress + "/24"},
 	}))
-	check(t, network.Connect(w.node, "uplink", w.peer, "eth0", network.Options{
+	require.NoError(t, network.Connect(w.node, "uplink", w.peer, "eth0", network.Options{
 		AddressesA: []string{"10.244.2.1/24"}, AddressesB: []string{peerAddress + "/24"},
 	}))
-	check(t, w.endpoint.AddRoute(network.Route{Destination: "10.244.2.0/24", Gateway: "10.244.1.1", Interface: "eth0"}))
-	check(t, w.peer.AddRoute(network.Route{Destination: "10.244.1.0/24", Gateway: "10.244.2.1", Interface: "eth0"}))
+	require.NoError(t, w.endpoint.AddRoute(network.Route{Destination: "10.244.2.0/24", Gateway: "10.244.1.1", Interface: "eth0"}))
+	require.NoError(t, w.peer.AddRoute(network.Route{Destination: "10.244.1.0/24", Gateway: "10.244.2.1", Interface: "eth0"}))
 	for _, end := range []*network.Namespace{w.endpoint, w.peer} {
 		fillIn(t, end, "eth0")
 	}
 	index, err := w.node.Index("endpoint")
-	check(t, err)
+	require.NoError(t, err)
 	c.on = uint32(index)
 	for attach, program := range map[ebpf.AttachType]*ebpf.Program{
 		ebpf.AttachTCXIngress: c.from.Programs["from_endpoint"], ebpf.AttachTCXEgress: c.to.Programs["to_endpoint"],
 	} {
-		check(t, w.node.Do(func() error {
+		require.NoError(t, w.node.Do(func() error {
 			attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: attach})
 			if err == nil {
-				t.Cleanup(func() { check(t, attached.Close()) })
+				t.Cleanup(func() { require.NoError(t, attached.Close()) })
 			}
 			return err
 		}))
@@ -66,7 +67,7 @@ func newWire(t *testing.T, c *realChain) *wire {
 func fillIn(t *testing.T, ns *network.Namespace, nic string) {
 	t.Helper()
 	const setTransmitChecksums = 0x17
-	check(t, ns.Do(func() error {
+	require.NoError(t, ns.Do(func() error {
 		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -95,16 +96,16 @@ type capture struct {
 func newCapture(t *testing.T, ns *network.Namespace) *capture {
 	t.Helper()
 	index, err := ns.Index("eth0")
-	check(t, err)
+	require.NoError(t, err)
 	c := &capture{}
-	check(t, ns.Do(func() (err error) {
+	require.NoError(t, ns.Do(func() (err error) {
 		c.socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		return err
 	}))
-	t.Cleanup(func() { check(t, unix.Close(c.socket)) })
-	check(t, unix.SetsockoptInt(c.socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
+	t.Cleanup(func() { require.NoError(t, unix.Close(c.socket)) })
+	require.NoError(t, unix.SetsockoptInt(c.socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
 	protocol := bits16(unix.ETH_P_IP)
-	check(t, unix.Bind(c.socket, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: index}))
+	require.NoError(t, unix.Bind(c.socket, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: index}))
 	return c
 }
 
@@ -119,7 +120,7 @@ func (c *capture) segments(t *testing.T) (found [][]byte) {
 		if errors.Is(err, unix.EAGAIN) {
 			return found
 		}
-		check(t, err)
+		require.NoError(t, err)
 		if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING && length > 54 && buffer[23] == unix.IPPROTO_TCP {
 			found = append(found, bytes.Clone(buffer[14:length]))
 		}
@@ -164,7 +165,7 @@ func stamps(t *testing.T, packets [][]byte) (count int) {
 func (w *wire) echo(t *testing.T, size int) {
 	t.Helper()
 	listener, err := w.peer.Listen(t.Context(), "tcp4", peerAddress+":7000")
-	check(t, err)
+	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() {
 		accepted, err := listener.Accept()
@@ -175,18 +176,18 @@ func (w *wire) echo(t *testing.T, size int) {
 		served <- err
 	}()
 	connection, err := w.endpoint.Dial(t.Context(), "tcp4", peerAddress+":7000")
-	check(t, err)
+	require.NoError(t, err)
 	sent := make([]byte, size)
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(sent)
 	go func() { _, _ = connection.Write(sent) }()
 	received := make([]byte, size)
 	_, err = io.ReadFull(connection, received)
-	check(t, err)
+	require.NoError(t, err)
 	if !bytes.Equal(sent, received) {
 		t.Error("what came back is not what was sent")
 	}
-	check(t, errors.Join(connection.Close(), <-served, listener.Close()))
+	require.NoError(t, errors.Join(connection.Close(), <-served, listener.Close()))
 }
 
 func TestABlockOnRealConnections(t *testing.T) {

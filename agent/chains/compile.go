@@ -118,8 +118,8 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
 			return Action{}, field.Required(at.Child("setBackup", "backup"), "say whether the subflows become backups")
 		}
 		return Action{Kind: actionSetBackup, Flag: bit(*action.SetBackup.Backup)}, nil
-	case v1alpha1.ActionBlockSubflow:
-		return Action{Kind: actionBlockSubflow, Flag: bit(action.BlockSubflow != nil && action.BlockSubflow.Answer)}, nil
+	case v1alpha1.ActionSuppressAddAddr:
+		return Action{Kind: actionSuppressAddAddr, Flag: bit(action.SuppressAddAddr != nil && action.SuppressAddAddr.Answer)}, nil
 	case v1alpha1.ActionCustom:
 		return c.custom(rule, i, at.Child("custom"))
 	}
@@ -132,7 +132,7 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
 
 // plainActions are those without parameters here.
 var plainActions = map[v1alpha1.ActionType]uint8{
-	v1alpha1.ActionAddSubflow:       actionAddSubflow,
+	v1alpha1.ActionReleaseAddAddr:   actionReleaseAddAddr,
 	v1alpha1.ActionReportConnection: actionReportConnection,
 	v1alpha1.ActionReportSubflow:    actionReportSubflow,
 	v1alpha1.ActionRecord:           actionRecord,
@@ -143,7 +143,7 @@ var plainActions = map[v1alpha1.ActionType]uint8{
 }
 
 var knownActions = []v1alpha1.ActionType{
-	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionBlockSubflow, v1alpha1.ActionAddSubflow,
+	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionSuppressAddAddr, v1alpha1.ActionReleaseAddAddr,
 	v1alpha1.ActionReportConnection, v1alpha1.ActionReportSubflow, v1alpha1.ActionRecord, v1alpha1.ActionDrop,
 	v1alpha1.ActionReset, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion, v1alpha1.ActionCustom,
 }
@@ -225,7 +225,7 @@ func BlockOf(rule *v1alpha1.PlanRule, name string) BlockName {
 // bindingFlags mark what rules of tenants must not undo: the effects that last, where
 // a rule of the cluster asks for them.
 func bindingFlags(rule *v1alpha1.PlanRule, kind uint8) uint8 {
-	lasts := kind == actionRateLimit || kind == actionSetBackup || kind == actionBlockSubflow || kind == actionAddSubflow
+	lasts := kind == actionRateLimit || kind == actionSetBackup || kind == actionSuppressAddAddr || kind == actionReleaseAddAddr
 	switch {
 	case !lasts || rule.IsTenants():
 		return 0
@@ -244,7 +244,7 @@ func bonds(action Action) uint8 {
 }
 
 // The bits of enum rule_binds.
-var bondOf = map[uint8]uint8{actionSetBackup: 1, actionBlockSubflow: 2, actionAddSubflow: 4, actionRateLimit: 8}
+var bondOf = map[uint8]uint8{actionSetBackup: 1, actionSuppressAddAddr: 2, actionReleaseAddAddr: 4, actionRateLimit: 8}
 
 func bit(set bool) uint8 {
 	if set {
@@ -257,7 +257,7 @@ func bit(set bool) uint8 {
 // the record of its subflow.
 func actionNeeds(action Action) (needs uint8) {
 	switch action.Kind {
-	case actionRateLimit, actionSetBackup, actionBlockSubflow, actionAddSubflow, actionRecord, actionCustom:
+	case actionRateLimit, actionSetBackup, actionSuppressAddAddr, actionReleaseAddAddr, actionRecord, actionCustom:
 		needs |= needsOptions
 	case actionReportConnection:
 		needs |= needsConnection

@@ -531,7 +531,7 @@ func TestRulesOfTheClusterBindAndThoseOfTenantsDoNot(t *testing.T) {
 	actions := []v1alpha1.Action{
 		{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("1M")}},
 		{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: &backup}},
-		{Type: v1alpha1.ActionBlockSubflow}, {Type: v1alpha1.ActionAddSubflow}, {Type: v1alpha1.ActionRecord},
+		{Type: v1alpha1.ActionSuppressAddAddr}, {Type: v1alpha1.ActionReleaseAddAddr}, {Type: v1alpha1.ActionRecord},
 	}
 	tests := map[string][]uint8{
 		"MPTCPPolicy/team/web":     {0, 1, 0, 0, 0},

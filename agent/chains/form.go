@@ -63,8 +63,8 @@ const (
 const (
 	actionRateLimit        = 1
 	actionSetBackup        = 2
-	actionBlockSubflow     = 3
-	actionAddSubflow       = 4
+	actionSuppressAddAddr  = 3
+	actionReleaseAddAddr   = 4
 	actionReportConnection = 5
 	actionReportSubflow    = 6
 	actionRecord           = 7

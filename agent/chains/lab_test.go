@@ -17,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,18 +37,11 @@ type lab struct {
 	chains  *Chains
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // bpffs mounts a BPF file system for the test alone.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(directory, 0); err != nil {
 			t.Errorf("unmounting the BPF file system: %v", err)
@@ -63,14 +57,16 @@ func newLab(t *testing.T, pods int, options Options) *lab {
 	l := &lab{options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: pods})
 	l.chains = Open(options)
-	t.Cleanup(func() { check(t, l.Nodes[0].Do(func() error { return l.chains.Remove(context.Background()) })) })
+	t.Cleanup(func() {
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(context.Background()) }))
+	})
 	return l
 }
 
 // restart gives the node a new agent over the old one's pins.
 func (l *lab) restart(t *testing.T) {
 	t.Helper()
-	check(t, l.chains.Close())
+	require.NoError(t, l.chains.Close())
 	l.chains = Open(l.options)
 }
 
@@ -78,7 +74,7 @@ func (l *lab) restart(t *testing.T) {
 func (l *lab) model(t *testing.T, rules ...[]v1alpha1.PlanRule) *node.Model {
 	t.Helper()
 	blue, err := l.Nodes[0].Index("blue")
-	check(t, err)
+	require.NoError(t, err)
 	var pods []nodetest.Pod
 	for i, rules := range rules {
 		if len(rules) > 0 {
@@ -97,7 +93,7 @@ func uid(pod int) types.UID {
 func (l *lab) index(t *testing.T, pod int) int {
 	t.Helper()
 	index, err := l.Nodes[0].Index(l.Nodes[0].Pods[pod].HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	return index
 }
 
@@ -107,7 +103,7 @@ func (l *lab) half() *half { return l.chains.loaded.Value }
 func (l *lab) tryApply(t *testing.T, model *node.Model) failures {
 	t.Helper()
 	failed := failures{}
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		report := l.chains.Apply(t.Context(), model)
 		for uid, of := range report.Endpoints {
 			failed.add(uid, of.Failed)
@@ -146,7 +142,7 @@ func (l *lab) uses(t *testing.T, pod int) map[string]RuleCounters {
 	uses := map[string]RuleCounters{}
 	t.Helper()
 	all, err := l.chains.Counters(uid(pod))
-	check(t, err)
+	require.NoError(t, err)
 	for _, use := range all {
 		uses[use.Name] = use.RuleCounters
 	}
@@ -160,7 +156,7 @@ func serve(t *testing.T, pod *network.Pod) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.IPv4, serverPort))
-	check(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	t.Cleanup(func() {
@@ -201,7 +197,7 @@ func start(t *testing.T, client, server *network.Pod, options traffic.Options) *
 func (r *running) wait(t *testing.T) *traffic.Result {
 	t.Helper()
 	<-r.done
-	check(t, r.err)
+	require.NoError(t, r.err)
 	if r.result.Failed > 0 {
 		t.Errorf("%d connections broke: %v", r.result.Failed, r.result.Errors)
 	}
@@ -226,7 +222,7 @@ func newPair(t *testing.T, options Options) (l *lab, client, server *network.Pod
 func (l *lab) passed(t *testing.T, pod int) (sent, received uint64) {
 	t.Helper()
 	counters, err := l.Nodes[0].Counters(l.Nodes[0].Pods[pod].HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	return counters.TxPackets, counters.RxPackets
 }
 
@@ -235,7 +231,7 @@ func (l *lab) passed(t *testing.T, pod int) (sent, received uint64) {
 func (l *lab) programs(t *testing.T, pod int) (count int) {
 	t.Helper()
 	index := l.index(t, pod)
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		for _, hook := range hooks {
 			result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook.Type})
 			if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
@@ -263,11 +259,11 @@ func (l *lab) expectNothing(t *testing.T) {
 			t.Errorf("pod %d has %d programs", pod, count)
 		}
 		handle, err := l.Nodes[0].Handle()
-		check(t, err)
+		require.NoError(t, err)
 		device, err := handle.LinkByIndex(l.index(t, pod))
-		check(t, err)
+		require.NoError(t, err)
 		qdiscs, err := handle.QdiscList(device)
-		check(t, err)
+		require.NoError(t, err)
 		if slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" }) {
 			t.Errorf("pod %d has a clsact qdisc", pod)
 		}
@@ -303,7 +299,7 @@ func TestRulesCountWhatTheyMatch(t *testing.T) {
 			t.Errorf("of one connection %d SYNs were counted", uses["syn"].Hits)
 		}
 		subflows, err := l.chains.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		if len(subflows) != 1 || subflows[0].UID != uid(0) || subflows[0].Record.Traffic[0].Bytes < uint64(result.Bytes) {
 			t.Errorf("the subflows are %+v", subflows)
 		}
@@ -467,9 +463,9 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		l := newLab(t, 1, options)
 		l.apply(t, recording("all"))
 		l.restart(t)
-		check(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) }))
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) }))
 		l.expectNothing(t)
-		check(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) })) // it may be repeated
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) })) // it may be repeated
 	})
 }
 
@@ -503,12 +499,12 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		for _, version := range []string{"v2", schema} {
 			l.awaitSubflows(t)
 			before, err := l.chains.Subflows()
-			check(t, err)
-			check(t, l.chains.Close())
+			require.NoError(t, err)
+			require.NoError(t, l.chains.Close())
 			l.chains = open(l.options, version)
 			l.apply(t, recording("all"))
 			after, err := l.chains.Subflows()
-			check(t, err)
+			require.NoError(t, err)
 			if len(after) < len(before) {
 				t.Errorf("%s: there were %d subflows and are %d", version, len(before), len(after))
 			}
@@ -532,19 +528,19 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 // The link to the cgroup tree lies beside ours, and is for others to take off.
 func TestWhatOthersPinnedComesAlong(t *testing.T) {
 	l := newLab(t, 1, Options{})
-	check(t, l.chains.TakeOver())
+	require.NoError(t, l.chains.TakeOver())
 	if _, err := os.Stat(l.options.PinPath); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("where there was nothing, something is pinned: %v", err)
 	}
 	l.apply(t, recording("all"))
 	pin := "govern_sockets_link"
 	clone, err := l.half().maps["chain_numbers"].Clone()
-	check(t, err)
-	check(t, clone.Pin(filepath.Join(l.chains.loaded.Directory(), pin)))
-	check(t, clone.Close())
-	check(t, l.chains.Close())
+	require.NoError(t, err)
+	require.NoError(t, clone.Pin(filepath.Join(l.chains.loaded.Directory(), pin)))
+	require.NoError(t, clone.Close())
+	require.NoError(t, l.chains.Close())
 	l.chains = open(l.options, "v2")
-	check(t, l.chains.TakeOver())
+	require.NoError(t, l.chains.TakeOver())
 	if _, err := os.Stat(filepath.Join(l.options.PinPath, "v2", pin)); err != nil {
 		t.Error(err)
 	}
@@ -558,7 +554,7 @@ func (l *lab) awaitSubflows(t *testing.T) {
 	t.Helper()
 	await(t, "no subflow is known", func() bool {
 		subflows, err := l.chains.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		return len(subflows) > 0
 	})
 }
@@ -582,7 +578,7 @@ func await(t *testing.T, failure string, isSo func() bool) {
 func (l *lab) expectVersion(t *testing.T, version string) {
 	t.Helper()
 	entries, err := os.ReadDir(l.options.PinPath)
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 1 || entries[0].Name() != version {
 		t.Errorf("pinned are %v, instead of %s alone", entries, version)
 	}
@@ -606,11 +602,11 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 	l.apply(t, recording("all"), recording("all"))
 	transfer(t, l.Nodes[0].Pods[0], l.Nodes[1].Pods[0])
 	handle, err := l.Nodes[0].Handle()
-	check(t, err)
+	require.NoError(t, err)
 	state := l.model(t, nil, recording("all"))
 	device, err := handle.LinkByIndex(l.index(t, 0))
-	check(t, err)
-	check(t, handle.LinkDel(device))
+	require.NoError(t, err)
+	require.NoError(t, handle.LinkDel(device))
 	failed := l.tryApply(t, state)
 	if len(failed) != 0 {
 		t.Errorf("the failures are %v", failed)
@@ -622,7 +618,7 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 		t.Errorf("the endpoints are %v", l.half().endpoints)
 	}
 	entries, err := os.ReadDir(filepath.Join(l.chains.loaded.Directory(), "links"))
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 2 {
 		t.Errorf("the links are %v", entries)
 	}
@@ -657,7 +653,7 @@ func TestProgramsStayUntilEffectsAreUndone(t *testing.T) {
 	r := start(t, client, server, traffic.Options{Duration: 2 * time.Second})
 	time.Sleep(500 * time.Millisecond)
 	subflows, err := l.chains.Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	if len(subflows) != 1 || subflows[0].Record.Engaged == 0 {
 		t.Fatalf("the rule has no lasting effect on %+v", subflows)
 	}

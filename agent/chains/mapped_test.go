@@ -6,26 +6,27 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 func TestOfAnArrayThatIsMappedOnlyWhatWasAskedForIs(t *testing.T) {
 	array, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: 1000, Flags: unix.BPF_F_MMAPABLE})
-	check(t, err)
+	require.NoError(t, err)
 	defer array.Close()
 	mapped, err := mapArray[Attachment](array)
-	check(t, err)
+	require.NoError(t, err)
 	for _, index := range []int{0, 3, 999} { // the last part is not whole
 		value, err := mapped.at(index)
-		check(t, err)
+		require.NoError(t, err)
 		value.Endpoint = uint32(index + 1)
 		var seen Attachment
-		check(t, array.Lookup(uint32(index), &seen))
+		require.NoError(t, array.Lookup(uint32(index), &seen))
 		if seen.Endpoint != uint32(index+1) {
 			t.Errorf("of value %d the kernel sees %+v", index, seen)
 		}
 		again, err := mapped.at(index)
-		check(t, err)
+		require.NoError(t, err)
 		if again != value {
 			t.Errorf("value %d is mapped twice", index)
 		}
@@ -36,7 +37,7 @@ func TestOfAnArrayThatIsMappedOnlyWhatWasAskedForIs(t *testing.T) {
 	if _, err := mapped.at(1000); err == nil {
 		t.Error("there is a value beyond the last")
 	}
-	check(t, mapped.unmap())
+	require.NoError(t, mapped.unmap())
 	if len(mapped.parts) != 0 {
 		t.Errorf("%d parts are left", len(mapped.parts))
 	}
@@ -44,7 +45,7 @@ func TestOfAnArrayThatIsMappedOnlyWhatWasAskedForIs(t *testing.T) {
 
 func TestAnArrayOfOtherValuesIsNotMapped(t *testing.T) {
 	array, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 1, Flags: unix.BPF_F_MMAPABLE})
-	check(t, err)
+	require.NoError(t, err)
 	defer array.Close()
 	if _, err := mapArray[Attachment](array); err == nil {
 		t.Error("values of 16 bytes are taken for such of 24")

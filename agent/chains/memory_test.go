@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,21 +14,21 @@ import (
 func newAttachments(t *testing.T) *attachments {
 	t.Helper()
 	array, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 24, MaxEntries: 16, Flags: unix.BPF_F_MMAPABLE})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { array.Close() })
 	overflow, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 24, MaxEntries: 8})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { overflow.Close() })
 	a, err := mapAttachments(array, overflow)
-	check(t, err)
-	t.Cleanup(func() { check(t, a.unmap()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.unmap()) })
 	return a
 }
 
 func expectChain(t *testing.T, a *attachments, index int, chain uint64) {
 	t.Helper()
 	got, err := a.get(index)
-	check(t, err)
+	require.NoError(t, err)
 	if got.Chain != chain || chain != 0 && got.Interface != uint32(index) {
 		t.Errorf("interface %d has %+v instead of the chain %d", index, got, chain)
 	}
@@ -36,39 +37,39 @@ func expectChain(t *testing.T, a *attachments, index int, chain uint64) {
 func TestInterfacesThatShareASlotAreToldApart(t *testing.T) {
 	a := newAttachments(t)
 	for _, index := range []uint32{5, 21, 37} {
-		check(t, a.put(Attachment{Interface: index, Endpoint: index, Chain: uint64(index) * 10}))
+		require.NoError(t, a.put(Attachment{Interface: index, Endpoint: index, Chain: uint64(index) * 10}))
 	}
 	expectChain(t, a, 5, 50)
 	expectChain(t, a, 21, 210)
-	check(t, a.remove(5)) // 21 stays where it was, until it is written again
+	require.NoError(t, a.remove(5)) // 21 stays where it was, until it is written again
 	expectChain(t, a, 5, 0)
 	expectChain(t, a, 21, 210)
-	check(t, a.put(Attachment{Interface: 21, Endpoint: 21, Chain: 211}))
+	require.NoError(t, a.put(Attachment{Interface: 21, Endpoint: 21, Chain: 211}))
 	expectChain(t, a, 21, 211)
 	expectChain(t, a, 37, 370)
-	check(t, a.remove(21))
+	require.NoError(t, a.remove(21))
 	expectChain(t, a, 21, 0)
-	check(t, a.remove(37))
-	check(t, a.remove(37)) // it may be repeated
+	require.NoError(t, a.remove(37))
+	require.NoError(t, a.remove(37)) // it may be repeated
 	expectChain(t, a, 37, 0)
 }
 
 func TestTheGenerationBelongsToThePrograms(t *testing.T) {
 	a := newAttachments(t)
-	check(t, a.put(Attachment{Interface: 5, Chain: 1}))
+	require.NoError(t, a.put(Attachment{Interface: 5, Chain: 1}))
 	slot, err := a.slot(5)
-	check(t, err)
+	require.NoError(t, err)
 	slot.Generation = 7
-	check(t, a.put(Attachment{Interface: 5, Chain: 2}))
+	require.NoError(t, a.put(Attachment{Interface: 5, Chain: 2}))
 	if slot.Generation != 7 {
 		t.Errorf("the generation is %d", slot.Generation)
 	}
-	check(t, a.put(Attachment{Interface: 21, Chain: 1}))
+	require.NoError(t, a.put(Attachment{Interface: 21, Chain: 1}))
 	first, err := a.get(21)
-	check(t, err)
-	check(t, a.put(Attachment{Interface: 21, Chain: 2}))
+	require.NoError(t, err)
+	require.NoError(t, a.put(Attachment{Interface: 21, Chain: 2}))
 	second, err := a.get(21)
-	check(t, err)
+	require.NoError(t, err)
 	if first.Generation == second.Generation {
 		t.Error("in the overflow, where programs' changes may be lost, it stays the same")
 	}

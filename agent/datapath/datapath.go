@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package datapath loads the uplink half of the datapath, attaches it to the node's
+// NICs and keeps its maps as the node's model says. Everything it makes is pinned:
+// the packets go on without the agent, and the next agent takes over what it finds.
 package datapath
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,12 +17,13 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 )
 
 // Options of a datapath.
 type Options struct {
-	// PinPath is a directory on a BPF file system, for this node alone.
+	// PinPath is the agent's directory on a BPF file system.
 	PinPath string
 	// FlowEntries is the number of flows that the node remembers; 0 for the
 	// default of 131072. The least used ones make room for new ones, and go on
@@ -33,6 +38,7 @@ type Options struct {
 // namespace. SetHealth and ActivePeers may be called at any time, the others by
 // one goroutine at a time.
 type Datapath struct {
+	node.Idle
 	options  Options
 	pins     *pins.Pins
 	objects  *objects // nil while nothing is loaded
@@ -51,45 +57,67 @@ var hooks = []attach.Hook{
 }
 
 // Open prepares the datapath. Nothing is loaded or attached before Apply gets a
-// state with paths; what an earlier agent left attached stays.
+// model with paths; what an earlier agent left attached stays.
 func Open(options Options) *Datapath { return open(options, schema) }
 
 func open(options Options, version string) *Datapath {
-	d := &Datapath{options: options, pins: pins.New(options.PinPath, version, options.Log)}
+	d := &Datapath{options: options, pins: pins.New(Directory(options.PinPath), version, options.Log)}
 	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
 	return d
 }
 
+// Directory is where an agent's datapath is pinned.
+func Directory(pinPath string) string { return filepath.Join(pinPath, "datapath") }
+
 func (d *Datapath) linkDirectory() string { return filepath.Join(d.pins.Directory(), "links") }
 
-// Apply brings maps and programs to the state. Flows of endpoints that are gone
-// return to the cluster network's route; all others keep their paths.
-func (d *Datapath) Apply(state State) error {
-	if err := state.validate(); err != nil {
+// Apply brings maps and programs to the model. Flows of endpoints that are gone
+// return to the cluster network's route; all others keep their paths. A model without
+// a NIC on any path means that nothing is to be attached.
+func (d *Datapath) Apply(ctx context.Context, m *node.Model) (report node.Report) {
+	if report.Err = d.apply(ctx, m); report.Err != nil {
+		report.FailAll(m, report.Err)
+	}
+	return report
+}
+
+func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
+	nics := m.NICs()
+	if len(nics) == 0 {
+		return d.Remove(ctx)
+	}
+	if err := errors.Join(m.Validate(), d.load()); err != nil {
 		return err
 	}
-	if len(state.Paths) == 0 {
-		return d.Remove()
-	}
-	if err := d.load(); err != nil {
+	if err := d.resolve(neighboursOf(nics, m.Peers)); err != nil {
 		return err
 	}
-	if err := d.resolve(state.neighbours()); err != nil {
-		return err
-	}
-	changes, err := d.writeMaps(state)
+	changes, err := d.writeMaps(m, nics)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(d.attachTo(state.uplinks()), d.uplinks.DetachOther())
+	err = errors.Join(d.attachTo(uplinksOf(nics, m.Uplinks)), d.uplinks.DetachOther())
 	if err == nil {
 		err = d.pins.Finish()
 	}
 	return errors.Join(err, d.update(changes), d.recount())
 }
 
+// uplinksOf are the indexes of all NICs that get the programs. One that cannot be used
+// stays attached: the cluster network may route through it.
+func uplinksOf(nics []node.Path, others []int) map[int]bool {
+	uplinks := map[int]bool{}
+	for _, path := range nics {
+		uplinks[path.Interface] = true
+	}
+	for _, index := range others {
+		uplinks[index] = true
+	}
+	return uplinks
+}
+
 // AttachMode is how programs are attached: "tcx", "clsact", or "" before the
-// first state with paths.
+// first model with paths.
 func (d *Datapath) AttachMode() string { return d.uplinks.Mode() }
 
 // Close lets go of the datapath without changing it: programs and maps stay.
@@ -105,8 +133,8 @@ func (d *Datapath) Close() error {
 
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
-func (d *Datapath) Remove() error {
-	return errors.Join(d.uplinks.Remove(), releaseAllNeighbours(), removePins(d.options.PinPath), d.Close())
+func (d *Datapath) Remove(context.Context) error {
+	return errors.Join(d.uplinks.Remove(), releaseAllNeighbours(), removePins(Directory(d.options.PinPath)), d.Close())
 }
 
 // load loads the programs once. What another version pinned is taken over.
@@ -138,7 +166,7 @@ func (d *Datapath) attachTo(uplinks map[int]bool) error {
 		}
 	}
 	if failed != nil {
-		return fmt.Errorf("attaching to the uplinks: %w", failed)
+		return fmt.Errorf("failed to attach to the uplinks: %w", failed)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/internal/lab/network"
@@ -55,11 +56,11 @@ func TestADeadPathsFlowsUseTheOthersAndComeBack(t *testing.T) {
 			m := startMixture(t, client, server, traffic.Options{Direction: c.direction, Duration: 3 * time.Second, Verify: true})
 			m.at(500 * time.Millisecond)
 			before := byEnds(l.awaitSubflows(t, 0, mixtureSubflows))
-			check(t, c.set(l, l.Nodes[c.node], false))
+			require.NoError(t, c.set(l, l.Nodes[c.node], false))
 			l.setUp(t, states, c.node, "green", false)
 			m.at(1200 * time.Millisecond)
 			l.sentIn(t, sender, 500*time.Millisecond).expectShares(t, "while green is down", map[string]float64{"blue": .5, "red": .5})
-			check(t, c.set(l, l.Nodes[c.node], true))
+			require.NoError(t, c.set(l, l.Nodes[c.node], true))
 			l.setUp(t, states, c.node, "green", true)
 			m.at(2300 * time.Millisecond)
 			l.sentIn(t, sender, 600*time.Millisecond).expectShares(t, "after green's return", evenShares)
@@ -75,18 +76,6 @@ func TestADeadPathsFlowsUseTheOthersAndComeBack(t *testing.T) {
 func (l *lab) setCarrier(node *network.Node, up bool) error { return l.SetCarrier(node, "green", up) }
 
 func (l *lab) setNIC(node *network.Node, up bool) error { return l.SetNIC(node, "green", up) }
-
-// without is the state without a path, as while its NIC is gone.
-func (s State) without(path string) State {
-	var paths []Path
-	for _, p := range s.Paths {
-		if p.Name != path {
-			paths = append(paths, p)
-		}
-	}
-	s.Paths = paths
-	return s
-}
 
 func TestANICIsRemovedAndAdded(t *testing.T) {
 	l, client, server := newPair(t, Options{})
@@ -125,7 +114,7 @@ func (l *lab) statesWithout(t *testing.T, node int, path string) []State {
 	for i := range states {
 		if i != node {
 			index, err := l.Nodes[i].Index(path)
-			check(t, err)
+			require.NoError(t, err)
 			states[i].Paths = append(states[i].Paths, Path{Name: path, Interface: index, Up: true})
 		}
 	}
@@ -144,26 +133,26 @@ func remove(from []string, what string) (rest []string) {
 func (l *lab) removeNIC(t *testing.T, node *network.Node, name string) {
 	t.Helper()
 	handle, err := node.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	nic, err := handle.LinkByName(name)
-	check(t, err)
-	check(t, handle.LinkDel(nic))
+	require.NoError(t, err)
+	require.NoError(t, handle.LinkDel(nic))
 }
 
 // addNIC plugs a new NIC into the path's bridge, with the addresses of the old one.
 func (l *lab) addNIC(t *testing.T, node *network.Node, name string, path int) {
 	t.Helper()
-	check(t, network.Connect(node.Namespace, name, l.Fabric, "new."+name, network.Options{
+	require.NoError(t, network.Connect(node.Namespace, name, l.Fabric, "new."+name, network.Options{
 		Mbit:       l.Spec.LinkMbit,
 		AddressesA: []string{node.Address(path, 4) + "/24", node.Address(path, 6) + "/64"},
 	}))
 	handle, err := l.Fabric.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	port, err := handle.LinkByName("new." + name)
-	check(t, err)
+	require.NoError(t, err)
 	bridge, err := handle.LinkByName(name)
-	check(t, err)
-	check(t, handle.LinkSetMaster(port, bridge))
+	require.NoError(t, err)
+	require.NoError(t, handle.LinkSetMaster(port, bridge))
 }
 
 func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
@@ -224,25 +213,25 @@ func TestPathsAreVLANs(t *testing.T) {
 func addVLAN(t *testing.T, node *network.Node, name string) int {
 	t.Helper()
 	handle, err := node.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	nic, err := handle.LinkByName(name)
-	check(t, err)
+	require.NoError(t, err)
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name, attributes.ParentIndex = name+".10", nic.Attrs().Index
 	if err := handle.LinkAdd(&netlink.Vlan{LinkAttrs: attributes, VlanId: 10}); err != nil {
 		skipWithoutVLAN(t, err)
 	}
 	addresses, err := handle.AddrList(nic, netlink.FAMILY_ALL)
-	check(t, err)
+	require.NoError(t, err)
 	for _, address := range addresses {
 		if address.IP.IsLinkLocalUnicast() {
 			continue
 		}
-		check(t, handle.AddrDel(nic, &address))
-		check(t, node.AddAddress(attributes.Name, address.IPNet.String()))
+		require.NoError(t, handle.AddrDel(nic, &address))
+		require.NoError(t, node.AddAddress(attributes.Name, address.IPNet.String()))
 	}
-	check(t, node.SetUp(attributes.Name))
+	require.NoError(t, node.SetUp(attributes.Name))
 	index, err := node.Index(attributes.Name)
-	check(t, err)
+	require.NoError(t, err)
 	return index
 }

@@ -10,19 +10,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // noteLocal sets the endpoints' bits in the filter of local addresses. The
 // programs set bits at the same time, so it is done in the map's own memory,
 // one atomic step for each.
-func (d *Datapath) noteLocal(endpoints map[netip.Addr]bpf.ToUplinkEndpoint) error {
-	const size = int(unsafe.Sizeof(bpf.ToUplinkFilter{}))
+func (d *Datapath) noteLocal(endpoints map[netip.Addr]uplink.ToUplinkEndpoint) error {
+	const size = int(unsafe.Sizeof(uplink.ToUplinkFilter{}))
 	memory, err := unix.Mmap(d.objects.maps().LocalFilter.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping the filter of local addresses: %w", err)
 	}
-	filter := (*bpf.ToUplinkFilter)(unsafe.Pointer(unsafe.SliceData(memory)))
+	filter := (*uplink.ToUplinkFilter)(unsafe.Pointer(unsafe.SliceData(memory)))
 	for address := range endpoints {
 		bit := filterBit(address)
 		atomic.OrUint64(&filter.Bits[bit/64], 1<<(bit%64))
@@ -33,7 +33,7 @@ func (d *Datapath) noteLocal(endpoints map[netip.Addr]bpf.ToUplinkEndpoint) erro
 	return nil
 }
 
-// filterBit equals filter_bit in bpf/include/maps.h.
+// filterBit equals filter_bit in bpf/include/uplink/maps.h.
 func filterBit(address netip.Addr) uint32 {
 	a := toAddress(address)
 	folded := a.Word[0] ^ a.Word[1] ^ a.Word[2] ^ a.Word[3]

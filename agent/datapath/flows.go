@@ -11,7 +11,9 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Flow is a subflow that the node remembers.
@@ -28,7 +30,7 @@ type Flow struct {
 	Ended bool
 }
 
-// The values of enum flow_role and enum flow_ended in bpf/include/maps.h.
+// The values of enum flow_role and enum flow_ended in bpf/include/uplink/maps.h.
 const (
 	roleInitiator = 1
 	endedBoth     = 3
@@ -39,48 +41,42 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	if d.objects == nil {
 		return nil, nil
 	}
-	names, err := d.objects.readPathNames()
+	names, err := node.ReadNames(d.options.PinPath)
 	if err != nil {
 		return nil, err
 	}
 	return flowsIn(d.objects.maps().Flows, names)
 }
 
-// pathNamesMap is the pin of objects.pathNames.
-const pathNamesMap = "path_names"
-
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
 // goroutine; there are none where nothing is pinned.
 func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
-	directory := filepath.Dir(d.linkDirectory())
-	var flows, names *ebpf.Map
-	for name, into := range map[string]**ebpf.Map{bpf.ToUplinkMapFlows: &flows, pathNamesMap: &names} {
-		*into, err = ebpf.LoadPinnedMap(filepath.Join(directory, name), &ebpf.LoadPinOptions{ReadOnly: true})
-		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("opening the pinned map %s: %w", name, err)
-		}
-		defer (*into).Close()
+	pin := filepath.Join(d.pins.Directory(), uplink.ToUplinkMapFlows)
+	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
 	}
-	known, err := (&objects{pathNames: names}).readPathNames()
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the pinned map %s: %w", pin, err)
+	}
+	defer flows.Close()
+	names, err := node.ReadNames(d.options.PinPath)
 	if err != nil {
 		return nil, err
 	}
-	return flowsIn(flows, known)
+	return flowsIn(flows, names)
 }
 
 // flowsIn lists what a map has.
-func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
-	err = eachFlowIn(m, func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
+	err = eachFlowIn(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		if flow.Role != roleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
 		flows = append(flows, Flow{
 			Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
 			Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
-			Path:      names[flow.Path%slots],
+			Path:      names.Paths[flow.Path%node.MaxPaths],
 			Initiator: flow.Role == roleInitiator,
 			Token:     flow.Token,
 			Ended:     flow.Ended == endedBoth,
@@ -89,14 +85,14 @@ func flowsIn(m *ebpf.Map, names [slots]string) (flows []Flow, err error) {
 	return flows, err
 }
 
-func (d *Datapath) eachFlow(visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	return eachFlowIn(d.objects.maps().Flows, visit)
 }
 
 // eachFlowIn reads the map in batches, because it may be large.
-func eachFlowIn(m *ebpf.Map, visit func(bpf.ToUplinkFlowKey, bpf.ToUplinkFlow)) error {
+func eachFlowIn(m *ebpf.Map, visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
 	const batch = 1024
-	keys, values := make([]bpf.ToUplinkFlowKey, batch), make([]bpf.ToUplinkFlow, batch)
+	keys, values := make([]uplink.ToUplinkFlowKey, batch), make([]uplink.ToUplinkFlow, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
@@ -119,11 +115,11 @@ func (d *Datapath) update(c changes) error {
 	if c.empty() {
 		return nil
 	}
-	var orphans []bpf.ToUplinkFlowKey
-	adopted := map[bpf.ToUplinkFlowKey]bpf.ToUplinkFlow{}
-	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	var orphans []uplink.ToUplinkFlowKey
+	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
+	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
-		if c.slots[flow.Path] || c.peers[flow.Peer] || c.addresses[local] {
+		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] {
 			orphans = append(orphans, key)
 		} else if id, owned := c.owners[local]; owned && id != flow.Endpoint {
 			flow.Endpoint = id

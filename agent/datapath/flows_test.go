@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -20,7 +22,7 @@ func TestFlowsCanBeReadByTheirPinsAlone(t *testing.T) {
 	// What ended a moment ago may still change; it is compared when it does not.
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		pinned, err := Open(l.datapaths[0].options).PinnedFlows()
-		check(t, err)
+		require.NoError(t, err)
 		flows := l.flows(t, 0)
 		if len(flows) >= 3 && reflect.DeepEqual(byEnds(pinned), byEnds(flows)) {
 			return

@@ -7,7 +7,8 @@ import (
 	"maps"
 	"sync"
 
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // PeerHealth is what is known of the paths to one peer. A path that it does not
@@ -33,41 +34,31 @@ func (d *Datapath) ActivePeers() (map[string]bool, error) { return d.peers.takeA
 // while Apply waits for something.
 type peerTable struct {
 	mu      sync.Mutex
-	maps    *bpf.ToUplinkMaps // nil while nothing is loaded
-	slotOf  map[string]uint8
+	maps    *uplink.ToUplinkMaps // nil while nothing is loaded
+	paths   pathNumbers
 	entries map[string]*peerEntry
 	health  map[string]PeerHealth // nil before SetHealth
-	// inherited is the health that an earlier agent left, by the peers' indexes.
-	inherited map[uint32]inheritedHealth
+	// inherited is the health that an earlier agent left, by the peers' numbers.
+	inherited map[uint32]uplink.ToUplinkHealth
 }
 
 // peerEntry is a peer's part of the maps.
 type peerEntry struct {
-	index uint32
-	value bpf.ToUplinkPeer // with all paths that are up
+	number uint32
+	value  uplink.ToUplinkPeer // with all paths that are up
 	// What the maps hold; nil while that is not known.
-	written       *bpf.ToUplinkPeer
-	writtenHealth *bpf.ToUplinkHealth
-}
-
-// inheritedHealth names the paths of a value, whose slots may change.
-type inheritedHealth struct {
-	value bpf.ToUplinkHealth
-	names [slots]string
+	written       *uplink.ToUplinkPeer
+	writtenHealth *uplink.ToUplinkHealth
 }
 
 func (t *peerTable) load(o *objects) error {
-	names, err := o.readPathNames()
-	if err != nil {
-		return err
-	}
-	inherited := map[uint32]inheritedHealth{}
-	var index uint32
-	var value bpf.ToUplinkHealth
+	inherited := map[uint32]uplink.ToUplinkHealth{}
+	var number uint32
+	var value uplink.ToUplinkHealth
 	entries := o.maps().Health.Iterate()
-	for entries.Next(&index, &value) {
-		if value != (bpf.ToUplinkHealth{}) {
-			inherited[index] = inheritedHealth{value, names}
+	for entries.Next(&number, &value) {
+		if value != (uplink.ToUplinkHealth{}) {
+			inherited[number] = value
 		}
 	}
 	if err := entries.Err(); err != nil {
@@ -86,14 +77,14 @@ func (t *peerTable) unload() {
 }
 
 // write writes all peers, and forgets others.
-func (t *peerTable) write(peers []Peer, indexOf map[string]uint32, slotOf map[string]uint8) error {
+func (t *peerTable) write(peers []node.Peer, paths pathNumbers) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slotOf = maps.Clone(slotOf)
+	t.paths = paths
 	entries := map[string]*peerEntry{}
 	for _, peer := range peers {
-		entry := &peerEntry{index: indexOf[peer.Name], value: peerValue(peer, slotOf)}
-		if before := t.entries[peer.Name]; before != nil && before.index == entry.index {
+		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths)}
+		if before := t.entries[peer.Name]; before != nil && before.number == entry.number {
 			entry.written, entry.writtenHealth = before.written, before.writtenHealth
 		}
 		entries[peer.Name] = entry
@@ -103,19 +94,19 @@ func (t *peerTable) write(peers []Peer, indexOf map[string]uint32, slotOf map[st
 }
 
 // clear empties the entry of a peer that is gone.
-func (t *peerTable) clear(index uint32) error {
+func (t *peerTable) clear(number uint32) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.inherited, index)
-	return t.put(index, &bpf.ToUplinkPeer{}, &bpf.ToUplinkHealth{})
+	delete(t.inherited, number)
+	return t.put(number, &uplink.ToUplinkPeer{}, &uplink.ToUplinkHealth{})
 }
 
-func (t *peerTable) put(index uint32, peer *bpf.ToUplinkPeer, health *bpf.ToUplinkHealth) error {
-	if err := t.maps.Health.Put(index, health); err != nil {
-		return fmt.Errorf("writing the health of peer %d: %w", index, err)
+func (t *peerTable) put(number uint32, peer *uplink.ToUplinkPeer, health *uplink.ToUplinkHealth) error {
+	if err := t.maps.Health.Put(number, health); err != nil {
+		return fmt.Errorf("failed to write the health of peer %d: %w", number, err)
 	}
-	if err := t.maps.Peers.Put(index, peer); err != nil {
-		return fmt.Errorf("writing peer %d: %w", index, err)
+	if err := t.maps.Peers.Put(number, peer); err != nil {
+		return fmt.Errorf("failed to write peer %d: %w", number, err)
 	}
 	return nil
 }
@@ -144,14 +135,14 @@ func (h PeerHealth) clone() PeerHealth {
 // writeAll writes what is different.
 func (t *peerTable) writeAll() error {
 	for name, entry := range t.entries {
-		health := t.healthValue(name, entry.index)
+		health := t.healthValue(name, entry.number)
 		value := entry.value
 		value.Ipv4Paths = alive(value.Ipv4Paths, health.Dead)
 		value.Ipv6Paths = alive(value.Ipv6Paths, health.Dead)
 		if entry.written != nil && *entry.written == value && *entry.writtenHealth == health {
 			continue
 		}
-		if err := t.put(entry.index, &value, &health); err != nil {
+		if err := t.put(entry.number, &value, &health); err != nil {
 			return fmt.Errorf("peer %q: %w", name, err)
 		}
 		entry.written, entry.writtenHealth = &value, &health
@@ -168,16 +159,16 @@ func alive(paths, dead uint8) uint8 {
 	return paths &^ dead
 }
 
-func (t *peerTable) healthValue(name string, index uint32) (value bpf.ToUplinkHealth) {
+func (t *peerTable) healthValue(name string, number uint32) (value uplink.ToUplinkHealth) {
 	if t.health == nil {
-		return t.inherited[index].valueFor(t.slotOf)
+		return t.paths.only(t.inherited[number])
 	}
-	for path, slot := range t.slotOf {
+	for path, slot := range t.paths {
 		known := t.health[name]
 		if known.Dead[path] {
 			value.Dead |= 1 << slot
 		}
-		for class, good := range known.Good[:min(len(known.Good), MaxClasses)] {
+		for class, good := range known.Good[:min(len(known.Good), node.MaxClasses)] {
 			if isGood, judged := good[path]; judged && !isGood {
 				value.Bad[class] |= 1 << slot
 			}
@@ -186,16 +177,15 @@ func (t *peerTable) healthValue(name string, index uint32) (value bpf.ToUplinkHe
 	return value
 }
 
-func (h inheritedHealth) valueFor(slotOf map[string]uint8) (value bpf.ToUplinkHealth) {
-	for before, name := range h.names {
-		after, here := slotOf[name]
-		if !here {
-			continue
-		}
-		value.Dead |= h.value.Dead >> before & 1 << after
-		for class := range value.Bad {
-			value.Bad[class] |= h.value.Bad[class] >> before & 1 << after
-		}
+// only leaves out what is said of paths that are gone.
+func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
+	var here uint8
+	for _, number := range n {
+		here |= 1 << number
+	}
+	value.Dead &= here
+	for class := range value.Bad {
+		value.Bad[class] &= here
 	}
 	return value
 }
@@ -206,8 +196,8 @@ func (t *peerTable) takeActive() (map[string]bool, error) {
 	defer t.mu.Unlock()
 	active := map[string]bool{}
 	for name, entry := range t.entries {
-		var value bpf.ToUplinkPeer
-		if err := t.maps.Peers.Lookup(entry.index, &value); err != nil {
+		var value uplink.ToUplinkPeer
+		if err := t.maps.Peers.Lookup(entry.number, &value); err != nil {
 			return nil, fmt.Errorf("reading peer %q: %w", name, err)
 		}
 		if value.Active == 0 {
@@ -215,7 +205,7 @@ func (t *peerTable) takeActive() (map[string]bool, error) {
 		}
 		active[name] = true
 		value.Active = 0
-		if err := t.maps.Peers.Put(entry.index, value); err != nil {
+		if err := t.maps.Peers.Put(entry.number, value); err != nil {
 			return nil, fmt.Errorf("writing peer %q: %w", name, err)
 		}
 	}

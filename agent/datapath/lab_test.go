@@ -14,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -26,6 +28,7 @@ type lab struct {
 	*network.Network
 	pins      string
 	datapaths []*Datapath
+	builders  []*node.Builder
 	options   Options
 }
 
@@ -51,14 +54,15 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
+		l.builders = append(l.builders, newBuilder(l.nodeOptions(i).PinPath))
 		for _, pod := range node.Pods {
 			// A lost ADD_ADDR is repeated after a second, and not after two minutes.
-			check(t, pod.Sysctl("net.mptcp.add_addr_timeout", "1"))
+			require.NoError(t, pod.Sysctl("net.mptcp.add_addr_timeout", "1"))
 		}
 	}
 	t.Cleanup(func() {
 		for i, datapath := range l.datapaths {
-			if err := l.Nodes[i].Do(datapath.Remove); err != nil {
+			if err := l.Nodes[i].Do(func() error { return datapath.Remove(context.Background()) }); err != nil {
 				t.Errorf("removing the datapath of node %d: %v", i+1, err)
 			}
 		}
@@ -80,7 +84,7 @@ func (l *lab) states(t *testing.T) []State {
 	for i, node := range l.Nodes {
 		for _, path := range l.Spec.Paths {
 			index, err := node.Index(path)
-			check(t, err)
+			require.NoError(t, err)
 			states[i].Paths = append(states[i].Paths, Path{Name: path, Interface: index, Up: true})
 		}
 		for j, other := range l.Nodes {
@@ -109,7 +113,7 @@ func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
 	t.Helper()
 	endpoint := Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
 	index, err := pod.Node.Index(pod.HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	endpoint.Interface = index
 	for _, path := range l.Spec.Paths {
 		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(path), Weight: 1})
@@ -119,7 +123,7 @@ func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
 
 func (l *lab) apply(t *testing.T, node int, state State) {
 	t.Helper()
-	if err := l.Nodes[node].Do(func() error { return l.datapaths[node].Apply(state) }); err != nil {
+	if err := l.Nodes[node].Do(func() error { return applyState(t.Context(), l.datapaths[node], l.builders[node], state) }); err != nil {
 		t.Fatalf("applying the state of node %d: %v", node+1, err)
 	}
 }
@@ -141,7 +145,7 @@ func announce(t *testing.T, client, server *network.Pod, version, count int) {
 	limitSubflows(t, server, count)
 	// Some kernels forget one of two announcements that come together; the next one
 	// comes after two minutes, if nothing else is said.
-	check(t, server.Sysctl("net.mptcp.add_addr_timeout", "1"))
+	require.NoError(t, server.Sysctl("net.mptcp.add_addr_timeout", "1"))
 	for i := range count - 1 {
 		run(t, server, "ip", "mptcp", "endpoint", "add", server.Address(version), "port", strconv.Itoa(firstAnnouncedPort+i), "signal")
 	}
@@ -365,10 +369,10 @@ func (c counted) expectShares(t *testing.T, what string, expected map[string]flo
 func (l *lab) sent(t *testing.T, node int, f func()) counted {
 	t.Helper()
 	before, err := l.NICCounters(l.Nodes[node])
-	check(t, err)
+	require.NoError(t, err)
 	f()
 	after, err := l.NICCounters(l.Nodes[node])
-	check(t, err)
+	require.NoError(t, err)
 	result := counted{}
 	for path := range after {
 		result[path] = after[path].TxBytes - before[path].TxBytes
@@ -385,7 +389,7 @@ func (l *lab) sentIn(t *testing.T, node int, in time.Duration) counted {
 func (l *lab) flows(t *testing.T, node int) []Flow {
 	t.Helper()
 	flows, err := l.datapaths[node].Flows()
-	check(t, err)
+	require.NoError(t, err)
 	return flows
 }
 
@@ -439,7 +443,7 @@ func byEnds(flows []Flow) map[ends]Flow {
 // neighbours are those that a node's kernel knows.
 func (l *lab) neighbours(t *testing.T, node int) (known map[neighbour]neighbourEntry) {
 	t.Helper()
-	check(t, l.Nodes[node].Do(func() (err error) {
+	require.NoError(t, l.Nodes[node].Do(func() (err error) {
 		known, err = listNeighbours()
 		return err
 	}))
@@ -455,11 +459,4 @@ func describe(flows []Flow) (text string) {
 
 func describeEnds(flows map[ends]Flow) string {
 	return describe(slices.SortedFunc(maps.Values(flows), func(a, b Flow) int { return a.Local.Compare(b.Local) }))
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -3,268 +3,156 @@
 package datapath
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
-// slots is the number of paths that the programs can tell apart. Each path of
-// the node keeps its slot while it exists, because flows refer to it.
-const slots = v1alpha1.MaxPaths
+// pathNumbers are the numbers of the paths that have a NIC here, by their names.
+type pathNumbers map[string]uint8
 
-// maxPeers is the number of other nodes that the programs can tell apart.
-const maxPeers = 4096
+func numbersOf(paths []node.Path) pathNumbers {
+	numbers := pathNumbers{}
+	for _, path := range paths {
+		numbers[path.Name] = path.Number
+	}
+	return numbers
+}
 
 // changes are what flows that are remembered may still not know of.
 type changes struct {
-	// What the new state no longer has.
-	slots     map[uint8]bool
-	peers     map[uint16]bool
-	addresses map[netip.Addr]bool
-	// owners are the ids of the endpoints by their addresses; set where there may
-	// be flows with another id.
+	// What the model no longer has: paths and peers by number, endpoints by address.
+	paths, peers map[uint32]bool
+	addresses    map[netip.Addr]bool
+	// owners are the numbers of the endpoints by their addresses; set where there may
+	// be flows with another number.
 	owners map[netip.Addr]uint32
 }
 
 func (c *changes) empty() bool {
-	return len(c.slots) == 0 && len(c.peers) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
+	return len(c.paths) == 0 && len(c.peers) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
 }
 
-// writeMaps brings the maps to the state, peers and paths before the endpoints
-// that refer to them.
-func (d *Datapath) writeMaps(state State) (changes, error) {
-	var g changes
-	slotOf, err := d.writePathNames(state.Paths, &g)
-	if err != nil {
-		return g, err
+// writeMaps brings the maps to the model, peers and paths before the endpoints that
+// refer to them.
+func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
+	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer]}
+	numbers := numbersOf(nics)
+	if err := d.writePeers(m, numbers); err != nil {
+		return c, err
 	}
-	if err := d.writePeers(state.Peers, slotOf, &g); err != nil {
-		return g, err
+	if err := d.writeNode(nics); err != nil {
+		return c, err
 	}
-	if err := d.writeNode(state.Paths, slotOf); err != nil {
-		return g, err
-	}
-	return g, d.writeEndpoints(state.Endpoints, slotOf, &g)
+	return c, d.writeEndpoints(m.Endpoints, numbers, &c)
 }
 
-// writePathNames gives each path a slot: the one it had, else the first free.
-func (d *Datapath) writePathNames(paths []Path, g *changes) (map[string]uint8, error) {
-	before, err := d.objects.readPathNames()
-	if err != nil {
-		return nil, err
-	}
-	names := make([]string, 0, len(paths))
-	for _, path := range paths {
-		names = append(names, path.Name)
-	}
-	after, slotOf := assignSlots(before, names)
-	g.slots = map[uint8]bool{}
-	for slot := range slots {
-		if before[slot] == after[slot] {
-			continue
-		}
-		if before[slot] != "" {
-			g.slots[uint8(slot)] = true
-		}
-		var name pathName
-		copy(name[:], after[slot])
-		if err := d.objects.pathNames.Put(uint32(slot), name); err != nil {
-			return nil, fmt.Errorf("writing the name of path %q: %w", after[slot], err)
-		}
-	}
-	return slotOf, nil
-}
-
-func (o *objects) readPathNames() ([slots]string, error) {
-	var names [slots]string
-	for slot := range slots {
-		var name pathName
-		if err := o.pathNames.Lookup(uint32(slot), &name); err != nil {
-			return names, fmt.Errorf("reading the names of paths: %w", err)
-		}
-		names[slot] = string(name[:max(0, bytes.IndexByte(name[:], 0))])
-	}
-	return names, nil
-}
-
-// assignSlots keeps the slots of the names that stay and gives the new ones, in
-// the order of their names, the slots that were free or became so.
-func assignSlots(before [slots]string, names []string) (after [slots]string, slotOf map[string]uint8) {
-	slotOf = map[string]uint8{}
-	for slot, name := range before {
-		if name != "" && slices.Contains(names, name) {
-			after[slot], slotOf[name] = name, uint8(slot)
-		}
-	}
-	for _, name := range slices.Sorted(slices.Values(names)) {
-		if _, has := slotOf[name]; has {
-			continue
-		}
-		slot := slices.Index(after[:], "")
-		after[slot], slotOf[name] = name, uint8(slot)
-	}
-	return after, slotOf
-}
-
-func (d *Datapath) writeNode(paths []Path, slotOf map[string]uint8) error {
-	var node bpf.ToUplinkNode
-	for _, path := range paths {
-		slot := slotOf[path.Name]
-		node.Interface[slot] = uint32(path.Interface)
+func (d *Datapath) writeNode(nics []node.Path) error {
+	var value uplink.ToUplinkNode
+	for _, path := range nics {
+		value.Interface[path.Number] = uint32(path.Interface)
 		if path.Up {
-			node.PathsUp |= 1 << slot
+			value.PathsUp |= 1 << path.Number
 		}
 	}
-	if err := d.objects.maps().Node.Put(uint32(0), node); err != nil {
-		return fmt.Errorf("writing the node's paths: %w", err)
+	if err := d.objects.maps().Node.Put(uint32(0), value); err != nil {
+		return fmt.Errorf("failed to write the node's paths: %w", err)
 	}
 	return nil
 }
 
-// writePeers gives each peer the index it had, which its addresses in the map
-// tell, else a free one.
-func (d *Datapath) writePeers(peers []Peer, slotOf map[string]uint8, g *changes) error {
+func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 	known, err := readAll[uint32](d.objects.maps().PeerAddresses)
 	if err != nil {
-		return fmt.Errorf("reading the addresses of peers: %w", err)
+		return fmt.Errorf("failed to read the addresses of peers: %w", err)
 	}
-	indexOf, err := assignPeers(known, peers)
-	if err != nil {
-		return err
-	}
-	if err := d.peers.write(peers, indexOf, slotOf); err != nil {
+	if err := d.peers.write(m.Peers, numbers); err != nil {
 		return err
 	}
 	wanted := map[netip.Addr]uint32{}
-	for _, peer := range peers {
+	for _, peer := range m.Peers {
 		for _, address := range peer.Addresses {
-			wanted[address] = indexOf[peer.Name]
+			wanted[address] = peer.Number
 		}
 	}
 	if err := replaceAll(d.objects.maps().PeerAddresses, known, wanted); err != nil {
-		return fmt.Errorf("writing the addresses of peers: %w", err)
+		return fmt.Errorf("failed to write the addresses of peers: %w", err)
 	}
-	return d.clearPeers(known, indexOf, g)
-}
-
-// clearPeers empties the entries of peers that are gone.
-func (d *Datapath) clearPeers(known map[netip.Addr]uint32, indexOf map[string]uint32, g *changes) error {
-	used := map[uint32]bool{}
-	for _, index := range indexOf {
-		used[index] = true
-	}
-	g.peers = map[uint16]bool{}
-	for _, index := range known {
-		if used[index] || g.peers[uint16(index)] {
-			continue
-		}
-		g.peers[uint16(index)] = true
-		if err := d.peers.clear(index); err != nil {
+	for number := range m.Retired[node.KindPeer] {
+		if err := d.peers.clear(number); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func assignPeers(known map[netip.Addr]uint32, peers []Peer) (map[string]uint32, error) {
-	if len(peers) > maxPeers {
-		return nil, fmt.Errorf("%d peers: a node can know %d at most", len(peers), maxPeers)
-	}
-	indexOf, used := map[string]uint32{}, map[uint32]bool{}
-	for _, index := range known {
-		used[index] = true // also those of peers that go: their flows still refer to them
-	}
-	taken := map[uint32]bool{}
-	for _, peer := range peers {
-		for _, address := range peer.Addresses {
-			if index, ok := known[address]; ok && !taken[index] {
-				indexOf[peer.Name], taken[index] = index, true
-				break
-			}
-		}
-	}
-	next := uint32(0)
-	for _, peer := range peers {
-		if _, has := indexOf[peer.Name]; has {
-			continue
-		}
-		for used[next] {
-			next++
-		}
-		if next >= maxPeers {
-			return nil, errors.New("no index is free for a new peer until flows of earlier ones are forgotten")
-		}
-		indexOf[peer.Name], used[next] = next, true
-	}
-	return indexOf, nil
-}
-
-func peerValue(peer Peer, slotOf map[string]uint8) bpf.ToUplinkPeer {
-	var value bpf.ToUplinkPeer
+// peerValue has the first address of each family on each path that is up at both ends.
+func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
+	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
-		slot, here := slotOf[name]
+		number, here := numbers[name]
 		if !here || !path.Up {
 			continue
 		}
 		for _, address := range path.Addresses {
 			switch {
-			case address.Is4() && value.Ipv4Paths>>slot&1 == 0:
-				value.Ipv4[slot] = bpf.Words(address)[3]
-				value.Ipv4Paths |= 1 << slot
-			case address.Is6() && value.Ipv6Paths>>slot&1 == 0:
-				value.Ipv6[slot] = toAddress(address)
-				value.Ipv6Paths |= 1 << slot
+			case address.Is4() && value.Ipv4Paths>>number&1 == 0:
+				value.Ipv4[number] = bpf.Words(address)[3]
+				value.Ipv4Paths |= 1 << number
+			case address.Is6() && value.Ipv6Paths>>number&1 == 0:
+				value.Ipv6[number] = toAddress(address)
+				value.Ipv6Paths |= 1 << number
 			}
 		}
 	}
 	return value
 }
 
-// writeEndpoints keeps the id and the turn of endpoints that stay.
-func (d *Datapath) writeEndpoints(endpoints []Endpoint, slotOf map[string]uint8, g *changes) error {
-	known, err := readAll[bpf.ToUplinkEndpoint](d.objects.maps().Endpoints)
+// writeEndpoints leaves what the programs counted of endpoints that stay.
+func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers, c *changes) error {
+	known, err := readAll[uplink.ToUplinkEndpoint](d.objects.maps().Endpoints)
 	if err != nil {
-		return fmt.Errorf("reading the endpoints: %w", err)
+		return fmt.Errorf("failed to read the endpoints: %w", err)
 	}
-	ids, err := assignIDs(known, endpoints)
-	if err != nil {
+	if err := d.writePreferences(endpoints, numbers); err != nil {
 		return err
 	}
-	if err := d.writePreferences(endpoints, ids, slotOf); err != nil {
-		return err
-	}
-	wanted := map[netip.Addr]bpf.ToUplinkEndpoint{}
-	for i, endpoint := range endpoints {
+	wanted := map[netip.Addr]uplink.ToUplinkEndpoint{}
+	for i := range endpoints {
+		endpoint := &endpoints[i]
+		if len(endpoint.Paths) == 0 {
+			continue
+		}
 		for _, address := range endpoint.Addresses {
 			value := known[address]
-			value.Id, value.Weights, value.Interface = ids[i], packWeights(endpoint.Paths, slotOf), uint32(endpoint.Interface)
+			value.Id, value.Weights, value.Interface = endpoint.Number, packWeights(endpoint.Paths, numbers), uint32(endpoint.Ingress())
 			wanted[address] = value
 		}
 	}
 	if err := d.noteLocal(wanted); err != nil {
 		return err
 	}
-	d.compareOwners(known, wanted, g)
+	d.compareOwners(known, wanted, c)
 	if err := replaceAll(d.objects.maps().Endpoints, known, wanted); err != nil {
-		return fmt.Errorf("writing the endpoints: %w", err)
+		return fmt.Errorf("failed to write the endpoints: %w", err)
 	}
 	return nil
 }
 
-// compareOwners notes which addresses have lost their endpoint, and all owners
-// where one is new: it may have been a responder before, as nobody's.
-func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoint, g *changes) {
-	g.addresses = map[netip.Addr]bool{}
+// compareOwners notes which addresses have lost their endpoint, and all owners where
+// one is new: it may have been a responder before, as nobody's.
+func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEndpoint, c *changes) {
+	c.addresses = map[netip.Addr]bool{}
 	for address := range known {
 		if _, stays := wanted[address]; !stays {
-			g.addresses[address] = true
+			c.addresses[address] = true
 		}
 	}
 	owners, fresh := map[netip.Addr]uint32{}, !d.compared
@@ -273,120 +161,90 @@ func (d *Datapath) compareOwners(known, wanted map[netip.Addr]bpf.ToUplinkEndpoi
 		fresh = fresh || known[address].Id != endpoint.Id
 	}
 	if fresh {
-		g.owners = owners
+		c.owners = owners
 	}
 }
 
-// maxEndpoints is the number of endpoints that the programs can tell apart, and
-// one more, as nobody has the id 0.
+// maxEndpoints is the number of entries of the preferences; nobody has the number 0.
 const maxEndpoints = 4096
 
-// assignIDs gives each endpoint the id that one of its addresses has, else a free
-// one: none that an endpoint had until now, because flows still refer to it.
-func assignIDs(known map[netip.Addr]bpf.ToUplinkEndpoint, endpoints []Endpoint) ([]uint32, error) {
-	ids, used, taken := make([]uint32, len(endpoints)), map[uint32]bool{}, map[uint32]bool{0: true}
-	for _, endpoint := range known {
-		used[endpoint.Id] = true
-	}
-	for i, endpoint := range endpoints {
-		for _, address := range endpoint.Addresses {
-			if id := known[address].Id; id < maxEndpoints && !taken[id] {
-				ids[i], taken[id] = id, true
-				break
-			}
-		}
-	}
-	next := uint32(1)
-	for i := range ids {
-		if ids[i] != 0 {
-			continue
-		}
-		for used[next] || taken[next] {
-			next++
-		}
-		if next >= maxEndpoints {
-			return nil, fmt.Errorf("%d endpoints: a node can have %d at most", len(endpoints), maxEndpoints-1)
-		}
-		ids[i], taken[next] = next, true
-	}
-	return ids, nil
-}
-
-// The values of enum preference_flags in bpf/include/maps.h.
+// The values of enum preference_flags in bpf/include/uplink/maps.h.
 const (
 	preferenceSet  = 1
 	preferenceSame = 2
 )
 
 // writePreferences writes what is new or different, and clears what is nobody's.
-func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf map[string]uint8) error {
-	var wanted [maxEndpoints]bpf.ToUplinkPreference
-	for i, endpoint := range endpoints {
-		wanted[ids[i]] = preferenceValue(&endpoint, slotOf)
+func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbers) error {
+	var wanted [maxEndpoints]uplink.ToUplinkPreference
+	for i := range endpoints {
+		if len(endpoints[i].Paths) > 0 {
+			wanted[endpoints[i].Number] = preferenceValue(&endpoints[i], numbers)
+		}
 	}
 	// At once: one by one, the entries take as many calls.
-	var written [maxEndpoints]bpf.ToUplinkPreference
+	var written [maxEndpoints]uplink.ToUplinkPreference
 	m := d.objects.maps().Preferences
 	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, maxEndpoints), written[:], nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("reading the preferences of endpoints: %w", err)
+		return fmt.Errorf("failed to read the preferences of endpoints: %w", err)
 	}
-	for id, value := range written {
-		if value == wanted[id] {
+	for number, value := range written {
+		if value == wanted[number] {
 			continue
 		}
-		if err := m.Put(uint32(id), wanted[id]); err != nil {
-			return fmt.Errorf("writing the preference of endpoint %d: %w", id, err)
+		if err := m.Put(uint32(number), wanted[number]); err != nil {
+			return fmt.Errorf("failed to write the preference of endpoint %d: %w", number, err)
 		}
 	}
 	return nil
 }
 
-// preferenceValue is an endpoint's entry. Turns of flows go from 0 to 255.
-func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) bpf.ToUplinkPreference {
-	value := bpf.ToUplinkPreference{
-		Preferred: packNames(endpoint.Preferred, slotOf), Backup: packNames(endpoint.Backup, slotOf),
+// preferenceValue is an endpoint's entry. Hashes of flows go from 0 to 255.
+func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUplinkPreference {
+	value := uplink.ToUplinkPreference{
+		Preferred: packNames(endpoint.Preferred, numbers), Backup: packNames(endpoint.Backup, numbers),
 		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
 	}
 	for _, path := range endpoint.Paths {
-		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, slotOf)
+		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, numbers)
 	}
-	if endpoint.Share > 0 {
-		value.Share = uint16((endpoint.Share*256 + 50) / 100)
+	if endpoint.Preference != nil && endpoint.Preference.Weight > 0 {
+		value.Share = uint16((endpoint.Preference.Weight*256 + 50) / 100)
 	}
-	if endpoint.SamePath {
+	if endpoint.Subflows.Mode == v1alpha1.SubflowModeSamePair {
 		value.Flags |= preferenceSame
 	}
 	return value
 }
 
-func packNames(names []v1alpha1.PathName, slotOf map[string]uint8) (mask uint8) {
+func packNames(names []v1alpha1.PathName, numbers pathNumbers) (mask uint8) {
 	for _, name := range names {
-		if slot, here := slotOf[string(name)]; here {
-			mask |= 1 << slot
+		if number, here := numbers[string(name)]; here {
+			mask |= 1 << number
 		}
 	}
 	return mask
 }
 
-func packWeights(paths []v1alpha1.PathWeight, slotOf map[string]uint8) uint64 {
+func packWeights(paths []v1alpha1.PathWeight, numbers pathNumbers) uint64 {
 	var packed uint64
 	for _, path := range paths {
-		if slot, here := slotOf[string(path.Path)]; here {
-			packed |= uint64(uint8(path.Weight)) << (slot * 8)
+		if number, here := numbers[string(path.Path)]; here {
+			packed |= uint64(uint8(path.Weight)) << (number * 8)
 		}
 	}
 	return packed
 }
 
 // toAddress is an address as a key or value of the maps.
-func toAddress(address netip.Addr) bpf.ToUplinkAddress {
-	return bpf.ToUplinkAddress{Word: bpf.Words(address)}
+func toAddress(address netip.Addr) uplink.ToUplinkAddress {
+	return uplink.ToUplinkAddress{Word: bpf.Words(address)}
 }
 
 // readAll reads a map whose keys are addresses.
 func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	all := map[netip.Addr]V{}
-	var key bpf.ToUplinkAddress
+	var key uplink.ToUplinkAddress
 	var value V
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {

@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/node"
 )
 
 // A packet that is redirected to a next hop whose hardware address the kernel
@@ -45,10 +47,10 @@ type neighbourEntry struct {
 }
 
 // neighbours are the next hops that segments may be redirected to.
-func (s *State) neighbours() map[neighbour]bool {
+func neighboursOf(nics []node.Path, peers []node.Peer) map[neighbour]bool {
 	wanted := map[neighbour]bool{}
-	for _, path := range s.Paths {
-		for _, peer := range s.Peers {
+	for _, path := range nics {
+		for _, peer := range peers {
 			there := peer.Paths[path.Name]
 			if !path.Up || !there.Up {
 				continue

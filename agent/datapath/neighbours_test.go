@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -47,9 +48,9 @@ func TestNextHopsAreKeptResolved(t *testing.T) {
 	l.expectKept(t, 0, false, "green")
 	l.expectKept(t, 0, true, "blue", "red")
 	l.setUp(t, states, 1, "green", true)
-	check(t, l.SetNIC(l.Nodes[0], "red", false)) // the kernel forgets its neighbours
+	require.NoError(t, l.SetNIC(l.Nodes[0], "red", false)) // the kernel forgets its neighbours
 	l.setUp(t, states, 0, "red", false)
-	check(t, l.SetNIC(l.Nodes[0], "red", true))
+	require.NoError(t, l.SetNIC(l.Nodes[0], "red", true))
 	l.setUp(t, states, 0, "red", true)
 	l.expectKept(t, 0, true, threePaths...)
 	l.apply(t, 0, State{})
@@ -67,8 +68,8 @@ func TestTheFirstConnectionLosesNoSYN(t *testing.T) {
 	for range 3 {
 		began := time.Now()
 		connection, err := client.Dial(t.Context(), "tcp", server.IPv4+":"+port)
-		check(t, err)
-		check(t, connection.Close())
+		require.NoError(t, err)
+		require.NoError(t, connection.Close())
 		if took := time.Since(began); took > 900*time.Millisecond {
 			t.Errorf("a connection took %s", took)
 		}
@@ -84,20 +85,20 @@ func TestAnothersNeighboursStay(t *testing.T) {
 	hops := l.nextHops(t, 0, "green")
 	permanent, managed := hops[0], hops[1]
 	static, err := l.Nodes[1].Handle()
-	check(t, err)
+	require.NoError(t, err)
 	nic, err := static.LinkByName("green")
-	check(t, err)
+	require.NoError(t, err)
 	handle, err := l.Nodes[0].Handle()
-	check(t, err)
-	check(t, handle.NeighSet(&netlink.Neigh{LinkIndex: permanent.nic, IP: permanent.address.AsSlice(), State: netlink.NUD_PERMANENT,
+	require.NoError(t, err)
+	require.NoError(t, handle.NeighSet(&netlink.Neigh{LinkIndex: permanent.nic, IP: permanent.address.AsSlice(), State: netlink.NUD_PERMANENT,
 		HardwareAddr: nic.Attrs().HardwareAddr}))
-	check(t, handle.NeighSet(&netlink.Neigh{LinkIndex: managed.nic, IP: managed.address.AsSlice(), Family: unix.AF_INET6,
+	require.NoError(t, handle.NeighSet(&netlink.Neigh{LinkIndex: managed.nic, IP: managed.address.AsSlice(), Family: unix.AF_INET6,
 		Flags: netlink.NTF_EXT_LEARNED, FlagsExt: netlink.NTF_EXT_MANAGED}))
 	l.awaitResolved(t, 0, managed)
 	before := l.neighbours(t, 0)
 	l.applyAll(t)
 	l.expectKept(t, 0, true, "blue", "red")
-	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 	after := l.neighbours(t, 0)
 	for _, hop := range hops {
 		if after[hop] != before[hop] || !after[hop].kept || after[hop].ours {
@@ -118,7 +119,7 @@ func (l *lab) awaitResolved(t *testing.T, node int, n neighbour) {
 // from being done.
 func TestANextHopThatTheKernelRefusesIsNoError(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
-	check(t, disableIPv6(l.Nodes[0], "red"))
+	require.NoError(t, disableIPv6(l.Nodes[0], "red"))
 	l.applyAll(t)
 	l.expectKept(t, 0, true, "blue", "green")
 	for _, hop := range l.nextHops(t, 0, "red") {

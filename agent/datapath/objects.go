@@ -10,41 +10,33 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // schema is the version of everything pinned. A change of what a member of a map
-// in bpf/include/maps.h means needs a new one, or a new name for the member: see
+// in bpf/include/uplink/maps.h means needs a new one, or a new name for the member: see
 // docs/upgrade.md. A change of layout alone is noticed by itself.
 const schema = "v1"
 
-// nameLength is the room for a path's name, its end mark included.
-const nameLength = 64
-
-// pathName is a path's name as the kernel keeps it for the next agent.
-type pathName [nameLength]byte
-
 // objects are the loaded programs and the maps they share.
 type objects struct {
-	toUplink   bpf.ToUplinkObjects
-	fromUplink bpf.FromUplinkObjects
-	// pathNames says which path each slot stands for; no program reads it.
-	pathNames *ebpf.Map
+	toUplink   uplink.ToUplinkObjects
+	fromUplink uplink.FromUplinkObjects
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as
 // they are, or copied where they do not fit, so flows keep their paths.
 func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	var o objects
-	toUplink, err := bpf.LoadToUplink()
+	toUplink, err := uplink.LoadToUplink()
 	if err != nil {
 		return nil, fmt.Errorf("reading to_uplink: %w", err)
 	}
-	fromUplink, err := bpf.LoadFromUplink()
+	fromUplink, err := uplink.LoadFromUplink()
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
-	maps := pins.Maps{Kept: []*ebpf.MapSpec{pathNamesSpec()}}
+	var maps pins.Maps
 	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
 		if err := prepare(spec, flowEntries); err != nil {
 			return nil, err
@@ -61,9 +53,6 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.close())
 	}
-	if o.pathNames, err = ebpf.NewMapWithOptions(pathNamesSpec(), options.Maps); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading the map of path names: %w", err), o.close())
-	}
 	return &o, nil
 }
 
@@ -78,26 +67,15 @@ func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
 	if flowEntries == 0 {
 		return nil
 	}
-	spec.Maps[bpf.ToUplinkMapFlows].MaxEntries = flowEntries
-	if err := spec.Variables[bpf.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
+	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = flowEntries
+	if err := spec.Variables[uplink.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
 		return fmt.Errorf("telling the programs the size of their table: %w", err)
 	}
 	return nil
 }
 
-func pathNamesSpec() *ebpf.MapSpec {
-	return &ebpf.MapSpec{
-		Name:       "path_names",
-		Type:       ebpf.Array,
-		KeySize:    4,
-		ValueSize:  nameLength,
-		MaxEntries: slots,
-		Pinning:    ebpf.PinByName,
-	}
-}
-
 // maps are the shared maps; both objects refer to the same ones.
-func (o *objects) maps() *bpf.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
+func (o *objects) maps() *uplink.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
 
 // programs are those of the hooks, in their order.
 func (o *objects) programs() []*ebpf.Program {
@@ -105,11 +83,7 @@ func (o *objects) programs() []*ebpf.Program {
 }
 
 func (o *objects) close() error {
-	err := errors.Join(o.toUplink.Close(), o.fromUplink.Close())
-	if o.pathNames != nil {
-		err = errors.Join(err, o.pathNames.Close())
-	}
-	return err
+	return errors.Join(o.toUplink.Close(), o.fromUplink.Close())
 }
 
 // removePins unlinks everything below the directory, also what agents with

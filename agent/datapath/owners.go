@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // The programs count the flows of each address that begins some, so that none takes
@@ -26,8 +26,8 @@ func (d *Datapath) recount() error {
 		return nil
 	}
 	d.counted = time.Now()
-	counts, living := map[bpf.ToUplinkAddress]uint32{}, uint32(0)
-	err := d.eachFlow(func(key bpf.ToUplinkFlowKey, flow bpf.ToUplinkFlow) {
+	counts, living := map[uplink.ToUplinkAddress]uint32{}, uint32(0)
+	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		if flow.Ended == endedBoth {
 			return
 		}
@@ -57,8 +57,8 @@ func (d *Datapath) recount() error {
 	return nil
 }
 
-func (d *Datapath) correctOwners(counts map[bpf.ToUplinkAddress]uint32) error {
-	known, err := readAll[bpf.ToUplinkOwner](d.objects.maps().Owners)
+func (d *Datapath) correctOwners(counts map[uplink.ToUplinkAddress]uint32) error {
+	known, err := readAll[uplink.ToUplinkOwner](d.objects.maps().Owners)
 	if err != nil {
 		return fmt.Errorf("reading whose flows there are: %w", err)
 	}

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/bpf"
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Flows that nobody saw the end of, and those that were pushed out, count no more.
@@ -17,21 +19,21 @@ func TestCountsOfFlowsAreCorrected(t *testing.T) {
 	d := l.datapaths[0]
 	gone, living := netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("fd00:244:9::9")
 	maps := d.objects.maps()
-	check(t, maps.Owners.Put(toAddress(gone), bpf.ToUplinkOwner{Flows: 16384, Unknown: 1024}))
+	require.NoError(t, maps.Owners.Put(toAddress(gone), uplink.ToUplinkOwner{Flows: 16384, Unknown: 1024}))
 	for port := range uint16(3 * drift) {
-		key := bpf.ToUplinkFlowKey{Local: toAddress(gone), Remote: toAddress(living), RemotePort: port}
-		check(t, maps.Flows.Put(key, bpf.ToUplinkFlow{Role: 2, Ended: uint8(port % 3 / 2 * endedBoth)}))
+		key := uplink.ToUplinkFlowKey{Local: toAddress(gone), Remote: toAddress(living), RemotePort: port}
+		require.NoError(t, maps.Flows.Put(key, uplink.ToUplinkFlow{Role: 2, Ended: uint8(port % 3 / 2 * endedBoth)}))
 	}
-	check(t, maps.Owners.Put(toAddress(living), bpf.ToUplinkOwner{Flows: 1}))
+	require.NoError(t, maps.Owners.Put(toAddress(living), uplink.ToUplinkOwner{Flows: 1}))
 	d.counted = time.Time{}
-	check(t, d.recount())
-	owners, err := readAll[bpf.ToUplinkOwner](maps.Owners)
-	check(t, err)
-	if owners[gone] != (bpf.ToUplinkOwner{}) || owners[living].Flows != 2*drift {
+	require.NoError(t, d.recount())
+	owners, err := readAll[uplink.ToUplinkOwner](maps.Owners)
+	require.NoError(t, err)
+	if owners[gone] != (uplink.ToUplinkOwner{}) || owners[living].Flows != 2*drift {
 		t.Errorf("the counts are %+v", owners)
 	}
 	var all uint32
-	check(t, maps.LivingFlows.Lookup(uint32(0), &all))
+	require.NoError(t, maps.LivingFlows.Lookup(uint32(0), &all))
 	if all != 2*drift {
 		t.Errorf("%d flows are counted", all)
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -94,7 +96,7 @@ func keepBack(paths ...v1alpha1.PathName) func(*Endpoint) {
 func (l *lab) setHealth(t *testing.T, health PeerHealth) {
 	t.Helper()
 	for i, node := range l.Nodes {
-		check(t, l.datapaths[1-i].SetHealth(map[string]PeerHealth{node.NodeName(): health}))
+		require.NoError(t, l.datapaths[1-i].SetHealth(map[string]PeerHealth{node.NodeName(): health}))
 	}
 }
 
@@ -169,12 +171,12 @@ func TestAServersFlowsFromBeforeItsPolicyHeedIt(t *testing.T) {
 func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 5*time.Second, func(t *testing.T, sender int) {
-		check(t, l.Block(l.Nodes[1], "green", true))
+		require.NoError(t, l.Block(l.Nodes[1], "green", true))
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"green": true}})
 		l.movesTo(t, "off the dead path", sender, "blue", "red")
 		l.setEndpoint(t, 0, prefer("green", "red"))
 		l.movesTo(t, "to the preferred path that lives", sender, "red")
-		check(t, l.Block(l.Nodes[1], "green", false))
+		require.NoError(t, l.Block(l.Nodes[1], "green", false))
 		l.setHealth(t, PeerHealth{})
 		l.movesTo(t, "to both preferred paths", sender, "green", "red")
 		l.setEndpoint(t, 0, prefer())
@@ -290,7 +292,7 @@ func TestPeersWithTrafficAreActive(t *testing.T) {
 		t.Helper()
 		for i, node := range l.Nodes {
 			active, err := l.datapaths[1-i].ActivePeers()
-			check(t, err)
+			require.NoError(t, err)
 			if active[node.NodeName()] != expected || len(active) > 1 {
 				t.Errorf("%s: the peers of node %d that are active: %v", what, 2-i, active)
 			}
@@ -314,7 +316,7 @@ func TestPeersWithTrafficAreActive(t *testing.T) {
 func TestHealthIsToldAtAnyTime(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
 	states := l.states(t)
-	check(t, l.datapaths[0].SetHealth(map[string]PeerHealth{l.Nodes[1].NodeName(): {Dead: map[string]bool{"red": true}}}))
+	require.NoError(t, l.datapaths[0].SetHealth(map[string]PeerHealth{l.Nodes[1].NodeName(): {Dead: map[string]bool{"red": true}}}))
 	if active, err := l.datapaths[0].ActivePeers(); err != nil || len(active) > 0 {
 		t.Errorf("before anything is loaded: %v, %v", active, err)
 	}
@@ -349,7 +351,7 @@ func (l *lab) peerPaths(t *testing.T, node int, peer *network.Node) map[string]b
 	t.Helper()
 	table := &l.datapaths[node].peers
 	paths := map[string]bool{}
-	for path, slot := range table.slotOf {
+	for path, slot := range table.paths {
 		if table.entries[peer.NodeName()].written.Ipv4Paths>>slot&1 == 1 {
 			paths[path] = true
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -36,7 +37,7 @@ func (l *lab) indexes(t *testing.T, node int) map[string]int {
 	indexes := map[string]int{}
 	for _, path := range l.Spec.Paths {
 		index, err := l.Nodes[node].Index(path)
-		check(t, err)
+		require.NoError(t, err)
 		indexes[path] = index
 	}
 	return indexes
@@ -46,7 +47,7 @@ func (l *lab) indexes(t *testing.T, node int) map[string]int {
 func knowsTCX(t *testing.T) bool {
 	t.Helper()
 	supported, err := attach.SupportsTCX(newCounter(t).program)
-	check(t, err)
+	require.NoError(t, err)
 	return supported
 }
 
@@ -56,7 +57,7 @@ func (l *lab) programs(t *testing.T, node, nic int, hook attach.Hook) (ids []ebp
 	if !knowsTCX(t) {
 		return nil
 	}
-	check(t, l.Nodes[node].Do(func() error {
+	require.NoError(t, l.Nodes[node].Do(func() error {
 		result, err := link.QueryPrograms(link.QueryOptions{Target: nic, Attach: hook.Type})
 		if err != nil {
 			return err
@@ -72,7 +73,7 @@ func (l *lab) programs(t *testing.T, node, nic int, hook attach.Hook) (ids []ebp
 // filters are the names of a NIC's BPF filters.
 func (l *lab) filters(t *testing.T, node, nic int, hook attach.Hook) (names []string) {
 	t.Helper()
-	check(t, l.Nodes[node].Do(func() error {
+	require.NoError(t, l.Nodes[node].Do(func() error {
 		filters, err := attach.Filters(nic, hook)
 		for _, filter := range filters {
 			names = append(names, filter.(*netlink.BpfFilter).Name)
@@ -98,11 +99,11 @@ func (l *lab) expectAttached(t *testing.T, node int, path string, count int) {
 func (l *lab) hasClsact(t *testing.T, node, nic int) bool {
 	t.Helper()
 	handle, err := l.Nodes[node].Handle()
-	check(t, err)
+	require.NoError(t, err)
 	device, err := handle.LinkByIndex(nic)
-	check(t, err)
+	require.NoError(t, err)
 	qdiscs, err := handle.QdiscList(device)
-	check(t, err)
+	require.NoError(t, err)
 	return slices.ContainsFunc(qdiscs, func(q netlink.Qdisc) bool { return q.Type() == "clsact" })
 }
 
@@ -113,7 +114,7 @@ func expectLinks(t *testing.T, d *Datapath, nics int) {
 		return
 	}
 	entries, err := os.ReadDir(d.linkDirectory())
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != nics*len(hooks) {
 		t.Errorf("%d links are pinned instead of %d for %d NICs: %v", len(entries), nics*len(hooks), nics, entries)
 	}
@@ -127,20 +128,20 @@ type objectIDs struct {
 
 func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
 	t.Helper()
-	all := []*ebpf.Map{d.objects.pathNames}
+	var all []*ebpf.Map
 	maps := reflect.ValueOf(*d.objects.maps())
 	for i := range maps.NumField() {
 		all = append(all, maps.Field(i).Interface().(*ebpf.Map))
 	}
 	for _, m := range all {
 		info, err := m.Info()
-		check(t, err)
+		require.NoError(t, err)
 		id, _ := info.ID()
 		ids.maps = append(ids.maps, id)
 	}
 	for _, program := range d.objects.programs() {
 		info, err := program.Info()
-		check(t, err)
+		require.NoError(t, err)
 		id, _ := info.ID()
 		ids.programs = append(ids.programs, id)
 	}
@@ -181,7 +182,7 @@ func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
 			t.Errorf("node %d, %s: there is a clsact qdisc", node+1, path)
 		}
 	}
-	if _, err := os.Stat(l.nodeOptions(node).PinPath); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(Directory(l.nodeOptions(node).PinPath)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("node %d: the directory of pins: %v", node+1, err)
 	}
 	for n, entry := range l.neighbours(t, node) {
@@ -219,7 +220,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 		m.at(500 * time.Millisecond)
 		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
 		l.apply(t, 0, State{}) // no paths: the policy was deleted
-		check(t, l.Nodes[1].Do(l.datapaths[1].Remove))
+		require.NoError(t, l.Nodes[1].Do(func() error { return l.datapaths[1].Remove(t.Context()) }))
 		for node := range l.Nodes {
 			l.expectNothing(t, node, ids[node])
 		}
@@ -242,14 +243,14 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		l := newLab(t, threePaths, 1, options)
 		l.applyAll(t)
 		ids := idsOf(t, l.datapaths[0])
-		older := filepath.Join(l.nodeOptions(0).PinPath, "v0") // of an agent with another layout
-		check(t, os.Mkdir(older, 0o700))
-		pin(t, l.datapaths[0].objects.pathNames, filepath.Join(older, "flows"))
-		check(t, l.datapaths[0].Close())
+		older := filepath.Join(Directory(l.nodeOptions(0).PinPath), "v0") // of an agent with another layout
+		require.NoError(t, os.Mkdir(older, 0o700))
+		pin(t, l.datapaths[0].objects.maps().Owners, filepath.Join(older, "flows"))
+		require.NoError(t, l.datapaths[0].Close())
 		l.datapaths[0] = Open(l.nodeOptions(0))
-		check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 		l.expectNothing(t, 0, ids)
-		check(t, l.Nodes[0].Do(l.datapaths[0].Remove)) // it may be repeated
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) })) // it may be repeated
 	})
 }
 
@@ -257,12 +258,12 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 func pin(t *testing.T, m *ebpf.Map, file string) {
 	t.Helper()
 	info, err := m.Info()
-	check(t, err)
+	require.NoError(t, err)
 	id, _ := info.ID()
 	second, err := ebpf.NewMapFromID(id)
-	check(t, err)
+	require.NoError(t, err)
 	defer second.Close()
-	check(t, second.Pin(file))
+	require.NoError(t, second.Pin(file))
 }
 
 func TestAChangedWayOfAttachingLeavesNothingOfTheOther(t *testing.T) {
@@ -289,7 +290,7 @@ type counter struct {
 func newCounter(t *testing.T) *counter {
 	t.Helper()
 	counts, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { counts.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:    ebpf.SchedCLS,
@@ -307,14 +308,14 @@ func newCounter(t *testing.T) *counter {
 			asm.Return(),
 		},
 	})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { program.Close() })
 	return &counter{program, counts}
 }
 
 func (c *counter) count(t *testing.T) (count uint64) {
 	t.Helper()
-	check(t, c.counts.Lookup(uint32(0), &count))
+	require.NoError(t, c.counts.Lookup(uint32(0), &count))
 	return count
 }
 
@@ -324,7 +325,7 @@ func (l *lab) attachCounter(t *testing.T, node int, hook attach.Hook, anchor lin
 	c := newCounter(t)
 	for _, nic := range l.indexes(t, node) {
 		var attached link.Link
-		check(t, l.Nodes[node].Do(func() (err error) {
+		require.NoError(t, l.Nodes[node].Do(func() (err error) {
 			attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: c.program, Attach: hook.Type, Anchor: anchor})
 			return err
 		}))
@@ -382,7 +383,7 @@ func TestAnothersFilterAndQdiscStay(t *testing.T) {
 	l, client, server := newPair(t, Options{Clsact: true})
 	other := newCounter(t)
 	blue := l.indexes(t, 0)["blue"]
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		if err := netlink.QdiscAdd(attach.ClsactQdisc(blue)); err != nil {
 			return err
 		}
@@ -400,7 +401,7 @@ func TestAnothersFilterAndQdiscStay(t *testing.T) {
 	if count := other.count(t); count < 500 {
 		t.Errorf("the other filter saw %d packets", count)
 	}
-	check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 	if filters := l.filters(t, 0, blue, hooks[0]); !slices.Equal(filters, []string{"other"}) || !l.hasClsact(t, 0, blue) {
 		t.Errorf("after the removal the filters are %v", filters)
 	}

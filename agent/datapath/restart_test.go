@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -41,7 +43,8 @@ func applyAndWait(text string) error {
 	if err := json.Unmarshal([]byte(text), &wanted); err != nil {
 		return err
 	}
-	if err := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries}).Apply(wanted.State); err != nil {
+	opened := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries})
+	if err := applyState(context.Background(), opened, newBuilder(wanted.PinPath), wanted.State); err != nil {
 		return err
 	}
 	fmt.Println("applied")
@@ -55,14 +58,14 @@ func (l *lab) applyInProcess(t *testing.T, node int, state State) (kill func()) 
 	t.Helper()
 	options := l.nodeOptions(node)
 	text, err := json.Marshal(toApply{options.PinPath, options.FlowEntries, state})
-	check(t, err)
+	require.NoError(t, err)
 	command := l.Nodes[node].Command(context.Background(), os.Args[0])
 	command.Env = append(os.Environ(), applyVariable+"="+string(text))
 	_, err = command.StdinPipe()
-	check(t, err)
+	require.NoError(t, err)
 	output, err := command.StdoutPipe()
-	check(t, err)
-	check(t, command.Start())
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
 	kill = func() {
 		if err := command.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Errorf("killing the process of node %d: %v", node+1, err)
@@ -80,9 +83,9 @@ func (l *lab) applyInProcess(t *testing.T, node int, state State) (kill func()) 
 // reopen gives the node a new datapath over the old one's pins.
 func (l *lab) reopen(t *testing.T, node int, options Options) {
 	t.Helper()
-	check(t, l.datapaths[node].Close())
+	require.NoError(t, errors.Join(l.datapaths[node].Close(), l.builders[node].Close()))
 	l.options = options
-	l.datapaths[node] = Open(l.nodeOptions(node))
+	l.datapaths[node], l.builders[node] = Open(l.nodeOptions(node)), newBuilder(l.nodeOptions(node).PinPath)
 }
 
 func TestARestartedAgentTakesOver(t *testing.T) {
@@ -92,7 +95,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	m.at(500 * time.Millisecond)
 	before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 	for node := range l.Nodes {
-		check(t, l.datapaths[node].Close())
+		require.NoError(t, l.datapaths[node].Close())
 	}
 	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "while no agent runs", evenShares)
 	for node := range l.Nodes {
@@ -147,7 +150,7 @@ func TestAnAgentWithOtherSizesKeepsTheFlows(t *testing.T) {
 	if len(before) == 0 {
 		t.Fatal("no flows")
 	}
-	check(t, l.datapaths[0].Close())
+	require.NoError(t, l.datapaths[0].Close())
 	options := l.nodeOptions(0)
 	options.FlowEntries = 1000
 	l.datapaths[0] = Open(options)
@@ -183,7 +186,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 		for _, version := range []string{"v2", schema} {
 			for node := range l.Nodes {
-				check(t, l.datapaths[node].Close())
+				require.NoError(t, l.datapaths[node].Close())
 				l.datapaths[node] = open(l.nodeOptions(node), version)
 			}
 			l.applyAll(t)
@@ -208,7 +211,7 @@ func (l *lab) expectTakenOver(t *testing.T, node int, version string, before map
 	}
 	expectLinks(t, l.datapaths[node], len(threePaths))
 	entries, err := os.ReadDir(l.nodeOptions(node).PinPath)
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 1 || entries[0].Name() != version {
 		t.Errorf("node %d: pinned are %v, instead of %s alone", node+1, entries, version)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -113,7 +115,7 @@ func TestWeightsAndAllowedPathsDecide(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			limitSubflows(t, client, c.subflows)
-			check(t, l.Nodes[0].Do(l.datapaths[0].Remove))
+			require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 			state := l.states(t)[0]
 			state.Endpoints = []Endpoint{l.weighted(t, client, c.weights)}
 			l.apply(t, 0, state)

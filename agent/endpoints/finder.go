@@ -80,6 +80,12 @@ type Snapshot struct {
 	byInode   map[uint64]string
 }
 
+// NewSnapshot is of what is known: endpoints by their addresses, and the paths of
+// network namespaces by their inode numbers.
+func NewSnapshot(byAddress map[netip.Addr]Endpoint, byInode map[uint64]string) Snapshot {
+	return Snapshot{byAddress, byInode}
+}
+
 // Find returns the endpoint that has one of the addresses.
 func (s Snapshot) Find(addresses []netip.Addr) (Endpoint, error) {
 	for _, address := range addresses {

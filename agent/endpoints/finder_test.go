@@ -13,16 +13,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/internal/lab/network"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // build makes two nodes whose pods' interfaces have the same names.
 func build(t *testing.T, podsPerNode int) *network.Network {
@@ -40,7 +35,7 @@ func addresses(t *testing.T, texts ...string) (addresses []netip.Addr) {
 	t.Helper()
 	for _, text := range texts {
 		address, err := netip.ParseAddr(text)
-		check(t, err)
+		require.NoError(t, err)
 		addresses = append(addresses, address)
 	}
 	return addresses
@@ -49,7 +44,7 @@ func addresses(t *testing.T, texts ...string) (addresses []netip.Addr) {
 func inode(t *testing.T, path string) uint64 {
 	t.Helper()
 	info, err := os.Stat(path)
-	check(t, err)
+	require.NoError(t, err)
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
@@ -57,7 +52,7 @@ func inode(t *testing.T, path string) uint64 {
 func expectPod(t *testing.T, snapshot endpoints.Snapshot, pod *network.Pod) {
 	t.Helper()
 	index, err := pod.Node.Index(pod.HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	want := endpoints.Endpoint{
 		Inode: inode(t, pod.Path()), Path: pod.Path(),
 		Interface: "eth0", HostInterface: pod.HostInterface, HostIndex: index,
@@ -111,9 +106,9 @@ func TestANamespaceWithoutAFileIsFoundByItsProcess(t *testing.T) {
 	n := build(t, 1)
 	pod := n.Nodes[0].Pods[0]
 	process := pod.Command(context.Background(), "sleep", "600")
-	check(t, process.Start())
+	require.NoError(t, process.Start())
 	defer func() {
-		check(t, process.Process.Kill())
+		require.NoError(t, process.Process.Kill())
 		_ = process.Wait() // says that it was killed
 	}()
 	var found endpoints.Endpoint
@@ -133,8 +128,8 @@ func TestADirectoryThatDoesNotExistIsNoError(t *testing.T) {
 func TestFilesThatAreNoNamespacesAreLeftOut(t *testing.T) {
 	n := build(t, 1)
 	directory := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(directory, "file"), []byte("no namespace"), 0o600))
-	check(t, os.Symlink("nowhere", filepath.Join(directory, "dangling")))
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "file"), []byte("no namespace"), 0o600))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(directory, "dangling")))
 	expectPod(t, look(t, n.Nodes[0], directory, network.Directory), n.Nodes[0].Pods[0])
 }
 
@@ -142,8 +137,8 @@ func TestFilesThatAreNoNamespacesAreLeftOut(t *testing.T) {
 func makePod(t *testing.T, node *network.Node, name, hostInterface, address string) *network.Namespace {
 	t.Helper()
 	pod, err := network.New(node.Name + "-" + name)
-	check(t, err)
-	check(t, network.Connect(pod, "eth0", node.Namespace, hostInterface, network.Options{AddressesA: []string{address + "/32"}}))
+	require.NoError(t, err)
+	require.NoError(t, network.Connect(pod, "eth0", node.Namespace, hostInterface, network.Options{AddressesA: []string{address + "/32"}}))
 	return pod
 }
 
@@ -152,9 +147,9 @@ func TestAPodThatIsGoneIsNotFound(t *testing.T) {
 	node := n.Nodes[0]
 	pod := makePod(t, node, "pod", "veth1", "10.244.1.9")
 	found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-	check(t, err)
+	require.NoError(t, err)
 	expectNotHeld(t, found.Inode)
-	check(t, pod.Delete())
+	require.NoError(t, pod.Delete())
 	expectNone(t, look(t, node, network.Directory), "10.244.1.9")
 }
 
@@ -162,7 +157,7 @@ func TestAPodThatIsGoneIsNotFound(t *testing.T) {
 func expectNotHeld(t *testing.T, inode uint64) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fd/*")
-	check(t, err)
+	require.NoError(t, err)
 	held := slices.ContainsFunc(files, func(file string) bool {
 		target, err := os.Readlink(file)
 		return err == nil && target == fmt.Sprintf("net:[%d]", inode)
@@ -175,10 +170,10 @@ func expectNotHeld(t *testing.T, inode uint64) {
 func TestAPodThatComesAgainIsFoundInItsNewNamespace(t *testing.T) {
 	n := build(t, 0)
 	node := n.Nodes[0]
-	check(t, makePod(t, node, "first", "veth1", "10.244.1.9").Delete())
+	require.NoError(t, makePod(t, node, "first", "veth1", "10.244.1.9").Delete())
 	second := makePod(t, node, "second", "veth2", "10.244.1.9")
 	found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-	check(t, err)
+	require.NoError(t, err)
 	if found.Inode != inode(t, second.Path()) || found.HostInterface != "veth2" {
 		t.Errorf("it was found as %+v", found)
 	}
@@ -192,7 +187,7 @@ func TestTheNewestOfTwoPodsWithOneAddressIsFound(t *testing.T) {
 		hostInterface := fmt.Sprintf("veth%d", i+1)
 		newest := makePod(t, node, name, hostInterface, "10.244.1.9")
 		found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-		check(t, err)
+		require.NoError(t, err)
 		if found.Inode != inode(t, newest.Path()) || found.HostInterface != hostInterface {
 			t.Errorf("with %s as the newest, it was found as %+v", name, found)
 		}
@@ -203,7 +198,7 @@ func TestTheNewestOfTwoPodsWithOneAddressIsFound(t *testing.T) {
 func run(t *testing.T, node *network.Node, arguments ...string) {
 	t.Helper()
 	_, err := node.Run("ip", arguments...)
-	check(t, err)
+	require.NoError(t, err)
 }
 
 // looking looks with one finder again and again, as an agent does.
@@ -211,7 +206,7 @@ func looking(t *testing.T, node *network.Node, directories ...string) (look func
 	t.Helper()
 	finder := endpoints.NewFinder(directories, "/proc")
 	return func() (snapshot endpoints.Snapshot) {
-		check(t, node.Do(func() (err error) {
+		require.NoError(t, node.Do(func() (err error) {
 			snapshot, err = finder.Look()
 			return err
 		}))
@@ -227,17 +222,17 @@ func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
 	expectNone(t, look(), address)
 	pod := makePod(t, node, "pod", "veth8", address)
 	first, err := look().Find(addresses(t, address))
-	check(t, err)
+	require.NoError(t, err)
 	for _, change := range []struct {
 		what, hostInterface string
 		make                func()
 	}{
 		{"another interface in its place", "veth9", func() {
 			run(t, node, "link", "delete", "veth8")
-			check(t, network.Connect(pod, "eth0", node.Namespace, "veth9", network.Options{AddressesA: []string{address + "/32"}}))
+			require.NoError(t, network.Connect(pod, "eth0", node.Namespace, "veth9", network.Options{AddressesA: []string{address + "/32"}}))
 		}},
 		{"another namespace in its place", "veth10", func() {
-			check(t, pod.Delete())
+			require.NoError(t, pod.Delete())
 			pod = makePod(t, node, "again", "veth10", address)
 		}},
 	} {
@@ -248,7 +243,7 @@ func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
 		}
 		expectPod(t, look(), other)
 	}
-	check(t, pod.Delete())
+	require.NoError(t, pod.Delete())
 	expectNone(t, look(), address)
 }
 
@@ -260,7 +255,7 @@ func TestAnInterfaceThatGetsAMasterIsSeen(t *testing.T) {
 	run(t, node, "link", "add", "bridge0", "type", "bridge")
 	run(t, node, "link", "set", pod.HostInterface, "master", "bridge0")
 	bridge, err := node.Index("bridge0")
-	check(t, err)
+	require.NoError(t, err)
 	found, err := look().Find(addresses(t, pod.IPv4))
 	if err != nil || found.MasterIndex != bridge {
 		t.Errorf("it was found as %+v (%v), want the master %d", found, err, bridge)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,13 +21,6 @@ import (
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // lab is a network whose first node has a guard.
 type lab struct {
@@ -41,8 +35,8 @@ type lab struct {
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(directory, 0)) })
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
 	return directory
 }
 
@@ -62,7 +56,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	l.begin(t)
 	t.Cleanup(func() {
 		l.end(t)
-		check(t, l.Nodes[0].Do(Open(l.options).Remove))
+		require.NoError(t, l.Nodes[0].Do(Open(l.options).Remove))
 	})
 	return l
 }
@@ -82,8 +76,8 @@ func (l *lab) end(t *testing.T) {
 		return
 	}
 	l.stop()
-	check(t, <-l.stopped)
-	check(t, l.guard.Close())
+	require.NoError(t, <-l.stopped)
+	require.NoError(t, l.guard.Close())
 	l.guard = nil
 }
 
@@ -93,12 +87,12 @@ func (l *lab) describe(t *testing.T) (state State) {
 	node := l.Nodes[0]
 	for _, path := range l.Spec.Paths {
 		index, err := node.Index(path)
-		check(t, err)
+		require.NoError(t, err)
 		state.Paths = append(state.Paths, Path{Name: path, Interface: index, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
 	}
 	for i, pod := range node.Pods {
 		index, err := node.Index(pod.HostInterface)
-		check(t, err)
+		require.NoError(t, err)
 		state.Endpoints = append(state.Endpoints, Endpoint{
 			UID: types.UID(pod.PodName), Namespace: fmt.Sprintf("tenant-%d", i+1), Name: pod.PodName, Interface: index,
 			Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)},
@@ -109,7 +103,7 @@ func (l *lab) describe(t *testing.T) (state State) {
 
 func (l *lab) apply(t *testing.T) {
 	t.Helper()
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		failures, err := l.guard.Apply(l.state)
 		for _, failure := range failures {
 			err = errors.Join(err, failure)
@@ -129,7 +123,7 @@ func (l *lab) tenant(namespace, path string, maxRate int64, share int32) {
 func received(t *testing.T, pod *network.Pod) uint64 {
 	t.Helper()
 	counters, err := pod.Counters("eth0")
-	check(t, err)
+	require.NoError(t, err)
 	return counters.RxBytes
 }
 
@@ -158,7 +152,7 @@ func (l *lab) sent(t *testing.T, over time.Duration, paths ...string) []float64 
 	t.Helper()
 	return measure(t, over, paths, func(t *testing.T, path string) uint64 {
 		counters, err := l.Nodes[0].Counters(path)
-		check(t, err)
+		require.NoError(t, err)
 		return counters.TxBytes
 	})
 }
@@ -189,7 +183,7 @@ const (
 func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64) {
 	t.Helper()
 	var connection net.Conn
-	check(t, from.Do(func() (err error) {
+	require.NoError(t, from.Do(func() (err error) {
 		connection, err = net.Dial("udp", net.JoinHostPort(to.Address(version), "9"))
 		return err
 	}))
@@ -222,12 +216,12 @@ func serve(t *testing.T, pod *network.Pod, version int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	listener, err := pod.Listen(ctx, "tcp", net.JoinHostPort(pod.Address(version), port))
-	check(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	t.Cleanup(func() {
 		cancel()
-		check(t, <-done)
+		require.NoError(t, <-done)
 	})
 }
 
@@ -248,7 +242,7 @@ func transfer(t *testing.T, from, to *network.Pod, version int, options traffic.
 	return func() *traffic.Result {
 		t.Helper()
 		<-done
-		check(t, err)
+		require.NoError(t, err)
 		return result
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
@@ -61,14 +62,14 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		t.Fatal("nothing was counted")
 	}
 	for _, version := range []string{"v2", schema} {
-		check(t, l.guard.Close())
+		require.NoError(t, l.guard.Close())
 		l.guard = open(l.options, version)
 		l.apply(t)
 		if n := l.attached(t, "blue", ebpf.AttachTCXEgress); n != 1 {
 			t.Errorf("%s: %d programs meter the NIC", version, n)
 		}
 		entries, err := os.ReadDir(l.options.PinPath)
-		check(t, err)
+		require.NoError(t, err)
 		if len(entries) != 1 || entries[0].Name() != version {
 			t.Errorf("pinned are %v, instead of %s alone", entries, version)
 		}
@@ -86,10 +87,10 @@ func wireCount(t *testing.T, l *lab) uint64 {
 	t.Helper()
 	var usages *ebpf.Map
 	usages, err := ebpf.LoadPinnedMap(l.options.PinPath+"/"+schema+"/usages", nil)
-	check(t, err)
+	require.NoError(t, err)
 	defer usages.Close()
 	var usage guard.MeterUsage
-	check(t, usages.Lookup(uint32(1), &usage))
+	require.NoError(t, usages.Lookup(uint32(1), &usage))
 	return usage.Sent[0]
 }
 
@@ -97,20 +98,20 @@ func TestTheMeterCountsWhatTheWireCarries(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, PodsPerNode: 1})
 	// The NIC cuts large packets itself, so that its counter shows what a wire has.
 	_, err := l.Nodes[0].Run("ethtool", "-K", "blue", "tso", "off", "gso", "off")
-	check(t, err)
+	require.NoError(t, err)
 	l.tenant("tenant-1", "blue", mbit(10_000), 0)
 	l.apply(t)
 	server := l.Pod("pod-2-1")
 	serve(t, server, 6)
 	before, err := l.Nodes[0].Counters("blue")
-	check(t, err)
+	require.NoError(t, err)
 	counted := wireCount(t, l)
 	options := transferFor(1)
 	options.Duration = time.Second
 	transfer(t, l.Pod("pod-1-1"), server, 6, options)()
 	time.Sleep(100 * time.Millisecond)
 	after, err := l.Nodes[0].Counters("blue")
-	check(t, err)
+	require.NoError(t, err)
 	wire, charged := after.TxBytes-before.TxBytes, wireCount(t, l)-counted
 	packets := after.TxPackets - before.TxPackets
 	t.Logf("%d bytes in %d frames on the wire, %d charged", wire, packets, charged)
@@ -123,14 +124,14 @@ func TestTheMeterCountsWhatTheWireCarries(t *testing.T) {
 func heard(t *testing.T, pod *network.Pod, version int) (count func() int, address string) {
 	t.Helper()
 	var socket net.PacketConn
-	check(t, pod.Do(func() (err error) {
+	require.NoError(t, pod.Do(func() (err error) {
 		socket, err = net.ListenPacket("udp", net.JoinHostPort(pod.Address(version), "0"))
 		return err
 	}))
 	t.Cleanup(func() { socket.Close() })
 	return func() (n int) {
 		buffer := make([]byte, 100)
-		for check(t, socket.SetReadDeadline(time.Now().Add(300*time.Millisecond))); ; n++ {
+		for require.NoError(t, socket.SetReadDeadline(time.Now().Add(300*time.Millisecond))); ; n++ {
 			if _, _, err := socket.ReadFrom(buffer); err != nil {
 				return n
 			}
@@ -141,7 +142,7 @@ func heard(t *testing.T, pod *network.Pod, version int) (count func() int, addre
 // say sends datagrams from an address of the pod.
 func say(t *testing.T, pod *network.Pod, from, to string, count int) {
 	t.Helper()
-	check(t, pod.Do(func() error {
+	require.NoError(t, pod.Do(func() error {
 		socket, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0)), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(to)))
 		if err != nil {
 			return err
@@ -160,7 +161,7 @@ func TestAPodCannotSendFromAnothersAddress(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, PodsPerNode: 2})
 	thief, victim, server := l.Pod("pod-1-1"), l.Pod("pod-1-2"), l.Pod("pod-2-1")
 	for version, prefix := range map[int]string{4: "/32", 6: "/128"} {
-		check(t, thief.AddAddress("eth0", victim.Address(version)+prefix))
+		require.NoError(t, thief.AddAddress("eth0", victim.Address(version)+prefix))
 		count, address := heard(t, server, version)
 		l.state.Endpoints[0].Guard = nil
 		l.apply(t)
@@ -189,9 +190,9 @@ func TestAPodCannotSendFromAnothersAddress(t *testing.T) {
 func (l *lab) metric(t *testing.T, name, label, value string) float64 {
 	t.Helper()
 	registry := prometheus.NewRegistry()
-	check(t, registry.Register(l.guard))
+	require.NoError(t, registry.Register(l.guard))
 	families, err := registry.Gather()
-	check(t, err)
+	require.NoError(t, err)
 	for _, family := range families {
 		for _, series := range family.GetMetric() {
 			for _, pair := range series.GetLabel() {
@@ -208,8 +209,8 @@ func (l *lab) metric(t *testing.T, name, label, value string) float64 {
 func (l *lab) attached(t *testing.T, name string, hook ebpf.AttachType) (count int) {
 	t.Helper()
 	index, err := l.Nodes[0].Index(name)
-	check(t, err)
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, err)
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
 		if found != nil {
 			count = len(found.Programs)
@@ -276,6 +277,6 @@ func TestRemoveLeavesNothingOfAnEarlierAgent(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
 	l.guardEverything(t)
 	l.end(t)
-	check(t, l.Nodes[0].Do(Open(l.options).Remove))
+	require.NoError(t, l.Nodes[0].Do(Open(l.options).Remove))
 	l.expectNothing(t)
 }

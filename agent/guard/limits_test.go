@@ -13,6 +13,7 @@ import (
 	"net/netip"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/api/v1alpha1"
@@ -105,7 +106,7 @@ func (l *lab) datapaths(t *testing.T) {
 		state := datapath.State{}
 		for p, path := range l.Spec.Paths {
 			index, err := node.Index(path)
-			check(t, err)
+			require.NoError(t, err)
 			state.Paths = append(state.Paths, datapath.Path{Name: path, Interface: index, Up: true})
 			_ = p
 		}
@@ -121,8 +122,8 @@ func (l *lab) datapaths(t *testing.T) {
 		opened := datapath.Open(datapath.Options{
 			PinPath: filepath.Join(filepath.Dir(l.options.PinPath), []string{"datapath", "other"}[i]), FlowEntries: 4096, Log: logr.Discard(),
 		})
-		check(t, node.Do(func() error { return opened.Apply(state) }))
-		t.Cleanup(func() { check(t, node.Do(opened.Remove)) })
+		require.NoError(t, node.Do(func() error { return opened.Apply(state) }))
+		t.Cleanup(func() { require.NoError(t, node.Do(opened.Remove)) })
 	}
 }
 
@@ -141,11 +142,11 @@ func threeSubflows(t *testing.T, client, server *network.Pod, version int) {
 	t.Helper()
 	for _, pod := range []*network.Pod{client, server} {
 		_, err := pod.Run("ip", "mptcp", "limits", "set", "subflows", "2", "add_addr_accepted", "2")
-		check(t, err)
+		require.NoError(t, err)
 	}
 	for i := range 2 {
 		_, err := server.Run("ip", "mptcp", "endpoint", "add", server.Address(version), "port", strconv.Itoa(61001+i), "signal")
-		check(t, err)
+		require.NoError(t, err)
 	}
 }
 

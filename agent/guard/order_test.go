@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/api/v1alpha1"
@@ -21,8 +22,8 @@ import (
 func (l *lab) programs(t *testing.T, name string, hook ebpf.AttachType) (names []string) {
 	t.Helper()
 	index, err := l.Nodes[0].Index(name)
-	check(t, err)
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, err)
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
 		if err != nil {
 			return err
@@ -52,8 +53,8 @@ func TestTheGuardKeepsItsPlaceAmongBraidsPrograms(t *testing.T) {
 	l.guardEverything(t)
 	l.datapaths(t)
 	opened := chains.Open(chains.Options{PinPath: filepath.Join(filepath.Dir(l.options.PinPath), "endpoints"), Log: logr.Discard()})
-	t.Cleanup(func() { check(t, l.Nodes[0].Do(opened.Remove)) })
-	check(t, l.Nodes[0].Do(func() error {
+	t.Cleanup(func() { require.NoError(t, l.Nodes[0].Do(opened.Remove)) })
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: "r", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}}
 		endpoint := chains.Endpoint{UID: "uid", Name: "team/web", Interface: l.state.Endpoints[0].Interface, Rules: []v1alpha1.PlanRule{rule}}
 		failures, err := opened.Apply(chains.State{Endpoints: []chains.Endpoint{endpoint}})

@@ -14,18 +14,15 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // pinned are the programs' maps, in a BPF file system of the test's own.
 type pinned struct {
@@ -37,39 +34,39 @@ type pinned struct {
 func pin(t *testing.T) *pinned {
 	t.Helper()
 	p := &pinned{t: t, directory: t.TempDir(), maps: map[string]*ebpf.Map{}}
-	check(t, unix.Mount("bpf", p.directory, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(p.directory, 0)) })
+	require.NoError(t, unix.Mount("bpf", p.directory, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(p.directory, 0)) })
 	spec, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	for _, name := range []string{"attachments", "attachments_overflow", "chains", "chain_counters", "subflows"} {
 		made, err := ebpf.NewMap(spec.Maps[name])
-		check(t, err)
+		require.NoError(t, err)
 		t.Cleanup(func() { made.Close() })
-		check(t, made.Pin(filepath.Join(p.directory, name)))
+		require.NoError(t, made.Pin(filepath.Join(p.directory, name)))
 		p.maps[name] = made
 	}
 	p.pinPaths()
 	return p
 }
 
-// pinPaths names the paths as agents do, in a map of the agent's own.
+// pinPaths names the paths as agents do: the one between those that remain is gone.
 func (p *pinned) pinPaths() {
 	p.t.Helper()
-	paths, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: 8})
-	check(p.t, err)
-	p.t.Cleanup(func() { paths.Close() })
-	check(p.t, paths.Pin(filepath.Join(p.directory, "endpoint_paths")))
-	p.maps["endpoint_paths"] = paths
-	for slot, name := range map[uint32]string{0: "blue", 2: "green"} {
-		var value [64]byte
-		copy(value[:], name)
-		p.put("endpoint_paths", slot, value)
+	builder := node.NewBuilder(node.OpenRegistry(p.directory, logr.Discard()))
+	defer builder.Close()
+	for _, names := range [][]string{{"blue", "cyan", "green"}, {"blue", "green"}} {
+		var sources node.Sources
+		for i, name := range names {
+			sources.Resolution.Paths = append(sources.Resolution.Paths, paths.Path{Name: name, NIC: paths.NIC{Index: i + 1}})
+		}
+		_, err := builder.Build(sources)
+		require.NoError(p.t, err)
 	}
 }
 
 func (p *pinned) put(name string, key, value any) {
 	p.t.Helper()
-	check(p.t, p.maps[name].Put(key, value))
+	require.NoError(p.t, p.maps[name].Put(key, value))
 }
 
 // putChain fills a slot, as agents do: with a map of its own.
@@ -78,9 +75,9 @@ func (p *pinned) putChain(slot uint32, content *chain) {
 	inner, err := ebpf.NewMap(&ebpf.MapSpec{
 		Type: ebpf.Array, KeySize: 4, ValueSize: uint32(binary.Size(content)), MaxEntries: 1,
 	})
-	check(p.t, err)
+	require.NoError(p.t, err)
 	defer inner.Close()
-	check(p.t, inner.Put(uint32(0), content))
+	require.NoError(p.t, inner.Put(uint32(0), content))
 	p.put("chains", slot, inner)
 }
 
@@ -91,7 +88,7 @@ func (p *pinned) attach(index, id, slot, row uint32) {
 	p.put("attachments", index&65535, a)
 }
 
-func (p *pinned) read(names *Directory) *Pins { return NewPins(p.directory, names) }
+func (p *pinned) read(names *Directory) *Pins { return NewPins(p.directory, p.directory, names) }
 
 func words(text string) (words [4]uint32) {
 	address := netip.MustParseAddr(text).As16()
@@ -126,8 +123,8 @@ func twoRules() *chain {
 func named(t *testing.T) *Directory {
 	t.Helper()
 	directory, err := OpenDirectory("")
-	check(t, err)
-	check(t, directory.Set(map[uint32]Endpoint{
+	require.NoError(t, err)
+	require.NoError(t, directory.Set(map[uint32]Endpoint{
 		5: {Name: "team/web", Rules: []RuleName{{"ClusterMPTCPPolicy/all", "refuse"}, {"MPTCPPolicy/team/web", "slow"}}},
 	}))
 	return directory
@@ -145,7 +142,7 @@ func TestRulesAreReadWithTheirCounters(t *testing.T) {
 	p.put("chain_counters", uint32(40), counted)
 
 	rules, err := p.read(named(t)).Rules()
-	check(t, err)
+	require.NoError(t, err)
 	want := []Rule{
 		{Endpoint: "#6", Name: "#1"},
 		{Endpoint: "#6", Name: "#2"},
@@ -163,7 +160,7 @@ func TestInterfacesThatShareASlotAreFoundInTheOverflow(t *testing.T) {
 	p.attach(1000, 5, 0, 1)
 	p.put("attachments_overflow", uint32(66536), attachment{Interface: 66536, Endpoint: 8, Chain: 2<<16 | 1<<32})
 	rules, err := p.read(named(t)).Rules()
-	check(t, err)
+	require.NoError(t, err)
 	if len(rules) != 4 || rules[0].Endpoint != "#8" || rules[2].Endpoint != "team/web" {
 		t.Errorf("the rules are %+v", rules)
 	}
@@ -171,12 +168,12 @@ func TestInterfacesThatShareASlotAreFoundInTheOverflow(t *testing.T) {
 
 func TestAnEndpointWithoutANameHasThatOfItsInterface(t *testing.T) {
 	loopback, err := net.InterfaceByName("lo")
-	check(t, err)
+	require.NoError(t, err)
 	p := pin(t)
 	p.putChain(0, twoRules())
 	p.attach(uint32(loopback.Index), 9, 0, 1)
 	rules, err := p.read(named(t)).Rules()
-	check(t, err)
+	require.NoError(t, err)
 	if len(rules) != 2 || rules[0].Endpoint != "lo" {
 		t.Errorf("the rules are %+v", rules)
 	}
@@ -198,7 +195,7 @@ func TestSubflowsAreReadWithWhatLimitsThem(t *testing.T) {
 	p.put("subflows", keyOf(99, "fd00::1", 1, "fd00::2", 2), subflow{}) // of an endpoint that is gone
 
 	subflows, err := p.read(named(t)).Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	want := []Subflow{
 		{
 			Endpoint: "team/web", Token: 0xabc, InitiatorToken: 0xdef, Path: "green", Backup: true, RTTMicroseconds: 4100,
@@ -229,7 +226,7 @@ func TestThePathsOfEventsAreNamed(t *testing.T) {
 			t.Errorf("path %d is %q, want %q", slot, got, want)
 		}
 	}
-	if got := NewPins(t.TempDir(), named(t)).Path(0); got != "" {
+	if got := NewPins(t.TempDir(), t.TempDir(), named(t)).Path(0); got != "" {
 		t.Errorf("without pins the path is %q", got)
 	}
 }
@@ -252,7 +249,7 @@ func TestThousandsOfSubflowsAreReadOnceEach(t *testing.T) {
 	}
 	pins := p.read(named(t))
 	subflows, err := pins.Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	seen := map[netip.AddrPort]bool{}
 	for i := range subflows {
 		seen[subflows[i].Local] = true
@@ -261,7 +258,7 @@ func TestThousandsOfSubflowsAreReadOnceEach(t *testing.T) {
 		t.Errorf("%d subflows were read, %d different ones", len(subflows), len(seen))
 	}
 	var visited []Subflow
-	check(t, pins.EachSubflow(func(one *Subflow) { visited = append(visited, *one) }))
+	require.NoError(t, pins.EachSubflow(func(one *Subflow) { visited = append(visited, *one) }))
 	slices.SortFunc(visited, func(a, b Subflow) int { return a.Local.Compare(b.Local) })
 	if !reflect.DeepEqual(visited, subflows) {
 		t.Errorf("one by one %d subflows are read, and not the same", len(visited))
@@ -276,7 +273,7 @@ func TestAReplacedChainIsReadAnew(t *testing.T) {
 	for rules := range uint32(4) {
 		p.putChain(0, &chain{Rules: rules})
 		list, err := maps.Rules()
-		check(t, err)
+		require.NoError(t, err)
 		if len(list) != int(rules) {
 			t.Errorf("a chain of %d rules is read as %+v", rules, list)
 		}
@@ -297,14 +294,14 @@ func TestAChainThatMakesNoSenseIsReadWithoutHarm(t *testing.T) {
 
 func TestTheFormOfAChainIsThatOfThePrograms(t *testing.T) {
 	spec, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	if got, want := binary.Size(chain{}), spec.Maps["chains"].InnerMap.ValueSize; uint32(got) != want {
 		t.Errorf("a chain has %d bytes, want %d", got, want)
 	}
 }
 
 func TestWithoutPinsThereIsNothing(t *testing.T) {
-	pins := NewPins(t.TempDir(), named(t))
+	pins := NewPins(t.TempDir(), t.TempDir(), named(t))
 	rules, err := pins.Rules()
 	if err != nil || len(rules) > 0 || pins.Exist() {
 		t.Errorf("the rules are %+v (%v)", rules, err)
@@ -318,10 +315,10 @@ func TestWithoutPinsThereIsNothing(t *testing.T) {
 func TestADirectoryIsKeptForLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", DirectoryName)
 	first, err := OpenDirectory(path)
-	check(t, err)
-	check(t, first.Set(map[uint32]Endpoint{5: {Name: "team/web", Rules: []RuleName{{"p", "slow"}}}}))
+	require.NoError(t, err)
+	require.NoError(t, first.Set(map[uint32]Endpoint{5: {Name: "team/web", Rules: []RuleName{{"p", "slow"}}}}))
 	later, err := OpenDirectory(path)
-	check(t, err)
+	require.NoError(t, err)
 	policy, rule := later.Rule(5, 0)
 	got := fmt.Sprint(later.Endpoint(5), later.Endpoint(6), policy, rule)
 	if want := fmt.Sprint("team/web", "#6", "p", "slow"); got != want {
@@ -336,11 +333,11 @@ func TestADirectoryWithoutEndpointsLeavesNoFile(t *testing.T) {
 	state := t.TempDir()
 	path := filepath.Join(state, DirectoryName)
 	directory, err := OpenDirectory(path)
-	check(t, err)
-	check(t, directory.Set(map[uint32]Endpoint{5: {Name: "team/web"}}))
+	require.NoError(t, err)
+	require.NoError(t, directory.Set(map[uint32]Endpoint{5: {Name: "team/web"}}))
 	_, err = os.Stat(path)
-	check(t, err)
-	check(t, directory.Set(map[uint32]Endpoint{}))
+	require.NoError(t, err)
+	require.NoError(t, directory.Set(map[uint32]Endpoint{}))
 	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
 		t.Errorf("%v is left (%v)", left, err)
 	}

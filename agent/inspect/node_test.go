@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
@@ -80,13 +82,13 @@ func TestTokensAreTheRespondersAndTheInitiators(t *testing.T) {
 // node.
 func TestPodsWithoutRulesAreShownByTheirSockets(t *testing.T) {
 	pod, host := network.NamespaceForTest(t), network.NamespaceForTest(t)
-	check(t, network.Connect(pod, "eth0", host, "pod0", network.Options{
+	require.NoError(t, network.Connect(pod, "eth0", host, "pod0", network.Options{
 		AddressesA: []string{"10.9.0.1/24"}, AddressesB: []string{"10.9.0.2/24"},
 	}))
 	names, err := OpenDirectory("")
-	check(t, err)
+	require.NoError(t, err)
 	var local, remote netip.AddrPort
-	node := &Node{Pins: NewPins(filepath.Join(t.TempDir(), "none"), names), Flows: func() ([]datapath.Flow, error) {
+	node := &Node{Pins: NewPins(filepath.Join(t.TempDir(), "none"), t.TempDir(), names), Flows: func() ([]datapath.Flow, error) {
 		return []datapath.Flow{{Local: local, Remote: remote, Path: "blue", Initiator: true}}, nil
 	}}
 	node.SetPods([]Pod{{"team/web", pod.Path()}, {"team/gone", filepath.Join(t.TempDir(), "gone")}})
@@ -96,7 +98,7 @@ func TestPodsWithoutRulesAreShownByTheirSockets(t *testing.T) {
 	var got []Subflow
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		got, err = node.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		if len(got) == 1 && got[0].Received.Bytes == exchanged {
 			break
 		}
@@ -124,17 +126,17 @@ const exchanged = 100000
 func exchange(t *testing.T, from, to *network.Namespace, address string) net.Conn {
 	t.Helper()
 	listener, err := to.Listen(context.Background(), "tcp", address)
-	check(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	connection, err := from.Dial(context.Background(), "tcp", listener.Addr().String())
-	check(t, err)
+	require.NoError(t, err)
 	served, err := listener.Accept()
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { connection.Close(); served.Close() })
 	go func() { _, _ = io.Copy(served, served) }()
-	check(t, connection.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(t, connection.SetDeadline(time.Now().Add(time.Minute)))
 	go func() { _, _ = connection.Write(make([]byte, exchanged)) }()
 	_, err = io.ReadFull(connection, make([]byte, exchanged))
-	check(t, err)
+	require.NoError(t, err)
 	return connection
 }

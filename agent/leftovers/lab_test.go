@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -20,13 +21,6 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // node has a datapath with one peer, attached in one way or the other.
 type node struct {
@@ -40,13 +34,13 @@ func newNode(t *testing.T, clsact bool) *node {
 	t.Helper()
 	built := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
 	pins := t.TempDir()
-	check(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(pins, 0)) })
+	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
 	n := &node{Node: built.Nodes[0], t: t, options: leftovers.Options{PinPath: filepath.Join(pins, "braid"), StatePath: t.TempDir()}}
 	n.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(n.options.PinPath, "datapath"), FlowEntries: 4096, Clsact: clsact})
-	t.Cleanup(func() { check(t, n.Do(n.datapath.Remove)) })
+	t.Cleanup(func() { require.NoError(t, n.Do(n.datapath.Remove)) })
 	index, err := n.Index("blue")
-	check(t, err)
+	require.NoError(t, err)
 	address := netip.MustParseAddr(built.Nodes[1].Address(0, 4))
 	state := datapath.State{
 		Paths: []datapath.Path{{Name: "blue", Interface: index, Up: true}},
@@ -55,7 +49,7 @@ func newNode(t *testing.T, clsact bool) *node {
 			Addresses: []netip.Addr{netip.MustParseAddr(n.Pods[0].IPv4)}, Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}},
 		}},
 	}
-	check(t, n.Do(func() error { return n.datapath.Apply(state) }))
+	require.NoError(t, n.Do(func() error { return n.datapath.Apply(state) }))
 	return n
 }
 
@@ -63,7 +57,7 @@ func newNode(t *testing.T, clsact bool) *node {
 func (n *node) find() map[string][]string {
 	n.t.Helper()
 	found := map[string][]string{}
-	check(n.t, n.Do(func() error {
+	require.NoError(n.t, n.Do(func() error {
 		left, err := leftovers.Find(n.options)
 		for _, one := range left {
 			text := one.Name
@@ -87,13 +81,13 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 			rule := netlink.NewRule()
 			rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, paths.DetourTable, paths.DetourRulePriority
 			_, destination, err := net.ParseCIDR("192.0.2.0/24")
-			check(t, err)
+			require.NoError(t, err)
 			index, err := n.Index("blue")
-			check(t, err)
+			require.NoError(t, err)
 			route := &netlink.Route{Table: paths.DetourTable, Protocol: paths.DetourProtocol, Dst: destination, LinkIndex: index}
-			check(t, n.Do(func() error { return errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(route)) }))
+			require.NoError(t, n.Do(func() error { return errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(route)) }))
 			record := filepath.Join(n.options.StatePath, "pods", "4026531840.json")
-			check(t, errors.Join(os.Mkdir(filepath.Dir(record), 0o700), os.WriteFile(record, []byte("{}"), 0o600)))
+			require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(record), 0o700), os.WriteFile(record, []byte("{}"), 0o600)))
 
 			wanted := map[string][]string{
 				"Pin": {"datapath"}, "Program": {"from_uplink blue ingress", "to_uplink blue egress"}, "Neighbour": {"10.20.0.2"},
@@ -102,7 +96,7 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 			if difference := cmp.Diff(wanted, n.find()); difference != "" {
 				t.Errorf("what is left is not what was expected:\n%s", difference)
 			}
-			check(t, n.Do(func() error {
+			require.NoError(t, n.Do(func() error {
 				return errors.Join(n.datapath.Remove(), netlink.RuleDel(rule), netlink.RouteDel(route), os.Remove(record))
 			}))
 			if difference := cmp.Diff(map[string][]string{}, n.find()); difference != "" {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/agent/chains"
@@ -33,8 +34,8 @@ func newChainsLab(t *testing.T) *chainsLab {
 	l.chains = chains.Open(chains.Options{PinPath: pins, SubflowEntries: 4096, Log: logr.Discard()})
 	l.pacer = agent.Open(l.options(t))
 	t.Cleanup(func() {
-		check(t, l.pacer.Remove())
-		check(t, l.Nodes[0].Do(l.chains.Remove))
+		require.NoError(t, l.pacer.Remove())
+		require.NoError(t, l.Nodes[0].Do(l.chains.Remove))
 	})
 	return l
 }
@@ -43,20 +44,20 @@ func newChainsLab(t *testing.T) *chainsLab {
 func (l *chainsLab) follow(t *testing.T, rules ...v1alpha1.PlanRule) {
 	t.Helper()
 	index, err := l.Nodes[0].Index(l.client.HostInterface)
-	check(t, err)
+	require.NoError(t, err)
 	wanted := chains.Endpoint{UID: "pod", Name: "team/pod", Interface: index, Rules: rules}
-	check(t, l.Nodes[0].Do(func() error {
+	require.NoError(t, l.Nodes[0].Do(func() error {
 		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{wanted}})
-		check(t, failures["pod"])
+		require.NoError(t, failures["pod"])
 		return err
 	}))
 	of, asks, err := agent.Of(l.chains.Endpoints()[0].Number, l.client.Path(), rules, nil)
-	check(t, err)
+	require.NoError(t, err)
 	if !asks {
-		check(t, l.pacer.Apply(nil))
+		require.NoError(t, l.pacer.Apply(nil))
 		return
 	}
-	check(t, l.pacer.Apply([]agent.Endpoint{of}))
+	require.NoError(t, l.pacer.Apply([]agent.Endpoint{of}))
 }
 
 func rule(action v1alpha1.Action) v1alpha1.PlanRule {
@@ -172,7 +173,7 @@ func TestATenantsRuleDoesNotReplaceTheClustersCongestionControl(t *testing.T) {
 func TestOtherRulesAreAnotherRevision(t *testing.T) {
 	revision := func(rules ...v1alpha1.PlanRule) uint64 {
 		of, _, err := agent.Of(1, "", rules, nil)
-		check(t, err)
+		require.NoError(t, err)
 		return of.Revision
 	}
 	slow, again, fast := rateLimit("1M", ""), rateLimit("1M", ""), rateLimit("2M", "")
@@ -209,7 +210,7 @@ func TestWhatAChainAsksOfSockets(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			of, asks, err := agent.Of(1, "", []v1alpha1.PlanRule{test.rule}, nil)
-			check(t, err)
+			require.NoError(t, err)
 			if asks != test.asks || of.SharedLimits != test.shared {
 				t.Errorf("asks %t, shared %t", asks, of.SharedLimits)
 			}
@@ -221,9 +222,9 @@ func TestWhatAChainAsksOfSockets(t *testing.T) {
 // the programs for sockets were not compiled anew.
 func TestThePacketProgramsKeepTheSameRecords(t *testing.T) {
 	theirs, err := packets.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	ours, err := pace.LoadPace()
-	check(t, err)
+	require.NoError(t, err)
 	a, b := theirs.Maps["subflows"], ours.Maps["subflows"]
 	if a.KeySize != b.KeySize || a.ValueSize != b.ValueSize {
 		t.Fatalf("keys of %d and %d bytes, records of %d and %d", a.KeySize, b.KeySize, a.ValueSize, b.ValueSize)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	agent "braid.dev/braid/agent/pace"
@@ -40,18 +41,11 @@ type lab struct {
 // endpoint is the number of the client in the keys of subflows.
 const endpoint = 7
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // bpffs mounts a BPF file system for the test alone.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(directory, 0); err != nil {
 			t.Errorf("unmounting the BPF file system: %v", err)
@@ -89,13 +83,13 @@ func (l *lab) apply(t *testing.T, endpoints ...agent.Endpoint) {
 	for i := range endpoints {
 		endpoints[i].Revision = l.revision
 	}
-	check(t, l.pacer.Apply(endpoints))
+	require.NoError(t, l.pacer.Apply(endpoints))
 	if l.subflows != nil || len(endpoints) == 0 {
 		return
 	}
 	var err error
 	l.subflows, err = ebpf.LoadPinnedMap(filepath.Join(l.directory, "subflows"), nil)
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.subflows.Close() })
 }
 
@@ -107,7 +101,7 @@ func (l *lab) run(t *testing.T) {
 	go func() { done <- l.pacer.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		check(t, <-done)
+		require.NoError(t, <-done)
 	})
 }
 
@@ -117,17 +111,17 @@ func (l *lab) allow(t *testing.T, version, count int) {
 	t.Helper()
 	for _, pod := range []*network.Pod{l.client, l.server} {
 		_, err := pod.Run("ip", "mptcp", "limits", "set", "subflows", strconv.Itoa(count-1))
-		check(t, err)
+		require.NoError(t, err)
 	}
 	for i := range count - 1 {
 		address, bits := fmt.Sprintf("10.244.9.%d", i+1), 32
 		if version == 6 {
 			address, bits = fmt.Sprintf("fd00:244:9::%d", i+1), 128
 		}
-		check(t, l.client.AddAddress("eth0", fmt.Sprintf("%s/%d", address, bits)))
-		check(t, l.Nodes[0].AddRoute(network.Route{Destination: fmt.Sprintf("%s/%d", address, bits), Interface: l.client.HostInterface}))
+		require.NoError(t, l.client.AddAddress("eth0", fmt.Sprintf("%s/%d", address, bits)))
+		require.NoError(t, l.Nodes[0].AddRoute(network.Route{Destination: fmt.Sprintf("%s/%d", address, bits), Interface: l.client.HostInterface}))
 		_, err := l.client.Run("ip", "mptcp", "endpoint", "add", address, "subflow")
-		check(t, err)
+		require.NoError(t, err)
 	}
 }
 
@@ -137,7 +131,7 @@ const port = "5001"
 func (l *lab) serve(t *testing.T, address string) {
 	t.Helper()
 	listener, err := l.server.Listen(context.Background(), "tcp", net.JoinHostPort(address, port))
-	check(t, err)
+	require.NoError(t, err)
 	var takers sync.WaitGroup
 	takers.Go(func() {
 		for {
@@ -165,11 +159,11 @@ type onlyRead struct{ io.Reader }
 func (l *lab) dial(t *testing.T, address string) net.Conn {
 	t.Helper()
 	connection, err := l.client.Dial(t.Context(), "tcp", net.JoinHostPort(address, port))
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	setWriteBuffer(t, connection, 4<<20) // what the slowest subflow holds up
 	_, err = connection.Write([]byte("begin"))
-	check(t, err)
+	require.NoError(t, err)
 	return connection
 }
 
@@ -177,9 +171,9 @@ func (l *lab) dial(t *testing.T, address string) net.Conn {
 func setWriteBuffer(t *testing.T, connection net.Conn, bytes int) {
 	t.Helper()
 	raw, err := connection.(*net.TCPConn).SyscallConn()
-	check(t, err)
-	check(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes) }))
-	check(t, err)
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes) }))
+	require.NoError(t, err)
 }
 
 // send fills the connection until the test ends.
@@ -220,7 +214,7 @@ var (
 func sockets(t *testing.T, pod *network.Pod) (found []socket) {
 	t.Helper()
 	out, err := pod.Run("ss", "-tinHO", "state", "established")
-	check(t, err)
+	require.NoError(t, err)
 	for lines := bufio.NewScanner(strings.NewReader(out)); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 6 {
@@ -251,7 +245,7 @@ func number(pattern *regexp.Regexp, text string) (n uint64) {
 func addressPort(t *testing.T, text string) netip.AddrPort {
 	t.Helper()
 	host, port, err := net.SplitHostPort(text)
-	check(t, err)
+	require.NoError(t, err)
 	if host, _, _ = strings.Cut(host, "%"); host == "*" {
 		host = "::"
 	}
@@ -303,12 +297,12 @@ func (l *lab) note(t *testing.T, key pace.PaceSubflowKey, of limit, change ...fu
 	for _, f := range change {
 		f(&record)
 	}
-	check(t, l.subflows.Put(key, record))
+	require.NoError(t, l.subflows.Put(key, record))
 }
 
 func (l *lab) record(t *testing.T, key pace.PaceSubflowKey) (record pace.PaceSubflow) {
 	t.Helper()
-	check(t, l.subflows.Lookup(key, &record))
+	require.NoError(t, l.subflows.Lookup(key, &record))
 	return record
 }
 

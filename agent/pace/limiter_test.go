@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/bpf/pace"
@@ -53,7 +54,7 @@ func (l *lab) count(t *testing.T, of limit) {
 // sendUnless fills the connection, as long as it is not told to rest.
 func sendUnless(t *testing.T, connection net.Conn, resting *atomic.Bool) {
 	t.Helper()
-	check(t, connection.(*net.TCPConn).SetWriteBuffer(64<<10)) // little is left to send when it rests
+	require.NoError(t, connection.(*net.TCPConn).SetWriteBuffer(64<<10)) // little is left to send when it rests
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -138,7 +139,7 @@ func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {
 	paced := func(record *pace.PaceSubflow) { record.Paced = 1 }
 	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced)
 	shares, err := ebpf.LoadPinnedMap(filepath.Join(l.directory, "paces"), nil)
-	check(t, err)
+	require.NoError(t, err)
 	defer shares.Close()
 	has := func() bool {
 		var rate uint64
@@ -170,7 +171,7 @@ func TestSubflowsWithoutASocketHaveNoShare(t *testing.T) {
 	}
 	l.note(t, paced, limit{mbit: 20, id: 1, scope: perEndpoint}, func(record *pace.PaceSubflow) { record.Paced = 1 })
 	shares, err := ebpf.LoadPinnedMap(filepath.Join(l.directory, "paces"), nil)
-	check(t, err)
+	require.NoError(t, err)
 	defer shares.Close()
 	var rate uint64
 	await(t, "the subflow gets a share", func() bool { return shares.Lookup(paced, &rate) == nil })

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	agent "braid.dev/braid/agent/pace"
@@ -104,7 +105,7 @@ func TestANewSubflowIsPacedFromItsFirstByte(t *testing.T) {
 			dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(expected.local)}
 			dialer.SetMultipathTCP(true)
 			var connection net.Conn
-			check(t, l.client.Do(func() (err error) {
+			require.NoError(t, l.client.Do(func() (err error) {
 				connection, err = dialer.DialContext(t.Context(), "tcp", expected.remote.String())
 				return err
 			}))
@@ -141,7 +142,7 @@ func TestIPv4OnSocketsOfIPv6(t *testing.T) {
 	}
 	l.note(t, subflow.key(), limit{mbit: 24})
 	_, err := connection.Write(make([]byte, 1<<20))
-	check(t, err)
+	require.NoError(t, err)
 	await(t, "the client's socket is called each round trip", func() bool { return all(paces(t, l.client), "24000000") })
 }
 
@@ -149,7 +150,7 @@ func dialMapped(t *testing.T, l *lab) net.Conn {
 	t.Helper()
 	address := &unix.SockaddrInet6{Port: 5001, Addr: netip.MustParseAddr("::ffff:" + l.server.IPv4).As16()}
 	var connection net.Conn
-	check(t, l.client.Do(func() error {
+	require.NoError(t, l.client.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_MPTCP)
 		if err != nil {
 			return err
@@ -185,7 +186,7 @@ func TestTwoAgentsOfOneMachineGovernTheirOwnSockets(t *testing.T) {
 	await(t, "both are paced", func() bool {
 		return all(paces(t, first.client), "20000000") && all(paces(t, second.client), "30000000")
 	})
-	check(t, second.pacer.Remove())
+	require.NoError(t, second.pacer.Remove())
 	if got := paces(t, second.client); !all(got, "") {
 		t.Errorf("after the removal the socket is paced at %v", got)
 	}
@@ -211,7 +212,7 @@ func TestWhatTheApplicationSetIsNotRaisedAndComesBack(t *testing.T) {
 	l.serve(t, l.server.IPv4)
 	l.apply(t, l.endpoint())
 	var connection net.Conn
-	check(t, l.client.Do(func() (err error) {
+	require.NoError(t, l.client.Do(func() (err error) {
 		var plain net.Dialer
 		plain.SetMultipathTCP(false) // MPTCP sockets take no pace
 		connection, err = plain.DialContext(t.Context(), "tcp", net.JoinHostPort(l.server.IPv4, port))
@@ -235,9 +236,9 @@ func TestWhatTheApplicationSetIsNotRaisedAndComesBack(t *testing.T) {
 func setPace(t *testing.T, connection net.Conn, bytes int) {
 	t.Helper()
 	raw, err := connection.(*net.TCPConn).SyscallConn()
-	check(t, err)
-	check(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, bytes) }))
-	check(t, err)
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, bytes) }))
+	require.NoError(t, err)
 }
 
 func TestCongestionControlIsChosenAndGivenBack(t *testing.T) {
@@ -281,7 +282,7 @@ func TestTheNextAgentTakesOverAndRemovesEverything(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.note(t, s.key(), limit{mbit: 20})
 	await(t, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
-	check(t, l.pacer.Close())
+	require.NoError(t, l.pacer.Close())
 	l.note(t, s.key(), limit{mbit: 30})
 	await(t, "the program goes on without the agent", func() bool { return all(paces(t, l.client), "30000000") })
 
@@ -295,14 +296,14 @@ func TestTheNextAgentTakesOverAndRemovesEverything(t *testing.T) {
 			t.Errorf("feature %s: %s", feature.Name, feature.Message)
 		}
 	}
-	check(t, l.pacer.Close())
+	require.NoError(t, l.pacer.Close())
 
-	check(t, agent.Open(l.options(t)).Remove())
+	require.NoError(t, agent.Open(l.options(t)).Remove())
 	if got := paces(t, l.client); !all(got, "") {
 		t.Errorf("after the removal the socket is paced at %v", got)
 	}
 	entries, err := os.ReadDir(l.directory)
-	check(t, err)
+	require.NoError(t, err)
 	for _, entry := range entries {
 		if entry.Name() != pace.PaceMapSubflows {
 			t.Errorf("%s is left behind", entry.Name())
@@ -314,8 +315,8 @@ func TestPinsThatSomebodyRemovedAreMadeAnew(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.note(t, s.key(), limit{mbit: 20})
 	await(t, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
-	check(t, os.RemoveAll(l.directory))
-	check(t, l.subflows.Close())
+	require.NoError(t, os.RemoveAll(l.directory))
+	require.NoError(t, l.subflows.Close())
 	l.subflows = nil
 	l.apply(t, l.endpoint())
 	if got := paces(t, l.client); !all(got, "") {
@@ -337,5 +338,5 @@ func TestAPodThatIsGoneIsLeftOut(t *testing.T) {
 func TestRunEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	check(t, agent.Open(agent.Options{}).Run(ctx))
+	require.NoError(t, agent.Open(agent.Options{}).Run(ctx))
 }

@@ -11,12 +11,21 @@ import (
 )
 
 // announcer tells the peers of the connections that they began of the pod's other
-// addresses, for a full mesh.
+// addresses, for a full mesh. A peer whose agent does not listen just then never hears
+// of an announcement, though its kernel acknowledges it: what leads to no subflow is
+// announced again.
 type announcer struct {
 	namespace *Namespace
 	own       []mptcpnl.Endpoint
-	known     map[uint32]bool // connections
+	known     map[uint32]*announced // by the connection's token
 	pending   []announcement
+}
+
+// announced is a connection on which addresses were announced.
+type announced struct {
+	local netip.AddrPort
+	pause time.Duration // until those that led to no subflow are announced again
+	again time.Time
 }
 
 // announcement is one that is to be made.
@@ -28,36 +37,48 @@ type announcement struct {
 	due      time.Time
 }
 
-// announceTries is how often an announcement is tried: the kernel makes one at a
-// time on each connection.
-const announceTries = 5
+const (
+	// announceTries is how often an announcement is tried: the kernel makes one at a
+	// time on each connection.
+	announceTries = 5
+	// firstPause is how soon an address is announced again that led to no subflow;
+	// pauses double up to longestPause, because a peer may want none.
+	firstPause   = resync / 2
+	longestPause = 5 * time.Minute
+)
 
 func newAnnouncer(n *Namespace, settings Settings) *announcer {
-	a := &announcer{namespace: n, known: map[uint32]bool{}}
+	a := &announcer{namespace: n, known: map[uint32]*announced{}}
 	if settings.fullMesh() {
 		a.own = settings.own()
 	}
 	return a
 }
 
-func (a *announcer) handle(event mptcpnl.Event) {
+func (a *announcer) handle(event mptcpnl.Event, now time.Time) {
 	e, ok := event.(mptcpnl.ConnectionEvent)
 	switch {
 	case !ok:
 	case e.Kind == mptcpnl.ConnectionClosed:
 		a.forget(e.Token)
 	case e.Kind == mptcpnl.ConnectionEstablished && e.ServerSide:
-		a.add(e.Token, e.Local)
+		a.add(e.Token, e.Local, now)
 	}
 }
 
-func (a *announcer) add(token uint32, local netip.AddrPort) {
-	if a.known[token] || len(a.own) == 0 {
+func (a *announcer) add(token uint32, local netip.AddrPort, now time.Time) {
+	if a.known[token] != nil || len(a.own) == 0 {
 		return
 	}
-	a.known[token] = true
+	a.known[token] = &announced{local: local, pause: firstPause, again: now.Add(firstPause)}
+	a.plan(token, local, nil)
+}
+
+// plan has the pod's addresses announced on a connection, without that of its first
+// subflow and those with subflows of their own.
+func (a *announcer) plan(token uint32, local netip.AddrPort, joined map[netip.Addr]bool) {
 	for _, endpoint := range a.own {
-		if endpoint.Address != local.Addr() {
+		if endpoint.Address != local.Addr() && !joined[endpoint.Address] {
 			endpoint.Flags = mptcpnl.FlagSignal
 			a.pending = append(a.pending, announcement{token: token, endpoint: endpoint, port: local.Port()})
 		}
@@ -66,11 +87,16 @@ func (a *announcer) add(token uint32, local netip.AddrPort) {
 
 func (a *announcer) forget(token uint32) {
 	delete(a.known, token)
+	a.cancel(token)
+}
+
+// cancel drops the announcements that are to be made on a connection.
+func (a *announcer) cancel(token uint32) {
 	a.pending = slices.DeleteFunc(a.pending, func(p announcement) bool { return p.token == token })
 }
 
 // replace takes over what socket diagnostics found.
-func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow) {
+func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
 	if len(a.own) == 0 {
 		return
 	}
@@ -78,16 +104,31 @@ func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl
 	for _, c := range connections {
 		living[c.Token] = true
 	}
+	joined := map[uint32]map[netip.Addr]bool{}
 	for _, s := range subflows {
+		if joined[s.Token] == nil {
+			joined[s.Token] = map[netip.Addr]bool{}
+		}
+		joined[s.Token][s.Local.Addr()] = s.Established || joined[s.Token][s.Local.Addr()]
 		if s.First && !s.Initiator && living[s.Token] {
-			a.add(s.Token, s.Local)
+			a.add(s.Token, s.Local, now)
 		}
 	}
-	for token := range a.known {
+	for token, c := range a.known {
 		if !living[token] {
 			a.forget(token)
+		} else if !now.Before(c.again) {
+			a.repeat(token, c, joined[token], now)
 		}
 	}
+}
+
+// repeat announces again what led to no subflow.
+func (a *announcer) repeat(token uint32, c *announced, joined map[netip.Addr]bool, now time.Time) {
+	c.pause = min(2*c.pause, longestPause)
+	c.again = now.Add(c.pause)
+	a.cancel(token)
+	a.plan(token, c.local, joined)
 }
 
 // next is when announce has something to do.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/pair"
@@ -20,7 +22,7 @@ func manageWith(t *testing.T, host *pair.Host, wanted pathmanager.Settings) *pat
 	t.Helper()
 	namespace := open(t, host, t.TempDir())
 	t.Cleanup(func() { namespace.Close() })
-	check(t, namespace.Configure(context.Background(), wanted))
+	require.NoError(t, namespace.Configure(context.Background(), wanted))
 	return namespace
 }
 
@@ -40,8 +42,8 @@ func exchange(t *testing.T, connection net.Conn, bytes int64) {
 		sent <- err
 	}()
 	_, err := io.CopyN(io.Discard, connection, bytes)
-	check(t, err)
-	check(t, <-sent)
+	require.NoError(t, err)
+	require.NoError(t, <-sent)
 }
 
 // zeroes is endless.
@@ -108,7 +110,7 @@ func TestConnectionsFromBeforeARestartOfTheAgentWaitAsWell(t *testing.T) {
 	client, server := pair.New(t)
 	manage(t, server, agent, 3)
 	wanted := after(client, pathmanager.OpenAfter{Bytes: 256 << 10})
-	check(t, manageWith(t, client, wanted).Close())
+	require.NoError(t, manageWith(t, client, wanted).Close())
 	address := server.Serve(4)
 	small, large := begin(t, client, address), begin(t, client, address)
 	exchange(t, large, 200<<10)
@@ -153,7 +155,7 @@ func TestAfterARestartOfTheAgentClosedSubflowsStayClosed(t *testing.T) {
 	connection := client.Connect(server.Serve(4))
 	client.ExpectSubflows(connection, 3)
 	killOne(t, client, connection)
-	check(t, first.Close())
+	require.NoError(t, first.Close())
 	manageWith(t, client, wanted)
 	expectStays(t, client, connection, 2, 2*time.Second)
 }

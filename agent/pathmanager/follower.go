@@ -42,8 +42,14 @@ type follower struct {
 	done      sync.WaitGroup
 }
 
+// follow returns once events are received: no connection that begins from then on
+// lacks what its peer announces, which the kernel tells but once.
 func follow(n *Namespace, settings Settings) (*follower, error) {
 	announcesIPv6, err := n.sysctls.announcesIPv6()
+	if err != nil {
+		return nil, err
+	}
+	subscription, err := mptcpnl.Subscribe(int(n.file.Fd()))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +57,7 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 		namespace: n, tracker: newTracker(settings, announcesIPv6), announcer: newAnnouncer(n, settings),
 		log: n.options.Log, stopped: make(chan struct{}),
 	}
-	f.done.Go(f.run)
+	f.done.Go(func() { f.run(subscription) })
 	return f, nil
 }
 
@@ -60,9 +66,9 @@ func (f *follower) stop() {
 	f.done.Wait()
 }
 
-func (f *follower) run() {
+func (f *follower) run(subscription *mptcpnl.Subscription) {
 	for {
-		err := f.followEvents()
+		err := f.followEvents(subscription)
 		if err == nil {
 			return
 		}
@@ -72,6 +78,7 @@ func (f *follower) run() {
 			return
 		case <-time.After(retry):
 		}
+		subscription = nil
 	}
 }
 
@@ -81,11 +88,13 @@ type received struct {
 	err    error
 }
 
-// followEvents returns nil when the follower is stopped.
-func (f *follower) followEvents() error {
-	subscription, err := mptcpnl.Subscribe(int(f.namespace.file.Fd()))
-	if err != nil {
-		return err
+// followEvents follows those of a subscription, or of a new one where there is none.
+// It returns nil when the follower is stopped.
+func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) {
+	if subscription == nil {
+		if subscription, err = mptcpnl.Subscribe(int(f.namespace.file.Fd())); err != nil {
+			return err
+		}
 	}
 	f.namespace.hear(true)
 	defer f.namespace.hear(false)
@@ -183,7 +192,7 @@ func (f *follower) handle(got received) error {
 	now := time.Now()
 	for _, event := range got.events {
 		f.tracker.handle(event, now)
-		f.announcer.handle(event)
+		f.announcer.handle(event, now)
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
 			f.namespace.hear(true)
 			if err := f.namespace.reapply(); err != nil {
@@ -205,7 +214,7 @@ func (f *follower) look() error {
 		return err
 	}
 	f.tracker.replace(connections, subflows, time.Now())
-	f.announcer.replace(connections, subflows)
+	f.announcer.replace(connections, subflows, time.Now())
 	return nil
 }
 

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/pair"
 )
@@ -18,12 +20,12 @@ import (
 func begin(t *testing.T, host *pair.Host, address netip.AddrPort) net.Conn {
 	t.Helper()
 	connection, err := host.Dial(context.Background(), "tcp", address.String())
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { connection.Close() })
 	_, err = connection.Write([]byte{1})
-	check(t, err)
+	require.NoError(t, err)
 	_, err = io.ReadFull(connection, make([]byte, 1))
-	check(t, err)
+	require.NoError(t, err)
 	return connection
 }
 
@@ -40,7 +42,7 @@ func TestManyConnectionsAtOnceGetTheirSubflows(t *testing.T) {
 		var subflows int
 		pair.Eventually(t, func() bool {
 			all, err := client.Diagnostics().Subflows()
-			check(t, err)
+			require.NoError(t, err)
 			subflows = len(all)
 			return subflows == connections*count
 		}, func() string {

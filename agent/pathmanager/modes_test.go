@@ -12,10 +12,13 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -29,7 +32,7 @@ func meshed(t *testing.T, host *pair.Host, each int, further ...string) pathmana
 	wanted := settings(host, agent, 8)
 	wanted.Mode, wanted.EachPair = v1alpha1.SubflowModeFullMesh, each
 	for _, address := range further {
-		check(t, host.AddAddress("eth0", address+"/24"))
+		require.NoError(t, host.AddAddress("eth0", address+"/24"))
 		wanted.Addresses = append(wanted.Addresses, netip.MustParseAddr(address))
 	}
 	return wanted
@@ -84,6 +87,23 @@ func TestAFullMeshJoinsBothIPVersionsWhereTheSocketDoes(t *testing.T) {
 	manageWith(t, client, meshed(t, client, 1))
 	connection := client.Connect(netip.AddrPortFrom(server.IPv6, serveEverywhere(t, server)))
 	expectPairs(t, client, connection, map[string]int{"fd09::1>fd09::2": 1, "10.9.0.1>10.9.0.2": 1})
+}
+
+// The kernel acknowledges an announcement though the agent is away, and forgets it.
+func TestAFullMeshIsCompletedAfterAnnouncementsThatNoAgentReceived(t *testing.T) {
+	t.Parallel()
+	client, server := pair.New(t)
+	manageWith(t, server, meshed(t, server, 1, "10.9.0.12"))
+	wanted := meshed(t, client, 1)
+	require.NoError(t, manageWith(t, client, wanted).Close())
+	connection := client.Connect(netip.AddrPortFrom(server.IPv4, serveEverywhere(t, server)))
+	pair.Eventually(t, func() bool {
+		counters, err := client.Run("nstat", "-as", "MPTcpExtAddAddr")
+		require.NoError(t, err)
+		return strings.Contains(counters, "MPTcpExtAddAddr")
+	}, func() string { return "nothing was announced" })
+	manageWith(t, client, wanted)
+	expectPairs(t, client, connection, map[string]int{"10.9.0.1>10.9.0.2": 1, "10.9.0.1>10.9.0.12": 1})
 }
 
 func TestAFullMeshWithASocketOfOneIPVersionLeavesTheOtherAlone(t *testing.T) {
@@ -142,7 +162,7 @@ func refreshing(t *testing.T) time.Duration {
 		return 15 * time.Second
 	}
 	number, err := strconv.Atoi(seconds)
-	check(t, err)
+	require.NoError(t, err)
 	return time.Duration(number) * time.Second
 }
 
@@ -154,12 +174,12 @@ func TestTransfersGoOnWhileSubflowsAreResetAgainAndAgain(t *testing.T) {
 			t.Parallel()
 			client, server := pair.New(t)
 			for _, host := range []*pair.Host{client, server} {
-				check(t, host.Shape("eth0", 20))
+				require.NoError(t, host.Shape("eth0", 20))
 			}
 			manage(t, server, agent, count)
 			manage(t, client, agent, count)
 			connection, err := client.Dial(t.Context(), "tcp", server.Serve(4).String())
-			check(t, err)
+			require.NoError(t, err)
 			transferred := transfer(t, connection)
 			resets, slowest := 0, time.Duration(0)
 			for deadline := time.Now().Add(refreshing(t)); time.Now().Before(deadline); time.Sleep(2500 * time.Millisecond) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -27,13 +28,6 @@ const (
 	agent  = v1alpha1.SubflowManagerAgent
 )
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func settings(host *pair.Host, manager v1alpha1.SubflowManager, count int) pathmanager.Settings {
 	return pathmanager.Settings{
 		Manager: manager, Count: count, FirstAnnouncedPort: 61001,
@@ -44,7 +38,7 @@ func settings(host *pair.Host, manager v1alpha1.SubflowManager, count int) pathm
 func open(t *testing.T, host *pair.Host, statePath string) *pathmanager.Namespace {
 	t.Helper()
 	namespace, err := pathmanager.Open(host.Path(), pathmanager.Options{StatePath: statePath, Log: testr.New(t)})
-	check(t, err)
+	require.NoError(t, err)
 	return namespace
 }
 
@@ -53,7 +47,7 @@ func manage(t *testing.T, host *pair.Host, manager v1alpha1.SubflowManager, coun
 	t.Helper()
 	namespace := open(t, host, t.TempDir())
 	t.Cleanup(func() { namespace.Close() })
-	check(t, namespace.Configure(context.Background(), settings(host, manager, count)))
+	require.NoError(t, namespace.Configure(context.Background(), settings(host, manager, count)))
 	return namespace
 }
 
@@ -210,7 +204,7 @@ func TestExistingConnectionsAreTakenOver(t *testing.T) {
 func TestConnectionsOfAStoppedAgentAreTakenOver(t *testing.T) {
 	client, server := pair.New(t)
 	manage(t, server, agent, 3)
-	check(t, manage(t, client, agent, 3).Close())
+	require.NoError(t, manage(t, client, agent, 3).Close())
 	address := server.Serve(4)
 	connection := client.Connect(address)
 	expectSteady(t, client, connection, 1)
@@ -227,8 +221,8 @@ func TestConnectionsSurviveAChangeOfManager(t *testing.T) {
 			there, here := manage(t, server, from, 3), manage(t, client, from, 3)
 			connection := client.Connect(address)
 			client.ExpectSubflows(connection, 3)
-			check(t, there.Configure(context.Background(), settings(server, to, 3)))
-			check(t, here.Configure(context.Background(), settings(client, to, 3)))
+			require.NoError(t, there.Configure(context.Background(), settings(server, to, 3)))
+			require.NoError(t, here.Configure(context.Background(), settings(client, to, 3)))
 			expectSteady(t, client, connection, 3)
 			killOne(t, client, connection)
 			expectSteady(t, client, connection, 3)
@@ -260,8 +254,8 @@ func TestWithoutTheAgentTheKernelGoesOn(t *testing.T) {
 				namespace := open(t, host, t.TempDir())
 				wanted := settings(host, kernel, 4)
 				wanted.Addresses = test.addresses(host)
-				check(t, namespace.Configure(context.Background(), wanted))
-				check(t, namespace.Close())
+				require.NoError(t, namespace.Configure(context.Background(), wanted))
+				require.NoError(t, namespace.Close())
 			}
 			connection := client.Connect(address)
 			expectSteady(t, client, connection, test.want)
@@ -274,13 +268,13 @@ func TestWithoutTheAgentTheKernelGoesOn(t *testing.T) {
 func state(t *testing.T, host *pair.Host) string {
 	t.Helper()
 	sysctls, err := host.Run("sysctl", "-a", "--pattern", `^net\.(mptcp|ipv4\.tcp_timestamps)`)
-	check(t, err)
+	require.NoError(t, err)
 	limits, err := host.Run("ip", "mptcp", "limits", "show")
-	check(t, err)
+	require.NoError(t, err)
 	endpoints, err := host.Run("ip", "mptcp", "endpoint", "show")
-	check(t, err)
+	require.NoError(t, err)
 	listeners, err := host.Run("ss", "-Htln")
-	check(t, err)
+	require.NoError(t, err)
 	return strings.Join([]string{sysctls, limits, endpoints, listeners}, "\n")
 }
 
@@ -288,9 +282,9 @@ func TestRestoreLeavesTheNamespaceAsBefore(t *testing.T) {
 	forEach(t, []int{4}, func(t *testing.T, manager v1alpha1.SubflowManager, version, count int) {
 		client, server := pair.New(t)
 		_, err := server.Run("ip", "mptcp", "limits", "set", "subflows", "5", "add_addr_accepted", "1")
-		check(t, err)
+		require.NoError(t, err)
 		_, err = server.Run("ip", "mptcp", "endpoint", "add", "192.0.2.1", "id", "77", "signal")
-		check(t, err)
+		require.NoError(t, err)
 		address := server.Serve(version)
 		before := []string{state(t, client), state(t, server)}
 		connection := client.Connect(address)
@@ -311,16 +305,16 @@ func restoreByAnotherAgent(t *testing.T, host *pair.Host, manager v1alpha1.Subfl
 	t.Helper()
 	statePath := filepath.Join(t.TempDir(), "state")
 	first := open(t, host, statePath)
-	check(t, first.Configure(context.Background(), settings(host, manager, count)))
-	check(t, first.Close())
+	require.NoError(t, first.Configure(context.Background(), settings(host, manager, count)))
+	require.NoError(t, first.Close())
 	recorded, err := pathmanager.Recorded(statePath, nil)
 	if err != nil || len(recorded) != 1 || recorded[0] != first.Identity() {
 		t.Fatalf("recorded are %v (%v), want %v", recorded, err, first.Identity())
 	}
 	second := open(t, host, statePath)
 	defer second.Close()
-	check(t, second.Configure(context.Background(), settings(host, manager, count-1)))
-	check(t, second.Restore(context.Background()))
+	require.NoError(t, second.Configure(context.Background(), settings(host, manager, count-1)))
+	require.NoError(t, second.Restore(context.Background()))
 	if recorded, err := pathmanager.Recorded(statePath, nil); err != nil || len(recorded) != 0 {
 		t.Errorf("after Restore there are records: %v %v", recorded, err)
 	}
@@ -334,12 +328,12 @@ func TestRestoreClosesNoSubflow(t *testing.T) {
 			defer namespace.Close()
 			wanted := settings(host, manager, count)
 			wanted.Addresses = []netip.Addr{host.Address(version)}
-			check(t, namespace.Configure(context.Background(), wanted))
+			require.NoError(t, namespace.Configure(context.Background(), wanted))
 		}
 		connection := client.Connect(server.Serve(version))
 		client.ExpectSubflows(connection, count)
-		check(t, there.Restore(context.Background()))
-		check(t, here.Restore(context.Background()))
+		require.NoError(t, there.Restore(context.Background()))
+		require.NoError(t, here.Restore(context.Background()))
 		expectSteady(t, client, connection, count)
 	})
 }
@@ -352,13 +346,13 @@ func TestRestoreRemovesWhatTheKernelMadeForASubflow(t *testing.T) {
 	before := state(t, client)
 	here := open(t, client, t.TempDir())
 	defer here.Close()
-	check(t, here.Configure(context.Background(), settings(client, kernel, 3)))
+	require.NoError(t, here.Configure(context.Background(), settings(client, kernel, 3)))
 	manage(t, server, kernel, 3)
 	connection := client.Connect(address)
 	client.ExpectSubflows(connection, 3)
-	check(t, connection.Close())
+	require.NoError(t, connection.Close())
 	pair.Eventually(t, func() bool { return len(client.Subflows(connection.LocalAddr())) == 0 }, func() string { return "the subflows do not end" })
-	check(t, here.Restore(context.Background()))
+	require.NoError(t, here.Restore(context.Background()))
 	if after := state(t, client); after != before {
 		t.Errorf("it was\n%s\nand is\n%s", before, after)
 	}
@@ -371,9 +365,9 @@ func TestConfigureMendsWhatSomebodyChanged(t *testing.T) {
 	before := state(t, server)
 	for _, command := range []string{"ip mptcp endpoint flush", "ip mptcp limits set subflows 0", "sysctl -q net.mptcp.pm_type=1"} {
 		_, err := server.Run("sh", "-c", command)
-		check(t, err)
+		require.NoError(t, err)
 	}
-	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	require.NoError(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
 	withoutIDs := func(s string) string {
 		return strings.NewReplacer("id 1", "", "id 2", "", "id 3", "", "id 4", "").Replace(s)
 	}
@@ -412,7 +406,7 @@ func TestBadSettingsAreRefused(t *testing.T) {
 
 func TestAPodWithoutMPTCPIsRefused(t *testing.T) {
 	host, _ := pair.New(t)
-	check(t, host.Sysctl("net.mptcp.enabled", "0"))
+	require.NoError(t, host.Sysctl("net.mptcp.enabled", "0"))
 	namespace := open(t, host, t.TempDir())
 	defer namespace.Close()
 	err := namespace.Configure(context.Background(), settings(host, kernel, 3))
@@ -424,16 +418,16 @@ func TestAPodWithoutMPTCPIsRefused(t *testing.T) {
 func TestAnotherPortIsAnnouncedInThePlaceOfOneInUse(t *testing.T) {
 	client, server := pair.New(t)
 	listener, err := server.Listen(context.Background(), "tcp", server.IPv4.String()+":61002")
-	check(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	statePath := t.TempDir()
 	for range 2 { // what is announced stays so
 		namespace := open(t, server, statePath)
-		check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+		require.NoError(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
 		if now := state(t, server); !strings.Contains(now, "port 61001") || !strings.Contains(now, "port 61003") || strings.Contains(now, "port 61002") {
 			t.Errorf("it is\n%s", now)
 		}
-		check(t, namespace.Close())
+		require.NoError(t, namespace.Close())
 	}
 	manage(t, client, kernel, 3)
 	expectSteady(t, client, client.Connect(server.Serve(4)), 3)
@@ -445,11 +439,11 @@ func TestPortsOfConnectionsThatGoOnAreNotInTheWay(t *testing.T) {
 	namespace := open(t, server, t.TempDir())
 	defer namespace.Close()
 	address := server.Serve(4)
-	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	require.NoError(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
 	before := client.Connect(address)
 	expectSteady(t, client, before, 3)
-	check(t, namespace.Restore(context.Background()))
-	check(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
+	require.NoError(t, namespace.Restore(context.Background()))
+	require.NoError(t, namespace.Configure(context.Background(), settings(server, kernel, 3)))
 	expectSteady(t, client, before, 3)
 	expectSteady(t, client, client.Connect(address), 3)
 }
@@ -458,7 +452,7 @@ func TestWhereNoPortIsFreeAPortIsNamed(t *testing.T) {
 	_, server := pair.New(t)
 	for port := 61001; port < 61001+15; port++ { // one of 16 is free, and two are needed
 		listener, err := server.Listen(context.Background(), "tcp", netip.AddrPortFrom(server.IPv4, uint16(port)).String())
-		check(t, err)
+		require.NoError(t, err)
 		defer listener.Close()
 	}
 	namespace := open(t, server, t.TempDir())

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/conntrack"
@@ -65,9 +66,9 @@ func (c *cluster) translate(t *testing.T, version int) {
 		}
 	}`, family, service.Addr(), service.Port(), c.backends[0].Address(version), c.backends[1].Address(version), backendPort)
 	path := t.TempDir() + "/rules"
-	check(t, os.WriteFile(path, []byte(rules), 0o600))
+	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
 	_, err := c.node.Run("nft", "-f", path)
-	check(t, err)
+	require.NoError(t, err)
 }
 
 // manage configures the client, with the node's translations or without them.
@@ -78,18 +79,18 @@ func (c *cluster) manage(t *testing.T, wanted pathmanager.Settings, translations
 		options.Destination = c.table(t).Destination
 	}
 	namespace, err := pathmanager.Open(c.client.Path(), options)
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { namespace.Close() })
-	check(t, namespace.Configure(context.Background(), wanted))
+	require.NoError(t, namespace.Configure(context.Background(), wanted))
 }
 
 func (c *cluster) table(t *testing.T) *conntrack.Table {
 	t.Helper()
 	file, err := os.Open(c.node.Path())
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	table, err := conntrack.Dial(int(file.Fd()))
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { table.Close() })
 	return table
 }
@@ -204,7 +205,7 @@ func local(connection net.Conn) netip.AddrPort {
 func destination(t *testing.T, table *conntrack.Table, local, remote netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	at, found, err := table.Destination(local, remote)
-	check(t, err)
+	require.NoError(t, err)
 	if !found {
 		t.Fatalf("the connection from %s to %s is not tracked", local, remote)
 	}

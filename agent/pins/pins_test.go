@@ -11,22 +11,16 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // bpffs mounts a BPF file system for the test alone.
 func bpffs(t *testing.T) string {
 	t.Helper()
 	directory := t.TempDir()
-	check(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(directory, 0)) })
+	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
 	return filepath.Join(directory, "part")
 }
 
@@ -67,27 +61,27 @@ type version struct {
 func start(t *testing.T, root, name string, maps Maps) *version {
 	t.Helper()
 	v := &version{Pins: New(root, name, logr.Discard())}
-	check(t, v.Prepare(maps))
+	require.NoError(t, v.Prepare(maps))
 	spec := slices.Concat(maps.Kept, maps.Fresh)[0]
 	var err error
 	v.m, err = ebpf.NewMapWithOptions(spec, ebpf.MapOptions{PinPath: v.Directory()})
-	check(t, err)
-	t.Cleanup(func() { check(t, v.m.Close()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, v.m.Close()) })
 	info, err := v.m.Info()
-	check(t, err)
+	require.NoError(t, err)
 	v.id, _ = info.ID()
 	return v
 }
 
 func (v *version) put(t *testing.T, key uint32, value ...byte) {
 	t.Helper()
-	check(t, v.m.Put(key, value))
+	require.NoError(t, v.m.Put(key, value))
 }
 
 func (v *version) expect(t *testing.T, key uint32, wanted ...byte) {
 	t.Helper()
 	got, err := v.m.LookupBytes(key)
-	check(t, err)
+	require.NoError(t, err)
 	if !slices.Equal(got, wanted) {
 		t.Errorf("%d is %v instead of %v", key, got, wanted)
 	}
@@ -95,9 +89,9 @@ func (v *version) expect(t *testing.T, key uint32, wanted ...byte) {
 
 func expectAlone(t *testing.T, v *version) {
 	t.Helper()
-	check(t, v.Finish())
+	require.NoError(t, v.Finish())
 	entries, err := os.ReadDir(v.root)
-	check(t, err)
+	require.NoError(t, err)
 	if len(entries) != 1 || entries[0].Name() != v.version {
 		t.Errorf("there are %v instead of %s alone", entries, v.version)
 	}
@@ -191,12 +185,12 @@ func TestWhatElseIsPinnedIsMoved(t *testing.T) {
 	first := start(t, root, "v1", maps)
 	first.put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
 	links := filepath.Join(first.Directory(), "links", "nics")
-	check(t, os.MkdirAll(links, 0o700))
+	require.NoError(t, os.MkdirAll(links, 0o700))
 	clone, err := first.m.Clone()
-	check(t, err)
-	check(t, clone.Pin(filepath.Join(links, "meter_3")))
-	check(t, clone.Close())
-	check(t, os.Mkdir(filepath.Join(root, "v2"+unfinished), 0o700))
+	require.NoError(t, err)
+	require.NoError(t, clone.Pin(filepath.Join(links, "meter_3")))
+	require.NoError(t, clone.Close())
+	require.NoError(t, os.Mkdir(filepath.Join(root, "v2"+unfinished), 0o700))
 	for range 2 { // the second time as if the first agent of this version had ended
 		second := start(t, root, "v2", maps)
 		second.expect(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)

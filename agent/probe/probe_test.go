@@ -12,18 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/probe"
 	"braid.dev/braid/internal/lab/network"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // connection is a TCP connection between two pods of a node, through which nothing
 // flows.
@@ -33,19 +27,19 @@ func connect(t *testing.T, n *network.Network, version int) connection {
 	t.Helper()
 	from, to := n.Nodes[0].Pods[0], n.Nodes[0].Pods[1]
 	listener, err := to.Listen(t.Context(), "tcp", net.JoinHostPort(to.Address(version), "0"))
-	check(t, err)
-	t.Cleanup(func() { check(t, listener.Close()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
 	var client net.Conn
-	check(t, from.Do(func() (err error) {
+	require.NoError(t, from.Do(func() (err error) {
 		var dialer net.Dialer
 		dialer.SetMultipathTCP(false)
 		client, err = dialer.DialContext(context.Background(), "tcp", listener.Addr().String())
 		return err
 	}))
 	server, err := listener.Accept()
-	check(t, err)
+	require.NoError(t, err)
 	c := connection{client.(*net.TCPConn), server.(*net.TCPConn)}
-	t.Cleanup(func() { check(t, errors.Join(client.Close(), server.Close())) })
+	t.Cleanup(func() { require.NoError(t, errors.Join(client.Close(), server.Close())) })
 	return c
 }
 
@@ -54,10 +48,10 @@ func (c connection) say(t *testing.T) {
 	t.Helper()
 	for _, ends := range [][2]*net.TCPConn{{c.client, c.server}, {c.server, c.client}} {
 		_, err := ends[0].Write([]byte{1})
-		check(t, err)
-		check(t, ends[1].SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, err)
+		require.NoError(t, ends[1].SetReadDeadline(time.Now().Add(10*time.Second)))
 		_, err = io.ReadFull(ends[1], make([]byte, 1))
-		check(t, err)
+		require.NoError(t, err)
 	}
 }
 
@@ -65,10 +59,10 @@ func (c connection) say(t *testing.T) {
 func control(t *testing.T, connection *net.TCPConn, f func(socket int) error) {
 	t.Helper()
 	raw, err := connection.SyscallConn()
-	check(t, err)
+	require.NoError(t, err)
 	var failed error
-	check(t, raw.Control(func(socket uintptr) { failed = f(int(socket)) }))
-	check(t, failed)
+	require.NoError(t, raw.Control(func(socket uintptr) { failed = f(int(socket)) }))
+	require.NoError(t, failed)
 }
 
 // next is the sequence number that an end sends next.
@@ -109,11 +103,11 @@ func info(t *testing.T, connection *net.TCPConn) (found *unix.TCPInfo) {
 func TestBothEndsAnswerAndTheConnectionGoesOn(t *testing.T) {
 	n := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue"}, PodsPerNode: 2})
 	var prober *probe.Prober
-	check(t, n.Nodes[0].Do(func() (err error) {
+	require.NoError(t, n.Nodes[0].Do(func() (err error) {
 		prober, err = probe.Open()
 		return err
 	}))
-	t.Cleanup(func() { check(t, prober.Close()) })
+	t.Cleanup(func() { require.NoError(t, prober.Close()) })
 	for _, version := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
 			c := connect(t, n, version)
@@ -121,7 +115,7 @@ func TestBothEndsAnswerAndTheConnectionGoesOn(t *testing.T) {
 			time.Sleep(300 * time.Millisecond) // for delayed acknowledgements
 			client, server := endOf(t, c.client), endOf(t, c.server)
 			before := [2]*unix.TCPInfo{info(t, c.client), info(t, c.server)}
-			check(t, errors.Join(prober.Probe(client, server), prober.Probe(server, client)))
+			require.NoError(t, errors.Join(prober.Probe(client, server), prober.Probe(server, client)))
 			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 				client, server := info(t, c.client), info(t, c.server)
 				if client.Segs_out > before[0].Segs_out && server.Segs_out > before[1].Segs_out {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/schedule"
@@ -40,11 +41,11 @@ func newConnection(t *testing.T) *connection {
 		PathDelays: map[string]time.Duration{"fast": 2 * time.Millisecond, "slow": 100 * time.Millisecond},
 	})
 	client, server := n.Nodes[0], n.Nodes[1]
-	check(t, client.Sysctl("net.mptcp.pm_type", "1"))
+	require.NoError(t, client.Sysctl("net.mptcp.pm_type", "1"))
 	port := serveChunks(t, server)
 	dialed, err := client.Dial(context.Background(), "tcp", net.JoinHostPort(server.Address(fast, 4), port))
-	check(t, err)
-	t.Cleanup(func() { check(t, dialed.Close()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dialed.Close()) })
 	c := &connection{Conn: dialed, namespace: client.Path()}
 	c.sendChunks(t, 1) // the peer has proved that it speaks MPTCP
 	c.open(t)
@@ -52,17 +53,10 @@ func newConnection(t *testing.T) *connection {
 	return c
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // serveChunks answers each chunk, whose size comes first, with a byte.
 func serveChunks(t *testing.T, server *network.Node) (port string) {
 	listener, err := server.Listen(context.Background(), "tcp", ":0")
-	check(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() {
 		accepted, err := listener.Accept()
@@ -72,13 +66,13 @@ func serveChunks(t *testing.T, server *network.Node) (port string) {
 		done <- err
 	}()
 	t.Cleanup(func() {
-		check(t, listener.Close())
+		require.NoError(t, listener.Close())
 		if err := <-done; !errors.Is(err, io.EOF) {
 			t.Errorf("the server ended with %v", err)
 		}
 	})
 	_, port, err = net.SplitHostPort(listener.Addr().String())
-	check(t, err)
+	require.NoError(t, err)
 	return port
 }
 
@@ -103,38 +97,38 @@ func (c *connection) sendChunks(t *testing.T, count int) {
 	chunk := binary.BigEndian.AppendUint32(nil, chunkBytes)
 	chunk = append(chunk, make([]byte, chunkBytes)...)
 	for range count {
-		check(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
 		_, err := c.Write(chunk)
-		check(t, err)
+		require.NoError(t, err)
 		_, err = io.ReadFull(c, chunk[len(chunk)-1:])
-		check(t, err)
+		require.NoError(t, err)
 	}
 }
 
 func (c *connection) open(t *testing.T) {
 	file, err := os.Open(c.namespace)
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	c.diagnostics, err = mptcpnl.DialDiagnostics(int(file.Fd()))
-	check(t, err)
-	t.Cleanup(func() { check(t, c.diagnostics.Close()) })
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.diagnostics.Close()) })
 }
 
 // join adds the subflow on the slow path.
 func (c *connection) join(t *testing.T, local netip.Addr, remote netip.AddrPort) {
 	first, err := c.diagnostics.Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	if len(first) != 1 {
 		t.Fatalf("the connection begins with %d subflows", len(first))
 	}
 	c.ends[fast] = first[0].Local
 	file, err := os.Open(c.namespace)
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	manager, err := mptcpnl.Dial(int(file.Fd()))
-	check(t, err)
+	require.NoError(t, err)
 	defer manager.Close()
-	check(t, manager.CreateSubflow(first[0].Token, mptcpnl.Endpoint{Address: local, ID: 2}, remote))
+	require.NoError(t, manager.CreateSubflow(first[0].Token, mptcpnl.Endpoint{Address: local, ID: 2}, remote))
 	c.eventually(t, "a second subflow", func(subflows map[netip.AddrPort]mptcpnl.Subflow) bool {
 		for end, subflow := range subflows {
 			if end.Addr() == local && subflow.Established {
@@ -148,7 +142,7 @@ func (c *connection) join(t *testing.T, local netip.Addr, remote netip.AddrPort)
 func (c *connection) subflows(t *testing.T) map[netip.AddrPort]mptcpnl.Subflow {
 	t.Helper()
 	all, err := c.diagnostics.Subflows()
-	check(t, err)
+	require.NoError(t, err)
 	byEnd := map[netip.AddrPort]mptcpnl.Subflow{}
 	for _, subflow := range all {
 		byEnd[subflow.Local] = subflow
@@ -183,9 +177,9 @@ func (c *connection) schedule(t *testing.T) *schedule.Scheduler {
 	go func() { done <- scheduler.Run(running) }()
 	t.Cleanup(func() {
 		cancel()
-		check(t, errors.Join(<-done, scheduler.Close()))
+		require.NoError(t, errors.Join(<-done, scheduler.Close()))
 	})
-	check(t, scheduler.Apply([]schedule.Endpoint{{Number: 1, Path: c.namespace, Rules: 1}}))
+	require.NoError(t, scheduler.Apply([]schedule.Endpoint{{Number: 1, Path: c.namespace, Rules: 1}}))
 	return scheduler
 }
 
@@ -202,7 +196,7 @@ func TestASubflowThatWouldOnlyDelaySmallChunksRests(t *testing.T) {
 	if took := c.took(t, chunks); took > chunks*100*time.Millisecond {
 		t.Errorf("%d chunks took %s, as if half of them had gone the slow way", chunks, took)
 	}
-	check(t, scheduler.Apply(nil))
+	require.NoError(t, scheduler.Apply(nil))
 	c.eventually(t, "the slow subflow is used again", func(subflows map[netip.AddrPort]mptcpnl.Subflow) bool {
 		return !subflows[c.ends[slow]].BackupWanted
 	})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
@@ -29,13 +30,6 @@ import (
 )
 
 const wait = 20 * time.Second
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
@@ -62,19 +56,19 @@ var addresses = map[int]struct{ pod, host netip.Addr }{
 func build(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, pod: network.NamespaceForTest(t), host: network.NamespaceForTest(t)}
-	check(t, network.Connect(l.pod, "eth0", l.host, "pod0", network.Options{
+	require.NoError(t, network.Connect(l.pod, "eth0", l.host, "pod0", network.Options{
 		AddressesA: []string{"10.9.0.1/24", "fd09::1/64"}, AddressesB: []string{"10.9.0.2/24", "fd09::2/64"},
 	}))
 	for _, namespace := range []*network.Namespace{l.pod, l.host} {
-		check(t, namespace.Sysctl("net.mptcp.pm_type", "1"))
+		require.NoError(t, namespace.Sysctl("net.mptcp.pm_type", "1"))
 		listen(t, namespace)
 	}
 	mount := t.TempDir()
-	check(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(mount, 0)) })
+	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
 	l.pins = filepath.Join(mount, "endpoints")
 	l.chains = chains.Open(chains.Options{PinPath: l.pins, Log: logr.Discard()})
-	t.Cleanup(func() { check(t, l.host.Do(l.chains.Remove)) })
+	t.Cleanup(func() { require.NoError(t, l.host.Do(l.chains.Remove)) })
 	return l
 }
 
@@ -83,10 +77,10 @@ func build(t *testing.T) *lab {
 func listen(t *testing.T, namespace *network.Namespace) {
 	t.Helper()
 	file, err := os.Open(namespace.Path())
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	events, err := mptcpnl.Subscribe(int(file.Fd()))
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { events.Close() })
 }
 
@@ -94,8 +88,8 @@ func listen(t *testing.T, namespace *network.Namespace) {
 func (l *lab) apply(rule v1alpha1.Rule) seed.Pod {
 	l.t.Helper()
 	index, err := l.host.Index("pod0")
-	check(l.t, err)
-	check(l.t, l.host.Do(func() error {
+	require.NoError(l.t, err)
+	require.NoError(l.t, l.host.Do(func() error {
 		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{
 			UID: "uid", Name: "team/web", Interface: index,
 			Rules: []v1alpha1.PlanRule{{Rule: rule, Policy: "MPTCPPolicy/team/web"}},
@@ -108,10 +102,10 @@ func (l *lab) apply(rule v1alpha1.Rule) seed.Pod {
 func (l *lab) seed(pod seed.Pod) seed.Result {
 	l.t.Helper()
 	maps, err := seed.Open(chains.Directory(l.pins))
-	check(l.t, err)
+	require.NoError(l.t, err)
 	defer maps.Close()
 	result, err := maps.Seed(pod)
-	check(l.t, err)
+	require.NoError(l.t, err)
 	return result
 }
 
@@ -125,12 +119,12 @@ type talk struct {
 func (l *lab) connect(from, to *network.Namespace, server netip.Addr, local netip.Addr, join bool) talk {
 	l.t.Helper()
 	listener, err := to.Listen(context.Background(), "tcp", netip.AddrPortFrom(server, 0).String())
-	check(l.t, err)
+	require.NoError(l.t, err)
 	defer listener.Close()
 	connection, err := from.Dial(context.Background(), "tcp", listener.Addr().String())
-	check(l.t, err)
+	require.NoError(l.t, err)
 	served, err := listener.Accept()
-	check(l.t, err)
+	require.NoError(l.t, err)
 	l.t.Cleanup(func() { connection.Close(); served.Close() })
 	go func() { _, _ = io.Copy(served, served) }()
 	t := talk{connection, 1}
@@ -145,23 +139,23 @@ func (l *lab) connect(from, to *network.Namespace, server netip.Addr, local neti
 // say sends some words and waits for each to come back.
 func (c talk) say(t *testing.T, times int) {
 	t.Helper()
-	check(t, c.SetDeadline(time.Now().Add(wait)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(wait)))
 	word := []byte("12345678")
 	for range times {
 		_, err := c.Write(word)
-		check(t, err)
+		require.NoError(t, err)
 		_, err = io.ReadFull(c, word)
-		check(t, err)
+		require.NoError(t, err)
 	}
 }
 
 func diagnose(t *testing.T, namespace *network.Namespace) *mptcpnl.Diagnostics {
 	t.Helper()
 	file, err := os.Open(namespace.Path())
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	diagnostics, err := mptcpnl.DialDiagnostics(int(file.Fd()))
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { diagnostics.Close() })
 	return diagnostics
 }
@@ -173,7 +167,7 @@ func tokenAt(t *testing.T, namespace *network.Namespace, local, remote net.Addr)
 	diagnostics := diagnose(t, namespace)
 	eventually(t, "established", func() bool {
 		connections, err := diagnostics.Connections()
-		check(t, err)
+		require.NoError(t, err)
 		for _, connection := range connections {
 			if connection.Local.String() == local.String() && connection.Remote.String() == remote.String() {
 				token = connection.Token
@@ -187,10 +181,10 @@ func tokenAt(t *testing.T, namespace *network.Namespace, local, remote net.Addr)
 func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net.Addr) {
 	l.t.Helper()
 	file, err := os.Open(from.Path())
-	check(l.t, err)
+	require.NoError(l.t, err)
 	defer file.Close()
 	client, err := mptcpnl.Dial(int(file.Fd()))
-	check(l.t, err)
+	require.NoError(l.t, err)
 	defer client.Close()
 	token := tokenAt(l.t, from, c.LocalAddr(), c.RemoteAddr())
 	diagnostics := diagnose(l.t, from)
@@ -198,7 +192,7 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 	next := time.Now().Add(250 * time.Millisecond)
 	eventually(l.t, "joined", func() bool {
 		subflows, err := diagnostics.Subflows()
-		check(l.t, err)
+		require.NoError(l.t, err)
 		established, all := 0, 0
 		for _, subflow := range subflows {
 			if subflow.Token != token {
@@ -211,7 +205,7 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 		}
 		if all == 1 && time.Now().After(next) {
 			next = time.Now().Add(time.Second)
-			check(l.t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: local}, netip.MustParseAddrPort(server.String())))
+			require.NoError(l.t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: local}, netip.MustParseAddrPort(server.String())))
 		}
 		return established == 2
 	})
@@ -228,7 +222,7 @@ func byToken(token uint32) v1alpha1.Rule {
 func (l *lab) hits() uint64 {
 	l.t.Helper()
 	uses, err := l.chains.Counters("uid")
-	check(l.t, err)
+	require.NoError(l.t, err)
 	return uses[0].Hits
 }
 
@@ -284,12 +278,12 @@ func (l *lab) expectRecords(initiator, responder uint32, join bool) {
 	l.t.Helper()
 	there := map[string]mptcpnl.Subflow{}
 	subflows, err := diagnose(l.t, l.host).Subflows()
-	check(l.t, err)
+	require.NoError(l.t, err)
 	for _, subflow := range subflows {
 		there[subflow.Remote.String()+subflow.Local.String()] = subflow
 	}
 	records, err := l.chains.Subflows()
-	check(l.t, err)
+	require.NoError(l.t, err)
 	found := 0
 	for i := range records {
 		r := &records[i].Record
@@ -328,7 +322,7 @@ func TestANamespaceThatIsGoneGivesAnError(t *testing.T) {
 	pod := l.apply(byToken(1))
 	pod.Namespace = filepath.Join(t.TempDir(), "gone")
 	maps, err := seed.Open(chains.Directory(l.pins))
-	check(t, err)
+	require.NoError(t, err)
 	defer maps.Close()
 	if _, err := maps.Seed(pod); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the error is %v", err)
@@ -358,13 +352,13 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 		},
 	}}})
 	names, err := inspect.OpenDirectory("")
-	check(t, err)
+	require.NoError(t, err)
 	pins := inspect.NewPins(chains.Directory(l.pins), names)
 	expect := func(mechanism v1alpha1.RateLimitMechanism, why inspect.Why) {
 		t.Helper()
 		c.say(t, 5)
 		subflows, err := pins.Subflows()
-		check(t, err)
+		require.NoError(t, err)
 		for _, subflow := range subflows {
 			for _, limit := range subflow.Limits {
 				if limit.InUse != mechanism || limit.Why != why {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/bpf/seed"
+	programs "braid.dev/braid/bpf/sockets"
 )
 
 // peerTokens tells the peers' tokens of connections; nil where the kernel cannot.
@@ -19,12 +19,12 @@ type peerTokens struct{ iterator *link.Iter }
 
 // openPeerTokens needs a kernel that describes its structures (BTF).
 func openPeerTokens() (*peerTokens, error) {
-	var programs seed.TokensPrograms
-	if err := seed.LoadTokensObjects(&programs, nil); err != nil {
+	var loaded programs.TokensPrograms
+	if err := programs.LoadTokensObjects(&loaded, nil); err != nil {
 		return nil, fmt.Errorf("loading the iterator over connections: %w", err)
 	}
-	defer programs.Close()
-	iterator, err := link.AttachIter(link.IterOptions{Program: programs.ListTokens})
+	defer loaded.Close()
+	iterator, err := link.AttachIter(link.IterOptions{Program: loaded.ListTokens})
 	if err != nil {
 		return nil, fmt.Errorf("preparing the iterator over connections: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/sockets"
 )
 
 // ErrUnsupported means that this kernel cannot upgrade sockets.
@@ -23,7 +23,7 @@ var ErrUnsupported = errors.New("this kernel cannot upgrade sockets")
 // Upgrade is the program on the kernel's update_socket_protocol. It is pinned:
 // it goes on without the agent, and the next agent takes it over.
 type Upgrade struct {
-	objects bpf.UpgradeObjects
+	objects sockets.UpgradeObjects
 }
 
 // Names of the pins in the directory.
@@ -56,7 +56,7 @@ func removeUnused(directory string) error {
 }
 
 func (u *Upgrade) open(directory string) error {
-	spec, err := bpf.LoadUpgrade()
+	spec, err := sockets.LoadUpgrade()
 	if err != nil {
 		return fmt.Errorf("reading the program: %w", err)
 	}
@@ -160,7 +160,7 @@ func disableAll(directory string) error {
 	if err != nil {
 		return fmt.Errorf("opening the map of an earlier agent: %w", err)
 	}
-	upgrade := &Upgrade{objects: bpf.UpgradeObjects{UpgradeMaps: bpf.UpgradeMaps{UpgradedNamespaces: namespaces}}}
+	upgrade := &Upgrade{objects: sockets.UpgradeObjects{UpgradeMaps: sockets.UpgradeMaps{UpgradedNamespaces: namespaces}}}
 	inodes, err := upgrade.Enabled()
 	for _, inode := range inodes {
 		err = errors.Join(err, upgrade.Disable(inode))

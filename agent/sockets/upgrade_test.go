@@ -16,24 +16,18 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/internal/lab/network"
 )
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // pins mounts a BPF file system for a test.
 func pins(t *testing.T) string {
 	t.Helper()
 	mount := t.TempDir()
-	check(t, unix.Mount("bpf", mount, "bpf", 0, ""))
+	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(mount, 0); err != nil {
 			t.Errorf("unmounting %s: %v", mount, err)
@@ -89,7 +83,7 @@ func expectUnsupported(t *testing.T) {
 		t.Errorf("the reason %q does not name %s", err, feature)
 	}
 	expectNoPins(t, directory)
-	check(t, sockets.Remove(directory))
+	require.NoError(t, sockets.Remove(directory))
 }
 
 func expectNoPins(t *testing.T, directory string) {
@@ -106,14 +100,14 @@ func expectNoPins(t *testing.T, directory string) {
 func inode(t *testing.T, namespace *network.Namespace) uint64 {
 	t.Helper()
 	info, err := os.Stat(namespace.Path())
-	check(t, err)
+	require.NoError(t, err)
 	return info.Sys().(*syscall.Stat_t).Ino
 }
 
 // protocol is that of a socket which a task opens inside the namespace.
 func protocol(t *testing.T, namespace *network.Namespace, family, kind, protocol int) (got int) {
 	t.Helper()
-	check(t, namespace.Do(func() error {
+	require.NoError(t, namespace.Do(func() error {
 		fd, err := unix.Socket(family, kind, protocol)
 		if err != nil {
 			return fmt.Errorf("opening a socket: %w", err)
@@ -164,22 +158,22 @@ func upgradeOne(t *testing.T) {
 	enabled, other := network.NamespaceForTest(t), network.NamespaceForTest(t)
 	directory := pins(t)
 	upgrade, err := sockets.Open(directory)
-	check(t, err)
+	require.NoError(t, err)
 	defer upgrade.Close()
 	expectUpgraded(t, enabled, false)
 
-	check(t, upgrade.Enable(inode(t, enabled)))
+	require.NoError(t, upgrade.Enable(inode(t, enabled)))
 	expectUpgraded(t, enabled, true)
 	expectUpgraded(t, other, false)
 	expectConnectionOfAnyProgram(t, enabled)
 
-	check(t, upgrade.Disable(inode(t, enabled)))
+	require.NoError(t, upgrade.Disable(inode(t, enabled)))
 	expectUpgraded(t, enabled, false)
-	check(t, upgrade.Disable(inode(t, enabled)))
+	require.NoError(t, upgrade.Disable(inode(t, enabled)))
 
-	check(t, upgrade.Enable(inode(t, enabled)))
-	check(t, sockets.Remove(directory))
-	check(t, upgrade.Close())
+	require.NoError(t, upgrade.Enable(inode(t, enabled)))
+	require.NoError(t, sockets.Remove(directory))
+	require.NoError(t, upgrade.Close())
 	expectUpgraded(t, enabled, false)
 	expectNoPins(t, directory)
 }
@@ -189,19 +183,19 @@ func upgradeOne(t *testing.T) {
 func expectConnectionOfAnyProgram(t *testing.T, namespace *network.Namespace) {
 	t.Helper()
 	listener, err := namespace.Listen(context.Background(), "tcp", "127.0.0.1:0")
-	check(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	port := netip.MustParseAddrPort(listener.Addr().String()).Port()
 	program := namespace.Command(context.Background(), "bash", "-c", fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d; read <&3", port))
-	check(t, program.Start())
+	require.NoError(t, program.Start())
 	connection, err := listener.Accept()
-	check(t, err)
+	require.NoError(t, err)
 	list, err := namespace.Run("ss", "-HnM", "state", "established", "sport", "=", fmt.Sprintf(":%d", port))
-	check(t, err)
+	require.NoError(t, err)
 	if !strings.Contains(list, "127.0.0.1") {
 		t.Errorf("there is no MPTCP connection to port %d: %q", port, list)
 	}
-	check(t, connection.Close())
+	require.NoError(t, connection.Close())
 	_ = program.Wait() // read fails at the end of the connection
 }
 
@@ -209,31 +203,31 @@ func takeOver(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
 	directory := pins(t)
 	first, err := sockets.Open(directory)
-	check(t, err)
-	check(t, first.Enable(inode(t, namespace)))
-	check(t, first.Close())
+	require.NoError(t, err)
+	require.NoError(t, first.Enable(inode(t, namespace)))
+	require.NoError(t, first.Close())
 	expectUpgraded(t, namespace, true)
 
 	second, err := sockets.Open(directory)
-	check(t, err)
+	require.NoError(t, err)
 	expectUpgraded(t, namespace, true)
-	check(t, second.Disable(inode(t, namespace)))
+	require.NoError(t, second.Disable(inode(t, namespace)))
 	expectUpgraded(t, namespace, false)
-	check(t, second.Close())
-	check(t, sockets.Remove(directory))
+	require.NoError(t, second.Close())
+	require.NoError(t, sockets.Remove(directory))
 }
 
 func listEnabled(t *testing.T) {
 	directory := pins(t)
 	upgrade, err := sockets.Open(directory)
-	check(t, err)
+	require.NoError(t, err)
 	defer upgrade.Close()
-	check(t, upgrade.Enable(4026531999))
+	require.NoError(t, upgrade.Enable(4026531999))
 	inodes, err := upgrade.Enabled()
 	if err != nil || len(inodes) != 1 || inodes[0] != 4026531999 {
 		t.Errorf("enabled are %v (%v), want 4026531999", inodes, err)
 	}
-	check(t, sockets.Remove(directory))
+	require.NoError(t, sockets.Remove(directory))
 }
 
 func TestADirectoryThatCannotHoldPinsIsAnError(t *testing.T) {

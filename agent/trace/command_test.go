@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/trace"
 )
 
@@ -20,7 +22,7 @@ func TestAPacketIsReplayedByFlags(t *testing.T) {
 		"--pin-path", l.options.PinPath, "--state-path", l.options.StatePath, "--pod", "team/web-0",
 		"--address", pod.Addr().String(), "--to", other.String(), "--type", "DSS", "--bytes", "10",
 	})
-	check(t, l.Nodes[0].Do(func() error { return command.ExecuteContext(t.Context()) }))
+	require.NoError(t, l.Nodes[0].Do(func() error { return command.ExecuteContext(t.Context()) }))
 	for _, text := range []string{pod.String() + " -> " + other.String() + " ACK DSS 10 bytes", "from_endpoint", "rule refuse", "MPTCPPolicy/team/web"} {
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("the output has no %q:\n%s", text, out.String())

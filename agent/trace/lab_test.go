@@ -22,6 +22,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/chains"
@@ -31,13 +32,6 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // lab is two nodes with two paths and a pod each; the first runs the programs.
 type lab struct {
@@ -68,13 +62,13 @@ func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 100, PodsPerNode: 1})}
 	pins := t.TempDir()
-	check(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(pins, 0)) })
+	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
 	l.options = trace.Options{PinPath: pins, StatePath: t.TempDir(), Pod: "team/web-0"}
 	l.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(pins, "datapath"), FlowEntries: 4096})
 	l.chains = chains.Open(chains.Options{PinPath: filepath.Join(pins, "endpoints"), Log: logr.Discard()})
 	t.Cleanup(func() {
-		check(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
+		require.NoError(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
 	})
 	l.apply()
 	return l
@@ -84,7 +78,7 @@ func (l *lab) pod() *network.Pod { return l.Nodes[0].Pods[0] }
 
 func (l *lab) device() int {
 	index, err := l.Nodes[0].Index(l.pod().HostInterface)
-	check(l.t, err)
+	require.NoError(l.t, err)
 	return index
 }
 
@@ -96,24 +90,24 @@ func (l *lab) apply() {
 	peer := datapath.Peer{Name: l.Nodes[1].NodeName(), Paths: map[string]datapath.PeerPath{}}
 	for i, path := range l.Spec.Paths {
 		index, err := l.Nodes[0].Index(path)
-		check(l.t, err)
+		require.NoError(l.t, err)
 		state.Paths = append(state.Paths, datapath.Path{Name: path, Interface: index, Up: true})
 		addresses := []netip.Addr{netip.MustParseAddr(l.Nodes[1].Address(i, 4)), netip.MustParseAddr(l.Nodes[1].Address(i, 6))}
 		peer.Addresses = append(peer.Addresses, addresses...)
 		peer.Paths[path] = datapath.PeerPath{Addresses: addresses, Up: true}
 	}
 	state.Peers = []datapath.Peer{peer}
-	check(l.t, l.Nodes[0].Do(func() error {
+	require.NoError(l.t, l.Nodes[0].Do(func() error {
 		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{UID: "uid", Name: "team/web-0", Interface: l.device(), Rules: rules}}})
 		return errors.Join(l.datapath.Apply(state), err, failures["uid"])
 	}))
 	names, err := inspect.OpenDirectory(filepath.Join(l.options.StatePath, inspect.DirectoryName))
-	check(l.t, err)
+	require.NoError(l.t, err)
 	known := map[uint32]inspect.Endpoint{}
 	for _, attached := range l.chains.Endpoints() {
 		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
 	}
-	check(l.t, names.Set(known))
+	require.NoError(l.t, names.Set(known))
 }
 
 // ends are the pod's and the other pod's.
@@ -131,7 +125,7 @@ func (l *lab) replay(address netip.Addr, path string, frames ...trace.Frame) *tr
 	options := l.options
 	options.Address, options.Path = address, path
 	var report *trace.Report
-	check(l.t, l.Nodes[0].Do(func() error {
+	require.NoError(l.t, l.Nodes[0].Do(func() error {
 		tracer, err := trace.Open(options)
 		if err != nil {
 			return err
@@ -140,7 +134,7 @@ func (l *lab) replay(address netip.Addr, path string, frames ...trace.Frame) *tr
 		return errors.Join(err, tracer.Close())
 	}))
 	var table bytes.Buffer
-	check(l.t, trace.Print(&table, "", report))
+	require.NoError(l.t, trace.Print(&table, "", report))
 	l.t.Logf("\n%s", table.String())
 	for line := range strings.Lines(table.String()) {
 		if len([]rune(line)) > 121 {
@@ -153,7 +147,7 @@ func (l *lab) replay(address netip.Addr, path string, frames ...trace.Frame) *tr
 func frame(t *testing.T, packet trace.Packet) trace.Frame {
 	t.Helper()
 	data, err := packet.Frame()
-	check(t, err)
+	require.NoError(t, err)
 	return trace.Frame{Number: 1, Data: data}
 }
 
@@ -161,7 +155,7 @@ func frame(t *testing.T, packet trace.Packet) trace.Frame {
 func (l *lab) contents() map[string]map[string]string {
 	l.t.Helper()
 	all := map[string]map[string]string{}
-	check(l.t, filepath.WalkDir(l.options.PinPath, func(path string, entry fs.DirEntry, err error) error {
+	require.NoError(l.t, filepath.WalkDir(l.options.PinPath, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || strings.Contains(path, "/links/") || strings.HasSuffix(path, ".debug") {
 			return err
 		}
@@ -193,7 +187,7 @@ func (l *lab) contents() map[string]map[string]string {
 func segments(t *testing.T, namespace *network.Namespace) string {
 	t.Helper()
 	text, err := namespace.Run("cat", "/proc/net/snmp")
-	check(t, err)
+	require.NoError(t, err)
 	for line := range strings.Lines(text) {
 		if fields := strings.Fields(line); len(fields) > 10 && fields[0] == "Tcp:" && fields[10] != "InSegs" {
 			return fields[10]
@@ -218,10 +212,10 @@ func step(t *testing.T, packet trace.PacketReport, program string) trace.Step {
 func (l *lab) dial(pod, other netip.AddrPort) net.Conn {
 	l.t.Helper()
 	listener, err := l.Nodes[1].Pods[0].Listen(l.t.Context(), "tcp", other.String())
-	check(l.t, err)
+	require.NoError(l.t, err)
 	l.t.Cleanup(func() { listener.Close() })
 	var connection net.Conn
-	check(l.t, l.pod().Do(func() (err error) {
+	require.NoError(l.t, l.pod().Do(func() (err error) {
 		dialer := &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(pod)}
 		dialer.SetMultipathTCP(true)
 		connection, err = dialer.DialContext(context.WithoutCancel(l.t.Context()), "tcp", other.String())
@@ -235,7 +229,7 @@ func (l *lab) dial(pod, other netip.AddrPort) net.Conn {
 func (l *lab) flow(pod, other netip.AddrPort) (found datapath.Flow) {
 	l.t.Helper()
 	flows, err := l.datapath.Flows()
-	check(l.t, err)
+	require.NoError(l.t, err)
 	for _, flow := range flows {
 		if flow.Local == pod && flow.Remote == other {
 			return flow
@@ -322,9 +316,9 @@ func capture(t *testing.T, frames ...[]byte) *bytes.Buffer {
 	t.Helper()
 	var file bytes.Buffer
 	writer := pcapgo.NewWriter(&file)
-	check(t, writer.WriteFileHeader(65535, layers.LinkTypeEthernet))
+	require.NoError(t, writer.WriteFileHeader(65535, layers.LinkTypeEthernet))
 	for _, frame := range frames {
-		check(t, writer.WritePacket(gopacket.CaptureInfo{CaptureLength: len(frame), Length: len(frame)}, frame))
+		require.NoError(t, writer.WritePacket(gopacket.CaptureInfo{CaptureLength: len(frame), Length: len(frame)}, frame))
 	}
 	return &file
 }
@@ -336,7 +330,7 @@ func TestPacketsOfACaptureSeeWhatThoseBeforeThemLeft(t *testing.T) {
 	data := frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeDSS, Sequence: 8, Acknowledgement: 9, Bytes: 1000}).Data
 	stranger := frame(t, trace.Packet{From: netip.MustParseAddrPort("192.0.2.1:1"), To: netip.MustParseAddrPort("192.0.2.2:2"), Type: trace.TypePureACK}).Data
 	frames, err := trace.ReadCapture(capture(t, syn, data, stranger, []byte("no packet at all")), 10)
-	check(t, err)
+	require.NoError(t, err)
 	before := l.contents()
 	packets := l.replay(pod.Addr(), "", frames...).Packets
 	if difference := cmp.Diff(before, l.contents()); difference != "" {
@@ -358,7 +352,7 @@ func TestPacketsOfACaptureSeeWhatThoseBeforeThemLeft(t *testing.T) {
 
 func TestWithoutProgramsTheRouteIsTold(t *testing.T) {
 	l := newLab(t)
-	check(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
+	require.NoError(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
 	pod, other := l.ends(4, 40007, 8007)
 	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
 	for _, step := range packet.Steps {

@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/bpf/guard"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // program is one that packets pass.
@@ -50,11 +51,11 @@ var (
 		sibling: "from_endpoint", atEndpoint: true, treat: (*Tracer).endpointMaps,
 	}
 	toUplink = program{
-		hook: attach.Hook{Name: "to_uplink", Type: ebpf.AttachTCXEgress}, spec: bpf.LoadToUplink,
+		hook: attach.Hook{Name: "to_uplink", Type: ebpf.AttachTCXEgress}, spec: uplink.LoadToUplink,
 		sibling: "from_uplink", treat: (*Tracer).uplinkMaps,
 	}
 	fromUplink = program{
-		hook: attach.Hook{Name: "from_uplink", Type: ebpf.AttachTCXIngress}, spec: bpf.LoadFromUplink,
+		hook: attach.Hook{Name: "from_uplink", Type: ebpf.AttachTCXIngress}, spec: uplink.LoadFromUplink,
 		sibling: "to_uplink", treat: (*Tracer).uplinkMaps,
 	}
 )
@@ -207,7 +208,7 @@ func (t *Tracer) tellEndpoint(step *Step, made *replica) {
 // view is what the maps of a copy say of a packet's subflow and rules.
 type view struct {
 	counters *endpoint.FromEndpointCounters
-	flow     *bpf.ToUplinkFlow
+	flow     *uplink.ToUplinkFlow
 }
 
 func (t *Tracer) look(made *replica, frame []byte) (v view, err error) {
@@ -220,7 +221,7 @@ func (t *Tracer) look(made *replica, frame []byte) (v view, err error) {
 		}
 	}
 	if flows := made.collection.Maps["flows"]; flows != nil {
-		var flow bpf.ToUplinkFlow
+		var flow uplink.ToUplinkFlow
 		if err := flows.Lookup(t.flowKey(frame), &flow); err == nil {
 			v.flow = &flow
 		} else if !isGone(err) {
@@ -231,7 +232,7 @@ func (t *Tracer) look(made *replica, frame []byte) (v view, err error) {
 }
 
 // flowKey names the packet's subflow as the uplink half does.
-func (t *Tracer) flowKey(frame []byte) (key bpf.ToUplinkFlowKey) {
+func (t *Tracer) flowKey(frame []byte) (key uplink.ToUplinkFlowKey) {
 	seen, _ := parse(frame)
 	local, remote := seen.from, seen.to
 	if seen.to.Addr() == t.options.Address {
@@ -289,7 +290,7 @@ func (t *Tracer) hits(before, after *endpoint.FromEndpointCounters) (hits []Rule
 
 const roleInitiator = 1 // enum flow_role
 
-func (t *Tracer) flowOf(flow *bpf.ToUplinkFlow, isNew bool) *Flow {
+func (t *Tracer) flowOf(flow *uplink.ToUplinkFlow, isNew bool) *Flow {
 	told := &Flow{New: isNew, Initiator: flow.Role == roleInitiator, Path: t.pathName(int(flow.Path))}
 	if told.Initiator {
 		told.Token = flow.Token
@@ -307,9 +308,9 @@ func (t *Tracer) pathName(slot int) string {
 // tellPath finds out which path the program chose: where a packet is redirected to
 // is not told, so the packet is replayed with the NIC of one path after the other
 // exchanged, until the verdict is another.
-func (t *Tracer) tellPath(step *Step, made *replica, flow *bpf.ToUplinkFlow, frame []byte, on, by int) error {
+func (t *Tracer) tellPath(step *Step, made *replica, flow *uplink.ToUplinkFlow, frame []byte, on, by int) error {
 	nodes := made.collection.Maps["node"]
-	var node bpf.ToUplinkNode
+	var node uplink.ToUplinkNode
 	if err := nodes.Lookup(uint32(0), &node); err != nil {
 		return fmt.Errorf("reading the node's paths: %w", err)
 	}
@@ -339,11 +340,11 @@ func (t *Tracer) tellPath(step *Step, made *replica, flow *bpf.ToUplinkFlow, fra
 }
 
 // tellNextHop adds the peer's address on the path.
-func (t *Tracer) tellNextHop(step *Step, made *replica, flow *bpf.ToUplinkFlow, slot int, frame []byte) error {
+func (t *Tracer) tellNextHop(step *Step, made *replica, flow *uplink.ToUplinkFlow, slot int, frame []byte) error {
 	if step.Verdict != Redirect {
 		return nil
 	}
-	var peer bpf.ToUplinkPeer
+	var peer uplink.ToUplinkPeer
 	if err := made.collection.Maps["peers"].Lookup(uint32(flow.Peer), &peer); err != nil {
 		return fmt.Errorf("reading the peer: %w", err)
 	}

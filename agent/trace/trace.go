@@ -30,6 +30,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Options say where the agent keeps what it knows, and whose packets are replayed.
@@ -164,8 +165,8 @@ func Open(options Options) (*Tracer, error) {
 
 // findDevice finds the pod's interface where the agent said it, or else by the route.
 func (t *Tracer) findDevice() (int, error) {
-	var endpoint bpf.ToUplinkEndpoint
-	words := bpf.ToUplinkAddress{Word: bpf.Words(t.options.Address)}
+	var endpoint uplink.ToUplinkEndpoint
+	words := uplink.ToUplinkAddress{Word: bpf.Words(t.options.Address)}
 	err := t.readPin("endpoints", func(m *ebpf.Map) error { return m.Lookup(words, &endpoint) })
 	if err == nil && endpoint.Interface != 0 {
 		return int(endpoint.Interface), nil
@@ -300,7 +301,7 @@ func (t *Tracer) nicOf(sender netip.Addr) (int, error) {
 		}
 		return nic, nil
 	}
-	var node bpf.ToUplinkNode
+	var node uplink.ToUplinkNode
 	if err := t.readPin("node", func(m *ebpf.Map) error { return m.Lookup(uint32(0), &node) }); err != nil {
 		return 0, fmt.Errorf("finding the NIC of path %s: %w", t.options.Path, err)
 	}

@@ -34,9 +34,9 @@ type Rule struct {
 	// actions are carried out in their order.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="['SetBackup', 'BlockSubflow', 'AddSubflow', 'ReportConnection', 'ReportSubflow', 'Record', 'Schedule', 'Congestion'].all(t, self.filter(a, a.type == t).size() <= 1)",message="a rule may have each type of action once; only RateLimit, with different values of per, and Custom may be there several times"
+	// +kubebuilder:validation:XValidation:rule="['SetBackup', 'SuppressAddAddr', 'ReleaseAddAddr', 'ReportConnection', 'ReportSubflow', 'Record', 'Schedule', 'Congestion'].all(t, self.filter(a, a.type == t).size() <= 1)",message="a rule may have each type of action once; only RateLimit, with different values of per, and Custom may be there several times"
 	// +kubebuilder:validation:XValidation:rule="['Subflow', 'Connection', 'Endpoint'].all(p, self.filter(a, a.type == 'RateLimit' && has(a.rateLimit) && (has(a.rateLimit.per) ? a.rateLimit.per : 'Subflow') == p).size() <= 1)",message="a rule may have one RateLimit for each value of per: Subflow, Connection and Endpoint"
-	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'BlockSubflow') && self.exists(a, a.type == 'AddSubflow'))",message="BlockSubflow and AddSubflow contradict each other: put them into rules with different matches"
+	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'SuppressAddAddr') && self.exists(a, a.type == 'ReleaseAddAddr'))",message="SuppressAddAddr and ReleaseAddAddr contradict each other: put them into rules with different matches"
 	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'Drop') && self.exists(a, a.type == 'Reset'))",message="Drop and Reset contradict each other: use one of them"
 	// +kubebuilder:validation:XValidation:rule="!self.exists(a, a.type == 'Drop' || a.type == 'Reset') || (self[self.size() - 1].type in ['Drop', 'Reset'] && self.filter(a, a.type == 'Drop' || a.type == 'Reset').size() == 1)",message="Drop or Reset must be the last action of its rule, because nothing runs after it"
 	// +listType=atomic
@@ -275,15 +275,15 @@ type SentRanges struct {
 }
 
 // ActionType is what to do with the packets that a rule matches.
-// +kubebuilder:validation:Enum=RateLimit;SetBackup;BlockSubflow;AddSubflow;ReportConnection;ReportSubflow;Record;Drop;Reset;Schedule;Congestion;Custom
+// +kubebuilder:validation:Enum=RateLimit;SetBackup;SuppressAddAddr;ReleaseAddAddr;ReportConnection;ReportSubflow;Record;Drop;Reset;Schedule;Congestion;Custom
 type ActionType string
 
 // The actions, most of them after table II of eMPTCP.
 const (
 	ActionRateLimit        ActionType = "RateLimit"
 	ActionSetBackup        ActionType = "SetBackup"
-	ActionBlockSubflow     ActionType = "BlockSubflow"
-	ActionAddSubflow       ActionType = "AddSubflow"
+	ActionSuppressAddAddr  ActionType = "SuppressAddAddr"
+	ActionReleaseAddAddr   ActionType = "ReleaseAddAddr"
 	ActionReportConnection ActionType = "ReportConnection"
 	ActionReportSubflow    ActionType = "ReportSubflow"
 	ActionRecord           ActionType = "Record"
@@ -300,10 +300,10 @@ const (
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Schedule') == has(self.schedule)",message="schedule goes with type: Schedule, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Congestion') == has(self.congestion)",message="congestion goes with type: Congestion, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Custom') == has(self.custom)",message="custom goes with type: Custom, which needs it, and with no other type"
-// +kubebuilder:validation:XValidation:rule="!has(self.blockSubflow) || self.type == 'BlockSubflow'",message="blockSubflow goes with type: BlockSubflow and with no other type"
+// +kubebuilder:validation:XValidation:rule="!has(self.suppressAddAddr) || self.type == 'SuppressAddAddr'",message="suppressAddAddr goes with type: SuppressAddAddr and with no other type"
 type Action struct {
 	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
-	// backups or ends that; BlockSubflow hides announced addresses, AddSubflow
+	// backups or ends that; SuppressAddAddr hides announced addresses, ReleaseAddAddr
 	// gives hidden ones back; ReportConnection and ReportSubflow report new ones
 	// as events; Record measures RTT, retransmissions and reordering; Drop and
 	// Reset refuse packets and subflows; Schedule and Congestion let a strategy
@@ -316,9 +316,9 @@ type Action struct {
 	// setBackup is for type SetBackup.
 	// +optional
 	SetBackup *SetBackup `json:"setBackup,omitempty"`
-	// blockSubflow is for type BlockSubflow, and may be left out.
+	// suppressAddAddr is for type SuppressAddAddr, and may be left out.
 	// +optional
-	BlockSubflow *BlockSubflow `json:"blockSubflow,omitempty"`
+	SuppressAddAddr *SuppressAddAddr `json:"suppressAddAddr,omitempty"`
 	// schedule is for type Schedule.
 	// +optional
 	Schedule *Schedule `json:"schedule,omitempty"`
@@ -389,9 +389,9 @@ type SetBackup struct {
 	Backup *bool `json:"backup"`
 }
 
-// BlockSubflow hides announced addresses (ADD_ADDR) from the receiver of the
+// SuppressAddAddr hides announced addresses (ADD_ADDR) from the receiver of the
 // selected packets, while the rule is there.
-type BlockSubflow struct {
+type SuppressAddAddr struct {
 	// answer acknowledges the announcement in the receiver's place, so that it is
 	// not repeated.
 	// +optional

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/block"
 	"braid.dev/braid/bpf/block/blocktest"
@@ -28,13 +29,6 @@ const (
 	shot = 2
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // chain is the trial with blocks in its slots.
 type chain struct {
 	objects block.TrialObjects
@@ -45,8 +39,8 @@ type chain struct {
 func newChain(t testing.TB) *chain {
 	t.Helper()
 	c := &chain{}
-	check(t, block.LoadTrialObjects(&c.objects, nil))
-	t.Cleanup(func() { check(t, c.objects.Close()) })
+	require.NoError(t, block.LoadTrialObjects(&c.objects, nil))
+	t.Cleanup(func() { require.NoError(t, c.objects.Close()) })
 	return c
 }
 
@@ -54,7 +48,7 @@ func newChain(t testing.TB) *chain {
 func (c *chain) load(t testing.TB, source, program string) *ebpf.Collection {
 	t.Helper()
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(blocktest.Compile(t, source)))
-	check(t, err)
+	require.NoError(t, err)
 	for name := range spec.Programs {
 		if name != program {
 			delete(spec.Programs, name)
@@ -63,7 +57,7 @@ func (c *chain) load(t testing.TB, source, program string) *ebpf.Collection {
 	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{block.TrialMapBlockContext: c.objects.BlockContext},
 	})
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(loaded.Close)
 	return loaded
 }
@@ -72,7 +66,7 @@ func (c *chain) load(t testing.TB, source, program string) *ebpf.Collection {
 func (c *chain) call(t testing.TB, source, program string, value int64) *ebpf.Collection {
 	t.Helper()
 	loaded := c.load(t, source, program)
-	check(t, c.objects.CustomBlocks.Put(c.slots, loaded.Programs[program]))
+	require.NoError(t, c.objects.CustomBlocks.Put(c.slots, loaded.Programs[program]))
 	c.callSlot(c.slots, value)
 	c.slots++
 	return loaded
@@ -89,16 +83,16 @@ func (c *chain) callSlot(slot uint32, value int64) {
 func (c *chain) run(t testing.TB, frame []byte) (verdict int32, out []byte, results []int32) {
 	t.Helper()
 	verdict, out, err := c.try(t, frame)
-	check(t, err)
+	require.NoError(t, err)
 	var result block.TrialTrialResult
-	check(t, c.objects.TrialResults.Lookup(uint32(0), &result))
+	require.NoError(t, c.objects.TrialResults.Lookup(uint32(0), &result))
 	return verdict, out, result.Result[:result.Called]
 }
 
 // try fails where the kernel takes no such frame for a test run.
 func (c *chain) try(t testing.TB, frame []byte) (verdict int32, out []byte, err error) {
 	t.Helper()
-	check(t, c.objects.Trials.Put(uint32(0), c.trial))
+	require.NoError(t, c.objects.Trials.Put(uint32(0), c.trial))
 	options := &ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256)}
 	returned, err := c.objects.Trial.Run(options)
 	return int32(returned), options.DataOut, err
@@ -238,7 +232,7 @@ func TestABlockIsToldOfThePacketAndItsSubflow(t *testing.T) {
 // count reads a block's own counter.
 func count(t *testing.T, m *ebpf.Map) (value uint64) {
 	t.Helper()
-	check(t, m.Lookup(uint32(0), &value))
+	require.NoError(t, m.Lookup(uint32(0), &value))
 	return value
 }
 
@@ -306,11 +300,11 @@ type skBuff struct {
 func TestTheMarksOfAPacketStay(t *testing.T) {
 	c := newChain(t)
 	c.call(t, "testdata/marking.bpf.c", "marking", 0)
-	check(t, c.objects.Trials.Put(uint32(0), c.trial))
+	require.NoError(t, c.objects.Trials.Put(uint32(0), c.trial))
 	before, after := skBuff{Mark: 0x123, Priority: 3}, skBuff{}
 	frame := segment{version: 4, flags: ack}.frame()
 	_, err := c.objects.Trial.Run(&ebpf.RunOptions{Data: frame, Context: before, ContextOut: &after})
-	check(t, err)
+	require.NoError(t, err)
 	if after.Mark != before.Mark || after.Priority != before.Priority {
 		t.Errorf("mark %#x and priority %d have become %#x and %d", before.Mark, before.Priority, after.Mark, after.Priority)
 	}
@@ -322,9 +316,9 @@ func TestABlockIsReplacedBetweenTwoPackets(t *testing.T) {
 	other := c.load(t, "examples/large.bpf.c", "large")
 	frame := segment{version: 4, flags: ack, window: 500}.frame()
 	c.expect(t, frame, next, acted)
-	check(t, c.objects.CustomBlocks.Put(uint32(0), other.Programs["large"]))
+	require.NoError(t, c.objects.CustomBlocks.Put(uint32(0), other.Programs["large"]))
 	c.expect(t, frame, next, notSelected)
-	check(t, c.objects.CustomBlocks.Delete(uint32(0)))
+	require.NoError(t, c.objects.CustomBlocks.Delete(uint32(0)))
 	c.expect(t, frame, next, untouched)
 }
 
@@ -336,7 +330,7 @@ func TestTheHistogramCountsPayloads(t *testing.T) {
 	}
 	for class, wanted := range map[uint32]uint64{0: 1, 1: 1, 2: 2, 9: 0, 10: 2, 11: 1} {
 		var counts []uint64
-		check(t, loaded.Maps["payload_sizes"].Lookup(class, &counts))
+		require.NoError(t, loaded.Maps["payload_sizes"].Lookup(class, &counts))
 		got := uint64(0)
 		for _, of := range counts {
 			got += of
@@ -356,9 +350,9 @@ func BenchmarkCalls(b *testing.B) {
 			for range calls {
 				c.call(b, "testdata/nothing.bpf.c", "nothing", 0)
 			}
-			check(b, c.objects.Trials.Put(uint32(0), c.trial))
+			require.NoError(b, c.objects.Trials.Put(uint32(0), c.trial))
 			_, took, err := c.objects.Trial.Benchmark(frame, max(b.N, 1000), nil)
-			check(b, err)
+			require.NoError(b, err)
 			b.ReportMetric(float64(took.Nanoseconds()), "ns/packet")
 		})
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * For blocks of one's own: selectors and actors that a chain calls by an action of
- * type Custom. docs/blocks.md is the tutorial; examples/ has whole blocks.
+ * type Custom. docs/blocks.md is the tutorial; docs/examples has whole blocks.
  *
  *     #include "braid_block.h"
  *

@@ -8,14 +8,17 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // change runs a program and gives the frame that comes out.
-func (h *host) change(t reporter, program *ebpf.Program, frame []byte, context skBuff) (verdict, []byte) {
+func (h *host) change(t testutil.TB, program *ebpf.Program, frame []byte, context skBuff) (verdict, []byte) {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
 	var result uint32
-	check(t, h.Do(func() (err error) {
+	require.NoError(t, h.Do(func() (err error) {
 		result, err = program.Run(&options)
 		return err
 	}))
@@ -70,7 +73,7 @@ func TestAnAnnouncementIsHidden(t *testing.T) {
 	h := newHost(t)
 	forEachVersion(t, func(t *testing.T, e ends) {
 		h.forget(t)
-		h.use(t, build(rule{when: is(direction(toEndpoint)), do: []action{{Kind: actionBlockSubflow}}}))
+		h.use(t, build(rule{when: is(direction(toEndpoint)), do: []action{{Kind: actionSuppressAddAddr}}}))
 		frame := e.in().carrying(timestamps(5, 4), dataAck(), addAddress(0)[:12]).frame()
 		h.change(t, h.to, frame, skBuff{Ifindex: h.pod, IngressIfindex: h.nics[blue]})
 		frame = e.in().carrying(timestamps(5, 4), addAddress(0)).frame()

@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/bpf/packettest"
 )
 
 const loopback = 1 // the interface of a test run that names none
@@ -19,12 +20,12 @@ const loopback = 1 // the interface of a test run that names none
 // medians of both in nanoseconds: other work on the machine disturbs some turns.
 func costs(b *testing.B, h *host, program *ebpf.Program, frame []byte) {
 	b.Helper()
-	var empty bpf.EmptyObjects
-	check(b, bpf.LoadEmptyObjects(&empty, nil))
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
 	defer empty.Close()
 	var ours, nothing []time.Duration
 	one := func(p *ebpf.Program, took *[]time.Duration) {
-		check(b, h.Do(func() error {
+		require.NoError(b, h.Do(func() error {
 			_, average, err := p.Benchmark(frame, 100_000, nil)
 			*took = append(*took, average)
 			return err
@@ -32,7 +33,7 @@ func costs(b *testing.B, h *host, program *ebpf.Program, frame []byte) {
 	}
 	for b.Loop() {
 		one(program, &ours)
-		one(empty.Empty, &nothing)
+		one(empty, &nothing)
 	}
 	above := median(ours) - median(nothing)
 	b.ReportMetric(float64(median(ours).Nanoseconds()), "ns/packet")

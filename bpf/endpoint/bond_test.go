@@ -142,8 +142,8 @@ func TestALimitOfTheClustersOutlastsChangesOfATenantsRules(t *testing.T) {
 }
 
 func TestATenantDoesNotGiveBackWhatTheClusterHides(t *testing.T) {
-	hide := action{Kind: actionBlockSubflow, Flag: binding}
-	give := rule{do: []action{{Kind: actionAddSubflow}}}
+	hide := action{Kind: actionSuppressAddAddr, Flag: binding}
+	give := rule{do: []action{{Kind: actionReleaseAddAddr}}}
 	onFirst := rule{when: is(port(selectLocalPort, 40000)), do: []action{hide}}
 	tests := map[string]struct {
 		chain *endpoint.FromEndpointChain
@@ -151,8 +151,8 @@ func TestATenantDoesNotGiveBackWhatTheClusterHides(t *testing.T) {
 	}{
 		"in each packet":                           {build(rule{do: []action{hide}}, give), false},
 		"on another subflow":                       {build(onFirst, give), false},
-		"but what it hid itself":                   {build(rule{do: []action{{Kind: actionBlockSubflow}}}, give), true},
-		"unless the cluster gives it back as well": {build(onFirst, rule{do: []action{{Kind: actionAddSubflow, Flag: binding}}}), true},
+		"but what it hid itself":                   {build(rule{do: []action{{Kind: actionSuppressAddAddr}}}, give), true},
+		"unless the cluster gives it back as well": {build(onFirst, rule{do: []action{{Kind: actionReleaseAddAddr, Flag: binding}}}), true},
 	}
 	h := newHost(t)
 	for name, test := range tests {

@@ -36,8 +36,8 @@ const (
 
 	actionRateLimit        = 1
 	actionSetBackup        = 2
-	actionBlockSubflow     = 3
-	actionAddSubflow       = 4
+	actionSuppressAddAddr  = 3
+	actionReleaseAddAddr   = 4
 	actionReportConnection = 5
 	actionReportSubflow    = 6
 	actionRecord           = 7
@@ -143,7 +143,7 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 			if a.Flag&binding != 0 {
 				compiled.Binds |= bondOf[a.Kind]
 			}
-			if a.Kind <= actionBlockSubflow || a.Kind == actionRecord {
+			if a.Kind <= actionSuppressAddAddr || a.Kind == actionRecord {
 				compiled.Needs |= needsOptions
 			}
 		}
@@ -154,7 +154,7 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 }
 
 // bondOf are the bits of enum rule_binds.
-var bondOf = map[uint8]uint8{actionSetBackup: 1, actionBlockSubflow: 2, actionAddSubflow: 4, actionRateLimit: 8}
+var bondOf = map[uint8]uint8{actionSetBackup: 1, actionSuppressAddAddr: 2, actionReleaseAddAddr: 4, actionRateLimit: 8}
 
 // place turns the index into the order of building round.
 func place(index, last uint16) uint16 {

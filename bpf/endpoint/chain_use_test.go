@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -47,7 +49,7 @@ func TestEndpointsShareAChainAndCountForThemselves(t *testing.T) {
 	e := endsOf[4]
 	h.put(t, 5, build(rule{do: noops(1)}))
 	for i, index := range []uint32{h.pod, h.nics[blue]} {
-		check(t, h.maps.ChainCounters.Put(uint32(i), endpoint.FromEndpointCounters{}))
+		require.NoError(t, h.maps.ChainCounters.Put(uint32(i), endpoint.FromEndpointCounters{}))
 		h.attach(t, endpoint.FromEndpointAttachment{Interface: index, Endpoint: uint32(i), Chain: word(5, uint32(i), 1)})
 	}
 	for range 3 {
@@ -63,7 +65,7 @@ func TestEndpointsShareAChainAndCountForThemselves(t *testing.T) {
 func (h *host) addInterface(t *testing.T, name string, index uint32) {
 	t.Helper()
 	_, err := h.Run("ip", "link", "add", name, "index", strconv.Itoa(int(index)), "type", "bridge")
-	check(t, err)
+	require.NoError(t, err)
 }
 
 func TestInterfacesThatShareASlotAreToldApart(t *testing.T) {
@@ -77,7 +79,7 @@ func TestInterfacesThatShareASlotAreToldApart(t *testing.T) {
 	h.put(t, 2, dropping(is(direction(toEndpoint))))
 	h.attach(t, endpoint.FromEndpointAttachment{Interface: first, Endpoint: 1, Chain: word(1, 1, 1)})
 	overflow := endpoint.FromEndpointAttachment{Interface: second, Endpoint: 2, Chain: word(2, 2, 1)}
-	check(t, h.maps.AttachmentsOverflow.Put(uint32(second), overflow))
+	require.NoError(t, h.maps.AttachmentsOverflow.Put(uint32(second), overflow))
 	for index, expected := range map[uint32][2]verdict{first: {dropped, dropped}, second: {next, dropped}, third: {next, next}} {
 		for i, program := range h.programs() {
 			s := e.out()

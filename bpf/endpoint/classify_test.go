@@ -10,19 +10,21 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/testutil"
 )
 
-func (h *host) connection(t reporter, token uint32) *endpoint.FromEndpointMptcpConnection {
+func (h *host) connection(t testutil.TB, token uint32) *endpoint.FromEndpointMptcpConnection {
 	t.Helper()
 	var connection endpoint.FromEndpointMptcpConnection
 	err := h.maps.MptcpConnections.Lookup(endpoint.FromEndpointMptcpConnectionKey{Endpoint: theEndpoint, Token: token}, &connection)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	check(t, err)
+	require.NoError(t, err)
 	return &connection
 }
 
@@ -145,7 +147,7 @@ func TestASeededRecordIsUsed(t *testing.T) {
 	h := newHost(t)
 	e := endsOf[4]
 	seeded := endpoint.FromEndpointSubflow{Token: 77, Path: 0xff, Known: 1<<2 | 1<<7, Seeded: 1}
-	check(t, h.maps.Subflows.Update(keyOf(e), seeded, ebpf.UpdateNoExist))
+	require.NoError(t, h.maps.Subflows.Update(keyOf(e), seeded, ebpf.UpdateNoExist))
 	h.use(t, dropping(is(token(77))))
 	h.expect(t, e, e.out().data(1), true, "seeded")
 }
@@ -264,14 +266,14 @@ func TestEndpointsCannotTouchEachOthersRecords(t *testing.T) {
 }
 
 // dump is all that a map holds, as bytes.
-func dump(t reporter, m *ebpf.Map) []byte {
+func dump(t testutil.TB, m *ebpf.Map) []byte {
 	t.Helper()
 	var all, key, value []byte
 	entries := m.Iterate()
 	for entries.Next(&key, &value) {
 		all = append(append(all, key...), value...)
 	}
-	check(t, entries.Err())
+	require.NoError(t, entries.Err())
 	return all
 }
 
@@ -293,10 +295,10 @@ func TestKeysAreKeptNowhere(t *testing.T) {
 	}
 	var context []endpoint.FromEndpointContext
 	for direction := range uint32(2) {
-		check(t, h.maps.RunContext.Lookup(direction, &context))
+		require.NoError(t, h.maps.RunContext.Lookup(direction, &context))
 		for i := range context {
 			encoded, err := binary.Append(nil, binary.NativeEndian, stripped(context[i]))
-			check(t, err)
+			require.NoError(t, err)
 			memory = append(memory, encoded...)
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 type verdict int32
@@ -30,20 +32,6 @@ const (
 
 // skBuff is short for it.
 type skBuff = bpf.SKBuff
-
-// reporter is what *testing.T and *rapid.T have in common.
-type reporter interface {
-	Helper()
-	Errorf(format string, args ...any)
-	Fatalf(format string, args ...any)
-}
-
-func check(t reporter, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-}
 
 // ends are the addresses of an endpoint and of its peer.
 type ends struct{ local, remote netip.AddrPort }
@@ -93,9 +81,9 @@ func newHost(t testing.TB) *host {
 	t.Helper()
 	h := &host{Namespace: network.NamespaceForTest(t), peer: network.NamespaceForTest(t)}
 	for i, name := range []string{"pod", "blue", "green"} {
-		check(t, network.Connect(h.Namespace, name, h.peer, name, network.Options{MTU: 9000}))
+		require.NoError(t, network.Connect(h.Namespace, name, h.peer, name, network.Options{MTU: 9000}))
 		index, err := h.Index(name)
-		check(t, err)
+		require.NoError(t, err)
 		if i == 0 {
 			h.pod = uint32(index)
 		} else {
@@ -110,12 +98,12 @@ func newHost(t testing.TB) *host {
 func (h *host) load(t testing.TB) {
 	t.Helper()
 	fromSpec, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	toSpec, err := endpoint.LoadToEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	h.inner = fromSpec.Maps[endpoint.FromEndpointMapChains].InnerMap
 	var from endpoint.FromEndpointObjects
-	check(t, fromSpec.LoadAndAssign(&from, nil))
+	require.NoError(t, fromSpec.LoadAndAssign(&from, nil))
 	t.Cleanup(func() { from.Close() })
 	replacements := map[string]*ebpf.Map{}
 	for name := range toSpec.Maps {
@@ -124,7 +112,7 @@ func (h *host) load(t testing.TB) {
 		}
 	}
 	var to endpoint.ToEndpointObjects
-	check(t, toSpec.LoadAndAssign(&to, &ebpf.CollectionOptions{MapReplacements: replacements}))
+	require.NoError(t, toSpec.LoadAndAssign(&to, &ebpf.CollectionOptions{MapReplacements: replacements}))
 	t.Cleanup(func() { to.Close() })
 	h.from, h.to, h.maps = from.FromEndpoint, to.ToEndpoint, &from.FromEndpointMaps
 	h.setPaths(t, h.nics[blue], h.nics[green])
@@ -141,21 +129,21 @@ func mapNamed(objects *endpoint.FromEndpointObjects, name string) *ebpf.Map {
 	}[name]
 }
 
-func (h *host) setPaths(t reporter, interfaces ...uint32) {
+func (h *host) setPaths(t testutil.TB, interfaces ...uint32) {
 	t.Helper()
 	var paths endpoint.FromEndpointPaths
 	copy(paths.Interface[:], interfaces)
-	check(t, h.maps.PathInterfaces.Put(uint32(0), paths))
+	require.NoError(t, h.maps.PathInterfaces.Put(uint32(0), paths))
 }
 
 // put stores a chain in a slot.
-func (h *host) put(t reporter, slot uint32, chain *endpoint.FromEndpointChain) {
+func (h *host) put(t testutil.TB, slot uint32, chain *endpoint.FromEndpointChain) {
 	t.Helper()
 	inner, err := ebpf.NewMap(h.inner)
-	check(t, err)
+	require.NoError(t, err)
 	defer inner.Close()
-	check(t, inner.Put(uint32(0), chain))
-	check(t, h.maps.Chains.Put(slot, inner))
+	require.NoError(t, inner.Put(uint32(0), chain))
+	require.NoError(t, h.maps.Chains.Put(slot, inner))
 }
 
 func word(slot, row, epoch uint32) uint64 {
@@ -163,53 +151,53 @@ func word(slot, row, epoch uint32) uint64 {
 }
 
 // attach gives an interface a chain, by one word.
-func (h *host) attach(t reporter, attachment endpoint.FromEndpointAttachment) {
+func (h *host) attach(t testutil.TB, attachment endpoint.FromEndpointAttachment) {
 	t.Helper()
-	check(t, h.maps.Attachments.Put(attachment.Interface&0xffff, attachment))
+	require.NoError(t, h.maps.Attachments.Put(attachment.Interface&0xffff, attachment))
 }
 
 // use gives the endpoint this chain, anew in slot 1 and row 1.
-func (h *host) use(t reporter, chain *endpoint.FromEndpointChain) {
+func (h *host) use(t testutil.TB, chain *endpoint.FromEndpointChain) {
 	t.Helper()
 	h.epoch++
 	h.put(t, 1, chain)
-	check(t, h.maps.ChainCounters.Put(uint32(1), endpoint.FromEndpointCounters{}))
+	require.NoError(t, h.maps.ChainCounters.Put(uint32(1), endpoint.FromEndpointCounters{}))
 	h.attach(t, endpoint.FromEndpointAttachment{Interface: h.pod, Endpoint: theEndpoint, Chain: word(1, 1, h.epoch)})
 }
 
 // forget empties what is remembered of subflows and connections.
-func (h *host) forget(t reporter) {
+func (h *host) forget(t testutil.TB) {
 	t.Helper()
 	clearMap[endpoint.FromEndpointSubflowKey](t, h.maps.Subflows)
 	clearMap[endpoint.FromEndpointMptcpConnectionKey](t, h.maps.MptcpConnections)
 }
 
-func clearMap[K any](t reporter, m *ebpf.Map) {
+func clearMap[K any](t testutil.TB, m *ebpf.Map) {
 	t.Helper()
 	var key K
 	for m.NextKey(nil, &key) == nil {
-		check(t, m.Delete(key))
+		require.NoError(t, m.Delete(key))
 	}
 }
 
 // sends and receives run the programs on what the endpoint sends and receives.
-func (h *host) sends(t reporter, s segment) verdict {
+func (h *host) sends(t testutil.TB, s segment) verdict {
 	t.Helper()
 	return h.run(t, h.from, s.frame(), skBuff{Ifindex: h.pod})
 }
 
-func (h *host) receives(t reporter, s segment) verdict {
+func (h *host) receives(t testutil.TB, s segment) verdict {
 	t.Helper()
 	return h.receivesBy(t, blue, s)
 }
 
-func (h *host) receivesBy(t reporter, path int, s segment) verdict {
+func (h *host) receivesBy(t testutil.TB, path int, s segment) verdict {
 	t.Helper()
 	return h.run(t, h.to, s.frame(), skBuff{Ifindex: h.pod, IngressIfindex: h.nics[path]})
 }
 
 // passes is the segment in the direction that its addresses tell.
-func (h *host) passes(t reporter, e ends, s segment) verdict {
+func (h *host) passes(t testutil.TB, e ends, s segment) verdict {
 	t.Helper()
 	if s.from == e.local {
 		return h.sends(t, s)
@@ -218,7 +206,7 @@ func (h *host) passes(t reporter, e ends, s segment) verdict {
 }
 
 // run runs a program that must not change the packet.
-func (h *host) run(t reporter, program *ebpf.Program, frame []byte, context skBuff) verdict {
+func (h *host) run(t testutil.TB, program *ebpf.Program, frame []byte, context skBuff) verdict {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
 	var result uint32
@@ -249,18 +237,18 @@ func keyOf(e ends) endpoint.FromEndpointSubflowKey {
 func swap(port uint16) uint16 { return port<<8 | port>>8 }
 
 // subflow is the record of a subflow, or nil.
-func (h *host) subflow(t reporter, e ends) *endpoint.FromEndpointSubflow {
+func (h *host) subflow(t testutil.TB, e ends) *endpoint.FromEndpointSubflow {
 	t.Helper()
 	var record endpoint.FromEndpointSubflow
 	err := h.maps.Subflows.Lookup(keyOf(e), &record)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
-	check(t, err)
+	require.NoError(t, err)
 	return &record
 }
 
-func (h *host) mustSubflow(t reporter, e ends) *endpoint.FromEndpointSubflow {
+func (h *host) mustSubflow(t testutil.TB, e ends) *endpoint.FromEndpointSubflow {
 	t.Helper()
 	record := h.subflow(t, e)
 	if record == nil {
@@ -270,13 +258,13 @@ func (h *host) mustSubflow(t reporter, e ends) *endpoint.FromEndpointSubflow {
 }
 
 // counters are those of the endpoint's chain.
-func (h *host) counters(t reporter) endpoint.FromEndpointCounters {
+func (h *host) counters(t testutil.TB) endpoint.FromEndpointCounters {
 	t.Helper()
 	return h.countersAt(t, 1)
 }
 
-func (h *host) countersAt(t reporter, row uint32) (counters endpoint.FromEndpointCounters) {
+func (h *host) countersAt(t testutil.TB, row uint32) (counters endpoint.FromEndpointCounters) {
 	t.Helper()
-	check(t, h.maps.ChainCounters.Lookup(row, &counters))
+	require.NoError(t, h.maps.ChainCounters.Lookup(row, &counters))
 	return counters
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/endpoint"
 )
@@ -23,7 +24,7 @@ func forEachCollection(t *testing.T, f func(t *testing.T, spec *ebpf.CollectionS
 	for name, load := range collections {
 		t.Run(name, func(t *testing.T) {
 			spec, err := load()
-			check(t, err)
+			require.NoError(t, err)
 			f(t, spec)
 		})
 	}
@@ -60,14 +61,14 @@ const mostVerified = 300_000
 func TestTheVerifierHasLittleWork(t *testing.T) {
 	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
 		collection, err := ebpf.NewCollection(spec)
-		check(t, err)
+		require.NoError(t, err)
 		defer collection.Close()
 		for name, program := range collection.Programs {
 			info, err := program.Info()
-			check(t, err)
+			require.NoError(t, err)
 			verified, ok := info.VerifiedInstructions()
 			size, sizeErr := info.TranslatedSize()
-			check(t, sizeErr)
+			require.NoError(t, sizeErr)
 			t.Logf("%s: %d instructions, %d verified", name, size/asm.InstructionSize, verified)
 			if !ok || verified == 0 || verified > mostVerified {
 				t.Errorf("%s: the verifier looked at %d instructions", name, verified)
@@ -78,9 +79,9 @@ func TestTheVerifierHasLittleWork(t *testing.T) {
 
 func TestBothProgramsHaveTheSameMaps(t *testing.T) {
 	from, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	to, err := endpoint.LoadToEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	if len(from.Maps) != len(to.Maps) {
 		t.Errorf("there are %d maps and %d", len(from.Maps), len(to.Maps))
 	}
@@ -102,7 +103,7 @@ func TestBothProgramsHaveTheSameMaps(t *testing.T) {
 
 func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
 	spec, err := endpoint.LoadFromEndpoint()
-	check(t, err)
+	require.NoError(t, err)
 	for name, generated := range map[string]any{
 		"attachment": endpoint.FromEndpointAttachment{}, "chain": endpoint.FromEndpointChain{},
 		"counters": endpoint.FromEndpointCounters{}, "subflow": endpoint.FromEndpointSubflow{},
@@ -111,7 +112,7 @@ func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
 		"paths": endpoint.FromEndpointPaths{}, "traffic": endpoint.FromEndpointTraffic{},
 	} {
 		var c *btf.Struct
-		check(t, spec.Types.TypeByName(name, &c))
+		require.NoError(t, spec.Types.TypeByName(name, &c))
 		if int(c.Size) != int(reflect.TypeOf(generated).Size()) {
 			t.Errorf("struct %s has %d bytes in C and %d in Go", name, c.Size, reflect.TypeOf(generated).Size())
 		}

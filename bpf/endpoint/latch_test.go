@@ -17,7 +17,7 @@ func dataOf(e ends, n uint32, length int) segment {
 func TestRulesThatHaveNothingNewToAskAreCounted(t *testing.T) {
 	h := newHost(t)
 	lasting := []action{
-		{Kind: actionRateLimit, Mechanism: 2, Rate: 1 << 30}, {Kind: actionSetBackup, Flag: 1}, {Kind: actionBlockSubflow},
+		{Kind: actionRateLimit, Mechanism: 2, Rate: 1 << 30}, {Kind: actionSetBackup, Flag: 1}, {Kind: actionSuppressAddAddr},
 		{Kind: actionReportConnection}, {Kind: actionReportSubflow}, {Kind: actionRecord}, {Kind: actionStack},
 	}
 	forEachVersion(t, func(t *testing.T, e ends) {
@@ -71,7 +71,7 @@ func TestAnAnnouncementIsHiddenHoweverManyPacketsPassedBefore(t *testing.T) {
 	h := newHost(t)
 	forEachVersion(t, func(t *testing.T, e ends) {
 		h.forget(t)
-		h.use(t, build(rule{when: is(direction(fromEndpoint)), do: []action{{Kind: actionBlockSubflow}}}))
+		h.use(t, build(rule{when: is(direction(fromEndpoint)), do: []action{{Kind: actionSuppressAddAddr}}}))
 		h.begin(t, e)
 		for n := range uint32(20) {
 			h.sends(t, dataOf(e, n, 100))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/ringbuf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/endpoint"
 )
@@ -30,7 +31,7 @@ type event struct {
 func (h *host) events(t testing.TB) func() []event {
 	t.Helper()
 	reader, err := ringbuf.NewReader(h.maps.Events)
-	check(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { reader.Close() })
 	return func() (events []event) {
 		t.Helper()
@@ -40,9 +41,9 @@ func (h *host) events(t testing.TB) func() []event {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				return events
 			}
-			check(t, err)
+			require.NoError(t, err)
 			e := event{raw: record.RawSample}
-			check(t, binary.Read(bytes.NewReader(record.RawSample), binary.NativeEndian, &e.FromEndpointEvent))
+			require.NoError(t, binary.Read(bytes.NewReader(record.RawSample), binary.NativeEndian, &e.FromEndpointEvent))
 			events = append(events, e)
 		}
 	}

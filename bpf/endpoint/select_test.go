@@ -5,6 +5,8 @@ package endpoint_test
 import (
 	"net/netip"
 	"testing"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 const (
@@ -14,7 +16,7 @@ const (
 
 // begin is the handshake of an MPTCP connection that the endpoint opens: its
 // token is that of the peer's key.
-func (h *host) begin(t reporter, e ends) {
+func (h *host) begin(t testutil.TB, e ends) {
 	t.Helper()
 	h.sends(t, e.out().at(1000).flagged(syn).carrying(usual(capable)))
 	h.receives(t, e.in().at(5000).answering(1001).flagged(syn|ack).carrying(usual(capableWithKey(remoteKey))))
@@ -22,7 +24,7 @@ func (h *host) begin(t reporter, e ends) {
 }
 
 // join is the handshake of a further subflow.
-func (h *host) join(t reporter, e ends, token uint32) {
+func (h *host) join(t testutil.TB, e ends, token uint32) {
 	t.Helper()
 	h.sends(t, e.out().at(1000).flagged(syn).carrying(usual(join(token, 0))))
 	h.receives(t, e.in().at(5000).answering(1001).flagged(syn|ack).carrying(usual(joinAnswer())))

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -16,14 +17,14 @@ import (
 func (h *host) attachToWire(t *testing.T) {
 	t.Helper()
 	handle, err := h.Handle()
-	check(t, err)
+	require.NoError(t, err)
 	defer handle.Close()
 	link, err := handle.LinkByIndex(int(h.pod))
-	check(t, err)
-	check(t, handle.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+	require.NoError(t, err)
+	require.NoError(t, handle.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: int(h.pod), Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
 	}}))
-	check(t, handle.FilterAdd(&netlink.BpfFilter{
+	require.NoError(t, handle.FilterAdd(&netlink.BpfFilter{
 		FilterAttrs:  netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Protocol: unix.ETH_P_ALL, Priority: 1},
 		Fd:           h.from.FD(),
 		Name:         "from_endpoint",
@@ -34,8 +35,8 @@ func (h *host) attachToWire(t *testing.T) {
 func send(t *testing.T, ns *network.Namespace, nic string, frame []byte) {
 	t.Helper()
 	index, err := ns.Index(nic)
-	check(t, err)
-	check(t, ns.Do(func() error {
+	require.NoError(t, err)
+	require.NoError(t, ns.Do(func() error {
 		socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
 		if err != nil {
 			return err

@@ -8,9 +8,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
+	"braid.dev/braid/bpf/packettest"
 )
 
 // The helpers that the programs may call, all of them in Linux 6.1.
@@ -23,7 +24,7 @@ func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {
 		"meter": guard.LoadMeter, "own_source": guard.LoadOwnSource, "leave_queue": guard.LoadLeaveQueue,
 	} {
 		spec, err := load()
-		check(t, err)
+		require.NoError(t, err)
 		for _, instruction := range spec.Programs[name].Instructions {
 			if instruction.IsBuiltinCall() && !slices.Contains(helpers, asm.BuiltinFunc(instruction.Constant)) {
 				t.Errorf("%s calls the helper %v", name, asm.BuiltinFunc(instruction.Constant))
@@ -33,9 +34,9 @@ func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {
 			}
 		}
 		collection, err := ebpf.NewCollection(spec)
-		check(t, err)
+		require.NoError(t, err)
 		info, err := collection.Programs[name].Info()
-		check(t, err)
+		require.NoError(t, err)
 		verified, ok := info.VerifiedInstructions()
 		t.Logf("%s: the verifier looked at %d instructions", name, verified)
 		if !ok || verified == 0 || verified > mostVerified {
@@ -51,13 +52,13 @@ func BenchmarkAPacket(b *testing.B) {
 	n := newNode(b)
 	tenant := guard.MeterTenant{}
 	tenant.Price[blue] = price(1e13)
-	check(b, n.maps.Tenants.Put(uint32(team), tenant))
+	require.NoError(b, n.maps.Tenants.Put(uint32(team), tenant))
 	limited := guard.MeterAllowance{Tenant: team, Price: price(1e13)}
 	limited.Share[blue] = price(1e13)
 	n.allow(b, two, limited)
 	n.allow(b, one, guard.MeterAllowance{Flags: 1})
-	var empty bpf.EmptyObjects
-	check(b, bpf.LoadEmptyObjects(&empty, nil))
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
 	defer empty.Close()
 	for _, packet := range []struct {
 		name    string
@@ -65,7 +66,7 @@ func BenchmarkAPacket(b *testing.B) {
 		frame   []byte
 		context skBuff
 	}{
-		{"empty", empty.Empty, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
+		{"empty", empty, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
 		{"meter, a packet of nobody", n.meter, whole(peers[true], 1000), skBuff{Ifindex: n.nic}},
 		{"meter, of an endpoint without a limit", n.meter, whole(addressesOf[one][0], 1000), skBuff{Ifindex: n.nic, IngressIfindex: n.ends[one]}},
 		{"meter, with three limits", n.meter, whole(addressesOf[two][0], 1000), skBuff{Ifindex: n.nic, IngressIfindex: n.ends[two]}},
@@ -74,7 +75,7 @@ func BenchmarkAPacket(b *testing.B) {
 		{"own_source, IPv6", n.source, whole(addressesOf[one][1], 1000), skBuff{Ifindex: n.ends[one]}},
 	} {
 		b.Run(packet.name, func(b *testing.B) {
-			check(b, n.Do(func() error {
+			require.NoError(b, n.Do(func() error {
 				_, err := packet.program.Run(&ebpf.RunOptions{Data: packet.frame, Context: packet.context, Repeat: uint32(b.N)})
 				return err
 			}))

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/bpf/guard"
 )
 
@@ -123,7 +125,7 @@ func TestAnEndpointSendsNoMoreThanItsRate(t *testing.T) {
 func TestAnEndpointsRateHoldsOverAllNICs(t *testing.T) {
 	n := newNode(t)
 	n.allow(t, one, guard.MeterAllowance{Price: price(slow)})
-	check(t, n.maps.Nics.Put(n.queue, uint32(8))) // one without a path
+	require.NoError(t, n.maps.Nics.Put(n.queue, uint32(8))) // one without a path
 	frame, began, passed := whole(addressesOf[one][0], 1000), time.Now(), uint64(0)
 	for time.Since(began) < 200*time.Millisecond {
 		for _, nic := range []uint32{n.nic, n.queue} {
@@ -144,7 +146,7 @@ func (n *node) ceiling(t *testing.T, tenant uint32, rate float64) {
 	t.Helper()
 	var value guard.MeterTenant
 	value.Price[blue] = price(rate)
-	check(t, n.maps.Tenants.Put(tenant, value))
+	require.NoError(t, n.maps.Tenants.Put(tenant, value))
 }
 
 func TestATenantsEndpointsTogetherSendNoMoreThanItsCeiling(t *testing.T) {
@@ -203,13 +205,13 @@ func TestSharesCountOnlyWhereThePathIsCrowded(t *testing.T) {
 	share := guard.MeterAllowance{}
 	share.Share[blue] = price(slow)
 	n.allow(t, one, share)
-	check(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(1e12)}))
+	require.NoError(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(1e12)}))
 	for range 1000 {
 		if v := n.leaves(t, whole(addressesOf[one][0], 1000), elsewhere); v != next {
 			t.Fatalf("on an empty path the verdict is %d", v)
 		}
 	}
-	check(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(slow)}))
+	require.NoError(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(slow)}))
 	for range 100 { // somebody whom nothing limits
 		if v := n.leaves(t, whole(peers[true], 1000), elsewhere); v != next {
 			t.Fatalf("the verdict on others' packets is %d", v)
@@ -246,9 +248,9 @@ func TestWhatALimitLetsPassWaitsInTheQueueOnce(t *testing.T) {
 	if v := n.leaves(t, frame, n.ends[one]); v != next {
 		t.Errorf("without a queue the verdict is %d", v)
 	}
-	check(t, n.maps.Queues.Put(uint32(blue), n.queue))
-	check(t, n.maps.QueueEnds.Put(n.queueEnd, n.nic))
-	check(t, n.maps.Interfaces.Put(n.queueEnd, uint32(0xffffffff)))
+	require.NoError(t, n.maps.Queues.Put(uint32(blue), n.queue))
+	require.NoError(t, n.maps.QueueEnds.Put(n.queueEnd, n.nic))
+	require.NoError(t, n.maps.Interfaces.Put(n.queueEnd, uint32(0xffffffff)))
 	before := n.usage(t, one).Sent[blue]
 	if v := n.leaves(t, frame, n.ends[one]); v != redirected {
 		t.Errorf("with a queue the verdict is %d", v)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
@@ -25,13 +26,6 @@ const (
 
 // skBuff is short for it.
 type skBuff = bpf.SKBuff
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // The rows of two endpoints of one tenant, one of another, and the tenants' rows.
 const (
@@ -64,21 +58,21 @@ func newNode(t testing.TB) *node {
 	n := &node{Namespace: network.NamespaceForTest(t), ends: map[uint32]uint32{}}
 	peer := network.NamespaceForTest(t)
 	index := func(name string) uint32 {
-		check(t, network.Connect(n.Namespace, name, peer, name, network.Options{MTU: 9000}))
+		require.NoError(t, network.Connect(n.Namespace, name, peer, name, network.Options{MTU: 9000}))
 		index, err := n.Index(name)
-		check(t, err)
+		require.NoError(t, err)
 		return uint32(index)
 	}
 	n.nic, n.queue, n.queueEnd = index("blue"), index("queue"), index("end")
 	n.ends[one], n.ends[two] = index("pod1"), index("pod2")
 	n.load(t)
-	check(t, n.maps.Nics.Put(n.nic, uint32(blue)))
+	require.NoError(t, n.maps.Nics.Put(n.nic, uint32(blue)))
 	for row, addresses := range addressesOf {
 		for _, address := range addresses {
-			check(t, n.maps.Addresses.Put(guard.MeterAddress{Word: bpf.Words(address)}, row))
+			require.NoError(t, n.maps.Addresses.Put(guard.MeterAddress{Word: bpf.Words(address)}, row))
 		}
 		if end := n.ends[row]; end != 0 {
-			check(t, n.maps.Interfaces.Put(end, row))
+			require.NoError(t, n.maps.Interfaces.Put(end, row))
 		}
 	}
 	return n
@@ -87,17 +81,17 @@ func newNode(t testing.TB) *node {
 func (n *node) load(t testing.TB) {
 	t.Helper()
 	var meter guard.MeterObjects
-	check(t, guard.LoadMeterObjects(&meter, nil))
+	require.NoError(t, guard.LoadMeterObjects(&meter, nil))
 	t.Cleanup(func() { meter.Close() })
 	n.meter, n.maps = meter.Meter, &meter.MeterMaps
 	shared := map[string]*ebpf.Map{
 		"addresses": n.maps.Addresses, "interfaces": n.maps.Interfaces, "allowances": n.maps.Allowances, "usages": n.maps.Usages,
 	}
 	var source guard.OwnSourceObjects
-	check(t, guard.LoadOwnSourceObjects(&source, &ebpf.CollectionOptions{MapReplacements: shared}))
+	require.NoError(t, guard.LoadOwnSourceObjects(&source, &ebpf.CollectionOptions{MapReplacements: shared}))
 	t.Cleanup(func() { source.Close() })
 	var leave guard.LeaveQueueObjects
-	check(t, guard.LoadLeaveQueueObjects(&leave, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{"queue_ends": n.maps.QueueEnds}}))
+	require.NoError(t, guard.LoadLeaveQueueObjects(&leave, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{"queue_ends": n.maps.QueueEnds}}))
 	t.Cleanup(func() { leave.Close() })
 	n.source, n.leave = source.OwnSource, leave.LeaveQueue
 }
@@ -106,7 +100,7 @@ func (n *node) run(t testing.TB, program *ebpf.Program, frame []byte, context sk
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
 	var result uint32
-	check(t, n.Do(func() (err error) {
+	require.NoError(t, n.Do(func() (err error) {
 		result, err = program.Run(&options)
 		return err
 	}))
@@ -124,12 +118,12 @@ func (n *node) leaves(t testing.TB, frame []byte, from uint32) verdict {
 
 func (n *node) allow(t testing.TB, row uint32, allowance guard.MeterAllowance) {
 	t.Helper()
-	check(t, n.maps.Allowances.Put(row, allowance))
+	require.NoError(t, n.maps.Allowances.Put(row, allowance))
 }
 
 func (n *node) usage(t testing.TB, row uint32) (usage guard.MeterUsage) {
 	t.Helper()
-	check(t, n.maps.Usages.Lookup(row, &usage))
+	require.NoError(t, n.maps.Usages.Lookup(row, &usage))
 	return usage
 }
 

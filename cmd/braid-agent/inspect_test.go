@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
@@ -28,13 +29,6 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 )
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // node is a pod, and the host that its interface ends in, with a chain on it.
 type node struct {
@@ -49,22 +43,22 @@ type node struct {
 func build(t *testing.T) *node {
 	t.Helper()
 	n := &node{t: t, pod: network.NamespaceForTest(t), host: network.NamespaceForTest(t), bpf: t.TempDir(), state: t.TempDir()}
-	check(t, network.Connect(n.pod, "eth0", n.host, "pod0", network.Options{
+	require.NoError(t, network.Connect(n.pod, "eth0", n.host, "pod0", network.Options{
 		AddressesA: []string{"10.9.0.1/24"}, AddressesB: []string{"10.9.0.2/24"},
 	}))
-	check(t, unix.Mount("bpf", n.bpf, "bpf", 0, ""))
-	t.Cleanup(func() { check(t, unix.Unmount(n.bpf, 0)) })
+	require.NoError(t, unix.Mount("bpf", n.bpf, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(n.bpf, 0)) })
 	pins := filepath.Join(n.bpf, "endpoints")
 	n.chains = chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()})
-	t.Cleanup(func() { check(t, n.host.Do(n.chains.Remove)) })
+	t.Cleanup(func() { require.NoError(t, n.host.Do(n.chains.Remove)) })
 	n.apply()
 	names, err := inspect.OpenDirectory(filepath.Join(n.state, inspect.DirectoryName))
-	check(t, err)
+	require.NoError(t, err)
 	known := map[uint32]inspect.Endpoint{}
 	for _, attached := range n.chains.Endpoints() {
 		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
 	}
-	check(t, names.Set(known))
+	require.NoError(t, names.Set(known))
 	n.pins = inspect.NewPins(chains.Directory(pins), names)
 	return n
 }
@@ -72,7 +66,7 @@ func build(t *testing.T) *node {
 func (n *node) apply() {
 	n.t.Helper()
 	index, err := n.host.Index("pod0")
-	check(n.t, err)
+	require.NoError(n.t, err)
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{
 		Rate: resource.MustParse("20M"), Mechanism: v1alpha1.RateLimitPolice,
 	}}
@@ -86,7 +80,7 @@ func (n *node) apply() {
 			Actions: []v1alpha1.Action{limit},
 		}},
 	}
-	check(n.t, n.host.Do(func() error {
+	require.NoError(n.t, n.host.Do(func() error {
 		failures, err := n.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{UID: "uid", Name: "team/web-0", Interface: index, Rules: rules}}})
 		return errors.Join(err, failures["uid"])
 	}))
@@ -98,14 +92,14 @@ func (n *node) serve() (stop func()) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	log := events.NewLog(0)
 	ring, err := n.chains.Map("events")
-	check(n.t, err)
+	require.NoError(n.t, err)
 	ended := make(chan error, 2)
 	go func() { ended <- events.Receive(ctx, ring, n.pins, log, logr.Discard()) }()
 	server := &inspect.Server{Path: filepath.Join(n.state, inspect.SocketName), Source: n.pins, Events: log, Log: logr.Discard()}
 	go func() { ended <- server.Start(ctx) }()
 	return func() {
 		cancel()
-		check(n.t, errors.Join(<-ended, <-ended, ring.Close()))
+		require.NoError(n.t, errors.Join(<-ended, <-ended, ring.Close()))
 	}
 }
 
@@ -113,24 +107,24 @@ func (n *node) serve() (stop func()) {
 func (n *node) talk() net.Conn {
 	n.t.Helper()
 	listener, err := n.host.Listen(n.t.Context(), "tcp", "10.9.0.2:0")
-	check(n.t, err)
+	require.NoError(n.t, err)
 	defer listener.Close()
 	connection, err := n.pod.Dial(n.t.Context(), "tcp", listener.Addr().String())
-	check(n.t, err)
+	require.NoError(n.t, err)
 	served, err := listener.Accept()
-	check(n.t, err)
+	require.NoError(n.t, err)
 	n.t.Cleanup(func() { connection.Close() })
 	go func() {
 		_, _ = io.Copy(served, served)
 		served.Close()
 	}()
-	check(n.t, connection.SetDeadline(time.Now().Add(time.Minute)))
+	require.NoError(n.t, connection.SetDeadline(time.Now().Add(time.Minute)))
 	payload := make([]byte, 8192)
 	for range 128 {
 		_, err := connection.Write(payload)
-		check(n.t, err)
+		require.NoError(n.t, err)
 		_, err = io.ReadFull(connection, payload)
-		check(n.t, err)
+		require.NoError(n.t, err)
 	}
 	return connection
 }
@@ -204,15 +198,15 @@ func TestTheDebugCommandsPrintForPrograms(t *testing.T) {
 	connection := n.talk()
 	for format, unmarshal := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(data []byte, value any) error { return yaml.Unmarshal(data, value) }} {
 		output, err := n.run("subflows", "team/web-0", "-o", format)
-		check(t, err)
+		require.NoError(t, err)
 		var subflows []inspect.Subflow
-		check(t, unmarshal([]byte(output), &subflows))
+		require.NoError(t, unmarshal([]byte(output), &subflows))
 		if len(subflows) != 1 || subflows[0].Local != netip.MustParseAddrPort(connection.LocalAddr().String()) ||
 			subflows[0].Sent.Bytes < 1<<20 || subflows[0].Received.Bytes < 1<<20 || subflows[0].Token == 0 || len(subflows[0].Limits) != 1 {
 			t.Errorf("as %s the subflows are %+v", format, subflows)
 		}
 		output, err = n.run("rules", "team/other", "-o", format)
-		check(t, err)
+		require.NoError(t, err)
 		if strings.TrimSpace(output) != "[]" {
 			t.Errorf("the rules of a pod that does not exist are %s", output)
 		}
@@ -233,7 +227,7 @@ func TestWhereNoAgentEverWasTheCommandsSaySo(t *testing.T) {
 
 func TestAFileThatIsNoDirectoryIsNamed(t *testing.T) {
 	state := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(state, inspect.DirectoryName), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(state, inspect.DirectoryName), []byte("{"), 0o600))
 	command := command()
 	command.SetOut(io.Discard)
 	command.SetErr(io.Discard)
@@ -256,15 +250,15 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 		}
 	}()
 	output, err := n.run("rates", "--every", "100ms", "--count", "2")
-	check(t, err)
+	require.NoError(t, err)
 	if lines := strings.Count(output, "\n"); lines != 2 {
 		t.Errorf("there are %d lines: %s", lines, output)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		output, err := n.run("rates", "--every", "100ms", "--count", "1")
-		check(t, err)
+		require.NoError(t, err)
 		var reading inspect.Reading
-		check(t, json.Unmarshal([]byte(output), &reading))
+		require.NoError(t, json.Unmarshal([]byte(output), &reading))
 		if reading.Total != 1 || len(reading.Busy) != 1 || reading.Busy[0].Endpoint != "team/web-0" {
 			t.Fatalf("the reading is %+v", reading)
 		}
@@ -277,7 +271,7 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 	}
 	for of, want := range map[string]int{"team": 1, "team/web-0": 1, "team/web": 0, "tea": 0} {
 		output, err := n.run("rates", of, "--every", "100ms", "--count", "1")
-		check(t, err)
+		require.NoError(t, err)
 		if !strings.Contains(output, fmt.Sprintf(`"total":%d,`, want)) {
 			t.Errorf("of %s: %s", of, output)
 		}
@@ -328,10 +322,10 @@ func TestAttachedCommandsEndWithTheirInput(t *testing.T) {
 			continue
 		case <-time.After(300 * time.Millisecond):
 		}
-		check(t, end.Close())
+		require.NoError(t, end.Close())
 		select {
 		case err := <-done:
-			check(t, err)
+			require.NoError(t, err)
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%v goes on without its input", arguments)
 		}

@@ -11,8 +11,8 @@ import (
 	"strings"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/bpf"
-	"braid.dev/braid/bpf/standin"
+	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/hack/bench/baseline"
 )
 
 // chainSize is a chain as seed 001 counts them: selectors and actors together.
@@ -39,23 +39,23 @@ const (
 	subtypePrio = 5
 )
 
-func chainSubflow() standin.Subflow {
-	return standin.Subflow{Local: chainLocal, Remote: chainRemote, Token: chainToken}
+func chainSubflow() baseline.Subflow {
+	return baseline.Subflow{Local: chainLocal, Remote: chainRemote, Token: chainToken}
 }
 
 // The blocks of a chain, in their order: the first n of them are those of a shorter
 // one. Braid's rules of the same meaning are in chainRule.
 var (
-	standinSelectors = []standin.Selector{
-		{Kind: standin.SelectSubflow}, {Kind: standin.SelectIPPair},
-		{Kind: standin.SelectConnection}, {Kind: standin.SelectPacketType, Types: 1 << subtypeDSS},
+	standinSelectors = []baseline.Selector{
+		{Kind: baseline.SelectSubflow}, {Kind: baseline.SelectIPPair},
+		{Kind: baseline.SelectConnection}, {Kind: baseline.SelectPacketType, Types: 1 << subtypeDSS},
 	}
-	standinActions = []standin.Action{
-		{Kind: standin.ActRateLimit, Parameter: chainWindow}, {Kind: standin.ActSetBackup, Parameter: 1},
-		{Kind: standin.ActGetSubflow}, {Kind: standin.ActRecord},
+	standinActions = []baseline.Action{
+		{Kind: baseline.ActRateLimit, Parameter: chainWindow}, {Kind: baseline.ActSetBackup, Parameter: 1},
+		{Kind: baseline.ActGetSubflow}, {Kind: baseline.ActRecord},
 	}
 	// windowActions are those that seed 001's own measurement has: the window alone.
-	windowActions = []standin.Action{standinActions[0], standinActions[0], standinActions[0], standinActions[0]}
+	windowActions = []baseline.Action{standinActions[0], standinActions[0], standinActions[0], standinActions[0]}
 )
 
 // pacedSuffix marks chains whose subflow has a socket that is paced.
@@ -72,8 +72,8 @@ func (l loaded) close() (err error) {
 }
 
 // addStandin adds a chain of the stand-in to a race.
-func (l *loaded) addStandin(r *race, name string, frame []byte, selectors []standin.Selector, actions []standin.Action) error {
-	chain, err := standin.New()
+func (l *loaded) addStandin(r *race, name string, frame []byte, selectors []baseline.Selector, actions []baseline.Action) error {
+	chain, err := baseline.New()
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (h *half) prime() error {
 
 // again adds a contender behind the program that gives packets back what was changed.
 func (l *loaded) again(r *race, c contender) error {
-	again, err := standin.NewAgain(c.frame, c.program)
+	again, err := baseline.NewAgain(c.frame, c.program)
 	if err != nil {
 		return err
 	}
@@ -163,12 +163,12 @@ func (l *loaded) addChains(r *race, frame []byte) (halves map[string]*half, err 
 
 // addEmpty adds the program that the others are measured above.
 func (l *loaded) addEmpty(r *race, frame []byte) error {
-	var empty bpf.EmptyObjects
-	if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+	empty, err := packettest.NewEmpty()
+	if err != nil {
 		return fmt.Errorf("loading the empty program: %w", err)
 	}
-	*l = append(*l, &empty)
-	return l.again(r, contender{name: emptyName, program: empty.Empty, frame: frame})
+	*l = append(*l, empty)
+	return l.again(r, contender{name: emptyName, program: empty, frame: frame})
 }
 
 func (l *loaded) addSize(r *race, frame []byte, size chainSize, halves map[string]*half) error {

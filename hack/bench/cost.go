@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/bpf/uplink"
 )
 
 const (
@@ -33,9 +35,9 @@ const (
 
 // programs are those whose cost is measured, loaded apart from any node's.
 type programs struct {
-	empty bpf.EmptyObjects
-	to    bpf.ToUplinkObjects
-	from  bpf.FromUplinkObjects
+	empty *ebpf.Program
+	to    uplink.ToUplinkObjects
+	from  uplink.FromUplinkObjects
 }
 
 func (p *programs) close() error {
@@ -56,7 +58,7 @@ func measureCost(_ context.Context, b *bench) (err error) {
 		packet  []byte
 		path    uint8
 	}{
-		{"empty", p.empty.Empty, packet(otherPod, remotePod, localPort, remotePort), 0},
+		{"empty", p.empty, packet(otherPod, remotePod, localPort, remotePort), 0},
 		{"unselected", p.to.ToUplink, packet(otherPod, remotePod, localPort, remotePort), 0},
 		{"unselected_ingress", p.from.FromUplink, packet(remotePod, otherPod, remotePort, localPort), 0},
 		{"steer", p.to.ToUplink, packet(endpointPod, remotePod, localPort, remotePort), 0},
@@ -88,10 +90,11 @@ func measureCost(_ context.Context, b *bench) (err error) {
 }
 
 func (p *programs) load() error {
-	if err := bpf.LoadEmptyObjects(&p.empty, nil); err != nil {
+	var err error
+	if p.empty, err = packettest.NewEmpty(); err != nil {
 		return fmt.Errorf("loading the empty program: %w", err)
 	}
-	if err := bpf.LoadToUplinkObjects(&p.to, nil); err != nil {
+	if err := uplink.LoadToUplinkObjects(&p.to, nil); err != nil {
 		return fmt.Errorf("loading to_uplink: %w", err)
 	}
 	m := p.to.ToUplinkMaps
@@ -99,35 +102,35 @@ func (p *programs) load() error {
 		"node": m.Node, "peers": m.Peers, "peer_addresses": m.PeerAddresses, "endpoints": m.Endpoints,
 		"flows": m.Flows, "connections": m.Connections, "local_filter": m.LocalFilter,
 	}
-	if err := bpf.LoadFromUplinkObjects(&p.from, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+	if err := uplink.LoadFromUplinkObjects(&p.from, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
 		return fmt.Errorf("loading from_uplink: %w", err)
 	}
 	local := mapped(endpointPod)
 	folded := local.Word[0] ^ local.Word[1] ^ local.Word[2] ^ local.Word[3]
 	bit := (folded ^ folded>>16) & 0xffff
-	var filter bpf.ToUplinkFilter
+	var filter uplink.ToUplinkFilter
 	filter.Bits[bit/64] |= 1 << (bit % 64)
 	return errors.Join(
 		m.LocalFilter.Put(uint32(0), filter),
-		m.Node.Put(uint32(0), bpf.ToUplinkNode{Interface: [8]uint32{loopback, elsewhere}, PathsUp: 3}),
-		m.Peers.Put(uint32(0), bpf.ToUplinkPeer{Ipv4Paths: 3}),
+		m.Node.Put(uint32(0), uplink.ToUplinkNode{Interface: [8]uint32{loopback, elsewhere}, PathsUp: 3}),
+		m.Peers.Put(uint32(0), uplink.ToUplinkPeer{Ipv4Paths: 3}),
 	)
 }
 
 // setFlow binds the endpoint's flow to a path: 0 is the packet's own NIC.
 func (p *programs) setFlow(path uint8) error {
-	key := bpf.ToUplinkFlowKey{
+	key := uplink.ToUplinkFlowKey{
 		Local: mapped(endpointPod), Remote: mapped(remotePod),
 		LocalPort: bpf.Port(localPort), RemotePort: bpf.Port(remotePort),
 	}
-	if err := p.to.Flows.Put(key, bpf.ToUplinkFlow{Path: path, Role: initiator, Allowed: 0xff}); err != nil {
+	if err := p.to.Flows.Put(key, uplink.ToUplinkFlow{Path: path, Role: initiator, Allowed: 0xff}); err != nil {
 		return fmt.Errorf("writing a flow: %w", err)
 	}
 	return nil
 }
 
-func mapped(address string) bpf.ToUplinkAddress {
-	return bpf.ToUplinkAddress{Word: bpf.Words(netip.MustParseAddr(address))}
+func mapped(address string) uplink.ToUplinkAddress {
+	return uplink.ToUplinkAddress{Word: bpf.Words(netip.MustParseAddr(address))}
 }
 
 // packet is a segment of an established connection, with 1000 bytes of payload.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/bpf/standin"
+	"braid.dev/braid/hack/bench/baseline"
 )
 
 // measureDesigns compares ways to run the same chains: a tail call for each block, a
@@ -51,7 +51,7 @@ func measureDesigns(_ context.Context, b *bench) (err error) {
 }
 
 func (l *loaded) addDesigns(r *race, frame []byte, size chainSize) error {
-	straight, err := standin.NewStraight(chainSubflow(), size.selectors, size.actions, 1<<subtypeDSS, chainWindow)
+	straight, err := baseline.NewStraight(chainSubflow(), size.selectors, size.actions, 1<<subtypeDSS, chainWindow)
 	if err != nil {
 		return err
 	}

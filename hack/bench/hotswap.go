@@ -85,7 +85,7 @@ func randomRules() []v1alpha1.PlanRule {
 	}
 	actions := []v1alpha1.Action{
 		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionReportConnection}, {Type: v1alpha1.ActionReportSubflow},
-		{Type: v1alpha1.ActionBlockSubflow}, limitTo(10_000, v1alpha1.RateLimitAuto), limitTo(10_000, v1alpha1.RateLimitPolice),
+		{Type: v1alpha1.ActionSuppressAddAddr}, limitTo(10_000, v1alpha1.RateLimitAuto), limitTo(10_000, v1alpha1.RateLimitPolice),
 	}
 	var rules []v1alpha1.PlanRule
 	for i := range 1 + rand.IntN(8) {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/bpf"
-	"braid.dev/braid/bpf/standin"
+	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/hack/bench/baseline"
 	"braid.dev/braid/internal/lab/network"
 )
 
@@ -350,12 +350,12 @@ func (c *emptyChain) Close() error { return c.close() }
 
 func (c *emptyChain) load(_, _ *network.Pod) (programs []hooked, err error) {
 	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-		var empty bpf.EmptyObjects
-		if err := bpf.LoadEmptyObjects(&empty, nil); err != nil {
+		empty, err := packettest.NewEmpty()
+		if err != nil {
 			return nil, fmt.Errorf("loading the empty program: %w", err)
 		}
-		c.loaded = append(c.loaded, &empty)
-		programs = append(programs, hooked{empty.Empty, hook})
+		c.loaded = append(c.loaded, empty)
+		programs = append(programs, hooked{empty, hook})
 	}
 	return programs, nil
 }
@@ -384,7 +384,7 @@ type halfChain struct {
 var (
 	chainOf8 = []v1alpha1.Action{
 		limitTo(10_000_000, v1alpha1.RateLimitWindow), {Type: v1alpha1.ActionReportSubflow},
-		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionBlockSubflow},
+		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionSuppressAddAddr},
 	}
 	chainOf4 = chainOf8[:3]
 )
@@ -422,22 +422,22 @@ type standinChain struct{ loaded }
 func (c *standinChain) Close() error { return c.close() }
 
 func (c *standinChain) load(pod, peer *network.Pod) ([]hooked, error) {
-	chain, err := standin.New()
+	chain, err := baseline.New()
 	if err != nil {
 		return nil, err
 	}
 	c.loaded = append(c.loaded, chain)
-	pair := standin.Selector{Kind: standin.SelectIPPair}
-	types := standin.Selector{Kind: standin.SelectPacketType, Types: math.MaxUint32}
-	actions := []standin.Action{
-		{Kind: standin.ActRateLimit, Parameter: math.MaxUint16}, {Kind: standin.ActGetSubflow},
-		{Kind: standin.ActRecord}, {Kind: standin.ActRateLimit, Parameter: math.MaxUint16},
+	pair := baseline.Selector{Kind: baseline.SelectIPPair}
+	types := baseline.Selector{Kind: baseline.SelectPacketType, Types: math.MaxUint32}
+	actions := []baseline.Action{
+		{Kind: baseline.ActRateLimit, Parameter: math.MaxUint16}, {Kind: baseline.ActGetSubflow},
+		{Kind: baseline.ActRecord}, {Kind: baseline.ActRateLimit, Parameter: math.MaxUint16},
 	}
-	subflow := standin.Subflow{
+	subflow := baseline.Subflow{
 		Local:  netip.AddrPortFrom(netip.MustParseAddr(pod.IPv4), 0),
 		Remote: netip.AddrPortFrom(netip.MustParseAddr(peer.IPv4), 0),
 	}
-	if err := chain.Set(subflow, []standin.Selector{pair, pair, pair, types}, actions); err != nil {
+	if err := chain.Set(subflow, []baseline.Selector{pair, pair, pair, types}, actions); err != nil {
 		return nil, err
 	}
 	return []hooked{{chain.Program(), ebpf.AttachTCXIngress}}, nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -30,13 +31,6 @@ func dial(t *testing.T, host *pair.Host) *mptcpnl.Client {
 	return client
 }
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestEndpointsAreAddedChangedAndDeleted(t *testing.T) {
 	host, _ := pair.New(t)
 	client := dial(t, host)
@@ -46,25 +40,25 @@ func TestEndpointsAreAddedChangedAndDeleted(t *testing.T) {
 		{ID: 5, Address: netip.IPv6Unspecified(), Flags: mptcpnl.FlagSubflow},
 	}
 	for _, endpoint := range want {
-		check(t, client.AddEndpoint(endpoint))
+		require.NoError(t, client.AddEndpoint(endpoint))
 	}
 	expectEndpoints(t, client, want)
 
 	want[2].Flags |= mptcpnl.FlagBackup
-	check(t, client.SetFlags(mptcpnl.Endpoint{ID: 5, Flags: want[2].Flags}))
+	require.NoError(t, client.SetFlags(mptcpnl.Endpoint{ID: 5, Flags: want[2].Flags}))
 	expectEndpoints(t, client, want)
 
-	check(t, client.DeleteEndpoint(4))
+	require.NoError(t, client.DeleteEndpoint(4))
 	expectEndpoints(t, client, []mptcpnl.Endpoint{want[0], want[2]})
 
-	check(t, client.FlushEndpoints())
+	require.NoError(t, client.FlushEndpoints())
 	expectEndpoints(t, client, nil)
 }
 
 func expectEndpoints(t *testing.T, client *mptcpnl.Client, want []mptcpnl.Endpoint) {
 	t.Helper()
 	got, err := client.Endpoints()
-	check(t, err)
+	require.NoError(t, err)
 	if !slices.Equal(got, want) {
 		t.Fatalf("endpoints are %v, want %v", got, want)
 	}
@@ -74,7 +68,7 @@ func TestARefusedEndpointNamesItsError(t *testing.T) {
 	host, _ := pair.New(t)
 	client := dial(t, host)
 	endpoint := mptcpnl.Endpoint{Address: host.IPv4, Port: 61001, Flags: mptcpnl.FlagSignal}
-	check(t, client.AddEndpoint(endpoint))
+	require.NoError(t, client.AddEndpoint(endpoint))
 	if err := client.AddEndpoint(endpoint); !errors.Is(err, unix.EADDRINUSE) {
 		t.Errorf("adding an endpoint twice: %v, want EADDRINUSE", err)
 	}
@@ -87,7 +81,7 @@ func TestLimitsAreSet(t *testing.T) {
 	host, _ := pair.New(t)
 	client := dial(t, host)
 	want := mptcpnl.Limits{Subflows: 7, AcceptedAddresses: 3}
-	check(t, client.SetLimits(want))
+	require.NoError(t, client.SetLimits(want))
 	if got, err := client.Limits(); err != nil || got != want {
 		t.Errorf("limits are %+v (%v), want %+v", got, err, want)
 	}
@@ -98,7 +92,7 @@ func TestLimitsAreSet(t *testing.T) {
 
 func TestANamespaceThatIsNoNamespaceIsRefused(t *testing.T) {
 	file, err := os.Open(os.DevNull)
-	check(t, err)
+	require.NoError(t, err)
 	defer file.Close()
 	if _, err := mptcpnl.Dial(int(file.Fd())); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("dialling into %s: %v, want EINVAL", os.DevNull, err)
@@ -129,7 +123,7 @@ func subscribe(t *testing.T, host *pair.Host) <-chan mptcpnl.Event {
 	file := host.Open()
 	defer file.Close()
 	subscription, err := mptcpnl.Subscribe(int(file.Fd()))
-	check(t, err)
+	require.NoError(t, err)
 	events := make(chan mptcpnl.Event, 1000)
 	go func() {
 		defer close(events)
@@ -172,8 +166,8 @@ func TestUserSpacePathManagement(t *testing.T) {
 // manage takes one connection through all commands and events.
 func manage(t *testing.T, version int) {
 	here, there := pair.New(t)
-	check(t, here.Sysctl("net.mptcp.pm_type", "1"))
-	check(t, there.Sysctl("net.mptcp.pm_type", "1"))
+	require.NoError(t, here.Sysctl("net.mptcp.pm_type", "1"))
+	require.NoError(t, there.Sysctl("net.mptcp.pm_type", "1"))
 	client, server := dial(t, here), dial(t, there)
 	events, serverEvents := subscribe(t, here), subscribe(t, there)
 
@@ -189,29 +183,29 @@ func manage(t *testing.T, version int) {
 	}
 
 	local := mptcpnl.Endpoint{Address: here.Address(version)}
-	check(t, client.CreateSubflow(began.Token, local, address))
+	require.NoError(t, client.CreateSubflow(began.Token, local, address))
 	opened := receive(t, events, subflowOfKind(mptcpnl.SubflowEstablished))
 	if opened.Token != began.Token || opened.Local.Addr() != local.Address || opened.Remote != address {
 		t.Errorf("a subflow from %s to %s opened as %+v", local.Address, address, opened)
 	}
 	here.ExpectSubflows(connection, 2)
 
-	check(t, client.SetBackup(began.Token, opened.Local, opened.Remote, true))
+	require.NoError(t, client.SetBackup(began.Token, opened.Local, opened.Remote, true))
 	prioritised := receive(t, serverEvents, subflowOfKind(mptcpnl.SubflowPriority))
 	if prioritised.Local != opened.Remote || prioritised.Remote != opened.Local || !prioritised.Backup {
 		t.Errorf("MP_PRIO on %+v arrived as %+v", opened, prioritised)
 	}
 
 	announced := mptcpnl.Endpoint{ID: 9, Address: there.Address(version), Flags: mptcpnl.FlagSignal}
-	check(t, server.Announce(served.Token, announced))
+	require.NoError(t, server.Announce(served.Token, announced))
 	heard := receive(t, events, func(e mptcpnl.AddressEvent) bool { return e.Kind == mptcpnl.AddressAnnounced })
 	if heard.ID != 9 || heard.Address.Addr() != announced.Address {
 		t.Errorf("%s was heard as %+v", announced, heard)
 	}
-	check(t, server.Remove(served.Token, 9))
+	require.NoError(t, server.Remove(served.Token, 9))
 	receive(t, events, func(e mptcpnl.AddressEvent) bool { return e.Kind == mptcpnl.AddressRemoved && e.ID == 9 })
 
-	check(t, client.DestroySubflow(began.Token, opened.Local, opened.Remote))
+	require.NoError(t, client.DestroySubflow(began.Token, opened.Local, opened.Remote))
 	closed := receive(t, events, subflowOfKind(mptcpnl.SubflowClosed))
 	if closed.Local != opened.Local || closed.Remote != opened.Remote {
 		t.Errorf("subflow %+v closed as %+v", opened, closed)
@@ -243,21 +237,21 @@ func TestSocketsAreFound(t *testing.T) {
 	for _, version := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
 			here, there := pair.New(t)
-			check(t, here.Sysctl("net.mptcp.pm_type", "1"))
+			require.NoError(t, here.Sysctl("net.mptcp.pm_type", "1"))
 			address := there.Serve(version)
-			check(t, dial(t, there).AddEndpoint(mptcpnl.Endpoint{Address: there.Address(version), Port: 61001, Flags: mptcpnl.FlagSignal}))
+			require.NoError(t, dial(t, there).AddEndpoint(mptcpnl.Endpoint{Address: there.Address(version), Port: 61001, Flags: mptcpnl.FlagSignal}))
 			connection := here.Connect(address)
 			token, found := here.Token(connection.LocalAddr())
 			if !found {
 				t.Fatal("the connection is not listed")
 			}
-			check(t, dial(t, here).CreateSubflow(token, mptcpnl.Endpoint{Address: here.Address(version)}, address))
+			require.NoError(t, dial(t, here).CreateSubflow(token, mptcpnl.Endpoint{Address: here.Address(version)}, address))
 			here.ExpectSubflows(connection, 2)
 
 			expectRoles(t, here.Subflows(connection.LocalAddr()), true)
 			expectRoles(t, there.Subflows(connection.RemoteAddr()), false)
 			listeners, err := there.Diagnostics().Listeners()
-			check(t, err)
+			require.NoError(t, err)
 			if !slices.Equal(listeners, []netip.AddrPort{address}) {
 				t.Errorf("listeners are %v, want %v alone", listeners, address)
 			}
@@ -297,7 +291,7 @@ func TestASubflowIsFoundByItsEnds(t *testing.T) {
 				var found bool
 				var err error
 				got, found, err = here.Diagnostics().Subflow(want.Local, want.Remote)
-				check(t, err)
+				require.NoError(t, err)
 				return found && got.TCP.SentBytes >= 80 && got.TCP.ReceivedBytes >= 80
 			}, func() string { return fmt.Sprintf("found %+v, which moves nothing", got) })
 			if got.Token != want.Token || !got.First || !got.Established || got.Local != want.Local || got.Remote != want.Remote {
@@ -317,7 +311,7 @@ func TestASubflowIsFoundByItsEnds(t *testing.T) {
 // sockets.
 func TestBothEndsTellTheSameOfAConnection(t *testing.T) {
 	here, there := pair.New(t)
-	check(t, here.Sysctl("net.mptcp.pm_type", "1"))
+	require.NoError(t, here.Sysctl("net.mptcp.pm_type", "1"))
 	address := there.Serve(4)
 	connection := here.Connect(address)
 	token, found := here.Token(connection.LocalAddr())
@@ -325,11 +319,11 @@ func TestBothEndsTellTheSameOfAConnection(t *testing.T) {
 		t.Fatal("the connection is not listed")
 	}
 	client := dial(t, here)
-	check(t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: here.IPv4}, address))
+	require.NoError(t, client.CreateSubflow(token, mptcpnl.Endpoint{Address: here.IPv4}, address))
 	here.ExpectSubflows(connection, 2)
 	there.ExpectSubflows(remoteEnd{connection}, 2)
 	joined := further(t, here.Subflows(connection.LocalAddr()))
-	check(t, client.SetBackup(token, joined.Local, joined.Remote, true))
+	require.NoError(t, client.SetBackup(token, joined.Local, joined.Remote, true))
 
 	var mirrored mptcpnl.Subflow
 	pair.Eventually(t, func() bool {
@@ -368,7 +362,7 @@ func further(t *testing.T, subflows []mptcpnl.Subflow) mptcpnl.Subflow {
 func known(t *testing.T, host *pair.Host, local net.Addr) mptcpnl.Connection {
 	t.Helper()
 	connections, err := host.Diagnostics().Connections()
-	check(t, err)
+	require.NoError(t, err)
 	for _, connection := range connections {
 		if connection.Local.String() == local.String() {
 			return connection

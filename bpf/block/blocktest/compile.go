@@ -27,8 +27,8 @@ const Compiler = "clang-19"
 // compiled has the objects of this process by source and macros.
 var compiled sync.Map
 
-// Compile returns the object of a source file, named relative to bpf/block, with
-// these macros defined.
+// Compile returns the object of a source file, named relative to bpf/block or, an
+// example, to docs, with these macros defined.
 func Compile(t TB, source string, defines ...string) []byte {
 	t.Helper()
 	name := strings.Join(append([]string{source}, defines...), " ")
@@ -43,13 +43,17 @@ func Compile(t TB, source string, defines ...string) []byte {
 func compile(t TB, source string, defines []string) []byte {
 	t.Helper()
 	directory := directory(t)
+	from := directory
+	if strings.HasPrefix(source, "examples/") {
+		from = filepath.Join(directory, "..", "..", "docs")
+	}
 	object := filepath.Join(t.TempDir(), "block.o")
 	arguments := []string{"-target", "bpf", "-O2", "-g", "-mcpu=v3", "-Wall", "-Wextra", "-Werror",
 		"-I", directory, "-I", filepath.Join(directory, "..", "include")}
 	for _, define := range defines {
 		arguments = append(arguments, "-D"+define)
 	}
-	arguments = append(arguments, "-c", filepath.Join(directory, source), "-o", object)
+	arguments = append(arguments, "-c", filepath.Join(from, source), "-o", object)
 	if output, err := exec.CommandContext(t.Context(), Compiler, arguments...).CombinedOutput(); err != nil {
 		t.Fatalf("compiling %s: %v\n%s", source, err, output)
 	}

@@ -156,7 +156,7 @@ static __always_inline int is_giving(const struct subflow *subflow, const struct
 }
 
 /* Hides what this packet announces. */
-__noinline int act_block_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+__noinline int act_suppress_add_addr(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 				 const struct action *action)
 {
 	struct option_place found = {};
@@ -186,7 +186,7 @@ __noinline int act_block_subflow(struct __sk_buff *skb, struct context *context,
 }
 
 /* Gives back what was hidden, although a rule may go on hiding. */
-__noinline int act_add_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+__noinline int act_release_add_addr(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			       const struct action *action)
 {
 	if (!skb || !context || !subflow || !action)
@@ -352,7 +352,7 @@ static __always_inline int is_released(const struct context *context, struct sub
 
 	if (state->releasing || state->blocking)
 		return state->releasing;
-	asked = is_asked(context, subflow, state->lifted, ACTION_BLOCK_SUBFLOW);
+	asked = is_asked(context, subflow, state->lifted, ACTION_SUPPRESS_ADD_ADDR);
 	if (asked == ASKED_STILL)
 		state->blocking = 1;
 	return asked == ASKED_NO_MORE;

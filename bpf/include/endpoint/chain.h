@@ -87,8 +87,8 @@ struct selector {
 enum action_kind {
 	ACTION_RATE_LIMIT = 1, /* rate; mechanism, scope, limit */
 	ACTION_SET_BACKUP,     /* FLAG_CHOSEN: backup, else not */
-	ACTION_BLOCK_SUBFLOW,  /* FLAG_CHOSEN: answer with an echo */
-	ACTION_ADD_SUBFLOW,
+	ACTION_SUPPRESS_ADD_ADDR,  /* FLAG_CHOSEN: answer with an echo */
+	ACTION_RELEASE_ADD_ADDR,
 	ACTION_REPORT_CONNECTION,
 	ACTION_REPORT_SUBFLOW,
 	ACTION_RECORD,

@@ -274,10 +274,10 @@ static __always_inline int act(struct __sk_buff *skb, struct context *context, s
 		return act_rate_limit(skb, context, subflow, action);
 	case ACTION_SET_BACKUP:
 		return act_set_backup(skb, context, subflow, action);
-	case ACTION_BLOCK_SUBFLOW:
-		return act_block_subflow(skb, context, subflow, action);
-	case ACTION_ADD_SUBFLOW:
-		return act_add_subflow(skb, context, subflow, action);
+	case ACTION_SUPPRESS_ADD_ADDR:
+		return act_suppress_add_addr(skb, context, subflow, action);
+	case ACTION_RELEASE_ADD_ADDR:
+		return act_release_add_addr(skb, context, subflow, action);
 	case ACTION_REPORT_CONNECTION:
 		return report_for(context, subflow, DUE_CONNECTION);
 	case ACTION_REPORT_SUBFLOW:
@@ -352,11 +352,11 @@ static __always_inline int is_latched(const struct context *context, const struc
 
 static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
 {
-	const __u32 lasting = 1 << ACTION_RATE_LIMIT | 1 << ACTION_SET_BACKUP | 1 << ACTION_BLOCK_SUBFLOW |
-			      1 << ACTION_ADD_SUBFLOW | 1 << ACTION_REPORT_CONNECTION | 1 << ACTION_REPORT_SUBFLOW |
+	const __u32 lasting = 1 << ACTION_RATE_LIMIT | 1 << ACTION_SET_BACKUP | 1 << ACTION_SUPPRESS_ADD_ADDR |
+			      1 << ACTION_RELEASE_ADD_ADDR | 1 << ACTION_REPORT_CONNECTION | 1 << ACTION_REPORT_SUBFLOW |
 			      1 << ACTION_RECORD | 1 << ACTION_STACK;
 
-	return (lasting >> (kind & 31) & 1) && !(kind == ACTION_BLOCK_SUBFLOW && subflow->addresses.releasing);
+	return (lasting >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
 }
 
 /* Goes on to the next rule; one that does not match has no actions left. */

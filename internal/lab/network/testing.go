@@ -12,15 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// TB is the part of testing.TB that ForTest uses.
-type TB interface {
-	Helper()
-	Cleanup(func())
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
+	"braid.dev/braid/internal/testutil"
+)
 
 var testNetworks atomic.Int64
 
@@ -33,7 +27,7 @@ func TestName() string {
 
 // ForTest builds a network for a test, under a name of its own, and removes it
 // at the test's end; then nothing of it may be left.
-func ForTest(t TB, spec Spec) *Network {
+func ForTest(t testutil.TB, spec Spec) *Network {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatalf("this test makes network namespaces: run it as root")
@@ -55,7 +49,7 @@ func ForTest(t TB, spec Spec) *Network {
 }
 
 // NamespaceForTest makes one namespace for a test, and removes it at its end.
-func NamespaceForTest(t TB) *Namespace {
+func NamespaceForTest(t testutil.TB) *Namespace {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Fatalf("this test makes network namespaces: run it as root")
@@ -80,7 +74,7 @@ func NamespaceForTest(t TB) *Namespace {
 	return namespace
 }
 
-func (n *Network) identities(t TB) Identities {
+func (n *Network) identities(t testutil.TB) Identities {
 	t.Helper()
 	namespaces, err := Namespaces(n.Spec.Name)
 	if err != nil {
@@ -96,7 +90,7 @@ func (n *Network) identities(t TB) Identities {
 var testNamespace = regexp.MustCompile(`^(bt([0-9]+)x[0-9]+)-`)
 
 // removeOrphans removes networks whose test's process is gone.
-func removeOrphans(t TB) {
+func removeOrphans(t testutil.TB) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(Directory, "bt*"))
 	for _, file := range files {
@@ -116,7 +110,7 @@ func removeOrphans(t TB) {
 
 // expectNothingLeft looks for names, and for threads and processes inside.
 // Threads that left a namespace by ending take a moment.
-func expectNothingLeft(t TB, name string, identities Identities) {
+func expectNothingLeft(t testutil.TB, name string, identities Identities) {
 	t.Helper()
 	namespaces, err := Namespaces(name)
 	if err != nil || len(namespaces) > 0 {

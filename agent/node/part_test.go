@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func TestReportsBecomeStatuses(t *testing.T) {
+	model := &Model{}
+	for _, name := range []string{"well", "failed", "missing", "described"} {
+		model.Endpoints = append(model.Endpoints, Endpoint{
+			PlanEndpoint: &v1alpha1.PlanEndpoint{UID: types.UID(name), Namespace: "team", Name: name},
+			Found:        &endpoints.Endpoint{HostInterface: "veth-" + name},
+		})
+	}
+	model.Endpoint("missing").Found = nil
+	model.Endpoint("missing").Missing = errors.New("nobody has 10.1.0.3")
+
+	var all Report
+	all.Fail("failed", errors.New("this is wrong"))
+	all.Fail("missing", errors.New("this is wrong too"))
+	all.Fail("well", nil)
+	var rules Report
+	rules.Fail("failed", errors.New("and that"))
+	rules.Describe("described", func(status *v1alpha1.EndpointStatus) { status.Chain = "chain-1" })
+	all.Add(rules)
+	all.Describe("described", func(status *v1alpha1.EndpointStatus) { status.SocketUpgrade = v1alpha1.SocketUpgradeActive })
+
+	type told struct {
+		state   v1alpha1.EndpointState
+		message string
+	}
+	expected := map[string]told{
+		"well":      {v1alpha1.EndpointProgrammed, ""},
+		"failed":    {v1alpha1.EndpointFailed, "this is wrong\nand that"},
+		"missing":   {v1alpha1.EndpointPending, "nobody has 10.1.0.3"},
+		"described": {v1alpha1.EndpointProgrammed, ""},
+	}
+	for _, status := range all.Statuses(model) {
+		if is := (told{status.State, status.Message}); is != expected[status.Name] {
+			t.Errorf("%s is %+v instead of %+v", status.Name, is, expected[status.Name])
+		}
+		if status.Name == "described" && (status.Chain != "chain-1" || status.SocketUpgrade != v1alpha1.SocketUpgradeActive) {
+			t.Errorf("what two parts say of it is not both there: %+v", status)
+		}
+	}
+	if all.Done() {
+		t.Error("a report with failures is done")
+	}
+}
+
+func TestAReportIsDoneWhereNothingIsLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		report Report
+		done   bool
+	}{
+		"nothing to say":        {Report{}, true},
+		"an endpoint described": {Report{Endpoints: map[types.UID]EndpointReport{"a": {}}}, true},
+		"the node failed":       {Report{Err: errors.New("x")}, false},
+		"more to do":            {Report{Unfinished: true}, false},
+		"an endpoint failed":    {Report{Endpoints: map[types.UID]EndpointReport{"a": {Failed: errors.New("x")}}}, false},
+	} {
+		if c.report.Done() != c.done {
+			t.Errorf("%s: done is %v", name, c.report.Done())
+		}
+	}
+}
+
+func TestMessagesAreCutWhereACharacterEnds(t *testing.T) {
+	for text, short := range map[string]string{"short": "short", "exactlyten": "exactlyten", "longer than ten": "longer tha…", "123456789äö": "123456789…"} {
+		if got := Shorten(10, text); got != short {
+			t.Errorf("%q becomes %q instead of %q", text, got, short)
+		}
+	}
+	if got := Shorten(10, strings.Repeat("x", 10)); len(got) != 10 {
+		t.Errorf("a message of the limit is cut to %q", got)
+	}
+}
+
+func preferring(paths string, loss, weight int32) v1alpha1.PlanEndpoint {
+	return v1alpha1.PlanEndpoint{
+		Preferred:  []v1alpha1.PathName{v1alpha1.PathName(paths)},
+		Preference: &v1alpha1.PlanPreference{MaxLossPercent: loss, Weight: weight},
+	}
+}
+
+func TestPreferencesKeepTheirClasses(t *testing.T) {
+	var none Preferences
+	a, b, c := preferring("blue", 1, 100), preferring("green", 2, 50), preferring("red", 3, 100)
+	before := none.assign([]v1alpha1.PlanEndpoint{a, b, {}})
+	after := before.assign([]v1alpha1.PlanEndpoint{c, b})
+	class, exact := after.Class(&b)
+	if was, _ := before.Class(&b); class != was || !exact {
+		t.Errorf("the class was %d and is %d, %v", was, class, exact)
+	}
+	if of, _ := after.Class(&v1alpha1.PlanEndpoint{}); of != 0 {
+		t.Errorf("an endpoint without a preference is of class %d", of)
+	}
+	if _, exact := after.Class(&a); exact {
+		t.Error("a preference that is gone has a class of its own")
+	}
+	preferences, classes := after.List()
+	if len(preferences) != 2 || len(classes) != 2 || !reflect.DeepEqual(after[class].Paths, map[v1alpha1.PathName]bool{"green": true}) {
+		t.Errorf("the preferences are %+v of classes %v", preferences, classes)
+	}
+}
+
+func TestPreferencesBeyondTheLastClassShareIt(t *testing.T) {
+	var none Preferences
+	var all []v1alpha1.PlanEndpoint
+	for loss := range int32(MaxClasses + 2) {
+		all = append(all, preferring("blue", loss+1, 100))
+	}
+	classes := none.assign(all)
+	for i := range all {
+		class, exact := classes.Class(&all[i])
+		if exact != (i < MaxClasses) || !exact && class != MaxClasses-1 {
+			t.Errorf("preference %d is of class %d, %v", i, class, exact)
+		}
+	}
+}

@@ -1,8 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package actors runs the actors of the endpoint half by themselves: packet in,
-// packet out.
-package actors
-
-//go:generate ../../hack/bpf2go.sh Harness harness.bpf.c
-//go:generate ../../hack/bpf2go.sh Attached attached.bpf.c -type chain

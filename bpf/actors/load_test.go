@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-package actors_test
-
-import "testing"
-
-func TestTheVerifierTakesTheActors(t *testing.T) { newHarness(t) }

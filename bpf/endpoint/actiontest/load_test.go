@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package actiontest_test
+
+import "testing"
+
+func TestTheVerifierTakesTheActors(t *testing.T) { newHarness(t) }

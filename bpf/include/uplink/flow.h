@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Subflows and connections: whose packets they are, which peer they go to, and
+ * when a subflow's place in its connection is free again.
+ */
+#ifndef BRAID_UPLINK_FLOW_H
+#define BRAID_UPLINK_FLOW_H
+
+#include "anti_spoofing.h"
+#include "../mptcp.h"
+#include "quota.h"
+
+enum {
+	NO_PEER = 0xffff,
+	TRIES = 4, /* of a compare-and-swap that another CPU may win */
+};
+
+static __always_inline void give_place_back(const struct flow *flow)
+{
+	struct connection_key key = { flow->endpoint, flow->token };
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+	__u32 path = flow->path & (MAX_PATHS - 1);
+	int i;
+
+	if (!connection)
+		return;
+	for (i = 0; i < TRIES; i++) {
+		__u64 before = connection->subflows;
+
+		if (!(before >> (path * 8) & 0xff))
+			return;
+		if (__sync_val_compare_and_swap(&connection->subflows, before,
+						before - (1ULL << (path * 8))) == before)
+			return;
+	}
+}
+
+/* The flow needs its places no more. */
+static __always_inline void give_back(const struct flow *flow, const struct flow_key *key)
+{
+	if (flow->role == ROLE_INITIATOR)
+		give_place_back(flow);
+	give_room(beginner(flow, key));
+}
+
+/* Makes way for a new flow where an older one had the same addresses and ports. */
+static __always_inline void forget_flow(const struct flow *flow, const struct flow_key *key)
+{
+	if (flow->ended != ENDED_BOTH)
+		give_back(flow, key);
+	bpf_map_delete_elem(&flows, key);
+}
+
+/*
+ * Notes the end of a flow, seen in this direction; when both directions have
+ * ended its place in the connection is free for another subflow.
+ */
+static __always_inline void note_end(struct flow *flow, struct flow_key *key, const struct packet *packet, __u8 direction)
+{
+	__u8 before = flow->ended, after;
+
+	if (likely(!(packet->flags & (TCP_FIN | TCP_RST))))
+		return;
+	after = before | (packet->flags & TCP_RST ? ENDED_BOTH : direction);
+	flow->ended = after;
+	if (after != ENDED_BOTH || before == ENDED_BOTH)
+		return;
+	give_back(flow, key);
+	forget_ended(key, flow);
+}
+
+/*
+ * The same number at both ends of a flow. The product mixes all bits into those
+ * that are kept: the ports that Linux gives to clients are all even.
+ */
+static __always_inline __u8 turn_of(const struct flow_key *key)
+{
+	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
+
+	return folded * 0x9e3779b1 >> 24;
+}
+
+/*
+ * The peer to which the node's own routes send this flow's packets. Asked for
+ * once, at the SYN. flags say whether skb's NIC is the egress or the ingress.
+ */
+static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct flow_key *key, __u8 family,
+					   __u32 flags)
+{
+	struct bpf_fib_lookup route = {
+		.family = family,
+		.l4_protocol = IPPROTO_TCP,
+		.ifindex = skb->ifindex,
+	};
+	struct address next_hop;
+	__u32 *peer;
+	long result;
+
+	if (family == AF_INET) {
+		route.src[0] = key->local.word[3];
+		route.dst[0] = key->remote.word[3];
+	} else {
+		__builtin_memcpy(route.src, &key->local, sizeof(route.src));
+		__builtin_memcpy(route.dst, &key->remote, sizeof(route.dst));
+	}
+	result = bpf_fib_lookup(skb, &route, sizeof(route), flags);
+	if (result != BPF_FIB_LKUP_RET_SUCCESS && result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return NO_PEER;
+	if (route.family == AF_INET)
+		map_ipv4(&next_hop, route.dst[0]);
+	else
+		__builtin_memcpy(&next_hop, route.dst, sizeof(next_hop));
+	peer = bpf_map_lookup_elem(&peer_addresses, &next_hop);
+	return peer && *peer < MAX_PEERS ? *peer : NO_PEER;
+}
+
+static __always_inline __u8 paths_to(const struct peer *peer, const struct node *node, __u8 family)
+{
+	return (family == AF_INET ? peer->ipv4_paths : peer->ipv6_paths) & node->paths_up;
+}
+
+#endif

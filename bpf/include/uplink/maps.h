@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the two programs of the uplink half and the agent share. Go's view of
+ * these structures is generated from the objects; the pinned maps outlive the
+ * agent, so a change of layout needs a new version directory in
+ * agent/datapath.
+ */
+#ifndef BRAID_UPLINK_MAPS_H
+#define BRAID_UPLINK_MAPS_H
+
+#include "../packet.h"
+
+enum {
+	MAX_PATHS = 8,
+	MAX_PEERS = 4096,
+	MAX_ENDPOINTS = 4096,
+	MAX_ENDPOINT_ADDRESSES = 4096,
+	MAX_CLASSES = 8,
+	MAX_PEER_ADDRESSES = 65536,
+	MAX_FLOWS = 131072,
+	MAX_CONNECTIONS = 65536,
+	FILTER_BITS = 65536,
+	NO_PATH = 0xff,
+};
+
+/* This node: the NIC of each path, and which of them can send. */
+struct node {
+	__u32 interface[MAX_PATHS]; /* ifindex; 0 where the slot is free */
+	__u32 paths_up;             /* a bit for each path */
+};
+
+/* Another node: where it can be reached on each path. */
+struct peer {
+	struct address ipv6[MAX_PATHS];
+	__be32 ipv4[MAX_PATHS];
+	__u8 ipv4_paths; /* paths on which it is up and has an IPv4 address */
+	__u8 ipv6_paths;
+	__u8 active; /* a subflow's packet went there since the agent looked */
+	__u8 pad;
+};
+
+/*
+ * How good the paths to a peer are. Each class of preferences has its own idea of
+ * what is bad; a path of which nothing is known is not.
+ */
+struct health {
+	__u8 bad[MAX_CLASSES]; /* paths that are not to be preferred now */
+	__u8 dead;             /* paths that are left out of the peer's; for the agent */
+	__u8 pad[7];
+};
+
+/* A pod whose connections are spread. */
+struct endpoint {
+	__u32 id;      /* the same for all addresses of one pod; not 0 */
+	__u32 interface; /* ifindex of the host's end of its interface; 0: unknown */
+	__u64 weights; /* a byte for each path; 0 where the pod may not use it */
+	__u64 begun;   /* a byte for each path: the first subflows of this round */
+};
+
+/*
+ * Which paths an endpoint may send on, and which it would like to. It lies over
+ * the flows' own paths: where it changes, each packet goes another way from then
+ * on, and where it is taken away the flows are where they were.
+ */
+struct preference {
+	__u8 allowed;
+	__u8 preferred; /* while they are good */
+	__u8 backup;    /* while no other is usable */
+	__u8 class;     /* which paths are good: an index into health.bad */
+	__u16 share;    /* flows with a turn below it follow what is preferred */
+	__u8 flags;
+	__u8 pad;
+};
+
+enum preference_flags {
+	PREFERENCE_SET = 1,  /* 0 in an entry of no endpoint */
+	PREFERENCE_SAME = 2, /* subflows join on the path of the first one */
+};
+
+/* A subflow as this node sees it, whichever side sent the first packet. */
+struct flow_key {
+	struct address local;
+	struct address remote;
+	__be16 local_port;
+	__be16 remote_port;
+};
+
+enum flow_role {
+	ROLE_INITIATOR = 1, /* this node chose the path */
+	ROLE_RESPONDER = 2, /* the peer chose it; this node follows */
+};
+
+enum flow_ended {
+	ENDED_OUT = 1,
+	ENDED_IN = 2,
+	ENDED_BOTH = 3,
+};
+
+struct flow {
+	__be32 sequence;  /* of the SYN; once ANSWERED, about what this end expects next */
+	__u32 token;      /* the responder's; 0 until it is known; at a responder, about what it sent last */
+	__u32 endpoint;   /* id of this node's end; 0 where its pod is no endpoint */
+	__u16 peer;
+	__u8 path;
+	__u8 allowed;     /* paths that may stand in for it */
+	__u8 role;
+	__u8 ended;
+	__u8 turn;        /* spreads the flows of a dead path over the others */
+	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
+};
+
+enum {
+	ANSWERED = 1 << 7, /* this end has acknowledged something */
+};
+
+struct connection_key {
+	__u32 endpoint;
+	__u32 token;
+};
+
+/* How many subflows of a connection are on each path, a byte for each. */
+struct connection {
+	__u64 subflows;
+};
+
+struct filter {
+	__u64 bits[FILTER_BITS / 64];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct node);
+} node SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+/* By a peer's index, as in peers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS);
+	__type(key, __u32);
+	__type(value, struct health);
+} health SEC(".maps");
+
+/* By an endpoint's id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_ENDPOINTS);
+	__type(key, __u32);
+	__type(value, struct preference);
+} preferences SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_PEER_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, __u32);
+} peer_addresses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ENDPOINT_ADDRESSES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct address);
+	__type(value, struct endpoint);
+} endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_FLOWS);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_CONNECTIONS);
+	__type(key, struct connection_key);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+/*
+ * A Bloom filter with one hash over the local addresses that may have flows: it
+ * spares all other packets the look-up. Bits are never cleared; a stale one
+ * costs a look-up and nothing else.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE); /* the agent sets bits in place too */
+	__type(key, __u32);
+	__type(value, struct filter);
+} local_filter SEC(".maps");
+
+static __always_inline __u32 filter_bit(const struct address *address)
+{
+	__u32 folded = address->word[0] ^ address->word[1] ^ address->word[2] ^ address->word[3];
+
+	return (folded ^ folded >> 16) & (FILTER_BITS - 1);
+}
+
+static __always_inline __u64 *filter_word(__u32 bit)
+{
+	__u32 zero = 0, word = bit / 64;
+	struct filter *filter = bpf_map_lookup_elem(&local_filter, &zero);
+
+	/* The verifier of Linux 6.1 forgets the bounds of what the call spilled. */
+	barrier_var(word);
+	return filter ? &filter->bits[word & (FILTER_BITS / 64 - 1)] : 0;
+}
+
+static __always_inline int may_have_flows(const struct address *local)
+{
+	__u32 bit = filter_bit(local);
+	__u64 *word = filter_word(bit);
+
+	return word && (*word >> (bit & 63) & 1);
+}
+
+static __always_inline void note_local(const struct address *local)
+{
+	__u32 bit = filter_bit(local);
+	__u64 *word = filter_word(bit);
+
+	if (word)
+		__sync_fetch_and_or(word, 1ULL << (bit & 63));
+}
+
+static __always_inline struct node *this_node(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&node, &zero);
+}
+
+/* The path whose NIC has this ifindex, or NO_PATH. */
+static __always_inline __u8 path_of_interface(const struct node *node, __u32 ifindex)
+{
+	int path;
+
+#pragma clang loop unroll(full)
+	for (path = 0; path < MAX_PATHS; path++)
+		if (node->interface[path] == ifindex)
+			return path;
+	return NO_PATH;
+}
+
+#endif

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/bpf/uplink"
+)
+
+// loopback is the interface of a test run that names none.
+const loopback = 1
+
+// costs runs a program and an empty one by turns, many times each, and gives the
+// medians of both in nanoseconds: other work on the machine disturbs some turns.
+func costs(b *testing.B, n *node, program *ebpf.Program, frame []byte) {
+	b.Helper()
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
+	defer empty.Close()
+	var ours, nothing []time.Duration
+	one := func(p *ebpf.Program, took *[]time.Duration) {
+		require.NoError(b, n.Do(func() error {
+			_, average, err := p.Benchmark(frame, 100_000, nil)
+			*took = append(*took, average)
+			return err
+		}))
+	}
+	for b.Loop() {
+		one(program, &ours)
+		one(empty, &nothing)
+	}
+	b.ReportMetric(float64((median(ours) - median(nothing)).Nanoseconds()), "ns-above-empty")
+	b.ReportMetric(float64((slices.Min(ours) - slices.Min(nothing)).Nanoseconds()), "ns-at-best")
+	b.ReportMetric(0, "ns/op")
+}
+
+func median(of []time.Duration) time.Duration {
+	slices.Sort(of)
+	return of[len(of)/2]
+}
+
+// BenchmarkAPacket runs packets of a flow that leave by green's NIC: its own, or
+// another, so that they are redirected.
+func BenchmarkAPacket(b *testing.B) {
+	n := newNode(b)
+	e := endsOf[4]
+	frame := e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 1000) }).frame()
+	cases := []struct {
+		name       string
+		endpoint   uint32
+		path       uint8 // the flow's
+		preference uplink.ToUplinkPreference
+	}{
+		{"without an endpoint's entry", 0, green, uplink.ToUplinkPreference{}},
+		{"without an endpoint's entry, redirected", 0, red, uplink.ToUplinkPreference{}},
+		{"without a preference", thePod, green, uplink.ToUplinkPreference{Allowed: allPaths, Share: everyFlow, Flags: set}},
+		{"preferring its own path", thePod, green, preferring(1 << green)},
+		{"preferring another path", thePod, green, preferring(1 << red)},
+		{"preferring two others", thePod, green, preferring(1<<red | 1<<blue)},
+	}
+	for _, c := range cases {
+		b.Run(c.name, func(b *testing.B) {
+			n.prefer(b, c.preference)
+			n.nics[green] = loopback
+			n.setNode(b, allPaths)
+			n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: c.endpoint, Role: initiator, Peer: thePeer, Path: c.path, Allowed: allPaths})
+			costs(b, n, n.to, frame)
+		})
+	}
+	b.Run("of nobody", func(b *testing.B) {
+		costs(b, n, n.to, e.port(1).out().with(func(s *segment) { s.from = addrPort("10.244.1.99", 1) }).frame())
+	})
+	b.Run("coming in for nobody", func(b *testing.B) {
+		costs(b, n, n.from, e.out().flip().with(func(s *segment) { s.to = addrPort("10.244.1.99", 1) }).frame())
+	})
+	b.Run("coming in for a flow", func(b *testing.B) { costs(b, n, n.from, e.out().flip().frame()) })
+}

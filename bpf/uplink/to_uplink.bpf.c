@@ -1,0 +1,219 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * to-uplink: the egress of each NIC. Netfilter, Services and the cluster
+ * network's own policy have already judged the packet. If it belongs to a
+ * subflow that has a path, it goes to that path's NIC; else it passes.
+ */
+#include "uplink/path_selection.h"
+
+/* Sends the packet to the peer over this path. */
+static __always_inline int send_on(struct __sk_buff *skb, const struct node *node, const struct peer *peer,
+				   __u32 path, __u8 family)
+{
+	struct bpf_redir_neigh next_hop = { .nh_family = family };
+	__u32 interface;
+
+	/* The verifier of Linux 6.1 forgets the bounds of what was spilled. */
+	barrier_var(path);
+	path &= MAX_PATHS - 1;
+	interface = node->interface[path];
+	if (!interface || interface == skb->ifindex)
+		return TCX_NEXT;
+	if (family == AF_INET)
+		next_hop.nh[0] = peer->ipv4[path];
+	else
+		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
+	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
+}
+
+static __always_inline struct preference *preference_of(__u32 endpoint)
+{
+	struct preference *preference = bpf_map_lookup_elem(&preferences, &endpoint);
+
+	return preference && preference->flags & PREFERENCE_SET ? preference : 0;
+}
+
+/* The flow's own path, unless the packet has to, or would rather, take another. */
+static __always_inline int steer(struct __sk_buff *skb, const struct flow *flow, __u8 family)
+{
+	struct preference *preference = preference_of(flow->endpoint);
+	struct node *node = this_node();
+	__u32 index = flow->peer;
+	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
+	__u8 path = flow->path, paths;
+
+	if (!node || !peer)
+		return TCX_NEXT;
+	if (unlikely(!peer->active))
+		peer->active = 1;
+	paths = paths_to(peer, node, family);
+	if (preference)
+		paths = wanted_paths(preference, flow, paths & preference->allowed);
+	else
+		paths &= flow->allowed;
+	if (path >= MAX_PATHS || !(paths >> path & 1))
+		path = one_of(paths, flow->turn);
+	if (path >= MAX_PATHS)
+		return TCX_NEXT;
+	return send_on(skb, node, peer, path, family);
+}
+
+/*
+ * The place of a joining subflow in its connection. A connection that is not
+ * known began before the agent, on the NIC of the cluster network's route.
+ */
+static __always_inline __u8 join_path(struct __sk_buff *skb, const struct node *node, const struct address *local,
+				      struct endpoint *endpoint, __u32 token, __u8 usable, int same)
+{
+	struct connection_key key = { endpoint->id, token };
+	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
+
+	if (!connection && may_join_unknown(local)) {
+		struct connection begun = {};
+		__u8 first = path_of_interface(node, skb->ifindex);
+
+		if (first < MAX_PATHS)
+			begun.subflows = 1ULL << (first * 8);
+		bpf_map_update_elem(&connections, &key, &begun, BPF_NOEXIST);
+		connection = bpf_map_lookup_elem(&connections, &key);
+	}
+	if (!connection)
+		return NO_PATH;
+	if (same)
+		usable = most_used(connection->subflows, usable);
+	return take_place(&connection->subflows, endpoint->weights, usable);
+}
+
+static __always_inline __u8 allowed_paths(__u64 weights)
+{
+	__u8 allowed = 0;
+	int path;
+
+#pragma clang loop unroll(full)
+	for (path = 0; path < MAX_PATHS; path++)
+		allowed |= !!byte_of(weights, path) << path;
+	return allowed;
+}
+
+/*
+ * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
+ * the flow is not to be steered: no MPTCP, or a next hop that is no peer.
+ */
+static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+{
+	struct mptcp_option option = {};
+	struct preference *preference;
+	struct endpoint *endpoint;
+	struct flow flow = { .role = ROLE_INITIATOR };
+	struct node *node = this_node();
+	struct peer *peer;
+	__u32 index;
+	__u8 usable;
+
+	if (!packet || !key || !node)
+		return 0;
+	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	if (!endpoint)
+		return 0;
+	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
+		return 0;
+	index = flow.peer = peer_of_route(skb, key, packet->family, BPF_FIB_LOOKUP_OUTPUT);
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer)
+		return 0;
+	if (!take_room(&key->local))
+		return 0;
+	flow.sequence = packet->sequence;
+	flow.endpoint = endpoint->id;
+	flow.allowed = allowed_paths(endpoint->weights);
+	flow.turn = turn_of(key);
+	flow.subtype = option.subtype;
+	usable = flow.allowed & paths_to(peer, node, packet->family);
+	preference = preference_of(endpoint->id);
+	if (preference)
+		usable = without_backup(preference, usable);
+	if (option.subtype == SUBTYPE_JOIN) {
+		flow.token = option.token;
+		flow.path = join_path(skb, node, &key->local, endpoint, option.token, usable,
+				      preference && preference->flags & PREFERENCE_SAME);
+	} else {
+		flow.path = take_turn(endpoint, usable);
+	}
+	if (flow.path == NO_PATH) {
+		give_room(&key->local);
+		return 0;
+	}
+	if (!bpf_map_update_elem(&flows, key, &flow, BPF_ANY))
+		return 1;
+	give_back(&flow, key);
+	return 0;
+}
+
+/*
+ * A SYN where none is known: begins a flow, if it is what it says. An earlier flow
+ * with the same addresses and ports is over then. Global, so that the verifier looks
+ * at it once; that of Linux 6.1 takes no key for maps that it got as an argument.
+ */
+__noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const struct flow_key *ends)
+{
+	struct flow_key key;
+	struct flow *flow;
+
+	if (!packet || !ends)
+		return 0;
+	key = *ends;
+	if (is_forged(skb, &key.local))
+		return 0;
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (flow)
+		forget_flow(flow, &key);
+	return begin_flow(skb, packet, &key);
+}
+
+/* What only the flow's own end may do: to end it, or to answer another SYN on it. */
+static __always_inline int is_out_of_place(struct __sk_buff *skb, struct flow *flow, struct flow_key *key,
+					   const struct packet *packet)
+{
+	if (likely(!(packet->flags & (TCP_FIN | TCP_RST | TCP_SYN))))
+		return 0;
+	if (is_forged(skb, &key->local))
+		return 1;
+	if (!is_syn_ack(packet) || !(flow->subtype & ANSWERED) ||
+	    is_near(flow, packet->acknowledgement, EXPECTED_STEP, EXPECTED_STEP))
+		return 0;
+	/* The pod knows nothing of what the flow was: another had its address. */
+	forget_flow(flow, key);
+	return 1;
+}
+
+SEC("tc")
+int to_uplink(struct __sk_buff *skb)
+{
+	struct packet packet;
+	struct flow_key key;
+	struct flow *flow;
+
+	if (!parse_packet(skb, &packet))
+		return TCX_NEXT;
+	if (likely(!may_have_flows(&packet.source)))
+		return TCX_NEXT;
+	key.local = packet.source;
+	key.remote = packet.destination;
+	key.local_port = packet.source_port;
+	key.remote_port = packet.destination_port;
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (unlikely(is_first_syn(&packet) && !(flow && repeats_syn(flow, &packet)))) {
+		if (!renew_flow(skb, &packet, &key))
+			return TCX_NEXT;
+		flow = bpf_map_lookup_elem(&flows, &key);
+	}
+	if (!flow || unlikely(is_out_of_place(skb, flow, &key, &packet)))
+		return TCX_NEXT;
+	note_expected(skb, flow, &packet);
+	note_end(flow, &key, &packet, ENDED_OUT);
+	return steer(skb, flow, packet.family);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
