@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"context"
@@ -8,42 +8,54 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/node"
 )
 
-// follower receives what rules report, while the programs are loaded.
-type follower struct {
+// eventReceiver receives what rules report, while the programs are loaded.
+type eventReceiver struct {
+	node.Idle
+	inspection *inspection
+	log        logr.Logger
+
 	buffer ebpf.MapID
-	cancel context.CancelFunc // nil while it does not follow
+	cancel context.CancelFunc // nil while it does not receive
 	done   chan struct{}
 }
 
-// follow begins, or ends, or goes over to the ring buffer of programs that were
-// loaded anew.
-func (f *follower) follow(ctx context.Context, r *rules) error {
-	buffer, err := r.chains.Map("events")
+func (r *eventReceiver) Apply(ctx context.Context, _ *node.Model) (report node.Report) {
+	if err := r.receive(ctx); err != nil {
+		r.log.Error(err, "failed to receive the events of rules")
+	}
+	return report
+}
+
+// receive begins, or ends, or goes over to the ring buffer of programs that were
+// loaded anew. It goes on after the context.
+func (r *eventReceiver) receive(ctx context.Context) error {
+	buffer, err := r.inspection.chains.Map("events")
 	if err != nil {
 		return err
 	}
 	if buffer == nil {
-		f.stop()
-		return nil
+		return r.Close()
 	}
 	id, err := idOf(buffer)
-	if err != nil || f.cancel != nil && f.buffer == id && !f.hasEnded() {
+	if err != nil || r.cancel != nil && r.buffer == id && !r.hasEnded() {
 		return errors.Join(err, buffer.Close())
 	}
-	f.stop()
-	ctx, cancel := context.WithCancel(ctx)
-	f.buffer, f.cancel, f.done = id, cancel, make(chan struct{})
+	r.stop()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r.buffer, r.cancel, r.done = id, cancel, make(chan struct{})
 	go func(done chan struct{}) {
 		defer close(done)
 		defer buffer.Close()
-		if err := events.Receive(ctx, buffer, r.shown, r.events, r.log.WithName("events")); err != nil {
-			r.log.Error(err, "events are lost until the next look")
+		if err := events.Receive(ctx, buffer, r.inspection.pins, r.inspection.events, r.log); err != nil {
+			r.log.Error(err, "failed to receive the events of rules: they are lost until the next round")
 		}
-	}(f.done)
+	}(r.done)
 	return nil
 }
 
@@ -56,9 +68,9 @@ func idOf(m *ebpf.Map) (ebpf.MapID, error) {
 	return id, nil
 }
 
-func (f *follower) hasEnded() bool {
+func (r *eventReceiver) hasEnded() bool {
 	select {
-	case <-f.done:
+	case <-r.done:
 		return true
 	default:
 		return false
@@ -66,11 +78,18 @@ func (f *follower) hasEnded() bool {
 }
 
 // stop waits until nothing is received any more.
-func (f *follower) stop() {
-	if f.cancel == nil {
+func (r *eventReceiver) stop() {
+	if r.cancel == nil {
 		return
 	}
-	f.cancel()
-	<-f.done
-	f.cancel = nil
+	r.cancel()
+	<-r.done
+	r.cancel = nil
+}
+
+func (r *eventReceiver) Remove(context.Context) error { return r.Close() }
+
+func (r *eventReceiver) Close() error {
+	r.stop()
+	return nil
 }

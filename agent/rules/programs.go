@@ -1,99 +1,133 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
-	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// ownBlocks are the blocks of admins that the plan's chains refer to.
-type ownBlocks struct {
+// programs loads the programs of admins' own that the plan's chains refer to.
+type programs struct {
+	node.Idle
+	chains     *chains.Chains
 	pins       string // where the endpoint half's maps are pinned
-	directory  string // of blocks as files
+	directory  string // of programs as files
 	configMaps blocks.ConfigMaps
 	log        logr.Logger
 
 	manager *blocks.Manager // nil while there are none
 	maps    []*ebpf.Map     // the manager's
 	looked  bool            // for those of an earlier agent
+	loaded  loadedPrograms
 }
 
-// loadedBlocks are the blocks in use, and why others are not.
-type loadedBlocks struct {
+// Apply only logs what failed: rules of which a program is missing say so.
+func (p *programs) Apply(ctx context.Context, model *node.Model) (report node.Report) {
+	if err := p.apply(ctx, model); err != nil {
+		p.log.Error(err, "failed to load, or to remove, some of the programs that rules run")
+	}
+	return report
+}
+
+func (p *programs) apply(ctx context.Context, model *node.Model) error {
+	p.loaded = loadedPrograms{}
+	var wanted []v1alpha1.PlanBlock
+	if wantsChains(model) {
+		wanted = model.Plan.Spec.Blocks
+	}
+	if !p.isNeeded(wanted) {
+		return nil
+	}
+	if err := p.open(); err != nil {
+		return fmt.Errorf("preparing for programs: %w", err)
+	}
+	result, err := p.manager.Apply(ctx, wanted)
+	p.looked, p.loaded = true, loadedOf(wanted, result)
+	if len(wanted) == 0 {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
+
+// isNeeded is false where there is nothing to load, nor to remove.
+func (p *programs) isNeeded(wanted []v1alpha1.PlanBlock) bool {
+	if len(wanted) > 0 || p.manager != nil {
+		return true
+	}
+	_, err := os.Stat(p.pins)
+	return !p.looked && err == nil
+}
+
+func (p *programs) open() error {
+	if p.manager != nil {
+		return nil
+	}
+	if err := p.chains.Prepare(); err != nil {
+		return err
+	}
+	for _, name := range []string{"custom_blocks", "block_context"} {
+		opened, err := p.chains.Map(name)
+		if err != nil {
+			return errors.Join(err, p.Close())
+		}
+		p.maps = append(p.maps, opened)
+	}
+	cgroup, err := pace.CgroupRoot()
+	if err != nil {
+		p.log.Info("programs that schedule cannot be used: there is no cgroup to attach to", "reason", err.Error())
+	}
+	p.manager = blocks.NewManager(blocks.Options{
+		PinPath: p.pins, CustomBlocks: p.maps[0], BlockContext: p.maps[1],
+		Cgroup: cgroup, Directory: p.directory, ConfigMaps: p.configMaps, Log: p.log,
+	})
+	return nil
+}
+
+// slots tells chains which programs they can run, and why not others.
+func (p *programs) slots() (map[chains.BlockName]uint32, map[chains.BlockName]error) {
+	return p.loaded.slots, p.loaded.refused
+}
+
+// Remove leaves the programs to the pins of the chains, where they are.
+func (p *programs) Remove(context.Context) error { return p.Close() }
+
+// Close lets go of the programs; those in use go on.
+func (p *programs) Close() (failed error) {
+	if p.manager != nil {
+		failed = p.manager.Close()
+		p.manager = nil
+	}
+	for _, m := range p.maps {
+		if m != nil {
+			failed = errors.Join(failed, m.Close())
+		}
+	}
+	p.maps = nil
+	return failed
+}
+
+// loadedPrograms are the programs in use, and why others are not.
+type loadedPrograms struct {
 	slots      map[chains.BlockName]uint32
 	algorithms map[chains.BlockName]string
 	schedules  map[chains.BlockName]bool
 	refused    map[chains.BlockName]error
 }
 
-func (o *ownBlocks) apply(ctx context.Context, c *chains.Chains, plan *v1alpha1.MPTCPNodePlan) (loadedBlocks, error) {
-	var wanted []v1alpha1.PlanBlock
-	if plan != nil {
-		wanted = plan.Spec.Blocks
-	}
-	if !o.isNeeded(wanted) {
-		return loadedBlocks{}, nil
-	}
-	if err := o.open(c); err != nil {
-		return loadedBlocks{}, fmt.Errorf("preparing for blocks: %w", err)
-	}
-	result, err := o.manager.Apply(ctx, wanted)
-	o.looked = true
-	if len(wanted) == 0 {
-		err = errors.Join(err, o.close())
-	}
-	return loadedOf(wanted, result), err
-}
-
-// isNeeded is false where there is nothing to load, nor to remove.
-func (o *ownBlocks) isNeeded(wanted []v1alpha1.PlanBlock) bool {
-	if len(wanted) > 0 || o.manager != nil {
-		return true
-	}
-	_, err := os.Stat(o.pins)
-	return !o.looked && err == nil
-}
-
-func (o *ownBlocks) open(c *chains.Chains) error {
-	if o.manager != nil {
-		return nil
-	}
-	if err := c.Prepare(); err != nil {
-		return err
-	}
-	for _, name := range []string{"custom_blocks", "block_context"} {
-		opened, err := c.Map(name)
-		if err != nil {
-			return errors.Join(err, o.closeMaps())
-		}
-		o.maps = append(o.maps, opened)
-	}
-	cgroup, err := pace.CgroupRoot()
-	if err != nil {
-		o.log.Info("blocks of type Schedule cannot be used", "reason", err.Error())
-	}
-	o.manager = blocks.NewManager(blocks.Options{
-		PinPath: o.pins, CustomBlocks: o.maps[0], BlockContext: o.maps[1],
-		Cgroup: cgroup, Directory: o.directory, ConfigMaps: o.configMaps, Log: o.log,
-	})
-	return nil
-}
-
-func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedBlocks {
-	l := loadedBlocks{
+func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedPrograms {
+	l := loadedPrograms{
 		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
 		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
 	}
@@ -114,134 +148,10 @@ func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedBlocks {
 	return l
 }
 
-// algorithm is the kernel's name of a congestion control, which may be a block's.
-func (l *loadedBlocks) algorithm(rule *v1alpha1.PlanRule, name string) string {
+// algorithm is the kernel's name of a congestion control, which may be a program's.
+func (l *loadedPrograms) algorithm(rule *v1alpha1.PlanRule, name string) string {
 	if algorithm, ok := l.algorithms[chains.BlockOf(rule, name)]; ok {
 		return algorithm
 	}
 	return name
-}
-
-// govern lets each schedule govern the pods whose rules ask for it.
-func (o *ownBlocks) govern(p planned, loaded loadedBlocks, attached []chains.Attached) error {
-	if o.manager == nil {
-		return nil
-	}
-	cookies := map[chains.BlockName][]uint64{}
-	var failed error
-	for _, endpoint := range attached {
-		found, here := p.found[endpoint.UID]
-		names := schedulesOf(endpoint.Rules)
-		if !here || len(names) == 0 {
-			continue
-		}
-		identity, err := namespace.IdentifyAt(found.Path)
-		if err != nil {
-			failed = errors.Join(failed, err)
-			continue
-		}
-		for _, name := range names {
-			cookies[name] = append(cookies[name], identity.Cookie)
-		}
-	}
-	for name, inUse := range loaded.schedules {
-		if inUse {
-			failed = errors.Join(failed, o.manager.Govern(blocks.Key(name.Policy, name.Name), cookies[name]))
-		}
-	}
-	return failed
-}
-
-// schedulesOf are the blocks that rules may mean by their strategies.
-func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.BlockName) {
-	for i := range rules {
-		for _, action := range rules[i].Actions {
-			if action.Schedule != nil {
-				names = append(names, chains.BlockOf(&rules[i], action.Schedule.Strategy))
-			}
-		}
-	}
-	return names
-}
-
-// addProblems says in the statuses of rules what they ask in vain: which of their
-// blocks were refused, and what the node or the pod does not have.
-func (l *loadedBlocks) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, manager v1alpha1.SubflowManager) []v1alpha1.RuleStatus {
-	for i := range rules {
-		rule := &rules[i]
-		for _, name := range blocksOf(rule) {
-			if reason := l.refused[name]; reason != nil {
-				statuses = addProblem(statuses, rule, fmt.Sprintf("block %s: %s", name.Name, reason))
-			}
-		}
-		for _, name := range schedulesOf(rules[i : i+1]) {
-			if problem := l.scheduleProblem(name, manager); problem != "" {
-				statuses = addProblem(statuses, rule, problem)
-			}
-		}
-		if _, _, err := pace.Of(0, "", rules[i:i+1], l.algorithm); err != nil {
-			statuses = addProblem(statuses, rule, err.Error())
-		}
-	}
-	return statuses
-}
-
-func (l *loadedBlocks) scheduleProblem(name chains.BlockName, manager v1alpha1.SubflowManager) string {
-	switch {
-	case name.Name == v1alpha1.StrategyEarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
-		return fmt.Sprintf("%s needs subflows.manager: Agent in the pod's policy", name.Name)
-	case name.Name == v1alpha1.StrategyEarliestCompletionFirst || l.schedules[name] || l.refused[name] != nil:
-		return ""
-	}
-	return fmt.Sprintf("no schedule %s is loaded on this node", name.Name)
-}
-
-func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
-	for _, action := range rule.Actions {
-		switch {
-		case action.Custom != nil:
-			names = append(names, chains.BlockOf(rule, action.Custom.Block))
-		case action.Congestion != nil:
-			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
-		case action.Schedule != nil:
-			names = append(names, chains.BlockOf(rule, action.Schedule.Strategy))
-		}
-	}
-	return names
-}
-
-// ruleMessageLimit is what the API accepts, less room for the sign of a cut.
-const ruleMessageLimit = 500
-
-// addProblem adds to what a status says of a rule.
-func addProblem(statuses []v1alpha1.RuleStatus, rule *v1alpha1.PlanRule, message string) []v1alpha1.RuleStatus {
-	for i := range statuses {
-		if status := &statuses[i]; status.Policy == rule.Policy && status.Name == rule.Name {
-			status.Failed = true
-			status.Message = shortenTo(ruleMessageLimit, strings.TrimPrefix(status.Message+"; "+message, "; "))
-			return statuses
-		}
-	}
-	return append(statuses, v1alpha1.RuleStatus{Policy: rule.Policy, Name: rule.Name, Failed: true, Message: shortenTo(ruleMessageLimit, message)})
-}
-
-// close lets go of the blocks; those in use go on.
-func (o *ownBlocks) close() error {
-	var failed error
-	if o.manager != nil {
-		failed = o.manager.Close()
-		o.manager = nil
-	}
-	return errors.Join(failed, o.closeMaps())
-}
-
-func (o *ownBlocks) closeMaps() error {
-	var failed error
-	for _, m := range o.maps {
-		if m != nil {
-			failed = errors.Join(failed, m.Close())
-		}
-	}
-	o.maps = nil
-	return failed
 }
