@@ -162,7 +162,7 @@ func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
 	m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second})
 	m.at(500 * time.Millisecond)
 	l.awaitSubflows(t, 0, mixtureSubflows)
-	l.apply(t, 0, states[0].without("green"))
+	l.apply(t, 0, without(states[0], "green"))
 	if counts := pathCounts(living(l.flows(t, 0))); !maps.Equal(counts, map[string]int{"blue": 4, "red": 4}) {
 		t.Errorf("the subflows by path are %v", counts)
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -54,7 +55,7 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
-		l.builders = append(l.builders, newBuilder(l.nodeOptions(i).PinPath))
+		l.builders = append(l.builders, nodetest.NewBuilder(l.nodeOptions(i).PinPath))
 		for _, pod := range node.Pods {
 			// A lost ADD_ADDR is repeated after a second, and not after two minutes.
 			require.NoError(t, pod.Sysctl("net.mptcp.add_addr_timeout", "1"))
@@ -123,7 +124,7 @@ func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
 
 func (l *lab) apply(t *testing.T, node int, state State) {
 	t.Helper()
-	if err := l.Nodes[node].Do(func() error { return applyState(t.Context(), l.datapaths[node], l.builders[node], state) }); err != nil {
+	if err := l.Nodes[node].Do(func() error { return state.Apply(t.Context(), l.datapaths[node], l.builders[node]) }); err != nil {
 		t.Fatalf("applying the state of node %d: %v", node+1, err)
 	}
 }

@@ -144,7 +144,7 @@ func TestOnlyLivingPathsHaveNextHops(t *testing.T) {
 		Paths: []Path{{Name: "up", Interface: 1, Up: true}, {Name: "down here", Interface: 2}, {Name: "down there", Interface: 3, Up: true}, {Name: "only here", Interface: 4, Up: true}},
 		Peers: []Peer{{Name: "node2", Paths: there}},
 	}
-	wanted := state.neighbours()
+	wanted := nextHops(state)
 	if len(wanted) != 1 || !wanted[neighbour{1, address}] {
 		t.Errorf("the next hops are %v", wanted)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -44,7 +45,7 @@ func applyAndWait(text string) error {
 		return err
 	}
 	opened := Open(Options{PinPath: wanted.PinPath, FlowEntries: wanted.FlowEntries})
-	if err := applyState(context.Background(), opened, newBuilder(wanted.PinPath), wanted.State); err != nil {
+	if err := wanted.State.Apply(context.Background(), opened, nodetest.NewBuilder(wanted.PinPath)); err != nil {
 		return err
 	}
 	fmt.Println("applied")
@@ -85,7 +86,7 @@ func (l *lab) reopen(t *testing.T, node int, options Options) {
 	t.Helper()
 	require.NoError(t, errors.Join(l.datapaths[node].Close(), l.builders[node].Close()))
 	l.options = options
-	l.datapaths[node], l.builders[node] = Open(l.nodeOptions(node)), newBuilder(l.nodeOptions(node).PinPath)
+	l.datapaths[node], l.builders[node] = Open(l.nodeOptions(node)), nodetest.NewBuilder(l.nodeOptions(node).PinPath)
 }
 
 func TestARestartedAgentTakesOver(t *testing.T) {
@@ -210,7 +211,7 @@ func (l *lab) expectTakenOver(t *testing.T, node int, version string, before map
 		l.expectAttached(t, node, path, 1)
 	}
 	expectLinks(t, l.datapaths[node], len(threePaths))
-	entries, err := os.ReadDir(l.nodeOptions(node).PinPath)
+	entries, err := os.ReadDir(Directory(l.nodeOptions(node).PinPath))
 	require.NoError(t, err)
 	if len(entries) != 1 || entries[0].Name() != version {
 		t.Errorf("node %d: pinned are %v, instead of %s alone", node+1, entries, version)

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
@@ -76,7 +77,7 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 		expected []uint16 // ports of the flows that remain
 	}{
 		"nothing":     {func(s State) State { return s }, []uint16{1, 2, 3, 4}},
-		"a path":      {func(s State) State { return s.without("green") }, []uint16{1, 3, 4}},
+		"a path":      {func(s State) State { return without(s, "green") }, []uint16{1, 3, 4}},
 		"a peer":      {func(s State) State { s.Peers = s.Peers[:1]; return s }, []uint16{1, 2, 4}},
 		"an endpoint": {func(s State) State { s.Endpoints = s.Endpoints[:1]; return s }, []uint16{1, 2, 3}},
 		"a NIC's carrier": {func(s State) State {
@@ -84,7 +85,7 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 			s.Paths[1].Up = false
 			return s
 		}, []uint16{1, 2, 3, 4}},
-		"everything but a path": {func(s State) State { s.Peers, s.Endpoints = nil, nil; return s.without("green") }, nil},
+		"everything but a path": {func(s State) State { s.Peers, s.Endpoints = nil, nil; return without(s, "green") }, nil},
 	}
 	for name, c := range changes {
 		t.Run(name, func(t *testing.T) {
@@ -117,9 +118,9 @@ func TestFlowsAreForgottenThoughANICFails(t *testing.T) {
 	state := l.states(t)[0]
 	l.apply(t, 0, state)
 	l.rememberFlow(t, l.Pod("pod-1-1").IPv4, 1, uplink.ToUplinkFlow{Path: 1})
-	state = state.without("green")
+	state = without(state, "green")
 	state.Uplinks = []int{99999}
-	err := l.Nodes[0].Do(func() error { return applyState(t.Context(), l.datapaths[0], l.builders[0], state) })
+	err := l.Nodes[0].Do(func() error { return state.Apply(t.Context(), l.datapaths[0], l.builders[0]) })
 	if err == nil || !strings.Contains(err.Error(), "99999") {
 		t.Errorf("the error is %v", err)
 	}
@@ -187,7 +188,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 
 func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 	d := Open(Options{PinPath: t.TempDir()})
-	require.NoError(t, applyState(t.Context(), d, newBuilder(t.TempDir()), State{Peers: []Peer{{Name: "node2"}}}))
+	require.NoError(t, State{Peers: []Peer{{Name: "node2"}}}.Apply(t.Context(), d, nodetest.NewBuilder(t.TempDir())))
 	if flows, err := d.Flows(); d.objects != nil || flows != nil || err != nil || d.AttachMode() != "" {
 		t.Errorf("flows %v, %v, attached by %q", flows, err, d.AttachMode())
 	}
@@ -210,7 +211,7 @@ func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
 		"all but one in a 100": {Endpoint{Share: 99}, uplink.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
 	}
 	for name, c := range cases {
-		plan := c.endpoint.plan()
+		plan := c.endpoint.Plan()
 		of := &node.Endpoint{PlanEndpoint: &plan, Class: c.endpoint.Class}
 		if value := preferenceValue(of, numbers); value != c.expected {
 			t.Errorf("%s: %+v instead of %+v", name, value, c.expected)

@@ -6,9 +6,9 @@
 package guard
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -19,64 +19,21 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 )
 
 // Options of a guard.
 type Options struct {
-	// PinPath is a directory on a BPF file system, for this node's guard alone.
+	// PinPath is the agent's directory on a BPF file system.
 	PinPath string
-	// UplinkLinks and EndpointLinks are patterns, as of filepath.Glob, of the pinned
-	// links of the programs after which the meter runs on a NIC, and before which
-	// sources are looked at on an endpoint's interface. Each has one %d, for the
-	// index of the interface; empty where there is no such program.
-	UplinkLinks, EndpointLinks string
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
 	Log    logr.Logger
 }
-
-// State is all that the guard must know. A state in which nothing is guarded means
-// that nothing is to be attached.
-type State struct {
-	// Paths are the node's NICs, one for each path.
-	Paths []Path
-	// Uplinks are the indexes of further NICs by which packets leave the node.
-	Uplinks []int
-	// Endpoints are the pods of the node's plan.
-	Endpoints []Endpoint
-	// Tenants have ceilings or shares.
-	Tenants []v1alpha1.PlanTenant
-}
-
-// Path is this node's NIC on one path.
-type Path struct {
-	Name string
-	// Interface is the NIC's index, positive.
-	Interface int
-	// Capacity in bits a second; 0 where it is not known: then there are no shares.
-	Capacity int64
-}
-
-// Endpoint is a pod.
-type Endpoint struct {
-	UID             types.UID
-	Namespace, Name string
-	// Addresses of the pod, IPv4 and IPv6.
-	Addresses []netip.Addr
-	// Interface is the index of the host's end of its interface; 0 while it is not
-	// found: then its packets are known by their source address.
-	Interface int
-	// Guard is what the plan says; nil for nothing.
-	Guard *v1alpha1.PlanGuard
-}
-
-// Failures are what could not be done for single endpoints.
-type Failures map[types.UID]error
 
 // Guard is the guard on the interfaces of the calling thread's network namespace.
 // Apply and Remove must be called from there; all methods may be called from
@@ -93,8 +50,9 @@ type Guard struct {
 	objects *objects // nil while nothing is loaded
 	netlink *netlink.Handle
 	clean   bool // nothing is pinned, and nothing attached
-	book    *book
-	queues  map[uint32]queue // by the slot of their path
+	rows    *rows
+	filled  map[node.Kind]map[uint32]bool // rows that may not be empty
+	queues  map[uint32]queue              // by the number of their path
 	sharing *sharing
 }
 
@@ -106,13 +64,15 @@ var (
 	endpointHooks = []attach.Hook{{Name: "own_source", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 3}}
 )
 
+func directory(pinPath string) string { return filepath.Join(pinPath, "guard") }
+
 // Open prepares the guard. Nothing is loaded or attached before Apply gets something
 // to guard; what an earlier agent left attached stays.
 func Open(options Options) *Guard { return open(options, schema) }
 
 func open(options Options, version string) *Guard {
 	g := &Guard{
-		options: options, pins: pins.New(options.PinPath, version, options.Log),
+		options: options, pins: pins.New(directory(options.PinPath), version, options.Log),
 		changed: make(chan struct{}, 1), sharing: newSharing(),
 	}
 	links := filepath.Join(g.pins.Directory(), "links")
@@ -122,77 +82,66 @@ func open(options Options, version string) *Guard {
 	return g
 }
 
-// Apply guards the endpoints as the state says: limits come first, and then the
-// programs. The error is what concerns all endpoints.
-func (g *Guard) Apply(state State) (Failures, error) {
+// Apply guards the model's endpoints: limits come first, and then the programs. An
+// endpoint is not programmed while a guardrail is not kept.
+func (g *Guard) Apply(_ context.Context, m *node.Model) (report node.Report) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err := state.validate(); err != nil {
-		return nil, err
+	guarded := guardedOf(m)
+	report.Err = g.apply(m, guarded, &report)
+	for _, endpoint := range guarded {
+		report.Fail(endpoint.UID, report.Err)
 	}
-	guarded := state.guarded()
+	for uid, of := range report.Endpoints {
+		of.Failed = fmt.Errorf("guardrails are not kept: %w", of.Failed)
+		report.Endpoints[uid] = of
+	}
+	return report
+}
+
+func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Report) error {
 	if len(guarded) == 0 {
 		if !g.hasSomething() {
-			return nil, nil
+			return nil
 		}
-		return nil, g.remove()
+		return g.remove()
 	}
-	if err := g.load(); err != nil {
-		return nil, err
+	if err := errors.Join(m.Validate(), g.load()); err != nil {
+		return err
 	}
-	if err := g.write(state, guarded); err != nil {
-		return nil, err
+	g.rows = rowsOf(m, guarded, report)
+	if err := g.write(m); err != nil {
+		return err
 	}
 	clear(g.sharing.rest[:]) // classes have been written anew
 	shareErr := g.tick(time.Now())
 	g.wake()
-	failures := Failures{}
-	err := g.attach(state, failures)
+	err := g.attach(m, report)
 	if err == nil {
 		err = g.pins.Finish()
 	}
-	return failures, errors.Join(shareErr, err, removeQueues(g.queues))
+	return errors.Join(shareErr, err, removeQueues(g.queues))
 }
 
-func (s *State) validate() error {
-	if len(s.Paths) > slots {
-		return fmt.Errorf("%d paths: a node can use %d at most", len(s.Paths), slots)
-	}
-	for _, path := range s.Paths {
-		if path.Interface <= 0 {
-			return fmt.Errorf("path %q has no interface", path.Name)
-		}
-	}
-	return nil
-}
-
-// guarded are the endpoints that something is to be done for: those with limits of
+// guardedOf are the endpoints that something is to be done for: those with limits of
 // their own, those of tenants, and where there are shares all, because the others
 // have the share 1.
-func (s *State) guarded() (guarded []Endpoint) {
-	tenants, shares := map[string]bool{}, false
-	for _, tenant := range s.Tenants {
-		tenants[tenant.Namespace] = true
-		for _, path := range tenant.Paths {
+func guardedOf(m *node.Model) (guarded []*node.Endpoint) {
+	tenants, shares := tenantPaths(m), false
+	for _, paths := range tenants {
+		for _, path := range paths {
 			shares = shares || path.Share > 0
 		}
 	}
-	for _, endpoint := range s.Endpoints {
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
+		_, ofTenant := tenants[endpoint.Namespace]
 		own := endpoint.Guard != nil && *endpoint.Guard != v1alpha1.PlanGuard{}
-		if own || shares || tenants[endpoint.Namespace] {
+		if own || shares || ofTenant {
 			guarded = append(guarded, endpoint)
 		}
 	}
 	return guarded
-}
-
-// Guarded are the endpoints that something is to be done for.
-func (s *State) Guarded() map[types.UID]bool {
-	uids := map[types.UID]bool{}
-	for _, endpoint := range s.guarded() {
-		uids[endpoint.UID] = true
-	}
-	return uids
 }
 
 // hasSomething is true when this agent or an earlier one left something.
@@ -201,7 +150,7 @@ func (g *Guard) hasSomething() bool {
 		return true
 	}
 	if !g.clean {
-		_, err := os.Stat(g.options.PinPath)
+		_, err := os.Stat(directory(g.options.PinPath))
 		g.clean = errors.Is(err, os.ErrNotExist)
 	}
 	return !g.clean
@@ -217,11 +166,8 @@ func (g *Guard) load() error {
 	if err != nil {
 		return err
 	}
-	b, err := readBook(loaded)
-	if err == nil {
-		err = errors.Join(g.nics.Choose(loaded.ownSource.OwnSource), g.endpoints.Choose(loaded.ownSource.OwnSource),
-			g.queueEnds.Choose(loaded.ownSource.OwnSource))
-	}
+	err = errors.Join(g.nics.Choose(loaded.ownSource.OwnSource), g.endpoints.Choose(loaded.ownSource.OwnSource),
+		g.queueEnds.Choose(loaded.ownSource.OwnSource))
 	if err == nil {
 		// Shares are given from elsewhere: the handle stays in this namespace.
 		g.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -229,7 +175,22 @@ func (g *Guard) load() error {
 	if err != nil {
 		return errors.Join(err, loaded.close())
 	}
-	g.objects, g.book = loaded, b
+	g.objects, g.rows, g.filled = loaded, &rows{}, allRows()
+	return g.renumber()
+}
+
+// renumber empties all rows where an agent that had numbers of its own filled them.
+func (g *Guard) renumber() error {
+	names := filepath.Join(g.pins.Directory(), "names")
+	if _, err := os.Stat(names); err != nil {
+		return nil
+	}
+	if err := g.emptyUnused(); err != nil {
+		return err
+	}
+	if err := os.Remove(names); err != nil {
+		return fmt.Errorf("failed to remove the names of an earlier agent's rows: %w", err)
+	}
 	return nil
 }
 
@@ -253,13 +214,13 @@ func (g *Guard) close() error {
 	}
 	err := errors.Join(g.objects.close(), g.pins.Close())
 	g.netlink.Close()
-	g.objects, g.book, g.sharing = nil, nil, newSharing()
+	g.objects, g.rows, g.sharing = nil, nil, newSharing()
 	return err
 }
 
 // Remove detaches all programs and removes everything pinned. It needs no earlier
 // Apply, so it also removes what another agent left.
-func (g *Guard) Remove() error {
+func (g *Guard) Remove(context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.remove()
@@ -267,7 +228,7 @@ func (g *Guard) Remove() error {
 
 func (g *Guard) remove() error {
 	failed := errors.Join(g.nics.Remove(), g.endpoints.Remove(), g.queueEnds.Remove(), removeQueues(nil), g.close())
-	if err := os.RemoveAll(g.options.PinPath); err != nil {
+	if err := os.RemoveAll(directory(g.options.PinPath)); err != nil {
 		failed = errors.Join(failed, fmt.Errorf("removing the guard's pins: %w", err))
 	}
 	g.clean = failed == nil

@@ -10,30 +10,32 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
 )
 
 // attach puts the programs on exactly the interfaces that need them. One that fails
 // does not keep the others from being guarded.
-func (g *Guard) attach(state State, failures Failures) error {
+func (g *Guard) attach(m *node.Model, report *node.Report) error {
 	nics := map[int]bool{}
-	for index := range g.places(state) {
+	for index := range g.places(m) {
 		nics[int(index)] = true
 	}
 	failed := g.attachAll(g.nics, nics, g.objects.meter.Meter, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.objects.meter.Meter, g.options.UplinkLinks)
+		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.objects.meter.Meter, "datapath/*/links/to_uplink_%d")
 	}, nil)
 	ends := map[int]bool{}
-	owner := map[int]Endpoint{}
-	for _, endpoint := range state.Endpoints {
-		if endpoint.Interface > 0 && endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
-			ends[endpoint.Interface], owner[endpoint.Interface] = true, endpoint
+	owner := map[int]types.UID{}
+	for uid, endpoint := range g.rows.endpoints {
+		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
+			ends[index], owner[index] = true, uid
 		}
 	}
 	failed = errors.Join(failed, g.attachAll(g.endpoints, ends, g.objects.ownSource.OwnSource, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.objects.ownSource.OwnSource, g.options.EndpointLinks)
-	}, func(index int, err error) { failures[owner[index].UID] = err }))
+		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.objects.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
+	}, func(index int, err error) { report.Fail(owner[index], err) }))
 	return failed
 }
 
@@ -79,7 +81,7 @@ func putInPlace(interfaces *attach.Interfaces, index int, program *ebpf.Program,
 // isOutOfPlace is true when the meter runs before to_uplink, or own_source after
 // from_endpoint: that one's link has its pin where the pattern says.
 func (g *Guard) isOutOfPlace(index int, hook ebpf.AttachType, ours *ebpf.Program, pattern string) (bool, error) {
-	other, err := pinnedProgram(pattern, index)
+	other, err := pinnedProgram(filepath.Join(g.options.PinPath, pattern), index)
 	if err != nil || other == 0 {
 		return false, err
 	}
@@ -106,9 +108,6 @@ func (g *Guard) isOutOfPlace(index int, hook ebpf.AttachType, ours *ebpf.Program
 
 // pinnedProgram is the program of a pinned link; 0 if there is none.
 func pinnedProgram(pattern string, index int) (ebpf.ProgramID, error) {
-	if pattern == "" {
-		return 0, nil
-	}
 	pins, err := filepath.Glob(fmt.Sprintf(pattern, index))
 	if err != nil || len(pins) == 0 {
 		return 0, err

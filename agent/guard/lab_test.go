@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -26,8 +27,9 @@ import (
 type lab struct {
 	*network.Network
 	guard   *Guard
+	builder *node.Builder
 	options Options
-	state   State
+	state   nodetest.State
 	stop    context.CancelFunc
 	stopped chan error
 }
@@ -46,9 +48,8 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	t.Helper()
 	pins := bpffs(t)
 	l := &lab{options: Options{
-		PinPath:     filepath.Join(pins, "guard"),
-		UplinkLinks: filepath.Join(pins, "datapath/*/links/to_uplink_%d"),
-		Log:         testr.New(t),
+		PinPath: pins,
+		Log:     testr.New(t),
 	}}
 	spec.Nodes = 2
 	l.Network = network.ForTest(t, spec)
@@ -56,7 +57,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 	l.begin(t)
 	t.Cleanup(func() {
 		l.end(t)
-		require.NoError(t, l.Nodes[0].Do(Open(l.options).Remove))
+		require.NoError(t, l.remove(l.Nodes[0], Open(l.options)))
 	})
 	return l
 }
@@ -64,7 +65,7 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 // begin starts an agent's guard, and end stops it and leaves everything behind.
 func (l *lab) begin(t *testing.T) {
 	t.Helper()
-	l.guard = Open(l.options)
+	l.guard, l.builder = Open(l.options), nodetest.NewBuilder(l.options.PinPath)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop, l.stopped = cancel, make(chan error, 1)
 	go func() { l.stopped <- l.guard.Run(ctx) }()
@@ -77,23 +78,23 @@ func (l *lab) end(t *testing.T) {
 	}
 	l.stop()
 	require.NoError(t, <-l.stopped)
-	require.NoError(t, l.guard.Close())
+	require.NoError(t, errors.Join(l.guard.Close(), l.builder.Close()))
 	l.guard = nil
 }
 
 // describe is the first node without limits.
-func (l *lab) describe(t *testing.T) (state State) {
+func (l *lab) describe(t *testing.T) (state nodetest.State) {
 	t.Helper()
-	node := l.Nodes[0]
+	first := l.Nodes[0]
 	for _, path := range l.Spec.Paths {
-		index, err := node.Index(path)
+		index, err := first.Index(path)
 		require.NoError(t, err)
-		state.Paths = append(state.Paths, Path{Name: path, Interface: index, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: int64(l.Spec.LinkMbit) * 1_000_000})
 	}
-	for i, pod := range node.Pods {
-		index, err := node.Index(pod.HostInterface)
+	for i, pod := range first.Pods {
+		index, err := first.Index(pod.HostInterface)
 		require.NoError(t, err)
-		state.Endpoints = append(state.Endpoints, Endpoint{
+		state.Endpoints = append(state.Endpoints, nodetest.Endpoint{
 			UID: types.UID(pod.PodName), Namespace: fmt.Sprintf("tenant-%d", i+1), Name: pod.PodName, Interface: index,
 			Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)},
 		})
@@ -103,13 +104,12 @@ func (l *lab) describe(t *testing.T) (state State) {
 
 func (l *lab) apply(t *testing.T) {
 	t.Helper()
-	require.NoError(t, l.Nodes[0].Do(func() error {
-		failures, err := l.guard.Apply(l.state)
-		for _, failure := range failures {
-			err = errors.Join(err, failure)
-		}
-		return err
-	}))
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.state.Apply(context.Background(), l.guard, l.builder) }))
+}
+
+// remove removes what a part made on a node.
+func (l *lab) remove(on *network.Node, part node.Part) error {
+	return on.Do(func() error { return part.Remove(context.Background()) })
 }
 
 // tenant adds what a tenant may have of a path.

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
 	"braid.dev/braid/internal/lab/network"
@@ -68,7 +69,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		if n := l.attached(t, "blue", ebpf.AttachTCXEgress); n != 1 {
 			t.Errorf("%s: %d programs meter the NIC", version, n)
 		}
-		entries, err := os.ReadDir(l.options.PinPath)
+		entries, err := os.ReadDir(directory(l.options.PinPath))
 		require.NoError(t, err)
 		if len(entries) != 1 || entries[0].Name() != version {
 			t.Errorf("pinned are %v, instead of %s alone", entries, version)
@@ -86,7 +87,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 func wireCount(t *testing.T, l *lab) uint64 {
 	t.Helper()
 	var usages *ebpf.Map
-	usages, err := ebpf.LoadPinnedMap(l.options.PinPath+"/"+schema+"/usages", nil)
+	usages, err := ebpf.LoadPinnedMap(directory(l.options.PinPath)+"/"+schema+"/usages", nil)
 	require.NoError(t, err)
 	defer usages.Close()
 	var usage guard.MeterUsage
@@ -231,7 +232,7 @@ func (l *lab) expectNothing(t *testing.T) {
 	if _, err := l.Nodes[0].Index("braidq0"); err == nil {
 		t.Error("a queue is left")
 	}
-	if _, err := os.Stat(l.options.PinPath); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(directory(l.options.PinPath)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("pins are left: %v", err)
 	}
 }
@@ -261,7 +262,7 @@ func TestPodsThatComeAndGoGetRowsAtOnce(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 3})
 	all := l.state.Endpoints
 	l.tenant("tenant-1", "blue", mbit(20), 3)
-	for _, here := range [][]Endpoint{all[:1], all, all[1:], all[:1], all[2:], nil, all} {
+	for _, here := range [][]nodetest.Endpoint{all[:1], all, all[1:], all[:1], all[2:], nil, all} {
 		l.state.Endpoints = here
 		l.apply(t)
 	}
@@ -277,6 +278,6 @@ func TestRemoveLeavesNothingOfAnEarlierAgent(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
 	l.guardEverything(t)
 	l.end(t)
-	require.NoError(t, l.Nodes[0].Do(Open(l.options).Remove))
+	require.NoError(t, l.remove(l.Nodes[0], Open(l.options)))
 	l.expectNothing(t)
 }

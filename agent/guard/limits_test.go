@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -102,17 +104,17 @@ func TestPodsHaveTheirOwnRate(t *testing.T) {
 // datapaths spread the subflows of the lab's pods over all paths.
 func (l *lab) datapaths(t *testing.T) {
 	t.Helper()
-	for i, node := range l.Nodes {
-		state := datapath.State{}
+	for i, on := range l.Nodes {
+		state := nodetest.State{}
 		for p, path := range l.Spec.Paths {
-			index, err := node.Index(path)
+			index, err := on.Index(path)
 			require.NoError(t, err)
-			state.Paths = append(state.Paths, datapath.Path{Name: path, Interface: index, Up: true})
+			state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true})
 			_ = p
 		}
-		state.Peers = []datapath.Peer{l.peer(l.Nodes[1-i])}
-		for _, pod := range node.Pods {
-			endpoint := datapath.Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
+		state.Peers = []nodetest.Peer{l.peer(l.Nodes[1-i])}
+		for _, pod := range on.Pods {
+			endpoint := nodetest.Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
 			for _, path := range l.Spec.Paths {
 				endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(path), Weight: 1})
 			}
@@ -120,19 +122,20 @@ func (l *lab) datapaths(t *testing.T) {
 		}
 		// The guard of the first node looks for the links there.
 		opened := datapath.Open(datapath.Options{
-			PinPath: filepath.Join(filepath.Dir(l.options.PinPath), []string{"datapath", "other"}[i]), FlowEntries: 4096, Log: logr.Discard(),
+			PinPath: filepath.Join(l.options.PinPath, []string{"", "other"}[i]), FlowEntries: 4096, Log: logr.Discard(),
 		})
-		require.NoError(t, node.Do(func() error { return opened.Apply(state) }))
-		t.Cleanup(func() { require.NoError(t, node.Do(opened.Remove)) })
+		builder := []*node.Builder{l.builder, nodetest.NewBuilder(filepath.Join(l.options.PinPath, "other"))}[i]
+		require.NoError(t, on.Do(func() error { return state.Apply(t.Context(), opened, builder) }))
+		t.Cleanup(func() { require.NoError(t, l.remove(on, opened)) })
 	}
 }
 
-func (l *lab) peer(node *network.Node) datapath.Peer {
-	peer := datapath.Peer{Name: node.NodeName(), Paths: map[string]datapath.PeerPath{}}
+func (l *lab) peer(node *network.Node) nodetest.Peer {
+	peer := nodetest.Peer{Name: node.NodeName(), Paths: map[string]nodetest.PeerPath{}}
 	for p, path := range l.Spec.Paths {
 		addresses := []netip.Addr{netip.MustParseAddr(node.Address(p, 4)), netip.MustParseAddr(node.Address(p, 6))}
 		peer.Addresses = append(peer.Addresses, addresses...)
-		peer.Paths[path] = datapath.PeerPath{Addresses: addresses, Up: true}
+		peer.Paths[path] = nodetest.PeerPath{Addresses: addresses, Up: true}
 	}
 	return peer
 }

@@ -48,19 +48,19 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(value), labels...)
 	}
 	tallies := map[string]*[slots + 1]tally{}
-	for _, endpoint := range g.book.endpoints {
+	for _, endpoint := range g.rows.endpoints {
 		var usage guard.MeterUsage
-		if err := g.objects.maps().Usages.Lookup(endpoint.row, &usage); err != nil {
+		if err := g.objects.maps().Usages.Lookup(endpoint.Number, &usage); err != nil {
 			metrics <- prometheus.NewInvalidMetric(sentBytes, err)
 			return
 		}
 		if usage.ForeignPackets > 0 {
-			count(foreignPackets, usage.ForeignPackets, endpoint.namespace, endpoint.name)
+			count(foreignPackets, usage.ForeignPackets, endpoint.Namespace, endpoint.Name)
 		}
-		of := tallies[endpoint.namespace]
+		of := tallies[endpoint.Namespace]
 		if of == nil {
 			of = &[slots + 1]tally{}
-			tallies[endpoint.namespace] = of
+			tallies[endpoint.Namespace] = of
 		}
 		for i := range of {
 			of[i].sent += usage.Sent[i]
@@ -74,7 +74,7 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 			count(sentBytes, of[i].sent, namespace, name)
 			count(droppedBytes, of[i].dropped, namespace, name)
 			count(droppedPackets, of[i].packets, namespace, name)
-			if ceiling := g.book.tenants[namespace].ceiling(i); ceiling > 0 {
+			if ceiling := g.rows.tenants[namespace].ceiling(i); ceiling > 0 {
 				metrics <- prometheus.MustNewConstMetric(ceilings, prometheus.GaugeValue, ceiling, namespace, name)
 			}
 		}
@@ -84,13 +84,13 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 // pathNames are those of the node's paths by slot, and that of no path.
 func (g *Guard) pathNames() map[int]string {
 	names := map[int]string{noPath: elsewhere}
-	for _, path := range g.book.paths {
-		names[int(path.slot)] = path.name
+	for _, path := range g.rows.paths {
+		names[int(path.number)] = path.name
 	}
 	return names
 }
 
-func (t *bookedTenant) ceiling(slot int) float64 {
+func (t *tenantRow) ceiling(slot int) float64 {
 	if slot >= slots {
 		return 0
 	}

@@ -7,10 +7,9 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
 )
 
@@ -21,10 +20,9 @@ const schema = "v1"
 
 // The sizes of the binary form.
 const (
-	slots      = v1alpha1.MaxPaths
-	noPath     = slots
-	mostRows   = 1024
-	nameLength = 64
+	slots    = node.MaxPaths
+	noPath   = slots
+	mostRows = 1024
 )
 
 // objects are the loaded programs and their maps.
@@ -33,8 +31,6 @@ type objects struct {
 	ownSource guard.OwnSourceObjects
 	// leaveQueue is for the ends of queues.
 	leaveQueue guard.LeaveQueueObjects
-	// names say what each row stands for; no program reads them.
-	names *ebpf.Map
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as they
@@ -52,7 +48,7 @@ func loadObjects(pinned *pins.Pins) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading leave_queue: %w", err)
 	}
-	maps := pins.Maps{Kept: []*ebpf.MapSpec{namesSpec()}}
+	var maps pins.Maps
 	for _, spec := range []*ebpf.CollectionSpec{meter, ownSource, leaveQueue} {
 		pinByName(spec)
 		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
@@ -71,9 +67,6 @@ func loadObjects(pinned *pins.Pins) (*objects, error) {
 	if err := leaveQueue.LoadAndAssign(&o.leaveQueue, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.close())
 	}
-	if o.names, err = ebpf.NewMapWithOptions(namesSpec(), options.Maps); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading the map of names: %w", err), o.close())
-	}
 	return &o, nil
 }
 
@@ -85,20 +78,9 @@ func pinByName(spec *ebpf.CollectionSpec) {
 	}
 }
 
-func namesSpec() *ebpf.MapSpec {
-	return &ebpf.MapSpec{
-		Name: "names", Type: ebpf.Hash, KeySize: 4 + nameLength, ValueSize: 4,
-		MaxEntries: 2*mostRows + slots, Flags: unix.BPF_F_NO_PREALLOC, Pinning: ebpf.PinByName,
-	}
-}
-
 // maps are the shared maps; both objects refer to the same ones.
 func (o *objects) maps() *guard.MeterMaps { return &o.meter.MeterMaps }
 
 func (o *objects) close() error {
-	err := errors.Join(o.meter.Close(), o.ownSource.Close(), o.leaveQueue.Close())
-	if o.names != nil {
-		err = errors.Join(err, o.names.Close())
-	}
-	return err
+	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.leaveQueue.Close())
 }

@@ -47,18 +47,16 @@ func (l *lab) programs(t *testing.T, name string, hook ebpf.AttachType) (names [
 func TestTheGuardKeepsItsPlaceAmongBraidsPrograms(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
 	pod := l.Pod("pod-1-1")
-	l.options.EndpointLinks = filepath.Join(filepath.Dir(l.options.PinPath), "endpoints/*/links/from_endpoint_%d")
-	l.end(t)
-	l.begin(t)
 	l.guardEverything(t)
 	l.datapaths(t)
-	opened := chains.Open(chains.Options{PinPath: filepath.Join(filepath.Dir(l.options.PinPath), "endpoints"), Log: logr.Discard()})
-	t.Cleanup(func() { require.NoError(t, l.Nodes[0].Do(opened.Remove)) })
+	opened := chains.Open(chains.Options{PinPath: filepath.Join(l.options.PinPath, "endpoints"), Log: logr.Discard()})
+	t.Cleanup(func() { require.NoError(t, l.remove(l.Nodes[0], opened)) })
 	require.NoError(t, l.Nodes[0].Do(func() error {
 		rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: "r", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}}
-		endpoint := chains.Endpoint{UID: "uid", Name: "team/web", Interface: l.state.Endpoints[0].Interface, Rules: []v1alpha1.PlanRule{rule}}
-		failures, err := opened.Apply(chains.State{Endpoints: []chains.Endpoint{endpoint}})
-		return errors.Join(err, failures["uid"])
+		state := l.state
+		state.Chains = []v1alpha1.PlanChain{{Name: "chain", Rules: []v1alpha1.PlanRule{rule}}}
+		state.Endpoints[0].Chain = "chain"
+		return state.Apply(t.Context(), opened, l.builder)
 	}))
 	if names := l.programs(t, pod.HostInterface, ebpf.AttachTCXIngress); !slices.Equal(names, []string{"from_endpoint", "own_source"}) {
 		t.Fatalf("the test shows nothing: the pod's interface has %v", names)

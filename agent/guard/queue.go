@@ -51,12 +51,12 @@ type class struct {
 type queue struct{ begin, end int }
 
 // classes are those that a path needs, by their number.
-func (b *book) classes(path bookedPath, groups [][]*bookedEndpoint) map[uint16]class {
+func (b *rows) classes(path pathRow, groups [][]*endpointRow) map[uint16]class {
 	all := map[uint16]class{}
 	whole := orInfinite(shaping * path.capacity)
 	weights := 0.0
 	for _, members := range groups {
-		weights += b.tenants[members[0].namespace].weight(path.slot)
+		weights += members[0].tenant.weight(path.number)
 	}
 	top := uint16(0)
 	if path.capacity > 0 {
@@ -64,18 +64,18 @@ func (b *book) classes(path bookedPath, groups [][]*bookedEndpoint) map[uint16]c
 		all[top] = class{rate: whole, most: whole}
 	}
 	for _, members := range groups {
-		tenant := b.tenants[members[0].namespace]
-		most := min(whole, draining*orInfinite(tenant.ceilings[path.slot]))
-		part := min(most, whole*tenant.weight(path.slot)/weights)
+		tenant := members[0].tenant
+		most := min(whole, draining*orInfinite(tenant.ceilings[path.number]))
+		part := min(most, whole*tenant.weight(path.number)/weights)
 		parent := top
 		if !math.IsInf(most, 1) {
-			parent = uint16(tenantClass + tenant.row)
+			parent = uint16(tenantClass + tenant.number)
 			all[parent] = class{parent: top, rate: part, most: most}
 		}
 		for _, member := range members {
 			most := min(most, draining*orInfinite(member.maxRate))
 			if !math.IsInf(most, 1) {
-				all[uint16(member.row)] = class{parent: parent, rate: min(part/float64(len(members)), most), most: most}
+				all[uint16(member.Number)] = class{parent: parent, rate: min(part/float64(len(members)), most), most: most}
 			}
 		}
 	}
@@ -97,13 +97,13 @@ func level(number uint16) int {
 // cannot, limits hold all the same, by dropping alone.
 func (g *Guard) makeQueues() (queues map[uint32]queue, queued map[uint32]uint32) {
 	queues, queued = map[uint32]queue{}, map[uint32]uint32{}
-	groups := g.book.groups()
-	for _, path := range g.book.paths {
-		classes := g.book.classes(path, groups)
+	groups := g.rows.groups()
+	for _, path := range g.rows.paths {
+		classes := g.rows.classes(path, groups)
 		if len(classes) == 0 {
 			continue
 		}
-		made, err := makeQueue(path.slot, classes)
+		made, err := makeQueue(path.number, classes)
 		if err == nil {
 			err = g.queueEnds.Attach(made.end, g.objects.leaveQueue.LeaveQueue)
 		}
@@ -111,10 +111,10 @@ func (g *Guard) makeQueues() (queues map[uint32]queue, queued map[uint32]uint32)
 			g.options.Log.Error(err, "packets beyond a limit are dropped where they could wait", "path", path.name)
 			continue
 		}
-		queues[path.slot] = made
+		queues[path.number] = made
 		for number := range classes {
 			if level(number) == 0 {
-				queued[uint32(number)] |= queuedFlag << path.slot
+				queued[uint32(number)] |= queuedFlag << path.number
 			}
 		}
 	}
@@ -259,10 +259,12 @@ func bufferOf(rate float64) uint32 { return uint32(rate/8/1000) + leastQuantum }
 
 // writeQueues lets the programs know the queues: first what comes out of them, and
 // then where they begin.
-func (g *Guard) writeQueues(queues map[uint32]queue, nics map[uint32]int) error {
+func (g *Guard) writeQueues(queues map[uint32]queue) error {
 	ends := map[uint32]uint32{}
-	for slot, queue := range queues {
-		ends[uint32(queue.end)] = uint32(nics[slot])
+	for _, path := range g.rows.paths {
+		if queue, here := queues[path.number]; here {
+			ends[uint32(queue.end)] = uint32(path.nic)
+		}
 	}
 	if err := replaceAll(g.objects.maps().QueueEnds, ends, "the ends of queues"); err != nil {
 		return err

@@ -101,7 +101,7 @@ func (g *Guard) Run(ctx context.Context) error {
 func (g *Guard) share() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.objects == nil || !g.book.shares() {
+	if g.objects == nil || !g.rows.shares() {
 		return false
 	}
 	if err := g.tick(time.Now()); err != nil {
@@ -111,13 +111,13 @@ func (g *Guard) share() bool {
 }
 
 // shares is true while somebody's share depends on what others do.
-func (b *book) shares() bool {
-	if slices.ContainsFunc(b.paths, func(path bookedPath) bool { return path.capacity > 0 }) {
+func (b *rows) shares() bool {
+	if slices.ContainsFunc(b.paths, func(path pathRow) bool { return path.capacity > 0 }) {
 		return true
 	}
 	members := map[string]int{}
 	for _, endpoint := range b.endpoints {
-		members[endpoint.namespace]++
+		members[endpoint.Namespace]++
 	}
 	for namespace, tenant := range b.tenants {
 		if members[namespace] > 1 && slices.Max(tenant.ceilings[:]) > 0 {
@@ -130,29 +130,29 @@ func (b *book) shares() bool {
 // tick reads what was sent since the last time and gives shares by it.
 func (g *Guard) tick(now time.Time) error {
 	s := g.sharing
-	if err := s.look(now, g.objects, g.book); err != nil {
+	if err := s.look(now, g.objects, g.rows); err != nil {
 		return fmt.Errorf("reading what was sent: %w", err)
 	}
-	groups := g.book.groups()
+	groups := g.rows.groups()
 	var failed error
-	for _, path := range g.book.paths {
-		rest := s.sharePath(now, path, g.book, groups)
-		if path.capacity > 0 && math.Abs(rest-s.rest[path.slot]) > smallest*path.capacity {
-			failed = errors.Join(failed, g.setShared(path.slot, rest))
-			s.rest[path.slot] = rest
+	for _, path := range g.rows.paths {
+		rest := s.sharePath(now, path, g.rows, groups)
+		if path.capacity > 0 && math.Abs(rest-s.rest[path.number]) > smallest*path.capacity {
+			failed = errors.Join(failed, g.setShared(path.number, rest))
+			s.rest[path.number] = rest
 		}
 	}
-	if err := s.write(g.objects, g.book); err != nil {
+	if err := s.write(g.objects, g.rows); err != nil {
 		failed = errors.Join(failed, fmt.Errorf("writing shares: %w", err))
 	}
 	return failed
 }
 
 // look reads the counters of all.
-func (s *sharing) look(now time.Time, o *objects, b *book) error {
+func (s *sharing) look(now time.Time, o *objects, b *rows) error {
 	for _, endpoint := range b.endpoints {
-		if s.by[endpoint.row] == nil {
-			s.by[endpoint.row] = &[slots]sender{}
+		if s.by[endpoint.Number] == nil {
+			s.by[endpoint.Number] = &[slots]sender{}
 		}
 	}
 	seconds, begun := now.Sub(s.last).Seconds(), !s.last.IsZero()
@@ -162,10 +162,10 @@ func (s *sharing) look(now time.Time, o *objects, b *book) error {
 	var guarded [slots]uint64
 	for _, endpoint := range b.endpoints {
 		var usage guard.MeterUsage
-		if err := o.maps().Usages.Lookup(endpoint.row, &usage); err != nil {
+		if err := o.maps().Usages.Lookup(endpoint.Number, &usage); err != nil {
 			return err
 		}
-		senders := s.by[endpoint.row]
+		senders := s.by[endpoint.Number]
 		for slot := range senders {
 			guarded[slot] += usage.Sent[slot]
 			if !begun { // of an earlier agent
@@ -181,14 +181,14 @@ func (s *sharing) look(now time.Time, o *objects, b *book) error {
 
 // lookAtOthers takes all that was sent on a path and by nobody that is guarded for
 // one sender.
-func (s *sharing) lookAtOthers(o *objects, b *book, guarded [slots]uint64, seconds float64, now time.Time) error {
+func (s *sharing) lookAtOthers(o *objects, b *rows, guarded [slots]uint64, seconds float64, now time.Time) error {
 	for _, path := range b.paths {
 		var usage guard.MeterPathUsage
-		if err := o.maps().PathUsages.Lookup(path.slot, &usage); err != nil {
+		if err := o.maps().PathUsages.Lookup(path.number, &usage); err != nil {
 			return err
 		}
-		before := &s.others[path.slot]
-		sent := usage.Sent - min(usage.Sent, guarded[path.slot])
+		before := &s.others[path.number]
+		sent := usage.Sent - min(usage.Sent, guarded[path.number])
 		if sent < before.sent {
 			before.sent = sent
 		}
@@ -197,31 +197,19 @@ func (s *sharing) lookAtOthers(o *objects, b *book, guarded [slots]uint64, secon
 	return nil
 }
 
-// groups are the endpoints by their namespace, in an order that stays.
-func (b *book) groups() (groups [][]*bookedEndpoint) {
-	by := map[string][]*bookedEndpoint{}
-	for _, endpoint := range b.endpoints {
-		by[endpoint.namespace] = append(by[endpoint.namespace], endpoint)
-	}
-	for _, members := range by {
-		groups = append(groups, members)
-	}
-	return groups
-}
-
 // sharePath divides a path's capacity, or where that is not shared the ceilings of
 // the tenants, one by one. It returns what others leave of a shared path.
-func (s *sharing) sharePath(now time.Time, path bookedPath, b *book, groups [][]*bookedEndpoint) (rest float64) {
+func (s *sharing) sharePath(now time.Time, path pathRow, b *rows, groups [][]*endpointRow) (rest float64) {
 	demands := make([]group, 0, len(groups)+1)
 	for _, members := range groups {
-		demands = append(demands, s.demand(now, path, b.tenants[members[0].namespace], members))
+		demands = append(demands, s.demand(now, path, members[0].tenant, members))
 	}
 	if path.capacity > 0 {
-		others := demand{wants: s.others[path.slot].used * growth, most: math.Inf(1), weight: 1}
+		others := demand{wants: s.others[path.number].used * growth, most: math.Inf(1), weight: 1}
 		keep(filling*path.capacity, demands)
 		rates := allocate(filling*path.capacity, append(demands, group{weight: 1, most: math.Inf(1), members: []demand{others}}))
 		for i, members := range groups {
-			s.give(path.slot, members, rates[i])
+			s.give(path.number, members, rates[i])
 		}
 		return shaping*path.capacity - min(others.wants, rates[len(groups)][0])
 	}
@@ -231,17 +219,17 @@ func (s *sharing) sharePath(now time.Time, path bookedPath, b *book, groups [][]
 			keep(ceiling, demands[i:i+1])
 			rates = allocate(ceiling, demands[i:i+1])[0]
 		}
-		s.give(path.slot, members, rates)
+		s.give(path.number, members, rates)
 	}
 	return 0
 }
 
 // demand is what a tenant and its endpoints ask for on a path.
-func (s *sharing) demand(now time.Time, path bookedPath, tenant *bookedTenant, members []*bookedEndpoint) group {
-	g := group{weight: tenant.weight(path.slot), most: orInfinite(tenant.ceilings[path.slot])}
+func (s *sharing) demand(now time.Time, path pathRow, tenant *tenantRow, members []*endpointRow) group {
+	g := group{weight: tenant.weight(path.number), most: orInfinite(tenant.ceilings[path.number])}
 	for _, member := range members {
 		g.members = append(g.members, demand{
-			wants: s.by[member.row][path.slot].wants(now), most: orInfinite(member.maxRate), weight: 1,
+			wants: s.by[member.Number][path.number].wants(now), most: orInfinite(member.maxRate), weight: 1,
 		})
 	}
 	return g
@@ -254,9 +242,9 @@ func orInfinite(rate float64) float64 {
 	return rate
 }
 
-func (s *sharing) give(slot uint32, members []*bookedEndpoint, rates []float64) {
+func (s *sharing) give(slot uint32, members []*endpointRow, rates []float64) {
 	for i, member := range members {
-		before := &s.by[member.row][slot].share
+		before := &s.by[member.Number][slot].share
 		if math.Abs(*before-rates[i]) > smallest**before || rates[i] == 0 {
 			*before = rates[i]
 		}
@@ -264,20 +252,20 @@ func (s *sharing) give(slot uint32, members []*bookedEndpoint, rates []float64) 
 }
 
 // write writes the shares that changed.
-func (s *sharing) write(o *objects, b *book) error {
+func (s *sharing) write(o *objects, b *rows) error {
 	for _, endpoint := range b.endpoints {
 		var allowance guard.MeterAllowance
-		if err := o.maps().Allowances.Lookup(endpoint.row, &allowance); err != nil {
+		if err := o.maps().Allowances.Lookup(endpoint.Number, &allowance); err != nil {
 			return err
 		}
 		before := allowance
 		for slot := range slots {
-			allowance.Share[slot] = price(s.by[endpoint.row][slot].share)
+			allowance.Share[slot] = price(s.by[endpoint.Number][slot].share)
 		}
 		if allowance == before {
 			continue
 		}
-		if err := o.maps().Allowances.Put(endpoint.row, allowance); err != nil {
+		if err := o.maps().Allowances.Put(endpoint.Number, allowance); err != nil {
 			return err
 		}
 	}

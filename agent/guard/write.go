@@ -5,15 +5,12 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"net/netip"
-	"slices"
 
 	"github.com/cilium/ebpf"
-	"k8s.io/apimachinery/pkg/types"
 
-	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
 )
@@ -37,170 +34,85 @@ const (
 	outOfQueue         = 0xffffffff
 )
 
-// write brings the maps to the state.
-func (g *Guard) write(state State, guarded []Endpoint) error {
-	if err := g.writePaths(state); err != nil {
-		return err
-	}
-	if err := g.writeTenants(state, guarded); err != nil {
-		return err
-	}
-	if err := g.bookEndpoints(guarded); err != nil {
+// write brings the maps to the rows.
+func (g *Guard) write(m *node.Model) error {
+	if err := errors.Join(g.emptyUnused(), g.writePaths(), g.writeTenants()); err != nil {
 		return err
 	}
 	queues, queued := g.makeQueues()
-	nics := map[uint32]int{}
-	for _, path := range state.Paths {
-		nics[g.book.row(ofPath, path.Name)] = path.Interface
-	}
-	if err := g.writeIdentities(guarded, queues); err != nil {
+	if err := g.writeIdentities(queues); err != nil {
 		return err
 	}
-	if err := g.writeQueues(queues, nics); err != nil {
+	if err := g.writeQueues(queues); err != nil {
 		return err
 	}
-	if err := g.writeAllowances(guarded, queued); err != nil {
+	if err := g.writeAllowances(queued); err != nil {
 		return err
 	}
 	g.queues = queues
-	return g.writeNICs(state)
+	return replaceAll(g.objects.maps().Nics, g.places(m), "the node's NICs")
 }
 
-func (g *Guard) writePaths(state State) error {
-	var names []string
-	shared := map[string]bool{}
-	for _, tenant := range state.Tenants {
-		for _, path := range tenant.Paths {
-			shared[string(path.Path)] = shared[string(path.Path)] || path.Share > 0
-		}
+func (g *Guard) writePaths() error {
+	var capacities [slots]float64
+	for _, path := range g.rows.paths {
+		capacities[path.number] = path.capacity
 	}
-	for _, path := range state.Paths {
-		names = append(names, path.Name)
-	}
-	maps := g.objects.maps()
-	if err := g.book.assign(g.objects, ofPath, names, func(slot uint32) error {
-		return maps.PathUsages.Put(slot, guard.MeterPathUsage{})
-	}); err != nil {
-		return err
-	}
-	capacities := [slots]float64{}
-	g.book.paths = nil
-	for _, path := range state.Paths {
-		booked := bookedPath{name: path.Name, slot: g.book.row(ofPath, path.Name)}
-		if shared[path.Name] {
-			booked.capacity = float64(path.Capacity)
-		}
-		capacities[booked.slot] = booked.capacity
-		g.book.paths = append(g.book.paths, booked)
-	}
-	for slot, capacity := range capacities {
-		if err := maps.Paths.Put(uint32(slot), guard.MeterPath{Price: price(crowded * capacity)}); err != nil {
-			return fmt.Errorf("writing the capacity of a path: %w", err)
+	for number, capacity := range capacities {
+		if err := g.objects.maps().Paths.Put(uint32(number), guard.MeterPath{Price: price(crowded * capacity)}); err != nil {
+			return fmt.Errorf("failed to write the capacity of a path: %w", err)
 		}
 	}
 	return nil
 }
 
-// writeTenants books the namespaces of all guarded endpoints: those without a
-// ceiling or share are others' equals.
-func (g *Guard) writeTenants(state State, guarded []Endpoint) error {
-	paths := map[string][]v1alpha1.PlanTenantPath{}
-	for _, endpoint := range guarded {
-		paths[endpoint.Namespace] = nil
-	}
-	for _, tenant := range state.Tenants {
-		if _, here := paths[tenant.Namespace]; here {
-			paths[tenant.Namespace] = tenant.Paths
-		}
-	}
-	shared := g.objects.maps()
-	if err := g.book.assign(g.objects, ofTenant, slices.Sorted(maps.Keys(paths)), func(row uint32) error {
-		return shared.TenantUsages.Put(row, guard.MeterTenantUsage{})
-	}); err != nil {
-		return err
-	}
-	g.book.tenants = map[string]*bookedTenant{}
-	for namespace, paths := range paths {
-		booked := &bookedTenant{row: g.book.row(ofTenant, namespace)}
+func (g *Guard) writeTenants() error {
+	for namespace, tenant := range g.rows.tenants {
 		var value guard.MeterTenant
-		for _, path := range paths {
-			slot, here := g.book.rows[nameOf(ofPath, string(path.Path))]
-			if !here {
-				continue
-			}
-			booked.ceilings[slot], booked.shares[slot] = float64(path.MaxRate), path.Share
-			value.Price[slot] = price(float64(path.MaxRate))
+		for path, ceiling := range tenant.ceilings {
+			value.Price[path] = price(ceiling)
 		}
-		g.book.tenants[namespace] = booked
-		if err := shared.Tenants.Put(booked.row, value); err != nil {
-			return fmt.Errorf("writing the ceilings of tenant %s: %w", namespace, err)
+		if err := g.objects.maps().Tenants.Put(tenant.number, value); err != nil {
+			return fmt.Errorf("failed to write the ceilings of tenant %s: %w", namespace, err)
 		}
-	}
-	return nil
-}
-
-// bookEndpoints gives the endpoints their rows.
-func (g *Guard) bookEndpoints(guarded []Endpoint) error {
-	var names []string
-	for _, endpoint := range guarded {
-		names = append(names, string(endpoint.UID))
-	}
-	maps := g.objects.maps()
-	if err := g.book.assign(g.objects, ofEndpoint, names, func(row uint32) error {
-		g.sharing.forget(row)
-		return errors.Join(maps.Allowances.Put(row, guard.MeterAllowance{}), maps.Usages.Put(row, guard.MeterUsage{}))
-	}); err != nil {
-		return err
-	}
-	g.book.endpoints = map[types.UID]*bookedEndpoint{}
-	for _, endpoint := range guarded {
-		booked := &bookedEndpoint{
-			row: g.book.row(ofEndpoint, string(endpoint.UID)), namespace: endpoint.Namespace, name: endpoint.Name,
-		}
-		if endpoint.Guard != nil {
-			booked.maxRate = float64(endpoint.Guard.MaxRate)
-		}
-		g.book.endpoints[endpoint.UID] = booked
 	}
 	return nil
 }
 
 // writeAllowances leaves the shares as they are: those are given by sharing.
-func (g *Guard) writeAllowances(guarded []Endpoint, queued map[uint32]uint32) error {
-	for _, endpoint := range guarded {
-		booked := g.book.endpoints[endpoint.UID]
-		if err := g.writeAllowance(booked, endpoint, queued[booked.row]); err != nil {
-			return fmt.Errorf("writing the limits of %s/%s: %w", endpoint.Namespace, endpoint.Name, err)
+func (g *Guard) writeAllowances(queued map[uint32]uint32) error {
+	for _, endpoint := range g.rows.endpoints {
+		if err := g.writeAllowance(endpoint, queued[endpoint.Number]); err != nil {
+			return fmt.Errorf("failed to write the limits of %s: %w", endpoint.FullName(), err)
 		}
 	}
 	return nil
 }
 
-func (g *Guard) writeAllowance(booked *bookedEndpoint, endpoint Endpoint, flags uint32) error {
+func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 	var before guard.MeterAllowance
-	if err := g.objects.maps().Allowances.Lookup(booked.row, &before); err != nil {
+	if err := g.objects.maps().Allowances.Lookup(endpoint.Number, &before); err != nil {
 		return err
 	}
 	if endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
 		flags |= dropForeignSources
 	}
-	after := guard.MeterAllowance{Tenant: g.book.tenants[endpoint.Namespace].row, Flags: flags, Price: price(booked.maxRate), Share: before.Share}
+	after := guard.MeterAllowance{Tenant: endpoint.tenant.number, Flags: flags, Price: price(endpoint.maxRate), Share: before.Share}
 	if after == before {
 		return nil
 	}
-	return g.objects.maps().Allowances.Put(booked.row, after)
+	return g.objects.maps().Allowances.Put(endpoint.Number, after)
 }
 
 // writeIdentities says by which addresses and interfaces endpoints are known.
-func (g *Guard) writeIdentities(guarded []Endpoint, queues map[uint32]queue) error {
+func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 	addresses, interfaces := map[guard.MeterAddress]uint32{}, map[uint32]uint32{}
-	for _, endpoint := range guarded {
-		row := g.book.endpoints[endpoint.UID].row
+	for _, endpoint := range g.rows.endpoints {
 		for _, address := range endpoint.Addresses {
-			addresses[toAddress(address)] = row
+			addresses[toAddress(address)] = endpoint.Number
 		}
-		if endpoint.Interface > 0 {
-			interfaces[uint32(endpoint.Interface)] = row
+		if endpoint.HostInterface > 0 {
+			interfaces[uint32(endpoint.HostInterface)] = endpoint.Number
 		}
 	}
 	for _, queue := range queues {
@@ -216,18 +128,14 @@ func toAddress(address netip.Addr) guard.MeterAddress {
 	return guard.MeterAddress{Word: bpf.Words(address)}
 }
 
-func (g *Guard) writeNICs(state State) error {
-	return replaceAll(g.objects.maps().Nics, g.places(state), "the node's NICs")
-}
-
 // places say to which path each NIC belongs.
-func (g *Guard) places(state State) map[uint32]uint32 {
+func (g *Guard) places(m *node.Model) map[uint32]uint32 {
 	places := map[uint32]uint32{}
-	for _, index := range state.Uplinks {
+	for _, index := range m.Uplinks {
 		places[uint32(index)] = noPath
 	}
-	for _, path := range state.Paths {
-		places[uint32(path.Interface)] = g.book.row(ofPath, path.Name)
+	for _, path := range g.rows.paths {
+		places[uint32(path.nic)] = path.number
 	}
 	return places
 }

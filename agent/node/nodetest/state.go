@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nodetest makes models of nodes for the tests of the agent's parts, by the
+// agent's own builder.
+package nodetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// State is what a test says of a node.
+type State struct {
+	Paths     []Path
+	Uplinks   []int
+	Peers     []Peer
+	Endpoints []Endpoint
+	Tenants   []v1alpha1.PlanTenant
+	Chains    []v1alpha1.PlanChain
+}
+
+// Path is a NIC of the node.
+type Path struct {
+	Name      string
+	Interface int
+	Up        bool
+	Capacity  int64
+}
+
+// Peer and PeerPath are another node, as agent/paths knows it.
+type (
+	Peer     = paths.Peer
+	PeerPath = paths.PeerPath
+)
+
+// Endpoint is a pod of the plan, and where it was found.
+type Endpoint struct {
+	UID             types.UID // by default the first address
+	Namespace, Name string
+	Addresses       []netip.Addr
+	Interface       int
+	// Path of its network namespace.
+	NamespacePath string
+
+	Paths             []v1alpha1.PathWeight
+	Preferred, Backup []v1alpha1.PathName
+	// Class of its preference.
+	Class    int
+	Share    int32
+	SamePath bool
+	Guard    *v1alpha1.PlanGuard
+	Chain    string
+}
+
+// NewBuilder is that of an agent with these pins.
+func NewBuilder(pinPath string) *node.Builder {
+	return node.NewBuilder(node.OpenRegistry(pinPath, logr.Discard()))
+}
+
+// Model is that of a state.
+func (s State) Model(builder *node.Builder) (*node.Model, error) {
+	model, err := builder.Build(s.sources())
+	if err != nil {
+		return nil, err
+	}
+	model, _, err = builder.Find(model, s.look(), true)
+	return model, err
+}
+
+// Apply lets a part apply the model of a state, as the agent's loop does. It returns
+// all that failed.
+func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder) error {
+	model, err := s.Model(builder)
+	if err != nil {
+		return err
+	}
+	report := part.Apply(ctx, model)
+	if report.Done() {
+		_, err := builder.Applied(model)
+		return err
+	}
+	if report.Err != nil {
+		return report.Err
+	}
+	for _, of := range report.Endpoints {
+		err = cmp.Or(err, of.Failed)
+	}
+	return err
+}
+
+func (s State) sources() node.Sources {
+	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, Peers: s.Peers}
+	from.Plan.Spec.Tenants, from.Plan.Spec.Chains = s.Tenants, s.Chains
+	for _, path := range s.Paths {
+		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{Name: path.Name, NIC: paths.NIC{Index: path.Interface}, Usable: path.Up})
+		from.Plan.Spec.Paths = append(from.Plan.Spec.Paths, v1alpha1.PlanPath{Name: v1alpha1.PathName(path.Name), Capacity: path.Capacity})
+	}
+	for _, index := range s.Uplinks {
+		from.Resolution.Uplinks = append(from.Resolution.Uplinks, paths.NIC{Index: index})
+	}
+	from.Plan.Spec.Endpoints = s.otherClasses()
+	for i := range s.Endpoints {
+		from.Plan.Spec.Endpoints = append(from.Plan.Spec.Endpoints, s.Endpoints[i].Plan())
+	}
+	return from
+}
+
+// otherClasses are endpoints whose preferences take the classes before those that the
+// state names.
+func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
+	last := 0
+	for _, endpoint := range s.Endpoints {
+		last = max(last, endpoint.Class)
+	}
+	for class := range last {
+		endpoints = append(endpoints, v1alpha1.PlanEndpoint{
+			UID: types.UID(fmt.Sprint("class-", class)), Namespace: "classes", Preference: &v1alpha1.PlanPreference{MaxLossPercent: int32(class + 1)},
+		})
+	}
+	return endpoints
+}
+
+// Plan is the endpoint as a plan has it.
+func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
+	plan := v1alpha1.PlanEndpoint{
+		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name,
+		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain,
+	}
+	for _, address := range e.Addresses {
+		plan.Addresses = append(plan.Addresses, address.String())
+	}
+	if len(plan.Addresses) > 0 {
+		plan.Name, plan.UID = cmp.Or(plan.Name, plan.Addresses[0]), cmp.Or(plan.UID, types.UID(plan.Addresses[0]))
+	}
+	if e.Class > 0 || e.Share > 0 {
+		plan.Preference = &v1alpha1.PlanPreference{MaxLossPercent: int32(e.Class + 1), Weight: e.Share}
+	}
+	if e.SamePath {
+		plan.Subflows.Mode = v1alpha1.SubflowModeSamePair
+	}
+	return plan
+}
+
+func (s State) look() endpoints.Snapshot {
+	found := map[netip.Addr]endpoints.Endpoint{}
+	for _, endpoint := range s.Endpoints {
+		for _, address := range endpoint.Addresses {
+			if endpoint.Interface > 0 {
+				found[address] = endpoints.Endpoint{HostIndex: endpoint.Interface, Path: endpoint.NamespacePath}
+			}
+		}
+	}
+	return endpoints.NewSnapshot(found, nil)
+}
