@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodetest makes models of nodes for tests of single parts, with no API server
-// and no registry.
 package nodetest
 
 import (
@@ -31,7 +29,7 @@ type Pod struct {
 	Rules []v1alpha1.PlanRule
 }
 
-// Model is of a node with these pods.
+// Model is of a node with these pods, without a registry of numbers.
 func Model(pods ...Pod) *node.Model {
 	model := &node.Model{Plan: &v1alpha1.MPTCPNodePlan{}}
 	for i, pod := range pods {
