@@ -22,6 +22,7 @@ import (
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
@@ -68,7 +69,7 @@ func build(t *testing.T) *lab {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
 	l.pins = filepath.Join(mount, "endpoints")
 	l.chains = chains.Open(chains.Options{PinPath: l.pins, Log: logr.Discard()})
-	t.Cleanup(func() { require.NoError(t, l.host.Do(l.chains.Remove)) })
+	t.Cleanup(func() { require.NoError(t, l.host.Do(func() error { return l.chains.Remove(context.Background()) })) })
 	return l
 }
 
@@ -90,11 +91,10 @@ func (l *lab) apply(rule v1alpha1.Rule) seed.Pod {
 	index, err := l.host.Index("pod0")
 	require.NoError(l.t, err)
 	require.NoError(l.t, l.host.Do(func() error {
-		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{
+		return nodetest.Failures(l.chains.Apply(l.t.Context(), nodetest.Model(nodetest.Pod{
 			UID: "uid", Name: "team/web", Interface: index,
 			Rules: []v1alpha1.PlanRule{{Rule: rule, Policy: "MPTCPPolicy/team/web"}},
-		}}})
-		return errors.Join(err, failures["uid"])
+		})))
 	}))
 	return seed.Pod{Namespace: l.pod.Path(), Number: l.chains.Endpoints()[0].Number, Interface: index}
 }
@@ -353,7 +353,7 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 	}}})
 	names, err := inspect.OpenDirectory("")
 	require.NoError(t, err)
-	pins := inspect.NewPins(chains.Directory(l.pins), names)
+	pins := inspect.NewPins(chains.Directory(l.pins), filepath.Dir(l.pins), names)
 	expect := func(mechanism v1alpha1.RateLimitMechanism, why inspect.Why) {
 		t.Helper()
 		c.say(t, 5)

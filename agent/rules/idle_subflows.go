@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/probe"
 )
 
@@ -26,13 +27,13 @@ const (
 	share = 20
 )
 
-// probes make ends of subflows send acknowledgements that would not come by
-// themselves, and that are waited for.
-type probes struct {
-	log    logr.Logger
-	untold func() (untold []chains.Untold, more bool, err error)
-	wake   chan struct{}
-	known  map[probed]lookedAt
+// idleSubflows probes ends of subflows, to make them send acknowledgements that would
+// not come by themselves, and that are waited for.
+type idleSubflows struct {
+	log     logr.Logger
+	waiting func() (waiting []chains.WaitingSubflow, more bool, err error)
+	wake    chan struct{}
+	known   map[probed]lookedAt
 }
 
 // probed is a subflow under certain rules.
@@ -52,23 +53,30 @@ type prober interface {
 	Probe(to, from probe.End) error
 }
 
-func newProbes(untold func() ([]chains.Untold, bool, error), log logr.Logger) *probes {
-	return &probes{log: log, untold: untold, wake: make(chan struct{}, 1), known: map[probed]lookedAt{}}
+func newIdleSubflows(waiting func() ([]chains.WaitingSubflow, bool, error), log logr.Logger) *idleSubflows {
+	return &idleSubflows{log: log, waiting: waiting, wake: make(chan struct{}, 1), known: map[probed]lookedAt{}}
 }
 
-// changed says that rules may have changed. It does not wait.
-func (p *probes) changed() {
+// Apply lets Run look again: rules may have changed. It does not wait.
+func (s *idleSubflows) Apply(context.Context, *node.Model) (report node.Report) {
 	select {
-	case p.wake <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
+	return report
 }
 
+// Remove has nothing to undo.
+func (s *idleSubflows) Remove(context.Context) error { return nil }
+
+// Close has nothing to let go of.
+func (s *idleSubflows) Close() error { return nil }
+
 // Run probes until the context ends.
-func (p *probes) Run(ctx context.Context) error {
+func (s *idleSubflows) Run(ctx context.Context) error {
 	opened, err := probe.Open()
 	if err != nil {
-		p.log.Error(err, "idle subflows are told of changed rules when packets pass on them")
+		s.log.Error(err, "failed to open raw sockets for probes: idle subflows are told of changed rules when packets pass on them")
 		return nil
 	}
 	defer opened.Close()
@@ -77,49 +85,49 @@ func (p *probes) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.wake:
+		case <-s.wake:
 		case <-again:
 		}
 		again = nil
 		begin := time.Now()
-		if p.round(opened) {
+		if s.round(opened) {
 			again = time.After(max(probing, share*time.Since(begin)))
 		}
 	}
 }
 
 // round probes what waits, and says whether to look again.
-func (p *probes) round(to prober) bool {
-	untold, more, err := p.untold()
+func (s *idleSubflows) round(to prober) bool {
+	waiting, more, err := s.waiting()
 	if err != nil {
-		p.log.Error(err, "it is not known which subflows have to be told of changed rules")
+		s.log.Error(err, "failed to list the subflows that wait for acknowledgements")
 	}
-	known, sent := make(map[probed]lookedAt, len(untold)), 0
-	for i := range untold {
-		u := &untold[i]
+	known, sent := make(map[probed]lookedAt, len(waiting)), 0
+	for i := range waiting {
+		u := &waiting[i]
 		key := probed{u.Chain, u.Local.AddrPort, u.Remote.AddrPort}
-		before, again := p.known[key]
+		before, again := s.known[key]
 		now := lookedAt{u.Local.Next, u.Remote.Next, before.probes}
 		if before.probes < mostProbes && sent < probesAtOnce {
-			here := p.one(to, &u.Local, &u.Remote, u.Idle || again && before.remoteNext == u.Remote.Next)
-			there := p.one(to, &u.Remote, &u.Local, u.Idle || again && before.localNext == u.Local.Next)
+			here := s.one(to, &u.Local, &u.Remote, u.Idle || again && before.remoteNext == u.Remote.Next)
+			there := s.one(to, &u.Remote, &u.Local, u.Idle || again && before.localNext == u.Local.Next)
 			sent += here + there
 			now.probes += max(here, there)
 		}
 		known[key] = now
 	}
-	p.known = known
+	s.known = known
 	return more || sent > 0
 }
 
 // one probes an end when it is to say something and is sent nothing by the other, or
 // else it would acknowledge that. It returns how many probes were sent.
-func (p *probes) one(by prober, to, from *chains.UntoldEnd, still bool) int {
+func (s *idleSubflows) one(by prober, to, from *chains.WaitingEnd, still bool) int {
 	if !to.Wanted || !still {
 		return 0
 	}
 	if err := by.Probe(probe.End{AddrPort: to.AddrPort, Next: to.Next}, probe.End{AddrPort: from.AddrPort, Next: from.Next}); err != nil {
-		p.log.V(1).Info("an idle subflow cannot be probed", "reason", err.Error())
+		s.log.V(1).Info("failed to probe an idle subflow", "reason", err.Error())
 	}
 	return 1
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/endpoints"
-	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -32,40 +32,36 @@ import (
 type ruleLab struct {
 	*network.Network
 	options Options
-	rules   *rules
-	found   map[types.UID]endpoints.Endpoint
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules   *Rules
+	index   int                 // of the host's end of the pod's interface
+	found   *endpoints.Endpoint // nil while it is not found
 }
 
 func newRuleLab(t *testing.T) *ruleLab {
 	t.Helper()
 	mount := t.TempDir()
-	must(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(mount, 0)) })
+	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
 	l := &ruleLab{
 		Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: 1}),
 		options: Options{PinPath: filepath.Join(mount, "braid"), StatePath: t.TempDir(), Log: testr.New(t)},
-		found:   map[types.UID]endpoints.Endpoint{},
 	}
-	l.rules = openRules(l.options, nil)
-	t.Cleanup(func() { must(t, l.Nodes[0].Do(l.rules.remove)) })
+	l.rules = Open(l.options)
+	t.Cleanup(func() {
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.rules.Remove(context.Background()) }))
+	})
 	pod := l.Nodes[0].Pods[0]
-	index, err := l.Nodes[0].Index(pod.HostInterface)
-	must(t, err)
-	l.found["client"] = endpoints.Endpoint{Path: pod.Path(), HostInterface: pod.HostInterface, HostIndex: index}
+	var err error
+	l.index, err = l.Nodes[0].Index(pod.HostInterface)
+	require.NoError(t, err)
+	l.found = &endpoints.Endpoint{Path: pod.Path(), HostInterface: pod.HostInterface, HostIndex: l.index}
 	return l
 }
 
 func (l *ruleLab) restart(t *testing.T) {
 	t.Helper()
-	must(t, l.rules.close())
-	l.rules = openRules(l.options, nil)
+	require.NoError(t, l.rules.Close())
+	l.rules = Open(l.options)
 }
 
 // planOf selects the first node's pod with these rules.
@@ -86,17 +82,40 @@ func planRule(name string, actions ...v1alpha1.Action) v1alpha1.PlanRule {
 
 var recordAll = v1alpha1.Action{Type: v1alpha1.ActionRecord}
 
-// apply returns what is reported of the pod.
-func (l *ruleLab) apply(t *testing.T, plan *v1alpha1.MPTCPNodePlan) (result v1alpha1.EndpointStatus, err error) {
+// model is of a plan for the pod, which keeps its interface where it is not found.
+func (l *ruleLab) model(t *testing.T, plan *v1alpha1.MPTCPNodePlan) *node.Model {
 	t.Helper()
-	results := []v1alpha1.EndpointStatus{{UID: "client", State: v1alpha1.EndpointProgrammed}}
-	blue, indexErr := l.Nodes[0].Index("blue")
-	must(t, indexErr)
-	resolved := []paths.Path{{Name: "blue", NIC: paths.NIC{Index: blue}}, {Name: "absent"}}
-	err = l.Nodes[0].Do(func() error {
-		return l.rules.apply(t.Context(), planned{plan, resolved, l.found}, results)
-	})
-	return results[0], err
+	blue, err := l.Nodes[0].Index("blue")
+	require.NoError(t, err)
+	model := &node.Model{Plan: plan, Paths: []node.Path{{Name: "blue", Interface: blue}, {Name: "absent"}}}
+	if plan != nil {
+		model.Endpoints = []node.Endpoint{{PlanEndpoint: &plan.Spec.Endpoints[0], Number: 1, HostInterface: l.index, Found: l.found}}
+	}
+	return model
+}
+
+// apply returns the report, and what it says of the pod.
+func (l *ruleLab) apply(t *testing.T, plan *v1alpha1.MPTCPNodePlan) (report node.Report, status v1alpha1.EndpointStatus) {
+	t.Helper()
+	model := l.model(t, plan)
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		report = l.rules.Apply(t.Context(), model)
+		return nil
+	}))
+	if plan != nil {
+		status = report.Statuses(model)[0]
+	}
+	return report, status
+}
+
+// applyAll returns what is reported of the pod, when nothing is left to do.
+func (l *ruleLab) applyAll(t *testing.T, plan *v1alpha1.MPTCPNodePlan) v1alpha1.EndpointStatus {
+	t.Helper()
+	report, status := l.apply(t, plan)
+	if !report.Done() {
+		t.Errorf("the report is %+v", report)
+	}
+	return status
 }
 
 func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
@@ -105,14 +124,14 @@ func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
 	ctx, cancel := context.WithCancel(t.Context())
 	address := net.JoinHostPort(server.IPv4, "5001")
 	listener, err := server.Listen(ctx, "tcp", address)
-	must(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	result, err := traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
 		return client.Dial(ctx, "tcp", address)
 	}, traffic.Options{Duration: 600 * time.Millisecond, Verify: true})
 	cancel()
-	must(t, errors.Join(err, <-done))
+	require.NoError(t, errors.Join(err, <-done))
 	if result.Failed > 0 {
 		t.Errorf("connections broke: %v", result.Errors)
 	}
@@ -121,8 +140,8 @@ func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
 
 func (l *ruleLab) hits(t *testing.T, rule string) uint64 {
 	t.Helper()
-	rules, err := l.rules.shown.Rules()
-	must(t, err)
+	rules, err := l.rules.Pins().Rules()
+	require.NoError(t, err)
 	for _, found := range rules {
 		if found.Endpoint == "team/client" && found.Name == rule && found.Policy == "ClusterMPTCPPolicy/edge" {
 			return found.Hits
@@ -157,7 +176,7 @@ func (l *ruleLab) expectKept(t *testing.T, rule string, before uint64) {
 
 func (l *ruleLab) expectNothing(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat(endpointPins(l.options)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(l.options.PinPath, chainPins)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the directory of pins: %v", err)
 	}
 	if files, err := os.ReadDir(l.options.StatePath); err != nil || len(files) > 0 {
@@ -167,8 +186,7 @@ func (l *ruleLab) expectNothing(t *testing.T) {
 
 func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {
 	l := newRuleLab(t)
-	result, err := l.apply(t, planOf(planRule("record", recordAll), planRule("report", v1alpha1.Action{Type: v1alpha1.ActionReportConnection})))
-	must(t, err)
+	result := l.applyAll(t, planOf(planRule("record", recordAll), planRule("report", v1alpha1.Action{Type: v1alpha1.ActionReportConnection})))
 	if result.State != v1alpha1.EndpointProgrammed || result.Chain != "chain" || len(result.Rules) != 0 {
 		t.Errorf("the pod is reported as %+v", result)
 	}
@@ -176,16 +194,15 @@ func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {
 	if l.hits(t, "record") == 0 {
 		t.Error("the rule matched nothing")
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(l.rules.events.Read(0).Events) == 0; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Second); len(l.rules.inspection.events.Read(0).Events) == 0; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no connection was reported")
 		}
 	}
-	if event := l.rules.events.Read(0).Events[0]; event.Endpoint != "team/client" || event.Rule != "report" {
+	if event := l.rules.inspection.events.Read(0).Events[0]; event.Endpoint != "team/client" || event.Rule != "report" {
 		t.Errorf("the event is %+v", event)
 	}
-	result, err = l.apply(t, planOf())
-	must(t, err)
+	result = l.applyAll(t, planOf())
 	if result.Chain != "" || result.State != v1alpha1.EndpointProgrammed {
 		t.Errorf("without rules the pod is reported as %+v", result)
 	}
@@ -196,16 +213,13 @@ func TestARateIsPacedAndSaysSo(t *testing.T) {
 	l := newRuleLab(t)
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
 	plan := planOf(planRule("slow", limit))
-	_, err := l.apply(t, plan)
-	must(t, err)
+	l.applyAll(t, plan)
 	done := make(chan *traffic.Result, 1)
 	go func() { done <- l.transfer(t) }()
 	var result v1alpha1.EndpointStatus
 	for range 6 {
 		time.Sleep(80 * time.Millisecond)
-		if result, err = l.apply(t, plan); err != nil {
-			t.Error(err)
-		}
+		result = l.applyAll(t, plan)
 	}
 	if got := (<-done).Mbit; got > 40 {
 		t.Errorf("the goodput is %.1f Mbit/s", got)
@@ -217,14 +231,13 @@ func TestARateIsPacedAndSaysSo(t *testing.T) {
 
 func TestRulesThatCannotBeAreReportedAndLeaveTheOldOnes(t *testing.T) {
 	l := newRuleLab(t)
-	_, err := l.apply(t, planOf(planRule("record", recordAll)))
-	must(t, err)
+	l.applyAll(t, planOf(planRule("record", recordAll)))
 	custom := v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}
 	plan := planOf(planRule("record", recordAll), planRule("own", custom))
 	plan.Spec.Blocks = []v1alpha1.PlanBlock{{Policy: "edge", Block: v1alpha1.Block{Name: "shape", File: "shape.o"}}}
-	result, err := l.apply(t, plan)
-	if !errors.Is(err, errUnfinished) {
-		t.Errorf("the error is %v", err)
+	report, result := l.apply(t, plan)
+	if report.Done() || report.Err != nil {
+		t.Errorf("the report is %+v", report)
 	}
 	if result.State != v1alpha1.EndpointFailed || result.Chain != "" || !strings.Contains(result.Message, `"shape": is not loaded on this node: `) {
 		t.Errorf("the pod is reported as %+v", result)
@@ -235,7 +248,7 @@ func TestRulesThatCannotBeAreReportedAndLeaveTheOldOnes(t *testing.T) {
 	}
 	missing := planOf(planRule("record", recordAll))
 	missing.Spec.Chains = nil
-	if result, _ = l.apply(t, missing); result.State != v1alpha1.EndpointFailed || result.Message != "the plan has no chain chain" {
+	if _, result = l.apply(t, missing); result.State != v1alpha1.EndpointFailed || result.Message != "the plan has no chain chain" {
 		t.Errorf("the pod is reported as %+v", result)
 	}
 }
@@ -246,8 +259,7 @@ func TestWhatTheKernelLacksIsSaidOfTheRule(t *testing.T) {
 		v1alpha1.Action{Type: v1alpha1.ActionCongestion, Congestion: &v1alpha1.Congestion{Algorithm: "warp"}},
 		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "shortest"}},
 		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "EarliestCompletionFirst"}})
-	result, err := l.apply(t, planOf(planRule("record", recordAll), lacking))
-	must(t, err)
+	result := l.applyAll(t, planOf(planRule("record", recordAll), lacking))
 	if result.State != v1alpha1.EndpointProgrammed || len(result.Rules) != 1 || !result.Rules[0].Failed || result.Rules[0].Name != "lacking" ||
 		!strings.Contains(result.Rules[0].Message, `"warp"`) || !strings.Contains(result.Rules[0].Message, "no schedule shortest") ||
 		!strings.Contains(result.Rules[0].Message, "manager: Agent") {
@@ -258,18 +270,15 @@ func TestWhatTheKernelLacksIsSaidOfTheRule(t *testing.T) {
 func TestAnAgentThatRestartsKeepsChainsAndTheirNames(t *testing.T) {
 	l := newRuleLab(t)
 	plan := planOf(planRule("record", recordAll))
-	_, err := l.apply(t, plan)
-	must(t, err)
+	l.applyAll(t, plan)
 	l.transfer(t)
 	before := l.restingHits(t, "record")
 	l.restart(t)
 	l.expectKept(t, "record", before)
-	_, err = l.apply(t, plan)
-	must(t, err)
+	l.applyAll(t, plan)
 	l.expectKept(t, "record", before)
 	l.restart(t)
-	_, err = l.apply(t, nil)
-	must(t, err)
+	l.applyAll(t, nil)
 	l.expectNothing(t)
 }
 
@@ -277,12 +286,12 @@ func TestAnAgentThatRestartsKeepsChainsAndTheirNames(t *testing.T) {
 func TestAPodThatIsNotFoundKeepsItsChain(t *testing.T) {
 	l := newRuleLab(t)
 	plan := planOf(planRule("record", recordAll))
-	_, err := l.apply(t, plan)
-	must(t, err)
+	l.applyAll(t, plan)
 	found := l.found
 	l.found = nil
-	_, err = l.apply(t, plan)
-	must(t, err)
+	if _, status := l.apply(t, plan); status.State != v1alpha1.EndpointPending || status.Chain != "" || status.Rules != nil {
+		t.Errorf("the pod is reported as %+v", status)
+	}
 	attached := l.rules.chains.Endpoints()
 	if !slices.ContainsFunc(attached, func(a chains.Attached) bool { return a.UID == "client" }) {
 		t.Errorf("the endpoints with chains are %+v", attached)
@@ -293,12 +302,11 @@ func TestAPodThatIsNotFoundKeepsItsChain(t *testing.T) {
 func TestRemovalOfRulesLeavesNothing(t *testing.T) {
 	l := newRuleLab(t)
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
-	_, err := l.apply(t, planOf(planRule("slow", limit)))
-	must(t, err)
+	l.applyAll(t, planOf(planRule("slow", limit)))
 	l.restart(t)
-	must(t, l.Nodes[0].Do(l.rules.remove))
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.rules.Remove(context.Background()) }))
 	l.expectNothing(t)
-	must(t, l.Nodes[0].Do(l.rules.remove)) // it may be repeated
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.rules.Remove(context.Background()) })) // it may be repeated
 }
 
 // The numbers of endpoints begin anew with the maps: what was known by the old ones
@@ -307,20 +315,18 @@ func TestConnectionsAreKnownAgainAfterAllRulesWereGone(t *testing.T) {
 	l := newRuleLab(t)
 	client, server := l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
 	listener, err := server.Listen(t.Context(), "tcp", net.JoinHostPort(server.IPv4, "5002"))
-	must(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	connection, err := client.Dial(t.Context(), "tcp", listener.Addr().String())
-	must(t, err)
+	require.NoError(t, err)
 	defer connection.Close()
 	for range 2 {
-		_, err = l.apply(t, planOf(planRule("record", recordAll)))
-		must(t, err)
+		l.applyAll(t, planOf(planRule("record", recordAll)))
 		subflows, err := l.rules.chains.Subflows()
-		must(t, err)
+		require.NoError(t, err)
 		if len(subflows) != 1 || subflows[0].Record.Token == 0 {
 			t.Errorf("the connection is known as %+v", subflows)
 		}
-		_, err = l.apply(t, planOf())
-		must(t, err)
+		l.applyAll(t, planOf())
 	}
 }

@@ -13,20 +13,20 @@ import (
 	"braid.dev/braid/bpf/endpoint"
 )
 
-// Untold is a subflow of which an end does not know, or may not, whether rules want
+// WaitingSubflow is a subflow of which an end does not know, or may not, whether rules want
 // it to be a backup, or which addresses were hidden from it that no rule hides any
 // more. It is told in an acknowledgement of the other end.
-type Untold struct {
+type WaitingSubflow struct {
 	// Chain tells it from the same subflow under other rules.
 	Chain uint64
 	// Local is the endpoint's end, Remote its peer's.
-	Local, Remote UntoldEnd
+	Local, Remote WaitingEnd
 	// Idle is true when nothing has passed for a while.
 	Idle bool
 }
 
-// UntoldEnd is one end of such a subflow.
-type UntoldEnd struct {
+// WaitingEnd is one end of such a subflow.
+type WaitingEnd struct {
 	netip.AddrPort
 	// Next is the sequence number that it sends next.
 	Next uint32
@@ -37,28 +37,28 @@ type UntoldEnd struct {
 // idle is how long nothing has passed on an idle subflow.
 const idle = 100 * time.Millisecond
 
-// Untold lists such subflows. More is true while there may be others later, though
+// WaitingSubflows lists such subflows. More is true while there may be others later, though
 // no chain changes.
-func (c *Chains) Untold() (untold []Untold, more bool, err error) {
+func (c *Chains) WaitingSubflows() (waiting []WaitingSubflow, more bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.objects == nil {
+	if !c.loaded.Is() {
 		return nil, false, nil
 	}
 	byNumber := map[uint32]*attached{}
-	for _, a := range c.book.endpoints {
+	for _, a := range c.loaded.Value.endpoints {
 		byNumber[a.record.Number] = a
 		more = more || a.setsBackups()
 	}
 	now := sinceBoot()
-	err = c.objects.eachSubflow(func(key *SubflowKey, record *SubflowRecord) {
+	err = c.loaded.Value.eachSubflow(func(key *SubflowKey, record *SubflowRecord) {
 		a := byNumber[key.Endpoint]
 		if a == nil || record.Ended != 0 {
 			return
 		}
 		more = more || wasTold(record) || record.Addresses.Hidden != 0
 		if local, remote := a.waitsFor(record, 0), a.waitsFor(record, 1); local || remote {
-			untold = append(untold, Untold{
+			waiting = append(waiting, WaitingSubflow{
 				Chain:  record.Word,
 				Local:  endOf(key.Local, key.LocalPort, record, 0, local),
 				Remote: endOf(key.Remote, key.RemotePort, record, 1, remote),
@@ -66,7 +66,7 @@ func (c *Chains) Untold() (untold []Untold, more bool, err error) {
 			})
 		}
 	})
-	return untold, more, err
+	return waiting, more, err
 }
 
 // sinceBoot is the programs' clock, in nanoseconds.
@@ -79,8 +79,8 @@ func sinceBoot() uint64 {
 }
 
 // endOf is the end that sends in a direction.
-func endOf(address endpoint.FromEndpointAddress, port uint16, record *SubflowRecord, direction int, wanted bool) UntoldEnd {
-	return UntoldEnd{
+func endOf(address endpoint.FromEndpointAddress, port uint16, record *SubflowRecord, direction int, wanted bool) WaitingEnd {
+	return WaitingEnd{
 		AddrPort: bpf.AddrPort(address.Word, port),
 		Next:     record.Traffic[direction].Highest, Wanted: wanted,
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"errors"
@@ -29,25 +29,25 @@ var (
 	peer = netip.MustParseAddrPort("10.0.0.2:2")
 )
 
-func untoldOf(chain uint64, local, remote, idle bool) chains.Untold {
-	return chains.Untold{
+func waitingOf(chain uint64, local, remote, idle bool) chains.WaitingSubflow {
+	return chains.WaitingSubflow{
 		Chain: chain, Idle: idle,
-		Local:  chains.UntoldEnd{AddrPort: pod, Wanted: local},
-		Remote: chains.UntoldEnd{AddrPort: peer, Wanted: remote},
+		Local:  chains.WaitingEnd{AddrPort: pod, Wanted: local},
+		Remote: chains.WaitingEnd{AddrPort: peer, Wanted: remote},
 	}
 }
 
 // rounds are probes of what a test says.
 type rounds struct {
-	*probes
+	*idleSubflows
 	sender
-	untold []chains.Untold
-	more   bool
+	waiting []chains.WaitingSubflow
+	more    bool
 }
 
 func newRounds() *rounds {
 	r := &rounds{sender: sender{sent: map[netip.AddrPort]int{}, err: errors.New("unreachable")}}
-	r.probes = newProbes(func() ([]chains.Untold, bool, error) { return r.untold, r.more, nil }, logr.Discard())
+	r.idleSubflows = newIdleSubflows(func() ([]chains.WaitingSubflow, bool, error) { return r.waiting, r.more, nil }, logr.Discard())
 	return r
 }
 
@@ -60,7 +60,7 @@ func (r *rounds) expect(t *testing.T, toPod, toPeer int) {
 
 func TestAnIdleSubflowIsProbedUntilItAnswersOrNeverWill(t *testing.T) {
 	r := newRounds()
-	r.untold = []chains.Untold{untoldOf(1, true, false, true)}
+	r.waiting = []chains.WaitingSubflow{waitingOf(1, true, false, true)}
 	for range 2 * mostProbes {
 		r.round(r)
 	}
@@ -68,12 +68,12 @@ func TestAnIdleSubflowIsProbedUntilItAnswersOrNeverWill(t *testing.T) {
 	if r.round(r) {
 		t.Error("what never answers is looked at for ever")
 	}
-	r.untold[0].Chain = 2
+	r.waiting[0].Chain = 2
 	if !r.round(r) {
 		t.Error("it is not looked at again")
 	}
 	r.expect(t, mostProbes+1, 0)
-	r.untold = nil
+	r.waiting = nil
 	if r.round(r) || len(r.known) > 0 {
 		t.Errorf("of nothing it remembers %v", r.known)
 	}
@@ -85,13 +85,13 @@ func TestAnIdleSubflowIsProbedUntilItAnswersOrNeverWill(t *testing.T) {
 
 func TestAnEndIsProbedOnlyWhileTheOtherSendsNothing(t *testing.T) {
 	r := newRounds()
-	r.untold, r.more = []chains.Untold{untoldOf(1, true, true, false)}, true
+	r.waiting, r.more = []chains.WaitingSubflow{waitingOf(1, true, true, false)}, true
 	r.round(r)
 	r.expect(t, 0, 0) // not known yet
-	r.untold[0].Local.Next++
+	r.waiting[0].Local.Next++
 	r.round(r)
 	r.expect(t, 1, 0) // the pod sends, so the peer acknowledges by itself
-	r.untold[0].Remote.Next++
+	r.waiting[0].Remote.Next++
 	r.round(r)
 	r.expect(t, 1, 1)
 }

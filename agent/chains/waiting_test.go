@@ -87,13 +87,13 @@ func TestAnAcknowledgementIsWaitedForUntilHiddenAddressesAreGivenBack(t *testing
 	}
 }
 
-func TestAnUntoldEndIsThatOfTheKey(t *testing.T) {
+func TestAnWaitingEndIsThatOfTheKey(t *testing.T) {
 	for _, end := range []string{"10.0.0.1:80", "[fd00::1]:65000"} {
 		want := netip.MustParseAddrPort(end)
 		record := SubflowRecord{}
 		record.Traffic[1].Highest = 7
 		got := endOf(endpoint.FromEndpointAddress{Word: bpf.Words(want.Addr())}, bpf.Port(want.Port()), &record, 1, true)
-		if got != (UntoldEnd{want, 7, true}) {
+		if got != (WaitingEnd{want, 7, true}) {
 			t.Errorf("%s is %+v", want, got)
 		}
 	}
