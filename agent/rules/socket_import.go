@@ -9,7 +9,7 @@ import (
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/node"
-	"braid.dev/braid/agent/seed"
+	"braid.dev/braid/agent/socketimport"
 )
 
 // socketImport tells the programs, once for each endpoint, of connections that are
@@ -28,7 +28,7 @@ func (s *socketImport) Apply(_ context.Context, model *node.Model) (report node.
 		s.imported = nil
 		return report
 	}
-	maps, err := seed.Open(s.pins)
+	maps, err := socketimport.Open(s.pins)
 	if err != nil {
 		s.log.Error(err, "failed to open the maps for a socket import")
 		return report
@@ -42,7 +42,7 @@ func (s *socketImport) Apply(_ context.Context, model *node.Model) (report node.
 		if numbers[g.Number] {
 			continue
 		}
-		if _, err := maps.Seed(seed.Pod{Namespace: g.Namespace, Number: g.Number, Interface: g.Interface}); err != nil {
+		if _, err := maps.Import(socketimport.Pod{Namespace: g.Namespace, Number: g.Number, Interface: g.Interface}); err != nil {
 			s.log.Error(err, "failed to import the sockets of connections that are older than the chain", "endpoint", g.Name)
 		}
 		numbers[g.Number] = true

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package seed
+package socketimport
 
 import (
 	"maps"
@@ -143,20 +143,20 @@ func makeConnection(found *mptcpnl.Connection, known tokens, subflows uint32, no
 
 // complete adds to a record of the programs what they do not know, and says
 // whether there was anything. It is then judged by the rules anew.
-func complete(known, seeded *record) bool {
-	lacksToken := known.Token == 0 || known.Token == known.InitiatorToken && known.Token != seeded.Token
+func complete(known, imported *record) bool {
+	lacksToken := known.Token == 0 || known.Token == known.InitiatorToken && known.Token != imported.Token
 	if known.Known&knownSYN != 0 || !lacksToken {
 		return false
 	}
 	if known.Token == 0 {
 		known.Reported = 0 // what was reported without a token is reported with it
 	}
-	known.Token, known.InitiatorToken = seeded.Token, seeded.InitiatorToken
-	known.Known |= seeded.Known
-	known.Role, known.Seeded, known.SeededRtt, known.Word = seeded.Role, seeded.Seeded, seeded.SeededRtt, 0
-	known.Backup |= seeded.Backup &^ toldBackup(known)
+	known.Token, known.InitiatorToken = imported.Token, imported.InitiatorToken
+	known.Known |= imported.Known
+	known.Role, known.Seeded, known.SeededRtt, known.Word = imported.Role, imported.Seeded, imported.SeededRtt, 0
+	known.Backup |= imported.Backup &^ toldBackup(known)
 	for direction := range known.Traffic {
-		known.Traffic[direction].WindowScale = seeded.Traffic[direction].WindowScale
+		known.Traffic[direction].WindowScale = imported.Traffic[direction].WindowScale
 	}
 	return true
 }
@@ -175,21 +175,21 @@ func toldBackup(known *record) (directions uint8) {
 
 // completeConnection adds what the programs do not know, and says whether there
 // was anything. An alias leads to a connection about which they know more.
-func completeConnection(known, seeded *connection) bool {
-	if known.Token != seeded.Token {
+func completeConnection(known, imported *connection) bool {
+	if known.Token != imported.Token {
 		return false
 	}
 	changed := false
-	if known.InitiatorToken == 0 && seeded.InitiatorToken != 0 {
-		known.InitiatorToken, changed = seeded.InitiatorToken, true
+	if known.InitiatorToken == 0 && imported.InitiatorToken != 0 {
+		known.InitiatorToken, changed = imported.InitiatorToken, true
 	}
 	for direction := range known.InitialDataSequence {
 		bit := uint8(1) << direction
-		if known.SequenceKnown&bit != 0 || seeded.SequenceKnown&bit == 0 {
+		if known.SequenceKnown&bit != 0 || imported.SequenceKnown&bit == 0 {
 			continue
 		}
-		known.InitialDataSequence[direction] = seeded.InitialDataSequence[direction]
-		known.DataPosition[direction] = seeded.DataPosition[direction]
+		known.InitialDataSequence[direction] = imported.InitialDataSequence[direction]
+		known.DataPosition[direction] = imported.DataPosition[direction]
 		known.SequenceKnown, changed = known.SequenceKnown|bit, true
 	}
 	return changed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package seed
+package socketimport
 
 import (
 	"net/netip"
@@ -83,8 +83,8 @@ func reported(r record) record {
 }
 
 func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
-	seeded := record{Token: 2, InitiatorToken: 1, Known: knownMPTCP, Seeded: 1, Role: roleInitiated}
-	seeded.Traffic[0].WindowScale = 4
+	imported := record{Token: 2, InitiatorToken: 1, Known: knownMPTCP, Seeded: 1, Role: roleInitiated}
+	imported.Traffic[0].WindowScale = 4
 	begun := func(change func(*record)) record {
 		r := record{Word: 77, Path: 3, Reported: 3}
 		r.Traffic[0].Bytes = 1000
@@ -113,7 +113,7 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := test.known
-			if changed := complete(&got, &seeded); changed != test.changed || got != test.want {
+			if changed := complete(&got, &imported); changed != test.changed || got != test.want {
 				t.Errorf("it became (%t)\n%+v, want\n%+v", changed, got, test.want)
 			}
 		})
@@ -123,7 +123,7 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 // What a socket says of its peer's wish may be what a rule made of it.
 func TestABackupOfOurOwnMakingIsNotTakenForThePeersWish(t *testing.T) {
 	const on = 2 // enum backup_wish
-	seeded := record{Token: 2, InitiatorToken: 1, Backup: 1 << toEndpoint}
+	imported := record{Token: 2, InitiatorToken: 1, Backup: 1 << toEndpoint}
 	tests := map[string]struct {
 		told [2]uint8
 		want uint8
@@ -137,7 +137,7 @@ func TestABackupOfOurOwnMakingIsNotTakenForThePeersWish(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var known record
 			known.BackupState.Told = test.told
-			if !complete(&known, &seeded) || known.Backup != test.want {
+			if !complete(&known, &imported) || known.Backup != test.want {
 				t.Errorf("the record says %b, want %b", known.Backup, test.want)
 			}
 		})
@@ -145,20 +145,20 @@ func TestABackupOfOurOwnMakingIsNotTakenForThePeersWish(t *testing.T) {
 }
 
 func TestAConnectionIsCompletedButNotReplaced(t *testing.T) {
-	seeded := connection{Token: 2, InitiatorToken: 1, SequenceKnown: 3, InitialDataSequence: [2]uint64{10, 20}, DataPosition: [2]uint64{1, 2}}
+	imported := connection{Token: 2, InitiatorToken: 1, SequenceKnown: 3, InitialDataSequence: [2]uint64{10, 20}, DataPosition: [2]uint64{1, 2}}
 	known := connection{Token: 2, Subflows: 5, SequenceKnown: 1, InitialDataSequence: [2]uint64{99, 0}, Sent: [2]uint64{7, 8}}
 	want := connection{
 		Token: 2, InitiatorToken: 1, Subflows: 5, SequenceKnown: 3, Sent: [2]uint64{7, 8},
 		InitialDataSequence: [2]uint64{99, 20}, DataPosition: [2]uint64{0, 2},
 	}
-	if changed := completeConnection(&known, &seeded); !changed || !reflect.DeepEqual(known, want) {
+	if changed := completeConnection(&known, &imported); !changed || !reflect.DeepEqual(known, want) {
 		t.Errorf("it became %+v, want %+v", known, want)
 	}
-	if completeConnection(&known, &seeded) {
+	if completeConnection(&known, &imported) {
 		t.Error("a whole one was changed")
 	}
 	alias := connection{Token: 3}
-	if completeConnection(&alias, &seeded) {
+	if completeConnection(&alias, &imported) {
 		t.Error("an alias was changed")
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seed tells the programs of the endpoint half of connections that are
+// Package socketimport tells the programs of the endpoint half of connections that are
 // older than they: from the pod's own sockets it makes the records that the
 // programs would have made from the SYNs. So selectors by token hold for these
 // connections too, and a rate limit can lower their windows.
@@ -8,7 +8,7 @@
 // Where the iterator over sockets does not work, one thing is not known: the
 // responder's token of a connection that the pod began and that never had a second
 // subflow. Such a connection goes by the initiator's token alone.
-package seed
+package socketimport
 
 import (
 	"errors"
@@ -74,20 +74,20 @@ type Result struct {
 	Made, Completed int
 }
 
-// Seed makes records of the pod's established subflows, where there are none yet,
+// Import makes records of the pod's established subflows, where there are none yet,
 // and completes those that began in the middle. What the programs know from a SYN
 // is not touched. It can be called again at any time; once before the pod gets its
 // first chain and once after leaves no connection out. It does what it can also
 // where the peers' tokens cannot be read, and then returns an error.
-func (m *Maps) Seed(pod Pod) (Result, error) {
-	result, err := m.seed(pod)
+func (m *Maps) Import(pod Pod) (Result, error) {
+	result, err := m.importSockets(pod)
 	if err := errors.Join(err, m.tokensErr); err != nil {
 		return result, fmt.Errorf("noting the connections of %s: %w", pod.Namespace, err)
 	}
 	return result, nil
 }
 
-func (m *Maps) seed(pod Pod) (result Result, err error) {
+func (m *Maps) importSockets(pod Pod) (result Result, err error) {
 	all, err := m.look(pod)
 	if err != nil {
 		return result, err

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package seed
+package socketimport
 
 import (
 	"errors"

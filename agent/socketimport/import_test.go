@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package seed_test
+package socketimport_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
-	"braid.dev/braid/agent/seed"
+	"braid.dev/braid/agent/socketimport"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/internal/lab/network"
@@ -86,7 +86,7 @@ func listen(t *testing.T, namespace *network.Namespace) {
 }
 
 // apply gives the pod one rule, and returns how the programs call it.
-func (l *lab) apply(rule v1alpha1.Rule) seed.Pod {
+func (l *lab) apply(rule v1alpha1.Rule) socketimport.Pod {
 	l.t.Helper()
 	index, err := l.host.Index("pod0")
 	require.NoError(l.t, err)
@@ -96,15 +96,15 @@ func (l *lab) apply(rule v1alpha1.Rule) seed.Pod {
 			Rules: []v1alpha1.PlanRule{{Rule: rule, Policy: "MPTCPPolicy/team/web"}},
 		})))
 	}))
-	return seed.Pod{Namespace: l.pod.Path(), Number: l.chains.Endpoints()[0].Number, Interface: index}
+	return socketimport.Pod{Namespace: l.pod.Path(), Number: l.chains.Endpoints()[0].Number, Interface: index}
 }
 
-func (l *lab) seed(pod seed.Pod) seed.Result {
+func (l *lab) importSockets(pod socketimport.Pod) socketimport.Result {
 	l.t.Helper()
-	maps, err := seed.Open(chains.Directory(l.pins))
+	maps, err := socketimport.Open(chains.Directory(l.pins))
 	require.NoError(l.t, err)
 	defer maps.Close()
-	result, err := maps.Seed(pod)
+	result, err := maps.Import(pod)
 	require.NoError(l.t, err)
 	return result
 }
@@ -254,11 +254,11 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 	pod := l.apply(byToken(responder))
 	wanted.say(t, 5)
 	if hits := l.hits(); hits != 0 {
-		t.Fatalf("before seeding %d packets were found", hits)
+		t.Fatalf("before the import %d packets were found", hits)
 	}
-	result := l.seed(pod)
+	result := l.importSockets(pod)
 	if result.Made+result.Completed != wanted.subflows+other.subflows {
-		t.Errorf("seeding told %+v of %d subflows", result, wanted.subflows+other.subflows)
+		t.Errorf("the import told %+v of %d subflows", result, wanted.subflows+other.subflows)
 	}
 	wanted.say(t, 5)
 	eventually(t, "found by its token", func() bool { return l.hits() > 0 })
@@ -267,8 +267,8 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 	if hits := l.hits(); hits != before {
 		t.Errorf("%d packets of another connection were taken for it", hits-before)
 	}
-	if again := l.seed(pod); again != (seed.Result{}) {
-		t.Errorf("seeding once more told %+v", again)
+	if again := l.importSockets(pod); again != (socketimport.Result{}) {
+		t.Errorf("importing once more told %+v", again)
 	}
 	l.expectRecords(initiator, responder, join)
 }
@@ -312,8 +312,8 @@ func TestAConnectionFromAfterTheChainIsNotTouched(t *testing.T) {
 	pod := l.apply(byToken(1))
 	c := l.connect(l.pod, l.host, addresses[4].host, addresses[4].pod, true)
 	c.say(t, 5)
-	if result := l.seed(pod); result != (seed.Result{}) {
-		t.Errorf("seeding told %+v of connections that the programs saw begin", result)
+	if result := l.importSockets(pod); result != (socketimport.Result{}) {
+		t.Errorf("the import told %+v of connections that the programs saw begin", result)
 	}
 }
 
@@ -321,16 +321,16 @@ func TestANamespaceThatIsGoneGivesAnError(t *testing.T) {
 	l := build(t)
 	pod := l.apply(byToken(1))
 	pod.Namespace = filepath.Join(t.TempDir(), "gone")
-	maps, err := seed.Open(chains.Directory(l.pins))
+	maps, err := socketimport.Open(chains.Directory(l.pins))
 	require.NoError(t, err)
 	defer maps.Close()
-	if _, err := maps.Seed(pod); !errors.Is(err, os.ErrNotExist) {
+	if _, err := maps.Import(pod); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the error is %v", err)
 	}
 }
 
-func TestWithoutPinsThereIsNothingToSeed(t *testing.T) {
-	if _, err := seed.Open(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
+func TestWithoutPinsThereIsNothingToImport(t *testing.T) {
+	if _, err := socketimport.Open(t.TempDir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -374,6 +374,6 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 		}
 	}
 	expect("", inspect.WhyNoSYN)
-	l.seed(pod)
+	l.importSockets(pod)
 	expect(v1alpha1.RateLimitWindow, inspect.WhyAsked)
 }
