@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -23,6 +24,7 @@ import (
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/testutil"
 )
 
 // usual is a preference with the API's defaults.
@@ -446,14 +448,9 @@ func TestNewsOfProbesDoNotWaitForTheLoop(t *testing.T) {
 	go func() { done <- r.run(ctx) }()
 	r.measured("node2", map[string]int{"blue": 1, "green": 0})
 	r.changed <- struct{}{}
-	deadline := time.Now().Add(5 * time.Second)
-	for !r.hasTold("node2", "green") && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, 5*time.Second, "node2 is told", func() bool { return r.hasTold("node2", "green") })
 	cancel()
-	if err := <-done; err != nil || !r.hasTold("node2", "green") {
-		t.Errorf("told %v, and ended with %v", r.told, err)
-	}
+	require.NoError(t, <-done)
 }
 
 func (r *rig) hasTold(peer, dead string) bool {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
-	"golang.org/x/sys/unix"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +25,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // ruleLab is a network whose first node carries out the chains of a plan for its
@@ -36,35 +37,26 @@ type ruleLab struct {
 	found   map[types.UID]endpoints.Endpoint
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func newRuleLab(t *testing.T) *ruleLab {
 	t.Helper()
-	mount := t.TempDir()
-	must(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(mount, 0)) })
+	mount := testutil.BPFFS(t)
 	l := &ruleLab{
 		Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: 1}),
 		options: Options{PinPath: filepath.Join(mount, "braid"), StatePath: t.TempDir(), Log: testr.New(t)},
 		found:   map[types.UID]endpoints.Endpoint{},
 	}
 	l.rules = openRules(l.options, nil)
-	t.Cleanup(func() { must(t, l.Nodes[0].Do(l.rules.remove)) })
+	t.Cleanup(func() { require.NoError(t, l.Nodes[0].Do(l.rules.remove)) })
 	pod := l.Nodes[0].Pods[0]
 	index, err := l.Nodes[0].Index(pod.HostInterface)
-	must(t, err)
+	require.NoError(t, err)
 	l.found["client"] = endpoints.Endpoint{Path: pod.Path(), HostInterface: pod.HostInterface, HostIndex: index}
 	return l
 }
 
 func (l *ruleLab) restart(t *testing.T) {
 	t.Helper()
-	must(t, l.rules.close())
+	require.NoError(t, l.rules.close())
 	l.rules = openRules(l.options, nil)
 }
 
@@ -91,7 +83,7 @@ func (l *ruleLab) apply(t *testing.T, plan *v1alpha1.MPTCPNodePlan) (result v1al
 	t.Helper()
 	results := []v1alpha1.EndpointStatus{{UID: "client", State: v1alpha1.EndpointProgrammed}}
 	blue, indexErr := l.Nodes[0].Index("blue")
-	must(t, indexErr)
+	require.NoError(t, indexErr)
 	resolved := []paths.Path{{Name: "blue", NIC: paths.NIC{Index: blue}}, {Name: "absent"}}
 	err = l.Nodes[0].Do(func() error {
 		return l.rules.apply(t.Context(), planned{plan, resolved, l.found}, results)
@@ -105,14 +97,14 @@ func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
 	ctx, cancel := context.WithCancel(t.Context())
 	address := net.JoinHostPort(server.IPv4, "5001")
 	listener, err := server.Listen(ctx, "tcp", address)
-	must(t, err)
+	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- traffic.Serve(ctx, listener) }()
 	result, err := traffic.Run(ctx, func(ctx context.Context) (net.Conn, error) {
 		return client.Dial(ctx, "tcp", address)
 	}, traffic.Options{Duration: 600 * time.Millisecond, Verify: true})
 	cancel()
-	must(t, errors.Join(err, <-done))
+	require.NoError(t, errors.Join(err, <-done))
 	if result.Failed > 0 {
 		t.Errorf("connections broke: %v", result.Errors)
 	}
@@ -122,7 +114,7 @@ func (l *ruleLab) transfer(t *testing.T) *traffic.Result {
 func (l *ruleLab) hits(t *testing.T, rule string) uint64 {
 	t.Helper()
 	rules, err := l.rules.shown.Rules()
-	must(t, err)
+	require.NoError(t, err)
 	for _, found := range rules {
 		if found.Endpoint == "team/client" && found.Name == rule && found.Policy == "ClusterMPTCPPolicy/edge" {
 			return found.Hits
@@ -168,7 +160,7 @@ func (l *ruleLab) expectNothing(t *testing.T) {
 func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {
 	l := newRuleLab(t)
 	result, err := l.apply(t, planOf(planRule("record", recordAll), planRule("report", v1alpha1.Action{Type: v1alpha1.ActionReportConnection})))
-	must(t, err)
+	require.NoError(t, err)
 	if result.State != v1alpha1.EndpointProgrammed || result.Chain != "chain" || len(result.Rules) != 0 {
 		t.Errorf("the pod is reported as %+v", result)
 	}
@@ -176,16 +168,12 @@ func TestAPodsPacketsRunThroughTheChainOfThePlan(t *testing.T) {
 	if l.hits(t, "record") == 0 {
 		t.Error("the rule matched nothing")
 	}
-	for deadline := time.Now().Add(5 * time.Second); len(l.rules.events.Read(0).Events) == 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("no connection was reported")
-		}
-	}
+	testutil.Eventually(t, 5*time.Second, "a connection is reported", func() bool { return len(l.rules.events.Read(0).Events) > 0 })
 	if event := l.rules.events.Read(0).Events[0]; event.Endpoint != "team/client" || event.Rule != "report" {
 		t.Errorf("the event is %+v", event)
 	}
 	result, err = l.apply(t, planOf())
-	must(t, err)
+	require.NoError(t, err)
 	if result.Chain != "" || result.State != v1alpha1.EndpointProgrammed {
 		t.Errorf("without rules the pod is reported as %+v", result)
 	}
@@ -197,7 +185,7 @@ func TestARateIsPacedAndSaysSo(t *testing.T) {
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
 	plan := planOf(planRule("slow", limit))
 	_, err := l.apply(t, plan)
-	must(t, err)
+	require.NoError(t, err)
 	done := make(chan *traffic.Result, 1)
 	go func() { done <- l.transfer(t) }()
 	var result v1alpha1.EndpointStatus
@@ -218,7 +206,7 @@ func TestARateIsPacedAndSaysSo(t *testing.T) {
 func TestRulesThatCannotBeAreReportedAndLeaveTheOldOnes(t *testing.T) {
 	l := newRuleLab(t)
 	_, err := l.apply(t, planOf(planRule("record", recordAll)))
-	must(t, err)
+	require.NoError(t, err)
 	custom := v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}
 	plan := planOf(planRule("record", recordAll), planRule("own", custom))
 	plan.Spec.Blocks = []v1alpha1.PlanBlock{{Policy: "edge", Block: v1alpha1.Block{Name: "shape", File: "shape.o"}}}
@@ -247,7 +235,7 @@ func TestWhatTheKernelLacksIsSaidOfTheRule(t *testing.T) {
 		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "shortest"}},
 		v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: "EarliestCompletionFirst"}})
 	result, err := l.apply(t, planOf(planRule("record", recordAll), lacking))
-	must(t, err)
+	require.NoError(t, err)
 	if result.State != v1alpha1.EndpointProgrammed || len(result.Rules) != 1 || !result.Rules[0].Failed || result.Rules[0].Name != "lacking" ||
 		!strings.Contains(result.Rules[0].Message, `"warp"`) || !strings.Contains(result.Rules[0].Message, "no schedule shortest") ||
 		!strings.Contains(result.Rules[0].Message, "manager: Agent") {
@@ -259,17 +247,17 @@ func TestAnAgentThatRestartsKeepsChainsAndTheirNames(t *testing.T) {
 	l := newRuleLab(t)
 	plan := planOf(planRule("record", recordAll))
 	_, err := l.apply(t, plan)
-	must(t, err)
+	require.NoError(t, err)
 	l.transfer(t)
 	before := l.restingHits(t, "record")
 	l.restart(t)
 	l.expectKept(t, "record", before)
 	_, err = l.apply(t, plan)
-	must(t, err)
+	require.NoError(t, err)
 	l.expectKept(t, "record", before)
 	l.restart(t)
 	_, err = l.apply(t, nil)
-	must(t, err)
+	require.NoError(t, err)
 	l.expectNothing(t)
 }
 
@@ -278,11 +266,11 @@ func TestAPodThatIsNotFoundKeepsItsChain(t *testing.T) {
 	l := newRuleLab(t)
 	plan := planOf(planRule("record", recordAll))
 	_, err := l.apply(t, plan)
-	must(t, err)
+	require.NoError(t, err)
 	found := l.found
 	l.found = nil
 	_, err = l.apply(t, plan)
-	must(t, err)
+	require.NoError(t, err)
 	attached := l.rules.chains.Endpoints()
 	if !slices.ContainsFunc(attached, func(a chains.Attached) bool { return a.UID == "client" }) {
 		t.Errorf("the endpoints with chains are %+v", attached)
@@ -294,11 +282,11 @@ func TestRemovalOfRulesLeavesNothing(t *testing.T) {
 	l := newRuleLab(t)
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
 	_, err := l.apply(t, planOf(planRule("slow", limit)))
-	must(t, err)
+	require.NoError(t, err)
 	l.restart(t)
-	must(t, l.Nodes[0].Do(l.rules.remove))
+	require.NoError(t, l.Nodes[0].Do(l.rules.remove))
 	l.expectNothing(t)
-	must(t, l.Nodes[0].Do(l.rules.remove)) // it may be repeated
+	require.NoError(t, l.Nodes[0].Do(l.rules.remove)) // it may be repeated
 }
 
 // The numbers of endpoints begin anew with the maps: what was known by the old ones
@@ -307,20 +295,20 @@ func TestConnectionsAreKnownAgainAfterAllRulesWereGone(t *testing.T) {
 	l := newRuleLab(t)
 	client, server := l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
 	listener, err := server.Listen(t.Context(), "tcp", net.JoinHostPort(server.IPv4, "5002"))
-	must(t, err)
+	require.NoError(t, err)
 	defer listener.Close()
 	connection, err := client.Dial(t.Context(), "tcp", listener.Addr().String())
-	must(t, err)
+	require.NoError(t, err)
 	defer connection.Close()
 	for range 2 {
 		_, err = l.apply(t, planOf(planRule("record", recordAll)))
-		must(t, err)
+		require.NoError(t, err)
 		subflows, err := l.rules.chains.Subflows()
-		must(t, err)
+		require.NoError(t, err)
 		if len(subflows) != 1 || subflows[0].Record.Token == 0 {
 			t.Errorf("the connection is known as %+v", subflows)
 		}
 		_, err = l.apply(t, planOf())
-		must(t, err)
+		require.NoError(t, err)
 	}
 }

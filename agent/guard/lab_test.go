@@ -14,12 +14,12 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is a network whose first node has a guard.
@@ -32,19 +32,11 @@ type lab struct {
 	stopped chan error
 }
 
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
-	return directory
-}
-
 // newLab builds two nodes with pods; those of the first one belong to tenant-1,
 // tenant-2 and so on.
 func newLab(t *testing.T, spec network.Spec) *lab {
 	t.Helper()
-	pins := bpffs(t)
+	pins := testutil.BPFFS(t)
 	l := &lab{options: Options{
 		PinPath:     filepath.Join(pins, "guard"),
 		UplinkLinks: filepath.Join(pins, "datapath/*/links/to_uplink_%d"),

@@ -15,10 +15,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/testutil"
 )
 
 // pinned are the programs' maps, in a BPF file system of the test's own.
@@ -30,9 +30,7 @@ type pinned struct {
 
 func pin(t *testing.T) *pinned {
 	t.Helper()
-	p := &pinned{t: t, directory: t.TempDir(), maps: map[string]*ebpf.Map{}}
-	require.NoError(t, unix.Mount("bpf", p.directory, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(p.directory, 0)) })
+	p := &pinned{t: t, directory: testutil.BPFFS(t), maps: map[string]*ebpf.Map{}}
 	spec, err := endpoint.LoadFromEndpoint()
 	require.NoError(t, err)
 	for _, name := range []string{"attachments", "attachments_overflow", "chains", "chain_counters", "subflows"} {

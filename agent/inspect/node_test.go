@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
@@ -96,13 +97,11 @@ func TestPodsWithoutRulesAreShownByTheirSockets(t *testing.T) {
 	local, remote = at(connection.LocalAddr().String()), at(connection.RemoteAddr().String())
 
 	var got []Subflow
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	testutil.Eventually(t, 20*time.Second, "the subflow has received all", func() bool {
 		got, err = node.Subflows()
 		require.NoError(t, err)
-		if len(got) == 1 && got[0].Received.Bytes == exchanged {
-			break
-		}
-	}
+		return len(got) == 1 && got[0].Received.Bytes == exchanged
+	})
 	if len(got) != 1 || got[0].InitiatorToken == 0 || got[0].RTTMicroseconds == 0 {
 		t.Fatalf("the subflows are %+v", got)
 	}

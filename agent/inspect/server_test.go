@@ -18,6 +18,7 @@ import (
 
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/testutil"
 )
 
 // known is a source of what is known beforehand.
@@ -45,7 +46,7 @@ func serve(t *testing.T, socket string, source inspect.Source) served {
 	before, _ := os.Lstat(socket)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Start(ctx) }()
-	eventually(t, func() bool {
+	testutil.Eventually(t, 20*time.Second, "the server listens", func() bool {
 		now, err := os.Lstat(socket)
 		return err == nil && (before == nil || !os.SameFile(before, now))
 	})
@@ -62,15 +63,6 @@ func serve(t *testing.T, socket string, source inspect.Source) served {
 	}
 	t.Cleanup(stop)
 	return served{socket, log, stop}
-}
-
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within 20 s")
-		}
-	}
 }
 
 func client(t *testing.T, socket string) *inspect.Client {

@@ -23,7 +23,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
@@ -31,6 +30,7 @@ import (
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is two nodes with two paths and a pod each; the first runs the programs.
@@ -61,9 +61,7 @@ func portRule(name string, port int32, action v1alpha1.ActionType) v1alpha1.Plan
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 100, PodsPerNode: 1})}
-	pins := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
+	pins := testutil.BPFFS(t)
 	l.options = trace.Options{PinPath: pins, StatePath: t.TempDir(), Pod: "team/web-0"}
 	l.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(pins, "datapath"), FlowEntries: 4096})
 	l.chains = chains.Open(chains.Options{PinPath: filepath.Join(pins, "endpoints"), Log: logr.Discard()})
