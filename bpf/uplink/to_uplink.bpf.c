@@ -7,6 +7,14 @@
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
 #include "uplink/path_selection.h"
+#include "shared.h"
+
+/* For Go. */
+SHARED(enum, flow_ended);
+SHARED(enum, flow_role);
+SHARED(enum, flow_subtype);
+SHARED(enum, preference_flags);
+SHARED(enum, uplink_limit);
 
 /* Sends the packet to the peer over this path. */
 static __always_inline int send_on(struct __sk_buff *skb, const struct node *node, const struct peer *peer,

@@ -9,7 +9,7 @@
 
 #include "../packet.h"
 
-enum {
+enum chain_limit {
 	MAX_RULES = 64,
 	MAX_SELECTORS = 256,
 	MAX_ACTIONS = 128,
@@ -65,7 +65,7 @@ enum selector_kind {
  * selector of the same rule, or one of these two. Negation is pushed down to the
  * conditions, so that what is not known yet bounds the result from both sides.
  */
-enum {
+enum selector_result {
 	MATCHED = 0xffff,
 	NOT_MATCHED = 0xfffe,
 };

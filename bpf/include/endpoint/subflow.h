@@ -13,10 +13,9 @@
 #include "context.h"
 #include "state.h"
 
-enum {
+enum subflow_limit {
 	MAX_SUBFLOWS = 65536,
 	MAX_MPTCP_CONNECTIONS = 32768,
-	MAX_PROGRAMS = 64,
 	BYPASS_SLOTS = 4096, /* of each CPU; a power of two */
 	EVENT_BYTES = 1 << 20,
 	PATHS = 8,
