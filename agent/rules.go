@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // rules carries out the chains of the plan: in packets, and in the pods' sockets.
@@ -315,8 +316,8 @@ func (r *rules) ruleStatuses(wanted map[types.UID]v1alpha1.PlanEndpoint, loaded 
 
 // limitedSubflows are those of endpoints with rules that limit rates, by endpoint. No
 // others are read: a node may have tens of thousands.
-func (r *rules) limitedSubflows() map[string][]inspect.Subflow {
-	of := map[string][]inspect.Subflow{}
+func (r *rules) limitedSubflows() map[string][]agentapi.Subflow {
+	of := map[string][]agentapi.Subflow{}
 	for _, attached := range r.chains.Endpoints() {
 		if inspect.Limits(attached.Rules) {
 			of[attached.Name] = nil
@@ -325,7 +326,7 @@ func (r *rules) limitedSubflows() map[string][]inspect.Subflow {
 	if len(of) == 0 {
 		return of
 	}
-	err := r.shown.EachSubflow(func(subflow *inspect.Subflow) {
+	err := r.shown.EachSubflow(func(subflow *agentapi.Subflow) {
 		if before, limited := of[subflow.Endpoint]; limited && len(subflow.Limits) > 0 {
 			kept := *subflow
 			kept.Limits = slices.Clone(subflow.Limits)

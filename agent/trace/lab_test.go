@@ -29,6 +29,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -242,7 +243,7 @@ func TestAReplayedSYNTakesThePathThatARealOneTakes(t *testing.T) {
 	for _, version := range []int{4, 6} {
 		pod, other := l.ends(version, 40001, 8001)
 		before := l.contents()
-		report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable, Sequence: 7}))
+		report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable, Sequence: 7}))
 		if difference := cmp.Diff(before, l.contents()); difference != "" {
 			t.Errorf("the replay changed maps of the node:\n%s", difference)
 		}
@@ -269,12 +270,12 @@ func TestAReplayedJoinTakesAPathThatItsConnectionDoesNotUse(t *testing.T) {
 		t.Fatal("the token is not known")
 	}
 	joining := netip.AddrPortFrom(pod.Addr(), 40003)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: joining, To: other, Type: trace.TypeMPJoin, Token: first.Token})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: joining, To: other, Type: v1alpha1.PacketMPJoin, Token: agentapi.Token(first.Token)})).Packets[0]
 	wanted := map[string]string{"blue": "green", "green": "blue"}[first.Path]
 	if packet.Path != wanted || !strings.Contains(packet.Outcome, "leaves by path "+wanted) {
 		t.Errorf("the first subflow uses %s, and the join: %+v", first.Path, packet)
 	}
-	if flow := step(t, packet, "to_uplink").Flow; flow == nil || flow.Token != first.Token {
+	if flow := step(t, packet, "to_uplink").Flow; flow == nil || flow.Token != agentapi.Token(first.Token) {
 		t.Errorf("the flow is %+v", flow)
 	}
 }
@@ -283,7 +284,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(4, 40004, refusedPort)
 	before := segments(t, l.pod().Namespace)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	if !strings.Contains(packet.Outcome, "dropped by from_endpoint, rule refuse; answered with a reset") {
 		t.Errorf("the outcome is %q", packet.Outcome)
 	}
@@ -291,7 +292,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 		t.Errorf("the pod had received %s segments, and then %s", before, after)
 	}
 	pod, other = l.ends(4, 40004, droppedPort)
-	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeDSS, Bytes: 100})).Packets[0]
+	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketDSS, Bytes: 100})).Packets[0]
 	if packet.Outcome != "dropped by from_endpoint, rule ignore" || len(packet.Steps) != 2 {
 		t.Errorf("the packet: %+v", packet)
 	}
@@ -300,7 +301,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 func TestPacketsForThePodPassTheOtherPrograms(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(6, 8005, 40005)
-	packet := l.replay(pod.Addr(), "green", frame(t, trace.Packet{From: other, To: pod, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "green", frame(t, trace.Packet{From: other, To: pod, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	if flow := step(t, packet, "from_uplink").Flow; flow == nil || flow.Initiator || flow.Path != "green" {
 		t.Errorf("the flow is %+v", flow)
 	}
@@ -324,9 +325,9 @@ func capture(t *testing.T, frames ...[]byte) *bytes.Buffer {
 func TestPacketsOfACaptureSeeWhatThoseBeforeThemLeft(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(4, 40006, 8006)
-	syn := frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable, Sequence: 7}).Data
-	data := frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeDSS, Sequence: 8, Acknowledgement: 9, Bytes: 1000}).Data
-	stranger := frame(t, trace.Packet{From: netip.MustParseAddrPort("192.0.2.1:1"), To: netip.MustParseAddrPort("192.0.2.2:2"), Type: trace.TypePureACK}).Data
+	syn := frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable, Sequence: 7}).Data
+	data := frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketDSS, Sequence: 8, Acknowledgement: 9, Bytes: 1000}).Data
+	stranger := frame(t, trace.Packet{From: netip.MustParseAddrPort("192.0.2.1:1"), To: netip.MustParseAddrPort("192.0.2.2:2"), Type: v1alpha1.PacketPureACK}).Data
 	frames, err := trace.ReadCapture(capture(t, syn, data, stranger, []byte("no packet at all")), 10)
 	require.NoError(t, err)
 	before := l.contents()
@@ -352,7 +353,7 @@ func TestWithoutProgramsTheRouteIsTold(t *testing.T) {
 	l := newLab(t)
 	require.NoError(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
 	pod, other := l.ends(4, 40007, 8007)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	for _, step := range packet.Steps {
 		if step.Verdict != trace.NotAttached {
 			t.Errorf("%+v", step)

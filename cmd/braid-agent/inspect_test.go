@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -194,7 +195,7 @@ func TestTheDebugCommandsPrintForPrograms(t *testing.T) {
 	for format, unmarshal := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(data []byte, value any) error { return yaml.Unmarshal(data, value) }} {
 		output, err := n.run("subflows", "team/web-0", "-o", format)
 		require.NoError(t, err)
-		var subflows []inspect.Subflow
+		var subflows []agentapi.Subflow
 		require.NoError(t, unmarshal([]byte(output), &subflows))
 		if len(subflows) != 1 || subflows[0].Local != netip.MustParseAddrPort(connection.LocalAddr().String()) ||
 			subflows[0].Sent.Bytes < 1<<20 || subflows[0].Received.Bytes < 1<<20 || subflows[0].Token == 0 || len(subflows[0].Limits) != 1 {
@@ -252,7 +253,7 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		output, err := n.run("rates", "--every", "100ms", "--count", "1")
 		require.NoError(t, err)
-		var reading inspect.Reading
+		var reading agentapi.Reading
 		require.NoError(t, json.Unmarshal([]byte(output), &reading))
 		if reading.Total != 1 || len(reading.Busy) != 1 || reading.Busy[0].Endpoint != "team/web-0" {
 			t.Fatalf("the reading is %+v", reading)
