@@ -84,7 +84,7 @@ func (h *hints) endpoint(endpoint *v1alpha1.PlanEndpoint) datapath.Endpoint {
 	result := datapath.Endpoint{
 		Addresses: endpointAddresses(endpoint), Paths: endpoint.Paths,
 		Preferred: endpoint.Preferred, Backup: endpoint.Backup,
-		SamePath: endpoint.Subflows.Mode == v1alpha1.SubflowModeSamePair,
+		SamePath: endpoint.Subflows.Mode == v1alpha1.SubflowModeNDiffPorts,
 	}
 	if endpoint.Preference != nil {
 		result.Class, _ = h.classes.of(endpoint)

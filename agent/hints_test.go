@@ -389,7 +389,7 @@ func TestAnEndpointIsAsItsPlanSays(t *testing.T) {
 	r := newRig(t)
 	plain := v1alpha1.PlanEndpoint{Addresses: []string{"10.0.0.1"}, Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 3}}}
 	half := preferring("2", factor(3000), "green")
-	half.Preference.Weight, half.Backup, half.Subflows.Mode = 50, []v1alpha1.PathName{"red"}, v1alpha1.SubflowModeSamePair
+	half.Preference.Weight, half.Backup, half.Subflows.Mode = 50, []v1alpha1.PathName{"red"}, v1alpha1.SubflowModeNDiffPorts
 	r.planFor(t, preferring("1", factor(2000), "blue"), half, plain)
 	if endpoint := r.endpoint(&plain); !cmp.Equal(endpoint, datapath.Endpoint{Addresses: endpoint.Addresses, Paths: plain.Paths}, cmp.Comparer(sameAddress)) {
 		t.Errorf("the plain one is %+v", endpoint)

@@ -84,7 +84,7 @@ func (o *outages) one(ctx context.Context, version int) (result *traffic.Result,
 // mesh over three paths.
 func (b *bench) samePair(ctx context.Context, o *outages) error {
 	for _, mode := range []struct{ name, subflows string }{
-		{"manager.samepair", "{manager: Agent, mode: SamePair, count: 3}"},
+		{"manager.samepair", "{manager: Agent, mode: NDiffPorts, count: 3}"},
 		{"manager.fullmesh", "{manager: Agent, mode: FullMesh, count: 6}"},
 	} {
 		if err := o.subflowsOf(ctx, mode.subflows); err != nil {
