@@ -29,13 +29,13 @@ import (
 
 // usual is a preference with the API's defaults.
 var usual = v1alpha1.PlanPreference{
-	Weight: 100, MaxRTTFactorPermille: 2000, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
+	Weight: 100, MaxRTTPercent: 200, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
 }
 
 // factor is the usual preference with another factor.
-func factor(permille int32) *v1alpha1.PlanPreference {
+func factor(percent int32) *v1alpha1.PlanPreference {
 	preference := usual
-	preference.MaxRTTFactorPermille = permille
+	preference.MaxRTTPercent = percent
 	return &preference
 }
 
@@ -338,32 +338,32 @@ func TestClassesKeepTheirIndexes(t *testing.T) {
 		for range 6 {
 			var endpoints []v1alpha1.PlanEndpoint
 			wanted := rapid.SliceOfN(rapid.Int32Range(1, 12), 0, 14).Draw(t, "factors")
-			for i, permille := range wanted {
-				endpoint := preferring(fmt.Sprint(i), factor(permille), "green")
+			for i, percent := range wanted {
+				endpoint := preferring(fmt.Sprint(i), factor(percent), "green")
 				endpoint.Preference.Weight = rapid.Int32Range(1, 100).Draw(t, "weight")
 				endpoints = append(endpoints, endpoint)
 			}
 			c = c.assign(endpoints)
 			after, owner := map[int32]int{}, map[int]int32{}
 			for i := range endpoints {
-				permille := wanted[i]
+				percent := wanted[i]
 				class, exact := c.of(&endpoints[i])
 				if c[class] == nil || !c[class].paths["green"] {
-					t.Fatalf("factor %d has the class %d, of which nothing is known", permille, class)
+					t.Fatalf("factor %d has the class %d, of which nothing is known", percent, class)
 				}
 				if !exact {
 					if class != datapath.MaxClasses-1 || slices.Contains(c[:], nil) {
-						t.Fatalf("factor %d shares the class %d of %v", permille, class, c)
+						t.Fatalf("factor %d shares the class %d of %v", percent, class, c)
 					}
 					continue
 				}
-				if other, taken := owner[class]; taken && other != permille || c[class].preference.MaxRTTFactorPermille != permille {
-					t.Fatalf("factor %d has the class %d of %v", permille, class, c[class].preference)
+				if other, taken := owner[class]; taken && other != percent || c[class].preference.MaxRTTPercent != percent {
+					t.Fatalf("factor %d has the class %d of %v", percent, class, c[class].preference)
 				}
-				if was, had := before[permille]; had && was != class {
-					t.Fatalf("factor %d moved from class %d to %d", permille, was, class)
+				if was, had := before[percent]; had && was != class {
+					t.Fatalf("factor %d moved from class %d to %d", percent, was, class)
 				}
-				owner[class], after[permille] = permille, class
+				owner[class], after[percent] = percent, class
 			}
 			before = after
 		}

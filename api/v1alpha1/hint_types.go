@@ -44,16 +44,17 @@ type Preference struct {
 	// +optional
 	Weight *int32 `json:"weight,omitempty"`
 
-	// maxRTTFactor is how many times the smoothed round-trip time of the best path
-	// that of a preferred path may be, such as 2 or 1500m. Beyond it the path is
-	// given up. The default is 2.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0 && quantity(self).compareTo(quantity('100')) <= 0",message="must be a factor from 1 to 100, such as 2 or 1500m"
+	// maxRTTPercent is the longest smoothed round-trip time that a preferred path may
+	// have, in percent of that of the best path: 150 is one and a half times as long.
+	// Beyond it the path is given up. The default is 200.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=10000
 	// +optional
-	MaxRTTFactor *resource.Quantity `json:"maxRTTFactor,omitempty"`
+	MaxRTTPercent *int32 `json:"maxRTTPercent,omitempty"`
 
 	// minRTTDifference is by how much the round-trip time of a preferred path must
-	// exceed that of the best one before the factor counts: between paths of
-	// microseconds a factor means nothing. The default is 5ms.
+	// exceed that of the best one before maxRTTPercent counts: between paths
+	// of microseconds a percentage means nothing. The default is 5ms.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('10s')",message="must be a time from 0s to 10s, such as 5ms"
 	// +optional
 	MinRTTDifference *metav1.Duration `json:"minRTTDifference,omitempty"`
@@ -81,7 +82,7 @@ type Preference struct {
 // Defaults of Preference.
 const (
 	DefaultPreferenceWeight       int32 = 100
-	DefaultMaxRTTFactorPermille   int32 = 2000
+	DefaultMaxRTTPercent          int32 = 200
 	DefaultMinRTTDifferenceMicros int32 = 5000
 	DefaultMaxLossPercent         int32 = 10
 	DefaultLeaveAfterMillis       int32 = 100
@@ -189,9 +190,9 @@ type PlanPreference struct {
 	// weight in percent.
 	// +required
 	Weight int32 `json:"weight"`
-	// maxRTTFactorPermille is the factor times 1000.
+	// maxRTTPercent of the round-trip time of the best path.
 	// +required
-	MaxRTTFactorPermille int32 `json:"maxRTTFactorPermille"`
+	MaxRTTPercent int32 `json:"maxRTTPercent"`
 	// minRTTDifferenceMicros in microseconds.
 	// +required
 	MinRTTDifferenceMicros int32 `json:"minRTTDifferenceMicros"`

@@ -1259,10 +1259,10 @@ func (in *Preference) DeepCopyInto(out *Preference) {
 		*out = new(int32)
 		**out = **in
 	}
-	if in.MaxRTTFactor != nil {
-		in, out := &in.MaxRTTFactor, &out.MaxRTTFactor
-		x := (*in).DeepCopy()
-		*out = &x
+	if in.MaxRTTPercent != nil {
+		in, out := &in.MaxRTTPercent, &out.MaxRTTPercent
+		*out = new(int32)
+		**out = **in
 	}
 	if in.MinRTTDifference != nil {
 		in, out := &in.MinRTTDifference, &out.MinRTTDifference
