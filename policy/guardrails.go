@@ -76,8 +76,8 @@ func (g *guardrails) trim() bool {
 	return g != nil && g.find(func(rails *v1alpha1.Guardrails) bool { return rails.Excess != v1alpha1.ExcessTrim }) == nil
 }
 
-func (g *guardrails) dropForeignSources() bool {
-	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.ForeignSources != v1alpha1.ForeignSourcePass }) != nil
+func (g *guardrails) spoofCheck() bool {
+	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.SpoofCheck != v1alpha1.SpoofCheckOff }) != nil
 }
 
 // maxPodRate is the lowest of the rates and the first policy that gives it; 0
@@ -105,7 +105,7 @@ func bitsPerSecond(q *resource.Quantity) int64 {
 
 // guard is what guardrails and the pod's own wish make of its rate.
 func (g *guardrails) guard(wish int64) *v1alpha1.PlanGuard {
-	guard := v1alpha1.PlanGuard{DropForeignSources: g.dropForeignSources()}
+	guard := v1alpha1.PlanGuard{SpoofCheck: g.spoofCheck()}
 	guard.MaxRate, _ = g.maxPodRate()
 	if wish > 0 && (guard.MaxRate == 0 || wish < guard.MaxRate) {
 		guard.MaxRate = wish
@@ -248,7 +248,7 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	for _, tenant := range rails.TenantPaths {
 		parts = append(parts, tenantEffect(tenant))
 	}
-	if rails.ForeignSources != v1alpha1.ForeignSourcePass {
+	if rails.SpoofCheck != v1alpha1.SpoofCheckOff {
 		parts = append(parts, "packets from addresses that are not its own are dropped")
 	}
 	return cmp.Or(join(parts, "; "), "everything is allowed")

@@ -70,8 +70,8 @@ func checkGuardrails(plan *v1alpha1.MPTCPNodePlanSpec, e *v1alpha1.PlanEndpoint,
 	switch {
 	case rails.MaxPodRate != nil && (guard.MaxRate == 0 || guard.MaxRate > rails.MaxPodRate.Value()):
 		return fmt.Errorf("its rate is %d, and %s is allowed", guard.MaxRate, rails.MaxPodRate)
-	case rails.ForeignSources != v1alpha1.ForeignSourcePass && !guard.DropForeignSources:
-		return fmt.Errorf("foreign sources pass")
+	case rails.SpoofCheck != v1alpha1.SpoofCheckOff && !guard.SpoofCheck:
+		return fmt.Errorf("the spoof check is off")
 	}
 	return checkTenant(plan, e.Namespace, rails)
 }

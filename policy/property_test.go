@@ -92,7 +92,7 @@ func drawGuardrails(t *rapid.T) *v1alpha1.Guardrails {
 		})
 	}
 	rails.Excess = rapid.SampledFrom([]v1alpha1.ExcessMode{"", v1alpha1.ExcessRefuse, v1alpha1.ExcessTrim}).Draw(t, "excess")
-	rails.ForeignSources = rapid.SampledFrom([]v1alpha1.ForeignSourceMode{"", v1alpha1.ForeignSourceDrop, v1alpha1.ForeignSourcePass}).Draw(t, "foreign sources")
+	rails.SpoofCheck = rapid.SampledFrom([]v1alpha1.SpoofCheck{"", v1alpha1.SpoofCheckEnforce, v1alpha1.SpoofCheckOff}).Draw(t, "spoof check")
 	return rails
 }
 

@@ -27,7 +27,7 @@ func (g *Guard) attach(state State, failures Failures) error {
 	ends := map[int]bool{}
 	owner := map[int]Endpoint{}
 	for _, endpoint := range state.Endpoints {
-		if endpoint.Interface > 0 && endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
+		if endpoint.Interface > 0 && endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
 			ends[endpoint.Interface], owner[endpoint.Interface] = true, endpoint
 		}
 	}

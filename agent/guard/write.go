@@ -32,9 +32,9 @@ func price(rate float64) uint64 {
 
 // The flags and the special row of bpf/guard/guard.h.
 const (
-	dropForeignSources = 1 << 0
-	queuedFlag         = 1 << 8
-	outOfQueue         = 0xffffffff
+	spoofCheck = 1 << 0
+	queuedFlag = 1 << 8
+	outOfQueue = 0xffffffff
 )
 
 // write brings the maps to the state.
@@ -181,8 +181,8 @@ func (g *Guard) writeAllowance(booked *bookedEndpoint, endpoint Endpoint, flags 
 	if err := g.objects.maps().Allowances.Lookup(booked.row, &before); err != nil {
 		return err
 	}
-	if endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
-		flags |= dropForeignSources
+	if endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
+		flags |= spoofCheck
 	}
 	after := guard.MeterAllowance{Tenant: g.book.tenants[endpoint.Namespace].row, Flags: flags, Price: price(booked.maxRate), Share: before.Share}
 	if after == before {

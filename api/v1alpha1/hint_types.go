@@ -167,22 +167,23 @@ type Guardrails struct {
 	// +optional
 	Excess ExcessMode `json:"excess,omitempty"`
 
-	// foreignSources says what becomes of packets that a pod sends from addresses
-	// that are not its own: Drop, or Pass for pods that route for others.
-	// +kubebuilder:default=Drop
+	// spoofCheck says what becomes of packets that a pod sends from addresses
+	// that are not its own: Enforce drops them, "Off" lets them pass, for pods that
+	// route for others. Quote "Off": YAML reads a bare Off as false.
+	// +kubebuilder:default=Enforce
 	// +optional
-	ForeignSources ForeignSourceMode `json:"foreignSources,omitempty"`
+	SpoofCheck SpoofCheck `json:"spoofCheck,omitempty"`
 }
 
-// ForeignSourceMode says what becomes of packets from addresses not the pod's own.
-// +kubebuilder:validation:Enum=Drop;Pass
-type ForeignSourceMode string
+// SpoofCheck says what becomes of packets from addresses not the pod's own.
+// +kubebuilder:validation:Enum=Enforce;Off
+type SpoofCheck string
 
 const (
-	// ForeignSourceDrop drops them where they enter the node.
-	ForeignSourceDrop ForeignSourceMode = "Drop"
-	// ForeignSourcePass lets them pass.
-	ForeignSourcePass ForeignSourceMode = "Pass"
+	// SpoofCheckEnforce drops them where they enter the node.
+	SpoofCheckEnforce SpoofCheck = "Enforce"
+	// SpoofCheckOff lets them pass.
+	SpoofCheckOff SpoofCheck = "Off"
 )
 
 // PlanPreference is a Preference with every default filled in.
@@ -212,9 +213,9 @@ type PlanGuard struct {
 	// maxRate of the pod over all paths together, in bits a second; 0 for none.
 	// +optional
 	MaxRate int64 `json:"maxRate,omitempty"`
-	// dropForeignSources drops packets from addresses that are not the pod's.
+	// spoofCheck drops packets from addresses that are not the pod's.
 	// +optional
-	DropForeignSources bool `json:"dropForeignSources,omitempty"`
+	SpoofCheck bool `json:"spoofCheck,omitempty"`
 }
 
 // PlanTenantPath is a ceiling or share of a tenant on one path.

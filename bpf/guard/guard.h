@@ -25,7 +25,7 @@ enum guard_limit {
 };
 
 enum allowance_flag {
-	DROP_FOREIGN_SOURCES = 1 << 0,
+	SPOOF_CHECK = 1 << 0,
 	/* Shifted by a path: what the endpoint sends there waits in the path's queue. */
 	QUEUED = 1 << 8,
 };
@@ -58,7 +58,7 @@ struct usage {
 	__u64 sent[PLACES];           /* bytes as on the wire */
 	__u64 dropped[PLACES];
 	__u64 dropped_packets[PLACES];
-	__u64 foreign_packets;
+	__u64 spoofed_packets;
 };
 
 /* The ceilings of a tenant, and the time at which each is paid for. */

@@ -4,8 +4,8 @@ package guard
 
 // enum allowance_flag
 const (
-	DropForeignSources = 0x1
-	Queued             = 0x100
+	SpoofCheck = 0x1
+	Queued     = 0x100
 )
 
 // enum guard_limit
