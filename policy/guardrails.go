@@ -73,7 +73,7 @@ func (g *guardrails) silence(hint v1alpha1.Hint) *compiledPolicy {
 // trim says whether every policy keeps what is allowed of a hint. Without
 // guardrails a hint is refused as a whole.
 func (g *guardrails) trim() bool {
-	return g != nil && g.find(func(rails *v1alpha1.Guardrails) bool { return rails.Excess != v1alpha1.ExcessTrim }) == nil
+	return g != nil && g.find(func(rails *v1alpha1.Guardrails) bool { return rails.OnExceed != v1alpha1.OnExceedClamp }) == nil
 }
 
 func (g *guardrails) spoofCheck() bool {

@@ -149,16 +149,16 @@ func excessive() corev1.Pod {
 func TestWhatBecomesOfAHintBeyondGuardrails(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
-		excess    v1alpha1.ExcessMode
+		onExceed  v1alpha1.OnExceed
 		preferred []v1alpha1.PathName
 		hinted    []string
 	}{
 		{"it is refused by default", "", nil, nil},
-		{"it is refused", v1alpha1.ExcessRefuse, nil, nil},
-		{"it is trimmed", v1alpha1.ExcessTrim, []v1alpha1.PathName{"blue"}, []string{v1alpha1.AnnotationPreferredPaths}},
+		{"it is rejected", v1alpha1.OnExceedReject, nil, nil},
+		{"it is clamped", v1alpha1.OnExceedClamp, []v1alpha1.PathName{"blue"}, []string{v1alpha1.AnnotationPreferredPaths}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G")), Excess: tc.excess}, excessive())
+			in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G")), OnExceed: tc.onExceed}, excessive())
 			result := Compile(in)
 			e := result.Plans["node"].Endpoints[0]
 			if !slices.Equal(e.Preferred, tc.preferred) || !slices.Equal(e.Hinted, tc.hinted) || e.Guard.MaxRate != 1_000_000_000 {

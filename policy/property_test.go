@@ -91,7 +91,7 @@ func drawGuardrails(t *rapid.T) *v1alpha1.Guardrails {
 			Share:   new(rapid.Int32Range(1, 3).Draw(t, "share")),
 		})
 	}
-	rails.Excess = rapid.SampledFrom([]v1alpha1.ExcessMode{"", v1alpha1.ExcessRefuse, v1alpha1.ExcessTrim}).Draw(t, "excess")
+	rails.OnExceed = rapid.SampledFrom([]v1alpha1.OnExceed{"", v1alpha1.OnExceedReject, v1alpha1.OnExceedClamp}).Draw(t, "on exceed")
 	rails.SpoofCheck = rapid.SampledFrom([]v1alpha1.SpoofCheck{"", v1alpha1.SpoofCheckEnforce, v1alpha1.SpoofCheckOff}).Draw(t, "spoof check")
 	return rails
 }

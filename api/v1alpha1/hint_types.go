@@ -89,16 +89,16 @@ const (
 	DefaultReturnAfterMillis      int32 = 500
 )
 
-// ExcessMode says what becomes of a hint that asks for more than is allowed.
-// +kubebuilder:validation:Enum=Refuse;Trim
-type ExcessMode string
+// OnExceed says what becomes of a hint that asks for more than is allowed.
+// +kubebuilder:validation:Enum=Reject;Clamp
+type OnExceed string
 
 const (
-	// ExcessRefuse ignores the annotation as a whole.
-	ExcessRefuse ExcessMode = "Refuse"
-	// ExcessTrim keeps what is allowed of it: the paths that may be used, or the
+	// OnExceedReject ignores the annotation as a whole.
+	OnExceedReject OnExceed = "Reject"
+	// OnExceedClamp keeps what is allowed of it: the paths that may be used, or the
 	// highest rate that may be.
-	ExcessTrim ExcessMode = "Trim"
+	OnExceedClamp OnExceed = "Clamp"
 )
 
 // TenantPath is what a tenant may have of one path.
@@ -161,11 +161,11 @@ type Guardrails struct {
 	// +optional
 	TenantPaths []TenantPath `json:"tenantPaths,omitempty"`
 
-	// excess is Refuse to ignore a hint that asks for more than is allowed, or
-	// Trim to keep what is allowed of it. Either way the pod gets an Event.
-	// +kubebuilder:default=Refuse
+	// onExceed is Reject to ignore a hint that asks for more than is allowed, or
+	// Clamp to keep what is allowed of it. Either way the pod gets an Event.
+	// +kubebuilder:default=Reject
 	// +optional
-	Excess ExcessMode `json:"excess,omitempty"`
+	OnExceed OnExceed `json:"onExceed,omitempty"`
 
 	// spoofCheck says what becomes of packets that a pod sends from addresses
 	// that are not its own: Enforce drops them, "Off" lets them pass, for pods that
