@@ -17,7 +17,7 @@ import (
 
 func TestTheGuardGetsWhatThePlanAndTheNodeSay(t *testing.T) {
 	limits := &v1alpha1.PlanGuard{MaxRate: 1_000_000, SpoofCheck: true}
-	tenants := []v1alpha1.PlanTenant{{Namespace: "team", Paths: []v1alpha1.PlanTenantPath{{Path: "blue", Share: 3}}}}
+	tenants := []v1alpha1.PlanTenant{{Namespace: "team", Paths: []v1alpha1.PlanTenantPath{{Path: "blue", Weight: 3}}}}
 	plan := &v1alpha1.MPTCPNodePlan{Spec: v1alpha1.MPTCPNodePlanSpec{
 		Paths: []v1alpha1.PlanPath{{Name: "blue", Capacity: 5_000_000}, {Name: "green"}},
 		Endpoints: []v1alpha1.PlanEndpoint{

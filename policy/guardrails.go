@@ -127,7 +127,7 @@ func maxRateRule(rate int64) v1alpha1.PlanRule {
 	}}
 }
 
-// addTenant notes whose ceilings and shares hold for an endpoint's namespace.
+// addTenant notes whose ceilings and weights hold for an endpoint's namespace.
 func (n *node) addTenant(namespace string, g *guardrails) {
 	if g == nil {
 		return
@@ -139,7 +139,7 @@ func (n *node) addTenant(namespace string, g *guardrails) {
 	}
 }
 
-// planTenants lists the ceilings and shares of namespaces on the node's paths.
+// planTenants lists the ceilings and weights of namespaces on the node's paths.
 func (n *node) planTenants() []v1alpha1.PlanTenant {
 	var tenants []v1alpha1.PlanTenant
 	for namespace, policies := range n.tenants {
@@ -152,7 +152,7 @@ func (n *node) planTenants() []v1alpha1.PlanTenant {
 	return tenants
 }
 
-// tenantPaths are for each path the lowest ceiling and the first share.
+// tenantPaths are for each path the lowest ceiling and the first weight.
 func (n *node) tenantPaths(policies []*compiledPolicy) []v1alpha1.PlanTenantPath {
 	var paths []v1alpha1.PlanTenantPath
 	for _, usable := range n.usable {
@@ -164,7 +164,7 @@ func (n *node) tenantPaths(policies []*compiledPolicy) []v1alpha1.PlanTenantPath
 				}
 			}
 		}
-		if limit.MaxRate > 0 || limit.Share > 0 {
+		if limit.MaxRate > 0 || limit.Weight > 0 {
 			paths = append(paths, limit)
 		}
 	}
@@ -175,8 +175,8 @@ func stricter(limit v1alpha1.PlanTenantPath, given v1alpha1.TenantPath) v1alpha1
 	if rate := bitsPerSecond(given.MaxRate); rate > 0 && (limit.MaxRate == 0 || rate < limit.MaxRate) {
 		limit.MaxRate = rate
 	}
-	if limit.Share == 0 && given.Share != nil {
-		limit.Share = *given.Share
+	if limit.Weight == 0 && given.Weight != nil {
+		limit.Weight = *given.Weight
 	}
 	return limit
 }
@@ -193,15 +193,15 @@ func (r *compiledPolicy) guardedPaths() []v1alpha1.PathName {
 	return names
 }
 
-// sharesWithoutCapacity lists the paths with a share that cannot be kept,
+// weightsWithoutCapacity lists the paths with a weight that cannot be kept,
 // because nobody knows when the path is full.
-func (r *compiledPolicy) sharesWithoutCapacity(paths []*path) []v1alpha1.PathName {
+func (r *compiledPolicy) weightsWithoutCapacity(paths []*path) []v1alpha1.PathName {
 	var names []v1alpha1.PathName
 	if r.guardrails == nil {
 		return nil
 	}
 	for _, tenant := range r.guardrails.TenantPaths {
-		if p := findPath(paths, tenant.Path); tenant.Share != nil && p != nil && p.capacity() == 0 {
+		if p := findPath(paths, tenant.Path); tenant.Weight != nil && p != nil && p.capacity() == 0 {
 			names = append(names, tenant.Path)
 		}
 	}
@@ -259,8 +259,8 @@ func tenantEffect(t v1alpha1.TenantPath) string {
 	if t.MaxRate != nil {
 		parts = append(parts, "at most "+t.MaxRate.String())
 	}
-	if t.Share != nil {
-		parts = append(parts, fmt.Sprintf("share %d", *t.Share))
+	if t.Weight != nil {
+		parts = append(parts, fmt.Sprintf("weight %d", *t.Weight))
 	}
 	return fmt.Sprintf("path %s: %s for the namespace", t.Path, join(parts, " and "))
 }

@@ -82,7 +82,7 @@ func checkTenant(plan *v1alpha1.MPTCPNodePlanSpec, namespace string, rails *v1al
 			continue
 		}
 		got := tenantPath(plan, namespace, want.Path)
-		if got == nil || want.MaxRate != nil && (got.MaxRate == 0 || got.MaxRate > want.MaxRate.Value()) || want.Share != nil && got.Share == 0 {
+		if got == nil || want.MaxRate != nil && (got.MaxRate == 0 || got.MaxRate > want.MaxRate.Value()) || want.Weight != nil && got.Weight == 0 {
 			return fmt.Errorf("path %s: the namespace's part is %+v, want %+v or less", want.Path, got, want)
 		}
 	}
@@ -245,7 +245,7 @@ func TestAPodThatNoPolicyDecidesForStaysAsItIsWithinItsGuardrails(t *testing.T) 
 }
 
 func TestAPolicyIsToldWhichOfItsPathsGuardrailsForbid(t *testing.T) {
-	in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue"}, TenantPaths: []v1alpha1.TenantPath{{Path: "green", Share: new(int32(2))}, {Path: "gone", Share: new(int32(1))}}},
+	in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue"}, TenantPaths: []v1alpha1.TenantPath{{Path: "green", Weight: new(int32(2))}, {Path: "gone", Weight: new(int32(1))}}},
 		runningPod("one", "10.0.0.1"), runningPod("two", "10.0.0.2"))
 	in.Policies[0].Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"}
 	in.Policies[0].Spec.Paths.Preferred = []v1alpha1.PathName{"red"}
@@ -255,8 +255,8 @@ func TestAPolicyIsToldWhichOfItsPathsGuardrailsForbid(t *testing.T) {
 	if diff := cmp.Diff(want, own.ForbiddenPaths); diff != "" {
 		t.Error(diff)
 	}
-	if !slices.Equal(guards.UnknownPaths, []v1alpha1.PathName{"gone"}) || !slices.Equal(guards.SharesWithoutCapacity, []v1alpha1.PathName{"green"}) {
-		t.Errorf("the guardrails' policy says unknown %v, without capacity %v", guards.UnknownPaths, guards.SharesWithoutCapacity)
+	if !slices.Equal(guards.UnknownPaths, []v1alpha1.PathName{"gone"}) || !slices.Equal(guards.WeightsWithoutCapacity, []v1alpha1.PathName{"green"}) {
+		t.Errorf("the guardrails' policy says unknown %v, without capacity %v", guards.UnknownPaths, guards.WeightsWithoutCapacity)
 	}
 	if e := result.Plans["node"].Endpoints[0]; len(e.Paths) != 1 || len(e.Preferred) != 0 {
 		t.Errorf("it uses %v and prefers %v", e.Paths, e.Preferred)

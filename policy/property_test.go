@@ -88,7 +88,7 @@ func drawGuardrails(t *rapid.T) *v1alpha1.Guardrails {
 		rails.TenantPaths = append(rails.TenantPaths, v1alpha1.TenantPath{
 			Path:    name,
 			MaxRate: new(resource.MustParse(rapid.SampledFrom([]string{"10M", "1G"}).Draw(t, "maxRate"))),
-			Share:   new(rapid.Int32Range(1, 3).Draw(t, "share")),
+			Weight:  new(rapid.Int32Range(1, 3).Draw(t, "weight")),
 		})
 	}
 	rails.OnExceed = rapid.SampledFrom([]v1alpha1.OnExceed{"", v1alpha1.OnExceedReject, v1alpha1.OnExceedClamp}).Draw(t, "on exceed")

@@ -57,11 +57,11 @@ type bookedPath struct {
 type bookedTenant struct {
 	row      uint32
 	ceilings [slots]float64
-	shares   [slots]int32
+	weights  [slots]int32
 }
 
 // weight is the tenant's part of a path in relation to others.
-func (t *bookedTenant) weight(slot uint32) float64 { return float64(max(1, t.shares[slot])) }
+func (t *bookedTenant) weight(slot uint32) float64 { return float64(max(1, t.weights[slot])) }
 
 type bookedEndpoint struct {
 	row             uint32

@@ -174,7 +174,7 @@ func (s *State) guarded() (guarded []Endpoint) {
 	for _, tenant := range s.Tenants {
 		tenants[tenant.Namespace] = true
 		for _, path := range tenant.Paths {
-			shares = shares || path.Share > 0
+			shares = shares || path.Weight > 0
 		}
 	}
 	for _, endpoint := range s.Endpoints {

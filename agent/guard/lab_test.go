@@ -105,9 +105,9 @@ func (l *lab) apply(t *testing.T) {
 }
 
 // tenant adds what a tenant may have of a path.
-func (l *lab) tenant(namespace, path string, maxRate int64, share int32) {
+func (l *lab) tenant(namespace, path string, maxRate int64, weight int32) {
 	l.state.Tenants = append(l.state.Tenants, v1alpha1.PlanTenant{
-		Namespace: namespace, Paths: []v1alpha1.PlanTenantPath{{Path: v1alpha1.PathName(path), MaxRate: maxRate, Share: share}},
+		Namespace: namespace, Paths: []v1alpha1.PlanTenantPath{{Path: v1alpha1.PathName(path), MaxRate: maxRate, Weight: weight}},
 	})
 }
 

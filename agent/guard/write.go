@@ -71,7 +71,7 @@ func (g *Guard) writePaths(state State) error {
 	shared := map[string]bool{}
 	for _, tenant := range state.Tenants {
 		for _, path := range tenant.Paths {
-			shared[string(path.Path)] = shared[string(path.Path)] || path.Share > 0
+			shared[string(path.Path)] = shared[string(path.Path)] || path.Weight > 0
 		}
 	}
 	for _, path := range state.Paths {
@@ -128,7 +128,7 @@ func (g *Guard) writeTenants(state State, guarded []Endpoint) error {
 			if !here {
 				continue
 			}
-			booked.ceilings[slot], booked.shares[slot] = float64(path.MaxRate), path.Share
+			booked.ceilings[slot], booked.weights[slot] = float64(path.MaxRate), path.Weight
 			value.Price[slot] = price(float64(path.MaxRate))
 		}
 		g.book.tenants[namespace] = booked

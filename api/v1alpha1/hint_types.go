@@ -102,7 +102,7 @@ const (
 )
 
 // TenantPath is what a tenant may have of one path.
-// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.share)",message="give maxRate, share or both"
+// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.weight)",message="give maxRate, weight or both"
 type TenantPath struct {
 	// path is the name of an MPTCPPath.
 	// +required
@@ -114,19 +114,19 @@ type TenantPath struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
 	// +optional
 	MaxRate *resource.Quantity `json:"maxRate,omitempty"`
-	// share is the part of a full path that the pods of one namespace get on a
-	// node, in relation to the shares of others that want it at that time; those
-	// without a share count as 1. It needs the path's capacity.
+	// weight says what part of a full path the pods of one namespace get on a node,
+	// in relation to the weights of others that want it at that time; those without
+	// one have weight 1. It needs the path's capacity.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
-	Share *int32 `json:"share,omitempty"`
+	Weight *int32 `json:"weight,omitempty"`
 }
 
 // Guardrails are what tenants may do: they hold for the selected pods whichever
 // policy wins and whatever the pods' annotations say. Of several policies with
 // guardrails that select a pod all hold: only paths that each allows, only hints
-// that each lets count, the lowest rates; the share is that of the first by
+// that each lets count, the lowest rates; the weight is that of the first by
 // precedence that gives one.
 type Guardrails struct {
 	// paths are those that the subflows of the pods may be placed on, whichever
@@ -152,7 +152,7 @@ type Guardrails struct {
 	// +optional
 	MaxPodRate *resource.Quantity `json:"maxPodRate,omitempty"`
 
-	// tenantPaths are ceilings and shares of each namespace on paths of a node. They
+	// tenantPaths are ceilings and weights of each namespace on paths of a node. They
 	// need podSelector: {}, because they are for namespaces as a whole.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -218,7 +218,7 @@ type PlanGuard struct {
 	SpoofCheck bool `json:"spoofCheck,omitempty"`
 }
 
-// PlanTenantPath is a ceiling or share of a tenant on one path.
+// PlanTenantPath is a ceiling or weight of a tenant on one path.
 type PlanTenantPath struct {
 	// path is the name of the MPTCPPath.
 	// +required
@@ -226,17 +226,17 @@ type PlanTenantPath struct {
 	// maxRate in bits a second; 0 for none.
 	// +optional
 	MaxRate int64 `json:"maxRate,omitempty"`
-	// share in relation to the other tenants; 0 where none has one.
+	// weight in relation to the other tenants; 0 where none has one.
 	// +optional
-	Share int32 `json:"share,omitempty"`
+	Weight int32 `json:"weight,omitempty"`
 }
 
-// PlanTenant is a namespace of the plan with ceilings or shares.
+// PlanTenant is a namespace of the plan with ceilings or weights.
 type PlanTenant struct {
 	// namespace whose endpoints of this plan are meant.
 	// +required
 	Namespace string `json:"namespace"`
-	// paths with a ceiling or share, sorted by name.
+	// paths with a ceiling or weight, sorted by name.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=path

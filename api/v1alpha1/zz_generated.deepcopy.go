@@ -1617,8 +1617,8 @@ func (in *TenantPath) DeepCopyInto(out *TenantPath) {
 		x := (*in).DeepCopy()
 		*out = &x
 	}
-	if in.Share != nil {
-		in, out := &in.Share, &out.Share
+	if in.Weight != nil {
+		in, out := &in.Weight, &out.Weight
 		*out = new(int32)
 		**out = **in
 	}
