@@ -119,17 +119,15 @@ func TestEveryPodWithGuardrailsIsAnEndpoint(t *testing.T) {
 func TestOfPathsThatShareABottleneckOneIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
-		shares := map[[2]v1alpha1.PathName]bool{}
+		groups := map[v1alpha1.PathName]string{}
 		for _, p := range in.Paths {
-			for _, other := range p.Spec.SharesBottleneckWith {
-				shares[[2]v1alpha1.PathName{v1alpha1.PathName(p.Name), other}] = true
-			}
+			groups[v1alpha1.PathName(p.Name)] = p.Spec.BottleneckGroup
 		}
 		for _, plan := range Compile(in).Plans {
 			for _, e := range plan.Endpoints {
 				for _, a := range e.Paths {
 					for _, b := range e.Paths {
-						if shares[[2]v1alpha1.PathName{a.Path, b.Path}] {
+						if a.Path != b.Path && groups[a.Path] != "" && groups[a.Path] == groups[b.Path] {
 							t.Fatalf("%s uses both %s and %s", e.Name, a.Path, b.Path)
 						}
 					}

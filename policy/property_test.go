@@ -192,9 +192,7 @@ func drawPath(t *rapid.T, name string) v1alpha1.MPTCPPath {
 	if rapid.Bool().Draw(t, "capacity given") {
 		path.Spec.Capacity = new(resource.MustParse(rapid.SampledFrom([]string{"10G", "25G", "100G", "1001M"}).Draw(t, "capacity")))
 	}
-	path.Spec.SharesBottleneckWith = slices.DeleteFunc(drawPaths(t, "shares"), func(other v1alpha1.PathName) bool {
-		return string(other) == name || rapid.IntRange(0, 2).Draw(t, "shared") > 0
-	})
+	path.Spec.BottleneckGroup = rapid.SampledFrom([]string{"", "", "north", "south"}).Draw(t, "bottleneck group")
 	return path
 }
 
