@@ -5,6 +5,8 @@ package agent
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestSubflowsAreShownWithRulesAndWithoutThem has a pod talk that gets rules and
@@ -17,7 +19,7 @@ func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 			plan = planOf(planRule("record", recordAll))
 		}
 		_, err := l.apply(t, plan)
-		must(t, err)
+		require.NoError(t, err)
 		done := make(chan struct{})
 		go func() { defer close(done); l.transfer(t) }()
 		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, rules); time.Sleep(5 * time.Millisecond) {
@@ -41,7 +43,7 @@ func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 func (l *ruleLab) shows(t *testing.T, recorded bool) bool {
 	t.Helper()
 	subflows, err := l.rules.live.Subflows()
-	must(t, err)
+	require.NoError(t, err)
 	for _, s := range subflows {
 		if s.Endpoint == "team/client" && s.Sent.Bytes > 0 && (s.Sent.Packets > 0) == recorded {
 			return true

@@ -13,13 +13,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/leftovers"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // node has a datapath with one peer, attached in one way or the other.
@@ -33,9 +33,7 @@ type node struct {
 func newNode(t *testing.T, clsact bool) *node {
 	t.Helper()
 	built := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
-	pins := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
+	pins := testutil.BPFFS(t)
 	n := &node{Node: built.Nodes[0], t: t, options: leftovers.Options{PinPath: filepath.Join(pins, "braid"), StatePath: t.TempDir()}}
 	n.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(n.options.PinPath, "datapath"), FlowEntries: 4096, Clsact: clsact})
 	t.Cleanup(func() { require.NoError(t, n.Do(n.datapath.Remove)) })
