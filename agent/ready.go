@@ -17,7 +17,7 @@ var errNotReady = errors.New("the node was not yet as its plan says, or the othe
 
 // published notes that the others know of the node as it was in a round.
 func (r *readiness) published(of round) {
-	if of.failed == nil {
+	if of.report.Err == nil {
 		r.reached.Store(true)
 	}
 }

@@ -3,9 +3,8 @@
 package chains
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 )
 
@@ -21,16 +21,16 @@ import (
 // namespace. Apply and Remove must be called from there; all methods may be called
 // from several goroutines.
 type Chains struct {
+	node.Idle
 	options    Options
-	pins       *pins.Pins
 	interfaces *attach.Interfaces
 
-	mu      sync.Mutex
-	objects *objects // nil while nothing is loaded
-	book    *book    // nil while nothing is loaded
-	clean   bool     // nothing is pinned, and nothing attached
-	seen    atomic.Pointer[view]
+	mu       sync.Mutex
+	loaded   *pins.Loaded[*half]
+	attached atomic.Pointer[[]Attached] // for who does not wait for Apply
 }
+
+var _ node.Part = (*Chains)(nil)
 
 // The two hooks of each interface. What the endpoint sends is seen first, before
 // the cluster network's programs send it elsewhere or end the run; what it receives
@@ -41,15 +41,17 @@ var hooks = []attach.Hook{
 }
 
 // Open prepares the endpoint half. Nothing is loaded or attached before Apply gets
-// an endpoint; what an earlier agent left attached stays.
+// an endpoint with a chain; what an earlier agent left attached stays.
 func Open(options Options) *Chains { return open(options, schema) }
 
 func open(options Options, version string) *Chains {
-	c := &Chains{options: options, pins: pins.New(options.PinPath, version, options.Log)}
+	c := &Chains{options: options}
+	pinned := pins.New(options.PinPath, version, options.Log)
 	c.interfaces = attach.New(attach.Options{
-		LinkDirectory: filepath.Join(c.pins.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact,
+		LinkDirectory: filepath.Join(pinned.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact,
 	})
-	c.seen.Store(&view{})
+	c.loaded = pins.NewLoaded(pinned, func() (*half, error) { return loadHalf(pinned, c.interfaces, options) })
+	c.attached.Store(&[]Attached{})
 	return c
 }
 
@@ -62,28 +64,42 @@ func (c *Chains) AttachMode() string {
 
 // Apply gives the endpoints their chains. A chain that is new or has changed takes
 // the place of the old one in one step, and counters of rules that are the same
-// are kept. An endpoint that is no longer there first gets a chain without rules,
-// until what its rules did to subflows is undone, and then loses the programs:
-// Apply must be called now and then for that. Without endpoints nothing stays
-// loaded. The error is what concerns all endpoints.
-func (c *Chains) Apply(state State) (Failures, error) {
+// are kept. An endpoint that has no chain any more first gets one without rules,
+// until what its rules did to subflows is undone, and then loses the programs: until
+// then the report says that this is unfinished, and the endpoint's number must not be
+// given to another. Without endpoints nothing stays loaded.
+func (c *Chains) Apply(_ context.Context, model *node.Model) (report node.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := state.validate(); err != nil {
-		return nil, err
+	failed := failures{}
+	report.Unfinished, report.Err = c.apply(model, failed)
+	for i := range model.Endpoints {
+		if endpoint := &model.Endpoints[i]; endpoint.Chain != "" && endpoint.Found != nil {
+			report.Fail(endpoint.UID, errors.Join(failed[endpoint.UID], report.Err))
+		}
 	}
-	if len(state.Endpoints) == 0 && !c.hasSomething() {
-		return nil, nil
+	return report
+}
+
+// apply says whether endpoints are draining.
+func (c *Chains) apply(model *node.Model, failed failures) (draining bool, err error) {
+	wanted := desiredOf(model, failed)
+	if len(wanted) == 0 && !c.loaded.Exists() {
+		return false, nil
 	}
-	if err := c.load(); err != nil {
-		return nil, err
+	if err := c.loaded.Load(); err != nil {
+		return false, err
 	}
-	failures, err := c.apply(state)
-	c.publish()
-	if err == nil && len(c.book.endpoints) == 0 {
-		err = c.remove()
+	h := c.loaded.Value
+	err = h.apply(model, wanted, failed)
+	if err == nil {
+		err = c.loaded.Finish()
 	}
-	return failures, err
+	c.publish(h.list())
+	if err == nil && len(h.endpoints) == 0 {
+		return false, c.remove()
+	}
+	return h.isDraining(), err
 }
 
 // Prepare loads the programs and maps without attaching anything, for what must be
@@ -92,7 +108,7 @@ func (c *Chains) Apply(state State) (Failures, error) {
 func (c *Chains) Prepare() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.load()
+	return c.loaded.Load()
 }
 
 // TakeOver brings here what an earlier agent of another version pinned, where there
@@ -100,136 +116,29 @@ func (c *Chains) Prepare() error {
 func (c *Chains) TakeOver() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.hasSomething() {
+	if !c.loaded.Exists() {
 		return nil
 	}
-	return c.load()
-}
-
-// hasSomething is true when this agent or an earlier one left something.
-func (c *Chains) hasSomething() bool {
-	if c.objects != nil {
-		return true
-	}
-	if !c.clean {
-		_, err := os.Stat(c.options.PinPath)
-		c.clean = errors.Is(err, os.ErrNotExist)
-	}
-	return !c.clean
-}
-
-func (c *Chains) apply(state State) (Failures, error) {
-	slots, err := c.writePaths(state.Paths)
-	if err != nil {
-		return nil, err
-	}
-	failures := Failures{}
-	wishes := compileAll(state.Endpoints, Surroundings{Paths: slots, Blocks: state.Blocks, Refused: state.Refused}, failures)
-	if err := c.change(wishes, failures); err != nil {
-		return failures, err
-	}
-	lifted, err := c.lift(state.Endpoints)
-	if err != nil {
-		return failures, err
-	}
-	c.attach(failures)
-	err = errors.Join(c.collect(), c.drop(lifted), c.detachOthers())
-	if err == nil {
-		err = c.pins.Finish()
-	}
-	return failures, err
-}
-
-// load loads the programs once. What another version pinned is taken over.
-func (c *Chains) load() error {
-	if c.objects != nil {
-		return nil
-	}
-	c.clean = false
-	loaded, err := loadObjects(c.pins, c.options.SubflowEntries)
-	if err != nil {
-		return err
-	}
-	b, err := readBook(loaded)
-	if err == nil {
-		err = loaded.prepareEmpty()
-	}
-	if err == nil {
-		err = c.interfaces.Choose(loaded.fromEndpoint)
-	}
-	if err != nil {
-		return errors.Join(err, loaded.close())
-	}
-	c.objects, c.book = loaded, b
-	return nil
-}
-
-// attach puts the programs on the interface of each endpoint. One that fails does
-// not keep the others from working, and has none of the two rather than one.
-func (c *Chains) attach(failures Failures) {
-	before, err := c.interfaces.Attached()
-	if err != nil {
-		c.options.Log.Error(err, "it is not known which interfaces have programs")
-	}
-	for uid, a := range c.book.endpoints {
-		err := c.interfaces.Attach(a.index(), c.objects.fromEndpoint, c.objects.toEndpoint)
-		if err != nil && !before[a.index()] {
-			err = errors.Join(err, c.interfaces.Detach(a.index()))
-		}
-		if a.lifted.IsZero() {
-			failures.add(uid, err)
-		}
-	}
-}
-
-// detachOthers takes the programs off interfaces that have no chain.
-func (c *Chains) detachOthers() error {
-	wanted := map[int]bool{}
-	for _, a := range c.book.endpoints {
-		wanted[a.index()] = true
-	}
-	attached, failed := c.interfaces.Attached()
-	for index := range attached {
-		if !wanted[index] {
-			failed = errors.Join(failed, c.interfaces.Detach(index))
-		}
-	}
-	if failed != nil {
-		return fmt.Errorf("detaching from interfaces without a chain: %w", failed)
-	}
-	return c.interfaces.DetachOther()
+	return c.loaded.Load()
 }
 
 // Close lets go of everything without changing it: programs and maps stay.
 func (c *Chains) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.close()
+	c.publish(nil)
+	return c.loaded.Close()
 }
 
-func (c *Chains) close() error {
-	c.seen.Store(&view{})
-	if c.objects == nil {
-		return nil
-	}
-	err := errors.Join(c.objects.close(), c.pins.Close())
-	c.objects, c.book = nil, nil
-	return err
-}
-
-// Remove detaches all programs and removes everything pinned. It needs no earlier
-// Apply, so it also removes what another agent left.
-func (c *Chains) Remove() error {
+// Remove detaches all programs and removes everything pinned, without waiting for
+// anything to be undone.
+func (c *Chains) Remove(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.remove()
 }
 
 func (c *Chains) remove() error {
-	failed := errors.Join(c.interfaces.Remove(), c.close())
-	if err := os.RemoveAll(c.options.PinPath); err != nil {
-		failed = errors.Join(failed, fmt.Errorf("removing pins: %w", err))
-	}
-	c.clean = failed == nil
-	return failed
+	c.publish(nil)
+	return c.loaded.Remove(c.interfaces.Remove)
 }

@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -55,7 +57,9 @@ func newLab(t *testing.T, pods int, options Options) *lab {
 	l := &lab{options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: pods})
 	l.chains = Open(options)
-	t.Cleanup(func() { require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove() })) })
+	t.Cleanup(func() {
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(context.Background()) }))
+	})
 	return l
 }
 
@@ -66,18 +70,20 @@ func (l *lab) restart(t *testing.T) {
 	l.chains = Open(l.options)
 }
 
-// state gives the pods of the first node these rules, each list to one pod.
-func (l *lab) state(t *testing.T, rules ...[]v1alpha1.PlanRule) State {
+// model gives the pods of the first node these rules, each list to one pod.
+func (l *lab) model(t *testing.T, rules ...[]v1alpha1.PlanRule) *node.Model {
 	t.Helper()
 	blue, err := l.Nodes[0].Index("blue")
 	require.NoError(t, err)
-	state := State{Paths: []Path{{Name: "blue", Interface: blue}}}
+	var pods []nodetest.Pod
 	for i, rules := range rules {
 		if len(rules) > 0 {
-			state.Endpoints = append(state.Endpoints, Endpoint{UID: uid(i), Name: fmt.Sprintf("team/pod%d", i), Interface: l.index(t, i), Rules: rules})
+			pods = append(pods, nodetest.Pod{UID: uid(i), Name: fmt.Sprintf("team/pod%d", i), Number: uint32(i + 1), Interface: l.index(t, i), Rules: rules})
 		}
 	}
-	return state
+	model := nodetest.Model(pods...)
+	model.Paths = []node.Path{{Name: "blue", Interface: blue}}
+	return model
 }
 
 func uid(pod int) types.UID {
@@ -91,19 +97,25 @@ func (l *lab) index(t *testing.T, pod int) int {
 	return index
 }
 
-func (l *lab) tryApply(state State) (failures Failures, err error) {
-	err = l.Nodes[0].Do(func() (err error) {
-		failures, err = l.chains.Apply(state)
-		return err
-	})
-	return failures, err
+func (l *lab) half() *half { return l.chains.loaded.Value }
+
+// tryApply returns the failures of single endpoints.
+func (l *lab) tryApply(t *testing.T, model *node.Model) failures {
+	t.Helper()
+	failed := failures{}
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		report := l.chains.Apply(t.Context(), model)
+		for uid, of := range report.Endpoints {
+			failed.add(uid, of.Failed)
+		}
+		return report.Err
+	}))
+	return failed
 }
 
 func (l *lab) apply(t *testing.T, rules ...[]v1alpha1.PlanRule) {
 	t.Helper()
-	failures, err := l.tryApply(l.state(t, rules...))
-	require.NoError(t, err)
-	for uid, err := range failures {
+	for uid, err := range l.tryApply(t, l.model(t, rules...)) {
 		t.Fatalf("endpoint %s: %v", uid, err)
 	}
 }
@@ -341,10 +353,9 @@ func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
 	l.apply(t, recording("all"))
 	impossible := recording("all", "custom")
 	impossible[1].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "absent"}}}
-	failures, err := l.tryApply(l.state(t, impossible))
-	require.NoError(t, err)
-	if err := failures[uid(0)]; len(failures) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].custom.block`) {
-		t.Errorf("the failures are %v", failures)
+	failed := l.tryApply(t, l.model(t, impossible))
+	if err := failed[uid(0)]; len(failed) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].custom.block`) {
+		t.Errorf("the failures are %v", failed)
 	}
 	transfer(t, client, server)
 	if uses := l.uses(t, 0); len(uses) != 1 || uses["all"].Hits == 0 {
@@ -354,13 +365,13 @@ func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
 
 func TestAnEndpointThatCannotBeAttachedDoesNotHinderOthers(t *testing.T) {
 	l, client, server := newPair(t, Options{})
-	state := l.state(t, recording("all"))
-	gone := Endpoint{UID: uid(7), Name: "team/gone", Interface: 4242, Rules: recording("sent")}
-	state.Endpoints = append([]Endpoint{gone}, state.Endpoints...)
-	failures, err := l.tryApply(state)
-	require.NoError(t, err)
-	if len(failures) != 1 || failures[uid(7)] == nil {
-		t.Errorf("the failures are %v", failures)
+	state := nodetest.Model(
+		nodetest.Pod{UID: uid(7), Name: "team/gone", Interface: 4242, Rules: recording("sent")},
+		nodetest.Pod{UID: uid(0), Name: "team/pod0", Interface: l.index(t, 0), Rules: recording("all")},
+	)
+	failed := l.tryApply(t, state)
+	if len(failed) != 1 || failed[uid(7)] == nil {
+		t.Errorf("the failures are %v", failed)
 	}
 	transfer(t, client, server)
 	if l.uses(t, 0)["all"].Hits == 0 {
@@ -372,9 +383,8 @@ func TestNothingIsLoadedForRulesThatCannotBe(t *testing.T) {
 	l := newLab(t, 1, Options{})
 	impossible := recording("sent")
 	impossible[0].Match.Token = "none"
-	failures, err := l.tryApply(l.state(t, impossible))
-	require.NoError(t, err)
-	if failures[uid(0)] == nil {
+	failed := l.tryApply(t, l.model(t, impossible))
+	if failed[uid(0)] == nil {
 		t.Error("there is no failure")
 	}
 	l.expectNothing(t)
@@ -385,7 +395,7 @@ func TestEqualChainsShareASlotAndCountApart(t *testing.T) {
 	serve(t, l.Nodes[1].Pods[0])
 	rules := recording("all", "syn")
 	l.apply(t, rules, slices.Clone(rules))
-	words := []word{l.chains.book.endpoints[uid(0)].word, l.chains.book.endpoints[uid(1)].word}
+	words := []word{l.half().endpoints[uid(0)].word, l.half().endpoints[uid(1)].word}
 	if words[0].slot() != words[1].slot() || words[0].row() == words[1].row() {
 		t.Errorf("the words are %x", words)
 	}
@@ -409,14 +419,14 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	rules := recording("all", "sent")
 	l.apply(t, rules)
 	sent, received := l.passed(t, 0)
-	first := *l.chains.book.endpoints[uid(0)]
+	first := *l.half().endpoints[uid(0)]
 	r := start(t, client, server, traffic.Options{Duration: 2 * time.Second})
 	for range 5 {
 		time.Sleep(200 * time.Millisecond)
 		l.restart(t)
 		l.apply(t, rules)
 	}
-	if now := l.chains.book.endpoints[uid(0)]; now.word != first.word || now.record != first.record {
+	if now := l.half().endpoints[uid(0)]; now.word != first.word || now.record != first.record {
 		t.Errorf("the endpoint was %+v and is %+v", first, *now)
 	}
 	r.wait(t)
@@ -429,7 +439,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	if hits > packets || packets-hits > 40 {
 		t.Errorf("of %d packets %d were counted", packets, hits)
 	}
-	if now := l.chains.book.endpoints[uid(0)]; now.record.Number != first.record.Number || now.word.epoch() <= first.word.epoch() {
+	if now := l.half().endpoints[uid(0)]; now.record.Number != first.record.Number || now.word.epoch() <= first.word.epoch() {
 		t.Errorf("the endpoint was %+v and is %+v", first, *now)
 	}
 	if count := l.programs(t, 0); count != 2 {
@@ -453,9 +463,9 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		l := newLab(t, 1, options)
 		l.apply(t, recording("all"))
 		l.restart(t)
-		require.NoError(t, l.Nodes[0].Do(l.chains.Remove))
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) }))
 		l.expectNothing(t)
-		require.NoError(t, l.Nodes[0].Do(l.chains.Remove)) // it may be repeated
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(t.Context()) })) // it may be repeated
 	})
 }
 
@@ -485,7 +495,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		l, client, server := newPair(t, options)
 		l.apply(t, recording("all"))
 		r := start(t, client, server, traffic.Options{Duration: 10 * time.Minute}) // until the test ends
-		first := *l.chains.book.endpoints[uid(0)]
+		first := *l.half().endpoints[uid(0)]
 		for _, version := range []string{"v2", schema} {
 			l.awaitSubflows(t)
 			before, err := l.chains.Subflows()
@@ -498,7 +508,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 			if len(after) < len(before) {
 				t.Errorf("%s: there were %d subflows and are %d", version, len(before), len(after))
 			}
-			if now := l.chains.book.endpoints[uid(0)]; now.record != first.record || now.word.epoch() <= first.word.epoch() {
+			if now := l.half().endpoints[uid(0)]; now.record != first.record || now.word.epoch() <= first.word.epoch() {
 				t.Errorf("%s: the endpoint was %+v and is %+v", version, first, *now)
 			}
 			if count := l.programs(t, 0); count != 2 {
@@ -524,9 +534,9 @@ func TestWhatOthersPinnedComesAlong(t *testing.T) {
 	}
 	l.apply(t, recording("all"))
 	pin := "govern_sockets_link"
-	clone, err := l.chains.objects.maps["chain_numbers"].Clone()
+	clone, err := l.half().maps["chain_numbers"].Clone()
 	require.NoError(t, err)
-	require.NoError(t, clone.Pin(filepath.Join(l.chains.pins.Directory(), pin)))
+	require.NoError(t, clone.Pin(filepath.Join(l.chains.loaded.Directory(), pin)))
 	require.NoError(t, clone.Close())
 	require.NoError(t, l.chains.Close())
 	l.chains = open(l.options, "v2")
@@ -580,9 +590,9 @@ func TestManyChangesUseNoMoreThanOne(t *testing.T) {
 	for i := range 30 {
 		l.apply(t, recording("all", fmt.Sprintf("rule-%d", i)))
 	}
-	b := l.chains.book
-	if len(b.contents) != 1 || len(b.rows) != 2 || len(b.retired) != 0 || len(b.stale) > 2 {
-		t.Errorf("in use are the chains %d, rows %v, retired %d, stale %v", len(b.contents), b.rows, len(b.retired), b.stale)
+	b := l.half()
+	if len(b.contents) != 1 || len(b.rows) != 2 || len(b.replaced) != 0 || len(b.stale) > 2 {
+		t.Errorf("in use are the chains %d, rows %v, replaced %d, stale %v", len(b.contents), b.rows, len(b.replaced), b.stale)
 	}
 }
 
@@ -593,54 +603,43 @@ func TestAPodThatIsGoneIsForgotten(t *testing.T) {
 	transfer(t, l.Nodes[0].Pods[0], l.Nodes[1].Pods[0])
 	handle, err := l.Nodes[0].Handle()
 	require.NoError(t, err)
-	state := l.state(t, nil, recording("all"))
+	state := l.model(t, nil, recording("all"))
 	device, err := handle.LinkByIndex(l.index(t, 0))
 	require.NoError(t, err)
 	require.NoError(t, handle.LinkDel(device))
-	failures, err := l.tryApply(state)
-	require.NoError(t, err)
-	if len(failures) != 0 {
-		t.Errorf("the failures are %v", failures)
+	failed := l.tryApply(t, state)
+	if len(failed) != 0 {
+		t.Errorf("the failures are %v", failed)
 	}
 	if subflows, err := l.chains.Subflows(); err != nil || len(subflows) != 0 {
 		t.Errorf("the subflows are %v, %v", subflows, err)
 	}
-	if len(l.chains.book.endpoints) != 1 || l.programs(t, 1) != 2 {
-		t.Errorf("the endpoints are %v", l.chains.book.endpoints)
+	if len(l.half().endpoints) != 1 || l.programs(t, 1) != 2 {
+		t.Errorf("the endpoints are %v", l.half().endpoints)
 	}
-	entries, err := os.ReadDir(filepath.Join(l.chains.pins.Directory(), "links"))
+	entries, err := os.ReadDir(filepath.Join(l.chains.loaded.Directory(), "links"))
 	require.NoError(t, err)
 	if len(entries) != 2 {
 		t.Errorf("the links are %v", entries)
 	}
 }
 
-func TestPathsKeepTheirSlots(t *testing.T) {
-	l := newLab(t, 1, Options{})
-	paths := func(names ...string) (paths []Path) {
-		for i, name := range names {
-			paths = append(paths, Path{Name: name, Interface: 10 + i})
-		}
-		return paths
+// The registry of a node says which number is whose.
+func TestAnEndpointWithAnotherNumberBeginsAnew(t *testing.T) {
+	l, client, server := newPair(t, Options{})
+	l.apply(t, recording("all"))
+	transfer(t, client, server)
+	model := l.model(t, recording("all"))
+	model.Endpoints[0].Number = 7
+	if failed := l.tryApply(t, model); len(failed) != 0 {
+		t.Errorf("the failures are %v", failed)
 	}
-	state := l.state(t, recording("all"))
-	for _, c := range []struct {
-		paths    []Path
-		expected [3]string
-	}{
-		{paths("blue", "green"), [3]string{"blue", "green"}},
-		{paths("green", "red"), [3]string{"red", "green"}},
-		{paths("blue", "green", "red"), [3]string{"red", "green", "blue"}},
-	} {
-		l.restart(t)
-		state.Paths = c.paths
-		_, err := l.tryApply(state)
-		require.NoError(t, err)
-		for slot, name := range c.expected {
-			if got := l.chains.Path(uint8(slot)); got != name {
-				t.Errorf("paths %v: slot %d is %q instead of %q", c.paths, slot, got, name)
-			}
-		}
+	if subflows, err := l.chains.Subflows(); err != nil || len(subflows) != 0 {
+		t.Errorf("subflows of the number before are %v, %v", subflows, err)
+	}
+	transfer(t, client, server)
+	if attached := l.chains.Endpoints(); len(attached) != 1 || attached[0].Number != 7 || l.uses(t, 0)["all"].Hits == 0 {
+		t.Errorf("the endpoints are %+v, with %+v", attached, l.uses(t, 0))
 	}
 }
 

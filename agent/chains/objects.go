@@ -3,6 +3,7 @@
 package chains
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,9 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -25,15 +26,23 @@ const schema = "v1"
 // Directory is where the endpoint half's maps are pinned, by their names.
 func Directory(pinPath string) string { return pins.New(pinPath, schema, logr.Discard()).Directory() }
 
-// pathName is a path's name as the kernel keeps it for the next agent.
-type pathName [64]byte
+// uidLength is the room for a pod's UID.
+const uidLength = 64
 
 // endpointName is an endpoint's UID.
 type endpointName [uidLength]byte
 
-// endpointRecord is what the next agent must know of an endpoint.
+func nameOf(uid types.UID) (name endpointName) {
+	copy(name[:], uid)
+	return name
+}
+
+func (n *endpointName) text() string { return string(n[:max(0, bytes.IndexByte(n[:], 0))]) }
+
+// endpointRecord is what the next agent must know of an endpoint whose interface has
+// the programs.
 type endpointRecord struct {
-	Number    uint32 // the same while the endpoint exists
+	Number    uint32 // in the node's registry
 	Interface uint32
 }
 
@@ -43,15 +52,16 @@ type content struct {
 	Rule   [maxRules]uint64 // fingerprints
 }
 
-// next are the numbers that were not given yet.
-type next struct {
-	Epoch    uint32
+// chainNumbers are those that were given last.
+type chainNumbers struct {
+	Epoch uint32
+	// Endpoint is for agents before there was a registry of numbers, which count on
+	// from here when they take over.
 	Endpoint uint32
 }
 
 // ownMaps are for the agent alone; no program reads them.
 var ownMaps = []*ebpf.MapSpec{
-	{Name: "endpoint_paths", Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: v1alpha1.MaxPaths},
 	{Name: "endpoint_names", Type: ebpf.Hash, KeySize: uidLength, ValueSize: 8, MaxEntries: maxEndpoints, Flags: unix.BPF_F_NO_PREALLOC},
 	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(32 + maxRules*8), MaxEntries: maxChains, Flags: unix.BPF_F_NO_PREALLOC},
 	{Name: "chain_numbers", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
@@ -72,7 +82,7 @@ type objects struct {
 // anew.
 var lasting = []string{
 	"subflows", "mptcp_connections", "hidden_addresses", "buckets",
-	"endpoint_paths", "endpoint_names", "chain_numbers",
+	"endpoint_names", "chain_numbers",
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as they
@@ -81,7 +91,7 @@ func loadObjects(pinned *pins.Pins, subflowEntries uint32) (_ *objects, err erro
 	o := &objects{maps: map[string]*ebpf.Map{}}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, o.close())
+			err = errors.Join(err, o.Close())
 		}
 	}()
 	if err := o.loadPrograms(pinned, subflowEntries); err != nil {
@@ -200,7 +210,8 @@ func (o *objects) loadOwnMaps(directory string) error {
 	return nil
 }
 
-func (o *objects) close() error {
+// Close lets go of the programs and maps.
+func (o *objects) Close() error {
 	var failed error
 	if o.counters != nil {
 		failed = errors.Join(failed, o.counters.unmap())

@@ -75,9 +75,7 @@ func (d *Datapath) linkDirectory() string { return filepath.Join(d.pins.Director
 // return to the cluster network's route; all others keep their paths. A model without
 // a NIC on any path means that nothing is to be attached.
 func (d *Datapath) Apply(ctx context.Context, m *node.Model) (report node.Report) {
-	if report.Err = d.apply(ctx, m); report.Err != nil {
-		report.FailAll(m, report.Err)
-	}
+	report.Err = d.apply(ctx, m)
 	return report
 }
 

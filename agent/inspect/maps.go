@@ -3,7 +3,6 @@
 package inspect
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -12,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
@@ -44,13 +45,17 @@ func rowOf(word uint64) uint32  { return uint32(word >> 16 & 0xffff) }
 // Pins reads the maps that are pinned in a directory, whoever pinned them. It is
 // safe for concurrent use.
 type Pins struct {
-	path  string
-	names *Directory
+	path     string
+	registry string // the agent's directory of pins
+	names    *Directory
 
 	// forms are those of chains by the number of their map: a chain that is there
 	// never changes.
 	mutex sync.Mutex
 	forms map[ebpf.MapID]chainForm
+	// paths are the names of paths by their numbers, as they were read last.
+	paths  [node.MaxPaths]string
+	readAt time.Time
 }
 
 // chainForm is what must be known of a chain to name what belongs to its rules.
@@ -64,10 +69,10 @@ var (
 	_ events.Names = (*Pins)(nil)
 )
 
-// NewPins reads from this directory on a BPF file system. Nothing has to be there
-// yet.
-func NewPins(path string, names *Directory) *Pins {
-	return &Pins{path: path, names: names, forms: map[ebpf.MapID]chainForm{}}
+// NewPins reads from this directory on a BPF file system, and from the registry of
+// numbers in the agent's directory. Nothing has to be there yet.
+func NewPins(path, registry string, names *Directory) *Pins {
+	return &Pins{path: path, registry: registry, names: names, forms: map[ebpf.MapID]chainForm{}}
 }
 
 // Exist says whether maps are pinned.
@@ -111,20 +116,19 @@ func (p *Pins) with(read func(*openedMaps) error) error {
 // openedMaps are those that are pinned.
 type openedMaps struct {
 	*Pins
-	attachments, overflow, chains, counters, subflows, paths *ebpf.Map
-	pathNames                                                [8]string
+	attachments, overflow, chains, counters, subflows *ebpf.Map
 }
 
 func (m *openedMaps) open() error {
 	for name, into := range map[string]**ebpf.Map{
 		"attachments": &m.attachments, "attachments_overflow": &m.overflow, "chains": &m.chains,
-		"chain_counters": &m.counters, "subflows": &m.subflows, "endpoint_paths": &m.paths,
+		"chain_counters": &m.counters, "subflows": &m.subflows,
 	} {
 		if err := m.openOne(name, into); err != nil {
 			return err
 		}
 	}
-	return m.readPaths()
+	return nil
 }
 
 func (m *openedMaps) openOne(name string, into **ebpf.Map) (err error) {
@@ -137,7 +141,7 @@ func (m *openedMaps) openOne(name string, into **ebpf.Map) (err error) {
 
 func (m *openedMaps) close() error {
 	var failed error
-	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows, m.paths} {
+	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows} {
 		if opened != nil {
 			failed = errors.Join(failed, opened.Close())
 		}
@@ -153,37 +157,22 @@ func (p *Pins) Rule(endpoint uint32, rule uint8) (policy, name string) {
 	return p.names.Rule(endpoint, rule)
 }
 
+// pathsKept is for how long the names of paths count as known.
+const pathsKept = time.Second
+
 // Path implements events.Names.
-func (p *Pins) Path(slot uint8) string {
-	m := &openedMaps{Pins: p}
-	if err := errors.Join(m.openOne("endpoint_paths", &m.paths), m.readPaths(), m.close()); err != nil {
+func (p *Pins) Path(number uint8) string {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if time.Since(p.readAt) > pathsKept {
+		if names, err := node.ReadNames(p.registry); err == nil {
+			p.paths, p.readAt = names.Paths, time.Now()
+		}
+	}
+	if int(number) >= len(p.paths) {
 		return ""
 	}
-	return m.pathName(slot)
-}
-
-// readPaths reads the names of the paths, which the agent keeps for the next one.
-func (m *openedMaps) readPaths() error {
-	if m.paths == nil {
-		return nil
-	}
-	names, err := readArray[[64]byte](m.paths)
-	if err != nil {
-		return fmt.Errorf("reading the names of paths: %w", err)
-	}
-	for slot := range min(len(names), len(m.pathNames)) {
-		name, _, _ := bytes.Cut(names[slot][:], []byte{0})
-		m.pathNames[slot] = string(name)
-	}
-	return nil
-}
-
-// pathName is the name of the path in a slot.
-func (m *openedMaps) pathName(slot uint8) string {
-	if int(slot) >= len(m.pathNames) {
-		return ""
-	}
-	return m.pathNames[slot]
+	return p.paths[number]
 }
 
 func (m *openedMaps) rules() ([]Rule, error) {
@@ -371,7 +360,7 @@ func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (Subflow, 
 		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
 		Local:  bpf.AddrPort(key.Local.Word, key.LocalPort),
 		Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
-		Path:   m.pathName(s.Path), Backup: isBackup(s), Ended: ended(s.Ended),
+		Path:   m.Path(s.Path), Backup: isBackup(s), Ended: ended(s.Ended),
 		RTTMicroseconds: rttOf(s), Sent: trafficOf(s, 0), Received: trafficOf(s, 1),
 	}
 	for direction := range s.Limit {

@@ -14,9 +14,12 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 )
@@ -46,18 +49,18 @@ func pin(t *testing.T) *pinned {
 	return p
 }
 
-// pinPaths names the paths as agents do, in a map of the agent's own.
+// pinPaths names the paths as agents do: the one between those that remain is gone.
 func (p *pinned) pinPaths() {
 	p.t.Helper()
-	paths, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 64, MaxEntries: 8})
-	require.NoError(p.t, err)
-	p.t.Cleanup(func() { paths.Close() })
-	require.NoError(p.t, paths.Pin(filepath.Join(p.directory, "endpoint_paths")))
-	p.maps["endpoint_paths"] = paths
-	for slot, name := range map[uint32]string{0: "blue", 2: "green"} {
-		var value [64]byte
-		copy(value[:], name)
-		p.put("endpoint_paths", slot, value)
+	builder := node.NewBuilder(node.OpenRegistry(p.directory, logr.Discard()))
+	defer builder.Close()
+	for _, names := range [][]string{{"blue", "cyan", "green"}, {"blue", "green"}} {
+		var sources node.Sources
+		for i, name := range names {
+			sources.Resolution.Paths = append(sources.Resolution.Paths, paths.Path{Name: name, NIC: paths.NIC{Index: i + 1}})
+		}
+		_, err := builder.Build(sources)
+		require.NoError(p.t, err)
 	}
 }
 
@@ -85,7 +88,7 @@ func (p *pinned) attach(index, id, slot, row uint32) {
 	p.put("attachments", index&65535, a)
 }
 
-func (p *pinned) read(names *Directory) *Pins { return NewPins(p.directory, names) }
+func (p *pinned) read(names *Directory) *Pins { return NewPins(p.directory, p.directory, names) }
 
 func words(text string) (words [4]uint32) {
 	address := netip.MustParseAddr(text).As16()
@@ -223,7 +226,7 @@ func TestThePathsOfEventsAreNamed(t *testing.T) {
 			t.Errorf("path %d is %q, want %q", slot, got, want)
 		}
 	}
-	if got := NewPins(t.TempDir(), named(t)).Path(0); got != "" {
+	if got := NewPins(t.TempDir(), t.TempDir(), named(t)).Path(0); got != "" {
 		t.Errorf("without pins the path is %q", got)
 	}
 }
@@ -298,7 +301,7 @@ func TestTheFormOfAChainIsThatOfThePrograms(t *testing.T) {
 }
 
 func TestWithoutPinsThereIsNothing(t *testing.T) {
-	pins := NewPins(t.TempDir(), named(t))
+	pins := NewPins(t.TempDir(), t.TempDir(), named(t))
 	rules, err := pins.Rules()
 	if err != nil || len(rules) > 0 || pins.Exist() {
 		t.Errorf("the rules are %+v (%v)", rules, err)

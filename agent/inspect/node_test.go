@@ -88,7 +88,7 @@ func TestPodsWithoutRulesAreShownByTheirSockets(t *testing.T) {
 	names, err := OpenDirectory("")
 	require.NoError(t, err)
 	var local, remote netip.AddrPort
-	node := &Node{Pins: NewPins(filepath.Join(t.TempDir(), "none"), names), Flows: func() ([]datapath.Flow, error) {
+	node := &Node{Pins: NewPins(filepath.Join(t.TempDir(), "none"), t.TempDir(), names), Flows: func() ([]datapath.Flow, error) {
 		return []datapath.Flow{{Local: local, Remote: remote, Path: "blue", Initiator: true}}, nil
 	}}
 	node.SetPods([]Pod{{"team/web", pod.Path()}, {"team/gone", filepath.Join(t.TempDir(), "gone")}})

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -37,9 +39,21 @@ type Holder struct {
 	Namespace string
 	// Node is the name of the agent's node.
 	Node string
+	Log  logr.Logger
 	// last is the Lease as the API server answered last time, so that it need not be
 	// read before each renewal; nil when it has to be.
 	last *coordinationv1.Lease
+}
+
+// Run renews the Lease until the context ends. A renewal that fails is tried again
+// with the next one: the datapath does not depend on it.
+func (h *Holder) Run(ctx context.Context) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := h.Renew(ctx); err != nil && ctx.Err() == nil {
+			h.Log.Error(err, "failed to renew the agent's Lease; the controller takes the agent for dead unless a later renewal succeeds")
+		}
+	}, Interval)
+	return nil
 }
 
 // Renew writes the Lease with the time that it is. One that somebody else has

@@ -43,9 +43,6 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)
 	}
-	if len(m.NICs()) == 0 {
-		m.Peers = nil // nothing could be steered to them
-	}
 	planned := planEndpoints(from.Plan)
 	b.preferences = b.preferences.assign(planned)
 	m.Preferences = b.preferences

@@ -3,6 +3,7 @@
 package pace_test
 
 import (
+	"context"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node/nodetest"
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/api/v1alpha1"
 	packets "braid.dev/braid/bpf/endpoint"
@@ -35,7 +37,7 @@ func newChainsLab(t *testing.T) *chainsLab {
 	l.pacer = agent.Open(l.options(t))
 	t.Cleanup(func() {
 		require.NoError(t, l.pacer.Remove())
-		require.NoError(t, l.Nodes[0].Do(l.chains.Remove))
+		require.NoError(t, l.Nodes[0].Do(func() error { return l.chains.Remove(context.Background()) }))
 	})
 	return l
 }
@@ -45,11 +47,8 @@ func (l *chainsLab) follow(t *testing.T, rules ...v1alpha1.PlanRule) {
 	t.Helper()
 	index, err := l.Nodes[0].Index(l.client.HostInterface)
 	require.NoError(t, err)
-	wanted := chains.Endpoint{UID: "pod", Name: "team/pod", Interface: index, Rules: rules}
 	require.NoError(t, l.Nodes[0].Do(func() error {
-		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{wanted}})
-		require.NoError(t, failures["pod"])
-		return err
+		return nodetest.Failures(l.chains.Apply(t.Context(), nodetest.Model(nodetest.Pod{UID: "pod", Name: "team/pod", Interface: index, Rules: rules})))
 	}))
 	of, asks, err := agent.Of(l.chains.Endpoints()[0].Number, l.client.Path(), rules, nil)
 	require.NoError(t, err)

@@ -28,6 +28,8 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -40,6 +42,7 @@ type lab struct {
 	options  trace.Options
 	datapath *datapath.Datapath
 	chains   *chains.Chains
+	builder  *node.Builder
 }
 
 const (
@@ -65,10 +68,14 @@ func newLab(t *testing.T) *lab {
 	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
 	l.options = trace.Options{PinPath: pins, StatePath: t.TempDir(), Pod: "team/web-0"}
-	l.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(pins, "datapath"), FlowEntries: 4096})
+	l.datapath = datapath.Open(datapath.Options{PinPath: pins, FlowEntries: 4096})
+	l.builder = nodetest.NewBuilder(pins)
+	t.Cleanup(func() { require.NoError(t, l.builder.Close()) })
 	l.chains = chains.Open(chains.Options{PinPath: filepath.Join(pins, "endpoints"), Log: logr.Discard()})
 	t.Cleanup(func() {
-		require.NoError(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
+		require.NoError(t, l.Nodes[0].Do(func() error {
+			return errors.Join(l.datapath.Remove(context.Background()), l.chains.Remove(context.Background()))
+		}))
 	})
 	l.apply()
 	return l
@@ -83,23 +90,23 @@ func (l *lab) device() int {
 }
 
 func (l *lab) apply() {
-	state := datapath.State{Endpoints: []datapath.Endpoint{{
+	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
+		UID: "uid", Namespace: "team", Name: "web-0", Chain: "chain",
 		Addresses: []netip.Addr{netip.MustParseAddr(l.pod().IPv4), netip.MustParseAddr(l.pod().IPv6)}, Interface: l.device(),
 		Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "green", Weight: 1}},
-	}}}
-	peer := datapath.Peer{Name: l.Nodes[1].NodeName(), Paths: map[string]datapath.PeerPath{}}
+	}}, Chains: []v1alpha1.PlanChain{{Name: "chain", Rules: rules}}}
+	peer := nodetest.Peer{Name: l.Nodes[1].NodeName(), Paths: map[string]nodetest.PeerPath{}}
 	for i, path := range l.Spec.Paths {
 		index, err := l.Nodes[0].Index(path)
 		require.NoError(l.t, err)
-		state.Paths = append(state.Paths, datapath.Path{Name: path, Interface: index, Up: true})
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true})
 		addresses := []netip.Addr{netip.MustParseAddr(l.Nodes[1].Address(i, 4)), netip.MustParseAddr(l.Nodes[1].Address(i, 6))}
 		peer.Addresses = append(peer.Addresses, addresses...)
-		peer.Paths[path] = datapath.PeerPath{Addresses: addresses, Up: true}
+		peer.Paths[path] = nodetest.PeerPath{Addresses: addresses, Up: true}
 	}
-	state.Peers = []datapath.Peer{peer}
+	state.Peers = []nodetest.Peer{peer}
 	require.NoError(l.t, l.Nodes[0].Do(func() error {
-		failures, err := l.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{UID: "uid", Name: "team/web-0", Interface: l.device(), Rules: rules}}})
-		return errors.Join(l.datapath.Apply(state), err, failures["uid"])
+		return errors.Join(state.Apply(l.t.Context(), l.datapath, l.builder), state.Apply(l.t.Context(), l.chains, l.builder))
 	}))
 	names, err := inspect.OpenDirectory(filepath.Join(l.options.StatePath, inspect.DirectoryName))
 	require.NoError(l.t, err)
@@ -352,7 +359,9 @@ func TestPacketsOfACaptureSeeWhatThoseBeforeThemLeft(t *testing.T) {
 
 func TestWithoutProgramsTheRouteIsTold(t *testing.T) {
 	l := newLab(t)
-	require.NoError(t, l.Nodes[0].Do(func() error { return errors.Join(l.datapath.Remove(), l.chains.Remove()) }))
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		return errors.Join(l.datapath.Remove(context.Background()), l.chains.Remove(context.Background()))
+	}))
 	pod, other := l.ends(4, 40007, 8007)
 	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
 	for _, step := range packet.Steps {

@@ -71,7 +71,7 @@ func (i *inspection) pins() (*inspect.Pins, error) {
 	if err != nil {
 		return nil, err
 	}
-	pins := inspect.NewPins(chains.Directory(filepath.Join(i.options.PinPath, "endpoints")), names)
+	pins := inspect.NewPins(chains.Directory(filepath.Join(i.options.PinPath, "endpoints")), i.options.PinPath, names)
 	if !pins.Exist() {
 		return nil, fmt.Errorf("%w, and none left maps behind", inspect.ErrNoAgent)
 	}

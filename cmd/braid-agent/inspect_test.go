@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 )
@@ -50,7 +51,7 @@ func build(t *testing.T) *node {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(n.bpf, 0)) })
 	pins := filepath.Join(n.bpf, "endpoints")
 	n.chains = chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()})
-	t.Cleanup(func() { require.NoError(t, n.host.Do(n.chains.Remove)) })
+	t.Cleanup(func() { require.NoError(t, n.host.Do(func() error { return n.chains.Remove(context.Background()) })) })
 	n.apply()
 	names, err := inspect.OpenDirectory(filepath.Join(n.state, inspect.DirectoryName))
 	require.NoError(t, err)
@@ -59,7 +60,7 @@ func build(t *testing.T) *node {
 		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
 	}
 	require.NoError(t, names.Set(known))
-	n.pins = inspect.NewPins(chains.Directory(pins), names)
+	n.pins = inspect.NewPins(chains.Directory(pins), n.bpf, names)
 	return n
 }
 
@@ -81,8 +82,7 @@ func (n *node) apply() {
 		}},
 	}
 	require.NoError(n.t, n.host.Do(func() error {
-		failures, err := n.chains.Apply(chains.State{Endpoints: []chains.Endpoint{{UID: "uid", Name: "team/web-0", Interface: index, Rules: rules}}})
-		return errors.Join(err, failures["uid"])
+		return nodetest.Failures(n.chains.Apply(n.t.Context(), nodetest.Model(nodetest.Pod{UID: "uid", Name: "team/web-0", Interface: index, Rules: rules})))
 	}))
 }
 

@@ -85,7 +85,7 @@ func removeCommand(options *agent.Options) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			options.Log = zap.New()
-			return agent.Remove(command.Context(), *options)
+			return agent.Cleanup(command.Context(), *options)
 		},
 	}
 }
@@ -96,7 +96,7 @@ func mountCommand() *cobra.Command {
 		Use:   "mount-bpf",
 		Short: "Mounts a BPF file system at /sys/fs/bpf, unless there is one",
 		Args:  cobra.NoArgs,
-		RunE:  func(*cobra.Command, []string) error { return agent.MountBPF("/sys/fs/bpf") },
+		RunE:  func(*cobra.Command, []string) error { return pins.Mount("/sys/fs/bpf") },
 	}
 }
 

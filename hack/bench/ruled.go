@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -50,45 +52,37 @@ func newRuled(ctx context.Context, spec network.Spec) (*ruled, error) {
 }
 
 func (r *ruled) close() error {
-	return errors.Join(r.pacer.Remove(), r.pacer.Close(), r.client().Node.Do(r.chains.Remove), r.rig.close())
+	return errors.Join(r.pacer.Remove(), r.pacer.Close(), r.client().Node.Do(func() error { return r.chains.Remove(context.Background()) }), r.rig.close())
 }
 
 // give gives the client's pod its rules.
 func (r *ruled) give(rules []v1alpha1.PlanRule) error {
 	pod := r.client()
-	state, err := r.stateOf(pod, rules)
+	model, err := r.modelOf(pod, rules)
 	if err != nil {
 		return err
 	}
-	err = pod.Node.Do(func() error {
-		failures, err := r.chains.Apply(state)
-		for _, failure := range failures {
-			err = errors.Join(err, failure)
-		}
-		return err
-	})
+	err = pod.Node.Do(func() error { return nodetest.Failures(r.chains.Apply(context.Background(), model)) })
 	if err != nil {
 		return fmt.Errorf("giving %s its rules: %w", pod.PodName, err)
 	}
 	return r.pace(pod, len(rules) > 0)
 }
 
-func (r *ruled) stateOf(pod *network.Pod, rules []v1alpha1.PlanRule) (state chains.State, err error) {
-	for _, name := range r.Spec.Paths {
-		index, err := pod.Node.Index(name)
-		if err != nil {
-			return state, err
-		}
-		state.Paths = append(state.Paths, chains.Path{Name: name, Interface: index})
-	}
+func (r *ruled) modelOf(pod *network.Pod, rules []v1alpha1.PlanRule) (*node.Model, error) {
 	index, err := pod.Node.Index(pod.HostInterface)
 	if err != nil {
-		return state, err
+		return nil, err
 	}
-	if len(rules) > 0 {
-		state.Endpoints = []chains.Endpoint{{UID: types.UID(pod.PodName), Name: pod.PodName, Interface: index, Rules: rules}}
+	model := nodetest.Model(nodetest.Pod{UID: types.UID(pod.PodName), Name: pod.PodName, Interface: index, Rules: rules})
+	for i, name := range r.Spec.Paths {
+		index, err := pod.Node.Index(name)
+		if err != nil {
+			return nil, err
+		}
+		model.Paths = append(model.Paths, node.Path{Name: name, Number: uint8(i), Interface: index})
 	}
-	return state, nil
+	return model, nil
 }
 
 // transferring is a transfer that goes on.

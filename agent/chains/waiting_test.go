@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chains
+
+import (
+	"net/netip"
+	"testing"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/endpoint"
+)
+
+// As enum backup_wish.
+const (
+	backupOff = 1
+	backupOn  = 2
+)
+
+func TestAnAcknowledgementIsWaitedForUntilItsReceiverKnows(t *testing.T) {
+	const old, current = word(1), word(2)
+	const both = 3
+	backup := true
+	setsBackups := []v1alpha1.PlanRule{{Rule: v1alpha1.Rule{Actions: []v1alpha1.Action{
+		{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: &backup}},
+	}}}}
+	for _, test := range []struct {
+		name    string
+		rules   []v1alpha1.PlanRule
+		word    word // by which the subflow was classified
+		wanted  uint8
+		told    [2]uint8
+		arrived uint8
+		want    [2]bool
+	}{
+		{"told nothing under older rules", nil, old, 0, [2]uint8{}, 0, [2]bool{}},
+		{"told under older rules", nil, old, backupOn, [2]uint8{backupOn, backupOn}, both, [2]bool{true, true}},
+		{"new to rules that set backups", setsBackups, old, 0, [2]uint8{}, 0, [2]bool{true, true}},
+		{"known to both ends", setsBackups, current, backupOn, [2]uint8{backupOn, backupOn}, both, [2]bool{}},
+		{"told to one end", setsBackups, current, backupOn, [2]uint8{0, backupOn}, both, [2]bool{true, false}},
+		{"told to both ends, and not arrived at one", setsBackups, current, backupOn, [2]uint8{backupOn, backupOn}, 1, [2]bool{false, true}},
+		{"no backup any more", setsBackups, current, backupOff, [2]uint8{backupOn, backupOff}, both, [2]bool{true, false}},
+		{"no longer asked for", nil, current, 0, [2]uint8{backupOn, 0}, both, [2]bool{true, false}},
+		{"of no rule's concern", setsBackups, current, 0, [2]uint8{}, 0, [2]bool{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := &attached{word: current, rules: test.rules}
+			record := SubflowRecord{Word: uint64(test.word)}
+			record.BackupState.Wanted, record.BackupState.Told, record.BackupState.Arrived = test.wanted, test.told, test.arrived
+			if a.waitsFor(&record, 0) || a.waitsFor(&record, 1) {
+				t.Error("it is waited for, though where the streams are is not known")
+			}
+			record.Traffic[0].Begun, record.Traffic[1].Begun = 1, 1
+			for direction, want := range test.want {
+				if got := a.waitsFor(&record, direction); got != want {
+					t.Errorf("in direction %d it is %v", direction, got)
+				}
+			}
+		})
+	}
+}
+
+func TestAnAcknowledgementIsWaitedForUntilHiddenAddressesAreGivenBack(t *testing.T) {
+	const old, current = word(1), word(2)
+	for _, test := range []struct {
+		name                        string
+		word                        word
+		hidden, blocking, releasing uint8
+		want                        bool
+	}{
+		{"none is hidden", old, 0, 0, 0, false},
+		{"hidden by rules that may have gone", old, 1, 1, 0, true},
+		{"hidden by a rule", current, 1, 1, 0, false},
+		{"hidden by a rule, and given back by another", current, 1, 1, 1, true},
+		{"hidden by a rule that has gone", current, 1, 0, 0, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a, record := &attached{word: current}, SubflowRecord{Word: uint64(test.word)}
+			record.Traffic[0].Begun, record.Traffic[1].Begun = 1, 1
+			record.Addresses.Hidden, record.Addresses.Blocking, record.Addresses.Releasing = test.hidden, test.blocking, test.releasing
+			for direction := range 2 {
+				if got := a.waitsFor(&record, direction); got != test.want {
+					t.Errorf("in direction %d it is %v", direction, got)
+				}
+			}
+		})
+	}
+}
+
+func TestAnWaitingEndIsThatOfTheKey(t *testing.T) {
+	for _, end := range []string{"10.0.0.1:80", "[fd00::1]:65000"} {
+		want := netip.MustParseAddrPort(end)
+		record := SubflowRecord{}
+		record.Traffic[1].Highest = 7
+		got := endOf(endpoint.FromEndpointAddress{Word: bpf.Words(want.Addr())}, bpf.Port(want.Port()), &record, 1, true)
+		if got != (WaitingEnd{want, 7, true}) {
+			t.Errorf("%s is %+v", want, got)
+		}
+	}
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	collector "braid.dev/braid/agent/metrics"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// newScheme has the types that the agent uses and no others, which would take
+// megabytes on each node.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("failed to register types: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+// newManager caches no more than the agent may know: its own plan and Node, and
+// everybody's MPTCPNode.
+func newManager(config *rest.Config, options Options) (manager.Manager, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, err
+	}
+	own := cache.ByObject{Field: fields.OneTermEqualSelector("metadata.name", options.NodeName)}
+	mgr, err := ctrl.NewManager(config, manager.Options{
+		Scheme:                 scheme,
+		Logger:                 options.Log,
+		Metrics:                metricsserver.Options{BindAddress: options.MetricsAddress},
+		HealthProbeBindAddress: options.ProbeAddress,
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.MPTCPNodePlan{}: own,
+			&corev1.Node{}:            own,
+		}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return nil, fmt.Errorf("failed to add the health check: %w", err)
+	}
+	return mgr, nil
+}
+
+func addAll(mgr manager.Manager, all ...manager.RunnableFunc) error {
+	for _, run := range all {
+		if err := mgr.Add(run); err != nil {
+			return fmt.Errorf("failed to add to the manager: %w", err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) addReadyCheck(mgr manager.Manager) error {
+	if err := mgr.AddReadyzCheck("node", a.ready.check); err != nil {
+		return fmt.Errorf("failed to add the readiness check: %w", err)
+	}
+	return nil
+}
+
+// collectors are of everything that the agent measures.
+func (a *Agent) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		collector.NewCollector(a.parts.rules.Pins(), a.log.WithName("metrics")), a.parts.health.Collector(), a.parts.guard, a.measured,
+	}
+}
+
+func (a *Agent) offerMetrics() error {
+	for _, collector := range a.collectors() {
+		if err := metrics.Registry.Register(collector); err != nil {
+			return fmt.Errorf("failed to register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) withdrawMetrics() {
+	for _, collector := range a.collectors() {
+		metrics.Registry.Unregister(collector)
+	}
+}
+
+// watchObjects makes every change of an object that concerns the node wake the loop.
+func (a *Agent) watchObjects(mgr manager.Manager) error {
+	for _, object := range []client.Object{&v1alpha1.MPTCPNodePlan{}, &v1alpha1.MPTCPNode{}, &corev1.Node{}} {
+		informer, err := mgr.GetCache().GetInformer(context.Background(), object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("failed to watch %T: %w", object, err)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { a.wake() },
+			UpdateFunc: func(before, after any) { a.wakeIfChanged(before, after) },
+			DeleteFunc: func(any) { a.wake() },
+		}); err != nil {
+			return fmt.Errorf("failed to watch %T: %w", object, err)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) wakeIfChanged(before, after any) {
+	if concerns(before, after) {
+		a.wake()
+	}
+}
+
+// concerns is false for a change that only this agent's own writes, or the
+// server's bookkeeping, make.
+func concerns(before, after any) bool {
+	switch after := after.(type) {
+	case *v1alpha1.MPTCPNodePlan:
+		before, ok := before.(*v1alpha1.MPTCPNodePlan)
+		return !ok || before.Generation != after.Generation || before.UID != after.UID
+	case *v1alpha1.MPTCPNode:
+		before, ok := before.(*v1alpha1.MPTCPNode)
+		return !ok || !apiequality.Semantic.DeepEqual(ways(before.Status.Paths), ways(after.Status.Paths)) ||
+			!apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	case *corev1.Node:
+		before, ok := before.(*corev1.Node)
+		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
+	}
+	return true
+}
+
+// ways are a node's paths without what its agent measures there.
+func ways(measured []v1alpha1.NodePath) []v1alpha1.NodePath {
+	ways := make([]v1alpha1.NodePath, 0, len(measured))
+	for _, path := range measured {
+		ways = append(ways, v1alpha1.NodePath{
+			Name: path.Name, Interface: path.Interface, Addresses: path.Addresses, State: path.State, Message: path.Message,
+		})
+	}
+	return ways
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/agent/blocks"
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/detours"
+	"braid.dev/braid/agent/guard"
+	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/hints"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/rules"
+	"braid.dev/braid/agent/sockets"
+)
+
+// parts are everything that the agent does on its node. This list is the only one: a
+// part in it is applied, run, reported, closed and removed.
+type parts struct {
+	health   *health.Monitor
+	hints    *hints.Hints
+	datapath *datapath.Datapath
+	detours  *detours.Detours
+
+	pods    *pathmanager.Pods
+	sockets *sockets.Upgrader
+	guard   *guard.Guard
+	rules   *rules.Rules
+}
+
+// urgent are those that packets wait for, in the order in which they are applied.
+func (p *parts) urgent() []node.Part {
+	return []node.Part{p.health, p.hints, p.datapath, p.detours}
+}
+
+// patient are those that take their time, or wait for others, in their order.
+func (p *parts) patient() []node.Part {
+	return []node.Part{p.pods, p.sockets, p.guard, p.rules}
+}
+
+func (p *parts) all() []node.Part { return append(p.urgent(), p.patient()...) }
+
+// openParts prepares the parts; nothing is loaded or changed before they are applied.
+// notify makes the agent's loop run once more. configMaps may be nil where no policy
+// is carried out.
+func openParts(options Options, network *paths.Node, reader client.Reader, notify func()) (*parts, error) {
+	p := &parts{
+		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
+		pods: pathmanager.NewPods(pathmanager.PodsOptions{
+			StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories, Log: options.Log,
+		}),
+		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
+		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Log: options.Log.WithName("guard")}),
+	}
+	var configMaps blocks.ConfigMaps
+	if reader != nil {
+		configMaps = blocks.ConfigMapsOf(reader, options.Namespace)
+	}
+	p.rules = rules.Open(rules.Options{
+		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
+		ProcPath: options.procPath(), ProgramDirectory: options.BlockDirectory, ConfigMaps: configMaps,
+		Flows: p.datapath.PinnedFlows, Log: options.Log,
+	})
+	var err error
+	if p.health, err = health.NewMonitor(health.MonitorOptions{
+		Port: options.HealthPort, Active: p.datapath.ActivePeers, Notify: notify, Log: options.Log,
+	}); err != nil {
+		return nil, err
+	}
+	p.hints = hints.New(hints.Options{SetHealth: p.datapath.SetHealth, Prober: p.health, Notify: notify, Log: options.Log})
+	if p.detours, err = detours.Open(network); err != nil {
+		return nil, errors.Join(err, p.health.Close())
+	}
+	return p, nil
+}
+
+func (p *parts) close() (failed error) {
+	for _, part := range p.all() {
+		failed = errors.Join(failed, part.Close())
+	}
+	return failed
+}
+
+// Cleanup undoes everything that agents did on this node: programs, maps, routes,
+// rules and settings of pods.
+func Cleanup(ctx context.Context, options Options) error {
+	network, err := paths.Open(netns.None())
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	p, err := openParts(options, network, nil, func() {})
+	if err != nil {
+		return err
+	}
+	all := p.all()
+	for i := range all { // what was applied last goes first
+		err = errors.Join(err, all[len(all)-1-i].Remove(ctx))
+	}
+	registry := node.OpenRegistry(options.PinPath, options.Log)
+	return errors.Join(err, p.close(), registry.Remove(), removeEmpty(options))
+}
+
+// removeEmpty removes the directories that an agent made and that nothing is in.
+func removeEmpty(options Options) (failed error) {
+	for _, directory := range []string{options.PinPath, podStates(options)} {
+		err := os.Remove(directory)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EBUSY) {
+			continue // EBUSY: a file system is mounted there
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("failed to remove an empty directory: %w", err))
+		}
+	}
+	return failed
+}
+
+// podStates is the directory of what pods were like before.
+func podStates(options Options) string { return filepath.Join(options.StatePath, "pods") }

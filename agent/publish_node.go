@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// fieldOwner owns what the agent writes; the controller writes conditions of
+// the same objects under a name of its own.
+const fieldOwner = client.FieldOwner("braid-agent")
+
+// writeTimeout keeps an API server that does not answer from holding up what
+// has to be done on the node.
+const writeTimeout = 5 * time.Second
+
+// published is what the API server has of this node, so that nothing is written
+// where nothing changed.
+type published struct {
+	node *v1alpha1.MPTCPNodeStatus // publishNode's
+	plan *v1alpha1.MPTCPNodePlanStatus
+	uid  types.UID // of the plan
+}
+
+// publishNode tells the other agents who this node is.
+func (a *Agent) publishNode(ctx context.Context, r round) error {
+	status := v1alpha1.MPTCPNodeStatus{
+		KernelRelease: kernelRelease(),
+		AgentVersion:  a.options.Version,
+		Addresses:     r.resolution.Addresses(r.snapshot.nodeAddresses),
+		Features:      append(features(r.attachMode, a.parts.sockets.Feature()), a.parts.rules.Features()...),
+	}
+	for _, path := range r.resolution.Paths {
+		shown := path.Status()
+		a.parts.health.Describe(&shown)
+		status.Paths = append(status.Paths, shown)
+		status.PathsTotal++
+		if path.Usable {
+			status.PathsUp++
+		}
+	}
+	unchanged := a.published.node != nil && apiequality.Semantic.DeepEqual(*a.published.node, status)
+	if unchanged && !r.snapshot.unpublished {
+		return nil
+	}
+	node := &v1alpha1.MPTCPNode{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNode"},
+		ObjectMeta: metav1.ObjectMeta{Name: a.options.NodeName},
+		Status:     status,
+	}
+	err := a.applyStatus(ctx, node)
+	if apierrors.IsNotFound(err) {
+		if err = a.createNode(ctx, r.snapshot); err == nil {
+			err = a.applyStatus(ctx, node)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("failed to publish the node: %w", err)
+	}
+	a.published.node = &status
+	return nil
+}
+
+// createNode makes the node's object, to be removed together with its Node.
+func (a *Agent) createNode(ctx context.Context, s *snapshot) error {
+	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: a.options.NodeName}}
+	if s.nodeUID != "" {
+		node.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "Node", Name: a.options.NodeName, UID: types.UID(s.nodeUID),
+		}}
+	}
+	if err := a.client.Create(ctx, node); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) applyStatus(ctx context.Context, object client.Object) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	//nolint:staticcheck // the typed objects are the configuration: the agent sets every field it owns
+	return a.client.Status().Patch(ctx, object, client.Apply, fieldOwner, client.ForceOwnership)
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// publishPlan says what became of the plan. failed is what the datapath as a
+// whole could not do.
+func (a *Agent) publishPlan(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) error {
+	if plan == nil {
+		a.published.plan = nil
+		return nil
+	}
+	status := planStatus(plan, results, failed)
+	unchanged := a.published.plan != nil && a.published.uid == plan.UID
+	if unchanged && apiequality.Semantic.DeepEqual(withoutTimes(*a.published.plan), withoutTimes(status)) {
+		return nil
+	}
+	err := a.applyStatus(ctx, &v1alpha1.MPTCPNodePlan{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNodePlan"},
+		ObjectMeta: metav1.ObjectMeta{Name: plan.Name},
+		Status:     status,
+	})
+	if err != nil {
+		return fmt.Errorf("failed to publish the result of the plan: %w", err)
+	}
+	a.published.plan, a.published.uid = &status, plan.UID
+	return nil
+}
+
+// messageLimit keeps a message within what the API accepts, in bytes.
+const messageLimit = 1000
+
+func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {
+	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results))}
+	for i := range results {
+		if results[i].State == v1alpha1.EndpointProgrammed {
+			status.EndpointsProgrammed++
+		}
+	}
+	status.Conditions = []metav1.Condition{programmedCondition(plan, status, failed)}
+	if before := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionProgrammed); before != nil &&
+		before.Status == status.Conditions[0].Status {
+		status.Conditions[0].LastTransitionTime = before.LastTransitionTime
+	}
+	return status
+}
+
+func programmedCondition(plan *v1alpha1.MPTCPNodePlan, status v1alpha1.MPTCPNodePlanStatus, failed error) metav1.Condition {
+	condition := metav1.Condition{
+		Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonProgrammed,
+		ObservedGeneration: plan.Generation, LastTransitionTime: metav1.Now(),
+		Message: fmt.Sprintf("%d of %d endpoints are programmed", status.EndpointsProgrammed, len(status.Endpoints)),
+	}
+	switch {
+	case failed != nil:
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, node.Shorten(messageLimit, failed.Error())
+	case hasState(status.Endpoints, v1alpha1.EndpointFailed):
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonEndpointFailed
+	case hasState(status.Endpoints, v1alpha1.EndpointPending):
+		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonPending
+	}
+	return condition
+}
+
+func hasState(endpoints []v1alpha1.EndpointStatus, state v1alpha1.EndpointState) bool {
+	for _, endpoint := range endpoints {
+		if endpoint.State == state {
+			return true
+		}
+	}
+	return false
+}
+
+func withoutTimes(status v1alpha1.MPTCPNodePlanStatus) v1alpha1.MPTCPNodePlanStatus {
+	copied := *status.DeepCopy()
+	for i := range copied.Conditions {
+		copied.Conditions[i].LastTransitionTime = metav1.Time{}
+	}
+	return copied
+}

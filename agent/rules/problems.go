@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"fmt"
+	"strings"
+
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// addProblems says in the statuses of rules what they ask in vain: which of their
+// programs were refused, and what the node or the pod does not have.
+func (l *loadedPrograms) addProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, manager v1alpha1.SubflowManager) []v1alpha1.RuleStatus {
+	for i := range rules {
+		rule := &rules[i]
+		for _, name := range programsOf(rule) {
+			if reason := l.refused[name]; reason != nil {
+				statuses = addProblem(statuses, rule, fmt.Sprintf("block %s: %s", name.Name, reason))
+			}
+		}
+		for _, name := range schedulesOf(rules[i : i+1]) {
+			if problem := l.scheduleProblem(name, manager); problem != "" {
+				statuses = addProblem(statuses, rule, problem)
+			}
+		}
+		if _, _, err := pace.Of(0, "", rules[i:i+1], l.algorithm); err != nil {
+			statuses = addProblem(statuses, rule, err.Error())
+		}
+	}
+	return statuses
+}
+
+func (l *loadedPrograms) scheduleProblem(name chains.BlockName, manager v1alpha1.SubflowManager) string {
+	switch {
+	case name.Name == v1alpha1.StrategyEarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
+		return fmt.Sprintf("%s needs subflows.manager: Agent in the pod's policy", name.Name)
+	case name.Name == v1alpha1.StrategyEarliestCompletionFirst || l.schedules[name] || l.refused[name] != nil:
+		return ""
+	}
+	return fmt.Sprintf("no schedule %s is loaded on this node", name.Name)
+}
+
+func programsOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
+	for _, action := range rule.Actions {
+		switch {
+		case action.Custom != nil:
+			names = append(names, chains.BlockOf(rule, action.Custom.Block))
+		case action.Congestion != nil:
+			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
+		case action.Schedule != nil:
+			names = append(names, chains.BlockOf(rule, action.Schedule.Strategy))
+		}
+	}
+	return names
+}
+
+// messageLimit is what the API accepts of a rule's message, less room for the sign of
+// a cut.
+const messageLimit = 500
+
+// addProblem adds to what a status says of a rule.
+func addProblem(statuses []v1alpha1.RuleStatus, rule *v1alpha1.PlanRule, message string) []v1alpha1.RuleStatus {
+	for i := range statuses {
+		if status := &statuses[i]; status.Policy == rule.Policy && status.Name == rule.Name {
+			status.Failed = true
+			status.Message = node.Shorten(messageLimit, strings.TrimPrefix(status.Message+"; "+message, "; "))
+			return statuses
+		}
+	}
+	return append(statuses, v1alpha1.RuleStatus{Policy: rule.Policy, Name: rule.Name, Failed: true, Message: node.Shorten(messageLimit, message)})
+}
