@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/socketimport"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -343,7 +344,7 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 	names, err := inspect.OpenDirectory("")
 	require.NoError(t, err)
 	pins := inspect.NewPins(chains.Directory(l.pins), filepath.Dir(l.pins), names)
-	expect := func(mechanism v1alpha1.RateLimitMechanism, why inspect.Why) {
+	expect := func(mechanism v1alpha1.RateLimitMechanism, why agentapi.Why) {
 		t.Helper()
 		c.say(t, 5)
 		subflows, err := pins.Subflows()
@@ -362,7 +363,7 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 			t.Errorf("the subflows are %+v", subflows)
 		}
 	}
-	expect("", inspect.WhyNoSYN)
+	expect("", agentapi.WhyNoSYN)
 	l.importSockets(pod)
-	expect(v1alpha1.RateLimitWindow, inspect.WhyAsked)
+	expect(v1alpha1.RateLimitWindow, agentapi.WhyAsked)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"testing"
@@ -18,8 +18,8 @@ func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 		if rules {
 			plan = planOf(planRule("record", recordAll))
 		}
-		_, err := l.apply(t, plan)
-		require.NoError(t, err)
+		report, _ := l.apply(t, plan)
+		require.NoError(t, report.Err)
 		done := make(chan struct{})
 		go func() { defer close(done); l.transfer(t) }()
 		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, rules); time.Sleep(5 * time.Millisecond) {
@@ -42,7 +42,7 @@ func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 // counts packets too.
 func (l *ruleLab) shows(t *testing.T, recorded bool) bool {
 	t.Helper()
-	subflows, err := l.rules.live.Subflows()
+	subflows, err := l.rules.inspection.node.Subflows()
 	require.NoError(t, err)
 	for _, s := range subflows {
 		if s.Endpoint == "team/client" && s.Sent.Bytes > 0 && (s.Sent.Packets > 0) == recorded {
