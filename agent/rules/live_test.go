@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package rules
 
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestSubflowsAreShownWithRulesAndWithoutThem has a pod talk that gets rules and
 // loses them.
 func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 	l := newRuleLab(t)
-	for _, rules := range []bool{false, true, false} {
+	for _, hasRules := range []bool{false, true, false} {
 		plan := planOf()
-		if rules {
+		if hasRules {
 			plan = planOf(planRule("record", recordAll))
 		}
-		_, err := l.apply(t, plan)
-		must(t, err)
+		l.applyAll(t, plan)
 		done := make(chan struct{})
 		go func() { defer close(done); l.transfer(t) }()
-		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, rules); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, hasRules); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Errorf("with rules %t: the pod's subflow is not shown", rules)
+				t.Errorf("with rules %t: the pod's subflow is not shown", hasRules)
 				break
 			}
 			select {
@@ -40,8 +41,8 @@ func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 // counts packets too.
 func (l *ruleLab) shows(t *testing.T, recorded bool) bool {
 	t.Helper()
-	subflows, err := l.rules.live.Subflows()
-	must(t, err)
+	subflows, err := l.rules.inspection.node.Subflows()
+	require.NoError(t, err)
 	for _, s := range subflows {
 		if s.Endpoint == "team/client" && s.Sent.Bytes > 0 && (s.Sent.Packets > 0) == recorded {
 			return true
