@@ -13,18 +13,17 @@ import (
 // loses them.
 func TestSubflowsAreShownWithRulesAndWithoutThem(t *testing.T) {
 	l := newRuleLab(t)
-	for _, rules := range []bool{false, true, false} {
+	for _, hasRules := range []bool{false, true, false} {
 		plan := planOf()
-		if rules {
+		if hasRules {
 			plan = planOf(planRule("record", recordAll))
 		}
-		report, _ := l.apply(t, plan)
-		require.NoError(t, report.Err)
+		l.applyAll(t, plan)
 		done := make(chan struct{})
 		go func() { defer close(done); l.transfer(t) }()
-		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, rules); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(20 * time.Second); !l.shows(t, hasRules); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Errorf("with rules %t: the pod's subflow is not shown", rules)
+				t.Errorf("with rules %t: the pod's subflow is not shown", hasRules)
 				break
 			}
 			select {

@@ -357,11 +357,6 @@ func (t *Tracer) tellNextHop(step *Step, made *replica, flow *uplink.ToUplinkFlo
 	return nil
 }
 
-func text(data []byte) string {
-	before, _, _ := bytes.Cut(data, []byte{0})
-	return string(before)
-}
-
 func known(names []string) string {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	if len(names) == 0 {

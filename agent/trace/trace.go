@@ -28,6 +28,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
@@ -144,8 +145,8 @@ type Tracer struct {
 	names   *inspect.Directory
 	device  int
 	cell    *cell
-	copies  map[string]*replica // by program
-	paths   []string            // by slot
+	copies  map[string]*replica   // by program
+	paths   [node.MaxPaths]string // by number
 }
 
 // Open finds the pod's interface. Close lets go of what replays load.
@@ -154,10 +155,11 @@ func Open(options Options) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{options: options, names: names, copies: map[string]*replica{}}
-	if err := t.readPathNames(); err != nil {
+	numbers, err := node.ReadNames(options.PinPath)
+	if err != nil {
 		return nil, err
 	}
+	t := &Tracer{options: options, names: names, paths: numbers.Paths, copies: map[string]*replica{}}
 	if t.device, err = t.findDevice(); err != nil {
 		return nil, fmt.Errorf("finding the interface of %s: %w", options.Address, err)
 	}
@@ -311,7 +313,7 @@ func (t *Tracer) nicOf(sender netip.Addr) (int, error) {
 			return int(node.Interface[slot]), nil
 		}
 	}
-	return 0, fmt.Errorf("this node has no NIC of a path %s; it has %s", t.options.Path, known(t.paths))
+	return 0, fmt.Errorf("this node has no NIC of a path %s; it has %s", t.options.Path, known(t.paths[:]))
 }
 
 func dropped(step Step) string {
@@ -365,24 +367,4 @@ func nameOf(index int) string {
 		return fmt.Sprintf("#%d", index)
 	}
 	return found.Attrs().Name
-}
-
-// readPathNames reads what the agent keeps of the paths' slots. Without an uplink half
-// no path has a name.
-func (t *Tracer) readPathNames() error {
-	err := t.readPin("path_names", func(names *ebpf.Map) error {
-		t.paths = make([]string, names.MaxEntries())
-		for slot := range t.paths {
-			name, err := names.LookupBytes(uint32(slot))
-			if err != nil {
-				return err
-			}
-			t.paths[slot] = text(name)
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("reading the names of paths: %w", err)
-	}
-	return nil
 }
