@@ -40,9 +40,9 @@ type loadedBlocks struct {
 }
 
 func (o *ownBlocks) apply(ctx context.Context, c *chains.Chains, plan *v1alpha1.MPTCPNodePlan) (loadedBlocks, error) {
-	var wanted []v1alpha1.PlanBlock
+	var wanted []v1alpha1.PlanProgram
 	if plan != nil {
-		wanted = plan.Spec.Blocks
+		wanted = plan.Spec.Programs
 	}
 	if !o.isNeeded(wanted) {
 		return loadedBlocks{}, nil
@@ -59,7 +59,7 @@ func (o *ownBlocks) apply(ctx context.Context, c *chains.Chains, plan *v1alpha1.
 }
 
 // isNeeded is false where there is nothing to load, nor to remove.
-func (o *ownBlocks) isNeeded(wanted []v1alpha1.PlanBlock) bool {
+func (o *ownBlocks) isNeeded(wanted []v1alpha1.PlanProgram) bool {
 	if len(wanted) > 0 || o.manager != nil {
 		return true
 	}
@@ -92,7 +92,7 @@ func (o *ownBlocks) open(c *chains.Chains) error {
 	return nil
 }
 
-func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedBlocks {
+func loadedOf(wanted []v1alpha1.PlanProgram, result blocks.Result) loadedBlocks {
 	l := loadedBlocks{
 		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
 		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
@@ -199,8 +199,8 @@ func (l *loadedBlocks) scheduleProblem(name chains.BlockName, manager v1alpha1.S
 func blocksOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
 	for _, action := range rule.Actions {
 		switch {
-		case action.Custom != nil:
-			names = append(names, chains.BlockOf(rule, action.Custom.Block))
+		case action.RunProgram != nil:
+			names = append(names, chains.BlockOf(rule, action.RunProgram.Program))
 		case action.Congestion != nil:
 			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:

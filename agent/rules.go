@@ -72,7 +72,7 @@ func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
 		log:    options.Log,
 		chains: chains.Open(chains.Options{PinPath: endpointPins(options), Log: options.Log.WithName("chains")}),
 		pacer:  pace.Open(pace.Options{PinPath: pins, NamespaceDirectories: options.NamespaceDirectories, Proc: options.procPath(), Log: options.Log.WithName("pace")}),
-		blocks: ownBlocks{pins: pins, directory: options.BlockDirectory, configMaps: configMaps, log: options.Log.WithName("blocks")},
+		blocks: ownBlocks{pins: pins, directory: options.ProgramDirectory, configMaps: configMaps, log: options.Log.WithName("blocks")},
 		names:  names, shown: inspect.NewPins(pins, names), events: events.NewLog(eventsKept),
 		namesFile: namesFile, socket: filepath.Join(options.StatePath, inspect.SocketName),
 		seeded: map[uint32]bool{}, statuses: map[types.UID][]v1alpha1.RuleStatus{},
