@@ -16,8 +16,6 @@ const (
 	etherIPv6 = 0x86dd
 	etherVLAN = 0x8100
 
-	protocolTCP = 6
-
 	fin = 0x01
 	syn = 0x02
 	rst = 0x04

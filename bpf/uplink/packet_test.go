@@ -72,8 +72,6 @@ func (s segment) with(change func(*segment)) segment {
 	return s
 }
 
-func (s segment) isIPv6() bool { return s.from.Addr().Is6() }
-
 // frame is the segment as it is on the wire.
 func (s segment) frame() []byte {
 	return packettest.Segment{
