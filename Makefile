@@ -50,7 +50,7 @@ test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@hack/progress.sh make "vetting" go vet $(PACKAGES)
 	@mkdir -p _out && rm -f _out/flaky.txt
 	$(gotestsum) --packages="$(PACKAGES)" -- $(TEST_FLAGS)
-	@hack/flaky.sh _out/flaky.txt
+	@go run ./hack/flaky _out/flaky.txt
 
 .PHONY: generate
 generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs

@@ -49,9 +49,9 @@ type Options struct {
 	// ProcPath is where a proc file system with all processes of the machine is
 	// mounted, whose sys/net can be written; empty means /proc.
 	ProcPath string
-	// BlockDirectory holds blocks of one's own as files; empty where the agent takes
+	// ProgramDirectory holds programs of admins as files; empty where the agent takes
 	// none from there.
-	BlockDirectory string
+	ProgramDirectory string
 	// Version of the agent, for its status.
 	Version string
 	// HealthPort is the UDP port on which agents answer each other's probes of the

@@ -70,7 +70,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, notif
 	}
 	p.rules = rules.Open(rules.Options{
 		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
-		ProcPath: options.procPath(), ProgramDirectory: options.BlockDirectory, ConfigMaps: configMaps,
+		ProcPath: options.procPath(), ProgramDirectory: options.ProgramDirectory, ConfigMaps: configMaps,
 		Flows: p.datapath.PinnedFlows, Log: options.Log,
 	})
 	var err error

@@ -163,19 +163,19 @@ func TestAnAgentWhoseTokenNamesNoNodeWritesNothing(t *testing.T) {
 	expect(t, err, "the agent's token does not name its node")
 }
 
-func TestAnAgentReadsTheConfigMapsOfBlocksAndNoOthers(t *testing.T) {
+func TestAnAgentReadsTheConfigMapsOfProgramsAndNoOthers(t *testing.T) {
 	admin := newClient(t, server.Config())
 	create(t, admin, &corev1.Node{ObjectMeta: named("ours")},
-		&corev1.ConfigMap{ObjectMeta: inSystem("blocks"), BinaryData: map[string][]byte{"mark.o": {1}}},
+		&corev1.ConfigMap{ObjectMeta: inSystem("programs"), BinaryData: map[string][]byte{"mark.o": {1}}},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}})
 	agent := agentClient(t, "ours")
 	read := func(namespace, name string) error {
 		return agent.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.ConfigMap{})
 	}
-	testutil.Eventually(t, 30*time.Second, "the role has effect", func() bool { return read(systemNamespace, "blocks") == nil })
+	testutil.Eventually(t, 30*time.Second, "the role has effect", func() bool { return read(systemNamespace, "programs") == nil })
 	expect(t, read("default", "theirs"), "cannot get resource")
 	expect(t, agent.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace(systemNamespace)), "cannot list resource")
-	expect(t, agent.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: inSystem("blocks")}), "cannot update resource")
+	expect(t, agent.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: inSystem("programs")}), "cannot update resource")
 }
 
 func TestATenantWritesPoliciesOfItsNamespaceAlone(t *testing.T) {

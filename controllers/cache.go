@@ -99,7 +99,7 @@ func trimNamespace(object any) (any, error) {
 }
 
 // sumConfigMap puts a short sum in the place of each value of the binary data, so
-// that objects of blocks do not fill the memory, and drops the rest.
+// that objects of programs do not fill the memory, and drops the rest.
 func sumConfigMap(object any) (any, error) {
 	m, ok := object.(*corev1.ConfigMap)
 	if !ok {
@@ -113,14 +113,14 @@ func sumConfigMap(object any) (any, error) {
 	return &corev1.ConfigMap{ObjectMeta: trimMeta(m.ObjectMeta), BinaryData: sums}, nil
 }
 
-// blocksChanged passes events of ConfigMaps that can change a block's object.
-type blocksChanged struct{ predicate.Funcs }
+// programsChanged passes events of ConfigMaps that can change a program's object.
+type programsChanged struct{ predicate.Funcs }
 
-func (blocksChanged) Create(e event.CreateEvent) bool { return len(binaryData(e.Object)) > 0 }
+func (programsChanged) Create(e event.CreateEvent) bool { return len(binaryData(e.Object)) > 0 }
 
-func (blocksChanged) Delete(e event.DeleteEvent) bool { return len(binaryData(e.Object)) > 0 }
+func (programsChanged) Delete(e event.DeleteEvent) bool { return len(binaryData(e.Object)) > 0 }
 
-func (blocksChanged) Update(e event.UpdateEvent) bool {
+func (programsChanged) Update(e event.UpdateEvent) bool {
 	return !maps.EqualFunc(binaryData(e.ObjectOld), binaryData(e.ObjectNew), bytes.Equal)
 }
 

@@ -48,12 +48,12 @@ func newScene() *scene {
 	return s
 }
 
-// giveChain makes the pod's endpoint one with a chain that refers to a block.
+// giveChain makes the pod's endpoint one with a chain that refers to a program.
 func (s *scene) giveChain(name string) {
 	compiled := s.result.Plans["n"]
 	for _, spec := range []*v1alpha1.MPTCPNodePlanSpec{&compiled, &s.plans["n"].Spec} {
 		spec.Endpoints[0].Chain = name
-		spec.Blocks = []v1alpha1.PlanBlock{{Policy: "c", Block: v1alpha1.Block{Name: "mark"}, Revision: "1"}}
+		spec.Programs = []v1alpha1.PlanProgram{{Policy: "c", Program: v1alpha1.Program{Name: "mark"}, Revision: "1"}}
 	}
 	s.result.Plans["n"] = compiled
 }
@@ -96,9 +96,9 @@ func TestPodIsProgrammedOnlyWhenEverythingAgrees(t *testing.T) {
 			p.Status.Endpoints[0].Chain = "old"
 		}, v1alpha1.ReasonPending, "chain of rules"},
 		{"the agent still runs a chain that is no longer wanted", func(_ *scene, p *v1alpha1.MPTCPNodePlan) { p.Status.Endpoints[0].Chain = "old" }, v1alpha1.ReasonPending, "chain of rules"},
-		{"the plan in the API has another revision of a block", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
+		{"the plan in the API has another revision of a program", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
 			s.giveChain("chain")
-			p.Status.Endpoints[0].Chain, p.Spec.Blocks[0].Revision = "chain", "0"
+			p.Status.Endpoints[0].Chain, p.Spec.Programs[0].Revision = "chain", "0"
 		}, v1alpha1.ReasonPending, "being written"},
 		{"a rule made the endpoint fail", func(s *scene, p *v1alpha1.MPTCPNodePlan) {
 			p.Status.Endpoints[0] = v1alpha1.EndpointStatus{UID: "u", State: v1alpha1.EndpointFailed, Message: "the chain is not in place", Rules: []v1alpha1.RuleStatus{
@@ -147,13 +147,13 @@ func TestPlanHistoryKnowsWhichEndpointChanged(t *testing.T) {
 		t.Errorf("the node's paths changed, and the pod is %s", got)
 	}
 	s.plans["n"].Status.ObservedGeneration = s.plans["n"].Generation
-	newBlock := func(revision string) func(*v1alpha1.MPTCPNodePlanSpec) {
+	newProgram := func(revision string) func(*v1alpha1.MPTCPNodePlanSpec) {
 		return func(spec *v1alpha1.MPTCPNodePlanSpec) {
-			spec.Blocks = []v1alpha1.PlanBlock{{Policy: "c", Block: v1alpha1.Block{Name: "mark"}, Revision: revision}}
+			spec.Programs = []v1alpha1.PlanProgram{{Policy: "c", Program: v1alpha1.Program{Name: "mark"}, Revision: revision}}
 		}
 	}
-	if got := next(newBlock("1")); got != v1alpha1.ReasonProgrammed {
-		t.Errorf("a block of other pods' chains changed, and this one is %s", got)
+	if got := next(newProgram("1")); got != v1alpha1.ReasonProgrammed {
+		t.Errorf("a program of other pods' chains changed, and this one is %s", got)
 	}
 	next(func(spec *v1alpha1.MPTCPNodePlanSpec) { spec.Endpoints[0].Chain = "chain" })
 	s.plans["n"].Status.ObservedGeneration = s.plans["n"].Generation
@@ -161,8 +161,8 @@ func TestPlanHistoryKnowsWhichEndpointChanged(t *testing.T) {
 	if got := s.judge(); got.reason != v1alpha1.ReasonProgrammed {
 		t.Fatalf("the chain is in place, and the pod is %+v", got)
 	}
-	if got := next(newBlock("2")); got != v1alpha1.ReasonPending {
-		t.Errorf("a block of its chain changed, and the pod is %s", got)
+	if got := next(newProgram("2")); got != v1alpha1.ReasonPending {
+		t.Errorf("a program of its chain changed, and the pod is %s", got)
 	}
 }
 
@@ -258,10 +258,10 @@ func TestAPolicyWithoutRulesSaysNothingOfThem(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsSumsOfBlocks(t *testing.T) {
+func TestTheCacheKeepsSumsOfPrograms(t *testing.T) {
 	object := func(content string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Name: "blocks"}, Data: map[string]string{"text": "large"},
+			ObjectMeta: metav1.ObjectMeta{Name: "programs"}, Data: map[string]string{"text": "large"},
 			BinaryData: map[string][]byte{"mark.o": []byte(content)},
 		}
 	}
@@ -269,11 +269,11 @@ func TestTheCacheKeepsSumsOfBlocks(t *testing.T) {
 	if len(first.Data) > 0 || len(first.BinaryData["mark.o"]) > 16 {
 		t.Errorf("the cache keeps what nobody reads: %+v", first)
 	}
-	var p blocksChanged
+	var p programsChanged
 	for name, test := range map[string]struct{ got, want bool }{
 		"the same content":      {p.Update(event.UpdateEvent{ObjectOld: first, ObjectNew: same}), false},
 		"another content":       {p.Update(event.UpdateEvent{ObjectOld: first, ObjectNew: other}), true},
-		"one with blocks":       {p.Create(event.CreateEvent{Object: first}), true},
+		"one with programs":     {p.Create(event.CreateEvent{Object: first}), true},
 		"one with text alone":   {p.Create(event.CreateEvent{Object: &corev1.ConfigMap{}}), false},
 		"its end":               {p.Delete(event.DeleteEvent{Object: first}), true},
 		"the end of other ones": {p.Delete(event.DeleteEvent{Object: &corev1.ConfigMap{}}), false},

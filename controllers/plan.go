@@ -177,17 +177,17 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		ClusterPolicies: clusterPolicies.Items,
 		Namespaces:      namespaces.Items,
 		Nodes:           nodes.Items,
-		BlockObjects:    blockObjects(configMaps.Items),
+		ProgramObjects:  programObjects(configMaps.Items),
 	}, nil
 }
 
-// blockObjects lists the objects that blocks can be loaded from, with the sums
+// programObjects lists the objects that programs can be loaded from, with the sums
 // that the cache keeps of them.
-func blockObjects(configMaps []corev1.ConfigMap) map[policy.BlockObject]string {
-	objects := map[policy.BlockObject]string{}
+func programObjects(configMaps []corev1.ConfigMap) map[policy.ProgramObject]string {
+	objects := map[policy.ProgramObject]string{}
 	for i := range configMaps {
 		for key, sum := range configMaps[i].BinaryData {
-			objects[policy.BlockObject{ConfigMap: configMaps[i].Name, Key: key}] = string(sum)
+			objects[policy.ProgramObject{ConfigMap: configMaps[i].Name, Key: key}] = string(sum)
 		}
 	}
 	return objects

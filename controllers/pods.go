@@ -121,7 +121,7 @@ type nodeView struct {
 	silence  string
 	observed int64 // generation of the plan that the agent applied last
 	failure  string
-	blocks   bool // those in the plan are those that were compiled
+	programs bool // those in the plan are those that were compiled
 	tenants  bool // likewise
 	planned  map[types.UID]*v1alpha1.PlanEndpoint
 	changed  map[types.UID]int64
@@ -135,7 +135,7 @@ func newNodeView(o *observation, history planHistory, node string, compiled *v1a
 		return view
 	}
 	view.observed, view.failure = plan.Status.ObservedGeneration, datapathFailure(plan)
-	view.changed, view.blocks = history[node].changed, equality.Semantic.DeepEqual(plan.Spec.Blocks, compiled.Blocks)
+	view.changed, view.programs = history[node].changed, equality.Semantic.DeepEqual(plan.Spec.Programs, compiled.Programs)
 	view.tenants = equality.Semantic.DeepEqual(plan.Spec.Tenants, compiled.Tenants)
 	view.planned = make(map[types.UID]*v1alpha1.PlanEndpoint, len(plan.Spec.Endpoints))
 	for i := range plan.Spec.Endpoints {
@@ -155,7 +155,7 @@ func (v *nodeView) judge(compiled *v1alpha1.PlanEndpoint) podState {
 	switch {
 	case v.silence != "":
 		return podState{reason: v1alpha1.ReasonAgentNotReporting, message: v.silence}
-	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled) || compiled.Chain != "" && !v.blocks || !v.tenants:
+	case planned == nil || !equality.Semantic.DeepEqual(planned, compiled) || compiled.Chain != "" && !v.programs || !v.tenants:
 		return podState{reason: v1alpha1.ReasonPending, message: "the plan of node " + v.node + " is being written"}
 	case reported == nil || v.observed < v.changed[compiled.UID]:
 		return podState{reason: v1alpha1.ReasonPending, message: "the agent of node " + v.node + " has not applied the plan yet"}
@@ -239,14 +239,14 @@ func newPlanRecord(plan *v1alpha1.MPTCPNodePlan, before *planRecord) *planRecord
 	if before == nil || before.uid != plan.UID || !equality.Semantic.DeepEqual(before.spec.Paths, plan.Spec.Paths) {
 		return record
 	}
-	blocksChanged := !equality.Semantic.DeepEqual(before.spec.Blocks, plan.Spec.Blocks)
+	programsChanged := !equality.Semantic.DeepEqual(before.spec.Programs, plan.Spec.Programs)
 	same := make(map[types.UID]*v1alpha1.PlanEndpoint, len(before.spec.Endpoints))
 	for i := range before.spec.Endpoints {
 		same[before.spec.Endpoints[i].UID] = &before.spec.Endpoints[i]
 	}
 	for i := range plan.Spec.Endpoints {
 		e := &plan.Spec.Endpoints[i]
-		if equality.Semantic.DeepEqual(same[e.UID], e) && (e.Chain == "" || !blocksChanged) && sameTenant(before.spec, &plan.Spec, e.Namespace) {
+		if equality.Semantic.DeepEqual(same[e.UID], e) && (e.Chain == "" || !programsChanged) && sameTenant(before.spec, &plan.Spec, e.Namespace) {
 			record.changed[e.UID] = before.changed[e.UID]
 		}
 	}

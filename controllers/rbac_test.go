@@ -173,7 +173,7 @@ func TestGeneratedRoleAllowsNothingElse(t *testing.T) {
 		{"delete a pod", func() error { return restricted.Delete(ctx, pod) }},
 		{"read secrets", func() error { return restricted.List(ctx, &corev1.SecretList{}) }},
 		{"change a ConfigMap", func() error {
-			return restricted.Update(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "blocks"}})
+			return restricted.Update(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: DefaultNamespace, Name: "programs"}})
 		}},
 		{"read ConfigMaps of other namespaces", func() error {
 			return restricted.List(ctx, &corev1.ConfigMapList{}, client.InNamespace("kube-system"))

@@ -15,30 +15,30 @@ import (
 
 func (k *cluster) configMap(content string) *corev1.ConfigMap {
 	k.t.Helper()
-	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.system, Name: "blocks"}}
+	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: k.system, Name: "programs"}}
 	m.BinaryData = map[string][]byte{"mark.o": []byte(content)}
 	k.create(m)
 	return m
 }
 
-// waitForBlock waits until a node's plan has one block, of another revision than
+// waitForProgram waits until a node's plan has one program, of another revision than
 // this, and returns its own.
-func (k *cluster) waitForBlock(node, other string) string {
+func (k *cluster) waitForProgram(node, other string) string {
 	k.t.Helper()
 	revision := ""
 	k.eventually(func() error {
 		plan, err := k.plan(node)
-		if err != nil || plan == nil || len(plan.Spec.Blocks) != 1 || plan.Spec.Blocks[0].Revision == other {
-			return fmt.Errorf("the plan %+v has no block of another revision than %q: %w", plan, other, err)
+		if err != nil || plan == nil || len(plan.Spec.Programs) != 1 || plan.Spec.Programs[0].Revision == other {
+			return fmt.Errorf("the plan %+v has no program of another revision than %q: %w", plan, other, err)
 		}
-		revision = plan.Spec.Blocks[0].Revision
+		revision = plan.Spec.Programs[0].Revision
 		return nil
 	})
 	return revision
 }
 
 // newRules is a cluster with one pod, for which a policy of its namespace
-// decides, and a cluster's policy whose rule runs a block.
+// decides, and a cluster's policy whose rule runs a program.
 func newRules(t *testing.T) (k *cluster, own *v1alpha1.MPTCPPolicy, ground *v1alpha1.ClusterMPTCPPolicy) {
 	t.Helper()
 	k = newCluster(t)
@@ -51,36 +51,36 @@ func newRules(t *testing.T) (k *cluster, own *v1alpha1.MPTCPPolicy, ground *v1al
 	ground = &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "ground"}}
 	ground.Spec.Priority = -1
 	ground.Spec.NamespaceSelector.MatchLabels = map[string]string{"kubernetes.io/metadata.name": k.namespace}
-	ground.Spec.Blocks = []v1alpha1.Block{{Name: "mark", ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "mark.o"}}}
-	ground.Spec.Rules = []v1alpha1.Rule{{Name: "mark", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "mark"}}}}}
+	ground.Spec.Programs = []v1alpha1.Program{{Name: "mark", ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "mark.o"}}}
+	ground.Spec.Rules = []v1alpha1.Rule{{Name: "mark", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "mark"}}}}}
 	k.create(ground)
 	return k, own, ground
 }
 
-func TestRulesWaitForTheirBlockAndFollowItsContent(t *testing.T) {
+func TestRulesWaitForTheirProgramAndFollowItsContent(t *testing.T) {
 	k, own, ground := newRules(t)
 	a := k.agent("node-a", "blue")
 	k.startController(apiServer)
 
-	c := k.waitForCondition(ground, v1alpha1.ConditionRulesAccepted, v1alpha1.ReasonBlockNotFound)
+	c := k.waitForCondition(ground, v1alpha1.ConditionRulesAccepted, v1alpha1.ReasonProgramNotFound)
 	if c.Status != metav1.ConditionFalse {
 		t.Errorf("unexpected condition: %+v", c)
 	}
-	k.waitForEvent(ground, "Warning", v1alpha1.ReasonBlockNotFound)
+	k.waitForEvent(ground, "Warning", v1alpha1.ReasonProgramNotFound)
 	k.waitForCondition(own, v1alpha1.ConditionRulesAccepted, v1alpha1.ReasonAccepted)
 	if plan := k.waitForPods("node-a", "pod"); len(plan.Spec.Chains) != 1 || len(plan.Spec.Chains[0].Rules) != 1 {
 		t.Errorf("the chains are %+v, want one with the rule of the pod's own policy", plan.Spec.Chains)
 	}
 
-	blocks := k.configMap("first")
+	programs := k.configMap("first")
 	k.waitForCondition(ground, v1alpha1.ConditionRulesAccepted, v1alpha1.ReasonAccepted)
-	first := k.waitForBlock("node-a", "")
+	first := k.waitForProgram("node-a", "")
 	a.report(v1alpha1.EndpointProgrammed, "")
 	k.waitForCondition(ground, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed)
 	k.waitForCondition(own, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed)
 
-	change(k, blocks, func(m *corev1.ConfigMap) { m.BinaryData["mark.o"] = []byte("second") })
-	k.waitForBlock("node-a", first)
+	change(k, programs, func(m *corev1.ConfigMap) { m.BinaryData["mark.o"] = []byte("second") })
+	k.waitForProgram("node-a", first)
 	k.waitForCondition(ground, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending)
 	k.waitForCondition(own, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending)
 	a.report(v1alpha1.EndpointProgrammed, "")
@@ -92,7 +92,7 @@ func TestARuleThatAnAgentCannotCarryOutShowsInItsPolicy(t *testing.T) {
 	a := k.agent("node-a", "blue")
 	k.configMap("object")
 	k.startController(apiServer)
-	k.waitForBlock("node-a", "")
+	k.waitForProgram("node-a", "")
 	plan, err := k.plan("node-a")
 	if err != nil {
 		t.Fatal(err)
@@ -102,11 +102,11 @@ func TestARuleThatAnAgentCannotCarryOutShowsInItsPolicy(t *testing.T) {
 	e := plan.Spec.Endpoints[0]
 	answer.Status.Endpoints = []v1alpha1.EndpointStatus{{
 		UID: e.UID, Namespace: e.Namespace, Name: e.Name, PolicyGeneration: e.Policy.Generation, Chain: e.Chain, State: v1alpha1.EndpointProgrammed,
-		Rules: []v1alpha1.RuleStatus{{Policy: "ClusterMPTCPPolicy/ground", Name: "mark", Failed: true, Message: "the verifier refuses the block"}},
+		Rules: []v1alpha1.RuleStatus{{Policy: "ClusterMPTCPPolicy/ground", Name: "mark", Failed: true, Message: "the verifier refuses the program"}},
 	}}
 	a.apply(answer, "MPTCPNodePlan")
 	k.waitForCondition(own, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed)
-	if c := k.waitForCondition(ground, v1alpha1.ConditionProgrammed, v1alpha1.ReasonRuleFailed); c.Message != "0 of 1 pods are programmed, 1 nodes fail; node node-a: "+k.namespace+"/pod: rule mark: the verifier refuses the block" {
+	if c := k.waitForCondition(ground, v1alpha1.ConditionProgrammed, v1alpha1.ReasonRuleFailed); c.Message != "0 of 1 pods are programmed, 1 nodes fail; node node-a: "+k.namespace+"/pod: rule mark: the verifier refuses the program" {
 		t.Errorf("unexpected message: %s", c.Message)
 	}
 	if got := ground.Status.FailingNodes; len(got) != 1 || got[0].Reason != v1alpha1.ReasonRuleFailed {
@@ -118,7 +118,7 @@ func TestChangingRulesChangesTheChainAndNothingElse(t *testing.T) {
 	k, own, _ := newRules(t)
 	k.configMap("object")
 	k.startController(apiServer)
-	k.waitForBlock("node-a", "")
+	k.waitForProgram("node-a", "")
 	before := k.waitForPods("node-a", "pod").Spec.Endpoints[0]
 	change(k, own, func(p *v1alpha1.MPTCPPolicy) { p.Spec.Rules[0].Name = "other" })
 	k.eventually(func() error {

@@ -35,7 +35,7 @@ import (
 // What the controller may do. The cluster's objects are only watched; of our own
 // it writes plans and the status of the others, never the status of plans, which
 // is the agents'. Leases: the agents' are watched, one of its own elects the
-// leader. ConfigMaps may hold the objects of blocks. Events: events.k8s.io for
+// leader. ConfigMaps may hold the objects of programs. Events: events.k8s.io for
 // objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
@@ -68,7 +68,7 @@ const (
 
 // Options are the settings of the controllers; the zero value means the defaults.
 type Options struct {
-	// Namespace holds the Leases of the agents and the ConfigMaps of blocks.
+	// Namespace holds the Leases of the agents and the ConfigMaps of programs.
 	Namespace string
 	// Debounce is how long events are gathered before plans are compiled.
 	Debounce time.Duration
@@ -129,7 +129,7 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Watches(&corev1.Namespace{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Node{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{})).
-		Watches(&corev1.ConfigMap{}, r.changes.ofCommon(), builder.WithPredicates(blocksChanged{})).
+		Watches(&corev1.ConfigMap{}, r.changes.ofCommon(), builder.WithPredicates(programsChanged{})).
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.changes.of(planNode), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)
 }

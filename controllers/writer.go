@@ -137,7 +137,7 @@ var warnings = []string{
 	v1alpha1.ReasonEndpointFailed, v1alpha1.ReasonDatapathFailed, v1alpha1.ReasonAgentNotReporting,
 	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,
-	v1alpha1.ReasonBlockNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
+	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
 }
 
 // tell makes an Event of every condition whose status changed, or that is still

@@ -41,7 +41,7 @@ spec:
       app: client
   paths:
     spread: None
-  blocks:
+  programs:
   - name: large
     configMap: {name: e2e-blocks, key: large.o}
   - name: stamp
@@ -52,16 +52,16 @@ spec:
       direction: FromEndpoint
       destination: {ports: [{port: 9}]}
     actions:
-    - type: Custom
-      custom: {block: large, value: 1000}
+    - type: RunProgram
+      runProgram: {program: large, value: 1000}
     - type: Drop
   - name: stamp-acknowledgements
     match:
       direction: FromEndpoint
       packetTypes: [PureACK]
     actions:
-    - type: Custom
-      custom: {block: stamp, value: 42}
+    - type: RunProgram
+      runProgram: {program: stamp, value: 42}
 `
 
 // stampOption is what the block stamp writes for the value 42.

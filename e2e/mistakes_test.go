@@ -63,7 +63,7 @@ func TestTheServerRefusesRulesThatContradictThemselves(t *testing.T) {
 		{"an empty match", "{name: bad, match: {}, actions: [{type: Record}]}", "spec.rules[1].match", "an empty match is not allowed"},
 		{"a range that runs backwards", "{name: bad, match: {sent: {subflow: {from: 2M, to: 1M}}}, actions: [{type: Record}]}", "spec.rules[1].match.sent.subflow", "from must be below to"},
 		{"a rate that is none", "{name: bad, actions: [{type: RateLimit, rateLimit: {rate: fast}}]}", "spec.rules[1].actions[0].rateLimit.rate", "bits per second"},
-		{"a tenant's block", "{name: bad, actions: [{type: Custom, custom: {block: own}}]}", "spec", "belong to a ClusterMPTCPPolicy"},
+		{"a tenant's block", "{name: bad, actions: [{type: RunProgram, runProgram: {program: own}}]}", "spec", "belong to a ClusterMPTCPPolicy"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := c.tryApply(t, tenantHead+"\n  - {name: changed, actions: [{type: Record}]}\n  - "+test.rule)
@@ -132,7 +132,7 @@ func TestABlockThatIsNowhereIsNamed(t *testing.T) {
 	c.waitFor(t, "the policy says which object is missing", 10*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
-		if condition == nil || condition.Reason != v1alpha1.ReasonBlockNotFound ||
+		if condition == nil || condition.Reason != v1alpha1.ReasonProgramNotFound ||
 			!strings.Contains(condition.Message, "e2e-blocks") || !strings.Contains(condition.Message, "large.o") {
 			return fmt.Errorf("the condition RulesAccepted is %+v", condition)
 		}

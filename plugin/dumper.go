@@ -235,7 +235,7 @@ func (d *dumper) definitions(ctx context.Context, a *archive) error {
 	return a.addYAML("objects/crds.yaml", found)
 }
 
-// configMaps are those that may hold blocks: their names and sizes.
+// configMaps are those that may hold programs: their names and sizes.
 func (d *dumper) configMaps(ctx context.Context, a *archive) error {
 	list, err := d.system.core.CoreV1().ConfigMaps(d.system.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {

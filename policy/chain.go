@@ -17,7 +17,7 @@ import (
 // What one node's plan can hold. An object of Kubernetes has 1.5 MiB at most, with
 // the endpoints and what the agent says of them.
 const (
-	maxBlocks     = 64
+	maxPrograms   = 64
 	maxChainBytes = 512 << 10
 	// Of that, what chains with the rules or rates of one namespace can take, and
 	// those of all namespaces together.
@@ -38,10 +38,10 @@ type RulesChoice struct {
 
 // chain is what two policies' rules come to together.
 type chain struct {
-	plan    v1alpha1.PlanChain
-	bytes   int // of its rules as JSON
-	blocks  []v1alpha1.PlanBlock
-	choices []RulesChoice
+	plan     v1alpha1.PlanChain
+	bytes    int // of its rules as JSON
+	programs []v1alpha1.PlanProgram
+	choices  []RulesChoice
 	// excess says for a policy what its rules make too many.
 	excess map[*compiledPolicy]string
 }
@@ -91,7 +91,7 @@ func (c *compiler) chain(o owners) *chain {
 	}
 	if len(made.plan.Rules) > 0 {
 		made.plan.Name, made.bytes = contentName(made.plan.Rules)
-		made.blocks = c.planBlocks(o.cluster, made.plan.Rules)
+		made.programs = c.planPrograms(o.cluster, made.plan.Rules)
 	}
 	return made
 }
@@ -167,39 +167,39 @@ func contentName(rules []v1alpha1.PlanRule) (name string, size int) {
 	return hex.EncodeToString(sum[:8]), len(text)
 }
 
-// planBlocks lists the blocks of a policy that rules refer to, by name.
-func (c *compiler) planBlocks(p *compiledPolicy, rules []v1alpha1.PlanRule) []v1alpha1.PlanBlock {
+// planPrograms lists the programs of a policy that rules refer to, by name.
+func (c *compiler) planPrograms(p *compiledPolicy, rules []v1alpha1.PlanRule) []v1alpha1.PlanProgram {
 	if p == nil {
 		return nil
 	}
-	var blocks []v1alpha1.PlanBlock
-	for i := range p.blocks {
-		block := v1alpha1.PlanBlock{Block: *p.blocks[i].DeepCopy(), Policy: p.result.Policy.Name}
-		if !refers(rules, RuleOwner(p.result.Policy), block.Name) {
+	var programs []v1alpha1.PlanProgram
+	for i := range p.programs {
+		program := v1alpha1.PlanProgram{Program: *p.programs[i].DeepCopy(), Policy: p.result.Policy.Name}
+		if !refers(rules, RuleOwner(p.result.Policy), program.Name) {
 			continue
 		}
-		block.Type = blockType(&block.Block)
-		if block.ConfigMap != nil {
-			block.Revision = c.blockObjects[objectOf(&block.Block)]
+		program.Type = programType(&program.Program)
+		if program.ConfigMap != nil {
+			program.Revision = c.programObjects[objectOf(&program.Program)]
 		}
-		blocks = append(blocks, block)
+		programs = append(programs, program)
 	}
-	slices.SortFunc(blocks, comparePlanBlocks)
-	return blocks
+	slices.SortFunc(programs, comparePlanPrograms)
+	return programs
 }
 
-// refers says whether rules of this owner name a block.
-func refers(rules []v1alpha1.PlanRule, owner, block string) bool {
+// refers says whether rules of this owner name a program.
+func refers(rules []v1alpha1.PlanRule, owner, program string) bool {
 	return slices.ContainsFunc(rules, func(rule v1alpha1.PlanRule) bool {
 		return rule.Policy == owner && slices.ContainsFunc(rule.Actions, func(a v1alpha1.Action) bool {
-			return a.Custom != nil && a.Custom.Block == block ||
-				a.Schedule != nil && a.Schedule.Strategy == block ||
-				a.Congestion != nil && a.Congestion.Algorithm == block
+			return a.RunProgram != nil && a.RunProgram.Program == program ||
+				a.Schedule != nil && a.Schedule.Strategy == program ||
+				a.Congestion != nil && a.Congestion.Algorithm == program
 		})
 	})
 }
 
-func comparePlanBlocks(a, b v1alpha1.PlanBlock) int {
+func comparePlanPrograms(a, b v1alpha1.PlanProgram) int {
 	return cmp.Or(strings.Compare(a.Policy, b.Policy), strings.Compare(a.Name, b.Name))
 }
 
@@ -305,21 +305,21 @@ func withoutRules(choices []RulesChoice, leftOut map[*compiledPolicy]string) []R
 }
 
 // addChain puts a chain into the node's plan, or says why there is no room for
-// it or its blocks. Of a tenant, the namespace that is given, and of all of them
+// it or its programs. Of a tenant, the namespace that is given, and of all of them
 // together there is less room, so that none takes it from others or the cluster.
 func (n *node) addChain(ch *chain, tenant string) (noRoom string) {
 	if ch.plan.Name == "" || slices.ContainsFunc(n.chains, func(other *chain) bool { return other.plan.Name == ch.plan.Name }) {
 		return ""
 	}
-	blocks := slices.Clone(n.blocks)
-	for _, block := range ch.blocks {
-		if i, found := slices.BinarySearchFunc(blocks, block, comparePlanBlocks); !found {
-			blocks = slices.Insert(blocks, i, block)
+	programs := slices.Clone(n.programs)
+	for _, program := range ch.programs {
+		if i, found := slices.BinarySearchFunc(programs, program, comparePlanPrograms); !found {
+			programs = slices.Insert(programs, i, program)
 		}
 	}
 	switch {
-	case len(blocks) > maxBlocks:
-		return fmt.Sprintf("node %s has more than %d blocks", n.name, maxBlocks)
+	case len(programs) > maxPrograms:
+		return fmt.Sprintf("node %s has more than %d programs", n.name, maxPrograms)
 	case n.chainBytes+ch.bytes > maxChainBytes:
 		return fmt.Sprintf("the different rules of the pods of node %s take more than %d KiB", n.name, maxChainBytes>>10)
 	case tenant != "" && n.tenantBytes[tenant]+ch.bytes > maxTenantBytes:
@@ -327,7 +327,7 @@ func (n *node) addChain(ch *chain, tenant string) (noRoom string) {
 	case tenant != "" && n.tenantsBytes+ch.bytes > maxTenantsBytes:
 		return fmt.Sprintf("the different rules of the pods of all namespaces take more than %d KiB on node %s", maxTenantsBytes>>10, n.name)
 	}
-	n.blocks, n.chains = blocks, append(n.chains, ch)
+	n.programs, n.chains = programs, append(n.chains, ch)
 	n.chainBytes += ch.bytes
 	if tenant != "" {
 		n.tenantBytes[tenant] += ch.bytes

@@ -120,7 +120,7 @@ func checkChain(t *rapid.T, in Input, references map[string]v1alpha1.PolicyRefer
 	}
 }
 
-func TestChainsAndBlocksOfAPlanAreThoseThatItRefersTo(t *testing.T) {
+func TestChainsAndProgramsOfAPlanAreThoseThatItRefersTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		contents := map[string]v1alpha1.PlanChain{}
 		for node, plan := range Compile(drawInput(t)).Plans {
@@ -136,7 +136,7 @@ func TestChainsAndBlocksOfAPlanAreThoseThatItRefersTo(t *testing.T) {
 				}
 				contents[chain.Name] = chain
 			}
-			checkBlocks(t, plan)
+			checkPrograms(t, plan)
 		}
 		for name, chain := range contents {
 			for other, content := range contents {
@@ -148,26 +148,26 @@ func TestChainsAndBlocksOfAPlanAreThoseThatItRefersTo(t *testing.T) {
 	})
 }
 
-func checkBlocks(t *rapid.T, plan v1alpha1.MPTCPNodePlanSpec) {
+func checkPrograms(t *rapid.T, plan v1alpha1.MPTCPNodePlanSpec) {
 	wanted := map[string]bool{}
 	for _, chain := range plan.Chains {
 		for _, rule := range chain.Rules {
 			for _, a := range rule.Actions {
-				if a.Custom != nil {
-					wanted[rule.Policy+"/"+a.Custom.Block] = true
+				if a.RunProgram != nil {
+					wanted[rule.Policy+"/"+a.RunProgram.Program] = true
 				}
 			}
 		}
 	}
-	for _, b := range plan.Blocks {
+	for _, b := range plan.Programs {
 		if key := KindClusterPolicy + "/" + b.Policy + "/" + b.Name; !wanted[key] {
-			t.Fatalf("no chain refers to block %s, or it is there twice", key)
+			t.Fatalf("no chain refers to program %s, or it is there twice", key)
 		} else {
 			delete(wanted, key)
 		}
 	}
 	if len(wanted) > 0 {
-		t.Fatalf("chains refer to blocks that the plan lacks: %v", wanted)
+		t.Fatalf("chains refer to programs that the plan lacks: %v", wanted)
 	}
 }
 

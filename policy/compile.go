@@ -50,10 +50,10 @@ type Input struct {
 	Namespaces      []corev1.Namespace
 	Pods            []corev1.Pod
 	Nodes           []corev1.Node
-	// BlockObjects are the objects in ConfigMaps that blocks can be loaded from,
+	// ProgramObjects are the objects in ConfigMaps that programs can be loaded from,
 	// each with a text that changes when its content does. Nil means that they are
-	// not known: then no block is refused for want of its object.
-	BlockObjects map[BlockObject]string
+	// not known: then no program is refused for want of its object.
+	ProgramObjects map[ProgramObject]string
 }
 
 // Result is what follows from an Input. Its lists are sorted by kind, namespace
@@ -169,7 +169,7 @@ type compiler struct {
 	chains      map[owners]*chain
 	guardrails  map[string]*guardrails
 
-	blockObjects map[BlockObject]string
+	programObjects map[ProgramObject]string
 }
 
 // Compile decides for every pod which policy applies and makes the plan of
@@ -204,7 +204,7 @@ func podsByNode(pods []corev1.Pod) map[string][]*corev1.Pod {
 // newCompiler makes the indexes of an Input. What another compiler, which may be nil,
 // made of policies that stay as they are is kept.
 func newCompiler(in Input, before *compiler) *compiler {
-	c := &compiler{paths: compilePaths(in.Paths), blockObjects: in.BlockObjects}
+	c := &compiler{paths: compilePaths(in.Paths), programObjects: in.ProgramObjects}
 	c.forget()
 	c.nodes = compileNodes(in.Nodes, c.paths)
 	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)

@@ -112,13 +112,13 @@ func readInput(t *testing.T, file string) Input {
 	}
 }
 
-// addBlockObjects takes a ConfigMap's contents themselves for their revisions.
-func (in *Input) addBlockObjects(m *corev1.ConfigMap) {
-	if in.BlockObjects == nil {
-		in.BlockObjects = map[BlockObject]string{}
+// addProgramObjects takes a ConfigMap's contents themselves for their revisions.
+func (in *Input) addProgramObjects(m *corev1.ConfigMap) {
+	if in.ProgramObjects == nil {
+		in.ProgramObjects = map[ProgramObject]string{}
 	}
 	for key, content := range m.BinaryData {
-		in.BlockObjects[BlockObject{ConfigMap: m.Name, Key: key}] = string(content)
+		in.ProgramObjects[ProgramObject{ConfigMap: m.Name, Key: key}] = string(content)
 	}
 }
 
@@ -132,7 +132,7 @@ func (in *Input) add(t *testing.T, object runtime.Object) {
 	case *v1alpha1.ClusterMPTCPPolicy:
 		in.ClusterPolicies = append(in.ClusterPolicies, *o)
 	case *corev1.ConfigMap:
-		in.addBlockObjects(o)
+		in.addProgramObjects(o)
 	case *corev1.Namespace:
 		in.Namespaces = append(in.Namespaces, *o)
 	case *corev1.Pod:

@@ -128,7 +128,7 @@ func (i *Incremental) Result() Result {
 
 func (n *node) plan() v1alpha1.MPTCPNodePlanSpec {
 	return v1alpha1.MPTCPNodePlanSpec{
-		Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Blocks: n.blocks, Tenants: n.planTenants(),
+		Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Programs: n.programs, Tenants: n.planTenants(),
 	}
 }
 

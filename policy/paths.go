@@ -74,7 +74,7 @@ type node struct {
 	cut       []*path // the rest
 	endpoints []v1alpha1.PlanEndpoint
 	chains    []*chain
-	blocks    []v1alpha1.PlanBlock // sorted by policy and name
+	programs  []v1alpha1.PlanProgram // sorted by policy and name
 
 	chainBytes   int
 	tenantBytes  map[string]int // of chains with something of a namespace

@@ -31,7 +31,7 @@ type compiledPolicy struct {
 	// namespaces is nil for an MPTCPPolicy.
 	namespaces labels.Selector
 	pods       labels.Selector
-	blocks     []v1alpha1.Block
+	programs   []v1alpha1.Program
 	rules      []v1alpha1.PlanRule // to be used when the result has no RuleProblems
 	guardrails *v1alpha1.Guardrails
 	// guardrailsOnly keeps it out of the choice of the policy that decides.
@@ -56,7 +56,7 @@ func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1
 	for i := range clusterPolicies {
 		spec := clusterPolicies[i].Spec
 		r := newPolicy(KindClusterPolicy, &clusterPolicies[i].ObjectMeta, &spec, &spec.PolicyRules)
-		r.blocks, r.guardrails, r.guardrailsOnly = spec.Blocks, spec.Guardrails, spec.GuardrailsOnly
+		r.programs, r.guardrails, r.guardrailsOnly = spec.Programs, spec.Guardrails, spec.GuardrailsOnly
 		r.namespaces = r.selector("spec.namespaceSelector", &spec.NamespaceSelector)
 		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)

@@ -113,7 +113,7 @@ func drawAnnotations(t *rapid.T) map[string]string {
 }
 
 // drawChain draws rules of which some contradict each other, name unknown paths
-// or blocks, or can never match.
+// or programs, or can never match.
 func drawChain(t *rapid.T) []v1alpha1.Rule {
 	var rules []v1alpha1.Rule
 	count := rapid.SampledFrom([]int{0, 0, 1, 2, 3, 40}).Draw(t, "rules")
@@ -147,19 +147,19 @@ func drawAction(t *rapid.T) v1alpha1.Action {
 		{Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionRecord}, {Type: v1alpha1.ActionReportSubflow},
 		{Type: v1alpha1.ActionRateLimit, RateLimit: limit},
 		{Type: v1alpha1.ActionSuppressAddAddr}, {Type: v1alpha1.ActionReleaseAddAddr}, {Type: v1alpha1.ActionReset},
-		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "known"}},
-		{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "unknown"}},
+		{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "known"}},
+		{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "unknown"}},
 	}).Draw(t, "action")
 }
 
-// drawBlocks draws a block whose object exists, does not, or is not known of.
-func drawBlocks(t *rapid.T) []v1alpha1.Block {
-	return rapid.SampledFrom([][]v1alpha1.Block{
+// drawPrograms draws a program whose object exists, does not, or is not known of.
+func drawPrograms(t *rapid.T) []v1alpha1.Program {
+	return rapid.SampledFrom([][]v1alpha1.Program{
 		nil,
 		{{Name: "known", File: "known.o"}},
-		{{Name: "known", ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "known.o"}}},
-		{{Name: "known", ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "gone.o"}}},
-	}).Draw(t, "blocks")
+		{{Name: "known", ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "known.o"}}},
+		{{Name: "known", ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "gone.o"}}},
+	}).Draw(t, "programs")
 }
 
 func drawMeta(t *rapid.T, namespace, name string) metav1.ObjectMeta {
@@ -220,14 +220,14 @@ func drawInput(t *rapid.T) Input {
 		})
 	}
 	if rapid.Bool().Draw(t, "objects known") {
-		in.BlockObjects = map[BlockObject]string{{ConfigMap: "blocks", Key: "known.o"}: "1"}
+		in.ProgramObjects = map[ProgramObject]string{{ConfigMap: "programs", Key: "known.o"}: "1"}
 	}
 	return in
 }
 
 func drawClusterSpec(t *rapid.T) v1alpha1.ClusterMPTCPPolicySpec {
 	spec := v1alpha1.ClusterMPTCPPolicySpec{
-		NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t), Blocks: drawBlocks(t), Guardrails: drawGuardrails(t),
+		NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t), Programs: drawPrograms(t), Guardrails: drawGuardrails(t),
 	}
 	spec.GuardrailsOnly = spec.Guardrails != nil && rapid.Bool().Draw(t, "guardrails only")
 	return spec
@@ -248,7 +248,7 @@ func permute(t *rapid.T, in Input) Input {
 		Namespaces:      rapid.Permutation(in.Namespaces).Draw(t, "namespaces permuted"),
 		Pods:            rapid.Permutation(in.Pods).Draw(t, "pods permuted"),
 		Nodes:           rapid.Permutation(in.Nodes).Draw(t, "nodes permuted"),
-		BlockObjects:    in.BlockObjects,
+		ProgramObjects:  in.ProgramObjects,
 	}
 }
 
@@ -260,7 +260,7 @@ func (in Input) deepCopy() Input {
 		Namespaces:      copyAll(in.Namespaces, (*corev1.Namespace).DeepCopy),
 		Pods:            copyAll(in.Pods, (*corev1.Pod).DeepCopy),
 		Nodes:           copyAll(in.Nodes, (*corev1.Node).DeepCopy),
-		BlockObjects:    maps.Clone(in.BlockObjects),
+		ProgramObjects:  maps.Clone(in.ProgramObjects),
 	}
 }
 

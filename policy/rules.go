@@ -35,29 +35,29 @@ func (p RuleProblem) String() string {
 	return fmt.Sprintf("rule %s: %s: %s", p.Rule, p.Field, p.Message)
 }
 
-// BlockObject names an object that blocks are loaded from: a key in the
+// ProgramObject names an object that programs are loaded from: a key in the
 // binaryData of a ConfigMap in Braid's namespace.
-type BlockObject struct{ ConfigMap, Key string }
+type ProgramObject struct{ ConfigMap, Key string }
 
 // ruleCheck looks for what is wrong with the rules of one policy.
 type ruleCheck struct {
 	policy   *compiledPolicy
 	paths    []*path
-	objects  map[BlockObject]string // nil when they are not known
+	objects  map[ProgramObject]string // nil when they are not known
 	problems []RuleProblem
 	rule     string // the one that is looked at
 }
 
 var (
-	rulesField  = field.NewPath("spec", "rules")
-	blocksField = field.NewPath("spec", "blocks")
+	rulesField    = field.NewPath("spec", "rules")
+	programsField = field.NewPath("spec", "programs")
 )
 
 // checkRules finds the problems of a policy's rules and, when there are none,
 // readies them for plans.
 func (c *compiler) checkRules(p *compiledPolicy) {
 	p.result.Rules = len(p.spec.Rules)
-	check := &ruleCheck{policy: p, paths: c.paths, objects: c.blockObjects}
+	check := &ruleCheck{policy: p, paths: c.paths, objects: c.programObjects}
 	for i := range p.spec.Rules {
 		check.one(&p.spec.Rules[i], rulesField.Index(i))
 	}
@@ -144,15 +144,15 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 	switch a.Type {
 	case v1alpha1.ActionRateLimit:
 		k.rate(&a.RateLimit.Rate, at.Child("rateLimit", "rate"))
-	case v1alpha1.ActionCustom:
-		k.block(a.Custom.Block, v1alpha1.BlockAction, at.Child("custom", "block"))
+	case v1alpha1.ActionRunProgram:
+		k.program(a.RunProgram.Program, v1alpha1.ProgramAction, at.Child("runProgram", "program"))
 	case v1alpha1.ActionSchedule:
 		if a.Schedule.Strategy != v1alpha1.StrategyEarliestCompletionFirst {
-			k.block(a.Schedule.Strategy, v1alpha1.BlockSchedule, at.Child("schedule", "strategy"))
+			k.program(a.Schedule.Strategy, v1alpha1.ProgramSchedule, at.Child("schedule", "strategy"))
 		}
 	case v1alpha1.ActionCongestion:
-		if k.policy.block(a.Congestion.Algorithm) != nil { // else the kernel's
-			k.block(a.Congestion.Algorithm, v1alpha1.BlockCongestion, at.Child("congestion", "algorithm"))
+		if k.policy.program(a.Congestion.Algorithm) != nil { // else the kernel's
+			k.program(a.Congestion.Algorithm, v1alpha1.ProgramCongestion, at.Child("congestion", "algorithm"))
 		}
 	}
 	if match != nil {
@@ -187,8 +187,8 @@ func missingParameter(a *v1alpha1.Action) string {
 		return "schedule"
 	case a.Type == v1alpha1.ActionCongestion && a.Congestion == nil:
 		return "congestion"
-	case a.Type == v1alpha1.ActionCustom && a.Custom == nil:
-		return "custom"
+	case a.Type == v1alpha1.ActionRunProgram && a.RunProgram == nil:
+		return "runProgram"
 	}
 	return ""
 }
@@ -217,44 +217,44 @@ func (k *ruleCheck) rate(rate *resource.Quantity, at *field.Path) {
 	}
 }
 
-// block looks for a block that an action names, and for its object.
-func (k *ruleCheck) block(name string, want v1alpha1.BlockType, at *field.Path) {
+// program looks for a program that an action names, and for its object.
+func (k *ruleCheck) program(name string, want v1alpha1.ProgramType, at *field.Path) {
 	if k.policy.result.Policy.Kind != KindClusterPolicy {
-		k.add(at, v1alpha1.ReasonBlockNotFound, "blocks of one's own belong to a %s, and this is an %s", KindClusterPolicy, KindPolicy)
+		k.add(at, v1alpha1.ReasonProgramNotFound, "programs belong to a %s, and this is an %s", KindClusterPolicy, KindPolicy)
 		return
 	}
-	block := k.policy.block(name)
+	program := k.policy.program(name)
 	switch {
-	case block == nil:
-		k.add(at, v1alpha1.ReasonBlockNotFound, "none of spec.blocks is named %s", name)
-	case blockType(block) != want:
-		k.add(at, v1alpha1.ReasonBlockNotFound, "the block %s has type %s, and this needs type %s", name, blockType(block), want)
-	case block.ConfigMap != nil && k.objects != nil:
-		if _, exists := k.objects[objectOf(block)]; !exists {
-			k.add(blocksField.Key(name).Child("configMap"), v1alpha1.ReasonBlockNotFound,
-				"Braid's namespace has no ConfigMap %s with %s in its binaryData", block.ConfigMap.Name, block.ConfigMap.Key)
+	case program == nil:
+		k.add(at, v1alpha1.ReasonProgramNotFound, "none of spec.programs is named %s", name)
+	case programType(program) != want:
+		k.add(at, v1alpha1.ReasonProgramNotFound, "the program %s has type %s, and this needs type %s", name, programType(program), want)
+	case program.ConfigMap != nil && k.objects != nil:
+		if _, exists := k.objects[objectOf(program)]; !exists {
+			k.add(programsField.Key(name).Child("configMap"), v1alpha1.ReasonProgramNotFound,
+				"Braid's namespace has no ConfigMap %s with %s in its binaryData", program.ConfigMap.Name, program.ConfigMap.Key)
 		}
 	}
 }
 
-func objectOf(b *v1alpha1.Block) BlockObject {
-	return BlockObject{ConfigMap: b.ConfigMap.Name, Key: b.ConfigMap.Key}
+func objectOf(b *v1alpha1.Program) ProgramObject {
+	return ProgramObject{ConfigMap: b.ConfigMap.Name, Key: b.ConfigMap.Key}
 }
 
-// block is the policy's block of a name, nil if there is none.
-func (r *compiledPolicy) block(name string) *v1alpha1.Block {
-	for i := range r.blocks {
-		if r.blocks[i].Name == name {
-			return &r.blocks[i]
+// program is the policy's program of a name, nil if there is none.
+func (r *compiledPolicy) program(name string) *v1alpha1.Program {
+	for i := range r.programs {
+		if r.programs[i].Name == name {
+			return &r.programs[i]
 		}
 	}
 	return nil
 }
 
-// blockType is a block's type; objects that did not pass the API server lack
+// programType is a program's type; objects that did not pass the API server lack
 // its default.
-func blockType(b *v1alpha1.Block) v1alpha1.BlockType {
-	return firstGiven(b.Type, v1alpha1.BlockAction)
+func programType(b *v1alpha1.Program) v1alpha1.ProgramType {
+	return firstGiven(b.Type, v1alpha1.ProgramAction)
 }
 
 // pairs looks for rules that cannot work beside another one: those that match
@@ -287,13 +287,13 @@ func matchKey(m *v1alpha1.Match) string {
 }
 
 // certain are the actions that a rule carries out for every packet that it
-// matches: a block may leave those behind it out.
+// matches: a program may leave those behind it out.
 func certain(rule *v1alpha1.Rule) []v1alpha1.Action {
-	block := slices.IndexFunc(rule.Actions, func(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionCustom })
-	if block < 0 {
+	program := slices.IndexFunc(rule.Actions, func(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionRunProgram })
+	if program < 0 {
 		return rule.Actions
 	}
-	return rule.Actions[:block]
+	return rule.Actions[:program]
 }
 
 // ends says whether nothing runs after a rule.

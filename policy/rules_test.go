@@ -25,15 +25,15 @@ func parseRules(t *testing.T, text string) []v1alpha1.Rule {
 	return rules
 }
 
-// problemsOf compiles rules as those of a cluster's policy with these blocks.
-func problemsOf(rules []v1alpha1.Rule, blocks ...v1alpha1.Block) []string {
+// problemsOf compiles rules as those of a cluster's policy with these programs.
+func problemsOf(rules []v1alpha1.Rule, programs ...v1alpha1.Program) []string {
 	in := oneNode(runningPod("pod", "10.0.0.1"))
 	in.Policies = nil
 	in.Namespaces[0].Labels = map[string]string{"team": "shop"}
-	in.BlockObjects = map[BlockObject]string{{ConfigMap: "blocks", Key: "known.o"}: "1"}
+	in.ProgramObjects = map[ProgramObject]string{{ConfigMap: "programs", Key: "known.o"}: "1"}
 	p := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "all"}}
 	p.Spec.NamespaceSelector.MatchLabels = map[string]string{"team": "shop"}
-	p.Spec.Rules, p.Spec.Blocks = rules, blocks
+	p.Spec.Rules, p.Spec.Programs = rules, programs
 	in.ClusterPolicies = append(in.ClusterPolicies, p)
 	result := Compile(in)
 	var told []string
@@ -47,10 +47,10 @@ func problemsOf(rules []v1alpha1.Rule, blocks ...v1alpha1.Block) []string {
 }
 
 func TestRules(t *testing.T) {
-	blocks := []v1alpha1.Block{
+	programs := []v1alpha1.Program{
 		{Name: "action", File: "action.o"},
-		{Name: "control", Type: v1alpha1.BlockCongestion, ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "known.o"}},
-		{Name: "lost", Type: v1alpha1.BlockSchedule, ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: "gone.o"}},
+		{Name: "control", Type: v1alpha1.ProgramCongestion, ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "known.o"}},
+		{Name: "lost", Type: v1alpha1.ProgramSchedule, ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "gone.o"}},
 	}
 	for _, tc := range []struct {
 		name, rules string
@@ -62,14 +62,14 @@ func TestRules(t *testing.T) {
 		{name: "with the same match may do different things", rules: `
 - {name: a, actions: [{type: RateLimit, rateLimit: {rate: 1M}}, {type: SetBackup, setBackup: {backup: true}}]}
 - {name: b, actions: [{type: RateLimit, rateLimit: {rate: 9M, per: Endpoint}}, {type: SetBackup, setBackup: {backup: true}}]}`},
-		{name: "behind a block, which may leave actions out, contradict nothing", rules: `
-- {name: a, actions: [{type: Custom, custom: {block: action}}, {type: SetBackup, setBackup: {backup: true}}, {type: Drop}]}
+		{name: "behind a program, which may leave actions out, contradict nothing", rules: `
+- {name: a, actions: [{type: RunProgram, runProgram: {program: action}}, {type: SetBackup, setBackup: {backup: true}}, {type: Drop}]}
 - {name: b, actions: [{type: SetBackup, setBackup: {backup: false}}]}`},
 		{name: "that name what exists work", rules: `
 - name: a
   match: {paths: [blue]}
   actions:
-  - {type: Custom, custom: {block: action}}
+  - {type: RunProgram, runProgram: {program: action}}
   - {type: Congestion, congestion: {algorithm: control}}
   - {type: Schedule, schedule: {strategy: EarliestCompletionFirst}}
 - {name: b, match: {token: "0x00000001"}, actions: [{type: Congestion, congestion: {algorithm: cubic}}]}`},
@@ -79,13 +79,13 @@ func TestRules(t *testing.T) {
 			"PathNotFound rule a: spec.rules[0].match.paths[1]: no MPTCPPath is named red",
 			"PathNotFound rule b: spec.rules[1].match.not.any[1].paths[0]: no MPTCPPath is named green",
 		}},
-		{name: "that name a block which is not there or of another type are refused", rules: `
-- {name: a, actions: [{type: Custom, custom: {block: none}}, {type: Custom, custom: {block: control}}]}
+		{name: "that name a program which is not there or of another type are refused", rules: `
+- {name: a, actions: [{type: RunProgram, runProgram: {program: none}}, {type: RunProgram, runProgram: {program: control}}]}
 - {name: b, actions: [{type: Schedule, schedule: {strategy: lost}}, {type: Congestion, congestion: {algorithm: action}}]}`, want: []string{
-			"BlockNotFound rule a: spec.rules[0].actions[0].custom.block: none of spec.blocks is named none",
-			"BlockNotFound rule a: spec.rules[0].actions[1].custom.block: the block control has type Congestion, and this needs type Action",
-			"BlockNotFound rule b: spec.blocks[lost].configMap: Braid's namespace has no ConfigMap blocks with gone.o in its binaryData",
-			"BlockNotFound rule b: spec.rules[1].actions[1].congestion.algorithm: the block action has type Action, and this needs type Congestion",
+			"ProgramNotFound rule a: spec.rules[0].actions[0].runProgram.program: none of spec.programs is named none",
+			"ProgramNotFound rule a: spec.rules[0].actions[1].runProgram.program: the program control has type Congestion, and this needs type Action",
+			"ProgramNotFound rule b: spec.programs[lost].configMap: Braid's namespace has no ConfigMap programs with gone.o in its binaryData",
+			"ProgramNotFound rule b: spec.rules[1].actions[1].congestion.algorithm: the program action has type Action, and this needs type Congestion",
 		}},
 		{name: "that always apply both and want opposites are refused", rules: `
 - {name: a, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: SuppressAddAddr}]}
@@ -132,17 +132,17 @@ func TestRules(t *testing.T) {
 - {name: a, match: {direction: ToEndpoint, any: [{direction: FromEndpoint}, {direction: ToEndpoint}]}, actions: [{type: Record}]}
 - {name: b, match: {not: {direction: ToEndpoint}, packetTypes: [Reset, FIN]}, actions: [{type: SetBackup, setBackup: {backup: true}}]}`},
 		{name: "that no API server has seen are checked all the same", rules: `
-- {name: a, actions: [{type: RateLimit}, {type: SetBackup, setBackup: {}}, {type: Custom}]}
+- {name: a, actions: [{type: RateLimit}, {type: SetBackup, setBackup: {}}, {type: RunProgram}]}
 - {name: b, match: {sent: {subflow: {from: 2M, to: 1M}}}, actions: [{type: RateLimit, rateLimit: {rate: "1"}}]}`, want: []string{
 			"InvalidRule rule a: spec.rules[0].actions[0].rateLimit: type RateLimit needs it",
 			"InvalidRule rule a: spec.rules[0].actions[1].setBackup: type SetBackup needs it",
-			"InvalidRule rule a: spec.rules[0].actions[2].custom: type Custom needs it",
+			"InvalidRule rule a: spec.rules[0].actions[2].runProgram: type RunProgram needs it",
 			"InvalidRule rule b: spec.rules[1].match.sent.subflow: from must not be negative and must be below to",
 			"InvalidRule rule b: spec.rules[1].actions[0].rateLimit.rate: must be a rate in bits per second from 8k to 10T",
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, problemsOf(parseRules(t, tc.rules), blocks...)); diff != "" {
+			if diff := cmp.Diff(tc.want, problemsOf(parseRules(t, tc.rules), programs...)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -300,11 +300,11 @@ func TestRulesOfSomeTenantsLeaveRoomForThoseOfOthersAndOfTheCluster(t *testing.T
 	}
 }
 
-func TestRulesOfANamespaceHaveNoBlocks(t *testing.T) {
+func TestRulesOfANamespaceHaveNoPrograms(t *testing.T) {
 	in := oneNode(runningPod("pod", "10.0.0.1"))
-	in.Policies[0].Spec.Rules = parseRules(t, `[{name: a, actions: [{type: Custom, custom: {block: x}}]}, {name: b, actions: [{type: Schedule, schedule: {strategy: x}}]}]`)
+	in.Policies[0].Spec.Rules = parseRules(t, `[{name: a, actions: [{type: RunProgram, runProgram: {program: x}}]}, {name: b, actions: [{type: Schedule, schedule: {strategy: x}}]}]`)
 	result := Compile(in)
-	if got := result.Policies[0].RuleProblems; len(got) != 2 || got[0].Reason != v1alpha1.ReasonBlockNotFound || got[1].Reason != v1alpha1.ReasonBlockNotFound {
+	if got := result.Policies[0].RuleProblems; len(got) != 2 || got[0].Reason != v1alpha1.ReasonProgramNotFound || got[1].Reason != v1alpha1.ReasonProgramNotFound {
 		t.Errorf("got %v", got)
 	}
 	if got := result.Plans["node"]; len(got.Chains) > 0 || got.Endpoints[0].Chain != "" {

@@ -76,9 +76,9 @@ func (i *Incremental) forgetNode(name string) {
 }
 
 // keepsPolicies says whether a policy that stays as it is comes to the same as
-// before: that depends on the paths, and on the objects of blocks.
+// before: that depends on the paths, and on the objects of programs.
 func (c *compiler) keepsPolicies(before *compiler) bool {
-	return before != nil && maps.Equal(c.blockObjects, before.blockObjects) && (c.blockObjects == nil) == (before.blockObjects == nil) &&
+	return before != nil && maps.Equal(c.programObjects, before.programObjects) && (c.programObjects == nil) == (before.programObjects == nil) &&
 		slices.EqualFunc(c.paths, before.paths, func(a, b *path) bool {
 			return a.object.Name == b.object.Name && equality.Semantic.DeepEqual(&a.object.Spec, &b.object.Spec)
 		})

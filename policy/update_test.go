@@ -66,7 +66,7 @@ func TestUpdatesComeToTheSameAsCompilingAllAnew(t *testing.T) {
 func changeInput(t *rapid.T, in *Input, i int) string {
 	what := rapid.SampledFrom([]string{
 		"a policy", "a cluster policy", "a policy's end", "a cluster policy's end", "a new policy", "a new cluster policy",
-		"a namespace", "a namespace's end", "a node", "a node's end", "a new node", "a path", "the objects of blocks", "nothing",
+		"a namespace", "a namespace's end", "a node", "a node's end", "a new node", "a path", "the objects of programs", "nothing",
 	}).Draw(t, "what changes")
 	switch what {
 	case "a policy":
@@ -93,8 +93,8 @@ func changeInput(t *rapid.T, in *Input, i int) string {
 		in.Nodes = append(withoutNode(in.Nodes, "gone"), corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "gone", Labels: drawLabels(t)}})
 	case "a path":
 		change(t, in.Paths, func(p *v1alpha1.MPTCPPath) { p.Spec = drawPath(t, p.Name).Spec })
-	case "the objects of blocks":
-		in.BlockObjects = map[BlockObject]string{{ConfigMap: "blocks", Key: "known.o"}: fmt.Sprint("changed-", i)}
+	case "the objects of programs":
+		in.ProgramObjects = map[ProgramObject]string{{ConfigMap: "programs", Key: "known.o"}: fmt.Sprint("changed-", i)}
 	}
 	return what
 }

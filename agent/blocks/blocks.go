@@ -22,7 +22,7 @@ const (
 	MaxSlots = 64
 	// MaxPerPolicy is the number of blocks that a policy may have.
 	MaxPerPolicy = 8
-	// MaxCalls is the number of actions of type Custom in one chain, and so for a
+	// MaxCalls is the number of RunProgram actions in one chain, and so for a
 	// packet. The kernel itself ends at 33.
 	MaxCalls = 8
 )
@@ -87,7 +87,7 @@ func NewManager(options Options) *Manager {
 // or cannot be read goes on in its old one. Chains must not call the slots of
 // blocks that are no longer listed for long: they are empty from now on, and
 // chains pass over them.
-func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanBlock) (Result, error) {
+func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanProgram) (Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	result := Result{
@@ -125,12 +125,12 @@ func (m *Manager) report(key string, result *Result) {
 	}
 }
 
-func (m *Manager) applyOne(ctx context.Context, key string, b *v1alpha1.PlanBlock) error {
+func (m *Manager) applyOne(ctx context.Context, key string, b *v1alpha1.PlanProgram) error {
 	current := m.inUse[identity(key)]
 	if last := m.last[key]; current != nil && b.Revision != "" && last == (seen{b.Revision, current.content}) {
 		return nil
 	}
-	source, err := m.read(ctx, &b.Block)
+	source, err := m.read(ctx, &b.Program)
 	if err != nil {
 		return err
 	}
@@ -151,8 +151,8 @@ func (m *Manager) applyOne(ctx context.Context, key string, b *v1alpha1.PlanBloc
 }
 
 // use verifies the block and puts it into the place of the current one.
-func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanBlock, source []byte, content string, current *inUse) error {
-	loaded, err := Load(ctx, source, b.Program, b.Type, m.options.BlockContext)
+func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanProgram, source []byte, content string, current *inUse) error {
+	loaded, err := Load(ctx, source, b.Function, b.Type, m.options.BlockContext)
 	if err != nil {
 		return err
 	}
@@ -171,9 +171,9 @@ func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanBlock, so
 
 func (m *Manager) put(next *inUse, loaded *Block, current *inUse) error {
 	switch loaded.Type {
-	case v1alpha1.BlockSchedule:
+	case v1alpha1.ProgramSchedule:
 		return m.putSchedule(next, loaded, current)
-	case v1alpha1.BlockCongestion:
+	case v1alpha1.ProgramCongestion:
 		return m.putCongestion(next, loaded, current)
 	}
 	return m.putAction(next, loaded, current)

@@ -100,23 +100,23 @@ func (n *node) restart(t *testing.T) {
 }
 
 // put writes a compiled source to ConfigMap "blocks", and returns the block there.
-func (n *node) put(t *testing.T, name, source, program string, defines ...string) v1alpha1.PlanBlock {
+func (n *node) put(t *testing.T, name, source, program string, defines ...string) v1alpha1.PlanProgram {
 	t.Helper()
 	n.content["blocks/"+name] = blocktest.Compile(t, source, defines...)
-	return v1alpha1.PlanBlock{Policy: "policy", Block: v1alpha1.Block{
-		Name: name, Type: v1alpha1.BlockAction, Program: program,
-		ConfigMap: &v1alpha1.BlockConfigMap{Name: "blocks", Key: name},
+	return v1alpha1.PlanProgram{Policy: "policy", Program: v1alpha1.Program{
+		Name: name, Type: v1alpha1.ProgramAction, Function: program,
+		ConfigMap: &v1alpha1.ProgramConfigMap{Name: "blocks", Key: name},
 	}}
 }
 
-func (n *node) apply(t *testing.T, wanted ...v1alpha1.PlanBlock) blocks.Result {
+func (n *node) apply(t *testing.T, wanted ...v1alpha1.PlanProgram) blocks.Result {
 	t.Helper()
 	result, err := n.Apply(context.Background(), wanted)
 	require.NoError(t, err)
 	return result
 }
 
-func (n *node) applyAll(t *testing.T, wanted ...v1alpha1.PlanBlock) blocks.Result {
+func (n *node) applyAll(t *testing.T, wanted ...v1alpha1.PlanProgram) blocks.Result {
 	t.Helper()
 	result := n.apply(t, wanted...)
 	for key, err := range result.Errors {
@@ -173,7 +173,7 @@ func TestWhatIsRefusedAndWhy(t *testing.T) {
 	n := newNode(t)
 	for name, test := range map[string]struct {
 		source, program string
-		kind            v1alpha1.BlockType
+		kind            v1alpha1.ProgramType
 		reasons         []string
 	}{
 		"a read beyond the packet": {source: "examples/faulty.bpf.c", reasons: []string{"the verifier refuses it", "invalid access to packet", "byte[packet->transport]"}},
@@ -189,9 +189,9 @@ func TestWhatIsRefusedAndWhy(t *testing.T) {
 		"a schedule as an action": {
 			source: "examples/hold_back.bpf.c", reasons: []string{"is of type SockOps; this type of block needs SchedCLS"}},
 		"an action as a schedule": {
-			source: "examples/stamp.bpf.c", kind: v1alpha1.BlockSchedule, reasons: []string{"is of type SchedCLS"}},
+			source: "examples/stamp.bpf.c", kind: v1alpha1.ProgramSchedule, reasons: []string{"is of type SchedCLS"}},
 		"an action as a congestion control": {
-			source: "examples/stamp.bpf.c", kind: v1alpha1.BlockCongestion, reasons: []string{"it must hold one struct tcp_congestion_ops"}},
+			source: "examples/stamp.bpf.c", kind: v1alpha1.ProgramCongestion, reasons: []string{"it must hold one struct tcp_congestion_ops"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wanted := n.put(t, "block", test.source, test.program)
@@ -407,7 +407,7 @@ func TestBlocksOfChainsThatAreGoneAreLoadedAnew(t *testing.T) {
 
 func TestAPolicyHasEightBlocksAtMost(t *testing.T) {
 	n := newNode(t)
-	var wanted []v1alpha1.PlanBlock
+	var wanted []v1alpha1.PlanProgram
 	for i := range 9 {
 		wanted = append(wanted, n.put(t, fmt.Sprintf("block%d", i), "examples/large.bpf.c", ""))
 	}
@@ -460,7 +460,7 @@ func TestBlocksAreReadFromFilesOfRoot(t *testing.T) {
 			n := newNode(t)
 			require.NoError(t, os.WriteFile(filepath.Join(n.options.Directory, "stamp.o"), object, 0o644))
 			test.prepare(t, n.options.Directory)
-			result := n.apply(t, v1alpha1.PlanBlock{Policy: "policy", Block: v1alpha1.Block{Name: "block", Type: v1alpha1.BlockAction, File: test.file}})
+			result := n.apply(t, v1alpha1.PlanProgram{Policy: "policy", Program: v1alpha1.Program{Name: "block", Type: v1alpha1.ProgramAction, File: test.file}})
 			err := result.Errors["policy/block"]
 			if test.reason == "" {
 				require.NoError(t, err)

@@ -18,16 +18,16 @@ import (
 
 // Values of enums in chain.h.
 const (
-	matched         = 0xffff
-	actionDrop      = 8
-	actionCustom    = 10
-	bothDirections  = 3
-	loopback        = 1 // the interface that a test run of a program is on
-	anEndpoint      = 7
-	fromEndpoint    = 0
-	verdictNext     = -1
-	verdictShot     = 2
-	offsetOfOptions = 14 + 20 + 20
+	matched          = 0xffff
+	actionDrop       = 8
+	actionRunProgram = 10
+	bothDirections   = 3
+	loopback         = 1 // the interface that a test run of a program is on
+	anEndpoint       = 7
+	fromEndpoint     = 0
+	verdictNext      = -1
+	verdictShot      = 2
+	offsetOfOptions  = 14 + 20 + 20
 )
 
 // realChain is the programs of the endpoint half, attached nowhere.
@@ -64,7 +64,7 @@ func newRealChain(t *testing.T) *realChain {
 type rule []endpoint.FromEndpointAction
 
 func custom(slot uint32, value int64) endpoint.FromEndpointAction {
-	return endpoint.FromEndpointAction{Kind: actionCustom, Limit: slot, Value: value}
+	return endpoint.FromEndpointAction{Kind: actionRunProgram, Limit: slot, Value: value}
 }
 
 func (c *realChain) set(t *testing.T, rules ...rule) {

@@ -56,7 +56,7 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 		return nil, err
 	}
 	block := &Block{
-		Type: v1alpha1.BlockCongestion, collection: collection,
+		Type: v1alpha1.ProgramCongestion, collection: collection,
 		operations: collection.Maps[operations.Name], algorithm: algorithm,
 	}
 	for _, program := range collection.Programs {

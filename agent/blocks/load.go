@@ -17,7 +17,7 @@ import (
 // is not in use yet.
 type Block struct {
 	// Type is what the block is for.
-	Type v1alpha1.BlockType
+	Type v1alpha1.ProgramType
 	// Instructions is how many the verifier followed; 0 on kernels before 5.16,
 	// which do not tell.
 	Instructions uint32
@@ -48,17 +48,17 @@ func (b *Block) Close() {
 // may be empty where the object holds one. The map is the block_context of the
 // chains that shall call it, and is needed for type Action only. The error is a
 // *Refusal when it is the block's fault.
-func Load(ctx context.Context, source []byte, program string, kind v1alpha1.BlockType, blockContext *ebpf.Map) (*Block, error) {
+func Load(ctx context.Context, source []byte, program string, kind v1alpha1.ProgramType, blockContext *ebpf.Map) (*Block, error) {
 	spec, err := readObject(source)
 	if err != nil {
 		return nil, err
 	}
 	switch kind {
-	case v1alpha1.BlockAction, "":
+	case v1alpha1.ProgramAction, "":
 		return loadAction(ctx, spec, program, blockContext)
-	case v1alpha1.BlockSchedule:
+	case v1alpha1.ProgramSchedule:
 		return loadSchedule(spec, program)
-	case v1alpha1.BlockCongestion:
+	case v1alpha1.ProgramCongestion:
 		return loadCongestion(spec, program)
 	}
 	return nil, refuse("blocks of type ", string(kind), " are not known")
@@ -100,7 +100,7 @@ func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *
 		return nil, err
 	}
 	defer collection.Close()
-	tried := &Block{Type: v1alpha1.BlockAction}
+	tried := &Block{Type: v1alpha1.ProgramAction}
 	program := collection.Programs[name]
 	if tried.Instructions, err = judgeInstructions(program); err != nil {
 		return nil, err

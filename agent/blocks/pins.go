@@ -45,8 +45,8 @@ func shortHash(parts ...[]byte) string {
 // identity stands for a block's key in names of pins.
 func identity(key string) string { return shortHash([]byte(key)) }
 
-func contentOf(b *v1alpha1.PlanBlock, source []byte) string {
-	return shortHash([]byte(b.Type), []byte(b.Program), source)
+func contentOf(b *v1alpha1.PlanProgram, source []byte) string {
+	return shortHash([]byte(b.Type), []byte(b.Function), source)
 }
 
 // inUse is a block that chains, sockets or the kernel's list of algorithms refer to.

@@ -51,7 +51,7 @@ func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 		return nil, err
 	}
 	block := &Block{
-		Type: v1alpha1.BlockSchedule, collection: collection,
+		Type: v1alpha1.ProgramSchedule, collection: collection,
 		program: collection.Programs[chosen.Name], namespaces: collection.Maps[namespacesMap],
 	}
 	if block.Instructions, err = judgeInstructions(block.program); err != nil {

@@ -48,7 +48,7 @@ func (c configMaps) Content(ctx context.Context, name, key string) ([]byte, erro
 }
 
 // read returns the compiled object of a block.
-func (m *Manager) read(ctx context.Context, b *v1alpha1.Block) ([]byte, error) {
+func (m *Manager) read(ctx context.Context, b *v1alpha1.Program) ([]byte, error) {
 	switch {
 	case b.ConfigMap != nil && m.options.ConfigMaps != nil:
 		return m.options.ConfigMaps.Content(ctx, b.ConfigMap.Name, b.ConfigMap.Key)

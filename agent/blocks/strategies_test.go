@@ -19,10 +19,10 @@ import (
 	"braid.dev/braid/internal/lab/network"
 )
 
-func (n *node) congestion(t *testing.T, name, source string, defines ...string) v1alpha1.PlanBlock {
+func (n *node) congestion(t *testing.T, name, source string, defines ...string) v1alpha1.PlanProgram {
 	t.Helper()
 	wanted := n.put(t, name, source, "", defines...)
-	wanted.Type = v1alpha1.BlockCongestion
+	wanted.Type = v1alpha1.ProgramCongestion
 	return wanted
 }
 
@@ -37,10 +37,10 @@ func needsLinks(t *testing.T) {
 	}
 }
 
-func (n *node) schedule(t *testing.T, name, source string, defines ...string) v1alpha1.PlanBlock {
+func (n *node) schedule(t *testing.T, name, source string, defines ...string) v1alpha1.PlanProgram {
 	t.Helper()
 	wanted := n.put(t, name, source, "", defines...)
-	wanted.Type = v1alpha1.BlockSchedule
+	wanted.Type = v1alpha1.ProgramSchedule
 	return wanted
 }
 

@@ -49,7 +49,7 @@ type compiler struct {
 	chain        *Chain
 	selectors    int // that are in use
 	actions      int
-	customs      int
+	programs      int
 	limits       map[uint32]bool // numbers that are in use
 }
 
@@ -120,8 +120,8 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
 		return Action{Kind: actionSetBackup, Flag: bit(*action.SetBackup.Backup)}, nil
 	case v1alpha1.ActionSuppressAddAddr:
 		return Action{Kind: actionSuppressAddAddr, Flag: bit(action.SuppressAddAddr != nil && action.SuppressAddAddr.Answer)}, nil
-	case v1alpha1.ActionCustom:
-		return c.custom(rule, i, at.Child("custom"))
+	case v1alpha1.ActionRunProgram:
+		return c.custom(rule, i, at.Child("runProgram"))
 	}
 	kind, ok := plainActions[action.Type]
 	if !ok {
@@ -145,7 +145,7 @@ var plainActions = map[v1alpha1.ActionType]uint8{
 var knownActions = []v1alpha1.ActionType{
 	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionSuppressAddAddr, v1alpha1.ActionReleaseAddAddr,
 	v1alpha1.ActionReportConnection, v1alpha1.ActionReportSubflow, v1alpha1.ActionRecord, v1alpha1.ActionDrop,
-	v1alpha1.ActionReset, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion, v1alpha1.ActionCustom,
+	v1alpha1.ActionReset, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion, v1alpha1.ActionRunProgram,
 }
 
 // The values of enum mechanism and enum scope.
@@ -194,19 +194,19 @@ func (c *compiler) limit(rule *v1alpha1.PlanRule, i int) uint32 {
 }
 
 func (c *compiler) custom(rule *v1alpha1.PlanRule, i int, at *field.Path) (Action, error) {
-	wanted := rule.Actions[i].Custom
+	wanted := rule.Actions[i].RunProgram
 	if wanted == nil {
-		return Action{}, field.Required(at, "name a block")
+		return Action{}, field.Required(at, "name a program")
 	}
-	name := BlockOf(rule, wanted.Block)
+	name := BlockOf(rule, wanted.Program)
 	slot, loaded := c.surroundings.Blocks[name]
 	if !loaded {
-		return Action{}, field.Invalid(at.Child("block"), wanted.Block, c.whyNot(name))
+		return Action{}, field.Invalid(at.Child("program"), wanted.Program, c.whyNot(name))
 	}
-	if c.customs++; c.customs > blocks.MaxCalls {
-		return Action{}, field.TooMany(at, c.customs, blocks.MaxCalls)
+	if c.programs++; c.programs > blocks.MaxCalls {
+		return Action{}, field.TooMany(at, c.programs, blocks.MaxCalls)
 	}
-	return Action{Kind: actionCustom, Limit: slot, Value: wanted.Value}, nil
+	return Action{Kind: actionRunProgram, Limit: slot, Value: wanted.Value}, nil
 }
 
 func (c *compiler) whyNot(name BlockName) string {
@@ -257,7 +257,7 @@ func bit(set bool) uint8 {
 // the record of its subflow.
 func actionNeeds(action Action) (needs uint8) {
 	switch action.Kind {
-	case actionRateLimit, actionSetBackup, actionSuppressAddAddr, actionReleaseAddAddr, actionRecord, actionCustom:
+	case actionRateLimit, actionSetBackup, actionSuppressAddAddr, actionReleaseAddAddr, actionRecord, actionRunProgram:
 		needs |= needsOptions
 	case actionReportConnection:
 		needs |= needsConnection

@@ -355,9 +355,9 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"a scope of a later version", withActions(v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("1M"), Per: "Node"}}), `actions[0].rateLimit.per: Invalid value: "Node"`},
 		{"an action of a later version", withActions(v1alpha1.Action{Type: v1alpha1.ActionDrop}, v1alpha1.Action{Type: "Dance"}), `actions[1].type: Unsupported value: "Dance"`},
 		{"a backup state that is not said", withActions(v1alpha1.Action{Type: v1alpha1.ActionSetBackup}), "actions[0].setBackup.backup: Required"},
-		{"a custom action without a block", withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom}), "actions[0].custom: Required"},
-		{"a block that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}), `actions[0].custom.block: Invalid value: "shape": is not loaded`},
-		{"more custom actions than a packet may run through", withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "known"}}}, 9)...), `actions[8].custom: Too many: 9: must have at most 8`},
+		{"a custom action without a block", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram}), "actions[0].runProgram: Required"},
+		{"a block that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}}), `actions[0].runProgram.program: Invalid value: "shape": is not loaded`},
+		{"more custom actions than a packet may run through", withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "known"}}}, 9)...), `actions[8].runProgram: Too many: 9: must have at most 8`},
 		{"a token that is none", withSelectors(v1alpha1.Selectors{Token: "0x123"}), inside + "token"},
 		{"an address that is none", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1", "here"}}), inside + `addressPair[1]: Invalid value: "here"`},
 		{"one address of a pair", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1"}}), inside + "addressPair"},
@@ -384,7 +384,7 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 }
 
 func TestAnErrorSaysWhyABlockIsNotLoaded(t *testing.T) {
-	rules := withActions(v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}})
+	rules := withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}})
 	_, err := Compile(rules, Surroundings{Refused: map[BlockName]error{{"web", "shape"}: errors.New("R1 is no pointer")}})
 	if err == nil || !strings.HasSuffix(err.Error(), "is not loaded on this node: R1 is no pointer") {
 		t.Errorf("the error is %v", err)

@@ -339,9 +339,9 @@ func TestAChainThatCannotBeLeavesTheOldOne(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.apply(t, recording("all"))
 	impossible := recording("all", "custom")
-	impossible[1].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "absent"}}}
+	impossible[1].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "absent"}}}
 	failed := l.tryApply(t, l.model(t, impossible))
-	if err := failed[uid(0)]; len(failed) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].custom.block`) {
+	if err := failed[uid(0)]; len(failed) != 1 || err == nil || !strings.Contains(err.Error(), `rule "custom" of MPTCPPolicy/team/web: actions[0].runProgram.program`) {
 		t.Errorf("the failures are %v", failed)
 	}
 	transfer(t, client, server)

@@ -105,3 +105,19 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 		})
 	}
 }
+
+// Rules, routes and neighbours of others are no concern of Braid's.
+func TestWhatOthersHaveIsNotListed(t *testing.T) {
+	n := newNode(t, false)
+	require.NoError(t, n.Do(func() error { return n.datapath.Remove(t.Context()) }))
+	index, err := n.Index("blue")
+	require.NoError(t, err)
+	_, destination, err := net.ParseCIDR("192.0.2.0/24")
+	require.NoError(t, err)
+	rule := netlink.NewRule()
+	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, 77, 1000
+	require.NoError(t, n.Do(func() error {
+		return errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{Table: 77, Dst: destination, LinkIndex: index}))
+	}))
+	require.Empty(t, n.find())
+}

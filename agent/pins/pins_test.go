@@ -205,3 +205,26 @@ func TestAMapThatCannotBeCopiedBeginsAnew(t *testing.T) {
 	}
 	expectAlone(t, second)
 }
+
+// A node's admin may make tables smaller; what there is room for is kept.
+func TestASmallerMapTakesWhatItHasRoomFor(t *testing.T) {
+	root := filepath.Join(testutil.BPFFS(t), "part")
+	sized := func(entries uint32) Maps {
+		spec := flows(older)
+		spec.Type, spec.MaxEntries = ebpf.Hash, entries
+		return Maps{Kept: []*ebpf.MapSpec{spec}}
+	}
+	first := start(t, root, "v1", sized(8))
+	for key := range uint32(8) {
+		first.put(t, key, byte(key), 2, 3, 4, 5, 6, 7, 8)
+	}
+	second := start(t, root, "v2", sized(4))
+	kept, key, value := 0, uint32(0), make([]byte, 8)
+	for entries := second.m.Iterate(); entries.Next(&key, &value); kept++ {
+		second.expect(t, key, byte(key), 2, 3, 4, 5, 6, 7, 8)
+	}
+	if kept == 0 || kept > 4 {
+		t.Errorf("%d of 8 entries were kept where there is room for 4", kept)
+	}
+	expectAlone(t, second)
+}

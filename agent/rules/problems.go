@@ -47,8 +47,8 @@ func (l *loadedPrograms) scheduleProblem(name chains.BlockName, manager v1alpha1
 func programsOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
 	for _, action := range rule.Actions {
 		switch {
-		case action.Custom != nil:
-			names = append(names, chains.BlockOf(rule, action.Custom.Block))
+		case action.RunProgram != nil:
+			names = append(names, chains.BlockOf(rule, action.RunProgram.Program))
 		case action.Congestion != nil:
 			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:

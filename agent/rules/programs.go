@@ -43,9 +43,9 @@ func (p *programs) Apply(ctx context.Context, model *node.Model) (report node.Re
 
 func (p *programs) apply(ctx context.Context, model *node.Model) error {
 	p.loaded = loadedPrograms{}
-	var wanted []v1alpha1.PlanBlock
+	var wanted []v1alpha1.PlanProgram
 	if wantsChains(model) {
-		wanted = model.Plan.Spec.Blocks
+		wanted = model.Plan.Spec.Programs
 	}
 	if !p.isNeeded(wanted) {
 		return nil
@@ -62,7 +62,7 @@ func (p *programs) apply(ctx context.Context, model *node.Model) error {
 }
 
 // isNeeded is false where there is nothing to load, nor to remove.
-func (p *programs) isNeeded(wanted []v1alpha1.PlanBlock) bool {
+func (p *programs) isNeeded(wanted []v1alpha1.PlanProgram) bool {
 	if len(wanted) > 0 || p.manager != nil {
 		return true
 	}
@@ -126,7 +126,7 @@ type loadedPrograms struct {
 	refused    map[chains.BlockName]error
 }
 
-func loadedOf(wanted []v1alpha1.PlanBlock, result blocks.Result) loadedPrograms {
+func loadedOf(wanted []v1alpha1.PlanProgram, result blocks.Result) loadedPrograms {
 	l := loadedPrograms{
 		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
 		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},

@@ -232,9 +232,9 @@ func TestARateIsPacedAndSaysSo(t *testing.T) {
 func TestRulesThatCannotBeAreReportedAndLeaveTheOldOnes(t *testing.T) {
 	l := newRuleLab(t)
 	l.applyAll(t, planOf(planRule("record", recordAll)))
-	custom := v1alpha1.Action{Type: v1alpha1.ActionCustom, Custom: &v1alpha1.CustomBlock{Block: "shape"}}
+	custom := v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}}
 	plan := planOf(planRule("record", recordAll), planRule("own", custom))
-	plan.Spec.Blocks = []v1alpha1.PlanBlock{{Policy: "edge", Block: v1alpha1.Block{Name: "shape", File: "shape.o"}}}
+	plan.Spec.Programs = []v1alpha1.PlanProgram{{Policy: "edge", Program: v1alpha1.Program{Name: "shape", File: "shape.o"}}}
 	report, result := l.apply(t, plan)
 	if report.Done() || report.Err != nil {
 		t.Errorf("the report is %+v", report)

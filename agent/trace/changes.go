@@ -14,10 +14,8 @@ type span struct {
 	data   []byte
 }
 
-const (
-	ethernetLength = 14
-	tcpLength      = 20
-)
+// tcpLength is that of a header without options.
+const tcpLength = 20
 
 // part is a field of a header, from its beginning on.
 type part struct {
@@ -44,12 +42,12 @@ func spans(frame []byte) []span {
 	if seen.from.Addr().Is6() {
 		parts = ipv6Parts
 	}
-	tcpAt := len(frame) - len(seen.tcp.Contents) - len(seen.tcp.Payload)
-	all := []span{{"Ethernet header", 0, frame[:ethernetLength]}}
-	all = append(all, cut(frame, ethernetLength, parts)...)
-	all = append(all, cut(frame, tcpAt, tcpParts)...)
-	end := tcpAt + len(seen.tcp.Contents)
-	return append(all, span{"TCP options", tcpAt + tcpLength, frame[tcpAt+tcpLength : end]}, span{"payload", end, frame[end:]})
+	all := []span{{"Ethernet header", 0, frame[:seen.ipAt]}}
+	all = append(all, cut(frame, seen.ipAt, parts)...)
+	all = append(all, cut(frame, seen.tcpAt, tcpParts)...)
+	options, payload := seen.tcpAt+tcpLength, seen.tcpAt+len(seen.tcp.Contents)
+	end := payload + len(seen.tcp.Payload)
+	return append(all, span{"TCP options", options, frame[options:payload]}, span{"payload", payload, frame[payload:end]})
 }
 
 func cut(frame []byte, at int, parts []part) (all []span) {

@@ -121,6 +121,9 @@ func (p *Packet) Frame() ([]byte, error) {
 type parsed struct {
 	from, to netip.AddrPort
 	tcp      *layers.TCP
+	// ipAt and tcpAt are where the headers begin. Behind the segment a short frame has
+	// padding.
+	ipAt, tcpAt int
 }
 
 // parse is false for what is no TCP segment over IP.
@@ -133,7 +136,20 @@ func parse(frame []byte) (parsed, bool) {
 	ends := decoded.NetworkLayer().NetworkFlow()
 	from, _ := netip.AddrFromSlice(ends.Src().Raw())
 	to, _ := netip.AddrFromSlice(ends.Dst().Raw())
-	return parsed{netip.AddrPortFrom(from, uint16(tcp.SrcPort)), netip.AddrPortFrom(to, uint16(tcp.DstPort)), tcp}, true
+	p := parsed{from: netip.AddrPortFrom(from, uint16(tcp.SrcPort)), to: netip.AddrPortFrom(to, uint16(tcp.DstPort)), tcp: tcp}
+	p.ipAt, p.tcpAt = offsetOf(decoded, decoded.NetworkLayer()), offsetOf(decoded, tcp)
+	return p, true
+}
+
+// offsetOf is where a layer begins in its packet.
+func offsetOf(packet gopacket.Packet, wanted gopacket.Layer) (offset int) {
+	for _, layer := range packet.Layers() {
+		if layer == wanted {
+			break
+		}
+		offset += len(layer.LayerContents())
+	}
+	return offset
 }
 
 var subtypes = map[byte]string{0: "MP_CAPABLE", 1: "MP_JOIN", 2: "DSS", 3: "ADD_ADDR", 4: "REMOVE_ADDR", 5: "MP_PRIO", 6: "MP_FAIL", 7: "MP_FASTCLOSE", 8: "MP_TCPRST"}

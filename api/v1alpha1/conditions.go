@@ -36,7 +36,7 @@ const (
 	ReasonInvalidRule        = "InvalidRule"
 	ReasonImpossibleMatch    = "ImpossibleMatch"
 	ReasonContradictingRules = "ContradictingRules"
-	ReasonBlockNotFound      = "BlockNotFound"
+	ReasonProgramNotFound    = "ProgramNotFound"
 	ReasonTooManyRules       = "TooManyRules"
 	ReasonRuleFailed         = "RuleFailed"
 	ReasonHintsAccepted      = "HintsAccepted"

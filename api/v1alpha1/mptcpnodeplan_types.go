@@ -159,10 +159,10 @@ type PlanRule struct {
 	Policy string `json:"policy"`
 }
 
-// PlanBlock is a block that a chain of the plan refers to.
-type PlanBlock struct {
-	Block `json:",inline"`
-	// policy is the name of the ClusterMPTCPPolicy that the block belongs to.
+// PlanProgram is a program that a chain of the plan refers to.
+type PlanProgram struct {
+	Program `json:",inline"`
+	// policy is the name of the ClusterMPTCPPolicy that the program belongs to.
 	// +required
 	Policy string `json:"policy"`
 	// revision changes when the content of the ConfigMap does.
@@ -191,11 +191,11 @@ type MPTCPNodePlanSpec struct {
 	// +listType=atomic
 	// +optional
 	Chains []PlanChain `json:"chains,omitempty"`
-	// blocks that the chains refer to, sorted by policy and name.
+	// programs that the chains refer to, sorted by policy and name.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
-	Blocks []PlanBlock `json:"blocks,omitempty"`
+	Programs []PlanProgram `json:"programs,omitempty"`
 	// tenants are the namespaces of the endpoints that have ceilings or weights,
 	// sorted by namespace.
 	// +kubebuilder:validation:MaxItems=1024

@@ -294,8 +294,8 @@ type PolicyStatus struct {
 }
 
 // MPTCPPolicySpec is a policy for pods of its own namespace.
-// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, a.type != 'Custom'))",message="rules of an MPTCPPolicy cannot have actions of type Custom: blocks of one's own belong to a ClusterMPTCPPolicy"
-// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst'))",message="the strategy of a Schedule action in an MPTCPPolicy must be EarliestCompletionFirst: blocks of one's own belong to a ClusterMPTCPPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, a.type != 'RunProgram'))",message="rules of an MPTCPPolicy cannot have actions of type RunProgram: programs belong to a ClusterMPTCPPolicy"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst'))",message="the strategy of a Schedule action in an MPTCPPolicy must be EarliestCompletionFirst: programs belong to a ClusterMPTCPPolicy"
 type MPTCPPolicySpec struct {
 	// podSelector selects pods of the policy's namespace by their labels. An
 	// empty selector, {}, selects all of them.
@@ -341,11 +341,11 @@ type MPTCPPolicyList struct {
 }
 
 // ClusterMPTCPPolicySpec is a policy for pods of several namespaces.
-// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.custom) || has(self.blocks) && self.blocks.exists(b, b.name == a.custom.block && (!has(b.type) || b.type == 'Action'))))",message="custom.block must be the name of one of spec.blocks whose type is Action"
-// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.blocks) && self.blocks.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.blocks whose type is Schedule"
-// +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.blocks) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.blocks.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.blocks whose type is not Congestion"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.runProgram) || has(self.programs) && self.programs.exists(b, b.name == a.runProgram.program && (!has(b.type) || b.type == 'Action'))))",message="runProgram.program must be the name of one of spec.programs whose type is Action"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.programs) && self.programs.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.programs whose type is Schedule"
+// +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.programs) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.programs.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.programs whose type is not Congestion"
 // +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || has(self.guardrails)",message="guardrailsOnly needs guardrails"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !(has(self.rules) || has(self.blocks) || has(self.sockets) && has(self.sockets.upgrade) && self.sockets.upgrade)",message="a policy with guardrailsOnly has no rules, blocks or sockets: put them into another policy"
+// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !(has(self.rules) || has(self.programs) || has(self.sockets) && has(self.sockets.upgrade) && self.sockets.upgrade)",message="a policy with guardrailsOnly has no rules, programs or sockets: put them into another policy"
 // +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.paths) || !(has(self.paths.allowed) || has(self.paths.weights) || has(self.paths.preferred) || has(self.paths.backup) || has(self.paths.preference) || has(self.paths.spread) && self.paths.spread != 'PerSubflow')",message="a policy with guardrailsOnly places no subflows: give guardrails.paths, and put paths into another policy"
 // +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.subflows) || !(has(self.subflows.count) || has(self.subflows.openAfter) || has(self.subflows.firstAnnouncedPort) || has(self.subflows.manager) && self.subflows.manager == 'Agent' || has(self.subflows.reopen) && self.subflows.reopen == 'Never')",message="a policy with guardrailsOnly opens no subflows: put subflows into another policy"
 // +kubebuilder:validation:XValidation:rule="!has(self.guardrails) || !has(self.guardrails.tenantPaths) || (!has(self.podSelector.matchLabels) || size(self.podSelector.matchLabels) == 0) && (!has(self.podSelector.matchExpressions) || size(self.podSelector.matchExpressions) == 0)",message="guardrails.tenantPaths are for namespaces as a whole: they need podSelector: {}"
@@ -366,12 +366,12 @@ type ClusterMPTCPPolicySpec struct {
 	// +required
 	PodSelector metav1.LabelSelector `json:"podSelector"`
 
-	// blocks are compiled BPF objects of one's own that the rules refer to.
+	// programs are compiled BPF objects of the admin's own that the rules refer to.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=name
 	// +optional
-	Blocks []Block `json:"blocks,omitempty"`
+	Programs []Program `json:"programs,omitempty"`
 
 	// guardrails are what the selected pods and their owners may do, whichever
 	// policy decides the rest. Pods' labels are the tenants': use podSelector: {}

@@ -34,7 +34,7 @@ type Rule struct {
 	// actions are carried out in their order.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
-	// +kubebuilder:validation:XValidation:rule="['SetBackup', 'SuppressAddAddr', 'ReleaseAddAddr', 'ReportConnection', 'ReportSubflow', 'Record', 'Schedule', 'Congestion'].all(t, self.filter(a, a.type == t).size() <= 1)",message="a rule may have each type of action once; only RateLimit, with different values of per, and Custom may be there several times"
+	// +kubebuilder:validation:XValidation:rule="['SetBackup', 'SuppressAddAddr', 'ReleaseAddAddr', 'ReportConnection', 'ReportSubflow', 'Record', 'Schedule', 'Congestion'].all(t, self.filter(a, a.type == t).size() <= 1)",message="a rule may have each type of action once; only RateLimit, with different values of per, and RunProgram may be there several times"
 	// +kubebuilder:validation:XValidation:rule="['Subflow', 'Connection', 'Endpoint'].all(p, self.filter(a, a.type == 'RateLimit' && has(a.rateLimit) && (has(a.rateLimit.per) ? a.rateLimit.per : 'Subflow') == p).size() <= 1)",message="a rule may have one RateLimit for each value of per: Subflow, Connection and Endpoint"
 	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'SuppressAddAddr') && self.exists(a, a.type == 'ReleaseAddAddr'))",message="SuppressAddAddr and ReleaseAddAddr contradict each other: put them into rules with different matches"
 	// +kubebuilder:validation:XValidation:rule="!(self.exists(a, a.type == 'Drop') && self.exists(a, a.type == 'Reset'))",message="Drop and Reset contradict each other: use one of them"
@@ -275,7 +275,7 @@ type SentRanges struct {
 }
 
 // ActionType is what to do with the packets that a rule matches.
-// +kubebuilder:validation:Enum=RateLimit;SetBackup;SuppressAddAddr;ReleaseAddAddr;ReportConnection;ReportSubflow;Record;Drop;Reset;Schedule;Congestion;Custom
+// +kubebuilder:validation:Enum=RateLimit;SetBackup;SuppressAddAddr;ReleaseAddAddr;ReportConnection;ReportSubflow;Record;Drop;Reset;Schedule;Congestion;RunProgram
 type ActionType string
 
 // The actions, most of them after table II of eMPTCP.
@@ -291,7 +291,7 @@ const (
 	ActionReset            ActionType = "Reset"
 	ActionSchedule         ActionType = "Schedule"
 	ActionCongestion       ActionType = "Congestion"
-	ActionCustom           ActionType = "Custom"
+	ActionRunProgram       ActionType = "RunProgram"
 )
 
 // Action is one thing to do.
@@ -299,7 +299,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="(self.type == 'SetBackup') == has(self.setBackup)",message="setBackup goes with type: SetBackup, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Schedule') == has(self.schedule)",message="schedule goes with type: Schedule, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Congestion') == has(self.congestion)",message="congestion goes with type: Congestion, which needs it, and with no other type"
-// +kubebuilder:validation:XValidation:rule="(self.type == 'Custom') == has(self.custom)",message="custom goes with type: Custom, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="(self.type == 'RunProgram') == has(self.runProgram)",message="runProgram goes with type: RunProgram, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="!has(self.suppressAddAddr) || self.type == 'SuppressAddAddr'",message="suppressAddAddr goes with type: SuppressAddAddr and with no other type"
 type Action struct {
 	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
@@ -307,7 +307,7 @@ type Action struct {
 	// gives hidden ones back; ReportConnection and ReportSubflow report new ones
 	// as events; Record measures RTT, retransmissions and reordering; Drop and
 	// Reset refuse packets and subflows; Schedule and Congestion let a strategy
-	// govern the pod's sending; Custom runs a block of your own.
+	// govern the pod's sending; RunProgram runs a program of the policy.
 	// +required
 	Type ActionType `json:"type"`
 	// rateLimit is for type RateLimit.
@@ -325,9 +325,9 @@ type Action struct {
 	// congestion is for type Congestion.
 	// +optional
 	Congestion *Congestion `json:"congestion,omitempty"`
-	// custom is for type Custom.
+	// runProgram is for type RunProgram.
 	// +optional
-	Custom *CustomBlock `json:"custom,omitempty"`
+	RunProgram *RunProgram `json:"runProgram,omitempty"`
 }
 
 // RateLimitScope is what shares one rate.
@@ -405,7 +405,7 @@ const StrategyEarliestCompletionFirst = "EarliestCompletionFirst"
 // Schedule names the strategy that distributes a connection's data over its
 // subflows.
 type Schedule struct {
-	// strategy is EarliestCompletionFirst, or the name of a block of the cluster's policy.
+	// strategy is EarliestCompletionFirst, or the name of a program of the cluster's policy.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +required
@@ -415,41 +415,41 @@ type Schedule struct {
 // Congestion names the congestion control of the selected subflows.
 type Congestion struct {
 	// algorithm as the node's kernel knows it, for example cubic, or the name of a
-	// block of the cluster's policy that provides one.
+	// program of the cluster's policy that provides one.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	Algorithm string `json:"algorithm"`
 }
 
-// CustomBlock runs a block of one's own.
-type CustomBlock struct {
-	// block is the name of one of the policy's blocks.
+// RunProgram names the program to run.
+type RunProgram struct {
+	// program is the name of one of the policy's programs.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +required
-	Block string `json:"block"`
-	// value is passed to the block as its parameter.
+	Program string `json:"program"`
+	// value is passed to the program as its parameter.
 	// +optional
 	Value int64 `json:"value,omitempty"`
 }
 
-// BlockType is the kind of program that a block holds.
+// ProgramType is what a program is for.
 // +kubebuilder:validation:Enum=Action;Congestion;Schedule
-type BlockType string
+type ProgramType string
 
 const (
-	// BlockAction is a program for chains, for actions of type Custom.
-	BlockAction BlockType = "Action"
-	// BlockCongestion is a congestion control, for actions of type Congestion.
-	BlockCongestion BlockType = "Congestion"
-	// BlockSchedule is a sock_ops program, for actions of type Schedule.
-	BlockSchedule BlockType = "Schedule"
+	// ProgramAction is a program for chains, for actions of type RunProgram.
+	ProgramAction ProgramType = "Action"
+	// ProgramCongestion is a congestion control, for actions of type Congestion.
+	ProgramCongestion ProgramType = "Congestion"
+	// ProgramSchedule is a sock_ops program, for actions of type Schedule.
+	ProgramSchedule ProgramType = "Schedule"
 )
 
-// Block is a compiled BPF object of one's own.
+// Program is a BPF program of the admin's own, as a compiled object.
 // +kubebuilder:validation:XValidation:rule="has(self.configMap) != has(self.file)",message="give the object either as configMap or as file"
-type Block struct {
+type Program struct {
 	// name by which rules refer to it.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -459,15 +459,15 @@ type Block struct {
 	// type is what the object provides.
 	// +kubebuilder:default=Action
 	// +optional
-	Type BlockType `json:"type,omitempty"`
-	// program is the name of the program in the object; it may be left out where
+	Type ProgramType `json:"type,omitempty"`
+	// function is the name of the BPF program in the object; it may be left out where
 	// there is only one.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
-	Program string `json:"program,omitempty"`
+	Function string `json:"function,omitempty"`
 	// configMap in Braid's own namespace that holds the object in binaryData.
 	// +optional
-	ConfigMap *BlockConfigMap `json:"configMap,omitempty"`
+	ConfigMap *ProgramConfigMap `json:"configMap,omitempty"`
 	// file is the name of a file in the agents' directory of blocks on each node.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9_.]*$`
@@ -475,8 +475,8 @@ type Block struct {
 	File string `json:"file,omitempty"`
 }
 
-// BlockConfigMap names a key of a ConfigMap.
-type BlockConfigMap struct {
+// ProgramConfigMap names a key of a ConfigMap.
+type ProgramConfigMap struct {
 	// name of the ConfigMap.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253

@@ -105,7 +105,7 @@ func (c strictClient) accept(t *testing.T, m manifest) {
 	}
 }
 
-// example is a block of YAML in a page that is a whole object.
+// example is a program of YAML in a page that is a whole object.
 var example = regexp.MustCompile("(?ms)^```yaml\n(apiVersion: .*?)^```$")
 
 // TestTheAPIServerAcceptsTheExamplesOf each page that can be pasted.
@@ -124,8 +124,8 @@ func TestTheAPIServerAcceptsTheExamplesOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, block := range example.FindAllStringSubmatch(string(content), -1) {
-			for _, m := range parseManifests(t, page, block[1]) {
+		for i, program := range example.FindAllStringSubmatch(string(content), -1) {
+			for _, m := range parseManifests(t, page, program[1]) {
 				if !isForThisServer(m.object) {
 					continue
 				}

@@ -150,7 +150,7 @@ func TestChainsThatMakeNoSense(t *testing.T) {
 	many := build(rule{do: noops(1)})
 	many.Rules, many.Rule[0].Actions, many.Rule[0].FirstAction = 1000, 255, 100
 	unknown := build(rule{do: []action{{Kind: 200}}})
-	noSlot := build(rule{do: []action{{Kind: actionCustom, Limit: 7}, {Kind: actionCustom, Limit: 1 << 30}}})
+	noSlot := build(rule{do: []action{{Kind: actionRunProgram, Limit: 7}, {Kind: actionRunProgram, Limit: 1 << 30}}})
 	for name, chain := range map[string]*endpoint.FromEndpointChain{
 		"a loop": loop, "beyond the selectors": beyond, "too many actions": many, "an unknown action": unknown, "no such block": noSlot,
 	} {

@@ -7,14 +7,14 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"braid.dev/braid/bpf/packettest"
 )
 
 const (
 	etherIPv4 = 0x0800
 	etherIPv6 = 0x86dd
 	etherVLAN = 0x8100
-
-	protocolTCP = 6
 
 	fin = 0x01
 	syn = 0x02
@@ -72,81 +72,11 @@ func (s segment) flagged(flags uint8) segment {
 }
 
 func (s segment) frame() []byte {
-	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
-	if s.vlan != 0 {
-		frame = binary.BigEndian.AppendUint16(frame, etherVLAN)
-		frame = binary.BigEndian.AppendUint16(frame, s.vlan)
-	}
-	if s.from.Addr().Is6() {
-		frame = binary.BigEndian.AppendUint16(frame, etherIPv6)
-		frame = append(frame, s.ipv6(s.tcp())...)
-	} else {
-		frame = binary.BigEndian.AppendUint16(frame, etherIPv4)
-		frame = append(frame, s.ipv4(s.tcp())...)
-	}
-	return append(frame, make([]byte, s.padding)...)
-}
-
-func (s segment) tcp() []byte {
-	options := slices.Clone(s.options)
-	for len(options)%4 != 0 {
-		options = append(options, nop...)
-	}
-	header := binary.BigEndian.AppendUint16(nil, s.from.Port())
-	header = binary.BigEndian.AppendUint16(header, s.to.Port())
-	header = binary.BigEndian.AppendUint32(header, s.sequence)
-	header = binary.BigEndian.AppendUint32(header, s.answer)
-	header = append(header, uint8(5+len(options)/4)<<4, s.flags)
-	header = binary.BigEndian.AppendUint16(header, s.window)
-	header = append(header, 0, 0, 0, 0)
-	tcp := slices.Concat(header, options, s.payload)
-	pseudo := append(s.from.Addr().AsSlice(), s.to.Addr().AsSlice()...)
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(tcp)+protocolTCP))
-	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
-	return tcp
-}
-
-func (s segment) inner() uint8 {
-	if s.protocol != 0 {
-		return s.protocol
-	}
-	return protocolTCP
-}
-
-func (s segment) ipv4(inner []byte) []byte {
-	length := 20 + len(s.ipOptions)
-	header := []byte{4<<4 | uint8(length/4), 0}
-	header = binary.BigEndian.AppendUint16(header, uint16(length+len(inner)))
-	header = append(header, 0, 1)
-	header = binary.BigEndian.AppendUint16(header, s.fragment)
-	header = append(header, 64, s.inner(), 0, 0)
-	header = append(header, s.from.Addr().AsSlice()...)
-	header = append(header, s.to.Addr().AsSlice()...)
-	header = append(header, s.ipOptions...)
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
-	return append(header, inner...)
-}
-
-func (s segment) ipv6(inner []byte) []byte {
-	header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(inner)))
-	header = append(header, s.inner(), 64)
-	header = append(header, s.from.Addr().AsSlice()...)
-	header = append(header, s.to.Addr().AsSlice()...)
-	return append(header, inner...)
-}
-
-func checksum(of []byte) uint16 {
-	var sum uint32
-	if len(of)%2 == 1 {
-		of = append(slices.Clone(of), 0)
-	}
-	for ; len(of) > 1; of = of[2:] {
-		sum += uint32(binary.BigEndian.Uint16(of))
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
+	return packettest.Segment{
+		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: s.answer, Flags: s.flags, Window: s.window,
+		Options: s.options, Payload: s.payload, VLAN: s.vlan, Protocol: s.protocol, IPOptions: s.ipOptions,
+		Fragment: s.fragment, Trailer: make([]byte, s.padding),
+	}.Frame()
 }
 
 // The options of TCP, and those of RFC 8684.

@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"braid.dev/braid/bpf/packettest"
 )
 
 const (
@@ -70,104 +72,17 @@ func (s segment) with(change func(*segment)) segment {
 	return s
 }
 
-func (s segment) isIPv6() bool { return s.from.Addr().Is6() }
-
 // frame is the segment as it is on the wire.
 func (s segment) frame() []byte {
-	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
-	if s.vlan != 0 {
-		frame = binary.BigEndian.AppendUint16(frame, etherVLAN)
-		frame = binary.BigEndian.AppendUint16(frame, s.vlan)
-	}
-	tcp := s.tcp()
-	if s.isIPv6() {
-		frame = binary.BigEndian.AppendUint16(frame, etherIPv6)
-		return append(frame, s.ipv6(tcp)...)
-	}
-	frame = binary.BigEndian.AppendUint16(frame, etherIPv4)
-	return append(frame, s.ipv4(tcp)...)
-}
-
-func (s segment) tcp() []byte {
-	options := slices.Clone(s.options)
-	for len(options)%4 != 0 {
-		options = append(options, nop...)
-	}
-	doff := uint8(5 + len(options)/4)
-	if s.doff != nil {
-		doff = *s.doff
-	}
-	header := binary.BigEndian.AppendUint16(nil, s.from.Port())
-	header = binary.BigEndian.AppendUint16(header, s.to.Port())
-	header = binary.BigEndian.AppendUint32(header, s.sequence)
-	header = binary.BigEndian.AppendUint32(header, cmp.Or(s.answer, firstSYN+1))
-	header = append(header, doff<<4, s.flags, 0xff, 0xff, 0, 0, 0, 0)
-	tcp := slices.Concat(header, options, s.payload)
-	binary.BigEndian.PutUint16(tcp[16:], checksum(slices.Concat(s.pseudoHeader(len(tcp)), tcp)))
-	return tcp
-}
-
-func (s segment) pseudoHeader(length int) []byte {
-	header := append(s.from.Addr().AsSlice(), s.to.Addr().AsSlice()...)
-	return binary.BigEndian.AppendUint32(header, uint32(length+protocolTCP))
-}
-
-func (s segment) ipv4(inner []byte) []byte {
-	length := ipv4Length + len(s.ipOptions)
-	ihl := uint8(length / 4)
-	if s.ihl != nil {
-		ihl = *s.ihl
-	}
-	header := []byte{4<<4 | ihl&0xf, 0}
-	header = binary.BigEndian.AppendUint16(header, uint16(length+len(inner)))
-	header = append(header, 0, 1)
-	header = binary.BigEndian.AppendUint16(header, s.fragment)
-	header = append(header, 64, s.inner(), 0, 0)
-	header = append(header, s.from.Addr().AsSlice()...)
-	header = append(header, s.to.Addr().AsSlice()...)
-	header = append(header, s.ipOptions...)
-	binary.BigEndian.PutUint16(header[10:], checksum(header))
-	return append(header, inner...)
-}
-
-func (s segment) ipv6(inner []byte) []byte {
-	next := s.inner()
-	if s.extension != nil {
-		inner = append([]byte{next, 0, 1, 4, 0, 0, 0, 0}, inner...)
-		next = *s.extension
-	}
-	header := []byte{6 << 4, 0, 0, 0}
-	header = binary.BigEndian.AppendUint16(header, uint16(len(inner)))
-	header = append(header, next, 64)
-	header = append(header, s.from.Addr().AsSlice()...)
-	header = append(header, s.to.Addr().AsSlice()...)
-	return append(header, inner...)
-}
-
-func (s segment) inner() uint8 {
-	if s.protocol != 0 {
-		return s.protocol
-	}
-	return protocolTCP
+	return packettest.Segment{
+		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: cmp.Or(s.answer, firstSYN+1), Flags: s.flags, Window: 0xffff,
+		Options: s.options, Payload: s.payload, VLAN: s.vlan, Protocol: s.protocol, IPOptions: s.ipOptions,
+		Fragment: s.fragment, Extension: s.extension, HeaderLength: s.ihl, DataOffset: s.doff,
+	}.Frame()
 }
 
 // headers is the length of everything before the payload.
 func (s segment) headers() int { return len(s.frame()) - len(s.payload) }
-
-func checksum(of []byte) uint16 {
-	var sum uint32
-	for len(of) > 1 {
-		sum += uint32(binary.BigEndian.Uint16(of))
-		of = of[2:]
-	}
-	if len(of) == 1 {
-		sum += uint32(of[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
-}
 
 // The options of TCP that the tests use, and those of RFC 8684.
 var (

@@ -62,7 +62,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.StatePath, "state-path", inspect.DefaultStatePath, "directory for what must be known after a restart")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
-	flags.StringVar(&options.BlockDirectory, "block-path", "", "directory, which root alone may write to, of blocks as files; without it the agent takes none from files")
+	flags.StringVar(&options.ProgramDirectory, "program-path", "", "directory, which root alone may write to, of programs as files; without it the agent takes none from files")
 	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")

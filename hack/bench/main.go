@@ -8,64 +8,25 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"braid.dev/braid/hack/bench/simulate"
+	"braid.dev/braid/hack/bench/papers"
+	"braid.dev/braid/hack/bench/product"
+	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
 )
 
 // output is where the figures go.
 const output = "_out/bench.json"
-
-// part is a group of figures that are measured together.
-type part struct {
-	name    string
-	measure func(context.Context, *bench) error
-}
-
-var parts = []part{
-	{"cost", measureCost},
-	{"spread", measureSpread},
-	{"many", measureMany},
-	{"outage", measureOutage},
-	{"chain", measureChain},
-	{"designs", measureDesigns},
-	{"fct", measureOverhead},
-	{"rate", measureRate},
-	{"backup", measureBackup},
-	{"hotswap", measureHotswap},
-	{"ecf", measureECF},
-	{"small", measureSmallFlows},
-	{"hint", measureHint},
-	{"blocked", measureBlocked},
-	{"recover", measureRecover},
-	{"share", measureShare},
-	{"managers", measureManagers},
-	{"failover1000", measureFailover1000},
-	{"pod", measurePod},
-	{"agent_memory", measureAgentMemory},
-	{"http", measureHTTP},
-	{"controller", measureController},
-	{"upgrade", measureUpgrade},
-	{"chaos", measureChaos},
-}
-
-// bench is one run.
-type bench struct {
-	*figures
-	trials int
-	// cases are those of the parts rate and fct to be measured.
-	cases *regexp.Regexp
-	// fleet is the cluster of the part controller, and compared the path of another
-	// build of the controller to measure beside this tree's.
-	fleet    simulate.Size
-	compared string
-}
 
 func main() {
 	lab.RunRole()
@@ -77,9 +38,21 @@ func main() {
 	}
 }
 
+// experiments are all there are, in the order in which they run.
+func experiments(fleet *product.Fleet) []rig.Measurer {
+	return slices.Concat(product.Experiments(fleet), papers.Experiments())
+}
+
+// choice is what the command line says.
+type choice struct {
+	only, cases string
+	list        bool
+	trials      int
+	fleet       product.Fleet
+}
+
 func command() *cobra.Command {
-	var only, cases string
-	b := &bench{figures: newFigures(), fleet: fullFleet}
+	c := &choice{fleet: product.Fleet{Size: product.FullFleet}}
 	command := &cobra.Command{
 		Use:           "bench",
 		Short:         "Measure goodput, fairness, cost and outages; writes " + output,
@@ -87,49 +60,67 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return run(command.Context(), b, only, cases)
+			if c.list {
+				return list(command.OutOrStdout(), experiments(&c.fleet))
+			}
+			return run(command.Context(), c)
 		},
 	}
-	command.Flags().StringVar(&only, "only", "", "regular expression of the parts to measure; the others keep the figures of the last run")
-	command.Flags().StringVar(&cases, "case", "", `regular expression of the cases of the parts rate ("guests 5ms 5 Mbit/s") and fct ("chain.flows1") to measure; their figures are printed, not kept`)
-	command.Flags().IntVar(&b.trials, "trials", 5, "how often each thing is measured")
-	command.Flags().IntVar(&b.fleet.Nodes, "nodes", b.fleet.Nodes, "nodes of the part controller; figures of fewer have names of their own")
-	command.Flags().IntVar(&b.fleet.Pods, "pods", b.fleet.Pods, "pods of the part controller")
-	command.Flags().IntVar(&b.fleet.Namespaces, "namespaces", b.fleet.Namespaces, "namespaces of the part controller")
-	command.Flags().IntVar(&b.fleet.Policies, "policies", b.fleet.Policies, "policies of the part controller")
-	command.Flags().StringVar(&b.compared, "compare", "", "path of another build of braid-controller, which the part controller measures in turns with this tree's")
+	flags := command.Flags()
+	flags.StringVar(&c.only, "only", "", "regular expression of the experiments to measure; the others keep the figures of the last run")
+	flags.StringVar(&c.cases, "case", "", `regular expression of the cases of the experiments rate ("guests 5ms 5 Mbit/s") and fct ("chain.flows1") to measure; their figures are printed, not kept`)
+	flags.BoolVar(&c.list, "list", false, "list the experiments")
+	flags.IntVar(&c.trials, "trials", 5, "how often each thing is measured")
+	flags.IntVar(&c.fleet.Nodes, "nodes", c.fleet.Nodes, "nodes of the experiment controller; figures of fewer have names of their own")
+	flags.IntVar(&c.fleet.Pods, "pods", c.fleet.Pods, "pods of the experiment controller")
+	flags.IntVar(&c.fleet.Namespaces, "namespaces", c.fleet.Namespaces, "namespaces of the experiment controller")
+	flags.IntVar(&c.fleet.Policies, "policies", c.fleet.Policies, "policies of the experiment controller")
+	flags.StringVar(&c.fleet.Compared, "compare", "", "path of another build of braid-controller, which the experiment controller measures in turns with this tree's")
 	return command
 }
 
-func run(ctx context.Context, b *bench, only, cases string) error {
+// list prints what each experiment measures.
+func list(to io.Writer, all []rig.Measurer) error {
+	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	for _, one := range all {
+		fmt.Fprintf(table, "%s\t%s\n", one.About().Name, one.About().Measures)
+	}
+	return table.Flush()
+}
+
+func run(ctx context.Context, c *choice) error {
 	if os.Geteuid() != 0 {
 		return fmt.Errorf("the bench makes network namespaces: run it as root")
 	}
-	wanted, err := regexp.Compile(only)
+	only, err := regexp.Compile(c.only)
 	if err != nil {
 		return fmt.Errorf("--only: %w", err)
 	}
-	if b.cases, err = regexp.Compile(cases); err != nil {
+	options := rig.Options{Trials: c.trials}
+	if options.Cases, err = regexp.Compile(c.cases); err != nil {
 		return fmt.Errorf("--case: %w", err)
 	}
-	if only != "" {
-		if err := b.read(output); err != nil {
+	figures := rig.Figures{Figures: map[string]rig.Figure{}}
+	if c.only != "" {
+		if err := figures.Read(output); err != nil {
 			return err
 		}
 	}
-	for _, part := range parts {
-		if !wanted.MatchString(part.name) {
+	for _, one := range experiments(&c.fleet) {
+		if !only.MatchString(one.About().Name) {
 			continue
 		}
-		if err := part.measure(ctx, b); err != nil {
-			return fmt.Errorf("measuring %s: %w", part.name, err)
+		measured, err := one.Measure(ctx, options)
+		if err != nil {
+			return err
 		}
-		if cases != "" {
+		maps.Copy(figures.Figures, measured)
+		if c.cases != "" {
 			continue
 		}
-		if err := b.write(output); err != nil {
+		if err := figures.Write(output); err != nil {
 			return err
 		}
 	}
-	return b.print(os.Stdout)
+	return figures.Print(os.Stdout)
 }

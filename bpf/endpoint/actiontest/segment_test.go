@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+
+	"braid.dev/braid/bpf/packettest"
 )
 
 const (
@@ -67,60 +69,10 @@ func (s segment) flip() segment {
 func (s segment) isIPv6() bool { return s.from.Addr().Is6() }
 
 func (s segment) frame() []byte {
-	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
-	if s.vlan != 0 {
-		frame = binary.BigEndian.AppendUint16(frame, etherVLAN)
-		frame = binary.BigEndian.AppendUint16(frame, s.vlan)
-	}
-	tcp := s.tcp()
-	if s.isIPv6() {
-		frame = binary.BigEndian.AppendUint16(frame, etherIPv6)
-		header := []byte{6 << 4, 0, 0, 0, byte(len(tcp) >> 8), byte(len(tcp)), protocolTCP, 64}
-		return slices.Concat(frame, header, s.from.Addr().AsSlice(), s.to.Addr().AsSlice(), tcp, s.trailer)
-	}
-	frame = binary.BigEndian.AppendUint16(frame, etherIPv4)
-	length := 20 + len(s.ipOptions)
-	header := []byte{4<<4 | byte(length/4), 0}
-	header = binary.BigEndian.AppendUint16(header, uint16(length+len(tcp)))
-	header = append(header, 0, 1, 0, 0, 64, protocolTCP, 0, 0)
-	header = slices.Concat(header, s.from.Addr().AsSlice(), s.to.Addr().AsSlice(), s.ipOptions)
-	binary.BigEndian.PutUint16(header[10:], ^sum(header))
-	return slices.Concat(frame, header, tcp, s.trailer)
-}
-
-func (s segment) tcp() []byte {
-	options := slices.Clone(s.options)
-	for len(options)%4 != 0 {
-		options = append(options, 1)
-	}
-	header := binary.BigEndian.AppendUint16(nil, s.from.Port())
-	header = binary.BigEndian.AppendUint16(header, s.to.Port())
-	header = binary.BigEndian.AppendUint32(header, s.sequence)
-	header = binary.BigEndian.AppendUint32(header, s.acked)
-	header = append(header, byte(5+len(options)/4)<<4, s.flags)
-	header = binary.BigEndian.AppendUint16(header, s.window)
-	header = append(header, 0, 0, 0, 0)
-	tcp := slices.Concat(header, options, s.payload)
-	pseudo := slices.Concat(s.from.Addr().AsSlice(), s.to.Addr().AsSlice())
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(tcp)+protocolTCP))
-	binary.BigEndian.PutUint16(tcp[16:], ^sum(slices.Concat(pseudo, tcp)))
-	return tcp
-}
-
-// sum is the ones' complement sum.
-func sum(of []byte) uint16 {
-	var sum uint64
-	for len(of) > 1 {
-		sum += uint64(binary.BigEndian.Uint16(of))
-		of = of[2:]
-	}
-	if len(of) == 1 {
-		sum += uint64(of[0]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum&0xffff + sum>>16
-	}
-	return uint16(sum)
+	return packettest.Segment{
+		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: s.acked, Flags: s.flags, Window: s.window,
+		Options: s.options, Payload: s.payload, VLAN: s.vlan, IPOptions: s.ipOptions, Trailer: s.trailer,
+	}.Frame()
 }
 
 // layout is where the parts of a frame are; an independent reading of what the
@@ -184,14 +136,14 @@ func residues(frame []byte, l layout) (ip, tcp uint16) {
 	segment := frame[l.tcp:l.packetEnd]
 	var pseudo []byte
 	if l.version == 4 {
-		ip = sum(frame[l.network:l.tcp])
+		ip = packettest.Sum(frame[l.network:l.tcp])
 		pseudo = slices.Clone(frame[l.network+12 : l.network+20])
 	} else {
 		ip = 0xffff
 		pseudo = slices.Clone(frame[l.network+8 : l.network+40])
 	}
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(segment)+protocolTCP))
-	tcp = sum(slices.Concat(pseudo, segment))
+	tcp = packettest.Sum(slices.Concat(pseudo, segment))
 	return alike(ip), alike(tcp)
 }
 

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/endpoint/actiontest"
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/lab/network"
 )
 
@@ -136,7 +137,7 @@ func unfinished(s segment) (virtioHeader, []byte) {
 	l, _ := lay(frame)
 	pseudo := slices.Concat(s.from.Addr().AsSlice(), s.to.Addr().AsSlice())
 	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(l.packetEnd-l.tcp+protocolTCP))
-	binary.BigEndian.PutUint16(frame[l.tcp+checksumAt:], sum(pseudo))
+	binary.BigEndian.PutUint16(frame[l.tcp+checksumAt:], packettest.Sum(pseudo))
 	return virtioHeader{Flags: virtioNeedsCsum, HeaderLength: uint16(l.end), CsumStart: uint16(l.tcp), CsumOffset: checksumAt}, frame
 }
 
@@ -407,6 +408,6 @@ func hopBack(frame []byte, version, direction int) []byte {
 	}
 	frame[14+8]++
 	binary.BigEndian.PutUint16(frame[14+10:], 0)
-	binary.BigEndian.PutUint16(frame[14+10:], ^sum(frame[14:34]))
+	binary.BigEndian.PutUint16(frame[14+10:], ^packettest.Sum(frame[14:34]))
 	return frame
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Actions of type Custom: run a block of one's own on a packet of a subflow. */
+/* Actions of type RunProgram: run a block of one's own on a packet of a subflow. */
 #ifndef BRAID_RUN_PROGRAM_H
 #define BRAID_RUN_PROGRAM_H
 

@@ -64,7 +64,10 @@ func StartAgents(ctx context.Context, config *rest.Config, namespace string, nod
 			lease: lease.Holder{Client: c, Reader: c, Namespace: namespace, Node: node},
 		})
 	}
-	if err := eachOf(agents, func(one *agent) error { return Persist(ctx, say, func(bool) error { return one.introduce(ctx) }) }); err != nil {
+	err = eachOf(ctx, agents, func(ctx context.Context, one *agent) error {
+		return Persist(ctx, say, func(bool) error { return one.introduce(ctx) })
+	})
+	if err != nil {
 		return nil, fmt.Errorf("introducing the agents: %w", err)
 	}
 	for _, one := range agents {

@@ -5,12 +5,13 @@ package simulate
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -31,8 +32,11 @@ func (o *Objects) Create(ctx context.Context, c client.Client, say func(format s
 		{"policies", pointers(o.Policies)}, {"cluster policies", pointers(o.ClusterPolicies)}, {"pods", pointers(o.Pods)},
 	} {
 		var done atomic.Int64
-		stop := every(sayEvery, func() { say("%s: %d of %d", kind.name, done.Load(), len(kind.objects)) })
-		err := eachOf(kind.objects, func(object client.Object) error {
+		telling, stop := context.WithCancel(ctx)
+		go wait.UntilWithContext(telling, func(context.Context) {
+			say("%s: %d of %d", kind.name, done.Load(), len(kind.objects))
+		}, sayEvery)
+		err := eachOf(ctx, kind.objects, func(ctx context.Context, object client.Object) error {
 			defer done.Add(1)
 			return create(ctx, c, object, say)
 		})
@@ -83,42 +87,18 @@ func pointers[T any, P interface {
 	return objects
 }
 
-// eachOf calls a function for each element, several at a time, until one fails.
-func eachOf[T any](elements []T, f func(T) error) error {
-	var (
-		wait  sync.WaitGroup
-		next  atomic.Int64
-		first atomic.Pointer[error]
-	)
-	for range writers {
-		wait.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(elements)) && first.Load() == nil; i = next.Add(1) - 1 {
-				if err := f(elements[i]); err != nil {
-					first.CompareAndSwap(nil, &err)
-				}
+// eachOf calls a function for each element, several at a time. Once one fails the
+// context of the others ends.
+func eachOf[T any](ctx context.Context, elements []T, f func(context.Context, T) error) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(writers)
+	for _, element := range elements {
+		all.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
 			}
+			return f(ctx, element)
 		})
 	}
-	wait.Wait()
-	if err := first.Load(); err != nil {
-		return *err
-	}
-	return nil
-}
-
-// every calls a function again and again until the returned one is called.
-func every(interval time.Duration, f func()) (stop func()) {
-	ended := make(chan struct{})
-	ticker := time.NewTicker(interval)
-	go func() {
-		for {
-			select {
-			case <-ended:
-				return
-			case <-ticker.C:
-				f()
-			}
-		}
-	}()
-	return func() { ticker.Stop(); close(ended) }
+	return all.Wait()
 }

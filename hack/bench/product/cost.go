@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package product
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/hack/bench/rig"
+)
+
+const (
+	loopback    = 1 // the interface index of packets of BPF_PROG_TEST_RUN
+	elsewhere   = 2
+	endpointPod = "10.244.1.2"
+	otherPod    = "10.244.1.9"
+	remotePod   = "10.244.2.2"
+	initiator   = 1
+	localPort   = 1000
+	remotePort  = 2000
+)
+
+// uplinkRace has the programs of the uplink half, loaded apart from any node's.
+type uplinkRace struct {
+	rig.Race
+	to   uplink.ToUplinkObjects
+	from uplink.FromUplinkObjects
+}
+
+func newUplinkRace(context.Context) (*uplinkRace, error) {
+	u := &uplinkRace{}
+	if err := u.load(); err != nil {
+		return nil, errors.Join(err, u.Close())
+	}
+	return u, nil
+}
+
+func (u *uplinkRace) load() error {
+	if err := uplink.LoadToUplinkObjects(&u.to, nil); err != nil {
+		return fmt.Errorf("loading to_uplink: %w", err)
+	}
+	u.Own(&u.to)
+	m := u.to.ToUplinkMaps
+	shared := map[string]*ebpf.Map{
+		"node": m.Node, "peers": m.Peers, "peer_addresses": m.PeerAddresses, "endpoints": m.Endpoints,
+		"flows": m.Flows, "connections": m.Connections, "local_filter": m.LocalFilter,
+	}
+	if err := uplink.LoadFromUplinkObjects(&u.from, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+		return fmt.Errorf("loading from_uplink: %w", err)
+	}
+	u.Own(&u.from)
+	local := mapped(endpointPod)
+	folded := local.Word[0] ^ local.Word[1] ^ local.Word[2] ^ local.Word[3]
+	bit := (folded ^ folded>>16) & 0xffff
+	var filter uplink.ToUplinkFilter
+	filter.Bits[bit/64] |= 1 << (bit % 64)
+	return errors.Join(
+		m.LocalFilter.Put(uint32(0), filter),
+		m.Node.Put(uint32(0), uplink.ToUplinkNode{Interface: [8]uint32{loopback, elsewhere}, PathsUp: 3}),
+		m.Peers.Put(uint32(0), uplink.ToUplinkPeer{Ipv4Paths: 3}),
+	)
+}
+
+// measureCost runs each program on packets of its own, by BPF_PROG_TEST_RUN, next
+// to an empty one. A redirect is counted as far as the program asks for it.
+func measureCost(_ context.Context, m *rig.Measurement, u *uplinkRace) error {
+	empty, err := u.LoadEmpty()
+	if err != nil {
+		return err
+	}
+	unselected := packet(otherPod, remotePod, localPort, remotePort)
+	selected := packet(endpointPod, remotePod, localPort, remotePort)
+	u.Contenders = []rig.Contender{
+		{Name: rig.Empty, Program: empty, Packet: unselected},
+		{Name: "unselected", Program: u.to.ToUplink, Packet: unselected},
+		{Name: "unselected_ingress", Program: u.from.FromUplink, Packet: packet(remotePod, otherPod, remotePort, localPort)},
+		{Name: "steer", Program: u.to.ToUplink, Packet: selected},
+		{Name: "steer_redirect", Program: u.to.ToUplink, Packet: selected, Prepare: func() error { return u.setFlow(1) }},
+		{Name: "follow", Program: u.from.FromUplink, Packet: packet(remotePod, endpointPod, remotePort, localPort)},
+	}
+	for i := range u.Contenders {
+		if one := &u.Contenders[i]; one.Prepare == nil {
+			one.Prepare = func() error { return u.setFlow(0) }
+		}
+	}
+	if err := u.Run(); err != nil {
+		return err
+	}
+	for _, one := range u.Contenders {
+		u.Figures(m, one.Name, "cost."+one.Name+"_")
+	}
+	return nil
+}
+
+// setFlow binds the endpoint's flow to a path: 0 is the packet's own NIC.
+func (u *uplinkRace) setFlow(path uint8) error {
+	key := uplink.ToUplinkFlowKey{
+		Local: mapped(endpointPod), Remote: mapped(remotePod),
+		LocalPort: bpf.Port(localPort), RemotePort: bpf.Port(remotePort),
+	}
+	if err := u.to.Flows.Put(key, uplink.ToUplinkFlow{Path: path, Role: initiator, Allowed: 0xff}); err != nil {
+		return fmt.Errorf("writing a flow: %w", err)
+	}
+	return nil
+}
+
+func mapped(address string) uplink.ToUplinkAddress {
+	return uplink.ToUplinkAddress{Word: bpf.Words(netip.MustParseAddr(address))}
+}
+
+// packet is a segment of an established connection.
+func packet(from, to string, fromPort, toPort uint16) []byte {
+	return rig.Segment(netip.AddrPortFrom(netip.MustParseAddr(from), fromPort), netip.AddrPortFrom(netip.MustParseAddr(to), toPort), rig.TCPOptions)
+}
