@@ -38,9 +38,6 @@ func (a *Agent) publishPlan(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, r
 	return nil
 }
 
-// messageLimit keeps a message within what the API accepts, in bytes.
-const messageLimit = 1000
-
 func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {
 	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results))}
 	for i := range results {
@@ -64,7 +61,7 @@ func programmedCondition(plan *v1alpha1.MPTCPNodePlan, status v1alpha1.MPTCPNode
 	}
 	switch {
 	case failed != nil:
-		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, node.Shorten(messageLimit, failed.Error())
+		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, node.Shorten(node.MessageLimit, failed.Error())
 	case hasState(status.Endpoints, v1alpha1.EndpointFailed):
 		condition.Status, condition.Reason = metav1.ConditionFalse, v1alpha1.ReasonEndpointFailed
 	case hasState(status.Endpoints, v1alpha1.EndpointPending):

@@ -5,6 +5,8 @@ package agent
 import (
 	"errors"
 	"testing"
+
+	"braid.dev/braid/agent/node"
 )
 
 func TestAnAgentIsReadyWhenItsNodeIsAsPlannedAndPublished(t *testing.T) {
@@ -12,7 +14,7 @@ func TestAnAgentIsReadyWhenItsNodeIsAsPlannedAndPublished(t *testing.T) {
 	if err := r.check(nil); !errors.Is(err, errNotReady) {
 		t.Errorf("before the first round: %v", err)
 	}
-	r.published(round{failed: errors.New("no such program")})
+	r.published(round{report: node.Report{Err: errors.New("no such program")}})
 	if err := r.check(nil); !errors.Is(err, errNotReady) {
 		t.Errorf("after a round that failed: %v", err)
 	}
@@ -20,7 +22,7 @@ func TestAnAgentIsReadyWhenItsNodeIsAsPlannedAndPublished(t *testing.T) {
 	if err := r.check(nil); err != nil {
 		t.Errorf("after a good round: %v", err)
 	}
-	r.published(round{failed: errors.New("no such NIC")})
+	r.published(round{report: node.Report{Err: errors.New("no such NIC")}})
 	if err := r.check(nil); err != nil {
 		t.Errorf("after a later failure: %v", err)
 	}

@@ -394,7 +394,7 @@ func TestAnAlertFiresWhenItShould(t *testing.T) {
 		"BraidPathLoss":           {series: `braid_path_loss_ratio{path="blue"}`, values: []string{"0.05"}},
 		"BraidProberStalled":      {repeat: 2, series: "braid_probe_stalled_seconds_total", values: []string{"+30"}},
 		"BraidProbesNotSent":      {repeat: 2, series: "braid_probes_unsent_total", values: []string{"+200"}},
-		"BraidForeignSources":     {},
+		"BraidSpoofedPackets":     {},
 		"BraidTenantAtLimit":      {repeat: 2, series: "braid_guard_dropped_bytes_total", values: []string{"+1e9"}},
 		"BraidControllerDown":     {without: "braid-controller-metrics"},
 		"BraidNoLeader":           {series: "leader_election_master_status", values: []string{"0"}},

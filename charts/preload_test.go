@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 const (
@@ -66,12 +68,9 @@ func (a admission) mustCreate(namespace string, labels map[string]string, spec c
 // made, changes such a pod.
 func (a admission) waitFor(namespace string, labels map[string]string) {
 	a.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if pod := a.mustCreate(namespace, labels, containers(nil)); len(pod.Spec.Containers[0].Env) > 0 {
-			return
-		}
-	}
-	a.t.Fatal("the policy has no effect within 30 s")
+	testutil.Eventually(a.t, 30*time.Second, "the policy has effect", func() bool {
+		return len(a.mustCreate(namespace, labels, containers(nil)).Spec.Containers[0].Env) > 0
+	})
 }
 
 // containers is a pod of one container with these variables, and an init container

@@ -26,6 +26,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/testutil"
 )
 
 const systemNamespace = "braid-system"
@@ -171,7 +172,7 @@ func TestAnAgentReadsTheConfigMapsOfBlocksAndNoOthers(t *testing.T) {
 	read := func(namespace, name string) error {
 		return agent.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.ConfigMap{})
 	}
-	eventually(t, "the role has effect", func() bool { return read(systemNamespace, "blocks") == nil })
+	testutil.Eventually(t, 30*time.Second, "the role has effect", func() bool { return read(systemNamespace, "blocks") == nil })
 	expect(t, read("default", "theirs"), "cannot get resource")
 	expect(t, agent.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace(systemNamespace)), "cannot list resource")
 	expect(t, agent.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: inSystem("blocks")}), "cannot update resource")
@@ -190,7 +191,7 @@ func TestATenantWritesPoliciesOfItsNamespaceAlone(t *testing.T) {
 	policy := func(namespace string) client.Object {
 		return &v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tenant"}}
 	}
-	eventually(t, "the roles have effect", func() bool {
+	testutil.Eventually(t, 30*time.Second, "the roles have effect", func() bool {
 		return alice.Create(t.Context(), policy("default")) == nil
 	})
 	expect(t, alice.Create(t.Context(), policy("kube-public")), "cannot create resource")
@@ -226,20 +227,10 @@ func agentClient(t *testing.T, node string) client.Client {
 func waitForAdmission(t *testing.T, agent client.Client) {
 	t.Helper()
 	probe := &v1alpha1.MPTCPNode{ObjectMeta: named("probe")}
-	eventually(t, "the admission policy has effect", func() bool {
+	testutil.Eventually(t, 30*time.Second, "the admission policy has effect", func() bool {
 		err := agent.Create(t.Context(), probe.DeepCopy())
 		return err != nil && strings.Contains(err.Error(), "braid-agent-own-node")
 	})
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within 30 s: %s", what)
 }
 
 func patchStatus(t *testing.T, c client.Client, plan *v1alpha1.MPTCPNodePlan) error {

@@ -116,9 +116,9 @@ func accepted(o *observation, p *policy.PolicyResult, generation int64) metav1.C
 	case len(p.ForbiddenPaths) > 0:
 		return deny(v1alpha1.ReasonPathNotAllowed, fmt.Sprintf("guardrails do not let pods of this policy use %s. The policy works within the guardrails",
 			forbiddenPaths(p.ForbiddenPaths)))
-	case len(p.SharesWithoutCapacity) > 0:
-		return deny(v1alpha1.ReasonCapacityMissing, fmt.Sprintf("the shares of %s have no effect, because the MPTCPPath does not give its capacity: set spec.capacity there",
-			enumerate(p.SharesWithoutCapacity)))
+	case len(p.WeightsWithoutCapacity) > 0:
+		return deny(v1alpha1.ReasonCapacityMissing, fmt.Sprintf("the weights of %s have no effect, because the MPTCPPath does not give its capacity: set spec.capacity there",
+			enumerate(p.WeightsWithoutCapacity)))
 	}
 	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted, "the policy is compiled, and every path that it names exists", generation)
 }

@@ -322,7 +322,7 @@ func TestAPolicyIsToldWhatItMayNotUse(t *testing.T) {
 	if c.Message != "guardrails do not let pods of this policy use red (ClusterMPTCPPolicy tenants). The policy works within the guardrails" {
 		t.Errorf("accepted: %s", c.Message)
 	}
-	change(h.cluster, h.guardrails, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec.Guardrails.TenantPaths[0].Share = new(int32(3)) })
+	change(h.cluster, h.guardrails, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec.Guardrails.TenantPaths[0].Weight = new(int32(3)) })
 	c = h.waitForCondition(h.guardrails, v1alpha1.ConditionAccepted, v1alpha1.ReasonCapacityMissing)
 	if !strings.Contains(c.Message, "blue") {
 		t.Errorf("accepted: %s", c.Message)

@@ -253,7 +253,7 @@ func newPlanRecord(plan *v1alpha1.MPTCPNodePlan, before *planRecord) *planRecord
 	return record
 }
 
-// sameTenant says whether a namespace has the same ceilings and shares in two plans.
+// sameTenant says whether a namespace has the same ceilings and weights in two plans.
 func sameTenant(a, b *v1alpha1.MPTCPNodePlanSpec, namespace string) bool {
 	return equality.Semantic.DeepEqual(tenantOf(a, namespace), tenantOf(b, namespace))
 }

@@ -34,6 +34,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/testutil"
 )
 
 // apiServer is the real API server that all tests of this package share.
@@ -237,13 +238,7 @@ const patience = time.Minute
 
 func (k *cluster) eventually(check func() error) {
 	k.t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	k.t.Fatalf("not within %s: %v", patience, err)
+	testutil.Retry(k.t, patience, check)
 }
 
 func (k *cluster) node(name string, labels map[string]string) *corev1.Node {

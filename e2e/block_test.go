@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 
-	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/block/blocktest"
 	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -79,7 +79,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 6 * time.Second})
 	r.sleepUntil(time.Second)
-	before := c.expectStamps(t, server, inspect.Rule{})
+	before := c.expectStamps(t, server, agentapi.Rule{})
 
 	c.setBlocks(t, "faulty.bpf.c")
 	message := c.waitForRefusal(t)
@@ -163,7 +163,7 @@ func (c *cluster) waitForRefusal(t *testing.T) (message string) {
 }
 
 // expectStamps: since before the block has acted, and its option has arrived.
-func (c *cluster) expectStamps(t *testing.T, at *stamps, before inspect.Rule) inspect.Rule {
+func (c *cluster) expectStamps(t *testing.T, at *stamps, before agentapi.Rule) agentapi.Rule {
 	t.Helper()
 	rule, count := c.ruleNamed(t, "client", "stamp-acknowledgements"), at.count(t)
 	t.Logf("%d of %d acknowledgements were stamped; %d stamps were seen lately", rule.Acted, rule.Hits, count)

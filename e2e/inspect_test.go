@@ -12,9 +12,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/agent/events"
-	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // apply gives a manifest to kubectl, as a user would.
@@ -66,7 +65,7 @@ func (c *cluster) ask(t *testing.T, pod string, arguments ...string) []byte {
 }
 
 // rulesOf are the rules of a pod of the shop and what they did, in their order.
-func (c *cluster) rulesOf(t *testing.T, pod string) (rules []inspect.Rule) {
+func (c *cluster) rulesOf(t *testing.T, pod string) (rules []agentapi.Rule) {
 	t.Helper()
 	out := c.ask(t, pod, "rules", "shop/"+pod)
 	if err := json.Unmarshal(out, &rules); err != nil {
@@ -76,7 +75,7 @@ func (c *cluster) rulesOf(t *testing.T, pod string) (rules []inspect.Rule) {
 }
 
 // subflowsOf are the subflows of a pod of the shop as the agent tells them.
-func (c *cluster) subflowsOf(t *testing.T, pod string) (subflows []inspect.Subflow) {
+func (c *cluster) subflowsOf(t *testing.T, pod string) (subflows []agentapi.Subflow) {
 	t.Helper()
 	out := c.ask(t, pod, "subflows", "shop/"+pod)
 	if err := json.Unmarshal(out, &subflows); err != nil {
@@ -86,11 +85,11 @@ func (c *cluster) subflowsOf(t *testing.T, pod string) (subflows []inspect.Subfl
 }
 
 // eventsOf are the events of a pod of the shop.
-func (c *cluster) eventsOf(t *testing.T, pod string) (all []events.Event) {
+func (c *cluster) eventsOf(t *testing.T, pod string) (all []agentapi.Event) {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(c.ask(t, pod, "events")))
 	for {
-		var event events.Event
+		var event agentapi.Event
 		err := decoder.Decode(&event)
 		if err == io.EOF {
 			return all
@@ -105,10 +104,10 @@ func (c *cluster) eventsOf(t *testing.T, pod string) (all []events.Event) {
 }
 
 // ruleNamed is a pod's rule of this name.
-func (c *cluster) ruleNamed(t *testing.T, pod, name string) inspect.Rule {
+func (c *cluster) ruleNamed(t *testing.T, pod, name string) agentapi.Rule {
 	t.Helper()
 	rules := c.rulesOf(t, pod)
-	at := slices.IndexFunc(rules, func(rule inspect.Rule) bool { return rule.Name == name })
+	at := slices.IndexFunc(rules, func(rule agentapi.Rule) bool { return rule.Name == name })
 	if at < 0 {
 		t.Fatalf("pod %s has no rule %s: %+v", pod, name, rules)
 	}
@@ -116,7 +115,7 @@ func (c *cluster) ruleNamed(t *testing.T, pod, name string) inspect.Rule {
 }
 
 // namesOf are the rules as policy and name.
-func namesOf(rules []inspect.Rule) (names []string) {
+func namesOf(rules []agentapi.Rule) (names []string) {
 	for _, rule := range rules {
 		names = append(names, rule.Policy+" "+rule.Name)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/testutil"
 )
 
 func newPath(name string) *v1alpha1.MPTCPPath {
@@ -143,18 +144,11 @@ func (c *cluster) waitFor(t *testing.T, what string, patience time.Duration, ask
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience+5*time.Second)
 	defer cancel()
-	start := time.Now()
-	for {
-		err := ask(ctx)
-		took := time.Since(start)
-		if err == nil {
-			return took
-		}
-		if took > patience {
-			t.Fatalf("waiting until %s, for %v: %v", what, patience, err)
-		}
-		time.Sleep(20 * time.Millisecond)
+	took, err := testutil.Until(patience, func() error { return ask(ctx) })
+	if err != nil {
+		t.Fatalf("waiting until %s, for %v: %v", what, patience, err)
 	}
+	return took
 }
 
 // nothingLeft: nodes and pods are as they were before anything was applied.

@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -147,7 +147,7 @@ func (c *cluster) expectTold(t *testing.T) {
 	if refused.Hits == 0 || refused.Acted != refused.Hits || seen.Hits != 0 {
 		t.Errorf("the rules did %+v and %+v", refused, seen)
 	}
-	tokens := map[events.Token]bool{}
+	tokens := map[agentapi.Token]bool{}
 	for _, pod := range []string{"client", "server"} {
 		carrying := 0
 		for _, subflow := range c.subflowsOf(t, pod) {
@@ -167,15 +167,15 @@ func (c *cluster) expectTold(t *testing.T) {
 }
 
 // expectOneReport: one connection and one subflow were reported.
-func (c *cluster) expectOneReport(t *testing.T, pod string, tokens map[events.Token]bool) {
+func (c *cluster) expectOneReport(t *testing.T, pod string, tokens map[agentapi.Token]bool) {
 	t.Helper()
-	count := map[events.Type]int{}
+	count := map[agentapi.EventType]int{}
 	for _, event := range c.eventsOf(t, pod) {
 		if tokens[event.Token] {
 			count[event.Type]++
 		}
 	}
-	if count[events.TypeConnection] != 1 || count[events.TypeSubflow] < 1 {
+	if count[agentapi.EventConnection] != 1 || count[agentapi.EventSubflow] < 1 {
 		t.Errorf("of %s are reported %v: %+v", pod, count, c.eventsOf(t, pod))
 	}
 }

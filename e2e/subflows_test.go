@@ -64,11 +64,11 @@ func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
 	}
 }
 
-func TestSubflowsOfTheSamePairStayOnOneNIC(t *testing.T) {
+func TestNDiffPortsSubflowsStayOnOneNIC(t *testing.T) {
 	c := use(t)
 	count := int32(3)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-	policy.Spec.Subflows.Mode, policy.Spec.Subflows.Count = v1alpha1.SubflowModeSamePair, &count
+	policy.Spec.Subflows.Mode, policy.Spec.Subflows.Count = v1alpha1.SubflowModeNDiffPorts, &count
 	c.createPaths(t)
 	c.create(t, policy)
 	c.waitProgrammed(t, policy, 2)

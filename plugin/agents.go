@@ -5,6 +5,7 @@ package plugin
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -163,3 +164,29 @@ func (e *ending) Write(data []byte) (int, error) {
 }
 
 func (e *ending) bytes() []byte { return e.kept[max(0, len(e.kept)-e.limit):] }
+
+// jsonLines decodes each whole line that is written, and hands it to visit.
+type jsonLines[T any] struct {
+	visit func(*T)
+	rest  bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *jsonLines[T]) Write(data []byte) (int, error) {
+	written := len(data)
+	for {
+		line, after, whole := bytes.Cut(data, []byte("\n"))
+		l.rest.Write(line)
+		if !whole {
+			return written, nil
+		}
+		data = after
+		var value T
+		err := json.Unmarshal(l.rest.Bytes(), &value)
+		l.rest.Reset()
+		if err != nil {
+			return written, fmt.Errorf("failed to parse the agent's output: %w", err)
+		}
+		l.visit(&value)
+	}
+}

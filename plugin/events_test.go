@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/testutil"
 	"braid.dev/braid/plugin"
 )
 
@@ -168,11 +169,12 @@ func eventsAreWatched(s *scene) {
 	}()
 	until := func(text string) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(out.String(), text); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("there is no %s:\n%s", text, out.String())
+		testutil.Retry(t, 30*time.Second, func() error {
+			if output := out.String(); !strings.Contains(output, text) {
+				return fmt.Errorf("there is no %s:\n%s", text, output)
 			}
-		}
+			return nil
+		})
 	}
 	until(`"NotReady"`)
 	until("path red, token")

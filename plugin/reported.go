@@ -4,7 +4,6 @@ package plugin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,26 +12,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+
+	"braid.dev/braid/internal/agentapi"
 )
 
-// reported is a line of `braid-agent events`: what a rule reported.
-type reported struct {
-	Time          time.Time `json:"time"`
-	Type          string    `json:"type"`
-	Endpoint      string    `json:"endpoint"`
-	Token         string    `json:"token"`
-	Local         string    `json:"local"`
-	Remote        string    `json:"remote"`
-	Path          string    `json:"path"`
-	Policy        string    `json:"policy"`
-	Rule          string    `json:"rule"`
-	SentBytes     uint64    `json:"sentBytes"`
-	ReceivedBytes uint64    `json:"receivedBytes"`
-	Count         uint64    `json:"count"`
-}
-
-func (r *reported) event(node string) Event {
-	event := Event{Time: r.Time, Type: typeSubflow, Reason: r.Type, Node: node, policy: r.Policy, path: r.Path}
+// subflowEvent is what a rule reported on a node.
+func subflowEvent(node string, r *agentapi.Event) Event {
+	event := Event{Time: r.Time, Type: typeSubflow, Reason: string(r.Type), Node: node, policy: r.Policy, path: r.Path}
 	if r.Endpoint == "" {
 		event.Kind, event.Name = "Node", node
 		event.Message = fmt.Sprintf("%d reports were not read in time", r.Count)
@@ -40,16 +26,17 @@ func (r *reported) event(node string) Event {
 	}
 	event.Kind = "Pod"
 	event.Namespace, event.Name, _ = strings.Cut(r.Endpoint, "/")
-	event.Message = r.message()
+	event.Message = subflowMessage(r)
 	return event
 }
 
-func (r *reported) message() string {
-	text := r.Local + " -> " + r.Remote
-	for _, part := range []struct{ name, value string }{{"path", r.Path}, {"token", r.Token}} {
-		if part.value != "" {
-			text += ", " + part.name + " " + part.value
-		}
+func subflowMessage(r *agentapi.Event) string {
+	text := fmt.Sprintf("%s -> %s", r.Local, r.Remote)
+	if r.Path != "" {
+		text += ", path " + r.Path
+	}
+	if r.Token != 0 {
+		text += ", token " + r.Token.String()
 	}
 	if r.SentBytes+r.ReceivedBytes > 0 {
 		text += fmt.Sprintf(", sent %d bytes, received %d", r.SentBytes, r.ReceivedBytes)
@@ -93,15 +80,10 @@ func (r *eventReader) reported(ctx context.Context) ([]Event, error) {
 
 // readReported calls visit for each report that is wanted.
 func (r *eventReader) readReported(ctx context.Context, node string, agent *corev1.Pod, visit func(Event), arguments ...string) error {
-	return r.system.ask(ctx, agent, &lines{visit: func(line []byte) error {
-		var report reported
-		if err := json.Unmarshal(line, &report); err != nil {
-			return fmt.Errorf("reading a report of the agent on %s: %w", node, err)
-		}
-		if event := report.event(node); r.wants(&event) {
+	return r.system.ask(ctx, agent, &jsonLines[agentapi.Event]{visit: func(report *agentapi.Event) {
+		if event := subflowEvent(node, report); r.wants(&event) {
 			visit(event)
 		}
-		return nil
 	}}, arguments...)
 }
 

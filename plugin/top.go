@@ -3,13 +3,10 @@
 package plugin
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,24 +47,6 @@ type Subflow struct {
 	Backup          bool   `json:"backup"`
 	// Token names the connection, as in rules.
 	Token string `json:"token,omitempty"`
-}
-
-// reading is a line of `braid-agent rates`.
-type reading struct {
-	Total int    `json:"total"`
-	Busy  []busy `json:"busy"`
-}
-
-type busy struct {
-	Endpoint              string         `json:"endpoint"`
-	Token                 string         `json:"token"`
-	Local                 netip.AddrPort `json:"local"`
-	Remote                netip.AddrPort `json:"remote"`
-	Path                  string         `json:"path"`
-	Backup                bool           `json:"backup"`
-	RTTMicroseconds       uint64         `json:"rttMicroseconds"`
-	SentBitsPerSecond     uint64         `json:"sentBitsPerSecond"`
-	ReceivedBitsPerSecond uint64         `json:"receivedBitsPerSecond"`
 }
 
 // topOptions say what to show, and how.
@@ -291,37 +270,4 @@ func rttText(microseconds uint64) string {
 	return strconv.FormatUint(microseconds/1000, 10) + "ms"
 }
 
-// lines calls visit for each whole line that is written.
-type lines struct {
-	visit func([]byte) error
-	rest  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *lines) Write(data []byte) (int, error) {
-	written := len(data)
-	for {
-		line, after, whole := bytes.Cut(data, []byte("\n"))
-		l.rest.Write(line)
-		if !whole {
-			return written, nil
-		}
-		data = after
-		err := l.visit(l.rest.Bytes())
-		l.rest.Reset()
-		if err != nil {
-			return written, err
-		}
-	}
-}
-
 var errNoReading = errors.New("the agent wrote nothing: is it older than this plugin?")
-
-// parseReading reads a line.
-func parseReading(line []byte) (*reading, error) {
-	var found reading
-	if err := json.Unmarshal(line, &found); err != nil {
-		return nil, fmt.Errorf("reading the agent's answer: %w", err)
-	}
-	return &found, nil
-}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/testutil"
 	"braid.dev/braid/plugin"
 )
 
@@ -221,11 +222,12 @@ func (s *screenOf) last() string {
 // until waits until the screen has this.
 func (s *screenOf) until(what string, is func(string) bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(s.last()); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("not %s:\n%s", what, strings.ReplaceAll(s.last(), "\x1b", "ESC"))
+	testutil.Retry(s.t, 30*time.Second, func() error {
+		if screen := s.last(); !is(screen) {
+			return fmt.Errorf("not %s:\n%s", what, strings.ReplaceAll(screen, "\x1b", "ESC"))
 		}
-	}
+		return nil
+	})
 }
 
 func (s *screenOf) press(keys string) {

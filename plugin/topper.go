@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // topper asks the agents of the nodes that matter, each by one stream on which a
@@ -122,9 +123,9 @@ func (t *topper) stream(ctx context.Context, node string, arguments []string) {
 	err := fmt.Errorf("no agent runs there")
 	if agent != nil {
 		heard := false
-		err = t.system.ask(ctx, agent, &lines{visit: func(line []byte) error {
+		err = t.system.ask(ctx, agent, &jsonLines[agentapi.Reading]{visit: func(found *agentapi.Reading) {
 			heard = true
-			return t.take(node, line)
+			t.take(node, found)
 		}}, append(t.command(), arguments...)...)
 		if err == nil && !heard {
 			err = errNoReading
@@ -153,11 +154,7 @@ func (t *topper) command() []string {
 }
 
 // take keeps what a node says.
-func (t *topper) take(node string, line []byte) error {
-	found, err := parseReading(line)
-	if err != nil {
-		return err
-	}
+func (t *topper) take(node string, found *agentapi.Reading) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	latest := nodeTop{total: found.Total}
@@ -166,15 +163,14 @@ func (t *topper) take(node string, line []byte) error {
 	}
 	t.nodes[node] = latest
 	t.wake()
-	return nil
 }
 
-func (t *topper) subflow(node string, b *busy) Subflow {
+func (t *topper) subflow(node string, b *agentapi.Rate) Subflow {
 	return Subflow{
 		Node: node, Pod: b.Endpoint, Peer: t.pods[b.Remote.Addr()],
 		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, Backup: b.Backup,
 		SentBitsPerSecond: b.SentBitsPerSecond, ReceivedBitsPerSecond: b.ReceivedBitsPerSecond,
-		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token,
+		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token.String(),
 	}
 }
 

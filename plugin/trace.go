@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/output"
 )
 
@@ -26,19 +27,6 @@ type tracing struct {
 	capture   string
 	// given are the flags that braid-trace has too.
 	given []string
-}
-
-// tracedFlags are handed to braid-trace as they are, where they are given.
-var tracedFlags = []struct{ name, usage string }{
-	{"direction", "FromEndpoint for what the pod sends (default), ToEndpoint for what it receives"},
-	{"type", "of the packet: TCP, MPCapable (default), MPJoin, PureACK, Data, DSS, AddAddr, MPPrio, Reset, FIN"},
-	{"token", "of the connection that MPJoin joins, the responder's, such as 0x1a2b3c4d"},
-	{"sequence", "TCP's sequence number"},
-	{"acknowledgement", "TCP's acknowledgement number"},
-	{"bytes", "of payload, for Data and DSS"},
-	{"path", "path by which packets for the pod come in"},
-	{"packet", "replay this packet of the file alone"},
-	{"most", "replay so many packets of the file at most"},
 }
 
 func (p *plugin) traceCommand() *cobra.Command {
@@ -55,11 +43,7 @@ a pod behind it.`,
 			"  kubectl braid trace --pod shop/web-0 --pcap web.pcap",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			for _, flag := range tracedFlags {
-				if value := command.Flags().Lookup(flag.name); value.Changed {
-					t.given = append(t.given, "--"+flag.name+"="+value.Value.String())
-				}
-			}
+			t.given = agentapi.GivenTraceFlags(command.Flags())
 			return p.trace(command.Context(), t, command.InOrStdin())
 		},
 	}
@@ -69,9 +53,7 @@ a pod behind it.`,
 	flags.StringVar(&t.to, "to", "", "address and port of the other end")
 	flags.Uint16Var(&t.port, "port", 0, "the pod's port (default 40000)")
 	flags.StringVar(&t.capture, "pcap", "", "file of packets to replay, one after the other, as tcpdump writes it; - for the standard input")
-	for _, flag := range tracedFlags {
-		flags.String(flag.name, "", flag.usage)
-	}
+	new(agentapi.TraceFlags).Add(flags)
 	return p.addFormat(command)
 }
 

@@ -64,7 +64,7 @@ func TestATraceIsAskedOfTheAgentOnThePodsNode(t *testing.T) {
 	}
 	wanted := []string{
 		"agent-node1 /braid-trace --pod=default/web --address=10.0.0.9 --pcap=-",
-		"agent-node1 /braid-trace --pod=default/web --address=10.0.0.9:40001 --to=10.0.1.7:80 --output=json --type=MPJoin --token=0x1",
+		"agent-node1 /braid-trace --pod=default/web --address=10.0.0.9:40001 --to=10.0.1.7:80 --output=json --token=0x1 --type=MPJoin",
 	}
 	if asked := n.asked(); !slices.Equal(asked, wanted) {
 		t.Errorf("the agent was asked:\n%s", strings.Join(asked, "\n"))

@@ -115,9 +115,9 @@ type PolicyResult struct {
 	GuardrailsOnly bool `json:"guardrailsOnly,omitempty"`
 	// Guards lists the running pods for which its guardrails hold.
 	Guards []PodRef `json:"guards,omitempty"`
-	// SharesWithoutCapacity are paths of which it gives a share that cannot be
+	// WeightsWithoutCapacity are paths to which it gives a weight that cannot be
 	// kept, because the MPTCPPath does not give its capacity.
-	SharesWithoutCapacity []v1alpha1.PathName `json:"sharesWithoutCapacity,omitempty"`
+	WeightsWithoutCapacity []v1alpha1.PathName `json:"weightsWithoutCapacity,omitempty"`
 	// HintedPods counts the running pods with annotations that it decides for or
 	// guards.
 	HintedPods int `json:"hintedPods,omitempty"`

@@ -170,8 +170,8 @@ func (d Decision) writeHints(b *strings.Builder) {
 
 // preferenceString tells when preferred paths are given up.
 func preferenceString(p *v1alpha1.PlanPreference) string {
-	text := fmt.Sprintf("given up for %d ms above %g times the best round-trip time and %g ms more, or above %d%% of loss; taken again after %d ms",
-		p.LeaveAfterMillis, float64(p.MaxRTTFactorPermille)/1000, float64(p.MinRTTDifferenceMicros)/1000, p.MaxLossPercent, p.ReturnAfterMillis)
+	text := fmt.Sprintf("given up for %d ms above %d%% of the best round-trip time and %g ms more, or above %d%% of loss; taken again after %d ms",
+		p.LeaveAfterMillis, p.MaxRTTPercent, float64(p.MinRTTDifferenceMicros)/1000, p.MaxLossPercent, p.ReturnAfterMillis)
 	if p.Weight < 100 {
 		text = fmt.Sprintf("by %d%% of the subflows, ", p.Weight) + text
 	}

@@ -73,11 +73,11 @@ func (g *guardrails) silence(hint v1alpha1.Hint) *compiledPolicy {
 // trim says whether every policy keeps what is allowed of a hint. Without
 // guardrails a hint is refused as a whole.
 func (g *guardrails) trim() bool {
-	return g != nil && g.find(func(rails *v1alpha1.Guardrails) bool { return rails.Excess != v1alpha1.ExcessTrim }) == nil
+	return g != nil && g.find(func(rails *v1alpha1.Guardrails) bool { return rails.OnExceed != v1alpha1.OnExceedClamp }) == nil
 }
 
-func (g *guardrails) dropForeignSources() bool {
-	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.ForeignSources != v1alpha1.ForeignSourcePass }) != nil
+func (g *guardrails) spoofCheck() bool {
+	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.SpoofCheck != v1alpha1.SpoofCheckOff }) != nil
 }
 
 // maxPodRate is the lowest of the rates and the first policy that gives it; 0
@@ -105,7 +105,7 @@ func bitsPerSecond(q *resource.Quantity) int64 {
 
 // guard is what guardrails and the pod's own wish make of its rate.
 func (g *guardrails) guard(wish int64) *v1alpha1.PlanGuard {
-	guard := v1alpha1.PlanGuard{DropForeignSources: g.dropForeignSources()}
+	guard := v1alpha1.PlanGuard{SpoofCheck: g.spoofCheck()}
 	guard.MaxRate, _ = g.maxPodRate()
 	if wish > 0 && (guard.MaxRate == 0 || wish < guard.MaxRate) {
 		guard.MaxRate = wish
@@ -127,7 +127,7 @@ func maxRateRule(rate int64) v1alpha1.PlanRule {
 	}}
 }
 
-// addTenant notes whose ceilings and shares hold for an endpoint's namespace.
+// addTenant notes whose ceilings and weights hold for an endpoint's namespace.
 func (n *node) addTenant(namespace string, g *guardrails) {
 	if g == nil {
 		return
@@ -139,7 +139,7 @@ func (n *node) addTenant(namespace string, g *guardrails) {
 	}
 }
 
-// planTenants lists the ceilings and shares of namespaces on the node's paths.
+// planTenants lists the ceilings and weights of namespaces on the node's paths.
 func (n *node) planTenants() []v1alpha1.PlanTenant {
 	var tenants []v1alpha1.PlanTenant
 	for namespace, policies := range n.tenants {
@@ -152,7 +152,7 @@ func (n *node) planTenants() []v1alpha1.PlanTenant {
 	return tenants
 }
 
-// tenantPaths are for each path the lowest ceiling and the first share.
+// tenantPaths are for each path the lowest ceiling and the first weight.
 func (n *node) tenantPaths(policies []*compiledPolicy) []v1alpha1.PlanTenantPath {
 	var paths []v1alpha1.PlanTenantPath
 	for _, usable := range n.usable {
@@ -164,7 +164,7 @@ func (n *node) tenantPaths(policies []*compiledPolicy) []v1alpha1.PlanTenantPath
 				}
 			}
 		}
-		if limit.MaxRate > 0 || limit.Share > 0 {
+		if limit.MaxRate > 0 || limit.Weight > 0 {
 			paths = append(paths, limit)
 		}
 	}
@@ -175,8 +175,8 @@ func stricter(limit v1alpha1.PlanTenantPath, given v1alpha1.TenantPath) v1alpha1
 	if rate := bitsPerSecond(given.MaxRate); rate > 0 && (limit.MaxRate == 0 || rate < limit.MaxRate) {
 		limit.MaxRate = rate
 	}
-	if limit.Share == 0 && given.Share != nil {
-		limit.Share = *given.Share
+	if limit.Weight == 0 && given.Weight != nil {
+		limit.Weight = *given.Weight
 	}
 	return limit
 }
@@ -193,15 +193,15 @@ func (r *compiledPolicy) guardedPaths() []v1alpha1.PathName {
 	return names
 }
 
-// sharesWithoutCapacity lists the paths with a share that cannot be kept,
+// weightsWithoutCapacity lists the paths with a weight that cannot be kept,
 // because nobody knows when the path is full.
-func (r *compiledPolicy) sharesWithoutCapacity(paths []*path) []v1alpha1.PathName {
+func (r *compiledPolicy) weightsWithoutCapacity(paths []*path) []v1alpha1.PathName {
 	var names []v1alpha1.PathName
 	if r.guardrails == nil {
 		return nil
 	}
 	for _, tenant := range r.guardrails.TenantPaths {
-		if p := findPath(paths, tenant.Path); tenant.Share != nil && p != nil && p.capacity() == 0 {
+		if p := findPath(paths, tenant.Path); tenant.Weight != nil && p != nil && p.capacity() == 0 {
 			names = append(names, tenant.Path)
 		}
 	}
@@ -248,7 +248,7 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	for _, tenant := range rails.TenantPaths {
 		parts = append(parts, tenantEffect(tenant))
 	}
-	if rails.ForeignSources != v1alpha1.ForeignSourcePass {
+	if rails.SpoofCheck != v1alpha1.SpoofCheckOff {
 		parts = append(parts, "packets from addresses that are not its own are dropped")
 	}
 	return cmp.Or(join(parts, "; "), "everything is allowed")
@@ -259,8 +259,8 @@ func tenantEffect(t v1alpha1.TenantPath) string {
 	if t.MaxRate != nil {
 		parts = append(parts, "at most "+t.MaxRate.String())
 	}
-	if t.Share != nil {
-		parts = append(parts, fmt.Sprintf("share %d", *t.Share))
+	if t.Weight != nil {
+		parts = append(parts, fmt.Sprintf("weight %d", *t.Weight))
 	}
 	return fmt.Sprintf("path %s: %s for the namespace", t.Path, join(parts, " and "))
 }

@@ -70,8 +70,8 @@ func checkGuardrails(plan *v1alpha1.MPTCPNodePlanSpec, e *v1alpha1.PlanEndpoint,
 	switch {
 	case rails.MaxPodRate != nil && (guard.MaxRate == 0 || guard.MaxRate > rails.MaxPodRate.Value()):
 		return fmt.Errorf("its rate is %d, and %s is allowed", guard.MaxRate, rails.MaxPodRate)
-	case rails.ForeignSources != v1alpha1.ForeignSourcePass && !guard.DropForeignSources:
-		return fmt.Errorf("foreign sources pass")
+	case rails.SpoofCheck != v1alpha1.SpoofCheckOff && !guard.SpoofCheck:
+		return fmt.Errorf("the spoof check is off")
 	}
 	return checkTenant(plan, e.Namespace, rails)
 }
@@ -82,7 +82,7 @@ func checkTenant(plan *v1alpha1.MPTCPNodePlanSpec, namespace string, rails *v1al
 			continue
 		}
 		got := tenantPath(plan, namespace, want.Path)
-		if got == nil || want.MaxRate != nil && (got.MaxRate == 0 || got.MaxRate > want.MaxRate.Value()) || want.Share != nil && got.Share == 0 {
+		if got == nil || want.MaxRate != nil && (got.MaxRate == 0 || got.MaxRate > want.MaxRate.Value()) || want.Weight != nil && got.Weight == 0 {
 			return fmt.Errorf("path %s: the namespace's part is %+v, want %+v or less", want.Path, got, want)
 		}
 	}
@@ -119,17 +119,15 @@ func TestEveryPodWithGuardrailsIsAnEndpoint(t *testing.T) {
 func TestOfPathsThatShareABottleneckOneIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
-		shares := map[[2]v1alpha1.PathName]bool{}
+		groups := map[v1alpha1.PathName]string{}
 		for _, p := range in.Paths {
-			for _, other := range p.Spec.SharesBottleneckWith {
-				shares[[2]v1alpha1.PathName{v1alpha1.PathName(p.Name), other}] = true
-			}
+			groups[v1alpha1.PathName(p.Name)] = p.Spec.BottleneckGroup
 		}
 		for _, plan := range Compile(in).Plans {
 			for _, e := range plan.Endpoints {
 				for _, a := range e.Paths {
 					for _, b := range e.Paths {
-						if shares[[2]v1alpha1.PathName{a.Path, b.Path}] {
+						if a.Path != b.Path && groups[a.Path] != "" && groups[a.Path] == groups[b.Path] {
 							t.Fatalf("%s uses both %s and %s", e.Name, a.Path, b.Path)
 						}
 					}
@@ -149,16 +147,16 @@ func excessive() corev1.Pod {
 func TestWhatBecomesOfAHintBeyondGuardrails(t *testing.T) {
 	for _, tc := range []struct {
 		name      string
-		excess    v1alpha1.ExcessMode
+		onExceed  v1alpha1.OnExceed
 		preferred []v1alpha1.PathName
 		hinted    []string
 	}{
 		{"it is refused by default", "", nil, nil},
-		{"it is refused", v1alpha1.ExcessRefuse, nil, nil},
-		{"it is trimmed", v1alpha1.ExcessTrim, []v1alpha1.PathName{"blue"}, []string{v1alpha1.AnnotationPreferredPaths}},
+		{"it is rejected", v1alpha1.OnExceedReject, nil, nil},
+		{"it is clamped", v1alpha1.OnExceedClamp, []v1alpha1.PathName{"blue"}, []string{v1alpha1.AnnotationPreferredPaths}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G")), Excess: tc.excess}, excessive())
+			in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G")), OnExceed: tc.onExceed}, excessive())
 			result := Compile(in)
 			e := result.Plans["node"].Endpoints[0]
 			if !slices.Equal(e.Preferred, tc.preferred) || !slices.Equal(e.Hinted, tc.hinted) || e.Guard.MaxRate != 1_000_000_000 {
@@ -245,7 +243,7 @@ func TestAPodThatNoPolicyDecidesForStaysAsItIsWithinItsGuardrails(t *testing.T) 
 }
 
 func TestAPolicyIsToldWhichOfItsPathsGuardrailsForbid(t *testing.T) {
-	in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue"}, TenantPaths: []v1alpha1.TenantPath{{Path: "green", Share: new(int32(2))}, {Path: "gone", Share: new(int32(1))}}},
+	in := guarded(&v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue"}, TenantPaths: []v1alpha1.TenantPath{{Path: "green", Weight: new(int32(2))}, {Path: "gone", Weight: new(int32(1))}}},
 		runningPod("one", "10.0.0.1"), runningPod("two", "10.0.0.2"))
 	in.Policies[0].Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"}
 	in.Policies[0].Spec.Paths.Preferred = []v1alpha1.PathName{"red"}
@@ -255,8 +253,8 @@ func TestAPolicyIsToldWhichOfItsPathsGuardrailsForbid(t *testing.T) {
 	if diff := cmp.Diff(want, own.ForbiddenPaths); diff != "" {
 		t.Error(diff)
 	}
-	if !slices.Equal(guards.UnknownPaths, []v1alpha1.PathName{"gone"}) || !slices.Equal(guards.SharesWithoutCapacity, []v1alpha1.PathName{"green"}) {
-		t.Errorf("the guardrails' policy says unknown %v, without capacity %v", guards.UnknownPaths, guards.SharesWithoutCapacity)
+	if !slices.Equal(guards.UnknownPaths, []v1alpha1.PathName{"gone"}) || !slices.Equal(guards.WeightsWithoutCapacity, []v1alpha1.PathName{"green"}) {
+		t.Errorf("the guardrails' policy says unknown %v, without capacity %v", guards.UnknownPaths, guards.WeightsWithoutCapacity)
 	}
 	if e := result.Plans["node"].Endpoints[0]; len(e.Paths) != 1 || len(e.Preferred) != 0 {
 		t.Errorf("it uses %v and prefers %v", e.Paths, e.Preferred)

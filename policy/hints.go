@@ -370,7 +370,7 @@ func without(a, b []v1alpha1.PathName) []v1alpha1.PathName {
 func planPreference(p *v1alpha1.Preference) *v1alpha1.PlanPreference {
 	plan := &v1alpha1.PlanPreference{
 		Weight:                 v1alpha1.DefaultPreferenceWeight,
-		MaxRTTFactorPermille:   v1alpha1.DefaultMaxRTTFactorPermille,
+		MaxRTTPercent:          v1alpha1.DefaultMaxRTTPercent,
 		MinRTTDifferenceMicros: v1alpha1.DefaultMinRTTDifferenceMicros,
 		MaxLossPercent:         v1alpha1.DefaultMaxLossPercent,
 		LeaveAfterMillis:       v1alpha1.DefaultLeaveAfterMillis,
@@ -382,8 +382,8 @@ func planPreference(p *v1alpha1.Preference) *v1alpha1.PlanPreference {
 	if p.Weight != nil {
 		plan.Weight = *p.Weight
 	}
-	if p.MaxRTTFactor != nil {
-		plan.MaxRTTFactorPermille = int32(min(max(p.MaxRTTFactor.MilliValue(), 1000), 100_000))
+	if p.MaxRTTPercent != nil {
+		plan.MaxRTTPercent = *p.MaxRTTPercent
 	}
 	if p.MinRTTDifference != nil {
 		plan.MinRTTDifferenceMicros = inUnits(p.MinRTTDifference, time.Microsecond)

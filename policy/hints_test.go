@@ -273,7 +273,7 @@ func checkOnlyWishesDiffer(t *rapid.T, before, after v1alpha1.PlanEndpoint) {
 
 func TestAPreferenceHasEveryDefault(t *testing.T) {
 	defaults := v1alpha1.PlanPreference{
-		Weight: 100, MaxRTTFactorPermille: 2000, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
+		Weight: 100, MaxRTTPercent: 200, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
 	}
 	with := func(change func(*v1alpha1.PlanPreference)) v1alpha1.PlanPreference {
 		p := defaults
@@ -288,8 +288,7 @@ func TestAPreferenceHasEveryDefault(t *testing.T) {
 		{"none is given", nil, defaults},
 		{"an empty one is given", &v1alpha1.Preference{}, defaults},
 		{"a weight", &v1alpha1.Preference{Weight: new(int32(30))}, with(func(p *v1alpha1.PlanPreference) { p.Weight = 30 })},
-		{"a factor", &v1alpha1.Preference{MaxRTTFactor: new(resource.MustParse("1500m"))}, with(func(p *v1alpha1.PlanPreference) { p.MaxRTTFactorPermille = 1500 })},
-		{"a whole factor", &v1alpha1.Preference{MaxRTTFactor: new(resource.MustParse("3"))}, with(func(p *v1alpha1.PlanPreference) { p.MaxRTTFactorPermille = 3000 })},
+		{"a round-trip time", &v1alpha1.Preference{MaxRTTPercent: new(int32(150))}, with(func(p *v1alpha1.PlanPreference) { p.MaxRTTPercent = 150 })},
 		{"no difference", &v1alpha1.Preference{MinRTTDifference: &metav1.Duration{}}, with(func(p *v1alpha1.PlanPreference) { p.MinRTTDifferenceMicros = 0 })},
 		{"times", &v1alpha1.Preference{LeaveAfter: &metav1.Duration{Duration: time.Second}, ReturnAfter: &metav1.Duration{Duration: time.Minute}},
 			with(func(p *v1alpha1.PlanPreference) { p.LeaveAfterMillis, p.ReturnAfterMillis = 1000, 60_000 })},

@@ -153,7 +153,7 @@ func (c *compiler) check(p *compiledPolicy) {
 	c.checkRules(p)
 	p.result.UnknownPaths = p.unknownPaths(c.paths)
 	p.result.GuardrailsOnly = p.guardrailsOnly
-	p.result.SharesWithoutCapacity = p.sharesWithoutCapacity(c.paths)
+	p.result.WeightsWithoutCapacity = p.weightsWithoutCapacity(c.paths)
 	p.checked = true
 }
 

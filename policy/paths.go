@@ -262,7 +262,7 @@ func withoutSharing(paths []*path) (kept []*path, sharing map[v1alpha1.PathName]
 	best := slices.Clone(paths)
 	slices.SortStableFunc(best, func(a, b *path) int { return cmp.Compare(b.capacity(), a.capacity()) })
 	for _, p := range best {
-		if i := slices.IndexFunc(kept, p.shares); i >= 0 {
+		if i := slices.IndexFunc(kept, p.sharesBottleneck); i >= 0 {
 			sharing[p.pathName()] = kept[i]
 		} else {
 			kept = append(kept, p)
@@ -272,11 +272,10 @@ func withoutSharing(paths []*path) (kept []*path, sharing map[v1alpha1.PathName]
 	return kept, sharing
 }
 
-// shares says whether one of two paths is declared to share a bottleneck with the
-// other.
-func (p *path) shares(other *path) bool {
-	return slices.Contains(p.object.Spec.SharesBottleneckWith, other.pathName()) ||
-		slices.Contains(other.object.Spec.SharesBottleneckWith, p.pathName())
+// sharesBottleneck says whether two paths are of one bottleneck group.
+func (p *path) sharesBottleneck(other *path) bool {
+	group := p.object.Spec.BottleneckGroup
+	return group != "" && group == other.object.Spec.BottleneckGroup
 }
 
 func unused(problem PathProblem, reason string) PathChoice {

@@ -88,11 +88,11 @@ func drawGuardrails(t *rapid.T) *v1alpha1.Guardrails {
 		rails.TenantPaths = append(rails.TenantPaths, v1alpha1.TenantPath{
 			Path:    name,
 			MaxRate: new(resource.MustParse(rapid.SampledFrom([]string{"10M", "1G"}).Draw(t, "maxRate"))),
-			Share:   new(rapid.Int32Range(1, 3).Draw(t, "share")),
+			Weight:  new(rapid.Int32Range(1, 3).Draw(t, "weight")),
 		})
 	}
-	rails.Excess = rapid.SampledFrom([]v1alpha1.ExcessMode{"", v1alpha1.ExcessRefuse, v1alpha1.ExcessTrim}).Draw(t, "excess")
-	rails.ForeignSources = rapid.SampledFrom([]v1alpha1.ForeignSourceMode{"", v1alpha1.ForeignSourceDrop, v1alpha1.ForeignSourcePass}).Draw(t, "foreign sources")
+	rails.OnExceed = rapid.SampledFrom([]v1alpha1.OnExceed{"", v1alpha1.OnExceedReject, v1alpha1.OnExceedClamp}).Draw(t, "on exceed")
+	rails.SpoofCheck = rapid.SampledFrom([]v1alpha1.SpoofCheck{"", v1alpha1.SpoofCheckEnforce, v1alpha1.SpoofCheckOff}).Draw(t, "spoof check")
 	return rails
 }
 
@@ -192,9 +192,7 @@ func drawPath(t *rapid.T, name string) v1alpha1.MPTCPPath {
 	if rapid.Bool().Draw(t, "capacity given") {
 		path.Spec.Capacity = new(resource.MustParse(rapid.SampledFrom([]string{"10G", "25G", "100G", "1001M"}).Draw(t, "capacity")))
 	}
-	path.Spec.SharesBottleneckWith = slices.DeleteFunc(drawPaths(t, "shares"), func(other v1alpha1.PathName) bool {
-		return string(other) == name || rapid.IntRange(0, 2).Draw(t, "shared") > 0
-	})
+	path.Spec.BottleneckGroup = rapid.SampledFrom([]string{"", "", "north", "south"}).Draw(t, "bottleneck group")
 	return path
 }
 

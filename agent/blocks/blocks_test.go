@@ -22,6 +22,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/block"
 	"braid.dev/braid/bpf/block/blocktest"
+	"braid.dev/braid/internal/testutil"
 )
 
 // What became of a call.
@@ -50,15 +51,6 @@ func (c configMaps) Content(_ context.Context, name, key string) ([]byte, error)
 	return content, nil
 }
 
-// pins mounts a BPF file system for a test.
-func pins(t *testing.T) string {
-	t.Helper()
-	mount := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
-	return mount
-}
-
 const cgroup = "/sys/fs/cgroup"
 
 // cgroupRoot is that of the cgroup2 tree.
@@ -80,7 +72,7 @@ func newNode(t *testing.T) *node {
 	require.NoError(t, block.LoadTrialObjects(&n.chain, nil))
 	t.Cleanup(func() { require.NoError(t, n.chain.Close()) })
 	n.options = blocks.Options{
-		PinPath: pins(t), CustomBlocks: n.chain.CustomBlocks, BlockContext: n.chain.BlockContext,
+		PinPath: testutil.BPFFS(t), CustomBlocks: n.chain.CustomBlocks, BlockContext: n.chain.BlockContext,
 		Cgroup: cgroupRoot(t), Directory: t.TempDir(), ConfigMaps: n.content, Log: testr.New(t),
 	}
 	require.NoError(t, os.Chmod(n.options.Directory, 0o755))
@@ -338,13 +330,13 @@ func TestBlocksOfTwoPoliciesDoNotShareMaps(t *testing.T) {
 // kernel takes a while to free those of the trial.
 func counterIDs(t *testing.T, wanted int) (ids []ebpf.MapID) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if ids = mapIDs(t, "counted_calls"); len(ids) == wanted {
-			return ids
+	testutil.Retry(t, 10*time.Second, func() error {
+		if ids = mapIDs(t, "counted_calls"); len(ids) != wanted {
+			return fmt.Errorf("%d maps named counted_calls are there, wanted %d", len(ids), wanted)
 		}
-	}
-	t.Fatalf("%d maps named counted_calls are there, wanted %d", len(ids), wanted)
-	return nil
+		return nil
+	})
+	return ids
 }
 
 func mapIDs(t *testing.T, name string) (ids []ebpf.MapID) {

@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/testutil"
 )
 
 // Values of enums in chain.h.
@@ -124,7 +125,7 @@ func newChainNode(t *testing.T) (*node, *realChain) {
 	c := newRealChain(t)
 	n := &node{content: configMaps{}}
 	n.options = blocks.Options{
-		PinPath: pins(t), CustomBlocks: c.from.Maps["custom_blocks"], BlockContext: c.from.Maps["block_context"],
+		PinPath: testutil.BPFFS(t), CustomBlocks: c.from.Maps["custom_blocks"], BlockContext: c.from.Maps["block_context"],
 		Cgroup: cgroupRoot(t), ConfigMaps: n.content, Log: testr.New(t),
 	}
 	n.start(t)

@@ -99,7 +99,7 @@ func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
 			return err
 		}
 		action.Flag |= bindingFlags(rule, action.Kind)
-		compiled.Binds |= bonds(action)
+		compiled.Enforces |= bonds(action)
 		compiled.Needs |= actionNeeds(action)
 		c.chain.Action[c.actions] = action
 		c.actions++

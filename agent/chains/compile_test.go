@@ -544,7 +544,7 @@ func TestRulesOfTheClusterBindAndThoseOfTenantsDoNot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bound := chain.Rule[0].Binds; bound != 0 != !strings.HasPrefix(owner, "MPTCPPolicy/") {
+		if bound := chain.Rule[0].Enforces; bound != 0 != !strings.HasPrefix(owner, "MPTCPPolicy/") {
 			t.Errorf("%s: the rule binds %#x", owner, bound)
 		}
 		for i, flags := range expected {

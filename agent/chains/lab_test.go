@@ -19,7 +19,6 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
@@ -28,6 +27,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is a network whose first node runs chains for its pods.
@@ -37,22 +37,9 @@ type lab struct {
 	chains  *Chains
 }
 
-// bpffs mounts a BPF file system for the test alone.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(directory, 0); err != nil {
-			t.Errorf("unmounting the BPF file system: %v", err)
-		}
-	})
-	return directory
-}
-
 func newLab(t *testing.T, pods int, options Options) *lab {
 	t.Helper()
-	options.PinPath = filepath.Join(bpffs(t), "endpoints")
+	options.PinPath = filepath.Join(testutil.BPFFS(t), "endpoints")
 	options.SubflowEntries = 4096
 	l := &lab{options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: pods})
@@ -552,7 +539,7 @@ func TestWhatOthersPinnedComesAlong(t *testing.T) {
 // awaitSubflows waits until a subflow is known.
 func (l *lab) awaitSubflows(t *testing.T) {
 	t.Helper()
-	await(t, "no subflow is known", func() bool {
+	testutil.Eventually(t, 30*time.Second, "a subflow is known", func() bool {
 		subflows, err := l.chains.Subflows()
 		require.NoError(t, err)
 		return len(subflows) > 0
@@ -562,16 +549,7 @@ func (l *lab) awaitSubflows(t *testing.T) {
 // awaitHits waits until the new programs have counted a packet.
 func (l *lab) awaitHits(t *testing.T) {
 	t.Helper()
-	await(t, "the new chain counts nothing", func() bool { return l.uses(t, 0)["all"].Hits > 0 })
-}
-
-func await(t *testing.T, failure string, isSo func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !isSo(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(failure)
-		}
-	}
+	testutil.Eventually(t, 30*time.Second, "the new chain counts", func() bool { return l.uses(t, 0)["all"].Hits > 0 })
 }
 
 // expectVersion checks that nothing of another version is pinned.
@@ -664,13 +642,15 @@ func TestProgramsStayUntilEffectsAreUndone(t *testing.T) {
 	if endpoints := l.chains.Endpoints(); len(endpoints) != 0 {
 		t.Errorf("endpoints without rules are listed: %+v", endpoints)
 	}
-	for deadline := time.Now().Add(time.Second); l.programs(t, 0) > 0; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			subflows, err := l.chains.Subflows()
-			t.Fatalf("the programs stay; subflows %+v, %v", subflows, err)
-		}
+	testutil.Retry(t, time.Second, func() error {
 		l.apply(t)
-	}
+		if l.programs(t, 0) > 0 {
+			subflows, err := l.chains.Subflows()
+			require.NoError(t, err)
+			return fmt.Errorf("the programs stay; subflows %+v", subflows)
+		}
+		return nil
+	})
 	l.expectNothing(t)
 	r.wait(t)
 }

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 func TestFlowsCanBeReadByTheirPinsAlone(t *testing.T) {
@@ -20,17 +22,15 @@ func TestFlowsCanBeReadByTheirPinsAlone(t *testing.T) {
 	l.awaitSubflows(t, 0, 3)
 	r.wait(t)
 	// What ended a moment ago may still change; it is compared when it does not.
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	testutil.Retry(t, 10*time.Second, func() error {
 		pinned, err := Open(l.datapaths[0].options).PinnedFlows()
 		require.NoError(t, err)
 		flows := l.flows(t, 0)
 		if len(flows) >= 3 && reflect.DeepEqual(byEnds(pinned), byEnds(flows)) {
-			return
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("by the pins there are%s\nby the datapath%s", describe(pinned), describe(flows))
-		}
-	}
+		return fmt.Errorf("by the pins there are%s\nby the datapath%s", describe(pinned), describe(flows))
+	})
 }
 
 func TestWhereNothingIsPinnedThereAreNoFlows(t *testing.T) {

@@ -15,13 +15,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is a network whose nodes run the datapath.
@@ -33,25 +33,10 @@ type lab struct {
 	options   Options
 }
 
-// bpffs mounts a BPF file system for the test alone.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	if err := unix.Mount("bpf", directory, "bpf", 0, ""); err != nil {
-		t.Fatalf("mounting a BPF file system: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(directory, 0); err != nil {
-			t.Errorf("unmounting the BPF file system: %v", err)
-		}
-	})
-	return directory
-}
-
 // newLab builds nodes and pods, without applying anything yet.
 func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	t.Helper()
-	l := &lab{pins: bpffs(t), options: options}
+	l := &lab{pins: testutil.BPFFS(t), options: options}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
@@ -249,16 +234,16 @@ func (r *running) awaitSubflows(t *testing.T, count int) {
 		t.Fatal("there is no connection")
 	}
 	var subflows []traffic.Subflow
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	testutil.Retry(t, 5*time.Second, func() error {
 		now, err := traffic.Subflows(r.last)
 		if err != nil {
 			t.Fatalf("the connection ended with %d subflows instead of %d: %+v (%v)", len(subflows), count, subflows, err)
 		}
-		if subflows = now; len(subflows) == count {
-			return
+		if subflows = now; len(subflows) != count {
+			return fmt.Errorf("the connection has %d subflows instead of %d: %+v", len(subflows), count, subflows)
 		}
-	}
-	t.Fatalf("the connection has %d subflows instead of %d: %+v", len(subflows), count, subflows)
+		return nil
+	})
 }
 
 // at waits until the transfer has run for this long.
@@ -395,14 +380,13 @@ func (l *lab) flows(t *testing.T, node int) []Flow {
 }
 
 // awaitSubflows waits until a node has so many living flows, and returns them.
-func (l *lab) awaitSubflows(t *testing.T, node, count int) []Flow {
+func (l *lab) awaitSubflows(t *testing.T, node, count int) (flows []Flow) {
 	t.Helper()
 	var first []Flow // for transfers end meanwhile
 	var counts []int
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		flows := living(l.flows(t, node))
-		if len(flows) == count {
-			return flows
+	testutil.Retry(t, 5*time.Second, func() error {
+		if flows = living(l.flows(t, node)); len(flows) == count {
+			return nil
 		}
 		if first == nil {
 			first = flows
@@ -410,9 +394,9 @@ func (l *lab) awaitSubflows(t *testing.T, node, count int) []Flow {
 		if len(counts) == 0 || counts[len(counts)-1] != len(flows) {
 			counts = append(counts, len(flows))
 		}
-	}
-	t.Fatalf("node %d had %v subflows, one number after the other, and never %d; first they were %s", node+1, counts, count, describe(first))
-	return nil
+		return fmt.Errorf("node %d had %v subflows, one number after the other, and never %d; first they were %s", node+1, counts, count, describe(first))
+	})
+	return flows
 }
 
 // living are the flows that have not ended.

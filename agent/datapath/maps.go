@@ -211,7 +211,7 @@ func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUpli
 	if endpoint.Preference != nil && endpoint.Preference.Weight > 0 {
 		value.Share = uint16((endpoint.Preference.Weight*256 + 50) / 100)
 	}
-	if endpoint.Subflows.Mode == v1alpha1.SubflowModeSamePair {
+	if endpoint.Subflows.Mode == v1alpha1.SubflowModeNDiffPorts {
 		value.Flags |= preferenceSame
 	}
 	return value

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // nextHops are the peer's addresses on each of the node's NICs.
@@ -109,10 +110,7 @@ func TestAnothersNeighboursStay(t *testing.T) {
 
 func (l *lab) awaitResolved(t *testing.T, node int, n neighbour) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for !l.neighbours(t, node)[n].resolved && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, 5*time.Second, "the neighbour is resolved", func() bool { return l.neighbours(t, node)[n].resolved })
 }
 
 // One that the kernel refuses, here IPv6 on a NIC without it, keeps nothing else

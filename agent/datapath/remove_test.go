@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -20,6 +21,7 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // skipWithoutVLAN ends a test on a kernel that was built without VLANs.
@@ -169,13 +171,12 @@ func (ids objectIDs) left() (left []any) {
 // expectNothing checks that nothing of the datapath is left at a node.
 func (l *lab) expectNothing(t *testing.T, node int, ids objectIDs) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for len(ids.left()) > 0 && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if left := ids.left(); len(left) > 0 {
-		t.Errorf("node %d: the kernel still has %v", node+1, left)
-	}
+	testutil.Retry(t, 10*time.Second, func() error {
+		if left := ids.left(); len(left) > 0 {
+			return fmt.Errorf("node %d: the kernel still has %v", node+1, left)
+		}
+		return nil
+	})
 	for path, nic := range l.indexes(t, node) {
 		l.expectAttached(t, node, path, 0)
 		if l.hasClsact(t, node, nic) {

@@ -5,6 +5,8 @@ package events
 import (
 	"sync"
 	"time"
+
+	"braid.dev/braid/internal/agentapi"
 )
 
 // DefaultSize is the number of events that are kept.
@@ -16,9 +18,9 @@ const DefaultSize = 1024
 type Log struct {
 	mutex   sync.Mutex
 	size    int
-	kept    []Event       // grows up to the size, and then is written round and round
-	added   uint64        // events so far
-	changed chan struct{} // closed with the next event
+	kept    []agentapi.Event // grows up to the size, and then is written round and round
+	added   uint64           // events so far
+	changed chan struct{}    // closed with the next event
 }
 
 // NewLog keeps this many events; 0 for DefaultSize.
@@ -30,7 +32,7 @@ func NewLog(size int) *Log {
 }
 
 // Add takes an event in; it may push the oldest one out.
-func (l *Log) Add(event Event) {
+func (l *Log) Add(event agentapi.Event) {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	if len(l.kept) < l.size {
@@ -45,7 +47,7 @@ func (l *Log) Add(event Event) {
 
 // Batch is what a reader gets.
 type Batch struct {
-	Events []Event
+	Events []agentapi.Event
 	// Next is where to go on reading.
 	Next uint64
 	// Changed is closed when there is more.
@@ -54,7 +56,7 @@ type Batch struct {
 
 // Read returns the events from a position on, the oldest first; 0 is the oldest
 // one kept. Where events after an earlier position were pushed out, the first is
-// of TypeLost.
+// of EventLost.
 func (l *Log) Read(from uint64) Batch {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
@@ -62,7 +64,7 @@ func (l *Log) Read(from uint64) Batch {
 	oldest := l.added - min(l.added, size)
 	batch := Batch{Next: l.added, Changed: l.changed}
 	if from > 0 && from < oldest {
-		batch.Events = append(batch.Events, Event{Time: time.Now(), Type: TypeLost, Count: oldest - from})
+		batch.Events = append(batch.Events, agentapi.Event{Time: time.Now(), Type: agentapi.EventLost, Count: oldest - from})
 	}
 	for at := max(from, oldest); at < l.added; at++ {
 		batch.Events = append(batch.Events, l.kept[at%size])

@@ -12,16 +12,17 @@ import (
 	"testing"
 
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/internal/agentapi"
 )
 
-func numbered(number int) events.Event {
-	return events.Event{Type: events.TypeSubflow, Token: events.Token(number)}
+func numbered(number int) agentapi.Event {
+	return agentapi.Event{Type: agentapi.EventSubflow, Token: agentapi.Token(number)}
 }
 
 // tell shortens events to their tokens, and losses to their numbers.
-func tell(list []events.Event) (told []string) {
+func tell(list []agentapi.Event) (told []string) {
 	for _, event := range list {
-		if event.Type == events.TypeLost {
+		if event.Type == agentapi.EventLost {
 			told = append(told, fmt.Sprintf("lost %d", event.Count))
 			continue
 		}
@@ -89,15 +90,15 @@ func TestEveryFollowerGetsEveryEvent(t *testing.T) {
 }
 
 func TestAnEventSurvivesJSON(t *testing.T) {
-	want := events.Event{
-		Type: events.TypeConnection, Endpoint: "team/web", Token: 0xa, InitiatorToken: 0xdeadbeef, Path: "blue",
+	want := agentapi.Event{
+		Type: agentapi.EventConnection, Endpoint: "team/web", Token: 0xa, InitiatorToken: 0xdeadbeef, Path: "blue",
 		Local: netip.MustParseAddrPort("10.0.0.1:80"), Remote: netip.MustParseAddrPort("[fd00::2]:40000"),
 	}
 	data, err := json.Marshal(want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got events.Event
+	var got agentapi.Event
 	if err := json.Unmarshal(data, &got); err != nil || got != want {
 		t.Errorf("%s became %+v (%v)", data, got, err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // Names tells what the numbers in the programs' maps stand for. It must be safe
@@ -35,7 +36,7 @@ type Names interface {
 type record = endpoint.FromEndpointEvent
 
 // Values of record.Type.
-var types = map[uint32]Type{1: TypeConnection, 2: TypeSubflow, 3: TypeSubflowEnd}
+var types = map[uint32]agentapi.EventType{1: agentapi.EventConnection, 2: agentapi.EventSubflow, 3: agentapi.EventSubflowEnd}
 
 // Receive adds what comes through the ring buffer to the log until the context
 // ends. Events of kinds that it does not know are left out. There must be one
@@ -66,18 +67,18 @@ func Receive(ctx context.Context, buffer *ebpf.Map, names Names, log *Log, logge
 }
 
 // parse reads an event as the programs write it.
-func parse(data []byte, names Names) (Event, bool) {
+func parse(data []byte, names Names) (agentapi.Event, bool) {
 	var r record
 	if read, err := binary.Decode(data, binary.NativeEndian, &r); err != nil || read > len(data) {
-		return Event{}, false
+		return agentapi.Event{}, false
 	}
 	kind, known := types[r.Type]
 	if !known {
-		return Event{}, false
+		return agentapi.Event{}, false
 	}
-	event := Event{
+	event := agentapi.Event{
 		Time: wallClock(r.Time), Type: kind, Endpoint: names.Endpoint(r.Key.Endpoint),
-		Token: Token(r.Token), InitiatorToken: Token(r.InitiatorToken), Path: names.Path(r.Path),
+		Token: agentapi.Token(r.Token), InitiatorToken: agentapi.Token(r.InitiatorToken), Path: names.Path(r.Path),
 		Local:     bpf.AddrPort(r.Key.Local.Word, r.Key.LocalPort),
 		Remote:    bpf.AddrPort(r.Key.Remote.Word, r.Key.RemotePort),
 		SentBytes: r.Sent[0], ReceivedBytes: r.Sent[1],

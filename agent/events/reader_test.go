@@ -17,6 +17,8 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/internal/agentapi"
 )
 
 // numbers are names that are the numbers themselves.
@@ -71,10 +73,10 @@ func encode(t testing.TB, r record) []byte {
 }
 
 func TestAnEventIsReadAsTheProgramsWriteIt(t *testing.T) {
-	for number, kind := range map[uint32]Type{1: TypeConnection, 2: TypeSubflow, 3: TypeSubflowEnd} {
+	for number, kind := range map[uint32]agentapi.EventType{1: agentapi.EventConnection, 2: agentapi.EventSubflow, 3: agentapi.EventSubflowEnd} {
 		event, ok := parse(encode(t, sample(number)), numbers{})
 		event.Time = time.Time{}
-		want := Event{
+		want := agentapi.Event{
 			Type: kind, Endpoint: "team/pod-7", Token: 0xaabbccdd, InitiatorToken: 0x11, Path: "path-2",
 			Local: netip.MustParseAddrPort("10.0.0.1:43210"), Remote: netip.MustParseAddrPort("[fd00::2]:80"),
 			Policy: "MPTCPPolicy/team/7", Rule: "rule-3", SentBytes: 100, ReceivedBytes: 200,

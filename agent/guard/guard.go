@@ -130,7 +130,7 @@ func guardedOf(m *node.Model) (guarded []*node.Endpoint) {
 	tenants, shares := tenantPaths(m), false
 	for _, paths := range tenants {
 		for _, path := range paths {
-			shares = shares || path.Share > 0
+			shares = shares || path.Weight > 0
 		}
 	}
 	for i := range m.Endpoints {

@@ -29,7 +29,7 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 	ends := map[int]bool{}
 	owner := map[int]types.UID{}
 	for uid, endpoint := range g.rows.endpoints {
-		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
+		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
 			ends[index], owner[index] = true, uid
 		}
 	}

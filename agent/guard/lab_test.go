@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/node"
@@ -21,6 +20,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is a network whose first node has a guard.
@@ -34,19 +34,11 @@ type lab struct {
 	stopped chan error
 }
 
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
-	return directory
-}
-
 // newLab builds two nodes with pods; those of the first one belong to tenant-1,
 // tenant-2 and so on.
 func newLab(t *testing.T, spec network.Spec) *lab {
 	t.Helper()
-	pins := bpffs(t)
+	pins := testutil.BPFFS(t)
 	l := &lab{options: Options{
 		PinPath: pins,
 		Log:     testr.New(t),
@@ -113,9 +105,9 @@ func (l *lab) remove(on *network.Node, part node.Part) error {
 }
 
 // tenant adds what a tenant may have of a path.
-func (l *lab) tenant(namespace, path string, maxRate int64, share int32) {
+func (l *lab) tenant(namespace, path string, maxRate int64, weight int32) {
 	l.state.Tenants = append(l.state.Tenants, v1alpha1.PlanTenant{
-		Namespace: namespace, Paths: []v1alpha1.PlanTenantPath{{Path: v1alpha1.PathName(path), MaxRate: maxRate, Share: share}},
+		Namespace: namespace, Paths: []v1alpha1.PlanTenantPath{{Path: v1alpha1.PathName(path), MaxRate: maxRate, Weight: weight}},
 	})
 }
 

@@ -170,7 +170,7 @@ func TestAPodCannotSendFromAnothersAddress(t *testing.T) {
 		if n := count(); n != 5 {
 			t.Errorf("IPv%d: without the guard %d of 5 forged datagrams arrived: the test shows nothing", version, n)
 		}
-		l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{DropForeignSources: true}
+		l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{SpoofCheck: true}
 		l.apply(t)
 		say(t, thief, victim.Address(version), address, 5)
 		if n := count(); n != 0 {
@@ -181,7 +181,7 @@ func TestAPodCannotSendFromAnothersAddress(t *testing.T) {
 		if n := count(); n != 10 {
 			t.Errorf("IPv%d: %d of 10 honest datagrams arrived", version, n)
 		}
-		if n := l.metric(t, "braid_guard_foreign_source_packets_total", "pod", "pod-1-1"); n != 5 {
+		if n := l.metric(t, "braid_guard_spoofed_packets_total", "pod", "pod-1-1"); n != 5 {
 			t.Errorf("IPv%d: the metric says %g of 5", version, n)
 		}
 	}
@@ -241,7 +241,7 @@ func (l *lab) guardEverything(t *testing.T) {
 	t.Helper()
 	l.state = l.describe(t)
 	l.tenant("tenant-1", "blue", mbit(20), 3)
-	l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{MaxRate: mbit(10), DropForeignSources: true}
+	l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{MaxRate: mbit(10), SpoofCheck: true}
 	l.apply(t)
 	if l.attached(t, "blue", ebpf.AttachTCXEgress) != 1 || l.attached(t, l.Pod("pod-1-1").HostInterface, ebpf.AttachTCXIngress) != 1 ||
 		l.attached(t, "braidx0", ebpf.AttachTCXIngress) != 1 {

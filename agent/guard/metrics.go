@@ -19,13 +19,13 @@ var (
 		"Packets beyond a limit that pods of the namespace would have sent on the path.", []string{"namespace", "path"}, nil)
 	ceilings = prometheus.NewDesc("braid_guard_ceiling_bits_per_second",
 		"The most that the pods of the namespace may send on the path from this node.", []string{"namespace", "path"}, nil)
-	foreignPackets = prometheus.NewDesc("braid_guard_foreign_source_packets_total",
+	spoofedPackets = prometheus.NewDesc("braid_guard_spoofed_packets_total",
 		"Packets of the pod that were dropped because their source was not an address of its own.", []string{"namespace", "pod"}, nil)
 )
 
 // Describe says which metrics there are.
 func (g *Guard) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, foreignPackets} {
+	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, spoofedPackets} {
 		descriptions <- description
 	}
 }
@@ -54,8 +54,8 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 			metrics <- prometheus.NewInvalidMetric(sentBytes, err)
 			return
 		}
-		if usage.ForeignPackets > 0 {
-			count(foreignPackets, usage.ForeignPackets, endpoint.Namespace, endpoint.Name)
+		if usage.SpoofedPackets > 0 {
+			count(spoofedPackets, usage.SpoofedPackets, endpoint.Namespace, endpoint.Name)
 		}
 		of := tallies[endpoint.Namespace]
 		if of == nil {

@@ -34,11 +34,11 @@ type pathRow struct {
 type tenantRow struct {
 	number   uint32
 	ceilings [slots]float64
-	shares   [slots]int32
+	weights  [slots]int32
 }
 
 // weight is the tenant's part of a path in relation to others.
-func (t *tenantRow) weight(path uint32) float64 { return float64(max(1, t.shares[path])) }
+func (t *tenantRow) weight(path uint32) float64 { return float64(max(1, t.weights[path])) }
 
 type endpointRow struct {
 	*node.Endpoint
@@ -55,7 +55,7 @@ func rowsOf(m *node.Model, guarded []*node.Endpoint, report *node.Report) *rows 
 	shared := map[string]bool{}
 	for _, paths := range limits {
 		for _, path := range paths {
-			shared[string(path.Path)] = shared[string(path.Path)] || path.Share > 0
+			shared[string(path.Path)] = shared[string(path.Path)] || path.Weight > 0
 		}
 	}
 	for _, path := range m.NICs() {
@@ -94,7 +94,7 @@ func (r *rows) add(endpoint *node.Endpoint, number uint32, limits []v1alpha1.Pla
 		tenant = &tenantRow{number: number}
 		for _, limit := range limits {
 			if path, here := numbers[limit.Path]; here {
-				tenant.ceilings[path], tenant.shares[path] = float64(limit.MaxRate), limit.Share
+				tenant.ceilings[path], tenant.weights[path] = float64(limit.MaxRate), limit.Weight
 			}
 		}
 		r.tenants[endpoint.Namespace] = tenant

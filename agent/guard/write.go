@@ -29,9 +29,9 @@ func price(rate float64) uint64 {
 
 // The flags and the special row of bpf/guard/guard.h.
 const (
-	dropForeignSources = 1 << 0
-	queuedFlag         = 1 << 8
-	outOfQueue         = 0xffffffff
+	spoofCheck = 1 << 0
+	queuedFlag = 1 << 8
+	outOfQueue = 0xffffffff
 )
 
 // write brings the maps to the rows.
@@ -94,8 +94,8 @@ func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 	if err := g.objects.maps().Allowances.Lookup(endpoint.Number, &before); err != nil {
 		return err
 	}
-	if endpoint.Guard != nil && endpoint.Guard.DropForeignSources {
-		flags |= dropForeignSources
+	if endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
+		flags |= spoofCheck
 	}
 	after := guard.MeterAllowance{Tenant: endpoint.tenant.number, Flags: flags, Price: price(endpoint.maxRate), Share: before.Share}
 	if after == before {

@@ -45,8 +45,8 @@ type standing struct {
 // for never. now must not go back.
 //
 // A path is left at once when it is dead, and when for leaveAfter it lost more than
-// maxLossPercent or its round-trip time was longer than maxRTTFactor times that of
-// the best path to the same peer, and longer by minRTTDifference. Of what is not
+// maxLossPercent or its round-trip time was longer than maxRTTPercent of that of the
+// best path to the same peer, and longer by minRTTDifference. Of what is not
 // known nothing is held against a path. It is returned to when for returnAfter it
 // was clearly within those limits; one that is left again soon waits longer each
 // time, so that a path near the limit does not flap.
@@ -120,7 +120,7 @@ type limits struct {
 
 func limitsOf(preference v1alpha1.PlanPreference) limits {
 	return limits{
-		factor:     float64(preference.MaxRTTFactorPermille) / 1000,
+		factor:     float64(preference.MaxRTTPercent) / 100,
 		difference: time.Duration(preference.MinRTTDifferenceMicros) * time.Microsecond,
 		loss:       float64(preference.MaxLossPercent) / 100,
 		leaveAfter: time.Duration(preference.LeaveAfterMillis) * time.Millisecond,

@@ -14,7 +14,7 @@ import (
 
 var defaults = v1alpha1.PlanPreference{
 	Weight:                 v1alpha1.DefaultPreferenceWeight,
-	MaxRTTFactorPermille:   v1alpha1.DefaultMaxRTTFactorPermille,
+	MaxRTTPercent:          v1alpha1.DefaultMaxRTTPercent,
 	MinRTTDifferenceMicros: v1alpha1.DefaultMinRTTDifferenceMicros,
 	MaxLossPercent:         v1alpha1.DefaultMaxLossPercent,
 	LeaveAfterMillis:       v1alpha1.DefaultLeaveAfterMillis,
@@ -117,7 +117,7 @@ func TestEachPreferenceAndPeerIsJudgedByItself(t *testing.T) {
 	view.Set("peer2", "green", alive(40*ms))
 	view.Set("peer2", "blue", alive(41*ms))
 	patient := defaults
-	patient.MaxRTTFactorPermille = 10_000
+	patient.MaxRTTPercent = 1000
 	now := time.Unix(1000, 0)
 	update := func(preferences ...v1alpha1.PlanPreference) map[string][]map[string]bool {
 		good, _ := judge.Update(now, view, []string{"peer1", "peer2", "stranger"}, bothPaths, preferences)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -59,13 +60,13 @@ func start(t *testing.T, of *network.Node, paths []string) *machine {
 func startWith(t testing.TB, of *network.Node, paths []string, options Options) *machine {
 	t.Helper()
 	handle, err := netns.GetFromPath(of.Path())
-	must(t, err)
+	require.NoError(t, err)
 	options.Namespace = handle
 	n := &machine{Node: of, paths: paths}
 	n.prober, err = New(options)
-	must(t, err)
+	require.NoError(t, err)
 	n.responder, err = NewResponder(options)
-	must(t, err)
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	for _, run := range []func(context.Context) error{n.prober.Run, n.responder.Run} {
@@ -78,9 +79,9 @@ func startWith(t testing.TB, of *network.Node, paths []string, options Options) 
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
-		must(t, n.prober.Close())
-		must(t, n.responder.Close())
-		must(t, handle.Close())
+		require.NoError(t, n.prober.Close())
+		require.NoError(t, n.responder.Close())
+		require.NoError(t, handle.Close())
 	})
 	return n
 }
@@ -88,14 +89,14 @@ func startWith(t testing.TB, of *network.Node, paths []string, options Options) 
 func (n *machine) address(t testing.TB, path, version int) netip.Addr {
 	t.Helper()
 	address, err := netip.ParseAddr(n.Address(path, version))
-	must(t, err)
+	require.NoError(t, err)
 	return address
 }
 
 func (n *machine) nic(t testing.TB, path int) int {
 	t.Helper()
 	index, err := n.Index(n.paths[path])
-	must(t, err)
+	require.NoError(t, err)
 	return index
 }
 
@@ -184,7 +185,7 @@ func TestABlockedPathIsFoundDeadAndAliveAgain(t *testing.T) {
 			lab, a, b := pairOf(t, network.Spec{PathDelays: c.delays}, c.version)
 			for range 3 {
 				time.Sleep(300 * time.Millisecond) // probes at their usual pace
-				must(t, lab.Block(a.Node, "blue", true, c.directions...))
+				require.NoError(t, lab.Block(a.Node, "blue", true, c.directions...))
 				begun := time.Now()
 				a.awaitState(t, "node2", "blue", Dead)
 				dead := time.Since(begun)
@@ -196,7 +197,7 @@ func TestABlockedPathIsFoundDeadAndAliveAgain(t *testing.T) {
 				if green := a.prober.View().Sample("node2", "green"); green.State != Alive {
 					t.Errorf("the other path is %+v", green)
 				}
-				must(t, lab.Block(a.Node, "blue", false, c.directions...))
+				require.NoError(t, lab.Block(a.Node, "blue", false, c.directions...))
 				alive := a.awaitState(t, "node2", "blue", Alive)
 				t.Logf("dead after %s, on both nodes after %s; alive again after %s", dead.Round(ms), both.Round(ms), alive.Round(ms))
 				b.awaitState(t, "node1", "blue", Alive)
@@ -209,7 +210,7 @@ func TestTheRoundTripFollowsAChangedDelay(t *testing.T) {
 	delay := 20 * time.Millisecond
 	lab, a, _ := pairOf(t, network.Spec{PathDelays: map[string]time.Duration{"blue": delay}}, 4)
 	for _, delay = range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 5 * time.Millisecond} {
-		must(t, lab.SetDelay("blue", delay))
+		require.NoError(t, lab.SetDelay("blue", delay))
 		took := a.await(t, "node2", "blue", "as far as its delay", func(s Sample) bool {
 			return s.State == Alive && s.RTT > 2*delay-2*ms && s.RTT < 2*delay+2*delay/5+5*ms
 		})
@@ -318,7 +319,7 @@ func TestTheQueuesOfTheNodesOwnNICsDoNotCount(t *testing.T) {
 			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(900 * time.Microsecond) {
 				for range 2 { // twice the rate of the NIC
 					_, err := sender.WriteToUDPAddrPort(packet, to)
-					must(t, err)
+					require.NoError(t, err)
 				}
 				if time.Until(end) < time.Second {
 					sum += a.prober.View().Sample("node2", "blue").RTT
@@ -341,7 +342,7 @@ func TestTheQueuesOfTheNodesOwnNICsDoNotCount(t *testing.T) {
 func datagrams(t *testing.T, in *network.Namespace, local netip.AddrPort) *net.UDPConn {
 	t.Helper()
 	var connection *net.UDPConn
-	must(t, in.Do(func() (err error) {
+	require.NoError(t, in.Do(func() (err error) {
 		var address *net.UDPAddr
 		if local.IsValid() {
 			address = net.UDPAddrFromAddrPort(local)
@@ -357,19 +358,19 @@ func datagrams(t *testing.T, in *network.Namespace, local netip.AddrPort) *net.U
 func hops(t *testing.T, of *net.UDPConn, limit int) {
 	t.Helper()
 	raw, err := of.SyscallConn()
-	must(t, err)
-	must(t, raw.Control(func(fd uintptr) {
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, limit)
 	}))
-	must(t, err)
+	require.NoError(t, err)
 }
 
 // replies sends something and returns what comes back soon.
 func replies(t *testing.T, by *net.UDPConn, to netip.AddrPort, what []byte) (got [][]byte) {
 	t.Helper()
 	_, err := by.WriteToUDPAddrPort(what, to)
-	must(t, err)
-	must(t, by.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	require.NoError(t, err)
+	require.NoError(t, by.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
 	for {
 		reply := make([]byte, 2048)
 		n, err := by.Read(reply)
@@ -399,7 +400,7 @@ func TestAResponderAnswers(t *testing.T) {
 	elsewhere := datagrams(t, a.Namespace, netip.AddrPortFrom(a.address(t, 0, 4), 0))
 	pod := datagrams(t, lab.Pod("pod-1-1").Namespace, netip.AddrPort{})
 	hops(t, pod, 255)
-	must(t, a.AddRoute(network.Route{Destination: b.Address(1, 4) + "/32", Gateway: b.Address(0, 4), Interface: "blue"}))
+	require.NoError(t, a.AddRoute(network.Route{Destination: b.Address(1, 4) + "/32", Gateway: b.Address(0, 4), Interface: "blue"}))
 	own := datagrams(t, lab.Pod("pod-2-1").Namespace, netip.AddrPort{})
 	hops(t, own, 255)
 
@@ -457,9 +458,9 @@ func TestForgedAnswersDoNotCountOnTheWire(t *testing.T) {
 	a.probe(t, 4, true, b)
 	buffer := make([]byte, 2048)
 	for range 5 {
-		must(t, forger.SetReadDeadline(time.Now().Add(patience)))
+		require.NoError(t, forger.SetReadDeadline(time.Now().Add(patience)))
 		n, from, err := forger.ReadFromUDPAddrPort(buffer)
-		must(t, err)
+		require.NoError(t, err)
 		request, ok := parse(buffer[:n])
 		if !ok {
 			t.Fatalf("a probe reads %x", buffer[:n])
@@ -467,7 +468,7 @@ func TestForgedAnswersDoNotCountOnTheWire(t *testing.T) {
 		send := func(by *net.UDPConn, nonce uint64) {
 			wire := packet{kind: kindReply, nonce: nonce}.bytes()
 			_, err := by.WriteToUDPAddrPort(wire[:], from)
-			must(t, err)
+			require.NoError(t, err)
 		}
 		send(forger, request.nonce+1)
 		send(routed, request.nonce)
@@ -486,18 +487,18 @@ func TestForgedAnswersDoNotCountOnTheWire(t *testing.T) {
 		t.Errorf("%d answers counted as unasked for, of 10 and more", unasked)
 	}
 	n, from, err := forger.ReadFromUDPAddrPort(buffer)
-	must(t, err)
+	require.NoError(t, err)
 	genuine, _ := parse(buffer[:n])
 	wire := packet{kind: kindReply, nonce: genuine.nonce}.bytes()
 	_, err = forger.WriteToUDPAddrPort(wire[:], from)
-	must(t, err)
+	require.NoError(t, err)
 	a.awaitState(t, "node2", "blue", Alive) // so it was not for another reason
 }
 
 func TestNothingIsLeftOpen(t *testing.T) {
 	files := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
+		require.NoError(t, err)
 		return len(open)
 	}
 	before := files()
@@ -514,10 +515,10 @@ func TestNothingIsLeftOpen(t *testing.T) {
 
 func TestANICThatGoesAwayAndComesBackIsProbedAgain(t *testing.T) {
 	lab, a, b := pairOf(t, network.Spec{}, 4)
-	must(t, lab.SetNIC(a.Node, "green", false))
+	require.NoError(t, lab.SetNIC(a.Node, "green", false))
 	a.prober.SetTargets(slices.DeleteFunc(a.prober.Targets(), func(target Target) bool { return target.Path == "green" }))
 	a.await(t, "node2", "green", "unknown", func(s Sample) bool { return s == Sample{} })
-	must(t, lab.SetNIC(a.Node, "green", true))
+	require.NoError(t, lab.SetNIC(a.Node, "green", true))
 	a.probe(t, 4, true, b)
 	a.awaitState(t, "node2", "green", Alive)
 }

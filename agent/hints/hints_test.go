@@ -16,6 +16,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/datapath"
@@ -23,17 +24,18 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/testutil"
 )
 
 // usual is a preference with the API's defaults.
 var usual = v1alpha1.PlanPreference{
-	Weight: 100, MaxRTTFactorPermille: 2000, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
+	Weight: 100, MaxRTTPercent: 200, MinRTTDifferenceMicros: 5000, MaxLossPercent: 10, LeaveAfterMillis: 100, ReturnAfterMillis: 500,
 }
 
 // factor is the usual preference with another factor.
-func factor(permille int32) *v1alpha1.PlanPreference {
+func factor(percent int32) *v1alpha1.PlanPreference {
 	preference := usual
-	preference.MaxRTTFactorPermille = permille
+	preference.MaxRTTPercent = percent
 	return &preference
 }
 
@@ -418,14 +420,9 @@ func TestChangesOfProbesDoNotWaitForTheLoop(t *testing.T) {
 	go func() { done <- r.Run(ctx) }()
 	r.measured("node2", map[string]int{"blue": 1, "green": 0})
 	r.changed <- struct{}{}
-	deadline := time.Now().Add(5 * time.Second)
-	for !r.hasTold("node2", "green") && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
+	testutil.Eventually(t, 5*time.Second, "node2 is told", func() bool { return r.hasTold("node2", "green") })
 	cancel()
-	if err := <-done; err != nil || !r.hasTold("node2", "green") {
-		t.Errorf("told %v, and ended with %v", r.told, err)
-	}
+	require.NoError(t, <-done)
 }
 
 func (r *rig) hasTold(peer, dead string) bool {

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/events"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // ErrNoAgent says that no agent serves at the socket.
@@ -37,27 +37,27 @@ func NewClient(socket string) *Client {
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Subflows lists the subflows. It fails with ErrNoAgent where none serves.
-func (c *Client) Subflows(ctx context.Context) ([]Subflow, error) {
-	var subflows []Subflow
+func (c *Client) Subflows(ctx context.Context) ([]agentapi.Subflow, error) {
+	var subflows []agentapi.Subflow
 	return subflows, c.get(ctx, pathSubflows, &subflows)
 }
 
 // Rules lists what the rules did. It fails with ErrNoAgent where none serves.
-func (c *Client) Rules(ctx context.Context) ([]Rule, error) {
-	var rules []Rule
+func (c *Client) Rules(ctx context.Context) ([]agentapi.Rule, error) {
+	var rules []agentapi.Rule
 	return rules, c.get(ctx, pathRules, &rules)
 }
 
 // Events calls visit for each event that the agent remembers and, to follow, for
 // those to come, until visit fails, the context ends or the agent does.
-func (c *Client) Events(ctx context.Context, follow bool, visit func(events.Event) error) error {
+func (c *Client) Events(ctx context.Context, follow bool, visit func(agentapi.Event) error) error {
 	body, err := c.open(ctx, fmt.Sprintf("%s?follow=%t", pathEvents, follow))
 	if err != nil {
 		return err
 	}
 	defer body.Close()
 	for decoder := json.NewDecoder(body); ; {
-		var event events.Event
+		var event agentapi.Event
 		err := decoder.Decode(&event)
 		if errors.Is(err, io.EOF) || ctx.Err() != nil {
 			return nil

@@ -20,6 +20,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // What the programs' maps hold.
@@ -28,15 +29,8 @@ type (
 	counters   = endpoint.FromEndpointCounters
 	subflowKey = endpoint.FromEndpointSubflowKey
 	subflow    = endpoint.FromEndpointSubflow
+	chain      = endpoint.FromEndpointChain
 )
-
-// chain is the form of a chain; no map that has a name holds one.
-type chain struct {
-	Rules, Needs uint32
-	Rule         [64]endpoint.FromEndpointRule
-	Selector     [256]endpoint.FromEndpointSelector
-	Action       [128]endpoint.FromEndpointAction
-}
 
 // The parts of attachment.Chain.
 func slotOf(word uint64) uint32 { return uint32(word & 0xffff) }
@@ -83,7 +77,7 @@ func (p *Pins) Exist() bool {
 
 // Rules lists the rules of each endpoint in their order, sorted by endpoint; none
 // where nothing is pinned.
-func (p *Pins) Rules() (rules []Rule, err error) {
+func (p *Pins) Rules() (rules []agentapi.Rule, err error) {
 	err = p.with(func(m *openedMaps) error {
 		rules, err = m.rules()
 		return err
@@ -93,7 +87,7 @@ func (p *Pins) Rules() (rules []Rule, err error) {
 
 // Subflows lists the remembered subflows, sorted by endpoint, connection and ends;
 // none where nothing is pinned.
-func (p *Pins) Subflows() (subflows []Subflow, err error) {
+func (p *Pins) Subflows() (subflows []agentapi.Subflow, err error) {
 	err = p.with(func(m *openedMaps) error {
 		subflows, err = m.shownSubflows()
 		return err
@@ -175,12 +169,12 @@ func (p *Pins) Path(number uint8) string {
 	return p.paths[number]
 }
 
-func (m *openedMaps) rules() ([]Rule, error) {
+func (m *openedMaps) rules() ([]agentapi.Rule, error) {
 	attached, err := m.attached()
 	if err != nil {
 		return nil, err
 	}
-	var rules []Rule
+	var rules []agentapi.Rule
 	for _, at := range attached {
 		found, err := m.rulesOf(at)
 		if err != nil {
@@ -188,11 +182,11 @@ func (m *openedMaps) rules() ([]Rule, error) {
 		}
 		rules = append(rules, found...)
 	}
-	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Endpoint, b.Endpoint) })
+	slices.SortStableFunc(rules, func(a, b agentapi.Rule) int { return strings.Compare(a.Endpoint, b.Endpoint) })
 	return rules, nil
 }
 
-func (m *openedMaps) rulesOf(at attachment) ([]Rule, error) {
+func (m *openedMaps) rulesOf(at attachment) ([]agentapi.Rule, error) {
 	form, err := m.form(at.Chain)
 	if err != nil {
 		return nil, err
@@ -201,10 +195,10 @@ func (m *openedMaps) rulesOf(at attachment) ([]Rule, error) {
 	if err := m.counters.Lookup(rowOf(at.Chain), &counted); err != nil {
 		return nil, fmt.Errorf("reading counters: %w", err)
 	}
-	rules := make([]Rule, form.rules)
+	rules := make([]agentapi.Rule, form.rules)
 	for i := range rules {
 		c := counted.Rule[i]
-		rules[i] = Rule{Endpoint: m.names.endpointAt(at.Endpoint, at.Interface), Hits: c.Hits, Bytes: c.Bytes, Acted: c.Acted}
+		rules[i] = agentapi.Rule{Endpoint: m.names.endpointAt(at.Endpoint, at.Interface), Hits: c.Hits, Bytes: c.Bytes, Acted: c.Acted}
 		rules[i].Policy, rules[i].Name = m.names.Rule(at.Endpoint, uint8(i))
 	}
 	return rules, nil
@@ -280,7 +274,7 @@ func formOf(content *chain) chainForm {
 	return form
 }
 
-func (m *openedMaps) shownSubflows() ([]Subflow, error) {
+func (m *openedMaps) shownSubflows() ([]agentapi.Subflow, error) {
 	entries, err := readHash[subflowKey, subflow](m.subflows)
 	if err != nil {
 		return nil, fmt.Errorf("reading subflows: %w", err)
@@ -289,7 +283,7 @@ func (m *openedMaps) shownSubflows() ([]Subflow, error) {
 	if err != nil {
 		return nil, err
 	}
-	subflows := make([]Subflow, 0, len(entries))
+	subflows := make([]agentapi.Subflow, 0, len(entries))
 	for i := range entries {
 		at, ok := byEndpoint[entries[i].key.Endpoint]
 		if !ok {
@@ -320,11 +314,11 @@ func (m *openedMaps) attachedByEndpoint() (map[uint32]attachment, error) {
 // EachSubflow visits what Subflows returns without holding all of it in memory, in no
 // order, and a subflow twice where others come and go meanwhile. The visitor must not
 // keep the pointer.
-func (p *Pins) EachSubflow(visit func(*Subflow)) error {
+func (p *Pins) EachSubflow(visit func(*agentapi.Subflow)) error {
 	return p.with(func(m *openedMaps) error { return m.eachSubflow(visit) })
 }
 
-func (m *openedMaps) eachSubflow(visit func(*Subflow)) error {
+func (m *openedMaps) eachSubflow(visit func(*agentapi.Subflow)) error {
 	byEndpoint, err := m.attachedByEndpoint()
 	if err != nil {
 		return err
@@ -336,7 +330,7 @@ func (m *openedMaps) eachSubflow(visit func(*Subflow)) error {
 			if !ok || failed != nil {
 				continue
 			}
-			var shown Subflow
+			var shown agentapi.Subflow
 			if shown, failed = m.show(at, &keys[i], &values[i]); failed == nil {
 				visit(&shown)
 			}
@@ -348,16 +342,16 @@ func (m *openedMaps) eachSubflow(visit func(*Subflow)) error {
 	return failed
 }
 
-func compareSubflows(a, b Subflow) int {
+func compareSubflows(a, b agentapi.Subflow) int {
 	return cmp.Or(strings.Compare(a.Endpoint, b.Endpoint), cmp.Compare(a.Token, b.Token),
 		a.Local.Compare(b.Local), a.Remote.Compare(b.Remote))
 }
 
 // show turns a record into what users see.
-func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (Subflow, error) {
-	shown := Subflow{
+func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (agentapi.Subflow, error) {
+	shown := agentapi.Subflow{
 		Endpoint: m.names.endpointAt(at.Endpoint, at.Interface),
-		Token:    events.Token(s.Token), InitiatorToken: events.Token(s.InitiatorToken),
+		Token:    agentapi.Token(s.Token), InitiatorToken: agentapi.Token(s.InitiatorToken),
 		Local:  bpf.AddrPort(key.Local.Word, key.LocalPort),
 		Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
 		Path:   m.Path(s.Path), Backup: isBackup(s), Ended: ended(s.Ended),
@@ -404,9 +398,9 @@ func rttOf(s *subflow) uint64 {
 	return uint64(s.SeededRtt)
 }
 
-func trafficOf(s *subflow, direction int) Traffic {
+func trafficOf(s *subflow, direction int) agentapi.Traffic {
 	t := &s.Traffic[direction]
-	return Traffic{
+	return agentapi.Traffic{
 		Bytes: t.Bytes, Packets: t.Packets,
 		Retransmissions: uint64(t.Retransmitted), Reordered: uint64(t.Reordered),
 	}
@@ -418,7 +412,7 @@ var (
 		v1alpha1.RateLimitAuto, v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice,
 	}
 	scopeValues  = []v1alpha1.RateLimitScope{v1alpha1.RateLimitPerSubflow, v1alpha1.RateLimitPerConnection, v1alpha1.RateLimitPerEndpoint}
-	reasonValues = []Why{"", WhyAsked, WhyOwnSocket, WhyNoSocket, WhyNoSYN, WhyShortRTT, WhyNoRTT}
+	reasonValues = []agentapi.Why{"", agentapi.WhyAsked, agentapi.WhyOwnSocket, agentapi.WhyNoSocket, agentapi.WhyNoSYN, agentapi.WhyShortRTT, agentapi.WhyNoRTT}
 )
 
 // valueOf is the zero value for what a newer program may have written.
@@ -429,9 +423,9 @@ func valueOf[T any](values []T, at uint8) (value T) {
 	return value
 }
 
-func (m *openedMaps) limit(at attachment, s *subflow, direction int) (Limit, error) {
+func (m *openedMaps) limit(at attachment, s *subflow, direction int) (agentapi.Limit, error) {
 	l := &s.Limit[direction]
-	limit := Limit{
+	limit := agentapi.Limit{
 		Direction: directionName(direction == 1), BitsPerSecond: l.Rate * 8,
 		Per: valueOf(scopeValues, l.Scope), Asked: valueOf(mechanismValues, l.Mechanism), Why: valueOf(reasonValues, l.Why),
 	}

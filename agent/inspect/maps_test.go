@@ -16,12 +16,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/testutil"
 )
 
 // pinned are the programs' maps, in a BPF file system of the test's own.
@@ -33,9 +34,7 @@ type pinned struct {
 
 func pin(t *testing.T) *pinned {
 	t.Helper()
-	p := &pinned{t: t, directory: t.TempDir(), maps: map[string]*ebpf.Map{}}
-	require.NoError(t, unix.Mount("bpf", p.directory, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(p.directory, 0)) })
+	p := &pinned{t: t, directory: testutil.BPFFS(t), maps: map[string]*ebpf.Map{}}
 	spec, err := endpoint.LoadFromEndpoint()
 	require.NoError(t, err)
 	for _, name := range []string{"attachments", "attachments_overflow", "chains", "chain_counters", "subflows"} {
@@ -143,7 +142,7 @@ func TestRulesAreReadWithTheirCounters(t *testing.T) {
 
 	rules, err := p.read(named(t)).Rules()
 	require.NoError(t, err)
-	want := []Rule{
+	want := []agentapi.Rule{
 		{Endpoint: "#6", Name: "#1"},
 		{Endpoint: "#6", Name: "#2"},
 		{Endpoint: "team/web", Policy: "ClusterMPTCPPolicy/all", Name: "refuse"},
@@ -196,14 +195,14 @@ func TestSubflowsAreReadWithWhatLimitsThem(t *testing.T) {
 
 	subflows, err := p.read(named(t)).Subflows()
 	require.NoError(t, err)
-	want := []Subflow{
+	want := []agentapi.Subflow{
 		{
 			Endpoint: "team/web", Token: 0xabc, InitiatorToken: 0xdef, Path: "green", Backup: true, RTTMicroseconds: 4100,
 			Local: netip.MustParseAddrPort("10.0.0.1:43210"), Remote: netip.MustParseAddrPort("10.0.0.2:80"),
-			Sent: Traffic{Bytes: 1, Packets: 2}, Received: Traffic{Retransmissions: 3, Reordered: 4},
-			Limits: []Limit{{
+			Sent: agentapi.Traffic{Bytes: 1, Packets: 2}, Received: agentapi.Traffic{Retransmissions: 3, Reordered: 4},
+			Limits: []agentapi.Limit{{
 				Policy: "MPTCPPolicy/team/web", Rule: "slow", Direction: v1alpha1.DirectionFromEndpoint, BitsPerSecond: 8000,
-				Per: v1alpha1.RateLimitPerEndpoint, Asked: v1alpha1.RateLimitAuto, InUse: v1alpha1.RateLimitWindow, Why: WhyNoSocket,
+				Per: v1alpha1.RateLimitPerEndpoint, Asked: v1alpha1.RateLimitAuto, InUse: v1alpha1.RateLimitWindow, Why: agentapi.WhyNoSocket,
 			}, {
 				Direction: v1alpha1.DirectionToEndpoint, BitsPerSecond: 4000,
 				Per: v1alpha1.RateLimitPerSubflow, Asked: v1alpha1.RateLimitPolice,
@@ -257,9 +256,9 @@ func TestThousandsOfSubflowsAreReadOnceEach(t *testing.T) {
 	if len(subflows) != count || len(seen) != count {
 		t.Errorf("%d subflows were read, %d different ones", len(subflows), len(seen))
 	}
-	var visited []Subflow
-	require.NoError(t, pins.EachSubflow(func(one *Subflow) { visited = append(visited, *one) }))
-	slices.SortFunc(visited, func(a, b Subflow) int { return a.Local.Compare(b.Local) })
+	var visited []agentapi.Subflow
+	require.NoError(t, pins.EachSubflow(func(one *agentapi.Subflow) { visited = append(visited, *one) }))
+	slices.SortFunc(visited, func(a, b agentapi.Subflow) int { return a.Local.Compare(b.Local) })
 	if !reflect.DeepEqual(visited, subflows) {
 		t.Errorf("one by one %d subflows are read, and not the same", len(visited))
 	}

@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // Node tells of all pods of a node: of those with rules what the programs recorded,
@@ -47,7 +47,7 @@ func (n *Node) SetPods(pods []Pod) {
 
 // Subflows lists the subflows of all pods, sorted as those of Pins. A pod that has
 // just gone has none.
-func (n *Node) Subflows() ([]Subflow, error) {
+func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 	subflows, err := n.Pins.Subflows()
 	if err != nil {
 		return nil, err
@@ -136,7 +136,7 @@ func (p flowPaths) of(s *mptcpnl.Subflow) string {
 }
 
 // ofSockets are the established subflows of one pod.
-func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (subflows []Subflow) {
+func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (subflows []agentapi.Subflow) {
 	connections := connectionsOf(sockets)
 	for i := range sockets {
 		s := &sockets[i]
@@ -144,17 +144,17 @@ func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (sub
 			continue
 		}
 		tokens := connections[s.Token]
-		subflows = append(subflows, Subflow{
+		subflows = append(subflows, agentapi.Subflow{
 			Endpoint: endpoint, Token: tokens.responder, InitiatorToken: tokens.initiator,
 			Local: s.Local, Remote: s.Remote, Path: paths.of(s), Backup: s.BackupWanted || s.BackupAsked,
 			RTTMicroseconds: uint64(s.TCP.RTT.Microseconds()),
-			Sent:            Traffic{Bytes: s.TCP.SentBytes}, Received: Traffic{Bytes: s.TCP.ReceivedBytes},
+			Sent:            agentapi.Traffic{Bytes: s.TCP.SentBytes}, Received: agentapi.Traffic{Bytes: s.TCP.ReceivedBytes},
 		})
 	}
 	return subflows
 }
 
-type tokenPair struct{ responder, initiator events.Token }
+type tokenPair struct{ responder, initiator agentapi.Token }
 
 // connectionsOf finds the tokens of connections by the pod's own. The peer's is
 // known where the pod joined a subflow.
@@ -171,9 +171,9 @@ func connectionsOf(sockets []mptcpnl.Subflow) map[uint32]tokenPair {
 	}
 	pairs := map[uint32]tokenPair{}
 	for own, peer := range peers {
-		pairs[own] = tokenPair{responder: events.Token(own), initiator: events.Token(peer)}
+		pairs[own] = tokenPair{responder: agentapi.Token(own), initiator: agentapi.Token(peer)}
 		if begun[own] {
-			pairs[own] = tokenPair{responder: events.Token(peer), initiator: events.Token(own)}
+			pairs[own] = tokenPair{responder: agentapi.Token(peer), initiator: agentapi.Token(own)}
 		}
 	}
 	return pairs

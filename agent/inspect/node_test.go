@@ -16,7 +16,9 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
@@ -95,20 +97,18 @@ func TestPodsWithoutRulesAreShownByTheirSockets(t *testing.T) {
 	connection := exchange(t, pod, host, "10.9.0.2:0")
 	local, remote = at(connection.LocalAddr().String()), at(connection.RemoteAddr().String())
 
-	var got []Subflow
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	var got []agentapi.Subflow
+	testutil.Eventually(t, 20*time.Second, "the subflow has received all", func() bool {
 		got, err = node.Subflows()
 		require.NoError(t, err)
-		if len(got) == 1 && got[0].Received.Bytes == exchanged {
-			break
-		}
-	}
+		return len(got) == 1 && got[0].Received.Bytes == exchanged
+	})
 	if len(got) != 1 || got[0].InitiatorToken == 0 || got[0].RTTMicroseconds == 0 {
 		t.Fatalf("the subflows are %+v", got)
 	}
-	want := Subflow{
+	want := agentapi.Subflow{
 		Endpoint: "team/web", Local: local, Remote: remote, Path: "blue",
-		Sent: Traffic{Bytes: exchanged}, Received: Traffic{Bytes: exchanged},
+		Sent: agentapi.Traffic{Bytes: exchanged}, Received: agentapi.Traffic{Bytes: exchanged},
 	}
 	got[0].Token, got[0].InitiatorToken, got[0].RTTMicroseconds = 0, 0, 0
 	if !reflect.DeepEqual(got[0], want) {

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"io"
 
-	"braid.dev/braid/agent/events"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/output"
 )
 
@@ -15,7 +15,7 @@ import (
 type Format = output.Format
 
 // PrintSubflows prints in this format.
-func PrintSubflows(w io.Writer, format Format, subflows []Subflow) error {
+func PrintSubflows(w io.Writer, format Format, subflows []agentapi.Subflow) error {
 	if format == output.Text {
 		return WriteSubflows(w, subflows)
 	}
@@ -23,7 +23,7 @@ func PrintSubflows(w io.Writer, format Format, subflows []Subflow) error {
 }
 
 // PrintRules prints in this format.
-func PrintRules(w io.Writer, format Format, rules []Rule) error {
+func PrintRules(w io.Writer, format Format, rules []agentapi.Rule) error {
 	if format == output.Text {
 		return WriteRules(w, rules)
 	}
@@ -31,13 +31,13 @@ func PrintRules(w io.Writer, format Format, rules []Rule) error {
 }
 
 // EventPrinter returns a function that prints one event after the other.
-func EventPrinter(w io.Writer, format Format) func(events.Event) error {
+func EventPrinter(w io.Writer, format Format) func(agentapi.Event) error {
 	switch format {
 	case output.JSON:
 		encoder := json.NewEncoder(w)
-		return func(event events.Event) error { return encoder.Encode(event) }
+		return func(event agentapi.Event) error { return encoder.Encode(event) }
 	case output.YAML:
-		return func(event events.Event) error {
+		return func(event agentapi.Event) error {
 			if _, err := io.WriteString(w, "---\n"); err != nil {
 				return err
 			}

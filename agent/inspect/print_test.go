@@ -12,8 +12,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/output"
 )
 
@@ -22,11 +22,11 @@ func TestWhatIsPrintedForProgramsIsWhole(t *testing.T) {
 		output.JSON: json.Unmarshal,
 		output.YAML: func(data []byte, value any) error { return yaml.Unmarshal(data, value) },
 	}
-	rules := []inspect.Rule{{Endpoint: "team/web", Policy: "MPTCPPolicy/team/p", Name: "slow", Hits: 3}}
+	rules := []agentapi.Rule{{Endpoint: "team/web", Policy: "MPTCPPolicy/team/p", Name: "slow", Hits: 3}}
 	for format, unmarshal := range read {
 		t.Run(string(format), func(t *testing.T) {
 			var output bytes.Buffer
-			var subflows []inspect.Subflow
+			var subflows []agentapi.Subflow
 			if err := inspect.PrintSubflows(&output, format, sample()); err != nil {
 				t.Fatal(err)
 			}
@@ -34,7 +34,7 @@ func TestWhatIsPrintedForProgramsIsWhole(t *testing.T) {
 				t.Errorf("%s\nis read as %+v (%v)", output.String(), subflows, err)
 			}
 			output.Reset()
-			var read []inspect.Rule
+			var read []agentapi.Rule
 			if err := inspect.PrintRules(&output, format, rules); err != nil {
 				t.Fatal(err)
 			}
@@ -56,8 +56,8 @@ func TestNothingIsAnEmptyListForPrograms(t *testing.T) {
 
 func TestEventsArePrintedOneByOne(t *testing.T) {
 	begin := time.Date(2026, 11, 21, 18, 0, 0, 0, time.UTC)
-	event := events.Event{
-		Time: begin, Type: events.TypeSubflow, Endpoint: "team/web", Token: 0xabc,
+	event := agentapi.Event{
+		Time: begin, Type: agentapi.EventSubflow, Endpoint: "team/web", Token: 0xabc,
 		Local: netip.MustParseAddrPort("10.0.0.1:1"), Remote: netip.MustParseAddrPort("10.0.0.2:2"),
 	}
 	for format, file := range map[inspect.Format]string{output.JSON: "events.json", output.YAML: "events.yaml"} {

@@ -7,13 +7,15 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"braid.dev/braid/internal/agentapi"
 )
 
 // counted is a subflow of a pod that has carried so much.
-func counted(port uint16, sent, received uint64) Subflow {
-	return Subflow{
+func counted(port uint16, sent, received uint64) agentapi.Subflow {
+	return agentapi.Subflow{
 		Endpoint: "team/web", Local: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port), Remote: at("10.0.0.2:80"),
-		Sent: Traffic{Bytes: sent}, Received: Traffic{Bytes: received},
+		Sent: agentapi.Traffic{Bytes: sent}, Received: agentapi.Traffic{Bytes: received},
 	}
 }
 
@@ -21,26 +23,26 @@ func TestRatesAreMeasuredBetweenTwoReadings(t *testing.T) {
 	ended := counted(4, 9e6, 9e6)
 	ended.Ended = true
 	tests := map[string]struct {
-		before, after []Subflow
+		before, after []agentapi.Subflow
 		limit         int
 		want          string // port sent received
 	}{
 		"the busiest comes first": {
-			[]Subflow{counted(1, 1000, 0), counted(2, 1000, 1000)},
-			[]Subflow{counted(1, 2000, 0), counted(2, 4000, 1000)}, 0, "2 of 2: [2 12000 0] [1 4000 0]",
+			[]agentapi.Subflow{counted(1, 1000, 0), counted(2, 1000, 1000)},
+			[]agentapi.Subflow{counted(1, 2000, 0), counted(2, 4000, 1000)}, 0, "2 of 2: [2 12000 0] [1 4000 0]",
 		},
 		"a new one counts from its beginning": {
-			nil, []Subflow{counted(1, 1000, 500)}, 0, "1 of 1: [1 4000 2000]",
+			nil, []agentapi.Subflow{counted(1, 1000, 500)}, 0, "1 of 1: [1 4000 2000]",
 		},
 		"one that began anew counts from its beginning": {
-			[]Subflow{counted(1, 1e9, 10)}, []Subflow{counted(1, 1000, 10)}, 0, "1 of 1: [1 4000 0]",
+			[]agentapi.Subflow{counted(1, 1e9, 10)}, []agentapi.Subflow{counted(1, 1000, 10)}, 0, "1 of 1: [1 4000 0]",
 		},
 		"idle ones count, ended ones do not": {
-			[]Subflow{counted(3, 7, 7), ended}, []Subflow{counted(3, 7, 7), ended}, 0, "1 of 1: [3 0 0]",
+			[]agentapi.Subflow{counted(3, 7, 7), ended}, []agentapi.Subflow{counted(3, 7, 7), ended}, 0, "1 of 1: [3 0 0]",
 		},
 		"the least busy are left out": {
-			[]Subflow{counted(1, 0, 0), counted(2, 0, 0), counted(3, 0, 0)},
-			[]Subflow{counted(1, 0, 0), counted(2, 0, 1000), counted(3, 0, 0)}, 1, "1 of 3: [2 0 4000]",
+			[]agentapi.Subflow{counted(1, 0, 0), counted(2, 0, 0), counted(3, 0, 0)},
+			[]agentapi.Subflow{counted(1, 0, 0), counted(2, 0, 1000), counted(3, 0, 0)}, 1, "1 of 3: [2 0 4000]",
 		},
 	}
 	for name, test := range tests {

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package inspect shows what the chains of a node do: subflows, rules and events,
+// as tables, JSON or YAML, from a running agent or, without one, from the pinned
+// maps.
 package inspect
 
 import (
@@ -16,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/events"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // SocketName is the server's socket in the agent's directory of states.
@@ -26,6 +30,12 @@ const (
 	pathRules    = "/v1/rules"
 	pathEvents   = "/v1/events"
 )
+
+// Source tells what there is now. It must be safe for concurrent use.
+type Source interface {
+	Subflows() ([]agentapi.Subflow, error)
+	Rules() ([]agentapi.Rule, error)
+}
 
 // Server answers what the debug commands ask, on a unix socket that its owner
 // alone can use. A new server takes the socket over from an older one.

@@ -18,17 +18,19 @@ import (
 
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/testutil"
 )
 
 // known is a source of what is known beforehand.
 type known struct {
-	subflows []inspect.Subflow
-	rules    []inspect.Rule
+	subflows []agentapi.Subflow
+	rules    []agentapi.Rule
 	err      error
 }
 
-func (k known) Subflows() ([]inspect.Subflow, error) { return k.subflows, k.err }
-func (k known) Rules() ([]inspect.Rule, error)       { return k.rules, k.err }
+func (k known) Subflows() ([]agentapi.Subflow, error) { return k.subflows, k.err }
+func (k known) Rules() ([]agentapi.Rule, error)       { return k.rules, k.err }
 
 // served is a server that runs.
 type served struct {
@@ -45,7 +47,7 @@ func serve(t *testing.T, socket string, source inspect.Source) served {
 	before, _ := os.Lstat(socket)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Start(ctx) }()
-	eventually(t, func() bool {
+	testutil.Eventually(t, 20*time.Second, "the server listens", func() bool {
 		now, err := os.Lstat(socket)
 		return err == nil && (before == nil || !os.SameFile(before, now))
 	})
@@ -64,15 +66,6 @@ func serve(t *testing.T, socket string, source inspect.Source) served {
 	return served{socket, log, stop}
 }
 
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within 20 s")
-		}
-	}
-}
-
 func client(t *testing.T, socket string) *inspect.Client {
 	t.Helper()
 	c := inspect.NewClient(socket)
@@ -81,7 +74,7 @@ func client(t *testing.T, socket string) *inspect.Client {
 }
 
 func TestTheClientGetsWhatTheSourceHas(t *testing.T) {
-	source := known{subflows: sample(), rules: []inspect.Rule{{Endpoint: "team/web", Name: "slow", Hits: 3}}}
+	source := known{subflows: sample(), rules: []agentapi.Rule{{Endpoint: "team/web", Name: "slow", Hits: 3}}}
 	running := serve(t, filepath.Join(t.TempDir(), "state", inspect.SocketName), source)
 	subflows, err := client(t, running.socket).Subflows(t.Context())
 	if err != nil || !reflect.DeepEqual(subflows, source.subflows) {
@@ -111,8 +104,8 @@ func TestTheSocketIsItsOwnersAlone(t *testing.T) {
 
 func TestANewServerTakesTheSocketOver(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), inspect.SocketName)
-	older := serve(t, socket, known{rules: []inspect.Rule{{Name: "older"}}})
-	newer := serve(t, socket, known{rules: []inspect.Rule{{Name: "newer"}}})
+	older := serve(t, socket, known{rules: []agentapi.Rule{{Name: "older"}}})
+	newer := serve(t, socket, known{rules: []agentapi.Rule{{Name: "newer"}}})
 	older.stop()
 	rules, err := client(t, socket).Rules(t.Context())
 	if err != nil || len(rules) != 1 || rules[0].Name != "newer" {
@@ -149,33 +142,33 @@ func TestTheSourcesErrorReachesTheClient(t *testing.T) {
 
 func TestEventsOfBeforeAreListed(t *testing.T) {
 	running := serve(t, filepath.Join(t.TempDir(), inspect.SocketName), known{})
-	running.log.Add(events.Event{Token: 1})
-	running.log.Add(events.Event{Token: 2})
-	var got []events.Token
-	err := client(t, running.socket).Events(t.Context(), false, func(event events.Event) error {
+	running.log.Add(agentapi.Event{Token: 1})
+	running.log.Add(agentapi.Event{Token: 2})
+	var got []agentapi.Token
+	err := client(t, running.socket).Events(t.Context(), false, func(event agentapi.Event) error {
 		got = append(got, event.Token)
 		return nil
 	})
-	if err != nil || !slices.Equal(got, []events.Token{1, 2}) {
+	if err != nil || !slices.Equal(got, []agentapi.Token{1, 2}) {
 		t.Errorf("the events are %v (%v)", got, err)
 	}
 }
 
 func TestAFollowerGetsEventsAsTheyComeUntilTheAgentEnds(t *testing.T) {
 	running := serve(t, filepath.Join(t.TempDir(), inspect.SocketName), known{})
-	running.log.Add(events.Event{Token: 1})
-	got, ended := make(chan events.Token), make(chan error, 1)
+	running.log.Add(agentapi.Event{Token: 1})
+	got, ended := make(chan agentapi.Token), make(chan error, 1)
 	go func() {
-		ended <- client(t, running.socket).Events(t.Context(), true, func(event events.Event) error {
+		ended <- client(t, running.socket).Events(t.Context(), true, func(event agentapi.Event) error {
 			got <- event.Token
 			return nil
 		})
 	}()
-	for token := events.Token(1); token < 4; token++ {
+	for token := agentapi.Token(1); token < 4; token++ {
 		if received := <-got; received != token {
 			t.Errorf("event %s came in the place of %s", received, token)
 		}
-		running.log.Add(events.Event{Token: token + 1})
+		running.log.Add(agentapi.Event{Token: token + 1})
 	}
 	<-got
 	running.stop()

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // StatusOf says for each rule with a rate limit how it is enforced on these
@@ -17,7 +18,7 @@ import (
 // keeps what before says of it, so that a status does not change with each
 // connection that ends. The texts say all, most or some and no numbers, for the
 // same reason.
-func StatusOf(rules []v1alpha1.PlanRule, subflows []Subflow, before []v1alpha1.RuleStatus) []v1alpha1.RuleStatus {
+func StatusOf(rules []v1alpha1.PlanRule, subflows []agentapi.Subflow, before []v1alpha1.RuleStatus) []v1alpha1.RuleStatus {
 	uses := usesByRule(subflows, false)
 	maps.Copy(uses, usesByRule(subflows, true))
 	var statuses []v1alpha1.RuleStatus
@@ -57,13 +58,13 @@ func limits(rule *v1alpha1.Rule) bool {
 // use is a way in which a limit is enforced, and on how many subflows.
 type use struct {
 	mechanism v1alpha1.RateLimitMechanism
-	why       Why
+	why       agentapi.Why
 	count     int
 }
 
 // usesByRule counts the ways of each rule, the most exact mechanism first. Subflows
 // that are over count where only they tell of a rule.
-func usesByRule(subflows []Subflow, living bool) map[ruleKey][]use {
+func usesByRule(subflows []agentapi.Subflow, living bool) map[ruleKey][]use {
 	uses := map[ruleKey][]use{}
 	for i := range subflows {
 		if living && subflows[i].Ended {
@@ -82,7 +83,7 @@ func usesByRule(subflows []Subflow, living bool) map[ruleKey][]use {
 	return uses
 }
 
-func count(used []use, limit Limit) []use {
+func count(used []use, limit agentapi.Limit) []use {
 	at := slices.IndexFunc(used, func(u use) bool { return u.mechanism == limit.InUse && u.why == limit.Why })
 	if at < 0 {
 		return append(used, use{limit.InUse, limit.Why, 1})
@@ -136,7 +137,7 @@ func share(count, total int) string {
 }
 
 // describe names a mechanism and the reason for it.
-func describe(mechanism v1alpha1.RateLimitMechanism, why Why) string {
+func describe(mechanism v1alpha1.RateLimitMechanism, why agentapi.Why) string {
 	name := string(mechanism)
 	if mechanism == "" {
 		name = "not enforced yet"

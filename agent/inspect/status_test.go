@@ -8,6 +8,7 @@ import (
 
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 const policy = "MPTCPPolicy/team/web"
@@ -21,12 +22,12 @@ func planRule(name string, actions ...v1alpha1.ActionType) v1alpha1.PlanRule {
 }
 
 // limited are this many subflows that a rule limits.
-func limited(count int, rule string, mechanism v1alpha1.RateLimitMechanism, why inspect.Why) []inspect.Subflow {
-	limit := inspect.Limit{Policy: policy, Rule: rule, InUse: mechanism, Why: why}
-	return slices.Repeat([]inspect.Subflow{{Limits: []inspect.Limit{limit}}}, count)
+func limited(count int, rule string, mechanism v1alpha1.RateLimitMechanism, why agentapi.Why) []agentapi.Subflow {
+	limit := agentapi.Limit{Policy: policy, Rule: rule, InUse: mechanism, Why: why}
+	return slices.Repeat([]agentapi.Subflow{{Limits: []agentapi.Limit{limit}}}, count)
 }
 
-func over(subflows []inspect.Subflow) []inspect.Subflow {
+func over(subflows []agentapi.Subflow) []agentapi.Subflow {
 	for i := range subflows {
 		subflows[i].Ended = true
 	}
@@ -37,44 +38,44 @@ func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
 	const pace, window, police = v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice
 	before := []v1alpha1.RuleStatus{{Policy: policy, Name: "slow", Mechanism: "Pace", Message: "Pace: the pod's own sockets"}}
 	tests := map[string]struct {
-		subflows           []inspect.Subflow
+		subflows           []agentapi.Subflow
 		before             []v1alpha1.RuleStatus
 		mechanism, message string
 	}{
 		"the pod's sockets are paced": {
-			limited(3, "slow", pace, inspect.WhyOwnSocket), nil, "Pace", "Pace: the pod's own sockets",
+			limited(3, "slow", pace, agentapi.WhyOwnSocket), nil, "Pace", "Pace: the pod's own sockets",
 		},
 		"the sender is elsewhere": {
-			limited(1, "slow", window, inspect.WhyNoSocket), nil, "Window", "Window: the sender is not on this node",
+			limited(1, "slow", window, agentapi.WhyNoSocket), nil, "Window", "Window: the sender is not on this node",
 		},
 		"several ways are told in a fixed order": {
-			slices.Concat(limited(1, "slow", police, inspect.WhyNoSYN), limited(4, "slow", window, inspect.WhyNoSocket)), nil,
+			slices.Concat(limited(1, "slow", police, agentapi.WhyNoSYN), limited(4, "slow", window, agentapi.WhyNoSocket)), nil,
 			"Window, Police",
 			"Window: the sender is not on this node (most subflows); Police: the SYN was not seen (some subflows)",
 		},
 		"one mechanism for two reasons is named once": {
-			slices.Concat(limited(1, "slow", police, inspect.WhyShortRTT), limited(1, "slow", police, inspect.WhyNoSYN)), nil,
+			slices.Concat(limited(1, "slow", police, agentapi.WhyShortRTT), limited(1, "slow", police, agentapi.WhyNoSYN)), nil,
 			"Police",
 			"Police: the SYN was not seen (some subflows); Police: the RTT is too short for a window (some subflows)",
 		},
 		"nothing is enforced yet": {
-			limited(1, "slow", "", inspect.WhyNoRTT), nil, "", "not enforced yet: the RTT is not measured yet",
+			limited(1, "slow", "", agentapi.WhyNoRTT), nil, "", "not enforced yet: the RTT is not measured yet",
 		},
 		"a rule without subflows says what it said before": {
 			nil, before, "Pace", "Pace: the pod's own sockets",
 		},
 		"subflows count more than what was before": {
-			limited(1, "slow", window, inspect.WhyNoSocket), before, "Window", "Window: the sender is not on this node",
+			limited(1, "slow", window, agentapi.WhyNoSocket), before, "Window", "Window: the sender is not on this node",
 		},
 		"subflows that are over do not count beside others": {
-			slices.Concat(limited(1, "slow", window, inspect.WhyNoSocket), over(limited(5, "slow", "", inspect.WhyNoRTT))), nil,
+			slices.Concat(limited(1, "slow", window, agentapi.WhyNoSocket), over(limited(5, "slow", "", agentapi.WhyNoRTT))), nil,
 			"Window", "Window: the sender is not on this node",
 		},
 		"subflows that are over count where there are no others": {
-			over(limited(5, "slow", pace, inspect.WhyOwnSocket)), nil, "Pace", "Pace: the pod's own sockets",
+			over(limited(5, "slow", pace, agentapi.WhyOwnSocket)), nil, "Pace", "Pace: the pod's own sockets",
 		},
 		"limits of other rules do not count": {
-			slices.Concat(limited(1, "slow", pace, inspect.WhyAsked), limited(9, "other", police, inspect.WhyNoSYN)), nil,
+			slices.Concat(limited(1, "slow", pace, agentapi.WhyAsked), limited(9, "other", police, agentapi.WhyNoSYN)), nil,
 			"Pace", "Pace: the rule insists on it",
 		},
 	}
@@ -103,8 +104,8 @@ func TestARuleAboutWhichThereIsNothingToSayHasNoStatus(t *testing.T) {
 func TestTheStatusDoesNotChangeWithTheNumberOfSubflows(t *testing.T) {
 	rules := []v1alpha1.PlanRule{planRule("slow", v1alpha1.ActionRateLimit)}
 	mixed := func(windows, polices int) []v1alpha1.RuleStatus {
-		subflows := append(limited(polices, "slow", v1alpha1.RateLimitPolice, inspect.WhyNoSYN),
-			limited(windows, "slow", v1alpha1.RateLimitWindow, inspect.WhyNoSocket)...)
+		subflows := append(limited(polices, "slow", v1alpha1.RateLimitPolice, agentapi.WhyNoSYN),
+			limited(windows, "slow", v1alpha1.RateLimitWindow, agentapi.WhyNoSocket)...)
 		return inspect.StatusOf(rules, subflows, nil)
 	}
 	if few, many := mixed(4, 1), mixed(4000, 37); !slices.Equal(few, many) {

@@ -11,8 +11,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // width is what lines of a table keep within.
@@ -50,7 +50,7 @@ const subflowFormat = "  %-10s  %-12s  %-6s  %-7s  %-15s  %-15s  %-9s  %-9s"
 // WriteSubflows writes a table, grouped by endpoint in the order that they have.
 // Pairs with a slash are bytes and packets in the columns SENT and RECEIVED, and
 // packets sent and received in those after.
-func WriteSubflows(w io.Writer, subflows []Subflow) error {
+func WriteSubflows(w io.Writer, subflows []agentapi.Subflow) error {
 	var table lines
 	if len(subflows) == 0 {
 		table.add("no subflows")
@@ -67,8 +67,8 @@ func WriteSubflows(w io.Writer, subflows []Subflow) error {
 	return table.writeTo(w, "subflows")
 }
 
-func (l *lines) addSubflow(s *Subflow) {
-	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), rttText(s.rtt()),
+func (l *lines) addSubflow(s *agentapi.Subflow) {
+	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), rttText(s.RTT()),
 		trafficText(s.Sent), trafficText(s.Received),
 		amount(s.Sent.Retransmissions)+"/"+amount(s.Received.Retransmissions),
 		amount(s.Sent.Reordered)+"/"+amount(s.Received.Reordered))
@@ -78,7 +78,7 @@ func (l *lines) addSubflow(s *Subflow) {
 	}
 }
 
-func state(s *Subflow) string {
+func state(s *agentapi.Subflow) string {
 	switch {
 	case s.Ended:
 		return "ended"
@@ -89,7 +89,7 @@ func state(s *Subflow) string {
 }
 
 // tokenText prefers the responder's; rules take either.
-func tokenText(token, initiator events.Token) string {
+func tokenText(token, initiator agentapi.Token) string {
 	if token == 0 {
 		token = initiator
 	}
@@ -97,7 +97,7 @@ func tokenText(token, initiator events.Token) string {
 }
 
 // addLimit names the rule on a line of its own where it does not fit on the first.
-func (l *lines) addLimit(limit Limit) {
+func (l *lines) addLimit(limit agentapi.Limit) {
 	text := fmt.Sprintf("    limit %s %sbit/s per %s; %s",
 		limit.Direction, amount(limit.BitsPerSecond), limit.Per, describe(limit.InUse, limit.Why))
 	rule := "by rule " + limit.Rule
@@ -112,14 +112,14 @@ func (l *lines) addLimit(limit Limit) {
 	}
 }
 
-func trafficText(traffic Traffic) string {
+func trafficText(traffic agentapi.Traffic) string {
 	return amount(traffic.Bytes) + "B/" + amount(traffic.Packets)
 }
 
 const ruleFormat = "  %-26s  %-38s  %-8s  %-8s  %-8s"
 
 // WriteRules writes a table, grouped by endpoint in the order that they have.
-func WriteRules(w io.Writer, rules []Rule) error {
+func WriteRules(w io.Writer, rules []agentapi.Rule) error {
 	var table lines
 	if len(rules) == 0 {
 		table.add("no rules")
@@ -153,14 +153,14 @@ type EventWriter struct {
 func NewEventWriter(w io.Writer) *EventWriter { return &EventWriter{w: w} }
 
 // Write writes one more event, in local time.
-func (e *EventWriter) Write(event events.Event) error {
+func (e *EventWriter) Write(event agentapi.Event) error {
 	var table lines
 	if !e.headed {
 		table.add(eventFormat, "TIME", "TYPE", "TOKEN", "PATH", "ENDPOINT")
 		e.headed = true
 	}
 	when := event.Time.Local().Format(timeFormat)
-	if event.Type == events.TypeLost {
+	if event.Type == agentapi.EventLost {
 		table.add("%-12s  %s: %d events were not read in time", when, event.Type, event.Count)
 		return table.writeTo(e.w, "events")
 	}

@@ -16,9 +16,9 @@ import (
 
 	"pgregory.net/rapid"
 
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -61,20 +61,20 @@ func expectWidth(t tester, text string) {
 	}
 }
 
-func sample() []inspect.Subflow {
+func sample() []agentapi.Subflow {
 	ipv4, ipv6 := netip.MustParseAddrPort, netip.MustParseAddrPort
-	return []inspect.Subflow{
+	return []agentapi.Subflow{
 		{
 			Endpoint: "team/web-0", Token: 0x1a2b3c4d, InitiatorToken: 7, Path: "blue", RTTMicroseconds: 184,
 			Local: ipv4("10.9.0.1:43210"), Remote: ipv4("10.9.0.2:80"),
-			Sent:     inspect.Traffic{Bytes: 1234567890, Packets: 85432, Retransmissions: 12},
-			Received: inspect.Traffic{Bytes: 90210, Packets: 43210, Reordered: 3},
-			Limits: []inspect.Limit{{
+			Sent:     agentapi.Traffic{Bytes: 1234567890, Packets: 85432, Retransmissions: 12},
+			Received: agentapi.Traffic{Bytes: 90210, Packets: 43210, Reordered: 3},
+			Limits: []agentapi.Limit{{
 				Policy: "MPTCPPolicy/team/web", Rule: "slow", Direction: v1alpha1.DirectionFromEndpoint, BitsPerSecond: 20e6,
-				Per: v1alpha1.RateLimitPerSubflow, Asked: v1alpha1.RateLimitAuto, InUse: v1alpha1.RateLimitPace, Why: inspect.WhyOwnSocket,
+				Per: v1alpha1.RateLimitPerSubflow, Asked: v1alpha1.RateLimitAuto, InUse: v1alpha1.RateLimitPace, Why: agentapi.WhyOwnSocket,
 			}, {
 				Direction: v1alpha1.DirectionToEndpoint, BitsPerSecond: 1500e3, Per: v1alpha1.RateLimitPerConnection,
-				Asked: v1alpha1.RateLimitWindow, Why: inspect.WhyNoSYN,
+				Asked: v1alpha1.RateLimitWindow, Why: agentapi.WhyNoSYN,
 			}},
 		},
 		{
@@ -83,9 +83,9 @@ func sample() []inspect.Subflow {
 		},
 		{
 			Endpoint: "team/web-1", Local: ipv4("10.9.0.3:80"), Remote: ipv4("10.9.0.4:50000"), RTTMicroseconds: 12e6,
-			Limits: []inspect.Limit{{
+			Limits: []agentapi.Limit{{
 				Policy: "MPTCPPolicy/team/web", Rule: "slow-on-the-green-path", Direction: v1alpha1.DirectionFromEndpoint, BitsPerSecond: 20e6,
-				Per: v1alpha1.RateLimitPerSubflow, InUse: v1alpha1.RateLimitPolice, Why: inspect.WhyShortRTT,
+				Per: v1alpha1.RateLimitPerSubflow, InUse: v1alpha1.RateLimitPolice, Why: agentapi.WhyShortRTT,
 			}},
 		},
 	}
@@ -101,7 +101,7 @@ func TestATableOfSubflows(t *testing.T) {
 
 func TestATableOfRules(t *testing.T) {
 	var output bytes.Buffer
-	err := inspect.WriteRules(&output, []inspect.Rule{
+	err := inspect.WriteRules(&output, []agentapi.Rule{
 		{Endpoint: "team/web-0", Policy: "ClusterMPTCPPolicy/all", Name: "refuse", Hits: 3, Bytes: 0, Acted: 3},
 		{Endpoint: "team/web-0", Policy: "MPTCPPolicy/team/web", Name: "slow", Hits: 1234567, Bytes: 9876543210, Acted: 999949},
 		{Endpoint: "vethab12", Name: "#1", Hits: 9999, Bytes: 99949, Acted: 10000},
@@ -123,14 +123,14 @@ func TestATableOfEvents(t *testing.T) {
 	begin := time.Date(2026, 11, 21, 18, 0, 0, 123456000, time.UTC)
 	var output bytes.Buffer
 	table := inspect.NewEventWriter(&output)
-	for _, event := range []events.Event{
+	for _, event := range []agentapi.Event{
 		{
-			Time: begin, Type: events.TypeConnection, Endpoint: "team/web-0", Token: 0x1a2b3c4d, InitiatorToken: 9,
+			Time: begin, Type: agentapi.EventConnection, Endpoint: "team/web-0", Token: 0x1a2b3c4d, InitiatorToken: 9,
 			Local: netip.MustParseAddrPort("10.9.0.1:43210"), Remote: netip.MustParseAddrPort("10.9.0.2:80"),
 		},
-		{Time: begin.Add(time.Second), Type: events.TypeLost, Count: 17},
+		{Time: begin.Add(time.Second), Type: agentapi.EventLost, Count: 17},
 		{
-			Time: begin.Add(2 * time.Second), Type: events.TypeSubflow, Endpoint: "team/" + strings.Repeat("web", 20), Token: 0x1a2b3c4d, Path: "blue",
+			Time: begin.Add(2 * time.Second), Type: agentapi.EventSubflow, Endpoint: "team/" + strings.Repeat("web", 20), Token: 0x1a2b3c4d, Path: "blue",
 			Local:  netip.MustParseAddrPort("[fd09:1111:2222:3333:4444:5555:6666:7777]:43211"),
 			Remote: netip.MustParseAddrPort("[fd09:1111:2222:3333:4444:5555:6666:8888]:65001"),
 		},
@@ -153,9 +153,9 @@ func TestATableOfNothingSaysSo(t *testing.T) {
 	}
 }
 
-func traffic(t *rapid.T, label string) inspect.Traffic {
+func traffic(t *rapid.T, label string) agentapi.Traffic {
 	number := rapid.Uint64()
-	return inspect.Traffic{
+	return agentapi.Traffic{
 		Bytes: number.Draw(t, label+" bytes"), Packets: number.Draw(t, label+" packets"),
 		Retransmissions: number.Draw(t, label+" retransmissions"), Reordered: number.Draw(t, label+" reordered"),
 	}
@@ -165,17 +165,17 @@ func TestTablesFitWhateverTheyHold(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		address := netip.AddrPortFrom(netip.AddrFrom16([16]byte(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "address"))), 65535)
 		text := rapid.StringN(0, 200, -1)
-		subflow := inspect.Subflow{
+		subflow := agentapi.Subflow{
 			Endpoint: text.Draw(t, "endpoint"), Path: text.Draw(t, "path"), Local: address, Remote: address,
-			Token: events.Token(rapid.Uint32().Draw(t, "token")), RTTMicroseconds: uint64(rapid.Uint32().Draw(t, "RTT")),
+			Token: agentapi.Token(rapid.Uint32().Draw(t, "token")), RTTMicroseconds: uint64(rapid.Uint32().Draw(t, "RTT")),
 			Sent: traffic(t, "sent"), Received: traffic(t, "received"),
-			Limits: []inspect.Limit{{
+			Limits: []agentapi.Limit{{
 				Rule: text.Draw(t, "rule"), Direction: v1alpha1.DirectionFromEndpoint, BitsPerSecond: rapid.Uint64().Draw(t, "rate"),
-				Per: v1alpha1.RateLimitPerConnection, InUse: v1alpha1.RateLimitWindow, Why: inspect.WhyShortRTT,
+				Per: v1alpha1.RateLimitPerConnection, InUse: v1alpha1.RateLimitWindow, Why: agentapi.WhyShortRTT,
 			}},
 		}
 		var output bytes.Buffer
-		if err := inspect.WriteSubflows(&output, []inspect.Subflow{subflow}); err != nil {
+		if err := inspect.WriteSubflows(&output, []agentapi.Subflow{subflow}); err != nil {
 			t.Fatal(err)
 		}
 		expectWidth(t, output.String())

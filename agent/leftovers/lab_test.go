@@ -3,6 +3,7 @@
 package leftovers_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -13,13 +14,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/leftovers"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // node has a datapath with one peer, attached in one way or the other.
@@ -33,23 +35,21 @@ type node struct {
 func newNode(t *testing.T, clsact bool) *node {
 	t.Helper()
 	built := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
-	pins := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
+	pins := testutil.BPFFS(t)
 	n := &node{Node: built.Nodes[0], t: t, options: leftovers.Options{PinPath: filepath.Join(pins, "braid"), StatePath: t.TempDir()}}
-	n.datapath = datapath.Open(datapath.Options{PinPath: filepath.Join(n.options.PinPath, "datapath"), FlowEntries: 4096, Clsact: clsact})
-	t.Cleanup(func() { require.NoError(t, n.Do(n.datapath.Remove)) })
+	n.datapath = datapath.Open(datapath.Options{PinPath: n.options.PinPath, FlowEntries: 4096, Clsact: clsact})
+	t.Cleanup(func() { require.NoError(t, n.Do(func() error { return n.datapath.Remove(context.Background()) })) })
 	index, err := n.Index("blue")
 	require.NoError(t, err)
 	address := netip.MustParseAddr(built.Nodes[1].Address(0, 4))
-	state := datapath.State{
-		Paths: []datapath.Path{{Name: "blue", Interface: index, Up: true}},
-		Peers: []datapath.Peer{{Name: "other", Addresses: []netip.Addr{address}, Paths: map[string]datapath.PeerPath{"blue": {Addresses: []netip.Addr{address}, Up: true}}}},
-		Endpoints: []datapath.Endpoint{{
+	state := nodetest.State{
+		Paths: []nodetest.Path{{Name: "blue", Interface: index, Up: true}},
+		Peers: []nodetest.Peer{{Name: "other", Addresses: []netip.Addr{address}, Paths: map[string]nodetest.PeerPath{"blue": {Addresses: []netip.Addr{address}, Up: true}}}},
+		Endpoints: []nodetest.Endpoint{{
 			Addresses: []netip.Addr{netip.MustParseAddr(n.Pods[0].IPv4)}, Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}},
 		}},
 	}
-	require.NoError(t, n.Do(func() error { return n.datapath.Apply(state) }))
+	require.NoError(t, n.Do(func() error { return state.Apply(t.Context(), n.datapath, nodetest.NewBuilder(n.options.PinPath)) }))
 	return n
 }
 
@@ -97,7 +97,7 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 				t.Errorf("what is left is not what was expected:\n%s", difference)
 			}
 			require.NoError(t, n.Do(func() error {
-				return errors.Join(n.datapath.Remove(), netlink.RuleDel(rule), netlink.RouteDel(route), os.Remove(record))
+				return errors.Join(n.datapath.Remove(t.Context()), netlink.RuleDel(rule), netlink.RouteDel(route), os.Remove(record))
 			}))
 			if difference := cmp.Diff(map[string][]string{}, n.find()); difference != "" {
 				t.Errorf("after the removal:\n%s", difference)

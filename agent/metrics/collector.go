@@ -17,7 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/agentapi"
 )
 
 var (
@@ -43,21 +43,21 @@ var (
 // trafficCounter is a count that subflows have for each direction.
 type trafficCounter struct {
 	sent, received *prometheus.Desc
-	value          func(*inspect.Traffic) uint64
+	value          func(*agentapi.Traffic) uint64
 }
 
 var trafficCounters = [...]trafficCounter{
 	inBothDirections("bytes_total", "Payload that the endpoint's subflows %s, repetitions included.",
-		func(t *inspect.Traffic) uint64 { return t.Bytes }),
+		func(t *agentapi.Traffic) uint64 { return t.Bytes }),
 	inBothDirections("packets_total", "Packets that the endpoint's subflows %s.",
-		func(t *inspect.Traffic) uint64 { return t.Packets }),
+		func(t *agentapi.Traffic) uint64 { return t.Packets }),
 	inBothDirections("retransmitted_packets_total", "Packets that the endpoint's subflows %s more than once.",
-		func(t *inspect.Traffic) uint64 { return t.Retransmissions }),
+		func(t *agentapi.Traffic) uint64 { return t.Retransmissions }),
 	inBothDirections("reordered_packets_total", "Packets that the endpoint's subflows %s after later ones.",
-		func(t *inspect.Traffic) uint64 { return t.Reordered }),
+		func(t *agentapi.Traffic) uint64 { return t.Reordered }),
 }
 
-func inBothDirections(what, help string, value func(*inspect.Traffic) uint64) trafficCounter {
+func inBothDirections(what, help string, value func(*agentapi.Traffic) uint64) trafficCounter {
 	counter := func(direction string) *prometheus.Desc {
 		return describe("endpoint_"+direction+"_"+what, strings.ReplaceAll(help, "%s", direction), endpointLabels)
 	}
@@ -70,10 +70,10 @@ func describe(name, help string, labels []string) *prometheus.Desc {
 
 // Source is what a Collector reads.
 type Source interface {
-	Rules() ([]inspect.Rule, error)
+	Rules() ([]agentapi.Rule, error)
 	// EachSubflow visits all subflows in any order, and may visit one twice. What it
 	// points to holds during the visit alone.
-	EachSubflow(visit func(*inspect.Subflow)) error
+	EachSubflow(visit func(*agentapi.Subflow)) error
 }
 
 // Collector reads the chains' maps for Prometheus. It is safe for concurrent use.
@@ -108,7 +108,7 @@ type subflowKey struct {
 	remotePort uint16
 }
 
-func keyOf(subflow *inspect.Subflow) subflowKey {
+func keyOf(subflow *agentapi.Subflow) subflowKey {
 	return subflowKey{
 		unique.Make(subflow.Endpoint),
 		[2][16]byte{subflow.Local.Addr().As16(), subflow.Remote.Addr().As16()},
@@ -157,7 +157,7 @@ func (c *Collector) fail(err error) {
 	c.log.Error(err, "reading the chains for metrics")
 }
 
-func collectRules(metrics chan<- prometheus.Metric, rules []inspect.Rule) {
+func collectRules(metrics chan<- prometheus.Metric, rules []agentapi.Rule) {
 	for i := range rules {
 		rule := &rules[i]
 		namespace, pod := split(rule.Endpoint)
@@ -170,7 +170,7 @@ func collectRules(metrics chan<- prometheus.Metric, rules []inspect.Rule) {
 	}
 }
 
-func endpointsOf(rules []inspect.Rule) map[string]bool {
+func endpointsOf(rules []agentapi.Rule) map[string]bool {
 	endpoints := map[string]bool{}
 	for i := range rules {
 		endpoints[rules[i].Endpoint] = true
@@ -194,7 +194,7 @@ func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints 
 		now[endpoint] = &present{}
 	}
 	c.reading++
-	err := c.source.EachSubflow(func(subflow *inspect.Subflow) {
+	err := c.source.EachSubflow(func(subflow *agentapi.Subflow) {
 		if !c.count(subflow) {
 			return
 		}
@@ -229,7 +229,7 @@ func (c *Collector) forget(now map[string]*present) {
 	}
 }
 
-func (p *present) add(subflow *inspect.Subflow) {
+func (p *present) add(subflow *agentapi.Subflow) {
 	p.subflows++
 	if rtt := time.Duration(subflow.RTTMicroseconds) * time.Microsecond; rtt > 0 {
 		p.measured++
@@ -264,7 +264,7 @@ func (p *present) collect(metrics chan<- prometheus.Metric, endpoint string) {
 
 // count adds what a subflow counted since the last reading, and is false for one that
 // this reading has had already. Counts that went down are those of a new subflow.
-func (c *Collector) count(subflow *inspect.Subflow) (first bool) {
+func (c *Collector) count(subflow *agentapi.Subflow) (first bool) {
 	key := keyOf(subflow)
 	last, now := c.last[key], countsOf(subflow)
 	before := last.counts
@@ -285,7 +285,7 @@ func (c *Collector) count(subflow *inspect.Subflow) (first bool) {
 	return last.number != c.reading
 }
 
-func countsOf(subflow *inspect.Subflow) (now counts) {
+func countsOf(subflow *agentapi.Subflow) (now counts) {
 	for i, counter := range trafficCounters {
 		now[i] = [2]uint64{counter.value(&subflow.Sent), counter.value(&subflow.Received)}
 	}

@@ -15,33 +15,33 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // changing is a source whose answers the test changes.
 type changing struct {
-	subflows    []inspect.Subflow
-	rules       []inspect.Rule
+	subflows    []agentapi.Subflow
+	rules       []agentapi.Rule
 	subflowsErr error
 }
 
-func (c *changing) Rules() ([]inspect.Rule, error) { return c.rules, nil }
+func (c *changing) Rules() ([]agentapi.Rule, error) { return c.rules, nil }
 
-func (c *changing) EachSubflow(visit func(*inspect.Subflow)) error {
+func (c *changing) EachSubflow(visit func(*agentapi.Subflow)) error {
 	for _, one := range c.subflows {
 		visit(&one)
 	}
 	return c.subflowsErr
 }
 
-func subflow(endpoint string, port uint16, rtt, bytes uint64) inspect.Subflow {
-	return inspect.Subflow{
+func subflow(endpoint string, port uint16, rtt, bytes uint64) agentapi.Subflow {
+	return agentapi.Subflow{
 		Endpoint: endpoint, Local: netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), port),
 		Remote: netip.MustParseAddrPort("10.0.0.2:80"), RTTMicroseconds: rtt,
-		Sent:     inspect.Traffic{Bytes: bytes, Packets: bytes / 10, Retransmissions: 1},
-		Received: inspect.Traffic{Bytes: bytes / 2, Reordered: 2},
+		Sent:     agentapi.Traffic{Bytes: bytes, Packets: bytes / 10, Retransmissions: 1},
+		Received: agentapi.Traffic{Bytes: bytes / 2, Reordered: 2},
 	}
 }
 
@@ -84,10 +84,10 @@ func series(t *testing.T, collector prometheus.Collector) (count int) {
 
 func TestRulesAndEndpointsAreCounted(t *testing.T) {
 	limited := subflow("team/web", 1, 2000, 100)
-	limited.Limits = []inspect.Limit{{InUse: v1alpha1.RateLimitPace}, {}}
+	limited.Limits = []agentapi.Limit{{InUse: v1alpha1.RateLimitPace}, {}}
 	source := &changing{
-		rules:    []inspect.Rule{{Endpoint: "team/web", Policy: "MPTCPPolicy/team/p", Name: "slow", Hits: 3, Bytes: 40, Acted: 2}},
-		subflows: []inspect.Subflow{limited, subflow("team/web", 2, 4000, 50), subflow("team/web", 3, 0, 0)},
+		rules:    []agentapi.Rule{{Endpoint: "team/web", Policy: "MPTCPPolicy/team/p", Name: "slow", Hits: 3, Bytes: 40, Acted: 2}},
+		subflows: []agentapi.Subflow{limited, subflow("team/web", 2, 4000, 50), subflow("team/web", 3, 0, 0)},
 	}
 	expect(t, metrics.NewCollector(source, logr.Discard()), `
 # HELP braid_endpoint_limited_subflows Remembered subflows with a rate limit that is enforced, by mechanism.
@@ -132,7 +132,7 @@ braid_rule_matched_packets_total{namespace="team",pod="web",policy="MPTCPPolicy/
 
 func TestASubflowThatAReadingHasTwiceCountsOnce(t *testing.T) {
 	one := subflow("team/web", 1, 2000, 100)
-	source := &changing{subflows: []inspect.Subflow{one, subflow("team/web", 2, 4000, 10), one}}
+	source := &changing{subflows: []agentapi.Subflow{one, subflow("team/web", 2, 4000, 10), one}}
 	expect(t, metrics.NewCollector(source, logr.Discard()), `
 # HELP braid_endpoint_recorded_subflows Subflows of the endpoint that are remembered; ended ones are for a while.
 # TYPE braid_endpoint_recorded_subflows gauge
@@ -148,8 +148,8 @@ braid_endpoint_smoothed_rtt_seconds{namespace="team",pod="web"} 0.003
 
 func TestTheNamesOfMetricsFollowTheConventions(t *testing.T) {
 	source := &changing{
-		rules:    []inspect.Rule{{Endpoint: "team/web", Name: "slow"}},
-		subflows: []inspect.Subflow{subflow("team/web", 1, 2000, 100)},
+		rules:    []agentapi.Rule{{Endpoint: "team/web", Name: "slow"}},
+		subflows: []agentapi.Subflow{subflow("team/web", 1, 2000, 100)},
 	}
 	families := gather(t, metrics.NewCollector(source, logr.Discard()))
 	problems, err := promlint.NewWithMetricFamilies(families).Lint()
@@ -165,18 +165,18 @@ func TestTotalsNeverFallWhileAnEndpointExists(t *testing.T) {
 # TYPE braid_endpoint_sent_bytes_total counter
 braid_endpoint_sent_bytes_total{namespace="team",pod="web"} ` + value + "\n"
 	}
-	source := &changing{rules: []inspect.Rule{{Endpoint: "team/web", Name: "slow"}}}
+	source := &changing{rules: []agentapi.Rule{{Endpoint: "team/web", Name: "slow"}}}
 	collector := metrics.NewCollector(source, logr.Discard())
 	steps := []struct {
 		name     string
-		subflows []inspect.Subflow
+		subflows []agentapi.Subflow
 		want     string
 	}{
 		{"before any subflow", nil, "0"},
-		{"two subflows", []inspect.Subflow{subflow("team/web", 1, 0, 100), subflow("team/web", 2, 0, 10)}, "110"},
-		{"they go on", []inspect.Subflow{subflow("team/web", 1, 0, 130), subflow("team/web", 2, 0, 10)}, "140"},
-		{"one is forgotten", []inspect.Subflow{subflow("team/web", 2, 0, 15)}, "145"},
-		{"a new one has the ports of an earlier one", []inspect.Subflow{subflow("team/web", 2, 0, 7)}, "152"},
+		{"two subflows", []agentapi.Subflow{subflow("team/web", 1, 0, 100), subflow("team/web", 2, 0, 10)}, "110"},
+		{"they go on", []agentapi.Subflow{subflow("team/web", 1, 0, 130), subflow("team/web", 2, 0, 10)}, "140"},
+		{"one is forgotten", []agentapi.Subflow{subflow("team/web", 2, 0, 15)}, "145"},
+		{"a new one has the ports of an earlier one", []agentapi.Subflow{subflow("team/web", 2, 0, 7)}, "152"},
 		{"all are forgotten", nil, "152"},
 	}
 	for _, step := range steps {
@@ -190,7 +190,7 @@ braid_endpoint_sent_bytes_total{namespace="team",pod="web"} ` + value + "\n"
 }
 
 func TestSubflowsHaveNoSeriesOfTheirOwn(t *testing.T) {
-	source := &changing{subflows: []inspect.Subflow{subflow("team/web", 1, 1, 100)}}
+	source := &changing{subflows: []agentapi.Subflow{subflow("team/web", 1, 1, 100)}}
 	few := series(t, metrics.NewCollector(source, logr.Discard()))
 	for port := range uint16(1000) {
 		source.subflows = append(source.subflows, subflow("team/web", 10+port, 1, 100))
@@ -202,7 +202,7 @@ func TestSubflowsHaveNoSeriesOfTheirOwn(t *testing.T) {
 
 func TestAFailedReadingLeavesTheOtherMetricsAlone(t *testing.T) {
 	source := &changing{
-		rules:       []inspect.Rule{{Endpoint: "team/web", Policy: "p", Name: "slow", Hits: 3}},
+		rules:       []agentapi.Rule{{Endpoint: "team/web", Policy: "p", Name: "slow", Hits: 3}},
 		subflowsErr: errors.New("the map is gone"),
 	}
 	expect(t, metrics.NewCollector(source, logr.Discard()), `

@@ -4,9 +4,9 @@ package node
 
 import (
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -86,45 +86,14 @@ func TestMessagesAreCutWhereACharacterEnds(t *testing.T) {
 	}
 }
 
-func preferring(paths string, loss, weight int32) v1alpha1.PlanEndpoint {
-	return v1alpha1.PlanEndpoint{
-		Preferred:  []v1alpha1.PathName{v1alpha1.PathName(paths)},
-		Preference: &v1alpha1.PlanPreference{MaxLossPercent: loss, Weight: weight},
-	}
-}
-
-func TestPreferencesKeepTheirClasses(t *testing.T) {
-	var none Preferences
-	a, b, c := preferring("blue", 1, 100), preferring("green", 2, 50), preferring("red", 3, 100)
-	before := none.assign([]v1alpha1.PlanEndpoint{a, b, {}})
-	after := before.assign([]v1alpha1.PlanEndpoint{c, b})
-	class, exact := after.Class(&b)
-	if was, _ := before.Class(&b); class != was || !exact {
-		t.Errorf("the class was %d and is %d, %v", was, class, exact)
-	}
-	if of, _ := after.Class(&v1alpha1.PlanEndpoint{}); of != 0 {
-		t.Errorf("an endpoint without a preference is of class %d", of)
-	}
-	if _, exact := after.Class(&a); exact {
-		t.Error("a preference that is gone has a class of its own")
-	}
-	preferences, classes := after.List()
-	if len(preferences) != 2 || len(classes) != 2 || !reflect.DeepEqual(after[class].Paths, map[v1alpha1.PathName]bool{"green": true}) {
-		t.Errorf("the preferences are %+v of classes %v", preferences, classes)
-	}
-}
-
-func TestPreferencesBeyondTheLastClassShareIt(t *testing.T) {
-	var none Preferences
-	var all []v1alpha1.PlanEndpoint
-	for loss := range int32(MaxClasses + 2) {
-		all = append(all, preferring("blue", loss+1, 100))
-	}
-	classes := none.assign(all)
-	for i := range all {
-		class, exact := classes.Class(&all[i])
-		if exact != (i < MaxClasses) || !exact && class != MaxClasses-1 {
-			t.Errorf("preference %d is of class %d, %v", i, class, exact)
+// What the API accepts is counted in characters.
+func TestMessagesAreValidTextWithinTheLimitOfTheAPI(t *testing.T) {
+	for name, message := range map[string]string{
+		"long": strings.Repeat("x", 5000), "of wide characters": strings.Repeat("€", 5000), "cut inside a character": "x" + strings.Repeat("€", 5000),
+	} {
+		got := Shorten(MessageLimit, message)
+		if utf8.RuneCountInString(got) > 1024 || !utf8.ValidString(got) || !strings.HasPrefix(message, strings.TrimSuffix(got, "…")) {
+			t.Errorf("%s: it became %d characters, valid: %v", name, utf8.RuneCountInString(got), utf8.ValidString(got))
 		}
 	}
 }

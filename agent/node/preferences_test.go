@@ -19,31 +19,31 @@ func TestPreferencesKeepTheirClassesWhateverComesAndGoes(t *testing.T) {
 		for range 6 {
 			var endpoints []v1alpha1.PlanEndpoint
 			wanted := rapid.SliceOfN(rapid.Int32Range(1, 12), 0, 14).Draw(t, "factors")
-			for _, permille := range wanted {
-				preference := &v1alpha1.PlanPreference{MaxRTTFactorPermille: permille, Weight: rapid.Int32Range(1, 100).Draw(t, "weight")}
+			for _, percent := range wanted {
+				preference := &v1alpha1.PlanPreference{MaxRTTPercent: percent, Weight: rapid.Int32Range(1, 100).Draw(t, "weight")}
 				endpoints = append(endpoints, v1alpha1.PlanEndpoint{Preferred: []v1alpha1.PathName{"green"}, Preference: preference})
 			}
 			c = c.assign(endpoints)
 			after, owner := map[int32]int{}, map[int]int32{}
 			for i := range endpoints {
-				permille := wanted[i]
+				percent := wanted[i]
 				class, exact := c.Class(&endpoints[i])
 				if c[class] == nil || !c[class].Paths["green"] {
-					t.Fatalf("factor %d has the class %d, of which nothing is known", permille, class)
+					t.Fatalf("factor %d has the class %d, of which nothing is known", percent, class)
 				}
 				if !exact {
 					if class != MaxClasses-1 || slices.Contains(c[:], nil) {
-						t.Fatalf("factor %d shares the class %d of %v", permille, class, c)
+						t.Fatalf("factor %d shares the class %d of %v", percent, class, c)
 					}
 					continue
 				}
-				if other, taken := owner[class]; taken && other != permille || c[class].MaxRTTFactorPermille != permille {
-					t.Fatalf("factor %d has the class %d of %v", permille, class, c[class].PlanPreference)
+				if other, taken := owner[class]; taken && other != percent || c[class].MaxRTTPercent != percent {
+					t.Fatalf("factor %d has the class %d of %v", percent, class, c[class].PlanPreference)
 				}
-				if was, had := before[permille]; had && was != class {
-					t.Fatalf("factor %d moved from class %d to %d", permille, was, class)
+				if was, had := before[percent]; had && was != class {
+					t.Fatalf("factor %d moved from class %d to %d", percent, was, class)
 				}
-				owner[class], after[permille] = permille, class
+				owner[class], after[percent] = percent, class
 			}
 			before = after
 		}

@@ -20,6 +20,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	packets "braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/bpf/pace"
+	"braid.dev/braid/internal/testutil"
 )
 
 // chainsLab is a lab whose client has a chain, as packets run through it.
@@ -93,7 +94,7 @@ func TestRulesPaceNewAndOldSubflowsAndChangeAtOnce(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		expectRates(t, "after the change", l.client, 2*time.Second, each(50))
 		l.follow(t, rule(v1alpha1.Action{Type: v1alpha1.ActionRecord}))
-		await(t, "the paces are lifted", func() bool { return all(paces(t, l.client), "") })
+		testutil.Eventually(t, 5*time.Second, "the paces are lifted", func() bool { return all(paces(t, l.client), "") })
 	}
 }
 
@@ -137,7 +138,7 @@ func TestRulesChooseTheCongestionControl(t *testing.T) {
 	send(t, connection)
 	l.run(t)
 	l.follow(t, congestion("bbr"))
-	await(t, "an older subflow has it", func() bool { return sockets(t, l.client)[0].congestion == "bbr" })
+	testutil.Eventually(t, 5*time.Second, "an older subflow has it", func() bool { return sockets(t, l.client)[0].congestion == "bbr" })
 	l.dial(t, l.server.IPv4)
 	for _, s := range l.awaitSubflows(t, 2) {
 		if s.congestion != "bbr" {
@@ -165,7 +166,7 @@ func TestATenantsRuleDoesNotReplaceTheClustersCongestionControl(t *testing.T) {
 	l.run(t)
 	for _, test := range tests {
 		l.follow(t, test.rules...)
-		await(t, test.name, func() bool { return sockets(t, l.client)[0].congestion == test.chosen })
+		testutil.Eventually(t, 5*time.Second, test.name, func() bool { return sockets(t, l.client)[0].congestion == test.chosen })
 	}
 }
 

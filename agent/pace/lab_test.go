@@ -26,6 +26,7 @@ import (
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/bpf/pace"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is two pods of one node, the first of which is an endpoint.
@@ -41,22 +42,9 @@ type lab struct {
 // endpoint is the number of the client in the keys of subflows.
 const endpoint = 7
 
-// bpffs mounts a BPF file system for the test alone.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(directory, 0); err != nil {
-			t.Errorf("unmounting the BPF file system: %v", err)
-		}
-	})
-	return directory
-}
-
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{directory: filepath.Join(bpffs(t), "v1")}
+	l := &lab{directory: filepath.Join(testutil.BPFFS(t), "v1")}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 2})
 	l.client, l.server = l.Nodes[0].Pods[0], l.Nodes[0].Pods[1]
 	l.pacer = agent.Open(l.options(t))
@@ -255,13 +243,13 @@ func addressPort(t *testing.T, text string) netip.AddrPort {
 // awaitSubflows waits until the client's connection has so many.
 func (l *lab) awaitSubflows(t *testing.T, count int) (found []socket) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if found = sockets(t, l.client); len(found) == count {
-			return found
+	testutil.Retry(t, 10*time.Second, func() error {
+		if found = sockets(t, l.client); len(found) != count {
+			return fmt.Errorf("the client has %d subflows instead of %d: %+v", len(found), count, found)
 		}
-	}
-	t.Fatalf("the client has %d subflows instead of %d: %+v", len(found), count, found)
-	return nil
+		return nil
+	})
+	return found
 }
 
 func words(address netip.Addr) (to [4]uint32) {
@@ -367,16 +355,6 @@ func together(mbit float64) func(map[ends]float64) bool {
 }
 
 // await waits until a condition holds.
-func await(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("it did not come about that %s", what)
-}
-
 // paces are those of the pod's sockets, as printed.
 func paces(t *testing.T, pod *network.Pod) (paces []string) {
 	t.Helper()

@@ -14,6 +14,7 @@ import (
 
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/bpf/pace"
+	"braid.dev/braid/internal/testutil"
 )
 
 const (
@@ -145,14 +146,14 @@ func TestSharesOfSubflowsThatEndedAreForgotten(t *testing.T) {
 		var rate uint64
 		return shares.Lookup(s.key(), &rate) == nil
 	}
-	await(t, "the subflow gets a share", has)
+	testutil.Eventually(t, 5*time.Second, "the subflow gets a share", has)
 	const reset = 4
 	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced, func(record *pace.PaceSubflow) { record.Ended = reset })
-	await(t, "its share is taken back", func() bool { return !has() })
+	testutil.Eventually(t, 5*time.Second, "its share is taken back", func() bool { return !has() })
 	l.note(t, s.key(), limit{mbit: 20, id: 1, scope: perEndpoint}, paced, func(record *pace.PaceSubflow) { record.Ended = 0 })
-	await(t, "it gets one again", has)
+	testutil.Eventually(t, 5*time.Second, "it gets one again", has)
 	l.note(t, s.key(), limit{})
-	await(t, "without the limit it has none", func() bool { return !has() })
+	testutil.Eventually(t, 5*time.Second, "without the limit it has none", func() bool { return !has() })
 }
 
 // Whoever forges segments makes records of subflows that no socket has: they take no
@@ -174,7 +175,7 @@ func TestSubflowsWithoutASocketHaveNoShare(t *testing.T) {
 	require.NoError(t, err)
 	defer shares.Close()
 	var rate uint64
-	await(t, "the subflow gets a share", func() bool { return shares.Lookup(paced, &rate) == nil })
+	testutil.Eventually(t, 5*time.Second, "the subflow gets a share", func() bool { return shares.Lookup(paced, &rate) == nil })
 	var key pace.PaceSubflowKey
 	count := 0
 	for entries := shares.Iterate(); entries.Next(&key, &rate); count++ {
@@ -193,5 +194,5 @@ func TestAnOlderSubflowThatBeginsToMatchIsFound(t *testing.T) {
 	l.run(t)
 	time.Sleep(300 * time.Millisecond)
 	l.count(t, limit{mbit: 20})
-	await(t, "it is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	testutil.Eventually(t, 5*time.Second, "it is paced", func() bool { return all(paces(t, l.client), "20000000") })
 }

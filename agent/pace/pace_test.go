@@ -16,6 +16,7 @@ import (
 
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/bpf/pace"
+	"braid.dev/braid/internal/testutil"
 )
 
 func TestEachSubflowIsPacedAtItsRate(t *testing.T) {
@@ -71,7 +72,7 @@ func TestARateThatARuleNotesHoldsWithoutTheAgent(t *testing.T) {
 		expectRates(t, "after the change", l.client, time.Second, each(mbit))
 	}
 	l.note(t, s.key(), limit{})
-	await(t, "the pace is lifted", func() bool { return all(paces(t, l.client), "") })
+	testutil.Eventually(t, 5*time.Second, "the pace is lifted", func() bool { return all(paces(t, l.client), "") })
 	if paced := l.record(t, s.key()).Paced; paced != 0 {
 		t.Errorf("the record still says %d bytes a second", paced)
 	}
@@ -143,7 +144,7 @@ func TestIPv4OnSocketsOfIPv6(t *testing.T) {
 	l.note(t, subflow.key(), limit{mbit: 24})
 	_, err := connection.Write(make([]byte, 1<<20))
 	require.NoError(t, err)
-	await(t, "the client's socket is called each round trip", func() bool { return all(paces(t, l.client), "24000000") })
+	testutil.Eventually(t, 5*time.Second, "the client's socket is called each round trip", func() bool { return all(paces(t, l.client), "24000000") })
 }
 
 func dialMapped(t *testing.T, l *lab) net.Conn {
@@ -172,7 +173,7 @@ func TestSocketsOfOthersAreLeftAlone(t *testing.T) {
 	other := socket{local: s.remote, remote: s.local}
 	l.note(t, other.key(), limit{mbit: 1})
 	l.apply(t, l.endpoint())
-	await(t, "the endpoint's socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	testutil.Eventually(t, 5*time.Second, "the endpoint's socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
 	if got := paces(t, l.server); !all(got, "") {
 		t.Errorf("the sockets of a pod that is no endpoint are paced at %v", got)
 	}
@@ -183,7 +184,7 @@ func TestTwoAgentsOfOneMachineGovernTheirOwnSockets(t *testing.T) {
 	second, other := oneSubflow(t)
 	first.note(t, s.key(), limit{mbit: 20})
 	second.note(t, other.key(), limit{mbit: 30})
-	await(t, "both are paced", func() bool {
+	testutil.Eventually(t, 5*time.Second, "both are paced", func() bool {
 		return all(paces(t, first.client), "20000000") && all(paces(t, second.client), "30000000")
 	})
 	require.NoError(t, second.pacer.Remove())
@@ -191,7 +192,7 @@ func TestTwoAgentsOfOneMachineGovernTheirOwnSockets(t *testing.T) {
 		t.Errorf("after the removal the socket is paced at %v", got)
 	}
 	first.note(t, s.key(), limit{mbit: 40})
-	await(t, "the other one goes on", func() bool { return all(paces(t, first.client), "40000000") })
+	testutil.Eventually(t, 5*time.Second, "the other one goes on", func() bool { return all(paces(t, first.client), "40000000") })
 }
 
 func TestAnEndpointThatIsNoLongerOneIsPutBack(t *testing.T) {
@@ -255,9 +256,9 @@ func TestCongestionControlIsChosenAndGivenBack(t *testing.T) {
 		t.Errorf("after the last rule that matches: %s", sockets(t, l.client)[0].congestion)
 	}
 	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure = [2]uint64{0, 1 << 9} })
-	await(t, "another rule decides, with no help of the agent", is("cubic"))
+	testutil.Eventually(t, 5*time.Second, "another rule decides, with no help of the agent", is("cubic"))
 	l.note(t, s.key(), limit{}, func(record *pace.PaceSubflow) { record.Sure, record.Stack = [2]uint64{1 << 3}, 1<<5 })
-	await(t, "so does one that matched a packet", is("bbr"))
+	testutil.Eventually(t, 5*time.Second, "so does one that matched a packet", is("bbr"))
 	l.apply(t, l.endpoint())
 	if !is(before)() {
 		t.Errorf("without a rule: %s instead of %s", sockets(t, l.client)[0].congestion, before)
@@ -281,10 +282,10 @@ func TestNamesAndRulesThatCannotBeAreRefused(t *testing.T) {
 func TestTheNextAgentTakesOverAndRemovesEverything(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.note(t, s.key(), limit{mbit: 20})
-	await(t, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	testutil.Eventually(t, 5*time.Second, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
 	require.NoError(t, l.pacer.Close())
 	l.note(t, s.key(), limit{mbit: 30})
-	await(t, "the program goes on without the agent", func() bool { return all(paces(t, l.client), "30000000") })
+	testutil.Eventually(t, 5*time.Second, "the program goes on without the agent", func() bool { return all(paces(t, l.client), "30000000") })
 
 	l.pacer = agent.Open(l.options(t))
 	l.apply(t, l.endpoint())
@@ -314,7 +315,7 @@ func TestTheNextAgentTakesOverAndRemovesEverything(t *testing.T) {
 func TestPinsThatSomebodyRemovedAreMadeAnew(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.note(t, s.key(), limit{mbit: 20})
-	await(t, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	testutil.Eventually(t, 5*time.Second, "the socket is paced", func() bool { return all(paces(t, l.client), "20000000") })
 	require.NoError(t, os.RemoveAll(l.directory))
 	require.NoError(t, l.subflows.Close())
 	l.subflows = nil
@@ -323,16 +324,16 @@ func TestPinsThatSomebodyRemovedAreMadeAnew(t *testing.T) {
 		t.Errorf("without a record the socket is paced at %v", got)
 	}
 	l.note(t, s.key(), limit{mbit: 30})
-	await(t, "it is paced again", func() bool { return all(paces(t, l.client), "30000000") })
+	testutil.Eventually(t, 5*time.Second, "it is paced again", func() bool { return all(paces(t, l.client), "30000000") })
 	l.note(t, s.key(), limit{})
-	await(t, "what it had first comes back", func() bool { return all(paces(t, l.client), "") })
+	testutil.Eventually(t, 5*time.Second, "what it had first comes back", func() bool { return all(paces(t, l.client), "") })
 }
 
 func TestAPodThatIsGoneIsLeftOut(t *testing.T) {
 	l, s := oneSubflow(t)
 	l.apply(t, agent.Endpoint{Number: 1, Path: "/run/netns/there-is-none"}, l.endpoint())
 	l.note(t, s.key(), limit{mbit: 20})
-	await(t, "the other one is paced", func() bool { return all(paces(t, l.client), "20000000") })
+	testutil.Eventually(t, 5*time.Second, "the other one is paced", func() bool { return all(paces(t, l.client), "20000000") })
 }
 
 func TestRunEndsWithItsContext(t *testing.T) {

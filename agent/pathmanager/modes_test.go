@@ -149,7 +149,7 @@ func TestSubflowsOfOnePairDifferInTheirPorts(t *testing.T) {
 	client, server := pair.New(t)
 	manage(t, server, agent, 4)
 	wanted := settings(client, agent, 4)
-	wanted.Mode = v1alpha1.SubflowModeSamePair
+	wanted.Mode = v1alpha1.SubflowModeNDiffPorts
 	manageWith(t, client, wanted)
 	connection := client.Connect(server.Serve(4))
 	expectPairs(t, client, connection, map[string]int{"10.9.0.1>10.9.0.2": 4})

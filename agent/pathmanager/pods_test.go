@@ -93,19 +93,20 @@ func TestARecordIsDroppedWhenACompleteLookDoesNotFindThePod(t *testing.T) {
 	invalid := endpoint
 	invalid.PlanEndpoint = &v1alpha1.PlanEndpoint{UID: "1", Subflows: v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerAgent, Count: 9}}
 	for _, step := range []struct {
-		name  string
-		model node.Model
-		done  bool
-		want  int // records
+		name     string
+		model    node.Model
+		done     bool
+		recorded int
+		open     int
 	}{
-		{"settings that cannot be", node.Model{Endpoints: []node.Endpoint{invalid}}, false, 0},
-		{"a pod that was found", node.Model{Endpoints: []node.Endpoint{endpoint}}, true, 1},
-		{"a look that was not complete", node.Model{}, true, 1},
-		{"a look that was complete", node.Model{LookComplete: true}, true, 0},
+		{"settings that cannot be", node.Model{Endpoints: []node.Endpoint{invalid}}, false, 0, 1},
+		{"a pod that was found", node.Model{Endpoints: []node.Endpoint{endpoint}}, true, 1, 1},
+		{"a look that was not complete", node.Model{}, true, 1, 1},
+		{"a look that was complete", node.Model{LookComplete: true}, true, 0, 0},
 	} {
 		report := p.Apply(t.Context(), &step.model)
 		recorded, err := Recorded(p.options.StatePath, nil)
-		if err != nil || report.Done() != step.done || len(recorded) != step.want || len(p.managed) != step.want {
+		if err != nil || report.Done() != step.done || len(recorded) != step.recorded || len(p.managed) != step.open {
 			t.Errorf("%s: reported is %+v, recorded are %v, and open are %v (%v)", step.name, report, recorded, p.managed, err)
 		}
 	}

@@ -69,7 +69,7 @@ func (s Settings) validateWays() error {
 	byAgent := s.Manager == v1alpha1.SubflowManagerAgent
 	switch s.Mode {
 	case "", v1alpha1.SubflowModePerPath:
-	case v1alpha1.SubflowModeFullMesh, v1alpha1.SubflowModeSamePair:
+	case v1alpha1.SubflowModeFullMesh, v1alpha1.SubflowModeNDiffPorts:
 		if !byAgent {
 			return fmt.Errorf("subflow mode %s needs manager %s", s.Mode, v1alpha1.SubflowManagerAgent)
 		}

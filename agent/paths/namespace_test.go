@@ -16,12 +16,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // patience is how long a test waits for what should take milliseconds.
@@ -37,23 +39,16 @@ func openNode(t *testing.T, namespace *network.Namespace) *Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { must(t, node.Close()) })
-	must(t, handle.Close())
+	t.Cleanup(func() { require.NoError(t, node.Close()) })
+	require.NoError(t, handle.Close())
 	return node
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func watch(t *testing.T, node *Node) <-chan struct{} {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	changes, err := node.Watch(ctx)
-	must(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		cancel()
 		for range changes {
@@ -69,7 +64,7 @@ func awaitPaths(t *testing.T, node *Node, changes <-chan struct{}, query Query, 
 	var got []string
 	for {
 		result, err := node.Resolve(query)
-		must(t, err)
+		require.NoError(t, err)
 		got = nil
 		for _, path := range result.Paths {
 			got = append(got, summary(path))
@@ -105,7 +100,7 @@ func TestNICsAreFoundInANamespace(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			result, err := node.Resolve(Query{Paths: []v1alpha1.PlanPath{test.plan}})
-			must(t, err)
+			require.NoError(t, err)
 			if got := summary(result.Paths[0]); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
@@ -118,9 +113,9 @@ func TestResolvedNICIsDescribed(t *testing.T) {
 	node := openNode(t, lab.Nodes[0].Namespace)
 	query := Query{Paths: []v1alpha1.PlanPath{byName("second", "green")}, Peers: []Peer{{Name: "node2", Addresses: addrs("10.20.0.2")}}}
 	result, err := node.Resolve(query)
-	must(t, err)
+	require.NoError(t, err)
 	index, err := lab.Nodes[0].Index("green")
-	must(t, err)
+	require.NoError(t, err)
 	path := result.Paths[0]
 	want := NIC{Name: "green", Index: index, MTU: 1500, Up: true, MAC: path.MAC, Addresses: prefixes("10.21.0.1/24", "fd00:21::1/64")}
 	if diff := cmp.Diff(want, path.NIC, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
@@ -145,46 +140,46 @@ func TestChangesOfNICsAreSeen(t *testing.T) {
 	await("blue +blue", "green +green", noLate)
 
 	begin := time.Now()
-	must(t, lab.SetCarrier(host, "green", false))
+	require.NoError(t, lab.SetCarrier(host, "green", false))
 	await("blue +blue", "green -green green has no carrier", noLate)
 	took := time.Since(begin)
 	t.Logf("carrier loss seen after %s", took)
 	if took > time.Second {
 		t.Errorf("carrier loss seen after %s", took)
 	}
-	must(t, lab.SetCarrier(host, "green", true))
+	require.NoError(t, lab.SetCarrier(host, "green", true))
 	await("blue +blue", "green +green", noLate)
 
-	must(t, lab.SetNIC(host, "green", false))
+	require.NoError(t, lab.SetNIC(host, "green", false))
 	await("blue +blue", "green -green green is set down", noLate)
 	_, err := host.Run("ip", "link", "set", "green", "name", "late")
-	must(t, err)
+	require.NoError(t, err)
 	await("blue +blue", "green - no NIC is called green", "late -late late is set down")
-	must(t, host.SetUp("late"))
+	require.NoError(t, host.SetUp("late"))
 	await("blue +blue", "green - no NIC is called green", "late +late")
 
 	_, err = host.Run("ip", "link", "delete", "late")
-	must(t, err)
+	require.NoError(t, err)
 	await("blue +blue", "green - no NIC is called green", noLate)
 	addresses := network.Options{AddressesA: []string{"10.21.0.1/24", "fd00:21::1/64"}}
-	must(t, network.Connect(host.Namespace, "green", lab.Fabric, "again", addresses))
+	require.NoError(t, network.Connect(host.Namespace, "green", lab.Fabric, "again", addresses))
 	await("blue +blue", "green +green", noLate)
 }
 
 func TestALostIPv6AddressIsSeen(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue"}})
 	host := lab.Nodes[0]
-	must(t, host.Sysctl("net.ipv6.conf.blue.keep_addr_on_down", "0"))
-	must(t, host.Sysctl("net.ipv6.conf.all.keep_addr_on_down", "-1"))
+	require.NoError(t, host.Sysctl("net.ipv6.conf.blue.keep_addr_on_down", "0"))
+	require.NoError(t, host.Sysctl("net.ipv6.conf.all.keep_addr_on_down", "-1"))
 	node := openNode(t, host.Namespace)
 	changes := watch(t, node)
 	query := Query{Paths: []v1alpha1.PlanPath{byName("blue", "blue")}}
 	awaitPaths(t, node, changes, query, "blue +blue")
-	must(t, lab.SetNIC(host, "blue", false))
+	require.NoError(t, lab.SetNIC(host, "blue", false))
 	awaitPaths(t, node, changes, query, "blue -blue blue is set down")
-	must(t, host.SetUp("blue"))
+	require.NoError(t, host.SetUp("blue"))
 	awaitPaths(t, node, changes, query, "blue +blue blue has lost its IPv6 addresses")
-	must(t, host.AddAddress("blue", "fd00:20::1/64"))
+	require.NoError(t, host.AddAddress("blue", "fd00:20::1/64"))
 	awaitPaths(t, node, changes, query, "blue +blue")
 }
 
@@ -213,7 +208,7 @@ func TestWatchTellsManyChangesInFewNotifications(t *testing.T) {
 		case <-changes:
 			notifications++
 		case err := <-stopped:
-			must(t, err)
+			require.NoError(t, err)
 			running = false
 		}
 	}
@@ -234,8 +229,8 @@ func TestWatchTellsThatMessagesWereLost(t *testing.T) {
 			namespace := network.NamespaceForTest(t)
 			node := openNode(t, namespace)
 			socket, err := subscribe(node.namespace, unix.RTNLGRP_IPV4_ROUTE)
-			must(t, err)
-			must(t, socket.SetReceiveBufferSize(test.buffer, true))
+			require.NoError(t, err)
+			require.NoError(t, socket.SetReceiveBufferSize(test.buffer, true))
 			command := namespace.Command(t.Context(), "ip", "-batch", "-")
 			var added []string
 			for i := range 200 {
@@ -261,18 +256,18 @@ func TestManyChangesAtOnceMayHaveBeenOfAnyInterface(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
 	node := openNode(t, namespace)
 	socket, err := subscribe(node.namespace, unix.RTNLGRP_LINK)
-	must(t, err)
+	require.NoError(t, err)
 	t.Cleanup(socket.Close)
-	must(t, socket.SetReceiveBufferSize(1, true)) // the kernel makes it a few kilobytes
+	require.NoError(t, socket.SetReceiveBufferSize(1, true)) // the kernel makes it a few kilobytes
 	log := downLog{socket}
 	for range 10 {
-		must(t, namespace.SetDown("lo"))
-		must(t, namespace.SetUp("lo"))
+		require.NoError(t, namespace.SetDown("lo"))
+		require.NoError(t, namespace.SetUp("lo"))
 	}
 	first, err := log.read()
-	must(t, err)
+	require.NoError(t, err)
 	second, err := log.read()
-	must(t, err)
+	require.NoError(t, err)
 	if !first.has(12345) || second.has(1) {
 		t.Errorf("after an overrun: %+v, and then %+v", first, second)
 	}
@@ -282,7 +277,7 @@ func TestWatchSubscribesAgainWhenItsSocketBreaks(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
 	node := openNode(t, namespace)
 	broken, err := subscribe(node.namespace, watchedGroups...)
-	must(t, err)
+	require.NoError(t, err)
 	broken.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := make(chan struct{}, 1)
@@ -296,7 +291,7 @@ func TestWatchSubscribesAgainWhenItsSocketBreaks(t *testing.T) {
 		}
 	}
 	await("what was missed meanwhile")
-	must(t, namespace.AddAddress("lo", "10.9.0.1/32"))
+	require.NoError(t, namespace.AddAddress("lo", "10.9.0.1/32"))
 	await("a change after that")
 	cancel()
 	for range changed {
@@ -307,7 +302,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	node := openNode(t, network.NamespaceForTest(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	changes, err := node.Watch(ctx)
-	must(t, err)
+	require.NoError(t, err)
 	cancel()
 	timeout := time.After(patience)
 	for {
@@ -362,10 +357,10 @@ func startAgents(t *testing.T, lab *network.Network) *agents {
 
 func (a *agent) start() {
 	detours, err := NewDetours(a.node)
-	must(a.t, err)
+	require.NoError(a.t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	changes, err := a.node.Watch(ctx)
-	must(a.t, err)
+	require.NoError(a.t, err)
 	done := make(chan struct{})
 	a.detours = detours
 	a.reconcile() // routes that were never seen cannot be missed
@@ -437,7 +432,7 @@ func startTalk(t *testing.T, lab *network.Network, version int) *talk {
 	t.Helper()
 	client, server := lab.Nodes[0].Pods[0], lab.Nodes[1].Pods[0]
 	listener, err := server.Listen(t.Context(), "tcp", net.JoinHostPort(server.Address(version), "7"))
-	must(t, err)
+	require.NoError(t, err)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -454,7 +449,7 @@ func startTalk(t *testing.T, lab *network.Network, version int) *talk {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	connection, err := client.Dial(ctx, "tcp", net.JoinHostPort(server.Address(version), "7"))
-	must(t, err)
+	require.NoError(t, err)
 	t.Cleanup(func() { connection.Close(); listener.Close(); <-served })
 	return &talk{t, connection, bufio.NewReader(connection)}
 }
@@ -463,7 +458,7 @@ func startTalk(t *testing.T, lab *network.Network, version int) *talk {
 func (k *talk) works(when string) {
 	k.t.Helper()
 	begin := time.Now()
-	must(k.t, k.connection.SetDeadline(begin.Add(patience)))
+	require.NoError(k.t, k.connection.SetDeadline(begin.Add(patience)))
 	if _, err := fmt.Fprintln(k.connection, when); err != nil {
 		k.t.Fatalf("%s: %v", when, err)
 	}
@@ -480,7 +475,7 @@ func dumpNode(t *testing.T, node *network.Node) string {
 	var lines []string
 	for _, command := range []string{"-4 rule show", "-6 rule show", "-4 route show table all", "-6 route show table all"} {
 		out, err := node.Run("ip", strings.Fields(command)...)
-		must(t, err)
+		require.NoError(t, err)
 		lines = append(lines, strings.Split(strings.TrimSpace(out), "\n")...)
 	}
 	slices.Sort(lines)
@@ -490,26 +485,23 @@ func dumpNode(t *testing.T, node *network.Node) string {
 // awaitDump waits for a node to have these rules and routes.
 func awaitDump(t *testing.T, node *network.Node, when, want string) {
 	t.Helper()
-	got := ""
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if got = dumpNode(t, node); got == want {
-			return
+	testutil.Retry(t, patience, func() error {
+		if got := dumpNode(t, node); got != want {
+			return fmt.Errorf("%s: node%d's rules and routes (-want +got):\n%s", when, node.Number, cmp.Diff(want, got))
 		}
-	}
-	t.Errorf("%s: node%d's rules and routes (-want +got):\n%s", when, node.Number, cmp.Diff(want, got))
+		return nil
+	})
 }
 
 // awaitWay waits until a node sends to an address by a NIC.
 func awaitWay(t *testing.T, node *network.Node, address, nic string) {
 	t.Helper()
-	out := ""
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		out, _ = node.Run("ip", "route", "get", address)
-		if strings.Contains(out, "dev "+nic+" ") {
-			return
+	testutil.Retry(t, patience, func() error {
+		if out, _ := node.Run("ip", "route", "get", address); !strings.Contains(out, "dev "+nic+" ") {
+			return fmt.Errorf("node%d does not send to %s by %s: %s", node.Number, address, nic, out)
 		}
-	}
-	t.Fatalf("node%d does not send to %s by %s: %s", node.Number, address, nic, out)
+		return nil
+	})
 }
 
 func TestTrafficTakesADetour(t *testing.T) {
@@ -541,13 +533,13 @@ func TestTrafficTakesADetour(t *testing.T) {
 				}
 			}
 			expect("at first", "blue")
-			must(t, fail(lab, false))
+			require.NoError(t, fail(lab, false))
 			expect("while blue fails", "green")
-			must(t, lab.SetCarrier(lab.Nodes[1], "green", false))
+			require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", false))
 			expect("while green fails too", "red")
-			must(t, lab.SetCarrier(lab.Nodes[1], "green", true))
+			require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", true))
 			expect("after green is back", "green")
-			must(t, fail(lab, true))
+			require.NoError(t, fail(lab, true))
 			expect("after blue is back", "blue")
 			for i, node := range lab.Nodes {
 				awaitDump(t, node, "after all is well again", before[i])
@@ -563,7 +555,7 @@ func TestDetoursSurviveARestartOfTheAgent(t *testing.T) {
 	pod := lab.Nodes[1].Pods[0]
 	talks := []*talk{startTalk(t, lab, 4), startTalk(t, lab, 6)}
 
-	must(t, lab.SetNIC(lab.Nodes[0], "blue", false))
+	require.NoError(t, lab.SetNIC(lab.Nodes[0], "blue", false))
 	for _, address := range []string{pod.IPv4, pod.IPv6} {
 		awaitWay(t, lab.Nodes[0], address, "green")
 	}
@@ -582,7 +574,7 @@ func TestDetoursSurviveARestartOfTheAgent(t *testing.T) {
 	for _, talk := range talks {
 		talk.works("after the restart")
 	}
-	must(t, lab.SetNIC(lab.Nodes[0], "blue", true))
+	require.NoError(t, lab.SetNIC(lab.Nodes[0], "blue", true))
 	awaitDump(t, lab.Nodes[0], "after blue is back", before)
 }
 
@@ -590,7 +582,7 @@ func TestDetoursThatSomebodyDeletesComeBack(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
 	startAgents(t, lab)
 	host, pod := lab.Nodes[0], lab.Nodes[1].Pods[0]
-	must(t, lab.SetNIC(host, "blue", false))
+	require.NoError(t, lab.SetNIC(host, "blue", false))
 	awaitWay(t, host, pod.IPv4, "green")
 	awaitWay(t, host, pod.IPv6, "green")
 	time.Sleep(10 * quiet) // the agents come to rest, or they would put it back by the way
@@ -599,7 +591,7 @@ func TestDetoursThatSomebodyDeletesComeBack(t *testing.T) {
 		"-4 route flush table 2845", "-6 route flush table 2845", "-4 rule delete pref 32700", "-6 rule delete pref 32700",
 	} {
 		_, err := host.Run("ip", strings.Fields(command)...)
-		must(t, err)
+		require.NoError(t, err)
 		awaitDump(t, host, "after ip "+command, whole)
 	}
 }
@@ -608,7 +600,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
 	agents := startAgents(t, lab)
 	pod := lab.Nodes[1].Pods[0]
-	must(t, lab.SetCarrier(lab.Nodes[0], "blue", false))
+	require.NoError(t, lab.SetCarrier(lab.Nodes[0], "blue", false))
 	awaitWay(t, lab.Nodes[0], pod.IPv4, "green")
 	awaitWay(t, lab.Nodes[0], pod.IPv6, "green")
 	agents.agents[0].stop()
@@ -621,9 +613,9 @@ func TestRemoveLeavesNothing(t *testing.T) {
 		}
 	}
 	fresh, err := NewDetours(agents.agents[0].node) // as `uninstall` does, without Apply
-	must(t, err)
+	require.NoError(t, err)
 	defer fresh.Close()
-	must(t, fresh.Remove())
+	require.NoError(t, fresh.Remove())
 	if diff := cmp.Diff(strings.Join(want, "\n"), dumpNode(t, lab.Nodes[0])); diff != "" {
 		t.Errorf("after removal (-want +got):\n%s", diff)
 	}
@@ -632,14 +624,14 @@ func TestRemoveLeavesNothing(t *testing.T) {
 func TestANICThatBlinksLosesItsRoutesAndNotItsDestinations(t *testing.T) {
 	for name, disturb := range map[string]func(*testing.T, *network.Namespace) bool{
 		"by a NIC that was down for a moment": func(t *testing.T, host *network.Namespace) bool {
-			must(t, host.SetDown("blue"))
-			must(t, host.SetUp("blue"))
+			require.NoError(t, host.SetDown("blue"))
+			require.NoError(t, host.SetUp("blue"))
 			return true
 		},
 		"but not by an admin's hand": func(t *testing.T, host *network.Namespace) bool {
 			for _, destination := range []string{"10.244.2.0/24", "fd00:244:2::/64"} {
 				_, err := host.Run("ip", "route", "delete", destination)
-				must(t, err)
+				require.NoError(t, err)
 			}
 			return false
 		},
@@ -648,7 +640,7 @@ func TestANICThatBlinksLosesItsRoutesAndNotItsDestinations(t *testing.T) {
 			lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}})
 			node := openNode(t, lab.Nodes[0].Namespace)
 			detours, err := NewDetours(node)
-			must(t, err)
+			require.NoError(t, err)
 			t.Cleanup(detours.Close)
 			state := State{Peers: []Peer{{Name: "node2", Paths: map[string]PeerPath{
 				"blue":  {Up: true, Addresses: addrs("10.20.0.2", "fd00:20::2")},
@@ -656,10 +648,10 @@ func TestANICThatBlinksLosesItsRoutesAndNotItsDestinations(t *testing.T) {
 			}}}}
 			apply := func() []Detour {
 				result, err := node.Resolve(Query{Paths: []v1alpha1.PlanPath{byName("blue", "blue"), byName("green", "green")}})
-				must(t, err)
+				require.NoError(t, err)
 				state.Paths = result.Paths
 				placed, err := detours.Apply(state)
-				must(t, err)
+				require.NoError(t, err)
 				return placed
 			}
 			if placed := apply(); placed != nil {
@@ -678,11 +670,11 @@ func TestAWideDetourHidesNothing(t *testing.T) {
 	host := lab.Nodes[0]
 	for _, version := range []int{4, 6} {
 		everything := map[int]string{4: "0.0.0.0/0", 6: "::/0"}[version]
-		must(t, host.AddRoute(network.Route{Destination: everything, Gateway: lab.Nodes[1].Address(0, version), Interface: "blue"}))
+		require.NoError(t, host.AddRoute(network.Route{Destination: everything, Gateway: lab.Nodes[1].Address(0, version), Interface: "blue"}))
 	}
 	before := dumpNode(t, host)
 	startAgents(t, lab)
-	must(t, lab.SetCarrier(host, "blue", false))
+	require.NoError(t, lab.SetCarrier(host, "blue", false))
 	for _, ways := range [][2]string{
 		{"203.0.113.1", "green"}, {"2001:db8::1", "green"}, // everything
 		{lab.Nodes[1].Pods[0].IPv4, "green"}, {lab.Nodes[1].Pods[0].IPv6, "green"},
@@ -692,7 +684,7 @@ func TestAWideDetourHidesNothing(t *testing.T) {
 	} {
 		awaitWay(t, host, ways[0], ways[1])
 	}
-	must(t, lab.SetCarrier(host, "blue", true))
+	require.NoError(t, lab.SetCarrier(host, "blue", true))
 	awaitDump(t, host, "after blue is back", before)
 }
 
@@ -700,38 +692,38 @@ func TestDetoursOfAThousandDestinations(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}})
 	host := lab.Nodes[0]
 	handle, err := host.Handle()
-	must(t, err)
+	require.NoError(t, err)
 	index, err := host.Index("blue")
-	must(t, err)
+	require.NoError(t, err)
 	for i := range 1000 {
 		route := routeVia(index, fmt.Sprintf("10.%d.%d.0/24", 100+i/250, i%250), lab.Nodes[1].Address(0, 4))
-		must(t, handle.RouteReplace(&route))
+		require.NoError(t, handle.RouteReplace(&route))
 	}
 	agents := startAgents(t, lab)
 	awaitWay(t, host, "10.103.249.1", "blue")
-	must(t, lab.SetCarrier(host, "blue", false))
+	require.NoError(t, lab.SetCarrier(host, "blue", false))
 	begin := time.Now()
 	awaitWay(t, host, "10.103.249.1", "green")
 	t.Logf("1000 destinations detoured after %s", time.Since(begin))
 	agents.agents[0].stop()
 	begin = time.Now()
 	fresh, err := NewDetours(agents.agents[0].node)
-	must(t, err)
+	require.NoError(t, err)
 	defer fresh.Close()
 	agents.agents[0].detours = fresh
 	agents.agents[0].reconcile()
 	t.Logf("looking at them once more took %s", time.Since(begin))
 	routes, err := handle.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: DetourTable}, netlink.RT_FILTER_TABLE)
-	must(t, err)
+	require.NoError(t, err)
 	if len(routes) != 1001 { // and node2's pods
 		t.Errorf("%d detours", len(routes))
 	}
-	must(t, fresh.Remove())
+	require.NoError(t, fresh.Remove())
 }
 
 func TestAnOpenNodeFollowsTheProcess(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
-	must(t, namespace.Do(func() error {
+	require.NoError(t, namespace.Do(func() error {
 		node, err := Open(netns.None())
 		if err != nil {
 			return err

@@ -12,17 +12,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-)
 
-// bpffs mounts a BPF file system for the test alone.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	directory := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", directory, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(directory, 0)) })
-	return filepath.Join(directory, "part")
-}
+	"braid.dev/braid/internal/testutil"
+)
 
 var (
 	word = &btf.Int{Name: "u32", Size: 4}
@@ -103,7 +95,7 @@ var (
 )
 
 func TestMapsOfOneLayoutAreSharedByVersions(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	first := start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(older)}})
 	second := start(t, root, "v2", Maps{Kept: []*ebpf.MapSpec{flows(older)}})
 	if first.id != second.id {
@@ -116,7 +108,7 @@ func TestMapsOfOneLayoutAreSharedByVersions(t *testing.T) {
 }
 
 func TestMembersKeepTheirValuesByName(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	first := start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(older)}})
 	first.put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
 	second := start(t, root, "v2", Maps{Kept: []*ebpf.MapSpec{flows(newer)}})
@@ -133,7 +125,7 @@ func TestMembersKeepTheirValuesByName(t *testing.T) {
 
 // Whoever forgets to name a new version does not read one member as another.
 func TestALayoutThatChangedWithoutItsVersionIsNoticed(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	swapped := record(btf.Member{Name: "token", Type: word}, btf.Member{Name: "path", Type: half}, btf.Member{Name: "gone", Type: half})
 	start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(older)}}).put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
 	second := start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(swapped)}})
@@ -142,7 +134,7 @@ func TestALayoutThatChangedWithoutItsVersionIsNoticed(t *testing.T) {
 }
 
 func TestMapsOfAnotherSizeAreCopied(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(older)}}).put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
 	smaller := flows(older)
 	smaller.MaxEntries = 50
@@ -152,7 +144,7 @@ func TestMapsOfAnotherSizeAreCopied(t *testing.T) {
 }
 
 func TestMapsThatAreFreshAreNotTakenOver(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	first := start(t, root, "v1", Maps{Fresh: []*ebpf.MapSpec{flows(older)}})
 	if same := start(t, root, "v1", Maps{Fresh: []*ebpf.MapSpec{flows(older)}}); same.id != first.id {
 		t.Error("an agent of the same version did not use the map")
@@ -165,7 +157,7 @@ func TestMapsThatAreFreshAreNotTakenOver(t *testing.T) {
 }
 
 func TestArraysKeepTheirElements(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	array := func(elements uint32) *ebpf.MapSpec {
 		value := record(btf.Member{Name: "of", Type: &btf.Array{Index: word, Type: half, Nelems: elements}})
 		return &ebpf.MapSpec{
@@ -180,7 +172,7 @@ func TestArraysKeepTheirElements(t *testing.T) {
 // What else is pinned, such as links, changes hands in one step; an agent that ended
 // in the midst of it is no obstacle.
 func TestWhatElseIsPinnedIsMoved(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	maps := Maps{Kept: []*ebpf.MapSpec{flows(older)}}
 	first := start(t, root, "v1", maps)
 	first.put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
@@ -203,7 +195,7 @@ func TestWhatElseIsPinnedIsMoved(t *testing.T) {
 }
 
 func TestAMapThatCannotBeCopiedBeginsAnew(t *testing.T) {
-	root := bpffs(t)
+	root := filepath.Join(testutil.BPFFS(t), "part")
 	start(t, root, "v1", Maps{Kept: []*ebpf.MapSpec{flows(older)}}).put(t, 7, 1, 2, 3, 4, 5, 6, 7, 8)
 	wider := flows(older)
 	wider.Key, wider.KeySize = &btf.Int{Name: "u64", Size: 8}, 8

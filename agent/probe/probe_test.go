@@ -17,6 +17,7 @@ import (
 
 	"braid.dev/braid/agent/probe"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // connection is a TCP connection between two pods of a node, through which nothing
@@ -116,15 +117,9 @@ func TestBothEndsAnswerAndTheConnectionGoesOn(t *testing.T) {
 			client, server := endOf(t, c.client), endOf(t, c.server)
 			before := [2]*unix.TCPInfo{info(t, c.client), info(t, c.server)}
 			require.NoError(t, errors.Join(prober.Probe(client, server), prober.Probe(server, client)))
-			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				client, server := info(t, c.client), info(t, c.server)
-				if client.Segs_out > before[0].Segs_out && server.Segs_out > before[1].Segs_out {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatalf("the ends sent %d and %d segments more", client.Segs_out-before[0].Segs_out, server.Segs_out-before[1].Segs_out)
-				}
-			}
+			testutil.Eventually(t, 5*time.Second, "both ends sent a segment more", func() bool {
+				return info(t, c.client).Segs_out > before[0].Segs_out && info(t, c.server).Segs_out > before[1].Segs_out
+			})
 			if after := info(t, c.client); after.Snd_wnd != before[0].Snd_wnd {
 				t.Errorf("the window was %d and is %d", before[0].Snd_wnd, after.Snd_wnd)
 			}

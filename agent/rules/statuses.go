@@ -12,6 +12,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // statuses say for each endpoint how its rules are carried out.
@@ -56,8 +57,8 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 
 // limitedSubflows are those of endpoints with rules that limit rates, by endpoint. No
 // others are read: a node may have tens of thousands.
-func (s *statuses) limitedSubflows() map[string][]inspect.Subflow {
-	of := map[string][]inspect.Subflow{}
+func (s *statuses) limitedSubflows() map[string][]agentapi.Subflow {
+	of := map[string][]agentapi.Subflow{}
 	for _, attached := range s.chains.Endpoints() {
 		if inspect.Limits(attached.Rules) {
 			of[attached.Name] = nil
@@ -66,7 +67,7 @@ func (s *statuses) limitedSubflows() map[string][]inspect.Subflow {
 	if len(of) == 0 {
 		return of
 	}
-	err := s.pins.EachSubflow(func(subflow *inspect.Subflow) {
+	err := s.pins.EachSubflow(func(subflow *agentapi.Subflow) {
 		if before, limited := of[subflow.Endpoint]; limited && len(subflow.Limits) > 0 {
 			kept := *subflow
 			kept.Limits = slices.Clone(subflow.Limits)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
@@ -27,19 +26,12 @@ import (
 	"braid.dev/braid/agent/socketimport"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 const wait = 20 * time.Second
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(wait); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: not %s", wait, what)
-		}
-	}
-}
 
 // lab is a pod, and the host that its interface ends in.
 type lab struct {
@@ -64,9 +56,7 @@ func build(t *testing.T) *lab {
 		require.NoError(t, namespace.Sysctl("net.mptcp.pm_type", "1"))
 		listen(t, namespace)
 	}
-	mount := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
+	mount := testutil.BPFFS(t)
 	l.pins = filepath.Join(mount, "endpoints")
 	l.chains = chains.Open(chains.Options{PinPath: l.pins, Log: logr.Discard()})
 	t.Cleanup(func() { require.NoError(t, l.host.Do(func() error { return l.chains.Remove(context.Background()) })) })
@@ -165,7 +155,7 @@ func diagnose(t *testing.T, namespace *network.Namespace) *mptcpnl.Diagnostics {
 func tokenAt(t *testing.T, namespace *network.Namespace, local, remote net.Addr) (token uint32) {
 	t.Helper()
 	diagnostics := diagnose(t, namespace)
-	eventually(t, "established", func() bool {
+	testutil.Eventually(t, wait, "established", func() bool {
 		connections, err := diagnostics.Connections()
 		require.NoError(t, err)
 		for _, connection := range connections {
@@ -190,7 +180,7 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 	diagnostics := diagnose(l.t, from)
 	// The peer's stack may not be ready for a further subflow yet.
 	next := time.Now().Add(250 * time.Millisecond)
-	eventually(l.t, "joined", func() bool {
+	testutil.Eventually(l.t, wait, "joined", func() bool {
 		subflows, err := diagnostics.Subflows()
 		require.NoError(l.t, err)
 		established, all := 0, 0
@@ -261,7 +251,7 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 		t.Errorf("the import told %+v of %d subflows", result, wanted.subflows+other.subflows)
 	}
 	wanted.say(t, 5)
-	eventually(t, "found by its token", func() bool { return l.hits() > 0 })
+	testutil.Eventually(t, wait, "found by its token", func() bool { return l.hits() > 0 })
 	before := l.hits()
 	other.say(t, 5)
 	if hits := l.hits(); hits != before {
@@ -354,7 +344,7 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 	names, err := inspect.OpenDirectory("")
 	require.NoError(t, err)
 	pins := inspect.NewPins(chains.Directory(l.pins), filepath.Dir(l.pins), names)
-	expect := func(mechanism v1alpha1.RateLimitMechanism, why inspect.Why) {
+	expect := func(mechanism v1alpha1.RateLimitMechanism, why agentapi.Why) {
 		t.Helper()
 		c.say(t, 5)
 		subflows, err := pins.Subflows()
@@ -373,7 +363,7 @@ func TestAWindowIsLoweredOnAConnectionThatIsOlderThanTheAgent(t *testing.T) {
 			t.Errorf("the subflows are %+v", subflows)
 		}
 	}
-	expect("", inspect.WhyNoSYN)
+	expect("", agentapi.WhyNoSYN)
 	l.importSockets(pod)
-	expect(v1alpha1.RateLimitWindow, inspect.WhyAsked)
+	expect(v1alpha1.RateLimitWindow, agentapi.WhyAsked)
 }

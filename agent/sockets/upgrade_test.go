@@ -21,20 +21,8 @@ import (
 
 	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
-
-// pins mounts a BPF file system for a test.
-func pins(t *testing.T) string {
-	t.Helper()
-	mount := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", mount, "bpf", 0, ""))
-	t.Cleanup(func() {
-		if err := unix.Unmount(mount, 0); err != nil {
-			t.Errorf("unmounting %s: %v", mount, err)
-		}
-	})
-	return filepath.Join(mount, "sockets")
-}
 
 // hook tries, without the package under test, if the kernel lets a program
 // change what update_socket_protocol returns.
@@ -70,7 +58,7 @@ func TestUpgrade(t *testing.T) {
 }
 
 func expectUnsupported(t *testing.T) {
-	directory := pins(t)
+	directory := filepath.Join(testutil.BPFFS(t), "sockets")
 	_, err := sockets.Open(directory)
 	if !errors.Is(err, sockets.ErrUnsupported) {
 		t.Fatalf("Open returned %v, want ErrUnsupported", err)
@@ -156,7 +144,7 @@ func hasSCTP() bool {
 
 func upgradeOne(t *testing.T) {
 	enabled, other := network.NamespaceForTest(t), network.NamespaceForTest(t)
-	directory := pins(t)
+	directory := filepath.Join(testutil.BPFFS(t), "sockets")
 	upgrade, err := sockets.Open(directory)
 	require.NoError(t, err)
 	defer upgrade.Close()
@@ -201,7 +189,7 @@ func expectConnectionOfAnyProgram(t *testing.T, namespace *network.Namespace) {
 
 func takeOver(t *testing.T) {
 	namespace := network.NamespaceForTest(t)
-	directory := pins(t)
+	directory := filepath.Join(testutil.BPFFS(t), "sockets")
 	first, err := sockets.Open(directory)
 	require.NoError(t, err)
 	require.NoError(t, first.Enable(inode(t, namespace)))
@@ -218,7 +206,7 @@ func takeOver(t *testing.T) {
 }
 
 func listEnabled(t *testing.T) {
-	directory := pins(t)
+	directory := filepath.Join(testutil.BPFFS(t), "sockets")
 	upgrade, err := sockets.Open(directory)
 	require.NoError(t, err)
 	defer upgrade.Close()

@@ -8,29 +8,24 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/output"
 )
 
 // tracing is what is to be replayed.
 type tracing struct {
-	format    output.Format
-	of        Options
-	packet    Packet
-	address   string
-	to        string
-	direction string
-	kind      string
-	token     string
-	capture   string
-	most      int
-	number    int
+	format  output.Format
+	of      Options
+	flags   agentapi.TraceFlags
+	address string
+	to      string
+	capture string
 }
 
 // Command replays what its flags say, and prints what became of it.
@@ -53,26 +48,10 @@ Nothing is sent, and no counter, flow or record of the node changes.`,
 	flags.StringVar(&t.of.Pod, "pod", "", "namespace/name of the pod, for the report")
 	flags.StringVar(&t.address, "address", "", "address of the pod, perhaps with :PORT")
 	flags.StringVar(&t.to, "to", "", "address and port of the other end")
-	flags.StringVar(&t.direction, "direction", string(v1alpha1.DirectionFromEndpoint), "FromEndpoint for what the pod sends, ToEndpoint for what it receives")
-	flags.StringVar(&t.kind, "type", string(TypeMPCapable), "of the packet: "+kinds())
-	flags.StringVar(&t.token, "token", "", "of the connection that MPJoin joins, the responder's, such as 0x1a2b3c4d")
-	flags.Uint32Var(&t.packet.Sequence, "sequence", 1000, "TCP's sequence number")
-	flags.Uint32Var(&t.packet.Acknowledgement, "acknowledgement", 1000, "TCP's acknowledgement number")
-	flags.IntVar(&t.packet.Bytes, "bytes", 1000, "of payload, for Data and DSS")
-	flags.StringVar(&t.of.Path, "path", "", "path by which packets for the pod come in (default: that of the route to their sender)")
 	flags.StringVar(&t.capture, "pcap", "", "file of packets to replay, one after the other, as tcpdump writes it; - for the standard input")
-	flags.IntVar(&t.number, "packet", 0, "replay this packet of the file alone")
-	flags.IntVar(&t.most, "most", 100, "replay so many packets of the file at most")
+	t.flags.Add(flags)
 	flags.VarP(&t.format, "output", "o", "print for programs instead of people")
 	return command
-}
-
-func kinds() string {
-	var names []string
-	for _, kind := range Types() {
-		names = append(names, string(kind))
-	}
-	return strings.Join(names, ", ")
 }
 
 func (t *tracing) run(command *cobra.Command) error {
@@ -99,29 +78,39 @@ func (t *tracing) frames(input io.Reader) ([]Frame, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--address: %w", err)
 	}
-	t.of.Address = local.Addr()
+	t.of.Address, t.of.Path = local.Addr(), t.flags.Path
 	if t.capture != "" {
 		return t.captured(input)
 	}
+	packet, err := t.packet(local)
+	if err != nil {
+		return nil, err
+	}
+	data, err := packet.Frame()
+	return []Frame{{Number: 1, Data: data}}, err
+}
+
+// packet is the one that the flags describe.
+func (t *tracing) packet(local netip.AddrPort) (*Packet, error) {
 	other, err := netip.ParseAddrPort(t.to)
 	if err != nil {
 		return nil, fmt.Errorf("--to or --pcap is needed: --to: %w", err)
 	}
-	t.packet.From, t.packet.To, t.packet.Type = local, other, Type(t.kind)
-	switch v1alpha1.Direction(t.direction) {
+	packet := &Packet{
+		From: local, To: other, Type: v1alpha1.PacketType(t.flags.Type), Bytes: t.flags.Bytes,
+		Sequence: t.flags.Sequence, Acknowledgement: t.flags.Acknowledgement,
+	}
+	switch v1alpha1.Direction(t.flags.Direction) {
 	case v1alpha1.DirectionFromEndpoint:
 	case v1alpha1.DirectionToEndpoint:
-		t.packet.From, t.packet.To = other, local
+		packet.From, packet.To = other, local
 	default:
 		return nil, fmt.Errorf("--direction: must be %s or %s", v1alpha1.DirectionFromEndpoint, v1alpha1.DirectionToEndpoint)
 	}
-	if t.token != "" {
-		if _, err := fmt.Sscanf(t.token, "0x%x", &t.packet.Token); err != nil {
-			return nil, fmt.Errorf("--token: %q is no token such as 0x1a2b3c4d", t.token)
-		}
+	if err := packet.Token.UnmarshalText([]byte(t.flags.Token)); err != nil {
+		return nil, fmt.Errorf("--token: must be a token such as 0x1a2b3c4d: %w", err)
 	}
-	data, err := t.packet.Frame()
-	return []Frame{{Number: 1, Data: data}}, err
+	return packet, nil
 }
 
 // parseEnd takes an address with or without a port.
@@ -142,12 +131,12 @@ func (t *tracing) captured(input io.Reader) ([]Frame, error) {
 		defer file.Close()
 		input = file
 	}
-	frames, err := ReadCapture(input, max(t.most, t.number))
-	if err != nil || t.number == 0 {
+	frames, err := ReadCapture(input, max(t.flags.Limit, t.flags.Number))
+	if err != nil || t.flags.Number == 0 {
 		return frames, err
 	}
-	if t.number > len(frames) {
-		return nil, fmt.Errorf("--packet %d: the capture has %d", t.number, len(frames))
+	if t.flags.Number > len(frames) {
+		return nil, fmt.Errorf("--packet %d: the capture has %d", t.flags.Number, len(frames))
 	}
-	return frames[t.number-1 : t.number], nil
+	return frames[t.flags.Number-1 : t.flags.Number], nil
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
@@ -32,7 +31,9 @@ import (
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is two nodes with two paths and a pod each; the first runs the programs.
@@ -64,9 +65,7 @@ func portRule(name string, port int32, action v1alpha1.ActionType) v1alpha1.Plan
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 100, PodsPerNode: 1})}
-	pins := t.TempDir()
-	require.NoError(t, unix.Mount("bpf", pins, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(pins, 0)) })
+	pins := testutil.BPFFS(t)
 	l.options = trace.Options{PinPath: pins, StatePath: t.TempDir(), Pod: "team/web-0"}
 	l.datapath = datapath.Open(datapath.Options{PinPath: pins, FlowEntries: 4096})
 	l.builder = nodetest.NewBuilder(pins)
@@ -251,7 +250,7 @@ func TestAReplayedSYNTakesThePathThatARealOneTakes(t *testing.T) {
 	for _, version := range []int{4, 6} {
 		pod, other := l.ends(version, 40001, 8001)
 		before := l.contents()
-		report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable, Sequence: 7}))
+		report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable, Sequence: 7}))
 		if difference := cmp.Diff(before, l.contents()); difference != "" {
 			t.Errorf("the replay changed maps of the node:\n%s", difference)
 		}
@@ -278,12 +277,12 @@ func TestAReplayedJoinTakesAPathThatItsConnectionDoesNotUse(t *testing.T) {
 		t.Fatal("the token is not known")
 	}
 	joining := netip.AddrPortFrom(pod.Addr(), 40003)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: joining, To: other, Type: trace.TypeMPJoin, Token: first.Token})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: joining, To: other, Type: v1alpha1.PacketMPJoin, Token: agentapi.Token(first.Token)})).Packets[0]
 	wanted := map[string]string{"blue": "green", "green": "blue"}[first.Path]
 	if packet.Path != wanted || !strings.Contains(packet.Outcome, "leaves by path "+wanted) {
 		t.Errorf("the first subflow uses %s, and the join: %+v", first.Path, packet)
 	}
-	if flow := step(t, packet, "to_uplink").Flow; flow == nil || flow.Token != first.Token {
+	if flow := step(t, packet, "to_uplink").Flow; flow == nil || flow.Token != agentapi.Token(first.Token) {
 		t.Errorf("the flow is %+v", flow)
 	}
 }
@@ -292,7 +291,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(4, 40004, refusedPort)
 	before := segments(t, l.pod().Namespace)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	if !strings.Contains(packet.Outcome, "dropped by from_endpoint, rule refuse; answered with a reset") {
 		t.Errorf("the outcome is %q", packet.Outcome)
 	}
@@ -300,7 +299,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 		t.Errorf("the pod had received %s segments, and then %s", before, after)
 	}
 	pod, other = l.ends(4, 40004, droppedPort)
-	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeDSS, Bytes: 100})).Packets[0]
+	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketDSS, Bytes: 100})).Packets[0]
 	if packet.Outcome != "dropped by from_endpoint, rule ignore" || len(packet.Steps) != 2 {
 		t.Errorf("the packet: %+v", packet)
 	}
@@ -309,7 +308,7 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 func TestPacketsForThePodPassTheOtherPrograms(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(6, 8005, 40005)
-	packet := l.replay(pod.Addr(), "green", frame(t, trace.Packet{From: other, To: pod, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "green", frame(t, trace.Packet{From: other, To: pod, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	if flow := step(t, packet, "from_uplink").Flow; flow == nil || flow.Initiator || flow.Path != "green" {
 		t.Errorf("the flow is %+v", flow)
 	}
@@ -333,9 +332,9 @@ func capture(t *testing.T, frames ...[]byte) *bytes.Buffer {
 func TestPacketsOfACaptureSeeWhatThoseBeforeThemLeft(t *testing.T) {
 	l := newLab(t)
 	pod, other := l.ends(4, 40006, 8006)
-	syn := frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable, Sequence: 7}).Data
-	data := frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeDSS, Sequence: 8, Acknowledgement: 9, Bytes: 1000}).Data
-	stranger := frame(t, trace.Packet{From: netip.MustParseAddrPort("192.0.2.1:1"), To: netip.MustParseAddrPort("192.0.2.2:2"), Type: trace.TypePureACK}).Data
+	syn := frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable, Sequence: 7}).Data
+	data := frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketDSS, Sequence: 8, Acknowledgement: 9, Bytes: 1000}).Data
+	stranger := frame(t, trace.Packet{From: netip.MustParseAddrPort("192.0.2.1:1"), To: netip.MustParseAddrPort("192.0.2.2:2"), Type: v1alpha1.PacketPureACK}).Data
 	frames, err := trace.ReadCapture(capture(t, syn, data, stranger, []byte("no packet at all")), 10)
 	require.NoError(t, err)
 	before := l.contents()
@@ -363,7 +362,7 @@ func TestWithoutProgramsTheRouteIsTold(t *testing.T) {
 		return errors.Join(l.datapath.Remove(context.Background()), l.chains.Remove(context.Background()))
 	}))
 	pod, other := l.ends(4, 40007, 8007)
-	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: trace.TypeMPCapable})).Packets[0]
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	for _, step := range packet.Steps {
 		if step.Verdict != trace.NotAttached {
 			t.Errorf("%+v", step)

@@ -12,36 +12,17 @@ import (
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
-
-// Type of a packet that is made.
-type Type string
-
-// Types, named as the packets that rules select.
-const (
-	TypeTCP       Type = "TCP" // a SYN without MPTCP
-	TypeMPCapable Type = "MPCapable"
-	TypeMPJoin    Type = "MPJoin"
-	TypePureACK   Type = "PureACK"
-	TypeData      Type = "Data" // without a DSS
-	TypeDSS       Type = "DSS"
-	TypeAddAddr   Type = "AddAddr"
-	TypeMPPrio    Type = "MPPrio"
-	TypeReset     Type = "Reset"
-	TypeFIN       Type = "FIN"
-)
-
-// Types lists all of them.
-func Types() []Type {
-	return []Type{TypeTCP, TypeMPCapable, TypeMPJoin, TypePureACK, TypeData, TypeDSS, TypeAddAddr, TypeMPPrio, TypeReset, TypeFIN}
-}
 
 // Packet describes one that is made.
 type Packet struct {
 	From, To netip.AddrPort
-	Type     Type
+	Type     v1alpha1.PacketType
 	// Token of the responder, for MPJoin.
-	Token uint32
+	Token agentapi.Token
 	// Sequence and Acknowledgement are TCP's numbers.
 	Sequence, Acknowledgement uint32
 	// Bytes of payload, for Data and DSS.
@@ -49,36 +30,35 @@ type Packet struct {
 }
 
 const (
-	optionMPTCP  = 30
-	versionOne   = 1
-	flagHMAC     = 1 // HMAC-SHA256, in MP_CAPABLE
-	subCapable   = 0 << 4
-	subJoin      = 1 << 4
-	subDSS       = 2 << 4
-	subAddAddr   = 3 << 4
-	subPrio      = 5 << 4
-	dssWithAck   = 1
-	dssWithMap   = 4
-	addressID    = 2
-	defaultBytes = 1000
+	optionMPTCP = 30
+	versionOne  = 1
+	flagHMAC    = 1 // HMAC-SHA256, in MP_CAPABLE
+	subCapable  = 0 << 4
+	subJoin     = 1 << 4
+	subDSS      = 2 << 4
+	subAddAddr  = 3 << 4
+	subPrio     = 5 << 4
+	dssWithAck  = 1
+	dssWithMap  = 4
+	addressID   = 2
 )
 
 // mptcp is the MPTCP option of the packet, without its kind and length.
 func (p *Packet) mptcp() []byte {
 	switch p.Type {
-	case TypeMPCapable:
+	case v1alpha1.PacketMPCapable:
 		return []byte{subCapable | versionOne, flagHMAC}
-	case TypeMPJoin:
-		return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{subJoin, addressID}, p.Token), 0)
-	case TypeDSS:
+	case v1alpha1.PacketMPJoin:
+		return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32([]byte{subJoin, addressID}, uint32(p.Token)), 0)
+	case v1alpha1.PacketDSS:
 		option := []byte{subDSS, dssWithAck | dssWithMap, 0, 0, 0, 1} // a data ACK, then the mapping
 		option = append(option, 0, 0, 0, 1, 0, 0, 0, 1)
 		return append(binary.BigEndian.AppendUint16(option, uint16(p.Bytes)), 0, 0)
-	case TypeAddAddr:
+	case v1alpha1.PacketAddAddr:
 		option := []byte{subAddAddr, addressID}
 		option = append(option, p.From.Addr().AsSlice()...)
 		return append(option, make([]byte, 8)...) // its HMAC
-	case TypeMPPrio:
+	case v1alpha1.PacketMPPrio:
 		return []byte{subPrio | 1}
 	}
 	return nil
@@ -90,12 +70,12 @@ func (p *Packet) tcp() *layers.TCP {
 		Seq: p.Sequence, Ack: p.Acknowledgement, Window: 65535, ACK: true,
 	}
 	switch p.Type {
-	case TypeTCP, TypeMPCapable, TypeMPJoin:
+	case agentapi.PacketTCP, v1alpha1.PacketMPCapable, v1alpha1.PacketMPJoin:
 		tcp.SYN, tcp.ACK, tcp.Ack = true, false, 0
 		tcp.Options = []layers.TCPOption{{OptionType: layers.TCPOptionKindMSS, OptionLength: 4, OptionData: []byte{5, 180}}}
-	case TypeReset:
+	case v1alpha1.PacketReset:
 		tcp.RST, tcp.ACK = true, p.Acknowledgement != 0
-	case TypeFIN:
+	case v1alpha1.PacketFIN:
 		tcp.FIN = true
 	}
 	if data := p.mptcp(); data != nil {
@@ -109,7 +89,7 @@ func (p *Packet) Frame() ([]byte, error) {
 	if p.From.Addr().Is4() != p.To.Addr().Is4() {
 		return nil, fmt.Errorf("%s and %s are not both of IPv4 or of IPv6", p.From.Addr(), p.To.Addr())
 	}
-	if !slices.Contains(Types(), p.Type) {
+	if !slices.Contains(agentapi.TracePackets(), p.Type) {
 		return nil, fmt.Errorf("there is no type %q of packets", p.Type)
 	}
 	tcp := p.tcp()
@@ -126,7 +106,7 @@ func (p *Packet) Frame() ([]byte, error) {
 		_ = tcp.SetNetworkLayerForChecksum(ip)
 	}
 	payload := make([]byte, 0)
-	if p.Type == TypeData || p.Type == TypeDSS {
+	if p.Type == v1alpha1.PacketData || p.Type == v1alpha1.PacketDSS {
 		payload = make([]byte, p.Bytes)
 	}
 	buffer := gopacket.NewSerializeBuffer()

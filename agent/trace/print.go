@@ -88,7 +88,7 @@ func (f *Flow) text() string {
 	}
 	line := fmt.Sprintf("flow %s, %s, its path %s", age, role, f.Path)
 	if f.Token != 0 {
-		line += fmt.Sprintf(", token 0x%08x", f.Token)
+		line += ", token " + f.Token.String()
 	}
 	return line
 }

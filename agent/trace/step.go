@@ -18,6 +18,7 @@ import (
 	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/bpf/guard"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // program is one that packets pass.
@@ -293,7 +294,7 @@ const roleInitiator = 1 // enum flow_role
 func (t *Tracer) flowOf(flow *uplink.ToUplinkFlow, isNew bool) *Flow {
 	told := &Flow{New: isNew, Initiator: flow.Role == roleInitiator, Path: t.pathName(int(flow.Path))}
 	if told.Initiator {
-		told.Token = flow.Token
+		told.Token = agentapi.Token(flow.Token)
 	}
 	return told
 }

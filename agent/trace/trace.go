@@ -32,6 +32,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // Options say where the agent keeps what it knows, and whose packets are replayed.
@@ -123,8 +124,8 @@ type Flow struct {
 	// Initiator is true where this node chose the path.
 	Initiator bool `json:"initiator"`
 	// Path is the flow's own; the packet may take another while it cannot be used.
-	Path  string `json:"path"`
-	Token uint32 `json:"token,omitempty"`
+	Path  string         `json:"path"`
+	Token agentapi.Token `json:"token,omitempty"`
 }
 
 // Change is a run of bytes that a program changed.

@@ -44,16 +44,17 @@ type Preference struct {
 	// +optional
 	Weight *int32 `json:"weight,omitempty"`
 
-	// maxRTTFactor is how many times the smoothed round-trip time of the best path
-	// that of a preferred path may be, such as 2 or 1500m. Beyond it the path is
-	// given up. The default is 2.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0 && quantity(self).compareTo(quantity('100')) <= 0",message="must be a factor from 1 to 100, such as 2 or 1500m"
+	// maxRTTPercent is the longest smoothed round-trip time that a preferred path may
+	// have, in percent of that of the best path: 150 is one and a half times as long.
+	// Beyond it the path is given up. The default is 200.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=10000
 	// +optional
-	MaxRTTFactor *resource.Quantity `json:"maxRTTFactor,omitempty"`
+	MaxRTTPercent *int32 `json:"maxRTTPercent,omitempty"`
 
 	// minRTTDifference is by how much the round-trip time of a preferred path must
-	// exceed that of the best one before the factor counts: between paths of
-	// microseconds a factor means nothing. The default is 5ms.
+	// exceed that of the best one before maxRTTPercent counts: between paths
+	// of microseconds a percentage means nothing. The default is 5ms.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('10s')",message="must be a time from 0s to 10s, such as 5ms"
 	// +optional
 	MinRTTDifference *metav1.Duration `json:"minRTTDifference,omitempty"`
@@ -81,27 +82,27 @@ type Preference struct {
 // Defaults of Preference.
 const (
 	DefaultPreferenceWeight       int32 = 100
-	DefaultMaxRTTFactorPermille   int32 = 2000
+	DefaultMaxRTTPercent          int32 = 200
 	DefaultMinRTTDifferenceMicros int32 = 5000
 	DefaultMaxLossPercent         int32 = 10
 	DefaultLeaveAfterMillis       int32 = 100
 	DefaultReturnAfterMillis      int32 = 500
 )
 
-// ExcessMode says what becomes of a hint that asks for more than is allowed.
-// +kubebuilder:validation:Enum=Refuse;Trim
-type ExcessMode string
+// OnExceed says what becomes of a hint that asks for more than is allowed.
+// +kubebuilder:validation:Enum=Reject;Clamp
+type OnExceed string
 
 const (
-	// ExcessRefuse ignores the annotation as a whole.
-	ExcessRefuse ExcessMode = "Refuse"
-	// ExcessTrim keeps what is allowed of it: the paths that may be used, or the
+	// OnExceedReject ignores the annotation as a whole.
+	OnExceedReject OnExceed = "Reject"
+	// OnExceedClamp keeps what is allowed of it: the paths that may be used, or the
 	// highest rate that may be.
-	ExcessTrim ExcessMode = "Trim"
+	OnExceedClamp OnExceed = "Clamp"
 )
 
 // TenantPath is what a tenant may have of one path.
-// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.share)",message="give maxRate, share or both"
+// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.weight)",message="give maxRate, weight or both"
 type TenantPath struct {
 	// path is the name of an MPTCPPath.
 	// +required
@@ -113,19 +114,19 @@ type TenantPath struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
 	// +optional
 	MaxRate *resource.Quantity `json:"maxRate,omitempty"`
-	// share is the part of a full path that the pods of one namespace get on a
-	// node, in relation to the shares of others that want it at that time; those
-	// without a share count as 1. It needs the path's capacity.
+	// weight says what part of a full path the pods of one namespace get on a node,
+	// in relation to the weights of others that want it at that time; those without
+	// one have weight 1. It needs the path's capacity.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
-	Share *int32 `json:"share,omitempty"`
+	Weight *int32 `json:"weight,omitempty"`
 }
 
 // Guardrails are what tenants may do: they hold for the selected pods whichever
 // policy wins and whatever the pods' annotations say. Of several policies with
 // guardrails that select a pod all hold: only paths that each allows, only hints
-// that each lets count, the lowest rates; the share is that of the first by
+// that each lets count, the lowest rates; the weight is that of the first by
 // precedence that gives one.
 type Guardrails struct {
 	// paths are those that the subflows of the pods may be placed on, whichever
@@ -151,7 +152,7 @@ type Guardrails struct {
 	// +optional
 	MaxPodRate *resource.Quantity `json:"maxPodRate,omitempty"`
 
-	// tenantPaths are ceilings and shares of each namespace on paths of a node. They
+	// tenantPaths are ceilings and weights of each namespace on paths of a node. They
 	// need podSelector: {}, because they are for namespaces as a whole.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
@@ -160,28 +161,29 @@ type Guardrails struct {
 	// +optional
 	TenantPaths []TenantPath `json:"tenantPaths,omitempty"`
 
-	// excess is Refuse to ignore a hint that asks for more than is allowed, or
-	// Trim to keep what is allowed of it. Either way the pod gets an Event.
-	// +kubebuilder:default=Refuse
+	// onExceed is Reject to ignore a hint that asks for more than is allowed, or
+	// Clamp to keep what is allowed of it. Either way the pod gets an Event.
+	// +kubebuilder:default=Reject
 	// +optional
-	Excess ExcessMode `json:"excess,omitempty"`
+	OnExceed OnExceed `json:"onExceed,omitempty"`
 
-	// foreignSources says what becomes of packets that a pod sends from addresses
-	// that are not its own: Drop, or Pass for pods that route for others.
-	// +kubebuilder:default=Drop
+	// spoofCheck says what becomes of packets that a pod sends from addresses
+	// that are not its own: Enforce drops them, "Off" lets them pass, for pods that
+	// route for others. Quote "Off": YAML reads a bare Off as false.
+	// +kubebuilder:default=Enforce
 	// +optional
-	ForeignSources ForeignSourceMode `json:"foreignSources,omitempty"`
+	SpoofCheck SpoofCheck `json:"spoofCheck,omitempty"`
 }
 
-// ForeignSourceMode says what becomes of packets from addresses not the pod's own.
-// +kubebuilder:validation:Enum=Drop;Pass
-type ForeignSourceMode string
+// SpoofCheck says what becomes of packets from addresses not the pod's own.
+// +kubebuilder:validation:Enum=Enforce;Off
+type SpoofCheck string
 
 const (
-	// ForeignSourceDrop drops them where they enter the node.
-	ForeignSourceDrop ForeignSourceMode = "Drop"
-	// ForeignSourcePass lets them pass.
-	ForeignSourcePass ForeignSourceMode = "Pass"
+	// SpoofCheckEnforce drops them where they enter the node.
+	SpoofCheckEnforce SpoofCheck = "Enforce"
+	// SpoofCheckOff lets them pass.
+	SpoofCheckOff SpoofCheck = "Off"
 )
 
 // PlanPreference is a Preference with every default filled in.
@@ -189,9 +191,9 @@ type PlanPreference struct {
 	// weight in percent.
 	// +required
 	Weight int32 `json:"weight"`
-	// maxRTTFactorPermille is the factor times 1000.
+	// maxRTTPercent of the round-trip time of the best path.
 	// +required
-	MaxRTTFactorPermille int32 `json:"maxRTTFactorPermille"`
+	MaxRTTPercent int32 `json:"maxRTTPercent"`
 	// minRTTDifferenceMicros in microseconds.
 	// +required
 	MinRTTDifferenceMicros int32 `json:"minRTTDifferenceMicros"`
@@ -211,12 +213,12 @@ type PlanGuard struct {
 	// maxRate of the pod over all paths together, in bits a second; 0 for none.
 	// +optional
 	MaxRate int64 `json:"maxRate,omitempty"`
-	// dropForeignSources drops packets from addresses that are not the pod's.
+	// spoofCheck drops packets from addresses that are not the pod's.
 	// +optional
-	DropForeignSources bool `json:"dropForeignSources,omitempty"`
+	SpoofCheck bool `json:"spoofCheck,omitempty"`
 }
 
-// PlanTenantPath is a ceiling or share of a tenant on one path.
+// PlanTenantPath is a ceiling or weight of a tenant on one path.
 type PlanTenantPath struct {
 	// path is the name of the MPTCPPath.
 	// +required
@@ -224,17 +226,17 @@ type PlanTenantPath struct {
 	// maxRate in bits a second; 0 for none.
 	// +optional
 	MaxRate int64 `json:"maxRate,omitempty"`
-	// share in relation to the other tenants; 0 where none has one.
+	// weight in relation to the other tenants; 0 where none has one.
 	// +optional
-	Share int32 `json:"share,omitempty"`
+	Weight int32 `json:"weight,omitempty"`
 }
 
-// PlanTenant is a namespace of the plan with ceilings or shares.
+// PlanTenant is a namespace of the plan with ceilings or weights.
 type PlanTenant struct {
 	// namespace whose endpoints of this plan are meant.
 	// +required
 	Namespace string `json:"namespace"`
-	// paths with a ceiling or share, sorted by name.
+	// paths with a ceiling or weight, sorted by name.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=map
 	// +listMapKey=path

@@ -196,7 +196,7 @@ type MPTCPNodePlanSpec struct {
 	// +listType=atomic
 	// +optional
 	Blocks []PlanBlock `json:"blocks,omitempty"`
-	// tenants are the namespaces of the endpoints that have ceilings or shares,
+	// tenants are the namespaces of the endpoints that have ceilings or weights,
 	// sorted by namespace.
 	// +kubebuilder:validation:MaxItems=1024
 	// +listType=atomic

@@ -57,14 +57,14 @@ type MPTCPPathSpec struct {
 	// +optional
 	Capacity *resource.Quantity `json:"capacity,omitempty"`
 
-	// sharesBottleneckWith lists other paths that run over the same link somewhere.
-	// The subflows of one connection do not use two of them at once: of those that
-	// share, each connection uses the one with the most capacity.
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=7
-	// +listType=set
+	// bottleneckGroup is a name that paths have in common which run over the same
+	// link somewhere. A connection uses only one path of a group: of those that it
+	// may use, the one with the most capacity.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +optional
-	SharesBottleneckWith []PathName `json:"sharesBottleneckWith,omitempty"`
+	BottleneckGroup string `json:"bottleneckGroup,omitempty"`
 }
 
 // MPTCPPathStatus says where the path exists.
@@ -89,12 +89,11 @@ type MPTCPPathStatus struct {
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
 // +kubebuilder:printcolumn:name="Ranges",type=string,JSONPath=`.spec.addressRanges`,priority=1
 // +kubebuilder:printcolumn:name="Capacity",type=string,JSONPath=`.spec.capacity`,priority=1
-// +kubebuilder:printcolumn:name="Shares-With",type=string,JSONPath=`.spec.sharesBottleneckWith`,priority=1
+// +kubebuilder:printcolumn:name="Bottleneck",type=string,JSONPath=`.spec.bottleneckGroup`,priority=1
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
 // +kubebuilder:printcolumn:name="Up",type=integer,JSONPath=`.status.nodesUp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.sharesBottleneckWith) || !(self.metadata.name in self.spec.sharesBottleneckWith)",message="spec.sharesBottleneckWith names the path itself: name the others"
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name of a path must be no longer than 63 characters, because policies name it"
 type MPTCPPath struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -109,7 +109,7 @@ type PathRules struct {
 }
 
 // SubflowMode says between what the subflows of a connection are opened.
-// +kubebuilder:validation:Enum=PerPath;FullMesh;SamePair
+// +kubebuilder:validation:Enum=PerPath;FullMesh;NDiffPorts
 type SubflowMode string
 
 const (
@@ -119,9 +119,9 @@ const (
 	// SubflowModeFullMesh opens one for each pair of an address of the pod and an
 	// address of its peer, on each path.
 	SubflowModeFullMesh SubflowMode = "FullMesh"
-	// SubflowModeSamePair opens count subflows between the same two addresses and
+	// SubflowModeNDiffPorts opens count subflows between the same two addresses and
 	// on the path of the first.
-	SubflowModeSamePair SubflowMode = "SamePair"
+	SubflowModeNDiffPorts SubflowMode = "NDiffPorts"
 )
 
 // ReopenMode says whether closed subflows are opened again.
@@ -155,8 +155,8 @@ type OpenAfter struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
 // +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.manager) || self.manager != 'None'",message="count has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.openAfter) || has(self.manager) && self.manager == 'Agent'",message="openAfter needs manager: Agent, because the kernel's path manager opens subflows at once"
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'PerPath' || has(self.manager) && self.manager == 'Agent'",message="modes FullMesh and SamePair need manager: Agent"
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'SamePair' || has(self.count)",message="mode SamePair needs count: how many subflows to open between the same two addresses"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'PerPath' || has(self.manager) && self.manager == 'Agent'",message="modes FullMesh and NDiffPorts need manager: Agent"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'NDiffPorts' || has(self.count)",message="mode NDiffPorts needs count: how many subflows to open between the same two addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.reopen) || self.reopen == 'Always' || !has(self.manager) || self.manager != 'None'",message="reopen has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 type SubflowRules struct {
 	// manager says who opens further subflows. With Kernel, new connections get
@@ -186,7 +186,7 @@ type SubflowRules struct {
 	// +optional
 	FirstAnnouncedPort *int32 `json:"firstAnnouncedPort,omitempty"`
 
-	// mode says between what further subflows are opened. FullMesh and SamePair
+	// mode says between what further subflows are opened. FullMesh and NDiffPorts
 	// need manager: Agent.
 	// +kubebuilder:default=PerPath
 	// +optional

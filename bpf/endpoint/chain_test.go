@@ -141,7 +141,7 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 		compiled.FirstAction, compiled.Actions = uint16(actions), uint8(len(r.do))
 		for _, a := range r.do {
 			if a.Flag&binding != 0 {
-				compiled.Binds |= bondOf[a.Kind]
+				compiled.Enforces |= bondOf[a.Kind]
 			}
 			if a.Kind <= actionSuppressAddAddr || a.Kind == actionRecord {
 				compiled.Needs |= needsOptions

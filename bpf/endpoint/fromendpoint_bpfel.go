@@ -255,7 +255,7 @@ type FromEndpointRule struct {
 	Actions       uint8
 	Needs         uint8
 	Directions    uint8
-	Binds         uint8
+	Enforces      uint8
 }
 
 type FromEndpointSelector struct {

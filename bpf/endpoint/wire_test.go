@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // attachToWire attaches from_endpoint by a filter, which every kernel knows.
@@ -54,12 +55,6 @@ func TestATagBesideTheFrame(t *testing.T) {
 		h.use(t, dropping(all(is(types(typePriority)), is(port(selectRemotePort, 80)))))
 		s := e.out().carrying(timestamps(1, 1), dataAck(), priority(1)).with(func(s *segment) { s.vlan = 7 })
 		send(t, h.peer, "pod", s.frame())
-		deadline := time.Now().Add(5 * time.Second)
-		for h.counters(t).Rule[0].Acted == 0 {
-			if time.Now().After(deadline) {
-				t.Fatal("the tagged packet was not dropped")
-			}
-			time.Sleep(time.Millisecond)
-		}
+		testutil.Eventually(t, 5*time.Second, "the tagged packet is dropped", func() bool { return h.counters(t).Rule[0].Acted > 0 })
 	})
 }

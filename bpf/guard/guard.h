@@ -12,7 +12,7 @@
 
 #include "packet.h"
 
-enum {
+enum guard_limit {
 	MAX_PATHS = 8,
 	NO_PATH = MAX_PATHS,   /* a NIC that belongs to no path */
 	PLACES = MAX_PATHS + 1,
@@ -24,20 +24,24 @@ enum {
 	MAX_NICS = 128,
 };
 
-enum {
-	DROP_FOREIGN_SOURCES = 1 << 0,
+enum allowance_flag {
+	SPOOF_CHECK = 1 << 0,
 	/* Shifted by a path: what the endpoint sends there waits in the path's queue. */
 	QUEUED = 1 << 8,
 };
 
 /* In the place of a row: what comes out of a queue, and was charged before it. */
-#define OUT_OF_QUEUE 0xffffffffU
+enum guard_row {
+	OUT_OF_QUEUE = 0xffffffffU,
+};
 
 /*
  * A price is the time that a byte takes at some rate, in nanoseconds and parts of
  * 1 << 20 of one; 0 where there is no limit. What was sent is paid for with time.
  */
-enum { PRICE_SHIFT = 20 };
+enum price {
+	PRICE_SHIFT = 20,
+};
 
 /* An endpoint and what it may send; written by the agent. */
 struct allowance {
@@ -54,7 +58,7 @@ struct usage {
 	__u64 sent[PLACES];           /* bytes as on the wire */
 	__u64 dropped[PLACES];
 	__u64 dropped_packets[PLACES];
-	__u64 foreign_packets;
+	__u64 spoofed_packets;
 };
 
 /* The ceilings of a tenant, and the time at which each is paid for. */

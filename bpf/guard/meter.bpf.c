@@ -21,6 +21,7 @@
  * holds in the long run, also when several CPUs let a packet pass at once.
  */
 #include "guard.h"
+#include "shared.h"
 
 enum {
 	MILLISECOND = 1000 * 1000,
@@ -37,6 +38,12 @@ enum {
 	/* What a link spends on each frame: preamble, checksum and gap. */
 	LINK_OVERHEAD = 24,
 };
+
+/* For Go. */
+SHARED(enum, allowance_flag);
+SHARED(enum, guard_limit);
+SHARED(enum, guard_row);
+SHARED(enum, price);
 
 /* How long the limit is ahead of the time, in nanoseconds. */
 static __always_inline __s64 ahead(const __u64 *paid, __u64 now)

@@ -41,7 +41,7 @@ int own_source(struct __sk_buff *skb)
 		return TCX_NEXT;
 	own = *row;
 	allowance = bpf_map_lookup_elem(&allowances, &own);
-	if (!allowance || !(allowance->flags & DROP_FOREIGN_SOURCES))
+	if (!allowance || !(allowance->flags & SPOOF_CHECK))
 		return TCX_NEXT;
 	kind = read_source(skb, &source);
 	if (kind == NOT_IP)
@@ -50,7 +50,7 @@ int own_source(struct __sk_buff *skb)
 		return TCX_NEXT;
 	usage = bpf_map_lookup_elem(&usages, &own);
 	if (usage)
-		__sync_fetch_and_add(&usage->foreign_packets, 1);
+		__sync_fetch_and_add(&usage->spoofed_packets, 1);
 	return TC_ACT_SHOT;
 }
 

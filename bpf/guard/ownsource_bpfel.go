@@ -55,7 +55,7 @@ type OwnSourceUsage struct {
 	Sent           [9]uint64
 	Dropped        [9]uint64
 	DroppedPackets [9]uint64
-	ForeignPackets uint64
+	SpoofedPackets uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -41,12 +41,12 @@ func TestSourcesOfAnEndpoint(t *testing.T) {
 		"a packet of another's, in part": {whole(foreign[0], 100)[:14+20], dropped},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before := n.usage(t, one).ForeignPackets
+			before := n.usage(t, one).SpoofedPackets
 			v := n.run(t, n.source, test.frame, skBuff{Ifindex: n.ends[one]})
 			if v != test.expected {
 				t.Errorf("the verdict is %d instead of %d", v, test.expected)
 			}
-			if counted := n.usage(t, one).ForeignPackets > before; counted != (v == dropped) {
+			if counted := n.usage(t, one).SpoofedPackets > before; counted != (v == dropped) {
 				t.Errorf("it was counted: %t", counted)
 			}
 		})

@@ -6,4 +6,4 @@
 package sockets
 
 //go:generate ../../hack/bpf2go.sh Upgrade upgrade.bpf.c
-//go:generate ../../hack/bpf2go.sh Tokens tokens.bpf.c
+//go:generate ../../hack/bpf2go.sh Tokens tokens.bpf.c -type token_pair

@@ -7,6 +7,7 @@
  */
 #include "kernel.h"
 #include "sha256.h"
+#include "shared.h"
 
 struct seq_file;
 
@@ -45,6 +46,9 @@ struct token_pair {
 	__u32 local;
 	__u32 remote;
 };
+
+/* For Go. */
+SHARED(struct, token_pair);
 
 SEC("iter/tcp")
 int list_tokens(struct bpf_iter__tcp *ctx)

@@ -8,9 +8,16 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"structs"
 
 	"github.com/cilium/ebpf"
 )
+
+type TokensTokenPair struct {
+	_      structs.HostLayout
+	Local  uint32
+	Remote uint32
+}
 
 // Names of all BPF objects in the ELF.
 //

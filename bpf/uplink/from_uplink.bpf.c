@@ -36,7 +36,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 		return 0;
 	flow.sequence = packet->sequence;
 	flow.allowed = 0xff;
-	flow.turn = turn_of(key);
+	flow.turn = flow_hash(key);
 	flow.subtype = option.subtype;
 	if (bpf_map_update_elem(&flows, key, &flow, BPF_ANY)) {
 		give_room(&key->remote);

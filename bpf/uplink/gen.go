@@ -6,3 +6,4 @@ package uplink
 
 //go:generate ../../hack/bpf2go.sh ToUplink to_uplink.bpf.c
 //go:generate ../../hack/bpf2go.sh FromUplink from_uplink.bpf.c
+//go:generate go run ../../hack/enums touplink_bpfel.o

@@ -7,6 +7,14 @@
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
 #include "uplink/path_selection.h"
+#include "shared.h"
+
+/* For Go. */
+SHARED(enum, flow_ended);
+SHARED(enum, flow_role);
+SHARED(enum, flow_subtype);
+SHARED(enum, preference_flags);
+SHARED(enum, uplink_limit);
 
 /* Sends the packet to the peer over this path. */
 static __always_inline int send_on(struct __sk_buff *skb, const struct node *node, const struct peer *peer,
@@ -128,7 +136,7 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 	flow.sequence = packet->sequence;
 	flow.endpoint = endpoint->id;
 	flow.allowed = allowed_paths(endpoint->weights);
-	flow.turn = turn_of(key);
+	flow.turn = flow_hash(key);
 	flow.subtype = option.subtype;
 	usable = flow.allowed & paths_to(peer, node, packet->family);
 	preference = preference_of(endpoint->id);
@@ -139,7 +147,7 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 		flow.path = join_path(skb, node, &key->local, endpoint, option.token, usable,
 				      preference && preference->flags & PREFERENCE_SAME);
 	} else {
-		flow.path = take_turn(endpoint, usable);
+		flow.path = round_robin_path(endpoint, usable);
 	}
 	if (flow.path == NO_PATH) {
 		give_room(&key->local);

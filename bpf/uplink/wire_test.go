@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // A test run shows the verdict. Where a redirected packet goes, and what test
@@ -426,11 +427,7 @@ func TestATaggedSYNThatComesInIsLeftAlone(t *testing.T) {
 
 func (w *wire) waitForFlow(t *testing.T, out segment) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for w.flow(t, out) == nil && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	w.mustFlow(t, out)
+	testutil.Eventually(t, 5*time.Second, "there is a flow", func() bool { return w.flow(t, out) != nil })
 }
 
 func TestADeadPathsSegmentsArriveOnAnother(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 
 	"braid.dev/braid/agent"
 	"braid.dev/braid/agent/chains"
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // inspection is what the debug commands share.
@@ -80,12 +80,12 @@ func (i *inspection) pins() (*inspect.Pins, error) {
 
 func (i *inspection) subflows(command *cobra.Command, arguments []string) error {
 	return list(i, command, arguments, (*inspect.Client).Subflows, (*inspect.Pins).Subflows, inspect.PrintSubflows,
-		func(s inspect.Subflow) string { return s.Endpoint })
+		func(s agentapi.Subflow) string { return s.Endpoint })
 }
 
 func (i *inspection) rules(command *cobra.Command, arguments []string) error {
 	return list(i, command, arguments, (*inspect.Client).Rules, (*inspect.Pins).Rules, inspect.PrintRules,
-		func(r inspect.Rule) string { return r.Endpoint })
+		func(r agentapi.Rule) string { return r.Endpoint })
 }
 
 // list asks the agent or, where none runs, reads what one left behind.
@@ -119,5 +119,5 @@ func (i *inspection) events(command *cobra.Command, follow, attached bool) error
 	client := inspect.NewClient(i.socket())
 	defer client.Close()
 	write := inspect.EventPrinter(command.OutOrStdout(), i.format)
-	return client.Events(ctx, follow, func(event events.Event) error { return write(event) })
+	return client.Events(ctx, follow, func(event agentapi.Event) error { return write(event) })
 }

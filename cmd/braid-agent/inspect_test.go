@@ -19,7 +19,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/yaml"
 
@@ -28,7 +27,9 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // node is a pod, and the host that its interface ends in, with a chain on it.
@@ -43,12 +44,10 @@ type node struct {
 
 func build(t *testing.T) *node {
 	t.Helper()
-	n := &node{t: t, pod: network.NamespaceForTest(t), host: network.NamespaceForTest(t), bpf: t.TempDir(), state: t.TempDir()}
+	n := &node{t: t, pod: network.NamespaceForTest(t), host: network.NamespaceForTest(t), bpf: testutil.BPFFS(t), state: t.TempDir()}
 	require.NoError(t, network.Connect(n.pod, "eth0", n.host, "pod0", network.Options{
 		AddressesA: []string{"10.9.0.1/24"}, AddressesB: []string{"10.9.0.2/24"},
 	}))
-	require.NoError(t, unix.Mount("bpf", n.bpf, "bpf", 0, ""))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(n.bpf, 0)) })
 	pins := filepath.Join(n.bpf, "endpoints")
 	n.chains = chains.Open(chains.Options{PinPath: pins, Log: logr.Discard()})
 	t.Cleanup(func() { require.NoError(t, n.host.Do(func() error { return n.chains.Remove(context.Background()) })) })
@@ -142,23 +141,20 @@ func (n *node) run(arguments ...string) (string, error) {
 }
 
 // until runs the command until its output has all these texts.
-func (n *node) until(texts []string, arguments ...string) string {
+func (n *node) until(texts []string, arguments ...string) (output string) {
 	n.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		output, err := n.run(arguments...)
-		missing := ""
+	testutil.Retry(n.t, 20*time.Second, func() (err error) {
+		if output, err = n.run(arguments...); err != nil {
+			return fmt.Errorf("%v: %w: %s", arguments, err, output)
+		}
 		for _, text := range texts {
 			if !strings.Contains(output, text) {
-				missing = text
+				return fmt.Errorf("%v has no %q:\n%s", arguments, text, output)
 			}
 		}
-		if err == nil && missing == "" {
-			return output
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%v has no %q (%v):\n%s", arguments, missing, err, output)
-		}
-	}
+		return nil
+	})
+	return output
 }
 
 func TestTheDebugCommandsShowWhatChainsDo(t *testing.T) {
@@ -199,7 +195,7 @@ func TestTheDebugCommandsPrintForPrograms(t *testing.T) {
 	for format, unmarshal := range map[string]func([]byte, any) error{"json": json.Unmarshal, "yaml": func(data []byte, value any) error { return yaml.Unmarshal(data, value) }} {
 		output, err := n.run("subflows", "team/web-0", "-o", format)
 		require.NoError(t, err)
-		var subflows []inspect.Subflow
+		var subflows []agentapi.Subflow
 		require.NoError(t, unmarshal([]byte(output), &subflows))
 		if len(subflows) != 1 || subflows[0].Local != netip.MustParseAddrPort(connection.LocalAddr().String()) ||
 			subflows[0].Sent.Bytes < 1<<20 || subflows[0].Received.Bytes < 1<<20 || subflows[0].Token == 0 || len(subflows[0].Limits) != 1 {
@@ -257,7 +253,7 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		output, err := n.run("rates", "--every", "100ms", "--count", "1")
 		require.NoError(t, err)
-		var reading inspect.Reading
+		var reading agentapi.Reading
 		require.NoError(t, json.Unmarshal([]byte(output), &reading))
 		if reading.Total != 1 || len(reading.Busy) != 1 || reading.Busy[0].Endpoint != "team/web-0" {
 			t.Fatalf("the reading is %+v", reading)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // rating says how to measure what subflows carry, and of which: those of a
@@ -95,7 +96,7 @@ func (i *inspection) rates(command *cobra.Command, options rating) error {
 }
 
 // wants is true for subflows that were asked for.
-func (r *rating) wants(s *inspect.Subflow) bool {
+func (r *rating) wants(s *agentapi.Subflow) bool {
 	return (r.path == "" || r.path == s.Path) &&
 		(r.of == "" || r.of == s.Endpoint || strings.HasPrefix(s.Endpoint, r.of+"/"))
 }
@@ -113,7 +114,7 @@ func (w *rateWriter) write(ctx context.Context, client *inspect.Client) error {
 	if err != nil {
 		return err
 	}
-	subflows = slices.DeleteFunc(subflows, func(s inspect.Subflow) bool { return !w.wants(&s) })
+	subflows = slices.DeleteFunc(subflows, func(s agentapi.Subflow) bool { return !w.wants(&s) })
 	reading, known := w.meter.Read(time.Now(), subflows, w.limit)
 	if !known {
 		return nil

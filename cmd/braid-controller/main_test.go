@@ -27,6 +27,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/controllers"
 	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/testutil"
 )
 
 // binary is the command, compiled as for a release.
@@ -56,17 +57,6 @@ func freeAddress(t *testing.T) string {
 	}
 	defer listener.Close()
 	return listener.Addr().String()
-}
-
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if err = check(); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s: %v", what, err)
 }
 
 func answers(url, text string) error {
@@ -119,12 +109,12 @@ func TestControllerWorksAndHandsOverWhenItIsTerminated(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = command.Process.Kill() }) // fails where the test went well
-	eventually(t, "the plan is written", func() error {
+	testutil.Retry(t, 30*time.Second, func() error {
 		return c.Get(ctx, client.ObjectKey{Name: "node-a"}, &v1alpha1.MPTCPNodePlan{})
 	})
-	eventually(t, "it is healthy", func() error { return answers("http://"+health+"/healthz", "ok") })
-	eventually(t, "it is ready", func() error { return answers("http://"+health+"/readyz", "ok") })
-	eventually(t, "it has metrics", func() error {
+	testutil.Retry(t, 30*time.Second, func() error { return answers("http://"+health+"/healthz", "ok") })
+	testutil.Retry(t, 30*time.Second, func() error { return answers("http://"+health+"/readyz", "ok") })
+	testutil.Retry(t, 30*time.Second, func() error {
 		return answers("http://"+metrics+"/metrics", `braid_controller_plan_writes_total{operation="create"} 1`)
 	})
 

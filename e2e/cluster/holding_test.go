@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // holding is what goes on while a test changes things: in pods, because what the
@@ -40,17 +42,8 @@ const patience = 2 * time.Minute
 // await looks again and again until there is no error.
 func await(t *testing.T, what string, look func() error) {
 	t.Helper()
-	if err := within(patience, look); err != nil {
+	if _, err := testutil.Until(patience, look); err != nil {
 		t.Fatalf("%s: %v", what, err)
-	}
-}
-
-func within(limit time.Duration, look func() error) error {
-	for deadline := time.Now().Add(limit); ; time.Sleep(300 * time.Millisecond) {
-		err := look()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // preloadDirectory goes with the node, unlike the chart's default.
@@ -68,11 +70,8 @@ func setPreloading(ctx context.Context, t *testing.T, enabled string) {
 // after it was made, changes such pods.
 func waitForPreloading(ctx context.Context, t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+	testutil.Eventually(t, 60*time.Second, "the policy for pods has effect", func() bool {
 		out := mustKubectl(ctx, t, "run", "probe", "--image="+workloadImage, "--labels=braid.dev/preload=true", "--dry-run=server", "--output=yaml")
-		if strings.Contains(out, "LD_PRELOAD") {
-			return
-		}
-	}
-	t.Fatal("the policy for pods has no effect within 60 s")
+		return strings.Contains(out, "LD_PRELOAD")
+	})
 }

@@ -84,7 +84,7 @@ func (o *outages) one(ctx context.Context, version int) (result *traffic.Result,
 // mesh over three paths.
 func (b *bench) samePair(ctx context.Context, o *outages) error {
 	for _, mode := range []struct{ name, subflows string }{
-		{"manager.samepair", "{manager: Agent, mode: SamePair, count: 3}"},
+		{"manager.samepair", "{manager: Agent, mode: NDiffPorts, count: 3}"},
 		{"manager.fullmesh", "{manager: Agent, mode: FullMesh, count: 6}"},
 	} {
 		if err := o.subflowsOf(ctx, mode.subflows); err != nil {
@@ -266,11 +266,13 @@ func (b *bench) sharedBottleneck(ctx context.Context) (err error) {
 func (o *outages) say(ctx context.Context, shared bool) error {
 	value := "null"
 	if shared {
-		value = `["` + pathNames[0] + `"]`
+		value = `"uplink"`
 	}
-	patch := `{"spec":{"sharesBottleneckWith":` + value + `}}`
-	if out, err := o.Kubectl(ctx, "patch", "mpath", pathNames[1], "--type", "merge", "--patch", patch).CombinedOutput(); err != nil {
-		return fmt.Errorf("changing a path: %w: %s", err, out)
+	patch := `{"spec":{"bottleneckGroup":` + value + `}}`
+	for _, path := range pathNames[:2] {
+		if out, err := o.Kubectl(ctx, "patch", "mpath", path, "--type", "merge", "--patch", patch).CombinedOutput(); err != nil {
+			return fmt.Errorf("failed to change path %s: %w: %s", path, err, out)
+		}
 	}
 	time.Sleep(2 * time.Second) // for the plans to follow
 	return o.waitForPolicy(ctx)

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -37,6 +39,7 @@ var pathNames = []string{"blue", "green", "red", "gold"}
 type rig struct {
 	*network.Network
 	datapaths []*datapath.Datapath
+	builders  []*node.Builder
 	pods      []*pathmanager.Namespace
 	stop      func() error
 	links     int
@@ -98,7 +101,9 @@ func (r *rig) build(ctx context.Context, spec network.Spec) (err error) {
 		return err
 	}
 	for _, node := range r.Nodes {
-		r.datapaths = append(r.datapaths, datapath.Open(datapath.Options{PinPath: filepath.Join(rigState, node.NodeName()), Log: logr.Discard()}))
+		pins := filepath.Join(rigState, node.NodeName())
+		r.datapaths = append(r.datapaths, datapath.Open(datapath.Options{PinPath: pins, Log: logr.Discard()}))
+		r.builders = append(r.builders, nodetest.NewBuilder(pins))
 		pod, err := pathmanager.Open(node.Pods[0].Path(), pathmanager.Options{StatePath: podState(), Log: logr.Discard()})
 		if err != nil {
 			return err
@@ -173,34 +178,34 @@ func addressesOf(pod *network.Pod) []netip.Addr {
 func (r *rig) steer(i int, on bool) error {
 	return r.Nodes[i].Do(func() error {
 		if !on {
-			return r.datapaths[i].Remove()
+			return r.datapaths[i].Remove(context.Background())
 		}
 		state, err := r.state(i)
 		if err != nil {
 			return err
 		}
-		return r.datapaths[i].Apply(state)
+		return state.Apply(context.Background(), r.datapaths[i], r.builders[i])
 	})
 }
 
 // state is what an agent of the node would find.
-func (r *rig) state(i int) (datapath.State, error) {
-	state := datapath.State{}
-	endpoint := datapath.Endpoint{Addresses: addressesOf(r.Nodes[i].Pods[0])}
+func (r *rig) state(i int) (nodetest.State, error) {
+	state := nodetest.State{}
+	endpoint := nodetest.Endpoint{Addresses: addressesOf(r.Nodes[i].Pods[0])}
 	other := r.Nodes[1-i]
-	peer := datapath.Peer{Name: other.NodeName(), Paths: map[string]datapath.PeerPath{}}
+	peer := nodetest.Peer{Name: other.NodeName(), Paths: map[string]nodetest.PeerPath{}}
 	for p, name := range r.Spec.Paths {
 		index, err := r.Nodes[i].Index(name)
 		if err != nil {
 			return state, err
 		}
 		addresses := []netip.Addr{netip.MustParseAddr(other.Address(p, 4)), netip.MustParseAddr(other.Address(p, 6))}
-		state.Paths = append(state.Paths, datapath.Path{Name: name, Interface: index, Up: true})
+		state.Paths = append(state.Paths, nodetest.Path{Name: name, Interface: index, Up: true})
 		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(name), Weight: max(1, r.weights[name])})
 		peer.Addresses = append(peer.Addresses, addresses...)
-		peer.Paths[name] = datapath.PeerPath{Addresses: addresses, Up: true}
+		peer.Paths[name] = nodetest.PeerPath{Addresses: addresses, Up: true}
 	}
-	state.Peers, state.Endpoints = []datapath.Peer{peer}, []datapath.Endpoint{endpoint}
+	state.Peers, state.Endpoints = []nodetest.Peer{peer}, []nodetest.Endpoint{endpoint}
 	return state, nil
 }
 

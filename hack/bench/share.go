@@ -41,7 +41,7 @@ spec:
   namespaceSelector: {matchExpressions: [{key: tenant, operator: Exists}]}
   podSelector: {}
   subflows: {count: 1}
-  guardrails: {tenantPaths: [{path: blue, share: 1}]}
+  guardrails: {tenantPaths: [{path: blue, weight: 1}]}
 ---
 apiVersion: braid.dev/v1alpha1
 kind: ClusterMPTCPPolicy
@@ -51,7 +51,7 @@ spec:
   namespaceSelector: {matchLabels: {tenant: gold}}
   podSelector: {}
   guardrailsOnly: true
-  guardrails: {tenantPaths: [{path: blue, share: 3}]}
+  guardrails: {tenantPaths: [{path: blue, weight: 3}]}
 `
 
 // A sender is a pod that sends, with so many connections, to a server of its own

@@ -21,6 +21,7 @@ import (
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // demoVariable makes the test's program be the demo, under this name.
@@ -63,12 +64,10 @@ func TestAnInterruptedDemoLeavesNothing(t *testing.T) {
 
 func waitForFile(t *testing.T, file string) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(file); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s never came", file)
+	testutil.Retry(t, 2*time.Minute, func() error {
+		_, err := os.Stat(file)
+		return err
+	})
 }
 
 func TestTheResultHasTheKeysThatAreDocumented(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // childVariable makes the test's program bring a lab up: its value is the lab's
@@ -228,12 +229,10 @@ func kill(t *testing.T, command *exec.Cmd) {
 
 func waitForFile(t *testing.T, file string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(file); err == nil {
-			return
-		}
-	}
-	t.Fatalf("%s never came", file)
+	testutil.Retry(t, time.Minute, func() error {
+		_, err := os.Stat(file)
+		return err
+	})
 }
 
 // waitForJanitor waits until nobody holds the lab's name.
@@ -401,14 +400,14 @@ func (f *traces) expectSome(t *testing.T) {
 // in its own time.
 func (f *traces) expectGone(t *testing.T) {
 	t.Helper()
-	var left []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if left = f.left(t); len(left) == 0 {
-			break
+	_, err := testutil.Until(10*time.Second, func() error {
+		if left := f.left(t); len(left) > 0 {
+			return errors.New(strings.Join(left, "\n"))
 		}
-	}
-	for _, what := range left {
-		t.Error("left behind: " + what)
+		return nil
+	})
+	if err != nil {
+		t.Errorf("left behind: %v", err)
 	}
 	if _, err := os.Stat(Directory(f.name)); f.replaced() == (err != nil) {
 		t.Errorf("the lab's directory: %v", err)

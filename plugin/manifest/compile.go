@@ -177,9 +177,9 @@ func (c *checker) policy(e *entry, result *policy.PolicyResult) {
 	for _, forbidden := range result.ForbiddenPaths {
 		c.add(e.finding("spec.paths", Warning, fmt.Sprintf("path %s: %s does not allow it", forbidden.Path, policy.PolicyString(forbidden.By))))
 	}
-	for _, name := range result.SharesWithoutCapacity {
+	for _, name := range result.WeightsWithoutCapacity {
 		if c.input.paths[string(name)] != nil {
-			c.add(e.finding("spec.guardrails.tenantPaths", Warning, fmt.Sprintf("the share of path %s cannot be kept: its MPTCPPath gives no capacity", name)))
+			c.add(e.finding("spec.guardrails.tenantPaths", Warning, fmt.Sprintf("the weight of path %s has no effect: its MPTCPPath gives no capacity", name)))
 		}
 	}
 	if len(result.Decides) == 0 && len(result.Overridden) > 0 {

@@ -146,7 +146,7 @@ func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 		plan.Preference = &v1alpha1.PlanPreference{MaxLossPercent: int32(e.Class + 1), Weight: e.Share}
 	}
 	if e.SamePath {
-		plan.Subflows.Mode = v1alpha1.SubflowModeSamePair
+		plan.Subflows.Mode = v1alpha1.SubflowModeNDiffPorts
 	}
 	return plan
 }

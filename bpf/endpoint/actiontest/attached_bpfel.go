@@ -62,7 +62,7 @@ type AttachedChain struct {
 		Actions       uint8
 		Needs         uint8
 		Directions    uint8
-		Binds         uint8
+		Enforces      uint8
 	}
 	Selector [256]struct {
 		_       structs.HostLayout

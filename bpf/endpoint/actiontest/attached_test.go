@@ -22,6 +22,7 @@ import (
 
 	"braid.dev/braid/bpf/endpoint/actiontest"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // node is one whose endpoint, a guest, has the whole chain before it: one rule, all
@@ -283,11 +284,12 @@ func (n *node) joins(t *testing.T) (count int) {
 
 func (n *node) waitForJoins(t *testing.T, count int, patience time.Duration) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); n.joins(t) < count; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d joins in %s instead of %d", n.joins(t), patience, count)
+	testutil.Retry(t, patience, func() error {
+		if joins := n.joins(t); joins < count {
+			return fmt.Errorf("%d joins instead of %d", joins, count)
 		}
-	}
+		return nil
+	})
 }
 
 func TestALimitOnAllSubflowsAtOnceHolds(t *testing.T) {

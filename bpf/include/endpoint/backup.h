@@ -6,8 +6,8 @@
 #ifndef BRAID_BACKUP_H
 #define BRAID_BACKUP_H
 
-#include "asked.h"
-#include "bond.h"
+#include "still_asked.h"
+#include "enforced.h"
 #include "options.h"
 
 enum {
@@ -25,9 +25,9 @@ __noinline int act_set_backup(struct __sk_buff *skb, struct context *context, st
 
 	if (!skb || !context || !subflow || !action)
 		return UNTOUCHED;
-	if (binds(action))
-		bind(subflow, BOUND_BACKUP);
-	else if (subflow->bound & BOUND_BACKUP)
+	if (is_enforced(action))
+		enforce(subflow, ENFORCED_BACKUP);
+	else if (subflow->bound & ENFORCED_BACKUP)
 		return UNTOUCHED;
 	wish = action->flag & FLAG_CHOSEN ? BACKUP_ON : BACKUP_OFF;
 	if (subflow->backup_state.wanted == wish)
@@ -41,7 +41,7 @@ __noinline int act_set_backup(struct __sk_buff *skb, struct context *context, st
  * What the receiver of this direction is to believe. When the rules have no wish
  * any more, that is again what the sender said itself.
  */
-static __always_inline __u8 backup_wish(const struct context *context, struct subflow *subflow, __u32 direction)
+static __always_inline __u8 desired_backup(const struct context *context, struct subflow *subflow, __u32 direction)
 {
 	struct backup_state *state = &subflow->backup_state;
 	__u8 told = state->told[direction & 1];
@@ -146,7 +146,7 @@ __noinline int settle_backup(struct __sk_buff *skb, struct context *context, str
 	state = &subflow->backup_state;
 	direction = context->direction & 1;
 	note_arrival(context, state);
-	wish = backup_wish(context, subflow, direction);
+	wish = desired_backup(context, subflow, direction);
 	if (!wish)
 		return UNTOUCHED;
 	if (context->options.types & TYPE_MP_PRIO)
@@ -181,7 +181,7 @@ static __always_inline void close_backup(const struct context *context, struct s
 
 static __always_inline void unsettle_backup(const struct context *context, struct subflow *subflow)
 {
-	if (!(subflow->bound & BOUND_BACKUP))
+	if (!(subflow->bound & ENFORCED_BACKUP))
 		subflow->backup_state.wanted = BACKUP_AS_IT_IS;
 	subflow->backup_state.lifted = context->now;
 }

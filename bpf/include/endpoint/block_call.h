@@ -16,13 +16,13 @@
 
 #include "block_context.h"
 
-enum {
+enum program_slot {
 	MAX_BLOCKS = 64,
 	NO_BLOCK = -1, /* the slot is empty, or the kernel's limit of tail calls is reached */
 };
 
 /* What run_block returns besides enum result. */
-enum {
+enum program_result {
 	NOT_SELECTED = 3, /* the block is a selector, and the packet does not match */
 };
 

@@ -9,7 +9,7 @@
 
 #include "../packet.h"
 
-enum {
+enum chain_limit {
 	MAX_RULES = 64,
 	MAX_SELECTORS = 256,
 	MAX_ACTIONS = 128,
@@ -65,7 +65,7 @@ enum selector_kind {
  * selector of the same rule, or one of these two. Negation is pushed down to the
  * conditions, so that what is not known yet bounds the result from both sides.
  */
-enum {
+enum selector_result {
 	MATCHED = 0xffff,
 	NOT_MATCHED = 0xfffe,
 };
@@ -94,7 +94,7 @@ enum action_kind {
 	ACTION_RECORD,
 	ACTION_DROP,
 	ACTION_RESET,
-	ACTION_CUSTOM,         /* slot in custom_blocks; value */
+	ACTION_RUN_PROGRAM,         /* slot in custom_blocks; value */
 	ACTION_STACK,          /* governed in the pod's stack: nothing to do here */
 };
 
@@ -102,7 +102,7 @@ enum action_kind {
 enum action_flag {
 	FLAG_CHOSEN = 1,      /* as the kind says */
 	FLAG_METERED = 0x40,  /* the rate is enforced elsewhere too */
-	FLAG_BINDING = 0x80,  /* of the cluster's rules: those of tenants do not undo it */
+	FLAG_ENFORCED = 0x80,  /* of the cluster's rules: those of tenants do not undo it */
 };
 
 enum mechanism {
@@ -133,11 +133,11 @@ enum rule_needs {
 	NEEDS_CONNECTION = 2, /* the connection's record */
 };
 
-enum rule_binds {
-	BINDS_BACKUP = 1,
-	BINDS_HIDING = 2,
-	BINDS_GIVING = 4,
-	BINDS_RATE = 8,
+enum rule_enforces {
+	ENFORCES_BACKUP = 1,
+	ENFORCES_SUPPRESSION = 2,
+	ENFORCES_RELEASE = 4,
+	ENFORCES_RATE = 8,
 };
 
 struct rule {
@@ -146,7 +146,7 @@ struct rule {
 	__u8 actions;
 	__u8 needs;
 	__u8 directions;      /* 1 << direction: a bound that spares classifying */
-	__u8 binds;           /* enum rule_binds, of its actions with FLAG_BINDING */
+	__u8 enforces;           /* enum rule_enforces, of its actions with FLAG_ENFORCED */
 };
 
 struct chain {

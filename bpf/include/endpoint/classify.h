@@ -27,7 +27,7 @@ enum {
 static const struct subflow fresh_subflow = { .path = PATH_UNKNOWN };
 
 /* Subflows that were judged by what they were must be judged again. */
-static __always_inline void void_unconcerned(struct attachment *attachment)
+static __always_inline void invalidate_bypass(struct attachment *attachment)
 {
 	__sync_fetch_and_add(&attachment->generation, 1);
 }

@@ -77,7 +77,7 @@ struct context {
 	__u64 connection_sent; /* by the connection */
 	__u64 data_position;  /* of the first byte of payload in the connection's stream */
 	__u64 tick;           /* jiffies */
-	struct progress progress; /* run.h's own */
+	struct progress progress; /* run_rules.h's own */
 };
 
 /* What an actor did. */

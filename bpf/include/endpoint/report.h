@@ -8,7 +8,7 @@
 
 #include "classify.h"
 
-enum {
+enum event_rule {
 	NO_RULE = 0xff, /* of the present chain */
 };
 

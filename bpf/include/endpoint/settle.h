@@ -7,7 +7,7 @@
 #ifndef BRAID_SETTLE_H
 #define BRAID_SETTLE_H
 
-#include "address.h"
+#include "add_addr.h"
 #include "backup.h"
 #include "rate.h"
 #include "refuse.h"

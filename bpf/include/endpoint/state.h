@@ -71,7 +71,7 @@ struct window_state {
 	__u32 subflows;         /* of the connection so far, as far as known */
 };
 
-enum backup_wish {
+enum desired_backup {
 	BACKUP_AS_IT_IS = 0,
 	BACKUP_OFF = 1,
 	BACKUP_ON = 2,
@@ -84,8 +84,8 @@ enum backup_wish {
  */
 struct backup_state {
 	__u64 lifted;       /* ns, when the rules were last asked anew */
-	__u8 wanted;        /* enum backup_wish, of the rules */
-	__u8 told[2];       /* enum backup_wish; 0: nothing */
+	__u8 wanted;        /* enum desired_backup, of the rules */
+	__u8 told[2];       /* enum desired_backup; 0: nothing */
 	__u8 times[2];      /* how often, of this wish */
 	__u8 arrived;       /* 1 << direction: it must have */
 	__u8 pad[2];

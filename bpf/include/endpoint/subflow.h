@@ -13,11 +13,10 @@
 #include "context.h"
 #include "state.h"
 
-enum {
+enum subflow_limit {
 	MAX_SUBFLOWS = 65536,
 	MAX_MPTCP_CONNECTIONS = 32768,
-	MAX_CUSTOM_BLOCKS = 64,
-	UNCONCERNED_SLOTS = 4096, /* of each CPU; a power of two */
+	BYPASS_SLOTS = 4096, /* of each CPU; a power of two */
 	EVENT_BYTES = 1 << 20,
 	PATHS = 8,
 	PATH_UNKNOWN = 0xff,
@@ -129,7 +128,7 @@ struct subflow {
 	__u32 initiator_token;   /* 0: unknown */
 	__u32 seeded_rtt;        /* us, the socket's smoothed RTT when it was seeded */
 	__u32 syn_sequence;      /* of the SYN: tells a repeated SYN from a new subflow */
-	__u32 bound;             /* enum bond: what the cluster's rules asked for */
+	__u32 bound;             /* enum enforced: what the cluster's rules asked for */
 
 	/* The actors'. */
 	struct limit limit[2];
@@ -255,7 +254,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, UNCONCERNED_SLOTS);
+	__uint(max_entries, BYPASS_SLOTS);
 	__type(key, __u32);
 	__type(value, struct unconcerned);
 } unconcerned SEC(".maps");

@@ -73,7 +73,7 @@ static __always_inline void note_end(struct flow *flow, struct flow_key *key, co
  * The same number at both ends of a flow. The product mixes all bits into those
  * that are kept: the ports that Linux gives to clients are all even.
  */
-static __always_inline __u8 turn_of(const struct flow_key *key)
+static __always_inline __u8 flow_hash(const struct flow_key *key)
 {
 	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
 

@@ -10,7 +10,7 @@
 
 #include "../packet.h"
 
-enum {
+enum uplink_limit {
 	MAX_PATHS = 8,
 	MAX_PEERS = 4096,
 	MAX_ENDPOINTS = 4096,
@@ -109,7 +109,7 @@ struct flow {
 	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
 };
 
-enum {
+enum flow_subtype {
 	ANSWERED = 1 << 7, /* this end has acknowledged something */
 };
 

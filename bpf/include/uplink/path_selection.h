@@ -46,7 +46,7 @@ __noinline __u32 best_path(__u64 subflows, __u64 weights, __u32 usable)
  * The path that stands in for a dead one: another for each flow, so that the
  * living paths share its load.
  */
-__noinline __u32 stand_in(__u32 usable, __u32 turn)
+__noinline __u32 path_by_hash(__u32 usable, __u32 hash)
 {
 	__u32 living = 0, path;
 
@@ -54,9 +54,9 @@ __noinline __u32 stand_in(__u32 usable, __u32 turn)
 		living += usable >> path & 1;
 	if (!living)
 		return NO_PATH;
-	turn %= living;
+	hash %= living;
 	for (path = 0; path < MAX_PATHS; path++)
-		if ((usable >> path & 1) && !turn--)
+		if ((usable >> path & 1) && !hash--)
 			return path;
 	return NO_PATH;
 }
@@ -81,10 +81,10 @@ __noinline __u32 most_used(__u64 subflows, __u32 usable)
 }
 
 /* Where there is one path alone, as most often, it is found without a call. */
-static __always_inline __u32 one_of(__u32 paths, __u32 turn)
+static __always_inline __u32 one_of(__u32 paths, __u32 hash)
 {
 	if (paths & (paths - 1))
-		return stand_in(paths, turn);
+		return path_by_hash(paths, hash);
 	if (!paths)
 		return NO_PATH;
 	return !!(paths & 0xf0) << 2 | !!(paths & 0xcc) << 1 | !!(paths & 0xaa);
@@ -155,7 +155,7 @@ __noinline __u32 round_is_over(__u64 begun, __u64 weights, __u32 usable)
  * The path of a connection's first subflow: the paths take turns by weight, so
  * that many connections, however short, share the NICs fairly.
  */
-static __always_inline __u8 take_turn(struct endpoint *endpoint, __u8 usable)
+static __always_inline __u8 round_robin_path(struct endpoint *endpoint, __u8 usable)
 {
 	__u8 path = take_place(&endpoint->begun, endpoint->weights, usable);
 

@@ -24,6 +24,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/testutil"
 )
 
 // childVariable makes the test binary a process that starts a server in the
@@ -117,7 +118,7 @@ func TestAnyUserMayDoWhatRBACAllows(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t, config)
-			eventually(t, "what RBAC allows", func() bool {
+			testutil.Eventually(t, 30*time.Second, "what RBAC allows", func() bool {
 				return c.Get(t.Context(), client.ObjectKeyFromObject(node), &corev1.Node{}) == nil
 			})
 			if err := c.List(t.Context(), &corev1.SecretList{}); !apierrors.IsForbidden(err) {
@@ -146,7 +147,7 @@ func TestAServerDiesWithTheProcessThatStartedItAndTheNextRunRemovesItsFiles(t *t
 		t.Fatal(err)
 	}
 	_ = cmd.Wait() // It was killed.
-	eventually(t, "its processes are gone", func() bool { return len(processesWith(t, dir)) == 0 })
+	testutil.Eventually(t, 30*time.Second, "its processes are gone", func() bool { return len(processesWith(t, dir)) == 0 })
 	if _, err := os.Stat(dir); err != nil {
 		t.Fatalf("a killed process cannot have removed its files: %v", err)
 	}
@@ -264,14 +265,4 @@ func processesWith(t *testing.T, dir string) []string {
 		}
 	}
 	return found
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within 30 s: %s", what)
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 func build(t *testing.T, spec network.Spec) *network.Network {
@@ -189,15 +190,10 @@ func TestTeardownKillsProcessesAndMayBeRepeated(t *testing.T) {
 // waitUntilInside waits until nsenter has entered.
 func waitUntilInside(t *testing.T, ns *network.Namespace) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for time.Now().Before(deadline) {
+	testutil.Eventually(t, 10*time.Second, "the process entered the namespace", func() bool {
 		out, err := ns.Run("ip", "netns", "pids", ns.Name)
-		if err == nil && len(strings.Fields(out)) > 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("the process never entered the namespace")
+		return err == nil && len(strings.Fields(out)) > 0
+	})
 }
 
 func TestTeardownRemovesANameWithoutANamespace(t *testing.T) {

@@ -116,13 +116,10 @@ func expectNothingLeft(t testutil.TB, name string, identities Identities) {
 	if err != nil || len(namespaces) > 0 {
 		t.Errorf("network %s left namespaces behind: %v %v", name, namespaces, err)
 	}
-	deadline := time.Now().Add(5 * time.Second)
-	users := identities.Users()
-	for len(users) > 0 && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-		users = identities.Users()
-	}
-	if len(users) > 0 {
-		t.Errorf("network %s left users of its namespaces: %v", name, users)
-	}
+	testutil.Retry(t, 5*time.Second, func() error {
+		if users := identities.Users(); len(users) > 0 {
+			return fmt.Errorf("network %s left users of its namespaces: %v", name, users)
+		}
+		return nil
+	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // Wait is how long a test waits for what takes milliseconds.
@@ -222,9 +223,10 @@ func (h *Host) Kill(subflow mptcpnl.Subflow) {
 // Eventually waits until done returns true.
 func Eventually(t *testing.T, done func() bool, message func() string) {
 	t.Helper()
-	for deadline := time.Now().Add(Wait); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %s", Wait, message())
+	testutil.Retry(t, Wait, func() error {
+		if done() {
+			return nil
 		}
-	}
+		return errors.New(message())
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // echo answers on loopback until the returned function is called.
@@ -34,15 +36,6 @@ func echo(t *testing.T) (address string, end func()) {
 	return listener.Addr().String(), end
 }
 
-func await(t *testing.T, failure string, isSo func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !isSo(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal(failure)
-		}
-	}
-}
-
 func TestConnectionsThatAreHeldAreCountedWhenTheyBreak(t *testing.T) {
 	address, end := echo(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -55,12 +48,12 @@ func TestConnectionsThatAreHeldAreCountedWhenTheyBreak(t *testing.T) {
 		defer close(done)
 		holder.Run(ctx)
 	}()
-	await(t, "nothing is exchanged", func() bool { return holder.Held().Exchanges > 20 })
+	testutil.Eventually(t, 30*time.Second, "something is exchanged", func() bool { return holder.Held().Exchanges > 20 })
 	if held := holder.Held(); held.Lost != 0 || held.Connections != 3 || held.LongestMs == 0 {
 		t.Errorf("while all is well: %+v", held)
 	}
 	end()
-	await(t, "the end of the other side is not noticed", func() bool { return holder.Held().Lost == 3 })
+	testutil.Eventually(t, 30*time.Second, "the end of the other side is noticed", func() bool { return holder.Held().Lost == 3 })
 	if held := holder.Held(); len(held.Errors) != 3 {
 		t.Errorf("the reasons are missing: %+v", held)
 	}
@@ -83,7 +76,7 @@ func TestConnectionsThatAreGivenUpAreNotLost(t *testing.T) {
 		defer close(done)
 		holder.Run(ctx)
 	}()
-	await(t, "nothing is exchanged", func() bool { return holder.Held().Exchanges > 5 })
+	testutil.Eventually(t, 30*time.Second, "something is exchanged", func() bool { return holder.Held().Exchanges > 5 })
 	cancel()
 	<-done
 	if held := holder.Held(); held.Lost != 0 {

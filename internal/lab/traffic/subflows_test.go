@@ -10,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 func TestASubflowIsSeenWithWhatItSent(t *testing.T) {
@@ -69,23 +72,17 @@ func connect(t *testing.T, from, to *network.Namespace, address string) *net.TCP
 }
 
 // waitForSent waits until the subflows have sent so much together.
-func waitForSent(t *testing.T, connection *net.TCPConn, size uint64) []traffic.Subflow {
+func waitForSent(t *testing.T, connection *net.TCPConn, size uint64) (subflows []traffic.Subflow) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	for time.Now().Before(deadline) {
-		subflows, err := traffic.Subflows(connection)
-		if err != nil {
-			t.Fatal(err)
-		}
+	testutil.Eventually(t, 10*time.Second, "it was sent", func() bool {
+		var err error
+		subflows, err = traffic.Subflows(connection)
+		require.NoError(t, err)
 		var sent uint64
 		for _, subflow := range subflows {
 			sent += subflow.Sent
 		}
-		if sent >= size {
-			return subflows
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("it was never sent")
-	return nil
+		return sent >= size
+	})
+	return subflows
 }

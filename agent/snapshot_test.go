@@ -11,77 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// onNIC is a path whose NIC has this index; 0 means that there is none.
-func onNIC(name string, index int, usable bool) paths.Path {
-	return paths.Path{Name: name, NIC: paths.NIC{Index: index}, Usable: usable}
-}
-
-func planEndpoint(name, address string, paths ...v1alpha1.PathWeight) v1alpha1.PlanEndpoint {
-	return v1alpha1.PlanEndpoint{Name: name, Addresses: []string{address}, Paths: paths}
-}
-
-func TestDatapathState(t *testing.T) {
-	blue := []v1alpha1.PathWeight{{Path: "blue", Weight: 1}}
-	address := []netip.Addr{netip.MustParseAddr("10.0.0.2")}
-	peers := []paths.Peer{{Name: "node2"}}
-	cases := map[string]struct {
-		resolution paths.Resolution
-		endpoints  []v1alpha1.PlanEndpoint
-		wanted     datapath.State
-	}{
-		"without a path nothing is attached, whatever else there is": {
-			resolution: paths.Resolution{Paths: []paths.Path{onNIC("blue", 0, false)}, Uplinks: []paths.NIC{{Index: 7}}},
-			endpoints:  []v1alpha1.PlanEndpoint{planEndpoint("a", "10.0.0.2", blue...)},
-			wanted:     datapath.State{},
-		},
-		"a NIC that cannot be used stays attached and carries nothing": {
-			resolution: paths.Resolution{Paths: []paths.Path{onNIC("blue", 2, false), onNIC("green", 3, true)}},
-			wanted: datapath.State{Peers: peers, Paths: []datapath.Path{
-				{Name: "blue", Interface: 2}, {Name: "green", Interface: 3, Up: true},
-			}},
-		},
-		"a path without NIC is left out, and NICs without path are attached to": {
-			resolution: paths.Resolution{
-				Paths: []paths.Path{onNIC("blue", 2, true), onNIC("green", 0, false)}, Uplinks: []paths.NIC{{Index: 7}},
-			},
-			wanted: datapath.State{Peers: peers, Paths: []datapath.Path{{Name: "blue", Interface: 2, Up: true}}, Uplinks: []int{7}},
-		},
-		"an endpoint that is not spread is none of the datapath's business": {
-			resolution: paths.Resolution{Paths: []paths.Path{onNIC("blue", 2, true)}},
-			endpoints:  []v1alpha1.PlanEndpoint{planEndpoint("a", "10.0.0.2", blue...), planEndpoint("b", "10.0.0.3")},
-			wanted: datapath.State{
-				Peers: peers, Paths: []datapath.Path{{Name: "blue", Interface: 2, Up: true}},
-				Endpoints: []datapath.Endpoint{{Addresses: address, Paths: blue}},
-			},
-		},
-		"an IPv4 address in IPv6 form is an IPv4 address": {
-			resolution: paths.Resolution{Paths: []paths.Path{onNIC("blue", 2, true)}},
-			endpoints:  []v1alpha1.PlanEndpoint{planEndpoint("a", "::ffff:10.0.0.2", blue...)},
-			wanted: datapath.State{
-				Peers: peers, Paths: []datapath.Path{{Name: "blue", Interface: 2, Up: true}},
-				Endpoints: []datapath.Endpoint{{Addresses: address, Paths: blue}},
-			},
-		},
-	}
-	for name, c := range cases {
-		t.Run(name, func(t *testing.T) {
-			n := &news{plan: &v1alpha1.MPTCPNodePlan{Spec: v1alpha1.MPTCPNodePlanSpec{Endpoints: c.endpoints}}, peers: peers}
-			if state := datapathState(n, c.resolution, (&hints{}).endpoint); !reflect.DeepEqual(state, c.wanted) {
-				t.Errorf("the state is\n%+v\ninstead of\n%+v", state, c.wanted)
-			}
-		})
-	}
-}
-
 func TestWithoutAPlanThereIsNothingToDo(t *testing.T) {
-	n := &news{}
-	if n.planPaths() != nil || n.planEndpoints() != nil {
-		t.Errorf("without a plan there are paths %v and endpoints %v", n.planPaths(), n.planEndpoints())
+	s := &snapshot{}
+	if s.planPaths() != nil {
+		t.Errorf("without a plan there are paths %v", s.planPaths())
 	}
 }
 

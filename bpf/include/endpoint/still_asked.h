@@ -5,8 +5,8 @@
  * not be undone in between, although the packet that says so may be long in
  * coming (a repeated ADD_ADDR takes minutes).
  */
-#ifndef BRAID_ASKED_H
-#define BRAID_ASKED_H
+#ifndef BRAID_STILL_ASKED_H
+#define BRAID_STILL_ASKED_H
 
 #include "subflow.h"
 
@@ -49,13 +49,13 @@ enum asked {
 	ASKED_NO_MORE,
 };
 
-/* lifted: when the rules were asked anew. */
-static __always_inline enum asked is_asked(const struct context *context, const struct subflow *subflow, __u64 lifted,
+/* since: when the rules were asked anew. */
+static __always_inline enum asked is_asked(const struct context *context, const struct subflow *subflow, __u64 since,
 					   __u32 kind)
 {
 	__u64 rules = subflow->sure[0] | subflow->sure[1] | subflow->maybe[0] | subflow->maybe[1];
 
-	if (context->now - lifted <= GRACE)
+	if (context->now - since <= GRACE)
 		return ASKED_PERHAPS;
 	return rules_ask(subflow->word, rules, kind) ? ASKED_STILL : ASKED_NO_MORE;
 }

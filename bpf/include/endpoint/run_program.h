@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* Actions of type Custom: run a block of one's own on a packet of a subflow. */
-#ifndef BRAID_CUSTOM_H
-#define BRAID_CUSTOM_H
+#ifndef BRAID_RUN_PROGRAM_H
+#define BRAID_RUN_PROGRAM_H
 
 #include "block_call.h"
 #include "subflow.h"
@@ -39,7 +39,7 @@ static __always_inline void facts_of(struct braid_subflow *facts, const struct s
  * What a block leaves of the packet is read again, the options too when next asked
  * for: pointers into the packet are void.
  */
-__noinline int act_custom(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+__noinline int act_run_program(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			  const struct action *action)
 {
 	struct block_input *copies;

@@ -8,8 +8,8 @@
  * for the connection. Of each direction and connection eight are kept, by the
  * lowest bits of their ids.
  */
-#ifndef BRAID_ADDRESS_H
-#define BRAID_ADDRESS_H
+#ifndef BRAID_ADD_ADDR_H
+#define BRAID_ADD_ADDR_H
 
 #include "backup.h"
 
@@ -144,7 +144,7 @@ __noinline int keep_address(struct __sk_buff *skb, struct context *context, stru
 	address->length = length;
 	address->tries = 0;
 	address->waiting = 1;
-	if (subflow->bound & BOUND_HIDING)
+	if (subflow->bound & ENFORCED_SUPPRESSION)
 		address->bound = 1;
 	return option[3] & (HIDDEN_PLACES - 1);
 }
@@ -152,7 +152,7 @@ __noinline int keep_address(struct __sk_buff *skb, struct context *context, stru
 /* Whether addresses are given back, although this action would hide them. */
 static __always_inline int is_giving(const struct subflow *subflow, const struct action *action)
 {
-	return subflow->addresses.releasing && (!binds(action) || subflow->bound & BOUND_GIVING);
+	return subflow->addresses.releasing && (!is_enforced(action) || subflow->bound & ENFORCED_RELEASE);
 }
 
 /* Hides what this packet announces. */
@@ -169,8 +169,8 @@ __noinline int act_suppress_add_addr(struct __sk_buff *skb, struct context *cont
 	state->blocking = 1;
 	state->hidden = 1;
 	subflow->engaged = 1;
-	if (binds(action))
-		bind(subflow, BOUND_HIDING);
+	if (is_enforced(action))
+		enforce(subflow, ENFORCED_SUPPRESSION);
 	read_options(skb, context);
 	if (!(context->options.types & TYPE_ADD_ADDR) || is_giving(subflow, action))
 		return UNTOUCHED;
@@ -191,8 +191,8 @@ __noinline int act_release_add_addr(struct __sk_buff *skb, struct context *conte
 {
 	if (!skb || !context || !subflow || !action)
 		return UNTOUCHED;
-	if (binds(action))
-		bind(subflow, BOUND_GIVING);
+	if (is_enforced(action))
+		enforce(subflow, ENFORCED_RELEASE);
 	if (subflow->addresses.releasing)
 		return UNTOUCHED;
 	subflow->addresses.releasing = 1;
@@ -263,7 +263,7 @@ __noinline int send_echo(struct __sk_buff *skb, struct context *context, struct 
 /* What the cluster's rules hid is given back by them, or when they hide no more. */
 static __always_inline int stays_hidden(const struct subflow *subflow, const struct hidden_address *address)
 {
-	return address->bound && (subflow->bound & (BOUND_HIDDEN | BOUND_GIVING)) == BOUND_HIDDEN;
+	return address->bound && (subflow->bound & (ENFORCED_SUPPRESSED | ENFORCED_RELEASE)) == ENFORCED_SUPPRESSED;
 }
 
 /*
@@ -401,8 +401,8 @@ static __always_inline int addresses_are_settled(const struct subflow *subflow)
 
 static __always_inline void unsettle_addresses(const struct context *context, struct subflow *subflow)
 {
-	subflow->addresses.blocking = !!(subflow->bound & BOUND_HIDING);
-	subflow->addresses.releasing = !!(subflow->bound & BOUND_GIVING);
+	subflow->addresses.blocking = !!(subflow->bound & ENFORCED_SUPPRESSION);
+	subflow->addresses.releasing = !!(subflow->bound & ENFORCED_RELEASE);
 	subflow->addresses.lifted = context->now;
 }
 

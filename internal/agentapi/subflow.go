@@ -1,23 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inspect shows what the chains of a node do: subflows, rules and events,
-// as tables, JSON or YAML, from a running agent or, without one, from the pinned
-// maps.
-package inspect
+package agentapi
 
 import (
 	"net/netip"
 	"time"
 
-	"braid.dev/braid/agent/events"
 	"braid.dev/braid/api/v1alpha1"
 )
-
-// Source tells what there is now. It must be safe for concurrent use.
-type Source interface {
-	Subflows() ([]Subflow, error)
-	Rules() ([]Rule, error)
-}
 
 // Subflow is one subflow that an endpoint's rules concern.
 type Subflow struct {
@@ -25,8 +15,8 @@ type Subflow struct {
 	// read, the host's interface.
 	Endpoint string `json:"endpoint"`
 	// Token is the responder's, InitiatorToken the initiator's; 0 while unknown.
-	Token          events.Token   `json:"token,omitempty"`
-	InitiatorToken events.Token   `json:"initiatorToken,omitempty"`
+	Token          Token          `json:"token,omitempty"`
+	InitiatorToken Token          `json:"initiatorToken,omitempty"`
 	Local          netip.AddrPort `json:"local"`
 	Remote         netip.AddrPort `json:"remote"`
 	// Path is its name; empty until a packet of the peer told which it is.
@@ -110,5 +100,5 @@ type Rule struct {
 	Acted uint64 `json:"acted"`
 }
 
-// rtt is the smoothed round-trip time.
-func (s *Subflow) rtt() time.Duration { return time.Duration(s.RTTMicroseconds) * time.Microsecond }
+// RTT is the smoothed round-trip time; 0 while not measured.
+func (s *Subflow) RTT() time.Duration { return time.Duration(s.RTTMicroseconds) * time.Microsecond }

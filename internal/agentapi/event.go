@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events receives what the rules of chains report, new connections and
-// subflows, and keeps the latest for whoever asks. An event has tokens, never keys.
-package events
+// Package agentapi is what travels from an agent to `kubectl braid` and to the debug
+// commands: what `braid-agent` and `braid-trace` print as JSON, and the flags that
+// they take from the plugin. It reads no map and opens no socket.
+package agentapi
 
 import (
 	"fmt"
@@ -11,25 +12,26 @@ import (
 	"time"
 )
 
-// Type is what an event reports.
-type Type string
+// EventType is what an event reports.
+type EventType string
 
 const (
-	// TypeConnection is a connection that began, or was met while it lasts.
-	TypeConnection Type = "Connection"
-	// TypeSubflow is a subflow that began, or was met while it lasts.
-	TypeSubflow Type = "Subflow"
-	// TypeSubflowEnd is the end of a subflow that was reported.
-	TypeSubflowEnd Type = "SubflowEnd"
-	// TypeLost stands for events that came faster than they were read.
-	TypeLost Type = "Lost"
+	// EventConnection is a connection that began, or was met while it lasts.
+	EventConnection EventType = "Connection"
+	// EventSubflow is a subflow that began, or was met while it lasts.
+	EventSubflow EventType = "Subflow"
+	// EventSubflowEnd is the end of a subflow that was reported.
+	EventSubflowEnd EventType = "SubflowEnd"
+	// EventLost stands for events that came faster than they were read.
+	EventLost EventType = "Lost"
 )
 
-// Event is one report.
+// Event is one report of a rule, a line of `braid-agent events`. It has tokens, never
+// keys.
 type Event struct {
 	// Time is when the packet was seen that caused it.
 	Time time.Time `json:"time"`
-	Type Type      `json:"type"`
+	Type EventType `json:"type"`
 	// Endpoint is the pod, as namespace/name.
 	Endpoint string `json:"endpoint,omitempty"`
 	// Token is the responder's, InitiatorToken the initiator's; 0 while unknown.
@@ -47,7 +49,7 @@ type Event struct {
 	// subflow so far, repetitions left out.
 	SentBytes     uint64 `json:"sentBytes,omitempty"`
 	ReceivedBytes uint64 `json:"receivedBytes,omitempty"`
-	// Count is how many events an event of TypeLost stands for.
+	// Count is how many events an event of EventLost stands for.
 	Count uint64 `json:"count,omitempty"`
 }
 

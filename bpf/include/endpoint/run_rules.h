@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The rules that concern a packet, in their order.
+ *
+ * The functions are global where the verifier would otherwise check them once for
+ * each rule, and their frames are small: the deepest chain of calls, into a program
+ * of one's own or into an edit of options, shares 512 bytes of stack.
+ */
+#ifndef BRAID_RUN_RULES_H
+#define BRAID_RUN_RULES_H
+
+#include "act.h"
+#include "lookup.h"
+
+enum {
+	FIRST_RULES = 8,           /* are looked at before the loop that can do all */
+};
+
+/* What the rules asked for has changed: each may have to ask again. */
+static __always_inline void unlatch(struct subflow *subflow)
+{
+	subflow->latched[FROM_ENDPOINT] = 0;
+	subflow->latched[TO_ENDPOINT] = 0;
+}
+
+static __always_inline void count_hit(struct counters *counters, const struct context *context, __u32 index)
+{
+	barrier_var(index);
+	index &= MAX_RULES - 1;
+	__sync_fetch_and_add(&counters->rule[index].hits, 1);
+	if (context->payload)
+		__sync_fetch_and_add(&counters->rule[index].bytes, context->payload);
+}
+
+/* A function of its own: the verifier would follow its ways for each turn of the loop. */
+__noinline int count(struct counters *counters, struct context *context, __u32 index, __u32 result)
+{
+	if (!counters || !context || index >= MAX_RULES)
+		return 0;
+	count_hit(counters, context, index);
+	if (result != UNTOUCHED)
+		__sync_fetch_and_add(&counters->rule[index].acted, 1);
+	return 0;
+}
+
+/*
+ * The number of the lowest bit of a word that is not 0. The compiler looks it up in
+ * a table, whose values the verifier does not know.
+ */
+static __always_inline __u32 lowest_bit(__u64 word)
+{
+	__u32 bit = __builtin_ctzll(word);
+
+	barrier_var(bit);
+	return bit & (MAX_RULES - 1);
+}
+
+/* Looks at what differs between packets; what does not was decided by the memo. */
+static __always_inline int is_selected(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
+{
+	__u32 direction = context->direction & 1, at = chain->rule[rule].first_selector;
+
+	if (rule < REMEMBERED_RULES)
+		at = subflow->begin[direction][rule & (REMEMBERED_RULES - 1)];
+	return matches_packet(chain, context, subflow, at);
+}
+
+/*
+ * Rules whose actions last are done with once they have been noted, and then only
+ * counted, but for an announcement of an address, which is hidden where it is seen.
+ * Once in a tick they are asked all the same: two processors may have noted
+ * opposite wishes at once.
+ */
+static __always_inline int is_latched(const struct context *context, const struct subflow *subflow, __u32 rule)
+{
+	return (subflow->latched[context->direction & 1] >> rule & 1) && !context->fresh_way &&
+	       !(context->options.types & TYPE_ADD_ADDR);
+}
+
+static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
+{
+	const __u32 lasting = 1 << ACTION_RATE_LIMIT | 1 << ACTION_SET_BACKUP | 1 << ACTION_SUPPRESS_ADD_ADDR |
+			      1 << ACTION_RELEASE_ADD_ADDR | 1 << ACTION_REPORT_CONNECTION | 1 << ACTION_REPORT_SUBFLOW |
+			      1 << ACTION_RECORD | 1 << ACTION_STACK;
+
+	return (lasting >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
+}
+
+/* Goes on to the next rule; one that does not match has no actions left. */
+static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
+				     struct progress *at)
+{
+	struct rule *rule;
+
+	at->rule = lowest_bit(at->left);
+	at->left &= at->left - 1;
+	rule = &chain->rule[at->rule];
+	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
+		return;
+	context->rule = at->rule;
+	at->lasting = 1;
+	at->action = rule->first_action;
+	at->actions = rule->actions;
+	at->outcome = UNTOUCHED;
+}
+
+/* A lasting action that changed something changes what the others' wishes do. */
+static __always_inline void note_lasting(struct subflow *subflow, struct progress *at, __u32 kind, int result)
+{
+	int is_lasting = lasts(subflow, kind);
+
+	if (!is_lasting || result != UNTOUCHED)
+		at->lasting = 0;
+	if (is_lasting && result != UNTOUCHED)
+		unlatch(subflow);
+}
+
+/* A rule's actions are done. */
+static __always_inline void end_rule(struct counters *counters, struct context *context, struct subflow *subflow,
+				     const struct progress *at)
+{
+	count(counters, context, at->rule, at->outcome);
+	if (at->lasting)
+		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
+}
+
+static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
+				       struct subflow *subflow, struct progress *at)
+{
+	__u32 index = at->action++;
+	int result;
+
+	at->actions--;
+	barrier_var(index);
+	if (index >= MAX_ACTIONS)
+		return UNTOUCHED;
+	result = act(skb, context, subflow, &chain->action[index]);
+	note_lasting(subflow, at, chain->action[index].kind, result);
+	if (result == NOT_SELECTED)
+		at->actions = 0;
+	else if (result != UNTOUCHED)
+		at->outcome = ACTED;
+	return result;
+}
+
+/* As is_selected(); a selector of types that decides is asked without a call. */
+static __always_inline int is_selected_first(struct chain *chain, struct context *context, struct subflow *subflow,
+					     __u32 rule)
+{
+	__u32 at = subflow->begin[context->direction & 1][rule & (REMEMBERED_RULES - 1)];
+
+	if (rule >= REMEMBERED_RULES)
+		return is_selected(chain, context, subflow, rule);
+	if (likely(at < MAX_SELECTORS) && chain->selector[at].kind == SELECT_TYPES)
+		at = follow_type(&chain->selector[at], context);
+	return at < MAX_SELECTORS ? matches_packet(chain, context, subflow, at) : at == MATCHED;
+}
+
+/* Counts the first rules as long as they are latched or do not match, and gives those that are left. */
+static __always_inline __u64 count_latched(struct chain *chain, struct counters *counters, struct context *context,
+					   struct subflow *subflow, __u64 sure, __u64 left)
+{
+	int i;
+
+	for (i = 0; i < FIRST_RULES; i++) {
+		__u32 rule;
+
+		if (!left)
+			break;
+		rule = lowest_bit(left);
+		if (sure >> rule & 1 || is_selected_first(chain, context, subflow, rule)) {
+			if (!is_latched(context, subflow, rule))
+				break;
+			count_hit(counters, context, rule);
+		}
+		left &= left - 1;
+	}
+	return left;
+}
+
+/*
+ * The rules that concern the packet, in their order, until one drops it. One loop
+ * over rules and actions alike: calls are dear, and the verifier follows each turn
+ * of nested loops. Where it is is kept in memory, of which the verifier knows
+ * nothing: one turn is as good as another for it.
+ */
+static __always_inline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+{
+	struct progress *at;
+	struct counters *counters;
+	struct chain *chain;
+	__u64 sure, left;
+	int i, result = UNTOUCHED;
+
+	chain = chain_of(context);
+	counters = counters_of(context);
+	if (!chain || !counters)
+		return UNTOUCHED;
+	at = &context->progress;
+	sure = subflow->sure[context->direction & 1];
+	left = count_latched(chain, counters, context, subflow, sure, sure | subflow->maybe[context->direction & 1]);
+	if (!left)
+		return UNTOUCHED;
+	at->sure = sure;
+	at->left = left;
+	at->actions = 0;
+	for (i = 0; i < MAX_RULES + MAX_ACTIONS; i++) {
+		if (at->actions) {
+			result = next_action(skb, chain, context, subflow, at);
+			if (result == DROPPED || !at->actions)
+				end_rule(counters, context, subflow, at);
+			if (result == DROPPED)
+				return DROPPED;
+		} else if (at->left) {
+			next_rule(chain, context, subflow, at);
+		} else {
+			break;
+		}
+	}
+	return UNTOUCHED;
+}
+
+#endif
