@@ -121,13 +121,12 @@ type observed struct {
 func (h *hints) observe(ctx context.Context, w way, options traffic.Options, steps ...step) (*observed, error) {
 	options.Bin = hintBin
 	watched := rig.Watch(h.Network, h.Sender.Node)
-	begun := time.Now()
 	running, err := w.Start(ctx, options)
 	if err != nil {
 		watched()
 		return nil, fmt.Errorf("%s: %w", w.name, err)
 	}
-	seen := &observed{}
+	begun, seen := time.Now(), &observed{}
 	for _, one := range steps {
 		time.Sleep(time.Until(begun.Add(one.after)))
 		seen.at = append(seen.at, traffic.Now())
