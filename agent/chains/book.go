@@ -13,11 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
-)
-
-const (
-	maxChains    = 4096
-	maxEndpoints = 4096
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // empty is the slot of the chain without rules, and the row of its counters. It
@@ -145,13 +141,13 @@ func (b *book) assignPaths(paths []Path) map[string]uint8 {
 }
 
 var (
-	errNoSlot = fmt.Errorf("the node has %d different chains already", maxChains-1)
-	errNoRow  = fmt.Errorf("%d endpoints of the node have chains already", maxEndpoints-1)
+	errNoSlot = fmt.Errorf("the node has %d different chains already", endpoint.MaxChains-1)
+	errNoRow  = fmt.Errorf("%d endpoints of the node have chains already", endpoint.MaxEndpoints-1)
 )
 
 // freeSlot is one that nobody uses.
 func (b *book) freeSlot() (uint16, error) {
-	for slot := uint16(empty + 1); slot < maxChains; slot++ {
+	for slot := uint16(empty + 1); slot < endpoint.MaxChains; slot++ {
 		if _, used := b.contents[slot]; !used {
 			return slot, nil
 		}
@@ -160,7 +156,7 @@ func (b *book) freeSlot() (uint16, error) {
 }
 
 func (b *book) freeRow() (uint16, error) {
-	for row := uint16(empty + 1); row < maxEndpoints; row++ {
+	for row := uint16(empty + 1); row < endpoint.MaxEndpoints; row++ {
 		if !b.rows[row] {
 			return row, nil
 		}

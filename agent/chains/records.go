@@ -244,16 +244,10 @@ func (o *objects) engaged() (map[uint32]bool, error) {
 	return numbers, err
 }
 
-// The bits of enum subflow_known that tell of a SYN and of its answer.
-const (
-	knownSYN    = 1 << 0
-	knownSYNACK = 1 << 1
-)
-
 // wasNeverAnswered is true for an attempt to begin a subflow: nothing was done to
 // either end.
 func wasNeverAnswered(record *SubflowRecord) bool {
-	return record.Known&(knownSYN|knownSYNACK) == knownSYN
+	return record.Known&(endpoint.KnownSYN|endpoint.KnownSYNACK) == endpoint.KnownSYN
 }
 
 // forgetRecords removes the records of endpoints that are gone.
