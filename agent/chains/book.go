@@ -20,17 +20,6 @@ import (
 // undoes what rules left in records.
 const empty = 0
 
-// word is attachment.chain: one step of the processor changes it.
-type word uint64
-
-func makeWord(slot, row uint16, epoch uint32) word {
-	return word(slot) | word(row)<<16 | word(epoch)<<32
-}
-
-func (w word) slot() uint16  { return uint16(w) }
-func (w word) row() uint16   { return uint16(w >> 16) }
-func (w word) epoch() uint32 { return uint32(w >> 32) }
-
 // attached is an endpoint that has a chain, or had one whose effects are not yet
 // undone.
 type attached struct {
@@ -105,9 +94,9 @@ func (b *book) readEndpoints(o *objects) error {
 		a := &attached{record: record}
 		if found.Endpoint == record.Number {
 			a.word = word(found.Chain)
-			b.rows[a.word.row()] = true
+			b.rows[a.word.Row()] = true
 		}
-		if a.word.slot() == empty {
+		if a.word.Slot() == empty {
 			a.lifted = time.Now()
 		}
 		b.endpoints[types.UID(name[:max(0, bytes.IndexByte(name[:], 0))])] = a
@@ -168,7 +157,7 @@ func (b *book) freeRow() (uint16, error) {
 func (b *book) usedSlots() map[uint16]bool {
 	used := map[uint16]bool{empty: true}
 	for _, a := range b.endpoints {
-		used[a.word.slot()] = true
+		used[a.word.Slot()] = true
 	}
 	return used
 }

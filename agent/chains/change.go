@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // wish is an endpoint with its compiled chain.
@@ -113,7 +114,7 @@ func (c *Chains) change(wishes []wish, failures Failures) error {
 // has is true for an endpoint that has its chain already, where it shall have it.
 func (b *book) has(w wish) bool {
 	a := b.endpoints[w.UID]
-	return a != nil && a.word.slot() != empty && a.index() == w.Interface && b.contents[a.word.slot()].Digest == w.content.Digest
+	return a != nil && a.word.Slot() != empty && a.index() == w.Interface && b.contents[a.word.Slot()].Digest == w.content.Digest
 }
 
 func (a *attached) keep(w wish) { a.name, a.rules, a.lifted = w.Name, w.Rules, time.Time{} }
@@ -221,15 +222,15 @@ func (c *Chains) swap(w wish) error {
 		return err
 	}
 	old := retired{word: a.word, row: row}
-	if a.word.slot() != empty {
-		before, err := c.objects.counters.at(int(a.word.row()))
+	if a.word.Slot() != empty {
+		before, err := c.objects.counters.at(int(a.word.Row()))
 		if err != nil {
 			return err
 		}
-		old.rules, old.copied = sameRules(c.book.contents[a.word.slot()], w.content), before.read()
+		old.rules, old.copied = sameRules(c.book.contents[a.word.Slot()], w.content), before.read()
 	}
 	now.write(old.carried())
-	if err := c.point(a, makeWord(c.book.slotOf[w.content.Digest], row, c.book.next.Epoch)); err != nil {
+	if err := c.point(a, endpoint.MakeWord(c.book.slotOf[w.content.Digest], row, c.book.next.Epoch)); err != nil {
 		return err
 	}
 	a.keep(w)
@@ -284,7 +285,7 @@ func (c *Chains) point(a *attached, to word) error {
 		return err
 	}
 	a.word = to
-	c.book.rows[to.row()] = true
+	c.book.rows[to.Row()] = true
 	return nil
 }
 
@@ -317,7 +318,7 @@ func (r *retired) carried() (carried row) {
 }
 
 func (b *book) retire(old retired) {
-	if old.word != 0 && old.word.row() != empty {
+	if old.word != 0 && old.word.Row() != empty {
 		b.retired = append(b.retired, old)
 	}
 }
@@ -345,7 +346,7 @@ func (c *Chains) lift(wanted []Endpoint) (map[types.UID]*attached, error) {
 			}
 		}
 		old := retired{word: a.word}
-		if err := c.point(a, makeWord(empty, empty, c.book.next.Epoch)); err != nil {
+		if err := c.point(a, endpoint.MakeWord(empty, empty, c.book.next.Epoch)); err != nil {
 			return nil, err
 		}
 		a.rules, a.lifted = nil, time.Now()
@@ -389,7 +390,7 @@ func (c *Chains) collect() error {
 }
 
 func (c *Chains) settle(old retired) error {
-	from, err := c.objects.counters.at(int(old.word.row()))
+	from, err := c.objects.counters.at(int(old.word.Row()))
 	if err != nil {
 		return err
 	}
@@ -401,7 +402,7 @@ func (c *Chains) settle(old retired) error {
 	for then, now := range old.rules {
 		to.add(now, last[then].minus(old.copied[then]))
 	}
-	delete(c.book.rows, old.word.row())
+	delete(c.book.rows, old.word.Row())
 	return nil
 }
 

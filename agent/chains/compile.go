@@ -50,7 +50,7 @@ type compiler struct {
 	chain        *Chain
 	selectors    int // that are in use
 	actions      int
-	programs      int
+	programs     int
 	limits       map[uint32]bool // numbers that are in use
 }
 

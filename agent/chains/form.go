@@ -22,6 +22,8 @@ type (
 	Rule = endpoint.FromEndpointRule
 	// Chain is a whole chain, as one value of a map.
 	Chain = endpoint.FromEndpointChain
+	// word says which chain an endpoint has.
+	word = endpoint.Word
 )
 
 // The bits of directions in Rule.Directions and in the masks of selectors.

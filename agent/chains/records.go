@@ -87,7 +87,7 @@ func (c *Chains) Counters(uid types.UID) (uses []RuleUse, err error) {
 		return nil, nil
 	}
 	a := c.book.endpoints[uid]
-	counters, err := c.objects.counters.at(int(a.word.row()))
+	counters, err := c.objects.counters.at(int(a.word.Row()))
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,10 @@ import (
 
 // slots is the number of paths that the programs can tell apart. Each path of
 // the node keeps its slot while it exists, because flows refer to it.
-const slots = v1alpha1.MaxPaths
+const slots = uplink.MaxPaths
 
 // maxPeers is the number of other nodes that the programs can tell apart.
-const maxPeers = 4096
+const maxPeers = uplink.MaxPeers
 
 // changes are what flows that are remembered may still not know of.
 type changes struct {
@@ -280,7 +280,7 @@ func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEnd
 
 // maxEndpoints is the number of endpoints that the programs can tell apart, and
 // one more, as nobody has the id 0.
-const maxEndpoints = 4096
+const maxEndpoints = uplink.MaxEndpoints
 
 // assignIDs gives each endpoint the id that one of its addresses has, else a free
 // one: none that an endpoint had until now, because flows still refer to it.
@@ -313,12 +313,6 @@ func assignIDs(known map[netip.Addr]uplink.ToUplinkEndpoint, endpoints []Endpoin
 	return ids, nil
 }
 
-// The values of enum preference_flags in bpf/include/uplink/maps.h.
-const (
-	preferenceSet  = 1
-	preferenceSame = 2
-)
-
 // writePreferences writes what is new or different, and clears what is nobody's.
 func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf map[string]uint8) error {
 	var wanted [maxEndpoints]uplink.ToUplinkPreference
@@ -346,7 +340,7 @@ func (d *Datapath) writePreferences(endpoints []Endpoint, ids []uint32, slotOf m
 func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) uplink.ToUplinkPreference {
 	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, slotOf), Backup: packNames(endpoint.Backup, slotOf),
-		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
+		Class: uint8(endpoint.Class), Share: 256, Flags: uplink.PreferenceSet,
 	}
 	for _, path := range endpoint.Paths {
 		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, slotOf)
@@ -355,7 +349,7 @@ func preferenceValue(endpoint *Endpoint, slotOf map[string]uint8) uplink.ToUplin
 		value.Share = uint16((endpoint.Share*256 + 50) / 100)
 	}
 	if endpoint.SamePath {
-		value.Flags |= preferenceSame
+		value.Flags |= uplink.PreferenceSame
 	}
 	return value
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/guard"
 )
 
@@ -21,9 +20,9 @@ const schema = "v1"
 
 // The sizes of the binary form.
 const (
-	slots      = v1alpha1.MaxPaths
-	noPath     = slots
-	mostRows   = 1024
+	slots      = guard.MaxPaths
+	noPath     = guard.NoPath
+	mostRows   = guard.EndpointRows - 1
 	nameLength = 64
 )
 
