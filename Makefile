@@ -6,11 +6,10 @@ SHELL := /usr/bin/env bash
 MAKEFLAGS += --no-print-directory
 
 tool := go tool -modfile=hack/tools/go.mod
-# Tests with network namespaces and real traffic must not disturb each other.
-TEST_FLAGS ?= -count=1 -p 1 -timeout 30m
+TEST_FLAGS ?= -count=1 -timeout 30m
 # A test with real traffic that another machine's load disturbed is run once more,
 # alone, and named in _out/flaky.txt: see docs/developing.md.
-gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test --rerun-fails-report=_out/flaky.txt
+gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test
 PACKAGES ?= ./...
 ARGS ?=
 # A $ in ARGS is the user's own, as in ARGS='--only ^http$ --trials 1': make leaves it
@@ -47,10 +46,31 @@ build: ## Build the programs into _out/bin
 
 .PHONY: test
 test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
-	@hack/progress.sh make "vetting" go vet $(PACKAGES)
-	@mkdir -p _out && rm -f _out/flaky.txt
-	$(gotestsum) --packages="$(PACKAGES)" -- $(TEST_FLAGS)
+	@$(MAKE) vet test-beside test-alone
 	@go run ./hack/flaky _out/flaky.txt
+
+# Tests run in two parts: those that only compute or ask an API server, beside each other
+# and beside other work, and those that carry traffic or measure, one package at a time.
+# $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt.
+define tests
+	@mkdir -p _out && rm -f _out/flaky-$(1).txt
+	@packages=$$(hack/packages.sh $(1) $(PACKAGES) | xargs); failed=0; \
+	[[ -z $$packages ]] || $(gotestsum) --rerun-fails-report=_out/flaky-$(1).txt --packages="$$packages" -- $(2) $(TEST_FLAGS) || failed=$$?; \
+	cat _out/flaky-*.txt >_out/flaky.txt 2>/dev/null || true; exit $$failed
+endef
+
+.PHONY: test-beside
+test-beside: root deps kube ## Run the tests that need no quiet machine
+	$(call tests,beside,-p 2)
+
+.PHONY: test-alone
+test-alone: root deps kube cluster ## Run the tests that carry traffic or measure; nothing else may run
+	$(call tests,alone,-p 1)
+
+.PHONY: vet
+vet: ## Vet, and compile the tests of all packages
+	@hack/progress.sh make "vetting" go vet $(PACKAGES)
+	@hack/progress.sh make "compiling the tests" go list -export -test -f '{{if not .Name}}{{.Error}}{{end}}' $(PACKAGES)
 
 .PHONY: generate
 generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs
@@ -65,6 +85,10 @@ generate: ## Generate deep copies, CRDs, roles, the API reference and the packet
 .PHONY: verify
 verify: ## Fail when a generated file does not match its sources
 	@hack/verify.sh
+
+.PHONY: linter
+linter: ## Build the linters into the cache
+	@hack/lint/build.sh >/dev/null
 
 .PHONY: lint
 lint: ## Run the linters

@@ -8,27 +8,12 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/agent/node"
-)
-
-const (
-	maxChains    = 4096
-	maxEndpoints = 4096
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // empty is the slot of the chain without rules, and the row of its counters. It
 // undoes what rules left in records.
 const empty = 0
-
-// word is attachment.chain: one step of the processor changes it.
-type word uint64
-
-func makeWord(slot, row uint16, epoch uint32) word {
-	return word(slot) | word(row)<<16 | word(epoch)<<32
-}
-
-func (w word) slot() uint16  { return uint16(w) }
-func (w word) row() uint16   { return uint16(w >> 16) }
-func (w word) epoch() uint32 { return uint32(w >> 32) }
 
 // allocator gives chains their slots and endpoints their rows of counters.
 type allocator struct {
@@ -64,13 +49,13 @@ func readAllocator(maps map[string]*ebpf.Map) (*allocator, error) {
 }
 
 var (
-	errNoSlot = fmt.Errorf("the node has %d different chains already", maxChains-1)
-	errNoRow  = fmt.Errorf("%d endpoints of the node have chains already", maxEndpoints-1)
+	errNoSlot = fmt.Errorf("the node has %d different chains already", endpoint.MaxChains-1)
+	errNoRow  = fmt.Errorf("%d endpoints of the node have chains already", endpoint.MaxEndpoints-1)
 )
 
 // freeSlot is one that nobody uses.
 func (a *allocator) freeSlot() (uint16, error) {
-	for slot := uint16(empty + 1); slot < maxChains; slot++ {
+	for slot := uint16(empty + 1); slot < endpoint.MaxChains; slot++ {
 		if _, used := a.contents[slot]; !used {
 			return slot, nil
 		}
@@ -79,7 +64,7 @@ func (a *allocator) freeSlot() (uint16, error) {
 }
 
 func (a *allocator) freeRow() (uint16, error) {
-	for row := uint16(empty + 1); row < maxEndpoints; row++ {
+	for row := uint16(empty + 1); row < endpoint.MaxEndpoints; row++ {
 		if !a.rows[row] {
 			return row, nil
 		}
@@ -115,7 +100,7 @@ func (a *allocator) free(slot uint16) {
 }
 
 func (a *allocator) replace(old replaced) {
-	if old.word != 0 && old.word.row() != empty {
+	if old.word != 0 && old.word.Row() != empty {
 		a.replaced = append(a.replaced, old)
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // change gives each endpoint its chain. What is new is complete before the one
@@ -46,7 +48,7 @@ func (h *half) change(wanted []desired, failed failures) error {
 // has is true for an endpoint that has its chain already, where it shall have it.
 func (h *half) has(d desired) bool {
 	a := h.endpoints[d.UID]
-	return a != nil && a.word.slot() != empty && a.index() == d.HostInterface && h.contents[a.word.slot()].Digest == d.content.Digest
+	return a != nil && a.word.Slot() != empty && a.index() == d.HostInterface && h.contents[a.word.Slot()].Digest == d.content.Digest
 }
 
 func (a *attached) keep(d desired) { a.name, a.rules, a.draining = d.FullName(), d.rules, time.Time{} }
@@ -126,15 +128,15 @@ func (h *half) swap(d desired) error {
 		return err
 	}
 	old := replaced{word: a.word, row: row}
-	if a.word.slot() != empty {
-		before, err := h.counters.at(int(a.word.row()))
+	if a.word.Slot() != empty {
+		before, err := h.counters.at(int(a.word.Row()))
 		if err != nil {
 			return err
 		}
-		old.rules, old.copied = sameRules(h.contents[a.word.slot()], d.content), before.read()
+		old.rules, old.copied = sameRules(h.contents[a.word.Slot()], d.content), before.read()
 	}
 	now.write(old.carried())
-	if err := h.point(a, makeWord(h.slotOf[d.content.Digest], row, h.numbers.Epoch)); err != nil {
+	if err := h.point(a, endpoint.MakeWord(h.slotOf[d.content.Digest], row, h.numbers.Epoch)); err != nil {
 		return err
 	}
 	a.keep(d)
@@ -185,6 +187,6 @@ func (h *half) point(a *attached, to word) error {
 		return err
 	}
 	a.word = to
-	h.rows[to.row()] = true
+	h.rows[to.Row()] = true
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // BlockName names a custom block of the cluster's policy.
@@ -32,8 +33,8 @@ type Surroundings struct {
 // Compile turns rules into a chain. The error names the rule and the field that
 // do not fit.
 func Compile(rules []v1alpha1.PlanRule, surroundings Surroundings) (*Chain, error) {
-	if len(rules) > maxRules {
-		return nil, fmt.Errorf("%d rules: a chain can have %d at most", len(rules), maxRules)
+	if len(rules) > endpoint.MaxRules {
+		return nil, fmt.Errorf("%d rules: a chain can have %d at most", len(rules), endpoint.MaxRules)
 	}
 	c := compiler{surroundings: surroundings, chain: &Chain{}, limits: map[uint32]bool{}}
 	for i := range rules {
@@ -49,7 +50,7 @@ type compiler struct {
 	chain        *Chain
 	selectors    int // that are in use
 	actions      int
-	programs      int
+	programs     int
 	limits       map[uint32]bool // numbers that are in use
 }
 
@@ -76,21 +77,21 @@ func (c *compiler) rule(rule *v1alpha1.PlanRule) error {
 func (c *compiler) place(condition condition) (first uint16, err error) {
 	switch condition.kind {
 	case always:
-		return matched, nil
+		return endpoint.Matched, nil
 	case never:
-		return notMatched, nil
+		return endpoint.NotMatched, nil
 	}
 	first = uint16(c.selectors)
-	if c.selectors += condition.size(); c.selectors > maxSelectors {
-		return 0, fmt.Errorf("match: with this rule the chain has %d conditions, and can have %d at most", c.selectors, maxSelectors)
+	if c.selectors += condition.size(); c.selectors > endpoint.MaxSelectors {
+		return 0, fmt.Errorf("match: with this rule the chain has %d conditions, and can have %d at most", c.selectors, endpoint.MaxSelectors)
 	}
-	condition.place(c.chain.Selector[:], int(first), matched, notMatched)
+	condition.place(c.chain.Selector[:], int(first), endpoint.Matched, endpoint.NotMatched)
 	return first, nil
 }
 
 func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
-	if c.actions+len(rule.Actions) > maxActions {
-		return fmt.Errorf("actions: with this rule the chain has %d actions, and can have %d at most", c.actions+len(rule.Actions), maxActions)
+	if c.actions+len(rule.Actions) > endpoint.MaxActions {
+		return fmt.Errorf("actions: with this rule the chain has %d actions, and can have %d at most", c.actions+len(rule.Actions), endpoint.MaxActions)
 	}
 	compiled.FirstAction, compiled.Actions = uint16(c.actions), uint8(len(rule.Actions))
 	for i := range rule.Actions {
@@ -98,8 +99,8 @@ func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
 		if err != nil {
 			return err
 		}
-		action.Flag |= bindingFlags(rule, action.Kind)
-		compiled.Enforces |= bonds(action)
+		action.Flag |= enforcedFlags(rule, action.Kind)
+		compiled.Enforces |= enforced(action)
 		compiled.Needs |= actionNeeds(action)
 		c.chain.Action[c.actions] = action
 		c.actions++
@@ -117,9 +118,9 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
 		if action.SetBackup == nil || action.SetBackup.Backup == nil {
 			return Action{}, field.Required(at.Child("setBackup", "backup"), "say whether the subflows become backups")
 		}
-		return Action{Kind: actionSetBackup, Flag: bit(*action.SetBackup.Backup)}, nil
+		return Action{Kind: endpoint.ActionSetBackup, Flag: bit(*action.SetBackup.Backup)}, nil
 	case v1alpha1.ActionSuppressAddAddr:
-		return Action{Kind: actionSuppressAddAddr, Flag: bit(action.SuppressAddAddr != nil && action.SuppressAddAddr.Answer)}, nil
+		return Action{Kind: endpoint.ActionSuppressAddAddr, Flag: bit(action.SuppressAddAddr != nil && action.SuppressAddAddr.Answer)}, nil
 	case v1alpha1.ActionRunProgram:
 		return c.custom(rule, i, at.Child("runProgram"))
 	}
@@ -132,14 +133,14 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int) (Action, error) {
 
 // plainActions are those without parameters here.
 var plainActions = map[v1alpha1.ActionType]uint8{
-	v1alpha1.ActionReleaseAddAddr:   actionReleaseAddAddr,
-	v1alpha1.ActionReportConnection: actionReportConnection,
-	v1alpha1.ActionReportSubflow:    actionReportSubflow,
-	v1alpha1.ActionRecord:           actionRecord,
-	v1alpha1.ActionDrop:             actionDrop,
-	v1alpha1.ActionReset:            actionReset,
-	v1alpha1.ActionSchedule:         actionStack,
-	v1alpha1.ActionCongestion:       actionStack,
+	v1alpha1.ActionReleaseAddAddr:   endpoint.ActionReleaseAddAddr,
+	v1alpha1.ActionReportConnection: endpoint.ActionReportConnection,
+	v1alpha1.ActionReportSubflow:    endpoint.ActionReportSubflow,
+	v1alpha1.ActionRecord:           endpoint.ActionRecord,
+	v1alpha1.ActionDrop:             endpoint.ActionDrop,
+	v1alpha1.ActionReset:            endpoint.ActionReset,
+	v1alpha1.ActionSchedule:         endpoint.ActionStack,
+	v1alpha1.ActionCongestion:       endpoint.ActionStack,
 }
 
 var knownActions = []v1alpha1.ActionType{
@@ -148,13 +149,14 @@ var knownActions = []v1alpha1.ActionType{
 	v1alpha1.ActionReset, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion, v1alpha1.ActionRunProgram,
 }
 
-// The values of enum mechanism and enum scope.
 var (
 	mechanisms = map[v1alpha1.RateLimitMechanism]uint8{
-		"": 0, v1alpha1.RateLimitAuto: 0, v1alpha1.RateLimitPace: 1, v1alpha1.RateLimitWindow: 2, v1alpha1.RateLimitPolice: 3,
+		"": endpoint.MechanismAuto, v1alpha1.RateLimitAuto: endpoint.MechanismAuto, v1alpha1.RateLimitPace: endpoint.MechanismPace,
+		v1alpha1.RateLimitWindow: endpoint.MechanismWindow, v1alpha1.RateLimitPolice: endpoint.MechanismPolice,
 	}
 	scopes = map[v1alpha1.RateLimitScope]uint8{
-		"": 0, v1alpha1.RateLimitPerSubflow: 0, v1alpha1.RateLimitPerConnection: 1, v1alpha1.RateLimitPerEndpoint: 2,
+		"": endpoint.ScopeSubflow, v1alpha1.RateLimitPerSubflow: endpoint.ScopeSubflow,
+		v1alpha1.RateLimitPerConnection: endpoint.ScopeConnection, v1alpha1.RateLimitPerEndpoint: endpoint.ScopeEndpoint,
 	}
 )
 
@@ -176,7 +178,7 @@ func (c *compiler) rateLimit(rule *v1alpha1.PlanRule, i int, at *field.Path) (Ac
 		return Action{}, field.Invalid(at.Child("per"), wanted.Per, "is not known to this agent")
 	}
 	return Action{
-		Kind: actionRateLimit, Mechanism: mechanism, Scope: scope, Limit: c.limit(rule, i), Rate: uint64(bits) / 8,
+		Kind: endpoint.ActionRateLimit, Mechanism: mechanism, Scope: scope, Limit: c.limit(rule, i), Rate: uint64(bits) / 8,
 	}, nil
 }
 
@@ -206,7 +208,7 @@ func (c *compiler) custom(rule *v1alpha1.PlanRule, i int, at *field.Path) (Actio
 	if c.programs++; c.programs > blocks.MaxCalls {
 		return Action{}, field.TooMany(at, c.programs, blocks.MaxCalls)
 	}
-	return Action{Kind: actionRunProgram, Limit: slot, Value: wanted.Value}, nil
+	return Action{Kind: endpoint.ActionRunProgram, Limit: slot, Value: wanted.Value}, nil
 }
 
 func (c *compiler) whyNot(name BlockName) string {
@@ -222,29 +224,31 @@ func BlockOf(rule *v1alpha1.PlanRule, name string) BlockName {
 	return BlockName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
 }
 
-// bindingFlags mark what rules of tenants must not undo: the effects that last, where
+// enforcedFlags mark what rules of tenants must not undo: the effects that last, where
 // a rule of the cluster asks for them.
-func bindingFlags(rule *v1alpha1.PlanRule, kind uint8) uint8 {
-	lasts := kind == actionRateLimit || kind == actionSetBackup || kind == actionSuppressAddAddr || kind == actionReleaseAddAddr
+func enforcedFlags(rule *v1alpha1.PlanRule, kind uint8) uint8 {
+	lasts := kind == endpoint.ActionRateLimit || kind == endpoint.ActionSetBackup || kind == endpoint.ActionSuppressAddAddr || kind == endpoint.ActionReleaseAddAddr
 	switch {
 	case !lasts || rule.IsTenants():
 		return 0
-	case rule.Policy == v1alpha1.GuardrailsOwner && kind == actionRateLimit:
-		return flagBinding | flagMetered // at the node's NICs
+	case rule.Policy == v1alpha1.GuardrailsOwner && kind == endpoint.ActionRateLimit:
+		return endpoint.FlagEnforced | endpoint.FlagMetered // at the node's NICs
 	}
-	return flagBinding
+	return endpoint.FlagEnforced
 }
 
-// bonds are what an action makes its rule bind.
-func bonds(action Action) uint8 {
-	if action.Flag&flagBinding == 0 {
+// enforced are what an action makes its rule enforce.
+func enforced(action Action) uint8 {
+	if action.Flag&endpoint.FlagEnforced == 0 {
 		return 0
 	}
-	return bondOf[action.Kind]
+	return enforcedBy[action.Kind]
 }
 
-// The bits of enum rule_binds.
-var bondOf = map[uint8]uint8{actionSetBackup: 1, actionSuppressAddAddr: 2, actionReleaseAddAddr: 4, actionRateLimit: 8}
+var enforcedBy = map[uint8]uint8{
+	endpoint.ActionSetBackup: endpoint.EnforcesBackup, endpoint.ActionSuppressAddAddr: endpoint.EnforcesSuppression,
+	endpoint.ActionReleaseAddAddr: endpoint.EnforcesRelease, endpoint.ActionRateLimit: endpoint.EnforcesRate,
+}
 
 func bit(set bool) uint8 {
 	if set {
@@ -257,13 +261,13 @@ func bit(set bool) uint8 {
 // the record of its subflow.
 func actionNeeds(action Action) (needs uint8) {
 	switch action.Kind {
-	case actionRateLimit, actionSetBackup, actionSuppressAddAddr, actionReleaseAddAddr, actionRecord, actionRunProgram:
-		needs |= needsOptions
-	case actionReportConnection:
-		needs |= needsConnection
+	case endpoint.ActionRateLimit, endpoint.ActionSetBackup, endpoint.ActionSuppressAddAddr, endpoint.ActionReleaseAddAddr, endpoint.ActionRecord, endpoint.ActionRunProgram:
+		needs |= endpoint.NeedsOptions
+	case endpoint.ActionReportConnection:
+		needs |= endpoint.NeedsConnection
 	}
-	if action.Kind == actionRateLimit && action.Scope == scopes[v1alpha1.RateLimitPerConnection] {
-		needs |= needsConnection
+	if action.Kind == endpoint.ActionRateLimit && action.Scope == scopes[v1alpha1.RateLimitPerConnection] {
+		needs |= endpoint.NeedsConnection
 	}
 	return needs
 }

@@ -191,7 +191,7 @@ func TestAChainMatchesWhatItsRulesSay(t *testing.T) {
 				}
 			}
 			if hits := run(chain, packet, testPaths); !slices.Equal(hits, expected) {
-				t.Fatalf("rules %v matched instead of %v\npacket %+v\nrules %s\n%s", hits, expected, packet, asJSON(rules), describe(chain))
+				t.Fatalf("rules %v endpoint.Matched instead of %v\npacket %+v\nrules %s\n%s", hits, expected, packet, asJSON(rules), describe(chain))
 			}
 		}
 	})
@@ -221,7 +221,7 @@ func checkForm(t failer, chain *Chain) {
 			t.Fatalf("rule %d: the first action is %d instead of %d", i, rule.FirstAction, actions)
 		}
 		actions += uint16(rule.Actions)
-		if rule.FirstSelector >= notMatched {
+		if rule.FirstSelector >= endpoint.NotMatched {
 			continue
 		}
 		if rule.FirstSelector != used {
@@ -231,10 +231,10 @@ func checkForm(t failer, chain *Chain) {
 		for at := used; at <= last; at++ {
 			selector := chain.Selector[at]
 			for _, next := range []uint16{selector.IfTrue, selector.IfFalse} {
-				if next <= at || int(next) >= maxSelectors && next < notMatched {
+				if next <= at || int(next) >= endpoint.MaxSelectors && next < endpoint.NotMatched {
 					t.Fatalf("rule %d: selector %d jumps to %d", i, at, next)
 				}
-				if next < notMatched {
+				if next < endpoint.NotMatched {
 					last = max(last, next)
 				}
 			}
@@ -251,28 +251,28 @@ func TestAChainIsMonotoneInItsConditions(t *testing.T) {
 		if err != nil {
 			t.Skip("too large")
 		}
-		var truth [maxSelectors]bool
+		var truth [endpoint.MaxSelectors]bool
 		for i := range truth {
 			truth[i] = rapid.Bool().Draw(t, "condition")
 		}
 		before := walk(chain, truth)
-		truth[rapid.IntRange(0, maxSelectors-1).Draw(t, "changed")] = true
+		truth[rapid.IntRange(0, endpoint.MaxSelectors-1).Draw(t, "changed")] = true
 		if before && !walk(chain, truth) {
 			t.Fatalf("with one condition more that holds it matches no longer\n%s", describe(chain))
 		}
 	})
 }
 
-func walk(chain *Chain, truth [maxSelectors]bool) bool {
+func walk(chain *Chain, truth [endpoint.MaxSelectors]bool) bool {
 	at := chain.Rule[0].FirstSelector
-	for at < notMatched {
+	for at < endpoint.NotMatched {
 		if truth[at] {
 			at = chain.Selector[at].IfTrue
 		} else {
 			at = chain.Selector[at].IfFalse
 		}
 	}
-	return at == matched
+	return at == endpoint.Matched
 }
 
 func TestTheFormIsThatOfThePrograms(t *testing.T) {
@@ -292,7 +292,7 @@ func TestTheFormIsThatOfThePrograms(t *testing.T) {
 	if size := spec.Maps["chains"].InnerMap.ValueSize; size != uint32(unsafe.Sizeof(Chain{})) {
 		t.Errorf("a chain has %d bytes instead of %d", unsafe.Sizeof(Chain{}), size)
 	}
-	if spec.Maps["chains"].MaxEntries != maxChains || spec.Maps["chain_counters"].MaxEntries != maxEndpoints {
+	if spec.Maps["chains"].MaxEntries != endpoint.MaxChains || spec.Maps["chain_counters"].MaxEntries != endpoint.MaxEndpoints {
 		t.Errorf("the programs have room for %d chains and %d endpoints", spec.Maps["chains"].MaxEntries, spec.Maps["chain_counters"].MaxEntries)
 	}
 }
@@ -464,11 +464,11 @@ func describe(chain *Chain) string {
 	for i := range chain.Rules {
 		rule := chain.Rule[i]
 		fmt.Fprintf(&b, "rule %d: begins %s, needs %d, directions %d\n", i, jump(rule.FirstSelector), rule.Needs, rule.Directions)
-		for at := rule.FirstSelector; at < notMatched; at++ {
+		for at := rule.FirstSelector; at < endpoint.NotMatched; at++ {
 			s := chain.Selector[at]
 			fmt.Fprintf(&b, "  %3d: kind %2d negated %d, true %s, false %s, mask %#x, from %d to %d, %x/%x\n",
 				at, s.Kind, s.Negated, jump(s.IfTrue), jump(s.IfFalse), s.Mask, s.From, s.To, inBytes(s.Address), inBytes(s.Netmask))
-			if s.IfTrue >= notMatched && s.IfFalse >= notMatched {
+			if s.IfTrue >= endpoint.NotMatched && s.IfFalse >= endpoint.NotMatched {
 				break
 			}
 		}
@@ -485,10 +485,10 @@ func inBytes(a Address) []byte {
 
 func jump(to uint16) string {
 	switch to {
-	case matched:
+	case endpoint.Matched:
 		return "matched"
-	case notMatched:
-		return "not matched"
+	case endpoint.NotMatched:
+		return "not endpoint.Matched"
 	}
 	return fmt.Sprint(to)
 }

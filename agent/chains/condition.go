@@ -2,7 +2,11 @@
 
 package chains
 
-import "slices"
+import (
+	"slices"
+
+	"braid.dev/braid/bpf/endpoint"
+)
 
 // condition is a match as leaves that are joined by all and any; what was under
 // a not is negated in the leaves.
@@ -129,7 +133,7 @@ func (c condition) directions() uint8 {
 func selectorDirections(s *Selector) uint8 {
 	const both = fromEndpoint | toEndpoint
 	switch {
-	case s.Kind != selectDirection:
+	case s.Kind != endpoint.SelectDirection:
 		return both
 	case s.Negated == 1:
 		return both &^ uint8(s.Mask)
@@ -151,16 +155,16 @@ func (c condition) needs() (needs uint8) {
 
 func selectorNeeds(s *Selector) uint8 {
 	switch s.Kind {
-	case selectTypes:
+	case endpoint.SelectTypes:
 		if s.Mask&^typesOfHeader != 0 {
-			return needsOptions
+			return endpoint.NeedsOptions
 		}
-	case selectBackup: // what the ends say of it is in options
-		return needsOptions
-	case selectDataSequence:
-		return needsOptions | needsConnection
-	case selectConnectionSent:
-		return needsConnection
+	case endpoint.SelectBackup: // what the ends say of it is in options
+		return endpoint.NeedsOptions
+	case endpoint.SelectDataSequence:
+		return endpoint.NeedsOptions | endpoint.NeedsConnection
+	case endpoint.SelectConnectionSent:
+		return endpoint.NeedsConnection
 	}
 	return 0
 }

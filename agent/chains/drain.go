@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // drain gives endpoints that shall have no chain the one without rules: with it the
@@ -31,7 +32,7 @@ func (h *half) drain(wanted []desired) error {
 			}
 		}
 		old := replaced{word: a.word}
-		if err := h.point(a, makeWord(empty, empty, h.numbers.Epoch)); err != nil {
+		if err := h.point(a, endpoint.MakeWord(empty, empty, h.numbers.Epoch)); err != nil {
 			return err
 		}
 		a.rules, a.draining = nil, time.Now()

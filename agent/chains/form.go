@@ -22,67 +22,14 @@ type (
 	Rule = endpoint.FromEndpointRule
 	// Chain is a whole chain, as one value of a map.
 	Chain = endpoint.FromEndpointChain
+	// word says which chain an endpoint has.
+	word = endpoint.Word
 )
 
+// The bits of directions in Rule.Directions and in the masks of selectors.
 const (
-	maxRules     = len(Chain{}.Rule)
-	maxSelectors = len(Chain{}.Selector)
-	maxActions   = len(Chain{}.Action)
-)
-
-const (
-	matched    = 0xffff
-	notMatched = 0xfffe
-)
-
-const (
-	fromEndpoint = 1 << 0
-	toEndpoint   = 1 << 1
-)
-
-const (
-	selectToken              = 1
-	selectLocalAddress       = 2
-	selectRemoteAddress      = 3
-	selectSourceAddress      = 4
-	selectDestinationAddress = 5
-	selectLocalPort          = 6
-	selectRemotePort         = 7
-	selectSourcePort         = 8
-	selectDestinationPort    = 9
-	selectDirection          = 10
-	selectPath               = 11
-	selectTypes              = 32
-	selectDataSequence       = 33
-	selectSubflowSequence    = 34
-	selectSubflowSent        = 35
-	selectConnectionSent     = 36
-	selectBackup             = 37
-)
-
-const (
-	actionRateLimit        = 1
-	actionSetBackup        = 2
-	actionSuppressAddAddr  = 3
-	actionReleaseAddAddr   = 4
-	actionReportConnection = 5
-	actionReportSubflow    = 6
-	actionRecord           = 7
-	actionDrop             = 8
-	actionReset            = 9
-	actionRunProgram       = 10
-	actionStack            = 11
-)
-
-// Bits of Action.Flag beside the choice of the action itself.
-const (
-	flagMetered = 0x40
-	flagBinding = 0x80
-)
-
-const (
-	needsOptions    = 1
-	needsConnection = 2
+	fromEndpoint = 1 << endpoint.FromEndpoint
+	toEndpoint   = 1 << endpoint.ToEndpoint
 )
 
 // toAddress takes the 16 bytes of an address, or of a netmask.

@@ -78,9 +78,9 @@ func (h *half) readEndpoints() error {
 		a := &attached{record: record}
 		if found.Endpoint == record.Number {
 			a.word = word(found.Chain)
-			h.rows[a.word.row()] = true
+			h.rows[a.word.Row()] = true
 		}
-		if a.word.slot() == empty {
+		if a.word.Slot() == empty {
 			a.draining = time.Now()
 		}
 		h.endpoints[types.UID(name.text())] = a

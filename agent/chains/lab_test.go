@@ -383,7 +383,7 @@ func TestEqualChainsShareASlotAndCountApart(t *testing.T) {
 	rules := recording("all", "syn")
 	l.apply(t, rules, slices.Clone(rules))
 	words := []word{l.half().endpoints[uid(0)].word, l.half().endpoints[uid(1)].word}
-	if words[0].slot() != words[1].slot() || words[0].row() == words[1].row() {
+	if words[0].Slot() != words[1].Slot() || words[0].Row() == words[1].Row() {
 		t.Errorf("the words are %x", words)
 	}
 	transfer(t, l.Nodes[0].Pods[1], l.Nodes[1].Pods[0])
@@ -426,7 +426,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 	if hits > packets || packets-hits > 40 {
 		t.Errorf("of %d packets %d were counted", packets, hits)
 	}
-	if now := l.half().endpoints[uid(0)]; now.record.Number != first.record.Number || now.word.epoch() <= first.word.epoch() {
+	if now := l.half().endpoints[uid(0)]; now.record.Number != first.record.Number || now.word.Epoch() <= first.word.Epoch() {
 		t.Errorf("the endpoint was %+v and is %+v", first, *now)
 	}
 	if count := l.programs(t, 0); count != 2 {
@@ -495,7 +495,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 			if len(after) < len(before) {
 				t.Errorf("%s: there were %d subflows and are %d", version, len(before), len(after))
 			}
-			if now := l.half().endpoints[uid(0)]; now.record != first.record || now.word.epoch() <= first.word.epoch() {
+			if now := l.half().endpoints[uid(0)]; now.record != first.record || now.word.Epoch() <= first.word.Epoch() {
 				t.Errorf("%s: the endpoint was %+v and is %+v", version, first, *now)
 			}
 			if count := l.programs(t, 0); count != 2 {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // nested is any of the levels of a match.
@@ -113,9 +114,9 @@ func direction(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 	case "":
 		return condition{kind: always}, nil
 	case v1alpha1.DirectionFromEndpoint:
-		return leafOf(Selector{Kind: selectDirection, Mask: fromEndpoint}), nil
+		return leafOf(Selector{Kind: endpoint.SelectDirection, Mask: fromEndpoint}), nil
 	case v1alpha1.DirectionToEndpoint:
-		return leafOf(Selector{Kind: selectDirection, Mask: toEndpoint}), nil
+		return leafOf(Selector{Kind: endpoint.SelectDirection, Mask: toEndpoint}), nil
 	}
 	return condition{}, field.Invalid(at.Child("direction"), s.Direction, "is not known to this agent")
 }
@@ -128,7 +129,7 @@ func token(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 	if err != nil || len(s.Token) != len("0x12345678") {
 		return condition{}, field.Invalid(at.Child("token"), s.Token, "must be 0x and 8 hexadecimal digits")
 	}
-	return leafOf(Selector{Kind: selectToken, Mask: uint32(value)}), nil
+	return leafOf(Selector{Kind: endpoint.SelectToken, Mask: uint32(value)}), nil
 }
 
 // subflow matches the tuple in both orders: the endpoint may be either end.
@@ -147,8 +148,8 @@ func subflow(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 	}
 	between := func(local netip.Addr, localPort int32, remote netip.Addr, remotePort int32) condition {
 		return allOf(
-			port(selectLocalPort, localPort, localPort), port(selectRemotePort, remotePort, remotePort),
-			address(selectRemoteAddress, remote), address(selectLocalAddress, local),
+			port(endpoint.SelectLocalPort, localPort, localPort), port(endpoint.SelectRemotePort, remotePort, remotePort),
+			address(endpoint.SelectRemoteAddress, remote), address(endpoint.SelectLocalAddress, local),
 		)
 	}
 	sourcePort, destinationPort := s.Subflow.SourcePort, s.Subflow.DestinationPort
@@ -174,17 +175,17 @@ func addressPair(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 		}
 	}
 	return anyOf(
-		allOf(address(selectRemoteAddress, pair[0]), address(selectLocalAddress, pair[1])),
-		allOf(address(selectRemoteAddress, pair[1]), address(selectLocalAddress, pair[0])),
+		allOf(address(endpoint.SelectRemoteAddress, pair[0]), address(endpoint.SelectLocalAddress, pair[1])),
+		allOf(address(endpoint.SelectRemoteAddress, pair[1]), address(endpoint.SelectLocalAddress, pair[0])),
 	), nil
 }
 
 func source(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
-	return side(s.Source, at.Child("source"), selectSourceAddress, selectSourcePort)
+	return side(s.Source, at.Child("source"), endpoint.SelectSourceAddress, endpoint.SelectSourcePort)
 }
 
 func destination(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
-	return side(s.Destination, at.Child("destination"), selectDestinationAddress, selectDestinationPort)
+	return side(s.Destination, at.Child("destination"), endpoint.SelectDestinationAddress, endpoint.SelectDestinationPort)
 }
 
 func side(side *v1alpha1.Side, at *field.Path, addressKind, portKind uint8) (condition, error) {
@@ -281,26 +282,25 @@ func (c *compiler) paths(s *v1alpha1.Selectors, _ *field.Path) (condition, error
 	if mask == 0 {
 		return condition{kind: never}, nil
 	}
-	return leafOf(Selector{Kind: selectPath, Mask: mask}), nil
+	return leafOf(Selector{Kind: endpoint.SelectPath, Mask: mask}), nil
 }
 
-// The bits of enum packet_type.
 var packetTypeBits = map[v1alpha1.PacketType]uint32{
-	v1alpha1.PacketSYN:         1 << 0,
-	v1alpha1.PacketMPCapable:   1 << 1,
-	v1alpha1.PacketMPJoin:      1 << 2,
-	v1alpha1.PacketDSS:         1 << 3,
-	v1alpha1.PacketData:        1 << 4,
-	v1alpha1.PacketPureACK:     1 << 5,
-	v1alpha1.PacketDataACK:     1 << 6,
-	v1alpha1.PacketAddAddr:     1 << 7,
-	v1alpha1.PacketAddAddrEcho: 1 << 8,
-	v1alpha1.PacketRemoveAddr:  1 << 9,
-	v1alpha1.PacketMPPrio:      1 << 10,
-	v1alpha1.PacketMPFail:      1 << 11,
-	v1alpha1.PacketFastClose:   1 << 12,
-	v1alpha1.PacketReset:       1 << 13,
-	v1alpha1.PacketFIN:         1 << 14,
+	v1alpha1.PacketSYN:         endpoint.TypeSYN,
+	v1alpha1.PacketMPCapable:   endpoint.TypeMPCapable,
+	v1alpha1.PacketMPJoin:      endpoint.TypeMPJoin,
+	v1alpha1.PacketDSS:         endpoint.TypeDSS,
+	v1alpha1.PacketData:        endpoint.TypeData,
+	v1alpha1.PacketPureACK:     endpoint.TypePureACK,
+	v1alpha1.PacketDataACK:     endpoint.TypeDataACK,
+	v1alpha1.PacketAddAddr:     endpoint.TypeAddAddr,
+	v1alpha1.PacketAddAddrEcho: endpoint.TypeAddAddrEcho,
+	v1alpha1.PacketRemoveAddr:  endpoint.TypeRemoveAddr,
+	v1alpha1.PacketMPPrio:      endpoint.TypeMPPrio,
+	v1alpha1.PacketMPFail:      endpoint.TypeMPFail,
+	v1alpha1.PacketFastClose:   endpoint.TypeFastClose,
+	v1alpha1.PacketReset:       endpoint.TypeReset,
+	v1alpha1.PacketFIN:         endpoint.TypeFIN,
 }
 
 // typesOfHeader can be told without the TCP options.
@@ -319,23 +319,23 @@ func packetTypes(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 		}
 		mask |= value
 	}
-	return leafOf(Selector{Kind: selectTypes, Mask: mask}), nil
+	return leafOf(Selector{Kind: endpoint.SelectTypes, Mask: mask}), nil
 }
 
 func sequence(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 	if s.Sequence == nil {
 		return condition{kind: always}, nil
 	}
-	return twoRanges(s.Sequence.Data, selectDataSequence, at.Child("sequence", "data"),
-		s.Sequence.Subflow, selectSubflowSequence, at.Child("sequence", "subflow"))
+	return twoRanges(s.Sequence.Data, endpoint.SelectDataSequence, at.Child("sequence", "data"),
+		s.Sequence.Subflow, endpoint.SelectSubflowSequence, at.Child("sequence", "subflow"))
 }
 
 func sent(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
 	if s.Sent == nil {
 		return condition{kind: always}, nil
 	}
-	return twoRanges(s.Sent.Subflow, selectSubflowSent, at.Child("sent", "subflow"),
-		s.Sent.Connection, selectConnectionSent, at.Child("sent", "connection"))
+	return twoRanges(s.Sent.Subflow, endpoint.SelectSubflowSent, at.Child("sent", "subflow"),
+		s.Sent.Connection, endpoint.SelectConnectionSent, at.Child("sent", "connection"))
 }
 
 func twoRanges(first *v1alpha1.ByteRange, firstKind uint8, firstAt *field.Path,
@@ -389,5 +389,5 @@ func backup(s *v1alpha1.Selectors, _ *field.Path) (condition, error) {
 	if s.Backup == nil {
 		return condition{kind: always}, nil
 	}
-	return leafOf(Selector{Kind: selectBackup, Mask: uint32(bit(*s.Backup))}), nil
+	return leafOf(Selector{Kind: endpoint.SelectBackup, Mask: uint32(bit(*s.Backup))}), nil
 }

@@ -8,17 +8,19 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // RuleCounters are what one rule did.
 type RuleCounters struct {
-	Hits  uint64 // packets that the rule matched
+	Hits  uint64 // packets that the rule endpoint.Matched
 	Bytes uint64 // their payload
 	Acted uint64 // packets that its actions changed, dropped or answered
 }
 
 // row are the counters of one endpoint and chain.
-type row [maxRules]RuleCounters
+type row [endpoint.MaxRules]RuleCounters
 
 // read returns the counters, each one whole.
 func (r *row) read() (read row) {

@@ -8,6 +8,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // newAttachments is a table of 16 slots.
@@ -76,8 +78,8 @@ func TestTheGenerationBelongsToThePrograms(t *testing.T) {
 }
 
 func TestCountersAreCarriedOnceToRulesThatStay(t *testing.T) {
-	before := content{Rule: [maxRules]uint64{11, 22, 33}}
-	after := content{Rule: [maxRules]uint64{33, 44, 11}}
+	before := content{Rule: [endpoint.MaxRules]uint64{11, 22, 33}}
+	after := content{Rule: [endpoint.MaxRules]uint64{33, 44, 11}}
 	old := replaced{rules: sameRules(before, after), copied: row{{1, 10, 100}, {2, 20, 200}, {3, 30, 300}}}
 	if carried := old.carried(); carried != (row{{3, 30, 300}, {}, {1, 10, 100}}) {
 		t.Errorf("carried are %v", carried[:4])

@@ -48,8 +48,8 @@ type endpointRecord struct {
 
 // content tells what is in a slot of chains.
 type content struct {
-	Digest [32]byte         // of all of it
-	Rule   [maxRules]uint64 // fingerprints
+	Digest [32]byte                  // of all of it
+	Rule   [endpoint.MaxRules]uint64 // fingerprints
 }
 
 // chainNumbers are those that were given last.
@@ -62,8 +62,8 @@ type chainNumbers struct {
 
 // ownMaps are for the agent alone; no program reads them.
 var ownMaps = []*ebpf.MapSpec{
-	{Name: "endpoint_names", Type: ebpf.Hash, KeySize: uidLength, ValueSize: 8, MaxEntries: maxEndpoints, Flags: unix.BPF_F_NO_PREALLOC},
-	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(32 + maxRules*8), MaxEntries: maxChains, Flags: unix.BPF_F_NO_PREALLOC},
+	{Name: "endpoint_names", Type: ebpf.Hash, KeySize: uidLength, ValueSize: 8, MaxEntries: endpoint.MaxEndpoints, Flags: unix.BPF_F_NO_PREALLOC},
+	{Name: "chain_contents", Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(32 + endpoint.MaxRules*8), MaxEntries: endpoint.MaxChains, Flags: unix.BPF_F_NO_PREALLOC},
 	{Name: "chain_numbers", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1},
 }
 

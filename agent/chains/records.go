@@ -84,7 +84,7 @@ func (c *Chains) Counters(uid types.UID) (uses []RuleUse, err error) {
 		return nil, nil
 	}
 	a := c.loaded.Value.endpoints[uid]
-	counters, err := c.loaded.Value.counters.at(int(a.word.row()))
+	counters, err := c.loaded.Value.counters.at(int(a.word.Row()))
 	if err != nil {
 		return nil, err
 	}
@@ -130,14 +130,8 @@ func (o *objects) engaged() (map[uint32]bool, error) {
 	return numbers, err
 }
 
-// The bits of enum subflow_known that tell of a SYN and of its answer.
-const (
-	knownSYN    = 1 << 0
-	knownSYNACK = 1 << 1
-)
-
 // wasNeverAnswered is true for an attempt to begin a subflow: nothing was done to
 // either end.
 func wasNeverAnswered(record *SubflowRecord) bool {
-	return record.Known&(knownSYN|knownSYNACK) == knownSYN
+	return record.Known&(endpoint.KnownSYN|endpoint.KnownSYNACK) == endpoint.KnownSYN
 }

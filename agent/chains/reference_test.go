@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // facts are what is known of a packet. A nil pointer, an empty path and a token
@@ -133,7 +134,7 @@ func run(chain *Chain, f *facts, paths map[string]uint8) (hits []int) {
 			continue
 		}
 		at := rule.FirstSelector
-		for at < notMatched {
+		for at < endpoint.NotMatched {
 			selector := &chain.Selector[at]
 			if holds(selector, f, paths) != (selector.Negated == 1) {
 				at = selector.IfTrue
@@ -141,7 +142,7 @@ func run(chain *Chain, f *facts, paths map[string]uint8) (hits []int) {
 				at = selector.IfFalse
 			}
 		}
-		if at == matched {
+		if at == endpoint.Matched {
 			hits = append(hits, int(i))
 		}
 	}
@@ -168,44 +169,44 @@ func holds(s *Selector, f *facts, paths map[string]uint8) bool {
 		return true
 	}
 	switch s.Kind {
-	case selectToken:
+	case endpoint.SelectToken:
 		return s.Mask != 0 && (s.Mask == f.token || s.Mask == f.initiatorToken)
-	case selectLocalAddress:
+	case endpoint.SelectLocalAddress:
 		return masked(f.local)
-	case selectRemoteAddress:
+	case endpoint.SelectRemoteAddress:
 		return masked(f.remote)
-	case selectSourceAddress:
+	case endpoint.SelectSourceAddress:
 		return masked(f.source())
-	case selectDestinationAddress:
+	case endpoint.SelectDestinationAddress:
 		return masked(f.destination())
-	case selectLocalPort:
+	case endpoint.SelectLocalPort:
 		return in(uint64(f.local.Port()))
-	case selectRemotePort:
+	case endpoint.SelectRemotePort:
 		return in(uint64(f.remote.Port()))
-	case selectSourcePort:
+	case endpoint.SelectSourcePort:
 		return in(uint64(f.source().Port()))
-	case selectDestinationPort:
+	case endpoint.SelectDestinationPort:
 		return in(uint64(f.destination().Port()))
-	case selectDirection:
+	case endpoint.SelectDirection:
 		return s.Mask&uint32(directionBit(f)) != 0
-	case selectPath:
+	case endpoint.SelectPath:
 		slot, known := paths[f.path]
 		return known && s.Mask>>slot&1 == 1
-	case selectTypes:
+	case endpoint.SelectTypes:
 		var types uint32
 		for _, name := range f.types {
 			types |= packetTypeBits[name]
 		}
 		return s.Mask&types != 0
-	case selectDataSequence:
+	case endpoint.SelectDataSequence:
 		return known(f.dataSequence)
-	case selectSubflowSequence:
+	case endpoint.SelectSubflowSequence:
 		return known(f.subflowSeq)
-	case selectSubflowSent:
+	case endpoint.SelectSubflowSent:
 		return in(f.subflowSent)
-	case selectConnectionSent:
+	case endpoint.SelectConnectionSent:
 		return in(f.connectionSent)
-	case selectBackup:
+	case endpoint.SelectBackup:
 		return f.backup == (s.Mask == 1)
 	}
 	panic("a selector that nobody knows: " + strconv.Itoa(int(s.Kind)))

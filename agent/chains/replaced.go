@@ -43,7 +43,7 @@ func (r *replaced) carried() (carried row) {
 func (h *half) collect() error {
 	used := map[uint16]bool{empty: true}
 	for _, a := range h.endpoints {
-		used[a.word.slot()] = true
+		used[a.word.Slot()] = true
 	}
 	var unused []uint16
 	for slot := range h.contents {
@@ -74,7 +74,7 @@ func (h *half) collect() error {
 }
 
 func (h *half) settle(old replaced) error {
-	from, err := h.counters.at(int(old.word.row()))
+	from, err := h.counters.at(int(old.word.Row()))
 	if err != nil {
 		return err
 	}
@@ -86,6 +86,6 @@ func (h *half) settle(old replaced) error {
 	for then, now := range old.rules {
 		to.add(now, last[then].minus(old.copied[then]))
 	}
-	delete(h.rows, old.word.row())
+	delete(h.rows, old.word.Row())
 	return nil
 }

@@ -11,12 +11,6 @@ import (
 	"braid.dev/braid/bpf/endpoint"
 )
 
-// As enum backup_wish.
-const (
-	backupOff = 1
-	backupOn  = 2
-)
-
 func TestAnAcknowledgementIsWaitedForUntilItsReceiverKnows(t *testing.T) {
 	const old, current = word(1), word(2)
 	const both = 3
@@ -34,13 +28,13 @@ func TestAnAcknowledgementIsWaitedForUntilItsReceiverKnows(t *testing.T) {
 		want    [2]bool
 	}{
 		{"told nothing under older rules", nil, old, 0, [2]uint8{}, 0, [2]bool{}},
-		{"told under older rules", nil, old, backupOn, [2]uint8{backupOn, backupOn}, both, [2]bool{true, true}},
+		{"told under older rules", nil, old, endpoint.BackupOn, [2]uint8{endpoint.BackupOn, endpoint.BackupOn}, both, [2]bool{true, true}},
 		{"new to rules that set backups", setsBackups, old, 0, [2]uint8{}, 0, [2]bool{true, true}},
-		{"known to both ends", setsBackups, current, backupOn, [2]uint8{backupOn, backupOn}, both, [2]bool{}},
-		{"told to one end", setsBackups, current, backupOn, [2]uint8{0, backupOn}, both, [2]bool{true, false}},
-		{"told to both ends, and not arrived at one", setsBackups, current, backupOn, [2]uint8{backupOn, backupOn}, 1, [2]bool{false, true}},
-		{"no backup any more", setsBackups, current, backupOff, [2]uint8{backupOn, backupOff}, both, [2]bool{true, false}},
-		{"no longer asked for", nil, current, 0, [2]uint8{backupOn, 0}, both, [2]bool{true, false}},
+		{"known to both ends", setsBackups, current, endpoint.BackupOn, [2]uint8{endpoint.BackupOn, endpoint.BackupOn}, both, [2]bool{}},
+		{"told to one end", setsBackups, current, endpoint.BackupOn, [2]uint8{0, endpoint.BackupOn}, both, [2]bool{true, false}},
+		{"told to both ends, and not arrived at one", setsBackups, current, endpoint.BackupOn, [2]uint8{endpoint.BackupOn, endpoint.BackupOn}, 1, [2]bool{false, true}},
+		{"no backup any more", setsBackups, current, endpoint.BackupOff, [2]uint8{endpoint.BackupOn, endpoint.BackupOff}, both, [2]bool{true, false}},
+		{"no longer asked for", nil, current, 0, [2]uint8{endpoint.BackupOn, 0}, both, [2]bool{true, false}},
 		{"of no rule's concern", setsBackups, current, 0, [2]uint8{}, 0, [2]bool{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
 )
 
@@ -24,18 +25,11 @@ func (d *Datapath) noteLocal(endpoints map[netip.Addr]uplink.ToUplinkEndpoint) e
 	}
 	filter := (*uplink.ToUplinkFilter)(unsafe.Pointer(unsafe.SliceData(memory)))
 	for address := range endpoints {
-		bit := filterBit(address)
+		bit := uplink.FilterBit(bpf.Words(address))
 		atomic.OrUint64(&filter.Bits[bit/64], 1<<(bit%64))
 	}
 	if err := unix.Munmap(memory); err != nil {
 		return fmt.Errorf("unmapping the filter of local addresses: %w", err)
 	}
 	return nil
-}
-
-// filterBit equals filter_bit in bpf/include/uplink/maps.h.
-func filterBit(address netip.Addr) uint32 {
-	a := toAddress(address)
-	folded := a.Word[0] ^ a.Word[1] ^ a.Word[2] ^ a.Word[3]
-	return (folded ^ folded>>16) & 0xffff
 }

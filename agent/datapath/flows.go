@@ -30,12 +30,6 @@ type Flow struct {
 	Ended bool
 }
 
-// The values of enum flow_role and enum flow_ended in bpf/include/uplink/maps.h.
-const (
-	roleInitiator = 1
-	endedBoth     = 3
-)
-
 // Flows lists the flows that the node remembers, in no order.
 func (d *Datapath) Flows() ([]Flow, error) {
 	if d.objects == nil {
@@ -70,16 +64,16 @@ func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
 // flowsIn lists what a map has.
 func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 	err = eachFlowIn(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
-		if flow.Role != roleInitiator {
+		if flow.Role != uplink.RoleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
 		flows = append(flows, Flow{
 			Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
 			Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
-			Path:      names.Paths[flow.Path%node.MaxPaths],
-			Initiator: flow.Role == roleInitiator,
+			Path:      names.Paths[flow.Path%uplink.MaxPaths],
+			Initiator: flow.Role == uplink.RoleInitiator,
 			Token:     flow.Token,
-			Ended:     flow.Ended == endedBoth,
+			Ended:     flow.Ended == uplink.EndedBoth,
 		})
 	})
 	return flows, err

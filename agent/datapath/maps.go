@@ -166,13 +166,7 @@ func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEnd
 }
 
 // maxEndpoints is the number of entries of the preferences; nobody has the number 0.
-const maxEndpoints = 4096
-
-// The values of enum preference_flags in bpf/include/uplink/maps.h.
-const (
-	preferenceSet  = 1
-	preferenceSame = 2
-)
+const maxEndpoints = uplink.MaxEndpoints
 
 // writePreferences writes what is new or different, and clears what is nobody's.
 func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbers) error {
@@ -203,7 +197,7 @@ func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbe
 func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUplinkPreference {
 	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, numbers), Backup: packNames(endpoint.Backup, numbers),
-		Class: uint8(endpoint.Class), Share: 256, Flags: preferenceSet,
+		Class: uint8(endpoint.Class), Share: 256, Flags: uplink.PreferenceSet,
 	}
 	for _, path := range endpoint.Paths {
 		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, numbers)
@@ -212,7 +206,7 @@ func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUpli
 		value.Share = uint16((endpoint.Preference.Weight*256 + 50) / 100)
 	}
 	if endpoint.Subflows.Mode == v1alpha1.SubflowModeNDiffPorts {
-		value.Flags |= preferenceSame
+		value.Flags |= uplink.PreferenceSame
 	}
 	return value
 }

@@ -28,11 +28,11 @@ func (d *Datapath) recount() error {
 	d.counted = time.Now()
 	counts, living := map[uplink.ToUplinkAddress]uint32{}, uint32(0)
 	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
-		if flow.Ended == endedBoth {
+		if flow.Ended == uplink.EndedBoth {
 			return
 		}
 		living++
-		if flow.Role == roleInitiator {
+		if flow.Role == uplink.RoleInitiator {
 			counts[key.Local]++
 		} else {
 			counts[key.Remote]++

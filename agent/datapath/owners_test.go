@@ -22,7 +22,7 @@ func TestCountsOfFlowsAreCorrected(t *testing.T) {
 	require.NoError(t, maps.Owners.Put(toAddress(gone), uplink.ToUplinkOwner{Flows: 16384, Unknown: 1024}))
 	for port := range uint16(3 * drift) {
 		key := uplink.ToUplinkFlowKey{Local: toAddress(gone), Remote: toAddress(living), RemotePort: port}
-		require.NoError(t, maps.Flows.Put(key, uplink.ToUplinkFlow{Role: 2, Ended: uint8(port % 3 / 2 * endedBoth)}))
+		require.NoError(t, maps.Flows.Put(key, uplink.ToUplinkFlow{Role: 2, Ended: uint8(port % 3 / 2 * uplink.EndedBoth)}))
 	}
 	require.NoError(t, maps.Owners.Put(toAddress(living), uplink.ToUplinkOwner{Flows: 1}))
 	d.counted = time.Time{}

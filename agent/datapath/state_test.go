@@ -201,14 +201,14 @@ func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
 		endpoint Endpoint
 		expected uplink.ToUplinkPreference
 	}{
-		"no preference": {Endpoint{Paths: all}, uplink.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: preferenceSet}},
+		"no preference": {Endpoint{Paths: all}, uplink.ToUplinkPreference{Allowed: 0x81, Share: 256, Flags: uplink.PreferenceSet}},
 		"all of it": {
 			Endpoint{Paths: all, Preferred: []v1alpha1.PathName{"red", "nowhere"}, Backup: []v1alpha1.PathName{"blue"}, Class: 7, Share: 100, SamePath: true},
-			uplink.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: preferenceSet | preferenceSame},
+			uplink.ToUplinkPreference{Allowed: 0x81, Preferred: 0x80, Backup: 1, Class: 7, Share: 256, Flags: uplink.PreferenceSet | uplink.PreferenceSame},
 		},
-		"half of the flows":    {Endpoint{Share: 50}, uplink.ToUplinkPreference{Share: 128, Flags: preferenceSet}},
-		"one in a hundred":     {Endpoint{Share: 1}, uplink.ToUplinkPreference{Share: 3, Flags: preferenceSet}},
-		"all but one in a 100": {Endpoint{Share: 99}, uplink.ToUplinkPreference{Share: 253, Flags: preferenceSet}},
+		"half of the flows":    {Endpoint{Share: 50}, uplink.ToUplinkPreference{Share: 128, Flags: uplink.PreferenceSet}},
+		"one in a hundred":     {Endpoint{Share: 1}, uplink.ToUplinkPreference{Share: 3, Flags: uplink.PreferenceSet}},
+		"all but one in a 100": {Endpoint{Share: 99}, uplink.ToUplinkPreference{Share: 253, Flags: uplink.PreferenceSet}},
 	}
 	for name, c := range cases {
 		plan := c.endpoint.Plan()

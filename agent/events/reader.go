@@ -36,7 +36,11 @@ type Names interface {
 type record = endpoint.FromEndpointEvent
 
 // Values of record.Type.
-var types = map[uint32]agentapi.EventType{1: agentapi.EventConnection, 2: agentapi.EventSubflow, 3: agentapi.EventSubflowEnd}
+var types = map[uint32]agentapi.EventType{
+	endpoint.EventConnection: agentapi.EventConnection,
+	endpoint.EventSubflow:    agentapi.EventSubflow,
+	endpoint.EventSubflowEnd: agentapi.EventSubflowEnd,
+}
 
 // Receive adds what comes through the ring buffer to the log until the context
 // ends. Events of kinds that it does not know are left out. There must be one

@@ -14,6 +14,7 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/bpf/guard"
 )
 
 // A path's queue is a pair of interfaces of the node. What is sent by the first one
@@ -114,7 +115,7 @@ func (g *Guard) makeQueues() (queues map[uint32]queue, queued map[uint32]uint32)
 		queues[path.number] = made
 		for number := range classes {
 			if level(number) == 0 {
-				queued[uint32(number)] |= queuedFlag << path.number
+				queued[uint32(number)] |= guard.Queued << path.number
 			}
 		}
 	}

@@ -15,24 +15,14 @@ import (
 	"braid.dev/braid/bpf/guard"
 )
 
-// priceShift equals PRICE_SHIFT in bpf/guard/guard.h.
-const priceShift = 20
-
 // price is the time that a byte takes at a rate in bits a second, as the programs
 // hold it. It is rounded up: the rate is never more.
 func price(rate float64) uint64 {
 	if rate <= 0 || math.IsInf(rate, 1) {
 		return 0
 	}
-	return uint64(math.Ceil(8e9 / rate * (1 << priceShift)))
+	return uint64(math.Ceil(8e9 / rate * (1 << guard.PriceShift)))
 }
-
-// The flags and the special row of bpf/guard/guard.h.
-const (
-	spoofCheck = 1 << 0
-	queuedFlag = 1 << 8
-	outOfQueue = 0xffffffff
-)
 
 // write brings the maps to the rows.
 func (g *Guard) write(m *node.Model) error {
@@ -95,7 +85,7 @@ func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 		return err
 	}
 	if endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
-		flags |= spoofCheck
+		flags |= guard.SpoofCheck
 	}
 	after := guard.MeterAllowance{Tenant: endpoint.tenant.number, Flags: flags, Price: price(endpoint.maxRate), Share: before.Share}
 	if after == before {
@@ -116,7 +106,7 @@ func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 		}
 	}
 	for _, queue := range queues {
-		interfaces[uint32(queue.end)] = outOfQueue
+		interfaces[uint32(queue.end)] = guard.OutOfQueue
 	}
 	return errors.Join(
 		replaceAll(g.objects.maps().Addresses, addresses, "addresses of endpoints"),

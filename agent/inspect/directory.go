@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // DefaultStatePath is the directory of an agent's states, unless it is told another.
@@ -148,18 +149,14 @@ func (d *Directory) endpointAt(id, index uint32) string {
 	return d.Endpoint(id)
 }
 
-// noRule is the number that stands for a rule of an earlier chain (NO_RULE in
-// bpf/include/endpoint/report.h).
-const noRule = 0xff
-
 // Rule names a rule of an endpoint; one that is not known by its place.
-func (d *Directory) Rule(endpoint uint32, rule uint8) (policy, name string) {
-	if rule == noRule {
+func (d *Directory) Rule(id uint32, rule uint8) (policy, name string) {
+	if rule == endpoint.NoRule { // one of an earlier chain
 		return "", ""
 	}
 	d.mutex.RLock()
 	defer d.mutex.RUnlock()
-	if rules := d.known[endpoint].Rules; int(rule) < len(rules) {
+	if rules := d.known[id].Rules; int(rule) < len(rules) {
 		return rules[rule].Policy, rules[rule].Name
 	}
 	return "", fmt.Sprintf("#%d", rule+1)

@@ -32,10 +32,6 @@ type (
 	chain      = endpoint.FromEndpointChain
 )
 
-// The parts of attachment.Chain.
-func slotOf(word uint64) uint32 { return uint32(word & 0xffff) }
-func rowOf(word uint64) uint32  { return uint32(word >> 16 & 0xffff) }
-
 // Pins reads the maps that are pinned in a directory, whoever pinned them. It is
 // safe for concurrent use.
 type Pins struct {
@@ -192,7 +188,7 @@ func (m *openedMaps) rulesOf(at attachment) ([]agentapi.Rule, error) {
 		return nil, err
 	}
 	var counted counters
-	if err := m.counters.Lookup(rowOf(at.Chain), &counted); err != nil {
+	if err := m.counters.Lookup(uint32(endpoint.Word(at.Chain).Row()), &counted); err != nil {
 		return nil, fmt.Errorf("reading counters: %w", err)
 	}
 	rules := make([]agentapi.Rule, form.rules)
@@ -229,7 +225,7 @@ func (m *openedMaps) attached() (list []attachment, err error) {
 // form reads what the chain of a word is like.
 func (m *openedMaps) form(word uint64) (chainForm, error) {
 	var id ebpf.MapID
-	if err := m.chains.Lookup(slotOf(word), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := m.chains.Lookup(uint32(endpoint.Word(word).Slot()), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return chainForm{}, nil // it was replaced just now
 	} else if err != nil {
 		return chainForm{}, fmt.Errorf("reading chains: %w", err)
@@ -258,15 +254,13 @@ func (m *openedMaps) form(word uint64) (chainForm, error) {
 	return form, nil
 }
 
-const actionRateLimit = 1
-
 func formOf(content *chain) chainForm {
 	form := chainForm{rules: uint8(min(int(content.Rules), len(content.Rule))), limits: map[uint32]uint8{}}
 	for i := range form.rules {
 		rule := &content.Rule[i]
 		first := min(int(rule.FirstAction), len(content.Action))
 		for _, action := range content.Action[first:min(first+int(rule.Actions), len(content.Action))] {
-			if action.Kind == actionRateLimit {
+			if action.Kind == endpoint.ActionRateLimit {
 				form.limits[action.Limit] = i
 			}
 		}
@@ -373,11 +367,10 @@ func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (agentapi.
 // isBackup is what the rules want where they want something, else what the ends
 // said.
 func isBackup(s *subflow) bool {
-	const off, on = 1, 2
 	switch s.BackupState.Wanted {
-	case off:
+	case endpoint.BackupOff:
 		return false
-	case on:
+	case endpoint.BackupOn:
 		return true
 	}
 	return s.Backup != 0
@@ -385,15 +378,15 @@ func isBackup(s *subflow) bool {
 
 // ended is true after a reset, or a FIN in each direction.
 func ended(bits uint8) bool {
-	const fins, reset = 3, 4
-	return bits&reset != 0 || bits&fins == fins
+	const fins = endpoint.EndedFINFrom | endpoint.EndedFINTo
+	return bits&endpoint.EndedReset != 0 || bits&fins == fins
 }
 
 // rttOf adds the ways to both ends, as they are seen from the host. The way to
 // the pod alone says nothing.
 func rttOf(s *subflow) uint64 {
-	if away := uint64(s.Traffic[0].SmoothedRtt); away != 0 {
-		return away + uint64(s.Traffic[1].SmoothedRtt)
+	if away := uint64(s.Traffic[endpoint.FromEndpoint].SmoothedRtt); away != 0 {
+		return away + uint64(s.Traffic[endpoint.ToEndpoint].SmoothedRtt)
 	}
 	return uint64(s.SeededRtt)
 }
@@ -406,13 +399,21 @@ func trafficOf(s *subflow, direction int) agentapi.Traffic {
 	}
 }
 
-// Values of the programs' enumerations.
+// What the programs' enums stand for.
 var (
 	mechanismValues = []v1alpha1.RateLimitMechanism{
-		v1alpha1.RateLimitAuto, v1alpha1.RateLimitPace, v1alpha1.RateLimitWindow, v1alpha1.RateLimitPolice,
+		endpoint.MechanismAuto: v1alpha1.RateLimitAuto, endpoint.MechanismPace: v1alpha1.RateLimitPace,
+		endpoint.MechanismWindow: v1alpha1.RateLimitWindow, endpoint.MechanismPolice: v1alpha1.RateLimitPolice,
 	}
-	scopeValues  = []v1alpha1.RateLimitScope{v1alpha1.RateLimitPerSubflow, v1alpha1.RateLimitPerConnection, v1alpha1.RateLimitPerEndpoint}
-	reasonValues = []agentapi.Why{"", agentapi.WhyAsked, agentapi.WhyOwnSocket, agentapi.WhyNoSocket, agentapi.WhyNoSYN, agentapi.WhyShortRTT, agentapi.WhyNoRTT}
+	scopeValues = []v1alpha1.RateLimitScope{
+		endpoint.ScopeSubflow: v1alpha1.RateLimitPerSubflow, endpoint.ScopeConnection: v1alpha1.RateLimitPerConnection,
+		endpoint.ScopeEndpoint: v1alpha1.RateLimitPerEndpoint,
+	}
+	reasonValues = []agentapi.Why{
+		endpoint.WhyAsked: agentapi.WhyAsked, endpoint.WhyOwnSocket: agentapi.WhyOwnSocket,
+		endpoint.WhyNoSocket: agentapi.WhyNoSocket, endpoint.WhyNoSYN: agentapi.WhyNoSYN,
+		endpoint.WhyShortRTT: agentapi.WhyShortRTT, endpoint.WhyNoRTT: agentapi.WhyNoRTT,
+	}
 )
 
 // valueOf is the zero value for what a newer program may have written.
@@ -426,7 +427,7 @@ func valueOf[T any](values []T, at uint8) (value T) {
 func (m *openedMaps) limit(at attachment, s *subflow, direction int) (agentapi.Limit, error) {
 	l := &s.Limit[direction]
 	limit := agentapi.Limit{
-		Direction: directionName(direction == 1), BitsPerSecond: l.Rate * 8,
+		Direction: directionName(direction == endpoint.ToEndpoint), BitsPerSecond: l.Rate * 8,
 		Per: valueOf(scopeValues, l.Scope), Asked: valueOf(mechanismValues, l.Mechanism), Why: valueOf(reasonValues, l.Why),
 	}
 	if l.InUse != 0 {

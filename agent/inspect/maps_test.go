@@ -114,7 +114,7 @@ func twoRules() *chain {
 	content.Rule[1].FirstAction, content.Rule[1].Actions = 1, 2
 	content.Action[0].Kind = 9
 	for i, limit := range []uint32{77, 78} {
-		content.Action[1+i].Kind, content.Action[1+i].Limit = actionRateLimit, limit
+		content.Action[1+i].Kind, content.Action[1+i].Limit = endpoint.ActionRateLimit, limit
 	}
 	return content
 }
@@ -285,7 +285,7 @@ func TestAChainThatMakesNoSenseIsReadWithoutHarm(t *testing.T) {
 		content.Rule[i].FirstAction, content.Rule[i].Actions = 0xffff, 0xff
 	}
 	content.Rule[1].FirstAction = 127
-	content.Action[127].Kind, content.Action[127].Limit = actionRateLimit, 5
+	content.Action[127].Kind, content.Action[127].Limit = endpoint.ActionRateLimit, 5
 	if form := formOf(content); form.rules != 64 || len(form.limits) != 1 || form.limits[5] != 1 {
 		t.Errorf("it is read as %+v", form)
 	}

@@ -6,10 +6,11 @@ import (
 	"slices"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // MaxClasses is the number of classes of preferences that a node can have.
-const MaxClasses = 8
+const MaxClasses = uplink.MaxClasses
 
 // Preferences are the distinct preferences of the node's endpoints; nil where a class
 // is free. One that stays keeps its class, because endpoints in the kernel refer to

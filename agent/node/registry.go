@@ -19,6 +19,7 @@ import (
 
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/uplink"
 )
 
 // Kind of what has a number.
@@ -36,7 +37,7 @@ const (
 // traffic control has a class of that number.
 const (
 	MaxPaths     = v1alpha1.MaxPaths
-	MaxPeers     = 4096
+	MaxPeers     = uplink.MaxPeers
 	MaxEndpoints = 4094
 	MaxTenants   = MaxEndpoints
 )

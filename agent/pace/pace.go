@@ -19,6 +19,7 @@ import (
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/bpf/pace"
 )
 
@@ -130,8 +131,8 @@ func identify(endpoints []Endpoint) (map[uint64]Endpoint, error) {
 
 // The bounds of the binary form.
 const (
-	longestCongestion = 15
-	mostRules         = v1alpha1.MaxRules
+	longestCongestion = len(pace.PaceCongestion{}.Name) - 1 // and a zero
+	mostRules         = endpoint.MaxRules
 )
 
 func (e *Endpoint) validate() error {

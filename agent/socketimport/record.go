@@ -8,23 +8,7 @@ import (
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf"
-)
-
-// Values of the programs' enumerations.
-const (
-	fromEndpoint = 0
-	toEndpoint   = 1
-
-	pathUnknown = 0xff
-
-	roleInitiated = 1
-	roleAnswered  = 2
-
-	knownSYN       = 1 << 0
-	knownMPTCP     = 1 << 2
-	knownJoin      = 1 << 3
-	knownAnswered  = 1 << 4
-	knownHandshake = 1 << 7
+	"braid.dev/braid/bpf/endpoint"
 )
 
 // sockets are what a pod has, as the programs would know it.
@@ -95,18 +79,18 @@ func tokensOf(subflows []mptcpnl.Subflow, peers map[uint32]uint32) map[uint32]to
 
 func makeRecord(s *mptcpnl.Subflow, known tokens, now uint64) record {
 	r := record{
-		Token: known.responder, InitiatorToken: known.initiator, Path: pathUnknown, Role: roleOf(s.Initiator),
-		Known: knownMPTCP | knownAnswered | knownHandshake, Seeded: 1,
+		Token: known.responder, InitiatorToken: known.initiator, Path: endpoint.PathUnknown, Role: roleOf(s.Initiator),
+		Known: endpoint.KnownMPTCP | endpoint.KnownAnswered | endpoint.KnownHandshake, Seeded: 1,
 		SeededRtt: uint32(s.TCP.RTT.Microseconds()), FirstSeen: now, LastSeen: now,
 	}
 	if !s.First {
-		r.Known |= knownJoin
+		r.Known |= endpoint.KnownJoin
 	}
 	if s.BackupWanted {
-		r.Backup |= 1 << fromEndpoint
+		r.Backup |= 1 << endpoint.FromEndpoint
 	}
 	if s.BackupAsked {
-		r.Backup |= 1 << toEndpoint
+		r.Backup |= 1 << endpoint.ToEndpoint
 	}
 	carried := [2]uint64{s.TCP.SentBytes, s.TCP.ReceivedBytes}
 	scales := [2]uint8{s.TCP.ReceiveScale, s.TCP.SendScale}
@@ -122,9 +106,9 @@ func makeRecord(s *mptcpnl.Subflow, known tokens, now uint64) record {
 
 func roleOf(initiator bool) uint8 {
 	if initiator {
-		return roleInitiated
+		return endpoint.EndpointInitiated
 	}
-	return roleAnswered
+	return endpoint.EndpointAnswered
 }
 
 func makeConnection(found *mptcpnl.Connection, known tokens, subflows uint32, now uint64) connection {
@@ -136,7 +120,7 @@ func makeConnection(found *mptcpnl.Connection, known tokens, subflows uint32, no
 		c.InitialDataSequence = [2]uint64{found.FirstSent, found.FirstReceived}
 		c.DataPosition = [2]uint64{found.SentBytes, found.ReceivedBytes}
 		c.Sent = c.DataPosition
-		c.SequenceKnown = 1<<fromEndpoint | 1<<toEndpoint
+		c.SequenceKnown = 1<<endpoint.FromEndpoint | 1<<endpoint.ToEndpoint
 	}
 	return c
 }
@@ -145,7 +129,7 @@ func makeConnection(found *mptcpnl.Connection, known tokens, subflows uint32, no
 // whether there was anything. It is then judged by the rules anew.
 func complete(known, imported *record) bool {
 	lacksToken := known.Token == 0 || known.Token == known.InitiatorToken && known.Token != imported.Token
-	if known.Known&knownSYN != 0 || !lacksToken {
+	if known.Known&endpoint.KnownSYN != 0 || !lacksToken {
 		return false
 	}
 	if known.Token == 0 {

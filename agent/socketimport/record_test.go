@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/bpf/endpoint"
 )
 
 func TestBothTokensAreFoundFromTheSubflowsOfAConnection(t *testing.T) {
@@ -48,12 +49,12 @@ func TestARecordHoldsWhatTheSocketTells(t *testing.T) {
 		TCP: mptcpnl.TCPInfo{SendScale: 7, ReceiveScale: 3, Scaled: true, RTT: 40 * time.Millisecond, SentBytes: 100, ReceivedBytes: 200},
 	}
 	var want record
-	want.Token, want.InitiatorToken, want.Path, want.Role, want.Seeded = 2, 1, pathUnknown, roleInitiated, 1
-	want.Known = knownMPTCP | knownJoin | knownAnswered | knownHandshake
-	want.Backup = 1 << toEndpoint
+	want.Token, want.InitiatorToken, want.Path, want.Role, want.Seeded = 2, 1, endpoint.PathUnknown, endpoint.EndpointInitiated, 1
+	want.Known = endpoint.KnownMPTCP | endpoint.KnownJoin | endpoint.KnownAnswered | endpoint.KnownHandshake
+	want.Backup = 1 << endpoint.ToEndpoint
 	want.SeededRtt, want.FirstSeen, want.LastSeen = 40000, 5, 5
-	want.Traffic[fromEndpoint].WindowScale, want.Traffic[fromEndpoint].Position, want.Traffic[fromEndpoint].Counted = 4, 100, 100
-	want.Traffic[toEndpoint].WindowScale, want.Traffic[toEndpoint].Position, want.Traffic[toEndpoint].Counted = 8, 200, 200
+	want.Traffic[endpoint.FromEndpoint].WindowScale, want.Traffic[endpoint.FromEndpoint].Position, want.Traffic[endpoint.FromEndpoint].Counted = 4, 100, 100
+	want.Traffic[endpoint.ToEndpoint].WindowScale, want.Traffic[endpoint.ToEndpoint].Position, want.Traffic[endpoint.ToEndpoint].Counted = 8, 200, 200
 	if got := makeRecord(&subflow, tokens{2, 1}, 5); got != want {
 		t.Errorf("the record is\n%+v, want\n%+v", got, want)
 	}
@@ -62,7 +63,7 @@ func TestARecordHoldsWhatTheSocketTells(t *testing.T) {
 func TestWindowsWithoutAScaleAreKnownToHaveNone(t *testing.T) {
 	subflow := mptcpnl.Subflow{TCP: mptcpnl.TCPInfo{SendScale: 7, ReceiveScale: 3}}
 	got := makeRecord(&subflow, tokens{}, 0)
-	if got.Traffic[fromEndpoint].WindowScale != 1 || got.Traffic[toEndpoint].WindowScale != 1 {
+	if got.Traffic[endpoint.FromEndpoint].WindowScale != 1 || got.Traffic[endpoint.ToEndpoint].WindowScale != 1 {
 		t.Errorf("the scales are %+v", got.Traffic)
 	}
 }
@@ -83,7 +84,7 @@ func reported(r record) record {
 }
 
 func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
-	imported := record{Token: 2, InitiatorToken: 1, Known: knownMPTCP, Seeded: 1, Role: roleInitiated}
+	imported := record{Token: 2, InitiatorToken: 1, Known: endpoint.KnownMPTCP, Seeded: 1, Role: endpoint.EndpointInitiated}
 	imported.Traffic[0].WindowScale = 4
 	begun := func(change func(*record)) record {
 		r := record{Word: 77, Path: 3, Reported: 3}
@@ -92,7 +93,7 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 		return r
 	}
 	completed := begun(func(r *record) {
-		r.Word, r.Token, r.InitiatorToken, r.Known, r.Seeded, r.Role, r.Reported = 0, 2, 1, knownMPTCP, 1, roleInitiated, 0
+		r.Word, r.Token, r.InitiatorToken, r.Known, r.Seeded, r.Role, r.Reported = 0, 2, 1, endpoint.KnownMPTCP, 1, endpoint.EndpointInitiated, 0
 		r.Traffic[0].WindowScale = 4
 	})
 	tests := map[string]struct {
@@ -104,7 +105,7 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 			begun(func(r *record) { r.Token, r.InitiatorToken, r.Reported = 1, 1, 3 }), reported(completed), true,
 		},
 		"a subflow whose SYN was seen is left alone": {
-			begun(func(r *record) { r.Known = knownSYN }), begun(func(r *record) { r.Known = knownSYN }), false,
+			begun(func(r *record) { r.Known = endpoint.KnownSYN }), begun(func(r *record) { r.Known = endpoint.KnownSYN }), false,
 		},
 		"a subflow whose token is known is left alone": {
 			begun(func(r *record) { r.Token = 2 }), begun(func(r *record) { r.Token = 2 }), false,
@@ -122,15 +123,15 @@ func TestWhatTheProgramsKnowIsNotTouched(t *testing.T) {
 
 // What a socket says of its peer's wish may be what a rule made of it.
 func TestABackupOfOurOwnMakingIsNotTakenForThePeersWish(t *testing.T) {
-	const on = 2 // enum backup_wish
-	imported := record{Token: 2, InitiatorToken: 1, Backup: 1 << toEndpoint}
+	const on = endpoint.BackupOn
+	imported := record{Token: 2, InitiatorToken: 1, Backup: 1 << endpoint.ToEndpoint}
 	tests := map[string]struct {
 		told [2]uint8
 		want uint8
 	}{
-		"nobody was told":                 {[2]uint8{}, 1 << toEndpoint},
-		"the peer was told":               {[2]uint8{fromEndpoint: on}, 1 << toEndpoint},
-		"the endpoint itself was told":    {[2]uint8{toEndpoint: on}, 0},
+		"nobody was told":                 {[2]uint8{}, 1 << endpoint.ToEndpoint},
+		"the peer was told":               {[2]uint8{endpoint.FromEndpoint: on}, 1 << endpoint.ToEndpoint},
+		"the endpoint itself was told":    {[2]uint8{endpoint.ToEndpoint: on}, 0},
 		"both ends of the flow were told": {[2]uint8{on, on}, 0},
 	}
 	for name, test := range tests {

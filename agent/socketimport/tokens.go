@@ -62,10 +62,13 @@ func (p *peerTokens) read(file *os.File) (map[uint32]uint32, error) {
 
 // parseTokens reads pairs of tokens, as the program writes them.
 func parseTokens(data []byte) map[uint32]uint32 {
-	const size = 8
 	pairs := map[uint32]uint32{}
-	for ; len(data) >= size; data = data[size:] {
-		pairs[binary.NativeEndian.Uint32(data)] = binary.NativeEndian.Uint32(data[4:])
+	var pair programs.TokensTokenPair
+	for {
+		read, err := binary.Decode(data, binary.NativeEndian, &pair)
+		if err != nil {
+			return pairs // all whole ones are read
+		}
+		pairs[pair.Local], data = pair.Remote, data[read:]
 	}
-	return pairs
 }

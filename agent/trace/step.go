@@ -64,7 +64,6 @@ var (
 // The sizes of what need not be large in a copy.
 const (
 	eventBytes     = 1 << 16
-	attachments    = 1 << 16
 	oneUnconcerned = 1 // of the slots of a cache, which begins empty
 )
 
@@ -73,7 +72,7 @@ func (t *Tracer) endpointMaps() map[string]treatment {
 	number := t.number()
 	return map[string]treatment{
 		"chains": {shared: true}, "path_interfaces": {shared: true},
-		"attachments":    {key: native(uint32(t.device) % attachments)},
+		"attachments":    {key: native(uint32(t.device) % endpoint.Attachments)},
 		"chain_counters": {fresh: true}, "custom_blocks": {fresh: true}, "block_context": {fresh: true},
 		"run_context": {fresh: true}, "edit_scratch": {fresh: true},
 		"events":            {fresh: true, entries: eventBytes},
@@ -216,7 +215,7 @@ func (t *Tracer) look(made *replica, frame []byte) (v view, err error) {
 	if counters := made.collection.Maps["chain_counters"]; counters != nil {
 		v.counters = &endpoint.FromEndpointCounters{}
 		if at := t.attachmentIn(made); at != nil {
-			if err := counters.Lookup(uint32(at.Chain>>16&0xffff), v.counters); err != nil {
+			if err := counters.Lookup(uint32(endpoint.Word(at.Chain).Row()), v.counters); err != nil {
 				return v, fmt.Errorf("reading the counters: %w", err)
 			}
 		}
@@ -251,7 +250,7 @@ func (t *Tracer) attachmentIn(made *replica) *endpoint.FromEndpointAttachment {
 
 func attachmentOf(table, overflow *ebpf.Map, device int) *endpoint.FromEndpointAttachment {
 	var at endpoint.FromEndpointAttachment
-	if table.Lookup(uint32(device)%attachments, &at) == nil && at.Interface == uint32(device) && at.Chain != 0 {
+	if table.Lookup(uint32(device)%endpoint.Attachments, &at) == nil && at.Interface == uint32(device) && at.Chain != 0 {
 		return &at
 	}
 	if overflow.Lookup(uint32(device), &at) == nil && at.Chain != 0 {
@@ -289,10 +288,8 @@ func (t *Tracer) hits(before, after *endpoint.FromEndpointCounters) (hits []Rule
 	return hits
 }
 
-const roleInitiator = 1 // enum flow_role
-
 func (t *Tracer) flowOf(flow *uplink.ToUplinkFlow, isNew bool) *Flow {
-	told := &Flow{New: isNew, Initiator: flow.Role == roleInitiator, Path: t.pathName(int(flow.Path))}
+	told := &Flow{New: isNew, Initiator: flow.Role == uplink.RoleInitiator, Path: t.pathName(int(flow.Path))}
 	if told.Initiator {
 		told.Token = agentapi.Token(flow.Token)
 	}

@@ -222,9 +222,7 @@ func (n *node) noteLocal(t testutil.TB, local netip.Addr) {
 	t.Helper()
 	var filter uplink.ToUplinkFilter
 	require.NoError(t, n.maps.LocalFilter.Lookup(uint32(0), &filter))
-	a := address(local)
-	folded := a.Word[0] ^ a.Word[1] ^ a.Word[2] ^ a.Word[3]
-	bit := (folded ^ folded>>16) & 0xffff
+	bit := uplink.FilterBit(address(local).Word)
 	filter.Bits[bit/64] |= 1 << (bit % 64)
 	put(t, n.maps.LocalFilter, uint32(0), filter)
 }

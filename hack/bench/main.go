@@ -40,7 +40,7 @@ func main() {
 
 // experiments are all there are, in the order in which they run.
 func experiments(fleet *product.Fleet) []rig.Measurer {
-	return slices.Concat(product.Experiments(fleet), papers.Experiments())
+	return slices.Concat(product.Experiments(fleet), papers.Experiments)
 }
 
 // choice is what the command line says.

@@ -63,7 +63,7 @@ type Limit struct {
 // Why is the reason for a mechanism, or for none.
 type Why string
 
-// Reasons, as enum why of the programs numbers them.
+// Reasons.
 const (
 	WhyAsked     Why = "Asked"
 	WhyOwnSocket Why = "OwnSocket"

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/endpoint/actiontest"
 	"braid.dev/braid/internal/lab/network"
@@ -48,8 +49,13 @@ const (
 // newNode puts the guest and its peer this far apart, there and back.
 func newNode(t *testing.T, rtt time.Duration) *node {
 	t.Helper()
+	return newNodeOf(t, rtt, 300)
+}
+
+func newNodeOf(t *testing.T, rtt time.Duration, linkMbit int) *node {
+	t.Helper()
 	n := &node{Network: network.ForTest(t, network.Spec{
-		Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 300, IPv4: true, PodsPerNode: 1, GuestsPerNode: 1,
+		Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: linkMbit, IPv4: true, PodsPerNode: 1, GuestsPerNode: 1,
 		PathDelays: map[string]time.Duration{"blue": rtt / 2, "green": rtt / 2},
 	})}
 	n.guest, n.other = n.Pod("guest-1-1"), n.Pod("pod-2-1")
@@ -122,6 +128,7 @@ func (n *node) rule(t *testing.T, selected rule, asked ...action) {
 type transfer struct {
 	arrived *atomic.Int64
 	begun   time.Time
+	sender  *net.TCPConn
 	stop    func()
 }
 
@@ -144,7 +151,7 @@ func begin(t *testing.T, dials, listens *network.Pod, towardsListener bool) *tra
 	if !towardsListener {
 		sender, receiver = receiver, sender
 	}
-	transfer := &transfer{arrived: &atomic.Int64{}, begun: time.Now()}
+	transfer := &transfer{arrived: &atomic.Int64{}, begun: time.Now(), sender: sender.(*net.TCPConn)}
 	done := make(chan struct{}, 2)
 	go func() { receiveAll(receiver, transfer.arrived); done <- struct{}{} }()
 	go func() { sendAll(sender); done <- struct{}{} }()
@@ -198,32 +205,98 @@ func (n *node) records(t *testing.T) (all []actiontest.AttachedSubflow) {
 	return all
 }
 
-const windowTolerance = 0.15
+const (
+	windowTolerance = 0.15
+	// everyMachine carries this many bytes a second.
+	everyMachine = 50 * 125_000
+)
 
 func TestAGuestsRateIsKeptByWindows(t *testing.T) {
 	for _, rtt := range []time.Duration{5 * time.Millisecond, 40 * time.Millisecond} {
-		n := newNode(t, rtt)
+		n := newNodeOf(t, rtt, 1000)
 		for _, mbit := range []uint64{5, 20, 50, 200} {
 			for direction, name := range []string{"from the guest", "to the guest"} {
 				t.Run(fmt.Sprintf("%d Mbit/s %s at %s", mbit, name, rtt), func(t *testing.T) {
-					n.rule(t, rule{directions: 1 << direction}, action{kind: rateLimit, mechanism: auto, rate: mbit * 125_000})
+					rate := n.within(t, direction, mbit*125_000)
+					n.rule(t, rule{directions: 1 << direction}, action{kind: rateLimit, mechanism: auto, rate: rate})
 					transfer := begin(t, n.guest, n.other, direction == fromEndpoint)
-					n.expectRate(t, transfer, mbit*125_000)
+					n.expectRate(t, transfer, rate)
 					transfer.stop()
-					n.expectWindow(t, direction, mbit*125_000)
+					n.expectWindow(t, direction, rate)
 				})
 			}
 		}
 	}
 }
 
+// within lowers a rate to what says something about the limit on this machine, where
+// sender, receiver and the delaying switch share the processors: half of what they
+// carry just now without one.
+func (n *node) within(t *testing.T, direction int, rate uint64) uint64 {
+	t.Helper()
+	if rate <= everyMachine {
+		return rate
+	}
+	n.rule(t, rule{})
+	transfer := begin(t, n.guest, n.other, direction == fromEndpoint)
+	transfer.rate(500 * time.Millisecond) // until its window has opened
+	carried := transfer.rate(1500 * time.Millisecond)
+	transfer.stop()
+	t.Logf("this machine carries %.0f Mbit/s without a limit", carried*8/1e6)
+	return max(everyMachine, min(rate, uint64(carried/2)))
+}
+
+// expectRate wants a limit never to be exceeded, and to be reached while nothing but it
+// holds the sender back.
 func (n *node) expectRate(t *testing.T, transfer *transfer, wanted uint64) {
 	t.Helper()
-	rate := transfer.rate(5 * time.Second)
-	t.Logf("%.2f of %.2f Mbit/s", rate*8/1e6, float64(wanted)*8/1e6)
-	if off := rate/float64(wanted) - 1; off < -windowTolerance || off > windowTolerance {
-		t.Errorf("it is off by %.0f%%", off*100)
+	transfer.rate(time.Second) // until its window has opened
+	for range 8 {
+		before := transfer.info(t)
+		rate := transfer.rate(3 * time.Second)
+		t.Logf("%.2f of %.2f Mbit/s", rate*8/1e6, float64(wanted)*8/1e6)
+		off := rate/float64(wanted) - 1
+		reason := before.disturbed(transfer.info(t), wanted)
+		if off >= -windowTolerance && off <= windowTolerance {
+			return
+		}
+		if off > 0 || reason == "" {
+			t.Fatalf("it is off by %.0f%%", off*100)
+		}
+		t.Logf("it is off by %.0f%%, but %s: looking again", off*100, reason)
 	}
+	t.Error("this machine disturbs the sender all the time, so that its limit cannot be measured")
+}
+
+// senderInfo is what the sender's TCP knows of its first subflow.
+type senderInfo struct{ *unix.TCPInfo }
+
+func (f *transfer) info(t *testing.T) (info senderInfo) {
+	t.Helper()
+	raw, err := f.sender.SyscallConn()
+	require.NoError(t, err)
+	var failed error
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		info.TCPInfo, failed = unix.GetsockoptTCPInfo(int(fd), unix.SOL_TCP, unix.TCP_INFO)
+	}))
+	require.NoError(t, failed)
+	return info
+}
+
+// disturbed says what else held the sender back until later from a rate in bytes a
+// second, empty for nothing: the wire here loses and delays nothing unless the
+// processors come too late to it, and a sender takes long to recover from a loss.
+func (i senderInfo) disturbed(later senderInfo, wanted uint64) string {
+	window := uint64(min(i.Snd_cwnd, later.Snd_cwnd)) * uint64(later.Snd_mss)
+	switch least := max(later.Min_rtt, 1); {
+	case later.Total_retrans > i.Total_retrans:
+		return fmt.Sprintf("%d segments were lost", later.Total_retrans-i.Total_retrans)
+	case later.Total_retrans > 0 && window < wanted*uint64(later.Rtt)/1e6:
+		return "the congestion window recovers from a loss"
+	case later.Rtt > least+least/2:
+		return fmt.Sprintf("a round trip takes %d us instead of %d", later.Rtt, least)
+	}
+	return ""
 }
 
 // expectWindow wants the subflows with this limit to have it kept by windows.

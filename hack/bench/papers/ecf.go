@@ -4,8 +4,10 @@ package papers
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/netip"
 	"time"
@@ -28,7 +30,7 @@ const (
 
 // chunks are what is sent at once before an answer is awaited, in bytes: with a
 // stream without end there is no completion to be early with.
-var chunks = []int64{64 << 10, 256 << 10, 1 << 20}
+var chunks = []int{64 << 10, 256 << 10, 1 << 20}
 
 // ecf is a pair whose receiver answers chunks.
 type ecf struct {
@@ -86,7 +88,7 @@ func measureECF(ctx context.Context, m *rig.Measurement, e *ecf) error {
 }
 
 // scheduled is the goodput with EarliestCompletionFirst.
-func (e *ecf) scheduled(ctx context.Context, chunk int64) (mbit float64, err error) {
+func (e *ecf) scheduled(ctx context.Context, chunk int) (mbit float64, err error) {
 	every := func(uint32, netip.AddrPort, netip.AddrPort) uint64 { return 1 }
 	scheduler := schedule.Open(every, logr.Discard())
 	running, cancel := context.WithCancel(ctx)
@@ -101,16 +103,20 @@ func (e *ecf) scheduled(ctx context.Context, chunk int64) (mbit float64, err err
 }
 
 // goodput sends chunks one after another, and counts those after the warm-up.
-func (e *ecf) goodput(ctx context.Context, chunk int64) (float64, error) {
+func (e *ecf) goodput(ctx context.Context, chunk int) (float64, error) {
 	connection, err := e.Sender().Dial(ctx, "tcp", e.flows.Address())
 	if err != nil {
 		return 0, err
 	}
 	defer connection.Close()
-	begun, bytes := time.Now(), int64(0)
+	begun, bytes, data := time.Now(), 0, make([]byte, 8+chunk)
+	binary.BigEndian.PutUint64(data, uint64(chunk))
 	for time.Since(begun) < ecfWarmup+ecfLasts {
-		if err := rig.SendFlow(connection, chunk); err != nil {
+		if _, err := connection.Write(data); err != nil { // in one piece, to be scheduled as one
 			return 0, fmt.Errorf("sending a chunk: %w", err)
+		}
+		if _, err := io.ReadFull(connection, data[8:9]); err != nil {
+			return 0, fmt.Errorf("waiting for an answer: %w", err)
 		}
 		if time.Since(begun) > ecfWarmup {
 			bytes += chunk

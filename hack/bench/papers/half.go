@@ -101,14 +101,12 @@ func (h *half) give(ifindex int, rules []v1alpha1.PlanRule) error {
 // the scale of its windows, and whether its sender's socket is paced.
 func (h *half) know(local, remote netip.AddrPort, token uint32, paced bool) error {
 	const (
-		knownSYNs, knownMPTCP, knownHandshake = 1<<0 | 1<<1, 1 << 2, 1 << 7
-		unknownPath                           = 0xff
-		scale                                 = 1 + 7
-		rtt                                   = 5000 // us
+		scale = 1 + 7
+		rtt   = 5000 // us
 	)
 	key := endpoint.FromEndpointSubflowKey{Endpoint: halfEndpoint, LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port())}
 	key.Local.Word, key.Remote.Word = bpf.Words(local.Addr()), bpf.Words(remote.Addr())
-	record := endpoint.FromEndpointSubflow{Token: token, Path: unknownPath, Known: knownSYNs | knownMPTCP | knownHandshake, SeededRtt: rtt}
+	record := endpoint.FromEndpointSubflow{Token: token, Path: endpoint.PathUnknown, Known: endpoint.KnownSYN | endpoint.KnownSYNACK | endpoint.KnownMPTCP | endpoint.KnownHandshake, SeededRtt: rtt}
 	record.Traffic[0].WindowScale, record.Traffic[1].WindowScale = scale, scale
 	if paced {
 		record.Paced = 1

@@ -55,9 +55,7 @@ func (u *uplinkRace) load() error {
 		return fmt.Errorf("loading from_uplink: %w", err)
 	}
 	u.Own(&u.from)
-	local := mapped(endpointPod)
-	folded := local.Word[0] ^ local.Word[1] ^ local.Word[2] ^ local.Word[3]
-	bit := (folded ^ folded>>16) & 0xffff
+	bit := uplink.FilterBit(mapped(endpointPod).Word)
 	var filter uplink.ToUplinkFilter
 	filter.Bits[bit/64] |= 1 << (bit % 64)
 	return errors.Join(
@@ -104,7 +102,7 @@ func (u *uplinkRace) setFlow(path uint8) error {
 		Local: mapped(endpointPod), Remote: mapped(remotePod),
 		LocalPort: bpf.Port(localPort), RemotePort: bpf.Port(remotePort),
 	}
-	if err := u.to.Flows.Put(key, uplink.ToUplinkFlow{Path: path, Role: initiator, Allowed: 0xff}); err != nil {
+	if err := u.to.Flows.Put(key, uplink.ToUplinkFlow{Path: path, Role: uplink.RoleInitiator, Allowed: 0xff}); err != nil {
 		return fmt.Errorf("writing a flow: %w", err)
 	}
 	return nil

@@ -5,78 +5,86 @@
 package product
 
 import (
+	"slices"
+
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/internal/lab/network"
 )
 
-// Experiments is the table of the product's experiments.
+// Experiments is the table of the product's experiments. What a user chooses of the one
+// with the controller is read when it runs.
 func Experiments(chosen *Fleet) []rig.Measurer {
-	return []rig.Measurer{
-		rig.Experiment[*uplinkRace]{Setup: newUplinkRace, Run: measureCost, Info: rig.Info{
-			Name: "cost", Measures: "time of the uplink half for each packet",
-			Figures: []rig.Unit{{"cost.*_ns", "ns/packet"}},
-		}},
-		rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureSpread, Info: rig.Info{
-			Name: "spread", Measures: "goodput of one connection over several links, and its processor time",
+	return append(slices.Clone(experiments), controllerExperiment(chosen))
+}
+
+func controllerExperiment(chosen *Fleet) rig.Measurer {
+	return rig.Experiment[*fleet]{Setup: newFleet(&chosen.Size), Run: measureController(&chosen.Compared), Info: rig.Info{
+		Name: "controller", Measures: "time, requests and memory of the controller of a simulated cluster of 1,000 nodes",
+		Figures: []rig.Unit{
+			{"controller.*_requests.*", "requests"}, {"controller.*.plans_written", "plans"}, {"controller.*writes_per_pod_change", "plans"},
+			{"controller.*last_plan*.nodes", "nodes"}, {"controller.*late_leases", "renewals"},
+			{"controller.*_ms", "ms"}, {"controller.*_mib", "MiB"}, {"controller.*_s", "s"},
+		},
+	}}
+}
+
+var experiments = []rig.Measurer{
+	rig.Experiment[*uplinkRace]{Setup: newUplinkRace, Run: measureCost, Info: rig.Info{
+		Name: "cost", Measures: "time of the uplink half for each packet",
+		Figures: []rig.Unit{{"cost.*_ns", "ns/packet"}},
+	}},
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureSpread, Info: rig.Info{
+		Name: "spread", Measures: "goodput of one connection over several links, and its processor time",
+		Figures: []rig.Unit{
+			{"goodput.*", "Mbit/s"}, {"*.ratio", "to links x single path"}, {"spread.*.to_multipath_route", "ratio"}, {"cpu.*", "s/GB"},
+		},
+	}},
+	rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureMany, Info: rig.Info{
+		Name: "many", Measures: "goodput of 100 and 1,000 connections at once, and how evenly they use the links",
+		Figures: []rig.Unit{{"many.*.ratio", "to links x single path"}, {"many.*.least_share", "of an even share"}},
+	}},
+	rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureOutage, Info: rig.Info{
+		Name: "outage", Measures: "gaps when a NIC fails or agents are killed",
+		Figures: []rig.Unit{{"failover.gap_ms", "ms"}, {"failback.ms", "ms"}, {"agent_restart.*_ms", "ms"}},
+	}},
+	rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureHotswap, Info: rig.Info{
+		Name: "hotswap", Measures: "goodput during 1,000 changes of a pod's rules",
+		Figures: []rig.Unit{{"hotswap.goodput_ratio", "ratio"}},
+	}},
+	rig.Experiment[*rig.Lab]{Setup: newShare, Run: measureShare, Info: rig.Info{
+		Name: "share", Measures: "what two tenants get of a full path that they share 3:1",
+		Figures: []rig.Unit{{"share.*error_pct", "%"}, {"share.*path_used", "of its rate"}},
+	}},
+	rig.Experiment[*rig.Lab]{
+		Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], LinkMbit: manyLinkMbit}), Run: measureFailover1000, Info: rig.Info{
+			Name: "failover1000", Measures: "what 1,000 connections lose when one NIC of three fails",
 			Figures: []rig.Unit{
-				{"goodput.*", "Mbit/s"}, {"*.ratio", "to links x single path"}, {"spread.*.to_multipath_route", "ratio"}, {"cpu.*", "s/GB"},
-			},
-		}},
-		rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureMany, Info: rig.Info{
-			Name: "many", Measures: "goodput of 100 and 1,000 connections at once, and how evenly they use the links",
-			Figures: []rig.Unit{{"many.*.ratio", "to links x single path"}, {"many.*.least_share", "of an even share"}},
-		}},
-		rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureOutage, Info: rig.Info{
-			Name: "outage", Measures: "gaps when a NIC fails or agents are killed",
-			Figures: []rig.Unit{{"failover.gap_ms", "ms"}, {"failback.ms", "ms"}, {"agent_restart.*_ms", "ms"}},
-		}},
-		rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureHotswap, Info: rig.Info{
-			Name: "hotswap", Measures: "goodput during 1,000 changes of a pod's rules",
-			Figures: []rig.Unit{{"hotswap.goodput_ratio", "ratio"}},
-		}},
-		rig.Experiment[*rig.Lab]{Setup: newShare, Run: measureShare, Info: rig.Info{
-			Name: "share", Measures: "what two tenants get of a full path that they share 3:1",
-			Figures: []rig.Unit{{"share.*error_pct", "%"}, {"share.*path_used", "of its rate"}},
-		}},
-		rig.Experiment[*rig.Lab]{
-			Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], LinkMbit: manyLinkMbit}), Run: measureFailover1000, Info: rig.Info{
-				Name: "failover1000", Measures: "what 1,000 connections lose when one NIC of three fails",
-				Figures: []rig.Unit{
-					{"failover1000.*lost", "connections"}, {"failover1000.*recover_ms", "ms"}, {"failover1000.*kept", "of the goodput before"},
-				},
+				{"failover1000.*lost", "connections"}, {"failover1000.*recover_ms", "ms"}, {"failover1000.*kept", "of the goodput before"},
 			},
 		},
-		rig.Experiment[*rig.Cluster]{Setup: rig.NewCluster, Run: measurePod, Info: rig.Info{
-			Name: "pod", Measures: "time from a new pod's address to its policy being programmed",
-			Figures: []rig.Unit{{"pod.*_ms", "ms"}},
-		}},
-		rig.Experiment[*rig.Cluster]{Setup: rig.NewCluster, Run: measureAgentMemory, Info: rig.Info{
-			Name: "agent_memory", Measures: "memory of the agent of a node with 110 pods and 10,000 subflows",
-			Figures: []rig.Unit{{"agent.*_mib", "MiB"}},
-		}},
-		rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
-			Name: "http", Measures: "requests that a web server answers in a second",
-			Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}},
-		}},
-		rig.Experiment[*fleet]{Setup: newFleet(&chosen.Size), Run: measureController(&chosen.Compared), Info: rig.Info{
-			Name: "controller", Measures: "time, requests and memory of the controller of a simulated cluster of 1,000 nodes",
-			Figures: []rig.Unit{
-				{"controller.*_requests.*", "requests"}, {"controller.*.plans_written", "plans"}, {"controller.*writes_per_pod_change", "plans"},
-				{"controller.*last_plan*.nodes", "nodes"}, {"controller.*late_leases", "renewals"},
-				{"controller.*_ms", "ms"}, {"controller.*_mib", "MiB"}, {"controller.*_s", "s"},
-			},
-		}},
-		rig.Experiment[rig.Nothing]{
-			Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{
-				Name: "upgrade", Measures: "connections and requests lost by upgrades, rollbacks and changes of what is pinned",
-				Figures: []rig.Unit{{"upgrade.lost", ""}},
-			},
+	},
+	rig.Experiment[*rig.Cluster]{Setup: rig.NewCluster, Run: measurePod, Info: rig.Info{
+		Name: "pod", Measures: "time from a new pod's address to its policy being programmed",
+		Figures: []rig.Unit{{"pod.*_ms", "ms"}},
+	}},
+	rig.Experiment[*rig.Cluster]{Setup: rig.NewCluster, Run: measureAgentMemory, Info: rig.Info{
+		Name: "agent_memory", Measures: "memory of the agent of a node with 110 pods and 10,000 subflows",
+		Figures: []rig.Unit{{"agent.*_mib", "MiB"}},
+	}},
+	rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
+		Name: "http", Measures: "requests that a web server answers in a second",
+		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}},
+	}},
+	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{
+			Name: "upgrade", Measures: "connections and requests lost by upgrades, rollbacks and changes of what is pinned",
+			Figures: []rig.Unit{{"upgrade.lost", ""}},
 		},
-		rig.Experiment[rig.Nothing]{
-			Setup: rig.NoSetup, Run: inCluster("TestChaosLosesNothingOnOtherNodesAndPasses", "BRAID_E2E_CHAOS=5m"), Info: rig.Info{
-				Name: "chaos", Measures: "connections and requests lost while agents, the API server and a node are killed",
-				Figures: []rig.Unit{{"chaos.lost", ""}, {"chaos.converged_s", "s"}},
-			},
+	},
+	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: inCluster("TestChaosLosesNothingOnOtherNodesAndPasses", "BRAID_E2E_CHAOS=5m"), Info: rig.Info{
+			Name: "chaos", Measures: "connections and requests lost while agents, the API server and a node are killed",
+			Figures: []rig.Unit{{"chaos.lost", ""}, {"chaos.converged_s", "s"}},
 		},
-	}
+	},
 }

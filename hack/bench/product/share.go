@@ -104,6 +104,7 @@ func measureShare(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 			if err != nil {
 				return err
 			}
+			rig.Say("%.1f and %.1f Mbit/s on the wire", rates["gold"], rates["plain"])
 			m.Add(prefix+"error_pct", 100*math.Abs(rates["gold"]/rates["plain"]/3-1))
 			m.Add(prefix+"path_used", (rates["gold"]+rates["plain"])/rig.LinkMbit)
 		}

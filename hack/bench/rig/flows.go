@@ -153,14 +153,13 @@ func (f *Flows) one(ctx context.Context, size int64) (time.Duration, error) {
 		return 0, fmt.Errorf("opening a flow: %w", err)
 	}
 	defer connection.Close()
-	if err := errors.Join(connection.SetDeadline(time.Now().Add(5*time.Minute)), SendFlow(connection, size)); err != nil {
+	if err := errors.Join(connection.SetDeadline(time.Now().Add(5*time.Minute)), sendFlow(connection, size)); err != nil {
 		return 0, fmt.Errorf("a flow of %d bytes: %w", size, err)
 	}
 	return time.Since(begun), nil
 }
 
-// SendFlow sends a flow and waits for its answer.
-func SendFlow(connection net.Conn, size int64) error {
+func sendFlow(connection net.Conn, size int64) error {
 	if err := binary.Write(connection, binary.BigEndian, size); err != nil {
 		return err
 	}
