@@ -84,7 +84,7 @@ func (p *plugin) listNames(ctx context.Context, kind client.ObjectList) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := p.namespace()
 	if err != nil {
 		return nil, err
 	}

@@ -49,9 +49,9 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := p.namespace()
 	if err != nil {
-		return nil, fmt.Errorf("finding the namespace: %w", err)
+		return nil, err
 	}
 	var pod corev1.Pod
 	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {

@@ -75,6 +75,15 @@ func (p *plugin) client() (client.Client, error) {
 	return c, nil
 }
 
+// namespace is the one that was given, or the context's.
+func (p *plugin) namespace() (name string, given bool, err error) {
+	name, given, err = p.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "", false, fmt.Errorf("finding the namespace: %w", err)
+	}
+	return name, given, nil
+}
+
 // connect makes a client, and finds out whether Braid is installed at all.
 func (p *plugin) connect(ctx context.Context) (client.Client, error) {
 	c, err := p.client()

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -238,10 +237,7 @@ func (r *remover) findPods(ctx context.Context) {
 // agentLeft is a line of what an agent lists.
 type agentLeft struct{ Kind, Name, Detail string }
 
-const (
-	askedFor    = 20 * time.Second // each agent
-	nodeCommand = "braid-agent remove"
-)
+const nodeCommand = "braid-agent remove"
 
 // findOnNodes asks the agents.
 func (r *remover) findOnNodes(ctx context.Context) error {
@@ -273,7 +269,7 @@ func (r *remover) findOnNodes(ctx context.Context) error {
 }
 
 func (r *remover) askAgent(ctx context.Context, node string, agent *corev1.Pod) error {
-	ctx, stop := context.WithTimeout(ctx, askedFor)
+	ctx, stop := context.WithTimeout(ctx, askTimeout)
 	defer stop()
 	var out bytes.Buffer
 	if err := r.ask(ctx, agent, &out, "leftovers", "--output", "json"); err != nil {
