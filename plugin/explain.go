@@ -63,6 +63,7 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	}
 	compiled := policy.Compile(policy.Input{
 		Paths: found.paths.Items, Policies: found.policies.Items, ClusterPolicies: found.clusterPolicies.Items,
+		Guardrails: found.guardrails.Items,
 		Namespaces: namespaces.Items, Nodes: found.nodes.Items, Pods: []corev1.Pod{pod},
 	})
 	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod)}

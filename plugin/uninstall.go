@@ -201,7 +201,7 @@ func (r *remover) list(ctx context.Context, kind schema.GroupVersionKind, option
 
 // findPolicies finds what makes agents do something, and what they say that they do.
 func (r *remover) findPolicies(ctx context.Context) {
-	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy"} {
+	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail"} {
 		for _, object := range r.list(ctx, v1alpha1.GroupVersion.WithKind(kind)) {
 			name := object.GetName()
 			if object.GetNamespace() != "" {
@@ -308,7 +308,7 @@ var verdicts = map[RemovalState]string{
 	RemovalReady: "Nodes and pods are as they were: Braid can be removed without harm.\n" +
 		"  helm uninstall braid --namespace %s\n  kubectl delete crd -l app.kubernetes.io/part-of=braid",
 	RemovalInUse: "Braid is in use: agents must undo what they did before they go. Delete the policies, and check again:\n" +
-		"  kubectl delete mpol,cmpol,mpath --all --all-namespaces",
+		"  kubectl delete mpol,cmpol,mguard,mpath --all --all-namespaces",
 	RemovalLeftovers: "Braid is not installed any more, and something of it is left: the last column says what removes it.",
 }
 
