@@ -46,7 +46,8 @@ build: ## Build the programs into _out/bin
 
 .PHONY: test
 test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
-	@$(MAKE) vet test-beside test-alone
+	@$(MAKE) vet
+	@$(MAKE) --keep-going test-beside test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
 # Tests run in two parts: those that only compute or ask an API server, beside each other

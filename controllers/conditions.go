@@ -43,26 +43,16 @@ func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus
 
 // selected counts the running pods that a policy selects.
 func selected(p *policy.PolicyResult) int {
-	if p.GuardrailsOnly {
+	if p.Policy.Kind == policy.KindGuardrail {
 		return len(p.Guards)
 	}
 	return len(p.Decides) + len(p.Overridden)
 }
 
-// carriers are the pods that carry out a policy: those that it decides for, and
-// those that only run its rules or keep its guardrails.
+// carriers are the pods that carry out a policy: those that it decides for, those
+// that only run its rules, and those that a guardrail holds for.
 func carriers(p *policy.PolicyResult) []policy.PodRef {
-	pods := slices.Concat(p.Decides, p.RulesOnly)
-	seen := make(map[types.UID]bool, len(pods))
-	for _, pod := range pods {
-		seen[pod.UID] = true
-	}
-	for _, pod := range p.Guards {
-		if !seen[pod.UID] {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
+	return slices.Concat(p.Decides, p.RulesOnly, p.Guards)
 }
 
 // countPods counts the pods that a policy is programmed for, and lists the nodes
@@ -203,7 +193,7 @@ func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
 	switch selected := selected(p); {
 	case selected == 0:
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, "no running pod is selected", generation)
-	case p.GuardrailsOnly:
+	case p.Policy.Kind == policy.KindGuardrail:
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective,
 			fmt.Sprintf("the guardrails hold for every pod that it selects, %d in all", selected), generation)
 	case len(p.Overridden) > 0:
@@ -211,9 +201,6 @@ func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
 		message := fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod)
 		if rulesOnly := len(p.RulesOnly); rulesOnly > 0 {
 			message += fmt.Sprintf("; the rules run for %d of them all the same", rulesOnly)
-		}
-		if len(p.Guards) > 0 {
-			message += "; the guardrails hold for them all the same"
 		}
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden, message, generation)
 	}

@@ -30,7 +30,7 @@ type hinted struct {
 	*cluster
 	pod        *corev1.Pod
 	policy     *v1alpha1.MPTCPPolicy
-	guardrails *v1alpha1.ClusterMPTCPPolicy
+	guardrails *v1alpha1.MPTCPGuardrail
 }
 
 func newHinted(t *testing.T) *hinted {
@@ -41,10 +41,9 @@ func newHinted(t *testing.T) *hinted {
 		k.path(name)
 	}
 	h := &hinted{cluster: k, pod: k.pod("pod", "node-a", "10.0.0.2", nil), policy: k.policy("spread", nil)}
-	h.guardrails = &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+	h.guardrails = &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
 	h.guardrails.Spec.NamespaceSelector.MatchLabels = map[string]string{"kubernetes.io/metadata.name": k.namespace}
-	h.guardrails.Spec.GuardrailsOnly = true
-	h.guardrails.Spec.Guardrails = &v1alpha1.Guardrails{
+	h.guardrails.Spec.Guardrails = v1alpha1.Guardrails{
 		Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("100M")),
 		TenantPaths: []v1alpha1.TenantPath{{Path: "blue", MaxRate: new(resource.MustParse("1G"))}},
 	}
@@ -169,15 +168,15 @@ func (h *hinted) waitForHintEvents(want ...string) {
 func TestARefusedHintIsAnEventThatSaysWhatIsAllowed(t *testing.T) {
 	for _, tc := range []struct{ name, key, value, want string }{
 		{"a forbidden path", v1alpha1.AnnotationPreferredPaths, "red",
-			"Warning HintPathNotAllowed braid.dev/preferred-paths: red: the guardrails of ClusterMPTCPPolicy tenants do not allow it; the annotation is not followed; the pod may use blue, green"},
+			"Warning HintPathNotAllowed braid.dev/preferred-paths: red: the guardrails of MPTCPGuardrail tenants do not allow it; the annotation is not followed; the pod may use blue, green"},
 		{"an unknown path", v1alpha1.AnnotationBackupPaths, "purple",
 			"Warning HintPathNotFound braid.dev/backup-paths: no MPTCPPath is named purple; the annotation is not followed; the pod may use blue, green"},
 		{"too high a rate", v1alpha1.AnnotationMaxRate, "1G",
-			"Warning HintRateTooHigh braid.dev/max-rate: it asks for 1G; the guardrails of ClusterMPTCPPolicy tenants allow a pod 100M, and the pod is held to that"},
+			"Warning HintRateTooHigh braid.dev/max-rate: it asks for 1G; the guardrails of MPTCPGuardrail tenants allow a pod 100M, and the pod is held to that"},
 		{"a malformed list", v1alpha1.AnnotationPreferredPaths, "blue;green",
 			`Warning HintMalformed braid.dev/preferred-paths: "blue;green" is no list of paths: "blue;green" cannot be the name of a path. Give names of paths with commas between them; the pod may use blue, green`},
 		{"a malformed rate", v1alpha1.AnnotationMaxRate, "fast",
-			`Warning HintMalformed braid.dev/max-rate: "fast" is no rate: it cannot be read as a quantity. Give bits a second, such as 200M; the guardrails of ClusterMPTCPPolicy tenants allow 8k to 100M`},
+			`Warning HintMalformed braid.dev/max-rate: "fast" is no rate: it cannot be read as a quantity. Give bits a second, such as 200M; the guardrails of MPTCPGuardrail tenants allow 8k to 100M`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newHinted(t)
@@ -299,7 +298,7 @@ func TestGuardrailsAreProgrammedWhenTheirPodsAre(t *testing.T) {
 
 	// A ceiling is not in the endpoint, and its change is not carried out before
 	// the agent says so.
-	change(h.cluster, h.guardrails, func(p *v1alpha1.ClusterMPTCPPolicy) {
+	change(h.cluster, h.guardrails, func(p *v1alpha1.MPTCPGuardrail) {
 		p.Spec.Guardrails.TenantPaths[0].MaxRate = new(resource.MustParse("2G"))
 	})
 	h.waitForCondition(h.guardrails, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPending)
@@ -319,10 +318,10 @@ func TestAPolicyIsToldWhatItMayNotUse(t *testing.T) {
 	h.startController(apiServer)
 	change(h.cluster, h.policy, func(p *v1alpha1.MPTCPPolicy) { p.Spec.Paths.Preferred = []v1alpha1.PathName{"red"} })
 	c := h.waitForCondition(h.policy, v1alpha1.ConditionAccepted, v1alpha1.ReasonPathNotAllowed)
-	if c.Message != "guardrails do not let pods of this policy use red (ClusterMPTCPPolicy tenants). The policy works within the guardrails" {
+	if c.Message != "guardrails do not let pods of this policy use red (MPTCPGuardrail tenants). The policy works within the guardrails" {
 		t.Errorf("accepted: %s", c.Message)
 	}
-	change(h.cluster, h.guardrails, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec.Guardrails.TenantPaths[0].Weight = new(int32(3)) })
+	change(h.cluster, h.guardrails, func(p *v1alpha1.MPTCPGuardrail) { p.Spec.Guardrails.TenantPaths[0].Weight = new(int32(3)) })
 	c = h.waitForCondition(h.guardrails, v1alpha1.ConditionAccepted, v1alpha1.ReasonCapacityMissing)
 	if !strings.Contains(c.Message, "blue") {
 		t.Errorf("accepted: %s", c.Message)

@@ -159,11 +159,12 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		paths           v1alpha1.MPTCPPathList
 		policies        v1alpha1.MPTCPPolicyList
 		clusterPolicies v1alpha1.ClusterMPTCPPolicyList
+		guardrails      v1alpha1.MPTCPGuardrailList
 		namespaces      corev1.NamespaceList
 		nodes           corev1.NodeList
 		configMaps      corev1.ConfigMapList
 	)
-	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &namespaces, &nodes} {
+	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &guardrails, &namespaces, &nodes} {
 		if err := r.client.List(ctx, list); err != nil {
 			return policy.Input{}, fmt.Errorf("list %T: %w", list, err)
 		}
@@ -175,6 +176,7 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		Paths:           paths.Items,
 		Policies:        policies.Items,
 		ClusterPolicies: clusterPolicies.Items,
+		Guardrails:      guardrails.Items,
 		Namespaces:      namespaces.Items,
 		Nodes:           nodes.Items,
 		ProgramObjects:  programObjects(configMaps.Items),

@@ -39,8 +39,8 @@ import (
 // objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
-// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcppaths;mptcppolicies,verbs=list;watch
-// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcpguardrails;mptcppaths;mptcppolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -126,6 +126,7 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Watches(&v1alpha1.MPTCPPath{}, r.changes.ofCommon(), specChanged).
 		Watches(&v1alpha1.MPTCPPolicy{}, r.changes.ofCommon(), specChanged).
 		Watches(&v1alpha1.ClusterMPTCPPolicy{}, r.changes.ofCommon(), specChanged).
+		Watches(&v1alpha1.MPTCPGuardrail{}, r.changes.ofCommon(), specChanged).
 		Watches(&corev1.Namespace{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Node{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{})).

@@ -46,6 +46,7 @@ type observation struct {
 type objects struct {
 	policies        v1alpha1.MPTCPPolicyList
 	clusterPolicies v1alpha1.ClusterMPTCPPolicyList
+	guardrails      v1alpha1.MPTCPGuardrailList
 	paths           v1alpha1.MPTCPPathList
 	nodes           v1alpha1.MPTCPNodeList
 }
@@ -60,7 +61,7 @@ func (r *statusReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	}
 	next := r.agents.nextExpiry()
 	var o objects
-	for _, list := range []client.ObjectList{&o.policies, &o.clusterPolicies, &o.paths, &o.nodes} {
+	for _, list := range []client.ObjectList{&o.policies, &o.clusterPolicies, &o.guardrails, &o.paths, &o.nodes} {
 		if err := r.client.List(ctx, list); err != nil {
 			return reconcile.Result{}, fmt.Errorf("list %T: %w", list, err)
 		}
@@ -120,6 +121,11 @@ func (r *statusReconciler) writes(ctx context.Context, observed *observation, o 
 	for i := range o.clusterPolicies.Items {
 		p := &o.clusterPolicies.Items[i]
 		result := policies[policyKey(policy.KindClusterPolicy, "", p.Name)]
+		writes = append(writes, r.policyWrite(ctx, result, p, &p.Status))
+	}
+	for i := range o.guardrails.Items {
+		p := &o.guardrails.Items[i]
+		result := policies[policyKey(policy.KindGuardrail, "", p.Name)]
 		writes = append(writes, r.policyWrite(ctx, result, p, &p.Status))
 	}
 	return append(append(writes, r.pathWrites(ctx, observed, o)...), r.nodeWrites(ctx, observed, o)...)

@@ -103,7 +103,7 @@ func newCluster(t *testing.T) *cluster {
 func (k *cluster) clean() {
 	ctx := context.Background()
 	for _, object := range []client.Object{
-		&v1alpha1.MPTCPPath{}, &v1alpha1.ClusterMPTCPPolicy{}, &v1alpha1.MPTCPNode{}, &v1alpha1.MPTCPNodePlan{}, &corev1.Node{},
+		&v1alpha1.MPTCPPath{}, &v1alpha1.ClusterMPTCPPolicy{}, &v1alpha1.MPTCPGuardrail{}, &v1alpha1.MPTCPNode{}, &v1alpha1.MPTCPNodePlan{}, &corev1.Node{},
 	} {
 		if err := k.DeleteAllOf(ctx, object); err != nil {
 			k.t.Errorf("clean up %T: %v", object, err)
@@ -345,6 +345,8 @@ func conditionsOf(object client.Object) []metav1.Condition {
 	case *v1alpha1.MPTCPPolicy:
 		return o.Status.Conditions
 	case *v1alpha1.ClusterMPTCPPolicy:
+		return o.Status.Conditions
+	case *v1alpha1.MPTCPGuardrail:
 		return o.Status.Conditions
 	case *v1alpha1.MPTCPPath:
 		return o.Status.Conditions

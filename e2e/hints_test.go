@@ -171,7 +171,7 @@ func TestARateByAnnotationHoldsWhileItIsThere(t *testing.T) {
 // send so much.
 const shopGuardrails = `
 apiVersion: braid.dev/v1alpha1
-kind: ClusterMPTCPPolicy
+kind: MPTCPGuardrail
 metadata:
   name: tenants
 spec:
@@ -179,10 +179,8 @@ spec:
     matchLabels:
       kubernetes.io/metadata.name: shop
   podSelector: {}
-  guardrailsOnly: true
-  guardrails:
-    paths: [blue, green]
-    maxPodRate: 20M
+  paths: [blue, green]
+  maxPodRate: 20M
 `
 
 // podRate is maxPodRate in Mbit/s, and slack what a measurement may find beyond it.

@@ -42,7 +42,7 @@ const (
 
 const tenantGuardrails = `
 apiVersion: braid.dev/v1alpha1
-kind: ClusterMPTCPPolicy
+kind: MPTCPGuardrail
 metadata:
   name: tenants
 spec:
@@ -50,13 +50,11 @@ spec:
     matchLabels:
       kubernetes.io/metadata.name: tenant
   podSelector: {}
-  guardrailsOnly: true
-  guardrails:
-    paths: [blue, green]
-    maxPodRate: 10M
-    tenantPaths:
-    - {path: blue, maxRate: 6M}
-    - {path: green, maxRate: 6M}
+  paths: [blue, green]
+  maxPodRate: 10M
+  tenantPaths:
+  - {path: blue, maxRate: 6M}
+  - {path: green, maxRate: 6M}
 `
 
 // guarded is a cluster whose tenant is kept within guardrails.

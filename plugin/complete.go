@@ -84,7 +84,7 @@ func (p *plugin) listNames(ctx context.Context, kind client.ObjectList) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := p.namespace()
 	if err != nil {
 		return nil, err
 	}
@@ -125,6 +125,7 @@ type kind struct {
 var kinds = []kind{
 	{"MPTCPPolicy", []string{"mpol", "mptcppolicy", "mptcppolicies"}, &v1alpha1.MPTCPPolicyList{}},
 	{"ClusterMPTCPPolicy", []string{"cmpol", "clustermptcppolicy", "clustermptcppolicies"}, &v1alpha1.ClusterMPTCPPolicyList{}},
+	{"MPTCPGuardrail", []string{"mguard", "mptcpguardrail", "mptcpguardrails"}, &v1alpha1.MPTCPGuardrailList{}},
 	{"MPTCPPath", []string{"mpath", "mptcppath", "mptcppaths"}, &v1alpha1.MPTCPPathList{}},
 	{"MPTCPNode", []string{"mnode", "mptcpnode", "mptcpnodes"}, &v1alpha1.MPTCPNodeList{}},
 	{"MPTCPNodePlan", []string{"mplan", "mptcpnodeplan", "mptcpnodeplans"}, &v1alpha1.MPTCPNodePlanList{}},
@@ -132,7 +133,7 @@ var kinds = []kind{
 	{"Node", []string{"node", "no", "nodes"}, &corev1.NodeList{}},
 }
 
-var errKind = errors.New("must be KIND/NAME, with a kind among mpol, cmpol, mpath, mnode, mplan, pod, node")
+var errKind = errors.New("must be KIND/NAME, with a kind among mpol, cmpol, mguard, mpath, mnode, mplan, pod, node")
 
 // parseObject reads KIND/NAME.
 func parseObject(text string) (kind, string, error) {

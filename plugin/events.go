@@ -5,7 +5,6 @@ package plugin
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -85,9 +84,9 @@ func (p *plugin) eventsCommand() *cobra.Command {
 }
 
 func (p *plugin) selectEvents(options *eventOptions) error {
-	namespace, given, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, given, err := p.namespace()
 	if err != nil {
-		return fmt.Errorf("finding the namespace: %w", err)
+		return err
 	}
 	if given {
 		options.namespace = namespace
@@ -291,15 +290,10 @@ func eventsText(found []Event) string {
 // writeEvent writes one of those that come one after the other.
 func writeEvent(out io.Writer, format output.Format, e *Event) error {
 	var err error
-	switch format {
-	case output.JSON:
-		err = json.NewEncoder(out).Encode(e)
-	case output.YAML:
-		if _, err = io.WriteString(out, "---\n"); err == nil {
-			err = output.YAML.Write(out, e)
-		}
-	default:
+	if format == output.Text {
 		_, err = fmt.Fprintf(out, "%s  %-8s %-20s %-40s %s\n", e.eventTime(), e.Type, e.Reason, e.object(), e.message())
+	} else {
+		err = format.WriteNext(out, e)
 	}
 	if err != nil {
 		return fmt.Errorf("writing an event: %w", err)

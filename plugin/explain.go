@@ -49,9 +49,9 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	if err != nil {
 		return nil, err
 	}
-	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := p.namespace()
 	if err != nil {
-		return nil, fmt.Errorf("finding the namespace: %w", err)
+		return nil, err
 	}
 	var pod corev1.Pod
 	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
@@ -63,6 +63,7 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	}
 	compiled := policy.Compile(policy.Input{
 		Paths: found.paths.Items, Policies: found.policies.Items, ClusterPolicies: found.clusterPolicies.Items,
+		Guardrails: found.guardrails.Items,
 		Namespaces: namespaces.Items, Nodes: found.nodes.Items, Pods: []corev1.Pod{pod},
 	})
 	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod)}

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -58,9 +59,5 @@ func pathCells(path *v1alpha1.NodePath) []string {
 	if path.MedianRTTMicros > 0 {
 		rtt = (time.Duration(path.MedianRTTMicros) * time.Microsecond).String()
 	}
-	nic := path.Interface
-	if nic == "" {
-		nic = "-"
-	}
-	return []string{string(path.Name), nic, string(path.State), peers, rtt, loss, path.Message}
+	return []string{string(path.Name), cmp.Or(path.Interface, "-"), string(path.State), peers, rtt, loss, path.Message}
 }

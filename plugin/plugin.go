@@ -75,6 +75,15 @@ func (p *plugin) client() (client.Client, error) {
 	return c, nil
 }
 
+// namespace is the one that was given, or the context's.
+func (p *plugin) namespace() (name string, given bool, err error) {
+	name, given, err = p.flags.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "", false, fmt.Errorf("finding the namespace: %w", err)
+	}
+	return name, given, nil
+}
+
 // connect makes a client, and finds out whether Braid is installed at all.
 func (p *plugin) connect(ctx context.Context) (client.Client, error) {
 	c, err := p.client()
@@ -95,6 +104,7 @@ type cluster struct {
 	paths           v1alpha1.MPTCPPathList
 	policies        v1alpha1.MPTCPPolicyList
 	clusterPolicies v1alpha1.ClusterMPTCPPolicyList
+	guardrails      v1alpha1.MPTCPGuardrailList
 	members         v1alpha1.MPTCPNodeList
 	plans           v1alpha1.MPTCPNodePlanList
 	nodes           corev1.NodeList
@@ -112,7 +122,7 @@ func (p *plugin) read(ctx context.Context) (client.Client, *cluster, error) {
 func readCluster(ctx context.Context, c client.Client) (*cluster, error) {
 	found := &cluster{}
 	for _, list := range []client.ObjectList{
-		&found.paths, &found.policies, &found.clusterPolicies, &found.members, &found.plans, &found.nodes,
+		&found.paths, &found.policies, &found.clusterPolicies, &found.guardrails, &found.members, &found.plans, &found.nodes,
 	} {
 		if err := c.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("reading the cluster: %w", err)

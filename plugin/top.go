@@ -96,9 +96,9 @@ to sort by, r reverses, up and down scroll, / filters, q leaves.`,
 // selectPods takes the namespace that was asked for, and for a single pod the
 // context's.
 func (p *plugin) selectPods(options *topOptions, arguments []string) error {
-	namespace, given, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, given, err := p.namespace()
 	if err != nil {
-		return fmt.Errorf("finding the namespace: %w", err)
+		return err
 	}
 	if given || len(arguments) > 0 {
 		options.namespace = namespace
@@ -177,7 +177,7 @@ var columns = []column{
 	{"rate", "RATE", 's', func(s *Subflow) string { return rateText(s.rate()) }, func(a, b *Subflow) int { return cmp.Compare(b.rate(), a.rate()) }},
 	{"sent", "SENT", 'u', func(s *Subflow) string { return rateText(s.SentBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.SentBitsPerSecond, a.SentBitsPerSecond) }},
 	{"received", "RECEIVED", 'd', func(s *Subflow) string { return rateText(s.ReceivedBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.ReceivedBitsPerSecond, a.ReceivedBitsPerSecond) }},
-	{"rtt", "RTT", 't', func(s *Subflow) string { return rttText(s.RTTMicroseconds) }, func(a, b *Subflow) int { return cmp.Compare(b.RTTMicroseconds, a.RTTMicroseconds) }},
+	{"rtt", "RTT", 't', func(s *Subflow) string { return output.Duration(time.Duration(s.RTTMicroseconds) * time.Microsecond) }, func(a, b *Subflow) int { return cmp.Compare(b.RTTMicroseconds, a.RTTMicroseconds) }},
 	{"backup", "BACKUP", 'b', (*Subflow).backup, func(a, b *Subflow) int { return strings.Compare(b.backup(), a.backup()) }},
 	{"node", "NODE", 'n', func(s *Subflow) string { return s.Node }, func(a, b *Subflow) int { return strings.Compare(a.Node, b.Node) }},
 }
@@ -256,18 +256,6 @@ func rateText(bitsPerSecond uint64) string {
 		decimals = 1
 	}
 	return strconv.FormatFloat(scaled, 'f', decimals, 64) + " " + units[0]
-}
-
-func rttText(microseconds uint64) string {
-	switch {
-	case microseconds == 0:
-		return "-"
-	case microseconds < 1000:
-		return strconv.FormatUint(microseconds, 10) + "us"
-	case microseconds < 100000:
-		return strconv.FormatFloat(float64(microseconds)/1000, 'f', 1, 64) + "ms"
-	}
-	return strconv.FormatUint(microseconds/1000, 10) + "ms"
 }
 
 var errNoReading = errors.New("the agent wrote nothing: is it older than this plugin?")

@@ -94,8 +94,8 @@ func (p *plugin) podNamed(ctx context.Context, system *system, name string) (*co
 	namespace, rest, found := strings.Cut(name, "/")
 	if !found {
 		var err error
-		if namespace, _, err = p.flags.ToRawKubeConfigLoader().Namespace(); err != nil {
-			return nil, fmt.Errorf("finding the namespace: %w", err)
+		if namespace, _, err = p.namespace(); err != nil {
+			return nil, err
 		}
 		rest = name
 	}

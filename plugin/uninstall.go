@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -202,7 +201,7 @@ func (r *remover) list(ctx context.Context, kind schema.GroupVersionKind, option
 
 // findPolicies finds what makes agents do something, and what they say that they do.
 func (r *remover) findPolicies(ctx context.Context) {
-	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy"} {
+	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail"} {
 		for _, object := range r.list(ctx, v1alpha1.GroupVersion.WithKind(kind)) {
 			name := object.GetName()
 			if object.GetNamespace() != "" {
@@ -238,10 +237,7 @@ func (r *remover) findPods(ctx context.Context) {
 // agentLeft is a line of what an agent lists.
 type agentLeft struct{ Kind, Name, Detail string }
 
-const (
-	askedFor    = 20 * time.Second // each agent
-	nodeCommand = "braid-agent remove"
-)
+const nodeCommand = "braid-agent remove"
 
 // findOnNodes asks the agents.
 func (r *remover) findOnNodes(ctx context.Context) error {
@@ -273,7 +269,7 @@ func (r *remover) findOnNodes(ctx context.Context) error {
 }
 
 func (r *remover) askAgent(ctx context.Context, node string, agent *corev1.Pod) error {
-	ctx, stop := context.WithTimeout(ctx, askedFor)
+	ctx, stop := context.WithTimeout(ctx, askTimeout)
 	defer stop()
 	var out bytes.Buffer
 	if err := r.ask(ctx, agent, &out, "leftovers", "--output", "json"); err != nil {
@@ -312,7 +308,7 @@ var verdicts = map[RemovalState]string{
 	RemovalReady: "Nodes and pods are as they were: Braid can be removed without harm.\n" +
 		"  helm uninstall braid --namespace %s\n  kubectl delete crd -l app.kubernetes.io/part-of=braid",
 	RemovalInUse: "Braid is in use: agents must undo what they did before they go. Delete the policies, and check again:\n" +
-		"  kubectl delete mpol,cmpol,mpath --all --all-namespaces",
+		"  kubectl delete mpol,cmpol,mguard,mpath --all --all-namespaces",
 	RemovalLeftovers: "Braid is not installed any more, and something of it is left: the last column says what removes it.",
 }
 

@@ -39,9 +39,9 @@ func (p *plugin) validate(command *cobra.Command, files []string, strict bool) e
 	if len(files) == 0 {
 		return errors.New("what is to be checked? Give --filename")
 	}
-	namespace, _, err := p.flags.ToRawKubeConfigLoader().Namespace()
+	namespace, _, err := p.namespace()
 	if err != nil {
-		return fmt.Errorf("finding the namespace: %w", err)
+		return err
 	}
 	documents, err := manifest.Read(files, command.InOrStdin())
 	if err != nil {

@@ -15,9 +15,8 @@
 // then the first by namespace and name. A policy that was never stored has no
 // age and counts as the youngest.
 //
-// Guardrails of all policies that select a pod hold together, whichever wins. A
-// policy with guardrailsOnly never wins; a pod that only such policies select is
-// an endpoint too, which stays as it is within the guardrails. Annotations of the
+// All MPTCPGuardrails that select a pod hold together, whichever policy wins. A pod
+// that only guardrails select is an endpoint too, which stays as it is within them. Annotations of the
 // pod take the place of what the winner prefers, as far as guardrails let them.
 //
 // A pod's chain begins with the rules of one ClusterMPTCPPolicy: the first in the
@@ -47,6 +46,7 @@ type Input struct {
 	Paths           []v1alpha1.MPTCPPath
 	Policies        []v1alpha1.MPTCPPolicy
 	ClusterPolicies []v1alpha1.ClusterMPTCPPolicy
+	Guardrails      []v1alpha1.MPTCPGuardrail
 	Namespaces      []corev1.Namespace
 	Pods            []corev1.Pod
 	Nodes           []corev1.Node
@@ -111,8 +111,6 @@ type PolicyResult struct {
 	// ForbiddenPaths are paths that it names for its pods and that guardrails do
 	// not allow some of them.
 	ForbiddenPaths []ForbiddenPath `json:"forbiddenPaths,omitempty"`
-	// GuardrailsOnly is true when the policy decides for no pod.
-	GuardrailsOnly bool `json:"guardrailsOnly,omitempty"`
 	// Guards lists the running pods for which its guardrails hold.
 	Guards []PodRef `json:"guards,omitempty"`
 	// WeightsWithoutCapacity are paths to which it gives a weight that cannot be
@@ -207,7 +205,7 @@ func newCompiler(in Input, before *compiler) *compiler {
 	c := &compiler{paths: compilePaths(in.Paths), programObjects: in.ProgramObjects}
 	c.forget()
 	c.nodes = compileNodes(in.Nodes, c.paths)
-	c.policies = compilePolicies(in.Policies, in.ClusterPolicies)
+	c.policies = compilePolicies(&in)
 	if c.keepsPolicies(before) {
 		c.keepPolicies(before)
 	}
@@ -267,13 +265,13 @@ func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	return d
 }
 
-// winner finds the policy that decides for a pod. Where policies give nothing but
-// guardrails, their pods stay as they are within them.
+// winner finds the policy that decides for a pod. Pods that only guardrails select
+// stay as they are within them.
 func (n *node) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *compiledPolicy {
 	if len(matching) == 0 {
 		d.Winner = &g.policies[0].result.Policy
-		d.WinnerReason = "it gives guardrails only, and no other policy selects the pod"
-		return g.policies[0].bystander()
+		d.WinnerReason = "no policy selects the pod"
+		return g.policies[0].unselectedPolicy()
 	}
 	winner, losers := matching[0], matching[1:]
 	share := n.share(winner)
@@ -298,8 +296,7 @@ func (c *compiler) matching(pod *corev1.Pod) (found []*compiledPolicy, g *guardr
 		}
 		if r.guardrails != nil {
 			guarding = append(guarding, r)
-		}
-		if !r.guardrailsOnly {
+		} else {
 			found = append(found, r)
 		}
 	}

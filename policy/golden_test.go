@@ -131,6 +131,8 @@ func (in *Input) add(t *testing.T, object runtime.Object) {
 		in.Policies = append(in.Policies, *o)
 	case *v1alpha1.ClusterMPTCPPolicy:
 		in.ClusterPolicies = append(in.ClusterPolicies, *o)
+	case *v1alpha1.MPTCPGuardrail:
+		in.Guardrails = append(in.Guardrails, *o)
 	case *corev1.ConfigMap:
 		in.addProgramObjects(o)
 	case *corev1.Namespace:

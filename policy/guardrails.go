@@ -265,12 +265,10 @@ func tenantEffect(t v1alpha1.TenantPath) string {
 	return fmt.Sprintf("path %s: %s for the namespace", t.Path, join(parts, " and "))
 }
 
-// bystander stands for the policy where nothing decides for a pod.
-func (r *compiledPolicy) bystander() *compiledPolicy {
-	if r.bystanding == nil {
-		spec := &v1alpha1.PolicyRules{}
-		spec.Paths.Spread, spec.Subflows.Manager = v1alpha1.SpreadNone, v1alpha1.SubflowManagerNone
-		r.bystanding = &compiledPolicy{stands: true, spec: spec, created: r.created, result: r.result}
-	}
-	return r.bystanding
+// unselectedPolicy stands for the policy of pods that no policy selects and these
+// guardrails hold for: it leaves them as they are.
+func (r *compiledPolicy) unselectedPolicy() *compiledPolicy {
+	spec := &v1alpha1.PolicyRules{}
+	spec.Paths.Spread, spec.Subflows.Manager = v1alpha1.SpreadNone, v1alpha1.SubflowManagerNone
+	return &compiledPolicy{unselected: true, spec: spec, created: r.created, result: r.result}
 }

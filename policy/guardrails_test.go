@@ -21,10 +21,10 @@ import (
 // railsOf are the guardrails of all policies of the input that select a pod.
 func (in Input) railsOf(pod *corev1.Pod) []*v1alpha1.Guardrails {
 	var rails []*v1alpha1.Guardrails
-	for i := range in.ClusterPolicies {
-		p := &in.ClusterPolicies[i]
-		if p.Spec.Guardrails != nil && in.selects(v1alpha1.PolicyReference{Kind: KindClusterPolicy, Name: p.Name}, pod) {
-			rails = append(rails, p.Spec.Guardrails)
+	for i := range in.Guardrails {
+		p := &in.Guardrails[i]
+		if in.selects(v1alpha1.PolicyReference{Kind: KindGuardrail, Name: p.Name}, pod) {
+			rails = append(rails, &p.Spec.Guardrails)
 		}
 	}
 	return rails
@@ -249,7 +249,7 @@ func TestAPolicyIsToldWhichOfItsPathsGuardrailsForbid(t *testing.T) {
 	in.Policies[0].Spec.Paths.Preferred = []v1alpha1.PathName{"red"}
 	result := Compile(in)
 	guards, own := result.Policies[0], result.Policies[1]
-	want := []ForbiddenPath{{Path: "red", By: v1alpha1.PolicyReference{Kind: KindClusterPolicy, Name: "tenants"}}}
+	want := []ForbiddenPath{{Path: "red", By: v1alpha1.PolicyReference{Kind: KindGuardrail, Name: "tenants"}}}
 	if diff := cmp.Diff(want, own.ForbiddenPaths); diff != "" {
 		t.Error(diff)
 	}

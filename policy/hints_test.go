@@ -164,10 +164,9 @@ func guarded(rails *v1alpha1.Guardrails, pods ...corev1.Pod) Input {
 		in.Paths = append(in.Paths, v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	in.Namespaces[0].Labels = map[string]string{"tenant": "yes"}
-	p := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+	p := v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}, Spec: v1alpha1.MPTCPGuardrailSpec{Guardrails: *rails}}
 	p.Spec.NamespaceSelector.MatchLabels = map[string]string{"tenant": "yes"}
-	p.Spec.Guardrails, p.Spec.GuardrailsOnly = rails, true
-	in.ClusterPolicies = []v1alpha1.ClusterMPTCPPolicy{p}
+	in.Guardrails = []v1alpha1.MPTCPGuardrail{p}
 	return in
 }
 

@@ -152,7 +152,6 @@ func (i *Incremental) policyResult(p *compiledPolicy) PolicyResult {
 func (c *compiler) check(p *compiledPolicy) {
 	c.checkRules(p)
 	p.result.UnknownPaths = p.unknownPaths(c.paths)
-	p.result.GuardrailsOnly = p.guardrailsOnly
 	p.result.WeightsWithoutCapacity = p.weightsWithoutCapacity(c.paths)
 	p.checked = true
 }

@@ -180,7 +180,7 @@ func (n *node) resolve(r *compiledPolicy, g *guardrails, paths []*path) *resolut
 	res := &resolution{forbidden: r.forbiddenPaths(g, paths)}
 	n.resolved[key] = res
 	switch stay := r.spec.Paths.Spread == v1alpha1.SpreadNone && !g.choosePaths(); {
-	case stay && r.stands:
+	case stay && r.unselected:
 		res.pathsReason = "no policy places them, and the guardrails allow every path: subflows stay on the route of the cluster's network"
 	case stay:
 		res.pathsReason = "spec.paths.spread is " + string(v1alpha1.SpreadNone) + ": subflows stay on the route of the cluster's network"
@@ -249,7 +249,7 @@ func (n *node) allowedPaths(r *compiledPolicy, g *guardrails) (usable []*path, a
 	switch {
 	case len(own) == 0 && g.choosePaths():
 		return usable, func(v1alpha1.PathName) bool { return true }, "; the guardrails allow none of spec.paths.allowed here"
-	case r.spec.Paths.Spread == v1alpha1.SpreadNone && !r.stands:
+	case r.spec.Paths.Spread == v1alpha1.SpreadNone && !r.unselected:
 		return own, r.allows, "; the guardrails choose paths, so spec.paths.spread: None does not count"
 	}
 	return own, r.allows, ""
@@ -398,7 +398,7 @@ func (r *compiledPolicy) subflows(usedPaths int) (v1alpha1.PlanSubflows, string)
 	switch plan.Manager {
 	case v1alpha1.SubflowManagerNone:
 		plan.Count = 1
-		if r.stands {
+		if r.unselected {
 			return plan, "no policy decides: the pod's own settings do"
 		}
 		return plan, "spec.subflows.manager is None: the pod's own settings decide"

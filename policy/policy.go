@@ -19,9 +19,10 @@ import (
 const (
 	KindPolicy        = "MPTCPPolicy"
 	KindClusterPolicy = "ClusterMPTCPPolicy"
+	KindGuardrail     = "MPTCPGuardrail"
 )
 
-// compiledPolicy is a policy of either kind in the form that the compile works with.
+// compiledPolicy is a policy or guardrail in the form that the compile works with.
 type compiledPolicy struct {
 	// source is a copy of the object's spec, and spec a part of it: not the object's
 	// own, which would keep all objects of its list in memory.
@@ -32,31 +33,36 @@ type compiledPolicy struct {
 	namespaces labels.Selector
 	pods       labels.Selector
 	programs   []v1alpha1.Program
-	rules      []v1alpha1.PlanRule // to be used when the result has no RuleProblems
-	guardrails *v1alpha1.Guardrails
-	// guardrailsOnly keeps it out of the choice of the policy that decides.
-	guardrailsOnly bool
-	bystanding     *compiledPolicy
-	stands         bool // in the place of a policy that decides
-	index          int  // in order of precedence
-	checked        bool // the result says what does not depend on pods
-	result         *PolicyResult
+	rules      []v1alpha1.PlanRule  // to be used when the result has no RuleProblems
+	guardrails *v1alpha1.Guardrails // of an MPTCPGuardrail, which never decides; else nil
+	unselected bool                 // stands for the policy of a pod that only guardrails select
+	index      int                  // in order of precedence
+	checked    bool                 // the result says what does not depend on pods
+	result     *PolicyResult
 }
 
-// compilePolicies compiles all policies, in order of precedence. A
-// policy with an error selects nothing.
-func compilePolicies(policies []v1alpha1.MPTCPPolicy, clusterPolicies []v1alpha1.ClusterMPTCPPolicy) []*compiledPolicy {
-	compiled := make([]*compiledPolicy, 0, len(policies)+len(clusterPolicies))
-	for i := range policies {
-		spec := policies[i].Spec
-		r := newPolicy(KindPolicy, &policies[i].ObjectMeta, &spec, &spec.PolicyRules)
+// compilePolicies compiles all policies and guardrails, in order of precedence. One
+// with an error selects nothing.
+func compilePolicies(in *Input) []*compiledPolicy {
+	compiled := make([]*compiledPolicy, 0, len(in.Policies)+len(in.ClusterPolicies)+len(in.Guardrails))
+	for i := range in.Policies {
+		spec := in.Policies[i].Spec
+		r := newPolicy(KindPolicy, &in.Policies[i].ObjectMeta, &spec, &spec.PolicyRules)
 		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)
 	}
-	for i := range clusterPolicies {
-		spec := clusterPolicies[i].Spec
-		r := newPolicy(KindClusterPolicy, &clusterPolicies[i].ObjectMeta, &spec, &spec.PolicyRules)
-		r.programs, r.guardrails, r.guardrailsOnly = spec.Programs, spec.Guardrails, spec.GuardrailsOnly
+	for i := range in.ClusterPolicies {
+		spec := in.ClusterPolicies[i].Spec
+		r := newPolicy(KindClusterPolicy, &in.ClusterPolicies[i].ObjectMeta, &spec, &spec.PolicyRules)
+		r.programs = spec.Programs
+		r.namespaces = r.selector("spec.namespaceSelector", &spec.NamespaceSelector)
+		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
+		compiled = append(compiled, r)
+	}
+	for i := range in.Guardrails {
+		spec := in.Guardrails[i].Spec
+		r := newPolicy(KindGuardrail, &in.Guardrails[i].ObjectMeta, &spec, &v1alpha1.PolicyRules{Priority: spec.Priority})
+		r.guardrails = &spec.Guardrails
 		r.namespaces = r.selector("spec.namespaceSelector", &spec.NamespaceSelector)
 		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)
@@ -86,7 +92,7 @@ func (r *compiledPolicy) selector(field string, selector *metav1.LabelSelector) 
 }
 
 // policiesByNamespace lists for each namespace the policies that can select its pods,
-// in order of precedence. A ClusterMPTCPPolicy reaches only namespaces that are
+// in order of precedence. Those of the cluster reach only namespaces that are
 // known, because their labels decide.
 func policiesByNamespace(policies []*compiledPolicy, namespaces []corev1.Namespace) map[string][]*compiledPolicy {
 	index := make(map[string][]*compiledPolicy, len(namespaces))

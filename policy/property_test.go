@@ -72,11 +72,8 @@ func drawPaths(t *rapid.T, label string) []v1alpha1.PathName {
 }
 
 // drawGuardrails draws guardrails, or none.
-func drawGuardrails(t *rapid.T) *v1alpha1.Guardrails {
-	if !rapid.Bool().Draw(t, "guarded") {
-		return nil
-	}
-	rails := &v1alpha1.Guardrails{Paths: drawPaths(t, "guarded paths")}
+func drawGuardrails(t *rapid.T) v1alpha1.Guardrails {
+	rails := v1alpha1.Guardrails{Paths: drawPaths(t, "guarded paths")}
 	if rapid.Bool().Draw(t, "hints limited") {
 		hints := []v1alpha1.Hint{v1alpha1.HintPreferredPaths, v1alpha1.HintBackupPaths, v1alpha1.HintMaxRate}
 		rails.Hints = new(rapid.SliceOfNDistinct(rapid.SampledFrom(hints), 0, 3, rapid.ID).Draw(t, "hints"))
@@ -219,6 +216,11 @@ func drawInput(t *rapid.T) Input {
 			Spec:       drawClusterSpec(t),
 		})
 	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "guardrails") {
+		in.Guardrails = append(in.Guardrails, v1alpha1.MPTCPGuardrail{
+			ObjectMeta: drawMeta(t, "", fmt.Sprintf("guardrail-%d", i)), Spec: drawGuardrailSpec(t),
+		})
+	}
 	if rapid.Bool().Draw(t, "objects known") {
 		in.ProgramObjects = map[ProgramObject]string{{ConfigMap: "programs", Key: "known.o"}: "1"}
 	}
@@ -227,10 +229,16 @@ func drawInput(t *rapid.T) Input {
 
 func drawClusterSpec(t *rapid.T) v1alpha1.ClusterMPTCPPolicySpec {
 	spec := v1alpha1.ClusterMPTCPPolicySpec{
-		NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t), Programs: drawPrograms(t), Guardrails: drawGuardrails(t),
+		NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), PolicyRules: drawRules(t), Programs: drawPrograms(t),
 	}
-	spec.GuardrailsOnly = spec.Guardrails != nil && rapid.Bool().Draw(t, "guardrails only")
 	return spec
+}
+
+func drawGuardrailSpec(t *rapid.T) v1alpha1.MPTCPGuardrailSpec {
+	return v1alpha1.MPTCPGuardrailSpec{
+		NamespaceSelector: drawSelector(t), PodSelector: drawSelector(t), Guardrails: drawGuardrails(t),
+		Priority: rapid.Int32Range(-1, 1).Draw(t, "guardrail priority"),
+	}
 }
 
 func drawPolicy(t *rapid.T, name string) v1alpha1.MPTCPPolicy {
@@ -245,6 +253,7 @@ func permute(t *rapid.T, in Input) Input {
 		Paths:           rapid.Permutation(in.Paths).Draw(t, "paths permuted"),
 		Policies:        rapid.Permutation(in.Policies).Draw(t, "policies permuted"),
 		ClusterPolicies: rapid.Permutation(in.ClusterPolicies).Draw(t, "cluster policies permuted"),
+		Guardrails:      rapid.Permutation(in.Guardrails).Draw(t, "guardrails permuted"),
 		Namespaces:      rapid.Permutation(in.Namespaces).Draw(t, "namespaces permuted"),
 		Pods:            rapid.Permutation(in.Pods).Draw(t, "pods permuted"),
 		Nodes:           rapid.Permutation(in.Nodes).Draw(t, "nodes permuted"),
@@ -257,6 +266,7 @@ func (in Input) deepCopy() Input {
 		Paths:           copyAll(in.Paths, (*v1alpha1.MPTCPPath).DeepCopy),
 		Policies:        copyAll(in.Policies, (*v1alpha1.MPTCPPolicy).DeepCopy),
 		ClusterPolicies: copyAll(in.ClusterPolicies, (*v1alpha1.ClusterMPTCPPolicy).DeepCopy),
+		Guardrails:      copyAll(in.Guardrails, (*v1alpha1.MPTCPGuardrail).DeepCopy),
 		Namespaces:      copyAll(in.Namespaces, (*corev1.Namespace).DeepCopy),
 		Pods:            copyAll(in.Pods, (*corev1.Pod).DeepCopy),
 		Nodes:           copyAll(in.Nodes, (*corev1.Node).DeepCopy),
@@ -305,6 +315,11 @@ func (in Input) selects(ref v1alpha1.PolicyReference, pod *corev1.Pod) bool {
 	}
 	for _, p := range in.ClusterPolicies {
 		if ref.Kind == KindClusterPolicy && p.Name == ref.Name {
+			return match(p.Spec.NamespaceSelector, in.namespaceLabels(pod.Namespace)) && match(p.Spec.PodSelector, pod.Labels)
+		}
+	}
+	for _, p := range in.Guardrails {
+		if ref.Kind == KindGuardrail && p.Name == ref.Name {
 			return match(p.Spec.NamespaceSelector, in.namespaceLabels(pod.Namespace)) && match(p.Spec.PodSelector, pod.Labels)
 		}
 	}
@@ -411,7 +426,7 @@ func (in Input) anySelects(pod *corev1.Pod) bool {
 			return true
 		}
 	}
-	return false
+	return len(in.railsOf(pod)) > 0
 }
 
 func TestPolicyOfLowerPriorityChangesNoEndpoint(t *testing.T) {
@@ -424,7 +439,7 @@ func TestPolicyOfLowerPriorityChangesNoEndpoint(t *testing.T) {
 		after := Compile(in)
 		for node, plan := range before.Plans {
 			for _, e := range plan.Endpoints {
-				if in.guardrailsOnly(e.Policy) {
+				if e.Policy.Kind == KindGuardrail {
 					continue // No policy decided before, so the new one may.
 				}
 				if !slices.ContainsFunc(after.Plans[node].Endpoints, func(other v1alpha1.PlanEndpoint) bool { return cmp.Equal(e, other) }) {
@@ -432,12 +447,6 @@ func TestPolicyOfLowerPriorityChangesNoEndpoint(t *testing.T) {
 				}
 			}
 		}
-	})
-}
-
-func (in Input) guardrailsOnly(ref v1alpha1.PolicyReference) bool {
-	return slices.ContainsFunc(in.ClusterPolicies, func(p v1alpha1.ClusterMPTCPPolicy) bool {
-		return ref.Kind == KindClusterPolicy && p.Name == ref.Name && p.Spec.GuardrailsOnly
 	})
 }
 

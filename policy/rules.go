@@ -131,66 +131,19 @@ var (
 	}
 )
 
-// governing are actions that take effect on what comes after the packet.
-var governing = []v1alpha1.ActionType{
-	v1alpha1.ActionRateLimit, v1alpha1.ActionSetBackup, v1alpha1.ActionSchedule, v1alpha1.ActionCongestion,
-}
-
 func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path) {
 	if missing := missingParameter(a); missing != "" {
 		k.add(at.Child(missing), v1alpha1.ReasonInvalidRule, "type %s needs it", a.Type)
 		return
 	}
-	switch a.Type {
-	case v1alpha1.ActionRateLimit:
-		k.rate(&a.RateLimit.Rate, at.Child("rateLimit", "rate"))
-	case v1alpha1.ActionRunProgram:
-		k.program(a.RunProgram.Program, v1alpha1.ProgramAction, at.Child("runProgram", "program"))
-	case v1alpha1.ActionSchedule:
-		if a.Schedule.Strategy != v1alpha1.StrategyEarliestCompletionFirst {
-			k.program(a.Schedule.Strategy, v1alpha1.ProgramSchedule, at.Child("schedule", "strategy"))
-		}
-	case v1alpha1.ActionCongestion:
-		if k.policy.program(a.Congestion.Algorithm) != nil { // else the kernel's
-			k.program(a.Congestion.Algorithm, v1alpha1.ProgramCongestion, at.Child("congestion", "algorithm"))
-		}
+	if check := actionRules[a.Type].check; check != nil {
+		check(k, a, at)
 	}
 	if match != nil {
 		if why := unsuitable(a, match); why != "" {
 			k.add(at, v1alpha1.ReasonImpossibleMatch, "%s cannot do anything for the packets that the rule matches: %s", a.Type, why)
 		}
 	}
-}
-
-// unsuitable says why an action never has an effect on what a rule matches;
-// empty when it can have one.
-func unsuitable(a *v1alpha1.Action, match *condition) string {
-	switch {
-	case slices.Contains(governing, a.Type) && match.onlyTypes(lastPackets):
-		return "it governs what comes after them, and nothing does"
-	case a.Type == v1alpha1.ActionSuppressAddAddr && match.onlyTypes(announcingNothing):
-		return "none of them announces an address; match AddAddr, or leave packetTypes out"
-	case a.Type == v1alpha1.ActionRateLimit && a.RateLimit.Mechanism == v1alpha1.RateLimitPace && match.onlyDirection(v1alpha1.DirectionToEndpoint):
-		return "mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police"
-	}
-	return ""
-}
-
-// missingParameter is the field that an action lacks; empty when it has it.
-func missingParameter(a *v1alpha1.Action) string {
-	switch {
-	case a.Type == v1alpha1.ActionRateLimit && a.RateLimit == nil:
-		return "rateLimit"
-	case a.Type == v1alpha1.ActionSetBackup && (a.SetBackup == nil || a.SetBackup.Backup == nil):
-		return "setBackup"
-	case a.Type == v1alpha1.ActionSchedule && a.Schedule == nil:
-		return "schedule"
-	case a.Type == v1alpha1.ActionCongestion && a.Congestion == nil:
-		return "congestion"
-	case a.Type == v1alpha1.ActionRunProgram && a.RunProgram == nil:
-		return "runProgram"
-	}
-	return ""
 }
 
 // onlyTypes says whether the packets must be of one of these types.
@@ -289,18 +242,16 @@ func matchKey(m *v1alpha1.Match) string {
 // certain are the actions that a rule carries out for every packet that it
 // matches: a program may leave those behind it out.
 func certain(rule *v1alpha1.Rule) []v1alpha1.Action {
-	program := slices.IndexFunc(rule.Actions, func(a v1alpha1.Action) bool { return a.Type == v1alpha1.ActionRunProgram })
-	if program < 0 {
+	last := slices.IndexFunc(rule.Actions, func(a v1alpha1.Action) bool { return actionRules[a.Type].uncertain })
+	if last < 0 {
 		return rule.Actions
 	}
-	return rule.Actions[:program]
+	return rule.Actions[:last]
 }
 
 // ends says whether nothing runs after a rule.
 func ends(rule *v1alpha1.Rule) bool {
-	return slices.ContainsFunc(certain(rule), func(a v1alpha1.Action) bool {
-		return a.Type == v1alpha1.ActionDrop || a.Type == v1alpha1.ActionReset
-	})
+	return slices.ContainsFunc(certain(rule), func(a v1alpha1.Action) bool { return actionRules[a.Type].ends })
 }
 
 // contradictions compares the actions of a rule with those of one before it
@@ -318,31 +269,6 @@ func (k *ruleCheck) contradictions(rule, before *v1alpha1.Rule, at *field.Path) 
 			}
 		}
 	}
-}
-
-// contradiction says why two actions cannot both be carried out; empty when
-// they can. Their parameters are there, or are a problem of their own.
-func contradiction(a, b *v1alpha1.Action) string {
-	if missingParameter(a)+missingParameter(b) != "" {
-		return ""
-	}
-	if a.Type != b.Type {
-		if both := []v1alpha1.ActionType{a.Type, b.Type}; slices.Contains(both, v1alpha1.ActionSuppressAddAddr) && slices.Contains(both, v1alpha1.ActionReleaseAddAddr) {
-			return "addresses are either hidden or given back"
-		}
-		return ""
-	}
-	switch {
-	case a.Type == v1alpha1.ActionSetBackup && *a.SetBackup.Backup != *b.SetBackup.Backup:
-		return "a subflow is either a backup or not"
-	case a.Type == v1alpha1.ActionRateLimit && rateScope(a.RateLimit) == rateScope(b.RateLimit):
-		return fmt.Sprintf("there is one rate for each %s", rateScope(a.RateLimit))
-	case a.Type == v1alpha1.ActionSchedule && a.Schedule.Strategy != b.Schedule.Strategy:
-		return "one strategy schedules a connection"
-	case a.Type == v1alpha1.ActionCongestion && a.Congestion.Algorithm != b.Congestion.Algorithm:
-		return "a subflow has one congestion control"
-	}
-	return ""
 }
 
 func rateScope(r *v1alpha1.RateLimit) v1alpha1.RateLimitScope {

@@ -66,6 +66,7 @@ func TestUpdatesComeToTheSameAsCompilingAllAnew(t *testing.T) {
 func changeInput(t *rapid.T, in *Input, i int) string {
 	what := rapid.SampledFrom([]string{
 		"a policy", "a cluster policy", "a policy's end", "a cluster policy's end", "a new policy", "a new cluster policy",
+		"a guardrail", "a guardrail's end", "a new guardrail",
 		"a namespace", "a namespace's end", "a node", "a node's end", "a new node", "a path", "the objects of programs", "nothing",
 	}).Draw(t, "what changes")
 	switch what {
@@ -73,6 +74,12 @@ func changeInput(t *rapid.T, in *Input, i int) string {
 		change(t, in.Policies, func(p *v1alpha1.MPTCPPolicy) { p.Spec = drawPolicy(t, p.Name).Spec })
 	case "a cluster policy":
 		change(t, in.ClusterPolicies, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec = drawClusterSpec(t) })
+	case "a guardrail":
+		change(t, in.Guardrails, func(p *v1alpha1.MPTCPGuardrail) { p.Spec = drawGuardrailSpec(t) })
+	case "a guardrail's end":
+		in.Guardrails = withoutOne(t, in.Guardrails)
+	case "a new guardrail":
+		in.Guardrails = append(in.Guardrails, v1alpha1.MPTCPGuardrail{ObjectMeta: drawMeta(t, "", fmt.Sprint("new-", i)), Spec: drawGuardrailSpec(t)})
 	case "a policy's end":
 		in.Policies = withoutOne(t, in.Policies)
 	case "a cluster policy's end":

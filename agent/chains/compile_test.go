@@ -191,7 +191,7 @@ func TestAChainMatchesWhatItsRulesSay(t *testing.T) {
 				}
 			}
 			if hits := run(chain, packet, testPaths); !slices.Equal(hits, expected) {
-				t.Fatalf("rules %v endpoint.Matched instead of %v\npacket %+v\nrules %s\n%s", hits, expected, packet, asJSON(rules), describe(chain))
+				t.Fatalf("rules %v matched instead of %v\npacket %+v\nrules %s\n%s", hits, expected, packet, asJSON(rules), describe(chain))
 			}
 		}
 	})
@@ -488,7 +488,7 @@ func jump(to uint16) string {
 	case endpoint.Matched:
 		return "matched"
 	case endpoint.NotMatched:
-		return "not endpoint.Matched"
+		return "not matched"
 	}
 	return fmt.Sprint(to)
 }

@@ -3,7 +3,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"io"
 
 	"braid.dev/braid/internal/agentapi"
@@ -32,19 +31,10 @@ func PrintRules(w io.Writer, format Format, rules []agentapi.Rule) error {
 
 // EventPrinter returns a function that prints one event after the other.
 func EventPrinter(w io.Writer, format Format) func(agentapi.Event) error {
-	switch format {
-	case output.JSON:
-		encoder := json.NewEncoder(w)
-		return func(event agentapi.Event) error { return encoder.Encode(event) }
-	case output.YAML:
-		return func(event agentapi.Event) error {
-			if _, err := io.WriteString(w, "---\n"); err != nil {
-				return err
-			}
-			return output.YAML.Write(w, event)
-		}
+	if format == output.Text {
+		return NewEventWriter(w).Write
 	}
-	return NewEventWriter(w).Write
+	return func(event agentapi.Event) error { return format.WriteNext(w, event) }
 }
 
 // printList prints a list, also an empty one.

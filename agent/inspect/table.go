@@ -8,11 +8,11 @@ import (
 	"io"
 	"net/netip"
 	"strconv"
-	"time"
 	"unicode/utf8"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/output"
 )
 
 // width is what lines of a table keep within.
@@ -68,7 +68,7 @@ func WriteSubflows(w io.Writer, subflows []agentapi.Subflow) error {
 }
 
 func (l *lines) addSubflow(s *agentapi.Subflow) {
-	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), rttText(s.RTT()),
+	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), output.Duration(s.RTT()),
 		trafficText(s.Sent), trafficText(s.Received),
 		amount(s.Sent.Retransmissions)+"/"+amount(s.Received.Retransmissions),
 		amount(s.Sent.Reordered)+"/"+amount(s.Received.Reordered))
@@ -201,21 +201,6 @@ func amount(value uint64) string {
 		}
 	}
 	return strconv.FormatUint(value, 10) // not reached: 2^64 is 18.4E
-}
-
-// rttText has three digits or so, whatever the unit.
-func rttText(rtt time.Duration) string {
-	switch {
-	case rtt <= 0:
-		return "-"
-	case rtt < time.Millisecond:
-		return strconv.FormatInt(rtt.Microseconds(), 10) + "us"
-	case rtt < 100*time.Millisecond:
-		return strconv.FormatFloat(rtt.Seconds()*1000, 'f', 1, 64) + "ms"
-	case rtt < 10*time.Second:
-		return strconv.FormatInt(rtt.Milliseconds(), 10) + "ms"
-	}
-	return strconv.FormatInt(int64(rtt.Seconds()), 10) + "s"
 }
 
 // directionName is how the API calls a direction.

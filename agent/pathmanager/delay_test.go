@@ -147,6 +147,7 @@ func TestClosedSubflowsStayClosedWhereTheyAreTo(t *testing.T) {
 }
 
 func TestAfterARestartOfTheAgentClosedSubflowsStayClosed(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manage(t, server, agent, 3)
 	wanted := settings(client, agent, 3)

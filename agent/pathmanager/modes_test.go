@@ -61,6 +61,7 @@ func expectPairs(t *testing.T, host *pair.Host, connection net.Conn, want map[st
 }
 
 func TestAFullMeshHasASubflowForEachPairOfAddresses(t *testing.T) {
+	t.Parallel()
 	for _, each := range []int{1, 2} {
 		t.Run(fmt.Sprintf("%d for each pair", each), func(t *testing.T) {
 			client, server := pair.New(t)
@@ -82,6 +83,7 @@ func serveEverywhere(t *testing.T, host *pair.Host) uint16 {
 }
 
 func TestAFullMeshJoinsBothIPVersionsWhereTheSocketDoes(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manageWith(t, server, meshed(t, server, 1))
 	manageWith(t, client, meshed(t, client, 1))
@@ -107,6 +109,7 @@ func TestAFullMeshIsCompletedAfterAnnouncementsThatNoAgentReceived(t *testing.T)
 }
 
 func TestAFullMeshWithASocketOfOneIPVersionLeavesTheOtherAlone(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manageWith(t, server, meshed(t, server, 1))
 	manageWith(t, client, meshed(t, client, 1, "10.9.0.11"))
@@ -115,6 +118,7 @@ func TestAFullMeshWithASocketOfOneIPVersionLeavesTheOtherAlone(t *testing.T) {
 }
 
 func TestAFullMeshKeepsToTheCount(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manageWith(t, server, meshed(t, server, 1))
 	wanted := meshed(t, client, 3, "10.9.0.11", "10.9.0.13")
@@ -125,6 +129,7 @@ func TestAFullMeshKeepsToTheCount(t *testing.T) {
 }
 
 func TestAnAddressWithoutAListenerIsNotAnnounced(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manageWith(t, server, meshed(t, server, 1, "10.9.0.12"))
 	manageWith(t, client, meshed(t, client, 1))
@@ -133,6 +138,7 @@ func TestAnAddressWithoutAListenerIsNotAnnounced(t *testing.T) {
 }
 
 func TestAClosedPairOfAFullMeshIsOpenedAgain(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manageWith(t, server, meshed(t, server, 1))
 	manageWith(t, client, meshed(t, client, 1, "10.9.0.11"))
@@ -146,6 +152,7 @@ func TestAClosedPairOfAFullMeshIsOpenedAgain(t *testing.T) {
 }
 
 func TestSubflowsOfOnePairDifferInTheirPorts(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manage(t, server, agent, 4)
 	wanted := settings(client, agent, 4)

@@ -5,6 +5,7 @@ package pathmanager_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -51,12 +52,24 @@ func manage(t *testing.T, host *pair.Host, manager v1alpha1.SubflowManager, coun
 	return namespace
 }
 
+// Tests here mostly wait, each for hosts of its own: as many as this run at a time.
+const atOnce = "8"
+
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", atOnce); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 // forEach runs a test for all managers, IP versions and counts.
 func forEach(t *testing.T, counts []int, test func(*testing.T, v1alpha1.SubflowManager, int, int)) {
+	t.Parallel()
 	for _, manager := range []v1alpha1.SubflowManager{kernel, agent} {
 		for _, version := range []int{4, 6} {
 			for _, count := range counts {
 				t.Run(fmt.Sprintf("%s/IPv%d/%d subflows", manager, version, count), func(t *testing.T) {
+					t.Parallel()
 					test(t, manager, version, count)
 				})
 			}
@@ -111,6 +124,7 @@ func TestPodsThatListenAndConnectGetTheirSubflows(t *testing.T) {
 }
 
 func TestAnUnmanagedServerGivesTheKernelsDefault(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	address := server.Serve(4)
 	manage(t, client, agent, 4)
@@ -168,6 +182,7 @@ func killOne(t *testing.T, host *pair.Host, connection net.Conn) {
 }
 
 func TestTheFirstSubflowIsReplacedByTheAgent(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manage(t, server, agent, 3)
 	manage(t, client, agent, 3)
@@ -202,6 +217,7 @@ func TestExistingConnectionsAreTakenOver(t *testing.T) {
 }
 
 func TestConnectionsOfAStoppedAgentAreTakenOver(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manage(t, server, agent, 3)
 	require.NoError(t, manage(t, client, agent, 3).Close())
@@ -213,6 +229,7 @@ func TestConnectionsOfAStoppedAgentAreTakenOver(t *testing.T) {
 }
 
 func TestConnectionsSurviveAChangeOfManager(t *testing.T) {
+	t.Parallel()
 	managers := map[v1alpha1.SubflowManager]v1alpha1.SubflowManager{kernel: agent, agent: kernel}
 	for from, to := range managers {
 		t.Run(fmt.Sprintf("from %s to %s", from, to), func(t *testing.T) {
@@ -232,6 +249,7 @@ func TestConnectionsSurviveAChangeOfManager(t *testing.T) {
 }
 
 func TestWithoutTheAgentTheKernelGoesOn(t *testing.T) {
+	t.Parallel()
 	alone := 2
 	if _, err := os.Stat("/proc/sys/net/mptcp/add_addr_v6_port_drop_ts"); err == nil {
 		alone = 4 // this kernel can announce IPv6 addresses with a port
@@ -341,6 +359,7 @@ func TestRestoreClosesNoSubflow(t *testing.T) {
 // The peer's IPv4 address is announced on an IPv6 connection: newer kernels make an
 // endpoint of the client's own, for the subflow that goes there.
 func TestRestoreRemovesWhatTheKernelMadeForASubflow(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	address := server.Serve(6)
 	before := state(t, client)
@@ -416,6 +435,7 @@ func TestAPodWithoutMPTCPIsRefused(t *testing.T) {
 }
 
 func TestAnotherPortIsAnnouncedInThePlaceOfOneInUse(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	listener, err := server.Listen(context.Background(), "tcp", server.IPv4.String()+":61002")
 	require.NoError(t, err)
@@ -434,6 +454,7 @@ func TestAnotherPortIsAnnouncedInThePlaceOfOneInUse(t *testing.T) {
 }
 
 func TestPortsOfConnectionsThatGoOnAreNotInTheWay(t *testing.T) {
+	t.Parallel()
 	client, server := pair.New(t)
 	manage(t, client, kernel, 3)
 	namespace := open(t, server, t.TempDir())

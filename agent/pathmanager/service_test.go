@@ -122,9 +122,11 @@ func (c *cluster) both(t *testing.T, version int) (connections []net.Conn) {
 }
 
 func TestSubflowsToAServiceGoToTheBackendOfTheFirst(t *testing.T) {
+	t.Parallel()
 	for _, version := range []int{4, 6} {
 		for _, servers := range []v1alpha1.SubflowManager{agent, kernel} {
 			t.Run(fmt.Sprintf("Agent/IPv%d/backends with manager %s", version, servers), func(t *testing.T) {
+				t.Parallel()
 				c := newCluster(t, version)
 				for _, backend := range c.backends {
 					manage(t, backend, servers, 3)
@@ -137,6 +139,7 @@ func TestSubflowsToAServiceGoToTheBackendOfTheFirst(t *testing.T) {
 		}
 	}
 	t.Run("Kernel/IPv4", func(t *testing.T) {
+		t.Parallel()
 		c := newCluster(t, 4)
 		for _, backend := range c.backends {
 			manage(t, backend, kernel, 3)
@@ -149,6 +152,7 @@ func TestSubflowsToAServiceGoToTheBackendOfTheFirst(t *testing.T) {
 }
 
 func TestSubflowsToAServiceAreOpenedAgainToItsBackend(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 4)
 	for _, backend := range c.backends {
 		manage(t, backend, agent, 3)
@@ -164,6 +168,7 @@ func TestSubflowsToAServiceAreOpenedAgainToItsBackend(t *testing.T) {
 // Where the node knows of no translation, as with a load balancer of its own, the
 // backends' announcements show the way.
 func TestAnnouncementsShowTheBackendWhereTheNodeDoesNot(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, 4)
 	for _, backend := range c.backends {
 		manage(t, backend, kernel, 3)

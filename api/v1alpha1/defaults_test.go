@@ -102,6 +102,12 @@ func TestKubectlShowsAKindUnderItsShortName(t *testing.T) {
 			}},
 			[]string{"NAME", "PRIORITY", "MANAGER", "PODS", "PROGRAMMED", "STATUS", "AGE"},
 		},
+		"mguard": {
+			&v1alpha1.MPTCPGuardrail{ObjectMeta: object("shown"), Spec: v1alpha1.MPTCPGuardrailSpec{
+				NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}},
+			}},
+			[]string{"NAME", "PATHS", "MAX-POD-RATE", "PODS", "PROGRAMMED", "STATUS", "AGE"},
+		},
 		"mnode": {
 			&v1alpha1.MPTCPNode{ObjectMeta: object("shown")},
 			[]string{"NAME", "KERNEL", "PATHS", "UP", "READY", "AGE"},

@@ -26,6 +26,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&MPTCPPath{}, &MPTCPPathList{},
 		&MPTCPPolicy{}, &MPTCPPolicyList{},
 		&ClusterMPTCPPolicy{}, &ClusterMPTCPPolicyList{},
+		&MPTCPGuardrail{}, &MPTCPGuardrailList{},
 		&MPTCPNode{}, &MPTCPNodeList{},
 		&MPTCPNodePlan{}, &MPTCPNodePlanList{},
 	)

@@ -3,7 +3,6 @@
 package v1alpha1
 
 import (
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -87,103 +86,6 @@ const (
 	DefaultMaxLossPercent         int32 = 10
 	DefaultLeaveAfterMillis       int32 = 100
 	DefaultReturnAfterMillis      int32 = 500
-)
-
-// OnExceed says what becomes of a hint that asks for more than is allowed.
-// +kubebuilder:validation:Enum=Reject;Clamp
-type OnExceed string
-
-const (
-	// OnExceedReject ignores the annotation as a whole.
-	OnExceedReject OnExceed = "Reject"
-	// OnExceedClamp keeps what is allowed of it: the paths that may be used, or the
-	// highest rate that may be.
-	OnExceedClamp OnExceed = "Clamp"
-)
-
-// TenantPath is what a tenant may have of one path.
-// +kubebuilder:validation:XValidation:rule="has(self.maxRate) || has(self.weight)",message="give maxRate, weight or both"
-type TenantPath struct {
-	// path is the name of an MPTCPPath.
-	// +required
-	Path PathName `json:"path"`
-	// maxRate is the most that the pods of one namespace send on this path from
-	// one node, all together, in bits a second, such as 1G. It is a hard limit for
-	// every packet of theirs, whatever the protocol; pods that send at the same
-	// time share it fairly.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
-	// +optional
-	MaxRate *resource.Quantity `json:"maxRate,omitempty"`
-	// weight says what part of a full path the pods of one namespace get on a node,
-	// in relation to the weights of others that want it at that time; those without
-	// one have weight 1. It needs the path's capacity.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=1000
-	// +optional
-	Weight *int32 `json:"weight,omitempty"`
-}
-
-// Guardrails are what tenants may do: they hold for the selected pods whichever
-// policy wins and whatever the pods' annotations say. Of several policies with
-// guardrails that select a pod all hold: only paths that each allows, only hints
-// that each lets count, the lowest rates; the weight is that of the first by
-// precedence that gives one.
-type Guardrails struct {
-	// paths are those that the subflows of the pods may be placed on, whichever
-	// policy places them and whoever began the connection. Leave it out to allow
-	// every path. What is not MPTCP stays on the route of the cluster's network: to
-	// bound it there, give that path a ceiling in tenantPaths.
-	// +kubebuilder:validation:XValidation:rule="size(self) > 0",message="an empty list would allow no path: leave paths out to allow every path"
-	// +kubebuilder:validation:MaxItems=8
-	// +listType=set
-	// +optional
-	Paths []PathName `json:"paths,omitempty"`
-
-	// hints are the annotations that count. Leave it out to let all count; an
-	// empty list lets none.
-	// +kubebuilder:validation:MaxItems=3
-	// +listType=set
-	// +optional
-	Hints *[]Hint `json:"hints,omitempty"`
-
-	// maxPodRate is the most that one pod sends over all paths together, in bits a
-	// second, and the most that braid.dev/max-rate may ask for.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 8000 : isQuantity(self) && quantity(self).compareTo(quantity('8k')) >= 0",message="must be a quantity of bits a second, 8k or more, such as 100M or 1G"
-	// +optional
-	MaxPodRate *resource.Quantity `json:"maxPodRate,omitempty"`
-
-	// tenantPaths are ceilings and weights of each namespace on paths of a node. They
-	// need podSelector: {}, because they are for namespaces as a whole.
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=8
-	// +listType=map
-	// +listMapKey=path
-	// +optional
-	TenantPaths []TenantPath `json:"tenantPaths,omitempty"`
-
-	// onExceed is Reject to ignore a hint that asks for more than is allowed, or
-	// Clamp to keep what is allowed of it. Either way the pod gets an Event.
-	// +kubebuilder:default=Reject
-	// +optional
-	OnExceed OnExceed `json:"onExceed,omitempty"`
-
-	// spoofCheck says what becomes of packets that a pod sends from addresses
-	// that are not its own: Enforce drops them, "Off" lets them pass, for pods that
-	// route for others. Quote "Off": YAML reads a bare Off as false.
-	// +kubebuilder:default=Enforce
-	// +optional
-	SpoofCheck SpoofCheck `json:"spoofCheck,omitempty"`
-}
-
-// SpoofCheck says what becomes of packets from addresses not the pod's own.
-// +kubebuilder:validation:Enum=Enforce;Off
-type SpoofCheck string
-
-const (
-	// SpoofCheckEnforce drops them where they enter the node.
-	SpoofCheckEnforce SpoofCheck = "Enforce"
-	// SpoofCheckOff lets them pass.
-	SpoofCheckOff SpoofCheck = "Off"
 )
 
 // PlanPreference is a Preference with every default filled in.

@@ -29,8 +29,9 @@ type PlanPath struct {
 
 // PolicyReference names the policy that decided for an endpoint.
 type PolicyReference struct {
-	// kind is MPTCPPolicy or ClusterMPTCPPolicy.
-	// +kubebuilder:validation:Enum=MPTCPPolicy;ClusterMPTCPPolicy
+	// kind is MPTCPPolicy or ClusterMPTCPPolicy; MPTCPGuardrail where no policy
+	// selects the endpoint.
+	// +kubebuilder:validation:Enum=MPTCPPolicy;ClusterMPTCPPolicy;MPTCPGuardrail
 	// +required
 	Kind string `json:"kind"`
 	// namespace of a MPTCPPolicy.

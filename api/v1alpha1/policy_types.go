@@ -276,7 +276,7 @@ type PolicyStatus struct {
 	PodsSelected int32 `json:"podsSelected"`
 	// podsProgrammed is the number of those for which the datapath of their node
 	// carries out what this policy decides in its present generation: all of it,
-	// or its rules or guardrails alone where another policy decides the rest.
+	// or its rules alone where another policy decides the rest.
 	// +optional
 	PodsProgrammed int32 `json:"podsProgrammed"`
 	// failingNodes lists nodes that cannot carry the policy out, at most ten.
@@ -344,11 +344,6 @@ type MPTCPPolicyList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.runProgram) || has(self.programs) && self.programs.exists(b, b.name == a.runProgram.program && (!has(b.type) || b.type == 'Action'))))",message="runProgram.program must be the name of one of spec.programs whose type is Action"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.programs) && self.programs.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.programs whose type is Schedule"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.programs) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.programs.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.programs whose type is not Congestion"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || has(self.guardrails)",message="guardrailsOnly needs guardrails"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !(has(self.rules) || has(self.programs) || has(self.sockets) && has(self.sockets.upgrade) && self.sockets.upgrade)",message="a policy with guardrailsOnly has no rules, programs or sockets: put them into another policy"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.paths) || !(has(self.paths.allowed) || has(self.paths.weights) || has(self.paths.preferred) || has(self.paths.backup) || has(self.paths.preference) || has(self.paths.spread) && self.paths.spread != 'PerSubflow')",message="a policy with guardrailsOnly places no subflows: give guardrails.paths, and put paths into another policy"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrailsOnly) || !self.guardrailsOnly || !has(self.subflows) || !(has(self.subflows.count) || has(self.subflows.openAfter) || has(self.subflows.firstAnnouncedPort) || has(self.subflows.manager) && self.subflows.manager == 'Agent' || has(self.subflows.reopen) && self.subflows.reopen == 'Never')",message="a policy with guardrailsOnly opens no subflows: put subflows into another policy"
-// +kubebuilder:validation:XValidation:rule="!has(self.guardrails) || !has(self.guardrails.tenantPaths) || (!has(self.podSelector.matchLabels) || size(self.podSelector.matchLabels) == 0) && (!has(self.podSelector.matchExpressions) || size(self.podSelector.matchExpressions) == 0)",message="guardrails.tenantPaths are for namespaces as a whole: they need podSelector: {}"
 type ClusterMPTCPPolicySpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,
 	// so that no policy reaches the system's namespaces by oversight; to mean
@@ -373,18 +368,6 @@ type ClusterMPTCPPolicySpec struct {
 	// +optional
 	Programs []Program `json:"programs,omitempty"`
 
-	// guardrails are what the selected pods and their owners may do, whichever
-	// policy decides the rest. Pods' labels are the tenants': use podSelector: {}
-	// where a tenant must not get past them.
-	// +optional
-	Guardrails *Guardrails `json:"guardrails,omitempty"`
-
-	// guardrailsOnly makes the policy take no part in the choice of the policy that
-	// decides for a pod: it gives guardrails and nothing else. Pods that no other
-	// policy selects stay as they are, within the guardrails.
-	// +optional
-	GuardrailsOnly bool `json:"guardrailsOnly,omitempty"`
-
 	PolicyRules `json:",inline"`
 }
 
@@ -398,7 +381,6 @@ type ClusterMPTCPPolicySpec struct {
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
-// +kubebuilder:printcolumn:name="Guardrails-Only",type=boolean,JSONPath=`.spec.guardrailsOnly`,priority=1
 // +kubebuilder:printcolumn:name="Hints",type=string,JSONPath=`.status.conditions[?(@.type=="HintsAccepted")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterMPTCPPolicy struct {

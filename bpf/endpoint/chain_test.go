@@ -43,7 +43,7 @@ const (
 	actionRecord           = 7
 	actionDrop             = 8
 	actionReset            = 9
-	actionRunProgram           = 10
+	actionRunProgram       = 10
 	actionStack            = 11
 
 	needsOptions    = 1

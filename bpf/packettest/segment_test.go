@@ -31,7 +31,7 @@ func TestSegmentsAreReadByOthersAsTheyWereMeant(t *testing.T) {
 			require.EqualValues(t, 5, packet.Layer(layers.LayerTypeDot1Q).(*layers.Dot1Q).VLANIdentifier)
 			tcp := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
 			require.Equal(t, []any{uint32(7), uint32(9), true, true, uint16(1000), "odd"}, []any{tcp.Seq, tcp.Ack, tcp.SYN, tcp.ACK, tcp.Window, string(tcp.Payload)})
-			require.Equal(t, end[0].Addr().AsSlice(), []byte(packet.NetworkLayer().NetworkFlow().Src().Raw()))
+			require.Equal(t, end[0].Addr().AsSlice(), packet.NetworkLayer().NetworkFlow().Src().Raw())
 			require.NoError(t, tcp.SetNetworkLayerForChecksum(packet.NetworkLayer()))
 			failed, mismatches := packet.VerifyChecksums()
 			require.NoError(t, failed)

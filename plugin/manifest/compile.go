@@ -47,6 +47,9 @@ func (i *input) addOurs(e *entry) error {
 	case policy.KindClusterPolicy:
 		i.policies[reference(e)] = e
 		return take(e, &i.ClusterPolicies)
+	case policy.KindGuardrail:
+		i.policies[reference(e)] = e
+		return take(e, &i.Guardrails)
 	}
 	return nil
 }
@@ -179,7 +182,7 @@ func (c *checker) policy(e *entry, result *policy.PolicyResult) {
 	}
 	for _, name := range result.WeightsWithoutCapacity {
 		if c.input.paths[string(name)] != nil {
-			c.add(e.finding("spec.guardrails.tenantPaths", Warning, fmt.Sprintf("the weight of path %s has no effect: its MPTCPPath gives no capacity", name)))
+			c.add(e.finding("spec.tenantPaths", Warning, fmt.Sprintf("the weight of path %s has no effect: its MPTCPPath gives no capacity", name)))
 		}
 	}
 	if len(result.Decides) == 0 && len(result.Overridden) > 0 {

@@ -30,7 +30,7 @@ static __always_inline int act_stack(const struct context *context, struct subfl
 static __always_inline int act(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			       const struct action *action)
 {
-	switch (action->kind) {
+	switch ((enum action_kind)action->kind) { /* the compiler refuses one that is missing */
 	case ACTION_RATE_LIMIT:
 		return act_rate_limit(skb, context, subflow, action);
 	case ACTION_SET_BACKUP:

@@ -98,6 +98,12 @@ enum action_kind {
 	ACTION_STACK,          /* governed in the pod's stack: nothing to do here */
 };
 
+/* Those whose effect lasts, until the rules change. */
+#define LASTING_ACTIONS                                                                                       \
+	(1U << ACTION_RATE_LIMIT | 1U << ACTION_SET_BACKUP | 1U << ACTION_SUPPRESS_ADD_ADDR |                 \
+	 1U << ACTION_RELEASE_ADD_ADDR | 1U << ACTION_REPORT_CONNECTION | 1U << ACTION_REPORT_SUBFLOW |       \
+	 1U << ACTION_RECORD | 1U << ACTION_STACK)
+
 /* Bits of action.flag. */
 enum action_flag {
 	FLAG_CHOSEN = 1,      /* as the kind says */

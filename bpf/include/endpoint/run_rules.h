@@ -79,11 +79,7 @@ static __always_inline int is_latched(const struct context *context, const struc
 
 static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
 {
-	const __u32 lasting = 1 << ACTION_RATE_LIMIT | 1 << ACTION_SET_BACKUP | 1 << ACTION_SUPPRESS_ADD_ADDR |
-			      1 << ACTION_RELEASE_ADD_ADDR | 1 << ACTION_REPORT_CONNECTION | 1 << ACTION_REPORT_SUBFLOW |
-			      1 << ACTION_RECORD | 1 << ACTION_STACK;
-
-	return (lasting >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
+	return (LASTING_ACTIONS >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
 }
 
 /* Goes on to the next rule; one that does not match has no actions left. */

@@ -41,17 +41,23 @@ spec:
   namespaceSelector: {matchExpressions: [{key: tenant, operator: Exists}]}
   podSelector: {}
   subflows: {count: 1}
-  guardrails: {tenantPaths: [{path: blue, weight: 1}]}
 ---
 apiVersion: braid.dev/v1alpha1
-kind: ClusterMPTCPPolicy
+kind: MPTCPGuardrail
+metadata: {name: everybody}
+spec:
+  namespaceSelector: {matchExpressions: [{key: tenant, operator: Exists}]}
+  podSelector: {}
+  tenantPaths: [{path: blue, weight: 1}]
+---
+apiVersion: braid.dev/v1alpha1
+kind: MPTCPGuardrail
 metadata: {name: gold-tenants}
 spec:
   priority: 1
   namespaceSelector: {matchLabels: {tenant: gold}}
   podSelector: {}
-  guardrailsOnly: true
-  guardrails: {tenantPaths: [{path: blue, weight: 3}]}
+  tenantPaths: [{path: blue, weight: 3}]
 `
 
 // A sender is a pod that sends to the server of its own tenant.

@@ -29,7 +29,7 @@ func (o *Objects) Create(ctx context.Context, c client.Client, say func(format s
 		objects []client.Object
 	}{
 		{"paths", pointers(o.Paths)}, {"namespaces", pointers(o.Namespaces)}, {"nodes", pointers(o.Nodes)},
-		{"policies", pointers(o.Policies)}, {"cluster policies", pointers(o.ClusterPolicies)}, {"pods", pointers(o.Pods)},
+		{"policies", pointers(o.Policies)}, {"cluster policies", pointers(o.ClusterPolicies)}, {"guardrails", pointers(o.Guardrails)}, {"pods", pointers(o.Pods)},
 	} {
 		var done atomic.Int64
 		telling, stop := context.WithCancel(ctx)

@@ -48,6 +48,7 @@ type Objects struct {
 	Nodes           []corev1.Node
 	Policies        []v1alpha1.MPTCPPolicy
 	ClusterPolicies []v1alpha1.ClusterMPTCPPolicy
+	Guardrails      []v1alpha1.MPTCPGuardrail
 	Pods            []corev1.Pod
 	// Only is the policy that selects a single pod, and Everywhere the one that
 	// selects a pod on each node; both decide for what they select.
@@ -81,7 +82,7 @@ func (s Size) Objects() *Objects {
 // Input is what policy compiles of the objects.
 func (o *Objects) Input() policy.Input {
 	return policy.Input{
-		Paths: o.Paths, Policies: o.Policies, ClusterPolicies: o.ClusterPolicies,
+		Paths: o.Paths, Policies: o.Policies, ClusterPolicies: o.ClusterPolicies, Guardrails: o.Guardrails,
 		Namespaces: o.Namespaces, Nodes: o.Nodes, Pods: o.Pods,
 	}
 }
@@ -134,6 +135,10 @@ func (s Size) addPolicies(o *Objects) {
 		o.Policies = append(o.Policies, s.policy(i))
 	}
 	for i := range cluster {
+		if i%4 == 1 {
+			o.Guardrails = append(o.Guardrails, guardrail(i))
+			continue
+		}
 		o.ClusterPolicies = append(o.ClusterPolicies, clusterPolicy(i))
 	}
 	last := o.Pods[len(o.Pods)-1]
@@ -159,6 +164,13 @@ func (s Size) policy(i int) v1alpha1.MPTCPPolicy {
 	return p
 }
 
+func guardrail(i int) v1alpha1.MPTCPGuardrail {
+	p := v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("guardrail-%03d", i)}}
+	p.Spec.NamespaceSelector.MatchLabels = map[string]string{labelGroup: fmt.Sprint("group-", i%groups)}
+	p.Spec.Guardrails = v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G"))}
+	return p
+}
+
 func clusterPolicy(i int) v1alpha1.ClusterMPTCPPolicy {
 	p := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("cluster-%03d", i)}}
 	p.Spec.Priority = -10
@@ -170,9 +182,6 @@ func clusterPolicy(i int) v1alpha1.ClusterMPTCPPolicy {
 			Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists,
 		}}}
 		p.Spec.PodSelector.MatchLabels = map[string]string{LabelFirst: "yes"}
-	case i%4 == 1:
-		p.Spec.GuardrailsOnly = true
-		p.Spec.Guardrails = &v1alpha1.Guardrails{Paths: []v1alpha1.PathName{"blue", "green"}, MaxPodRate: new(resource.MustParse("1G"))}
 	case i%4 == 2:
 		p.Spec.Rules = []v1alpha1.Rule{rateRule("ceiling", "200M")}
 	default:
