@@ -32,11 +32,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/health"
 	collector "braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -239,7 +239,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		return nil, errors.Join(err, a.health.close(), a.node.Close())
 	}
 	a.pods = openPods(options)
-	a.rules = openRules(options, blocks.ConfigMapsOf(a.reader, options.Namespace))
+	a.rules = openRules(options, programs.ConfigMapsOf(a.reader, options.Namespace))
 	a.guarding = openGuarding(options)
 	a.collectors = []prometheus.Collector{
 		collector.NewCollector(a.rules.shown, options.Log.WithName("metrics")),

@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -23,12 +23,12 @@ import (
 type ownBlocks struct {
 	pins       string // where the endpoint half's maps are pinned
 	directory  string // of blocks as files
-	configMaps blocks.ConfigMaps
+	configMaps programs.ConfigMaps
 	log        logr.Logger
 
-	manager *blocks.Manager // nil while there are none
-	maps    []*ebpf.Map     // the manager's
-	looked  bool            // for those of an earlier agent
+	manager *programs.Manager // nil while there are none
+	maps    []*ebpf.Map       // the manager's
+	looked  bool              // for those of an earlier agent
 }
 
 // loadedBlocks are the blocks in use, and why others are not.
@@ -85,21 +85,21 @@ func (o *ownBlocks) open(c *chains.Chains) error {
 	if err != nil {
 		o.log.Info("blocks of type Schedule cannot be used", "reason", err.Error())
 	}
-	o.manager = blocks.NewManager(blocks.Options{
+	o.manager = programs.NewManager(programs.Options{
 		PinPath: o.pins, CustomBlocks: o.maps[0], BlockContext: o.maps[1],
 		Cgroup: cgroup, Directory: o.directory, ConfigMaps: o.configMaps, Log: o.log,
 	})
 	return nil
 }
 
-func loadedOf(wanted []v1alpha1.PlanProgram, result blocks.Result) loadedBlocks {
+func loadedOf(wanted []v1alpha1.PlanProgram, result programs.Result) loadedBlocks {
 	l := loadedBlocks{
 		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
 		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
 	}
 	for i := range wanted {
 		name := chains.BlockName{Policy: wanted[i].Policy, Name: wanted[i].Name}
-		key := blocks.Key(name.Policy, name.Name)
+		key := programs.Key(name.Policy, name.Name)
 		if slot, ok := result.Slots[key]; ok {
 			l.slots[name] = slot
 		}
@@ -146,7 +146,7 @@ func (o *ownBlocks) govern(p planned, loaded loadedBlocks, attached []chains.Att
 	}
 	for name, inUse := range loaded.schedules {
 		if inUse {
-			failed = errors.Join(failed, o.manager.Govern(blocks.Key(name.Policy, name.Name), cookies[name]))
+			failed = errors.Join(failed, o.manager.Govern(programs.Key(name.Policy, name.Name), cookies[name]))
 		}
 	}
 	return failed

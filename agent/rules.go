@@ -15,7 +15,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/endpoints"
@@ -23,6 +22,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/agent/seed"
 	"braid.dev/braid/api/v1alpha1"
@@ -60,7 +60,7 @@ const eventsKept = 4096
 
 func endpointPins(options Options) string { return filepath.Join(options.PinPath, "endpoints") }
 
-func openRules(options Options, configMaps blocks.ConfigMaps) *rules {
+func openRules(options Options, configMaps programs.ConfigMaps) *rules {
 	pins := chains.Directory(endpointPins(options))
 	namesFile := filepath.Join(options.StatePath, inspect.DirectoryName)
 	names, err := inspect.OpenDirectory(namesFile)
