@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
@@ -22,6 +21,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/agent/sockets"
 )
@@ -64,9 +64,9 @@ func openParts(options Options, network *paths.Node, reader client.Reader, notif
 		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
 		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Log: options.Log.WithName("guard")}),
 	}
-	var configMaps blocks.ConfigMaps
+	var configMaps programs.ConfigMaps
 	if reader != nil {
-		configMaps = blocks.ConfigMapsOf(reader, options.Namespace)
+		configMaps = programs.ConfigMapsOf(reader, options.Namespace)
 	}
 	p.rules = rules.Open(rules.Options{
 		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,

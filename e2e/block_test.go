@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/bpf/block/blocktest"
+	"braid.dev/braid/bpf/program/programtest"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
@@ -113,7 +113,7 @@ func (c *cluster) setBlocks(t *testing.T, stamp string) {
 	t.Helper()
 	directory := t.TempDir()
 	for key, source := range map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp} {
-		object := blocktest.Compile(t, filepath.Join("examples", source))
+		object := programtest.Compile(t, filepath.Join("examples", source))
 		if err := os.WriteFile(filepath.Join(directory, key), object, 0o600); err != nil {
 			t.Fatal(err)
 		}

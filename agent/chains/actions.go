@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
-	"braid.dev/braid/agent/blocks"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 )
@@ -166,8 +166,8 @@ func (c *compiler) runProgram(a *actionContext) error {
 	if !loaded {
 		return field.Invalid(at.Child("program"), wanted.Program, c.whyNot(name))
 	}
-	if c.programs++; c.programs > blocks.MaxCalls {
-		return field.TooMany(at, c.programs, blocks.MaxCalls)
+	if c.programs++; c.programs > programs.MaxCalls {
+		return field.TooMany(at, c.programs, programs.MaxCalls)
 	}
 	a.into.Limit, a.into.Value = slot, wanted.Value
 	return nil

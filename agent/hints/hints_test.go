@@ -173,7 +173,7 @@ func TestDeadPathsReachTheDatapathAtOnce(t *testing.T) {
 
 func TestAPathIsGivenUpForTheClassesThatFindItBad(t *testing.T) {
 	r := newRig(t)
-	strict, patient := preferring("1", factor(2000), "green"), preferring("2", factor(10_000), "green")
+	strict, patient := preferring("1", factor(200), "green"), preferring("2", factor(1000), "green")
 	r.planFor(t, []v1alpha1.PlanEndpoint{strict, patient})
 	r.measured("node2", map[string]int{"blue": 40, "green": 200})
 	r.measured("node3", map[string]int{"blue": 40, "green": 60})

@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/leftovers"
+	nodemodel "braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -38,7 +40,7 @@ func newNode(t *testing.T, clsact bool) *node {
 	pins := testutil.BPFFS(t)
 	n := &node{Node: built.Nodes[0], t: t, options: leftovers.Options{PinPath: filepath.Join(pins, "braid"), StatePath: t.TempDir()}}
 	n.datapath = datapath.Open(datapath.Options{PinPath: n.options.PinPath, FlowEntries: 4096, Clsact: clsact})
-	t.Cleanup(func() { require.NoError(t, n.Do(func() error { return n.datapath.Remove(context.Background()) })) })
+	t.Cleanup(func() { require.NoError(t, n.Do(n.remove)) })
 	index, err := n.Index("blue")
 	require.NoError(t, err)
 	address := netip.MustParseAddr(built.Nodes[1].Address(0, 4))
@@ -51,6 +53,11 @@ func newNode(t *testing.T, clsact bool) *node {
 	}
 	require.NoError(t, n.Do(func() error { return state.Apply(t.Context(), n.datapath, nodetest.NewBuilder(n.options.PinPath)) }))
 	return n
+}
+
+// remove removes the datapath and the numbers of what was in it.
+func (n *node) remove() error {
+	return errors.Join(n.datapath.Remove(context.Background()), nodemodel.OpenRegistry(n.options.PinPath, logr.Discard()).Remove())
 }
 
 // find is what is left, a line for each kind, without what differs between runs.
@@ -90,14 +97,14 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 			require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(record), 0o700), os.WriteFile(record, []byte("{}"), 0o600)))
 
 			wanted := map[string][]string{
-				"Pin": {"datapath"}, "Program": {"from_uplink blue ingress", "to_uplink blue egress"}, "Neighbour": {"10.20.0.2"},
+				"Pin": {"datapath", "node"}, "Program": {"from_uplink blue ingress", "to_uplink blue egress"}, "Neighbour": {"10.20.0.2"},
 				"Rule": {"priority 32700"}, "Route": {"192.0.2.0/24"}, "Namespace": {"4026531840"},
 			}
 			if difference := cmp.Diff(wanted, n.find()); difference != "" {
 				t.Errorf("what is left is not what was expected:\n%s", difference)
 			}
 			require.NoError(t, n.Do(func() error {
-				return errors.Join(n.datapath.Remove(t.Context()), netlink.RuleDel(rule), netlink.RouteDel(route), os.Remove(record))
+				return errors.Join(n.remove(), netlink.RuleDel(rule), netlink.RouteDel(route), os.Remove(record))
 			}))
 			if difference := cmp.Diff(map[string][]string{}, n.find()); difference != "" {
 				t.Errorf("after the removal:\n%s", difference)
@@ -109,7 +116,7 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 // Rules, routes and neighbours of others are no concern of Braid's.
 func TestWhatOthersHaveIsNotListed(t *testing.T) {
 	n := newNode(t, false)
-	require.NoError(t, n.Do(func() error { return n.datapath.Remove(t.Context()) }))
+	require.NoError(t, n.Do(n.remove))
 	index, err := n.Index("blue")
 	require.NoError(t, err)
 	_, destination, err := net.ParseCIDR("192.0.2.0/24")

@@ -17,7 +17,7 @@ import (
 type pacing struct {
 	*pace.Pacer
 	chains   *chains.Chains
-	programs *programs
+	programs *adminPrograms
 	log      logr.Logger
 	failure  string // as it was logged last
 }

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -17,7 +17,7 @@ import (
 // it.
 type programSchedules struct {
 	node.Idle
-	programs *programs
+	programs *adminPrograms
 }
 
 func (s *programSchedules) Apply(_ context.Context, model *node.Model) (report node.Report) {
@@ -32,7 +32,7 @@ func (s *programSchedules) Apply(_ context.Context, model *node.Model) (report n
 	cookies, failed := cookiesOf(governedBy(p.chains, model))
 	for name, inUse := range p.loaded.schedules {
 		if inUse {
-			failed = errors.Join(failed, p.manager.Govern(blocks.Key(name.Policy, name.Name), cookies[name]))
+			failed = errors.Join(failed, p.manager.Govern(programs.Key(name.Policy, name.Name), cookies[name]))
 		}
 	}
 	if failed != nil {

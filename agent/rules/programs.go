@@ -11,37 +11,37 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// programs loads the programs of admins' own that the plan's chains refer to.
-type programs struct {
+// adminPrograms loads the programs of admins' own that the plan's chains refer to.
+type adminPrograms struct {
 	node.Idle
 	chains     *chains.Chains
 	pins       string // where the endpoint half's maps are pinned
 	directory  string // of programs as files
-	configMaps blocks.ConfigMaps
+	configMaps programs.ConfigMaps
 	log        logr.Logger
 
-	manager *blocks.Manager // nil while there are none
-	maps    []*ebpf.Map     // the manager's
-	looked  bool            // for those of an earlier agent
+	manager *programs.Manager // nil while there are none
+	maps    []*ebpf.Map       // the manager's
+	looked  bool              // for those of an earlier agent
 	loaded  loadedPrograms
 }
 
 // Apply only logs what failed: rules of which a program is missing say so.
-func (p *programs) Apply(ctx context.Context, model *node.Model) (report node.Report) {
+func (p *adminPrograms) Apply(ctx context.Context, model *node.Model) (report node.Report) {
 	if err := p.apply(ctx, model); err != nil {
 		p.log.Error(err, "failed to load, or to remove, some of the programs that rules run")
 	}
 	return report
 }
 
-func (p *programs) apply(ctx context.Context, model *node.Model) error {
+func (p *adminPrograms) apply(ctx context.Context, model *node.Model) error {
 	p.loaded = loadedPrograms{}
 	var wanted []v1alpha1.PlanProgram
 	if wantsChains(model) {
@@ -62,7 +62,7 @@ func (p *programs) apply(ctx context.Context, model *node.Model) error {
 }
 
 // isNeeded is false where there is nothing to load, nor to remove.
-func (p *programs) isNeeded(wanted []v1alpha1.PlanProgram) bool {
+func (p *adminPrograms) isNeeded(wanted []v1alpha1.PlanProgram) bool {
 	if len(wanted) > 0 || p.manager != nil {
 		return true
 	}
@@ -70,7 +70,7 @@ func (p *programs) isNeeded(wanted []v1alpha1.PlanProgram) bool {
 	return !p.looked && err == nil
 }
 
-func (p *programs) open() error {
+func (p *adminPrograms) open() error {
 	if p.manager != nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (p *programs) open() error {
 	if err != nil {
 		p.log.Info("programs that schedule cannot be used: there is no cgroup to attach to", "reason", err.Error())
 	}
-	p.manager = blocks.NewManager(blocks.Options{
+	p.manager = programs.NewManager(programs.Options{
 		PinPath: p.pins, CustomBlocks: p.maps[0], BlockContext: p.maps[1],
 		Cgroup: cgroup, Directory: p.directory, ConfigMaps: p.configMaps, Log: p.log,
 	})
@@ -96,15 +96,15 @@ func (p *programs) open() error {
 }
 
 // slots tells chains which programs they can run, and why not others.
-func (p *programs) slots() (map[chains.BlockName]uint32, map[chains.BlockName]error) {
+func (p *adminPrograms) slots() (map[chains.BlockName]uint32, map[chains.BlockName]error) {
 	return p.loaded.slots, p.loaded.refused
 }
 
 // Remove leaves the programs to the pins of the chains, where they are.
-func (p *programs) Remove(context.Context) error { return p.Close() }
+func (p *adminPrograms) Remove(context.Context) error { return p.Close() }
 
 // Close lets go of the programs; those in use go on.
-func (p *programs) Close() (failed error) {
+func (p *adminPrograms) Close() (failed error) {
 	if p.manager != nil {
 		failed = p.manager.Close()
 		p.manager = nil
@@ -126,14 +126,14 @@ type loadedPrograms struct {
 	refused    map[chains.BlockName]error
 }
 
-func loadedOf(wanted []v1alpha1.PlanProgram, result blocks.Result) loadedPrograms {
+func loadedOf(wanted []v1alpha1.PlanProgram, result programs.Result) loadedPrograms {
 	l := loadedPrograms{
 		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
 		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
 	}
 	for i := range wanted {
 		name := chains.BlockName{Policy: wanted[i].Policy, Name: wanted[i].Name}
-		key := blocks.Key(name.Policy, name.Name)
+		key := programs.Key(name.Policy, name.Name)
 		if slot, ok := result.Slots[key]; ok {
 			l.slots[name] = slot
 		}

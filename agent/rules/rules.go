@@ -16,12 +16,12 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
-	"braid.dev/braid/agent/blocks"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -40,7 +40,7 @@ type Options struct {
 	// none from there.
 	ProgramDirectory string
 	// ConfigMaps hold programs of one's own; nil where the agent takes none from there.
-	ConfigMaps blocks.ConfigMaps
+	ConfigMaps programs.ConfigMaps
 	// Flows lists the flows of the uplinks; it must be safe for concurrent use.
 	Flows func() ([]datapath.Flow, error)
 	Log   logr.Logger
@@ -49,7 +49,7 @@ type Options struct {
 // Rules are all that the plan's chains need.
 type Rules struct {
 	chains     *chains.Chains
-	programs   *programs
+	programs   *adminPrograms
 	pacing     *pacing
 	inspection *inspection
 	statuses   statuses
@@ -67,7 +67,7 @@ const chainPins = "endpoints"
 func Open(options Options) *Rules {
 	pins := chains.Directory(filepath.Join(options.PinPath, chainPins))
 	log := options.Log
-	r := &Rules{programs: &programs{
+	r := &Rules{programs: &adminPrograms{
 		pins: pins, directory: options.ProgramDirectory, configMaps: options.ConfigMaps, log: log.WithName("programs"),
 	}}
 	r.chains = chains.Open(chains.Options{

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
@@ -37,6 +38,9 @@ type ruleLab struct {
 	found   *endpoints.Endpoint // nil while it is not found
 }
 
+// noFlows: the lab has no uplinks.
+func noFlows() ([]datapath.Flow, error) { return nil, nil }
+
 func newRuleLab(t *testing.T) *ruleLab {
 	t.Helper()
 	mount := t.TempDir()
@@ -44,7 +48,7 @@ func newRuleLab(t *testing.T) *ruleLab {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(mount, 0)) })
 	l := &ruleLab{
 		Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: 1}),
-		options: Options{PinPath: filepath.Join(mount, "braid"), StatePath: t.TempDir(), Log: testr.New(t)},
+		options: Options{PinPath: filepath.Join(mount, "braid"), StatePath: t.TempDir(), Flows: noFlows, Log: testr.New(t)},
 	}
 	l.rules = Open(l.options)
 	t.Cleanup(func() {

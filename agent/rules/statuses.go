@@ -18,7 +18,7 @@ import (
 // statuses say for each endpoint how its rules are carried out.
 type statuses struct {
 	chains   *chains.Chains
-	programs *programs
+	programs *adminPrograms
 	pins     *inspect.Pins
 	log      logr.Logger
 	last     map[types.UID][]v1alpha1.RuleStatus // as they were described last

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* A selector: packets whose differentiated services code point is `value`. */
-#include "braid_block.h"
+#include "braid_program.h"
 
 BRAID_BLOCK(dscp)
 {

@@ -3,7 +3,7 @@
  * A faulty block: it reads the packet without asking whether the byte is there.
  * The node refuses it, and the policy's status says what the verifier said.
  */
-#include "braid_block.h"
+#include "braid_program.h"
 
 BRAID_BLOCK(faulty)
 {

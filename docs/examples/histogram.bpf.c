@@ -3,7 +3,7 @@
  * An actor: counts packets by the size of their payload, in powers of two, in a
  * map of its own: bpftool map dump name payload_sizes.
  */
-#include "braid_block.h"
+#include "braid_program.h"
 
 enum {
 	SIZES = 18,

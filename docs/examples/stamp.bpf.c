@@ -3,7 +3,7 @@
  * An actor: puts `value` into pure ACKs, as an experimental TCP option (RFC 6994)
  * that the block at the other end, or a capture, can read.
  */
-#include "braid_block.h"
+#include "braid_program.h"
 
 enum {
 	KIND_EXPERIMENT = 253,

@@ -28,8 +28,8 @@ const rulesTests = "^(TestSelectorsOfASubflow|TestCountersCountWhatMatches|TestT
 	"TestAnAnnouncementIsHidden|TestAWindowIsLoweredInEachPacket|TestRecords|TestReportsComeOncePerConnectionAndSubflow)$"
 
 var capabilities = []capability{
-	{name: "Steering: the verifier takes the programs, with room left", packageName: "bpf", tests: "TestTheVerifierHasLittleWork"},
-	{name: "Steering: what the programs do with packets", packageName: "bpf", except: "TestTheVerifierHasLittleWork"},
+	{name: "Steering: the verifier takes the programs, with room left", packageName: "bpf/uplink", tests: "TestTheVerifierHasLittleWork"},
+	{name: "Steering: what the programs do with packets", packageName: "bpf/uplink", except: "TestTheVerifierHasLittleWork"},
 	{name: "Ceilings and own addresses: the programs", packageName: "bpf/guard"},
 	{name: "Programs attached by TCX", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^tcx$"},
 	{name: "Programs attached by clsact", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^clsact$"},
@@ -43,7 +43,7 @@ var capabilities = []capability{
 	{name: "Pacing of new connections", packageName: "agent/pace", tests: "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte"},
 	{name: "Pacing of connections that exist, and its end", packageName: "agent/pace", tests: "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything"},
 	{name: "Choice of the congestion control", packageName: "agent/pace", tests: "TestCongestionControlIsChosenAndGivenBack"},
-	{name: "Congestion controls of one's own", packageName: "agent/blocks", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
+	{name: "Congestion controls of one's own", packageName: "agent/programs", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
 	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWire"},
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Rules: selectors, actors, records and reports, a few tests of each", packageName: "bpf/endpoint", tests: rulesTests, needs: rulesVerified},

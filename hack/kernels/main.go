@@ -33,7 +33,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.suites, "suites", "bookworm,trixie,trixie-backports", "suites of Debian whose newest kernels are booted")
 	flag.StringVar(&o.lines, "lines", "", "test only for lines of the table that match; the others say what the logs hold, or that they were not run")
-	flag.StringVar(&o.packages, "packages", "", "test these packages instead, ./bpf,./agent/pace for example, and write no document")
+	flag.StringVar(&o.packages, "packages", "", "test these packages instead, ./bpf/uplink,./agent/pace for example, and write no document")
 	flag.StringVar(&o.test, "run", "", "with -packages: only tests that match")
 	flag.StringVar(&o.accelerator, "accelerator", "auto", "kvm, tcg, or auto: KVM where a guest boots with it")
 	flag.StringVar(&o.document, "document", "docs/kernels.md", "where the table goes")

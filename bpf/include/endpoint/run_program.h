@@ -3,7 +3,7 @@
 #ifndef BRAID_RUN_PROGRAM_H
 #define BRAID_RUN_PROGRAM_H
 
-#include "block_call.h"
+#include "program_call.h"
 #include "subflow.h"
 
 /* From one end to the other and back; both halves are measured from here. */

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-
-// Package block holds the program in which blocks of one's own are tried out,
-// compiled, and Go's view of what a block is given.
-package block
-
-//go:generate ../../hack/bpf2go.sh Trial trial.bpf.c -type block_input
