@@ -67,7 +67,7 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 func (c *cluster) remove(t *testing.T, node *network.Node) {
 	t.Helper()
 	name := node.NodeName()
-	_, err := node.Run(c.Binary("braid-agent"), "remove", "--node-name", name,
+	_, err := node.Run(c.Binary("braid-agent"), "cleanup", "--node-name", name,
 		"--pin-path", c.PinPath(name), "--state-path", c.StatePath(name), "--netns-dirs", network.Directory)
 	if err != nil {
 		t.Fatalf("removing what the agent left: %v", err)

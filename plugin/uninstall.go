@@ -237,7 +237,7 @@ func (r *remover) findPods(ctx context.Context) {
 // agentLeft is a line of what an agent lists.
 type agentLeft struct{ Kind, Name, Detail string }
 
-const nodeCommand = "braid-agent remove"
+const nodeCommand = "braid-agent cleanup"
 
 // findOnNodes asks the agents.
 func (r *remover) findOnNodes(ctx context.Context) error {
@@ -263,7 +263,7 @@ func (r *remover) findOnNodes(ctx context.Context) error {
 	}
 	if len(without) > 0 {
 		r.unknown("no agent runs on %s: programs, pins, routes, rules, neighbours and settings of pods there are not known; "+
-			"`%s` there removes them, and `braid-agent leftovers` lists them", strings.Join(without, ", "), nodeCommand)
+			"`%s` there removes them, and `braid-agent cleanup --dry-run` lists them", strings.Join(without, ", "), nodeCommand)
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func (r *remover) askAgent(ctx context.Context, node string, agent *corev1.Pod) 
 	ctx, stop := context.WithTimeout(ctx, askTimeout)
 	defer stop()
 	var out bytes.Buffer
-	if err := r.ask(ctx, agent, &out, "leftovers", "--output", "json"); err != nil {
+	if err := r.ask(ctx, agent, &out, "cleanup", "--dry-run", "--output", "json"); err != nil {
 		return err
 	}
 	var left []agentLeft

@@ -39,7 +39,7 @@ func (a *answers) set(left map[string]string) {
 func (a *answers) answer(agent string, command []string, _ io.Reader, out io.Writer) error {
 	a.Lock()
 	defer a.Unlock()
-	if !slices.Contains(command, "leftovers") || a.left[agent] == "" {
+	if !slices.Contains(command, "cleanup") || a.left[agent] == "" {
 		return fmt.Errorf("%s does not know: %v", agent, command)
 	}
 	_, err := fmt.Fprintln(out, a.left[agent])
@@ -116,7 +116,7 @@ func TestEachStepOfARemovalIsToldFromTheNext(t *testing.T) {
 	path := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}
 	s.remove(path, &corev1.Pod{ObjectMeta: system("agent-node1")}, &corev1.Pod{ObjectMeta: system("agent-node2")},
 		&appsv1.DaemonSet{ObjectMeta: system("braid-agent")})
-	s.golden("uninstall_leftovers", s.expectRemoval(false))
+	s.golden("uninstall_left", s.expectRemoval(false))
 }
 
 func TestUninstallRemovesNothingItself(t *testing.T) {

@@ -49,7 +49,7 @@ func command() *cobra.Command {
 	addFlags(command, &options)
 	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
-	command.AddCommand(removeCommand(&options), mountCommand(), leftoversCommand(&options))
+	command.AddCommand(cleanupCommand(&options), mountCommand())
 	addInspection(command, &options)
 	return command
 }
@@ -75,19 +75,6 @@ func addLogLevel(command *cobra.Command, logging *zap.Options) {
 	level := *all.Lookup("zap-log-level")
 	level.Name, level.Usage = "log-level", "error, info, or 1 and more to see more: 1 logs what rules report (default info)"
 	command.Flags().AddGoFlag(&level)
-}
-
-// removeCommand undoes what agents did here, for an uninstall.
-func removeCommand(options *agent.Options) *cobra.Command {
-	return &cobra.Command{
-		Use:   "remove",
-		Short: "Removes everything of Braid from this node: programs, maps, routes, rules and pods' settings",
-		Args:  cobra.NoArgs,
-		RunE: func(command *cobra.Command, _ []string) error {
-			options.Log = zap.New()
-			return agent.Cleanup(command.Context(), *options)
-		},
-	}
 }
 
 // mountCommand is for an init container on hosts that mount none themselves.

@@ -10,16 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestLeftoversAreListed(t *testing.T) {
+func TestADryRunListsWhatWouldBeRemoved(t *testing.T) {
 	n := build(t)
-	out, err := n.run("leftovers")
+	out, err := n.run("cleanup", "--dry-run")
 	require.NoError(t, err)
 	for _, text := range []string{"Pin", "endpoints", "Program    from_endpoint  pod0 ingress", "Program    to_endpoint  pod0 egress"} {
 		if !strings.Contains(out, text) {
-			t.Errorf("the leftovers have no %q:\n%s", text, out)
+			t.Errorf("the list has no %q:\n%s", text, out)
 		}
 	}
-	if _, err := n.run("leftovers", "--check"); !errors.Is(err, errLeft) {
-		t.Errorf("checking leftovers: %v", err)
+	if _, err := n.run("cleanup", "--dry-run", "--check"); !errors.Is(err, errLeft) {
+		t.Errorf("checking what is left: %v", err)
 	}
 }
