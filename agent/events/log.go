@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+// Package events receives what the packet programs report of rules, and keeps the latest
+// of it for those who ask.
 package events
 
 import (

@@ -136,7 +136,7 @@ func (g *Guard) tick(now time.Time) error {
 	groups := g.rows.groups()
 	var failed error
 	for _, path := range g.rows.paths {
-		rest := s.sharePath(now, path, g.rows, groups)
+		rest := s.sharePath(now, path, groups)
 		if path.capacity > 0 && math.Abs(rest-s.rest[path.number]) > smallest*path.capacity {
 			failed = errors.Join(failed, g.setShared(path.number, rest))
 			s.rest[path.number] = rest
@@ -199,7 +199,7 @@ func (s *sharing) lookAtOthers(o *objects, b *rows, guarded [slots]uint64, secon
 
 // sharePath divides a path's capacity, or where that is not shared the ceilings of
 // the tenants, one by one. It returns what others leave of a shared path.
-func (s *sharing) sharePath(now time.Time, path pathRow, b *rows, groups [][]*endpointRow) (rest float64) {
+func (s *sharing) sharePath(now time.Time, path pathRow, groups [][]*endpointRow) (rest float64) {
 	demands := make([]group, 0, len(groups)+1)
 	for _, members := range groups {
 		demands = append(demands, s.demand(now, path, members[0].tenant, members))

@@ -24,13 +24,6 @@ import (
 // patience is how long a test waits for what should take milliseconds.
 const patience = 20 * time.Second
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // machine is a node of the lab whose Prober and Responder run.
 type machine struct {
 	*network.Node

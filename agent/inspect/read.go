@@ -18,12 +18,6 @@ type entry[K, V any] struct {
 // batch is how many entries are read with one system call.
 const batch = 512
 
-// readArray reads all values of an array.
-func readArray[V any](m *ebpf.Map) (all []V, err error) {
-	err = readBatches(m, func(_ []uint32, values []V) { all = append(all, values...) })
-	return all, err
-}
-
 // readHash reads all entries of a hash map. What is added or deleted meanwhile may
 // or may not be among them.
 func readHash[K comparable, V any](m *ebpf.Map) ([]entry[K, V], error) {

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/paths"
@@ -159,10 +158,18 @@ func (b *Builder) number(m *Model) error {
 		return assigned
 	}
 	byPath := names(KindPath, len(nics), func(i int) string { return nics[i].Name })
-	byPeer := names(KindPeer, len(m.Peers), func(i int) string { return m.Peers[i].Name })
+	steered := m.Peers
+	if len(nics) == 0 {
+		steered = nil // nothing is sent to them by number
+	}
+	byPeer := names(KindPeer, len(steered), func(i int) string { return steered[i].Name })
 	byUID := names(KindEndpoint, len(m.Endpoints), func(i int) string { return string(m.Endpoints[i].UID) })
 	byTenant := names(KindTenant, len(tenants), func(i int) string { return tenants[i] })
-	m.takeNumbers(byPath, byPeer, byUID, byTenant)
+	m.takePathNumbers(byPath)
+	if len(nics) > 0 {
+		m.takePeerNumbers(byPeer)
+	}
+	m.takeEndpointNumbers(byUID, byTenant)
 	m.Retired = b.registry.retiredNumbers()
 	return err
 }
@@ -178,33 +185,33 @@ func tenantsOf(m *Model) (names []string) {
 	return names
 }
 
-// takeNumbers leaves out what has none.
-func (m *Model) takeNumbers(byPath, byPeer, byUID, byTenant map[string]*registryEntry) {
+// takePathNumbers leaves paths without a number without their NIC.
+func (m *Model) takePathNumbers(by map[string]*registryEntry) {
 	for i := range m.Paths {
 		path := &m.Paths[i]
-		if entry := byPath[path.Name]; entry != nil {
+		if entry := by[path.Name]; entry != nil {
 			path.Number = uint8(entry.Number)
 		} else {
 			path.Interface, path.Up = 0, false
 		}
 	}
-	peers := m.Peers
-	m.Peers = nil
-	for _, peer := range peers {
-		if entry := byPeer[peer.Name]; entry != nil {
-			peer.Number = entry.Number
-			m.Peers = append(m.Peers, peer)
-		}
+}
+
+// takePeerNumbers leaves out peers without a number.
+func (m *Model) takePeerNumbers(by map[string]*registryEntry) {
+	m.Peers = slices.DeleteFunc(m.Peers, func(peer Peer) bool { return by[peer.Name] == nil })
+	for i := range m.Peers {
+		m.Peers[i].Number = by[m.Peers[i].Name].Number
 	}
-	known := m.Endpoints
-	m.Endpoints = nil
-	for _, endpoint := range known {
-		entry := byUID[string(endpoint.UID)]
-		if entry == nil {
-			entry = &registryEntry{}
+}
+
+// takeEndpointNumbers leaves an endpoint without a number the number 0.
+func (m *Model) takeEndpointNumbers(by, byTenant map[string]*registryEntry) {
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
+		if entry := by[string(endpoint.UID)]; entry != nil {
+			endpoint.Number, endpoint.HostInterface, endpoint.Bridged = entry.Number, int(entry.Interface), entry.Bridged != 0
 		}
-		endpoint.Number, endpoint.HostInterface, endpoint.Bridged = entry.Number, int(entry.Interface), entry.Bridged != 0
-		m.Endpoints = append(m.Endpoints, endpoint)
 	}
 	m.Tenants = map[string]uint32{}
 	for name, entry := range byTenant {
@@ -220,13 +227,4 @@ func (m *Model) Validate() error {
 		}
 	}
 	return nil
-}
-
-// UIDs of the endpoints of the model.
-func (m *Model) UIDs() map[types.UID]bool {
-	uids := map[types.UID]bool{}
-	for i := range m.Endpoints {
-		uids[m.Endpoints[i].UID] = true
-	}
-	return uids
 }

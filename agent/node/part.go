@@ -107,7 +107,7 @@ func (r Report) Clone() Report {
 	return r
 }
 
-// Done: nothing failed, and nothing is left to do.
+// Done is true where nothing failed, and nothing is left to do.
 func (r *Report) Done() bool {
 	if r.Err != nil || r.Unfinished {
 		return false

@@ -174,10 +174,10 @@ func TestNothingIsPinnedWithoutNumbers(t *testing.T) {
 	if _, err := os.Stat(pins); !os.IsNotExist(err) {
 		t.Errorf("a node without paths and pods has pins: %v", err)
 	}
-	build(t, builder, sourcesOf([]int{1}, nil, []int{1}))
-	model := build(t, builder, sourcesOf(nil, nil, nil))
+	build(t, builder, sourcesOf([]int{1}, []int{1, 2}, []int{1}))
+	model := build(t, builder, sourcesOf(nil, []int{1, 2}, nil))
 	must(t, true, second(builder.Applied(model)))
-	build(t, builder, sourcesOf(nil, nil, nil))
+	build(t, builder, sourcesOf(nil, []int{1, 2}, nil))
 	if _, err := os.Stat(filepath.Join(pins, registryDirectory)); !os.IsNotExist(err) {
 		t.Errorf("the registry of a node without anything is still pinned: %v", err)
 	}

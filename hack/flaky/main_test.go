@@ -39,8 +39,8 @@ func TestWhatTheRecordExcuses(t *testing.T) {
 		want    string // part of the error; empty for none
 	}{
 		"nothing needed its second run":               {nil, nil, 0, nil, ""},
-		"a test that is not in the record":            {nil, []string{spread}, 99, nil, "is not in the record"},
-		"another test is in the record":               {[]entry{excused(other)}, []string{spread}, 99, nil, "is not in the record"},
+		"a test that is not in the record":            {nil, []string{spread}, 99, nil, ""},
+		"another test is in the record":               {[]entry{excused(other)}, []string{spread}, 0, nil, ""},
 		"ten commits after the last time":             {[]entry{excused(nil)}, []string{spread}, 10, nil, ""},
 		"nine commits after the last time":            {[]entry{excused(nil)}, []string{spread}, 9, nil, "more than once in 10 runs"},
 		"the commit is not known":                     {[]entry{excused(nil)}, []string{spread}, 0, errors.New("no such commit"), "no such commit"},
@@ -104,4 +104,20 @@ func TestFromReportToVerdict(t *testing.T) {
 	require.NoError(t, run(&out, "report", "record.yaml", true))
 	_, err = commitsSince("0123456789012345678901234567890123456789")
 	require.Error(t, err)
+}
+
+func TestTestsThatAreNewToTheRecordAreToldAndMustBeFew(t *testing.T) {
+	directory := t.TempDir()
+	paths := []string{filepath.Join(directory, "report"), filepath.Join(directory, "record.yaml")}
+	require.NoError(t, os.WriteFile(paths[1], []byte("tests: []\n"), 0o600))
+	var told strings.Builder
+	require.NoError(t, os.WriteFile(paths[0], []byte(report), 0o600))
+	require.NoError(t, run(&told, paths[0], paths[1], true))
+	require.Contains(t, told.String(), spread+" needed its second run: find the cause")
+	var many strings.Builder
+	for _, name := range []string{"A", "B", "C"} {
+		many.WriteString(spread + name + ": 2 runs, 1 failures\n")
+	}
+	require.NoError(t, os.WriteFile(paths[0], []byte(many.String()), 0o600))
+	require.ErrorContains(t, run(&told, paths[0], paths[1], true), "3 tests that are not in the record")
 }

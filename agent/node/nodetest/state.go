@@ -37,11 +37,11 @@ type Path struct {
 	Capacity  int64
 }
 
-// Peer and PeerPath are another node, as agent/paths knows it.
-type (
-	Peer     = paths.Peer
-	PeerPath = paths.PeerPath
-)
+// Peer is another node, as agent/paths knows it.
+type Peer = paths.Peer
+
+// PeerPath is another node's NIC on one path.
+type PeerPath = paths.PeerPath
 
 // Endpoint is a pod of the plan, and where it was found.
 type Endpoint struct {
