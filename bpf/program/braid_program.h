@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * For blocks of one's own: selectors and actors that a chain calls by an action of
- * type Custom. docs/blocks.md is the tutorial; docs/examples has whole blocks.
+ * For programs of one's own: selectors and actions that a chain calls by an action of
+ * type RunProgram. docs/programs.md is the tutorial; docs/examples has whole ones.
  *
  *     #include "braid_program.h"
  *

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package actiontest runs the actors of the endpoint half by themselves: packet in,
+// Package actiontest runs the actions of the endpoint half by themselves: packet in,
 // packet out.
 package actiontest
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programtest compiles blocks for tests, as docs/blocks.md tells admins to.
+// Package programtest compiles programs for tests, as docs/programs.md tells admins to.
 package programtest
 
 import (
