@@ -109,7 +109,7 @@ func (g *Guard) makeQueues() (queues map[uint32]queue, queued map[uint32]uint32)
 			err = g.queueEnds.Attach(made.end, g.objects.leaveQueue.LeaveQueue)
 		}
 		if err != nil {
-			g.options.Log.Error(err, "packets beyond a limit are dropped where they could wait", "path", path.name)
+			g.options.Log.Error(err, "failed to make the queue of a path; packets beyond a limit are dropped instead of queued", "path", path.name)
 			continue
 		}
 		queues[path.number] = made

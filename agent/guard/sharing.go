@@ -105,7 +105,7 @@ func (g *Guard) share() bool {
 		return false
 	}
 	if err := g.tick(time.Now()); err != nil {
-		g.options.Log.Error(err, "not all shares are given anew")
+		g.options.Log.Error(err, "failed to divide a path's capacity among tenants; they keep the rates that they have")
 	}
 	return true
 }

@@ -468,7 +468,7 @@ type Program struct {
 	// configMap in Braid's own namespace that holds the object in binaryData.
 	// +optional
 	ConfigMap *ProgramConfigMap `json:"configMap,omitempty"`
-	// file is the name of a file in the agents' directory of blocks on each node.
+	// file is the name of a file in the agents' directory of programs on each node.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9_.]*$`
 	// +optional
