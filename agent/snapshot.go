@@ -69,7 +69,7 @@ func (a *Agent) peersOf(nodes []v1alpha1.MPTCPNode) (peers []paths.Peer) {
 		}
 		peer, err := paths.PeerOf(&nodes[i])
 		if err != nil {
-			a.log.Error(err, "using what can be read of another node", "peer", nodes[i].Name)
+			a.log.Error(err, "failed to read some addresses of another node; using the rest", "peer", nodes[i].Name)
 		}
 		peers = append(peers, peer)
 	}

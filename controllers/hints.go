@@ -182,6 +182,6 @@ func (t *hintTeller) write(ctx context.Context, event *eventsv1.Event) {
 	case ctx.Err() != nil:
 	default:
 		hintEvents.WithLabelValues("failed").Inc()
-		log.FromContext(ctx).Error(err, "Cannot write an Event about a hint", "pod", event.Namespace+"/"+event.Regarding.Name)
+		log.FromContext(ctx).Error(err, "Failed to write an Event about a hint", "pod", event.Namespace+"/"+event.Regarding.Name)
 	}
 }

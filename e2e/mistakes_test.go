@@ -123,8 +123,8 @@ func TestRulesThatCannotWorkAreNotAppliedByHalf(t *testing.T) {
 	}
 }
 
-// A policy of the cluster names a block that is nowhere.
-func TestABlockThatIsNowhereIsNamed(t *testing.T) {
+// A policy of the cluster names a program that is nowhere.
+func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 	c := use(t)
 	c.createPaths(t)
 	c.apply(t, goodRules)
@@ -133,7 +133,7 @@ func TestABlockThatIsNowhereIsNamed(t *testing.T) {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if condition == nil || condition.Reason != v1alpha1.ReasonProgramNotFound ||
-			!strings.Contains(condition.Message, "e2e-blocks") || !strings.Contains(condition.Message, "large.o") {
+			!strings.Contains(condition.Message, "e2e-programs") || !strings.Contains(condition.Message, "large.o") {
 			return fmt.Errorf("the condition RulesAccepted is %+v", condition)
 		}
 		return nil

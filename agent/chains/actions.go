@@ -161,8 +161,8 @@ func (c *compiler) runProgram(a *actionContext) error {
 	if wanted == nil {
 		return field.Required(at, "name a program")
 	}
-	name := BlockOf(a.rule, wanted.Program)
-	slot, loaded := c.surroundings.Blocks[name]
+	name := ProgramOf(a.rule, wanted.Program)
+	slot, loaded := c.surroundings.Programs[name]
 	if !loaded {
 		return field.Invalid(at.Child("program"), wanted.Program, c.whyNot(name))
 	}
@@ -173,15 +173,15 @@ func (c *compiler) runProgram(a *actionContext) error {
 	return nil
 }
 
-func (c *compiler) whyNot(name BlockName) string {
+func (c *compiler) whyNot(name ProgramName) string {
 	if reason := c.surroundings.Refused[name]; reason != nil {
 		return "is not loaded on this node: " + reason.Error()
 	}
 	return "is not loaded on this node"
 }
 
-// BlockOf is the block that a rule refers to by this name: one of its own policy,
+// ProgramOf is the program that a rule refers to by this name: one of its own policy,
 // whose name is the last part of ClusterMPTCPPolicy/edge.
-func BlockOf(rule *v1alpha1.PlanRule, name string) BlockName {
-	return BlockName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
+func ProgramOf(rule *v1alpha1.PlanRule, name string) ProgramName {
+	return ProgramName{Policy: rule.Policy[strings.LastIndexByte(rule.Policy, '/')+1:], Name: name}
 }

@@ -11,18 +11,18 @@ import (
 	"braid.dev/braid/bpf/endpoint"
 )
 
-// BlockName names a custom block of the cluster's policy.
-type BlockName struct{ Policy, Name string }
+// ProgramName names a custom program of the cluster's policy.
+type ProgramName struct{ Policy, Name string }
 
 // Surroundings are what the node gives to the names in rules.
 type Surroundings struct {
 	// Paths are the slots of the node's paths, 0 to 7. A path that is not here
 	// has no subflows on this node.
 	Paths map[string]uint8
-	// Blocks are the slots of the custom blocks that are loaded.
-	Blocks map[BlockName]uint32
-	// Refused says why other custom blocks are not.
-	Refused map[BlockName]error
+	// Programs are the slots of the custom programs that are loaded.
+	Programs map[ProgramName]uint32
+	// Refused says why other custom programs are not.
+	Refused map[ProgramName]error
 }
 
 // Compile turns rules into a chain. The error names the rule and the field that

@@ -355,8 +355,8 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"a scope of a later version", withActions(v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("1M"), Per: "Node"}}), `actions[0].rateLimit.per: Invalid value: "Node"`},
 		{"an action of a later version", withActions(v1alpha1.Action{Type: v1alpha1.ActionDrop}, v1alpha1.Action{Type: "Dance"}), `actions[1].type: Unsupported value: "Dance"`},
 		{"a backup state that is not said", withActions(v1alpha1.Action{Type: v1alpha1.ActionSetBackup}), "actions[0].setBackup.backup: Required"},
-		{"a custom action without a block", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram}), "actions[0].runProgram: Required"},
-		{"a block that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}}), `actions[0].runProgram.program: Invalid value: "shape": is not loaded`},
+		{"a custom action without a program", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram}), "actions[0].runProgram: Required"},
+		{"a program that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}}), `actions[0].runProgram.program: Invalid value: "shape": is not loaded`},
 		{"more custom actions than a packet may run through", withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "known"}}}, 9)...), `actions[8].runProgram: Too many: 9: must have at most 8`},
 		{"a token that is none", withSelectors(v1alpha1.Selectors{Token: "0x123"}), inside + "token"},
 		{"an address that is none", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1", "here"}}), inside + `addressPair[1]: Invalid value: "here"`},
@@ -372,7 +372,7 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"17 rules of 8 actions", repeated(17, withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRecord}}, 8)...)[0]), `rule "rule-16" of MPTCPPolicy/team/web: actions: with this rule the chain has 136 actions, and can have 128 at most`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chain, err := Compile(c.rules, Surroundings{Blocks: map[BlockName]uint32{{"web", "known"}: 1}})
+			chain, err := Compile(c.rules, Surroundings{Programs: map[ProgramName]uint32{{"web", "known"}: 1}})
 			if err == nil || !strings.Contains(err.Error(), c.expected) {
 				t.Errorf("the error is %v\nwithout %s", err, c.expected)
 			}
@@ -385,7 +385,7 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 
 func TestAnErrorSaysWhyABlockIsNotLoaded(t *testing.T) {
 	rules := withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}})
-	_, err := Compile(rules, Surroundings{Refused: map[BlockName]error{{"web", "shape"}: errors.New("R1 is no pointer")}})
+	_, err := Compile(rules, Surroundings{Refused: map[ProgramName]error{{"web", "shape"}: errors.New("R1 is no pointer")}})
 	if err == nil || !strings.HasSuffix(err.Error(), "is not loaded on this node: R1 is no pointer") {
 		t.Errorf("the error is %v", err)
 	}
@@ -414,7 +414,7 @@ func TestALimitKeepsItsNumberWhileOtherRulesComeAndGo(t *testing.T) {
 }
 
 // goldenSurroundings are what the golden files are compiled with.
-var goldenSurroundings = Surroundings{Paths: testPaths, Blocks: map[BlockName]uint32{{"edge", "shape"}: 5}}
+var goldenSurroundings = Surroundings{Paths: testPaths, Programs: map[ProgramName]uint32{{"edge", "shape"}: 5}}
 
 func TestGolden(t *testing.T) {
 	inputs, err := filepath.Glob("testdata/*.yaml")

@@ -24,7 +24,7 @@ type half struct {
 	*objects
 	*allocator
 	interfaces *attach.Interfaces
-	blocks     func() (map[BlockName]uint32, map[BlockName]error)
+	programs   func() (map[ProgramName]uint32, map[ProgramName]error)
 	log        logr.Logger
 	endpoints  map[types.UID]*attached
 }
@@ -49,7 +49,7 @@ func loadHalf(pinned *pins.Pins, interfaces *attach.Interfaces, options Options)
 		return nil, err
 	}
 	h := &half{
-		objects: loaded, interfaces: interfaces, blocks: options.Blocks, log: options.Log, endpoints: map[types.UID]*attached{},
+		objects: loaded, interfaces: interfaces, programs: options.Programs, log: options.Log, endpoints: map[types.UID]*attached{},
 	}
 	if h.allocator, err = readAllocator(loaded.maps); err == nil {
 		err = h.readEndpoints()
@@ -97,8 +97,8 @@ func (h *half) apply(model *node.Model, wanted []desired, failed failures) error
 	for _, path := range model.NICs() {
 		surroundings.Paths[path.Name] = path.Number
 	}
-	if h.blocks != nil {
-		surroundings.Blocks, surroundings.Refused = h.blocks()
+	if h.programs != nil {
+		surroundings.Programs, surroundings.Refused = h.programs()
 	}
 	err := errors.Join(h.writePaths(model), h.forgetRenumbered(model))
 	if err != nil {

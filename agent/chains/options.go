@@ -18,10 +18,10 @@ type Options struct {
 	SubflowEntries uint32
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	// Blocks tells the slots of the custom blocks that are loaded, and why others are
+	// Programs tells the slots of the custom programs that are loaded, and why others are
 	// not; nil where there are none.
-	Blocks func() (slots map[BlockName]uint32, refused map[BlockName]error)
-	Log    logr.Logger
+	Programs func() (slots map[ProgramName]uint32, refused map[ProgramName]error)
+	Log      logr.Logger
 }
 
 // failures are the endpoints that could not be given their chain, and why. Their

@@ -40,8 +40,7 @@ type Options struct {
 type Datapath struct {
 	node.Idle
 	options  Options
-	pins     *pins.Pins
-	objects  *objects // nil while nothing is loaded
+	loaded   *pins.Loaded[*objects]
 	uplinks  *attach.Interfaces
 	peers    peerTable
 	compared bool // flows with their endpoints, since nothing was loaded
@@ -61,7 +60,8 @@ var hooks = []attach.Hook{
 func Open(options Options) *Datapath { return open(options, schema) }
 
 func open(options Options, version string) *Datapath {
-	d := &Datapath{options: options, pins: pins.New(Directory(options.PinPath), version, options.Log)}
+	d := &Datapath{options: options}
+	d.loaded = pins.NewLoaded(pins.New(Directory(options.PinPath), version, options.Log), d.load)
 	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
 	return d
 }
@@ -69,7 +69,7 @@ func open(options Options, version string) *Datapath {
 // Directory is where an agent's datapath is pinned.
 func Directory(pinPath string) string { return filepath.Join(pinPath, "datapath") }
 
-func (d *Datapath) linkDirectory() string { return filepath.Join(d.pins.Directory(), "links") }
+func (d *Datapath) linkDirectory() string { return filepath.Join(d.loaded.Directory(), "links") }
 
 // Apply brings maps and programs to the model. Flows of endpoints that are gone
 // return to the cluster network's route; all others keep their paths. A model without
@@ -84,7 +84,10 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if len(nics) == 0 {
 		return d.Remove(ctx)
 	}
-	if err := errors.Join(m.Validate(), d.load()); err != nil {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	if err := d.loaded.Load(); err != nil {
 		return err
 	}
 	if err := d.resolve(neighboursOf(nics, m.Peers)); err != nil {
@@ -96,7 +99,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	}
 	err = errors.Join(d.attachTo(uplinksOf(nics, m.Uplinks)), d.uplinks.DetachOther())
 	if err == nil {
-		err = d.pins.Finish()
+		err = d.loaded.Finish()
 	}
 	return errors.Join(err, d.update(changes), d.recount())
 }
@@ -120,35 +123,29 @@ func (d *Datapath) AttachMode() string { return d.uplinks.Mode() }
 
 // Close lets go of the datapath without changing it: programs and maps stay.
 func (d *Datapath) Close() error {
-	if d.objects == nil {
-		return nil
-	}
 	d.peers.unload()
-	err := errors.Join(d.objects.close(), d.pins.Close())
-	d.objects, d.compared = nil, false
-	return err
+	return d.loaded.Close()
 }
 
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove(context.Context) error {
-	return errors.Join(d.uplinks.Remove(), releaseAllNeighbours(), removePins(Directory(d.options.PinPath)), d.Close())
+	d.peers.unload()
+	return d.loaded.Remove(d.uplinks.Remove, releaseAllNeighbours)
 }
 
-// load loads the programs once. What another version pinned is taken over.
-func (d *Datapath) load() error {
-	if d.objects != nil {
-		return nil
-	}
-	loaded, err := loadObjects(d.pins, d.options.FlowEntries)
+// load loads the programs. What another version pinned is taken over.
+func (d *Datapath) load() (*objects, error) {
+	loaded, err := loadObjects(d.loaded.Pins, d.options.FlowEntries)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	d.objects = loaded
-	if err := d.peers.load(loaded); err != nil {
-		return errors.Join(err, d.Close())
+	if err := errors.Join(d.peers.load(loaded), d.uplinks.Choose(loaded.fromUplink.FromUplink)); err != nil {
+		d.peers.unload()
+		return nil, errors.Join(err, loaded.Close())
 	}
-	return d.uplinks.Choose(loaded.fromUplink.FromUplink)
+	d.compared = false
+	return loaded, nil
 }
 
 // attachTo attaches to exactly these NICs. One that fails does not keep the
@@ -156,7 +153,7 @@ func (d *Datapath) load() error {
 func (d *Datapath) attachTo(uplinks map[int]bool) error {
 	attached, failed := d.uplinks.Attached()
 	for index := range uplinks {
-		failed = errors.Join(failed, d.uplinks.Attach(index, d.objects.programs()...))
+		failed = errors.Join(failed, d.uplinks.Attach(index, d.loaded.Value.programs()...))
 	}
 	for index := range attached {
 		if !uplinks[index] {

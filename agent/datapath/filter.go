@@ -19,7 +19,7 @@ import (
 // one atomic step for each.
 func (d *Datapath) noteLocal(endpoints map[netip.Addr]uplink.ToUplinkEndpoint) error {
 	const size = int(unsafe.Sizeof(uplink.ToUplinkFilter{}))
-	memory, err := unix.Mmap(d.objects.maps().LocalFilter.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	memory, err := unix.Mmap(d.loaded.Value.maps().LocalFilter.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("mapping the filter of local addresses: %w", err)
 	}

@@ -32,20 +32,20 @@ type Flow struct {
 
 // Flows lists the flows that the node remembers, in no order.
 func (d *Datapath) Flows() ([]Flow, error) {
-	if d.objects == nil {
+	if !d.loaded.Is() {
 		return nil, nil
 	}
 	names, err := node.ReadNames(d.options.PinPath)
 	if err != nil {
 		return nil, err
 	}
-	return flowsIn(d.objects.maps().Flows, names)
+	return flowsIn(d.loaded.Value.maps().Flows, names)
 }
 
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
 // goroutine; there are none where nothing is pinned.
 func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
-	pin := filepath.Join(d.pins.Directory(), uplink.ToUplinkMapFlows)
+	pin := filepath.Join(d.loaded.Directory(), uplink.ToUplinkMapFlows)
 	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -80,7 +80,7 @@ func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 }
 
 func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
-	return eachFlowIn(d.objects.maps().Flows, visit)
+	return eachFlowIn(d.loaded.Value.maps().Flows, visit)
 }
 
 // eachFlowIn reads the map in batches, because it may be large.
@@ -124,12 +124,12 @@ func (d *Datapath) update(c changes) error {
 		return err
 	}
 	for _, key := range orphans {
-		if err := d.objects.maps().Flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := d.loaded.Value.maps().Flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("forgetting a flow: %w", err)
 		}
 	}
 	for key, flow := range adopted {
-		if err := d.objects.maps().Flows.Update(key, flow, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := d.loaded.Value.maps().Flows.Update(key, flow, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("saying whose a flow is: %w", err)
 		}
 	}

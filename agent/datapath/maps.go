@@ -62,14 +62,14 @@ func (d *Datapath) writeNode(nics []node.Path) error {
 			value.PathsUp |= 1 << path.Number
 		}
 	}
-	if err := d.objects.maps().Node.Put(uint32(0), value); err != nil {
+	if err := d.loaded.Value.maps().Node.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("failed to write the node's paths: %w", err)
 	}
 	return nil
 }
 
 func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
-	known, err := readAll[uint32](d.objects.maps().PeerAddresses)
+	known, err := readAll[uint32](d.loaded.Value.maps().PeerAddresses)
 	if err != nil {
 		return fmt.Errorf("failed to read the addresses of peers: %w", err)
 	}
@@ -82,7 +82,7 @@ func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 			wanted[address] = peer.Number
 		}
 	}
-	if err := replaceAll(d.objects.maps().PeerAddresses, known, wanted); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, wanted); err != nil {
 		return fmt.Errorf("failed to write the addresses of peers: %w", err)
 	}
 	for number := range m.Retired[node.KindPeer] {
@@ -117,7 +117,7 @@ func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
 
 // writeEndpoints leaves what the programs counted of endpoints that stay.
 func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers, c *changes) error {
-	known, err := readAll[uplink.ToUplinkEndpoint](d.objects.maps().Endpoints)
+	known, err := readAll[uplink.ToUplinkEndpoint](d.loaded.Value.maps().Endpoints)
 	if err != nil {
 		return fmt.Errorf("failed to read the endpoints: %w", err)
 	}
@@ -140,7 +140,7 @@ func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers
 		return err
 	}
 	d.compareOwners(known, wanted, c)
-	if err := replaceAll(d.objects.maps().Endpoints, known, wanted); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().Endpoints, known, wanted); err != nil {
 		return fmt.Errorf("failed to write the endpoints: %w", err)
 	}
 	return nil
@@ -178,7 +178,7 @@ func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbe
 	}
 	// At once: one by one, the entries take as many calls.
 	var written [maxEndpoints]uplink.ToUplinkPreference
-	m := d.objects.maps().Preferences
+	m := d.loaded.Value.maps().Preferences
 	if _, err := m.BatchLookup(new(ebpf.MapBatchCursor), make([]uint32, maxEndpoints), written[:], nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("failed to read the preferences of endpoints: %w", err)
 	}

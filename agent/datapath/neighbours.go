@@ -78,7 +78,7 @@ func (d *Datapath) resolve(wanted map[neighbour]bool) error {
 			continue
 		}
 		if err := n.askAnew(entry); err != nil {
-			d.options.Log.Info("a next hop cannot be resolved before it is used", "address", n.address, "interface", n.nic, "reason", err.Error())
+			d.options.Log.Info("failed to resolve a next hop before it is used", "address", n.address, "interface", n.nic, "reason", err.Error())
 		} else if !entry.resolved && !entry.ours {
 			fresh = append(fresh, n)
 		}

@@ -5,7 +5,6 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"os"
 
 	"github.com/cilium/ebpf"
 
@@ -51,7 +50,7 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 		return nil, fmt.Errorf("loading to_uplink: %w", err)
 	}
 	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.close())
+		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.Close())
 	}
 	return &o, nil
 }
@@ -82,16 +81,7 @@ func (o *objects) programs() []*ebpf.Program {
 	return []*ebpf.Program{o.toUplink.ToUplink, o.fromUplink.FromUplink}
 }
 
-func (o *objects) close() error {
+// Close lets go of the programs and maps; they stay where they are pinned or attached.
+func (o *objects) Close() error {
 	return errors.Join(o.toUplink.Close(), o.fromUplink.Close())
-}
-
-// removePins unlinks everything below the directory, also what agents with
-// another layout left. A pinned link whose last reference goes detaches its
-// program.
-func removePins(directory string) error {
-	if err := os.RemoveAll(directory); err != nil {
-		return fmt.Errorf("removing pins: %w", err)
-	}
-	return nil
 }

@@ -45,20 +45,20 @@ func (d *Datapath) recount() error {
 		return err
 	}
 	var counted uint32
-	if err := d.objects.maps().LivingFlows.Lookup(uint32(0), &counted); err != nil {
+	if err := d.loaded.Value.maps().LivingFlows.Lookup(uint32(0), &counted); err != nil {
 		return fmt.Errorf("reading the number of flows: %w", err)
 	}
 	if !isOff(counted, living) {
 		return nil
 	}
-	if err := d.objects.maps().LivingFlows.Put(uint32(0), living); err != nil {
+	if err := d.loaded.Value.maps().LivingFlows.Put(uint32(0), living); err != nil {
 		return fmt.Errorf("correcting the number of flows: %w", err)
 	}
 	return nil
 }
 
 func (d *Datapath) correctOwners(counts map[uplink.ToUplinkAddress]uint32) error {
-	known, err := readAll[uplink.ToUplinkOwner](d.objects.maps().Owners)
+	known, err := readAll[uplink.ToUplinkOwner](d.loaded.Value.maps().Owners)
 	if err != nil {
 		return fmt.Errorf("reading whose flows there are: %w", err)
 	}
@@ -71,7 +71,7 @@ func (d *Datapath) correctOwners(counts map[uplink.ToUplinkAddress]uint32) error
 			owner.Flows = count
 		}
 		owner.Unknown = 0
-		if err := d.objects.maps().Owners.Put(toAddress(address), owner); err != nil {
+		if err := d.loaded.Value.maps().Owners.Put(toAddress(address), owner); err != nil {
 			return fmt.Errorf("correcting how many flows %s has: %w", address, err)
 		}
 	}

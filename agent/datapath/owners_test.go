@@ -18,7 +18,7 @@ func TestCountsOfFlowsAreCorrected(t *testing.T) {
 	l.applyAll(t)
 	d := l.datapaths[0]
 	gone, living := netip.MustParseAddr("10.244.9.9"), netip.MustParseAddr("fd00:244:9::9")
-	maps := d.objects.maps()
+	maps := d.loaded.Value.maps()
 	require.NoError(t, maps.Owners.Put(toAddress(gone), uplink.ToUplinkOwner{Flows: 16384, Unknown: 1024}))
 	for port := range uint16(3 * drift) {
 		key := uplink.ToUplinkFlowKey{Local: toAddress(gone), Remote: toAddress(living), RemotePort: port}

@@ -131,7 +131,7 @@ type objectIDs struct {
 func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
 	t.Helper()
 	var all []*ebpf.Map
-	maps := reflect.ValueOf(*d.objects.maps())
+	maps := reflect.ValueOf(*d.loaded.Value.maps())
 	for i := range maps.NumField() {
 		all = append(all, maps.Field(i).Interface().(*ebpf.Map))
 	}
@@ -141,7 +141,7 @@ func idsOf(t *testing.T, d *Datapath) (ids objectIDs) {
 		id, _ := info.ID()
 		ids.maps = append(ids.maps, id)
 	}
-	for _, program := range d.objects.programs() {
+	for _, program := range d.loaded.Value.programs() {
 		info, err := program.Info()
 		require.NoError(t, err)
 		id, _ := info.ID()
@@ -246,7 +246,7 @@ func TestAnotherAgentsThingsAreRemoved(t *testing.T) {
 		ids := idsOf(t, l.datapaths[0])
 		older := filepath.Join(Directory(l.nodeOptions(0).PinPath), "v0") // of an agent with another layout
 		require.NoError(t, os.Mkdir(older, 0o700))
-		pin(t, l.datapaths[0].objects.maps().Owners, filepath.Join(older, "flows"))
+		pin(t, l.datapaths[0].loaded.Value.maps().Owners, filepath.Join(older, "flows"))
 		require.NoError(t, l.datapaths[0].Close())
 		l.datapaths[0] = Open(l.nodeOptions(0))
 		require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))

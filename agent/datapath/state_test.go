@@ -64,7 +64,7 @@ func TestAddressesSurviveTheMaps(t *testing.T) {
 func (l *lab) rememberFlow(t *testing.T, local string, port uint16, flow uplink.ToUplinkFlow) {
 	t.Helper()
 	key := uplink.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr(local)), Remote: toAddress(netip.MustParseAddr("10.9.9.9")), LocalPort: port}
-	require.NoError(t, l.datapaths[0].objects.maps().Flows.Put(key, flow))
+	require.NoError(t, l.datapaths[0].loaded.Value.maps().Flows.Put(key, flow))
 }
 
 func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
@@ -91,7 +91,7 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, l.Nodes[0].Do(func() error { return l.datapaths[0].Remove(t.Context()) }))
 			l.apply(t, 0, all)
-			known, err := readAll[uint32](l.datapaths[0].objects.maps().PeerAddresses)
+			known, err := readAll[uint32](l.datapaths[0].loaded.Value.maps().PeerAddresses)
 			require.NoError(t, err)
 			another := uint16(known[netip.MustParseAddr("10.20.0.77")])
 			node2 := uint16(known[all.Peers[0].Addresses[0]])
@@ -136,7 +136,7 @@ func TestEndpointsKeepTheirIDs(t *testing.T) {
 	l := newLab(t, threePaths, 2, Options{})
 	state := l.states(t)[0]
 	ids := func() map[netip.Addr]uint32 {
-		known, err := readAll[uplink.ToUplinkEndpoint](l.datapaths[0].objects.maps().Endpoints)
+		known, err := readAll[uplink.ToUplinkEndpoint](l.datapaths[0].loaded.Value.maps().Endpoints)
 		require.NoError(t, err)
 		ids := map[netip.Addr]uint32{}
 		for address, endpoint := range known {
@@ -168,7 +168,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
 	state := l.states(t)[0]
 	l.apply(t, 0, state)
-	endpoints := l.datapaths[0].objects.maps().Endpoints
+	endpoints := l.datapaths[0].loaded.Value.maps().Endpoints
 	key := toAddress(netip.MustParseAddr(l.Pod("pod-1-1").IPv4))
 	var endpoint uplink.ToUplinkEndpoint
 	require.NoError(t, endpoints.Lookup(key, &endpoint))
@@ -189,7 +189,7 @@ func TestApplyKeepsTheTurnsOfEndpoints(t *testing.T) {
 func TestNothingIsLoadedWithoutPaths(t *testing.T) {
 	d := Open(Options{PinPath: t.TempDir()})
 	require.NoError(t, State{Peers: []Peer{{Name: "node2"}}}.Apply(t.Context(), d, nodetest.NewBuilder(t.TempDir())))
-	if flows, err := d.Flows(); d.objects != nil || flows != nil || err != nil || d.AttachMode() != "" {
+	if flows, err := d.Flows(); d.loaded.Is() || flows != nil || err != nil || d.AttachMode() != "" {
 		t.Errorf("flows %v, %v, attached by %q", flows, err, d.AttachMode())
 	}
 }

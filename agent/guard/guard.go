@@ -40,16 +40,13 @@ type Options struct {
 // several goroutines.
 type Guard struct {
 	options   Options
-	pins      *pins.Pins
 	nics      *attach.Interfaces
 	endpoints *attach.Interfaces
 	queueEnds *attach.Interfaces
 	changed   chan struct{} // wakes Run
 
 	mu      sync.Mutex
-	objects *objects // nil while nothing is loaded
-	netlink *netlink.Handle
-	clean   bool // nothing is pinned, and nothing attached
+	loaded  *pins.Loaded[*objects]
 	rows    *rows
 	filled  map[node.Kind]map[uint32]bool // rows that may not be empty
 	queues  map[uint32]queue              // by the number of their path
@@ -71,11 +68,9 @@ func directory(pinPath string) string { return filepath.Join(pinPath, "guard") }
 func Open(options Options) *Guard { return open(options, schema) }
 
 func open(options Options, version string) *Guard {
-	g := &Guard{
-		options: options, pins: pins.New(directory(options.PinPath), version, options.Log),
-		changed: make(chan struct{}, 1), sharing: newSharing(),
-	}
-	links := filepath.Join(g.pins.Directory(), "links")
+	g := &Guard{options: options, changed: make(chan struct{}, 1)}
+	g.loaded = pins.NewLoaded(pins.New(directory(options.PinPath), version, options.Log), g.load)
+	links := filepath.Join(g.loaded.Directory(), "links")
 	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: nicHooks, Clsact: options.Clsact})
 	g.endpoints = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "endpoints"), Hooks: endpointHooks, Clsact: options.Clsact})
 	g.queueEnds = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "queues"), Hooks: queueHooks, Clsact: options.Clsact})
@@ -101,12 +96,18 @@ func (g *Guard) Apply(_ context.Context, m *node.Model) (report node.Report) {
 
 func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Report) error {
 	if len(guarded) == 0 {
-		if !g.hasSomething() {
+		if !g.loaded.Exists() {
 			return nil
 		}
 		return g.remove()
 	}
-	if err := errors.Join(m.Validate(), g.load()); err != nil {
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	if err := g.loaded.Load(); err != nil {
+		return err
+	}
+	if err := g.renumber(); err != nil {
 		return err
 	}
 	g.rows = rowsOf(m, guarded, report)
@@ -118,7 +119,7 @@ func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Repo
 	g.wake()
 	err := g.attach(m, report)
 	if err == nil {
-		err = g.pins.Finish()
+		err = g.loaded.Finish()
 	}
 	return errors.Join(shareErr, err, removeQueues(g.queues))
 }
@@ -144,44 +145,29 @@ func guardedOf(m *node.Model) (guarded []*node.Endpoint) {
 	return guarded
 }
 
-// hasSomething is true when this agent or an earlier one left something.
-func (g *Guard) hasSomething() bool {
-	if g.objects != nil {
-		return true
-	}
-	if !g.clean {
-		_, err := os.Stat(directory(g.options.PinPath))
-		g.clean = errors.Is(err, os.ErrNotExist)
-	}
-	return !g.clean
-}
-
-// load loads the programs once. What another version pinned is taken over.
-func (g *Guard) load() error {
-	if g.objects != nil {
-		return nil
-	}
-	g.clean = false
-	loaded, err := loadObjects(g.pins)
+// load loads the programs. What another version pinned is taken over.
+func (g *Guard) load() (*objects, error) {
+	loaded, err := loadObjects(g.loaded.Pins)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	err = errors.Join(g.nics.Choose(loaded.ownSource.OwnSource), g.endpoints.Choose(loaded.ownSource.OwnSource),
-		g.queueEnds.Choose(loaded.ownSource.OwnSource))
+	for _, interfaces := range []*attach.Interfaces{g.nics, g.endpoints, g.queueEnds} {
+		err = errors.Join(err, interfaces.Choose(loaded.ownSource.OwnSource))
+	}
 	if err == nil {
 		// Shares are given from elsewhere: the handle stays in this namespace.
-		g.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		loaded.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
 	if err != nil {
-		return errors.Join(err, loaded.close())
+		return nil, errors.Join(err, loaded.Close())
 	}
-	g.objects, g.rows, g.filled = loaded, &rows{}, allRows()
-	return g.renumber()
+	g.rows, g.filled, g.sharing = &rows{}, allRows(), newSharing()
+	return loaded, nil
 }
 
 // renumber empties all rows where an agent that had numbers of its own filled them.
 func (g *Guard) renumber() error {
-	names := filepath.Join(g.pins.Directory(), "names")
+	names := filepath.Join(g.loaded.Directory(), "names")
 	if _, err := os.Stat(names); err != nil {
 		return nil
 	}
@@ -205,17 +191,7 @@ func (g *Guard) wake() {
 func (g *Guard) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.close()
-}
-
-func (g *Guard) close() error {
-	if g.objects == nil {
-		return nil
-	}
-	err := errors.Join(g.objects.close(), g.pins.Close())
-	g.netlink.Close()
-	g.objects, g.rows, g.sharing = nil, nil, newSharing()
-	return err
+	return g.loaded.Close()
 }
 
 // Remove detaches all programs and removes everything pinned. It needs no earlier
@@ -227,10 +203,5 @@ func (g *Guard) Remove(context.Context) error {
 }
 
 func (g *Guard) remove() error {
-	failed := errors.Join(g.nics.Remove(), g.endpoints.Remove(), g.queueEnds.Remove(), removeQueues(nil), g.close())
-	if err := os.RemoveAll(directory(g.options.PinPath)); err != nil {
-		failed = errors.Join(failed, fmt.Errorf("removing the guard's pins: %w", err))
-	}
-	g.clean = failed == nil
-	return failed
+	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
 }

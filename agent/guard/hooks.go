@@ -23,8 +23,8 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 	for index := range g.places(m) {
 		nics[int(index)] = true
 	}
-	failed := g.attachAll(g.nics, nics, g.objects.meter.Meter, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.objects.meter.Meter, "datapath/*/links/to_uplink_%d")
+	failed := g.attachAll(g.nics, nics, g.loaded.Value.meter.Meter, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.loaded.Value.meter.Meter, "datapath/*/links/to_uplink_%d")
 	}, nil)
 	ends := map[int]bool{}
 	owner := map[int]types.UID{}
@@ -33,8 +33,8 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 			ends[index], owner[index] = true, uid
 		}
 	}
-	failed = errors.Join(failed, g.attachAll(g.endpoints, ends, g.objects.ownSource.OwnSource, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.objects.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
+	failed = errors.Join(failed, g.attachAll(g.endpoints, ends, g.loaded.Value.ownSource.OwnSource, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.loaded.Value.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
 	}, func(index int, err error) { report.Fail(owner[index], err) }))
 	return failed
 }

@@ -41,7 +41,7 @@ type tally struct{ sent, dropped, packets uint64 }
 func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.objects == nil {
+	if !g.loaded.Is() {
 		return
 	}
 	count := func(description *prometheus.Desc, value uint64, labels ...string) {
@@ -50,7 +50,7 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 	tallies := map[string]*[slots + 1]tally{}
 	for _, endpoint := range g.rows.endpoints {
 		var usage guard.MeterUsage
-		if err := g.objects.maps().Usages.Lookup(endpoint.Number, &usage); err != nil {
+		if err := g.loaded.Value.maps().Usages.Lookup(endpoint.Number, &usage); err != nil {
 			metrics <- prometheus.NewInvalidMetric(sentBytes, err)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
@@ -31,6 +32,7 @@ type objects struct {
 	ownSource guard.OwnSourceObjects
 	// leaveQueue is for the ends of queues.
 	leaveQueue guard.LeaveQueueObjects
+	netlink    *netlink.Handle
 }
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as they
@@ -62,10 +64,10 @@ func loadObjects(pinned *pins.Pins) (*objects, error) {
 		return nil, fmt.Errorf("loading meter: %w", err)
 	}
 	if err := ownSource.LoadAndAssign(&o.ownSource, options); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading own_source: %w", err), o.close())
+		return nil, errors.Join(fmt.Errorf("loading own_source: %w", err), o.Close())
 	}
 	if err := leaveQueue.LoadAndAssign(&o.leaveQueue, options); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.close())
+		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.Close())
 	}
 	return &o, nil
 }
@@ -81,6 +83,10 @@ func pinByName(spec *ebpf.CollectionSpec) {
 // maps are the shared maps; both objects refer to the same ones.
 func (o *objects) maps() *guard.MeterMaps { return &o.meter.MeterMaps }
 
-func (o *objects) close() error {
+// Close lets go of the programs and maps; they stay where they are pinned or attached.
+func (o *objects) Close() error {
+	if o.netlink != nil {
+		o.netlink.Close()
+	}
 	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.leaveQueue.Close())
 }

@@ -106,10 +106,10 @@ func (g *Guard) makeQueues() (queues map[uint32]queue, queued map[uint32]uint32)
 		}
 		made, err := makeQueue(path.number, classes)
 		if err == nil {
-			err = g.queueEnds.Attach(made.end, g.objects.leaveQueue.LeaveQueue)
+			err = g.queueEnds.Attach(made.end, g.loaded.Value.leaveQueue.LeaveQueue)
 		}
 		if err != nil {
-			g.options.Log.Error(err, "packets beyond a limit are dropped where they could wait", "path", path.name)
+			g.options.Log.Error(err, "failed to make the queue of a path; packets beyond a limit are dropped instead of queued", "path", path.name)
 			continue
 		}
 		queues[path.number] = made
@@ -249,7 +249,7 @@ func (g *Guard) setShared(slot uint32, rate float64) error {
 		return nil
 	}
 	whole := class{rate: rate, most: rate}
-	if err := g.netlink.ClassChange(whole.value(queue.begin, pathClass)); err != nil {
+	if err := g.loaded.Value.netlink.ClassChange(whole.value(queue.begin, pathClass)); err != nil {
 		return fmt.Errorf("changing what guarded endpoints get of a path: %w", err)
 	}
 	return nil
@@ -267,11 +267,11 @@ func (g *Guard) writeQueues(queues map[uint32]queue) error {
 			ends[uint32(queue.end)] = uint32(path.nic)
 		}
 	}
-	if err := replaceAll(g.objects.maps().QueueEnds, ends, "the ends of queues"); err != nil {
+	if err := replaceAll(g.loaded.Value.maps().QueueEnds, ends, "the ends of queues"); err != nil {
 		return err
 	}
 	for slot := range uint32(slots) {
-		if err := g.objects.maps().Queues.Put(slot, uint32(queues[slot].begin)); err != nil {
+		if err := g.loaded.Value.maps().Queues.Put(slot, uint32(queues[slot].begin)); err != nil {
 			return fmt.Errorf("writing the queue of a path: %w", err)
 		}
 	}

@@ -147,7 +147,7 @@ func (g *Guard) emptyUnused() error {
 }
 
 func (g *Guard) empty(kind node.Kind, number uint32) error {
-	maps := g.objects.maps()
+	maps := g.loaded.Value.maps()
 	switch kind {
 	case node.KindPath:
 		return maps.PathUsages.Put(number, guard.MeterPathUsage{})

@@ -101,11 +101,11 @@ func (g *Guard) Run(ctx context.Context) error {
 func (g *Guard) share() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.objects == nil || !g.rows.shares() {
+	if !g.loaded.Is() || !g.rows.shares() {
 		return false
 	}
 	if err := g.tick(time.Now()); err != nil {
-		g.options.Log.Error(err, "not all shares are given anew")
+		g.options.Log.Error(err, "failed to divide a path's capacity among tenants; they keep the rates that they have")
 	}
 	return true
 }
@@ -130,7 +130,7 @@ func (b *rows) shares() bool {
 // tick reads what was sent since the last time and gives shares by it.
 func (g *Guard) tick(now time.Time) error {
 	s := g.sharing
-	if err := s.look(now, g.objects, g.rows); err != nil {
+	if err := s.look(now, g.loaded.Value, g.rows); err != nil {
 		return fmt.Errorf("reading what was sent: %w", err)
 	}
 	groups := g.rows.groups()
@@ -142,7 +142,7 @@ func (g *Guard) tick(now time.Time) error {
 			s.rest[path.number] = rest
 		}
 	}
-	if err := s.write(g.objects, g.rows); err != nil {
+	if err := s.write(g.loaded.Value, g.rows); err != nil {
 		failed = errors.Join(failed, fmt.Errorf("writing shares: %w", err))
 	}
 	return failed

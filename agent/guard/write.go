@@ -40,7 +40,7 @@ func (g *Guard) write(m *node.Model) error {
 		return err
 	}
 	g.queues = queues
-	return replaceAll(g.objects.maps().Nics, g.places(m), "the node's NICs")
+	return replaceAll(g.loaded.Value.maps().Nics, g.places(m), "the node's NICs")
 }
 
 func (g *Guard) writePaths() error {
@@ -49,7 +49,7 @@ func (g *Guard) writePaths() error {
 		capacities[path.number] = path.capacity
 	}
 	for number, capacity := range capacities {
-		if err := g.objects.maps().Paths.Put(uint32(number), guard.MeterPath{Price: price(crowded * capacity)}); err != nil {
+		if err := g.loaded.Value.maps().Paths.Put(uint32(number), guard.MeterPath{Price: price(crowded * capacity)}); err != nil {
 			return fmt.Errorf("failed to write the capacity of a path: %w", err)
 		}
 	}
@@ -62,7 +62,7 @@ func (g *Guard) writeTenants() error {
 		for path, ceiling := range tenant.ceilings {
 			value.Price[path] = price(ceiling)
 		}
-		if err := g.objects.maps().Tenants.Put(tenant.number, value); err != nil {
+		if err := g.loaded.Value.maps().Tenants.Put(tenant.number, value); err != nil {
 			return fmt.Errorf("failed to write the ceilings of tenant %s: %w", namespace, err)
 		}
 	}
@@ -81,7 +81,7 @@ func (g *Guard) writeAllowances(queued map[uint32]uint32) error {
 
 func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 	var before guard.MeterAllowance
-	if err := g.objects.maps().Allowances.Lookup(endpoint.Number, &before); err != nil {
+	if err := g.loaded.Value.maps().Allowances.Lookup(endpoint.Number, &before); err != nil {
 		return err
 	}
 	if endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
@@ -91,7 +91,7 @@ func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 	if after == before {
 		return nil
 	}
-	return g.objects.maps().Allowances.Put(endpoint.Number, after)
+	return g.loaded.Value.maps().Allowances.Put(endpoint.Number, after)
 }
 
 // writeIdentities says by which addresses and interfaces endpoints are known.
@@ -109,8 +109,8 @@ func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 		interfaces[uint32(queue.end)] = guard.OutOfQueue
 	}
 	return errors.Join(
-		replaceAll(g.objects.maps().Addresses, addresses, "addresses of endpoints"),
-		replaceAll(g.objects.maps().Interfaces, interfaces, "interfaces of endpoints"),
+		replaceAll(g.loaded.Value.maps().Addresses, addresses, "addresses of endpoints"),
+		replaceAll(g.loaded.Value.maps().Interfaces, interfaces, "interfaces of endpoints"),
 	)
 }
 

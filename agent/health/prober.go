@@ -222,7 +222,7 @@ func (p *Prober) takeTargets(now time.Duration) {
 	for at := range p.sockets {
 		if !needed[at] {
 			if err := p.closeSocket(at); err != nil {
-				p.options.Log.Error(err, "closing a socket for probes")
+				p.options.Log.Error(err, "failed to close a socket for probes")
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func (p *Prober) open(at place) {
 	}
 	if p.failed[at] != err.Error() {
 		p.failed[at] = err.Error()
-		p.options.Log.Error(err, "paths of this address are not probed")
+		p.options.Log.Error(err, "failed to open a socket for probes; the paths of this address are not probed")
 	}
 }
 

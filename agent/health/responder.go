@@ -97,7 +97,7 @@ func (r *Responder) run(ctx context.Context) (err error) {
 			return err
 		}
 		if err := r.round(); err != nil {
-			r.options.Log.Error(err, "answering probes")
+			r.options.Log.Error(err, "failed to answer probes")
 		}
 	}
 	return nil

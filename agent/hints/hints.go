@@ -131,7 +131,7 @@ func (h *Hints) again() time.Duration {
 	now := h.now()
 	next, err := h.update(now)
 	if err != nil {
-		h.options.Log.Error(err, "trying again", "after", retry.String())
+		h.options.Log.Error(err, "failed to write the health of paths to the datapath; trying again", "after", retry.String())
 		return retry
 	}
 	wait := longestWait

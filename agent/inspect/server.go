@@ -134,7 +134,7 @@ func (s *Server) answer(w http.ResponseWriter, value any, err error) {
 		data, err = json.Marshal(value)
 	}
 	if err != nil {
-		s.Log.Error(err, "answering a debug command")
+		s.Log.Error(err, "failed to answer a debug command")
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}

@@ -154,7 +154,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 
 func (c *Collector) fail(err error) {
 	c.failed++
-	c.log.Error(err, "reading the chains for metrics")
+	c.log.Error(err, "failed to read the chains for metrics")
 }
 
 func collectRules(metrics chan<- prometheus.Metric, rules []agentapi.Rule) {

@@ -117,7 +117,7 @@ func (p *Pacer) Run(ctx context.Context) error {
 		}
 		began := time.Now()
 		if err := p.look(); err != nil {
-			p.options.Log.Error(err, "rates are not shared anew")
+			p.options.Log.Error(err, "failed to divide rates among subflows; they keep the rates that they have")
 		}
 		if next := p.next(); next > 0 {
 			timer.Reset(max(next, restful*time.Since(began)))

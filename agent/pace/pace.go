@@ -152,7 +152,7 @@ func (p *Pacer) load() error {
 		return nil
 	}
 	if err := p.leave(); err != nil {
-		p.options.Log.Error(err, "sockets may stay as a former state of the endpoint half left them")
+		p.options.Log.Error(err, "failed to undo pacing of an earlier agent; sockets may stay paced")
 	}
 	root := p.options.CgroupRoot
 	if root == "" {
@@ -173,7 +173,7 @@ func (p *Pacer) load() error {
 		return errors.Join(err, loaded.close())
 	}
 	if loaded.unswept != nil {
-		p.options.Log.Error(loaded.unswept, "changes wait for a round trip of each socket")
+		p.options.Log.Error(loaded.unswept, "failed to reach the pods' sockets at once; changes of rates wait for a round trip of each")
 	}
 	p.objects, p.limiter = loaded, limiter
 	return nil

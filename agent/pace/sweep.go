@@ -87,7 +87,7 @@ func (p *Pacer) sweepUnknown(cookies map[uint64]bool) error {
 		}
 	}
 	if refused > 0 && len(cookies) > 0 {
-		p.options.Log.Info("some network namespaces may not be looked at: sockets there may stay paced", "files", refused)
+		p.options.Log.Info("failed to look at some network namespaces; sockets there may stay paced", "files", refused)
 	}
 	return failed
 }

@@ -178,7 +178,7 @@ func (a *announcer) try(p announcement, now time.Time) {
 		a.pending = append(a.pending, p)
 		return
 	}
-	a.namespace.options.Log.V(1).Info("an address was not announced", "address", p.endpoint.Address, "error", err.Error())
+	a.namespace.options.Log.V(1).Info("failed to announce an address", "address", p.endpoint.Address, "error", err.Error())
 }
 
 // listens tells whether a socket listens at an address.

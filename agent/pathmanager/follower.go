@@ -72,7 +72,7 @@ func (f *follower) run(subscription *mptcpnl.Subscription) {
 		if err == nil {
 			return
 		}
-		f.log.Error(err, "following connections; trying again", "after", retry)
+		f.log.Error(err, "failed to follow the pod's connections; trying again", "after", retry)
 		select {
 		case <-f.stopped:
 			return
@@ -163,7 +163,7 @@ func (f *follower) report(err error) {
 		text = err.Error()
 	}
 	if text != f.reported && err != nil {
-		f.log.Error(err, "opening subflows; trying again")
+		f.log.Error(err, "failed to open subflows; trying again")
 	}
 	f.reported = text
 }
@@ -196,7 +196,7 @@ func (f *follower) handle(got received) error {
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
 			f.namespace.hear(true)
 			if err := f.namespace.reapply(); err != nil {
-				f.log.Error(err, "announcing the addresses of a pod that listens")
+				f.log.Error(err, "failed to announce the addresses of a pod that listens")
 			}
 		}
 	}
@@ -228,7 +228,7 @@ func (f *follower) resyncInTurn() time.Duration {
 		return turnWait
 	}
 	if err := errors.Join(f.look(), f.namespace.reapply()); err != nil {
-		f.log.Error(err, "looking for drift")
+		f.log.Error(err, "failed to compare the pod's MPTCP settings with the wanted ones")
 	}
 	return resync
 }

@@ -58,7 +58,7 @@ func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, changed cha
 		if ctx.Err() != nil {
 			return
 		}
-		logr.FromContextOrDiscard(ctx).Error(err, "watching the node's network: subscribing again")
+		logr.FromContextOrDiscard(ctx).Error(err, "failed to watch the node's network; subscribing again")
 		time.Sleep(quiet) // a socket that always breaks must not take all CPU
 		socket = n.resubscribe(ctx)
 		signal(changed)
@@ -72,7 +72,7 @@ func (n *Node) resubscribe(ctx context.Context) *nl.NetlinkSocket {
 		if err == nil {
 			return socket
 		}
-		logr.FromContextOrDiscard(ctx).Error(err, "watching the node's network: trying again", "after", resubscribeDelay)
+		logr.FromContextOrDiscard(ctx).Error(err, "failed to watch the node's network; trying again", "after", resubscribeDelay)
 		select {
 		case <-ctx.Done():
 			return nil

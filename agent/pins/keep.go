@@ -54,7 +54,7 @@ func (p *Pins) keep(pinned *ebpf.Map, pin string, spec *ebpf.MapSpec) error {
 	}
 	form, err := formOf(old, spec)
 	if err != nil {
-		p.log.Info("the map of another version cannot be copied, beginning anew", "map", spec.Name, "reason", err.Error())
+		p.log.Info("failed to copy the map of another version; this version begins with an empty one", "map", spec.Name, "reason", err.Error())
 		return old.Close()
 	}
 	created := spec.Copy()

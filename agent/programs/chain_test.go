@@ -160,13 +160,13 @@ func TestBlocksInTheChainOfAnEndpoint(t *testing.T) {
 		c.set(t, rule{custom(large, 0), custom(drop, 0)}, rule{custom(stamp, 7)})
 		c.expect(t, verdictShot, nil)
 	})
-	t.Run("a block runs before Braid's own action, and after", func(t *testing.T) {
+	t.Run("a program runs before Braid's own action, and after", func(t *testing.T) {
 		c.set(t, rule{custom(large, 1000), {Kind: actionDrop}})
 		c.expect(t, verdictNext, pureACK())
 		c.set(t, rule{custom(large, 0), {Kind: actionDrop}})
 		c.expect(t, verdictShot, nil)
 	})
-	t.Run("a block that is gone is passed over", func(t *testing.T) {
+	t.Run("a program that is gone is passed over", func(t *testing.T) {
 		c.set(t, rule{custom(drop, 0)})
 		c.expect(t, verdictShot, nil)
 		n.applyAll(t)

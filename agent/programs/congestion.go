@@ -27,7 +27,7 @@ const congestionOperations = "tcp_congestion_ops"
 // the end mark, and nothing that a file's name cannot hold.
 var algorithmName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_]{0,14}$`)
 
-func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Block, error) {
+func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 	operations, err := chooseOperations(spec, name)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	block := &Block{
+	block := &Program{
 		Type: v1alpha1.ProgramCongestion, collection: collection,
 		operations: collection.Maps[operations.Name], algorithm: algorithm,
 	}
@@ -99,7 +99,7 @@ func chooseOperations(spec *ebpf.CollectionSpec, name string) (*ebpf.MapSpec, er
 		return nil, refuse(names[0], " is no struct ", congestionOperations)
 	}
 	if chosen.Flags&unix.BPF_F_LINK == 0 {
-		return nil, refuse(names[0], " must be in SEC(\".struct_ops.link\"), so that it goes when its block does")
+		return nil, refuse(names[0], " must be in SEC(\".struct_ops.link\"), so that it goes when its program does")
 	}
 	return chosen, nil
 }
@@ -142,7 +142,7 @@ func updateStructOps(attached link.Link, operations *ebpf.Map) error {
 
 // putCongestion registers the algorithm. From then on sockets can choose it by its
 // name.
-func (m *Manager) putCongestion(next *inUse, loaded *Block, current *inUse) (err error) {
+func (m *Manager) putCongestion(next *inUse, loaded *Program, current *inUse) (err error) {
 	next.kind, next.algorithm = congestionPin, loaded.algorithm
 	pin := m.pin(next.pinName())
 	if current != nil && current.kind == congestionPin && current.algorithm == next.algorithm {
@@ -163,7 +163,7 @@ func (m *Manager) putCongestion(next *inUse, loaded *Block, current *inUse) (err
 }
 
 // exchangeCongestion puts the new version behind the link of the old one.
-func (m *Manager) exchangeCongestion(next *inUse, loaded *Block, current *inUse) error {
+func (m *Manager) exchangeCongestion(next *inUse, loaded *Program, current *inUse) error {
 	if err := updateStructOps(current.link, loaded.operations); err != nil {
 		return fmt.Errorf("exchanging congestion control %s: %w", next.algorithm, err)
 	}

@@ -13,10 +13,10 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// Block is a block that the kernel has verified and that is within its budget. It
+// Program is a program that the kernel has verified and that is within its budget. It
 // is not in use yet.
-type Block struct {
-	// Type is what the block is for.
+type Program struct {
+	// Type is what the program is for.
 	Type v1alpha1.ProgramType
 	// Instructions is how many the verifier followed; 0 on kernels before 5.16,
 	// which do not tell.
@@ -31,24 +31,24 @@ type Block struct {
 	algorithm  string        // of type Congestion
 }
 
-// Map is a map of the block's own, or nil.
-func (b *Block) Map(name string) *ebpf.Map { return b.collection.Maps[name] }
+// Map is a map of the program's own, or nil.
+func (b *Program) Map(name string) *ebpf.Map { return b.collection.Maps[name] }
 
 // Program is what runs; nil for type Congestion.
-func (b *Block) Program() *ebpf.Program { return b.program }
+func (b *Program) Program() *ebpf.Program { return b.program }
 
-// Close lets go of the block. Where it is in use it stays.
-func (b *Block) Close() {
+// Close lets go of the program. Where it is in use it stays.
+func (b *Program) Close() {
 	if b != nil && b.collection != nil {
 		b.collection.Close()
 	}
 }
 
-// Load verifies the program of a compiled object for blocks of the type; the name
+// Load verifies the program of a compiled object for programs of the type; the name
 // may be empty where the object holds one. The map is the block_context of the
 // chains that shall call it, and is needed for type Action only. The error is a
-// *Refusal when it is the block's fault.
-func Load(ctx context.Context, source []byte, program string, kind v1alpha1.ProgramType, blockContext *ebpf.Map) (*Block, error) {
+// *Refusal when it is the program's fault.
+func Load(ctx context.Context, source []byte, program string, kind v1alpha1.ProgramType, blockContext *ebpf.Map) (*Program, error) {
 	spec, err := readObject(source)
 	if err != nil {
 		return nil, err
@@ -61,12 +61,12 @@ func Load(ctx context.Context, source []byte, program string, kind v1alpha1.Prog
 	case v1alpha1.ProgramCongestion:
 		return loadCongestion(spec, program)
 	}
-	return nil, refuse("blocks of type ", string(kind), " are not known")
+	return nil, refuse("programs of type ", string(kind), " are not known")
 }
 
-// loadAction tries the block out on its own before it loads it for the chains: so
+// loadAction tries the program out on its own before it loads it for the chains: so
 // the trial leaves nothing in its maps.
-func loadAction(ctx context.Context, spec *ebpf.CollectionSpec, name string, blockContext *ebpf.Map) (*Block, error) {
+func loadAction(ctx context.Context, spec *ebpf.CollectionSpec, name string, blockContext *ebpf.Map) (*Program, error) {
 	chosen, err := onlyProgram(spec, name, ebpf.SchedCLS)
 	if err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func loadAction(ctx context.Context, spec *ebpf.CollectionSpec, name string, blo
 	return tried, nil
 }
 
-// tryAction returns what is known of a block after its trial; nothing stays loaded.
-func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *Block, err error) {
+// tryAction returns what is known of a program after its trial; nothing stays loaded.
+func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *Program, err error) {
 	trial, err := newTrial()
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *
 		return nil, err
 	}
 	defer collection.Close()
-	tried := &Block{Type: v1alpha1.ProgramAction}
+	tried := &Program{Type: v1alpha1.ProgramAction}
 	program := collection.Programs[name]
 	if tried.Instructions, err = judgeInstructions(program); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *
 		return nil, err
 	}
 	if tried.Cost > MaxCost {
-		return nil, refuse(fmt.Sprintf("it takes %v for a packet; a block may take %v", tried.Cost, MaxCost))
+		return nil, refuse(fmt.Sprintf("it takes %v for a packet; a program may take %v", tried.Cost, MaxCost))
 	}
 	return tried, nil
 }
@@ -130,7 +130,7 @@ func judgeInstructions(program *ebpf.Program) (uint32, error) {
 	}
 	count, _ := info.VerifiedInstructions()
 	if count > MaxInstructions {
-		return 0, refuse(fmt.Sprintf("the verifier followed %d instructions; a block may have %d", count, MaxInstructions))
+		return 0, refuse(fmt.Sprintf("the verifier followed %d instructions; a program may have %d", count, MaxInstructions))
 	}
 	return count, nil
 }

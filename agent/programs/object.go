@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// maxObject is the greatest size of a compiled block, in bytes. A ConfigMap
+	// maxObject is the greatest size of a compiled program, in bytes. A ConfigMap
 	// holds no more.
 	maxObject = 1 << 20
-	// maxMapMemory bounds what the entries of one block's maps can hold, in bytes.
+	// maxMapMemory bounds what the entries of one program's maps can hold, in bytes.
 	maxMapMemory = 16 << 20
-	// contextMap is what a chain and its blocks share.
+	// contextMap is what a chain and its programs share.
 	contextMap = program.TrialMapBlockContext
-	// namespacesMap is what the agent fills for a block of type Schedule.
+	// namespacesMap is what the agent fills for a program of type Schedule.
 	namespacesMap = "block_namespaces"
 )
 
-// reservedMaps are the names of Braid's own maps. A block that declares one of
+// reservedMaps are the names of Braid's own maps. A program that declares one of
 // them was meant to reach it, and cannot.
 var reservedMaps = []string{
 	"attachments", "attachments_overflow", "chains", "chain_counters", "subflows", "mptcp_connections", "unconcerned",
@@ -36,7 +36,7 @@ var reservedMaps = []string{
 	"node", "peers", "peer_addresses", "endpoints", "flows", "connections", "local_filter", "upgraded_namespaces",
 }
 
-// privateMaps are the kinds of maps that a block may have for itself.
+// privateMaps are the kinds of maps that a program may have for itself.
 var privateMaps = []ebpf.MapType{
 	ebpf.Hash, ebpf.Array, ebpf.PerCPUHash, ebpf.PerCPUArray, ebpf.LRUHash, ebpf.LRUCPUHash, ebpf.LPMTrie,
 	ebpf.Queue, ebpf.Stack, ebpf.RingBuf, ebpf.BloomFilter,
@@ -54,11 +54,11 @@ var actionFunctions = []asm.BuiltinFunc{
 	asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery, asm.FnStrncmp,
 }
 
-// readObject reads a compiled block. Its text may come from anyone who can write
+// readObject reads a compiled program. Its text may come from anyone who can write
 // to the ConfigMap.
 func readObject(source []byte) (*ebpf.CollectionSpec, error) {
 	if len(source) > maxObject {
-		return nil, refuse(fmt.Sprintf("the object has %d bytes; a block may have %d", len(source), maxObject))
+		return nil, refuse(fmt.Sprintf("the object has %d bytes; a program may have %d", len(source), maxObject))
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(source))
 	if err != nil {
@@ -104,7 +104,7 @@ func chooseProgram(spec *ebpf.CollectionSpec, name string, wanted ebpf.ProgramTy
 		return nil, refuse("the object has no program ", name, "; it holds ", listed(programNames(spec)))
 	}
 	if chosen.Type != wanted {
-		return nil, refuse("program ", name, " is of type ", chosen.Type.String(), "; this type of block needs ", wanted.String())
+		return nil, refuse("program ", name, " is of type ", chosen.Type.String(), "; this type of program needs ", wanted.String())
 	}
 	return chosen, nil
 }
@@ -124,7 +124,7 @@ func listed(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// judgeMaps refuses maps that are more than a block's own. Those of the shared
+// judgeMaps refuses maps that are more than a program's own. Those of the shared
 // names are judged elsewhere.
 func judgeMaps(spec *ebpf.CollectionSpec, shared ...string) error {
 	memory := uint64(0)
@@ -133,16 +133,16 @@ func judgeMaps(spec *ebpf.CollectionSpec, shared ...string) error {
 		case slices.Contains(shared, name):
 			continue
 		case slices.Contains(reservedMaps, name):
-			return refuse("map ", name, " has the name of one of Braid's maps, which blocks cannot reach: choose another")
+			return refuse("map ", name, " has the name of one of Braid's maps, which programs cannot reach: choose another")
 		case m.Pinning != ebpf.PinNone:
-			return refuse("map ", name, " asks to be pinned: the maps of a block are its own")
+			return refuse("map ", name, " asks to be pinned: the maps of a program are its own")
 		case !slices.Contains(privateMaps, m.Type):
-			return refuse("map ", name, " is of type ", m.Type.String(), ", which a block may not have")
+			return refuse("map ", name, " is of type ", m.Type.String(), ", which a program may not have")
 		}
 		memory += mapMemory(m)
 	}
 	if memory > maxMapMemory {
-		return refuse(fmt.Sprintf("its maps have room for %d bytes; a block may have %d", memory, maxMapMemory))
+		return refuse(fmt.Sprintf("its maps have room for %d bytes; a program may have %d", memory, maxMapMemory))
 	}
 	return nil
 }
@@ -166,9 +166,9 @@ func judgeFunctions(program *ebpf.ProgramSpec, allowed []asm.BuiltinFunc) error 
 		ins := &program.Instructions[i]
 		switch {
 		case ins.IsKfuncCall():
-			return refuse("it calls ", ins.Reference(), ", and blocks may call helpers only")
+			return refuse("it calls ", ins.Reference(), ", and programs may call helpers only")
 		case ins.IsBuiltinCall() && !slices.Contains(allowed, asm.BuiltinFunc(ins.Constant)):
-			return refuse("it calls ", kernelName(asm.BuiltinFunc(ins.Constant)), ", which blocks may not")
+			return refuse("it calls ", kernelName(asm.BuiltinFunc(ins.Constant)), ", which programs may not")
 		}
 	}
 	return nil
@@ -197,7 +197,7 @@ func judgeContext(spec *ebpf.CollectionSpec) error {
 	theirs, there := spec.Maps[contextMap]
 	switch {
 	case !there:
-		return refuse("it does not read ", contextMap, ": make blocks with BRAID_BLOCK of braid_program.h")
+		return refuse("it does not read ", contextMap, ": make programs with BRAID_BLOCK of braid_program.h")
 	case theirs.Pinning != ebpf.PinNone:
 		return refuse("map ", contextMap, " asks to be pinned")
 	case theirs.Value == nil:

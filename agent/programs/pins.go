@@ -19,18 +19,18 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// What keeps a block in use without the agent is one pin, whose name says all
+// What keeps a program in use without the agent is one pin, whose name says all
 // that the next agent has to know: kind, slot, identity, content, algorithm. A
 // schedule has a second one, of the map that the agent fills.
 const (
-	pinsDirectory = "blocks"
+	pinsDirectory = "programs"
 	slotPin       = "slot"
 	schedulePin   = "schedule"
 	congestionPin = "congestion"
 	namespacesPin = "namespaces"
 )
 
-// hashLength is how much of a hash names a block or its content, in hex digits.
+// hashLength is how much of a hash names a program or its content, in hex digits.
 const hashLength = 24
 
 func shortHash(parts ...[]byte) string {
@@ -42,14 +42,14 @@ func shortHash(parts ...[]byte) string {
 	return hex.EncodeToString(hash.Sum(nil))[:hashLength]
 }
 
-// identity stands for a block's key in names of pins.
+// identity stands for a program's key in names of pins.
 func identity(key string) string { return shortHash([]byte(key)) }
 
 func contentOf(b *v1alpha1.PlanProgram, source []byte) string {
 	return shortHash([]byte(b.Type), []byte(b.Function), source)
 }
 
-// inUse is a block that chains, sockets or the kernel's list of algorithms refer to.
+// inUse is a program that chains, sockets or the kernel's list of algorithms refer to.
 type inUse struct {
 	kind      string // slotPin, schedulePin or congestionPin
 	slot      uint32
@@ -74,11 +74,11 @@ func (u *inUse) namespacesPinName() string {
 func parsePin(name string) (*inUse, error) {
 	parts := strings.Split(name, "-")
 	if len(parts) != 5 || !slices.Contains([]string{slotPin, schedulePin, congestionPin}, parts[0]) {
-		return nil, fmt.Errorf("%q is not the pin of a block", name)
+		return nil, fmt.Errorf("%q is not the pin of a program", name)
 	}
 	slot, err := strconv.ParseUint(parts[1], 10, 32)
 	if err != nil || slot >= MaxSlots || len(parts[2]) != hashLength || len(parts[3]) != hashLength {
-		return nil, fmt.Errorf("%q is not the pin of a block", name)
+		return nil, fmt.Errorf("%q is not the pin of a program", name)
 	}
 	return &inUse{kind: parts[0], slot: uint32(slot), identity: parts[2], content: parts[3], algorithm: parts[4]}, nil
 }
@@ -94,7 +94,7 @@ func unpin(path string) error {
 	return nil
 }
 
-// close lets go of the block; pinned it goes on.
+// close lets go of the program; pinned it goes on.
 func (u *inUse) close() error {
 	var failed error
 	if u.program != nil {
@@ -110,14 +110,14 @@ func (u *inUse) close() error {
 }
 
 // recover finds what an earlier agent left in use. What cannot be used any more is
-// removed: its block is loaded anew.
+// removed: its program is loaded anew.
 func (m *Manager) recover() error {
 	if err := os.MkdirAll(m.directory(), 0o700); err != nil {
 		return fmt.Errorf("making the directory of pins: %w", err)
 	}
 	entries, err := os.ReadDir(m.directory())
 	if err != nil {
-		return fmt.Errorf("listing the pins of blocks: %w", err)
+		return fmt.Errorf("listing the pins of programs: %w", err)
 	}
 	m.inUse = map[string]*inUse{}
 	var failed error
@@ -126,7 +126,7 @@ func (m *Manager) recover() error {
 			continue
 		}
 		if err := m.takeOver(entry.Name()); err != nil {
-			m.options.Log.Info("loading a block anew", "pin", entry.Name(), "reason", err.Error())
+			m.options.Log.Info("a pinned program is not as its object now, loading the object again", "pin", entry.Name(), "reason", err.Error())
 			failed = errors.Join(failed, unpin(m.pin(entry.Name())))
 		}
 	}
@@ -139,7 +139,7 @@ func (m *Manager) takeOver(name string) error {
 		return err
 	}
 	if m.inUse[found.identity] != nil {
-		return errors.New("the block was being replaced")
+		return errors.New("the program was being replaced")
 	}
 	if err := m.open(found); err != nil {
 		return errors.Join(err, found.close())
@@ -152,12 +152,12 @@ func (m *Manager) open(found *inUse) (err error) {
 	path := m.pin(found.pinName())
 	if found.kind == slotPin {
 		if found.program, err = ebpf.LoadPinnedProgram(path, nil); err != nil {
-			return fmt.Errorf("opening a pinned block: %w", err)
+			return fmt.Errorf("opening a pinned program: %w", err)
 		}
 		return m.callAgain(found)
 	}
 	if found.link, err = link.LoadPinnedLink(path, nil); err != nil {
-		return fmt.Errorf("opening a pinned block: %w", err)
+		return fmt.Errorf("opening a pinned program: %w", err)
 	}
 	if found.kind == schedulePin {
 		if found.namespaces, err = ebpf.LoadPinnedMap(m.pin(found.namespacesPinName()), nil); err != nil {
@@ -178,7 +178,7 @@ func (m *Manager) callAgain(found *inUse) error {
 		return errors.New("it was loaded for other chains")
 	}
 	if err := m.options.CustomBlocks.Put(found.slot, found.program); err != nil {
-		return fmt.Errorf("calling a pinned block: %w", err)
+		return fmt.Errorf("calling a pinned program: %w", err)
 	}
 	return nil
 }
@@ -186,7 +186,7 @@ func (m *Manager) callAgain(found *inUse) error {
 func usesMap(program *ebpf.Program, wanted *ebpf.Map) (bool, error) {
 	programInfo, err := program.Info()
 	if err != nil {
-		return false, fmt.Errorf("asking for a block's maps: %w", err)
+		return false, fmt.Errorf("asking for a program's maps: %w", err)
 	}
 	mapInfo, err := wanted.Info()
 	if err != nil {

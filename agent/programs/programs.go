@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package programs loads blocks of an admin's own: selectors and actors for chains,
+// Package programs loads programs of an admin's own: selectors and actors for chains,
 // congestion controls, and schedules. Each is verified before it takes the place
 // of another; one that is refused leaves the other as it is.
 package programs
@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// MaxSlots is the number of blocks of type Action on a node.
+	// MaxSlots is the number of programs of type Action on a node.
 	MaxSlots = 64
-	// MaxPerPolicy is the number of blocks that a policy may have.
+	// MaxPerPolicy is the number of programs that a policy may have.
 	MaxPerPolicy = 8
 	// MaxCalls is the number of RunProgram actions in one chain, and so for a
 	// packet. The kernel itself ends at 33.
@@ -29,37 +29,37 @@ const (
 
 // Options of a manager.
 type Options struct {
-	// PinPath is the directory of pins of the endpoint half; blocks have one of
+	// PinPath is the directory of pins of the endpoint half; programs have one of
 	// their own in it.
 	PinPath string
 	// CustomBlocks and BlockContext are the maps of these names of the chains.
 	CustomBlocks, BlockContext *ebpf.Map
 	// Cgroup is the root of the cgroup2 tree, for schedules.
 	Cgroup string
-	// Directory holds blocks as files; empty where the agent takes none.
+	// Directory holds programs as files; empty where the agent takes none.
 	Directory string
-	// ConfigMaps may be nil where the agent takes no blocks from them.
+	// ConfigMaps may be nil where the agent takes no programs from them.
 	ConfigMaps ConfigMaps
 	Log        logr.Logger
 }
 
-// Key names a block of a policy in results.
+// Key names a program of a policy in results.
 func Key(policy, block string) string { return policy + "/" + block }
 
-// Result says what became of blocks, by their keys. A block that was refused may
+// Result says what became of programs, by their keys. A program that was refused may
 // be in Errors and, in its former version, in use.
 type Result struct {
-	// Slots has the slot in custom_blocks of each block of type Action in use.
+	// Slots has the slot in custom_blocks of each program of type Action in use.
 	Slots map[string]uint32
-	// Algorithms has the names that blocks of type Congestion are registered under.
+	// Algorithms has the names that programs of type Congestion are registered under.
 	Algorithms map[string]string
-	// Schedules has the blocks of type Schedule in use; Govern says for which pods.
+	// Schedules has the programs of type Schedule in use; Govern says for which pods.
 	Schedules map[string]bool
-	// Errors has the reason for each block that is not in use as the plan says.
+	// Errors has the reason for each program that is not in use as the plan says.
 	Errors map[string]error
 }
 
-// Manager keeps the blocks of a node in use. It is safe for concurrent use.
+// Manager keeps the programs of a node in use. It is safe for concurrent use.
 type Manager struct {
 	options Options
 
@@ -83,9 +83,9 @@ func NewManager(options Options) *Manager {
 	return &Manager{options: options, refused: map[string]refused{}, last: map[string]seen{}}
 }
 
-// Apply brings exactly these blocks into use. A block whose new version is refused
+// Apply brings exactly these programs into use. A program whose new version is refused
 // or cannot be read goes on in its old one. Chains must not call the slots of
-// blocks that are no longer listed for long: they are empty from now on, and
+// programs that are no longer listed for long: they are empty from now on, and
 // chains pass over them.
 func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanProgram) (Result, error) {
 	m.mu.Lock()
@@ -95,7 +95,7 @@ func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanProgram) (Res
 	}
 	if m.inUse == nil {
 		if err := m.recover(); err != nil {
-			return result, fmt.Errorf("taking over blocks: %w", err)
+			return result, fmt.Errorf("taking over programs: %w", err)
 		}
 	}
 	wanted, ofPolicy := map[string]bool{}, map[string]int{}
@@ -103,7 +103,7 @@ func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanProgram) (Res
 		key := Key(blocks[i].Policy, blocks[i].Name)
 		wanted[identity(key)] = true
 		if ofPolicy[blocks[i].Policy]++; ofPolicy[blocks[i].Policy] > MaxPerPolicy {
-			result.Errors[key] = refuse(fmt.Sprintf("a policy may have %d blocks", MaxPerPolicy))
+			result.Errors[key] = refuse(fmt.Sprintf("a policy may have %d programs", MaxPerPolicy))
 		} else if err := m.applyOne(ctx, key, &blocks[i]); err != nil {
 			result.Errors[key] = err
 		}
@@ -150,7 +150,7 @@ func (m *Manager) applyOne(ctx context.Context, key string, b *v1alpha1.PlanProg
 	return err
 }
 
-// use verifies the block and puts it into the place of the current one.
+// use verifies the program and puts it into the place of the current one.
 func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanProgram, source []byte, content string, current *inUse) error {
 	loaded, err := Load(ctx, source, b.Function, b.Type, m.options.BlockContext)
 	if err != nil {
@@ -162,14 +162,14 @@ func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanProgram, 
 		return errors.Join(err, next.close())
 	}
 	m.inUse[next.identity] = next
-	m.options.Log.Info("block in use", "block", key, "type", loaded.Type, "instructions", loaded.Instructions, "cost", loaded.Cost)
+	m.options.Log.Info("program in use", "program", key, "type", loaded.Type, "instructions", loaded.Instructions, "cost", loaded.Cost)
 	if current == nil {
 		return nil
 	}
 	return m.retire(current, next)
 }
 
-func (m *Manager) put(next *inUse, loaded *Block, current *inUse) error {
+func (m *Manager) put(next *inUse, loaded *Program, current *inUse) error {
 	switch loaded.Type {
 	case v1alpha1.ProgramSchedule:
 		return m.putSchedule(next, loaded, current)
@@ -179,26 +179,26 @@ func (m *Manager) put(next *inUse, loaded *Block, current *inUse) error {
 	return m.putAction(next, loaded, current)
 }
 
-// putAction writes the slot last: with that one store chains call the new block.
-func (m *Manager) putAction(next *inUse, loaded *Block, current *inUse) (err error) {
+// putAction writes the slot last: with that one store chains call the new program.
+func (m *Manager) putAction(next *inUse, loaded *Program, current *inUse) (err error) {
 	next.kind = slotPin
 	if next.slot, err = m.chooseSlot(current); err != nil {
 		return err
 	}
 	if next.program, err = loaded.program.Clone(); err != nil {
-		return fmt.Errorf("keeping the block: %w", err)
+		return fmt.Errorf("keeping the program: %w", err)
 	}
 	pin := m.pin(next.pinName())
 	if err := next.program.Pin(pin); err != nil {
-		return fmt.Errorf("pinning the block: %w", err)
+		return fmt.Errorf("pinning the program: %w", err)
 	}
 	if err := m.options.CustomBlocks.Put(next.slot, next.program); err != nil {
-		return errors.Join(fmt.Errorf("calling the block from slot %d: %w", next.slot, err), unpin(pin))
+		return errors.Join(fmt.Errorf("calling the program from slot %d: %w", next.slot, err), unpin(pin))
 	}
 	return nil
 }
 
-// chooseSlot gives a new block the lowest free slot. Slots that are given up in
+// chooseSlot gives a new program the lowest free slot. Slots that are given up in
 // this round are still taken: chains may still call them.
 func (m *Manager) chooseSlot(current *inUse) (uint32, error) {
 	if current != nil && current.kind == slotPin {
@@ -218,7 +218,7 @@ func (m *Manager) chooseSlot(current *inUse) (uint32, error) {
 	return 0, refuse(fmt.Sprintf("all %d slots of this node are taken", MaxSlots))
 }
 
-// retire removes what is left of a block that another has replaced.
+// retire removes what is left of a program that another has replaced.
 func (m *Manager) retire(old, next *inUse) error {
 	if old.kind == slotPin && next.kind == slotPin {
 		return errors.Join(unpin(m.pin(old.pinName())), old.close())
@@ -229,7 +229,7 @@ func (m *Manager) retire(old, next *inUse) error {
 	return m.remove(old)
 }
 
-// removeOthers ends the use of all blocks but the wanted ones.
+// removeOthers ends the use of all programs but the wanted ones.
 func (m *Manager) removeOthers(wanted map[string]bool) error {
 	var failed error
 	for id, block := range m.inUse {
@@ -237,7 +237,7 @@ func (m *Manager) removeOthers(wanted map[string]bool) error {
 			continue
 		}
 		if err := m.remove(block); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("removing a block: %w", err))
+			failed = errors.Join(failed, fmt.Errorf("removing a program: %w", err))
 			continue
 		}
 		delete(m.inUse, id)
@@ -245,7 +245,7 @@ func (m *Manager) removeOthers(wanted map[string]bool) error {
 	return failed
 }
 
-// remove ends the use of a block.
+// remove ends the use of a program.
 func (m *Manager) remove(block *inUse) error {
 	if block.kind == slotPin {
 		err := m.options.CustomBlocks.Delete(block.slot)
@@ -260,7 +260,7 @@ func (m *Manager) remove(block *inUse) error {
 	return errors.Join(failed, block.close())
 }
 
-// Close lets go of the blocks without ending their use: they are pinned.
+// Close lets go of the programs without ending their use: they are pinned.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

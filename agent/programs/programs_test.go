@@ -99,13 +99,13 @@ func (n *node) restart(t *testing.T) {
 	n.start(t)
 }
 
-// put writes a compiled source to ConfigMap "blocks", and returns the block there.
+// put writes a compiled source to ConfigMap "programs", and returns the program there.
 func (n *node) put(t *testing.T, name, source, program string, defines ...string) v1alpha1.PlanProgram {
 	t.Helper()
-	n.content["blocks/"+name] = programtest.Compile(t, source, defines...)
+	n.content["programs/"+name] = programtest.Compile(t, source, defines...)
 	return v1alpha1.PlanProgram{Policy: "policy", Program: v1alpha1.Program{
 		Name: name, Type: v1alpha1.ProgramAction, Function: program,
-		ConfigMap: &v1alpha1.ProgramConfigMap{Name: "blocks", Key: name},
+		ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: name},
 	}}
 }
 
@@ -120,7 +120,7 @@ func (n *node) applyAll(t *testing.T, wanted ...v1alpha1.PlanProgram) programs.R
 	t.Helper()
 	result := n.apply(t, wanted...)
 	for key, err := range result.Errors {
-		t.Fatalf("block %s: %v", key, err)
+		t.Fatalf("program %s: %v", key, err)
 	}
 	return result
 }
@@ -143,7 +143,7 @@ func (n *node) run(t *testing.T, slots ...uint32) (results []int32) {
 func (n *node) expect(t *testing.T, slot uint32, result int32) {
 	t.Helper()
 	if got := n.run(t, slot); got[0] != result {
-		t.Errorf("the block in slot %d does %d, wanted %d", slot, got[0], result)
+		t.Errorf("the program in slot %d does %d, wanted %d", slot, got[0], result)
 	}
 }
 
@@ -177,31 +177,31 @@ func TestWhatIsRefusedAndWhy(t *testing.T) {
 		reasons         []string
 	}{
 		"a read beyond the packet": {source: "examples/faulty.bpf.c", reasons: []string{"the verifier refuses it", "invalid access to packet", "byte[packet->transport]"}},
-		"too slow":                 {source: "testdata/costly.bpf.c", reasons: []string{"for a packet; a block may take 2µs"}},
-		"too long":                 {source: "testdata/long.bpf.c", reasons: []string{"instructions; a block may have 50000"}},
+		"too slow":                 {source: "testdata/costly.bpf.c", reasons: []string{"for a packet; a program may take 2µs"}},
+		"too long":                 {source: "testdata/long.bpf.c", reasons: []string{"instructions; a program may have 50000"}},
 		"a map of Braid's":         {source: "testdata/named.bpf.c", reasons: []string{"map subflows has the name of one of Braid's maps"}},
 		"a pinned map":             {source: "testdata/pinned.bpf.c", reasons: []string{"map shared asks to be pinned"}},
-		"a redirect":               {source: "testdata/redirecting.bpf.c", reasons: []string{"it calls bpf_clone_redirect, which blocks may not"}},
-		"no block":                 {source: "testdata/plain.bpf.c", reasons: []string{"make blocks with BRAID_BLOCK"}},
+		"a redirect":               {source: "testdata/redirecting.bpf.c", reasons: []string{"it calls bpf_clone_redirect, which programs may not"}},
+		"no program":               {source: "testdata/plain.bpf.c", reasons: []string{"make programs with BRAID_BLOCK"}},
 		"a program that is not there": {
 			source: "examples/stamp.bpf.c", program: "other", reasons: []string{"has no program other; it holds stamp"}},
 		"two programs and no name": {source: "testdata/two.bpf.c", reasons: []string{"first, second: say which program"}},
 		"a schedule as an action": {
-			source: "examples/hold_back.bpf.c", reasons: []string{"is of type SockOps; this type of block needs SchedCLS"}},
+			source: "examples/hold_back.bpf.c", reasons: []string{"is of type SockOps; this type of program needs SchedCLS"}},
 		"an action as a schedule": {
 			source: "examples/stamp.bpf.c", kind: v1alpha1.ProgramSchedule, reasons: []string{"is of type SchedCLS"}},
 		"an action as a congestion control": {
 			source: "examples/stamp.bpf.c", kind: v1alpha1.ProgramCongestion, reasons: []string{"it must hold one struct tcp_congestion_ops"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wanted := n.put(t, "block", test.source, test.program)
+			wanted := n.put(t, "program", test.source, test.program)
 			if test.kind != "" {
 				wanted.Type = test.kind
 			}
 			result := n.apply(t, wanted)
 			expectRefusal(t, result, test.reasons)
-			if again := n.apply(t, wanted); again.Errors["policy/block"].Error() != result.Errors["policy/block"].Error() {
-				t.Errorf("asked again: %v", again.Errors["policy/block"])
+			if again := n.apply(t, wanted); again.Errors["policy/program"].Error() != result.Errors["policy/program"].Error() {
+				t.Errorf("asked again: %v", again.Errors["policy/program"])
 			}
 		})
 	}
@@ -209,10 +209,10 @@ func TestWhatIsRefusedAndWhy(t *testing.T) {
 
 func expectRefusal(t *testing.T, result programs.Result, reasons []string) {
 	t.Helper()
-	err := result.Errors["policy/block"]
+	err := result.Errors["policy/program"]
 	var refusal *programs.Refusal
 	if !errors.As(err, &refusal) {
-		t.Fatalf("the block was not refused: %v", err)
+		t.Fatalf("the program was not refused: %v", err)
 	}
 	for _, reason := range reasons {
 		if !strings.Contains(refusal.Error(), reason) {
@@ -223,20 +223,20 @@ func expectRefusal(t *testing.T, result programs.Result, reasons []string) {
 		t.Errorf("the reason has %d bytes", length)
 	}
 	if len(result.Slots)+len(result.Algorithms)+len(result.Schedules) != 0 {
-		t.Errorf("the refused block is in use: %+v", result)
+		t.Errorf("the refused program is in use: %+v", result)
 	}
 }
 
 func TestBytesThatAreNoObjectAreRefused(t *testing.T) {
 	n := newNode(t)
-	wanted := n.put(t, "block", "examples/stamp.bpf.c", "")
-	whole := n.content["blocks/block"]
+	wanted := n.put(t, "program", "examples/stamp.bpf.c", "")
+	whole := n.content["programs/program"]
 	for name, content := range map[string][]byte{
 		"empty": {}, "text": []byte("#!/bin/sh\n"), "cut off": whole[:len(whole)/2], "too large": make([]byte, 2<<20),
 		"the header alone": whole[:64],
 	} {
-		n.content["blocks/block"] = content
-		if err := n.apply(t, wanted).Errors["policy/block"]; err == nil {
+		n.content["programs/program"] = content
+		if err := n.apply(t, wanted).Errors["policy/program"]; err == nil {
 			t.Errorf("%s: it was not refused", name)
 		}
 	}
@@ -244,11 +244,11 @@ func TestBytesThatAreNoObjectAreRefused(t *testing.T) {
 
 func TestANewVersionTakesThePlaceOfTheOldOne(t *testing.T) {
 	n := newNode(t)
-	slot := n.applyAll(t, n.put(t, "block", "examples/stamp.bpf.c", "")).Slots["policy/block"]
+	slot := n.applyAll(t, n.put(t, "program", "examples/stamp.bpf.c", "")).Slots["policy/program"]
 	n.expect(t, slot, acted)
-	result := n.applyAll(t, n.put(t, "block", "testdata/two.bpf.c", "second"))
-	if result.Slots["policy/block"] != slot {
-		t.Errorf("the slot was %d and is %d", slot, result.Slots["policy/block"])
+	result := n.applyAll(t, n.put(t, "program", "testdata/two.bpf.c", "second"))
+	if result.Slots["policy/program"] != slot {
+		t.Errorf("the slot was %d and is %d", slot, result.Slots["policy/program"])
 	}
 	n.expect(t, slot, dropped)
 	n.expectPins(t, 1)
@@ -256,22 +256,22 @@ func TestANewVersionTakesThePlaceOfTheOldOne(t *testing.T) {
 
 func TestAFaultyVersionLeavesTheOldOneInUse(t *testing.T) {
 	n := newNode(t)
-	n.applyAll(t, n.put(t, "block", "examples/stamp.bpf.c", ""))
+	n.applyAll(t, n.put(t, "program", "examples/stamp.bpf.c", ""))
 	for _, source := range []string{"examples/faulty.bpf.c", "testdata/costly.bpf.c"} {
-		result := n.apply(t, n.put(t, "block", source, ""))
-		if result.Errors["policy/block"] == nil {
+		result := n.apply(t, n.put(t, "program", source, ""))
+		if result.Errors["policy/program"] == nil {
 			t.Errorf("%s was not refused", source)
 		}
-		slot, there := result.Slots["policy/block"]
+		slot, there := result.Slots["policy/program"]
 		if !there {
 			t.Fatal("the old version is no longer in use")
 		}
 		n.expect(t, slot, acted)
 	}
-	wanted := n.put(t, "block", "examples/stamp.bpf.c", "")
-	delete(n.content, "blocks/block")
+	wanted := n.put(t, "program", "examples/stamp.bpf.c", "")
+	delete(n.content, "programs/program")
 	result := n.apply(t, wanted)
-	if result.Errors["policy/block"] == nil || len(result.Slots) != 1 {
+	if result.Errors["policy/program"] == nil || len(result.Slots) != 1 {
 		t.Errorf("without its ConfigMap: %+v", result)
 	}
 }
@@ -290,7 +290,7 @@ func TestABlockThatIsNoLongerWantedIsRemoved(t *testing.T) {
 	n.expectPins(t, 0)
 }
 
-// What takes the place of a removed block at once does not get its slot: chains
+// What takes the place of a removed program at once does not get its slot: chains
 // may still call that.
 func TestASlotIsNotGivenToAnotherBlockAtOnce(t *testing.T) {
 	n := newNode(t)
@@ -311,7 +311,7 @@ func TestBlocksOfTwoPoliciesDoNotShareMaps(t *testing.T) {
 	counters := counterIDs(t, 2)
 	for _, id := range counters {
 		if count := lookUp(t, id); count != 0 {
-			t.Errorf("the trial left %d in a block's map", count)
+			t.Errorf("the trial left %d in a program's map", count)
 		}
 	}
 	n.run(t, slots["policy/count"])
@@ -384,7 +384,7 @@ func TestTheNextAgentTakesBlocksOver(t *testing.T) {
 	}
 	n.run(t, slots["policy/count"])
 	if got := lookUp(t, ids[0]); got != 2 {
-		t.Errorf("the block's own map has counted %d packets, wanted 2", got)
+		t.Errorf("the program's own map has counted %d packets, wanted 2", got)
 	}
 	n.restart(t)
 	n.applyAll(t, stamp)
@@ -409,7 +409,7 @@ func TestAPolicyHasEightBlocksAtMost(t *testing.T) {
 	n := newNode(t)
 	var wanted []v1alpha1.PlanProgram
 	for i := range 9 {
-		wanted = append(wanted, n.put(t, fmt.Sprintf("block%d", i), "examples/large.bpf.c", ""))
+		wanted = append(wanted, n.put(t, fmt.Sprintf("program%d", i), "examples/large.bpf.c", ""))
 	}
 	result := n.apply(t, wanted...)
 	if len(result.Slots) != 8 || result.Errors["policy/block8"] == nil {
@@ -419,7 +419,7 @@ func TestAPolicyHasEightBlocksAtMost(t *testing.T) {
 
 func (n *node) expectPins(t *testing.T, wanted int) {
 	t.Helper()
-	entries, err := os.ReadDir(filepath.Join(n.options.PinPath, "blocks"))
+	entries, err := os.ReadDir(filepath.Join(n.options.PinPath, "programs"))
 	require.NoError(t, err)
 	if len(entries) != wanted {
 		t.Errorf("%d pins are there, wanted %d: %v", len(entries), wanted, entries)
@@ -443,7 +443,7 @@ func TestBlocksAreReadFromFilesOfRoot(t *testing.T) {
 		"a file of somebody else": {file: "stamp.o", reason: "must belong to root", prepare: func(t *testing.T, directory string) {
 			require.NoError(t, os.Chown(filepath.Join(directory, "stamp.o"), 65534, 65534))
 		}},
-		"a directory that all can write": {file: "stamp.o", reason: "the directory of blocks must belong to root", prepare: func(t *testing.T, directory string) {
+		"a directory that all can write": {file: "stamp.o", reason: "the directory of programs must belong to root", prepare: func(t *testing.T, directory string) {
 			require.NoError(t, os.Chmod(directory, 0o777))
 		}},
 		"a link that leads out": {file: "link.o", reason: "link.o", prepare: func(t *testing.T, directory string) {
@@ -460,11 +460,11 @@ func TestBlocksAreReadFromFilesOfRoot(t *testing.T) {
 			n := newNode(t)
 			require.NoError(t, os.WriteFile(filepath.Join(n.options.Directory, "stamp.o"), object, 0o644))
 			test.prepare(t, n.options.Directory)
-			result := n.apply(t, v1alpha1.PlanProgram{Policy: "policy", Program: v1alpha1.Program{Name: "block", Type: v1alpha1.ProgramAction, File: test.file}})
-			err := result.Errors["policy/block"]
+			result := n.apply(t, v1alpha1.PlanProgram{Policy: "policy", Program: v1alpha1.Program{Name: "program", Type: v1alpha1.ProgramAction, File: test.file}})
+			err := result.Errors["policy/program"]
 			if test.reason == "" {
 				require.NoError(t, err)
-				n.expect(t, result.Slots["policy/block"], acted)
+				n.expect(t, result.Slots["policy/program"], acted)
 			} else if err == nil || !strings.Contains(err.Error(), test.reason) {
 				t.Errorf("the error is %v, wanted %q in it", err, test.reason)
 			}

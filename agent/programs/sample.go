@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// samples are the packets that a block is tried with: an ACK, full segments of
+// samples are the packets that a program is tried with: an ACK, full segments of
 // data and a SYN, of both IP versions.
 func samples() [][]byte {
 	timestamps := []byte{1, 1, 8, 10, 0, 0, 1, 0, 0, 0, 2, 0}

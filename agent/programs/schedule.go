@@ -24,7 +24,7 @@ var scheduleFunctions = []asm.BuiltinFunc{
 	asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 }
 
-func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Block, error) {
+func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 	chosen, err := onlyProgram(spec, name, ebpf.SockOps)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 	if err != nil {
 		return nil, err
 	}
-	block := &Block{
+	block := &Program{
 		Type: v1alpha1.ProgramSchedule, collection: collection,
 		program: collection.Programs[chosen.Name], namespaces: collection.Maps[namespacesMap],
 	}
@@ -62,7 +62,7 @@ func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Block, error) {
 }
 
 // putSchedule attaches the new program, for the pods of the old one, beside it.
-func (m *Manager) putSchedule(next *inUse, loaded *Block, current *inUse) (err error) {
+func (m *Manager) putSchedule(next *inUse, loaded *Program, current *inUse) (err error) {
 	next.kind = schedulePin
 	if next.namespaces, err = loaded.namespaces.Clone(); err != nil {
 		return fmt.Errorf("keeping the schedule's namespaces: %w", err)
@@ -91,13 +91,13 @@ func (m *Manager) putSchedule(next *inUse, loaded *Block, current *inUse) (err e
 }
 
 // Govern lets a schedule govern the sockets of exactly these network namespaces,
-// named by their cookies. The block must be among the schedules of the last Apply.
+// named by their cookies. The program must be among the schedules of the last Apply.
 func (m *Manager) Govern(key string, cookies []uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	block := m.inUse[identity(key)]
 	if block == nil || block.kind != schedulePin {
-		return fmt.Errorf("block %s is not a schedule in use", key)
+		return fmt.Errorf("program %s is not a schedule in use", key)
 	}
 	return setNamespaces(block.namespaces, cookies)
 }

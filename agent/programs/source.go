@@ -18,7 +18,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// ConfigMaps gets compiled blocks from ConfigMaps.
+// ConfigMaps gets compiled programs from ConfigMaps.
 type ConfigMaps interface {
 	// Content returns the bytes at a key of the binaryData of a ConfigMap in
 	// Braid's own namespace.
@@ -47,33 +47,33 @@ func (c configMaps) Content(ctx context.Context, name, key string) ([]byte, erro
 	return content, nil
 }
 
-// read returns the compiled object of a block.
+// read returns the compiled object of a program.
 func (m *Manager) read(ctx context.Context, b *v1alpha1.Program) ([]byte, error) {
 	switch {
 	case b.ConfigMap != nil && m.options.ConfigMaps != nil:
 		return m.options.ConfigMaps.Content(ctx, b.ConfigMap.Name, b.ConfigMap.Key)
 	case b.ConfigMap != nil:
-		return nil, refuse("this agent takes no blocks from ConfigMaps")
+		return nil, refuse("this agent takes no programs from ConfigMaps")
 	case b.File != "" && m.options.Directory != "":
 		return readFile(m.options.Directory, b.File)
 	case b.File != "":
-		return nil, refuse("this agent takes no blocks from files")
+		return nil, refuse("this agent takes no programs from files")
 	}
-	return nil, refuse("the block names neither a ConfigMap nor a file")
+	return nil, refuse("the program names neither a ConfigMap nor a file")
 }
 
-// fileName is what a block's file may be called: nothing that leads elsewhere.
+// fileName is what a program's file may be called: nothing that leads elsewhere.
 var fileName = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_.]{0,252}$`)
 
-// readFile reads a block from the directory of blocks. What runs in the kernel is
+// readFile reads a program from the directory of programs. What runs in the kernel is
 // root's to give: neither the directory nor the file may be writable by others.
 func readFile(directory, name string) (_ []byte, err error) {
 	if !fileName.MatchString(name) {
-		return nil, refuse(fmt.Sprintf("%.64q is not the name of a file in the directory of blocks", name))
+		return nil, refuse(fmt.Sprintf("%.64q is not the name of a file in the directory of programs", name))
 	}
 	root, err := os.OpenRoot(directory)
 	if err != nil {
-		return nil, fmt.Errorf("opening the directory of blocks: %w", err)
+		return nil, fmt.Errorf("opening the directory of programs: %w", err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	if err := ownedByRoot(root, "."); err != nil {
@@ -82,7 +82,7 @@ func readFile(directory, name string) (_ []byte, err error) {
 	// Without waiting for a writer, should it be a pipe.
 	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, fmt.Errorf("opening a block: %w", err)
+		return nil, fmt.Errorf("opening a program: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	if err := judgeFile(file, name); err != nil {
@@ -90,7 +90,7 @@ func readFile(directory, name string) (_ []byte, err error) {
 	}
 	source, err := io.ReadAll(io.LimitReader(file, maxObject+1))
 	if err != nil {
-		return nil, fmt.Errorf("reading a block: %w", err)
+		return nil, fmt.Errorf("reading a program: %w", err)
 	}
 	return source, nil
 }
@@ -98,16 +98,16 @@ func readFile(directory, name string) (_ []byte, err error) {
 func ownedByRoot(root *os.Root, name string) error {
 	directory, err := root.Open(name)
 	if err != nil {
-		return fmt.Errorf("opening the directory of blocks: %w", err)
+		return fmt.Errorf("opening the directory of programs: %w", err)
 	}
-	err = judgeOwner(directory, "the directory of blocks")
+	err = judgeOwner(directory, "the directory of programs")
 	return errors.Join(err, directory.Close())
 }
 
 func judgeFile(file *os.File, name string) error {
 	info, err := file.Stat()
 	if err != nil {
-		return fmt.Errorf("looking at a block: %w", err)
+		return fmt.Errorf("looking at a program: %w", err)
 	}
 	if !info.Mode().IsRegular() {
 		return refuse(name, " is not a regular file")

@@ -193,8 +193,8 @@ func TestTheNamesOfTheKernelsOwnCongestionControlsAreTaken(t *testing.T) {
 	for name, reason := range map[string]string{
 		"reno": "already", "a b": "is not one of", "a-b": "is not one of", "": "is not one of",
 	} {
-		result := n.apply(t, n.congestion(t, "block", "examples/aimd.bpf.c", named(name)))
-		if err := result.Errors["policy/block"]; err == nil || !strings.Contains(err.Error(), reason) {
+		result := n.apply(t, n.congestion(t, "program", "examples/aimd.bpf.c", named(name)))
+		if err := result.Errors["policy/program"]; err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%q: the error is %v, wanted %q in it", name, err, reason)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // reasonLength is the room for a verifier's reason, in bytes.
 const reasonLength = 512
 
-// Refusal says why a block is not let in. Its text is for people, and short
+// Refusal says why a program is not let in. Its text is for people, and short
 // enough for a status.
 type Refusal struct{ reason string }
 
@@ -34,7 +34,7 @@ func truncate(text string) string {
 func explain(err error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
-		return fmt.Errorf("loading the block: %w", err)
+		return fmt.Errorf("loading the program: %w", err)
 	}
 	return refuse("the verifier refuses it: ", verifierReason(verifier.Log, verifier.Cause))
 }

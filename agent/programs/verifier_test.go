@@ -20,9 +20,9 @@ func TestTheVerifiersReason(t *testing.T) {
 		"a bad read": {
 			log: []string{
 				"func#0 @0",
-				"; const __u8 *byte = (void *)(unsigned long)skb->data; @ block.c:11",
+				"; const __u8 *byte = (void *)(unsigned long)skb->data; @ program.c:11",
 				"0: (61) r1 = *(u32 *)(r6 +76)         ; R1_w=pkt(r=0) R6=ctx()",
-				"; return byte[9]; @ block.c:13",
+				"; return byte[9]; @ program.c:13",
 				"1: (71) r0 = *(u8 *)(r1 +9)",
 				"invalid access to packet, off=9 size=1, R1(id=0,off=9,r=0)",
 				"R1 offset is outside of the packet",

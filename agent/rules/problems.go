@@ -19,7 +19,7 @@ func (l *loadedPrograms) addProblems(statuses []v1alpha1.RuleStatus, rules []v1a
 		rule := &rules[i]
 		for _, name := range programsOf(rule) {
 			if reason := l.refused[name]; reason != nil {
-				statuses = addProblem(statuses, rule, fmt.Sprintf("block %s: %s", name.Name, reason))
+				statuses = addProblem(statuses, rule, fmt.Sprintf("program %s: %s", name.Name, reason))
 			}
 		}
 		for _, name := range schedulesOf(rules[i : i+1]) {
@@ -34,7 +34,7 @@ func (l *loadedPrograms) addProblems(statuses []v1alpha1.RuleStatus, rules []v1a
 	return statuses
 }
 
-func (l *loadedPrograms) scheduleProblem(name chains.BlockName, manager v1alpha1.SubflowManager) string {
+func (l *loadedPrograms) scheduleProblem(name chains.ProgramName, manager v1alpha1.SubflowManager) string {
 	switch {
 	case name.Name == v1alpha1.StrategyEarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:
 		return fmt.Sprintf("%s needs subflows.manager: Agent in the pod's policy", name.Name)
@@ -44,15 +44,15 @@ func (l *loadedPrograms) scheduleProblem(name chains.BlockName, manager v1alpha1
 	return fmt.Sprintf("no schedule %s is loaded on this node", name.Name)
 }
 
-func programsOf(rule *v1alpha1.PlanRule) (names []chains.BlockName) {
+func programsOf(rule *v1alpha1.PlanRule) (names []chains.ProgramName) {
 	for _, action := range rule.Actions {
 		switch {
 		case action.RunProgram != nil:
-			names = append(names, chains.BlockOf(rule, action.RunProgram.Program))
+			names = append(names, chains.ProgramOf(rule, action.RunProgram.Program))
 		case action.Congestion != nil:
-			names = append(names, chains.BlockOf(rule, action.Congestion.Algorithm))
+			names = append(names, chains.ProgramOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:
-			names = append(names, chains.BlockOf(rule, action.Schedule.Strategy))
+			names = append(names, chains.ProgramOf(rule, action.Schedule.Strategy))
 		}
 	}
 	return names

@@ -42,8 +42,8 @@ func (s *programSchedules) Apply(_ context.Context, model *node.Model) (report n
 }
 
 // cookiesOf are the network namespaces that each program is to govern.
-func cookiesOf(all []governed) (cookies map[chains.BlockName][]uint64, failed error) {
-	cookies = map[chains.BlockName][]uint64{}
+func cookiesOf(all []governed) (cookies map[chains.ProgramName][]uint64, failed error) {
+	cookies = map[chains.ProgramName][]uint64{}
 	for _, g := range all {
 		names := schedulesOf(g.Rules)
 		if len(names) == 0 {
@@ -62,11 +62,11 @@ func cookiesOf(all []governed) (cookies map[chains.BlockName][]uint64, failed er
 }
 
 // schedulesOf are the programs that rules may mean by their strategies.
-func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.BlockName) {
+func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.ProgramName) {
 	for i := range rules {
 		for _, action := range rules[i].Actions {
 			if action.Schedule != nil {
-				names = append(names, chains.BlockOf(&rules[i], action.Schedule.Strategy))
+				names = append(names, chains.ProgramOf(&rules[i], action.Schedule.Strategy))
 			}
 		}
 	}

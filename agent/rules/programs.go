@@ -86,7 +86,7 @@ func (p *adminPrograms) open() error {
 	}
 	cgroup, err := pace.CgroupRoot()
 	if err != nil {
-		p.log.Info("programs that schedule cannot be used: there is no cgroup to attach to", "reason", err.Error())
+		p.log.Info("failed to find a cgroup to attach schedulers to; programs of type Schedule are not used", "reason", err.Error())
 	}
 	p.manager = programs.NewManager(programs.Options{
 		PinPath: p.pins, CustomBlocks: p.maps[0], BlockContext: p.maps[1],
@@ -96,7 +96,7 @@ func (p *adminPrograms) open() error {
 }
 
 // slots tells chains which programs they can run, and why not others.
-func (p *adminPrograms) slots() (map[chains.BlockName]uint32, map[chains.BlockName]error) {
+func (p *adminPrograms) slots() (map[chains.ProgramName]uint32, map[chains.ProgramName]error) {
 	return p.loaded.slots, p.loaded.refused
 }
 
@@ -120,19 +120,19 @@ func (p *adminPrograms) Close() (failed error) {
 
 // loadedPrograms are the programs in use, and why others are not.
 type loadedPrograms struct {
-	slots      map[chains.BlockName]uint32
-	algorithms map[chains.BlockName]string
-	schedules  map[chains.BlockName]bool
-	refused    map[chains.BlockName]error
+	slots      map[chains.ProgramName]uint32
+	algorithms map[chains.ProgramName]string
+	schedules  map[chains.ProgramName]bool
+	refused    map[chains.ProgramName]error
 }
 
 func loadedOf(wanted []v1alpha1.PlanProgram, result programs.Result) loadedPrograms {
 	l := loadedPrograms{
-		slots: map[chains.BlockName]uint32{}, algorithms: map[chains.BlockName]string{},
-		schedules: map[chains.BlockName]bool{}, refused: map[chains.BlockName]error{},
+		slots: map[chains.ProgramName]uint32{}, algorithms: map[chains.ProgramName]string{},
+		schedules: map[chains.ProgramName]bool{}, refused: map[chains.ProgramName]error{},
 	}
 	for i := range wanted {
-		name := chains.BlockName{Policy: wanted[i].Policy, Name: wanted[i].Name}
+		name := chains.ProgramName{Policy: wanted[i].Policy, Name: wanted[i].Name}
 		key := programs.Key(name.Policy, name.Name)
 		if slot, ok := result.Slots[key]; ok {
 			l.slots[name] = slot
@@ -150,7 +150,7 @@ func loadedOf(wanted []v1alpha1.PlanProgram, result programs.Result) loadedProgr
 
 // algorithm is the kernel's name of a congestion control, which may be a program's.
 func (l *loadedPrograms) algorithm(rule *v1alpha1.PlanRule, name string) string {
-	if algorithm, ok := l.algorithms[chains.BlockOf(rule, name)]; ok {
+	if algorithm, ok := l.algorithms[chains.ProgramOf(rule, name)]; ok {
 		return algorithm
 	}
 	return name

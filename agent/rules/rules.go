@@ -71,7 +71,7 @@ func Open(options Options) *Rules {
 		pins: pins, directory: options.ProgramDirectory, configMaps: options.ConfigMaps, log: log.WithName("programs"),
 	}}
 	r.chains = chains.Open(chains.Options{
-		PinPath: filepath.Join(options.PinPath, chainPins), Blocks: r.programs.slots, Log: log.WithName("chains"),
+		PinPath: filepath.Join(options.PinPath, chainPins), Programs: r.programs.slots, Log: log.WithName("chains"),
 	})
 	r.programs.chains = r.chains
 	r.pacing = &pacing{chains: r.chains, programs: r.programs, log: log.WithName("pace"), Pacer: pace.Open(pace.Options{

@@ -129,7 +129,7 @@ func (s *Scheduler) decide() {
 	for _, stack := range s.endpoints {
 		err := stack.decide(s.matching)
 		if err != nil && !stack.failing { // once, until it works again
-			s.log.Error(err, "connections are not scheduled", "endpoint", stack.Number)
+			s.log.Error(err, "failed to schedule connections", "endpoint", stack.Number)
 		}
 		stack.failing = err != nil
 	}

@@ -67,7 +67,7 @@ const (
 	oneUnconcerned = 1 // of the slots of a cache, which begins empty
 )
 
-// endpointMaps leave out what belongs to other endpoints, and blocks of users' own.
+// endpointMaps leave out what belongs to other endpoints, and programs of users' own.
 func (t *Tracer) endpointMaps() map[string]treatment {
 	number := t.number()
 	return map[string]treatment{

@@ -10,7 +10,7 @@
 // numbers of the paths' NICs, preferences, the health of paths and the addresses of
 // peers. The cluster network's route is asked of the kernel, as the programs do.
 //
-// Blocks of users' own do not run, because their maps are theirs; limits that drop at
+// programs of users' own do not run, because their maps are theirs; limits that drop at
 // the uplinks (meter) depend on the moment and are left out; what netfilter does in
 // between, such as translating a Service's address, is not replayed.
 package trace

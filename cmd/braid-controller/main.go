@@ -57,7 +57,7 @@ func main() {
 	}
 	setLogger(f.verbosity)
 	if err := run(ctrl.SetupSignalHandler(), f); err != nil {
-		ctrl.Log.Error(err, "The controller cannot go on")
+		ctrl.Log.Error(err, "Failed to run the controller")
 		os.Exit(1)
 	}
 }

@@ -43,9 +43,9 @@ spec:
     spread: None
   programs:
   - name: large
-    configMap: {name: e2e-blocks, key: large.o}
+    configMap: {name: e2e-programs, key: large.o}
   - name: stamp
-    configMap: {name: e2e-blocks, key: stamp.o}
+    configMap: {name: e2e-programs, key: stamp.o}
   rules:
   - name: refuse-large
     match:
@@ -72,16 +72,16 @@ var stampOption = []byte{253, 8, 0xb5, 0xa1, 0, 0, 0, 42}
 func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	c := use(t)
 	t.Cleanup(func() { c.deleteBlocks(t) })
-	c.setBlocks(t, "stamp.bpf.c")
+	c.setPrograms(t, "stamp.bpf.c")
 	c.apply(t, stamped)
-	c.waitForBlocks(t)
+	c.waitForPrograms(t)
 	server := newStamps(t, c.Network.Pod("server"))
 
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 6 * time.Second})
 	r.sleepUntil(time.Second)
 	before := c.expectStamps(t, server, agentapi.Rule{})
 
-	c.setBlocks(t, "faulty.bpf.c")
+	c.setPrograms(t, "faulty.bpf.c")
 	message := c.waitForRefusal(t)
 	t.Logf("the policy says: %s", message)
 	for _, part := range []string{"stamp-acknowledgements", "stamp", "the verifier refuses it", "outside of the packet", "faulty.bpf.c"} {
@@ -93,8 +93,8 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	time.Sleep(500 * time.Millisecond)
 	c.expectStamps(t, server, before)
 
-	c.setBlocks(t, "stamp.bpf.c")
-	c.waitForBlocks(t)
+	c.setPrograms(t, "stamp.bpf.c")
+	c.waitForPrograms(t)
 	r.finish(t)
 
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
@@ -108,8 +108,8 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	}
 }
 
-// setBlocks writes the ConfigMap of the blocks, with this source compiled as stamp.
-func (c *cluster) setBlocks(t *testing.T, stamp string) {
+// setPrograms writes the ConfigMap of the programs, with this source compiled as stamp.
+func (c *cluster) setPrograms(t *testing.T, stamp string) {
 	t.Helper()
 	directory := t.TempDir()
 	for key, source := range map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp} {
@@ -118,7 +118,7 @@ func (c *cluster) setBlocks(t *testing.T, stamp string) {
 			t.Fatal(err)
 		}
 	}
-	out, err := c.Kubectl(t.Context(), "--namespace", lab.SystemNamespace, "create", "configmap", "e2e-blocks",
+	out, err := c.Kubectl(t.Context(), "--namespace", lab.SystemNamespace, "create", "configmap", "e2e-programs",
 		"--from-file", directory, "--dry-run=client", "--output=yaml").Output()
 	if err != nil {
 		t.Fatalf("kubectl create configmap: %v: %s", err, out)
@@ -128,23 +128,23 @@ func (c *cluster) setBlocks(t *testing.T, stamp string) {
 
 func (c *cluster) deleteBlocks(t *testing.T) {
 	t.Helper()
-	out, err := c.Kubectl(context.Background(), "--namespace", lab.SystemNamespace, "delete", "configmap", "e2e-blocks").CombinedOutput()
+	out, err := c.Kubectl(context.Background(), "--namespace", lab.SystemNamespace, "delete", "configmap", "e2e-programs").CombinedOutput()
 	if err != nil {
 		t.Errorf("kubectl delete configmap: %v: %s", err, out)
 	}
 }
 
-// waitForBlocks waits until the policy's blocks are in use.
-func (c *cluster) waitForBlocks(t *testing.T) {
+// waitForPrograms waits until the policy's programs are in use.
+func (c *cluster) waitForPrograms(t *testing.T) {
 	t.Helper()
-	took := c.waitFor(t, "the policy with blocks is programmed", 15*time.Second, func(context.Context) error {
+	took := c.waitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		if !isTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != 1 {
 			return fmt.Errorf("its status is %+v", policy.Status)
 		}
 		return nil
 	})
-	t.Logf("the policy with blocks was programmed after %v", took)
+	t.Logf("the policy with programs was programmed after %v", took)
 }
 
 // waitForRefusal waits until the policy says why a block is refused.
