@@ -282,14 +282,14 @@ func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
 func TestGuardrailsHoldForPodsThatNoOtherPolicySelects(t *testing.T) {
 	for _, rails := range []struct{ name, paths, path string }{
 		{"on the route of the cluster's network", "", "blue"},
-		{"on a path that the guardrails choose", "    paths: [green]\n", "green"},
+		{"on a path that the guardrails choose", "  paths: [green]\n", "green"},
 	} {
 		t.Run(rails.name, func(t *testing.T) {
 			c := use(t)
 			c.createPaths(t)
-			c.apply(t, strings.Replace(shopGuardrails, "    paths: [blue, green]\n", rails.paths, 1))
+			c.apply(t, strings.Replace(shopGuardrails, "  paths: [blue, green]\n", rails.paths, 1))
 			c.waitFor(t, "the guardrails are programmed", 10*time.Second, func(ctx context.Context) error {
-				guardrails := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+				guardrails := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
 				if err := c.get(ctx, guardrails); err != nil {
 					return err
 				}

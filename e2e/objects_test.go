@@ -77,12 +77,12 @@ func (c *cluster) createPaths(t *testing.T) {
 	}
 }
 
-// deleteAll deletes all paths and policies. It does its work also after the
+// deleteAll deletes all paths, policies and guardrails. It does its work also after the
 // test's context has ended.
 func (c *cluster) deleteAll(t *testing.T) {
 	t.Helper()
 	ctx := context.Background()
-	for _, kind := range []client.Object{&v1alpha1.MPTCPPath{}, &v1alpha1.ClusterMPTCPPolicy{}} {
+	for _, kind := range []client.Object{&v1alpha1.MPTCPPath{}, &v1alpha1.ClusterMPTCPPolicy{}, &v1alpha1.MPTCPGuardrail{}} {
 		if err := c.Client.DeleteAllOf(ctx, kind); err != nil {
 			t.Errorf("deleting every %T: %v", kind, err)
 		}

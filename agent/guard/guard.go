@@ -121,7 +121,7 @@ func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Repo
 	if err == nil {
 		err = g.loaded.Finish()
 	}
-	return errors.Join(shareErr, err, removeQueues(g.queues))
+	return errors.Join(shareErr, err, removeQueues(g.queues), g.detachQueues())
 }
 
 // guardedOf are the endpoints that something is to be done for: those with limits of

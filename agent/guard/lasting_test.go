@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -265,6 +266,11 @@ func TestPodsThatComeAndGoGetRowsAtOnce(t *testing.T) {
 	for _, here := range [][]nodetest.Endpoint{all[:1], all, all[1:], all[:1], all[2:], nil, all} {
 		l.state.Endpoints = here
 		l.apply(t)
+	}
+	if l.guard.nics.Mode() == "tcx" {
+		links, err := os.ReadDir(filepath.Join(l.guard.loaded.Directory(), "links", "queues"))
+		require.NoError(t, err)
+		require.Len(t, links, 1, "links of queues that are gone stay behind")
 	}
 	serve(t, l.Pod("pod-2-1"), 4)
 	options := transferFor(1)

@@ -278,6 +278,22 @@ func (g *Guard) writeQueues(queues map[uint32]queue) error {
 	return nil
 }
 
+// detachQueues forgets the programs on ends of queues that are gone, whose pinned links
+// would stay behind.
+func (g *Guard) detachQueues() error {
+	ends := map[int]bool{}
+	for _, queue := range g.queues {
+		ends[queue.end] = true
+	}
+	attached, failed := g.queueEnds.Attached()
+	for index := range attached {
+		if !ends[index] {
+			failed = errors.Join(failed, g.queueEnds.Detach(index))
+		}
+	}
+	return failed
+}
+
 // removeQueues removes the queues that are not among these.
 func removeQueues(kept map[uint32]queue) error {
 	var failed error
