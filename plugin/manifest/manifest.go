@@ -87,7 +87,7 @@ type checker struct {
 // Check judges documents. Objects without a namespace that need one are taken to be
 // in the one given. It changes the documents' objects: defaults are filled in.
 func Check(ctx context.Context, documents []Document, namespace string) (*Report, error) {
-	known, err := load()
+	known, err := builtIn()
 	if err != nil {
 		return nil, err
 	}
