@@ -118,17 +118,16 @@ func TestNamesAndNamespacesOfObjects(t *testing.T) {
 	})
 }
 
-// cpol is a ClusterMPTCPPolicy of these spec's fields for all pods of team shop.
-func cpol(name, more string) string {
-	return ours("ClusterMPTCPPolicy", "{name: "+name+"}", "{namespaceSelector: {matchLabels: {team: shop}}, podSelector: {}"+more+"}")
-}
+// byTeam decides for all pods of the namespaces of team shop.
+var byTeam = ours("ClusterMPTCPPolicy", "{name: all}", "{namespaceSelector: {matchLabels: {team: shop}}, podSelector: {}}")
 
 func guardrail(spec string) string {
 	return ours("MPTCPGuardrail", "{name: tenants}", "{namespaceSelector: {matchExpressions: [{key: kubernetes.io/metadata.name, operator: Exists}]}, podSelector: {}, "+spec+"}")
 }
 
-func namespace(name, labels string) string {
-	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + name + ", labels: " + labels + "}"
+// shop is the namespace of this name, with these labels.
+func shop(labels string) string {
+	return "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop, labels: " + labels + "}"
 }
 
 // pod is one of the namespace team, with these annotations.
@@ -187,13 +186,13 @@ func TestNamespacesAreSelectedByTheLabelsOfTheirManifests(t *testing.T) {
 	where := "Warning: Pod shop/web: metadata.annotations[braid.dev/max-rate]: "
 	byName := ours("ClusterMPTCPPolicy", "{name: all}", "{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}, podSelector: {}}")
 	judge(t, map[string]verdict{
-		"a label of the namespace's manifest counts":                           {[]string{cpol("all", ""), namespace("shop", "{team: shop}"), hinted}, nil},
-		"a namespace after its pods counts":                                    {[]string{hinted, cpol("all", ""), namespace("shop", "{team: shop}")}, nil},
-		"a namespace with another label is not selected":                       {[]string{cpol("all", ""), namespace("shop", "{team: other}"), hinted}, []string{where + noPolicy}},
-		"a namespace without manifest has no label":                            {[]string{cpol("all", ""), hinted}, []string{where + noPolicy}},
+		"a label of the namespace's manifest counts":                           {[]string{byTeam, shop("{team: shop}"), hinted}, nil},
+		"a namespace after its pods counts":                                    {[]string{hinted, byTeam, shop("{team: shop}")}, nil},
+		"a namespace with another label is not selected":                       {[]string{byTeam, shop("{team: other}"), hinted}, []string{where + noPolicy}},
+		"a namespace without manifest has no label":                            {[]string{byTeam, hinted}, []string{where + noPolicy}},
 		"a namespace without manifest has the label of its name":               {[]string{byName, hinted}, nil},
-		"a namespace with manifest has the label of its name":                  {[]string{byName, namespace("shop", "{team: other}"), hinted}, nil},
-		"a namespace has the label of its own name whatever its manifest says": {[]string{byName, namespace("shop", "{kubernetes.io/metadata.name: other}"), hinted}, nil},
+		"a namespace with manifest has the label of its name":                  {[]string{byName, shop("{team: other}"), hinted}, nil},
+		"a namespace has the label of its own name whatever its manifest says": {[]string{byName, shop("{kubernetes.io/metadata.name: other}"), hinted}, nil},
 	})
 }
 
@@ -271,7 +270,7 @@ func TestAnnotationsBesideTheTemplateAreToldWhereTheyBelong(t *testing.T) {
 
 func TestAReportCountsWhatItJudged(t *testing.T) {
 	report := checked(t, path("blue"), mpol("web", "{podSelector: {}, paths: {allowed: [red]}}"), mpol("web", "{podSelectr: {}}"), pod("{}"),
-		namespace("shop", "{}"), "apiVersion: v1\nkind: Service\nmetadata: {name: web}", "apiVersion: example.com/v1\nkind: MPTCPPath\nmetadata: {name: blue}", "[]")
+		shop("{}"), "apiVersion: v1\nkind: Service\nmetadata: {name: web}", "apiVersion: example.com/v1\nkind: MPTCPPath\nmetadata: {name: blue}", "[]")
 	findings := report.Findings
 	report.Findings = nil
 	require.Equal(t, &manifest.Report{Objects: 3, Pods: 1, Others: 3, Errors: 4, Warnings: 1}, report)
