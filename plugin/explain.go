@@ -127,9 +127,9 @@ func (e *Explanation) writeResult(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	for _, hint := range e.Result.Hints {
-		fmt.Fprintf(b, "    %s: %s %s\n", hint.Annotation, hint.State, hint.Message)
+		b.WriteString(strings.TrimRight(fmt.Sprintf("    %s: %s %s", hint.Annotation, hint.State, hint.Message), " ") + "\n")
 	}
 	for _, rule := range e.Result.Rules {
-		fmt.Fprintf(b, "    rule %s: %s %s\n", rule.Name, rule.Mechanism, rule.Message)
+		b.WriteString(strings.TrimRight(fmt.Sprintf("    rule %s: %s %s", rule.Name, rule.Mechanism, rule.Message), " ") + "\n")
 	}
 }

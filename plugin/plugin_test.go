@@ -6,9 +6,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -23,8 +20,6 @@ import (
 	"braid.dev/braid/internal/lab/apiserver"
 	"braid.dev/braid/plugin"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // scene is a cluster of two nodes, as the controller and the agents would leave it.
 type scene struct {
@@ -153,19 +148,7 @@ func (s *scene) runWith(command *cobra.Command, arguments ...string) error {
 
 func (s *scene) golden(name, got string) {
 	s.t.Helper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if got != string(want) {
-		s.t.Errorf("%s:\n%s\nwanted:\n%s", name, got, want)
-	}
+	plugin.Golden(s.t, name, got)
 }
 
 func endpointOf(pod *corev1.Pod, policy *v1alpha1.MPTCPPolicy) v1alpha1.PlanEndpoint {

@@ -67,7 +67,7 @@ func (t *topper) redraw(ctx context.Context, terminal terminal, v *screen, faile
 	keys := readKeys(ctx, terminal.in)
 	for v.top = t.snapshot(); !v.left; {
 		width, height, err := term.GetSize(int(terminal.out.Fd()))
-		if err != nil {
+		if err != nil || width == 0 || height == 0 { // a terminal that nobody told its size
 			width, height = 80, 24
 		}
 		if _, err := io.WriteString(terminal.out, v.draw(width, height)); err != nil {
@@ -251,7 +251,8 @@ func (v *screen) draw(width, height int) string {
 	for len(lines) < height-len(footer) {
 		lines = append(lines, "")
 	}
-	return paint(append(lines, footer...), width)
+	lines = append(lines, footer...)
+	return paint(lines[:min(len(lines), height)], width)
 }
 
 // paint writes over what is there, so that nothing flickers.

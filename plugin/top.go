@@ -203,30 +203,23 @@ func (s *Subflow) backup() string {
 	return "-"
 }
 
-func columnNames() (names []string) {
+// ofColumns has a text of each column.
+func ofColumns(text func(column) string) (texts []string) {
 	for _, c := range columns {
-		names = append(names, c.name)
+		texts = append(texts, text(c))
 	}
-	return names
+	return texts
 }
 
-func columnTitles() (titles []string) {
-	for _, c := range columns {
-		titles = append(titles, c.title)
-	}
-	return titles
-}
+func columnNames() []string { return ofColumns(func(c column) string { return c.name }) }
+
+func columnTitles() []string { return ofColumns(func(c column) string { return c.title }) }
+
+func cellsOf(s *Subflow) []string { return ofColumns(func(c column) string { return c.cell(s) }) }
 
 func columnNamed(name string) (int, bool) {
 	at := slices.IndexFunc(columns, func(c column) bool { return c.name == name })
 	return at, at >= 0
-}
-
-func cellsOf(s *Subflow) (cells []string) {
-	for _, c := range columns {
-		cells = append(cells, c.cell(s))
-	}
-	return cells
 }
 
 // sortSubflows puts the most first, and names in their order; equals keep an order of

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -158,11 +159,8 @@ func (r *remover) findInstalled(ctx context.Context) {
 			if !isInstalled(&object) {
 				continue
 			}
-			remnant := Remnant{Kind: kind.Kind, Name: object.GetName(), Remove: deletion(&object)}
-			if kind.Kind == "DaemonSet" {
-				r.installed = true
-			}
-			r.add(remnant)
+			r.installed = r.installed || kind.Kind == "DaemonSet"
+			r.add(Remnant{Kind: kind.Kind, Name: object.GetName(), Remove: deletion(&object)})
 		}
 	}
 }
@@ -201,17 +199,14 @@ func (r *remover) list(ctx context.Context, kind schema.GroupVersionKind, option
 
 // findPolicies finds what makes agents do something, and what they say that they do.
 func (r *remover) findPolicies(ctx context.Context) {
-	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail"} {
+	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail", "MPTCPPath"} {
 		for _, object := range r.list(ctx, v1alpha1.GroupVersion.WithKind(kind)) {
 			name := object.GetName()
 			if object.GetNamespace() != "" {
 				name = object.GetNamespace() + "/" + name
 			}
-			r.add(Remnant{Kind: kind, Name: name, InUse: true, Remove: deletion(&object)})
+			r.add(Remnant{Kind: kind, Name: name, InUse: kind != "MPTCPPath", Remove: deletion(&object)})
 		}
-	}
-	for _, object := range r.list(ctx, v1alpha1.GroupVersion.WithKind("MPTCPPath")) {
-		r.add(Remnant{Kind: "MPTCPPath", Name: object.GetName(), Remove: deletion(&object)})
 	}
 }
 
@@ -287,16 +282,12 @@ func (r *remover) askAgent(ctx context.Context, node string, agent *corev1.Pod) 
 
 // judge decides what can be done.
 func (r *remover) judge() {
-	inUse := false
-	for _, remnant := range r.removal.Left {
-		inUse = inUse || remnant.InUse
-	}
 	switch {
 	case len(r.removal.Left) == 0:
 		r.removal.State = RemovalNothing
 	case !r.installed:
 		r.removal.State = RemovalLeftovers
-	case inUse:
+	case slices.ContainsFunc(r.removal.Left, func(remnant Remnant) bool { return remnant.InUse }):
 		r.removal.State = RemovalInUse
 	default:
 		r.removal.State = RemovalReady

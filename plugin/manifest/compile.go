@@ -5,12 +5,14 @@ package manifest
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -84,9 +86,7 @@ var templates = map[string][]string{
 func (i *input) addOther(e *entry, namespace string) bool {
 	kind := e.Object.GetAPIVersion() + "/" + e.Object.GetKind()
 	if kind == "v1/Namespace" {
-		i.Namespaces = append(i.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-			Name: e.Object.GetName(), Labels: e.Object.GetLabels(),
-		}})
+		i.Namespaces = append(i.Namespaces, namespaceOf(e.Object.GetName(), e.Object.GetLabels()))
 		return false
 	}
 	path, ok := templates[kind]
@@ -102,8 +102,15 @@ func (i *input) addOther(e *entry, namespace string) bool {
 		content, _, _ = unstructured.NestedMap(content, path...)
 	}
 	pod := podOf(e.Object, &unstructured.Unstructured{Object: content})
+	pod.Name = fmt.Sprint(len(i.pods)) // names may come twice: generated ones are not known
 	i.pods = append(i.pods, template{e, pod, strings.Join(append(slices.Clone(path), "metadata"), ".")})
 	return true
+}
+
+// namespaceOf has the label that the API server gives each namespace.
+func namespaceOf(name string, given map[string]string) corev1.Namespace {
+	own := labels.Set{corev1.LabelMetadataName: name}
+	return corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels.Merge(given, own)}}
 }
 
 // anyNode stands for the node that a pod will be on.
@@ -112,12 +119,8 @@ const anyNode = "any-node"
 // podOf is a running pod as the template makes it.
 func podOf(owner, template *unstructured.Unstructured) *corev1.Pod {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: owner.GetNamespace(), Name: strings.ToLower(owner.GetKind()) + "-" + owner.GetName(),
-		Labels: template.GetLabels(), Annotations: template.GetAnnotations(),
+		Namespace: owner.GetNamespace(), Labels: template.GetLabels(), Annotations: template.GetAnnotations(),
 	}}
-	if owner.GetKind() == "Pod" {
-		pod.Name = owner.GetName()
-	}
 	pod.Spec.NodeName = anyNode
 	pod.Spec.HostNetwork, _, _ = unstructured.NestedBool(template.Object, "spec", "hostNetwork")
 	pod.Status.Phase = corev1.PodRunning
@@ -138,9 +141,7 @@ func (i *input) complete() policy.Input {
 	for _, template := range i.pods {
 		in.Pods = append(in.Pods, *template.pod)
 		if !slices.ContainsFunc(in.Namespaces, func(n corev1.Namespace) bool { return n.Name == template.pod.Namespace }) {
-			in.Namespaces = append(in.Namespaces, corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-				Name: template.pod.Namespace, Labels: map[string]string{corev1.LabelMetadataName: template.pod.Namespace},
-			}})
+			in.Namespaces = append(in.Namespaces, namespaceOf(template.pod.Namespace, nil))
 		}
 	}
 	return in
@@ -215,13 +216,7 @@ func (c *checker) defined() string {
 	if len(c.input.paths) == 0 {
 		return "there is none at all"
 	}
-	return "there are " + list(func(yield func(string) bool) {
-		for name := range c.input.paths {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+	return "there are " + list(maps.Keys(c.input.paths))
 }
 
 func list(names iter.Seq[string]) string { return strings.Join(slices.Sorted(names), ", ") }

@@ -87,7 +87,7 @@ type checker struct {
 // Check judges documents. Objects without a namespace that need one are taken to be
 // in the one given. It changes the documents' objects: defaults are filled in.
 func Check(ctx context.Context, documents []Document, namespace string) (*Report, error) {
-	known, err := load()
+	known, err := builtIn()
 	if err != nil {
 		return nil, err
 	}
@@ -165,14 +165,17 @@ func (c *checker) ours(ctx context.Context, e *entry, group schema.GroupVersionK
 
 // place gives an object its namespace, or takes one away that means nothing.
 func (c *checker) place(e *entry, namespaced bool) {
+	given := e.Object.GetNamespace()
 	switch {
-	case namespaced && e.Object.GetNamespace() == "":
-		e.Object.SetNamespace(c.namespace)
-	case !namespaced && e.Object.GetNamespace() != "":
+	case namespaced:
+		e.Object.SetNamespace(cmp.Or(given, c.namespace))
+	case given != "":
 		e.Object.SetNamespace("")
-		c.add(e.finding("metadata.namespace", Warning, e.Object.GetKind()+" belongs to no namespace: this one has no effect"))
 	}
 	e.name = nameOf(e.Object)
+	if !namespaced && given != "" {
+		c.add(e.finding("metadata.namespace", Warning, e.Object.GetKind()+" belongs to no namespace: this one has no effect"))
+	}
 }
 
 // isNew is false for an object that came before: applied together, one undoes the other.

@@ -42,7 +42,9 @@ type definition struct {
 // needed, which takes some tenths of a second.
 type definitions map[string]map[string]func() (*definition, error)
 
-// load reads the definitions that are built in.
+// builtIn are the definitions that are built in, read once.
+var builtIn = sync.OnceValues(load)
+
 func load() (definitions, error) {
 	files, err := fs.Glob(crd.Files, "*.yaml")
 	if err != nil {
