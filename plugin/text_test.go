@@ -127,7 +127,7 @@ func TestAnArchiveTellsOfThePartsThatFailed(t *testing.T) {
 	a := newArchive(&out, "dump", twelve, &progress{out: io.Discard})
 	a.addAll(t.Context(), []part{
 		{"pods", func(_ context.Context, a *archive) error { return a.addYAML("objects/pods.yaml", []string{"web"}) }},
-		{"nodes", func(context.Context, *archive) error { return errors.New("it is gone\nand so am I\n") }},
+		{"nodes", func(context.Context, *archive) error { return errors.New("it is gone\nand so am I") }},
 		{"a log", func(_ context.Context, a *archive) error {
 			a.add("log", []byte("as far as it could be read"))
 			return errors.New("the stream broke")
