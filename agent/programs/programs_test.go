@@ -405,14 +405,14 @@ func TestBlocksOfChainsThatAreGoneAreLoadedAnew(t *testing.T) {
 	n.expectPins(t, 1)
 }
 
-func TestAPolicyHasEightBlocksAtMost(t *testing.T) {
+func TestAPolicyHasEightProgramsAtMost(t *testing.T) {
 	n := newNode(t)
 	var wanted []v1alpha1.PlanProgram
 	for i := range 9 {
 		wanted = append(wanted, n.put(t, fmt.Sprintf("program%d", i), "examples/large.bpf.c", ""))
 	}
 	result := n.apply(t, wanted...)
-	if len(result.Slots) != 8 || result.Errors["policy/block8"] == nil {
+	if len(result.Slots) != 8 || result.Errors["policy/program8"] == nil {
 		t.Errorf("the slots are %v, the errors %v", result.Slots, result.Errors)
 	}
 }

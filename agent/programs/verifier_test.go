@@ -29,7 +29,7 @@ func TestTheVerifiersReason(t *testing.T) {
 				"processed 2 insns (limit 1000000) max_states_per_insn 0 total_states 0 peak_states 0 mark_read 0",
 			},
 			want: `invalid access to packet, off=9 size=1, R1(id=0,off=9,r=0); R1 offset is outside of the packet ` +
-				`(at "return byte[9]; @ block.c:13": 1: (71) r0 = *(u8 *)(r1 +9))`,
+				`(at "return byte[9]; @ program.c:13": 1: (71) r0 = *(u8 *)(r1 +9))`,
 		},
 		"a pointer that may be nothing, without lines of source": {
 			log: []string{
