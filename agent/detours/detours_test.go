@@ -47,7 +47,7 @@ func TestDetoursFollowTheModelAndAreRemoved(t *testing.T) {
 	table := func() string {
 		out, err := host.Run("ip", "route", "show", "table", "all", "proto", "177")
 		require.NoError(t, err)
-		return strings.TrimSpace(string(out))
+		return strings.TrimSpace(out)
 	}
 
 	first, err := Open(opened)
