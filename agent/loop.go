@@ -173,10 +173,10 @@ func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
 // release frees the numbers of what is gone when no part refers to them any more. The
 // loop runs again where somebody may wait for one.
 func (a *Agent) release(model *node.Model, report node.Report) error {
-	if report.Err != nil || report.Unfinished {
+	if report.Err != nil {
 		return nil
 	}
-	freed, err := a.builder.Applied(model)
+	freed, err := a.builder.Applied(model, report.Unfinished)
 	if freed {
 		a.wake()
 	}

@@ -86,11 +86,12 @@ func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ 
 }
 
 // Applied says that all parts have brought the node to a model: they refer to none of
-// its retired numbers any more. It is true where that made numbers free.
-func (b *Builder) Applied(model *Model) (freed bool, err error) {
+// its retired numbers any more, but for those of endpoints where some are draining. It
+// is true where that made numbers free.
+func (b *Builder) Applied(model *Model, draining bool) (freed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.registry.release(model.round)
+	return b.registry.release(model.round, draining)
 }
 
 // Close leaves the numbers as they are.

@@ -39,7 +39,8 @@ func (Idle) Run(ctx context.Context) error {
 type Report struct {
 	// Err is what failed for the node as a whole. It is logged, and all is tried again.
 	Err error
-	// Unfinished: there is more to do, with no error to log.
+	// Unfinished: there is more to do, with no error to log. The part still refers to
+	// endpoints that are gone.
 	Unfinished bool
 	// Endpoints has those that there is something to say of.
 	Endpoints map[types.UID]EndpointReport

@@ -278,9 +278,13 @@ func (r *Registry) retiredNumbers() Numbers {
 }
 
 // release frees the numbers that were retired up to a round, because all parts have
-// forgotten them. It is true where there were any.
-func (r *Registry) release(round uint64) (released bool, failed error) {
+// forgotten them; those of endpoints stay while some are draining. It is true where
+// there were any.
+func (r *Registry) release(round uint64, draining bool) (released bool, failed error) {
 	for kind, of := range r.entries {
+		if draining && kind == KindEndpoint {
+			continue
+		}
 		for name, entry := range of {
 			since, retired := r.retired[entry]
 			if !retired || since > round {

@@ -118,7 +118,7 @@ func TestNumbersStayWithTheirOwners(t *testing.T) {
 			}
 			before = now
 			if rapid.Bool().Draw(rt, "all parts have applied it") {
-				must(rt, true, second(builder.Applied(model)))
+				must(rt, true, second(builder.Applied(model, false)))
 				maps.DeleteFunc(held, func(_ string, owner string) bool { _, stays := now[owner]; return !stays })
 			}
 			if rapid.Bool().Draw(rt, "restart") {
@@ -140,9 +140,16 @@ func TestRetiredNumbersAreToldUntilAllPartsHaveForgottenThem(t *testing.T) {
 			t.Errorf("retired of kind %s: %v", kind, model.Retired[kind])
 		}
 	}
-	freed, err := builder.Applied(model)
+	freed, err := builder.Applied(model, true)
 	if err != nil || !freed {
 		t.Errorf("numbers are free: %v, %v", freed, err)
+	}
+	model = build(t, builder, sourcesOf([]int{1}, nil, []int{2}))
+	if len(model.Retired[KindPath]) != 0 || len(model.Retired[KindEndpoint]) != 1 {
+		t.Errorf("while endpoints drain, these are retired: %v", model.Retired)
+	}
+	if freed, err = builder.Applied(model, false); err != nil || !freed {
+		t.Errorf("after that numbers are free: %v, %v", freed, err)
 	}
 	model = build(t, builder, sourcesOf([]int{1}, nil, []int{2}))
 	if left := len(model.Retired[KindPath]) + len(model.Retired[KindEndpoint]); left != 0 {
@@ -176,7 +183,7 @@ func TestNothingIsPinnedWithoutNumbers(t *testing.T) {
 	}
 	build(t, builder, sourcesOf([]int{1}, []int{1, 2}, []int{1}))
 	model := build(t, builder, sourcesOf(nil, []int{1, 2}, nil))
-	must(t, true, second(builder.Applied(model)))
+	must(t, true, second(builder.Applied(model, false)))
 	build(t, builder, sourcesOf(nil, []int{1, 2}, nil))
 	if _, err := os.Stat(filepath.Join(pins, registryDirectory)); !os.IsNotExist(err) {
 		t.Errorf("the registry of a node without anything is still pinned: %v", err)

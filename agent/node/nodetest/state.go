@@ -86,7 +86,7 @@ func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder)
 	}
 	report := part.Apply(ctx, model)
 	if report.Done() {
-		_, err := builder.Applied(model)
+		_, err := builder.Applied(model, false)
 		return err
 	}
 	if report.Err != nil {
