@@ -111,7 +111,7 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 	changed := time.Now()
 	c.setRules(t, policy, onlyAnnounced)
 	for _, r := range transfers {
-		c.waitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
+		c.WaitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
 			if !r.joined(t).IsValid() {
 				return fmt.Errorf("%s: the subflows are %+v", r, r.subflows(t))
 			}

@@ -44,11 +44,11 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 11 * time.Second})
 	r.sleepUntil(1500 * time.Millisecond)
 	c.setRules(t, policy, spare("red"))
-	c.waitFor(t, "red is a backup", 2*time.Second, func(context.Context) error { return c.areBackups(t, "red", 1) })
+	c.WaitFor(t, "red is a backup", 2*time.Second, func(context.Context) error { return c.areBackups(t, "red", 1) })
 	if err := c.Client.Delete(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	took := c.waitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.nothingLeft)
+	took := c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	t.Logf("nothing was left %v after the policy was deleted", took)
 	select {
 	case <-r.done:
@@ -79,7 +79,7 @@ func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	}
 	transfers[0].sleepUntil(restBegins)
 	c.setRules(t, policy, spare("red"))
-	c.waitFor(t, "the agents tell which subflows are backups", 8*time.Second, func(context.Context) error { return c.areBackups(t, "red", len(transfers)) })
+	c.WaitFor(t, "the agents tell which subflows are backups", 8*time.Second, func(context.Context) error { return c.areBackups(t, "red", len(transfers)) })
 	told := time.Now().Add(settling)
 	time.Sleep(time.Until(told.Add(resting)))
 	removed := time.Now()

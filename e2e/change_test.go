@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -24,11 +25,11 @@ const shortTime = 2500 * time.Millisecond
 
 func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	c := use(t)
-	c.create(t, newPath("blue"), newPath("green"))
+	c.Create(t, testlab.NewPath("blue"), testlab.NewPath("green"))
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "green", "red"}
-	c.create(t, policy)
-	c.waitProgrammed(t, policy, 2)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
 	accepted := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionAccepted)
 	t.Logf("Accepted is %s: %s", accepted.Status, accepted.Message)
 	if accepted.Status != metav1.ConditionFalse || accepted.Reason != v1alpha1.ReasonPathNotFound || !strings.Contains(accepted.Message, "red") {
@@ -36,17 +37,17 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	}
 	c.expectUsed(t, "blue", "green")
 
-	c.create(t, newPath("red"))
-	c.waitFor(t, "the policy is accepted", 10*time.Second, func(ctx context.Context) error {
-		if err := c.programmed(ctx, policy, 2); err != nil {
+	c.Create(t, testlab.NewPath("red"))
+	c.WaitFor(t, "the policy is accepted", 10*time.Second, func(ctx context.Context) error {
+		if err := c.Programmed(ctx, policy, 2); err != nil {
 			return err
 		}
-		if !isTrue(policy.Status.Conditions, v1alpha1.ConditionAccepted, policy.Generation) {
+		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionAccepted, policy.Generation) {
 			return fmt.Errorf("the conditions are %+v", policy.Status.Conditions)
 		}
 		return nil
 	})
-	c.waitFor(t, "every object says so", 10*time.Second, c.allReady)
+	c.WaitFor(t, "every object says so", 10*time.Second, c.allReady)
 	c.expectUsed(t, paths...)
 }
 
@@ -64,14 +65,14 @@ func TestPodsComeAndGo(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.spread(t, policy, 2)
 	late := c.addPod(t, "late", "client", c.Network.Nodes[2])
-	t.Logf("a new pod was programmed after %v", c.waitProgrammed(t, policy, 3))
+	t.Logf("a new pod was programmed after %v", c.WaitProgrammed(t, policy, 3))
 	r := c.run(t, transfer{"late", "server", 4, traffic.Up, shortTime})
 	if used := r.steady().used(); !slices.Equal(used, paths) {
 		t.Errorf("a connection of the new pod uses %v: %v", used, r.steady())
 	}
 	c.removePod(t, late)
-	t.Logf("a deleted pod was gone after %v", c.waitProgrammed(t, policy, 2))
-	c.waitFor(t, "its node has nothing of it", 10*time.Second, func(ctx context.Context) error {
+	t.Logf("a deleted pod was gone after %v", c.WaitProgrammed(t, policy, 2))
+	c.WaitFor(t, "its node has nothing of it", 10*time.Second, func(ctx context.Context) error {
 		return c.withoutEndpoints(ctx, late.Node)
 	})
 }
@@ -79,7 +80,7 @@ func TestPodsComeAndGo(t *testing.T) {
 // withoutEndpoints: the agent of a node manages no pod, and keeps nothing of one.
 func (c *cluster) withoutEndpoints(ctx context.Context, node *network.Node) error {
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node.NodeName()}}
-	if err := c.get(ctx, plan); err != nil {
+	if err := c.Get(ctx, plan); err != nil {
 		return err
 	}
 	if len(plan.Spec.Endpoints)+len(plan.Status.Endpoints) > 0 {
@@ -111,7 +112,7 @@ func (c *cluster) addPod(t *testing.T, name, app string, node *network.Node) *ne
 			NodeName: node.NodeName(), Containers: []corev1.Container{{Name: "traffic", Image: "traffic"}},
 		},
 	}
-	c.create(t, pod)
+	c.Create(t, pod)
 	pod.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, PodIP: inside.IPv4, PodIPs: []corev1.PodIP{{IP: inside.IPv4}, {IP: inside.IPv6}},
 	}
@@ -165,7 +166,7 @@ func (c *cluster) expectUntouchedPods(t *testing.T, names ...string) {
 	}
 	for _, name := range names {
 		prefix := c.Network.Pod(name).Name + ":"
-		before, after := withPrefix(c.untouched, prefix), withPrefix(now, prefix)
+		before, after := withPrefix(c.Untouched, prefix), withPrefix(now, prefix)
 		if len(before) == 0 || !slices.Equal(before, after) {
 			t.Errorf("pod %s was\n%q\nand is\n%q", name, before, after)
 		}

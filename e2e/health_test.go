@@ -18,7 +18,7 @@ import (
 func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
 	c := use(t)
 	c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
-	c.waitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
 		return c.reaches(ctx, "node1", "blue", "green", "red")
 	})
 	blocked := failure{"green", "client", "loses all", func(n *network.Network, node *network.Node, path string, up bool) error {
@@ -27,11 +27,11 @@ func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
 	t.Run("flows go on", func(t *testing.T) { c.expectFailover(t, blocked, true) })
 	t.Run("the status shows it", func(t *testing.T) {
 		c.set(t, blocked, false)
-		c.waitFor(t, "green is unreachable", 30*time.Second, func(ctx context.Context) error {
+		c.WaitFor(t, "green is unreachable", 30*time.Second, func(ctx context.Context) error {
 			return c.reaches(ctx, "node1", "blue", "red")
 		})
 		c.set(t, blocked, true)
-		c.waitFor(t, "green is back", 30*time.Second, func(ctx context.Context) error {
+		c.WaitFor(t, "green is back", 30*time.Second, func(ctx context.Context) error {
 			return c.reaches(ctx, "node1", "blue", "green", "red")
 		})
 	})
@@ -42,7 +42,7 @@ func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
 func (c *cluster) reaches(ctx context.Context, name string, wanted ...string) error {
 	node := &v1alpha1.MPTCPNode{}
 	node.Name = name
-	if err := c.get(ctx, node); err != nil {
+	if err := c.Get(ctx, node); err != nil {
 		return err
 	}
 	var reaches []string

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -28,7 +29,7 @@ func (c *cluster) annotate(t *testing.T, name, key, value string) time.Time {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
 	set := func(value string) {
-		c.update(t, pod, func() {
+		c.Update(t, pod, func() {
 			if pod.Annotations == nil {
 				pod.Annotations = map[string]string{}
 			}
@@ -76,7 +77,7 @@ func (c *cluster) hintsOf(ctx context.Context, name string) (hints []string, err
 
 func (c *cluster) waitForHints(t *testing.T, name string, want ...string) {
 	t.Helper()
-	c.waitFor(t, "the agent says what became of the hints", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the agent says what became of the hints", 10*time.Second, func(ctx context.Context) error {
 		hints, err := c.hintsOf(ctx, name)
 		if err == nil && !slices.Equal(hints, want) {
 			err = fmt.Errorf("the hints are %q, not %q", hints, want)
@@ -220,10 +221,10 @@ func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
 			c := use(t)
 			policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 			c.spread(t, policy, 2)
-			c.apply(t, shopGuardrails)
+			c.Apply(t, shopGuardrails)
 			since := time.Now().Add(-time.Second)
 			c.annotate(t, "client", hint.key, hint.value)
-			c.waitFor(t, "the pod's owner is told", 10*time.Second, func(ctx context.Context) error {
+			c.WaitFor(t, "the pod's owner is told", 10*time.Second, func(ctx context.Context) error {
 				told, err := c.eventsOn(ctx, "client", since)
 				if err == nil && (len(told) != 1 || !strings.HasPrefix(told[0], hint.reason+" "+hint.key+": ") || !strings.Contains(told[0], hint.allowed)) {
 					err = fmt.Errorf("the Events are %q", told)
@@ -231,7 +232,7 @@ func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
 				return err
 			})
 			c.waitForHints(t, "client", hint.key+" Refused")
-			c.waitProgrammed(t, policy, 2)
+			c.WaitProgrammed(t, policy, 2)
 			r := c.run(t, transfer{"client", "server", 4, traffic.Up, 5 * time.Second})
 			r.expectWithin(t)
 		})
@@ -258,10 +259,10 @@ func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"red"}
-	c.apply(t, shopGuardrails)
+	c.Apply(t, shopGuardrails)
 	c.spread(t, policy, 2)
-	c.waitFor(t, "the policy says what is not allowed", 10*time.Second, func(ctx context.Context) error {
-		if err := c.get(ctx, policy); err != nil {
+	c.WaitFor(t, "the policy says what is not allowed", 10*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, policy); err != nil {
 			return err
 		}
 		for _, condition := range policy.Status.Conditions {
@@ -286,14 +287,14 @@ func TestGuardrailsHoldForPodsThatNoOtherPolicySelects(t *testing.T) {
 	} {
 		t.Run(rails.name, func(t *testing.T) {
 			c := use(t)
-			c.createPaths(t)
-			c.apply(t, strings.Replace(shopGuardrails, "  paths: [blue, green]\n", rails.paths, 1))
-			c.waitFor(t, "the guardrails are programmed", 10*time.Second, func(ctx context.Context) error {
+			c.CreatePaths(t)
+			c.Apply(t, strings.Replace(shopGuardrails, "  paths: [blue, green]\n", rails.paths, 1))
+			c.WaitFor(t, "the guardrails are programmed", 10*time.Second, func(ctx context.Context) error {
 				guardrails := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
-				if err := c.get(ctx, guardrails); err != nil {
+				if err := c.Get(ctx, guardrails); err != nil {
 					return err
 				}
-				if !isTrue(guardrails.Status.Conditions, v1alpha1.ConditionProgrammed, guardrails.Generation) || guardrails.Status.PodsProgrammed != 2 {
+				if !testlab.IsTrue(guardrails.Status.Conditions, v1alpha1.ConditionProgrammed, guardrails.Generation) || guardrails.Status.PodsProgrammed != 2 {
 					return fmt.Errorf("the status is %+v", guardrails.Status)
 				}
 				return nil

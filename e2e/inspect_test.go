@@ -16,22 +16,6 @@ import (
 	"braid.dev/braid/internal/agentapi"
 )
 
-// apply gives a manifest to kubectl, as a user would.
-func (c *cluster) apply(t *testing.T, manifest string) {
-	t.Helper()
-	if out, err := c.tryApply(t, manifest); err != nil {
-		t.Fatalf("kubectl apply: %v: %s", err, out)
-	}
-}
-
-func (c *cluster) tryApply(t *testing.T, manifest string) (string, error) {
-	t.Helper()
-	command := c.Kubectl(t.Context(), "apply", "-f", "-")
-	command.Stdin = strings.NewReader(manifest)
-	out, err := command.CombinedOutput()
-	return string(out), err
-}
-
 // policyOf reads a policy of the shop, or with the namespace empty one of the
 // cluster.
 func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
@@ -42,7 +26,7 @@ func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
 	}
 	object.SetNamespace(namespace)
 	object.SetName(name)
-	if err := c.get(t.Context(), object); err != nil {
+	if err := c.Get(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
 	return object

@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -61,13 +62,13 @@ spec:
 func guarded(t *testing.T) *cluster {
 	t.Helper()
 	c := use(t)
-	c.createPaths(t)
-	policy := newPolicy("tenant", "client", "server")
+	c.CreatePaths(t)
+	policy := testlab.NewPolicy("tenant", "client", "server")
 	policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
-	c.create(t, policy)
-	c.apply(t, tenantGuardrails)
-	c.waitProgrammed(t, policy, 2)
-	c.waitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
+	c.Create(t, policy)
+	c.Apply(t, tenantGuardrails)
+	c.WaitProgrammed(t, policy, 2)
+	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
 	return c
 }
 
@@ -78,7 +79,7 @@ func (c *cluster) tenantGuarded(ctx context.Context) error {
 	}
 	guarded := 0
 	for _, plan := range plans.Items {
-		if !isTrue(plan.Status.Conditions, v1alpha1.ConditionProgrammed, plan.Generation) {
+		if !testlab.IsTrue(plan.Status.Conditions, v1alpha1.ConditionProgrammed, plan.Generation) {
 			return fmt.Errorf("the plan of %s is not programmed", plan.Name)
 		}
 		for _, endpoint := range plan.Spec.Endpoints {
@@ -97,7 +98,7 @@ func (c *cluster) tenantGuarded(ctx context.Context) error {
 func (c *cluster) annotateTenant(t *testing.T, name string, annotations map[string]string) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name}}
-	c.update(t, pod, func() { pod.Annotations = annotations })
+	c.Update(t, pod, func() { pod.Annotations = annotations })
 	t.Cleanup(func() {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":null}}`))
 		if err := c.Client.Patch(context.Background(), pod, patch); err != nil {
@@ -141,42 +142,42 @@ func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 		setForTest(t, pod.Namespace, "net.mptcp.pm_type", "0")
 		// The node's own address on the forbidden path, as one of the pod's.
 		foreign := c.Network.Nodes[0].Address(2, 4)
-		runIn(t, pod, "ip", "address", "add", foreign+"/32", "dev", "eth0")
-		runIn(t, pod, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
-		runIn(t, pod, "ip", "mptcp", "endpoint", "add", foreign, "dev", "eth0", "subflow", "fullmesh")
-		runIn(t, pod, "ip", "mptcp", "endpoint", "add", pod.IPv4, "dev", "eth0", "subflow", "fullmesh")
+		testlab.RunIn(t, pod, "ip", "address", "add", foreign+"/32", "dev", "eth0")
+		testlab.RunIn(t, pod, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
+		testlab.RunIn(t, pod, "ip", "mptcp", "endpoint", "add", foreign, "dev", "eth0", "subflow", "fullmesh")
+		testlab.RunIn(t, pod, "ip", "mptcp", "endpoint", "add", pod.IPv4, "dev", "eth0", "subflow", "fullmesh")
 		t.Cleanup(func() {
-			runIn(t, pod, "ip", "mptcp", "endpoint", "flush")
-			runIn(t, pod, "ip", "address", "del", foreign+"/32", "dev", "eth0")
+			testlab.RunIn(t, pod, "ip", "mptcp", "endpoint", "flush")
+			testlab.RunIn(t, pod, "ip", "address", "del", foreign+"/32", "dev", "eth0")
 		})
 		c.expectTransferWithin(t, "TCP")
 	})
-	floods := map[string]flood{
+	floods := map[string]testlab.Flood{
 		"with UDP":       {},
-		"with fragments": {length: 20000},
-		"with IP options": {prepare: func(s int) error {
+		"with fragments": {Length: 20000},
+		"with IP options": {Prepare: func(s int) error {
 			return unix.SetsockoptString(s, unix.IPPROTO_IP, unix.IP_OPTIONS, "\x01\x01\x01\x01")
 		}},
-		"with marks and priorities": {prepare: func(s int) error {
+		"with marks and priorities": {Prepare: func(s int) error {
 			if err := unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_MARK, -1); err != nil {
 				return err
 			}
 			return unix.SetsockoptInt(s, unix.SOL_SOCKET, unix.SO_PRIORITY, 1<<16|1)
 		}},
-		"with IPv6": {to: udpTo(to.IPv6)},
+		"with IPv6": {To: testlab.UDPTo(to.IPv6)},
 	}
 	for name, f := range floods {
 		t.Run(name, func(t *testing.T) {
-			if !f.to.IsValid() {
-				f.to = udpTo(to.IPv4)
+			if !f.To.IsValid() {
+				f.To = testlab.UDPTo(to.IPv4)
 			}
 			c.expectFloodWithin(t, pod, f)
 		})
 	}
 	t.Run("with a queue of its own", func(t *testing.T) {
-		runIn(t, pod, "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "100000")
-		t.Cleanup(func() { runIn(t, pod, "tc", "qdisc", "del", "dev", "eth0", "root") })
-		c.expectFloodWithin(t, pod, flood{to: udpTo(to.IPv4)})
+		testlab.RunIn(t, pod, "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "100000")
+		t.Cleanup(func() { testlab.RunIn(t, pod, "tc", "qdisc", "del", "dev", "eth0", "root") })
+		c.expectFloodWithin(t, pod, testlab.Flood{To: testlab.UDPTo(to.IPv4)})
 	})
 	t.Run("with addresses of others", c.expectOwnAddresses)
 }
@@ -187,11 +188,12 @@ func (c *cluster) expectTransferWithin(t *testing.T, what string) {
 	expectCeilings(t, what, r.shares(warmup, r.duration))
 }
 
-func (c *cluster) expectFloodWithin(t *testing.T, pod *network.Pod, f flood) {
+func (c *cluster) expectFloodWithin(t *testing.T, pod *network.Pod, f testlab.Flood) {
 	t.Helper()
 	const lasts = 1500 * time.Millisecond
 	wire, begin := c.record(pod.Node), time.Now()
-	f.run(t, pod, lasts)
+	f.Mbit = 4 * linkMbit // a little more than all NICs carry, so that it is not the processor that is full
+	f.Run(t, pod, lasts)
 	wire.stop()
 	expectCeilings(t, "UDP", wire.rates(begin.Add(burstOver), begin.Add(lasts)))
 }
@@ -200,22 +202,22 @@ func (c *cluster) expectFloodWithin(t *testing.T, pod *network.Pod, f flood) {
 func (c *cluster) expectOwnAddresses(t *testing.T) {
 	const count = 200
 	pod, to, victim := c.Network.Pod("tenant-client"), c.Network.Pod("tenant-server"), c.Network.Pod("client")
-	segments := func(from, to string) []forgery {
-		one := forgery{from: mustAddrPort(from, 4000), to: mustAddrPort(to, lab.TrafficPort), flags: syn, options: capable}
-		return slices.Repeat([]forgery{one}, count)
+	segments := func(from, to string) []testlab.Forgery {
+		one := testlab.Forgery{From: testlab.AddrPort(from, 4000), To: testlab.AddrPort(to, lab.TrafficPort), Flags: testlab.SYN, Options: testlab.Capable}
+		return slices.Repeat([]testlab.Forgery{one}, count)
 	}
 	attempts := map[string]struct {
 		send   func(t *testing.T)
 		passes bool
 	}{
-		"its own IPv4 address":         {func(t *testing.T) { forge(t, pod, segments(pod.IPv4, to.IPv4)...) }, true},
-		"its own IPv6 address":         {func(t *testing.T) { forge(t, pod, segments(pod.IPv6, to.IPv6)...) }, true},
-		"another pod's IPv4 address":   {func(t *testing.T) { forge(t, pod, segments(victim.IPv4, to.IPv4)...) }, false},
-		"another pod's IPv6 address":   {func(t *testing.T) { forge(t, pod, segments(victim.IPv6, to.IPv6)...) }, false},
-		"its node's address on a path": {func(t *testing.T) { forge(t, pod, segments(pod.Node.Address(1, 4), to.IPv4)...) }, false},
-		"an address of nobody":         {func(t *testing.T) { forge(t, pod, segments("203.0.113.7", to.IPv4)...) }, false},
-		"another's behind a VLAN tag":  {func(t *testing.T) { sendTagged(t, pod, 7, segments(victim.IPv4, to.IPv4)[0].packet(), count) }, false},
-		"its own behind a VLAN tag":    {func(t *testing.T) { sendTagged(t, pod, 7, segments(pod.IPv4, to.IPv4)[0].packet(), count) }, false},
+		"its own IPv4 address":         {func(t *testing.T) { testlab.Forge(t, pod, segments(pod.IPv4, to.IPv4)...) }, true},
+		"its own IPv6 address":         {func(t *testing.T) { testlab.Forge(t, pod, segments(pod.IPv6, to.IPv6)...) }, true},
+		"another pod's IPv4 address":   {func(t *testing.T) { testlab.Forge(t, pod, segments(victim.IPv4, to.IPv4)...) }, false},
+		"another pod's IPv6 address":   {func(t *testing.T) { testlab.Forge(t, pod, segments(victim.IPv6, to.IPv6)...) }, false},
+		"its node's address on a path": {func(t *testing.T) { testlab.Forge(t, pod, segments(pod.Node.Address(1, 4), to.IPv4)...) }, false},
+		"an address of nobody":         {func(t *testing.T) { testlab.Forge(t, pod, segments("203.0.113.7", to.IPv4)...) }, false},
+		"another's behind a VLAN tag":  {func(t *testing.T) { testlab.SendTagged(t, pod, 7, segments(victim.IPv4, to.IPv4)[0].Packet(), count) }, false},
+		"its own behind a VLAN tag":    {func(t *testing.T) { testlab.SendTagged(t, pod, 7, segments(pod.IPv4, to.IPv4)[0].Packet(), count) }, false},
 	}
 	for name, attempt := range attempts {
 		t.Run(name, func(t *testing.T) {
@@ -223,10 +225,10 @@ func (c *cluster) expectOwnAddresses(t *testing.T) {
 				attempt.send(t)
 				time.Sleep(100 * time.Millisecond)
 			}
-			before := received(t, to)
+			before := testlab.Received(t, to)
 			attempt.send(t)
 			time.Sleep(100 * time.Millisecond)
-			if arrived := received(t, to) - before; arrived >= count != attempt.passes {
+			if arrived := testlab.Received(t, to) - before; arrived >= count != attempt.passes {
 				t.Errorf("of %d packets %d arrived", count, arrived)
 			} else if !attempt.passes && arrived > count/10 {
 				t.Errorf("%d packets arrived, and some of them may be those", arrived)
@@ -251,8 +253,8 @@ type victims struct {
 func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 	t.Helper()
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-	c.create(t, policy)
-	c.waitProgrammed(t, policy, 2)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
 	v := &victims{cluster: c, flows: map[int]map[uplink.ToUplinkFlowKey]uint8{}}
 	from, to := c.Network.Pod("client"), c.Network.Pod("server")
 	idle, err := from.Dial(t.Context(), "tcp", net.JoinHostPort(to.IPv4, fmt.Sprint(lab.TrafficPort)))
@@ -266,7 +268,7 @@ func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 		t.Fatal(err)
 	}
 	v.busy = c.begin(t, transfer{"client", "server", 4, traffic.Up, lasts})
-	c.waitFor(t, "the victims have all subflows", 5*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the victims have all subflows", 5*time.Second, func(context.Context) error {
 		for _, node := range []int{0, 1} {
 			before := v.flows[node]
 			v.flows[node] = c.flowsOf(t, c.Network.Nodes[node], from, to)
@@ -282,7 +284,7 @@ func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 // flowsOf are those between two pods, as a node has them.
 func (c *cluster) flowsOf(t *testing.T, node *network.Node, a, b *network.Pod) map[uplink.ToUplinkFlowKey]uint8 {
 	t.Helper()
-	flows := c.flows(t, node)
+	flows := c.Flows(t, node)
 	maps.DeleteFunc(flows, func(key uplink.ToUplinkFlowKey, _ uint8) bool {
 		ends := []string{bpf.Address(key.Local.Word).Unmap().String(), bpf.Address(key.Remote.Word).Unmap().String()}
 		return !slices.Contains(ends, a.IPv4) || !slices.Contains(ends, b.IPv4)
@@ -327,7 +329,7 @@ func subflowsOf(t *testing.T, connection *net.TCPConn) []traffic.Subflow {
 }
 
 // towards are segments with the addresses of the victims' flows, in either direction.
-func (v *victims) towards(t *testing.T, server bool, count int, flags byte, options ...byte) (segments []forgery) {
+func (v *victims) towards(t *testing.T, server bool, count int, flags byte, options ...byte) (segments []testlab.Forgery) {
 	t.Helper()
 	for _, subflow := range append(v.busy.subflows(t), subflowsOf(t, v.idle)...) {
 		from, to := subflow.Local, subflow.Remote
@@ -335,7 +337,7 @@ func (v *victims) towards(t *testing.T, server bool, count int, flags byte, opti
 			from, to = to, from
 		}
 		for range count {
-			segments = append(segments, forgery{from: from, to: to, sequence: rand.Uint32(), answer: rand.Uint32(), flags: flags, options: options})
+			segments = append(segments, testlab.Forgery{From: from, To: to, Sequence: rand.Uint32(), Answer: rand.Uint32(), Flags: flags, Options: options})
 		}
 	}
 	return segments
@@ -351,11 +353,11 @@ func TestATenantDoesNotDisturbAnothersConnections(t *testing.T) {
 	third, tenant := c.Network.Pod("third"), c.Network.Pod("tenant-client")
 	client, server := c.Network.Pod("client"), c.Network.Pod("server")
 	token := v.token(t)
-	own := func(pod *network.Pod, flags byte, options func(i int) []byte, count int) (segments []forgery) {
+	own := func(pod *network.Pod, flags byte, options func(i int) []byte, count int) (segments []testlab.Forgery) {
 		for i := range count {
-			segments = append(segments, forgery{
-				from: mustAddrPort(pod.IPv4, uint16(10000+i%50000)), to: mustAddrPort(server.IPv4, lab.TrafficPort+uint16(i/50000)),
-				sequence: rand.Uint32(), flags: flags, options: options(i),
+			segments = append(segments, testlab.Forgery{
+				From: testlab.AddrPort(pod.IPv4, uint16(10000+i%50000)), To: testlab.AddrPort(server.IPv4, lab.TrafficPort+uint16(i/50000)),
+				Sequence: rand.Uint32(), Flags: flags, Options: options(i),
 			})
 		}
 		return segments
@@ -365,48 +367,50 @@ func TestATenantDoesNotDisturbAnothersConnections(t *testing.T) {
 	attempts := []struct {
 		name     string
 		from     *network.Pod
-		segments func(t *testing.T) []forgery
+		segments func(t *testing.T) []testlab.Forgery
 	}{
-		{"nothing", third, func(*testing.T) []forgery { return nil }},
-		{"forged SYNs to the server", third, func(t *testing.T) []forgery { return v.towards(t, true, some, syn, capable...) }},
-		{"forged SYNs to the client", third, func(t *testing.T) []forgery { return v.towards(t, false, some, syn, capable...) }},
-		{"forged resets", third, func(t *testing.T) []forgery {
-			return append(v.towards(t, true, some, rst), v.towards(t, false, some, rst|ack)...)
+		{"nothing", third, func(*testing.T) []testlab.Forgery { return nil }},
+		{"forged SYNs to the server", third, func(t *testing.T) []testlab.Forgery { return v.towards(t, true, some, testlab.SYN, testlab.Capable...) }},
+		{"forged SYNs to the client", third, func(t *testing.T) []testlab.Forgery {
+			return v.towards(t, false, some, testlab.SYN, testlab.Capable...)
 		}},
-		{"forged ends", third, func(t *testing.T) []forgery {
-			return append(v.towards(t, true, some, fin|ack), v.towards(t, false, some, fin|ack)...)
+		{"forged resets", third, func(t *testing.T) []testlab.Forgery {
+			return append(v.towards(t, true, some, testlab.RST), v.towards(t, false, some, testlab.RST|testlab.ACK)...)
 		}},
-		{"forged acknowledgements", third, func(t *testing.T) []forgery { return v.towards(t, true, some, ack) }},
-		{"forged priorities", third, func(t *testing.T) []forgery {
-			return append(v.towards(t, true, some, ack, lowPriority...), v.towards(t, false, some, ack, lowPriority...)...)
+		{"forged ends", third, func(t *testing.T) []testlab.Forgery {
+			return append(v.towards(t, true, some, testlab.FIN|testlab.ACK), v.towards(t, false, some, testlab.FIN|testlab.ACK)...)
 		}},
-		{"forged announcements and withdrawals", third, func(t *testing.T) []forgery {
-			return append(v.towards(t, false, some, ack, announcing(secret)...), v.towards(t, true, some, ack, removeAddress...)...)
+		{"forged acknowledgements", third, func(t *testing.T) []testlab.Forgery { return v.towards(t, true, some, testlab.ACK) }},
+		{"forged priorities", third, func(t *testing.T) []testlab.Forgery {
+			return append(v.towards(t, true, some, testlab.ACK, testlab.LowPriority...), v.towards(t, false, some, testlab.ACK, testlab.LowPriority...)...)
 		}},
-		{"joins with unknown tokens", third, func(*testing.T) []forgery {
-			return own(third, syn, func(int) []byte { return joining(rand.Uint32()) }, 2000)
+		{"forged announcements and withdrawals", third, func(t *testing.T) []testlab.Forgery {
+			return append(v.towards(t, false, some, testlab.ACK, testlab.Announcing(secret)...), v.towards(t, true, some, testlab.ACK, testlab.RemoveAddress...)...)
 		}},
-		{"joins with the connection's token", third, func(*testing.T) []forgery {
-			return own(third, syn, func(int) []byte { return joining(token) }, some)
+		{"joins with unknown tokens", third, func(*testing.T) []testlab.Forgery {
+			return own(third, testlab.SYN, func(int) []byte { return testlab.Joining(rand.Uint32()) }, 2000)
 		}},
-		{"joins with the token, with the client's address", third, func(*testing.T) []forgery {
-			return own(client, syn, func(int) []byte { return joining(token) }, some)
+		{"joins with the connection's token", third, func(*testing.T) []testlab.Forgery {
+			return own(third, testlab.SYN, func(int) []byte { return testlab.Joining(token) }, some)
 		}},
-		{"the client's SYNs from its own node", tenant, func(t *testing.T) []forgery { return v.towards(t, true, some, syn, capable...) }},
-		{"the client's resets from its own node", tenant, func(t *testing.T) []forgery { return v.towards(t, true, some, rst|ack) }},
-		{"joins of its own, too many for the table of connections", tenant, func(*testing.T) []forgery {
-			return own(tenant, syn, func(int) []byte { return joining(rand.Uint32()) }, 20000)
+		{"joins with the token, with the client's address", third, func(*testing.T) []testlab.Forgery {
+			return own(client, testlab.SYN, func(int) []byte { return testlab.Joining(token) }, some)
 		}},
-		{"connections of its own, too many for the table of flows", tenant, func(*testing.T) []forgery {
-			return own(tenant, syn, func(int) []byte { return capable }, 140000)
+		{"the client's SYNs from its own node", tenant, func(t *testing.T) []testlab.Forgery { return v.towards(t, true, some, testlab.SYN, testlab.Capable...) }},
+		{"the client's resets from its own node", tenant, func(t *testing.T) []testlab.Forgery { return v.towards(t, true, some, testlab.RST|testlab.ACK) }},
+		{"joins of its own, too many for the table of connections", tenant, func(*testing.T) []testlab.Forgery {
+			return own(tenant, testlab.SYN, func(int) []byte { return testlab.Joining(rand.Uint32()) }, 20000)
 		}},
-		{"thousands of connections to the server", third, func(*testing.T) []forgery {
-			return own(third, syn, func(int) []byte { return capable }, 10000)
+		{"connections of its own, too many for the table of flows", tenant, func(*testing.T) []testlab.Forgery {
+			return own(tenant, testlab.SYN, func(int) []byte { return testlab.Capable }, 140000)
+		}},
+		{"thousands of connections to the server", third, func(*testing.T) []testlab.Forgery {
+			return own(third, testlab.SYN, func(int) []byte { return testlab.Capable }, 10000)
 		}},
 	}
 	for _, attempt := range attempts {
 		t.Run(attempt.name, func(t *testing.T) {
-			forge(t, attempt.from, attempt.segments(t)...)
+			testlab.Forge(t, attempt.from, attempt.segments(t)...)
 			time.Sleep(longestQueue)
 			v.expectUntouched(t)
 		})
@@ -442,7 +446,7 @@ const longestQueue = 150 * time.Millisecond
 func (v *victims) token(t *testing.T) (token uint32) {
 	t.Helper()
 	local := subflowsOf(t, v.idle)[0].Local
-	v.waitFor(t, "the connection's token is known", 5*time.Second, func(context.Context) error {
+	v.WaitFor(t, "the connection's token is known", 5*time.Second, func(context.Context) error {
 		for key, flow := range v.tokens(t, v.Network.Nodes[0]) {
 			if bpf.AddrPort(key.Local.Word, key.LocalPort) == local && flow != 0 {
 				token = flow
@@ -486,15 +490,15 @@ func (c *cluster) expectProbesIgnored(t *testing.T, from *network.Pod) {
 	request := append([]byte("BRDP"), 1, 1)
 	for _, node := range c.Network.Nodes[:2] {
 		for path := range paths {
-			socket := socketIn(t, from, unix.AF_INET, unix.SOCK_DGRAM, 0)
+			socket := testlab.SocketIn(t, from, unix.AF_INET, unix.SOCK_DGRAM, 0)
 			defer unix.Close(socket)
-			to := sockaddr(mustAddrPort(node.Address(path, 4), probePort))
+			to := testlab.Sockaddr(testlab.AddrPort(node.Address(path, 4), probePort))
 			for i := range count / len(paths) {
 				probe := slices.Concat([][]byte{reply, request}[i%2], make([]byte, 18))
 				for j := 8; j < 16; j++ {
 					probe[j] = byte(rand.Uint32())
 				}
-				if err := sendPatiently(socket, probe, to); err != nil {
+				if err := testlab.SendPatiently(socket, probe, to); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -528,12 +532,12 @@ func (c *cluster) expectProbesIgnored(t *testing.T, from *network.Pod) {
 func (c *cluster) expectPolicyAtHome(t *testing.T) {
 	t.Helper()
 	own := &v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "spread"}}
-	c.update(t, own, func() {
+	c.Update(t, own, func() {
 		own.Spec.PodSelector = metav1.LabelSelector{}
 		own.Spec.Priority = 1000
 		own.Spec.Rules = []v1alpha1.Rule{{Name: "drop", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}}}}
 	})
-	c.waitProgrammed(t, own, 2)
+	c.WaitProgrammed(t, own, 2)
 	if rules := c.rulesOf(t, "client"); len(rules) > 0 {
 		t.Errorf("the rules of another tenant's pod are %+v", rules)
 	}
@@ -593,10 +597,10 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 	for _, attempt := range attempts {
 		t.Run(attempt.name, func(t *testing.T) {
 			head := groundRules[:strings.Index(groundRules, "  rules:")]
-			c.apply(t, head+"  rules:"+attempt.cluster+"\n")
-			c.apply(t, tenantSpread+attempt.tenant+"\n")
-			c.waitProgrammed(t, policy, 2)
-			c.waitFor(t, "both policies' rules are in force", 10*time.Second, func(context.Context) error {
+			c.Apply(t, head+"  rules:"+attempt.cluster+"\n")
+			c.Apply(t, tenantSpread+attempt.tenant+"\n")
+			c.WaitProgrammed(t, policy, 2)
+			c.WaitFor(t, "both policies' rules are in force", 10*time.Second, func(context.Context) error {
 				if rules := c.rulesOf(t, "client"); len(rules) != 2 || !strings.Contains(attempt.cluster, rules[0].Name) || !strings.Contains(attempt.tenant, rules[1].Name) {
 					return fmt.Errorf("the rules are %+v", rules)
 				}

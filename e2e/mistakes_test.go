@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 )
 
 // goodRules are rules of a tenant and of the cluster that can work.
@@ -53,8 +54,8 @@ spec:
 // before goes on.
 func TestTheServerRefusesRulesThatContradictThemselves(t *testing.T) {
 	c := use(t)
-	c.createPaths(t)
-	c.apply(t, goodRules)
+	c.CreatePaths(t)
+	c.Apply(t, goodRules)
 	c.waitForRules(t, "ClusterMPTCPPolicy/watch watch", "MPTCPPolicy/shop/spread good")
 	for _, test := range []struct{ name, rule, at, message string }{
 		{"drop and reset", "{name: bad, actions: [{type: Drop}, {type: Reset}]}", "spec.rules[1].actions", "Drop and Reset contradict each other"},
@@ -66,7 +67,7 @@ func TestTheServerRefusesRulesThatContradictThemselves(t *testing.T) {
 		{"a tenant's block", "{name: bad, actions: [{type: RunProgram, runProgram: {program: own}}]}", "spec", "belong to a ClusterMPTCPPolicy"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			out, err := c.tryApply(t, tenantHead+"\n  - {name: changed, actions: [{type: Record}]}\n  - "+test.rule)
+			out, err := c.TryApply(t, tenantHead+"\n  - {name: changed, actions: [{type: Record}]}\n  - "+test.rule)
 			if err == nil || !strings.Contains(out, test.at+":") || !strings.Contains(out, test.message) {
 				t.Errorf("kubectl apply: %v: %s", err, out)
 			}
@@ -79,8 +80,8 @@ func TestTheServerRefusesRulesThatContradictThemselves(t *testing.T) {
 // applied then, and those of the other policy are.
 func TestRulesThatCannotWorkAreNotAppliedByHalf(t *testing.T) {
 	c := use(t)
-	c.createPaths(t)
-	c.apply(t, goodRules)
+	c.CreatePaths(t)
+	c.Apply(t, goodRules)
 	c.waitForRules(t, "ClusterMPTCPPolicy/watch watch", "MPTCPPolicy/shop/spread good")
 	for _, test := range []struct{ name, rules, reason, rule, field string }{
 		{
@@ -110,14 +111,14 @@ func TestRulesThatCannotWorkAreNotAppliedByHalf(t *testing.T) {
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c.apply(t, tenantHead+test.rules)
+			c.Apply(t, tenantHead+test.rules)
 			condition := c.waitForRefusedRules(t)
 			t.Logf("%s: %s", condition.Reason, condition.Message)
 			if condition.Reason != test.reason || !strings.Contains(condition.Message, "rule "+test.rule+": "+test.field) {
 				t.Errorf("the condition RulesAccepted is %+v", condition)
 			}
 			c.waitForRules(t, "ClusterMPTCPPolicy/watch watch")
-			c.apply(t, goodRules)
+			c.Apply(t, goodRules)
 			c.waitForRules(t, "ClusterMPTCPPolicy/watch watch", "MPTCPPolicy/shop/spread good")
 		})
 	}
@@ -126,10 +127,10 @@ func TestRulesThatCannotWorkAreNotAppliedByHalf(t *testing.T) {
 // A policy of the cluster names a program that is nowhere.
 func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 	c := use(t)
-	c.createPaths(t)
-	c.apply(t, goodRules)
-	c.apply(t, stamped)
-	c.waitFor(t, "the policy says which object is missing", 10*time.Second, func(context.Context) error {
+	c.CreatePaths(t)
+	c.Apply(t, goodRules)
+	c.Apply(t, stamped)
+	c.WaitFor(t, "the policy says which object is missing", 10*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if condition == nil || condition.Reason != v1alpha1.ReasonProgramNotFound ||
@@ -145,13 +146,13 @@ func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 // policy as it is now, and until that is carried out.
 func (c *cluster) waitForRefusedRules(t *testing.T) (condition metav1.Condition) {
 	t.Helper()
-	c.waitFor(t, "the rules are refused", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the rules are refused", 10*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		found := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if found == nil || found.Status != metav1.ConditionFalse || found.ObservedGeneration != policy.Generation {
 			return fmt.Errorf("the condition RulesAccepted is %+v", found)
 		}
-		if isTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) {
+		if testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) {
 			t.Errorf("a policy whose rules are refused is programmed: %+v", policy.Status)
 		}
 		condition = *found
@@ -163,7 +164,7 @@ func (c *cluster) waitForRefusedRules(t *testing.T) (condition metav1.Condition)
 // waitForRules waits until both pods have these rules.
 func (c *cluster) waitForRules(t *testing.T, names ...string) {
 	t.Helper()
-	c.waitFor(t, "the pods have their rules", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the pods have their rules", 10*time.Second, func(context.Context) error {
 		return c.haveRules(t, names)
 	})
 }

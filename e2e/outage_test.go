@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -36,7 +38,7 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 	node := c.Network.Pod("client").Node
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, outageEnd})
 	r.sleepUntil(cutOffAt)
-	before := c.flows(t, node)
+	before := c.Flows(t, node)
 	connect := c.cutOff(t)
 	c.expectUsed(t, paths...)
 	returned := c.failWithoutServer(t, r)
@@ -45,7 +47,7 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 	c.stopServer(t)
 	connect()
 	r.sleepUntil(serverAt)
-	expectSamePaths(t, before, c.flows(t, node))
+	expectSamePaths(t, before, c.Flows(t, node))
 	c.startServer(t)
 	r.finish(t)
 	r.expectSteadyWithoutServer(t, returned)
@@ -106,7 +108,7 @@ func (c *cluster) cutOff(t *testing.T) (connect func()) {
 // forwarder finds the process by the name that the lab gives it.
 func (c *cluster) forwarder(t *testing.T) int {
 	t.Helper()
-	processes, err := labProcesses()
+	processes, err := testlab.Processes(labName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,10 +165,10 @@ func (c *cluster) keepController(t *testing.T) {
 // controller and agents work again.
 func (c *cluster) expectRecovery(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	t.Helper()
-	c.update(t, policy, func() { policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"} })
-	took := c.waitFor(t, "a change is programmed", time.Minute, func(ctx context.Context) error {
+	c.Update(t, policy, func() { policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"} })
+	took := c.WaitFor(t, "a change is programmed", time.Minute, func(ctx context.Context) error {
 		c.keepController(t)
-		return c.programmed(ctx, policy, 2)
+		return c.Programmed(ctx, policy, 2)
 	})
 	t.Logf("a change of the policy was programmed %v after the API server had come back", took)
 	c.expectUsed(t, "blue", "red")

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -79,9 +80,9 @@ func TestRulesOfTheClusterRefuseSubflowsBeforeThoseOfATenantSeeThem(t *testing.T
 	for _, action := range []v1alpha1.ActionType{v1alpha1.ActionDrop, v1alpha1.ActionReset} {
 		t.Run("by "+string(action), func(t *testing.T) {
 			c := use(t)
-			c.createPaths(t)
-			c.apply(t, tenantRules)
-			c.apply(t, strings.ReplaceAll(groundRules, "ACTION", string(action)))
+			c.CreatePaths(t)
+			c.Apply(t, tenantRules)
+			c.Apply(t, strings.ReplaceAll(groundRules, "ACTION", string(action)))
 			c.waitBothProgrammed(t)
 			c.expectRefusal(t)
 		})
@@ -92,10 +93,10 @@ func TestRulesOfTheClusterRefuseSubflowsBeforeThoseOfATenantSeeThem(t *testing.T
 func (c *cluster) waitBothProgrammed(t *testing.T) {
 	t.Helper()
 	tenant := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
-	c.waitProgrammed(t, tenant, 2)
-	c.waitFor(t, "the cluster's policy is programmed", 10*time.Second, func(ctx context.Context) error {
+	c.WaitProgrammed(t, tenant, 2)
+	c.WaitFor(t, "the cluster's policy is programmed", 10*time.Second, func(ctx context.Context) error {
 		ground := c.policyOf(t, "", "ground-rules").(*v1alpha1.ClusterMPTCPPolicy)
-		if !isTrue(ground.Status.Conditions, v1alpha1.ConditionProgrammed, ground.Generation) || ground.Status.PodsProgrammed != 2 {
+		if !testlab.IsTrue(ground.Status.Conditions, v1alpha1.ConditionProgrammed, ground.Generation) || ground.Status.PodsProgrammed != 2 {
 			return fmt.Errorf("its status is %+v", ground.Status)
 		}
 		return nil
@@ -118,7 +119,7 @@ func (c *cluster) expectRefusal(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "ground-rules")); err != nil {
 		t.Fatal(err)
 	}
-	took := c.waitFor(t, "all subflows are there", 6*time.Second, func(context.Context) error {
+	took := c.WaitFor(t, "all subflows are there", 6*time.Second, func(context.Context) error {
 		if count := r.carrying(t); count != len(paths) {
 			return fmt.Errorf("%d subflows carry payload: %+v", count, r.subflows(t))
 		}
@@ -184,13 +185,13 @@ func (c *cluster) expectOneReport(t *testing.T, pod string, tokens map[agentapi.
 // do not.
 func TestRulesOfATenantDoNotRunUnderAPolicyThatWins(t *testing.T) {
 	c := use(t)
-	c.createPaths(t)
-	c.apply(t, tenantRules)
+	c.CreatePaths(t)
+	c.Apply(t, tenantRules)
 	ground := strings.ReplaceAll(groundRules, "ACTION", "Record")
-	c.apply(t, ground)
+	c.Apply(t, ground)
 	c.waitBothProgrammed(t)
-	c.apply(t, strings.ReplaceAll(ground, "priority: -1000", "priority: 100"))
-	c.waitFor(t, "the cluster's rules run alone", 10*time.Second, func(context.Context) error {
+	c.Apply(t, strings.ReplaceAll(ground, "priority: -1000", "priority: 100"))
+	c.WaitFor(t, "the cluster's rules run alone", 10*time.Second, func(context.Context) error {
 		for _, pod := range []string{"client", "server"} {
 			if names := namesOf(c.rulesOf(t, pod)); !slices.Equal(names, chainOfBoth[:1]) {
 				return fmt.Errorf("the rules of %s are %q", pod, names)
@@ -198,7 +199,7 @@ func TestRulesOfATenantDoNotRunUnderAPolicyThatWins(t *testing.T) {
 		}
 		return nil
 	})
-	c.waitFor(t, "the tenant is told", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the tenant is told", 10*time.Second, func(context.Context) error {
 		tenant := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		effective := meta.FindStatusCondition(tenant.Status.Conditions, v1alpha1.ConditionEffective)
 		if effective == nil || effective.Status != metav1.ConditionFalse || !strings.Contains(effective.Message, "ground-rules") {

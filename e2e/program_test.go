@@ -19,6 +19,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/program/programtest"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
@@ -73,7 +74,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	c := use(t)
 	t.Cleanup(func() { c.deleteBlocks(t) })
 	c.setPrograms(t, "stamp.bpf.c")
-	c.apply(t, stamped)
+	c.Apply(t, stamped)
 	c.waitForPrograms(t)
 	server := newStamps(t, c.Network.Pod("server"))
 
@@ -100,7 +101,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
 		t.Fatal(err)
 	}
-	c.waitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.nothingLeft)
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	server.count(t)
 	c.run(t, transfer{"client", "server", 4, traffic.Down, 500 * time.Millisecond})
 	if count := server.count(t); count > 0 {
@@ -123,7 +124,7 @@ func (c *cluster) setPrograms(t *testing.T, stamp string) {
 	if err != nil {
 		t.Fatalf("kubectl create configmap: %v: %s", err, out)
 	}
-	c.apply(t, string(out))
+	c.Apply(t, string(out))
 }
 
 func (c *cluster) deleteBlocks(t *testing.T) {
@@ -137,9 +138,9 @@ func (c *cluster) deleteBlocks(t *testing.T) {
 // waitForPrograms waits until the policy's programs are in use.
 func (c *cluster) waitForPrograms(t *testing.T) {
 	t.Helper()
-	took := c.waitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
+	took := c.WaitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
-		if !isTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != 1 {
+		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != 1 {
 			return fmt.Errorf("its status is %+v", policy.Status)
 		}
 		return nil
@@ -150,7 +151,7 @@ func (c *cluster) waitForPrograms(t *testing.T) {
 // waitForRefusal waits until the policy says why a block is refused.
 func (c *cluster) waitForRefusal(t *testing.T) (message string) {
 	t.Helper()
-	c.waitFor(t, "the policy says that a block is refused", 15*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the policy says that a block is refused", 15*time.Second, func(context.Context) error {
 		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
 		if programmed == nil || programmed.Reason != v1alpha1.ReasonRuleFailed || len(policy.Status.FailingNodes) != 1 {

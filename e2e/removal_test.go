@@ -31,9 +31,9 @@ func TestADeletedPolicyLeavesNothing(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	took := c.waitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.nothingLeft)
+	took := c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	t.Logf("nothing was left %v after the policy was deleted", took)
-	c.waitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
+	c.WaitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
 	c.expectUsed(t, paths[0])
 }
 
@@ -47,10 +47,10 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 4 * time.Second})
 	r.sleepUntil(1500 * time.Millisecond)
-	c.kill(t, node)
+	c.Kill(t, node)
 	c.remove(t, node)
 	c.expectUntouchedNode(t, node)
-	c.waitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
+	c.WaitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
 	r.finish(t)
 	t.Logf("nothing arrived for %v at most; before the removal %v, after it %v", r.longestStop(warmup, r.duration),
 		r.shares(warmup, 1500*time.Millisecond), r.shares(3*time.Second, r.duration))
@@ -58,7 +58,7 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 		t.Errorf("after the removal %v carried a share", used)
 	}
 
-	c.start(t, node)
+	c.Start(t, node)
 	c.expectTakenOver(t, policy)
 	c.expectUsed(t, paths...)
 }
@@ -86,7 +86,7 @@ func (c *cluster) expectUntouchedNode(t *testing.T, node *network.Node) {
 	for _, pod := range node.Pods {
 		of = append(of, pod.Name+":")
 	}
-	before, after := withPrefix(c.untouched, of...), withPrefix(now, of...)
+	before, after := withPrefix(c.Untouched, of...), withPrefix(now, of...)
 	if len(before) == 0 || !slices.Equal(before, after) {
 		t.Errorf("%s was\n%q\nand is\n%q", node.NodeName(), before, after)
 	}

@@ -5,19 +5,14 @@ package e2e_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/uplink"
-	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -60,8 +55,8 @@ const noticeable = 500 * time.Millisecond
 func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*network.Node) {
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, killedEnd})
 	r.sleepUntil(killedAt)
-	before := c.flows(t, nodes[0])
-	c.kill(t, nodes...)
+	before := c.Flows(t, nodes[0])
+	c.Kill(t, nodes...)
 
 	r.sleepUntil(newAt)
 	fresh := c.run(t, transfer{"client", "server", 4, traffic.Down, startedAt - newAt - 500*time.Millisecond})
@@ -71,8 +66,8 @@ func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*n
 	}
 
 	r.sleepUntil(startedAt)
-	c.start(t, nodes...)
-	after := c.flows(t, nodes[0])
+	c.Start(t, nodes...)
+	after := c.Flows(t, nodes[0])
 	r.finish(t)
 
 	stop := r.longestStop(killedAt, killedEnd)
@@ -97,86 +92,16 @@ func expectSamePaths(t *testing.T, before, after map[uplink.ToUplinkFlowKey]uint
 	}
 }
 
-// kill kills the agents of nodes. When the test ends they run again.
-func (c *cluster) kill(t *testing.T, nodes ...*network.Node) {
-	t.Helper()
-	for _, node := range nodes {
-		agent := c.Agents[node.NodeName()]
-		if err := agent.Stop(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if c.Agents[node.NodeName()] == agent {
-				c.start(t, node)
-			}
-		})
-	}
-}
-
-// start starts the agents of nodes, and waits until they have reported.
-func (c *cluster) start(t *testing.T, nodes ...*network.Node) {
-	t.Helper()
-	for _, node := range nodes {
-		started := time.Now()
-		if err := c.StartAgent(context.Background(), node); err != nil {
-			t.Fatal(err)
-		}
-		c.waitFor(t, "the agent of "+node.NodeName()+" reports", 20*time.Second, func(ctx context.Context) error {
-			return c.renewed(ctx, node.NodeName(), started)
-		})
-	}
-}
-
-// renewed: the agent of a node has renewed its Lease since a time.
-func (c *cluster) renewed(ctx context.Context, node string, since time.Time) error {
-	var lease coordinationv1.Lease
-	key := client.ObjectKey{Namespace: lab.SystemNamespace, Name: v1alpha1.AgentLeasePrefix + node}
-	if err := c.Client.Get(ctx, key, &lease); err != nil {
-		return fmt.Errorf("reading the Lease: %w", err)
-	}
-	if lease.Spec.RenewTime.Time.Before(since) {
-		return fmt.Errorf("the agent of %s has not reported since %v", node, lease.Spec.RenewTime)
-	}
-	return nil
-}
-
 // expectTakenOver changes the policy: only agents that work carry that out.
 func (c *cluster) expectTakenOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	t.Helper()
 	for _, weight := range []int32{2, 1} {
-		c.update(t, policy, func() {
+		c.Update(t, policy, func() {
 			policy.Spec.Paths.Weights = []v1alpha1.PathWeight{{Path: "blue", Weight: weight}}
 		})
-		c.waitProgrammed(t, policy, 2)
+		c.WaitProgrammed(t, policy, 2)
 	}
-	c.waitFor(t, "every object says that all is well", 10*time.Second, c.allReady)
-}
-
-// flows are the subflows that a node steers, and the slots of their paths.
-func (c *cluster) flows(t *testing.T, node *network.Node) map[uplink.ToUplinkFlowKey]uint8 {
-	t.Helper()
-	pins, err := filepath.Glob(filepath.Join(c.PinPath(node.NodeName()), "datapath", "*", "flows"))
-	if err != nil || len(pins) != 1 {
-		t.Fatalf("the pinned maps of flows are %v (%v)", pins, err)
-	}
-	pinned, err := ebpf.LoadPinnedMap(pins[0], nil)
-	if err != nil {
-		t.Fatalf("reading the flows of %s: %v", node.NodeName(), err)
-	}
-	defer pinned.Close()
-	flows := map[uplink.ToUplinkFlowKey]uint8{}
-	var key uplink.ToUplinkFlowKey
-	var flow uplink.ToUplinkFlow
-	entries := pinned.Iterate()
-	for entries.Next(&key, &flow) {
-		if flow.Ended == 0 {
-			flows[key] = flow.Path
-		}
-	}
-	if err := entries.Err(); err != nil {
-		t.Fatalf("reading the flows of %s: %v", node.NodeName(), err)
-	}
-	return flows
+	c.WaitFor(t, "every object says that all is well", 10*time.Second, c.allReady)
 }
 
 // silent is an agent that was killed, and a policy for a pod of its node.
@@ -190,10 +115,10 @@ type silent struct {
 // programmed a policy there.
 func (c *cluster) silence(t *testing.T) silent {
 	t.Helper()
-	s := silent{node: c.Network.Pod("third").Node, policy: newPolicy("quiet", "third")}
-	c.create(t, s.policy)
-	c.waitProgrammed(t, s.policy, 1)
-	c.kill(t, s.node)
+	s := silent{node: c.Network.Pod("third").Node, policy: testlab.NewPolicy("quiet", "third")}
+	c.Create(t, s.policy)
+	c.WaitProgrammed(t, s.policy, 1)
+	c.Kill(t, s.node)
 	s.since = time.Now()
 	return s
 }
@@ -201,8 +126,8 @@ func (c *cluster) silence(t *testing.T) silent {
 // expectSilence waits until the status says that the agent is silent, and that
 // all is well after it was started again.
 func (c *cluster) expectSilence(t *testing.T, s silent) {
-	c.waitFor(t, "the silence shows", time.Minute-time.Since(s.since), func(ctx context.Context) error {
-		if err := c.get(ctx, s.policy); err != nil {
+	c.WaitFor(t, "the silence shows", time.Minute-time.Since(s.since), func(ctx context.Context) error {
+		if err := c.Get(ctx, s.policy); err != nil {
 			return err
 		}
 		condition := meta.FindStatusCondition(s.policy.Status.Conditions, v1alpha1.ConditionProgrammed)
@@ -215,6 +140,6 @@ func (c *cluster) expectSilence(t *testing.T, s silent) {
 	if failing := s.policy.Status.FailingNodes; len(failing) != 1 || failing[0].Node != s.node.NodeName() {
 		t.Errorf("the policy lists %+v as failing", failing)
 	}
-	c.start(t, s.node)
-	c.waitProgrammed(t, s.policy, 1)
+	c.Start(t, s.node)
+	c.WaitProgrammed(t, s.policy, 1)
 }

@@ -44,8 +44,8 @@ func (c *cluster) hits(t *testing.T, pod string) map[string]uint64 {
 // setRules waits until the agents carry out these rules.
 func (c *cluster) setRules(t *testing.T, policy *v1alpha1.MPTCPPolicy, rules ...v1alpha1.Rule) time.Duration {
 	t.Helper()
-	c.update(t, policy, func() { policy.Spec.Rules = rules })
-	return c.waitProgrammed(t, policy, 2)
+	c.Update(t, policy, func() { policy.Spec.Rules = rules })
+	return c.WaitProgrammed(t, policy, 2)
 }
 
 // ruledTime leaves time to load the programs, which the kernel verifies for seconds.
@@ -73,7 +73,7 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 		t.Errorf("the rules' hits were %v and are %v", first, second)
 	}
 	t.Logf("no rules were programmed after %v", c.setRules(t, policy))
-	c.waitFor(t, "no interface of a pod has a program", 5*time.Second, c.withoutChains)
+	c.WaitFor(t, "no interface of a pod has a program", 5*time.Second, c.withoutChains)
 	r.finish(t)
 	stop := r.longestStop(warmup, ruledTime)
 	t.Logf("nothing arrived for %v at most", stop)
@@ -134,20 +134,20 @@ func TestChainsOutliveTheirAgent(t *testing.T) {
 	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
 	node := c.Network.Pod("client").Node
 	before := c.hits(t, "client")
-	c.kill(t, node)
+	c.Kill(t, node)
 	if without := c.hits(t, "client"); without["sent"] < before["sent"] {
 		t.Errorf("without the agent the hits are %v instead of %v", without, before)
 	}
 	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
 	between := c.hits(t, "client")
-	c.start(t, node)
+	c.Start(t, node)
 	c.expectTakenOver(t, policy)
 	if after := c.hits(t, "client"); between["sent"] <= before["sent"] || after["sent"] < between["sent"] {
 		t.Errorf("the hits were %v, without the agent %v, and are %v", before, between, after)
 	}
-	c.kill(t, node)
+	c.Kill(t, node)
 	c.remove(t, node)
 	c.expectUntouchedNode(t, node)
-	c.start(t, node)
+	c.Start(t, node)
 	c.expectTakenOver(t, policy)
 }

@@ -43,8 +43,8 @@ func TestPlainSocketsAreUpgradedOrTheStatusSaysWhyNot(t *testing.T) {
 		t.Errorf("the upgrade is %q", result.SocketUpgrade)
 	}
 
-	c.update(t, policy, func() { policy.Spec.Sockets.Upgrade = false })
-	c.waitProgrammed(t, policy, 2)
+	c.Update(t, policy, func() { policy.Spec.Sockets.Upgrade = false })
+	c.WaitProgrammed(t, policy, 2)
 	if c.plainSocketIsMultipath(t, "client", "server") || c.endpoint(t, "client").SocketUpgrade != "" {
 		t.Error("sockets are upgraded though the policy asks for it no longer")
 	}
@@ -54,7 +54,7 @@ func TestPlainSocketsAreUpgradedOrTheStatusSaysWhyNot(t *testing.T) {
 func (c *cluster) endpoint(t *testing.T, pod string) v1alpha1.EndpointStatus {
 	t.Helper()
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: c.Network.Pod(pod).Node.NodeName()}}
-	if err := c.get(t.Context(), plan); err != nil {
+	if err := c.Get(t.Context(), plan); err != nil {
 		t.Fatal(err)
 	}
 	for _, endpoint := range plan.Status.Endpoints {

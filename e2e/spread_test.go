@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -28,15 +29,15 @@ func TestAPolicyMakesAConnectionFillAllNICs(t *testing.T) {
 	t.Logf("without a policy: %.1f Mbit/s", single.result.Mbit)
 
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.createPaths(t)
-	c.create(t, policy)
-	t.Logf("programmed %v after the policy was created", c.waitProgrammed(t, policy, 2))
-	c.waitFor(t, "every object says so", 10*time.Second, c.allReady)
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	t.Logf("programmed %v after the policy was created", c.WaitProgrammed(t, policy, 2))
+	c.WaitFor(t, "every object says so", 10*time.Second, c.allReady)
 	t.Log(c.kubectl(t, "get", "mpol,mpath,mnode,mplan", "--all-namespaces"))
 
 	for _, manager := range []v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent} {
-		c.update(t, policy, func() { policy.Spec.Subflows.Manager = manager })
-		c.waitProgrammed(t, policy, 2)
+		c.Update(t, policy, func() { policy.Spec.Subflows.Manager = manager })
+		c.WaitProgrammed(t, policy, 2)
 		for _, version := range []int{4, 6} {
 			t.Run(fmt.Sprintf("manager %s, IPv%d", manager, version), func(t *testing.T) {
 				c.expectSpread(t, version, single.result.Mbit)
@@ -79,7 +80,7 @@ func (c *cluster) pathsReady(ctx context.Context) error {
 	}
 	for _, path := range list.Items {
 		status := path.Status
-		if status.Nodes != 3 || status.NodesUp != 3 || !isTrue(status.Conditions, v1alpha1.ConditionReady, path.Generation) {
+		if status.Nodes != 3 || status.NodesUp != 3 || !testlab.IsTrue(status.Conditions, v1alpha1.ConditionReady, path.Generation) {
 			return fmt.Errorf("path %s: %+v", path.Name, status)
 		}
 	}
@@ -93,7 +94,7 @@ func (c *cluster) nodesReady(ctx context.Context) error {
 	}
 	for _, node := range list.Items {
 		status := node.Status
-		if status.PathsTotal != 3 || status.PathsUp != 3 || !isTrue(status.Conditions, v1alpha1.ConditionReady, node.Generation) {
+		if status.PathsTotal != 3 || status.PathsUp != 3 || !testlab.IsTrue(status.Conditions, v1alpha1.ConditionReady, node.Generation) {
 			return fmt.Errorf("node %s: %+v", node.Name, status)
 		}
 	}
@@ -108,7 +109,7 @@ func (c *cluster) plansReady(ctx context.Context) error {
 	endpoints := map[string]int32{"node1": 1, "node2": 1, "node3": 0}
 	for _, plan := range list.Items {
 		status := plan.Status
-		if status.EndpointsProgrammed != endpoints[plan.Name] || !isTrue(status.Conditions, v1alpha1.ConditionProgrammed, plan.Generation) {
+		if status.EndpointsProgrammed != endpoints[plan.Name] || !testlab.IsTrue(status.Conditions, v1alpha1.ConditionProgrammed, plan.Generation) {
 			return fmt.Errorf("plan of %s: %+v", plan.Name, status)
 		}
 	}

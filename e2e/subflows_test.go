@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -23,12 +24,12 @@ func TestAConnectionGetsItsSubflowsAfterSomeBytes(t *testing.T) {
 	const bytes = 4 << 20 // a second of one path
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.OpenAfter = &v1alpha1.OpenAfter{Bytes: resource.NewQuantity(bytes, resource.BinarySI)}
-	c.createPaths(t)
-	c.create(t, policy)
-	c.waitProgrammed(t, policy, 2)
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
 	var first []traffic.Subflow
-	c.waitFor(t, "the connection has further subflows", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the connection has further subflows", 10*time.Second, func(context.Context) error {
 		if subflows := r.subflows(t); len(subflows) > 1 {
 			first = subflows
 			return nil
@@ -55,9 +56,9 @@ func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.Mode = v1alpha1.SubflowModeFullMesh
-	c.createPaths(t)
-	c.create(t, policy)
-	c.waitProgrammed(t, policy, 2)
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
 	r := c.run(t, transfer{"client", "server", 6, traffic.Up, spreadTime})
 	if want := 2 * len(paths); r.result.Subflows != want || len(r.steady().used()) != len(paths) {
 		t.Errorf("a connection between pods of two addresses each has %d subflows and uses %v, want %d on all", r.result.Subflows, r.steady().used(), want)
@@ -69,9 +70,9 @@ func TestNDiffPortsSubflowsStayOnOneNIC(t *testing.T) {
 	count := int32(3)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.Mode, policy.Spec.Subflows.Count = v1alpha1.SubflowModeNDiffPorts, &count
-	c.createPaths(t)
-	c.create(t, policy)
-	c.waitProgrammed(t, policy, 2)
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
 	r := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
 	if r.result.Subflows != int(count) || len(r.steady().used()) != 1 {
 		t.Errorf("a connection has %d subflows and uses %v, want %d on one NIC", r.result.Subflows, r.steady().used(), count)
@@ -107,12 +108,12 @@ func (c *cluster) serve(t *testing.T, node *network.Node, backends ...*network.P
 func TestConnectionsThroughAServiceUseAllNICs(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-	tenant := newPolicy("tenant", "server")
+	tenant := testlab.NewPolicy("tenant", "server")
 	tenant.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
-	c.createPaths(t)
-	c.create(t, policy, tenant)
-	c.waitProgrammed(t, policy, 2)
-	c.waitProgrammed(t, tenant, 1)
+	c.CreatePaths(t)
+	c.Create(t, policy, tenant)
+	c.WaitProgrammed(t, policy, 2)
+	c.WaitProgrammed(t, tenant, 1)
 	client := c.Network.Pod("client")
 	c.serve(t, client.Node, c.Network.Pod("server"), c.Network.Pod("tenant-server"))
 	for range 3 { // each backend has its turn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package testlab
 
 import (
 	"cmp"
@@ -19,53 +19,54 @@ import (
 
 // Flags of TCP segments.
 const (
-	fin = 0x01
-	syn = 0x02
-	rst = 0x04
-	ack = 0x10
+	FIN = 0x01
+	SYN = 0x02
+	RST = 0x04
+	ACK = 0x10
 )
 
 // MPTCP options (RFC 8684).
 var (
-	capable       = []byte{30, 4, 0x01, 0x81}
-	lowPriority   = []byte{30, 3, 0x51, 1}
-	removeAddress = []byte{30, 7, 0x40, 0, 1, 2, 3, 1}
+	Capable       = []byte{30, 4, 0x01, 0x81}
+	LowPriority   = []byte{30, 3, 0x51, 1}
+	RemoveAddress = []byte{30, 7, 0x40, 0, 1, 2, 3, 1}
 )
 
-func joining(token uint32) []byte {
+// Joining is MP_JOIN of a SYN.
+func Joining(token uint32) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{30, 12, 0x10, 7}, token), 1, 2, 3, 4)
 }
 
-// announcing is ADD_ADDR with a code for which the connection's keys are needed.
-func announcing(address netip.Addr) []byte {
+// Announcing is ADD_ADDR with a code for which the connection's keys are needed.
+func Announcing(address netip.Addr) []byte {
 	option := append([]byte{30, byte(12 + len(address.AsSlice())), 0x30, 9}, address.AsSlice()...)
 	return append(option, 1, 2, 3, 4, 5, 6, 7, 8)
 }
 
-// forgery is a TCP segment as anybody who may send raw packets can make it.
-type forgery struct {
-	from, to         netip.AddrPort
-	sequence, answer uint32
-	flags            byte
-	options          []byte
+// Forgery is a TCP segment as anybody who may send raw packets can make it.
+type Forgery struct {
+	From, To         netip.AddrPort
+	Sequence, Answer uint32
+	Flags            byte
+	Options          []byte
 }
 
-// packet is the segment with the header of IP.
-func (f forgery) packet() []byte {
-	options := slices.Clone(f.options)
+// Packet is the segment with the header of IP.
+func (f Forgery) Packet() []byte {
+	options := slices.Clone(f.Options)
 	for len(options)%4 != 0 {
 		options = append(options, 1)
 	}
-	tcp := binary.BigEndian.AppendUint16(nil, f.from.Port())
-	tcp = binary.BigEndian.AppendUint16(tcp, f.to.Port())
-	tcp = binary.BigEndian.AppendUint32(tcp, f.sequence)
-	tcp = binary.BigEndian.AppendUint32(tcp, f.answer)
-	tcp = append(tcp, byte(5+len(options)/4)<<4, f.flags, 0xff, 0xff, 0, 0, 0, 0)
+	tcp := binary.BigEndian.AppendUint16(nil, f.From.Port())
+	tcp = binary.BigEndian.AppendUint16(tcp, f.To.Port())
+	tcp = binary.BigEndian.AppendUint32(tcp, f.Sequence)
+	tcp = binary.BigEndian.AppendUint32(tcp, f.Answer)
+	tcp = append(tcp, byte(5+len(options)/4)<<4, f.Flags, 0xff, 0xff, 0, 0, 0, 0)
 	tcp = append(tcp, options...)
-	addresses := append(f.from.Addr().AsSlice(), f.to.Addr().AsSlice()...)
+	addresses := append(f.From.Addr().AsSlice(), f.To.Addr().AsSlice()...)
 	pseudo := binary.BigEndian.AppendUint32(slices.Clone(addresses), uint32(len(tcp)+unix.IPPROTO_TCP))
 	binary.BigEndian.PutUint16(tcp[16:], internetChecksum(append(pseudo, tcp...)))
-	if f.from.Addr().Is6() {
+	if f.From.Addr().Is6() {
 		header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(tcp)))
 		return slices.Concat(append(header, unix.IPPROTO_TCP, 64), addresses, tcp)
 	}
@@ -90,33 +91,34 @@ func internetChecksum(data []byte) uint16 {
 	return ^uint16(sum)
 }
 
-func sockaddr(to netip.AddrPort) unix.Sockaddr {
+// Sockaddr is an address as system calls take it.
+func Sockaddr(to netip.AddrPort) unix.Sockaddr {
 	if to.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
 	}
 	return &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
 }
 
-// forge sends segments from inside a pod, with whatever addresses they have.
-func forge(t *testing.T, pod *network.Pod, segments ...forgery) {
+// Forge sends segments from inside a pod, with whatever addresses they have.
+func Forge(t testing.TB, pod *network.Pod, segments ...Forgery) {
 	t.Helper()
 	sockets := map[bool]int{}
 	for _, segment := range segments {
-		is6 := segment.to.Addr().Is6()
+		is6 := segment.To.Addr().Is6()
 		if _, open := sockets[is6]; !open {
-			sockets[is6] = socketIn(t, pod, map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[is6], unix.SOCK_RAW, unix.IPPROTO_RAW)
+			sockets[is6] = SocketIn(t, pod, map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[is6], unix.SOCK_RAW, unix.IPPROTO_RAW)
 			defer unix.Close(sockets[is6])
 		}
 		// Raw sockets of IPv6 take no port.
-		to := sockaddr(netip.AddrPortFrom(segment.to.Addr(), 0))
-		if err := sendPatiently(sockets[is6], segment.packet(), to); err != nil {
-			t.Fatalf("sending as %v: %v", segment.from, err)
+		to := Sockaddr(netip.AddrPortFrom(segment.To.Addr(), 0))
+		if err := SendPatiently(sockets[is6], segment.Packet(), to); err != nil {
+			t.Fatalf("sending as %v: %v", segment.From, err)
 		}
 	}
 }
 
-// sendPatiently waits while the queue is full.
-func sendPatiently(socket int, packet []byte, to unix.Sockaddr) error {
+// SendPatiently waits while the queue is full.
+func SendPatiently(socket int, packet []byte, to unix.Sockaddr) error {
 	for {
 		err := unix.Sendto(socket, packet, 0, to)
 		if err != unix.ENOBUFS && err != unix.EAGAIN {
@@ -126,7 +128,8 @@ func sendPatiently(socket int, packet []byte, to unix.Sockaddr) error {
 	}
 }
 
-func socketIn(t *testing.T, pod *network.Pod, family, kind, protocol int) (socket int) {
+// SocketIn opens a socket inside a pod.
+func SocketIn(t testing.TB, pod *network.Pod, family, kind, protocol int) (socket int) {
 	t.Helper()
 	err := pod.Do(func() (err error) {
 		socket, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
@@ -138,50 +141,51 @@ func socketIn(t *testing.T, pod *network.Pod, family, kind, protocol int) (socke
 	return socket
 }
 
-// flood is what a pod sends by UDP, as fast as it can.
-type flood struct {
-	from    netip.Addr // empty: what the kernel chooses
-	to      netip.AddrPort
-	length  int
-	prepare func(socket int) error
+// Flood is what a pod sends by UDP, as fast as it can.
+type Flood struct {
+	From    netip.Addr // empty: what the kernel chooses
+	To      netip.AddrPort
+	Length  int
+	Mbit    float64
+	Prepare func(socket int) error
 }
 
 const floodPort = 9
 
-// run sends for so long.
-func (f flood) run(t *testing.T, pod *network.Pod, duration time.Duration) {
+// Run sends for so long.
+func (f Flood) Run(t testing.TB, pod *network.Pod, duration time.Duration) {
 	t.Helper()
 	family := unix.AF_INET
-	if f.to.Addr().Is6() {
+	if f.To.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	socket := socketIn(t, pod, family, unix.SOCK_DGRAM, 0)
+	socket := SocketIn(t, pod, family, unix.SOCK_DGRAM, 0)
 	defer unix.Close(socket)
-	if f.prepare != nil {
-		if err := f.prepare(socket); err != nil {
+	if f.Prepare != nil {
+		if err := f.Prepare(socket); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if f.from.IsValid() {
-		if err := unix.Bind(socket, sockaddr(netip.AddrPortFrom(f.from, 0))); err != nil {
-			t.Fatalf("binding to %v: %v", f.from, err)
+	if f.From.IsValid() {
+		if err := unix.Bind(socket, Sockaddr(netip.AddrPortFrom(f.From, 0))); err != nil {
+			t.Fatalf("binding to %v: %v", f.From, err)
 		}
 	}
-	payload, to := make([]byte, cmp.Or(f.length, 1400)), sockaddr(f.to)
-	// A little more than all NICs carry, so that it is not the processor that is full.
-	pause := time.Duration(float64(len(payload)) * 8 / (4 * linkMbit * 1e6) * float64(time.Second))
+	payload, to := make([]byte, cmp.Or(f.Length, 1400)), Sockaddr(f.To)
+	pause := time.Duration(float64(len(payload)) * 8 / (f.Mbit * 1e6) * float64(time.Second))
 	for begin, sent := time.Now(), 0; time.Since(begin) < duration; sent++ {
 		_ = unix.Sendto(socket, payload, 0, to) // what does not fit is lost
 		time.Sleep(time.Until(begin.Add(time.Duration(sent) * pause)))
 	}
 }
 
-func udpTo(address string) netip.AddrPort {
+// UDPTo is where a flood goes to.
+func UDPTo(address string) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(address), floodPort)
 }
 
-// sendTagged puts a packet into a frame with a VLAN tag, and sends that out of the pod.
-func sendTagged(t *testing.T, pod *network.Pod, vlan uint16, packet []byte, count int) {
+// SendTagged puts a packet into a frame with a VLAN tag, and sends that out of the pod.
+func SendTagged(t testing.TB, pod *network.Pod, vlan uint16, packet []byte, count int) {
 	t.Helper()
 	index, err := pod.Index("eth0")
 	if err != nil {
@@ -199,19 +203,19 @@ func sendTagged(t *testing.T, pod *network.Pod, vlan uint16, packet []byte, coun
 	frame := slices.Concat(gateway, []byte{2, 0, 0, 0, 0, 9, 0x81, 0})
 	frame = binary.BigEndian.AppendUint16(frame, vlan)
 	frame = slices.Concat(frame, []byte{0x08, 0x00}, packet)
-	socket := socketIn(t, pod, unix.AF_PACKET, unix.SOCK_RAW, 0)
+	socket := SocketIn(t, pod, unix.AF_PACKET, unix.SOCK_RAW, 0)
 	defer unix.Close(socket)
 	to := &unix.SockaddrLinklayer{Ifindex: index, Halen: 6}
 	copy(to.Addr[:], gateway)
 	for range count {
-		if err := sendPatiently(socket, frame, to); err != nil {
+		if err := SendPatiently(socket, frame, to); err != nil {
 			t.Fatalf("sending a tagged frame: %v", err)
 		}
 	}
 }
 
-// received are the packets that a pod has received so far.
-func received(t *testing.T, pod *network.Pod) uint64 {
+// Received are the packets that a pod has received so far.
+func Received(t testing.TB, pod *network.Pod) uint64 {
 	t.Helper()
 	counters, err := pod.Counters("eth0")
 	if err != nil {
@@ -220,13 +224,15 @@ func received(t *testing.T, pod *network.Pod) uint64 {
 	return counters.RxPackets
 }
 
-func runIn(t *testing.T, pod *network.Pod, command ...string) {
+// RunIn runs a command inside a pod.
+func RunIn(t testing.TB, pod *network.Pod, command ...string) {
 	t.Helper()
 	if out, err := pod.Run(command[0], command[1:]...); err != nil {
 		t.Fatalf("%v in %s: %v: %s", command, pod.PodName, err, out)
 	}
 }
 
-func mustAddrPort(address string, port uint16) netip.AddrPort {
+// AddrPort is an address with a port.
+func AddrPort(address string, port uint16) netip.AddrPort {
 	return netip.MustParseAddrPort(net.JoinHostPort(address, fmt.Sprint(port)))
 }
