@@ -96,7 +96,7 @@ func (d *Detours) adopt(v *view) {
 		}
 		prefix, _ := destinationOf(route)
 		peer := d.book.peerOf(hopsOf(route))
-		if peer == "" {
+		if peer == "" || isWide(prefix) {
 			continue
 		}
 		if usual, ok := v.seen.main[prefix]; ok {
@@ -125,7 +125,7 @@ func (d *Detours) remember(v *view) {
 	for prefix, route := range v.seen.main {
 		hops := hopsOf(route)
 		peer := d.book.peerOf(hops)
-		if peer == "" || v.wraps(route, hops) {
+		if peer == "" || isWide(prefix) || v.wraps(route, hops) {
 			delete(d.known, prefix)
 			continue
 		}

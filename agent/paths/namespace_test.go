@@ -668,15 +668,17 @@ func TestANICThatBlinksLosesItsRoutesAndNotItsDestinations(t *testing.T) {
 func TestAWideDetourHidesNothing(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
 	host := lab.Nodes[0]
-	for _, version := range []int{4, 6} {
-		everything := map[int]string{4: "0.0.0.0/0", 6: "::/0"}[version]
-		require.NoError(t, host.AddRoute(network.Route{Destination: everything, Gateway: lab.Nodes[1].Address(0, version), Interface: "blue"}))
+	for _, wide := range []network.Route{
+		{Destination: "10.0.0.0/8", Gateway: lab.Nodes[1].Address(0, 4)}, {Destination: "fd00::/8", Gateway: lab.Nodes[1].Address(0, 6)},
+	} {
+		wide.Interface = "blue"
+		require.NoError(t, host.AddRoute(wide))
 	}
 	before := dumpNode(t, host)
 	startAgents(t, lab)
 	require.NoError(t, lab.SetCarrier(host, "blue", false))
 	for _, ways := range [][2]string{
-		{"203.0.113.1", "green"}, {"2001:db8::1", "green"}, // everything
+		{"10.250.0.1", "green"}, {"fdff::1", "green"}, // everything else of the range
 		{lab.Nodes[1].Pods[0].IPv4, "green"}, {lab.Nodes[1].Pods[0].IPv6, "green"},
 		{host.Pods[0].IPv4, host.Pods[0].HostInterface}, {host.Pods[0].IPv6, host.Pods[0].HostInterface},
 		{lab.Nodes[1].Address(1, 4), "green"}, {lab.Nodes[1].Address(1, 6), "green"},
@@ -686,6 +688,24 @@ func TestAWideDetourHidesNothing(t *testing.T) {
 	}
 	require.NoError(t, lab.SetCarrier(host, "blue", true))
 	awaitDump(t, host, "after blue is back", before)
+}
+
+func TestNoDefaultRouteIsDetoured(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	host := lab.Nodes[0]
+	outside := []string{"203.0.113.1", "2001:db8::1", "10.250.0.1"}
+	for version, destinations := range map[int][]string{4: {"0.0.0.0/0", "0.0.0.0/1", "128.0.0.0/1"}, 6: {"::/0", "::/1", "2000::/3"}} {
+		for _, destination := range destinations {
+			require.NoError(t, host.AddRoute(network.Route{Destination: destination, Gateway: lab.Nodes[1].Address(0, version), Interface: "blue"}))
+		}
+	}
+	startAgents(t, lab)
+	require.NoError(t, lab.SetCarrier(host, "blue", false))
+	awaitWay(t, host, lab.Nodes[1].Pods[0].IPv4, "green")
+	awaitWay(t, host, lab.Nodes[1].Pods[0].IPv6, "green")
+	for _, address := range outside {
+		awaitWay(t, host, address, "blue")
+	}
 }
 
 func TestDetoursOfAThousandDestinations(t *testing.T) {

@@ -57,6 +57,13 @@ func destinationOf(route netlink.Route) (netip.Prefix, bool) {
 	return netip.PrefixFrom(address, ones), true
 }
 
+// narrowest is the least number of bits in the prefix of a route that leads to a node
+// or its pods. What is wider is a default route, or a part of one: 0.0.0.0/1, 2000::/3.
+const narrowest = 8
+
+// isWide tells routes that lead out of the cluster. To whom they lead no node may say.
+func isWide(destination netip.Prefix) bool { return destination.Bits() < narrowest }
+
 func ipNet(prefix netip.Prefix) *net.IPNet {
 	return &net.IPNet{
 		IP:   prefix.Addr().AsSlice(),
