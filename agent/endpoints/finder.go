@@ -74,8 +74,21 @@ func NewFinder(directories []string, processes string) *Finder {
 	return &Finder{directories: directories, processes: processes, inside: map[uint64]inside{}}
 }
 
+// HostEnd is an interface of the node whose other end is in another network namespace.
+type HostEnd struct {
+	Index int
+	Name  string
+	// NamespaceID is the node's number for that namespace, IFLA_LINK_NETNSID.
+	NamespaceID int
+	// MasterIndex is that of the bridge or switch which has it; 0 where none has.
+	MasterIndex int
+}
+
 // Snapshot is what one look at the machine showed.
 type Snapshot struct {
+	// HostEnds are the interfaces that lead to other network namespaces, by their
+	// indexes: those of pods, and NICs that are made of such pairs.
+	HostEnds  map[int]HostEnd
 	byAddress map[netip.Addr]Endpoint
 	byInode   map[uint64]string
 }
@@ -83,7 +96,7 @@ type Snapshot struct {
 // NewSnapshot is of what is known: endpoints by their addresses, and the paths of
 // network namespaces by their inode numbers.
 func NewSnapshot(byAddress map[netip.Addr]Endpoint, byInode map[uint64]string) Snapshot {
-	return Snapshot{byAddress, byInode}
+	return Snapshot{byAddress: byAddress, byInode: byInode}
 }
 
 // Find returns the endpoint that has one of the addresses.
@@ -119,7 +132,13 @@ func (f *Finder) Look() (Snapshot, error) {
 		return Snapshot{}, fmt.Errorf("listing the node's interfaces: %w", err)
 	}
 	hosts := hostEnds(links)
-	snapshot := Snapshot{byAddress: map[netip.Addr]Endpoint{}, byInode: map[uint64]string{}}
+	snapshot := Snapshot{HostEnds: map[int]HostEnd{}, byAddress: map[netip.Addr]Endpoint{}, byInode: map[uint64]string{}}
+	for id, ends := range hosts {
+		for _, end := range ends {
+			attributes := end.Attrs()
+			snapshot.HostEnds[attributes.Index] = HostEnd{attributes.Index, attributes.Name, id, attributes.MasterIndex}
+		}
+	}
 	seen := map[uint64]bool{}
 	var failed error
 	for _, path := range f.candidates() {

@@ -3,8 +3,10 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -82,7 +84,23 @@ func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ 
 			failed = errors.Join(failed, b.registry.found(string(endpoint.UID), entry, at.HostIndex, endpoint.Bridged))
 		}
 	}
+	found.Unclaimed = unclaimed(&found)
 	return &found, changed, failed
+}
+
+// unclaimed are the look's interfaces that belong to nothing of the model.
+func unclaimed(m *Model) []endpoints.HostEnd {
+	left := maps.Clone(m.Look.HostEnds)
+	for i := range m.Endpoints {
+		delete(left, m.Endpoints[i].HostInterface)
+	}
+	for i := range m.Paths {
+		delete(left, m.Paths[i].Found.Index) // also where it has no number
+	}
+	for _, index := range m.Uplinks {
+		delete(left, index)
+	}
+	return slices.SortedFunc(maps.Values(left), func(a, b endpoints.HostEnd) int { return cmp.Compare(a.Index, b.Index) })
 }
 
 // Applied says that all parts have brought the node to a model: they refer to none of

@@ -38,6 +38,10 @@ type Model struct {
 	// A look that was not complete does not tell which are gone.
 	Look         endpoints.Snapshot
 	LookComplete bool
+	// Unclaimed are the interfaces that lead to other network namespaces and belong to
+	// no endpoint of the plan, no path and no uplink: those of pods that the plan does
+	// not have, or has not yet. Sorted by index.
+	Unclaimed []endpoints.HostEnd
 	// Retired numbers belong to nobody any more. What refers to one is to be
 	// forgotten: when all parts have done so, it is given anew.
 	Retired Numbers

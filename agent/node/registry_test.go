@@ -275,3 +275,20 @@ func TestNumbersOfEarlierAgentsAreTakenOver(t *testing.T) {
 		t.Errorf("the names by the pins are %+v", read)
 	}
 }
+
+func TestInterfacesOfNoEndpointAreUnclaimed(t *testing.T) {
+	builder := NewBuilder(OpenRegistry(filepath.Join(bpffs(t), "braid"), logr.Discard()))
+	defer builder.Close()
+	from := sourcesOf([]int{1}, nil, []int{1})
+	from.Resolution.Uplinks = []paths.NIC{{Index: 4}}
+	model := build(t, builder, from)
+	look := endpoints.NewSnapshot(map[netip.Addr]endpoints.Endpoint{netip.MustParseAddr("10.1.0.1"): {HostIndex: 7}}, nil)
+	look.HostEnds = map[int]endpoints.HostEnd{}
+	for _, index := range []int{model.Paths[0].Interface, 4, 7, 9, 8} {
+		look.HostEnds[index] = endpoints.HostEnd{Index: index, NamespaceID: index}
+	}
+	model, _, err := builder.Find(model, look, true)
+	if want := []endpoints.HostEnd{{Index: 8, NamespaceID: 8}, {Index: 9, NamespaceID: 9}}; err != nil || !slices.Equal(model.Unclaimed, want) {
+		t.Errorf("unclaimed are %v (%v), want %v", model.Unclaimed, err, want)
+	}
+}
