@@ -20,7 +20,7 @@ with_args = @mapfile -t args < <(xargs -r -n 1 printf '%s\n' <<<"$$ARGS") && exe
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ What a user runs
 
@@ -94,6 +94,11 @@ linter: ## Build the linters into the cache
 .PHONY: lint
 lint: ## Run the linters
 	@linter=$$(hack/lint/build.sh) && "$$linter" run ./...
+	@hack/security/check.sh all
+
+.PHONY: vulnerabilities
+vulnerabilities: ## Fail when a program can reach a known vulnerability; GOVULNDB names a copy of the database
+	@hack/security/check.sh vulnerabilities
 
 .PHONY: fmt
 fmt: ## Format the Go files

@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 
 build_tool() {
 	local name=$1 path=$2 package=$3 version cache out
-	version=$(awk -v module="$path" '{ sub(/^require /, "") } $1 == module { print $2 }' "$module/go.mod")
+	version=$(awk -v module="$path" '{ sub(/^require /, "") } $1 == module && $2 { print $2; exit }' "$module/go.mod")
 	cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid/$name
 	out=$cache/$name-$version
 	if [[ ! -x $out ]]; then
