@@ -71,10 +71,31 @@ func TestImagesAndTheirBillsOfMaterials(t *testing.T) {
 			t.Errorf("got\n%v\nand then\n%v", first, second)
 		}
 	})
+	t.Run("come with the commit that they were made from", func(t *testing.T) { checkProvenance(t, directory) })
 	for component, programs := range map[string][]string{
 		"braid-agent": {"braid-agent", "braid-trace"}, "braid-controller": {"braid-controller"},
 	} {
 		t.Run(component+" is listed with its programs and all modules in them", func(t *testing.T) { checkBill(t, directory, component, programs) })
+	}
+}
+
+func checkProvenance(t *testing.T, directory string) {
+	file, archive := filepath.Join(t.TempDir(), "provenance.json"), filepath.Join(t.TempDir(), "archive.tar")
+	run(t, nil, "go", "-C", "hack/image", "run", ".", "--name", "braid.dev/braid-agent:1.2.3", "--output", archive,
+		"--provenance", file, "--commit", "0123abc-modified", runtime.GOARCH+"="+filepath.Join(directory, runtime.GOARCH, "braid-agent"))
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var images index
+	decode(t, untar(t, archive)["index.json"], &images)
+	for _, want := range []string{
+		`"sha256": "` + strings.TrimPrefix(images.Manifests[0].Digest, "sha256:") + `"`, `"gitCommit": "0123abc"`, `"modified": true`,
+		`"pkg:golang/std@` + strings.TrimPrefix(runtime.Version(), "go") + `"`, `"` + runtime.GOARCH + `/braid-agent"`,
+	} {
+		if !strings.Contains(string(content), want) {
+			t.Errorf("%s is missing in\n%s", want, content)
+		}
 	}
 }
 

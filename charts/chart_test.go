@@ -100,6 +100,7 @@ func TestValuesThatCannotWorkAreRefusedByName(t *testing.T) {
 		"no port for probes":              {"health.port=0", "port"},
 		"a quote in a directory":          {"sockets.preload.directory=/opt/'braid'", "directory"},
 		"a library that is a path":        {"sockets.preload.library=lib/x.so", "library"},
+		"a digest that is a tag":          {"image.digests.agent=0.1.0", "agent"},
 		"a version that is none":          {"sockets.preload.apiVersion=v2", "apiVersion"},
 	}
 	for name, test := range tests {

@@ -3,8 +3,9 @@
 #
 # Builds the images of the controller and the agent, with a bill of what is in each,
 # into _out/images or $OUT: build.sh [VERSION [ARCHITECTURE...]]. Several architectures
-# also come as one archive with all of them. SOURCE is another checkout to build from,
-# LDFLAGS goes to the linker too.
+# also come as one archive with all of them, with its provenance, and digests.yaml has
+# the digests for Helm. SOURCE is another checkout to build from, LDFLAGS goes to the
+# linker too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -15,6 +16,10 @@ registry=braid.dev
 out=${OUT:-$PWD/_out/images}
 source=${SOURCE:-$PWD}
 mkdir -p "$out"
+
+commit=$(git -C "$source" rev-parse HEAD 2>/dev/null || echo unknown)
+[[ -z $(git -C "$source" status --porcelain 2>/dev/null) ]] || commit+=-modified
+digests=
 
 image() { (cd hack/image && go run . "$@"); }
 
@@ -42,7 +47,13 @@ for component in controller agent; do
 		contents+=("$architecture=$files")
 	done
 	if ((${#contents[@]} > 1)); then
-		image --user "$user" --name "$name" --output "$out/braid-$component.oci.tar" "${contents[@]}"
+		digest=$(image --user "$user" --name "$name" --output "$out/braid-$component.oci.tar" \
+			--provenance "$out/braid-$component.provenance.json" --commit "$commit" "${contents[@]}")
+		digests+="    $component: $digest"$'\n'
 		echo "$out/braid-$component.oci.tar: $name for ${architectures[*]}"
 	fi
 done
+if [[ -n $digests ]]; then
+	printf 'image:\n  digests:\n%s' "$digests" >"$out/digests.yaml"
+	echo "$out/digests.yaml: their digests, for helm install --values"
+fi

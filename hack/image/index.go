@@ -20,8 +20,9 @@ import (
 )
 
 // writeIndex makes one OCI archive of the images of several architectures, each
-// given as ARCH=PROGRAM[,PROGRAM...].
-func writeIndex(programs []string, reference, user, output string) error {
+// given as ARCH=PROGRAM[,PROGRAM...], and prints its digest. With provenance it also
+// writes that file, which says that they come from commit.
+func writeIndex(programs []string, reference, user, output, provenance, commit string) error {
 	tag, err := name.NewTag(reference)
 	if err != nil {
 		return fmt.Errorf("reading --name: %w", err)
@@ -38,6 +39,16 @@ func writeIndex(programs []string, reference, user, output string) error {
 		}
 		platform := &v1.Platform{OS: "linux", Architecture: architecture}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: platform}})
+	}
+	digest, err := index.Digest()
+	if err != nil {
+		return fmt.Errorf("computing the images' digest: %w", err)
+	}
+	fmt.Println(digest)
+	if provenance != "" {
+		if err := writeProvenance(provenance, commit, tag, programs, index); err != nil {
+			return err
+		}
 	}
 	return archive(index, tag, output)
 }

@@ -34,10 +34,12 @@ func main() {
 	user := flag.String("user", "65532:65532", "user and group that it runs as")
 	output := flag.String("output", "", "archive to write")
 	sbom := flag.String("sbom", "", "file to write what is in the image of programs to, as CycloneDX JSON")
+	provenance := flag.String("provenance", "", "file to write where the OCI archive of several architectures comes from to, as SLSA provenance")
+	commit := flag.String("commit", "", "what the provenance calls the source's commit; \"-modified\" after it where the sources have changes")
 	flag.Parse()
 	var err error
 	if flag.NArg() > 0 {
-		err = writeIndex(flag.Args(), *reference, *user, *output)
+		err = writeIndex(flag.Args(), *reference, *user, *output, *provenance, *commit)
 	} else {
 		err = write(contents{programs: list(*programs), root: *root}, *reference, *architecture, *user, *output, *sbom)
 	}

@@ -14,8 +14,10 @@ app.kubernetes.io/name: braid-{{ .component }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end }}
 
+{{/* The image of a component, by its digest where there is one: (dict "root" $ "component" "agent"). */}}
 {{- define "braid.image" -}}
-{{ .root.Values.image.registry }}/{{ .name }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{ .root.Values.image.registry }}/{{ (index .root.Values .component).image }}
+{{- with index .root.Values.image.digests .component }}@{{ . }}{{ else }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{/* A file of the manifests in config/, for the release's namespace. */}}
