@@ -84,7 +84,7 @@ func (a *Agent) addReadyCheck(mgr manager.Manager) error {
 // collectors are of everything that the agent measures.
 func (a *Agent) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		collector.NewCollector(a.parts.rules.Pins(), a.log.WithName("metrics")), a.parts.health.Collector(), a.parts.guard, a.measured,
+		collector.NewCollector(a.parts.rules.Pins(), a.log.WithName("metrics")), a.parts.health.Collector(), a.parts.guard, a.parts.pods, a.measured,
 	}
 }
 

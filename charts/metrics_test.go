@@ -25,11 +25,12 @@ import (
 	"braid.dev/braid/agent/guard"
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/metrics"
+	"braid.dev/braid/agent/pathmanager"
 	_ "braid.dev/braid/controllers" // registers the controller's metrics
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/rounds.go", "controllers/metrics.go"}
+var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -42,7 +43,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), (*pathmanager.Pods)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {

@@ -77,6 +77,10 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 	return subflows, nil
 }
 
+// mostSockets are shown of one pod, so that a pod with any number of connections does
+// not take the agent's memory when somebody looks.
+const mostSockets = 16384
+
 func socketsIn(namespace string) ([]mptcpnl.Subflow, error) {
 	file, err := os.Open(namespace)
 	if err != nil {
@@ -88,7 +92,7 @@ func socketsIn(namespace string) ([]mptcpnl.Subflow, error) {
 		return nil, err
 	}
 	defer diagnostics.Close()
-	return diagnostics.Subflows()
+	return diagnostics.Subflows(mostSockets)
 }
 
 // ends of a subflow as its pod sees them.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -123,6 +124,11 @@ func (r *Report) Done() bool {
 
 // MessageLimit is what the API accepts of an endpoint's message, in bytes.
 const MessageLimit = 1000
+
+// AddMessage adds to what a status says.
+func AddMessage(status *v1alpha1.EndpointStatus, text string) {
+	status.Message = Shorten(MessageLimit, strings.TrimPrefix(status.Message+"; "+text, "; "))
+}
 
 // Statuses are what the plan's status says of the endpoints: one that was not found
 // is pending, one that some part failed with has failed, and all others are

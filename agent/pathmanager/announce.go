@@ -4,7 +4,6 @@ package pathmanager
 
 import (
 	"net/netip"
-	"slices"
 	"time"
 
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -16,16 +15,21 @@ import (
 // announced again.
 type announcer struct {
 	namespace *Namespace
+	settings  Settings
 	own       []mptcpnl.Endpoint
 	known     map[uint32]*announced // by the connection's token
 	pending   []announcement
+	due       time.Time // of the first of these
+	share     *share
+	pace      *lookPace
 }
 
 // announced is a connection on which addresses were announced.
 type announced struct {
-	local netip.AddrPort
-	pause time.Duration // until those that led to no subflow are announced again
-	again time.Time
+	local   netip.AddrPort
+	pending int
+	pause   time.Duration // until those that led to no subflow are announced again
+	again   time.Time
 }
 
 // announcement is one that is to be made.
@@ -47,8 +51,8 @@ const (
 	longestPause = 5 * time.Minute
 )
 
-func newAnnouncer(n *Namespace, settings Settings) *announcer {
-	a := &announcer{namespace: n, known: map[uint32]*announced{}}
+func newAnnouncer(n *Namespace, settings Settings, share *share, pace *lookPace) *announcer {
+	a := &announcer{namespace: n, settings: settings, known: map[uint32]*announced{}, share: share, pace: pace}
 	if settings.fullMesh() {
 		a.own = settings.own()
 	}
@@ -61,65 +65,44 @@ func (a *announcer) handle(event mptcpnl.Event, now time.Time) {
 	case !ok:
 	case e.Kind == mptcpnl.ConnectionClosed:
 		a.forget(e.Token)
-	case e.Kind == mptcpnl.ConnectionEstablished && e.ServerSide:
+	case e.Kind == mptcpnl.ConnectionEstablished && e.ServerSide && !a.settings.staysInside(e.Local, e.Remote):
 		a.add(e.Token, e.Local, now)
 	}
 }
 
 func (a *announcer) add(token uint32, local netip.AddrPort, now time.Time) {
-	if a.known[token] != nil || len(a.own) == 0 {
+	if a.known[token] != nil || len(a.own) == 0 || !a.share.take() {
 		return
 	}
-	a.known[token] = &announced{local: local, pause: firstPause, again: now.Add(firstPause)}
-	a.plan(token, local, nil)
+	c := &announced{local: local, pause: firstPause, again: now.Add(firstPause)}
+	a.known[token] = c
+	a.plan(token, c, nil)
 }
 
 // plan has the pod's addresses announced on a connection, without that of its first
 // subflow and those with subflows of their own.
-func (a *announcer) plan(token uint32, local netip.AddrPort, joined map[netip.Addr]bool) {
+func (a *announcer) plan(token uint32, c *announced, joined map[netip.Addr]bool) {
 	for _, endpoint := range a.own {
-		if endpoint.Address != local.Addr() && !joined[endpoint.Address] {
+		if endpoint.Address != c.local.Addr() && !joined[endpoint.Address] {
 			endpoint.Flags = mptcpnl.FlagSignal
-			a.pending = append(a.pending, announcement{token: token, endpoint: endpoint, port: local.Port()})
+			a.wait(c, announcement{token: token, endpoint: endpoint, port: c.local.Port()})
 		}
 	}
 }
 
+func (a *announcer) wait(c *announced, p announcement) {
+	if len(a.pending) == 0 || p.due.Before(a.due) {
+		a.due = p.due
+	}
+	a.pending = append(a.pending, p)
+	c.pending++
+}
+
+// forget leaves what is to be announced on the connection to announce.
 func (a *announcer) forget(token uint32) {
-	delete(a.known, token)
-	a.cancel(token)
-}
-
-// cancel drops the announcements that are to be made on a connection.
-func (a *announcer) cancel(token uint32) {
-	a.pending = slices.DeleteFunc(a.pending, func(p announcement) bool { return p.token == token })
-}
-
-// replace takes over what socket diagnostics found.
-func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
-	if len(a.own) == 0 {
-		return
-	}
-	living := map[uint32]bool{}
-	for _, c := range connections {
-		living[c.Token] = true
-	}
-	joined := map[uint32]map[netip.Addr]bool{}
-	for _, s := range subflows {
-		if joined[s.Token] == nil {
-			joined[s.Token] = map[netip.Addr]bool{}
-		}
-		joined[s.Token][s.Local.Addr()] = s.Established || joined[s.Token][s.Local.Addr()]
-		if s.First && !s.Initiator && living[s.Token] {
-			a.add(s.Token, s.Local, now)
-		}
-	}
-	for token, c := range a.known {
-		if !living[token] {
-			a.forget(token)
-		} else if !now.Before(c.again) {
-			a.repeat(token, c, joined[token], now)
-		}
+	if a.known[token] != nil {
+		delete(a.known, token)
+		a.share.give(1)
 	}
 }
 
@@ -127,18 +110,17 @@ func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl
 func (a *announcer) repeat(token uint32, c *announced, joined map[netip.Addr]bool, now time.Time) {
 	c.pause = min(2*c.pause, longestPause)
 	c.again = now.Add(c.pause)
-	a.cancel(token)
-	a.plan(token, c.local, joined)
+	if c.pending == 0 {
+		a.plan(token, c, joined)
+	}
 }
 
 // next is when announce has something to do.
 func (a *announcer) next() (next time.Time, ok bool) {
-	for _, p := range a.pending {
-		if !ok || p.due.Before(next) {
-			next, ok = p.due, true
-		}
+	if next = a.due; next.Before(a.pace.next) {
+		next = a.pace.next
 	}
-	return next, ok
+	return next, len(a.pending) > 0
 }
 
 // announce makes the announcements that are due. Where no socket listens at the
@@ -147,27 +129,56 @@ func (a *announcer) announce(now time.Time) error {
 	if next, ok := a.next(); !ok || next.After(now) {
 		return nil
 	}
-	listeners, err := a.namespace.diagnostics.Listeners()
+	listening, err := a.listening()
 	if err != nil {
 		return err
 	}
 	pending := a.pending
 	a.pending = nil
 	for _, p := range pending {
+		c := a.known[p.token]
+		if c == nil { // it closed
+			continue
+		}
+		c.pending--
 		switch {
 		case p.due.After(now):
-			a.pending = append(a.pending, p)
-		case !listens(listeners, p.endpoint.Address, p.port):
-		default:
-			a.try(p, now)
+			a.wait(c, p)
+		case listening[socket{p.endpoint.Address, p.port}]:
+			a.try(c, p, now)
 		}
 	}
 	return nil
 }
 
+// socket is where one is to listen.
+type socket struct {
+	address netip.Addr
+	port    uint16
+}
+
+// listening looks which of those are there on which announcements wait: a pod can have
+// any number of others.
+func (a *announcer) listening() (map[socket]bool, error) {
+	defer a.pace.spent(time.Now())
+	wanted := map[socket]bool{}
+	for _, p := range a.pending {
+		wanted[socket{p.endpoint.Address, p.port}] = false
+	}
+	return wanted, a.namespace.diagnostics.EachListener(func(at netip.AddrPort) bool {
+		for _, endpoint := range a.own {
+			key := socket{endpoint.Address, at.Port()}
+			if _, asked := wanted[key]; asked && listens(at, endpoint.Address) {
+				wanted[key] = true
+			}
+		}
+		return true
+	})
+}
+
 // try makes an announcement, or plans to try again: the connection may be busy
 // with another one. It may also be gone, or its kernel's path manager in charge.
-func (a *announcer) try(p announcement, now time.Time) {
+func (a *announcer) try(c *announced, p announcement, now time.Time) {
 	err := a.namespace.client.Announce(p.token, p.endpoint)
 	if err == nil {
 		return
@@ -175,16 +186,14 @@ func (a *announcer) try(p announcement, now time.Time) {
 	p.tries++
 	if p.tries < announceTries {
 		p.due = now.Add(firstBackoff << p.tries)
-		a.pending = append(a.pending, p)
+		a.wait(c, p)
 		return
 	}
 	a.namespace.options.Log.V(1).Info("failed to announce an address", "address", p.endpoint.Address, "error", err.Error())
 }
 
-// listens tells whether a socket listens at an address.
-func listens(listeners []netip.AddrPort, address netip.Addr, port uint16) bool {
-	return slices.ContainsFunc(listeners, func(l netip.AddrPort) bool {
-		everywhere := l.Addr().IsUnspecified() && (l.Addr().Is6() || address.Is4())
-		return l.Port() == port && (everywhere || l.Addr() == address)
-	})
+// listens tells whether a socket that listens at an address does so at another.
+func listens(at netip.AddrPort, address netip.Addr) bool {
+	everywhere := at.Addr().IsUnspecified() && (at.Addr().Is6() || address.Is4())
+	return everywhere || at.Addr() == address
 }

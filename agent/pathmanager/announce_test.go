@@ -16,7 +16,7 @@ import (
 func accepted() *announcer {
 	a := newAnnouncer(nil, Settings{
 		Mode: v1alpha1.SubflowModeFullMesh, Addresses: []netip.Addr{local.Addr(), netip.MustParseAddr("10.0.0.3"), local6.Addr()},
-	})
+	}, unbounded(), &lookPace{})
 	event := established(1)
 	event.ServerSide = true
 	a.handle(event, start)
@@ -26,10 +26,25 @@ func accepted() *announcer {
 // pendingOf lists the addresses that are to be announced, and takes them for announced.
 func pendingOf(a *announcer) (addresses []string) {
 	for _, p := range a.pending {
-		addresses = append(addresses, p.endpoint.Address.String())
+		if c := a.known[p.token]; c != nil {
+			c.pending--
+			addresses = append(addresses, p.endpoint.Address.String())
+		}
 	}
 	a.pending = nil
 	return addresses
+}
+
+// replace has the announcer look at these sockets.
+func (a *announcer) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
+	look := a.look()
+	for i := range subflows {
+		look.subflow(&subflows[i])
+	}
+	for i := range connections {
+		look.connection(&connections[i])
+	}
+	look.end(now)
 }
 
 // subflowsAt are established subflows of the connection to these addresses of ours.

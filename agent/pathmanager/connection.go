@@ -38,6 +38,7 @@ type connection struct {
 	attempted time.Time
 	due       time.Time // when to look next
 	place     int       // in the tracker's queue; -1 for none
+	look      uint32    // the latest that found it
 }
 
 // announcedAddress is one of a peer's, with the id that it gave it.
@@ -46,12 +47,13 @@ type announcedAddress struct {
 	at netip.AddrPort
 }
 
-// announce notes an address of the peer, in the place of what had its id.
+// announce notes an address of the peer, in the place of what had its id. A peer may
+// announce more than anybody uses: these are left out.
 func (c *connection) announce(id uint8, at netip.AddrPort) {
 	index, known := c.findAnnounced(id)
 	if known {
 		c.announced[index].at = at
-	} else {
+	} else if len(c.announced) < mostAnnounced {
 		c.announced = slices.Insert(c.announced, index, announcedAddress{id, at})
 	}
 }
@@ -91,7 +93,8 @@ func (s subflows) get(key ends) (record subflowRecord, known bool) {
 	return subflowRecord{ends: key}, false
 }
 
-// set adds the record, or replaces the one of the same ends.
+// set adds the record, or replaces the one of the same ends. Of more than can be wanted
+// it keeps some, established ones rather than closed ones.
 func (s *subflows) set(record subflowRecord) {
 	for i := range *s {
 		if (*s)[i].ends == record.ends {
@@ -99,7 +102,13 @@ func (s *subflows) set(record subflowRecord) {
 			return
 		}
 	}
-	*s = append(*s, record)
+	if len(*s) < mostSubflows {
+		*s = append(*s, record)
+		return
+	}
+	if at := slices.IndexFunc(*s, func(old subflowRecord) bool { return old.state == subflowClosed }); at >= 0 && record.state == subflowEstablished {
+		(*s)[at] = record
+	}
 }
 
 func (s *subflows) remove(key ends) {
@@ -286,7 +295,7 @@ func (s subflowRecord) counts(withOpening bool) bool { return s.state != subflow
 
 // refuse notes that no subflow can be between a pair.
 func (t *tracker) refuse(c *connection, p pair) {
-	if c.refused == nil {
+	if c.refused == nil || len(c.refused) >= mostRefused { // the peer can announce ever new ones
 		c.refused = map[pair]bool{}
 	}
 	c.refused[p] = true

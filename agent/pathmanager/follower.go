@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,10 +37,14 @@ type follower struct {
 	namespace *Namespace
 	tracker   *tracker
 	announcer *announcer
-	log       logr.Logger
-	reported  string // the last error
-	stopped   chan struct{}
-	done      sync.WaitGroup
+	share     *share
+	pace      lookPace
+	// stale is true where events were lost since the last look.
+	stale    bool
+	log      logr.Logger
+	reported string // the last error
+	stopped  chan struct{}
+	done     sync.WaitGroup
 }
 
 // follow returns once events are received: no connection that begins from then on
@@ -53,10 +58,8 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{
-		namespace: n, tracker: newTracker(settings, announcesIPv6), announcer: newAnnouncer(n, settings),
-		log: n.options.Log, stopped: make(chan struct{}),
-	}
+	f := &follower{namespace: n, share: n.newShare(), log: n.options.Log, stopped: make(chan struct{})}
+	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
 	f.done.Go(func() { f.run(subscription) })
 	return f, nil
 }
@@ -64,6 +67,7 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 func (f *follower) stop() {
 	close(f.stopped)
 	f.done.Wait()
+	f.share.give(f.share.taken)
 }
 
 func (f *follower) run(subscription *mptcpnl.Subscription) {
@@ -152,7 +156,7 @@ func (f *follower) loop(events <-chan received) error {
 		case <-wait:
 		}
 		cancel()
-		f.report(errors.Join(f.openMissing(), f.announcer.announce(time.Now())))
+		f.report(errors.Join(f.lookAgain(), f.openMissing(), f.announcer.announce(time.Now())))
 	}
 }
 
@@ -174,6 +178,9 @@ func (f *follower) wait() (<-chan time.Time, func()) {
 	if announce, more := f.announcer.next(); more && (!ok || announce.Before(next)) {
 		next, ok = announce, true
 	}
+	if f.stale && (!ok || f.pace.next.Before(next)) {
+		next, ok = f.pace.next, true
+	}
 	if !ok {
 		return nil, func() {}
 	}
@@ -183,8 +190,9 @@ func (f *follower) wait() (<-chan time.Time, func()) {
 
 func (f *follower) handle(got received) error {
 	if errors.Is(got.err, mptcpnl.ErrEventsLost) {
-		f.namespace.hear(true)
-		return f.look()
+		f.share.counts.EventsLost.Add(1)
+		f.stale = true
+		return nil
 	}
 	if got.err != nil {
 		return got.err
@@ -203,18 +211,38 @@ func (f *follower) handle(got received) error {
 	return nil
 }
 
+// lookAgain finds what events did not tell because they were lost. A pod can make them
+// be lost again and again, so it waits until a look is due.
+func (f *follower) lookAgain() error {
+	if !f.stale || !f.pace.allows(time.Now()) {
+		return nil
+	}
+	f.namespace.hear(true)
+	return f.look()
+}
+
 // look finds the connections and subflows that there are.
 func (f *follower) look() error {
-	connections, err := f.namespace.diagnostics.Connections()
-	if err != nil {
+	begin := time.Now()
+	defer f.pace.spent(begin)
+	f.stale = false
+	tracked, announced := f.tracker.look(begin), f.announcer.look()
+	if err := f.namespace.diagnostics.EachSubflow(func(s *mptcpnl.Subflow) bool {
+		tracked.subflow(s)
+		announced.subflow(s)
+		return true
+	}); err != nil {
 		return err
 	}
-	subflows, err := f.namespace.diagnostics.Subflows()
-	if err != nil {
+	if err := f.namespace.diagnostics.EachConnection(func(c *mptcpnl.Connection) bool {
+		tracked.connection(c)
+		announced.connection(c)
+		return true
+	}); err != nil {
 		return err
 	}
-	f.tracker.replace(connections, subflows, time.Now())
-	f.announcer.replace(connections, subflows, time.Now())
+	tracked.end()
+	announced.end(time.Now())
 	return nil
 }
 
@@ -238,18 +266,15 @@ func (f *follower) resyncInTurn() time.Duration {
 func (f *follower) openMissing() error {
 	now := time.Now()
 	failed := f.lookAtWaiting(now)
-	due := f.tracker.due(now)
-	for _, c := range due {
-		if c.attempts == 0 {
-			continue
-		}
-		if err := f.look(); err != nil {
+	tried := func(c *connection) bool { return c.attempts > 0 }
+	if due := f.tracker.due(now); slices.ContainsFunc(due, tried) {
+		if !f.pace.allows(now) {
+			f.tracker.postpone(slices.DeleteFunc(due, func(c *connection) bool { return !tried(c) }), f.pace.next)
+		} else if err := f.look(); err != nil {
 			return errors.Join(failed, err)
 		}
-		due = f.tracker.due(now)
-		break
 	}
-	return errors.Join(failed, f.create(due, now), f.nudge(f.tracker.due(now), now))
+	return errors.Join(failed, f.create(f.tracker.due(now), now), f.nudge(f.tracker.due(now), now))
 }
 
 // lookAtWaiting looks how much the connections have moved that wait for their

@@ -41,7 +41,7 @@ func TestManyConnectionsAtOnceGetTheirSubflows(t *testing.T) {
 		}
 		var subflows int
 		pair.Eventually(t, func() bool {
-			all, err := client.Diagnostics().Subflows()
+			all, err := client.Diagnostics().Subflows(0)
 			require.NoError(t, err)
 			subflows = len(all)
 			return subflows == connections*count

@@ -26,6 +26,7 @@
 package pathmanager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ import (
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/room"
 )
 
 // Options of a Namespace.
@@ -56,6 +58,8 @@ type Options struct {
 	// the connection. With nil, nothing is taken to be translated. It must be safe
 	// for concurrent use.
 	Destination func(local, remote netip.AddrPort) (netip.AddrPort, bool, error)
+	// Room is for the connections of all pods; without one there is no bound.
+	Room *room.Room
 	// Log gets what cannot be returned.
 	Log logr.Logger
 }
@@ -73,6 +77,8 @@ type Namespace struct {
 	// calls lets one Configure, Restore or Close run at a time.
 	calls    sync.Mutex
 	follower *follower
+	owners   []string
+	counts   *Counts
 
 	// changes guards what follows, and changes of endpoints and limits.
 	changes  sync.Mutex
@@ -117,6 +123,29 @@ func (n *Namespace) open() (err error) {
 
 // Identity tells the namespace from others.
 func (n *Namespace) Identity() namespace.Identity { return n.identity }
+
+func (n *Namespace) newShare() *share {
+	return &share{room: n.options.Room, owners: n.owners, counts: cmp.Or(n.counts, &Counts{})}
+}
+
+// share says who shares the room, the tenant and then the pod, and where to count what
+// they do. It holds from the next settings on.
+func (n *Namespace) share(counts *Counts, owners ...string) {
+	n.calls.Lock()
+	defer n.calls.Unlock()
+	n.owners, n.counts = owners, counts
+}
+
+// Unmanaged is how many connections of the pod found no room at the last look, and
+// since then; they stay as they are.
+func (n *Namespace) Unmanaged() int64 {
+	n.calls.Lock()
+	defer n.calls.Unlock()
+	if n.follower == nil {
+		return 0
+	}
+	return n.follower.share.unmanaged.Load()
+}
 
 // Close stops following connections and leaves everything else as it is.
 func (n *Namespace) Close() error {
@@ -276,11 +305,11 @@ func (n *Namespace) findListeners() error {
 	if n.record.Listening || n.quiet || n.settings.Manager != v1alpha1.SubflowManagerKernel {
 		return nil
 	}
-	listeners, err := n.diagnostics.Listeners()
-	if err != nil {
+	listens := false
+	if err := n.diagnostics.EachListener(func(netip.AddrPort) bool { listens = true; return false }); err != nil {
 		return err
 	}
-	if len(listeners) == 0 {
+	if !listens {
 		n.quiet = n.heard
 		return nil
 	}
@@ -403,12 +432,20 @@ func (n *Namespace) putBack() error {
 	if err != nil {
 		return err
 	}
-	subflows, err := n.diagnostics.Subflows()
-	if err != nil {
+	used := map[netip.Addr]bool{}
+	for _, endpoint := range present {
+		used[endpoint.Address] = false
+	}
+	if err := n.diagnostics.EachSubflow(func(s *mptcpnl.Subflow) bool {
+		if _, asked := used[s.Local.Addr().Unmap()]; asked {
+			used[s.Local.Addr().Unmap()] = true
+		}
+		return true
+	}); err != nil {
 		return err
 	}
 	for _, endpoint := range present {
-		if !n.isOurs(endpoint) && !isUnusedImplicit(endpoint, subflows) {
+		if !n.isOurs(endpoint) && !isUnusedImplicit(endpoint, used) {
 			continue
 		}
 		if err := n.client.DeleteEndpoint(endpoint.ID); err != nil {
@@ -429,10 +466,8 @@ func (n *Namespace) putBack() error {
 // isUnusedImplicit: the kernel made the endpoint for a subflow from an address that
 // the connection did not begin with, and would keep it for ever. To remove one in
 // use would close its subflows.
-func isUnusedImplicit(endpoint mptcpnl.Endpoint, subflows []mptcpnl.Subflow) bool {
-	return endpoint.Flags&mptcpnl.FlagImplicit != 0 && !slices.ContainsFunc(subflows, func(subflow mptcpnl.Subflow) bool {
-		return subflow.Local.Addr().Unmap() == endpoint.Address
-	})
+func isUnusedImplicit(endpoint mptcpnl.Endpoint, used map[netip.Addr]bool) bool {
+	return endpoint.Flags&mptcpnl.FlagImplicit != 0 && !used[endpoint.Address]
 }
 
 func (n *Namespace) stopFollowing() {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/room"
 )
 
 // PodsOptions are those of Pods.
@@ -39,6 +41,9 @@ type Pods struct {
 	tracked   *conntrack.Table      // of the node; nil where it has none
 	managed   map[uint64]*Namespace // by inode number
 	last      map[uint64]configured // by the same
+
+	mu     sync.Mutex
+	counts map[string]*Counts // by tenant; mu guards the map
 }
 
 // configured is what a pod's path manager was set to, and when.
@@ -60,7 +65,9 @@ func NewPods(options PodsOptions) *Pods {
 		namespace: Options{StatePath: options.StatePath, Proc: options.ProcPath, Log: options.Log},
 		managed:   map[uint64]*Namespace{},
 		last:      map[uint64]configured{},
+		counts:    map[string]*Counts{},
 	}
+	p.namespace.Room = room.New(MostConnections)
 	tracked, err := conntrack.Dial(0)
 	if err != nil {
 		options.Log.Error(err, "failed to open connection tracking: the backends of Services are known by their announcements alone")
@@ -79,9 +86,26 @@ func (p *Pods) Apply(ctx context.Context, model *node.Model) (report node.Report
 	}
 	report.Err = p.release(ctx, wanted, model.Look, model.LookComplete)
 	for _, endpoint := range managed(model) {
-		report.Fail(endpoint.UID, p.configure(ctx, *endpoint.Found, settingsOf(endpoint)))
+		report.Fail(endpoint.UID, p.configure(ctx, endpoint, settingsOf(endpoint)))
+		p.describe(&report, endpoint)
 	}
+	p.forgetTenants(model)
 	return report
+}
+
+// describe tells how many connections of a pod are left as they are.
+func (p *Pods) describe(report *node.Report, endpoint *node.Endpoint) {
+	opened := p.managed[endpoint.Found.Inode]
+	if opened == nil {
+		return
+	}
+	if unmanaged := opened.Unmanaged(); unmanaged > 0 {
+		report.Describe(endpoint.UID, func(status *v1alpha1.EndpointStatus) {
+			status.UnmanagedConnections = unmanaged
+			node.AddMessage(status, fmt.Sprintf("%d connections of the pod keep the subflows that they have: "+
+				"the agent manages %d on a node, shared by tenants and pods, and the pod's share is used", unmanaged, MostConnections))
+		})
+	}
 }
 
 // managed are the endpoints that were found, without those whose own MPTCP settings
@@ -98,7 +122,8 @@ func managed(model *node.Model) (all []*node.Endpoint) {
 
 // configure sets a pod's path manager up. Its namespace stays open, because its
 // connections are followed from here.
-func (p *Pods) configure(ctx context.Context, found endpoints.Endpoint, settings Settings) error {
+func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings Settings) error {
+	found := endpoint.Found
 	if last := p.last[found.Inode]; time.Since(last.at) < recheck && reflect.DeepEqual(last.settings, settings) {
 		return nil
 	}
@@ -107,6 +132,7 @@ func (p *Pods) configure(ctx context.Context, found endpoints.Endpoint, settings
 	if err != nil {
 		return err
 	}
+	opened.share(p.countsOf(endpoint.Namespace), endpoint.Namespace, endpoint.FullName())
 	if err := opened.Configure(ctx, settings); err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func TestAPodIsConfiguredWhenItsSettingsChangeAndNowAndThen(t *testing.T) {
 	}
 	for _, step := range steps {
 		step.before()
-		if err := p.configure(t.Context(), found, settings); err != nil {
+		if err := p.configure(t.Context(), &node.Endpoint{PlanEndpoint: &v1alpha1.PlanEndpoint{Namespace: "team", Name: "web"}, Found: &found}, settings); err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		if got, err := pod.Run("ip", "mptcp", "limits"); err != nil || !strings.Contains(got+" ", step.want) {

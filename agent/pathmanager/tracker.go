@@ -23,17 +23,20 @@ const (
 )
 
 // tracker knows the connections that the pod began, and which of them lack
-// subflows. It does nothing itself.
+// subflows. It does nothing itself. Of connections beyond the pod's share it knows
+// nothing: they stay as they began.
 type tracker struct {
 	settings      Settings
 	announcesIPv6 bool // see capabilities; taken to hold for the peers too
 	connections   map[uint32]*connection
 	queue         queue // of those that lack something
 	delaying      int   // how many connections wait, see OpenAfter
+	looks         uint32
+	share         *share
 }
 
-func newTracker(settings Settings, announcesIPv6 bool) *tracker {
-	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}}
+func newTracker(settings Settings, announcesIPv6 bool, share *share) *tracker {
+	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share}
 }
 
 // handle takes note of an event.
@@ -53,7 +56,7 @@ func (t *tracker) handleConnection(event mptcpnl.ConnectionEvent, now time.Time)
 	case mptcpnl.ConnectionClosed:
 		t.forget(event.Token)
 	case mptcpnl.ConnectionEstablished:
-		if event.ServerSide || t.connections[event.Token] != nil {
+		if event.ServerSide || t.connections[event.Token] != nil || t.settings.staysInside(event.Local, event.Remote) || !t.share.take() {
 			return
 		}
 		c := t.add(event.Token, event.Local, event.Remote)
@@ -78,6 +81,7 @@ func (t *tracker) forget(token uint32) {
 		t.release(c)
 		t.queue.remove(c)
 		delete(t.connections, token)
+		t.share.give(1)
 	}
 }
 
@@ -165,6 +169,14 @@ func (t *tracker) attempt(c *connection, now time.Time) {
 	t.refresh(c)
 }
 
+// postpone has connections wait that are due.
+func (t *tracker) postpone(due []*connection, until time.Time) {
+	for _, c := range due {
+		c.due = until
+		t.refresh(c)
+	}
+}
+
 // refresh puts the connection where it belongs in the queue; to be called after
 // each change.
 func (t *tracker) refresh(c *connection) {
@@ -180,82 +192,3 @@ func (t *tracker) due(now time.Time) []*connection { return t.queue.until(now) }
 
 // next is when due will list something, and false while nothing is missing.
 func (t *tracker) next() (next time.Time, ok bool) { return t.queue.first() }
-
-// replace takes over what socket diagnostics found: events may have been lost,
-// and connections may be older than the agent. Who is in charge of such a
-// connection was decided when it began, and shows when it is tried.
-func (t *tracker) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
-	byToken := map[uint32][]mptcpnl.Subflow{}
-	for _, subflow := range subflows {
-		byToken[subflow.Token] = append(byToken[subflow.Token], subflow)
-	}
-	living := map[uint32]bool{}
-	for _, found := range connections {
-		living[found.Token] = true
-		c := t.connections[found.Token]
-		if c == nil && !begunHere(byToken[found.Token]) {
-			continue
-		}
-		if c == nil {
-			c = t.takeOver(found, byToken[found.Token], now)
-		}
-		t.replaceSubflows(c, byToken[c.token], now)
-		t.refresh(c)
-	}
-	for token := range t.connections {
-		if !living[token] {
-			t.forget(token)
-		}
-	}
-}
-
-// takeOver adds a connection that was not known. With more than its first subflow
-// it got its subflows before, and with reopen Never gets no more.
-func (t *tracker) takeOver(found mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) *connection {
-	c := t.add(found.Token, found.Local, found.Remote)
-	if len(subflows) == 1 && subflows[0].First {
-		t.delay(c, now)
-	} else {
-		c.complete = t.settings.Reopen == v1alpha1.ReopenNever
-	}
-	return c
-}
-
-func (t *tracker) replaceSubflows(c *connection, found []mptcpnl.Subflow, now time.Time) {
-	before := c.subflows
-	c.subflows = make(subflows, 0, len(found))
-	for _, f := range found {
-		key := ends{f.Local, f.Remote}
-		known, _ := before.get(key)
-		switch {
-		case !f.Established:
-			c.subflows.set(subflowRecord{ends: key, state: subflowOpening})
-		case known.state == subflowEstablished && !known.since.IsZero():
-			c.subflows.set(known)
-		default:
-			c.established(key, now)
-		}
-		if _, known := c.findAnnounced(f.RemoteID); !known && f.RemoteID != 0 {
-			c.announce(f.RemoteID, f.Remote)
-		}
-	}
-	for _, s := range before {
-		if _, still := c.subflows.get(s.ends); !still && s.state != subflowOpening && t.settings.Reopen == v1alpha1.ReopenNever {
-			c.subflows.set(subflowRecord{ends: s.ends, state: subflowClosed})
-		}
-	}
-}
-
-// begunHere tells whether this host began the connection. The first subflow says
-// so; where that is closed, any other does, because only the host that began the
-// connection opens subflows.
-func begunHere(subflows []mptcpnl.Subflow) bool {
-	here := false
-	for _, subflow := range subflows {
-		if subflow.First {
-			return subflow.Initiator
-		}
-		here = here || subflow.Initiator
-	}
-	return here
-}

@@ -32,11 +32,25 @@ func subflow(kind mptcpnl.Kind, port uint16) mptcpnl.SubflowEvent {
 }
 
 func trackerOf(manager v1alpha1.SubflowManager, events ...mptcpnl.Event) *tracker {
-	t := newTracker(Settings{Manager: manager, Count: 3}, false)
+	t := newTracker(Settings{Manager: manager, Count: 3}, false, unbounded())
 	for _, event := range events {
 		t.handle(event, start)
 	}
 	return t
+}
+
+func unbounded() *share { return &share{counts: &Counts{}} }
+
+// replace has the tracker look at these sockets.
+func (t *tracker) replace(connections []mptcpnl.Connection, subflows []mptcpnl.Subflow, now time.Time) {
+	look := t.look(now)
+	for i := range subflows {
+		look.subflow(&subflows[i])
+	}
+	for i := range connections {
+		look.connection(&connections[i])
+	}
+	look.end()
 }
 
 func TestWhatIsMissing(t *testing.T) {
@@ -96,7 +110,7 @@ func TestWhenANewConnectionIsHelped(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			tracker := newTracker(Settings{Manager: test.manager, Count: 3}, test.announcesIPv6)
+			tracker := newTracker(Settings{Manager: test.manager, Count: 3}, test.announcesIPv6, unbounded())
 			tracker.handle(test.event, start)
 			if due := tracker.due(start.Add(test.want)); len(due) != 1 {
 				t.Errorf("after %s nothing is due", test.want)
@@ -160,6 +174,7 @@ func TestSocketsThatAreFoundAreTakenOver(t *testing.T) {
 		"whose first subflow has closed":        {[]mptcpnl.Subflow{joined}, 2, 2},
 		"begun by the peer":                     {[]mptcpnl.Subflow{served}, -1, -1},
 		"begun by the peer, with a subflow out": {[]mptcpnl.Subflow{joined, served}, -1, -1},
+		"the same, found in the other order":    {[]mptcpnl.Subflow{served, joined}, -1, -1},
 		"without any subflow":                   {nil, -1, -1},
 	}
 	for name, test := range tests {
@@ -195,7 +210,7 @@ func TestLookingForgetsWhatIsGoneAndKeepsTheBackoff(t *testing.T) {
 func TestTrackerProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		manager := rapid.SampledFrom([]v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent}).Draw(t, "manager")
-		tracker := newTracker(Settings{Manager: manager, Count: rapid.IntRange(1, maxCount).Draw(t, "count")}, false)
+		tracker := newTracker(Settings{Manager: manager, Count: rapid.IntRange(1, maxCount).Draw(t, "count")}, false, unbounded())
 		now := start
 		for range rapid.IntRange(0, 40).Draw(t, "events") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 5000).Draw(t, "milliseconds")) * time.Millisecond)

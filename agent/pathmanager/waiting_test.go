@@ -14,7 +14,7 @@ import (
 )
 
 func waitingTracker(after OpenAfter) *tracker {
-	return newTracker(Settings{Manager: v1alpha1.SubflowManagerAgent, Count: 3, OpenAfter: after}, false)
+	return newTracker(Settings{Manager: v1alpha1.SubflowManagerAgent, Count: 3, OpenAfter: after}, false, unbounded())
 }
 
 // looksAt plays a connection that moves bytes at a rate, and returns when it was
@@ -137,7 +137,7 @@ func TestAPeerThatTakesAnAddressBackIsNotJoinedThereAgain(t *testing.T) {
 	tracker := newTracker(Settings{
 		Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh,
 		Addresses: []netip.Addr{local.Addr()},
-	}, false)
+	}, false, unbounded())
 	tracker.handle(established(1), start)
 	other := netip.MustParseAddrPort("10.0.0.3:0")
 	tracker.handle(mptcpnl.AddressEvent{Kind: mptcpnl.AddressAnnounced, Token: 1, ID: 4, Address: other}, start)
@@ -175,7 +175,7 @@ func TestNeverMeansNever(t *testing.T) {
 			Manager: v1alpha1.SubflowManagerAgent, Count: rapid.IntRange(1, maxCount).Draw(t, "count"),
 			Reopen: v1alpha1.ReopenNever,
 		}
-		tracker := newTracker(settings, false)
+		tracker := newTracker(settings, false, unbounded())
 		tracker.handle(established(1), start)
 		existed := map[uint16]bool{local.Port(): true}
 		for i := range rapid.IntRange(0, 30).Draw(t, "events") {

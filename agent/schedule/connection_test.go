@@ -116,7 +116,7 @@ func (c *connection) open(t *testing.T) {
 
 // join adds the subflow on the slow path.
 func (c *connection) join(t *testing.T, local netip.Addr, remote netip.AddrPort) {
-	first, err := c.diagnostics.Subflows()
+	first, err := c.diagnostics.Subflows(0)
 	require.NoError(t, err)
 	if len(first) != 1 {
 		t.Fatalf("the connection begins with %d subflows", len(first))
@@ -141,7 +141,7 @@ func (c *connection) join(t *testing.T, local netip.Addr, remote netip.AddrPort)
 
 func (c *connection) subflows(t *testing.T) map[netip.AddrPort]mptcpnl.Subflow {
 	t.Helper()
-	all, err := c.diagnostics.Subflows()
+	all, err := c.diagnostics.Subflows(0)
 	require.NoError(t, err)
 	byEnd := map[netip.AddrPort]mptcpnl.Subflow{}
 	for _, subflow := range all {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,17 +21,31 @@ type stack struct {
 	client      *mptcpnl.Client
 	backlogs    map[uint32][]uint64 // the latest of each connection, by its token
 	failing     bool
+	next        time.Time // when it is decided again
 }
+
+// Of an endpoint so many connections and subflows are looked at, and for no more than
+// one part in decidePause of the time: others wait meanwhile.
+const (
+	mostConnections = 8192
+	mostSubflows    = 4 * mostConnections
+	decidePause     = 10
+)
 
 func (s *stack) close() error { return errors.Join(s.diagnostics.Close(), s.client.Close()) }
 
 // decide looks at all connections once.
 func (s *stack) decide(matching Matching) error {
+	begin := time.Now()
+	if begin.Before(s.next) {
+		return nil
+	}
+	defer func() { s.next = time.Now().Add(decidePause*time.Since(begin) - interval) }()
 	subflows, err := s.connections()
 	if err != nil {
 		return err
 	}
-	connections, err := s.diagnostics.Connections()
+	connections, err := s.diagnostics.Connections(mostConnections)
 	if err != nil {
 		return fmt.Errorf("listing the connections of endpoint %d: %w", s.Number, err)
 	}
@@ -52,7 +67,7 @@ func (s *stack) decide(matching Matching) error {
 
 // connections are the established subflows, by the token of their connection.
 func (s *stack) connections() (map[uint32][]mptcpnl.Subflow, error) {
-	all, err := s.diagnostics.Subflows()
+	all, err := s.diagnostics.Subflows(mostSubflows)
 	if err != nil {
 		return nil, fmt.Errorf("listing the subflows of endpoint %d: %w", s.Number, err)
 	}

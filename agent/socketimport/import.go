@@ -108,6 +108,10 @@ func (m *Maps) importSockets(pod Pod) (result Result, err error) {
 	return result, nil
 }
 
+// mostSockets are noted of one pod: half of the records that there are. What is beyond
+// is found by its packets.
+const mostSockets = 32768
+
 // look lists what the pod's namespace has.
 func (m *Maps) look(pod Pod) (sockets, error) {
 	file, err := os.Open(pod.Namespace)
@@ -120,11 +124,11 @@ func (m *Maps) look(pod Pod) (sockets, error) {
 		return sockets{}, err
 	}
 	defer diagnostics.Close()
-	subflows, err := diagnostics.Subflows()
+	subflows, err := diagnostics.Subflows(mostSockets)
 	if err != nil {
 		return sockets{}, err
 	}
-	connections, err := diagnostics.Connections()
+	connections, err := diagnostics.Connections(mostSockets)
 	if err != nil {
 		return sockets{}, err
 	}

@@ -156,7 +156,7 @@ func tokenAt(t *testing.T, namespace *network.Namespace, local, remote net.Addr)
 	t.Helper()
 	diagnostics := diagnose(t, namespace)
 	testutil.Eventually(t, wait, "established", func() bool {
-		connections, err := diagnostics.Connections()
+		connections, err := diagnostics.Connections(0)
 		require.NoError(t, err)
 		for _, connection := range connections {
 			if connection.Local.String() == local.String() && connection.Remote.String() == remote.String() {
@@ -181,7 +181,7 @@ func (l *lab) join(from *network.Namespace, c talk, local netip.Addr, server net
 	// The peer's stack may not be ready for a further subflow yet.
 	next := time.Now().Add(250 * time.Millisecond)
 	testutil.Eventually(l.t, wait, "joined", func() bool {
-		subflows, err := diagnostics.Subflows()
+		subflows, err := diagnostics.Subflows(0)
 		require.NoError(l.t, err)
 		established, all := 0, 0
 		for _, subflow := range subflows {
@@ -267,7 +267,7 @@ func findOld(t *testing.T, version int, podBegins, join bool) {
 func (l *lab) expectRecords(initiator, responder uint32, join bool) {
 	l.t.Helper()
 	there := map[string]mptcpnl.Subflow{}
-	subflows, err := diagnose(l.t, l.host).Subflows()
+	subflows, err := diagnose(l.t, l.host).Subflows(0)
 	require.NoError(l.t, err)
 	for _, subflow := range subflows {
 		there[subflow.Remote.String()+subflow.Local.String()] = subflow

@@ -62,7 +62,7 @@ func (u *Upgrader) Apply(_ context.Context, model *node.Model) (report node.Repo
 		report.Describe(endpoint.UID, func(status *v1alpha1.EndpointStatus) {
 			status.SocketUpgrade = state
 			if err != nil {
-				status.Message = node.Shorten(node.MessageLimit, err.Error())
+				node.AddMessage(status, err.Error())
 			}
 		})
 	}

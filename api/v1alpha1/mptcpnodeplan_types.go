@@ -291,8 +291,13 @@ type EndpointStatus struct {
 	// +listType=atomic
 	// +optional
 	Hints []HintStatus `json:"hints,omitempty"`
-	// message explains a state that is not Programmed, or an upgrade that is not
-	// Active, and says what to do.
+	// unmanagedConnections is how many of the pod's connections keep the subflows that
+	// they have, because the pod's share of those that an agent manages is used.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	UnmanagedConnections int64 `json:"unmanagedConnections,omitempty"`
+	// message explains a state that is not Programmed, an upgrade that is not Active, or
+	// connections that are not managed, and says what to do.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`

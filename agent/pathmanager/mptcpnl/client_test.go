@@ -250,8 +250,11 @@ func TestSocketsAreFound(t *testing.T) {
 
 			expectRoles(t, here.Subflows(connection.LocalAddr()), true)
 			expectRoles(t, there.Subflows(connection.RemoteAddr()), false)
-			listeners, err := there.Diagnostics().Listeners()
-			require.NoError(t, err)
+			var listeners []netip.AddrPort
+			require.NoError(t, there.Diagnostics().EachListener(func(at netip.AddrPort) bool {
+				listeners = append(listeners, at)
+				return true
+			}))
 			if !slices.Equal(listeners, []netip.AddrPort{address}) {
 				t.Errorf("listeners are %v, want %v alone", listeners, address)
 			}
@@ -361,7 +364,7 @@ func further(t *testing.T, subflows []mptcpnl.Subflow) mptcpnl.Subflow {
 
 func known(t *testing.T, host *pair.Host, local net.Addr) mptcpnl.Connection {
 	t.Helper()
-	connections, err := host.Diagnostics().Connections()
+	connections, err := host.Diagnostics().Connections(0)
 	require.NoError(t, err)
 	for _, connection := range connections {
 		if connection.Local.String() == local.String() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -16,7 +17,11 @@ import (
 
 // Diagnostics finds the MPTCP sockets of one network namespace. It is safe for
 // concurrent use.
-type Diagnostics struct{ conn *netlink.Conn }
+type Diagnostics struct {
+	// asking lets one question be answered at a time.
+	asking sync.Mutex
+	conn   *netlink.Conn
+}
 
 // DialDiagnostics opens socket diagnostics. See Dial for namespace.
 func DialDiagnostics(namespace int) (*Diagnostics, error) {
@@ -106,39 +111,50 @@ const (
 	stateListen      = 10
 )
 
-// Connections lists the established MPTCP connections, without those that fell
-// back to TCP.
-func (d *Diagnostics) Connections() ([]Connection, error) {
-	var connections []Connection
-	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateEstablished, func(s socket) {
-		if connection, ok := s.connection(); ok {
-			connections = append(connections, connection)
-		}
+// EachConnection visits the established MPTCP connections, without those that fell
+// back to TCP, until the visitor returns false. Nothing is kept of those that were
+// visited: there may be hundreds of thousands. The visitor must not ask for more.
+func (d *Diagnostics) EachConnection(visit func(*Connection) bool) error {
+	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateEstablished, func(s socket) bool {
+		connection, ok := s.connection()
+		return !ok || visit(&connection)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing MPTCP connections: %w", err)
+		return fmt.Errorf("listing MPTCP connections: %w", err)
 	}
-	return connections, nil
+	return nil
 }
 
-// Subflows lists the subflows of all MPTCP connections.
-func (d *Diagnostics) Subflows() ([]Subflow, error) {
-	var subflows []Subflow
+// EachSubflow visits the subflows of all MPTCP connections as EachConnection does.
+func (d *Diagnostics) EachSubflow(visit func(*Subflow) bool) error {
 	states := uint32(1<<stateEstablished | 1<<stateSynSent | 1<<stateSynReceived)
-	err := d.dumpBoth(unix.IPPROTO_TCP, states, func(s socket) {
-		if subflow, ok := s.subflow(); ok {
-			subflows = append(subflows, subflow)
-		}
+	err := d.dumpBoth(unix.IPPROTO_TCP, states, func(s socket) bool {
+		subflow, ok := s.subflow()
+		return !ok || visit(&subflow)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing subflows: %w", err)
+		return fmt.Errorf("listing subflows: %w", err)
 	}
-	return subflows, nil
+	return nil
+}
+
+// Connections lists those that EachConnection visits, up to a number; 0 is all.
+func (d *Diagnostics) Connections(most int) (all []Connection, err error) {
+	err = d.EachConnection(func(c *Connection) bool { all = append(all, *c); return len(all) != most })
+	return all, err
+}
+
+// Subflows lists those that EachSubflow visits, up to a number; 0 is all.
+func (d *Diagnostics) Subflows(most int) (all []Subflow, err error) {
+	err = d.EachSubflow(func(s *Subflow) bool { all = append(all, *s); return len(all) != most })
+	return all, err
 }
 
 // Subflow finds one subflow by its ends, at the cost of one look-up however many
 // sockets there are. It returns false where there is none.
 func (d *Diagnostics) Subflow(local, remote netip.AddrPort) (Subflow, bool, error) {
+	d.asking.Lock()
+	defer d.asking.Unlock()
 	messages, err := d.conn.Execute(netlink.Message{
 		Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request},
 		Data:   endsRequest(local, remote),
@@ -178,42 +194,51 @@ func endsRequest(local, remote netip.AddrPort) []byte {
 	return request
 }
 
-// Listeners lists the addresses on which MPTCP sockets listen, without those
-// that the kernel opened for endpoints with a port.
-func (d *Diagnostics) Listeners() ([]netip.AddrPort, error) {
-	var listeners []netip.AddrPort
-	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateListen, func(s socket) {
-		if s.local.Port() != 0 { // the kernel's own show none
-			listeners = append(listeners, s.local)
-		}
+// EachListener visits the addresses on which MPTCP sockets listen, without those that
+// the kernel opened for endpoints with a port, as EachConnection does.
+func (d *Diagnostics) EachListener(visit func(netip.AddrPort) bool) error {
+	err := d.dumpBoth(unix.IPPROTO_MPTCP, 1<<stateListen, func(s socket) bool {
+		return s.local.Port() == 0 || visit(s.local) // the kernel's own show none
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listing MPTCP listeners: %w", err)
+		return fmt.Errorf("listing MPTCP listeners: %w", err)
 	}
-	return listeners, nil
+	return nil
 }
 
-// dumpBoth visits the sockets of both IP versions.
-func (d *Diagnostics) dumpBoth(protocol, states uint32, visit func(socket)) error {
+// dumpBoth visits the sockets of both IP versions, until the visitor returns false.
+func (d *Diagnostics) dumpBoth(protocol, states uint32, visit func(socket) bool) error {
+	d.asking.Lock()
+	defer d.asking.Unlock()
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		request, err := diagnosticsRequest(family, protocol, states)
 		if err != nil {
 			return err
 		}
-		messages, err := d.conn.Execute(netlink.Message{
-			Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request | netlink.Dump},
-			Data:   request,
-		})
-		if err != nil {
+		more, err := d.dump(request, visit)
+		if err != nil || !more {
 			return err
-		}
-		for _, message := range messages {
-			if s, ok := parseSocket(message.Data); ok {
-				visit(s)
-			}
 		}
 	}
 	return nil
+}
+
+func (d *Diagnostics) dump(request []byte, visit func(socket) bool) (more bool, err error) {
+	if _, err := d.conn.Send(netlink.Message{
+		Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request | netlink.Dump},
+		Data:   request,
+	}); err != nil {
+		return false, err
+	}
+	for message, err := range d.conn.ReceiveIter() {
+		if err != nil {
+			return false, err
+		}
+		if s, ok := parseSocket(message.Data); ok && !visit(s) {
+			return false, nil // what is left of the answer is read and dropped
+		}
+	}
+	return true, nil
 }
 
 func diagnosticsRequest(family uint8, protocol, states uint32) ([]byte, error) {

@@ -171,7 +171,7 @@ func (h *Host) Subflows(local net.Addr) []mptcpnl.Subflow {
 	if !ok {
 		return nil
 	}
-	all, err := h.diag.Subflows()
+	all, err := h.diag.Subflows(0)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func (h *Host) Subflows(local net.Addr) []mptcpnl.Subflow {
 // Token finds the token of the connection that began at this local address.
 func (h *Host) Token(local net.Addr) (uint32, bool) {
 	h.t.Helper()
-	connections, err := h.diag.Connections()
+	connections, err := h.diag.Connections(0)
 	if err != nil {
 		h.t.Fatal(err)
 	}
