@@ -13,6 +13,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -22,6 +23,7 @@ import (
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/saved"
 )
 
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=get;list;watch
@@ -43,6 +45,10 @@ type Options struct {
 	// StatePath is a directory for what must be known after a restart to put
 	// pods' network namespaces back as they were.
 	StatePath string
+	// SavedPath is a directory on the node's disk for what the agent last read from the
+	// API server, to start from where that cannot be reached; empty where nothing is
+	// kept.
+	SavedPath string
 	// NamespaceDirectories are where container runtimes mount the pods' network
 	// namespaces, beside those of processes.
 	NamespaceDirectories []string
@@ -74,6 +80,8 @@ type Agent struct {
 	log     logr.Logger
 	client  client.Client
 
+	source  *source
+	store   *saved.Store
 	network *paths.Node // the node's NICs and routes
 	builder *node.Builder
 	finder  *endpoints.Finder
@@ -103,25 +111,40 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 			a.log.Error(err, "failed to close the agent's parts")
 		}
 	}()
-	holder := &lease.Holder{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: options.Namespace, Node: options.NodeName, Log: options.Log}
-	if err := addAll(mgr, holder.Run, a.follow, a.publishNodes, a.managePods); err != nil {
+	if err := a.prepare(mgr); err != nil {
 		return err
 	}
+	return a.run(ctx, mgr)
+}
+
+// run runs everything that the agent does. Only what concerns the API server waits for
+// that: the manager's caches do, so nothing else is run by the manager.
+func (a *Agent) run(ctx context.Context, mgr manager.Manager) error {
+	holder := &lease.Holder{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: a.options.Namespace, Node: a.options.NodeName, Log: a.log}
+	group, running := errgroup.WithContext(ctx)
+	all := []func(context.Context) error{mgr.Start, holder.Run, a.awaitServer, a.store.Run, a.follow, a.publishNodes, a.managePods}
 	for _, part := range a.parts.all() {
-		if err := addAll(mgr, part.Run); err != nil {
-			return err
-		}
+		all = append(all, part.Run)
 	}
-	return mgr.Start(ctx)
+	for _, run := range all {
+		group.Go(func() error { return run(running) })
+	}
+	err := group.Wait()
+	if ctx.Err() != nil {
+		return nil // caches that still waited for the API server say that they were stopped
+	}
+	return err
 }
 
 func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	a := &Agent{
 		options: options, log: options.Log, client: mgr.GetClient(),
+		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(options.NamespaceDirectories, options.procPath()),
 		measured: metrics.NewRounds(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
+	a.source = newSource(options, mgr.GetCache(), a.store.Keep)
 	var err error
 	if a.network, err = paths.Open(netns.None()); err != nil {
 		return nil, err
@@ -129,11 +152,16 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	if a.parts, err = openParts(options, a.network, mgr.GetAPIReader(), a.wake); err != nil {
 		return nil, errors.Join(err, a.network.Close())
 	}
-	if err := errors.Join(a.offerMetrics(), a.addReadyCheck(mgr), a.watchObjects(mgr)); err != nil {
-		return nil, errors.Join(err, a.close())
-	}
 	return a, nil
 }
+
+// prepare offers metrics and the readiness check, and says what is watched.
+func (a *Agent) prepare(mgr manager.Manager) error {
+	return errors.Join(a.offerMetrics(), a.addReadyCheck(mgr), a.watchObjects(mgr))
+}
+
+// awaitServer has what was saved used while the API server does not answer.
+func (a *Agent) awaitServer(ctx context.Context) error { return a.source.wait(ctx, a.wake) }
 
 func (a *Agent) close() error {
 	a.withdrawMetrics()

@@ -51,7 +51,9 @@ func (a *Agent) follow(ctx context.Context) error {
 // hands over the rest.
 func (a *Agent) sync(ctx context.Context) error {
 	snapshot, err := a.read(ctx)
-	if err != nil {
+	if errors.Is(err, errNothingKnown) {
+		return nil
+	} else if err != nil {
 		return err
 	}
 	resolution, err := a.network.Resolve(paths.Query{
@@ -66,7 +68,9 @@ func (a *Agent) sync(ctx context.Context) error {
 	r.report.FailAll(model, r.report.Err)
 	r.attachMode = a.parts.datapath.AttachMode()
 	a.nodeRounds.put(r)
-	a.podRounds.put(r)
+	if !snapshot.saved || !a.source.patient.Load() {
+		a.podRounds.put(r)
+	}
 	return r.report.Err
 }
 
@@ -130,6 +134,9 @@ func (a *Agent) forEach(ctx context.Context, rounds latest, do func(context.Cont
 // publishNodes tells the other agents of each change on this node.
 func (a *Agent) publishNodes(ctx context.Context) error {
 	a.forEach(ctx, a.nodeRounds, func(ctx context.Context, r round) error {
+		if r.snapshot.saved {
+			return nil
+		}
 		err := a.publishNode(ctx, r)
 		if err == nil {
 			a.ready.published(r)
@@ -161,7 +168,7 @@ func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
 	report.Add(patient)
 	err = errors.Join(err, patient.Err, a.release(model, report))
 	statuses := report.Statuses(model)
-	if err := a.publishPlan(ctx, r.snapshot.plan, statuses, r.report.Err); err != nil {
+	if err := a.publishPlan(ctx, r.snapshot, statuses, r.report.Err); err != nil {
 		return err
 	}
 	if err == nil && (report.Unfinished || !allProgrammed(statuses)) {

@@ -5,13 +5,16 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,6 +26,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	collector "braid.dev/braid/agent/metrics"
+	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -49,6 +53,7 @@ func newManager(config *rest.Config, options Options) (manager.Manager, error) {
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:                 scheme,
 		Logger:                 options.Log,
+		MapperProvider:         func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
 		Metrics:                metricsserver.Options{BindAddress: options.MetricsAddress},
 		HealthProbeBindAddress: options.ProbeAddress,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
@@ -65,17 +70,24 @@ func newManager(config *rest.Config, options Options) (manager.Manager, error) {
 	return mgr, nil
 }
 
-func addAll(mgr manager.Manager, all ...manager.RunnableFunc) error {
-	for _, run := range all {
-		if err := mgr.Add(run); err != nil {
-			return fmt.Errorf("failed to add to the manager: %w", err)
-		}
+// newMapper knows the resources of all objects that the agent reads or writes, so that
+// it need not ask the API server, which may be away, before it can start.
+func newMapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for kind, scope := range map[schema.GroupVersionKind]meta.RESTScope{
+		corev1.SchemeGroupVersion.WithKind("Node"):          meta.RESTScopeRoot,
+		corev1.SchemeGroupVersion.WithKind("ConfigMap"):     meta.RESTScopeNamespace,
+		coordinationv1.SchemeGroupVersion.WithKind("Lease"): meta.RESTScopeNamespace,
+		v1alpha1.GroupVersion.WithKind("MPTCPNode"):         meta.RESTScopeRoot,
+		v1alpha1.GroupVersion.WithKind("MPTCPNodePlan"):     meta.RESTScopeRoot,
+	} {
+		mapper.Add(kind, scope)
 	}
-	return nil
+	return mapper
 }
 
 func (a *Agent) addReadyCheck(mgr manager.Manager) error {
-	if err := mgr.AddReadyzCheck("node", a.ready.check); err != nil {
+	if err := mgr.AddReadyzCheck("node", func(*http.Request) error { return a.ready.check(a.source.ready()) }); err != nil {
 		return fmt.Errorf("failed to add the readiness check: %w", err)
 	}
 	return nil
@@ -136,22 +148,11 @@ func concerns(before, after any) bool {
 		return !ok || before.Generation != after.Generation || before.UID != after.UID
 	case *v1alpha1.MPTCPNode:
 		before, ok := before.(*v1alpha1.MPTCPNode)
-		return !ok || !apiequality.Semantic.DeepEqual(ways(before.Status.Paths), ways(after.Status.Paths)) ||
+		return !ok || !apiequality.Semantic.DeepEqual(saved.Ways(before.Status.Paths), saved.Ways(after.Status.Paths)) ||
 			!apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)
 		return !ok || !apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	}
 	return true
-}
-
-// ways are a node's paths without what its agent measures there.
-func ways(measured []v1alpha1.NodePath) []v1alpha1.NodePath {
-	ways := make([]v1alpha1.NodePath, 0, len(measured))
-	for _, path := range measured {
-		ways = append(ways, v1alpha1.NodePath{
-			Name: path.Name, Interface: path.Interface, Addresses: path.Addresses, State: path.State, Message: path.Message,
-		})
-	}
-	return ways
 }

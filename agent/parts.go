@@ -23,6 +23,7 @@ import (
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/rules"
+	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/sockets"
 )
 
@@ -110,7 +111,7 @@ func Cleanup(ctx context.Context, options Options) error {
 		err = errors.Join(err, all[len(all)-1-i].Remove(ctx))
 	}
 	registry := node.OpenRegistry(options.PinPath, options.Log)
-	return errors.Join(err, p.close(), registry.Remove(), removeEmpty(options))
+	return errors.Join(err, p.close(), registry.Remove(), saved.Remove(options.SavedPath), removeEmpty(options))
 }
 
 // removeEmpty removes the directories that an agent made and that nothing is in.

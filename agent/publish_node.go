@@ -40,6 +40,9 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		Addresses:     r.resolution.Addresses(r.snapshot.nodeAddresses),
 		Features:      append(features(r.attachMode, a.parts.sockets.Feature()), a.parts.rules.Features()...),
 	}
+	if started := a.source.condition(); started != nil {
+		status.Conditions = []metav1.Condition{*started}
+	}
 	for _, path := range r.resolution.Paths {
 		shown := path.Status()
 		a.parts.health.Describe(&shown)

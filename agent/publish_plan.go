@@ -16,8 +16,9 @@ import (
 
 // publishPlan says what became of the plan. failed is what the datapath as a
 // whole could not do.
-func (a *Agent) publishPlan(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) error {
-	if plan == nil {
+func (a *Agent) publishPlan(ctx context.Context, s *snapshot, results []v1alpha1.EndpointStatus, failed error) error {
+	plan := s.plan
+	if plan == nil || s.saved {
 		a.published.plan = nil
 		return nil
 	}

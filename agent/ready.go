@@ -3,8 +3,8 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
-	"net/http"
 	"sync/atomic"
 )
 
@@ -22,10 +22,11 @@ func (r *readiness) published(of round) {
 	}
 }
 
-// check implements healthz.Checker.
-func (r *readiness) check(*http.Request) error {
-	if !r.reached.Load() {
-		return errNotReady
+// check is nil for an agent that is ready, and else why it is not: server says what is
+// wrong with the API server, if anything is.
+func (r *readiness) check(server error) error {
+	if r.reached.Load() {
+		return nil
 	}
-	return nil
+	return cmp.Or(server, errNotReady)
 }

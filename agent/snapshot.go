@@ -4,20 +4,19 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// snapshot is what the API server says that concerns this node.
+// snapshot is what the API server says that concerns this node, or said to the last
+// agent.
 type snapshot struct {
+	saved         bool                    // by the last agent: nothing to be published
 	plan          *v1alpha1.MPTCPNodePlan // nil when there is none
 	unpublished   bool                    // the node's MPTCPNode does not exist
 	nodeUID       string
@@ -26,26 +25,15 @@ type snapshot struct {
 }
 
 func (a *Agent) read(ctx context.Context) (*snapshot, error) {
-	s := &snapshot{plan: &v1alpha1.MPTCPNodePlan{}}
-	key := client.ObjectKey{Name: a.options.NodeName}
-	if err := a.client.Get(ctx, key, s.plan); apierrors.IsNotFound(err) {
-		s.plan = nil
-	} else if err != nil {
-		return nil, fmt.Errorf("failed to read the node's plan: %w", err)
+	known, fromSaved, err := a.source.read(ctx)
+	if err != nil {
+		return nil, err
 	}
-	var node corev1.Node
-	if err := a.client.Get(ctx, key, &node); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("failed to read the Node: %w", err)
-	}
-	s.nodeUID = string(node.UID)
-	s.nodeAddresses = internalAddresses(&node)
-	var nodes v1alpha1.MPTCPNodeList
-	if err := a.client.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("failed to read the other nodes: %w", err)
-	}
-	s.peers = a.peersOf(nodes.Items)
-	s.unpublished = !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return node.Name == key.Name })
-	return s, nil
+	return &snapshot{
+		saved: fromSaved, plan: known.Plan, nodeUID: string(known.Node.UID),
+		nodeAddresses: internalAddresses(&known.Node), peers: a.peersOf(known.Nodes),
+		unpublished: !slices.ContainsFunc(known.Nodes, func(node v1alpha1.MPTCPNode) bool { return node.Name == a.options.NodeName }),
+	}, nil
 }
 
 func internalAddresses(node *corev1.Node) (addresses []netip.Addr) {

@@ -66,9 +66,14 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 // remove runs what an uninstall runs on each node.
 func (c *cluster) remove(t *testing.T, node *network.Node) {
 	t.Helper()
+	c.cleanUp(t, node, c.SavedPath(node.NodeName()))
+}
+
+func (c *cluster) cleanUp(t *testing.T, node *network.Node, savedPath string) {
+	t.Helper()
 	name := node.NodeName()
 	_, err := node.Run(c.Binary("braid-agent"), "cleanup", "--node-name", name,
-		"--pin-path", c.PinPath(name), "--state-path", c.StatePath(name), "--netns-dirs", network.Directory)
+		"--pin-path", c.PinPath(name), "--state-path", c.StatePath(name), "--saved-path", savedPath, "--netns-dirs", network.Directory)
 	if err != nil {
 		t.Fatalf("removing what the agent left: %v", err)
 	}
@@ -82,7 +87,7 @@ func (c *cluster) expectUntouchedNode(t *testing.T, node *network.Node) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := []string{node.Name + ":", "file " + c.PinPath(node.NodeName()), "file " + c.StatePath(node.NodeName())}
+	of := []string{node.Name + ":", "file " + c.PinPath(node.NodeName()), "file " + c.StatePath(node.NodeName()), "file " + c.SavedPath(node.NodeName())}
 	for _, pod := range node.Pods {
 		of = append(of, pod.Name+":")
 	}

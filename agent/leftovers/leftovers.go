@@ -23,6 +23,7 @@ import (
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/agent/saved"
 )
 
 // Kind of what is left.
@@ -37,7 +38,7 @@ const (
 	Route     Kind = "Route"     // of the table of detours
 	Neighbour Kind = "Neighbour"
 	Namespace Kind = "Namespace" // of a pod whose settings are others
-	File      Kind = "File"      // in the directory of states
+	File      Kind = "File"      // in the directories of states and of what is saved
 )
 
 // Left is one thing that Braid has put on the node.
@@ -50,7 +51,7 @@ type Left struct {
 
 // Options say where agents keep what they know.
 type Options struct {
-	PinPath, StatePath string
+	PinPath, StatePath, SavedPath string
 }
 
 // Find lists what there is, in the calling thread's network namespace and in the
@@ -58,7 +59,7 @@ type Options struct {
 func Find(options Options) ([]Left, error) {
 	left := []Left{}
 	var failed error
-	for _, find := range []func(Options) ([]Left, error){pins, programs, rules, routes, neighbours, files} {
+	for _, find := range []func(Options) ([]Left, error){pins, programs, rules, routes, neighbours, files, savedFile} {
 		found, err := find(options)
 		left, failed = append(left, found...), errors.Join(failed, err)
 	}
@@ -196,6 +197,20 @@ func neighbours(Options) (left []Left, err error) {
 
 // podRecords is the directory of what the network namespaces of pods were like.
 const podRecords = "pods"
+
+// savedFile is what the last agent read from the API server.
+func savedFile(options Options) (left []Left, err error) {
+	if options.SavedPath == "" {
+		return nil, nil
+	}
+	path := filepath.Join(options.SavedPath, saved.FileName)
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("looking for files: %w", err)
+	}
+	return []Left{{Kind: File, Name: path}}, nil
+}
 
 // files lists what agents remember. Of the sockets of a running one it says nothing.
 func files(options Options) (left []Left, err error) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,12 +31,18 @@ func ConfigMapsOf(reader client.Reader, namespace string) ConfigMaps {
 	return configMaps{reader, namespace}
 }
 
+// readTimeout keeps an API server that does not answer from holding up the endpoints
+// whose rules run no program.
+const readTimeout = 5 * time.Second
+
 type configMaps struct {
 	reader    client.Reader
 	namespace string
 }
 
 func (c configMaps) Content(ctx context.Context, name, key string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var found corev1.ConfigMap
 	if err := c.reader.Get(ctx, client.ObjectKey{Namespace: c.namespace, Name: name}, &found); err != nil {
 		return nil, fmt.Errorf("getting ConfigMap %s/%s: %w", c.namespace, name, err)

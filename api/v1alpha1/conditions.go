@@ -23,6 +23,10 @@ const (
 	// ConditionReady: on a path, every node it selects has a working NIC for it;
 	// on a node, its agent reports and its datapath is in order.
 	ConditionReady = "Ready"
+	// ConditionStartedFromSavedPlan: the node's agent started while the API server
+	// could not be reached, from the plan that the last agent had saved; the message
+	// says when. Only nodes with such an agent have it, until the next one starts.
+	ConditionStartedFromSavedPlan = "StartedFromSavedPlan"
 )
 
 // Reasons of conditions.
@@ -53,6 +57,8 @@ const (
 	ReasonInterfaceNotFound  = "InterfaceNotFound"
 	ReasonInterfaceDown      = "InterfaceDown"
 	ReasonDatapathFailed     = "DatapathFailed"
+
+	ReasonAPIServerNotReached = "APIServerNotReached"
 )
 
 // Limits of the datapath, which the compile keeps.

@@ -101,7 +101,9 @@ type MPTCPNodeStatus struct {
 	// +listMapKey=name
 	// +optional
 	Features []KernelFeature `json:"features,omitempty"`
-	// conditions: Ready is True while the agent reports and its datapath works.
+	// conditions: Ready is True while the agent reports and its datapath works;
+	// StartedFromSavedPlan says of an agent that started without the API server when
+	// that was, and when it reached it.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -42,7 +42,7 @@ func cleanupCommand(options *agent.Options) *cobra.Command {
 }
 
 func listLeft(to io.Writer, options *agent.Options, format output.Format, check bool) error {
-	left, err := leftovers.Find(leftovers.Options{PinPath: options.PinPath, StatePath: options.StatePath})
+	left, err := leftovers.Find(leftovers.Options{PinPath: options.PinPath, StatePath: options.StatePath, SavedPath: options.SavedPath})
 	if err != nil {
 		return err
 	}

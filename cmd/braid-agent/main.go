@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/internal/buildinfo"
 )
 
@@ -60,6 +61,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.Namespace, "namespace", "braid-system", "namespace of the agent's Lease")
 	flags.StringVar(&options.PinPath, "pin-path", pins.DefaultPath, "directory on a BPF file system for programs and maps")
 	flags.StringVar(&options.StatePath, "state-path", inspect.DefaultStatePath, "directory for what must be known after a restart")
+	flags.StringVar(&options.SavedPath, "saved-path", saved.DefaultPath, "directory on a disk for what the API server said last, to start from while it cannot be reached; empty to keep nothing")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
 	flags.StringVar(&options.ProgramDirectory, "program-path", "", "directory, which root alone may write to, of programs as files; without it the agent takes none from files")

@@ -137,12 +137,14 @@ func (l *Lab) writeKubeconfig(file string, config *rest.Config) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	path := l.path(file + ".kubeconfig")
+	path := l.kubeconfigPath(file)
 	if err := os.WriteFile(path, content, 0o600); err != nil {
 		return "", fmt.Errorf("writing a kubeconfig: %w", err)
 	}
 	return path, nil
 }
+
+func (l *Lab) kubeconfigPath(file string) string { return l.path(file + ".kubeconfig") }
 
 // StartController starts the controller, also again after it ended.
 func (l *Lab) StartController(ctx context.Context) error {
@@ -158,14 +160,19 @@ func (l *Lab) StartController(ctx context.Context) error {
 
 // StartAgent starts the agent of a node, inside the node.
 func (l *Lab) StartAgent(ctx context.Context, node *network.Node) error {
-	name := node.NodeName()
-	kubeconfig, err := l.kubeconfig(ctx, name, agentAccount, name)
-	if err != nil {
+	if _, err := l.kubeconfig(ctx, node.NodeName(), agentAccount, node.NodeName()); err != nil {
 		return err
 	}
+	return l.RestartAgent(node)
+}
+
+// RestartAgent starts the agent of a node with the token of the last one, for which no
+// API server is needed.
+func (l *Lab) RestartAgent(node *network.Node) (err error) {
+	name := node.NodeName()
 	command := node.Command(context.Background(), l.Binary("braid-agent"),
-		"--node-name", name, "--kubeconfig", kubeconfig, "--namespace", SystemNamespace,
-		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--netns-dirs", network.Directory)
+		"--node-name", name, "--kubeconfig", l.kubeconfigPath(name), "--namespace", SystemNamespace,
+		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--saved-path", l.SavedPath(name), "--netns-dirs", network.Directory)
 	l.Agents[name], err = l.start("agent-"+name, command)
 	return err
 }

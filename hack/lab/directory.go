@@ -31,6 +31,9 @@ func (l *Lab) PinPath(node string) string { return l.path("bpf", node) }
 // StatePath is the directory of what a node's agent must know after a restart.
 func (l *Lab) StatePath(node string) string { return l.path("state", node) }
 
+// SavedPath is the directory of what a node's agent starts from without API server.
+func (l *Lab) SavedPath(node string) string { return l.path("saved", node) }
+
 // prepareDirectory makes the lab's directories and mounts its BPF file system.
 func (l *Lab) prepareDirectory() error {
 	directories := []string{l.LogDirectory(), l.path("bpf"), l.path("apiserver")}

@@ -63,7 +63,7 @@ func (l *Lab) nodeFootprint(node *network.Node) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, directory := range []string{l.PinPath(node.NodeName()), l.StatePath(node.NodeName())} {
+	for _, directory := range []string{l.PinPath(node.NodeName()), l.StatePath(node.NodeName()), l.SavedPath(node.NodeName())} {
 		files, err := filesIn(directory)
 		if err != nil {
 			return nil, err

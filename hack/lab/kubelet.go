@@ -68,8 +68,9 @@ mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$1/netns"
 mount --rbind "$1/netns" /run/netns
 mount -t bpf bpf /sys/fs/bpf
-mkdir -p /run/braid "$1/run-braid"
+mkdir -p /run/braid "$1/run-braid" /var/lib/braid "$1/saved"
 mount --bind "$1/run-braid" /run/braid
+mount --bind "$1/saved" /var/lib/braid
 mount --make-rshared /
 shift
 exec "$@"

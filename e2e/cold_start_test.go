@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/agent/saved"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// An agent that starts while the API server is away does what the last one did: a NIC
+// that fails in that time is avoided, and so is that of the cluster network's own
+// routes, for which a detour is needed.
+func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	node := c.Network.Pod("client").Node
+	c.waitSaved(t, node)
+	c.stopServer(t)
+
+	t.Run("the agent starts again", func(t *testing.T) {
+		r := c.begin(t, transfer{"client", "server", 4, traffic.Up, killedEnd})
+		r.sleepUntil(killedAt)
+		c.Kill(t, node)
+		c.restart(t, node)
+		c.expectBlueAvoided(t)
+		r.finish(t)
+		if stop := r.longestStop(warmup, killedEnd); stop > longestStop {
+			t.Errorf("nothing arrived for %v", stop)
+		}
+	})
+	t.Run("the node starts again", func(t *testing.T) {
+		c.Kill(t, node)
+		c.cleanUp(t, node, "") // what is on the disk stays
+		c.restart(t, node)
+		c.WaitFor(t, "a new connection is spread", 10*time.Second, func(context.Context) error { return c.spreads(t, paths...) })
+		c.expectBlueAvoided(t)
+	})
+
+	c.startServer(t)
+	c.WaitFor(t, "the node's status tells of it", time.Minute, func(ctx context.Context) error {
+		c.keepController(t)
+		return c.coldStartTold(ctx, node)
+	})
+	c.expectRecovery(t, policy)
+	c.Kill(t, node)
+	c.Start(t, node)
+	c.WaitFor(t, "the next agent's start is told of no more", 10*time.Second, func(ctx context.Context) error {
+		if told, err := c.coldStart(ctx, node); err != nil || told != nil {
+			return fmt.Errorf("the condition is %+v (%w)", told, err)
+		}
+		return nil
+	})
+}
+
+// waitSaved waits until a node's agent has saved what the API server has.
+func (c *cluster) waitSaved(t *testing.T, node *network.Node) {
+	t.Helper()
+	c.WaitFor(t, "the plan is saved", 10*time.Second, func(ctx context.Context) error {
+		plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node.NodeName()}}
+		file, err := saved.Read(c.SavedPath(node.NodeName()), node.NodeName())
+		if err := c.Get(ctx, plan); err != nil {
+			return err
+		}
+		if err != nil || file.Plan.Generation != plan.Generation || len(file.Nodes) != len(c.Network.Nodes) {
+			return fmt.Errorf("%+v is saved (%w)", file, err)
+		}
+		return nil
+	})
+}
+
+// restart starts a node's agent without API server, and waits until it manages pods.
+func (c *cluster) restart(t *testing.T, node *network.Node) {
+	t.Helper()
+	starts := func() int {
+		log, err := os.ReadFile(c.Agents[node.NodeName()].Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(log), "managing pods by the plan that was saved")
+	}
+	before := starts()
+	if err := c.RestartAgent(node); err != nil {
+		t.Fatal(err)
+	}
+	c.WaitFor(t, "the agent works by what was saved", 10*time.Second, func(context.Context) error {
+		if starts() == before {
+			return errors.New("its log does not say so")
+		}
+		return nil
+	})
+}
+
+// expectBlueAvoided sets the NIC of the cluster network's routes down and up again.
+func (c *cluster) expectBlueAvoided(t *testing.T) {
+	t.Helper()
+	blue := failure{"blue", "client", "is set down", (*network.Network).SetNIC}
+	c.set(t, blue, false)
+	took := c.WaitFor(t, "a new connection avoids the NIC that failed", 10*time.Second, func(context.Context) error {
+		return c.spreads(t, "green", "red")
+	})
+	t.Logf("with blue down a new connection of %v was spread within %v", shortTime, took)
+	c.set(t, blue, true)
+	c.WaitFor(t, "it is used again", 10*time.Second, func(context.Context) error { return c.spreads(t, paths...) })
+}
+
+// spreads: a new connection uses exactly these paths.
+func (c *cluster) spreads(t *testing.T, wanted ...string) error {
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	<-r.done
+	if r.err != nil {
+		return r.err
+	}
+	if used := r.steady().used(); fmt.Sprint(used) != fmt.Sprint(wanted) {
+		return fmt.Errorf("a new connection uses %v: %v", used, r.steady())
+	}
+	return nil
+}
+
+func (c *cluster) coldStart(ctx context.Context, node *network.Node) (*metav1.Condition, error) {
+	var published v1alpha1.MPTCPNode
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: node.NodeName()}, &published); err != nil {
+		return nil, err
+	}
+	return meta.FindStatusCondition(published.Status.Conditions, v1alpha1.ConditionStartedFromSavedPlan), nil
+}
+
+func (c *cluster) coldStartTold(ctx context.Context, node *network.Node) error {
+	told, err := c.coldStart(ctx, node)
+	if err != nil {
+		return err
+	}
+	if told == nil || told.Status != metav1.ConditionTrue || !strings.Contains(told.Message, "from the plan saved at") {
+		return fmt.Errorf("the condition is %+v", told)
+	}
+	return nil
+}
