@@ -36,7 +36,8 @@ type segment struct {
 	protocol         uint8  // other than TCP
 	ipOptions        []byte // of IPv4, in whole words
 	fragment         uint16 // IPv4's field of flags and offset
-	padding          int    // bytes behind the packet
+	extensions       []packettest.Extension
+	padding          int // bytes behind the packet
 }
 
 func (s segment) with(change func(*segment)) segment {
@@ -75,7 +76,7 @@ func (s segment) frame() []byte {
 	return packettest.Segment{
 		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: s.answer, Flags: s.flags, Window: s.window,
 		Options: s.options, Payload: s.payload, VLAN: s.vlan, Protocol: s.protocol, IPOptions: s.ipOptions,
-		Fragment: s.fragment, Trailer: make([]byte, s.padding),
+		Fragment: s.fragment, Extensions: s.extensions, Trailer: make([]byte, s.padding),
 	}.Frame()
 }
 

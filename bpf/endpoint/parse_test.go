@@ -5,6 +5,8 @@ package endpoint_test
 import (
 	"encoding/binary"
 	"testing"
+
+	"braid.dev/braid/bpf/packettest"
 )
 
 // What is none of our business: whatever the rules say, it passes, and nothing is
@@ -29,7 +31,7 @@ func TestWhatIsNotOursPasses(t *testing.T) {
 			"a frame that ends in TCP":         {frame: func(f []byte) []byte { return f[:tcp+19] }},
 			"a frame that ends before TCP":     {frame: func(f []byte) []byte { return f[:tcp] }},
 			"another Ethernet protocol":        {frame: func(f []byte) []byte { f[12], f[13] = 0x88, 0xb5; return f }},
-			"two tags":                         {frame: func(f []byte) []byte { return tagged(tagged(f)) }},
+			"three tags":                       {frame: func(f []byte) []byte { return tagged(tagged(tagged(f))) }},
 			"a tag and nothing of TCP":         {frame: func(f []byte) []byte { return tagged(f)[:tcp+4] }},
 			"a length that says less than TCP": {frame: func(f []byte) []byte { setLength(f, version, 19); return f }},
 		} {
@@ -70,12 +72,49 @@ func setLength(frame []byte, version int, tcp uint16) {
 	}
 }
 
-func TestIPv6ExtensionsAreNotOurs(t *testing.T) {
+// behind puts the segment behind the extension headers.
+func behind(chain packettest.Chain) func(*segment) {
+	return func(s *segment) { s.extensions, s.protocol = chain.Extensions, chain.Protocol }
+}
+
+// Rules hold behind extension headers as far as programs read; beyond, and for what is
+// no TCP, packets pass.
+func TestRulesHoldBehindExtensionHeaders(t *testing.T) {
+	h := newHost(t)
+	e := endsOf[6]
+	for name, chain := range packettest.Chains() {
+		t.Run(name, func(t *testing.T) {
+			h.forget(t)
+			h.use(t, dropping(all(is(port(selectDestinationPort, 80)), is(prefix(selectSourceAddress, cidr(e.local.Addr(), 32, 128))))))
+			visible := chain.Visibility == packettest.TCPVisible
+			for _, tags := range []int{0, 1, 2} {
+				s := e.out().data(100).with(behind(chain))
+				frame := s.frame()
+				for range tags {
+					frame = tagged(frame)
+				}
+				if v := h.run(t, h.from, frame, skBuff{Ifindex: h.pod}); (v == dropped) != visible {
+					t.Errorf("with %d tags the verdict is %d", tags, v)
+				}
+			}
+			if record := h.subflow(t, e); (record != nil) != visible || visible && record.Traffic[0].Bytes != 300 {
+				t.Errorf("the record is %+v", record)
+			}
+		})
+	}
+}
+
+// Whatever is cut off, nothing is read beyond it.
+func TestTruncatedExtensionHeadersPass(t *testing.T) {
 	h := newHost(t)
 	h.use(t, dropping(nil))
-	for _, header := range []uint8{43, 44, 51, 60} {
-		s := endsOf[6].out().with(func(s *segment) { s.protocol = header })
-		h.expect(t, endsOf[6], s, false, "an extension header")
+	for _, chain := range packettest.Chains() {
+		frame := endsOf[6].out().with(behind(chain)).frame()
+		for length := etherLength + 40; length < len(frame); length++ {
+			if v := h.run(t, h.from, frame[:length], skBuff{Ifindex: h.pod}); v != next {
+				t.Errorf("%d bytes got the verdict %d", length, v)
+			}
+		}
 	}
 }
 

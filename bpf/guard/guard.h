@@ -169,11 +169,6 @@ struct {
 
 static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 
-static __always_inline int is_tag(__be16 protocol)
-{
-	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
-}
-
 enum source {
 	NOT_IP,     /* or one that cannot be read */
 	FROM_IPV4,
@@ -182,7 +177,6 @@ enum source {
 };
 
 enum {
-	MOST_TAGS = 3, /* the one that is not in the frame included */
 	IPV4_SOURCE = 12,
 	IPV6_SOURCE = 8,
 };
@@ -193,19 +187,10 @@ enum {
  */
 static __always_inline enum source read_source(struct __sk_buff *skb, struct address *source)
 {
-	__be16 protocol = skb->protocol;
-	__u32 offset = sizeof(struct ethhdr);
+	__u32 offset;
+	__be16 protocol = network_protocol(skb, &offset);
 	__be32 ipv4;
-	int i;
 
-#pragma clang loop unroll(full)
-	for (i = 0; i < MOST_TAGS - 1; i++) {
-		if (!is_tag(protocol))
-			break;
-		if (bpf_skb_load_bytes(skb, offset + 2, &protocol, sizeof(protocol)))
-			return NOT_IP;
-		offset += 4;
-	}
 	if (is_tag(protocol))
 		return TOO_DEEP;
 	if (protocol == bpf_htons(ETH_P_IP)) {

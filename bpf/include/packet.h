@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * One parse of an Ethernet frame down to TCP. What is not a whole, unfragmented
- * TCP segment directly over IPv4 or IPv6 is not ours, and neither is a frame
- * with a VLAN tag: on a NIC it belongs to the VLAN's own interface, which is
- * where a path names it.
+ * TCP segment over IPv4 or IPv6 is not ours, and neither is a frame with a VLAN
+ * tag: on a NIC it belongs to the VLAN's own interface, which is where a path
+ * names it.
  */
 #ifndef BRAID_PACKET_H
 #define BRAID_PACKET_H
 
-#include "kernel.h"
+#include "transport.h"
 
 /* An IPv6 address, or an IPv4 address in its mapped form (::ffff:a.b.c.d). */
 struct address {
@@ -26,10 +26,6 @@ struct packet {
 	__u16 options_length;
 	__u8 family;
 	__u8 flags;
-};
-
-enum {
-	IPV4_FRAGMENT = 0x3fff, /* more-fragments bit and offset */
 };
 
 static __always_inline void map_ipv4(struct address *to, __be32 from)
@@ -58,6 +54,8 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset,
 	struct tcphdr *tcp;
 	__u32 length;
 
+	barrier_var(offset);
+	offset &= TRANSPORT_MASK;
 	if (!readable(skb, offset + sizeof(*tcp)))
 		return 0;
 	tcp = (void *)(unsigned long)skb->data + offset;
@@ -76,30 +74,30 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset,
 	return 1;
 }
 
-/* The headers of the network layer return the offset of TCP's, or 0. */
-static __always_inline __u32 parse_ipv4(struct iphdr *ip, struct packet *packet)
+/* The headers of the network layer return the offset of TCP's, or none (enum transport). */
+static __always_inline int parse_ipv4(const struct iphdr *ip, struct packet *packet)
 {
-	__u32 length = (ip->ihl_version & 0xf) * 4;
+	int offset = ipv4_transport(ip, sizeof(struct ethhdr));
 
-	if (ip->protocol != IPPROTO_TCP || (ip->frag_off & bpf_htons(IPV4_FRAGMENT)) || length < sizeof(*ip))
-		return 0;
+	if (offset <= 0)
+		return offset;
 	packet->family = AF_INET;
 	map_ipv4(&packet->source, ip->saddr);
 	map_ipv4(&packet->destination, ip->daddr);
-	return sizeof(struct ethhdr) + length;
+	return offset;
 }
 
-static __always_inline __u32 parse_ipv6(struct ipv6hdr *ip, struct packet *packet)
+static __always_inline int parse_ipv6(struct __sk_buff *skb, const struct ipv6hdr *ip, struct packet *packet)
 {
-	if (ip->nexthdr != IPPROTO_TCP)
-		return 0;
+	if (!may_be_tcp(ip->nexthdr))
+		return NOT_TCP;
 	packet->family = AF_INET6;
 	__builtin_memcpy(&packet->source, ip->saddr, sizeof(packet->source));
 	__builtin_memcpy(&packet->destination, ip->daddr, sizeof(packet->destination));
-	return sizeof(struct ethhdr) + sizeof(*ip);
+	return ipv6_transport(skb, ip, sizeof(struct ethhdr));
 }
 
-static __always_inline __u32 parse_network(struct __sk_buff *skb, struct packet *packet)
+static __always_inline int parse_network(struct __sk_buff *skb, struct packet *packet)
 {
 	int is_ipv4 = skb->protocol == bpf_htons(ETH_P_IP);
 	struct ethhdr *ethernet;
@@ -114,20 +112,20 @@ static __always_inline __u32 parse_network(struct __sk_buff *skb, struct packet 
 		return 0;
 	if (is_ipv4)
 		return ip + sizeof(struct iphdr) > end ? 0 : parse_ipv4(ip, packet);
-	return ip + sizeof(struct ipv6hdr) > end ? 0 : parse_ipv6(ip, packet);
+	return ip + sizeof(struct ipv6hdr) > end ? 0 : parse_ipv6(skb, ip, packet);
 }
 
 /* Fills packet and returns 1 for a TCP segment; returns 0 for anything else. */
 static __always_inline int parse_packet(struct __sk_buff *skb, struct packet *packet)
 {
-	__u32 offset;
+	int offset;
 
 	if (skb->vlan_present)
 		return 0;
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
 	offset = parse_network(skb, packet);
-	return offset && parse_tcp_header(skb, offset, packet);
+	return offset > 0 && parse_tcp_header(skb, offset, packet);
 }
 
 /* The segment that asks for a new connection or subflow. */

@@ -38,8 +38,8 @@ type Segment struct {
 	IPOptions []byte
 	// Fragment is IPv4's field of flags and offset.
 	Fragment uint16
-	// Extension puts an IPv6 header of this kind, eight bytes long, before TCP.
-	Extension *uint8
+	// Extensions of IPv6.
+	Extensions []Extension
 	// HeaderLength and DataOffset are other lengths than the true ones, in words.
 	HeaderLength, DataOffset *uint8
 	// Trailer follows the packet in its frame.
@@ -98,11 +98,7 @@ func (s Segment) ipv4(inner []byte) []byte {
 }
 
 func (s Segment) ipv6(inner []byte) []byte {
-	next := cmp.Or(s.Protocol, protocolTCP)
-	if s.Extension != nil {
-		inner = append([]byte{next, 0, 1, 4, 0, 0, 0, 0}, inner...)
-		next = *s.Extension
-	}
+	next, inner := withExtensions(s.Extensions, cmp.Or(s.Protocol, protocolTCP), inner)
 	header := binary.BigEndian.AppendUint16([]byte{6<<4 | s.DSCP>>2, s.DSCP << 6, 0, 0}, uint16(len(inner)))
 	header = append(header, next, 64)
 	return slices.Concat(header, s.addresses(), inner)

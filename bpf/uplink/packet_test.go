@@ -55,8 +55,8 @@ type segment struct {
 	ipOptions []byte
 	// fragment is IPv4's field of flags and offset.
 	fragment uint16
-	// extension puts an IPv6 header of this kind, eight bytes long, before TCP.
-	extension *uint8
+	// extensions of IPv6.
+	extensions []packettest.Extension
 	// ihl and doff are other lengths than the true ones.
 	ihl, doff *uint8
 }
@@ -77,7 +77,7 @@ func (s segment) frame() []byte {
 	return packettest.Segment{
 		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: cmp.Or(s.answer, firstSYN+1), Flags: s.flags, Window: 0xffff,
 		Options: s.options, Payload: s.payload, VLAN: s.vlan, Protocol: s.protocol, IPOptions: s.ipOptions,
-		Fragment: s.fragment, Extension: s.extension, HeaderLength: s.ihl, DataOffset: s.doff,
+		Fragment: s.fragment, Extensions: s.extensions, HeaderLength: s.ihl, DataOffset: s.doff,
 	}.Frame()
 }
 

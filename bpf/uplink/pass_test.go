@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -19,21 +20,19 @@ func (n *node) both(t testutil.TB, s segment) verdict {
 	return n.egress(t, blue, s.frame())
 }
 
-// unlike are changes that make of a SYN that begins a flow one that does not.
-var unlike = map[string]struct {
-	version int // 0 for both
+// form is a change of segments of one version of IP; 0 for both.
+type form struct {
+	version int
 	change  func(*segment)
-}{
+}
+
+// unlike are changes that make of a SYN that begins a flow one that does not.
+var unlike = map[string]form{
 	"no TCP but UDP":                      {0, func(s *segment) { s.protocol = protocolUDP }},
 	"no TCP but ICMP":                     {0, func(s *segment) { s.protocol = 1 }},
 	"the first fragment":                  {4, func(s *segment) { s.fragment = 0x2000 }},
 	"the last fragment":                   {4, func(s *segment) { s.fragment = 0x00b9 }},
 	"a fragment in between":               {4, func(s *segment) { s.fragment = 0x20b9 }},
-	"IPv6 hop-by-hop options":             {6, func(s *segment) { s.extension = pointer(0) }},
-	"IPv6 routing header":                 {6, func(s *segment) { s.extension = pointer(43) }},
-	"IPv6 fragment header":                {6, func(s *segment) { s.extension = pointer(44) }},
-	"IPv6 authentication header":          {6, func(s *segment) { s.extension = pointer(51) }},
-	"IPv6 destination options":            {6, func(s *segment) { s.extension = pointer(60) }},
 	"a VLAN tag":                          {0, func(s *segment) { s.vlan = 10 }},
 	"a VLAN tag of priority":              {0, func(s *segment) { s.vlan = 0x6000 }},
 	"a TCP header of no length":           {0, func(s *segment) { s.doff = pointer(0) }},
@@ -42,6 +41,11 @@ var unlike = map[string]struct {
 	"an IP header of no length":           {4, func(s *segment) { s.ihl = pointer(0) }},
 	"an IP header that is too short":      {4, func(s *segment) { s.ihl = pointer(4) }},
 	"an IP header longer than the packet": {4, func(s *segment) { s.ihl = pointer(15); s.options = nil }},
+}
+
+// behind puts the segment behind the extension headers.
+func behind(chain packettest.Chain) func(*segment) {
+	return func(s *segment) { s.extensions, s.protocol = chain.Extensions, chain.Protocol }
 }
 
 // unlikeSYN are changes that leave a whole TCP segment, which steering passes on
@@ -91,6 +95,11 @@ func TestWhatIsNoSubflowBeginsNone(t *testing.T) {
 				refused[name] = e.syn(capable(1)).with(c.change)
 			}
 		}
+		for name, chain := range packettest.Chains() {
+			if version == 6 && chain.Visibility != packettest.TCPVisible {
+				refused[name] = e.syn(capable(1)).with(behind(chain))
+			}
+		}
 		for name, change := range unlikeSYN {
 			refused[name] = e.syn(capable(1)).with(change)
 		}
@@ -113,10 +122,7 @@ func TestWhatIsNoSubflowBeginsNone(t *testing.T) {
 func TestSoundSYNsBeginAFlow(t *testing.T) {
 	n := newNode(t)
 	long := slices.Concat([]byte{7, 39}, make([]byte, 37), endOfOptions)
-	sound := map[string]struct {
-		version int
-		change  func(*segment)
-	}{
+	sound := map[string]form{
 		"as Linux sends it":               {0, func(*segment) {}},
 		"MP_CAPABLE alone":                {0, func(s *segment) { s.options = capable(1) }},
 		"MP_CAPABLE with a checksum":      {0, func(s *segment) { s.options = []byte{30, 4, 1, 0x81} }},
@@ -130,6 +136,11 @@ func TestSoundSYNsBeginAFlow(t *testing.T) {
 		"IP options":                      {4, func(s *segment) { s.ipOptions = []byte{148, 4, 0, 0} }},
 		"the longest IP options":          {4, func(s *segment) { s.ipOptions = long }},
 		"the bit not to fragment":         {4, func(s *segment) { s.fragment = 0x4000 }},
+	}
+	for name, chain := range packettest.Chains() {
+		if chain.Visibility == packettest.TCPVisible {
+			sound["behind "+name] = form{6, behind(chain)}
+		}
 	}
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		for name, c := range sound {
@@ -228,6 +239,18 @@ func TestWhatCannotBeReadIsNotSteered(t *testing.T) {
 			}
 			if v := n.both(t, e.out().with(c.change)); v != next {
 				t.Errorf("%s: the verdict is %d", name, v)
+			}
+		}
+		for name, chain := range packettest.Chains() {
+			expected := next
+			if chain.Visibility == packettest.TCPVisible {
+				expected = redirect
+			}
+			if version == 4 {
+				continue
+			}
+			if v := n.both(t, e.out().with(behind(chain))); v != expected {
+				t.Errorf("%s: the verdict is %d instead of %d", name, v, expected)
 			}
 		}
 	})

@@ -24,7 +24,6 @@ enum {
 	SUBTYPE_ADD_ADDR = 3,
 	SUBTYPE_PRIO = 5,
 	ANY_SUBTYPE = 0xff,
-	TRANSPORT_MASK = 127, /* bounds the offset of TCP's header for the verifier */
 };
 
 /* Offsets within the headers. */
@@ -243,7 +242,7 @@ static __always_inline void set_lengths(struct __sk_buff *skb, struct context *c
 		bpf_l3_csum_replace(skb, context->network + IPV4_CHECKSUM_AT, from, to, sizeof(to));
 	} else {
 		/* No checksum of the header itself makes up for the change. */
-		to = bpf_htons(after);
+		to = bpf_htons(context->transport - context->network - sizeof(struct ipv6hdr) + after);
 		bpf_skb_store_bytes(skb, context->network + IPV6_LENGTH_AT, &to, sizeof(to), BPF_F_RECOMPUTE_CSUM);
 	}
 	context->options_length = options;

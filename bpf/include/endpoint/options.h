@@ -19,7 +19,6 @@ enum {
 	SHORTEST_MPTCP = 3,
 	SHORTEST_DSS = 4,
 	MOST_WINDOW_SCALE = 14,
-	HEADERS_MASK = 127, /* bounds the offset of TCP's header for the verifier */
 };
 
 /* Flags in the fourth byte of DSS. */
@@ -122,7 +121,7 @@ static __always_inline void note_mapping(struct options_seen *seen, const __u8 *
  */
 static __always_inline int read_usual_options(struct __sk_buff *skb, struct context *context)
 {
-	__u32 length = context->options_length, at = (context->transport & HEADERS_MASK) + sizeof(struct tcphdr);
+	__u32 length = context->options_length, at = (context->transport & TRANSPORT_MASK) + sizeof(struct tcphdr);
 	struct options_seen *seen = &context->options;
 	__u32 size, flags, ack;
 	__u8 *option, *mapping;

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The one parse of a run. Ours is a whole, unfragmented TCP segment directly over
- * IPv4 or IPv6, with at most one VLAN tag, be it in the frame or beside it: a
- * guest may tag its frames, and its subflows are told apart by addresses and
- * ports all the same.
+ * The one parse of a run. Ours is a whole, unfragmented TCP segment over IPv4 or
+ * IPv6, also behind VLAN tags: a guest may tag its frames, and its subflows are told
+ * apart by addresses and ports all the same.
  */
 #ifndef BRAID_PARSE_H
 #define BRAID_PARSE_H
 
 #include "context.h"
-
-struct vlan_header {
-	__be16 tag;
-	__be16 protocol;
-};
 
 /*
  * Addresses are written as they are read again, in words of 64 bits: a load that
@@ -69,22 +63,6 @@ static __always_inline void set_ports(struct context *context, const struct tcph
 	*(__u32 *)&context->key.local_port = ports;
 }
 
-/* The lengths from the network header on; 0 where they do not fit their field (BIG TCP). */
-static __always_inline __u32 ipv4_length(const struct iphdr *ip)
-{
-	return bpf_ntohs(ip->tot_len);
-}
-
-static __always_inline __u32 ipv6_length(const struct ipv6hdr *ip)
-{
-	return ip->payload_len ? bpf_ntohs(ip->payload_len) + sizeof(*ip) : 0;
-}
-
-static __always_inline int is_whole_tcp(const struct iphdr *ip)
-{
-	return ip->protocol == IPPROTO_TCP && !(ip->frag_off & bpf_htons(IPV4_FRAGMENT));
-}
-
 /* length is that of the packet from the network header on, there what the frame has. */
 static __always_inline int set_tcp(struct context *context, const struct tcphdr *tcp, __u32 network, __u32 transport,
 				   __u32 length, __u32 there, __u32 direction)
@@ -93,7 +71,7 @@ static __always_inline int set_tcp(struct context *context, const struct tcphdr 
 
 	if (!length)
 		length = there;
-	if (length > there || header < sizeof(*tcp) || headers > length)
+	if (!is_whole_tcp(tcp, transport - network, length, there))
 		return 0;
 	context->network = network;
 	context->transport = transport;
@@ -121,54 +99,36 @@ static __always_inline int find_header(struct __sk_buff *skb, __u32 offset, __u3
 	return data + offset + size <= end;
 }
 
-/* The headers of the network layer return the offset of TCP's, or 0. */
-static __always_inline __u32 find_ipv4(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
+/* The headers of the network layer return the offset of TCP's, or none (enum transport). */
+static __always_inline int find_ipv4(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
 {
 	struct iphdr *ip;
-	__u32 header;
 
-	if (!find_header(skb, network, sizeof(*ip), (void **)&ip) || !is_whole_tcp(ip))
-		return 0;
-	header = (ip->ihl_version & 0xf) * 4;
-	if (header < sizeof(*ip))
-		return 0;
+	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
+		return UNPARSABLE;
 	set_ipv4(context, ip, context->direction);
 	*length = ipv4_length(ip);
-	return network + header;
+	return ipv4_transport(ip, network);
 }
 
-static __always_inline __u32 find_ipv6(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
+static __always_inline int find_ipv6(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
 {
 	struct ipv6hdr *ip;
 
-	if (!find_header(skb, network, sizeof(*ip), (void **)&ip) || ip->nexthdr != IPPROTO_TCP)
-		return 0;
+	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
+		return UNPARSABLE;
 	set_ipv6(context, ip, context->direction);
 	*length = ipv6_length(ip);
-	return network + sizeof(*ip);
-}
-
-/* The protocol above Ethernet and a tag that is in the frame, and where it begins. */
-static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *network)
-{
-	__be16 protocol = skb->protocol;
-	struct vlan_header *vlan;
-
-	*network = sizeof(struct ethhdr);
-	if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
-		return protocol;
-	if (!find_header(skb, sizeof(struct ethhdr), sizeof(*vlan), (void **)&vlan))
-		return 0;
-	*network += sizeof(*vlan);
-	return vlan->protocol;
+	return ipv6_transport(skb, ip, network);
 }
 
 /* Any packet, step by step. */
 __noinline int parse_unusual(struct __sk_buff *skb, struct context *context)
 {
-	__u32 network, transport, length = 0;
+	__u32 network, length = 0;
 	struct tcphdr *tcp;
 	__be16 protocol;
+	int transport;
 
 	if (!context)
 		return 0;
@@ -179,7 +139,10 @@ __noinline int parse_unusual(struct __sk_buff *skb, struct context *context)
 		transport = find_ipv6(skb, context, network, &length);
 	else
 		return 0;
-	if (!transport || !find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
+	if (transport <= 0)
+		return 0;
+	transport &= TRANSPORT_MASK;
+	if (!find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
 		return 0;
 	return set_tcp(context, tcp, network, transport, length, skb->len - network, context->direction);
 }
@@ -197,13 +160,14 @@ static __always_inline int parse_in(struct __sk_buff *skb, struct context *conte
 	struct tcphdr *tcp = (void *)(ip + 1);
 
 	if (skb->protocol == bpf_htons(ETH_P_IP) && (void *)(tcp + 1) <= end && ip->ihl_version == 0x45) {
-		if (!is_whole_tcp(ip))
+		if (ipv4_transport(ip, network) <= 0)
 			return 0;
 		set_ipv4(context, ip, direction);
 		return set_tcp(context, tcp, network, network + sizeof(*ip), ipv4_length(ip), skb->len - network, direction);
 	}
 	tcp = (void *)(ipv6 + 1);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(tcp + 1) <= end) {
+	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(tcp + 1) <= end &&
+	    (likely(ipv6->nexthdr == IPPROTO_TCP) || !is_extension(ipv6->nexthdr))) {
 		if (ipv6->nexthdr != IPPROTO_TCP)
 			return 0;
 		set_ipv6(context, ipv6, direction);

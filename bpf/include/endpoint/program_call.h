@@ -75,7 +75,7 @@ static __always_inline const void *same_header(const struct __sk_buff *skb, __u3
 {
 	const void *header;
 
-	offset &= 0xff; /* what precedes TCP is no longer; the verifier does not know */
+	offset &= TRANSPORT_MASK;
 	barrier_var(offset);
 	header = (const void *)(unsigned long)skb->data + offset;
 	return header + size > (const void *)(unsigned long)skb->data_end ? 0 : header;

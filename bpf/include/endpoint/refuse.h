@@ -70,7 +70,7 @@ static __always_inline void turn_ipv4(struct __sk_buff *skb, const struct contex
 static __always_inline void turn_ipv6(struct __sk_buff *skb, const struct context *context, struct pseudo_header *pseudo)
 {
 	__u32 at = context->network + IPV6_ADDRESSES_AT, half = sizeof(struct address);
-	__be16 length = bpf_htons(sizeof(struct tcphdr));
+	__be16 length = bpf_htons(context->transport - context->network - sizeof(struct ipv6hdr) + sizeof(struct tcphdr));
 	__u8 hops = USUAL_TTL;
 
 	bpf_skb_load_bytes(skb, at, &pseudo->addresses[4], half);
