@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"braid.dev/braid/bpf/endpoint/actiontest"
+	"braid.dev/braid/bpf/packettest"
 )
 
 // shapes are the frames in which a segment may come.
@@ -18,6 +19,11 @@ var shapes = map[string]func(*segment){
 	"a frame with IP options":        func(s *segment) { s.ipOptions = ipOptionsOf(*s) },
 	"a frame with a trailer":         func(s *segment) { s.trailer = []byte{1, 2, 3, 4, 5, 6} },
 	"a tagged frame with IP options": func(s *segment) { s.vlan, s.ipOptions = 13, ipOptionsOf(*s) },
+	"a frame with extension headers": func(s *segment) { s.extensions = extensions },
+}
+
+var extensions = []packettest.Extension{
+	packettest.Options(packettest.HopByHop, 1), packettest.Options(packettest.DestinationOptions, 12), packettest.Route(0), packettest.Piece(0, false),
 }
 
 func ipOptionsOf(s segment) []byte {

@@ -337,7 +337,7 @@ func subjects() (frames [][]byte) {
 }
 
 // interesting are bytes that mean something in options and headers.
-var interesting = []byte{0, 1, 2, 3, 4, 5, 8, 10, 16, 18, 20, 22, 28, 30, 40, 0x30, 0x31, 0x50, 0x51, 0x7f, 0x80, 0xff}
+var interesting = []byte{0, 1, 2, 3, 4, 5, 6, 8, 10, 16, 18, 20, 22, 28, 30, 40, 43, 44, 60, 0x30, 0x31, 0x50, 0x51, 0x7f, 0x80, 0xff}
 
 // mutate changes a copy of a frame in some places, most of them where actors look.
 func mutate(random *rand.Rand, frame []byte) []byte {

@@ -37,6 +37,8 @@ type segment struct {
 
 	vlan      uint16
 	ipOptions []byte
+	// extensions of IPv6.
+	extensions []packettest.Extension
 	// trailer is what follows the packet in its frame.
 	trailer []byte
 }
@@ -71,7 +73,7 @@ func (s segment) isIPv6() bool { return s.from.Addr().Is6() }
 func (s segment) frame() []byte {
 	return packettest.Segment{
 		From: s.from, To: s.to, Sequence: s.sequence, Acknowledge: s.acked, Flags: s.flags, Window: s.window,
-		Options: s.options, Payload: s.payload, VLAN: s.vlan, IPOptions: s.ipOptions, Trailer: s.trailer,
+		Options: s.options, Payload: s.payload, VLAN: s.vlan, IPOptions: s.ipOptions, Extensions: s.extensions, Trailer: s.trailer,
 	}.Frame()
 }
 
@@ -91,11 +93,15 @@ func lay(frame []byte) (l layout, ok bool) {
 	}
 	l.network = 14
 	protocol := binary.BigEndian.Uint16(frame[12:])
-	if protocol == etherVLAN || protocol == 0x88a8 {
-		if len(frame) < 18 {
+	for range 2 {
+		if protocol != etherVLAN && protocol != 0x88a8 {
+			break
+		}
+		if len(frame) < l.network+4 {
 			return l, false
 		}
-		protocol, l.network = binary.BigEndian.Uint16(frame[16:]), 18
+		protocol = binary.BigEndian.Uint16(frame[l.network+2:])
+		l.network += 4
 	}
 	packet := frame[l.network:]
 	switch {
@@ -110,12 +116,13 @@ func lay(frame []byte) (l layout, ok bool) {
 			l.packetEnd = len(frame)
 		}
 	case protocol == etherIPv6 && len(packet) >= 40:
-		if packet[6] != protocolTCP {
+		extensions, ok := skip(packet[40:], packet[6])
+		if !ok {
 			return l, false
 		}
-		l.version, l.tcp = 6, l.network+40
-		l.packetEnd = l.tcp + int(binary.BigEndian.Uint16(packet[4:]))
-		if l.packetEnd == l.tcp {
+		l.version, l.tcp = 6, l.network+40+extensions
+		l.packetEnd = l.network + 40 + int(binary.BigEndian.Uint16(packet[4:]))
+		if binary.BigEndian.Uint16(packet[4:]) == 0 {
 			l.packetEnd = len(frame)
 		}
 	default:
@@ -127,6 +134,34 @@ func lay(frame []byte) (l layout, ok bool) {
 	l.options = l.tcp + tcpHeader
 	l.end = l.tcp + int(frame[l.tcp+12]>>4)*4
 	return l, l.end >= l.options && l.end <= l.packetEnd
+}
+
+// skip is the length of the extension headers before TCP; protocol is the first.
+func skip(headers []byte, protocol byte) (length int, ok bool) {
+	for range 8 {
+		if protocol == protocolTCP || len(headers) < length+4 {
+			break
+		}
+		header := headers[length:]
+		switch protocol {
+		case packettest.HopByHop, packettest.DestinationOptions:
+			length += 8 + 8*int(header[1])
+		case packettest.Routing:
+			if header[3] != 0 {
+				return 0, false
+			}
+			length += 8 + 8*int(header[1])
+		case packettest.FragmentHeader:
+			if binary.BigEndian.Uint16(header[2:])&0xfff9 != 0 {
+				return 0, false
+			}
+			length += 8
+		default:
+			return 0, false
+		}
+		protocol = header[0]
+	}
+	return length, protocol == protocolTCP && length <= 256
 }
 
 // residues are what the IPv4 header's sum and that of TCP and its pseudo header
