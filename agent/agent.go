@@ -26,13 +26,10 @@ import (
 	"braid.dev/braid/agent/saved"
 )
 
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=get;list;watch
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans/status,verbs=patch
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=get;list;watch;create
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes/status,verbs=patch
-// +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;create;update
-// +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=get
+// The account that all agents share may get a token of the account of an agent's own
+// node, and nothing else; what that one may do is written in controllers/identity.go.
+//
+// +kubebuilder:rbac:groups="",namespace=braid-system,resources=serviceaccounts/token,verbs=create
 
 // Options of an agent.
 type Options struct {

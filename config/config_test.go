@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +71,7 @@ func kubectl(arguments ...string) error {
 	return nil
 }
 
-func newClient(t *testing.T, config *rest.Config) client.Client {
+func newScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, v1alpha1.AddToScheme} {
@@ -81,7 +79,12 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 			t.Fatal(err)
 		}
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme})
+	return scheme
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: newScheme(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,67 +120,6 @@ func TestTheSamplesApply(t *testing.T) {
 	}
 }
 
-func TestAnAgentWritesTheObjectsOfItsOwnNodeAlone(t *testing.T) {
-	admin := newClient(t, server.Config())
-	ours, theirs := &v1alpha1.MPTCPNodePlan{ObjectMeta: named("ours")}, &v1alpha1.MPTCPNodePlan{ObjectMeta: named("theirs")}
-	theirNode := &v1alpha1.MPTCPNode{ObjectMeta: named("theirs")}
-	create(t, admin, &corev1.Node{ObjectMeta: named("ours")}, ours, theirs, theirNode)
-	agent := agentClient(t, "ours")
-	waitForAdmission(t, agent)
-
-	lease := func(name string) client.Object { return &coordinationv1.Lease{ObjectMeta: inSystem(name)} }
-	for name, test := range map[string]struct {
-		write   func() error
-		refused string
-	}{
-		"its own MPTCPNode": {write: func() error {
-			return agent.Create(t.Context(), &v1alpha1.MPTCPNode{ObjectMeta: named("ours")})
-		}},
-		"the status of its own plan": {write: func() error { return patchStatus(t, agent, ours) }},
-		"its own lease":              {write: func() error { return agent.Create(t.Context(), lease("braid-agent-ours")) }},
-		"the MPTCPNode of another node": {refused: "may write ours, not other", write: func() error {
-			return agent.Create(t.Context(), &v1alpha1.MPTCPNode{ObjectMeta: named("other")})
-		}},
-		"the status of another's MPTCPNode": {refused: "may write ours, not theirs", write: func() error {
-			return agent.Status().Patch(t.Context(), theirNode, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"kernelRelease":"7"}}`)))
-		}},
-		"the status of another's plan": {refused: "may write ours, not theirs", write: func() error { return patchStatus(t, agent, theirs) }},
-		"the lease of another agent": {refused: "may write braid-agent-ours, not braid-agent-theirs", write: func() error {
-			return agent.Create(t.Context(), lease("braid-agent-theirs"))
-		}},
-		"the lease of the controller": {refused: "may write braid-agent-ours, not braid-controller", write: func() error {
-			return agent.Create(t.Context(), lease("braid-controller"))
-		}},
-		"a path": {refused: "cannot create resource", write: func() error {
-			return agent.Create(t.Context(), &v1alpha1.MPTCPPath{ObjectMeta: named("blue")})
-		}},
-	} {
-		t.Run(name, func(t *testing.T) { expect(t, test.write(), test.refused) })
-	}
-}
-
-func TestAnAgentWhoseTokenNamesNoNodeWritesNothing(t *testing.T) {
-	agent := agentClient(t, "")
-	waitForAdmission(t, agent)
-	err := agent.Create(t.Context(), &v1alpha1.MPTCPNode{ObjectMeta: named("ours")})
-	expect(t, err, "the agent's token does not name its node")
-}
-
-func TestAnAgentReadsTheConfigMapsOfProgramsAndNoOthers(t *testing.T) {
-	admin := newClient(t, server.Config())
-	create(t, admin, &corev1.Node{ObjectMeta: named("ours")},
-		&corev1.ConfigMap{ObjectMeta: inSystem("programs"), BinaryData: map[string][]byte{"mark.o": {1}}},
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}})
-	agent := agentClient(t, "ours")
-	read := func(namespace, name string) error {
-		return agent.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.ConfigMap{})
-	}
-	testutil.Eventually(t, 30*time.Second, "the role has effect", func() bool { return read(systemNamespace, "programs") == nil })
-	expect(t, read("default", "theirs"), "cannot get resource")
-	expect(t, agent.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace(systemNamespace)), "cannot list resource")
-	expect(t, agent.Update(t.Context(), &corev1.ConfigMap{ObjectMeta: inSystem("programs")}), "cannot update resource")
-}
-
 func TestATenantWritesPoliciesOfItsNamespaceAlone(t *testing.T) {
 	admin := newClient(t, server.Config())
 	for _, role := range []string{"braid-edit", "braid-view"} {
@@ -209,28 +151,6 @@ func expect(t *testing.T, err error, refused string) {
 	case refused != "" && (!apierrors.IsForbidden(err) || !strings.Contains(err.Error(), refused)):
 		t.Errorf("got %v, want a refusal that says %q", err, refused)
 	}
-}
-
-// agentClient returns a client that tries what the agent of a node may do, and
-// changes nothing.
-func agentClient(t *testing.T, node string) client.Client {
-	t.Helper()
-	config, err := server.ServiceAccountConfig(t.Context(), systemNamespace, "braid-agent", node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client.NewDryRunClient(newClient(t, config))
-}
-
-// waitForAdmission waits until the server knows the admission policy, which it
-// learns shortly after it was applied.
-func waitForAdmission(t *testing.T, agent client.Client) {
-	t.Helper()
-	probe := &v1alpha1.MPTCPNode{ObjectMeta: named("probe")}
-	testutil.Eventually(t, 30*time.Second, "the admission policy has effect", func() bool {
-		err := agent.Create(t.Context(), probe.DeepCopy())
-		return err != nil && strings.Contains(err.Error(), "braid-agent-own-node")
-	})
 }
 
 func patchStatus(t *testing.T, c client.Client, plan *v1alpha1.MPTCPNodePlan) error {

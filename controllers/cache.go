@@ -12,8 +12,10 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -25,10 +27,12 @@ import (
 
 // CacheOptions keep the manager's cache small: pods that run on a node, of pods,
 // nodes and namespaces only what the compile reads, Leases and ConfigMaps of one
-// namespace ("" means DefaultNamespace), and of ConfigMaps a sum of their binary
-// data. Objects from this cache are shared and must not be changed.
+// namespace ("" means DefaultNamespace), of ConfigMaps a sum of their binary data, and
+// of roles, bindings and ServiceAccounts those of agents. Objects from this cache are
+// shared and must not be changed.
 func CacheOptions(namespace string) cache.Options {
 	own := map[string]cache.Config{cmp.Or(namespace, DefaultNamespace): {}}
+	ofAgents := labels.SelectorFromSet(labels.Set{labelManagedBy: FieldOwner})
 	return cache.Options{
 		DefaultTransform:             cache.TransformStripManagedFields(),
 		DefaultUnsafeDisableDeepCopy: new(true),
@@ -38,6 +42,12 @@ func CacheOptions(namespace string) cache.Options {
 			&corev1.Namespace{}:     {Transform: trimNamespace},
 			&coordinationv1.Lease{}: {Namespaces: own},
 			&corev1.ConfigMap{}:     {Namespaces: own, Transform: sumConfigMap},
+
+			&rbacv1.ClusterRole{}:        {Label: ofAgents},
+			&rbacv1.ClusterRoleBinding{}: {Label: ofAgents},
+			&rbacv1.Role{}:               {Namespaces: own, Label: ofAgents},
+			&rbacv1.RoleBinding{}:        {Namespaces: own, Label: ofAgents},
+			&corev1.ServiceAccount{}:     {Namespaces: own, Label: ofAgents},
 		},
 	}
 }

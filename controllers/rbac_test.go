@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -26,8 +28,11 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// roleFile is generated from the markers in this package.
-var roleFile = filepath.Join("..", "config", "rbac", "controller_role.yaml")
+// roleFile is generated from the markers in this package; policyFile narrows it.
+var (
+	roleFile   = filepath.Join("..", "config", "rbac", "controller_role.yaml")
+	policyFile = filepath.Join("..", "config", "admission", "controller.yaml")
+)
 
 const controllerUser = "system:serviceaccount:" + DefaultNamespace + ":braid-controller"
 
@@ -56,7 +61,8 @@ func readObjects(t *testing.T, file string) []runtime.Object {
 	}
 }
 
-// grant creates the generated roles and binds the controller's user to them.
+// grant creates the generated roles, binds the controller's user to them, and applies
+// the admission policy.
 func (k *cluster) grant(objects []runtime.Object) {
 	k.t.Helper()
 	subjects := []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: controllerUser}}
@@ -74,8 +80,14 @@ func (k *cluster) grant(objects []runtime.Object) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: role.Namespace, Name: role.Name}, Subjects: subjects,
 				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 			}, role)
+		case *admissionv1.ValidatingAdmissionPolicy:
+			k.create(role)
+			k.t.Cleanup(func() { k.delete(role) })
+		case *admissionv1.ValidatingAdmissionPolicyBinding:
+			k.create(role)
+			k.t.Cleanup(func() { k.delete(role) })
 		default:
-			k.t.Fatalf("unexpected %T in %s", object, roleFile)
+			k.t.Fatalf("unexpected %T", object)
 		}
 	}
 }
@@ -96,7 +108,7 @@ func TestGeneratedRoleAllowsWhatTheControllerDoes(t *testing.T) {
 	if err := k.Create(context.Background(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	k.grant(readObjects(t, roleFile))
+	k.grant(append(readObjects(t, roleFile), readObjects(t, policyFile)...))
 	cfg, sent := watched(asController())
 
 	k.node("node-a", nil)
@@ -147,7 +159,7 @@ func TestGeneratedRoleAllowsNothingElse(t *testing.T) {
 	if err := k.Create(context.Background(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
-	k.grant(readObjects(t, roleFile))
+	k.grant(append(readObjects(t, roleFile), readObjects(t, policyFile)...))
 	restricted, err := client.New(asController(), client.Options{Scheme: newScheme()})
 	if err != nil {
 		t.Fatal(err)
@@ -159,6 +171,13 @@ func TestGeneratedRoleAllowsNothingElse(t *testing.T) {
 	pod := k.pod("pod", "node-a", "10.0.1.2", nil)
 	p := k.policy("policy", nil)
 	k.eventually(func() error { return restricted.List(ctx, &corev1.PodList{}) }) // the role is in force
+	k.eventually(func() error {                                                   // and the admission policy
+		err := restricted.Delete(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "view"}}, client.DryRunAll)
+		if !apierrors.IsForbidden(err) {
+			return fmt.Errorf("deleting a role: %w", err)
+		}
+		return nil
+	})
 	for _, tc := range []struct {
 		name string
 		do   func() error

@@ -9,7 +9,8 @@
 // what was compiled with what the agents say. Events come together for a moment
 // before a run, so that an apply of many objects is one run. A run compiles the
 // plans of the nodes whose pods changed, and after other changes those of the nodes
-// with pods that they concern.
+// with pods that they concern. A third one gives each node's agent an identity of its
+// own.
 package controllers
 
 import (
@@ -35,7 +36,8 @@ import (
 // What the controller may do. The cluster's objects are only watched; of our own
 // it writes plans and the status of the others, never the status of plans, which
 // is the agents'. Leases: the agents' are watched, one of its own elects the
-// leader. ConfigMaps may hold the objects of programs. Events: events.k8s.io for
+// leader; RBAC does not see the name of one that is created, and what is to be handed
+// to agents has to be held (identity.go). ConfigMaps may hold the objects of programs. Events: events.k8s.io for
 // objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
@@ -44,8 +46,7 @@ import (
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;delete
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=list;watch;create
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,resourceNames=braid-controller,verbs=get;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=configmaps,verbs=list;watch
 
@@ -96,7 +97,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Setup adds both reconcilers to a manager, whose cache must have been made with
+// Setup adds the reconcilers to a manager, whose cache must have been made with
 // CacheOptions.
 func Setup(mgr ctrl.Manager, o Options) error {
 	o.setDefaults()
@@ -106,6 +107,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	}
 	if err := setupStatus(mgr, o, compiled); err != nil {
 		return fmt.Errorf("set up the status reconciler: %w", err)
+	}
+	if err := setupIdentities(mgr, o); err != nil {
+		return fmt.Errorf("set up the identity reconciler: %w", err)
 	}
 	return nil
 }

@@ -119,6 +119,11 @@ func (k *cluster) clean() {
 			k.t.Errorf("clean up %T: %v", object, err)
 		}
 	}
+	for _, object := range identity("", k.system, nil) {
+		if err := k.DeleteAllOf(ctx, object, client.InNamespace(object.GetNamespace()), client.MatchingLabels(object.GetLabels())); err != nil {
+			k.t.Errorf("clean up %T: %v", object, err)
+		}
+	}
 }
 
 // requests counts what a client sends: writes other than of Leases, by which

@@ -76,12 +76,9 @@ func (h *Holder) write(ctx context.Context) error {
 	lease.Spec.HolderIdentity = new(h.Node)
 	lease.Spec.LeaseDurationSeconds = new(int32(Duration.Seconds()))
 	lease.Spec.RenewTime = new(metav1.NowMicro())
-	if lease.ResourceVersion == "" {
-		err = h.Client.Create(ctx, lease)
-	} else {
-		err = h.Client.Update(ctx, lease)
-	}
-	if err != nil {
+	// Without a version this creates the Lease, by a request that has its name: RBAC sees
+	// no name in one that is meant to create.
+	if err := h.Client.Update(ctx, lease); err != nil {
 		return fmt.Errorf("renewing the agent's lease: %w", err)
 	}
 	h.last = lease

@@ -73,6 +73,10 @@ const (
 // the node's name follows.
 const AgentLeasePrefix = "braid-agent-"
 
+// AgentAccountPrefix begins the name of the ServiceAccount of a node's agent, and of
+// the roles and bindings that belong to it; the node's name follows.
+const AgentAccountPrefix = "braid-agent-"
+
 // Reasons of refused hints, in RefusedHint and as reasons of Events on pods.
 const (
 	ReasonHintMalformed      = "HintMalformed"

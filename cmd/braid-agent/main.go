@@ -15,6 +15,7 @@ import (
 
 	"braid.dev/braid/agent"
 	"braid.dev/braid/agent/health"
+	"braid.dev/braid/agent/identity"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/agent/saved"
@@ -49,7 +50,7 @@ func command() *cobra.Command {
 	}
 	addFlags(command, &options)
 	addLogLevel(command, &logging)
-	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: the pod's service account)")
+	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server, with the account that all agents share (default: the pod's service account)")
 	command.AddCommand(cleanupCommand(&options), mountCommand())
 	addInspection(command, &options)
 	return command
@@ -103,5 +104,9 @@ func run(kubeconfig string, options agent.Options) error {
 	if err != nil {
 		return fmt.Errorf("finding the API server: %w", err)
 	}
-	return agent.Run(ctrl.SetupSignalHandler(), restConfig, options)
+	ctx := ctrl.SetupSignalHandler()
+	if restConfig, err = identity.Config(ctx, restConfig, options.Namespace, options.NodeName, options.Log.WithName("identity")); err != nil {
+		return err
+	}
+	return agent.Run(ctx, restConfig, options)
 }
