@@ -19,6 +19,7 @@ import (
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/agent/saved"
+	"braid.dev/braid/agent/sandbox"
 	"braid.dev/braid/internal/buildinfo"
 )
 
@@ -93,6 +94,10 @@ func mountCommand() *cobra.Command {
 func run(kubeconfig string, options agent.Options) error {
 	if options.NodeName == "" {
 		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
+	}
+	// What follows needs no other program, mount or module.
+	if err := sandbox.Enter(); err != nil {
+		return err
 	}
 	ctrl.SetLogger(options.Log)
 	if kubeconfig != "" {
