@@ -31,10 +31,10 @@ func agentProcesses(t *testing.T) (all []string) {
 	return all
 }
 
-// refuseWriting looks with which error a file of the container cannot be written to,
-// seen from the node, whose root has all rights.
+// refuseWriting looks with which error a file of the container cannot be written to
+// or made, seen from the node, whose root has all rights.
 func refuseWriting(process, file string) error {
-	opened, err := os.OpenFile(filepath.Join(process, "root", file), os.O_WRONLY, 0)
+	opened, err := os.OpenFile(filepath.Join(process, "root", file), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err == nil {
 		err = opened.Close()
 	}
@@ -47,7 +47,7 @@ func agentsDoNotReachTheNode(ctx context.Context, t *testing.T, _ *envconf.Confi
 		t.Fatalf("%d agents run, wanted %d", len(agents), want)
 	}
 	for _, agent := range agents {
-		for _, file := range []string{"host/proc/sys/kernel/core_pattern", "host/proc/sysrq-trigger", "host/proc/1/oom_score_adj", "host/cgroup/cgroup.procs", "braid-agent"} {
+		for _, file := range []string{"host/proc/sys/kernel/core_pattern", "host/proc/1/oom_score_adj", "host/cgroup/made", "run/netns/made", "made"} {
 			if err := refuseWriting(agent, file); !errors.Is(err, unix.EROFS) {
 				t.Errorf("an agent that writes to %s gets: %v", file, err)
 			}
