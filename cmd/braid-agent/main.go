@@ -18,8 +18,8 @@ import (
 	"braid.dev/braid/agent/identity"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/sandbox"
+	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/internal/buildinfo"
 )
 
