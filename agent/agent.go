@@ -87,7 +87,9 @@ type Agent struct {
 	measured  *metrics.Rounds
 	changed   chan struct{}
 	published published
-	ready     readiness
+	// believed are nodes whose agents are believed; see peersOf.
+	believed map[string]bool
+	ready    readiness
 	// What goes on beside the loop waits for its rounds.
 	nodeRounds, podRounds latest
 }

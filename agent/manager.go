@@ -148,7 +148,8 @@ func concerns(before, after any) bool {
 		return !ok || before.Generation != after.Generation || before.UID != after.UID
 	case *v1alpha1.MPTCPNode:
 		before, ok := before.(*v1alpha1.MPTCPNode)
-		return !ok || !apiequality.Semantic.DeepEqual(saved.Ways(before.Status.Paths), saved.Ways(after.Status.Paths)) ||
+		return !ok || !apiequality.Semantic.DeepEqual(before.Spec, after.Spec) ||
+			!apiequality.Semantic.DeepEqual(saved.Ways(before.Status.Paths), saved.Ways(after.Status.Paths)) ||
 			!apiequality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses)
 	case *corev1.Node:
 		before, ok := before.(*corev1.Node)

@@ -48,18 +48,29 @@ func internalAddresses(node *corev1.Node) (addresses []netip.Addr) {
 	return addresses
 }
 
-// peersOf leaves out what cannot be read: one bad node must not keep the others
-// from being reached.
+// peersOf goes by what the controller confirmed. While it has confirmed nothing of any
+// node, because it is of an earlier version, what agents say is believed; of the nodes
+// that were there then it is until they are judged, so that the first run of a newer
+// controller interrupts nothing. Agents cannot bring that back: they cannot write specs.
 func (a *Agent) peersOf(nodes []v1alpha1.MPTCPNode) (peers []paths.Peer) {
+	judged := slices.ContainsFunc(nodes, func(node v1alpha1.MPTCPNode) bool { return node.Spec != nil })
+	if !judged {
+		a.believed = map[string]bool{}
+	}
 	for i := range nodes {
-		if nodes[i].Name == a.options.NodeName {
-			continue
+		node := &nodes[i]
+		if !judged {
+			a.believed[node.Name] = true
+		} else if node.Spec != nil {
+			delete(a.believed, node.Name)
 		}
-		peer, err := paths.PeerOf(&nodes[i])
-		if err != nil {
-			a.log.Error(err, "failed to read some addresses of another node; using the rest", "peer", nodes[i].Name)
+		switch {
+		case node.Name == a.options.NodeName:
+		case node.Spec == nil && a.believed[node.Name]:
+			peers = append(peers, paths.UnconfirmedPeerOf(node))
+		default:
+			peers = append(peers, paths.PeerOf(node))
 		}
-		peers = append(peers, peer)
 	}
 	return peers
 }

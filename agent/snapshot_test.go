@@ -43,6 +43,8 @@ func TestConcerns(t *testing.T) {
 	}
 	measured := node(v1alpha1.LinkUp, "10.0.0.2")
 	measured.Status.Paths[0].PeersProbed, measured.Status.Paths[0].MedianRTTMicros = 3, 120
+	confirmed := node(v1alpha1.LinkUp, "10.0.0.2")
+	confirmed.Spec = &v1alpha1.MPTCPNodeSpec{}
 	cases := map[string]struct {
 		before, after any
 		wanted        bool
@@ -52,6 +54,7 @@ func TestConcerns(t *testing.T) {
 		"the agent's own result":                 {plan(1, 0), plan(1, 1), false},
 		"a peer's NIC that went down":            {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkDown, "10.0.0.2"), true},
 		"a peer's new address":                   {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkUp, "10.0.0.3"), true},
+		"what the controller confirmed":          {node(v1alpha1.LinkUp, "10.0.0.2"), confirmed, true},
 		"what a peer's agent measures":           {node(v1alpha1.LinkUp, "10.0.0.2"), measured, false},
 		"what the controller says of a peer":     {node(v1alpha1.LinkUp, "10.0.0.2"), node(v1alpha1.LinkUp, "10.0.0.2", metav1.Condition{Type: "Ready"}), false},
 		"the Node's new address":                 {kubernetes("10.0.0.1"), kubernetes("10.0.0.9"), true},
@@ -94,4 +97,42 @@ func TestANodeIsNotItsOwnPeerAndABadAddressHidesNoPeer(t *testing.T) {
 	if wanted := []netip.Addr{netip.MustParseAddr("10.0.0.2")}; !reflect.DeepEqual(peers[0].Addresses, wanted) {
 		t.Errorf("the addresses of node2 are %v", peers[0].Addresses)
 	}
+}
+
+// The agents of an upgrade read what a controller of before, and then one of after,
+// has judged.
+func TestPeersThroughAnUpgrade(t *testing.T) {
+	const address = "10.0.0.2"
+	reported := func(name string) v1alpha1.MPTCPNode {
+		return v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.MPTCPNodeStatus{Addresses: []string{address}}}
+	}
+	judged := func(name string, addresses ...string) v1alpha1.MPTCPNode {
+		node := reported(name)
+		node.Spec = &v1alpha1.MPTCPNodeSpec{}
+		for _, text := range addresses {
+			node.Spec.Confirmed = append(node.Spec.Confirmed, v1alpha1.ConfirmedAddress{Address: text})
+		}
+		return node
+	}
+	a := &Agent{options: Options{NodeName: "here"}}
+	expect := func(what string, nodes []v1alpha1.MPTCPNode, wanted ...string) {
+		t.Helper()
+		var found []string
+		for _, peer := range a.peersOf(nodes) {
+			if len(peer.Addresses) > 0 {
+				found = append(found, peer.Name)
+			}
+		}
+		if !reflect.DeepEqual(found, wanted) {
+			t.Errorf("%s: the peers with addresses are %v, want %v", what, found, wanted)
+		}
+	}
+	expect("an earlier controller", []v1alpha1.MPTCPNode{reported("here"), reported("b"), reported("c")}, "b", "c")
+	expect("a newer one begins", []v1alpha1.MPTCPNode{judged("here"), reported("b"), judged("c", address)}, "b", "c")
+	expect("a node that comes now", []v1alpha1.MPTCPNode{judged("here"), judged("b", address), judged("c", address), reported("d")}, "b", "c")
+	expect("nothing of b is confirmed", []v1alpha1.MPTCPNode{judged("b"), judged("c", address)}, "c")
+	expect("c's object is made anew by its agent", []v1alpha1.MPTCPNode{judged("b", address), reported("c")}, "b")
+	a = &Agent{options: Options{NodeName: "here"}}
+	expect("an agent that starts then", []v1alpha1.MPTCPNode{judged("b", address), reported("c")}, "b")
+	expect("a rollback, whose CRD has no spec", []v1alpha1.MPTCPNode{reported("b"), reported("c")}, "b", "c")
 }

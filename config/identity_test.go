@@ -4,6 +4,7 @@ package config_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -202,6 +203,41 @@ func TestAStolenTokenWritesWhatItsNodeNeedsAndNothingElse(t *testing.T) {
 }
 
 // requestToken asks for a token of an account.
+// The role lets agents create their MPTCPNode. The admission policy keeps them from
+// the spec also then, and where a role lets them write more.
+func TestAnAgentConfirmsNothingOfItsOwn(t *testing.T) {
+	newNodes(t)
+	admin := newClient(t, server.Config())
+	mine := &v1alpha1.MPTCPNode{ObjectMeta: named("ours")}
+	create(t, admin, mine, &rbacv1.ClusterRole{ObjectMeta: named("too-much"), Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"mptcpnodes"}, Verbs: []string{"patch"}},
+	}})
+	agent := client.NewDryRunClient(newClient(t, agentConfig(t, "ours")))
+	patch := func(text string) error {
+		return agent.Patch(t.Context(), mine.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(text)))
+	}
+	const label, forgery = `{"metadata":{"labels":{"a":"b"}}}`, `{"spec":{"confirmed":[{"address":"192.0.2.254","proof":"Node"}]}}`
+	expect(t, patch(forgery), "cannot patch resource")
+	confirmed := &v1alpha1.MPTCPNodeSpec{Confirmed: []v1alpha1.ConfirmedAddress{{Address: "192.0.2.254", Proof: v1alpha1.AddressProofNode}}}
+	const refused = "the spec, which confirms them, is the controller's"
+	expect(t, agent.Create(t.Context(), &v1alpha1.MPTCPNode{ObjectMeta: named("ours"), Spec: confirmed}), refused)
+
+	create(t, admin, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: named("too-much"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "too-much"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: systemNamespace, Name: "braid-agent-ours"}},
+	})
+	testutil.Retry(t, 30*time.Second, func() error { return patch(label) })
+	testutil.Retry(t, 30*time.Second, func() error { // the controller has judged it
+		if err := admin.Get(t.Context(), client.ObjectKeyFromObject(mine), mine); err != nil || mine.Spec != nil {
+			return err
+		}
+		return errors.New("it has no spec")
+	})
+	expect(t, patch(label), "")
+	expect(t, patch(forgery), refused)
+	expect(t, patch(`{"spec":null}`), refused)
+}
+
 func requestToken(t *testing.T, c client.Client, account string, change ...func(*authenticationv1.TokenRequest)) error {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{}

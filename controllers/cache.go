@@ -96,7 +96,10 @@ func hints(pod *corev1.Pod) map[string]string {
 
 func trimNode(object any) (any, error) {
 	if node, ok := object.(*corev1.Node); ok {
-		return &corev1.Node{ObjectMeta: trimMeta(node.ObjectMeta)}, nil
+		return &corev1.Node{
+			ObjectMeta: trimMeta(node.ObjectMeta), Spec: corev1.NodeSpec{PodCIDRs: node.Spec.PodCIDRs},
+			Status: corev1.NodeStatus{Addresses: node.Status.Addresses},
+		}, nil
 	}
 	return object, nil
 }

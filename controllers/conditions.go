@@ -325,7 +325,7 @@ func nodePath(node *v1alpha1.MPTCPNode, path string) *v1alpha1.NodePath {
 }
 
 // nodeStatus is the controller's part of a node's status: the condition Ready,
-// which needs a judge that is there when the agent is not.
+// which needs a judge that is there when the agent is not, and AddressesConfirmed.
 func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
 	ready := condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "the agent reports and its datapath is in order", node.Generation)
 	if plan := o.plans[node.Name]; plan != nil && datapathFailure(plan) != "" {
@@ -334,14 +334,18 @@ func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeSta
 	if silence := o.silence(node.Name); silence != "" {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonAgentNotReporting, silence
 	}
-	return &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{ready}}
+	status := &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{ready}}
+	if confirmed := addressesConfirmed(o, node); confirmed != nil {
+		status.Conditions = append(status.Conditions, *confirmed)
+	}
+	return status
 }
 
 // ownNodeStatus is the part of a node's status that the controller owns.
 func ownNodeStatus(node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
 	own := &v1alpha1.MPTCPNodeStatus{}
 	for _, c := range node.Status.Conditions {
-		if c.Type == v1alpha1.ConditionReady {
+		if c.Type == v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionAddressesConfirmed {
 			own.Conditions = append(own.Conditions, c)
 		}
 	}

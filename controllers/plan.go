@@ -24,24 +24,26 @@ import (
 	"braid.dev/braid/policy"
 )
 
-// compilation is the last result of the compile, which the plan reconciler
-// makes and the status reconciler reads.
-type compilation struct {
-	result    atomic.Pointer[policy.Result]
+// shared is the last result of one reconciler, which the status reconciler reads.
+type shared[T any] struct {
+	result    atomic.Pointer[T]
 	published chan event.GenericEvent
 }
 
-func newCompilation() *compilation {
-	return &compilation{published: make(chan event.GenericEvent, 1)}
+// compilation is that of the compile.
+type compilation = shared[policy.Result]
+
+func newShared[T any]() *shared[T] {
+	return &shared[T]{published: make(chan event.GenericEvent, 1)}
 }
 
-// load is nil before the first compile.
-func (c *compilation) load() *policy.Result { return c.result.Load() }
+// load is nil before the first result.
+func (s *shared[T]) load() *T { return s.result.Load() }
 
-func (c *compilation) publish(result *policy.Result) {
-	c.result.Store(result)
+func (s *shared[T]) publish(result *T) {
+	s.result.Store(result)
 	select {
-	case c.published <- event.GenericEvent{Object: &v1alpha1.MPTCPNodePlan{}}:
+	case s.published <- event.GenericEvent{Object: &v1alpha1.MPTCPNodePlan{}}:
 	default: // The reader has yet to take the previous one and will find this result.
 	}
 }

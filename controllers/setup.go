@@ -4,8 +4,9 @@
 // policy, writes the plans that change, and gathers what the agents report into
 // the status of policies, paths and nodes.
 //
-// Two reconcilers do that, each with a single request for the cluster as a whole:
-// the plan reconciler compiles and writes plans, the status reconciler compares
+// Three reconcilers do that, each with a single request for the cluster as a whole:
+// the plan reconciler compiles and writes plans, the address reconciler confirms
+// which addresses that agents report are their nodes', the status reconciler compares
 // what was compiled with what the agents say. Events come together for a moment
 // before a run, so that an apply of many objects is one run. A run compiles the
 // plans of the nodes whose pods changed, and after other changes those of the nodes
@@ -31,19 +32,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 // What the controller may do. The cluster's objects are only watched; of our own
-// it writes plans and the status of the others, never the status of plans, which
-// is the agents'. Leases: the agents' are watched, one of its own elects the
-// leader; RBAC does not see the name of one that is created, and what is to be handed
-// to agents has to be held (identity.go). ConfigMaps may hold the objects of programs. Events: events.k8s.io for
+// it writes plans, the spec of nodes and the status of the others, never the status
+// of plans, which is the agents'. Leases: the agents' are watched, one of its own
+// elects the leader; RBAC does not see the name of one that is created, and what is to
+// be handed to agents has to be held (identity.go). ConfigMaps may hold the objects of
+// programs. Events: events.k8s.io for
 // objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcpguardrails;mptcppaths;mptcppolicies,verbs=list;watch
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;delete
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;update;delete
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;list;watch;create;update
@@ -52,8 +55,8 @@ import (
 
 // Names that the controller is known by.
 const (
-	// FieldOwner owns the fields that the controller applies. The condition Ready
-	// of an MPTCPNode is one of them: the agent writes everything else there.
+	// FieldOwner owns the fields that the controller applies. The spec and conditions
+	// of an MPTCPNode are among them: the agent writes everything else there.
 	FieldOwner = "braid-controller"
 	// LeaderElectionID is the name of the Lease that elects the leader.
 	LeaderElectionID = "braid-controller"
@@ -64,6 +67,7 @@ const (
 	DefaultNamespace          = "braid-system"
 	DefaultDebounce           = 30 * time.Millisecond
 	DefaultStatusDebounce     = 200 * time.Millisecond
+	DefaultAddressDebounce    = 10 * time.Millisecond
 	DefaultAgentLeaseDuration = 40 * time.Second
 )
 
@@ -77,6 +81,8 @@ type Options struct {
 	// leaves agents the time to carry out a change of few pods, so that policies do
 	// not tell of each that it is pending.
 	StatusDebounce time.Duration
+	// AddressDebounce is how long they are gathered before addresses are confirmed.
+	AddressDebounce time.Duration
 	// AgentLeaseDuration is how long an agent may be silent whose Lease does not
 	// give a duration itself.
 	AgentLeaseDuration time.Duration
@@ -92,6 +98,9 @@ func (o *Options) setDefaults() {
 	if o.StatusDebounce == 0 {
 		o.StatusDebounce = DefaultStatusDebounce
 	}
+	if o.AddressDebounce == 0 {
+		o.AddressDebounce = DefaultAddressDebounce
+	}
 	if o.AgentLeaseDuration == 0 {
 		o.AgentLeaseDuration = DefaultAgentLeaseDuration
 	}
@@ -101,11 +110,14 @@ func (o *Options) setDefaults() {
 // CacheOptions.
 func Setup(mgr ctrl.Manager, o Options) error {
 	o.setDefaults()
-	compiled := newCompilation()
+	compiled, confirmed := newShared[policy.Result](), newShared[confirmation]()
 	if err := setupPlans(mgr, o, compiled); err != nil {
 		return fmt.Errorf("set up the plan reconciler: %w", err)
 	}
-	if err := setupStatus(mgr, o, compiled); err != nil {
+	if err := setupAddresses(mgr, o, confirmed); err != nil {
+		return fmt.Errorf("set up the address reconciler: %w", err)
+	}
+	if err := setupStatus(mgr, o, compiled, confirmed); err != nil {
 		return fmt.Errorf("set up the status reconciler: %w", err)
 	}
 	if err := setupIdentities(mgr, o); err != nil {
@@ -139,21 +151,23 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Complete(r)
 }
 
-func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation) error {
+func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation, confirmed *shared[confirmation]) error {
 	r := &statusReconciler{
-		client:   mgr.GetClient(),
-		compiled: compiled,
-		agents:   newLiveness(o.AgentLeaseDuration, time.Now),
-		history:  planHistory{},
-		judged:   judgements{},
-		writer:   newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
-		runs:     &debouncer{delay: o.StatusDebounce},
+		client:    mgr.GetClient(),
+		compiled:  compiled,
+		confirmed: confirmed,
+		agents:    newLiveness(o.AgentLeaseDuration, time.Now),
+		history:   planHistory{},
+		judged:    judgements{},
+		writer:    newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
+		runs:      &debouncer{delay: o.StatusDebounce},
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("status").
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler()).
 		Watches(&v1alpha1.MPTCPNode{}, r.runs.handler()).
 		Watches(&coordinationv1.Lease{}, r.leaseHandler()).
 		WatchesRawSource(source.Channel(compiled.published, r.runs.handler())).
+		WatchesRawSource(source.Channel(confirmed.published, r.runs.handler())).
 		Complete(r)
 }
 

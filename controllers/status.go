@@ -21,14 +21,15 @@ import (
 // statusReconciler compares what was compiled with what the agents report, and
 // writes the status of policies, paths and nodes.
 type statusReconciler struct {
-	client   client.Client
-	compiled *compilation
-	agents   *liveness
-	history  planHistory
-	judged   judgements
-	told     verdicts
-	writer   *statusWriter
-	runs     *debouncer
+	client    client.Client
+	compiled  *compilation
+	confirmed *shared[confirmation]
+	agents    *liveness
+	history   planHistory
+	judged    judgements
+	told      verdicts
+	writer    *statusWriter
+	runs      *debouncer
 }
 
 // observation is what one run of the status reconciler judges by.
@@ -37,7 +38,9 @@ type observation struct {
 	plans   map[string]*v1alpha1.MPTCPNodePlan // in the API, by node
 	nodes   map[string]*v1alpha1.MPTCPNode     // by node
 	silence func(node string) string           // empty while the node's agent reports
-	pods    podStates
+	// confirmed is nil before the first run that confirms addresses.
+	confirmed *confirmation
+	pods      podStates
 	// rejudged are the pods whose state is another one than in the run before.
 	rejudged map[types.UID]bool
 }
@@ -89,7 +92,7 @@ func (r *statusReconciler) observe(ctx context.Context, result *policy.Result, o
 		result:  result,
 		plans:   make(map[string]*v1alpha1.MPTCPNodePlan, len(plans.Items)),
 		nodes:   make(map[string]*v1alpha1.MPTCPNode, len(o.nodes.Items)),
-		silence: r.agents.silence,
+		silence: r.agents.silence, confirmed: r.confirmed.load(),
 	}
 	for i := range plans.Items {
 		observed.plans[plans.Items[i].Name] = &plans.Items[i]
@@ -167,7 +170,7 @@ func (r *statusReconciler) nodeWrites(ctx context.Context, observed *observation
 			writes = append(writes, func() error { return r.deleteNode(ctx, object) })
 			continue
 		}
-		// Of this status only the condition Ready is the controller's.
+		// Of this status only two conditions are the controller's.
 		writes = append(writes, func() error {
 			return writeStatus(ctx, r.writer, object, ownNodeStatus(object), nodeStatus(observed, object), nodeConditions)
 		})

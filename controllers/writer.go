@@ -127,7 +127,7 @@ func (w *statusWriter) apply(ctx context.Context, object client.Object, status a
 
 // quietAtFirst are reasons that are no news when a condition first appears.
 var quietAtFirst = []string{
-	v1alpha1.ReasonAccepted, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected,
+	v1alpha1.ReasonAccepted, v1alpha1.ReasonConfirmed, v1alpha1.ReasonUnproven, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected,
 }
 
 // warnings are reasons that somebody should do something about.
@@ -138,6 +138,7 @@ var warnings = []string{
 	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,
 	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
+	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed,
 }
 
 // tell makes an Event of every condition whose status changed, or that is still

@@ -132,6 +132,12 @@ func (s *Status) addNodes(c *cluster) {
 			continue
 		}
 		s.count("nodes", unlessTrue("node "+name, member.Status.Conditions, v1alpha1.ConditionReady))
+		// Others do without the addresses that are refused. One that is claimed is worth
+		// knowing at both ends.
+		addresses := meta.FindStatusCondition(member.Status.Conditions, v1alpha1.ConditionAddressesConfirmed)
+		if addresses != nil && (addresses.Status == metav1.ConditionFalse || addresses.Reason == v1alpha1.ReasonDuplicate) {
+			s.Remarks = append(s.Remarks, Problem{"node " + name, addresses.Reason, addresses.Message})
+		}
 	}
 }
 

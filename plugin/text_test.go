@@ -224,6 +224,33 @@ func TestAPolicyIsAProblemForItsFirstCauseAlone(t *testing.T) {
 	}
 }
 
+func TestAnAddressThatIsClaimedIsWorthKnowingAtBothEnds(t *testing.T) {
+	for name, test := range map[string]struct{ reason, remark string }{
+		"all is confirmed":    {"AddressesConfirmed", ""},
+		"refused":             {"AddressesConfirmed=OutOfRange", "OutOfRange"},
+		"claimed by another":  {"AddressesConfirmed=" + v1alpha1.ReasonDuplicate, v1alpha1.ReasonDuplicate},
+		"kept, and contested": {"AddressesConfirmed", v1alpha1.ReasonDuplicate},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c cluster
+			c.nodes.Items = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}}
+			c.members.Items = []v1alpha1.MPTCPNode{{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}}
+			shown := conditions("Ready", test.reason)
+			if test.remark == v1alpha1.ReasonDuplicate {
+				shown[1].Reason = test.remark
+			}
+			c.members.Items[0].Status.Conditions = shown
+			status := c.status()
+			require.True(t, status.Fine)
+			if test.remark == "" {
+				require.Empty(t, status.Remarks)
+				return
+			}
+			require.Equal(t, []Problem{{"node node1", test.remark, shown[1].Message}}, status.Remarks)
+		})
+	}
+}
+
 func TestAPodIsAProblemUntilItsAgentDidWhatThePlanSays(t *testing.T) {
 	endpoint := &v1alpha1.PlanEndpoint{Namespace: "shop", Name: "web", Policy: v1alpha1.PolicyReference{Generation: 2}}
 	for name, test := range map[string]struct {

@@ -21,6 +21,7 @@ type Builder struct {
 	mu          sync.Mutex
 	registry    *Registry
 	preferences Preferences
+	owners      owners
 	round       uint64
 }
 
@@ -40,7 +41,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round++
-	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(from.Peers), round: b.round}
+	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round}
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -21,29 +20,28 @@ type owner struct {
 // addressBook finds the owner of a gateway.
 type addressBook map[netip.Addr]owner
 
-// learn makes the book anew from what the peers say. It keeps the addresses that
-// routes use and a peer no longer mentions: a NIC that is set down loses its IPv6
-// addresses, and just then its owner must be known. If two peers claim one
-// address, the first by name has it.
+// learn makes the book anew from the peers, of which no two have one address. It
+// keeps the addresses that routes use and a peer no longer mentions whose addresses
+// nobody confirmed: a NIC that is set down loses its IPv6 addresses, and just then its
+// owner must be known.
 func (b addressBook) learn(peers []Peer, inUse map[netip.Addr]bool) addressBook {
-	book := addressBook{}
-	for _, peer := range slices.SortedFunc(slices.Values(peers), byPeerName) {
+	book, confirmed := addressBook{}, map[string]bool{}
+	for _, peer := range peers {
 		for _, path := range slices.Sorted(maps.Keys(peer.Paths)) {
 			book.claim(peer.Paths[path].Addresses, owner{peer.Name, path})
 		}
 		book.claim(peer.Addresses, owner{peer.Name, ""})
+		confirmed[peer.Name] = peer.Confirmed
 	}
 	for address, before := range b {
 		now, mentioned := book[address]
-		forgotten := !mentioned || now.peer == before.peer && now.path == ""
+		forgotten := !mentioned && !confirmed[before.peer] || now.peer == before.peer && now.path == ""
 		if inUse[address] && forgotten {
 			book[address] = before
 		}
 	}
 	return book
 }
-
-func byPeerName(a, b Peer) int { return strings.Compare(a.Name, b.Name) }
 
 func (b addressBook) claim(addresses []netip.Addr, by owner) {
 	for _, address := range addresses {
@@ -87,8 +85,9 @@ func (d *Detours) gateways() map[netip.Addr]bool {
 }
 
 // adopt reads what an earlier agent left. Its routes that are in the main table
-// are known by them, also if the peer's NIC has lost the address; of those that
-// are not, the NIC is known by the metric.
+// are known by them, also if the peer's NIC has lost the address, unless a controller
+// says which addresses the peer has; of those that are not, the NIC is known by the
+// metric.
 func (d *Detours) adopt(v *view) {
 	for _, route := range v.seen.ours {
 		if route.Type != unix.RTN_UNICAST {
@@ -100,7 +99,9 @@ func (d *Detours) adopt(v *view) {
 			continue
 		}
 		if usual, ok := v.seen.main[prefix]; ok {
-			d.adoptGateways(v, usual, peer)
+			if !v.peers[peer].Confirmed {
+				d.adoptGateways(v, usual, peer)
+			}
 			continue
 		}
 		d.known[prefix] = &destination{peer: peer, hops: []hop{{index: route.Priority}}, missing: true}

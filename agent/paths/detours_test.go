@@ -567,14 +567,30 @@ func TestTheAddressBookForgetsWhatNoRouteUses(t *testing.T) {
 	}
 }
 
-func TestOfTwoPeersThatClaimAnAddressTheFirstByNameHasIt(t *testing.T) {
-	both := []Peer{{Name: "c", Addresses: addrs("192.0.2.7")}, {Name: "b", Paths: map[string]PeerPath{"blue": {Addresses: addrs("192.0.2.7")}}}}
-	for range 2 {
-		if got := (addressBook{}).learn(both, nil)[netip.MustParseAddr("192.0.2.7")]; got != (owner{"b", "blue"}) {
-			t.Errorf("got %v", got)
-		}
-		slices.Reverse(both)
+// A peer whose addresses a controller confirmed loses what is no longer among them,
+// also where routes go by it.
+func TestTheAddressBookKeepsNothingThatIsNotConfirmed(t *testing.T) {
+	gateway := netip.MustParseAddr("192.0.2.254")
+	inUse := map[netip.Addr]bool{gateway: true}
+	book := addressBook{}.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.254"), Confirmed: true}}, inUse)
+	book = book.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.2"), Confirmed: true}}, inUse)
+	if owner, known := book[gateway]; known {
+		t.Errorf("the gateway is still %s's", owner.peer)
 	}
+}
+
+func TestADetourOfAnEarlierAgentProvesNoGateway(t *testing.T) {
+	w := newWorld(t)
+	w.state.Peers[0].Confirmed = true
+	w.kernel.main(routeVia(1, "10.9.0.0/16", "192.0.1.254"))
+	w.kernel.main(inTable(DetourTable, routeVia(2, "10.9.0.0/16", "192.0.2.2")))
+	for i := range w.kernel.routes {
+		if w.kernel.routes[i].Table == DetourTable {
+			w.kernel.routes[i].Protocol = DetourProtocol
+		}
+	}
+	w.peer(0, "blue", false)
+	w.expect("a route to nobody's gateway is left alone")
 }
 
 func TestDetoursAreReported(t *testing.T) {

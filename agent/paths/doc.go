@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netns"
@@ -66,14 +67,20 @@ func closeNamespace(namespace netns.NsHandle) error {
 	return namespace.Close()
 }
 
-// Peer is another node, as it describes itself in its MPTCPNode.
+// Peer is another node.
 type Peer struct {
 	// Name of the node.
 	Name string
 	// Addresses are those by which a route may name the node as next hop.
 	Addresses []netip.Addr
+	// OfNode are those of Addresses that the Node itself has in its status: they are
+	// the node's, whatever else speaks against it.
+	OfNode []netip.Addr
 	// Paths say how to reach the node, by the name of the path.
 	Paths map[string]PeerPath
+	// Confirmed: a controller has confirmed the addresses, and the node has no others.
+	// Otherwise they are what its agent says.
+	Confirmed bool
 }
 
 // PeerPath is another node's NIC on one path.
@@ -84,39 +91,75 @@ type PeerPath struct {
 	Up bool
 }
 
-// PeerOf reads what another node says of itself. The error names addresses that
-// cannot be read; the peer is whole but for them.
-func PeerOf(node *v1alpha1.MPTCPNode) (Peer, error) {
-	addresses, err := parseAddresses(node.Status.Addresses)
-	peer := Peer{Name: node.Name, Addresses: addresses, Paths: map[string]PeerPath{}}
-	for _, path := range node.Status.Paths {
-		addresses, failed := parseAddresses(path.Addresses)
-		err = errors.Join(err, failed)
-		peer.Paths[string(path.Name)] = PeerPath{Addresses: addresses, Up: path.State == v1alpha1.LinkUp}
-	}
-	if err != nil {
-		return peer, fmt.Errorf("reading addresses of node %s: %w", node.Name, err)
-	}
-	return peer, nil
-}
-
-func parseAddresses(texts []string) (addresses []netip.Addr, failed error) {
-	for _, text := range texts {
-		address, err := netip.ParseAddr(text)
-		if err != nil {
-			failed = errors.Join(failed, err)
-			continue
+// PeerOf reads what a controller has confirmed of a node's MPTCPNode; nothing where
+// none has judged it. The states of paths, and the order of addresses, are what the
+// node's agent says. On a path that is down the peer has all addresses that are
+// confirmed there, because the NIC may have lost them.
+func PeerOf(node *v1alpha1.MPTCPNode) Peer {
+	peer := Peer{Name: node.Name, Paths: map[string]PeerPath{}, Confirmed: true}
+	onPath := map[v1alpha1.PathName][]netip.Addr{}
+	if node.Spec != nil {
+		for _, confirmed := range node.Spec.Confirmed {
+			address, ok := parseAddress(confirmed.Address)
+			if !ok {
+				continue
+			}
+			peer.Addresses = append(peer.Addresses, address)
+			onPath[confirmed.Path] = append(onPath[confirmed.Path], address)
+			if confirmed.Proof == v1alpha1.AddressProofNode {
+				peer.OfNode = append(peer.OfNode, address)
+			}
 		}
-		addresses = append(addresses, address.Unmap())
 	}
-	return addresses, failed
+	for i := range node.Status.Paths {
+		path := &node.Status.Paths[i]
+		there := PeerPath{Addresses: onPath[path.Name], Up: path.State == v1alpha1.LinkUp}
+		if there.Up {
+			there.Addresses = slices.DeleteFunc(parseAddresses(path.Addresses), func(reported netip.Addr) bool {
+				return !slices.Contains(onPath[path.Name], reported)
+			})
+		}
+		peer.Paths[string(path.Name)] = there
+	}
+	return peer
 }
 
-// known are all addresses of the peer.
-func (p Peer) known() []netip.Addr {
-	known := append([]netip.Addr(nil), p.Addresses...)
-	for _, path := range p.Paths {
-		known = append(known, path.Addresses...)
+// UnconfirmedPeerOf is the node as its agent describes it, for clusters whose
+// controller confirms nothing yet.
+func UnconfirmedPeerOf(node *v1alpha1.MPTCPNode) Peer {
+	peer := Peer{Name: node.Name, Addresses: parseAddresses(node.Status.Addresses), Paths: map[string]PeerPath{}}
+	for _, path := range node.Status.Paths {
+		peer.Paths[string(path.Name)] = PeerPath{Addresses: parseAddresses(path.Addresses), Up: path.State == v1alpha1.LinkUp}
 	}
-	return known
+	return peer
+}
+
+// parseAddresses leaves out what is no address. The controller tells of it.
+func parseAddresses(texts []string) (addresses []netip.Addr) {
+	for _, text := range texts {
+		if address, ok := parseAddress(text); ok {
+			addresses = append(addresses, address)
+		}
+	}
+	return addresses
+}
+
+// maxAddressText is longer than no address: IPv6 with an IPv4 address at its end.
+const maxAddressText = 45
+
+func parseAddress(text string) (netip.Addr, bool) {
+	if len(text) > maxAddressText {
+		return netip.Addr{}, false
+	}
+	address, err := netip.ParseAddr(text)
+	return address.Unmap(), err == nil && address.Zone() == ""
+}
+
+// All are the addresses of the peer, on paths and elsewhere; some are there twice.
+func (p Peer) All() []netip.Addr {
+	all := slices.Clone(p.Addresses)
+	for _, path := range p.Paths {
+		all = append(all, path.Addresses...)
+	}
+	return all
 }

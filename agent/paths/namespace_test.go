@@ -402,6 +402,7 @@ func (a *agent) tell() (Resolution, []Peer) {
 	me.Status.Addresses = resolution.Addresses(nil)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	me.Spec = confirm(a.said[me.Name].Spec, &me.Status)
 	if !cmp.Equal(a.said[me.Name], me) {
 		a.said[me.Name] = me
 		for _, wake := range a.wake {
@@ -411,14 +412,30 @@ func (a *agent) tell() (Resolution, []Peer) {
 	var peers []Peer
 	for name, node := range a.said {
 		if name != me.Name {
-			peer, err := PeerOf(&node)
-			if err != nil {
-				a.t.Error(err)
-			}
-			peers = append(peers, peer)
+			peers = append(peers, PeerOf(&node))
 		}
 	}
 	return resolution, peers
+}
+
+// confirm is a controller that confirms everything, once and for all.
+func confirm(before *v1alpha1.MPTCPNodeSpec, status *v1alpha1.MPTCPNodeStatus) *v1alpha1.MPTCPNodeSpec {
+	spec := &v1alpha1.MPTCPNodeSpec{}
+	if before != nil {
+		spec.Confirmed = slices.Clone(before.Confirmed)
+	}
+	add := func(path v1alpha1.PathName, addresses []string) {
+		for _, address := range addresses {
+			if !slices.ContainsFunc(spec.Confirmed, func(c v1alpha1.ConfirmedAddress) bool { return c.Address == address }) {
+				spec.Confirmed = append(spec.Confirmed, v1alpha1.ConfirmedAddress{Address: address, Path: path})
+			}
+		}
+	}
+	for i := range status.Paths {
+		add(status.Paths[i].Name, status.Paths[i].Addresses)
+	}
+	add("", status.Addresses)
+	return spec
 }
 
 // talk is a connection between pods whose server answers each line.

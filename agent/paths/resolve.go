@@ -33,6 +33,9 @@ type Resolution struct {
 	// an InternalIP or carry a route to a peer: the cluster network routes through
 	// them.
 	Uplinks []NIC
+	// WaysOut are the next hops of default routes, or of parts of them: what is sent
+	// there leaves the cluster.
+	WaysOut []netip.Addr
 }
 
 // Path is the node's NIC on one path.
@@ -76,6 +79,7 @@ func resolve(query Query, all []*candidate, routes []netlink.Route, seen familie
 		result.Paths = append(result.Paths, choose(plan, all, owner))
 	}
 	result.Uplinks = uplinks(query, all, routes, owner)
+	result.WaysOut = waysOut(routes)
 	largest := largestMTU(result)
 	for i := range result.Paths {
 		result.Paths[i].judge(all, largest, seen)
@@ -187,7 +191,7 @@ func uplinks(query Query, all []*candidate, routes []netlink.Route, owner map[in
 func carryingRoutes(peers []Peer, routes []netlink.Route) map[int]bool {
 	known := map[netip.Addr]bool{}
 	for _, peer := range peers {
-		for _, address := range peer.known() {
+		for _, address := range peer.All() {
 			known[address] = true
 		}
 	}
@@ -203,6 +207,21 @@ func carryingRoutes(peers []Peer, routes []netlink.Route) map[int]bool {
 		}
 	}
 	return carrying
+}
+
+func waysOut(routes []netlink.Route) (gateways []netip.Addr) {
+	for _, route := range routes {
+		destination, ok := destinationOf(route)
+		if !ok || !isWide(destination) || route.Table != unix.RT_TABLE_MAIN {
+			continue
+		}
+		for _, hop := range hopsOf(route) {
+			if hop.gateway.IsValid() {
+				gateways = append(gateways, hop.gateway)
+			}
+		}
+	}
+	return gateways
 }
 
 // largestMTU is the size of packets that must fit on every path: those of flows

@@ -409,21 +409,49 @@ func TestStatusIsCappedAsTheAPIWants(t *testing.T) {
 func TestPeerOf(t *testing.T) {
 	node := &v1alpha1.MPTCPNode{}
 	node.Name = "b"
-	node.Status.Addresses = []string{"192.0.2.2", "nonsense", "::ffff:198.51.100.2"}
+	node.Status.Addresses = []string{"192.0.2.2", "nonsense", "::ffff:198.51.100.2", strings.Repeat("1", 1<<20)}
 	node.Status.Paths = []v1alpha1.NodePath{
-		{Name: "blue", State: v1alpha1.LinkUp, Addresses: []string{"192.0.2.2", "2001:db8::2"}},
+		{Name: "blue", State: v1alpha1.LinkUp, Addresses: []string{"2001:db8::2", "192.0.2.254", "192.0.2.2", "fe80::2%eth0"}},
 		{Name: "green", State: v1alpha1.LinkDown},
+		{Name: "red", State: v1alpha1.LinkUp},
 	}
-	want := Peer{Name: "b", Addresses: addrs("192.0.2.2", "198.51.100.2"), Paths: map[string]PeerPath{
-		"blue": {Addresses: addrs("192.0.2.2", "2001:db8::2"), Up: true}, "green": {},
+	compare := func(what string, want, got Peer) {
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	compare("as its agent says", Peer{Name: "b", Addresses: addrs("192.0.2.2", "198.51.100.2"), Paths: map[string]PeerPath{
+		"blue": {Addresses: addrs("2001:db8::2", "192.0.2.254", "192.0.2.2"), Up: true}, "green": {}, "red": {Up: true},
+	}}, UnconfirmedPeerOf(node))
+	compare("not judged", Peer{Name: "b", Confirmed: true, Paths: map[string]PeerPath{"blue": {Up: true}, "green": {}, "red": {Up: true}}}, PeerOf(node))
+	node.Spec = &v1alpha1.MPTCPNodeSpec{Confirmed: []v1alpha1.ConfirmedAddress{
+		{Address: "192.0.2.2", Path: "blue", Proof: v1alpha1.AddressProofNode}, {Address: "2001:db8::2", Path: "blue", Proof: v1alpha1.AddressProofRange},
+		{Address: "203.0.113.2", Path: "green", Proof: v1alpha1.AddressProofFirstClaim}, {Address: "203.0.113.3", Path: "red"},
 	}}
-	got, err := PeerOf(node)
-	if err == nil || !strings.Contains(err.Error(), "nonsense") || !strings.Contains(err.Error(), "node b") {
-		t.Errorf("the address that cannot be read is not named: %v", err)
+	compare("confirmed", Peer{
+		Name: "b", Confirmed: true, Addresses: addrs("192.0.2.2", "2001:db8::2", "203.0.113.2", "203.0.113.3"), OfNode: addrs("192.0.2.2"),
+		Paths: map[string]PeerPath{
+			"blue":  {Addresses: addrs("2001:db8::2", "192.0.2.2"), Up: true},
+			"green": {Addresses: addrs("203.0.113.2")}, // lost with its NIC, perhaps
+			"red":   {Up: true},
+		},
+	}, PeerOf(node))
+}
+
+// FuzzParseAddress: whatever an agent writes becomes one form of an address, or none.
+func FuzzParseAddress(f *testing.F) {
+	for _, text := range []string{"192.0.2.1", "::ffff:192.0.2.1", "fe80::1%eth0", "2001:DB8::0:1", "01.2.3.4", ""} {
+		f.Add(text)
 	}
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("peer (-want +got):\n%s", diff)
-	}
+	f.Fuzz(func(t *testing.T, text string) {
+		address, ok := parseAddress(text)
+		if !ok {
+			return
+		}
+		if again, ok := parseAddress(address.String()); !ok || again != address || address.Is4In6() || address.Zone() != "" || len(text) > maxAddressText {
+			t.Errorf("%q became %v", text, address)
+		}
+	})
 }
 
 func addrs(texts ...string) (addresses []netip.Addr) {

@@ -27,6 +27,9 @@ const (
 	// could not be reached, from the plan that the last agent had saved; the message
 	// says when. Only nodes with such an agent have it, until the next one starts.
 	ConditionStartedFromSavedPlan = "StartedFromSavedPlan"
+	// ConditionAddressesConfirmed: on a node, every address that its agent reports is
+	// confirmed. What is not is used by no other node.
+	ConditionAddressesConfirmed = "AddressesConfirmed"
 )
 
 // Reasons of conditions.
@@ -59,6 +62,26 @@ const (
 	ReasonDatapathFailed     = "DatapathFailed"
 
 	ReasonAPIServerNotReached = "APIServerNotReached"
+)
+
+// Reasons of the condition AddressesConfirmed.
+const (
+	ReasonConfirmed = "Confirmed"
+	// ReasonUnproven: nothing proves an address. On a path without addressRanges it is
+	// confirmed for the node that reports it first, elsewhere it is left out.
+	ReasonUnproven = "Unproven"
+	// ReasonDuplicate: another node has the address.
+	ReasonDuplicate = "Duplicate"
+	// ReasonOutOfRange: it lies in none of the path's addressRanges.
+	ReasonOutOfRange = "OutOfRange"
+	// ReasonPodRange: it lies in the pods' range of a Node.
+	ReasonPodRange = "PodRange"
+	// ReasonNotUnicast: it is no address that one node alone could have.
+	ReasonNotUnicast = "NotUnicast"
+	// ReasonMalformed: it is no address.
+	ReasonMalformed = "Malformed"
+	// ReasonNodeNotFound: there is no Node of that name.
+	ReasonNodeNotFound = "NodeNotFound"
 )
 
 // Limits of the datapath, which the compile keeps.

@@ -110,7 +110,7 @@ func TestKubectlShowsAKindUnderItsShortName(t *testing.T) {
 		},
 		"mnode": {
 			&v1alpha1.MPTCPNode{ObjectMeta: object("shown")},
-			[]string{"NAME", "KERNEL", "PATHS", "UP", "READY", "AGE"},
+			[]string{"NAME", "KERNEL", "PATHS", "UP", "READY", "CONFIRMED", "AGE"},
 		},
 		"mplan": {
 			&v1alpha1.MPTCPNodePlan{ObjectMeta: object("shown")},

@@ -4,6 +4,48 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+// AddressProof says why an address is taken for a node's own.
+// +kubebuilder:validation:Enum=Node;Range;FirstClaim
+type AddressProof string
+
+const (
+	// AddressProofNode means: the Node has the address in its status.addresses.
+	AddressProofNode AddressProof = "Node"
+	// AddressProofRange means: it lies in one of the path's addressRanges.
+	AddressProofRange AddressProof = "Range"
+	// AddressProofFirstClaim means: nothing proves it, because the path has no
+	// addressRanges of its family. The node was the first to report it.
+	AddressProofFirstClaim AddressProof = "FirstClaim"
+)
+
+// ConfirmedAddress is an address that is a node's own.
+type ConfirmedAddress struct {
+	// address is an IPv4 or IPv6 address in its canonical form.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	// +required
+	Address string `json:"address"`
+	// path is the MPTCPPath on which the node has it; empty for an address that is
+	// on none.
+	// +optional
+	Path PathName `json:"path,omitempty"`
+	// proof says why it is taken for the node's own: Node, because the Node has it in
+	// its status; Range, because it lies in the path's addressRanges; FirstClaim,
+	// because the node was the first to report it, on a path without addressRanges.
+	// +required
+	Proof AddressProof `json:"proof"`
+}
+
+// MPTCPNodeSpec is what the controller confirms of what a node's agent reports.
+type MPTCPNodeSpec struct {
+	// confirmed are the addresses that are the node's own. Other nodes send to no
+	// other for it, and take no other next hop of a route for it.
+	// +kubebuilder:validation:MaxItems=192
+	// +listType=atomic
+	// +required
+	Confirmed []ConfirmedAddress `json:"confirmed"`
+}
+
 // LinkState is the state of a NIC.
 // +kubebuilder:validation:Enum=Up;Down
 type LinkState string
@@ -24,8 +66,9 @@ type NodePath struct {
 	// +optional
 	Interface string `json:"interface,omitempty"`
 	// addresses are the NIC's global addresses, IPv4 and IPv6: where other nodes
-	// send packets for this node on this path.
+	// send packets for this node on this path, once they are confirmed.
 	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=45
 	// +listType=set
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
@@ -78,8 +121,9 @@ type MPTCPNodeStatus struct {
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
 	// addresses are all addresses by which routes of other nodes may name this
-	// node as next hop.
+	// node as next hop, once they are confirmed.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=45
 	// +listType=set
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
@@ -102,6 +146,7 @@ type MPTCPNodeStatus struct {
 	// +optional
 	Features []KernelFeature `json:"features,omitempty"`
 	// conditions: Ready is True while the agent reports and its datapath works;
+	// AddressesConfirmed is True while every address that it reports is the node's;
 	// StartedFromSavedPlan says of an agent that started without the API server when
 	// that was, and when it reached it.
 	// +listType=map
@@ -119,12 +164,17 @@ type MPTCPNodeStatus struct {
 // +kubebuilder:printcolumn:name="Paths",type=integer,JSONPath=`.status.pathsTotal`
 // +kubebuilder:printcolumn:name="Up",type=integer,JSONPath=`.status.pathsUp`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Confirmed",type=string,JSONPath=`.status.conditions[?(@.type=="AddressesConfirmed")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type MPTCPNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// status is who the node is.
+	// spec is what the controller confirms, and nobody else writes. It is missing
+	// while no controller has judged what the agent reports.
+	// +optional
+	Spec *MPTCPNodeSpec `json:"spec,omitempty"`
+	// status is who the node is, as its agent says.
 	// +optional
 	Status MPTCPNodeStatus `json:"status,omitempty"`
 }

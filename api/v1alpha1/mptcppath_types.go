@@ -43,7 +43,10 @@ type MPTCPPathSpec struct {
 	// +optional
 	Interfaces []InterfacePattern `json:"interfaces,omitempty"`
 
-	// addressRanges are CIDRs: a NIC with an address in one of them qualifies.
+	// addressRanges are CIDRs: a NIC with an address in one of them qualifies. They also
+	// prove that an address which a node's agent reports on the path may be the node's:
+	// without a range of its family, whichever node reports it first has it. Give those
+	// of the NICs, of both families, and leave routers out.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=set
