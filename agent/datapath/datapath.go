@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -35,16 +34,15 @@ type Options struct {
 }
 
 // Datapath is the uplink half on the NICs of the calling thread's network
-// namespace. SetHealth and ActivePeers may be called at any time, the others by
+// namespace. Run, SetHealth and ActivePeers may be called at any time, the others by
 // one goroutine at a time.
 type Datapath struct {
-	node.Idle
 	options  Options
 	loaded   *pins.Loaded[*objects]
 	uplinks  *attach.Interfaces
 	peers    peerTable
+	flows    sweeper
 	compared bool // flows with their endpoints, since nothing was loaded
-	counted  time.Time
 }
 
 // The two hooks of each NIC. At the egress our program is last, because it may
@@ -101,7 +99,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err == nil {
 		err = d.loaded.Finish()
 	}
-	return errors.Join(err, d.update(changes), d.recount())
+	return errors.Join(err, d.update(changes))
 }
 
 // uplinksOf are the indexes of all NICs that get the programs. One that cannot be used
@@ -123,14 +121,14 @@ func (d *Datapath) AttachMode() string { return d.uplinks.Mode() }
 
 // Close lets go of the datapath without changing it: programs and maps stay.
 func (d *Datapath) Close() error {
-	d.peers.unload()
+	d.unload()
 	return d.loaded.Close()
 }
 
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove(context.Context) error {
-	d.peers.unload()
+	d.unload()
 	return d.loaded.Remove(d.uplinks.Remove, releaseAllNeighbours)
 }
 
@@ -144,8 +142,15 @@ func (d *Datapath) load() (*objects, error) {
 		d.peers.unload()
 		return nil, errors.Join(err, loaded.Close())
 	}
+	d.flows.use(loaded.maps())
 	d.compared = false
 	return loaded, nil
+}
+
+// unload keeps what goes on beside the rounds from the maps.
+func (d *Datapath) unload() {
+	d.peers.unload()
+	d.flows.use(nil)
 }
 
 // attachTo attaches to exactly these NICs. One that fails does not keep the

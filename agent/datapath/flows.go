@@ -63,7 +63,7 @@ func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
 
 // flowsIn lists what a map has.
 func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
-	err = eachFlowIn(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
+	err = eachEntry(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		if flow.Role != uplink.RoleInitiator {
 			flow.Token = 0 // a responder's flow has something else there
 		}
@@ -80,13 +80,13 @@ func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 }
 
 func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
-	return eachFlowIn(d.loaded.Value.maps().Flows, visit)
+	return eachEntry(d.loaded.Value.maps().Flows, visit)
 }
 
-// eachFlowIn reads the map in batches, because it may be large.
-func eachFlowIn(m *ebpf.Map, visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
+// eachEntry reads the map in batches, because it may be large.
+func eachEntry[K, V any](m *ebpf.Map, visit func(K, V)) error {
 	const batch = 1024
-	keys, values := make([]uplink.ToUplinkFlowKey, batch), make([]uplink.ToUplinkFlow, batch)
+	keys, values := make([]K, batch), make([]V, batch)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
@@ -97,7 +97,7 @@ func eachFlowIn(m *ebpf.Map, visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkF
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("reading the flows: %w", err)
+			return fmt.Errorf("reading a batch of %s: %w", m, err)
 		}
 	}
 }
@@ -123,10 +123,8 @@ func (d *Datapath) update(c changes) error {
 	if err != nil {
 		return err
 	}
-	for _, key := range orphans {
-		if err := d.loaded.Value.maps().Flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forgetting a flow: %w", err)
-		}
+	if err := forget(d.loaded.Value.maps().Flows, orphans); err != nil {
+		return err
 	}
 	for key, flow := range adopted {
 		if err := d.loaded.Value.maps().Flows.Update(key, flow, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

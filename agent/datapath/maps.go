@@ -55,7 +55,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 }
 
 func (d *Datapath) writeNode(nics []node.Path) error {
-	var value uplink.ToUplinkNode
+	value := uplink.ToUplinkNode{Clock: clock()}
 	for _, path := range nics {
 		value.Interface[path.Number] = uint32(path.Interface)
 		if path.Up {

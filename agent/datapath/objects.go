@@ -15,7 +15,7 @@ import (
 // schema is the version of everything pinned. A change of what a member of a map
 // in bpf/include/uplink/maps.h means needs a new one, or a new name for the member: see
 // docs/upgrade.md. A change of layout alone is noticed by itself.
-const schema = "v1"
+const schema = "v2"
 
 // objects are the loaded programs and the maps they share.
 type objects struct {

@@ -185,7 +185,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 		m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
 		m.at(500 * time.Millisecond)
 		before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
-		for _, version := range []string{"v2", schema} {
+		for _, version := range []string{"other", schema} {
 			for node := range l.Nodes {
 				require.NoError(t, l.datapaths[node].Close())
 				l.datapaths[node] = open(l.nodeOptions(node), version)

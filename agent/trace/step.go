@@ -88,7 +88,8 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 	local := native(words)
 	return map[string]treatment{
 		"preferences": {shared: true}, "health": {shared: true}, "peer_addresses": {shared: true},
-		"flows": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"flows":      {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"handshakes": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 	}
 }
 
@@ -220,15 +221,27 @@ func (t *Tracer) look(made *replica, frame []byte) (v view, err error) {
 			}
 		}
 	}
-	if flows := made.collection.Maps["flows"]; flows != nil {
-		var flow uplink.ToUplinkFlow
-		if err := flows.Lookup(t.flowKey(frame), &flow); err == nil {
-			v.flow = &flow
-		} else if !isGone(err) {
-			return v, fmt.Errorf("reading the flow: %w", err)
-		}
+	v.flow, err = flowIn(made.collection.Maps, t.flowKey(frame))
+	return v, err
+}
+
+// flowIn finds a flow that lives, or else one whose handshake is under way; nil: neither.
+func flowIn(maps map[string]*ebpf.Map, key uplink.ToUplinkFlowKey) (*uplink.ToUplinkFlow, error) {
+	if maps["flows"] == nil {
+		return nil, nil
 	}
-	return v, nil
+	var handshake uplink.ToUplinkHandshake
+	err := maps["flows"].Lookup(key, &handshake.Flow)
+	if isGone(err) {
+		err = maps["handshakes"].Lookup(key, &handshake)
+	}
+	switch {
+	case isGone(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the flow: %w", err)
+	}
+	return &handshake.Flow, nil
 }
 
 // flowKey names the packet's subflow as the uplink half does.

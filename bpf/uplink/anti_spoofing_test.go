@@ -73,6 +73,7 @@ func TestPacketsOfTheNodeItselfAndOfUnknownInterfacesCount(t *testing.T) {
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		n.egressFrom(t, otherInterface, e.syn(capable(1)))
+		n.isAnswered(t, e, capableWithKey(key))
 		n.mustFlow(t, e.out())
 		n.knowInterface(t)
 		n.egressFrom(t, 0, e.out().with(func(s *segment) { s.flags = rst }))

@@ -6,7 +6,7 @@
  * packets come in, so that its answers leave on the same one, and learns a
  * connection's token from the responder's key. It changes no packet.
  */
-#include "uplink/flow.h"
+#include "uplink/handshake.h"
 
 /*
  * A SYN from a peer. Only one that carries MPTCP and whose sender lies behind a
@@ -15,53 +15,46 @@
 static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
 	struct mptcp_option option = {};
-	struct flow flow = { .role = ROLE_RESPONDER };
+	struct handshake handshake = { .flow.role = ROLE_RESPONDER };
+	struct flow *flow = &handshake.flow;
 	struct endpoint *endpoint;
 	struct node *node = this_node();
 
 	if (!packet || !key || !node)
 		return 0;
-	flow.path = path_of_interface(node, skb->ifindex);
-	if (flow.path == NO_PATH)
+	flow->path = path_of_interface(node, skb->ifindex);
+	if (flow->path == NO_PATH)
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	flow.peer = peer_of_route(skb, key, packet->family, 0);
-	if (flow.peer == NO_PEER)
+	flow->peer = peer_of_route(skb, key, packet->family, 0);
+	if (flow->peer == NO_PEER)
 		return 0;
 	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
 	if (endpoint)
-		flow.endpoint = endpoint->id;
-	if (!take_room(&key->remote))
+		flow->endpoint = endpoint->id;
+	if (!has_room(&key->remote))
 		return 0;
-	flow.sequence = packet->sequence;
-	flow.allowed = 0xff;
-	flow.turn = flow_hash(key);
-	flow.subtype = option.subtype;
-	if (bpf_map_update_elem(&flows, key, &flow, BPF_ANY)) {
-		give_room(&key->remote);
+	flow->sequence = packet->sequence;
+	flow->allowed = 0xff;
+	flow->turn = flow_hash(key);
+	flow->subtype = option.subtype;
+	if (!begin_handshake(key, &handshake, node))
 		return 0;
-	}
 	note_local(&key->local);
 	return 1;
 }
 
-/* The answer to MP_CAPABLE: from here on, joining subflows find the connection. */
+/* The answer to MP_CAPABLE has the connection's token in it. */
 static __noinline int learn_token(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	struct mptcp_option option = {};
-	struct connection connection = {};
-	struct connection_key key = {};
 
 	if (!packet || !flow)
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || !option.has_key)
 		return 0;
 	flow->token = token_of(&option);
-	key.endpoint = flow->endpoint;
-	key.token = flow->token;
-	connection.subflows = 1ULL << ((flow->path & (MAX_PATHS - 1)) * 8);
-	bpf_map_update_elem(&connections, &key, &connection, BPF_NOEXIST);
 	return 1;
 }
 
@@ -91,6 +84,66 @@ static __always_inline int is_open(const struct flow *flow)
 	return flow->ended == ENDED_BOTH || (flow->role == ROLE_RESPONDER && !(flow->subtype & ANSWERED));
 }
 
+/*
+ * A SYN may begin a handshake also where a flow lives: a peer that died without a word
+ * uses its ports again. The flow stays until the handshake has ended.
+ */
+static __always_inline void ask(struct __sk_buff *skb, struct packet *packet, struct flow_key *key, struct flow *flow)
+{
+	struct handshake *handshake = bpf_map_lookup_elem(&handshakes, key);
+
+	if (flow && repeats_syn(flow, packet)) {
+		if (flow->role == ROLE_RESPONDER)
+			follow_packet(skb, flow);
+		return;
+	}
+	if (flow && is_open(flow))
+		forget_flow(flow, key);
+	if (!handshake || (handshake->flow.role == ROLE_RESPONDER && !handshake->answered &&
+			   handshake->flow.sequence != packet->sequence))
+		follow_syn(skb, packet, key);
+	else if (handshake->flow.role == ROLE_RESPONDER && handshake->flow.sequence == packet->sequence)
+		follow_packet(skb, &handshake->flow);
+}
+
+/*
+ * What comes in while a handshake is under way. This end's SYN is answered, or the other
+ * end shows by its number that it has seen this end's SYN/ACK: then they have agreed.
+ */
+static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+{
+	struct handshake *handshake;
+	struct flow *flow;
+
+	if (!packet || !key)
+		return 0;
+	handshake = bpf_map_lookup_elem(&handshakes, key);
+	if (!handshake)
+		return 0;
+	if (handshake->flow.role == ROLE_INITIATOR) {
+		if (!acknowledges(packet, handshake->flow.sequence))
+			return 0;
+		if (packet->flags & TCP_RST)
+			return give_up(handshake, key);
+		if (!is_syn_ack(packet) || handshake->answered)
+			return 0;
+		handshake->answer = packet->sequence;
+		handshake->answered = 1;
+		return handshake->flow.subtype == SUBTYPE_CAPABLE && learn_token(skb, packet, &handshake->flow);
+	}
+	if (packet->flags & TCP_SYN || !continues(handshake, packet))
+		return 0;
+	if (packet->flags & TCP_RST)
+		return give_up(handshake, key);
+	if (!handshake->answered || !acknowledges(packet, handshake->answer))
+		return 0;
+	follow_packet(skb, &handshake->flow);
+	flow = agree(handshake, key);
+	if (flow && packet->flags & TCP_FIN)
+		note_end(flow, key, packet, ENDED_IN);
+	return 1;
+}
+
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {
@@ -109,20 +162,17 @@ int from_uplink(struct __sk_buff *skb)
 	key.local_port = packet.destination_port;
 	key.remote_port = packet.source_port;
 	flow = bpf_map_lookup_elem(&flows, &key);
-	if (unlikely(syn && !(flow && repeats_syn(flow, &packet)))) {
-		if (!flow || is_open(flow)) {
-			if (flow)
-				forget_flow(flow, &key);
-			follow_syn(skb, &packet, &key);
-			return TCX_NEXT;
-		}
-	}
-	if (!flow || unlikely(!is_expected(flow, &packet)))
+	if (unlikely(syn)) {
+		ask(skb, &packet, &key, flow);
 		return TCX_NEXT;
+	}
+	if (unlikely(!flow || !is_expected(flow, &packet))) {
+		if (may_shake_hands(&key))
+			answer(skb, &packet, &key);
+		return TCX_NEXT;
+	}
 	if (flow->role == ROLE_RESPONDER)
 		follow_packet(skb, flow);
-	else if (is_syn_ack(&packet) && flow->subtype == SUBTYPE_CAPABLE && !flow->token && answers_syn(flow, &packet))
-		learn_token(skb, &packet, flow);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);
 	return TCX_NEXT;

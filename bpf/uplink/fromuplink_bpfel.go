@@ -61,6 +61,7 @@ type FromUplinkFlow struct {
 	Ended    uint8
 	Turn     uint8
 	Subtype  uint8
+	Used     uint32
 }
 
 type FromUplinkFlowKey struct {
@@ -69,6 +70,13 @@ type FromUplinkFlowKey struct {
 	Remote     FromUplinkAddress
 	LocalPort  uint16
 	RemotePort uint16
+}
+
+type FromUplinkHandshake struct {
+	_        structs.HostLayout
+	Flow     FromUplinkFlow
+	Answer   uint32
+	Answered uint32
 }
 
 type FromUplinkHealth struct {
@@ -82,6 +90,7 @@ type FromUplinkNode struct {
 	_         structs.HostLayout
 	Interface [8]uint32
 	PathsUp   uint32
+	Clock     uint32
 }
 
 type FromUplinkOwner struct {
@@ -111,24 +120,33 @@ type FromUplinkPreference struct {
 	Pad       uint8
 }
 
+type FromUplinkRecentHandshakes struct {
+	_     structs.HostLayout
+	Begun uint32
+	Pad   [15]uint32
+	Slot  [4096]uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	FromUplinkMapConnections   = "connections"
-	FromUplinkMapEndedFlows    = "ended_flows"
-	FromUplinkMapEndpoints     = "endpoints"
-	FromUplinkMapFlows         = "flows"
-	FromUplinkMapHealth        = "health"
-	FromUplinkMapLivingFlows   = "living_flows"
-	FromUplinkMapLocalFilter   = "local_filter"
-	FromUplinkMapNode          = "node"
-	FromUplinkMapOwners        = "owners"
-	FromUplinkMapPeerAddresses = "peer_addresses"
-	FromUplinkMapPeers         = "peers"
-	FromUplinkMapPreferences   = "preferences"
-	FromUplinkProgFromUplink   = "from_uplink"
-	FromUplinkVarFlowEntries   = "flow_entries"
+	FromUplinkMapConnections      = "connections"
+	FromUplinkMapEndedFlows       = "ended_flows"
+	FromUplinkMapEndpoints        = "endpoints"
+	FromUplinkMapFlows            = "flows"
+	FromUplinkMapHandshakes       = "handshakes"
+	FromUplinkMapHealth           = "health"
+	FromUplinkMapLivingFlows      = "living_flows"
+	FromUplinkMapLocalFilter      = "local_filter"
+	FromUplinkMapNode             = "node"
+	FromUplinkMapOwners           = "owners"
+	FromUplinkMapPeerAddresses    = "peer_addresses"
+	FromUplinkMapPeers            = "peers"
+	FromUplinkMapPreferences      = "preferences"
+	FromUplinkMapRecentHandshakes = "recent_handshakes"
+	FromUplinkProgFromUplink      = "from_uplink"
+	FromUplinkVarFlowEntries      = "flow_entries"
 )
 
 // LoadFromUplink returns the embedded CollectionSpec for FromUplink.
@@ -180,18 +198,20 @@ type FromUplinkProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkMapSpecs struct {
-	Connections   *ebpf.MapSpec `ebpf:"connections"`
-	EndedFlows    *ebpf.MapSpec `ebpf:"ended_flows"`
-	Endpoints     *ebpf.MapSpec `ebpf:"endpoints"`
-	Flows         *ebpf.MapSpec `ebpf:"flows"`
-	Health        *ebpf.MapSpec `ebpf:"health"`
-	LivingFlows   *ebpf.MapSpec `ebpf:"living_flows"`
-	LocalFilter   *ebpf.MapSpec `ebpf:"local_filter"`
-	Node          *ebpf.MapSpec `ebpf:"node"`
-	Owners        *ebpf.MapSpec `ebpf:"owners"`
-	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
-	Peers         *ebpf.MapSpec `ebpf:"peers"`
-	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
+	Connections      *ebpf.MapSpec `ebpf:"connections"`
+	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
+	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
+	Flows            *ebpf.MapSpec `ebpf:"flows"`
+	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
+	Health           *ebpf.MapSpec `ebpf:"health"`
+	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
+	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
+	Node             *ebpf.MapSpec `ebpf:"node"`
+	Owners           *ebpf.MapSpec `ebpf:"owners"`
+	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
+	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
+	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
 }
 
 // FromUplinkVariableSpecs contains global variables before they are loaded into the kernel.
@@ -221,18 +241,20 @@ func (o *FromUplinkObjects) Close() error {
 //
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkMaps struct {
-	Connections   *ebpf.Map `ebpf:"connections"`
-	EndedFlows    *ebpf.Map `ebpf:"ended_flows"`
-	Endpoints     *ebpf.Map `ebpf:"endpoints"`
-	Flows         *ebpf.Map `ebpf:"flows"`
-	Health        *ebpf.Map `ebpf:"health"`
-	LivingFlows   *ebpf.Map `ebpf:"living_flows"`
-	LocalFilter   *ebpf.Map `ebpf:"local_filter"`
-	Node          *ebpf.Map `ebpf:"node"`
-	Owners        *ebpf.Map `ebpf:"owners"`
-	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
-	Peers         *ebpf.Map `ebpf:"peers"`
-	Preferences   *ebpf.Map `ebpf:"preferences"`
+	Connections      *ebpf.Map `ebpf:"connections"`
+	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
+	Endpoints        *ebpf.Map `ebpf:"endpoints"`
+	Flows            *ebpf.Map `ebpf:"flows"`
+	Handshakes       *ebpf.Map `ebpf:"handshakes"`
+	Health           *ebpf.Map `ebpf:"health"`
+	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
+	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
+	Node             *ebpf.Map `ebpf:"node"`
+	Owners           *ebpf.Map `ebpf:"owners"`
+	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
+	Peers            *ebpf.Map `ebpf:"peers"`
+	Preferences      *ebpf.Map `ebpf:"preferences"`
+	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
 }
 
 func (m *FromUplinkMaps) Close() error {
@@ -241,6 +263,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.EndedFlows,
 		m.Endpoints,
 		m.Flows,
+		m.Handshakes,
 		m.Health,
 		m.LivingFlows,
 		m.LocalFilter,
@@ -249,6 +272,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,
+		m.RecentHandshakes,
 	)
 }
 

@@ -81,6 +81,9 @@ func (e ends) syn(option []byte) segment {
 	return segment{from: e.pod, to: e.other, sequence: firstSYN, flags: syn, options: usual(option)}
 }
 
+// flip is the same pair as the other one's node sees it.
+func (e ends) flip() ends { return ends{pod: e.other, other: e.pod} }
+
 // port is the same pair of pods with another port of the first one.
 func (e ends) port(port uint16) ends {
 	e.pod = netip.AddrPortFrom(e.pod.Addr(), port)
@@ -145,12 +148,15 @@ func (n *node) load(t testing.TB, entries uint32) {
 		uplink.FromUplinkMapConnections:   to.Connections,
 		uplink.FromUplinkMapEndpoints:     to.Endpoints,
 		uplink.FromUplinkMapFlows:         to.Flows,
+		uplink.FromUplinkMapHandshakes:    to.Handshakes,
 		uplink.FromUplinkMapLocalFilter:   to.LocalFilter,
 		uplink.FromUplinkMapNode:          to.Node,
 		uplink.FromUplinkMapPeerAddresses: to.PeerAddresses,
 		uplink.FromUplinkMapOwners:        to.Owners,
 		uplink.FromUplinkMapEndedFlows:    to.EndedFlows,
 		uplink.FromUplinkMapLivingFlows:   to.LivingFlows,
+
+		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,
 	}}))
 	t.Cleanup(func() { from.Close() })
 	n.to, n.from, n.maps = to.ToUplink, from.FromUplink, &to.ToUplinkMaps
@@ -160,6 +166,7 @@ func (n *node) load(t testing.TB, entries uint32) {
 func (n *node) reset(t testutil.TB) {
 	t.Helper()
 	clearMap[uplink.ToUplinkFlowKey](t, n.maps.Flows)
+	clearMap[uplink.ToUplinkFlowKey](t, n.maps.Handshakes)
 	clearMap[uplink.ToUplinkConnectionKey](t, n.maps.Connections)
 	clearMap[uplink.ToUplinkAddress](t, n.maps.Endpoints)
 	clearMap[uplink.ToUplinkAddress](t, n.maps.Owners)
@@ -184,6 +191,13 @@ func (n *node) setNode(t testutil.TB, up uint32) {
 	value := uplink.ToUplinkNode{PathsUp: up}
 	copy(value.Interface[:], n.nics[:])
 	put(t, n.maps.Node, uint32(0), value)
+}
+
+func (n *node) setClock(t testutil.TB, clock uint32) {
+	t.Helper()
+	value := lookup[uplink.ToUplinkNode](t, n.maps.Node, uint32(0))
+	value.Clock = clock
+	put(t, n.maps.Node, uint32(0), *value)
 }
 
 func (n *node) setPeer(t testutil.TB, up uint8) {
@@ -225,6 +239,22 @@ func (n *node) noteLocal(t testutil.TB, local netip.Addr) {
 	bit := uplink.FilterBit(address(local).Word)
 	filter.Bits[bit/64] |= 1 << (bit % 64)
 	put(t, n.maps.LocalFilter, uint32(0), filter)
+}
+
+// isAnswered ends the handshake that the pod's SYN began.
+func (n *node) isAnswered(t testutil.TB, e ends, option []byte) {
+	t.Helper()
+	n.ingress(t, blue, e.synAck(option).frame())
+	n.egress(t, blue, e.third().frame())
+}
+
+// isCalled has the pod answer a connection that comes in by this path.
+func (n *node) isCalled(t testutil.TB, e ends, path int) ends {
+	t.Helper()
+	n.ingress(t, path, e.syn(capable(1)).flip().frame())
+	n.egress(t, blue, e.synAck(capableWithKey(key)).flip().frame())
+	n.ingress(t, path, e.third().flip().frame())
+	return e
 }
 
 // weights are packed with the first path in the lowest byte.
@@ -282,17 +312,29 @@ func (n *node) run(t testutil.TB, program *ebpf.Program, frame []byte, context s
 	return 0
 }
 
-// flow is the node's memory of a segment's subflow, or nil. The segment is one
-// that leaves the node.
+// flow is the node's memory of a segment's subflow, or nil: of one that lives, or of
+// its handshake. The segment is one that leaves the node.
 func (n *node) flow(t testutil.TB, out segment) *uplink.ToUplinkFlow {
 	t.Helper()
-	var flow uplink.ToUplinkFlow
-	err := n.maps.Flows.Lookup(flowKey(out), &flow)
+	if flow := lookup[uplink.ToUplinkFlow](t, n.maps.Flows, flowKey(out)); flow != nil {
+		return flow
+	}
+	if handshake := lookup[uplink.ToUplinkHandshake](t, n.maps.Handshakes, flowKey(out)); handshake != nil {
+		return &handshake.Flow
+	}
+	return nil
+}
+
+// lookup is what a map has, or nil.
+func lookup[V any](t testutil.TB, m *ebpf.Map, key any) *V {
+	t.Helper()
+	var value V
+	err := m.Lookup(key, &value)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
 	require.NoError(t, err)
-	return &flow
+	return &value
 }
 
 // mustFlow is flow, of which there must be one.
@@ -310,7 +352,13 @@ func (n *node) putFlow(t testutil.TB, out segment, flow uplink.ToUplinkFlow) {
 	put(t, n.maps.Flows, flowKey(out), flow)
 }
 
+// countFlows counts handshakes too.
 func (n *node) countFlows(t testutil.TB) (count int) {
+	t.Helper()
+	return n.countLiving(t) + len(keys[uplink.ToUplinkFlowKey](t, n.maps.Handshakes))
+}
+
+func (n *node) countLiving(t testutil.TB) (count int) {
 	t.Helper()
 	return len(keys[uplink.ToUplinkFlowKey](t, n.maps.Flows))
 }

@@ -35,6 +35,9 @@ const (
 // firstSYN is the number of the pods' SYNs.
 const firstSYN = 999
 
+// answerNumber is that of the SYN/ACKs.
+const answerNumber = 5000
+
 // segment describes a TCP segment in an Ethernet frame; its zero fields stand
 // for what is usual.
 type segment struct {

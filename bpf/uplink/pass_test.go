@@ -257,12 +257,13 @@ func TestWhatCannotBeReadIsNotSteered(t *testing.T) {
 }
 
 // begin begins a connection of the pod whose first subflow is on this path, and
-// returns its ends.
+// returns its ends. Its key is key.
 func (n *node) begin(t testutil.TB, e ends, path uint8) ends {
 	t.Helper()
 	for range 16 {
 		n.egress(t, blue, e.syn(capable(1)).frame())
 		if n.mustFlow(t, e.out()).Path == path {
+			n.isAnswered(t, e, capableWithKey(key))
 			return e
 		}
 		e = e.port(e.pod.Port() + 1)

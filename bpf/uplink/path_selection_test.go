@@ -31,7 +31,7 @@ func (n *node) end(t testutil.TB, e ends, flags uint8) {
 	n.ingress(t, blue, last.flip().frame())
 }
 
-// joinOn begins a joining subflow from this port and returns its path.
+// joinOn begins a joining subflow from this port, up to its answer, and returns its path.
 func (n *node) joinOn(t testutil.TB, e ends, port uint16) int {
 	t.Helper()
 	s := e.port(port).syn(join(token))
@@ -40,6 +40,7 @@ func (n *node) joinOn(t testutil.TB, e ends, port uint16) int {
 	if (verdict == redirect) != (flow.Path != blue) {
 		t.Errorf("the verdict on a SYN of path %d is %d", flow.Path, verdict)
 	}
+	n.isAnswered(t, e.port(port), joinAnswer())
 	return int(flow.Path)
 }
 
@@ -381,7 +382,8 @@ type connectionModel struct {
 	weights []uint8
 	node    uint32
 	peer    uint8
-	living  map[uint16]int // path by port
+	living  map[uint16]int  // path by port
+	agreed  map[uint16]bool // of these, those whose handshake has ended
 	ended   []uint16
 	port    uint16
 	// sequence of the last SYN, and that of each port; all are different.
@@ -453,9 +455,27 @@ func (m *connectionModel) join(t *rapid.T, port uint16) {
 	m.living[port] = chosen
 }
 
-// Repeat sends the SYN of a living subflow again.
+// Agree ends the handshake of a subflow.
+func (m *connectionModel) Agree(t *rapid.T) {
+	port := m.draw(t)
+	if m.agreed[port] {
+		t.Skip("its handshake has ended")
+	}
+	m.agreed[port] = true
+	answer := m.e.port(port).synAck(joinAnswer()).with(func(s *segment) { s.answer = m.sequences[port] + 1 })
+	m.n.ingress(t, blue, answer.frame())
+	m.n.egress(t, blue, m.e.port(port).third().frame())
+	if path := int(m.n.mustFlow(t, m.e.port(port).out()).Path); path != m.living[port] {
+		t.Fatalf("the end of its handshake moved a flow from %d to %d", m.living[port], path)
+	}
+}
+
+// Repeat sends the SYN of a subflow again, before it is answered.
 func (m *connectionModel) Repeat(t *rapid.T) {
 	port := m.draw(t)
+	if m.agreed[port] {
+		t.Skip("its handshake has ended")
+	}
 	s := m.e.port(port).syn(join(token)).with(func(s *segment) { s.sequence = m.sequences[port] })
 	m.n.egress(t, blue, s.frame())
 	if path := int(m.n.mustFlow(t, s).Path); path != m.living[port] {
@@ -465,6 +485,9 @@ func (m *connectionModel) Repeat(t *rapid.T) {
 
 func (m *connectionModel) Close(t *rapid.T) {
 	port := m.draw(t)
+	if !m.agreed[port] {
+		t.Skip("its handshake has not ended")
+	}
 	m.n.end(t, m.e.port(port), fin|ack)
 	m.end(port)
 }
@@ -477,6 +500,7 @@ func (m *connectionModel) Reset(t *rapid.T) {
 
 func (m *connectionModel) end(port uint16) {
 	delete(m.living, port)
+	delete(m.agreed, port)
 	m.ended = append(m.ended, port)
 }
 
@@ -486,6 +510,7 @@ func (m *connectionModel) Replace(t *rapid.T) {
 	s := m.e.port(port).syn(capable(1)).with(func(s *segment) { s.sequence = 5 }) // no other's
 	m.n.egress(t, blue, s.frame())
 	delete(m.living, port)
+	delete(m.agreed, port)
 }
 
 func (m *connectionModel) Paths(t *rapid.T) {
@@ -522,7 +547,7 @@ func TestPlacesOfAConnection(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n.reset(t)
 		model := &connectionModel{n: n, e: endsOf[rapid.SampledFrom(versions).Draw(t, "version")], node: allPaths, peer: allPaths,
-			living: map[uint16]int{}, port: 41000, sequences: map[uint16]uint32{}, sequence: 1000}
+			living: map[uint16]int{}, agreed: map[uint16]bool{}, port: 41000, sequences: map[uint16]uint32{}, sequence: 1000}
 		model.weights = rapid.SliceOfN(rapid.Uint8Range(0, 100), int(paths), int(paths)).Draw(t, "weights")
 		n.selectPod(t, weights(model.weights...))
 		// The connection is known from its first subflow's answer, as always.

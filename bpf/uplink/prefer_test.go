@@ -52,10 +52,7 @@ func (n *node) leavesBy(t testutil.TB, s segment) int {
 // the given path.
 var kinds = map[string]func(n *node, t testutil.TB, e ends, path int) ends{
 	"the initiator": func(n *node, t testutil.TB, e ends, path int) ends { return n.begin(t, e, uint8(path)) },
-	"the responder": func(n *node, t testutil.TB, e ends, path int) ends {
-		n.ingress(t, path, e.syn(capable(1)).flip().frame())
-		return e
-	},
+	"the responder": func(n *node, t testutil.TB, e ends, path int) ends { return n.isCalled(t, e, path) },
 }
 
 func TestAPreferenceMovesLivingFlowsAndItsEndMovesThemBack(t *testing.T) {
@@ -293,8 +290,6 @@ func TestSubflowsJoinOnTheirFirstOnesPath(t *testing.T) {
 			n.reset(t)
 			n.prefer(t, uplink.ToUplinkPreference{Allowed: allPaths, Flags: set | same})
 			e := n.begin(t, endsOf[4], uint8(first))
-			answer := e.out().flip().with(func(s *segment) { s.flags, s.options = syn|ack, capableWithKey(key) })
-			n.ingress(t, first, answer.frame())
 			joined := n.mustFlow(t, e.out()).Token
 			joinAt := func(port uint16) int {
 				s := e.port(port).syn(join(joined))

@@ -252,12 +252,10 @@ func TestTheResponderFollowsTheNICOfLaterSegments(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
-		first := e.syn(capable(1)).flip()
-		n.ingress(t, green, first.frame())
+		n.isCalled(t, e, green)
 		incoming := map[string]segment{
-			"data":           e.out().flip().with(func(s *segment) { s.payload = make([]byte, 100) }),
-			"a repeated SYN": first,
-			"a FIN":          e.out().flip().with(func(s *segment) { s.flags |= fin }),
+			"data":  e.out().flip().with(func(s *segment) { s.payload = make([]byte, 100) }),
+			"a FIN": e.out().flip().with(func(s *segment) { s.flags |= fin }),
 		}
 		for name, s := range incoming {
 			for _, path := range []int{red, blue, green} {
@@ -321,7 +319,7 @@ func TestANewSYNAtTheResponderBeginsAnew(t *testing.T) {
 func TestAnUplinkOfNoPathDoesNotMoveAFlow(t *testing.T) {
 	n := newNode(t)
 	e := endsOf[4]
-	n.ingress(t, green, e.syn(capable(1)).flip().frame())
+	n.isCalled(t, e, green)
 	put(t, n.maps.Node, uint32(0), uplink.ToUplinkNode{Interface: [8]uint32{0, n.nics[green], 0}, PathsUp: 1 << green})
 	n.ingress(t, blue, e.out().flip().frame())
 	if flow := n.mustFlow(t, e.answer()); flow.Path != green {
@@ -344,7 +342,7 @@ func TestAForgedSYNDoesNotTakeALivingFlow(t *testing.T) {
 			t.Errorf("the flow was %+v and is %+v", before, after)
 		}
 		n.end(t, e, fin|ack)
-		n.ingress(t, red, e.syn(capable(1)).flip().with(func(s *segment) { s.sequence = 31337 }).frame())
+		n.isCalled(t, e, red)
 		if flow := n.mustFlow(t, e.out()); flow.Role != responder || flow.Path != red {
 			t.Errorf("after its end, the flow is %+v", flow)
 		}
@@ -410,4 +408,61 @@ func (v verdict) String() string {
 		return "redirect"
 	}
 	return fmt.Sprintf("verdict(%d)", int32(v))
+}
+
+// A peer that died without a word uses its ports again. The pod answers a SYN only where
+// it knows of no such connection any more.
+func TestAFlowThatDiedSilentlyIsReplacedByAnAnsweredOne(t *testing.T) {
+	n := newNode(t)
+	for kind, begin := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			forEachVersion(t, func(t *testing.T, version int, e ends) {
+				n.reset(t)
+				e = begin(n, t, e, green)
+				n.egress(t, blue, e.out().frame())
+				before := *n.mustFlow(t, e.out())
+				again := e.syn(capable(1)).flip().with(func(s *segment) { s.sequence = 1 << 31 })
+				n.ingress(t, red, again.frame())
+				if flow := *n.mustFlow(t, e.out()); flow != before {
+					t.Errorf("a SYN that nobody answered changed the flow from %+v to %+v", before, flow)
+				}
+				answer := e.synAck(capableWithKey(key)).flip().with(func(s *segment) { s.sequence, s.answer = 1<<30, 1<<31+1 })
+				if v := n.egress(t, red, answer.frame()); v != next {
+					t.Errorf("the answer does not leave where the SYN came in: %d", v)
+				}
+				n.ingress(t, red, e.out().flip().with(func(s *segment) { s.sequence, s.answer = 1<<31+1, 1<<30+1 }).frame())
+				if flow := n.mustFlow(t, e.out()); flow.Role != responder || flow.Path != red || flow.Token != 1<<30 || n.countLiving(t) != 1 {
+					t.Errorf("of %d flows this one is %+v", n.countLiving(t), flow)
+				}
+				if all := lookup[uint32](t, n.maps.LivingFlows, uint32(0)); *all != 1 {
+					t.Errorf("%d flows are counted", *all)
+				}
+			})
+		})
+	}
+}
+
+// The agent's clock is noted when a flow sends, so that it can tell which do.
+func TestAFlowsLastUseIsNoted(t *testing.T) {
+	n := newNode(t)
+	for kind, begin := range kinds {
+		forEachVersion(t, func(t *testing.T, version int, e ends) {
+			n.reset(t)
+			e = begin(n, t, e, green)
+			for _, clock := range []uint32{30, 60} {
+				n.setClock(t, clock)
+				n.ingress(t, green, e.out().flip().frame())
+				if flow := n.mustFlow(t, e.out()); flow.Used == clock {
+					t.Errorf("%s: what comes in is a use", kind)
+				}
+				n.egress(t, blue, e.out().frame())
+				if flow := n.mustFlow(t, e.out()); flow.Used != clock {
+					t.Errorf("%s: the flow is %+v at %d", kind, flow, clock)
+				}
+			}
+			if n.isCalled(t, e.flip().port(4242).flip(), green); n.mustFlow(t, e.flip().port(4242).flip().out()).Used != 60 {
+				t.Error("a handshake's time is not noted")
+			}
+		})
+	}
 }

@@ -6,6 +6,7 @@
  * network's own policy have already judged the packet. If it belongs to a
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
+#include "uplink/handshake.h"
 #include "uplink/path_selection.h"
 #include "shared.h"
 
@@ -44,7 +45,7 @@ static __always_inline struct preference *preference_of(__u32 endpoint)
 }
 
 /* The flow's own path, unless the packet has to, or would rather, take another. */
-static __always_inline int steer(struct __sk_buff *skb, const struct flow *flow, __u8 family)
+static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 family)
 {
 	struct preference *preference = preference_of(flow->endpoint);
 	struct node *node = this_node();
@@ -56,6 +57,8 @@ static __always_inline int steer(struct __sk_buff *skb, const struct flow *flow,
 		return TCX_NEXT;
 	if (unlikely(!peer->active))
 		peer->active = 1;
+	if (unlikely(flow->used != node->clock))
+		flow->used = node->clock;
 	paths = paths_to(peer, node, family);
 	if (preference)
 		paths = wanted_paths(preference, flow, paths & preference->allowed);
@@ -114,7 +117,8 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 	struct mptcp_option option = {};
 	struct preference *preference;
 	struct endpoint *endpoint;
-	struct flow flow = { .role = ROLE_INITIATOR };
+	struct handshake handshake = { .flow.role = ROLE_INITIATOR };
+	struct flow *flow = &handshake.flow;
 	struct node *node = this_node();
 	struct peer *peer;
 	__u32 index;
@@ -127,45 +131,44 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	index = flow.peer = peer_of_route(skb, key, packet->family, BPF_FIB_LOOKUP_OUTPUT);
+	index = flow->peer = peer_of_route(skb, key, packet->family, BPF_FIB_LOOKUP_OUTPUT);
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer)
 		return 0;
-	if (!take_room(&key->local))
+	if (!has_room(&key->local))
 		return 0;
-	flow.sequence = packet->sequence;
-	flow.endpoint = endpoint->id;
-	flow.allowed = allowed_paths(endpoint->weights);
-	flow.turn = flow_hash(key);
-	flow.subtype = option.subtype;
-	usable = flow.allowed & paths_to(peer, node, packet->family);
+	flow->sequence = packet->sequence;
+	flow->endpoint = endpoint->id;
+	flow->allowed = allowed_paths(endpoint->weights);
+	flow->turn = flow_hash(key);
+	flow->subtype = option.subtype;
+	usable = flow->allowed & paths_to(peer, node, packet->family);
 	preference = preference_of(endpoint->id);
 	if (preference)
 		usable = without_backup(preference, usable);
 	if (option.subtype == SUBTYPE_JOIN) {
-		flow.token = option.token;
-		flow.path = join_path(skb, node, &key->local, endpoint, option.token, usable,
-				      preference && preference->flags & PREFERENCE_SAME);
+		flow->token = option.token;
+		flow->path = join_path(skb, node, &key->local, endpoint, option.token, usable,
+				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
-		flow.path = round_robin_path(endpoint, usable);
+		flow->path = round_robin_path(endpoint, usable);
 	}
-	if (flow.path == NO_PATH) {
-		give_room(&key->local);
+	if (flow->path == NO_PATH)
 		return 0;
-	}
-	if (!bpf_map_update_elem(&flows, key, &flow, BPF_ANY))
+	if (begin_handshake(key, &handshake, node))
 		return 1;
-	give_back(&flow, key);
+	give_place_back(flow);
 	return 0;
 }
 
 /*
- * A SYN where none is known: begins a flow, if it is what it says. An earlier flow
+ * A SYN where none is known: begins a handshake, if it is what it says. An earlier flow
  * with the same addresses and ports is over then. Global, so that the verifier looks
  * at it once; that of Linux 6.1 takes no key for maps that it got as an argument.
  */
 __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const struct flow_key *ends)
 {
+	struct handshake *handshake;
 	struct flow_key key;
 	struct flow *flow;
 
@@ -177,7 +180,51 @@ __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const st
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow)
 		forget_flow(flow, &key);
+	handshake = bpf_map_lookup_elem(&handshakes, &key);
+	if (handshake)
+		give_up(handshake, &key);
 	return begin_flow(skb, packet, &key);
+}
+
+/*
+ * What leaves while a handshake is under way: this end answers a SYN, whichever it took,
+ * or gives up, or shows that it takes the answer to its own. It has agreed then.
+ */
+__noinline int settle(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *ends)
+{
+	struct handshake *handshake;
+	struct flow_key key;
+
+	if (!packet || !ends)
+		return 0;
+	key = *ends;
+	handshake = bpf_map_lookup_elem(&handshakes, &key);
+	if (!handshake || is_forged(skb, &key.local))
+		return 0;
+	if (packet->flags & TCP_RST)
+		return give_up(handshake, &key);
+	if (handshake->flow.role == ROLE_INITIATOR)
+		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
+	if (!is_syn_ack(packet))
+		return 0;
+	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
+	handshake->answer = packet->sequence;
+	handshake->answered = 1;
+	return 1;
+}
+
+/* The flow of a packet that may belong to a handshake, before it is one of those that live. */
+static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+{
+	struct handshake *handshake = bpf_map_lookup_elem(&handshakes, key);
+
+	if (!is_first_syn(packet))
+		settle(skb, packet, key);
+	else if (!handshake || handshake->flow.role != ROLE_INITIATOR || handshake->flow.sequence != packet->sequence)
+		if (!renew_flow(skb, packet, key))
+			return 0;
+	handshake = bpf_map_lookup_elem(&handshakes, key);
+	return handshake ? &handshake->flow : 0;
 }
 
 /* What only the flow's own end may do: to end it, or to answer another SYN on it. */
@@ -212,9 +259,12 @@ int to_uplink(struct __sk_buff *skb)
 	key.local_port = packet.source_port;
 	key.remote_port = packet.destination_port;
 	flow = bpf_map_lookup_elem(&flows, &key);
-	if (unlikely(is_first_syn(&packet) && !(flow && repeats_syn(flow, &packet)))) {
-		if (!renew_flow(skb, &packet, &key))
+	if (unlikely(packet.flags & TCP_SYN || !flow)) {
+		if (!(packet.flags & TCP_SYN) && !may_shake_hands(&key))
 			return TCX_NEXT;
+		flow = handshaking(skb, &packet, &key);
+		if (flow)
+			return steer(skb, flow, packet.family);
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
 	if (!flow || unlikely(is_out_of_place(skb, flow, &key, &packet)))

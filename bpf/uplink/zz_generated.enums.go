@@ -35,6 +35,7 @@ const (
 	MaxClasses           = 0x8
 	MaxPeerAddresses     = 0x10000
 	MaxFlows             = 0x20000
+	MaxHandshakes        = 0x4000
 	MaxConnections       = 0x10000
 	FilterBits           = 0x10000
 	NoPath               = 0xff

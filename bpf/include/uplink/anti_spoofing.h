@@ -76,10 +76,10 @@ static __always_inline int is_expected(const struct flow *flow, const struct pac
 	       is_within(bpf_ntohl(packet->acknowledgement), flow->token, UNDER_WAY, REPEATED);
 }
 
-/* A SYN that this end sent is answered with its number. */
-static __always_inline int answers_syn(const struct flow *flow, const struct packet *packet)
+/* A SYN or SYN/ACK of this number is acknowledged. */
+static __always_inline int acknowledges(const struct packet *packet, __be32 number)
 {
-	return packet->flags & TCP_ACK && bpf_ntohl(packet->acknowledgement) == bpf_ntohl(flow->sequence) + 1;
+	return packet->flags & TCP_ACK && bpf_ntohl(packet->acknowledgement) == bpf_ntohl(number) + 1;
 }
 
 /* FIN or RST from the other end. */
@@ -87,7 +87,7 @@ static __always_inline int is_expected_end(const struct flow *flow, const struct
 {
 	if (flow->subtype & ANSWERED)
 		return is_near(flow, packet->sequence, REPEATED_AT_END, UNDER_WAY_AT_END);
-	return flow->role == ROLE_RESPONDER || answers_syn(flow, packet);
+	return flow->role == ROLE_RESPONDER || acknowledges(packet, flow->sequence);
 }
 
 /* The same SYN once more. */

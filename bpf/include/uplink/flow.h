@@ -73,11 +73,16 @@ static __always_inline void note_end(struct flow *flow, struct flow_key *key, co
  * The same number at both ends of a flow. The product mixes all bits into those
  * that are kept: the ports that Linux gives to clients are all even.
  */
-static __always_inline __u8 flow_hash(const struct flow_key *key)
+static __always_inline __u32 mix_ends(const struct flow_key *key)
 {
 	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
 
-	return folded * 0x9e3779b1 >> 24;
+	return folded * 0x9e3779b1;
+}
+
+static __always_inline __u8 flow_hash(const struct flow_key *key)
+{
+	return mix_ends(key) >> 24;
 }
 
 /*

@@ -18,6 +18,7 @@ enum uplink_limit {
 	MAX_CLASSES = 8,
 	MAX_PEER_ADDRESSES = 65536,
 	MAX_FLOWS = 131072,
+	MAX_HANDSHAKES = 16384,
 	MAX_CONNECTIONS = 65536,
 	FILTER_BITS = 65536,
 	NO_PATH = 0xff,
@@ -27,6 +28,7 @@ enum uplink_limit {
 struct node {
 	__u32 interface[MAX_PATHS]; /* ifindex; 0 where the slot is free */
 	__u32 paths_up;             /* a bit for each path */
+	__u32 clock;                /* seconds since boot, when the agent looked last */
 };
 
 /* Another node: where it can be reached on each path. */
@@ -107,10 +109,21 @@ struct flow {
 	__u8 ended;
 	__u8 turn;        /* spreads the flows of a dead path over the others */
 	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
+	__u32 used;       /* the node's clock when this end sent last */
 };
 
 enum flow_subtype {
 	ANSWERED = 1 << 7, /* this end has acknowledged something */
+};
+
+/*
+ * A flow whose two ends have not agreed on it yet. Its SYN may be forged: it costs nobody
+ * room, and takes no other flow's place.
+ */
+struct handshake {
+	struct flow flow; /* its sequence is the SYN's */
+	__be32 answer;    /* the number of the SYN/ACK */
+	__u32 answered;   /* there was one */
 };
 
 struct connection_key {
@@ -179,6 +192,13 @@ struct {
 	__type(key, struct flow_key);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_HANDSHAKES);
+	__type(key, struct flow_key);
+	__type(value, struct handshake);
+} handshakes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How many flows each address may have: whoever begins thousands of connections, or
- * forges them, must not push those of others out of the table. Each address may have
- * an eighth of the table as long as there is room, and then a small part that is kept
- * for those who have little. What is beyond that goes by the cluster network's route.
+ * How many flows each address may have: whoever begins thousands of connections must
+ * not push those of others out of the table. Each address may have an eighth of the
+ * table as long as there is room, and then a small part that is kept for those who have
+ * little. What is beyond that goes by the cluster network's route.
  *
- * Flows belong to the address that began them, on this node or on another.
+ * Flows belong to the address that began them, on this node or on another. They count
+ * from the end of their handshake, which a forger does not see.
  */
 #ifndef BRAID_UPLINK_QUOTA_H
 #define BRAID_UPLINK_QUOTA_H
@@ -76,16 +77,29 @@ static __always_inline __u32 *all_living(void)
 	return bpf_map_lookup_elem(&living_flows, &zero);
 }
 
-/* A place in the table for one more flow of this address; 0: it has too many. */
+static __always_inline int is_below(__u32 has, __u32 all)
+{
+	return has < flow_entries / LEAST_PART || (has < flow_entries / MOST_PART && all < flow_entries / 4 * 3);
+}
+
+/* Whether there is a place in the table for one more flow of this address. */
+static __always_inline int has_room(const struct address *address)
+{
+	struct owner *owner = bpf_map_lookup_elem(&owners, address);
+	__u32 *all = all_living();
+
+	return !owner || !all || is_below(owner->flows, *all);
+}
+
+/* Takes that place; 0: the address has too many. */
 static __always_inline int take_room(const struct address *address)
 {
 	struct owner *owner = owner_of(address);
-	__u32 *all = all_living(), has;
+	__u32 *all = all_living();
 
 	if (!owner || !all)
 		return 1;
-	has = owner->flows;
-	if (has >= flow_entries / MOST_PART || (has >= flow_entries / LEAST_PART && *all >= flow_entries / 4 * 3))
+	if (!is_below(owner->flows, *all))
 		return 0;
 	__sync_fetch_and_add(&owner->flows, 1);
 	__sync_fetch_and_add(all, 1);

@@ -49,7 +49,8 @@ func (u *uplinkRace) load() error {
 	m := u.to.ToUplinkMaps
 	shared := map[string]*ebpf.Map{
 		"node": m.Node, "peers": m.Peers, "peer_addresses": m.PeerAddresses, "endpoints": m.Endpoints,
-		"flows": m.Flows, "connections": m.Connections, "local_filter": m.LocalFilter,
+		"flows": m.Flows, "handshakes": m.Handshakes, "recent_handshakes": m.RecentHandshakes,
+		"connections": m.Connections, "local_filter": m.LocalFilter,
 	}
 	if err := uplink.LoadFromUplinkObjects(&u.from, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
 		return fmt.Errorf("loading from_uplink: %w", err)
