@@ -29,7 +29,7 @@ import (
 // The account that all agents share may get a token of the account of an agent's own
 // node, and nothing else; what that one may do is written in controllers/identity.go.
 //
-// +kubebuilder:rbac:groups="",namespace=braid-system,resources=serviceaccounts/token,verbs=create
+// +kubebuilder:rbac:groups="",namespace=braid-system-agents,resources=serviceaccounts/token,verbs=create
 
 // Options of an agent.
 type Options struct {

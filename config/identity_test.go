@@ -32,6 +32,11 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
+// inAgents is of an account of an agent.
+func inAgents(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: systemNamespace + v1alpha1.AgentsNamespaceSuffix, Name: name}
+}
+
 // startController runs the controllers with the rights that the manifests give them.
 func startController(t *testing.T) {
 	t.Helper()
@@ -127,13 +132,14 @@ func TestAStolenTokenReadsWhatItsNodeNeedsAndNothingElse(t *testing.T) {
 	newNodes(t)
 	for name, config := range map[string]*rest.Config{"the shared account's": sharedConfig(t, "ours"), "the node's": agentConfig(t, "ours")} {
 		const plans, nodes, inSystem = "/apis/braid.dev/v1alpha1/mptcpnodeplans", "/api/v1/nodes", "/api/v1/namespaces/" + systemNamespace
+		const inAgents = inSystem + "-agents"
 		for _, path := range []string{
 			plans, plans + "?watch=1", plans + "/theirs", plans + "?fieldSelector=metadata.name=theirs", plans + "?watch=1&fieldSelector=metadata.name=theirs",
 			plans + "?fieldSelector=metadata.name!=ours", plans + "?labelSelector=a", plans + "/theirs/status",
 			nodes, nodes + "?watch=1", nodes + "/theirs", nodes + "?fieldSelector=metadata.name=theirs", nodes + "/ours/proxy/pods", nodes + "/theirs/status",
 			inSystem + "/configmaps", inSystem + "/configmaps/settings", inSystem + "/configmaps?fieldSelector=metadata.name=settings",
 			inSystem + "/secrets", "/api/v1/secrets", "/api/v1/pods", "/api/v1/pods?fieldSelector=spec.nodeName=ours", inSystem + "/pods", "/api/v1/namespaces", "/api/v1/events",
-			inSystem + "/serviceaccounts", inSystem + "/serviceaccounts/braid-agent-ours",
+			inSystem + "/serviceaccounts", inAgents + "/serviceaccounts", inAgents + "/serviceaccounts/braid-agent-ours", inAgents + "/secrets",
 			"/apis/rbac.authorization.k8s.io/v1/clusterroles", "/apis/rbac.authorization.k8s.io/v1/namespaces/" + systemNamespace + "/roles",
 			"/apis/coordination.k8s.io/v1/leases", "/apis/coordination.k8s.io/v1/namespaces/" + systemNamespace + "/leases/braid-agent-theirs",
 			"/apis/braid.dev/v1alpha1/mptcppolicies", "/apis/braid.dev/v1alpha1/clustermptcppolicies", "/apis/braid.dev/v1alpha1/mptcpguardrails", "/apis/braid.dev/v1alpha1/mptcppaths",
@@ -141,7 +147,7 @@ func TestAStolenTokenReadsWhatItsNodeNeedsAndNothingElse(t *testing.T) {
 			t.Run(name+" "+path, func(t *testing.T) { expect(t, answer(t, config, http.MethodGet, path), "forbidden") })
 		}
 		for _, path := range []string{plans, plans + "?fieldSelector=metadata.name=ours", nodes, "/apis/braid.dev/v1alpha1/mptcpnodes",
-			"/apis/coordination.k8s.io/v1/namespaces/" + systemNamespace + "/leases", inSystem + "/configmaps", inSystem + "/serviceaccounts"} {
+			"/apis/coordination.k8s.io/v1/namespaces/" + systemNamespace + "/leases", inSystem + "/configmaps", inAgents + "/serviceaccounts"} {
 			t.Run(name+" delete all "+path, func(t *testing.T) { expect(t, answer(t, config, http.MethodDelete, path), "forbidden") })
 		}
 	}
@@ -187,7 +193,7 @@ func TestAStolenTokenWritesWhatItsNodeNeedsAndNothingElse(t *testing.T) {
 				return c.Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: named("mine"), RoleRef: cluster})
 			},
 			"its account": func() error {
-				return c.Patch(t.Context(), &corev1.ServiceAccount{ObjectMeta: inSystem("braid-agent-ours")}, merge)
+				return c.Patch(t.Context(), &corev1.ServiceAccount{ObjectMeta: inAgents("braid-agent-ours")}, merge)
 			},
 		} {
 			t.Run(name+" "+what, func(t *testing.T) { expect(t, write(), "forbidden") })
@@ -202,7 +208,6 @@ func TestAStolenTokenWritesWhatItsNodeNeedsAndNothingElse(t *testing.T) {
 	}
 }
 
-// requestToken asks for a token of an account.
 // The role lets agents create their MPTCPNode. The admission policy keeps them from
 // the spec also then, and where a role lets them write more.
 func TestAnAgentConfirmsNothingOfItsOwn(t *testing.T) {
@@ -224,7 +229,7 @@ func TestAnAgentConfirmsNothingOfItsOwn(t *testing.T) {
 
 	create(t, admin, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: named("too-much"), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "too-much"},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: systemNamespace, Name: "braid-agent-ours"}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: inAgents("").Namespace, Name: "braid-agent-ours"}},
 	})
 	testutil.Retry(t, 30*time.Second, func() error { return patch(label) })
 	testutil.Retry(t, 30*time.Second, func() error { // the controller has judged it
@@ -238,39 +243,42 @@ func TestAnAgentConfirmsNothingOfItsOwn(t *testing.T) {
 	expect(t, patch(`{"spec":null}`), refused)
 }
 
-func requestToken(t *testing.T, c client.Client, account string, change ...func(*authenticationv1.TokenRequest)) error {
+// requestToken asks for a token of an account.
+func requestToken(t *testing.T, c client.Client, account metav1.ObjectMeta, change ...func(*authenticationv1.TokenRequest)) error {
 	t.Helper()
 	request := &authenticationv1.TokenRequest{}
 	for _, f := range change {
 		f(request)
 	}
-	return c.SubResource("token").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: inSystem(account)}, request)
+	return c.SubResource("token").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: account}, request)
 }
 
 func TestAStolenTokenGetsTokensOfItsOwnNodeAlone(t *testing.T) {
 	newNodes(t)
 	own := newClient(t, agentConfig(t, "ours"))
 	shared, unbound := newClient(t, sharedConfig(t, "ours")), newClient(t, sharedConfig(t, ""))
-	if err := requestToken(t, shared, "braid-agent-ours"); err != nil {
+	if err := requestToken(t, shared, inAgents("braid-agent-ours")); err != nil {
 		t.Errorf("its own: %v", err)
 	}
 	long := func(r *authenticationv1.TokenRequest) { r.Spec.ExpirationSeconds = new(int64(3601)) }
-	expect(t, requestToken(t, shared, "braid-agent-ours", long), "valid for an hour at most")
-	for _, account := range []string{"braid-agent-theirs", "braid-agent", "braid-controller"} {
-		expect(t, requestToken(t, shared, account), "may have tokens of braid-agent-ours, not of "+account)
-		expect(t, requestToken(t, own, account), "cannot create resource")
+	expect(t, requestToken(t, shared, inAgents("braid-agent-ours"), long), "valid for an hour at most")
+	expect(t, requestToken(t, shared, inAgents("braid-agent-theirs")), "may have tokens of braid-agent-ours, not of braid-agent-theirs")
+	expect(t, requestToken(t, own, inAgents("braid-agent-theirs")), "cannot create resource")
+	for _, account := range []string{"braid-agent", "braid-controller"} {
+		expect(t, requestToken(t, shared, inSystem(account)), "cannot create resource")
+		expect(t, requestToken(t, own, inSystem(account)), "cannot create resource")
 	}
-	expect(t, requestToken(t, own, "braid-agent-ours"), "cannot create resource")
-	expect(t, requestToken(t, unbound, "braid-agent-ours"), "does not name its node")
-	elsewhere := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "braid-agent-ours"}}
-	expect(t, shared.SubResource("token").Create(t.Context(), elsewhere, &authenticationv1.TokenRequest{}), "cannot create resource")
+	expect(t, requestToken(t, own, inAgents("braid-agent-ours")), "cannot create resource")
+	expect(t, requestToken(t, unbound, inAgents("braid-agent-ours")), "does not name its node")
+	elsewhere := metav1.ObjectMeta{Namespace: "kube-system", Name: "braid-agent-ours"}
+	expect(t, requestToken(t, shared, elsewhere), "cannot create resource")
 }
 
 func TestAStolenTokenIsNobodyElses(t *testing.T) {
 	newNodes(t)
 	for _, config := range []*rest.Config{sharedConfig(t, "ours"), agentConfig(t, "ours")} {
 		for _, user := range []rest.ImpersonationConfig{
-			{UserName: "system:serviceaccount:" + systemNamespace + ":braid-agent-theirs"},
+			{UserName: "system:serviceaccount:" + systemNamespace + "-agents:braid-agent-theirs"},
 			{UserName: "system:serviceaccount:" + systemNamespace + ":braid-controller"},
 			{UserName: "system:node:theirs", Groups: []string{"system:nodes"}},
 			{UserName: "admin", Groups: []string{"system:masters"}},
@@ -307,8 +315,8 @@ func TestAnAgentReadsTheConfigMapsThatItsPlanNames(t *testing.T) {
 	expect(t, read(theirs, "programs"), "cannot get resource")
 	expect(t, ours.List(t.Context(), &corev1.ConfigMapList{}, client.InNamespace(systemNamespace)), "cannot list resource")
 
-	policy.Spec.NamespaceSelector.MatchLabels = map[string]string{"none": "such"}
-	if err := admin.Update(t.Context(), policy); err != nil {
+	elsewhere := []byte(`{"spec":{"namespaceSelector":{"matchLabels":{"kubernetes.io/metadata.name":"kube-public"}}}}`)
+	if err := admin.Patch(t.Context(), policy, client.RawPatch("application/merge-patch+json", elsewhere)); err != nil {
 		t.Fatal(err)
 	}
 	testutil.Eventually(t, 30*time.Second, "the right goes with the program", func() bool { return apierrors.IsForbidden(read(ours, "programs")) })
@@ -330,7 +338,7 @@ func TestIdentitiesGoWithTheirNodeAndWithTheInstallation(t *testing.T) {
 		name := "braid-agent-" + node
 		return []client.Object{
 			&rbacv1.ClusterRole{ObjectMeta: named(name)}, &rbacv1.ClusterRoleBinding{ObjectMeta: named(name)},
-			&rbacv1.Role{ObjectMeta: inSystem(name)}, &rbacv1.RoleBinding{ObjectMeta: inSystem(name)}, &corev1.ServiceAccount{ObjectMeta: inSystem(name)},
+			&rbacv1.Role{ObjectMeta: inSystem(name)}, &rbacv1.RoleBinding{ObjectMeta: inSystem(name)}, &corev1.ServiceAccount{ObjectMeta: inAgents(name)},
 		}
 	}
 	for _, object := range objects("gone") {
@@ -403,12 +411,12 @@ func TestTheControllerHandsOutNothingButWhatAgentsNeed(t *testing.T) {
 		}, "to that agent's account alone"},
 		"its own account": {func() error {
 			return c.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: inSystem("braid-controller")})
-		}, "the controller may not write serviceaccounts"},
+		}, "cannot delete resource"},
 		"an agent's status": {func() error { return patchStatus(t, c, &v1alpha1.MPTCPNodePlan{ObjectMeta: named("ours")}) }, "the controller may not write mptcpnodeplans"},
 		"an agent's Lease": {func() error {
 			return c.Update(t.Context(), lease)
 		}, "the controller may not write leases"},
-		"an agent's account": {func() error { return requestToken(t, c, "braid-agent-ours") }, "cannot create resource"},
+		"an agent's account": {func() error { return requestToken(t, c, inAgents("braid-agent-ours")) }, "cannot create resource"},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, test.write(), test.refused) })
 	}

@@ -31,7 +31,9 @@ import (
 // of roles, bindings and ServiceAccounts those of agents. Objects from this cache are
 // shared and must not be changed.
 func CacheOptions(namespace string) cache.Options {
-	own := map[string]cache.Config{cmp.Or(namespace, DefaultNamespace): {}}
+	namespace = cmp.Or(namespace, DefaultNamespace)
+	own := map[string]cache.Config{namespace: {}}
+	agents := map[string]cache.Config{namespace + v1alpha1.AgentsNamespaceSuffix: {}}
 	ofAgents := labels.SelectorFromSet(labels.Set{labelManagedBy: FieldOwner})
 	return cache.Options{
 		DefaultTransform:             cache.TransformStripManagedFields(),
@@ -47,7 +49,7 @@ func CacheOptions(namespace string) cache.Options {
 			&rbacv1.ClusterRoleBinding{}: {Label: ofAgents},
 			&rbacv1.Role{}:               {Namespaces: own, Label: ofAgents},
 			&rbacv1.RoleBinding{}:        {Namespaces: own, Label: ofAgents},
-			&corev1.ServiceAccount{}:     {Namespaces: own, Label: ofAgents},
+			&corev1.ServiceAccount{}:     {Namespaces: agents, Label: ofAgents},
 		},
 	}
 }

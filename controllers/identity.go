@@ -30,12 +30,12 @@ import (
 
 // What the identities of agents take. RBAC lets the controller hand out only what it
 // may do itself, so some of this it holds for the agents alone; the admission policy
-// braid-controller keeps it from using that, and from writing other roles, bindings and
-// ServiceAccounts than those of agents.
+// braid-controller keeps it from using that, and from writing other roles and bindings
+// than those of agents.
 //
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=clusterroles;clusterrolebindings,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,namespace=braid-system,resources=roles;rolebindings,verbs=get;list;watch;create;update;delete
-// +kubebuilder:rbac:groups="",namespace=braid-system,resources=serviceaccounts,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",namespace=braid-system-agents,resources=serviceaccounts,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=get
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans/status,verbs=patch
@@ -178,9 +178,9 @@ func configMapsOf(plan *v1alpha1.MPTCPNodePlanSpec) (names []string) {
 func identity(node, namespace string, configMaps []string) []client.Object {
 	name := v1alpha1.AgentAccountPrefix + node
 	meta := metav1.ObjectMeta{Name: name, Labels: map[string]string{labelManagedBy: FieldOwner, "app.kubernetes.io/part-of": "braid"}}
-	inNamespace := meta
-	inNamespace.Namespace = namespace
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
+	inNamespace, inAgents := meta, meta
+	inNamespace.Namespace, inAgents.Namespace = namespace, namespace+v1alpha1.AgentsNamespaceSuffix
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: inAgents.Namespace, Name: name}}
 	return []client.Object{
 		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: clusterRules(node)},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, Subjects: subjects, RoleRef: rbacv1.RoleRef{
@@ -190,7 +190,7 @@ func identity(node, namespace string, configMaps []string) []client.Object {
 		&rbacv1.RoleBinding{ObjectMeta: inNamespace, Subjects: subjects, RoleRef: rbacv1.RoleRef{
 			APIGroup: rbacv1.GroupName, Kind: "Role", Name: name,
 		}},
-		&corev1.ServiceAccount{ObjectMeta: inNamespace, AutomountServiceAccountToken: new(false)},
+		&corev1.ServiceAccount{ObjectMeta: inAgents, AutomountServiceAccountToken: new(false)},
 	}
 }
 

@@ -62,7 +62,7 @@ func TestIdentitiesAreWrittenOnceAndMended(t *testing.T) {
 	change(k, role, func(role *rbacv1.ClusterRole) { role.Rules = nil })
 	k.waitForIdentity("node-7")
 	account := &corev1.ServiceAccount{}
-	account.Namespace, account.Name = k.system, v1alpha1.AgentAccountPrefix+"node-8"
+	account.Namespace, account.Name = k.system+v1alpha1.AgentsNamespaceSuffix, v1alpha1.AgentAccountPrefix+"node-8"
 	k.delete(account)
 	k.waitForIdentity("node-8")
 }
@@ -80,7 +80,7 @@ func TestIdentitiesReadTheConfigMapsOfTheirPlan(t *testing.T) {
 func TestAnIdentityTakesOverNothingOfOthers(t *testing.T) {
 	k := newCluster(t)
 	theirs := &corev1.ServiceAccount{}
-	theirs.Namespace, theirs.Name = k.system, v1alpha1.AgentAccountPrefix+"node-a"
+	theirs.Namespace, theirs.Name = k.system+v1alpha1.AgentsNamespaceSuffix, v1alpha1.AgentAccountPrefix+"node-a"
 	k.create(theirs)
 	node := k.node("node-a", nil)
 	k.startController(apiServer)

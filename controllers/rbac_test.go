@@ -101,13 +101,21 @@ func (k *cluster) createForTest(binding, role client.Object) {
 	})
 }
 
+// createSystem creates the namespaces that the roles are in.
+func (k *cluster) createSystem() {
+	k.t.Helper()
+	for _, name := range []string{DefaultNamespace, DefaultNamespace + v1alpha1.AgentsNamespaceSuffix} {
+		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := k.Create(context.Background(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
+			k.t.Fatal(err)
+		}
+	}
+}
+
 func TestGeneratedRoleAllowsWhatTheControllerDoes(t *testing.T) {
 	k := newCluster(t)
 	k.system = DefaultNamespace
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: DefaultNamespace}}
-	if err := k.Create(context.Background(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
+	k.createSystem()
 	k.grant(append(readObjects(t, roleFile), readObjects(t, policyFile)...))
 	cfg, sent := watched(asController())
 
@@ -155,10 +163,7 @@ func asController() *rest.Config {
 
 func TestGeneratedRoleAllowsNothingElse(t *testing.T) {
 	k := newCluster(t)
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: DefaultNamespace}}
-	if err := k.Create(context.Background(), ns); err != nil && !apierrors.IsAlreadyExists(err) {
-		t.Fatal(err)
-	}
+	k.createSystem()
 	k.grant(append(readObjects(t, roleFile), readObjects(t, policyFile)...))
 	restricted, err := client.New(asController(), client.Options{Scheme: newScheme()})
 	if err != nil {

@@ -95,6 +95,7 @@ func newCluster(t *testing.T) *cluster {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	k.create(ns)
 	k.namespace, k.system = ns.Name, ns.Name
+	k.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns.Name + v1alpha1.AgentsNamespaceSuffix}})
 	t.Cleanup(k.clean)
 	return k
 }

@@ -27,12 +27,12 @@ const lifetime = time.Hour
 const requestTimeout = 10 * time.Second
 
 // Config returns how the agent of a node reaches the API server with the identity of
-// its node, whose ServiceAccount the controller makes in the namespace. shared is with
-// the account of all agents. Tokens are requested and renewed until the context ends;
+// its node, whose ServiceAccount the controller makes in the namespace of agents that
+// belongs to Braid's own. shared is with the account of all agents. Tokens are requested and renewed until the context ends;
 // what is to be sent before there is one waits for it, but fails at once where the API
 // server does not answer or refuses.
 func Config(ctx context.Context, shared *rest.Config, namespace, node string, log logr.Logger) (*rest.Config, error) {
-	account := v1alpha1.AgentAccountPrefix + node
+	namespace, account := namespace+v1alpha1.AgentsNamespaceSuffix, v1alpha1.AgentAccountPrefix+node
 	request, err := requester(shared, namespace, account)
 	if err != nil {
 		return nil, fmt.Errorf("failed to prepare requests of tokens: %w", err)

@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr/funcr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -23,7 +24,10 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
-const user = "system:serviceaccount:default:braid-agent-node1"
+const (
+	agents = "system-agents"
+	user   = "system:serviceaccount:" + agents + ":braid-agent-node1"
+)
 
 // log keeps what is logged.
 type log struct {
@@ -41,7 +45,7 @@ func (l *log) write(prefix, arguments string) {
 func start(t *testing.T, shared *rest.Config) (client.Client, *log) {
 	t.Helper()
 	logged := &log{}
-	config, err := identity.Config(t.Context(), shared, "default", "node1", funcr.New(logged.write, funcr.Options{Verbosity: 9}))
+	config, err := identity.Config(t.Context(), shared, "system", "node1", funcr.New(logged.write, funcr.Options{Verbosity: 9}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +64,11 @@ func makeAccount(t *testing.T, server *apiserver.Server) *corev1.ServiceAccount 
 	if err != nil {
 		t.Fatal(err)
 	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "braid-agent-node1"}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agents}}
+	if err := admin.Create(t.Context(), namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: agents, Name: "braid-agent-node1"}}
 	if err := client.IgnoreNotFound(admin.Delete(t.Context(), account.DeepCopy())); err != nil {
 		t.Fatal(err)
 	}

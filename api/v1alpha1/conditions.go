@@ -96,9 +96,16 @@ const (
 // the node's name follows.
 const AgentLeasePrefix = "braid-agent-"
 
-// AgentAccountPrefix begins the name of the ServiceAccount of a node's agent, and of
-// the roles and bindings that belong to it; the node's name follows.
-const AgentAccountPrefix = "braid-agent-"
+// Names of the ServiceAccounts of the nodes' agents.
+const (
+	// AgentAccountPrefix begins the name of the ServiceAccount of a node's agent, and of
+	// the roles and bindings that belong to it; the node's name follows.
+	AgentAccountPrefix = "braid-agent-"
+	// AgentsNamespaceSuffix follows the name of Braid's own namespace in that of the
+	// namespace of these ServiceAccounts, which has no others: who may request tokens in it
+	// can become no more than an agent.
+	AgentsNamespaceSuffix = "-agents"
+)
 
 // Reasons of refused hints, in RefusedHint and as reasons of Events on pods.
 const (

@@ -34,6 +34,7 @@ func as(ctx context.Context, token string, arguments ...string) (string, error) 
 }
 
 func TestAgentsRunAsTheAgentsOfTheirNodes(t *testing.T) {
+	const agents = systemNamespace + "-agents"
 	nodes := cluster.nodes()
 	account := func(node string) string { return "braid-agent-" + node }
 	feature := features.New("identities").
@@ -42,15 +43,15 @@ func TestAgentsRunAsTheAgentsOfTheirNodes(t *testing.T) {
 			token := agentToken(ctx, t, nodes[0])
 			for _, refused := range [][]string{
 				{"get", "mplan"}, {"get", "mplan", nodes[0]}, {"get", "node", nodes[0]}, {"get", "mnode"}, {"get", "leases,configmaps", "--namespace", systemNamespace},
-				{"create", "token", account(nodes[1]), "--namespace", systemNamespace, "--duration", "1h"},
+				{"create", "token", account(nodes[1]), "--namespace", agents, "--duration", "1h"},
 				{"create", "token", "braid-controller", "--namespace", systemNamespace, "--duration", "1h"},
-				{"create", "token", account(nodes[0]), "--namespace", systemNamespace, "--duration", "2h"},
+				{"create", "token", account(nodes[0]), "--namespace", agents, "--duration", "2h"},
 			} {
 				if out, err := as(ctx, token, refused...); err == nil || !strings.Contains(err.Error(), "orbidden") {
 					t.Errorf("kubectl %v with the token of an agent's pod: %v, %.200s", refused, err, out)
 				}
 			}
-			own, err := as(ctx, token, "create", "token", account(nodes[0]), "--namespace", systemNamespace, "--duration", "1h")
+			own, err := as(ctx, token, "create", "token", account(nodes[0]), "--namespace", agents, "--duration", "1h")
 			if err != nil {
 				t.Fatal(err)
 			}
