@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"path/filepath"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -60,11 +61,17 @@ type Options struct {
 	// HealthPort is the UDP port on which agents answer each other's probes of the
 	// paths; 0 means 8478.
 	HealthPort uint16
-	// MetricsAddress and ProbeAddress are where to serve metrics and probes; "0"
-	// serves none.
+	// MetricsAddress and ProbeAddress are where to serve metrics, by HTTPS, and probes;
+	// "0" serves none.
 	MetricsAddress, ProbeAddress string
-	Log                          logr.Logger
+	// MetricsCertDir has tls.crt and tls.key for metrics; with an empty one the agent
+	// makes a certificate of its own.
+	MetricsCertDir string
+	Log            logr.Logger
 }
+
+// MetricsSocket gives the metrics to root on the node.
+func (o *Options) MetricsSocket() string { return filepath.Join(o.StatePath, "metrics.sock") }
 
 func (o *Options) procPath() string { return cmp.Or(o.ProcPath, "/proc") }
 
@@ -122,6 +129,7 @@ func (a *Agent) run(ctx context.Context, mgr manager.Manager) error {
 	holder := &lease.Holder{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: a.options.Namespace, Node: a.options.NodeName, Log: a.log}
 	group, running := errgroup.WithContext(ctx)
 	all := []func(context.Context) error{mgr.Start, holder.Run, a.awaitServer, a.store.Run, a.follow, a.publishNodes, a.managePods}
+	all = append(all, func(ctx context.Context) error { return a.serveMetrics(ctx, mgr) })
 	for _, part := range a.parts.all() {
 		all = append(all, part.Run)
 	}

@@ -28,6 +28,7 @@ import (
 	collector "braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/api/v1alpha1"
+	braidmetrics "braid.dev/braid/internal/metricsserver"
 )
 
 // newScheme has the types that the agent uses and no others, which would take
@@ -54,7 +55,7 @@ func newManager(config *rest.Config, options Options) (manager.Manager, error) {
 		Scheme:                 scheme,
 		Logger:                 options.Log,
 		MapperProvider:         func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return newMapper(), nil },
-		Metrics:                metricsserver.Options{BindAddress: options.MetricsAddress},
+		Metrics:                metricsserver.Options{BindAddress: "0"}, // see internal/metricsserver
 		HealthProbeBindAddress: options.ProbeAddress,
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.MPTCPNodePlan{}: own,
@@ -91,6 +92,17 @@ func (a *Agent) addReadyCheck(mgr manager.Manager) error {
 		return fmt.Errorf("failed to add the readiness check: %w", err)
 	}
 	return nil
+}
+
+// serveMetrics waits for nothing of the API server's but to authorize who asks.
+func (a *Agent) serveMetrics(ctx context.Context, mgr manager.Manager) error {
+	server, err := braidmetrics.For(mgr, braidmetrics.Options{
+		Address: a.options.MetricsAddress, CertDir: a.options.MetricsCertDir, Socket: a.options.MetricsSocket(), Log: a.log.WithName("metrics"),
+	})
+	if err != nil {
+		return err
+	}
+	return server.Start(ctx)
 }
 
 // collectors are of everything that the agent measures.

@@ -205,6 +205,9 @@ func clusterRules(node string) []rbacv1.PolicyRule {
 		{APIGroups: ours, Resources: []string{"mptcpnodeplans/status", "mptcpnodes/status"}, ResourceNames: own, Verbs: []string{"patch"}},
 		{APIGroups: ours, Resources: []string{"mptcpnodes"}, Verbs: append([]string{"create"}, read...)},
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, ResourceNames: own, Verbs: read},
+		// Who may get the agent's metrics.
+		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
 	}
 }
 

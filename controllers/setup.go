@@ -48,6 +48,8 @@ import (
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;update;delete
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=braid-system,resources=leases,verbs=get;list;watch;create;update
 // +kubebuilder:rbac:groups="",namespace=braid-system,resources=events,verbs=create;patch

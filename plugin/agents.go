@@ -55,10 +55,8 @@ func (p *plugin) system(namespace string) (*system, error) {
 const askTimeout = 20 * time.Second
 
 const (
-	agentLabel     = "app.kubernetes.io/name=braid-agent"
-	agentContainer = "agent"
-	// The programs of the agents' image.
-	agentProgram = "/braid-agent"
+	agentLabel = "app.kubernetes.io/name=braid-agent"
+	// traceProgram is of the agents' image too.
 	traceProgram = "/braid-trace"
 )
 
@@ -80,13 +78,16 @@ func (s *system) agents(ctx context.Context) (map[string]*corev1.Pod, error) {
 	return agents, nil
 }
 
+// componentOf names a pod of Braid's own as its program: braid-agent or braid-controller.
+func componentOf(pod *corev1.Pod) string { return pod.Labels["app.kubernetes.io/name"] }
+
 // ask runs a command of an agent in its container, as kubectl exec does, and copies
 // what it prints, until the command or the context ends.
 func (s *system) ask(ctx context.Context, agent *corev1.Pod, out io.Writer, arguments ...string) error {
 	// What is read is never written: the end of it tells the command that we are gone.
 	input, end := io.Pipe()
 	defer end.Close()
-	return s.run(ctx, agent, input, out, append([]string{agentProgram}, arguments...))
+	return s.run(ctx, agent, input, out, append([]string{"/" + componentOf(agent)}, arguments...))
 }
 
 // run runs a program of the agents' image in an agent's container.
@@ -110,7 +111,7 @@ func (s *system) run(ctx context.Context, agent *corev1.Pod, input io.Reader, ou
 func (s *system) executor(agent *corev1.Pod, command []string) (remotecommand.Executor, error) {
 	url := s.core.CoreV1().RESTClient().Get().Resource("pods").Namespace(agent.Namespace).Name(agent.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{
-			Container: agentContainer, Command: command, Stdin: true, Stdout: true, Stderr: true,
+			Container: strings.TrimPrefix(componentOf(agent), "braid-"), Command: command, Stdin: true, Stdout: true, Stderr: true,
 		}, scheme.ParameterCodec).URL()
 	webSocket, err := remotecommand.NewWebSocketExecutor(s.config, http.MethodGet, url.String())
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -267,8 +268,8 @@ func (d *dumper) podParts() (parts []part) {
 				parts = append(parts, d.logPart(pod, container.Name, true))
 			}
 		}
-		if port := metricsPortOf(pod); port != "" {
-			parts = append(parts, d.metricsPart(pod, port))
+		if servesMetrics(pod) {
+			parts = append(parts, d.metricsPart(pod))
 		}
 		if pod.Labels["app.kubernetes.io/name"] == "braid-agent" {
 			parts = append(parts,
@@ -278,25 +279,21 @@ func (d *dumper) podParts() (parts []part) {
 	return parts
 }
 
-func (d *dumper) metricsPart(pod *corev1.Pod, port string) part {
+func (d *dumper) metricsPart(pod *corev1.Pod) part {
 	return part{"metrics of " + pod.Name, func(ctx context.Context, a *archive) error {
-		text, err := d.system.core.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, port, "/metrics", nil).DoRaw(ctx)
-		if err == nil {
-			a.add("metrics/"+pod.Name+".txt", text)
+		out := &beginning{limit: largest}
+		err := d.system.ask(ctx, pod, out, "metrics")
+		if out.Len() > 0 {
+			a.add("metrics/"+pod.Name+".txt", out.Bytes())
 		}
 		return err
 	}}
 }
 
-func metricsPortOf(pod *corev1.Pod) string {
-	for _, container := range pod.Spec.Containers {
-		for _, port := range container.Ports {
-			if port.Name == "metrics" {
-				return fmt.Sprint(port.ContainerPort)
-			}
-		}
-	}
-	return ""
+func servesMetrics(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool {
+		return slices.ContainsFunc(container.Ports, func(port corev1.ContainerPort) bool { return port.Name == "metrics" })
+	})
 }
 
 // largest is what one file of an archive may have, in bytes; the rest is cut off.

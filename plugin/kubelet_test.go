@@ -34,8 +34,6 @@ type nodes struct {
 	agent func(agent string, command []string, in io.Reader, out io.Writer) error
 	// logs are by pod/container, with /previous behind for those of the run before.
 	logs map[string]string
-	// metrics are what pods serve; empty for pods that refuse.
-	metrics string
 
 	mutex    sync.Mutex
 	commands []string // that agents were asked
@@ -73,7 +71,6 @@ func newNodeScene(t *testing.T, n *nodes) *scene {
 // listen serves the tunnel: an HTTP proxy on a Unix socket.
 func (n *nodes) listen(socket string) {
 	kubelet := httptest.NewTLSServer(http.HandlerFunc(n.kubelet))
-	pods := httptest.NewServer(http.HandlerFunc(n.serveMetrics))
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		n.t.Fatal(err)
@@ -82,7 +79,6 @@ func (n *nodes) listen(socket string) {
 		listener.Close()
 		kubelet.CloseClientConnections()
 		kubelet.Close()
-		pods.Close()
 	})
 	go func() {
 		for {
@@ -91,7 +87,7 @@ func (n *nodes) listen(socket string) {
 				return
 			}
 			go tunnel(connection, map[string]string{
-				fmt.Sprint(kubeletPort): kubelet.Listener.Addr().String(), fmt.Sprint(metricsPort): pods.Listener.Addr().String(),
+				fmt.Sprint(kubeletPort): kubelet.Listener.Addr().String(),
 			})
 		}
 	}()
@@ -118,14 +114,6 @@ func tunnel(from net.Conn, addresses map[string]string) {
 		to.Close()
 	}()
 	_, _ = io.Copy(from, to)
-}
-
-func (n *nodes) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	if n.metrics == "" {
-		http.Error(w, "no metrics here", http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprint(w, n.metrics)
 }
 
 // kubelet serves /exec and /containerLogs, each followed by namespace, pod and

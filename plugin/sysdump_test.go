@@ -75,6 +75,10 @@ func dumpedNodes(t *testing.T) *scene {
 	inUTC(t)
 	s := newNodeScene(t, &nodes{
 		agent: func(agent string, command []string, _ io.Reader, out io.Writer) error {
+			if command[1] == "metrics" {
+				fmt.Fprint(out, "braid_path_peers 2\n")
+				return nil
+			}
 			if agent == "agent-node2" {
 				return errors.New("node2 has a headache")
 			}
@@ -86,7 +90,6 @@ func dumpedNodes(t *testing.T) *scene {
 			"agent-node1/agent": "it runs\n", "agent-node1/agent/previous": "it ran\n",
 			"controller-0/controller": "it decides\n", "controller-0/controller/previous": "it decided\n",
 		},
-		metrics: "braid_path_peers 2\n",
 	})
 	for _, namespace := range []string{"braid-system", "shop"} {
 		s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, nil)

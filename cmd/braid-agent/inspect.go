@@ -16,6 +16,7 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/metricsserver"
 )
 
 // inspection is what the debug commands share.
@@ -43,7 +44,18 @@ func addInspection(parent *cobra.Command, options *agent.Options) {
 	for _, command := range commands {
 		command.Flags().VarP(&i.format, "output", "o", "print for programs instead of people")
 	}
-	parent.AddCommand(append(commands, i.ratesCommand())...)
+	parent.AddCommand(append(commands, i.ratesCommand(), i.metricsCommand())...)
+}
+
+func (i *inspection) metricsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "metrics",
+		Short: "Prints the agent's metrics",
+		Args:  cobra.NoArgs,
+		RunE: func(command *cobra.Command, _ []string) error {
+			return metricsserver.Fetch(command.Context(), i.options.MetricsSocket(), command.OutOrStdout())
+		},
+	}
 }
 
 func (i *inspection) eventsCommand() *cobra.Command {

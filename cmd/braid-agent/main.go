@@ -68,7 +68,8 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
 	flags.StringVar(&options.ProgramDirectory, "program-path", "", "directory, which root alone may write to, of programs as files; without it the agent takes none from files")
 	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")
-	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on; 0 serves none")
+	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on, by HTTPS and to those whom the API server allows to get /metrics; 0 serves none")
+	flags.StringVar(&options.MetricsCertDir, "metrics-cert-dir", "", "directory with tls.crt and tls.key for metrics (default: a certificate that the agent makes)")
 	flags.StringVar(&options.ProbeAddress, "health-probe-bind-address", "0", "address to serve health probes on; 0 serves none")
 }
 

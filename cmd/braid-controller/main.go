@@ -23,14 +23,19 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/controllers"
 	"braid.dev/braid/internal/buildinfo"
+	braidmetrics "braid.dev/braid/internal/metricsserver"
 )
 
 // version is set by the linker: -ldflags "-X main.version=v1.2.3".
 var version string
 
+// metricsSocket gives the metrics to who is in the pod: braid-controller metrics.
+const metricsSocket = "@braid-controller-metrics"
+
 type flags struct {
 	namespace      string
 	metricsAddress string
+	metricsCertDir string
 	healthAddress  string
 	leaderElection bool
 	verbosity      int
@@ -40,7 +45,8 @@ type flags struct {
 func parseFlags() *flags {
 	f := &flags{}
 	flag.StringVar(&f.namespace, "namespace", controllers.DefaultNamespace, "Namespace of the Leases of the agents and of the leader.")
-	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "0", "Address that serves metrics by HTTP, such as :8080; 0 turns them off.")
+	flag.StringVar(&f.metricsAddress, "metrics-bind-address", "0", "Address that serves metrics by HTTPS, to those whom the API server allows to get /metrics, such as :9478; 0 turns them off.")
+	flag.StringVar(&f.metricsCertDir, "metrics-cert-dir", "", "Directory with tls.crt and tls.key for metrics; empty for a certificate that the controller makes.")
 	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 turns them off.")
 	flag.BoolVar(&f.leaderElection, "leader-elect", true, "Elect a leader, so that of several controllers one works at a time.")
 	flag.BoolVar(&f.showVersion, "version", false, "Print the version and exit.")
@@ -53,6 +59,13 @@ func main() {
 	f := parseFlags()
 	if f.showVersion {
 		fmt.Println("braid-controller", buildinfo.Version(version))
+		return
+	}
+	if flag.Arg(0) == "metrics" {
+		if err := braidmetrics.Fetch(context.Background(), metricsSocket, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		return
 	}
 	setLogger(f.verbosity)
@@ -93,7 +106,7 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   controllers.CacheOptions(f.namespace),
-		Metrics:                 metricsserver.Options{BindAddress: f.metricsAddress},
+		Metrics:                 metricsserver.Options{BindAddress: "0"}, // see internal/metricsserver
 		HealthProbeBindAddress:  f.healthAddress,
 		LeaderElection:          f.leaderElection,
 		LeaderElectionID:        controllers.LeaderElectionID,
@@ -103,6 +116,9 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := addMetrics(mgr, f); err != nil {
+		return nil, fmt.Errorf("add the metrics: %w", err)
 	}
 	if err := controllers.Setup(mgr, controllers.Options{Namespace: f.namespace}); err != nil {
 		return nil, err
@@ -114,4 +130,14 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 		return nil, fmt.Errorf("add the readiness check: %w", err)
 	}
 	return mgr, nil
+}
+
+func addMetrics(mgr ctrl.Manager, f *flags) error {
+	server, err := braidmetrics.For(mgr, braidmetrics.Options{
+		Address: f.metricsAddress, CertDir: f.metricsCertDir, Socket: metricsSocket, Log: ctrl.Log.WithName("metrics"),
+	})
+	if err != nil {
+		return err
+	}
+	return mgr.Add(server)
 }

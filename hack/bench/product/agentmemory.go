@@ -3,11 +3,10 @@
 package product
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -22,6 +21,7 @@ import (
 
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/metricsserver"
 )
 
 const (
@@ -123,8 +123,6 @@ func send(ctx context.Context, c *rig.Cluster) (wait func(), err error) {
 // measuredAgent is one agent of the cluster.
 type measuredAgent struct {
 	container lab.Container
-	metrics   *http.Client
-	address   string
 }
 
 // agentOf finds the agent of a node, by the node's index.
@@ -134,10 +132,7 @@ func agentOf(ctx context.Context, c *rig.Cluster, index int) (*measuredAgent, er
 	if err := c.Client.List(ctx, &pods, client.InNamespace(lab.SystemNamespace), client.MatchingLabels{agentLabel: "braid-agent"}); err != nil {
 		return nil, fmt.Errorf("listing the agents: %w", err)
 	}
-	a := &measuredAgent{
-		metrics: &http.Client{Transport: &http.Transport{DialContext: node.Dial}},
-		address: "http://127.0.0.1:9478/metrics",
-	}
+	a := &measuredAgent{}
 	for i := range pods.Items {
 		if pods.Items[i].Spec.NodeName != node.NodeName() {
 			continue
@@ -158,17 +153,13 @@ func agentOf(ctx context.Context, c *rig.Cluster, index int) (*measuredAgent, er
 
 // flows asks for the metrics and returns the number of subflows that they tell of.
 func (a *measuredAgent) flows(ctx context.Context) (flows int, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.address, nil)
-	if err != nil {
+	var text bytes.Buffer
+	socket := fmt.Sprintf("/proc/%d/root/run/braid/metrics.sock", a.container.PID)
+	if err := metricsserver.Fetch(ctx, socket, &text); err != nil {
 		return 0, fmt.Errorf("asking an agent for metrics: %w", err)
 	}
-	response, err := a.metrics.Do(request)
-	if err != nil {
-		return 0, fmt.Errorf("asking an agent for metrics: %w", err)
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(io.Reader(response.Body))
+	families, err := parser.TextToMetricFamilies(&text)
 	if err != nil {
 		return 0, fmt.Errorf("reading an agent's metrics: %w", err)
 	}
