@@ -80,6 +80,10 @@ func (g *guardrails) spoofCheck() bool {
 	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.SpoofCheck != v1alpha1.SpoofCheckOff }) != nil
 }
 
+func (g *guardrails) dropUnparsable() bool {
+	return g.find(func(rails *v1alpha1.Guardrails) bool { return rails.Unparsable == v1alpha1.UnparsableDrop }) != nil
+}
+
 // maxPodRate is the lowest of the rates and the first policy that gives it; 0
 // when none gives one.
 func (g *guardrails) maxPodRate() (rate int64, by *compiledPolicy) {
@@ -105,7 +109,7 @@ func bitsPerSecond(q *resource.Quantity) int64 {
 
 // guard is what guardrails and the pod's own wish make of its rate.
 func (g *guardrails) guard(wish int64) *v1alpha1.PlanGuard {
-	guard := v1alpha1.PlanGuard{SpoofCheck: g.spoofCheck()}
+	guard := v1alpha1.PlanGuard{SpoofCheck: g.spoofCheck(), DropUnparsable: g.dropUnparsable()}
 	guard.MaxRate, _ = g.maxPodRate()
 	if wish > 0 && (guard.MaxRate == 0 || wish < guard.MaxRate) {
 		guard.MaxRate = wish
@@ -250,6 +254,9 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	}
 	if rails.SpoofCheck != v1alpha1.SpoofCheckOff {
 		parts = append(parts, "packets from addresses that are not its own are dropped")
+	}
+	if rails.Unparsable == v1alpha1.UnparsableDrop {
+		parts = append(parts, "packets whose TCP header rules cannot see are dropped")
 	}
 	return cmp.Or(join(parts, "; "), "everything is allowed")
 }

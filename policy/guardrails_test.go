@@ -72,6 +72,8 @@ func checkGuardrails(plan *v1alpha1.MPTCPNodePlanSpec, e *v1alpha1.PlanEndpoint,
 		return fmt.Errorf("its rate is %d, and %s is allowed", guard.MaxRate, rails.MaxPodRate)
 	case rails.SpoofCheck != v1alpha1.SpoofCheckOff && !guard.SpoofCheck:
 		return fmt.Errorf("the spoof check is off")
+	case rails.Unparsable == v1alpha1.UnparsableDrop && !guard.DropUnparsable:
+		return fmt.Errorf("what cannot be parsed passes")
 	}
 	return checkTenant(plan, e.Namespace, rails)
 }

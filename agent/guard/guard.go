@@ -39,11 +39,12 @@ type Options struct {
 // Apply and Remove must be called from there; all methods may be called from
 // several goroutines.
 type Guard struct {
-	options   Options
-	nics      *attach.Interfaces
-	endpoints *attach.Interfaces
-	queueEnds *attach.Interfaces
-	changed   chan struct{} // wakes Run
+	options    Options
+	nics       *attach.Interfaces
+	endpoints  *attach.Interfaces
+	unparsable *attach.Interfaces
+	queueEnds  *attach.Interfaces
+	changed    chan struct{} // wakes Run
 
 	mu      sync.Mutex
 	loaded  *pins.Loaded[*objects]
@@ -55,10 +56,15 @@ type Guard struct {
 
 // The hooks. On a NIC the meter is last, because it must meet a packet where it
 // leaves the node, and to_uplink may send it elsewhere. On an endpoint's interface
-// the source is looked at first.
+// the source is looked at first, and what no rule sees dropped before other programs
+// may end the hook.
 var (
-	nicHooks      = []attach.Hook{{Name: "meter", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
-	endpointHooks = []attach.Hook{{Name: "own_source", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 3}}
+	nicHooks        = []attach.Hook{{Name: "meter", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
+	endpointHooks   = []attach.Hook{{Name: "own_source", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 3}}
+	unparsableHooks = []attach.Hook{
+		{Name: "unparsable_sent", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 4},
+		{Name: "unparsable_received", Type: ebpf.AttachTCXEgress, Anchor: link.Head, Handle: 4},
+	}
 )
 
 func directory(pinPath string) string { return filepath.Join(pinPath, "guard") }
@@ -73,6 +79,7 @@ func open(options Options, version string) *Guard {
 	links := filepath.Join(g.loaded.Directory(), "links")
 	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: nicHooks, Clsact: options.Clsact})
 	g.endpoints = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "endpoints"), Hooks: endpointHooks, Clsact: options.Clsact})
+	g.unparsable = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "unparsable"), Hooks: unparsableHooks, Clsact: options.Clsact})
 	g.queueEnds = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "queues"), Hooks: queueHooks, Clsact: options.Clsact})
 	return g
 }
@@ -151,7 +158,7 @@ func (g *Guard) load() (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, interfaces := range []*attach.Interfaces{g.nics, g.endpoints, g.queueEnds} {
+	for _, interfaces := range []*attach.Interfaces{g.nics, g.endpoints, g.unparsable, g.queueEnds} {
 		err = errors.Join(err, interfaces.Choose(loaded.ownSource.OwnSource))
 	}
 	if err == nil {
@@ -203,5 +210,5 @@ func (g *Guard) Remove(context.Context) error {
 }
 
 func (g *Guard) remove() error {
-	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
+	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.unparsable.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
 }

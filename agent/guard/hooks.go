@@ -14,51 +14,60 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
 )
 
 // attach puts the programs on exactly the interfaces that need them. One that fails
 // does not keep the others from being guarded.
 func (g *Guard) attach(m *node.Model, report *node.Report) error {
-	nics := map[int]bool{}
+	nics := map[int]types.UID{}
 	for index := range g.places(m) {
-		nics[int(index)] = true
+		nics[int(index)] = ""
 	}
-	failed := g.attachAll(g.nics, nics, g.loaded.Value.meter.Meter, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, g.loaded.Value.meter.Meter, "datapath/*/links/to_uplink_%d")
-	}, nil)
-	ends := map[int]bool{}
-	owner := map[int]types.UID{}
-	for uid, endpoint := range g.rows.endpoints {
-		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && endpoint.Guard.SpoofCheck {
-			ends[index], owner[index] = true, uid
-		}
-	}
-	failed = errors.Join(failed, g.attachAll(g.endpoints, ends, g.loaded.Value.ownSource.OwnSource, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, g.loaded.Value.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
-	}, func(index int, err error) { report.Fail(owner[index], err) }))
-	return failed
+	loaded := g.loaded.Value
+	failed := g.attachAll(g.nics, nics, report, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, loaded.meter.Meter, "datapath/*/links/to_uplink_%d")
+	}, loaded.meter.Meter)
+	checked := g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.SpoofCheck })
+	failed = errors.Join(failed, g.attachAll(g.endpoints, checked, report, func(index int) (bool, error) {
+		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, loaded.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
+	}, loaded.ownSource.OwnSource))
+	parsed := g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.DropUnparsable })
+	anywhere := func(int) (bool, error) { return false, nil }
+	return errors.Join(failed, g.attachAll(g.unparsable, parsed, report, anywhere, loaded.unparsable.Unparsable, loaded.unparsable.Unparsable))
 }
 
-// attachAll attaches one program to exactly these interfaces. What fails for one of
-// them goes to fail, if there is such a function.
+// interfacesWith are those of the endpoints whose guardrails ask for something.
+func (g *Guard) interfacesWith(asks func(*v1alpha1.PlanGuard) bool) map[int]types.UID {
+	owner := map[int]types.UID{}
+	for uid, endpoint := range g.rows.endpoints {
+		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && asks(endpoint.Guard) {
+			owner[index] = uid
+		}
+	}
+	return owner
+}
+
+// attachAll attaches programs, one for each hook, to exactly the wanted interfaces. What
+// fails for one that belongs to an endpoint is reported for that.
 func (g *Guard) attachAll(
-	interfaces *attach.Interfaces, wanted map[int]bool, program *ebpf.Program,
-	isOutOfPlace func(index int) (bool, error), fail func(index int, err error),
+	interfaces *attach.Interfaces, wanted map[int]types.UID, report *node.Report,
+	isOutOfPlace func(index int) (bool, error), programs ...*ebpf.Program,
 ) error {
 	attached, failed := interfaces.Attached()
-	for index := range wanted {
-		err := interfaces.Attach(index, program)
+	for index, owner := range wanted {
+		err := interfaces.Attach(index, programs...)
 		if err == nil {
-			err = putInPlace(interfaces, index, program, isOutOfPlace)
+			err = putInPlace(interfaces, index, programs, isOutOfPlace)
 		}
-		if err != nil && fail != nil {
-			fail(index, err)
+		if err != nil && owner != "" {
+			report.Fail(owner, err)
 			continue
 		}
 		failed = errors.Join(failed, err)
 	}
 	for index := range attached {
-		if !wanted[index] {
+		if _, stays := wanted[index]; !stays {
 			failed = errors.Join(failed, interfaces.Detach(index))
 		}
 	}
@@ -67,7 +76,7 @@ func (g *Guard) attachAll(
 
 // putInPlace attaches anew where another program of ours came later and to the
 // wrong side.
-func putInPlace(interfaces *attach.Interfaces, index int, program *ebpf.Program, isOutOfPlace func(int) (bool, error)) error {
+func putInPlace(interfaces *attach.Interfaces, index int, programs []*ebpf.Program, isOutOfPlace func(int) (bool, error)) error {
 	if interfaces.Mode() != "tcx" {
 		return nil
 	}
@@ -75,7 +84,7 @@ func putInPlace(interfaces *attach.Interfaces, index int, program *ebpf.Program,
 	if err != nil || !wrong {
 		return err
 	}
-	return errors.Join(interfaces.Detach(index), interfaces.Attach(index, program))
+	return errors.Join(interfaces.Detach(index), interfaces.Attach(index, programs...))
 }
 
 // isOutOfPlace is true when the meter runs before to_uplink, or own_source after

@@ -21,11 +21,13 @@ var (
 		"The most that the pods of the namespace may send on the path from this node.", []string{"namespace", "path"}, nil)
 	spoofedPackets = prometheus.NewDesc("braid_guard_spoofed_packets_total",
 		"Packets of the pod that were dropped because their source was not an address of its own.", []string{"namespace", "pod"}, nil)
+	unparsablePackets = prometheus.NewDesc("braid_guard_unparsable_packets_total",
+		"Packets to and from the pod that were dropped because rules cannot see their TCP header.", []string{"namespace", "pod"}, nil)
 )
 
 // Describe says which metrics there are.
 func (g *Guard) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, spoofedPackets} {
+	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, spoofedPackets, unparsablePackets} {
 		descriptions <- description
 	}
 }
@@ -56,6 +58,9 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 		}
 		if usage.SpoofedPackets > 0 {
 			count(spoofedPackets, usage.SpoofedPackets, endpoint.Namespace, endpoint.Name)
+		}
+		if usage.UnparsablePackets > 0 {
+			count(unparsablePackets, usage.UnparsablePackets, endpoint.Namespace, endpoint.Name)
 		}
 		of := tallies[endpoint.Namespace]
 		if of == nil {

@@ -28,46 +28,53 @@ const (
 
 // objects are the loaded programs and their maps.
 type objects struct {
-	meter     guard.MeterObjects
-	ownSource guard.OwnSourceObjects
+	meter      guard.MeterObjects
+	ownSource  guard.OwnSourceObjects
+	unparsable guard.UnparsableObjects
 	// leaveQueue is for the ends of queues.
 	leaveQueue guard.LeaveQueueObjects
 	netlink    *netlink.Handle
 }
 
+// source is a compiled program and where it is to be loaded to.
+type source struct {
+	name string
+	read func() (*ebpf.CollectionSpec, error)
+	to   any
+}
+
+func (o *objects) sources() []source {
+	return []source{
+		{"meter", guard.LoadMeter, &o.meter},
+		{"own_source", guard.LoadOwnSource, &o.ownSource},
+		{"unparsable", guard.LoadUnparsable, &o.unparsable},
+		{"leave_queue", guard.LoadLeaveQueue, &o.leaveQueue},
+	}
+}
+
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as they
 // are, or copied where they do not fit, so nobody gets a burst anew.
 func loadObjects(pinned *pins.Pins) (*objects, error) {
-	meter, err := guard.LoadMeter()
-	if err != nil {
-		return nil, fmt.Errorf("reading meter: %w", err)
-	}
-	ownSource, err := guard.LoadOwnSource()
-	if err != nil {
-		return nil, fmt.Errorf("reading own_source: %w", err)
-	}
-	leaveQueue, err := guard.LoadLeaveQueue()
-	if err != nil {
-		return nil, fmt.Errorf("reading leave_queue: %w", err)
-	}
+	var o objects
+	var specs []*ebpf.CollectionSpec
 	var maps pins.Maps
-	for _, spec := range []*ebpf.CollectionSpec{meter, ownSource, leaveQueue} {
+	for _, source := range o.sources() {
+		spec, err := source.read()
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", source.name, err)
+		}
 		pinByName(spec)
 		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
+		specs = append(specs, spec)
 	}
 	if err := pinned.Prepare(maps); err != nil {
 		return nil, err
 	}
-	var o objects
 	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: pinned.Directory()}}
-	if err := meter.LoadAndAssign(&o.meter, options); err != nil {
-		return nil, fmt.Errorf("loading meter: %w", err)
-	}
-	if err := ownSource.LoadAndAssign(&o.ownSource, options); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading own_source: %w", err), o.Close())
-	}
-	if err := leaveQueue.LoadAndAssign(&o.leaveQueue, options); err != nil {
-		return nil, errors.Join(fmt.Errorf("loading leave_queue: %w", err), o.Close())
+	for i, source := range o.sources() {
+		if err := specs[i].LoadAndAssign(source.to, options); err != nil {
+			return nil, errors.Join(fmt.Errorf("loading %s: %w", source.name, err), o.Close())
+		}
 	}
 	return &o, nil
 }
@@ -88,5 +95,5 @@ func (o *objects) Close() error {
 	if o.netlink != nil {
 		o.netlink.Close()
 	}
-	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.leaveQueue.Close())
+	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.unparsable.Close(), o.leaveQueue.Close())
 }

@@ -118,6 +118,9 @@ type PlanGuard struct {
 	// spoofCheck drops packets from addresses that are not the pod's.
 	// +optional
 	SpoofCheck bool `json:"spoofCheck,omitempty"`
+	// dropUnparsable drops packets to and from the pod whose TCP header rules cannot see.
+	// +optional
+	DropUnparsable bool `json:"dropUnparsable,omitempty"`
 }
 
 // PlanTenantPath is a ceiling or weight of a tenant on one path.

@@ -91,6 +91,16 @@ type Guardrails struct {
 	// +kubebuilder:default=Enforce
 	// +optional
 	SpoofCheck SpoofCheck `json:"spoofCheck,omitempty"`
+
+	// unparsable says what becomes of packets to and from a pod that may be TCP and
+	// whose TCP header rules cannot see: fragments, IPv6 extension headers beyond eight
+	// or beyond 256 bytes, routing headers with segments left, IPsec (AH, ESP), headers
+	// that are cut off, more than two VLAN tags. Pass lets them pass: no rule holds for
+	// them. Drop drops them, so that no rule is avoided by them. What is known to be
+	// another protocol passes either way, fragments of UDP included.
+	// +kubebuilder:default=Pass
+	// +optional
+	Unparsable Unparsable `json:"unparsable,omitempty"`
 }
 
 // SpoofCheck says what becomes of packets from addresses not the pod's own.
@@ -102,6 +112,17 @@ const (
 	SpoofCheckEnforce SpoofCheck = "Enforce"
 	// SpoofCheckOff lets them pass.
 	SpoofCheckOff SpoofCheck = "Off"
+)
+
+// Unparsable says what becomes of packets whose TCP header rules cannot see.
+// +kubebuilder:validation:Enum=Pass;Drop
+type Unparsable string
+
+const (
+	// UnparsablePass lets them pass; no rule holds for them.
+	UnparsablePass Unparsable = "Pass"
+	// UnparsableDrop drops them, in both directions.
+	UnparsableDrop Unparsable = "Drop"
 )
 
 // MPTCPGuardrailSpec says for which pods the guardrails hold.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the two programs of the guard and the agent share. Go's view of these
+ * What the programs of the guard and the agent share. Go's view of these
  * structures is generated from the objects; the pinned maps outlive the agent, so
  * a change of layout needs a new version directory in agent/guard.
  *
@@ -59,6 +59,7 @@ struct usage {
 	__u64 dropped[PLACES];
 	__u64 dropped_packets[PLACES];
 	__u64 spoofed_packets;
+	__u64 unparsable_packets; /* in both directions */
 };
 
 /* The ceilings of a tenant, and the time at which each is paid for. */

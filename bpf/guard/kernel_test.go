@@ -21,7 +21,7 @@ const mostVerified = 10_000
 
 func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
-		"meter": guard.LoadMeter, "own_source": guard.LoadOwnSource, "leave_queue": guard.LoadLeaveQueue,
+		"meter": guard.LoadMeter, "own_source": guard.LoadOwnSource, "unparsable": guard.LoadUnparsable, "leave_queue": guard.LoadLeaveQueue,
 	} {
 		spec, err := load()
 		require.NoError(t, err)
@@ -72,6 +72,8 @@ func BenchmarkAPacket(b *testing.B) {
 		{"meter, with three limits", n.meter, whole(addressesOf[two][0], 1000), skBuff{Ifindex: n.nic, IngressIfindex: n.ends[two]}},
 		{"meter, with three limits, by address", n.meter, whole(addressesOf[two][0], 1000), skBuff{Ifindex: n.nic}},
 		{"own_source, IPv4", n.source, whole(addressesOf[one][0], 1000), skBuff{Ifindex: n.ends[one]}},
+		{"unparsable, IPv4", n.unparsable, frameOf(true, func(*packettest.Segment) {}), skBuff{Ifindex: n.ends[one]}},
+		{"unparsable, IPv6", n.unparsable, frameOf(false, func(*packettest.Segment) {}), skBuff{Ifindex: n.ends[one]}},
 		{"own_source, IPv6", n.source, whole(addressesOf[one][1], 1000), skBuff{Ifindex: n.ends[one]}},
 	} {
 		b.Run(packet.name, func(b *testing.B) {

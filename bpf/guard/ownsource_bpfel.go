@@ -49,13 +49,14 @@ type OwnSourceTenantUsage struct {
 }
 
 type OwnSourceUsage struct {
-	_              structs.HostLayout
-	Paid           uint64
-	SharePaid      [8]uint64
-	Sent           [9]uint64
-	Dropped        [9]uint64
-	DroppedPackets [9]uint64
-	SpoofedPackets uint64
+	_                 structs.HostLayout
+	Paid              uint64
+	SharePaid         [8]uint64
+	Sent              [9]uint64
+	Dropped           [9]uint64
+	DroppedPackets    [9]uint64
+	SpoofedPackets    uint64
+	UnparsablePackets uint64
 }
 
 // Names of all BPF objects in the ELF.

@@ -50,6 +50,7 @@ type node struct {
 	nic, queue, queueEnd uint32
 	ends                 map[uint32]uint32 // by the endpoint's row
 	meter, source, leave *ebpf.Program
+	unparsable           *ebpf.Program
 	maps                 *guard.MeterMaps
 }
 
@@ -93,7 +94,11 @@ func (n *node) load(t testing.TB) {
 	var leave guard.LeaveQueueObjects
 	require.NoError(t, guard.LoadLeaveQueueObjects(&leave, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{"queue_ends": n.maps.QueueEnds}}))
 	t.Cleanup(func() { leave.Close() })
-	n.source, n.leave = source.OwnSource, leave.LeaveQueue
+	delete(shared, "allowances")
+	var unparsable guard.UnparsableObjects
+	require.NoError(t, guard.LoadUnparsableObjects(&unparsable, &ebpf.CollectionOptions{MapReplacements: shared}))
+	t.Cleanup(func() { unparsable.Close() })
+	n.source, n.leave, n.unparsable = source.OwnSource, leave.LeaveQueue, unparsable.Unparsable
 }
 
 func (n *node) run(t testing.TB, program *ebpf.Program, frame []byte, context skBuff) verdict {

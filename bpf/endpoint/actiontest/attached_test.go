@@ -54,10 +54,15 @@ func newNode(t *testing.T, rtt time.Duration) *node {
 
 func newNodeOf(t *testing.T, rtt time.Duration, linkMbit int) *node {
 	t.Helper()
-	n := &node{Network: network.ForTest(t, network.Spec{
-		Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: linkMbit, IPv4: true, PodsPerNode: 1, GuestsPerNode: 1,
-		PathDelays: map[string]time.Duration{"blue": rtt / 2, "green": rtt / 2},
-	})}
+	return newNodeIn(t, network.Spec{
+		LinkMbit: linkMbit, IPv4: true, PathDelays: map[string]time.Duration{"blue": rtt / 2, "green": rtt / 2},
+	})
+}
+
+func newNodeIn(t *testing.T, spec network.Spec) *node {
+	t.Helper()
+	spec.Nodes, spec.Paths, spec.PodsPerNode, spec.GuestsPerNode = 2, []string{"blue", "green"}, 1, 1
+	n := &node{Network: network.ForTest(t, spec)}
 	n.guest, n.other = n.Pod("guest-1-1"), n.Pod("pod-2-1")
 	err := actiontest.LoadAttachedObjects(&n.AttachedObjects, nil)
 	var verifier *ebpf.VerifierError
