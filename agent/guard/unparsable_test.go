@@ -227,7 +227,10 @@ func TestNoRuleIsAvoidedWhereUnparsablePacketsAreDropped(t *testing.T) {
 // dropSYNs has a rule drop what the first pod sends that it can see, or none.
 func (l *lab) dropSYNs(t *testing.T, part node.Part, drops bool) {
 	t.Helper()
-	rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: "r", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}}}}
+	rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{
+		Name: "r", Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}},
+		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}},
+	}}
 	state := l.state
 	state.Endpoints = slices.Clone(state.Endpoints)
 	state.Endpoints[0].Guard = nil

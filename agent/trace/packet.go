@@ -128,8 +128,15 @@ type parsed struct {
 
 // parse is false for what is no TCP segment over IP.
 func parse(frame []byte) (parsed, bool) {
-	decoded := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
-	tcp, ok := decoded.Layer(layers.LayerTypeTCP).(*layers.TCP)
+	options := gopacket.DecodeOptions{Lazy: true, NoCopy: true}
+	decoded := gopacket.NewPacket(frame, layers.LayerTypeEthernet, options)
+	upper, upperAt := decoded, 0
+	// The library does not look behind the fragment header of a packet in one piece.
+	if fragment, ok := decoded.Layer(layers.LayerTypeIPv6Fragment).(*layers.IPv6Fragment); ok && fragment.FragmentOffset == 0 && !fragment.MoreFragments {
+		upper = gopacket.NewPacket(fragment.LayerPayload(), fragment.NextHeader.LayerType(), options)
+		upperAt = offsetOf(decoded, fragment) + len(fragment.LayerContents())
+	}
+	tcp, ok := upper.Layer(layers.LayerTypeTCP).(*layers.TCP)
 	if !ok || decoded.NetworkLayer() == nil {
 		return parsed{}, false
 	}
@@ -137,7 +144,7 @@ func parse(frame []byte) (parsed, bool) {
 	from, _ := netip.AddrFromSlice(ends.Src().Raw())
 	to, _ := netip.AddrFromSlice(ends.Dst().Raw())
 	p := parsed{from: netip.AddrPortFrom(from, uint16(tcp.SrcPort)), to: netip.AddrPortFrom(to, uint16(tcp.DstPort)), tcp: tcp}
-	p.ipAt, p.tcpAt = offsetOf(decoded, decoded.NetworkLayer()), offsetOf(decoded, tcp)
+	p.ipAt, p.tcpAt = offsetOf(decoded, decoded.NetworkLayer()), upperAt+offsetOf(upper, tcp)
 	return p, true
 }
 
