@@ -112,7 +112,8 @@ func (t *tokens) get(ctx context.Context) (string, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return "", fmt.Errorf("waiting for a token: %w (%v)", ctx.Err(), err)
+			// Not with the error itself: of what the caller asks for nothing is known.
+			return "", fmt.Errorf("waiting for a token: %w", ctx.Err())
 		}
 	}
 }
