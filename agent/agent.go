@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
@@ -92,6 +93,7 @@ type Agent struct {
 	parts   *parts
 
 	measured  *metrics.Rounds
+	unsteered prometheus.Gauge // peers
 	changed   chan struct{}
 	published published
 	// believed are nodes whose agents are believed; see peersOf.
@@ -149,7 +151,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(options.NamespaceDirectories, options.procPath()),
-		measured: metrics.NewRounds(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
+		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)
 	var err error

@@ -63,6 +63,7 @@ func (a *Agent) sync(ctx context.Context) error {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
 	model, err := a.builder.Build(node.Sources{Plan: snapshot.plan, Resolution: resolution, Peers: snapshot.peers})
+	a.unsteered.Set(float64(model.Unsteered))
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}
 	r.report.Err = errors.Join(err, r.report.Err)
 	r.report.FailAll(model, r.report.Err)

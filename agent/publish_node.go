@@ -9,10 +9,12 @@ import (
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -43,6 +45,9 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	if started := a.source.condition(); started != nil {
 		status.Conditions = []metav1.Condition{*started}
 	}
+	if limited := a.peersCondition(r.model.Unsteered); limited != nil {
+		status.Conditions = append(status.Conditions, *limited)
+	}
 	for _, path := range r.resolution.Paths {
 		shown := path.Status()
 		a.parts.health.Describe(&shown)
@@ -72,6 +77,25 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	}
 	a.published.node = &status
 	return nil
+}
+
+// peersCondition says that there are more nodes than this one can steer to; nil: there
+// are not. It changes its time only when the condition begins.
+func (a *Agent) peersCondition(unsteered int) *metav1.Condition {
+	if unsteered == 0 {
+		return nil
+	}
+	condition := &metav1.Condition{
+		Type: v1alpha1.ConditionPeersLimited, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonTooManyNodes,
+		LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		Message:            fmt.Sprintf("a node steers to %d others: what is sent to %d more goes by the cluster network's route", node.MaxPeers, unsteered),
+	}
+	if a.published.node != nil {
+		if before := meta.FindStatusCondition(a.published.node.Conditions, condition.Type); before != nil {
+			condition.LastTransitionTime = before.LastTransitionTime
+		}
+	}
+	return condition
 }
 
 // createNode makes the node's object, to be removed together with its Node.

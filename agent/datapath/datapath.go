@@ -41,6 +41,7 @@ type Datapath struct {
 	loaded   *pins.Loaded[*objects]
 	uplinks  *attach.Interfaces
 	peers    peerTable
+	room     uint32 // for peers, in what is loaded
 	flows    sweeper
 	compared bool // flows with their endpoints, since nothing was loaded
 }
@@ -85,7 +86,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err := m.Validate(); err != nil {
 		return err
 	}
-	if err := d.loaded.Load(); err != nil {
+	if err := d.loadFor(m); err != nil {
 		return err
 	}
 	if err := d.resolve(neighboursOf(nics, m.Peers)); err != nil {
@@ -100,6 +101,18 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 		err = d.loaded.Finish()
 	}
 	return errors.Join(err, d.update(changes))
+}
+
+// loadFor loads the programs with room for all peers. Maps that these outgrow are
+// replaced by larger ones as those of another version are, and flows keep their paths.
+func (d *Datapath) loadFor(m *node.Model) error {
+	if room := roomForPeers(m); !d.loaded.Is() || room > d.room {
+		if err := d.Close(); err != nil {
+			return err
+		}
+		d.room = room
+	}
+	return d.loaded.Load()
 }
 
 // uplinksOf are the indexes of all NICs that get the programs. One that cannot be used
@@ -134,7 +147,7 @@ func (d *Datapath) Remove(context.Context) error {
 
 // load loads the programs. What another version pinned is taken over.
 func (d *Datapath) load() (*objects, error) {
-	loaded, err := loadObjects(d.loaded.Pins, d.options.FlowEntries)
+	loaded, err := loadObjects(d.loaded.Pins, room{flows: d.options.FlowEntries, peers: d.room})
 	if err != nil {
 		return nil, err
 	}

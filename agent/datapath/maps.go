@@ -76,13 +76,7 @@ func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 	if err := d.peers.write(m.Peers, numbers); err != nil {
 		return err
 	}
-	wanted := map[netip.Addr]uint32{}
-	for _, peer := range m.Peers {
-		for _, address := range peer.Addresses {
-			wanted[address] = peer.Number
-		}
-	}
-	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, wanted); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m)); err != nil {
 		return fmt.Errorf("failed to write the addresses of peers: %w", err)
 	}
 	for number := range m.Retired[node.KindPeer] {
@@ -91,6 +85,25 @@ func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 		}
 	}
 	return nil
+}
+
+// peerAddresses are by whom peers are found. Where there is no room for all, the rest is
+// not steered to.
+func (d *Datapath) peerAddresses(m *node.Model) map[netip.Addr]uint32 {
+	wanted, left := make(map[netip.Addr]uint32, len(m.Peers)), 0
+	for _, peer := range m.Peers {
+		for _, address := range peer.Addresses {
+			if _, known := wanted[address]; known || len(wanted) < int(d.room)*uplink.PeerAddresses {
+				wanted[address] = peer.Number
+			} else {
+				left++
+			}
+		}
+	}
+	if left > 0 {
+		d.options.Log.Info("failed to take all addresses of peers; nothing is steered to the rest", "taken", len(wanted), "left", left)
+	}
+	return wanted
 }
 
 // peerValue has the first address of each family on each path that is up at both ends.
@@ -238,13 +251,8 @@ func toAddress(address netip.Addr) uplink.ToUplinkAddress {
 // readAll reads a map whose keys are addresses.
 func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	all := map[netip.Addr]V{}
-	var key uplink.ToUplinkAddress
-	var value V
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		all[bpf.Address(key.Word)] = value
-	}
-	return all, entries.Err()
+	err := eachEntry(m, func(key uplink.ToUplinkAddress, value V) { all[bpf.Address(key.Word)] = value })
+	return all, err
 }
 
 // replaceAll writes what is new or different and deletes what is not wanted.

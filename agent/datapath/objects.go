@@ -5,9 +5,11 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -23,9 +25,30 @@ type objects struct {
 	fromUplink uplink.FromUplinkObjects
 }
 
+// room is for how many flows and peers there is room in the maps. The kernel reserves the
+// memory for all of them.
+type room struct{ flows, peers uint32 }
+
+// fewestPeers is the room that is made for a small cluster.
+const fewestPeers = 1024
+
+// roomForPeers is enough for the numbers and addresses of the peers, and for some more.
+func roomForPeers(m *node.Model) uint32 {
+	needed, addresses := uint32(fewestPeers), 0
+	for i := range m.Peers {
+		needed = max(needed, m.Peers[i].Number+1)
+		addresses += len(m.Peers[i].Addresses)
+	}
+	for number := range m.Retired[node.KindPeer] {
+		needed = max(needed, number+1)
+	}
+	needed = max(needed, uint32(min(addresses/uplink.PeerAddresses, uplink.MaxPeers)))
+	return min(uint32(1)<<bits.Len32(needed-1), uplink.MaxPeers)
+}
+
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as
 // they are, or copied where they do not fit, so flows keep their paths.
-func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
+func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
 	var o objects
 	toUplink, err := uplink.LoadToUplink()
 	if err != nil {
@@ -37,7 +60,7 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	}
 	var maps pins.Maps
 	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
-		if err := prepare(spec, flowEntries); err != nil {
+		if err := prepare(spec, room); err != nil {
 			return nil, err
 		}
 		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
@@ -55,19 +78,27 @@ func loadObjects(pinned *pins.Pins, flowEntries uint32) (*objects, error) {
 	return &o, nil
 }
 
-// prepare pins all maps by their names and gives the table of flows its size.
-func prepare(spec *ebpf.CollectionSpec, flowEntries uint32) error {
+// prepare pins all maps by their names and gives them their sizes.
+func prepare(spec *ebpf.CollectionSpec, room room) error {
 	for _, m := range spec.Maps {
 		if m.Name == ".rodata" {
 			continue
 		}
 		m.Pinning = ebpf.PinByName
 	}
-	if flowEntries == 0 {
+	for name, entries := range map[string]uint32{
+		uplink.ToUplinkMapPeers: room.peers, uplink.ToUplinkMapHealth: room.peers,
+		uplink.ToUplinkMapPeerAddresses: room.peers * uplink.PeerAddresses,
+	} {
+		if m := spec.Maps[name]; m != nil {
+			m.MaxEntries = entries
+		}
+	}
+	if room.flows == 0 {
 		return nil
 	}
-	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = flowEntries
-	if err := spec.Variables[uplink.ToUplinkVarFlowEntries].Set(flowEntries); err != nil {
+	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = room.flows
+	if err := spec.Variables[uplink.ToUplinkVarFlowEntries].Set(room.flows); err != nil {
 		return fmt.Errorf("telling the programs the size of their table: %w", err)
 	}
 	return nil

@@ -173,7 +173,10 @@ func (b *Builder) number(m *Model) error {
 		for i := range wanted {
 			wanted[i] = name(i)
 		}
-		assigned, failed := b.registry.assign(kind, wanted, m.round)
+		assigned, left, failed := b.registry.assign(kind, wanted, m.round)
+		if left > 0 && kind != KindPeer { // the rest of the peers works without them
+			failed = fmt.Errorf("a node can tell %d %s apart: %d more are left out", ranges[kind].count, ranges[kind].what, left)
+		}
 		err = errors.Join(err, failed)
 		return assigned
 	}
@@ -217,9 +220,11 @@ func (m *Model) takePathNumbers(by map[string]*registryEntry) {
 	}
 }
 
-// takePeerNumbers leaves out peers without a number.
+// takePeerNumbers leaves out peers without a number: the rest works.
 func (m *Model) takePeerNumbers(by map[string]*registryEntry) {
+	all := len(m.Peers)
 	m.Peers = slices.DeleteFunc(m.Peers, func(peer Peer) bool { return by[peer.Name] == nil })
+	m.Unsteered = all - len(m.Peers)
 	for i := range m.Peers {
 		m.Peers[i].Number = by[m.Peers[i].Name].Number
 	}

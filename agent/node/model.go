@@ -26,8 +26,10 @@ type Model struct {
 	// Uplinks are the indexes of further NICs by which packets leave the node: those
 	// that belong to no path, and yet carry routes to other nodes.
 	Uplinks []int
-	// Peers are the other nodes.
-	Peers []Peer
+	// Peers are the other nodes; Unsteered counts further ones, for which there is no
+	// number. What is sent to these goes by the cluster network's route.
+	Peers     []Peer
+	Unsteered int
 	// Endpoints are the pods of the plan.
 	Endpoints []Endpoint
 	// Preferences are the distinct preferences of the endpoints, by their classes.

@@ -171,10 +171,11 @@ func (r *Registry) isPinned() bool {
 }
 
 // assign gives each of the names a number: the one that it has, or a free one. Names
-// that are not among them are retired. Where numbers run out, the error says so, and
-// the names that found none are missing in the result.
-func (r *Registry) assign(kind Kind, names []string, round uint64) (map[string]*registryEntry, error) {
-	assigned, used, wanted := map[string]*registryEntry{}, map[uint32]bool{}, map[string]bool{}
+// that are not among them are retired. Where numbers run out, the names that found none
+// are missing in the result, and left is how many.
+func (r *Registry) assign(kind Kind, names []string, round uint64) (assigned map[string]*registryEntry, left int, err error) {
+	assigned = map[string]*registryEntry{}
+	used, wanted := map[uint32]bool{}, map[string]bool{}
 	for _, name := range names {
 		wanted[name] = true
 	}
@@ -182,11 +183,11 @@ func (r *Registry) assign(kind Kind, names []string, round uint64) (map[string]*
 		used[entry.Number] = true
 		if !wanted[name] {
 			if err := r.retire(kind, name, entry, round); err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 		}
 	}
-	next, left := ranges[kind].first, 0
+	next := ranges[kind].first
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		entry := r.entries[kind][name]
 		if entry == nil {
@@ -201,18 +202,15 @@ func (r *Registry) assign(kind Kind, names []string, round uint64) (map[string]*
 			entry = &registryEntry{Number: next}
 			r.entries[kind][name] = entry
 			if err := r.put(kind, name, entry); err != nil {
-				return nil, err
+				return nil, 0, err
 			}
 		}
 		if err := r.revive(kind, name, entry); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		assigned[name] = entry
 	}
-	if left > 0 {
-		return assigned, fmt.Errorf("a node can tell %d %s apart: %d more are left out", ranges[kind].count, ranges[kind].what, left)
-	}
-	return assigned, nil
+	return assigned, left, nil
 }
 
 func (r *Registry) retire(kind Kind, name string, entry *registryEntry, round uint64) error {

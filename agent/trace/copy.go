@@ -180,15 +180,15 @@ func (r *replica) uses(mapName string) bool { return r != nil && r.maps[kernelNa
 // makePrivate needs no more memory than there are entries: what makes room for new
 // ones by itself, and reserves all of its memory, becomes a plain hash.
 func makePrivate(m *ebpf.MapSpec, t treatment, from *ebpf.Map) {
+	if from != nil && t.entries == 0 {
+		m.MaxEntries = from.MaxEntries()
+	}
 	if t.shared {
 		return
 	}
 	m.Flags &^= unix.BPF_F_MMAPABLE // the agent's own business
 	if m.Type == ebpf.LRUHash {
 		m.Type, m.Flags = ebpf.Hash, m.Flags|unix.BPF_F_NO_PREALLOC
-	}
-	if from != nil && t.entries == 0 && m.Type == ebpf.Hash {
-		m.MaxEntries = from.MaxEntries()
 	}
 	if t.entries != 0 {
 		m.MaxEntries = t.entries

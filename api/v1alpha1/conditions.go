@@ -30,6 +30,9 @@ const (
 	// ConditionAddressesConfirmed: on a node, every address that its agent reports is
 	// confirmed. What is not is used by no other node.
 	ConditionAddressesConfirmed = "AddressesConfirmed"
+	// ConditionPeersLimited: there are more other nodes than this one can steer to; the
+	// message says how many are left out. Only nodes in such a cluster have it.
+	ConditionPeersLimited = "PeersLimited"
 )
 
 // Reasons of conditions.
@@ -62,6 +65,7 @@ const (
 	ReasonDatapathFailed     = "DatapathFailed"
 
 	ReasonAPIServerNotReached = "APIServerNotReached"
+	ReasonTooManyNodes        = "TooManyNodes"
 )
 
 // Reasons of the condition AddressesConfirmed.

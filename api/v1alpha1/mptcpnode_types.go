@@ -148,7 +148,8 @@ type MPTCPNodeStatus struct {
 	// conditions: Ready is True while the agent reports and its datapath works;
 	// AddressesConfirmed is True while every address that it reports is the node's;
 	// StartedFromSavedPlan says of an agent that started without the API server when
-	// that was, and when it reached it.
+	// that was, and when it reached it; PeersLimited of one in a cluster with more
+	// nodes than it can steer to how many are left out.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -203,7 +203,7 @@ func TestAFlowOfAPeerThatIsGonePasses(t *testing.T) {
 		if v := n.egress(t, blue, e.out().frame()); v != next {
 			t.Errorf("the verdict is %d", v)
 		}
-		for _, peer := range []uint16{4095, 4096, 0xffff} {
+		for _, peer := range []uint16{16383, 16384, 0xffff} {
 			n.putFlow(t, e.out(), uplink.ToUplinkFlow{Role: initiator, Peer: peer, Path: green, Allowed: allPaths})
 			if v := n.egress(t, blue, e.out().frame()); v != next {
 				t.Errorf("peer %d: the verdict is %d", peer, v)

@@ -29,11 +29,11 @@ const (
 // enum uplink_limit
 const (
 	MaxPaths             = 0x8
-	MaxPeers             = 0x1000
+	MaxPeers             = 0x4000
 	MaxEndpoints         = 0x1000
 	MaxEndpointAddresses = 0x1000
 	MaxClasses           = 0x8
-	MaxPeerAddresses     = 0x10000
+	PeerAddresses        = 0x10
 	MaxFlows             = 0x20000
 	MaxHandshakes        = 0x4000
 	MaxConnections       = 0x10000

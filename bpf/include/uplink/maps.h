@@ -12,11 +12,11 @@
 
 enum uplink_limit {
 	MAX_PATHS = 8,
-	MAX_PEERS = 4096,
+	MAX_PEERS = 16384,        /* the agent makes room for as many as it needs */
 	MAX_ENDPOINTS = 4096,
 	MAX_ENDPOINT_ADDRESSES = 4096,
 	MAX_CLASSES = 8,
-	MAX_PEER_ADDRESSES = 65536,
+	PEER_ADDRESSES = 16,      /* of each, IPv4 and IPv6 on all paths */
 	MAX_FLOWS = 131072,
 	MAX_HANDSHAKES = 16384,
 	MAX_CONNECTIONS = 65536,
@@ -172,7 +172,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_PEER_ADDRESSES);
+	__uint(max_entries, MAX_PEERS * PEER_ADDRESSES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct address);
 	__type(value, __u32);
