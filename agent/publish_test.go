@@ -4,6 +4,7 @@ package agent
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,5 +70,21 @@ func TestStatusesThatDifferInTimesAloneAreEqual(t *testing.T) {
 	bare := withoutTimes(status)
 	if !bare.Conditions[0].LastTransitionTime.IsZero() || status.Conditions[0].LastTransitionTime.IsZero() {
 		t.Errorf("the times are %v and %v", bare.Conditions[0].LastTransitionTime, status.Conditions[0].LastTransitionTime)
+	}
+}
+
+func TestANodeSaysToHowManyOthersItDoesNotSteer(t *testing.T) {
+	a := &Agent{}
+	if condition := a.peersCondition(0); condition != nil {
+		t.Errorf("the condition is %+v", condition)
+	}
+	first := a.peersCondition(616)
+	if first.Status != metav1.ConditionTrue || !strings.Contains(first.Message, "16384") || !strings.Contains(first.Message, "616 more") {
+		t.Errorf("the condition is %+v", first)
+	}
+	first.LastTransitionTime = metav1.NewTime(first.LastTransitionTime.Add(-time.Hour))
+	a.published.node = &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{*first}}
+	if next := a.peersCondition(617); !next.LastTransitionTime.Equal(&first.LastTransitionTime) {
+		t.Errorf("the condition began at %s and not at %s", next.LastTransitionTime, first.LastTransitionTime)
 	}
 }

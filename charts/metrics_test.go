@@ -30,7 +30,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -43,7 +43,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), (*pathmanager.Pods)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*pathmanager.Pods)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
