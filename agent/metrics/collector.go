@@ -3,8 +3,8 @@
 // Package metrics offers to Prometheus what the chains of a node do. Maps are read
 // when they are asked for, and at no other time.
 //
-// There are series for endpoints and for their rules, at most 1024 and 64 for each
-// of those, and none for subflows: these come and go by the thousand. The debug
+// There are series for endpoints and for their rules, of each namespace for those that
+// moved most and for the others together, and none for subflows: these come and go by the thousand. The debug
 // commands show them.
 package metrics
 
@@ -88,7 +88,11 @@ type Collector struct {
 	// that is forgotten must not take its share of the totals with it.
 	last    map[subflowKey]reading
 	reading uint64 // the number of the latest reading
-	failed  uint64
+	// before are the totals at the last reading, and others what the endpoints without
+	// series of their own counted, by namespace.
+	before map[string]counts
+	others map[string]*counts
+	failed uint64
 }
 
 // reading is what a subflow had counted when it was read last.
@@ -119,7 +123,7 @@ func keyOf(subflow *agentapi.Subflow) subflowKey {
 // NewCollector reads this source. What a subflow counts between the last reading
 // and its being forgotten is lost; forgotten are those that were idle for long.
 func NewCollector(source Source, log logr.Logger) *Collector {
-	return &Collector{source: source, log: log, totals: map[string]*counts{}, last: map[subflowKey]reading{}}
+	return &Collector{source: source, log: log, totals: map[string]*counts{}, last: map[subflowKey]reading{}, others: map[string]*counts{}}
 }
 
 // Describe implements prometheus.Collector.
@@ -127,6 +131,7 @@ func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, description := range []*prometheus.Desc{
 		ruleMatchedPackets, ruleMatchedBytes, ruleActedPackets,
 		endpointSubflows, endpointLimited, endpointRTT, endpointRTTMaximum, readErrors,
+		leftOutPods, leftOutRules,
 	} {
 		descriptions <- description
 	}
@@ -145,10 +150,15 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 	if err != nil {
 		c.fail(err)
 	}
-	collectRules(metrics, rules)
-	if err := c.collectSubflows(metrics, endpointsOf(rules)); err != nil {
+	now, err := c.readSubflows(endpointsOf(rules))
+	if err != nil {
 		c.fail(err)
 	}
+	chosen := c.choose(now)
+	if err == nil {
+		c.collectSubflows(metrics, now, chosen)
+	}
+	collectRules(metrics, rules, chosen.shown)
 	metrics <- prometheus.MustNewConstMetric(readErrors, prometheus.CounterValue, float64(c.failed))
 }
 
@@ -157,7 +167,11 @@ func (c *Collector) fail(err error) {
 	c.log.Error(err, "failed to read the chains for metrics")
 }
 
-func collectRules(metrics chan<- prometheus.Metric, rules []agentapi.Rule) {
+func collectRules(metrics chan<- prometheus.Metric, all []agentapi.Rule, shown map[string]bool) {
+	rules, leftOut := shownRules(all, shown)
+	for namespace, count := range leftOut {
+		metrics <- prometheus.MustNewConstMetric(leftOutRules, prometheus.GaugeValue, float64(count), namespace)
+	}
 	for i := range rules {
 		rule := &rules[i]
 		namespace, pod := split(rule.Endpoint)
@@ -185,10 +199,9 @@ type present struct {
 	limited            map[string]int // by mechanism
 }
 
-// collectSubflows adds the subflows up by endpoint. Endpoints that have neither
-// rules nor subflows any more are dropped. There may be tens of thousands of
+// readSubflows adds the subflows up by endpoint. There may be tens of thousands of
 // subflows: none is kept but what it counted.
-func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints map[string]bool) error {
+func (c *Collector) readSubflows(endpoints map[string]bool) (map[string]*present, error) {
 	now := map[string]*present{}
 	for endpoint := range endpoints {
 		now[endpoint] = &present{}
@@ -203,15 +216,21 @@ func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, endpoints 
 		}
 		now[subflow.Endpoint].add(subflow)
 	})
-	if err != nil {
-		return err
-	}
+	return now, err
+}
+
+// collectSubflows offers what a whole reading found. Endpoints that have neither rules nor
+// subflows any more are dropped.
+func (c *Collector) collectSubflows(metrics chan<- prometheus.Metric, now map[string]*present, chosen selection) {
 	c.forget(now)
+	c.addOthers(chosen)
 	for endpoint, p := range now {
-		p.collect(metrics, endpoint)
-		c.collectTotals(metrics, endpoint)
+		if chosen.shown[endpoint] {
+			p.collect(metrics, endpoint)
+			collectTotals(metrics, endpoint, c.totals[endpoint])
+		}
 	}
-	return nil
+	c.collectOthers(metrics, now, chosen)
 }
 
 // forget drops the subflows that this reading did not find, and the endpoints that are
@@ -267,20 +286,12 @@ func (p *present) collect(metrics chan<- prometheus.Metric, endpoint string) {
 func (c *Collector) count(subflow *agentapi.Subflow) (first bool) {
 	key := keyOf(subflow)
 	last, now := c.last[key], countsOf(subflow)
-	before := last.counts
-	if now.isBelow(before) {
-		before = counts{}
-	}
 	total := c.totals[subflow.Endpoint]
 	if total == nil {
 		total = &counts{}
 		c.totals[subflow.Endpoint] = total
 	}
-	for i := range now {
-		for direction := range now[i] {
-			total[i][direction] += now[i][direction] - before[i][direction]
-		}
-	}
+	total.add(&now, last.counts)
 	c.last[key] = reading{now, c.reading}
 	return last.number != c.reading
 }
@@ -302,8 +313,7 @@ func (c counts) isBelow(before counts) bool {
 	return false
 }
 
-func (c *Collector) collectTotals(metrics chan<- prometheus.Metric, endpoint string) {
-	total := c.totals[endpoint]
+func collectTotals(metrics chan<- prometheus.Metric, endpoint string, total *counts) {
 	if total == nil {
 		total = &counts{}
 	}
