@@ -110,6 +110,9 @@ func Cleanup(ctx context.Context, options Options) error {
 	for i := range all { // what was applied last goes first
 		err = errors.Join(err, all[len(all)-1-i].Remove(ctx))
 	}
+	if failed := os.Remove(options.MetricsSocket()); !errors.Is(failed, os.ErrNotExist) {
+		err = errors.Join(err, failed) // an agent that was killed leaves it
+	}
 	registry := node.OpenRegistry(options.PinPath, options.Log)
 	return errors.Join(err, p.close(), registry.Remove(), saved.Remove(options.SavedPath), removeEmpty(options))
 }
