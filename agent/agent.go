@@ -54,6 +54,9 @@ type Options struct {
 	// ProcPath is where a proc file system with all processes of the machine is
 	// mounted, whose sys/net can be written; empty means /proc.
 	ProcPath string
+	// CgroupPath is where the machine's cgroup file systems are mounted, as at
+	// /sys/fs/cgroup: pods are found by their groups.
+	CgroupPath string
 	// ProgramDirectory holds programs of admins as files; empty where the agent takes
 	// none from there.
 	ProgramDirectory string
@@ -150,7 +153,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		options: options, log: options.Log, client: mgr.GetClient(),
 		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
-		finder:   endpoints.NewFinder(options.NamespaceDirectories, options.procPath()),
+		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
 		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
 	}
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)

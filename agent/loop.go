@@ -156,9 +156,9 @@ func (a *Agent) managePods(ctx context.Context) error {
 }
 
 func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
-	look, lookErr := a.finder.Look()
+	look, lookErr := a.finder.Look(r.model.Pods())
 	if lookErr != nil {
-		a.log.Error(lookErr, "failed to look at some network namespaces")
+		a.log.Error(lookErr, "failed to look for the pods' interfaces")
 	}
 	model, changed, err := a.builder.Find(r.model, look, lookErr == nil)
 	if changed {

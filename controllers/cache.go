@@ -74,7 +74,7 @@ func trimPod(object any) (any, error) {
 		return object, nil
 	}
 	meta := trimMeta(pod.ObjectMeta)
-	meta.Annotations = hints(pod)
+	meta.Annotations = annotations(pod)
 	return &corev1.Pod{
 		ObjectMeta: meta,
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork},
@@ -82,10 +82,10 @@ func trimPod(object any) (any, error) {
 	}, nil
 }
 
-// hints are the annotations of a pod that count; nil when there are none.
-func hints(pod *corev1.Pod) map[string]string {
+// annotations are those of a pod that count; nil when there are none.
+func annotations(pod *corev1.Pod) map[string]string {
 	var found map[string]string
-	for _, key := range policy.HintAnnotations() {
+	for _, key := range append(policy.HintAnnotations(), corev1.MirrorPodAnnotationKey) {
 		if value, given := pod.Annotations[key]; given {
 			if found == nil {
 				found = map[string]string{}
@@ -164,7 +164,7 @@ func (podChanged) Update(e event.UpdateEvent) bool {
 		return true
 	}
 	return before.UID != after.UID || takesPart(before) != takesPart(after) || takesPart(after) &&
-		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(hints(before), hints(after)) ||
+		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(annotations(before), annotations(after)) ||
 			!slices.Equal(before.Status.PodIPs, after.Status.PodIPs))
 }
 

@@ -332,6 +332,7 @@ const maxRefusalBytes = 64 << 10
 func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w *wishes) v1alpha1.PlanEndpoint {
 	e := v1alpha1.PlanEndpoint{
 		UID:            pod.UID,
+		CgroupUID:      cgroupUID(pod),
 		Namespace:      pod.Namespace,
 		Name:           pod.Name,
 		Addresses:      podAddresses(pod),
@@ -353,6 +354,18 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w 
 	}
 	return e
 }
+
+
+// cgroupUID is the UID that a pod's cgroups have, where it is not the pod's own.
+func cgroupUID(pod *corev1.Pod) types.UID {
+	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != string(pod.UID) && len(hash) <= maxCgroupUID {
+		return types.UID(hash)
+	}
+	return ""
+}
+
+// maxCgroupUID is more than any UID has: the rest of a plan needs its room.
+const maxCgroupUID = 64
 
 // whyIgnored says why no policy can apply to a pod; empty when one can. n is
 // the pod's node, nil when there is none.

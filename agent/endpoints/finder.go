@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoints finds the network namespace and the host's interface of a
-// pod, by the pod's addresses and with no help from the cluster network.
+// Package endpoints finds the network namespace and the host's interface of a pod, from
+// outside and by what the pod cannot write: the cgroups of its processes, the network
+// namespaces that these are in, the node's interfaces that lead there, and the node's
+// routes. Nothing is read inside a pod's namespace.
 package endpoints
 
 import (
@@ -16,22 +18,21 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotFound means that no network namespace beside this node's has the
-// address: the pod is not there yet, or no longer.
-var ErrNotFound = errors.New("no network namespace on this node has the pod's address")
+// ErrNotFound means that no interface of this node is known to be the pod's: the pod is
+// not there yet, or no longer.
+var ErrNotFound = errors.New("no interface on this node leads to a network namespace of the pod's processes, and no route to its addresses")
 
 // Endpoint is a pod's interface as its node sees it.
 type Endpoint struct {
-	// Inode identifies the pod's network namespace while that exists.
+	// Inode identifies the pod's network namespace while that exists; 0 where Path is
+	// empty.
 	Inode uint64
-	// Path can be opened to enter the namespace.
+	// Path can be opened to enter the namespace; empty where nothing opens it, as where
+	// the pod moved its interface to a namespace that it made.
 	Path string
-	// Interface is the pod's own name of its interface.
-	Interface string
 	// HostInterface is the node's end of it.
 	HostInterface string
 	// HostIndex is the index of HostInterface.
@@ -39,39 +40,13 @@ type Endpoint struct {
 	// MasterIndex is that of the bridge or switch which has HostInterface; 0 where
 	// none has.
 	MasterIndex int
-}
-
-// Finder looks through the network namespaces of the machine. It belongs to the
-// network namespace of the thread that calls it, and is not safe for concurrent
-// use.
-type Finder struct {
-	directories []string
-	processes   string // where /proc is mounted
-	inside      map[uint64]inside
-}
-
-// inside is what a look into a network namespace showed. It holds for a while as
-// long as the same interfaces of the node lead there: each look takes several
-// requests, and each new pod has all others looked at.
-type inside struct {
-	at      time.Time
-	number  int    // this namespace's for that one
-	ends    []ends // of the interfaces that lead there
-	address map[netip.Addr]Endpoint
-}
-
-// ends are the indexes of both ends of a pair of interfaces.
-type ends struct{ host, other, master int }
-
-// lookInsideAgain is after how long a namespace is looked into again, although no
-// interface changed.
-const lookInsideAgain = 15 * time.Second
-
-// NewFinder looks in these directories, where container runtimes mount network
-// namespaces, and at those of all processes of the proc file system mounted at
-// processes.
-func NewFinder(directories []string, processes string) *Finder {
-	return &Finder{directories: directories, processes: processes, inside: map[uint64]inside{}}
+	// Others are the indexes of further interfaces that may be the one which has the
+	// pod's addresses: nothing that the pod cannot write tells them apart.
+	Others []int
+	// Disputed are addresses of the pod whose routes lead to another pod.
+	Disputed []netip.Addr
+	// Contradiction is why it is not sure what belongs to the pod; nil where it is.
+	Contradiction error
 }
 
 // HostEnd is an interface of the node whose other end is in another network namespace.
@@ -84,29 +59,73 @@ type HostEnd struct {
 	MasterIndex int
 }
 
+// Options say where to look.
+type Options struct {
+	// NamespaceDirectories are where container runtimes mount network namespaces.
+	NamespaceDirectories []string
+	// ProcPath is where a proc file system with all processes of the machine is mounted.
+	ProcPath string
+	// CgroupPath is where the machine's cgroup file systems are mounted.
+	CgroupPath string
+}
+
+// Finder looks for pods. It belongs to the network namespace of the thread that calls
+// it, and is not safe for concurrent use.
+type Finder struct {
+	options Options
+	cgroups cgroups
+	read    map[string]reading // by UID
+	files   map[string]file    // by path
+	ends    map[int]HostEnd    // of the last look
+}
+
+// reading is what was read of a pod. It holds for a while, as long as the same
+// interfaces of the node lead to its namespaces.
+type reading struct {
+	evidence
+	at        time.Time
+	ends      []HostEnd   // that lead to its namespaces
+	processes map[int]int // one in each of them, by NamespaceID
+}
+
+// file is where a network namespace is mounted.
+type file struct {
+	inode uint64
+	id    int // NamespaceID; -1 where no interface of the node leads there
+}
+
+// readAgain is after how long a pod that was found is read again, although the same
+// interfaces lead to it.
+const readAgain = 15 * time.Second
+
+// NewFinder makes one that has not looked yet.
+func NewFinder(options Options) *Finder {
+	return &Finder{options: options, cgroups: cgroups{root: options.CgroupPath}, read: map[string]reading{}, files: map[string]file{}}
+}
+
 // Snapshot is what one look at the machine showed.
 type Snapshot struct {
 	// HostEnds are the interfaces that lead to other network namespaces, by their
 	// indexes: those of pods, and NICs that are made of such pairs.
-	HostEnds  map[int]HostEnd
-	byAddress map[netip.Addr]Endpoint
-	byInode   map[uint64]string
+	HostEnds map[int]HostEnd
+
+	pods    map[string]Endpoint // by UID
+	errors  map[string]error    // of those that were not found
+	byInode map[uint64]string
 }
 
-// NewSnapshot is of what is known: endpoints by their addresses, and the paths of
-// network namespaces by their inode numbers.
-func NewSnapshot(byAddress map[netip.Addr]Endpoint, byInode map[uint64]string) Snapshot {
-	return Snapshot{byAddress: byAddress, byInode: byInode}
+// NewSnapshot is of what is known: endpoints by their UIDs, and the paths of network
+// namespaces by their inode numbers.
+func NewSnapshot(pods map[string]Endpoint, byInode map[uint64]string) Snapshot {
+	return Snapshot{pods: pods, byInode: byInode}
 }
 
-// Find returns the endpoint that has one of the addresses.
-func (s Snapshot) Find(addresses []netip.Addr) (Endpoint, error) {
-	for _, address := range addresses {
-		if endpoint, ok := s.byAddress[address]; ok {
-			return endpoint, nil
-		}
+// Find returns the endpoint of the pod with this UID.
+func (s Snapshot) Find(uid string) (Endpoint, error) {
+	if endpoint, ok := s.pods[uid]; ok {
+		return endpoint, nil
 	}
-	return Endpoint{}, fmt.Errorf("%w: %v", ErrNotFound, addresses)
+	return Endpoint{}, errors.Join(ErrNotFound, s.errors[uid])
 }
 
 // Path returns a path that can be opened to enter the network namespace with
@@ -116,70 +135,186 @@ func (s Snapshot) Path(inode uint64) (string, bool) {
 	return path, ok
 }
 
-// newest takes the endpoint with the newest interface where several have an address:
-// the namespace of a pod may outlast the pod.
-func newest(all map[netip.Addr]Endpoint, address netip.Addr, found Endpoint) {
-	if before, ok := all[address]; !ok || before.HostIndex < found.HostIndex {
-		all[address] = found
-	}
+// look is one look of a finder.
+type look struct {
+	*Finder
+	handle *netlink.Handle
+	ends   map[int]HostEnd
+	byID   map[int][]HostEnd // ends by NamespaceID
+	same   bool              // ends are those of the last look
 }
 
-// Look finds all endpoints of this node. Namespaces that vanish meanwhile are
-// left out, as are those that hang on another node's interfaces.
-func (f *Finder) Look() (Snapshot, error) {
-	links, err := whole(netlink.LinkList)
+// Look looks for these pods. What a pod does can cost no more than a bounded part of
+// a look, and takes nothing from what it shows of other pods.
+func (f *Finder) Look(pods []Pod) (Snapshot, error) {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("listing the node's interfaces: %w", err)
+		return Snapshot{}, fmt.Errorf("opening rtnetlink: %w", err)
 	}
-	hosts := hostEnds(links)
-	snapshot := Snapshot{HostEnds: map[int]HostEnd{}, byAddress: map[netip.Addr]Endpoint{}, byInode: map[uint64]string{}}
-	for id, ends := range hosts {
-		for _, end := range ends {
-			attributes := end.Attrs()
-			snapshot.HostEnds[attributes.Index] = HostEnd{attributes.Index, attributes.Name, id, attributes.MasterIndex}
-		}
+	defer handle.Close()
+	l := &look{Finder: f, handle: handle}
+	listErr := l.listEnds()
+	if listErr != nil && !errors.Is(listErr, netlink.ErrDumpInterrupted) {
+		return Snapshot{}, fmt.Errorf("listing the node's interfaces: %w", listErr)
 	}
-	seen := map[uint64]bool{}
-	var failed error
-	for _, path := range f.candidates() {
-		if err := f.look(path, hosts, seen, snapshot); err != nil && !isGone(err) {
-			failed = errors.Join(failed, err)
-		}
+	l.same, f.ends, f.cgroups.listed = maps.Equal(l.ends, f.ends), l.ends, false
+	seen, kept := map[string]evidence{}, map[string]reading{}
+	for i := range pods {
+		reading := l.readPod(&pods[i])
+		kept[pods[i].UID], seen[pods[i].UID] = reading, reading.evidence
 	}
-	maps.DeleteFunc(f.inside, func(inode uint64, _ inside) bool { return !seen[inode] })
-	return snapshot, failed
+	f.read = kept
+	l.readFiles()
+	return l.snapshot(pods, newJudge(pods, seen, l.ends).decide()), listErr
 }
 
-// hostEnds are the node's interfaces whose other end is in another namespace, by
-// this namespace's number for that one.
-func hostEnds(links []netlink.Link) map[int][]netlink.Link {
-	hosts := map[int][]netlink.Link{}
+// listEnds lists the interfaces that lead to other namespaces. Where changes disturb
+// that again and again some may be missing.
+func (l *look) listEnds() error {
+	links, err := l.handle.LinkList()
+	for range 9 {
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+		links, err = l.handle.LinkList()
+	}
+	l.ends, l.byID = map[int]HostEnd{}, map[int][]HostEnd{}
 	for _, link := range links {
-		if attributes := link.Attrs(); attributes.NetNsID >= 0 && attributes.ParentIndex > 0 {
-			hosts[attributes.NetNsID] = append(hosts[attributes.NetNsID], link)
+		a := link.Attrs()
+		if a.NetNsID >= 0 && a.ParentIndex > 0 {
+			end := HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex}
+			l.ends[end.Index], l.byID[end.NamespaceID] = end, append(l.byID[end.NamespaceID], end)
 		}
 	}
-	return hosts
+	return err
 }
 
-// candidates are files that stand for network namespaces, mounted ones before
-// those of processes, because they live longer.
-func (f *Finder) candidates() (paths []string) {
-	for _, directory := range f.directories {
+// readPod reads what the node shows of a pod, or tells what the last look read.
+func (l *look) readPod(pod *Pod) reading {
+	before, ok := l.read[pod.UID]
+	if ok && len(before.ends) > 0 && time.Since(before.at) < readAgain && slices.Equal(before.ends, l.endsOf(before.processes)) {
+		return before
+	}
+	now := reading{at: time.Now(), evidence: evidence{routes: l.routesTo(pod.Addresses)}}
+	uid := pod.UID
+	if pod.GroupUID != "" {
+		uid = pod.GroupUID
+	}
+	if group, ok := l.cgroups.find(uid); ok {
+		now.processes = l.processes(group)
+	}
+	now.ends = l.endsOf(now.processes)
+	for _, end := range now.ends {
+		now.inside = append(now.inside, end.Index)
+	}
+	return now
+}
+
+// endsOf are the interfaces that lead to these namespaces.
+func (l *look) endsOf(namespaces map[int]int) (ends []HostEnd) {
+	for id := range namespaces {
+		ends = append(ends, l.byID[id]...)
+	}
+	slices.SortFunc(ends, func(a, b HostEnd) int { return a.Index - b.Index })
+	return ends
+}
+
+// processes finds the namespaces of a pod's processes that interfaces of the node lead
+// to, and a process in each; where there is none, those of their threads.
+func (l *look) processes(group string) (found map[int]int) {
+	groups := below(group)
+	for _, file := range []string{"cgroup.procs", "cgroup.threads", "tasks"} {
+		found = map[int]int{}
+		left := mostProcesses
+		for _, group := range groups {
+			l.processesIn(group, file, &left, found)
+		}
+		if len(found) > 0 {
+			return found
+		}
+	}
+	return found
+}
+
+// processesIn believes of a process only what was so while it was in the group: its
+// number may be another's now.
+func (l *look) processesIn(group, file string, left *int, found map[int]int) {
+	added := map[int]int{}
+	for _, process := range processesOf(group, file) {
+		if *left--; *left < 0 {
+			break
+		}
+		id, err := l.handle.GetNetNsIdByPid(process)
+		if err == nil && len(l.byID[id]) > 0 && found[id] == 0 && added[id] == 0 {
+			added[id] = process
+		}
+	}
+	if len(added) == 0 {
+		return
+	}
+	still := processesOf(group, file)
+	for id, process := range added {
+		if slices.Contains(still, process) {
+			found[id] = process
+		}
+	}
+}
+
+// routesTo are the node's routes to addresses. Those that announcements on a link made
+// are no word of the cluster network's.
+func (l *look) routesTo(addresses []netip.Addr) map[netip.Addr]route {
+	found := map[netip.Addr]route{}
+	for _, address := range addresses {
+		routes, err := l.handle.RouteGetWithOptions(address.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
+		if err != nil || len(routes) != 1 { // there is none
+			continue
+		}
+		r := routes[0]
+		if r.Protocol == unix.RTPROT_RA || r.Protocol == unix.RTPROT_REDIRECT {
+			continue
+		}
+		exact := false
+		if r.Dst != nil {
+			ones, bits := r.Dst.Mask.Size()
+			exact = ones == bits && r.Gw == nil && r.Via == nil
+		}
+		found[address] = route{r.LinkIndex, exact}
+	}
+	return found
+}
+
+// readFiles brings what is known of mounted namespaces up to date.
+func (l *look) readFiles() {
+	files := map[string]file{}
+	for _, directory := range l.options.NamespaceDirectories {
 		for _, name := range namesIn(directory) {
-			paths = append(paths, filepath.Join(directory, name))
+			path := filepath.Join(directory, name)
+			if known, err := l.readFile(path); err == nil { // else it is gone, or none
+				files[path] = known
+			}
 		}
 	}
-	for _, name := range namesIn(f.processes) {
-		if _, err := strconv.ParseUint(name, 10, 32); err == nil {
-			paths = append(paths, filepath.Join(f.processes, name, "ns", "net"))
-		}
-	}
-	return paths
+	l.files = files
 }
 
-// namesIn lists what a directory holds; one that cannot be read holds nothing. It
-// looks at the directory alone: each process costs enough as it is.
+func (l *look) readFile(path string) (file, error) {
+	inode, err := inodeOf(path)
+	if err != nil {
+		return file{}, err
+	}
+	if known, ok := l.files[path]; ok && known.inode == inode && l.same {
+		return known, nil
+	}
+	opened, err := os.Open(path)
+	if err != nil {
+		return file{}, fmt.Errorf("opening a network namespace: %w", err)
+	}
+	defer opened.Close()
+	id, err := l.handle.GetNetNsIdByFd(int(opened.Fd()))
+	return file{inode, id}, err
+}
+
+// namesIn lists what a directory holds; one that cannot be read holds nothing.
 func namesIn(directory string) []string {
 	opened, err := os.Open(directory)
 	if err != nil {
@@ -187,60 +322,7 @@ func namesIn(directory string) []string {
 	}
 	defer opened.Close()
 	names, _ := opened.Readdirnames(-1) // what was read until an error
-	slices.Sort(names)
 	return names
-}
-
-// look adds what the namespace holds, if an interface of this node leads to it.
-func (f *Finder) look(path string, hosts map[int][]netlink.Link, seen map[uint64]bool, snapshot Snapshot) error {
-	inode, err := inodeOf(path)
-	if err != nil {
-		return err
-	}
-	if seen[inode] {
-		return nil
-	}
-	seen[inode] = true
-	known, err := f.into(inode, path, hosts)
-	if len(known.ends) > 0 { // also where it could not be looked into: it is there
-		snapshot.byInode[inode] = path
-	}
-	for address, found := range known.address {
-		found.Path = path
-		newest(snapshot.byAddress, address, found)
-	}
-	return err
-}
-
-// into looks into a namespace, or tells what the last look showed.
-func (f *Finder) into(inode uint64, path string, hosts map[int][]netlink.Link) (inside, error) {
-	if known, ok := f.inside[inode]; ok && time.Since(known.at) < lookInsideAgain && slices.Equal(known.ends, endsOf(hosts[known.number])) {
-		return known, nil
-	}
-	namespace, err := netns.GetFromPath(path)
-	if err != nil {
-		return inside{}, fmt.Errorf("opening the network namespace %s: %w", path, err)
-	}
-	defer namespace.Close()
-	now := inside{at: time.Now(), address: map[netip.Addr]Endpoint{}}
-	if now.number, err = netlink.GetNetNsIdByFd(int(namespace)); err != nil {
-		return inside{}, fmt.Errorf("asking for the number of the network namespace %s: %w", path, err)
-	}
-	if now.ends = endsOf(hosts[now.number]); len(now.ends) == 0 {
-		return now, nil
-	}
-	err = lookInside(Endpoint{Inode: inode}, path, namespace, hosts[now.number], now.address)
-	if err == nil && len(now.address) > 0 {
-		f.inside[inode] = now
-	}
-	return now, err
-}
-
-func endsOf(links []netlink.Link) (all []ends) {
-	for _, link := range links {
-		all = append(all, ends{link.Attrs().Index, link.Attrs().ParentIndex, link.Attrs().MasterIndex})
-	}
-	return all
 }
 
 func inodeOf(path string) (uint64, error) {
@@ -251,59 +333,48 @@ func inodeOf(path string) (uint64, error) {
 	return status.Ino, nil
 }
 
-// lookInside reads the addresses of the interfaces that are joined to hosts.
-func lookInside(found Endpoint, path string, namespace netns.NsHandle, hosts []netlink.Link, all map[netip.Addr]Endpoint) error {
-	handle, err := netlink.NewHandleAt(namespace, unix.NETLINK_ROUTE)
-	if err != nil {
-		return fmt.Errorf("entering the network namespace %s: %w", path, err)
-	}
-	defer handle.Close()
-	links, err := whole(handle.LinkList)
-	if err != nil {
-		return fmt.Errorf("listing the interfaces of %s: %w", path, err)
-	}
-	for _, link := range links {
-		host := otherEnd(link, hosts)
-		if host == nil {
-			continue
-		}
-		found.Interface, found.HostInterface = link.Attrs().Name, host.Attrs().Name
-		found.HostIndex, found.MasterIndex = host.Attrs().Index, host.Attrs().MasterIndex
-		addresses, err := whole(func() ([]netlink.Addr, error) { return handle.AddrList(link, netlink.FAMILY_ALL) })
-		if err != nil {
-			return fmt.Errorf("listing the addresses of %s: %w", path, err)
-		}
-		for _, address := range addresses {
-			if ip, ok := netip.AddrFromSlice(address.IP); ok && !ip.IsLinkLocalUnicast() {
-				newest(all, ip.Unmap(), found)
+// snapshot is what the judgement says, with the files of the pods' namespaces.
+func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
+	s := Snapshot{HostEnds: l.ends, pods: map[string]Endpoint{}, errors: map[string]error{}, byInode: map[uint64]string{}}
+	paths := map[int]string{} // by NamespaceID
+	for path, file := range l.files {
+		if len(l.byID[file.id]) > 0 {
+			s.byInode[file.inode] = path
+			if before, ok := paths[file.id]; !ok || path < before {
+				paths[file.id] = path
 			}
 		}
 	}
-	return nil
-}
-
-// whole repeats a listing that was disturbed by changes.
-func whole[T any](list func() ([]T, error)) (all []T, err error) {
-	for range 10 {
-		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
-			break
+	for i := range pods {
+		uid := pods[i].UID
+		claim := claims[uid]
+		if len(claim.interfaces) == 0 {
+			s.errors[uid] = claim.err
+			continue
+		}
+		found := l.endpoint(claim, paths, l.read[uid].processes)
+		s.pods[uid] = found
+		if found.Path != "" {
+			s.byInode[found.Inode] = found.Path
 		}
 	}
-	return all, err
+	return s
 }
 
-func otherEnd(link netlink.Link, hosts []netlink.Link) netlink.Link {
-	at := slices.IndexFunc(hosts, func(host netlink.Link) bool {
-		return host.Attrs().ParentIndex == link.Attrs().Index && host.Attrs().Index == link.Attrs().ParentIndex
-	})
-	if at < 0 {
-		return nil
+// endpoint is what a pod's claim makes of it. A mounted namespace lives longer than a
+// process.
+func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]int) Endpoint {
+	end := l.ends[claim.interfaces[0]]
+	found := Endpoint{
+		HostInterface: end.Name, HostIndex: end.Index, MasterIndex: end.MasterIndex,
+		Others: claim.interfaces[1:], Disputed: claim.disputed, Contradiction: claim.err,
 	}
-	return hosts[at]
-}
-
-// isGone is true when a process or a namespace ended while it was looked at.
-func isGone(err error) bool {
-	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) ||
-		errors.Is(err, os.ErrPermission)
+	path, mounted := paths[end.NamespaceID]
+	if process, ok := processes[end.NamespaceID]; ok && !mounted {
+		path = filepath.Join(l.options.ProcPath, strconv.Itoa(process), "ns", "net")
+	}
+	if inode, err := inodeOf(path); err == nil {
+		found.Inode, found.Path = inode, path
+	}
+	return found
 }

@@ -3,14 +3,10 @@
 package endpoints_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,245 +15,159 @@ import (
 	"braid.dev/braid/internal/lab/network"
 )
 
-// build makes two nodes whose pods' interfaces have the same names.
-func build(t *testing.T, podsPerNode int) *network.Network {
-	t.Helper()
-	return network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: podsPerNode})
-}
-
-// look looks from a node, as its agent does.
-func look(t *testing.T, node *network.Node, directories ...string) endpoints.Snapshot {
-	t.Helper()
-	return looking(t, node, directories...)()
-}
-
-func addresses(t *testing.T, texts ...string) (addresses []netip.Addr) {
-	t.Helper()
-	for _, text := range texts {
-		address, err := netip.ParseAddr(text)
-		require.NoError(t, err)
-		addresses = append(addresses, address)
-	}
-	return addresses
-}
-
-func inode(t *testing.T, path string) uint64 {
-	t.Helper()
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	return info.Sys().(*syscall.Stat_t).Ino
-}
-
-// expectPod expects the pod to be found by each of its addresses alone.
-func expectPod(t *testing.T, snapshot endpoints.Snapshot, pod *network.Pod) {
-	t.Helper()
-	index, err := pod.Node.Index(pod.HostInterface)
-	require.NoError(t, err)
-	want := endpoints.Endpoint{
-		Inode: inode(t, pod.Path()), Path: pod.Path(),
-		Interface: "eth0", HostInterface: pod.HostInterface, HostIndex: index,
-	}
-	for _, address := range addresses(t, pod.IPv4, pod.IPv6) {
-		found, err := snapshot.Find([]netip.Addr{address})
-		if err != nil || found != want {
-			t.Errorf("%s was found as %+v (%v), want %+v", address, found, err, want)
-		}
-	}
-	if path, ok := snapshot.Path(want.Inode); !ok || path != want.Path {
-		t.Errorf("the path of namespace %d is %q, want %q", want.Inode, path, want.Path)
-	}
-}
-
-func expectNone(t *testing.T, snapshot endpoints.Snapshot, texts ...string) {
-	t.Helper()
-	if found, err := snapshot.Find(addresses(t, texts...)); !errors.Is(err, endpoints.ErrNotFound) {
-		t.Errorf("%v was found as %+v (%v), want ErrNotFound", texts, found, err)
-	}
-}
-
 func TestANodeFindsItsOwnPodsAlone(t *testing.T) {
-	n := build(t, 2)
-	for _, node := range n.Nodes {
-		snapshot := look(t, node, network.Directory)
-		for _, other := range n.Nodes {
-			for _, pod := range other.Pods {
-				if other == node {
-					expectPod(t, snapshot, pod)
-				} else {
-					expectNone(t, snapshot, pod.IPv4, pod.IPv6)
-				}
-			}
+	l := newLab(t, 2)
+	for _, pod := range l.node.Pods {
+		found := l.expectFound(pod)
+		if found.Path != pod.Path() || found.Inode != inode(t, pod.Path()) {
+			t.Errorf("its namespace is %+v, want %s", found, pod.Path())
+		}
+		if path, ok := l.look().Path(found.Inode); !ok || path != pod.Path() {
+			t.Errorf("the path of namespace %d is %q", found.Inode, path)
 		}
 	}
-}
-
-func TestAddressesThatNoPodHasAreNotFound(t *testing.T) {
-	n := build(t, 1)
-	snapshot := look(t, n.Nodes[0], network.Directory)
-	expectNone(t, snapshot)
-	expectNone(t, snapshot, "192.0.2.1", "2001:db8::1", "127.0.0.1", "::1")
-	expectNone(t, snapshot, n.Nodes[0].Address(0, 4), n.Nodes[1].Address(0, 6))
-	if path, ok := snapshot.Path(1); ok {
+	for _, pod := range l.Nodes[1].Pods { // its processes are on this machine, and no interface of this node leads there
+		l.run(pod, inBurstable(uid(pod.PodName)))
+		l.plan(pod)
+		l.expectNone(pod.PodName)
+	}
+	if path, ok := l.look().Path(1); ok {
 		t.Errorf("namespace 1 has the path %q", path)
 	}
 }
 
+func TestPodsAreFoundByTheirCgroupsNames(t *testing.T) {
+	const id, escaped, hash = "0a1b2c3d-0000-1111-2222-333344445555", "0a1b2c3d_0000_1111_2222_333344445555", "8f14e45fceea167a5a36dedd4bea2543"
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	l.withoutRoutes(pod)
+	l.leave("kubepods")
+	for name, group := range map[string]string{
+		"cgroupfs":                   "kubepods/burstable/pod" + id + "/0123abcd",
+		"cgroupfs, guaranteed":       "kubepods/pod" + id + "/0123abcd",
+		"systemd":                    "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + escaped + ".slice/cri-containerd-0123.scope",
+		"systemd, guaranteed":        "kubepods.slice/kubepods-pod" + escaped + ".slice/crio-0123.scope",
+		"a group inside a container": "kubepods/pod" + id + "/0123abcd/init.scope/deeper",
+		"version 1":                  "pids/kubepods/besteffort/pod" + id + "/0123abcd",
+		"version 1, systemd":         "systemd/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + escaped + ".slice/docker-0123.scope",
+		"kind":                       "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod" + escaped + ".slice/cri-containerd-0123.scope",
+		"a root of its own":          "nodes/node1/kubepods/burstable/pod" + id + "/0123abcd",
+		"a static pod":               "kubepods/burstable/pod" + hash + "/0123abcd",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l.restart()
+			l.pods[0] = endpoints.Pod{UID: id}
+			if name == "a static pod" {
+				l.pods[0].GroupUID = hash
+			}
+			l.run(pod, group)
+			found, err := l.look().Find(id)
+			if err != nil || found.HostInterface != pod.HostInterface {
+				t.Errorf("it was found as %+v (%v)", found, err)
+			}
+			entries, err := os.ReadDir(l.groups)
+			require.NoError(t, err)
+			for _, entry := range entries {
+				l.leave(entry.Name())
+			}
+		})
+	}
+}
+
 func TestANamespaceWithoutAFileIsFoundByItsProcess(t *testing.T) {
-	n := build(t, 1)
-	pod := n.Nodes[0].Pods[0]
-	process := pod.Command(context.Background(), "sleep", "600")
-	require.NoError(t, process.Start())
-	defer func() {
-		require.NoError(t, process.Process.Kill())
-		_ = process.Wait() // says that it was killed
-	}()
-	var found endpoints.Endpoint
-	for found.Path == "" { // nsenter enters a moment after it starts
-		found, _ = look(t, n.Nodes[0]).Find(addresses(t, pod.IPv4))
-	}
-	if want := fmt.Sprintf("/proc/%d/ns/net", process.Process.Pid); found.Path != want {
-		t.Errorf("the path is %q, want %q", found.Path, want)
-	}
-}
-
-func TestADirectoryThatDoesNotExistIsNoError(t *testing.T) {
-	n := build(t, 1)
-	expectPod(t, look(t, n.Nodes[0], filepath.Join(t.TempDir(), "nothing"), network.Directory), n.Nodes[0].Pods[0])
-}
-
-func TestFilesThatAreNoNamespacesAreLeftOut(t *testing.T) {
-	n := build(t, 1)
-	directory := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(directory, "file"), []byte("no namespace"), 0o600))
-	require.NoError(t, os.Symlink("nowhere", filepath.Join(directory, "dangling")))
-	expectPod(t, look(t, n.Nodes[0], directory, network.Directory), n.Nodes[0].Pods[0])
-}
-
-// pod is made by hand, to give it an address that another pod has or had.
-func makePod(t *testing.T, node *network.Node, name, hostInterface, address string) *network.Namespace {
-	t.Helper()
-	pod, err := network.New(node.Name + "-" + name)
-	require.NoError(t, err)
-	require.NoError(t, network.Connect(pod, "eth0", node.Namespace, hostInterface, network.Options{AddressesA: []string{address + "/32"}}))
-	return pod
-}
-
-func TestAPodThatIsGoneIsNotFound(t *testing.T) {
-	n := build(t, 0)
-	node := n.Nodes[0]
-	pod := makePod(t, node, "pod", "veth1", "10.244.1.9")
-	found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-	require.NoError(t, err)
-	expectNotHeld(t, found.Inode)
-	require.NoError(t, pod.Delete())
-	expectNone(t, look(t, node, network.Directory), "10.244.1.9")
-}
-
-// expectNotHeld expects no open file to keep the namespace alive.
-func expectNotHeld(t *testing.T, inode uint64) {
-	t.Helper()
-	files, err := filepath.Glob("/proc/self/fd/*")
-	require.NoError(t, err)
-	held := slices.ContainsFunc(files, func(file string) bool {
-		target, err := os.Readlink(file)
-		return err == nil && target == fmt.Sprintf("net:[%d]", inode)
-	})
-	if held {
-		t.Errorf("a file of namespace %d is open", inode)
-	}
-}
-
-func TestAPodThatComesAgainIsFoundInItsNewNamespace(t *testing.T) {
-	n := build(t, 0)
-	node := n.Nodes[0]
-	require.NoError(t, makePod(t, node, "first", "veth1", "10.244.1.9").Delete())
-	second := makePod(t, node, "second", "veth2", "10.244.1.9")
-	found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-	require.NoError(t, err)
-	if found.Inode != inode(t, second.Path()) || found.HostInterface != "veth2" {
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	l.finder = endpoints.NewFinder(endpoints.Options{ProcPath: "/proc", CgroupPath: l.groups, NamespaceDirectories: []string{filepath.Join(t.TempDir(), "nothing")}})
+	found := l.expectFound(pod)
+	if matched, _ := filepath.Match("/proc/*/ns/net", found.Path); !matched || found.Inode != inode(t, pod.Path()) {
 		t.Errorf("it was found as %+v", found)
 	}
 }
 
-func TestTheNewestOfTwoPodsWithOneAddressIsFound(t *testing.T) {
-	n := build(t, 0)
-	node := n.Nodes[0]
-	// The names decide the order in which the namespaces are looked at.
-	for i, name := range []string{"b", "a", "c"} {
-		hostInterface := fmt.Sprintf("veth%d", i+1)
-		newest := makePod(t, node, name, hostInterface, "10.244.1.9")
-		found, err := look(t, node, network.Directory).Find(addresses(t, "10.244.1.9"))
-		require.NoError(t, err)
-		if found.Inode != inode(t, newest.Path()) || found.HostInterface != hostInterface {
-			t.Errorf("with %s as the newest, it was found as %+v", name, found)
+func TestFilesThatAreNoNamespacesAreLeftOut(t *testing.T) {
+	l := newLab(t, 1)
+	directory := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "file"), []byte("no namespace"), 0o600))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(directory, "dangling")))
+	l.finder = endpoints.NewFinder(endpoints.Options{ProcPath: "/proc", CgroupPath: l.groups, NamespaceDirectories: []string{directory, network.Directory}})
+	if found := l.expectFound(l.node.Pods[0]); found.Path != l.node.Pods[0].Path() {
+		t.Errorf("it was found as %+v", found)
+	}
+}
+
+func TestAPodThatIsGoneIsNotFoundAndNotHeld(t *testing.T) {
+	l := newLab(t, 2)
+	pod := l.node.Pods[0]
+	found := l.expectFound(pod)
+	files, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	if slices.ContainsFunc(files, func(file string) bool {
+		target, err := os.Readlink(file)
+		return err == nil && target == fmt.Sprintf("net:[%d]", found.Inode)
+	}) {
+		t.Errorf("a file of namespace %d is open", found.Inode)
+	}
+	l.ip(l.node.Namespace, "link", "delete", pod.HostInterface)
+	l.expectNone(pod.PodName)
+	l.expectFound(l.node.Pods[1])
+}
+
+func TestAPodsNewSandboxIsFound(t *testing.T) {
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	l.expectFound(pod)
+	l.ip(l.node.Namespace, "link", "delete", pod.HostInterface)
+	group := inBurstable(uid(pod.PodName))
+	l.leave(group)
+	again, err := network.New(l.node.Name + "-again")
+	require.NoError(t, err)
+	require.NoError(t, network.Connect(again, "eth0", l.node.Namespace, "veth9", network.Options{}))
+	l.run(again, group+"/another")
+	found, err := l.look().Find(uid(pod.PodName))
+	if err != nil || found.HostInterface != "veth9" || found.Inode != inode(t, again.Path()) {
+		t.Errorf("it was found as %+v (%v)", found, err)
+	}
+}
+
+func TestARouteToABridgeFitsTheInterfaceThatTheBridgeHas(t *testing.T) {
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	l.expectFound(pod)
+	l.ip(l.node.Namespace, "link", "add", "bridge0", "type", "bridge")
+	l.ip(l.node.Namespace, "link", "set", "bridge0", "up")
+	l.withoutRoutes(pod)
+	l.ip(l.node.Namespace, "link", "set", pod.HostInterface, "master", "bridge0")
+	l.ip(l.node.Namespace, "route", "add", "10.244.1.0/24", "dev", "bridge0")
+	require.NoError(t, network.Connect(pod.Namespace, "net1", l.node.Namespace, "other", network.Options{}))
+	for range 2 {
+		if found := l.expectFound(pod); found.MasterIndex != l.index("bridge0") || len(found.Others) > 0 {
+			t.Errorf("it was found as %+v, want the bridge's interface alone", found)
 		}
+		l.restart()
+		l.pods[0].Interface = 0
 	}
 }
 
-// run runs ip in a node.
-func run(t *testing.T, node *network.Node, arguments ...string) {
-	t.Helper()
-	_, err := node.Run("ip", arguments...)
-	require.NoError(t, err)
-}
-
-// looking looks with one finder again and again, as an agent does.
-func looking(t *testing.T, node *network.Node, directories ...string) (look func() endpoints.Snapshot) {
-	t.Helper()
-	finder := endpoints.NewFinder(directories, "/proc")
-	return func() (snapshot endpoints.Snapshot) {
-		require.NoError(t, node.Do(func() (err error) {
-			snapshot, err = finder.Look()
-			return err
-		}))
-		return snapshot
+func TestOfSeveralInterfacesTheRouteDecides(t *testing.T) {
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	require.NoError(t, network.Connect(pod.Namespace, "net1", l.node.Namespace, "other", network.Options{}))
+	if found := l.expectFound(pod); len(found.Others) > 0 {
+		t.Errorf("it was found as %+v, want what the route leads to alone", found)
+	}
+	l.restart()
+	l.withoutRoutes(pod)
+	if found := l.expectFound(pod); !slices.Equal(found.Others, []int{l.index("other")}) {
+		t.Errorf("it was found as %+v, want the other one too", found)
 	}
 }
 
-func TestAFinderThatLookedBeforeSeesWhatIsNew(t *testing.T) {
-	const address = "10.244.1.9"
-	n := build(t, 1)
-	node, other := n.Nodes[0], n.Nodes[0].Pods[0]
-	look := looking(t, node, network.Directory)
-	expectNone(t, look(), address)
-	pod := makePod(t, node, "pod", "veth8", address)
-	first, err := look().Find(addresses(t, address))
-	require.NoError(t, err)
-	for _, change := range []struct {
-		what, hostInterface string
-		make                func()
-	}{
-		{"another interface in its place", "veth9", func() {
-			run(t, node, "link", "delete", "veth8")
-			require.NoError(t, network.Connect(pod, "eth0", node.Namespace, "veth9", network.Options{AddressesA: []string{address + "/32"}}))
-		}},
-		{"another namespace in its place", "veth10", func() {
-			require.NoError(t, pod.Delete())
-			pod = makePod(t, node, "again", "veth10", address)
-		}},
-	} {
-		change.make()
-		found, err := look().Find(addresses(t, address))
-		if err != nil || found.HostInterface != change.hostInterface || found.Inode != inode(t, pod.Path()) {
-			t.Errorf("with %s it was found as %+v (%v), before as %+v", change.what, found, err, first)
-		}
-		expectPod(t, look(), other)
-	}
-	require.NoError(t, pod.Delete())
-	expectNone(t, look(), address)
-}
-
-func TestAnInterfaceThatGetsAMasterIsSeen(t *testing.T) {
-	n := build(t, 1)
-	node, pod := n.Nodes[0], n.Nodes[0].Pods[0]
-	look := looking(t, node, network.Directory)
-	expectPod(t, look(), pod)
-	run(t, node, "link", "add", "bridge0", "type", "bridge")
-	run(t, node, "link", "set", pod.HostInterface, "master", "bridge0")
-	bridge, err := node.Index("bridge0")
-	require.NoError(t, err)
-	found, err := look().Find(addresses(t, pod.IPv4))
-	if err != nil || found.MasterIndex != bridge {
-		t.Errorf("it was found as %+v (%v), want the master %d", found, err, bridge)
-	}
+func TestWithoutCgroupsTheRouteDecides(t *testing.T) {
+	l := newLab(t, 2)
+	l.leave("kubepods")
+	l.expectFound(l.node.Pods[0])
+	l.withoutRoutes(l.node.Pods[1])
+	l.restart()
+	l.pods[1].Interface = 0
+	l.expectNone(l.node.Pods[1].PodName)
 }

@@ -41,7 +41,10 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 func (g *Guard) interfacesWith(asks func(*v1alpha1.PlanGuard) bool) map[int]types.UID {
 	owner := map[int]types.UID{}
 	for uid, endpoint := range g.rows.endpoints {
-		if index := endpoint.HostInterface; index > 0 && endpoint.Guard != nil && asks(endpoint.Guard) {
+		if endpoint.Guard == nil || !asks(endpoint.Guard) {
+			continue
+		}
+		for _, index := range endpoint.Interfaces() {
 			owner[index] = uid
 		}
 	}

@@ -101,8 +101,8 @@ func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 		for _, address := range endpoint.Addresses {
 			addresses[toAddress(address)] = endpoint.Number
 		}
-		if endpoint.HostInterface > 0 {
-			interfaces[uint32(endpoint.HostInterface)] = endpoint.Number
+		for _, index := range endpoint.Interfaces() {
+			interfaces[uint32(index)] = endpoint.Number
 		}
 	}
 	for _, queue := range queues {

@@ -23,10 +23,13 @@ type Builder struct {
 	preferences Preferences
 	owners      owners
 	round       uint64
+	granted     grants
 }
 
 // NewBuilder takes the registry over.
-func NewBuilder(registry *Registry) *Builder { return &Builder{registry: registry} }
+func NewBuilder(registry *Registry) *Builder {
+	return &Builder{registry: registry, granted: newGrants()}
+}
 
 // Sources are what a model is made of.
 type Sources struct {
@@ -55,6 +58,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 		})
 	}
 	err := b.number(m)
+	b.grantBefore(m)
 	if b.registry.pinned != nil && b.registry.isEmpty() {
 		err = errors.Join(err, b.registry.Remove())
 	}
@@ -62,8 +66,9 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 }
 
 // Find is the model with what a look at the pods found, and true where an endpoint's
-// interface is another than before. One that is not found for a moment keeps the
-// interface that it had. complete is false where the look did not see everything.
+// interface or addresses are others than before. One that is not found for a moment
+// keeps the interface that it had. complete is false where the look did not see
+// everything.
 func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ *Model, changed bool, failed error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,29 +76,58 @@ func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ 
 	found.Look, found.LookComplete = look, complete
 	found.Endpoints = append([]Endpoint(nil), model.Endpoints...)
 	for i := range found.Endpoints {
-		endpoint := &found.Endpoints[i]
-		at, err := look.Find(endpoint.Addresses)
-		if err != nil {
-			endpoint.Found, endpoint.Missing = nil, err
-			continue
-		}
-		endpoint.Found, endpoint.Missing = &at, nil
-		before := endpoint.Ingress()
-		endpoint.HostInterface, endpoint.Bridged = at.HostIndex, at.MasterIndex != 0
-		changed = changed || endpoint.Ingress() != before
-		if entry := b.registry.entries[KindEndpoint][string(endpoint.UID)]; entry != nil {
-			failed = errors.Join(failed, b.registry.found(string(endpoint.UID), entry, at.HostIndex, endpoint.Bridged))
+		found.Endpoints[i].place(look)
+	}
+	found.freeTaken()
+	b.grant(&found)
+	for i := range found.Endpoints {
+		endpoint, before := &found.Endpoints[i], &model.Endpoints[i]
+		changed = changed || endpoint.Ingress() != before.Ingress() || !slices.Equal(endpoint.Addresses, before.Addresses)
+		if b.registry.pinned != nil {
+			failed = errors.Join(failed, b.registry.found(string(endpoint.UID), endpoint.HostInterface, b.flagsOf(endpoint)))
 		}
 	}
 	found.Unclaimed = unclaimed(&found)
 	return &found, changed, failed
 }
 
+// place notes what a look found of an endpoint.
+func (e *Endpoint) place(look endpoints.Snapshot) {
+	at, err := look.Find(string(e.UID))
+	if err != nil {
+		e.Found, e.Missing = nil, err
+		return
+	}
+	e.Found, e.Missing, e.Contradiction = &at, nil, at.Contradiction
+	e.proven = true
+	e.HostInterface, e.Others, e.Bridged = at.HostIndex, at.Others, at.MasterIndex != 0
+}
+
+// freeTaken takes interfaces from endpoints that were not found where they are others'
+// now.
+func (m *Model) freeTaken() {
+	taken := map[int]bool{}
+	for i := range m.Endpoints {
+		if m.Endpoints[i].Found != nil {
+			for _, index := range m.Endpoints[i].Interfaces() {
+				taken[index] = true
+			}
+		}
+	}
+	for i := range m.Endpoints {
+		if endpoint := &m.Endpoints[i]; endpoint.Found == nil && taken[endpoint.HostInterface] {
+			endpoint.HostInterface, endpoint.Bridged = 0, false
+		}
+	}
+}
+
 // unclaimed are the look's interfaces that belong to nothing of the model.
 func unclaimed(m *Model) []endpoints.HostEnd {
 	left := maps.Clone(m.Look.HostEnds)
 	for i := range m.Endpoints {
-		delete(left, m.Endpoints[i].HostInterface)
+		for _, index := range m.Endpoints[i].Interfaces() {
+			delete(left, index)
+		}
 	}
 	for i := range m.Paths {
 		delete(left, m.Paths[i].Found.Index) // also where it has no number
@@ -235,7 +269,8 @@ func (m *Model) takeEndpointNumbers(by, byTenant map[string]*registryEntry) {
 	for i := range m.Endpoints {
 		endpoint := &m.Endpoints[i]
 		if entry := by[string(endpoint.UID)]; entry != nil {
-			endpoint.Number, endpoint.HostInterface, endpoint.Bridged = entry.Number, int(entry.Interface), entry.Bridged != 0
+			endpoint.Number, endpoint.HostInterface, endpoint.Bridged = entry.Number, int(entry.Interface), entry.Flags&bridged != 0
+			endpoint.proven = entry.Flags&proven != 0
 		}
 	}
 	m.Tenants = map[string]uint32{}

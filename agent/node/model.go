@@ -76,7 +76,8 @@ type Peer struct {
 // Endpoint is a pod of the plan.
 type Endpoint struct {
 	*v1alpha1.PlanEndpoint
-	// Addresses of the pod, IPv4 and IPv6.
+	// Addresses of the pod, IPv4 and IPv6, without those that another pod of the plan
+	// has or had first, and those whose route leads to another pod.
 	Addresses []netip.Addr
 	// Number of the endpoint, from 1.
 	Number uint32
@@ -85,6 +86,8 @@ type Endpoint struct {
 	// HostInterface is the index of the host's end of its interface, as it was found
 	// last; 0 while it never was.
 	HostInterface int
+	// Others are further interfaces that may be the one which has the pod's addresses.
+	Others []int
 	// Bridged: a bridge or a switch has that interface. Packets then seem to come
 	// from it, from whichever of its pods.
 	Bridged bool
@@ -92,6 +95,11 @@ type Endpoint struct {
 	// Missing.
 	Found   *endpoints.Endpoint
 	Missing error
+	// Contradiction is why it is not sure which interface and addresses are the pod's;
+	// nil where it is.
+	Contradiction error
+
+	proven bool // of HostInterface: agents before took the pod's word for it
 }
 
 // FullName is the pod's namespace/name, for people.
@@ -100,10 +108,32 @@ func (e *Endpoint) FullName() string { return e.Namespace + "/" + e.Name }
 // Ingress is the index of the interface by which the endpoint's packets come into
 // the node; 0 for unknown.
 func (e *Endpoint) Ingress() int {
-	if e.Bridged {
+	if e.Bridged || len(e.Others) > 0 {
 		return 0
 	}
 	return e.HostInterface
+}
+
+// Interfaces are all that may have the endpoint's addresses, HostInterface first; none
+// while it was never found.
+func (e *Endpoint) Interfaces() []int {
+	if e.HostInterface == 0 {
+		return nil
+	}
+	return append([]int{e.HostInterface}, e.Others...)
+}
+
+// Pods are the plan's pods, to be looked for.
+func (m *Model) Pods() (pods []endpoints.Pod) {
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
+		pod := endpoints.Pod{UID: string(endpoint.UID), GroupUID: string(endpoint.CgroupUID), Addresses: addressesOf(endpoint.PlanEndpoint)}
+		if endpoint.proven {
+			pod.Interface = endpoint.HostInterface
+		}
+		pods = append(pods, pod)
+	}
+	return pods
 }
 
 // NICs are the paths that have a NIC here.

@@ -155,8 +155,8 @@ func (r *Report) status(endpoint *Endpoint) v1alpha1.EndpointStatus {
 	if of.Describe != nil {
 		of.Describe(&status)
 	}
-	if of.Failed != nil && endpoint.Found != nil {
-		status.State, status.Message = v1alpha1.EndpointFailed, Shorten(MessageLimit, of.Failed.Error())
+	if failed := errors.Join(endpoint.Contradiction, of.Failed); failed != nil && endpoint.Found != nil {
+		status.State, status.Message = v1alpha1.EndpointFailed, Shorten(MessageLimit, failed.Error())
 	}
 	return status
 }

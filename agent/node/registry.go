@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
@@ -67,10 +68,18 @@ type registryEntry struct {
 	// Interface is the index of the host's end of an endpoint's interface, as it was
 	// found last; 0 while it never was.
 	Interface uint32
-	Bridged   uint32
+	// Flags of an endpoint. Agents before there were several took any for bridged.
+	Flags uint32
 	// Retired: it is gone, and programs or maps may still refer to the number.
 	Retired uint32
 }
+
+// Flags of an entry.
+const (
+	bridged   uint32 = 1 << iota // as Endpoint.Bridged
+	contested                    // another pod that was here before has an address of it
+	proven                       // its interface was found by what the pod cannot write
+)
 
 const (
 	registryDirectory = "node"
@@ -232,17 +241,25 @@ func (r *Registry) revive(kind Kind, name string, entry *registryEntry) error {
 }
 
 // found notes where an endpoint's packets come into the node.
-func (r *Registry) found(uid string, entry *registryEntry, index int, bridged bool) error {
-	now := *entry
-	now.Interface, now.Bridged = uint32(index), 0
-	if bridged {
-		now.Bridged = 1
-	}
-	if now == *entry {
+func (r *Registry) found(uid string, index int, flags uint32) error {
+	entry := r.entries[KindEndpoint][uid]
+	if entry == nil || entry.Interface == uint32(index) && entry.Flags == flags {
 		return nil
 	}
-	*entry = now
+	entry.Interface, entry.Flags = uint32(index), flags
 	return r.put(KindEndpoint, uid, entry)
+}
+
+// isContested: see contested.
+func (r *Registry) isContested(uid types.UID) bool {
+	entry := r.entries[KindEndpoint][string(uid)]
+	return entry != nil && entry.Flags&contested != 0
+}
+
+// hadAll: an endpoint was found, and had all its addresses.
+func (r *Registry) hadAll(uid types.UID) bool {
+	entry := r.entries[KindEndpoint][string(uid)]
+	return entry != nil && entry.Interface != 0 && !r.isContested(uid)
 }
 
 func (r *Registry) put(kind Kind, name string, entry *registryEntry) error {

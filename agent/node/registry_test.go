@@ -209,10 +209,7 @@ func TestInterfacesAreRememberedWhileAPodIsNotFound(t *testing.T) {
 	from := sourcesOf([]int{1}, nil, []int{1, 2})
 	builder := NewBuilder(OpenRegistry(pins, logr.Discard()))
 	model := build(t, builder, from)
-	at := map[netip.Addr]endpoints.Endpoint{
-		netip.MustParseAddr("10.1.0.1"): {HostIndex: 7},
-		netip.MustParseAddr("10.1.0.2"): {HostIndex: 8, MasterIndex: 3},
-	}
+	at := map[string]endpoints.Endpoint{"uid1": {HostIndex: 7}, "uid2": {HostIndex: 8, MasterIndex: 3}}
 	model, changed, err := builder.Find(model, endpoints.NewSnapshot(at, nil), true)
 	if err != nil || !changed || model.Endpoints[0].Ingress() != 7 || model.Endpoints[1].Ingress() != 0 {
 		t.Errorf("found: %+v, %v, %v", model.Endpoints, changed, err)
@@ -282,7 +279,7 @@ func TestInterfacesOfNoEndpointAreUnclaimed(t *testing.T) {
 	from := sourcesOf([]int{1}, nil, []int{1})
 	from.Resolution.Uplinks = []paths.NIC{{Index: 4}}
 	model := build(t, builder, from)
-	look := endpoints.NewSnapshot(map[netip.Addr]endpoints.Endpoint{netip.MustParseAddr("10.1.0.1"): {HostIndex: 7}}, nil)
+	look := endpoints.NewSnapshot(map[string]endpoints.Endpoint{"uid1": {HostIndex: 7}}, nil)
 	look.HostEnds = map[int]endpoints.HostEnd{}
 	for _, index := range []int{model.Paths[0].Interface, 4, 7, 9, 8} {
 		look.HostEnds[index] = endpoints.HostEnd{Index: index, NamespaceID: index}

@@ -144,9 +144,15 @@ func (p *Pods) open(inode uint64, path string) (*Namespace, error) {
 	if opened, ok := p.managed[inode]; ok {
 		return opened, nil
 	}
+	if path == "" {
+		return nil, errors.New("nothing opens the network namespace that the pod's interface is in")
+	}
 	opened, err := Open(path, p.namespace)
 	if err != nil {
 		return nil, err
+	}
+	if opened.Identity().Inode != inode {
+		return nil, errors.Join(fmt.Errorf("%s is another network namespace now", path), opened.Close())
 	}
 	p.managed[inode] = opened
 	return opened, nil
@@ -226,7 +232,7 @@ func (p *Pods) Close() (failed error) {
 
 // Remove restores all pods.
 func (p *Pods) Remove(ctx context.Context) error {
-	look, err := endpoints.NewFinder(p.options.NamespaceDirectories, p.options.ProcPath).Look()
+	look, err := endpoints.NewFinder(endpoints.Options{NamespaceDirectories: p.options.NamespaceDirectories, ProcPath: p.options.ProcPath}).Look(nil)
 	err = errors.Join(err, p.release(ctx, nil, look, err == nil))
 	left, recordErr := Recorded(p.options.StatePath, nil)
 	if len(left) > 0 {

@@ -77,6 +77,10 @@ type PlanEndpoint struct {
 	// uid of the pod.
 	// +required
 	UID types.UID `json:"uid"`
+	// cgroupUID is the UID in the names of the pod's cgroups, where that is not uid:
+	// a static pod's, which is a hash of its manifest.
+	// +optional
+	CgroupUID types.UID `json:"cgroupUID,omitempty"`
 	// namespace of the pod.
 	// +required
 	Namespace string `json:"namespace"`

@@ -66,6 +66,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.SavedPath, "saved-path", saved.DefaultPath, "directory on a disk for what the API server said last, to start from while it cannot be reached; empty to keep nothing")
 	flags.StringSliceVar(&options.NamespaceDirectories, "netns-dirs", []string{"/run/netns", "/var/run/netns"}, "directories where network namespaces of pods are mounted")
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
+	flags.StringVar(&options.CgroupPath, "cgroup-path", "/sys/fs/cgroup", "where the machine's cgroup file systems are mounted; in a container, the host's")
 	flags.StringVar(&options.ProgramDirectory, "program-path", "", "directory, which root alone may write to, of programs as files; without it the agent takes none from files")
 	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on, by HTTPS and to those whom the API server allows to get /metrics; 0 serves none")

@@ -152,12 +152,10 @@ func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 }
 
 func (s State) look() endpoints.Snapshot {
-	found := map[netip.Addr]endpoints.Endpoint{}
+	found := map[string]endpoints.Endpoint{}
 	for _, endpoint := range s.Endpoints {
-		for _, address := range endpoint.Addresses {
-			if endpoint.Interface > 0 {
-				found[address] = endpoints.Endpoint{HostIndex: endpoint.Interface, Path: endpoint.NamespacePath}
-			}
+		if endpoint.Interface > 0 {
+			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Path: endpoint.NamespacePath}
 		}
 	}
 	return endpoints.NewSnapshot(found, nil)
