@@ -135,7 +135,7 @@ func (s Snapshot) Path(inode uint64) (string, bool) {
 	return path, ok
 }
 
-// look is one look of a finder.
+// look is one look of a finder, from the node's network namespace.
 type look struct {
 	*Finder
 	handle *netlink.Handle
@@ -165,7 +165,14 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	}
 	f.read = kept
 	l.readFiles()
-	return l.snapshot(pods, newJudge(pods, seen, l.ends).decide()), listErr
+	claims := newJudge(pods, seen, l.ends).decide()
+	snapshot := l.snapshot(pods, claims)
+	for uid, claim := range claims {
+		if claim.err != nil { // that may be over soon
+			delete(f.read, uid)
+		}
+	}
+	return snapshot, listErr
 }
 
 // listEnds lists the interfaces that lead to other namespaces. Where changes disturb

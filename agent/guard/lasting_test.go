@@ -188,6 +188,23 @@ func TestAPodCannotSendFromAnothersAddress(t *testing.T) {
 	}
 }
 
+func TestEachInterfaceThatMayHaveThePodsAddressesIsGuarded(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, PodsPerNode: 1})
+	pod := l.Pod("pod-1-1")
+	require.NoError(t, network.Connect(pod.Namespace, "net1", l.Nodes[0].Namespace, "second", network.Options{}))
+	second, err := l.Nodes[0].Index("second")
+	require.NoError(t, err)
+	l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{SpoofCheck: true}
+	for _, others := range [][]int{{second}, nil} {
+		l.state.Endpoints[0].Others = others
+		l.apply(t)
+		first, further := l.attached(t, pod.HostInterface, ebpf.AttachTCXIngress), l.attached(t, "second", ebpf.AttachTCXIngress)
+		if first != 1 || further != len(others) {
+			t.Errorf("with %v, %d programs are on the first interface and %d on the second", others, first, further)
+		}
+	}
+}
+
 // metric is the value of the series that has this label.
 func (l *lab) metric(t *testing.T, name, label, value string) float64 {
 	t.Helper()

@@ -49,6 +49,8 @@ type Endpoint struct {
 	Namespace, Name string
 	Addresses       []netip.Addr
 	Interface       int
+	// Others are further interfaces that may have its addresses.
+	Others []int
 	// Path of its network namespace.
 	NamespacePath string
 
@@ -155,7 +157,7 @@ func (s State) look() endpoints.Snapshot {
 	found := map[string]endpoints.Endpoint{}
 	for _, endpoint := range s.Endpoints {
 		if endpoint.Interface > 0 {
-			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Path: endpoint.NamespacePath}
+			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Others: endpoint.Others, Path: endpoint.NamespacePath}
 		}
 	}
 	return endpoints.NewSnapshot(found, nil)
