@@ -355,7 +355,6 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w 
 	return e
 }
 
-
 // cgroupUID is the UID that a pod's cgroups have, where it is not the pod's own.
 func cgroupUID(pod *corev1.Pod) types.UID {
 	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != string(pod.UID) && len(hash) <= maxCgroupUID {
