@@ -6,14 +6,18 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/lab/network"
@@ -185,21 +189,28 @@ func listenOn(t *testing.T, pod *network.Pod, version int) netip.AddrPort {
 	return netip.MustParseAddrPort(listener.Addr().String())
 }
 
-// What the kernel at the other end takes is found out here, not known: where it takes
-// what rules do not see, a guardrail drops that.
+// A rule that drops SYNs is avoided by what it does not see and the receiver takes all
+// the same, unless a guardrail drops that. What the kernel at the other end takes is
+// found out here, not known.
 func TestNoRuleIsAvoidedWhereUnparsablePacketsAreDropped(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, PodsPerNode: 1})
 	pod, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	servers := map[int]netip.AddrPort{4: listenOn(t, server, 4), 6: listenOn(t, server, 6)}
 	s := &stranger{pod: pod, port: 20000}
+	opened := chains.Open(chains.Options{PinPath: filepath.Join(l.options.PinPath, "endpoints"), Log: logr.Discard()})
+	t.Cleanup(func() { require.NoError(t, l.remove(l.Nodes[0], opened)) })
 	for _, c := range []struct {
 		name      string
+		rule      bool
 		guard     *v1alpha1.PlanGuard
 		expectSYN func(disguise) bool
 	}{
-		{"nothing", nil, func(d disguise) bool { return d.taken }},
-		{"a guardrail", &v1alpha1.PlanGuard{DropUnparsable: true}, func(d disguise) bool { return d.taken && d.seen }},
+		{"nothing", false, nil, func(d disguise) bool { return d.taken }},
+		{"a rule", true, nil, func(d disguise) bool { return d.taken && !d.seen }},
+		{"a guardrail", false, &v1alpha1.PlanGuard{DropUnparsable: true}, func(d disguise) bool { return d.taken && d.seen }},
+		{"a rule and a guardrail", true, &v1alpha1.PlanGuard{DropUnparsable: true}, func(disguise) bool { return false }},
 	} {
+		l.dropSYNs(t, opened, c.rule)
 		l.state.Endpoints[0].Guard = c.guard
 		l.apply(t)
 		for name, d := range disguises() {
@@ -208,9 +219,26 @@ func TestNoRuleIsAvoidedWhereUnparsablePacketsAreDropped(t *testing.T) {
 			}
 		}
 	}
-	if n := l.metric(t, "braid_guard_unparsable_packets_total", "pod", "pod-1-1"); n < 10 {
+	if n := l.metric(t, "braid_guard_unparsable_packets_total", "pod", "pod-1-1"); n < 20 {
 		t.Errorf("the metric says %g", n)
 	}
+}
+
+// dropSYNs has a rule drop what the first pod sends that it can see, or none.
+func (l *lab) dropSYNs(t *testing.T, part node.Part, drops bool) {
+	t.Helper()
+	rule := v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{
+		Name: "r", Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}},
+		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}},
+	}}
+	state := l.state
+	state.Endpoints = slices.Clone(state.Endpoints)
+	state.Endpoints[0].Guard = nil
+	if drops {
+		state.Chains = []v1alpha1.PlanChain{{Name: "chain", Rules: []v1alpha1.PlanRule{rule}}}
+		state.Endpoints[0].Chain = "chain"
+	}
+	require.NoError(t, l.Nodes[0].Do(func() error { return state.Apply(t.Context(), part, l.builder) }))
 }
 
 // What another node sends to the pod is dropped as well; UDP in fragments passes.
