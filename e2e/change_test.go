@@ -10,13 +10,12 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -98,41 +97,23 @@ func (c *cluster) withoutEndpoints(ctx context.Context, node *network.Node) erro
 	return nil
 }
 
-// addPod adds a pod of the shop, as a scheduler and a kubelet would.
+// addPod adds a pod of the shop until the test ends.
 func (c *cluster) addPod(t *testing.T, name, app string, node *network.Node) *network.Pod {
 	t.Helper()
-	inside, err := node.AddPod(name)
+	inside, err := c.AddPod(t.Context(), lab.Pod{Namespace: "shop", Name: name, Node: node.Number, Labels: map[string]string{"app": app}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.removePod(t, inside) })
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": app}},
-		Spec: corev1.PodSpec{
-			NodeName: node.NodeName(), Containers: []corev1.Container{{Name: "traffic", Image: "traffic"}},
-		},
-	}
-	c.Create(t, pod)
-	pod.Status = corev1.PodStatus{
-		Phase: corev1.PodRunning, PodIP: inside.IPv4, PodIPs: []corev1.PodIP{{IP: inside.IPv4}, {IP: inside.IPv6}},
-	}
-	if err := c.Client.Status().Update(t.Context(), pod); err != nil {
-		t.Fatal(err)
-	}
 	return inside
 }
 
 // removePod removes a pod of the shop, unless it is gone.
 func (c *cluster) removePod(t *testing.T, pod *network.Pod) {
 	t.Helper()
-	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod.PodName}}
-	if err := c.Client.Delete(context.Background(), object, client.GracePeriodSeconds(0)); client.IgnoreNotFound(err) != nil {
+	if err := c.RemovePod(context.Background(), "shop", pod); err != nil {
 		t.Error(err)
 	}
-	if err := pod.Delete(); err != nil {
-		t.Error(err)
-	}
-	pod.Node.Pods = slices.DeleteFunc(pod.Node.Pods, func(p *network.Pod) bool { return p == pod })
 }
 
 // The pods of the tenant have the same labels, and a policy of their own later.

@@ -13,6 +13,8 @@ import (
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // chaosVariable says how long agents are deleted, such as 5m; a minute else.
@@ -99,8 +101,8 @@ func TestChaosLosesNothingOnOtherNodesAndPasses(t *testing.T) {
 			expectSpread(ctx, t)
 			took := time.Since(began)
 			now := stillHolds(ctx, t, "after it all")
-			note(t, "chaos.lost", "", float64(now.lost()))
-			note(t, "chaos.converged_s", "s", took.Seconds())
+			testutil.Figure(t, "chaos.lost", "", float64(now.lost()))
+			testutil.Figure(t, "chaos.converged_s", "s", took.Seconds())
 			t.Logf("%d exchanges, the longest of %.0f ms, %d requests", now.Exchanges, now.LongestMs, now.Requests)
 			return ctx
 		}).

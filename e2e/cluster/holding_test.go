@@ -194,29 +194,6 @@ func spread(ctx context.Context, t *testing.T) error {
 	return nil
 }
 
-// figuresVariable names a file for figures, as `make bench` asks for them.
-const figuresVariable = "BRAID_FIGURES"
-
-// note reports a figure.
-func note(t *testing.T, name, unit string, value float64) {
-	t.Helper()
-	t.Logf("%s: %g %s", name, value, unit)
-	path := os.Getenv(figuresVariable)
-	if path == "" {
-		return
-	}
-	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fmt.Fprintf(file, "%s\t%s\t%g\n", name, unit, value); err != nil {
-		t.Error(err)
-	}
-	if err := file.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
 // expectVersion waits until all nodes have pins of this version, and of no other.
 func expectVersion(ctx context.Context, t *testing.T, version string) {
 	t.Helper()

@@ -15,6 +15,8 @@ import (
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/internal/testutil"
 )
 
 // Tags of images beside those of this checkout.
@@ -160,7 +162,7 @@ func TestUpgradeAndRollbackLoseNoConnectionAndNoRequest(t *testing.T) {
 		}).
 		Assess("nothing was lost, and subflows are still spread", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			now := stillHolds(ctx, t, "at the end")
-			note(t, "upgrade.lost", "", float64(now.lost()))
+			testutil.Figure(t, "upgrade.lost", "", float64(now.lost()))
 			return expectSpread(ctx, t)
 		}).
 		Teardown(func(ctx context.Context, t *testing.T, c *envconf.Config) context.Context {

@@ -70,11 +70,15 @@ func (f Forgery) Packet() []byte {
 		header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(tcp)))
 		return slices.Concat(append(header, unix.IPPROTO_TCP, 64), addresses, tcp)
 	}
-	header := binary.BigEndian.AppendUint16([]byte{4<<4 | 5, 0}, uint16(20+len(tcp)))
-	header = append(header, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0)
-	header = append(header, addresses...)
+	return append(headerIPv4(f.From.Addr(), f.To.Addr(), unix.IPPROTO_TCP, len(tcp)), tcp...)
+}
+
+func headerIPv4(from, to netip.Addr, protocol byte, length int) []byte {
+	header := binary.BigEndian.AppendUint16([]byte{4<<4 | 5, 0}, uint16(20+length))
+	header = append(header, 0, 0, 0, 0, 64, protocol, 0, 0)
+	header = slices.Concat(header, from.AsSlice(), to.AsSlice())
 	binary.BigEndian.PutUint16(header[10:], internetChecksum(header))
-	return append(header, tcp...)
+	return header
 }
 
 func internetChecksum(data []byte) uint16 {
@@ -99,14 +103,17 @@ func Sockaddr(to netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
 }
 
-// Forge sends segments from inside a pod, with whatever addresses they have.
-func Forge(t testing.TB, pod *network.Pod, segments ...Forgery) {
+// Inside is whose network namespace a socket is opened in: a pod or a node.
+type Inside interface{ Do(func() error) error }
+
+// Forge sends segments from inside a pod or a node, with whatever addresses they have.
+func Forge(t testing.TB, from Inside, segments ...Forgery) {
 	t.Helper()
 	sockets := map[bool]int{}
 	for _, segment := range segments {
 		is6 := segment.To.Addr().Is6()
 		if _, open := sockets[is6]; !open {
-			sockets[is6] = SocketIn(t, pod, map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[is6], unix.SOCK_RAW, unix.IPPROTO_RAW)
+			sockets[is6] = SocketIn(t, from, map[bool]int{false: unix.AF_INET, true: unix.AF_INET6}[is6], unix.SOCK_RAW, unix.IPPROTO_RAW)
 			defer unix.Close(sockets[is6])
 		}
 		// Raw sockets of IPv6 take no port.
@@ -128,15 +135,15 @@ func SendPatiently(socket int, packet []byte, to unix.Sockaddr) error {
 	}
 }
 
-// SocketIn opens a socket inside a pod.
-func SocketIn(t testing.TB, pod *network.Pod, family, kind, protocol int) (socket int) {
+// SocketIn opens a socket inside a pod or a node.
+func SocketIn(t testing.TB, in Inside, family, kind, protocol int) (socket int) {
 	t.Helper()
-	err := pod.Do(func() (err error) {
+	err := in.Do(func() (err error) {
 		socket, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
 		return err
 	})
 	if err != nil {
-		t.Fatalf("opening a socket in %s: %v", pod.PodName, err)
+		t.Fatalf("opening a socket in %v: %v", in, err)
 	}
 	return socket
 }
@@ -153,13 +160,13 @@ type Flood struct {
 const floodPort = 9
 
 // Run sends for so long.
-func (f Flood) Run(t testing.TB, pod *network.Pod, duration time.Duration) {
+func (f Flood) Run(t testing.TB, from Inside, duration time.Duration) {
 	t.Helper()
 	family := unix.AF_INET
 	if f.To.Addr().Is6() {
 		family = unix.AF_INET6
 	}
-	socket := SocketIn(t, pod, family, unix.SOCK_DGRAM, 0)
+	socket := SocketIn(t, from, family, unix.SOCK_DGRAM, 0)
 	defer unix.Close(socket)
 	if f.Prepare != nil {
 		if err := f.Prepare(socket); err != nil {
@@ -235,4 +242,19 @@ func RunIn(t testing.TB, pod *network.Pod, command ...string) {
 // AddrPort is an address with a port.
 func AddrPort(address string, port uint16) netip.AddrPort {
 	return netip.MustParseAddrPort(net.JoinHostPort(address, fmt.Sprint(port)))
+}
+
+// ICMP is a message of ICMP with the header of IP. Its checksum is filled in.
+func ICMP(from, to netip.Addr, message []byte) []byte {
+	message = slices.Clone(message)
+	binary.BigEndian.PutUint16(message[2:], internetChecksum(message))
+	return append(headerIPv4(from, to, unix.IPPROTO_ICMP, len(message)), message...)
+}
+
+// UDP is a datagram with the header of IP, and without a checksum.
+func UDP(from, to netip.AddrPort, payload []byte) []byte {
+	header := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from.Port()), to.Port())
+	header = binary.BigEndian.AppendUint16(header, uint16(8+len(payload)))
+	datagram := slices.Concat(header, []byte{0, 0}, payload)
+	return append(headerIPv4(from.Addr(), to.Addr(), unix.IPPROTO_UDP, len(datagram)), datagram...)
 }

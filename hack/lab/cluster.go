@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,7 +45,7 @@ func (l *Lab) register(ctx context.Context) error {
 		if err := l.createNamespace(ctx, pod.Namespace); err != nil {
 			return err
 		}
-		if err := l.registerPod(ctx, pod); err != nil {
+		if err := l.RegisterPod(ctx, pod); err != nil {
 			return err
 		}
 	}
@@ -94,7 +95,8 @@ func (l *Lab) registerNode(ctx context.Context, node *network.Node) error {
 	})
 }
 
-func (l *Lab) registerPod(ctx context.Context, pod Pod) error {
+// RegisterPod tells the API server of a pod whose network there is.
+func (l *Lab) RegisterPod(ctx context.Context, pod Pod) error {
 	inside := l.Network.Pod(pod.Name)
 	object := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels},
@@ -114,6 +116,26 @@ func (l *Lab) registerPod(ctx context.Context, pod Pod) error {
 		}
 		object.Status.PodIP = object.Status.PodIPs[0].IP
 	})
+}
+
+// AddPod adds a pod to a lab that is up, as a scheduler and a kubelet would. Its
+// namespace is one of those that the lab began with; Serves is ignored.
+func (l *Lab) AddPod(ctx context.Context, pod Pod) (*network.Pod, error) {
+	inside, err := l.Network.Nodes[pod.Node-1].AddPod(pod.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.RegisterPod(ctx, pod); err != nil {
+		return nil, errors.Join(err, l.RemovePod(context.WithoutCancel(ctx), pod.Namespace, inside))
+	}
+	return inside, nil
+}
+
+// RemovePod removes a pod. It is no error when its object is gone already.
+func (l *Lab) RemovePod(ctx context.Context, namespace string, pod *network.Pod) error {
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: pod.PodName}}
+	err := client.IgnoreNotFound(l.Client.Delete(ctx, object, client.GracePeriodSeconds(0)))
+	return errors.Join(err, pod.Remove())
 }
 
 // SystemNamespace is where Braid's own objects are.

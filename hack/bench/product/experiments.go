@@ -87,4 +87,9 @@ var experiments = []rig.Measurer{
 			Figures: []rig.Unit{{"chaos.lost", ""}, {"chaos.converged_s", "s"}},
 		},
 	},
+	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: measureSecurity, Info: rig.Info{
+			Name: "security", Measures: "attempts of hostile pods, tenants, nodes and neighbours, and which succeed", Figures: securityFigures,
+		},
+	},
 }

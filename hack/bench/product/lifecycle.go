@@ -13,25 +13,26 @@ import (
 	"strings"
 
 	"braid.dev/braid/hack/bench/rig"
+	"braid.dev/braid/internal/testutil"
 )
 
 // inCluster runs a test of e2e/cluster and takes its figures. What it counts happens
 // once, whatever the number of trials.
 func inCluster(test string, environment ...string) func(context.Context, *rig.Measurement, rig.Nothing) error {
 	return func(ctx context.Context, m *rig.Measurement, _ rig.Nothing) error {
-		return runTest(ctx, m, test, environment)
+		return runTest(ctx, m, "./e2e/cluster", test, environment...)
 	}
 }
 
-func runTest(ctx context.Context, m *rig.Measurement, test string, environment []string) (err error) {
+func runTest(ctx context.Context, m *rig.Measurement, of, test string, environment ...string) (err error) {
 	directory, err := os.MkdirTemp("", "braid-figures-")
 	if err != nil {
 		return fmt.Errorf("making a directory for figures: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	path := filepath.Join(directory, "figures")
-	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout", "30m", "-v", "-run", "^"+test+"$", "./e2e/cluster")
-	command.Env = append(append(os.Environ(), environment...), "BRAID_FIGURES="+path)
+	command := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout", "0", "-v", "-run", "^"+test+"$", of)
+	command.Env = append(append(os.Environ(), environment...), testutil.FiguresVariable+"="+path)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	// A test that fails has figures too: what was lost.
 	failed := command.Run()

@@ -311,6 +311,22 @@ func (n *Network) Versions() (versions []int) {
 // gateways are the node's addresses towards its pods, the same for each.
 var gateways = map[int]string{4: "169.254.1.1", 6: "fe80::1"}
 
+// freeAddress is the next host number that no pod has, so that one of a pod that is gone
+// is given again as late as possible.
+func (node *Node) freeAddress() int {
+	const first, count = 2, 253
+	for i := range count {
+		host := (node.added-1+i)%count + first
+		taken := func(pod *Pod) bool {
+			return pod.IPv4 == fmt.Sprintf("10.244.%d.%d", node.Number, host) || pod.IPv6 == fmt.Sprintf("fd00:244:%d::%x", node.Number, host)
+		}
+		if !slices.ContainsFunc(node.Pods, taken) {
+			return host
+		}
+	}
+	return first + count // Connect will say that this is no address
+}
+
 // AddPod adds a pod to the node. Its name must be unique in the network.
 func (node *Node) AddPod(name string) (*Pod, error) {
 	return node.add(name, (*Pod).connect)
@@ -325,17 +341,26 @@ func (node *Node) add(name string, connect func(*Pod) error) (*Pod, error) {
 	}
 	node.added++
 	pod := &Pod{Namespace: namespace, PodName: name, Node: node, HostInterface: fmt.Sprintf("veth%d", node.added)}
+	host := node.freeAddress()
 	if node.network.Spec.IPv4 {
-		pod.IPv4 = fmt.Sprintf("10.244.%d.%d", node.Number, node.added+1)
+		pod.IPv4 = fmt.Sprintf("10.244.%d.%d", node.Number, host)
 	}
 	if node.network.Spec.IPv6 {
-		pod.IPv6 = fmt.Sprintf("fd00:244:%d::%x", node.Number, node.added+1)
+		pod.IPv6 = fmt.Sprintf("fd00:244:%d::%x", node.Number, host)
 	}
 	if err := connect(pod); err != nil {
 		return nil, errors.Join(fmt.Errorf("adding pod %s: %w", name, err), pod.delete())
 	}
 	node.Pods = append(node.Pods, pod)
 	return pod, nil
+}
+
+// Remove deletes the pod, and its node forgets it.
+func (p *Pod) Remove() error {
+	p.Node.mu.Lock()
+	defer p.Node.mu.Unlock()
+	p.Node.Pods = slices.DeleteFunc(p.Node.Pods, func(other *Pod) bool { return other == p })
+	return p.delete()
 }
 
 func (p *Pod) delete() error {

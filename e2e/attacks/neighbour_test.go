@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package attacks_test
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/network"
+)
+
+// The neighbour has what node3 has: a NIC on each path, and raw sockets.
+func (s *scene) neighbour() *network.Node { return s.Network.Nodes[2] }
+
+// rawSender sends packets from the neighbour, whatever their addresses.
+func (s *scene) rawSender(t *testing.T) func(to netip.Addr, packet []byte) {
+	t.Helper()
+	socket := testlab.SocketIn(t, s.neighbour(), unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
+	t.Cleanup(func() { _ = unix.Close(socket) })
+	return func(to netip.Addr, packet []byte) {
+		if err := testlab.SendPatiently(socket, packet, testlab.Sockaddr(netip.AddrPortFrom(to, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// forgeProbes sends requests and replies from node2 to node1, and the other way round.
+func forgeProbes(t *testing.T, s *scene) {
+	send := s.rawSender(t)
+	for s.going() {
+		for path := range s.Paths {
+			one, other := testlab.AddrPort(s.Network.Nodes[0].Address(path, 4), probePort), testlab.AddrPort(s.Network.Nodes[1].Address(path, 4), probePort)
+			for _, kind := range []byte{1, 2} {
+				probe := slices.Concat([]byte("BRDP"), []byte{1, kind, 0xff, 0xff}, binary.BigEndian.AppendUint64(nil, rand.Uint64()), make([]byte, 8))
+				send(one.Addr(), testlab.UDP(other, one, probe))
+				send(other.Addr(), testlab.UDP(one, other, probe))
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// replayProbes sends what node2 sent to node3 to node1, from node2.
+func replayProbes(t *testing.T, s *scene) {
+	const everything = 0x300 // ETH_P_ALL in network byte order
+	socket := testlab.SocketIn(t, s.neighbour(), unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, everything)
+	defer unix.Close(socket)
+	send := s.rawSender(t)
+	buffer, seen := make([]byte, 2048), 0
+	one := netip.MustParseAddr(s.Network.Nodes[0].Address(0, 4))
+	for s.going() {
+		n, _, err := unix.Recvfrom(socket, buffer, 0)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		packet := buffer[:n]
+		if n < 28 || packet[0] != 4<<4|5 || packet[9] != unix.IPPROTO_UDP || string(packet[28:min(n, 32)]) != "BRDP" {
+			continue
+		}
+		seen++
+		from := netip.AddrFrom4([4]byte(packet[12:16]))
+		ports := [2]uint16{binary.BigEndian.Uint16(packet[20:]), binary.BigEndian.Uint16(packet[22:])}
+		for range 20 {
+			send(one, testlab.UDP(netip.AddrPortFrom(from, ports[0]), netip.AddrPortFrom(one, ports[1]), packet[28:]))
+		}
+	}
+	if seen == 0 {
+		t.Error("no probe was seen, so none was sent again")
+	}
+}
+
+// victimSegments have the addresses of the victim's subflows, in both directions.
+func (s *scene) victimSegments(t *testing.T, flags byte, options ...byte) (segments []testlab.Forgery) {
+	t.Helper()
+	for _, subflow := range s.victimSubflows(t) {
+		segments = append(segments,
+			testlab.Forgery{From: subflow.Local, To: subflow.Remote, Sequence: rand.Uint32(), Answer: rand.Uint32(), Flags: flags, Options: options},
+			testlab.Forgery{From: subflow.Remote, To: subflow.Local, Sequence: rand.Uint32(), Answer: rand.Uint32(), Flags: flags, Options: options})
+	}
+	return segments
+}
+
+// forgeTagged sends them to all NICs of a path.
+func forgeTagged(t *testing.T, s *scene) {
+	index, err := s.neighbour().Index("green")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := testlab.SocketIn(t, s.neighbour(), unix.AF_PACKET, unix.SOCK_RAW, 0)
+	defer unix.Close(socket)
+	everybody := slices.Repeat([]byte{0xff}, 6)
+	to := &unix.SockaddrLinklayer{Ifindex: index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	for vlan := uint16(0); s.going(); vlan = (vlan + 1) % 4096 {
+		for _, segment := range append(s.victimSegments(t, testlab.SYN, testlab.Capable...), s.victimSegments(t, testlab.ACK)...) {
+			frame := slices.Concat(everybody, []byte{2, 0, 0, 0, 0, 9, 0x81, 0}, binary.BigEndian.AppendUint16(nil, vlan), []byte{8, 0}, segment.Packet())
+			if err := testlab.SendPatiently(socket, frame, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func forgeSegments(t *testing.T, s *scene) {
+	for s.going() {
+		segments := slices.Concat(
+			s.victimSegments(t, testlab.RST), s.victimSegments(t, testlab.RST|testlab.ACK), s.victimSegments(t, testlab.FIN|testlab.ACK),
+			s.victimSegments(t, testlab.SYN, testlab.Capable...), s.victimSegments(t, testlab.ACK, testlab.LowPriority...),
+		)
+		testlab.Forge(t, s.neighbour(), segments...)
+		// One in 13,000 is near enough to what is due to be taken for an end of a flow
+		// (docs/isolation.md): there are few.
+		time.Sleep(100 * time.Millisecond)
+	}
+}
