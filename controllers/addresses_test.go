@@ -45,6 +45,8 @@ func (k *cluster) claim(node string, words ...string) {
 		}
 		member.Status.Addresses = append(member.Status.Addresses, address)
 	}
+	member.Status.PathsTotal = int32(len(member.Status.Paths))
+	member.Status.PathsUp = member.Status.PathsTotal
 	(&agent{k: k, node: node}).apply(member, "MPTCPNode")
 }
 
@@ -135,6 +137,11 @@ func TestNothingIsConfirmedThatAnAgentForges(t *testing.T) {
 	_, c := k.waitForConfirmed("node-a", v1alpha1.ReasonDuplicate, "192.0.2.1", "203.0.113.1")
 	if c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, "node-b") {
 		t.Errorf("the node that keeps its address is told: %+v", c)
+	}
+	// What is told to a node leaves what its agent wrote.
+	node := &v1alpha1.MPTCPNode{}
+	if err := k.Get(context.Background(), client.ObjectKey{Name: "node-a"}, node); err != nil || node.Status.PathsUp == 0 || node.Status.PathsTotal == 0 {
+		t.Errorf("%d of %d paths are up: %v", node.Status.PathsUp, node.Status.PathsTotal, err)
 	}
 	restart()
 	k.claim("node-b", "192.0.2.2", "green=203.0.113.1", "blue=192.0.2.22")

@@ -324,9 +324,15 @@ func nodePath(node *v1alpha1.MPTCPNode, path string) *v1alpha1.NodePath {
 	return nil
 }
 
-// nodeStatus is the controller's part of a node's status: the condition Ready,
-// which needs a judge that is there when the agent is not, and AddressesConfirmed.
-func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
+// nodeVerdict is the controller's part of a node's status. It has no other field: those
+// that MPTCPNodeStatus shows also when they are 0 would take the agent's place.
+type nodeVerdict struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// nodeStatus judges a node: the condition Ready, which needs a judge that is there when
+// the agent is not, and AddressesConfirmed.
+func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *nodeVerdict {
 	ready := condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReady, "the agent reports and its datapath is in order", node.Generation)
 	if plan := o.plans[node.Name]; plan != nil && datapathFailure(plan) != "" {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonDatapathFailed, datapathFailure(plan)
@@ -334,7 +340,7 @@ func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeSta
 	if silence := o.silence(node.Name); silence != "" {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonAgentNotReporting, silence
 	}
-	status := &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{ready}}
+	status := &nodeVerdict{Conditions: []metav1.Condition{ready}}
 	if confirmed := addressesConfirmed(o, node); confirmed != nil {
 		status.Conditions = append(status.Conditions, *confirmed)
 	}
@@ -342,8 +348,8 @@ func nodeStatus(o *observation, node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeSta
 }
 
 // ownNodeStatus is the part of a node's status that the controller owns.
-func ownNodeStatus(node *v1alpha1.MPTCPNode) *v1alpha1.MPTCPNodeStatus {
-	own := &v1alpha1.MPTCPNodeStatus{}
+func ownNodeStatus(node *v1alpha1.MPTCPNode) *nodeVerdict {
+	own := &nodeVerdict{}
 	for _, c := range node.Status.Conditions {
 		if c.Type == v1alpha1.ConditionReady || c.Type == v1alpha1.ConditionAddressesConfirmed {
 			own.Conditions = append(own.Conditions, c)

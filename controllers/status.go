@@ -194,4 +194,4 @@ func policyKey(kind, namespace, name string) v1alpha1.PolicyReference {
 
 func policyConditions(s *v1alpha1.PolicyStatus) *[]metav1.Condition  { return &s.Conditions }
 func pathConditions(s *v1alpha1.MPTCPPathStatus) *[]metav1.Condition { return &s.Conditions }
-func nodeConditions(s *v1alpha1.MPTCPNodeStatus) *[]metav1.Condition { return &s.Conditions }
+func nodeConditions(s *nodeVerdict) *[]metav1.Condition              { return &s.Conditions }

@@ -61,14 +61,14 @@ func TestALeaseIsReadOnlyWhenItIsNotKnown(t *testing.T) {
 		first  func() error
 		wanted []string
 	}{
-		{"there is none", nil, []string{"GET", "POST"}},
+		{"there is none", nil, []string{"GET", "PUT"}},
 		{"it is known", nil, []string{"PUT"}},
 		{"somebody else has written it", func() error {
 			object.Spec.HolderIdentity = new("somebody else")
 			return others.Update(t.Context(), object)
 		}, []string{"PUT", "GET", "PUT"}},
 		{"it is known again", nil, []string{"PUT"}},
-		{"it was deleted", func() error { return others.Delete(t.Context(), object) }, []string{"PUT", "GET", "POST"}},
+		{"it was deleted", func() error { return others.Delete(t.Context(), object) }, []string{"PUT", "GET", "PUT"}},
 	} {
 		t.Run(step.what, func(t *testing.T) {
 			before := time.Now()
