@@ -225,3 +225,29 @@ func fillOthersFlows(t *testing.T, s *scene) {
 		}
 	}
 }
+
+func (s *scene) restartAgent(t *testing.T) {
+	t.Helper()
+	s.Kill(t, s.Network.Nodes[0])
+	s.Start(t, s.Network.Nodes[0])
+}
+
+func moveToLoThenRestart(t *testing.T, s *scene) {
+	inside := s.hostile(t, func(*network.Pod) {})
+	ownToLo(t)(inside)
+	s.restartAgent(t)
+	s.expectCeiling(t, inside, testlab.Flood{})
+}
+
+func takeToFree(t *testing.T, s *scene) {
+	freed := s.hostile(t, func(*network.Pod) {})
+	s.hostile(t, func(inside *network.Pod) { s.take(t, inside, freed.IPv4) })
+	s.expectCeiling(t, freed, testlab.Flood{})
+}
+
+func takeToFreeThenRestart(t *testing.T, s *scene) {
+	freed := s.hostile(t, func(*network.Pod) {})
+	s.hostile(t, func(inside *network.Pod) { s.take(t, inside, freed.IPv4) })
+	s.restartAgent(t)
+	s.expectCeiling(t, freed, testlab.Flood{})
+}

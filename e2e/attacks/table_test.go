@@ -9,6 +9,9 @@ var attempts = []attempt{
 	{"a pod that is being deleted, with an hour of grace, sends without its ceiling", byTenant, leaveByDeletion},
 	{"a pod that takes the name and address of one that ended sends without its ceiling", byTenant, leaveByReplacement},
 	{"a pod moves its address to lo before it is found, and sends without its ceiling", byPod, moveToLo},
+	{"a pod moves its address to lo, and sends without its ceiling once the agent is started again", byPod, moveToLoThenRestart},
+	{"a pod takes another's address to free that one of its ceiling", byPod, takeToFree},
+	{"a pod takes another's address to free that one of its ceiling once the agent is started again", byPod, takeToFreeThenRestart},
 	{"a pod takes the victim's address to send as the victim", byPod, takeToSend},
 	{"a pod's address comes and goes, so that it is not found", byPod, flapAddress},
 	{"a pod moves its interface to a network namespace of its own, and sends without its ceiling", byPod, moveInterface},
@@ -35,6 +38,7 @@ var attempts = []attempt{
 	{"a tenant creates events as fast as it can", byTenant, floodEvents},
 	{"a tenant has rules for a pod of the host's network to drop its node's packets", byTenant, ruleTheHost},
 
+	{"an agent's token claims the addresses of other nodes to get what is sent to them", byToken, claimAddresses},
 	{"an agent's token writes objects of other nodes, and what no agent writes", byToken, writeAsOtherNode},
 	{"an agent's token reads secrets, and pods, and rights", byToken, readSecrets},
 	{"an agent's token reads the plans of other nodes, ConfigMaps that it does not need, and other agents' tokens", byToken, readPlans},
