@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,7 +61,7 @@ var errNoHistory = errors.New("this checkout has no history, so that an upgrade 
 	"only one from another version of what is pinned: git fetch --unshallow")
 
 // checkOutPrevious writes to a directory what came before the last change
-// of agent, controllers or packet programs.
+// of agent, controllers or packet programs, or the commit that PREVIOUS names.
 func checkOutPrevious(ctx context.Context) (string, error) {
 	if err := os.RemoveAll(out(previous)); err != nil {
 		return "", err
@@ -73,7 +74,7 @@ func checkOutPrevious(ctx context.Context) (string, error) {
 	if err != nil || last == "" {
 		return "", fmt.Errorf("%w (%w)", errNoHistory, err)
 	}
-	commit, err := git("rev-parse", "--verify", last+"^")
+	commit, err := git("rev-parse", "--verify", cmp.Or(os.Getenv("PREVIOUS"), last+"^"))
 	if err != nil {
 		return "", fmt.Errorf("%w (%w)", errNoHistory, err)
 	}
