@@ -194,15 +194,17 @@ func spread(ctx context.Context, t *testing.T) error {
 	return nil
 }
 
-// expectVersion waits until all nodes have pins of this version, and of no other.
-func expectVersion(ctx context.Context, t *testing.T, version string) {
+// expectVersion waits until all nodes have pins of one version alone, which is another
+// one than ours where the images with this tag call theirs so.
+func expectVersion(ctx context.Context, t *testing.T, tag string) {
 	t.Helper()
 	await(t, "pins", func() error {
 		for _, node := range cluster.nodes() {
 			for _, part := range []string{"datapath", "endpoints"} {
 				out, err := cluster.insideNode(ctx, node, "ls", "/sys/fs/bpf/braid/"+part)
-				if versions := strings.TrimSpace(out); err != nil || versions != version {
-					return fmt.Errorf("%s has these versions of the %s instead of %s: %s %w", node, part, version, versions, err)
+				versions := strings.Fields(out)
+				if err != nil || len(versions) != 1 || strings.HasSuffix(versions[0], otherPins) != (tag == otherPins) {
+					return fmt.Errorf("%s has these versions of the %s after the change to %q: %v %w", node, part, tag, versions, err)
 				}
 			}
 		}
