@@ -5,6 +5,7 @@ package cluster_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -194,17 +195,23 @@ func spread(ctx context.Context, t *testing.T) error {
 	return nil
 }
 
-// expectVersion waits until all nodes have pins of one version alone, which is another
-// one than ours where the images with this tag call theirs so.
+// versions of what this checkout pins.
+var versions = map[string]string{"datapath": "v2", "endpoints": "v1"}
+
+// expectVersion waits until all nodes have the pins that the images with this tag make,
+// and no others. What came before may have had other versions: of it there is one.
 func expectVersion(ctx context.Context, t *testing.T, tag string) {
 	t.Helper()
 	await(t, "pins", func() error {
 		for _, node := range cluster.nodes() {
-			for _, part := range []string{"datapath", "endpoints"} {
+			for part, version := range versions {
+				if tag == otherPins {
+					version += otherPins
+				}
 				out, err := cluster.insideNode(ctx, node, "ls", "/sys/fs/bpf/braid/"+part)
-				versions := strings.Fields(out)
-				if err != nil || len(versions) != 1 || strings.HasSuffix(versions[0], otherPins) != (tag == otherPins) {
-					return fmt.Errorf("%s has these versions of the %s after the change to %q: %v %w", node, part, tag, versions, err)
+				found := strings.Fields(out)
+				if err != nil || len(found) != 1 || found[0] != version && (tag != previous || strings.HasSuffix(found[0], otherPins)) {
+					return errors.Join(fmt.Errorf("%s has these versions of the %s instead of %s: %v", node, part, version, found), err)
 				}
 			}
 		}
