@@ -34,6 +34,10 @@ bench: root deps kube ## Measure goodput and cost; writes _out/bench.json
 	@mkdir -p _out/bin && hack/progress.sh make "compiling the bench" go build -o _out/bin/bench ./hack/bench
 	$(call with_args,_out/bin/bench)
 
+.PHONY: soak
+soak: ## Wear a cluster out for half an hour, and see that nothing is left; BRAID_SOAK=10m says for how long
+	@$(MAKE) bench ARGS='--only ^soak$$'
+
 .PHONY: images
 images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
 	@hack/image/build.sh 0.1.0 amd64 arm64
@@ -47,11 +51,12 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-alone
+	@$(MAKE) --keep-going test-beside test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
-# Tests run in two parts: those that only compute or ask an API server, beside each other
-# and beside other work, and those that carry traffic or measure, one package at a time.
+# Tests run in three parts: those that only compute or ask an API server, beside other
+# work; those that carry traffic, which wait most of the time, several packages at a time;
+# and those that compare rates, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt.
 define tests
 	@mkdir -p _out && rm -f _out/flaky-$(1).txt
@@ -64,8 +69,12 @@ endef
 test-beside: root deps kube ## Run the tests that need no quiet machine
 	$(call tests,beside,-p 2)
 
+.PHONY: test-network
+test-network: root deps kube cluster ## Run the tests that carry traffic in namespaces
+	$(call tests,network,-p 3)
+
 .PHONY: test-alone
-test-alone: root deps kube cluster ## Run the tests that carry traffic or measure; nothing else may run
+test-alone: root deps kube ## Run the tests that compare rates; nothing else may run
 	$(call tests,alone,-p 1)
 
 .PHONY: vet

@@ -62,6 +62,9 @@ type Options struct {
 	ProgramDirectory string
 	// Version of the agent, for its status.
 	Version string
+	// SpreadingInterval lies between two looks at what a pod's traffic does; 0 for the
+	// default.
+	SpreadingInterval time.Duration
 	// HealthPort is the UDP port on which agents answer each other's probes of the
 	// paths; 0 means 8478.
 	HealthPort uint16
@@ -103,7 +106,10 @@ type Agent struct {
 	believed map[string]bool
 	ready    readiness
 	// What goes on beside the loop waits for its rounds.
-	nodeRounds, podRounds latest
+	nodeRounds, podRounds latest[round]
+	managed               managed
+	rulesKnown            chan struct{} // what became of the pods' rules
+	outcomes              latest[outcome]
 }
 
 // Run runs an agent until the context ends. It leaves programs, maps and pods as
@@ -133,7 +139,7 @@ func Run(ctx context.Context, config *rest.Config, options Options) error {
 func (a *Agent) run(ctx context.Context, mgr manager.Manager) error {
 	holder := &lease.Holder{Client: mgr.GetClient(), Reader: mgr.GetAPIReader(), Namespace: a.options.Namespace, Node: a.options.NodeName, Log: a.log}
 	group, running := errgroup.WithContext(ctx)
-	all := []func(context.Context) error{mgr.Start, holder.Run, a.awaitServer, a.store.Run, a.follow, a.publishNodes, a.managePods}
+	all := []func(context.Context) error{mgr.Start, holder.Run, a.awaitServer, a.store.Run, a.follow, a.publishNodes, a.managePods, a.publishPlans}
 	all = append(all, func(ctx context.Context) error { return a.serveMetrics(ctx, mgr) })
 	for _, part := range a.parts.all() {
 		all = append(all, part.Run)
@@ -154,14 +160,15 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
-		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1), nodeRounds: make(latest, 1), podRounds: make(latest, 1),
+		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1),
+		nodeRounds: make(latest[round], 1), podRounds: make(latest[round], 1), rulesKnown: make(chan struct{}, 1), outcomes: make(latest[outcome], 1),
 	}
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)
 	var err error
 	if a.network, err = paths.Open(netns.None()); err != nil {
 		return nil, err
 	}
-	if a.parts, err = openParts(options, a.network, mgr.GetAPIReader(), a.wake); err != nil {
+	if a.parts, err = openParts(options, a.network, mgr.GetAPIReader(), wires{a.wake, func() { signal(a.rulesKnown) }, a.measured}); err != nil {
 		return nil, errors.Join(err, a.network.Close())
 	}
 	return a, nil
@@ -181,9 +188,11 @@ func (a *Agent) close() error {
 }
 
 // wake makes the loop run once more; wakes that come together count as one.
-func (a *Agent) wake() {
+func (a *Agent) wake() { signal(a.changed) }
+
+func signal(to chan struct{}) {
 	select {
-	case a.changed <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }

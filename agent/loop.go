@@ -3,10 +3,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
@@ -21,6 +24,7 @@ type round struct {
 	model      *node.Model
 	attachMode string
 	report     node.Report // of the urgent parts
+	failed     error       // of these
 }
 
 // follow is the agent's loop: everything that happens leads to one and the same
@@ -66,13 +70,14 @@ func (a *Agent) sync(ctx context.Context) error {
 	a.unsteered.Set(float64(model.Unsteered))
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}
 	r.report.Err = errors.Join(err, r.report.Err)
-	r.report.FailAll(model, r.report.Err)
+	r.failed = r.report.Err
+	r.report.FailAll(model, r.failed)
 	r.attachMode = a.parts.datapath.AttachMode()
 	a.nodeRounds.put(r)
 	if !snapshot.saved || !a.source.patient.Load() {
 		a.podRounds.put(r)
 	}
-	return r.report.Err
+	return r.failed
 }
 
 // applyAll applies the parts one after the other. One that fails does not keep the
@@ -84,16 +89,17 @@ func applyAll(ctx context.Context, parts []node.Part, model *node.Model) (report
 	return report
 }
 
-// latest passes rounds on. One that nobody has taken yet is replaced.
-type latest chan round
+// latest passes rounds, or what became of them, on. One that nobody has taken yet is
+// replaced.
+type latest[T any] chan T
 
 // put never waits. There must be one goroutine alone that calls it.
-func (l latest) put(r round) {
+func (l latest[T]) put(one T) {
 	select {
 	case <-l:
 	default:
 	}
-	l <- r
+	l <- one
 }
 
 // What failed is tried again after firstRetry, then after twice as long each time.
@@ -105,36 +111,50 @@ const (
 // errUnfinished says that there is more to do soon, and that statuses tell why.
 var errUnfinished = errors.New("not everything is as the plan says yet")
 
+// errAwaitsPods says that pods are held as new ones that may be others, until it is found
+// out who they are: the first processes of a pod begin right after it has its interface.
+var errAwaitsPods = fmt.Errorf("interfaces of pods are there, and their pods not found: %w", errUnfinished)
+
+// firstLook is when such pods are looked for again, and then after twice as long.
+const firstLook = 50 * time.Millisecond
+
 // forEach does something for each round, or for the latest of several, and again
-// where it failed.
-func (a *Agent) forEach(ctx context.Context, rounds latest, do func(context.Context, round) error) {
-	var current round
+// where it failed. Where more became known it only tells of that; both may be nil.
+func forEach[T any](ctx context.Context, log logr.Logger, rounds latest[T], do func(context.Context, T) error, known <-chan struct{}, tell func(context.Context) error) {
+	var current T
+	var err error
 	var retry <-chan time.Time
-	wait := firstRetry
+	var wait time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case current = <-rounds:
-			wait = firstRetry
+			wait, err = 0, do(ctx, current)
 		case <-retry:
-			wait = min(2*wait, lastRetry)
+			wait, err = min(2*wait, lastRetry), do(ctx, current)
+		case <-known:
+			err = tell(ctx)
 		}
 		retry = nil
-		err := do(ctx, current)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
+		if errors.Is(err, errAwaitsPods) {
+			wait = max(wait, firstLook)
+		} else {
+			wait = max(wait, firstRetry)
+		}
 		retry = time.After(wait)
 		if !errors.Is(err, errUnfinished) {
-			a.log.Error(err, "failed to bring the pods to their plan, or to say so; trying again", "after", wait.String())
+			log.Error(err, "failed to bring the pods to their plan, or to say so; trying again", "after", wait.String())
 		}
 	}
 }
 
 // publishNodes tells the other agents of each change on this node.
 func (a *Agent) publishNodes(ctx context.Context) error {
-	a.forEach(ctx, a.nodeRounds, func(ctx context.Context, r round) error {
+	forEach(ctx, a.log, a.nodeRounds, func(ctx context.Context, r round) error {
 		if r.snapshot.saved {
 			return nil
 		}
@@ -143,15 +163,30 @@ func (a *Agent) publishNodes(ctx context.Context) error {
 			a.ready.published(r)
 		}
 		return err
-	})
+	}, nil, nil)
 	return nil
 }
 
-// managePods has the patient parts applied, and says what became of the plan.
+// managed is what the last round of the pods came to, without their rules.
+type managed struct {
+	round
+	model *node.Model
+}
+
+// managePods has the patient parts applied, and says what became of the plan: at once,
+// and again of rules when more is known.
 func (a *Agent) managePods(ctx context.Context) error {
-	a.forEach(ctx, a.podRounds, func(ctx context.Context, r round) error {
+	measured := func(ctx context.Context, r round) error {
 		return a.measured.Measure(ctx, metrics.LoopPods, func() error { return a.managePodsOnce(ctx, r) })
-	})
+	}
+	forEach(ctx, a.log, a.podRounds, measured, a.rulesKnown, a.tellOfPods)
+	return nil
+}
+
+// publishPlans says what became of each plan. An API server that takes its time holds
+// up no pod.
+func (a *Agent) publishPlans(ctx context.Context) error {
+	forEach(ctx, a.log, a.outcomes, a.publishPlan, nil, nil)
 	return nil
 }
 
@@ -165,17 +200,40 @@ func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
 		a.wake()
 	}
 	patient := applyAll(ctx, a.parts.patient(), model)
-	report := r.report.Clone()
-	report.Add(patient)
-	err = errors.Join(err, patient.Err, a.release(model, report))
-	statuses := report.Statuses(model)
-	if err := a.publishPlan(ctx, r.snapshot, statuses, r.report.Err); err != nil {
+	r.report = r.report.Clone()
+	r.report.Add(patient)
+	a.managed = managed{r, model}
+	a.parts.rules.Apply(ctx, model)
+	told := a.tellOfPods(ctx)
+	if err = errors.Join(err, patient.Err); err != nil && errors.Is(told, errUnfinished) {
 		return err
 	}
-	if err == nil && (report.Unfinished || !allProgrammed(statuses)) {
-		return errUnfinished
+	return errors.Join(err, told)
+}
+
+// tellOfPods has published what became of the plan so far.
+func (a *Agent) tellOfPods(context.Context) error {
+	m := &a.managed
+	rules, report := a.parts.rules.Report(m.model), m.report.Clone()
+	report.Add(rules)
+	if report.Unknown {
+		return m.unfinished()
+	}
+	err := errors.Join(rules.Err, a.release(cmp.Or(report.Applied, m.model), report))
+	statuses := report.Statuses(m.model)
+	a.outcomes.put(outcome{m.snapshot, statuses, m.failed})
+	if err == nil && (report.Unfinished || !allProgrammed(statuses) || m.model.AwaitsPods()) {
+		return m.unfinished()
 	}
 	return err
+}
+
+// unfinished says how soon there is more to do.
+func (m *managed) unfinished() error {
+	if m.model.AwaitsPods() {
+		return errAwaitsPods
+	}
+	return errUnfinished
 }
 
 // release frees the numbers of what is gone when no part refers to them any more. The

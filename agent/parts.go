@@ -8,16 +8,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"braid.dev/braid/agent/announcements"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/hints"
+	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/paths"
@@ -25,6 +28,7 @@ import (
 	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/sockets"
+	"braid.dev/braid/agent/spreading"
 )
 
 // parts are everything that the agent does on its node. This list is the only one: a
@@ -35,10 +39,13 @@ type parts struct {
 	datapath *datapath.Datapath
 	detours  *detours.Detours
 
+	held    *announcements.Holder
 	pods    *pathmanager.Pods
 	sockets *sockets.Upgrader
 	guard   *guard.Guard
 	rules   *rules.Rules
+
+	spreading *spreading.Spreading
 }
 
 // urgent are those that packets wait for, in the order in which they are applied.
@@ -48,23 +55,37 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.pods, p.sockets, p.guard, p.rules}
+	return []node.Part{p.held, p.pods, p.sockets, p.guard, p.spreading}
 }
 
-func (p *parts) all() []node.Part { return append(p.urgent(), p.patient()...) }
+// all ends with the rules, which work beside the others.
+func (p *parts) all() []node.Part {
+	return slices.Concat(p.urgent(), p.patient(), []node.Part{p.rules})
+}
+
+// wires lead from the parts to the agent.
+type wires struct {
+	wake       func() // makes the agent's loop run once more
+	rulesKnown func() // there is more to say of rules
+	measured   *metrics.Rounds
+}
 
 // openParts prepares the parts; nothing is loaded or changed before they are applied.
-// notify makes the agent's loop run once more. configMaps may be nil where no policy
-// is carried out.
-func openParts(options Options, network *paths.Node, reader client.Reader, notify func()) (*parts, error) {
+// reader may be nil where no policy is carried out.
+func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
 	p := &parts{
 		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
+		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
 		pods: pathmanager.NewPods(pathmanager.PodsOptions{
 			StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories, Log: options.Log,
 		}),
 		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
-		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Log: options.Log.WithName("guard")}),
+		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 	}
+	p.spreading = spreading.New(spreading.Options{
+		Interval: options.SpreadingInterval, Flows: p.datapath.OpenFlows, Upgrade: p.sockets.Feature, Notify: to.wake, Log: options.Log,
+		Dead: func() map[string]map[string]bool { return p.health.View().Dead() },
+	})
 	var configMaps programs.ConfigMaps
 	if reader != nil {
 		configMaps = programs.ConfigMapsOf(reader, options.Namespace)
@@ -72,15 +93,15 @@ func openParts(options Options, network *paths.Node, reader client.Reader, notif
 	p.rules = rules.Open(rules.Options{
 		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
 		ProcPath: options.procPath(), ProgramDirectory: options.ProgramDirectory, ConfigMaps: configMaps,
-		Flows: p.datapath.PinnedFlows, Log: options.Log,
+		Flows: p.datapath.PinnedFlows, Spreading: p.spreading.Spreading, Notify: to.rulesKnown, Rounds: to.measured, Log: options.Log,
 	})
 	var err error
 	if p.health, err = health.NewMonitor(health.MonitorOptions{
-		Port: options.HealthPort, Active: p.datapath.ActivePeers, Notify: notify, Log: options.Log,
+		Port: options.HealthPort, Active: p.datapath.ActivePeers, Answered: p.datapath.NoteAnswer, Notify: to.wake, Log: options.Log,
 	}); err != nil {
 		return nil, err
 	}
-	p.hints = hints.New(hints.Options{SetHealth: p.datapath.SetHealth, Prober: p.health, Notify: notify, Log: options.Log})
+	p.hints = hints.New(hints.Options{SetHealth: p.datapath.SetHealth, Prober: p.health, Notify: to.wake, Log: options.Log})
 	if p.detours, err = detours.Open(network); err != nil {
 		return nil, errors.Join(err, p.health.Close())
 	}
@@ -102,7 +123,7 @@ func Cleanup(ctx context.Context, options Options) error {
 		return err
 	}
 	defer network.Close()
-	p, err := openParts(options, network, nil, func() {})
+	p, err := openParts(options, network, nil, wires{wake: func() {}})
 	if err != nil {
 		return err
 	}

@@ -14,15 +14,21 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// publishPlan says what became of the plan. failed is what the datapath as a
-// whole could not do.
-func (a *Agent) publishPlan(ctx context.Context, s *snapshot, results []v1alpha1.EndpointStatus, failed error) error {
-	plan := s.plan
-	if plan == nil || s.saved {
+// outcome is what became of a plan.
+type outcome struct {
+	snapshot  *snapshot
+	endpoints []v1alpha1.EndpointStatus
+	failed    error // what the datapath as a whole could not do
+}
+
+// publishPlan says what became of a plan.
+func (a *Agent) publishPlan(ctx context.Context, o outcome) error {
+	plan := o.snapshot.plan
+	if plan == nil || o.snapshot.saved {
 		a.published.plan = nil
 		return nil
 	}
-	status := planStatus(plan, results, failed)
+	status := planStatus(plan, o.endpoints, o.failed)
 	unchanged := a.published.plan != nil && a.published.uid == plan.UID
 	if unchanged && apiequality.Semantic.DeepEqual(withoutTimes(*a.published.plan), withoutTimes(status)) {
 		return nil

@@ -3,13 +3,22 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -49,6 +58,63 @@ func TestPlanStatus(t *testing.T) {
 			}
 		})
 	}
+}
+
+// slowServer is an API server that does not answer writes of statuses before it is let.
+type slowServer struct {
+	client.Client
+	statuses *heldWrites
+}
+
+func (s slowServer) Status() client.SubResourceWriter { return s.statuses }
+
+type heldWrites struct {
+	client.SubResourceWriter
+	written chan *v1alpha1.MPTCPNodePlan
+	goOn    chan error
+}
+
+func (h *heldWrites) Patch(_ context.Context, object client.Object, _ client.Patch, _ ...client.SubResourcePatchOption) error {
+	h.written <- object.(*v1alpha1.MPTCPNodePlan)
+	return <-h.goOn
+}
+
+func TestPodsDoNotWaitUntilTheAPIServerHasTheirStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &heldWrites{written: make(chan *v1alpha1.MPTCPNodePlan, 10), goOn: make(chan error)}
+		a := &Agent{
+			log: logr.Discard(), client: slowServer{statuses: server}, outcomes: make(latest[outcome], 1),
+			builder: node.NewBuilder(node.OpenRegistry(t.TempDir(), logr.Discard())), parts: &parts{rules: rules.Open(rules.Options{PinPath: t.TempDir()})},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = a.publishPlans(ctx) }() // it ends with the test
+		told := func(generation int64, pods ...string) error {
+			plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1", Generation: generation}}
+			model := &node.Model{Plan: plan}
+			for _, name := range pods {
+				model.Endpoints = append(model.Endpoints, node.Endpoint{PlanEndpoint: &v1alpha1.PlanEndpoint{UID: types.UID(name), Name: name}, Found: &endpoints.Endpoint{}})
+			}
+			a.managed = managed{round{snapshot: &snapshot{plan: plan}}, model}
+			err := a.tellOfPods(ctx)
+			synctest.Wait()
+			return err
+		}
+		for i, pods := range [][]string{{"a"}, {"a", "b"}, {"a", "b", "c"}} { // none of them waits
+			if err := told(int64(i+1), pods...); err != nil {
+				t.Error(err)
+			}
+		}
+		server.goOn <- errors.New("too busy")
+		time.Sleep(time.Minute)
+		server.goOn <- nil
+		synctest.Wait()
+		first, last := <-server.written, <-server.written
+		if first.Status.ObservedGeneration != 1 || last.Status.ObservedGeneration != 3 || len(last.Status.Endpoints) != 3 || len(server.written) > 0 {
+			t.Errorf("generations %d and %d were written, with %d more", first.Status.ObservedGeneration, last.Status.ObservedGeneration, len(server.written))
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 func TestTheTransitionTimeIsThatOfTheLastTransition(t *testing.T) {

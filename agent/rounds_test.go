@@ -17,21 +17,20 @@ func numbered(text string) round { return round{attachMode: text} }
 
 // seen runs forEach with a function that fails as often as wanted, and returns
 // what it was called with, and when.
-func seen(t *testing.T, fails int, with error, put func(latest)) (calls []string, times []time.Duration) {
-	a := &Agent{log: testr.New(t)}
-	rounds := make(latest, 1)
+func seen(t *testing.T, fails int, with error, put func(latest[round])) (calls []string, times []time.Duration) {
+	rounds := make(latest[round], 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	start := time.Now()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.forEach(ctx, rounds, func(_ context.Context, r round) error {
+		forEach(ctx, testr.New(t), rounds, func(_ context.Context, r round) error {
 			calls, times = append(calls, r.attachMode), append(times, time.Since(start))
 			if fails--; fails >= 0 {
 				return with
 			}
 			return nil
-		})
+		}, nil, nil)
 	}()
 	put(rounds)
 	cancel()
@@ -41,7 +40,7 @@ func seen(t *testing.T, fails int, with error, put func(latest)) (calls []string
 
 func TestOfSeveralRoundsTheLatestIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls, _ := seen(t, 0, nil, func(rounds latest) {
+		calls, _ := seen(t, 0, nil, func(rounds latest[round]) {
 			rounds.put(numbered("1"))
 			rounds.put(numbered("2"))
 			rounds.put(numbered("3"))
@@ -58,7 +57,7 @@ func TestOfSeveralRoundsTheLatestIsTaken(t *testing.T) {
 func TestWhatFailsIsTriedAgainLessAndLessOften(t *testing.T) {
 	for _, failure := range []error{errors.New("no"), errUnfinished} {
 		synctest.Test(t, func(t *testing.T) {
-			calls, times := seen(t, 6, failure, func(rounds latest) {
+			calls, times := seen(t, 6, failure, func(rounds latest[round]) {
 				rounds.put(numbered("1"))
 				time.Sleep(time.Minute)
 			})
@@ -80,7 +79,7 @@ func TestWhatFailsIsTriedAgainLessAndLessOften(t *testing.T) {
 func TestANewRoundIsTriedAtOnceAndSoonAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var at time.Duration
-		calls, times := seen(t, 7, errors.New("no"), func(rounds latest) {
+		calls, times := seen(t, 7, errors.New("no"), func(rounds latest[round]) {
 			start := time.Now()
 			rounds.put(numbered("1"))
 			time.Sleep(12 * time.Second) // by now it waits for long
@@ -101,9 +100,46 @@ func TestANewRoundIsTriedAtOnceAndSoonAgain(t *testing.T) {
 
 func TestNothingIsDoneBeforeTheFirstRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		calls, _ := seen(t, 0, nil, func(latest) { time.Sleep(time.Minute) })
+		calls, _ := seen(t, 0, nil, func(latest[round]) { time.Sleep(time.Minute) })
 		if len(calls) != 0 {
 			t.Errorf("the rounds were %v", calls)
+		}
+	})
+}
+
+func TestWhatBecomesKnownIsToldAtOnceAndNothingDoneAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rounds, known := make(latest[round], 1), make(chan struct{}, 1)
+		done, told := 0, 0
+		ctx, cancel := context.WithCancel(t.Context())
+		go forEach(ctx, testr.New(t), rounds, func(context.Context, round) error { done++; return errUnfinished }, known, func(context.Context) error { told++; return nil })
+		rounds.put(numbered("1"))
+		synctest.Wait()
+		signal(known)
+		synctest.Wait()
+		if done != 1 || told != 1 {
+			t.Errorf("it was done %d times and told %d times", done, told)
+		}
+		time.Sleep(time.Minute)
+		if done != 1 {
+			t.Errorf("it was done %d times, though all was well in the end", done)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestPodsThatAreHeldAreLookedForAgainSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, times := seen(t, 20, errAwaitsPods, func(rounds latest[round]) {
+			rounds.put(numbered("1"))
+			time.Sleep(time.Minute)
+		})
+		if len(times) < 8 || times[1] != firstLook || times[2] != 3*firstLook || times[3] != 7*firstLook {
+			t.Fatalf("they were looked for after %v", times)
+		}
+		if last := times[len(times)-1] - times[len(times)-2]; last != lastRetry {
+			t.Errorf("in the end they are looked for each %v", last)
 		}
 	})
 }

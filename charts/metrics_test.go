@@ -26,11 +26,12 @@ import (
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/agent/spreading"
 	_ "braid.dev/braid/controllers" // registers the controller's metrics
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -43,7 +44,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*pathmanager.Pods)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
@@ -365,7 +366,7 @@ func TestEverySelectorOfAnAlertSelectsSomething(t *testing.T) {
 
 // neverHere are the alerts about series that begin with the trouble itself, which
 // the recording has not.
-var neverHere = map[string]bool{"BraidHintEventsLost": true}
+var neverHere = map[string]bool{"BraidHintEventsLost": true, "BraidTrafficNotSpread": true}
 
 // change is what is different in the rounds that are added to the recorded ones.
 // There are as many as repeat says, a minute apart.
@@ -402,6 +403,7 @@ func TestAnAlertFiresWhenItShould(t *testing.T) {
 		"BraidReconcileErrors":    {repeat: 2, series: `controller_runtime_reconcile_errors_total{controller="plan"`, values: []string{"+30"}},
 		"BraidReconcileStuck":     {series: "workqueue_longest_running_processor_seconds", values: []string{"90"}},
 		"BraidCompileSlow":        {repeat: 2, series: `braid_controller_compile_duration_seconds_bucket{le="+Inf"`, values: []string{"+50"}},
+		"BraidTrafficNotSpread":   {add: []string{`braid_controller_policy_pods{kind="MPTCPPolicy",namespace="shop",policy="spread",reason="PlainTCP"} 2`}},
 		"BraidHintEventsLost":     {repeat: 2, add: []string{`braid_controller_hint_events_total{outcome="dropped"} 0`, `braid_controller_hint_events_total{outcome="dropped"} 5`}},
 	}
 	for _, alert := range alertsOf(t) {

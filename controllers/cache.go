@@ -147,14 +147,18 @@ func binaryData(object client.Object) map[string][]byte {
 }
 
 // podChanged passes events of pods that can change a plan: of those that have an
-// interface and an address of their own.
-type podChanged struct{ predicate.Funcs }
+// interface and an address of their own, and of those that will where new pods are
+// guarded.
+type podChanged struct {
+	predicate.Funcs
+	compiled *compilation
+}
 
-func (podChanged) Create(e event.CreateEvent) bool { return takesPart(e.Object) }
+func (p podChanged) Create(e event.CreateEvent) bool { return p.takesPart(e.Object) }
 
-func (podChanged) Delete(e event.DeleteEvent) bool { return takesPart(e.Object) }
+func (p podChanged) Delete(e event.DeleteEvent) bool { return p.takesPart(e.Object) }
 
-func (podChanged) Update(e event.UpdateEvent) bool {
+func (p podChanged) Update(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Pod)
 	if !ok {
 		return true
@@ -163,14 +167,20 @@ func (podChanged) Update(e event.UpdateEvent) bool {
 	if !ok {
 		return true
 	}
-	return before.UID != after.UID || takesPart(before) != takesPart(after) || takesPart(after) &&
+	return before.UID != after.UID || p.takesPart(before) != p.takesPart(after) || p.takesPart(after) &&
 		(before.Spec.NodeName != after.Spec.NodeName || !maps.Equal(before.Labels, after.Labels) || !maps.Equal(annotations(before), annotations(after)) ||
 			!slices.Equal(before.Status.PodIPs, after.Status.PodIPs))
 }
 
-func takesPart(object client.Object) bool {
+func (p podChanged) takesPart(object client.Object) bool {
 	pod, ok := object.(*corev1.Pod)
-	return !ok || !pod.Spec.HostNetwork && len(pod.Status.PodIPs) > 0
+	return !ok || !pod.Spec.HostNetwork && (len(pod.Status.PodIPs) > 0 || p.addressesLater(pod.Namespace))
+}
+
+// addressesLater: pods of the namespace count before they have an address.
+func (p podChanged) addressesLater(namespace string) bool {
+	result := p.compiled.load()
+	return result == nil || result.GuardsNewPods && !result.WhollyGuarded[namespace]
 }
 
 // planDrifted passes events of plans that are not what was compiled last, so

@@ -21,6 +21,11 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 
 // policyStatus says what became of a policy.
 func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus {
+	return newVerdict(o, p).status
+}
+
+// newVerdict is all that is to be told of a policy.
+func newVerdict(o *observation, p *policy.PolicyResult) verdict {
 	programmed, failures, pending := countPods(o, p)
 	status := &v1alpha1.PolicyStatus{
 		PodsSelected:   int32(selected(p)),
@@ -38,7 +43,22 @@ func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus
 	status.Conditions = append(status.Conditions,
 		effective(p, generation),
 		programmedCondition(p, programmed, failures, pending, generation))
-	return status
+	if len(p.Decides) == 0 {
+		return verdict{of: mergeOf(p), status: status}
+	}
+	is := spreadingOf(o, p)
+	status.Conditions = append(status.Conditions, condition(v1alpha1.ConditionSpreading, is.Status, is.Reason, is.Message, generation))
+	return verdict{of: mergeOf(p), status: status, traffic: is.Pods}
+}
+
+// spreadingOf is what the traffic of the pods that a policy decides for does.
+func spreadingOf(o *observation, p *policy.PolicyResult) policy.Spreading {
+	traffic := make([]policy.Traffic, 0, len(p.Decides))
+	for _, pod := range p.Decides {
+		state, _ := o.pods.of(pod)
+		traffic = append(traffic, policy.Traffic{Pod: pod, Is: state.spreading})
+	}
+	return policy.SpreadingOf(traffic)
 }
 
 // selected counts the running pods that a policy selects.
@@ -199,12 +219,26 @@ func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
 	case len(p.Overridden) > 0:
 		first := p.Overridden[0]
 		message := fmt.Sprintf("another policy takes precedence for %d of %d selected pods: %s decides for %s", len(p.Overridden), selected, policy.PolicyString(first.By), first.Pod)
+		if without := withoutEffect(p); len(without) > 0 {
+			message += "; without effect there: " + enumerate(without)
+		}
 		if rulesOnly := len(p.RulesOnly); rulesOnly > 0 {
 			message += fmt.Sprintf("; the rules run for %d of them all the same", rulesOnly)
 		}
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonOverridden, message, generation)
+	case len(p.RulesShadowed) > 0:
+		first := p.RulesShadowed[0]
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionFalse, v1alpha1.ReasonRulesShadowed,
+			fmt.Sprintf("for %d of %d pods %d rules never run; %s: rule %s of %s drops or resets everything that rule %s matches",
+				len(p.RulesShadowed), selected, first.Rules, first.Pod, first.ByRule, policy.PolicyString(first.By), first.Rule), generation)
 	}
 	return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective, "the policy decides for every pod that it selects", generation)
+}
+
+// withoutEffect are the parts of a policy that hold for none of the pods for which others
+// decide.
+func withoutEffect(p *policy.PolicyResult) []string {
+	return slices.DeleteFunc(slices.Clone(p.Blocks), func(block string) bool { return block == "spec.rules" && len(p.RulesOnly) > 0 })
 }
 
 func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1alpha1.NodeFailure, pending string, generation int64) metav1.Condition {

@@ -496,13 +496,13 @@ func TestOnlyPodEventsThatMatterCauseARun(t *testing.T) {
 		{"another pod takes its name", running(func(p *corev1.Pod) { p.UID = "v" }), true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := (podChanged{}).Update(event.UpdateEvent{ObjectOld: running(nil), ObjectNew: tc.after}); got != tc.want {
+			if got := (podChanged{compiled: newShared[policy.Result]()}).Update(event.UpdateEvent{ObjectOld: running(nil), ObjectNew: tc.after}); got != tc.want {
 				t.Errorf("got %t, want %t", got, tc.want)
 			}
 		})
 	}
 	host := running(func(p *corev1.Pod) { p.Spec.HostNetwork = true })
-	if (podChanged{}).Create(event.CreateEvent{Object: host}) || (podChanged{}).Delete(event.DeleteEvent{Object: host}) {
+	if (podChanged{compiled: newShared[policy.Result]()}).Create(event.CreateEvent{Object: host}) || (podChanged{compiled: newShared[policy.Result]()}).Delete(event.DeleteEvent{Object: host}) {
 		t.Error("a pod on its host's network causes a run")
 	}
 }

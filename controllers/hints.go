@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,12 +22,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/room"
 	"braid.dev/braid/policy"
 )
 
 const (
 	// maxWaitingEvents bounds the Events about hints that wait to be written.
 	maxWaitingEvents = 4096
+	// Each pod gets so many Events about its hints at once, and then one in so long, as
+	// the kubelet's recorder does it: who changes an annotation all the time is told often
+	// enough. maxTalkative is of how many pods that is known at a time.
+	podEventsBurst = 25
+	podEventsEvery = 5 * time.Minute
+	maxTalkative   = 4096
 	// hintAction is what Events about hints say was to be done.
 	hintAction = "FollowHint"
 )
@@ -44,6 +52,7 @@ type hintTeller struct {
 	client   client.Client
 	instance string
 	waiting  chan *eventsv1.Event
+	rates    *room.Rates[types.UID] // of pods
 	// unselected holds what the pods of each node that no policy selected in the last
 	// run were told.
 	unselected map[string]map[types.UID]string
@@ -54,7 +63,10 @@ func newHintTeller(c client.Client) *hintTeller {
 	if err != nil {
 		host = "unknown"
 	}
-	return &hintTeller{client: c, instance: FieldOwner + "-" + host, waiting: make(chan *eventsv1.Event, maxWaitingEvents), unselected: map[string]map[types.UID]string{}}
+	return &hintTeller{
+		client: c, instance: FieldOwner + "-" + host, waiting: make(chan *eventsv1.Event, maxWaitingEvents),
+		rates: room.NewRates[types.UID](rate.Every(podEventsEvery), podEventsBurst, maxTalkative), unselected: map[string]map[types.UID]string{},
+	}
 }
 
 // Start writes the Events until the context ends.
@@ -141,6 +153,10 @@ func newRefusals(before, after []v1alpha1.RefusedHint) []v1alpha1.RefusedHint {
 }
 
 func (t *hintTeller) queue(ctx context.Context, event *eventsv1.Event) {
+	if !t.rates.Allow(event.Regarding.UID) {
+		hintEvents.WithLabelValues("withheld").Inc()
+		return
+	}
 	select {
 	case t.waiting <- event:
 	default:

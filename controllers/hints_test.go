@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -130,7 +131,7 @@ func TestOtherAnnotationsCauseNoRun(t *testing.T) {
 		{"an empty hint that comes", nil, map[string]string{v1alpha1.AnnotationPreferredPaths: ""}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := (podChanged{}).Update(event.UpdateEvent{ObjectOld: pod(tc.before), ObjectNew: pod(tc.after)}); got != tc.want {
+			if got := (podChanged{compiled: newShared[policy.Result]()}).Update(event.UpdateEvent{ObjectOld: pod(tc.before), ObjectNew: pod(tc.after)}); got != tc.want {
 				t.Errorf("it causes a run: %v, want %v", got, tc.want)
 			}
 		})
@@ -360,5 +361,25 @@ func TestOnlyPoliciesOfHintedPodsSpeakOfHints(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
+	}
+}
+
+func TestAPodWhoseHintsChangeAllTheTimeGetsABoundedNumberOfEvents(t *testing.T) {
+	teller := newHintTeller(nil)
+	change := func(uid string, value int) {
+		endpoint := v1alpha1.PlanEndpoint{UID: types.UID(uid), Namespace: "team", Name: uid, RefusedHints: []v1alpha1.RefusedHint{{
+			Annotation: v1alpha1.AnnotationMaxRate, Reason: v1alpha1.ReasonHintMalformed, Message: fmt.Sprint(value),
+		}}}
+		teller.tell(t.Context(), nil, &v1alpha1.MPTCPNodePlan{Spec: v1alpha1.MPTCPNodePlanSpec{Endpoints: []v1alpha1.PlanEndpoint{endpoint}}})
+	}
+	for value := range 1000 {
+		change("flapping", value)
+	}
+	if got := len(teller.waiting); got != podEventsBurst {
+		t.Errorf("the pod gets %d Events, and should get %d", got, podEventsBurst)
+	}
+	change("other", 1)
+	if got := len(teller.waiting); got != podEventsBurst+1 {
+		t.Errorf("another pod gets %d Events", got-podEventsBurst)
 	}
 }

@@ -3,6 +3,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,8 @@ type planReconciler struct {
 
 	incremental *policy.Incremental
 	active      bool // as in the result of the last run
+	held        heldPolicies
+	due         time.Duration // until held changes count; 0 where there are none
 }
 
 // Reconcile compiles what changed since the last run and writes the plans. What
@@ -77,6 +80,10 @@ func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (re
 	all := seen.all || result.Active != r.active
 	r.active = result.Active
 	outcome, err := r.write(ctx, result.Plans, all, seen.nodes)
+	if r.due > 0 {
+		r.changes.addCommon()
+		outcome.RequeueAfter = min(r.due, cmp.Or(outcome.RequeueAfter, r.due))
+	}
 	return outcome, unlessStopping(ctx, err)
 }
 
@@ -174,9 +181,11 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 	if err := r.client.List(ctx, &configMaps, client.InNamespace(r.namespace)); err != nil {
 		return policy.Input{}, fmt.Errorf("list %T: %w", &configMaps, err)
 	}
+	var counting []v1alpha1.MPTCPPolicy
+	counting, r.due = r.held.take(time.Now(), policies.Items)
 	return policy.Input{
 		Paths:           paths.Items,
-		Policies:        policies.Items,
+		Policies:        counting,
 		ClusterPolicies: clusterPolicies.Items,
 		Guardrails:      guardrails.Items,
 		Namespaces:      namespaces.Items,

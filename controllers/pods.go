@@ -25,6 +25,8 @@ type podState struct {
 	message string
 	// rules are those of the pod's chain that the agent says are not carried out.
 	rules []v1alpha1.RuleStatus
+	// spreading is what the pod's traffic does; nil where its agent does not tell.
+	spreading *v1alpha1.SpreadingStatus
 }
 
 // of is the state as it is for one of the pod's policies: a rule that fails is
@@ -110,7 +112,12 @@ func judgeNode(o *observation, history planHistory, node string, compiled *v1alp
 	view := newNodeView(o, history, node, compiled)
 	states := make(map[types.UID]podState, len(compiled.Endpoints))
 	for i := range compiled.Endpoints {
-		states[compiled.Endpoints[i].UID] = view.judge(&compiled.Endpoints[i])
+		endpoint := &compiled.Endpoints[i]
+		state := view.judge(endpoint)
+		if reported := view.reported[endpoint.UID]; reported != nil && view.silence == "" {
+			state.spreading = reported.Spreading.DeepCopy() // not the list's own
+		}
+		states[endpoint.UID] = state
 	}
 	return states
 }

@@ -130,7 +130,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	r := &planReconciler{
-		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(&debouncer{delay: o.Debounce}), teller: newHintTeller(mgr.GetClient()),
+		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(&debouncer{delay: o.Debounce}), teller: newHintTeller(mgr.GetClient()), held: heldPolicies{},
 	}
 	if err := mgr.Add(r.teller); err != nil {
 		return fmt.Errorf("add the teller of refused hints: %w", err)
@@ -147,7 +147,7 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Watches(&v1alpha1.MPTCPGuardrail{}, r.changes.ofCommon(), specChanged).
 		Watches(&corev1.Namespace{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Node{}, r.changes.ofCommon(), labelsChanged).
-		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{})).
+		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{compiled: compiled})).
 		Watches(&corev1.ConfigMap{}, r.changes.ofCommon(), builder.WithPredicates(programsChanged{})).
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.changes.of(planNode), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)

@@ -110,6 +110,8 @@ func (r *statusReconciler) observe(ctx context.Context, result *policy.Result, o
 func (r *statusReconciler) writes(ctx context.Context, observed *observation, o *objects) []func() error {
 	r.writer.forgetAllBut(o)
 	r.told = r.told.next(observed)
+	told := r.told
+	policyPods.told.Store(&told)
 	policies := make(map[v1alpha1.PolicyReference]*policy.PolicyResult, len(observed.result.Policies))
 	for i := range observed.result.Policies {
 		p := &observed.result.Policies[i]

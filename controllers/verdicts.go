@@ -16,6 +16,8 @@ type verdicts map[v1alpha1.PolicyReference]verdict
 type verdict struct {
 	of     merge
 	status *v1alpha1.PolicyStatus
+	// traffic counts the policy's pods by what their traffic does.
+	traffic map[string]int
 }
 
 // merge tells one result of a policy from another one. The lists of pods are made
@@ -42,13 +44,12 @@ func (v verdicts) next(o *observation) verdicts {
 	next := make(verdicts, len(o.result.Policies))
 	for i := range o.result.Policies {
 		p := &o.result.Policies[i]
-		now := verdict{of: mergeOf(p)}
-		if before := v[p.Policy]; before.status != nil && now.of != (merge{}) && before.of == now.of && !o.concerns(p) {
-			now = before
+		before, of := v[p.Policy], mergeOf(p)
+		if before.status != nil && of != (merge{}) && before.of == of && !o.concerns(p) {
+			next[p.Policy] = before
 		} else {
-			now.status = policyStatus(o, p)
+			next[p.Policy] = newVerdict(o, p)
 		}
-		next[p.Policy] = now
 	}
 	return next
 }

@@ -5,9 +5,12 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -60,6 +63,8 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 	c.spread(t, policy, 2)
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, ruledTime})
 	r.sleepUntil(1500 * time.Millisecond)
+	before, err := c.podPrograms()
+	require.NoError(t, err)
 	t.Logf("rules were programmed after %v", c.setRules(t, policy, sent))
 	time.Sleep(time.Second)
 	first := c.hits(t, "client")
@@ -73,7 +78,7 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 		t.Errorf("the rules' hits were %v and are %v", first, second)
 	}
 	t.Logf("no rules were programmed after %v", c.setRules(t, policy))
-	c.WaitFor(t, "no interface of a pod has a program", 5*time.Second, c.withoutChains)
+	c.expectPrograms(t, before)
 	r.finish(t)
 	stop := r.longestStop(warmup, ruledTime)
 	t.Logf("nothing arrived for %v at most", stop)
@@ -82,26 +87,35 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 	}
 }
 
-// withoutChains: the host's ends of the pods' interfaces have no program.
-func (c *cluster) withoutChains(context.Context) error {
+// podPrograms are the programs at the host's ends of the pods' interfaces.
+func (c *cluster) podPrograms() (programs []ebpf.ProgramID, err error) {
 	for _, name := range []string{"client", "server"} {
 		pod := c.Network.Pod(name)
 		index, err := pod.Node.Index(pod.HostInterface)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		err = pod.Node.Do(func() error {
-			programs, err := programsOn(index)
-			if err == nil && len(programs) > 0 {
-				err = fmt.Errorf("%s of %s has programs %v", pod.HostInterface, name, programs)
-			}
+		if err := pod.Node.Do(func() error {
+			found, err := programsOn(index)
+			programs = append(programs, found...)
 			return err
-		})
-		if err != nil {
-			return err
+		}); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return programs, nil
+}
+
+// expectPrograms waits until the pods' interfaces have these programs alone.
+func (c *cluster) expectPrograms(t *testing.T, wanted []ebpf.ProgramID) {
+	t.Helper()
+	c.WaitFor(t, "the interfaces of pods have the programs of before the rules", 5*time.Second, func(context.Context) error {
+		programs, err := c.podPrograms()
+		if err == nil && !slices.Equal(programs, wanted) {
+			err = fmt.Errorf("they have %v and had %v", programs, wanted)
+		}
+		return err
+	})
 }
 
 // A rate of 10 Mbit/s for each of the three subflows holds until it is lifted.

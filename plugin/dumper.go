@@ -273,7 +273,8 @@ func (d *dumper) podParts() (parts []part) {
 		}
 		if pod.Labels["app.kubernetes.io/name"] == "braid-agent" {
 			parts = append(parts,
-				d.agentPart(pod, "subflows.json", "subflows"), d.agentPart(pod, "rules.json", "rules"), d.agentPart(pod, "reports.jsonl", "events"))
+				d.agentPart(pod, "subflows.json", "subflows"), d.agentPart(pod, "rules.json", "rules"), d.agentPart(pod, "reports.jsonl", "events"),
+				d.agentPart(pod, "spreading.json", "spreading"))
 		}
 	}
 	return parts

@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/policy"
 )
 
@@ -22,10 +24,15 @@ type Explanation struct {
 	Rules []v1alpha1.PlanRule `json:"rules,omitempty"`
 	// Result is what the node's agent says; nil before it has said anything.
 	Result *v1alpha1.EndpointStatus `json:"result,omitempty"`
+	// Traffic is what the pod's connections do; nil where its node's agent was not asked.
+	Traffic *agentapi.Spreading `json:"traffic,omitempty"`
+	// Remedy is what to do where the traffic is not spread.
+	Remedy string `json:"remedy,omitempty"`
 }
 
 func (p *plugin) explainCommand() *cobra.Command {
-	return p.addFormat(&cobra.Command{
+	var systemNamespace string
+	command := &cobra.Command{
 		Use:     "explain POD",
 		Short:   "Say which policies and hints apply to a pod, which lost and why, and what became of it",
 		Example: "  kubectl braid explain web-0 --namespace shop",
@@ -37,9 +44,32 @@ func (p *plugin) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if explanation.Result != nil {
+				if err := p.addTraffic(command.Context(), systemNamespace, explanation); err != nil {
+					fmt.Fprintln(command.ErrOrStderr(), "What the pod's connections do is not known:", err)
+				}
+			}
 			return p.print(explanation, explanation.text)
 		},
+	}
+	addSystem(command, &systemNamespace)
+	return p.addFormat(command)
+}
+
+// addTraffic adds what the pod's connections do. Everything else is told without.
+func (p *plugin) addTraffic(ctx context.Context, systemNamespace string, e *Explanation) error {
+	s, err := p.system(systemNamespace)
+	if err != nil {
+		return err
+	}
+	of := e.Decision.Pod
+	e.Traffic, err = s.trafficOf(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name}, Spec: corev1.PodSpec{NodeName: of.Node},
 	})
+	if e.Traffic != nil {
+		e.Remedy = remedies[e.Traffic.Reason]
+	}
+	return err
 }
 
 // explain compiles the policies as the controller does, so that it also tells of
@@ -67,6 +97,9 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 		Namespaces: namespaces.Items, Nodes: found.nodes.Items, Pods: []corev1.Pod{pod},
 	})
 	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod)}
+	if is := explanation.spreading(); is != nil {
+		explanation.Remedy = remedies[is.Reason]
+	}
 	plan := compiled.Plans[pod.Spec.NodeName]
 	for _, chain := range plan.Chains {
 		if chain.Name == explanation.Decision.Chain {
@@ -94,6 +127,7 @@ func (c *cluster) result(pod *corev1.Pod) *v1alpha1.EndpointStatus {
 
 func (e *Explanation) text() string {
 	var b strings.Builder
+	e.writeTraffic(&b)
 	b.WriteString(e.Decision.String())
 	for i, rule := range e.Rules {
 		if i == 0 {
@@ -103,6 +137,28 @@ func (e *Explanation) text() string {
 	}
 	e.writeResult(&b)
 	return b.String()
+}
+
+// spreading is what the pod's status says; nil where it does not.
+func (e *Explanation) spreading() *v1alpha1.SpreadingStatus {
+	if e.Result == nil {
+		return nil
+	}
+	return e.Result.Spreading
+}
+
+// writeTraffic leads: it is what all the rest is for.
+func (e *Explanation) writeTraffic(b *strings.Builder) {
+	is := e.spreading()
+	switch {
+	case e.Traffic != nil:
+		b.WriteString(e.Traffic.Text(""))
+	case is != nil:
+		fmt.Fprintf(b, "traffic: %s\n", agentapi.Told(is))
+	}
+	if e.Remedy != "" {
+		fmt.Fprintf(b, "what to do: %s\n", e.Remedy)
+	}
 }
 
 func actions(list []v1alpha1.Action) string {

@@ -18,6 +18,8 @@ import (
 type Status struct {
 	// Fine is true when there is no problem.
 	Fine bool `json:"fine"`
+	// Traffic is what that of each policy's pods does.
+	Traffic []Traffic `json:"traffic,omitempty"`
 	// Counts are by what is counted: nodes, paths, policies, endpoints.
 	Counts []Count `json:"counts"`
 	// Problems are what is not fine, and why.
@@ -162,6 +164,7 @@ func (s *Status) addPolicies(c *cluster) {
 // addPolicy names the first condition that explains the others. That another
 // policy decides for some pods, or that none is selected, is no problem.
 func (s *Status) addPolicy(object string, conditions []metav1.Condition) {
+	s.addTraffic(object, conditions)
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionRulesAccepted, v1alpha1.ConditionProgrammed} {
 		condition := meta.FindStatusCondition(conditions, kind)
 		optional := kind != v1alpha1.ConditionAccepted
@@ -210,6 +213,10 @@ func problemOf(node string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.En
 
 func (s Status) text() string {
 	rows := [][]string{}
+	summary, notSpread := s.trafficText()
+	if summary != "" {
+		rows = append(rows, []string{"traffic", summary})
+	}
 	for _, count := range s.Counts {
 		rows = append(rows, []string{count.What, fmt.Sprintf("%d of %d fine", count.Fine, count.Total)})
 	}
@@ -217,8 +224,11 @@ func (s Status) text() string {
 	if len(rows) == 0 {
 		out = "no agent reports, and there are no paths and no policies\n"
 	}
-	out += list("Problems", s.Problems) + list("Worth knowing", s.Remarks)
-	if s.Fine {
+	out += notSpread + list("Problems", s.Problems) + list("Worth knowing", s.Remarks)
+	switch {
+	case s.Fine && notSpread != "":
+		out += "\nEverything is in place, but not all traffic is spread.\n"
+	case s.Fine:
 		out += "\nEverything is fine.\n"
 	}
 	return out

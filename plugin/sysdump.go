@@ -106,7 +106,8 @@ objects/              Braid's objects; nodes, and pods that a policy selects, wi
                       environment, arguments and foreign annotations
 workloads.yaml        Braid's DaemonSet and Deployment, which show what the chart's values
                       became; of environment variables the names alone
-nodes/NODE/           what the node's agent shows: subflows, rules, reports of rules
+nodes/NODE/           what the node's agent shows: subflows, rules, reports of rules, and what
+                      pods' traffic does
 logs/POD/             Braid's own, .previous.log of the run before
 metrics/POD.txt       Braid's own
 

@@ -159,6 +159,7 @@ func TestASysdumpHasWhatMattersAndNoSecret(t *testing.T) {
 	s.golden("sysdump_errors", strings.ReplaceAll(files["errors.txt"], s.server.Config().Host, "SERVER"))
 	for name, has := range map[string]string{
 		"nodes/node1/subflows.json": "subflows of agent-node1", "nodes/node1/rules.json": "rules of agent-node1", "nodes/node1/reports.jsonl": "events of agent-node1",
+		"nodes/node1/spreading.json": "spreading of agent-node1",
 		"logs/agent-node1/agent.log": "it runs", "logs/agent-node1/agent.previous.log": "it ran", "logs/controller-0/controller.log": "it decides",
 		"metrics/controller-0.txt": "braid_path_peers", "metrics/agent-node2.txt": "braid_path_peers",
 		"versions.yaml": "plugin: test", "status.txt": "paths", "objects/mptcppolicies.yaml": "name: spread",

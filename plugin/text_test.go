@@ -280,19 +280,67 @@ func TestAnExplanationEndsWithWhatBecameOfThePod(t *testing.T) {
 		Hints: []v1alpha1.HintStatus{{Annotation: "braid.dev/max-rate", State: "Followed"}},
 		Rules: []v1alpha1.RuleStatus{{Name: "slow", Mechanism: "Window", Message: "the pod's own sockets"}},
 	}
+	done, plain := &v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed}, &v1alpha1.EndpointStatus{
+		State:     v1alpha1.EndpointProgrammed,
+		Spreading: &v1alpha1.SpreadingStatus{State: v1alpha1.SpreadingNotSpread, Reason: v1alpha1.ReasonPlainTCP, Message: "its sockets are plain TCP"},
+	}
 	var all strings.Builder
 	for _, test := range []struct {
 		what        string
 		explanation Explanation
 	}{
-		{"with rules and what the agent says", Explanation{winner, rules, result}},
+		{"with rules and what the agent says", Explanation{Decision: winner, Rules: rules, Result: result}},
 		{"before the agent said anything", Explanation{Decision: winner}},
+		{"whose traffic is spread", Explanation{Decision: winner, Result: done, Traffic: &agentapi.Spreading{
+			SpreadingStatus: v1alpha1.SpreadingStatus{State: v1alpha1.SpreadingSpread, Reason: v1alpha1.ReasonSpread}, Seconds: 30, Connections: 2,
+			Paths: []agentapi.PathTraffic{{Path: "blue", Subflows: 2, SentBytes: 1000, ReceivedBytes: 20}, {Path: "green", Subflows: 1, SentBytes: 900, ReceivedBytes: 10}},
+		}}},
+		{"whose traffic is not, and whose agent was not reached", Explanation{Decision: winner, Result: plain, Remedy: remedies[v1alpha1.ReasonPlainTCP]}},
 		{"without a policy the agent has nothing to say", Explanation{Decision: policy.Decision{Pod: winner.Pod}}},
 		{"of a pod that is left alone", Explanation{Decision: policy.Decision{Pod: winner.Pod, Ignored: "it is not placed on a node yet"}}},
 	} {
 		fmt.Fprintf(&all, "%s:\n%s\n", test.what, test.explanation.text())
 	}
 	Golden(t, "explanations", all.String())
+}
+
+func TestTheStatusLeadsWithWhatTrafficDoes(t *testing.T) {
+	is := func(status metav1.ConditionStatus, reason, message string) []metav1.Condition {
+		return append(judgedTrue(v1alpha1.ConditionAccepted, v1alpha1.ConditionProgrammed),
+			metav1.Condition{Type: v1alpha1.ConditionSpreading, Status: status, Reason: reason, Message: message})
+	}
+	var all strings.Builder
+	status := Status{}
+	for _, policy := range []struct {
+		name       string
+		conditions []metav1.Condition
+	}{
+		{"policy shop/spread", is(metav1.ConditionTrue, v1alpha1.ReasonSpread, "")},
+		{"policy shop/idle", is(metav1.ConditionUnknown, v1alpha1.ReasonNothingSent, "nothing is sent")},
+		{"policy shop/plain", is(metav1.ConditionFalse, v1alpha1.ReasonPlainTCP, "the traffic of 1 of 2 pods is not spread")},
+		{"policy shop/newer", is(metav1.ConditionFalse, "Fog", "a reason that this version does not know")},
+	} {
+		status.addPolicy(policy.name, policy.conditions)
+	}
+	status.Fine = len(status.Problems) == 0
+	all.WriteString(status.text())
+	Golden(t, "traffic_status", all.String())
+}
+
+func judgedTrue(kinds ...string) (conditions []metav1.Condition) {
+	for _, kind := range kinds {
+		conditions = append(conditions, metav1.Condition{Type: kind, Status: metav1.ConditionTrue})
+	}
+	return conditions
+}
+
+func TestEveryReasonHasARemedy(t *testing.T) {
+	for _, reason := range []string{
+		v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
+		v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
+	} {
+		require.NotEmpty(t, remedies[reason], reason)
+	}
 }
 
 func TestARemovalIsJudgedByWhatIsLeft(t *testing.T) {

@@ -23,6 +23,8 @@ type actionRule struct {
 	governs bool
 	// unsuitable says why the action never has an effect on what a rule matches.
 	unsuitable func(a *v1alpha1.Action, match *condition) string
+	// dishonours says why the action goes beyond what a rule matches.
+	dishonours func(a *v1alpha1.Action, match *condition) string
 	// conflict says why two actions of this type cannot both be carried out.
 	conflict func(a, b *v1alpha1.Action) string
 	// excludes is another type that cannot be beside this one, because of why.
@@ -59,7 +61,7 @@ var actionRules = map[v1alpha1.ActionType]actionRule{
 	v1alpha1.ActionReset:            {ends: true},
 	v1alpha1.ActionSchedule: {
 		parameter: "schedule", lacks: func(a *v1alpha1.Action) bool { return a.Schedule == nil },
-		check: (*ruleCheck).schedule, governs: true,
+		check: (*ruleCheck).schedule, governs: true, unsuitable: unsuitableSchedule, dishonours: schedulesBeyond,
 		conflict: func(a, b *v1alpha1.Action) string {
 			return unless(a.Schedule.Strategy == b.Schedule.Strategy, "one strategy schedules a connection")
 		},
@@ -116,6 +118,24 @@ func unsuitablePace(a *v1alpha1.Action, match *condition) string {
 	paced := a.RateLimit.Mechanism == v1alpha1.RateLimitPace
 	return unless(!paced || !match.onlyDirection(v1alpha1.DirectionToEndpoint),
 		"mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police")
+}
+
+func unsuitableSchedule(_ *v1alpha1.Action, match *condition) string {
+	return unless(!match.onlyDirection(v1alpha1.DirectionToEndpoint), "it distributes what the pod sends, and others send them")
+}
+
+// schedulesBeyond: a strategy is of connections, from their first byte on. A program has
+// all those of its pods.
+func schedulesBeyond(a *v1alpha1.Action, match *condition) (why string) {
+	if a.Schedule.Strategy != v1alpha1.StrategyEarliestCompletionFirst {
+		return "a program schedules every connection of the pods; leave match out"
+	}
+	match.visit(func(part *condition) {
+		if len(part.PacketTypes) > 0 || part.Sequence != nil || part.Sent != nil {
+			why = "it schedules connections, and packetTypes, sequence and sent select some of their packets"
+		}
+	})
+	return why
 }
 
 func sameScope(a, b *v1alpha1.Action) string {

@@ -42,6 +42,8 @@ type chain struct {
 	bytes    int // of its rules as JSON
 	programs []v1alpha1.PlanProgram
 	choices  []RulesChoice
+	// shadowed are the rules of the namespaced policy that never run; none with Rules 0.
+	shadowed RulesShadowed
 	// excess says for a policy what its rules make too many.
 	excess map[*compiledPolicy]string
 }
@@ -111,9 +113,30 @@ func (ch *chain) add(p *compiledPolicy, reason string) {
 		choice.Reason = "none of them is applied: " + ch.excess[p]
 	default:
 		choice.Applied = true
+		ch.shadow(p, &choice)
 		ch.plan.Rules = together
 	}
 	ch.choices = append(ch.choices, choice)
+}
+
+// shadow notes which of a policy's rules never run behind those that are there. Those of
+// its own before them are a problem of the policy's.
+func (ch *chain) shadow(p *compiledPolicy, choice *RulesChoice) {
+	for i := range p.rules {
+		for j := range ch.plan.Rules {
+			before := &ch.plan.Rules[j]
+			if !ends(&before.Rule) || before.Match != nil && matchKey(before.Match) != matchKey(p.rules[i].Match) {
+				continue
+			}
+			if ch.shadowed.Rules++; ch.shadowed.Rules == 1 {
+				by := ch.choices[len(ch.choices)-1].Policy // a rule that keeps a rate ends nothing
+				ch.shadowed = RulesShadowed{Rule: p.rules[i].Name, Rules: 1, By: by, ByRule: before.Name}
+			}
+			choice.Reason += fmt.Sprintf("; rule %s never runs: rule %s of %s before it drops or resets everything that it matches",
+				p.rules[i].Name, before.Name, before.Policy)
+			break
+		}
+	}
 }
 
 // others names what a chain has already.
@@ -222,6 +245,11 @@ func (c *compiler) useChain(n *node, d *Decision, matching []*compiledPolicy) {
 		return
 	}
 	d.Chain = ch.plan.Name
+	if shadowed := ch.shadowed; shadowed.Rules > 0 {
+		shadowed.Pod = d.Pod
+		share := n.share(o.namespaced)
+		share.rulesShadowed = append(share.rulesShadowed, shadowed)
+	}
 	if o.cluster != nil && o.cluster != matching[0] && len(o.cluster.result.RuleProblems) == 0 && leftOut[o.cluster] == "" {
 		share := n.share(o.cluster)
 		share.rulesOnly = append(share.rulesOnly, d.Pod)

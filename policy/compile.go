@@ -16,7 +16,9 @@
 // age and counts as the youngest.
 //
 // All MPTCPGuardrails that select a pod hold together, whichever policy wins. A pod
-// that only guardrails select is an endpoint too, which stays as it is within them. Annotations of the
+// that only guardrails select is an endpoint too, which stays as it is within them. Where
+// guardrails guard new pods, plans say what holds for pods that they do not have yet, and
+// list those that no such guardrail selects, also before they have an address. Annotations of the
 // pod take the place of what the winner prefers, as far as guardrails let them.
 //
 // A pod's chain begins with the rules of one ClusterMPTCPPolicy: the first in the
@@ -59,11 +61,16 @@ type Input struct {
 // Result is what follows from an Input. Its lists are sorted by kind, namespace
 // and name. Parts of it share memory: read it, do not change it.
 type Result struct {
-	// Active is true when a policy selects at least one running pod. While it is
-	// false all plans are empty, so that agents attach nothing. Once it is true
+	// Active is true when a policy selects at least one running pod, or a guardrail
+	// guards new ones. While it is false all plans are empty, so that agents attach nothing. Once it is true
 	// every plan lists its node's paths, because nodes without selected pods
 	// answer the others' connections.
 	Active bool `json:"active"`
+	// GuardsNewPods is true when a guardrail guards pods that plans do not have yet:
+	// then those count, too, that have no address yet.
+	GuardsNewPods bool `json:"guardsNewPods,omitempty"`
+	// WhollyGuarded are the namespaces of which no pod can be exempt from that.
+	WhollyGuarded map[string]bool `json:"-"`
 	// Plans holds one plan for each node, by the node's name.
 	Plans map[string]v1alpha1.MPTCPNodePlanSpec `json:"plans,omitempty"`
 	// Policies says what became of each policy.
@@ -108,6 +115,10 @@ type PolicyResult struct {
 	// RulesLeftOut lists the running pods that have to do without its rules,
 	// though these could work.
 	RulesLeftOut []RulesLeftOut `json:"rulesLeftOut,omitempty"`
+	// RulesShadowed lists the running pods for which some of its rules never run.
+	RulesShadowed []RulesShadowed `json:"rulesShadowed,omitempty"`
+	// Blocks are the parts of its spec that say something, beside selectors.
+	Blocks []string `json:"-"`
 	// ForbiddenPaths are paths that it names for its pods and that guardrails do
 	// not allow some of them.
 	ForbiddenPaths []ForbiddenPath `json:"forbiddenPaths,omitempty"`
@@ -135,6 +146,18 @@ type PodHint struct {
 type RulesLeftOut struct {
 	Pod    PodRef `json:"pod"`
 	Reason string `json:"reason"`
+}
+
+// RulesShadowed is a pod for which rules of a policy never run, because one of another
+// policy before them drops or resets all that they match.
+type RulesShadowed struct {
+	Pod PodRef `json:"pod"`
+	// Rule is the first of them, Rules how many there are.
+	Rule  string `json:"rule"`
+	Rules int    `json:"rules"`
+	// By is the policy, ByRule its rule.
+	By     v1alpha1.PolicyReference `json:"by"`
+	ByRule string                   `json:"byRule"`
 }
 
 // Override is a pod that a policy selects and another policy decides for.
@@ -166,6 +189,8 @@ type compiler struct {
 	byNamespace map[string][]*compiledPolicy
 	chains      map[owners]*chain
 	guardrails  map[string]*guardrails
+	namespaces  map[string]bool   // that are known
+	newPods     []*compiledPolicy // guardrails that guard new pods
 
 	programObjects map[ProgramObject]string
 }
@@ -215,6 +240,10 @@ func newCompiler(in Input, before *compiler) *compiler {
 		}
 	}
 	c.byNamespace = policiesByNamespace(c.policies, in.Namespaces)
+	c.newPods, c.namespaces = newPodGuardrails(c.policies), make(map[string]bool, len(in.Namespaces))
+	for i := range in.Namespaces {
+		c.namespaces[in.Namespaces[i].Name] = true
+	}
 	return c
 }
 
@@ -233,6 +262,7 @@ func (c *compiler) compileNode(name string, pods []*corev1.Pod) (*node, []Decisi
 	decisions := make([]Decision, 0, len(pods))
 	for _, pod := range sortedPods(pods) {
 		decisions = append(decisions, c.decide(n, pod))
+		c.exempt(n, pod)
 	}
 	return n, decisions
 }
@@ -253,7 +283,7 @@ func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	res := n.resolve(winner, g, c.paths)
 	res.describe(&d)
 	n.share(winner).forbid(res.forbidden)
-	wishes := wish(pod, winner, g, &d)
+	hints := readHints(pod, winner, g, &d)
 	n.countHints(pod, &d, matching, g)
 	if len(n.endpoints) == MaxEndpoints {
 		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
@@ -261,7 +291,7 @@ func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	}
 	c.useChain(n, &d, matching)
 	n.addTenant(pod.Namespace, g)
-	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, &d, wishes))
+	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, &d, hints))
 	return d
 }
 
@@ -329,7 +359,7 @@ func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPoli
 // Kubernetes has its limit, and annotations are the tenants'.
 const maxRefusalBytes = 64 << 10
 
-func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w *wishes) v1alpha1.PlanEndpoint {
+func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, h *podHints) v1alpha1.PlanEndpoint {
 	e := v1alpha1.PlanEndpoint{
 		UID:            pod.UID,
 		CgroupUID:      cgroupUID(pod),
@@ -344,7 +374,7 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, w 
 		Preferred:      d.Preferred,
 		Backup:         d.Backup,
 		Preference:     d.Preference,
-		Hinted:         w.followed,
+		Hinted:         h.followed,
 		Guard:          d.Guard,
 	}
 	for _, refused := range d.RefusedHints {

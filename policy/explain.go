@@ -187,16 +187,28 @@ func (d Decision) writeSubflows(b *strings.Builder) {
 	if s.Mode != "" {
 		fmt.Fprintf(b, ", mode %s", s.Mode)
 	}
-	if s.OpenAfterBytes > 0 {
-		fmt.Fprintf(b, ", after %d bytes", s.OpenAfterBytes)
-	}
-	if s.OpenAfterMillis > 0 {
-		fmt.Fprintf(b, ", after %d ms", s.OpenAfterMillis)
+	if s.Count > 1 {
+		b.WriteString(opening(s))
 	}
 	if s.Reopen == v1alpha1.ReopenNever {
 		b.WriteString(", not reopened")
 	}
 	b.WriteString("\n")
+}
+
+// opening says when further subflows are opened.
+func opening(s v1alpha1.PlanSubflows) string {
+	var after []string
+	if bytes := s.OpenAfterBytes + s.AnnounceAfterBytes; bytes > 0 {
+		after = append(after, fmt.Sprintf("%d bytes", bytes))
+	}
+	if millis := s.OpenAfterMillis + s.AnnounceAfterMillis; millis > 0 {
+		after = append(after, fmt.Sprintf("%d ms", millis))
+	}
+	if len(after) == 0 {
+		return ", at once"
+	}
+	return ", after " + strings.Join(after, " or ")
 }
 
 // PolicyString is kind namespace/name, or kind name for a ClusterMPTCPPolicy.

@@ -107,12 +107,12 @@ func bitsPerSecond(q *resource.Quantity) int64 {
 	return max(q.Value(), minRate)
 }
 
-// guard is what guardrails and the pod's own wish make of its rate.
-func (g *guardrails) guard(wish int64) *v1alpha1.PlanGuard {
+// guard is what guardrails and the pod's own hint make of its rate.
+func (g *guardrails) guard(hint int64) *v1alpha1.PlanGuard {
 	guard := v1alpha1.PlanGuard{SpoofCheck: g.spoofCheck(), DropUnparsable: g.dropUnparsable()}
 	guard.MaxRate, _ = g.maxPodRate()
-	if wish > 0 && (guard.MaxRate == 0 || wish < guard.MaxRate) {
-		guard.MaxRate = wish
+	if hint > 0 && (guard.MaxRate == 0 || hint < guard.MaxRate) {
+		guard.MaxRate = hint
 	}
 	if guard == (v1alpha1.PlanGuard{}) {
 		return nil
@@ -257,6 +257,9 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	}
 	if rails.Unparsable == v1alpha1.UnparsableDrop {
 		parts = append(parts, "packets whose TCP header rules cannot see are dropped")
+	}
+	if rails.NewPods == v1alpha1.NewPodsGuard {
+		parts = append(parts, "new pods of the node are guarded before it is known who they are")
 	}
 	return cmp.Or(join(parts, "; "), "everything is allowed")
 }

@@ -119,9 +119,9 @@ type HintChoice struct {
 	Reason   string `json:"reason"`
 }
 
-// wishes are what the annotations of one pod come to, and what is looked at on
+// podHints are what the annotations of one pod come to, and what is looked at on
 // the way there.
-type wishes struct {
+type podHints struct {
 	winner *compiledPolicy
 	rails  *guardrails
 	d      *Decision
@@ -134,32 +134,32 @@ type wishes struct {
 	refused           []v1alpha1.RefusedHint
 }
 
-// wish reads a pod's annotations, with what its policy says in their place.
-func wish(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision) *wishes {
-	w := &wishes{winner: winner, rails: g, d: d, given: pod.Annotations}
+// readHints reads a pod's annotations, with what its policy says in their place.
+func readHints(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision) *podHints {
+	h := &podHints{winner: winner, rails: g, d: d, given: pod.Annotations}
 	for _, choice := range d.pathWeights() {
-		w.used = append(w.used, choice.Path)
+		h.used = append(h.used, choice.Path)
 	}
-	w.preferred, d.PreferredFrom = w.paths(v1alpha1.HintPreferredPaths, v1alpha1.AnnotationPreferredPaths, winner.spec.Paths.Preferred, "spec.paths.preferred")
-	w.backup, d.BackupFrom = w.paths(v1alpha1.HintBackupPaths, v1alpha1.AnnotationBackupPaths, winner.spec.Paths.Backup, "spec.paths.backup")
-	w.separate()
-	w.leaveOne()
-	w.rate()
-	w.tell(pod)
-	return w
+	h.preferred, d.PreferredFrom = h.paths(v1alpha1.HintPreferredPaths, v1alpha1.AnnotationPreferredPaths, winner.spec.Paths.Preferred, "spec.paths.preferred")
+	h.backup, d.BackupFrom = h.paths(v1alpha1.HintBackupPaths, v1alpha1.AnnotationBackupPaths, winner.spec.Paths.Backup, "spec.paths.backup")
+	h.separate()
+	h.leaveOne()
+	h.rate()
+	h.tell(pod)
+	return h
 }
 
 // paths are those that an annotation lists, or else those of the policy, and
 // where they come from.
-func (w *wishes) paths(hint v1alpha1.Hint, annotation string, policy []v1alpha1.PathName, field string) (paths []v1alpha1.PathName, from string) {
-	if value, given := w.given[annotation]; given && !w.silenced(hint, annotation) {
-		if paths = w.listed(annotation, value); len(paths) > 0 {
-			w.followed = append(w.followed, annotation)
+func (h *podHints) paths(hint v1alpha1.Hint, annotation string, policy []v1alpha1.PathName, field string) (paths []v1alpha1.PathName, from string) {
+	if value, given := h.given[annotation]; given && !h.silenced(hint, annotation) {
+		if paths = h.listed(annotation, value); len(paths) > 0 {
+			h.followed = append(h.followed, annotation)
 			return paths, annotation
 		}
 	}
 	for _, name := range sorted(policy) {
-		if slices.Contains(w.used, name) {
+		if slices.Contains(h.used, name) {
 			paths = append(paths, name)
 		}
 	}
@@ -170,8 +170,8 @@ func (w *wishes) paths(hint v1alpha1.Hint, annotation string, policy []v1alpha1.
 }
 
 // silenced refuses an annotation that guardrails do not let count.
-func (w *wishes) silenced(hint v1alpha1.Hint, annotation string) bool {
-	p := w.rails.silence(hint)
+func (h *podHints) silenced(hint v1alpha1.Hint, annotation string) bool {
+	p := h.rails.silence(hint)
 	if p == nil {
 		return false
 	}
@@ -179,12 +179,12 @@ func (w *wishes) silenced(hint v1alpha1.Hint, annotation string) bool {
 	if allowed := annotationsOf(*p.guardrails.Hints); len(allowed) > 0 {
 		counting = "those that count are " + enumerate(allowed)
 	}
-	w.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "%s do not let this annotation count; %s", guardrailsString(p), counting)
+	h.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "%s do not let this annotation count; %s", guardrailsString(p), counting)
 	return true
 }
 
-func (w *wishes) refuse(annotation, reason, format string, args ...any) {
-	w.refused = append(w.refused, v1alpha1.RefusedHint{
+func (h *podHints) refuse(annotation, reason, format string, args ...any) {
+	h.refused = append(h.refused, v1alpha1.RefusedHint{
 		Annotation: annotation, Reason: reason, Message: shorten(fmt.Sprintf(format, args...), maxRefusal),
 	})
 }
@@ -194,20 +194,20 @@ const maxRefusal = 512
 
 // listed are the paths of an annotation that the pod can use. What it cannot use
 // is refused.
-func (w *wishes) listed(annotation, value string) []v1alpha1.PathName {
+func (h *podHints) listed(annotation, value string) []v1alpha1.PathName {
 	names, err := ParsePathList(value)
 	switch {
 	case err != nil:
-		w.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no list of paths: %v. Give names of paths with commas between them; %s", quote(value), err, w.may())
+		h.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no list of paths: %v. Give names of paths with commas between them; %s", quote(value), err, h.may())
 		return nil
-	case len(w.used) == 0:
-		w.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "the pod's subflows are not spread over paths: %s", w.d.PathsReason)
+	case len(h.used) == 0:
+		h.refuse(annotation, v1alpha1.ReasonHintNotAllowed, "the pod's subflows are not spread over paths: %s", h.d.PathsReason)
 		return nil
 	}
 	problems := map[PathProblem][]string{}
 	var usable []v1alpha1.PathName
 	for _, name := range sorted(names) {
-		switch choice := w.choice(name); {
+		switch choice := h.choice(name); {
 		case choice == nil:
 			problems[pathUnknown] = append(problems[pathUnknown], fmt.Sprintf("no MPTCPPath is named %s", name))
 		case choice.Used:
@@ -217,24 +217,24 @@ func (w *wishes) listed(annotation, value string) []v1alpha1.PathName {
 		}
 	}
 	forbidden := slices.Concat(problems[pathForbidden], problems[pathNotAllowed])
-	if len(forbidden) > 0 && !w.rails.trim() {
+	if len(forbidden) > 0 && !h.rails.trim() {
 		usable = nil
 	}
-	w.refusePaths(annotation, v1alpha1.ReasonHintPathNotFound, slices.Concat(problems[pathUnknown], problems[pathElsewhere]), usable)
-	w.refusePaths(annotation, v1alpha1.ReasonHintPathNotAllowed, slices.Concat(forbidden, problems[pathSharing]), usable)
+	h.refusePaths(annotation, v1alpha1.ReasonHintPathNotFound, slices.Concat(problems[pathUnknown], problems[pathElsewhere]), usable)
+	h.refusePaths(annotation, v1alpha1.ReasonHintPathNotAllowed, slices.Concat(forbidden, problems[pathSharing]), usable)
 	return usable
 }
 
-func (w *wishes) choice(name v1alpha1.PathName) *PathChoice {
-	for i := range w.d.Paths {
-		if w.d.Paths[i].Path == name {
-			return &w.d.Paths[i]
+func (h *podHints) choice(name v1alpha1.PathName) *PathChoice {
+	for i := range h.d.Paths {
+		if h.d.Paths[i].Path == name {
+			return &h.d.Paths[i]
 		}
 	}
 	return nil
 }
 
-func (w *wishes) refusePaths(annotation, reason string, problems []string, usable []v1alpha1.PathName) {
+func (h *podHints) refusePaths(annotation, reason string, problems []string, usable []v1alpha1.PathName) {
 	if len(problems) == 0 {
 		return
 	}
@@ -242,101 +242,101 @@ func (w *wishes) refusePaths(annotation, reason string, problems []string, usabl
 	if len(usable) > 0 {
 		consequence = "the annotation is followed for " + enumerate(usable)
 	}
-	w.refuse(annotation, reason, "%s; %s; %s", enumerate(problems), consequence, w.may())
+	h.refuse(annotation, reason, "%s; %s; %s", enumerate(problems), consequence, h.may())
 }
 
 // may says what is allowed.
-func (w *wishes) may() string {
-	if len(w.used) == 0 {
+func (h *podHints) may() string {
+	if len(h.used) == 0 {
 		return "the pod's subflows are not spread over paths"
 	}
-	return "the pod may use " + enumerate(w.used)
+	return "the pod may use " + enumerate(h.used)
 }
 
 // separate takes a path that is both preferred and a backup from the list that
 // counts less: that of the policy, or else the backups.
-func (w *wishes) separate() {
-	both := intersect(w.preferred, w.backup)
-	switch hinted := w.d.BackupFrom == v1alpha1.AnnotationBackupPaths; {
+func (h *podHints) separate() {
+	both := intersect(h.preferred, h.backup)
+	switch hinted := h.d.BackupFrom == v1alpha1.AnnotationBackupPaths; {
 	case len(both) == 0:
-	case hinted && w.d.PreferredFrom != v1alpha1.AnnotationPreferredPaths:
-		w.preferred = without(w.preferred, both)
+	case hinted && h.d.PreferredFrom != v1alpha1.AnnotationPreferredPaths:
+		h.preferred = without(h.preferred, both)
 	default:
-		w.backup = without(w.backup, both)
+		h.backup = without(h.backup, both)
 		if hinted {
-			w.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "%s is preferred too, and a path cannot be both: it is no backup", enumerate(both))
+			h.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "%s is preferred too, and a path cannot be both: it is no backup", enumerate(both))
 		}
 	}
 }
 
 // leaveOne gives up backups where the pod would have no other path.
-func (w *wishes) leaveOne() {
-	if len(w.backup) == 0 || len(w.backup) < len(w.used) {
+func (h *podHints) leaveOne() {
+	if len(h.backup) == 0 || len(h.backup) < len(h.used) {
 		return
 	}
-	w.backup = nil
-	if w.d.BackupFrom == v1alpha1.AnnotationBackupPaths {
-		w.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "every path that the pod may use would be a backup: leave one of %s out", enumerate(w.used))
+	h.backup = nil
+	if h.d.BackupFrom == v1alpha1.AnnotationBackupPaths {
+		h.refuse(v1alpha1.AnnotationBackupPaths, v1alpha1.ReasonHintMalformed, "every path that the pod may use would be a backup: leave one of %s out", enumerate(h.used))
 	}
 }
 
 // rate reads braid.dev/max-rate.
-func (w *wishes) rate() {
+func (h *podHints) rate() {
 	const annotation = v1alpha1.AnnotationMaxRate
-	value, given := w.given[annotation]
-	if !given || w.silenced(v1alpha1.HintMaxRate, annotation) {
+	value, given := h.given[annotation]
+	if !given || h.silenced(v1alpha1.HintMaxRate, annotation) {
 		return
 	}
 	rate, err := ParseMaxRate(value)
 	if err != nil {
-		w.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no rate: %v. Give bits a second, such as 200M; %s", quote(value), err, w.mayRate())
+		h.refuse(annotation, v1alpha1.ReasonHintMalformed, "%s is no rate: %v. Give bits a second, such as 200M; %s", quote(value), err, h.mayRate())
 		return
 	}
-	if limit, by := w.rails.maxPodRate(); by != nil && rate > limit {
-		w.refuse(annotation, v1alpha1.ReasonHintRateTooHigh, "it asks for %s; %s allow a pod %s, and the pod is held to that",
+	if limit, by := h.rails.maxPodRate(); by != nil && rate > limit {
+		h.refuse(annotation, v1alpha1.ReasonHintRateTooHigh, "it asks for %s; %s allow a pod %s, and the pod is held to that",
 			value, guardrailsString(by), by.guardrails.MaxPodRate)
 		return
 	}
-	w.maxRate = rate
-	w.followed = append(w.followed, annotation)
+	h.maxRate = rate
+	h.followed = append(h.followed, annotation)
 }
 
-func (w *wishes) mayRate() string {
-	if _, by := w.rails.maxPodRate(); by != nil {
+func (h *podHints) mayRate() string {
+	if _, by := h.rails.maxPodRate(); by != nil {
 		return fmt.Sprintf("%s allow 8k to %s", guardrailsString(by), by.guardrails.MaxPodRate)
 	}
 	return "8k to 10T is allowed"
 }
 
 // tell puts what was found into the decision.
-func (w *wishes) tell(pod *corev1.Pod) {
-	if len(w.preferred) == 0 {
-		w.d.PreferredFrom = ""
+func (h *podHints) tell(pod *corev1.Pod) {
+	if len(h.preferred) == 0 {
+		h.d.PreferredFrom = ""
 	}
-	if len(w.backup) == 0 {
-		w.d.BackupFrom = ""
+	if len(h.backup) == 0 {
+		h.d.BackupFrom = ""
 	}
-	w.followed = slices.DeleteFunc(w.followed, func(annotation string) bool {
-		return annotation == v1alpha1.AnnotationPreferredPaths && w.d.PreferredFrom != annotation ||
-			annotation == v1alpha1.AnnotationBackupPaths && w.d.BackupFrom != annotation
+	h.followed = slices.DeleteFunc(h.followed, func(annotation string) bool {
+		return annotation == v1alpha1.AnnotationPreferredPaths && h.d.PreferredFrom != annotation ||
+			annotation == v1alpha1.AnnotationBackupPaths && h.d.BackupFrom != annotation
 	})
-	w.d.Preferred, w.d.Backup = w.preferred, w.backup
-	if len(w.preferred) > 0 {
-		w.d.Preference = planPreference(w.winner.spec.Paths.Preference)
+	h.d.Preferred, h.d.Backup = h.preferred, h.backup
+	if len(h.preferred) > 0 {
+		h.d.Preference = planPreference(h.winner.spec.Paths.Preference)
 	}
-	w.d.Guard = w.rails.guard(w.maxRate)
-	w.d.RefusedHints = w.refused
+	h.d.Guard = h.rails.guard(h.maxRate)
+	h.d.RefusedHints = h.refused
 	for _, key := range HintAnnotations() {
 		if value, given := pod.Annotations[key]; given {
-			w.d.Hints = append(w.d.Hints, w.outcome(key, shorten(value, maxQuoted)))
+			h.d.Hints = append(h.d.Hints, h.outcome(key, shorten(value, maxQuoted)))
 		}
 	}
 }
 
-func (w *wishes) outcome(annotation, value string) HintChoice {
-	choice := HintChoice{Annotation: annotation, Value: value, Followed: slices.Contains(w.followed, annotation)}
+func (h *podHints) outcome(annotation, value string) HintChoice {
+	choice := HintChoice{Annotation: annotation, Value: value, Followed: slices.Contains(h.followed, annotation)}
 	var reasons []string
-	for _, refused := range w.refused {
+	for _, refused := range h.refused {
 		if refused.Annotation == annotation {
 			reasons = append(reasons, refused.Message)
 		}

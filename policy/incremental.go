@@ -29,7 +29,7 @@ type Incremental struct {
 // compiledNode is what is kept of a node.
 type compiledNode struct {
 	name   string
-	plan   v1alpha1.MPTCPNodePlanSpec // as it is when a pod of the cluster is selected
+	plan   v1alpha1.MPTCPNodePlanSpec // as it is when the result is active
 	shares map[*PolicyResult]*nodeShare
 }
 
@@ -56,7 +56,7 @@ func (i *Incremental) CompileNode(name string, pods []*corev1.Pod) []Decision {
 		return nil
 	}
 	n, decisions := i.compiler.compileNode(name, pods)
-	now := &compiledNode{name: n.name, plan: n.plan(), shares: n.shares}
+	now := &compiledNode{name: n.name, plan: n.plan(i.compiler.newPods), shares: n.shares}
 	if before := i.nodes[name]; before != nil {
 		now.keepShares(before)
 		i.remove(before, now.shares)
@@ -108,10 +108,12 @@ func (i *Incremental) add(n *compiledNode) {
 // Result brings the nodes that were compiled together.
 func (i *Incremental) Result() Result {
 	result := Result{
-		Active: i.selected > 0,
-		Plans:  make(map[string]v1alpha1.MPTCPNodePlanSpec, len(i.nodes)),
-		Paths:  i.compiler.pathResults(),
+		GuardsNewPods: len(i.compiler.newPods) > 0,
+		WhollyGuarded: i.compiler.whollyGuarded(),
+		Plans:         make(map[string]v1alpha1.MPTCPNodePlanSpec, len(i.nodes)),
+		Paths:         i.compiler.pathResults(),
 	}
+	result.Active = i.selected > 0 || result.GuardsNewPods
 	for name, n := range i.nodes {
 		result.Plans[name] = v1alpha1.MPTCPNodePlanSpec{}
 		if result.Active {
@@ -126,9 +128,10 @@ func (i *Incremental) Result() Result {
 	return result
 }
 
-func (n *node) plan() v1alpha1.MPTCPNodePlanSpec {
+func (n *node) plan(newPods []*compiledPolicy) v1alpha1.MPTCPNodePlanSpec {
 	return v1alpha1.MPTCPNodePlanSpec{
 		Paths: n.planPaths(), Endpoints: n.endpoints, Chains: n.planChains(), Programs: n.programs, Tenants: n.planTenants(),
+		NewPods: n.planNewPods(newPods),
 	}
 }
 

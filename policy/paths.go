@@ -73,6 +73,7 @@ type node struct {
 	usable    []*path // at most v1alpha1.MaxPaths, sorted by name
 	cut       []*path // the rest
 	endpoints []v1alpha1.PlanEndpoint
+	exempt    []v1alpha1.PlanExemptPod // sorted by namespace and name
 	chains    []*chain
 	programs  []v1alpha1.PlanProgram // sorted by policy and name
 
@@ -408,39 +409,62 @@ func (r *compiledPolicy) subflows(usedPaths int) (v1alpha1.PlanSubflows, string)
 			plan.FirstAnnouncedPort = *port
 		}
 	case v1alpha1.SubflowManagerAgent:
-		openAs(&plan, rules)
+		if rules.Mode != v1alpha1.SubflowModePerPath {
+			plan.Mode = rules.Mode
+		}
 	}
 	if rules.Reopen == v1alpha1.ReopenNever {
 		plan.Reopen = rules.Reopen
 	}
+	reason := count(&plan, rules, usedPaths)
+	if plan.Count > 1 {
+		openAfter(&plan, rules.OpenAfter)
+	}
+	return plan, reason
+}
+
+// count fills in how many subflows a connection has, and says why.
+func count(plan *v1alpha1.PlanSubflows, rules *v1alpha1.SubflowRules, usedPaths int) string {
 	switch {
 	case rules.Count != nil:
 		plan.Count = *rules.Count
-		return plan, "spec.subflows.count"
+		return "spec.subflows.count"
 	case plan.Mode == v1alpha1.SubflowModeFullMesh:
 		plan.Count = maxSubflows
-		return plan, "spec.subflows.mode is FullMesh: one for each pair of addresses on each path, and no more than this"
+		return "spec.subflows.mode is FullMesh: one for each pair of addresses on each path, and no more than this"
 	case usedPaths == 0:
-		return plan, "subflows are not spread over paths, so further ones gain nothing"
+		return "subflows are not spread over paths, so further ones gain nothing"
 	}
-	return plan, "one for each path that the pod uses"
+	return "one for each path that the pod uses"
 }
 
 // maxSubflows is how many subflows of a connection there can be.
 const maxSubflows = 8
 
-// openAs fills in between what and when the agent opens subflows.
-func openAs(plan *v1alpha1.PlanSubflows, rules *v1alpha1.SubflowRules) {
-	if rules.Mode != v1alpha1.SubflowModePerPath {
-		plan.Mode = rules.Mode
+// openAfter fills in when a connection gets its further subflows. Agents of earlier
+// versions refuse to wait with the kernel's path manager, so that has fields of its own.
+func openAfter(plan *v1alpha1.PlanSubflows, after *v1alpha1.OpenAfter) {
+	bytes, millis := waits(after)
+	if plan.Manager == v1alpha1.SubflowManagerKernel {
+		plan.AnnounceAfterBytes, plan.AnnounceAfterMillis = bytes, millis
+	} else {
+		plan.OpenAfterBytes, plan.OpenAfterMillis = bytes, millis
 	}
-	if rules.OpenAfter == nil {
-		return
+}
+
+// waits is for what connections wait, 0 for what does not count; a time of 0s is at once.
+func waits(after *v1alpha1.OpenAfter) (bytes, millis int64) {
+	if after == nil {
+		return v1alpha1.DefaultOpenAfterBytes, v1alpha1.DefaultOpenAfterTime.Milliseconds()
 	}
-	if bytes := rules.OpenAfter.Bytes; bytes != nil {
-		plan.OpenAfterBytes = max(bytes.Value(), 1)
+	if age := after.Time; age != nil {
+		if age.Duration == 0 {
+			return 0, 0
+		}
+		millis = max(age.Milliseconds(), 1)
 	}
-	if age := rules.OpenAfter.Time; age != nil {
-		plan.OpenAfterMillis = max(age.Milliseconds(), 1)
+	if after.Bytes != nil {
+		bytes = max(after.Bytes.Value(), 1)
 	}
+	return bytes, millis
 }

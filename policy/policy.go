@@ -5,6 +5,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -77,7 +78,33 @@ func compilePolicies(in *Input) []*compiledPolicy {
 func newPolicy(kind string, meta *metav1.ObjectMeta, source any, spec *v1alpha1.PolicyRules) *compiledPolicy {
 	return &compiledPolicy{source: source, spec: spec, created: meta.CreationTimestamp, result: &PolicyResult{
 		Policy: v1alpha1.PolicyReference{Kind: kind, Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation},
+		Blocks: blocksOf(spec),
 	}}
+}
+
+// blocksOf are the parts of a spec that say something; of a guardrail there are none.
+func blocksOf(spec *v1alpha1.PolicyRules) (blocks []string) {
+	if spec == nil {
+		return nil
+	}
+	subflows := spec.Subflows
+	if subflows.Manager == v1alpha1.SubflowManagerKernel { // the default
+		subflows.Manager = ""
+	}
+	for _, block := range []struct {
+		name  string
+		given bool
+	}{
+		{"spec.paths", !reflect.ValueOf(spec.Paths).IsZero()},
+		{"spec.subflows", !reflect.ValueOf(subflows).IsZero()},
+		{"spec.sockets", !reflect.ValueOf(spec.Sockets).IsZero()},
+		{rulesField.String(), len(spec.Rules) > 0},
+	} {
+		if block.given {
+			blocks = append(blocks, block.name)
+		}
+	}
+	return blocks
 }
 
 // selector compiles a label selector. An invalid one selects nothing and is the

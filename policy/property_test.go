@@ -91,6 +91,7 @@ func drawGuardrails(t *rapid.T) v1alpha1.Guardrails {
 	rails.OnExceed = rapid.SampledFrom([]v1alpha1.OnExceed{"", v1alpha1.OnExceedReject, v1alpha1.OnExceedClamp}).Draw(t, "on exceed")
 	rails.SpoofCheck = rapid.SampledFrom([]v1alpha1.SpoofCheck{"", v1alpha1.SpoofCheckEnforce, v1alpha1.SpoofCheckOff}).Draw(t, "spoof check")
 	rails.Unparsable = rapid.SampledFrom([]v1alpha1.Unparsable{"", v1alpha1.UnparsablePass, v1alpha1.UnparsableDrop}).Draw(t, "unparsable")
+	rails.NewPods = rapid.SampledFrom([]v1alpha1.NewPods{"", v1alpha1.NewPodsPass, v1alpha1.NewPodsGuard}).Draw(t, "new pods")
 	return rails
 }
 

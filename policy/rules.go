@@ -139,9 +139,15 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 	if check := actionRules[a.Type].check; check != nil {
 		check(k, a, at)
 	}
-	if match != nil {
-		if why := unsuitable(a, match); why != "" {
-			k.add(at, v1alpha1.ReasonImpossibleMatch, "%s cannot do anything for the packets that the rule matches: %s", a.Type, why)
+	if match == nil {
+		return
+	}
+	if why := unsuitable(a, match); why != "" {
+		k.add(at, v1alpha1.ReasonImpossibleMatch, "%s cannot do anything for the packets that the rule matches: %s", a.Type, why)
+	}
+	if dishonours := actionRules[a.Type].dishonours; dishonours != nil {
+		if why := dishonours(a, match); why != "" {
+			k.add(at, v1alpha1.ReasonImpossibleMatch, "%s cannot honour the rule's match: %s", a.Type, why)
 		}
 	}
 }

@@ -50,6 +50,7 @@ func TestRules(t *testing.T) {
 	programs := []v1alpha1.Program{
 		{Name: "action", File: "action.o"},
 		{Name: "control", Type: v1alpha1.ProgramCongestion, ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "known.o"}},
+		{Name: "lent", Type: v1alpha1.ProgramSchedule, File: "lent.o"},
 		{Name: "lost", Type: v1alpha1.ProgramSchedule, ConfigMap: &v1alpha1.ProgramConfigMap{Name: "programs", Key: "gone.o"}},
 	}
 	for _, tc := range []struct {
@@ -95,6 +96,15 @@ func TestRules(t *testing.T) {
 			"ContradictingRules rule c: spec.rules[2].actions[0]: it contradicts SuppressAddAddr of rule a, which matches the same packets: addresses are either hidden or given back",
 			"ContradictingRules rule c: spec.rules[2].actions[1]: it contradicts SetBackup of rule a, which matches the same packets: a subflow is either a backup or not",
 			"ContradictingRules rule d: spec.rules[3].actions[0]: it contradicts RateLimit of rule b, which matches the same packets: there is one rate for each Connection",
+		}},
+		{name: "that schedule what the match leaves out are refused", rules: `
+- {name: a, match: {paths: [blue]}, actions: [{type: Schedule, schedule: {strategy: lent}}]}
+- {name: b, match: {any: [{sent: {subflow: {from: 1M}}}, {backup: true}]}, actions: [{type: Schedule, schedule: {strategy: EarliestCompletionFirst}}]}
+- {name: c, match: {direction: ToEndpoint}, actions: [{type: Schedule, schedule: {strategy: EarliestCompletionFirst}}]}
+- {name: d, match: {direction: FromEndpoint, destination: {ports: [{port: 80}]}}, actions: [{type: Schedule, schedule: {strategy: EarliestCompletionFirst}}]}`, want: []string{
+			"ImpossibleMatch rule a: spec.rules[0].actions[0]: Schedule cannot honour the rule's match: a program schedules every connection of the pods; leave match out",
+			"ImpossibleMatch rule b: spec.rules[1].actions[0]: Schedule cannot honour the rule's match: it schedules connections, and packetTypes, sequence and sent select some of their packets",
+			"ImpossibleMatch rule c: spec.rules[2].actions[0]: Schedule cannot do anything for the packets that the rule matches: it distributes what the pod sends, and others send them",
 		}},
 		{name: "with two strategies or congestion controls for the same packets are refused", rules: `
 - {name: a, actions: [{type: Congestion, congestion: {algorithm: cubic}}]}
@@ -189,6 +199,51 @@ func TestRulesThatAreMoreThanAChainCanHoldAreRefused(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+func TestRulesThatNeverRunBehindThoseOfTheClusterAreNamed(t *testing.T) {
+	in := oneNode(runningPod("pod", "10.0.0.1"))
+	in.Namespaces[0].Labels = map[string]string{"team": "shop"}
+	in.Policies[0].Spec.Rules = parseRules(t, `[
+		{name: joins, match: {packetTypes: [MPJoin]}, actions: [{type: Record}]},
+		{name: all, actions: [{type: Record}]},
+		{name: joins-too, match: {packetTypes: [MPJoin]}, actions: [{type: ReportSubflow}]}]`)
+	cluster := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "cluster"}}
+	cluster.Spec.NamespaceSelector.MatchLabels = map[string]string{"team": "shop"}
+	cluster.Spec.Rules = parseRules(t, `[{name: watch, actions: [{type: Record}]}, {name: refuse, match: {packetTypes: [MPJoin]}, actions: [{type: Reset}]}]`)
+	cluster.Spec.Priority = -1
+	in.ClusterPolicies = append(in.ClusterPolicies, cluster)
+	result := Compile(in)
+	namespaced := result.Policies[0]
+	if namespaced.Policy.Kind != KindPolicy {
+		namespaced = result.Policies[1]
+	}
+	want := []RulesShadowed{{
+		Pod: namespaced.Decides[0], Rule: "joins", Rules: 2,
+		By: v1alpha1.PolicyReference{Kind: KindClusterPolicy, Name: "cluster"}, ByRule: "refuse",
+	}}
+	if diff := cmp.Diff(want, namespaced.RulesShadowed); diff != "" {
+		t.Error(diff)
+	}
+	const why = "rule joins never runs: rule refuse of ClusterMPTCPPolicy/cluster before it drops or resets everything that it matches"
+	if text := result.Decisions[0].String(); !strings.Contains(text, why) {
+		t.Errorf("the explanation does not say so: %s", text)
+	}
+	if got := len(result.Plans["node"].Chains[0].Rules); got != 5 {
+		t.Errorf("the chain has %d rules, want all 5", got)
+	}
+}
+
+func TestBlocksAreTheOnesThatSaySomething(t *testing.T) {
+	spec := v1alpha1.PolicyRules{Subflows: v1alpha1.SubflowRules{Manager: v1alpha1.SubflowManagerKernel}}
+	if got := blocksOf(&spec); len(got) != 0 {
+		t.Errorf("a policy of defaults has %v", got)
+	}
+	spec.Paths.Allowed, spec.Sockets.Upgrade, spec.Rules = []v1alpha1.PathName{"blue"}, true, make([]v1alpha1.Rule, 1)
+	spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
+	if diff := cmp.Diff([]string{"spec.paths", "spec.subflows", "spec.sockets", "spec.rules"}, blocksOf(&spec)); diff != "" {
+		t.Error(diff)
 	}
 }
 

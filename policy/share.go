@@ -15,6 +15,7 @@ type nodeShare struct {
 	overridden     []Override
 	rulesOnly      []PodRef
 	rulesLeftOut   []RulesLeftOut
+	rulesShadowed  []RulesShadowed
 	forbiddenPaths []ForbiddenPath
 	guards         []PodRef
 	hintedPods     int
@@ -46,6 +47,7 @@ func (r *PolicyResult) add(share *nodeShare) {
 	r.Overridden = append(r.Overridden, share.overridden...)
 	r.RulesOnly = append(r.RulesOnly, share.rulesOnly...)
 	r.RulesLeftOut = append(r.RulesLeftOut, share.rulesLeftOut...)
+	r.RulesShadowed = append(r.RulesShadowed, share.rulesShadowed...)
 	r.ForbiddenPaths = withForbidden(r.ForbiddenPaths, share.forbiddenPaths)
 	r.Guards = append(r.Guards, share.guards...)
 	r.HintedPods += share.hintedPods
@@ -59,6 +61,7 @@ func (r *PolicyResult) sort() {
 	slices.SortFunc(r.RulesOnly, comparePods)
 	slices.SortFunc(r.Guards, comparePods)
 	slices.SortFunc(r.Overridden, func(a, b Override) int { return comparePods(a.Pod, b.Pod) })
+	slices.SortFunc(r.RulesShadowed, func(a, b RulesShadowed) int { return comparePods(a.Pod, b.Pod) })
 	slices.SortFunc(r.RulesLeftOut, func(a, b RulesLeftOut) int { return comparePods(a.Pod, b.Pod) })
 	// One pod can have several, in their own order.
 	slices.SortStableFunc(r.RefusedHints, func(a, b PodHint) int { return comparePods(a.Pod, b.Pod) })

@@ -15,21 +15,28 @@ import (
 
 // Change says which nodes an Update leaves to be compiled.
 type Change struct {
-	// Nodes are those that are new, have other paths or are gone, sorted; CompileNode
+	// Nodes are those that are new, have other paths, other guardrails for new pods, or are
+	// gone, sorted; CompileNode
 	// need not be called for the last, whose plans Result no longer has.
 	Nodes []string
 	// policies are by namespace those that did not count for its pods before, or no
 	// longer do.
 	policies map[string][]*compiledPolicy
+	// namespaces are those of which all pods are concerned.
+	namespaces map[string]bool
 }
 
 // Namespaces lists those with pods of which Concerns may be true, sorted.
-func (c *Change) Namespaces() []string { return slices.Sorted(maps.Keys(c.policies)) }
+func (c *Change) Namespaces() []string {
+	names := slices.AppendSeq(slices.Collect(maps.Keys(c.policies)), maps.Keys(c.namespaces))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
 
 // Concerns says whether the node of a pod is to be compiled, because a policy
-// selects the pod that is new or another one, or no longer there.
+// selects the pod that is new or another one, or no longer there, or its namespace is.
 func (c *Change) Concerns(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(c.policies[pod.Namespace], func(p *compiledPolicy) bool {
+	return c.namespaces[pod.Namespace] || slices.ContainsFunc(c.policies[pod.Namespace], func(p *compiledPolicy) bool {
 		return p.pods.Matches(labels.Set(pod.Labels))
 	})
 }
@@ -46,9 +53,10 @@ func (i *Incremental) Update(in Input) Change {
 	}
 	i.compiler = now
 	i.forgetPolicies(before)
-	change := Change{policies: map[string][]*compiledPolicy{}}
+	change := Change{policies: map[string][]*compiledPolicy{}, namespaces: now.newNamespaces(before)}
+	otherNewPods := !slices.Equal(before.newPods, now.newPods)
 	for _, name := range union(before.nodes, now.nodes) {
-		if !samePaths(before.nodes[name], now.nodes[name]) {
+		if otherNewPods || !samePaths(before.nodes[name], now.nodes[name]) {
 			change.Nodes = append(change.Nodes, name)
 			i.forgetNode(name)
 		}

@@ -122,6 +122,13 @@ func (c *Chains) TakeOver() error {
 	return c.loaded.Load()
 }
 
+// Exists says whether this agent or an earlier one left something.
+func (c *Chains) Exists() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.loaded.Exists()
+}
+
 // Close lets go of everything without changing it: programs and maps stay.
 func (c *Chains) Close() error {
 	c.mu.Lock()

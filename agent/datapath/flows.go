@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -28,6 +29,11 @@ type Flow struct {
 	Token uint32
 	// Ended is true after both directions have ended.
 	Ended bool
+	// Peer is the number of the node at the other end.
+	Peer uint32
+	// Idle is about how long this node has sent nothing on it: the programs note the
+	// time in steps of up to a minute.
+	Idle time.Duration
 }
 
 // Flows lists the flows that the node remembers, in no order.
@@ -44,39 +50,96 @@ func (d *Datapath) Flows() ([]Flow, error) {
 
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
 // goroutine; there are none where nothing is pinned.
-func (d *Datapath) PinnedFlows() (_ []Flow, err error) {
-	pin := filepath.Join(d.loaded.Directory(), uplink.ToUplinkMapFlows)
-	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("failed to open the pinned map %s: %w", pin, err)
-	}
-	defer flows.Close()
-	names, err := node.ReadNames(d.options.PinPath)
+func (d *Datapath) PinnedFlows() (flows []Flow, err error) {
+	table, err := d.OpenFlows()
 	if err != nil {
 		return nil, err
 	}
-	return flowsIn(flows, names)
+	defer table.Close()
+	err = table.Each(func(flow *Flow) { flows = append(flows, *flow) })
+	return flows, err
 }
 
 // flowsIn lists what a map has.
 func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
-	err = eachEntry(m, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
-		if flow.Role != uplink.RoleInitiator {
-			flow.Token = 0 // a responder's flow has something else there
-		}
-		flows = append(flows, Flow{
-			Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
-			Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
-			Path:      names.Paths[flow.Path%uplink.MaxPaths],
-			Initiator: flow.Role == uplink.RoleInitiator,
-			Token:     flow.Token,
-			Ended:     flow.Ended == uplink.EndedBoth,
-		})
-	})
+	table := FlowTable{flows: m, names: names, now: clock()}
+	err = table.Each(func(flow *Flow) { flows = append(flows, *flow) })
 	return flows, err
+}
+
+// FlowTable reads the pinned flows one by one: there may be more than one wants to have
+// in memory.
+type FlowTable struct {
+	flows *ebpf.Map // nil where nothing is pinned
+	names node.Names
+	now   uint32
+}
+
+// OpenFlows opens the table by the pins alone. It may be called at any time and from any
+// goroutine; the table is empty where nothing is pinned.
+func (d *Datapath) OpenFlows() (*FlowTable, error) {
+	pin := filepath.Join(d.loaded.Directory(), uplink.ToUplinkMapFlows)
+	flows, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if errors.Is(err, os.ErrNotExist) {
+		return &FlowTable{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("failed to open the pinned map %s: %w", pin, err)
+	}
+	names, err := node.ReadNames(d.options.PinPath)
+	if err != nil {
+		return nil, errors.Join(err, flows.Close())
+	}
+	return &FlowTable{flows: flows, names: names, now: clock()}, nil
+}
+
+// Close lets go of it.
+func (t *FlowTable) Close() error {
+	if t.flows == nil {
+		return nil
+	}
+	return t.flows.Close()
+}
+
+// Each visits all flows, in no order.
+func (t *FlowTable) Each(visit func(*Flow)) error {
+	if t.flows == nil {
+		return nil
+	}
+	return eachEntry(t.flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) { visit(t.flow(&key, &flow)) })
+}
+
+// Find returns the flow with these ends; nil where there is none.
+func (t *FlowTable) Find(local, remote netip.AddrPort) (*Flow, error) {
+	if t.flows == nil {
+		return nil, nil
+	}
+	key := uplink.ToUplinkFlowKey{
+		Local: toAddress(local.Addr()), Remote: toAddress(remote.Addr()), LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port()),
+	}
+	var flow uplink.ToUplinkFlow
+	if err := t.flows.Lookup(key, &flow); errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("looking a flow up: %w", err)
+	}
+	return t.flow(&key, &flow), nil
+}
+
+func (t *FlowTable) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {
+	found := &Flow{
+		Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
+		Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
+		Path:      t.names.Paths[flow.Path%uplink.MaxPaths],
+		Initiator: flow.Role == uplink.RoleInitiator,
+		Ended:     flow.Ended == uplink.EndedBoth,
+		Peer:      uint32(flow.Peer),
+		Idle:      time.Duration(max(t.now, flow.Used)-flow.Used) * time.Second,
+	}
+	if found.Initiator { // a responder's flow has something else there
+		found.Token = flow.Token
+	}
+	return found
 }
 
 func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -29,6 +31,14 @@ func (d *Datapath) SetHealth(health map[string]PeerHealth) error { return d.peer
 // ActivePeers are the peers that subflows sent packets to since the last call. It
 // reads the peers of the maps in batches.
 func (d *Datapath) ActivePeers() (map[string]bool, error) { return d.peers.takeActive() }
+
+// NoteAnswer says that a peer has just answered on a path, so that no flow that waits for
+// an answer takes the path for dead. It may be called at any time.
+func (d *Datapath) NoteAnswer(peer, path string) {
+	if err := d.peers.noteAnswer(peer, path); err != nil {
+		d.options.Log.Error(err, "failed to note that a peer answered", "peer", peer, "path", path)
+	}
+}
 
 // peerTable is what the maps say of the peers. Health changes it at any time, also
 // while Apply waits for something.
@@ -184,6 +194,30 @@ func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
 		value.Bad[class] &= here
 	}
 	return value
+}
+
+// tick is the programs' time, in about milliseconds.
+func tick() (uint32, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		return 0, fmt.Errorf("reading the clock: %w", err)
+	}
+	return uint32(now.Nano() >> 20), nil
+}
+
+func (t *peerTable) noteAnswer(peer, path string) error {
+	now, err := tick()
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	number, here := t.paths[path]
+	entry := t.entries[peer]
+	if t.maps == nil || entry == nil || !here {
+		return nil
+	}
+	return t.maps.Answered.Put(entry.number*uplink.MaxPaths+uint32(number), now)
 }
 
 // takeActive reads and clears the programs' marks.

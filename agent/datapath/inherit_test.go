@@ -47,7 +47,7 @@ func TestFlowsOfTheFirstVersionAreTakenOver(t *testing.T) {
 	flows := l.pinV1(t, uplink.ToUplinkMapFlows, func(spec *ebpf.MapSpec) {
 		spec.MaxEntries, spec.ValueSize = 4096, 20
 		older := btf.Copy(spec.Value).(*btf.Struct)
-		older.Members = slices.DeleteFunc(older.Members, func(m btf.Member) bool { return m.Name == "used" })
+		older.Members = older.Members[:slices.IndexFunc(older.Members, func(m btf.Member) bool { return m.Name == "used" })]
 		older.Size, spec.Value = 20, older
 	})
 	l.pinV1(t, uplink.ToUplinkMapPeers, func(spec *ebpf.MapSpec) { spec.MaxEntries = 4096 })

@@ -416,10 +416,11 @@ func pathCounts(flows []Flow) map[string]int {
 // ends of a flow, as its node sees them.
 type ends struct{ local, remote netip.AddrPort }
 
-// byEnds are the flows by their ends.
+// byEnds are the flows by their ends, without the time that passes.
 func byEnds(flows []Flow) map[ends]Flow {
 	result := map[ends]Flow{}
 	for _, flow := range flows {
+		flow.Idle = 0
 		result[ends{flow.Local, flow.Remote}] = flow
 	}
 	return result

@@ -89,6 +89,7 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 	for name, entries := range map[string]uint32{
 		uplink.ToUplinkMapPeers: room.peers, uplink.ToUplinkMapHealth: room.peers,
 		uplink.ToUplinkMapPeerAddresses: room.peers * uplink.PeerAddresses,
+		uplink.ToUplinkMapAnswered:      room.peers * uplink.MaxPaths,
 	} {
 		if m := spec.Maps[name]; m != nil {
 			m.MaxEntries = entries

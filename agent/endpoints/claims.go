@@ -19,6 +19,10 @@ type Pod struct {
 	// Interface is the index of the host's end of its interface, as it was found
 	// before; 0 for unknown.
 	Interface int
+	// Yields: it gets no interface that another pod has a right to as well. Where pods have
+	// cgroups, its processes alone tell which is its own: its address may be another
+	// pod's by now.
+	Yields bool
 }
 
 // evidence is what the node shows of a pod. The pod can write none of it.
@@ -151,6 +155,9 @@ func (j *judge) dispute(pod *Pod) {
 // award gives an interface to its only claimant, to the one that is better, or to the
 // one that had it. The others are told, all of them where nobody gets it.
 func (j *judge) award(index int, pods []*Pod, better func(*Pod) bool, why string) {
+	if slices.ContainsFunc(pods, func(pod *Pod) bool { return !pod.Yields }) {
+		pods = slices.DeleteFunc(pods, func(pod *Pod) bool { return pod.Yields })
+	}
 	for _, decides := range []func(*Pod) bool{func(*Pod) bool { return true }, better, func(pod *Pod) bool { return pod.Interface == index }} {
 		if chosen := only(pods, decides); chosen != nil {
 			j.owners[index] = chosen.UID

@@ -43,6 +43,9 @@ type Endpoint struct {
 	// Others are the indexes of further interfaces that may be the one which has the
 	// pod's addresses: nothing that the pod cannot write tells them apart.
 	Others []int
+	// RoutedBy is the interface of the node to which its routes to the pod's addresses lead,
+	// where that leads to no pod itself; 0 where it is HostInterface or a bridge that has it.
+	RoutedBy int
 	// Disputed are addresses of the pod whose routes lead to another pod.
 	Disputed []netip.Addr
 	// Contradiction is why it is not sure what belongs to the pod; nil where it is.
@@ -57,7 +60,13 @@ type HostEnd struct {
 	NamespaceID int
 	// MasterIndex is that of the bridge or switch which has it; 0 where none has.
 	MasterIndex int
+	// Type is the kernel's name for this kind of interface.
+	Type string
 }
+
+// IsOfPair is true of the kinds that container runtimes make for pods: not of NICs and
+// overlays that were moved here from another namespace.
+func (e HostEnd) IsOfPair() bool { return e.Type == "veth" || e.Type == "netkit" }
 
 // Options say where to look.
 type Options struct {
@@ -108,6 +117,9 @@ type Snapshot struct {
 	// HostEnds are the interfaces that lead to other network namespaces, by their
 	// indexes: those of pods, and NICs that are made of such pairs.
 	HostEnds map[int]HostEnd
+	// Owners are the UIDs of the pods that HostEnds belong to, by index, also where the
+	// pod's addresses are behind another one.
+	Owners map[int]string
 
 	pods    map[string]Endpoint // by UID
 	errors  map[string]error    // of those that were not found
@@ -162,11 +174,17 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	for i := range pods {
 		reading := l.readPod(&pods[i])
 		kept[pods[i].UID], seen[pods[i].UID] = reading, reading.evidence
+		if pods[i].Yields && len(f.cgroups.roots) > 0 {
+			seen[pods[i].UID] = evidence{inside: reading.inside}
+		}
 	}
 	f.read = kept
 	l.readFiles()
-	claims := newJudge(pods, seen, l.ends).decide()
+	judge := newJudge(pods, seen, l.ends)
+	claims := judge.decide()
 	snapshot := l.snapshot(pods, claims)
+	snapshot.Owners = maps.Clone(judge.owners)
+	maps.DeleteFunc(snapshot.Owners, func(_ int, owner string) bool { return owner == "" })
 	for uid, claim := range claims {
 		if claim.err != nil { // that may be over soon
 			delete(f.read, uid)
@@ -177,23 +195,33 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 
 // listEnds lists the interfaces that lead to other namespaces. Where changes disturb
 // that again and again some may be missing.
-func (l *look) listEnds() error {
-	links, err := l.handle.LinkList()
+func (l *look) listEnds() (err error) {
+	l.ends, err = HostEnds(l.handle)
+	l.byID = map[int][]HostEnd{}
+	for _, end := range l.ends {
+		l.byID[end.NamespaceID] = append(l.byID[end.NamespaceID], end)
+	}
+	return err
+}
+
+// HostEnds lists the interfaces of the handle's network namespace that lead to others, by
+// their indexes. With netlink.ErrDumpInterrupted some may be missing.
+func HostEnds(handle *netlink.Handle) (map[int]HostEnd, error) {
+	links, err := handle.LinkList()
 	for range 9 {
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
 			break
 		}
-		links, err = l.handle.LinkList()
+		links, err = handle.LinkList()
 	}
-	l.ends, l.byID = map[int]HostEnd{}, map[int][]HostEnd{}
+	ends := map[int]HostEnd{}
 	for _, link := range links {
 		a := link.Attrs()
 		if a.NetNsID >= 0 && a.ParentIndex > 0 {
-			end := HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex}
-			l.ends[end.Index], l.byID[end.NamespaceID] = end, append(l.byID[end.NamespaceID], end)
+			ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type()}
 		}
 	}
-	return err
+	return ends, err
 }
 
 // readPod reads what the node shows of a pod, or tells what the last look read.
@@ -360,6 +388,7 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 			continue
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)
+		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
 		s.pods[uid] = found
 		if found.Path != "" {
 			s.byInode[found.Inode] = found.Path
@@ -384,4 +413,13 @@ func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]in
 		found.Inode, found.Path = inode, path
 	}
 	return found
+}
+
+func (l *look) routedBy(found *Endpoint, routes map[netip.Addr]route) int {
+	for _, route := range routes {
+		if _, isEnd := l.ends[route.index]; !isEnd && route.index != found.MasterIndex {
+			return route.index
+		}
+	}
+	return 0
 }

@@ -171,3 +171,69 @@ func TestWithoutCgroupsTheRouteDecides(t *testing.T) {
 	l.pods[1].Interface = 0
 	l.expectNone(l.node.Pods[1].PodName)
 }
+
+// A cluster network may route all pods' addresses to a device of its own, and go on from
+// there without routes.
+func TestAPodThatRoutesReachByAnotherDeviceIsFoundByItsProcesses(t *testing.T) {
+	l := newLab(t, 1)
+	pod := l.node.Pods[0]
+	if found := l.expectFound(pod); found.RoutedBy != 0 {
+		t.Errorf("routes lead to its own interface, and it was found as %+v", found)
+	}
+	l.withoutRoutes(pod)
+	l.ip(l.node.Namespace, "link", "add", "network0", "type", "bridge")
+	l.ip(l.node.Namespace, "link", "set", "network0", "up")
+	l.ip(l.node.Namespace, "route", "add", "10.244.1.0/24", "dev", "network0")
+	l.restart()
+	if found := l.expectFound(pod); found.RoutedBy != l.index("network0") {
+		t.Errorf("it was found as %+v, and routes lead to %d", found, l.index("network0"))
+	}
+}
+
+func TestAllInterfacesOfAPodAreItsOwnAlsoThoseWithoutItsAddresses(t *testing.T) {
+	l := newLab(t, 2)
+	require.NoError(t, network.Connect(l.node.Pods[0].Namespace, "net1", l.node.Namespace, "second", network.Options{}))
+	snapshot := l.look()
+	for name, pod := range map[string]*network.Pod{"second": l.node.Pods[0], l.node.Pods[0].HostInterface: l.node.Pods[0], l.node.Pods[1].HostInterface: l.node.Pods[1]} {
+		if owner := snapshot.Owners[l.index(name)]; owner != uid(pod.PodName) {
+			t.Errorf("%s belongs to %q, want %s", name, owner, uid(pod.PodName))
+		}
+	}
+	if end := snapshot.HostEnds[l.index("second")]; !end.IsOfPair() {
+		t.Errorf("it is none of a pair: %+v", end)
+	}
+}
+
+// Of two pods with the same right to an interface the one has it that does not yield, and
+// the other one is no contradiction.
+func TestAPodThatYieldsGetsNothingThatAnotherPodHasARightTo(t *testing.T) {
+	for _, yields := range []bool{true, false} {
+		l := newLab(t, 1)
+		pod := l.node.Pods[0]
+		l.withoutRoutes(pod)
+		l.pods = append(l.pods, endpoints.Pod{UID: uid("thief"), GroupUID: uid(pod.PodName), Yields: yields})
+		snapshot := l.look()
+		found, err := snapshot.Find(uid(pod.PodName))
+		if _, stolen := snapshot.Find(uid("thief")); stolen == nil || (err == nil && found.Contradiction == nil) != yields {
+			t.Errorf("one that yields %t: the owner was found as %+v (%v), the other one: %v", yields, found, err, stolen)
+		}
+	}
+}
+
+// A pod that yields may be gone already, and another one have its address: a route is no
+// proof that it is there, unless nothing else can be.
+func TestAPodThatYieldsIsNotFoundByItsAddressWherePodsHaveCgroups(t *testing.T) {
+	l := newLab(t, 2)
+	gone := l.node.Pods[0]
+	l.leave(inBurstable(uid(gone.PodName)))
+	for _, cgroups := range []bool{true, false} {
+		l.pods[0].Yields, l.pods[0].Interface = true, 0
+		l.restart()
+		if !cgroups {
+			l.finder = endpoints.NewFinder(endpoints.Options{ProcPath: "/proc", CgroupPath: t.TempDir(), NamespaceDirectories: []string{network.Directory}})
+		}
+		if _, err := l.look().Find(uid(gone.PodName)); (err == nil) == cgroups {
+			t.Errorf("pods have cgroups: %t; it was found: %t", cgroups, err == nil)
+		}
+	}
+}

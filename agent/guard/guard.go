@@ -32,7 +32,10 @@ type Options struct {
 	PinPath string
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	Log    logr.Logger
+	// Links tells when an interface has changed, at once; nil where nobody waits for new
+	// ones between two models.
+	Links func(context.Context) (<-chan struct{}, error)
+	Log   logr.Logger
 }
 
 // Guard is the guard on the interfaces of the calling thread's network namespace.
@@ -52,6 +55,7 @@ type Guard struct {
 	filled  map[node.Kind]map[uint32]bool // rows that may not be empty
 	queues  map[uint32]queue              // by the number of their path
 	sharing *sharing
+	newPods newPods
 }
 
 // The hooks. On a NIC the meter is last, because it must meet a packet where it
@@ -102,7 +106,7 @@ func (g *Guard) Apply(_ context.Context, m *node.Model) (report node.Report) {
 }
 
 func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Report) error {
-	if len(guarded) == 0 {
+	if len(guarded) == 0 && m.NewPods() == nil {
 		if !g.loaded.Exists() {
 			return nil
 		}
@@ -118,7 +122,7 @@ func (g *Guard) apply(m *node.Model, guarded []*node.Endpoint, report *node.Repo
 		return err
 	}
 	g.rows = rowsOf(m, guarded, report)
-	if err := g.write(m); err != nil {
+	if err := errors.Join(g.hold(m), g.write(m)); err != nil {
 		return err
 	}
 	clear(g.sharing.rest[:]) // classes have been written anew
@@ -165,6 +169,12 @@ func (g *Guard) load() (*objects, error) {
 		// Shares are given from elsewhere: the handle stays in this namespace.
 		loaded.netlink, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	}
+	if err == nil {
+		loaded.home, err = os.Open("/proc/thread-self/ns/net")
+	}
+	if err == nil {
+		err = g.newPods.begin(loaded)
+	}
 	if err != nil {
 		return nil, errors.Join(err, loaded.Close())
 	}
@@ -198,6 +208,7 @@ func (g *Guard) wake() {
 func (g *Guard) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.newPods.end()
 	return g.loaded.Close()
 }
 
@@ -210,5 +221,6 @@ func (g *Guard) Remove(context.Context) error {
 }
 
 func (g *Guard) remove() error {
+	g.newPods.end()
 	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.unparsable.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
 }

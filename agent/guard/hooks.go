@@ -25,14 +25,18 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 		nics[int(index)] = ""
 	}
 	loaded := g.loaded.Value
-	failed := g.attachAll(g.nics, nics, report, func(index int) (bool, error) {
+	failed := g.attachAll(g.nics, func() map[int]types.UID { return nics }, report, func(index int) (bool, error) {
 		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, loaded.meter.Meter, "datapath/*/links/to_uplink_%d")
 	}, loaded.meter.Meter)
-	checked := g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.SpoofCheck })
+	checked := func() map[int]types.UID {
+		return g.checkedNewPods(g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.SpoofCheck }))
+	}
 	failed = errors.Join(failed, g.attachAll(g.endpoints, checked, report, func(index int) (bool, error) {
 		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, loaded.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
 	}, loaded.ownSource.OwnSource))
-	parsed := g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.DropUnparsable })
+	parsed := func() map[int]types.UID {
+		return g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.DropUnparsable })
+	}
 	anywhere := func(int) (bool, error) { return false, nil }
 	return errors.Join(failed, g.attachAll(g.unparsable, parsed, report, anywhere, loaded.unparsable.Unparsable, loaded.unparsable.Unparsable))
 }
@@ -54,14 +58,19 @@ func (g *Guard) interfacesWith(asks func(*v1alpha1.PlanGuard) bool) map[int]type
 // attachAll attaches programs, one for each hook, to exactly the wanted interfaces. What
 // fails for one that belongs to an endpoint is reported for that.
 func (g *Guard) attachAll(
-	interfaces *attach.Interfaces, wanted map[int]types.UID, report *node.Report,
+	interfaces *attach.Interfaces, find func() map[int]types.UID, report *node.Report,
 	isOutOfPlace func(index int) (bool, error), programs ...*ebpf.Program,
 ) error {
 	attached, failed := interfaces.Attached()
+	wanted := find() // now: what a new pod gets meanwhile is not in the list, or wanted
 	for index, owner := range wanted {
 		err := interfaces.Attach(index, programs...)
 		if err == nil {
 			err = putInPlace(interfaces, index, programs, isOutOfPlace)
+		}
+		if err != nil && owner == heldBy {
+			g.failHeld(g.loaded.Value, index, err)
+			continue
 		}
 		if err != nil && owner != "" {
 			report.Fail(owner, err)

@@ -21,13 +21,15 @@ var (
 		"The most that the pods of the namespace may send on the path from this node.", []string{"namespace", "path"}, nil)
 	spoofedPackets = prometheus.NewDesc("braid_guard_spoofed_packets_total",
 		"Packets of the pod that were dropped because their source was not an address of its own.", []string{"namespace", "pod"}, nil)
+	newPodInterfaces = prometheus.NewDesc("braid_guard_new_pod_interfaces",
+		"Interfaces of pods that are guarded before it is known who they are.", nil, nil)
 	unparsablePackets = prometheus.NewDesc("braid_guard_unparsable_packets_total",
 		"Packets to and from the pod that were dropped because rules cannot see their TCP header.", []string{"namespace", "pod"}, nil)
 )
 
 // Describe says which metrics there are.
 func (g *Guard) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, spoofedPackets, unparsablePackets} {
+	for _, description := range []*prometheus.Desc{sentBytes, droppedBytes, droppedPackets, ceilings, spoofedPackets, unparsablePackets, newPodInterfaces} {
 		descriptions <- description
 	}
 }
@@ -38,6 +40,9 @@ const elsewhere = "none"
 // tally is what the pods of a namespace did on one path.
 type tally struct{ sent, dropped, packets uint64 }
 
+// tallies are by path, and of no path at last.
+type tallies [slots + 1]tally
+
 // Collect reads the counters. Those of pods that are gone are gone with them: to
 // Prometheus that looks like a restart.
 func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
@@ -46,39 +51,60 @@ func (g *Guard) Collect(metrics chan<- prometheus.Metric) {
 	if !g.loaded.Is() {
 		return
 	}
-	count := func(description *prometheus.Desc, value uint64, labels ...string) {
-		metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(value), labels...)
+	if held, guarded := g.newPods.count(); guarded {
+		metrics <- prometheus.MustNewConstMetric(newPodInterfaces, prometheus.GaugeValue, float64(held))
 	}
-	tallies := map[string]*[slots + 1]tally{}
+	tallies, err := g.collectPods(metrics)
+	if err != nil {
+		metrics <- prometheus.NewInvalidMetric(sentBytes, err)
+		return
+	}
+	g.collectTenants(metrics, tallies)
+}
+
+func count(metrics chan<- prometheus.Metric, description *prometheus.Desc, value uint64, labels ...string) {
+	metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(value), labels...)
+}
+
+// collectPods reads what the programs counted of each pod, and adds it up by namespace.
+func (g *Guard) collectPods(metrics chan<- prometheus.Metric) (map[string]*tallies, error) {
+	all := map[string]*tallies{}
 	for _, endpoint := range g.rows.endpoints {
 		var usage guard.MeterUsage
 		if err := g.loaded.Value.maps().Usages.Lookup(endpoint.Number, &usage); err != nil {
-			metrics <- prometheus.NewInvalidMetric(sentBytes, err)
-			return
+			return nil, err
 		}
 		if usage.SpoofedPackets > 0 {
-			count(spoofedPackets, usage.SpoofedPackets, endpoint.Namespace, endpoint.Name)
+			count(metrics, spoofedPackets, usage.SpoofedPackets, endpoint.Namespace, endpoint.Name)
 		}
 		if usage.UnparsablePackets > 0 {
-			count(unparsablePackets, usage.UnparsablePackets, endpoint.Namespace, endpoint.Name)
+			count(metrics, unparsablePackets, usage.UnparsablePackets, endpoint.Namespace, endpoint.Name)
 		}
-		of := tallies[endpoint.Namespace]
+		of := all[endpoint.Namespace]
 		if of == nil {
-			of = &[slots + 1]tally{}
-			tallies[endpoint.Namespace] = of
+			of = &tallies{}
+			all[endpoint.Namespace] = of
 		}
-		for i := range of {
-			of[i].sent += usage.Sent[i]
-			of[i].dropped += usage.Dropped[i]
-			of[i].packets += usage.DroppedPackets[i]
-		}
+		of.add(&usage)
 	}
+	return all, nil
+}
+
+func (t *tallies) add(usage *guard.MeterUsage) {
+	for i := range t {
+		t[i].sent += usage.Sent[i]
+		t[i].dropped += usage.Dropped[i]
+		t[i].packets += usage.DroppedPackets[i]
+	}
+}
+
+func (g *Guard) collectTenants(metrics chan<- prometheus.Metric, all map[string]*tallies) {
 	names := g.pathNames()
-	for namespace, of := range tallies {
+	for namespace, of := range all {
 		for i, name := range names {
-			count(sentBytes, of[i].sent, namespace, name)
-			count(droppedBytes, of[i].dropped, namespace, name)
-			count(droppedPackets, of[i].packets, namespace, name)
+			count(metrics, sentBytes, of[i].sent, namespace, name)
+			count(metrics, droppedBytes, of[i].dropped, namespace, name)
+			count(metrics, droppedPackets, of[i].packets, namespace, name)
 			if ceiling := g.rows.tenants[namespace].ceiling(i); ceiling > 0 {
 				metrics <- prometheus.MustNewConstMetric(ceilings, prometheus.GaugeValue, ceiling, namespace, name)
 			}

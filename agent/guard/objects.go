@@ -5,6 +5,7 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -34,6 +35,7 @@ type objects struct {
 	// leaveQueue is for the ends of queues.
 	leaveQueue guard.LeaveQueueObjects
 	netlink    *netlink.Handle
+	home       *os.File // the network namespace
 }
 
 // source is a compiled program and where it is to be loaded to.
@@ -94,6 +96,9 @@ func (o *objects) maps() *guard.MeterMaps { return &o.meter.MeterMaps }
 func (o *objects) Close() error {
 	if o.netlink != nil {
 		o.netlink.Close()
+	}
+	if o.home != nil {
+		_ = o.home.Close() // nothing was written
 	}
 	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.unparsable.Close(), o.leaveQueue.Close())
 }

@@ -121,6 +121,8 @@ func (r *rows) groups() (groups [][]*endpointRow) {
 
 // emptyUnused empties the rows of what is gone, so that their next owners begin anew.
 func (g *Guard) emptyUnused() error {
+	g.newPods.mu.Lock()
+	defer g.newPods.mu.Unlock()
 	used := map[node.Kind]map[uint32]bool{node.KindPath: {}, node.KindTenant: {}, node.KindEndpoint: {}}
 	for _, path := range g.rows.paths {
 		used[node.KindPath][path.number] = true
@@ -130,6 +132,12 @@ func (g *Guard) emptyUnused() error {
 	}
 	for _, endpoint := range g.rows.endpoints {
 		used[node.KindEndpoint][endpoint.Number] = true
+	}
+	for _, held := range g.newPods.held {
+		used[node.KindEndpoint][held.row] = true
+	}
+	for _, row := range g.newPods.freed { // interfaces refer to them for a moment more
+		used[node.KindEndpoint][row] = true
 	}
 	var failed error
 	for kind, now := range used {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"braid.dev/braid/bpf/guard"
 )
 
@@ -77,8 +79,16 @@ func (s *sender) wants(now time.Time) float64 {
 	return s.used * growth
 }
 
-// Run gives shares anew until the context ends. It sleeps while none are needed.
+// Run gives shares anew, and guards new pods, until the context ends.
 func (g *Guard) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return g.giveShares(ctx) })
+	group.Go(func() error { return g.followInterfaces(ctx) })
+	return group.Wait()
+}
+
+// giveShares sleeps while none are needed.
+func (g *Guard) giveShares(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {

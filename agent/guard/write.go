@@ -30,13 +30,14 @@ func (g *Guard) write(m *node.Model) error {
 		return err
 	}
 	queues, queued := g.makeQueues()
+	// A new pod that is known now goes from one row to the next with limits in both.
+	if err := g.writeAllowances(queued); err != nil {
+		return err
+	}
 	if err := g.writeIdentities(queues); err != nil {
 		return err
 	}
 	if err := g.writeQueues(queues); err != nil {
-		return err
-	}
-	if err := g.writeAllowances(queued); err != nil {
 		return err
 	}
 	g.queues = queues
@@ -96,6 +97,8 @@ func (g *Guard) writeAllowance(endpoint *endpointRow, flags uint32) error {
 
 // writeIdentities says by which addresses and interfaces endpoints are known.
 func (g *Guard) writeIdentities(queues map[uint32]queue) error {
+	g.newPods.mu.Lock()
+	defer g.newPods.mu.Unlock()
 	addresses, interfaces := map[guard.MeterAddress]uint32{}, map[uint32]uint32{}
 	for _, endpoint := range g.rows.endpoints {
 		for _, address := range endpoint.Addresses {
@@ -104,6 +107,9 @@ func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 		for _, index := range endpoint.Interfaces() {
 			interfaces[uint32(index)] = endpoint.Number
 		}
+	}
+	for index, held := range g.newPods.held {
+		interfaces[uint32(index)] = held.row
 	}
 	for _, queue := range queues {
 		interfaces[uint32(queue.end)] = guard.OutOfQueue

@@ -28,6 +28,8 @@ type MonitorOptions struct {
 	Port uint16
 	// Active are the peers that flows went to since the last call.
 	Active func() (map[string]bool, error)
+	// Answered is told of each probe that was answered, where it is set; see Options.
+	Answered func(peer, path string)
 	// Notify has the node's status published. It must not wait for that.
 	Notify func()
 	Log    logr.Logger
@@ -50,7 +52,7 @@ type Monitor struct {
 // NewMonitor probes nothing before Run.
 func NewMonitor(options MonitorOptions) (*Monitor, error) {
 	options.Log = options.Log.WithName("health")
-	settings := Options{Port: options.Port, Log: options.Log}
+	settings := Options{Port: options.Port, Answered: options.Answered, Log: options.Log}
 	prober, err := New(settings)
 	if err != nil {
 		return nil, err

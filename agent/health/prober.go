@@ -37,7 +37,10 @@ type Options struct {
 	// MostProbes is how many are sent in a second to all peers together, 2000 by
 	// default. Where that is too few, the intervals become longer.
 	MostProbes int
-	Log        logr.Logger
+	// Answered is told, where it is set, of each probe that was answered: by which peer,
+	// on which path. It must not wait.
+	Answered func(peer, path string)
+	Log      logr.Logger
 }
 
 func (o Options) withDefaults() Options {
@@ -99,9 +102,10 @@ func New(options Options) (*Prober, error) {
 		active: options.ActiveInterval, idle: options.IdleInterval, mostIdle: options.MostIdlePeers,
 		rate: options.MostProbes, burst: max(1, options.MostProbes/10),
 	}
+	tracker := newTracker(pace, rand.NewChaCha8(seed).Uint64)
+	tracker.tell = options.Answered
 	return &Prober{
-		options: options, changed: make(chan struct{}, 1), waker: waker,
-		tracker: newTracker(pace, rand.NewChaCha8(seed).Uint64),
+		options: options, changed: make(chan struct{}, 1), waker: waker, tracker: tracker,
 		sockets: map[place]*socket{}, failed: map[place]string{},
 	}, nil
 }

@@ -54,7 +54,8 @@ type pacing struct {
 // use.
 type tracker struct {
 	pacing pacing
-	nonce  func() uint64 // never the same, and not to be guessed
+	nonce  func() uint64           // never the same, and not to be guessed
+	tell   func(peer, path string) // of answers; nil for nobody
 
 	targets map[pair]*target
 	peers   map[string]*peer
@@ -245,6 +246,9 @@ func (t *tracker) answered(now time.Duration, reply received, nic int) bool {
 	of.asked = reply.interval
 	of.answeredSent, of.peer.answeredAt = max(of.answeredSent, p.sent), now
 	p.answered = now
+	if t.tell != nil {
+		t.tell(of.Peer, of.Path)
+	}
 	t.welcome(of, now)
 	if of.peer.waiting > 0 {
 		heap.Push(&t.checks, event{at: now + grace, peer: of.peer})

@@ -525,12 +525,17 @@ func TestAnswersThatNobodyAskedForDoNotCount(t *testing.T) {
 			t.Errorf("%s counts", name)
 		}
 	}
+	var told []string
+	s.tell = func(peer, path string) { told = append(told, peer+" "+path) }
 	genuine := reply(kindReply, asked.nonce, asked.target.Remote)
 	if !s.answered(s.now, genuine, 1) {
 		t.Error("the genuine answer does not count")
 	}
 	if s.answered(s.now, genuine, 1) {
 		t.Error("its repetition counts")
+	}
+	if len(told) != 1 || told[0] != asked.target.Peer+" blue" {
+		t.Errorf("told of the answers %v", told)
 	}
 }
 

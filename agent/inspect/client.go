@@ -48,6 +48,12 @@ func (c *Client) Rules(ctx context.Context) ([]agentapi.Rule, error) {
 	return rules, c.get(ctx, pathRules, &rules)
 }
 
+// Spreading lists what pods' traffic does. It fails with ErrNoAgent where none serves.
+func (c *Client) Spreading(ctx context.Context) ([]agentapi.Spreading, error) {
+	var spreading []agentapi.Spreading
+	return spreading, c.get(ctx, pathSpreading, &spreading)
+}
+
 // Events calls visit for each event that the agent remembers and, to follow, for
 // those to come, until visit fails, the context ends or the agent does.
 func (c *Client) Events(ctx context.Context, follow bool, visit func(agentapi.Event) error) error {

@@ -62,7 +62,7 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths := pathsOf(flows)
+	index := datapath.IndexFlows(flows)
 	for _, pod := range pods {
 		sockets, err := socketsIn(pod.Namespace)
 		if errors.Is(err, os.ErrNotExist) {
@@ -71,7 +71,7 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 		if err != nil {
 			return nil, fmt.Errorf("reading the sockets of %s: %w", pod.Endpoint, err)
 		}
-		subflows = append(subflows, ofSockets(pod.Endpoint, sockets, paths)...)
+		subflows = append(subflows, ofSockets(pod.Endpoint, sockets, index)...)
 	}
 	slices.SortFunc(subflows, compareSubflows)
 	return subflows, nil
@@ -98,49 +98,16 @@ func socketsIn(namespace string) ([]mptcpnl.Subflow, error) {
 // ends of a subflow as its pod sees them.
 type ends struct{ local, remote netip.AddrPort }
 
-// flowPaths finds the paths of flows. A subflow to a Service has the Service's
-// address for the pod and a backend's for the uplinks: it is found by its own end,
-// where one flow alone has that.
-type flowPaths struct {
-	both  map[ends]string
-	local map[netip.AddrPort]string
-}
-
-// severalFlows stands for no path: it is the name of none.
-const severalFlows = "/"
-
-func pathsOf(flows []datapath.Flow) flowPaths {
-	paths := flowPaths{both: map[ends]string{}, local: map[netip.AddrPort]string{}}
-	for i := range flows {
-		flow := &flows[i]
-		if flow.Ended {
-			continue
-		}
-		paths.both[ends{flow.Local, flow.Remote}] = flow.Path
-		if !flow.Initiator {
-			continue
-		}
-		if _, taken := paths.local[flow.Local]; taken {
-			paths.local[flow.Local] = severalFlows
-		} else {
-			paths.local[flow.Local] = flow.Path
-		}
-	}
-	return paths
-}
-
-func (p flowPaths) of(s *mptcpnl.Subflow) string {
-	if path, known := p.both[ends{s.Local, s.Remote}]; known {
-		return path
-	}
-	if path := p.local[s.Local]; path != severalFlows {
-		return path
+// pathOf is the path of a socket's flow; empty where none lives.
+func pathOf(flows datapath.FlowIndex, s *mptcpnl.Subflow) string {
+	if flow := flows.Find(s.Local, s.Remote); flow != nil && !flow.Ended {
+		return flow.Path
 	}
 	return ""
 }
 
 // ofSockets are the established subflows of one pod.
-func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (subflows []agentapi.Subflow) {
+func ofSockets(endpoint string, sockets []mptcpnl.Subflow, flows datapath.FlowIndex) (subflows []agentapi.Subflow) {
 	connections := connectionsOf(sockets)
 	for i := range sockets {
 		s := &sockets[i]
@@ -150,7 +117,7 @@ func ofSockets(endpoint string, sockets []mptcpnl.Subflow, paths flowPaths) (sub
 		tokens := connections[s.Token]
 		subflows = append(subflows, agentapi.Subflow{
 			Endpoint: endpoint, Token: tokens.responder, InitiatorToken: tokens.initiator,
-			Local: s.Local, Remote: s.Remote, Path: paths.of(s), Backup: s.BackupWanted || s.BackupAsked,
+			Local: s.Local, Remote: s.Remote, Path: pathOf(flows, s), Backup: s.BackupWanted || s.BackupAsked,
 			RTTMicroseconds: uint64(s.TCP.RTT.Microseconds()),
 			Sent:            agentapi.Traffic{Bytes: s.TCP.SentBytes}, Received: agentapi.Traffic{Bytes: s.TCP.ReceivedBytes},
 		})

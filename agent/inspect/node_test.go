@@ -24,7 +24,7 @@ import (
 func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
 
 func TestASocketsPathIsThatOfItsFlow(t *testing.T) {
-	paths := pathsOf([]datapath.Flow{
+	flows := datapath.IndexFlows([]datapath.Flow{
 		{Local: at("10.0.0.1:1000"), Remote: at("10.0.0.2:80"), Path: "blue", Initiator: true},
 		{Local: at("10.0.0.1:1001"), Remote: at("10.0.0.2:80"), Path: "green", Initiator: true},
 		{Local: at("10.0.0.1:1002"), Remote: at("10.0.0.2:80"), Path: "green", Initiator: true, Ended: true},
@@ -43,7 +43,7 @@ func TestASocketsPathIsThatOfItsFlow(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := paths.of(&mptcpnl.Subflow{Local: at(test.local), Remote: at(test.remote)}); got != test.want {
+			if got := pathOf(flows, &mptcpnl.Subflow{Local: at(test.local), Remote: at(test.remote)}); got != test.want {
 				t.Errorf("the path is %q, want %q", got, test.want)
 			}
 		})

@@ -29,6 +29,21 @@ func PrintRules(w io.Writer, format Format, rules []agentapi.Rule) error {
 	return printList(w, format, rules)
 }
 
+// PrintSpreading prints in this format.
+func PrintSpreading(w io.Writer, format Format, all []agentapi.Spreading) error {
+	if format != output.Text {
+		return printList(w, format, all)
+	}
+	var table lines
+	if len(all) == 0 {
+		table.add("no pod was looked at yet")
+	}
+	for i := range all {
+		table.WriteString(all[i].Endpoint + "\n" + all[i].Text("  "))
+	}
+	return table.writeTo(w, "what pods' traffic does")
+}
+
 // EventPrinter returns a function that prints one event after the other.
 func EventPrinter(w io.Writer, format Format) func(agentapi.Event) error {
 	if format == output.Text {

@@ -29,6 +29,8 @@ const (
 	pathSubflows = "/v1/subflows"
 	pathRules    = "/v1/rules"
 	pathEvents   = "/v1/events"
+
+	pathSpreading = "/v1/spreading"
 )
 
 // Source tells what there is now. It must be safe for concurrent use.
@@ -44,7 +46,9 @@ type Server struct {
 	Path   string
 	Source Source
 	Events *events.Log
-	Log    logr.Logger
+	// Spreading is what pods' traffic does; nil where nobody looks.
+	Spreading func() ([]agentapi.Spreading, error)
+	Log       logr.Logger
 }
 
 // Start serves until the context ends, and then removes the socket.
@@ -124,6 +128,12 @@ func (s *Server) handler() http.Handler {
 		rules, err := s.Source.Rules()
 		s.answer(w, rules, err)
 	})
+	if s.Spreading != nil {
+		mux.HandleFunc("GET "+pathSpreading, func(w http.ResponseWriter, _ *http.Request) {
+			spreading, err := s.Spreading()
+			s.answer(w, spreading, err)
+		})
+	}
 	mux.HandleFunc("GET "+pathEvents, s.sendEvents)
 	return mux
 }

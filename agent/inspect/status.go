@@ -139,7 +139,10 @@ func share(count, total int) string {
 // describe names a mechanism and the reason for it.
 func describe(mechanism v1alpha1.RateLimitMechanism, why agentapi.Why) string {
 	name := string(mechanism)
-	if mechanism == "" {
+	switch {
+	case mechanism == "" && why == agentapi.WhyNoSocket: // nor ever
+		return "not enforced: " + why.Text() + ", and Pace governs a pod's own sockets alone"
+	case mechanism == "":
 		name = "not enforced yet"
 	}
 	if why.Text() == "" {

@@ -58,6 +58,10 @@ func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
 			"Police",
 			"Police: the SYN was not seen (some subflows); Police: the RTT is too short for a window (some subflows)",
 		},
+		"a stranger's sockets cannot be paced": {
+			slices.Concat(limited(3, "slow", pace, agentapi.WhyAsked), limited(1, "slow", "", agentapi.WhyNoSocket)), nil, "Pace",
+			"Pace: the rule insists on it (most subflows); not enforced: the sender is not on this node, and Pace governs a pod's own sockets alone (some subflows)",
+		},
 		"nothing is enforced yet": {
 			limited(1, "slow", "", agentapi.WhyNoRTT), nil, "", "not enforced yet: the RTT is not measured yet",
 		},

@@ -16,8 +16,10 @@ type Loop string
 const (
 	// LoopNode follows NICs, paths and peers, and steers.
 	LoopNode Loop = "node"
-	// LoopPods programs pods and their chains, and says what became of the plan.
+	// LoopPods programs pods, and says what became of the plan.
 	LoopPods Loop = "pods"
+	// LoopRules loads the pods' chains, beside the other loops.
+	LoopRules Loop = "rules"
 )
 
 // Rounds measures how long the rounds of the agent's loops take. It is safe for
@@ -31,7 +33,7 @@ func NewRounds() *Rounds {
 		Help:    "Time that a round of one of the agent's loops takes, failed ones included.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2, 12), // to 4 s
 	}, []string{"loop"})}
-	for _, loop := range []Loop{LoopNode, LoopPods} {
+	for _, loop := range []Loop{LoopNode, LoopPods, LoopRules} {
 		r.durations.WithLabelValues(string(loop)) // there from the start
 	}
 	return r

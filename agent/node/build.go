@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -24,6 +26,7 @@ type Builder struct {
 	owners      owners
 	round       uint64
 	granted     grants
+	exempt      map[types.UID]int // interfaces of exempt pods
 }
 
 // NewBuilder takes the registry over.
@@ -44,7 +47,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.round++
-	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round}
+	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round, exempt: b.exempt}
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)
 	}
@@ -88,6 +91,7 @@ func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ 
 		}
 	}
 	found.Unclaimed = unclaimed(&found)
+	b.findExempt(&found)
 	return &found, changed, failed
 }
 
@@ -124,18 +128,25 @@ func (m *Model) freeTaken() {
 // unclaimed are the look's interfaces that belong to nothing of the model.
 func unclaimed(m *Model) []endpoints.HostEnd {
 	left := maps.Clone(m.Look.HostEnds)
-	for i := range m.Endpoints {
-		for _, index := range m.Endpoints[i].Interfaces() {
-			delete(left, index)
-		}
-	}
-	for i := range m.Paths {
-		delete(left, m.Paths[i].Found.Index) // also where it has no number
-	}
-	for _, index := range m.Uplinks {
+	for index := range m.Known() {
 		delete(left, index)
 	}
 	return slices.SortedFunc(maps.Values(left), func(a, b endpoints.HostEnd) int { return cmp.Compare(a.Index, b.Index) })
+}
+
+// findExempt remembers where exempt pods were found: they keep it when they are not found
+// for a moment.
+func (b *Builder) findExempt(m *Model) {
+	b.exempt = map[types.UID]int{}
+	if m.NewPods() == nil {
+		return
+	}
+	for _, pod := range m.NewPods().Exempt {
+		b.exempt[pod.UID] = m.exempt[pod.UID]
+		if at, err := m.Look.Find(string(pod.UID)); err == nil {
+			b.exempt[pod.UID] = at.HostIndex
+		}
+	}
 }
 
 // Applied says that all parts have brought the node to a model: they refer to none of
@@ -183,8 +194,10 @@ func peersOf(peers []paths.Peer) (all []Peer) {
 	return all
 }
 
-func addressesOf(endpoint *v1alpha1.PlanEndpoint) (addresses []netip.Addr) {
-	for _, text := range endpoint.Addresses {
+func addressesOf(endpoint *v1alpha1.PlanEndpoint) []netip.Addr { return parse(endpoint.Addresses) }
+
+func parse(texts []string) (addresses []netip.Addr) {
+	for _, text := range texts {
 		if address, err := netip.ParseAddr(text); err == nil {
 			addresses = append(addresses, address.Unmap())
 		}

@@ -41,14 +41,15 @@ type Model struct {
 	Look         endpoints.Snapshot
 	LookComplete bool
 	// Unclaimed are the interfaces that lead to other network namespaces and belong to
-	// no endpoint of the plan, no path and no uplink: those of pods that the plan does
+	// no pod of the plan, no path and no uplink: those of pods that the plan does
 	// not have, or has not yet. Sorted by index.
 	Unclaimed []endpoints.HostEnd
 	// Retired numbers belong to nobody any more. What refers to one is to be
 	// forgotten: when all parts have done so, it is given anew.
 	Retired Numbers
 
-	round uint64
+	round  uint64
+	exempt map[types.UID]int // interfaces of exempt pods, as they were found last
 }
 
 // Path is this node's NIC on one path.
@@ -123,7 +124,75 @@ func (e *Endpoint) Interfaces() []int {
 	return append([]int{e.HostInterface}, e.Others...)
 }
 
-// Pods are the plan's pods, to be looked for.
+// NewPods is what holds for pods that the plan does not have yet; nil for nothing.
+func (m *Model) NewPods() *v1alpha1.PlanNewPods {
+	if m.Plan == nil {
+		return nil
+	}
+	return m.Plan.Spec.NewPods
+}
+
+// Known are the indexes of interfaces of which it is known whose they are: those of
+// the plan's pods, of paths and of uplinks.
+func (m *Model) Known() map[int]bool {
+	known := map[int]bool{}
+	for index := range m.Look.Owners {
+		known[index] = true
+	}
+	for i := range m.Endpoints {
+		for _, index := range m.Endpoints[i].Interfaces() {
+			known[index] = true
+		}
+	}
+	for i := range m.Paths {
+		known[m.Paths[i].Found.Index] = true // also where it has no number
+	}
+	for _, index := range m.Uplinks {
+		known[index] = true
+	}
+	return known
+}
+
+// PodDevice is the interface by which the node reaches pods whose own interfaces no route
+// leads to, as with some cluster networks; 0 where there is none, or are several.
+func (m *Model) PodDevice() (device int) {
+	leaves := map[int]bool{loopback: true}
+	for _, path := range m.NICs() {
+		leaves[path.Interface] = true
+	}
+	for _, index := range m.Uplinks {
+		leaves[index] = true
+	}
+	for _, pod := range m.Pods() {
+		found, err := m.Look.Find(pod.UID)
+		if err != nil || found.RoutedBy == 0 || leaves[found.RoutedBy] || found.RoutedBy == device {
+			continue
+		}
+		if device != 0 {
+			return 0
+		}
+		device = found.RoutedBy
+	}
+	return device
+}
+
+// loopback is its index, in every network namespace.
+const loopback = 1
+
+// AwaitsPods tells whether new pods are guarded, there are interfaces of unknown ones, and
+// the plan has pods that were not found: these may be theirs.
+func (m *Model) AwaitsPods() bool {
+	if m.NewPods() == nil || len(m.Unclaimed) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(m.Pods(), func(pod endpoints.Pod) bool {
+		_, err := m.Look.Find(pod.UID)
+		return err != nil
+	})
+}
+
+// Pods are the plan's pods, to be looked for: endpoints, and those that are exempt from
+// what holds for new ones.
 func (m *Model) Pods() (pods []endpoints.Pod) {
 	for i := range m.Endpoints {
 		endpoint := &m.Endpoints[i]
@@ -132,6 +201,15 @@ func (m *Model) Pods() (pods []endpoints.Pod) {
 			pod.Interface = endpoint.HostInterface
 		}
 		pods = append(pods, pod)
+	}
+	if m.NewPods() == nil {
+		return pods
+	}
+	for _, exempt := range m.NewPods().Exempt {
+		pods = append(pods, endpoints.Pod{
+			UID: string(exempt.UID), GroupUID: string(exempt.CgroupUID), Addresses: parse(exempt.Addresses),
+			Interface: m.exempt[exempt.UID], Yields: true,
+		})
 	}
 	return pods
 }

@@ -43,6 +43,12 @@ type Report struct {
 	// Unfinished: there is more to do, with no error to log. The part still refers to
 	// endpoints that are gone.
 	Unfinished bool
+	// Unknown: the part has yet to find out what an earlier agent left, and nothing is
+	// to be said of any endpoint before.
+	Unknown bool
+	// Applied is the model that the node was brought to, where a part works beside the
+	// round and has not come to the newest one yet; nil where it has.
+	Applied *Model
 	// Endpoints has those that there is something to say of.
 	Endpoints map[types.UID]EndpointReport
 }
@@ -52,6 +58,8 @@ type EndpointReport struct {
 	// Failed is why the endpoint is not as the plan says. It is told in the endpoint's
 	// status, and tried again.
 	Failed error
+	// Pending is what the endpoint still waits for in this part; nil for nothing.
+	Pending error
 	// Describe adds to the endpoint's status what the part knows; nil for nothing.
 	Describe func(status *v1alpha1.EndpointStatus)
 }
@@ -63,6 +71,16 @@ func (r *Report) Fail(uid types.UID, err error) {
 	}
 	of := r.Endpoints[uid]
 	of.Failed = errors.Join(of.Failed, err)
+	r.set(uid, of)
+}
+
+// Await notes what an endpoint still waits for; nil is nothing.
+func (r *Report) Await(uid types.UID, pending error) {
+	if pending == nil {
+		return
+	}
+	of := r.Endpoints[uid]
+	of.Pending = errors.Join(of.Pending, pending)
 	r.set(uid, of)
 }
 
@@ -94,9 +112,13 @@ func (r *Report) FailAll(model *Model, err error) {
 // Add puts what another part reports of the same model beside it.
 func (r *Report) Add(other Report) {
 	r.Err = errors.Join(r.Err, other.Err)
-	r.Unfinished = r.Unfinished || other.Unfinished
+	r.Unfinished, r.Unknown = r.Unfinished || other.Unfinished, r.Unknown || other.Unknown
+	if r.Applied == nil || other.Applied != nil && other.Applied.round < r.Applied.round {
+		r.Applied = other.Applied
+	}
 	for uid, of := range other.Endpoints {
 		r.Fail(uid, of.Failed)
+		r.Await(uid, of.Pending)
 		if of.Describe != nil {
 			r.Describe(uid, of.Describe)
 		}
@@ -111,11 +133,11 @@ func (r Report) Clone() Report {
 
 // Done is true where nothing failed, and nothing is left to do.
 func (r *Report) Done() bool {
-	if r.Err != nil || r.Unfinished {
+	if r.Err != nil || r.Unfinished || r.Unknown || r.Applied != nil {
 		return false
 	}
 	for _, of := range r.Endpoints {
-		if of.Failed != nil {
+		if of.Failed != nil || of.Pending != nil {
 			return false
 		}
 	}
@@ -130,9 +152,9 @@ func AddMessage(status *v1alpha1.EndpointStatus, text string) {
 	status.Message = Shorten(MessageLimit, strings.TrimPrefix(status.Message+"; "+text, "; "))
 }
 
-// Statuses are what the plan's status says of the endpoints: one that was not found
-// is pending, one that some part failed with has failed, and all others are
-// programmed.
+// Statuses are what the plan's status says of the endpoints: one that was not found,
+// or that some part has not come to, is pending, one that some part failed with has
+// failed, and all others are programmed.
 func (r *Report) Statuses(model *Model) []v1alpha1.EndpointStatus {
 	statuses := make([]v1alpha1.EndpointStatus, 0, len(model.Endpoints))
 	for i := range model.Endpoints {
@@ -154,6 +176,9 @@ func (r *Report) status(endpoint *Endpoint) v1alpha1.EndpointStatus {
 	of := r.Endpoints[endpoint.UID]
 	if of.Describe != nil {
 		of.Describe(&status)
+	}
+	if of.Pending != nil && endpoint.Found != nil {
+		status.State, status.Message = v1alpha1.EndpointPending, Shorten(MessageLimit, of.Pending.Error())
 	}
 	if failed := errors.Join(endpoint.Contradiction, of.Failed); failed != nil && endpoint.Found != nil {
 		status.State, status.Message = v1alpha1.EndpointFailed, Shorten(MessageLimit, failed.Error())

@@ -16,7 +16,7 @@ import (
 
 func TestReportsBecomeStatuses(t *testing.T) {
 	model := &Model{}
-	for _, name := range []string{"well", "failed", "missing", "described"} {
+	for _, name := range []string{"well", "failed", "missing", "described", "awaited", "awaited and failed"} {
 		model.Endpoints = append(model.Endpoints, Endpoint{
 			PlanEndpoint: &v1alpha1.PlanEndpoint{UID: types.UID(name), Namespace: "team", Name: name},
 			Found:        &endpoints.Endpoint{HostInterface: "veth-" + name},
@@ -31,6 +31,9 @@ func TestReportsBecomeStatuses(t *testing.T) {
 	all.Fail("well", nil)
 	var rules Report
 	rules.Fail("failed", errors.New("and that"))
+	rules.Await("awaited", errors.New("its rules are not loaded"))
+	rules.Await("awaited and failed", errors.New("its rules are not loaded"))
+	all.Fail("awaited and failed", errors.New("this is wrong"))
 	rules.Describe("described", func(status *v1alpha1.EndpointStatus) { status.Chain = "chain-1" })
 	all.Add(rules)
 	all.Describe("described", func(status *v1alpha1.EndpointStatus) { status.SocketUpgrade = v1alpha1.SocketUpgradeActive })
@@ -44,6 +47,9 @@ func TestReportsBecomeStatuses(t *testing.T) {
 		"failed":    {v1alpha1.EndpointFailed, "this is wrong\nand that"},
 		"missing":   {v1alpha1.EndpointPending, "nobody has 10.1.0.3"},
 		"described": {v1alpha1.EndpointProgrammed, ""},
+		"awaited":   {v1alpha1.EndpointPending, "its rules are not loaded"},
+
+		"awaited and failed": {v1alpha1.EndpointFailed, "this is wrong"},
 	}
 	for _, status := range all.Statuses(model) {
 		if is := (told{status.State, status.Message}); is != expected[status.Name] {
@@ -67,6 +73,9 @@ func TestAReportIsDoneWhereNothingIsLeft(t *testing.T) {
 		"an endpoint described": {Report{Endpoints: map[types.UID]EndpointReport{"a": {}}}, true},
 		"the node failed":       {Report{Err: errors.New("x")}, false},
 		"more to do":            {Report{Unfinished: true}, false},
+		"an endpoint waits":     {Report{Endpoints: map[types.UID]EndpointReport{"a": {Pending: errors.New("x")}}}, false},
+		"an earlier model":      {Report{Applied: &Model{}}, false},
+		"nothing is known":      {Report{Unknown: true}, false},
 		"an endpoint failed":    {Report{Endpoints: map[types.UID]EndpointReport{"a": {Failed: errors.New("x")}}}, false},
 	} {
 		if c.report.Done() != c.done {
@@ -94,6 +103,19 @@ func TestMessagesAreValidTextWithinTheLimitOfTheAPI(t *testing.T) {
 		got := Shorten(MessageLimit, message)
 		if utf8.RuneCountInString(got) > 1024 || !utf8.ValidString(got) || !strings.HasPrefix(message, strings.TrimSuffix(got, "…")) {
 			t.Errorf("%s: it became %d characters, valid: %v", name, utf8.RuneCountInString(got), utf8.ValidString(got))
+		}
+	}
+}
+
+func TestOfSeveralPartsTheOneThatIsFarthestBehindCounts(t *testing.T) {
+	first, second := &Model{round: 1}, &Model{round: 2}
+	for _, order := range [][]*Model{{nil, first, second}, {first, second, nil}, {second, nil, first}} {
+		var all Report
+		for _, model := range order {
+			all.Add(Report{Applied: model})
+		}
+		if all.Applied != first {
+			t.Errorf("of %v it is %v", order, all.Applied)
 		}
 	}
 }

@@ -99,6 +99,9 @@ type Registry struct {
 	retired map[*registryEntry]uint64 // the round in which it was retired
 }
 
+// firstRound is that of the first model. Nothing was applied before.
+const firstRound = 1
+
 // OpenRegistry is of the agent's directory of pins. Nothing is made or read before a
 // number is needed.
 func OpenRegistry(pinPath string, log logr.Logger) *Registry {
@@ -140,7 +143,7 @@ func (r *Registry) load() error {
 	for _, of := range r.entries {
 		for _, entry := range of {
 			if entry.Retired != 0 {
-				r.retired[entry] = 0
+				r.retired[entry] = firstRound
 			}
 		}
 	}

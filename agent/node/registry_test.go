@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -158,6 +159,23 @@ func TestRetiredNumbersAreToldUntilAllPartsHaveForgottenThem(t *testing.T) {
 	must(t, 0, builder.Close())
 }
 
+func TestWhatAnEarlierAgentRetiredStaysSoUntilSomethingIsApplied(t *testing.T) {
+	pins := filepath.Join(bpffs(t), "braid")
+	builder := NewBuilder(OpenRegistry(pins, logr.Discard()))
+	build(t, builder, sourcesOf([]int{1}, nil, []int{1, 2}))
+	build(t, builder, sourcesOf([]int{1}, nil, []int{2}))
+	must(t, 0, builder.Close())
+	builder = NewBuilder(OpenRegistry(pins, logr.Discard()))
+	model := build(t, builder, sourcesOf([]int{1}, nil, []int{2}))
+	if freed, err := builder.Applied(&Model{}, false); err != nil || freed {
+		t.Errorf("before anything is applied, numbers are free: %v, %v", freed, err)
+	}
+	if freed, err := builder.Applied(model, false); err != nil || !freed {
+		t.Errorf("after that, numbers are free: %v, %v", freed, err)
+	}
+	must(t, 0, builder.Close())
+}
+
 // get is for a value that comes with an error.
 func get[T any](value T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
@@ -287,5 +305,35 @@ func TestInterfacesOfNoEndpointAreUnclaimed(t *testing.T) {
 	model, _, err := builder.Find(model, look, true)
 	if want := []endpoints.HostEnd{{Index: 8, NamespaceID: 8}, {Index: 9, NamespaceID: 9}}; err != nil || !slices.Equal(model.Unclaimed, want) {
 		t.Errorf("unclaimed are %v (%v), want %v", model.Unclaimed, err, want)
+	}
+}
+
+func TestInterfacesOfExemptPodsAreKnownAlsoWhenTheyAreNotFoundForAMoment(t *testing.T) {
+	builder := NewBuilder(OpenRegistry(filepath.Join(bpffs(t), "braid"), logr.Discard()))
+	defer builder.Close()
+	from := sourcesOf([]int{1}, nil, []int{1})
+	from.Plan.Spec.NewPods = &v1alpha1.PlanNewPods{Exempt: []v1alpha1.PlanExemptPod{{UID: "free", CgroupUID: "hash", Addresses: []string{"10.1.0.9"}}, {UID: "later"}}}
+	look := endpoints.NewSnapshot(map[string]endpoints.Endpoint{"uid1": {HostIndex: 7}, "free": {HostIndex: 8, RoutedBy: 30}}, nil)
+	look.Owners = map[int]string{7: "uid1", 8: "free"}
+	look.HostEnds = map[int]endpoints.HostEnd{7: {Index: 7}, 8: {Index: 8}, 9: {Index: 9}}
+	model, _, err := builder.Find(build(t, builder, from), look, true)
+	if want := []endpoints.HostEnd{{Index: 9}}; err != nil || !slices.Equal(model.Unclaimed, want) {
+		t.Errorf("unclaimed are %v (%v), want %v", model.Unclaimed, err, want)
+	}
+	if device := model.PodDevice(); device != 30 {
+		t.Errorf("pods are reached by interface %d", device)
+	}
+	if !model.AwaitsPods() {
+		t.Error("nobody looks for the pod that is not there yet")
+	}
+	again := build(t, builder, from).Pods()
+	want := endpoints.Pod{UID: "free", GroupUID: "hash", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Interface: 8, Yields: true}
+	if len(again) != 3 || !reflect.DeepEqual(again[1], want) {
+		t.Errorf("looked for are %+v, want %+v among them", again, want)
+	}
+	from.Plan.Spec.NewPods = nil
+	model, _, err = builder.Find(build(t, builder, from), look, true)
+	if err != nil || len(model.Pods()) != 1 || model.AwaitsPods() {
+		t.Errorf("without new pods being guarded %+v are looked for (%v)", model.Pods(), err)
 	}
 }

@@ -178,7 +178,8 @@ func (l *limiter) look(now time.Time, endpoints map[uint32]string) (late map[uin
 	if err != nil {
 		return nil, err
 	}
-	return late, errors.Join(l.share(seconds), l.forget())
+	// First what is given back: together there may be more than the map has places for.
+	return late, errors.Join(l.forget(), l.share(seconds))
 }
 
 func mayPace(record *pace.PaceSubflow) bool {

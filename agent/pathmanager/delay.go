@@ -15,6 +15,8 @@ type delayed struct {
 }
 
 const (
+	// firstLook is how old a connection is when it is looked at.
+	firstLook = 20 * time.Millisecond
 	// shortestLook and longestLook are how soon a connection that waits is looked at
 	// again while bytes move, and idleLook while none do.
 	shortestLook = 10 * time.Millisecond
@@ -50,6 +52,9 @@ func (t *tracker) looked(c *connection, bytes uint64, now time.Time) {
 	if after.Bytes > 0 && bytes >= after.Bytes || after.Time > 0 && now.Sub(d.began) >= after.Time {
 		t.release(c)
 		c.due = now
+		if c.byKernel {
+			t.leaveToKernel(c, now)
+		}
 	} else {
 		rate := bytesIn(d, bytes, now)
 		if rate > 0 {

@@ -39,6 +39,7 @@ type follower struct {
 	announcer *announcer
 	share     *share
 	pace      lookPace
+	young     *adolescents // nil where the agent hears of all connections at once
 	// stale is true where events were lost since the last look.
 	stale    bool
 	log      logr.Logger
@@ -54,12 +55,12 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	subscription, err := mptcpnl.Subscribe(int(n.file.Fd()))
+	f := &follower{namespace: n, share: n.newShare(), log: n.options.Log, stopped: make(chan struct{})}
+	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
+	subscription, err := f.subscribe()
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{namespace: n, share: n.newShare(), log: n.options.Log, stopped: make(chan struct{})}
-	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
 	f.done.Go(func() { f.run(subscription) })
 	return f, nil
 }
@@ -96,10 +97,11 @@ type received struct {
 // It returns nil when the follower is stopped.
 func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) {
 	if subscription == nil {
-		if subscription, err = mptcpnl.Subscribe(int(f.namespace.file.Fd())); err != nil {
+		if subscription, err = f.subscribe(); err != nil {
 			return err
 		}
 	}
+	defer f.letGo()
 	f.namespace.hear(true)
 	defer f.namespace.hear(false)
 	events := make(chan received)
@@ -151,6 +153,8 @@ func (f *follower) loop(events <-chan received) error {
 				cancel()
 				return err
 			}
+		case <-f.young.hasGrown():
+			f.handleGrown()
 		case <-drift.C:
 			drift.Reset(f.resyncInTurn())
 		case <-wait:
@@ -199,6 +203,9 @@ func (f *follower) handle(got received) error {
 	}
 	now := time.Now()
 	for _, event := range got.events {
+		if f.isYoung(event) {
+			continue
+		}
 		f.tracker.handle(event, now)
 		f.announcer.handle(event, now)
 		if listener, ok := event.(mptcpnl.ListenerEvent); ok && listener.Kind == mptcpnl.ListenerCreated {
@@ -285,21 +292,25 @@ func (f *follower) lookAtWaiting(now time.Time) error {
 		if !c.delayed.waits {
 			continue
 		}
-		bytes, err := f.moved(c)
+		bytes, there, err := f.moved(c)
 		failed = errors.Join(failed, err)
+		if !there && err == nil {
+			f.tracker.forget(c.token) // it closed while it was young, or the next look finds it
+			continue
+		}
 		f.tracker.looked(c, bytes, now)
 	}
 	return failed
 }
 
 // moved is what the connection's first subflow, its only one, has moved in both
-// directions.
-func (f *follower) moved(c *connection) (uint64, error) {
+// directions, and false where that one is gone.
+func (f *follower) moved(c *connection) (bytes uint64, there bool, err error) {
 	if f.tracker.settings.OpenAfter.Bytes == 0 {
-		return 0, nil
+		return 0, true, nil
 	}
-	first, _, err := f.namespace.diagnostics.Subflow(c.local, c.remote)
-	return first.TCP.SentBytes + first.TCP.ReceivedBytes, err
+	first, there, err := f.namespace.diagnostics.Subflow(c.local, c.remote)
+	return first.TCP.SentBytes + first.TCP.ReceivedBytes, there, err
 }
 
 // create opens subflows of the connections that the agent is in charge of.
@@ -366,7 +377,7 @@ func (f *follower) createOne(c *connection, p pair, now time.Time) error {
 func (f *follower) nudge(due []*connection, now time.Time) error {
 	missing := map[bool]int{} // by whether it is IPv4
 	for _, c := range due {
-		if !c.byKernel {
+		if !c.byKernel || c.delayed.waits {
 			continue
 		}
 		if is4 := c.remote.Addr().Is4(); f.tracker.mayNudge(is4) {

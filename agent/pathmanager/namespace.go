@@ -147,6 +147,13 @@ func (n *Namespace) Unmanaged() int64 {
 	return n.follower.share.unmanaged.Load()
 }
 
+// changed is true while something is to be put back.
+func (n *Namespace) changed() bool {
+	n.changes.Lock()
+	defer n.changes.Unlock()
+	return n.record != nil
+}
+
 // Close stops following connections and leaves everything else as it is.
 func (n *Namespace) Close() error {
 	n.calls.Lock()

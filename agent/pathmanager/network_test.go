@@ -322,8 +322,9 @@ func TestRestoreLeavesTheNamespaceAsBefore(t *testing.T) {
 func restoreByAnotherAgent(t *testing.T, host *pair.Host, manager v1alpha1.SubflowManager, count int) {
 	t.Helper()
 	statePath := filepath.Join(t.TempDir(), "state")
-	first := open(t, host, statePath)
-	require.NoError(t, first.Configure(context.Background(), settings(host, manager, count)))
+	first, wanted := open(t, host, statePath), settings(host, manager, count)
+	wanted.OpenAfter = pathmanager.OpenAfter{Time: time.Second}
+	require.NoError(t, first.Configure(context.Background(), wanted))
 	require.NoError(t, first.Close())
 	recorded, err := pathmanager.Recorded(statePath, nil)
 	if err != nil || len(recorded) != 1 || recorded[0] != first.Identity() {
@@ -370,7 +371,10 @@ func TestRestoreRemovesWhatTheKernelMadeForASubflow(t *testing.T) {
 	connection := client.Connect(address)
 	client.ExpectSubflows(connection, 3)
 	require.NoError(t, connection.Close())
-	pair.Eventually(t, func() bool { return len(client.Subflows(connection.LocalAddr())) == 0 }, func() string { return "the subflows do not end" })
+	pair.Eventually(t, func() bool { // they may outlive their connection
+		left, err := client.Diagnostics().Subflows(0)
+		return err == nil && len(left) == 0
+	}, func() string { return "the subflows do not end" })
 	require.NoError(t, here.Restore(context.Background()))
 	if after := state(t, client); after != before {
 		t.Errorf("it was\n%s\nand is\n%s", before, after)

@@ -169,8 +169,8 @@ func settingsOf(endpoint *node.Endpoint) Settings {
 		EachPair:           len(endpoint.Paths),
 		Reopen:             subflows.Reopen,
 		OpenAfter: OpenAfter{
-			Bytes: uint64(subflows.OpenAfterBytes),
-			Time:  time.Duration(subflows.OpenAfterMillis) * time.Millisecond,
+			Bytes: uint64(subflows.OpenAfterBytes + subflows.AnnounceAfterBytes),
+			Time:  time.Duration(subflows.OpenAfterMillis+subflows.AnnounceAfterMillis) * time.Millisecond,
 		},
 	}
 }
@@ -187,6 +187,17 @@ func (p *Pods) release(ctx context.Context, wanted map[uint64]bool, look endpoin
 		}
 		if err := p.releaseOne(ctx, identity, path, exists); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("failed to restore %s, which no policy selects: %w", identity, err))
+		}
+	}
+	return errors.Join(failed, p.closeUnchanged(wanted))
+}
+
+// closeUnchanged lets go of the pods that have no record, because they could not be
+// configured: nothing is to be restored there.
+func (p *Pods) closeUnchanged(wanted map[uint64]bool) (failed error) {
+	for inode, opened := range p.managed {
+		if !wanted[inode] && !opened.changed() {
+			failed = errors.Join(failed, p.close(inode))
 		}
 	}
 	return failed

@@ -125,3 +125,26 @@ func letGo(t *testing.T, p *Pods, inode uint64) {
 		t.Fatal(err)
 	}
 }
+
+func TestAPodThatCouldNotBeConfiguredIsLetGoOf(t *testing.T) {
+	pod, p := network.NamespaceForTest(t), newPods(t)
+	if err := pod.Sysctl("net.mptcp.enabled", "0"); err != nil {
+		t.Fatal(err)
+	}
+	var status unix.Stat_t
+	if err := unix.Stat(pod.Path(), &status); err != nil {
+		t.Fatal(err)
+	}
+	endpoint := node.Endpoint{
+		PlanEndpoint: &v1alpha1.PlanEndpoint{UID: "1", Subflows: v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerAgent, Count: 2}},
+		Found:        &endpoints.Endpoint{Inode: status.Ino, Path: pod.Path()},
+	}
+	report := p.Apply(t.Context(), &node.Model{Endpoints: []node.Endpoint{endpoint}, LookComplete: true})
+	if report.Done() {
+		t.Error("a pod without MPTCP counts as configured")
+	}
+	p.Apply(t.Context(), &node.Model{LookComplete: true})
+	if len(p.managed) > 0 {
+		t.Errorf("the network namespace of a pod that is gone is held for good: %v", p.managed)
+	}
+}

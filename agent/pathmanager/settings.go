@@ -32,8 +32,8 @@ type Settings struct {
 	// EachPair is how many subflows a full mesh has for each pair of addresses, as
 	// long as Count suffices for all; 0 means 1.
 	EachPair int
-	// OpenAfter is when a connection gets its further subflows; it needs manager
-	// Agent.
+	// OpenAfter is when a connection gets its further subflows. With manager Kernel it
+	// is kept by who holds the pod's announcements; the agent helps from then on.
 	OpenAfter OpenAfter
 	// Reopen is Never where closed subflows stay closed; empty for Always.
 	Reopen v1alpha1.ReopenMode
@@ -79,12 +79,31 @@ func (s Settings) validateWays() error {
 	switch {
 	case s.OpenAfter.Time < 0:
 		return fmt.Errorf("subflows after %s: must not be before the connection", s.OpenAfter.Time)
-	case s.OpenAfter != OpenAfter{} && !byAgent:
-		return fmt.Errorf("subflows after bytes or a time need manager %s", v1alpha1.SubflowManagerAgent)
 	case s.Reopen != "" && s.Reopen != v1alpha1.ReopenAlways && s.Reopen != v1alpha1.ReopenNever:
 		return fmt.Errorf("reopen %q: must be %s or %s", s.Reopen, v1alpha1.ReopenAlways, v1alpha1.ReopenNever)
 	}
 	return nil
+}
+
+// youngFor is how old a connection becomes before it is looked at; 0 for not at all.
+func (s Settings) youngFor() time.Duration {
+	switch after := s.waits(); {
+	case after.Bytes == 0:
+		return after.Time
+	case after.Time == 0:
+		return firstLook
+	default:
+		return min(firstLook, after.Time)
+	}
+}
+
+// waits is when the agent has something to do for a connection. With manager Kernel
+// that can wait for the time, where there is one.
+func (s Settings) waits() OpenAfter {
+	if s.Manager == v1alpha1.SubflowManagerKernel && s.OpenAfter.Time > 0 {
+		return OpenAfter{Time: s.OpenAfter.Time}
+	}
+	return s.OpenAfter
 }
 
 // follows says whether connections must be followed from here. The agent opens
@@ -144,6 +163,9 @@ func (s Settings) endpoints(c capabilities) (endpoints []mptcpnl.Endpoint) {
 		return nil
 	}
 	if !c.listening {
+		if s.OpenAfter != (OpenAfter{}) {
+			return nil // the kernel would use it on each connection at once
+		}
 		return s.clientEndpoints(c)
 	}
 	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {

@@ -36,6 +36,7 @@ type tracker struct {
 }
 
 func newTracker(settings Settings, announcesIPv6 bool, share *share) *tracker {
+	settings.OpenAfter = settings.waits()
 	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share}
 }
 

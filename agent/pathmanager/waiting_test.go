@@ -194,3 +194,41 @@ func TestNeverMeansNever(t *testing.T) {
 		}
 	})
 }
+
+// The packets decide for the kernel's path manager when the bytes suffice. The agent
+// helps where nothing came of it.
+func TestWithTheKernelsManagerTheAgentWaitsForTheTimeAndForTheAnnouncements(t *testing.T) {
+	after := OpenAfter{Bytes: 1 << 10, Time: 10 * time.Second}
+	tracked := newTracker(Settings{Manager: v1alpha1.SubflowManagerKernel, Count: 3, OpenAfter: after}, false, unbounded())
+	if looks := looksAt(tracked, 1e9, time.Minute); len(looks) != 1 || looks[0] != after.Time {
+		t.Errorf("it is looked at %v, want once, after %s", looks, after.Time)
+	}
+	next, waits := tracked.next()
+	if helped := next.Sub(start); !waits || helped != after.Time+announceGrace {
+		t.Errorf("it is helped after %s (%t), want %s", helped, waits, after.Time+announceGrace)
+	}
+}
+
+func TestHowOldAConnectionBecomesBeforeTheAgentHearsOfIt(t *testing.T) {
+	bytes, short, long := OpenAfter{Bytes: 1}, OpenAfter{Bytes: 1, Time: time.Millisecond}, OpenAfter{Bytes: 1, Time: time.Minute}
+	tests := map[string]struct {
+		manager v1alpha1.SubflowManager
+		after   OpenAfter
+		want    time.Duration
+	}{
+		"at once":                       {v1alpha1.SubflowManagerAgent, OpenAfter{}, 0},
+		"for bytes":                     {v1alpha1.SubflowManagerAgent, bytes, firstLook},
+		"for bytes or a short time":     {v1alpha1.SubflowManagerAgent, short, time.Millisecond},
+		"for bytes or a long time":      {v1alpha1.SubflowManagerAgent, long, firstLook},
+		"for a time":                    {v1alpha1.SubflowManagerAgent, OpenAfter{Time: time.Minute}, time.Minute},
+		"the kernel's, for either":      {v1alpha1.SubflowManagerKernel, long, time.Minute},
+		"the kernel's, for bytes alone": {v1alpha1.SubflowManagerKernel, bytes, firstLook},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := (Settings{Manager: test.manager, OpenAfter: test.after}).youngFor(); got != test.want {
+				t.Errorf("for %s, want %s", got, test.want)
+			}
+		})
+	}
+}

@@ -17,33 +17,33 @@ type owner struct {
 	path string // empty for an address that is on no path
 }
 
-// addressBook finds the owner of a gateway.
-type addressBook map[netip.Addr]owner
+// addressOwners finds the owner of a gateway.
+type addressOwners map[netip.Addr]owner
 
-// learn makes the book anew from the peers, of which no two have one address. It
+// learn makes the owners anew from the peers, of which no two have one address. It
 // keeps the addresses that routes use and a peer no longer mentions whose addresses
 // nobody confirmed: a NIC that is set down loses its IPv6 addresses, and just then its
 // owner must be known.
-func (b addressBook) learn(peers []Peer, inUse map[netip.Addr]bool) addressBook {
-	book, confirmed := addressBook{}, map[string]bool{}
+func (b addressOwners) learn(peers []Peer, inUse map[netip.Addr]bool) addressOwners {
+	owners, confirmed := addressOwners{}, map[string]bool{}
 	for _, peer := range peers {
 		for _, path := range slices.Sorted(maps.Keys(peer.Paths)) {
-			book.claim(peer.Paths[path].Addresses, owner{peer.Name, path})
+			owners.claim(peer.Paths[path].Addresses, owner{peer.Name, path})
 		}
-		book.claim(peer.Addresses, owner{peer.Name, ""})
+		owners.claim(peer.Addresses, owner{peer.Name, ""})
 		confirmed[peer.Name] = peer.Confirmed
 	}
 	for address, before := range b {
-		now, mentioned := book[address]
+		now, mentioned := owners[address]
 		forgotten := !mentioned && !confirmed[before.peer] || now.peer == before.peer && now.path == ""
 		if inUse[address] && forgotten {
-			book[address] = before
+			owners[address] = before
 		}
 	}
-	return book
+	return owners
 }
 
-func (b addressBook) claim(addresses []netip.Addr, by owner) {
+func (b addressOwners) claim(addresses []netip.Addr, by owner) {
 	for _, address := range addresses {
 		if _, taken := b[address]; !taken {
 			b[address] = by
@@ -52,7 +52,7 @@ func (b addressBook) claim(addresses []netip.Addr, by owner) {
 }
 
 // peerOf is the one peer that all next hops belong to; empty if there is none.
-func (b addressBook) peerOf(hops []hop) (peer string) {
+func (b addressOwners) peerOf(hops []hop) (peer string) {
 	for i, hop := range hops {
 		of := b[hop.gateway].peer
 		if i > 0 && of != peer {
@@ -94,7 +94,7 @@ func (d *Detours) adopt(v *view) {
 			continue
 		}
 		prefix, _ := destinationOf(route)
-		peer := d.book.peerOf(hopsOf(route))
+		peer := d.owners.peerOf(hopsOf(route))
 		if peer == "" || isWide(prefix) {
 			continue
 		}
@@ -111,7 +111,7 @@ func (d *Detours) adopt(v *view) {
 func (d *Detours) adoptGateways(v *view, usual netlink.Route, peer string) {
 	for _, hop := range hopsOf(usual) {
 		if hop.gateway.IsValid() {
-			d.book.claim([]netip.Addr{hop.gateway}, owner{peer, v.pathOf[hop.index]})
+			d.owners.claim([]netip.Addr{hop.gateway}, owner{peer, v.pathOf[hop.index]})
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (d *Detours) remember(v *view) {
 	}
 	for prefix, route := range v.seen.main {
 		hops := hopsOf(route)
-		peer := d.book.peerOf(hops)
+		peer := d.owners.peerOf(hops)
 		if peer == "" || isWide(prefix) || v.wraps(route, hops) {
 			delete(d.known, prefix)
 			continue

@@ -45,7 +45,7 @@ type Detours struct {
 
 	mu      sync.Mutex
 	adopted bool // what an earlier agent left has been read
-	book    addressBook
+	owners  addressOwners
 	known   map[netip.Prefix]*destination
 }
 
@@ -102,8 +102,8 @@ func (d *Detours) Apply(state State) ([]Detour, error) {
 	if err != nil {
 		return nil, fmt.Errorf("looking at the routes: %w", err)
 	}
-	d.book = d.book.learn(state.Peers, d.gateways())
-	view := newView(state, seen, d.book)
+	d.owners = d.owners.learn(state.Peers, d.gateways())
+	view := newView(state, seen, d.owners)
 	if !d.adopted {
 		d.adopt(view)
 		d.adopted = true

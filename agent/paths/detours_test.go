@@ -557,13 +557,13 @@ func TestDetours(t *testing.T) {
 }
 
 func TestTheAddressBookForgetsWhatNoRouteUses(t *testing.T) {
-	var book addressBook
+	var owners addressOwners
 	for i := range 100 {
 		claims := []Peer{{Name: "b", Addresses: addrs(fmt.Sprintf("192.0.2.%d", i))}}
-		book = book.learn(claims, map[netip.Addr]bool{netip.MustParseAddr("192.0.2.7"): true})
+		owners = owners.learn(claims, map[netip.Addr]bool{netip.MustParseAddr("192.0.2.7"): true})
 	}
-	if len(book) != 2 || book[netip.MustParseAddr("192.0.2.7")].peer != "b" {
-		t.Errorf("got %v, wanted the last address and the one in use", book)
+	if len(owners) != 2 || owners[netip.MustParseAddr("192.0.2.7")].peer != "b" {
+		t.Errorf("got %v, wanted the last address and the one in use", owners)
 	}
 }
 
@@ -572,9 +572,9 @@ func TestTheAddressBookForgetsWhatNoRouteUses(t *testing.T) {
 func TestTheAddressBookKeepsNothingThatIsNotConfirmed(t *testing.T) {
 	gateway := netip.MustParseAddr("192.0.2.254")
 	inUse := map[netip.Addr]bool{gateway: true}
-	book := addressBook{}.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.254"), Confirmed: true}}, inUse)
-	book = book.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.2"), Confirmed: true}}, inUse)
-	if owner, known := book[gateway]; known {
+	owners := addressOwners{}.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.254"), Confirmed: true}}, inUse)
+	owners = owners.learn([]Peer{{Name: "b", Addresses: addrs("192.0.2.2"), Confirmed: true}}, inUse)
+	if owner, known := owners[gateway]; known {
 		t.Errorf("the gateway is still %s's", owner.peer)
 	}
 }

@@ -74,3 +74,12 @@ func (m matcher) names(name string) bool {
 func inRanges(address netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(address) })
 }
+
+// IsNamed tells whether one of the paths is formed by interfaces of this name, whatever
+// their addresses.
+func IsNamed(plan []v1alpha1.PlanPath, name string) bool {
+	return slices.ContainsFunc(plan, func(path v1alpha1.PlanPath) bool {
+		m, err := newMatcher(path)
+		return err == nil && len(m.ranges) == 0 && m.matchesName(name)
+	})
+}

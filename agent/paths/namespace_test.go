@@ -281,7 +281,7 @@ func TestWatchSubscribesAgainWhenItsSocketBreaks(t *testing.T) {
 	broken.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	changed := make(chan struct{}, 1)
-	go node.follow(ctx, broken, changed)
+	go node.follow(ctx, broken, watchedGroups, changed)
 	await := func(what string) {
 		t.Helper()
 		select {

@@ -83,7 +83,7 @@ func newCandidate(link netlink.Link) *candidate {
 		NIC:       NIC{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Up: isUp(a)},
 		setUp:     a.RawFlags&unix.IFF_UP != 0,
 		loopback:  a.RawFlags&unix.IFF_LOOPBACK != 0,
-		tunnel:    isTunnel(link),
+		tunnel:    IsTunnel(link),
 		podLike:   link.Type() == "veth", // until an address shows that it is a NIC
 		secondary: map[netip.Addr]bool{},
 	}
@@ -96,9 +96,9 @@ func isUp(a *netlink.LinkAttrs) bool {
 	return a.RawFlags&working == working
 }
 
-// isTunnel tells interfaces that wrap packets: what the cluster network routes
+// IsTunnel tells interfaces that wrap packets: what the cluster network routes
 // into them must not leave unwrapped by another NIC.
-func isTunnel(link netlink.Link) bool {
+func IsTunnel(link netlink.Link) bool {
 	if link.Attrs().EncapType != "ether" && link.Attrs().EncapType != "loopback" {
 		return true
 	}

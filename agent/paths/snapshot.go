@@ -56,7 +56,7 @@ func (d *Detours) look() (*snapshot, error) {
 	}
 	for _, link := range links {
 		seen.up[link.Attrs().Index] = isUp(link.Attrs())
-		seen.tunnel[link.Attrs().Index] = isTunnel(link)
+		seen.tunnel[link.Attrs().Index] = IsTunnel(link)
 	}
 	for _, route := range routes {
 		seen.sort(route)

@@ -12,16 +12,16 @@ import (
 // view is the state and the kernel's routes, ready for decisions.
 type view struct {
 	seen   *snapshot
-	book   addressBook
+	owners addressOwners
 	peers  map[string]Peer
 	paths  map[string]int  // interface of each path that is up here
 	narrow map[string]bool // paths that are up and yet not usable
 	pathOf map[int]string  // path of each interface that has one
 }
 
-func newView(state State, seen *snapshot, book addressBook) *view {
+func newView(state State, seen *snapshot, owners addressOwners) *view {
 	v := &view{
-		seen: seen, book: book, peers: map[string]Peer{},
+		seen: seen, owners: owners, peers: map[string]Peer{},
 		paths: map[string]int{}, narrow: map[string]bool{}, pathOf: map[int]string{},
 	}
 	for _, peer := range state.Peers {
@@ -42,7 +42,7 @@ func newView(state State, seen *snapshot, book addressBook) *view {
 
 // path is the one that a next hop is on: the peer's, or else this node's.
 func (v *view) path(h hop) string {
-	if path := v.book[h.gateway].path; path != "" {
+	if path := v.owners[h.gateway].path; path != "" {
 		return path
 	}
 	return v.pathOf[h.index]

@@ -41,17 +41,32 @@ func (n *Node) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
+	notifications := make(chan struct{}, 1)
+	go pace(n.begin(ctx, socket, watchedGroups), notifications)
+	return notifications, nil
+}
+
+// WatchLinks is as Watch, of links alone, and tells of each change at once.
+func (n *Node) WatchLinks(ctx context.Context) (<-chan struct{}, error) {
+	groups := []uint{unix.RTNLGRP_LINK}
+	socket, err := subscribe(n.namespace, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return n.begin(ctx, socket, groups), nil
+}
+
+// begin tells of a first change at once, and of others until the context ends.
+func (n *Node) begin(ctx context.Context, socket *nl.NetlinkSocket, groups []uint) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	changed <- struct{}{}
-	go n.follow(ctx, socket, changed)
-	notifications := make(chan struct{}, 1)
-	go pace(changed, notifications)
-	return notifications, nil
+	go n.follow(ctx, socket, groups, changed)
+	return changed
 }
 
 // follow signals changes until the context ends, and subscribes again when a
 // socket breaks.
-func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, changed chan<- struct{}) {
+func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, groups []uint, changed chan<- struct{}) {
 	defer close(changed)
 	for socket != nil {
 		err := receive(ctx, socket, changed)
@@ -60,15 +75,15 @@ func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, changed cha
 		}
 		logr.FromContextOrDiscard(ctx).Error(err, "failed to watch the node's network; subscribing again")
 		time.Sleep(quiet) // a socket that always breaks must not take all CPU
-		socket = n.resubscribe(ctx)
+		socket = n.resubscribe(ctx, groups)
 		signal(changed)
 	}
 }
 
 // resubscribe returns nil when the context ends first.
-func (n *Node) resubscribe(ctx context.Context) *nl.NetlinkSocket {
+func (n *Node) resubscribe(ctx context.Context, groups []uint) *nl.NetlinkSocket {
 	for {
-		socket, err := subscribe(n.namespace, watchedGroups...)
+		socket, err := subscribe(n.namespace, groups...)
 		if err == nil {
 			return socket
 		}

@@ -16,6 +16,7 @@ import (
 	"braid.dev/braid/agent/events"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // inspection shows users what there is, by the debug commands.
@@ -24,10 +25,12 @@ type inspection struct {
 	log    logr.Logger
 	// names and pins tell of pods with rules, node of others too, and events what rules
 	// report.
-	names  *inspect.Directory
-	pins   *inspect.Pins
-	node   *inspect.Node
-	events *events.Log
+	names *inspect.Directory
+	pins  *inspect.Pins
+	node  *inspect.Node
+	// spreading is what pods' traffic does.
+	spreading func() ([]agentapi.Spreading, error)
+	events    *events.Log
 	// namesFile keeps the names for the time without an agent.
 	namesFile, socket string
 }
@@ -38,6 +41,7 @@ const eventsKept = 4096
 func openInspection(options Options, c *chains.Chains, pins string) *inspection {
 	i := &inspection{
 		chains: c, log: options.Log.WithName("inspect"), events: events.NewLog(eventsKept),
+		spreading: options.Spreading,
 		namesFile: filepath.Join(options.StatePath, inspect.DirectoryName), socket: filepath.Join(options.StatePath, inspect.SocketName),
 	}
 	var err error
@@ -75,7 +79,7 @@ func (i *inspection) Apply(_ context.Context, model *node.Model) (report node.Re
 
 // Run answers the debug commands.
 func (i *inspection) Run(ctx context.Context) error {
-	server := &inspect.Server{Path: i.socket, Source: i.node, Events: i.events, Log: i.log}
+	server := &inspect.Server{Path: i.socket, Source: i.node, Spreading: i.spreading, Events: i.events, Log: i.log}
 	if err := server.Start(ctx); err != nil {
 		i.log.Error(err, "failed to serve the debug commands: they read the maps alone")
 	}

@@ -19,11 +19,13 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 )
 
 // Options of Rules.
@@ -43,11 +45,22 @@ type Options struct {
 	ConfigMaps programs.ConfigMaps
 	// Flows lists the flows of the uplinks; it must be safe for concurrent use.
 	Flows func() ([]datapath.Flow, error)
-	Log   logr.Logger
+	// Spreading is what pods' traffic does, for the debug commands; likewise.
+	Spreading func() ([]agentapi.Spreading, error)
+	// Notify is called when there is more to say of a model that was applied.
+	Notify func()
+	// Rounds measures how long that took.
+	Rounds *metrics.Rounds
+	Log    logr.Logger
 }
 
-// Rules are all that the plan's chains need.
+// Rules are all that the plan's chains need. It works while it runs, beside Apply.
 type Rules struct {
+	worker worker
+	begun  time.Time // with the first Apply
+	// takesOver: an earlier agent left something.
+	takesOver bool
+
 	chains     *chains.Chains
 	programs   *adminPrograms
 	pacing     *pacing
@@ -85,6 +98,13 @@ func Open(options Options) *Rules {
 	r.withChains = []node.Part{
 		&socketImport{chains: r.chains, pins: pins, log: log}, r.idle, &eventReceiver{inspection: r.inspection, log: log.WithName("events")}, r.inspection,
 	}
+	r.worker = worker{
+		load: r.load, carryOut: func(ctx context.Context, model *node.Model) (report node.Report) {
+			_ = options.Rounds.Measure(ctx, metrics.LoopRules, func() error { report = r.carryOut(ctx, model); return nil })
+			return report
+		},
+		tell: options.Notify, handed: make(chan struct{}, 1),
+	}
 	return r
 }
 
@@ -105,8 +125,39 @@ func wantsChains(model *node.Model) bool {
 	})
 }
 
-// Apply gives the endpoints their chains.
-func (r *Rules) Apply(ctx context.Context, model *node.Model) (report node.Report) {
+// Apply has the endpoints given their chains, and does not wait for that.
+func (r *Rules) Apply(_ context.Context, model *node.Model) node.Report {
+	if r.begun.IsZero() {
+		r.begun, r.takesOver = time.Now(), r.chains.Exists()
+	}
+	r.worker.handOver(model)
+	return r.Report(model)
+}
+
+// takingOver is how long nothing is said of pods while what an earlier agent left is taken
+// over, so that a restart does not show in the statuses of pods with rules. It can take
+// much longer where a pod has very many connections.
+const takingOver = 2 * time.Second
+
+// Report is what became of a model that was applied. Options.Notify tells that there is
+// another.
+func (r *Rules) Report(model *node.Model) node.Report {
+	outcome := r.worker.outcome()
+	report := outcome.reportOf(model)
+	report.Unknown = outcome == nil && r.takesOver && time.Since(r.begun) < takingOver
+	return report
+}
+
+// load loads the programs that all chains have in common. Where that fails carryOut says
+// why.
+func (r *Rules) load(model *node.Model) {
+	if wantsChains(model) {
+		_ = r.chains.Prepare()
+	}
+}
+
+// carryOut gives the endpoints their chains.
+func (r *Rules) carryOut(ctx context.Context, model *node.Model) (report node.Report) {
 	if err := r.chains.TakeOver(); err != nil {
 		report.Err = fmt.Errorf("failed to take over what an earlier agent pinned for chains: %w", err)
 	}
@@ -117,9 +168,10 @@ func (r *Rules) Apply(ctx context.Context, model *node.Model) (report node.Repor
 	return report
 }
 
-// Run does what goes on beside Apply.
+// Run carries out what is applied, and does what goes on beside that.
 func (r *Rules) Run(ctx context.Context) error {
 	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return r.worker.run(ctx) })
 	for _, part := range r.ordered(&node.Model{}) {
 		running.Go(func() error { return part.Run(ctx) })
 	}
@@ -130,8 +182,8 @@ func (r *Rules) Run(ctx context.Context) error {
 // undone.
 const undoing = 2 * time.Second
 
-// Remove brings the node to a model without rules, as Apply does, and then removes what
-// is left.
+// Remove brings the node to a model without rules, and then removes what is left. It must
+// not be called beside Run.
 func (r *Rules) Remove(ctx context.Context) error {
 	probing, stop := context.WithTimeout(ctx, undoing)
 	defer stop()
@@ -139,7 +191,7 @@ func (r *Rules) Remove(ctx context.Context) error {
 	go func() { ended <- r.idle.Run(probing) }()
 	var failed error
 	for failed == nil {
-		report := r.Apply(ctx, &node.Model{})
+		report := r.carryOut(ctx, &node.Model{})
 		failed = report.Err
 		if !report.Unfinished || probing.Err() != nil {
 			break

@@ -103,7 +103,7 @@ func (l *ruleLab) apply(t *testing.T, plan *v1alpha1.MPTCPNodePlan) (report node
 	t.Helper()
 	model := l.model(t, plan)
 	require.NoError(t, l.Nodes[0].Do(func() error {
-		report = l.rules.Apply(t.Context(), model)
+		report = l.rules.carryOut(t.Context(), model)
 		return nil
 	}))
 	if plan != nil {

@@ -4,6 +4,7 @@ package rules
 
 import (
 	"context"
+	"slices"
 
 	"github.com/go-logr/logr"
 
@@ -28,27 +29,38 @@ func (s *socketImport) Apply(_ context.Context, model *node.Model) (report node.
 		s.imported = nil
 		return report
 	}
-	maps, err := socketimport.Open(s.pins)
-	if err != nil {
-		s.log.Error(err, "failed to open the maps for a socket import")
-		return report
-	}
-	defer maps.Close()
 	numbers := map[uint32]bool{}
 	for _, attached := range s.chains.Endpoints() {
 		numbers[attached.Number] = s.imported[attached.Number]
 	}
-	for _, g := range governedBy(s.chains, model) {
-		if numbers[g.Number] {
-			continue
-		}
-		if _, err := maps.Import(socketimport.Pod{Namespace: g.Namespace, Number: g.Number, Interface: g.Interface}); err != nil {
-			s.log.Error(err, "failed to import the sockets of connections that are older than the chain", "endpoint", g.Name)
-		}
+	fresh := slices.DeleteFunc(governedBy(s.chains, model), func(g governed) bool { return numbers[g.Number] })
+	if err := s.importAll(fresh); err != nil {
+		s.log.Error(err, "failed to open the maps for a socket import")
+		return report
+	}
+	for _, g := range fresh {
 		numbers[g.Number] = true
 	}
 	s.imported = numbers
 	return report
+}
+
+// importAll loads a program to look with, so it does nothing where nobody is new.
+func (s *socketImport) importAll(fresh []governed) error {
+	if len(fresh) == 0 {
+		return nil
+	}
+	maps, err := socketimport.Open(s.pins)
+	if err != nil {
+		return err
+	}
+	defer maps.Close()
+	for _, g := range fresh {
+		if _, err := maps.Import(socketimport.Pod{Namespace: g.Namespace, Number: g.Number, Interface: g.Interface}); err != nil {
+			s.log.Error(err, "failed to import the sockets of connections that are older than the chain", "endpoint", g.Name)
+		}
+	}
+	return nil
 }
 
 // Remove leaves what was imported to the maps that have it.

@@ -16,10 +16,16 @@ const (
 	// have it.
 	ConditionHintsAccepted = "HintsAccepted"
 	// ConditionEffective: the policy decides for every pod it selects; False
-	// when another policy takes precedence for some of them.
+	// when another policy takes precedence for some of them, or keeps some of its
+	// rules from ever running.
 	ConditionEffective = "Effective"
 	// ConditionProgrammed: the datapath of every node concerned carries it out.
 	ConditionProgrammed = "Programmed"
+	// ConditionSpreading: what the policy's pods send and receive is on several paths.
+	// True where that is so for each pod that sends something; False with the reason of
+	// most of those for which it is not; Unknown while nothing is sent. Only policies
+	// that decide for pods have it.
+	ConditionSpreading = "Spreading"
 	// ConditionReady: on a path, every node it selects has a working NIC for it;
 	// on a node, its agent reports and its datapath is in order.
 	ConditionReady = "Ready"
@@ -53,6 +59,7 @@ const (
 	ReasonHintsRefused       = "HintsRefused"
 	ReasonEffective          = "Effective"
 	ReasonOverridden         = "Overridden"
+	ReasonRulesShadowed      = "RulesShadowed"
 	ReasonProgrammed         = "Programmed"
 	ReasonPending            = "Pending"
 	ReasonNoPodsSelected     = "NoPodsSelected"
@@ -66,6 +73,31 @@ const (
 
 	ReasonAPIServerNotReached = "APIServerNotReached"
 	ReasonTooManyNodes        = "TooManyNodes"
+)
+
+// Reasons of the condition Spreading, and of the traffic of one endpoint.
+const (
+	ReasonSpread = "Spread"
+	// ReasonPlainTCP: the pod's sockets, or those of its peers, do not speak MPTCP.
+	ReasonPlainTCP = "PlainTCP"
+	// ReasonUpgradeUnsupported: likewise, and the policy's sockets.upgrade, which would
+	// change that, is not in effect on the node.
+	ReasonUpgradeUnsupported = "UpgradeUnsupported"
+	// ReasonPeerNotSelected: the other ends open, or announce, no further subflow: no
+	// policy selects them, or they are outside the cluster.
+	ReasonPeerNotSelected = "PeerNotSelected"
+	// ReasonOverlayNotSteered: the traffic leaves in packets of a tunnel.
+	ReasonOverlayNotSteered = "OverlayNotSteered"
+	// ReasonNoSecondPath: one path alone may and can be used.
+	ReasonNoSecondPath = "NoSecondPath"
+	// ReasonOnePathUsed: several can be, both ends take part, and one alone is.
+	ReasonOnePathUsed = "OnePathUsed"
+	// ReasonLittleSent: no connection lasted long enough to need a second path.
+	ReasonLittleSent = "LittleSent"
+	// ReasonNothingSent: nothing was sent to other nodes.
+	ReasonNothingSent = "NothingSent"
+	// ReasonNotReported: no agent has told yet what the traffic does.
+	ReasonNotReported = "NotReported"
 )
 
 // Reasons of the condition AddressesConfirmed.

@@ -94,13 +94,13 @@ func TestKubectlShowsAKindUnderItsShortName(t *testing.T) {
 		},
 		"mpol": {
 			&v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "shown", Namespace: metav1.NamespaceDefault}},
-			[]string{"NAME", "PRIORITY", "MANAGER", "PODS", "PROGRAMMED", "STATUS", "AGE"},
+			[]string{"NAME", "PRIORITY", "MANAGER", "PODS", "PROGRAMMED", "STATUS", "SPREADING", "AGE"},
 		},
 		"cmpol": {
 			&v1alpha1.ClusterMPTCPPolicy{ObjectMeta: object("shown"), Spec: v1alpha1.ClusterMPTCPPolicySpec{
 				NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}},
 			}},
-			[]string{"NAME", "PRIORITY", "MANAGER", "PODS", "PROGRAMMED", "STATUS", "AGE"},
+			[]string{"NAME", "PRIORITY", "MANAGER", "PODS", "PROGRAMMED", "STATUS", "SPREADING", "AGE"},
 		},
 		"mguard": {
 			&v1alpha1.MPTCPGuardrail{ObjectMeta: object("shown"), Spec: v1alpha1.MPTCPGuardrailSpec{

@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Annotations of pods by which their owners say what they would like. They are
@@ -121,6 +122,38 @@ type PlanGuard struct {
 	// dropUnparsable drops packets to and from the pod whose TCP header rules cannot see.
 	// +optional
 	DropUnparsable bool `json:"dropUnparsable,omitempty"`
+}
+
+// PlanNewPods is what holds for pods of the node that the plan does not have yet.
+type PlanNewPods struct {
+	// maxRate of each of them over all paths together, in bits a second; 0 for none.
+	// +optional
+	MaxRate int64 `json:"maxRate,omitempty"`
+	// spoofCheck drops packets from addresses that the node does not route to the
+	// interface that they come from.
+	// +optional
+	SpoofCheck bool `json:"spoofCheck,omitempty"`
+	// exempt are pods of the node that are not guarded though no endpoint is theirs,
+	// sorted by namespace and name.
+	// +kubebuilder:validation:MaxItems=1024
+	// +listType=atomic
+	// +optional
+	Exempt []PlanExemptPod `json:"exempt,omitempty"`
+}
+
+// PlanExemptPod is a pod that nobody guards. It need not run yet.
+type PlanExemptPod struct {
+	// uid of the pod.
+	// +required
+	UID types.UID `json:"uid"`
+	// cgroupUID is the UID in the names of the pod's cgroups, where that is not uid.
+	// +optional
+	CgroupUID types.UID `json:"cgroupUID,omitempty"`
+	// addresses of the pod, as far as they are known.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=set
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // PlanTenantPath is a ceiling or weight of a tenant on one path.

@@ -101,7 +101,31 @@ type Guardrails struct {
 	// +kubebuilder:default=Pass
 	// +optional
 	Unparsable Unparsable `json:"unparsable,omitempty"`
+
+	// newPods says what a pod may do in its first moments, while the node's agent does
+	// not know yet which pod an interface belongs to. Pass lets it send as it likes until
+	// then. Guard holds what leaves the interface to the lowest rate of all guardrails
+	// that guard new pods (maxPodRate, and maxRate of tenantPaths), and drops packets from
+	// sources that the node does not route to that interface, unless spoofCheck is "Off"
+	// in all of them. It concerns every interface of the node whose other end is in
+	// another network namespace and that is not a path's NIC, until the agent has
+	// found there a pod that these guardrails select, or one that none of them does:
+	// also containers that Kubernetes does not know, for as long as they run.
+	// +kubebuilder:default=Pass
+	// +optional
+	NewPods NewPods `json:"newPods,omitempty"`
 }
+
+// NewPods says what pods may do that a node's agent does not know yet.
+// +kubebuilder:validation:Enum=Pass;Guard
+type NewPods string
+
+const (
+	// NewPodsPass lets them send as they like.
+	NewPodsPass NewPods = "Pass"
+	// NewPodsGuard guards them before it is known who they are.
+	NewPodsGuard NewPods = "Guard"
+)
 
 // SpoofCheck says what becomes of packets from addresses not the pod's own.
 // +kubebuilder:validation:Enum=Enforce;Off
@@ -126,6 +150,7 @@ const (
 )
 
 // MPTCPGuardrailSpec says for which pods the guardrails hold.
+// +kubebuilder:validation:XValidation:rule="!has(self.newPods) || self.newPods != 'Guard' || has(self.maxPodRate) || has(self.tenantPaths) && self.tenantPaths.exists(p, has(p.maxRate)) || !has(self.spoofCheck) || self.spoofCheck != 'Off'",message="there is nothing to hold new pods to: newPods: Guard needs maxPodRate, a maxRate in tenantPaths, or spoofCheck: Enforce"
 // +kubebuilder:validation:XValidation:rule="!has(self.tenantPaths) || (!has(self.podSelector.matchLabels) || size(self.podSelector.matchLabels) == 0) && (!has(self.podSelector.matchExpressions) || size(self.podSelector.matchExpressions) == 0)",message="tenantPaths are for namespaces as a whole: they need podSelector: {}"
 type MPTCPGuardrailSpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,

@@ -60,13 +60,20 @@ type PlanSubflows struct {
 	// +optional
 	Mode SubflowMode `json:"mode,omitempty"`
 	// openAfterBytes is how many bytes a connection moves before it gets further
-	// subflows; 0 where bytes do not decide.
+	// subflows with manager: Agent; 0 where bytes do not decide.
 	// +optional
 	OpenAfterBytes int64 `json:"openAfterBytes,omitempty"`
 	// openAfterMillis is how old it is then, in milliseconds; 0 where time does not
 	// decide.
 	// +optional
 	OpenAfterMillis int64 `json:"openAfterMillis,omitempty"`
+	// announceAfterBytes and announceAfterMillis are the same for what a listening pod
+	// announces with manager: Kernel.
+	// +optional
+	AnnounceAfterBytes int64 `json:"announceAfterBytes,omitempty"`
+	// announceAfterMillis: see announceAfterBytes.
+	// +optional
+	AnnounceAfterMillis int64 `json:"announceAfterMillis,omitempty"`
 	// reopen is Never where closed subflows stay closed; empty for Always.
 	// +optional
 	Reopen ReopenMode `json:"reopen,omitempty"`
@@ -176,8 +183,8 @@ type PlanProgram struct {
 }
 
 // MPTCPNodePlanSpec is what one node must do; written by the controller. It is
-// empty while no policy selects any pod of the cluster, and then the node's
-// agent attaches nothing. Lists are atomic: one writer has each as a whole.
+// empty while no policy selects any pod of the cluster and no guardrail guards new
+// pods, and then the node's agent attaches nothing. Lists are atomic: one writer has each as a whole.
 type MPTCPNodePlanSpec struct {
 	// paths that exist on this node, sorted by name.
 	// +kubebuilder:validation:MaxItems=8
@@ -207,6 +214,10 @@ type MPTCPNodePlanSpec struct {
 	// +listType=atomic
 	// +optional
 	Tenants []PlanTenant `json:"tenants,omitempty"`
+	// newPods is what holds for pods that are not in this plan yet; absent where nothing
+	// does.
+	// +optional
+	NewPods *PlanNewPods `json:"newPods,omitempty"`
 }
 
 // EndpointState is how far an endpoint is programmed.
@@ -256,6 +267,35 @@ type RuleStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
+// SpreadingState says whether traffic is spread over several paths.
+// +kubebuilder:validation:Enum=Spread;NotSpread;Unknown
+type SpreadingState string
+
+const (
+	// SpreadingSpread means: what the endpoint sends and receives is on several paths.
+	SpreadingSpread SpreadingState = "Spread"
+	// SpreadingNotSpread means: it is on one path, or on none of Braid's.
+	SpreadingNotSpread SpreadingState = "NotSpread"
+	// SpreadingUnknown means: too little was sent to tell.
+	SpreadingUnknown SpreadingState = "Unknown"
+)
+
+// SpreadingStatus is what an endpoint's traffic does, as its node's agent sees it. It has
+// no numbers: it is written when something else is to be said, and not with each byte.
+type SpreadingStatus struct {
+	// state is Spread, NotSpread or Unknown.
+	// +required
+	State SpreadingState `json:"state"`
+	// reason is one of the condition Spreading, such as PlainTCP.
+	// +kubebuilder:validation:MaxLength=64
+	// +required
+	Reason string `json:"reason"`
+	// message explains the reason.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
 // EndpointStatus is the result for one endpoint of the plan.
 type EndpointStatus struct {
 	// uid of the pod.
@@ -295,6 +335,10 @@ type EndpointStatus struct {
 	// +listType=atomic
 	// +optional
 	Hints []HintStatus `json:"hints,omitempty"`
+	// spreading is what the endpoint's traffic does, which a state of Programmed does not
+	// tell. Not there until the agent has looked.
+	// +optional
+	Spreading *SpreadingStatus `json:"spreading,omitempty"`
 	// unmanagedConnections is how many of the pod's connections keep the subflows that
 	// they have, because the pod's share of those that an agent manages is used.
 	// +kubebuilder:validation:Minimum=0

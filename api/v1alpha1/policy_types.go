@@ -3,6 +3,8 @@
 package v1alpha1
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -145,8 +147,8 @@ type OpenAfter struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self > 0 : isQuantity(self) && quantity(self).compareTo(quantity('1')) >= 0",message="must be a positive quantity of bytes, such as 256Ki"
 	// +optional
 	Bytes *resource.Quantity `json:"bytes,omitempty"`
-	// time since the connection began, such as 500ms.
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('1h')",message="must be a time above 0s and up to 1h, such as 500ms"
+	// time since the connection began, such as 500ms; 0s opens subflows at once.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s') && duration(self) <= duration('1h')",message="must be a time from 0s (at once) up to 1h, such as 500ms"
 	// +optional
 	Time *metav1.Duration `json:"time,omitempty"`
 }
@@ -154,7 +156,7 @@ type OpenAfter struct {
 // SubflowRules say how many subflows a connection has and who opens them.
 // +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
 // +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.manager) || self.manager != 'None'",message="count has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
-// +kubebuilder:validation:XValidation:rule="!has(self.openAfter) || has(self.manager) && self.manager == 'Agent'",message="openAfter needs manager: Agent, because the kernel's path manager opens subflows at once"
+// +kubebuilder:validation:XValidation:rule="!has(self.openAfter) || !has(self.manager) || self.manager != 'None'",message="openAfter has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'PerPath' || has(self.manager) && self.manager == 'Agent'",message="modes FullMesh and NDiffPorts need manager: Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'NDiffPorts' || has(self.count)",message="mode NDiffPorts needs count: how many subflows to open between the same two addresses"
 // +kubebuilder:validation:XValidation:rule="!has(self.reopen) || self.reopen == 'Always' || !has(self.manager) || self.manager != 'None'",message="reopen has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
@@ -193,8 +195,9 @@ type SubflowRules struct {
 	Mode SubflowMode `json:"mode,omitempty"`
 
 	// openAfter keeps a connection on its first subflow until it has proved to be
-	// a long one: further subflows cost short flows more than they bring. It needs
-	// manager: Agent. Leave it out to open them at once.
+	// a long one: further subflows cost short flows more than they bring. Leave it
+	// out to open them after 256Ki or 500ms, whichever comes first. With manager:
+	// Kernel it is the listening pod's policy that decides.
 	// +optional
 	OpenAfter *OpenAfter `json:"openAfter,omitempty"`
 
@@ -208,6 +211,13 @@ type SubflowRules struct {
 // DefaultFirstAnnouncedPort is the first announced port where a policy gives
 // none: just above the kernel's default range of ephemeral ports.
 const DefaultFirstAnnouncedPort int32 = 61001
+
+// A connection lasts, where a policy does not say otherwise, once it has moved so many
+// bytes or is so old.
+const (
+	DefaultOpenAfterBytes = 256 << 10
+	DefaultOpenAfterTime  = 500 * time.Millisecond
+)
 
 // SocketRules say what happens to plain TCP sockets.
 type SocketRules struct {
@@ -285,8 +295,8 @@ type PolicyStatus struct {
 	// +listMapKey=node
 	// +optional
 	FailingNodes []NodeFailure `json:"failingNodes,omitempty"`
-	// conditions: Accepted, Effective, Programmed, with rules RulesAccepted, and
-	// for pods with annotations HintsAccepted.
+	// conditions: Accepted, Effective, Programmed, Spreading, with rules RulesAccepted,
+	// and for pods with annotations HintsAccepted.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -317,6 +327,7 @@ type MPTCPPolicySpec struct {
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Spreading",type=string,JSONPath=`.status.conditions[?(@.type=="Spreading")].reason`
 // +kubebuilder:printcolumn:name="Preferred",type=string,JSONPath=`.spec.paths.preferred`,priority=1
 // +kubebuilder:printcolumn:name="Hints",type=string,JSONPath=`.status.conditions[?(@.type=="HintsAccepted")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
@@ -381,6 +392,7 @@ type ClusterMPTCPPolicySpec struct {
 // +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.podsSelected`
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.podsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
+// +kubebuilder:printcolumn:name="Spreading",type=string,JSONPath=`.status.conditions[?(@.type=="Spreading")].reason`
 // +kubebuilder:printcolumn:name="Hints",type=string,JSONPath=`.status.conditions[?(@.type=="HintsAccepted")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type ClusterMPTCPPolicy struct {

@@ -19,6 +19,9 @@ const (
 // Rule is one link of a chain: which packets, and what to do with them. The
 // rules of a chain run in their order; every rule that matches acts, until one
 // drops the packet or resets the subflow.
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule)) || !has(self.match.packetTypes) && !has(self.match.sequence) && !has(self.match.sent)",message="Schedule is for connections: the match of its rule cannot have packetTypes, sequence or sent, which select some of their packets"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule) && a.schedule.strategy != 'EarliestCompletionFirst')",message="a Schedule action with a program schedules every connection of the pods: leave match out"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'ToEndpoint' || !self.actions.exists(a, has(a.schedule))",message="Schedule distributes what the pod sends: the match of its rule cannot have direction ToEndpoint"
 type Rule struct {
 	// name of the rule, unique in its policy; counters and messages use it.
 	// +kubebuilder:validation:MinLength=1

@@ -26,6 +26,12 @@ enum guard_limit {
 
 enum allowance_flag {
 	SPOOF_CHECK = 1 << 0,
+	/* Whose interface it is is not known yet: its addresses are those that are
+	 * routed to it. */
+	NEW_POD = 1 << 1,
+	/* What it sends is charged where it enters the node: on a NIC it would seem to
+	 * come from the bridge. */
+	CHARGED_AT_ENTRY = 1 << 2,
 	/* Shifted by a path: what the endpoint sends there waits in the path's queue. */
 	QUEUED = 1 << 8,
 };
@@ -42,6 +48,35 @@ enum guard_row {
 enum price {
 	PRICE_SHIFT = 20,
 };
+
+enum {
+	MILLISECOND = 1000 * 1000,
+	/* How far ahead of the time may be sent. */
+	BURST = 50 * MILLISECOND,
+};
+
+/* How long a limit is ahead of the time, in nanoseconds. */
+static __always_inline __s64 ahead(const __u64 *paid, __u64 now)
+{
+	return *(volatile __u64 *)paid - now;
+}
+
+static __always_inline void charge(__u64 *paid, __u64 now, __u64 price, __u32 bytes)
+{
+	__u64 before = *(volatile __u64 *)paid;
+
+	if ((__s64)(before - now) < 0)
+		__sync_val_compare_and_swap(paid, before, now);
+	__sync_fetch_and_add(paid, price * bytes >> PRICE_SHIFT);
+}
+
+/* The frame with the headers of each segment, as a NIC counts it. */
+static __always_inline __u32 wire_bytes(const struct __sk_buff *skb)
+{
+	__u32 length = skb->len, wire = skb->wire_len;
+
+	return wire > length ? wire : length;
+}
 
 /* An endpoint and what it may send; written by the agent. */
 struct allowance {
@@ -106,6 +141,16 @@ struct {
 	__type(key, struct address);
 	__type(value, __u32);
 } addresses SEC(".maps");
+
+/* Where else the node's routes to the addresses of a new pod may lead: to the bridge that
+ * has its interface, or to the device by which the cluster network reaches pods. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, __u32);
+} routed_by SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -15,7 +15,7 @@ import (
 )
 
 // The helpers that the programs may call, all of them in Linux 6.1.
-var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes}
+var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes, asm.FnFibLookup}
 
 const mostVerified = 10_000
 
@@ -57,6 +57,7 @@ func BenchmarkAPacket(b *testing.B) {
 	limited.Share[blue] = price(1e13)
 	n.allow(b, two, limited)
 	n.allow(b, one, guard.MeterAllowance{Flags: 1})
+	newPods := n.newPod(b, guard.MeterAllowance{Flags: guard.SpoofCheck | guard.NewPod})
 	empty, err := packettest.NewEmpty()
 	require.NoError(b, err)
 	defer empty.Close()
@@ -75,6 +76,8 @@ func BenchmarkAPacket(b *testing.B) {
 		{"unparsable, IPv4", n.unparsable, frameOf(true, func(*packettest.Segment) {}), skBuff{Ifindex: n.ends[one]}},
 		{"unparsable, IPv6", n.unparsable, frameOf(false, func(*packettest.Segment) {}), skBuff{Ifindex: n.ends[one]}},
 		{"own_source, IPv6", n.source, whole(addressesOf[one][1], 1000), skBuff{Ifindex: n.ends[one]}},
+		{"own_source, IPv4, by route", n.source, whole(newPods.own[0], 1000), skBuff{Ifindex: newPods.end}},
+		{"own_source, IPv6, by route", n.source, whole(newPods.own[1], 1000), skBuff{Ifindex: newPods.end}},
 	} {
 		b.Run(packet.name, func(b *testing.B) {
 			require.NoError(b, n.Do(func() error {

@@ -71,6 +71,7 @@ const (
 	LeaveQueueMapPaths        = "paths"
 	LeaveQueueMapQueueEnds    = "queue_ends"
 	LeaveQueueMapQueues       = "queues"
+	LeaveQueueMapRoutedBy     = "routed_by"
 	LeaveQueueMapTenantUsages = "tenant_usages"
 	LeaveQueueMapTenants      = "tenants"
 	LeaveQueueMapUsages       = "usages"
@@ -134,6 +135,7 @@ type LeaveQueueMapSpecs struct {
 	Paths        *ebpf.MapSpec `ebpf:"paths"`
 	QueueEnds    *ebpf.MapSpec `ebpf:"queue_ends"`
 	Queues       *ebpf.MapSpec `ebpf:"queues"`
+	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
@@ -173,6 +175,7 @@ type LeaveQueueMaps struct {
 	Paths        *ebpf.Map `ebpf:"paths"`
 	QueueEnds    *ebpf.Map `ebpf:"queue_ends"`
 	Queues       *ebpf.Map `ebpf:"queues"`
+	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
 	Usages       *ebpf.Map `ebpf:"usages"`
@@ -188,6 +191,7 @@ func (m *LeaveQueueMaps) Close() error {
 		m.Paths,
 		m.QueueEnds,
 		m.Queues,
+		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
 		m.Usages,

@@ -24,9 +24,6 @@
 #include "shared.h"
 
 enum {
-	MILLISECOND = 1000 * 1000,
-	/* How far ahead of the time may be sent. */
-	BURST = 50 * MILLISECOND,
 	/* Acknowledgements, SYNs and the like may go a little further: a loss of
 	 * theirs costs a sender more than it spares the limit. */
 	SMALL = 128,
@@ -44,21 +41,6 @@ SHARED(enum, allowance_flag);
 SHARED(enum, guard_limit);
 SHARED(enum, guard_row);
 SHARED(enum, price);
-
-/* How long the limit is ahead of the time, in nanoseconds. */
-static __always_inline __s64 ahead(const __u64 *paid, __u64 now)
-{
-	return *(volatile __u64 *)paid - now;
-}
-
-static __always_inline void charge(__u64 *paid, __u64 now, __u64 price, __u32 bytes)
-{
-	__u64 before = *(volatile __u64 *)paid;
-
-	if ((__s64)(before - now) < 0)
-		__sync_val_compare_and_swap(paid, before, now);
-	__sync_fetch_and_add(paid, price * bytes >> PRICE_SHIFT);
-}
 
 /* The endpoint's row, by where the packet came from, which nobody can forge, and
  * else by its source address. */
@@ -165,14 +147,6 @@ static __always_inline int admit(__u32 row, __u32 place, struct bill *bill)
 	pay(bill);
 	__sync_fetch_and_add(&usage->sent[place], bill->bytes);
 	return 1;
-}
-
-/* The frame with the headers of each segment, as the NIC counts it. */
-static __always_inline __u32 wire_bytes(const struct __sk_buff *skb)
-{
-	__u32 length = skb->len, wire = skb->wire_len;
-
-	return wire > length ? wire : length;
 }
 
 /* What the packet takes of the link's capacity. */

@@ -71,6 +71,7 @@ const (
 	MeterMapPaths        = "paths"
 	MeterMapQueueEnds    = "queue_ends"
 	MeterMapQueues       = "queues"
+	MeterMapRoutedBy     = "routed_by"
 	MeterMapTenantUsages = "tenant_usages"
 	MeterMapTenants      = "tenants"
 	MeterMapUsages       = "usages"
@@ -134,6 +135,7 @@ type MeterMapSpecs struct {
 	Paths        *ebpf.MapSpec `ebpf:"paths"`
 	QueueEnds    *ebpf.MapSpec `ebpf:"queue_ends"`
 	Queues       *ebpf.MapSpec `ebpf:"queues"`
+	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
@@ -173,6 +175,7 @@ type MeterMaps struct {
 	Paths        *ebpf.Map `ebpf:"paths"`
 	QueueEnds    *ebpf.Map `ebpf:"queue_ends"`
 	Queues       *ebpf.Map `ebpf:"queues"`
+	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
 	Usages       *ebpf.Map `ebpf:"usages"`
@@ -188,6 +191,7 @@ func (m *MeterMaps) Close() error {
 		m.Paths,
 		m.QueueEnds,
 		m.Queues,
+		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
 		m.Usages,

@@ -71,6 +71,7 @@ const (
 	OwnSourceMapPaths        = "paths"
 	OwnSourceMapQueueEnds    = "queue_ends"
 	OwnSourceMapQueues       = "queues"
+	OwnSourceMapRoutedBy     = "routed_by"
 	OwnSourceMapTenantUsages = "tenant_usages"
 	OwnSourceMapTenants      = "tenants"
 	OwnSourceMapUsages       = "usages"
@@ -134,6 +135,7 @@ type OwnSourceMapSpecs struct {
 	Paths        *ebpf.MapSpec `ebpf:"paths"`
 	QueueEnds    *ebpf.MapSpec `ebpf:"queue_ends"`
 	Queues       *ebpf.MapSpec `ebpf:"queues"`
+	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
@@ -173,6 +175,7 @@ type OwnSourceMaps struct {
 	Paths        *ebpf.Map `ebpf:"paths"`
 	QueueEnds    *ebpf.Map `ebpf:"queue_ends"`
 	Queues       *ebpf.Map `ebpf:"queues"`
+	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
 	Usages       *ebpf.Map `ebpf:"usages"`
@@ -188,6 +191,7 @@ func (m *OwnSourceMaps) Close() error {
 		m.Paths,
 		m.QueueEnds,
 		m.Queues,
+		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
 		m.Usages,

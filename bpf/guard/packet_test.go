@@ -52,6 +52,7 @@ type node struct {
 	meter, source, leave *ebpf.Program
 	unparsable           *ebpf.Program
 	maps                 *guard.MeterMaps
+	routedBy             *ebpf.Map
 }
 
 func newNode(t testing.TB) *node {
@@ -91,6 +92,7 @@ func (n *node) load(t testing.TB) {
 	var source guard.OwnSourceObjects
 	require.NoError(t, guard.LoadOwnSourceObjects(&source, &ebpf.CollectionOptions{MapReplacements: shared}))
 	t.Cleanup(func() { source.Close() })
+	n.routedBy = source.RoutedBy
 	var leave guard.LeaveQueueObjects
 	require.NoError(t, guard.LoadLeaveQueueObjects(&leave, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{"queue_ends": n.maps.QueueEnds}}))
 	t.Cleanup(func() { leave.Close() })

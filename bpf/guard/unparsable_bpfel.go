@@ -71,6 +71,7 @@ const (
 	UnparsableMapPaths        = "paths"
 	UnparsableMapQueueEnds    = "queue_ends"
 	UnparsableMapQueues       = "queues"
+	UnparsableMapRoutedBy     = "routed_by"
 	UnparsableMapTenantUsages = "tenant_usages"
 	UnparsableMapTenants      = "tenants"
 	UnparsableMapUsages       = "usages"
@@ -134,6 +135,7 @@ type UnparsableMapSpecs struct {
 	Paths        *ebpf.MapSpec `ebpf:"paths"`
 	QueueEnds    *ebpf.MapSpec `ebpf:"queue_ends"`
 	Queues       *ebpf.MapSpec `ebpf:"queues"`
+	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
@@ -173,6 +175,7 @@ type UnparsableMaps struct {
 	Paths        *ebpf.Map `ebpf:"paths"`
 	QueueEnds    *ebpf.Map `ebpf:"queue_ends"`
 	Queues       *ebpf.Map `ebpf:"queues"`
+	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
 	Usages       *ebpf.Map `ebpf:"usages"`
@@ -188,6 +191,7 @@ func (m *UnparsableMaps) Close() error {
 		m.Paths,
 		m.QueueEnds,
 		m.Queues,
+		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
 		m.Usages,

@@ -4,8 +4,10 @@ package guard
 
 // enum allowance_flag
 const (
-	SpoofCheck = 0x1
-	Queued     = 0x100
+	SpoofCheck     = 0x1
+	NewPod         = 0x2
+	ChargedAtEntry = 0x4
+	Queued         = 0x100
 )
 
 // enum guard_limit

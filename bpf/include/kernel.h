@@ -185,6 +185,7 @@ enum {
 	BPF_FIB_LOOKUP_OUTPUT = 2,
 	BPF_FIB_LKUP_RET_SUCCESS = 0,
 	BPF_FIB_LKUP_RET_NO_NEIGH = 7,
+	BPF_FIB_LKUP_RET_FRAG_NEEDED = 8,
 };
 
 struct bpf_redir_neigh {

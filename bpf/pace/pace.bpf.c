@@ -9,6 +9,7 @@
  * a change need not wait for a round trip, and reaches older connections.
  */
 #include "kernel.h"
+#include "sock_ops.h"
 #include "endpoint/subflow.h"
 
 enum {
@@ -36,50 +37,6 @@ enum {
 /* SO_MAX_PACING_RATE as BPF programs may set it: 32 bits, all of them for none. */
 #define NOT_PACED 0xffffffffU
 #define FASTEST_PACE (NOT_PACED - 1)
-
-struct bpf_sock;
-
-struct bpf_sock_ops {
-	__u32 op;
-	__u32 args[4];
-	__u32 family;
-	__be32 remote_ip4;
-	__be32 local_ip4;
-	__be32 remote_ip6[4];
-	__be32 local_ip6[4];
-	__u32 remote_port; /* network order, in the upper half on little-endian machines */
-	__u32 local_port;  /* host order */
-	__u32 is_fullsock;
-	__u32 snd_cwnd;
-	__u32 srtt_us;
-	__u32 bpf_sock_ops_cb_flags;
-	__u32 state;
-	__u32 rtt_min;
-	__u32 snd_ssthresh;
-	__u32 rcv_nxt;
-	__u32 snd_nxt;
-	__u32 snd_una;
-	__u32 mss_cache;
-	__u32 ecn_flags;
-	__u32 rate_delivered;
-	__u32 rate_interval_us;
-	__u32 packets_out;
-	__u32 retrans_out;
-	__u32 total_retrans;
-	__u32 segs_in;
-	__u32 data_segs_in;
-	__u32 segs_out;
-	__u32 data_segs_out;
-	__u32 lost_out;
-	__u32 sacked_out;
-	__u32 sk_txhash;
-	__u64 bytes_received;
-	__u64 bytes_acked;
-	union {
-		struct bpf_sock *sk;
-		__u64 sk_room;
-	};
-};
 
 /* What is read of the kernel's structures; their real layout is found on loading. */
 struct net {

@@ -19,7 +19,7 @@
 #ifndef BRAID_SCHEDULE_H
 #define BRAID_SCHEDULE_H
 
-#include "kernel.h"
+#include "sock_ops.h"
 
 enum {
 	SOCK_OPS_ACTIVE_ESTABLISHED = 4,
@@ -32,47 +32,6 @@ enum {
 };
 
 #define BRAID_UNPACED (~0U)
-
-struct bpf_sock;
-
-struct bpf_sock_ops {
-	__u32 op;
-	__u32 args[4];
-	__u32 family;
-	__u32 remote_ip4;
-	__u32 local_ip4;
-	__u32 remote_ip6[4];
-	__u32 local_ip6[4];
-	__u32 remote_port; /* network order, in the upper half */
-	__u32 local_port;  /* host order */
-	__u32 is_fullsock;
-	__u32 snd_cwnd;    /* segments */
-	__u32 srtt_us;     /* smoothed round trip, in eighths of a microsecond */
-	__u32 bpf_sock_ops_cb_flags;
-	__u32 state;
-	__u32 rtt_min;
-	__u32 snd_ssthresh;
-	__u32 rcv_nxt;
-	__u32 snd_nxt;
-	__u32 snd_una;
-	__u32 mss_cache;
-	__u32 ecn_flags;
-	__u32 rate_delivered;
-	__u32 rate_interval_us;
-	__u32 packets_out;
-	__u32 retrans_out;
-	__u32 total_retrans;
-	__u32 segs_in;
-	__u32 data_segs_in;
-	__u32 segs_out;
-	__u32 data_segs_out;
-	__u32 lost_out;
-	__u32 sacked_out;
-	__u32 sk_txhash;
-	__u64 bytes_received;
-	__u64 bytes_acked;
-	struct bpf_sock *sk; /* at a multiple of 8, as on every machine with BPF */
-};
 
 /* The kernel's structure; where the token is in it is found on loading. */
 struct mptcp_sock {

@@ -7,6 +7,7 @@
  * connection's token from the responder's key. It changes no packet.
  */
 #include "uplink/handshake.h"
+#include "uplink/silence.h"
 
 /*
  * A SYN from a peer. Only one that carries MPTCP and whose sender lies behind a
@@ -37,6 +38,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 		return 0;
 	flow->sequence = packet->sequence;
 	flow->allowed = 0xff;
+	flow->last = NO_PATH;
 	flow->turn = flow_hash(key);
 	flow->subtype = option.subtype;
 	if (!begin_handshake(key, &handshake, node))
@@ -129,6 +131,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 			return 0;
 		handshake->answer = packet->sequence;
 		handshake->answered = 1;
+		note_answer(&handshake->flow);
 		return handshake->flow.subtype == SUBTYPE_CAPABLE && learn_token(skb, packet, &handshake->flow);
 	}
 	if (packet->flags & TCP_SYN || !continues(handshake, packet))
@@ -138,6 +141,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 	if (!handshake->answered || !acknowledges(packet, handshake->answer))
 		return 0;
 	follow_packet(skb, &handshake->flow);
+	note_answer(&handshake->flow);
 	flow = agree(handshake, key);
 	if (flow && packet->flags & TCP_FIN)
 		note_end(flow, key, packet, ENDED_IN);
@@ -173,6 +177,7 @@ int from_uplink(struct __sk_buff *skb)
 	}
 	if (flow->role == ROLE_RESPONDER)
 		follow_packet(skb, flow);
+	note_received(skb, flow, &packet);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);
 	return TCX_NEXT;

@@ -41,6 +41,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnSkbPullData,
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,
+	asm.FnKtimeGetCoarseNs,
 }
 
 var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash}

@@ -145,6 +145,7 @@ func (n *node) load(t testing.TB, entries uint32) {
 	t.Cleanup(func() { to.Close() })
 	var from uplink.FromUplinkObjects
 	require.NoError(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		uplink.FromUplinkMapAnswered:      to.Answered,
 		uplink.FromUplinkMapConnections:   to.Connections,
 		uplink.FromUplinkMapEndpoints:     to.Endpoints,
 		uplink.FromUplinkMapFlows:         to.Flows,
@@ -184,6 +185,15 @@ func (n *node) reset(t testutil.TB) {
 		}
 	}
 	n.selectPod(t, weights(1, 1, 1))
+	for path := range paths {
+		n.setAnswered(t, path, 0)
+	}
+}
+
+// setAnswered sets when the peer answered last on a path.
+func (n *node) setAnswered(t testutil.TB, path int, tick uint32) {
+	t.Helper()
+	put(t, n.maps.Answered, uint32(thePeer*maxPaths+path), tick)
 }
 
 func (n *node) setNode(t testutil.TB, up uint32) {

@@ -34,6 +34,7 @@ func (n *node) leavesBy(t testutil.TB, s segment) int {
 	t.Helper()
 	var passing []int
 	for path := range paths {
+		n.arrives(t, s)
 		if n.egress(t, path, s.frame()) == next {
 			passing = append(passing, path)
 		}
@@ -46,6 +47,15 @@ func (n *node) leavesBy(t testutil.TB, s segment) int {
 	}
 	t.Fatalf("the segment passes at the paths %v", passing)
 	return 0
+}
+
+// arrives forgets the packet of the flow that is on its way to another NIC.
+func (n *node) arrives(t testutil.TB, s segment) {
+	t.Helper()
+	if flow := lookup[uplink.ToUplinkFlow](t, n.maps.Flows, flowKey(s)); flow != nil {
+		flow.Redirected = 0
+		put(t, n.maps.Flows, flowKey(s), *flow)
+	}
 }
 
 // kinds are the two roles in which the pod's endpoint sends, each with a flow on
@@ -64,6 +74,7 @@ func TestAPreferenceMovesLivingFlowsAndItsEndMovesThemBack(t *testing.T) {
 					n.reset(t)
 					e := begin(n, t, e, path)
 					n.egress(t, blue, e.out().frame())
+					n.arrives(t, e.out())
 					before := *n.mustFlow(t, e.out())
 					for preferred := range paths {
 						n.prefer(t, preferring(1<<preferred))
@@ -75,6 +86,7 @@ func TestAPreferenceMovesLivingFlowsAndItsEndMovesThemBack(t *testing.T) {
 					if by := n.leavesBy(t, e.out()); by != path {
 						t.Errorf("after the preference's end a flow of path %d leaves by %d", path, by)
 					}
+					n.arrives(t, e.out())
 					if after := *n.mustFlow(t, e.out()); after != before {
 						t.Errorf("the flow was %+v and is %+v", before, after)
 					}

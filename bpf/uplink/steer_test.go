@@ -101,28 +101,32 @@ func TestAnotherPathStandsInForADeadOne(t *testing.T) {
 			forEachVersion(t, func(t *testing.T, version int, e ends) {
 				n.reset(t)
 				e = n.begin(t, e, green)
-				n.egress(t, blue, e.out().frame())
+				leaves := func(path int) verdict {
+					n.arrives(t, e.out())
+					return n.egress(t, path, e.out().frame())
+				}
+				leaves(green)
 				before := *n.mustFlow(t, e.out())
 				setUsable(n, t, 1<<blue|1<<red)
-				onBlue, onRed := n.egress(t, blue, e.out().frame()) == next, n.egress(t, red, e.out().frame()) == next
+				onBlue, onRed := leaves(blue) == next, leaves(red) == next
 				if onBlue == onRed {
 					t.Errorf("the flow leaves by blue: %t, by red: %t", onBlue, onRed)
 				}
 				setUsable(n, t, 1<<red)
-				if v := n.egress(t, red, e.out().frame()); v != next {
+				if v := leaves(red); v != next {
 					t.Errorf("with red alone, the verdict at red is %d", v)
 				}
-				if v := n.egress(t, blue, e.out().frame()); v != redirect {
+				if v := leaves(blue); v != redirect {
 					t.Errorf("with red alone, the verdict at blue is %d", v)
 				}
 				setUsable(n, t, 0)
 				for path := range paths {
-					if v := n.egress(t, path, e.out().frame()); v != next {
+					if v := leaves(path); v != next {
 						t.Errorf("with no path, the verdict at path %d is %d", path, v)
 					}
 				}
 				setUsable(n, t, allPaths)
-				if v := n.egress(t, green, e.out().frame()); v != next {
+				if v := leaves(green); v != next {
 					t.Errorf("after the path's return its verdict is %d", v)
 				}
 				if after := *n.mustFlow(t, e.out()); after != before {

@@ -8,6 +8,7 @@
  */
 #include "uplink/handshake.h"
 #include "uplink/path_selection.h"
+#include "uplink/silence.h"
 #include "shared.h"
 
 /* For Go. */
@@ -18,8 +19,8 @@ SHARED(enum, preference_flags);
 SHARED(enum, uplink_limit);
 
 /* Sends the packet to the peer over this path. */
-static __always_inline int send_on(struct __sk_buff *skb, const struct node *node, const struct peer *peer,
-				   __u32 path, __u8 family)
+static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, const struct node *node,
+				   const struct peer *peer, __u32 path, __u8 family)
 {
 	struct bpf_redir_neigh next_hop = { .nh_family = family };
 	__u32 interface;
@@ -34,6 +35,7 @@ static __always_inline int send_on(struct __sk_buff *skb, const struct node *nod
 		next_hop.nh[0] = peer->ipv4[path];
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
+	flow->redirected = interface;
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
@@ -60,6 +62,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 
 	if (unlikely(flow->used != node->clock))
 		flow->used = node->clock;
 	paths = paths_to(peer, node, family);
+	if (unlikely(flow->avoided))
+		paths = without_avoided(flow, paths);
 	if (preference)
 		paths = wanted_paths(preference, flow, paths & preference->allowed);
 	else
@@ -68,7 +72,9 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS)
 		return TCX_NEXT;
-	return send_on(skb, node, peer, path, family);
+	if (unlikely(flow->last != path))
+		flow->last = path;
+	return send_on(skb, flow, node, peer, path, family);
 }
 
 /*
@@ -112,7 +118,7 @@ static __always_inline __u8 allowed_paths(__u64 weights)
  * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
  * the flow is not to be steered: no MPTCP, or a next hop that is no peer.
  */
-static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
 	struct mptcp_option option = {};
 	struct preference *preference;
@@ -138,6 +144,8 @@ static __noinline int begin_flow(struct __sk_buff *skb, struct packet *packet, s
 	if (!has_room(&key->local))
 		return 0;
 	flow->sequence = packet->sequence;
+	flow->from = skb->ingress_ifindex;
+	flow->last = NO_PATH;
 	flow->endpoint = endpoint->id;
 	flow->allowed = allowed_paths(endpoint->weights);
 	flow->turn = flow_hash(key);
@@ -210,6 +218,7 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;
 	handshake->answered = 1;
+	handshake->flow.from = skb->ingress_ifindex;
 	return 1;
 }
 
@@ -225,6 +234,15 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 			return 0;
 	handshake = bpf_map_lookup_elem(&handshakes, key);
 	return handshake ? &handshake->flow : 0;
+}
+
+/* A packet that was redirected comes by here once more, at its path's NIC. */
+static __always_inline int was_redirected(const struct __sk_buff *skb, struct flow *flow)
+{
+	if (flow->redirected != skb->ifindex)
+		return 0;
+	flow->redirected = 0;
+	return 1;
 }
 
 /* What only the flow's own end may do: to end it, or to answer another SYN on it. */
@@ -263,14 +281,19 @@ int to_uplink(struct __sk_buff *skb)
 		if (!(packet.flags & TCP_SYN) && !may_shake_hands(&key))
 			return TCX_NEXT;
 		flow = handshaking(skb, &packet, &key);
-		if (flow)
+		if (flow) {
+			if (was_redirected(skb, flow))
+				return TCX_NEXT;
+			note_sent(skb, flow, &packet);
 			return steer(skb, flow, packet.family);
+		}
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
-	if (!flow || unlikely(is_out_of_place(skb, flow, &key, &packet)))
+	if (!flow || was_redirected(skb, flow) || unlikely(is_out_of_place(skb, flow, &key, &packet)))
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
+	note_sent(skb, flow, &packet);
 	return steer(skb, flow, packet.family);
 }
 

@@ -50,18 +50,29 @@ type ToUplinkFilter struct {
 }
 
 type ToUplinkFlow struct {
-	_        structs.HostLayout
-	Sequence uint32
-	Token    uint32
-	Endpoint uint32
-	Peer     uint16
-	Path     uint8
-	Allowed  uint8
-	Role     uint8
-	Ended    uint8
-	Turn     uint8
-	Subtype  uint8
-	Used     uint32
+	_          structs.HostLayout
+	Sequence   uint32
+	Token      uint32
+	Endpoint   uint32
+	Peer       uint16
+	Path       uint8
+	Allowed    uint8
+	Role       uint8
+	Ended      uint8
+	Turn       uint8
+	Subtype    uint8
+	Used       uint32
+	From       uint32
+	Sent       uint32
+	Received   uint32
+	Unanswered uint32
+	Advanced   uint32
+	AvoidedAt  uint32
+	Redirected uint32
+	Avoided    uint8
+	Last       uint8
+	Slowest    uint8
+	Tries      uint8
 }
 
 type ToUplinkFlowKey struct {
@@ -131,6 +142,7 @@ type ToUplinkRecentHandshakes struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	ToUplinkMapAnswered         = "answered"
 	ToUplinkMapConnections      = "connections"
 	ToUplinkMapEndedFlows       = "ended_flows"
 	ToUplinkMapEndpoints        = "endpoints"
@@ -198,6 +210,7 @@ type ToUplinkProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
+	Answered         *ebpf.MapSpec `ebpf:"answered"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
@@ -241,6 +254,7 @@ func (o *ToUplinkObjects) Close() error {
 //
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
+	Answered         *ebpf.Map `ebpf:"answered"`
 	Connections      *ebpf.Map `ebpf:"connections"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
@@ -259,6 +273,7 @@ type ToUplinkMaps struct {
 
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
+		m.Answered,
 		m.Connections,
 		m.EndedFlows,
 		m.Endpoints,

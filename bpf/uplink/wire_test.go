@@ -195,6 +195,7 @@ func TestTheWirePathsOfSegments(t *testing.T) {
 			e := w.begin(t, e.port(uint16(42000+100*path)), uint8(path))
 			for nic, name := range pathNames {
 				data := e.out().with(func(s *segment) {
+					s.sequence += uint32(100 * nic)
 					s.options, s.payload = dataSignal(), fmt.Appendf(nil, "from NIC %d", nic)
 				}).frame()
 				w.leave(t, name, virtioHeader{}, data)
@@ -255,7 +256,10 @@ func TestHeadersInPiecesAreRead(t *testing.T) {
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		e = w.begin(t, e, green)
 		for _, first := range []uint16{etherLength, etherLength + 1, etherLength + ipv4Length, 60, 100} {
-			data := e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 5000+int(first)) }).frame()
+			data := e.out().with(func(s *segment) {
+				s.sequence += 10_000 * uint32(first)
+				s.options, s.payload = dataSignal(), make([]byte, 5000+int(first))
+			}).frame()
 			w.leave(t, "blue", virtioHeader{HeaderLength: first}, data)
 			if a := w.arrived(t, data); a.path != green {
 				t.Errorf("with %d bytes in the first piece it arrived on %s", first, pathNames[a.path])
@@ -263,6 +267,7 @@ func TestHeadersInPiecesAreRead(t *testing.T) {
 		}
 		if version == 4 {
 			long := e.out().with(func(s *segment) {
+				s.sequence += 2_000_000
 				s.ipOptions, s.payload = slices.Concat([]byte{7, 39}, make([]byte, 37), endOfOptions), make([]byte, 5000)
 			})
 			w.leave(t, "blue", virtioHeader{HeaderLength: etherLength}, long.frame())
@@ -353,6 +358,7 @@ func TestLargePacketsStayWholeOnTheWire(t *testing.T) {
 			header.GSOType = virtioGSOTCPv6
 		}
 		for nic, name := range map[int]string{blue: "blue", green: "green"} {
+			data.sequence += uint32(len(data.payload))
 			w.leave(t, name, header, data.frame())
 			a := w.arrived(t, data.frame())
 			if a.path != green || a.header.GSOSize != size || a.header.GSOType != header.GSOType || a.header.Flags&virtioNeedsCsum == 0 {
@@ -438,7 +444,10 @@ func TestADeadPathsSegmentsArriveOnAnother(t *testing.T) {
 		arrivesOn := func(expected int) {
 			t.Helper()
 			step++
-			data := e.out().with(func(s *segment) { s.payload = fmt.Appendf(nil, "step %d", step) }).frame()
+			data := e.out().with(func(s *segment) {
+				s.sequence += uint32(100 * step)
+				s.payload = fmt.Appendf(nil, "step %d", step)
+			}).frame()
 			w.leave(t, "blue", virtioHeader{}, data)
 			if a := w.arrived(t, data); a.path != expected {
 				t.Errorf("step %d arrived on %s instead of %s", step, pathNames[a.path], pathNames[expected])

@@ -39,6 +39,11 @@ func addInspection(parent *cobra.Command, options *agent.Options) {
 			Short: "Lists the rules of this node's pods, or of one, and what they did",
 			Args:  cobra.MaximumNArgs(1), RunE: i.rules,
 		},
+		{
+			Use:   "spreading [NAMESPACE/NAME]",
+			Short: "Says what the traffic of this node's pods, or of one, does, and lately did on each path",
+			Args:  cobra.MaximumNArgs(1), RunE: i.spreading,
+		},
 		i.eventsCommand(),
 	}
 	for _, command := range commands {
@@ -98,6 +103,13 @@ func (i *inspection) subflows(command *cobra.Command, arguments []string) error 
 func (i *inspection) rules(command *cobra.Command, arguments []string) error {
 	return list(i, command, arguments, (*inspect.Client).Rules, (*inspect.Pins).Rules, inspect.PrintRules,
 		func(r agentapi.Rule) string { return r.Endpoint })
+}
+
+// spreading needs the agent: nothing keeps what it saw.
+func (i *inspection) spreading(command *cobra.Command, arguments []string) error {
+	none := func(*inspect.Pins) ([]agentapi.Spreading, error) { return nil, inspect.ErrNoAgent }
+	return list(i, command, arguments, (*inspect.Client).Spreading, none, inspect.PrintSpreading,
+		func(s agentapi.Spreading) string { return s.Endpoint })
 }
 
 // list asks the agent or, where none runs, reads what one left behind.

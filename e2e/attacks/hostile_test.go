@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -91,6 +92,24 @@ func flapAddress(t *testing.T, s *scene) {
 		}()
 	})
 	s.expectRawCeiling(t, inside)
+}
+
+func manyAddresses(t *testing.T, s *scene) {
+	// The kernel goes through all addresses of an interface for each new one.
+	var commands strings.Builder
+	for nic := range 80 {
+		fmt.Fprintf(&commands, "link add many%d type bridge\n", nic)
+		for i := range 250 {
+			fmt.Fprintf(&commands, "address add 172.20.%d.%d/32 dev many%d\n", nic, i, nic)
+		}
+	}
+	s.expectCeiling(t, s.hostile(t, func(inside *network.Pod) {
+		command := inside.Command(t.Context(), "ip", "-batch", "-")
+		command.Stdin = strings.NewReader(commands.String())
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("adding addresses: %v: %s", err, out)
+		}
+	}), testlab.Flood{})
 }
 
 // expectRawCeiling sends with the pod's address whether the pod has it or not.

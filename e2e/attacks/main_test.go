@@ -54,5 +54,6 @@ spec:
   podSelector: {}
   paths: [blue, green]
   maxPodRate: 2M
+  newPods: Guard
 `
 )

@@ -14,6 +14,7 @@ import (
 
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 )
 
 // The neighbour has what node3 has: a NIC on each path, and raw sockets.
@@ -120,4 +121,48 @@ func forgeSegments(t *testing.T, s *scene) {
 		// (docs/isolation.md): there are few.
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// poisonNeighbours says on a path's network that the victims' nodes are at an address where
+// nobody is. It does not try the cluster network's own path: there everything else of the
+// nodes ends too, whether Braid is there or not.
+func poisonNeighbours(t *testing.T, s *scene) {
+	const path = 1
+	s.takes = untilNoticed / float64(len(s.Paths))
+	index, err := s.neighbour().Index(s.Paths[path])
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := testlab.SocketIn(t, s.neighbour(), unix.AF_PACKET, unix.SOCK_RAW, 0)
+	defer unix.Close(socket)
+	to := &unix.SockaddrLinklayer{Ifindex: index, Halen: 6, Addr: [8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	for s.going() {
+		for _, node := range s.Network.Nodes[:2] {
+			for _, frame := range [][]byte{arpReply(node.Address(path, 4)), neighbourAdvertisement(node.Address(path, 6))} {
+				if err := testlab.SendPatiently(socket, frame, to); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	took, err := testutil.Until(noticed, func() error { return s.flowsMoved(t) })
+	if err != nil {
+		s.escaped("%v", err)
+	}
+	t.Logf("the victim's flows are where they were %v after the last answer", took)
+}
+
+// untilNoticed is more than the path's part: at first its segments are lost.
+const untilNoticed = 1.1
+
+// noticed is how long the kernel may take to ask again for a neighbour that does not answer.
+const noticed = 20 * time.Second
+
+// neighbourAdvertisement says to all nodes that nobody has the address, as arpReply does.
+func neighbourAdvertisement(address string) []byte {
+	claimed := netip.MustParseAddr(address)
+	message := slices.Concat([]byte{136, 0, 0, 0, 0x20, 0, 0, 0}, claimed.AsSlice(), []byte{2, 1}, nobody)
+	packet := testlab.ICMPv6(claimed, netip.MustParseAddr("ff02::1"), message)
+	return slices.Concat([]byte{0x33, 0x33, 0, 0, 0, 1}, nobody, []byte{0x86, 0xdd}, packet)
 }

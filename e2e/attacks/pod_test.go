@@ -70,6 +70,39 @@ func floodManyPorts(t *testing.T, s *scene) {
 	s.expectCeiling(t, s.mallory, testlab.Flood{Length: 200})
 }
 
+// sendAtOnce has a pod send from the moment in which it has an interface, for as long as
+// it takes until everybody has acted, and in the victim's name.
+func sendAtOnce(t *testing.T, s *scene) {
+	s.added++
+	name := fmt.Sprint("at-once-", s.added)
+	inside, err := s.Network.Nodes[0].AddPod(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.RemovePod(s.background(), tenant, inside); err != nil {
+			t.Error(err)
+		}
+	})
+	registered := make(chan error, 1)
+	go func() {
+		time.Sleep(settling)
+		registered <- s.RegisterPod(s.background(), lab.Pod{Namespace: tenant, Name: name, Node: 1, Labels: app("client")})
+	}()
+	begin, before := time.Now(), s.arrived(t)
+	testlab.Flood{To: testlab.UDPTo(s.accomplice.IPv4), Mbit: floodMbit}.Run(t, inside, time.Second)
+	if mbit := float64(s.arrived(t)-before) * 8 / 1e6 / time.Since(begin).Seconds(); mbit > mostPasses {
+		s.escaped("in its first second the pod sends %.1f Mbit/s, and may send %d", mbit, podMbit)
+	} else if mbit < podMbit/4. {
+		t.Errorf("only %.2f Mbit/s arrive, which shows nothing", mbit)
+	}
+	if err := <-registered; err != nil {
+		t.Fatal(err)
+	}
+	s.waitForPod(t, name)
+	s.expectCeiling(t, inside, testlab.Flood{})
+}
+
 func leaveByLabels(t *testing.T, s *scene) {
 	object := pod(tenant, "mallory")
 	patch := func(labels string) {
@@ -178,11 +211,14 @@ func spoofNeighbours(t *testing.T, s *scene) {
 	}
 }
 
-// arpReply says to everybody that the sender has the address.
+// nobody has this hardware address.
+var nobody = []byte{2, 0, 0, 0, 0, 9}
+
+// arpReply says to everybody that nobody has the address.
 func arpReply(address string) []byte {
-	everybody, mac := slices.Repeat([]byte{0xff}, 6), []byte{2, 0, 0, 0, 0, 9}
+	everybody := slices.Repeat([]byte{0xff}, 6)
 	ip := netip.MustParseAddr(address).AsSlice()
-	return slices.Concat(everybody, mac, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, mac, ip, everybody, ip)
+	return slices.Concat(everybody, nobody, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, nobody, ip, everybody, ip)
 }
 
 // forgeICMP sends them to both ends, with the headers of the victim's segments.
@@ -213,7 +249,7 @@ func forgeICMP(t *testing.T, s *scene) {
 
 func (s *scene) victimSubflows(t *testing.T) []traffic.Subflow {
 	t.Helper()
-	subflows, err := traffic.Subflows(s.victim.connection)
+	subflows, err := traffic.Subflows(s.victim.Connection)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +257,7 @@ func (s *scene) victimSubflows(t *testing.T) []traffic.Subflow {
 }
 
 // scanNode tries each port that somebody listens on at the node. That of the lab's own
-// forwarder to the API server answers.
+// forwarder to the API server answers, and that for metrics, which floodMetrics tries.
 func scanNode(t *testing.T, s *scene) {
 	out, err := s.mallory.Node.Run("ss", "-Hltn")
 	if err != nil {
@@ -230,7 +266,7 @@ func scanNode(t *testing.T, s *scene) {
 	server := s.Server.Config().Host
 	for line := range strings.Lines(out) {
 		_, port, _ := net.SplitHostPort(strings.Fields(line)[3])
-		if strings.HasSuffix(server, ":"+port) {
+		if strings.HasSuffix(server, ":"+port) || port == fmt.Sprint(lab.MetricsPort) {
 			continue
 		}
 		for path := range s.Paths {

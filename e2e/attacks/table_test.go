@@ -4,7 +4,9 @@ package attacks_test
 
 // attempts are all that are made, in this order.
 var attempts = []attempt{
+	{"a tenant writes the first rule of a node, so that its agent loads programs", byTenant, firstRule},
 	{"a pod floods by UDP to many ports to exceed its ceiling", byPod, floodManyPorts},
+	{"a new pod sends as fast as it can before it is guarded", byPod, sendAtOnce},
 	{"a pod changes its labels to leave its guardrail", byTenant, leaveByLabels},
 	{"a pod that is being deleted, with an hour of grace, sends without its ceiling", byTenant, leaveByDeletion},
 	{"a pod that takes the name and address of one that ended sends without its ceiling", byTenant, leaveByReplacement},
@@ -14,12 +16,14 @@ var attempts = []attempt{
 	{"a pod takes another's address to free that one of its ceiling once the agent is started again", byPod, takeToFreeThenRestart},
 	{"a pod takes the victim's address to send as the victim", byPod, takeToSend},
 	{"a pod's address comes and goes, so that it is not found", byPod, flapAddress},
+	{"a pod has 20,000 addresses, so that it is not found in time", byPod, manyAddresses},
 	{"a pod moves its interface to a network namespace of its own, and sends without its ceiling", byPod, moveInterface},
 	{"a pod avoids a rule by extension headers and fragments of IPv6", byPod, avoidRule},
 	{"forged SYNs in the victim's name fill its part of the table of flows", byPod, fillOthersFlows},
 	{"a pod answers for the addresses of others by ARP and NDP", byPod, spoofNeighbours},
 	{"a pod forges ICMP errors to lower the victim's MTU, and redirects to change its route", byPod, forgeICMP},
 	{"a pod scans all ports of its node to reach the agent", byPod, scanNode},
+	{"a pod floods the agent's port for metrics with connections and made-up tokens to get them, or to keep Prometheus from them", byPod, floodMetrics},
 	{"a pod sends the agents forged probes and garbage as fast as it can", byPod, floodProbes},
 	{"a pod fills its network namespace with hundreds of interfaces to slow the agent", byPod, manyInterfaces},
 	{"a pod announces addresses of nodes and of others by its own path manager", byPod, announceOthers},
@@ -49,5 +53,6 @@ var attempts = []attempt{
 	{"a neighbour sends the agents probes and replies in the name of other nodes", byNeighbour, forgeProbes},
 	{"a neighbour sends a node's probes again", byNeighbour, replayProbes},
 	{"a neighbour forges segments of the victim's connection behind VLAN tags", byNeighbour, forgeTagged},
+	{"a neighbour answers for the next hops of a path by ARP and NDP to end the victim's connection", byNeighbour, poisonNeighbours},
 	{"a neighbour forges resets, ends and SYNs of the victim's connection", byNeighbour, forgeSegments},
 }

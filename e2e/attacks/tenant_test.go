@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -77,6 +78,27 @@ func flapHints(t *testing.T, s *scene) {
 			t.Fatal(err)
 		}
 		time.Sleep(pace)
+	}
+	s.expectFewEvents(t)
+}
+
+// mostEvents is more than a pod gets before they come one in five minutes.
+const mostEvents = 30
+
+func (s *scene) expectFewEvents(t *testing.T) {
+	t.Helper()
+	var events eventsv1.EventList
+	if err := s.Client.List(t.Context(), &events, client.InNamespace(tenant)); err != nil {
+		t.Fatal(err)
+	}
+	about := 0
+	for _, event := range events.Items {
+		if event.Regarding.Name == "mallory" {
+			about++
+		}
+	}
+	if about > mostEvents {
+		s.escaped("the controller wrote %d Events about one pod", about)
 	}
 }
 
@@ -169,6 +191,17 @@ func manyRules(t *testing.T, s *scene) {
 		}
 		time.Sleep(pace)
 	}
+}
+
+// firstRule is the first attempt: no agent has loaded what rules need.
+func firstRule(t *testing.T, s *scene) {
+	t.Cleanup(func() { s.deletePolicies(t) })
+	policy := tenantPolicy("first")
+	policy.Spec.Rules = []v1alpha1.Rule{{Name: "record", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRecord}}}}
+	if err := s.asTenant.Create(t.Context(), policy); err != nil {
+		t.Fatal(err)
+	}
+	s.wait()
 }
 
 func churnPods(t *testing.T, s *scene) {

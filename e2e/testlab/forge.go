@@ -63,14 +63,22 @@ func (f Forgery) Packet() []byte {
 	tcp = binary.BigEndian.AppendUint32(tcp, f.Answer)
 	tcp = append(tcp, byte(5+len(options)/4)<<4, f.Flags, 0xff, 0xff, 0, 0, 0, 0)
 	tcp = append(tcp, options...)
-	addresses := append(f.From.Addr().AsSlice(), f.To.Addr().AsSlice()...)
-	pseudo := binary.BigEndian.AppendUint32(slices.Clone(addresses), uint32(len(tcp)+unix.IPPROTO_TCP))
-	binary.BigEndian.PutUint16(tcp[16:], internetChecksum(append(pseudo, tcp...)))
+	binary.BigEndian.PutUint16(tcp[16:], checksumWith(f.From.Addr(), f.To.Addr(), unix.IPPROTO_TCP, tcp))
 	if f.From.Addr().Is6() {
-		header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(tcp)))
-		return slices.Concat(append(header, unix.IPPROTO_TCP, 64), addresses, tcp)
+		return append(headerIPv6(f.From.Addr(), f.To.Addr(), unix.IPPROTO_TCP, len(tcp), 64), tcp...)
 	}
 	return append(headerIPv4(f.From.Addr(), f.To.Addr(), unix.IPPROTO_TCP, len(tcp)), tcp...)
+}
+
+// checksumWith is that of a message with its pseudo header.
+func checksumWith(from, to netip.Addr, protocol byte, message []byte) uint16 {
+	pseudo := binary.BigEndian.AppendUint32(slices.Concat(from.AsSlice(), to.AsSlice()), uint32(len(message))+uint32(protocol))
+	return internetChecksum(append(pseudo, message...))
+}
+
+func headerIPv6(from, to netip.Addr, protocol byte, length int, hops byte) []byte {
+	header := binary.BigEndian.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(length))
+	return slices.Concat(append(header, protocol, hops), from.AsSlice(), to.AsSlice())
 }
 
 func headerIPv4(from, to netip.Addr, protocol byte, length int) []byte {
@@ -249,6 +257,14 @@ func ICMP(from, to netip.Addr, message []byte) []byte {
 	message = slices.Clone(message)
 	binary.BigEndian.PutUint16(message[2:], internetChecksum(message))
 	return append(headerIPv4(from, to, unix.IPPROTO_ICMP, len(message)), message...)
+}
+
+// ICMPv6 is a message of ICMPv6 as it is on a link, with the header of IP. Its checksum is
+// filled in.
+func ICMPv6(from, to netip.Addr, message []byte) []byte {
+	message = slices.Clone(message)
+	binary.BigEndian.PutUint16(message[2:], checksumWith(from, to, unix.IPPROTO_ICMPV6, message))
+	return append(headerIPv6(from, to, unix.IPPROTO_ICMPV6, len(message), 255), message...)
 }
 
 // UDP is a datagram with the header of IP, and without a checksum.

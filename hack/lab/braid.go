@@ -158,6 +158,9 @@ func (l *Lab) StartController(ctx context.Context) error {
 	return err
 }
 
+// MetricsPort is where agents serve metrics, as the chart has them do.
+const MetricsPort = 9478
+
 // StartAgent starts the agent of a node, inside the node.
 func (l *Lab) StartAgent(ctx context.Context, node *network.Node) error {
 	if _, err := l.kubeconfig(ctx, node.NodeName(), agentAccount, node.NodeName()); err != nil {
@@ -170,9 +173,16 @@ func (l *Lab) StartAgent(ctx context.Context, node *network.Node) error {
 // API server is needed.
 func (l *Lab) RestartAgent(node *network.Node) (err error) {
 	name := node.NodeName()
-	command := node.Command(context.Background(), l.Binary("braid-agent"),
+	arguments := []string{
 		"--node-name", name, "--kubeconfig", l.kubeconfigPath(name), "--namespace", SystemNamespace,
-		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--saved-path", l.SavedPath(name), "--netns-dirs", network.Directory)
+		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--saved-path", l.SavedPath(name), "--netns-dirs", network.Directory,
+		"--metrics-bind-address", ":" + strconv.Itoa(MetricsPort),
+		"--cgroup-path", l.path("cgroup"), // its pods have none
+	}
+	if l.options.SpreadingInterval > 0 {
+		arguments = append(arguments, "--spreading-interval", l.options.SpreadingInterval.String())
+	}
+	command := node.Command(context.Background(), l.Binary("braid-agent"), arguments...)
 	l.Agents[name], err = l.start("agent-"+name, command)
 	return err
 }

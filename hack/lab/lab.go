@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,6 +40,9 @@ type Options struct {
 	// Network is what to build; its name and its pods are ignored.
 	Network network.Spec
 	Pods    []Pod
+	// SpreadingInterval is how often agents look at what pods' traffic does; 0 for their
+	// default.
+	SpreadingInterval time.Duration
 	// Kubelets makes the nodes run real ones, with containerd and kube-proxy, beside
 	// a controller manager and a scheduler. Pods is then to be empty, and Braid is
 	// not started: both are for whoever uses the cluster.

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -37,6 +38,9 @@ func (s *Server) serveLocally(ctx context.Context) error {
 func listenLocally(socket string) (net.Listener, error) {
 	if strings.HasPrefix(socket, "@") {
 		return net.Listen("unix", socket)
+	}
+	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
+		return nil, err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err

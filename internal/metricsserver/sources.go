@@ -8,8 +8,6 @@ import (
 	"net/netip"
 	"sync"
 
-	"golang.org/x/time/rate"
-
 	"braid.dev/braid/internal/room"
 )
 
@@ -64,44 +62,15 @@ func sourceOf(address string) netip.Addr {
 
 // sources bounds how often each address asks: each new token costs the API server a
 // review.
-type sources struct {
-	mutex  sync.Mutex
-	limits map[netip.Addr]*rate.Limiter
+type sources struct{ *room.Rates[netip.Addr] }
+
+func newSources() sources {
+	return sources{room.NewRates[netip.Addr](asksPerSecond, asksBurst, mostSources)}
 }
 
-func newSources() *sources { return &sources{limits: map[netip.Addr]*rate.Limiter{}} }
-
-func (s *sources) allows(source netip.Addr) bool {
-	s.mutex.Lock()
-	defer s.mutex.Unlock()
-	if len(s.limits) >= mostSources {
-		s.forgetQuiet()
-	}
-	if s.limits[source] == nil {
-		s.limits[source] = rate.NewLimiter(asksPerSecond, asksBurst)
-	}
-	return s.limits[source].Allow()
-}
-
-// forgetQuiet makes room: of the addresses that did not ask for a while nothing need be
-// known, and where all ask, any one goes.
-func (s *sources) forgetQuiet() {
-	for source, limit := range s.limits {
-		if limit.Tokens() >= asksBurst {
-			delete(s.limits, source)
-		}
-	}
-	for source := range s.limits {
-		if len(s.limits) < mostSources {
-			return
-		}
-		delete(s.limits, source)
-	}
-}
-
-func (s *sources) limit(next http.Handler) http.Handler {
+func (s sources) limit(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		if !s.allows(sourceOf(request.RemoteAddr)) {
+		if !s.Allow(sourceOf(request.RemoteAddr)) {
 			w.Header().Set("Connection", "close")
 			http.Error(w, "too many requests", http.StatusTooManyRequests)
 			return

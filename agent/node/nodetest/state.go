@@ -27,6 +27,10 @@ type State struct {
 	Endpoints []Endpoint
 	Tenants   []v1alpha1.PlanTenant
 	Chains    []v1alpha1.PlanChain
+	// NewPods is what holds for pods that are not in Endpoints.
+	NewPods *v1alpha1.PlanNewPods
+	// Exempt are the interfaces of exempt pods.
+	Exempt map[types.UID]int
 }
 
 // Path is a NIC of the node.
@@ -60,6 +64,7 @@ type Endpoint struct {
 	Class    int
 	Share    int32
 	SamePath bool
+	Subflows v1alpha1.PlanSubflows
 	Guard    *v1alpha1.PlanGuard
 	Chain    string
 }
@@ -102,7 +107,7 @@ func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder)
 
 func (s State) sources() node.Sources {
 	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, Peers: s.Peers}
-	from.Plan.Spec.Tenants, from.Plan.Spec.Chains = s.Tenants, s.Chains
+	from.Plan.Spec.Tenants, from.Plan.Spec.Chains, from.Plan.Spec.NewPods = s.Tenants, s.Chains, s.NewPods
 	for _, path := range s.Paths {
 		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{Name: path.Name, NIC: paths.NIC{Index: path.Interface}, Usable: path.Up})
 		from.Plan.Spec.Paths = append(from.Plan.Spec.Paths, v1alpha1.PlanPath{Name: v1alpha1.PathName(path.Name), Capacity: path.Capacity})
@@ -136,7 +141,7 @@ func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
 func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 	plan := v1alpha1.PlanEndpoint{
 		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name,
-		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain,
+		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows,
 	}
 	for _, address := range e.Addresses {
 		plan.Addresses = append(plan.Addresses, address.String())
@@ -160,5 +165,13 @@ func (s State) look() endpoints.Snapshot {
 			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Others: endpoint.Others, Path: endpoint.NamespacePath}
 		}
 	}
-	return endpoints.NewSnapshot(found, nil)
+	look := endpoints.NewSnapshot(found, nil)
+	look.Owners = map[int]string{}
+	for uid, index := range s.Exempt {
+		found[string(uid)] = endpoints.Endpoint{HostIndex: index}
+	}
+	for uid, endpoint := range found {
+		look.Owners[endpoint.HostIndex] = uid
+	}
+	return look
 }

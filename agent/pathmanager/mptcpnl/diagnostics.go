@@ -42,6 +42,8 @@ type Connection struct {
 	Local, Remote netip.AddrPort
 	// Subflows beyond the first one, as the kernel counts them.
 	Subflows uint8
+	// Announced is how many addresses of the peer the kernel's path manager took.
+	Announced uint8
 	// Backlog is what the application has written and the peer has not acknowledged,
 	// in bytes; from Linux 6.5 on, as the sequence numbers.
 	Backlog uint64
@@ -94,6 +96,19 @@ type TCPInfo struct {
 	SentBytes, ReceivedBytes uint64
 }
 
+// Socket is a TCP socket that has a peer, whether it is a subflow or not.
+type Socket struct {
+	// Subflow has its ends and what TCP knows of it; for a subflow, the rest too.
+	Subflow
+	// Multipath is true for a subflow of an MPTCP connection.
+	Multipath bool
+	// FellBack is true where this host asked for MPTCP, and the peer did not answer so.
+	FellBack bool
+	// Over is true for what is left of a connection after its end, for a minute where
+	// this host closed it first. Nobody knows then whether it was a subflow.
+	Over bool
+}
+
 const (
 	messageSockDiagByFamily = 20
 
@@ -108,6 +123,8 @@ const (
 	stateEstablished = 1
 	stateSynSent     = 2
 	stateSynReceived = 3
+	stateTimeWait    = 6
+	stateClose       = 7
 	stateListen      = 10
 )
 
@@ -134,6 +151,19 @@ func (d *Diagnostics) EachSubflow(visit func(*Subflow) bool) error {
 	})
 	if err != nil {
 		return fmt.Errorf("listing subflows: %w", err)
+	}
+	return nil
+}
+
+// EachSocket visits the TCP sockets that have a peer, as EachConnection does.
+func (d *Diagnostics) EachSocket(visit func(*Socket) bool) error {
+	const without = 1<<stateSynSent | 1<<stateSynReceived | 1<<stateClose | 1<<stateListen
+	err := d.dumpBoth(unix.IPPROTO_TCP, (1<<12-2)&^without, func(s socket) bool {
+		socket := s.tcp()
+		return visit(&socket)
+	})
+	if err != nil {
+		return fmt.Errorf("listing TCP sockets: %w", err)
 	}
 	return nil
 }
@@ -320,6 +350,7 @@ const (
 
 	subflowCapableRemote = 1 << 0
 	subflowCapableLocal  = 1 << 1
+	subflowJoinRemote    = 1 << 2
 	subflowJoinLocal     = 1 << 3
 	subflowBackupRemote  = 1 << 4
 	subflowBackupLocal   = 1 << 5
@@ -356,6 +387,7 @@ func (i *subflowInfo) read(decoder *netlink.AttributeDecoder) error {
 
 const (
 	infoSubflows      = 0  // offset in struct mptcp_info
+	infoAnnounced     = 2  // offset
 	infoFlags         = 8  // offset
 	infoToken         = 12 // offset
 	infoEnd           = 16
@@ -377,7 +409,7 @@ func (s socket) connection() (Connection, bool) {
 	}
 	connection := Connection{
 		Token: binary.NativeEndian.Uint32(s.info[infoToken:]),
-		Local: s.local, Remote: s.remote, Subflows: s.info[infoSubflows],
+		Local: s.local, Remote: s.remote, Subflows: s.info[infoSubflows], Announced: s.info[infoAnnounced],
 	}
 	if len(s.info) >= infoBytesEnd {
 		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(s.info[offset:]) }
@@ -405,6 +437,16 @@ func (s socket) subflow() (Subflow, bool) {
 		BackupAsked:  s.ulp.flags&subflowBackupRemote != 0,
 		TCP:          tcpInfo(s.info),
 	}, true
+}
+
+func (s socket) tcp() Socket {
+	subflow, ok := s.subflow()
+	if !ok {
+		subflow = Subflow{Local: s.local, Remote: s.remote, Established: s.state == stateEstablished, TCP: tcpInfo(s.info)}
+	}
+	// A peer that answered, or began, shows in one of these.
+	agreed := ok && s.ulp.flags&(subflowCapableRemote|subflowJoinRemote|subflowJoinLocal) != 0
+	return Socket{Subflow: subflow, Multipath: agreed, FellBack: ok && !agreed, Over: s.state == stateTimeWait}
 }
 
 const (

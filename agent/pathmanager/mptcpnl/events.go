@@ -92,6 +92,19 @@ func (AddressEvent) event()    {}
 func (SubflowEvent) event()    {}
 func (ListenerEvent) event()   {}
 
+// TokenOf is that of the connection which an event tells of.
+func TokenOf(event Event) (token uint32, ok bool) {
+	switch event := event.(type) {
+	case ConnectionEvent:
+		return event.Token, true
+	case AddressEvent:
+		return event.Token, true
+	case SubflowEvent:
+		return event.Token, true
+	}
+	return 0, false
+}
+
 // Attributes of events, as linux/mptcp_pm.h numbers them. Addresses and ports
 // are in network byte order, all else in the host's.
 const (
@@ -162,6 +175,21 @@ func ParseEvent(command uint8, data []byte) (Event, bool) {
 		return ListenerEvent{Kind: kind, Address: a.local()}, a.source.IsValid() && a.has(eventSourcePort)
 	}
 	return nil, false
+}
+
+// What a message of the family begins with: the header of netlink, and in that of
+// generic netlink the command.
+const (
+	commandAt    = unix.NLMSG_HDRLEN
+	attributesAt = commandAt + unix.GENL_HDRLEN
+)
+
+// ParseMessage reads an event of which the whole message is there.
+func ParseMessage(message []byte) (Event, bool) {
+	if len(message) < attributesAt {
+		return nil, false
+	}
+	return ParseEvent(message[commandAt], message[attributesAt:])
 }
 
 func (a *attributes) connection(kind Kind) (Event, bool) {
@@ -278,6 +306,25 @@ func Subscribe(namespace int) (*Subscription, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return subscription, nil
+}
+
+// Filter has the kernel ask a socket filter which events are to be received. It returns
+// the socket's cookie, by which the filter knows it.
+func (s *Subscription) Filter(program int) (cookie uint64, err error) {
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return 0, fmt.Errorf("filtering events: %w", err)
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		if cookie, failed = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE); failed == nil {
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_BPF, program)
+		}
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return 0, fmt.Errorf("filtering events: %w", err)
+	}
+	return cookie, nil
 }
 
 func (s *Subscription) join(family genetlink.Family) error {

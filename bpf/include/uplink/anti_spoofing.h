@@ -62,6 +62,7 @@ static __always_inline void note_expected(struct __sk_buff *skb, struct flow *fl
 	if (flow->role == ROLE_RESPONDER)
 		flow->token = bpf_ntohl(packet->sequence);
 	flow->subtype |= ANSWERED;
+	flow->from = skb->ingress_ifindex;
 }
 
 static __always_inline int is_expected(const struct flow *flow, const struct packet *packet)

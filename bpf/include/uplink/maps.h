@@ -110,6 +110,17 @@ struct flow {
 	__u8 turn;        /* spreads the flows of a dead path over the others */
 	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
 	__u32 used;       /* the node's clock when this end sent last */
+	__u32 from;       /* ifindex by which this end's packets come; 0: unknown */
+	__u32 sent;       /* the number behind the last byte that this end sent */
+	__u32 received;   /* the highest number that came in */
+	__u32 unanswered; /* the tick of the first data after which nothing came in; 0: none */
+	__u32 advanced;   /* the tick at which new numbers came in last */
+	__u32 avoided_at; /* tick */
+	__u32 redirected; /* ifindex to which a packet is on its way; 0: none */
+	__u8 avoided;     /* paths that did not answer */
+	__u8 last;        /* the path of what this end sent last, or NO_PATH */
+	__u8 slowest;     /* answer of late, in WAIT_UNITs */
+	__u8 tries;       /* how often a path was avoided in a row */
 };
 
 enum flow_subtype {
@@ -169,6 +180,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct preference);
 } preferences SEC(".maps");
+
+/*
+ * The tick at which a peer answered on a path last: what a flow sent, or a probe of the
+ * agent's. By the peer's index * MAX_PATHS + path.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PEERS * MAX_PATHS);
+	__type(key, __u32);
+	__type(value, __u32);
+} answered SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

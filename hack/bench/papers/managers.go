@@ -119,7 +119,7 @@ func delaying(ctx context.Context, m *rig.Measurement, l *rig.Lab) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	sizes := slices.Repeat([]int64{shortFlow}, delayedFlows)
 	for name, subflows := range map[string]string{
-		"manager.at_once.":  "{manager: Agent, count: 3}",
+		"manager.at_once.":  "{manager: Agent, count: 3, openAfter: {time: 0s}}",
 		"manager.delaying.": "{manager: Agent, count: 3, openAfter: {bytes: " + delayAfter + "}}",
 	} {
 		if err := l.Spread(ctx, subflows); err != nil {

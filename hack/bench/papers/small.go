@@ -93,6 +93,7 @@ func smallFlowsIn(ctx context.Context, m *rig.Measurement, p *rig.Pair, place sm
 			m.Add("fct.small."+place.name+"."+way.Name+"_ms", took[way.Name])
 		}
 		m.Add(place.ratio, took["open_after"]/took[place.to])
+		m.Add("fct.small_to_mptcp."+place.name, took["open_after"]/took["mptcp"])
 	}
 	return nil
 }

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
@@ -103,7 +105,14 @@ func (u *uplinkRace) setFlow(path uint8) error {
 		Local: mapped(endpointPod), Remote: mapped(remotePod),
 		LocalPort: bpf.Port(localPort), RemotePort: bpf.Port(remotePort),
 	}
-	if err := u.to.Flows.Put(key, uplink.ToUplinkFlow{Path: path, Role: uplink.RoleInitiator, Allowed: 0xff}); err != nil {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("reading the clock: %w", err)
+	}
+	// The same packet again and again would be a reason to avoid its path: this flow
+	// begins to wait for an answer only in an hour.
+	flow := uplink.ToUplinkFlow{Path: path, Role: uplink.RoleInitiator, Allowed: 0xff, Unanswered: uint32((now.Nano() + int64(time.Hour)) >> 20)}
+	if err := u.to.Flows.Put(key, flow); err != nil {
 		return fmt.Errorf("writing a flow: %w", err)
 	}
 	return nil

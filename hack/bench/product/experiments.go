@@ -55,6 +55,10 @@ var experiments = []rig.Measurer{
 		Name: "share", Measures: "what two tenants get of a full path that they share 3:1",
 		Figures: []rig.Unit{{"share.*error_pct", "%"}, {"share.*path_used", "of its rate"}},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: newNewPod, Run: measureNewPod, Info: rig.Info{
+		Name: "newpod", Measures: "what new pods send in their first second beyond their ceiling",
+		Figures: []rig.Unit{{"newpod.*_kb", "kB"}},
+	}},
 	rig.Experiment[*rig.Lab]{
 		Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], LinkMbit: manyLinkMbit}), Run: measureFailover1000, Info: rig.Info{
 			Name: "failover1000", Measures: "what 1,000 connections lose when one NIC of three fails",
@@ -73,7 +77,7 @@ var experiments = []rig.Measurer{
 	}},
 	rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
 		Name: "http", Measures: "requests that a web server answers in a second",
-		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}},
+		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}},
 	}},
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{
@@ -90,6 +94,12 @@ var experiments = []rig.Measurer{
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: measureSecurity, Info: rig.Info{
 			Name: "security", Measures: "attempts of hostile pods, tenants, nodes and neighbours, and which succeed", Figures: securityFigures,
+		},
+	},
+	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: measureSoak, Info: rig.Info{
+			Name: "soak", Measures: "what is left after half an hour of pods that die, floods and restarts, and of others' goodput (BRAID_SOAK=10m)",
+			Figures: []rig.Unit{{"soak.cycles", ""}, {"soak.connections", ""}, {"soak.*_pct", "%"}, {"soak.flows_left", "flows"}, {"soak.programmed_ms", "ms"}},
 		},
 	},
 }

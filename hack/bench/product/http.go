@@ -15,19 +15,32 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/bench/rig"
+	"braid.dev/braid/hack/lab"
 )
 
 // requestClients ask for files at once, each for one after the other.
 const requestClients = 20
 
-// webFile is one that is asked for, its bytes about, and for how long.
+// webFile is one that is asked for, its bytes about, and for how long by how many.
 type webFile struct {
 	name    string
 	bytes   int
 	seconds int
+	clients int
 }
 
-var requested = []webFile{{"1k", 1 << 10, 3}, {"10k", 10 << 10, 3}, {"100k", 100 << 10, 4}, {"1m", 1 << 20, 8}}
+var requested = []webFile{
+	{"1k", 1 << 10, 3, requestClients}, {"10k", 10 << 10, 3, requestClients},
+	{"100k", 100 << 10, 4, requestClients}, {"1m", 1 << 20, 8, requestClients}, {"1m", 1 << 20, 4, 1},
+}
+
+// figure is what its figures are called.
+func (f webFile) figure() string {
+	if f.clients == 1 {
+		return f.name + "_alone"
+	}
+	return f.name
+}
 
 // requestMode is one way to ask.
 type requestMode struct {
@@ -41,17 +54,18 @@ type requestMode struct {
 var requestModes = []requestMode{
 	{name: "tcp"},
 	{name: "mptcp", mptcp: true},
-	{name: "braid", mptcp: true, policy: selectAll},
-	{name: "braid_open_after", mptcp: true, policy: selectAll + "  subflows: {manager: Agent, openAfter: {bytes: 32Ki}}\n", openAfter: 32 << 10},
+	{name: "braid", mptcp: true, policy: selectAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
+	{name: "braid_agent", mptcp: true, policy: selectAll + "  subflows: {manager: Agent}\n", openAfter: v1alpha1.DefaultOpenAfterBytes},
+	{name: "braid_at_once", mptcp: true, policy: selectAll + "  subflows: {openAfter: {time: 0s}}\n"},
 }
 
 // expects tells whether subflows are to be joined for a request, and is not sure
-// where its file may have come before anybody could have looked.
+// where its file takes about as long to come as further subflows wait.
 func (m *requestMode) expects(r webFile) (joins, sure bool) {
-	if m.policy == "" || r.bytes < m.openAfter {
+	if m.policy == "" || 10*r.bytes < m.openAfter {
 		return false, true
 	}
-	return true, m.openAfter == 0 || r.bytes > 10*m.openAfter
+	return true, m.openAfter == 0
 }
 
 // web is a cluster with a web server and a client on different nodes.
@@ -86,20 +100,58 @@ func (w *web) start(ctx context.Context) error {
 }
 
 // measureHTTP counts the requests that a web server answers, as seed 003's figure 11
-// does, by ways to ask and sizes of files.
+// does, by ways to ask and sizes of files; small files then also with agents that hardly
+// get a processor.
 func measureHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
+	if err := w.measureAll(ctx, m, "http.", requested); err != nil {
+		return err
+	}
+	if err := w.limitAgents(ctx, "100m"); err != nil {
+		return err
+	}
+	return w.measureAll(ctx, m, "http.limited.", requested[:2])
+}
+
+func (w *web) measureAll(ctx context.Context, m *rig.Measurement, prefix string, sizes []webFile) error {
 	for range m.Trials {
-		for _, size := range requested {
-			prefix := "http." + size.name + "."
-			for mode := range rig.Shuffled(requestModes) {
-				rate, err := w.rate(ctx, &mode, size)
-				if err != nil {
-					return fmt.Errorf("%s, files of %s: %w", mode.name, size.name, err)
-				}
-				m.Add(prefix+mode.name+"_rps", rate)
+		for _, size := range sizes {
+			if err := w.measure(ctx, m, prefix+size.figure()+".", size); err != nil {
+				return err
 			}
-			for _, mode := range requestModes[1:] {
-				m.Add(prefix+mode.name+"_to_tcp", m.Last(prefix+mode.name+"_rps")/m.Last(prefix+"tcp_rps"))
+		}
+	}
+	return nil
+}
+
+// limitAgents gives each agent so much of a processor.
+func (w *web) limitAgents(ctx context.Context, processor string) error {
+	_, err := w.RunKubectl(ctx, "--namespace", lab.SystemNamespace, "set", "resources", "daemonset/braid-agent",
+		"--limits=cpu="+processor, "--requests=cpu="+processor)
+	if err == nil {
+		_, err = w.RunKubectl(ctx, "--namespace", lab.SystemNamespace, "rollout", "status", "daemonset/braid-agent", "--timeout=3m")
+	}
+	return err
+}
+
+// measure asks for files of one size in each way that is among the cases, by the names
+// of their figures.
+func (w *web) measure(ctx context.Context, m *rig.Measurement, prefix string, size webFile) error {
+	rates := map[string]float64{}
+	for mode := range rig.Shuffled(requestModes) {
+		if !m.Cases.MatchString(prefix + mode.name) {
+			continue
+		}
+		rate, err := w.rate(ctx, &mode, size)
+		if err != nil {
+			return fmt.Errorf("%s%s: %w", prefix, mode.name, err)
+		}
+		m.Add(prefix+mode.name+"_rps", rate)
+		rates[mode.name] = rate
+	}
+	for _, to := range []string{"tcp", "mptcp"} {
+		for name, rate := range rates {
+			if rates[to] > 0 && name != "tcp" && name != to {
+				m.Add(prefix+name+"_to_"+to, rate/rates[to])
 			}
 		}
 	}
@@ -136,7 +188,7 @@ func (w *web) rate(ctx context.Context, mode *requestMode, r webFile) (float64, 
 		line = append(line, "mptcpize", "run")
 	}
 	// -t sets a number of requests too, which has to be raised after it.
-	line = append(line, "ab", "-q", "-c", strconv.Itoa(requestClients), "-t", strconv.Itoa(r.seconds), "-n", "10000000", "http://"+w.address+"/"+r.name)
+	line = append(line, "ab", "-q", "-c", strconv.Itoa(r.clients), "-t", strconv.Itoa(r.seconds), "-n", "10000000", "http://"+w.address+"/"+r.name)
 	before, err := w.joins(ctx)
 	if err != nil {
 		return 0, err

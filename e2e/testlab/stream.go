@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package attacks_test
+package testlab
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ import (
 	"braid.dev/braid/internal/lab/network"
 )
 
-// stream is a connection that sends as fast as it can until the test ends. Every byte is
+// Stream is a connection that sends as fast as it can until the test ends. Every byte is
 // compared where it arrives.
-type stream struct {
-	connection *net.TCPConn
+type Stream struct {
+	Connection *net.TCPConn
 
 	mu      sync.Mutex
 	begin   time.Time
@@ -28,8 +28,9 @@ type stream struct {
 }
 
 const (
-	streamBin  = 50 * time.Millisecond
-	streamPort = "7001"
+	streamBin = 50 * time.Millisecond
+	// StreamPort is where its server listens.
+	StreamPort = "7001"
 )
 
 // pattern repeats on the wire. Its length is prime, so that a piece that is lost,
@@ -40,10 +41,10 @@ var pattern = func() []byte {
 	return bytes
 }()
 
-// startStream begins one from a pod to another.
-func startStream(t *testing.T, from, to *network.Pod) *stream {
+// StartStream begins one from a pod to another.
+func StartStream(t testing.TB, from, to *network.Pod) *Stream {
 	t.Helper()
-	address := net.JoinHostPort(to.IPv4, streamPort)
+	address := net.JoinHostPort(to.IPv4, StreamPort)
 	listener, err := to.Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func startStream(t *testing.T, from, to *network.Pod) *stream {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stream{connection: connection.(*net.TCPConn), begin: time.Now()}
+	s := &Stream{Connection: connection.(*net.TCPConn), begin: time.Now()}
 	var running sync.WaitGroup
 	running.Go(func() { s.note(0, send(connection)) })
 	running.Go(func() { s.note(0, s.receive(accepted)) })
@@ -76,7 +77,7 @@ func send(connection net.Conn) error {
 	}
 }
 
-func (s *stream) receive(connection net.Conn) error {
+func (s *Stream) receive(connection net.Conn) error {
 	buffer, at := make([]byte, 1<<16), 0
 	for {
 		n, err := connection.Read(buffer[:min(len(buffer), len(pattern)-at)])
@@ -91,7 +92,7 @@ func (s *stream) receive(connection net.Conn) error {
 	}
 }
 
-func (s *stream) note(n int, err error) {
+func (s *Stream) note(n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = errors.Join(s.err, err)
@@ -102,8 +103,8 @@ func (s *stream) note(n int, err error) {
 	s.arrived[bin] += n
 }
 
-// mbit is the median over the bins between two times, in Mbit/s.
-func (s *stream) mbit(from, to time.Time) (float64, error) {
+// Mbit is the median over the bins between two times, in Mbit/s.
+func (s *Stream) Mbit(from, to time.Time) (float64, error) {
 	s.note(0, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,12 +112,23 @@ func (s *stream) mbit(from, to time.Time) (float64, error) {
 	if first >= last || s.err != nil {
 		return 0, errors.Join(s.err, errTooShort)
 	}
-	return median(s.arrived[first:last]) * 8 / 1e6 / streamBin.Seconds(), nil
+	return Median(s.arrived[first:last]) * 8 / 1e6 / streamBin.Seconds(), nil
+}
+
+// Arrived are the bytes that have arrived so far.
+func (s *Stream) Arrived() (bytes int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.arrived {
+		bytes += n
+	}
+	return bytes, s.err
 }
 
 var errTooShort = errors.New("the victim's connection broke, or the time was too short to tell its rate")
 
-func median[T int | float64 | time.Duration](values []T) float64 {
+// Median is the one in the middle.
+func Median[T int | float64 | time.Duration](values []T) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return float64(sorted[len(sorted)/2])
 }

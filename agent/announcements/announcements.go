@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package announcements has the addresses that pods announce wait until their
+// connections last: a connection that stays short costs no further subflow. What it
+// makes is pinned, and goes on while no agent runs.
+package announcements
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/bpf/announcements"
+)
+
+// schema is the version of everything pinned: see docs/upgrade.md.
+const schema = "v1"
+
+// Options of a Holder.
+type Options struct {
+	// PinPath is the agent's directory on a BPF file system.
+	PinPath string
+	// Clsact attaches by filters also where the kernel knows TCX.
+	Clsact bool
+	Log    logr.Logger
+}
+
+// Holder is the node.Part that holds announcements on the interfaces of the calling
+// thread's network namespace.
+type Holder struct {
+	node.Idle
+	interfaces *attach.Interfaces
+
+	mutex  sync.Mutex
+	loaded *pins.Loaded[*objects]
+}
+
+type objects struct{ announcements.HoldObjects }
+
+// The program is before those that may end the hook.
+var hooks = []attach.Hook{{Name: "hold_addresses", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 5}}
+
+// Open prepares. Nothing is loaded or attached before Apply gets something to hold;
+// what an earlier agent left attached stays.
+func Open(options Options) *Holder {
+	h := &Holder{}
+	h.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "announcements"), schema, options.Log), h.load)
+	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact})
+	return h
+}
+
+// load loads the program. What is held lies with the sockets, in the pinned map.
+func (h *Holder) load() (*objects, error) {
+	spec, err := announcements.LoadHold()
+	if err != nil {
+		return nil, fmt.Errorf("reading the program that holds announcements: %w", err)
+	}
+	for name, m := range spec.Maps {
+		if name != "scratch" && name[0] != '.' {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	if err := h.loaded.Prepare(pins.Maps{Kept: pins.ByName(spec)}); err != nil {
+		return nil, err
+	}
+	o := &objects{}
+	if err := spec.LoadAndAssign(&o.HoldObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.loaded.Directory()}}); err != nil {
+		return nil, fmt.Errorf("loading the program that holds announcements: %w", err)
+	}
+	if err := h.interfaces.Choose(o.HoldAddresses); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+// Apply holds what the model's endpoints announce. What fails for one of them costs its
+// short connections something and breaks none: it is tried again.
+func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	wanted := waitsOf(model)
+	if len(wanted) == 0 {
+		if h.loaded.Exists() {
+			report.Err = h.remove()
+		}
+		return report
+	}
+	if report.Err = h.loaded.Load(); report.Err != nil {
+		return report
+	}
+	report.Err = h.write(wanted)
+	for index, one := range wanted {
+		report.Fail(one.owner, h.interfaces.Attach(int(index), h.loaded.Value.HoldAddresses))
+	}
+	report.Err = errors.Join(report.Err, h.detachOthers(wanted))
+	if report.Err == nil {
+		report.Err = h.loaded.Finish()
+	}
+	return report
+}
+
+// wait is what the connections of an endpoint wait for, on one of its interfaces.
+type wait struct {
+	announcements.HoldWait
+	owner types.UID
+}
+
+// waitsOf are those of a model's endpoints, by their interfaces.
+func waitsOf(model *node.Model) map[uint32]wait {
+	waits := map[uint32]wait{}
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		subflows := &endpoint.Subflows
+		one := wait{owner: endpoint.UID, HoldWait: announcements.HoldWait{
+			Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
+		}}
+		if one.Bytes == 0 && one.Time == 0 {
+			continue
+		}
+		for _, index := range endpoint.Interfaces() {
+			waits[uint32(index)] = one
+		}
+	}
+	return waits
+}
+
+func (h *Holder) write(wanted map[uint32]wait) error {
+	waits := h.loaded.Value.Waits
+	var failed error
+	for index, one := range wanted {
+		failed = errors.Join(failed, waits.Put(index, &one.HoldWait))
+	}
+	var index uint32
+	var value announcements.HoldWait
+	var gone []uint32
+	entries := waits.Iterate()
+	for entries.Next(&index, &value) {
+		if _, stays := wanted[index]; !stays {
+			gone = append(gone, index)
+		}
+	}
+	failed = errors.Join(failed, entries.Err())
+	for _, index := range gone {
+		failed = errors.Join(failed, waits.Delete(index))
+	}
+	if failed != nil {
+		return fmt.Errorf("writing what connections wait for: %w", failed)
+	}
+	return nil
+}
+
+func (h *Holder) detachOthers(wanted map[uint32]wait) error {
+	attached, failed := h.interfaces.Attached()
+	for index := range attached {
+		if _, stays := wanted[uint32(index)]; !stays {
+			failed = errors.Join(failed, h.interfaces.Detach(index))
+		}
+	}
+	return errors.Join(failed, h.interfaces.DetachOther())
+}
+
+// Close lets go of everything without changing it: what is held stays held.
+func (h *Holder) Close() error {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	return h.loaded.Close()
+}
+
+// Remove detaches the program and removes everything pinned. What was held is lost:
+// the agent's path manager helps the connections that lack subflows.
+func (h *Holder) Remove(context.Context) error {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	return h.remove()
+}
+
+func (h *Holder) remove() error { return h.loaded.Remove(h.interfaces.Remove) }

@@ -1,0 +1,124 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * hold-addresses: the ingress of the host's end of a pod's interface. A listening pod's
+ * kernel announces addresses (ADD_ADDR) on each connection as soon as it is established,
+ * and its peer opens a subflow to each. Here the announcements wait until the connection
+ * has moved enough or is old enough.
+ *
+ * The pure ACK by which the kernel announces is dropped: the next segment acknowledges
+ * the same. The announcement is kept with the socket, HMAC and all. When it is due,
+ * one packet of the connection is cloned; the clone comes in once more behind those that
+ * wait before it, and becomes a pure ACK with the announcement. What the kernel repeats
+ * by itself passes from then on, as it does where anything here fails.
+ */
+#include "announcements.h"
+#include "shared.h"
+
+/* For Go. */
+SHARED(enum, hold_limit);
+
+static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_sock *tcp, struct held *held)
+{
+	if (held->lasts)
+		return 1;
+	if ((wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) ||
+	    (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
+		held->lasts = 1;
+	return held->lasts;
+}
+
+/* Keeps what the packet announces; 0 where it announces nothing, or is not to be kept. */
+static __always_inline int keep(struct __sk_buff *skb, void *socket, const struct wait *wait,
+				const struct bpf_tcp_sock *tcp, struct held *held)
+{
+	struct announcement announcement = {};
+	struct packet packet;
+	__u32 place;
+
+	if (skb->len > LONGEST_ACK || !parse_packet(skb, &packet) || !is_bare_ack(skb, &packet))
+		return 0;
+	if (!find_announcement(skb, packet.options, packet.options_length, &announcement))
+		return 0;
+	if (!held)
+		held = bpf_sk_storage_get(&held_announcements, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!held)
+		return 0;
+	if (!held->began)
+		held->began = bpf_ktime_get_ns();
+	if (lasts(wait, tcp, held))
+		return 0;
+	place = announcement.option[ID_AT] & (PLACES - 1);
+	barrier_var(place);
+	held->announcement[place & (PLACES - 1)] = announcement;
+	held->waiting |= 1 << place;
+	return 1;
+}
+
+/*
+ * The sequence number behind all that was sent, which the peer will still accept when the
+ * clone arrives. The socket counts a segment after this program has seen it.
+ */
+static __always_inline __be32 behind(const struct __sk_buff *skb, const struct packet *packet,
+				     const struct bpf_tcp_sock *tcp)
+{
+	__u32 end = bpf_ntohl(packet->sequence) + skb->len - packet->options - packet->options_length;
+	__u32 next = tcp->snd_nxt;
+
+	return bpf_htonl((__s32)(end - next) > 0 ? end : next);
+}
+
+/* Sends one that waits, by a clone of this packet. */
+static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_sock *tcp, struct held *held)
+{
+	__u32 place = lowest(held->waiting), before = skb->tc_index;
+	struct carried carried = {};
+	struct packet packet;
+	struct ends ends;
+
+	if (!parse_packet(skb, &packet) || packet.flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		return;
+	carried.sequence = behind(skb, &packet, tcp);
+	barrier_var(place);
+	carried.announcement = held->announcement[place & (PLACES - 1)];
+	held->waiting &= ~(1 << place);
+	ends_of(&ends, &packet);
+	if (bpf_map_update_elem(&carried_announcements, &ends, &carried, BPF_ANY))
+		return;
+	skb->tc_index = CARRIES;
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->tc_index = before;
+}
+
+SEC("tc")
+int hold_addresses(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex;
+	struct wait *wait = bpf_map_lookup_elem(&waits, &index);
+	struct bpf_tcp_sock *tcp;
+	struct held *held;
+	void *socket;
+
+	if (!wait)
+		return TCX_NEXT;
+	if (unlikely(skb->tc_index == CARRIES))
+		return carry(skb);
+	socket = (void *)(unsigned long)skb->sk;
+	if (!socket)
+		return TCX_NEXT;
+	socket = bpf_sk_fullsock(socket);
+	if (!socket)
+		return TCX_NEXT;
+	tcp = bpf_tcp_sock(socket);
+	if (!tcp)
+		return TCX_NEXT;
+	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
+	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
+		return TC_ACT_SHOT;
+	if (held && held->waiting && lasts(wait, tcp, held))
+		let_go(skb, tcp, held);
+	return TCX_NEXT;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/internal/testutil"
+)
+
+const (
+	// quiet is longer than a flow waits for its first answer, or a path may be silent.
+	quiet = 100 * time.Millisecond
+	// pause is longer than new data may not come.
+	pause = 150 * time.Millisecond
+	// mine and theirs are the numbers of what the pods and their peers send.
+	mine   = 100_000
+	theirs = 5000
+)
+
+// sends is data of the pod, and hears what its peer sends.
+func (e ends) sends(sequence uint32) segment {
+	return e.out().with(func(s *segment) {
+		s.sequence, s.answer, s.options, s.payload = mine+sequence, theirs, dataSignal(), make([]byte, 100)
+	})
+}
+
+func (e ends) hears(acknowledged uint32, payload int) segment {
+	return e.flip().out().with(func(s *segment) {
+		s.sequence, s.answer, s.payload = theirs, mine+acknowledged, make([]byte, payload)
+	})
+}
+
+// eachRole gives a flow of either role on green that has sent something and was answered.
+func eachRole(t *testing.T, n *node, f func(t *testing.T, e ends)) {
+	for kind, begin := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			forEachVersion(t, func(t *testing.T, version int, e ends) {
+				n.reset(t)
+				e = begin(n, t, e, green)
+				n.goesBy(t, e.sends(0))
+				n.ingress(t, green, e.hears(100, 0).frame())
+				f(t, e)
+			})
+		})
+	}
+}
+
+// goesBy is the path by which a segment goes on that comes to blue's NIC, as the routes say.
+func (n *node) goesBy(t testutil.TB, s segment) int {
+	t.Helper()
+	if n.egress(t, blue, s.frame()) == next {
+		return blue
+	}
+	path := slices.Index(n.nics[:], n.mustFlow(t, s).Redirected)
+	require.Equal(t, next, n.egress(t, path, s.frame()), "it comes by once more")
+	return path
+}
+
+func (n *node) requireGoesBy(t testutil.TB, path int, s segment, message string) {
+	t.Helper()
+	require.Equal(t, pathNames[path], pathNames[n.goesBy(t, s)], message)
+}
+
+// avoidsGreen has the flow repeat what is not answered, and returns where it goes instead.
+func (n *node) avoidsGreen(t *testing.T, e ends, sequence uint32) int {
+	t.Helper()
+	n.requireGoesBy(t, green, e.sends(sequence), "data at first")
+	time.Sleep(quiet)
+	by := n.goesBy(t, e.sends(sequence))
+	require.NotEqual(t, green, by, "what was repeated went the same way")
+	return by
+}
+
+func TestWhatIsRepeatedWithoutAnAnswerTakesAnotherPath(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		by := n.avoidsGreen(t, e, 100)
+		n.requireGoesBy(t, by, e.sends(200), "new data")
+		n.requireGoesBy(t, by, e.out(), "an acknowledgement")
+	})
+}
+
+func TestWhatIsRepeatedAfterAnAnswerStays(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		n.egress(t, blue, e.sends(100).frame())
+		time.Sleep(quiet)
+		n.ingress(t, green, e.hears(100, 0).frame())
+		n.requireGoesBy(t, green, e.sends(100), "repeated after an answer")
+		n.requireGoesBy(t, green, e.sends(100), "repeated at once")
+	})
+}
+
+func TestANewPieceOfDataStays(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		for i := range uint32(3) {
+			n.requireGoesBy(t, green, e.sends(100+i*100), "new data")
+			time.Sleep(quiet)
+		}
+	})
+}
+
+func TestAFlowWaitsAsLongAsItsAnswersTake(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		n.egress(t, blue, e.sends(100).frame())
+		time.Sleep(3 * quiet)
+		n.ingress(t, green, e.hears(200, 0).frame())
+		n.requireGoesBy(t, green, e.sends(200), "data")
+		time.Sleep(2 * quiet)
+		n.requireGoesBy(t, green, e.sends(200), "repeated sooner than the last answer came")
+		time.Sleep(2 * quiet)
+		require.NotEqual(t, green, n.goesBy(t, e.sends(200)), "repeated later than that")
+	})
+}
+
+func TestWhatComesInByAnAvoidedPathBringsTheFlowBack(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		by := n.avoidsGreen(t, e, 100)
+		n.ingress(t, by, e.hears(200, 0).frame())
+		require.NotEqual(t, green, n.goesBy(t, e.sends(200)), "answered by another path")
+		n.ingress(t, green, e.hears(200, 0).frame())
+		n.requireGoesBy(t, green, e.sends(200), "answered by its own path")
+	})
+}
+
+func TestAPathThatAnswersOthersIsNotAvoided(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		n.goesBy(t, e.sends(100))
+		time.Sleep(quiet)
+		n.setAnswered(t, green, tick(t))
+		n.requireGoesBy(t, green, e.sends(100), "repeated")
+	})
+}
+
+func TestAnAvoidedPathThatAnswersOthersIsTakenAgain(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		n.avoidsGreen(t, e, 100)
+		time.Sleep(quiet)
+		n.setAnswered(t, green, tick(t))
+		n.requireGoesBy(t, green, e.sends(200), "data")
+	})
+}
+
+// tick is what the programs take for the time.
+func tick(t *testing.T) uint32 {
+	t.Helper()
+	var now unix.Timespec
+	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	return uint32(now.Nano() >> 20)
+}
+
+func TestAnAvoidedPathIsTriedAgainAfterAWhile(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.reset(t)
+		e = n.begin(t, e, green)
+		for round := range uint32(2) {
+			n.avoidsGreen(t, e, round*100)
+			flow := *n.mustFlow(t, e.out())
+			require.Equal(t, uint8(round+1), flow.Tries, "longer each time")
+			n.setAnswered(t, green, 0)
+			flow.AvoidedAt -= 2048<<round - 100
+			n.putFlow(t, e.out(), flow)
+			require.NotEqual(t, green, n.goesBy(t, e.out()), "a little sooner")
+			flow.AvoidedAt -= 100
+			n.putFlow(t, e.out(), flow)
+			n.requireGoesBy(t, green, e.out(), "in time")
+		}
+	})
+}
+
+func TestAFlowThatAvoidsAllPathsStillSends(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.reset(t)
+		e = n.begin(t, e, green)
+		n.egress(t, blue, e.sends(100).frame())
+		for range 2 * paths {
+			time.Sleep(quiet)
+			n.egress(t, blue, e.sends(100).frame())
+		}
+		require.Equal(t, uint8(allPaths), n.mustFlow(t, e.out()).Avoided&allPaths)
+		require.GreaterOrEqual(t, n.goesBy(t, e.sends(200)), 0)
+	})
+}
+
+func TestAFlowOnItsOnlyPathStaysThere(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.reset(t)
+		e = n.begin(t, e, green)
+		n.setNode(t, 1<<green)
+		n.egress(t, blue, e.sends(100).frame())
+		time.Sleep(quiet)
+		n.requireGoesBy(t, green, e.sends(100), "repeated")
+	})
+}
+
+// A forger's packets come by another interface than the pod's.
+func TestRepetitionsFromAnotherInterfaceChangeNoPath(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		before := *n.mustFlow(t, e.out())
+		for range 3 {
+			n.run(t, n.to, e.sends(100).frame(), skBuff{Ifindex: n.nics[green], IngressIfindex: 4242})
+			time.Sleep(quiet)
+		}
+		require.Equal(t, before, *n.mustFlow(t, e.out()))
+		n.requireGoesBy(t, green, e.sends(100), "the pod's own data")
+	})
+}
+
+// Its acknowledgements are lost, so the other end repeats, and has found another path.
+func TestWhoOnlyReceivesLeavesThePathOnWhichItIsNotHeard(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.reset(t)
+		e = n.begin(t, e, green)
+		n.requireGoesBy(t, green, e.out().with(func(s *segment) { s.answer = theirs }), "an acknowledgement")
+		n.ingress(t, green, e.hears(0, 700).frame())
+		n.ingress(t, blue, e.hears(0, 700).frame())
+		time.Sleep(pause)
+		n.ingress(t, green, e.hears(0, 700).frame())
+		n.ingress(t, blue, e.hears(0, 0).frame())
+		n.requireGoesBy(t, green, e.out(), "after repetitions at once and by its own path, and an empty segment")
+		n.ingress(t, blue, e.hears(0, 700).frame())
+		require.NotEqual(t, green, n.goesBy(t, e.out()), "after a repetition by another path")
+	})
+}
+
+func TestASYNThatIsRepeatedTakesAnotherPath(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		for _, option := range [][]byte{capable(1), join(token)} {
+			n.reset(t)
+			first := n.goesBy(t, e.syn(option))
+			time.Sleep(quiet)
+			require.NotEqual(t, first, n.goesBy(t, e.syn(option)))
+		}
+	})
+}
+
+func TestAnEndThatIsRepeatedTakesAnotherPath(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		end := e.out().with(func(s *segment) { s.sequence, s.answer, s.flags = mine+100, theirs, fin|ack })
+		n.requireGoesBy(t, green, end, "the first FIN")
+		time.Sleep(quiet)
+		require.NotEqual(t, green, n.goesBy(t, end), "the second one")
+	})
+}

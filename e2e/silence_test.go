@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// When green fails and returns while no agent runs. A flow tries it again after 2 seconds.
+const (
+	unwatchedUpAt = 3 * time.Second
+	unwatchedEnd  = 6500 * time.Millisecond
+)
+
+func TestANICFailsWhileNoAgentRuns(t *testing.T) {
+	c := use(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.spread(t, policy, 2)
+	c.Kill(t, c.Network.Pod("client").Node, c.Network.Pod("server").Node)
+	blocks := func(n *network.Network, node *network.Node, path string, up bool) error {
+		return n.Block(node, path, !up)
+	}
+	for _, f := range []failure{
+		{"green", "client", "loses everything", blocks},
+		{"green", "server", "loses everything", blocks},
+		{"green", "client", "loses its carrier", (*network.Network).SetCarrier},
+		{"green", "server", "loses its carrier", (*network.Network).SetCarrier},
+	} {
+		t.Run(f.String(), func(t *testing.T) { c.expectUnwatchedFailover(t, f) })
+	}
+	c.Start(t, c.Network.Pod("client").Node, c.Network.Pod("server").Node)
+	c.expectTakenOver(t, policy)
+}
+
+func (c *cluster) expectUnwatchedFailover(t *testing.T, f failure) {
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, unwatchedEnd})
+	r.sleepUntil(downAt)
+	c.set(t, f, false)
+	r.sleepUntil(unwatchedUpAt)
+	returned := c.set(t, f, true)
+	r.finish(t)
+	before, without := r.shares(warmup, downAt), r.shares(downAt+settled, unwatchedUpAt)
+	after, carries := r.wire.carriesAgain(f.path, returned)
+	t.Logf("%s: longest stop %v; before %v; meanwhile %v; green carried again after %v", r, r.longestStop(downAt, unwatchedEnd), before, without, after)
+	if used := before.used(); !slices.Equal(used, paths) {
+		t.Errorf("before the failure only %v carried a share", used)
+	}
+	if used := without.used(); !slices.Equal(used, []string{"blue", "red"}) {
+		t.Errorf("during the failure %v carried a share", used)
+	}
+	if !carries {
+		t.Errorf("%s did not carry its share again", f.path)
+	}
+	if stop := r.longestStop(downAt, unwatchedEnd); stop > longestStop {
+		t.Errorf("nothing arrived for %v", stop)
+	}
+}
