@@ -71,7 +71,7 @@ test-beside: root deps kube ## Run the tests that need no quiet machine
 
 .PHONY: test-network
 test-network: root deps kube cluster ## Run the tests that carry traffic in namespaces
-	$(call tests,network,-p 3)
+	$(call tests,network,-p 2)
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that compare rates; nothing else may run

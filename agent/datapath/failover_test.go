@@ -14,7 +14,8 @@ import (
 	"braid.dev/braid/internal/lab/traffic"
 )
 
-// setUp says in all states whether a node's NIC on a path is up.
+// setUp says in all states whether a node's NIC on a path is up, and what is up answers,
+// as probes would find: else flows that left it by themselves wait for two seconds.
 func (l *lab) setUp(t *testing.T, states []State, node int, path string, up bool) {
 	t.Helper()
 	for i := range states {
@@ -32,6 +33,9 @@ func (l *lab) setUp(t *testing.T, states []State, node int, path string, up bool
 	}
 	for i := range states {
 		l.apply(t, i, states[i])
+		if up {
+			l.datapaths[i].NoteAnswer(l.Nodes[1-i].NodeName(), path)
+		}
 	}
 }
 
