@@ -99,6 +99,9 @@ func run(kubeconfig string, options agent.Options) error {
 	if options.NodeName == "" {
 		return fmt.Errorf("--node-name is needed: the name of the Node that this agent runs on")
 	}
+	if err := limitHeap(); err != nil {
+		return err
+	}
 	// What follows needs no other program, mount or module.
 	if err := sandbox.Enter(); err != nil {
 		return err

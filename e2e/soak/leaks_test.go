@@ -196,16 +196,57 @@ func (s *soak) residentMemory(t *testing.T) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}
 	for _, process := range s.lasting() {
-		text, err := os.ReadFile(fmt.Sprint("/proc/", process.Pid(), "/status"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, after, _ := strings.Cut(string(text), "VmRSS:")
-		if all[process.Name], err = strconv.ParseFloat(strings.Fields(after)[0], 64); err != nil {
-			t.Fatal(err)
-		}
+		all[process.Name] = statusKiB(t, process, "VmRSS:")
 	}
 	return all
+}
+
+// statusKiB reads a figure of /proc/PID/status.
+func statusKiB(t *testing.T, process *lab.Process, field string) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprint("/proc/", process.Pid(), "/status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return number(t, string(text), field)
+}
+
+// charged is what a container of the agent would be charged for at most, in MiB: the most
+// that was resident, and the maps that it holds.
+func (s *soak) charged(t *testing.T, agent *lab.Process) float64 {
+	t.Helper()
+	directory := fmt.Sprint("/proc/", agent.Pid(), "/fdinfo/")
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps := map[float64]float64{} // bytes by number
+	for _, entry := range entries {
+		// A descriptor may have been closed since.
+		if text, err := os.ReadFile(directory + entry.Name()); err == nil && strings.Contains(string(text), "map_id:") {
+			maps[number(t, string(text), "map_id:")] = number(t, string(text), "memlock:")
+		}
+	}
+	bytes := 0.
+	for _, size := range maps {
+		bytes += size
+	}
+	return statusKiB(t, agent, "VmHWM:")/1024 + bytes/(1<<20)
+}
+
+// number is what stands behind a field.
+func number(t *testing.T, text, field string) float64 {
+	t.Helper()
+	_, after, _ := strings.Cut(text, field)
+	words := strings.Fields(after)
+	if len(words) == 0 {
+		t.Fatalf("there is no %s in %q", field, text)
+	}
+	value, err := strconv.ParseFloat(words[0], 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
 }
 
 // growthPct compares the last third of the cycles with the first.

@@ -41,6 +41,8 @@ const (
 	mostGrowthOfFewPct = 50.
 	few                = 10
 	leastGoodputPct    = 70.
+	// mostAgentMiB is what the chart lets an agent have: its processes' memory and its maps.
+	mostAgentMiB = 512.
 )
 
 // guardrails give the crowd's pods ceilings, so that there is a guard to leak.
@@ -68,6 +70,8 @@ type soak struct {
 	dead    map[netip.Addr]bool
 	// memory of the processes that live as long as the soak, after each cycle.
 	memory []map[string]float64
+	// agentMiB is the most that an agent had of memory and maps.
+	agentMiB float64
 }
 
 func TestNothingIsLeftAfterPodsThatDieFloodsAndRestarts(t *testing.T) {
@@ -87,6 +91,7 @@ func TestNothingIsLeftAfterPodsThatDieFloodsAndRestarts(t *testing.T) {
 		s.cycle(t, c)
 		took = time.Since(begin)
 		s.memory = append(s.memory, s.residentMemory(t))
+		s.agentMiB = max(s.agentMiB, s.charged(t, s.Agents["node2"]))
 		t.Logf("cycle %d took %v; resident KiB: %v", len(s.memory), took.Round(time.Second/10), s.memory[len(s.memory)-1])
 	}
 	c.leave(t)
@@ -105,6 +110,10 @@ func (s *soak) judge(t *testing.T, goodputPct float64) {
 	testutil.Figure(t, "soak.rss_growth_pct", "%", growth)
 	testutil.Figure(t, "soak.others_goodput_pct", "%", goodputPct)
 	testutil.Figure(t, "soak.programmed_ms", "ms", float64(s.slowest.Milliseconds()))
+	testutil.Figure(t, "soak.agent_memory_mib", "MiB", s.agentMiB)
+	if s.agentMiB > mostAgentMiB {
+		t.Errorf("an agent had %.0f MiB of memory and maps, which is more than the chart gives it", s.agentMiB)
+	}
 	most := mostGrowthPct
 	if len(s.memory) < few {
 		most = mostGrowthOfFewPct
