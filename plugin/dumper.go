@@ -98,7 +98,8 @@ func (d *dumper) versions(ctx context.Context, a *archive) error {
 }
 
 func (d *dumper) status(ctx context.Context, a *archive) error {
-	found, err := readCluster(ctx, d.client)
+	reader := &clusterReader{client: d.client, clock: d.options.clock, namespace: d.system.namespace}
+	found, err := reader.read(ctx)
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,8 @@ type Explanation struct {
 	Rules []v1alpha1.PlanRule `json:"rules,omitempty"`
 	// Result is what the node's agent says; nil before it has said anything.
 	Result *v1alpha1.EndpointStatus `json:"result,omitempty"`
+	// Silent says since when the agent does not report; Result is old then.
+	Silent string `json:"silent,omitempty"`
 	// Traffic is what the pod's connections do; nil where its node's agent was not asked.
 	Traffic *agentapi.Spreading `json:"traffic,omitempty"`
 	// Remedy is what to do where the traffic is not spread.
@@ -31,7 +33,6 @@ type Explanation struct {
 }
 
 func (p *plugin) explainCommand() *cobra.Command {
-	var systemNamespace string
 	command := &cobra.Command{
 		Use:     "explain POD",
 		Short:   "Say which policies and hints apply to a pod, which lost and why, and what became of it",
@@ -44,21 +45,21 @@ func (p *plugin) explainCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if explanation.Result != nil {
-				if err := p.addTraffic(command.Context(), systemNamespace, explanation); err != nil {
+			if explanation.Result != nil && explanation.Silent == "" {
+				if err := p.addTraffic(command.Context(), explanation); err != nil {
 					fmt.Fprintln(command.ErrOrStderr(), "What the pod's connections do is not known:", err)
 				}
 			}
 			return p.print(explanation, explanation.text)
 		},
 	}
-	addSystem(command, &systemNamespace)
+	addSystem(command, &p.systemNamespace)
 	return p.addFormat(command)
 }
 
 // addTraffic adds what the pod's connections do. Everything else is told without.
-func (p *plugin) addTraffic(ctx context.Context, systemNamespace string, e *Explanation) error {
-	s, err := p.system(systemNamespace)
+func (p *plugin) addTraffic(ctx context.Context, e *Explanation) error {
+	s, err := p.system(p.systemNamespace)
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 		Guardrails: found.guardrails.Items,
 		Namespaces: namespaces.Items, Nodes: found.nodes.Items, Pods: []corev1.Pod{pod},
 	})
-	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod)}
+	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod), Silent: found.silence(pod.Spec.NodeName)}
 	if is := explanation.spreading(); is != nil {
 		explanation.Remedy = remedies[is.Reason]
 	}
@@ -141,7 +142,7 @@ func (e *Explanation) text() string {
 
 // spreading is what the pod's status says; nil where it does not.
 func (e *Explanation) spreading() *v1alpha1.SpreadingStatus {
-	if e.Result == nil {
+	if e.Result == nil || e.Silent != "" {
 		return nil
 	}
 	return e.Result.Spreading
@@ -173,7 +174,11 @@ func (e *Explanation) writeResult(b *strings.Builder) {
 	if e.Decision.Winner == nil {
 		return
 	}
-	if e.Result == nil {
+	switch {
+	case e.Silent != "":
+		fmt.Fprintf(b, "  on the node: not known: %s\n", e.Silent)
+		return
+	case e.Result == nil:
 		b.WriteString("  on the node: its agent has not reported this pod yet\n")
 		return
 	}

@@ -14,12 +14,14 @@ import (
 
 // NodePaths are the paths of one node, as its agent sees them.
 type NodePaths struct {
-	Node  string              `json:"node"`
-	Paths []v1alpha1.NodePath `json:"paths"`
+	Node string `json:"node"`
+	// Silent says since when the agent does not report; what it said is old then.
+	Silent string              `json:"silent,omitempty"`
+	Paths  []v1alpha1.NodePath `json:"paths"`
 }
 
 func (p *plugin) pathsCommand() *cobra.Command {
-	return p.addFormat(&cobra.Command{
+	command := &cobra.Command{
 		Use:   "paths",
 		Short: "Show the health of each path on each node",
 		Args:  cobra.NoArgs,
@@ -30,18 +32,25 @@ func (p *plugin) pathsCommand() *cobra.Command {
 			}
 			nodes := []NodePaths{}
 			for i := range found.members.Items {
-				nodes = append(nodes, NodePaths{found.members.Items[i].Name, found.members.Items[i].Status.Paths})
+				member := &found.members.Items[i]
+				nodes = append(nodes, NodePaths{member.Name, found.silenceOf(member), member.Status.Paths})
 			}
 			return p.print(nodes, func() string { return pathsText(nodes) })
 		},
-	})
+	}
+	addSystem(command, &p.systemNamespace)
+	return p.addFormat(command)
 }
 
 func pathsText(nodes []NodePaths) string {
 	rows := [][]string{{"NODE", "PATH", "NIC", "STATE", "PEERS", "RTT", "LOSS", "MESSAGE"}}
 	for _, node := range nodes {
 		for i := range node.Paths {
-			rows = append(rows, append([]string{node.Node}, pathCells(&node.Paths[i])...))
+			cells := pathCells(&node.Paths[i])
+			if node.Silent != "" {
+				cells = silentCells(&node.Paths[i], node.Silent)
+			}
+			rows = append(rows, append([]string{node.Node}, cells...))
 		}
 	}
 	if len(rows) == 1 {
@@ -60,4 +69,9 @@ func pathCells(path *v1alpha1.NodePath) []string {
 		rtt = (time.Duration(path.MedianRTTMicros) * time.Microsecond).String()
 	}
 	return []string{string(path.Name), cmp.Or(path.Interface, "-"), string(path.State), peers, rtt, loss, path.Message}
+}
+
+// silentCells leave out what nobody has looked at since the agent fell silent.
+func silentCells(path *v1alpha1.NodePath, silence string) []string {
+	return []string{string(path.Name), cmp.Or(path.Interface, "-"), "Unknown", "-", "-", "-", silence}
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -68,7 +69,7 @@ func (s *scene) create(object client.Object, setStatus func()) {
 }
 
 func condition(kind string, status metav1.ConditionStatus, reason, message string) []metav1.Condition {
-	return []metav1.Condition{{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}}
+	return []metav1.Condition{{Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now(), ObservedGeneration: 1}}
 }
 
 func ready(kind string) []metav1.Condition { return condition(kind, metav1.ConditionTrue, kind, "") }
@@ -167,6 +168,7 @@ func resultOf(pod *corev1.Pod, policy *v1alpha1.MPTCPPolicy) *v1alpha1.EndpointS
 
 func TestAClusterInOrderIsFineAndAPodIsExplained(t *testing.T) {
 	s := newScene(t)
+	s.addBraid(time.Hour, "node1")
 	s.addPath("blue")
 	s.addPath("green")
 	s.addNode("node1",
@@ -191,6 +193,7 @@ func TestAClusterInOrderIsFineAndAPodIsExplained(t *testing.T) {
 
 func TestWhatIsNotFineIsNamedWithItsCause(t *testing.T) {
 	s := newScene(t)
+	s.addBraid(time.Hour, "node1")
 	s.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node2"}}, nil)
 	s.addNode("node1")
 	pod := s.addPod("web", "node1")

@@ -5,11 +5,13 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -26,6 +28,8 @@ type Status struct {
 	Problems []Problem `json:"problems,omitempty"`
 	// Remarks are worth knowing and no problem.
 	Remarks []Problem `json:"remarks,omitempty"`
+	// LeftOut is what was not looked at, because whoever asks may not read it.
+	LeftOut []string `json:"leftOut,omitempty"`
 }
 
 // Count is how many of some kind there are, and how many of them are fine.
@@ -44,47 +48,72 @@ type Problem struct {
 
 func (p *plugin) statusCommand() *cobra.Command {
 	var wait time.Duration
+	var noWorkloads bool
 	command := &cobra.Command{
 		Use:   "status",
 		Short: "Say whether everything is fine, and if not what and why",
-		Long:  "Say whether everything is fine, and if not what and why. The exit code is 1 while it is not.",
-		Args:  cobra.NoArgs,
+		Long: `Say whether everything is fine, and if not what and why. The exit code is 1 while it is not.
+
+Braid's own parts come first: what objects say is worth nothing once those that write
+it are gone. What you may not read is left out, and named.`,
+		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			return p.status(command.Context(), wait)
+			return p.status(command.Context(), wait, noWorkloads)
 		},
 	}
 	command.Flags().DurationVar(&wait, "wait", 0, "how long to wait for everything to be fine; --wait alone means a minute")
 	command.Flags().Lookup("wait").NoOptDefVal = "1m"
+	command.Flags().BoolVar(&noWorkloads, "no-workloads", false, "agents and controller are no pods of this cluster: go by their Leases alone")
+	addSystem(command, &p.systemNamespace)
 	return p.addFormat(command)
 }
 
-func (p *plugin) status(ctx context.Context, wait time.Duration) error {
+func (p *plugin) status(ctx context.Context, wait time.Duration, noWorkloads bool) error {
+	c, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	status, err := p.waitUntilFine(ctx, c, wait, noWorkloads)
+	if err != nil {
+		return err
+	}
+	if err := p.print(status, status.text); err != nil {
+		return err
+	}
+	if !status.Fine {
+		return ErrNotFine
+	}
+	return nil
+}
+
+// waitUntilFine looks until everything is fine, or for so long.
+func (p *plugin) waitUntilFine(ctx context.Context, c client.Client, wait time.Duration, noWorkloads bool) (Status, error) {
 	for deadline := time.Now().Add(wait); ; {
-		_, found, err := p.read(ctx)
+		reader, err := p.reader(c)
 		if err != nil {
-			return err
+			return Status{}, err
 		}
-		status := found.status()
-		if !status.Fine && time.Now().Before(deadline) {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(500 * time.Millisecond):
-				continue
-			}
+		reader.noWorkloads = noWorkloads
+		found, err := reader.read(ctx)
+		if err != nil {
+			return Status{}, err
 		}
-		if err := p.print(status, status.text); err != nil {
-			return err
+		if status := found.status(); status.Fine || !time.Now().Before(deadline) {
+			return status, nil
 		}
-		if !status.Fine {
-			return ErrNotFine
+		select {
+		case <-ctx.Done():
+			return Status{}, ctx.Err()
+		case <-time.After(500 * time.Millisecond):
 		}
-		return nil
 	}
 }
 
 func (c *cluster) status() Status {
-	s := Status{}
+	s := Status{LeftOut: c.leftOut}
+	if c.own != nil {
+		s.addComponents(c.own)
+	}
 	s.addNodes(c)
 	s.addPaths(c)
 	s.addPolicies(c)
@@ -108,12 +137,15 @@ func (s *Status) count(what string, problem *Problem) {
 	s.Problems = append(s.Problems, *problem)
 }
 
-// unlessTrue is the problem of an object whose condition is not True.
-func unlessTrue(object string, conditions []metav1.Condition, kind string) *Problem {
+// unlessTrue is the problem of an object whose condition is not True, or not of its present
+// generation.
+func unlessTrue(object string, generation int64, conditions []metav1.Condition, kind string) *Problem {
 	condition := meta.FindStatusCondition(conditions, kind)
 	switch {
 	case condition == nil:
 		return &Problem{object, "Unknown", "nobody has reported yet: is the controller running?"}
+	case condition.ObservedGeneration != generation:
+		return &Problem{object, v1alpha1.ReasonPending, "the controller has not seen its last change yet"}
 	case condition.Status == metav1.ConditionTrue:
 		return nil
 	}
@@ -133,7 +165,7 @@ func (s *Status) addNodes(c *cluster) {
 			s.Remarks = append(s.Remarks, Problem{"node " + name, "NoAgent", "no agent has run there: its pods' connections are left alone"})
 			continue
 		}
-		s.count("nodes", unlessTrue("node "+name, member.Status.Conditions, v1alpha1.ConditionReady))
+		s.count("nodes", c.nodeProblem(member))
 		// Others do without the addresses that are refused. One that is claimed is worth
 		// knowing at both ends.
 		addresses := meta.FindStatusCondition(member.Status.Conditions, v1alpha1.ConditionAddressesConfirmed)
@@ -143,27 +175,66 @@ func (s *Status) addNodes(c *cluster) {
 	}
 }
 
+// nodeProblem: a silent agent's last words count for nothing. The generation of a member is
+// that of what the controller itself confirms.
+func (c *cluster) nodeProblem(member *v1alpha1.MPTCPNode) *Problem {
+	object := "node " + member.Name
+	if silence := c.silenceOf(member); silence != "" {
+		return &Problem{object, v1alpha1.ReasonAgentNotReporting, silence}
+	}
+	ready := meta.FindStatusCondition(member.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil {
+		return unlessTrue(object, 0, nil, v1alpha1.ConditionReady)
+	}
+	return unlessTrue(object, ready.ObservedGeneration, member.Status.Conditions, v1alpha1.ConditionReady)
+}
+
 func (s *Status) addPaths(c *cluster) {
 	for i := range c.paths.Items {
 		path := &c.paths.Items[i]
-		s.count("paths", unlessTrue("path "+path.Name, path.Status.Conditions, v1alpha1.ConditionReady))
+		problem := unlessTrue("path "+path.Name, path.Generation, path.Status.Conditions, v1alpha1.ConditionReady)
+		if silent := c.silentNodes(v1alpha1.PathName(path.Name)); problem == nil && len(silent) > 0 {
+			problem = &Problem{"path " + path.Name, v1alpha1.ReasonAgentNotReporting, "no agent reports on " + enumerate(silent) + ": its NICs there are not known to work"}
+		}
+		s.count("paths", problem)
 	}
+}
+
+// silentNodes are those on which a path was, and whose agents do not report any more.
+func (c *cluster) silentNodes(path v1alpha1.PathName) (silent []string) {
+	for i := range c.members.Items {
+		member := &c.members.Items[i]
+		if pathOf(member, path) != nil && c.silenceOf(member) != "" {
+			silent = append(silent, member.Name)
+		}
+	}
+	return silent
+}
+
+// pathOf is a path as a node's agent sees it; nil where the node does not have it.
+func pathOf(member *v1alpha1.MPTCPNode, name v1alpha1.PathName) *v1alpha1.NodePath {
+	for i := range member.Status.Paths {
+		if member.Status.Paths[i].Name == name {
+			return &member.Status.Paths[i]
+		}
+	}
+	return nil
 }
 
 func (s *Status) addPolicies(c *cluster) {
 	for i := range c.policies.Items {
 		p := &c.policies.Items[i]
-		s.addPolicy("policy "+p.Namespace+"/"+p.Name, p.Status.Conditions)
+		s.addPolicy("policy "+p.Namespace+"/"+p.Name, p.Generation, p.Status.Conditions)
 	}
 	for i := range c.clusterPolicies.Items {
 		p := &c.clusterPolicies.Items[i]
-		s.addPolicy("cluster policy "+p.Name, p.Status.Conditions)
+		s.addPolicy("cluster policy "+p.Name, p.Generation, p.Status.Conditions)
 	}
 }
 
 // addPolicy names the first condition that explains the others. That another
 // policy decides for some pods, or that none is selected, is no problem.
-func (s *Status) addPolicy(object string, conditions []metav1.Condition) {
+func (s *Status) addPolicy(object string, generation int64, conditions []metav1.Condition) {
 	s.addTraffic(object, conditions)
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionRulesAccepted, v1alpha1.ConditionProgrammed} {
 		condition := meta.FindStatusCondition(conditions, kind)
@@ -171,7 +242,7 @@ func (s *Status) addPolicy(object string, conditions []metav1.Condition) {
 		if optional && (condition == nil || condition.Reason == v1alpha1.ReasonNoPodsSelected || condition.Reason == v1alpha1.ReasonOverridden) {
 			continue
 		}
-		if problem := unlessTrue(object, conditions, kind); problem != nil {
+		if problem := unlessTrue(object, generation, conditions, kind); problem != nil {
 			s.count("policies", problem)
 			return
 		}
@@ -187,26 +258,30 @@ func (s *Status) addPolicy(object string, conditions []metav1.Condition) {
 func (s *Status) addEndpoints(c *cluster) {
 	for i := range c.plans.Items {
 		plan := &c.plans.Items[i]
-		results := map[string]*v1alpha1.EndpointStatus{}
+		silence, results := c.silence(plan.Name), map[string]*v1alpha1.EndpointStatus{}
 		for j := range plan.Status.Endpoints {
 			results[string(plan.Status.Endpoints[j].UID)] = &plan.Status.Endpoints[j]
 		}
 		for j := range plan.Spec.Endpoints {
 			endpoint := &plan.Spec.Endpoints[j]
-			s.count("pods", problemOf(plan.Name, endpoint, results[string(endpoint.UID)]))
+			s.count("pods", problemOf(plan.Name, silence, endpoint, results[string(endpoint.UID)]))
 		}
 	}
 }
 
-func problemOf(node string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) *Problem {
+func problemOf(node, silence string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) *Problem {
 	object := fmt.Sprintf("pod %s/%s on %s", endpoint.Namespace, endpoint.Name, node)
 	switch {
+	case silence != "":
+		return &Problem{object, v1alpha1.ReasonAgentNotReporting, silence}
 	case result == nil:
 		return &Problem{object, string(v1alpha1.EndpointPending), "the node's agent has not seen it yet"}
 	case result.State != v1alpha1.EndpointProgrammed:
 		return &Problem{object, string(result.State), result.Message}
 	case result.PolicyGeneration != endpoint.Policy.Generation:
 		return &Problem{object, string(v1alpha1.EndpointPending), "the node's agent has not seen the policy's change yet"}
+	case result.Chain != endpoint.Chain:
+		return &Problem{object, string(v1alpha1.EndpointPending), "the node's agent has not put the pod's chain of rules in place yet"}
 	}
 	return nil
 }
@@ -224,14 +299,35 @@ func (s Status) text() string {
 	if len(rows) == 0 {
 		out = "no agent reports, and there are no paths and no policies\n"
 	}
-	out += notSpread + list("Problems", s.Problems) + list("Worth knowing", s.Remarks)
+	out += notSpread + list("Problems", s.Problems) + list("Worth knowing", s.Remarks) + leftOutText(s.LeftOut)
 	switch {
+	case s.Fine && len(s.LeftOut) > 0:
+		out += "\nWhat you may read is fine.\n"
 	case s.Fine && notSpread != "":
 		out += "\nEverything is in place, but not all traffic is spread.\n"
 	case s.Fine:
 		out += "\nEverything is fine.\n"
 	}
 	return out
+}
+
+// leftOutText names what may not be read.
+func leftOutText(leftOut []string) string {
+	if len(leftOut) == 0 {
+		return ""
+	}
+	return "\nLeft out, because you may not read it:\n  " + strings.Join(leftOut, "\n  ") + "\n"
+}
+
+// maxEnumerated is how many names a message lists.
+const maxEnumerated = 10
+
+func enumerate(names []string) string {
+	text := strings.Join(names[:min(len(names), maxEnumerated)], ", ")
+	if more := len(names) - maxEnumerated; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func list(title string, problems []Problem) string {

@@ -18,6 +18,7 @@ import (
 type sysdumpOptions struct {
 	systemNamespace, file, version string
 	since                          time.Duration
+	clock                          *serverClock
 }
 
 func (p *plugin) sysdumpCommand() *cobra.Command {
@@ -34,7 +35,7 @@ read into it.`,
 		Example: "  kubectl braid sysdump\n  kubectl braid sysdump --since 2h --file /tmp/braid.tar.gz",
 		Args:    cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			options.version = command.Root().Version
+			options.version, options.clock = command.Root().Version, &p.clock
 			return p.sysdump(command.Context(), options, &progress{out: command.ErrOrStderr()})
 		},
 	}

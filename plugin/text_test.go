@@ -209,7 +209,7 @@ func TestAPolicyIsAProblemForItsFirstCauseAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status Status
-			status.addPolicy("policy shop/web", conditions(strings.Fields(test.conditions)...))
+			status.addPolicy("policy shop/web", 0, conditions(strings.Fields(test.conditions)...))
 			reasons := func(problems []Problem) (all string) {
 				for _, problem := range problems {
 					require.Equal(t, "policy shop/web", problem.Object)
@@ -257,12 +257,13 @@ func TestAPodIsAProblemUntilItsAgentDidWhatThePlanSays(t *testing.T) {
 		result *v1alpha1.EndpointStatus
 		want   *Problem
 	}{
-		"not seen":            {nil, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not seen it yet"}},
-		"failed":              {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointFailed, PolicyGeneration: 2, Message: "no NIC"}, &Problem{"pod shop/web on node1", "Failed", "no NIC"}},
-		"done as it was":      {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 1}, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not seen the policy's change yet"}},
-		"done as it is to be": {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 2}, nil},
+		"not seen":                {nil, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not seen it yet"}},
+		"failed":                  {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointFailed, PolicyGeneration: 2, Message: "no NIC"}, &Problem{"pod shop/web on node1", "Failed", "no NIC"}},
+		"done as it was":          {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 1}, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not seen the policy's change yet"}},
+		"done as it is to be":     {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 2}, nil},
+		"done with another chain": {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 2, Chain: "old"}, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not put the pod's chain of rules in place yet"}},
 	} {
-		require.Equal(t, test.want, problemOf("node1", endpoint, test.result), name)
+		require.Equal(t, test.want, problemOf("node1", "", endpoint, test.result), name)
 	}
 }
 
@@ -296,6 +297,7 @@ func TestAnExplanationEndsWithWhatBecameOfThePod(t *testing.T) {
 			Paths: []agentapi.PathTraffic{{Path: "blue", Subflows: 2, SentBytes: 1000, ReceivedBytes: 20}, {Path: "green", Subflows: 1, SentBytes: 900, ReceivedBytes: 10}},
 		}}},
 		{"whose traffic is not, and whose agent was not reached", Explanation{Decision: winner, Result: plain, Remedy: remedies[v1alpha1.ReasonPlainTCP]}},
+		{"whose agent fell silent after it said so", Explanation{Decision: winner, Result: plain, Silent: "its agent renewed its Lease last at noon"}},
 		{"without a policy the agent has nothing to say", Explanation{Decision: policy.Decision{Pod: winner.Pod}}},
 		{"of a pod that is left alone", Explanation{Decision: policy.Decision{Pod: winner.Pod, Ignored: "it is not placed on a node yet"}}},
 	} {
@@ -320,7 +322,7 @@ func TestTheStatusLeadsWithWhatTrafficDoes(t *testing.T) {
 		{"policy shop/plain", is(metav1.ConditionFalse, v1alpha1.ReasonPlainTCP, "the traffic of 1 of 2 pods is not spread")},
 		{"policy shop/newer", is(metav1.ConditionFalse, "Fog", "a reason that this version does not know")},
 	} {
-		status.addPolicy(policy.name, policy.conditions)
+		status.addPolicy(policy.name, 0, policy.conditions)
 	}
 	status.Fine = len(status.Problems) == 0
 	all.WriteString(status.text())

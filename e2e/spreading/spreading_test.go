@@ -43,7 +43,7 @@ func TestTrafficOfPlainSocketsIsTold(t *testing.T) {
 	require.Equal(t, v1alpha1.ReasonPlainTCP, c.endpoint(t).Reason)
 	require.Equal(t, []string{""}, paths(c.traffic(t)), "plain TCP goes by the cluster network's route")
 
-	status := c.plugin(t, "status")
+	status := c.plugin(t, "status", "--no-workloads")
 	require.True(t, strings.HasPrefix(status, "traffic    spread for 0 of 1 policies, not for 1"), status)
 	require.Contains(t, status, "policy shop/spread: PlainTCP")
 	require.Contains(t, status, "docs/sockets.md")
