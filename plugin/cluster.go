@@ -5,6 +5,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +27,16 @@ type cluster struct {
 	// leftOut is what may not be read.
 	leftOut []string
 }
+
+// What may not be read, where that matters.
+const (
+	unreadPaths   = "MPTCPPaths"
+	unreadMembers = "MPTCPNodes: the state of NICs"
+	unreadPlans   = "MPTCPNodePlans: what agents say of pods"
+	unreadNodes   = "Nodes"
+)
+
+func (c *cluster) unread(what string) bool { return slices.Contains(c.leftOut, what) }
 
 // clusterReader reads what one may.
 type clusterReader struct {
@@ -63,8 +74,9 @@ func (r *clusterReader) read(ctx context.Context) (*cluster, error) {
 		what string
 		list client.ObjectList
 	}{
-		{"MPTCPPaths", &found.paths}, {"ClusterMPTCPPolicies", &found.clusterPolicies}, {"MPTCPGuardrails", &found.guardrails},
-		{"MPTCPNodes", &found.members}, {"MPTCPNodePlans", &found.plans}, {"Nodes", &found.nodes},
+		{unreadPaths, &found.paths}, {"ClusterMPTCPPolicies: one of them may decide for pods in the place of a policy", &found.clusterPolicies},
+		{"MPTCPGuardrails: they may forbid paths and annotations", &found.guardrails},
+		{unreadMembers, &found.members}, {unreadPlans, &found.plans}, {unreadNodes, &found.nodes},
 	} {
 		if _, err := r.list(ctx, kind.what, kind.list); err != nil {
 			return nil, err

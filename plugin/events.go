@@ -114,6 +114,13 @@ func (p *plugin) events(ctx context.Context, options eventOptions, warn func(err
 	}
 	reader := &eventReader{system: s, options: options}
 	found, version, err := reader.list(ctx)
+	if apierrors.IsForbidden(err) && options.namespace == "" && (options.of == "" || options.kind.namespaced()) {
+		if reader.options.namespace, _, err = p.namespace(); err != nil {
+			return err
+		}
+		warn(fmt.Errorf("you may not read the Events of all namespaces: those of %s", reader.options.namespace))
+		found, version, err = reader.list(ctx)
+	}
 	if err != nil {
 		return err
 	}

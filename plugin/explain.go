@@ -5,10 +5,13 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,8 +27,12 @@ type Explanation struct {
 	Rules []v1alpha1.PlanRule `json:"rules,omitempty"`
 	// Result is what the node's agent says; nil before it has said anything.
 	Result *v1alpha1.EndpointStatus `json:"result,omitempty"`
+	// Older says why Result is of a plan before this decision; empty where it is not.
+	Older string `json:"older,omitempty"`
 	// Silent says since when the agent does not report; Result is old then.
 	Silent string `json:"silent,omitempty"`
+	// LeftOut is what whoever asks may not read.
+	LeftOut []string `json:"leftOut,omitempty"`
 	// Traffic is what the pod's connections do; nil where its node's agent was not asked.
 	Traffic *agentapi.Spreading `json:"traffic,omitempty"`
 	// Remedy is what to do where the traffic is not spread.
@@ -88,39 +95,149 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
 		return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, name, err)
 	}
-	var namespaces corev1.NamespaceList
-	if err := c.List(ctx, &namespaces); err != nil {
-		return nil, fmt.Errorf("reading the namespaces: %w", err)
+	namespaces, err := readNamespaces(ctx, c, namespace)
+	if err != nil {
+		return nil, err
 	}
+	return found.explain(&pod, namespaces), nil
+}
+
+// readNamespaces reads all, or else the one that a tenant has.
+func readNamespaces(ctx context.Context, c client.Client, own string) ([]corev1.Namespace, error) {
+	var all corev1.NamespaceList
+	err := c.List(ctx, &all)
+	if !apierrors.IsForbidden(err) {
+		return all.Items, wrap(err, "reading the namespaces")
+	}
+	var one corev1.Namespace
+	if err := c.Get(ctx, client.ObjectKey{Name: own}, &one); err != nil && !apierrors.IsForbidden(err) {
+		return nil, fmt.Errorf("reading namespace %s: %w", own, err)
+	}
+	one.Name = own
+	return []corev1.Namespace{one}, nil
+}
+
+func wrap(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// explain says what is decided for a pod, and what its node makes of it.
+func (c *cluster) explain(pod *corev1.Pod, namespaces []corev1.Namespace) *Explanation {
+	c.assumeNode(pod.Spec.NodeName)
 	compiled := policy.Compile(policy.Input{
-		Paths: found.paths.Items, Policies: found.policies.Items, ClusterPolicies: found.clusterPolicies.Items,
-		Guardrails: found.guardrails.Items,
-		Namespaces: namespaces.Items, Nodes: found.nodes.Items, Pods: []corev1.Pod{pod},
+		Paths: c.paths.Items, Policies: c.policies.Items, ClusterPolicies: c.clusterPolicies.Items, Guardrails: c.guardrails.Items,
+		Namespaces: namespaces, Nodes: c.nodes.Items, Pods: []corev1.Pod{*pod},
 	})
-	explanation := &Explanation{Decision: compiled.Decisions[0], Result: found.result(&pod), Silent: found.silence(pod.Spec.NodeName)}
-	if is := explanation.spreading(); is != nil {
-		explanation.Remedy = remedies[is.Reason]
+	e := &Explanation{Decision: compiled.Decisions[0], Result: c.result(pod), Silent: c.silence(pod.Spec.NodeName), LeftOut: c.leftOut}
+	if is := e.spreading(); is != nil {
+		e.Remedy = remedies[is.Reason]
 	}
 	plan := compiled.Plans[pod.Spec.NodeName]
 	for _, chain := range plan.Chains {
-		if chain.Name == explanation.Decision.Chain {
-			explanation.Rules = chain.Rules
+		if chain.Name == e.Decision.Chain {
+			e.Rules = chain.Rules
 		}
 	}
-	return explanation, nil
+	if len(plan.Endpoints) > 0 {
+		e.Older = c.older(pod, &plan.Endpoints[0])
+	}
+	if member := c.member(pod.Spec.NodeName); member != nil {
+		e.lookAtNICs(member)
+	}
+	return e
+}
+
+// assumeNode stands for a Node that may not be read: which paths its labels give it is not
+// known then, so it has all.
+func (c *cluster) assumeNode(name string) {
+	if !c.unread(unreadNodes) || name == "" {
+		return
+	}
+	c.nodes.Items = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: name}}}
+	for i := range c.paths.Items {
+		c.paths.Items[i].Spec.NodeSelector = nil
+	}
+}
+
+// lookAtNICs says which of the paths the node cannot use now.
+func (e *Explanation) lookAtNICs(member *v1alpha1.MPTCPNode) {
+	for i := range e.Decision.Paths {
+		choice := &e.Decision.Paths[i]
+		if choice.Used {
+			choice.NotNow = notNow(member, pathOf(member, choice.Path), e.Silent)
+		}
+	}
+}
+
+func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath, silence string) string {
+	switch {
+	case silence != "":
+		return "the agent of " + member.Name + " does not report"
+	case path == nil:
+		return "the agent of " + member.Name + " has not looked for its NIC yet"
+	case path.Interface == "":
+		return strings.TrimSuffix(member.Name+" has no NIC of it: "+path.Message, ": ")
+	case path.State != v1alpha1.LinkUp && strings.HasPrefix(path.Message, path.Interface+" "):
+		return path.Message
+	case path.State != v1alpha1.LinkUp:
+		return strings.TrimSuffix(path.Interface+" is down: "+path.Message, ": ")
+	case path.PeersProbed > 0 && path.PeersAlive == 0:
+		return fmt.Sprintf("none of %d other nodes answers probes over it", path.PeersProbed)
+	}
+	return ""
+}
+
+// older says why what the agent tells of a pod is not about this decision; empty where it is.
+func (c *cluster) older(pod *corev1.Pod, decided *v1alpha1.PlanEndpoint) string {
+	plan := c.plan(pod.Spec.NodeName)
+	if plan == nil {
+		return ""
+	}
+	for i := range plan.Spec.Endpoints {
+		planned := &plan.Spec.Endpoints[i]
+		switch {
+		case planned.UID != pod.UID:
+		case !sameDecision(planned, decided):
+			return "the controller has not put this decision into the node's plan yet"
+		case plan.Status.ObservedGeneration < plan.Generation:
+			return "the agent has not applied the node's last plan yet"
+		}
+	}
+	return ""
+}
+
+// sameDecision leaves out what depends on other pods of the node.
+func sameDecision(a, b *v1alpha1.PlanEndpoint) bool {
+	of := func(e *v1alpha1.PlanEndpoint) v1alpha1.PlanEndpoint {
+		return v1alpha1.PlanEndpoint{
+			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Preferred: e.Preferred, Backup: e.Backup,
+			Preference: e.Preference, Hinted: e.Hinted, RefusedHints: e.RefusedHints, Guard: e.Guard,
+		}
+	}
+	return equality.Semantic.DeepEqual(of(a), of(b))
+}
+
+func (c *cluster) plan(node string) *v1alpha1.MPTCPNodePlan {
+	for i := range c.plans.Items {
+		if c.plans.Items[i].Name == node {
+			return &c.plans.Items[i]
+		}
+	}
+	return nil
 }
 
 // result is what the agent of the pod's node says.
 func (c *cluster) result(pod *corev1.Pod) *v1alpha1.EndpointStatus {
-	for i := range c.plans.Items {
-		plan := &c.plans.Items[i]
-		if plan.Name != pod.Spec.NodeName {
-			continue
-		}
-		for j := range plan.Status.Endpoints {
-			if plan.Status.Endpoints[j].UID == pod.UID {
-				return &plan.Status.Endpoints[j]
-			}
+	plan := c.plan(pod.Spec.NodeName)
+	if plan == nil {
+		return nil
+	}
+	for i := range plan.Status.Endpoints {
+		if plan.Status.Endpoints[i].UID == pod.UID {
+			return &plan.Status.Endpoints[i]
 		}
 	}
 	return nil
@@ -129,7 +246,7 @@ func (c *cluster) result(pod *corev1.Pod) *v1alpha1.EndpointStatus {
 func (e *Explanation) text() string {
 	var b strings.Builder
 	e.writeTraffic(&b)
-	b.WriteString(e.Decision.String())
+	b.WriteString(e.decisionText())
 	for i, rule := range e.Rules {
 		if i == 0 {
 			b.WriteString("  chain:\n")
@@ -137,7 +254,18 @@ func (e *Explanation) text() string {
 		fmt.Fprintf(&b, "    %d. %s (%s): %s\n", i+1, rule.Name, rule.Policy, actions(rule.Actions))
 	}
 	e.writeResult(&b)
+	b.WriteString(leftOutText(e.LeftOut))
 	return b.String()
+}
+
+// decisionText tells of a decision what does not depend on paths where these were not read.
+func (e *Explanation) decisionText() string {
+	d := e.Decision
+	if slices.Contains(e.LeftOut, unreadPaths) && d.Winner != nil {
+		d = policy.Decision{Pod: d.Pod, Winner: d.Winner, WinnerReason: d.WinnerReason, Losers: d.Losers,
+			LeftOut: "paths, annotations and subflows, which depend on MPTCPPaths"}
+	}
+	return d.String()
 }
 
 // spreading is what the pod's status says; nil where it does not.
@@ -178,6 +306,8 @@ func (e *Explanation) writeResult(b *strings.Builder) {
 	case e.Silent != "":
 		fmt.Fprintf(b, "  on the node: not known: %s\n", e.Silent)
 		return
+	case e.Result == nil && slices.Contains(e.LeftOut, unreadPlans):
+		return
 	case e.Result == nil:
 		b.WriteString("  on the node: its agent has not reported this pod yet\n")
 		return
@@ -187,6 +317,10 @@ func (e *Explanation) writeResult(b *strings.Builder) {
 		fmt.Fprintf(b, ": %s", e.Result.Message)
 	}
 	b.WriteString("\n")
+	if e.Older != "" {
+		fmt.Fprintf(b, "    that is older than the decision: %s\n", e.Older)
+		return
+	}
 	for _, hint := range e.Result.Hints {
 		b.WriteString(strings.TrimRight(fmt.Sprintf("    %s: %s %s", hint.Annotation, hint.State, hint.Message), " ") + "\n")
 	}

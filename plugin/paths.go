@@ -4,10 +4,12 @@ package plugin
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -29,6 +31,9 @@ func (p *plugin) pathsCommand() *cobra.Command {
 			_, found, err := p.read(command.Context())
 			if err != nil {
 				return err
+			}
+			if found.unread(unreadMembers) {
+				return p.printReadiness(found)
 			}
 			nodes := []NodePaths{}
 			for i := range found.members.Items {
@@ -74,4 +79,32 @@ func pathCells(path *v1alpha1.NodePath) []string {
 // silentCells leave out what nobody has looked at since the agent fell silent.
 func silentCells(path *v1alpha1.NodePath, silence string) []string {
 	return []string{string(path.Name), cmp.Or(path.Interface, "-"), "Unknown", "-", "-", "-", silence}
+}
+
+// PathReadiness is what whoever may not read MPTCPNodes can know of a path.
+type PathReadiness struct {
+	Path    string `json:"path"`
+	Nodes   int32  `json:"nodes"`
+	Up      int32  `json:"up"`
+	Ready   string `json:"ready"`
+	Message string `json:"message,omitempty"`
+}
+
+var errNoPaths = errors.New("you may read neither MPTCPNodes nor MPTCPPaths: an admin can bind the ClusterRole braid-path-reader (docs/kubectl-braid.md)")
+
+func (p *plugin) printReadiness(c *cluster) error {
+	if c.unread(unreadPaths) {
+		return errNoPaths
+	}
+	all, rows := []PathReadiness{}, [][]string{{"PATH", "NODES", "UP", "READY", "MESSAGE"}}
+	for i := range c.paths.Items {
+		path := &c.paths.Items[i]
+		is := PathReadiness{Path: path.Name, Nodes: path.Status.Nodes, Up: path.Status.NodesUp, Ready: "Unknown"}
+		if ready := meta.FindStatusCondition(path.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+			is.Ready, is.Message = string(ready.Status), ready.Message
+		}
+		all = append(all, is)
+		rows = append(rows, []string{is.Path, fmt.Sprint(is.Nodes), fmt.Sprint(is.Up), is.Ready, is.Message})
+	}
+	return p.print(all, func() string { return table(rows...) + leftOutText([]string{unreadMembers}) })
 }

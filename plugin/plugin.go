@@ -52,7 +52,21 @@ func Command(out io.Writer, version string) *cobra.Command {
 	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand(), p.uninstallCommand())
 	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand())
+	for _, one := range command.Commands() {
+		one.RunE = explainRefusals(one.RunE)
+	}
 	return command
+}
+
+// explainRefusals says of what a tenant may not do who may.
+func explainRefusals(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(command *cobra.Command, arguments []string) error {
+		err := run(command, arguments)
+		if apierrors.IsForbidden(err) {
+			return fmt.Errorf("%w. docs/kubectl-braid.md says which rights a command needs, and which work with those of a namespace", err)
+		}
+		return err
+	}
 }
 
 // addFormat adds -o to a command that prints something that programs may read.

@@ -4,6 +4,7 @@ package plugin_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/apiserver"
 	"braid.dev/braid/plugin"
+	"braid.dev/braid/policy"
 )
 
 // scene is a cluster of two nodes, as the controller and the agents would leave it.
@@ -27,6 +29,8 @@ type scene struct {
 	t      *testing.T
 	server *apiserver.Server
 	client client.Client
+	// kubeconfig is a tenant's; empty for the admin's.
+	kubeconfig string
 	// warnings are what the last command wrote beside its output.
 	warnings bytes.Buffer
 }
@@ -112,6 +116,7 @@ func (s *scene) addPlan(node string, endpoint v1alpha1.PlanEndpoint, result *v1a
 	plan.Spec.Endpoints = []v1alpha1.PlanEndpoint{endpoint}
 	s.create(plan, func() {
 		if result != nil {
+			plan.Status.ObservedGeneration = plan.Generation
 			plan.Status.Endpoints = []v1alpha1.EndpointStatus{*result}
 		}
 	})
@@ -124,7 +129,7 @@ func (s *scene) run(arguments ...string) (string, error) {
 
 // access says how to reach the API server.
 func (s *scene) access() []string {
-	return []string{"--kubeconfig", s.server.KubeconfigPath(), "--cache-dir", s.t.TempDir()}
+	return []string{"--kubeconfig", cmp.Or(s.kubeconfig, s.server.KubeconfigPath()), "--cache-dir", s.t.TempDir()}
 }
 
 // runAsIs runs a command that finds the API server by itself.
@@ -160,6 +165,22 @@ func endpointOf(pod *corev1.Pod, policy *v1alpha1.MPTCPPolicy) v1alpha1.PlanEndp
 	}
 }
 
+// decidedFor is the pod's endpoint as the controller makes it.
+func (s *scene) decidedFor(pod *corev1.Pod) v1alpha1.PlanEndpoint {
+	s.t.Helper()
+	var paths v1alpha1.MPTCPPathList
+	var policies v1alpha1.MPTCPPolicyList
+	var namespaces corev1.NamespaceList
+	var nodes corev1.NodeList
+	for _, list := range []client.ObjectList{&paths, &policies, &namespaces, &nodes} {
+		if err := s.client.List(s.t.Context(), list); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	compiled := policy.Compile(policy.Input{Paths: paths.Items, Policies: policies.Items, Namespaces: namespaces.Items, Nodes: nodes.Items, Pods: []corev1.Pod{*pod}})
+	return compiled.Plans[pod.Spec.NodeName].Endpoints[0]
+}
+
 func resultOf(pod *corev1.Pod, policy *v1alpha1.MPTCPPolicy) *v1alpha1.EndpointStatus {
 	return &v1alpha1.EndpointStatus{
 		UID: pod.UID, Namespace: pod.Namespace, Name: pod.Name, PolicyGeneration: policy.Generation, State: v1alpha1.EndpointProgrammed,
@@ -176,7 +197,7 @@ func TestAClusterInOrderIsFineAndAPodIsExplained(t *testing.T) {
 		v1alpha1.NodePath{Name: "green", Interface: "ens2", State: v1alpha1.LinkDown, Message: "ens2 has no carrier"})
 	pod := s.addPod("web", "node1")
 	winner := s.addPolicy("spread", append(ready(v1alpha1.ConditionAccepted), ready(v1alpha1.ConditionProgrammed)...))
-	s.addPlan("node1", endpointOf(pod, winner), resultOf(pod, winner))
+	s.addPlan("node1", s.decidedFor(pod), resultOf(pod, winner))
 
 	for _, command := range []string{"status", "paths", "explain web"} {
 		out, err := s.run(strings.Fields(command)...)

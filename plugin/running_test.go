@@ -61,7 +61,7 @@ func (s *scene) addWeb() {
 	s.addNode("node1", v1alpha1.NodePath{Name: "blue", Interface: "ens1", State: v1alpha1.LinkUp, PeersProbed: 1, PeersAlive: 1, MedianRTTMicros: 240})
 	pod := s.addPod("web", "node1")
 	winner := s.addPolicy("spread", append(ready(v1alpha1.ConditionAccepted), ready(v1alpha1.ConditionProgrammed)...))
-	s.addPlan("node1", endpointOf(pod, winner), resultOf(pod, winner))
+	s.addPlan("node1", s.decidedFor(pod), resultOf(pod, winner))
 }
 
 // statusSays runs status until its text has all this, and checks that nothing is fine.

@@ -233,7 +233,8 @@ func (s *Status) addPolicies(c *cluster) {
 }
 
 // addPolicy names the first condition that explains the others. That another
-// policy decides for some pods, or that none is selected, is no problem.
+// policy decides for some pods, or that none is selected, is no problem but worth knowing:
+// the selector may have a typo.
 func (s *Status) addPolicy(object string, generation int64, conditions []metav1.Condition) {
 	s.addTraffic(object, conditions)
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionRulesAccepted, v1alpha1.ConditionProgrammed} {
@@ -248,6 +249,9 @@ func (s *Status) addPolicy(object string, generation int64, conditions []metav1.
 		}
 	}
 	s.count("policies", nil)
+	if programmed := meta.FindStatusCondition(conditions, v1alpha1.ConditionProgrammed); programmed != nil && programmed.Reason == v1alpha1.ReasonNoPodsSelected {
+		s.Remarks = append(s.Remarks, Problem{object, programmed.Reason, "no running pod is selected: compare its selectors with kubectl get pods --show-labels"})
+	}
 	for _, kind := range []string{v1alpha1.ConditionEffective, v1alpha1.ConditionHintsAccepted} {
 		if condition := meta.FindStatusCondition(conditions, kind); condition != nil && condition.Status == metav1.ConditionFalse {
 			s.Remarks = append(s.Remarks, Problem{object, condition.Reason, condition.Message})

@@ -202,7 +202,7 @@ func TestAPolicyIsAProblemForItsFirstCauseAlone(t *testing.T) {
 		"that is not accepted":                         {"Accepted=PathNotFound Programmed=Pending", "PathNotFound", ""},
 		"whose rules are not":                          {"Accepted RulesAccepted=Broken Programmed=Pending", "Broken", ""},
 		"that pods wait for":                           {"Accepted Programmed=EndpointFailed", "EndpointFailed", ""},
-		"that selects no pod":                          {"Accepted Programmed=" + v1alpha1.ReasonNoPodsSelected, "", ""},
+		"that selects no pod":                          {"Accepted Programmed=" + v1alpha1.ReasonNoPodsSelected, "", "NoPodsSelected"},
 		"for which others decide":                      {"Accepted Programmed=" + v1alpha1.ReasonOverridden + " Effective=Overridden", "", "Overridden"},
 		"of which pods ask for more than they may":     {"Accepted Programmed HintsAccepted=HintsRefused", "", "HintsRefused"},
 		"that has a problem, of which no more is said": {"Accepted=PathNotFound Effective=Overridden", "PathNotFound", ""},
