@@ -60,6 +60,8 @@ const (
 	traceProgram = "/braid-trace"
 )
 
+var errNoAgent = errors.New("no agent runs")
+
 // agents are the running agents by their nodes.
 func (s *system) agents(ctx context.Context) (map[string]*corev1.Pod, error) {
 	list, err := s.core.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: agentLabel})
@@ -73,7 +75,7 @@ func (s *system) agents(ctx context.Context) (map[string]*corev1.Pod, error) {
 		}
 	}
 	if len(agents) == 0 {
-		return nil, fmt.Errorf("no agent runs in namespace %s: is Braid installed elsewhere (--system-namespace)?", s.namespace)
+		return nil, fmt.Errorf("%w in namespace %s: is Braid installed elsewhere (--system-namespace)?", errNoAgent, s.namespace)
 	}
 	return agents, nil
 }

@@ -349,14 +349,19 @@ func TestARemovalIsJudgedByWhatIsLeft(t *testing.T) {
 	object, used := Remnant{Kind: "DaemonSet", Name: "braid-agent"}, Remnant{Node: "node1", Kind: "Pin", Name: "datapath", InUse: true, Remove: nodeCommand}
 	var all strings.Builder
 	for _, test := range []struct {
-		want      RemovalState
-		installed bool
-		left      []Remnant
+		want              RemovalState
+		installed, failed bool
+		left              []Remnant
 	}{
-		{RemovalNothing, false, nil}, {RemovalReady, true, []Remnant{object}}, {RemovalInUse, true, []Remnant{object, used}}, {RemovalLeftovers, false, []Remnant{used}},
+		{RemovalNothing, false, false, nil}, {RemovalReady, true, false, []Remnant{object}},
+		{RemovalInUse, true, true, []Remnant{object, used}}, {RemovalLeftovers, false, true, []Remnant{used}},
+		{RemovalUnknown, false, true, nil}, {RemovalUnknown, true, true, []Remnant{object}},
 	} {
 		r := &remover{installed: test.installed, removal: Removal{Left: test.left, namespace: "net"}}
-		r.unknown("node %s: %v", "node2", "it is ill")
+		r.unknown("no agent runs on node3")
+		if test.failed {
+			r.fail("node %s: %v", "node2", "it is ill")
+		}
 		r.judge()
 		require.Equal(t, test.want, r.removal.State)
 		fmt.Fprintf(&all, "%s:\n%s\n", test.want, r.removal.text())

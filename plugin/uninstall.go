@@ -36,6 +36,8 @@ const (
 	RemovalInUse RemovalState = "InUse"
 	// RemovalLeftovers means: no agent is to run any more, and something is left.
 	RemovalLeftovers RemovalState = "Leftovers"
+	// RemovalUnknown means: something may be left where it could not be looked.
+	RemovalUnknown RemovalState = "Unknown"
 )
 
 // Removal is what there is of Braid.
@@ -67,6 +69,7 @@ type remover struct {
 	client.Client
 	removal   Removal
 	installed bool // the DaemonSet is there
+	failed    bool // something could not be looked at that can be looked at
 }
 
 func (p *plugin) uninstallCommand() *cobra.Command {
@@ -80,7 +83,8 @@ without harm, and after that whether anything is left. It removes nothing itself
 
 What is on nodes is asked of their agents. Of a node without one it is not known.
 
-The exit code is 0 when the chart can be uninstalled, or nothing is left, and 1 else.`,
+The exit code is 0 when the chart can be uninstalled, or nothing is left, and 1 else, and
+where the API server or an agent did not answer.`,
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if !check {
@@ -93,10 +97,10 @@ The exit code is 0 when the chart can be uninstalled, or nothing is left, and 1 
 			if err := p.print(removal, removal.text); err != nil {
 				return err
 			}
-			if removal.State == RemovalInUse || removal.State == RemovalLeftovers {
-				return ErrNotFine
+			if removal.State == RemovalNothing || removal.State == RemovalReady {
+				return nil
 			}
-			return nil
+			return ErrNotFine
 		},
 	}
 	addSystem(command, &namespace)
@@ -128,6 +132,12 @@ func (r *remover) add(remnant Remnant) { r.removal.Left = append(r.removal.Left,
 
 func (r *remover) unknown(format string, arguments ...any) {
 	r.removal.Unknown = append(r.removal.Unknown, fmt.Sprintf(format, arguments...))
+}
+
+// fail notes what could not be looked at, and can be when the reason is gone.
+func (r *remover) fail(format string, arguments ...any) {
+	r.failed = true
+	r.unknown(format, arguments...)
 }
 
 // installedKinds are those of the chart's objects whose absence matters, and Leases,
@@ -192,7 +202,7 @@ func (r *remover) list(ctx context.Context, kind schema.GroupVersionKind, option
 	found.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
 	err := r.List(ctx, &found, options...)
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		r.unknown("objects of kind %s: %v", kind.Kind, err)
+		r.fail("objects of kind %s: %v", kind.Kind, err)
 	}
 	return found.Items
 }
@@ -241,8 +251,8 @@ func (r *remover) findOnNodes(ctx context.Context) error {
 		return fmt.Errorf("reading the nodes: %w", err)
 	}
 	agents, err := r.agents(ctx)
-	if err != nil {
-		agents = nil // none runs, which is no mistake here
+	if err != nil && !errors.Is(err, errNoAgent) { // that none runs is no mistake here
+		return err
 	}
 	var without []string
 	for i := range nodes.Items {
@@ -253,7 +263,7 @@ func (r *remover) findOnNodes(ctx context.Context) error {
 			continue
 		}
 		if err := r.askAgent(ctx, name, agent); err != nil {
-			r.unknown("node %s: %v", name, err)
+			r.fail("node %s: %v", name, err)
 		}
 	}
 	if len(without) > 0 {
@@ -282,13 +292,16 @@ func (r *remover) askAgent(ctx context.Context, node string, agent *corev1.Pod) 
 
 // judge decides what can be done.
 func (r *remover) judge() {
+	left := len(r.removal.Left) > 0
 	switch {
-	case len(r.removal.Left) == 0:
-		r.removal.State = RemovalNothing
-	case !r.installed:
+	case left && !r.installed:
 		r.removal.State = RemovalLeftovers
 	case slices.ContainsFunc(r.removal.Left, func(remnant Remnant) bool { return remnant.InUse }):
 		r.removal.State = RemovalInUse
+	case r.failed:
+		r.removal.State = RemovalUnknown
+	case !left:
+		r.removal.State = RemovalNothing
 	default:
 		r.removal.State = RemovalReady
 	}
@@ -300,6 +313,7 @@ var verdicts = map[RemovalState]string{
 		"  helm uninstall braid --namespace %s\n  kubectl delete crd -l app.kubernetes.io/part-of=braid",
 	RemovalInUse: "Braid is in use: agents must undo what they did before they go. Delete the policies, and check again:\n" +
 		"  kubectl delete mpol,cmpol,mguard,mpath --all --all-namespaces",
+	RemovalUnknown:   "Whether Braid can be removed, or is gone, is not known: mend what kept this command from looking, and check again.",
 	RemovalLeftovers: "Braid is not installed any more, and something of it is left: the last column says what removes it.",
 }
 
@@ -324,6 +338,9 @@ func (r *Removal) text() string {
 	}
 	for _, unknown := range r.Unknown {
 		fmt.Fprintf(&b, "Not known: %s\n", unknown)
+	}
+	if len(r.Unknown) > 0 && (r.State == RemovalNothing || r.State == RemovalReady) {
+		b.WriteString("As far as this command could look:\n")
 	}
 	b.WriteString(strings.ReplaceAll(verdicts[r.State], "%s", r.namespace) + "\n")
 	return b.String()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -108,7 +109,7 @@ func TestEachStepOfARemovalIsToldFromTheNext(t *testing.T) {
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
 	s.remove(winner, plan)
 	agents.set(map[string]string{"agent-node1": "[]"})
-	s.expectRemoval(true, "Not known: node node2: ", "agent-node2 does not know")
+	s.expectRemoval(false, "Not known: node node2: ", "agent-node2 does not know", "Whether Braid can be removed, or is gone, is not known")
 	agents.set(map[string]string{"agent-node1": "[]", "agent-node2": "[]"})
 	s.expectRemoval(true, "can be removed without harm", "helm uninstall braid --namespace braid-system")
 
@@ -117,6 +118,14 @@ func TestEachStepOfARemovalIsToldFromTheNext(t *testing.T) {
 	s.remove(path, &corev1.Pod{ObjectMeta: system("agent-node1")}, &corev1.Pod{ObjectMeta: system("agent-node2")},
 		&appsv1.DaemonSet{ObjectMeta: system("braid-agent")})
 	s.golden("uninstall_left", s.expectRemoval(false))
+}
+
+func TestWhatMayNotBeReadIsNotTakenForGone(t *testing.T) {
+	s, agents := installedScene(t)
+	agents.set(map[string]string{"agent-node1": "[]", "agent-node2": "[]"})
+	out, err := s.addTenant().run("uninstall", "--check")
+	require.ErrorContains(t, err, "forbidden")
+	require.NotContains(t, out, "Nothing of Braid is left")
 }
 
 func TestUninstallRemovesNothingItself(t *testing.T) {
