@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -53,6 +54,10 @@ func (p *plugin) sysdump(ctx context.Context, options sysdumpOptions, progress *
 	s, err := p.system(options.systemNamespace)
 	if err != nil {
 		return err
+	}
+	// With nobody to ask, an archive would have nothing but errors.
+	if _, err := s.core.Discovery().ServerVersion(); err != nil && !apierrors.IsForbidden(err) {
+		return fmt.Errorf("asking the API server for its version: %w", err)
 	}
 	now := time.Now().UTC()
 	name := "braid-sysdump-" + now.Format("20060102-150405")

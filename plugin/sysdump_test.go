@@ -197,6 +197,17 @@ func sortedKeys(files map[string]string) (names []string) {
 	return names
 }
 
+func TestASysdumpWithoutAnAPIServerFailsAndLeavesNothing(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "dump.tar.gz")
+	out, err := offline(t, "", "sysdump", "--file", file, "--server", "https://127.0.0.1:1")
+	if err == nil || !strings.Contains(err.Error(), "asking the API server") {
+		t.Errorf("the error is %v, and it printed %s", err, out)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an archive is there: %v", err)
+	}
+}
+
 func TestASysdumpOfAClusterWithoutBraidSaysWhatIsMissing(t *testing.T) {
 	s := newNodeScene(t, &nodes{})
 	out, err := s.run("sysdump", "--file", "-")
