@@ -102,6 +102,12 @@ func TestValuesThatCannotWorkAreRefusedByName(t *testing.T) {
 		"a library that is a path":        {"sockets.preload.library=lib/x.so", "library"},
 		"a digest that is a tag":          {"image.digests.agent=0.1.0", "agent"},
 		"a version that is none":          {"sockets.preload.apiVersion=v2", "apiVersion"},
+		"no agent that may be replaced":   {"agent.maxUnavailable=0", "maxUnavailable"},
+		"a share of none":                 {"agent.maxUnavailable=0%", "maxUnavailable"},
+		"a share of more than all":        {"agent.maxUnavailable=101%", "maxUnavailable"},
+		"a monitor of nothing":            {"metrics.enabled=false,metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.enabled needs metrics.enabled"},
+		"alerts on nothing":               {"metrics.enabled=false,metrics.prometheusRule.enabled=true", "metrics.prometheusRule.enabled needs"},
+		"a dashboard of nothing":          {"metrics.enabled=false,metrics.dashboard.enabled=true", "metrics.dashboard.enabled needs"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
