@@ -56,6 +56,12 @@ func TestWhatTheAPIServerAcceptsIsAccepted(t *testing.T) {
 	}
 }
 
+func TestTheSamplesTogetherGiveNoWarning(t *testing.T) {
+	for _, finding := range check(t, filesOf(t, "../../config/samples/braid_*.yaml")...).Findings {
+		t.Errorf("%+v", finding)
+	}
+}
+
 var refusedLine = regexp.MustCompile(`(?m)^# refused: (.*)$`)
 
 // The API server is asked for the same lines in api/v1alpha1.
