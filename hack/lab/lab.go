@@ -10,10 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/internal/lab/apiserver"
@@ -87,6 +89,9 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 	if options.Say == nil {
 		options.Say = func(string) {}
 	}
+	if err := keepInherited(); err != nil {
+		return nil, err
+	}
 	l := &Lab{Name: options.Name, options: options, Agents: map[string]*Process{}}
 	if err := l.reserve(ctx); err != nil {
 		return nil, err
@@ -95,6 +100,15 @@ func Up(ctx context.Context, options Options) (*Lab, error) {
 		return nil, errors.Join(err, l.Down())
 	}
 	return l, nil
+}
+
+// keepInherited keeps the descriptors that this program got from its caller, such as pipes
+// and locks, from the programs that it starts: those of a lab that is kept outlive it.
+func keepInherited() error {
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("closing the caller's descriptors for the lab's programs: %w", err)
+	}
+	return nil
 }
 
 // reserve claims the lab's name and removes what an earlier lab left.

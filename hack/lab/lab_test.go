@@ -43,6 +43,28 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// Somebody may wait for the end of a pipe, or for a lock, while a lab is kept.
+func TestTheLabsProgramsDoNotInheritTheCallersDescriptors(t *testing.T) {
+	var pipe [2]int
+	if err := unix.Pipe(pipe[:]); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pipe[0])
+	defer unix.Close(pipe[1])
+	inherited := func() bool {
+		return exec.Command("test", "-e", fmt.Sprintf("/proc/self/fd/%d", pipe[1])).Run() == nil
+	}
+	if !inherited() {
+		t.Fatal("the test itself is wrong: the descriptor is not inherited")
+	}
+	if err := keepInherited(); err != nil {
+		t.Fatal(err)
+	}
+	if inherited() {
+		t.Error("the descriptor is inherited")
+	}
+}
+
 // child tells its parent on standard output what is done.
 func child(what string) {
 	name, then, _ := strings.Cut(what, ":")
