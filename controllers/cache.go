@@ -84,14 +84,12 @@ func trimPod(object any) (any, error) {
 
 // annotations are those of a pod that count; nil when there are none.
 func annotations(pod *corev1.Pod) map[string]string {
-	var found map[string]string
-	for _, key := range append(policy.HintAnnotations(), corev1.MirrorPodAnnotationKey) {
-		if value, given := pod.Annotations[key]; given {
-			if found == nil {
-				found = map[string]string{}
-			}
-			found[key] = value
+	found := policy.OwnAnnotations(pod.Annotations)
+	if hash, given := pod.Annotations[corev1.MirrorPodAnnotationKey]; given {
+		if found == nil {
+			found = map[string]string{}
 		}
+		found[corev1.MirrorPodAnnotationKey] = hash
 	}
 	return found
 }

@@ -257,6 +257,9 @@ func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1
 	case pending != "":
 		return not(v1alpha1.ReasonPending, count+"; "+pending)
 	}
+	if len(p.UnknownPaths) > 0 {
+		return not(v1alpha1.ReasonPathNotFound, fmt.Sprintf("%s, without paths that do not exist (%s): see the condition %s", count, enumerate(p.UnknownPaths), v1alpha1.ConditionAccepted))
+	}
 	if rules := rulesAccepted(p, generation); rules.Status != metav1.ConditionTrue {
 		return not(rules.Reason, count+", without the policy's rules: see the condition "+v1alpha1.ConditionRulesAccepted)
 	}
@@ -290,6 +293,7 @@ func pathStatus(o *observation, p *policy.PathResult) *v1alpha1.MPTCPPathStatus 
 			}
 		}
 		problems.add(node, nic, silence)
+		problems.addUnreachable(node, o.unreachable(node, nic))
 	}
 	status.Conditions = []metav1.Condition{pathReady(o, p, problems)}
 	return status
@@ -315,11 +319,40 @@ func (problems pathProblems) add(node string, nic *v1alpha1.NodePath, silence st
 	problems[reason] = append(problems[reason], node)
 }
 
+// addUnreachable notes whom a node does not reach on a path whose NIC is up.
+func (problems pathProblems) addUnreachable(node string, peers []string) {
+	if len(peers) > 0 {
+		problems[v1alpha1.ReasonPeersUnreachable] = append(problems[v1alpha1.ReasonPeersUnreachable], node+" to "+enumerate(peers))
+	}
+}
+
+// unreachable are the nodes whose agents report and whose answers to a node's probes come
+// on other paths alone. One that answers on none has no agent to answer, or a firewall: that
+// says nothing of this path.
+func (o *observation) unreachable(node string, nic *v1alpha1.NodePath) (peers []string) {
+	if nic == nil || nic.State != v1alpha1.LinkUp || len(nic.Unreachable) == 0 || o.silence(node) != "" {
+		return nil
+	}
+	for _, peer := range nic.Unreachable {
+		if o.silence(peer) == "" && answersElsewhere(o.nodes[node], nic, peer) {
+			peers = append(peers, peer)
+		}
+	}
+	return peers
+}
+
+func answersElsewhere(node *v1alpha1.MPTCPNode, than *v1alpha1.NodePath, peer string) bool {
+	return slices.ContainsFunc(node.Status.Paths, func(path v1alpha1.NodePath) bool {
+		return path.Name != than.Name && path.PeersAlive > 0 && !slices.Contains(path.Unreachable, peer)
+	})
+}
+
 // pathProblemWords explains the reasons in order of severity.
 var pathProblemWords = []struct{ reason, words string }{
 	{v1alpha1.ReasonInterfaceNotFound, "no NIC matches the path on %s: check spec.interfaces, spec.addressRanges and spec.nodeSelector"},
 	{v1alpha1.ReasonInterfaceDown, "the NIC is down on %s"},
 	{v1alpha1.ReasonAgentNotReporting, "no agent reports on %s"},
+	{v1alpha1.ReasonPeersUnreachable, "the NICs are up, and probes over the path are not answered: %s. Look at cables, switches, VLANs and firewalls between them; kubectl braid paths"},
 	{v1alpha1.ReasonPending, "the agent has not looked for the NIC yet on %s"},
 }
 
@@ -343,7 +376,7 @@ func pathReady(o *observation, p *policy.PathResult, problems pathProblems) meta
 			return ready(metav1.ConditionFalse, problem.reason, fmt.Sprintf(problem.words, enumerate(nodes)))
 		}
 	}
-	return ready(metav1.ConditionTrue, v1alpha1.ReasonReady, "every selected node has a working NIC")
+	return ready(metav1.ConditionTrue, v1alpha1.ReasonReady, "every selected node has a working NIC, and probes are answered")
 }
 
 func nodePath(node *v1alpha1.MPTCPNode, path string) *v1alpha1.NodePath {

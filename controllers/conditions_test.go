@@ -326,6 +326,25 @@ func TestPodBeyondTheLimitOfAPlanFails(t *testing.T) {
 	}
 }
 
+// What the datapath has is less than what the policy says.
+func TestAPolicyThatNamesAPathWhichDoesNotExistIsNotProgrammed(t *testing.T) {
+	s := newScene()
+	pod := policy.PodRef{Namespace: "ns", Name: "pod", UID: "u", Node: "n"}
+	result := &policy.PolicyResult{Policy: v1alpha1.PolicyReference{Generation: 3}, Decides: []policy.PodRef{pod}}
+	s.pods = podStates{}
+	s.setState(pod, podState{reason: v1alpha1.ReasonProgrammed})
+	reason := func() string {
+		return meta.FindStatusCondition(policyStatus(s.observation, result).Conditions, v1alpha1.ConditionProgrammed).Reason
+	}
+	if got := reason(); got != v1alpha1.ReasonProgrammed {
+		t.Errorf("got %s", got)
+	}
+	result.UnknownPaths = []v1alpha1.PathName{"bleu"}
+	if got := reason(); got != v1alpha1.ReasonPathNotFound {
+		t.Errorf("with bleu it is %s", got)
+	}
+}
+
 func TestAcceptedNamesTheFirstThingToCorrect(t *testing.T) {
 	s := newScene()
 	s.result.Paths = []policy.PathResult{{Name: "blue"}, {Name: "green"}}
@@ -355,6 +374,11 @@ func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 		return []v1alpha1.NodePath{{Name: "blue", Interface: name, State: state}}
 	}
 	good, down, missing := nic("eth1", v1alpha1.LinkUp), nic("eth1", v1alpha1.LinkDown), nic("", v1alpha1.LinkDown)
+	// n0 has another path, too, on which it may reach n1.
+	dead := func(elsewhere ...string) []v1alpha1.NodePath {
+		blue := v1alpha1.NodePath{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, PeersProbed: 2, Unreachable: []string{"n1", "n2"}}
+		return []v1alpha1.NodePath{blue, {Name: "green", Interface: "eth2", State: v1alpha1.LinkUp, PeersProbed: 2, PeersAlive: int32(2 - len(elsewhere)), Unreachable: elsewhere}}
+	}
 	for _, tc := range []struct {
 		name   string
 		paths  [][]v1alpha1.NodePath // of nodes n0, n1, …; nil: nothing published
@@ -369,6 +393,11 @@ func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 		{"one NIC is down and one is missing", [][]v1alpha1.NodePath{down, missing}, nil, v1alpha1.ReasonInterfaceNotFound, metav1.ConditionFalse, 1, 0},
 		{"an agent has not looked yet", [][]v1alpha1.NodePath{good, nil}, nil, v1alpha1.ReasonPending, metav1.ConditionFalse, 1, 1},
 		{"an agent is silent", [][]v1alpha1.NodePath{good, good}, func(s *scene, _ *policy.PathResult) { s.silent["n1"] = "x" }, v1alpha1.ReasonAgentNotReporting, metav1.ConditionFalse, 2, 1},
+		{"a path is up, and dead by probes", [][]v1alpha1.NodePath{dead(), good, good}, nil, v1alpha1.ReasonPeersUnreachable, metav1.ConditionFalse, 3, 3},
+		{"it is dead to one of two nodes that answer", [][]v1alpha1.NodePath{dead("n1"), good, good}, nil, v1alpha1.ReasonPeersUnreachable, metav1.ConditionFalse, 3, 3},
+		{"nodes answer on no path", [][]v1alpha1.NodePath{dead("n1", "n2"), good, good}, nil, v1alpha1.ReasonReady, metav1.ConditionTrue, 3, 3},
+		{"probes are lost because a NIC is down", [][]v1alpha1.NodePath{dead(), down, good}, nil, v1alpha1.ReasonInterfaceDown, metav1.ConditionFalse, 3, 2},
+		{"probes are lost because agents are silent", [][]v1alpha1.NodePath{dead(), good, good}, func(s *scene, _ *policy.PathResult) { s.silent["n1"], s.silent["n2"] = "x", "x" }, v1alpha1.ReasonAgentNotReporting, metav1.ConditionFalse, 3, 1},
 		{"no policy is active", [][]v1alpha1.NodePath{nil}, func(s *scene, _ *policy.PathResult) { s.result.Active = false }, v1alpha1.ReasonPending, metav1.ConditionUnknown, 0, 0},
 		{"no node is selected", nil, nil, v1alpha1.ReasonNoNodes, metav1.ConditionFalse, 0, 0},
 		{"a node has too many paths", [][]v1alpha1.NodePath{good}, func(_ *scene, p *policy.PathResult) { p.CutNodes = []string{"n9"} }, v1alpha1.ReasonTooManyPaths, metav1.ConditionFalse, 1, 1},

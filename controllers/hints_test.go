@@ -107,6 +107,19 @@ func TestAnAnnotationChangesThePlanAndItsRemovalChangesItBack(t *testing.T) {
 	}
 }
 
+func TestAMisspeltAnnotationIsTold(t *testing.T) {
+	h := newHinted(t)
+	h.startController(apiServer)
+	h.annotate("braid.dev/preferred-path", "blue")
+	h.waitForEvent(h.pod, "Warning", v1alpha1.ReasonHintUnknown)
+	c := h.waitForCondition(h.policy, v1alpha1.ConditionHintsAccepted, v1alpha1.ReasonHintsRefused)
+	if !strings.Contains(c.Message, "braid.dev/preferred-path: Braid has no such annotation; those that count are braid.dev/preferred-paths") {
+		t.Errorf("the condition says %s", c.Message)
+	}
+	h.annotate("braid.dev/preferred-path", "")
+	h.waitUntilConditionIsGone(h.policy, v1alpha1.ConditionHintsAccepted)
+}
+
 func TestOtherAnnotationsCauseNoRun(t *testing.T) {
 	pod := func(annotations map[string]string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", Annotations: annotations}, Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}}}

@@ -131,7 +131,7 @@ func TestGeneratedRoleAllowsWhatTheControllerDoes(t *testing.T) {
 
 	k.waitForPods("node-a", "pod") // creates plans
 	a.report(v1alpha1.EndpointProgrammed, "")
-	k.waitForCondition(p, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed) // writes every status
+	k.waitForCondition(p, v1alpha1.ConditionProgrammed, v1alpha1.ReasonPathNotFound) // writes every status
 	k.waitForCondition(cluster, v1alpha1.ConditionProgrammed, v1alpha1.ReasonNoPodsSelected)
 	k.waitForCondition(path, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
 	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}

@@ -242,6 +242,30 @@ func TestPathTellsHowManyNodesHaveItsNIC(t *testing.T) {
 	}
 }
 
+func TestAPathThatIsDeadByProbesIsNotReady(t *testing.T) {
+	s := newSpread(t)
+	s.cluster.path("green")
+	probed := func(unreachable ...string) {
+		node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+		node.Status.Paths = []v1alpha1.NodePath{
+			{Name: "blue", Interface: "eth-blue", State: v1alpha1.LinkUp, PeersProbed: 1, PeersAlive: int32(1 - len(unreachable)), Unreachable: unreachable},
+			{Name: "green", Interface: "eth-green", State: v1alpha1.LinkUp, PeersProbed: 1, PeersAlive: 1},
+		}
+		s.agents["node-a"].apply(node, "MPTCPNode")
+	}
+	s.agents["node-b"].publish(v1alpha1.LinkUp, "blue", "green")
+	probed()
+	s.waitForCondition(s.path, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+	probed("node-b")
+	c := s.waitForCondition(s.path, v1alpha1.ConditionReady, v1alpha1.ReasonPeersUnreachable)
+	if c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, "node-a to node-b") {
+		t.Errorf("unexpected condition: %+v", c)
+	}
+	s.waitForEvent(s.path, "Warning", v1alpha1.ReasonPeersUnreachable)
+	probed()
+	s.waitForCondition(s.path, v1alpha1.ConditionReady, v1alpha1.ReasonReady)
+}
+
 func TestWhatANodeToldIsRemovedWithTheNodeAndItsAgent(t *testing.T) {
 	s := newSpread(t)
 	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node-b"}}

@@ -28,7 +28,16 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "green", "red"}
 	c.Create(t, policy)
-	c.WaitProgrammed(t, policy, 2)
+	c.WaitFor(t, "the pods have the other paths", 10*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, policy); err != nil {
+			return err
+		}
+		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
+		if programmed == nil || programmed.Reason != v1alpha1.ReasonPathNotFound || policy.Status.PodsProgrammed != 2 {
+			return fmt.Errorf("the status is %+v", policy.Status)
+		}
+		return nil
+	})
 	accepted := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionAccepted)
 	t.Logf("Accepted is %s: %s", accepted.Status, accepted.Message)
 	if accepted.Status != metav1.ConditionFalse || accepted.Reason != v1alpha1.ReasonPathNotFound || !strings.Contains(accepted.Message, "red") {

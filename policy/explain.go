@@ -78,6 +78,9 @@ type PathChoice struct {
 	Reason string `json:"reason"`
 	// Problem is why the path is not used.
 	Problem PathProblem `json:"-"`
+	// NotNow is why the node cannot use the path at the moment. The compile does not know
+	// NICs and leaves it empty: it is for who explains.
+	NotNow string `json:"notNow,omitempty"`
 }
 
 // pathWeights lists the paths that the pod uses.
@@ -123,18 +126,39 @@ func (d Decision) writeDetails(b *strings.Builder) {
 	if d.PathsReason != "" {
 		fmt.Fprintf(b, "  no path: %s\n", d.PathsReason)
 	}
-	for _, c := range d.Paths {
-		if c.Used {
-			fmt.Fprintf(b, "  path %s: weight %d (%s)\n", c.Path, c.Weight, c.Reason)
-		} else {
-			fmt.Fprintf(b, "  path %s: not used (%s)\n", c.Path, c.Reason)
-		}
+	for i := range d.Paths {
+		c := &d.Paths[i]
+		fmt.Fprintf(b, "  path %s: %s\n", c.Path, c.text())
 	}
 	d.writeWishes(b)
 	d.writeSubflows(b)
 	for _, r := range d.Rules {
 		fmt.Fprintf(b, "  rules of %s: %s (%s)\n", PolicyString(r.Policy), strings.Join(r.Rules, ", "), r.Reason)
 	}
+}
+
+func (c *PathChoice) text() string {
+	switch {
+	case !c.Used:
+		return fmt.Sprintf("not used (%s)", c.Reason)
+	case c.NotNow != "":
+		return fmt.Sprintf("weight %d (%s), but not now: %s", c.Weight, c.Reason, c.NotNow)
+	}
+	return fmt.Sprintf("weight %d (%s)", c.Weight, c.Reason)
+}
+
+// usable counts the paths that the pod is to use, and those of them that its node can use
+// at the moment.
+func (d *Decision) usable() (used, now int) {
+	for _, c := range d.Paths {
+		if c.Used {
+			used++
+		}
+		if c.Used && c.NotNow == "" {
+			now++
+		}
+	}
+	return used, now
 }
 
 // writeWishes tells what guardrails and hints come to.
@@ -192,6 +216,9 @@ func (d Decision) writeSubflows(b *strings.Builder) {
 	}
 	if s.Reopen == v1alpha1.ReopenNever {
 		b.WriteString(", not reopened")
+	}
+	if used, now := d.usable(); now < used {
+		fmt.Fprintf(b, "; they share %d of %d paths now", now, used)
 	}
 	b.WriteString("\n")
 }

@@ -5,6 +5,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -48,8 +49,50 @@ func annotationsOf(hints []v1alpha1.Hint) []string {
 	return keys
 }
 
-func hasHints(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(HintAnnotations(), func(key string) bool { _, given := pod.Annotations[key]; return given })
+func hasHints(pod *corev1.Pod) bool { return len(OwnAnnotations(pod.Annotations)) > 0 }
+
+const (
+	// AnnotationPrefix is that of all keys of Braid's.
+	AnnotationPrefix = "braid.dev/"
+	// maxMisspelt is how many keys that Braid does not know are told of a pod.
+	maxMisspelt = 3
+)
+
+// OwnAnnotations are those of a pod that count, and the first by name that look as if they
+// should; nil when there are none.
+func OwnAnnotations(all map[string]string) map[string]string {
+	var found map[string]string
+	misspelt := 0
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		value, known := all[key], slices.Contains(HintAnnotations(), key)
+		if !known && (!strings.HasPrefix(key, AnnotationPrefix) || misspelt == maxMisspelt) {
+			continue
+		}
+		if !known {
+			misspelt++
+			value = shorten(value, maxQuoted)
+		}
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[key] = value
+	}
+	return found
+}
+
+// misspelt are the keys among them that Braid does not know, sorted.
+func misspelt(pod *corev1.Pod) (keys []string) {
+	for _, key := range slices.Sorted(maps.Keys(OwnAnnotations(pod.Annotations))) {
+		if !slices.Contains(HintAnnotations(), key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// UnknownAnnotation says of a key that it has no effect.
+func UnknownAnnotation() string {
+	return "Braid has no such annotation; those that count are " + strings.Join(HintAnnotations(), ", ")
 }
 
 // pathNamePattern is that of v1alpha1.PathName.
@@ -145,6 +188,7 @@ func readHints(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decisi
 	h.separate()
 	h.leaveOne()
 	h.rate()
+	h.spelling(misspelt(pod))
 	h.tell(pod)
 	return h
 }
@@ -280,6 +324,19 @@ func (h *podHints) leaveOne() {
 	}
 }
 
+// spelling refuses what Braid does not know. It is one refusal for all keys, because a plan
+// has room for few.
+func (h *podHints) spelling(keys []string) {
+	if len(keys) == 0 {
+		return
+	}
+	message := UnknownAnnotation()
+	if len(keys) > 1 {
+		message = "likewise " + enumerate(keys[1:]) + ": " + message
+	}
+	h.refuse(keys[0], v1alpha1.ReasonHintUnknown, "%s", message)
+}
+
 // rate reads braid.dev/max-rate.
 func (h *podHints) rate() {
 	const annotation = v1alpha1.AnnotationMaxRate
@@ -331,6 +388,9 @@ func (h *podHints) tell(pod *corev1.Pod) {
 			h.d.Hints = append(h.d.Hints, h.outcome(key, shorten(value, maxQuoted)))
 		}
 	}
+	for _, key := range misspelt(pod) {
+		h.d.Hints = append(h.d.Hints, HintChoice{Annotation: key, Value: shorten(pod.Annotations[key], maxQuoted), Reason: UnknownAnnotation()})
+	}
 }
 
 func (h *podHints) outcome(annotation, value string) HintChoice {
@@ -351,7 +411,7 @@ func (h *podHints) outcome(annotation, value string) HintChoice {
 // withoutPolicy says of the annotations of a pod that no policy selects that they
 // have no effect.
 func withoutPolicy(pod *corev1.Pod, d *Decision) {
-	for _, key := range HintAnnotations() {
+	for _, key := range append(HintAnnotations(), misspelt(pod)...) {
 		if value, given := pod.Annotations[key]; given {
 			d.Hints = append(d.Hints, HintChoice{Annotation: key, Value: shorten(value, maxQuoted), Reason: "no policy selects the pod"})
 		}

@@ -90,6 +90,34 @@ func cmpErr(text string) string {
 	return text
 }
 
+func TestAnAnnotationThatBraidDoesNotKnowIsRefused(t *testing.T) {
+	decide := func(annotations map[string]string) (Decision, *PolicyResult) {
+		pod := runningPod("pod", "10.0.0.1")
+		pod.Annotations = annotations
+		result := Compile(oneNode(pod))
+		return result.Decisions[0], &result.Policies[0]
+	}
+	d, p := decide(map[string]string{"braid.dev/preferred-path": "blue", "example.com/other": "x"})
+	if len(d.RefusedHints) != 1 || d.RefusedHints[0].Annotation != "braid.dev/preferred-path" || d.RefusedHints[0].Reason != v1alpha1.ReasonHintUnknown ||
+		!strings.Contains(d.RefusedHints[0].Message, v1alpha1.AnnotationPreferredPaths) {
+		t.Errorf("refused are %+v", d.RefusedHints)
+	}
+	if len(d.Hints) != 1 || d.Hints[0].Followed || p.HintedPods != 1 || len(p.RefusedHints) != 1 {
+		t.Errorf("told are %+v, and of the policy %+v", d.Hints, p)
+	}
+	many := map[string]string{v1alpha1.AnnotationPreferredPaths: "blue"}
+	for i := range 100 {
+		many[fmt.Sprintf("braid.dev/key%02d", i)] = strings.Repeat("x", 1000)
+	}
+	d, _ = decide(many)
+	if len(d.RefusedHints) != 1 || !strings.HasPrefix(d.RefusedHints[0].Message, "likewise braid.dev/key01, braid.dev/key02: ") || len(d.Hints) != 4 || !d.Hints[0].Followed {
+		t.Errorf("of many are refused %+v, and told %+v", d.RefusedHints, d.Hints)
+	}
+	if got := OwnAnnotations(many); len(got) != 4 || len(got["braid.dev/key00"]) > maxQuoted {
+		t.Errorf("%d annotations are kept", len(got))
+	}
+}
+
 func FuzzParsePathList(f *testing.F) {
 	for _, seed := range []string{"blue", "blue,green", " blue , green ", "", ",", "a.b-c,a", "Blue", "\xff", strings.Repeat("a,", 9)} {
 		f.Add(seed)

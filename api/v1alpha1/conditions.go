@@ -69,6 +69,7 @@ const (
 	ReasonNoNodes            = "NoNodes"
 	ReasonInterfaceNotFound  = "InterfaceNotFound"
 	ReasonInterfaceDown      = "InterfaceDown"
+	ReasonPeersUnreachable   = "PeersUnreachable"
 	ReasonDatapathFailed     = "DatapathFailed"
 
 	ReasonAPIServerNotReached = "APIServerNotReached"
@@ -151,4 +152,5 @@ const (
 	ReasonHintNotAllowed     = "HintNotAllowed"
 	ReasonHintRateTooHigh    = "HintRateTooHigh"
 	ReasonHintWithoutPolicy  = "HintWithoutPolicy"
+	ReasonHintUnknown        = "HintUnknown"
 )

@@ -187,8 +187,8 @@ type RefusedHint struct {
 	// annotation is its key.
 	// +required
 	Annotation string `json:"annotation"`
-	// reason is HintMalformed, HintPathNotFound, HintPathNotAllowed, HintNotAllowed
-	// or HintRateTooHigh.
+	// reason is HintMalformed, HintPathNotFound, HintPathNotAllowed, HintNotAllowed,
+	// HintRateTooHigh or HintUnknown.
 	// +required
 	Reason string `json:"reason"`
 	// message says what is wrong and what is allowed.

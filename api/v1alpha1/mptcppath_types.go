@@ -78,7 +78,8 @@ type MPTCPPathStatus struct {
 	// nodesUp is the number of nodes whose NIC on this path is up.
 	// +optional
 	NodesUp int32 `json:"nodesUp"`
-	// conditions: Ready is True when every selected node has a working NIC.
+	// conditions: Ready is True when every selected node has a working NIC, and its
+	// probes over the path are answered.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -12,9 +12,6 @@ import (
 	"braid.dev/braid/policy"
 )
 
-// annotationPrefix is that of all keys of Braid's.
-const annotationPrefix = "braid.dev/"
-
 // pod judges the annotations of a pod, or of the template of some.
 func (c *checker) pod(t *template, decision *policy.Decision) {
 	if t.metadata != "metadata" {
@@ -22,7 +19,7 @@ func (c *checker) pod(t *template, decision *policy.Decision) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.pod.Annotations)) {
 		value := t.pod.Annotations[key]
-		if !strings.HasPrefix(key, annotationPrefix) {
+		if !strings.HasPrefix(key, policy.AnnotationPrefix) {
 			continue
 		}
 		if severity, message := hint(key, value, decision); message != "" {
@@ -44,7 +41,7 @@ func (c *checker) misplaced(t *template) {
 // hint says what is wrong with one annotation; nothing if the message is empty.
 func hint(key, value string, decision *policy.Decision) (Severity, string) {
 	if !slices.Contains(policy.HintAnnotations(), key) {
-		return Warning, "Braid has no such annotation; those that count are " + strings.Join(policy.HintAnnotations(), ", ")
+		return Warning, policy.UnknownAnnotation()
 	}
 	if err := read(key, value); err != nil {
 		return Error, fmt.Sprintf("%q: %v", value, err)
