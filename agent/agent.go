@@ -100,6 +100,7 @@ type Agent struct {
 
 	measured  *metrics.Rounds
 	unsteered prometheus.Gauge // peers
+	pathsUp   *metrics.Paths
 	changed   chan struct{}
 	published published
 	// believed are nodes whose agents are believed; see peersOf.
@@ -160,7 +161,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
-		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1),
+		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), pathsUp: &metrics.Paths{}, changed: make(chan struct{}, 1),
 		nodeRounds: make(latest[round], 1), podRounds: make(latest[round], 1), rulesKnown: make(chan struct{}, 1), outcomes: make(latest[outcome], 1),
 	}
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)

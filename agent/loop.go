@@ -68,6 +68,7 @@ func (a *Agent) sync(ctx context.Context) error {
 	}
 	model, err := a.builder.Build(node.Sources{Plan: snapshot.plan, Resolution: resolution, Peers: snapshot.peers})
 	a.unsteered.Set(float64(model.Unsteered))
+	a.pathsUp.Set(usable(resolution))
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}
 	r.report.Err = errors.Join(err, r.report.Err)
 	r.failed = r.report.Err
@@ -78,6 +79,15 @@ func (a *Agent) sync(ctx context.Context) error {
 		a.podRounds.put(r)
 	}
 	return r.failed
+}
+
+// usable says of each path whether it can be used here.
+func usable(resolution paths.Resolution) map[string]bool {
+	up := make(map[string]bool, len(resolution.Paths))
+	for _, path := range resolution.Paths {
+		up[path.Name] = path.Usable
+	}
+	return up
 }
 
 // applyAll applies the parts one after the other. One that fails does not keep the

@@ -31,7 +31,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -44,7 +44,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
@@ -244,6 +244,21 @@ func TestEveryAlertSaysHowSevereItIsAndHasARunbook(t *testing.T) {
 	}
 }
 
+// What is fine keeps a series, and is no reason for an alert.
+func TestNoAlertFiresForStatesThatAreFine(t *testing.T) {
+	fine := change{add: []string{strings.Join([]string{
+		`braid_path_up{path="blue"} 1`, `braid_controller_path_nodes{path="blue",state="Ready"} 3`, `braid_controller_path_nodes{path="blue",state="Pending"} 1`,
+		`braid_controller_path_nodes{path="blue",state="InterfaceDown"} 0`, `braid_controller_agents{state="reporting"} 3`, `braid_controller_agents{state="silent"} 0`,
+		`braid_controller_policy_programmed{kind="MPTCPPolicy",namespace="shop",policy="spread"} 1`,
+	}, "\n")}}
+	all := alertsOf(t)
+	for i, got := range ask(t, fine.after(t, recorded(t, "1", "2")), expressions(all)) {
+		if got.Error != "" || len(got.Series) > 0 {
+			t.Errorf("%s: %+v", all[i].Alert, got)
+		}
+	}
+}
+
 // scrape, request and answer are those of hack/promql.
 type scrape struct {
 	Time   int64             `json:"time"`
@@ -365,8 +380,11 @@ func TestEverySelectorOfAnAlertSelectsSomething(t *testing.T) {
 }
 
 // neverHere are the alerts about series that begin with the trouble itself, which
-// the recording has not.
-var neverHere = map[string]bool{"BraidHintEventsLost": true, "BraidTrafficNotSpread": true}
+// the recording has not, and about those that are newer than the recording.
+var neverHere = map[string]bool{
+	"BraidHintEventsLost": true, "BraidTrafficNotSpread": true,
+	"BraidPathDown": true, "BraidPathNotReady": true, "BraidAgentSilent": true, "BraidPolicyNotProgrammed": true,
+}
 
 // change is what is different in the rounds that are added to the recorded ones.
 // There are as many as repeat says, a minute apart.
@@ -385,26 +403,30 @@ type change struct {
 
 func TestAnAlertFiresWhenItShould(t *testing.T) {
 	tests := map[string]change{
-		"BraidAgentDown":          {series: "up", values: []string{"0"}},
-		"BraidAgentsMissing":      {without: "braid-agent-metrics"},
-		"BraidRestarting":         {repeat: 4, series: "process_start_time_seconds", values: []string{"+100"}},
-		"BraidChainReadErrors":    {series: "braid_chain_read_errors_total", values: []string{"+2"}},
-		"BraidPathDead":           {},
-		"BraidPathDeadEverywhere": {},
-		"BraidPathFlapping":       {repeat: 9, series: `braid_path_peers{path="blue",state="dead"}`, values: []string{"1", "0"}},
-		"BraidPathUnanswered":     {series: `braid_path_peers{path="blue",state="unknown"}`, values: []string{"2"}},
-		"BraidPathLoss":           {series: `braid_path_loss_ratio{path="blue"}`, values: []string{"0.05"}},
-		"BraidProberStalled":      {repeat: 2, series: "braid_probe_stalled_seconds_total", values: []string{"+30"}},
-		"BraidProbesNotSent":      {repeat: 2, series: "braid_probes_unsent_total", values: []string{"+200"}},
-		"BraidSpoofedPackets":     {},
-		"BraidTenantAtLimit":      {repeat: 2, series: "braid_guard_dropped_bytes_total", values: []string{"+1e9"}},
-		"BraidControllerDown":     {without: "braid-controller-metrics"},
-		"BraidNoLeader":           {series: "leader_election_master_status", values: []string{"0"}},
-		"BraidReconcileErrors":    {repeat: 2, series: `controller_runtime_reconcile_errors_total{controller="plan"`, values: []string{"+30"}},
-		"BraidReconcileStuck":     {series: "workqueue_longest_running_processor_seconds", values: []string{"90"}},
-		"BraidCompileSlow":        {repeat: 2, series: `braid_controller_compile_duration_seconds_bucket{le="+Inf"`, values: []string{"+50"}},
-		"BraidTrafficNotSpread":   {add: []string{`braid_controller_policy_pods{kind="MPTCPPolicy",namespace="shop",policy="spread",reason="PlainTCP"} 2`}},
-		"BraidHintEventsLost":     {repeat: 2, add: []string{`braid_controller_hint_events_total{outcome="dropped"} 0`, `braid_controller_hint_events_total{outcome="dropped"} 5`}},
+		"BraidAgentDown":           {series: "up", values: []string{"0"}},
+		"BraidAgentsMissing":       {without: "braid-agent-metrics"},
+		"BraidRestarting":          {repeat: 4, series: "process_start_time_seconds", values: []string{"+100"}},
+		"BraidChainReadErrors":     {series: "braid_chain_read_errors_total", values: []string{"+2"}},
+		"BraidPathDead":            {},
+		"BraidPathDeadEverywhere":  {},
+		"BraidPathFlapping":        {repeat: 9, series: `braid_path_peers{path="blue",state="dead"}`, values: []string{"1", "0"}},
+		"BraidPathUnanswered":      {series: `braid_path_peers{path="blue",state="unknown"}`, values: []string{"2"}},
+		"BraidPathLoss":            {series: `braid_path_loss_ratio{path="blue"}`, values: []string{"0.05"}},
+		"BraidProberStalled":       {repeat: 2, series: "braid_probe_stalled_seconds_total", values: []string{"+30"}},
+		"BraidProbesNotSent":       {repeat: 2, series: "braid_probes_unsent_total", values: []string{"+200"}},
+		"BraidSpoofedPackets":      {},
+		"BraidTenantAtLimit":       {repeat: 2, series: "braid_guard_dropped_bytes_total", values: []string{"+1e9"}},
+		"BraidControllerDown":      {without: "braid-controller-metrics"},
+		"BraidNoLeader":            {series: "leader_election_master_status", values: []string{"0"}},
+		"BraidReconcileErrors":     {repeat: 2, series: `controller_runtime_reconcile_errors_total{controller="plan"`, values: []string{"+30"}},
+		"BraidReconcileStuck":      {series: "workqueue_longest_running_processor_seconds", values: []string{"90"}},
+		"BraidCompileSlow":         {repeat: 2, series: `braid_controller_compile_duration_seconds_bucket{le="+Inf"`, values: []string{"+50"}},
+		"BraidTrafficNotSpread":    {add: []string{`braid_controller_policy_pods{kind="MPTCPPolicy",namespace="shop",policy="spread",reason="PlainTCP"} 2`}},
+		"BraidPathDown":            {add: []string{`braid_path_up{path="blue"} 0`}},
+		"BraidPathNotReady":        {add: []string{`braid_controller_path_nodes{path="blue",state="InterfaceDown"} 1`}},
+		"BraidAgentSilent":         {add: []string{`braid_controller_agents{state="silent"} 2`}},
+		"BraidPolicyNotProgrammed": {add: []string{`braid_controller_policy_programmed{kind="MPTCPPolicy",namespace="shop",policy="spread"} 0`}},
+		"BraidHintEventsLost":      {repeat: 2, add: []string{`braid_controller_hint_events_total{outcome="dropped"} 0`, `braid_controller_hint_events_total{outcome="dropped"} 5`}},
 	}
 	for _, alert := range alertsOf(t) {
 		t.Run(alert.Alert, func(t *testing.T) {

@@ -112,6 +112,7 @@ func (r *statusReconciler) writes(ctx context.Context, observed *observation, o 
 	r.told = r.told.next(observed)
 	told := r.told
 	policyPods.told.Store(&told)
+	clusterStates.told.Store(stateOf(observed, told))
 	policies := make(map[v1alpha1.PolicyReference]*policy.PolicyResult, len(observed.result.Policies))
 	for i := range observed.result.Policies {
 		p := &observed.result.Policies[i]
