@@ -343,8 +343,16 @@ func (o *observation) unreachable(node string, nic *v1alpha1.NodePath) (peers []
 
 func answersElsewhere(node *v1alpha1.MPTCPNode, than *v1alpha1.NodePath, peer string) bool {
 	return slices.ContainsFunc(node.Status.Paths, func(path v1alpha1.NodePath) bool {
-		return path.Name != than.Name && path.PeersAlive > 0 && !slices.Contains(path.Unreachable, peer)
+		return path.Name != than.Name && answersOn(&path, peer)
 	})
+}
+
+// answersOn is false where it is not known: agents list the first few by name that do not
+// answer, and leave out the others.
+func answersOn(path *v1alpha1.NodePath, peer string) bool {
+	listed := len(path.Unreachable)
+	whole := int(path.PeersProbed-path.PeersAlive) <= listed
+	return path.PeersAlive > 0 && !slices.Contains(path.Unreachable, peer) && (whole || listed > 0 && peer < path.Unreachable[listed-1])
 }
 
 // pathProblemWords explains the reasons in order of severity.

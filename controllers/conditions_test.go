@@ -369,6 +369,28 @@ func TestAcceptedNamesTheFirstThingToCorrect(t *testing.T) {
 	}
 }
 
+func TestAPeerAnswersOnAPathUnlessItIsListedOrMayHaveBeenLeftOut(t *testing.T) {
+	path := func(probed, alive int32, unreachable ...string) *v1alpha1.NodePath {
+		return &v1alpha1.NodePath{PeersProbed: probed, PeersAlive: alive, Unreachable: unreachable}
+	}
+	for name, tc := range map[string]struct {
+		path *v1alpha1.NodePath
+		want bool
+	}{
+		"all answer":                   {path(3, 3), true},
+		"none does":                    {path(3, 0), false},
+		"it is listed":                 {path(3, 2, "n5"), false},
+		"others are listed":            {path(3, 1, "n1", "n7"), true},
+		"the list ends behind it":      {path(9, 1, "n1", "n7"), true},
+		"the list ends before it":      {path(9, 1, "n1", "n2"), false},
+		"nothing is listed of several": {path(9, 1), false},
+	} {
+		if got := answersOn(tc.path, "n5"); got != tc.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 	nic := func(name string, state v1alpha1.LinkState) []v1alpha1.NodePath {
 		return []v1alpha1.NodePath{{Name: "blue", Interface: name, State: state}}

@@ -144,7 +144,7 @@ func (c *cluster) explain(pod *corev1.Pod, namespaces []corev1.Namespace) *Expla
 	if len(plan.Endpoints) > 0 {
 		e.Older = c.older(pod, &plan.Endpoints[0])
 	}
-	if member := c.member(pod.Spec.NodeName); member != nil {
+	if member := c.member(pod.Spec.NodeName); member != nil && e.Silent == "" {
 		e.lookAtNICs(member)
 	}
 	return e
@@ -167,15 +167,13 @@ func (e *Explanation) lookAtNICs(member *v1alpha1.MPTCPNode) {
 	for i := range e.Decision.Paths {
 		choice := &e.Decision.Paths[i]
 		if choice.Used {
-			choice.NotNow = notNow(member, pathOf(member, choice.Path), e.Silent)
+			choice.NotNow = notNow(member, pathOf(member, choice.Path))
 		}
 	}
 }
 
-func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath, silence string) string {
+func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 	switch {
-	case silence != "":
-		return "the agent of " + member.Name + " does not report"
 	case path == nil:
 		return "the agent of " + member.Name + " has not looked for its NIC yet"
 	case path.Interface == "":
@@ -304,7 +302,7 @@ func (e *Explanation) writeResult(b *strings.Builder) {
 	}
 	switch {
 	case e.Silent != "":
-		fmt.Fprintf(b, "  on the node: not known: %s\n", e.Silent)
+		fmt.Fprintf(b, "  on the node: not known, nor whether its NICs work: %s\n", e.Silent)
 		return
 	case e.Result == nil && slices.Contains(e.LeftOut, unreadPlans):
 		return

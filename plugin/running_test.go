@@ -111,7 +111,7 @@ func TestANodeWhoseAgentDiedIsNotFine(t *testing.T) {
 	require.Regexp(t, `node1 +blue +ens1 +Unknown +- +- +- +its agent renewed its Lease last`, out)
 	out, err = s.run("explain", "web")
 	require.NoError(t, err)
-	require.Contains(t, out, "on the node: not known: its agent renewed its Lease last")
+	require.Contains(t, out, "on the node: not known, nor whether its NICs work: its agent renewed its Lease last")
 	require.NotContains(t, out, "Programmed")
 }
 
