@@ -183,7 +183,7 @@ func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 	case path.State != v1alpha1.LinkUp:
 		return strings.TrimSuffix(path.Interface+" is down: "+path.Message, ": ")
 	case path.PeersProbed > 0 && path.PeersAlive == 0:
-		return fmt.Sprintf("none of %d other nodes answers probes over it", path.PeersProbed)
+		return fmt.Sprintf("no other node answers probes over it, of %d", path.PeersProbed)
 	}
 	return ""
 }
