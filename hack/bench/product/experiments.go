@@ -39,6 +39,10 @@ var experiments = []rig.Measurer{
 			{"goodput.*", "Mbit/s"}, {"*.ratio", "to links x single path"}, {"spread.*.to_multipath_route", "ratio"}, {"cpu.*", "s/GB"},
 		},
 	}},
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureBuffers, Info: rig.Info{
+		Name: "buffers", Measures: "goodput of one connection with small and default receive buffers, to plain TCP on the best path",
+		Figures: []rig.Unit{{"buffers.*to_tcp", "ratio"}, {"buffers.*stalls", "transfers"}, {"buffers.*", "Mbit/s"}},
+	}},
 	rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureMany, Info: rig.Info{
 		Name: "many", Measures: "goodput of 100 and 1,000 connections at once, and how evenly they use the links",
 		Figures: []rig.Unit{{"many.*.ratio", "to links x single path"}, {"many.*.least_share", "of an even share"}},

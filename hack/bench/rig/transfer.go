@@ -22,10 +22,12 @@ type Route struct {
 	To   string
 	// SendBuffer is that of each connection in bytes; 0 leaves it as it is.
 	SendBuffer int
+	// Protocol is that of the connections.
+	Protocol network.Protocol
 }
 
 func (r Route) dial(ctx context.Context) (*net.TCPConn, error) {
-	dialed, err := r.From.Dial(ctx, "tcp", r.To)
+	dialed, err := r.From.DialBy(ctx, r.Protocol, "tcp", r.To)
 	if err != nil {
 		return nil, err
 	}

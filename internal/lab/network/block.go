@@ -38,6 +38,20 @@ func (n *Network) Block(node *Node, path string, blocked bool, directions ...Dir
 	return nil
 }
 
+// Lose makes a path lose a share of the frames between a node and the fabric, each
+// frame by itself, until Block ends it. The path must have been built without a delay.
+func (n *Network) Lose(node *Node, path string, share float64) error {
+	if n.delayed(path) || share <= 0 || share > 1 {
+		return fmt.Errorf("losing %v of path %s: only a share, and only of paths without a delay", share, path)
+	}
+	for _, direction := range []Direction{FromNode, ToNode} {
+		if err := n.blocks.add(n.Fabric, blockAt{node.port(path), direction}, share); err != nil {
+			return fmt.Errorf("losing %v of path %s %s %s: %w", share, path, direction, node.NodeName(), err)
+		}
+	}
+	return nil
+}
+
 func (n *Network) block(node *Node, path string, blocked bool, direction Direction) error {
 	if delayer, ok := n.delayers[path]; ok {
 		port := &delayer.blocked[node.Number-1]
@@ -52,7 +66,7 @@ func (n *Network) block(node *Node, path string, blocked bool, direction Directi
 	if !blocked {
 		return n.blocks.remove(at)
 	}
-	return n.blocks.add(n.Fabric, at)
+	return n.blocks.add(n.Fabric, at, 1)
 }
 
 // SetDelay changes the one-way delay of a path that was built with one. Frames that
@@ -79,16 +93,31 @@ type blocks struct {
 	links map[blockAt]link.Link
 }
 
-func (b *blocks) add(fabric *Namespace, at blockAt) error {
+// dropping is a program that drops a share of what it sees.
+func dropping(share float64) asm.Instructions {
+	const next, drop = -1, 2 // TCX_NEXT, TC_ACT_SHOT
+	if share >= 1 {
+		return asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()}
+	}
+	limit := asm.LoadImm(asm.R1, int64(share*(1<<32)), asm.DWord)
+	return asm.Instructions{
+		asm.FnGetPrandomU32.Call(),
+		limit,
+		asm.JLT.Reg(asm.R0, asm.R1, "drop"),
+		asm.Mov.Imm(asm.R0, next), asm.Return(),
+		asm.Mov.Imm(asm.R0, drop).WithSymbol("drop"), asm.Return(),
+	}
+}
+
+func (b *blocks) add(fabric *Namespace, at blockAt, share float64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.links[at] != nil {
 		return nil
 	}
-	const drop = 2 // TC_ACT_SHOT
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "block", Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, drop), asm.Return()},
+		Instructions: dropping(share),
 	})
 	if err != nil {
 		return fmt.Errorf("loading a program that drops: %w", err)
