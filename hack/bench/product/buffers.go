@@ -41,7 +41,9 @@ type secondPath struct {
 
 var secondPaths = []secondPath{
 	{name: "equal"},
-	{name: "slow", make: func(p *rig.Pair, path string) error { return eachNode(p, func(n *network.Node) error { return n.Shape(path, 10) }) }},
+	{name: "slow", make: func(p *rig.Pair, path string) error {
+		return eachNode(p, func(n *network.Node) error { return n.Shape(path, 10) })
+	}},
 	{name: "lossy", make: func(p *rig.Pair, path string) error { return p.Lose(p.Nodes[0], path, 0.01) }},
 	{name: "late", delay: 10 * time.Millisecond},
 	{name: "fails", during: failForAWhile},
@@ -107,7 +109,9 @@ type cell struct {
 	direction       traffic.Direction
 }
 
-func (c cell) name() string { return fmt.Sprintf("buffers.%s.%s.%s", c.buffer, c.second.name, c.direction) }
+func (c cell) name() string {
+	return fmt.Sprintf("buffers.%s.%s.%s", c.buffer, c.second.name, c.direction)
+}
 
 func cellsOf(second secondPath) (cells []cell) {
 	for _, buffer := range receiveBuffers {

@@ -17,7 +17,13 @@ import (
 // arrives tells whether a datagram comes from one node to an address of another.
 func arrives(t *testing.T, from, to *network.Node, address string) bool {
 	t.Helper()
-	var receiver net.PacketConn
+	receiver, sender := datagrams(t, from, to, address)
+	return oneArrives(t, receiver, sender)
+}
+
+// datagrams are sockets for them from one node to an address of another.
+func datagrams(t *testing.T, from, to *network.Node, address string) (receiver net.PacketConn, sender net.Conn) {
+	t.Helper()
 	err := to.Do(func() (err error) {
 		receiver, err = net.ListenPacket("udp", net.JoinHostPort(address, "0"))
 		return err
@@ -25,8 +31,7 @@ func arrives(t *testing.T, from, to *network.Node, address string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer receiver.Close()
-	var sender net.Conn
+	t.Cleanup(func() { receiver.Close() })
 	err = from.Do(func() (err error) {
 		sender, err = net.Dial("udp", receiver.LocalAddr().String())
 		return err
@@ -34,7 +39,12 @@ func arrives(t *testing.T, from, to *network.Node, address string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sender.Close()
+	t.Cleanup(func() { sender.Close() })
+	return receiver, sender
+}
+
+func oneArrives(t *testing.T, receiver net.PacketConn, sender net.Conn) bool {
+	t.Helper()
 	deadline := time.Now().Add(500 * time.Millisecond)
 	for time.Now().Before(deadline) {
 		if _, err := sender.Write([]byte{1}); err != nil {
@@ -122,5 +132,43 @@ func TestADelayChangesWhileThePathIsUsed(t *testing.T) {
 		if err := n.SetDelay(path, delay); err == nil {
 			t.Errorf("a delay of %s for path %s was accepted", delay, path)
 		}
+	}
+}
+
+func TestAPathLosesAShareOfItsFramesUntilItIsUnblocked(t *testing.T) {
+	n := build(t, network.Spec{})
+	from, to := n.Nodes[0], n.Nodes[1]
+	count := func() (lost int) {
+		receiver, sender := datagrams(t, from, to, to.Address(0, 4))
+		const sent = 200
+		for range sent {
+			if _, err := sender.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for lost = sent; lost > 0; lost-- {
+			if err := receiver.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := receiver.ReadFrom(make([]byte, 1)); err != nil {
+				break
+			}
+		}
+		return lost
+	}
+	if !arrives(t, from, to, to.Address(0, 4)) {
+		t.Fatal("nothing arrives")
+	}
+	if err := n.Lose(from, n.Spec.Paths[0], 0.5); err != nil {
+		t.Fatal(err)
+	}
+	if lost := count(); lost < 50 || lost > 150 {
+		t.Errorf("%d of 200 frames were lost, where half should be", lost)
+	}
+	if err := n.Block(from, n.Spec.Paths[0], false); err != nil {
+		t.Fatal(err)
+	}
+	if lost := count(); lost > 0 {
+		t.Errorf("%d frames were lost after the end", lost)
 	}
 }
