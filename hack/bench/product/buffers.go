@@ -158,6 +158,9 @@ func (c cell) measure(ctx context.Context, m *rig.Measurement, p *rig.Pair) erro
 			rig.Say("%s: %v after %d bytes", c.name(), result.Errors, result.Bytes)
 		}
 	}
+	if mbit[rig.Single.Name] == 0 {
+		return errors.New("plain TCP moved nothing over the first path")
+	}
 	m.Add(c.name()+".tcp", mbit[rig.Single.Name])
 	m.Add(c.name()+".braid", mbit[buffered.Name])
 	m.Add(c.name()+".to_tcp", mbit[buffered.Name]/mbit[rig.Single.Name])
