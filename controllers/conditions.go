@@ -313,6 +313,8 @@ func (problems pathProblems) add(node string, nic *v1alpha1.NodePath, silence st
 		reason = v1alpha1.ReasonInterfaceNotFound
 	case nic.State != v1alpha1.LinkUp:
 		reason = v1alpha1.ReasonInterfaceDown
+	case !nic.Usable():
+		reason, node = v1alpha1.ReasonInterfaceNotUsable, node+" ("+nic.Message+")"
 	default:
 		return
 	}
@@ -330,7 +332,7 @@ func (problems pathProblems) addUnreachable(node string, peers []string) {
 // on other paths alone. One that answers on none has no agent to answer, or a firewall: that
 // says nothing of this path.
 func (o *observation) unreachable(node string, nic *v1alpha1.NodePath) (peers []string) {
-	if nic == nil || nic.State != v1alpha1.LinkUp || len(nic.Unreachable) == 0 || o.silence(node) != "" {
+	if nic == nil || !nic.Usable() || len(nic.Unreachable) == 0 || o.silence(node) != "" {
 		return nil
 	}
 	for _, peer := range nic.Unreachable {
@@ -359,6 +361,7 @@ func answersOn(path *v1alpha1.NodePath, peer string) bool {
 var pathProblemWords = []struct{ reason, words string }{
 	{v1alpha1.ReasonInterfaceNotFound, "no NIC matches the path on %s: check spec.interfaces, spec.addressRanges and spec.nodeSelector"},
 	{v1alpha1.ReasonInterfaceDown, "the NIC is down on %s"},
+	{v1alpha1.ReasonInterfaceNotUsable, "the NIC is up, and cannot be used on %s"},
 	{v1alpha1.ReasonAgentNotReporting, "no agent reports on %s"},
 	{v1alpha1.ReasonPeersUnreachable, "the NICs are up, and probes over the path are not answered: %s. Look at cables, switches, VLANs and firewalls between them; kubectl braid paths"},
 	{v1alpha1.ReasonPending, "the agent has not looked for the NIC yet on %s"},

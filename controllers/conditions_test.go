@@ -396,6 +396,7 @@ func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 		return []v1alpha1.NodePath{{Name: "blue", Interface: name, State: state}}
 	}
 	good, down, missing := nic("eth1", v1alpha1.LinkUp), nic("eth1", v1alpha1.LinkDown), nic("", v1alpha1.LinkDown)
+	narrow := []v1alpha1.NodePath{{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, Message: "eth1 has an MTU of 1400 bytes where another has 1500"}}
 	// n0 has another path, too, on which it may reach n1.
 	dead := func(elsewhere ...string) []v1alpha1.NodePath {
 		blue := v1alpha1.NodePath{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, PeersProbed: 2, Unreachable: []string{"n1", "n2"}}
@@ -418,6 +419,7 @@ func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 		{"a path is up, and dead by probes", [][]v1alpha1.NodePath{dead(), good, good}, nil, v1alpha1.ReasonPeersUnreachable, metav1.ConditionFalse, 3, 3},
 		{"it is dead to one of two nodes that answer", [][]v1alpha1.NodePath{dead("n1"), good, good}, nil, v1alpha1.ReasonPeersUnreachable, metav1.ConditionFalse, 3, 3},
 		{"nodes answer on no path", [][]v1alpha1.NodePath{dead("n1", "n2"), good, good}, nil, v1alpha1.ReasonReady, metav1.ConditionTrue, 3, 3},
+		{"a NIC that is up cannot be used", [][]v1alpha1.NodePath{good, narrow, dead()}, nil, v1alpha1.ReasonInterfaceNotUsable, metav1.ConditionFalse, 3, 3},
 		{"probes are lost because a NIC is down", [][]v1alpha1.NodePath{dead(), down, good}, nil, v1alpha1.ReasonInterfaceDown, metav1.ConditionFalse, 3, 2},
 		{"probes are lost because agents are silent", [][]v1alpha1.NodePath{dead(), good, good}, func(s *scene, _ *policy.PathResult) { s.silent["n1"], s.silent["n2"] = "x", "x" }, v1alpha1.ReasonAgentNotReporting, metav1.ConditionFalse, 3, 1},
 		{"no policy is active", [][]v1alpha1.NodePath{nil}, func(s *scene, _ *policy.PathResult) { s.result.Active = false }, v1alpha1.ReasonPending, metav1.ConditionUnknown, 0, 0},

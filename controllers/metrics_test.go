@@ -37,6 +37,11 @@ func TestTheStateOfPathsIsCountedWhateverFails(t *testing.T) {
 	expect("a NIC is down", map[string]int{v1alpha1.ReasonReady: 3, v1alpha1.ReasonInterfaceDown: 1}, 0)
 	s.nodes["n2"].Status.Paths[0].Unreachable = []string{"n3"}
 	expect("a path is dead by probes", map[string]int{v1alpha1.ReasonReady: 2, v1alpha1.ReasonInterfaceDown: 1, v1alpha1.ReasonPeersUnreachable: 1}, 0)
+	s.nodes["n3"].Status.Paths[0].Message = "eth1 has no global address"
+	expect("a NIC cannot be used", map[string]int{
+		v1alpha1.ReasonReady: 1, v1alpha1.ReasonInterfaceDown: 1, v1alpha1.ReasonPeersUnreachable: 1, v1alpha1.ReasonInterfaceNotUsable: 1,
+	}, 0)
+	s.nodes["n3"].Status.Paths[0].Message = ""
 	s.silent["n0"] = "quiet"
 	expect("an agent is silent", map[string]int{
 		v1alpha1.ReasonReady: 1, v1alpha1.ReasonInterfaceDown: 1, v1alpha1.ReasonPeersUnreachable: 1, v1alpha1.ReasonAgentNotReporting: 1,

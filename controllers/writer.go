@@ -136,7 +136,7 @@ var warnings = []string{
 	v1alpha1.ReasonInvalidSelector, v1alpha1.ReasonPathNotFound, v1alpha1.ReasonTooManyPaths,
 	v1alpha1.ReasonPathNotAllowed, v1alpha1.ReasonCapacityMissing, v1alpha1.ReasonHintsRefused,
 	v1alpha1.ReasonEndpointFailed, v1alpha1.ReasonDatapathFailed, v1alpha1.ReasonAgentNotReporting,
-	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown, v1alpha1.ReasonPeersUnreachable,
+	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown, v1alpha1.ReasonInterfaceNotUsable, v1alpha1.ReasonPeersUnreachable,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,
 	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
 	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed,

@@ -178,7 +178,7 @@ func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 		return "the agent of " + member.Name + " has not looked for its NIC yet"
 	case path.Interface == "":
 		return strings.TrimSuffix(member.Name+" has no NIC of it: "+path.Message, ": ")
-	case path.State != v1alpha1.LinkUp && strings.HasPrefix(path.Message, path.Interface+" "):
+	case !path.Usable() && strings.HasPrefix(path.Message, path.Interface+" "):
 		return path.Message
 	case path.State != v1alpha1.LinkUp:
 		return strings.TrimSuffix(path.Interface+" is down: "+path.Message, ": ")

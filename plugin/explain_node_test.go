@@ -54,6 +54,9 @@ func TestAnExplanationCountsThePathsThatTheNodeCanUse(t *testing.T) {
 		"a path of which the node has no NIC": {func(_ *cluster, green *v1alpha1.NodePath) {
 			green.Interface, green.State, green.Message = "", v1alpha1.LinkDown, "no NIC matches"
 		}, "but not now: node1 has no NIC of it: no NIC matches"},
+		"a NIC that is up and cannot be used": {func(_ *cluster, green *v1alpha1.NodePath) {
+			green.Message = "eth-green has no global address"
+		}, "but not now: eth-green has no global address"},
 		"a path that is dead by probes":         {func(_ *cluster, green *v1alpha1.NodePath) { green.PeersAlive = 0 }, "but not now: no other node answers probes over it, of 2"},
 		"a path that was not looked for so far": {func(_ *cluster, green *v1alpha1.NodePath) { green.Name = "other" }, "but not now: the agent of node1 has not looked for its NIC yet"},
 	} {

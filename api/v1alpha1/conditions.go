@@ -69,6 +69,7 @@ const (
 	ReasonNoNodes            = "NoNodes"
 	ReasonInterfaceNotFound  = "InterfaceNotFound"
 	ReasonInterfaceDown      = "InterfaceDown"
+	ReasonInterfaceNotUsable = "InterfaceNotUsable"
 	ReasonPeersUnreachable   = "PeersUnreachable"
 	ReasonDatapathFailed     = "DatapathFailed"
 

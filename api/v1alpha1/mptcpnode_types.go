@@ -99,6 +99,12 @@ type NodePath struct {
 	Unreachable []string `json:"unreachable,omitempty"`
 }
 
+// Usable is false of a NIC that is up and to which others send nothing all the same: it has
+// no address, or packets would not fit. Its agent publishes no addresses of it and says why.
+func (p *NodePath) Usable() bool {
+	return p.State == LinkUp && (len(p.Addresses) > 0 || p.Message == "")
+}
+
 // KernelFeature is something that Braid can use where the kernel has it.
 type KernelFeature struct {
 	// name of the feature: TCX, SocketUpgrade, UserspacePathManager.

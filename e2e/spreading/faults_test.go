@@ -65,6 +65,18 @@ func TestAPathThatFailsIsTold(t *testing.T) {
 	require.NoError(t, c.Network.SetNIC(node, "green", true))
 	c.expectPath(t, v1alpha1.ReasonReady)
 
+	setMTU := func(bytes string) {
+		t.Helper()
+		require.NoError(t, node.Command(context.Background(), "ip", "link", "set", "green", "mtu", bytes).Run())
+	}
+	t.Cleanup(func() { setMTU("1500") })
+	setMTU("1400")
+	c.expectPath(t, v1alpha1.ReasonInterfaceNotUsable)
+	c.expectMeasured(t, 0)
+	require.Contains(t, c.plugin(t, "explain", "client", "--namespace", "shop"), "has an MTU of 1400 bytes")
+	setMTU("1500")
+	c.expectPath(t, v1alpha1.ReasonReady)
+
 	t.Cleanup(func() { require.NoError(t, c.Network.Block(node, "green", false)) })
 	require.NoError(t, c.Network.Block(node, "green", true))
 	c.expectPath(t, v1alpha1.ReasonPeersUnreachable)
