@@ -22,6 +22,7 @@ import (
 	controllermetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
+	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/guard"
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/metrics"
@@ -31,7 +32,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -44,7 +45,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
@@ -382,7 +383,7 @@ func TestEverySelectorOfAnAlertSelectsSomething(t *testing.T) {
 // neverHere are the alerts about series that begin with the trouble itself, which
 // the recording has not, and about those that are newer than the recording.
 var neverHere = map[string]bool{
-	"BraidHintEventsLost": true, "BraidTrafficNotSpread": true,
+	"BraidFlowsAvoidPath": true, "BraidHintEventsLost": true, "BraidTrafficNotSpread": true,
 	"BraidPathDown": true, "BraidPathNotReady": true, "BraidAgentSilent": true, "BraidPolicyNotProgrammed": true,
 }
 
@@ -412,6 +413,7 @@ func TestAnAlertFiresWhenItShould(t *testing.T) {
 		"BraidPathFlapping":        {repeat: 9, series: `braid_path_peers{path="blue",state="dead"}`, values: []string{"1", "0"}},
 		"BraidPathUnanswered":      {series: `braid_path_peers{path="blue",state="unknown"}`, values: []string{"2"}},
 		"BraidPathLoss":            {series: `braid_path_loss_ratio{path="blue"}`, values: []string{"0.05"}},
+		"BraidFlowsAvoidPath":      {add: []string{`braid_path_flows_avoiding{path="green"} 3`}},
 		"BraidProberStalled":       {repeat: 2, series: "braid_probe_stalled_seconds_total", values: []string{"+30"}},
 		"BraidProbesNotSent":       {repeat: 2, series: "braid_probes_unsent_total", values: []string{"+200"}},
 		"BraidSpoofedPackets":      {},

@@ -39,6 +39,9 @@ type Subflow struct {
 	Remote string `json:"remote"`
 	// Path is empty while it is not known.
 	Path string `json:"path,omitempty"`
+	// StandIn is the path by which the pod's packets leave now, because Path does not
+	// answer them; empty otherwise.
+	StandIn string `json:"standIn,omitempty"`
 	// SentBitsPerSecond and ReceivedBitsPerSecond are of payload.
 	SentBitsPerSecond     uint64 `json:"sentBitsPerSecond"`
 	ReceivedBitsPerSecond uint64 `json:"receivedBitsPerSecond"`
@@ -173,7 +176,7 @@ type column struct {
 var columns = []column{
 	{"pod", "POD", 'p', func(s *Subflow) string { return s.Pod }, func(a, b *Subflow) int { return strings.Compare(a.Pod, b.Pod) }},
 	{"peer", "PEER", 'e', (*Subflow).peer, func(a, b *Subflow) int { return strings.Compare(a.peer(), b.peer()) }},
-	{"path", "PATH", 'a', func(s *Subflow) string { return cmp.Or(s.Path, "-") }, func(a, b *Subflow) int { return strings.Compare(a.Path, b.Path) }},
+	{"path", "PATH", 'a', (*Subflow).carrier, func(a, b *Subflow) int { return strings.Compare(a.carrier(), b.carrier()) }},
 	{"rate", "RATE", 's', func(s *Subflow) string { return rateText(s.rate()) }, func(a, b *Subflow) int { return cmp.Compare(b.rate(), a.rate()) }},
 	{"sent", "SENT", 'u', func(s *Subflow) string { return rateText(s.SentBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.SentBitsPerSecond, a.SentBitsPerSecond) }},
 	{"received", "RECEIVED", 'd', func(s *Subflow) string { return rateText(s.ReceivedBitsPerSecond) }, func(a, b *Subflow) int { return cmp.Compare(b.ReceivedBitsPerSecond, a.ReceivedBitsPerSecond) }},
@@ -194,6 +197,14 @@ func (s *Subflow) peer() string {
 
 func afterLast(text, separator string) string {
 	return text[strings.LastIndex(text, separator)+len(separator):]
+}
+
+// carrier is the path that the pod's packets take.
+func (s *Subflow) carrier() string {
+	if s.StandIn != "" {
+		return s.StandIn + ", not " + s.Path
+	}
+	return cmp.Or(s.Path, "-")
 }
 
 func (s *Subflow) backup() string {

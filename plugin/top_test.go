@@ -69,7 +69,7 @@ const (
 		{"endpoint":"shop/client","token":"0x00000001","local":"10.0.1.1:40002","remote":"10.0.2.1:5001","backup":true,"rttMicroseconds":280,"sentBitsPerSecond":0,"receivedBitsPerSecond":0}]}`
 	serverRates = `{"time":"2026-11-22T01:00:00Z","total":9,"busy":[
 		{"endpoint":"shop/server","token":"0x00000001","local":"10.0.2.1:5001","remote":"10.0.1.1:40001","path":"blue","backup":false,"rttMicroseconds":120000,"sentBitsPerSecond":1200,"receivedBitsPerSecond":95300000},
-		{"endpoint":"shop/server","local":"[fd00::2]:5001","remote":"[fd00::9]:40000","path":"green","backup":false,"sentBitsPerSecond":999600,"receivedBitsPerSecond":1000000000}]}`
+		{"endpoint":"shop/server","local":"[fd00::2]:5001","remote":"[fd00::9]:40000","path":"green","standIn":"red","backup":false,"sentBitsPerSecond":999600,"receivedBitsPerSecond":1000000000}]}`
 )
 
 // manySubflows are as many as a node may well have, at rates of their own.

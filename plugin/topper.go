@@ -168,7 +168,7 @@ func (t *topper) take(node string, found *agentapi.Reading) {
 func (t *topper) subflow(node string, b *agentapi.Rate) Subflow {
 	return Subflow{
 		Node: node, Pod: b.Endpoint, Peer: t.pods[b.Remote.Addr()],
-		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, Backup: b.Backup,
+		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, StandIn: b.StandIn, Backup: b.Backup,
 		SentBitsPerSecond: b.SentBitsPerSecond, ReceivedBitsPerSecond: b.ReceivedBitsPerSecond,
 		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token.String(),
 	}

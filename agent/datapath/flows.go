@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,6 +24,9 @@ type Flow struct {
 	// Path is the name of the path that it is bound to; while that path is
 	// down, another stands in for it.
 	Path string
+	// StandIn is the path by which this end's packets leave now, because Path does not
+	// answer them; empty otherwise.
+	StandIn string
 	// Initiator is true where this node chose the path.
 	Initiator bool
 	// Token of the connection at its responder; 0 while it is not known.
@@ -36,6 +40,9 @@ type Flow struct {
 	Idle time.Duration
 }
 
+// Carrier is the path by which this end's packets leave, as far as the flow itself says.
+func (f *Flow) Carrier() string { return cmp.Or(f.StandIn, f.Path) }
+
 // Flows lists the flows that the node remembers, in no order.
 func (d *Datapath) Flows() ([]Flow, error) {
 	if !d.loaded.Is() {
@@ -45,7 +52,7 @@ func (d *Datapath) Flows() ([]Flow, error) {
 	if err != nil {
 		return nil, err
 	}
-	return flowsIn(d.loaded.Value.maps().Flows, names)
+	return flowsIn(d.loaded.Value.maps(), names)
 }
 
 // PinnedFlows is Flows by the pins alone. It may be called at any time and from any
@@ -60,9 +67,9 @@ func (d *Datapath) PinnedFlows() (flows []Flow, err error) {
 	return flows, err
 }
 
-// flowsIn lists what a map has.
-func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
-	table := FlowTable{flows: m, names: names, now: clock()}
+// flowsIn lists what the maps have.
+func flowsIn(m *uplink.ToUplinkMaps, names node.Names) (flows []Flow, err error) {
+	table := FlowTable{flows: m.Flows, answered: m.Answered, names: names}
 	err = table.Each(func(flow *Flow) { flows = append(flows, *flow) })
 	return flows, err
 }
@@ -70,9 +77,8 @@ func flowsIn(m *ebpf.Map, names node.Names) (flows []Flow, err error) {
 // FlowTable reads the pinned flows one by one: there may be more than one wants to have
 // in memory.
 type FlowTable struct {
-	flows *ebpf.Map // nil where nothing is pinned
-	names node.Names
-	now   uint32
+	flows, answered *ebpf.Map // nil where nothing is pinned
+	names           node.Names
 }
 
 // OpenFlows opens the table by the pins alone. It may be called at any time and from any
@@ -86,19 +92,25 @@ func (d *Datapath) OpenFlows() (*FlowTable, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the pinned map %s: %w", pin, err)
 	}
-	names, err := node.ReadNames(d.options.PinPath)
-	if err != nil {
-		return nil, errors.Join(err, flows.Close())
+	table := &FlowTable{flows: flows}
+	if table.answered, err = d.openAnswered(); err == nil {
+		table.names, err = node.ReadNames(d.options.PinPath)
 	}
-	return &FlowTable{flows: flows, names: names, now: clock()}, nil
+	if err != nil {
+		return nil, errors.Join(err, table.Close())
+	}
+	return table, nil
 }
 
 // Close lets go of it.
 func (t *FlowTable) Close() error {
-	if t.flows == nil {
-		return nil
+	var failed error
+	for _, opened := range []*ebpf.Map{t.flows, t.answered} {
+		if opened != nil {
+			failed = errors.Join(failed, opened.Close())
+		}
 	}
-	return t.flows.Close()
+	return failed
 }
 
 // Each visits all flows, in no order.
@@ -106,7 +118,12 @@ func (t *FlowTable) Each(visit func(*Flow)) error {
 	if t.flows == nil {
 		return nil
 	}
-	return eachEntry(t.flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) { visit(t.flow(&key, &flow)) })
+	reader, err := t.reader()
+	if err != nil {
+		return err
+	}
+	err = eachEntry(t.flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) { visit(reader.flow(&key, &flow)) })
+	return errors.Join(err, reader.silence.err)
 }
 
 // Find returns the flow with these ends; nil where there is none.
@@ -123,18 +140,37 @@ func (t *FlowTable) Find(local, remote netip.AddrPort) (*Flow, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("looking a flow up: %w", err)
 	}
-	return t.flow(&key, &flow), nil
+	reader, err := t.reader()
+	if err != nil {
+		return nil, err
+	}
+	return reader.flow(&key, &flow), reader.silence.err
 }
 
-func (t *FlowTable) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {
+// flowReader tells of flows as they are at one time.
+type flowReader struct {
+	*FlowTable
+	clock   uint32
+	silence *silence
+}
+
+func (t *FlowTable) reader() (flowReader, error) {
+	silence, err := newSilence(t.answered)
+	return flowReader{t, clock(), silence}, err
+}
+
+func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {
 	found := &Flow{
 		Local:     bpf.AddrPort(key.Local.Word, key.LocalPort),
 		Remote:    bpf.AddrPort(key.Remote.Word, key.RemotePort),
-		Path:      t.names.Paths[flow.Path%uplink.MaxPaths],
+		Path:      r.names.Paths[flow.Path%uplink.MaxPaths],
 		Initiator: flow.Role == uplink.RoleInitiator,
 		Ended:     flow.Ended == uplink.EndedBoth,
 		Peer:      uint32(flow.Peer),
-		Idle:      time.Duration(max(t.now, flow.Used)-flow.Used) * time.Second,
+		Idle:      time.Duration(max(r.clock, flow.Used)-flow.Used) * time.Second,
+	}
+	if path, ok := r.silence.standIn(flow); ok {
+		found.StandIn = r.names.Paths[path]
 	}
 	if found.Initiator { // a responder's flow has something else there
 		found.Token = flow.Token
@@ -171,6 +207,9 @@ func eachEntry[K, V any](m *ebpf.Map, visit func(K, V)) error {
 func (d *Datapath) update(c changes) error {
 	if c.empty() {
 		return nil
+	}
+	if err := clearDepartures(d.loaded.Value.maps().Departures, c.paths); err != nil {
+		return err
 	}
 	var orphans []uplink.ToUplinkFlowKey
 	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -194,15 +192,6 @@ func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
 		value.Bad[class] &= here
 	}
 	return value
-}
-
-// tick is the programs' time, in about milliseconds.
-func tick() (uint32, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return 0, fmt.Errorf("reading the clock: %w", err)
-	}
-	return uint32(now.Nano() >> 20), nil
 }
 
 func (t *peerTable) noteAnswer(peer, path string) error {

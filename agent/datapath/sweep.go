@@ -56,12 +56,14 @@ func clock() uint32 {
 type sweeper struct {
 	mu   sync.Mutex
 	maps *uplink.ToUplinkMaps // nil while nothing is loaded
+	// avoidance is what the last sweep found; nil before the first.
+	avoidance *avoidance
 }
 
 func (s *sweeper) use(maps *uplink.ToUplinkMaps) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.maps = maps
+	s.maps, s.avoidance = maps, nil
 }
 
 // Run sweeps the tables of flows until the context ends.
@@ -98,9 +100,16 @@ func (s *sweeper) sweep() error {
 func isOlder(used, now, age uint32) bool { return used != 0 && now > used && now-used > age }
 
 func (s *sweeper) sweepFlows(now uint32) error {
-	counts, living := map[netip.Addr]uint32{}, uint32(0)
+	counts, living, found := map[netip.Addr]uint32{}, uint32(0), &avoidance{}
+	silence, err := newSilence(s.maps.Answered)
+	if err != nil {
+		return err
+	}
 	var old []uplink.ToUplinkFlowKey
-	err := eachEntry(s.maps.Flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
+	err = eachEntry(s.maps.Flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
+		if avoided := silence.avoided(&flow); avoided != 0 {
+			found.add(&flow, avoided)
+		}
 		switch {
 		case isOlder(flow.Used, now, flowAge):
 			old = append(old, key)
@@ -113,9 +122,10 @@ func (s *sweeper) sweepFlows(now uint32) error {
 			living++
 		}
 	})
-	if err != nil {
+	if err = errors.Join(err, silence.err); err != nil {
 		return fmt.Errorf("reading the flows: %w", err)
 	}
+	s.avoidance = found
 	return errors.Join(forget(s.maps.Flows, old), s.correctOwners(counts), s.correctLiving(living))
 }
 

@@ -45,8 +45,8 @@ func (n *Node) SetPods(pods []Pod) {
 	n.pods = pods
 }
 
-// Subflows lists the subflows of all pods, sorted as those of Pins. A pod that has
-// just gone has none.
+// Subflows lists the subflows of all pods, sorted as those of Pins, with the paths that
+// their packets take. A pod that has just gone has none.
 func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 	subflows, err := n.Pins.Subflows()
 	if err != nil {
@@ -55,8 +55,8 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 	n.mutex.Lock()
 	pods := n.pods
 	n.mutex.Unlock()
-	if len(pods) == 0 {
-		return subflows, nil
+	if len(pods) == 0 && len(subflows) == 0 {
+		return nil, nil
 	}
 	flows, err := n.Flows()
 	if err != nil {
@@ -73,8 +73,19 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 		}
 		subflows = append(subflows, ofSockets(pod.Endpoint, sockets, index)...)
 	}
+	for i := range subflows {
+		noteStandIn(&subflows[i], index)
+	}
 	slices.SortFunc(subflows, compareSubflows)
 	return subflows, nil
+}
+
+// noteStandIn says so where another path stands in for the flow's own. What a pod with rules
+// receives may come by either.
+func noteStandIn(s *agentapi.Subflow, flows datapath.FlowIndex) {
+	if flow := flows.Find(s.Local, s.Remote); flow != nil && !flow.Ended && flow.StandIn != "" {
+		s.Path, s.StandIn = flow.Path, flow.StandIn
+	}
 }
 
 // mostSockets are shown of one pod, so that a pod with any number of connections does

@@ -50,6 +50,28 @@ func TestASocketsPathIsThatOfItsFlow(t *testing.T) {
 	}
 }
 
+func TestASubflowTellsWhichPathStandsInForItsOwn(t *testing.T) {
+	flows := datapath.IndexFlows([]datapath.Flow{
+		{Local: at("10.0.0.1:1000"), Remote: at("10.0.0.2:80"), Path: "green", StandIn: "blue", Initiator: true},
+		{Local: at("10.0.0.1:1001"), Remote: at("10.0.0.2:80"), Path: "green", Initiator: true},
+		{Local: at("10.0.0.1:1002"), Remote: at("10.0.0.2:80"), Path: "green", StandIn: "blue", Initiator: true, Ended: true},
+	})
+	tests := map[string]struct{ local, remote, path, standIn string }{
+		"whose path does not answer":               {"10.0.0.1:1000", "10.0.0.2:80", "green", "blue"},
+		"to a Service, whose path does not answer": {"10.0.0.1:1000", "10.96.0.1:80", "green", "blue"},
+		"whose path answers":                       {"10.0.0.1:1001", "10.0.0.2:80", "red", ""},
+		"that has ended":                           {"10.0.0.1:1002", "10.0.0.2:80", "red", ""},
+		"that no uplink has carried a packet of":   {"10.0.0.1:3000", "10.0.0.2:80", "red", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			subflow := agentapi.Subflow{Local: at(test.local), Remote: at(test.remote), Path: "red"}
+			noteStandIn(&subflow, flows)
+			require.Equal(t, []string{test.path, test.standIn}, []string{subflow.Path, subflow.StandIn})
+		})
+	}
+}
+
 func TestTokensAreTheRespondersAndTheInitiators(t *testing.T) {
 	tests := map[string]struct {
 		sockets []mptcpnl.Subflow

@@ -52,7 +52,7 @@ func (m *Meter) Read(at time.Time, subflows []agentapi.Subflow, limit int) (agen
 func rateOf(s *agentapi.Subflow, before carried, elapsed time.Duration) agentapi.Rate {
 	return agentapi.Rate{
 		Endpoint: s.Endpoint, Token: cmp.Or(s.Token, s.InitiatorToken), Local: s.Local, Remote: s.Remote,
-		Path: s.Path, Backup: s.Backup, RTTMicroseconds: s.RTTMicroseconds,
+		Path: s.Path, StandIn: s.StandIn, Backup: s.Backup, RTTMicroseconds: s.RTTMicroseconds,
 		SentBitsPerSecond:     bitsPerSecond(s.Sent.Bytes, before.sent, elapsed),
 		ReceivedBitsPerSecond: bitsPerSecond(s.Received.Bytes, before.received, elapsed),
 	}

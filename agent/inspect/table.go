@@ -68,11 +68,14 @@ func WriteSubflows(w io.Writer, subflows []agentapi.Subflow) error {
 }
 
 func (l *lines) addSubflow(s *agentapi.Subflow) {
-	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Path), 12), state(s), output.Duration(s.RTT()),
+	l.add(subflowFormat, tokenText(s.Token, s.InitiatorToken), clip(orDash(s.Carrier()), 12), state(s), output.Duration(s.RTT()),
 		trafficText(s.Sent), trafficText(s.Received),
 		amount(s.Sent.Retransmissions)+"/"+amount(s.Received.Retransmissions),
 		amount(s.Sent.Reordered)+"/"+amount(s.Received.Reordered))
 	l.addPair(s.Local, s.Remote)
+	if s.StandIn != "" {
+		l.add("    instead of path %s, which does not answer", s.Path)
+	}
 	for _, limit := range s.Limits {
 		l.addLimit(limit)
 	}

@@ -65,7 +65,7 @@ func sample() []agentapi.Subflow {
 	ipv4, ipv6 := netip.MustParseAddrPort, netip.MustParseAddrPort
 	return []agentapi.Subflow{
 		{
-			Endpoint: "team/web-0", Token: 0x1a2b3c4d, InitiatorToken: 7, Path: "blue", RTTMicroseconds: 184,
+			Endpoint: "team/web-0", Token: 0x1a2b3c4d, InitiatorToken: 7, Path: "blue", StandIn: "green", RTTMicroseconds: 184,
 			Local: ipv4("10.9.0.1:43210"), Remote: ipv4("10.9.0.2:80"),
 			Sent:     agentapi.Traffic{Bytes: 1234567890, Packets: 85432, Retransmissions: 12},
 			Received: agentapi.Traffic{Bytes: 90210, Packets: 43210, Reordered: 3},

@@ -124,7 +124,7 @@ func (l *look) socket(s *mptcpnl.Socket) {
 		usable := l.atlas.usable(l.observed.open, where.peer)
 		path := ""
 		if flow != nil && !flow.Ended {
-			path = carrier(flow.Path, usable)
+			path = carrier(flow.Carrier(), usable)
 		}
 		moved, since := l.moved(s)
 		l.note(path, moved)

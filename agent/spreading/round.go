@@ -113,7 +113,7 @@ func usedFlows(flows *datapath.FlowTable) (map[netip.Addr]map[usedFlow]bool, err
 			of = map[usedFlow]bool{}
 			used[flow.Local.Addr()] = of
 		}
-		of[usedFlow{flow.Path, flow.Peer}] = true
+		of[usedFlow{flow.Carrier(), flow.Peer}] = true
 	})
 	return used, err
 }

@@ -87,6 +87,9 @@ func (f *Flow) text() string {
 		role = "initiator"
 	}
 	line := fmt.Sprintf("flow %s, %s, its path %s", age, role, f.Path)
+	if len(f.Avoided) > 0 {
+		line += ", avoids " + strings.Join(f.Avoided, " and ")
+	}
 	if f.Token != 0 {
 		line += ", token " + f.Token.String()
 	}

@@ -45,7 +45,7 @@ func sample() *trace.Report {
 				},
 			},
 			{Number: 2, Packet: "10.244.2.7:80 -> 10.244.1.2:40000 ACK", Direction: v1alpha1.DirectionToEndpoint, Outcome: "reaches the pod", Steps: []trace.Step{
-				{Program: "from_uplink", Interface: "ens2", Hook: "ingress", Verdict: trace.Pass, Flow: &trace.Flow{Path: "blue"}},
+				{Program: "from_uplink", Interface: "ens2", Hook: "ingress", Verdict: trace.Pass, Flow: &trace.Flow{Path: "blue", Avoided: []string{"blue", "red"}}},
 			}},
 			{Number: 3, Outcome: "not replayed: only 60 of its 1500 bytes were captured", Steps: []trace.Step{}},
 		},

@@ -303,6 +303,11 @@ func (t *Tracer) hits(before, after *endpoint.FromEndpointCounters) (hits []Rule
 
 func (t *Tracer) flowOf(flow *uplink.ToUplinkFlow, isNew bool) *Flow {
 	told := &Flow{New: isNew, Initiator: flow.Role == uplink.RoleInitiator, Path: t.pathName(int(flow.Path))}
+	for slot := range uplink.MaxPaths {
+		if flow.Avoided>>slot&1 != 0 {
+			told.Avoided = append(told.Avoided, t.pathName(slot))
+		}
+	}
 	if told.Initiator {
 		told.Token = agentapi.Token(flow.Token)
 	}

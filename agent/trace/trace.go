@@ -124,8 +124,10 @@ type Flow struct {
 	// Initiator is true where this node chose the path.
 	Initiator bool `json:"initiator"`
 	// Path is the flow's own; the packet may take another while it cannot be used.
-	Path  string         `json:"path"`
-	Token agentapi.Token `json:"token,omitempty"`
+	Path string `json:"path"`
+	// Avoided paths did not answer it.
+	Avoided []string       `json:"avoided,omitempty"`
+	Token   agentapi.Token `json:"token,omitempty"`
 }
 
 // Change is a run of bytes that a program changed.

@@ -144,6 +144,7 @@ type FromUplinkRecentHandshakes struct {
 const (
 	FromUplinkMapAnswered         = "answered"
 	FromUplinkMapConnections      = "connections"
+	FromUplinkMapDepartures       = "departures"
 	FromUplinkMapEndedFlows       = "ended_flows"
 	FromUplinkMapEndpoints        = "endpoints"
 	FromUplinkMapFlows            = "flows"
@@ -212,6 +213,7 @@ type FromUplinkProgramSpecs struct {
 type FromUplinkMapSpecs struct {
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
+	Departures       *ebpf.MapSpec `ebpf:"departures"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
@@ -256,6 +258,7 @@ func (o *FromUplinkObjects) Close() error {
 type FromUplinkMaps struct {
 	Answered         *ebpf.Map `ebpf:"answered"`
 	Connections      *ebpf.Map `ebpf:"connections"`
+	Departures       *ebpf.Map `ebpf:"departures"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Flows            *ebpf.Map `ebpf:"flows"`
@@ -275,6 +278,7 @@ func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
 		m.Answered,
 		m.Connections,
+		m.Departures,
 		m.EndedFlows,
 		m.Endpoints,
 		m.Flows,

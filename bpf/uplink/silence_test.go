@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -205,6 +206,54 @@ func TestAFlowOnItsOnlyPathStaysThere(t *testing.T) {
 		time.Sleep(quiet)
 		n.requireGoesBy(t, green, e.sends(100), "repeated")
 	})
+}
+
+// The one path that its policy allows, while the node and the peer have others.
+func TestAFlowStaysOnTheOnlyPathThatItsPolicyAllows(t *testing.T) {
+	only := preferring(1 << green)
+	only.Allowed = 1 << green
+	for name, preference := range map[string]uplink.ToUplinkPreference{"as its flow began": {}, "as its endpoint prefers": only} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			forEachVersion(t, func(t *testing.T, version int, e ends) {
+				n.reset(t)
+				n.selectPod(t, weights(0, 1, 0))
+				n.prefer(t, preference)
+				e = n.begin(t, e, green)
+				n.goesBy(t, e.sends(0))
+				n.ingress(t, green, e.hears(100, 0).frame())
+				n.goesBy(t, e.sends(100))
+				time.Sleep(quiet)
+				n.requireGoesBy(t, green, e.sends(100), "repeated")
+				n.requireGoesBy(t, green, e.sends(200), "new data")
+			})
+		})
+	}
+}
+
+func TestEachDepartureFromAPathIsCountedOnce(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		before := n.departures(t)
+		by := n.avoidsGreen(t, e, 100)
+		n.goesBy(t, e.sends(200))
+		n.ingress(t, by, e.hears(300, 0).frame())
+		n.goesBy(t, e.out())
+		before[green]++
+		require.Equal(t, before, n.departures(t), "after it left green")
+		n.ingress(t, green, e.hears(300, 0).frame())
+		n.requireGoesBy(t, green, e.out(), "after green answered")
+		require.Equal(t, before, n.departures(t), "after it went back")
+	})
+}
+
+// departures counts them by path.
+func (n *node) departures(t *testing.T) (counts [maxPaths]uint64) {
+	t.Helper()
+	for path := range counts {
+		counts[path] = *lookup[uint64](t, n.maps.Departures, uint32(path))
+	}
+	return counts
 }
 
 // A forger's packets come by another interface than the pod's.

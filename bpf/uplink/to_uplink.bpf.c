@@ -16,6 +16,7 @@ SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
 SHARED(enum, preference_flags);
+SHARED(enum, silence);
 SHARED(enum, uplink_limit);
 
 /* Sends the packet to the peer over this path. */
@@ -61,19 +62,19 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 
 		peer->active = 1;
 	if (unlikely(flow->used != node->clock))
 		flow->used = node->clock;
-	paths = paths_to(peer, node, family);
+	paths = paths_to(peer, node, family) & (preference ? preference->allowed : flow->allowed);
 	if (unlikely(flow->avoided))
 		paths = without_avoided(flow, paths);
 	if (preference)
-		paths = wanted_paths(preference, flow, paths & preference->allowed);
-	else
-		paths &= flow->allowed;
+		paths = wanted_paths(preference, flow, paths);
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS)
 		return TCX_NEXT;
-	if (unlikely(flow->last != path))
+	if (unlikely(flow->last != path)) {
+		note_departure(flow);
 		flow->last = path;
+	}
 	return send_on(skb, flow, node, peer, path, family);
 }
 

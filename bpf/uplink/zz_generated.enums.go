@@ -26,6 +26,19 @@ const (
 	PreferenceSame = 0x2
 )
 
+// enum silence
+const (
+	Tick        = 0x14
+	WaitUnit    = 0x4
+	LongestWait = 0xff
+	Patience    = 0x8
+	OfLate      = 0x48
+	Pause       = 0x80
+	AvoidFor    = 0x800
+	MostTries   = 0x4
+	Window      = 0x1000000
+)
+
 // enum uplink_limit
 const (
 	MaxPaths             = 0x8

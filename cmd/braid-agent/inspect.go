@@ -14,6 +14,7 @@ import (
 
 	"braid.dev/braid/agent"
 	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/metricsserver"
@@ -83,7 +84,7 @@ func (i *inspection) socket() string {
 }
 
 // pins reads what an agent left behind.
-func (i *inspection) pins() (*inspect.Pins, error) {
+func (i *inspection) pins() (*inspect.Node, error) {
 	names, err := inspect.OpenDirectory(filepath.Join(i.options.StatePath, inspect.DirectoryName))
 	if err != nil {
 		return nil, err
@@ -92,22 +93,23 @@ func (i *inspection) pins() (*inspect.Pins, error) {
 	if !pins.Exist() {
 		return nil, fmt.Errorf("%w, and none left maps behind", inspect.ErrNoAgent)
 	}
-	return pins, nil
+	flows := datapath.Open(datapath.Options{PinPath: i.options.PinPath})
+	return &inspect.Node{Pins: pins, Flows: flows.PinnedFlows}, nil
 }
 
 func (i *inspection) subflows(command *cobra.Command, arguments []string) error {
-	return list(i, command, arguments, (*inspect.Client).Subflows, (*inspect.Pins).Subflows, inspect.PrintSubflows,
+	return list(i, command, arguments, (*inspect.Client).Subflows, (*inspect.Node).Subflows, inspect.PrintSubflows,
 		func(s agentapi.Subflow) string { return s.Endpoint })
 }
 
 func (i *inspection) rules(command *cobra.Command, arguments []string) error {
-	return list(i, command, arguments, (*inspect.Client).Rules, (*inspect.Pins).Rules, inspect.PrintRules,
+	return list(i, command, arguments, (*inspect.Client).Rules, (*inspect.Node).Rules, inspect.PrintRules,
 		func(r agentapi.Rule) string { return r.Endpoint })
 }
 
 // spreading needs the agent: nothing keeps what it saw.
 func (i *inspection) spreading(command *cobra.Command, arguments []string) error {
-	none := func(*inspect.Pins) ([]agentapi.Spreading, error) { return nil, inspect.ErrNoAgent }
+	none := func(*inspect.Node) ([]agentapi.Spreading, error) { return nil, inspect.ErrNoAgent }
 	return list(i, command, arguments, (*inspect.Client).Spreading, none, inspect.PrintSpreading,
 		func(s agentapi.Spreading) string { return s.Endpoint })
 }
@@ -115,14 +117,14 @@ func (i *inspection) spreading(command *cobra.Command, arguments []string) error
 // list asks the agent or, where none runs, reads what one left behind.
 func list[T any](
 	i *inspection, command *cobra.Command, arguments []string,
-	ask func(*inspect.Client, context.Context) ([]T, error), read func(*inspect.Pins) ([]T, error),
+	ask func(*inspect.Client, context.Context) ([]T, error), read func(*inspect.Node) ([]T, error),
 	write func(io.Writer, inspect.Format, []T) error, endpointOf func(T) string,
 ) error {
 	client := inspect.NewClient(i.socket())
 	defer client.Close()
 	found, err := ask(client, command.Context())
 	if errors.Is(err, inspect.ErrNoAgent) {
-		var pins *inspect.Pins
+		var pins *inspect.Node
 		if pins, err = i.pins(); err == nil {
 			found, err = read(pins)
 		}

@@ -97,7 +97,7 @@ func (i *inspection) rates(command *cobra.Command, options rating) error {
 
 // wants is true for subflows that were asked for.
 func (r *rating) wants(s *agentapi.Subflow) bool {
-	return (r.path == "" || r.path == s.Path) &&
+	return (r.path == "" || r.path == s.Path || r.path == s.StandIn) &&
 		(r.of == "" || r.of == s.Endpoint || strings.HasPrefix(s.Endpoint, r.of+"/"))
 }
 

@@ -16,8 +16,11 @@ type Rate struct {
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
 	// Path is its name; empty while it is not known.
-	Path   string `json:"path,omitempty"`
-	Backup bool   `json:"backup"`
+	Path string `json:"path,omitempty"`
+	// StandIn is the path by which the endpoint's packets leave now, because Path does not
+	// answer them; empty otherwise.
+	StandIn string `json:"standIn,omitempty"`
+	Backup  bool   `json:"backup"`
 	// RTTMicroseconds is the smoothed round-trip time; 0 while not measured.
 	RTTMicroseconds uint64 `json:"rttMicroseconds,omitempty"`
 	// SentBitsPerSecond and ReceivedBitsPerSecond are of payload, since the reading

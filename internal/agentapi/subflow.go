@@ -3,6 +3,7 @@
 package agentapi
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -21,6 +22,9 @@ type Subflow struct {
 	Remote         netip.AddrPort `json:"remote"`
 	// Path is its name; empty until a packet of the peer told which it is.
 	Path string `json:"path,omitempty"`
+	// StandIn is the path by which the endpoint's packets leave now, because Path does not
+	// answer them; empty otherwise.
+	StandIn string `json:"standIn,omitempty"`
 	// Backup is true for a subflow that is used when no other works.
 	Backup bool `json:"backup"`
 	// Ended is true for a subflow that is over, and not forgotten yet.
@@ -99,6 +103,9 @@ type Rule struct {
 	Bytes uint64 `json:"bytes"`
 	Acted uint64 `json:"acted"`
 }
+
+// Carrier is the path by which the endpoint's packets leave; empty while it is not known.
+func (s *Subflow) Carrier() string { return cmp.Or(s.StandIn, s.Path) }
 
 // RTT is the smoothed round-trip time; 0 while not measured.
 func (s *Subflow) RTT() time.Duration { return time.Duration(s.RTTMicroseconds) * time.Microsecond }

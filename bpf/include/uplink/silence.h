@@ -13,7 +13,7 @@
 
 #include "flow.h"
 
-enum {
+enum silence {
 	TICK = 20,           /* bits: a tick is 2^20 ns, about a millisecond */
 	WAIT_UNIT = 4,       /* ticks */
 	LONGEST_WAIT = 255,  /* in these units */
@@ -24,6 +24,14 @@ enum {
 	MOST_TRIES = 4,      /* each doubles it */
 	WINDOW = 1 << 24,    /* by so much a repeated number may be behind */
 };
+
+/* How often flows left each path because it did not answer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_PATHS);
+	__type(key, __u32);
+	__type(value, __u64);
+} departures SEC(".maps");
 
 static __always_inline __u32 ticks(void)
 {
@@ -113,6 +121,24 @@ __noinline int without_avoided(struct flow *flow, __u32 paths)
 	}
 	others = paths & ~(__u32)flow->avoided;
 	return others ? others : paths;
+}
+
+/* Counts where the flow takes another path because the last one did not answer. */
+__noinline int note_departure(struct flow *flow)
+{
+	__u64 *count;
+	__u32 path;
+
+	if (!flow)
+		return 0;
+	path = flow->last;
+	if (path >= MAX_PATHS || !(flow->avoided >> path & 1))
+		return 0;
+	count = bpf_map_lookup_elem(&departures, &path);
+	if (!count)
+		return 0;
+	__sync_fetch_and_add(count, 1);
+	return 1;
 }
 
 /* Something came in after data of this end. */

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"braid.dev/braid/bpf/uplink"
+)
+
+// There are series for paths, of which a node has eight at most, and none for peers or
+// flows.
+var (
+	pathLabel = []string{"path"}
+
+	flowsAvoiding = prometheus.NewDesc("braid_path_flows_avoiding",
+		"Flows that avoid the path because it did not answer them, when the flows were looked at last.", pathLabel, nil)
+	peersAvoided = prometheus.NewDesc("braid_path_peers_avoided",
+		"Other nodes to which such a flow goes.", pathLabel, nil)
+	flowsLeft = prometheus.NewDesc("braid_path_flows_left_total",
+		"How often a flow left the path because it did not answer.", pathLabel, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (d *Datapath) Describe(descriptions chan<- *prometheus.Desc) {
+	for _, description := range []*prometheus.Desc{flowsAvoiding, peersAvoided, flowsLeft} {
+		descriptions <- description
+	}
+}
+
+// Collect implements prometheus.Collector. It reads no flow: the sweeps of the table count
+// what avoids a path.
+func (d *Datapath) Collect(metrics chan<- prometheus.Metric) {
+	found, err := d.flows.silences()
+	if err != nil {
+		d.options.Log.Error(err, "failed to read for metrics how often flows left paths")
+	}
+	if found == nil {
+		return
+	}
+	emit := func(description *prometheus.Desc, kind prometheus.ValueType, value float64, path string) {
+		metrics <- prometheus.MustNewConstMetric(description, kind, value, path)
+	}
+	for path, number := range d.peers.pathNumbers() {
+		emit(flowsLeft, prometheus.CounterValue, float64(found.departures[number]), path)
+		if found.avoidance != nil {
+			emit(flowsAvoiding, prometheus.GaugeValue, float64(found.flows[number]), path)
+			emit(peersAvoided, prometheus.GaugeValue, float64(len(found.peers[number])), path)
+		}
+	}
+}
+
+// silences are what is known of paths that did not answer, by their numbers.
+type silences struct {
+	departures [uplink.MaxPaths]uint64
+	*avoidance // nil before the first sweep
+}
+
+// silences returns nil while nothing is loaded.
+func (s *sweeper) silences() (*silences, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.maps == nil {
+		return nil, nil
+	}
+	found := &silences{avoidance: s.avoidance}
+	for number := range found.departures {
+		if err := s.maps.Departures.Lookup(uint32(number), &found.departures[number]); err != nil {
+			return nil, fmt.Errorf("reading the departures from path %d: %w", number, err)
+		}
+	}
+	return found, nil
+}
+
+func (t *peerTable) pathNumbers() pathNumbers {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.paths)
+}
