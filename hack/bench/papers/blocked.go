@@ -62,9 +62,18 @@ func blocked(ctx context.Context, m *rig.Measurement, h *hints, prefix string, m
 
 // measureRecover is experiment E of seed 004: one of two paths is dropped under a
 // connection that uses both, by its carrier and by silence, with Braid and with the
-// kernel alone.
+// kernel alone. What TCP itself waits for is measured beside it.
 func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
 	for range m.Trials {
+		timers := map[float64]float64{} // by what is offered
+		for _, d := range h.drops() {
+			timer, err := h.braid().Timer(ctx, traffic.Options{Duration: 4 * time.Second, OfferedMbit: d.mbit})
+			if err != nil {
+				return fmt.Errorf("plain TCP, %s: %w", d.name, err)
+			}
+			m.Add("recover."+d.name+"timer_ms", timer)
+			timers[d.mbit] = timer
+		}
 		for _, w := range []way{h.kernel(), h.braid()} {
 			for _, d := range h.drops() {
 				took, err := h.recover(ctx, w, d)
@@ -72,6 +81,7 @@ func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
 					return fmt.Errorf("%s, %s: %w", w.name, d.name, err)
 				}
 				m.Add("recover."+d.name+w.name+"_ms", took)
+				m.Add("recover."+d.name+w.name+".beyond_timer_ms", took-timers[d.mbit])
 			}
 		}
 	}

@@ -51,6 +51,10 @@ var experiments = []rig.Measurer{
 		Name: "outage", Measures: "gaps when a NIC fails or agents are killed",
 		Figures: []rig.Unit{{"failover.gap_ms", "ms"}, {"failback.ms", "ms"}, {"agent_restart.*_ms", "ms"}},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureNoAgent, Info: rig.Info{
+		Name: "no_agent", Measures: "gaps when a NIC fails while no agent runs",
+		Figures: []rig.Unit{{"failover.no_agent*_ms", "ms"}},
+	}},
 	rig.Experiment[*rig.Pair]{Setup: rig.PairOver(3), Run: measureHotswap, Info: rig.Info{
 		Name: "hotswap", Measures: "goodput during 1,000 changes of a pod's rules",
 		Figures: []rig.Unit{{"hotswap.goodput_ratio", "ratio"}},
