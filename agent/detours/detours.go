@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 
+	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 )
@@ -16,23 +17,25 @@ import (
 type Detours struct {
 	node.Idle
 	routes *paths.Detours
+	view   func() health.View
 }
 
 var _ node.Part = (*Detours)(nil)
 
 // Open prepares detours in the network namespace of the node's paths, which must stay
-// open meanwhile.
-func Open(network *paths.Node) (*Detours, error) {
+// open meanwhile. The view is what probes say of the paths.
+func Open(network *paths.Node, view func() health.View) (*Detours, error) {
 	routes, err := paths.NewDetours(network)
 	if err != nil {
 		return nil, fmt.Errorf("failed to watch the node's routes: %w", err)
 	}
-	return &Detours{routes: routes}, nil
+	return &Detours{routes: routes, view: view}, nil
 }
 
 // Apply brings the detours in line with the model's paths and peers.
 func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
-	state := paths.State{}
+	view := d.view()
+	state := paths.State{Lost: view.Lost(), Dead: view.Dead()}
 	for _, path := range m.Paths {
 		state.Paths = append(state.Paths, path.Found)
 	}

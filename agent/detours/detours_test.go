@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 
+	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -50,18 +51,36 @@ func TestDetoursFollowTheModelAndAreRemoved(t *testing.T) {
 		return strings.TrimSpace(out)
 	}
 
-	first, err := Open(opened)
+	var probed health.View
+	first, err := Open(opened, func() health.View { return probed })
 	require.NoError(t, err)
 	report := first.Apply(t.Context(), model())
 	require.True(t, report.Done())
 	require.Empty(t, table(), "detours while all is well")
+	for _, step := range []struct {
+		path   string
+		sample health.Sample
+		detour bool
+		when   string
+	}{
+		{"blue", health.Sample{State: health.Dead}, false, "while probes call the usual path dead, and the kernel does not"},
+		{"blue", health.Sample{State: health.Dead, Lost: true}, true, "while the usual path is lost"},
+		{"green", health.Sample{State: health.Dead, Lost: true}, false, "while both are lost"},
+		{"green", health.Sample{State: health.Alive}, true, "while one is lost"},
+		{"blue", health.Sample{State: health.Alive}, false, "when all is well again"},
+	} {
+		probed.Set(other.NodeName(), step.path, step.sample)
+		report = first.Apply(t.Context(), model())
+		require.True(t, report.Done())
+		require.Equal(t, step.detour, strings.Contains(table(), "dev green"), "%s: %s", step.when, table())
+	}
 	require.NoError(t, lab.SetCarrier(host, "blue", false))
 	report = first.Apply(t.Context(), model())
 	require.True(t, report.Done())
 	require.Contains(t, table(), "dev green", "the way to the pods of "+other.NodeName())
 	require.NoError(t, first.Close())
 
-	second, err := Open(opened)
+	second, err := Open(opened, func() health.View { return health.View{} })
 	require.NoError(t, err)
 	defer second.Close()
 	require.NoError(t, second.Remove(t.Context()))

@@ -26,6 +26,9 @@ type Target struct {
 	Interface int
 	// Local is this node's address on the path, Remote the peer's.
 	Local, Remote netip.Addr
+	// Other is an address of the peer on the path that is not probed, of the other version
+	// of IP, if there is one: the kernel resolves each by itself.
+	Other netip.Addr
 	// Active targets, towards peers that flows go to, are probed often.
 	Active bool
 }
@@ -61,6 +64,10 @@ type Sample struct {
 	Probed bool
 	// Answers is true where one of the last three of them was answered.
 	Answers bool
+	// Lost is true of a path that was dead while the kernel, too, asked in vain for the
+	// peer's hardware address there: no packet gets through, whatever filters let pass.
+	// It stays until a probe is answered again, or the kernel's question is.
+	Lost bool
 }
 
 type pair struct{ peer, path string }
@@ -83,17 +90,26 @@ func (v *View) Set(peer, path string, sample Sample) {
 
 // Dead lists the dead paths of each peer that has some.
 func (v View) Dead() map[string]map[string]bool {
-	dead := map[string]map[string]bool{}
+	return v.those(func(s *Sample) bool { return s.State == Dead })
+}
+
+// Lost lists the lost paths of each peer that has some.
+func (v View) Lost() map[string]map[string]bool {
+	return v.those(func(s *Sample) bool { return s.Lost })
+}
+
+func (v View) those(are func(*Sample) bool) map[string]map[string]bool {
+	found := map[string]map[string]bool{}
 	for of, sample := range v.samples {
-		if sample.State != Dead {
+		if !are(&sample) {
 			continue
 		}
-		if dead[of.peer] == nil {
-			dead[of.peer] = map[string]bool{}
+		if found[of.peer] == nil {
+			found[of.peer] = map[string]bool{}
 		}
-		dead[of.peer][of.path] = true
+		found[of.peer][of.path] = true
 	}
-	return dead
+	return found
 }
 
 func compareTargets(a, b Target) int {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -197,6 +198,45 @@ func TestABlockedPathIsFoundDeadAndAliveAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The kernel's own questions go on while nobody answers probes.
+func TestAPathThatFiltersProbesAloneIsNotLost(t *testing.T) {
+	for name, version := range map[string]int{"IPv4": 4, "IPv6": 6} {
+		t.Run(name, func(t *testing.T) {
+			lab, a, b := pairOf(t, network.Spec{}, version)
+			for _, n := range []*machine{a, b} {
+				n.doubtNeighboursSoon(t, strconv.Itoa(version), "blue")
+			}
+			b.responder.SetListeners([]Listener{{b.nic(t, 1), b.address(t, 1, version)}})
+			a.awaitState(t, "node2", "blue", Dead)
+			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+				require.Empty(t, a.prober.View().Lost(), "while probes alone are not answered")
+			}
+			b.listen(t, version)
+			a.awaitState(t, "node2", "blue", Alive)
+
+			lost := func(s Sample) bool { return s.Lost }
+			require.NoError(t, lab.Block(a.Node, "blue", true))
+			a.await(t, "node2", "blue", "lost", lost)
+			b.await(t, "node1", "blue", "lost", lost)
+			require.NoError(t, lab.Block(a.Node, "blue", false))
+			found := func(s Sample) bool { return s.State == Alive && !s.Lost }
+			a.await(t, "node2", "blue", "alive and not lost", found)
+			b.await(t, "node1", "blue", "alive and not lost", found)
+		})
+	}
+}
+
+// doubtNeighboursSoon makes the kernel ask for its neighbours on a NIC every second or two,
+// and now, so that its timers are the new ones.
+func (n *machine) doubtNeighboursSoon(t *testing.T, family, nic string) {
+	t.Helper()
+	for name, value := range map[string]string{"base_reachable_time_ms": "500", "delay_first_probe_time": "1", "retrans_time_ms": "300"} {
+		require.NoError(t, n.Sysctl("net.ipv"+family+".neigh."+nic+"."+name, value))
+	}
+	_, err := n.Run("ip", "-"+family, "neighbour", "flush", "dev", nic)
+	require.NoError(t, err)
 }
 
 func TestTheRoundTripFollowsAChangedDelay(t *testing.T) {

@@ -30,7 +30,8 @@ type MonitorOptions struct {
 	Active func() (map[string]bool, error)
 	// Answered is told of each probe that was answered, where it is set; see Options.
 	Answered func(peer, path string)
-	// Notify has the node's status published. It must not wait for that.
+	// Notify has the node's status published, and what heeds lost paths done again. It must
+	// not wait for that.
 	Notify func()
 	Log    logr.Logger
 }
@@ -52,7 +53,7 @@ type Monitor struct {
 // NewMonitor probes nothing before Run.
 func NewMonitor(options MonitorOptions) (*Monitor, error) {
 	options.Log = options.Log.WithName("health")
-	settings := Options{Port: options.Port, Answered: options.Answered, Log: options.Log}
+	settings := Options{Port: options.Port, Answered: options.Answered, Lost: options.Notify, Log: options.Log}
 	prober, err := New(settings)
 	if err != nil {
 		return nil, err

@@ -53,12 +53,12 @@ func TestWhatIsProbedOfAPath(t *testing.T) {
 	for name, c := range map[string]struct {
 		here  paths.Path
 		there map[string]paths.PeerPath
-		want  string // local>remote
+		want  string // local>remote, and the other
 	}{
-		"the first addresses":             {usable, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "10.0.0.1>10.0.0.2"},
+		"the first addresses":             {usable, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "10.0.0.1>10.0.0.2 fd00::2"},
 		"the address of the same network": {usable, map[string]paths.PeerPath{"blue": upAt("10.1.0.2")}, "10.1.0.1>10.1.0.2"},
 		"one of the family at least":      {usable, map[string]paths.PeerPath{"blue": upAt("192.0.2.1")}, "10.0.0.1>192.0.2.1"},
-		"IPv6 where one end has no other": {sixOnly, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "fd00::1>fd00::2"},
+		"IPv6 where one end has no other": {sixOnly, map[string]paths.PeerPath{"blue": upAt("10.0.0.2", "fd00::2")}, "fd00::1>fd00::2 10.0.0.2"},
 		"nothing without a common family": {sixOnly, map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}, ""},
 		"nothing that is down there":      {usable, map[string]paths.PeerPath{"blue": down}, ""},
 		"nothing that is unusable here":   {unusable, map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}, ""},
@@ -69,6 +69,9 @@ func TestWhatIsProbedOfAPath(t *testing.T) {
 			got := ""
 			for _, target := range targets {
 				got += target.Local.String() + ">" + target.Remote.String()
+				if target.Other.IsValid() {
+					got += " " + target.Other.String()
+				}
 				if target.Peer != "node2" || target.Path != "blue" || target.Interface != 3 {
 					t.Errorf("target %+v", target)
 				}

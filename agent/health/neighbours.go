@@ -12,8 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// neighbours tells of addresses that the kernel cannot resolve. What it misses,
-// probes find out.
+// neighbour is an address on the link of a NIC.
+type neighbour struct {
+	nic     int
+	address netip.Addr
+}
+
+// neighbours tells of addresses that the kernel has just resolved, or cannot. What it
+// misses, probes find out.
 type neighbours struct {
 	fd     int
 	buffer []byte
@@ -34,8 +40,8 @@ func openNeighbours() (neighbours, error) {
 
 func (n neighbours) close() error { return unix.Close(n.fd) }
 
-// eachFailed calls visit for each that failed since the last call.
-func (n neighbours) eachFailed(visit func(nic int, address netip.Addr)) {
+// each calls visit for each that answered or failed since the last call.
+func (n neighbours) each(visit func(which neighbour, answered bool)) {
 	for {
 		length, from, err := unix.Recvfrom(n.fd, n.buffer, 0)
 		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS) {
@@ -52,20 +58,25 @@ func (n neighbours) eachFailed(visit func(nic int, address netip.Addr)) {
 			continue
 		}
 		for _, message := range messages {
-			visitFailed(message, visit)
+			visitNeighbour(message, visit)
 		}
 	}
 }
 
-func visitFailed(message syscall.NetlinkMessage, visit func(nic int, address netip.Addr)) {
+// visitNeighbour leaves out what was heard and not asked for (NUD_STALE), and entries that
+// somebody removed: neither says whether the address answers.
+func visitNeighbour(message syscall.NetlinkMessage, visit func(which neighbour, answered bool)) {
 	if message.Header.Type != unix.RTM_NEWNEIGH || len(message.Data) < unix.SizeofNdMsg {
 		return
 	}
 	entry, err := netlink.NeighDeserialize(message.Data)
-	if err != nil || entry.State != netlink.NUD_FAILED {
+	if err != nil {
 		return
 	}
-	if address, ok := netip.AddrFromSlice(entry.IP); ok {
-		visit(entry.LinkIndex, address.Unmap())
+	answered, failed := entry.State&answers != 0, entry.State == netlink.NUD_FAILED && message.Header.Pid == 0
+	if address, ok := netip.AddrFromSlice(entry.IP); ok && (answered || failed) {
+		visit(neighbour{entry.LinkIndex, address.Unmap()}, answered)
 	}
 }
+
+const answers = netlink.NUD_REACHABLE | netlink.NUD_PERMANENT | netlink.NUD_NOARP

@@ -40,7 +40,9 @@ type Options struct {
 	// Answered is told, where it is set, of each probe that was answered: by which peer,
 	// on which path. It must not wait.
 	Answered func(peer, path string)
-	Log      logr.Logger
+	// Lost is told, where it is set, that a View has other lost paths. It must not wait.
+	Lost func()
+	Log  logr.Logger
 }
 
 func (o Options) withDefaults() Options {
@@ -179,7 +181,7 @@ func (p *Prober) round(planned time.Duration) (next, wait time.Duration) {
 		case socket != nil:
 			p.receive(socket, now)
 		case fd == p.neighbours.fd:
-			p.neighbours.eachFailed(func(nic int, address netip.Addr) { p.tracker.neighbourFailed(now, nic, address) })
+			p.takeNeighbours(now)
 		default:
 			p.waker.drain()
 		}
@@ -195,16 +197,30 @@ func (p *Prober) round(planned time.Duration) (next, wait time.Duration) {
 	return next, max(0, next-p.clock.now())
 }
 
+func (p *Prober) takeNeighbours(now time.Duration) {
+	p.neighbours.each(func(which neighbour, answered bool) {
+		if answered {
+			p.tracker.neighbourAnswered(which)
+		} else {
+			p.tracker.neighbourFailed(now, which)
+		}
+	})
+}
+
 // tell says that there are changes, and returns when it is to be called again.
 func (p *Prober) tell(now time.Duration) time.Duration {
 	changes := &p.tracker.changes
+	if changes.lost && p.options.Lost != nil {
+		p.options.Lost()
+	}
+	changes.lost = false
 	switch {
 	case !changes.state && !changes.figures:
 		return never
 	case !changes.state && now < p.told+tellEvery:
 		return p.told + tellEvery
 	}
-	*changes, p.told = struct{ state, figures bool }{}, now
+	*changes, p.told = struct{ state, figures, lost bool }{}, now
 	select {
 	case p.changed <- struct{}{}:
 	default:

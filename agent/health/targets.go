@@ -20,6 +20,7 @@ func targetsOf(model *node.Model) (targets []Target) {
 			if local, remote, ok := ends(path.Found, there); ok && there.Up {
 				targets = append(targets, Target{
 					Peer: peer.Name, Path: path.Name, Interface: path.Interface, Local: local, Remote: remote,
+					Other: otherThan(remote, there.Addresses),
 				})
 			}
 		}
@@ -47,6 +48,16 @@ func ends(here paths.Path, there paths.PeerPath) (local, remote netip.Addr, ok b
 		}
 	}
 	return local, remote, false
+}
+
+// otherThan is the first address of the other version of IP; unset where there is none.
+func otherThan(address netip.Addr, all []netip.Addr) netip.Addr {
+	for _, other := range all {
+		if other.Is4() != address.Is4() {
+			return other
+		}
+	}
+	return netip.Addr{}
 }
 
 func listenersOf(model *node.Model) (listeners []Listener) {

@@ -4,6 +4,7 @@ package health
 
 import (
 	"container/heap"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -58,6 +59,7 @@ type tracker struct {
 	tell   func(peer, path string) // of answers; nil for nobody
 
 	targets map[pair]*target
+	at      map[neighbour]*target
 	peers   map[string]*peer
 	totals  map[string]*totals // by path; they stay when targets go
 	probes  map[uint64]*probe
@@ -71,7 +73,7 @@ type tracker struct {
 }
 
 // changes tell that a View would say something new.
-type changes struct{ state, figures bool }
+type changes struct{ state, figures, lost bool }
 
 type peer struct {
 	targets    []*target
@@ -86,6 +88,7 @@ type target struct {
 	gone bool
 
 	state            State
+	unresolved, lost bool // see Sample; unresolved is what the kernel alone says
 	rtt, deviation   time.Duration
 	lostInARow       int
 	answeredInARow   int
@@ -121,7 +124,7 @@ type probe struct {
 func newTracker(pacing pacing, nonce func() uint64) *tracker {
 	return &tracker{
 		pacing: pacing, nonce: nonce, tokens: float64(pacing.burst),
-		targets: map[pair]*target{}, peers: map[string]*peer{}, probes: map[uint64]*probe{}, totals: map[string]*totals{},
+		targets: map[pair]*target{}, at: map[neighbour]*target{}, peers: map[string]*peer{}, probes: map[uint64]*probe{}, totals: map[string]*totals{},
 	}
 }
 
@@ -136,7 +139,7 @@ func (t *tracker) setTargets(now time.Duration, wanted []Target) {
 	}
 	for of, known := range t.targets {
 		w, stays := keep[of]
-		w.Active = known.Active
+		w.Active, w.Other = known.Active, known.Other
 		if !stays || w != known.Target {
 			t.drop(known)
 		}
@@ -146,6 +149,7 @@ func (t *tracker) setTargets(now time.Duration, wanted []Target) {
 			t.add(now, w)
 		}
 		t.targets[of].Active = w.Active
+		t.locate(t.targets[of], w.Other)
 	}
 	t.onlyHot = len(t.peers) > t.pacing.mostIdle
 	t.reschedule(now)
@@ -162,7 +166,7 @@ func (t *tracker) add(now time.Duration, w Target) {
 	}
 	added := &target{Target: w, peer: of, totals: t.totals[w.Path], needed: answeredToRevive, hurries: hurries, due: never, last: now - time.Hour}
 	of.targets = append(of.targets, added)
-	t.targets[pair{w.Peer, w.Path}] = added
+	t.targets[pair{w.Peer, w.Path}], t.at[neighbour{w.Interface, w.Remote}] = added, added
 }
 
 func (t *tracker) drop(known *target) {
@@ -173,7 +177,17 @@ func (t *tracker) drop(known *target) {
 		delete(t.peers, known.Peer)
 	}
 	delete(t.targets, pair{known.Peer, known.Path})
+	t.locate(known, netip.Addr{})
+	delete(t.at, neighbour{known.Interface, known.Remote})
 	t.changes.state = true
+}
+
+// locate says which other address the target has.
+func (t *tracker) locate(of *target, other netip.Addr) {
+	delete(t.at, neighbour{of.Interface, of.Other})
+	if of.Other = other; other.IsValid() {
+		t.at[neighbour{of.Interface, other}] = of
+	}
 }
 
 func (t *target) forget() {
@@ -305,6 +319,7 @@ func (t *target) sample() Sample {
 		State: t.state, RTT: t.rtt, Loss: t.loss(),
 		Probed:  t.got || t.unansweredInARow >= lostToDie,
 		Answers: t.got && t.unansweredInARow < lostToDie,
+		Lost:    t.lost,
 	}
 }
 

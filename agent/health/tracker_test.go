@@ -286,16 +286,108 @@ func TestAPathThatNeverWorkedIsDeadBesideOneThatDoes(t *testing.T) {
 func TestANeighbourThatFailsIsConfirmedAtOnce(t *testing.T) {
 	s := simulate(usual, 1, false, "blue", "green")
 	s.run(10 * time.Second)
-	s.neighbourFailed(s.now, 1, s.targets[pair{"peer1", "blue"}].Remote)
+	s.fails("blue")
 	s.run(100 * ms)
 	s.expect(t, "blue", Alive) // it answered
 	s.wire("blue").blocked = true
 	failed := s.now
-	s.neighbourFailed(s.now, 1, s.targets[pair{"peer1", "blue"}].Remote)
+	s.fails("blue")
 	s.run(100 * ms)
 	s.expect(t, "blue", Dead)
 	if took := s.changeOf("blue", Dead, failed) - failed; took > 60*ms {
 		t.Errorf("dead after %s", took)
+	}
+}
+
+func TestAPathIsLostWhereTheKernelGivesItUpToo(t *testing.T) {
+	tests := map[string]struct {
+		happens func(*simulation)
+		lost    bool
+	}{
+		"probes alone are not answered": {func(s *simulation) { s.run(time.Second) }, false},
+		"then the kernel asks in vain":  {func(s *simulation) { s.run(time.Second); s.fails("blue"); s.run(time.Second) }, true},
+		"it did before":                 {func(s *simulation) { s.fails("blue"); s.run(time.Second) }, true},
+		"another one asks in vain":      {func(s *simulation) { s.run(time.Second); s.fails("green"); s.run(time.Second) }, false},
+		"the kernel has an answer after all": {func(s *simulation) {
+			s.run(time.Second)
+			s.fails("blue")
+			s.resolves("blue")
+			s.run(time.Second)
+		}, false},
+		"it had one before probes were lost": {func(s *simulation) { s.fails("blue"); s.resolves("blue"); s.run(time.Second) }, false},
+		"the peer falls silent on all paths": {func(s *simulation) {
+			s.run(time.Second)
+			s.fails("blue")
+			s.away["peer1"] = true
+			s.run(5 * time.Minute)
+		}, true},
+		"some probes are answered": {func(s *simulation) {
+			s.run(time.Second)
+			s.fails("blue")
+			s.wire("blue").blocked = false
+			s.run(60 * ms)
+		}, true},
+		"it is alive again": {func(s *simulation) {
+			s.run(time.Second)
+			s.fails("blue")
+			s.wire("blue").blocked = false
+			s.run(time.Second)
+		}, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(usual, 1, true, "blue", "green")
+			s.run(10 * time.Second)
+			s.wire("blue").blocked = true
+			test.happens(s)
+			lost := s.view().Lost()
+			if got := lost["peer1"]["blue"]; got != test.lost || len(lost["peer2"]) > 0 || lost["peer1"]["green"] {
+				t.Errorf("lost are %v, and of blue it is %t", lost, test.lost)
+			}
+			if told := s.changes.lost; test.lost && !told {
+				t.Error("nobody is told")
+			}
+		})
+	}
+}
+
+// fails and resolves are what the kernel finds when it asks for the peer's address.
+func (s *simulation) fails(path string) {
+	target := s.targets[pair{"peer1", path}]
+	s.neighbourFailed(s.now, neighbour{target.Interface, target.Remote})
+}
+
+func (s *simulation) resolves(path string) {
+	target := s.targets[pair{"peer1", path}]
+	s.neighbourAnswered(neighbour{target.Interface, target.Remote})
+}
+
+func TestThePeersOtherAddressCountsTooWhereTheKernelGivesUp(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "green")
+	other := netip.MustParseAddr("fd00::1")
+	wanted := pathsTo(1, true, "blue", "green")
+	wanted[0].Other = other
+	s.run(time.Second)
+	s.setTargets(s.now, wanted)
+	s.expect(t, "blue", Alive) // what is known of it is kept
+	s.wire("blue").blocked = true
+	s.run(time.Second)
+	s.neighbourFailed(s.now, neighbour{2, other})
+	if lost := s.view().Lost(); len(lost) > 0 {
+		t.Errorf("%v is lost because of an address on another link", lost)
+	}
+	s.neighbourFailed(s.now, neighbour{1, other})
+	if !s.view().Lost()["peer1"]["blue"] {
+		t.Error("blue is not lost")
+	}
+	s.setTargets(s.now, pathsTo(1, true, "blue", "green"))
+	s.neighbourAnswered(neighbour{1, other})
+	if !s.view().Lost()["peer1"]["blue"] {
+		t.Error("blue is not lost because of an address that the peer has no longer")
+	}
+	s.setTargets(s.now, nil)
+	if len(s.at) > 0 {
+		t.Errorf("%v is remembered", s.at)
 	}
 }
 

@@ -5,7 +5,6 @@ package health
 import (
 	"cmp"
 	"container/heap"
-	"net/netip"
 	"slices"
 	"time"
 )
@@ -121,6 +120,12 @@ func (t *tracker) die(of *target, now time.Duration) {
 	}
 	of.state, of.hurries, of.answeredInARow = Dead, 0, 0
 	t.changes.state = true
+	t.setLost(of, of.unresolved)
+}
+
+func (t *tracker) setLost(of *target, lost bool) {
+	t.changes.lost = t.changes.lost || of.lost != lost
+	of.lost = lost
 }
 
 // giveUp forgets a probe that was never answered. Where the peer answered on no path
@@ -160,17 +165,37 @@ func (t *tracker) welcome(of *target, now time.Duration) {
 		of.shown = of.sample()
 		t.changes.figures = true
 	}
+	if of.state == Alive {
+		of.unresolved = false
+		t.setLost(of, false)
+	}
 }
 
 // neighbourFailed says that the kernel cannot resolve an address. Half of what makes
 // a path dead is proven so; the rest is asked for at once.
-func (t *tracker) neighbourFailed(now time.Duration, nic int, address netip.Addr) {
-	for _, target := range t.targets {
-		if target.Interface != nic || target.Remote != address || target.state == Dead || t.resting(target) {
-			continue
-		}
-		target.lostInARow = max(target.lostInARow, lostToDie-1)
-		target.hurries = max(target.hurries, 1)
-		t.hurry(target, now)
+func (t *tracker) neighbourFailed(now time.Duration, which neighbour) {
+	of := t.at[which]
+	if of == nil {
+		return
+	}
+	of.unresolved = true
+	if of.state == Dead {
+		t.setLost(of, true)
+		return
+	}
+	if t.resting(of) {
+		return
+	}
+	of.lostInARow = max(of.lostInARow, lostToDie-1)
+	of.hurries = max(of.hurries, 1)
+	t.hurry(of, now)
+}
+
+// neighbourAnswered says that the kernel has just resolved an address: what probes lose
+// there others may not.
+func (t *tracker) neighbourAnswered(which neighbour) {
+	if of := t.at[which]; of != nil {
+		of.unresolved = false
+		t.setLost(of, false)
 	}
 }

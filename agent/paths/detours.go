@@ -27,9 +27,10 @@ const (
 )
 
 // Detours keeps destinations reachable whose route in the main table leads to
-// another node by a path that is down at either end. The kernel drops the routes
+// another node by a path that is down at either end, or lost. The kernel drops the routes
 // of a NIC that is set down, and nobody restores them; it keeps those of a NIC
-// without carrier, and those to a node whose NIC is down, though nothing arrives.
+// without carrier, those to a node whose NIC is down, and those by a path that loses
+// everything, though nothing arrives.
 // Then the packets never get to the programs that would steer them.
 //
 // So it remembers the main table's routes to other nodes, and gives those that
@@ -56,6 +57,10 @@ type State struct {
 	// Peers are all other nodes. One that is missing is taken to have left the
 	// cluster, and its detours end: do not call Apply before all are known.
 	Peers []Peer
+	// Lost are the paths by which nothing gets to a peer, by the peers' names: no carrier
+	// tells of that, and the kernel keeps the routes. Of Dead ones it is only likely, since
+	// a filter may keep probes alone from them: such a path is a way where no other is.
+	Lost, Dead map[string]map[string]bool
 }
 
 // Detour is a destination that is reached by another path than usual.

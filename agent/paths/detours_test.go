@@ -253,6 +253,44 @@ func TestDetours(t *testing.T) {
 			w.peer(0, "blue", true)
 			w.expect("b's blue is back")
 		},
+		"the path to a peer is lost, while its NIC is up": func(w *world) {
+			w.kernel.main(toB, routeVia(1, "10.0.3.0/24", "192.0.1.3"))
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is lost to b, not to c", green...)
+			w.state.Lost["b"]["green"] = true
+			w.expect("green is lost too", "10.0.2.0/24 via 192.0.3.2 dev 3 metric 1", rule4)
+			w.state.Lost["b"]["red"] = true
+			w.expect("all are lost: the packets are left to the main table")
+			w.state.Lost = nil
+			w.expect("blue is back")
+		},
+		"a path that is dead keeps its routes: probes alone may be filtered": func(w *world) {
+			w.kernel.main(toB)
+			w.state.Dead = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is dead")
+		},
+		"of the other paths a dead one is the last": func(w *world) {
+			w.kernel.main(toB)
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.state.Dead = map[string]map[string]bool{"b": {"blue": true, "green": true}}
+			w.expect("green is dead", "10.0.2.0/24 via 192.0.3.2 dev 3 metric 1", rule4)
+			w.peer(0, "red", false)
+			w.expect("red is down: green is better than none", green...)
+			w.state.Paths[2].Usable = false
+			w.peer(0, "red", true)
+			w.expect("red cannot be used well", "10.0.2.0/24 via 192.0.3.2 dev 3 metric 1", rule4)
+		},
+		"a route that a routing daemon takes back because its path is lost stays detoured": func(w *world) {
+			w.kernel.main(toB)
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is lost to b", green...)
+			w.kernel.dropMain(podsOfB)
+			w.expect("the daemon notices", green...)
+			w.state.Lost = nil
+			w.expect("blue is back, the route is not", "10.0.2.0/24 via 192.0.1.2 dev 1 metric 1", rule4)
+			w.kernel.main(toB)
+			w.expect("the route is back")
+		},
 		"the next living path by name, and round": func(w *world) {
 			w.kernel.main(routeVia(2, podsOfB, "192.0.2.2"))
 			w.kernel.carrier(2, false)

@@ -14,6 +14,8 @@ type view struct {
 	seen   *snapshot
 	owners addressOwners
 	peers  map[string]Peer
+	lost   map[string]map[string]bool // paths by peers, as State has them
+	dead   map[string]map[string]bool
 	paths  map[string]int  // interface of each path that is up here
 	narrow map[string]bool // paths that are up and yet not usable
 	pathOf map[int]string  // path of each interface that has one
@@ -21,7 +23,7 @@ type view struct {
 
 func newView(state State, seen *snapshot, owners addressOwners) *view {
 	v := &view{
-		seen: seen, owners: owners, peers: map[string]Peer{},
+		seen: seen, owners: owners, peers: map[string]Peer{}, lost: state.Lost, dead: state.Dead,
 		paths: map[string]int{}, narrow: map[string]bool{}, pathOf: map[int]string{},
 	}
 	for _, peer := range state.Peers {
@@ -48,14 +50,15 @@ func (v *view) path(h hop) string {
 	return v.pathOf[h.index]
 }
 
-// works: the interface is up, and the peer's NIC on that path is not known to be
-// down.
+// works: the interface is up, the peer's NIC on that path is not known to be down, and
+// nothing says that all is lost in between.
 func (v *view) works(peer string, h hop) bool {
 	if !v.seen.up[h.index] {
 		return false
 	}
-	path, known := v.peers[peer].Paths[v.path(h)]
-	return !known || path.Up
+	name := v.path(h)
+	path, known := v.peers[peer].Paths[name]
+	return (!known || path.Up) && !v.lost[peer][name]
 }
 
 // wraps: the route's packets leave inside of others, as those of an overlay do. A
@@ -100,29 +103,33 @@ func (v *view) broken(known *destination) (hop, bool) {
 	return hop{}, false
 }
 
-// ways lists how a peer can be reached: by the paths that are up at both ends, in
-// the order of their names from the usual one on, and round. Both ends so choose
+// ways lists how a peer can be reached: by the paths that are up at both ends and not
+// lost, in the order of their names from the usual one on, and round. Both ends so choose
 // alike. The usual path itself comes first: if it works, only the route in the
-// main table is missing. Paths that are not usable are better than none.
+// main table is missing. Paths that are not usable are better than none, and those that
+// are dead come last.
 func (v *view) ways(peer, from string, family int) []way {
-	var usable, narrow []way
+	var usable, narrow, dead []way
 	names := slices.Sorted(maps.Keys(v.paths))
 	start, _ := slices.BinarySearch(names, from)
 	for i := range names {
 		name := names[(start+i)%len(names)]
-		if v.narrow[name] {
-			narrow = append(narrow, v.waysBy(name, peer, family)...)
-		} else {
-			usable = append(usable, v.waysBy(name, peer, family)...)
+		switch by := v.waysBy(name, peer, family); {
+		case v.dead[peer][name]:
+			dead = append(dead, by...)
+		case v.narrow[name]:
+			narrow = append(narrow, by...)
+		default:
+			usable = append(usable, by...)
 		}
 	}
-	return append(usable, narrow...)
+	return slices.Concat(usable, narrow, dead)
 }
 
-// waysBy lists the peer's addresses of a family on one path, if it is up there.
+// waysBy lists the peer's addresses of a family on one path, if it is up there and not lost.
 func (v *view) waysBy(name, peer string, family int) (ways []way) {
 	path := v.peers[peer].Paths[name]
-	if !path.Up {
+	if !path.Up || v.lost[peer][name] {
 		return nil
 	}
 	for _, address := range path.Addresses {
