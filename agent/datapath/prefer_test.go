@@ -178,6 +178,7 @@ func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
 		l.movesTo(t, "to the preferred path that lives", sender, "red")
 		require.NoError(t, l.Block(l.Nodes[1], "green", false))
 		l.setHealth(t, PeerHealth{})
+		l.answerProbes(t, "green")
 		l.movesTo(t, "to both preferred paths", sender, "green", "red")
 		l.setEndpoint(t, 0, prefer())
 		l.movesTo(t, "back", sender, threePaths...)
