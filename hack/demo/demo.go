@@ -250,6 +250,12 @@ func (d *demo) explain() {
   alias kubectl=%s
   kubectl apply --filename %s
   kubectl get mpol,mpath,mnode,mplan --all-namespaces
+Ask the plugin (its top, trace and sysdump need agents that are pods):
+  go run ./cmd/kubectl-braid status --no-workloads
+  go run ./cmd/kubectl-braid paths
+  go run ./cmd/kubectl-braid explain client --namespace %s
+Ask the client's agent for living subflows, in the place of top:
+  nsenter --net=%s %s subflows --state-path %s --pin-path %s
 Enter a pod or a node:
   nsenter --net=%s
   nsenter --net=%s
@@ -259,7 +265,9 @@ Read what controller and agents say:
   ls %s
 Remove it all:
   make demo ARGS=--down
-`, d.Server.KubeconfigPath(), kubectl, manifests, client.Path(), client.Node.Path(),
+`, d.Server.KubeconfigPath(), kubectl, manifests, namespace,
+		client.Node.Path(), d.relative(d.Binary("braid-agent")), d.StatePath(client.Node.NodeName()), d.PinPath(client.Node.NodeName()),
+		client.Path(), client.Node.Path(),
 		client.Path(), d.relative(d.Binary("traffic")), address, d.LogDirectory()))
 }
 
