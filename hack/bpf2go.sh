@@ -9,4 +9,4 @@ root=$(realpath --relative-to=. "$(dirname "${BASH_SOURCE[0]}")/..")
 
 # The headers by a relative path: it becomes part of the object.
 exec go tool -modfile="$root/hack/tools/go.mod" bpf2go -target bpfel -cc clang-19 -strip llvm-strip-19 "${@:3}" "$1" "$2" \
-	-- -O2 -g -mcpu=v3 -Wall -Wextra -Werror -I"$root/bpf/include"
+	-- -O2 -g -mcpu=v3 -fno-strict-aliasing -Wall -Wextra -Werror -I"$root/bpf/include"

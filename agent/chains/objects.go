@@ -75,6 +75,7 @@ type objects struct {
 	empty                    *ebpf.Map         // the chain without rules
 	counters                 *mappedArray[row] // of all endpoints
 	attachments              *attachments
+	steady                   *mappedArray[endpoint.FromEndpointSteady]
 }
 
 // lasting are the maps that outlive a change of version: what is known of subflows
@@ -101,6 +102,9 @@ func loadObjects(pinned *pins.Pins, subflowEntries uint32) (_ *objects, err erro
 		return nil, err
 	}
 	if o.counters, err = mapArray[row](o.maps["chain_counters"]); err != nil {
+		return nil, err
+	}
+	if o.steady, err = mapArray[endpoint.FromEndpointSteady](o.maps["steady_subflows"]); err != nil {
 		return nil, err
 	}
 	o.attachments, err = mapAttachments(o.maps["attachments"], o.maps["attachments_overflow"])
@@ -215,6 +219,9 @@ func (o *objects) Close() error {
 	var failed error
 	if o.counters != nil {
 		failed = errors.Join(failed, o.counters.unmap())
+	}
+	if o.steady != nil {
+		failed = errors.Join(failed, o.steady.unmap())
 	}
 	if o.attachments != nil {
 		failed = errors.Join(failed, o.attachments.unmap())

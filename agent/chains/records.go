@@ -66,7 +66,7 @@ func (c *Chains) Subflow(number uint32, local, remote netip.AddrPort) (*SubflowR
 	if err != nil {
 		return nil, fmt.Errorf("reading a subflow: %w", err)
 	}
-	return &record, nil
+	return &record, c.loaded.Value.complete(&key, &record)
 }
 
 // RuleUse is what one rule of an endpoint did since it is there.
@@ -96,7 +96,21 @@ func (c *Chains) Counters(uid types.UID) (uses []RuleUse, err error) {
 }
 
 func (o *objects) eachSubflow(visit func(*SubflowKey, *SubflowRecord)) error {
-	return eachEntry(o.maps["subflows"], visit)
+	var failed error
+	err := eachEntry(o.maps["subflows"], func(key *SubflowKey, record *SubflowRecord) {
+		failed = errors.Join(failed, o.complete(key, record))
+		visit(key, record)
+	})
+	return errors.Join(err, failed)
+}
+
+// complete adds what the programs keep beside a record.
+func (o *objects) complete(key *SubflowKey, record *SubflowRecord) error {
+	steady, err := o.steady.at(int(endpoint.SteadySlot(key)))
+	if err == nil {
+		steady.Complete(key, record)
+	}
+	return err
 }
 
 // eachEntry reads a map in batches, because it may be large.

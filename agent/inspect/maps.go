@@ -106,13 +106,13 @@ func (p *Pins) with(read func(*openedMaps) error) error {
 // openedMaps are those that are pinned.
 type openedMaps struct {
 	*Pins
-	attachments, overflow, chains, counters, subflows *ebpf.Map
+	attachments, overflow, chains, counters, subflows, steady *ebpf.Map
 }
 
 func (m *openedMaps) open() error {
 	for name, into := range map[string]**ebpf.Map{
 		"attachments": &m.attachments, "attachments_overflow": &m.overflow, "chains": &m.chains,
-		"chain_counters": &m.counters, "subflows": &m.subflows,
+		"chain_counters": &m.counters, "subflows": &m.subflows, "steady_subflows": &m.steady,
 	} {
 		if err := m.openOne(name, into); err != nil {
 			return err
@@ -131,7 +131,7 @@ func (m *openedMaps) openOne(name string, into **ebpf.Map) (err error) {
 
 func (m *openedMaps) close() error {
 	var failed error
-	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows} {
+	for _, opened := range []*ebpf.Map{m.attachments, m.overflow, m.chains, m.counters, m.subflows, m.steady} {
 		if opened != nil {
 			failed = errors.Join(failed, opened.Close())
 		}
@@ -343,6 +343,9 @@ func compareSubflows(a, b agentapi.Subflow) int {
 
 // show turns a record into what users see.
 func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (agentapi.Subflow, error) {
+	if err := m.complete(key, s); err != nil {
+		return agentapi.Subflow{}, err
+	}
 	shown := agentapi.Subflow{
 		Endpoint: m.names.endpointAt(at.Endpoint, at.Interface),
 		Token:    agentapi.Token(s.Token), InitiatorToken: agentapi.Token(s.InitiatorToken),
@@ -362,6 +365,16 @@ func (m *openedMaps) show(at attachment, key *subflowKey, s *subflow) (agentapi.
 		shown.Limits = append(shown.Limits, limit)
 	}
 	return shown, nil
+}
+
+// complete adds what the programs keep beside a record.
+func (m *openedMaps) complete(key *subflowKey, s *subflow) error {
+	var steady endpoint.FromEndpointSteady
+	if err := m.steady.Lookup(endpoint.SteadySlot(key), &steady); err != nil {
+		return fmt.Errorf("reading steady subflows: %w", err)
+	}
+	steady.Complete(key, s)
+	return nil
 }
 
 // isBackup is what the rules want where they want something, else what the ends

@@ -37,7 +37,7 @@ func pin(t *testing.T) *pinned {
 	p := &pinned{t: t, directory: testutil.BPFFS(t), maps: map[string]*ebpf.Map{}}
 	spec, err := endpoint.LoadFromEndpoint()
 	require.NoError(t, err)
-	for _, name := range []string{"attachments", "attachments_overflow", "chains", "chain_counters", "subflows"} {
+	for _, name := range []string{"attachments", "attachments_overflow", "chains", "chain_counters", "subflows", "steady_subflows"} {
 		made, err := ebpf.NewMap(spec.Maps[name])
 		require.NoError(t, err)
 		t.Cleanup(func() { made.Close() })

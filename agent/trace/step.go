@@ -77,6 +77,7 @@ func (t *Tracer) endpointMaps() map[string]treatment {
 		"run_context": {fresh: true}, "edit_scratch": {fresh: true},
 		"events":            {fresh: true, entries: eventBytes},
 		"unconcerned":       {fresh: true, entries: oneUnconcerned},
+		"steady_subflows":   {fresh: true},
 		"subflows":          {only: func(key []byte) bool { return bytes.HasSuffix(key, number) }},
 		"mptcp_connections": {only: func(key []byte) bool { return bytes.HasPrefix(key, number) }},
 	}

@@ -26,6 +26,7 @@ SHARED(enum, rule_needs);
 SHARED(enum, scope);
 SHARED(enum, selector_kind);
 SHARED(enum, selector_result);
+SHARED(enum, steady_limit);
 SHARED(enum, subflow_ended);
 SHARED(enum, subflow_known);
 SHARED(enum, subflow_limit);

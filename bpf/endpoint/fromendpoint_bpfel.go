@@ -85,7 +85,9 @@ type FromEndpointContext struct {
 	Family          uint8
 	Flags           uint8
 	Direction       uint8
-	Pad             [3]uint8
+	Visits          uint8
+	Differs         uint8
+	Stirred         uint8
 	Sequence        uint32
 	Acknowledgement uint32
 	Payload         uint32
@@ -134,7 +136,7 @@ type FromEndpointContext struct {
 		Actions uint32
 		Outcome uint32
 		Lasting uint32
-		Pad     uint32
+		Counted uint32
 	}
 }
 
@@ -273,6 +275,29 @@ type FromEndpointSelector struct {
 	Netmask FromEndpointAddress
 }
 
+type FromEndpointSteady struct {
+	_       structs.HostLayout
+	Word    uint64
+	Key     FromEndpointSubflowKey
+	Ingress uint32
+	Pad     [12]uint8
+	Way     [2]struct {
+		_            structs.HostLayout
+		Bytes        uint64
+		Packets      uint64
+		Highest      uint32
+		Timestamp    uint32
+		Tick         uint32
+		Types        uint32
+		Rules        uint32
+		Acknowledged uint32
+		Awaited      uint32
+		Window       uint16
+		Flags        uint8
+		Pad          [17]uint8
+	}
+}
+
 type FromEndpointSubflow struct {
 	_                structs.HostLayout
 	Word             uint64
@@ -300,6 +325,7 @@ type FromEndpointSubflow struct {
 	LastSeen         uint64
 	Tick             uint64
 	Visited          [2]uint32
+	Visits           [2]uint32
 	Stack            uint64
 	Traffic          [2]FromEndpointTraffic
 	Paced            uint64
@@ -408,6 +434,7 @@ const (
 	FromEndpointMapMptcpConnections    = "mptcp_connections"
 	FromEndpointMapPathInterfaces      = "path_interfaces"
 	FromEndpointMapRunContext          = "run_context"
+	FromEndpointMapSteadySubflows      = "steady_subflows"
 	FromEndpointMapSubflows            = "subflows"
 	FromEndpointMapUnconcerned         = "unconcerned"
 	FromEndpointProgFromEndpoint       = "from_endpoint"
@@ -475,6 +502,7 @@ type FromEndpointMapSpecs struct {
 	MptcpConnections    *ebpf.MapSpec `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
+	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
 	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
@@ -518,6 +546,7 @@ type FromEndpointMaps struct {
 	MptcpConnections    *ebpf.Map `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
+	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
 	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
@@ -537,6 +566,7 @@ func (m *FromEndpointMaps) Close() error {
 		m.MptcpConnections,
 		m.PathInterfaces,
 		m.RunContext,
+		m.SteadySubflows,
 		m.Subflows,
 		m.Unconcerned,
 	)

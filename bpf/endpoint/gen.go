@@ -4,6 +4,6 @@
 // Go's view of what they share with the agent.
 package endpoint
 
-//go:generate ../../hack/bpf2go.sh FromEndpoint from_endpoint.bpf.c -type address -type traffic -type limit -type chain -type selector -type rule -type action -type event
+//go:generate ../../hack/bpf2go.sh FromEndpoint from_endpoint.bpf.c -type address -type traffic -type limit -type chain -type selector -type rule -type action -type event -type steady
 //go:generate ../../hack/bpf2go.sh ToEndpoint to_endpoint.bpf.c
 //go:generate go run ../../hack/enums fromendpoint_bpfel.o

@@ -123,7 +123,7 @@ func mapNamed(objects *endpoint.FromEndpointObjects, name string) *ebpf.Map {
 	return map[string]*ebpf.Map{
 		"attachments": m.Attachments, "attachments_overflow": m.AttachmentsOverflow, "chains": m.Chains,
 		"chain_counters": m.ChainCounters, "subflows": m.Subflows, "mptcp_connections": m.MptcpConnections,
-		"unconcerned": m.Unconcerned, "path_interfaces": m.PathInterfaces, "events": m.Events,
+		"unconcerned": m.Unconcerned, "steady_subflows": m.SteadySubflows, "path_interfaces": m.PathInterfaces, "events": m.Events,
 		"buckets": m.Buckets, "hidden_addresses": m.HiddenAddresses, "custom_blocks": m.CustomBlocks,
 		"block_context": m.BlockContext, "run_context": m.RunContext,
 	}[name]
@@ -245,6 +245,10 @@ func (h *host) subflow(t testutil.TB, e ends) *endpoint.FromEndpointSubflow {
 		return nil
 	}
 	require.NoError(t, err)
+	key := keyOf(e)
+	var steady endpoint.FromEndpointSteady
+	require.NoError(t, h.maps.SteadySubflows.Lookup(endpoint.SteadySlot(&key), &steady))
+	steady.Complete(&key, &record)
 	return &record
 }
 

@@ -60,7 +60,9 @@ type ToEndpointContext struct {
 	Family          uint8
 	Flags           uint8
 	Direction       uint8
-	Pad             [3]uint8
+	Visits          uint8
+	Differs         uint8
+	Stirred         uint8
 	Sequence        uint32
 	Acknowledgement uint32
 	Payload         uint32
@@ -109,7 +111,7 @@ type ToEndpointContext struct {
 		Actions uint32
 		Outcome uint32
 		Lasting uint32
-		Pad     uint32
+		Counted uint32
 	}
 }
 
@@ -199,6 +201,29 @@ type ToEndpointRateLoop struct {
 	Owed      int32
 }
 
+type ToEndpointSteady struct {
+	_       structs.HostLayout
+	Word    uint64
+	Key     ToEndpointSubflowKey
+	Ingress uint32
+	Pad     [12]uint8
+	Way     [2]struct {
+		_            structs.HostLayout
+		Bytes        uint64
+		Packets      uint64
+		Highest      uint32
+		Timestamp    uint32
+		Tick         uint32
+		Types        uint32
+		Rules        uint32
+		Acknowledged uint32
+		Awaited      uint32
+		Window       uint16
+		Flags        uint8
+		Pad          [17]uint8
+	}
+}
+
 type ToEndpointSubflow struct {
 	_                structs.HostLayout
 	Word             uint64
@@ -226,6 +251,7 @@ type ToEndpointSubflow struct {
 	LastSeen         uint64
 	Tick             uint64
 	Visited          [2]uint32
+	Visits           [2]uint32
 	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
@@ -346,6 +372,7 @@ const (
 	ToEndpointMapMptcpConnections    = "mptcp_connections"
 	ToEndpointMapPathInterfaces      = "path_interfaces"
 	ToEndpointMapRunContext          = "run_context"
+	ToEndpointMapSteadySubflows      = "steady_subflows"
 	ToEndpointMapSubflows            = "subflows"
 	ToEndpointMapUnconcerned         = "unconcerned"
 	ToEndpointProgToEndpoint         = "to_endpoint"
@@ -413,6 +440,7 @@ type ToEndpointMapSpecs struct {
 	MptcpConnections    *ebpf.MapSpec `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
+	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
 	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
@@ -456,6 +484,7 @@ type ToEndpointMaps struct {
 	MptcpConnections    *ebpf.Map `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
+	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
 	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
@@ -475,6 +504,7 @@ func (m *ToEndpointMaps) Close() error {
 		m.MptcpConnections,
 		m.PathInterfaces,
 		m.RunContext,
+		m.SteadySubflows,
 		m.Subflows,
 		m.Unconcerned,
 	)

@@ -153,6 +153,12 @@ const (
 	NotMatched = 0xfffe
 )
 
+// enum steady_limit
+const (
+	SteadySlots = 0x2000
+	SteadyAfter = 0x3
+)
+
 // enum subflow_ended
 const (
 	EndedFINFrom = 0x1

@@ -28,12 +28,25 @@ struct packet {
 	__u8 flags;
 };
 
+/*
+ * Addresses are written as they are read again, in words of 64 bits, and both ports as
+ * one word: a load that spans two stores has to wait for both.
+ */
+static __always_inline __u64 two_words(__be32 first, __be32 second)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	return (__u64)second << 32 | first;
+#else
+	return (__u64)first << 32 | second;
+#endif
+}
+
 static __always_inline void map_ipv4(struct address *to, __be32 from)
 {
-	to->word[0] = 0;
-	to->word[1] = 0;
-	to->word[2] = bpf_htonl(0xffff);
-	to->word[3] = from;
+	__u64 *halves = (void *)to;
+
+	halves[0] = 0;
+	halves[1] = two_words(bpf_htonl(0xffff), from);
 }
 
 /*
@@ -64,8 +77,7 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset,
 	length = (tcp->doff >> 4) * 4;
 	if (length < sizeof(*tcp) || offset + length > skb->len)
 		return 0;
-	packet->source_port = tcp->source;
-	packet->destination_port = tcp->dest;
+	*(__u32 *)&packet->source_port = *(const __u32 *)tcp;
 	packet->sequence = tcp->seq;
 	packet->acknowledgement = tcp->ack_seq;
 	packet->flags = tcp->flags;

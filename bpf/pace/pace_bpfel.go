@@ -42,7 +42,9 @@ type PaceContext struct {
 	Family          uint8
 	Flags           uint8
 	Direction       uint8
-	Pad             [3]uint8
+	Visits          uint8
+	Differs         uint8
+	Stirred         uint8
 	Sequence        uint32
 	Acknowledgement uint32
 	Payload         uint32
@@ -91,7 +93,7 @@ type PaceContext struct {
 		Actions uint32
 		Outcome uint32
 		Lasting uint32
-		Pad     uint32
+		Counted uint32
 	}
 }
 
@@ -177,6 +179,7 @@ type PaceSubflow struct {
 	LastSeen         uint64
 	Tick             uint64
 	Visited          [2]uint32
+	Visits           [2]uint32
 	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout

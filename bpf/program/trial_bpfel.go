@@ -56,7 +56,9 @@ type TrialContext struct {
 	Family          uint8
 	Flags           uint8
 	Direction       uint8
-	Pad             [3]uint8
+	Visits          uint8
+	Differs         uint8
+	Stirred         uint8
 	Sequence        uint32
 	Acknowledgement uint32
 	Payload         uint32
@@ -105,7 +107,7 @@ type TrialContext struct {
 		Actions uint32
 		Outcome uint32
 		Lasting uint32
-		Pad     uint32
+		Counted uint32
 	}
 }
 

@@ -105,7 +105,9 @@ type AttachedContext struct {
 	Family          uint8
 	Flags           uint8
 	Direction       uint8
-	Pad             [3]uint8
+	Visits          uint8
+	Differs         uint8
+	Stirred         uint8
 	Sequence        uint32
 	Acknowledgement uint32
 	Payload         uint32
@@ -154,7 +156,7 @@ type AttachedContext struct {
 		Actions uint32
 		Outcome uint32
 		Lasting uint32
-		Pad     uint32
+		Counted uint32
 	}
 }
 
@@ -244,6 +246,29 @@ type AttachedRateLoop struct {
 	Owed      int32
 }
 
+type AttachedSteady struct {
+	_       structs.HostLayout
+	Word    uint64
+	Key     AttachedSubflowKey
+	Ingress uint32
+	Pad     [12]uint8
+	Way     [2]struct {
+		_            structs.HostLayout
+		Bytes        uint64
+		Packets      uint64
+		Highest      uint32
+		Timestamp    uint32
+		Tick         uint32
+		Types        uint32
+		Rules        uint32
+		Acknowledged uint32
+		Awaited      uint32
+		Window       uint16
+		Flags        uint8
+		Pad          [17]uint8
+	}
+}
+
 type AttachedSubflow struct {
 	_                structs.HostLayout
 	Word             uint64
@@ -271,6 +296,7 @@ type AttachedSubflow struct {
 	LastSeen         uint64
 	Tick             uint64
 	Visited          [2]uint32
+	Visits           [2]uint32
 	Stack            uint64
 	Traffic          [2]struct {
 		_               structs.HostLayout
@@ -391,6 +417,7 @@ const (
 	AttachedMapMptcpConnections    = "mptcp_connections"
 	AttachedMapPathInterfaces      = "path_interfaces"
 	AttachedMapRunContext          = "run_context"
+	AttachedMapSteadySubflows      = "steady_subflows"
 	AttachedMapSubflows            = "subflows"
 	AttachedMapUnconcerned         = "unconcerned"
 	AttachedProgFromAttached       = "from_attached"
@@ -460,6 +487,7 @@ type AttachedMapSpecs struct {
 	MptcpConnections    *ebpf.MapSpec `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
+	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
 	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
@@ -503,6 +531,7 @@ type AttachedMaps struct {
 	MptcpConnections    *ebpf.Map `ebpf:"mptcp_connections"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
+	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
 	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
@@ -522,6 +551,7 @@ func (m *AttachedMaps) Close() error {
 		m.MptcpConnections,
 		m.PathInterfaces,
 		m.RunContext,
+		m.SteadySubflows,
 		m.Subflows,
 		m.Unconcerned,
 	)

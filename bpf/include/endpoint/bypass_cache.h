@@ -27,11 +27,17 @@ static __always_inline __u32 ports_of(const struct subflow_key *key)
 	return *(const __u32 *)&key->local_port;
 }
 
-static __always_inline struct unconcerned *bypass_entry(const struct subflow_key *key)
+/* 16 bits that differ between subflows; Go knows them as SteadySlot. */
+static __always_inline __u32 folded_key(const struct subflow_key *key)
 {
-	__u64 *local = (void *)&key->local, *remote = (void *)&key->remote;
-	__u64 folded = (local[1] ^ remote[1] ^ ports_of(key)) * 0x9e3779b97f4a7c15;
-	__u32 slot = folded >> 48 & (BYPASS_SLOTS - 1);
+	const __u64 *local = (const void *)&key->local, *remote = (const void *)&key->remote;
+
+	return (local[1] ^ remote[1] ^ ports_of(key)) * 0x9e3779b97f4a7c15 >> 48;
+}
+
+static __always_inline struct unconcerned *bypass_entry(__u32 folded)
+{
+	__u32 slot = folded & (BYPASS_SLOTS - 1);
 
 	return bpf_map_lookup_elem(&unconcerned, &slot);
 }
@@ -46,9 +52,9 @@ static __always_inline int is_same_key(const struct subflow_key *a, const struct
 
 /* SYN, FIN and RST always visit the record. */
 static __always_inline int may_bypass(struct __sk_buff *skb, const struct context *context,
-					  const struct attachment *attachment, __u32 direction)
+				      const struct attachment *attachment, __u32 direction, __u32 folded)
 {
-	struct unconcerned *entry = bypass_entry(&context->key);
+	struct unconcerned *entry = bypass_entry(folded);
 
 	if (!entry || entry->word != context->chain || !is_same_key(&entry->key, &context->key))
 		return 0;
@@ -70,24 +76,25 @@ static __always_inline void invalidate_bypass_of(struct __sk_buff *skb)
 		invalidate_bypass(attachment);
 }
 
-/* Remembers on this CPU that no rule concerns the subflow, once that is for good. */
-static __always_inline void cache_bypass(struct __sk_buff *skb, const struct context *context,
-						 const struct subflow *subflow)
+/* Remembers on this CPU that no rule concerns the subflow, once that is for good; 0 where it is not. */
+static __always_inline int cache_bypass(struct __sk_buff *skb, const struct context *context,
+					const struct subflow *subflow)
 {
 	struct attachment *attachment = attachment_of(skb->ifindex);
-	struct unconcerned *entry = bypass_entry(&context->key);
+	struct unconcerned *entry = bypass_entry(folded_key(&context->key));
 
 	if (!entry || !attachment || !(subflow->known & KNOWN_HANDSHAKE))
-		return;
+		return 0;
 	if (subflow->sure[0] | subflow->sure[1] | subflow->maybe[0] | subflow->maybe[1])
-		return;
+		return 0;
 	if (subflow->needs_connection && subflow->token)
-		return;
+		return 0;
 	entry->key = context->key;
 	entry->word = context->chain;
 	entry->generation = attachment->generation;
 	entry->ingress = subflow->ingress;
 	entry->left = BYTES_UNVISITED;
+	return 1;
 }
 
 #endif

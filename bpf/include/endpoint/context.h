@@ -47,7 +47,7 @@ struct progress {
 	__u32 actions; /* that are left */
 	__u32 outcome; /* enum result of the rule's actions so far */
 	__u32 lasting; /* 1: none of them would do more for another packet */
-	__u32 pad;
+	__u32 counted; /* rules that matched and had nothing to ask; the first 32 */
 };
 
 struct context {
@@ -58,7 +58,9 @@ struct context {
 	__u8 family;
 	__u8 flags;           /* of TCP */
 	__u8 direction;
-	__u8 pad[3];
+	__u8 visits;          /* of the record in this tick and direction, before */
+	__u8 differs;         /* 1: another packet like this one may come to something else */
+	__u8 stirred;         /* 1: what the rules ask of the subflow has changed */
 	__u32 sequence;       /* host order */
 	__u32 acknowledgement;
 	__u32 payload;        /* bytes, of the whole of a GSO packet */

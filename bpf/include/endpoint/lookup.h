@@ -5,6 +5,16 @@
 
 #include "bypass_cache.h"
 
+static __always_inline void count_visit(struct context *context, struct subflow *subflow)
+{
+	__u32 visits = subflow->visits[context->direction & 1]++;
+
+	context->visits = visits & 0x7f;
+	context->differs = 0;
+	context->stirred = 0;
+	context->progress.counted = 0;
+}
+
 /*
  * What selectors and actors find in the context besides the headers. The coarse
  * clock moves on with the jiffies, which cost nothing to read.
@@ -28,8 +38,11 @@ static __always_inline void complete_context(struct __sk_buff *skb, struct conte
 	}
 	context->now = subflow->last_seen;
 	context->fresh_way = subflow->visited[context->direction & 1] != (__u32)tick;
-	if (unlikely(context->fresh_way))
+	if (unlikely(context->fresh_way)) {
 		subflow->visited[context->direction & 1] = tick;
+		subflow->visits[context->direction & 1] = 0;
+	}
+	count_visit(context, subflow);
 }
 
 /* A record of its own, where another subflow may have been. */

@@ -9,27 +9,6 @@
 
 #include "context.h"
 
-/*
- * Addresses are written as they are read again, in words of 64 bits: a load that
- * spans two stores has to wait for both.
- */
-static __always_inline __u64 two_words(__be32 first, __be32 second)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return (__u64)second << 32 | first;
-#else
-	return (__u64)first << 32 | second;
-#endif
-}
-
-static __always_inline void set_ipv4_address(struct address *to, __be32 from)
-{
-	__u64 *halves = (void *)to;
-
-	halves[0] = 0;
-	halves[1] = two_words(bpf_htonl(0xffff), from);
-}
-
 static __always_inline void set_ipv6_address(struct address *to, const __be32 from[4])
 {
 	__u64 *halves = (void *)to;
@@ -42,8 +21,8 @@ static __always_inline void set_ipv6_address(struct address *to, const __be32 fr
 static __always_inline void set_ipv4(struct context *context, const struct iphdr *ip, __u32 direction)
 {
 	context->family = AF_INET;
-	set_ipv4_address(direction == FROM_ENDPOINT ? &context->key.local : &context->key.remote, ip->saddr);
-	set_ipv4_address(direction == FROM_ENDPOINT ? &context->key.remote : &context->key.local, ip->daddr);
+	map_ipv4(direction == FROM_ENDPOINT ? &context->key.local : &context->key.remote, ip->saddr);
+	map_ipv4(direction == FROM_ENDPOINT ? &context->key.remote : &context->key.local, ip->daddr);
 }
 
 static __always_inline void set_ipv6(struct context *context, const struct ipv6hdr *ip, __u32 direction)

@@ -7,7 +7,7 @@
 #define BRAID_RUN_H
 
 #include "connection.h"
-#include "run_rules.h"
+#include "steady.h"
 
 /* Makes the memo anew for the chain that the endpoint has now. */
 __noinline int classify(struct context *context, struct subflow *subflow)
@@ -27,6 +27,7 @@ __noinline int classify(struct context *context, struct subflow *subflow)
 	classify_direction(chain, context, subflow, TO_ENDPOINT);
 	keep_enforced(chain, subflow);
 	unsettle(context, subflow);
+	context->stirred = 1;
 	subflow->needs_connection = !!(chain->needs & NEEDS_CONNECTION);
 	barrier();
 	subflow->word = context->chain;
@@ -104,26 +105,42 @@ static __always_inline void fetch(const struct subflow *subflow)
 	(void)*(volatile const __u64 *)&subflow->addresses.lifted;
 }
 
-static __always_inline int run_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
+/* What remains to be done once the packet is counted. */
+static __always_inline int finish(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
 	__u32 direction = context->direction & 1;
 
-	fetch(subflow);
-	complete_context(skb, context, subflow);
-	if (!note(skb, context, subflow))
-		return UNTOUCHED;
 	if (subflow->sure[direction] | subflow->maybe[direction] || subflow->engaged || subflow->due)
 		return run_chain(skb, context, subflow);
 	note_end(context, subflow);
-	cache_bypass(skb, context, subflow);
+	context->differs |= cache_bypass(skb, context, subflow);
 	return UNTOUCHED;
+}
+
+static __always_inline int run_subflow(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+				       struct steady *steady)
+{
+	int result;
+
+	fetch(subflow);
+	complete_context(skb, context, subflow);
+	if (is_steady(context, steady))
+		begin_visit(context, subflow, steady);
+	if (!note(skb, context, subflow))
+		return UNTOUCHED;
+	result = finish(skb, context, subflow);
+	if (context->visits >= STEADY_AFTER - 1)
+		end_visit(skb, context, subflow, steady);
+	return result;
 }
 
 static __always_inline int run(struct __sk_buff *skb, __u32 direction)
 {
 	struct attachment *attachment = attachment_of(skb->ifindex);
-	struct context *context = bpf_map_lookup_elem(&run_context, &direction);
+	__u32 slot = direction, folded; /* the compiler does not know any more what a helper was given */
+	struct context *context = bpf_map_lookup_elem(&run_context, &slot);
 	struct subflow *subflow;
+	struct steady *steady;
 
 	if (!attachment || !context)
 		return TCX_NEXT;
@@ -132,12 +149,18 @@ static __always_inline int run(struct __sk_buff *skb, __u32 direction)
 		return TCX_NEXT;
 	context->direction = direction;
 	context->key.endpoint = attachment->endpoint;
-	if (!parse_in(skb, context, direction) || likely(may_bypass(skb, context, attachment, direction)))
+	if (!parse_in(skb, context, direction))
+		return TCX_NEXT;
+	folded = folded_key(&context->key);
+	if (likely(may_bypass(skb, context, attachment, direction, folded)))
+		return TCX_NEXT;
+	steady = steady_slot(folded);
+	if (!steady || passes_steadily(skb, context, steady, direction))
 		return TCX_NEXT;
 	subflow = find_subflow(skb, context);
 	if (!subflow)
 		return TCX_NEXT;
-	return run_subflow(skb, context, subflow) == DROPPED ? TC_ACT_SHOT : TCX_NEXT;
+	return run_subflow(skb, context, subflow, steady) == DROPPED ? TC_ACT_SHOT : TCX_NEXT;
 }
 
 #endif

@@ -14,6 +14,7 @@
 
 enum {
 	FIRST_RULES = 8,           /* are looked at before the loop that can do all */
+	STEADY_RULES = 32,         /* those behind are no part of what steady.h keeps */
 };
 
 /* What the rules asked for has changed: each may have to ask again. */
@@ -101,14 +102,17 @@ static __always_inline void next_rule(struct chain *chain, struct context *conte
 }
 
 /* A lasting action that changed something changes what the others' wishes do. */
-static __always_inline void note_lasting(struct subflow *subflow, struct progress *at, __u32 kind, int result)
+static __always_inline void note_lasting(struct context *context, struct subflow *subflow, struct progress *at,
+					 __u32 kind, int result)
 {
 	int is_lasting = lasts(subflow, kind);
 
 	if (!is_lasting || result != UNTOUCHED)
 		at->lasting = 0;
-	if (is_lasting && result != UNTOUCHED)
+	if (is_lasting && result != UNTOUCHED) {
 		unlatch(subflow);
+		context->stirred = 1;
+	}
 }
 
 /* A rule's actions are done. */
@@ -131,7 +135,7 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	if (index >= MAX_ACTIONS)
 		return UNTOUCHED;
 	result = act(skb, context, subflow, &chain->action[index]);
-	note_lasting(subflow, at, chain->action[index].kind, result);
+	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
 	else if (result != UNTOUCHED)
@@ -152,6 +156,13 @@ static __always_inline int is_selected_first(struct chain *chain, struct context
 	return at < MAX_SELECTORS ? matches_packet(chain, context, subflow, at) : at == MATCHED;
 }
 
+/* For steady.h. Without a branch: the verifier would follow both ways of each turn. */
+static __always_inline void note_counted(struct context *context, __u32 rule)
+{
+	context->differs |= rule / STEADY_RULES;
+	context->progress.counted |= 1U << (rule & (STEADY_RULES - 1));
+}
+
 /* Counts the first rules as long as they are latched or do not match, and gives those that are left. */
 static __always_inline __u64 count_latched(struct chain *chain, struct counters *counters, struct context *context,
 					   struct subflow *subflow, __u64 sure, __u64 left)
@@ -168,6 +179,7 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 			if (!is_latched(context, subflow, rule))
 				break;
 			count_hit(counters, context, rule);
+			note_counted(context, rule);
 		}
 		left &= left - 1;
 	}
@@ -197,6 +209,7 @@ static __always_inline int run_rules(struct __sk_buff *skb, struct context *cont
 	left = count_latched(chain, counters, context, subflow, sure, sure | subflow->maybe[context->direction & 1]);
 	if (!left)
 		return UNTOUCHED;
+	context->differs = 1;
 	at->sure = sure;
 	at->left = left;
 	at->actions = 0;

@@ -140,6 +140,8 @@ __noinline __u32 next_selector(const struct selector *selector, struct context *
 {
 	if (!selector || !context || !subflow)
 		return NOT_MATCHED;
+	if (how >> 1 == ASSUME_NOTHING && selector->kind > SELECT_TYPES)
+		context->differs = 1;
 	return holds(selector, context, subflow, how) ? selector->if_true : selector->if_false;
 }
 

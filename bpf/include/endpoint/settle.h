@@ -29,6 +29,7 @@ __noinline int settle(struct __sk_buff *skb, struct context *context, struct sub
 	if (rates == DROPPED)
 		return DROPPED;
 	if (!backup_is_settled(subflow) || !addresses_are_settled(subflow)) {
+		context->stirred = 1;
 		read_options(skb, context);
 		result = settle_backup(skb, context, subflow);
 		if (result == UNTOUCHED)

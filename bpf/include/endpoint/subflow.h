@@ -119,6 +119,7 @@ struct subflow {
 	__u64 last_seen;         /* ns since boot, coarse */
 	__u64 tick;              /* jiffies then */
 	__u32 visited[2];        /* of each direction, the lower half */
+	__u32 visits[2];         /* since then, without the first */
 	__u64 stack;             /* rules with an action in the pod's stack that matched a packet */
 
 	struct traffic traffic[2];

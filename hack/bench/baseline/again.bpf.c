@@ -5,13 +5,17 @@
  * again: gives a test's packet its window and its checksum back, and goes on to the
  * program that is measured. BPF_PROG_TEST_RUN keeps what a program wrote for the next
  * repeat: without this, a program that writes only what has to be changed would write
- * once in all repeats. An empty program behind it is what the others are measured
- * against.
+ * once in all repeats. Each repeat is the next segment of the stream, for the same one
+ * again would be one that TCP repeats; nothing that is measured looks whether the
+ * checksum is right. An empty program behind it is what the others are measured against.
  */
 #include "segment.h"
 
 volatile const __be16 window;
 volatile const __u16 check;
+volatile const __u32 step; /* from one segment to the next; 0: the same again and again */
+
+__u32 sequence;
 
 struct {
 	__uint(type, PROG_ARRAY);
@@ -28,6 +32,8 @@ int again(struct __sk_buff *skb)
 	if (parse(skb, &headers)) {
 		headers.tcp->window = window;
 		headers.tcp->check = check;
+		headers.tcp->seq = bpf_htonl(sequence);
+		sequence += step;
 	}
 	tail_call(skb, &measured, 0);
 	return TCX_NEXT;

@@ -19,6 +19,8 @@ const (
 	AgainMapMeasured = "measured"
 	AgainProgAgain   = "again"
 	AgainVarCheck    = "check"
+	AgainVarSequence = "sequence"
+	AgainVarStep     = "step"
 	AgainVarWindow   = "window"
 )
 
@@ -78,8 +80,10 @@ type AgainMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AgainVariableSpecs struct {
-	Check  *ebpf.VariableSpec `ebpf:"check"`
-	Window *ebpf.VariableSpec `ebpf:"window"`
+	Check    *ebpf.VariableSpec `ebpf:"check"`
+	Sequence *ebpf.VariableSpec `ebpf:"sequence"`
+	Step     *ebpf.VariableSpec `ebpf:"step"`
+	Window   *ebpf.VariableSpec `ebpf:"window"`
 }
 
 // AgainObjects contains all objects after they have been loaded into the kernel.
@@ -115,8 +119,10 @@ func (m *AgainMaps) Close() error {
 //
 // It can be passed to LoadAgainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AgainVariables struct {
-	Check  *ebpf.Variable `ebpf:"check"`
-	Window *ebpf.Variable `ebpf:"window"`
+	Check    *ebpf.Variable `ebpf:"check"`
+	Sequence *ebpf.Variable `ebpf:"sequence"`
+	Step     *ebpf.Variable `ebpf:"step"`
+	Window   *ebpf.Variable `ebpf:"window"`
 }
 
 // AgainPrograms contains all programs after they have been loaded into the kernel.

@@ -225,18 +225,25 @@ func (s *Straight) Program() *ebpf.Program { return s.objects.Straight }
 // Close unloads the program.
 func (s *Straight) Close() error { return s.objects.Close() }
 
-// Again runs a program on a packet that has its window and checksum back each time.
+// Again runs a program on a packet that has its window and checksum back each time, and
+// is the next of its stream.
 type Again struct{ objects AgainObjects }
 
-// NewAgain loads it for the packet of a test run: an IPv4 frame without IP options.
-func NewAgain(frame []byte, measured *ebpf.Program) (*Again, error) {
-	const windowAt, checkAt = 14 + 20 + 14, 14 + 20 + 16
+// NewAgain loads it for the packet of a test run: an IPv4 frame without IP options. With
+// each repeat the stream goes on by step bytes.
+func NewAgain(frame []byte, measured *ebpf.Program, step uint32) (*Again, error) {
+	const sequenceAt, windowAt, checkAt = 14 + 20 + 4, 14 + 20 + 14, 14 + 20 + 16
 	spec, err := LoadAgain()
 	if err != nil {
 		return nil, fmt.Errorf("reading the repeating program: %w", err)
 	}
 	for name, at := range map[string]int{"window": windowAt, "check": checkAt} {
 		if err := spec.Variables[name].Set(binary.NativeEndian.Uint16(frame[at:])); err != nil {
+			return nil, fmt.Errorf("setting %s: %w", name, err)
+		}
+	}
+	for name, value := range map[string]uint32{"step": step, "sequence": binary.BigEndian.Uint32(frame[sequenceAt:])} {
+		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("setting %s: %w", name, err)
 		}
 	}

@@ -171,7 +171,7 @@ func TestAPureACKGetsOneMPPrio(t *testing.T) {
 func TestAgainGivesThePacketBackWhatWasChanged(t *testing.T) {
 	chain := newChain(t, nil)
 	in := frame(ack, append(timestamps, dataACK...), 1000)
-	again, err := baseline.NewAgain(in, chain.Program())
+	again, err := baseline.NewAgain(in, chain.Program(), 1000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,6 +181,11 @@ func TestAgainGivesThePacketBackWhatWasChanged(t *testing.T) {
 	_, out, err := again.Program().Test(changed)
 	if err != nil || !bytes.Equal(out, in) {
 		t.Errorf("not the same again, %v", err)
+	}
+	binary.BigEndian.PutUint32(in[14+20+4:], binary.BigEndian.Uint32(in[14+20+4:])+1000)
+	_, out, err = again.Program().Test(changed)
+	if err != nil || !bytes.Equal(out, in) {
+		t.Errorf("not the next segment, %v", err)
 	}
 }
 

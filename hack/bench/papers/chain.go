@@ -58,8 +58,13 @@ var (
 	windowActions = []baseline.Action{baselineActions[0], baselineActions[0], baselineActions[0], baselineActions[0]}
 )
 
-// pacedSuffix marks chains whose subflow has a socket that is paced.
-const pacedSuffix = "paced"
+const (
+	// pacedSuffix marks chains whose subflow has a socket that is paced.
+	pacedSuffix = "paced"
+	// repeatedSuffix marks those that see the same segment again and again, as if TCP
+	// repeated it.
+	repeatedSuffix = "repeated"
+)
 
 // chainRace measures chains on a segment of a subflow.
 type chainRace struct {
@@ -82,7 +87,11 @@ func newChainRace(context.Context) (*chainRace, error) {
 
 // add adds a contender behind the program that gives packets back what was changed.
 func (r *chainRace) add(name string, program *ebpf.Program, packet []byte) error {
-	again, err := baseline.NewAgain(packet, program)
+	step := uint32(rig.SegmentBytes)
+	if strings.HasSuffix(name, repeatedSuffix) {
+		step = 0
+	}
+	again, err := baseline.NewAgain(packet, program, step)
 	if err != nil {
 		return err
 	}
@@ -163,7 +172,10 @@ func (r *chainRace) addSize(size chainSize, halves map[string]*half) (err error)
 	if halves[name], err = r.addRules(name, r.segment, chainRule(size)); err != nil {
 		return err
 	}
-	halves[name+pacedSuffix], err = r.addRules(name+pacedSuffix, r.segment, pacedRule(size))
+	if halves[name+pacedSuffix], err = r.addRules(name+pacedSuffix, r.segment, pacedRule(size)); err != nil {
+		return err
+	}
+	halves[name+repeatedSuffix], err = r.addRules(name+repeatedSuffix, r.segment, chainRule(size))
 	return err
 }
 
@@ -175,6 +187,7 @@ func (r *chainRace) chainFigures(m *rig.Measurement) {
 		name := fmt.Sprint(size.blocks())
 		r.Figures(m, name, "chain."+name+".")
 		r.Figures(m, name+pacedSuffix, "chain."+name+".paced_")
+		r.Figures(m, name+repeatedSuffix, "chain."+name+".repeated_")
 		r.Figures(m, "standin"+name, "chain.standin"+name+".")
 		r.Figures(m, "standin"+name+"window", "chain.standin"+name+".window_")
 		m.Add("chain."+name+".to_standin", rig.Ratios(r.Above(name), r.Above("standin"+name))...)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -14,6 +15,7 @@ import (
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/hack/bench/baseline"
 	"braid.dev/braid/hack/bench/rig"
 )
 
@@ -77,17 +79,20 @@ func measureCost(_ context.Context, m *rig.Measurement, u *uplinkRace) error {
 	}
 	unselected := packet(otherPod, remotePod, localPort, remotePort)
 	selected := packet(endpointPod, remotePod, localPort, remotePort)
+	received := packet(remotePod, endpointPod, remotePort, localPort)
 	u.Contenders = []rig.Contender{
 		{Name: rig.Empty, Program: empty, Packet: unselected},
 		{Name: "unselected", Program: u.to.ToUplink, Packet: unselected},
 		{Name: "unselected_ingress", Program: u.from.FromUplink, Packet: packet(remotePod, otherPod, remotePort, localPort)},
 		{Name: "steer", Program: u.to.ToUplink, Packet: selected},
+		{Name: "steer_repeated", Program: u.to.ToUplink, Packet: selected},
 		{Name: "steer_redirect", Program: u.to.ToUplink, Packet: selected, Prepare: func() error { return u.setFlow(1) }},
-		{Name: "follow", Program: u.from.FromUplink, Packet: packet(remotePod, endpointPod, remotePort, localPort)},
+		{Name: "follow", Program: u.from.FromUplink, Packet: received},
+		{Name: "follow_repeated", Program: u.from.FromUplink, Packet: received},
 	}
 	for i := range u.Contenders {
-		if one := &u.Contenders[i]; one.Prepare == nil {
-			one.Prepare = func() error { return u.setFlow(0) }
+		if err := u.stream(&u.Contenders[i]); err != nil {
+			return err
 		}
 	}
 	if err := u.Run(); err != nil {
@@ -96,6 +101,25 @@ func measureCost(_ context.Context, m *rig.Measurement, u *uplinkRace) error {
 	for _, one := range u.Contenders {
 		u.Figures(m, one.Name, "cost."+one.Name+"_")
 	}
+	return nil
+}
+
+// stream has each repeat of a contender's packet be the next of its stream, but for one
+// that is as if TCP repeated it.
+func (u *uplinkRace) stream(one *rig.Contender) error {
+	if one.Prepare == nil {
+		one.Prepare = func() error { return u.setFlow(0) }
+	}
+	step := uint32(rig.SegmentBytes)
+	if strings.HasSuffix(one.Name, "_repeated") {
+		step = 0
+	}
+	again, err := baseline.NewAgain(one.Packet, one.Program, step)
+	if err != nil {
+		return err
+	}
+	u.Own(again)
+	one.Program = again.Program()
 	return nil
 }
 

@@ -23,8 +23,11 @@ var (
 	MPTCPOptions = []layers.TCPOption{noOperation, noOperation, timestamps, mapping, noOperation, noOperation}
 )
 
+// SegmentBytes is the payload of a segment.
+const SegmentBytes = 1000
+
 // Segment is an Ethernet frame with a TCP segment over IPv4 of an established
-// connection, with 1000 bytes of payload. The checksums are right.
+// connection, with SegmentBytes of payload. The checksums are right.
 func Segment(from, to netip.AddrPort, options []layers.TCPOption) []byte {
 	ethernet := &layers.Ethernet{
 		DstMAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, SrcMAC: net.HardwareAddr{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4,
@@ -41,7 +44,7 @@ func Segment(from, to netip.AddrPort, options []layers.TCPOption) []byte {
 	err := tcp.SetNetworkLayerForChecksum(ip)
 	if err == nil {
 		err = gopacket.SerializeLayers(frame, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
-			ethernet, ip, tcp, gopacket.Payload(make([]byte, 1000)))
+			ethernet, ip, tcp, gopacket.Payload(make([]byte, SegmentBytes)))
 	}
 	if err != nil {
 		panic(fmt.Sprintf("making a segment: %v", err)) // cannot fail with IPv4 addresses
