@@ -49,6 +49,13 @@ type HoldHeld struct {
 	}
 }
 
+type HoldRoom struct {
+	_     structs.HostLayout
+	Until uint64
+	Left  int32
+	Pad   uint32
+}
+
 type HoldSegment struct {
 	_      structs.HostLayout
 	Header struct {
@@ -78,6 +85,7 @@ type HoldWait struct {
 const (
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
+	HoldMapRooms                = "rooms"
 	HoldMapScratch              = "scratch"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
@@ -134,6 +142,7 @@ type HoldProgramSpecs struct {
 type HoldMapSpecs struct {
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
+	Rooms                *ebpf.MapSpec `ebpf:"rooms"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
@@ -166,6 +175,7 @@ func (o *HoldObjects) Close() error {
 type HoldMaps struct {
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
+	Rooms                *ebpf.Map `ebpf:"rooms"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
@@ -174,6 +184,7 @@ func (m *HoldMaps) Close() error {
 	return _HoldClose(
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
+		m.Rooms,
 		m.Scratch,
 		m.Waits,
 	)
