@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/agent/announcements"
-	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
@@ -41,7 +40,6 @@ type parts struct {
 	detours  *detours.Detours
 
 	held    *announcements.Holder
-	crowd   *crowd.Crowd
 	pods    *pathmanager.Pods
 	sockets *sockets.Upgrader
 	guard   *guard.Guard
@@ -57,7 +55,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.held, p.crowd, p.pods, p.sockets, p.guard, p.spreading}
+	return []node.Part{p.held, p.pods, p.sockets, p.guard, p.spreading}
 }
 
 // all ends with the rules, which work beside the others.
@@ -78,18 +76,15 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 	p := &parts{
 		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
 		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
-		sockets:  sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
-		guard:    guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		pods: pathmanager.NewPods(pathmanager.PodsOptions{
+			StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories, Log: options.Log,
+		}),
+		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
+		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 	}
-	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Hold: p.held.SetRoom, Log: options.Log.WithName("crowd")})
-	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
-		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
-		Crowd: &p.crowd.Rooms, Log: options.Log,
-	})
 	p.spreading = spreading.New(spreading.Options{
 		Interval: options.SpreadingInterval, Flows: p.datapath.OpenFlows, Upgrade: p.sockets.Feature, Notify: to.wake, Log: options.Log,
-		Crowded: func(tenant string) bool { return p.crowd.Of(tenant).IsBound() },
-		Dead:    func() map[string]map[string]bool { return p.health.View().Dead() },
+		Dead: func() map[string]map[string]bool { return p.health.View().Dead() },
 	})
 	var configMaps programs.ConfigMaps
 	if reader != nil {

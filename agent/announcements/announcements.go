@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
@@ -43,9 +42,8 @@ type Holder struct {
 	node.Idle
 	interfaces *attach.Interfaces
 
-	mutex   sync.Mutex
-	loaded  *pins.Loaded[*objects]
-	tenants map[string][]uint32 // the interfaces of each
+	mutex  sync.Mutex
+	loaded *pins.Loaded[*objects]
 }
 
 type objects struct{ announcements.HoldObjects }
@@ -115,8 +113,7 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 // wait is what the connections of an endpoint wait for, on one of its interfaces.
 type wait struct {
 	announcements.HoldWait
-	owner  types.UID
-	tenant string
+	owner types.UID
 }
 
 // waitsOf are those of a model's endpoints, by their interfaces.
@@ -125,7 +122,7 @@ func waitsOf(model *node.Model) map[uint32]wait {
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
 		subflows := &endpoint.Subflows
-		one := wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
+		one := wait{owner: endpoint.UID, HoldWait: announcements.HoldWait{
 			Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
 		}}
 		if one.Bytes == 0 && one.Time == 0 {
@@ -141,10 +138,8 @@ func waitsOf(model *node.Model) map[uint32]wait {
 func (h *Holder) write(wanted map[uint32]wait) error {
 	waits := h.loaded.Value.Waits
 	var failed error
-	h.tenants = map[string][]uint32{}
 	for index, one := range wanted {
 		failed = errors.Join(failed, waits.Put(index, &one.HoldWait))
-		h.tenants[one.tenant] = append(h.tenants[one.tenant], index)
 	}
 	var index uint32
 	var value announcements.HoldWait
@@ -158,38 +153,9 @@ func (h *Holder) write(wanted map[uint32]wait) error {
 	failed = errors.Join(failed, entries.Err())
 	for _, index := range gone {
 		failed = errors.Join(failed, waits.Delete(index))
-		_ = h.loaded.Value.Rooms.Delete(index) // most have none
 	}
 	if failed != nil {
 		return fmt.Errorf("writing what connections wait for: %w", failed)
-	}
-	return nil
-}
-
-// SetRoom says how many more connections of some tenants may be announced what they wait
-// for, of those that have moved enough or are old enough, and for how long that is valid:
-// then there is no bound, nor for other tenants. It may be called at any time.
-func (h *Holder) SetRoom(left map[string]int, validity time.Duration) error {
-	h.mutex.Lock()
-	defer h.mutex.Unlock()
-	if !h.loaded.Is() {
-		return nil
-	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("reading the programs' clock: %w", err)
-	}
-	var failed error
-	until := uint64(now.Nano() + validity.Nanoseconds())
-	for tenant, places := range left {
-		indexes := h.tenants[tenant]
-		for _, index := range indexes { // each may use a part; a pod of many has one place at least
-			each := (places + len(indexes) - 1) / len(indexes)
-			failed = errors.Join(failed, h.loaded.Value.Rooms.Put(index, &announcements.HoldRoom{Left: int32(each), Until: until}))
-		}
-	}
-	if failed != nil {
-		return fmt.Errorf("writing for how many connections there is room: %w", failed)
 	}
 	return nil
 }

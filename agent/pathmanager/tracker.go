@@ -3,7 +3,6 @@
 package pathmanager
 
 import (
-	"container/list"
 	"net/netip"
 	"time"
 
@@ -30,10 +29,8 @@ type tracker struct {
 	settings      Settings
 	announcesIPv6 bool // see capabilities; taken to hold for the peers too
 	connections   map[uint32]*connection
-	queue         queue     // of those that lack something
-	delaying      int       // how many connections are looked at, see OpenAfter
-	held          list.List // of those that wait for room on the paths, in their order
-	heldUntil     time.Time // when to look next whether there is room
+	queue         queue // of those that lack something
+	delaying      int   // how many connections wait, see OpenAfter
 	looks         uint32
 	share         *share
 }
@@ -173,12 +170,6 @@ func (t *tracker) attempt(c *connection, now time.Time) {
 	t.refresh(c)
 }
 
-// mayNotHelp is true while the kernel would open subflows also of connections that wait
-// for room on the node's paths.
-func (t *tracker) mayNotHelp() bool {
-	return t.settings.OpenAfter != OpenAfter{} && t.share.crowd.IsBound()
-}
-
 // postpone has connections wait that are due.
 func (t *tracker) postpone(due []*connection, until time.Time) {
 	for _, c := range due {
@@ -190,7 +181,7 @@ func (t *tracker) postpone(due []*connection, until time.Time) {
 // refresh puts the connection where it belongs in the queue; to be called after
 // each change.
 func (t *tracker) refresh(c *connection) {
-	if t.connections[c.token] == c && c.delayed.held == nil && t.missing(c, false) > 0 {
+	if t.connections[c.token] == c && t.missing(c, false) > 0 {
 		t.queue.put(c)
 	} else {
 		t.queue.remove(c)
@@ -201,10 +192,4 @@ func (t *tracker) refresh(c *connection) {
 func (t *tracker) due(now time.Time) []*connection { return t.queue.until(now) }
 
 // next is when due will list something, and false while nothing is missing.
-func (t *tracker) next() (next time.Time, ok bool) {
-	next, ok = t.queue.first()
-	if t.held.Len() > 0 && (!ok || t.heldUntil.Before(next)) {
-		return t.heldUntil, true
-	}
-	return next, ok
-}
+func (t *tracker) next() (next time.Time, ok bool) { return t.queue.first() }

@@ -189,7 +189,6 @@ func (s *sight) observationOf(endpoint *node.Endpoint) observation {
 		openAfterTime:  time.Duration(endpoint.Subflows.OpenAfterMillis) * time.Millisecond,
 		byKernel:       endpoint.Subflows.Manager == v1alpha1.SubflowManagerKernel,
 		upgradeFails:   endpoint.UpgradeSockets && s.upgradeFails,
-		crowded:        s.options.Crowded != nil && s.options.Crowded(endpoint.Namespace),
 	}
 	for _, address := range endpoint.Addresses {
 		for flow := range s.used[address] {

@@ -33,16 +33,6 @@ struct wait {
 	__u64 time;  /* ns; 0: it does not count */
 };
 
-/*
- * For how many more connections of a pod's tenant there is room on the node's paths: see
- * agent/crowd.
- */
-struct room {
-	__u64 until; /* ns; from then on there is no bound */
-	__s32 left;
-	__u32 pad;
-};
-
 struct announcement {
 	__u8 option[OPTION_BYTES]; /* as it was announced */
 	__u32 length;
@@ -93,15 +83,6 @@ struct {
 	__type(key, __u32); /* ifindex */
 	__type(value, struct wait);
 } waits SEC(".maps");
-
-/* By the same; of those that have no entry there is no bound. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_INTERFACES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u32); /* ifindex */
-	__type(value, struct room);
-} rooms SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -5,7 +5,7 @@
  * hold-addresses: the ingress of the host's end of a pod's interface. A listening pod's
  * kernel announces addresses (ADD_ADDR) on each connection as soon as it is established,
  * and its peer opens a subflow to each. Here the announcements wait until the connection
- * has moved enough or is old enough, and while the node's paths are full of others.
+ * has moved enough or is old enough.
  *
  * The pure ACK by which the kernel announces is dropped: the next segment acknowledges
  * the same. The announcement is kept with the socket, HMAC and all. When it is due,
@@ -19,24 +19,13 @@
 /* For Go. */
 SHARED(enum, hold_limit);
 
-/* Takes the place of one connection. Where the agent is away nobody waits for one. */
-static __always_inline int take_room(__u32 interface)
-{
-	struct room *room = bpf_map_lookup_elem(&rooms, &interface);
-
-	if (likely(!room) || (room->left > 0 && __sync_fetch_and_add(&room->left, -1) > 0))
-		return 1;
-	return bpf_ktime_get_ns() >= room->until;
-}
-
-static __always_inline int lasts(const struct __sk_buff *skb, const struct wait *wait, const struct bpf_tcp_sock *tcp,
-				 struct held *held)
+static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_sock *tcp, struct held *held)
 {
 	if (held->lasts)
 		return 1;
 	if ((wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) ||
 	    (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
-		held->lasts = take_room(skb->ifindex);
+		held->lasts = 1;
 	return held->lasts;
 }
 
@@ -58,7 +47,7 @@ static __always_inline int keep(struct __sk_buff *skb, void *socket, const struc
 		return 0;
 	if (!held->began)
 		held->began = bpf_ktime_get_ns();
-	if (lasts(skb, wait, tcp, held))
+	if (lasts(wait, tcp, held))
 		return 0;
 	place = announcement.option[ID_AT] & (PLACES - 1);
 	barrier_var(place);
@@ -127,7 +116,7 @@ int hold_addresses(struct __sk_buff *skb)
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;
-	if (held && held->waiting && lasts(skb, wait, tcp, held))
+	if (held && held->waiting && lasts(wait, tcp, held))
 		let_go(skb, tcp, held);
 	return TCX_NEXT;
 }

@@ -49,13 +49,6 @@ type HoldHeld struct {
 	}
 }
 
-type HoldRoom struct {
-	_     structs.HostLayout
-	Until uint64
-	Left  int32
-	Pad   uint32
-}
-
 type HoldSegment struct {
 	_      structs.HostLayout
 	Header struct {
@@ -85,7 +78,6 @@ type HoldWait struct {
 const (
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
-	HoldMapRooms                = "rooms"
 	HoldMapScratch              = "scratch"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
@@ -142,7 +134,6 @@ type HoldProgramSpecs struct {
 type HoldMapSpecs struct {
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
-	Rooms                *ebpf.MapSpec `ebpf:"rooms"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
@@ -175,7 +166,6 @@ func (o *HoldObjects) Close() error {
 type HoldMaps struct {
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
-	Rooms                *ebpf.Map `ebpf:"rooms"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
@@ -184,7 +174,6 @@ func (m *HoldMaps) Close() error {
 	return _HoldClose(
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
-		m.Rooms,
 		m.Scratch,
 		m.Waits,
 	)

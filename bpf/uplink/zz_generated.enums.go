@@ -20,12 +20,6 @@ const (
 	Answered = 0x80
 )
 
-// enum load_limit
-const (
-	SliceBits = 0x1a
-	LoadUnit  = 0x100
-)
-
 // enum preference_flags
 const (
 	PreferenceSet  = 0x1
