@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	controllerconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"braid.dev/braid/agent/identity"
@@ -45,9 +44,11 @@ func startController(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	options := controllers.ControllerConfig()
+	options.SkipNameValidation = new(true)
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: newScheme(t), Cache: controllers.CacheOptions(systemNamespace), Metrics: metricsserver.Options{BindAddress: "0"},
-		Controller: controllerconfig.Controller{SkipNameValidation: new(true)},
+		Controller: options,
 	})
 	if err != nil {
 		t.Fatal(err)

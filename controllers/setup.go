@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -106,6 +107,14 @@ func (o *Options) setDefaults() {
 	if o.AgentLeaseDuration == 0 {
 		o.AgentLeaseDuration = DefaultAgentLeaseDuration
 	}
+}
+
+// ControllerConfig is what a manager's controllers need. Their queues are the plain ones: in
+// controller-runtime 0.24 the one with priorities can stop for good when the manager ends
+// (it hands an item to a worker that has left, and holds its lock), and the manager then
+// waits for its grace period with the lease in its hands.
+func ControllerConfig() config.Controller {
+	return config.Controller{UsePriorityQueue: new(false)}
 }
 
 // Setup adds the reconcilers to a manager, whose cache must have been made with

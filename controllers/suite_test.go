@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,6 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -177,11 +177,13 @@ func (k *cluster) elect(o *ctrl.Options) {
 // function is called.
 func (k *cluster) startController(cfg *rest.Config, change ...func(*ctrl.Options)) (stop func()) {
 	k.t.Helper()
+	controllers := ControllerConfig()
+	controllers.SkipNameValidation = new(true)
 	options := ctrl.Options{
 		Scheme:     newScheme(),
 		Cache:      CacheOptions(k.system),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: controllers,
 		Logger:     errorLogger,
 	}
 	for _, f := range change {
@@ -205,11 +207,18 @@ func (k *cluster) startController(cfg *rest.Config, change ...func(*ctrl.Options
 		stopped = true
 		cancel()
 		if err := <-ended; err != nil {
-			k.t.Errorf("the manager ended with: %v", err)
+			k.t.Errorf("the manager ended with: %v; its goroutines:\n%s", err, goroutines())
 		}
 	}
 	k.t.Cleanup(stop)
 	return stop
+}
+
+// goroutines tells what does not end.
+func goroutines() string {
+	var all strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+	return all.String()
 }
 
 func (k *cluster) create(object client.Object) {

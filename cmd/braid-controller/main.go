@@ -106,6 +106,7 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                  scheme,
 		Cache:                   controllers.CacheOptions(f.namespace),
+		Controller:              controllers.ControllerConfig(),
 		Metrics:                 metricsserver.Options{BindAddress: "0"}, // see internal/metricsserver
 		HealthProbeBindAddress:  f.healthAddress,
 		LeaderElection:          f.leaderElection,

@@ -49,6 +49,17 @@ func (c *cluster) expectMeasured(t *testing.T, up int) {
 	})
 }
 
+// expectExplained waits until kubectl braid explain says so of the client.
+func (c *cluster) expectExplained(t *testing.T, want string) {
+	t.Helper()
+	c.WaitFor(t, want, patience, func(context.Context) error {
+		if out := c.plugin(t, "explain", "client", "--namespace", "shop"); !strings.Contains(out, want) {
+			return fmt.Errorf("it is not in %q", out)
+		}
+		return nil
+	})
+}
+
 // What is wrong with a path is told by its condition, by kubectl braid, and by a metric that
 // stays: that of the NIC where this is down, and the condition where all NICs are up.
 func TestAPathThatFailsIsTold(t *testing.T) {
@@ -61,7 +72,7 @@ func TestAPathThatFailsIsTold(t *testing.T) {
 	require.NoError(t, c.Network.SetNIC(node, "green", false))
 	c.expectPath(t, v1alpha1.ReasonInterfaceDown)
 	c.expectMeasured(t, 0) // the series stays
-	require.Contains(t, c.plugin(t, "explain", "client", "--namespace", "shop"), "they share 2 of 3 paths now")
+	c.expectExplained(t, "they share 2 of 3 paths now")
 	require.NoError(t, c.Network.SetNIC(node, "green", true))
 	c.expectPath(t, v1alpha1.ReasonReady)
 
@@ -73,7 +84,7 @@ func TestAPathThatFailsIsTold(t *testing.T) {
 	setMTU("1400")
 	c.expectPath(t, v1alpha1.ReasonInterfaceNotUsable)
 	c.expectMeasured(t, 0)
-	require.Contains(t, c.plugin(t, "explain", "client", "--namespace", "shop"), "has an MTU of 1400 bytes")
+	c.expectExplained(t, "has an MTU of 1400 bytes")
 	setMTU("1500")
 	c.expectPath(t, v1alpha1.ReasonReady)
 
@@ -81,7 +92,8 @@ func TestAPathThatFailsIsTold(t *testing.T) {
 	require.NoError(t, c.Network.Block(node, "green", true))
 	c.expectPath(t, v1alpha1.ReasonPeersUnreachable)
 	c.expectMeasured(t, 1) // the NIC is up
-	require.Contains(t, c.plugin(t, "explain", "client", "--namespace", "shop"), "no other node answers probes over it")
+	// The other node's agent may have told first.
+	c.expectExplained(t, "no other node answers probes over it")
 	require.NoError(t, c.Network.Block(node, "green", false))
 	c.expectPath(t, v1alpha1.ReasonReady)
 }
