@@ -16,6 +16,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/e2e/testlab"
@@ -232,6 +234,20 @@ func (s *soak) charged(t *testing.T, agent *lab.Process) float64 {
 		bytes += size
 	}
 	return statusKiB(t, agent, "VmHWM:")/1024 + bytes/(1<<20)
+}
+
+// agentLimitMiB is the memory that the chart gives an agent by default.
+func agentLimitMiB(t *testing.T) float64 {
+	t.Helper()
+	text, err := os.ReadFile("../../config/agent/agent.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var agents appsv1.DaemonSet
+	if err := yaml.Unmarshal(text, &agents); err != nil {
+		t.Fatal(err)
+	}
+	return agents.Spec.Template.Spec.Containers[0].Resources.Limits.Memory().AsApproximateFloat64() / (1 << 20)
 }
 
 // number is what stands behind a field.
