@@ -72,6 +72,8 @@ type destination struct {
 	// broken: the path was down at either end, or the NIC went down just after the
 	// route was read. A route that vanishes next is not taken as removed on purpose.
 	broken bool
+	// end: it is a peer's own address, and no route but an overlay sends to it.
+	end bool
 }
 
 func (d *Detours) gateways() map[netip.Addr]bool {
@@ -87,7 +89,8 @@ func (d *Detours) gateways() map[netip.Addr]bool {
 // adopt reads what an earlier agent left. Its routes that are in the main table
 // are known by them, also if the peer's NIC has lost the address, unless a controller
 // says which addresses the peer has; of those that are not, the NIC is known by the
-// metric.
+// metric. A detour to a peer's own address was made for an overlay: whether there is one
+// still, remember finds out.
 func (d *Detours) adopt(v *view) {
 	for _, route := range v.seen.ours {
 		if route.Type != unix.RTN_UNICAST {
@@ -104,7 +107,8 @@ func (d *Detours) adopt(v *view) {
 			}
 			continue
 		}
-		d.known[prefix] = &destination{peer: peer, hops: []hop{{index: route.Priority}}, missing: true}
+		end := prefix.IsSingleIP() && d.owners[prefix.Addr()].peer == peer
+		d.known[prefix] = &destination{peer: peer, hops: []hop{{index: route.Priority}}, missing: true, end: end}
 	}
 }
 
@@ -118,8 +122,9 @@ func (d *Detours) adoptGateways(v *view, usual netlink.Route, peer string) {
 
 // remember notes the routes to peers, and which of them are missing and why.
 func (d *Detours) remember(v *view) {
+	ends := v.ends()
 	for prefix, known := range d.known {
-		if _, ok := v.seen.main[prefix]; !ok && !v.misses(known) {
+		if known.end && ends[prefix] != known.peer || !v.routed(prefix, known) && !v.misses(known) {
 			delete(d.known, prefix)
 		}
 	}
@@ -132,6 +137,13 @@ func (d *Detours) remember(v *view) {
 		}
 		d.known[prefix] = v.examine(peer, hops)
 	}
+	d.rememberEnds(v, ends)
+}
+
+// routed: the main table still has a route to what is known.
+func (v *view) routed(prefix netip.Prefix, known *destination) bool {
+	_, ok := v.seen.main[prefix]
+	return ok || known.end && v.hopsTo(prefix.Addr()) != nil
 }
 
 // plan gives each destination that is missing or broken, and can be reached by

@@ -33,8 +33,11 @@ const (
 // everything, though nothing arrives.
 // Then the packets never get to the programs that would steer them.
 //
-// So it remembers the main table's routes to other nodes, and gives those that
-// are broken a route of its own: in a table of its own, by the peer's address on
+// The same holds for the nodes' own addresses where an overlay (VXLAN, Geneve, IPIP) sends
+// its packets there: the kernel finds their way by the networks of its NICs, and no other.
+//
+// So it remembers the main table's routes to other nodes, and how it reaches the ends of
+// overlays, and gives what is broken a route of its own: in a table of its own, by the peer's address on
 // the next living path. A route that vanishes while its path is up at both ends
 // was removed on purpose, and is forgotten. What is not its own it never changes.
 //
@@ -114,7 +117,8 @@ func (d *Detours) Apply(state State) ([]Detour, error) {
 		d.adopted = true
 	}
 	d.remember(view)
-	return d.install(seen, d.plan(view))
+	plan := d.plan(view)
+	return d.install(seen, plan, d.ownEnds(view, plan))
 }
 
 // Remove deletes all detours and their rules, also those of an earlier agent.
@@ -174,12 +178,26 @@ func throw(destination netip.Prefix) netlink.Route {
 	}
 }
 
-// install makes the table hold exactly the wanted detours. At no moment does a
+// localRoute has the node take what is for an address of its own.
+func (s *snapshot) localRoute(address netip.Addr) netlink.Route {
+	return netlink.Route{
+		Table: DetourTable, Protocol: DetourProtocol, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, LinkIndex: s.loopback,
+		Family: familyOf(address), Dst: ipNet(netip.PrefixFrom(address, address.BitLen())), Priority: throwMetric,
+	}
+}
+
+// install makes the table hold exactly the wanted detours, and the node take what is for
+// its own addresses. At no moment does a
 // detour hide a more specific route of the main table, or is one missing that was
 // there before and is still wanted.
-func (d *Detours) install(seen *snapshot, plan []wanted) ([]Detour, error) {
+func (d *Detours) install(seen *snapshot, plan []wanted, own map[netip.Addr]bool) ([]Detour, error) {
 	var failed failures
 	keep := map[routeKey]bool{}
+	for address := range own {
+		route := seen.localRoute(address)
+		failed.add(d.ensure(seen, route))
+		keep[keyOf(route)] = true
+	}
 	for _, destination := range hidden(seen.main, plan) {
 		route := throw(destination)
 		failed.add(d.ensure(seen, route))

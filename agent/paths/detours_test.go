@@ -5,6 +5,7 @@ package paths
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -22,7 +23,8 @@ type fakeKernel struct {
 	up      map[int]bool
 	flapped map[int]bool
 	tunnels map[int]bool
-	lost    bool // messages about interfaces were lost
+	ends    map[int][]string // of VXLAN devices, by their indexes
+	lost    bool             // messages about interfaces were lost
 
 	afterRoutes func() // happens just after the routes were read
 	refuse      func(*netlink.Route) error
@@ -46,7 +48,17 @@ func (k *fakeKernel) Links() (links []netlink.Link, err error) {
 		}
 		links = append(links, nic.link(index))
 	}
+	for index := range k.ends {
+		links = append(links, &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Index: index, EncapType: "ether", RawFlags: linkUp}, SrcAddr: net.ParseIP("192.0.1.1")})
+	}
 	return links, nil
+}
+
+func (k *fakeKernel) TunnelEnds(index int) (ends []net.IP, err error) {
+	for _, end := range k.ends[index] {
+		ends = append(ends, net.ParseIP(end))
+	}
+	return ends, nil
 }
 
 func (k *fakeKernel) Addresses() ([]netlink.Addr, error) { return nil, nil }
@@ -135,6 +147,8 @@ func (k *fakeKernel) table() (lines []string) {
 	for _, r := range k.routes {
 		switch {
 		case !isOurs(r):
+		case r.Type == unix.RTN_LOCAL:
+			lines = append(lines, fmt.Sprintf("local %s", r.Dst))
 		case r.Type == unix.RTN_THROW:
 			lines = append(lines, fmt.Sprintf("throw %s", r.Dst))
 		default:
@@ -212,7 +226,22 @@ func (w *world) expect(when string, want ...string) {
 	}
 }
 
-const podsOfB = "10.0.2.0/24"
+const (
+	podsOfB = "10.0.2.0/24"
+	// overlaid is the detour to b's own address on blue, ownEnd this node's on it.
+	overlaid = "192.0.1.2/32 via 192.0.2.2 dev 2 metric 1"
+	ownEnd   = "local 192.0.1.1/32"
+)
+
+var blueNetwork = routeVia(1, "192.0.1.0/24", "")
+
+// overlay makes a VXLAN device that sends to these addresses, of which 192.0.1.2 is b's as
+// a Node.
+func (w *world) overlay(ends ...string) {
+	w.kernel.ends = map[int][]string{8: ends}
+	w.state.Peers[0].OfNode = addrs("192.0.1.2")
+	w.kernel.main(blueNetwork)
+}
 
 func TestDetours(t *testing.T) {
 	toB := routeVia(1, podsOfB, "192.0.1.2")
@@ -573,6 +602,86 @@ func TestDetours(t *testing.T) {
 			w.expect("paths", green...)
 			w.state.Paths = nil
 			w.expect("no paths again")
+		},
+		"the own address of a peer that an overlay sends to": func(w *world) {
+			w.overlay("192.0.1.2", "192.0.1.3")
+			w.expect("all is well")
+			w.kernel.carrier(1, false)
+			w.expect("no carrier: c's address is nobody's Node's", overlaid, ownEnd, rule4)
+			w.kernel.carrier(1, true)
+			w.expect("carrier is back")
+			w.kernel.setDown(1)
+			w.expect("blue is set down", overlaid, ownEnd, rule4)
+			w.kernel.carrier(1, true)
+			w.kernel.main(blueNetwork)
+			w.expect("blue is up again")
+			w.peer(0, "blue", false)
+			w.expect("b's blue is down", overlaid, rule4)
+			w.peer(0, "blue", true)
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is lost to b", overlaid, rule4)
+			w.state.Lost["b"]["green"] = true
+			w.expect("green is lost too", "192.0.1.2/32 via 192.0.3.2 dev 3 metric 1", rule4)
+		},
+		"without an overlay, or with one that sends elsewhere, it stays": func(w *world) {
+			w.overlay("192.0.1.3")
+			w.kernel.carrier(1, false)
+			w.expect("no carrier")
+			w.kernel.ends = nil
+			w.expect("nor now")
+		},
+		"an address that only its agent speaks for stays": func(w *world) {
+			w.overlay("192.0.1.2")
+			w.state.Peers[0].OfNode = nil
+			w.kernel.carrier(1, false)
+			w.expect("no carrier")
+		},
+		"an address that is on another peer's path stays": func(w *world) {
+			w.overlay("192.0.1.3")
+			w.state.Peers[0].OfNode = addrs("192.0.1.3")
+			w.kernel.carrier(1, false)
+			w.expect("no carrier")
+		},
+		"a peer that is reached by a default route stays": func(w *world) {
+			w.overlay("192.0.1.2")
+			w.kernel.dropMain("192.0.1.0/24")
+			w.kernel.main(routeVia(9, "0.0.0.0/0", "198.51.100.1"))
+			w.kernel.carrier(9, false)
+			w.expect("the way out is down")
+		},
+		"an overlay's end on a NIC that is no path": func(w *world) {
+			w.overlay("198.51.100.2")
+			w.state.Peers[0].Addresses, w.state.Peers[0].OfNode = addrs("198.51.100.2"), addrs("198.51.100.2")
+			w.kernel.main(routeVia(9, "198.51.100.0/24", ""))
+			w.kernel.carrier(9, false)
+			w.expect("that NIC is down", "198.51.100.2/32 via 192.0.1.2 dev 1 metric 9", ownEnd, rule4)
+		},
+		"an IPIP route's next hop is an overlay's end": func(w *world) {
+			w.kernel.tunnels = map[int]bool{9: true}
+			w.state.Peers[0].OfNode = addrs("192.0.1.2")
+			w.kernel.main(blueNetwork, routeVia(9, podsOfB, "192.0.1.2"))
+			w.kernel.carrier(1, false)
+			w.expect("no carrier: the pods' route stays", overlaid, rule4)
+		},
+		"an overlay's detours are taken over, and end with it": func(w *world) {
+			w.overlay("192.0.1.2")
+			w.kernel.setDown(1)
+			w.expect("not known before")
+			w.kernel.main(blueNetwork)
+			w.kernel.carrier(1, true)
+			w.expect("all is well")
+			w.kernel.setDown(1)
+			w.expect("blue is down", overlaid, ownEnd, rule4)
+			w.restart()
+			w.expect("another agent", overlaid, ownEnd, rule4)
+			w.kernel.main(blueNetwork)
+			w.kernel.carrier(1, true)
+			w.expect("blue is back")
+			w.kernel.setDown(1)
+			w.expect("blue is down again", overlaid, ownEnd, rule4)
+			w.kernel.ends = nil
+			w.restart()
+			w.expect("the overlay is gone, and the agent was not there")
 		},
 		"removal and a new beginning": func(w *world) {
 			w.kernel.main(toB)

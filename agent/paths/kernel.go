@@ -5,6 +5,7 @@ package paths
 import (
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -21,6 +22,8 @@ type kernel interface {
 	// Routes lists the routes of the main table and of that of detours, both
 	// families: `ip route show table 2845`.
 	Routes() ([]netlink.Route, error)
+	// TunnelEnds lists where a VXLAN device sends frames to: `bridge fdb show dev`.
+	TunnelEnds(index int) ([]net.IP, error)
 	// ReplaceRoute adds a route, or puts it in the place of the one with the same
 	// table, destination and metric: `ip route replace`.
 	ReplaceRoute(*netlink.Route) error
@@ -83,6 +86,16 @@ func (k *rtnetlink) routesOf(family int) (routes []netlink.Route, err error) {
 		return true
 	})
 	return routes, err
+}
+
+func (k *rtnetlink) TunnelEnds(index int) (ends []net.IP, err error) {
+	entries, err := dump("a tunnel's forwarding database", func() ([]netlink.Neigh, error) {
+		return k.handle.NeighList(index, unix.AF_BRIDGE)
+	})
+	for i := range entries {
+		ends = append(ends, entries[i].IP)
+	}
+	return ends, err
 }
 
 func (k *rtnetlink) ReplaceRoute(route *netlink.Route) error { return k.handle.RouteReplace(route) }

@@ -427,7 +427,7 @@ func confirm(before *v1alpha1.MPTCPNodeSpec, status *v1alpha1.MPTCPNodeStatus) *
 	add := func(path v1alpha1.PathName, addresses []string) {
 		for _, address := range addresses {
 			if !slices.ContainsFunc(spec.Confirmed, func(c v1alpha1.ConfirmedAddress) bool { return c.Address == address }) {
-				spec.Confirmed = append(spec.Confirmed, v1alpha1.ConfirmedAddress{Address: address, Path: path})
+				spec.Confirmed = append(spec.Confirmed, v1alpha1.ConfirmedAddress{Address: address, Path: path, Proof: v1alpha1.AddressProofNode})
 			}
 		}
 	}
@@ -521,47 +521,77 @@ func awaitWay(t *testing.T, node *network.Node, address, nic string) {
 	})
 }
 
+// nicFailures are what may happen to the NICs of one path.
+var nicFailures = map[string]func(lab *network.Network, up bool) error{
+	"when the NIC is set down": func(lab *network.Network, up bool) error {
+		return lab.SetNIC(lab.Nodes[0], "blue", up)
+	},
+	"when the NIC loses its carrier": func(lab *network.Network, up bool) error {
+		return lab.SetCarrier(lab.Nodes[0], "blue", up)
+	},
+	"when the peer's NIC is set down": func(lab *network.Network, up bool) error {
+		return lab.SetNIC(lab.Nodes[1], "blue", up)
+	},
+	"when the peer's NIC loses its carrier": func(lab *network.Network, up bool) error {
+		return lab.SetCarrier(lab.Nodes[1], "blue", up)
+	},
+}
+
 func TestTrafficTakesADetour(t *testing.T) {
-	for name, fail := range map[string]func(lab *network.Network, up bool) error{
-		"when the NIC is set down": func(lab *network.Network, up bool) error {
-			return lab.SetNIC(lab.Nodes[0], "blue", up)
-		},
-		"when the NIC loses its carrier": func(lab *network.Network, up bool) error {
-			return lab.SetCarrier(lab.Nodes[0], "blue", up)
-		},
-		"when the peer's NIC is set down": func(lab *network.Network, up bool) error {
-			return lab.SetNIC(lab.Nodes[1], "blue", up)
-		},
-		"when the peer's NIC loses its carrier": func(lab *network.Network, up bool) error {
-			return lab.SetCarrier(lab.Nodes[1], "blue", up)
-		},
-	} {
+	for name, fail := range nicFailures {
 		t.Run(name, func(t *testing.T) {
-			lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green", "red"}, PodsPerNode: 1})
-			before := []string{dumpNode(t, lab.Nodes[0]), dumpNode(t, lab.Nodes[1])}
-			startAgents(t, lab)
-			talks := map[int]*talk{4: startTalk(t, lab, 4), 6: startTalk(t, lab, 6)}
-			expect := func(when, nic string) {
-				t.Helper()
-				for version, talk := range talks {
-					talk.works(fmt.Sprintf("IPv%d %s", version, when))
-					awaitWay(t, lab.Nodes[0], lab.Nodes[1].Pods[0].Address(version), nic)
-					awaitWay(t, lab.Nodes[1], lab.Nodes[0].Pods[0].Address(version), nic)
-				}
-			}
-			expect("at first", "blue")
-			require.NoError(t, fail(lab, false))
-			expect("while blue fails", "green")
-			require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", false))
-			expect("while green fails too", "red")
-			require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", true))
-			expect("after green is back", "green")
-			require.NoError(t, fail(lab, true))
-			expect("after blue is back", "blue")
-			for i, node := range lab.Nodes {
-				awaitDump(t, node, "after all is well again", before[i])
-			}
+			expectDetours(t, network.Overlay{}, fail)
 		})
+	}
+}
+
+// What fails is the NIC that the overlay's own packets use: no route of a pod changes, and
+// the programs that steer see none of them before they have a way.
+func TestAnOverlayTakesADetour(t *testing.T) {
+	for name, fail := range nicFailures {
+		for _, outer := range []int{4, 6} {
+			t.Run(fmt.Sprintf("over IPv%d %s", outer, name), func(t *testing.T) {
+				expectDetours(t, network.Overlay{Outer: outer}, fail)
+			})
+		}
+	}
+	t.Run("whose routes say where to, when the NIC is set down", func(t *testing.T) {
+		expectDetours(t, network.Overlay{Outer: 4, External: true}, nicFailures["when the NIC is set down"])
+	})
+}
+
+// expectDetours has blue fail and come back while pods talk, and looks at how the nodes
+// send to what is detoured: pods natively, or else the other node itself.
+func expectDetours(t *testing.T, overlay network.Overlay, fail func(lab *network.Network, up bool) error) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green", "red"}, PodsPerNode: 1, Overlay: overlay})
+	before := []string{dumpNode(t, lab.Nodes[0]), dumpNode(t, lab.Nodes[1])}
+	startAgents(t, lab)
+	talks := map[int]*talk{4: startTalk(t, lab, 4), 6: startTalk(t, lab, 6)}
+	expect := func(when, nic string) {
+		t.Helper()
+		for version, talk := range talks {
+			talk.works(fmt.Sprintf("IPv%d %s", version, when))
+			for i, node := range lab.Nodes {
+				other := lab.Nodes[1-i]
+				detoured := other.Pods[0].Address(version)
+				if overlay.Outer != 0 {
+					detoured = other.Address(0, overlay.Outer)
+				}
+				awaitWay(t, node, detoured, nic)
+			}
+		}
+	}
+	expect("at first", "blue")
+	require.NoError(t, fail(lab, false))
+	expect("while blue fails", "green")
+	require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", false))
+	expect("while green fails too", "red")
+	require.NoError(t, lab.SetCarrier(lab.Nodes[1], "green", true))
+	expect("after green is back", "green")
+	require.NoError(t, fail(lab, true))
+	expect("after blue is back", "blue")
+	for i, node := range lab.Nodes {
+		awaitDump(t, node, "after all is well again", before[i])
 	}
 }
 

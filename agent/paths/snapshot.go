@@ -15,6 +15,8 @@ type snapshot struct {
 	ours map[routeKey]netlink.Route
 	// up and tunnel are interfaces, by index.
 	up, tunnel map[int]bool
+	tunnels    tunnels
+	loopback   int
 	// before are interfaces that were down before the routes were read; after are
 	// those that went down then or later.
 	before, after downs
@@ -52,16 +54,31 @@ func (d *Detours) look() (*snapshot, error) {
 	}
 	seen := &snapshot{
 		main: map[netip.Prefix]netlink.Route{}, ours: map[routeKey]netlink.Route{},
-		up: map[int]bool{}, tunnel: map[int]bool{}, before: before, after: after,
+		up: map[int]bool{}, tunnel: map[int]bool{}, tunnels: newTunnels(), before: before, after: after,
 	}
 	for _, link := range links {
-		seen.up[link.Attrs().Index] = isUp(link.Attrs())
-		seen.tunnel[link.Attrs().Index] = IsTunnel(link)
+		if err := seen.note(link, d.kernel); err != nil {
+			return nil, err
+		}
 	}
 	for _, route := range routes {
 		seen.sort(route)
 	}
+	seen.noteRoutes()
 	return seen, nil
+}
+
+func (s *snapshot) note(link netlink.Link, kernel kernel) error {
+	attributes := link.Attrs()
+	s.up[attributes.Index] = isUp(attributes)
+	s.tunnel[attributes.Index] = IsTunnel(link)
+	if attributes.RawFlags&unix.IFF_LOOPBACK != 0 {
+		s.loopback = attributes.Index
+	}
+	if !s.tunnel[attributes.Index] {
+		return nil
+	}
+	return s.tunnels.note(link, kernel)
 }
 
 func (s *snapshot) sort(route netlink.Route) {

@@ -4,6 +4,7 @@ package paths
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink"
@@ -19,12 +20,15 @@ type view struct {
 	paths  map[string]int  // interface of each path that is up here
 	narrow map[string]bool // paths that are up and yet not usable
 	pathOf map[int]string  // path of each interface that has one
+	// addresses are this node's on each such interface.
+	addresses map[int]map[netip.Addr]bool
 }
 
 func newView(state State, seen *snapshot, owners addressOwners) *view {
 	v := &view{
 		seen: seen, owners: owners, peers: map[string]Peer{}, lost: state.Lost, dead: state.Dead,
 		paths: map[string]int{}, narrow: map[string]bool{}, pathOf: map[int]string{},
+		addresses: map[int]map[netip.Addr]bool{},
 	}
 	for _, peer := range state.Peers {
 		v.peers[peer.Name] = peer
@@ -34,12 +38,21 @@ func newView(state State, seen *snapshot, owners addressOwners) *view {
 			continue
 		}
 		v.pathOf[path.Index] = path.Name
+		v.addresses[path.Index] = addressesOf(path.NIC)
 		v.narrow[path.Name] = path.Up && !path.Usable
 		if seen.up[path.Index] {
 			v.paths[path.Name] = path.Index
 		}
 	}
 	return v
+}
+
+func addressesOf(nic NIC) map[netip.Addr]bool {
+	addresses := map[netip.Addr]bool{}
+	for _, prefix := range nic.Addresses {
+		addresses[prefix.Addr()] = true
+	}
+	return addresses
 }
 
 // path is the one that a next hop is on: the peer's, or else this node's.

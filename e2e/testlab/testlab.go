@@ -72,8 +72,13 @@ func (s *Shared) Use(t testing.TB) *Cluster {
 	return c
 }
 
-func up(options lab.Options) (*Cluster, error) {
+func up(options lab.Options) (_ *Cluster, err error) {
 	ctx := context.Background()
+	if name := os.Getenv("BRAID_E2E_NETWORK"); name != "" {
+		if options.Network.Overlay, err = network.OverlayNamed(name); err != nil {
+			return nil, err
+		}
+	}
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return nil, err
 	}

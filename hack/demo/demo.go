@@ -30,13 +30,13 @@ const (
 
 var paths = []string{"blue", "green", "red"}
 
-func options(screen *screen) lab.Options {
+func options(screen *screen, overlay network.Overlay) lab.Options {
 	pod := func(app string, node int) lab.Pod {
 		return lab.Pod{Namespace: namespace, Name: app, Node: node, Labels: map[string]string{"app": app}, Serves: app == "server"}
 	}
 	return lab.Options{
 		Name:    name,
-		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit},
+		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit, Overlay: overlay},
 		Pods:    []lab.Pod{pod("client", 1), pod("server", 2), pod("bystander", 3)},
 		Step:    screen.step,
 		Say:     screen.remark,
@@ -52,12 +52,12 @@ type demo struct {
 	untouched  []string
 }
 
-func run(ctx context.Context, screen *screen, keep bool) error {
+func run(ctx context.Context, screen *screen, overlay network.Overlay, keep bool) error {
 	screen.title("1. A real Kubernetes API, and 2. a lab of three nodes")
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return err
 	}
-	up, err := lab.Up(ctx, options(screen))
+	up, err := lab.Up(ctx, options(screen, overlay))
 	if err != nil {
 		return err
 	}

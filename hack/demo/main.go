@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // name of the lab, and so of its namespaces and its directory.
@@ -38,6 +39,7 @@ func main() {
 
 func command() *cobra.Command {
 	var keep, down bool
+	var clusterNetwork string
 	command := &cobra.Command{
 		Use:           "demo",
 		Short:         "Show one connection using all the NICs of its nodes",
@@ -49,11 +51,16 @@ func command() *cobra.Command {
 			if down {
 				return takeDown(command.Context(), screen)
 			}
-			return run(command.Context(), screen, keep)
+			overlay, err := network.OverlayNamed(clusterNetwork)
+			if err != nil {
+				return err
+			}
+			return run(command.Context(), screen, overlay, keep)
 		},
 	}
 	command.Flags().BoolVar(&keep, "keep", false, "leave the lab up and say how to use it")
 	command.Flags().BoolVar(&down, "down", false, "remove a lab that was kept")
+	command.Flags().StringVar(&clusterNetwork, "network", "native", "how nodes carry their pods' packets to each other: native, vxlan, vxlan6, vxlan-external")
 	command.MarkFlagsMutuallyExclusive("keep", "down")
 	return command
 }

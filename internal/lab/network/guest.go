@@ -35,10 +35,10 @@ func (p *Pod) connectGuest() error {
 		forwarderAddresses = append(forwarderAddresses, hostRoute(guestGateways[version], version))
 		hostAddresses = append(hostAddresses, hostRoute(gateways[version], version))
 	}
-	if err := Connect(p.Forwarder, "eth0", p.Node.Namespace, p.HostInterface, Options{AddressesB: hostAddresses}); err != nil {
+	if err := Connect(p.Forwarder, "eth0", p.Node.Namespace, p.HostInterface, Options{MTU: p.mtu(), AddressesB: hostAddresses}); err != nil {
 		return err
 	}
-	if err := Connect(guest, "eth0", p.Forwarder, toGuest, Options{AddressesA: guestAddresses, AddressesB: forwarderAddresses}); err != nil {
+	if err := Connect(guest, "eth0", p.Forwarder, toGuest, Options{MTU: p.mtu(), AddressesA: guestAddresses, AddressesB: forwarderAddresses}); err != nil {
 		return err
 	}
 	for _, setting := range forwarderSysctls {

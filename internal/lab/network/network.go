@@ -22,7 +22,7 @@ type Spec struct {
 	// Nodes is their number; they are called node1, node2 and so on.
 	Nodes int
 	// Paths are the names of the paths, and of each node's NICs. The routes
-	// between the nodes' pods use the first one alone.
+	// between the nodes' pods, or the overlay that carries them, use the first one alone.
 	Paths []string
 	// LinkMbit shapes each NIC in both directions, with a queue of 20 ms and the round
 	// trip of PathDelays; 0 means no limit.
@@ -44,10 +44,17 @@ type Spec struct {
 	GuestsPerNode int
 	// IPv4 and IPv6 are the versions to configure; neither means both.
 	IPv4, IPv6 bool
+	// Overlay is how nodes carry their pods' packets to each other; natively unless it
+	// says something else.
+	Overlay Overlay
+	// NoRoutes leaves the ways between the nodes' pods to a program of whoever uses the
+	// network.
+	NoRoutes bool
 }
 
 // Network is a cluster's network: a fabric with one switch for each path, nodes
-// with one NIC for each path, and pods whose networks are routed natively.
+// with one NIC for each path, and pods whose networks are routed natively or carried in
+// an overlay.
 type Network struct {
 	Spec   Spec
 	Fabric *Namespace
@@ -105,7 +112,7 @@ func Build(spec Spec) (*Network, error) {
 			return nil, fmt.Errorf("network %s: a delay of %s for path %q: there is no such path, or no such delay", spec.Name, delay, path)
 		}
 	}
-	if err := spec.checkShared(); err != nil {
+	if err := errors.Join(spec.checkShared(), spec.checkOverlay()); err != nil {
 		return nil, err
 	}
 	network := &Network{Spec: spec, delayers: map[string]*delayer{}}
@@ -283,6 +290,12 @@ func (node *Node) PodCIDR(version int) string {
 
 // restoreRoutes adds the routes to the other nodes' pods, as a CNI does.
 func (node *Node) restoreRoutes() error {
+	if node.network.Spec.NoRoutes {
+		return nil
+	}
+	if node.network.Spec.Overlay.laid() {
+		return node.layOverlay()
+	}
 	for _, other := range node.network.Nodes {
 		if other == node {
 			continue
@@ -385,7 +398,7 @@ func (p *Pod) connect() error {
 		podAddresses = append(podAddresses, hostRoute(p.Address(version), version))
 		hostAddresses = append(hostAddresses, hostRoute(gateways[version], version))
 	}
-	options := Options{AddressesA: podAddresses, AddressesB: hostAddresses}
+	options := Options{MTU: p.mtu(), AddressesA: podAddresses, AddressesB: hostAddresses}
 	if err := Connect(p.Namespace, "eth0", p.Node.Namespace, p.HostInterface, options); err != nil {
 		return err
 	}
@@ -396,6 +409,9 @@ func (p *Pod) connect() error {
 	}
 	return p.limitPackets()
 }
+
+// mtu leaves room for what an overlay puts around packets.
+func (p *Pod) mtu() int { return nicMTU - p.Node.network.Spec.Overlay.overhead() }
 
 // limitPackets keeps the shapers from cutting packets.
 func (p *Pod) limitPackets() error {
