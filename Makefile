@@ -118,8 +118,8 @@ deps: ## Install the packages that the lab and the tests need
 	@hack/deps.sh
 
 .PHONY: e2e
-e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's
-	go test -count=1 -timeout 30m -v ./e2e/cluster
+e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld
+	NETWORK=$(NETWORK) go test -count=1 -timeout 30m -v ./e2e/cluster
 
 .PHONY: test-kernels
 test-kernels: root deps ## Boot kernels of Debian in QEMU, test there, and write docs/kernels.md; ARGS=-help says more

@@ -56,8 +56,12 @@ func (p *labProvider) up(ctx context.Context, images []string) (_ string, err er
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return "", err
 	}
+	clusterNetwork, err := lab.ClusterNetworkNamed(os.Getenv("NETWORK"))
+	if err != nil {
+		return "", err
+	}
 	p.lab, err = lab.Up(ctx, lab.Options{
-		Name: "kubelets", Kubelets: true, Images: images,
+		Name: "kubelets", Kubelets: true, ClusterNetwork: clusterNetwork, Images: images,
 		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit},
 	})
 	if err != nil {

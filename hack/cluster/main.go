@@ -24,10 +24,11 @@ func main() {
 	lab.RunRole()
 	down := flag.Bool("down", false, "remove the cluster")
 	images := flag.String("images", "", "archives of images to import on every node, with commas between them")
+	clusterNetwork := flag.String("network", "", "native, flannel or flannel-host-gw")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if err := run(ctx, *down, strings.FieldsFunc(*images, func(r rune) bool { return r == ',' })); err != nil {
+	if err := run(ctx, *down, *clusterNetwork, strings.FieldsFunc(*images, func(r rune) bool { return r == ',' })); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)
 	}
@@ -35,15 +36,19 @@ func main() {
 
 func say(what string) { fmt.Println(what) }
 
-func run(ctx context.Context, down bool, images []string) error {
+func run(ctx context.Context, down bool, clusterNetwork string, images []string) error {
 	if down {
 		return lab.Down(ctx, name, say)
+	}
+	chosen, err := lab.ClusterNetworkNamed(clusterNetwork)
+	if err != nil {
+		return err
 	}
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return err
 	}
 	up, err := lab.Up(ctx, lab.Options{
-		Name: name, Kubelets: true, Images: images, Say: say,
+		Name: name, Kubelets: true, ClusterNetwork: chosen, Images: images, Say: say,
 		Network: network.Spec{Nodes: 3, Paths: []string{"blue", "green", "red"}, LinkMbit: 100},
 		Step: func(what string) func(error) {
 			return func(err error) { say(what + ": " + outcome(err)) }

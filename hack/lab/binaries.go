@@ -55,11 +55,16 @@ func FetchKubernetes(ctx context.Context) error {
 // runScript runs the build script of a directory in hack/, which says how far it
 // is, and returns its output.
 func runScript(ctx context.Context, directory string) (string, error) {
+	return runBuildScript(ctx, directory+"/build.sh")
+}
+
+// runBuildScript runs a script of hack/.
+func runBuildScript(ctx context.Context, script string) (string, error) {
 	repository, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", directory, "build.sh"))
+	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", script))
 	command.Stderr = os.Stderr
 	// An interrupt reaches the script by itself; it must have time to clean up.
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }

@@ -4,7 +4,6 @@ package lab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -123,6 +122,11 @@ func (k *kubeNode) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if k.lab.flannel() {
+		if err := k.startFlannel(ctx); err != nil {
+			return err
+		}
+	}
 	return eventually(ctx, []*Process{kubelet, k.containerd}, func(ctx context.Context) error { return k.lab.nodeReady(ctx, k.name()) })
 }
 
@@ -136,21 +140,19 @@ func (k *kubeNode) writeFiles() error {
 		}
 	}
 	files := map[string]any{
-		"containerd.toml": k.containerdConfig(), "kubelet.json": k.kubeletConfig(),
-		"proxy.json": k.proxyConfig(), "cni/10-lab.conflist": k.networkConfig(),
+		"kubelet.json": k.kubeletConfig(), "proxy.json": k.proxyConfig(), "cni/10-lab.conflist": k.networkConfig(),
+	}
+	if k.lab.flannel() {
+		delete(files, "cni/10-lab.conflist")
+		files["flannel.json"] = k.lab.flannelConfig()
 	}
 	for name, content := range files {
-		text, isText := content.(string)
-		if !isText {
-			encoded, err := json.MarshalIndent(content, "", "  ")
-			if err != nil {
-				return fmt.Errorf("encoding %s of %s: %w", name, k.name(), err)
-			}
-			text = string(encoded)
+		if err := k.writeJSON(name, content); err != nil {
+			return err
 		}
-		if err := os.WriteFile(k.path(name), []byte(text), 0o600); err != nil {
-			return fmt.Errorf("writing %s of %s: %w", name, k.name(), err)
-		}
+	}
+	if err := os.WriteFile(k.path("containerd.toml"), []byte(k.containerdConfig()), 0o600); err != nil {
+		return fmt.Errorf("writing containerd.toml of %s: %w", k.name(), err)
 	}
 	return nil
 }
@@ -233,11 +235,15 @@ func (k *kubeNode) proxyConfig() object {
 // networkConfig is a natively routed cluster network: the routes to the other
 // nodes' pods are there already.
 func (k *kubeNode) networkConfig() object {
+	return object{"cniVersion": "1.0.0", "name": "lab", "plugins": []object{{"type": "ptp", "ipMasq": false, "ipam": k.addresses()}}}
+}
+
+// addresses is how pods get theirs, and their default routes.
+func (k *kubeNode) addresses() object {
 	var ranges, routes []any
 	for _, version := range k.lab.Network.Versions() {
 		ranges = append(ranges, []object{{"subnet": k.node.PodCIDR(version)}})
 		routes = append(routes, object{"dst": map[int]string{4: "0.0.0.0/0", 6: "::/0"}[version]})
 	}
-	ipam := object{"type": "host-local", "dataDir": k.path("cni-data"), "ranges": ranges, "routes": routes}
-	return object{"cniVersion": "1.0.0", "name": "lab", "plugins": []object{{"type": "ptp", "ipMasq": false, "ipam": ipam}}}
+	return object{"type": "host-local", "dataDir": k.path("cni-data"), "ranges": ranges, "routes": routes}
 }

@@ -54,8 +54,10 @@ func (l *Lab) clusterBinary(name string) string { return filepath.Join(l.cluster
 // upWithKubelets brings up a cluster in which pods are scheduled and run.
 func (l *Lab) upWithKubelets(ctx context.Context) (err error) {
 	err = l.step("kubelet, containerd and the rest", func() (err error) {
-		l.clusterBinaries, err = FetchCluster(ctx)
-		return err
+		if l.clusterBinaries, err = FetchCluster(ctx); err != nil {
+			return err
+		}
+		return l.fetchFlannel(ctx)
 	})
 	if err != nil {
 		return err

@@ -49,6 +49,8 @@ type Options struct {
 	// a controller manager and a scheduler. Pods is then to be empty, and Braid is
 	// not started: both are for whoever uses the cluster.
 	Kubelets bool
+	// ClusterNetwork is that of a lab with kubelets; native if empty.
+	ClusterNetwork ClusterNetwork
 	// Images are archives to be imported on every node.
 	Images []string
 	// Step is told what begins, and returns a function to be called when it is
@@ -72,6 +74,7 @@ type Lab struct {
 	repository string
 	// clusterBinaries is where kubelet and the rest are; see FetchCluster.
 	clusterBinaries string
+	flanneld        string // the program, where it is needed
 	nodes           []*kubeNode
 	lock            *os.File
 	janitor         *janitor
@@ -187,6 +190,7 @@ func (l *Lab) describeNetwork() string {
 func (l *Lab) buildNetwork() (err error) {
 	spec := l.options.Network
 	spec.Name, spec.PodsPerNode = l.Name, 0
+	spec.NoRoutes = l.flannel()
 	if l.Network, err = network.Build(spec); err != nil {
 		return err
 	}
