@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/agent/saved"
+	"braid.dev/braid/internal/throttle"
 )
 
 // The account that all agents share may get a token of the account of an agent's own
@@ -102,6 +103,7 @@ type Agent struct {
 	unsteered prometheus.Gauge // peers
 	pathsUp   *metrics.Paths
 	changed   chan struct{}
+	reports   *throttle.Throttle[string] // of other nodes
 	published published
 	// believed are nodes whose agents are believed; see peersOf.
 	believed map[string]bool
@@ -162,6 +164,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
 		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), pathsUp: &metrics.Paths{}, changed: make(chan struct{}, 1),
+		reports:    throttle.New[string](reportsAtOnce, reportInterval),
 		nodeRounds: make(latest[round], 1), podRounds: make(latest[round], 1), rulesKnown: make(chan struct{}, 1), outcomes: make(latest[outcome], 1),
 	}
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)

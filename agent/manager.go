@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -146,9 +147,31 @@ func (a *Agent) watchObjects(mgr manager.Manager) error {
 }
 
 func (a *Agent) wakeIfChanged(before, after any) {
-	if concerns(before, after) {
-		a.wake()
+	if !concerns(before, after) {
+		return
 	}
+	if wait := a.reportWaits(after, time.Now()); wait > 0 {
+		time.AfterFunc(wait, a.wake)
+		return
+	}
+	a.wake()
+}
+
+// Changes of another node's report that are seen to at once: a few, and then one each
+// interval. An agent whose token was stolen could else keep all other nodes busy.
+const (
+	reportsAtOnce  = 8
+	reportInterval = 250 * time.Millisecond
+)
+
+// reportWaits says how long what another node's agent reports waits for its turn. A round
+// for anything else takes it along.
+func (a *Agent) reportWaits(object any, now time.Time) time.Duration {
+	report, ok := object.(*v1alpha1.MPTCPNode)
+	if !ok || report.Name == a.options.NodeName {
+		return 0
+	}
+	return a.reports.Take(report.Name, now)
 }
 
 // concerns is false for a change that only this agent's own writes, or the

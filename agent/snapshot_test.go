@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/testr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/throttle"
 )
 
 func TestWithoutAPlanThereIsNothingToDo(t *testing.T) {
@@ -68,6 +70,28 @@ func TestConcerns(t *testing.T) {
 				t.Errorf("concerns is %v", !c.wanted)
 			}
 		})
+	}
+}
+
+func TestANodeWhoseReportChangesAllTheTimeKeepsNoOtherBusy(t *testing.T) {
+	a := &Agent{options: Options{NodeName: "node1"}, reports: throttle.New[string](reportsAtOnce, reportInterval)}
+	named := func(name string) *v1alpha1.MPTCPNode {
+		return &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	}
+	now, atOnce := time.Now(), 0
+	for range 40 { // in a second
+		now = now.Add(25 * time.Millisecond)
+		if a.reportWaits(named("node3"), now) == 0 {
+			atOnce++
+		}
+	}
+	if atOnce > reportsAtOnce+4 {
+		t.Errorf("%d reports of 40 are seen to at once", atOnce)
+	}
+	for _, object := range []any{named("node2"), named("node1"), &v1alpha1.MPTCPNodePlan{}} {
+		if wait := a.reportWaits(object, now); wait != 0 {
+			t.Errorf("a change of %T waits for %v", object, wait)
+		}
 	}
 }
 

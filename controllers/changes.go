@@ -76,7 +76,7 @@ func (c *changes) handlerFor(note func(client.Object)) handler.EventHandler {
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			note(e.ObjectOld) // A pod can be replaced by one of its name on another node.
 			note(e.ObjectNew)
-			c.enqueue(q)
+			c.enqueueUpdate(q, e.ObjectNew)
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) { note(e.Object); c.enqueue(q) },
 	}

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/throttle"
 )
 
 // Changes of one namespace's policies that are compiled: a few at once, and then one each
@@ -22,51 +21,49 @@ const (
 
 // heldPolicies holds back changes of a namespace's policies that come too often: of
 // several the last one counts, when its time has come.
-type heldPolicies map[string]*taken // by namespace
+type heldPolicies struct {
+	taken    map[string][]v1alpha1.MPTCPPolicy // as they are compiled, by namespace, sorted by name
+	throttle *throttle.Throttle[string]
+}
 
-// taken are the policies of a namespace as they are compiled.
-type taken struct {
-	policies []v1alpha1.MPTCPPolicy // sorted by name
-	limiter  *rate.Limiter
+func newHeldPolicies() *heldPolicies {
+	return &heldPolicies{taken: map[string][]v1alpha1.MPTCPPolicy{}, throttle: throttle.New[string](changesAtOnce, changeInterval)}
 }
 
 // take returns the policies to compile, given all that there are now, and after what
 // time there are others; 0 for never.
-func (h heldPolicies) take(now time.Time, all []v1alpha1.MPTCPPolicy) (compiled []v1alpha1.MPTCPPolicy, after time.Duration) {
+func (h *heldPolicies) take(now time.Time, all []v1alpha1.MPTCPPolicy) (compiled []v1alpha1.MPTCPPolicy, after time.Duration) {
 	byNamespace := map[string][]v1alpha1.MPTCPPolicy{}
 	for i := range all {
 		namespace := all[i].Namespace
 		byNamespace[namespace] = append(byNamespace[namespace], all[i])
-		if h[namespace] == nil {
-			h[namespace] = &taken{limiter: rate.NewLimiter(rate.Every(changeInterval), changesAtOnce)}
+		if _, known := h.taken[namespace]; !known {
+			h.taken[namespace] = nil
 		}
 	}
-	for namespace, of := range h {
-		wait := of.change(now, byNamespace[namespace])
+	for namespace := range h.taken {
+		wait := h.change(now, namespace, byNamespace[namespace])
 		if wait > 0 && (after == 0 || wait < after) {
 			after = wait
 		}
-		if len(of.policies) == 0 && of.limiter.TokensAt(now) >= changesAtOnce {
-			delete(h, namespace)
+		compiled = append(compiled, h.taken[namespace]...)
+		if len(h.taken[namespace]) == 0 && h.throttle.Forget(namespace, now) {
+			delete(h.taken, namespace)
 		}
-		compiled = append(compiled, of.policies...)
 	}
 	return compiled, after
 }
 
 // change takes what there is now, or says how long that has to wait.
-func (t *taken) change(now time.Time, to []v1alpha1.MPTCPPolicy) (wait time.Duration) {
+func (h *heldPolicies) change(now time.Time, namespace string, to []v1alpha1.MPTCPPolicy) (wait time.Duration) {
 	slices.SortFunc(to, func(a, b v1alpha1.MPTCPPolicy) int { return strings.Compare(a.Name, b.Name) })
-	if slices.EqualFunc(t.policies, to, sameGeneration) {
+	if slices.EqualFunc(h.taken[namespace], to, sameGeneration) {
 		return 0
 	}
-	turn := t.limiter.ReserveN(now, 1)
-	if wait = turn.DelayFrom(now); wait > 0 {
-		turn.CancelAt(now)
-		return wait
+	if wait = h.throttle.Take(namespace, now); wait == 0 {
+		h.taken[namespace] = to
 	}
-	t.policies = to
-	return 0
+	return wait
 }
 
 func sameGeneration(a, b v1alpha1.MPTCPPolicy) bool {

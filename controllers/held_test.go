@@ -28,7 +28,7 @@ func generation(namespace, name string, generation int64) v1alpha1.MPTCPPolicy {
 }
 
 func TestANamespaceWhosePoliciesChangeAllTheTimeWaitsAndNoOtherDoes(t *testing.T) {
-	held, now := heldPolicies{}, time.Now()
+	held, now := newHeldPolicies(), time.Now()
 	held.take(now, []v1alpha1.MPTCPPolicy{generation("busy", "a", 1), generation("quiet", "a", 1)})
 	changes, last := 0, int64(1)
 	for i := int64(2); i <= 41; i++ { // in a second
@@ -56,7 +56,7 @@ func TestANamespaceWhosePoliciesChangeAllTheTimeWaitsAndNoOtherDoes(t *testing.T
 }
 
 func TestTheOrderInWhichPoliciesAreListedIsNoChange(t *testing.T) {
-	held, now := heldPolicies{}, time.Now()
+	held, now := newHeldPolicies(), time.Now()
 	a, b := generation("team", "a", 1), generation("team", "b", 1)
 	for range 20 {
 		held.take(now, []v1alpha1.MPTCPPolicy{a, b})
@@ -69,7 +69,7 @@ func TestTheOrderInWhichPoliciesAreListedIsNoChange(t *testing.T) {
 }
 
 func TestPoliciesThatAreGoneAreForgotten(t *testing.T) {
-	held, now := heldPolicies{}, time.Now()
+	held, now := newHeldPolicies(), time.Now()
 	for i := range 10 {
 		held.take(now, []v1alpha1.MPTCPPolicy{generation("team", fmt.Sprint(i), 1)})
 	}
@@ -82,8 +82,8 @@ func TestPoliciesThatAreGoneAreForgotten(t *testing.T) {
 	}
 	now = now.Add(changesAtOnce * changeInterval)
 	held.take(now, nil)
-	if len(held) != 0 {
-		t.Errorf("it remembers %v", held)
+	if len(held.taken) != 0 {
+		t.Errorf("it remembers %v", held.taken)
 	}
 }
 

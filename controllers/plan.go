@@ -59,7 +59,7 @@ type planReconciler struct {
 
 	incremental *policy.Incremental
 	active      bool // as in the result of the last run
-	held        heldPolicies
+	held        *heldPolicies
 	due         time.Duration // until held changes count; 0 where there are none
 }
 

@@ -22,9 +22,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -33,6 +35,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/throttle"
 	"braid.dev/braid/policy"
 )
 
@@ -139,7 +142,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	r := &planReconciler{
-		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(&debouncer{delay: o.Debounce}), teller: newHintTeller(mgr.GetClient()), held: heldPolicies{},
+		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(newDebouncer(o.Debounce)), teller: newHintTeller(mgr.GetClient()), held: newHeldPolicies(),
 	}
 	if err := mgr.Add(r.teller); err != nil {
 		return fmt.Errorf("add the teller of refused hints: %w", err)
@@ -171,7 +174,7 @@ func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation, confirmed *
 		history:   planHistory{},
 		judged:    judgements{},
 		writer:    newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
-		runs:      &debouncer{delay: o.StatusDebounce},
+		runs:      newDebouncer(o.StatusDebounce),
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("status").
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler()).
@@ -188,19 +191,39 @@ var request = reconcile.Request{}
 // maxDelay bounds how long a run waits because the last one took long.
 const maxDelay = 5 * time.Second
 
+// Updates of one object that are worked on at once: a few, and then one each interval. A
+// new pod has four; whoever changes labels all the time would have plans written for each.
+const (
+	updatesAtOnce  = 8
+	updateInterval = 250 * time.Millisecond
+)
+
 // debouncer puts a reconciler's request into its queue with a delay, so that
 // events that come close together cause one run. The delay grows with the cost
 // of a run, up to maxDelay, so that endless events take at most half of one processor
-// where a run takes no longer than that.
+// where a run takes no longer than that. An object that changes all the time waits for
+// longer; a run for others takes its changes along.
 type debouncer struct {
-	delay time.Duration
-	cost  atomic.Int64 // of the last run, in nanoseconds
+	delay   time.Duration
+	cost    atomic.Int64 // of the last run, in nanoseconds
+	updates *throttle.Throttle[types.UID]
+}
+
+func newDebouncer(delay time.Duration) *debouncer {
+	return &debouncer{delay: delay, updates: throttle.New[types.UID](updatesAtOnce, updateInterval)}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-func (d *debouncer) enqueue(q queue) {
-	q.AddAfter(request, max(d.delay, min(time.Duration(d.cost.Load()), maxDelay)))
+func (d *debouncer) enqueue(q queue) { d.enqueueAfter(q, 0) }
+
+func (d *debouncer) enqueueAfter(q queue, wait time.Duration) {
+	q.AddAfter(request, max(d.delay, wait, min(time.Duration(d.cost.Load()), maxDelay)))
+}
+
+// enqueueUpdate is for an object that was there before.
+func (d *debouncer) enqueueUpdate(q queue, object client.Object) {
+	d.enqueueAfter(q, d.updates.Take(object.GetUID(), time.Now()))
 }
 
 // measure notes the cost of a run that began at start.
@@ -209,7 +232,7 @@ func (d *debouncer) measure(start time.Time) { d.cost.Store(int64(time.Since(sta
 func (d *debouncer) handler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc:  func(_ context.Context, _ event.CreateEvent, q queue) { d.enqueue(q) },
-		UpdateFunc:  func(_ context.Context, _ event.UpdateEvent, q queue) { d.enqueue(q) },
+		UpdateFunc:  func(_ context.Context, e event.UpdateEvent, q queue) { d.enqueueUpdate(q, e.ObjectNew) },
 		DeleteFunc:  func(_ context.Context, _ event.DeleteEvent, q queue) { d.enqueue(q) },
 		GenericFunc: func(_ context.Context, _ event.GenericEvent, q queue) { d.enqueue(q) },
 	}
