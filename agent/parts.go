@@ -29,6 +29,7 @@ import (
 	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/agent/spreading"
+	"braid.dev/braid/agent/transport"
 )
 
 // parts are everything that the agent does on its node. This list is the only one: a
@@ -39,11 +40,12 @@ type parts struct {
 	datapath *datapath.Datapath
 	detours  *detours.Detours
 
-	held    *announcements.Holder
-	pods    *pathmanager.Pods
-	sockets *sockets.Upgrader
-	guard   *guard.Guard
-	rules   *rules.Rules
+	held      *announcements.Holder
+	pods      *pathmanager.Pods
+	sockets   *sockets.Upgrader
+	transport *transport.Part
+	guard     *guard.Guard
+	rules     *rules.Rules
 
 	spreading *spreading.Spreading
 }
@@ -55,7 +57,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.held, p.pods, p.sockets, p.guard, p.spreading}
+	return []node.Part{p.held, p.pods, p.sockets, p.transport, p.guard, p.spreading}
 }
 
 // all ends with the rules, which work beside the others.
@@ -80,7 +82,11 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 			StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories, Log: options.Log,
 		}),
 		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
-		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		transport: transport.Open(transport.Options{
+			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
+			Log: options.Log.WithName("transport"),
+		}),
+		guard: guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 	}
 	p.spreading = spreading.New(spreading.Options{
 		Interval: options.SpreadingInterval, Flows: p.datapath.OpenFlows, Upgrade: p.sockets.Feature, Notify: to.wake, Log: options.Log,

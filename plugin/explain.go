@@ -211,7 +211,7 @@ func (c *cluster) older(pod *corev1.Pod, decided *v1alpha1.PlanEndpoint) string 
 func sameDecision(a, b *v1alpha1.PlanEndpoint) bool {
 	of := func(e *v1alpha1.PlanEndpoint) v1alpha1.PlanEndpoint {
 		return v1alpha1.PlanEndpoint{
-			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Preferred: e.Preferred, Backup: e.Backup,
+			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Transport: e.Transport, Preferred: e.Preferred, Backup: e.Backup,
 			Preference: e.Preference, Hinted: e.Hinted, RefusedHints: e.RefusedHints, Guard: e.Guard,
 		}
 	}

@@ -370,6 +370,7 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, h 
 		Paths:          d.pathWeights(),
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
+		Transport:      winner.spec.Transport,
 		Chain:          d.Chain,
 		Preferred:      d.Preferred,
 		Backup:         d.Backup,

@@ -98,6 +98,7 @@ func blocksOf(spec *v1alpha1.PolicyRules) (blocks []string) {
 		{"spec.paths", !reflect.ValueOf(spec.Paths).IsZero()},
 		{"spec.subflows", !reflect.ValueOf(subflows).IsZero()},
 		{"spec.sockets", !reflect.ValueOf(spec.Sockets).IsZero()},
+		{"spec.transport", spec.Transport != nil},
 		{rulesField.String(), len(spec.Rules) > 0},
 	} {
 		if block.given {

@@ -118,7 +118,7 @@ func identify(endpoints []Endpoint) (map[uint64]Endpoint, error) {
 			return nil, err
 		}
 		identity, err := namespace.IdentifyAt(endpoint.Path)
-		if isGone(err) {
+		if namespace.IsGone(err) {
 			continue
 		}
 		if err != nil {

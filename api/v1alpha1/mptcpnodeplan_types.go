@@ -116,6 +116,12 @@ type PlanEndpoint struct {
 	// upgradeSockets makes the pod's TCP sockets MPTCP sockets.
 	// +optional
 	UpgradeSockets bool `json:"upgradeSockets,omitempty"`
+	// transport is what the pod's TCP sockets get. The schema does not describe it a
+	// second time: it has passed that of the policies.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	Transport *Transport `json:"transport,omitempty"`
 	// chain is the name of the chain in this plan that the endpoint's packets run
 	// through; empty when none does.
 	// +optional

@@ -252,6 +252,11 @@ type PolicyRules struct {
 	// +optional
 	Sockets SocketRules `json:"sockets,omitempty"`
 
+	// transport gives settings to the pods' own TCP sockets, such as their congestion
+	// control or keepalive.
+	// +optional
+	Transport *Transport `json:"transport,omitempty"`
+
 	// rules are the chain of the selected pods: which packets, and what to do with
 	// them. Those of one ClusterMPTCPPolicy run first, also where another policy
 	// wins the rest: of those with rules that select the pod, the one of highest

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/bpf/transport"
+)
+
+// linkPin is the name of the pinned link in the directory of pins.
+const linkPin = "set_transport_link"
+
+// objects are the loaded programs and their maps.
+type objects struct {
+	transport.TransportObjects
+	existing *link.Iter
+	attached link.Link
+}
+
+// load loads the programs, and puts the one for new sockets on the root of the cgroup2
+// tree, in the place of an earlier agent's.
+func (p *Part) load() (_ *objects, failed error) {
+	spec, err := transport.LoadTransport()
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the programs for transport settings: %w", err)
+	}
+	for name, m := range spec.Maps {
+		if name[0] != '.' {
+			m.Pinning = ebpf.PinByName
+		}
+	}
+	if err := p.loaded.Prepare(pins.Maps{Kept: pins.ByName(spec)}); err != nil {
+		return nil, err
+	}
+	o := &objects{}
+	defer func() {
+		if failed != nil {
+			failed = errors.Join(failed, o.Close())
+		}
+	}()
+	if err := spec.LoadAndAssign(&o.TransportObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.loaded.Directory()}}); err != nil {
+		return nil, fmt.Errorf("failed to load the programs for transport settings: %w", err)
+	}
+	if o.existing, err = link.AttachIter(link.IterOptions{Program: o.SetExisting}); err != nil {
+		return nil, fmt.Errorf("failed to prepare the iterator over sockets: %w", err)
+	}
+	return o, o.attach(p.loaded.Directory(), p.options.CgroupRoot)
+}
+
+func (o *objects) attach(directory, root string) (err error) {
+	pin := filepath.Join(directory, linkPin)
+	if o.attached, err = link.LoadPinnedLink(pin, nil); err == nil {
+		if err := o.attached.Update(o.SetTransport); err != nil {
+			return fmt.Errorf("failed to replace an earlier agent's program: %w", err)
+		}
+		return nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("failed to load the pinned link %s: %w", pin, err)
+	}
+	if root == "" {
+		if root, err = pace.CgroupRoot(); err != nil {
+			return err
+		}
+	}
+	o.attached, err = link.AttachCgroup(link.CgroupOptions{Path: root, Attach: ebpf.AttachCGroupSockOps, Program: o.SetTransport})
+	if err != nil {
+		return fmt.Errorf("failed to attach to the cgroup2 tree at %s: %w", root, err)
+	}
+	if err := o.attached.Pin(pin); err != nil {
+		return fmt.Errorf("failed to pin the link to the cgroup2 tree: %w", err)
+	}
+	return nil
+}
+
+// Close lets go of everything without changing it.
+func (o *objects) Close() error {
+	failed := o.TransportObjects.Close()
+	if o.existing != nil {
+		failed = errors.Join(failed, o.existing.Close())
+	}
+	if o.attached != nil {
+		failed = errors.Join(failed, o.attached.Close())
+	}
+	return failed
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transport gives the TCP sockets of pods the settings of their policies, by
+// programs on the machine's cgroup2 tree: pods need no right for it, and no change.
+package transport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/transport"
+)
+
+// schema is the version of everything pinned: see docs/upgrade.md.
+const schema = "v1"
+
+// Options of a Part.
+type Options struct {
+	// PinPath is the agent's directory on a BPF file system.
+	PinPath string
+	// CgroupRoot is where the root of the machine's cgroup2 tree is mounted; empty
+	// to look for it.
+	CgroupRoot string
+	// NamespaceDirectories are where container runtimes mount network namespaces.
+	NamespaceDirectories []string
+	// ProcPath is where a proc file system with all processes of the machine is mounted;
+	// empty means /proc.
+	ProcPath string
+	// Notify is called when there is more to say of endpoints.
+	Notify func()
+	Log    logr.Logger
+}
+
+// Part is the node.Part that does it. Nothing is loaded before a policy asks for it.
+type Part struct {
+	options Options
+	loaded  *pins.Loaded[*objects]
+
+	mutex   sync.Mutex
+	pods    map[uint64]*pod // by the cookie of the network namespace
+	cookies map[found]uint64
+}
+
+// pod is one whose sockets get settings.
+type pod struct {
+	uid      types.UID
+	path     string
+	settings transport.TransportSettings
+	changed  time.Time // of the settings; zero once its sockets have settled
+	refused  uint32    // as it was told last
+}
+
+// found is a network namespace as long as the pod has it.
+type found struct {
+	uid   types.UID
+	inode uint64
+}
+
+// Open prepares.
+func Open(options Options) *Part {
+	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}}
+	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "transport"), schema, options.Log), p.load)
+	return p
+}
+
+// Apply gives settings to the sockets of the model's endpoints. Where the kernel lacks one
+// the endpoint has failed, and gets the others.
+func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	wanted := p.wantedBy(model, &report)
+	if len(wanted) == 0 {
+		if p.loaded.Exists() {
+			report.Err = p.remove()
+		}
+		return report
+	}
+	if err := p.loaded.Load(); err != nil {
+		for _, one := range wanted {
+			report.Fail(one.uid, fmt.Errorf("spec.transport cannot be carried out: %w", err))
+		}
+		return report
+	}
+	report.Err = p.write(wanted)
+	for cookie, one := range wanted {
+		p.describe(&report, one, p.refusedTo(cookie))
+	}
+	if report.Err == nil {
+		report.Err = p.loaded.Finish()
+	}
+	return report
+}
+
+// describe says what the kernel refused to sockets of a pod.
+func (p *Part) describe(report *node.Report, one *pod, refused uint32) {
+	one.refused = refused
+	if names := refusals(refused); names != "" {
+		report.Describe(one.uid, func(status *v1alpha1.EndpointStatus) {
+			node.AddMessage(status, "the kernel did not take the whole of "+names+" for some socket: see docs/transport.md")
+		})
+	}
+}
+
+// wantedBy are the pods that were found, with what their policies give.
+func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod {
+	wanted, cookies := map[uint64]*pod{}, map[found]uint64{}
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		if endpoint.Transport == nil || endpoint.Found == nil || endpoint.Found.Path == "" {
+			continue
+		}
+		key := found{endpoint.UID, endpoint.Found.Inode}
+		cookie, err := p.cookie(key, endpoint.Found.Path)
+		if namespace.IsGone(err) {
+			continue // the pod has ended
+		}
+		if err != nil {
+			report.Fail(endpoint.UID, fmt.Errorf("failed to find the pod's sockets: %w", err))
+			continue
+		}
+		cookies[key] = cookie
+		report.Fail(endpoint.UID, lacks(endpoint.Transport.CongestionControl))
+		wanted[cookie] = &pod{uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(endpoint.Transport)}
+	}
+	p.cookies = cookies
+	return wanted
+}
+
+func (p *Part) cookie(of found, path string) (uint64, error) {
+	if cookie, known := p.cookies[of]; known {
+		return cookie, nil
+	}
+	identity, err := namespace.IdentifyAt(path)
+	return identity.Cookie, err
+}
+
+// lacks says that the kernel has no such congestion control. To ask loads its module
+// where there is one, which programs cannot.
+func lacks(congestionControl string) error {
+	if congestionControl == "" {
+		return nil
+	}
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("failed to open a socket: %w", err)
+	}
+	defer unix.Close(socket)
+	err = unix.SetsockoptString(socket, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestionControl)
+	if errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("spec.transport.congestionControl: this node's kernel has no %s: see net.ipv4.tcp_available_congestion_control there", congestionControl)
+	}
+	return nil // what is refused to this process is not to the programs
+}
+
+// write brings the map to what is wanted, and sockets that exist with it.
+func (p *Part) write(wanted map[uint64]*pod) error {
+	gone, failed := p.missing(wanted)
+	failed = errors.Join(failed, p.release(gone))
+	for cookie, one := range wanted {
+		before := p.pods[cookie]
+		if before != nil && before.settings == one.settings {
+			one.changed = before.changed
+			continue
+		}
+		if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("failed to write the settings of a network namespace: %w", err))
+			continue
+		}
+		one.changed = time.Now()
+		failed = errors.Join(failed, p.sweep(one.path))
+	}
+	p.pods = wanted
+	return failed
+}
+
+// missing are the namespaces that have settings and shall have none, also by an earlier
+// agent.
+func (p *Part) missing(wanted map[uint64]*pod) (gone []uint64, err error) {
+	var cookie uint64
+	var value transport.TransportSettings
+	entries := p.loaded.Value.TransportSettings.Iterate()
+	for entries.Next(&cookie, &value) {
+		if wanted[cookie] == nil {
+			gone = append(gone, cookie)
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("failed to list the network namespaces with settings: %w", err)
+	}
+	return gone, nil
+}
+
+// release puts the sockets of these namespaces back as they were.
+func (p *Part) release(cookies []uint64) (failed error) {
+	unknown := map[uint64]bool{}
+	for _, cookie := range cookies {
+		if err := p.loaded.Value.TransportSettings.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			failed = errors.Join(failed, fmt.Errorf("failed to forget the settings of a network namespace: %w", err))
+		}
+		if one := p.pods[cookie]; one != nil {
+			failed = errors.Join(failed, p.sweep(one.path))
+		} else {
+			unknown[cookie] = true
+		}
+	}
+	refused, err := namespace.Search(unknown, p.options.NamespaceDirectories, cmp.Or(p.options.ProcPath, "/proc"), p.sweepIn)
+	if refused > 0 {
+		p.options.Log.Info("failed to look at some network namespaces; sockets there may keep settings", "files", refused)
+	}
+	return errors.Join(failed, err)
+}
+
+// sweep brings the sockets that exist in a namespace to what the map says. One that is
+// gone has none.
+func (p *Part) sweep(path string) error {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("failed to open a network namespace: %w", err)
+	}
+	defer file.Close()
+	return p.sweepIn(file)
+}
+
+func (p *Part) sweepIn(file *os.File) error {
+	return namespace.IterateSockets(file, p.loaded.Value.existing)
+}
+
+// refusedTo are the settings that the kernel refused to some socket of a namespace.
+func (p *Part) refusedTo(cookie uint64) uint32 {
+	var value transport.TransportSettings
+	if err := p.loaded.Value.TransportSettings.Lookup(cookie, &value); err != nil {
+		return 0
+	}
+	return value.Refused
+}
+
+// How often is looked for what the kernel refused, and for subflows that joined idle
+// connections: sockets that send have settled by themselves.
+const (
+	lookInterval  = time.Second
+	sweepInterval = 30 * time.Second
+)
+
+// Run has sockets settle, and says when there is more to tell of an endpoint.
+func (p *Part) Run(ctx context.Context) error {
+	ticker := time.NewTicker(lookInterval)
+	defer ticker.Stop()
+	swept := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		all := time.Since(swept) >= sweepInterval
+		if all {
+			swept = time.Now()
+		}
+		if p.look(all) && p.options.Notify != nil {
+			p.options.Notify()
+		}
+	}
+}
+
+// look sweeps the namespaces whose settings changed a moment ago, or all, and says
+// whether the kernel refused something anew.
+func (p *Part) look(all bool) (news bool) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !p.loaded.Is() {
+		return false
+	}
+	for cookie, one := range p.pods {
+		news = news || p.refusedTo(cookie) != one.refused
+		if !all && one.changed.IsZero() {
+			continue
+		}
+		one.changed = time.Time{}
+		if err := p.sweep(one.path); err != nil {
+			p.options.Log.Error(err, "failed to give settings to a pod's sockets", "pod", one.uid)
+		}
+	}
+	return news
+}
+
+// Close lets go of everything without changing it: the programs go on.
+func (p *Part) Close() error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.loaded.Close()
+}
+
+// Remove puts all sockets back as they were, and leaves nothing attached or pinned.
+func (p *Part) Remove(context.Context) error {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !p.loaded.Exists() {
+		return nil
+	}
+	return p.remove()
+}
+
+func (p *Part) remove() error {
+	failed := p.loaded.Load()
+	if failed == nil {
+		var gone []uint64
+		gone, failed = p.missing(nil)
+		failed = errors.Join(failed, p.release(gone))
+	}
+	p.pods = map[uint64]*pod{}
+	return errors.Join(failed, p.loaded.Remove())
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package transport holds the programs that give the sockets of pods the settings of
+// their policies.
+package transport
+
+//go:generate ../../hack/bpf2go.sh Transport transport.bpf.c -type congestion
+//go:generate go run ../../hack/enums transport_bpfel.o
