@@ -291,7 +291,7 @@ func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	}
 	c.useChain(n, &d, matching)
 	n.addTenant(pod.Namespace, g)
-	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, &d, hints))
+	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, g, &d, hints))
 	return d
 }
 
@@ -359,7 +359,7 @@ func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPoli
 // Kubernetes has its limit, and annotations are the tenants'.
 const maxRefusalBytes = 64 << 10
 
-func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, h *podHints) v1alpha1.PlanEndpoint {
+func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision, h *podHints) v1alpha1.PlanEndpoint {
 	e := v1alpha1.PlanEndpoint{
 		UID:            pod.UID,
 		CgroupUID:      cgroupUID(pod),
@@ -370,7 +370,7 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, d *Decision, h 
 		Paths:          d.pathWeights(),
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
-		Transport:      winner.spec.Transport,
+		Transport:      transportOf(winner, g, d),
 		Chain:          d.Chain,
 		Preferred:      d.Preferred,
 		Backup:         d.Backup,

@@ -52,6 +52,10 @@ type Decision struct {
 	Subflows v1alpha1.PlanSubflows `json:"subflows,omitzero"`
 	// SubflowsReason says where their number comes from.
 	SubflowsReason string `json:"subflowsReason,omitempty"`
+	// Transport are the settings that the pod's sockets get, in words; empty for none.
+	Transport string `json:"transport,omitempty"`
+	// TransportBounded says what of the winner's settings guardrails do not allow.
+	TransportBounded []string `json:"transportBounded,omitempty"`
 	// Rules says whose rules run for the pod, in the order in which they do.
 	Rules []RulesChoice `json:"rules,omitempty"`
 	// Chain is the name of the pod's chain in its node's plan; empty when no rule
@@ -132,6 +136,12 @@ func (d Decision) writeDetails(b *strings.Builder) {
 	}
 	d.writeWishes(b)
 	d.writeSubflows(b)
+	if d.Transport != "" {
+		fmt.Fprintf(b, "  transport: %s\n", d.Transport)
+	}
+	for _, bounded := range d.TransportBounded {
+		fmt.Fprintf(b, "  transport: %s\n", bounded)
+	}
 	for _, r := range d.Rules {
 		fmt.Fprintf(b, "  rules of %s: %s (%s)\n", PolicyString(r.Policy), strings.Join(r.Rules, ", "), r.Reason)
 	}

@@ -258,6 +258,9 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	if rails.Unparsable == v1alpha1.UnparsableDrop {
 		parts = append(parts, "packets whose TCP header rules cannot see are dropped")
 	}
+	if rails.Transport != nil {
+		parts = append(parts, effectOfTransport(rails.Transport))
+	}
 	if rails.NewPods == v1alpha1.NewPodsGuard {
 		parts = append(parts, "new pods of the node are guarded before it is known who they are")
 	}

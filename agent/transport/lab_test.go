@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -34,7 +36,6 @@ type lab struct {
 	client, server *network.Pod
 	directory      string
 	part           *Part
-	cookie         uint64
 }
 
 func newLab(t *testing.T) *lab {
@@ -117,7 +118,6 @@ type options struct {
 	congestion                        string
 	userTimeout                       int // ms
 	keepalive, idle, interval, probes int
-	minRTO, delayedAck                int // µs
 	receiveBuffer                     int
 }
 
@@ -175,6 +175,7 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 		t.Errorf("a new connection has %+v", got)
 	}
 	l.expectWindow(t, 40)
+	l.expectTimers(t, connection, 20_000, func(rto, delayedAck int) bool { return rto < 100 && delayedAck == 20_000 })
 	l.part.mutex.Lock()
 	for cookie := range l.part.pods {
 		if refused := refusals(l.part.refusedTo(cookie)); refused != "" {
@@ -183,6 +184,7 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 	}
 	l.part.mutex.Unlock()
 	l.apply(t, nil)
+	l.expectTimers(t, connection, 200_000, func(rto, delayedAck int) bool { return rto >= 150 && delayedAck == 200_000 })
 	after := optionsOf(t, connection)
 	if before.receiveBuffer = after.receiveBuffer; after != before {
 		t.Errorf("when the policy is gone the connection has %+v, and others had %+v before", after, before)
@@ -190,6 +192,43 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 	if again := optionsOf(t, l.dial(t, "TCP")); again.congestion != before.congestion || again.keepalive != before.keepalive || again.userTimeout != 0 {
 		t.Errorf("when the policy is gone a new connection has %+v", again)
 	}
+}
+
+// Linux 6.15 and later tell by how much acknowledgements are delayed at most, in µs.
+const tcpDelackMaxUS = 46
+
+// expectTimers looks at the time after which a segment is sent again, in ms, where there is
+// next to no round trip, and at the delay of acknowledgements, in µs. The former follows a
+// change with the next round trips. For what an older kernel does not tell, likely stands.
+func (l *lab) expectTimers(t *testing.T, connection net.Conn, likely int, holds func(rto, delayedAck int) bool) {
+	t.Helper()
+	_, local, err := net.SplitHostPort(connection.LocalAddr().String())
+	require.NoError(t, err)
+	testutil.Retry(t, 5*time.Second, func() error {
+		l.exchange(t, connection)
+		delayedAck := delayedAckOf(t, connection, likely)
+		out, err := l.client.Run("ss", "-tinHO", "sport", "=", local)
+		match := regexp.MustCompile(` rto:(\d+)`).FindStringSubmatch(out)
+		if err != nil || match == nil {
+			return fmt.Errorf("ss tells %q: %w", out, err)
+		}
+		if rto, err := strconv.Atoi(match[1]); err != nil || !holds(rto, delayedAck) {
+			return fmt.Errorf("the connection sends again after %d ms, and delays acknowledgements by %d µs: %w", rto, delayedAck, err)
+		}
+		return nil
+	})
+}
+
+func delayedAckOf(t *testing.T, connection net.Conn, likely int) (delay int) {
+	t.Helper()
+	raw, err := connection.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { delay, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpDelackMaxUS) }))
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return likely
+	}
+	require.NoError(t, err)
+	return delay
 }
 
 // expectWindow looks at a connection that has sent nothing yet.

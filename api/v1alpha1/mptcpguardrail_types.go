@@ -92,6 +92,10 @@ type Guardrails struct {
 	// +optional
 	SpoofCheck SpoofCheck `json:"spoofCheck,omitempty"`
 
+	// transport bounds what spec.transport of policies gives to the pods' sockets.
+	// +optional
+	Transport *TransportBounds `json:"transport,omitempty"`
+
 	// unparsable says what becomes of packets to and from a pod that may be TCP and
 	// whose TCP header rules cannot see: fragments, IPv6 extension headers beyond eight
 	// or beyond 256 bytes, routing headers with segments left, IPsec (AH, ESP), headers

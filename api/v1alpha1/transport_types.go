@@ -75,3 +75,27 @@ type Keepalive struct {
 	// +optional
 	Probes *int32 `json:"probes,omitempty"`
 }
+
+// TransportBounds are what policies may give to sockets by spec.transport. What exceeds a
+// bound is brought down to it, and a congestion control that is not listed is left out;
+// kubectl braid explain tells.
+// +kubebuilder:validation:MinProperties=1
+type TransportBounds struct {
+	// congestionControls are those that may be chosen. Leave it out to allow all.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=15
+	// +listType=set
+	// +optional
+	CongestionControls []string `json:"congestionControls,omitempty"`
+	// maxInitialWindow is the widest initialWindow, in segments.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	MaxInitialWindow *int32 `json:"maxInitialWindow,omitempty"`
+	// maxReceiveBuffer is the largest receiveBuffer, in bytes.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 4096 && self <= 67108864 : isQuantity(self) && quantity(self).compareTo(quantity('4Ki')) >= 0 && quantity(self).compareTo(quantity('64Mi')) <= 0",message="must be a quantity of bytes from 4Ki to 64Mi, such as 1Mi"
+	// +optional
+	MaxReceiveBuffer *resource.Quantity `json:"maxReceiveBuffer,omitempty"`
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
+)
+
+// A far server, and how much it sends to whoever connects.
+const (
+	roundTrip = 100 * time.Millisecond
+	shortFlow = 100_000
+)
+
+// TestAShortFlowNeedsOneRoundTripWithAWideWindow measures what initialWindow of the sender
+// and receiveBuffer of the receiver do together, as seed 002 does with requests.
+func TestAShortFlowNeedsOneRoundTripWithAWideWindow(t *testing.T) {
+	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"net1"}, PodsPerNode: 1, PathDelays: map[string]time.Duration{"net1": roundTrip / 2}})
+	client, server := n.Nodes[0].Pods[0], n.Nodes[1].Pods[0]
+	serveShortFlows(t, server)
+	part := Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)})
+	t.Cleanup(func() { require.NoError(t, part.Remove(context.Background())) })
+	plain := median(t, client, server)
+	model := nodetest.Model(nodetest.Pod{UID: "client", Namespace: client.Path()}, nodetest.Pod{UID: "server", Namespace: server.Path()})
+	model.Endpoints[0].Transport = &v1alpha1.Transport{ReceiveBuffer: resource.NewQuantity(1<<20, resource.BinarySI)}
+	model.Endpoints[1].Transport = &v1alpha1.Transport{InitialWindow: new(int32(80))}
+	require.NoError(t, nodetest.Failures(part.Apply(t.Context(), model)))
+	wide := median(t, client, server)
+	testutil.Figure(t, "transport.local_window.plain_rtt", "RTT", float64(plain)/float64(roundTrip))
+	testutil.Figure(t, "transport.local_window.wide_rtt", "RTT", float64(wide)/float64(roundTrip))
+	if plain < 5*roundTrip/2 || wide > 2*roundTrip {
+		t.Errorf("100 kB take %v with the kernel's own window, and %v with one of 80 segments", plain, wide)
+	}
+}
+
+func serveShortFlows(t *testing.T, server *network.Pod) {
+	t.Helper()
+	listener, err := server.Listen(context.Background(), "tcp", net.JoinHostPort(server.IPv4, port))
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = connection.Write(make([]byte, shortFlow))
+			_ = connection.Close()
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
+}
+
+// median of five, of the time from the connection's being established.
+func median(t *testing.T, client, server *network.Pod) time.Duration {
+	t.Helper()
+	var times []time.Duration
+	for range 5 {
+		var connection net.Conn
+		require.NoError(t, client.Do(func() (err error) {
+			connection, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(server.IPv4, port))
+			return err
+		}))
+		begun := time.Now()
+		received, err := io.Copy(io.Discard, connection)
+		require.NoError(t, err)
+		times = append(times, time.Since(begun))
+		require.EqualValues(t, shortFlow, received)
+		require.NoError(t, connection.Close())
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
+}
