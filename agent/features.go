@@ -12,7 +12,7 @@ import (
 
 // features are what the kernel has and what is used where it does not. What is
 // not known before a plan asks for it is left out.
-func features(attachMode string, upgrade *v1alpha1.KernelFeature) []v1alpha1.KernelFeature {
+func features(attachMode string, known ...*v1alpha1.KernelFeature) []v1alpha1.KernelFeature {
 	var features []v1alpha1.KernelFeature
 	switch attachMode {
 	case "tcx":
@@ -21,8 +21,10 @@ func features(attachMode string, upgrade *v1alpha1.KernelFeature) []v1alpha1.Ker
 		features = append(features, v1alpha1.KernelFeature{Name: "TCX", Message: "programs are attached by the clsact qdisc"})
 	}
 	features = append(features, userspacePathManager())
-	if upgrade != nil {
-		features = append(features, *upgrade)
+	for _, feature := range known {
+		if feature != nil {
+			features = append(features, *feature)
+		}
 	}
 	return features
 }

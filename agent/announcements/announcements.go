@@ -21,6 +21,7 @@ import (
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/announcements"
 )
 
@@ -97,6 +98,9 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 		return report
 	}
 	if report.Err = h.loaded.Load(); report.Err != nil {
+		if errors.Is(report.Err, pins.ErrRefused) {
+			report.Err = nil // Feature says it, and addresses are announced at once
+		}
 		return report
 	}
 	report.Err = h.write(wanted)
@@ -168,6 +172,19 @@ func (h *Holder) detachOthers(wanted map[uint32]wait) error {
 		}
 	}
 	return errors.Join(failed, h.interfaces.DetachOther())
+}
+
+// Feature is what is known of the kernel; nil as long as nothing was to be held.
+func (h *Holder) Feature() *v1alpha1.KernelFeature {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	feature := &v1alpha1.KernelFeature{Name: "HoldAnnouncements", Supported: h.loaded.Is()}
+	if refused := h.loaded.Refused(); refused != nil {
+		feature.Message = node.Shorten(node.MessageLimit, "with manager: Kernel addresses are announced at once, whatever openAfter says: "+refused.Error())
+	} else if !feature.Supported {
+		return nil
+	}
+	return feature
 }
 
 // Close lets go of everything without changing it: what is held stays held.

@@ -15,6 +15,7 @@ import (
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/api/v1alpha1"
 )
 
 // Chains are the endpoint half on the interfaces of the calling thread's network
@@ -25,9 +26,11 @@ type Chains struct {
 	options    Options
 	interfaces *attach.Interfaces
 
-	mu       sync.Mutex
-	loaded   *pins.Loaded[*half]
-	attached atomic.Pointer[[]Attached] // for who does not wait for Apply
+	mu     sync.Mutex
+	loaded *pins.Loaded[*half]
+	// For who does not wait for Apply.
+	attached atomic.Pointer[[]Attached]
+	feature  atomic.Pointer[v1alpha1.KernelFeature]
 }
 
 var _ node.Part = (*Chains)(nil)
@@ -87,8 +90,8 @@ func (c *Chains) apply(model *node.Model, failed failures) (draining bool, err e
 	if len(wanted) == 0 && !c.loaded.Exists() {
 		return false, nil
 	}
-	if err := c.loaded.Load(); err != nil {
-		return false, err
+	if err := c.load(); err != nil {
+		return false, c.withoutPrograms(wanted, failed, err)
 	}
 	h := c.loaded.Value
 	err = h.apply(model, wanted, failed)
@@ -102,13 +105,45 @@ func (c *Chains) apply(model *node.Model, failed failures) (draining bool, err e
 	return h.isDraining(), err
 }
 
+// withoutPrograms fails the endpoints alone where the verifier refuses the programs: no
+// other try would end otherwise. What an earlier agent left goes with the last of them.
+func (c *Chains) withoutPrograms(wanted []desired, failed failures, err error) error {
+	if !errors.Is(err, pins.ErrRefused) {
+		return err
+	}
+	if len(wanted) == 0 {
+		return c.remove()
+	}
+	for i := range wanted {
+		failed.add(wanted[i].UID, err)
+	}
+	return nil
+}
+
+// load loads once, and takes note of what the kernel can.
+func (c *Chains) load() error {
+	err := c.loaded.Load()
+	feature := &v1alpha1.KernelFeature{Name: "Rules", Supported: err == nil}
+	if errors.Is(err, pins.ErrRefused) {
+		feature.Message = node.Shorten(node.MessageLimit, "rules that act on packets cannot be carried out: "+err.Error())
+	}
+	if feature.Supported || feature.Message != "" {
+		c.feature.Store(feature)
+	}
+	return err
+}
+
+// Feature is what is known of the kernel; nil as long as no endpoint had rules. It waits
+// for nobody.
+func (c *Chains) Feature() *v1alpha1.KernelFeature { return c.feature.Load() }
+
 // Prepare loads the programs and maps without attaching anything, for what must be
 // there before the first chain is. What it loads stays until Apply finds no
 // endpoint, or Remove.
 func (c *Chains) Prepare() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.loaded.Load()
+	return c.load()
 }
 
 // TakeOver brings here what an earlier agent of another version pinned, where there
@@ -119,7 +154,10 @@ func (c *Chains) TakeOver() error {
 	if !c.loaded.Exists() {
 		return nil
 	}
-	return c.loaded.Load()
+	if err := c.load(); !errors.Is(err, pins.ErrRefused) {
+		return err
+	}
+	return nil // Apply says it of the endpoints that it concerns
 }
 
 // Exists says whether this agent or an earlier one left something.

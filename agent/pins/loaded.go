@@ -7,7 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
+
+// ErrRefused is of programs that the verifier of this kernel does not take.
+var ErrRefused = errors.New("this kernel's verifier refuses a program")
 
 // Loaded is what a part of the agent has loaded, as a pointer: programs, and the maps
 // and links that are pinned. It is not safe for concurrent use.
@@ -22,6 +28,8 @@ type Loaded[T interface {
 	load func() (T, error)
 	// removed says that nothing is pinned, by earlier agents either.
 	removed bool
+	// refused is what the verifier said of the programs.
+	refused error
 }
 
 // NewLoaded loads nothing yet. load begins with Prepare, and closes what it has opened
@@ -48,14 +56,31 @@ func (l *Loaded[T]) Exists() bool {
 	return !l.removed
 }
 
-// Load loads once. What another version pinned is taken over.
+// Load loads once. What another version pinned is taken over. A verifier that refuses
+// with ErrRefused is not asked again.
 func (l *Loaded[T]) Load() (err error) {
-	if l.Is() {
-		return nil
+	if l.Is() || l.refused != nil {
+		return l.refused
 	}
 	l.removed = false
 	l.Value, err = l.load()
+	if isRefusal(err) {
+		l.refused = fmt.Errorf("%w: %w", ErrRefused, err)
+		return l.refused
+	}
 	return err
+}
+
+// Refused is why nothing can be loaded on this kernel; nil where it can, or nobody tried.
+func (l *Loaded[T]) Refused() error { return l.refused }
+
+// isRefusal tells a verdict of the verifier from what may pass, as too little memory.
+func isRefusal(err error) bool {
+	var verifier *ebpf.VerifierError
+	if !errors.As(err, &verifier) || len(verifier.Log) == 0 {
+		return false
+	}
+	return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.E2BIG)
 }
 
 // Close lets go of everything without changing it: what is pinned stays.

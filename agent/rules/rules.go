@@ -214,8 +214,15 @@ func (r *Rules) Close() (failed error) {
 	return failed
 }
 
-// Features says what this node can do in sockets; it is empty until an endpoint needs it.
-func (r *Rules) Features() []v1alpha1.KernelFeature { return r.pacing.Features() }
+// Features says what this node can do for packets and in sockets, as far as an endpoint
+// needed it.
+func (r *Rules) Features() []v1alpha1.KernelFeature {
+	features := r.pacing.Features()
+	if chains := r.chains.Feature(); chains != nil {
+		features = append(features, *chains)
+	}
+	return features
+}
 
 // Pins are what users see of rules and subflows, for metrics too.
 func (r *Rules) Pins() *inspect.Pins { return r.inspection.pins }

@@ -148,10 +148,8 @@ __noinline int find_announcement(struct __sk_buff *skb, __u32 offset, __u32 leng
 	__u32 at = 0;
 	int i;
 
-	if (!found || length > TCP_OPTIONS_MAX)
-		return 0;
-	barrier_var(length);
-	if (length < LENGTH_ADD_IPV4 || bpf_skb_load_bytes(skb, offset, options.byte, length))
+	length = size_within(length, TCP_OPTIONS_MAX);
+	if (!found || !length || bpf_skb_load_bytes(skb, offset, options.byte, length))
 		return 0;
 	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 kind, size, is_nop;
@@ -168,9 +166,7 @@ __noinline int find_announcement(struct __sk_buff *skb, __u32 offset, __u32 leng
 		if (announces(&options, at, size)) {
 			found->length = size;
 			offset += at;
-			barrier_var(size);
-			if (size > OPTION_BYTES)
-				return 0;
+			size = size_within(size, OPTION_BYTES);
 			return size && !bpf_skb_load_bytes(skb, offset, found->option, size);
 		}
 		at += size;
@@ -286,9 +282,9 @@ __noinline int become_ack(struct __sk_buff *skb, struct packet *packet, struct c
 		return 0;
 	if (!set_ip_length(skb, packet, length))
 		return 0;
-	if (!set_checksum(segment, packet, length, partial) || length > sizeof(*segment))
+	if (!set_checksum(segment, packet, length, partial))
 		return 0;
-	barrier_var(length);
+	length = size_within(length, sizeof(*segment));
 	if (!length)
 		return 0;
 	return !bpf_skb_store_bytes(skb, transport, segment, length, 0);

@@ -83,11 +83,8 @@ static __always_inline int wakes(void)
 static __always_inline int keep(struct __sk_buff *skb, const struct young_key *key)
 {
 	struct young_connection connection = { .began = bpf_ktime_get_ns() };
-	__u32 length = skb->len;
+	__u32 length = size_within(skb->len, MESSAGE_BYTES);
 
-	if (length > MESSAGE_BYTES)
-		return PASS;
-	barrier_var(length);
 	if (!length || bpf_skb_load_bytes(skb, 0, connection.message, length))
 		return PASS;
 	connection.length = length;

@@ -131,10 +131,7 @@ __noinline int keep_address(struct __sk_buff *skb, struct context *context, stru
 
 	if (!context || !subflow || !found)
 		return -1;
-	length = found->length;
-	if (length > LENGTH_ADD_IPV6_PORT)
-		return -1;
-	barrier_var(length);
+	length = size_within(found->length, LENGTH_ADD_IPV6_PORT);
 	if (!length || bpf_skb_load_bytes(skb, found->offset, option, length))
 		return -1;
 	address = new_hidden_address(context, subflow, context->direction, option[3]);

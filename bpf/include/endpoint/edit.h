@@ -122,16 +122,10 @@ static __always_inline __u32 padded(__u32 length)
 	return (length + 3) & ~3U;
 }
 
-/*
- * The number when it is from 1 to 40, else 0: in a form that every verifier follows.
- * That of Linux 6.1 forgets it over a call, so each use asks anew.
- */
+/* From 1 to 40, else 0. The verifier of Linux 6.1 forgets it over a call: each use asks anew. */
 static __always_inline __u32 option_bytes_of(__u32 length)
 {
-	if (length > TCP_OPTIONS_MAX)
-		return 0;
-	barrier_var(length);
-	return length;
+	return size_within(length, TCP_OPTIONS_MAX);
 }
 
 /* As find_option, but -1 when the options up to there do not add up. */
