@@ -4,11 +4,14 @@ package pins
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // programs stand for what a part loads.
@@ -70,4 +73,30 @@ func TestAFailureIsTriedAgain(t *testing.T) {
 	*failure = errors.New("a link is busy")
 	require.ErrorIs(t, l.Remove(func() error { return *failure }), *failure)
 	require.NoError(t, l.Remove())
+}
+
+func TestAVerifierThatRefusesIsNotAskedAgain(t *testing.T) {
+	l, failure := newLoaded(t)
+	*failure = fmt.Errorf("loading: %w", &ebpf.VerifierError{Cause: unix.EACCES, Log: []string{"invalid zero-sized read"}})
+	require.ErrorIs(t, l.Load(), ErrRefused)
+	*failure = nil
+	require.ErrorIs(t, l.Load(), ErrRefused)
+	require.ErrorContains(t, l.Refused(), "invalid zero-sized read")
+	require.False(t, l.Is())
+}
+
+func TestWhatMayPassIsTriedAgain(t *testing.T) {
+	for name, cause := range map[string]error{
+		"no memory": &ebpf.VerifierError{Cause: unix.ENOMEM, Log: []string{"func#0 @0"}}, "no rights": unix.EPERM,
+		"no log": &ebpf.VerifierError{Cause: unix.EACCES},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, failure := newLoaded(t)
+			*failure = cause
+			require.ErrorIs(t, l.Load(), cause)
+			require.NoError(t, l.Refused())
+			*failure = nil
+			require.NoError(t, l.Load())
+		})
+	}
 }
