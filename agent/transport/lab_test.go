@@ -10,8 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -175,7 +173,7 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 		t.Errorf("a new connection has %+v", got)
 	}
 	l.expectWindow(t, 40)
-	l.expectTimers(t, connection, 20_000, func(rto, delayedAck int) bool { return rto < 100 && delayedAck == 20_000 })
+	l.expectTimers(t, connection, 20, 20)
 	l.part.mutex.Lock()
 	for cookie := range l.part.pods {
 		if refused := refusals(l.part.refusedTo(cookie)); refused != "" {
@@ -184,7 +182,7 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 	}
 	l.part.mutex.Unlock()
 	l.apply(t, nil)
-	l.expectTimers(t, connection, 200_000, func(rto, delayedAck int) bool { return rto >= 150 && delayedAck == 200_000 })
+	l.expectTimers(t, connection, 200, 200)
 	after := optionsOf(t, connection)
 	if before.receiveBuffer = after.receiveBuffer; after != before {
 		t.Errorf("when the policy is gone the connection has %+v, and others had %+v before", after, before)
@@ -194,41 +192,29 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 	}
 }
 
-// Linux 6.15 and later tell by how much acknowledgements are delayed at most, in µs.
-const tcpDelackMaxUS = 46
+// Options by which Linux 6.15 and later tell of these times, in µs.
+const (
+	tcpRTOMin    = 45
+	tcpDelackMax = 46
+)
 
-// expectTimers looks at the time after which a segment is sent again, in ms, where there is
-// next to no round trip, and at the delay of acknowledgements, in µs. The former follows a
-// change with the next round trips. For what an older kernel does not tell, likely stands.
-func (l *lab) expectTimers(t *testing.T, connection net.Conn, likely int, holds func(rto, delayedAck int) bool) {
-	t.Helper()
-	_, local, err := net.SplitHostPort(connection.LocalAddr().String())
-	require.NoError(t, err)
-	testutil.Retry(t, 5*time.Second, func() error {
-		l.exchange(t, connection)
-		delayedAck := delayedAckOf(t, connection, likely)
-		out, err := l.client.Run("ss", "-tinHO", "sport", "=", local)
-		match := regexp.MustCompile(` rto:(\d+)`).FindStringSubmatch(out)
-		if err != nil || match == nil {
-			return fmt.Errorf("ss tells %q: %w", out, err)
-		}
-		if rto, err := strconv.Atoi(match[1]); err != nil || !holds(rto, delayedAck) {
-			return fmt.Errorf("the connection sends again after %d ms, and delays acknowledgements by %d µs: %w", rto, delayedAck, err)
-		}
-		return nil
-	})
-}
-
-func delayedAckOf(t *testing.T, connection net.Conn, likely int) (delay int) {
+// expectTimers looks at the least time after which a segment is sent again, and at the delay
+// of acknowledgements, in ms. An older kernel tells neither.
+func (*lab) expectTimers(t *testing.T, connection net.Conn, minRTO, delayedAck int) {
 	t.Helper()
 	raw, err := connection.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
-	require.NoError(t, raw.Control(func(fd uintptr) { delay, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpDelackMaxUS) }))
-	if errors.Is(err, unix.ENOPROTOOPT) {
-		return likely
+	for option, wanted := range map[int]int{tcpRTOMin: minRTO, tcpDelackMax: delayedAck} {
+		var got int
+		require.NoError(t, raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, option) }))
+		if errors.Is(err, unix.ENOPROTOOPT) {
+			continue
+		}
+		require.NoError(t, err)
+		if got != 1000*wanted {
+			t.Errorf("option %d of the connection is %d µs instead of %d ms", option, got, wanted)
+		}
 	}
-	require.NoError(t, err)
-	return delay
 }
 
 // expectWindow looks at a connection that has sent nothing yet.
