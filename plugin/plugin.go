@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package plugin is `kubectl braid`: it tells whether Braid does what its policies
-// say, and why each pod is treated as it is. It reads the API server and changes
-// nothing.
+// say, and why each pod is treated as it is. It reads the API server; init creates what it
+// proposes when told to, and test has two pods of its own for a while.
 package plugin
 
 import (
@@ -51,7 +51,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand(), p.uninstallCommand())
-	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand())
+	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand(), p.initCommand(), p.testCommand())
 	for _, one := range command.Commands() {
 		one.RunE = explainRefusals(one.RunE)
 	}

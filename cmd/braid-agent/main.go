@@ -53,7 +53,7 @@ func command() *cobra.Command {
 	addFlags(command, &options)
 	addLogLevel(command, &logging)
 	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "file that says how to reach the API server, with the account that all agents share (default: the pod's service account)")
-	command.AddCommand(cleanupCommand(&options), mountCommand())
+	command.AddCommand(cleanupCommand(&options), mountCommand(), surveyCommand(), transferCommand())
 	addInspection(command, &options)
 	return command
 }

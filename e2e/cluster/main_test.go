@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/e2e-framework/pkg/env"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
@@ -147,6 +148,8 @@ func helm(ctx context.Context, arguments ...string) error {
 
 // install is what docs/installation.md says, with images that are there already.
 func install(ctx context.Context) error {
+	began := time.Now()
+	defer func() { installTook = time.Since(began) }()
 	err := helm(ctx, "install", release, "charts/braid", "--create-namespace",
 		"--set", "image.pullPolicy=Never", "--wait", "--timeout", "2m")
 	if err != nil {
