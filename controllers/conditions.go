@@ -380,7 +380,7 @@ func pathReady(o *observation, p *policy.PathResult, problems pathProblems) meta
 		return ready(metav1.ConditionFalse, v1alpha1.ReasonTooManyPaths,
 			fmt.Sprintf("not used on %s: more than %d paths select it, and the first by name are used", enumerate(p.CutNodes), v1alpha1.MaxPaths))
 	case !o.result.Active:
-		return ready(metav1.ConditionUnknown, v1alpha1.ReasonPending, "no policy selects a running pod yet, so no node looks for its NIC")
+		return ready(metav1.ConditionUnknown, v1alpha1.ReasonNoPodsSelected, "no policy selects a running pod yet, so no node looks for its NIC")
 	}
 	for _, problem := range pathProblemWords {
 		if nodes := problems[problem.reason]; len(nodes) > 0 {

@@ -422,7 +422,7 @@ func TestPathReadyTellsTheWorstProblemFirst(t *testing.T) {
 		{"a NIC that is up cannot be used", [][]v1alpha1.NodePath{good, narrow, dead()}, nil, v1alpha1.ReasonInterfaceNotUsable, metav1.ConditionFalse, 3, 3},
 		{"probes are lost because a NIC is down", [][]v1alpha1.NodePath{dead(), down, good}, nil, v1alpha1.ReasonInterfaceDown, metav1.ConditionFalse, 3, 2},
 		{"probes are lost because agents are silent", [][]v1alpha1.NodePath{dead(), good, good}, func(s *scene, _ *policy.PathResult) { s.silent["n1"], s.silent["n2"] = "x", "x" }, v1alpha1.ReasonAgentNotReporting, metav1.ConditionFalse, 3, 1},
-		{"no policy is active", [][]v1alpha1.NodePath{nil}, func(s *scene, _ *policy.PathResult) { s.result.Active = false }, v1alpha1.ReasonPending, metav1.ConditionUnknown, 0, 0},
+		{"no policy is active", [][]v1alpha1.NodePath{nil}, func(s *scene, _ *policy.PathResult) { s.result.Active = false }, v1alpha1.ReasonNoPodsSelected, metav1.ConditionUnknown, 0, 0},
 		{"no node is selected", nil, nil, v1alpha1.ReasonNoNodes, metav1.ConditionFalse, 0, 0},
 		{"a node has too many paths", [][]v1alpha1.NodePath{good}, func(_ *scene, p *policy.PathResult) { p.CutNodes = []string{"n9"} }, v1alpha1.ReasonTooManyPaths, metav1.ConditionFalse, 1, 1},
 		{"its selector is invalid", nil, func(_ *scene, p *policy.PathResult) { p.Error = "bad" }, v1alpha1.ReasonInvalidSelector, metav1.ConditionFalse, 0, 0},

@@ -237,7 +237,7 @@ func TestPathTellsHowManyNodesHaveItsNIC(t *testing.T) {
 	ready(v1alpha1.ReasonReady, 2, 2)
 	s.waitForEvent(s.path, "Normal", v1alpha1.ReasonReady)
 	s.delete(s.policy)
-	if c := s.waitForCondition(s.path, v1alpha1.ConditionReady, v1alpha1.ReasonPending); c.Status != metav1.ConditionUnknown {
+	if c := s.waitForCondition(s.path, v1alpha1.ConditionReady, v1alpha1.ReasonNoPodsSelected); c.Status != metav1.ConditionUnknown {
 		t.Errorf("without any policy the path is %s, want Unknown", c.Status)
 	}
 }

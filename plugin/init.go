@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -143,14 +144,15 @@ func (p *plugin) createOrTell(ctx context.Context, c client.Client, found *propo
 	}
 	fmt.Fprintln(p.out)
 	for _, object := range found.objects {
+		name := title(object) // what is read back has no kind
 		err := c.Create(ctx, object)
 		switch {
 		case apierrors.IsAlreadyExists(err):
-			fmt.Fprintf(p.out, "%s is there, and was left as it is\n", title(object))
+			fmt.Fprintf(p.out, "%s is there, and was left as it is\n", name)
 		case err != nil:
-			return fmt.Errorf("creating %s: %w", title(object), err)
+			return fmt.Errorf("creating %s: %w", name, err)
 		default:
-			fmt.Fprintf(p.out, "%s created\n", title(object))
+			fmt.Fprintf(p.out, "%s created\n", name)
 		}
 	}
 	return nil
@@ -182,6 +184,10 @@ func (p *plugin) writeObjects(objects []client.Object) error {
 		}
 		delete(manifest, "status")
 		delete(manifest["metadata"].(map[string]any), "creationTimestamp")
+		maps.DeleteFunc(manifest["spec"].(map[string]any), func(field string, value any) bool {
+			fields, isMap := value.(map[string]any)
+			return isMap && len(fields) == 0 && field != "podSelector" // where nothing means everything
+		})
 		manifests = append(manifests, manifest)
 	}
 	if p.format == output.JSON {

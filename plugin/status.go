@@ -192,9 +192,13 @@ func (c *cluster) nodeProblem(member *v1alpha1.MPTCPNode) *Problem {
 func (s *Status) addPaths(c *cluster) {
 	for i := range c.paths.Items {
 		path := &c.paths.Items[i]
+		// Nothing is wrong with a path that nobody needs yet.
 		problem := unlessTrue("path "+path.Name, path.Generation, path.Status.Conditions, v1alpha1.ConditionReady)
 		if silent := c.silentNodes(v1alpha1.PathName(path.Name)); problem == nil && len(silent) > 0 {
 			problem = &Problem{"path " + path.Name, v1alpha1.ReasonAgentNotReporting, "no agent reports on " + enumerate(silent) + ": its NICs there are not known to work"}
+		}
+		if problem != nil && problem.Reason == v1alpha1.ReasonNoPodsSelected {
+			s.Remarks, problem = append(s.Remarks, *problem), nil
 		}
 		s.count("paths", problem)
 	}

@@ -84,7 +84,7 @@ func idle(paths []string, rates map[string]uint64) (names []string) {
 
 // Judge says what the trial showed, in the order in which things must work.
 func (t *Trial) Judge() (findings []planes.Finding) {
-	for _, check := range []func() planes.Finding{t.paths, t.connects, t.speaks, t.spreads, t.survives, t.returns} {
+	for _, check := range []func() planes.Finding{t.paths, t.connects, t.speaks, t.spreads, t.gains, t.survives, t.returns} {
 		finding := check()
 		if finding.Check != "" {
 			findings = append(findings, finding)
@@ -152,6 +152,30 @@ func (t *Trial) spreads() planes.Finding {
 			Remedy:  cmp.Or(t.SpreadRemedy, "kubectl braid top shows each subflow's path; docs/troubleshooting.md")}
 	}
 	return planes.Finding{Check: "spread", Level: planes.OK, Message: fmt.Sprintf("one connection on %d NICs", len(t.Paths))}
+}
+
+// A connection that is no faster than one NIC, or stands still for so long, is told.
+const (
+	gain       = 1.2
+	standstill = 1000
+)
+
+// gains compares goodput: the NICs may share a load that is no larger for it.
+func (t *Trial) gains() planes.Finding {
+	if t.Spread == nil || t.Plain == nil {
+		return planes.Finding{}
+	}
+	finding := planes.Finding{Check: "goodput", Level: planes.OK, Message: fmt.Sprintf("%s, %s by TCP", Bits(t.Spread.BitsPerSecond), Bits(t.Plain.BitsPerSecond))}
+	switch stood := t.Spread.Transfer.LongestStandstillMilliseconds; {
+	case stood > standstill:
+		finding.Level = planes.Warning
+		finding.Message += fmt.Sprintf("; it stood still for %d ms", stood)
+		finding.Remedy = "try again when the nodes have less to do; receive buffers must hold what is under way on all paths: docs/requirements.md, docs/kernel-notes.md"
+	case float64(t.Spread.BitsPerSecond) < gain*float64(t.Plain.BitsPerSecond):
+		finding.Level = planes.Warning
+		finding.Remedy = "one process may not fill more than one of these NICs: look at processors, and at receive buffers (docs/requirements.md); or the planes share a link somewhere (spec.bottleneckGroup)"
+	}
+	return finding
 }
 
 func (t *Trial) survives() planes.Finding {

@@ -100,6 +100,12 @@ var experiments = []rig.Measurer{
 		},
 	},
 	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: inCluster("TestFourCommandsLeadToAConnectionOnEveryNIC"), Info: rig.Info{
+			Name: "ux", Measures: "how long it takes from a cluster without Braid to the first connection on every NIC",
+			Figures: []rig.Unit{{"ux.*_s", "s"}},
+		},
+	},
+	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: measureSecurity, Info: rig.Info{
 			Name: "security", Measures: "attempts of hostile pods, tenants, nodes and neighbours, and which succeed", Figures: securityFigures,
 		},

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package survey
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/lab/network"
+)
+
+// inNamespace has this program look in a namespace, all of it: sockets are opened by several
+// threads.
+const inNamespace = "BRAID_TEST_SURVEY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(inNamespace) == "" {
+		os.Exit(m.Run())
+	}
+	var question Question
+	if err := json.Unmarshal([]byte(os.Getenv(inNamespace)), &question); err != nil {
+		panic(err)
+	}
+	found, err := Look(context.Background(), question)
+	if err != nil {
+		panic(err)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(found); err != nil {
+		panic(err)
+	}
+}
+
+func look(t *testing.T, in *network.Namespace, question Question) agentapi.Survey {
+	t.Helper()
+	asked, err := json.Marshal(question)
+	require.NoError(t, err)
+	program, err := os.Executable()
+	require.NoError(t, err)
+	command := in.Command(t.Context(), program)
+	command.Env = append(os.Environ(), inNamespace+"="+string(asked))
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	out, err := command.Output()
+	require.NoError(t, err, stderr.String())
+	var found agentapi.Survey
+	require.NoError(t, json.Unmarshal(out, &found))
+	return found
+}
+
+func TestASurveyHasTheNICsWhoAnswersAndTheWayToPods(t *testing.T) {
+	here, there := network.NamespaceForTest(t), network.NamespaceForTest(t)
+	require.NoError(t, network.Connect(here, "blue", there, "blue", network.Options{
+		AddressesA: []string{"192.0.2.1/24", "2001:db8::1/64"}, AddressesB: []string{"192.0.2.2/24", "2001:db8::2/64"},
+	}))
+	require.NoError(t, network.Connect(here, "green", there, "green", network.Options{AddressesA: []string{"198.51.100.1/24"}, MTU: 1400}))
+	require.NoError(t, here.AddRoute(network.Route{Destination: "10.244.2.0/24", Gateway: "192.0.2.2", Interface: "blue"}))
+	require.NoError(t, there.SetDown("green"))
+
+	found := look(t, here, Question{
+		Ask: []Target{
+			{netip.MustParseAddr("192.0.2.2"), "blue"}, {netip.MustParseAddr("2001:db8::2"), "blue"},
+			{netip.MustParseAddr("192.0.2.9"), "blue"}, {netip.MustParseAddr("198.51.100.2"), "nosuch"},
+		},
+		Route: []netip.Addr{netip.MustParseAddr("10.244.2.7"), netip.MustParseAddr("203.0.113.1")},
+	})
+	byName := map[string]agentapi.NIC{}
+	for _, nic := range found.NICs {
+		byName[nic.Name] = nic
+	}
+	require.Len(t, byName, 2, "%+v", found)
+	blue, green := byName["blue"], byName["green"]
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}, blue.Addresses)
+	require.True(t, blue.SetUp && blue.Carrier && green.SetUp && !green.Carrier, "%+v", found)
+	require.Equal(t, 1400, green.MTU)
+	require.Zero(t, blue.SpeedMbit, "what a virtual link says of its speed is made up")
+	require.Positive(t, blue.SentBytes)
+
+	require.Len(t, found.Answers, 4)
+	require.True(t, found.Answers[0].Answered && found.Answers[1].Answered, "%+v", found.Answers)
+	require.False(t, found.Answers[2].Answered, "nobody has that address")
+	require.NotEmpty(t, found.Answers[3].Message)
+	require.Equal(t, agentapi.Route{To: netip.MustParseAddr("10.244.2.7"), NIC: "blue", Gateway: netip.MustParseAddr("192.0.2.2")}, found.Routes[0])
+	require.NotEmpty(t, found.Routes[1].Message, "there is no default route")
+}
+
+func TestTargetsAreAddressesByANIC(t *testing.T) {
+	target, err := ParseTarget("2001:db8::2%ens1f0")
+	require.NoError(t, err)
+	require.Equal(t, Target{netip.MustParseAddr("2001:db8::2"), "ens1f0"}, target)
+	for _, wrong := range []string{"192.0.2.1", "192.0.2.1%", "blue%blue"} {
+		_, err := ParseTarget(wrong)
+		require.Error(t, err, wrong)
+	}
+}
