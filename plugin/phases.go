@@ -247,7 +247,7 @@ func (a *attempt) send(ctx context.Context, multipath bool) *sending {
 }
 
 // stop has it send no more.
-func (s *sending) stop() { s.input.Close() }
+func (s *sending) stop() { _ = s.input.Close() } // closing a pipe never fails
 
 // end has it send no more, and returns its last words.
 func (s *sending) end() (agentapi.Transfer, error) {

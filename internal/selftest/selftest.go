@@ -19,7 +19,7 @@ import (
 // Serve counts what each connection sends, and says how much it was once the connection
 // has nothing more to send. It ends with its context.
 func Serve(ctx context.Context, listener net.Listener) error {
-	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // Accept says what became of it
 	defer stop()
 	for {
 		connection, err := listener.Accept()

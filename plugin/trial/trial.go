@@ -206,7 +206,7 @@ func (t *Trial) returns() planes.Finding {
 	return planes.Finding{Check: "return", Level: planes.OK, Message: t.Taken + " carries again"}
 }
 
-// Fine: nothing failed.
+// Fine is true when nothing failed.
 func Fine(findings []planes.Finding) bool {
 	return !slices.ContainsFunc(findings, func(f planes.Finding) bool { return f.Level == planes.Failed })
 }
