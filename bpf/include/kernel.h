@@ -75,6 +75,10 @@ enum {
 };
 
 enum {
+	BPF_HDR_START_NET = 1,
+};
+
+enum {
 	TCX_NEXT = -1, /* the next program of the hook; TC_ACT_UNSPEC for clsact */
 	TC_ACT_SHOT = 2,
 	TC_ACT_REDIRECT = 7,
@@ -84,11 +88,15 @@ enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
 	ETH_P_IP = 0x0800,
+	ETH_P_TEB = 0x6558, /* Ethernet in a tunnel */
 	ETH_P_IPV6 = 0x86dd,
 	ETH_P_8021Q = 0x8100,
 	ETH_P_8021AD = 0x88a8,
 	IPPROTO_HOPOPTS = 0,
+	IPPROTO_IPIP = 4,
 	IPPROTO_TCP = 6,
+	IPPROTO_UDP = 17,
+	IPPROTO_IPV6 = 41,
 	IPPROTO_ROUTING = 43,
 	IPPROTO_FRAGMENT = 44,
 	IPPROTO_ESP = 50,
@@ -178,6 +186,13 @@ enum {
 	TCP_ACK = 0x10,
 };
 
+struct udphdr {
+	__be16 source;
+	__be16 dest;
+	__be16 len;
+	__u16 check;
+};
+
 struct bpf_fib_lookup {
 	__u8 family;
 	__u8 l4_protocol;
@@ -217,6 +232,7 @@ static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static long (*const bpf_tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
 static long (*const bpf_skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*const bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static long (*const bpf_skb_load_bytes_relative)(const void *skb, __u32 offset, void *to, __u32 len, __u32 from) = (void *)68;
 static long (*const bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen, __u32 flags) = (void *)69;
 static __u64 (*const bpf_jiffies64)(void) = (void *)118;
 static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;

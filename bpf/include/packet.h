@@ -22,9 +22,11 @@ struct packet {
 	__be16 destination_port;
 	__be32 sequence;
 	__be32 acknowledgement;
-	__u16 options;       /* offset of the TCP options in the frame */
-	__u16 options_length;
+	__u16 options;  /* offset of the TCP options in the frame */
+	__u16 network;  /* that of the header with these addresses: a tunnel's comes before it */
+	__u8 options_length;
 	__u8 family;
+	__u8 carrier;   /* family of the header that the NIC's network sees */
 	__u8 flags;
 };
 
@@ -87,9 +89,9 @@ static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset,
 }
 
 /* The headers of the network layer return the offset of TCP's, or none (enum transport). */
-static __always_inline int parse_ipv4(const struct iphdr *ip, struct packet *packet)
+static __always_inline int parse_ipv4(const struct iphdr *ip, __u32 network, struct packet *packet)
 {
-	int offset = ipv4_transport(ip, sizeof(struct ethhdr));
+	int offset = ipv4_transport(ip, network);
 
 	if (offset <= 0)
 		return offset;
@@ -99,14 +101,15 @@ static __always_inline int parse_ipv4(const struct iphdr *ip, struct packet *pac
 	return offset;
 }
 
-static __always_inline int parse_ipv6(struct __sk_buff *skb, const struct ipv6hdr *ip, struct packet *packet)
+static __always_inline int parse_ipv6(struct __sk_buff *skb, const struct ipv6hdr *ip, __u32 network,
+				      struct packet *packet)
 {
 	if (!may_be_tcp(ip->nexthdr))
 		return NOT_TCP;
 	packet->family = AF_INET6;
 	__builtin_memcpy(&packet->source, ip->saddr, sizeof(packet->source));
 	__builtin_memcpy(&packet->destination, ip->daddr, sizeof(packet->destination));
-	return ipv6_transport(skb, ip, sizeof(struct ethhdr));
+	return ipv6_transport(skb, ip, network);
 }
 
 static __always_inline int parse_network(struct __sk_buff *skb, struct packet *packet)
@@ -123,8 +126,8 @@ static __always_inline int parse_network(struct __sk_buff *skb, struct packet *p
 	if (ip > end || ethernet->h_proto != (__be16)skb->protocol)
 		return 0;
 	if (is_ipv4)
-		return ip + sizeof(struct iphdr) > end ? 0 : parse_ipv4(ip, packet);
-	return ip + sizeof(struct ipv6hdr) > end ? 0 : parse_ipv6(skb, ip, packet);
+		return ip + sizeof(struct iphdr) > end ? 0 : parse_ipv4(ip, sizeof(*ethernet), packet);
+	return ip + sizeof(struct ipv6hdr) > end ? 0 : parse_ipv6(skb, ip, sizeof(*ethernet), packet);
 }
 
 /* Fills packet and returns 1 for a TCP segment; returns 0 for anything else. */
@@ -137,7 +140,11 @@ static __always_inline int parse_packet(struct __sk_buff *skb, struct packet *pa
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
 	offset = parse_network(skb, packet);
-	return offset > 0 && parse_tcp_header(skb, offset, packet);
+	if (offset <= 0)
+		return 0;
+	packet->network = sizeof(struct ethhdr);
+	packet->carrier = packet->family;
+	return parse_tcp_header(skb, offset, packet);
 }
 
 /* The segment that asks for a new connection or subflow. */

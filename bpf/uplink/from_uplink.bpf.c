@@ -28,7 +28,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	flow->peer = peer_of_route(skb, key, packet->family, 0);
+	flow->peer = peer_of(skb, packet, key, 0);
 	if (flow->peer == NO_PEER)
 		return 0;
 	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
@@ -156,7 +156,7 @@ int from_uplink(struct __sk_buff *skb)
 	struct flow *flow;
 	int syn;
 
-	if (!parse_packet(skb, &packet))
+	if (!parse_packet(skb, &packet) && (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, &packet)))
 		return TCX_NEXT;
 	syn = is_first_syn(&packet);
 	if (likely(!syn && !may_have_flows(&packet.destination)))

@@ -138,6 +138,13 @@ type FromUplinkRecentHandshakes struct {
 	Slot  [4096]uint32
 }
 
+type FromUplinkTunnels struct {
+	_     structs.HostLayout
+	Port  [8]uint16
+	Kind  [8]uint8
+	Kinds uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -158,6 +165,7 @@ const (
 	FromUplinkMapPeers            = "peers"
 	FromUplinkMapPreferences      = "preferences"
 	FromUplinkMapRecentHandshakes = "recent_handshakes"
+	FromUplinkMapTunnels          = "tunnels"
 	FromUplinkProgFromUplink      = "from_uplink"
 	FromUplinkVarFlowEntries      = "flow_entries"
 )
@@ -227,6 +235,7 @@ type FromUplinkMapSpecs struct {
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
+	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
 // FromUplinkVariableSpecs contains global variables before they are loaded into the kernel.
@@ -272,6 +281,7 @@ type FromUplinkMaps struct {
 	Peers            *ebpf.Map `ebpf:"peers"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
+	Tunnels          *ebpf.Map `ebpf:"tunnels"`
 }
 
 func (m *FromUplinkMaps) Close() error {
@@ -292,6 +302,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.Peers,
 		m.Preferences,
 		m.RecentHandshakes,
+		m.Tunnels,
 	)
 }
 

@@ -6,4 +6,5 @@ package uplink
 
 //go:generate ../../hack/bpf2go.sh ToUplink to_uplink.bpf.c
 //go:generate ../../hack/bpf2go.sh FromUplink from_uplink.bpf.c
+//go:generate ../../hack/bpf2go.sh ToTunnel to_tunnel.bpf.c
 //go:generate go run ../../hack/enums touplink_bpfel.o

@@ -19,6 +19,7 @@ import (
 var collections = map[string]func() (*ebpf.CollectionSpec, error){
 	"to_uplink":   uplink.LoadToUplink,
 	"from_uplink": uplink.LoadFromUplink,
+	"to_tunnel":   uplink.LoadToTunnel,
 }
 
 func forEachCollection(t *testing.T, f func(t *testing.T, spec *ebpf.CollectionSpec)) {
@@ -38,6 +39,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnMapUpdateElem,
 	asm.FnMapDeleteElem,
 	asm.FnSkbLoadBytes,
+	asm.FnSkbLoadBytesRelative,
 	asm.FnSkbPullData,
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,

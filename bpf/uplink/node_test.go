@@ -60,6 +60,7 @@ type node struct {
 	nics [paths]uint32
 	to   *ebpf.Program
 	from *ebpf.Program
+	into *ebpf.Program // a tunnel
 	maps *uplink.ToUplinkMaps
 }
 
@@ -156,11 +157,20 @@ func (n *node) load(t testing.TB, entries uint32) {
 		uplink.FromUplinkMapOwners:        to.Owners,
 		uplink.FromUplinkMapEndedFlows:    to.EndedFlows,
 		uplink.FromUplinkMapLivingFlows:   to.LivingFlows,
+		uplink.FromUplinkMapTunnels:       to.Tunnels,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,
 	}}))
 	t.Cleanup(func() { from.Close() })
-	n.to, n.from, n.maps = to.ToUplink, from.FromUplink, &to.ToUplinkMaps
+	intoSpec, err := uplink.LoadToTunnel()
+	require.NoError(t, err)
+	var into uplink.ToTunnelObjects
+	require.NoError(t, intoSpec.LoadAndAssign(&into, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		uplink.ToTunnelMapEndpoints:   to.Endpoints,
+		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
+	}}))
+	t.Cleanup(func() { into.Close() })
+	n.to, n.from, n.into, n.maps = to.ToUplink, from.FromUplink, into.ToTunnel, &to.ToUplinkMaps
 }
 
 // reset makes all paths usable, selects the pod, and forgets all flows.
@@ -175,6 +185,7 @@ func (n *node) reset(t testutil.TB) {
 	put(t, n.maps.LivingFlows, uint32(0), uint32(0))
 	clearMap[uplink.ToUplinkAddress](t, n.maps.PeerAddresses)
 	put(t, n.maps.LocalFilter, uint32(0), uplink.ToUplinkFilter{})
+	put(t, n.maps.Tunnels, uint32(0), uplink.ToUplinkTunnels{})
 	n.prefer(t, uplink.ToUplinkPreference{})
 	n.setHealth(t, uplink.ToUplinkHealth{})
 	n.setNode(t, 1<<blue|1<<green|1<<red)

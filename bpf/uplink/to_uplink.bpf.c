@@ -15,8 +15,10 @@
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
+SHARED(enum, origin);
 SHARED(enum, preference_flags);
 SHARED(enum, silence);
+SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
 
 /* Sends the packet to the peer over this path. */
@@ -138,20 +140,20 @@ static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *pack
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	index = flow->peer = peer_of_route(skb, key, packet->family, BPF_FIB_LOOKUP_OUTPUT);
+	index = flow->peer = peer_of(skb, packet, key, BPF_FIB_LOOKUP_OUTPUT);
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer)
 		return 0;
 	if (!has_room(&key->local))
 		return 0;
 	flow->sequence = packet->sequence;
-	flow->from = skb->ingress_ifindex;
+	flow->from = origin_of(skb);
 	flow->last = NO_PATH;
 	flow->endpoint = endpoint->id;
 	flow->allowed = allowed_paths(endpoint->weights);
 	flow->turn = flow_hash(key);
 	flow->subtype = option.subtype;
-	usable = flow->allowed & paths_to(peer, node, packet->family);
+	usable = flow->allowed & paths_to(peer, node, packet->carrier);
 	preference = preference_of(endpoint->id);
 	if (preference)
 		usable = without_backup(preference, usable);
@@ -219,7 +221,10 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;
 	handshake->answered = 1;
-	handshake->flow.from = skb->ingress_ifindex;
+	handshake->flow.from = origin_of(skb);
+	/* Who sent the SYN may have lied about the node that the answer goes to. */
+	if (is_in_tunnel(packet))
+		handshake->flow.peer = peer_of_tunnel(skb, packet, BPF_FIB_LOOKUP_OUTPUT);
 	return 1;
 }
 
@@ -262,6 +267,14 @@ static __always_inline int is_out_of_place(struct __sk_buff *skb, struct flow *f
 	return 1;
 }
 
+/* Only what came out of a tunnel's device is a tunnel's: a pod may send what looks so. */
+static __always_inline int parse_leaving(struct __sk_buff *skb, struct packet *packet)
+{
+	if (unlikely(is_of_tunnel(skb)))
+		return skb->tc_index & ORIGIN_MAY_HAVE_FLOWS && parse_tunnel(skb, packet);
+	return parse_packet(skb, packet);
+}
+
 SEC("tc")
 int to_uplink(struct __sk_buff *skb)
 {
@@ -269,7 +282,7 @@ int to_uplink(struct __sk_buff *skb)
 	struct flow_key key;
 	struct flow *flow;
 
-	if (!parse_packet(skb, &packet))
+	if (!parse_leaving(skb, &packet))
 		return TCX_NEXT;
 	if (likely(!may_have_flows(&packet.source)))
 		return TCX_NEXT;
@@ -286,7 +299,7 @@ int to_uplink(struct __sk_buff *skb)
 			if (was_redirected(skb, flow))
 				return TCX_NEXT;
 			note_sent(skb, flow, &packet);
-			return steer(skb, flow, packet.family);
+			return steer(skb, flow, packet.carrier);
 		}
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
@@ -295,7 +308,7 @@ int to_uplink(struct __sk_buff *skb)
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
 	note_sent(skb, flow, &packet);
-	return steer(skb, flow, packet.family);
+	return steer(skb, flow, packet.carrier);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -20,6 +20,15 @@ const (
 	Answered = 0x80
 )
 
+// enum origin
+const (
+	OriginNumber       = 0xfff
+	OriginMayHaveFlows = 0x1000
+	OriginEndpoint     = 0x2000
+	OriginForged       = 0x4000
+	OriginTunnel       = 0x8000
+)
+
 // enum preference_flags
 const (
 	PreferenceSet  = 0x1
@@ -39,6 +48,14 @@ const (
 	Window      = 0x1000000
 )
 
+// enum tunnel_kind
+const (
+	NoTunnel     = 0x0
+	TunnelVxlan  = 0x1
+	TunnelGeneve = 0x2
+	TunnelIP     = 0x4
+)
+
 // enum uplink_limit
 const (
 	MaxPaths             = 0x8
@@ -52,4 +69,5 @@ const (
 	MaxConnections       = 0x10000
 	FilterBits           = 0x10000
 	NoPath               = 0xff
+	MaxTunnelPorts       = 0x8
 )

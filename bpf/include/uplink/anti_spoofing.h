@@ -9,7 +9,7 @@
 #ifndef BRAID_UPLINK_ANTI_SPOOFING_H
 #define BRAID_UPLINK_ANTI_SPOOFING_H
 
-#include "maps.h"
+#include "origin.h"
 
 enum {
 	EXPECTED_STEP = 1 << 15,  /* so exactly it is known what is expected */
@@ -19,16 +19,17 @@ enum {
 	UNDER_WAY_AT_END = 1 << 18, /* a receiver believes a reset where it is due */
 };
 
-/* What the node itself sends for an endpoint, as a proxy does, has no such interface. */
+/*
+ * What the node itself sends for an endpoint, as a proxy does, has no such interface. Of
+ * what comes out of a tunnel's device to_tunnel has judged.
+ */
 static __always_inline int is_forged(struct __sk_buff *skb, const struct address *local)
 {
 	__u32 from = skb->ingress_ifindex;
-	struct endpoint *endpoint;
 
 	if (!from)
-		return 0;
-	endpoint = bpf_map_lookup_elem(&endpoints, local);
-	return endpoint && endpoint->interface && endpoint->interface != from;
+		return is_of_tunnel(skb) && skb->tc_index & ORIGIN_FORGED;
+	return is_foreign(bpf_map_lookup_elem(&endpoints, local), from);
 }
 
 static __always_inline int is_within(__u32 number, __u32 of, __u32 behind, __u32 ahead)
@@ -62,7 +63,7 @@ static __always_inline void note_expected(struct __sk_buff *skb, struct flow *fl
 	if (flow->role == ROLE_RESPONDER)
 		flow->token = bpf_ntohl(packet->sequence);
 	flow->subtype |= ANSWERED;
-	flow->from = skb->ingress_ifindex;
+	flow->from = origin_of(skb);
 }
 
 static __always_inline int is_expected(const struct flow *flow, const struct packet *packet)

@@ -8,6 +8,7 @@
 
 #include "anti_spoofing.h"
 #include "../mptcp.h"
+#include "../tunnel.h"
 #include "quota.h"
 
 enum {
@@ -85,6 +86,13 @@ static __always_inline __u8 flow_hash(const struct flow_key *key)
 	return mix_ends(key) >> 24;
 }
 
+static __always_inline __u16 peer_of_address(const struct address *address)
+{
+	__u32 *peer = bpf_map_lookup_elem(&peer_addresses, address);
+
+	return peer && *peer < MAX_PEERS ? *peer : NO_PEER;
+}
+
 /*
  * The peer to which the node's own routes send this flow's packets. Asked for
  * once, at the SYN. flags say whether skb's NIC is the egress or the ingress.
@@ -98,7 +106,6 @@ static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct f
 		.ifindex = skb->ifindex,
 	};
 	struct address next_hop;
-	__u32 *peer;
 	long result;
 
 	if (family == AF_INET) {
@@ -115,8 +122,35 @@ static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct f
 		map_ipv4(&next_hop, route.dst[0]);
 	else
 		__builtin_memcpy(&next_hop, route.dst, sizeof(next_hop));
-	peer = bpf_map_lookup_elem(&peer_addresses, &next_hop);
-	return peer && *peer < MAX_PEERS ? *peer : NO_PEER;
+	return peer_of_address(&next_hop);
+}
+
+/*
+ * The peer at the other end of a tunnel: the source of the outer header of what comes in,
+ * the destination of what leaves.
+ */
+static __always_inline __u16 peer_of_tunnel(struct __sk_buff *skb, const struct packet *packet, __u32 flags)
+{
+	__u32 leaves = !!(flags & BPF_FIB_LOOKUP_OUTPUT);
+	struct address other = {};
+	__be32 ipv4 = 0;
+
+	if (packet->carrier == AF_INET) {
+		if (bpf_skb_load_bytes(skb, OUTER_IPV4_SOURCE + leaves * sizeof(ipv4), &ipv4, sizeof(ipv4)))
+			return NO_PEER;
+		map_ipv4(&other, ipv4);
+	} else if (bpf_skb_load_bytes(skb, OUTER_IPV6_SOURCE + leaves * sizeof(other), &other, sizeof(other))) {
+		return NO_PEER;
+	}
+	return peer_of_address(&other);
+}
+
+static __always_inline __u16 peer_of(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *key,
+				     __u32 flags)
+{
+	if (is_in_tunnel(packet))
+		return peer_of_tunnel(skb, packet, flags);
+	return peer_of_route(skb, key, packet->family, flags);
 }
 
 static __always_inline __u8 paths_to(const struct peer *peer, const struct node *node, __u8 family)

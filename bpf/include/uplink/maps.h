@@ -22,6 +22,7 @@ enum uplink_limit {
 	MAX_CONNECTIONS = 65536,
 	FILTER_BITS = 65536,
 	NO_PATH = 0xff,
+	MAX_TUNNEL_PORTS = 8,
 };
 
 /* This node: the NIC of each path, and which of them can send. */
@@ -147,6 +148,20 @@ struct connection {
 	__u64 subflows;
 };
 
+enum tunnel_kind {
+	NO_TUNNEL = 0,
+	TUNNEL_VXLAN = 1,
+	TUNNEL_GENEVE = 2,
+	TUNNEL_IP = 4, /* IP in IP, of either family */
+};
+
+/* By what packets of the node's tunnels are known. */
+struct tunnels {
+	__be16 port[MAX_TUNNEL_PORTS]; /* of UDP; 0 where the place is free */
+	__u8 kind[MAX_TUNNEL_PORTS];
+	__u32 kinds; /* of all the node's tunnels */
+};
+
 struct filter {
 	__u64 bits[FILTER_BITS / 64];
 };
@@ -207,6 +222,13 @@ struct {
 	__type(key, struct address);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tunnels);
+} tunnels SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -281,6 +303,13 @@ static __always_inline struct node *this_node(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&node, &zero);
+}
+
+static __always_inline const struct tunnels *tunnels_here(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&tunnels, &zero);
 }
 
 /* The path whose NIC has this ifindex, or NO_PATH. */

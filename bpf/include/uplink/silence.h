@@ -88,7 +88,7 @@ static __always_inline void note_sent(struct __sk_buff *skb, struct flow *flow, 
 {
 	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers;
 
-	if (!numbers || unlikely(packet->flags & TCP_RST) || unlikely(skb->ingress_ifindex != flow->from))
+	if (!numbers || unlikely(packet->flags & TCP_RST) || unlikely(origin_of(skb) != flow->from))
 		return;
 	if (!flow->unanswered)
 		flow->unanswered = ticks();
@@ -169,11 +169,11 @@ __noinline int note_answer(struct flow *flow)
 /* Whether a segment that came in has data; what is too long for the field (BIG TCP) has. */
 static __always_inline int brings_data(struct __sk_buff *skb, const struct packet *packet)
 {
-	__u32 headers = packet->options + packet->options_length - sizeof(struct ethhdr);
+	__u32 headers = packet->options + packet->options_length - packet->network;
 	int is_ipv4 = packet->family == AF_INET;
 	__be16 length = 0;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + (is_ipv4 ? 2 : 4), &length, sizeof(length)))
+	if (bpf_skb_load_bytes(skb, packet->network + (is_ipv4 ? 2 : 4), &length, sizeof(length)))
 		return 0;
 	return !length || bpf_ntohs(length) + (is_ipv4 ? 0 : sizeof(struct ipv6hdr)) > headers;
 }
