@@ -40,6 +40,7 @@ type Datapath struct {
 	options  Options
 	loaded   *pins.Loaded[*objects]
 	uplinks  *attach.Interfaces
+	tunnels  *attach.Interfaces
 	peers    peerTable
 	room     uint32 // for peers, in what is loaded
 	flows    sweeper
@@ -62,6 +63,7 @@ func open(options Options, version string) *Datapath {
 	d := &Datapath{options: options}
 	d.loaded = pins.NewLoaded(pins.New(Directory(options.PinPath), version, options.Log), d.load)
 	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
+	d.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(d.loaded.Directory(), "tunnels"), Hooks: tunnelHooks, Clsact: options.Clsact})
 	return d
 }
 
@@ -96,7 +98,10 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(d.attachTo(uplinksOf(nics, m.Uplinks)), d.uplinks.DetachOther())
+	err = errors.Join(
+		attachTo(d.uplinks, "the uplinks", uplinksOf(nics, m.Uplinks), d.loaded.Value.programs()...),
+		attachTo(d.tunnels, "the tunnels", steeredTunnels(m.Tunnels), d.loaded.Value.toTunnel.ToTunnel),
+	)
 	if err == nil {
 		err = d.loaded.Finish()
 	}
@@ -142,7 +147,7 @@ func (d *Datapath) Close() error {
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove(context.Context) error {
 	d.unload()
-	return d.loaded.Remove(d.uplinks.Remove, releaseAllNeighbours)
+	return d.loaded.Remove(d.uplinks.Remove, d.tunnels.Remove, releaseAllNeighbours)
 }
 
 // load loads the programs. What another version pinned is taken over.
@@ -151,7 +156,9 @@ func (d *Datapath) load() (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(d.peers.load(loaded), d.uplinks.Choose(loaded.fromUplink.FromUplink)); err != nil {
+	if err := errors.Join(
+		d.peers.load(loaded), d.uplinks.Choose(loaded.fromUplink.FromUplink), d.tunnels.Choose(loaded.fromUplink.FromUplink),
+	); err != nil {
 		d.peers.unload()
 		return nil, errors.Join(err, loaded.Close())
 	}
@@ -166,20 +173,20 @@ func (d *Datapath) unload() {
 	d.flows.use(nil)
 }
 
-// attachTo attaches to exactly these NICs. One that fails does not keep the
+// attachTo attaches to exactly these interfaces. One that fails does not keep the
 // others from working.
-func (d *Datapath) attachTo(uplinks map[int]bool) error {
-	attached, failed := d.uplinks.Attached()
-	for index := range uplinks {
-		failed = errors.Join(failed, d.uplinks.Attach(index, d.loaded.Value.programs()...))
+func attachTo(to *attach.Interfaces, what string, wanted map[int]bool, programs ...*ebpf.Program) error {
+	attached, failed := to.Attached()
+	for index := range wanted {
+		failed = errors.Join(failed, to.Attach(index, programs...))
 	}
 	for index := range attached {
-		if !uplinks[index] {
-			failed = errors.Join(failed, d.uplinks.Detach(index))
+		if !wanted[index] {
+			failed = errors.Join(failed, to.Detach(index))
 		}
 	}
-	if failed != nil {
-		return fmt.Errorf("failed to attach to the uplinks: %w", failed)
+	if failed = errors.Join(failed, to.DetachOther()); failed != nil {
+		return fmt.Errorf("failed to attach to %s: %w", what, failed)
 	}
 	return nil
 }

@@ -51,6 +51,9 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	if err := d.writeNode(nics); err != nil {
 		return c, err
 	}
+	if err := d.writeTunnels(m.Tunnels); err != nil {
+		return c, err
+	}
 	return c, d.writeEndpoints(m.Endpoints, numbers, &c)
 }
 

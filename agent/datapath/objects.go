@@ -23,6 +23,7 @@ const schema = "v2"
 type objects struct {
 	toUplink   uplink.ToUplinkObjects
 	fromUplink uplink.FromUplinkObjects
+	toTunnel   uplink.ToTunnelObjects
 }
 
 // room is for how many flows and peers there is room in the maps. The kernel reserves the
@@ -58,8 +59,12 @@ func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading from_uplink: %w", err)
 	}
+	toTunnel, err := uplink.LoadToTunnel()
+	if err != nil {
+		return nil, fmt.Errorf("reading to_tunnel: %w", err)
+	}
 	var maps pins.Maps
-	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink} {
+	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink, toTunnel} {
 		if err := prepare(spec, room); err != nil {
 			return nil, err
 		}
@@ -74,6 +79,9 @@ func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
 	}
 	if err := fromUplink.LoadAndAssign(&o.fromUplink, options); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading from_uplink: %w", err), o.Close())
+	}
+	if err := toTunnel.LoadAndAssign(&o.toTunnel, options); err != nil {
+		return nil, errors.Join(fmt.Errorf("loading to_tunnel: %w", err), o.Close())
 	}
 	return &o, nil
 }
@@ -99,7 +107,11 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 		return nil
 	}
 	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = room.flows
-	if err := spec.Variables[uplink.ToUplinkVarFlowEntries].Set(room.flows); err != nil {
+	entries := spec.Variables[uplink.ToUplinkVarFlowEntries]
+	if entries == nil {
+		return nil
+	}
+	if err := entries.Set(room.flows); err != nil {
 		return fmt.Errorf("telling the programs the size of their table: %w", err)
 	}
 	return nil
@@ -108,12 +120,12 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 // maps are the shared maps; both objects refer to the same ones.
 func (o *objects) maps() *uplink.ToUplinkMaps { return &o.toUplink.ToUplinkMaps }
 
-// programs are those of the hooks, in their order.
+// programs are those of the NICs' hooks, in their order.
 func (o *objects) programs() []*ebpf.Program {
 	return []*ebpf.Program{o.toUplink.ToUplink, o.fromUplink.FromUplink}
 }
 
 // Close lets go of the programs and maps; they stay where they are pinned or attached.
 func (o *objects) Close() error {
-	return errors.Join(o.toUplink.Close(), o.fromUplink.Close())
+	return errors.Join(o.toUplink.Close(), o.fromUplink.Close(), o.toTunnel.Close())
 }

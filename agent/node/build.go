@@ -48,6 +48,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	defer b.mu.Unlock()
 	b.round++
 	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round, exempt: b.exempt}
+	m.Tunnels = from.Resolution.Tunnels
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)
 	}

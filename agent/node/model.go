@@ -26,6 +26,8 @@ type Model struct {
 	// Uplinks are the indexes of further NICs by which packets leave the node: those
 	// that belong to no path, and yet carry routes to other nodes.
 	Uplinks []int
+	// Tunnels are the devices by which packets leave inside of others.
+	Tunnels []paths.Tunnel
 	// Peers are the other nodes; Unsteered counts further ones, for which there is no
 	// number. What is sent to these goes by the cluster network's route.
 	Peers     []Peer

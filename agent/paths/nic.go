@@ -46,7 +46,7 @@ type candidate struct {
 	NIC
 	setUp     bool
 	loopback  bool
-	tunnel    bool
+	tunnel    *Tunnel // nil for all but tunnels
 	podLike   bool
 	allOwn    []netip.Addr // all its addresses, usable or not
 	secondary map[netip.Addr]bool
@@ -83,7 +83,7 @@ func newCandidate(link netlink.Link) *candidate {
 		NIC:       NIC{Name: a.Name, Index: a.Index, MAC: a.HardwareAddr, MTU: a.MTU, Up: isUp(a)},
 		setUp:     a.RawFlags&unix.IFF_UP != 0,
 		loopback:  a.RawFlags&unix.IFF_LOOPBACK != 0,
-		tunnel:    IsTunnel(link),
+		tunnel:    tunnelOf(link),
 		podLike:   link.Type() == "veth", // until an address shows that it is a NIC
 		secondary: map[netip.Addr]bool{},
 	}

@@ -30,9 +30,11 @@ type Resolution struct {
 	// Paths holds one for each path of the query, sorted by name.
 	Paths []Path
 	// Uplinks are further NICs, sorted by name, that belong to no path, and hold
-	// an InternalIP or carry a route to a peer: the cluster network routes through
-	// them.
+	// an InternalIP, carry a route to a peer or a tunnel's packets: the cluster network
+	// routes through them.
 	Uplinks []NIC
+	// Tunnels are the devices by which packets leave inside of others, sorted by name.
+	Tunnels []Tunnel
 	// WaysOut are the next hops of default routes, or of parts of them: what is sent
 	// there leaves the cluster.
 	WaysOut []netip.Addr
@@ -78,7 +80,8 @@ func resolve(query Query, all []*candidate, routes []netlink.Route, seen familie
 	for _, plan := range sortedByName(query.Paths) {
 		result.Paths = append(result.Paths, choose(plan, all, owner))
 	}
-	result.Uplinks = uplinks(query, all, routes, owner)
+	result.Tunnels = tunnelsOf(all, owner)
+	result.Uplinks = uplinks(query, all, routes, result.Tunnels, owner)
 	result.WaysOut = waysOut(routes)
 	largest := largestMTU(result)
 	for i := range result.Paths {
@@ -125,7 +128,7 @@ func choose(plan v1alpha1.PlanPath, all []*candidate, owner map[int]string) Path
 // what looks like a pod's interface or a tunnel's and is not named exactly.
 func (m matcher) find(all []*candidate) (found []*candidate) {
 	for _, c := range all {
-		if m.matches(c) && (!c.tunnel || m.names(c.Name)) {
+		if m.matches(c) && (c.tunnel == nil || m.names(c.Name)) {
 			found = append(found, c)
 		}
 	}
@@ -170,17 +173,18 @@ func join[S ~string](items []S) string {
 }
 
 // uplinks are the NICs without a path that the cluster network routes through.
-func uplinks(query Query, all []*candidate, routes []netlink.Route, owner map[int]string) (found []NIC) {
+func uplinks(query Query, all []*candidate, routes []netlink.Route, tunnels []Tunnel, owner map[int]string) (found []NIC) {
 	carrying := carryingRoutes(query.Peers, routes)
 	for _, c := range all {
 		_, taken := owner[c.Index]
-		if taken || c.loopback || c.tunnel {
+		if taken || c.loopback || c.tunnel != nil {
 			continue
 		}
 		holdsNodeAddress := slices.ContainsFunc(c.allOwn, func(own netip.Addr) bool {
 			return slices.Contains(query.NodeAddresses, own)
 		})
-		if holdsNodeAddress || carrying[c.Index] {
+		carries := slices.ContainsFunc(tunnels, func(t Tunnel) bool { return t.Kind.Steered() && t.carries(c) })
+		if holdsNodeAddress || carrying[c.Index] || carries {
 			found = append(found, c.onPath(nil))
 		}
 	}

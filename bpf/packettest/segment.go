@@ -47,7 +47,10 @@ type Segment struct {
 }
 
 // Frame is the segment as it is on the wire, with right checksums.
-func (s Segment) Frame() []byte {
+func (s Segment) Frame() []byte { return s.frameOf(s.tcp()) }
+
+// frameOf is a frame with the segment's addresses and another payload of IP.
+func (s Segment) frameOf(payload []byte) []byte {
 	frame := []byte{2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2}
 	if s.VLAN != 0 {
 		frame = binary.BigEndian.AppendUint16(frame, etherVLAN)
@@ -55,10 +58,10 @@ func (s Segment) Frame() []byte {
 	}
 	if s.From.Addr().Is6() {
 		frame = binary.BigEndian.AppendUint16(frame, etherIPv6)
-		return slices.Concat(frame, s.ipv6(s.tcp()), s.Trailer)
+		return slices.Concat(frame, s.ipv6(payload), s.Trailer)
 	}
 	frame = binary.BigEndian.AppendUint16(frame, etherIPv4)
-	return slices.Concat(frame, s.ipv4(s.tcp()), s.Trailer)
+	return slices.Concat(frame, s.ipv4(payload), s.Trailer)
 }
 
 func (s Segment) tcp() []byte {

@@ -31,7 +31,7 @@ func seeds() (frames [][]byte) {
 			frames = append(frames, e.syn(capable(1)).with(change).frame())
 		}
 	}
-	return frames
+	return append(frames, tunnelSeeds()...)
 }
 
 // largestTestRun is the longest frame that every kernel takes for a test run.
@@ -55,6 +55,7 @@ func takesTestRun(frame []byte) bool {
 // for each of them.
 func fuzz(f *testing.F, run func(n *node, t testutil.TB, path int, frame []byte)) {
 	n := newNode(f)
+	n.setTunnels(f)
 	for _, frame := range seeds() {
 		for path := range paths {
 			f.Add(byte(path), frame)
@@ -74,6 +75,10 @@ func fuzz(f *testing.F, run func(n *node, t testutil.TB, path int, frame []byte)
 
 func FuzzToUplink(f *testing.F) {
 	fuzz(f, func(n *node, t testutil.TB, path int, frame []byte) { n.egress(t, path, frame) })
+}
+
+func FuzzToUplinkThroughATunnel(f *testing.F) {
+	fuzz(f, func(n *node, t testutil.TB, path int, frame []byte) { n.egressOf(t, path, ofThePod, frame) })
 }
 
 func FuzzFromUplink(f *testing.F) {

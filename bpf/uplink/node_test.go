@@ -61,7 +61,9 @@ type node struct {
 	to   *ebpf.Program
 	from *ebpf.Program
 	into *ebpf.Program // a tunnel
-	maps *uplink.ToUplinkMaps
+	// tagged are programs that set tc_index before to_uplink, by what it is.
+	tagged map[int32]*ebpf.Program
+	maps   *uplink.ToUplinkMaps
 }
 
 // ends are the addresses of a pod of the node and of one behind the peer.

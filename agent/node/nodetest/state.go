@@ -23,6 +23,7 @@ import (
 type State struct {
 	Paths     []Path
 	Uplinks   []int
+	Tunnels   []paths.Tunnel
 	Peers     []Peer
 	Endpoints []Endpoint
 	Tenants   []v1alpha1.PlanTenant
@@ -112,6 +113,7 @@ func (s State) sources() node.Sources {
 		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{Name: path.Name, NIC: paths.NIC{Index: path.Interface}, Usable: path.Up})
 		from.Plan.Spec.Paths = append(from.Plan.Spec.Paths, v1alpha1.PlanPath{Name: v1alpha1.PathName(path.Name), Capacity: path.Capacity})
 	}
+	from.Resolution.Tunnels = s.Tunnels
 	for _, index := range s.Uplinks {
 		from.Resolution.Uplinks = append(from.Resolution.Uplinks, paths.NIC{Index: index})
 	}
