@@ -141,7 +141,7 @@ var warnings = []string{
 	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
 	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed,
 	v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
-	v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
+	v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
 }
 
 // tell makes an Event of every condition whose status changed, or that is still

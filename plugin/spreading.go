@@ -23,7 +23,8 @@ var remedies = map[string]string{
 		"or a kernel that can upgrade them (docs/requirements.md)",
 	v1alpha1.ReasonPeerNotSelected: "select the pods at the other end by a policy too, on nodes with an agent; " +
 		"for servers that none can select, subflows.manager: Agent (docs/subflows.md)",
-	v1alpha1.ReasonOverlayNotSteered: "use a cluster network that routes natively: what an overlay wraps keeps the route of its outer addresses (docs/cni.md)",
+	v1alpha1.ReasonOverlayNotSteered: "use VXLAN, Geneve, IP in IP or a cluster network that routes natively, between the nodes' own addresses (docs/cni.md)",
+	v1alpha1.ReasonEncryptedOverlay:  "turn the cluster network's encryption off, or use one path: what is encrypted keeps the route of its outer addresses (docs/cni.md)",
 	v1alpha1.ReasonNoSecondPath:      "see that a second path exists, is up and is allowed: kubectl braid paths, spec.paths, guardrails and the pod's annotations",
 	v1alpha1.ReasonOnePathUsed: "see that no firewall or NetworkPolicy drops further subflows, and that the peer's node is reached on several paths: " +
 		"kubectl braid top POD, docs/troubleshooting.md",

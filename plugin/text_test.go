@@ -339,7 +339,7 @@ func judgedTrue(kinds ...string) (conditions []metav1.Condition) {
 func TestEveryReasonHasARemedy(t *testing.T) {
 	for _, reason := range []string{
 		v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
-		v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
+		v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
 	} {
 		require.NotEmpty(t, remedies[reason], reason)
 	}

@@ -83,6 +83,14 @@ func addressOf(ip net.IP) netip.Addr {
 	return address
 }
 
+// TunnelKindOf is how a device wraps packets; "" where it does not.
+func TunnelKindOf(link netlink.Link) TunnelKind {
+	if tunnel := tunnelOf(link); tunnel != nil {
+		return tunnel.Kind
+	}
+	return ""
+}
+
 // tunnelsOf are those that are set up, sorted by name: drivers make devices by themselves
 // that nobody uses. A tunnel that a path names is one of its NICs.
 func tunnelsOf(all []*candidate, owner map[int]string) (tunnels []Tunnel) {

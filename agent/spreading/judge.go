@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -40,7 +41,9 @@ const (
 type connection struct {
 	speaks speaks
 	place  place
-	tunnel string // the device, behindTunnel
+	// The device and its kind, behindTunnel.
+	tunnel string
+	kind   paths.TunnelKind
 	// paths of its subflows; none where no flow of the uplinks is known.
 	paths    []string
 	subflows int
@@ -132,8 +135,8 @@ func (s share) compare(other share) int {
 // change nothing.
 func (o *observation) verdictOf(c *connection) verdict {
 	switch {
-	case c.place == behindTunnel:
-		return not(v1alpha1.ReasonOverlayNotSteered, fmt.Sprintf("it leaves by %s, which puts it into packets of its own", c.tunnel))
+	case c.place == behindTunnel && !c.kind.Steered():
+		return wrapped(c)
 	case c.place == elsewhere:
 		return not(v1alpha1.ReasonPeerNotSelected, "its peers are behind no node that an agent runs on")
 	case c.speaks != speaksMPTCP:
@@ -146,8 +149,18 @@ func (o *observation) verdictOf(c *connection) verdict {
 		return spread()
 	case !o.lasts(c):
 		return little()
+	case c.place == behindTunnel:
+		return not(v1alpha1.ReasonOverlayNotSteered, fmt.Sprintf("it leaves by %s (%s), to addresses that are no known node's", c.tunnel, c.kind))
 	}
 	return o.single(c)
+}
+
+// wrapped is of what nobody can look into on the wire.
+func wrapped(c *connection) verdict {
+	if c.kind == paths.TunnelEncrypted {
+		return not(v1alpha1.ReasonEncryptedOverlay, fmt.Sprintf("it leaves by %s, which encrypts it", c.tunnel))
+	}
+	return not(v1alpha1.ReasonOverlayNotSteered, fmt.Sprintf("it leaves by %s, which puts it into packets of its own", c.tunnel))
 }
 
 func (o *observation) plain(c *connection) verdict {

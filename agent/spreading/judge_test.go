@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -27,6 +28,7 @@ func TestTheReasonIsWhatMostBytesHaveInCommon(t *testing.T) {
 	several := ours("blue").with(func(c *connection) { c.paths, c.subflows = both, 2 })
 	plain := ours("").with(func(c *connection) { c.speaks, c.paths = speaksTCP, nil })
 	tunnelled := ours("").with(func(c *connection) { c.place, c.tunnel, c.paths = behindTunnel, "flannel.1", nil })
+	readable := tunnelled.with(func(c *connection) { c.kind = paths.TunnelVXLAN })
 	outside := ours("").with(func(c *connection) { c.place, c.paths = elsewhere, nil })
 	young := ours("blue").with(func(c *connection) { c.ever = 1000 })
 	tests := map[string]struct {
@@ -52,6 +54,10 @@ func TestTheReasonIsWhatMostBytesHaveInCommon(t *testing.T) {
 		"MPTCP sockets where others cannot be upgraded":     {observation{open: both, upgradeFails: true, connections: []connection{several}}, v1alpha1.ReasonSpread, ""},
 		"an overlay":                                          {observation{open: both, connections: []connection{tunnelled}}, v1alpha1.ReasonOverlayNotSteered, "flannel.1"},
 		"plain sockets in an overlay":                         {observation{open: both, connections: []connection{tunnelled.with(func(c *connection) { c.speaks = speaksTCP })}}, v1alpha1.ReasonOverlayNotSteered, ""},
+		"an overlay that encrypts":                            {observation{open: both, connections: []connection{tunnelled.with(func(c *connection) { c.kind = paths.TunnelEncrypted })}}, v1alpha1.ReasonEncryptedOverlay, "flannel.1"},
+		"an overlay to strangers":                             {observation{open: both, connections: []connection{readable}}, v1alpha1.ReasonOverlayNotSteered, "flannel.1 (VXLAN)"},
+		"a young connection there":                            {observation{open: both, connections: []connection{readable.with(func(c *connection) { c.ever = 1000 })}}, v1alpha1.ReasonLittleSent, ""},
+		"plain sockets in an overlay that is steered":         {observation{open: both, connections: []connection{readable.with(func(c *connection) { c.speaks = speaksTCP })}}, v1alpha1.ReasonPlainTCP, ""},
 		"a peer outside the cluster":                          {observation{open: both, connections: []connection{outside}}, v1alpha1.ReasonPeerNotSelected, "no node that an agent runs on"},
 		"a peer that announces nothing":                       {observation{open: both, byKernel: true, connections: []connection{ours("blue").with(func(c *connection) { c.announced = false })}}, v1alpha1.ReasonPeerNotSelected, "announce no address"},
 		"a peer that opens no further subflow":                {observation{open: both, connections: []connection{ours("blue").with(func(c *connection) { c.begunHere = false })}}, v1alpha1.ReasonPeerNotSelected, "open no further"},

@@ -119,7 +119,7 @@ func (l *look) socket(s *mptcpnl.Socket) {
 	switch {
 	case !known || where.place == here:
 	case s.Over && flow == nil && l.mature:
-		l.observed.over = append(l.observed.over, connection{speaks: speaksTCP, place: where.place, tunnel: where.tunnel})
+		l.observed.over = append(l.observed.over, connection{speaks: speaksTCP, place: where.place, tunnel: where.tunnel, kind: where.kind})
 	case !s.Over:
 		usable := l.atlas.usable(l.observed.open, where.peer)
 		path := ""
@@ -158,7 +158,7 @@ func (l *look) flowOf(s *mptcpnl.Socket) *datapath.Flow {
 // connectionOf is that of a socket. Its subflows may be behind different routes; the
 // first that is seen tells.
 func (l *look) connectionOf(s *mptcpnl.Socket, where spot) *connection {
-	c := connection{place: where.place, tunnel: where.tunnel}
+	c := connection{place: where.place, tunnel: where.tunnel, kind: where.kind}
 	at, known := l.byToken[s.Token]
 	switch {
 	case s.Multipath && !known:

@@ -22,7 +22,7 @@ type atlas struct {
 	peers    map[netip.Addr]*node.Peer
 	byNumber map[uint32]*node.Peer
 	links    map[int]netlink.Link
-	tunnels  bool // the node has such devices
+	tunnels  map[paths.TunnelKind]bool // that the node has
 	// dead are the paths that probes call so, by peer.
 	dead map[string]map[string]bool
 }
@@ -31,6 +31,7 @@ type atlas struct {
 type spot struct {
 	place  place
 	tunnel string
+	kind   paths.TunnelKind // behindTunnel
 	peer   *node.Peer
 }
 
@@ -96,14 +97,28 @@ func (a *atlas) byDevice(index int, viaGateway bool) (spot, error) {
 	if link == nil {
 		return spot{}, errors.New("the route's interface is gone")
 	}
+	if kind := a.wrappedAs(link); kind != "" {
+		return spot{place: behindTunnel, tunnel: link.Attrs().Name, kind: kind}, nil
+	}
 	switch kind := link.Type(); {
-	case paths.IsTunnel(link), a.tunnels && slices.Contains([]string{"veth", "openvswitch"}, kind):
-		// A cluster network with a program or a switch of its own wraps what goes there.
-		return spot{place: behindTunnel, tunnel: link.Attrs().Name}, nil
 	case kind == "device" && link.Attrs().EncapType == "loopback", kind == "bridge" && !viaGateway:
 		return spot{place: here}, nil
 	}
 	return spot{place: elsewhere}, nil
+}
+
+// wrappedAs is how what goes to a device is wrapped; "" where it is not. A cluster network
+// with a program or a switch of its own wraps what goes there, and may encrypt it then.
+func (a *atlas) wrappedAs(link netlink.Link) paths.TunnelKind {
+	if kind := paths.TunnelKindOf(link); kind != "" || !slices.Contains([]string{"veth", "openvswitch"}, link.Type()) {
+		return kind
+	}
+	for _, kind := range []paths.TunnelKind{paths.TunnelEncrypted, paths.TunnelVXLAN, paths.TunnelGeneve, paths.TunnelIP, paths.TunnelUnknown} {
+		if a.tunnels[kind] {
+			return kind
+		}
+	}
+	return ""
 }
 
 func (a *atlas) readLinks() error {
@@ -114,10 +129,10 @@ func (a *atlas) readLinks() error {
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return err
 	}
-	a.links = make(map[int]netlink.Link, len(list))
+	a.links, a.tunnels = make(map[int]netlink.Link, len(list)), map[paths.TunnelKind]bool{}
 	for _, link := range list {
 		a.links[link.Attrs().Index] = link
-		a.tunnels = a.tunnels || paths.IsTunnel(link)
+		a.tunnels[paths.TunnelKindOf(link)] = true
 	}
 	return nil
 }

@@ -68,9 +68,9 @@ func TestRoutesTellWhereAPeerIs(t *testing.T) {
 	ip("link", "add", "vxlan9", "type", "vxlan", "id", "9", "dstport", "4789", "remote", there.Address(0, 4), "dev", "blue")
 	ip("address", "add", "10.99.4.1/24", "dev", "vxlan9")
 	ip("link", "set", "vxlan9", "up")
-	expect(model, "10.99.4.5", spot{place: behindTunnel, tunnel: "vxlan9"})
+	expect(model, "10.99.4.5", spot{place: behindTunnel, tunnel: "vxlan9", kind: paths.TunnelVXLAN})
 	// Where there are tunnels, a program or a switch may put packets into them.
-	expect(model, "10.99.2.5", spot{place: behindTunnel, tunnel: "switch9"})
+	expect(model, "10.99.2.5", spot{place: behindTunnel, tunnel: "switch9", kind: paths.TunnelVXLAN})
 }
 
 func TestPathsToAPeerAreThoseThatBothEndsCanUse(t *testing.T) {

@@ -88,8 +88,11 @@ const (
 	// ReasonPeerNotSelected: the other ends open, or announce, no further subflow: no
 	// policy selects them, or they are outside the cluster.
 	ReasonPeerNotSelected = "PeerNotSelected"
-	// ReasonOverlayNotSteered: the traffic leaves in packets of a tunnel.
+	// ReasonOverlayNotSteered: the traffic leaves in packets of a tunnel that is not looked
+	// into, or that leads to no known node.
 	ReasonOverlayNotSteered = "OverlayNotSteered"
+	// ReasonEncryptedOverlay: it leaves in packets that nobody on the way can read.
+	ReasonEncryptedOverlay = "EncryptedOverlay"
 	// ReasonNoSecondPath: one path alone may and can be used.
 	ReasonNoSecondPath = "NoSecondPath"
 	// ReasonOnePathUsed: several can be, both ends take part, and one alone is.
