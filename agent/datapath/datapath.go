@@ -63,7 +63,7 @@ func open(options Options, version string) *Datapath {
 	d := &Datapath{options: options}
 	d.loaded = pins.NewLoaded(pins.New(Directory(options.PinPath), version, options.Log), d.load)
 	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
-	d.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(d.loaded.Directory(), "tunnels"), Hooks: tunnelHooks, Clsact: options.Clsact})
+	d.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(d.loaded.Directory(), "tunnel_links"), Hooks: tunnelHooks, Clsact: options.Clsact})
 	return d
 }
 

@@ -81,4 +81,36 @@ func BenchmarkAPacket(b *testing.B) {
 		costs(b, n, n.from, e.out().flip().with(func(s *segment) { s.to = addrPort("10.244.1.99", 1) }).frame())
 	})
 	b.Run("coming in for a flow", func(b *testing.B) { costs(b, n, n.from, e.out().flip().frame()) })
+	b.Run("of UDP", func(b *testing.B) { costs(b, n, n.to, between(tunnelKinds["VXLAN"], 4).Frame(frame)) })
+	b.Run("of UDP that comes in", func(b *testing.B) { costs(b, n, n.from, back(between(tunnelKinds["VXLAN"], 4)).Frame(frame)) })
+}
+
+// BenchmarkAPacketInATunnel runs packets of VXLAN over IPv4. What sets tc_index, as a test
+// run cannot, costs its part of those that leave: an empty packet of nobody tells how much.
+func BenchmarkAPacketInATunnel(b *testing.B) {
+	n := newNode(b)
+	e, tunnel := endsOf[4], between(tunnelKinds["VXLAN"], 4)
+	frame := e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 1000) }).frame()
+	nobodys := e.out().with(func(s *segment) { s.from, s.payload = addrPort("10.244.1.99", 1), make([]byte, 1000) }).frame()
+	n.setTunnels(b)
+	n.nics[green] = loopback
+	n.setNode(b, allPaths)
+	n.prefer(b, uplink.ToUplinkPreference{Allowed: allPaths, Share: everyFlow, Flags: set})
+	for name, path := range map[string]uint8{"on its own path": green, "redirected": red} {
+		b.Run(name, func(b *testing.B) {
+			n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: path, Allowed: allPaths, From: ofThePod})
+			costs(b, n, n.marking(b, ofThePod), tunnel.Frame(frame))
+		})
+	}
+	b.Run("of nobody", func(b *testing.B) { costs(b, n, n.marking(b, uplink.OriginTunnel), tunnel.Frame(nobodys)) })
+	b.Run("of the node's own UDP", func(b *testing.B) { costs(b, n, n.to, tunnel.Frame(nobodys)) })
+	b.Run("into the tunnel", func(b *testing.B) { costs(b, n, n.into, frame) })
+	b.Run("into the tunnel, of nobody", func(b *testing.B) { costs(b, n, n.into, nobodys) })
+	b.Run("coming in for a flow", func(b *testing.B) {
+		costs(b, n, n.from, back(tunnel).Frame(e.out().flip().with(func(s *segment) { s.payload = make([]byte, 1000) }).frame()))
+	})
+	b.Run("coming in for nobody", func(b *testing.B) { costs(b, n, n.from, tunnel.Frame(nobodys)) })
+	other := tunnel
+	other.Port++
+	b.Run("of UDP that comes in", func(b *testing.B) { costs(b, n, n.from, other.Frame(nobodys)) })
 }

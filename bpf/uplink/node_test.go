@@ -61,8 +61,8 @@ type node struct {
 	to   *ebpf.Program
 	from *ebpf.Program
 	into *ebpf.Program // a tunnel
-	// tagged are programs that set tc_index before to_uplink, by what it is.
-	tagged map[int32]*ebpf.Program
+	// marked are to_uplink by the tc_index of its packets.
+	marked map[int32]marked
 	maps   *uplink.ToUplinkMaps
 }
 
@@ -172,6 +172,12 @@ func (n *node) load(t testing.TB, entries uint32) {
 		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
 	}}))
 	t.Cleanup(func() { into.Close() })
+	n.marked = map[int32]marked{}
+	t.Cleanup(func() {
+		for _, m := range n.marked {
+			m.close()
+		}
+	})
 	n.to, n.from, n.into, n.maps = to.ToUplink, from.FromUplink, into.ToTunnel, &to.ToUplinkMaps
 }
 

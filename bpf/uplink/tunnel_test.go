@@ -81,36 +81,51 @@ func (n *node) withTunnels(t testutil.TB) {
 const tcIndexOffset = 44
 
 // marked is a program that sets tc_index, which a test run cannot, and goes on with another.
-func (n *node) marked(t testutil.TB, program *ebpf.Program, tcIndex int32) *ebpf.Program {
-	t.Helper()
-	next, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { next.Close() })
-	require.NoError(t, next.Put(uint32(0), program))
-	marked, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+type marked struct {
+	program *ebpf.Program
+	next    *ebpf.Map // forgets its program when it is closed
+}
+
+func newMarked(program *ebpf.Program, tcIndex int32) (m marked, err error) {
+	if m.next, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1}); err != nil {
+		return m, err
+	}
+	if err := m.next.Put(uint32(0), program); err != nil {
+		return m, err
+	}
+	m.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R2, tcIndex),
 		asm.StoreMem(asm.R1, tcIndexOffset, asm.R2, asm.Word),
-		asm.LoadMapPtr(asm.R2, next.FD()),
+		asm.LoadMapPtr(asm.R2, m.next.FD()),
 		asm.Mov.Imm(asm.R3, 0),
 		asm.FnTailCall.Call(),
 		asm.Mov.Imm(asm.R0, 0), // no verdict of ours
 		asm.Return(),
 	}})
+	return m, err
+}
+
+func (m marked) close() {
+	m.program.Close()
+	m.next.Close()
+}
+
+// marking is to_uplink of packets with this tc_index.
+func (n *node) marking(t testutil.TB, tcIndex int32) *ebpf.Program {
+	t.Helper()
+	if known, ok := n.marked[tcIndex]; ok {
+		return known.program
+	}
+	m, err := newMarked(n.to, tcIndex)
 	require.NoError(t, err)
-	t.Cleanup(func() { marked.Close() })
-	return marked
+	n.marked[tcIndex] = m
+	return m.program
 }
 
 // egressOf is egress of a packet with this tc_index.
 func (n *node) egressOf(t testutil.TB, path int, tcIndex int32, frame []byte) verdict {
 	t.Helper()
-	if n.tagged == nil {
-		n.tagged = map[int32]*ebpf.Program{}
-	}
-	if n.tagged[tcIndex] == nil {
-		n.tagged[tcIndex] = n.marked(t, n.to, tcIndex)
-	}
-	return n.run(t, n.tagged[tcIndex], frame, skBuff{Ifindex: n.nics[path]})
+	return n.run(t, n.marking(t, tcIndex), frame, skBuff{Ifindex: n.nics[path]})
 }
 
 // beginThrough begins a flow of the pod on green through a tunnel.
@@ -128,7 +143,8 @@ func TestSegmentsInTunnelsFollowTheirFlow(t *testing.T) {
 		n.beginThrough(t, tunnel, e)
 		require.Equal(t, 1, n.countLiving(t))
 		flow := n.mustFlow(t, e.out())
-		require.EqualValues(t, []any{thePeer, green, initiator, thePod, tokenOf(key)}, []any{flow.Peer, flow.Path, flow.Role, flow.Endpoint, flow.Token})
+		require.Equal(t, []int{thePeer, green, initiator, thePod}, []int{int(flow.Peer), int(flow.Path), int(flow.Role), int(flow.Endpoint)})
+		require.Equal(t, tokenOf(key), flow.Token)
 		data := e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 1000) })
 		frame := tunnel.Frame(data.frame())
 		require.Equal(t, redirect, n.egressOf(t, blue, ofThePod, frame), "leaving by another NIC")
@@ -165,7 +181,7 @@ func TestOnlyWhatATunnelsDeviceSentIsATunnels(t *testing.T) {
 		n.reset(t)
 		n.setTunnels(t)
 		n.egress(t, blue, frame)
-		n.run(t, n.marked(t, n.to, ofThePod), frame, skBuff{Ifindex: n.nics[blue], IngressIfindex: podInterface})
+		n.run(t, n.marking(t, ofThePod), frame, skBuff{Ifindex: n.nics[blue], IngressIfindex: podInterface})
 		n.egressOf(t, blue, uplink.OriginTunnel|thePod, frame)
 		require.Zero(t, n.countFlows(t))
 	})
