@@ -66,7 +66,7 @@ func (o overlay) addDevice(t *testing.T, node, other *network.Node) {
 	mac := func(node *network.Node) string { return fmt.Sprintf("0e:00:00:00:00:%02x", node.Number) }
 	port := strconv.Itoa(tunnelPort)
 	if o.external {
-		command(t, node, "ip", "link", "add", tunnelDevice, "address", mac(node), "mtu", strconv.Itoa(tunnelMTU), "type", "vxlan", "external", "dstport", port)
+		command(t, node, "ip", "link", "add", tunnelDevice, "address", mac(node), "mtu", strconv.Itoa(tunnelMTU), "type", "vxlan", "external", "dstport", port, "udp6zerocsumrx")
 	} else {
 		command(t, node, "ip", "link", "add", tunnelDevice, "address", mac(node), "mtu", strconv.Itoa(tunnelMTU), "type", "vxlan", "id", "1",
 			"local", node.Address(o.nic, o.outer), "remote", other.Address(o.nic, o.outer), "dstport", port, "nolearning")
