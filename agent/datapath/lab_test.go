@@ -36,8 +36,13 @@ type lab struct {
 // newLab builds nodes and pods, without applying anything yet.
 func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	t.Helper()
+	return newLabOf(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods}, options)
+}
+
+func newLabOf(t *testing.T, spec network.Spec, options Options) *lab {
+	t.Helper()
 	l := &lab{pins: testutil.BPFFS(t), options: options}
-	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods})
+	l.Network = network.ForTest(t, spec)
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
 		l.builders = append(l.builders, nodetest.NewBuilder(l.nodeOptions(i).PinPath))
