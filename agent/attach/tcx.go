@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,14 +30,17 @@ func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 		return fmt.Errorf("making the directory of links: %w", err)
 	}
 	pin := t.pin(hook, index)
-	if updated, err := updatePinned(pin, index, program); updated || err != nil {
+	if updated, err := updatePinned(pin, index, program); err != nil || updated && isInPlace(index, hook, program) {
+		return err
+	}
+	if err := detachPinned(pin); err != nil {
 		return err
 	}
 	attached, err := link.AttachTCX(link.TCXOptions{
 		Interface: index,
 		Program:   program,
 		Attach:    hook.Type,
-		Anchor:    hook.Anchor(),
+		Anchor:    anchorOf(index, hook),
 	})
 	if err != nil {
 		return fmt.Errorf("attaching %s to interface %d: %w", hook.Name, index, err)
@@ -46,6 +50,52 @@ func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 		return fmt.Errorf("pinning the link of %s on interface %d: %w", hook.Name, index, err)
 	}
 	return nil
+}
+
+// isInPlace is true too where nobody can tell.
+func isInPlace(index int, hook Hook, program *ebpf.Program) bool {
+	after := predecessor(index, hook)
+	info, err := program.Info()
+	if err != nil || !hook.First && after == 0 {
+		return true
+	}
+	own, _ := info.ID()
+	all := programsAt(index, hook.Type)
+	at := slices.Index(all, own)
+	if after == 0 {
+		return at <= 0
+	}
+	return at < 0 || at > 0 && all[at-1] == after
+}
+
+func anchorOf(index int, hook Hook) link.Anchor {
+	if after := predecessor(index, hook); after != 0 {
+		return link.AfterProgramByID(after)
+	}
+	return hook.Anchor()
+}
+
+// programsAt are those of an interface, in their order.
+func programsAt(index int, at ebpf.AttachType) (ids []ebpf.ProgramID) {
+	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
+	if err != nil {
+		return nil
+	}
+	for _, program := range query.Programs {
+		ids = append(ids, program.ID)
+	}
+	return ids
+}
+
+// predecessor is the program after which a hook's program comes; 0 where it is not there.
+func predecessor(index int, hook Hook) ebpf.ProgramID {
+	if hook.After == nil {
+		return 0
+	}
+	if id := hook.After(index); slices.Contains(programsAt(index, hook.Type), id) {
+		return id
+	}
+	return 0
 }
 
 // updatePinned gives an earlier agent's link the new program. It returns false

@@ -47,12 +47,12 @@ type Datapath struct {
 	compared bool // flows with their endpoints, since nothing was loaded
 }
 
-// The two hooks of each NIC. At the egress our program is last, because it may
-// send the packet elsewhere and the others shall have seen it; at the ingress it
-// is first, because it only looks, and others may end the chain.
+// The two hooks of each NIC. Our programs are first, because others may end the run, as
+// Cilium's do. What to_uplink sends elsewhere passes all programs of the NIC by which it
+// leaves; from_uplink only looks.
 var hooks = []attach.Hook{
-	{Name: "to_uplink", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 1},
-	{Name: "from_uplink", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 1},
+	{Name: "to_uplink", Type: ebpf.AttachTCXEgress, Anchor: link.Head, First: true, Handle: 1},
+	{Name: "from_uplink", Type: ebpf.AttachTCXIngress, Anchor: link.Head, First: true, Handle: 1},
 }
 
 // Open prepares the datapath. Nothing is loaded or attached before Apply gets a

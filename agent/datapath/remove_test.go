@@ -325,18 +325,24 @@ func (l *lab) attachCounter(t *testing.T, node int, hook attach.Hook, anchor lin
 	t.Helper()
 	c := newCounter(t)
 	for _, nic := range l.indexes(t, node) {
-		var attached link.Link
-		require.NoError(t, l.Nodes[node].Do(func() (err error) {
-			attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: c.program, Attach: hook.Type, Anchor: anchor})
-			return err
-		}))
-		t.Cleanup(func() { attached.Close() })
+		l.attach(t, node, nic, c.program, hook, anchor)
 	}
 	return c
 }
 
-// Each packet passes the programs of others once: those before ours see it where
-// the route sends it and again where it is redirected to; those after ours see it
+// attach attaches another's program until the test ends.
+func (l *lab) attach(t *testing.T, node, nic int, program *ebpf.Program, hook attach.Hook, anchor link.Anchor) {
+	t.Helper()
+	var attached link.Link
+	require.NoError(t, l.Nodes[node].Do(func() (err error) {
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: nic, Program: program, Attach: hook.Type, Anchor: anchor})
+		return err
+	}))
+	t.Cleanup(func() { attached.Close() })
+}
+
+// Each packet passes the programs of others once: those before ours, until ours move, see it
+// where the route sends it and again where it is redirected to; those after ours see it
 // where it leaves.
 func TestOtherProgramsSeeAllPackets(t *testing.T) {
 	needsTCX(t)
@@ -361,7 +367,7 @@ func TestOtherProgramsSeeAllPackets(t *testing.T) {
 		what string
 		a, b uint64
 	}{
-		{"egress, before ours", earlier[out].count(t) - begun[out], first[out].count(t)},
+		{"egress, an earlier one", earlier[out].count(t) - begun[out], last[out].count(t)},
 		{"ingress, before and after ours", first[in].count(t), last[in].count(t)},
 		{"ingress, an earlier one", earlier[in].count(t) - begun[in], last[in].count(t)},
 	} {
@@ -377,6 +383,31 @@ func TestOtherProgramsSeeAllPackets(t *testing.T) {
 	}
 	if result.Subflows != 3 {
 		t.Errorf("%d subflows", result.Subflows)
+	}
+}
+
+// tcOK is TC_ACT_OK: no program runs after it.
+const tcOK = 0
+
+// As Cilium's programs do, whether they come before ours or later.
+func TestProgramsThatEndTheRunDoNotKeepConnectionsFromOtherPaths(t *testing.T) {
+	needsTCX(t)
+	l, client, server := newPair(t, Options{})
+	for _, anchor := range []link.Anchor{link.Tail(), link.Head()} {
+		end, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: "end", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, tcOK), asm.Return()},
+		})
+		require.NoError(t, err)
+		t.Cleanup(func() { end.Close() })
+		for _, hook := range hooks {
+			for _, nic := range l.indexes(t, 0) {
+				l.attach(t, 0, nic, end, hook, anchor)
+			}
+		}
+		l.applyAll(t)
+		l.sent(t, 0, func() {
+			transfer(t, client, server, 4, traffic.Options{Duration: 700 * time.Millisecond})
+		}).expectShares(t, "beside programs that end the run", evenShares)
 	}
 }
 
