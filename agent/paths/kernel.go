@@ -43,6 +43,8 @@ const dumpAttempts = 10
 // rtnetlink is the kernel of one network namespace.
 type rtnetlink struct {
 	handle *netlink.Handle
+	// settings is for what handle does not know of.
+	settings *nl.SocketHandle
 }
 
 func openKernel(namespace netns.NsHandle) (*rtnetlink, error) {
@@ -50,10 +52,18 @@ func openKernel(namespace netns.NsHandle) (*rtnetlink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening rtnetlink: %w", err)
 	}
-	return &rtnetlink{handle}, nil
+	socket, err := nl.GetNetlinkSocketAt(namespace, netns.None(), unix.NETLINK_ROUTE)
+	if err != nil {
+		handle.Close()
+		return nil, fmt.Errorf("opening rtnetlink: %w", err)
+	}
+	return &rtnetlink{handle, &nl.SocketHandle{Socket: socket}}, nil
 }
 
-func (k *rtnetlink) close() { k.handle.Close() }
+func (k *rtnetlink) close() {
+	k.handle.Close()
+	k.settings.Close()
+}
 
 func (k *rtnetlink) Links() ([]netlink.Link, error) {
 	return dump("interfaces", k.handle.LinkList)

@@ -48,6 +48,7 @@ type candidate struct {
 	loopback  bool
 	tunnel    *Tunnel // nil for all but tunnels
 	podLike   bool
+	strict    bool         // it drops packets from addresses that are not routed to it
 	allOwn    []netip.Addr // all its addresses, usable or not
 	secondary map[netip.Addr]bool
 }

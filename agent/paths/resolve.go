@@ -68,9 +68,17 @@ func (n *Node) Resolve(query Query) (Resolution, error) {
 	if err != nil {
 		return Resolution{}, err
 	}
+	strict, err := n.kernel.strictFilters()
+	if err != nil {
+		return Resolution{}, err
+	}
+	all := candidates(links, addresses)
+	for _, c := range all {
+		c.strict = strict[c.Index]
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return resolve(query, candidates(links, addresses), routes, n.seen), nil
+	return resolve(query, all, routes, n.seen), nil
 }
 
 // resolve is pure but for seen, which it updates.
@@ -81,11 +89,13 @@ func resolve(query Query, all []*candidate, routes []netlink.Route, seen familie
 		result.Paths = append(result.Paths, choose(plan, all, owner))
 	}
 	result.Tunnels = tunnelsOf(all, owner)
-	result.Uplinks = uplinks(query, all, routes, result.Tunnels, owner)
+	used := usedByNetwork(query, all, routes, result.Tunnels)
+	result.Uplinks = uplinks(all, used, owner)
 	result.WaysOut = waysOut(routes)
 	largest := largestMTU(result)
 	for i := range result.Paths {
 		result.Paths[i].judge(all, largest, seen)
+		result.Paths[i].judgeFilter(all, used)
 	}
 	return result
 }
@@ -172,19 +182,25 @@ func join[S ~string](items []S) string {
 	return strings.Join(texts, " or ")
 }
 
-// uplinks are the NICs without a path that the cluster network routes through.
-func uplinks(query Query, all []*candidate, routes []netlink.Route, tunnels []Tunnel, owner map[int]string) (found []NIC) {
-	carrying := carryingRoutes(query.Peers, routes)
+// usedByNetwork are the NICs that the cluster network routes through.
+func usedByNetwork(query Query, all []*candidate, routes []netlink.Route, tunnels []Tunnel) map[int]bool {
+	used := carryingRoutes(query.Peers, routes)
 	for _, c := range all {
-		_, taken := owner[c.Index]
-		if taken || c.loopback || c.tunnel != nil {
-			continue
-		}
 		holdsNodeAddress := slices.ContainsFunc(c.allOwn, func(own netip.Addr) bool {
 			return slices.Contains(query.NodeAddresses, own)
 		})
 		carries := slices.ContainsFunc(tunnels, func(t Tunnel) bool { return t.Kind.Steered() && t.carries(c) })
-		if holdsNodeAddress || carrying[c.Index] || carries {
+		if holdsNodeAddress || carries {
+			used[c.Index] = true
+		}
+	}
+	return used
+}
+
+// uplinks are those of these NICs without a path.
+func uplinks(all []*candidate, used map[int]bool, owner map[int]string) (found []NIC) {
+	for _, c := range all {
+		if _, taken := owner[c.Index]; used[c.Index] && !taken && !c.loopback && c.tunnel == nil {
 			found = append(found, c.onPath(nil))
 		}
 	}

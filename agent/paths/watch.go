@@ -28,9 +28,10 @@ var watchedGroups = []uint{
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
 	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	groupIPv4Netconf,
 }
 
-// Watch tells when a link, an address, a route of the main table, or something
+// Watch tells when a link, an address, a filter of IPv4, a route of the main table, or something
 // that Detours keeps has changed. A first notification comes at once, for what is
 // there already. A later one follows a change immediately; changes within the next
 // 10 ms are told in one. Where the kernel dropped messages, a notification stands
@@ -149,7 +150,7 @@ func matters(message syscall.NetlinkMessage) bool {
 		return len(message.Data) >= unix.SizeofIfInfomsg && message.Data[0] != unix.AF_BRIDGE
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		return true
-	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE, newNetconf:
 		return true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return routeMatters(message)
