@@ -40,6 +40,7 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
 		Addresses:     r.resolution.Addresses(r.snapshot.nodeAddresses),
+		Overlays:      r.resolution.Overlays(),
 		Features:      append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
 	}
 	if started := a.source.condition(); started != nil {

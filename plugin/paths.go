@@ -20,6 +20,8 @@ type NodePaths struct {
 	// Silent says since when the agent does not report; what it said is old then.
 	Silent string              `json:"silent,omitempty"`
 	Paths  []v1alpha1.NodePath `json:"paths"`
+	// Overlays are the node's tunnels.
+	Overlays []v1alpha1.NodeOverlay `json:"overlays,omitempty"`
 }
 
 func (p *plugin) pathsCommand() *cobra.Command {
@@ -38,7 +40,7 @@ func (p *plugin) pathsCommand() *cobra.Command {
 			nodes := []NodePaths{}
 			for i := range found.members.Items {
 				member := &found.members.Items[i]
-				nodes = append(nodes, NodePaths{member.Name, found.silenceOf(member), member.Status.Paths})
+				nodes = append(nodes, NodePaths{member.Name, found.silenceOf(member), member.Status.Paths, member.Status.Overlays})
 			}
 			return p.print(nodes, func() string { return pathsText(nodes) })
 		},
@@ -61,7 +63,28 @@ func pathsText(nodes []NodePaths) string {
 	if len(rows) == 1 {
 		return "no node has a path: is there an MPTCPPath, and a policy that selects a pod?\n"
 	}
-	return table(rows...)
+	return table(rows...) + overlaysText(nodes)
+}
+
+// overlaysText is empty where no node has one.
+func overlaysText(nodes []NodePaths) string {
+	rows := [][]string{{"NODE", "OVERLAY", "KIND", "PORT", "STEERED"}}
+	for _, node := range nodes {
+		for _, overlay := range node.Overlays {
+			port, steered := "-", "no"
+			if overlay.Port != 0 {
+				port = fmt.Sprint(overlay.Port)
+			}
+			if overlay.Steered {
+				steered = "yes"
+			}
+			rows = append(rows, []string{node.Node, overlay.Device, overlay.Kind, port, steered})
+		}
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return "\n" + table(rows...)
 }
 
 func pathCells(path *v1alpha1.NodePath) []string {

@@ -803,3 +803,28 @@ func TestAnOpenNodeFollowsTheProcess(t *testing.T) {
 		return err
 	}))
 }
+
+// By the routes other nodes' pods, and the packets of overlays, are behind blue. What comes
+// from them by green is dropped there.
+func TestStrictReversePathFiltersMakePathsUnusable(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green", "red"}})
+	node := openNode(t, lab.Nodes[0].Namespace)
+	query := Query{
+		Paths: []v1alpha1.PlanPath{byName("blue", "blue"), byName("green", "green"), byName("red", "red")},
+		Peers: []Peer{{Name: "node2", Addresses: addrs("10.20.0.2")}},
+	}
+	changes, err := node.Watch(t.Context())
+	require.NoError(t, err)
+	const complaint = "drops packets from addresses of other NICs' networks: set net.ipv4.conf.green.rp_filter to 2"
+	set := func(key, value string) { require.NoError(t, lab.Nodes[0].Sysctl(key, value)) }
+	for _, nic := range []string{"blue", "green"} {
+		set("net.ipv4.conf."+nic+".rp_filter", "1")
+	}
+	awaitPaths(t, node, changes, query, "blue +blue", "green -green green "+complaint, "red +red")
+	set("net.ipv4.conf.green.rp_filter", "2")
+	awaitPaths(t, node, changes, query, "blue +blue", "green +green", "red +red")
+	set("net.ipv4.conf.green.rp_filter", "0")
+	set("net.ipv4.conf.red.rp_filter", "2")
+	set("net.ipv4.conf.all.rp_filter", "1")
+	awaitPaths(t, node, changes, query, "blue +blue", "green -green green "+complaint, "red +red")
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -481,4 +482,39 @@ func multipath(destination string, hops ...*netlink.NexthopInfo) netlink.Route {
 func inTable(table int, route netlink.Route) netlink.Route {
 	route.Table = table
 	return route
+}
+
+func TestTunnelsAreToldByWhatTheyPutPacketsInto(t *testing.T) {
+	up := func(name, kind string) netlink.LinkAttrs {
+		return netlink.LinkAttrs{Name: name, Index: 7, RawFlags: linkUp, EncapType: kind}
+	}
+	down := up("tunl0", "ipip")
+	down.RawFlags = 0
+	for name, test := range map[string]struct {
+		link netlink.Link
+		want []Tunnel
+	}{
+		"VXLAN":                 {&netlink.Vxlan{LinkAttrs: up("flannel.1", "ether"), Port: 8472, VtepDevIndex: 2}, []Tunnel{{Name: "flannel.1", Index: 7, Kind: TunnelVXLAN, Port: 8472, device: 2}}},
+		"external VXLAN":        {&netlink.Vxlan{LinkAttrs: up("cilium_vxlan", "ether"), Port: 8472, FlowBased: true}, []Tunnel{{Name: "cilium_vxlan", Index: 7, Kind: TunnelVXLAN, Port: 8472}}},
+		"Geneve":                {&netlink.Geneve{LinkAttrs: up("cilium_geneve", "ether"), Dport: 6081}, []Tunnel{{Name: "cilium_geneve", Index: 7, Kind: TunnelGeneve, Port: 6081}}},
+		"IP in IP":              {&netlink.Iptun{LinkAttrs: up("tunl0", "ipip")}, []Tunnel{{Name: "tunl0", Index: 7, Kind: TunnelIP}}},
+		"IP in IP that is down": {&netlink.Iptun{LinkAttrs: down}, nil},
+		"IP in IP in UDP":       {&netlink.Iptun{LinkAttrs: up("fou", "ipip"), EncapType: 1}, []Tunnel{{Name: "fou", Index: 7, Kind: TunnelUnknown}}},
+		"WireGuard":             {&netlink.Wireguard{LinkAttrs: up("wg0", "none")}, []Tunnel{{Name: "wg0", Index: 7, Kind: TunnelEncrypted}}},
+		"GRE":                   {&netlink.Gretun{LinkAttrs: up("gre1", "gre")}, []Tunnel{{Name: "gre1", Index: 7, Kind: TunnelUnknown}}},
+		"a NIC":                 {&netlink.Device{LinkAttrs: up("eth0", "ether")}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.want, resolve(Query{}, candidates([]netlink.Link{test.link}, nil), nil, familiesSeen{}).Tunnels)
+		})
+	}
+}
+
+// No path has the NIC, and its address is none of the Node's.
+func TestTheNICOfATunnelIsAnUplink(t *testing.T) {
+	vxlan := &netlink.Vxlan{LinkAttrs: netlink.LinkAttrs{Name: "flannel.1", Index: 9, RawFlags: linkUp, EncapType: "ether"}, SrcAddr: net.ParseIP("192.0.2.1")}
+	all := append(fakeCandidates(t, []fakeNIC{ready("eth0", "192.0.2.1/24"), ready("eth1", "198.51.100.1/24")}), candidates([]netlink.Link{vxlan}, nil)...)
+	result := resolve(Query{Paths: []v1alpha1.PlanPath{byName("blue", "eth1")}}, all, nil, familiesSeen{})
+	require.Len(t, result.Uplinks, 1)
+	require.Equal(t, "eth0", result.Uplinks[0].Name)
 }

@@ -11,6 +11,7 @@ import (
 const (
 	maxPathAddresses = 16 // of v1alpha1.NodePath.addresses
 	maxNodeAddresses = 64 // of v1alpha1.MPTCPNodeStatus.addresses
+	maxOverlays      = 16 // of v1alpha1.MPTCPNodeStatus.overlays
 )
 
 // Status is the path as MPTCPNode.status.paths shows it. A NIC that is up and yet
@@ -29,6 +30,16 @@ func (p Path) Status() v1alpha1.NodePath {
 		status.Addresses = append(status.Addresses, prefix.Addr().String())
 	}
 	return status
+}
+
+// Overlays are the tunnels as MPTCPNode.status.overlays shows them.
+func (r Resolution) Overlays() (overlays []v1alpha1.NodeOverlay) {
+	for _, tunnel := range r.Tunnels[:min(len(r.Tunnels), maxOverlays)] {
+		overlays = append(overlays, v1alpha1.NodeOverlay{
+			Device: tunnel.Name, Kind: string(tunnel.Kind), Port: int32(tunnel.Port), Steered: tunnel.Kind.Steered(),
+		})
+	}
+	return overlays
 }
 
 // Addresses are all those by which routes of other nodes may name this node as

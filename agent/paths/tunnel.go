@@ -17,13 +17,13 @@ type TunnelKind string
 const (
 	TunnelVXLAN  TunnelKind = "VXLAN"
 	TunnelGeneve TunnelKind = "Geneve"
-	TunnelIP     TunnelKind = "IP in IP"
+	TunnelIP     TunnelKind = "IPInIP"
 )
 
 // The other kinds: those that encrypt, and what is not understood.
 const (
-	TunnelEncrypted TunnelKind = "encrypted"
-	TunnelUnknown   TunnelKind = "unknown"
+	TunnelEncrypted TunnelKind = "Encrypted"
+	TunnelUnknown   TunnelKind = "Unknown"
 )
 
 // Steered tells whether packets can be steered within such a tunnel.

@@ -118,6 +118,23 @@ type KernelFeature struct {
 	Message string `json:"message,omitempty"`
 }
 
+// NodeOverlay is a device of a node that puts packets into others.
+type NodeOverlay struct {
+	// device is the name of the interface.
+	// +kubebuilder:validation:MaxLength=15
+	Device string `json:"device"`
+	// kind is how packets are put into others: VXLAN, Geneve, IPInIP, Encrypted, or
+	// Unknown.
+	// +kubebuilder:validation:MaxLength=16
+	Kind string `json:"kind"`
+	// port is the UDP port that they go to.
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Port int32 `json:"port,omitempty"`
+	// steered: connections within are spread over the paths.
+	Steered bool `json:"steered"`
+}
+
 // MPTCPNodeStatus is who a node is to the others; written by its agent.
 type MPTCPNodeStatus struct {
 	// kernelRelease is the node's kernel, as `uname -r` prints it.
@@ -139,6 +156,12 @@ type MPTCPNodeStatus struct {
 	// +listMapKey=name
 	// +optional
 	Paths []NodePath `json:"paths,omitempty"`
+	// overlays are the node's devices that put packets into others.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=device
+	// +optional
+	Overlays []NodeOverlay `json:"overlays,omitempty"`
 	// pathsTotal counts the paths that the node is to have.
 	// +optional
 	PathsTotal int32 `json:"pathsTotal"`
