@@ -52,6 +52,7 @@ func tunnelsValue(tunnels []paths.Tunnel) (value uplink.ToUplinkTunnels) {
 		known[tunnel.Port] = true
 		value.Port[used] = binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, tunnel.Port))
 		value.Kind[used] = tunnelKinds[tunnel.Kind]
+		value.Filter |= uplink.PortBit(value.Port[used])
 		used++
 	}
 	return value

@@ -208,12 +208,46 @@ __noinline int parse_tunnel(struct __sk_buff *skb, struct packet *packet)
 	return parse_tcp_header(skb, offset, packet);
 }
 
-/* Spares what is no tunnel's, of a node without any, all but this. */
+/* A Bloom filter's bit. */
+static __always_inline __u64 port_bit(__be16 port)
+{
+	return 1ULL << ((port ^ port >> 8) & 63);
+}
+
+static __always_inline int may_carry(const struct tunnels *tunnels, __u8 protocol, __be16 port)
+{
+	if (likely(protocol == IPPROTO_UDP))
+		return !!(tunnels->filter & port_bit(port));
+	return tunnels->kinds & TUNNEL_IP || protocol == IPPROTO_DSTOPTS;
+}
+
+/* Spares what is no tunnel's all but this: other protocols than UDP, and its other ports. */
 static __always_inline int may_be_tunnel(struct __sk_buff *skb)
 {
+	void *ip = (void *)(unsigned long)skb->data + sizeof(struct ethhdr);
+	void *end = (void *)(unsigned long)skb->data_end;
 	const struct tunnels *tunnels = tunnels_here();
+	const struct udphdr *udp;
 
-	return tunnels && tunnels->kinds && is_ip(skb->protocol);
+	if (!tunnels || !tunnels->kinds)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		const struct iphdr *ipv4 = ip;
+
+		udp = (void *)(ipv4 + 1);
+		if (unlikely((void *)(udp + 1) > end || ipv4->ihl_version != 0x45))
+			return 1;
+		return may_carry(tunnels, ipv4->protocol, udp->dest);
+	}
+	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		const struct ipv6hdr *ipv6 = ip;
+
+		udp = (void *)(ipv6 + 1);
+		if (unlikely((void *)(udp + 1) > end))
+			return 1;
+		return may_carry(tunnels, ipv6->nexthdr, udp->dest);
+	}
+	return 0;
 }
 
 #endif

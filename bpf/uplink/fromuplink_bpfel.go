@@ -139,10 +139,12 @@ type FromUplinkRecentHandshakes struct {
 }
 
 type FromUplinkTunnels struct {
-	_     structs.HostLayout
-	Port  [8]uint16
-	Kind  [8]uint8
-	Kinds uint32
+	_      structs.HostLayout
+	Port   [8]uint16
+	Kind   [8]uint8
+	Kinds  uint32
+	Pad    uint32
+	Filter uint64
 }
 
 // Names of all BPF objects in the ELF.

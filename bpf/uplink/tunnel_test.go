@@ -66,6 +66,7 @@ func (n *node) setTunnels(t testutil.TB) {
 	value := uplink.ToUplinkTunnels{Kinds: uplink.TunnelVxlan | uplink.TunnelGeneve | uplink.TunnelIP}
 	value.Port[0], value.Kind[0] = bigEndian(genevePort), uplink.TunnelGeneve
 	value.Port[7], value.Kind[7] = bigEndian(vxlanPort), uplink.TunnelVxlan
+	value.Filter = uplink.PortBit(value.Port[0]) | uplink.PortBit(value.Port[7])
 	put(t, n.maps.Tunnels, uint32(0), value)
 }
 

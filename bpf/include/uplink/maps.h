@@ -159,7 +159,9 @@ enum tunnel_kind {
 struct tunnels {
 	__be16 port[MAX_TUNNEL_PORTS]; /* of UDP; 0 where the place is free */
 	__u8 kind[MAX_TUNNEL_PORTS];
-	__u32 kinds; /* of all the node's tunnels */
+	__u32 kinds;   /* of all the node's tunnels */
+	__u32 pad;
+	__u64 filter;  /* a bit for each port: port_bit() */
 };
 
 struct filter {
