@@ -52,7 +52,7 @@ func interfaces(links []netlink.Link, addresses []netlink.Addr, routes []netlink
 	for _, c := range candidates(links, addresses) {
 		all = append(all, Interface{
 			NIC: c.onPath(nil), Link: byIndex[c.Index],
-			Loopback: c.loopback, Tunnel: c.tunnel, PodLike: c.podLike, Gateways: gatewaysOf(routes, c.Index),
+			Loopback: c.loopback, Tunnel: c.tunnel != nil, PodLike: c.podLike, Gateways: gatewaysOf(routes, c.Index),
 		})
 	}
 	return all
