@@ -46,6 +46,7 @@ type Guard struct {
 	nics       *attach.Interfaces
 	endpoints  *attach.Interfaces
 	unparsable *attach.Interfaces
+	tunnels    *attach.Interfaces
 	queueEnds  *attach.Interfaces
 	changed    chan struct{} // wakes Run
 
@@ -65,6 +66,7 @@ type Guard struct {
 var (
 	nicHooks        = []attach.Hook{{Name: "meter", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
 	endpointHooks   = []attach.Hook{{Name: "own_source", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 3}}
+	tunnelHooks     = []attach.Hook{{Name: "name_sender", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
 	unparsableHooks = []attach.Hook{
 		{Name: "unparsable_sent", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 4},
 		{Name: "unparsable_received", Type: ebpf.AttachTCXEgress, Anchor: link.Head, Handle: 4},
@@ -84,6 +86,7 @@ func open(options Options, version string) *Guard {
 	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: nicHooks, Clsact: options.Clsact})
 	g.endpoints = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "endpoints"), Hooks: endpointHooks, Clsact: options.Clsact})
 	g.unparsable = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "unparsable"), Hooks: unparsableHooks, Clsact: options.Clsact})
+	g.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "tunnels"), Hooks: tunnelHooks, Clsact: options.Clsact})
 	g.queueEnds = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "queues"), Hooks: queueHooks, Clsact: options.Clsact})
 	return g
 }
@@ -162,7 +165,7 @@ func (g *Guard) load() (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, interfaces := range []*attach.Interfaces{g.nics, g.endpoints, g.unparsable, g.queueEnds} {
+	for _, interfaces := range []*attach.Interfaces{g.nics, g.endpoints, g.unparsable, g.tunnels, g.queueEnds} {
 		err = errors.Join(err, interfaces.Choose(loaded.ownSource.OwnSource))
 	}
 	if err == nil {
@@ -222,5 +225,5 @@ func (g *Guard) Remove(context.Context) error {
 
 func (g *Guard) remove() error {
 	g.newPods.end()
-	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.unparsable.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
+	return g.loaded.Remove(g.nics.Remove, g.endpoints.Remove, g.unparsable.Remove, g.tunnels.Remove, g.queueEnds.Remove, func() error { return removeQueues(nil) })
 }

@@ -25,9 +25,10 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 		nics[int(index)] = ""
 	}
 	loaded := g.loaded.Value
-	failed := g.attachAll(g.nics, func() map[int]types.UID { return nics }, report, func(index int) (bool, error) {
+	failed := g.attachAll(g.tunnels, func() map[int]types.UID { return steered(m) }, report, anywhere, loaded.nameSender.NameSender)
+	failed = errors.Join(failed, g.attachAll(g.nics, func() map[int]types.UID { return nics }, report, func(index int) (bool, error) {
 		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, loaded.meter.Meter, "datapath/*/links/to_uplink_%d")
-	}, loaded.meter.Meter)
+	}, loaded.meter.Meter))
 	checked := func() map[int]types.UID {
 		return g.checkedNewPods(g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.SpoofCheck }))
 	}
@@ -37,8 +38,21 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 	parsed := func() map[int]types.UID {
 		return g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.DropUnparsable })
 	}
-	anywhere := func(int) (bool, error) { return false, nil }
 	return errors.Join(failed, g.attachAll(g.unparsable, parsed, report, anywhere, loaded.unparsable.Unparsable, loaded.unparsable.Unparsable))
+}
+
+// anywhere is for programs whose place among ours does not matter, or cannot be wrong.
+func anywhere(int) (bool, error) { return false, nil }
+
+// steered are the devices of tunnels in whose packets senders can be named.
+func steered(m *node.Model) map[int]types.UID {
+	devices := map[int]types.UID{}
+	for i := range m.Tunnels {
+		if m.Tunnels[i].Kind.Steered() {
+			devices[m.Tunnels[i].Index] = ""
+		}
+	}
+	return devices
 }
 
 // interfacesWith are those of the endpoints whose guardrails ask for something.

@@ -8,15 +8,18 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netns"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -35,7 +38,8 @@ type lab struct {
 }
 
 // newLab builds two nodes with pods; those of the first one belong to tenant-1,
-// tenant-2 and so on.
+// tenant-2 and so on. BRAID_E2E_NETWORK says by what network they reach each other where
+// the test does not: all tests must pass on each.
 func newLab(t *testing.T, spec network.Spec) *lab {
 	t.Helper()
 	pins := testutil.BPFFS(t)
@@ -44,6 +48,11 @@ func newLab(t *testing.T, spec network.Spec) *lab {
 		Log:     testr.New(t),
 	}}
 	spec.Nodes = 2
+	if name := os.Getenv("BRAID_E2E_NETWORK"); name != "" && spec.Overlay == (network.Overlay{}) {
+		overlay, err := network.OverlayNamed(name)
+		require.NoError(t, err)
+		spec.Overlay = overlay
+	}
 	l.Network = network.ForTest(t, spec)
 	l.state = l.describe(t)
 	l.begin(t)
@@ -78,6 +87,7 @@ func (l *lab) end(t *testing.T) {
 func (l *lab) describe(t *testing.T) (state nodetest.State) {
 	t.Helper()
 	first := l.Nodes[0]
+	state.Tunnels = tunnelsOf(t, first)
 	for _, path := range l.Spec.Paths {
 		index, err := first.Index(path)
 		require.NoError(t, err)
@@ -92,6 +102,20 @@ func (l *lab) describe(t *testing.T) (state nodetest.State) {
 		})
 	}
 	return state
+}
+
+// tunnelsOf are those that an agent of the node finds.
+func tunnelsOf(t *testing.T, node *network.Node) []paths.Tunnel {
+	t.Helper()
+	namespace, err := netns.GetFromPath(node.Path())
+	require.NoError(t, err)
+	defer namespace.Close()
+	opened, err := paths.Open(namespace)
+	require.NoError(t, err)
+	defer opened.Close()
+	found, err := opened.Resolve(paths.Query{})
+	require.NoError(t, err)
+	return found.Tunnels
 }
 
 func (l *lab) apply(t *testing.T) {

@@ -32,6 +32,7 @@ type objects struct {
 	meter      guard.MeterObjects
 	ownSource  guard.OwnSourceObjects
 	unparsable guard.UnparsableObjects
+	nameSender guard.NameSenderObjects
 	// leaveQueue is for the ends of queues.
 	leaveQueue guard.LeaveQueueObjects
 	netlink    *netlink.Handle
@@ -50,6 +51,7 @@ func (o *objects) sources() []source {
 		{"meter", guard.LoadMeter, &o.meter},
 		{"own_source", guard.LoadOwnSource, &o.ownSource},
 		{"unparsable", guard.LoadUnparsable, &o.unparsable},
+		{"name_sender", guard.LoadNameSender, &o.nameSender},
 		{"leave_queue", guard.LoadLeaveQueue, &o.leaveQueue},
 	}
 }
@@ -100,5 +102,5 @@ func (o *objects) Close() error {
 	if o.home != nil {
 		_ = o.home.Close() // nothing was written
 	}
-	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.unparsable.Close(), o.leaveQueue.Close())
+	return errors.Join(o.meter.Close(), o.ownSource.Close(), o.unparsable.Close(), o.nameSender.Close(), o.leaveQueue.Close())
 }

@@ -91,7 +91,7 @@ func pins(options Options) (left []Left, err error) {
 }
 
 // ownPrograms are the names of those that are attached to interfaces.
-var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "leave_queue"}
+var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue"}
 
 var (
 	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + ")[0-9]+$")

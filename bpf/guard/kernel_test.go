@@ -15,13 +15,14 @@ import (
 )
 
 // The helpers that the programs may call, all of them in Linux 6.1.
-var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes, asm.FnFibLookup}
+var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes, asm.FnSkbLoadBytesRelative, asm.FnFibLookup}
 
 const mostVerified = 10_000
 
 func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {
 	for name, load := range map[string]func() (*ebpf.CollectionSpec, error){
 		"meter": guard.LoadMeter, "own_source": guard.LoadOwnSource, "unparsable": guard.LoadUnparsable, "leave_queue": guard.LoadLeaveQueue,
+		"name_sender": guard.LoadNameSender,
 	} {
 		spec, err := load()
 		require.NoError(t, err)

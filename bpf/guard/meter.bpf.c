@@ -20,7 +20,7 @@
  * CPUs move it on by atomic steps; what passes is always charged, so that the rate
  * holds in the long run, also when several CPUs let a packet pass at once.
  */
-#include "guard.h"
+#include "sender.h"
 #include "shared.h"
 
 enum {
@@ -42,24 +42,27 @@ SHARED(enum, guard_limit);
 SHARED(enum, guard_row);
 SHARED(enum, price);
 
-/* The endpoint's row, by where the packet came from, which nobody can forge, and
- * else by its source address. */
+/* A tunnel's device forgets where a packet came from: name_sender told before. Endpoints
+ * that nobody guards have their numbers there too. */
+static __always_inline __u32 sender_in_tunnel(__u32 told)
+{
+	__u32 row = told & ORIGIN_NUMBER;
+
+	return told & ORIGIN_ENDPOINT && is_guarded(row) ? row : 0;
+}
+
 static __always_inline __u32 sender_of(struct __sk_buff *skb)
 {
-	__u32 from = skb->ingress_ifindex, *row;
+	__u32 row = row_of_interface(skb->ingress_ifindex);
 	struct address source = {};
 	enum source kind;
 
-	if (from) {
-		row = bpf_map_lookup_elem(&interfaces, &from);
-		if (row)
-			return *row;
-	}
+	if (row)
+		return row;
+	if (!skb->ingress_ifindex && skb->tc_index & ORIGIN_TUNNEL)
+		return sender_in_tunnel(skb->tc_index);
 	kind = read_source(skb, &source);
-	if (kind != FROM_IPV4 && kind != FROM_IPV6)
-		return 0;
-	row = bpf_map_lookup_elem(&addresses, &source);
-	return row ? *row : 0;
+	return row_of_address(&source, kind);
 }
 
 /* What a packet is charged to; prices that are 0 do not count. */

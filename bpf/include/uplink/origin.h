@@ -1,34 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * Who sent a packet that leaves by a NIC. For one that was forwarded the kernel knows the
- * interface by which it came in. A tunnel's device forgets that; so to_tunnel, which runs
- * before it, writes into tc_index what is to be known later. That goes through the
- * encapsulation, and has 16 bits:
- *
- *   15     ORIGIN_TUNNEL: to_tunnel has seen the packet
- *   14     ORIGIN_FORGED: its source address is that of an endpoint, and it came in by
- *          another interface than that endpoint's
- *   13     ORIGIN_ENDPOINT: it is from the endpoint whose address it bears, and the lowest
- *          12 bits are that endpoint's number (struct endpoint's id)
- *   12     ORIGIN_MAY_HAVE_FLOWS: it is IP, and the filter has its source address
- *   0..11  without ORIGIN_ENDPOINT: the lowest bits of the index of the interface by
- *          which it came in; 0 for the node's own
- *
- * A pod can set tc_index too. What it sends itself has ingress_ifindex, though, and is
- * no tunnel's here.
- */
+/* What to_tunnel told of who sent a packet, for the NICs' programs. */
 #ifndef BRAID_UPLINK_ORIGIN_H
 #define BRAID_UPLINK_ORIGIN_H
 
 #include "maps.h"
-
-enum origin {
-	ORIGIN_NUMBER = 0xfff,
-	ORIGIN_MAY_HAVE_FLOWS = 1 << 12,
-	ORIGIN_ENDPOINT = 1 << 13,
-	ORIGIN_FORGED = 1 << 14,
-	ORIGIN_TUNNEL = 1 << 15,
-};
+#include "../origin.h"
 
 static __always_inline int is_of_tunnel(const struct __sk_buff *skb)
 {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+)
+
+// What a tunnel's device wraps leaves the NIC as the node's own. All tests of limits can be
+// run that way (BRAID_E2E_NETWORK=vxlan); these are always.
+var vxlan = network.Overlay{Outer: 4}
+
+func TestACeilingHoldsOnTheWireInAnOverlay(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 2, Overlay: vxlan})
+	from, to := l.Pod("pod-1-1"), l.Pod("pod-2-1")
+	l.tenant("tenant-1", "blue", mbit(30), 0)
+	l.apply(t)
+	if names := l.programs(t, network.TunnelDevice, ebpf.AttachTCXEgress); !slices.Contains(names, "name_sender") {
+		t.Fatalf("the tunnel has %v", names)
+	}
+	t.Run("of TCP", func(t *testing.T) {
+		serve(t, to, 4)
+		wait := transfer(t, from, to, 4, transferFor(4))
+		time.Sleep(settled)
+		expectMost(t, "TCP", l.sent(t, measured, "blue"), 30, 0.8)
+		wait()
+	})
+	t.Run("of datagrams from an address that is not the pod's", func(t *testing.T) {
+		useAddress(t, from, "192.0.2.77")
+		flood(t, from, to, 4, 1200, 80)
+		time.Sleep(settled)
+		expectMost(t, "UDP", l.sent(t, measured, "blue"), 30, 0.8)
+	})
+	t.Run("and not for a tenant that has none", func(t *testing.T) {
+		flood(t, l.Pod("pod-1-2"), l.Pod("pod-2-2"), 6, 1200, 80)
+		time.Sleep(settled)
+		if found := rates(t, measured, l.Pod("pod-2-2"))[0]; found < 50 {
+			t.Errorf("the other tenant sent %.2f of 80 Mbit/s", found)
+		}
+	})
+}
+
+func TestACeilingOnOnePathLeavesOtherSubflowsAloneInAnOverlay(t *testing.T) {
+	limitOnePath(t, vxlan, true)
+}
+
+func TestForgedSourcesDoNotGetIntoAnOverlay(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1, Overlay: vxlan})
+	l.state.Endpoints[0].Guard = &v1alpha1.PlanGuard{SpoofCheck: true}
+	l.apply(t)
+	from, to := l.Pod("pod-1-1"), l.Pod("pod-2-1")
+	useAddress(t, from, "192.0.2.77")
+	before, err := from.Node.Counters(network.TunnelDevice)
+	require.NoError(t, err)
+	flood(t, from, to, 4, 100, 1)
+	time.Sleep(settled)
+	after, err := from.Node.Counters(network.TunnelDevice)
+	require.NoError(t, err)
+	if l.metric(t, "braid_guard_spoofed_packets_total", "pod", "pod-1-1") == 0 || after.TxPackets > before.TxPackets+10 {
+		t.Errorf("%d packets got into the tunnel", after.TxPackets-before.TxPackets)
+	}
+}
+
+// useAddress has a pod send from an address that is not its own.
+func useAddress(t *testing.T, pod *network.Pod, address string) {
+	t.Helper()
+	for _, line := range []string{
+		"ip address add " + address + "/32 dev lo", "ip route replace default via 169.254.1.1 dev eth0 src " + address,
+	} {
+		words := strings.Fields(line)
+		_, err := pod.Run(words[0], words[1:]...)
+		require.NoError(t, err)
+	}
+}
