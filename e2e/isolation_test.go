@@ -63,13 +63,19 @@ func guarded(t *testing.T) *cluster {
 	t.Helper()
 	c := use(t)
 	c.CreatePaths(t)
+	c.guardTenant(t)
+	return c
+}
+
+// guardTenant gives the tenant's pods a policy and their guardrails.
+func (c *cluster) guardTenant(t *testing.T) {
+	t.Helper()
 	policy := testlab.NewPolicy("tenant", "client", "server")
 	policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
 	c.Create(t, policy)
 	c.Apply(t, tenantGuardrails)
 	c.WaitProgrammed(t, policy, 2)
 	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
-	return c
 }
 
 func (c *cluster) tenantGuarded(ctx context.Context) error {

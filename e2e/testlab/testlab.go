@@ -43,7 +43,7 @@ func NewShared(options lab.Options) *Shared { return &Shared{options: options} }
 func (s *Shared) Main(m *testing.M) {
 	lab.RunRole()
 	code := m.Run()
-	if err := s.down(); err != nil {
+	if err := s.Down(); err != nil {
 		fmt.Fprintln(os.Stderr, "removing the lab:", err)
 		code = 1
 	}
@@ -74,7 +74,7 @@ func (s *Shared) Use(t testing.TB) *Cluster {
 
 func up(options lab.Options) (_ *Cluster, err error) {
 	ctx := context.Background()
-	if name := os.Getenv("BRAID_E2E_NETWORK"); name != "" {
+	if name := os.Getenv("BRAID_E2E_NETWORK"); name != "" && options.Network.Overlay == (network.Overlay{}) {
 		if options.Network.Overlay, err = network.OverlayNamed(name); err != nil {
 			return nil, err
 		}
@@ -93,16 +93,20 @@ func up(options lab.Options) (_ *Cluster, err error) {
 	return &Cluster{Lab: l, Untouched: untouched, Paths: options.Network.Paths}, nil
 }
 
-// down removes the lab, and fails when anything of it is left.
-func (s *Shared) down() error {
+// Down removes the lab, and fails when anything of it is left.
+func (s *Shared) Down() error {
 	if s.cluster == nil {
 		return nil
 	}
-	if err := s.cluster.Down(); err != nil {
+	err := s.cluster.Down()
+	s.cluster, s.err = nil, errDown
+	if err != nil {
 		return err
 	}
 	return nothingLeftOf(s.options.Name)
 }
+
+var errDown = errors.New("it is down again")
 
 func nothingLeftOf(name string) error {
 	namespaces, err := network.Namespaces(name)

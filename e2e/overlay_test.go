@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// What is most used works in an overlay too: VXLAN as flannel lays it. All other tests can
+// be run on one (BRAID_E2E_NETWORK=vxlan).
+func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
+	overlaid := testlab.NewShared(lab.Options{
+		Name:    "e2eoverlay",
+		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit, Overlay: network.Overlay{Outer: 4}},
+		Pods:    pods,
+	})
+	t.Cleanup(func() { require.NoError(t, overlaid.Down()) })
+	c := &cluster{overlaid.Use(t)}
+	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	if used := single.steady().used(); !slices.Equal(used, paths[:1]) {
+		t.Fatalf("without a policy the connection used %v: %v", used, single.steady())
+	}
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	c.spread(t, policy, 2)
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.result.Mbit) })
+	for i, f := range []failure{
+		{"blue", "server", "loses its carrier", (*network.Network).SetCarrier},
+		{"blue", "client", "is set down", (*network.Network).SetNIC},
+	} {
+		t.Run("when "+f.String(), func(t *testing.T) { c.expectFailover(t, f, i%2 == 0) })
+	}
+	t.Run("as a hint wants it", c.expectHint)
+	t.Run("with rules", func(t *testing.T) { c.expectRule(t, policy) })
+	t.Run("within guardrails", func(t *testing.T) {
+		c.guardTenant(t)
+		time.Sleep(burstOver)
+		c.expectTransferWithin(t, "TCP")
+		c.expectFloodWithin(t, c.Network.Pod("tenant-client"), testlab.Flood{To: testlab.UDPTo(c.Network.Pod("tenant-server").IPv4)})
+	})
+}
+
+// expectHint moves a connection by an annotation, and back.
+func (c *cluster) expectHint(t *testing.T) {
+	r := c.begin(t, transfer{"client", "server", 6, traffic.Up, 6 * time.Second})
+	r.sleepUntil(warmup)
+	r.waitForUse(t, c, time.Now(), paths...)
+	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+	r.finish(t)
+}
+
+// expectRule has a rule see what a pod sends.
+func (c *cluster) expectRule(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
+	c.setRules(t, policy, counting("sent", direction(v1alpha1.DirectionFromEndpoint)))
+	c.run(t, transfer{"client", "server", 4, traffic.Up, time.Second})
+	if hits := c.hits(t, "client"); hits["sent"] == 0 {
+		t.Errorf("the rule's hits are %v", hits)
+	}
+}
