@@ -47,6 +47,12 @@ var experiments = []rig.Measurer{
 		Name: "many", Measures: "goodput of 100 and 1,000 connections at once, and how evenly they use the links",
 		Figures: []rig.Unit{{"many.*.ratio", "to links x single path"}, {"many.*.least_share", "of an even share"}},
 	}},
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureOverlay, Info: rig.Info{
+		Name: "overlay", Measures: "goodput of one connection over three links in overlays, and gaps when a NIC fails",
+		Figures: []rig.Unit{
+			{"overlay.*.ratio", "to links x single path"}, {"overlay.*_mbit", "Mbit/s"}, {"overlay.*_ms", "ms"}, {"overlay.checksum_errors", "segments"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureOutage, Info: rig.Info{
 		Name: "outage", Measures: "gaps when a NIC fails or agents are killed",
 		Figures: []rig.Unit{{"failover.gap_ms", "ms"}, {"failback.ms", "ms"}, {"agent_restart.*_ms", "ms"}},

@@ -33,7 +33,10 @@ func (c *Cluster) Close() error { return c.Down() }
 
 // NewCluster brings up three nodes with real kubelets and containerd, on which Braid is
 // installed by its chart.
-func NewCluster(ctx context.Context) (*Cluster, error) {
+func NewCluster(ctx context.Context) (*Cluster, error) { return NewClusterOn(ctx, lab.Native) }
+
+// NewClusterOn is the same with a cluster network of one's choice.
+func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork) (*Cluster, error) {
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return nil, err
 	}
@@ -44,7 +47,7 @@ func NewCluster(ctx context.Context) (*Cluster, error) {
 	}
 	Say("bringing up a cluster with kubelets")
 	up, err := lab.Up(ctx, lab.Options{
-		Name: "benchkube", Kubelets: true, Images: images,
+		Name: "benchkube", Kubelets: true, ClusterNetwork: clusterNetwork, Images: images,
 		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: LinkMbit},
 	})
 	if err != nil {
