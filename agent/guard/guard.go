@@ -59,18 +59,35 @@ type Guard struct {
 	newPods newPods
 }
 
-// The hooks. On a NIC the meter is last, because it must meet a packet where it
-// leaves the node, and to_uplink may send it elsewhere. On an endpoint's interface
-// the source is looked at first, and what no rule sees dropped before other programs
-// may end the hook.
+// The hooks. On an endpoint's interface the source is looked at first, and what no rule
+// sees dropped before other programs may end the hook.
 var (
-	nicHooks        = []attach.Hook{{Name: "meter", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
 	endpointHooks   = []attach.Hook{{Name: "own_source", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 3}}
-	tunnelHooks     = []attach.Hook{{Name: "name_sender", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Handle: 3}}
 	unparsableHooks = []attach.Hook{
 		{Name: "unparsable_sent", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 4},
 		{Name: "unparsable_received", Type: ebpf.AttachTCXEgress, Anchor: link.Head, Handle: 4},
 	}
+)
+
+// after is a hook of an egress right after another program of Braid, or last where that is
+// not: the meter after to_uplink, which may send a packet elsewhere, because it must meet
+// a packet where it leaves the node; name_sender after to_tunnel, because that writes to
+// the same place. Programs of others that end the run come later.
+func (o *Options) after(name, pattern string) []attach.Hook {
+	predecessor := func(index int) ebpf.ProgramID {
+		id, err := pinnedProgram(filepath.Join(o.PinPath, pattern), index)
+		if err != nil {
+			return 0
+		}
+		return id
+	}
+	return []attach.Hook{{Name: name, Type: ebpf.AttachTCXEgress, Anchor: link.Tail, After: predecessor, Handle: 3}}
+}
+
+// Where the datapath pins the links of those programs.
+const (
+	toUplinkLinks = "datapath/*/links/to_uplink_%d"
+	toTunnelLinks = "datapath/*/tunnel_links/to_tunnel_%d"
 )
 
 func directory(pinPath string) string { return filepath.Join(pinPath, "guard") }
@@ -83,10 +100,10 @@ func open(options Options, version string) *Guard {
 	g := &Guard{options: options, changed: make(chan struct{}, 1)}
 	g.loaded = pins.NewLoaded(pins.New(directory(options.PinPath), version, options.Log), g.load)
 	links := filepath.Join(g.loaded.Directory(), "links")
-	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: nicHooks, Clsact: options.Clsact})
+	g.nics = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "nics"), Hooks: options.after("meter", toUplinkLinks), Clsact: options.Clsact})
 	g.endpoints = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "endpoints"), Hooks: endpointHooks, Clsact: options.Clsact})
 	g.unparsable = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "unparsable"), Hooks: unparsableHooks, Clsact: options.Clsact})
-	g.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "tunnels"), Hooks: tunnelHooks, Clsact: options.Clsact})
+	g.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "tunnels"), Hooks: options.after("name_sender", toTunnelLinks), Clsact: options.Clsact})
 	g.queueEnds = attach.New(attach.Options{LinkDirectory: filepath.Join(links, "queues"), Hooks: queueHooks, Clsact: options.Clsact})
 	return g
 }

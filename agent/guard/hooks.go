@@ -26,22 +26,19 @@ func (g *Guard) attach(m *node.Model, report *node.Report) error {
 	}
 	loaded := g.loaded.Value
 	failed := g.attachAll(g.tunnels, func() map[int]types.UID { return steered(m) }, report, anywhere, loaded.nameSender.NameSender)
-	failed = errors.Join(failed, g.attachAll(g.nics, func() map[int]types.UID { return nics }, report, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXEgress, loaded.meter.Meter, "datapath/*/links/to_uplink_%d")
-	}, loaded.meter.Meter))
+	failed = errors.Join(failed, g.attachAll(g.nics, func() map[int]types.UID { return nics }, report, anywhere, loaded.meter.Meter))
 	checked := func() map[int]types.UID {
 		return g.checkedNewPods(g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.SpoofCheck }))
 	}
-	failed = errors.Join(failed, g.attachAll(g.endpoints, checked, report, func(index int) (bool, error) {
-		return g.isOutOfPlace(index, ebpf.AttachTCXIngress, loaded.ownSource.OwnSource, "endpoints/*/links/from_endpoint_%d")
-	}, loaded.ownSource.OwnSource))
+	failed = errors.Join(failed, g.attachAll(g.endpoints, checked, report, g.comesLate, loaded.ownSource.OwnSource))
 	parsed := func() map[int]types.UID {
 		return g.interfacesWith(func(guard *v1alpha1.PlanGuard) bool { return guard.DropUnparsable })
 	}
 	return errors.Join(failed, g.attachAll(g.unparsable, parsed, report, anywhere, loaded.unparsable.Unparsable, loaded.unparsable.Unparsable))
 }
 
-// anywhere is for programs whose place among ours does not matter, or cannot be wrong.
+// anywhere is for programs whose place does not matter, or that are put there as they are
+// attached.
 func anywhere(int) (bool, error) { return false, nil }
 
 // steered are the devices of tunnels in whose packets senders can be named.
@@ -113,32 +110,25 @@ func putInPlace(interfaces *attach.Interfaces, index int, programs []*ebpf.Progr
 	return errors.Join(interfaces.Detach(index), interfaces.Attach(index, programs...))
 }
 
-// isOutOfPlace is true when the meter runs before to_uplink, or own_source after
-// from_endpoint: that one's link has its pin where the pattern says.
-func (g *Guard) isOutOfPlace(index int, hook ebpf.AttachType, ours *ebpf.Program, pattern string) (bool, error) {
-	other, err := pinnedProgram(filepath.Join(g.options.PinPath, pattern), index)
+// comesLate is true when own_source runs after from_endpoint.
+func (g *Guard) comesLate(index int) (bool, error) {
+	other, err := pinnedProgram(filepath.Join(g.options.PinPath, "endpoints/*/links/from_endpoint_%d"), index)
 	if err != nil || other == 0 {
 		return false, err
 	}
-	info, err := ours.Info()
+	info, err := g.loaded.Value.ownSource.OwnSource.Info()
 	if err != nil {
 		return false, fmt.Errorf("asking for the guard's program: %w", err)
 	}
 	own, _ := info.ID()
-	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
+	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
 		return false, fmt.Errorf("listing the programs on interface %d: %w", index, err)
 	}
 	at := func(id ebpf.ProgramID) int {
 		return slices.IndexFunc(query.Programs, func(program link.AttachedProgram) bool { return program.ID == id })
 	}
-	if at(other) < 0 || at(own) < 0 {
-		return false, nil
-	}
-	if hook == ebpf.AttachTCXEgress {
-		return at(own) < at(other), nil
-	}
-	return at(own) > at(other), nil
+	return at(other) >= 0 && at(own) > at(other), nil
 }
 
 // pinnedProgram is the program of a pinned link; 0 if there is none.

@@ -187,6 +187,7 @@ func limitOnePath(t *testing.T, overlay network.Overlay, guardFirst bool) {
 func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 	// The congestion control of the one that was alone takes so long to give way.
 	const converged = 3 * time.Second
+	const full = 78 // of 100 Mbit/s on the wire; an overlay takes 7 of what pods receive
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 2})
 	l.tenant("tenant-1", "blue", 0, 3)
 	l.tenant("tenant-2", "blue", 0, 1)
@@ -200,10 +201,10 @@ func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 	wait := transfer(t, l.Pod("pod-1-1"), servers[0], 4, options)
 	time.Sleep(settled)
 	var alone []float64 // up to three times, for the machine may do other things for a moment
-	for len(alone) < 3 && (len(alone) == 0 || alone[len(alone)-1] < 85) {
+	for len(alone) < 3 && (len(alone) == 0 || alone[len(alone)-1] < full) {
 		alone = append(alone, rates(t, measured, servers[0])[0])
 	}
-	if alone[len(alone)-1] < 85 {
+	if alone[len(alone)-1] < full {
 		t.Errorf("alone, a tenant got %.2f of 100 Mbit/s", alone)
 	}
 	late := transferFor(4)
@@ -222,7 +223,7 @@ func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 	if ratio < 2.7 || ratio > 3.3 {
 		t.Errorf("the tenants got %.2f Mbit/s: %.2f to 1", found, ratio)
 	}
-	if all := found[0] + found[1]; all < 85 {
+	if all := found[0] + found[1]; all < full {
 		t.Errorf("together they got %.2f of 100 Mbit/s", all)
 	}
 	wait()

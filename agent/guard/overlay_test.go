@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -24,9 +26,6 @@ func TestACeilingHoldsOnTheWireInAnOverlay(t *testing.T) {
 	from, to := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	l.tenant("tenant-1", "blue", mbit(30), 0)
 	l.apply(t)
-	if names := l.programs(t, network.TunnelDevice, ebpf.AttachTCXEgress); !slices.Contains(names, "name_sender") {
-		t.Fatalf("the tunnel has %v", names)
-	}
 	t.Run("of TCP", func(t *testing.T) {
 		serve(t, to, 4)
 		wait := transfer(t, from, to, 4, transferFor(4))
@@ -51,6 +50,45 @@ func TestACeilingHoldsOnTheWireInAnOverlay(t *testing.T) {
 
 func TestACeilingOnOnePathLeavesOtherSubflowsAloneInAnOverlay(t *testing.T) {
 	limitOnePath(t, vxlan, true)
+}
+
+// Whoever ends the run, as Cilium's programs do, must not come between.
+func TestSendersAreNamedAndMeteredBeforeOthersEndTheRun(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1, Overlay: vxlan})
+	l.guardEverything(t)
+	ending := endingProgram(t)
+	for _, name := range []string{network.TunnelDevice, "blue"} {
+		index, err := l.Nodes[0].Index(name)
+		require.NoError(t, err)
+		require.NoError(t, l.Nodes[0].Do(func() error {
+			attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: ending, Attach: ebpf.AttachTCXEgress})
+			if err == nil {
+				t.Cleanup(func() { attached.Close() })
+			}
+			return err
+		}))
+	}
+	l.datapaths(t)
+	l.apply(t)
+	for name, want := range map[string][]string{
+		network.TunnelDevice: {"to_tunnel", "name_sender", "ending"}, "blue": {"to_uplink", "meter", "ending"},
+	} {
+		if names := l.programs(t, name, ebpf.AttachTCXEgress); !slices.Equal(names, want) {
+			t.Errorf("%s has %v instead of %v", name, names, want)
+		}
+	}
+}
+
+func endingProgram(t *testing.T) *ebpf.Program {
+	t.Helper()
+	const accept = 0 // TC_ACT_OK
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "ending", Type: ebpf.SchedCLS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, accept), asm.Return()},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { program.Close() })
+	return program
 }
 
 func TestForgedSourcesDoNotGetIntoAnOverlay(t *testing.T) {
