@@ -29,6 +29,9 @@ const (
 	FlannelHostGW ClusterNetwork = "flannel-host-gw"
 )
 
+// The ranges of all pods' addresses.
+const flannelIPv4, flannelIPv6 = "10.244.0.0/16", "fd00:244::/32"
+
 var flannelBackends = map[ClusterNetwork]string{Flannel: "vxlan", FlannelHostGW: "host-gw"}
 
 // ClusterNetworkNamed is the one with this name; native without a name.
@@ -63,9 +66,9 @@ func (l *Lab) flannelConfig() object {
 	config := object{"Backend": object{"Type": flannelBackends[l.options.ClusterNetwork]}, "EnableIPv4": false}
 	for _, version := range l.Network.Versions() {
 		if version == 4 {
-			config["Network"], config["EnableIPv4"] = "10.244.0.0/16", true
+			config["Network"], config["EnableIPv4"] = flannelIPv4, true
 		} else {
-			config["IPv6Network"], config["EnableIPv6"] = "fd00:244::/32", true
+			config["IPv6Network"], config["EnableIPv6"] = flannelIPv6, true
 		}
 	}
 	return config
@@ -142,7 +145,7 @@ func flannelMTU(file string) (int, error) {
 func (k *kubeNode) flannelNetwork(mtu int) object {
 	return object{"cniVersion": "1.0.0", "name": "cbr0", "plugins": []object{{
 		"type": "bridge", "bridge": "cni0", "mtu": mtu, "isGateway": true, "isDefaultGateway": true,
-		"hairpinMode": true, "ipMasq": false, "ipam": k.addresses(),
+		"hairpinMode": true, "ipMasq": false, "ipam": k.addresses(flannelIPv4, flannelIPv6),
 	}}}
 }
 

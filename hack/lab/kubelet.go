@@ -235,15 +235,15 @@ func (k *kubeNode) proxyConfig() object {
 // networkConfig is a natively routed cluster network: the routes to the other
 // nodes' pods are there already.
 func (k *kubeNode) networkConfig() object {
-	return object{"cniVersion": "1.0.0", "name": "lab", "plugins": []object{{"type": "ptp", "ipMasq": false, "ipam": k.addresses()}}}
+	return object{"cniVersion": "1.0.0", "name": "lab", "plugins": []object{{"type": "ptp", "ipMasq": false, "ipam": k.addresses("0.0.0.0/0", "::/0")}}}
 }
 
-// addresses is how pods get theirs, and their default routes.
-func (k *kubeNode) addresses() object {
+// addresses is how pods get theirs, and a route of each IP version.
+func (k *kubeNode) addresses(ipv4, ipv6 string) object {
 	var ranges, routes []any
 	for _, version := range k.lab.Network.Versions() {
 		ranges = append(ranges, []object{{"subnet": k.node.PodCIDR(version)}})
-		routes = append(routes, object{"dst": map[int]string{4: "0.0.0.0/0", 6: "::/0"}[version]})
+		routes = append(routes, object{"dst": map[int]string{4: ipv4, 6: ipv6}[version]})
 	}
 	return object{"type": "host-local", "dataDir": k.path("cni-data"), "ranges": ranges, "routes": routes}
 }
