@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,6 +35,44 @@ func (l *lab) withoutOffloads(t *testing.T) {
 	}
 }
 
+// layDevices has the nodes' pods reach each other by devices of this type, with an address
+// for each end where they are Ethernet's.
+func (l *lab) layDevices(t *testing.T, kind string, outer int) {
+	t.Helper()
+	const device = "tunnel9"
+	mac := func(node *network.Node) string { return fmt.Sprintf("02:f2:00:00:00:%02x", node.Number) }
+	for i, node := range l.Nodes {
+		other := l.Nodes[1-i]
+		ip := func(arguments string, values ...any) (string, error) {
+			return node.Run("ip", strings.Fields(fmt.Sprintf(arguments, values...))...)
+		}
+		ends := fmt.Sprintf("local %s remote %s", node.Address(0, outer), other.Address(0, outer))
+		if kind == "geneve" {
+			ends = fmt.Sprintf("id 1 remote %s udpcsum", other.Address(0, outer))
+		}
+		if out, err := ip("link add %s mtu 1400 type %s %s", device, kind, ends); err != nil {
+			t.Skipf("this kernel has no such devices: %s", out)
+		}
+		lines := []string{"link set " + device + " up", "link set " + node.Pods[0].HostInterface + " mtu 1400"}
+		if kind == "geneve" {
+			lines = append(lines, "link set "+device+" address "+mac(node))
+		}
+		for version, ends := range map[int]string{4: "10.99.0.%d/24", 6: "fd00:99::%d/64"} {
+			next, _, _ := strings.Cut(fmt.Sprintf(ends, other.Number), "/")
+			lines = append(lines, fmt.Sprintf("address add "+ends+" dev %s", node.Number, device))
+			if kind == "geneve" {
+				lines = append(lines, fmt.Sprintf("neighbour replace %s lladdr %s dev %s nud permanent", next, mac(other), device))
+			}
+			lines = append(lines, fmt.Sprintf("route replace %s via %s dev %s", other.PodCIDR(version), next, device))
+		}
+		for _, line := range lines {
+			out, err := ip("%s", line)
+			require.NoError(t, err, "%s: %s", line, out)
+		}
+		run(t, node.Pods[0], "ip", "link", "set", "eth0", "mtu", "1400")
+	}
+}
+
 // applyOverlay applies the states with the tunnels that the agent finds.
 func (l *lab) applyOverlay(t *testing.T) {
 	t.Helper()
@@ -57,10 +96,6 @@ func (l *lab) findTunnels(t *testing.T, node int) []paths.Tunnel {
 }
 
 func TestConnectionsInAnOverlayFillAllPaths(t *testing.T) {
-	type transfers struct {
-		version   int
-		direction traffic.Direction
-	}
 	cases := []struct {
 		name    string
 		overlay network.Overlay
@@ -79,16 +114,69 @@ func TestConnectionsInAnOverlayFillAllPaths(t *testing.T) {
 			if c.bare {
 				l.withoutOffloads(t)
 			}
-			l.applyOverlay(t)
-			for _, inner := range c.inner {
-				// With them there is no room to announce an IPv6 address and a port.
-				require.NoError(t, l.Pod("pod-2-1").Sysctl("net.ipv4.tcp_timestamps", "0"))
-				serve(t, l.Pod("pod-2-1"), inner.version)
-				announce(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), inner.version, 3)
-				t.Run(fmt.Sprintf("IPv%d %s", inner.version, inner.direction), func(t *testing.T) {
-					l.expectSpread(t, inner.version, inner.direction)
-				})
-			}
+			l.expectSpreads(t, c.inner)
+		})
+	}
+}
+
+func TestTheNICOfAnOverlayNeedNotBeOneOfAPath(t *testing.T) {
+	const nic = "base"
+	l := newLabOf(t, network.Spec{
+		Nodes: 2, Paths: append([]string{nic}, threePaths...), LinkMbit: 100, PodsPerNode: 1, Overlay: network.Overlay{Outer: 4},
+	}, Options{})
+	for i, state := range l.states(t) {
+		index, err := l.Nodes[i].Index(nic)
+		require.NoError(t, err)
+		state.Tunnels, state.Uplinks = l.findTunnels(t, i), []int{index}
+		for e := range state.Endpoints {
+			state.Endpoints[e].Paths = state.Endpoints[e].Paths[1:]
+		}
+		l.apply(t, i, without(state, nic))
+	}
+	serve(t, l.Pod("pod-2-1"), 4)
+	announce(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), 4, 3)
+	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+		l.expectSpread(t, 4, direction)
+	}
+}
+
+// Devices that not every kernel has.
+func TestConnectionsInOtherTunnelsFillAllPaths(t *testing.T) {
+	for _, c := range []struct {
+		kind  string
+		outer int
+		inner []transfers
+	}{
+		{"geneve", 4, []transfers{{4, traffic.Up}, {6, traffic.Down}}},
+		{"geneve", 6, []transfers{{4, traffic.Down}}},
+		{"ipip", 4, []transfers{{4, traffic.Up}, {4, traffic.Down}}},
+		{"sit", 4, []transfers{{6, traffic.Up}}},
+		{"ip6tnl", 6, []transfers{{4, traffic.Up}, {6, traffic.Down}}},
+	} {
+		t.Run(fmt.Sprintf("%s over IPv%d", c.kind, c.outer), func(t *testing.T) {
+			l := newOverlay(t, network.Overlay{})
+			l.layDevices(t, c.kind, c.outer)
+			l.expectSpreads(t, c.inner)
+		})
+	}
+}
+
+// transfers are of one version of IP, in one direction.
+type transfers struct {
+	version   int
+	direction traffic.Direction
+}
+
+func (l *lab) expectSpreads(t *testing.T, inner []transfers) {
+	t.Helper()
+	l.applyOverlay(t)
+	for _, inner := range inner {
+		// With them there is no room to announce an IPv6 address and a port.
+		require.NoError(t, l.Pod("pod-2-1").Sysctl("net.ipv4.tcp_timestamps", "0"))
+		serve(t, l.Pod("pod-2-1"), inner.version)
+		announce(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), inner.version, 3)
+		t.Run(fmt.Sprintf("IPv%d %s", inner.version, inner.direction), func(t *testing.T) {
+			l.expectSpread(t, inner.version, inner.direction)
 		})
 	}
 }

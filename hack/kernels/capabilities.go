@@ -34,6 +34,7 @@ var capabilities = []capability{
 	{name: "Programs attached by TCX", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^tcx$"},
 	{name: "Programs attached by clsact", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^clsact$"},
 	{name: "Subflows of one connection fill all paths", packageName: "agent/datapath", tests: "TestSubflowsOfOneConnectionFillAllPaths"},
+	{name: "Likewise in overlays: VXLAN, Geneve and IP in IP", packageName: "agent/datapath", tests: "TestConnectionsInAnOverlayFillAllPaths|TestConnectionsInOtherTunnelsFillAllPaths"},
 	{name: "Failover", packageName: "agent/datapath", tests: "TestADeadPathsFlowsUseTheOthersAndComeBack"},
 	{name: "NICs that come and go", packageName: "agent/datapath", tests: "TestANICIsRemovedAndAdded"},
 	{name: "Paths on VLANs", packageName: "agent/datapath", tests: "TestPathsAreVLANs"},
@@ -56,6 +57,7 @@ var capabilities = []capability{
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
 	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding",
+	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",
 }
