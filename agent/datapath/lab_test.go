@@ -31,6 +31,9 @@ type lab struct {
 	datapaths []*Datapath
 	builders  []*node.Builder
 	options   Options
+	// least is how many times what one path carries a connection in an overlay gets; 0
+	// for what is usual.
+	least float64
 }
 
 // newLab builds nodes and pods, without applying anything yet.

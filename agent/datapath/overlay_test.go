@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ func newOverlay(t *testing.T, overlay network.Overlay) *lab {
 // withoutOffloads has all checksums made and checked, as on wires.
 func (l *lab) withoutOffloads(t *testing.T) {
 	t.Helper()
+	l.least = 1.2 // it is the processor that limits them
 	for _, node := range l.Nodes {
 		run(t, node.Pods[0], "ethtool", "-K", "eth0", "tx", "off")
 		for _, name := range append([]string{network.TunnelDevice, node.Pods[0].HostInterface}, threePaths...) {
@@ -197,7 +199,7 @@ func (l *lab) expectSpread(t *testing.T, version int, direction traffic.Directio
 			result = transfer(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), version, options)
 		})
 		t.Logf("%.1f Mbit/s, sent %v", result.Mbit, sent)
-		if result.Mbit >= 2.5*l.onOnePath() && result.Multipath && result.Subflows == 3 {
+		if result.Mbit >= cmp.Or(l.least, 2.5)*l.onOnePath() && result.Multipath && result.Subflows == 3 {
 			sent.expectShares(t, "the sender", evenShares)
 			return
 		}
