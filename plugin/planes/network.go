@@ -11,7 +11,7 @@ import (
 )
 
 // network looks at the way that packets to other nodes' pods take: they must reach the NICs
-// as the pods sent them, with the other node as next hop.
+// as the pods sent them, with the other node as next hop, or in an overlay that is steered.
 func network(nodes []Node, _ []Plane) Finding {
 	var wrapped, astray, lost []string
 	asked := 0
@@ -36,7 +36,7 @@ func network(nodes []Node, _ []Plane) Finding {
 	case asked == 0:
 		return Finding{"cluster network", Warning, "which way packets to other nodes' pods take is not known: no node has a podCIDR or a running pod", "run kubectl braid init again once pods run, or kubectl braid test"}
 	case len(wrapped) > 0:
-		return Finding{"cluster network", Failed, "it is an overlay: " + shorten(wrapped), "what an overlay wraps keeps the route of its outer addresses; a network that routes natively is needed: docs/cni.md"}
+		return Finding{"cluster network", Warning, "it is an overlay: " + shorten(wrapped), "VXLAN, Geneve and IP in IP are steered, what encrypts is not: kubectl braid paths says which it is, docs/cni.md"}
 	case len(lost) > 0:
 		return Finding{"cluster network", Warning, shorten(lost), "see that the cluster network runs on these nodes: docs/cni.md"}
 	}

@@ -95,7 +95,7 @@ func TestProposals(t *testing.T) {
 		"one NIC is nothing to spread over":                   {nodes: []Node{node(1, nic("a", "192.0.2.1/24")), node(2, nic("a", "192.0.2.2/24"))}},
 		"an unknown speed gives no capacity":                  {nodes: []Node{node(1, but(nic("a", "192.0.2.1/24"), func(n *agentapi.NIC) { n.SpeedMbit = 0 }), nic("b", "198.51.100.1/24")), node(2, nic("a", "192.0.2.2/24"), but(nic("b", "198.51.100.2/24"), func(n *agentapi.NIC) { n.SpeedMbit = 1000 }))}},
 		"what stands in the way is told with what to do":      {nodes: []Node{plain(1), plain(2), plain(3), plain(4)}, change: everythingWrong},
-		"an overlay is no way for pods' packets":              {nodes: []Node{plain(1), plain(2)}, change: overlay},
+		"an overlay may be a way for pods' packets":           {nodes: []Node{plain(1), plain(2)}, change: overlay},
 		"a node without an agent, and an old kernel":          {nodes: []Node{plain(1), plain(2), {Name: "node3", Missing: "no agent runs there"}}, change: func(nodes []Node) { nodes[0].Survey.Kernel, nodes[1].Survey.Kernel = "5.4.0-generic", "5.15.3" }},
 		"a router in a range is told, routes over it as well": {nodes: []Node{plain(1), plain(2)}, change: router},
 	} {
