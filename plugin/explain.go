@@ -41,23 +41,27 @@ type Explanation struct {
 
 func (p *plugin) explainCommand() *cobra.Command {
 	command := &cobra.Command{
-		Use:     "explain POD",
-		Short:   "Say which policies and hints apply to a pod, which lost and why, and what became of it",
-		Example: "  kubectl braid explain web-0 --namespace shop",
+		Use:     "explain POD|KIND/NAME",
+		Short:   "Say which policies and hints apply to a pod or to those of a Deployment, which lost and why, and what became of it",
+		Example: "  kubectl braid explain web-0 --namespace shop\n  kubectl braid explain deployment/web --namespace shop",
 		Args:    cobra.ExactArgs(1),
 
 		ValidArgsFunction: p.podNames,
 		RunE: func(command *cobra.Command, arguments []string) error {
-			explanation, err := p.explain(command.Context(), arguments[0])
+			all, err := p.explain(command.Context(), arguments[0])
 			if err != nil {
 				return err
 			}
-			if explanation.Result != nil && explanation.Silent == "" {
-				if err := p.addTraffic(command.Context(), explanation); err != nil {
+			groups := alike(all)
+			for _, group := range groups {
+				if err := p.addTraffic(command.Context(), group[0]); err != nil {
 					fmt.Fprintln(command.ErrOrStderr(), "What the pod's connections do is not known:", err)
 				}
 			}
-			return p.print(explanation, explanation.text)
+			if isOwner(arguments[0]) {
+				return p.print(all, func() string { return groupsText(groups) })
+			}
+			return p.print(all[0], all[0].text)
 		},
 	}
 	addSystem(command, &p.systemNamespace)
@@ -66,6 +70,9 @@ func (p *plugin) explainCommand() *cobra.Command {
 
 // addTraffic adds what the pod's connections do. Everything else is told without.
 func (p *plugin) addTraffic(ctx context.Context, e *Explanation) error {
+	if e.Result == nil || e.Silent != "" {
+		return nil
+	}
 	s, err := p.system(p.systemNamespace)
 	if err != nil {
 		return err
@@ -82,7 +89,7 @@ func (p *plugin) addTraffic(ctx context.Context, e *Explanation) error {
 
 // explain compiles the policies as the controller does, so that it also tells of
 // what the controller has not seen yet.
-func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error) {
+func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, err error) {
 	c, found, err := p.read(ctx)
 	if err != nil {
 		return nil, err
@@ -91,15 +98,18 @@ func (p *plugin) explain(ctx context.Context, name string) (*Explanation, error)
 	if err != nil {
 		return nil, err
 	}
-	var pod corev1.Pod
-	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
-		return nil, fmt.Errorf("reading pod %s/%s: %w", namespace, name, err)
+	pods, err := podsNamed(ctx, c, namespace, name)
+	if err != nil {
+		return nil, err
 	}
 	namespaces, err := readNamespaces(ctx, c, namespace)
 	if err != nil {
 		return nil, err
 	}
-	return found.explain(&pod, namespaces), nil
+	for i := range pods {
+		all = append(all, found.explain(&pods[i], namespaces))
+	}
+	return all, nil
 }
 
 // readNamespaces reads all, or else the one that a tenant has.

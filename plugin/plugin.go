@@ -28,10 +28,12 @@ var ErrNotFine = errors.New("not everything is fine")
 
 // plugin is what the commands have in common.
 type plugin struct {
-	flags  *genericclioptions.ConfigFlags
-	out    io.Writer
-	format output.Format
-	clock  serverClock
+	flags *genericclioptions.ConfigFlags
+	out   io.Writer
+	// warnings is where a command says what does not belong to its output.
+	warnings io.Writer
+	format   output.Format
+	clock    serverClock
 	// systemNamespace is where Braid itself runs.
 	systemNamespace string
 }
@@ -51,7 +53,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand(), p.uninstallCommand())
-	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand(), p.initCommand(), p.testCommand())
+	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand(), p.initCommand(), p.testCommand(), p.previewCommand())
 	for _, one := range command.Commands() {
 		one.RunE = explainRefusals(one.RunE)
 	}

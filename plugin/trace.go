@@ -32,25 +32,27 @@ type tracing struct {
 func (p *plugin) traceCommand() *cobra.Command {
 	t := &tracing{}
 	command := &cobra.Command{
-		Use:   "trace --pod [NAMESPACE/]NAME (--to ADDRESS:PORT | --pcap FILE)",
+		Use:   "trace --pod [NAMESPACE/]NAME (--to ADDRESS|NAME:PORT | --pcap FILE)",
 		Short: "Replay a packet of a pod through its node's programs, and say what each did",
 		Long: `Replay a packet of a pod through its node's programs, and say what each did. It runs
 in the container of the node's agent, on copies of the programs: nothing is sent, and
-nothing on the node changes. Netfilter is not replayed: for a Service give the address of
-a pod behind it.`,
+nothing on the node changes. Netfilter is not replayed: what is sent to a Service is traced
+to the first ready pod behind it.`,
 		Example: "  kubectl braid trace --pod shop/web-0 --to 10.244.2.7:80\n" +
+			"  kubectl braid trace --pod shop/web-0 --to service/db:5432\n" +
 			"  kubectl braid trace --pod shop/web-0 --to 10.244.2.7:80 --type MPJoin --token 0x1a2b3c4d\n" +
 			"  kubectl braid trace --pod shop/web-0 --pcap web.pcap",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
 			t.given = agentapi.GivenTraceFlags(command.Flags())
+			p.warnings = command.ErrOrStderr()
 			return p.trace(command.Context(), t, command.InOrStdin())
 		},
 	}
 	flags := command.Flags()
 	addSystem(command, &t.namespace)
 	flags.StringVar(&t.pod, "pod", "", "the pod")
-	flags.StringVar(&t.to, "to", "", "address and port of the other end")
+	flags.StringVar(&t.to, "to", "", "address and port of the other end, or the name of a Service or pod and a port: db:5432, shop/db:postgres, pod/db-0:5432")
 	flags.Uint16Var(&t.port, "port", 0, "the pod's port (default 40000)")
 	flags.StringVar(&t.capture, "pcap", "", "file of packets to replay, one after the other, as tcpdump writes it; - for the standard input")
 	new(agentapi.TraceFlags).Add(flags)
@@ -68,6 +70,16 @@ func (p *plugin) trace(ctx context.Context, t *tracing, standard io.Reader) erro
 	pod, err := p.podNamed(ctx, system, t.pod)
 	if err != nil {
 		return err
+	}
+	if t.to != "" {
+		to, note, err := system.destination(ctx, pod, t.to)
+		if err != nil {
+			return err
+		}
+		if note != "" {
+			fmt.Fprintln(p.warnings, note)
+		}
+		t.to = to.String()
 	}
 	arguments, err := t.arguments(pod, p.format)
 	if err != nil {

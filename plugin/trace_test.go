@@ -23,7 +23,7 @@ func TestATraceThatCannotBeSaysWhy(t *testing.T) {
 		"without a pod":                    {"--to 10.0.0.1:80", "give --pod"},
 		"without a packet":                 {"--pod default/web", "one of --to and --pcap"},
 		"of a pod that does not exist":     {"--pod default/wbe --to 10.0.0.1:80", `pods "wbe" not found`},
-		"to what is no address":            {"--pod web --to web:80", "--to"},
+		"to what nobody is called":         {"--pod web --to nobody:80", "--to"},
 		"to an address of another version": {"--pod web --to [fd00::1]:80", "no address of the same version"},
 		"where no agent runs":              {"--pod default/web --to 10.0.0.1:80", "no agent runs"},
 	} {

@@ -107,7 +107,8 @@ func routeTo(to netip.Addr, interfaces []paths.Interface) agentapi.Route {
 	route.Gateway = gateway.Unmap()
 	for i := range interfaces {
 		if one := &interfaces[i]; one.Index == found[0].LinkIndex {
-			route.NIC, route.Tunnel = one.Name, one.Tunnel
+			kind := paths.TunnelKindOf(one.Link)
+			route.NIC, route.Tunnel, route.Overlay, route.Steered = one.Name, one.Tunnel, string(kind), kind.Steered()
 		}
 	}
 	return route

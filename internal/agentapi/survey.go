@@ -63,8 +63,11 @@ type Route struct {
 	// NIC that they leave by, and the next hop, which is not valid where there is none.
 	NIC     string     `json:"nic,omitempty"`
 	Gateway netip.Addr `json:"gateway,omitzero"`
-	// Tunnel: they are wrapped into other packets there.
-	Tunnel bool `json:"tunnel,omitempty"`
+	// Tunnel: they are wrapped into other packets there, by which kind of overlay; Steered:
+	// connections within are spread nevertheless.
+	Tunnel  bool   `json:"tunnel,omitempty"`
+	Overlay string `json:"overlay,omitempty"`
+	Steered bool   `json:"steered,omitempty"`
 	// Message says why there is no route.
 	Message string `json:"message,omitempty"`
 }

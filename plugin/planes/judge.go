@@ -189,11 +189,13 @@ func (p *Plane) Member(node string) *Member {
 // strict is the value of rp_filter that drops what comes in by another NIC than the route's.
 const strict = 1
 
-func filters(_ []Node, found []Plane) Finding {
+// filters leaves out the NICs that the cluster network uses: the addresses that packets
+// come from have their routes there.
+func filters(nodes []Node, found []Plane) Finding {
 	var complaints, settings []string
 	for i := range found {
 		for _, member := range found[i].Members {
-			if member.nic.ReversePathFilter != strict {
+			if member.nic.ReversePathFilter != strict || isUsed(nodes, &member) {
 				continue
 			}
 			complaints = append(complaints, fmt.Sprintf("%s: %s drops what other NICs' routes lead to", member.Node, member.NIC))
@@ -202,7 +204,17 @@ func filters(_ []Node, found []Plane) Finding {
 			}
 		}
 	}
-	return verdict("rp_filter", "loose or off on every NIC", Failed, complaints, "on those nodes, and in /etc/sysctl.d to keep it: sysctl -w "+strings.Join(settings, " "))
+	return verdict("rp_filter", "loose or off where it matters", Failed, complaints, "on those nodes, and in /etc/sysctl.d to keep it: sysctl -w "+strings.Join(settings, " "))
+}
+
+// isUsed: the node's routes to other pods are over this NIC, or its own address is there.
+func isUsed(nodes []Node, member *Member) bool {
+	at := slices.IndexFunc(nodes, func(n Node) bool { return n.Name == member.Node })
+	if at < 0 || nodes[at].Survey == nil {
+		return false
+	}
+	return slices.ContainsFunc(nodes[at].Survey.Routes, func(r agentapi.Route) bool { return r.NIC == member.NIC }) ||
+		slices.ContainsFunc(member.Addresses, func(p netip.Prefix) bool { return slices.Contains(nodes[at].Addresses, p.Addr()) })
 }
 
 // sizes: a path with a smaller MTU than the node's largest is not used.

@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"braid.dev/braid/internal/agentapi"
 )
 
 // network looks at the way that packets to other nodes' pods take: they must reach the NICs
-// as the pods sent them, with the other node as next hop, or in an overlay that is steered.
+// as the pods sent them, with the other node as next hop.
 func network(nodes []Node, _ []Plane) Finding {
-	var wrapped, astray, lost []string
+	var wrapped, astray, lost, overlays []string
 	asked := 0
 	for i := range nodes {
 		if nodes[i].Survey == nil {
@@ -25,8 +26,12 @@ func network(nodes []Node, _ []Plane) Finding {
 			switch text := fmt.Sprintf("from %s to pods of %s", nodes[i].Name, other.Name); {
 			case route.Message != "":
 				lost = append(lost, text+": "+route.Message)
+			case route.Tunnel && !route.Steered:
+				wrapped = append(wrapped, fmt.Sprintf("%s by %s (%s)", text, route.NIC, route.Overlay))
 			case route.Tunnel:
-				wrapped = append(wrapped, text+" by "+route.NIC)
+				if !slices.Contains(overlays, route.Overlay) {
+					overlays = append(overlays, route.Overlay)
+				}
 			case !leadsTo(other, &route):
 				astray = append(astray, fmt.Sprintf("%s over %s", text, route.Gateway))
 			}
@@ -36,11 +41,15 @@ func network(nodes []Node, _ []Plane) Finding {
 	case asked == 0:
 		return Finding{"cluster network", Warning, "which way packets to other nodes' pods take is not known: no node has a podCIDR or a running pod", "run kubectl braid init again once pods run, or kubectl braid test"}
 	case len(wrapped) > 0:
-		return Finding{"cluster network", Warning, "it is an overlay: " + shorten(wrapped), "VXLAN, Geneve and IP in IP are steered, what encrypts is not: kubectl braid paths says which it is, docs/cni.md"}
+		return Finding{"cluster network", Failed, "it is an overlay that cannot be steered: " + shorten(wrapped), "what is encrypted, or wrapped in a way that is not known, keeps the route of its outer addresses: docs/cni.md says which networks work"}
 	case len(lost) > 0:
 		return Finding{"cluster network", Warning, shorten(lost), "see that the cluster network runs on these nodes: docs/cni.md"}
 	}
-	return verdict("cluster network", "pods' packets are routed from node to node as they are", Failed, astray,
+	fine := "pods' packets are routed from node to node as they are"
+	if len(overlays) > 0 {
+		fine = "an overlay that is steered: " + strings.Join(overlays, ", ")
+	}
+	return verdict("cluster network", fine, Failed, astray,
 		"packets over a router are not steered: the cluster network's routes must name the other node, docs/cni.md")
 }
 

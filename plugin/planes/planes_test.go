@@ -87,15 +87,19 @@ func TestProposals(t *testing.T) {
 		paths  []v1alpha1.MPTCPPath
 		change func([]Node)
 	}{
-		"planes are subnets that nodes share":                 {nodes: []Node{plain(1), plain(2), plain(3)}},
-		"bridges of pods and of containers are no planes":     {nodes: []Node{withBridges(1), withBridges(2)}},
-		"a path that is there is left alone":                  {nodes: []Node{plain(1), plain(2)}, paths: []v1alpha1.MPTCPPath{existing}},
-		"one subnet for all NICs is told apart by names":      {nodes: []Node{node(1, nic("a", "192.0.2.1/24"), nic("b", "192.0.2.101/24")), node(2, nic("a", "192.0.2.2/24"), nic("b", "192.0.2.102/24"))}},
-		"NICs with other names on each node get a number":     {nodes: []Node{node(1, nic("a", "192.0.2.1/24"), nic("b", "198.51.100.1/24")), node(2, nic("c", "192.0.2.2/24"), nic("d", "198.51.100.2/24"))}},
-		"one NIC is nothing to spread over":                   {nodes: []Node{node(1, nic("a", "192.0.2.1/24")), node(2, nic("a", "192.0.2.2/24"))}},
-		"an unknown speed gives no capacity":                  {nodes: []Node{node(1, but(nic("a", "192.0.2.1/24"), func(n *agentapi.NIC) { n.SpeedMbit = 0 }), nic("b", "198.51.100.1/24")), node(2, nic("a", "192.0.2.2/24"), but(nic("b", "198.51.100.2/24"), func(n *agentapi.NIC) { n.SpeedMbit = 1000 }))}},
-		"what stands in the way is told with what to do":      {nodes: []Node{plain(1), plain(2), plain(3), plain(4)}, change: everythingWrong},
-		"an overlay may be a way for pods' packets":           {nodes: []Node{plain(1), plain(2)}, change: overlay},
+		"planes are subnets that nodes share":             {nodes: []Node{plain(1), plain(2), plain(3)}},
+		"bridges of pods and of containers are no planes": {nodes: []Node{withBridges(1), withBridges(2)}},
+		"a path that is there is left alone":              {nodes: []Node{plain(1), plain(2)}, paths: []v1alpha1.MPTCPPath{existing}},
+		"one subnet for all NICs is told apart by names":  {nodes: []Node{node(1, nic("a", "192.0.2.1/24"), nic("b", "192.0.2.101/24")), node(2, nic("a", "192.0.2.2/24"), nic("b", "192.0.2.102/24"))}},
+		"NICs with other names on each node get a number": {nodes: []Node{node(1, nic("a", "192.0.2.1/24"), nic("b", "198.51.100.1/24")), node(2, nic("c", "192.0.2.2/24"), nic("d", "198.51.100.2/24"))}},
+		"one NIC is nothing to spread over":               {nodes: []Node{node(1, nic("a", "192.0.2.1/24")), node(2, nic("a", "192.0.2.2/24"))}},
+		"an unknown speed gives no capacity":              {nodes: []Node{node(1, but(nic("a", "192.0.2.1/24"), func(n *agentapi.NIC) { n.SpeedMbit = 0 }), nic("b", "198.51.100.1/24")), node(2, nic("a", "192.0.2.2/24"), but(nic("b", "198.51.100.2/24"), func(n *agentapi.NIC) { n.SpeedMbit = 1000 }))}},
+		"what stands in the way is told with what to do":  {nodes: []Node{plain(1), plain(2), plain(3), plain(4)}, change: everythingWrong},
+		"an overlay that is steered is one": {nodes: []Node{plain(1), plain(2)}, change: func(nodes []Node) {
+			overlay(nodes)
+			nodes[0].Survey.Routes[0].Overlay, nodes[0].Survey.Routes[0].Steered = "VXLAN", true
+		}},
+		"an encrypted overlay is no way for packets of pods":  {nodes: []Node{plain(1), plain(2)}, change: overlay},
 		"a node without an agent, and an old kernel":          {nodes: []Node{plain(1), plain(2), {Name: "node3", Missing: "no agent runs there"}}, change: func(nodes []Node) { nodes[0].Survey.Kernel, nodes[1].Survey.Kernel = "5.4.0-generic", "5.15.3" }},
 		"a router in a range is told, routes over it as well": {nodes: []Node{plain(1), plain(2)}, change: router},
 	} {
@@ -114,7 +118,8 @@ func everythingWrong(nodes []Node) {
 	nodes[0].Survey.NICs[0].Carrier = false
 	nodes[1].Survey.NICs[1].SetUp = false
 	nodes[2].Survey.NICs[1].Addresses = nil
-	nodes[3].Survey.NICs[0].ReversePathFilter = 1
+	nodes[2].Survey.NICs[0].ReversePathFilter = 1 // the one that the cluster network uses
+	nodes[3].Survey.NICs[1].ReversePathFilter = 1
 	nodes[3].Survey.NICs[1].MTU = 9000
 	nodes[1].Survey.MPTCP = "net.mptcp.enabled is 0"
 	nodes[3].Survey.Answers[0].Answered = false
@@ -122,7 +127,7 @@ func everythingWrong(nodes []Node) {
 }
 
 func overlay(nodes []Node) {
-	nodes[0].Survey.Routes[0] = agentapi.Route{To: podOn(2), NIC: "flannel.1", Gateway: netip.MustParseAddr("10.244.2.0"), Tunnel: true}
+	nodes[0].Survey.Routes[0] = agentapi.Route{To: podOn(2), NIC: "wg0", Overlay: "Encrypted", Gateway: netip.MustParseAddr("10.244.2.0"), Tunnel: true}
 }
 
 func router(nodes []Node) {
