@@ -124,7 +124,12 @@ func (c *cluster) setPrograms(t *testing.T, stamp string) {
 	if err != nil {
 		t.Fatalf("kubectl create configmap: %v: %s", err, out)
 	}
-	c.Apply(t, string(out))
+	// On the server's side: two objects do not fit into the annotation of kubectl's own way.
+	apply := c.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	apply.Stdin = bytes.NewReader(out)
+	if out, err := apply.CombinedOutput(); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
 }
 
 func (c *cluster) deleteBlocks(t *testing.T) {
