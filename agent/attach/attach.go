@@ -21,9 +21,11 @@ type Hook struct {
 	// Anchor is the program's place among those of others, where TCX knows one.
 	Anchor func() link.Anchor
 	// First moves a program that is not the first one any more, because one before it may
-	// end the run. No two hooks of one direction of an interface may ask for it.
+	// end the run. While it is moved, for some milliseconds, it does not run. No two hooks of
+	// one direction of an interface may ask for it.
 	First bool
-	// After is the program of an interface right after which this one comes; 0 for none.
+	// After is the program of an interface right after which this one comes, and is moved
+	// to as with First; 0 for none.
 	After func(index int) ebpf.ProgramID
 	// Handle is the number of the filter, where TCX is not known; hooks of one
 	// direction have different ones.

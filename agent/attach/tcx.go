@@ -55,8 +55,11 @@ func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 // isInPlace is true too where nobody can tell.
 func isInPlace(index int, hook Hook, program *ebpf.Program) bool {
 	after := predecessor(index, hook)
+	if !hook.First && after == 0 {
+		return true
+	}
 	info, err := program.Info()
-	if err != nil || !hook.First && after == 0 {
+	if err != nil {
 		return true
 	}
 	own, _ := info.ID()

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/bpf/pace"
 )
 
@@ -134,27 +135,7 @@ func (o *objects) loadIterator(spec *ebpf.CollectionSpec) (*link.Iter, error) {
 // attach puts the program on the root of the cgroup2 tree, or replaces an earlier
 // agent's in one step.
 func (o *objects) attach(directory, root string) error {
-	pin := filepath.Join(directory, linkPin)
-	pinned, err := link.LoadPinnedLink(pin, nil)
-	if err == nil {
-		defer pinned.Close()
-		if err := pinned.Update(o.sockets); err != nil {
-			return fmt.Errorf("replacing an earlier agent's program: %w", err)
-		}
-		return nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("loading the pinned link %s: %w", pin, err)
-	}
-	attached, err := link.AttachCgroup(link.CgroupOptions{Path: root, Attach: ebpf.AttachCGroupSockOps, Program: o.sockets})
-	if err != nil {
-		return explain(fmt.Errorf("attaching to the cgroup2 tree at %s: %w", root, err))
-	}
-	defer attached.Close()
-	if err := attached.Pin(pin); err != nil {
-		return fmt.Errorf("pinning the link to the cgroup2 tree: %w", err)
-	}
-	return nil
+	return explain(attach.ToCgroup(filepath.Join(directory, linkPin), root, o.sockets))
 }
 
 // isPinned is false when somebody removed the pins, and with them the link to the

@@ -36,7 +36,7 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 				if algorithm != nil {
 					name = algorithm(&rules[i], name)
 				}
-				if unknown := mustKnow(name); unknown != nil {
+				if unknown := MustKnow(name); unknown != nil {
 					err = errors.Join(err, fmt.Errorf("rule %s of %s: %w", rules[i].Name, rules[i].Policy, unknown))
 					continue
 				}
@@ -64,8 +64,8 @@ func isShared(limit *v1alpha1.RateLimit) bool {
 	return limit != nil && (limit.Per == v1alpha1.RateLimitPerConnection || limit.Per == v1alpha1.RateLimitPerEndpoint)
 }
 
-// mustKnow is an error for a congestion control that no socket here can use.
-func mustKnow(name string) error {
+// MustKnow is an error for a congestion control that no socket here can use.
+func MustKnow(name string) error {
 	list, err := os.ReadFile("/proc/sys/net/ipv4/tcp_available_congestion_control")
 	if err != nil {
 		return fmt.Errorf("asking for the kernel's congestion controls: %w", err)

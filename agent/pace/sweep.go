@@ -19,15 +19,7 @@ func (p *Pacer) sweep(path string) error {
 	if p.objects.existing == nil {
 		return nil
 	}
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("opening a network namespace: %w", err)
-	}
-	defer file.Close()
-	return p.sweepIn(file)
+	return namespace.IterateSocketsAt(path, p.objects.existing)
 }
 
 func (p *Pacer) sweepIn(file *os.File) error {

@@ -368,7 +368,7 @@ func TestACongestionControlThatTheKernelLacksIsTold(t *testing.T) {
 	of := everything()
 	of.CongestionControl = "none_such"
 	report := l.apply(t, of)
-	if err := nodetest.Failures(report); err == nil || !strings.Contains(err.Error(), "this node's kernel has no none_such") {
+	if err := nodetest.Failures(report); err == nil || !strings.Contains(err.Error(), `spec.transport.congestionControl: this node's kernel has no congestion control "none_such"`) {
 		t.Errorf("the endpoint's failure is %v", err)
 	}
 	connection := l.dial(t, "TCP")
@@ -380,6 +380,32 @@ func TestACongestionControlThatTheKernelLacksIsTold(t *testing.T) {
 	report.Endpoints["client"].Describe(&status)
 	if !strings.Contains(status.Message, "spec.transport.congestionControl") {
 		t.Errorf("the status says %q", status.Message)
+	}
+}
+
+// A map that cannot be written stands for whatever may go wrong there.
+func TestAPodWhoseSettingsWereNotWrittenHasFailedAndIsTriedAgain(t *testing.T) {
+	l := newLab(t)
+	l.apply(t, everything())
+	whole := l.part.loaded.Value.TransportSettings
+	frozen, err := whole.Clone()
+	require.NoError(t, err)
+	require.NoError(t, frozen.Close())
+	l.part.mutex.Lock()
+	l.part.loaded.Value.TransportSettings = frozen
+	l.part.mutex.Unlock()
+	other := everything()
+	other.UserTimeout = after(9 * time.Second)
+	report := l.part.Apply(t.Context(), l.model(other))
+	if failed := report.Endpoints["client"].Failed; failed == nil || !strings.Contains(failed.Error(), "failed to write spec.transport") {
+		t.Errorf("the endpoint's failure is %v", failed)
+	}
+	l.part.mutex.Lock()
+	l.part.loaded.Value.TransportSettings = whole
+	l.part.mutex.Unlock()
+	require.NoError(t, nodetest.Failures(l.apply(t, other)))
+	if got := optionsOf(t, l.dial(t, "TCP")).userTimeout; got != 9000 {
+		t.Errorf("after another try a new connection has a user timeout of %d ms", got)
 	}
 }
 

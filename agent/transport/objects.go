@@ -5,12 +5,12 @@ package transport
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/bpf/transport"
@@ -23,7 +23,6 @@ const linkPin = "set_transport_link"
 type objects struct {
 	transport.TransportObjects
 	existing *link.Iter
-	attached link.Link
 }
 
 // load loads the programs, and puts the one for new sockets on the root of the cgroup2
@@ -57,27 +56,13 @@ func (p *Part) load() (_ *objects, failed error) {
 }
 
 func (o *objects) attach(directory, root string) (err error) {
-	pin := filepath.Join(directory, linkPin)
-	if o.attached, err = link.LoadPinnedLink(pin, nil); err == nil {
-		if err := o.attached.Update(o.SetTransport); err != nil {
-			return fmt.Errorf("failed to replace an earlier agent's program: %w", err)
-		}
-		return nil
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("failed to load the pinned link %s: %w", pin, err)
-	}
 	if root == "" {
 		if root, err = pace.CgroupRoot(); err != nil {
 			return err
 		}
 	}
-	o.attached, err = link.AttachCgroup(link.CgroupOptions{Path: root, Attach: ebpf.AttachCGroupSockOps, Program: o.SetTransport})
-	if err != nil {
-		return fmt.Errorf("failed to attach to the cgroup2 tree at %s: %w", root, err)
-	}
-	if err := o.attached.Pin(pin); err != nil {
-		return fmt.Errorf("failed to pin the link to the cgroup2 tree: %w", err)
+	if err := attach.ToCgroup(filepath.Join(directory, linkPin), root, o.SetTransport); err != nil {
+		return fmt.Errorf("failed to have sockets seen: %w", err)
 	}
 	return nil
 }
@@ -87,9 +72,6 @@ func (o *objects) Close() error {
 	failed := o.TransportObjects.Close()
 	if o.existing != nil {
 		failed = errors.Join(failed, o.existing.Close())
-	}
-	if o.attached != nil {
-		failed = errors.Join(failed, o.attached.Close())
 	}
 	return failed
 }

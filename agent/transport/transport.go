@@ -16,11 +16,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
@@ -96,8 +96,8 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 		}
 		return report
 	}
-	report.Err = p.write(wanted)
-	for cookie, one := range wanted {
+	report.Err = p.write(wanted, &report)
+	for cookie, one := range p.pods {
 		p.describe(&report, one, p.refusedTo(cookie))
 	}
 	if report.Err == nil {
@@ -149,43 +149,45 @@ func (p *Part) cookie(of found, path string) (uint64, error) {
 	return identity.Cookie, err
 }
 
-// lacks says that the kernel has no such congestion control. To ask loads its module
-// where there is one, which programs cannot.
+// lacks says that the kernel has no such congestion control.
 func lacks(congestionControl string) error {
 	if congestionControl == "" {
 		return nil
 	}
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("failed to open a socket: %w", err)
+	if err := pace.MustKnow(congestionControl); err != nil {
+		return fmt.Errorf("spec.transport.congestionControl: %w", err)
 	}
-	defer unix.Close(socket)
-	err = unix.SetsockoptString(socket, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestionControl)
-	if errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("spec.transport.congestionControl: this node's kernel has no %s: see net.ipv4.tcp_available_congestion_control there", congestionControl)
-	}
-	return nil // what is refused to this process is not to the programs
+	return nil
 }
 
-// write brings the map to what is wanted, and sockets that exist with it.
-func (p *Part) write(wanted map[uint64]*pod) error {
+// write brings the map to what is wanted, and sockets that exist with it. A pod for which
+// that fails has failed, and is written again the next time.
+func (p *Part) write(wanted map[uint64]*pod, report *node.Report) error {
 	gone, failed := p.missing(wanted)
 	failed = errors.Join(failed, p.release(gone))
+	before := p.pods
+	p.pods = map[uint64]*pod{}
 	for cookie, one := range wanted {
-		before := p.pods[cookie]
-		if before != nil && before.settings == one.settings {
-			one.changed = before.changed
+		if err := p.give(cookie, one, before[cookie]); err != nil {
+			report.Fail(one.uid, err)
 			continue
 		}
-		if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("failed to write the settings of a network namespace: %w", err))
-			continue
-		}
-		one.changed = time.Now()
-		failed = errors.Join(failed, p.sweep(one.path))
+		p.pods[cookie] = one
 	}
-	p.pods = wanted
 	return failed
+}
+
+// give writes the settings of a pod's sockets, unless they are those from before.
+func (p *Part) give(cookie uint64, one, before *pod) error {
+	if before != nil && before.settings == one.settings {
+		one.changed = before.changed
+		return nil
+	}
+	if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
+		return fmt.Errorf("failed to write spec.transport for the pod's sockets: %w", err)
+	}
+	one.changed = time.Now()
+	return p.sweep(one.path)
 }
 
 // missing are the namespaces that have settings and shall have none, also by an earlier
@@ -228,15 +230,7 @@ func (p *Part) release(cookies []uint64) (failed error) {
 // sweep brings the sockets that exist in a namespace to what the map says. One that is
 // gone has none.
 func (p *Part) sweep(path string) error {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("failed to open a network namespace: %w", err)
-	}
-	defer file.Close()
-	return p.sweepIn(file)
+	return namespace.IterateSocketsAt(path, p.loaded.Value.existing)
 }
 
 func (p *Part) sweepIn(file *os.File) error {

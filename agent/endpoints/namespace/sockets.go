@@ -31,6 +31,20 @@ func IterateSockets(file *os.File, iterator *link.Iter) error {
 	return nil
 }
 
+// IterateSocketsAt runs it in the namespace that can be opened at a path. One that is gone
+// has no sockets.
+func IterateSocketsAt(path string, iterator *link.Iter) error {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("opening a network namespace: %w", err)
+	}
+	defer file.Close()
+	return IterateSockets(file, iterator)
+}
+
 // Search visits the namespaces with these cookies, among all that have a file in one of
 // the directories or a process in a proc file system. What it does not find is gone,
 // unless some files, which it counts, may not be looked at. Cookies that were found are
