@@ -303,33 +303,47 @@ static __always_inline void remember_question(struct chain *chain, struct contex
 			first_in_question(chain, context, subflow, chain->rule[index].first_selector, direction);
 }
 
+/* What a judgement adds to the memo: a bit of each word, and what the rule needs. */
+struct memo {
+	__u64 sure;
+	__u64 maybe;
+	__u32 needs;
+};
+
+/*
+ * Without a branch: the verifier of Linux 6.1 would follow both ways of each turn with
+ * every word that may have come of those before.
+ */
+static __always_inline void note_judgement(struct memo *memo, const struct rule *rule, __u32 index, __u64 judged)
+{
+	barrier_var(judged);
+	memo->sure |= (judged & RULE_SURE) << index;
+	memo->maybe |= (judged / RULE_MAYBE & 1) << index;
+	memo->needs |= rule->needs & -(__u32)is_any(judged);
+}
+
 /* The memo's part for one direction. */
 __noinline int classify_direction(struct chain *chain, struct context *context, struct subflow *subflow, __u32 direction)
 {
-	__u64 sure = 0, maybe = 0;
-	__u32 index, needs = 0;
+	struct memo memo = {};
+	__u32 index;
 
 	if (!chain || !context || !subflow)
 		return 0;
 	direction &= 1;
 	for (index = 0; index < MAX_RULES; index++) {
-		int judged;
+		__u32 judged;
 
 		if (index >= chain->rules)
 			break;
 		judged = judge(chain, context, subflow, index, direction);
-		if (judged == RULE_SURE)
-			sure |= 1ULL << index;
-		if (judged == RULE_MAYBE) {
-			maybe |= 1ULL << index;
+		if (judged & RULE_MAYBE)
 			remember_question(chain, context, subflow, index, direction);
-		}
-		if (judged)
-			needs |= chain->rule[index].needs;
+		note_judgement(&memo, &chain->rule[index], index, judged);
 	}
-	subflow->sure[direction] = sure;
-	subflow->maybe[direction] = maybe;
-	subflow->needs[direction] = needs;
+	subflow->sure[direction] = memo.sure;
+	subflow->maybe[direction] = memo.maybe;
+	subflow->needs[direction] = memo.needs;
 	return 0;
 }
 

@@ -144,7 +144,11 @@ __noinline int look_for_option(struct __sk_buff *skb, struct context *context, _
 	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 here, size, is_nop, is_end;
 
-		if (at >= length || at >= TCP_OPTIONS_MAX)
+		if (at >= length)
+			return 0;
+		/* The verifier of Linux 6.1 knows of no copy what it knows of a register. */
+		barrier_var(at);
+		if (at >= TCP_OPTIONS_MAX)
 			return 0;
 		here = byte[at];
 		/* Without branches: the verifier would follow each of their ways. */
