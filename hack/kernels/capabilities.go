@@ -49,9 +49,12 @@ var capabilities = []capability{
 	{name: "Choice of the congestion control", packageName: "agent/pace", tests: "TestCongestionControlIsChosenAndGivenBack"},
 	{name: "Transport settings of sockets, and their end", packageName: "agent/transport", tests: "TestNewConnectionsGetWhatThePolicyGives|TestConnectionsThatExistGetItAndHaveTheirOwnBack|TestEachSubflowGetsIt"},
 	{name: "Congestion controls of one's own", packageName: "agent/programs", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
-	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWire"},
+	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "^TestACeilingHoldsOnTheWire$"},
+	{name: "Ceilings and own addresses in an overlay", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWireInAnOverlay|TestForgedSourcesDoNotGetIntoAnOverlay"},
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Rules: selectors, actors, records and reports, a few tests of each", packageName: "bpf/endpoint", tests: rulesTests, needs: rulesVerified},
+	{name: "Rules: what each action does to packets", packageName: "bpf/endpoint/actiontest", needs: rulesVerified},
+	{name: "Rules on real connections", packageName: "agent/chains", tests: "^(TestRulesCountWhatTheyMatch|TestARestartedAgentTakesOver)$", needs: rulesVerified},
 }
 
 // guestModules are what a node's admin or other software has loaded.
