@@ -53,6 +53,15 @@ var experiments = []rig.Measurer{
 			{"overlay.*.ratio", "to links x single path"}, {"overlay.*_mbit", "Mbit/s"}, {"overlay.*_ms", "ms"}, {"overlay.checksum_errors", "segments"},
 		},
 	}},
+	rig.Experiment[*rig.Lab]{
+		Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], PathMbit: unequalMbit}), Run: measureWeights, Info: rig.Info{
+			Name: "weights", Measures: "goodput over paths of 300, 100 and 10 Mbit/s, to what they carry together",
+			Figures: []rig.Unit{
+				{"weights.*.ratio", "of all paths"}, {"weights.*.to_best", "to the best path"}, {"weights.*.mbit", "Mbit/s"},
+				{"weights.*.used", "of the path's rate"},
+			},
+		},
+	},
 	rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureOutage, Info: rig.Info{
 		Name: "outage", Measures: "gaps when a NIC fails or agents are killed",
 		Figures: []rig.Unit{{"failover.gap_ms", "ms"}, {"failback.ms", "ms"}, {"agent_restart.*_ms", "ms"}},

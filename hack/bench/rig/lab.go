@@ -57,18 +57,22 @@ func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork) (*Clus
 	if err := c.InstallChart(ctx); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	if err := c.Apply(ctx, pathsManifest(Paths[:3])); err != nil {
+	if err := c.Apply(ctx, pathsManifest(&network.Spec{Paths: Paths[:3]})); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	Say("the cluster is up")
 	return c, nil
 }
 
-// pathsManifest has paths whose NICs are called as they are.
-func pathsManifest(paths []string) string {
+// pathsManifest has paths whose NICs are called as they are, with the rates that are their own.
+func pathsManifest(spec *network.Spec) string {
 	var manifest strings.Builder
-	for _, path := range paths {
-		fmt.Fprintf(&manifest, "---\napiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {interfaces: [%s]}\n", path, path)
+	for _, path := range spec.Paths {
+		fmt.Fprintf(&manifest, "---\napiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {interfaces: [%s]", path, path)
+		if mbit := spec.PathMbit[path]; mbit > 0 {
+			fmt.Fprintf(&manifest, ", capacity: %dM", mbit)
+		}
+		manifest.WriteString("}\n")
 	}
 	return manifest.String()
 }
@@ -177,7 +181,7 @@ func (l *Lab) Transfer(ctx context.Context, options traffic.Options) (*traffic.R
 // Spread gives the lab its paths and both pods a policy with these subflows ("" for the
 // policy's own), and waits until they have it.
 func (l *Lab) Spread(ctx context.Context, subflows string) error {
-	manifest := pathsManifest(l.Network.Spec.Paths) + `---
+	manifest := pathsManifest(&l.Network.Spec) + `---
 apiVersion: braid.dev/v1alpha1
 kind: MPTCPPolicy
 metadata: {name: spread, namespace: demo}

@@ -27,6 +27,8 @@ type Spec struct {
 	// LinkMbit shapes each NIC in both directions, with a queue of 20 ms and the round
 	// trip of PathDelays; 0 means no limit.
 	LinkMbit int
+	// PathMbit are the rates of paths that have another one, by name.
+	PathMbit map[string]int
 	// PathDelays are the one-way delays of the paths that have one, by name: the
 	// round trip between two nodes takes twice as long. Such paths work as long as
 	// the process that built the network.
@@ -239,7 +241,11 @@ func (node *Node) attach(i int) error {
 		addresses = append(addresses, node.Address(i, 6)+"/64")
 	}
 	port := node.port(path)
-	options := Options{Mbit: n.Spec.LinkMbit, RoundTrip: 2 * n.Spec.PathDelays[path], AddressesA: addresses}
+	mbit, other := n.Spec.PathMbit[path]
+	if !other {
+		mbit = n.Spec.LinkMbit
+	}
+	options := Options{Mbit: mbit, RoundTrip: 2 * n.Spec.PathDelays[path], AddressesA: addresses}
 	if trunk := n.Spec.trunk(path); trunk != path {
 		return node.share(path, trunk, addresses)
 	}
@@ -415,7 +421,7 @@ func (p *Pod) mtu() int { return nicMTU - p.Node.network.Spec.Overlay.overhead()
 
 // limitPackets keeps the shapers from cutting packets.
 func (p *Pod) limitPackets() error {
-	if p.Node.network.Spec.LinkMbit > 0 {
+	if spec := p.Node.network.Spec; spec.LinkMbit > 0 || len(spec.PathMbit) > 0 {
 		return p.limitGSO("eth0", shapedGSO)
 	}
 	return nil
