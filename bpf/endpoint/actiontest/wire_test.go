@@ -66,7 +66,7 @@ func newWire(t *testing.T) *wire {
 	index, err := w.namespace.Index("endpoint")
 	require.NoError(t, err)
 	for attach, program := range map[ebpf.AttachType]*ebpf.Program{ebpf.AttachTCXIngress: w.FromHarness, ebpf.AttachTCXEgress: w.ToHarness} {
-		require.NoError(t, w.namespace.Do(func() error {
+		expectAttached(t, w.namespace.Do(func() error {
 			attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: attach})
 			if err == nil {
 				t.Cleanup(func() { attached.Close() })
