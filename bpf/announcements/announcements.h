@@ -11,6 +11,7 @@ enum hold_limit {
 	PLACES = 8,           /* for announcements of a connection; a power of two */
 	OPTION_BYTES = 32,
 	CARRIES = 0xb4a1,     /* tc_index of a clone */
+	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
 };
 
 enum {
@@ -25,6 +26,7 @@ enum {
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_SK_STORAGE_GET_F_CREATE = 1,
 	BPF_F_INGRESS = 1,
+	FIELD_EXISTS = 2, /* for __builtin_preserve_field_info */
 };
 
 /* What a connection of a pod waits for; whichever comes first. */
@@ -62,12 +64,30 @@ struct carried {
 struct bpf_tcp_sock {
 	__u32 unread[5];
 	__u32 snd_nxt;
-	__u32 unread_too[14];
+	__u32 unread_too[10];
+	__u32 segs_out;
+	__u32 unread_either[3];
 	__u64 bytes_received;
 	__u64 bytes_acked;
 };
 
+/* What is read of the kernel's structures; their real layout is found on loading. */
+struct inet_connection_sock {
+	void *icsk_ulp_data;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	_Bool is_mptcp;
+} __attribute__((preserve_access_index));
+
+struct mptcp_subflow_context {
+	__u32 subflow_id; /* 0: the peer has joined it, and the join is not finished */
+} __attribute__((preserve_access_index));
+
 static void *(*const bpf_sk_fullsock)(void *sk) = (void *)95;
+static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static struct bpf_tcp_sock *(*const bpf_tcp_sock)(void *sk) = (void *)96;
 static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;

@@ -91,6 +91,37 @@ static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_s
 	skb->tc_index = before;
 }
 
+/*
+ * A subflow by which a peer joins is finished when whoever holds the connection's lock
+ * releases it. The kernel answers before, and puts data that comes before that in the
+ * wrong place (docs/kernel-notes.md). So the answer waits: without it the peer sends no
+ * data, and asks again after two round trips, and then again. Linux before 6.5 does not
+ * tell.
+ */
+static __always_inline int is_joining(void *socket)
+{
+	struct mptcp_subflow_context *subflow = 0;
+	struct tcp_sock *kernel;
+	__u32 id;
+
+	if (!__builtin_preserve_field_info(subflow->subflow_id, FIELD_EXISTS))
+		return 0;
+	kernel = bpf_skc_to_tcp_sock(socket);
+	if (!kernel || !kernel->is_mptcp)
+		return 0;
+	subflow = kernel->inet_conn.icsk_ulp_data;
+	return subflow && !bpf_probe_read_kernel(&id, sizeof(id), &subflow->subflow_id) && !id;
+}
+
+static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, const struct bpf_tcp_sock *tcp)
+{
+	struct packet packet;
+
+	if (likely(tcp->bytes_received || tcp->bytes_acked > 1) || tcp->segs_out > MAX_ANSWERS)
+		return 0;
+	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
+}
+
 SEC("tc")
 int hold_addresses(struct __sk_buff *skb)
 {
@@ -113,6 +144,8 @@ int hold_addresses(struct __sk_buff *skb)
 	tcp = bpf_tcp_sock(socket);
 	if (!tcp)
 		return TCX_NEXT;
+	if (unlikely(is_early_answer(skb, socket, tcp)))
+		return TC_ACT_SHOT;
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;

@@ -9,4 +9,5 @@ const (
 	Places        = 0x8
 	OptionBytes   = 0x20
 	Carries       = 0xb4a1
+	MaxAnswers    = 0x3e8
 )
