@@ -5,6 +5,7 @@ package announcements
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -110,7 +111,7 @@ func readInto(t *testing.T, connection net.Conn, buffer []byte) <-chan []byte {
 		var n int
 		err := raw.Read(func(fd uintptr) bool {
 			n, err = unix.Read(int(fd), buffer)
-			return err != unix.EAGAIN
+			return !errors.Is(err, unix.EAGAIN)
 		})
 		if err != nil || n < 0 {
 			n = 0
