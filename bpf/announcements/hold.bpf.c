@@ -96,7 +96,7 @@ static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_s
  * releases it. The kernel answers before, and puts data that comes before that in the
  * wrong place (docs/kernel-notes.md). So the answer waits: without it the peer sends no
  * data, and asks again after two round trips, and then again. Linux before 6.5 does not
- * tell.
+ * tell, and has no need to.
  */
 static __always_inline int is_joining(void *socket)
 {
