@@ -30,14 +30,19 @@ def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 
 
+def enter(namespace):
+    if libc.setns(namespace.fileno(), 0):
+        raise OSError(ctypes.get_errno(), "setns: run this as root")
+
+
 def socket_in(namespace):
     """An MPTCP socket of a namespace."""
     with open("/proc/thread-self/ns/net") as own, open(f"/run/netns/{namespace}") as other:
-        libc.setns(other.fileno(), 0)
+        enter(other)
         try:
             return socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP)
         finally:
-            libc.setns(own.fileno(), 0)
+            enter(own)
 
 
 def set_up():
@@ -57,7 +62,7 @@ def slow_page():
     """A page whose first fault waits until the returned function is called."""
     fd = libc.syscall(SYS_USERFAULTFD, os.O_CLOEXEC)
     if fd < 0:
-        raise OSError(ctypes.get_errno(), "userfaultfd")
+        raise OSError(ctypes.get_errno(), "userfaultfd: the kernel lacks it (CONFIG_USERFAULTFD), or this is not root")
     fcntl.ioctl(fd, UFFDIO_API, struct.pack("=QQQ", 0xAA, 0, 0))
     page = mmap.mmap(-1, PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -94,8 +99,7 @@ def run(port):
     client.sendall(data[100:2000])  # and so it keeps these
     time.sleep(0.05)
     threading.Thread(target=client.sendall, args=(data[2000:],)).start()
-    time.sleep(0.2)
-    time.sleep(0.5)
+    time.sleep(0.7)
     ip("-n", CLIENT, "neigh", "del", "10.0.1.2", "dev", "v1")
     reader.join()
     ip("-n", CLIENT, "mptcp", "endpoint", "flush")
