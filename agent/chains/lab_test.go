@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
@@ -655,4 +656,37 @@ func TestProgramsStayUntilEffectsAreUndone(t *testing.T) {
 	})
 	l.expectNothing(t)
 	r.wait(t)
+}
+
+// Who begins connections and lets them hang does not hold the programs of a pod whose
+// rules are gone.
+func TestConnectionsThatNeverCameToBeDoNotKeepPrograms(t *testing.T) {
+	l := newLab(t, 1, Options{})
+	server, client := l.Nodes[0].Pods[0], l.Nodes[1].Pods[0]
+	serve(t, server)
+	rules := recording("backup")
+	rules[0].Actions = []v1alpha1.Action{{Type: v1alpha1.ActionSetBackup, SetBackup: &v1alpha1.SetBackup{Backup: new(true)}}}
+	l.apply(t, rules)
+	l.keepAnswersFrom(t, client)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if _, err := client.Dial(ctx, "tcp", net.JoinHostPort(server.IPv4, serverPort)); err == nil {
+		t.Fatal("the client was answered")
+	}
+	subflows, err := l.chains.Subflows()
+	require.NoError(t, err)
+	if len(subflows) == 0 || subflows[0].Record.Known&endpoint.KnownSYNACK == 0 || subflows[0].Record.Engaged == 0 {
+		t.Fatalf("the subflows are %+v", subflows)
+	}
+	l.apply(t)
+	l.expectNothing(t)
+}
+
+// keepAnswersFrom has the first node drop what goes to a pod of another.
+func (l *lab) keepAnswersFrom(t *testing.T, pod *network.Pod) {
+	t.Helper()
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		address := &net.IPNet{IP: net.ParseIP(pod.IPv4), Mask: net.CIDRMask(32, 32)}
+		return netlink.RouteReplace(&netlink.Route{Dst: address, Type: unix.RTN_BLACKHOLE})
+	}))
 }

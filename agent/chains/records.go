@@ -137,15 +137,34 @@ func eachEntry[Key, Value any](from *ebpf.Map, visit func(*Key, *Value)) error {
 func (o *objects) engaged() (map[uint32]bool, error) {
 	numbers := map[uint32]bool{}
 	err := o.eachSubflow(func(key *SubflowKey, record *SubflowRecord) {
-		if record.Engaged != 0 && record.Ended == 0 && !wasNeverAnswered(record) {
+		if record.Engaged != 0 && record.Ended == 0 && !isAttempt(record) {
 			numbers[key.Endpoint] = true
 		}
 	})
 	return numbers, err
 }
 
-// wasNeverAnswered is true for an attempt to begin a subflow: nothing was done to
-// either end.
-func wasNeverAnswered(record *SubflowRecord) bool {
-	return record.Known&(endpoint.KnownSYN|endpoint.KnownSYNACK) == endpoint.KnownSYN
+// isAttempt is true for a subflow of which nothing but SYNs passed: neither end keeps
+// anything that was done to it. Somebody who floods a pod with SYNs would hold its
+// programs for the time of patience else.
+func isAttempt(record *SubflowRecord) bool {
+	switch record.Known & (endpoint.KnownSYN | endpoint.KnownSYNACK) {
+	case endpoint.KnownSYN:
+		return true
+	case endpoint.KnownSYNACK:
+		return isOneWay(record)
+	case endpoint.KnownSYN | endpoint.KnownSYNACK:
+		return !hasGoneOn(record, 0) && !hasGoneOn(record, 1)
+	}
+	return false
+}
+
+// hasGoneOn: there was more than a SYN in this direction.
+func hasGoneOn(record *SubflowRecord, direction int) bool {
+	return record.Traffic[direction].Packets > 1 || record.Traffic[direction].Bytes > 0
+}
+
+// isOneWay: the other end never said anything.
+func isOneWay(record *SubflowRecord) bool {
+	return record.Traffic[0].Begun == 0 || record.Traffic[1].Begun == 0
 }
