@@ -160,8 +160,8 @@ func (a *Agent) wakeIfChanged(before, after any) {
 // Changes of another node's report that are seen to at once: a few, and then one each
 // interval. An agent whose token was stolen could else keep all other nodes busy.
 const (
-	reportsAtOnce  = 8
-	reportInterval = 250 * time.Millisecond
+	reportsAtOnce  = 4
+	reportInterval = 500 * time.Millisecond
 )
 
 // reportWaits says how long what another node's agent reports waits for its turn. A round
@@ -171,7 +171,7 @@ func (a *Agent) reportWaits(object any, now time.Time) time.Duration {
 	if !ok || report.Name == a.options.NodeName {
 		return 0
 	}
-	return a.reports.Take(report.Name, now)
+	return a.reports.Delay(report.Name, now)
 }
 
 // concerns is false for a change that only this agent's own writes, or the

@@ -51,7 +51,7 @@ import (
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcpguardrails;mptcppaths;mptcppolicies,verbs=list;watch
 // +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;update;delete
-// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;delete
+// +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -223,7 +223,7 @@ func (d *debouncer) enqueueAfter(q queue, wait time.Duration) {
 
 // enqueueUpdate is for an object that was there before.
 func (d *debouncer) enqueueUpdate(q queue, object client.Object) {
-	d.enqueueAfter(q, d.updates.Take(object.GetUID(), time.Now()))
+	d.enqueueAfter(q, d.updates.Delay(object.GetUID(), time.Now()))
 }
 
 // measure notes the cost of a run that began at start.

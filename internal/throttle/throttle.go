@@ -19,7 +19,8 @@ type Throttle[K comparable] struct {
 
 	mu       sync.Mutex
 	limiters map[K]*rate.Limiter
-	pruneAt  int // so many keys
+	turns    map[K]time.Time // that Delay gave and that have yet to come
+	pruneAt  int             // so many keys
 }
 
 // leastPruned is how many keys are kept without a look at what they are worth.
@@ -27,25 +28,45 @@ const leastPruned = 1024
 
 // New returns a throttle.
 func New[K comparable](atOnce int, interval time.Duration) *Throttle[K] {
-	return &Throttle[K]{atOnce: atOnce, interval: interval, limiters: map[K]*rate.Limiter{}, pruneAt: leastPruned}
+	return &Throttle[K]{atOnce: atOnce, interval: interval, limiters: map[K]*rate.Limiter{}, turns: map[K]time.Time{}, pruneAt: leastPruned}
 }
 
 // Take says how long a change has to wait; 0 where it may be worked on now, and counts then.
 func (t *Throttle[K]) Take(key K, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	turn := t.limiter(key, now).ReserveN(now, 1)
+	wait := turn.DelayFrom(now)
+	if wait > 0 {
+		turn.CancelAt(now)
+	}
+	return wait
+}
+
+// Delay is for changes that are worked on after it without another question: what it
+// returns counts. Changes that wait together have one turn.
+func (t *Throttle[K]) Delay(key K, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if wait := t.turns[key].Sub(now); wait > 0 {
+		return wait
+	}
+	delete(t.turns, key)
+	wait := t.limiter(key, now).ReserveN(now, 1).DelayFrom(now)
+	if wait > 0 {
+		t.turns[key] = now.Add(wait)
+	}
+	return wait
+}
+
+func (t *Throttle[K]) limiter(key K, now time.Time) *rate.Limiter {
 	limiter := t.limiters[key]
 	if limiter == nil {
 		t.prune(now)
 		limiter = rate.NewLimiter(rate.Every(t.interval), t.atOnce)
 		t.limiters[key] = limiter
 	}
-	turn := limiter.ReserveN(now, 1)
-	wait := turn.DelayFrom(now)
-	if wait > 0 {
-		turn.CancelAt(now)
-	}
-	return wait
+	return limiter
 }
 
 // Forget drops what it knows of a key, and is false where that would let the key have more
@@ -57,6 +78,7 @@ func (t *Throttle[K]) Forget(key K, now time.Time) bool {
 		return false
 	}
 	delete(t.limiters, key)
+	delete(t.turns, key)
 	return true
 }
 
@@ -67,6 +89,7 @@ func (t *Throttle[K]) prune(now time.Time) {
 		return
 	}
 	maps.DeleteFunc(t.limiters, func(_ K, limiter *rate.Limiter) bool { return t.isIdle(limiter, now) })
+	maps.DeleteFunc(t.turns, func(_ K, turn time.Time) bool { return !turn.After(now) })
 	t.pruneAt = max(leastPruned, 2*len(t.limiters))
 }
 

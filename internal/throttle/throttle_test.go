@@ -27,6 +27,25 @@ func TestAKeyThatChangesAllTheTimeWaitsAndNoOtherDoes(t *testing.T) {
 	}
 }
 
+func TestChangesThatWaitTogetherHaveOneTurn(t *testing.T) {
+	throttle, now := New[string](4, 250*time.Millisecond), time.Now()
+	runs, due := 0, map[time.Time]bool{}
+	for range 400 { // in ten seconds
+		now = now.Add(25 * time.Millisecond)
+		if wait := throttle.Delay("busy", now); wait == 0 {
+			runs++
+		} else {
+			due[now.Add(wait).Round(time.Millisecond)] = true
+		}
+	}
+	if runs += len(due); runs < 42 || runs > 46 {
+		t.Errorf("400 changes in ten seconds are %d runs, instead of 44", runs)
+	}
+	if wait := throttle.Delay("quiet", now); wait != 0 {
+		t.Errorf("the first change of another waits for %v", wait)
+	}
+}
+
 func TestAKeyIsForgottenOnlyWhenItGainsNothingByThat(t *testing.T) {
 	throttle, now := New[string](1, time.Second), time.Now()
 	throttle.Take("one", now)
