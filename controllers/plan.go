@@ -5,6 +5,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -311,14 +313,27 @@ func (r *planReconciler) create(ctx context.Context, node string, spec v1alpha1.
 	return r.written(ctx, "create", plan, err)
 }
 
+// update replaces the spec whatever else changed meanwhile: only the leader writes specs, and
+// looks again at one that is another than it compiled, while an agent's status changes all
+// the time.
 func (r *planReconciler) update(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, spec v1alpha1.MPTCPNodePlanSpec) error {
-	changed := plan.DeepCopy()
-	changed.Spec = spec
-	err := r.client.Update(ctx, changed, client.FieldOwner(FieldOwner))
+	patch, err := json.Marshal([]specPatch{{Op: "replace", Path: "/spec", Value: spec}})
+	if err != nil {
+		return fmt.Errorf("encode the plan of node %s: %w", plan.Name, err)
+	}
+	changed := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: plan.Name}}
+	err = r.client.Patch(ctx, changed, client.RawPatch(types.JSONPatchType, patch), client.FieldOwner(FieldOwner))
 	if err == nil {
 		r.teller.tell(ctx, plan.Spec.Endpoints, changed)
 	}
 	return r.written(ctx, "update", changed, err)
+}
+
+// specPatch is an operation of a JSON patch.
+type specPatch struct {
+	Op    string                     `json:"op"`
+	Path  string                     `json:"path"`
+	Value v1alpha1.MPTCPNodePlanSpec `json:"value"`
 }
 
 func (r *planReconciler) delete(ctx context.Context, plan *v1alpha1.MPTCPNodePlan) error {

@@ -237,3 +237,25 @@ func versions(k *cluster, objects []client.Object) []string {
 	}
 	return found
 }
+
+// An agent's report comes between the read and the write of a plan all the time.
+func TestAPlanIsWrittenWhateverItsAgentHasReportedMeanwhile(t *testing.T) {
+	k := newCluster(t)
+	read := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	k.create(read)
+	t.Cleanup(func() { k.delete(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}) })
+	a := &agent{k: k, node: "node-a"}
+	a.reportFor(read, v1alpha1.EndpointProgrammed, "")
+	r := &planReconciler{client: k.Client, teller: newHintTeller(k.Client)}
+	want := v1alpha1.MPTCPNodePlanSpec{Paths: []v1alpha1.PlanPath{{Name: "blue", Interfaces: []v1alpha1.InterfacePattern{"eth1"}}}}
+	if err := r.update(t.Context(), read, want); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := k.plan("node-a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !sameSpec(plan.Spec, want) || plan.Generation != read.Generation+1 || plan.Status.ObservedGeneration != read.Generation {
+		t.Errorf("the plan is %+v", plan)
+	}
+}
