@@ -196,7 +196,9 @@ func (a *Agent) managePods(ctx context.Context) error {
 // publishPlans says what became of each plan. An API server that takes its time holds
 // up no pod.
 func (a *Agent) publishPlans(ctx context.Context) error {
-	forEach(ctx, a.log, a.outcomes, a.publishPlan, nil, nil)
+	told := make(latest[outcome], 1)
+	go gather(ctx, a.outcomes, told)
+	forEach(ctx, a.log, told, a.publishPlan, nil, nil)
 	return nil
 }
 

@@ -5,10 +5,13 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
+	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
@@ -19,6 +22,60 @@ type outcome struct {
 	snapshot  *snapshot
 	endpoints []v1alpha1.EndpointStatus
 	failed    error // what the datapath as a whole could not do
+}
+
+// gathering is how long an outcome that says nothing of what is done waits for the next one:
+// a plan that a tenant changes all the time would else be told of twice for each change, and
+// every pod of the node waits for these writes.
+const gathering = 100 * time.Millisecond
+
+// gather passes outcomes on, those that bring news at once.
+func gather(ctx context.Context, outcomes <-chan outcome, told latest[outcome]) {
+	var last outcome
+	var waiting *outcome
+	var due <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case next := <-outcomes:
+			if waiting == nil {
+				due = time.After(gathering)
+			}
+			if waiting = &next; !next.bringsNews(&last) {
+				continue
+			}
+		case <-due:
+		}
+		last, waiting, due = *waiting, nil, nil
+		told.put(last)
+	}
+}
+
+// bringsNews: something became programmed or failed, or a plan is carried out.
+func (o *outcome) bringsNews(last *outcome) bool {
+	if (o.failed == nil) != (last.failed == nil) || o.snapshot.plan == nil || last.snapshot == nil {
+		return true
+	}
+	if o.generation() != last.generation() && !hasState(o.endpoints, v1alpha1.EndpointPending) {
+		return true
+	}
+	before := make(map[types.UID]*v1alpha1.EndpointStatus, len(last.endpoints))
+	for i := range last.endpoints {
+		before[last.endpoints[i].UID] = &last.endpoints[i]
+	}
+	return slices.ContainsFunc(o.endpoints, func(now v1alpha1.EndpointStatus) bool {
+		was := before[now.UID]
+		return now.State != v1alpha1.EndpointPending && (was == nil || was.State != now.State || was.PolicyGeneration != now.PolicyGeneration)
+	})
+}
+
+// generation of the plan; 0 where there is none.
+func (o *outcome) generation() int64 {
+	if o.snapshot.plan == nil {
+		return 0
+	}
+	return o.snapshot.plan.Generation
 }
 
 // publishPlan says what became of a plan.

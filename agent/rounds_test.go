@@ -5,20 +5,28 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/api/v1alpha1"
 )
 
 // numbered is a round that can be told from others.
 func numbered(text string) round { return round{attachMode: text} }
 
 // seen runs forEach with a function that fails as often as wanted, and returns
-// what it was called with, and when.
-func seen(t *testing.T, fails int, with error, put func(latest[round])) (calls []string, times []time.Duration) {
+// what it was called with, and when. The queued rounds are there before it begins.
+func seen(t *testing.T, fails int, with error, put func(latest[round]), queued ...string) (calls []string, times []time.Duration) {
 	rounds := make(latest[round], 1)
+	for _, text := range queued {
+		rounds.put(numbered(text))
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	start := time.Now()
 	done := make(chan struct{})
@@ -41,13 +49,10 @@ func seen(t *testing.T, fails int, with error, put func(latest[round])) (calls [
 func TestOfSeveralRoundsTheLatestIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, _ := seen(t, 0, nil, func(rounds latest[round]) {
-			rounds.put(numbered("1"))
-			rounds.put(numbered("2"))
-			rounds.put(numbered("3"))
 			synctest.Wait()
 			rounds.put(numbered("4"))
 			time.Sleep(time.Minute)
-		})
+		}, "1", "2", "3")
 		if len(calls) != 2 || calls[0] != "3" || calls[1] != "4" {
 			t.Errorf("the rounds were %v", calls)
 		}
@@ -142,4 +147,44 @@ func TestPodsThatAreHeldAreLookedForAgainSooner(t *testing.T) {
 			t.Errorf("in the end they are looked for each %v", last)
 		}
 	})
+}
+
+func TestOnlyWhatBringsNewsIsToldAtOnce(t *testing.T) {
+	const pending, programmed, failed = v1alpha1.EndpointPending, v1alpha1.EndpointProgrammed, v1alpha1.EndpointFailed
+	of := func(generation int64, states ...v1alpha1.EndpointState) outcome {
+		o := outcome{snapshot: &snapshot{plan: &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Generation: generation}}}}
+		for i, state := range states {
+			o.endpoints = append(o.endpoints, v1alpha1.EndpointStatus{UID: types.UID(fmt.Sprint(i)), State: state})
+		}
+		return o
+	}
+	for name, test := range map[string]struct {
+		before, now outcome
+		at          time.Duration
+	}{
+		"a pod is programmed":                            {of(1, programmed), of(2, programmed, programmed), 0},
+		"a pod is programmed and another one is not yet": {of(1, programmed), of(2, programmed, programmed, pending), 0},
+		"a pod has failed":                               {of(1, programmed), of(1, failed), 0},
+		"a plan is carried out":                          {of(1, programmed), of(2, programmed), 0},
+		"the datapath has failed":                        {of(1, programmed), outcome{snapshot: of(1).snapshot, failed: errors.New("no"), endpoints: of(1, programmed).endpoints}, 0},
+		"a pod is under way":                             {of(1, programmed), of(2, programmed, pending), gathering},
+		"a pod is not found any more":                    {of(1, programmed), of(1, pending), gathering},
+		"something is said of a pod that is as it was":   {of(1, programmed), of(1, programmed), gathering},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				outcomes, told := make(latest[outcome], 1), make(latest[outcome], 1)
+				go gather(ctx, outcomes, told)
+				outcomes.put(test.before)
+				<-told
+				begin := time.Now()
+				outcomes.put(test.now)
+				if <-told; time.Since(begin) != test.at {
+					t.Errorf("it is told after %v, instead of %v", time.Since(begin), test.at)
+				}
+			})
+		})
+	}
 }
