@@ -218,6 +218,26 @@ func TestSubflowsAreReadWithWhatLimitsThem(t *testing.T) {
 	}
 }
 
+func TestSubflowsOfSomeInterfacesAreReadAlone(t *testing.T) {
+	p := pin(t)
+	p.putChain(0, twoRules())
+	p.attach(1000, 5, 0, 1)
+	p.attach(1001, 6, 0, 1)
+	p.put("attachments_overflow", uint32(66536), attachment{Interface: 66536, Endpoint: 8, Chain: 2<<16 | 1<<32})
+	for _, number := range []uint32{5, 6, 8} {
+		p.put("subflows", keyOf(number, "fd00::1", 1, "fd00::2", 2), subflow{Token: number})
+	}
+	for _, test := range []struct {
+		interfaces []int
+		tokens     []uint32
+	}{{nil, nil}, {[]int{1000}, []uint32{5}}, {[]int{66536}, []uint32{8}}, {[]int{1000, 1001, 2000, 67536}, []uint32{5, 6}}} {
+		var tokens []uint32
+		require.NoError(t, p.read(named(t)).EachSubflowOf(test.interfaces, func(subflow *agentapi.Subflow) { tokens = append(tokens, uint32(subflow.Token)) }))
+		slices.Sort(tokens)
+		require.Equal(t, test.tokens, tokens)
+	}
+}
+
 func TestThePathsOfEventsAreNamed(t *testing.T) {
 	pins := pin(t).read(named(t))
 	for slot, want := range map[uint8]string{0: "blue", 1: "", 2: "green", 0xff: ""} {

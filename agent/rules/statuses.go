@@ -58,16 +58,16 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 // limitedSubflows are those of endpoints with rules that limit rates, by endpoint. No
 // others are read: a node may have tens of thousands.
 func (s *statuses) limitedSubflows() map[string][]agentapi.Subflow {
-	of := map[string][]agentapi.Subflow{}
+	of, interfaces := map[string][]agentapi.Subflow{}, []int{}
 	for _, attached := range s.chains.Endpoints() {
 		if inspect.Limits(attached.Rules) {
-			of[attached.Name] = nil
+			of[attached.Name], interfaces = nil, append(interfaces, attached.Interface)
 		}
 	}
 	if len(of) == 0 {
 		return of
 	}
-	err := s.pins.EachSubflow(func(subflow *agentapi.Subflow) {
+	err := s.pins.EachSubflowOf(interfaces, func(subflow *agentapi.Subflow) {
 		if before, limited := of[subflow.Endpoint]; limited && len(subflow.Limits) > 0 {
 			kept := *subflow
 			kept.Limits = slices.Clone(subflow.Limits)
