@@ -220,9 +220,9 @@ func churnPods(t *testing.T, s *scene) {
 }
 
 func floodEvents(t *testing.T, s *scene) {
-	for i := 0; s.going(); i++ {
+	for s.going() {
 		event := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: tenant, Name: fmt.Sprint("flood-", i)},
+			ObjectMeta:     metav1.ObjectMeta{Namespace: tenant, GenerateName: "flood-"},
 			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: tenant, Name: "mallory"},
 			Reason:         "HintNotAllowed", Message: strings.Repeat("x", 1000), Type: corev1.EventTypeWarning,
 		}
