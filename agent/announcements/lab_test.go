@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
@@ -287,4 +288,19 @@ func carry(t *testing.T, from, to net.Conn) {
 	_, err := io.CopyN(io.Discard, to, bytes)
 	require.NoError(t, err)
 	require.NoError(t, <-failed)
+}
+
+// To verify it takes 0.1 s, which no pod is to wait for.
+func TestTheProgramIsLoadedAsLongAsThereArePaths(t *testing.T) {
+	h := Open(Options{PinPath: testutil.BPFFS(t), Log: testr.New(t)})
+	t.Cleanup(func() { require.NoError(t, h.Remove(context.Background())) })
+	for _, round := range []struct {
+		paths  []node.Path
+		loaded bool
+	}{{nil, false}, {[]node.Path{{Name: "blue"}}, true}, {[]node.Path{{Name: "blue"}}, true}, {nil, false}} {
+		report := h.Apply(t.Context(), &node.Model{Paths: round.paths})
+		require.True(t, report.Done(), report.Err)
+		require.Equal(t, round.loaded, h.loaded.Is())
+		require.Equal(t, round.loaded, h.loaded.Exists())
+	}
 }
