@@ -172,11 +172,18 @@ func (t *hintTeller) refusal(e *v1alpha1.PlanEndpoint, refused v1alpha1.RefusedH
 	sum := fnv.New64a()
 	fmt.Fprint(sum, e.UID, plan.UID, plan.Generation, refused)
 	pod := policy.PodRef{Namespace: e.Namespace, Name: e.Name, UID: e.UID}
+	if e.Guest != nil {
+		pod.Kind = policy.KindEndpoint
+	}
 	return t.event(pod, sum.Sum64(), refused.Reason, refused.Annotation+": "+refused.Message)
 }
 
 // event is a warning about a pod; sum makes its name its own.
 func (t *hintTeller) event(pod policy.PodRef, sum uint64, reason, note string) *eventsv1.Event {
+	version, kind := "v1", "Pod"
+	if pod.Kind != "" {
+		version, kind = v1alpha1.GroupVersion.String(), pod.Kind
+	}
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: pod.Namespace, Name: fmt.Sprintf("%s.%x", strings.TrimRight(pod.Name[:min(len(pod.Name), 200)], ".-"), sum)},
 		EventTime:           metav1.NewMicroTime(time.Now()),
@@ -184,7 +191,7 @@ func (t *hintTeller) event(pod policy.PodRef, sum uint64, reason, note string) *
 		ReportingInstance:   shorten(t.instance, 128),
 		Action:              hintAction,
 		Reason:              reason,
-		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
+		Regarding:           corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
 		Note:                shorten(note, maxEventNote),
 		Type:                corev1.EventTypeWarning,
 	}

@@ -174,14 +174,19 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		namespaces      corev1.NamespaceList
 		nodes           corev1.NodeList
 		configMaps      corev1.ConfigMapList
+		endpoints       v1alpha1.MPTCPEndpointList
 	)
-	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &guardrails, &namespaces, &nodes} {
+	for _, list := range []client.ObjectList{&paths, &policies, &clusterPolicies, &guardrails, &namespaces, &nodes, &endpoints} {
 		if err := r.client.List(ctx, list); err != nil {
 			return policy.Input{}, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	if err := r.client.List(ctx, &configMaps, client.InNamespace(r.namespace)); err != nil {
 		return policy.Input{}, fmt.Errorf("list %T: %w", &configMaps, err)
+	}
+	holders, err := r.holders(ctx, endpoints.Items)
+	if err != nil {
+		return policy.Input{}, err
 	}
 	var counting []v1alpha1.MPTCPPolicy
 	counting, r.due = r.held.take(time.Now(), policies.Items)
@@ -192,6 +197,8 @@ func (r *planReconciler) input(ctx context.Context) (policy.Input, error) {
 		Guardrails:      guardrails.Items,
 		Namespaces:      namespaces.Items,
 		Nodes:           nodes.Items,
+		Endpoints:       endpoints.Items,
+		AddressHolders:  holders,
 		ProgramObjects:  programObjects(configMaps.Items),
 	}, nil
 }

@@ -27,18 +27,24 @@ type podState struct {
 	rules []v1alpha1.RuleStatus
 	// spreading is what the pod's traffic does; nil where its agent does not tell.
 	spreading *v1alpha1.SpreadingStatus
+	// Of a VM: the interface that its agent found, and what of the policy that decides
+	// for it does not hold for it.
+	hostInterface, notApplied, decider string
 }
 
 // of is the state as it is for one of the pod's policies: a rule that fails is
-// the failure of the policy that it belongs to.
+// the failure of the policy that it belongs to, and so are settings that a VM cannot have.
 func (s podState) of(owner string) podState {
 	if s.reason != v1alpha1.ReasonProgrammed {
 		return s
 	}
 	for _, rule := range s.rules {
 		if rule.Policy == owner {
-			return podState{reason: v1alpha1.ReasonRuleFailed, message: "rule " + rule.Name + ": " + rule.Message}
+			return podState{reason: v1alpha1.ReasonRuleFailed, message: "rule " + rule.Name + ": " + rule.Message, spreading: s.spreading}
 		}
+	}
+	if s.notApplied != "" && s.decider == owner {
+		return podState{reason: v1alpha1.ReasonNotForGuests, message: s.notApplied, spreading: s.spreading}
 	}
 	return s
 }
@@ -116,10 +122,20 @@ func judgeNode(o *observation, history planHistory, node string, compiled *v1alp
 		state := view.judge(endpoint)
 		if reported := view.reported[endpoint.UID]; reported != nil && view.silence == "" {
 			state.spreading = reported.Spreading.DeepCopy() // not the list's own
+			state.ofGuest(endpoint, reported)
 		}
 		states[endpoint.UID] = state
 	}
 	return states
+}
+
+// ofGuest notes what is told of a VM alone.
+func (s *podState) ofGuest(compiled *v1alpha1.PlanEndpoint, reported *v1alpha1.EndpointStatus) {
+	if compiled.Guest == nil {
+		return
+	}
+	s.hostInterface = reported.HostInterface
+	s.notApplied, s.decider = policy.DescribeNotApplied(compiled.Guest.NotApplied), policy.RuleOwner(compiled.Policy)
 }
 
 // nodeView is one node's plan and report, indexed by pod.

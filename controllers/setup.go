@@ -48,8 +48,8 @@ import (
 // objects, the core group for leader election.
 //
 // +kubebuilder:rbac:groups="",resources=namespaces;nodes;pods,verbs=list;watch
-// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcpguardrails;mptcppaths;mptcppolicies,verbs=list;watch
-// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies;mptcpendpoints;mptcpguardrails;mptcppaths;mptcppolicies,verbs=list;watch
+// +kubebuilder:rbac:groups=braid.dev,resources=clustermptcppolicies/status;mptcpendpoints/status;mptcpguardrails/status;mptcpnodes/status;mptcppaths/status;mptcppolicies/status,verbs=patch
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodes,verbs=list;watch;update;delete
 // +kubebuilder:rbac:groups=braid.dev,resources=mptcpnodeplans,verbs=list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -150,7 +150,11 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, nodeNameField, nodeNameOf); err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
+	if err := indexAddresses(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	specChanged := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	endpointChanged := predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.AnnotationChangedPredicate{})
 	labelsChanged := builder.WithPredicates(predicate.LabelChangedPredicate{})
 	return ctrl.NewControllerManagedBy(mgr).Named("plan").
 		Watches(&v1alpha1.MPTCPPath{}, r.changes.ofCommon(), specChanged).
@@ -159,7 +163,8 @@ func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 		Watches(&v1alpha1.MPTCPGuardrail{}, r.changes.ofCommon(), specChanged).
 		Watches(&corev1.Namespace{}, r.changes.ofCommon(), labelsChanged).
 		Watches(&corev1.Node{}, r.changes.ofCommon(), labelsChanged).
-		Watches(&corev1.Pod{}, r.changes.of(nodeNameOf), builder.WithPredicates(podChanged{compiled: compiled})).
+		Watches(&v1alpha1.MPTCPEndpoint{}, r.changes.ofCommon(), builder.WithPredicates(endpointChanged)).
+		Watches(&corev1.Pod{}, r.podHandler(), builder.WithPredicates(podChanged{compiled: compiled})).
 		Watches(&corev1.ConfigMap{}, r.changes.ofCommon(), builder.WithPredicates(programsChanged{})).
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.changes.of(planNode), builder.WithPredicates(planDrifted{compiled: compiled})).
 		Complete(r)

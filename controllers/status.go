@@ -52,6 +52,7 @@ type objects struct {
 	guardrails      v1alpha1.MPTCPGuardrailList
 	paths           v1alpha1.MPTCPPathList
 	nodes           v1alpha1.MPTCPNodeList
+	endpoints       v1alpha1.MPTCPEndpointList
 }
 
 // Reconcile writes every status that changed. It runs again when the next agent
@@ -64,7 +65,7 @@ func (r *statusReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	}
 	next := r.agents.nextExpiry()
 	var o objects
-	for _, list := range []client.ObjectList{&o.policies, &o.clusterPolicies, &o.guardrails, &o.paths, &o.nodes} {
+	for _, list := range []client.ObjectList{&o.policies, &o.clusterPolicies, &o.guardrails, &o.paths, &o.nodes, &o.endpoints} {
 		if err := r.client.List(ctx, list); err != nil {
 			return reconcile.Result{}, fmt.Errorf("list %T: %w", list, err)
 		}
@@ -134,7 +135,8 @@ func (r *statusReconciler) writes(ctx context.Context, observed *observation, o 
 		result := policies[policyKey(policy.KindGuardrail, "", p.Name)]
 		writes = append(writes, r.policyWrite(ctx, result, p, &p.Status))
 	}
-	return append(append(writes, r.pathWrites(ctx, observed, o)...), r.nodeWrites(ctx, observed, o)...)
+	writes = append(append(writes, r.pathWrites(ctx, observed, o)...), r.nodeWrites(ctx, observed, o)...)
+	return append(writes, r.endpointWrites(ctx, observed, o)...)
 }
 
 // policyWrite writes the status of a policy of either kind; result is nil when

@@ -103,6 +103,9 @@ func (w *statusWriter) forgetAllBut(o *objects) {
 	for i := range o.nodes.Items {
 		keep(o.nodes.Items[i].UID)
 	}
+	for i := range o.endpoints.Items {
+		keep(o.endpoints.Items[i].UID)
+	}
 	w.latest = kept
 }
 
@@ -127,7 +130,7 @@ func (w *statusWriter) apply(ctx context.Context, object client.Object, status a
 
 // quietAtFirst are reasons that are no news when a condition first appears.
 var quietAtFirst = []string{
-	v1alpha1.ReasonAccepted, v1alpha1.ReasonConfirmed, v1alpha1.ReasonUnproven, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected,
+	v1alpha1.ReasonAccepted, v1alpha1.ReasonConfirmed, v1alpha1.ReasonUnproven, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected, v1alpha1.ReasonNotSelected,
 	v1alpha1.ReasonNotReported, v1alpha1.ReasonNothingSent, v1alpha1.ReasonLittleSent,
 }
 
@@ -139,7 +142,7 @@ var warnings = []string{
 	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown, v1alpha1.ReasonInterfaceNotUsable, v1alpha1.ReasonPeersUnreachable,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,
 	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
-	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed,
+	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed, v1alpha1.ReasonNotForGuests, v1alpha1.ReasonNodeNotFound,
 	v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
 	v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
 }

@@ -15,6 +15,10 @@
 // then the first by namespace and name. A policy that was never stored has no
 // age and counts as the youngest.
 //
+// A VM that is no pod (MPTCPEndpoint) is selected as pods are, and in what follows a pod is
+// one of both. Nothing is configured in it: its endpoint has no setting of sockets. An
+// address of it that a pod, a Node or another VM has is left out.
+//
 // All MPTCPGuardrails that select a pod hold together, whichever policy wins. A pod
 // that only guardrails select is an endpoint too, which stays as it is within them. Where
 // guardrails guard new pods, plans say what holds for pods that they do not have yet, and
@@ -30,6 +34,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -52,6 +57,11 @@ type Input struct {
 	Namespaces      []corev1.Namespace
 	Pods            []corev1.Pod
 	Nodes           []corev1.Node
+	// Endpoints are VMs that are no pods.
+	Endpoints []v1alpha1.MPTCPEndpoint
+	// AddressHolders are the pods that have addresses of Endpoints. Compile finds them
+	// among Pods.
+	AddressHolders map[netip.Addr]PodRef
 	// ProgramObjects are the objects in ConfigMaps that programs can be loaded from,
 	// each with a text that changes when its content does. Nil means that they are
 	// not known: then no program is refused for want of its object.
@@ -77,20 +87,26 @@ type Result struct {
 	Policies []PolicyResult `json:"policies,omitempty"`
 	// Paths says what became of each path.
 	Paths []PathResult `json:"paths,omitempty"`
-	// Decisions says for each pod what was decided and why.
+	// Guests says what became of the addresses of each MPTCPEndpoint.
+	Guests []GuestResult `json:"guests,omitempty"`
+	// Decisions says for each pod and VM what was decided and why.
 	Decisions []Decision `json:"decisions,omitempty"`
 }
 
-// PodRef names one pod and where it runs.
+// PodRef names one pod, or one VM, and where it runs.
 type PodRef struct {
+	// Kind is MPTCPEndpoint for a VM, and empty for a pod.
+	Kind      string    `json:"kind,omitempty"`
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid,omitempty"`
 	Node      string    `json:"node,omitempty"`
 }
 
-// String is namespace/name.
-func (p PodRef) String() string { return p.Namespace + "/" + p.Name }
+// String is namespace/name, with its kind where it is no pod.
+func (p PodRef) String() string {
+	return strings.TrimPrefix(p.Kind+" ", " ") + p.Namespace + "/" + p.Name
+}
 
 // PolicyResult is what became of one policy.
 type PolicyResult struct {
@@ -191,6 +207,7 @@ type compiler struct {
 	guardrails  map[string]*guardrails
 	namespaces  map[string]bool   // that are known
 	newPods     []*compiledPolicy // guardrails that guard new pods
+	guests      guests
 
 	programObjects map[ProgramObject]string
 }
@@ -198,6 +215,7 @@ type compiler struct {
 // Compile decides for every pod which policy applies and makes the plan of
 // every node.
 func Compile(in Input) Result {
+	in.AddressHolders = Holders(in.Pods)
 	i := NewIncremental(in)
 	pods := podsByNode(in.Pods)
 	decisions := make([]Decision, 0, len(in.Pods))
@@ -207,7 +225,14 @@ func Compile(in Input) Result {
 	}
 	for _, elsewhere := range pods {
 		for _, pod := range elsewhere {
-			decisions = append(decisions, Decision{Pod: podRef(pod), Ignored: whyIgnored(pod, nil)})
+			decisions = append(decisions, Decision{Pod: podRef(pod), Ignored: workloadOf(pod).whyIgnored(nil)})
+		}
+	}
+	for node, elsewhere := range i.compiler.guests.byNode {
+		for _, guest := range elsewhere {
+			if i.compiler.nodes[node] == nil {
+				decisions = append(decisions, Decision{Pod: guest.ref, Ignored: guest.whyIgnored(nil)})
+			}
 		}
 	}
 	slices.SortFunc(decisions, func(a, b Decision) int { return comparePods(a.Pod, b.Pod) })
@@ -230,6 +255,7 @@ func newCompiler(in Input, before *compiler) *compiler {
 	c := &compiler{paths: compilePaths(in.Paths), programObjects: in.ProgramObjects}
 	c.forget()
 	c.nodes = compileNodes(in.Nodes, c.paths)
+	c.guests = compileGuests(&in, c.nodes)
 	c.policies = compilePolicies(&in)
 	if c.keepsPolicies(before) {
 		c.keepPolicies(before)
@@ -253,29 +279,29 @@ const maxRemembered = 4096
 
 func (c *compiler) forget() { c.chains, c.guardrails = map[owners]*chain{}, map[string]*guardrails{} }
 
-// compileNode decides for every pod of a node.
+// compileNode decides for every pod of a node, and for its VMs.
 func (c *compiler) compileNode(name string, pods []*corev1.Pod) (*node, []Decision) {
 	if len(c.chains)+len(c.guardrails) > maxRemembered {
 		c.forget()
 	}
 	n := c.nodes[name].fresh()
 	decisions := make([]Decision, 0, len(pods))
-	for _, pod := range sortedPods(pods) {
-		decisions = append(decisions, c.decide(n, pod))
-		c.exempt(n, pod)
+	for _, w := range sortedWorkloads(pods, c.guests.byNode[name]) {
+		decisions = append(decisions, c.decide(n, w))
+		c.exempt(n, w)
 	}
 	return n, decisions
 }
 
 // decide finds the policy for a pod and adds the pod to its node's endpoints.
-func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
-	d := Decision{Pod: podRef(pod)}
-	if d.Ignored = whyIgnored(pod, n); d.Ignored != "" {
+func (c *compiler) decide(n *node, w *workload) Decision {
+	d := Decision{Pod: w.ref}
+	if d.Ignored = w.whyIgnored(n); d.Ignored != "" {
 		return d
 	}
-	matching, g := c.matching(pod)
+	matching, g := c.matching(w)
 	if len(matching) == 0 && g == nil {
-		withoutPolicy(pod, &d)
+		withoutPolicy(w, &d)
 		return d
 	}
 	winner := n.winner(&d, matching, g)
@@ -283,15 +309,15 @@ func (c *compiler) decide(n *node, pod *corev1.Pod) Decision {
 	res := n.resolve(winner, g, c.paths)
 	res.describe(&d)
 	n.share(winner).forbid(res.forbidden)
-	hints := readHints(pod, winner, g, &d)
-	n.countHints(pod, &d, matching, g)
+	hints := readHints(w, winner, g, &d)
+	n.countHints(w, &d, matching, g)
 	if len(n.endpoints) == MaxEndpoints {
 		d.LeftOut = fmt.Sprintf("policies select more than %d pods of node %s, and this one is beyond the first %d by namespace and name", MaxEndpoints, n.name, MaxEndpoints)
 		return d
 	}
 	c.useChain(n, &d, matching)
-	n.addTenant(pod.Namespace, g)
-	n.endpoints = append(n.endpoints, n.endpoint(pod, winner, g, &d, hints))
+	n.addTenant(w.ref.Namespace, g)
+	n.endpoints = append(n.endpoints, n.endpoint(w, winner, g, &d, hints))
 	return d
 }
 
@@ -318,10 +344,10 @@ func (n *node) winner(d *Decision, matching []*compiledPolicy, g *guardrails) *c
 
 // matching lists the policies that select a pod and may decide for it, in order
 // of precedence, and the guardrails that hold for it.
-func (c *compiler) matching(pod *corev1.Pod) (found []*compiledPolicy, g *guardrails) {
+func (c *compiler) matching(w *workload) (found []*compiledPolicy, g *guardrails) {
 	var guarding []*compiledPolicy
-	for _, r := range c.byNamespace[pod.Namespace] {
-		if !r.pods.Matches(labels.Set(pod.Labels)) {
+	for _, r := range c.byNamespace[w.ref.Namespace] {
+		if !r.pods.Matches(labels.Set(w.labels)) {
 			continue
 		}
 		if r.guardrails != nil {
@@ -335,8 +361,8 @@ func (c *compiler) matching(pod *corev1.Pod) (found []*compiledPolicy, g *guardr
 
 // countHints notes with the policies that decide for a pod or guard it what
 // became of its annotations.
-func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPolicy, g *guardrails) {
-	if !hasHints(pod) {
+func (n *node) countHints(w *workload, d *Decision, matching []*compiledPolicy, g *guardrails) {
+	if !hasHints(w) {
 		return
 	}
 	var concerned []*compiledPolicy
@@ -359,13 +385,13 @@ func (n *node) countHints(pod *corev1.Pod, d *Decision, matching []*compiledPoli
 // Kubernetes has its limit, and annotations are the tenants'.
 const maxRefusalBytes = 64 << 10
 
-func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision, h *podHints) v1alpha1.PlanEndpoint {
+func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *Decision, h *podHints) v1alpha1.PlanEndpoint {
 	e := v1alpha1.PlanEndpoint{
-		UID:            pod.UID,
-		CgroupUID:      cgroupUID(pod),
-		Namespace:      pod.Namespace,
-		Name:           pod.Name,
-		Addresses:      podAddresses(pod),
+		UID:            w.ref.UID,
+		CgroupUID:      w.cgroupUID,
+		Namespace:      w.ref.Namespace,
+		Name:           w.ref.Name,
+		Addresses:      w.addresses,
 		Policy:         winner.result.Policy,
 		Paths:          d.pathWeights(),
 		Subflows:       d.Subflows,
@@ -383,58 +409,11 @@ func (n *node) endpoint(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, 
 			e.RefusedHints = append(e.RefusedHints, refused)
 		}
 	}
+	w.forGuest(&e, winner)
+	if e.Guest != nil {
+		d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.Guest.NotApplied, e.Subflows, "", nil
+	}
 	return e
-}
-
-// cgroupUID is the UID that a pod's cgroups have, where it is not the pod's own.
-func cgroupUID(pod *corev1.Pod) types.UID {
-	if hash := pod.Annotations[corev1.MirrorPodAnnotationKey]; hash != string(pod.UID) && len(hash) <= maxCgroupUID {
-		return types.UID(hash)
-	}
-	return ""
-}
-
-// maxCgroupUID is more than any UID has: the rest of a plan needs its room.
-const maxCgroupUID = 64
-
-// whyIgnored says why no policy can apply to a pod; empty when one can. n is
-// the pod's node, nil when there is none.
-func whyIgnored(pod *corev1.Pod, n *node) string {
-	switch {
-	case pod.Spec.HostNetwork:
-		return "it uses its host's network and has no interface of its own"
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		return "it has ended: its phase is " + string(pod.Status.Phase)
-	case pod.Spec.NodeName == "":
-		return "it is not placed on a node yet"
-	case len(pod.Status.PodIPs) == 0:
-		return "it has no address yet"
-	case n == nil:
-		return "its node " + pod.Spec.NodeName + " does not exist"
-	}
-	return ""
-}
-
-func podRef(pod *corev1.Pod) PodRef {
-	return PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
-}
-
-// maxAddresses is how many addresses the plan's schema allows an endpoint.
-const maxAddresses = 8
-
-// podAddresses lists a pod's addresses, each once, as the plan's schema wants it.
-func podAddresses(pod *corev1.Pod) []string {
-	addresses := make([]string, 0, len(pod.Status.PodIPs))
-	for _, ip := range pod.Status.PodIPs {
-		if !slices.Contains(addresses, ip.IP) && len(addresses) < maxAddresses {
-			addresses = append(addresses, ip.IP)
-		}
-	}
-	return addresses
-}
-
-func sortedPods(pods []*corev1.Pod) []*corev1.Pod {
-	return slices.SortedFunc(slices.Values(pods), func(a, b *corev1.Pod) int { return comparePods(podRef(a), podRef(b)) })
 }
 
 func comparePods(a, b PodRef) int {

@@ -56,6 +56,8 @@ type Decision struct {
 	Transport string `json:"transport,omitempty"`
 	// TransportBounded says what of the winner's settings guardrails do not allow.
 	TransportBounded []string `json:"transportBounded,omitempty"`
+	// NotApplied is what of the winner does not hold for a VM.
+	NotApplied []v1alpha1.NotAppliedSetting `json:"notApplied,omitempty"`
 	// Rules says whose rules run for the pod, in the order in which they do.
 	Rules []RulesChoice `json:"rules,omitempty"`
 	// Chain is the name of the pod's chain in its node's plan; empty when no rule
@@ -101,7 +103,10 @@ func (d *Decision) pathWeights() []v1alpha1.PathWeight {
 // String tells the decision in several lines of text, for people.
 func (d Decision) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Pod %s", d.Pod)
+	if d.Pod.Kind == "" {
+		b.WriteString("Pod ")
+	}
+	b.WriteString(d.Pod.String())
 	if d.Pod.Node != "" {
 		fmt.Fprintf(&b, " on node %s", d.Pod.Node)
 	}
@@ -141,6 +146,9 @@ func (d Decision) writeDetails(b *strings.Builder) {
 	}
 	for _, bounded := range d.TransportBounded {
 		fmt.Fprintf(b, "  transport: %s\n", bounded)
+	}
+	for _, s := range d.NotApplied {
+		fmt.Fprintf(b, "  not for a VM: %s (%s)\n", s.Setting, s.Message)
 	}
 	for _, r := range d.Rules {
 		fmt.Fprintf(b, "  rules of %s: %s (%s)\n", PolicyString(r.Policy), strings.Join(r.Rules, ", "), r.Reason)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -49,7 +48,7 @@ func annotationsOf(hints []v1alpha1.Hint) []string {
 	return keys
 }
 
-func hasHints(pod *corev1.Pod) bool { return len(OwnAnnotations(pod.Annotations)) > 0 }
+func hasHints(w *workload) bool { return len(OwnAnnotations(w.annotations)) > 0 }
 
 const (
 	// AnnotationPrefix is that of all keys of Braid's.
@@ -81,8 +80,8 @@ func OwnAnnotations(all map[string]string) map[string]string {
 }
 
 // misspelt are the keys among them that Braid does not know, sorted.
-func misspelt(pod *corev1.Pod) (keys []string) {
-	for _, key := range slices.Sorted(maps.Keys(OwnAnnotations(pod.Annotations))) {
+func misspelt(w *workload) (keys []string) {
+	for _, key := range slices.Sorted(maps.Keys(OwnAnnotations(w.annotations))) {
 		if !slices.Contains(HintAnnotations(), key) {
 			keys = append(keys, key)
 		}
@@ -178,8 +177,8 @@ type podHints struct {
 }
 
 // readHints reads a pod's annotations, with what its policy says in their place.
-func readHints(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decision) *podHints {
-	h := &podHints{winner: winner, rails: g, d: d, given: pod.Annotations}
+func readHints(w *workload, winner *compiledPolicy, g *guardrails, d *Decision) *podHints {
+	h := &podHints{winner: winner, rails: g, d: d, given: w.annotations}
 	for _, choice := range d.pathWeights() {
 		h.used = append(h.used, choice.Path)
 	}
@@ -188,8 +187,8 @@ func readHints(pod *corev1.Pod, winner *compiledPolicy, g *guardrails, d *Decisi
 	h.separate()
 	h.leaveOne()
 	h.rate()
-	h.spelling(misspelt(pod))
-	h.tell(pod)
+	h.spelling(misspelt(w))
+	h.tell(w)
 	return h
 }
 
@@ -366,7 +365,7 @@ func (h *podHints) mayRate() string {
 }
 
 // tell puts what was found into the decision.
-func (h *podHints) tell(pod *corev1.Pod) {
+func (h *podHints) tell(w *workload) {
 	if len(h.preferred) == 0 {
 		h.d.PreferredFrom = ""
 	}
@@ -384,12 +383,12 @@ func (h *podHints) tell(pod *corev1.Pod) {
 	h.d.Guard = h.rails.guard(h.maxRate)
 	h.d.RefusedHints = h.refused
 	for _, key := range HintAnnotations() {
-		if value, given := pod.Annotations[key]; given {
+		if value, given := w.annotations[key]; given {
 			h.d.Hints = append(h.d.Hints, h.outcome(key, shorten(value, maxQuoted)))
 		}
 	}
-	for _, key := range misspelt(pod) {
-		h.d.Hints = append(h.d.Hints, HintChoice{Annotation: key, Value: shorten(pod.Annotations[key], maxQuoted), Reason: UnknownAnnotation()})
+	for _, key := range misspelt(w) {
+		h.d.Hints = append(h.d.Hints, HintChoice{Annotation: key, Value: shorten(w.annotations[key], maxQuoted), Reason: UnknownAnnotation()})
 	}
 }
 
@@ -410,9 +409,9 @@ func (h *podHints) outcome(annotation, value string) HintChoice {
 
 // withoutPolicy says of the annotations of a pod that no policy selects that they
 // have no effect.
-func withoutPolicy(pod *corev1.Pod, d *Decision) {
-	for _, key := range append(HintAnnotations(), misspelt(pod)...) {
-		if value, given := pod.Annotations[key]; given {
+func withoutPolicy(w *workload, d *Decision) {
+	for _, key := range append(HintAnnotations(), misspelt(w)...) {
+		if value, given := w.annotations[key]; given {
 			d.Hints = append(d.Hints, HintChoice{Annotation: key, Value: shorten(value, maxQuoted), Reason: "no policy selects the pod"})
 		}
 	}

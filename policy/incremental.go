@@ -112,6 +112,7 @@ func (i *Incremental) Result() Result {
 		WhollyGuarded: i.compiler.whollyGuarded(),
 		Plans:         make(map[string]v1alpha1.MPTCPNodePlanSpec, len(i.nodes)),
 		Paths:         i.compiler.pathResults(),
+		Guests:        i.compiler.guests.results,
 	}
 	result.Active = i.selected > 0 || result.GuardsNewPods
 	for name, n := range i.nodes {

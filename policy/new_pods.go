@@ -29,16 +29,16 @@ func (r *compiledPolicy) guardsNewPods() bool {
 // one of the guardrails that guard new pods selects it. It need not have an address, so
 // that it is known before its interface is there. What selects the pods of a namespace
 // that is not known yet is not known either.
-func (c *compiler) exempt(n *node, pod *corev1.Pod) {
-	if len(c.newPods) == 0 || len(n.exempt) == MaxExemptPods || !c.namespaces[pod.Namespace] || !hasInterface(pod) || n.endsWith(pod) {
+func (c *compiler) exempt(n *node, w *workload) {
+	if len(c.newPods) == 0 || len(n.exempt) == MaxExemptPods || !c.namespaces[w.ref.Namespace] || !w.hasInterface || n.endsWith(w) {
 		return
 	}
-	for _, p := range c.byNamespace[pod.Namespace] {
-		if p.guardsNewPods() && p.pods.Matches(labels.Set(pod.Labels)) {
+	for _, p := range c.byNamespace[w.ref.Namespace] {
+		if p.guardsNewPods() && p.pods.Matches(labels.Set(w.labels)) {
 			return
 		}
 	}
-	n.exempt = append(n.exempt, v1alpha1.PlanExemptPod{UID: pod.UID, CgroupUID: cgroupUID(pod), Addresses: podAddresses(pod)})
+	n.exempt = append(n.exempt, v1alpha1.PlanExemptPod{UID: w.ref.UID, CgroupUID: w.cgroupUID, Addresses: w.addresses})
 }
 
 // hasInterface: the pod has an interface of its own, or may get one.
@@ -47,8 +47,8 @@ func hasInterface(pod *corev1.Pod) bool {
 }
 
 // endsWith: the pod is the last endpoint of the node.
-func (n *node) endsWith(pod *corev1.Pod) bool {
-	return len(n.endpoints) > 0 && n.endpoints[len(n.endpoints)-1].UID == pod.UID
+func (n *node) endsWith(w *workload) bool {
+	return len(n.endpoints) > 0 && n.endpoints[len(n.endpoints)-1].UID == w.ref.UID
 }
 
 // planNewPods is the strictest of what these guardrails ask: nobody knows yet for which

@@ -54,11 +54,14 @@ func (i *Incremental) Update(in Input) Change {
 	i.compiler = now
 	i.forgetPolicies(before)
 	change := Change{policies: map[string][]*compiledPolicy{}, namespaces: now.newNamespaces(before)}
+	otherGuests := now.otherGuests(before)
 	otherNewPods := !slices.Equal(before.newPods, now.newPods)
 	for _, name := range union(before.nodes, now.nodes) {
 		if otherNewPods || !samePaths(before.nodes[name], now.nodes[name]) {
 			change.Nodes = append(change.Nodes, name)
 			i.forgetNode(name)
+		} else if otherGuests[name] {
+			change.Nodes = append(change.Nodes, name)
 		}
 	}
 	for _, namespace := range union(before.byNamespace, now.byNamespace) {

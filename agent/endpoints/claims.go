@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Pod is a pod to be found.
+// Pod is a pod to be found, or a VM.
 type Pod struct {
 	UID string
 	// GroupUID is the UID in the name of its cgroup, where that is another one.
@@ -23,6 +23,8 @@ type Pod struct {
 	// cgroups, its processes alone tell which is its own: its address may be another
 	// pod's by now.
 	Yields bool
+	// Guest is there for a VM.
+	Guest *Guest
 }
 
 // evidence is what the node shows of a pod. The pod can write none of it.
@@ -31,6 +33,10 @@ type evidence struct {
 	inside []int
 	// routes are where the node sends what is for the pod's addresses.
 	routes map[netip.Addr]route
+	// guest is the interface that a VM names; 0 for pods, and where guestErr says why there
+	// is none.
+	guest    int
+	guestErr error
 }
 
 // route is where the node sends to an address.
@@ -38,6 +44,8 @@ type route struct {
 	index int
 	// exact: it is a route to this address alone, and leads to no router.
 	exact bool
+	// fallback: it is a default route.
+	fallback bool
 }
 
 // claim is what became of a pod's evidence.
@@ -55,14 +63,15 @@ type judge struct {
 	pods   []Pod
 	seen   map[string]evidence // by UID
 	ends   map[int]HostEnd
+	links  *links
 	owners map[int]string // UIDs by interface
 	claims map[string]*claim
 }
 
 func newJudge(pods []Pod, seen map[string]evidence, ends map[int]HostEnd) *judge {
-	j := &judge{pods: pods, seen: seen, ends: ends, owners: map[int]string{}, claims: map[string]*claim{}}
+	j := &judge{pods: pods, seen: seen, ends: ends, links: &links{}, owners: map[int]string{}, claims: map[string]*claim{}}
 	for i := range pods {
-		j.claims[pods[i].UID] = &claim{}
+		j.claims[pods[i].UID] = &claim{err: seen[pods[i].UID].guestErr}
 	}
 	return j
 }
@@ -75,6 +84,7 @@ func (j *judge) decide() map[string]*claim {
 			j.owners[index] = j.pods[i].UID
 		}
 	}
+	j.byGuests()
 	for i := range j.pods {
 		j.claims[j.pods[i].UID].interfaces = j.interfacesOf(&j.pods[i])
 	}
@@ -114,7 +124,7 @@ func (j *judge) routesOf(pod *Pod) (indexes []int) {
 
 func (j *judge) exactRoutesOf(pod *Pod) (indexes []int) {
 	for _, route := range j.seen[pod.UID].routes {
-		if route.exact {
+		if route.exact && pod.Guest == nil {
 			indexes = append(indexes, route.index)
 		}
 	}
@@ -140,6 +150,9 @@ func (j *judge) byRoutes() {
 // told, unless the pod has no interface any more: its address may be the other's now.
 func (j *judge) dispute(pod *Pod) {
 	mine := j.claims[pod.UID]
+	if pod.Guest != nil {
+		return // see proveGuest
+	}
 	for address, route := range j.seen[pod.UID].routes {
 		owner, decided := j.owners[route.index]
 		if !decided || owner == pod.UID {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoints finds the network namespace and the host's interface of a pod, from
+// Package endpoints finds the interface of a VM on its host, and the network namespace and
+// the host's interface of a pod, from
 // outside and by what the pod cannot write: the cgroups of its processes, the network
 // namespaces that these are in, the node's interfaces that lead there, and the node's
 // routes. Nothing is read inside a pod's namespace.
@@ -137,6 +138,9 @@ func (s Snapshot) Find(uid string) (Endpoint, error) {
 	if endpoint, ok := s.pods[uid]; ok {
 		return endpoint, nil
 	}
+	if err := s.errors[uid]; errors.Is(err, ErrGuestNotFound) {
+		return Endpoint{}, err
+	}
 	return Endpoint{}, errors.Join(ErrNotFound, s.errors[uid])
 }
 
@@ -154,6 +158,8 @@ type look struct {
 	ends   map[int]HostEnd
 	byID   map[int][]HostEnd // ends by NamespaceID
 	same   bool              // ends are those of the last look
+	links  *links
+	judged map[int]HostEnd // ends, and the interfaces of VMs
 }
 
 // Look looks for these pods. What a pod does can cost no more than a bounded part of
@@ -171,7 +177,12 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	}
 	l.same, f.ends, f.cgroups.listed = maps.Equal(l.ends, f.ends), l.ends, false
 	seen, kept := map[string]evidence{}, map[string]reading{}
+	l.judged = maps.Clone(l.ends)
 	for i := range pods {
+		if pods[i].Guest != nil {
+			seen[pods[i].UID] = l.readGuest(&pods[i], l.judged)
+			continue
+		}
 		reading := l.readPod(&pods[i])
 		kept[pods[i].UID], seen[pods[i].UID] = reading, reading.evidence
 		if pods[i].Yields && len(f.cgroups.roots) > 0 {
@@ -180,7 +191,8 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	}
 	f.read = kept
 	l.readFiles()
-	judge := newJudge(pods, seen, l.ends)
+	judge := newJudge(pods, seen, l.judged)
+	judge.links = l.links
 	claims := judge.decide()
 	snapshot := l.snapshot(pods, claims)
 	snapshot.Owners = maps.Clone(judge.owners)
@@ -196,7 +208,8 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 // listEnds lists the interfaces that lead to other namespaces. Where changes disturb
 // that again and again some may be missing.
 func (l *look) listEnds() (err error) {
-	l.ends, err = HostEnds(l.handle)
+	all, err := linksOf(l.handle)
+	l.links, l.ends = &links{all: all}, hostEnds(all)
 	l.byID = map[int][]HostEnd{}
 	for _, end := range l.ends {
 		l.byID[end.NamespaceID] = append(l.byID[end.NamespaceID], end)
@@ -207,6 +220,12 @@ func (l *look) listEnds() (err error) {
 // HostEnds lists the interfaces of the handle's network namespace that lead to others, by
 // their indexes. With netlink.ErrDumpInterrupted some may be missing.
 func HostEnds(handle *netlink.Handle) (map[int]HostEnd, error) {
+	links, err := linksOf(handle)
+	return hostEnds(links), err
+}
+
+// linksOf lists all interfaces. With netlink.ErrDumpInterrupted some may be missing.
+func linksOf(handle *netlink.Handle) ([]netlink.Link, error) {
 	links, err := handle.LinkList()
 	for range 9 {
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -214,6 +233,10 @@ func HostEnds(handle *netlink.Handle) (map[int]HostEnd, error) {
 		}
 		links, err = handle.LinkList()
 	}
+	return links, err
+}
+
+func hostEnds(links []netlink.Link) map[int]HostEnd {
 	ends := map[int]HostEnd{}
 	for _, link := range links {
 		a := link.Attrs()
@@ -221,7 +244,7 @@ func HostEnds(handle *netlink.Handle) (map[int]HostEnd, error) {
 			ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type()}
 		}
 	}
-	return ends, err
+	return ends
 }
 
 // readPod reads what the node shows of a pod, or tells what the last look read.
@@ -308,12 +331,12 @@ func (l *look) routesTo(addresses []netip.Addr) map[netip.Addr]route {
 		if r.Protocol == unix.RTPROT_RA || r.Protocol == unix.RTPROT_REDIRECT {
 			continue
 		}
-		exact := false
+		exact, fallback := false, true
 		if r.Dst != nil {
 			ones, bits := r.Dst.Mask.Size()
-			exact = ones == bits && r.Gw == nil && r.Via == nil
+			exact, fallback = ones == bits && r.Gw == nil && r.Via == nil, ones == 0
 		}
-		found[address] = route{r.LinkIndex, exact}
+		found[address] = route{r.LinkIndex, exact, fallback}
 	}
 	return found
 }
@@ -388,6 +411,11 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 			continue
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)
+		if pods[i].Guest != nil { // what is behind it is nobody's to enter
+			found.Inode, found.Path = 0, ""
+			s.pods[uid] = found
+			continue
+		}
 		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
 		s.pods[uid] = found
 		if found.Path != "" {
@@ -400,7 +428,7 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 // endpoint is what a pod's claim makes of it. A mounted namespace lives longer than a
 // process.
 func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]int) Endpoint {
-	end := l.ends[claim.interfaces[0]]
+	end := l.judged[claim.interfaces[0]]
 	found := Endpoint{
 		HostInterface: end.Name, HostIndex: end.Index, MasterIndex: end.MasterIndex,
 		Others: claim.interfaces[1:], Disputed: claim.disputed, Contradiction: claim.err,

@@ -82,6 +82,7 @@ func (b *Builder) Find(model *Model, look endpoints.Snapshot, complete bool) (_ 
 	for i := range found.Endpoints {
 		found.Endpoints[i].place(look)
 	}
+	found.refuseNICs()
 	found.freeTaken()
 	b.grant(&found)
 	for i := range found.Endpoints {
@@ -106,6 +107,20 @@ func (e *Endpoint) place(look endpoints.Snapshot) {
 	e.Found, e.Missing, e.Contradiction = &at, nil, at.Contradiction
 	e.proven = true
 	e.HostInterface, e.Others, e.Bridged = at.HostIndex, at.Others, at.MasterIndex != 0
+}
+
+// refuseNICs takes the node's own NICs from VMs for which somebody gives them.
+func (m *Model) refuseNICs() {
+	nics := slices.Clone(m.Uplinks)
+	for i := range m.Paths {
+		nics = append(nics, m.Paths[i].Found.Index)
+	}
+	for i := range m.Endpoints {
+		if e := &m.Endpoints[i]; e.Guest != nil && e.Found != nil && slices.Contains(nics, e.HostInterface) {
+			e.Missing = fmt.Errorf("%w: %s is a NIC of the node", endpoints.ErrGuestNotFound, e.Found.HostInterface)
+			e.Found, e.HostInterface, e.Others, e.Bridged = nil, 0, nil, false
+		}
+	}
 }
 
 // freeTaken takes interfaces from endpoints that were not found where they are others'

@@ -14,7 +14,8 @@ import (
 // grants say which endpoint has an address. The plan may give one to several, and the
 // node's route to one may lead to another pod: then it belongs to the endpoint that had
 // it before, if one of them is known to, and else to none. One that is gone from the node
-// has none. Whoever loses one is guarded without it.
+// has none. Whoever loses one is guarded without it. A VM has an address only while it is
+// found and the node's route leads to it.
 type grants struct {
 	owners    map[netip.Addr]types.UID // of addresses that were found
 	withheld  map[netip.Addr]bool      // from their only claimants
@@ -42,7 +43,7 @@ func (b *Builder) grantBefore(m *Model) {
 	for address, of := range m.claimants() {
 		if owner := b.earlier(address, of); owner != nil {
 			owners[address] = owner.UID
-		} else if len(of) == 1 && !b.granted.withheld[address] {
+		} else if len(of) == 1 && of[0].Guest == nil && !b.granted.withheld[address] {
 			owners[address] = of[0].UID
 		}
 	}
@@ -86,18 +87,30 @@ func (b *Builder) grant(m *Model) {
 
 // ownerOf leaves out endpoints that are gone, where others are there.
 func (b *Builder) ownerOf(address netip.Addr, of []*Endpoint, complete bool) *Endpoint {
+	of = withoutUnproven(address, of, complete)
 	earlier := b.earlier(address, of)
 	living := living(of)
 	if earlier != nil && (!complete || slices.Contains(living, earlier)) {
 		return earlier
 	}
-	if len(living) == 0 && len(of) == 1 {
+	if len(living) == 0 && len(of) == 1 && of[0].Guest == nil {
 		return of[0]
 	}
 	if len(living) == 1 && !slices.Contains(living[0].Found.Disputed, address) {
 		return living[0]
 	}
 	return nil
+}
+
+// withoutUnproven leaves out VMs that are gone, and those to which the node does not route
+// the address.
+func withoutUnproven(address netip.Addr, of []*Endpoint, complete bool) []*Endpoint {
+	return slices.DeleteFunc(slices.Clone(of), func(e *Endpoint) bool {
+		if e.Found == nil {
+			return e.Guest != nil && complete
+		}
+		return e.Guest != nil && slices.Contains(e.Found.Disputed, address)
+	})
 }
 
 // living are the endpoints that were found.

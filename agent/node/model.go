@@ -76,7 +76,7 @@ type Peer struct {
 	Number uint32
 }
 
-// Endpoint is a pod of the plan.
+// Endpoint is a pod of the plan, or a VM.
 type Endpoint struct {
 	*v1alpha1.PlanEndpoint
 	// Addresses of the pod, IPv4 and IPv6, without those that another pod of the plan
@@ -199,7 +199,9 @@ func (m *Model) Pods() (pods []endpoints.Pod) {
 	for i := range m.Endpoints {
 		endpoint := &m.Endpoints[i]
 		pod := endpoints.Pod{UID: string(endpoint.UID), GroupUID: string(endpoint.CgroupUID), Addresses: addressesOf(endpoint.PlanEndpoint)}
-		if endpoint.proven {
+		if guest := endpoint.Guest; guest != nil {
+			pod.Guest = &endpoints.Guest{Name: guest.Interface.Name, MAC: guest.Interface.MACAddress}
+		} else if endpoint.proven {
 			pod.Interface = endpoint.HostInterface
 		}
 		pods = append(pods, pod)

@@ -17,11 +17,11 @@ type governed struct {
 }
 
 // governedBy lists such endpoints, by their numbers. Their rules are those that packets
-// run through.
+// run through. VMs are not among them: what is asked for here is done in a pod's own sockets.
 func governedBy(c *chains.Chains, model *node.Model) (all []governed) {
 	for _, attached := range c.Endpoints() {
 		endpoint := model.Endpoint(attached.UID)
-		if endpoint != nil && endpoint.Chain != "" && endpoint.Found != nil {
+		if endpoint != nil && endpoint.Chain != "" && endpoint.Found != nil && endpoint.Guest == nil {
 			all = append(all, governed{attached, endpoint.Found.Path, endpoint.Subflows.Manager})
 		}
 	}

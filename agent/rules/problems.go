@@ -34,6 +34,37 @@ func (l *loadedPrograms) addProblems(statuses []v1alpha1.RuleStatus, rules []v1a
 	return statuses
 }
 
+// addGuestProblems says the same of the rules of a VM: what they ask of sockets is in vain.
+func (l *loadedPrograms) addGuestProblems(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule) []v1alpha1.RuleStatus {
+	for i := range rules {
+		rule := &rules[i]
+		for _, name := range programsOf(rule) {
+			if reason := l.refused[name]; reason != nil {
+				statuses = addProblem(statuses, rule, fmt.Sprintf("program %s: %s", name.Name, reason))
+			}
+		}
+		for _, action := range rule.Actions {
+			if asked := ofSockets(&action); asked != "" {
+				statuses = addProblem(statuses, rule, asked+" is for sockets of pods, and a VM's are the guest's")
+			}
+		}
+	}
+	return statuses
+}
+
+// ofSockets names what an action asks of sockets; empty for nothing.
+func ofSockets(action *v1alpha1.Action) string {
+	switch {
+	case action.Congestion != nil:
+		return "an action Congestion"
+	case action.Schedule != nil:
+		return "an action Schedule"
+	case action.RateLimit != nil && action.RateLimit.Mechanism == v1alpha1.RateLimitPace:
+		return "mechanism Pace (choose Auto, Window or Police)"
+	}
+	return ""
+}
+
 func (l *loadedPrograms) scheduleProblem(name chains.ProgramName, manager v1alpha1.SubflowManager) string {
 	switch {
 	case name.Name == v1alpha1.StrategyEarliestCompletionFirst && manager != v1alpha1.SubflowManagerAgent:

@@ -46,10 +46,15 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 	all := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range s.chains.Endpoints() {
 		var manager v1alpha1.SubflowManager
-		if endpoint := model.Endpoint(attached.UID); endpoint != nil {
+		endpoint := model.Endpoint(attached.UID)
+		if endpoint != nil {
 			manager = endpoint.Subflows.Manager
 		}
 		of := inspect.StatusOf(attached.Rules, limited[attached.Name], s.last[attached.UID])
+		if endpoint != nil && endpoint.Guest != nil {
+			all[attached.UID] = s.programs.loaded.addGuestProblems(of, attached.Rules)
+			continue
+		}
 		all[attached.UID] = s.programs.loaded.addProblems(of, attached.Rules, manager)
 	}
 	return all

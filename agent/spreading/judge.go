@@ -74,6 +74,8 @@ type observation struct {
 	openAfterTime  time.Duration
 	// upgradeFails: the policy asks for the upgrade of sockets, and the node cannot.
 	upgradeFails bool
+	// guest: it is a VM, of which flows are all that is seen.
+	guest       bool
 	connections  []connection
 	// over are connections that have ended, and had no flow.
 	over []connection
@@ -210,11 +212,20 @@ func (o *observation) ofFlowsAlone() verdict {
 	case len(o.used) > 1:
 		return spread()
 	case len(o.used) == 0:
-		return verdict{v1alpha1.SpreadingUnknown, v1alpha1.ReasonNothingSent, "nothing was sent to other nodes"}
+		return verdict{v1alpha1.SpreadingUnknown, v1alpha1.ReasonNothingSent, o.nothing()}
 	case len(o.open) < 2:
 		return o.noSecondPath()
+	case o.guest:
+		return not(v1alpha1.ReasonOnePathUsed, "the guest's subflows of the last minute are all on one path: a guest opens further ones itself (ip mptcp endpoint add … subflow, ip mptcp limits)")
 	}
 	return little()
+}
+
+func (o *observation) nothing() string {
+	if o.guest {
+		return "no MPTCP subflow of the guest's went to other nodes in the last minute"
+	}
+	return "nothing was sent to other nodes"
 }
 
 func (o *observation) noSecondPath() verdict {

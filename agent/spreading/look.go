@@ -77,6 +77,9 @@ type look struct {
 
 // run looks at the sockets in the endpoint's network namespace.
 func (l *look) run() error {
+	if l.observed.guest {
+		return nil // its sockets are not the node's to see
+	}
 	l.now, l.byToken, l.spots, l.onPath = map[ends]keptSocket{}, map[uint32]int{}, map[netip.AddrPort]spot{}, map[string]*agentapi.PathTraffic{}
 	file, err := os.Open(l.endpoint.Found.Path)
 	if err != nil {

@@ -63,7 +63,11 @@ const (
 	ReasonProgrammed         = "Programmed"
 	ReasonPending            = "Pending"
 	ReasonNoPodsSelected     = "NoPodsSelected"
+	ReasonNotSelected        = "NotSelected"
 	ReasonEndpointFailed     = "EndpointFailed"
+	// ReasonNotForGuests: the policy has settings for sockets, and a VM that it decides for
+	// has them not: its sockets are the guest's.
+	ReasonNotForGuests       = "SettingsNotForGuests"
 	ReasonAgentNotReporting  = "AgentNotReporting"
 	ReasonReady              = "Ready"
 	ReasonNoNodes            = "NoNodes"

@@ -27,6 +27,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&MPTCPPolicy{}, &MPTCPPolicyList{},
 		&ClusterMPTCPPolicy{}, &ClusterMPTCPPolicyList{},
 		&MPTCPGuardrail{}, &MPTCPGuardrailList{},
+		&MPTCPEndpoint{}, &MPTCPEndpointList{},
 		&MPTCPNode{}, &MPTCPNodeList{},
 		&MPTCPNodePlan{}, &MPTCPNodePlanList{},
 	)

@@ -79,9 +79,22 @@ type PlanSubflows struct {
 	Reopen ReopenMode `json:"reopen,omitempty"`
 }
 
-// PlanEndpoint is one pod of the node and what is to be done for it.
+// PlanGuest is what sets a VM apart from a pod: where its interface is, and that its
+// sockets are its own.
+type PlanGuest struct {
+	// interface is how the node finds it.
+	// +required
+	Interface EndpointInterface `json:"interface"`
+	// notApplied lists what of the policy does not hold for a VM.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	NotApplied []NotAppliedSetting `json:"notApplied,omitempty"`
+}
+
+// PlanEndpoint is one pod of the node, or one VM, and what is to be done for it.
 type PlanEndpoint struct {
-	// uid of the pod.
+	// uid of the pod or of the VM's MPTCPEndpoint.
 	// +required
 	UID types.UID `json:"uid"`
 	// cgroupUID is the UID in the names of the pod's cgroups, where that is not uid:
@@ -152,6 +165,10 @@ type PlanEndpoint struct {
 	// guard is what guardrails make of the endpoint.
 	// +optional
 	Guard *PlanGuard `json:"guard,omitempty"`
+	// guest is there when this is a VM. Nothing is configured in it: the plan then asks for
+	// no upgrade of sockets and no settings of theirs, and its subflows' manager is None.
+	// +optional
+	Guest *PlanGuest `json:"guest,omitempty"`
 }
 
 // PlanChain is a chain that one or more endpoints share.
