@@ -408,6 +408,9 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 		claim := claims[uid]
 		if len(claim.interfaces) == 0 {
 			s.errors[uid] = claim.err
+			if pods[i].Guest != nil && !errors.Is(claim.err, ErrGuestNotFound) {
+				s.errors[uid] = errors.Join(ErrGuestNotFound, claim.err)
+			}
 			continue
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)

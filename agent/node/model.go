@@ -189,7 +189,7 @@ func (m *Model) AwaitsPods() bool {
 	}
 	return slices.ContainsFunc(m.Pods(), func(pod endpoints.Pod) bool {
 		_, err := m.Look.Find(pod.UID)
-		return err != nil
+		return err != nil && pod.Guest == nil
 	})
 }
 

@@ -76,7 +76,7 @@ type observation struct {
 	upgradeFails bool
 	// guest: it is a VM, of which flows are all that is seen.
 	guest       bool
-	connections  []connection
+	connections []connection
 	// over are connections that have ended, and had no flow.
 	over []connection
 	// used are the paths of its latest flows, those included that have ended.

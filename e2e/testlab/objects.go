@@ -73,7 +73,7 @@ func (c *Cluster) CreatePaths(t testing.TB) {
 	}
 }
 
-// DeleteAll deletes all paths, policies and guardrails. It does its work also after the
+// DeleteAll deletes all paths, policies, guardrails and VMs. It does its work also after the
 // test's context has ended.
 func (c *Cluster) DeleteAll(t testing.TB) {
 	t.Helper()
@@ -90,6 +90,15 @@ func (c *Cluster) DeleteAll(t testing.TB) {
 	for _, policy := range policies.Items {
 		if err := c.Client.Delete(ctx, &policy); client.IgnoreNotFound(err) != nil {
 			t.Errorf("deleting the policy %s of %s: %v", policy.Name, policy.Namespace, err)
+		}
+	}
+	var endpoints v1alpha1.MPTCPEndpointList
+	if err := c.Client.List(ctx, &endpoints); err != nil {
+		t.Errorf("listing the MPTCPEndpoints of all namespaces: %v", err)
+	}
+	for _, endpoint := range endpoints.Items {
+		if err := c.Client.Delete(ctx, &endpoint); client.IgnoreNotFound(err) != nil {
+			t.Errorf("deleting the MPTCPEndpoint %s of %s: %v", endpoint.Name, endpoint.Namespace, err)
 		}
 	}
 }

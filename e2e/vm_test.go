@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// guestAddresses are further ones of the VM: from each its kernel opens a subflow.
+var guestAddresses = []string{"10.244.1.200", "10.244.1.201"}
+
+// A VM that is no pod is selected by its labels, steered and guarded. Here it is a network
+// namespace behind a veth in the place of a tap; what it speaks, and when it opens subflows,
+// is set in it as in a guest.
+func TestAVMIsSelectedSteeredAndGuardedAsPodsAre(t *testing.T) {
+	c := use(t)
+	vm := c.addGuest(t)
+	before := mptcpSettings(t, vm)
+	policy := testlab.NewPolicy("tenant", "client", "server")
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
+	guest := endpointOf(vm, "vm", slices.Concat([]string{vm.IPv4, vm.IPv6}, guestAddresses)...)
+	c.Create(t, guest)
+	c.WaitProgrammed(t, policy, 3)
+	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
+	require.Equal(t, vm.HostInterface, guest.Status.HostInterface)
+	require.Equal(t, "spread", guest.Status.Policy.Name)
+
+	t.Run("its subflows are on all NICs", func(t *testing.T) {
+		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
+		wire := r.steady()
+		t.Logf("%d subflows, %v", r.result.Subflows, wire)
+		for _, path := range paths {
+			if share := wire[path] / wire.of(paths); share < 0.15 {
+				t.Errorf("%s carries %.0f %% of it", path, 100*share)
+			}
+		}
+	})
+	require.Equal(t, before, mptcpSettings(t, vm), "the guest's settings are not as the guest made them")
+
+	t.Run("what sockets would need is told, and never as programmed", func(t *testing.T) {
+		c.Update(t, policy, func() { policy.Spec.Sockets.Upgrade = true })
+		c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonNotForGuests)
+		require.Equal(t, "spec.sockets", guest.Status.NotApplied[0].Setting)
+		c.Update(t, policy, func() { policy.Spec.Sockets.Upgrade = false })
+		c.WaitProgrammed(t, policy, 3)
+	})
+	t.Run("an address belongs to one", func(t *testing.T) { c.expectOneOwner(t, vm, guest, policy) })
+	t.Run("within guardrails", func(t *testing.T) {
+		c.Apply(t, tenantGuardrails)
+		c.WaitFor(t, "the guardrails hold for pods and VM", 10*time.Second, func(ctx context.Context) error {
+			guardrail := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+			if err := c.Get(ctx, guardrail); err != nil {
+				return err
+			}
+			if guardrail.Status.PodsProgrammed != 3 {
+				return fmt.Errorf("%+v", guardrail.Status)
+			}
+			return nil
+		})
+		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, 3 * time.Second})
+		expectCeilings(t, "the VM", r.shares(warmup, r.duration))
+		c.expectSpoofsDropped(t, vm)
+	})
+}
+
+// addGuest adds a machine that is no pod to the first node, until the test ends. It opens a
+// subflow from each of its further addresses.
+func (c *cluster) addGuest(t *testing.T) *network.Pod {
+	t.Helper()
+	node := c.Network.Nodes[0]
+	vm, err := node.AddPod("vm")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, vm.Remove()) })
+	testlab.RunIn(t, vm, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "0")
+	for _, address := range guestAddresses {
+		require.NoError(t, node.AddRoute(network.Route{Destination: address + "/32", Interface: vm.HostInterface, Source: node.Address(0, 4)}))
+		testlab.RunIn(t, vm, "ip", "address", "add", address+"/32", "dev", "eth0")
+		testlab.RunIn(t, vm, "ip", "mptcp", "endpoint", "add", address, "dev", "eth0", "subflow")
+	}
+	return vm
+}
+
+// mptcpSettings are those that a guest made, and that nobody else may change.
+func mptcpSettings(t *testing.T, vm *network.Pod) (all []string) {
+	t.Helper()
+	for _, command := range [][]string{
+		{"ip", "mptcp", "endpoint", "show"}, {"ip", "mptcp", "limits", "show"}, {"sysctl", "-a", "-r", "^net.mptcp", "--ignore"},
+	} {
+		out, err := vm.Run(command[0], command[1:]...)
+		require.NoError(t, err)
+		all = append(all, out)
+	}
+	return all
+}
+
+func endpointOf(vm *network.Pod, name string, addresses ...string) *v1alpha1.MPTCPEndpoint {
+	e := &v1alpha1.MPTCPEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: name, Labels: map[string]string{"app": "client"}},
+		Spec:       v1alpha1.MPTCPEndpointSpec{NodeName: vm.Node.NodeName(), Interface: v1alpha1.EndpointInterface{Name: vm.HostInterface}},
+	}
+	for _, address := range addresses {
+		e.Spec.Addresses = append(e.Spec.Addresses, v1alpha1.EndpointAddress(address))
+	}
+	return e
+}
+
+// expectEndpoint waits until a VM's status gives these reasons.
+func (c *cluster) expectEndpoint(t *testing.T, e *v1alpha1.MPTCPEndpoint, accepted, programmed string) {
+	t.Helper()
+	c.WaitFor(t, "the status of "+e.Name+" is as it should be", 10*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, e); err != nil {
+			return err
+		}
+		for kind, reason := range map[string]string{v1alpha1.ConditionAccepted: accepted, v1alpha1.ConditionProgrammed: programmed} {
+			is := meta.FindStatusCondition(e.Status.Conditions, kind)
+			if is == nil || is.Reason != reason || (is.Status == metav1.ConditionTrue) != (reason == kind) {
+				return fmt.Errorf("%s should be %s: %+v", kind, reason, e.Status.Conditions)
+			}
+		}
+		return nil
+	})
+}
+
+// expectOneOwner: a pod's address stays the pod's, and of two VMs with one address neither
+// has it.
+func (c *cluster) expectOneOwner(t *testing.T, vm *network.Pod, guest *v1alpha1.MPTCPEndpoint, policy *v1alpha1.MPTCPPolicy) {
+	thief := endpointOf(vm, "thief", c.Network.Pod("client").IPv4)
+	c.Create(t, thief)
+	c.expectEndpoint(t, thief, v1alpha1.ReasonDuplicate, v1alpha1.ReasonDuplicate)
+	c.WaitProgrammed(t, policy, 3)
+	require.NoError(t, c.Client.Delete(t.Context(), thief))
+
+	twin := endpointOf(vm, "twin", vm.IPv4)
+	c.Create(t, twin)
+	c.expectEndpoint(t, twin, v1alpha1.ReasonDuplicate, v1alpha1.ReasonDuplicate)
+	c.expectEndpoint(t, guest, v1alpha1.ReasonDuplicate, v1alpha1.ReasonProgrammed)
+	require.NoError(t, c.Client.Delete(t.Context(), twin))
+	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
+	c.WaitProgrammed(t, policy, 3)
+}
+
+// expectSpoofsDropped: what the VM sends with another's address does not leave its node.
+func (c *cluster) expectSpoofsDropped(t *testing.T, vm *network.Pod) {
+	const count = 200
+	to := c.Network.Pod("tenant-server")
+	send := func(from string) uint64 {
+		before := testlab.Received(t, to)
+		one := testlab.Forgery{From: testlab.AddrPort(from, 4000), To: testlab.AddrPort(to.IPv4, lab.TrafficPort), Flags: testlab.SYN, Options: testlab.Capable}
+		testlab.Forge(t, vm, slices.Repeat([]testlab.Forgery{one}, count)...)
+		time.Sleep(100 * time.Millisecond)
+		return testlab.Received(t, to) - before
+	}
+	send(vm.IPv4) // until the neighbours are known
+	if arrived := send(vm.IPv4); arrived < count {
+		t.Errorf("of %d packets with its own address %d arrived", count, arrived)
+	}
+	if arrived := send(c.Network.Pod("client").IPv4); arrived > count/10 {
+		t.Errorf("of %d packets with another's address %d arrived", count, arrived)
+	}
+}
