@@ -110,7 +110,7 @@ func (k *cluster) clean() {
 			k.t.Errorf("clean up %T: %v", object, err)
 		}
 	}
-	for _, object := range []client.Object{&v1alpha1.MPTCPPolicy{}, &corev1.Pod{}} {
+	for _, object := range []client.Object{&v1alpha1.MPTCPPolicy{}, &v1alpha1.MPTCPEndpoint{}, &corev1.Pod{}} {
 		if err := k.DeleteAllOf(ctx, object, client.InNamespace(k.namespace), client.GracePeriodSeconds(0)); err != nil {
 			k.t.Errorf("clean up %T: %v", object, err)
 		}
@@ -364,6 +364,8 @@ func conditionsOf(object client.Object) []metav1.Condition {
 	case *v1alpha1.MPTCPGuardrail:
 		return o.Status.Conditions
 	case *v1alpha1.MPTCPPath:
+		return o.Status.Conditions
+	case *v1alpha1.MPTCPEndpoint:
 		return o.Status.Conditions
 	case *v1alpha1.MPTCPNode:
 		return o.Status.Conditions

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -22,6 +23,7 @@ type cluster struct {
 	guardrails      v1alpha1.MPTCPGuardrailList
 	members         v1alpha1.MPTCPNodeList
 	plans           v1alpha1.MPTCPNodePlanList
+	endpoints       v1alpha1.MPTCPEndpointList
 	nodes           corev1.NodeList
 	own             *components
 	// leftOut is what may not be read.
@@ -85,7 +87,10 @@ func (r *clusterReader) read(ctx context.Context) (*cluster, error) {
 	if err := r.readPolicies(ctx, &found.policies); err != nil {
 		return nil, err
 	}
-	var err error
+	err := r.readEndpoints(ctx, &found.endpoints)
+	if err != nil {
+		return nil, err
+	}
 	found.own, err = r.readComponents(ctx)
 	found.leftOut = r.leftOut
 	return found, err
@@ -99,6 +104,19 @@ func (r *clusterReader) readPolicies(ctx context.Context, list *v1alpha1.MPTCPPo
 	}
 	_, err = r.list(ctx, "MPTCPPolicies of namespace "+r.tenant, list, client.InNamespace(r.tenant))
 	return err
+}
+
+// readEndpoints reads the VMs of all namespaces, or else those of the tenant's. Those of
+// others matter to nobody who may not read them, and an older cluster has none.
+func (r *clusterReader) readEndpoints(ctx context.Context, list *v1alpha1.MPTCPEndpointList) error {
+	err := r.client.List(ctx, list)
+	if apierrors.IsForbidden(err) {
+		err = r.client.List(ctx, list, client.InNamespace(r.tenant))
+	}
+	if err == nil || apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("reading the MPTCPEndpoints: %w", err)
 }
 
 // list is false where the objects may not be read, which is noted.

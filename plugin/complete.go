@@ -108,7 +108,7 @@ func (k kind) namespaced() bool { return inNamespace(k.list, "a") != "" }
 // inNamespace is no limit for kinds that belong to the cluster.
 func inNamespace(list client.ObjectList, namespace string) client.InNamespace {
 	switch list.(type) {
-	case *corev1.PodList, *v1alpha1.MPTCPPolicyList:
+	case *corev1.PodList, *v1alpha1.MPTCPPolicyList, *v1alpha1.MPTCPEndpointList:
 		return client.InNamespace(namespace)
 	}
 	return ""
@@ -126,6 +126,7 @@ var kinds = []kind{
 	{"MPTCPPolicy", []string{"mpol", "mptcppolicy", "mptcppolicies"}, &v1alpha1.MPTCPPolicyList{}},
 	{"ClusterMPTCPPolicy", []string{"cmpol", "clustermptcppolicy", "clustermptcppolicies"}, &v1alpha1.ClusterMPTCPPolicyList{}},
 	{"MPTCPGuardrail", []string{"mguard", "mptcpguardrail", "mptcpguardrails"}, &v1alpha1.MPTCPGuardrailList{}},
+	{"MPTCPEndpoint", []string{"mep", "mptcpendpoint", "mptcpendpoints"}, &v1alpha1.MPTCPEndpointList{}},
 	{"MPTCPPath", []string{"mpath", "mptcppath", "mptcppaths"}, &v1alpha1.MPTCPPathList{}},
 	{"MPTCPNode", []string{"mnode", "mptcpnode", "mptcpnodes"}, &v1alpha1.MPTCPNodeList{}},
 	{"MPTCPNodePlan", []string{"mplan", "mptcpnodeplan", "mptcpnodeplans"}, &v1alpha1.MPTCPNodePlanList{}},
@@ -133,7 +134,7 @@ var kinds = []kind{
 	{"Node", []string{"node", "no", "nodes"}, &corev1.NodeList{}},
 }
 
-var errKind = errors.New("must be KIND/NAME, with a kind among mpol, cmpol, mguard, mpath, mnode, mplan, pod, node")
+var errKind = errors.New("must be KIND/NAME, with a kind among mpol, cmpol, mguard, mep, mpath, mnode, mplan, pod, node")
 
 // parseObject reads KIND/NAME.
 func parseObject(text string) (kind, string, error) {

@@ -45,7 +45,7 @@ func (d *dumper) clusterParts() []part {
 	}
 	for name, list := range map[string]client.ObjectList{
 		"mptcppaths": &v1alpha1.MPTCPPathList{}, "mptcppolicies": &v1alpha1.MPTCPPolicyList{},
-		"clustermptcppolicies": &v1alpha1.ClusterMPTCPPolicyList{}, "mptcpguardrails": &v1alpha1.MPTCPGuardrailList{}, "mptcpnodes": &v1alpha1.MPTCPNodeList{},
+		"clustermptcppolicies": &v1alpha1.ClusterMPTCPPolicyList{}, "mptcpguardrails": &v1alpha1.MPTCPGuardrailList{}, "mptcpendpoints": &v1alpha1.MPTCPEndpointList{}, "mptcpnodes": &v1alpha1.MPTCPNodeList{},
 		"mptcpnodeplans": &v1alpha1.MPTCPNodePlanList{},
 	} {
 		parts = append(parts, part{name, func(ctx context.Context, a *archive) error {

@@ -43,7 +43,7 @@ func (p *plugin) explainCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:     "explain POD|KIND/NAME",
 		Short:   "Say which policies and hints apply to a pod or to those of a Deployment, which lost and why, and what became of it",
-		Example: "  kubectl braid explain web-0 --namespace shop\n  kubectl braid explain deployment/web --namespace shop",
+		Example: "  kubectl braid explain web-0 --namespace shop\n  kubectl braid explain deployment/web --namespace shop\n  kubectl braid explain mep/vm1 --namespace shop",
 		Args:    cobra.ExactArgs(1),
 
 		ValidArgsFunction: p.podNames,
@@ -58,7 +58,7 @@ func (p *plugin) explainCommand() *cobra.Command {
 					fmt.Fprintln(command.ErrOrStderr(), "What the pod's connections do is not known:", err)
 				}
 			}
-			if isOwner(arguments[0]) {
+			if _, isGuest := guestNamed(arguments[0]); isOwner(arguments[0]) && !isGuest {
 				return p.print(all, func() string { return groupsText(groups) })
 			}
 			return p.print(all[0], all[0].text)
@@ -98,18 +98,44 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 	if err != nil {
 		return nil, err
 	}
-	pods, err := podsNamed(ctx, c, namespace, name)
-	if err != nil {
-		return nil, err
+	guest, isGuest := guestNamed(name)
+	var pods []corev1.Pod
+	if !isGuest {
+		if pods, err = podsNamed(ctx, c, namespace, name); err != nil {
+			return nil, err
+		}
 	}
 	namespaces, err := readNamespaces(ctx, c, namespace)
 	if err != nil {
 		return nil, err
 	}
+	if isGuest {
+		return found.explainGuest(namespace, guest, namespaces)
+	}
 	for i := range pods {
-		all = append(all, found.explain(&pods[i], namespaces))
+		pod := &pods[i]
+		of := policy.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+		all = append(all, found.explain(of, policy.Input{Namespaces: namespaces, Pods: pods[i : i+1]}))
 	}
 	return all, nil
+}
+
+// guestNamed is the name of a VM, given as mep/NAME.
+func guestNamed(text string) (string, bool) {
+	word, name, _ := strings.Cut(text, "/")
+	return name, name != "" && slices.Contains([]string{"mep", "mptcpendpoint", "mptcpendpoints", "vm"}, strings.ToLower(word))
+}
+
+// explainGuest does for a VM what explain does for a pod.
+func (c *cluster) explainGuest(namespace, name string, namespaces []corev1.Namespace) ([]*Explanation, error) {
+	for i := range c.endpoints.Items {
+		e := &c.endpoints.Items[i]
+		if e.Namespace == namespace && e.Name == name {
+			of := policy.PodRef{Kind: policy.KindEndpoint, Namespace: namespace, Name: name, UID: e.UID, Node: e.Spec.NodeName}
+			return []*Explanation{c.explain(of, policy.Input{Namespaces: namespaces, Endpoints: c.endpoints.Items})}, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no MPTCPEndpoint %s/%s, or you may not read it", namespace, name)
 }
 
 // readNamespaces reads all, or else the one that a tenant has.
@@ -134,27 +160,32 @@ func wrap(err error, doing string) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// explain says what is decided for a pod, and what its node makes of it.
-func (c *cluster) explain(pod *corev1.Pod, namespaces []corev1.Namespace) *Explanation {
-	c.assumeNode(pod.Spec.NodeName)
-	compiled := policy.Compile(policy.Input{
-		Paths: c.paths.Items, Policies: c.policies.Items, ClusterPolicies: c.clusterPolicies.Items, Guardrails: c.guardrails.Items,
-		Namespaces: namespaces, Nodes: c.nodes.Items, Pods: []corev1.Pod{*pod},
-	})
-	e := &Explanation{Decision: compiled.Decisions[0], Result: c.result(pod), Silent: c.silence(pod.Spec.NodeName), LeftOut: c.leftOut}
+// explain says what is decided for a pod or a VM, and what its node makes of it.
+func (c *cluster) explain(of policy.PodRef, in policy.Input) *Explanation {
+	c.assumeNode(of.Node)
+	in.Paths, in.Policies, in.ClusterPolicies, in.Guardrails, in.Nodes = c.paths.Items, c.policies.Items, c.clusterPolicies.Items, c.guardrails.Items, c.nodes.Items
+	compiled := policy.Compile(in)
+	e := &Explanation{Result: c.result(of), Silent: c.silence(of.Node), LeftOut: c.leftOut}
+	for i := range compiled.Decisions {
+		if compiled.Decisions[i].Pod.UID == of.UID {
+			e.Decision = compiled.Decisions[i]
+		}
+	}
 	if is := e.spreading(); is != nil {
 		e.Remedy = remedies[is.Reason]
 	}
-	plan := compiled.Plans[pod.Spec.NodeName]
+	plan := compiled.Plans[of.Node]
 	for _, chain := range plan.Chains {
 		if chain.Name == e.Decision.Chain {
 			e.Rules = chain.Rules
 		}
 	}
-	if len(plan.Endpoints) > 0 {
-		e.Older = c.older(pod, &plan.Endpoints[0])
+	for i := range plan.Endpoints {
+		if plan.Endpoints[i].UID == of.UID {
+			e.Older = c.older(of, &plan.Endpoints[i])
+		}
 	}
-	if member := c.member(pod.Spec.NodeName); member != nil && e.Silent == "" {
+	if member := c.member(of.Node); member != nil && e.Silent == "" {
 		e.lookAtNICs(member)
 	}
 	return e
@@ -199,8 +230,8 @@ func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 }
 
 // older says why what the agent tells of a pod is not about this decision; empty where it is.
-func (c *cluster) older(pod *corev1.Pod, decided *v1alpha1.PlanEndpoint) string {
-	plan := c.plan(pod.Spec.NodeName)
+func (c *cluster) older(pod policy.PodRef, decided *v1alpha1.PlanEndpoint) string {
+	plan := c.plan(pod.Node)
 	if plan == nil {
 		return ""
 	}
@@ -238,8 +269,8 @@ func (c *cluster) plan(node string) *v1alpha1.MPTCPNodePlan {
 }
 
 // result is what the agent of the pod's node says.
-func (c *cluster) result(pod *corev1.Pod) *v1alpha1.EndpointStatus {
-	plan := c.plan(pod.Spec.NodeName)
+func (c *cluster) result(pod policy.PodRef) *v1alpha1.EndpointStatus {
+	plan := c.plan(pod.Node)
 	if plan == nil {
 		return nil
 	}

@@ -140,6 +140,7 @@ func (c *cluster) input(ctx context.Context, reader client.Client, namespace str
 	return policy.Input{
 		Paths: slices.Clone(c.paths.Items), Policies: slices.Clone(c.policies.Items), ClusterPolicies: slices.Clone(c.clusterPolicies.Items),
 		Guardrails: slices.Clone(c.guardrails.Items), Namespaces: namespaces, Nodes: c.nodes.Items, Pods: pods.Items,
+		Endpoints: slices.Clone(c.endpoints.Items),
 	}, nil
 }
 
@@ -204,6 +205,8 @@ func place(in *policy.Input, object *unstructured.Unstructured) *Problem {
 		in.ClusterPolicies, err = replaced(in.ClusterPolicies, object, func(o *v1alpha1.ClusterMPTCPPolicy) client.Object { return o })
 	case "MPTCPGuardrail":
 		in.Guardrails, err = replaced(in.Guardrails, object, func(o *v1alpha1.MPTCPGuardrail) client.Object { return o })
+	case policy.KindEndpoint:
+		in.Endpoints, err = replaced(in.Endpoints, object, func(o *v1alpha1.MPTCPEndpoint) client.Object { return o })
 	default:
 		err = errors.New("what it would change is not known: it is not compiled")
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 // Status says whether everything is fine.
@@ -272,13 +273,35 @@ func (s *Status) addEndpoints(c *cluster) {
 		}
 		for j := range plan.Spec.Endpoints {
 			endpoint := &plan.Spec.Endpoints[j]
-			s.count("pods", problemOf(plan.Name, silence, endpoint, results[string(endpoint.UID)]))
+			what := "pods"
+			if endpoint.Guest != nil {
+				what = "VMs"
+			}
+			s.count(what, problemOf(plan.Name, silence, endpoint, results[string(endpoint.UID)]))
 		}
+	}
+	for i := range c.endpoints.Items {
+		s.addGuest(&c.endpoints.Items[i])
+	}
+}
+
+// addGuest tells of a VM that has not all of its addresses, which no plan shows, and what of
+// its policy does not hold for it.
+func (s *Status) addGuest(e *v1alpha1.MPTCPEndpoint) {
+	object := fmt.Sprintf("VM %s/%s", e.Namespace, e.Name)
+	if accepted := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionAccepted); accepted != nil && accepted.Status == metav1.ConditionFalse {
+		s.count("addresses of VMs", &Problem{object, accepted.Reason, accepted.Message})
+	}
+	if len(e.Status.NotApplied) > 0 {
+		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonNotForGuests, policy.DescribeNotApplied(e.Status.NotApplied)})
 	}
 }
 
 func problemOf(node, silence string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) *Problem {
 	object := fmt.Sprintf("pod %s/%s on %s", endpoint.Namespace, endpoint.Name, node)
+	if endpoint.Guest != nil {
+		object = "VM" + strings.TrimPrefix(object, "pod")
+	}
 	switch {
 	case silence != "":
 		return &Problem{object, v1alpha1.ReasonAgentNotReporting, silence}

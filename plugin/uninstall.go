@@ -209,13 +209,13 @@ func (r *remover) list(ctx context.Context, kind schema.GroupVersionKind, option
 
 // findPolicies finds what makes agents do something, and what they say that they do.
 func (r *remover) findPolicies(ctx context.Context) {
-	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail", "MPTCPPath"} {
+	for _, kind := range []string{"MPTCPPolicy", "ClusterMPTCPPolicy", "MPTCPGuardrail", "MPTCPEndpoint", "MPTCPPath"} {
 		for _, object := range r.list(ctx, v1alpha1.GroupVersion.WithKind(kind)) {
 			name := object.GetName()
 			if object.GetNamespace() != "" {
 				name = object.GetNamespace() + "/" + name
 			}
-			r.add(Remnant{Kind: kind, Name: name, InUse: kind != "MPTCPPath", Remove: deletion(&object)})
+			r.add(Remnant{Kind: kind, Name: name, InUse: kind != "MPTCPPath" && kind != "MPTCPEndpoint", Remove: deletion(&object)})
 		}
 	}
 }

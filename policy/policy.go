@@ -87,10 +87,7 @@ func blocksOf(spec *v1alpha1.PolicyRules) (blocks []string) {
 	if spec == nil {
 		return nil
 	}
-	subflows := spec.Subflows
-	if subflows.Manager == v1alpha1.SubflowManagerKernel { // the default
-		subflows.Manager = ""
-	}
+	subflows := withoutDefaults(spec.Subflows)
 	for _, block := range []struct {
 		name  string
 		given bool
@@ -106,6 +103,20 @@ func blocksOf(spec *v1alpha1.PolicyRules) (blocks []string) {
 		}
 	}
 	return blocks
+}
+
+// withoutDefaults leaves out what the API server fills in.
+func withoutDefaults(s v1alpha1.SubflowRules) v1alpha1.SubflowRules {
+	if s.Manager == v1alpha1.SubflowManagerKernel {
+		s.Manager = ""
+	}
+	if s.Mode == v1alpha1.SubflowModePerPath {
+		s.Mode = ""
+	}
+	if s.Reopen == v1alpha1.ReopenAlways {
+		s.Reopen = ""
+	}
+	return s
 }
 
 // selector compiles a label selector. An invalid one selects nothing and is the

@@ -272,6 +272,7 @@ func (in Input) deepCopy() Input {
 		Namespaces:      copyAll(in.Namespaces, (*corev1.Namespace).DeepCopy),
 		Pods:            copyAll(in.Pods, (*corev1.Pod).DeepCopy),
 		Nodes:           copyAll(in.Nodes, (*corev1.Node).DeepCopy),
+		Endpoints:       copyAll(in.Endpoints, (*v1alpha1.MPTCPEndpoint).DeepCopy),
 		ProgramObjects:  maps.Clone(in.ProgramObjects),
 	}
 }

@@ -41,6 +41,9 @@ func (m *Model) claimants() map[netip.Addr][]*Endpoint {
 func (b *Builder) grantBefore(m *Model) {
 	owners := map[netip.Addr]types.UID{}
 	for address, of := range m.claimants() {
+		if b.granted.withheld[address] { // the last look proved it of no VM
+			of = slices.DeleteFunc(of, func(e *Endpoint) bool { return e.Guest != nil })
+		}
 		if owner := b.earlier(address, of); owner != nil {
 			owners[address] = owner.UID
 		} else if len(of) == 1 && of[0].Guest == nil && !b.granted.withheld[address] {

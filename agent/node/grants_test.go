@@ -157,3 +157,36 @@ func TestTheInterfacesOfEarlierAgentsAreNotBelieved(t *testing.T) {
 		t.Errorf("after a restart the pods to look for are %+v", pods)
 	}
 }
+
+// A VM has no address that nothing proves: not before a look, and not while its node routes
+// it elsewhere.
+func TestAVMHasAnAddressWhileTheNodeRoutesItThere(t *testing.T) {
+	c := newClaimed(t)
+	c.from.Plan.Spec.Endpoints[1].Guest = &v1alpha1.PlanGuest{}
+	address := netip.MustParseAddr(secondAddress)
+	if model := build(t, c.builder, c.from); len(model.Endpoints[1].Addresses) != 0 {
+		t.Errorf("before the first look it has %v", model.Endpoints[1].Addresses)
+	}
+	c.expect(firstAddress, secondAddress, false)
+	c.restart()
+	if model := build(t, c.builder, c.from); len(model.Endpoints[1].Addresses) != 1 {
+		t.Error("another agent does not know what the last one proved")
+	}
+	c.look["uid2"] = endpoints.Endpoint{HostIndex: 8, Disputed: []netip.Addr{address}}
+	c.expect(firstAddress, "", false)
+	c.look["uid2"] = endpoints.Endpoint{HostIndex: 8}
+	c.expect(firstAddress, secondAddress, false)
+	delete(c.look, "uid2")
+	c.expect(firstAddress, "", false)
+}
+
+func TestAVMDoesNotGetANICOfTheNode(t *testing.T) {
+	c := newClaimed(t)
+	c.from.Plan.Spec.Endpoints[1].Guest = &v1alpha1.PlanGuest{}
+	nic := build(t, c.builder, c.from).Paths[0].Interface
+	c.look["uid2"] = endpoints.Endpoint{HostIndex: nic, HostInterface: "eth0"}
+	found := c.find().Endpoints[1]
+	if found.Found != nil || len(found.Interfaces()) != 0 || len(found.Addresses) != 0 || !strings.Contains(found.Missing.Error(), "eth0 is a NIC of the node") {
+		t.Errorf("it has %v at %v: %v", found.Addresses, found.Interfaces(), found.Missing)
+	}
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func vm(name string, addresses ...v1alpha1.EndpointAddress) v1alpha1.MPTCPEndpoint {
+	return v1alpha1.MPTCPEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("vm-" + name), Labels: map[string]string{"app": name}},
+		Spec: v1alpha1.MPTCPEndpointSpec{
+			NodeName: "node", Interface: v1alpha1.EndpointInterface{Name: "vnet0"}, Addresses: addresses,
+		},
+	}
+}
+
+func TestAVMHasAnAddressThatNobodyElseHas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		vms     []v1alpha1.MPTCPEndpoint
+		pods    []corev1.Pod
+		granted []string // addresses by VM
+		refused string   // why the first one lacks one
+	}{
+		"alone": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1", "2001:db8::1")}, granted: []string{"192.0.2.1 2001:db8::1"},
+		},
+		"one of them a pod's": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1", "192.0.2.1")}, pods: []corev1.Pod{runningPod("web", "10.0.0.1")},
+			granted: []string{"192.0.2.1"}, refused: "is the address of pod shop/web",
+		},
+		"written in another form than the pod's": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "2001:db8:0::1")}, pods: []corev1.Pod{runningPod("web", "2001:db8::1")},
+			granted: []string{""}, refused: "is the address of pod shop/web",
+		},
+		"with a pod that has ended": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1")}, pods: []corev1.Pod{ended(runningPod("web", "10.0.0.1"))}, granted: []string{"10.0.0.1"},
+		},
+		"with another VM, and neither gets it": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1"), vm("b", "192.0.2.1", "192.0.2.2")},
+			granted: []string{"", "192.0.2.2"}, refused: "is claimed by MPTCPEndpoint shop/b too, and neither gets it",
+		},
+		"a Node's": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "198.51.100.1")}, granted: []string{""}, refused: "is an address of node",
+		},
+		"not unicast": {
+			vms: []v1alpha1.MPTCPEndpoint{vm("a", "224.0.0.1")}, granted: []string{""}, refused: "is no address that one machine alone can have",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := oneNode(tc.pods...)
+			in.Nodes[0].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}}
+			in.Endpoints = tc.vms
+			result := Compile(in)
+			planned := map[types.UID]string{}
+			for _, e := range result.Plans["node"].Endpoints {
+				planned[e.UID] = strings.Join(e.Addresses, " ")
+			}
+			for i, want := range tc.granted {
+				require.Equal(t, want, strings.Join(result.Guests[i].Addresses, " "))
+				require.Equal(t, want, planned[tc.vms[i].UID])
+			}
+			if tc.refused == "" {
+				require.Empty(t, result.Guests[0].Refused)
+				return
+			}
+			require.Equal(t, tc.refused, result.Guests[0].Refused[0].Detail)
+		})
+	}
+}
+
+func ended(pod corev1.Pod) corev1.Pod {
+	pod.Status.Phase = corev1.PodSucceeded
+	return pod
+}
+
+func TestAPlanConfiguresNothingInAVM(t *testing.T) {
+	in := oneNode(runningPod("web", "10.0.0.1"))
+	in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}
+	window := int32(20)
+	spec := &in.Policies[0].Spec
+	spec.Sockets.Upgrade, spec.Transport, spec.Subflows.Count = true, &v1alpha1.Transport{InitialWindow: &window}, new(int32(3))
+	endpoints := Compile(in).Plans["node"].Endpoints
+	guest, pod := endpoints[0], endpoints[1]
+	require.Equal(t, &v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerNone, Count: 3}, &guest.Subflows)
+	require.False(t, guest.UpgradeSockets)
+	require.Nil(t, guest.Transport)
+	require.Equal(t, "vnet0", guest.Guest.Interface.Name)
+	var told []string
+	for _, s := range guest.Guest.NotApplied {
+		told = append(told, s.Setting)
+	}
+	require.Equal(t, []string{"spec.subflows", "spec.sockets", "spec.transport"}, told)
+	require.True(t, pod.UpgradeSockets)
+	require.Nil(t, pod.Guest)
+	require.Equal(t, pod.Paths, guest.Paths)
+	require.Equal(t, pod.Chain, guest.Chain)
+}
+
+func TestAPolicyWithoutSettingsOfSocketsHoldsForAVMAsAWhole(t *testing.T) {
+	in := oneNode()
+	in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}
+	for _, manager := range []v1alpha1.SubflowManager{"", v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerNone} {
+		in.Policies[0].Spec.Subflows = v1alpha1.SubflowRules{Manager: manager, Mode: v1alpha1.SubflowModePerPath, Reopen: v1alpha1.ReopenAlways}
+		require.Empty(t, Compile(in).Plans["node"].Endpoints[0].Guest.NotApplied, manager)
+	}
+	in.Policies[0].Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
+	require.Len(t, Compile(in).Plans["node"].Endpoints[0].Guest.NotApplied, 1)
+}
+
+func TestVMsAreSelectedByLabelsAndHinted(t *testing.T) {
+	in := oneNode()
+	chosen, other, elsewhere := vm("chosen", "192.0.2.1"), vm("other", "192.0.2.2"), vm("elsewhere", "192.0.2.3")
+	chosen.Annotations = map[string]string{v1alpha1.AnnotationMaxRate: "20M"}
+	elsewhere.Spec.NodeName = "nowhere"
+	in.Endpoints = []v1alpha1.MPTCPEndpoint{chosen, other, elsewhere}
+	in.Policies[0].Spec.PodSelector = metav1.LabelSelector{MatchLabels: map[string]string{"app": "chosen"}}
+	result := Compile(in)
+	require.Len(t, result.Plans["node"].Endpoints, 1)
+	require.Equal(t, int64(20e6), result.Plans["node"].Endpoints[0].Guard.MaxRate)
+	require.Equal(t, []PodRef{endpointRef(&chosen)}, result.Policies[0].Decides)
+	for _, guest := range result.Guests {
+		require.Equal(t, guest.Endpoint.Name == "elsewhere", guest.NodeMissing)
+	}
+	for _, d := range result.Decisions {
+		if d.Pod.Name == "elsewhere" {
+			require.Equal(t, "its node nowhere does not exist", d.Ignored)
+		}
+	}
+}
+
+func TestAChangeOfAVMCompilesItsNodeAlone(t *testing.T) {
+	in := oneNode()
+	in.Nodes = append(in.Nodes, corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}})
+	in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}
+	i := compiledAll(in)
+	require.Empty(t, i.follow(in.deepCopy()))
+	now := in.deepCopy()
+	now.Endpoints[0].Labels = map[string]string{"app": "b"}
+	require.Equal(t, []string{"node"}, i.follow(now))
+	moved := now.deepCopy()
+	moved.Endpoints[0].Spec.NodeName = "other"
+	require.Equal(t, []string{"node", "other"}, i.follow(moved))
+	require.Empty(t, i.Result().Plans["node"].Endpoints)
+	require.Len(t, i.Result().Plans["other"].Endpoints, 1)
+}
