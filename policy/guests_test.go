@@ -146,7 +146,10 @@ func TestAChangeOfAVMCompilesItsNodeAlone(t *testing.T) {
 	now := in.deepCopy()
 	now.Endpoints[0].Labels = map[string]string{"app": "b"}
 	require.Equal(t, []string{"node"}, i.follow(now))
-	moved := now.deepCopy()
+	changed := now.deepCopy()
+	changed.Policies[0].Spec.Priority = 7
+	require.Equal(t, []string{"node"}, i.follow(changed))
+	moved := changed.deepCopy()
 	moved.Endpoints[0].Spec.NodeName = "other"
 	require.Equal(t, []string{"node", "other"}, i.follow(moved))
 	require.Empty(t, i.Result().Plans["node"].Endpoints)

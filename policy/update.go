@@ -15,8 +15,8 @@ import (
 
 // Change says which nodes an Update leaves to be compiled.
 type Change struct {
-	// Nodes are those that are new, have other paths, other guardrails for new pods, or are
-	// gone, sorted; CompileNode
+	// Nodes are those that are new, have other paths, other VMs or guardrails for new pods,
+	// VMs that a change concerns, or are gone, sorted; CompileNode
 	// need not be called for the last, whose plans Result no longer has.
 	Nodes []string
 	// policies are by namespace those that did not count for its pods before, or no
@@ -35,10 +35,23 @@ func (c *Change) Namespaces() []string {
 
 // Concerns says whether the node of a pod is to be compiled, because a policy
 // selects the pod that is new or another one, or no longer there, or its namespace is.
-func (c *Change) Concerns(pod *corev1.Pod) bool {
-	return c.namespaces[pod.Namespace] || slices.ContainsFunc(c.policies[pod.Namespace], func(p *compiledPolicy) bool {
-		return p.pods.Matches(labels.Set(pod.Labels))
+func (c *Change) Concerns(pod *corev1.Pod) bool { return c.concerns(pod.Namespace, pod.Labels) }
+
+func (c *Change) concerns(namespace string, of map[string]string) bool {
+	return c.namespaces[namespace] || slices.ContainsFunc(c.policies[namespace], func(p *compiledPolicy) bool {
+		return p.pods.Matches(labels.Set(of))
 	})
+}
+
+// addGuests adds the nodes of VMs that are concerned.
+func (c *Change) addGuests(now *compiler) {
+	for name, guests := range now.guests.byNode {
+		if now.nodes[name] != nil && slices.ContainsFunc(guests, func(w *workload) bool { return c.concerns(w.ref.Namespace, w.labels) }) {
+			c.Nodes = append(c.Nodes, name)
+		}
+	}
+	slices.Sort(c.Nodes)
+	c.Nodes = slices.Compact(c.Nodes)
 }
 
 // Update puts an Input in the place of the last one, and says for which nodes
@@ -69,6 +82,7 @@ func (i *Incremental) Update(in Input) Change {
 			change.policies[namespace] = others
 		}
 	}
+	change.addGuests(now)
 	return change
 }
 

@@ -35,6 +35,9 @@ func newVMs(t *testing.T) *vms {
 	}
 	l.ip("link", "set", "vnet0", "master", "br0")
 	l.ip("link", "set", "vnet1", "master", "br0")
+	l.ip("link", "add", "port0", "type", "veth", "peer", "name", "guest0") // a bridge learns where there is a carrier
+	l.ip("link", "set", "port0", "master", "br0", "up")
+	l.ip("link", "set", "guest0", "up")
 	l.ip("route", "add", "198.51.100.7/32", "dev", "routed")
 	return l
 }
@@ -77,7 +80,7 @@ func (l *vms) find(guest endpoints.Guest, addresses ...string) (endpoints.Endpoi
 func TestAVMIsFoundByWhatTheHostWrites(t *testing.T) {
 	l := newVMs(t)
 	pod := l.node.Pods[0]
-	l.learn("52:54:00:aa:bb:77", "vnet1")
+	l.learn("52:54:00:aa:bb:77", "port0")
 	l.ip("link", "add", "dummybr", "type", "bridge")
 	for name, tc := range map[string]struct {
 		guest     endpoints.Guest
