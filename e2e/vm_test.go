@@ -41,16 +41,7 @@ func TestAVMIsSelectedSteeredAndGuardedAsPodsAre(t *testing.T) {
 	require.Equal(t, vm.HostInterface, guest.Status.HostInterface)
 	require.Equal(t, "spread", guest.Status.Policy.Name)
 
-	t.Run("its subflows are on all NICs", func(t *testing.T) {
-		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
-		wire := r.steady()
-		t.Logf("%d subflows, %v", r.result.Subflows, wire)
-		for _, path := range paths {
-			if share := wire[path] / wire.of(paths); share < 0.15 {
-				t.Errorf("%s carries %.0f %% of it", path, 100*share)
-			}
-		}
-	})
+	t.Run("its subflows are on all NICs", c.expectVMSpread)
 	require.Equal(t, before, mptcpSettings(t, vm), "the guest's settings are not as the guest made them")
 
 	t.Run("what sockets would need is told, and never as programmed", func(t *testing.T) {
@@ -62,20 +53,38 @@ func TestAVMIsSelectedSteeredAndGuardedAsPodsAre(t *testing.T) {
 	})
 	t.Run("an address belongs to one", func(t *testing.T) { c.expectOneOwner(t, vm, guest, policy) })
 	t.Run("within guardrails", func(t *testing.T) {
-		c.Apply(t, tenantGuardrails)
-		c.WaitFor(t, "the guardrails hold for pods and VM", 10*time.Second, func(ctx context.Context) error {
-			guardrail := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
-			if err := c.Get(ctx, guardrail); err != nil {
-				return err
-			}
-			if guardrail.Status.PodsProgrammed != 3 {
-				return fmt.Errorf("%+v", guardrail.Status)
-			}
-			return nil
-		})
+		c.guardVM(t)
 		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, 3 * time.Second})
 		expectCeilings(t, "the VM", r.shares(warmup, r.duration))
 		c.expectSpoofsDropped(t, vm)
+	})
+}
+
+// expectVMSpread: each NIC carries its part of one connection of the VM's.
+func (c *cluster) expectVMSpread(t *testing.T) {
+	r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
+	wire := r.steady()
+	t.Logf("%d subflows, %v", r.result.Subflows, wire)
+	for _, path := range paths {
+		if share := wire[path] / wire.of(paths); share < 0.15 {
+			t.Errorf("%s carries %.0f %% of it", path, 100*share)
+		}
+	}
+}
+
+// guardVM keeps the tenant's pods, and its VM, within guardrails.
+func (c *cluster) guardVM(t *testing.T) {
+	t.Helper()
+	c.Apply(t, tenantGuardrails)
+	guardrail := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
+	c.WaitFor(t, "the guardrails hold for pods and VM", 10*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, guardrail); err != nil {
+			return err
+		}
+		if guardrail.Status.PodsProgrammed != 3 {
+			return fmt.Errorf("%+v", guardrail.Status)
+		}
+		return nil
 	})
 }
 

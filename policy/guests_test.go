@@ -23,38 +23,40 @@ func vm(name string, addresses ...v1alpha1.EndpointAddress) v1alpha1.MPTCPEndpoi
 	}
 }
 
+var addressesOfVMs = map[string]struct {
+	vms     []v1alpha1.MPTCPEndpoint
+	pods    []corev1.Pod
+	granted []string // addresses by VM
+	refused string   // why the first one lacks one
+}{
+	"alone": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1", "2001:db8::1")}, granted: []string{"192.0.2.1 2001:db8::1"},
+	},
+	"one of them a pod's": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1", "192.0.2.1")}, pods: []corev1.Pod{runningPod("web", "10.0.0.1")},
+		granted: []string{"192.0.2.1"}, refused: "is the address of pod shop/web",
+	},
+	"written in another form than the pod's": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "2001:db8:0::1")}, pods: []corev1.Pod{runningPod("web", "2001:db8::1")},
+		granted: []string{""}, refused: "is the address of pod shop/web",
+	},
+	"with a pod that has ended": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1")}, pods: []corev1.Pod{ended(runningPod("web", "10.0.0.1"))}, granted: []string{"10.0.0.1"},
+	},
+	"with another VM, and neither gets it": {
+		vms:     []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1"), vm("b", "192.0.2.1", "192.0.2.2")},
+		granted: []string{"", "192.0.2.2"}, refused: "is claimed by MPTCPEndpoint shop/b too, and neither gets it",
+	},
+	"a Node's": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "198.51.100.1")}, granted: []string{""}, refused: "is an address of node",
+	},
+	"not unicast": {
+		vms: []v1alpha1.MPTCPEndpoint{vm("a", "224.0.0.1")}, granted: []string{""}, refused: "is no address that one machine alone can have",
+	},
+}
+
 func TestAVMHasAnAddressThatNobodyElseHas(t *testing.T) {
-	for name, tc := range map[string]struct {
-		vms     []v1alpha1.MPTCPEndpoint
-		pods    []corev1.Pod
-		granted []string // addresses by VM
-		refused string   // why the first one lacks one
-	}{
-		"alone": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1", "2001:db8::1")}, granted: []string{"192.0.2.1 2001:db8::1"},
-		},
-		"one of them a pod's": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1", "192.0.2.1")}, pods: []corev1.Pod{runningPod("web", "10.0.0.1")},
-			granted: []string{"192.0.2.1"}, refused: "is the address of pod shop/web",
-		},
-		"written in another form than the pod's": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "2001:db8:0::1")}, pods: []corev1.Pod{runningPod("web", "2001:db8::1")},
-			granted: []string{""}, refused: "is the address of pod shop/web",
-		},
-		"with a pod that has ended": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "10.0.0.1")}, pods: []corev1.Pod{ended(runningPod("web", "10.0.0.1"))}, granted: []string{"10.0.0.1"},
-		},
-		"with another VM, and neither gets it": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1"), vm("b", "192.0.2.1", "192.0.2.2")},
-			granted: []string{"", "192.0.2.2"}, refused: "is claimed by MPTCPEndpoint shop/b too, and neither gets it",
-		},
-		"a Node's": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "198.51.100.1")}, granted: []string{""}, refused: "is an address of node",
-		},
-		"not unicast": {
-			vms: []v1alpha1.MPTCPEndpoint{vm("a", "224.0.0.1")}, granted: []string{""}, refused: "is no address that one machine alone can have",
-		},
-	} {
+	for name, tc := range addressesOfVMs {
 		t.Run(name, func(t *testing.T) {
 			in := oneNode(tc.pods...)
 			in.Nodes[0].Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}}

@@ -44,8 +44,8 @@ type route struct {
 	index int
 	// exact: it is a route to this address alone, and leads to no router.
 	exact bool
-	// fallback: it is a default route.
-	fallback bool
+	// fallback: it is a default route; local: the address is the node's own.
+	fallback, local bool
 }
 
 // claim is what became of a pod's evidence.

@@ -336,7 +336,7 @@ func (l *look) routesTo(addresses []netip.Addr) map[netip.Addr]route {
 			ones, bits := r.Dst.Mask.Size()
 			exact, fallback = ones == bits && r.Gw == nil && r.Via == nil, ones == 0
 		}
-		found[address] = route{r.LinkIndex, exact, fallback}
+		found[address] = route{r.LinkIndex, exact, fallback, r.Type == unix.RTN_LOCAL}
 	}
 	return found
 }

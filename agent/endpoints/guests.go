@@ -165,6 +165,8 @@ func (j *judge) misrouted(guest *Pod, address netip.Addr, index int) string {
 	switch master := j.ends[index].MasterIndex; {
 	case !there:
 		return "the node has no route to " + address.String()
+	case route.local:
+		return address.String() + " is the node's own address"
 	case route.fallback:
 		return fmt.Sprintf("the node has only its default route to %s", address)
 	case route.index != index && (master == 0 || route.index != master):
@@ -186,6 +188,6 @@ func (j *judge) proveGuest(guest *Pod) {
 		}
 	}
 	if len(wrong) > 0 {
-		j.contradict([]string{guest.UID}, fmt.Errorf("%s, and not to %s: without such a route an address is not the VM's", strings.Join(wrong, ", "), j.ends[index].Name))
+		j.contradict([]string{guest.UID}, fmt.Errorf("%s: an address is the VM's while the node's route to it leads to %s, or its bridge", strings.Join(wrong, ", "), j.ends[index].Name))
 	}
 }

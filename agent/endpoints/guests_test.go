@@ -99,7 +99,7 @@ func TestAVMIsFoundByWhatTheHostWrites(t *testing.T) {
 		"by the name of a pod's interface":  {endpoints.Guest{Name: pod.HostInterface}, []string{guestAddress}, "", "belongs to a pod", ""},
 		"with an address routed elsewhere":  {endpoints.Guest{Name: "routed"}, []string{guestAddress}, "routed", "", "leads to br0"},
 		"with a pod's address":              {endpoints.Guest{Name: "routed"}, []string{pod.IPv4}, "routed", "", "leads to " + pod.HostInterface},
-		"with an address of the node's":     {endpoints.Guest{Name: "vnet0"}, []string{"192.0.2.1"}, "vnet0", "", "leads to lo"},
+		"with an address of the node's":     {endpoints.Guest{Name: "vnet0"}, []string{"192.0.2.1"}, "vnet0", "", "is the node's own address"},
 		"with an address that has no route": {endpoints.Guest{Name: "routed"}, []string{"203.0.113.9"}, "routed", "", "no route to 203.0.113.9"},
 	} {
 		t.Run(name, func(t *testing.T) {
