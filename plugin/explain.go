@@ -113,9 +113,7 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 		return found.explainGuest(namespace, guest, namespaces)
 	}
 	for i := range pods {
-		pod := &pods[i]
-		of := policy.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
-		all = append(all, found.explain(of, policy.Input{Namespaces: namespaces, Pods: pods[i : i+1]}))
+		all = append(all, found.explain(&pods[i], namespaces))
 	}
 	return all, nil
 }
@@ -132,7 +130,7 @@ func (c *cluster) explainGuest(namespace, name string, namespaces []corev1.Names
 		e := &c.endpoints.Items[i]
 		if e.Namespace == namespace && e.Name == name {
 			of := policy.PodRef{Kind: policy.KindEndpoint, Namespace: namespace, Name: name, UID: e.UID, Node: e.Spec.NodeName}
-			return []*Explanation{c.explain(of, policy.Input{Namespaces: namespaces, Endpoints: c.endpoints.Items})}, nil
+			return []*Explanation{c.explainOne(of, policy.Input{Namespaces: namespaces, Endpoints: c.endpoints.Items})}, nil
 		}
 	}
 	return nil, fmt.Errorf("there is no MPTCPEndpoint %s/%s, or you may not read it", namespace, name)
@@ -160,8 +158,14 @@ func wrap(err error, doing string) error {
 	return fmt.Errorf("%s: %w", doing, err)
 }
 
-// explain says what is decided for a pod or a VM, and what its node makes of it.
-func (c *cluster) explain(of policy.PodRef, in policy.Input) *Explanation {
+// explain says what is decided for a pod, and what its node makes of it.
+func (c *cluster) explain(pod *corev1.Pod, namespaces []corev1.Namespace) *Explanation {
+	of := policy.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
+	return c.explainOne(of, policy.Input{Namespaces: namespaces, Pods: []corev1.Pod{*pod}})
+}
+
+// explainOne does so for a pod or a VM of an input.
+func (c *cluster) explainOne(of policy.PodRef, in policy.Input) *Explanation {
 	c.assumeNode(of.Node)
 	in.Paths, in.Policies, in.ClusterPolicies, in.Guardrails, in.Nodes = c.paths.Items, c.policies.Items, c.clusterPolicies.Items, c.guardrails.Items, c.nodes.Items
 	compiled := policy.Compile(in)

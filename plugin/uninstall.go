@@ -312,7 +312,7 @@ var verdicts = map[RemovalState]string{
 	RemovalReady: "Nodes and pods are as they were: Braid can be removed without harm.\n" +
 		"  helm uninstall braid --namespace %s\n  kubectl delete crd -l app.kubernetes.io/part-of=braid",
 	RemovalInUse: "Braid is in use: agents must undo what they did before they go. Delete the policies, and check again:\n" +
-		"  kubectl delete mpol,cmpol,mguard,mpath --all --all-namespaces",
+		"  kubectl delete mpol,cmpol,mguard,mep,mpath --all --all-namespaces",
 	RemovalUnknown:   "Whether Braid can be removed, or is gone, is not known: mend what kept this command from looking, and check again.",
 	RemovalLeftovers: "Braid is not installed any more, and something of it is left: the last column says what removes it.",
 }
