@@ -71,7 +71,7 @@ func TestAnObjectIsJudgedByItself(t *testing.T) {
 		"an object without version is refused":    {[]string{"kind: MPTCPPath"}, []string{"Refused: apiVersion and kind are needed"}},
 		"a version that is not served is refused": {[]string{strings.Replace(path("blue"), "v1alpha1", "v1", 1)}, []string{"Refused: MPTCPPath blue: apiVersion: MPTCPPath has no version v1; it has v1alpha1"}},
 		"a kind that is none is refused": {[]string{ours("MptcpPath", "{name: blue}", "{}")}, []string{
-			"Refused: MptcpPath blue: kind: Braid has no kind MptcpPath; it has ClusterMPTCPPolicy, MPTCPGuardrail, MPTCPNode, MPTCPNodePlan, MPTCPPath, MPTCPPolicy",
+			"Refused: MptcpPath blue: kind: Braid has no kind MptcpPath; it has ClusterMPTCPPolicy, MPTCPEndpoint, MPTCPGuardrail, MPTCPNode, MPTCPNodePlan, MPTCPPath, MPTCPPolicy",
 		}},
 		"a name is needed": {[]string{ours("MPTCPPath", "{}", "{interfaces: [ens1]}")}, []string{
 			"Refused: MPTCPPath: metadata.name: Required value: name or generateName is required",
