@@ -28,7 +28,7 @@ func TestAShellCompletesNames(t *testing.T) {
 		"nodes":               {"top --node |", "node1"},
 		"paths":               {"top --path |", "blue green"},
 		"columns to sort by":  {"top --sort r", "rate received rtt"},
-		"kinds of objects":    {"events --for m", "mpol/ mguard/ mpath/ mnode/ mplan/"},
+		"kinds of objects":    {"events --for m", "mpol/ mguard/ mep/ mpath/ mnode/ mplan/"},
 		"objects of a kind":   {"events --for mpol/|", "mpol/spread"},
 		"paths as objects":    {"events --for mpath/b", "mpath/blue"},
 		"objects of no kind":  {"events --for secret/|", ""},
