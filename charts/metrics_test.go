@@ -22,6 +22,7 @@ import (
 	controllermetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
+	"braid.dev/braid/agent/announcements"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/guard"
 	"braid.dev/braid/agent/health"
@@ -32,7 +33,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/announcements/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -45,7 +46,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*announcements.Holder)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {

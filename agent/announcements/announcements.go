@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package announcements has the addresses that pods announce wait until their
-// connections last: a connection that stays short costs no further subflow. What it
-// makes is pinned, and goes on while no agent runs.
+// connections last: a connection that stays short costs no further subflow. And it has
+// the pods' kernels answer a peer's join only when that is finished: data that came before
+// would be misplaced. What it makes is pinned, and goes on while no agent runs.
 package announcements
 
 import (
@@ -37,8 +38,8 @@ type Options struct {
 	Log    logr.Logger
 }
 
-// Holder is the node.Part that holds announcements on the interfaces of the calling
-// thread's network namespace.
+// Holder is the node.Part that holds announcements and answers to joins, on the
+// interfaces of the calling thread's network namespace.
 type Holder struct {
 	node.Idle
 	interfaces *attach.Interfaces
@@ -85,10 +86,10 @@ func (h *Holder) load() (*objects, error) {
 	return o, nil
 }
 
-// Apply holds what the model's endpoints announce. What fails for one of them costs its
-// short connections something and breaks none: it is tried again. The program is there
-// as long as the node has paths, though nothing is to be held: the verifier takes 0.1 s for
-// it, and each pod of the round would wait for that.
+// Apply puts the program at all pods of the model. What fails for one of them leaves it
+// as it is without Braid: it is tried again. The program is there as long as the node has
+// paths, though there are no pods: the verifier takes 0.1 s for it, and each pod of the
+// round would wait for that.
 func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
@@ -101,7 +102,7 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 	}
 	if report.Err = h.loaded.Load(); report.Err != nil {
 		if errors.Is(report.Err, pins.ErrRefused) {
-			report.Err = nil // Feature says it, and addresses are announced at once
+			report.Err = nil // Feature says it, and all is as without Braid
 		}
 		return report
 	}
@@ -122,23 +123,33 @@ type wait struct {
 	owner types.UID
 }
 
-// waitsOf are those of a model's endpoints, by their interfaces.
+// isNone: announcements go out at once, and answers to joins alone are kept back.
+func (w *wait) isNone() bool { return w.HoldWait == announcements.HoldWait{} }
+
+// waitsOf are those of a model's pods, by their interfaces. A VM's packets come without
+// its sockets.
 func waitsOf(model *node.Model) map[uint32]wait {
 	waits := map[uint32]wait{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		subflows := &endpoint.Subflows
-		one := wait{owner: endpoint.UID, HoldWait: announcements.HoldWait{
-			Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
-		}}
-		if one.Bytes == 0 && one.Time == 0 {
+		if endpoint.Guest != nil {
 			continue
 		}
+		one := waitOf(endpoint)
 		for _, index := range endpoint.Interfaces() {
-			waits[uint32(index)] = one
+			if _, shared := waits[uint32(index)]; !shared || !one.isNone() {
+				waits[uint32(index)] = one
+			}
 		}
 	}
 	return waits
+}
+
+func waitOf(endpoint *node.Endpoint) wait {
+	subflows := &endpoint.Subflows
+	return wait{owner: endpoint.UID, HoldWait: announcements.HoldWait{
+		Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
+	}}
 }
 
 func (h *Holder) write(wanted map[uint32]wait) error {
@@ -176,13 +187,13 @@ func (h *Holder) detachOthers(wanted map[uint32]wait) error {
 	return errors.Join(failed, h.interfaces.DetachOther())
 }
 
-// Feature is what is known of the kernel; nil as long as nothing was to be held.
+// Feature is what is known of the kernel; nil as long as nothing was loaded.
 func (h *Holder) Feature() *v1alpha1.KernelFeature {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	feature := &v1alpha1.KernelFeature{Name: "HoldAnnouncements", Supported: h.loaded.Is()}
 	if refused := h.loaded.Refused(); refused != nil {
-		feature.Message = node.Shorten(node.MessageLimit, "with manager: Kernel addresses are announced at once, whatever openAfter says: "+refused.Error())
+		feature.Message = node.Shorten(node.MessageLimit, "answers to joins are not kept back, and with manager: Kernel addresses are announced at once, whatever openAfter says: "+refused.Error())
 	} else if !feature.Supported {
 		return nil
 	}

@@ -17,57 +17,43 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/testutil"
 )
 
 // The kernel puts what comes before a join is finished in the wrong place. It is finished
 // when the reader, who waits for a page here, releases the connection.
 func TestASubflowBringsNoDataBeforeItsJoinIsFinished(t *testing.T) {
-	forBoth(t, func(t *testing.T, version int) {
-		l := newLab(t, pathmanager.OpenAfter{Bytes: 1 << 40, Time: 300 * time.Millisecond})
-		listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(l.server.Address(version), 0).String())
-		require.NoError(t, err)
-		defer listener.Close()
-		l.settle(t)
-		client, err := l.client.Dial(t.Context(), "tcp", listener.Addr().String())
-		require.NoError(t, err)
-		defer client.Close()
-		server, err := listener.Accept()
-		require.NoError(t, err)
-		defer server.Close()
-
-		sent := randomBytes(400_000)
-		send(t, client, sent[:firstRead])
-		page := newSlowPage(t)
-		first := readInto(t, server, page.bytes[:firstRead])
-		time.Sleep(500 * time.Millisecond) // it is old enough
-		send(t, client, sent[firstRead:firstRead+1])
-		testutil.Retry(t, 5*time.Second, func() error { return atLeast(subflows-1, counter(t, l.client, "MPTcpExtMPJoinSynAckRx")) })
-		time.Sleep(100 * time.Millisecond)
-		goesOn := l.lose(t, client.LocalAddr())
-		send(t, client, sent[firstRead+1:alone]) // and so the first subflow keeps these
-		time.Sleep(50 * time.Millisecond)
-		failed := make(chan error, 1)
-		go func() { _, err := client.Write(sent[alone:]); failed <- err }()
-		time.Sleep(50 * time.Millisecond)
-		page.answer(t)
-		goesOn()
-		received := make([]byte, len(sent))
-		copy(received, <-first)
-		_, err = io.ReadFull(server, received[firstRead:])
-		require.NoError(t, err)
-		require.NoError(t, <-failed)
-		require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
-		l.client.ExpectSubflows(client, subflows)
-		send(t, client, sent)
-		_, err = io.ReadFull(server, received)
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
-	})
+	for name, c := range map[string]struct {
+		manager v1alpha1.SubflowManager
+		after   pathmanager.OpenAfter
+	}{
+		"announced when the connection lasts": {v1alpha1.SubflowManagerKernel, pathmanager.OpenAfter{Bytes: 1 << 40, Time: 300 * time.Millisecond}},
+		"announced at once":                   {v1alpha1.SubflowManagerKernel, pathmanager.OpenAfter{}},
+		"opened by the agent":                 {v1alpha1.SubflowManagerAgent, pathmanager.OpenAfter{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forBoth(t, func(t *testing.T, version int) {
+				l := newLabOf(t, c.manager, c.after)
+				sent := randomBytes(400_000)
+				client, server, joins := l.connectWithoutJoins(t, version)
+				goesOn := l.joinWhileItReads(t, client, server, joins, sent)
+				received := goesOn()
+				require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
+				l.client.ExpectSubflows(client, subflows)
+				send(t, client, sent)
+				_, err := io.ReadFull(server, received)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
+				require.NotZero(t, keptBackOf(t, l.holder))
+			})
+		})
+	}
 }
 
 const (
@@ -75,19 +61,78 @@ const (
 	alone     = 2000 // is sent before the other subflows have something to do
 )
 
-// lose has all be lost that comes to the server from a port, until the returned function
-// is called.
-func (l *lab) lose(t *testing.T, from net.Addr) (goesOn func()) {
+// connectWithoutJoins has joins be lost until they are let through.
+func (l *lab) connectWithoutJoins(t *testing.T, version int) (client, server net.Conn, letThrough func()) {
 	t.Helper()
-	port := strconv.Itoa(from.(*net.TCPAddr).Port)
+	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(l.server.Address(version), 0).String())
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	l.settle(t)
+	letThrough = l.lose(t, "option", "mptcp", "subtype", "1")
+	client, err = l.client.Dial(t.Context(), "tcp", listener.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { client.Close() })
+	server, err = listener.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { server.Close() })
+	return client, server, letThrough
+}
+
+// joinWhileItReads has the client's subflows join while the server holds the connection's
+// lock, and the client send on them. The returned function ends that, and gives what the
+// server received.
+func (l *lab) joinWhileItReads(t *testing.T, client, server net.Conn, letThrough func(), sent []byte) (goesOn func() []byte) {
+	t.Helper()
+	send(t, client, sent[:firstRead])
+	page := newSlowPage(t)
+	first := readInto(t, server, page.bytes[:firstRead])
+	time.Sleep(500 * time.Millisecond) // it is old enough
+	letThrough()
+	send(t, client, sent[firstRead:firstRead+1])
+	testutil.Retry(t, 20*time.Second, func() error { return atLeast(subflows-1, counter(t, l.client, "MPTcpExtMPJoinSynAckRx")) })
+	time.Sleep(100 * time.Millisecond)
+	arrives := l.lose(t, "sport", strconv.Itoa(client.LocalAddr().(*net.TCPAddr).Port))
+	send(t, client, sent[firstRead+1:alone]) // and so the first subflow keeps these
+	time.Sleep(50 * time.Millisecond)
+	failed := make(chan error, 1)
+	go func() { _, err := client.Write(sent[alone:]); failed <- err }()
+	time.Sleep(50 * time.Millisecond)
+	return func() []byte {
+		page.answer(t)
+		arrives()
+		received := make([]byte, len(sent))
+		copy(received, <-first)
+		_, err := io.ReadFull(server, received[firstRead:])
+		require.NoError(t, err)
+		require.NoError(t, <-failed)
+		return received
+	}
+}
+
+// lose has all be lost that comes to the server and matches this of TCP, until the
+// returned function is called.
+func (l *lab) lose(t *testing.T, match ...string) (goesOn func()) {
+	t.Helper()
 	run := func(arguments ...string) {
 		_, err := l.server.Run("nft", arguments...)
 		require.NoError(t, err)
 	}
 	run("add", "table", "inet", "lose")
 	run("add", "chain", "inet", "lose", "input", "{ type filter hook input priority 0; }")
-	run("add", "rule", "inet", "lose", "input", "tcp", "sport", port, "drop")
+	run(append(append([]string{"add", "rule", "inet", "lose", "input", "tcp"}, match...), "drop")...)
 	return func() { run("delete", "table", "inet", "lose") }
+}
+
+// keptBackOf is the count that the agent offers to Prometheus.
+func keptBackOf(t *testing.T, holder *Holder) float64 {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	require.NoError(t, registry.Register(holder))
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	require.Len(t, families, 1)
+	require.Len(t, families[0].GetMetric(), 1)
+	return families[0].GetMetric()[0].GetCounter().GetValue()
 }
 
 func randomBytes(size int) []byte {

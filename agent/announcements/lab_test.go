@@ -33,14 +33,21 @@ type lab struct {
 	client, server *pair.Host
 	holder         *Holder
 	options        Options
+	manager        v1alpha1.SubflowManager
 	managers       []*pathmanager.Namespace
 }
 
 func newLab(t *testing.T, after pathmanager.OpenAfter) *lab {
 	t.Helper()
+	return newLabOf(t, v1alpha1.SubflowManagerKernel, after)
+}
+
+func newLabOf(t *testing.T, manager v1alpha1.SubflowManager, after pathmanager.OpenAfter) *lab {
+	t.Helper()
 	l := &lab{options: Options{PinPath: testutil.BPFFS(t), Log: testr.New(t)}}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
 	l.client, l.server = hostOf(t, l.Nodes[0].Pods[0]), hostOf(t, l.Nodes[1].Pods[0])
+	l.manager = manager
 	l.hold(t, after)
 	for _, host := range []*pair.Host{l.server, l.client} {
 		l.manage(t, host, after)
@@ -53,17 +60,17 @@ func hostOf(t *testing.T, pod *network.Pod) *pair.Host {
 }
 
 // hold is what the server's node does.
-func (l *lab) hold(t *testing.T, after pathmanager.OpenAfter) {
+func (l *lab) hold(t testing.TB, after pathmanager.OpenAfter) {
 	t.Helper()
 	on, pod := l.Nodes[1], l.Nodes[1].Pods[0]
 	index, err := on.Index(pod.HostInterface)
 	require.NoError(t, err)
+	plan := v1alpha1.PlanSubflows{Manager: l.manager, Count: subflows}
+	if l.manager == v1alpha1.SubflowManagerKernel {
+		plan.AnnounceAfterBytes, plan.AnnounceAfterMillis = int64(after.Bytes), after.Time.Milliseconds()
+	}
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
-		Interface: index, Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4)},
-		Subflows: v1alpha1.PlanSubflows{
-			Manager: v1alpha1.SubflowManagerKernel, Count: subflows,
-			AnnounceAfterBytes: int64(after.Bytes), AnnounceAfterMillis: after.Time.Milliseconds(),
-		},
+		Interface: index, Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4)}, Subflows: plan,
 	}}}
 	l.holder = Open(l.options)
 	builder := nodetest.NewBuilder(l.options.PinPath)
@@ -82,7 +89,7 @@ func (l *lab) manage(t *testing.T, host *pair.Host, after pathmanager.OpenAfter)
 	t.Cleanup(func() { manager.Close() })
 	l.managers = append(l.managers, manager)
 	require.NoError(t, manager.Configure(context.Background(), pathmanager.Settings{
-		Manager: v1alpha1.SubflowManagerKernel, Count: subflows, FirstAnnouncedPort: 61001,
+		Manager: l.manager, Count: subflows, FirstAnnouncedPort: 61001,
 		Addresses: []netip.Addr{host.IPv4, host.IPv6}, OpenAfter: after,
 	}))
 }
@@ -177,9 +184,12 @@ func TestAConnectionThatStaysShortOpensNoSubflowAndIsAnnouncedNothing(t *testing
 	})
 }
 
-// settle waits until the server announces.
+// settle waits until the server announces, where it does.
 func (l *lab) settle(t *testing.T) {
 	t.Helper()
+	if l.manager != v1alpha1.SubflowManagerKernel {
+		return
+	}
 	testutil.Retry(t, 20*time.Second, func() error {
 		out, err := l.server.Run("ip", "mptcp", "endpoint", "show")
 		if err == nil && strings.Count(out, "signal") < subflows-1 {
@@ -277,7 +287,7 @@ func (l *lab) told(t *testing.T) <-chan time.Time {
 }
 
 // carry sends 8 MiB one way, after a byte of the client.
-func carry(t *testing.T, from, to net.Conn) {
+func carry(t testing.TB, from, to net.Conn) {
 	t.Helper()
 	const bytes = 8 << 20
 	failed := make(chan error, 1)

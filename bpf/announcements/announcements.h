@@ -4,6 +4,7 @@
 #define BRAID_ANNOUNCEMENTS_H
 
 #include "mptcp.h"
+#include "mptcp_sockets.h"
 
 enum hold_limit {
 	MAX_INTERFACES = 4096,
@@ -26,10 +27,9 @@ enum {
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_SK_STORAGE_GET_F_CREATE = 1,
 	BPF_F_INGRESS = 1,
-	FIELD_EXISTS = 2, /* for __builtin_preserve_field_info */
 };
 
-/* What a connection of a pod waits for; whichever comes first. */
+/* What a connection of a pod waits for; whichever comes first. Neither: for nothing. */
 struct wait {
 	__u64 bytes; /* in both directions together; 0: they do not count */
 	__u64 time;  /* ns; 0: it does not count */
@@ -71,23 +71,7 @@ struct bpf_tcp_sock {
 	__u64 bytes_acked;
 };
 
-/* What is read of the kernel's structures; their real layout is found on loading. */
-struct inet_connection_sock {
-	void *icsk_ulp_data;
-} __attribute__((preserve_access_index));
-
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-	_Bool is_mptcp;
-} __attribute__((preserve_access_index));
-
-struct mptcp_subflow_context {
-	__u32 subflow_id; /* 0: the peer has joined it, and the join is not finished */
-} __attribute__((preserve_access_index));
-
 static void *(*const bpf_sk_fullsock)(void *sk) = (void *)95;
-static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
-static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static struct bpf_tcp_sock *(*const bpf_tcp_sock)(void *sk) = (void *)96;
 static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
@@ -117,6 +101,14 @@ struct {
 	__type(key, struct ends);
 	__type(value, struct carried);
 } carried_announcements SEC(".maps");
+
+/* The answers to joins that were kept back. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} kept_back SEC(".maps");
 
 /* A new packet, as it is written. */
 struct segment {

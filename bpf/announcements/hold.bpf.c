@@ -122,6 +122,16 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, 
 	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
+static __always_inline int keep_back(void)
+{
+	__u32 zero = 0;
+	__u64 *count = bpf_map_lookup_elem(&kept_back, &zero);
+
+	if (count)
+		++*count;
+	return TC_ACT_SHOT;
+}
+
 SEC("tc")
 int hold_addresses(struct __sk_buff *skb)
 {
@@ -145,7 +155,9 @@ int hold_addresses(struct __sk_buff *skb)
 	if (!tcp)
 		return TCX_NEXT;
 	if (unlikely(is_early_answer(skb, socket, tcp)))
-		return TC_ACT_SHOT;
+		return keep_back();
+	if (!wait->bytes && !wait->time)
+		return TCX_NEXT;
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;

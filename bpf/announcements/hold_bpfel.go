@@ -78,6 +78,7 @@ type HoldWait struct {
 const (
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
+	HoldMapKeptBack             = "kept_back"
 	HoldMapScratch              = "scratch"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
@@ -134,6 +135,7 @@ type HoldProgramSpecs struct {
 type HoldMapSpecs struct {
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
+	KeptBack             *ebpf.MapSpec `ebpf:"kept_back"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
@@ -166,6 +168,7 @@ func (o *HoldObjects) Close() error {
 type HoldMaps struct {
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
+	KeptBack             *ebpf.Map `ebpf:"kept_back"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
@@ -174,6 +177,7 @@ func (m *HoldMaps) Close() error {
 	return _HoldClose(
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
+		m.KeptBack,
 		m.Scratch,
 		m.Waits,
 	)

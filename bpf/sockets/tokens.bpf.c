@@ -5,7 +5,7 @@
  * The peers' tokens of MPTCP connections, which no interface of the kernel tells:
  * a token is the hash of a key, and the key is hashed here, where it stays.
  */
-#include "kernel.h"
+#include "mptcp_sockets.h"
 #include "sha256.h"
 #include "shared.h"
 
@@ -23,24 +23,7 @@ struct bpf_iter__tcp {
 	struct sock_common *sk_common;
 } __attribute__((preserve_access_index));
 
-struct inet_connection_sock {
-	void *icsk_ulp_data;
-} __attribute__((preserve_access_index));
-
-struct tcp_sock {
-	struct inet_connection_sock inet_conn;
-	_Bool is_mptcp;
-} __attribute__((preserve_access_index));
-
-/* The first subflow of a connection has the peer's key. */
-struct mptcp_subflow_context {
-	__u64 remote_key; /* 0: not known, or not the first */
-	__u32 token;
-} __attribute__((preserve_access_index));
-
-static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
-static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 
 struct token_pair {
 	__u32 local;

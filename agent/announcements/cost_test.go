@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announcements
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/pathmanager"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
+)
+
+// BenchmarkAPacketOfAConnectionThatLasts is what the program takes of each packet that a
+// pod sends on a real connection, next to an empty program that gets the same packets. A
+// test run of the program would have no socket to look at.
+func BenchmarkAPacketOfAConnectionThatLasts(b *testing.B) {
+	for name, after := range map[string]pathmanager.OpenAfter{"announced at once": {}, "announced when it lasts": {Bytes: 256 << 10}} {
+		b.Run(name, func(b *testing.B) {
+			l := &lab{options: Options{PinPath: testutil.BPFFS(b), Log: logr.Discard()}, manager: v1alpha1.SubflowManagerKernel}
+			l.Network = network.ForTest(b, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
+			l.hold(b, after)
+			programs := []*ebpf.Program{l.holder.loaded.Value.HoldAddresses, l.emptyProgram(b)}
+			client, server := l.connectPods(b)
+			b.Run("data", func(b *testing.B) { costs(b, programs, server, client) })
+			b.Run("acknowledgements", func(b *testing.B) { costs(b, programs, client, server) })
+		})
+	}
+}
+
+// emptyProgram runs behind the server's.
+func (l *lab) emptyProgram(b *testing.B) *ebpf.Program {
+	b.Helper()
+	empty, err := packettest.NewEmpty()
+	require.NoError(b, err)
+	b.Cleanup(func() { empty.Close() })
+	on := l.Nodes[1]
+	index, err := on.Index(on.Pods[0].HostInterface)
+	require.NoError(b, err)
+	require.NoError(b, on.Do(func() error {
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: empty, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			b.Cleanup(func() { attached.Close() })
+		}
+		return err
+	}))
+	return empty
+}
+
+func (l *lab) connectPods(b *testing.B) (client, server net.Conn) {
+	b.Helper()
+	to := l.Nodes[1].Pods[0]
+	_, err := to.Namespace.Run("ip", "mptcp", "endpoint", "add", to.IPv4, "port", "61001", "signal")
+	require.NoError(b, err)
+	listener, err := to.Namespace.Listen(b.Context(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(to.IPv4), 0).String())
+	require.NoError(b, err)
+	defer listener.Close()
+	client, err = l.Nodes[0].Pods[0].Namespace.Dial(b.Context(), "tcp", listener.Addr().String())
+	require.NoError(b, err)
+	b.Cleanup(func() { client.Close() })
+	server, err = listener.Accept()
+	require.NoError(b, err)
+	b.Cleanup(func() { server.Close() })
+	carry(b, client, server) // and so it lasts
+	return client, server
+}
+
+// costs reports medians over transfers.
+func costs(b *testing.B, programs []*ebpf.Program, from, to net.Conn) {
+	b.Helper()
+	counting, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	require.NoError(b, err)
+	defer counting.Close()
+	each := make([][]float64, len(programs))
+	packets := uint64(0)
+	for b.Loop() {
+		before := statistics(b, programs)
+		carry(b, from, to)
+		for i, now := range statistics(b, programs) {
+			runs := now.RunCount - before[i].RunCount
+			each[i] = append(each[i], float64((now.Runtime-before[i].Runtime).Nanoseconds())/float64(runs))
+			packets += runs
+		}
+	}
+	b.ReportMetric(median(each[0])-median(each[1]), "ns-above-empty")
+	b.ReportMetric(median(each[1]), "ns-empty")
+	b.ReportMetric(float64(packets)/float64(len(programs)*b.N), "packets/op")
+}
+
+func statistics(b *testing.B, of []*ebpf.Program) (all []*ebpf.ProgramStats) {
+	b.Helper()
+	for _, program := range of {
+		one, err := program.Stats()
+		require.NoError(b, err)
+		all = append(all, one)
+	}
+	return all
+}
+
+func median(of []float64) float64 {
+	slices.Sort(of)
+	return of[len(of)/2]
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package announcements
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/announcements"
+)
+
+func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
+	endpoint := func(manager v1alpha1.SubflowManager, millis int64, guest *v1alpha1.PlanGuest, interfaces ...int) node.Endpoint {
+		return node.Endpoint{HostInterface: interfaces[0], Others: interfaces[1:], PlanEndpoint: &v1alpha1.PlanEndpoint{
+			Guest: guest, Subflows: v1alpha1.PlanSubflows{Manager: manager, AnnounceAfterMillis: millis},
+		}}
+	}
+	waits := waitsOf(&node.Model{Endpoints: []node.Endpoint{
+		endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 1, 10),
+		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 2),
+		endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 3, 10),
+		endpoint(v1alpha1.SubflowManagerNone, 0, nil, 4),
+		endpoint(v1alpha1.SubflowManagerNone, 0, &v1alpha1.PlanGuest{}, 5),
+		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 0), // not found yet
+	}})
+	held := announcements.HoldWait{Time: uint64(500 * time.Millisecond)}
+	got := map[uint32]announcements.HoldWait{}
+	for index, one := range waits {
+		got[index] = one.HoldWait
+	}
+	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 10: held}, got)
+}
