@@ -42,6 +42,10 @@ soak: ## Wear a cluster out for half an hour, and see that nothing is left; BRAI
 images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
 	@hack/image/build.sh 0.1.0 amd64 arm64
 
+.PHONY: docs
+docs: ## Make a site of README.md and docs/, with a search, in _out/site; it needs no server and no network
+	@hack/site/build.sh
+
 .PHONY: build
 build: ## Build the programs into _out/bin
 	@mkdir -p _out/bin && go build -trimpath -o _out/bin/ ./cmd/...
