@@ -22,7 +22,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#{1,6} (.+?) *#*$`)
 	label   = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	// mention is a page that a message, a comment or an alert names.
-	mention = regexp.MustCompile(`\bdocs/([a-z0-9-]+\.md)(#[\w-]+)?`)
+	mention = regexp.MustCompile(`\bdocs/([a-z0-9-]+)\.(?:md|html)(#[\w-]+)?`)
 )
 
 func TestEveryLinkOfAPageLeadsSomewhere(t *testing.T) {
@@ -56,7 +56,7 @@ func TestEveryPageThatAFileNamesIsThere(t *testing.T) {
 		}
 		for _, found := range mention.FindAllStringSubmatch(string(text), -1) {
 			seen++
-			if err := leads("../docs/"+found[1], strings.TrimPrefix(found[2], "#")); err != nil {
+			if err := leads("../docs/"+found[1]+".md", strings.TrimPrefix(found[2], "#")); err != nil {
 				t.Errorf("%s names %s: %v", name, found[0], err)
 			}
 		}

@@ -231,7 +231,7 @@ func TestEveryAlertSaysHowSevereItIsAndHasARunbook(t *testing.T) {
 			t.Errorf("docs/alerts.md has no section %s", alert.Alert)
 		}
 		delete(headings, alert.Alert)
-		if want := "/docs/alerts.md#" + strings.ToLower(alert.Alert); !strings.HasSuffix(alert.Annotations["runbook_url"], want) {
+		if want := "/docs/alerts.html#" + strings.ToLower(alert.Alert); !strings.HasSuffix(alert.Annotations["runbook_url"], want) {
 			t.Errorf("the runbook of %s is %s", alert.Alert, alert.Annotations["runbook_url"])
 		}
 		if !slices.Contains([]string{"critical", "warning", "info"}, alert.Labels["severity"]) {
