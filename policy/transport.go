@@ -41,6 +41,10 @@ func (d *Decision) bound(t *v1alpha1.Transport, bounds *v1alpha1.TransportBounds
 		t.InitialWindow = most
 		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("initialWindow is %d: %s allow no more", *most, by))
 	}
+	if most := bounds.MaxInactivityTimeout; most != nil && t.InactivityTimeout != nil && t.InactivityTimeout.Duration > most.Duration {
+		t.InactivityTimeout = most
+		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("inactivityTimeout is %s: %s allow no more", most.Duration, by))
+	}
 	if most := bounds.MaxReceiveBuffer; most != nil && t.ReceiveBuffer != nil && t.ReceiveBuffer.Cmp(*most) > 0 {
 		t.ReceiveBuffer = most
 		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("receiveBuffer is %s: %s allow no more", most, by))
@@ -69,6 +73,9 @@ func describeTransport(t *v1alpha1.Transport) string {
 	if t.MinRTO != nil {
 		add("minRTO %s", t.MinRTO.Duration)
 	}
+	if t.InactivityTimeout != nil {
+		add("inactivityTimeout %s", t.InactivityTimeout.Duration)
+	}
 	if t.ReceiveBuffer != nil {
 		add("receiveBuffer %s", t.ReceiveBuffer)
 	}
@@ -96,6 +103,9 @@ func effectOfTransport(bounds *v1alpha1.TransportBounds) string {
 	}
 	if bounds.MaxInitialWindow != nil {
 		parts = append(parts, fmt.Sprintf("initialWindow up to %d", *bounds.MaxInitialWindow))
+	}
+	if bounds.MaxInactivityTimeout != nil {
+		parts = append(parts, fmt.Sprintf("inactivityTimeout up to %s", bounds.MaxInactivityTimeout.Duration))
 	}
 	if bounds.MaxReceiveBuffer != nil {
 		parts = append(parts, fmt.Sprintf("receiveBuffer up to %s", bounds.MaxReceiveBuffer))

@@ -50,6 +50,8 @@ type Pods struct {
 type configured struct {
 	settings Settings
 	at       time.Time
+	// lacks says what the kernel cannot; nil where all holds.
+	lacks error
 }
 
 // recheck is how long a pod that nothing happened to is taken for configured: every
@@ -125,7 +127,7 @@ func managed(model *node.Model) (all []*node.Endpoint) {
 func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings Settings) error {
 	found := endpoint.Found
 	if last := p.last[found.Inode]; time.Since(last.at) < recheck && reflect.DeepEqual(last.settings, settings) {
-		return nil
+		return last.lacks
 	}
 	delete(p.last, found.Inode)
 	opened, err := p.open(found.Inode, found.Path)
@@ -136,8 +138,12 @@ func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings 
 	if err := opened.Configure(ctx, settings); err != nil {
 		return err
 	}
-	p.last[found.Inode] = configured{settings, time.Now()}
-	return nil
+	lacks := opened.SetInactivityTimeout(settings.InactivityTimeout)
+	if lacks != nil && !errors.Is(lacks, ErrNoCloseTimeout) {
+		return lacks
+	}
+	p.last[found.Inode] = configured{settings, time.Now(), lacks}
+	return lacks
 }
 
 func (p *Pods) open(inode uint64, path string) (*Namespace, error) {
@@ -160,7 +166,7 @@ func (p *Pods) open(inode uint64, path string) (*Namespace, error) {
 
 func settingsOf(endpoint *node.Endpoint) Settings {
 	subflows := endpoint.Subflows
-	return Settings{
+	settings := Settings{
 		Manager:            subflows.Manager,
 		Count:              int(subflows.Count),
 		FirstAnnouncedPort: uint16(subflows.FirstAnnouncedPort),
@@ -173,6 +179,10 @@ func settingsOf(endpoint *node.Endpoint) Settings {
 			Time:  time.Duration(subflows.OpenAfterMillis+subflows.AnnounceAfterMillis) * time.Millisecond,
 		},
 	}
+	if t := endpoint.Transport; t != nil && t.InactivityTimeout != nil {
+		settings.InactivityTimeout = t.InactivityTimeout.Duration
+	}
+	return settings
 }
 
 // release restores the pods that have a record and are not wanted, and drops the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/node"
@@ -26,12 +27,13 @@ func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {
 			Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh,
 			OpenAfterBytes: 256 << 10, OpenAfterMillis: 500, Reopen: v1alpha1.ReopenNever,
 		},
+		Transport: &v1alpha1.Transport{InactivityTimeout: &metav1.Duration{Duration: 5 * time.Minute}},
 	}}
 	want := Settings{
 		Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh, EachPair: 2,
 		Addresses: addresses,
 		OpenAfter: OpenAfter{Bytes: 256 << 10, Time: 500 * time.Millisecond},
-		Reopen:    v1alpha1.ReopenNever,
+		Reopen:    v1alpha1.ReopenNever, InactivityTimeout: 5 * time.Minute,
 	}
 	if got := settingsOf(wanted); !reflect.DeepEqual(got, want) {
 		t.Errorf("settings are %+v, want %+v", got, want)
@@ -54,7 +56,7 @@ func TestAPodIsConfiguredWhenItsSettingsChangeAndNowAndThen(t *testing.T) {
 	}{
 		{"at first", func() {}, "subflows 2 "},
 		{"somebody changes it", func() { setLimits(t, pod) }, "subflows 7 "},
-		{"after a while", func() { p.last[found.Inode] = configured{settings, time.Now().Add(-recheck)} }, "subflows 2 "},
+		{"after a while", func() { p.last[found.Inode] = configured{settings: settings, at: time.Now().Add(-recheck)} }, "subflows 2 "},
 		{"other settings", func() { setLimits(t, pod); settings.Count = 5 }, "subflows 4 "},
 		{"a pod that was let go of", func() { setLimits(t, pod); letGo(t, p, found.Inode) }, "subflows 4 "},
 	}

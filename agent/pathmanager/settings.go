@@ -37,6 +37,9 @@ type Settings struct {
 	OpenAfter OpenAfter
 	// Reopen is Never where closed subflows stay closed; empty for Always.
 	Reopen v1alpha1.ReopenMode
+	// InactivityTimeout is how long a connection without a subflow waits for another one,
+	// in whole seconds; 0 for the namespace's own.
+	InactivityTimeout time.Duration
 }
 
 // OpenAfter keeps a connection on its first subflow until one of its conditions

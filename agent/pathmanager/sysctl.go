@@ -49,8 +49,9 @@ func (s sysctls) set(name, value string) error {
 
 const (
 	settingEnabled       = "mptcp/enabled"
-	settingPathManager   = "mptcp/path_manager" // since Linux 6.15
-	settingPathManagerID = "mptcp/pm_type"      // older, and still there
+	settingPathManager   = "mptcp/path_manager"  // since Linux 6.15
+	settingPathManagerID = "mptcp/pm_type"       // older, and still there
+	settingCloseTimeout  = "mptcp/close_timeout" // since Linux 6.7
 	settingDropTimestamp = "mptcp/add_addr_v6_port_drop_ts"
 	settingTimestamps    = "ipv4/tcp_timestamps"
 )

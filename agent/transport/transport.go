@@ -121,7 +121,7 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 	wanted, cookies := map[uint64]*pod{}, map[found]uint64{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if endpoint.Transport == nil || endpoint.Found == nil || endpoint.Found.Path == "" {
+		if !forSockets(endpoint.Transport) || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
 		key := found{endpoint.UID, endpoint.Found.Inode}
@@ -139,6 +139,16 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 	}
 	p.cookies = cookies
 	return wanted
+}
+
+// forSockets: something is to be given to sockets. The path manager sets how long
+// connections without a subflow wait, for the whole pod.
+func forSockets(t *v1alpha1.Transport) bool {
+	if t == nil {
+		return false
+	}
+	settings := settingsOf(t)
+	return settings.Given != 0
 }
 
 func (p *Part) cookie(of found, path string) (uint64, error) {

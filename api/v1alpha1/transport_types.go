@@ -49,6 +49,13 @@ type Transport struct {
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2ms') && duration(self) <= duration('200ms')",message="must be a time from 2ms to 200ms"
 	// +optional
 	MinRTO *metav1.Duration `json:"minRTO,omitempty"`
+	// inactivityTimeout is how long an MPTCP connection that has lost its last subflow waits
+	// for another one before it ends, in whole seconds; the kernel's own is 60s. It is set
+	// in the pod's network namespace (net.mptcp.close_timeout, Linux 6.7 and later), so it
+	// needs subflows.manager Kernel or Agent.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 1s to 24h, such as 5m"
+	// +optional
+	InactivityTimeout *metav1.Duration `json:"inactivityTimeout,omitempty"`
 	// receiveBuffer is the size of the sockets' receive buffers, in bytes. It takes the
 	// place of the kernel's own choice, which grows with a connection: a large one lets a
 	// peer send much at once, as with a wide initial window. Of a connection that had it,
@@ -94,6 +101,10 @@ type TransportBounds struct {
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	MaxInitialWindow *int32 `json:"maxInitialWindow,omitempty"`
+	// maxInactivityTimeout is the longest inactivityTimeout.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 1s to 24h, such as 5m"
+	// +optional
+	MaxInactivityTimeout *metav1.Duration `json:"maxInactivityTimeout,omitempty"`
 	// maxReceiveBuffer is the largest receiveBuffer, in bytes.
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 4096 && self <= 67108864 : isQuantity(self) && quantity(self).compareTo(quantity('4Ki')) >= 0 && quantity(self).compareTo(quantity('64Mi')) <= 0",message="must be a quantity of bytes from 4Ki to 64Mi, such as 1Mi"
 	// +optional

@@ -2069,6 +2069,11 @@ func (in *Transport) DeepCopyInto(out *Transport) {
 		*out = new(v1.Duration)
 		**out = **in
 	}
+	if in.InactivityTimeout != nil {
+		in, out := &in.InactivityTimeout, &out.InactivityTimeout
+		*out = new(v1.Duration)
+		**out = **in
+	}
 	if in.ReceiveBuffer != nil {
 		in, out := &in.ReceiveBuffer, &out.ReceiveBuffer
 		x := (*in).DeepCopy()
@@ -2097,6 +2102,11 @@ func (in *TransportBounds) DeepCopyInto(out *TransportBounds) {
 	if in.MaxInitialWindow != nil {
 		in, out := &in.MaxInitialWindow, &out.MaxInitialWindow
 		*out = new(int32)
+		**out = **in
+	}
+	if in.MaxInactivityTimeout != nil {
+		in, out := &in.MaxInactivityTimeout, &out.MaxInactivityTimeout
+		*out = new(v1.Duration)
 		**out = **in
 	}
 	if in.MaxReceiveBuffer != nil {
