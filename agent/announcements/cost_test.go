@@ -3,6 +3,7 @@
 package announcements
 
 import (
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -32,8 +33,8 @@ func BenchmarkAPacketOfAConnectionThatLasts(b *testing.B) {
 			l.hold(b, after)
 			programs := []*ebpf.Program{l.holder.loaded.Value.HoldAddresses, l.emptyProgram(b)}
 			client, server := l.connectPods(b)
-			b.Run("data", func(b *testing.B) { costs(b, programs, server, client) })
-			b.Run("acknowledgements", func(b *testing.B) { costs(b, programs, client, server) })
+			b.Run("segments of a download", func(b *testing.B) { costs(b, programs, func() { carry(b, server, client) }) })
+			b.Run("answers to requests", func(b *testing.B) { costs(b, programs, func() { ask(b, client, server) }) })
 		})
 	}
 }
@@ -76,7 +77,7 @@ func (l *lab) connectPods(b *testing.B) (client, server net.Conn) {
 }
 
 // costs reports medians over transfers.
-func costs(b *testing.B, programs []*ebpf.Program, from, to net.Conn) {
+func costs(b *testing.B, programs []*ebpf.Program, transfer func()) {
 	b.Helper()
 	counting, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	require.NoError(b, err)
@@ -85,7 +86,7 @@ func costs(b *testing.B, programs []*ebpf.Program, from, to net.Conn) {
 	packets := uint64(0)
 	for b.Loop() {
 		before := statistics(b, programs)
-		carry(b, from, to)
+		transfer()
 		for i, now := range statistics(b, programs) {
 			runs := now.RunCount - before[i].RunCount
 			each[i] = append(each[i], float64((now.Runtime-before[i].Runtime).Nanoseconds())/float64(runs))
@@ -95,6 +96,25 @@ func costs(b *testing.B, programs []*ebpf.Program, from, to net.Conn) {
 	b.ReportMetric(median(each[0])-median(each[1]), "ns-above-empty")
 	b.ReportMetric(median(each[1]), "ns-empty")
 	b.ReportMetric(float64(packets)/float64(len(programs)*b.N), "packets/op")
+}
+
+// ask has 2,000 requests be answered one after another, each of 100 bytes.
+func ask(b *testing.B, client, server net.Conn) {
+	b.Helper()
+	const requests, size = 2000, 100
+	failed := make(chan error, 1)
+	go func() {
+		_, err := io.CopyN(server, server, requests*size)
+		failed <- err
+	}()
+	message := make([]byte, size)
+	for range requests {
+		_, err := client.Write(message)
+		require.NoError(b, err)
+		_, err = io.ReadFull(client, message)
+		require.NoError(b, err)
+	}
+	require.NoError(b, <-failed)
 }
 
 func statistics(b *testing.B, of []*ebpf.Program) (all []*ebpf.ProgramStats) {
