@@ -92,9 +92,9 @@ generate: ## Generate deep copies, CRDs, roles, the API reference and the packet
 	$(tool) controller-gen object:headerFile=hack/boilerplate.go.txt crd paths=./api/... output:crd:dir=config/crd
 	$(tool) controller-gen rbac:roleName=braid-controller,fileName=controller_role.yaml paths=./controllers/... output:rbac:dir=config/rbac
 	$(tool) controller-gen rbac:roleName=braid-agent,fileName=agent_role.yaml paths=./agent/... output:rbac:dir=config/rbac
-	$(tool) crd-ref-docs --source-path=api/v1alpha1 --config=hack/tools/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md --log-level=ERROR
-	@# A range is no alias of an anonymous struct, and a list needs an empty line before it.
-	sed -i -e "/^_Underlying type:_ _\[struct{/,+1d" -e "s/^_\(Validation\|Appears in\):_$$/&\n/" docs/api.md
+	$(tool) crd-ref-docs --source-path=api/v1alpha1 --config=hack/tools/crd-ref-docs.yaml --renderer=markdown --output-path=docs/api.md --max-depth=20 --log-level=ERROR
+	@# The site's Markdown wants an empty line before a list.
+	sed -i "s/^_\(Validation\|Appears in\):_$$/&\n/" docs/api.md
 	hack/chart/sync.sh
 	go generate ./bpf/... ./hack/bench/baseline
 
