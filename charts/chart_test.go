@@ -6,15 +6,21 @@ package charts_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"braid.dev/braid/internal/lab/apiserver"
+	"braid.dev/braid/internal/testutil"
+	"braid.dev/braid/plugin"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -183,7 +189,7 @@ const everyKind = "deployments,daemonsets,services,serviceaccounts,poddisruption
 	"clusterroles,clusterrolebindings,roles,rolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings," +
 	"mutatingadmissionpolicies,mutatingadmissionpolicybindings"
 
-func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testing.T) {
+func TestAnInstallationCanBeUpgradedAndUninstalledByForceAndLeavesThePolicies(t *testing.T) {
 	c := cluster{t, startServer(t)}
 
 	c.helm("install", "braid", "braid", "--create-namespace")
@@ -206,7 +212,8 @@ func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testin
 		t.Errorf("after the upgrade the controller has %s replicas", got)
 	}
 
-	c.helm("uninstall", "braid")
+	c.selectAPod()
+	c.helm("uninstall", "braid", "--no-hooks")
 	if left := c.named(everyKind); len(left) > 0 {
 		t.Errorf("the uninstallation left %v", left)
 	}
@@ -214,6 +221,100 @@ func TestAnInstallationCanBeUpgradedAndUninstalledAndLeavesThePolicies(t *testin
 		t.Errorf("the uninstallation took the paths with it: %q", got)
 	}
 }
+
+func TestAnUninstallationIsRefusedWhilePoliciesSelectPods(t *testing.T) {
+	c := cluster{t, startServer(t)}
+	c.helm("install", "braid", "braid", "--create-namespace")
+	c.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
+	c.selectAPod()
+
+	out, err := helm(t, "uninstall", "braid", "--kubeconfig", c.server.KubeconfigPath(), "--namespace", namespace)
+	if err == nil || !strings.Contains(out, "policies still select 1 pods on node1") || !strings.Contains(out, "--no-hooks") {
+		t.Errorf("uninstalling while policies select pods: %v\n%s", err, out)
+	}
+	if left := c.named("daemonsets,deployments"); len(left) != 2 {
+		t.Errorf("what was refused took something with it, left are %v", left)
+	}
+	if left := c.named("configmaps,jobs,pods"); len(left) > 0 {
+		t.Errorf("what was refused left %v", left)
+	}
+	if out, err := c.guardedCreate("kubectl-client-side-apply"); err != nil {
+		t.Errorf("what `helm template` renders cannot be applied: %v\n%s", err, out)
+	}
+	c.helm("upgrade", "braid", "braid", "--set", "crds.install=false") // which Helm does not where it believes that it has begun to uninstall
+
+	c.kubectl("delete", "mplan", "node1")
+	testutil.Retry(t, time.Minute, func() error {
+		_, err := c.guardedCreate("helm")
+		return err
+	})
+	c.selectAPod()
+	c.kubectl("delete", "crd", "--selector", "app.kubernetes.io/part-of=braid", "--wait=false")
+	testutil.Retry(t, time.Minute, func() error { // what the API server remembers of them
+		out, err := helm(t, "uninstall", "braid", "--timeout=20s", "--kubeconfig", c.server.KubeconfigPath(), "--namespace", namespace)
+		if err != nil {
+			err = fmt.Errorf("without the definitions: %w\n%s", err, out)
+		}
+		return err
+	})
+}
+
+// selectAPod has a plan with a pod, and waits until the API server goes by it, which
+// learns of a new kind of parameters some seconds later.
+func (c cluster) selectAPod() {
+	c.t.Helper()
+	plan := filepath.Join(c.t.TempDir(), "plan.yaml")
+	if err := os.WriteFile(plan, []byte(planWithAPod), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.kubectl("apply", "--filename", plan)
+	testutil.Retry(c.t, time.Minute, func() error {
+		if out, err := c.guardedCreate("helm"); err == nil {
+			return errors.New("it would not be refused: " + out)
+		}
+		return nil
+	})
+}
+
+// guardedCreate tries to create what Helm does before it uninstalls.
+func (c cluster) guardedCreate(manager string) (string, error) {
+	c.t.Helper()
+	return c.tryKubectl("create", "configmap", "braid-uninstall", "--namespace", namespace, "--dry-run=server", "--field-manager="+manager)
+}
+
+func TestTheNextCommandsThatTheChartNamesAreThoseOfThePlugin(t *testing.T) {
+	out := mustHelm(t, "install", "braid", "braid", "--namespace", namespace, "--dry-run=client")
+	found := regexp.MustCompile(`kubectl braid ([^#\n]*)`).FindAllStringSubmatch(out, -1)
+	if len(found) != 4 {
+		t.Errorf("the notes name %d commands, not 4:\n%s", len(found), out)
+	}
+	for _, match := range found {
+		command, rest, err := plugin.Command(io.Discard, "test").Find(strings.Fields(match[1]))
+		if err == nil {
+			err = command.ParseFlags(rest)
+		}
+		if err != nil || command.Name() == "kubectl-braid" {
+			t.Errorf("%s: %v", match[0], err)
+		}
+		if !strings.Contains(match[1], "--system-namespace="+namespace) {
+			t.Errorf("%s looks for Braid elsewhere", match[0])
+		}
+	}
+}
+
+const planWithAPod = `
+apiVersion: braid.dev/v1alpha1
+kind: MPTCPNodePlan
+metadata: {name: node1}
+spec:
+  endpoints:
+  - uid: a
+    namespace: shop
+    name: web
+    addresses: [10.0.0.1]
+    policy: {kind: MPTCPPolicy, namespace: shop, name: spread, generation: 1}
+    subflows: {manager: Kernel, count: 2}
+`
 
 func TestAnUninstallationTakesTheDefinitionsWhereThatIsAskedFor(t *testing.T) {
 	for value, kept := range map[string]bool{"crds.keep=true": true, "crds.keep=false": false} {

@@ -64,6 +64,7 @@ func TestAgentsRunAsTheAgentsOfTheirNodes(t *testing.T) {
 			return ctx
 		}).
 		Assess("their accounts and roles go with the installation", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			expectRemovable(ctx, t)
 			if err := helm(ctx, "uninstall", release, "--wait"); err != nil {
 				t.Fatal(err)
 			}
