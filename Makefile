@@ -43,8 +43,8 @@ images: ## Build the images of the controller and the agent for amd64 and arm64,
 	@hack/image/build.sh 0.1.0 amd64 arm64
 
 .PHONY: docs
-docs: ## Make a site of README.md and docs/, with a search, in _out/site; it needs no server and no network
-	@hack/site/build.sh
+docs: ## Make a site of README.md and docs/, with a search, in _out/site; ARGS=--serve serves it
+	@hack/site/build.sh $(ARGS)
 
 .PHONY: build
 build: ## Build the programs into _out/bin

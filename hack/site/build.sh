@@ -9,6 +9,8 @@
 # Material is kept up until May 2027. Its successor Zensical reads the same mkdocs.yml; its
 # release 0.1.2 could not be installed, as a part of it (zensical-ui) is not on PyPI.
 #
+# With --serve it is then served at 127.0.0.1:8000: the search needs a server.
+#
 # Fails on a link or an anchor that leads nowhere, and on a page that is on no shelf.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -61,16 +63,19 @@ main() {
 	fi
 	tools
 	rm -rf "$work"
-	mkdir -p "$work/pages/assets"
+	mkdir -p "$work/pages"
 	cp README.md "$work/pages"
-	cp hack/site/iframe-worker.js "$work/pages/assets"
 	cp -r docs "$work/pages"
 	linked | xargs -r -d '\n' cp --parents -t "$work/pages"
 	{ cat hack/site/mkdocs.yml && nav; } >"$work/mkdocs.yml"
 	# The environment's scripts name the directory that it was made in; -m does not.
 	# NO_MKDOCS_2_WARNING: see above.
 	NO_MKDOCS_2_WARNING=1 "$tools/bin/python" -m mkdocs build --strict --config-file "$work/mkdocs.yml" --site-dir "$PWD/_out/site"
-	say "made: open _out/site/index.html"
+	say "made: _out/site/index.html; for the search, make docs ARGS=--serve"
 }
 
 main
+if [[ ${1:-} == --serve ]]; then
+	say "serving it at http://127.0.0.1:8000, until you press Ctrl-C"
+	exec python3 -m http.server --bind 127.0.0.1 --directory _out/site 8000
+fi
