@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -20,13 +21,17 @@ func TestSocketsGetTheTransportOfTheirPolicyWithinTheGuardrail(t *testing.T) {
 	c := use(t)
 	guardrail := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "windows"}, Spec: v1alpha1.MPTCPGuardrailSpec{
 		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "shop"}},
-		Guardrails:        v1alpha1.Guardrails{Transport: &v1alpha1.TransportBounds{MaxInitialWindow: new(int32(20))}},
+		Guardrails: v1alpha1.Guardrails{Transport: &v1alpha1.TransportBounds{
+			MaxInitialWindow: new(int32(20)), MaxInactivityTimeout: &metav1.Duration{Duration: 2 * time.Minute},
+		}},
 	}}
 	c.Create(t, guardrail)
-	policy := shopPolicy(v1alpha1.SubflowManagerNone)
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	policy.Spec.Transport = &v1alpha1.Transport{
 		CongestionControl: "cubic", InitialWindow: new(int32(40)), UserTimeout: &metav1.Duration{Duration: 20 * time.Second},
+		InactivityTimeout: &metav1.Duration{Duration: 5 * time.Minute},
 	}
+	before := c.closeTimeout(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
 	client, server := c.Network.Pod("client"), c.Network.Pod("server")
@@ -44,6 +49,9 @@ func TestSocketsGetTheTransportOfTheirPolicyWithinTheGuardrail(t *testing.T) {
 	if socket, err := shown(); err != nil || !strings.Contains(socket, " cubic ") || !strings.Contains(socket, "cwnd:20 ") {
 		t.Errorf("the client has the socket %q: %v", socket, err)
 	}
+	if timeout := c.closeTimeout(t); timeout != "120" {
+		t.Errorf("the client's connections without a subflow wait for %s seconds, not 120", timeout)
+	}
 	if err := errors.Join(c.Client.Delete(t.Context(), policy), c.Client.Delete(t.Context(), guardrail)); err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +60,19 @@ func TestSocketsGetTheTransportOfTheirPolicyWithinTheGuardrail(t *testing.T) {
 		if err == nil && strings.Contains(socket, " cubic ") {
 			err = errors.New("the client's socket has still " + socket)
 		}
+		if timeout := c.closeTimeout(t); timeout != before {
+			err = errors.Join(err, fmt.Errorf("the client's connections without a subflow wait for %s seconds, not %s as before", timeout, before))
+		}
 		return err
 	})
+}
+
+// closeTimeout is how long connections of the client that have no subflow wait.
+func (c *cluster) closeTimeout(t *testing.T) string {
+	t.Helper()
+	value, err := c.Network.Pod("client").Run("sysctl", "-n", "net.mptcp.close_timeout")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(value)
 }
