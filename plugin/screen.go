@@ -38,8 +38,19 @@ const (
 	reverseOff  = "\x1b[0m"
 )
 
+// view is what the user chose to see.
+type view interface {
+	draw(width, height int) string
+	press(key string)
+	// refresh takes what the nodes said last, tell a mistake.
+	refresh()
+	tell(mistake string)
+	// over: the user left.
+	over() bool
+}
+
 // interact keeps the screen up to date until the user leaves.
-func (t *topper) interact(ctx context.Context, terminal terminal) (err error) {
+func (t *topper) interact(ctx context.Context, terminal terminal, v view) (err error) {
 	before, err := term.MakeRaw(int(terminal.in.Fd()))
 	if err != nil {
 		return fmt.Errorf("preparing the terminal: %w", err)
@@ -51,8 +62,6 @@ func (t *topper) interact(ctx context.Context, terminal terminal) (err error) {
 	}()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	v := &screen{}
-	v.sort, _ = columnNamed(t.options.sort)
 	failed := make(chan error, 1)
 	go t.follow(ctx, func(err error) {
 		select {
@@ -63,9 +72,9 @@ func (t *topper) interact(ctx context.Context, terminal terminal) (err error) {
 	return t.redraw(ctx, terminal, v, failed)
 }
 
-func (t *topper) redraw(ctx context.Context, terminal terminal, v *screen, failed <-chan error) error {
+func (t *topper) redraw(ctx context.Context, terminal terminal, v view, failed <-chan error) error {
 	keys := readKeys(ctx, terminal.in)
-	for v.top = t.snapshot(); !v.left; {
+	for !v.over() {
 		width, height, err := term.GetSize(int(terminal.out.Fd()))
 		if err != nil || width == 0 || height == 0 { // a terminal that nobody told its size
 			width, height = 80, 24
@@ -77,12 +86,14 @@ func (t *topper) redraw(ctx context.Context, terminal terminal, v *screen, faile
 		case <-ctx.Done():
 			return nil
 		case key, open := <-keys:
+			if !open {
+				return nil
+			}
 			v.press(key)
-			v.left = v.left || !open
 		case <-t.changed:
-			v.top, v.read = t.snapshot(), true
+			v.refresh()
 		case err := <-failed:
-			v.note = err.Error()
+			v.tell(err.Error())
 		}
 	}
 	return nil
@@ -155,6 +166,25 @@ type screen struct {
 	shown   int  // lines, when it was drawn last
 	left    bool
 }
+
+// subflowScreen shows what a topper knows of subflows.
+type subflowScreen struct {
+	*screen
+	source *topper
+}
+
+func (v *subflowScreen) draw(width, height int) string {
+	if v.top == nil {
+		v.top = v.source.snapshot()
+	}
+	return v.screen.draw(width, height)
+}
+
+func (v *subflowScreen) refresh() { v.top, v.read = v.source.snapshot(), true }
+
+func (v *screen) tell(mistake string) { v.note = mistake }
+
+func (v *screen) over() bool { return v.left }
 
 // press does what a key asks for.
 func (v *screen) press(key string) {
@@ -235,16 +265,27 @@ func (v *screen) draw(width, height int) string {
 	matching := v.matching()
 	sortSubflows(matching, v.sort, v.reverse)
 	footer := v.footer()
-	v.shown = max(1, height-2-len(footer))
-	v.first = max(0, min(v.first, len(matching)-v.shown))
-	visible := matching[v.first:min(len(matching), v.first+v.shown)]
+	visible := matching[v.scroll(len(matching), height-2-len(footer)):]
+	visible = visible[:min(len(visible), v.shown)]
 	titles := columnTitles()
 	titles[v.sort] += map[bool]string{false: "*", true: "^"}[v.reverse]
 	rows := [][]string{titles}
 	for i := range visible {
 		rows = append(rows, cellsOf(&visible[i]))
 	}
-	lines := []string{v.header(matching)}
+	return paint(v.header(matching), rows, footer, width, height)
+}
+
+// scroll keeps the first line that is shown where there is something, and returns it.
+func (v *screen) scroll(total, room int) int {
+	v.shown = max(1, room)
+	v.first = max(0, min(v.first, total-v.shown))
+	return v.first
+}
+
+// paint writes over what is there, so that nothing flickers.
+func paint(header string, rows [][]string, footer []string, width, height int) string {
+	lines := []string{header}
 	for line := range strings.Lines(table(rows...)) {
 		lines = append(lines, strings.TrimSuffix(line, "\n"))
 	}
@@ -252,14 +293,9 @@ func (v *screen) draw(width, height int) string {
 		lines = append(lines, "")
 	}
 	lines = append(lines, footer...)
-	return paint(lines[:min(len(lines), height)], width)
-}
-
-// paint writes over what is there, so that nothing flickers.
-func paint(lines []string, width int) string {
 	var b strings.Builder
 	b.WriteString(home)
-	for i, line := range lines {
+	for i, line := range lines[:min(len(lines), height)] {
 		if i > 0 {
 			b.WriteString("\r\n")
 		}
@@ -296,23 +332,27 @@ func (v *screen) header(matching []Subflow) string {
 }
 
 // footer has the filter while it is typed, what went wrong, and the keys.
-func (v *screen) footer() (lines []string) {
+func (v *screen) footer() []string {
+	keys := "q quit  / filter  r reverse  ←→ sort"
+	for _, c := range columns {
+		keys += fmt.Sprintf("  %c %s", c.key, c.name)
+	}
+	return v.footerOf(v.top.Problems, keys)
+}
+
+func (v *screen) footerOf(problems []Problem, keys string) (lines []string) {
 	if v.note != "" {
 		lines = append(lines, v.note)
 	}
-	for i, problem := range v.top.Problems {
+	for i, problem := range problems {
 		if i == 3 {
-			lines = append(lines, fmt.Sprintf("and %d more", len(v.top.Problems)-i))
+			lines = append(lines, fmt.Sprintf("and %d more", len(problems)-i))
 			break
 		}
 		lines = append(lines, problem.Object+": "+strings.ReplaceAll(problem.Message, "\n", " "))
 	}
 	if v.typing {
 		return append(lines, "/"+v.filter)
-	}
-	keys := "q quit  / filter  r reverse  ←→ sort"
-	for _, c := range columns {
-		keys += fmt.Sprintf("  %c %s", c.key, c.name)
 	}
 	return append(lines, keys)
 }

@@ -55,6 +55,8 @@ type Subflow struct {
 // topOptions say what to show, and how.
 type topOptions struct {
 	systemNamespace, node, path string
+	// paths shows NICs in the place of subflows.
+	paths bool
 	// namespace limits the pods; empty for all. pod is a name in it.
 	namespace, pod string
 	sort           string
@@ -62,6 +64,12 @@ type topOptions struct {
 	every          time.Duration
 	limit          int
 }
+
+const topExamples = `  kubectl braid top
+  kubectl braid top web-0 --namespace shop --once
+  kubectl braid top --path blue --sort rtt --output json
+  kubectl braid top --paths
+  kubectl braid top --paths --node node1 --once`
 
 func (p *plugin) topCommand() *cobra.Command {
 	var options topOptions
@@ -72,8 +80,11 @@ func (p *plugin) topCommand() *cobra.Command {
 rates of payload, round-trip times, and which are backups.
 
 In a terminal the table is kept up to date: left and right or a letter choose the column
-to sort by, r reverses, up and down scroll, / filters, q leaves.`,
-		Example: "  kubectl braid top\n  kubectl braid top web-0 --namespace shop --once\n  kubectl braid top --path blue --sort rtt --output json",
+to sort by, r reverses, up and down scroll, / filters, q leaves.
+
+With --paths, show of each node and path what its NIC carries now, of whomever, which share
+of the path's capacity that is, and how much of it is of those subflows.`,
+		Example: topExamples,
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.podNames,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := p.selectPods(&options, arguments); err != nil {
@@ -88,7 +99,11 @@ to sort by, r reverses, up and down scroll, / filters, q leaves.`,
 	flags.DurationVar(&options.every, "every", 2*time.Second, "time between two readings")
 	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows each node tells of; 0 for all")
 	flags.StringVar(&options.node, "node", "", "show this node's pods alone")
-	flags.StringVar(&options.path, "path", "", "show subflows on this path alone")
+	flags.StringVar(&options.path, "path", "", "show this path alone")
+	flags.BoolVar(&options.paths, "paths", false, "show what the NICs of nodes and paths carry")
+	for _, ofSubflows := range []string{"sort", "limit"} {
+		command.MarkFlagsMutuallyExclusive("paths", ofSubflows)
+	}
 	addSystem(command, &options.systemNamespace)
 	mustComplete(command, "sort", cobra.FixedCompletions(columnNames(), cobra.ShellCompDirectiveNoFileComp))
 	mustComplete(command, "node", p.names(&corev1.NodeList{}))
@@ -109,6 +124,9 @@ func (p *plugin) selectPods(options *topOptions, arguments []string) error {
 	if len(arguments) > 0 {
 		options.pod = arguments[0]
 	}
+	if options.paths && options.namespace != "" {
+		return errors.New("--paths is of NICs, which all pods of a node share: leave pod and namespace out")
+	}
 	if _, known := columnNamed(options.sort); !known {
 		return fmt.Errorf("--sort=%s: must be one of %s", options.sort, strings.Join(columnNames(), ", "))
 	}
@@ -124,9 +142,19 @@ func (p *plugin) top(command *cobra.Command, options topOptions) error {
 	}
 	terminal, ok := terminalOf(p.out, command.InOrStdin())
 	if ok && !options.once && p.format == output.Text {
-		return t.interact(ctx, terminal)
+		return t.interact(ctx, terminal, t.newView())
 	}
 	return p.topOnce(ctx, t)
+}
+
+// newView is what a terminal shows.
+func (t *topper) newView() view {
+	if t.options.paths {
+		return &pathScreen{source: t}
+	}
+	v := &screen{}
+	v.sort, _ = columnNamed(t.options.sort)
+	return &subflowScreen{v, t}
 }
 
 func (p *plugin) topOnce(ctx context.Context, t *topper) error {
@@ -136,6 +164,9 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 	t.streams.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if t.options.paths {
+		return p.printPathUses(t.pathSnapshot())
 	}
 	found := t.snapshot()
 	column, _ := columnNamed(t.options.sort)

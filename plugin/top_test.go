@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -37,6 +38,9 @@ func busyNodes(t *testing.T, well *atomic.Bool) (*scene, *nodes) {
 		}
 		if slices.Contains(command, "--limit=0") {
 			line = manySubflows
+		}
+		if slices.ContainsFunc(command, func(flag string) bool { return strings.HasPrefix(flag, "--nic=") }) {
+			line = oneLine(nicRates)
 		}
 		if agent == "agent-node2" && !well.Load() {
 			return fmt.Errorf("%s has a headache", agent)
@@ -60,7 +64,23 @@ func busyNodes(t *testing.T, well *atomic.Bool) (*scene, *nodes) {
 		}
 		s.addPlan(node, endpoint, nil)
 	}
+	s.addNICs("node1", v1alpha1.NodePath{Name: "red", Interface: "eth3", State: v1alpha1.LinkUp},
+		v1alpha1.NodePath{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, PeersProbed: 2, PeersAlive: 2},
+		v1alpha1.NodePath{Name: "green", Interface: "eth2", State: v1alpha1.LinkUp, PeersProbed: 2})
+	s.addNICs("node2", v1alpha1.NodePath{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, PeersProbed: 1, PeersAlive: 1},
+		v1alpha1.NodePath{Name: "green", State: v1alpha1.LinkDown, Message: "the node has no such NIC"})
+	capacity := resource.MustParse("100M")
+	blue := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: "blue"}}
+	blue.Spec.Interfaces, blue.Spec.Capacity = []v1alpha1.InterfacePattern{"eth1"}, &capacity
+	s.create(blue, nil)
 	return s, n
+}
+
+// addNICs has a node's agent tell of its paths.
+func (s *scene) addNICs(node string, paths ...v1alpha1.NodePath) {
+	s.t.Helper()
+	member := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	s.create(member, func() { member.Status.Paths = paths })
 }
 
 const (
@@ -71,6 +91,14 @@ const (
 		{"endpoint":"shop/server","token":"0x00000001","local":"10.0.2.1:5001","remote":"10.0.1.1:40001","path":"blue","backup":false,"rttMicroseconds":120000,"sentBitsPerSecond":1200,"receivedBitsPerSecond":95300000},
 		{"endpoint":"shop/server","local":"[fd00::2]:5001","remote":"[fd00::9]:40000","path":"green","standIn":"red","backup":false,"sentBitsPerSecond":999600,"receivedBitsPerSecond":1000000000}]}`
 )
+
+// nicRates are of NICs, one of which has lost its carrier, and is on no other node.
+const nicRates = `{"time":"2026-11-22T01:00:00Z","total":2,"busy":[],
+	"paths":[{"path":"blue","subflows":3,"sentBitsPerSecond":92000000,"receivedBitsPerSecond":1000}],
+	"nics":[
+		{"name":"eth1","up":true,"speedMbit":10000,"sentBitsPerSecond":96000000,"receivedBitsPerSecond":2000000},
+		{"name":"eth2","up":true,"speedMbit":1000,"sentBitsPerSecond":0,"receivedBitsPerSecond":450000000},
+		{"name":"eth3","up":false,"sentBitsPerSecond":0,"receivedBitsPerSecond":0}]}`
 
 // manySubflows are as many as a node may well have, at rates of their own.
 var manySubflows = func() string {
@@ -99,6 +127,8 @@ func TestTop(t *testing.T) {
 		{"shows what subflows carry", func(s *scene) { topShowsWhatSubflowsCarry(s, n) }},
 		{"follows keys in a terminal", topFollowsKeys},
 		{"shows no more of many subflows than fits", topShowsWhatFits},
+		{"shows what NICs carry", func(s *scene) { topShowsWhatNICsCarry(s, n) }},
+		{"keeps NICs up to date in a terminal", topFollowsNICs},
 		{"tells mistakes", topTellsMistakes},
 		{"names the nodes that it cannot read", func(s *scene) {
 			well.Store(false)
@@ -146,11 +176,61 @@ func topNamesWhatItCannotRead(s *scene) {
 		s.t.Errorf("the error is %v", err)
 	}
 	s.golden("top_unread", out)
+	if out, err = s.run("top", "--paths"); !errors.Is(err, plugin.ErrNotFine) {
+		s.t.Errorf("the error is %v", err)
+	}
+	s.golden("top_paths_unread", out)
+}
+
+func topShowsWhatNICsCarry(s *scene, n *nodes) {
+	t := s.t
+	asked := len(n.asked())
+	out, err := s.run("top", "--paths")
+	if err != nil {
+		t.Error(err)
+	}
+	s.golden("top_paths", out)
+	want := []string{
+		"agent-node1 /braid-agent rates --attached --every=2s --limit=1 --nic=eth1 --nic=eth2 --nic=eth3 --count=1",
+		"agent-node2 /braid-agent rates --attached --every=2s --limit=1 --nic=eth1 --count=1",
+	}
+	for _, one := range want {
+		if got := n.asked(); len(got) != asked+len(want) || !slices.Contains(got, one) {
+			t.Errorf("the agents were asked %q, not %q", got, one)
+		}
+	}
+	if out, err = s.run("top", "--paths", "--node=node1", "--path=blue", "--output=json"); err != nil {
+		t.Error(err)
+	}
+	s.golden("top_paths_json", out)
+	if out, err = s.run("top", "--paths", "--path=white", "--output=yaml"); err != nil || out != "paths: []\n" {
+		t.Errorf("of a path that is none: %v\n%s", err, out)
+	}
+}
+
+func topFollowsNICs(s *scene) {
+	t := s.t
+	screen := newScreen(t)
+	done := make(chan error, 1)
+	go func() {
+		command := plugin.Command(screen.inside, "test")
+		command.SetIn(screen.inside)
+		done <- s.runWith(command, "top", "--paths")
+	}()
+	screen.until("measured", inOrder("5 of 5 NICs, sent 192 Mbit/s", "OF CAPACITY", "node1", "blue", "##########", "green", "node2", "q quit"))
+	screen.press("/GREEN\r")
+	screen.until("filtered", inOrder("2 of 5 NICs", "with GREEN", "node1", "node2", "-##########"))
+	screen.press("rn\x1b[C\x1b[Bq") // no columns to sort by
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func topTellsMistakes(s *scene) {
 	tests := map[string]struct{ command, says string }{
 		"a column that is none":         {"top --sort colour", "must be one of pod, peer, path, rate"},
+		"NICs of a pod":                 {"top web --paths --namespace shop", "leave pod and namespace out"},
+		"NICs sorted as subflows":       {"top --paths --sort rtt", "none of the others can be"},
 		"Braid in another namespace":    {"top --system-namespace elsewhere", "--system-namespace"},
 		"an interval that is no time":   {"top --every soon", "invalid argument"},
 		"a namespace without such pods": {"top --namespace nowhere", ""},

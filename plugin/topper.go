@@ -34,6 +34,8 @@ type topper struct {
 	asked  map[string]bool
 	pods   map[netip.Addr]string
 	nodes  map[string]nodeTop
+	// uses are the nodes' paths, where these are asked for, without what they carry.
+	uses []PathUse
 }
 
 // nodeTop is the latest of a node.
@@ -41,6 +43,11 @@ type nodeTop struct {
 	total    int
 	subflows []Subflow
 	problem  string
+	// read is true once its agent has said something; what NICs carry is by their names,
+	// what subflows do by their paths.
+	read  bool
+	nics  map[string]agentapi.NICRate
+	paths map[string]agentapi.PathRate
 }
 
 func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, error) {
@@ -62,6 +69,9 @@ func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, er
 // look finds out which nodes matter: those with pods that were asked for. Most of a
 // large cluster is not asked then.
 func (t *topper) look(ctx context.Context) error {
+	if t.options.paths {
+		return t.lookAtPaths(ctx)
+	}
 	var plans v1alpha1.MPTCPNodePlanList
 	if err := t.client.List(ctx, &plans); err != nil {
 		return fmt.Errorf("reading the plans: %w", err)
@@ -126,7 +136,7 @@ func (t *topper) stream(ctx context.Context, node string, arguments []string) {
 		err = t.system.ask(ctx, agent, &jsonLines[agentapi.Reading]{visit: func(found *agentapi.Reading) {
 			heard = true
 			t.take(node, found)
-		}}, append(t.command(), arguments...)...)
+		}}, append(t.command(node), arguments...)...)
 		if err == nil && !heard {
 			err = errNoReading
 		}
@@ -141,9 +151,13 @@ func (t *topper) stream(ctx context.Context, node string, arguments []string) {
 }
 
 // command asks for what is wanted alone, so that the limit holds for that.
-func (t *topper) command() []string {
+func (t *topper) command(node string) []string {
 	o := &t.options
-	command := []string{"rates", "--attached", "--every=" + o.every.String(), fmt.Sprintf("--limit=%d", o.limit)}
+	command := []string{"rates", "--attached", "--every=" + o.every.String()}
+	if o.paths {
+		return append(append(command, "--limit=1"), t.nicsOf(node)...)
+	}
+	command = append(command, fmt.Sprintf("--limit=%d", o.limit))
 	if o.path != "" {
 		command = append(command, "--path="+o.path)
 	}
@@ -157,7 +171,13 @@ func (t *topper) command() []string {
 func (t *topper) take(node string, found *agentapi.Reading) {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	latest := nodeTop{total: found.Total}
+	latest := nodeTop{total: found.Total, read: true, nics: map[string]agentapi.NICRate{}, paths: map[string]agentapi.PathRate{}}
+	for _, nic := range found.NICs {
+		latest.nics[nic.Name] = nic
+	}
+	for _, path := range found.Paths {
+		latest.paths[path.Path] = path
+	}
 	for i := range found.Busy {
 		latest.subflows = append(latest.subflows, t.subflow(node, &found.Busy[i]))
 	}
@@ -193,8 +213,12 @@ func (t *topper) snapshot() *Top {
 			all.Problems = append(all.Problems, Problem{"node " + name, "NotRead", node.problem})
 		}
 	}
-	slices.SortFunc(all.Problems, func(a, b Problem) int { return strings.Compare(a.Object, b.Object) })
+	sortProblems(all.Problems)
 	return all
+}
+
+func sortProblems(problems []Problem) {
+	slices.SortFunc(problems, func(a, b Problem) int { return strings.Compare(a.Object, b.Object) })
 }
 
 // lookAgain is how often pods that are new are looked for, and streams that broke

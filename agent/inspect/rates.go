@@ -4,6 +4,7 @@ package inspect
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -41,7 +42,7 @@ func (m *Meter) Read(at time.Time, subflows []agentapi.Subflow, limit int) (agen
 		reading.Busy = append(reading.Busy, rateOf(s, m.before[key], elapsed))
 	}
 	m.before, m.at = now, at
-	reading.Total = len(reading.Busy)
+	reading.Total, reading.Paths = len(reading.Busy), byPath(reading.Busy)
 	slices.SortStableFunc(reading.Busy, func(a, b agentapi.Rate) int { return cmp.Compare(b.BitsPerSecond(), a.BitsPerSecond()) })
 	if limit > 0 && limit < reading.Total {
 		reading.Busy = reading.Busy[:limit]
@@ -53,19 +54,28 @@ func rateOf(s *agentapi.Subflow, before carried, elapsed time.Duration) agentapi
 	return agentapi.Rate{
 		Endpoint: s.Endpoint, Token: cmp.Or(s.Token, s.InitiatorToken), Local: s.Local, Remote: s.Remote,
 		Path: s.Path, StandIn: s.StandIn, Backup: s.Backup, RTTMicroseconds: s.RTTMicroseconds,
-		SentBitsPerSecond:     bitsPerSecond(s.Sent.Bytes, before.sent, elapsed),
-		ReceivedBitsPerSecond: bitsPerSecond(s.Received.Bytes, before.received, elapsed),
+		SentBitsPerSecond:     agentapi.BitsPerSecond(s.Sent.Bytes, before.sent, elapsed),
+		ReceivedBitsPerSecond: agentapi.BitsPerSecond(s.Received.Bytes, before.received, elapsed),
 	}
 }
 
-// bitsPerSecond takes a count that went back for that of another subflow with the
-// same ends.
-func bitsPerSecond(now, before uint64, elapsed time.Duration) uint64 {
-	if now < before {
-		before = 0
+// byPath sums up what subflows carry on each path.
+func byPath(rates []agentapi.Rate) (paths []agentapi.PathRate) {
+	sums := map[string]*agentapi.PathRate{}
+	for i := range rates {
+		path := rates[i].Carrier()
+		if path == "" {
+			continue
+		}
+		if sums[path] == nil {
+			sums[path] = &agentapi.PathRate{Path: path}
+		}
+		sums[path].Subflows++
+		sums[path].SentBitsPerSecond += rates[i].SentBitsPerSecond
+		sums[path].ReceivedBitsPerSecond += rates[i].ReceivedBitsPerSecond
 	}
-	if elapsed <= 0 {
-		return 0
+	for _, path := range slices.Sorted(maps.Keys(sums)) {
+		paths = append(paths, *sums[path])
 	}
-	return uint64(float64(now-before) * 8 / elapsed.Seconds())
+	return paths
 }

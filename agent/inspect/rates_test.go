@@ -19,6 +19,16 @@ func counted(port uint16, sent, received uint64) agentapi.Subflow {
 	}
 }
 
+func TestSubflowsAreSummedUpByThePathThatTheyTake(t *testing.T) {
+	on := func(path, standIn string, sent uint64) agentapi.Rate {
+		return agentapi.Rate{Path: path, StandIn: standIn, SentBitsPerSecond: sent, ReceivedBitsPerSecond: 1}
+	}
+	got := fmt.Sprint(byPath([]agentapi.Rate{on("red", "", 5), on("", "", 7), on("blue", "", 10), on("green", "blue", 20)}))
+	if want := "[{blue 2 30 2} {red 1 5 1}]"; got != want {
+		t.Errorf("the sums are %s, want %s", got, want)
+	}
+}
+
 func TestRatesAreMeasuredBetweenTwoReadings(t *testing.T) {
 	ended := counted(4, 9e6, 9e6)
 	ended.Ended = true

@@ -276,6 +276,10 @@ func TestRatesAreWrittenALineForEachReading(t *testing.T) {
 	if err != nil || !strings.Contains(output, `"total":0,`) {
 		t.Errorf("on another path: %s %v", output, err)
 	}
+	output, err = n.run("rates", "--nic", "lo", "--nic", "no-such-nic", "--limit", "1", "--every", "100ms", "--count", "1")
+	if err != nil || !strings.Contains(output, `"nics":[{"name":"lo","up":`) || strings.Contains(output, "no-such-nic") {
+		t.Errorf("of NICs: %s %v", output, err)
+	}
 	connection.Close()
 	<-talking
 	stop()

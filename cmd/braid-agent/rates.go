@@ -16,13 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/inspect"
+	"braid.dev/braid/agent/survey"
 	"braid.dev/braid/internal/agentapi"
 )
 
 // rating says how to measure what subflows carry, and of which: those of a
-// namespace, or of a pod as namespace/name, on a path; empty for all.
+// namespace, or of a pod as namespace/name, on a path; empty for all; and what NICs do.
 type rating struct {
 	of, path     string
+	nics         []string
 	every        time.Duration
 	count, limit int
 	attached     bool
@@ -46,6 +48,7 @@ func (i *inspection) ratesCommand() *cobra.Command {
 	flags.IntVar(&options.count, "count", 0, "how many lines to write; 0 for no end")
 	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows to write; 0 for all")
 	flags.StringVar(&options.path, "path", "", "write of subflows on this path alone")
+	flags.StringArrayVar(&options.nics, "nic", nil, "write also what this NIC carries, of whomever; may be given several times")
 	addAttached(command, &options.attached)
 	return command
 }
@@ -105,6 +108,7 @@ type rateWriter struct {
 	rating
 	encoder *json.Encoder
 	meter   inspect.Meter
+	nics    survey.Meter
 	written int
 }
 
@@ -116,6 +120,9 @@ func (w *rateWriter) write(ctx context.Context, client *inspect.Client) error {
 	}
 	subflows = slices.DeleteFunc(subflows, func(s agentapi.Subflow) bool { return !w.wants(&s) })
 	reading, known := w.meter.Read(time.Now(), subflows, w.limit)
+	if reading.NICs, err = w.nics.Read(w.rating.nics); err != nil {
+		return err
+	}
 	if !known {
 		return nil
 	}

@@ -32,6 +32,7 @@ func TestKubectlBraidShowsWhatRuns(t *testing.T) {
 				return kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", serverAddress(ctx, t, "traffic")+":5001", "--duration", "40s", "--json")
 			})
 			await(t, "top shows other than all paths", func() error { return carriedByTop(ctx) })
+			await(t, "top --paths shows other NICs than those that carry it", func() error { return carriedByNICs(ctx) })
 			transfer.wait(t)
 			await(t, "a command of top goes on in an agent", noRatesRun)
 			return ctx
@@ -82,6 +83,36 @@ func carriedByTop(ctx context.Context) error {
 	for _, path := range paths {
 		if !carried[path] {
 			return fmt.Errorf("%s carries nothing of the client's: %s", path, out)
+		}
+	}
+	return nil
+}
+
+// carriedByNICs is nil when top --paths shows more than 10 Mbit/s sent by a NIC of each path,
+// most of it by subflows, and as much received by another.
+func carriedByNICs(ctx context.Context) error {
+	out, err := run(ctx, pluginBin, "top", "--paths", "--output", "json")
+	if err != nil {
+		return err
+	}
+	var found plugin.PathUses
+	if err := json.Unmarshal([]byte(out), &found); err != nil {
+		return err
+	}
+	sent, received := map[string]string{}, map[string]string{}
+	for _, use := range found.Paths {
+		if use.Now == nil || use.Now.Subflows == 0 {
+			continue
+		}
+		if now := use.Now; now.SentBitsPerSecond > 10e6 && 2*now.SubflowsSentBitsPerSecond > now.SentBitsPerSecond {
+			sent[use.Path] = use.Node
+		} else if now.ReceivedBitsPerSecond > 10e6 && 2*now.SubflowsReceivedBitsPerSecond > now.ReceivedBitsPerSecond {
+			received[use.Path] = use.Node
+		}
+	}
+	for _, path := range paths {
+		if sent[path] == "" || received[path] == "" || sent[path] == received[path] {
+			return fmt.Errorf("%s carries nothing from node to node: %s", path, out)
 		}
 	}
 	return nil

@@ -41,6 +41,14 @@ func TestWhatAnAgentPrintsKeepsItsWords(t *testing.T) {
 			`{"time":"2026-11-22T12:00:00Z","total":2,"busy":[{"endpoint":"shop/web","local":"10.0.0.1:80","remote":"[fd00::2]:4000",` +
 				`"backup":true,"sentBitsPerSecond":0,"receivedBitsPerSecond":0}]}`,
 		},
+		"a reading has sums and NICs where they were asked for": {
+			&agentapi.Reading{
+				Time: noon, Busy: []agentapi.Rate{}, Paths: []agentapi.PathRate{{Path: "blue", Subflows: 2, SentBitsPerSecond: 3}},
+				NICs: []agentapi.NICRate{{Name: "eth1", Up: true, SpeedMbit: 1000, SentBitsPerSecond: 4}},
+			},
+			`{"time":"2026-11-22T12:00:00Z","total":0,"busy":[],"paths":[{"path":"blue","subflows":2,"sentBitsPerSecond":3,"receivedBitsPerSecond":0}],` +
+				`"nics":[{"name":"eth1","up":true,"speedMbit":1000,"sentBitsPerSecond":4,"receivedBitsPerSecond":0}]}`,
+		},
 		"a subflow has its traffic and its limits": {
 			&agentapi.Subflow{
 				Endpoint: "shop/web", InitiatorToken: 1, Local: web, Remote: other, Ended: true, RTTMicroseconds: 280,

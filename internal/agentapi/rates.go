@@ -3,6 +3,7 @@
 package agentapi
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
@@ -36,7 +37,45 @@ type Reading struct {
 	// busiest first.
 	Total int    `json:"total"`
 	Busy  []Rate `json:"busy"`
+	// Paths are what all of them carry by the path that their packets take, sorted by
+	// name; those of which it is not known are left out.
+	Paths []PathRate `json:"paths,omitempty"`
+	// NICs are those that were asked for by `--nic`; one that is not there is left out.
+	NICs []NICRate `json:"nics,omitempty"`
+}
+
+// PathRate is what subflows carry on a path, in payload.
+type PathRate struct {
+	Path                  string `json:"path"`
+	Subflows              int    `json:"subflows"`
+	SentBitsPerSecond     uint64 `json:"sentBitsPerSecond"`
+	ReceivedBitsPerSecond uint64 `json:"receivedBitsPerSecond"`
+}
+
+// NICRate is what a NIC carries, of whomever, as its own counters tell.
+type NICRate struct {
+	Name string `json:"name"`
+	// Up: it is set up, and something is at the other end.
+	Up bool `json:"up"`
+	// SpeedMbit is the rate of the link; 0 where the driver does not know it.
+	SpeedMbit             int64  `json:"speedMbit,omitempty"`
+	SentBitsPerSecond     uint64 `json:"sentBitsPerSecond"`
+	ReceivedBitsPerSecond uint64 `json:"receivedBitsPerSecond"`
 }
 
 // BitsPerSecond sums both directions up.
 func (r *Rate) BitsPerSecond() uint64 { return r.SentBitsPerSecond + r.ReceivedBitsPerSecond }
+
+// Carrier is the path that the endpoint's packets take; empty while it is not known.
+func (r *Rate) Carrier() string { return cmp.Or(r.StandIn, r.Path) }
+
+// BitsPerSecond is the rate of a count of bytes. One that went back began anew.
+func BitsPerSecond(now, before uint64, elapsed time.Duration) uint64 {
+	if now < before {
+		before = 0
+	}
+	if elapsed <= 0 {
+		return 0
+	}
+	return uint64(float64(now-before) * 8 / elapsed.Seconds())
+}
