@@ -21,8 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/testutil"
 	"braid.dev/braid/plugin"
 )
@@ -40,7 +42,7 @@ func busyNodes(t *testing.T, well *atomic.Bool) (*scene, *nodes) {
 			line = manySubflows
 		}
 		if slices.ContainsFunc(command, func(flag string) bool { return strings.HasPrefix(flag, "--nic=") }) {
-			line = oneLine(nicRates)
+			line = nicsOf(command)
 		}
 		if agent == "agent-node2" && !well.Load() {
 			return fmt.Errorf("%s has a headache", agent)
@@ -99,6 +101,17 @@ const nicRates = `{"time":"2026-11-22T01:00:00Z","total":2,"busy":[],
 		{"name":"eth1","up":true,"speedMbit":10000,"sentBitsPerSecond":96000000,"receivedBitsPerSecond":2000000},
 		{"name":"eth2","up":true,"speedMbit":1000,"sentBitsPerSecond":0,"receivedBitsPerSecond":450000000},
 		{"name":"eth3","up":false,"sentBitsPerSecond":0,"receivedBitsPerSecond":0}]}`
+
+// nicsOf has of those what a command asks for.
+func nicsOf(command []string) string {
+	var reading agentapi.Reading
+	if err := json.Unmarshal([]byte(nicRates), &reading); err != nil {
+		panic(err)
+	}
+	reading.NICs = slices.DeleteFunc(reading.NICs, func(nic agentapi.NICRate) bool { return !slices.Contains(command, "--nic="+nic.Name) })
+	line, _ := json.Marshal(reading) // as it was read
+	return string(line)
+}
 
 // manySubflows are as many as a node may well have, at rates of their own.
 var manySubflows = func() string {
@@ -220,6 +233,15 @@ func topFollowsNICs(s *scene) {
 	screen.until("measured", inOrder("5 of 5 NICs, sent 192 Mbit/s", "OF CAPACITY", "node1", "blue", "##########", "green", "node2", "q quit"))
 	screen.press("/GREEN\r")
 	screen.until("filtered", inOrder("2 of 5 NICs", "with GREEN", "node1", "node2", "-##########"))
+	member := &v1alpha1.MPTCPNode{}
+	if err := s.client.Get(t.Context(), client.ObjectKey{Name: "node2"}, member); err != nil {
+		t.Fatal(err)
+	}
+	member.Status.Paths[1] = v1alpha1.NodePath{Name: "green", Interface: "eth2", State: v1alpha1.LinkUp}
+	if err := s.client.Status().Update(t.Context(), member); err != nil {
+		t.Fatal(err)
+	}
+	screen.until("asked for the NIC that came", inOrder("2 of 5 NICs", "node2", "green", "eth2", "Up", "450 Mbit/s"))
 	screen.press("rn\x1b[C\x1b[Bq") // no columns to sort by
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -68,6 +68,12 @@ func (t *topper) lookAtPaths(ctx context.Context) error {
 	for i := range t.uses {
 		t.nodes[t.uses[i].Node] = before[t.uses[i].Node]
 	}
+	for node, stream := range t.following {
+		if !slices.Equal(stream.nics, t.nicsOf(node)) {
+			stream.stop()
+			t.asked[node] = false // one of the NICs that there are now takes its place
+		}
+	}
 	return nil
 }
 
@@ -101,10 +107,8 @@ func (t *topper) usesOf(members []v1alpha1.MPTCPNode, declared map[v1alpha1.Path
 	return uses
 }
 
-// nicsOf asks for the NICs of a node.
+// nicsOf asks for the NICs of a node. The caller has the mutex.
 func (t *topper) nicsOf(node string) (flags []string) {
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
 	for i := range t.uses {
 		if use := &t.uses[i]; use.Node == node && use.NIC != "" {
 			flags = append(flags, "--nic="+use.NIC)

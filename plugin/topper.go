@@ -34,8 +34,16 @@ type topper struct {
 	asked  map[string]bool
 	pods   map[netip.Addr]string
 	nodes  map[string]nodeTop
-	// uses are the nodes' paths, where these are asked for, without what they carry.
-	uses []PathUse
+	// uses are the nodes' paths, where these are asked for, without what they carry, and
+	// following the streams that are asked for their NICs.
+	uses      []PathUse
+	following map[string]*following
+}
+
+// following is a stream of a node, and the flags that say of which NICs.
+type following struct {
+	nics []string
+	stop context.CancelFunc
 }
 
 // nodeTop is the latest of a node.
@@ -61,7 +69,7 @@ func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, er
 	}
 	t := &topper{
 		options: options, system: s, client: c, changed: make(chan struct{}, 1),
-		asked: map[string]bool{}, nodes: map[string]nodeTop{},
+		asked: map[string]bool{}, nodes: map[string]nodeTop{}, following: map[string]*following{},
 	}
 	return t, t.look(ctx)
 }
@@ -127,8 +135,12 @@ func (t *topper) startAll(ctx context.Context, arguments ...string) {
 // stream reads one node until the command ends. Its context ends it, and so does
 // whatever goes wrong, which is what is shown of the node then.
 func (t *topper) stream(ctx context.Context, node string, arguments []string) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	t.mutex.Lock()
-	agent := t.agents[node]
+	agent, nics := t.agents[node], t.nicsOf(node)
+	mine := &following{nics, stop}
+	t.following[node] = mine
 	t.mutex.Unlock()
 	err := fmt.Errorf("no agent runs there")
 	if agent != nil {
@@ -136,13 +148,15 @@ func (t *topper) stream(ctx context.Context, node string, arguments []string) {
 		err = t.system.ask(ctx, agent, &jsonLines[agentapi.Reading]{visit: func(found *agentapi.Reading) {
 			heard = true
 			t.take(node, found)
-		}}, append(t.command(node), arguments...)...)
+		}}, append(t.command(nics), arguments...)...)
 		if err == nil && !heard {
 			err = errNoReading
 		}
 	}
 	t.mutex.Lock()
-	t.asked[node] = false
+	if t.following[node] == mine { // and none that took its place
+		t.asked[node] = false
+	}
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		t.nodes[node] = nodeTop{problem: err.Error()}
 	}
@@ -151,11 +165,11 @@ func (t *topper) stream(ctx context.Context, node string, arguments []string) {
 }
 
 // command asks for what is wanted alone, so that the limit holds for that.
-func (t *topper) command(node string) []string {
+func (t *topper) command(nics []string) []string {
 	o := &t.options
 	command := []string{"rates", "--attached", "--every=" + o.every.String()}
 	if o.paths {
-		return append(append(command, "--limit=1"), t.nicsOf(node)...)
+		return append(append(command, "--limit=1"), nics...)
 	}
 	command = append(command, fmt.Sprintf("--limit=%d", o.limit))
 	if o.path != "" {
