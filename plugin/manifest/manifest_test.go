@@ -62,6 +62,47 @@ func TestTheSamplesTogetherGiveNoWarning(t *testing.T) {
 	}
 }
 
+var (
+	example     = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+	ofBraid     = regexp.MustCompile(`(?m)^apiVersion: braid\.dev/`)
+	threePlanes = []string{
+		ours("MPTCPPath", "{name: blue}", "{interfaces: [eth1], capacity: 10G}"),
+		ours("MPTCPPath", "{name: green}", "{interfaces: [eth2], capacity: 10G}"), ours("MPTCPPath", "{name: red}", "{interfaces: [eth3], capacity: 10G}"),
+	}
+)
+
+// A reader copies them: where there are paths of the names that the pages use, each is
+// accepted, and says nothing that has no effect.
+func TestTheExamplesOfThePagesGiveNoWarning(t *testing.T) {
+	seen := 0
+	for _, page := range append(filesOf(t, "../../docs/*.md"), "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range example.FindAllStringSubmatch(string(text), -1) {
+			if !ofBraid.MatchString(found[1]) {
+				continue
+			}
+			seen++
+			manifests := found[1]
+			if !strings.Contains(manifests, "kind: MPTCPPath\n") {
+				manifests += "---\n" + strings.Join(threePlanes, "\n---\n")
+			}
+			file := filepath.Join(t.TempDir(), "example.yaml")
+			if err := os.WriteFile(file, []byte(manifests), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, finding := range check(t, file).Findings {
+				t.Errorf("%s: %+v in\n%s", page, finding, found[1])
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("only %d examples were found: look for them otherwise", seen)
+	}
+}
+
 var refusedLine = regexp.MustCompile(`(?m)^# refused: (.*)$`)
 
 // The API server is asked for the same lines in api/v1alpha1.
