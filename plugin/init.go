@@ -46,7 +46,8 @@ func (p *plugin) initCommand() *cobra.Command {
 		Long: `Ask the nodes' agents for their NICs, group these into planes by subnet and by who
 answers whom, and say whether connections can be spread over them in this cluster, and what
 to do where they cannot. It changes nothing unless --apply is given: then it creates the
-MPTCPPaths that are missing, and never changes one that is there.
+MPTCPPaths that are missing, and never changes one that is there. Agents that are about to
+start, as right after an installation, are waited for.
 
 With -o yaml it writes the manifests, for a repository, and what is wrong to the standard
 error. The exit code is 1 while something has to be mended first.`,
@@ -71,6 +72,9 @@ error. The exit code is 1 while something has to be mended first.`,
 func (p *plugin) init(command *cobra.Command, options initOptions) error {
 	c, err := p.connect(command.Context())
 	if err != nil {
+		return err
+	}
+	if err := p.awaitAgents(command.Context(), c, command.ErrOrStderr()); err != nil {
 		return err
 	}
 	found, err := p.propose(command.Context(), c, options.spread)

@@ -14,8 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
@@ -90,6 +92,46 @@ func TestInitProposesThenCreatesAndThenLeavesAlone(t *testing.T) {
 	out, err = s.run("init", "--output", "json")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"apiVersion":"v1","kind":"List","items":[]}`, out)
+}
+
+// As right after `helm install`, which returns before the agents run.
+func TestInitWaitsForAgentsThatAreAboutToStart(t *testing.T) {
+	s := newInitScene(t, func(int, *agentapi.Survey) {})
+	labels := map[string]string{"app.kubernetes.io/name": "braid-agent"}
+	set := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: "braid-system", Name: "braid-agent"}}
+	set.Spec.Selector, set.Spec.Template.Labels = &metav1.LabelSelector{MatchLabels: labels}, labels
+	set.Spec.Template.Spec.Containers = []corev1.Container{{Name: "agent", Image: "agent"}}
+	s.create(set, nil) // nobody has seen it yet
+	done := make(chan string, 1)
+	go func() {
+		out, err := s.run("init")
+		done <- fmt.Sprint(out, err)
+	}()
+	waits := func(why string) {
+		t.Helper()
+		select {
+		case out := <-done:
+			t.Fatalf("init did not wait while %s: %s", why, out)
+		case <-time.After(3 * time.Second):
+		}
+	}
+	waits("the DaemonSet is new")
+	set.Status = appsv1.DaemonSetStatus{ObservedGeneration: set.Generation, DesiredNumberScheduled: 2, CurrentNumberScheduled: 2}
+	require.NoError(t, s.client.Status().Update(t.Context(), set))
+	waits("no agent is ready")
+	for n := 1; n <= 2; n++ {
+		pod := &corev1.Pod{}
+		require.NoError(t, s.client.Get(t.Context(), client.ObjectKey{Namespace: "braid-system", Name: fmt.Sprintf("agent-node%d", n)}, pod))
+		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		require.NoError(t, s.client.Status().Update(t.Context(), pod))
+	}
+	select {
+	case out := <-done:
+		require.Contains(t, out, "ens1f1")
+		require.Contains(t, s.warnings.String(), "waiting for agents that are about to start: 2")
+	case <-time.After(30 * time.Second):
+		t.Error("init waits, though all agents are ready")
+	}
 }
 
 func TestInitCreatesNothingWhereSomethingMustBeMendedFirst(t *testing.T) {
