@@ -223,13 +223,7 @@ func topShowsWhatNICsCarry(s *scene, n *nodes) {
 
 func topFollowsNICs(s *scene) {
 	t := s.t
-	screen := newScreen(t)
-	done := make(chan error, 1)
-	go func() {
-		command := plugin.Command(screen.inside, "test")
-		command.SetIn(screen.inside)
-		done <- s.runWith(command, "top", "--paths")
-	}()
+	screen, done := s.onScreen("top", "--paths")
 	screen.until("measured", inOrder("5 of 5 NICs, sent 192 Mbit/s", "OF CAPACITY", "node1", "blue", "##########", "green", "node2", "q quit"))
 	screen.press("/GREEN\r")
 	screen.until("filtered", inOrder("2 of 5 NICs", "with GREEN", "node1", "node2", "-##########"))
@@ -275,6 +269,18 @@ type screenOf struct {
 	user, inside *os.File
 	mutex        sync.Mutex
 	written      bytes.Buffer
+}
+
+// onScreen runs a command on a terminal; the channel has how it ended.
+func (s *scene) onScreen(arguments ...string) (*screenOf, <-chan error) {
+	s.t.Helper()
+	screen, done := newScreen(s.t), make(chan error, 1)
+	go func() {
+		command := plugin.Command(screen.inside, "test")
+		command.SetIn(screen.inside)
+		done <- s.runWith(command, arguments...)
+	}()
+	return screen, done
 }
 
 func newScreen(t *testing.T) *screenOf {
@@ -362,13 +368,7 @@ func inOrder(texts ...string) func(string) bool {
 
 func topFollowsKeys(s *scene) {
 	t := s.t
-	screen := newScreen(t)
-	done := make(chan error, 1)
-	go func() {
-		command := plugin.Command(screen.inside, "test")
-		command.SetIn(screen.inside)
-		done <- s.runWith(command, "top")
-	}()
+	screen, done := s.onScreen("top")
 	fast, slow := "[fd00::9]:40000", "280us"
 	screen.until("sorted by rate", inOrder("4 of 11 subflows", "RATE*", fast, "shop/client", slow, "q quit"))
 	for _, step := range []struct {
@@ -400,13 +400,7 @@ func topFollowsKeys(s *scene) {
 
 func topShowsWhatFits(s *scene) {
 	t := s.t
-	screen := newScreen(t)
-	done := make(chan error, 1)
-	go func() {
-		command := plugin.Command(screen.inside, "test")
-		command.SetIn(screen.inside)
-		done <- s.runWith(command, "top", "--limit=0", "--sort=sent")
-	}()
+	screen, done := s.onScreen("top", "--limit=0", "--sort=sent")
 	screen.until("all counted", inOrder("20000 of 20000 subflows", "10.0 Mbit/s", "10.0 Mbit/s", "10.0 Mbit/s", "q quit"))
 	if lines := strings.Count(screen.last(), "\n"); lines > 12 {
 		t.Errorf("on 12 lines %d are drawn", lines)

@@ -13,7 +13,7 @@ import (
 // ErrNoCloseTimeout says that the kernel does not let anybody choose how long a connection
 // without a subflow waits.
 var ErrNoCloseTimeout = errors.New("spec.transport.inactivityTimeout is not carried out: " +
-	"the node's kernel has no net.mptcp.close_timeout, which came with Linux 6.7")
+	"the node's kernel has no net.mptcp.close_timeout, as Linux 6.1: remove it from the policy, or give the node a newer kernel")
 
 // SetInactivityTimeout says how long connections that have lost their last subflow wait for
 // another one, in whole seconds; with 0 they wait as long as before the first Configure,

@@ -51,7 +51,7 @@ type Transport struct {
 	MinRTO *metav1.Duration `json:"minRTO,omitempty"`
 	// inactivityTimeout is how long an MPTCP connection that has lost its last subflow waits
 	// for another one before it ends, in whole seconds; the kernel's own is 60s. It is set
-	// in the pod's network namespace (net.mptcp.close_timeout, Linux 6.7 and later), so it
+	// in the pod's network namespace (net.mptcp.close_timeout, which Linux 6.1 lacks), so it
 	// needs subflows.manager Kernel or Agent.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 1s to 24h, such as 5m"
 	// +optional
