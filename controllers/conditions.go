@@ -360,7 +360,7 @@ func answersOn(path *v1alpha1.NodePath, peer string) bool {
 // pathProblemWords explains the reasons in order of severity.
 var pathProblemWords = []struct{ reason, words string }{
 	{v1alpha1.ReasonInterfaceNotFound, "no NIC matches the path on %s: check spec.interfaces, spec.addressRanges and spec.nodeSelector"},
-	{v1alpha1.ReasonInterfaceDown, "the NIC is down on %s"},
+	{v1alpha1.ReasonInterfaceDown, "the NIC is down on %s: set it up, or see to its cable and the switch's port"},
 	{v1alpha1.ReasonInterfaceNotUsable, "the NIC is up, and cannot be used on %s"},
 	{v1alpha1.ReasonAgentNotReporting, "no agent reports on %s"},
 	{v1alpha1.ReasonPeersUnreachable, "the NICs are up, and probes over the path are not answered: %s. Look at cables, switches, VLANs and firewalls between them; kubectl braid paths"},

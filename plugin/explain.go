@@ -31,6 +31,8 @@ type Explanation struct {
 	Older string `json:"older,omitempty"`
 	// Silent says since when the agent does not report; Result is old then.
 	Silent string `json:"silent,omitempty"`
+	// NotSelecting says why policies that might select the pod do not, where none does.
+	NotSelecting []string `json:"notSelecting,omitempty"`
 	// LeftOut is what whoever asks may not read.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Traffic is what the pod's connections do; nil where its node's agent was not asked.
@@ -161,7 +163,32 @@ func wrap(err error, doing string) error {
 // explain says what is decided for a pod, and what its node makes of it.
 func (c *cluster) explain(pod *corev1.Pod, namespaces []corev1.Namespace) *Explanation {
 	of := policy.PodRef{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, Node: pod.Spec.NodeName}
-	return c.explainOne(of, policy.Input{Namespaces: namespaces, Pods: []corev1.Pod{*pod}})
+	e := c.explainOne(of, policy.Input{Namespaces: namespaces, Pods: []corev1.Pod{*pod}})
+	decided := e.Decision.Winner != nil && e.Decision.Winner.Kind != policy.KindGuardrail
+	if !decided && e.Decision.Ignored == "" {
+		e.NotSelecting = c.notSelecting(pod)
+	}
+	return e
+}
+
+// notSelecting compares the selectors of the policies that might select a pod with its labels.
+func (c *cluster) notSelecting(pod *corev1.Pod) (texts []string) {
+	labels := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: pod.Labels})
+	for i := range c.policies.Items {
+		if p := &c.policies.Items[i]; p.Namespace == pod.Namespace {
+			texts = append(texts, fmt.Sprintf("MPTCPPolicy %s/%s selects %s, and the pod's labels are %s",
+				p.Namespace, p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), labels))
+		}
+	}
+	for i := range c.clusterPolicies.Items {
+		p := &c.clusterPolicies.Items[i]
+		texts = append(texts, fmt.Sprintf("ClusterMPTCPPolicy %s selects %s in namespaces with %s, and the pod's labels are %s",
+			p.Name, metav1.FormatLabelSelector(&p.Spec.PodSelector), metav1.FormatLabelSelector(&p.Spec.NamespaceSelector), labels))
+	}
+	if more := len(texts) - maxEnumerated; more > 0 {
+		texts = append(texts[:maxEnumerated], fmt.Sprintf("and %d more", more))
+	}
+	return texts
 }
 
 // explainOne does so for a pod or a VM of an input.
@@ -212,7 +239,9 @@ func (e *Explanation) lookAtNICs(member *v1alpha1.MPTCPNode) {
 	for i := range e.Decision.Paths {
 		choice := &e.Decision.Paths[i]
 		if choice.Used {
-			choice.NotNow = notNow(member, pathOf(member, choice.Path))
+			path := pathOf(member, choice.Path)
+			choice.NotNow = notNow(member, path)
+			choice.Impaired = impaired(member, path)
 		}
 	}
 }
@@ -231,6 +260,29 @@ func notNow(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 		return fmt.Sprintf("no other node answers probes over it, of %d", path.PeersProbed)
 	}
 	return ""
+}
+
+// impaired says to whom probes on a path are not answered that others answer, or how many are
+// lost; empty where all is well.
+func impaired(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
+	if path == nil || path.PeersAlive == 0 {
+		return ""
+	}
+	unreachable := slices.DeleteFunc(slices.Clone(path.Unreachable), func(peer string) bool { return answersNowhere(member, peer) })
+	switch {
+	case len(unreachable) > 0:
+		return fmt.Sprintf("not to %s now: probes over it are not answered from there. Look at cables, switches, VLANs and firewalls between them", enumerate(unreachable))
+	case path.LossPercent > mostLossPercent:
+		return fmt.Sprintf("it loses %d %% of its probes: %s", path.LossPercent, lossRemedy)
+	}
+	return ""
+}
+
+// answersNowhere: a node that answers on no path has no agent to answer, or a firewall.
+func answersNowhere(member *v1alpha1.MPTCPNode, peer string) bool {
+	return !slices.ContainsFunc(member.Status.Paths, func(path v1alpha1.NodePath) bool {
+		return path.PeersProbed > 0 && !slices.Contains(path.Unreachable, peer)
+	})
 }
 
 // older says why what the agent tells of a pod is not about this decision; empty where it is.
@@ -295,6 +347,9 @@ func (e *Explanation) text() string {
 			b.WriteString("  chain:\n")
 		}
 		fmt.Fprintf(&b, "    %d. %s (%s): %s\n", i+1, rule.Name, rule.Policy, actions(rule.Actions))
+	}
+	for _, text := range e.NotSelecting {
+		fmt.Fprintf(&b, "    %s\n", text)
 	}
 	e.writeResult(&b)
 	b.WriteString(leftOutText(e.LeftOut))

@@ -3,6 +3,7 @@
 package plugin
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,6 +68,32 @@ func TestAnExplanationCountsThePathsThatTheNodeCanUse(t *testing.T) {
 			text := c.explain(pod, namespaces).text()
 			require.Contains(t, text, test.says)
 			require.Contains(t, text, share)
+		})
+	}
+}
+
+func TestAnExplanationSaysWhichPathDoesLessThanItShould(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(member *v1alpha1.MPTCPNode)
+		says   string
+	}{
+		"a path that loses probes": {func(member *v1alpha1.MPTCPNode) { member.Status.Paths[1].LossPercent = 30 }, "but it loses 30 % of its probes: look for errors"},
+		"a path that is dead to one node": {func(member *v1alpha1.MPTCPNode) {
+			member.Status.Paths[1].PeersAlive, member.Status.Paths[1].Unreachable = 1, []string{"node2"}
+		}, "but not to node2 now: probes over it are not answered from there"},
+		"a node that answers on no path": {func(member *v1alpha1.MPTCPNode) {
+			for i := range member.Status.Paths {
+				member.Status.Paths[i].PeersAlive, member.Status.Paths[i].Unreachable = 1, []string{"node2"}
+			}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, pod, namespaces := decided()
+			test.change(&c.members.Items[0])
+			text := c.explain(pod, namespaces).text()
+			require.Contains(t, text, test.says)
+			require.Equal(t, test.says != "", strings.Contains(text, ", but "), text)
+			require.NotContains(t, text, "they share", "the path is used")
 		})
 	}
 }

@@ -202,7 +202,29 @@ func (s *Status) addPaths(c *cluster) {
 			s.Remarks, problem = append(s.Remarks, *problem), nil
 		}
 		s.count("paths", problem)
+		if lossy := c.lossyNodes(v1alpha1.PathName(path.Name)); problem == nil && len(lossy) > 0 {
+			s.Remarks = append(s.Remarks, Problem{"path " + path.Name, reasonPathLossy, "probes are lost: " + enumerate(lossy) + ". " + lossRemedy})
+		}
 	}
+}
+
+const (
+	reasonPathLossy = "PathLossy"
+	// mostLossPercent is the loss above which it is told: agents publish changes from this on.
+	mostLossPercent = 4
+	lossRemedy      = "look for errors with ip -s link and ethtool -S, change the cable or the transceiver, or send less over it (docs/alerts.md#braidpathloss)"
+)
+
+// lossyNodes are those that lose probes on a path that is alive.
+func (c *cluster) lossyNodes(name v1alpha1.PathName) (lossy []string) {
+	for i := range c.members.Items {
+		member := &c.members.Items[i]
+		path := pathOf(member, name)
+		if path != nil && path.PeersAlive > 0 && path.LossPercent > mostLossPercent && c.silenceOf(member) == "" {
+			lossy = append(lossy, fmt.Sprintf("%s %d %%", member.Name, path.LossPercent))
+		}
+	}
+	return lossy
 }
 
 // silentNodes are those on which a path was, and whose agents do not report any more.
@@ -229,18 +251,22 @@ func pathOf(member *v1alpha1.MPTCPNode, name v1alpha1.PathName) *v1alpha1.NodePa
 func (s *Status) addPolicies(c *cluster) {
 	for i := range c.policies.Items {
 		p := &c.policies.Items[i]
-		s.addPolicy("policy "+p.Namespace+"/"+p.Name, p.Generation, p.Status.Conditions)
+		s.addPolicy("policies", "policy "+p.Namespace+"/"+p.Name, p.Generation, p.Status.Conditions)
 	}
 	for i := range c.clusterPolicies.Items {
 		p := &c.clusterPolicies.Items[i]
-		s.addPolicy("cluster policy "+p.Name, p.Generation, p.Status.Conditions)
+		s.addPolicy("policies", "cluster policy "+p.Name, p.Generation, p.Status.Conditions)
+	}
+	for i := range c.guardrails.Items {
+		g := &c.guardrails.Items[i]
+		s.addPolicy("guardrails", "guardrail "+g.Name, g.Generation, g.Status.Conditions)
 	}
 }
 
 // addPolicy names the first condition that explains the others. That another
 // policy decides for some pods, or that none is selected, is no problem but worth knowing:
 // the selector may have a typo.
-func (s *Status) addPolicy(object string, generation int64, conditions []metav1.Condition) {
+func (s *Status) addPolicy(what, object string, generation int64, conditions []metav1.Condition) {
 	s.addTraffic(object, conditions)
 	for _, kind := range []string{v1alpha1.ConditionAccepted, v1alpha1.ConditionRulesAccepted, v1alpha1.ConditionProgrammed} {
 		condition := meta.FindStatusCondition(conditions, kind)
@@ -249,11 +275,11 @@ func (s *Status) addPolicy(object string, generation int64, conditions []metav1.
 			continue
 		}
 		if problem := unlessTrue(object, generation, conditions, kind); problem != nil {
-			s.count("policies", problem)
+			s.count(what, problem)
 			return
 		}
 	}
-	s.count("policies", nil)
+	s.count(what, nil)
 	if programmed := meta.FindStatusCondition(conditions, v1alpha1.ConditionProgrammed); programmed != nil && programmed.Reason == v1alpha1.ReasonNoPodsSelected {
 		s.Remarks = append(s.Remarks, Problem{object, programmed.Reason, "no running pod is selected: compare its selectors with kubectl get pods --show-labels"})
 	}

@@ -209,7 +209,7 @@ func TestAPolicyIsAProblemForItsFirstCauseAlone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status Status
-			status.addPolicy("policy shop/web", 0, conditions(strings.Fields(test.conditions)...))
+			status.addPolicy("policies", "policy shop/web", 0, conditions(strings.Fields(test.conditions)...))
 			reasons := func(problems []Problem) (all string) {
 				for _, problem := range problems {
 					require.Equal(t, "policy shop/web", problem.Object)
@@ -322,7 +322,7 @@ func TestTheStatusLeadsWithWhatTrafficDoes(t *testing.T) {
 		{"policy shop/plain", is(metav1.ConditionFalse, v1alpha1.ReasonPlainTCP, "the traffic of 1 of 2 pods is not spread")},
 		{"policy shop/newer", is(metav1.ConditionFalse, "Fog", "a reason that this version does not know")},
 	} {
-		status.addPolicy(policy.name, 0, policy.conditions)
+		status.addPolicy("policies", policy.name, 0, policy.conditions)
 	}
 	status.Fine = len(status.Problems) == 0
 	all.WriteString(status.text())

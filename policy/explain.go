@@ -87,6 +87,8 @@ type PathChoice struct {
 	// NotNow is why the node cannot use the path at the moment. The compile does not know
 	// NICs and leaves it empty: it is for who explains.
 	NotNow string `json:"notNow,omitempty"`
+	// Impaired is how the path does less than it should, likewise.
+	Impaired string `json:"impaired,omitempty"`
 }
 
 // pathWeights lists the paths that the pod uses.
@@ -161,6 +163,8 @@ func (c *PathChoice) text() string {
 		return fmt.Sprintf("not used (%s)", c.Reason)
 	case c.NotNow != "":
 		return fmt.Sprintf("weight %d (%s), but not now: %s", c.Weight, c.Reason, c.NotNow)
+	case c.Impaired != "":
+		return fmt.Sprintf("weight %d (%s), but %s", c.Weight, c.Reason, c.Impaired)
 	}
 	return fmt.Sprintf("weight %d (%s)", c.Weight, c.Reason)
 }

@@ -268,9 +268,9 @@ func (p *Path) judge(all []*candidate, largest int, seen familiesSeen) {
 	case !p.Up:
 		p.complain(whyDown(p.Index, all))
 	case len(p.Addresses) == 0:
-		p.complain("has no global address")
+		p.complain("has no global address: give it one")
 	case p.MTU < largest:
-		p.complain(fmt.Sprintf("has an MTU of %d bytes where another has %d: packets would not fit", p.MTU, largest))
+		p.complain(fmt.Sprintf("has an MTU of %d bytes where another has %d: packets would not fit, give all paths the same MTU", p.MTU, largest))
 	default:
 		p.Usable = true
 	}

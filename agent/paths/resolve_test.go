@@ -192,7 +192,7 @@ func TestResolvePaths(t *testing.T) {
 				scoped:  map[string]int{"fe80::1/64": unix.RT_SCOPE_LINK, "192.0.2.1/24": unix.RT_SCOPE_LINK},
 				flagged: map[string]int{"2001:db8::1/64": unix.IFA_F_TENTATIVE, "2001:db8::2/64": unix.IFA_F_DEPRECATED},
 			}},
-			want: []string{"blue -eth0 eth0 has no global address"},
+			want: []string{"blue -eth0 eth0 has no global address: give it one"},
 		},
 		"a NIC with a smaller MTU than another gets no subflows": {
 			plans: []v1alpha1.PlanPath{byName("blue", "eth0"), byName("green", "eth1")},
@@ -200,7 +200,7 @@ func TestResolvePaths(t *testing.T) {
 				{name: "eth0", flags: linkUp, mtu: 9000, addresses: []string{"192.0.2.1/24"}},
 				{name: "eth1", flags: linkUp, mtu: 1500, addresses: []string{"198.51.100.1/24"}},
 			},
-			want: []string{"blue +eth0", "green -eth1 eth1 has an MTU of 1500 bytes where another has 9000: packets would not fit"},
+			want: []string{"blue +eth0", "green -eth1 eth1 has an MTU of 1500 bytes where another has 9000: packets would not fit, give all paths the same MTU"},
 		},
 		"a path that cannot be read forms nothing, and the others work": {
 			plans: []v1alpha1.PlanPath{byName("blue", "eth0"), byRange("bad", "192.0.2.0/99")},
@@ -354,7 +354,7 @@ func TestALostAddressFamilyIsSaidUntilItIsBack(t *testing.T) {
 		{ready("eth0", "192.0.2.1/24"), "blue +eth0 eth0 has lost its IPv6 addresses"},
 		{ready("eth0", "192.0.2.1/24", "2001:db8::1/64"), "blue +eth0"},
 		{ready("eth0", "2001:db8::1/64"), "blue +eth0 eth0 has lost its IPv4 addresses"},
-		{ready("eth0"), "blue -eth0 eth0 has lost its IPv4 and IPv6 addresses; eth0 has no global address"},
+		{ready("eth0"), "blue -eth0 eth0 has lost its IPv4 and IPv6 addresses; eth0 has no global address: give it one"},
 		{ready("eth1", "192.0.2.1/24"), "blue +eth1"}, // another NIC never had more
 	}
 	for i, step := range steps {

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -153,7 +154,8 @@ func (l *Lab) StartController(ctx context.Context) error {
 		return err
 	}
 	command := exec.Command(l.Binary("braid-controller"),
-		"--kubeconfig", kubeconfig, "--namespace", SystemNamespace, "--health-probe-bind-address", "0")
+		"--kubeconfig", kubeconfig, "--namespace", SystemNamespace, "--health-probe-bind-address", "0",
+		"--metrics-bind-address", cmp.Or(l.options.ControllerMetrics, "0"))
 	l.Controller, err = l.start("controller", command)
 	return err
 }

@@ -45,6 +45,8 @@ type Options struct {
 	// SpreadingInterval is how often agents look at what pods' traffic does; 0 for their
 	// default.
 	SpreadingInterval time.Duration
+	// ControllerMetrics is where the controller serves metrics; empty for nowhere.
+	ControllerMetrics string
 	// Kubelets makes the nodes run real ones, with containerd and kube-proxy, beside
 	// a controller manager and a scheduler. Pods is then to be empty, and Braid is
 	// not started: both are for whoever uses the cluster.

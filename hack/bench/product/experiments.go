@@ -121,6 +121,12 @@ var experiments = []rig.Measurer{
 		},
 	},
 	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: inLab("./e2e/faults", "TestEveryFaultIsTold"), Info: rig.Info{
+			Name: "faults", Measures: "faults of networks, nodes and policies that users are told of, with what to do",
+			Figures: []rig.Unit{{"ux.faults", ""}, {"ux.faults_told", ""}},
+		},
+	},
+	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: measureSecurity, Info: rig.Info{
 			Name: "security", Measures: "attempts of hostile pods, tenants, nodes and neighbours, and which succeed", Figures: securityFigures,
 		},

@@ -24,6 +24,11 @@ func inCluster(test string, environment ...string) func(context.Context, *rig.Me
 	}
 }
 
+// inLab measures what a test of a package tells.
+func inLab(of, test string) func(context.Context, *rig.Measurement, rig.Nothing) error {
+	return func(ctx context.Context, m *rig.Measurement, _ rig.Nothing) error { return runTest(ctx, m, of, test) }
+}
+
 func runTest(ctx context.Context, m *rig.Measurement, of, test string, environment ...string) (err error) {
 	directory, err := os.MkdirTemp("", "braid-figures-")
 	if err != nil {
