@@ -37,6 +37,8 @@ type fault struct {
 	told map[channel]string
 	// pod is whom explain is asked about; client if empty.
 	pod string
+	// lasting says that it is told for a while after it is mended.
+	lasting bool
 	// remedy is a regular expression of what to do, as one of these texts says, or the
 	// runbook of its alert, or a section that the runbook leads to.
 	remedy string
@@ -122,7 +124,7 @@ func (s *scene) try(t *testing.T, faults []fault) (told int) {
 	}
 	mended := time.Now()
 	s.mendAll()
-	s.waitForSilence(t, faults, pods)
+	s.waitForSilence(t, slices.DeleteFunc(slices.Clone(faults), func(f fault) bool { return f.lasting }), pods)
 	t.Logf("%v to be ready, %v to be told, %v to be mended", ready.Sub(begun), mended.Sub(ready), time.Since(mended))
 	return told
 }

@@ -44,7 +44,7 @@ var groups = []group{
 			byStatus: `path gold: PeersUnreachable`, byExplain: `gold.*no other node answers probes over it`,
 			byEvent: `Warning PeersUnreachable MPTCPPath/gold: `, byAlert: `BraidPathDead node=node\d path=gold`,
 		}, remedy: `Look at cables, switches, VLANs`, do: "cables, switches, VLANs, firewalls"},
-		{name: "a path loses a third of its packets", make: lose("node1", "grey"), told: map[channel]string{
+		{name: "a path loses a third of its packets", make: lose("node1", "grey"), lasting: true, told: map[channel]string{
 			byStatus: `path grey: PathLossy\s+probes are lost: .*node1 \d+ %`, byExplain: `grey.*it loses \d+ %`,
 			byAlert: `BraidPathLoss node=node\d path=grey`,
 		}, remedy: `cable`, do: "errors of NIC and switch, cable, transceiver, load"},
