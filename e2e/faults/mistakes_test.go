@@ -39,8 +39,8 @@ var mistakes = []fault{
 	{name: "a policy selects no pod", make: apply(policy("nobody", "wbe", "")), pod: "loner", told: map[channel]string{
 		byStatus: `policy shop/nobody: NoPodsSelected\s+no running pod is selected`, byExplain: `shop/nobody selects app=wbe, and the pod's labels are app=loner`,
 	}, remedy: `compare its selectors with kubectl get pods --show-labels`, do: "its selectors against the pods' labels"},
-	{name: "an annotation has a typo", make: annotate("server", "braid.dev/prefered-paths", "green"), pod: "server", told: map[channel]string{
-		byStatus: `policy shop/spread: HintsRefused\s+.*prefered-paths`, byExplain: `braid.dev/prefered-paths`,
+	{name: "an annotation has a typo", make: annotate("server", "braid.dev/prefer-paths", "green"), pod: "server", told: map[channel]string{
+		byStatus: `policy shop/spread: HintsRefused\s+.*prefer-paths`, byExplain: `braid.dev/prefer-paths`,
 		byEvent: `Warning HintUnknown Pod/server: .*braid.dev/preferred-paths`,
 	}, remedy: `braid.dev/preferred-paths`, do: "one of the annotations that the Event lists"},
 	{name: "a tenant prefers a path that guardrails forbid", make: apply(guardrail("careful", "stranger", "  paths: [blue]"), policy("strange", "stranger", "  paths: {allowed: [blue, red]}")), pod: "stranger", told: map[channel]string{
