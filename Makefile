@@ -42,6 +42,12 @@ soak: ## Wear a cluster out for half an hour, and see that nothing is left; BRAI
 images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
 	@hack/image/build.sh 0.1.0 amd64 arm64
 
+.PHONY: screenshots
+screenshots: deps kube ## Make pictures of kubectl braid ui in _out/screenshots, of a made-up cluster
+	@mkdir -p _out/screenshots
+	BRAID_SCREENSHOTS=$(CURDIR)/_out/screenshots go test -count=1 -run '^TestUI$$' ./plugin
+	@ls _out/screenshots/ui-*.png
+
 .PHONY: docs
 docs: ## Make a site of README.md and docs/, with a search, in _out/site; ARGS=--serve serves it
 	@hack/site/build.sh $(ARGS)

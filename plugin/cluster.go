@@ -42,7 +42,7 @@ func (c *cluster) unread(what string) bool { return slices.Contains(c.leftOut, w
 
 // clusterReader reads what one may.
 type clusterReader struct {
-	client client.Client
+	client client.Reader
 	clock  *serverClock
 	// namespace is Braid's own, tenant that of whoever may not read all policies.
 	namespace, tenant string
@@ -52,7 +52,7 @@ type clusterReader struct {
 	leftOut []string
 }
 
-func (p *plugin) reader(c client.Client) (*clusterReader, error) {
+func (p *plugin) reader(c client.Reader) (*clusterReader, error) {
 	tenant, _, err := p.namespace()
 	return &clusterReader{client: c, clock: &p.clock, namespace: p.systemNamespace, tenant: tenant}, err
 }

@@ -139,7 +139,7 @@ func (c *cluster) explainGuest(namespace, name string, namespaces []corev1.Names
 }
 
 // readNamespaces reads all, or else the one that a tenant has.
-func readNamespaces(ctx context.Context, c client.Client, own string) ([]corev1.Namespace, error) {
+func readNamespaces(ctx context.Context, c client.Reader, own string) ([]corev1.Namespace, error) {
 	var all corev1.NamespaceList
 	err := c.List(ctx, &all)
 	if !apierrors.IsForbidden(err) {

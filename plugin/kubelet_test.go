@@ -162,6 +162,8 @@ func (n *nodes) exec(w http.ResponseWriter, request *http.Request, pod string) {
 		select {
 		case stream := <-made:
 			streams[stream.Headers().Get(corev1.StreamType)] = stream
+		case <-connection.CloseChan(): // whoever asked is gone already
+			return
 		case <-time.After(30 * time.Second):
 			n.t.Errorf("only these streams were made: %v", streams)
 			return

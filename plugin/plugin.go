@@ -53,7 +53,7 @@ func Command(out io.Writer, version string) *cobra.Command {
 	p.flags.AddFlags(command.PersistentFlags())
 	p.addCompletions(command)
 	command.AddCommand(p.statusCommand(), p.pathsCommand(), p.explainCommand(), p.validateCommand(), p.traceCommand(), p.uninstallCommand())
-	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand(), p.initCommand(), p.testCommand(), p.previewCommand())
+	command.AddCommand(p.topCommand(), p.eventsCommand(), p.sysdumpCommand(), p.initCommand(), p.testCommand(), p.previewCommand(), p.uiCommand())
 	for _, one := range command.Commands() {
 		one.RunE = explainRefusals(one.RunE)
 	}
@@ -78,7 +78,7 @@ func (p *plugin) addFormat(command *cobra.Command) *cobra.Command {
 }
 
 // client makes a client.
-func (p *plugin) client() (client.Client, error) {
+func (p *plugin) client() (client.WithWatch, error) {
 	config, err := p.flags.ToRESTConfig()
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w", err)
@@ -89,7 +89,7 @@ func (p *plugin) client() (client.Client, error) {
 	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
 	}
-	c, err := client.New(config, client.Options{Scheme: types})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: types})
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
@@ -106,7 +106,7 @@ func (p *plugin) namespace() (name string, given bool, err error) {
 }
 
 // connect makes a client, and finds out whether Braid is installed at all.
-func (p *plugin) connect(ctx context.Context) (client.Client, error) {
+func (p *plugin) connect(ctx context.Context) (client.WithWatch, error) {
 	c, err := p.client()
 	if err != nil {
 		return nil, err

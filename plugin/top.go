@@ -55,6 +55,8 @@ type Subflow struct {
 // topOptions say what to show, and how.
 type topOptions struct {
 	systemNamespace, node, path string
+	// nodes are asked alone; nil for all.
+	nodes map[string]bool
 	// paths shows NICs in the place of subflows.
 	paths bool
 	// namespace limits the pods; empty for all. pod is a name in it.
@@ -63,6 +65,10 @@ type topOptions struct {
 	once           bool
 	every          time.Duration
 	limit          int
+}
+
+func (o *topOptions) wantsNode(name string) bool {
+	return (o.node == "" || o.node == name) && (o.nodes == nil || o.nodes[name])
 }
 
 const topExamples = `  kubectl braid top

@@ -92,7 +92,7 @@ func capacities(paths []v1alpha1.MPTCPPath) map[v1alpha1.PathName]uint64 {
 func (t *topper) usesOf(members []v1alpha1.MPTCPNode, declared map[v1alpha1.PathName]uint64) (uses []PathUse) {
 	for i := range members {
 		for _, path := range members[i].Status.Paths {
-			if o := &t.options; o.node != "" && o.node != members[i].Name || o.path != "" && o.path != string(path.Name) {
+			if o := &t.options; !o.wantsNode(members[i].Name) || o.path != "" && o.path != string(path.Name) {
 				continue
 			}
 			uses = append(uses, PathUse{

@@ -24,7 +24,7 @@ import (
 type topper struct {
 	options topOptions
 	system  *system
-	client  client.Client
+	client  client.Reader
 	streams sync.WaitGroup
 	// changed gets something when there is news.
 	changed chan struct{}
@@ -67,11 +67,16 @@ func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, er
 	if err != nil {
 		return nil, err
 	}
-	t := &topper{
+	t := topperOf(options, s, c)
+	return t, t.look(ctx)
+}
+
+// topperOf has not looked for nodes yet.
+func topperOf(options topOptions, s *system, c client.Reader) *topper {
+	return &topper{
 		options: options, system: s, client: c, changed: make(chan struct{}, 1),
 		asked: map[string]bool{}, nodes: map[string]nodeTop{}, following: map[string]*following{},
 	}
-	return t, t.look(ctx)
 }
 
 // look finds out which nodes matter: those with pods that were asked for. Most of a
@@ -115,7 +120,7 @@ func (t *topper) addPod(endpoint *v1alpha1.PlanEndpoint) {
 
 func (t *topper) wants(node string, endpoint *v1alpha1.PlanEndpoint) bool {
 	o := &t.options
-	return (o.node == "" || o.node == node) && (o.namespace == "" || o.namespace == endpoint.Namespace) &&
+	return o.wantsNode(node) && (o.namespace == "" || o.namespace == endpoint.Namespace) &&
 		(o.pod == "" || o.pod == endpoint.Name)
 }
 
@@ -194,6 +199,9 @@ func (t *topper) take(node string, found *agentapi.Reading) {
 	}
 	for i := range found.Busy {
 		latest.subflows = append(latest.subflows, t.subflow(node, &found.Busy[i]))
+	}
+	if _, wanted := t.nodes[node]; !wanted {
+		return // its stream is about to end
 	}
 	t.nodes[node] = latest
 	t.wake()
