@@ -43,7 +43,7 @@ images: ## Build the images of the controller and the agent for amd64 and arm64,
 	@hack/image/build.sh 0.1.0 amd64 arm64
 
 .PHONY: screenshots
-screenshots: deps kube ## Make pictures of kubectl braid ui in _out/screenshots, of a made-up cluster
+screenshots: browser kube ## Make pictures of kubectl braid ui in _out/screenshots, of a made-up cluster
 	@mkdir -p _out/screenshots
 	BRAID_SCREENSHOTS=$(CURDIR)/_out/screenshots go test -count=1 -run '^TestUI$$' ./plugin
 	@ls _out/screenshots/ui-*.png
@@ -59,7 +59,7 @@ build: ## Build the programs into _out/bin
 ##@ What a developer runs
 
 .PHONY: test
-test: root deps kube cluster ## Run all tests; PACKAGES=./policy/... runs some
+test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
 	@$(MAKE) --keep-going test-beside test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
@@ -76,7 +76,7 @@ define tests
 endef
 
 .PHONY: test-beside
-test-beside: root deps kube ## Run the tests that need no quiet machine
+test-beside: root browser kube ## Run the tests that need no quiet machine
 	$(call tests,beside,-p 2)
 
 .PHONY: test-network
@@ -128,6 +128,10 @@ fmt: ## Format the Go files
 .PHONY: deps
 deps: ## Install the packages that the lab and the tests need
 	@hack/deps.sh
+
+.PHONY: browser
+browser: ## Install these, and the browser that the tests of kubectl braid ui look with
+	@hack/deps.sh browser
 
 .PHONY: e2e
 e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Installs what the lab and the tests need from the packages of Debian or
-# Ubuntu; with the argument "generate" also what compiles the packet programs.
+# Ubuntu; with the argument "generate" also what compiles the packet programs, with
+# "browser" also what the tests of the plugin's page need.
 # Does nothing when all is there.
 set -euo pipefail
 
@@ -12,10 +13,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 
 # command:package, or file:package.
 needed=(ip:iproute2 ethtool:ethtool sysctl:procps nft:nftables nsenter:util-linux git:git
-	chromium:chromium runc:runc /usr/lib/cni/ptp:containernetworking-plugins
+	runc:runc /usr/lib/cni/ptp:containernetworking-plugins
 	/etc/ssl/certs/ca-certificates.crt:ca-certificates)
 # The committed programs are compiled by this version; another one makes others.
 compiler=(clang-19:clang-19 llvm-strip-19:llvm-19)
+browser=(chromium:chromium)
 
 there() {
 	# Debian keeps some of these out of the PATH of users.
@@ -37,6 +39,7 @@ install() {
 
 main() {
 	[[ ${1:-} != generate ]] || needed+=("${compiler[@]}")
+	[[ ${1:-} != browser ]] || needed+=("${browser[@]}")
 	local packages
 	mapfile -t packages < <(missing "${needed[@]}")
 	((${#packages[@]})) || return 0

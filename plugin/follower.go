@@ -100,7 +100,7 @@ func (f *follower) List(ctx context.Context, into client.ObjectList, options ...
 // getAgain is how long an object that is got by its name counts as new.
 const getAgain = 5 * time.Second
 
-// Get answers from memory for a moment.
+// Get answers from memory for a moment, and while the API server does not answer.
 func (f *follower) Get(ctx context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	of := getKey{reflect.TypeOf(into).Elem(), key}
 	f.mutex.Lock()
@@ -108,7 +108,11 @@ func (f *follower) Get(ctx context.Context, key client.ObjectKey, into client.Ob
 	f.mutex.Unlock()
 	if !ok || time.Since(known.at) > getAgain {
 		object := reflect.New(of.kind).Interface().(client.Object)
-		known = got{time.Now(), object, f.WithWatch.Get(ctx, key, object)}
+		err := f.WithWatch.Get(ctx, key, object)
+		if f.note(listKey{of.kind, key.String()}, err) && ok {
+			object, err = known.object, known.err
+		}
+		known = got{time.Now(), object, err}
 		f.mutex.Lock()
 		f.got[of] = known
 		f.mutex.Unlock()
@@ -174,14 +178,19 @@ func (f *follower) watch(ctx context.Context, key listKey, list *followed) {
 	}
 }
 
-// note keeps why a list may be old; what must not or cannot be watched is not old.
-func (f *follower) note(key listKey, err error) {
+// note keeps why a list may be old, and is true then; what must not or cannot be watched is
+// not old.
+func (f *follower) note(key listKey, err error) (old bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	delete(f.failed, key)
-	if err != nil && !apierrors.IsForbidden(err) && !isExpired(err) && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+	if err == nil || apierrors.IsForbidden(err) || isExpired(err) || meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return false
+	}
+	if !errors.Is(err, context.Canceled) { // by whoever asks
 		f.failed[key] = err
 	}
+	return true
 }
 
 // stale says why what is known may be old; empty where it is not.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -93,6 +94,8 @@ type console struct {
 // browse opens a browser of so many pixels at an address.
 func browse(t *testing.T, address string, width, height int64) *browser {
 	t.Helper()
+	_, err := exec.LookPath("chromium")
+	require.NoError(t, err, "the page is looked at in Debian's chromium: hack/deps.sh browser installs it")
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.UserDataDir(t.TempDir()),
 		chromedp.WSURLReadTimeout(time.Minute))
 	if os.Geteuid() == 0 {
@@ -104,8 +107,8 @@ func browse(t *testing.T, address string, width, height int64) *browser {
 	ctx, cancel := chromedp.NewContext(allocated)
 	t.Cleanup(cancel)
 	b := &browser{t, ctx, &console{}}
-	require.NoError(t, chromedp.Listen(ctx, b.hear), "is chromium there? hack/deps.sh installs it")
-	_, err := chromedp.Call(ctx, log.Enable, cdp.Empty{})
+	require.NoError(t, chromedp.Listen(ctx, b.hear))
+	_, err = chromedp.Call(ctx, log.Enable, cdp.Empty{})
 	require.NoError(t, err)
 	b.do(chromedp.EmulateViewport(width, height))
 	b.do(chromedp.Navigate(address))

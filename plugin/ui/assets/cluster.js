@@ -87,8 +87,9 @@ export class ClusterPage {
     }
     let told = nodes ? `${nodes} NICs, all up` : `up on ${path.up} of ${path.nodes} nodes`;
     if (nodes === 1) told = '1 NIC, up';
-    if (wrong.size) told = `${(nodes - sum(wrong.values()))} of ${nodes} up · ` + [...wrong].map(([state, count]) => `${count} ${stateWords[state]}`).join(', ');
-    return el('div', { role: 'columnheader', title: path.problem || null },
+    const kinds = [...wrong].map(([state, count]) => `${count} ${stateWords[state]}`);
+    if (wrong.size) told = `${nodes - sum(wrong.values())} of ${nodes} up` + (wrong.size === 1 ? ' · ' + kinds[0] : '');
+    return el('div', { role: 'columnheader', title: [...kinds, path.problem].filter(Boolean).join(', ') || null },
       el('strong', {}, path.name), path.capacityBitsPerSecond ? el('span', { class: 'muted' }, ' ' + rate(path.capacityBitsPerSecond)) : null,
       el('div', { class: wrong.size || (!nodes && path.problem) ? 'told bad' : 'told muted' }, told));
   }
