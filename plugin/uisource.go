@@ -230,6 +230,9 @@ func (s *uiSource) Subflows(ctx context.Context, node, namespace, pod string, sh
 	if err := t.look(ctx); err != nil {
 		return err
 	}
+	if len(t.nodes) == 0 {
+		show(t.snapshot()) // nobody is to be asked
+	}
 	failed := make(chan error, 1)
 	t.streams.Go(func() {
 		t.follow(ctx, func(err error) {
@@ -239,15 +242,14 @@ func (s *uiSource) Subflows(ctx context.Context, node, namespace, pod string, sh
 			}
 		})
 	})
-	if len(t.nodes) == 0 {
-		show(t.snapshot())
-	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-failed:
-			return err
+		case err := <-failed: // and goes on
+			found := t.snapshot()
+			found.Problems = append(found.Problems, Problem{"agents", "NotRead", err.Error()})
+			show(found)
 		case <-t.changed:
 			found := t.snapshot()
 			sortSubflows(found.Subflows, rateColumn, false)
