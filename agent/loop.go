@@ -99,6 +99,15 @@ func applyAll(ctx context.Context, parts []node.Part, model *node.Model) (report
 	return report
 }
 
+// applyBeside applies one part while it applies the others in their order.
+func applyBeside(ctx context.Context, one node.Part, others []node.Part, model *node.Model) node.Report {
+	beside := make(chan node.Report, 1)
+	go func() { beside <- one.Apply(ctx, model) }()
+	report := applyAll(ctx, others, model)
+	report.Add(<-beside)
+	return report
+}
+
 // latest passes rounds, or what became of them, on. One that nobody has taken yet is
 // replaced.
 type latest[T any] chan T
@@ -211,7 +220,7 @@ func (a *Agent) managePodsOnce(ctx context.Context, r round) error {
 	if changed {
 		a.wake()
 	}
-	patient := applyAll(ctx, a.parts.patient(), model)
+	patient := applyBeside(ctx, a.parts.held, a.parts.patient(), model)
 	r.report = r.report.Clone()
 	r.report.Add(patient)
 	a.managed = managed{r, model}

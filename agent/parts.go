@@ -40,7 +40,10 @@ type parts struct {
 	datapath *datapath.Datapath
 	detours  *detours.Detours
 
-	held      *announcements.Holder
+	// held is applied while the patient ones are: where it attaches its program to a new
+	// pod, the kernel waits for a grace period of RCU, 10 to 20 ms that no other part needs.
+	held *announcements.Holder
+
 	pods      *pathmanager.Pods
 	sockets   *sockets.Upgrader
 	transport *transport.Part
@@ -57,12 +60,12 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.held, p.pods, p.sockets, p.transport, p.guard, p.spreading}
+	return []node.Part{p.pods, p.sockets, p.transport, p.guard, p.spreading}
 }
 
 // all ends with the rules, which work beside the others.
 func (p *parts) all() []node.Part {
-	return slices.Concat(p.urgent(), p.patient(), []node.Part{p.rules})
+	return slices.Concat(p.urgent(), []node.Part{p.held}, p.patient(), []node.Part{p.rules})
 }
 
 // wires lead from the parts to the agent.
