@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/agent/announcements"
+	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
@@ -44,6 +45,7 @@ type parts struct {
 	// pod, the kernel waits for a grace period of RCU, 10 to 20 ms that no other part needs.
 	held *announcements.Holder
 
+	crowd     *crowd.Crowd
 	pods      *pathmanager.Pods
 	sockets   *sockets.Upgrader
 	transport *transport.Part
@@ -60,7 +62,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.pods, p.sockets, p.transport, p.guard, p.spreading}
+	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.spreading}
 }
 
 // all ends with the rules, which work beside the others.
@@ -81,19 +83,22 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 	p := &parts{
 		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
 		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
-		pods: pathmanager.NewPods(pathmanager.PodsOptions{
-			StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories, Log: options.Log,
-		}),
-		sockets: sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
+		sockets:  sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
 		transport: transport.Open(transport.Options{
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
 			Log: options.Log.WithName("transport"),
 		}),
 		guard: guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 	}
+	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
+	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
+		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
+		Crowd: &p.crowd.Rooms, Log: options.Log,
+	})
 	p.spreading = spreading.New(spreading.Options{
 		Interval: options.SpreadingInterval, Flows: p.datapath.OpenFlows, Upgrade: p.sockets.Feature, Notify: to.wake, Log: options.Log,
-		Dead: func() map[string]map[string]bool { return p.health.View().Dead() },
+		Crowded: func(tenant string) bool { return p.crowd.Of(tenant).IsBound() },
+		Dead:    func() map[string]map[string]bool { return p.health.View().Dead() },
 	})
 	var configMaps programs.ConfigMaps
 	if reader != nil {

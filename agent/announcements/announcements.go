@@ -46,6 +46,7 @@ type Holder struct {
 
 	mutex  sync.Mutex
 	loaded *pins.Loaded[*objects]
+	rooms  map[string]uint32 // the key of each tenant's
 }
 
 type objects struct{ announcements.HoldObjects }
@@ -120,11 +121,12 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 // wait is what the connections of an endpoint wait for, on one of its interfaces.
 type wait struct {
 	announcements.HoldWait
-	owner types.UID
+	owner  types.UID
+	tenant string
 }
 
 // isNone: announcements go out at once, and answers to joins alone are kept back.
-func (w *wait) isNone() bool { return w.HoldWait == announcements.HoldWait{} }
+func (w *wait) isNone() bool { return w.Bytes == 0 && w.Time == 0 }
 
 // waitsOf are those of a model's pods, by their interfaces. A VM's packets come without
 // its sockets.
@@ -147,14 +149,14 @@ func waitsOf(model *node.Model) map[uint32]wait {
 
 func waitOf(endpoint *node.Endpoint) wait {
 	subflows := &endpoint.Subflows
-	return wait{owner: endpoint.UID, HoldWait: announcements.HoldWait{
+	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
 		Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
 	}}
 }
 
 func (h *Holder) write(wanted map[uint32]wait) error {
 	waits := h.loaded.Value.Waits
-	var failed error
+	failed := h.assignRooms(wanted)
 	for index, one := range wanted {
 		failed = errors.Join(failed, waits.Put(index, &one.HoldWait))
 	}

@@ -227,6 +227,48 @@ func TestAConnectionThatLastsGetsAllItsSubflows(t *testing.T) {
 	}
 }
 
+// Nobody is told of addresses while the paths are full, also where the agents are away,
+// but for so many connections as there is room for.
+func TestAConnectionThatLastsIsToldWhenThereIsRoomOnThePaths(t *testing.T) {
+	l := newLab(t, pathmanager.OpenAfter{Bytes: 256 << 10, Time: time.Hour})
+	address := l.server.Serve(4)
+	l.settle(t)
+	room := func(places int, validity time.Duration) {
+		t.Helper()
+		require.NoError(t, l.holder.SetRoom("another", 0, validity))
+		require.NoError(t, l.holder.SetRoom("team", places, validity))
+	}
+	room(0, time.Hour)
+	var connections []net.Conn
+	for range 3 {
+		connection := connect(t, l.client, address)
+		echo(t, connection, 1<<20)
+		connections = append(connections, connection)
+	}
+	time.Sleep(300 * time.Millisecond)
+	echoAll := func() {
+		for _, connection := range connections {
+			echo(t, connection, 1000)
+		}
+	}
+	echoAll()
+	require.Zero(t, announcedTo(t, l.client))
+	room(1, time.Hour)
+	echoAll()
+	l.client.ExpectSubflows(connections[0], subflows)
+	l.client.ExpectSubflows(connections[1], 1)
+	l.client.ExpectSubflows(connections[2], 1)
+	room(0, 0)
+	l.leave(t)
+	testutil.Retry(t, 20*time.Second, func() error { // one after the other
+		echoAll()
+		return atLeast(joinedTo(t, l.server), len(connections)*(subflows-1))
+	})
+	for _, connection := range connections {
+		l.client.ExpectSubflows(connection, subflows)
+	}
+}
+
 // A download, whose server sends data alone, and an upload, whose server acknowledges
 // alone, are told in time, and lose nothing.
 func TestALargeTransferGetsItsSubflowsBeforeTheKernelRepeatsItsAnnouncement(t *testing.T) {

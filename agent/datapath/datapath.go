@@ -34,7 +34,7 @@ type Options struct {
 }
 
 // Datapath is the uplink half on the NICs of the calling thread's network
-// namespace. Run, SetHealth and ActivePeers may be called at any time, the others by
+// namespace. Run, SetHealth, ActivePeers and Loads may be called at any time, the others by
 // one goroutine at a time.
 type Datapath struct {
 	options  Options
@@ -44,6 +44,7 @@ type Datapath struct {
 	peers    peerTable
 	room     uint32 // for peers, in what is loaded
 	flows    sweeper
+	loads    loadTable
 	compared bool // flows with their endpoints, since nothing was loaded
 }
 
@@ -163,6 +164,7 @@ func (d *Datapath) load() (*objects, error) {
 		return nil, errors.Join(err, loaded.Close())
 	}
 	d.flows.use(loaded.maps())
+	d.loads.use(loaded.maps())
 	d.compared = false
 	return loaded, nil
 }
@@ -171,6 +173,7 @@ func (d *Datapath) load() (*objects, error) {
 func (d *Datapath) unload() {
 	d.peers.unload()
 	d.flows.use(nil)
+	d.loads.use(nil)
 }
 
 // attachTo attaches to exactly these interfaces. One that fails does not keep the

@@ -2,11 +2,17 @@
 
 package pathmanager
 
-import "time"
+import (
+	"container/list"
+	"time"
+)
 
 // delayed is what a connection that waits for its further subflows has done.
 type delayed struct {
 	waits bool
+	// held: it has moved enough or is old enough, and waits for room on the paths alone;
+	// its place among those, or nil.
+	held  *list.Element
 	began time.Time
 	// bytes that it had moved when it was looked at last, and when it last had more
 	// than the time before.
@@ -22,8 +28,12 @@ const (
 	shortestLook = 10 * time.Millisecond
 	longestLook  = time.Second
 	idleLook     = 5 * time.Second
-	// lookRate is how many connections of a pod are looked at in a second, at most;
-	// with more of them each is looked at less often.
+	// heldLook is how often it is looked whether full paths have room again, and
+	// mostLetGo how many connections get their subflows then, at most.
+	heldLook  = 250 * time.Millisecond
+	mostLetGo = 256
+	// lookRate is how many connections of a tenant are looked at in a second, about and
+	// at most; with more of them each is looked at less often.
 	lookRate = 1000
 )
 
@@ -33,37 +43,87 @@ func (t *tracker) delay(c *connection, now time.Time) {
 		return
 	}
 	c.delayed = delayed{waits: true, began: now, looked: now, moved: now}
-	t.delaying++
+	t.count(1)
 	c.due = t.nextLook(c, now)
+}
+
+// count counts the connections that are looked at.
+func (t *tracker) count(more int) {
+	t.delaying += more
+	t.share.counts.waiting.Add(int64(more))
 }
 
 // release ends a connection's wait.
 func (t *tracker) release(c *connection) {
-	if c.delayed.waits {
-		c.delayed.waits = false
-		t.delaying--
+	switch d := &c.delayed; {
+	case d.held != nil:
+		t.held.Remove(d.held)
+		d.held, d.waits = nil, false
+	case d.waits:
+		d.waits = false
+		t.count(-1)
 	}
 }
 
+// isOldEnough: what it has moved does not matter any more.
+func (t *tracker) isOldEnough(c *connection, now time.Time) bool {
+	after := t.settings.OpenAfter.Time
+	return after > 0 && now.Sub(c.delayed.began) >= after
+}
+
 // looked takes note of the bytes that a waiting connection has moved, and ends its
-// wait when they or its age suffice.
+// wait when they or its age suffice, and there is room on the paths.
 func (t *tracker) looked(c *connection, bytes uint64, now time.Time) {
 	d, after := &c.delayed, t.settings.OpenAfter
-	if after.Bytes > 0 && bytes >= after.Bytes || after.Time > 0 && now.Sub(d.began) >= after.Time {
-		t.release(c)
-		c.due = now
-		if c.byKernel {
-			t.leaveToKernel(c, now)
+	if after.Bytes > 0 && bytes >= after.Bytes || t.isOldEnough(c, now) {
+		if t.share.crowd.Take() {
+			t.letGo(c, now)
+		} else {
+			t.hold(c, now)
 		}
-	} else {
-		rate := bytesIn(d, bytes, now)
-		if rate > 0 {
-			d.moved = now
-		}
-		d.bytes, d.looked = bytes, now
-		c.due = t.nextLookAt(c, rate, now)
+		return
+	}
+	rate := bytesIn(d, bytes, now)
+	if rate > 0 {
+		d.moved = now
+	}
+	d.bytes, d.looked = bytes, now
+	c.due = t.nextLookAt(c, rate, now)
+	t.refresh(c)
+}
+
+func (t *tracker) letGo(c *connection, now time.Time) {
+	t.release(c)
+	c.due = now
+	if c.byKernel {
+		t.leaveToKernel(c, now)
 	}
 	t.refresh(c)
+}
+
+// hold has a connection wait for room on the paths. That costs nothing, however many do.
+func (t *tracker) hold(c *connection, now time.Time) {
+	if t.held.Len() == 0 {
+		t.heldUntil = now.Add(heldLook)
+	}
+	c.delayed.held = t.held.PushBack(c)
+	t.count(-1)
+	t.refresh(c)
+}
+
+// letGoHeld ends the wait of as many connections as there is room for, those first that
+// wait longest.
+func (t *tracker) letGoHeld(now time.Time) {
+	if t.held.Len() == 0 || now.Before(t.heldUntil) {
+		return
+	}
+	t.heldUntil = now.Add(heldLook)
+	for range min(mostLetGo, t.held.Len()) {
+		if !t.share.crowd.Take() {
+			return
+		}
+		t.letGo(t.held.Front().Value.(*connection), now)
+	}
 }
 
 // bytesIn is the rate in bytes a second since the last look.
@@ -90,7 +150,7 @@ func (t *tracker) nextLookAt(c *connection, rate float64, now time.Time) time.Ti
 	if rate > 0 {
 		wait = time.Duration(min(float64(after.Bytes-d.bytes)/rate, longestLook.Seconds()) * float64(time.Second))
 	}
-	look := now.Add(max(wait, shortestLook, time.Duration(t.delaying)*time.Second/lookRate))
+	look := now.Add(max(wait, shortestLook, time.Duration(t.share.counts.waiting.Load())*time.Second/lookRate))
 	if after.Time > 0 && ripe.Before(look) {
 		return ripe
 	}

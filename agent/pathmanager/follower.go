@@ -69,6 +69,7 @@ func (f *follower) stop() {
 	close(f.stopped)
 	f.done.Wait()
 	f.share.give(f.share.taken)
+	f.tracker.count(-f.tracker.delaying)
 }
 
 func (f *follower) run(subscription *mptcpnl.Subscription) {
@@ -272,6 +273,7 @@ func (f *follower) resyncInTurn() time.Duration {
 // is tried again it looks what is under way, so as not to open too many.
 func (f *follower) openMissing() error {
 	now := time.Now()
+	f.tracker.letGoHeld(now)
 	failed := f.lookAtWaiting(now)
 	tried := func(c *connection) bool { return c.attempts > 0 }
 	if due := f.tracker.due(now); slices.ContainsFunc(due, tried) {
@@ -290,6 +292,10 @@ func (f *follower) lookAtWaiting(now time.Time) error {
 	var failed error
 	for _, c := range f.tracker.due(now) {
 		if !c.delayed.waits {
+			continue
+		}
+		if f.tracker.isOldEnough(c, now) {
+			f.tracker.looked(c, c.delayed.bytes, now)
 			continue
 		}
 		bytes, there, err := f.moved(c)
@@ -375,6 +381,10 @@ func (f *follower) createOne(c *connection, p pair, now time.Time) error {
 // nudge makes the kernel open subflows of the connections that it is in charge
 // of, one of each at a time.
 func (f *follower) nudge(due []*connection, now time.Time) error {
+	if f.tracker.mayNotHelp() {
+		f.tracker.postpone(slices.DeleteFunc(due, func(c *connection) bool { return !c.byKernel || c.delayed.waits }), now.Add(announceGrace))
+		return nil
+	}
 	missing := map[bool]int{} // by whether it is IPv4
 	for _, c := range due {
 		if !c.byKernel || c.delayed.waits {

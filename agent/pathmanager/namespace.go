@@ -39,6 +39,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
@@ -60,6 +61,9 @@ type Options struct {
 	Destination func(local, remote netip.AddrPort) (netip.AddrPort, bool, error)
 	// Room is for the connections of all pods; without one there is no bound.
 	Room *room.Room
+	// Crowd has connections that wait go on waiting while their tenant's others fill the
+	// node's paths; without one they never do.
+	Crowd *crowd.Rooms
 	// Log gets what cannot be returned.
 	Log logr.Logger
 }
@@ -125,7 +129,11 @@ func (n *Namespace) open() (err error) {
 func (n *Namespace) Identity() namespace.Identity { return n.identity }
 
 func (n *Namespace) newShare() *share {
-	return &share{room: n.options.Room, owners: n.owners, counts: cmp.Or(n.counts, &Counts{})}
+	s := &share{room: n.options.Room, owners: n.owners, counts: cmp.Or(n.counts, &Counts{})}
+	if len(n.owners) > 0 {
+		s.crowd = n.options.Crowd.Of(n.owners[0])
+	}
+	return s
 }
 
 // share says who shares the room, the tenant and then the pod, and where to count what

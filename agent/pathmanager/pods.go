@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/node"
@@ -30,7 +31,10 @@ type PodsOptions struct {
 	// NamespaceDirectories are where container runtimes mount network namespaces.
 	// Remove looks for pods there; Apply is told where they are.
 	NamespaceDirectories []string
-	Log                  logr.Logger
+	// Crowd knows whether the node's paths have room for further subflows of a tenant; nil
+	// for always.
+	Crowd *crowd.Rooms
+	Log   logr.Logger
 }
 
 // Pods are the path managers of this node's pods: the node.Part that opens subflows.
@@ -64,7 +68,7 @@ func NewPods(options PodsOptions) *Pods {
 	options.Log = options.Log.WithName("pathmanager")
 	p := &Pods{
 		options:   options,
-		namespace: Options{StatePath: options.StatePath, Proc: options.ProcPath, Log: options.Log},
+		namespace: Options{StatePath: options.StatePath, Proc: options.ProcPath, Crowd: options.Crowd, Log: options.Log},
 		managed:   map[uint64]*Namespace{},
 		last:      map[uint64]configured{},
 		counts:    map[string]*Counts{},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/internal/room"
 )
 
@@ -24,6 +25,7 @@ const (
 // share is a pod's part of the room for connections. Without a room it has no bound.
 type share struct {
 	room   *room.Room
+	crowd  *crowd.Room
 	owners []string // the tenant and the pod
 	counts *Counts
 	taken  int
@@ -36,6 +38,8 @@ type Counts struct {
 	// Unmanaged connections found no room. EventsLost is how often the kernel dropped
 	// events, because more came than were received.
 	Unmanaged, EventsLost atomic.Uint64
+	// waiting is how many connections are looked at until they have moved enough.
+	waiting atomic.Int64
 }
 
 func (s *share) take() bool {

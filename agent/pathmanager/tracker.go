@@ -3,6 +3,7 @@
 package pathmanager
 
 import (
+	"container/list"
 	"net/netip"
 	"time"
 
@@ -29,8 +30,10 @@ type tracker struct {
 	settings      Settings
 	announcesIPv6 bool // see capabilities; taken to hold for the peers too
 	connections   map[uint32]*connection
-	queue         queue // of those that lack something
-	delaying      int   // how many connections wait, see OpenAfter
+	queue         queue     // of those that lack something
+	delaying      int       // how many connections are looked at, see OpenAfter
+	held          list.List // of those that wait for room on the paths, in their order
+	heldUntil     time.Time // when to look next whether there is room
 	looks         uint32
 	share         *share
 }
@@ -170,6 +173,12 @@ func (t *tracker) attempt(c *connection, now time.Time) {
 	t.refresh(c)
 }
 
+// mayNotHelp is true while the kernel would open subflows also of connections that wait
+// for room on the node's paths.
+func (t *tracker) mayNotHelp() bool {
+	return t.settings.OpenAfter != OpenAfter{} && t.share.crowd.IsBound()
+}
+
 // postpone has connections wait that are due.
 func (t *tracker) postpone(due []*connection, until time.Time) {
 	for _, c := range due {
@@ -181,7 +190,7 @@ func (t *tracker) postpone(due []*connection, until time.Time) {
 // refresh puts the connection where it belongs in the queue; to be called after
 // each change.
 func (t *tracker) refresh(c *connection) {
-	if t.connections[c.token] == c && t.missing(c, false) > 0 {
+	if t.connections[c.token] == c && c.delayed.held == nil && t.missing(c, false) > 0 {
 		t.queue.put(c)
 	} else {
 		t.queue.remove(c)
@@ -192,4 +201,10 @@ func (t *tracker) refresh(c *connection) {
 func (t *tracker) due(now time.Time) []*connection { return t.queue.until(now) }
 
 // next is when due will list something, and false while nothing is missing.
-func (t *tracker) next() (next time.Time, ok bool) { return t.queue.first() }
+func (t *tracker) next() (next time.Time, ok bool) {
+	next, ok = t.queue.first()
+	if t.held.Len() > 0 && (!ok || t.heldUntil.Before(next)) {
+		return t.heldUntil, true
+	}
+	return next, ok
+}

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -79,6 +81,101 @@ func TestManyThatWaitAreLookedAtLessOften(t *testing.T) {
 	}
 	if limit := 12 * lookRate; looks == 0 || looks > limit {
 		t.Errorf("5000 idle connections are looked at %d times in ten seconds, want 1 to %d", looks, limit)
+	}
+}
+
+func bound(left int) *crowd.Room {
+	room := &crowd.Room{}
+	room.Set(left, time.Now().Add(time.Hour))
+	return room
+}
+
+// waitedEnough is a tracker whose connections all have moved enough.
+func waitedEnough(t *testing.T, connections int, room *crowd.Room) *tracker {
+	t.Helper()
+	tracker := waitingTracker(OpenAfter{Bytes: 1 << 20})
+	tracker.share.crowd = room
+	for token := range uint32(connections) {
+		tracker.handle(established(token+1), start)
+	}
+	for _, c := range tracker.due(start.Add(time.Second)) {
+		tracker.looked(c, 1<<20, start.Add(time.Second))
+	}
+	require.Zero(t, tracker.delaying)
+	require.Zero(t, tracker.share.counts.waiting.Load())
+	return tracker
+}
+
+func TestConnectionsThatHaveWaitedEnoughWaitForRoomOnThePaths(t *testing.T) {
+	const all, places = 100, 30
+	room, now := bound(0), start.Add(time.Second)
+	tracker := waitedEnough(t, all, room)
+	require.Equal(t, all, tracker.held.Len())
+	require.Empty(t, tracker.due(now.Add(time.Hour)), "those that are held cost nothing")
+	room.Set(places, time.Now().Add(time.Hour))
+	tracker.letGoHeld(now)
+	require.Equal(t, all, tracker.held.Len(), "it is not time to look")
+	next, ok := tracker.next()
+	require.True(t, ok)
+	require.Equal(t, now.Add(heldLook), next)
+	tracker.letGoHeld(next)
+	require.Equal(t, all-places, tracker.held.Len())
+	require.Len(t, tracker.due(next), places)
+	room.Set(0, time.Now().Add(-time.Second)) // nobody says anything any more
+	tracker.letGoHeld(next.Add(heldLook))
+	require.Equal(t, all-places-1, tracker.held.Len())
+	room.Free()
+	tracker.letGoHeld(next.Add(2 * heldLook))
+	require.Zero(t, tracker.held.Len())
+	require.Len(t, tracker.due(next.Add(2*heldLook)), all)
+}
+
+func TestManyThatAreHeldAreLetGoByAndBy(t *testing.T) {
+	room := bound(0)
+	tracker := waitedEnough(t, 3*mostLetGo, room)
+	room.Free()
+	tracker.letGoHeld(start.Add(time.Minute))
+	require.Equal(t, 2*mostLetGo, tracker.held.Len())
+}
+
+func TestAConnectionThatEndsOrLosesItsSubflowIsHeldNoMore(t *testing.T) {
+	tracker := waitedEnough(t, 2, bound(0))
+	tracker.forget(1)
+	require.Equal(t, 1, tracker.held.Len())
+	c := tracker.connections[2]
+	tracker.handle(mptcpnl.SubflowEvent{Kind: mptcpnl.SubflowClosed, Token: 2, Local: c.local, Remote: c.remote}, start.Add(2*time.Second))
+	require.Zero(t, tracker.held.Len())
+	require.Len(t, tracker.due(start.Add(time.Minute)), 1)
+}
+
+func TestAConnectionThatIsOldEnoughIsLetGoWhereThereIsRoom(t *testing.T) {
+	tracker := waitingTracker(OpenAfter{Bytes: 1 << 40, Time: time.Second})
+	tracker.share.crowd = bound(1)
+	tracker.handle(established(1), start)
+	c := tracker.connections[1]
+	require.False(t, tracker.isOldEnough(c, start.Add(999*time.Millisecond)))
+	require.True(t, tracker.isOldEnough(c, start.Add(time.Second)))
+	tracker.looked(c, 0, start.Add(time.Second))
+	require.False(t, c.delayed.waits)
+	require.Len(t, tracker.due(start.Add(time.Second)), 1)
+}
+
+func TestTheKernelIsNotHelpedWhileThePathsAreFull(t *testing.T) {
+	for name, test := range map[string]struct {
+		after OpenAfter
+		room  *crowd.Room
+		not   bool
+	}{
+		"full paths":                      {OpenAfter{Time: time.Second}, bound(0), true},
+		"paths with room":                 {OpenAfter{Time: time.Second}, &crowd.Room{}, false},
+		"nobody who knows":                {OpenAfter{Time: time.Second}, nil, false},
+		"a policy that waits for nothing": {OpenAfter{}, bound(0), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tracker := waitingTracker(test.after)
+			tracker.share.crowd = test.room
+			require.Equal(t, test.not, tracker.mayNotHelp())
+		})
 	}
 }
 

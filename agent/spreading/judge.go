@@ -75,7 +75,9 @@ type observation struct {
 	// upgradeFails: the policy asks for the upgrade of sockets, and the node cannot.
 	upgradeFails bool
 	// guest: it is a VM, of which flows are all that is seen.
-	guest       bool
+	guest bool
+	// crowded: connections wait for further subflows until there is room on the node's paths.
+	crowded     bool
 	connections []connection
 	// over are connections that have ended, and had no flow.
 	over []connection
@@ -180,6 +182,8 @@ func (o *observation) single(c *connection) verdict {
 	switch {
 	case c.subflows > 1:
 		return not(v1alpha1.ReasonOnePathUsed, "its connections have several subflows, all on one path")
+	case o.crowded:
+		return verdict{v1alpha1.SpreadingUnknown, v1alpha1.ReasonLittleSent, "the connections of its namespace fill the node's paths: they get further subflows when there is room"}
 	case !c.begunHere:
 		return not(v1alpha1.ReasonPeerNotSelected, "its peers open no further subflow")
 	case o.byKernel && !c.announced:

@@ -62,6 +62,7 @@ func TestTheReasonIsWhatMostBytesHaveInCommon(t *testing.T) {
 		"a peer that announces nothing":                       {observation{open: both, byKernel: true, connections: []connection{ours("blue").with(func(c *connection) { c.announced = false })}}, v1alpha1.ReasonPeerNotSelected, "announce no address"},
 		"a peer that opens no further subflow":                {observation{open: both, connections: []connection{ours("blue").with(func(c *connection) { c.begunHere = false })}}, v1alpha1.ReasonPeerNotSelected, "open no further"},
 		"further subflows that are refused":                   {observation{open: both, byKernel: true, connections: []connection{ours("blue")}}, v1alpha1.ReasonOnePathUsed, "not established"},
+		"a connection that waits while the paths are full":    {observation{open: both, crowded: true, connections: []connection{ours("blue")}}, v1alpha1.ReasonLittleSent, "fill the node"},
 		"subflows that are all on one path":                   {observation{open: both, connections: []connection{ours("blue").with(func(c *connection) { c.subflows = 3 })}}, v1alpha1.ReasonOnePathUsed, "all on one path"},
 		"one path that is open":                               {observation{open: both[:1], shut: []string{"path green: no NIC"}, connections: []connection{ours("blue")}}, v1alpha1.ReasonNoSecondPath, "path green: no NIC"},
 		"one path that is open, and nothing else known":       {observation{open: both[:1], used: map[string]bool{"blue": true}}, v1alpha1.ReasonNoSecondPath, "no second path is for it"},

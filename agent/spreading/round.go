@@ -190,6 +190,7 @@ func (s *sight) observationOf(endpoint *node.Endpoint) observation {
 		byKernel:       endpoint.Subflows.Manager == v1alpha1.SubflowManagerKernel,
 		upgradeFails:   endpoint.UpgradeSockets && s.upgradeFails,
 		guest:          endpoint.Guest != nil,
+		crowded:        s.options.Crowded != nil && s.options.Crowded(endpoint.Namespace),
 	}
 	for _, address := range endpoint.Addresses {
 		for flow := range s.used[address] {

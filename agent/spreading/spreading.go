@@ -38,6 +38,9 @@ type Options struct {
 	Flows func() (*datapath.FlowTable, error)
 	// Dead are the paths that probes call so, by peer.
 	Dead func() map[string]map[string]bool
+	// Crowded is true while a tenant's connections wait because its others fill the node's
+	// paths; nil for never.
+	Crowded func(tenant string) bool
 	// Upgrade is what is known of the kernel's upgrade of sockets; nil for nothing.
 	Upgrade func() *v1alpha1.KernelFeature
 	// Notify has the plan's status published. It must not wait for that.

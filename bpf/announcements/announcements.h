@@ -13,6 +13,7 @@ enum hold_limit {
 	OPTION_BYTES = 32,
 	CARRIES = 0xb4a1,     /* tc_index of a clone */
 	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
+	PLACE_EVERY = 250000000, /* ns, from one place to the next where no agent says how many there are */
 };
 
 enum {
@@ -33,6 +34,18 @@ enum {
 struct wait {
 	__u64 bytes; /* in both directions together; 0: they do not count */
 	__u64 time;  /* ns; 0: it does not count */
+	__u32 room;  /* that of its tenant: see rooms */
+	__u32 pad;
+};
+
+/*
+ * For how many more connections of a tenant there is room on the node's paths: see
+ * agent/crowd.
+ */
+struct room {
+	__u64 until; /* ns; from then on a place comes by and by */
+	__s32 left;
+	__u32 pad;
 };
 
 struct announcement {
@@ -87,6 +100,15 @@ struct {
 	__type(key, __u32); /* ifindex */
 	__type(value, struct wait);
 } waits SEC(".maps");
+
+/* By the first interface of a tenant; one that has no entry has no bound. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, struct room);
+} rooms SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

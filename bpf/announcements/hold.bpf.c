@@ -5,7 +5,7 @@
  * hold-addresses: the ingress of the host's end of a pod's interface. A listening pod's
  * kernel announces addresses (ADD_ADDR) on each connection as soon as it is established,
  * and its peer opens a subflow to each. Here the announcements wait until the connection
- * has moved enough or is old enough.
+ * has moved enough or is old enough, and while the node's paths are full of others.
  *
  * The pure ACK by which the kernel announces is dropped: the next segment acknowledges
  * the same. The announcement is kept with the socket, HMAC and all. When it is due,
@@ -19,13 +19,30 @@
 /* For Go. */
 SHARED(enum, hold_limit);
 
+/*
+ * Takes the place of one connection. Where the agent is away connections get one after
+ * the other, and never many at once: the paths may be full.
+ */
+static __always_inline int take_room(const struct wait *wait)
+{
+	__u32 key = wait->room;
+	struct room *room = bpf_map_lookup_elem(&rooms, &key);
+	__u64 now, until;
+
+	if (likely(!room) || (room->left > 0 && __sync_fetch_and_add(&room->left, -1) > 0))
+		return 1;
+	now = bpf_ktime_get_ns();
+	until = room->until;
+	return now >= until && __sync_val_compare_and_swap(&room->until, until, now + PLACE_EVERY) == until;
+}
+
 static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_sock *tcp, struct held *held)
 {
 	if (held->lasts)
 		return 1;
 	if ((wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) ||
 	    (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
-		held->lasts = 1;
+		held->lasts = take_room(wait);
 	return held->lasts;
 }
 

@@ -49,6 +49,13 @@ type HoldHeld struct {
 	}
 }
 
+type HoldRoom struct {
+	_     structs.HostLayout
+	Until uint64
+	Left  int32
+	Pad   uint32
+}
+
 type HoldSegment struct {
 	_      structs.HostLayout
 	Header struct {
@@ -70,6 +77,8 @@ type HoldWait struct {
 	_     structs.HostLayout
 	Bytes uint64
 	Time  uint64
+	Room  uint32
+	Pad   uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -79,6 +88,7 @@ const (
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
 	HoldMapKeptBack             = "kept_back"
+	HoldMapRooms                = "rooms"
 	HoldMapScratch              = "scratch"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
@@ -136,6 +146,7 @@ type HoldMapSpecs struct {
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
 	KeptBack             *ebpf.MapSpec `ebpf:"kept_back"`
+	Rooms                *ebpf.MapSpec `ebpf:"rooms"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
@@ -169,6 +180,7 @@ type HoldMaps struct {
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
 	KeptBack             *ebpf.Map `ebpf:"kept_back"`
+	Rooms                *ebpf.Map `ebpf:"rooms"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
@@ -178,6 +190,7 @@ func (m *HoldMaps) Close() error {
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
 		m.KeptBack,
+		m.Rooms,
 		m.Scratch,
 		m.Waits,
 	)

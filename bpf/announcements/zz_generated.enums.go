@@ -10,4 +10,5 @@ const (
 	OptionBytes   = 0x20
 	Carries       = 0xb4a1
 	MaxAnswers    = 0x3e8
+	PlaceEvery    = 0xee6b280
 )

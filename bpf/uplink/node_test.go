@@ -156,6 +156,8 @@ func (n *node) load(t testing.TB, entries uint32) {
 		uplink.FromUplinkMapLocalFilter:   to.LocalFilter,
 		uplink.FromUplinkMapNode:          to.Node,
 		uplink.FromUplinkMapPeerAddresses: to.PeerAddresses,
+		uplink.FromUplinkMapPathLoads:     to.PathLoads,
+		uplink.FromUplinkMapEndpointLoads: to.EndpointLoads,
 		uplink.FromUplinkMapOwners:        to.Owners,
 		uplink.FromUplinkMapEndedFlows:    to.EndedFlows,
 		uplink.FromUplinkMapLivingFlows:   to.LivingFlows,

@@ -15,6 +15,7 @@
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
+SHARED(enum, load_limit);
 SHARED(enum, origin);
 SHARED(enum, preference_flags);
 SHARED(enum, silence);
@@ -118,33 +119,20 @@ static __always_inline __u8 allowed_paths(__u64 weights)
 }
 
 /*
- * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
- * the flow is not to be steered: no MPTCP, or a next hop that is no peer.
+ * Gives a new subflow its path. By itself, so that its handshake takes the stack's place
+ * of what the route was looked up with: Linux 6.1 has no room for both.
  */
-static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+static __always_inline int place_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key,
+				      struct endpoint *endpoint, const struct peer *peer, __u16 index,
+				      const struct mptcp_option *option)
 {
-	struct mptcp_option option = {};
-	struct preference *preference;
-	struct endpoint *endpoint;
-	struct handshake handshake = { .flow.role = ROLE_INITIATOR };
+	struct handshake handshake = { .flow.role = ROLE_INITIATOR, .flow.peer = index };
+	struct preference *preference = preference_of(endpoint->id);
 	struct flow *flow = &handshake.flow;
 	struct node *node = this_node();
-	struct peer *peer;
-	__u32 index;
 	__u8 usable;
 
-	if (!packet || !key || !node)
-		return 0;
-	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
-	if (!endpoint)
-		return 0;
-	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
-		return 0;
-	index = flow->peer = peer_of(skb, packet, key, BPF_FIB_LOOKUP_OUTPUT);
-	peer = bpf_map_lookup_elem(&peers, &index);
-	if (!peer)
-		return 0;
-	if (!has_room(&key->local))
+	if (!node)
 		return 0;
 	flow->sequence = packet->sequence;
 	flow->from = origin_of(skb);
@@ -152,14 +140,13 @@ static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *pack
 	flow->endpoint = endpoint->id;
 	flow->allowed = allowed_paths(endpoint->weights);
 	flow->turn = flow_hash(key);
-	flow->subtype = option.subtype;
+	flow->subtype = option->subtype;
 	usable = flow->allowed & paths_to(peer, node, packet->carrier);
-	preference = preference_of(endpoint->id);
 	if (preference)
 		usable = without_backup(preference, usable);
-	if (option.subtype == SUBTYPE_JOIN) {
-		flow->token = option.token;
-		flow->path = join_path(skb, node, &key->local, endpoint, option.token, usable,
+	if (option->subtype == SUBTYPE_JOIN) {
+		flow->token = option->token;
+		flow->path = join_path(skb, node, &key->local, endpoint, option->token, usable,
 				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
 		flow->path = round_robin_path(endpoint, usable);
@@ -170,6 +157,31 @@ static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *pack
 		return 1;
 	give_place_back(flow);
 	return 0;
+}
+
+/*
+ * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
+ * the flow is not to be steered: no MPTCP, or a next hop that is no peer.
+ */
+static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+{
+	struct mptcp_option option = {};
+	struct endpoint *endpoint;
+	struct peer *peer;
+	__u32 index;
+
+	if (!packet || !key)
+		return 0;
+	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	if (!endpoint)
+		return 0;
+	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
+		return 0;
+	index = peer_of(skb, packet, key, BPF_FIB_LOOKUP_OUTPUT);
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer || !has_room(&key->local))
+		return 0;
+	return place_flow(skb, packet, key, endpoint, peer, index, &option);
 }
 
 /*

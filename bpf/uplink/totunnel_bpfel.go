@@ -43,29 +43,32 @@ type ToTunnelFilter struct {
 }
 
 type ToTunnelFlow struct {
-	_          structs.HostLayout
-	Sequence   uint32
-	Token      uint32
-	Endpoint   uint32
-	Peer       uint16
-	Path       uint8
-	Allowed    uint8
-	Role       uint8
-	Ended      uint8
-	Turn       uint8
-	Subtype    uint8
-	Used       uint32
-	From       uint32
-	Sent       uint32
-	Received   uint32
-	Unanswered uint32
-	Advanced   uint32
-	AvoidedAt  uint32
-	Redirected uint32
-	Avoided    uint8
-	Last       uint8
-	Slowest    uint8
-	Tries      uint8
+	_               structs.HostLayout
+	Sequence        uint32
+	Token           uint32
+	Endpoint        uint32
+	Peer            uint16
+	Path            uint8
+	Allowed         uint8
+	Role            uint8
+	Ended           uint8
+	Turn            uint8
+	Subtype         uint8
+	Used            uint32
+	From            uint32
+	Sent            uint32
+	Received        uint32
+	Unanswered      uint32
+	Advanced        uint32
+	AvoidedAt       uint32
+	Redirected      uint32
+	Avoided         uint8
+	Last            uint8
+	Slowest         uint8
+	Tries           uint8
+	Counted         uint32
+	CountedSent     uint32
+	CountedReceived uint32
 }
 
 type ToTunnelFlowKey struct {

@@ -50,29 +50,32 @@ type ToUplinkFilter struct {
 }
 
 type ToUplinkFlow struct {
-	_          structs.HostLayout
-	Sequence   uint32
-	Token      uint32
-	Endpoint   uint32
-	Peer       uint16
-	Path       uint8
-	Allowed    uint8
-	Role       uint8
-	Ended      uint8
-	Turn       uint8
-	Subtype    uint8
-	Used       uint32
-	From       uint32
-	Sent       uint32
-	Received   uint32
-	Unanswered uint32
-	Advanced   uint32
-	AvoidedAt  uint32
-	Redirected uint32
-	Avoided    uint8
-	Last       uint8
-	Slowest    uint8
-	Tries      uint8
+	_               structs.HostLayout
+	Sequence        uint32
+	Token           uint32
+	Endpoint        uint32
+	Peer            uint16
+	Path            uint8
+	Allowed         uint8
+	Role            uint8
+	Ended           uint8
+	Turn            uint8
+	Subtype         uint8
+	Used            uint32
+	From            uint32
+	Sent            uint32
+	Received        uint32
+	Unanswered      uint32
+	Advanced        uint32
+	AvoidedAt       uint32
+	Redirected      uint32
+	Avoided         uint8
+	Last            uint8
+	Slowest         uint8
+	Tries           uint8
+	Counted         uint32
+	CountedSent     uint32
+	CountedReceived uint32
 }
 
 type ToUplinkFlowKey struct {
@@ -95,6 +98,12 @@ type ToUplinkHealth struct {
 	Bad  [8]uint8
 	Dead uint8
 	Pad  [7]uint8
+}
+
+type ToUplinkLoad struct {
+	_       structs.HostLayout
+	Moved   [2]uint64
+	Squares [2]uint64
 }
 
 type ToUplinkNode struct {
@@ -155,6 +164,7 @@ const (
 	ToUplinkMapConnections      = "connections"
 	ToUplinkMapDepartures       = "departures"
 	ToUplinkMapEndedFlows       = "ended_flows"
+	ToUplinkMapEndpointLoads    = "endpoint_loads"
 	ToUplinkMapEndpoints        = "endpoints"
 	ToUplinkMapFlows            = "flows"
 	ToUplinkMapHandshakes       = "handshakes"
@@ -163,6 +173,7 @@ const (
 	ToUplinkMapLocalFilter      = "local_filter"
 	ToUplinkMapNode             = "node"
 	ToUplinkMapOwners           = "owners"
+	ToUplinkMapPathLoads        = "path_loads"
 	ToUplinkMapPeerAddresses    = "peer_addresses"
 	ToUplinkMapPeers            = "peers"
 	ToUplinkMapPreferences      = "preferences"
@@ -225,6 +236,7 @@ type ToUplinkMapSpecs struct {
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	Departures       *ebpf.MapSpec `ebpf:"departures"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
+	EndpointLoads    *ebpf.MapSpec `ebpf:"endpoint_loads"`
 	Endpoints        *ebpf.MapSpec `ebpf:"endpoints"`
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
@@ -233,6 +245,7 @@ type ToUplinkMapSpecs struct {
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
 	Owners           *ebpf.MapSpec `ebpf:"owners"`
+	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
@@ -271,6 +284,7 @@ type ToUplinkMaps struct {
 	Connections      *ebpf.Map `ebpf:"connections"`
 	Departures       *ebpf.Map `ebpf:"departures"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
+	EndpointLoads    *ebpf.Map `ebpf:"endpoint_loads"`
 	Endpoints        *ebpf.Map `ebpf:"endpoints"`
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Handshakes       *ebpf.Map `ebpf:"handshakes"`
@@ -279,6 +293,7 @@ type ToUplinkMaps struct {
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
 	Owners           *ebpf.Map `ebpf:"owners"`
+	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
 	Peers            *ebpf.Map `ebpf:"peers"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
@@ -292,6 +307,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.Connections,
 		m.Departures,
 		m.EndedFlows,
+		m.EndpointLoads,
 		m.Endpoints,
 		m.Flows,
 		m.Handshakes,
@@ -300,6 +316,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.LocalFilter,
 		m.Node,
 		m.Owners,
+		m.PathLoads,
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,

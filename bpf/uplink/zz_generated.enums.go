@@ -20,6 +20,12 @@ const (
 	Answered = 0x80
 )
 
+// enum load_limit
+const (
+	SliceBits = 0x1a
+	LoadUnit  = 0x100
+)
+
 // enum origin
 const (
 	OriginNumber       = 0xfff

@@ -122,6 +122,9 @@ struct flow {
 	__u8 last;        /* the path of what this end sent last, or NO_PATH */
 	__u8 slowest;     /* answer of late, in WAIT_UNITs */
 	__u8 tries;       /* how often a path was avoided in a row */
+	__u32 counted;    /* the slice of time in which its bytes were counted last; 0: never */
+	__u32 counted_sent; /* sent and received as they were then */
+	__u32 counted_received;
 };
 
 enum flow_subtype {

@@ -11,7 +11,7 @@
 #ifndef BRAID_UPLINK_SILENCE_H
 #define BRAID_UPLINK_SILENCE_H
 
-#include "flow.h"
+#include "load.h"
 
 enum silence {
 	TICK = 20,           /* bits: a tick is 2^20 ns, about a millisecond */
@@ -150,6 +150,7 @@ __noinline int note_answer(struct flow *flow)
 		return 0;
 	waited = (now - flow->unanswered) / WAIT_UNIT;
 	flow->unanswered = 0;
+	note_load(flow, now);
 	if (flow->last < MAX_PATHS) {
 		answer = answer_on(flow, flow->last);
 		if (answer)
@@ -223,6 +224,7 @@ static __always_inline void note_received(struct __sk_buff *skb, struct flow *fl
 	if (flow->received - sequence >= WINDOW) {
 		flow->received = sequence;
 		flow->advanced = ticks();
+		note_load(flow, flow->advanced);
 	} else if (!flow->unanswered) {
 		note_repeated(skb, packet, flow);
 	}

@@ -8,15 +8,12 @@ import (
 	"time"
 
 	"braid.dev/braid/hack/bench/rig"
-	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
 var (
 	plain     = rig.Mode{Name: "plain", Subflows: rig.EachPath}
 	multipath = rig.Mode{Name: "multipath", Subflows: rig.EachPath, Multipath: true}
-	// inTurns has first subflows alone, which take turns on the paths.
-	inTurns = rig.Mode{Name: "turns", Braid: true}
 	// steady is long enough for a steady state after what is left out.
 	steady = traffic.Options{Duration: 2500 * time.Millisecond, Warmup: 700 * time.Millisecond}
 )
@@ -86,61 +83,4 @@ func spreadTrial(ctx context.Context, m *rig.Measurement, p *rig.Pair, links, ve
 		m.Add(fmt.Sprintf("spread.links%d.to_multipath_route", links), mbit["braid"]/mbit["multipath"])
 	}
 	return nil
-}
-
-// measureMany shows how evenly many connections at once use three links.
-func measureMany(ctx context.Context, m *rig.Measurement, p *rig.Pair) error {
-	for _, connections := range []int{100, 1000} {
-		for range m.Trials {
-			if err := manyTrial(ctx, m, p, connections); err != nil {
-				return fmt.Errorf("%d connections: %w", connections, err)
-			}
-		}
-	}
-	return nil
-}
-
-// manyTrial compares modes. What a thousand senders still have in their buffers at the
-// end takes longer to arrive than a receiver waits for it; that is not counted, and no
-// failure.
-func manyTrial(ctx context.Context, m *rig.Measurement, p *rig.Pair, connections int) error {
-	options := traffic.Options{Connections: connections, Duration: 5 * time.Second, Warmup: 2 * time.Second}
-	mbit, evenness := map[string]float64{}, map[string]float64{}
-	for _, mode := range []rig.Mode{rig.Single, rig.Braid, inTurns} {
-		if err := p.Set(ctx, mode); err != nil {
-			return err
-		}
-		before, err := p.NICCounters(p.Nodes[0])
-		if err != nil {
-			return err
-		}
-		result, err := p.Route(4).Transfer(ctx, options)
-		if err != nil {
-			return err
-		}
-		after, err := p.NICCounters(p.Nodes[0])
-		if err != nil {
-			return err
-		}
-		mbit[mode.Name], evenness[mode.Name] = result.Mbit, leastShare(before, after)
-	}
-	name := fmt.Sprintf("many.connections%d.", connections)
-	all := mbit["single"] * float64(len(p.Spec.Paths))
-	m.Add(name+"ratio", mbit["braid"]/all)
-	m.Add(name+"one_subflow.ratio", mbit["turns"]/all)
-	m.Add(name+"least_share", evenness["braid"])
-	return nil
-}
-
-// leastShare is what the least used NIC sent, to an even share.
-func leastShare(before, after map[string]network.Counters) float64 {
-	least, sum := -1.0, 0.0
-	for path := range after {
-		sent := float64(after[path].TxBytes - before[path].TxBytes)
-		sum += sent
-		if least < 0 || sent < least {
-			least = sent
-		}
-	}
-	return least * float64(len(after)) / sum
 }

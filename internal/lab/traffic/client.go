@@ -153,6 +153,7 @@ func (r *request) result(outcomes []outcome) *Result {
 		result.ConnectionMbit = append(result.ConnectionMbit, rate)
 		result.Bytes += outcome.Bytes
 		result.LongestGapMs = max(result.LongestGapMs, float64(outcome.LongestNs)/1e6)
+		result.LatestMs = max(result.LatestMs, float64(outcome.LateNs)/1e6)
 		result.Multipath = result.Multipath && outcome.multipath
 		result.Subflows = max(result.Subflows, outcome.subflows)
 		result.addBins(outcome.Bins)

@@ -128,7 +128,13 @@ func receive(connection *net.TCPConn, wanted *request) *report {
 		}
 	}
 	recorder.gapUntil(recorder.to())
-	if !errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
+		recorder.LateNs = Now() - recorder.to()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		recorder.Error = fmt.Sprintf("receiving: not at the end after %d bytes, of which the last came %.1f s ago",
+			recorder.Bytes, time.Duration(Now()-recorder.last).Seconds())
+	default:
 		recorder.Error = fmt.Sprintf("receiving: %v", err)
 	}
 	return &recorder.report

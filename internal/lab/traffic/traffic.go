@@ -60,6 +60,8 @@ type Result struct {
 	Bytes int64 `json:"bytes"`
 	// LongestGapMs is the longest time in which a connection received nothing.
 	LongestGapMs float64 `json:"longestGapMs"`
+	// LatestMs is how long after the duration the last of the streams had ended that did.
+	LatestMs float64 `json:"latestMs"`
 	// Multipath is true when every connection stayed an MPTCP one.
 	Multipath bool `json:"multipath"`
 	// Subflows are the most that a connection had at the end of its transfer, the
@@ -157,6 +159,7 @@ type report struct {
 	Bytes     int64   `json:"bytes"`
 	Measured  int64   `json:"measured"`
 	LongestNs int64   `json:"longestNs"`
+	LateNs    int64   `json:"lateNs"`
 	Bins      []int64 `json:"bins"`
 	Error     string  `json:"error,omitempty"`
 }

@@ -137,6 +137,7 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&direction, "direction", string(traffic.Up), "up: to the server; down: from it")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long to send")
 	flags.DurationVar(&options.Warmup, "warmup", time.Second, "beginning that is left out of the measurement")
+	flags.DurationVar(&options.Patience, "patience", 0, "how long a receiver waits for the end of a stream after the duration (default 20s)")
 	flags.DurationVar(&options.Bin, "bin", 0, "length of a sample (default 10ms, 100ms for many connections)")
 	flags.BoolVar(&options.Verify, "verify", false, "compare each byte that arrives with what was sent")
 	flags.StringVar(&options.Congestion, "congestion", "", "congestion control of both ends (default: that of the pods)")

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package product
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"braid.dev/braid/hack/bench/rig"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// manyWays are the subflows of policies that are compared, by what figures call them.
+var manyWays = map[string]string{
+	"one": "{count: 1}", "kernel": "{}", "agent": "{manager: Agent}", "at_once": "{openAfter: {time: 0s}}",
+}
+
+// measureMany compares what many connections at once get with a policy's default, by
+// either manager, and with all subflows at once, to what they get with one subflow each.
+func measureMany(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+	for _, connections := range []int{1, 30, 100, 1000, 5000} {
+		name := fmt.Sprintf("many.connections%d.", connections)
+		if !m.Cases.MatchString(name) {
+			continue
+		}
+		for range m.Trials {
+			if err := manyTrial(ctx, m, l, name, connections); err != nil {
+				return fmt.Errorf("%d connections: %w", connections, err)
+			}
+		}
+	}
+	return nil
+}
+
+func manyTrial(ctx context.Context, m *rig.Measurement, l *rig.Lab, name string, connections int) error {
+	mbit := map[string]float64{}
+	for way := range rig.Shuffled([]string{"one", "kernel", "agent", "at_once"}) {
+		if err := l.Spread(ctx, manyWays[way]); err != nil {
+			return err
+		}
+		result, share, err := manyAtOnce(ctx, l, connections)
+		if err != nil {
+			return err
+		}
+		rig.Say("%s%s: %.1f Mbit/s, %.1f to %.1f s, %d lost", name, way, result.Mbit,
+			result.MbitBetween(time.Second, 2*time.Second), result.MbitBetween(4*time.Second, 5*time.Second), result.Failed)
+		mbit[way] = result.Mbit
+		m.Add(name+way+".mbit", result.Mbit)
+		m.Add(name+way+".least_share", share)
+		m.Add(name+way+".lost", float64(result.Failed))
+		m.Add(name+way+".slowest", slowest(result.ConnectionMbit))
+	}
+	m.Add(name+"ratio", mbit["kernel"]/mbit["one"])
+	m.Add(name+"agent.ratio", mbit["agent"]/mbit["one"])
+	m.Add(name+"at_once.ratio", mbit["at_once"]/mbit["one"])
+	return nil
+}
+
+// manyAtOnce has so many connections send, and returns what the least used NIC sent, to
+// an even share. Among so many, tail drop starves some, which get the end of their
+// streams late.
+func manyAtOnce(ctx context.Context, l *rig.Lab, connections int) (*traffic.Result, float64, error) {
+	before, err := l.Network.NICCounters(l.Sender.Node)
+	if err != nil {
+		return nil, 0, err
+	}
+	route := l.Route(4)
+	if connections > 1 {
+		route.SendBuffer = manyBuffer
+	}
+	result, err := route.Transfer(ctx, traffic.Options{
+		Connections: connections, Duration: 6 * time.Second, Warmup: 2 * time.Second, Patience: 30 * time.Second,
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	after, err := l.Network.NICCounters(l.Sender.Node)
+	return result, leastShare(before, after), err
+}
+
+// slowest is what the slowest connection got, to the median.
+func slowest(mbit []float64) float64 {
+	sorted := slices.Sorted(slices.Values(mbit))
+	median := sorted[len(sorted)/2]
+	if median == 0 {
+		return 0
+	}
+	return sorted[0] / median
+}
+
+// leastShare is what the least used NIC sent, to an even share.
+func leastShare(before, after map[string]network.Counters) float64 {
+	least, sum := -1.0, 0.0
+	for path := range after {
+		sent := float64(after[path].TxBytes - before[path].TxBytes)
+		sum += sent
+		if least < 0 || sent < least {
+			least = sent
+		}
+	}
+	return least * float64(len(after)) / sum
+}
