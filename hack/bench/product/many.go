@@ -45,7 +45,7 @@ func manyTrial(ctx context.Context, m *rig.Measurement, l *rig.Lab, name string,
 		if err != nil {
 			return err
 		}
-		rig.Say("%s%s: %.1f Mbit/s, %.1f to %.1f s, %d lost", name, way, result.Mbit,
+		rig.Say("%s%s: %.1f Mbit/s (%.1f in the second second, %.1f in the fifth), %d lost", name, way, result.Mbit,
 			result.MbitBetween(time.Second, 2*time.Second), result.MbitBetween(4*time.Second, 5*time.Second), result.Failed)
 		mbit[way] = result.Mbit
 		m.Add(name+way+".mbit", result.Mbit)
