@@ -80,13 +80,14 @@ type wires struct {
 // openParts prepares the parts; nothing is loaded or changed before they are applied.
 // reader may be nil where no policy is carried out.
 func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
-	p := &parts{
+	var p *parts
+	p = &parts{
 		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
 		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
 		sockets:  sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
 		transport: transport.Open(transport.Options{
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
-			Log: options.Log.WithName("transport"),
+			Log: options.Log.WithName("transport"), Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
 		}),
 		guard: guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 	}

@@ -24,6 +24,9 @@ func transportOf(winner *compiledPolicy, g *guardrails, d *Decision) *v1alpha1.T
 			}
 		}
 	}
+	if !acceptsAnything(within.Accept) {
+		within.Accept = nil
+	}
 	if within == (v1alpha1.Transport{}) {
 		return nil
 	}
@@ -49,6 +52,33 @@ func (d *Decision) bound(t *v1alpha1.Transport, bounds *v1alpha1.TransportBounds
 		t.ReceiveBuffer = most
 		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("receiveBuffer is %s: %s allow no more", most, by))
 	}
+	if t.Accept != nil {
+		accepted := *t.Accept // the policy's stays as it is
+		t.Accept = &accepted
+		d.boundAccepted(t.Accept, bounds, by)
+	}
+}
+
+// boundAccepted brings what peers may ask for within the bounds of one guardrail.
+func (d *Decision) boundAccepted(a *v1alpha1.TransportAcceptance, bounds *v1alpha1.TransportBounds, by string) {
+	if len(bounds.CongestionControls) > 0 {
+		allowed := func(name string) bool { return slices.Contains(bounds.CongestionControls, name) }
+		kept := slices.DeleteFunc(slices.Clone(a.CongestionControls), func(name string) bool { return !allowed(name) })
+		if len(kept) < len(a.CongestionControls) {
+			d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("accept.congestionControls has none but %s: %s allow no others", strings.Join(bounds.CongestionControls, ", "), by))
+		}
+		a.CongestionControls = kept
+	}
+	if most := bounds.MaxInitialWindow; most != nil && a.MaxInitialWindow != nil && *a.MaxInitialWindow > *most {
+		a.MaxInitialWindow = most
+		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("accept.maxInitialWindow is %d: %s allow no more", *most, by))
+	}
+}
+
+// acceptsAnything is false also where guardrails left nothing.
+func acceptsAnything(a *v1alpha1.TransportAcceptance) bool {
+	return a != nil && (len(a.CongestionControls) > 0 || a.MaxInitialWindow != nil || a.MaxUserTimeout != nil ||
+		a.MinDelayedAck != nil || a.MinRate != nil)
 }
 
 // describeTransport tells settings in a line, by the fields' names.
@@ -79,7 +109,59 @@ func describeTransport(t *v1alpha1.Transport) string {
 	if t.ReceiveBuffer != nil {
 		add("receiveBuffer %s", t.ReceiveBuffer)
 	}
+	if t.Request != nil {
+		add("asks peers for %s", describeRequest(t.Request))
+	}
+	if t.Accept != nil {
+		add("accepts %s", describeAcceptance(t.Accept))
+	}
 	return strings.Join(parts, ", ")
+}
+
+func describeRequest(r *v1alpha1.TransportRequest) string {
+	var parts []string
+	add := func(format string, values ...any) { parts = append(parts, fmt.Sprintf(format, values...)) }
+	if r.CongestionControl != "" {
+		add("congestionControl %s", r.CongestionControl)
+	}
+	if r.InitialWindow != nil {
+		add("initialWindow %d", *r.InitialWindow)
+	}
+	if r.UserTimeout != nil {
+		add("userTimeout %s", r.UserTimeout.Duration)
+	}
+	if r.DelayedAck != nil {
+		add("delayedAck %s", r.DelayedAck.Duration)
+	}
+	for i := range r.Rates {
+		add("%s on %s", r.Rates[i].Rate.String(), r.Rates[i].Path)
+	}
+	return strings.Join(parts, " and ")
+}
+
+func describeAcceptance(a *v1alpha1.TransportAcceptance) string {
+	var parts []string
+	add := func(format string, value any) { parts = append(parts, fmt.Sprintf(format, value)) }
+	if len(a.CongestionControls) > 0 {
+		add("congestionControl %s", strings.Join(a.CongestionControls, " or "))
+	}
+	if a.MaxInitialWindow != nil {
+		add("initialWindow up to %d", *a.MaxInitialWindow)
+	}
+	if a.MaxUserTimeout != nil {
+		add("userTimeout up to %s", a.MaxUserTimeout.Duration)
+	}
+	if a.MinDelayedAck != nil {
+		add("delayedAck from %s", a.MinDelayedAck.Duration)
+	}
+	if a.MinRate != nil {
+		add("rates from %s", a.MinRate)
+	}
+	from := make([]string, len(a.From))
+	for i, prefix := range a.From {
+		from[i] = string(prefix)
+	}
+	return strings.Join(parts, " and ") + " from " + strings.Join(from, " and ")
 }
 
 func describeKeepalive(k *v1alpha1.Keepalive) (text string) {

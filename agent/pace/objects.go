@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/bpf/pace"
 )
 
@@ -27,7 +28,7 @@ type objects struct {
 	// unswept is why there is none.
 	unswept error
 
-	subflows, paces, congestions, endpoints, governed *ebpf.Map
+	subflows, paces, congestions, endpoints, governed, paced *ebpf.Map
 }
 
 // assigned is what the programs need of all that their object declares.
@@ -46,18 +47,18 @@ var ownMaps = []string{pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapN
 // load loads the programs with the maps that are pinned in the directory, and
 // pins those that are not. Maps of another layout are made anew: what is wanted is
 // written to them, and sockets that are governed stay as they are until then.
-func load(directory string) (*objects, error) {
-	loaded, err := tryLoad(directory)
+func load(directory, sharedDirectory string) (*objects, error) {
+	loaded, err := tryLoad(directory, sharedDirectory)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		if err := unpin(directory, ownMaps); err != nil {
 			return nil, err
 		}
-		loaded, err = tryLoad(directory)
+		loaded, err = tryLoad(directory, sharedDirectory)
 	}
 	return loaded, err
 }
 
-func tryLoad(directory string) (*objects, error) {
+func tryLoad(directory, sharedDirectory string) (_ *objects, failed error) {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return nil, fmt.Errorf("making the directory of pins: %w", err)
 	}
@@ -65,14 +66,26 @@ func tryLoad(directory string) (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
+	paced, err := shared.Hold(sharedDirectory, shared.ByRules, spec.Maps[pace.PaceMapPacedSockets])
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if failed != nil {
+			failed = errors.Join(failed, paced.Close())
+		}
+	}()
+	spec.Maps[pace.PaceMapPacedSockets].Pinning = ebpf.PinNone
 	var got assigned
-	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}}
+	options := &ebpf.CollectionOptions{
+		Maps: ebpf.MapOptions{PinPath: directory}, MapReplacements: map[string]*ebpf.Map{pace.PaceMapPacedSockets: paced},
+	}
 	if err := spec.LoadAndAssign(&got, options); err != nil {
 		return nil, explain(fmt.Errorf("loading the program for sockets: %w", err))
 	}
 	o := &objects{
 		sockets: got.Sockets, subflows: got.Subflows, paces: got.Paces,
-		congestions: got.Congestions, endpoints: got.Endpoints, governed: got.Governed,
+		congestions: got.Congestions, endpoints: got.Endpoints, governed: got.Governed, paced: paced,
 	}
 	o.existing, o.unswept = o.loadIterator(spec)
 	return o, nil
@@ -87,7 +100,7 @@ func readSpec(directory string) (*ebpf.CollectionSpec, error) {
 	maps.DeleteFunc(spec.Maps, func(name string, m *ebpf.MapSpec) bool {
 		m.Pinning = ebpf.PinByName
 		switch name {
-		case pace.PaceMapSubflows, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets:
+		case pace.PaceMapSubflows, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets, pace.PaceMapPacedSockets:
 			return false
 		}
 		return true
@@ -114,6 +127,7 @@ func (o *objects) loadIterator(spec *ebpf.CollectionSpec) (*link.Iter, error) {
 	replaced := &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		pace.PaceMapSubflows: o.subflows, pace.PaceMapPaces: o.paces, pace.PaceMapCongestions: o.congestions,
 		pace.PaceMapNetnsEndpoints: o.endpoints, pace.PaceMapGovernedSockets: o.governed,
+		pace.PaceMapPacedSockets: o.paced,
 	}}
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
@@ -172,7 +186,7 @@ func explain(err error) error {
 
 func (o *objects) close() error {
 	failed := errors.Join(o.sockets.Close(), o.subflows.Close(), o.paces.Close(), o.congestions.Close(),
-		o.endpoints.Close(), o.governed.Close())
+		o.endpoints.Close(), o.governed.Close(), o.paced.Close())
 	if o.existing != nil {
 		failed = errors.Join(failed, o.existing.Close())
 	}
@@ -180,7 +194,7 @@ func (o *objects) close() error {
 }
 
 // detach takes the program off the cgroup2 tree and removes what is pinned of it.
-func detach(directory string) error {
+func detach(directory, sharedDirectory string) error {
 	var failed error
 	pinned, err := link.LoadPinnedLink(filepath.Join(directory, linkPin), nil)
 	if err == nil {
@@ -188,7 +202,7 @@ func detach(directory string) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		failed = fmt.Errorf("loading the pinned link: %w", err)
 	}
-	return errors.Join(failed, unpin(directory, ownMaps))
+	return errors.Join(failed, unpin(directory, ownMaps), shared.Leave(sharedDirectory, shared.ByRules))
 }
 
 func unpin(directory string, names []string) (failed error) {

@@ -6,6 +6,7 @@
 package pace
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/bpf/pace"
@@ -32,6 +34,9 @@ type Options struct {
 	// PinPath is the directory of the endpoint half's pins, on a BPF file system
 	// and for this node alone. The map of subflows there is shared.
 	PinPath string
+	// SharedPath is where the map of paced sockets is pinned, which others share; empty
+	// for a directory within PinPath.
+	SharedPath string
 	// CgroupRoot is where the root of the machine's cgroup2 tree is mounted; empty
 	// to look for it.
 	CgroupRoot string
@@ -79,6 +84,7 @@ type Pacer struct {
 // Open prepares a Pacer. Nothing is loaded or attached before Apply gets an
 // endpoint; what an earlier agent left attached stays.
 func Open(options Options) *Pacer {
+	options.SharedPath = cmp.Or(options.SharedPath, shared.Directory(options.PinPath))
 	return &Pacer{options: options, changed: make(chan struct{}, 1), endpoints: map[uint64]Endpoint{}}
 }
 
@@ -161,7 +167,7 @@ func (p *Pacer) load() error {
 			return err
 		}
 	}
-	loaded, err := load(p.options.PinPath)
+	loaded, err := load(p.options.PinPath, p.options.SharedPath)
 	if err != nil {
 		return err
 	}
@@ -337,13 +343,13 @@ func (p *Pacer) Remove() error { return p.Apply(nil) }
 func (p *Pacer) remove() error {
 	if p.objects == nil {
 		if _, err := os.Stat(filepath.Join(p.options.PinPath, linkPin)); errors.Is(err, os.ErrNotExist) {
-			return detach(p.options.PinPath)
+			return detach(p.options.PinPath, p.options.SharedPath)
 		}
-		loaded, err := load(p.options.PinPath)
+		loaded, err := load(p.options.PinPath, p.options.SharedPath)
 		if err != nil {
-			return errors.Join(err, detach(p.options.PinPath))
+			return errors.Join(err, detach(p.options.PinPath, p.options.SharedPath))
 		}
 		p.objects = loaded
 	}
-	return errors.Join(p.leave(), detach(p.options.PinPath))
+	return errors.Join(p.leave(), detach(p.options.PinPath, p.options.SharedPath))
 }

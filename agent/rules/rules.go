@@ -22,6 +22,7 @@ import (
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/agent/programs"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
@@ -88,7 +89,7 @@ func Open(options Options) *Rules {
 	})
 	r.programs.chains = r.chains
 	r.pacing = &pacing{chains: r.chains, programs: r.programs, log: log.WithName("pace"), Pacer: pace.Open(pace.Options{
-		PinPath: pins, NamespaceDirectories: options.NamespaceDirectories, Proc: options.ProcPath, Log: log.WithName("pace"),
+		PinPath: pins, SharedPath: shared.Directory(options.PinPath), NamespaceDirectories: options.NamespaceDirectories, Proc: options.ProcPath, Log: log.WithName("pace"),
 	})}
 	r.inspection = openInspection(options, r.chains, pins)
 	r.statuses = statuses{chains: r.chains, programs: r.programs, pins: r.inspection.pins, log: log}

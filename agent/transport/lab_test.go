@@ -176,7 +176,7 @@ func TestNewConnectionsGetWhatThePolicyGives(t *testing.T) {
 	l.expectTimers(t, connection, 20, 20)
 	l.part.mutex.Lock()
 	for cookie := range l.part.pods {
-		if refused := refusals(l.part.refusedTo(cookie)); refused != "" {
+		if refused := refusals(l.part.refusedTo(cookie).settings); refused != "" {
 			t.Errorf("the kernel refused %s", refused)
 		}
 	}

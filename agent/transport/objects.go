@@ -12,6 +12,7 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/bpf/transport"
 )
@@ -33,7 +34,7 @@ func (p *Part) load() (_ *objects, failed error) {
 		return nil, fmt.Errorf("failed to read the programs for transport settings: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if name[0] != '.' {
+		if name[0] != '.' && name != transport.TransportMapPacedSockets {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -46,7 +47,14 @@ func (p *Part) load() (_ *objects, failed error) {
 			failed = errors.Join(failed, o.Close())
 		}
 	}()
-	if err := spec.LoadAndAssign(&o.TransportObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: p.loaded.Directory()}}); err != nil {
+	paced, err := shared.Hold(shared.Directory(p.options.PinPath), shared.ByRequests, spec.Maps[transport.TransportMapPacedSockets])
+	if err != nil {
+		return nil, err
+	}
+	defer paced.Close() // the programs have it
+	if err := spec.LoadAndAssign(&o.TransportObjects, &ebpf.CollectionOptions{
+		Maps: ebpf.MapOptions{PinPath: p.loaded.Directory()}, MapReplacements: map[string]*ebpf.Map{transport.TransportMapPacedSockets: paced},
+	}); err != nil {
 		return nil, fmt.Errorf("failed to load the programs for transport settings: %w", err)
 	}
 	if o.existing, err = link.AttachIter(link.IterOptions{Program: o.SetExisting}); err != nil {

@@ -20,9 +20,7 @@ func settingsOf(of *v1alpha1.Transport) transport.TransportSettings {
 	s := &builder{}
 	if of.CongestionControl != "" {
 		s.Given |= 1 << transport.SettingCongestionControl
-		for i := range min(len(of.CongestionControl), len(s.CongestionControl.Name)-1) {
-			s.CongestionControl.Name[i] = int8(of.CongestionControl[i])
-		}
+		s.CongestionControl.Name = nameOf(of.CongestionControl)
 	}
 	s.number(transport.SettingInitialWindow, of.InitialWindow)
 	s.time(transport.SettingUserTimeout, of.UserTimeout, time.Millisecond)
@@ -37,7 +35,11 @@ func settingsOf(of *v1alpha1.Transport) transport.TransportSettings {
 		s.time(transport.SettingKeepaliveInterval, k.Interval, time.Second)
 		s.number(transport.SettingKeepaliveProbes, k.Probes)
 	}
-	s.Revision = revision(&s.TransportSettings)
+	exchange := exchangeOf(of)
+	if exchange.Revision != 0 {
+		s.Given |= 1 << transport.SettingExchange
+	}
+	s.Revision = revision(&s.TransportSettings, exchange.Revision)
 	return s.TransportSettings
 }
 
@@ -60,9 +62,9 @@ func (b *builder) time(setting int, value *metav1.Duration, unit time.Duration) 
 }
 
 // revision is another one for other settings, and never 0.
-func revision(s *transport.TransportSettings) uint32 {
+func revision(s *transport.TransportSettings, exchange uint32) uint32 {
 	sum := fnv.New32a()
-	_, _ = fmt.Fprint(sum, s.Given, s.Value, s.CongestionControl.Name)
+	_, _ = fmt.Fprint(sum, s.Given, s.Value, s.CongestionControl.Name, exchange)
 	return sum.Sum32() | 1
 }
 

@@ -21,6 +21,7 @@ import (
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
@@ -41,6 +42,9 @@ type Options struct {
 	// ProcPath is where a proc file system with all processes of the machine is mounted;
 	// empty means /proc.
 	ProcPath string
+	// Flows opens the flows that the uplinks remember, by which the path of a subflow is
+	// known; nil where nobody knows.
+	Flows func() (Flows, error)
 	// Notify is called when there is more to say of endpoints.
 	Notify func()
 	Log    logr.Logger
@@ -54,6 +58,7 @@ type Part struct {
 	mutex   sync.Mutex
 	pods    map[uint64]*pod // by the cookie of the network namespace
 	cookies map[found]uint64
+	rates   rates
 }
 
 // pod is one whose sockets get settings.
@@ -61,9 +66,16 @@ type pod struct {
 	uid      types.UID
 	path     string
 	settings transport.TransportSettings
-	changed  time.Time // of the settings; zero once its sockets have settled
-	refused  uint32    // as it was told last
+	exchange transport.TransportExchange
+	rates    map[string]uint32 // to ask for, by the name of the path
+	lacking  string            // what it accepts and the kernel lacks
+	changed  time.Time         // of the settings; zero once its sockets have settled
+	refused  refused           // as it was told last
 }
+
+// refused is what the kernel refused to some socket of a pod: settings, and requests of
+// peers.
+type refused struct{ settings, requests uint32 }
 
 // found is a network namespace as long as the pod has it.
 type found struct {
@@ -107,12 +119,20 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 }
 
 // describe says what the kernel refused to sockets of a pod.
-func (p *Part) describe(report *node.Report, one *pod, refused uint32) {
+func (p *Part) describe(report *node.Report, one *pod, refused refused) {
 	one.refused = refused
-	if names := refusals(refused); names != "" {
-		report.Describe(one.uid, func(status *v1alpha1.EndpointStatus) {
-			node.AddMessage(status, "the kernel did not take the whole of "+names+" for some socket: see docs/transport.md")
-		})
+	var messages []string
+	if names := refusals(refused.settings); names != "" {
+		messages = append(messages, "the kernel did not take the whole of "+names+" for some socket: see docs/transport.md")
+	}
+	if names := refusedRequests(refused.requests); names != "" {
+		messages = append(messages, "the kernel refused to some socket what a peer asked for within "+names)
+	}
+	if one.lacking != "" {
+		messages = append(messages, one.lacking)
+	}
+	for _, message := range messages {
+		report.Describe(one.uid, func(status *v1alpha1.EndpointStatus) { node.AddMessage(status, message) })
 	}
 }
 
@@ -135,10 +155,24 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 		}
 		cookies[key] = cookie
 		report.Fail(endpoint.UID, lacks(endpoint.Transport.CongestionControl))
-		wanted[cookie] = &pod{uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(endpoint.Transport)}
+		wanted[cookie] = podOf(endpoint)
 	}
 	p.cookies = cookies
 	return wanted
+}
+
+func podOf(endpoint *node.Endpoint) *pod {
+	of := endpoint.Transport
+	one := &pod{
+		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of), exchange: exchangeOf(of), lacking: unknownAccepted(of.Accept),
+	}
+	if of.Request != nil && len(of.Request.Rates) > 0 {
+		one.rates = map[string]uint32{}
+		for i := range of.Request.Rates {
+			one.rates[string(of.Request.Rates[i].Path)] = rateNumber(&of.Request.Rates[i].Rate)
+		}
+	}
+	return one
 }
 
 // forSockets: something is to be given to sockets. The path manager sets how long
@@ -193,11 +227,33 @@ func (p *Part) give(cookie uint64, one, before *pod) error {
 		one.changed = before.changed
 		return nil
 	}
+	if err := p.writeExchange(cookie, one); err != nil {
+		return err
+	}
 	if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
 		return fmt.Errorf("failed to write spec.transport for the pod's sockets: %w", err)
 	}
 	one.changed = time.Now()
 	return p.sweep(one.path)
+}
+
+// writeExchange comes before the settings, which say that there is one.
+func (p *Part) writeExchange(cookie uint64, one *pod) error {
+	exchanges := p.loaded.Value.TransportExchanges
+	if one.exchange.Revision == 0 {
+		if err := exchanges.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("failed to forget what the pod asks its peers for: %w", err)
+		}
+		return nil
+	}
+	var before transport.TransportExchange
+	if err := exchanges.Lookup(cookie, &before); err == nil {
+		one.exchange.Honoured, one.exchange.Refused = before.Honoured, before.Refused
+	}
+	if err := exchanges.Put(cookie, &one.exchange); err != nil {
+		return fmt.Errorf("failed to write what the pod asks its peers for, and accepts: %w", err)
+	}
+	return nil
 }
 
 // missing are the namespaces that have settings and shall have none, also by an earlier
@@ -224,6 +280,7 @@ func (p *Part) release(cookies []uint64) (failed error) {
 		if err := p.loaded.Value.TransportSettings.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("failed to forget the settings of a network namespace: %w", err))
 		}
+		failed = errors.Join(failed, p.writeExchange(cookie, &pod{}))
 		if one := p.pods[cookie]; one != nil {
 			failed = errors.Join(failed, p.sweep(one.path))
 		} else {
@@ -247,13 +304,20 @@ func (p *Part) sweepIn(file *os.File) error {
 	return namespace.IterateSockets(file, p.loaded.Value.existing)
 }
 
-// refusedTo are the settings that the kernel refused to some socket of a namespace.
-func (p *Part) refusedTo(cookie uint64) uint32 {
-	var value transport.TransportSettings
-	if err := p.loaded.Value.TransportSettings.Lookup(cookie, &value); err != nil {
-		return 0
+// refusedTo is what the kernel refused to some socket of a namespace.
+func (p *Part) refusedTo(cookie uint64) (of refused) {
+	var settings transport.TransportSettings
+	if err := p.loaded.Value.TransportSettings.Lookup(cookie, &settings); err == nil {
+		of.settings = settings.Refused
 	}
-	return value.Refused
+	var exchange transport.TransportExchange
+	if settings.Given&(1<<transport.SettingExchange) == 0 {
+		return of
+	}
+	if err := p.loaded.Value.TransportExchanges.Lookup(cookie, &exchange); err == nil {
+		of.requests = exchange.Failed
+	}
+	return of
 }
 
 // How often is looked for what the kernel refused, and for subflows that joined idle
@@ -292,6 +356,9 @@ func (p *Part) look(all bool) (news bool) {
 	if !p.loaded.Is() {
 		return false
 	}
+	if err := p.lookAtRates(); err != nil {
+		p.options.Log.Error(err, "failed to ask for rates on paths; what is asked for stays")
+	}
 	for cookie, one := range p.pods {
 		news = news || p.refusedTo(cookie) != one.refused
 		if !all && one.changed.IsZero() {
@@ -309,7 +376,12 @@ func (p *Part) look(all bool) (news bool) {
 func (p *Part) Close() error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	return p.loaded.Close()
+	failed := p.loaded.Close()
+	if p.rates.tracked != nil {
+		failed = errors.Join(failed, p.rates.tracked.Close())
+	}
+	p.rates = rates{}
+	return failed
 }
 
 // Remove puts all sockets back as they were, and leaves nothing attached or pinned.
@@ -329,6 +401,6 @@ func (p *Part) remove() error {
 		gone, failed = p.missing(nil)
 		failed = errors.Join(failed, p.release(gone))
 	}
-	p.pods = map[uint64]*pod{}
-	return errors.Join(failed, p.loaded.Remove())
+	p.pods, p.rates.asked = map[uint64]*pod{}, nil
+	return errors.Join(failed, p.loaded.Remove(), shared.Leave(shared.Directory(p.options.PinPath), shared.ByRequests))
 }

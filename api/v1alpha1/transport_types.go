@@ -64,6 +64,96 @@ type Transport struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 4096 && self <= 67108864 : isQuantity(self) && quantity(self).compareTo(quantity('4Ki')) >= 0 && quantity(self).compareTo(quantity('64Mi')) <= 0",message="must be a quantity of bytes from 4Ki to 64Mi, such as 1Mi"
 	// +optional
 	ReceiveBuffer *resource.Quantity `json:"receiveBuffer,omitempty"`
+	// request asks the peers of the pods' connections for settings of their sockets, by TCP
+	// options. A peer that does not know them, or whose policy does not accept them, goes
+	// on as it is.
+	// +optional
+	Request *TransportRequest `json:"request,omitempty"`
+	// accept says which requests of peers are honoured; without it none is.
+	// +optional
+	Accept *TransportAcceptance `json:"accept,omitempty"`
+}
+
+// TransportRequest is what the peers of a pod's connections are asked for. It is repeated
+// while the policy holds, and a peer goes back to its own some seconds after it stops.
+// +kubebuilder:validation:MinProperties=1
+type TransportRequest struct {
+	// congestionControl is the name of one that the peer is to use for what it sends.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9_]{1,15}$')",message="must be the name of a congestion control, such as cubic or bbr: lower-case letters, digits and '_', 15 at most"
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	CongestionControl string `json:"congestionControl,omitempty"`
+	// initialWindow is how many segments the peer is to send before the first
+	// acknowledgement. It is asked for on connections that the pod opens. A wide one needs a
+	// receiveBuffer that has room for it.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	InitialWindow *int32 `json:"initialWindow,omitempty"`
+	// userTimeout is how long what the peer sends may stay unacknowledged before it gives
+	// the connection up (RFC 5482).
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('9h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 1s to 9h, such as 30s"
+	// +optional
+	UserTimeout *metav1.Duration `json:"userTimeout,omitempty"`
+	// delayedAck is the most by which the peer is to delay an acknowledgement.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2ms') && duration(self) <= duration('200ms')",message="must be a time from 2ms to 200ms"
+	// +optional
+	DelayedAck *metav1.Duration `json:"delayedAck,omitempty"`
+	// rates are the most that the peer is to send on each subflow of a path.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=path
+	// +optional
+	Rates []PathRate `json:"rates,omitempty"`
+}
+
+// PathRate is a rate on one path.
+type PathRate struct {
+	// path is the name of an MPTCPPath.
+	// +required
+	Path PathName `json:"path"`
+	// rate in bits a second.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 100000 && self <= 100000000000 : isQuantity(self) && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 20M"
+	// +required
+	Rate resource.Quantity `json:"rate"`
+}
+
+// TransportAcceptance says which requests of peers are honoured. What is left out is not
+// accepted; what exceeds a bound is brought to it.
+// +kubebuilder:validation:XValidation:rule="has(self.congestionControls) || has(self.maxInitialWindow) || has(self.maxUserTimeout) || has(self.minDelayedAck) || has(self.minRate)",message="accept needs something to accept beside from: congestionControls, maxInitialWindow, maxUserTimeout, minDelayedAck or minRate"
+type TransportAcceptance struct {
+	// from lists the addresses of peers whose requests are honoured. They are those that
+	// the pod sees: of what comes in from outside by a Service, often those of nodes.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +required
+	From []CIDR `json:"from"`
+	// congestionControls are those that a peer may choose.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:Pattern="^[a-z0-9_]{1,15}$"
+	// +listType=set
+	// +optional
+	CongestionControls []string `json:"congestionControls,omitempty"`
+	// maxInitialWindow is the widest initial window, in segments.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	MaxInitialWindow *int32 `json:"maxInitialWindow,omitempty"`
+	// maxUserTimeout is the longest user timeout.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h')",message="must be a time from 1s to 24h, such as 5m"
+	// +optional
+	MaxUserTimeout *metav1.Duration `json:"maxUserTimeout,omitempty"`
+	// minDelayedAck is the least delay of acknowledgements: they cost the pod work.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2ms') && duration(self) <= duration('200ms')",message="must be a time from 2ms to 200ms"
+	// +optional
+	MinDelayedAck *metav1.Duration `json:"minDelayedAck,omitempty"`
+	// minRate is the least rate of a subflow, in bits a second.
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 100000 && self <= 100000000000 : isQuantity(self) && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 1M"
+	// +optional
+	MinRate *resource.Quantity `json:"minRate,omitempty"`
 }
 
 // Keepalive says how idle connections are probed. What is left out is the node's own.
@@ -83,8 +173,8 @@ type Keepalive struct {
 	Probes *int32 `json:"probes,omitempty"`
 }
 
-// TransportBounds are what policies may give to sockets by spec.transport. What exceeds a
-// bound is brought down to it, and a congestion control that is not listed is left out;
+// TransportBounds are what policies may give to sockets by spec.transport, also at the wish
+// of peers (accept). What exceeds a bound is brought down to it, and a congestion control that is not listed is left out;
 // kubectl braid explain tells.
 // +kubebuilder:validation:MinProperties=1
 type TransportBounds struct {

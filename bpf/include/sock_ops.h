@@ -43,11 +43,21 @@ struct bpf_sock_ops {
 	__u32 sk_txhash;
 	__u64 bytes_received;
 	__u64 bytes_acked;
-	/* The second member keeps the room of a pointer on machines where it is shorter. */
+	/* Their second members keep the room of a pointer on machines where it is shorter. */
 	union {
 		struct bpf_sock *sk;
 		__u64 sk_room;
 	};
+	union {
+		void *skb_data; /* the packet's TCP header */
+		__u64 skb_data_room;
+	};
+	union {
+		void *skb_data_end;
+		__u64 skb_data_end_room;
+	};
+	__u32 skb_len; /* of a packet that is being made: without its header */
+	__u32 skb_tcp_flags;
 };
 
 #endif

@@ -18,7 +18,12 @@ enum {
 	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
 	BPF_SOCK_OPS_TCP_LISTEN_CB = 11,
 	BPF_SOCK_OPS_RTT_CB = 12,
+	BPF_SOCK_OPS_PARSE_HDR_OPT_CB = 13,
+	BPF_SOCK_OPS_HDR_OPT_LEN_CB = 14,
+	BPF_SOCK_OPS_WRITE_HDR_OPT_CB = 15,
 	BPF_SOCK_OPS_RTT_CB_FLAG = 1 << 3,
+	BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG = 1 << 5,
+	BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG = 1 << 6,
 
 	SOL_SOCKET = 1,
 	SOL_TCP = 6,
@@ -70,6 +75,9 @@ static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64
 static long (*const bpf_sk_storage_delete)(void *map, void *sk) = (void *)108;
 static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+static long (*const bpf_load_hdr_opt)(struct bpf_sock_ops *ops, void *option, __u32 length, __u64 flags) = (void *)142;
+static long (*const bpf_store_hdr_opt)(struct bpf_sock_ops *ops, const void *option, __u32 length, __u64 flags) = (void *)143;
+static long (*const bpf_reserve_hdr_opt)(struct bpf_sock_ops *ops, __u32 length, __u64 flags) = (void *)144;
 
 /* The name of a congestion control, in whole words. */
 struct congestion {

@@ -8,18 +8,13 @@
  * second one goes over the sockets that exist, in one network namespace, so that
  * a change need not wait for a round trip, and reaches older connections.
  */
-#include "tcp_sockets.h"
+#include "pacing.h"
 #include "endpoint/subflow.h"
 
 enum {
-	SO_MAX_PACING_RATE = 47,
 	/* A subflow that has no share of its connection's rate yet gets this part. */
 	FIRST_SHARE = 8,
 };
-
-/* SO_MAX_PACING_RATE as BPF programs may set it: 32 bits, all of them for none. */
-#define NOT_PACED 0xffffffffU
-#define FASTEST_PACE (NOT_PACED - 1)
 
 /* Whose sockets those of a network namespace are. */
 struct stack {
@@ -99,22 +94,10 @@ static __always_inline __u64 wanted_rate(const struct subflow_key *key, const st
 	return limit->scope == SCOPE_SUBFLOW ? limit->rate : limit->rate / FIRST_SHARE + 1;
 }
 
-static __always_inline void set_pace(void *socket, __u32 rate)
+/* Agents before knew the application's own pace alone, and may come back. */
+static __always_inline void pace_socket(void *socket, void *sk, struct governed *governed, __u64 rate)
 {
-	bpf_setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate));
-}
-
-/* The application's own pace is never raised, and comes back with the lifting. */
-static __always_inline void pace_socket(void *socket, struct governed *governed, __u64 rate)
-{
-	__u32 pace = rate > FASTEST_PACE ? FASTEST_PACE : rate;
-
-	if (!governed->rate &&
-	    bpf_getsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &governed->own_rate, sizeof(governed->own_rate)))
-		governed->own_rate = NOT_PACED;
-	if (!rate || pace > governed->own_rate)
-		pace = governed->own_rate;
-	set_pace(socket, pace);
+	governed->own_rate = want_rate(socket, sk, PACER_RULES, rate, governed->rate ? governed->own_rate : 0);
 	governed->rate = rate;
 }
 
@@ -167,7 +150,7 @@ static __always_inline void release(void *socket, void *sk)
 	if (!governed)
 		return;
 	if (governed->rate)
-		set_pace(socket, governed->own_rate);
+		pace_socket(socket, sk, governed, 0);
 	if (governed->chosen)
 		restore_congestion(socket, governed);
 	bpf_sk_storage_delete(&governed_sockets, sk);
@@ -194,7 +177,7 @@ static __always_inline void govern(void *socket, void *sk, const struct stack *s
 	if (!governed)
 		return;
 	if (rate != governed->rate)
-		pace_socket(socket, governed, rate);
+		pace_socket(socket, sk, governed, rate);
 	subflow->paced = governed->rate;
 	if (congestion)
 		choose_congestion(socket, governed, congestion);

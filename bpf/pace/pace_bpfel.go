@@ -140,6 +140,13 @@ type PaceMptcpConnectionKey struct {
 	Token    uint32
 }
 
+type PacePacing struct {
+	_       structs.HostLayout
+	Rate    [2]uint64
+	OwnRate uint32
+	Pad     uint32
+}
+
 type PacePaths struct {
 	_         structs.HostLayout
 	Interface [8]uint32
@@ -305,6 +312,7 @@ const (
 	PaceMapGovernedSockets     = "governed_sockets"
 	PaceMapMptcpConnections    = "mptcp_connections"
 	PaceMapNetnsEndpoints      = "netns_endpoints"
+	PaceMapPacedSockets        = "paced_sockets"
 	PaceMapPaces               = "paces"
 	PaceMapPathInterfaces      = "path_interfaces"
 	PaceMapRunContext          = "run_context"
@@ -373,6 +381,7 @@ type PaceMapSpecs struct {
 	GovernedSockets     *ebpf.MapSpec `ebpf:"governed_sockets"`
 	MptcpConnections    *ebpf.MapSpec `ebpf:"mptcp_connections"`
 	NetnsEndpoints      *ebpf.MapSpec `ebpf:"netns_endpoints"`
+	PacedSockets        *ebpf.MapSpec `ebpf:"paced_sockets"`
 	Paces               *ebpf.MapSpec `ebpf:"paces"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
@@ -415,6 +424,7 @@ type PaceMaps struct {
 	GovernedSockets     *ebpf.Map `ebpf:"governed_sockets"`
 	MptcpConnections    *ebpf.Map `ebpf:"mptcp_connections"`
 	NetnsEndpoints      *ebpf.Map `ebpf:"netns_endpoints"`
+	PacedSockets        *ebpf.Map `ebpf:"paced_sockets"`
 	Paces               *ebpf.Map `ebpf:"paces"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
@@ -433,6 +443,7 @@ func (m *PaceMaps) Close() error {
 		m.GovernedSockets,
 		m.MptcpConnections,
 		m.NetnsEndpoints,
+		m.PacedSockets,
 		m.Paces,
 		m.PathInterfaces,
 		m.RunContext,

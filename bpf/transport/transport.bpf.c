@@ -5,252 +5,10 @@
  * Gives the TCP sockets of pods what their policies say of transport. The first program
  * sees every socket of the machine when it connects and when it becomes established. The
  * second one goes over the sockets that exist, in one network namespace, so that a change
- * reaches these too, and puts back what is not wanted any more.
+ * reaches these too, and puts back what is not wanted any more. What peers ask for goes over
+ * what a policy gives (exchange.h).
  */
-#include "tcp_sockets.h"
-#include "shared.h"
-
-enum {
-	MAX_NAMESPACES = 4096,
-
-	SO_RCVBUF = 8,
-	SO_KEEPALIVE = 9,
-	TCP_KEEPIDLE = 4,
-	TCP_KEEPINTVL = 5,
-	TCP_KEEPCNT = 6,
-	TCP_USER_TIMEOUT = 18,
-	TCP_BPF_IW = 1001,
-	TCP_BPF_DELACK_MAX = 1003,
-	TCP_BPF_RTO_MIN = 1004,
-
-	/* The kernel's own, in microseconds: programs cannot read those of a socket. */
-	OWN_DELAYED_ACK = 200000,
-	OWN_MIN_RTO = 200000,
-
-	/* MPTCP gives a joined subflow what the connection has, after it was established. */
-	SETTLED_AFTER = 50000000, /* ns */
-};
-
-/* The settings that a namespace can have: numbers of bits. */
-enum setting {
-	SETTING_CONGESTION_CONTROL,
-	SETTING_INITIAL_WINDOW,
-	SETTING_USER_TIMEOUT,
-	SETTING_KEEPALIVE_IDLE,
-	SETTING_KEEPALIVE_INTERVAL,
-	SETTING_KEEPALIVE_PROBES,
-	SETTING_KEEPALIVE, /* it is on; behind the three others */
-	SETTING_DELAYED_ACK,
-	SETTING_MIN_RTO,
-	SETTING_RECEIVE_BUFFER,
-	SETTINGS,
-};
-
-SHARED(enum, setting);
-
-/* What the sockets of a network namespace get. */
-struct settings {
-	__u32 given;           /* a bit for each setting */
-	__u32 refused;         /* likewise, those that the kernel refused to some socket */
-	__u32 value[SETTINGS]; /* in the units of the kernel's option */
-	__u32 revision;        /* another one for other settings; never 0 */
-	struct congestion congestion_control;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_NAMESPACES);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __u64); /* cookie of the network namespace */
-	__type(value, struct settings);
-} transport_settings SEC(".maps");
-
-/* What a socket had before, and what it got; it goes with the socket. */
-struct own {
-	__u32 set;      /* a bit for each setting that it got */
-	__u32 revision; /* of the settings that it got last; 0 while it has yet to settle */
-	__u64 since;    /* when it was seen first */
-	__u32 value[SETTINGS];
-	__u32 given[SETTINGS];
-	struct congestion congestion_control, given_congestion_control;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct own);
-} transport_sockets SEC(".maps");
-
-/*
- * One setting, which the kernel has as a number. The socket's own is noted before it gets
- * another; one that is not given any more goes back, unless the application chose another
- * meanwhile. Returns 1 where it has chosen before the socket settled.
- */
-static __always_inline int settle_number(void *socket, struct own *own, struct settings *settings, __u32 setting,
-					  int level, int option)
-{
-	__u32 value = settings ? settings->value[setting] : 0, now = 0, bit = 1U << setting;
-	int given = settings && settings->given & bit, chosen;
-
-	if (!given && !(own->set & bit))
-		return 0;
-	if (bpf_getsockopt(socket, level, option, &now, sizeof(now))) {
-		if (settings)
-			settings->refused |= given ? bit : 0;
-		return 0;
-	}
-	if (!given) {
-		own->set &= ~bit;
-		if (now != own->given[setting])
-			return 0;
-		value = own->value[setting];
-		bpf_setsockopt(socket, level, option, &value, sizeof(value));
-		return 0;
-	}
-	chosen = own->set & bit && now != own->given[setting];
-	if (chosen || !(own->set & bit))
-		own->value[setting] = now;
-	if (now == value && own->set & bit)
-		return 0;
-	if (bpf_setsockopt(socket, level, option, &value, sizeof(value))) {
-		settings->refused |= bit;
-		return 0;
-	}
-	own->set |= bit;
-	own->given[setting] = value;
-	return chosen;
-}
-
-/* One that programs can set and not read; default_value is what sockets have. */
-static __always_inline void settle_unseen(void *socket, struct own *own, struct settings *settings, __u32 setting,
-					  int option, __u32 default_value)
-{
-	__u32 value = default_value, bit = 1U << setting;
-	int given = settings && settings->given & bit;
-
-	if (!given && !(own->set & bit))
-		return;
-	if (given)
-		value = settings->value[setting];
-	own->set &= ~bit;
-	if (bpf_setsockopt(socket, SOL_TCP, option, &value, sizeof(value))) {
-		if (settings)
-			settings->refused |= given ? bit : 0;
-		return;
-	}
-	if (given)
-		own->set |= bit;
-}
-
-/* The kernel tells of twice what it was asked for. */
-static __always_inline void settle_receive_buffer(void *socket, struct own *own, struct settings *settings)
-{
-	__u32 bit = 1U << SETTING_RECEIVE_BUFFER, now = 0, value;
-	int given = settings && settings->given & bit;
-
-	if (!given && !(own->set & bit))
-		return;
-	if (bpf_getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &now, sizeof(now)))
-		return;
-	if (given && own->set & bit && now == own->given[SETTING_RECEIVE_BUFFER])
-		return;
-	if (!given && now != own->given[SETTING_RECEIVE_BUFFER]) {
-		own->set &= ~bit;
-		return;
-	}
-	if (given && !(own->set & bit))
-		own->value[SETTING_RECEIVE_BUFFER] = now;
-	value = given ? settings->value[SETTING_RECEIVE_BUFFER] : own->value[SETTING_RECEIVE_BUFFER] / 2;
-	if (bpf_setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value)) ||
-	    bpf_getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &now, sizeof(now))) {
-		if (settings)
-			settings->refused |= given ? bit : 0;
-		return;
-	}
-	own->set = given ? own->set | bit : own->set & ~bit;
-	own->given[SETTING_RECEIVE_BUFFER] = now;
-	if (settings && given && now < 2 * (__u64)value)
-		settings->refused |= bit; /* net.core.rmem_max is smaller */
-}
-
-static __always_inline void settle_congestion_control(void *socket, struct own *own, struct settings *settings)
-{
-	__u32 bit = 1U << SETTING_CONGESTION_CONTROL;
-	int given = settings && settings->given & bit;
-	struct congestion now = {}, wanted;
-
-	if (!given && !(own->set & bit))
-		return;
-	if (bpf_getsockopt(socket, SOL_TCP, TCP_CONGESTION, now.name, sizeof(now.name)))
-		return;
-	if (!given) {
-		own->set &= ~bit;
-		if (!same(&now, &own->given_congestion_control))
-			return;
-		wanted = own->congestion_control;
-		bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, wanted.name, sizeof(wanted.name));
-		return;
-	}
-	wanted = settings->congestion_control;
-	if (!(own->set & bit))
-		own->congestion_control = now;
-	if (!same(&now, &wanted) &&
-	    bpf_setsockopt(socket, SOL_TCP, TCP_CONGESTION, wanted.name, sizeof(wanted.name))) {
-		settings->refused |= bit;
-		return;
-	}
-	own->set |= bit;
-	own->given_congestion_control = wanted;
-}
-
-/*
- * An application that chooses how it probes has switched that on, too: nobody sees what
- * was on already. It stays on when the policy goes.
- */
-static __always_inline void settle_keepalive(void *socket, struct own *own, struct settings *settings)
-{
-	int chosen;
-
-	chosen = settle_number(socket, own, settings, SETTING_KEEPALIVE_IDLE, SOL_TCP, TCP_KEEPIDLE);
-	chosen |= settle_number(socket, own, settings, SETTING_KEEPALIVE_INTERVAL, SOL_TCP, TCP_KEEPINTVL);
-	chosen |= settle_number(socket, own, settings, SETTING_KEEPALIVE_PROBES, SOL_TCP, TCP_KEEPCNT);
-	if (chosen)
-		own->value[SETTING_KEEPALIVE] = 1;
-	settle_number(socket, own, settings, SETTING_KEEPALIVE, SOL_SOCKET, SO_KEEPALIVE);
-}
-
-/* All but the initial window, which is for connections that begin. */
-static __always_inline void settle(void *socket, struct own *own, struct settings *settings)
-{
-	settle_congestion_control(socket, own, settings);
-	settle_number(socket, own, settings, SETTING_USER_TIMEOUT, SOL_TCP, TCP_USER_TIMEOUT);
-	settle_keepalive(socket, own, settings);
-	settle_unseen(socket, own, settings, SETTING_DELAYED_ACK, TCP_BPF_DELACK_MAX, OWN_DELAYED_ACK);
-	settle_unseen(socket, own, settings, SETTING_MIN_RTO, TCP_BPF_RTO_MIN, OWN_MIN_RTO);
-	settle_receive_buffer(socket, own, settings);
-}
-
-static __always_inline void widen_initial_window(void *socket, struct settings *settings)
-{
-	__u32 window = settings->value[SETTING_INITIAL_WINDOW];
-
-	if (!(settings->given & 1 << SETTING_INITIAL_WINDOW))
-		return;
-	if (bpf_setsockopt(socket, SOL_TCP, TCP_BPF_IW, &window, sizeof(window)))
-		settings->refused |= 1 << SETTING_INITIAL_WINDOW;
-}
-
-/* Puts a socket back that gets nothing any more. */
-static __always_inline void release(void *socket, void *sk)
-{
-	struct own *own = bpf_sk_storage_get(&transport_sockets, sk, 0, 0);
-
-	if (!own)
-		return;
-	settle(socket, own, 0);
-	bpf_sk_storage_delete(&transport_sockets, sk);
-}
+#include "exchange.h"
 
 static __always_inline void listens(void *socket, struct settings *settings)
 {
@@ -261,10 +19,19 @@ static __always_inline void listens(void *socket, struct settings *settings)
 		bpf_setsockopt(socket, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value));
 }
 
-static __always_inline int is_of_interest(__u32 op)
+static __always_inline int is_of_interest(struct bpf_sock_ops *ops)
 {
+	__u32 op = ops->op;
+
 	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_TCP_LISTEN_CB ||
-	       op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	       op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ||
+	       op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB ||
+	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && is_pure_ack(ops));
+}
+
+static __always_inline int is_established(__u32 op)
+{
+	return op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
 }
 
 static __always_inline struct own *own_of(void *sk)
@@ -287,16 +54,114 @@ static __always_inline void note_settled(struct own *own, const struct settings 
 		own->revision = settings->revision;
 }
 
+/* What the socket gets in all: in memory of its own, of which the verifier follows no values. */
+static __always_inline struct settings *all_settings(struct settings *settings, struct conversation *with)
+{
+	if (!with || !with->accepted)
+		return settings;
+	with->all = *settings;
+	with->all.refused = 0;
+	add_granted(&with->all, with);
+	return &with->all;
+}
+
+static __always_inline void note_failed(struct settings *settings, struct exchange *exchange, struct conversation *with)
+{
+	__u32 failed, granted;
+
+	if (!with || !with->accepted)
+		return;
+	failed = with->all.refused;
+	granted = settings_of(with->accepted);
+	if (failed & ~granted)
+		settings->refused |= failed & ~granted;
+	if (exchange && failed & granted)
+		exchange->failed |= requests_of(failed & granted);
+}
+
+static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct exchange *exchange,
+					  struct conversation *with)
+{
+	__u32 wanted = callbacks_of(exchange, with);
+
+	if (wanted != with->flags)
+		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
+}
+
+/* Asks the peer, and hears what it asks for. */
+__noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
+{
+	struct asked_rate_key ends = {};
+	struct bpf_sock *sk = ops->sk;
+	__u32 op = ops->op;
+
+	if (!sk || !exchange || !with || !own)
+		return 0;
+	if (with->revision != exchange->revision) {
+		read_ends(ops, &ends);
+		follow(ops, sk, exchange, with, &ends.remote, own);
+	}
+	set_callbacks(ops, exchange, with);
+	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		with->initiator = 1;
+	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)
+		reserve_room(ops, exchange, with);
+	else if (op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)
+		write_options(ops, exchange, with);
+	else if (op == BPF_SOCK_OPS_RTT_CB)
+		lapse(ops, sk, with, own);
+	else if (with->accepts && (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || is_established(op)))
+		hear(ops, exchange, with, own);
+	return 0;
+}
+
+/* Nothing is exchanged any more. */
+__noinline int fall_silent(struct bpf_sock_ops *ops, struct conversation *with, struct own *own)
+{
+	struct bpf_sock *sk = ops->sk;
+
+	if (!sk || !with || !own || !with->revision)
+		return 0;
+	withdraw(ops, sk, with, own);
+	set_callbacks(ops, 0, with);
+	with->revision = 0;
+	return 0;
+}
+
+__noinline int settle_called(struct bpf_sock_ops *ops, struct own *own, struct settings *all)
+{
+	if (own && all)
+		settle(ops, own, all);
+	return 0;
+}
+
+static __always_inline struct exchange *exchange_of(const struct settings *settings, __u64 *netns)
+{
+	if (!(settings->given & 1U << SETTING_EXCHANGE))
+		return 0;
+	return bpf_map_lookup_elem(&transport_exchanges, netns);
+}
+
+static __always_inline struct conversation *conversation_of(void *sk, const struct exchange *exchange)
+{
+	__u64 create = exchange ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0;
+
+	barrier_var(create);
+	return bpf_sk_storage_get(&transport_conversations, sk, 0, create);
+}
+
 SEC("sockops")
 int set_transport(struct bpf_sock_ops *ops)
 {
+	struct conversation *with;
 	struct settings *settings;
+	struct exchange *exchange;
 	struct bpf_sock *sk;
 	struct own *own;
 	__u64 cookie;
 	__u32 op = ops->op;
 
-	if (!is_of_interest(op))
+	if (!is_of_interest(ops))
 		return 1;
 	sk = ops->sk;
 	if (!sk)
@@ -310,15 +175,93 @@ int set_transport(struct bpf_sock_ops *ops)
 		return 1;
 	}
 	own = own_of(sk);
-	if (!own || has_settled(own, settings))
+	if (!own)
 		return 1;
-	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) {
+	if (is_established(op)) {
 		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
 		widen_initial_window(ops, settings);
 	}
-	settle(ops, own, settings);
+	exchange = exchange_of(settings, &cookie);
+	with = conversation_of(sk, exchange);
+	if (with && exchange)
+		converse(ops, exchange, with, own);
+	else if (with)
+		fall_silent(ops, with, own);
+	if (has_settled(own, settings))
+		return 1;
+	settle_called(ops, own, all_settings(settings, with));
+	note_failed(settings, exchange, with);
 	note_settled(own, settings);
 	return 1;
+}
+
+/* Linux 6.12 and later let callbacks of sockets be changed that were there before. */
+static __always_inline void set_callbacks_of(void *socket, const struct exchange *exchange, struct conversation *with)
+{
+	__u32 wanted = callbacks_of(exchange, with), flags = 0;
+
+	if (exchange && wanted)
+		wanted |= BPF_SOCK_OPS_RTT_CB_FLAG;
+	if (wanted == with->flags ||
+	    bpf_getsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
+		return;
+	flags = changed_callbacks(with, flags, wanted);
+	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+}
+
+static __always_inline void read_peer(struct sock_common *from, struct address *peer)
+{
+	if (from->skc_family == AF_INET) {
+		map_ipv4(peer, from->skc_daddr);
+		return;
+	}
+	peer->word[0] = from->skc_v6_daddr.in6_u.u6_addr32[0];
+	peer->word[1] = from->skc_v6_daddr.in6_u.u6_addr32[1];
+	peer->word[2] = from->skc_v6_daddr.in6_u.u6_addr32[2];
+	peer->word[3] = from->skc_v6_daddr.in6_u.u6_addr32[3];
+}
+
+/* Puts a socket back that gets nothing any more. */
+static __always_inline void release(void *socket)
+{
+	struct conversation *with = bpf_sk_storage_get(&transport_conversations, socket, 0, 0);
+	struct own *own = bpf_sk_storage_get(&transport_sockets, socket, 0, 0);
+
+	if (!own)
+		return;
+	if (with) {
+		withdraw(socket, socket, with, own);
+		set_callbacks_of(socket, 0, with);
+		bpf_sk_storage_delete(&transport_conversations, socket);
+	}
+	settle(socket, own, 0);
+	bpf_sk_storage_delete(&transport_sockets, socket);
+}
+
+/* A socket of a namespace with settings. */
+static __always_inline void set_one(struct sock_common *common, void *socket, struct settings *settings, __u64 netns)
+{
+	struct exchange *exchange = exchange_of(settings, &netns);
+	struct conversation *with = conversation_of(socket, exchange);
+	struct own *own = own_of(socket);
+	struct address peer = {};
+
+	if (!own)
+		return;
+	if (with && exchange && with->revision != exchange->revision) {
+		read_peer(common, &peer);
+		follow(socket, socket, exchange, with, &peer, own);
+	} else if (with && !exchange && with->revision) {
+		withdraw(socket, socket, with, own);
+		with->revision = 0;
+	}
+	if (with)
+		set_callbacks_of(socket, exchange, with);
+	if (has_settled(own, settings))
+		return;
+	settle(socket, own, all_settings(settings, with));
+	note_failed(settings, exchange, with);
+	note_settled(own, settings);
 }
 
 SEC("iter/tcp")
@@ -327,7 +270,6 @@ int set_existing(struct bpf_iter__tcp *ctx)
 	struct sock_common *common = ctx->sk_common;
 	struct settings *settings;
 	struct tcp_sock *socket;
-	struct own *own;
 	__u64 cookie;
 
 	if (!common || common->skc_state == TCP_LISTEN)
@@ -337,15 +279,10 @@ int set_existing(struct bpf_iter__tcp *ctx)
 		return 0;
 	cookie = common->skc_net.net->net_cookie;
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
-	if (!settings) {
-		release(socket, socket);
-		return 0;
-	}
-	own = own_of(socket);
-	if (!own || has_settled(own, settings))
-		return 0;
-	settle(socket, own, settings);
-	note_settled(own, settings);
+	if (settings)
+		set_one(common, socket, settings, cookie);
+	else
+		release(socket);
 	return 0;
 }
 

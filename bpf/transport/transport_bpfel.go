@@ -13,9 +13,90 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type TransportAcceptance struct {
+	_                  structs.HostLayout
+	Allowed            uint32
+	MostUserTimeout    uint32
+	MostInitialWindow  uint32
+	LeastDelayedAck    uint32
+	LeastRate          uint64
+	CongestionControls uint32
+	Hash               [16]uint32
+	_                  [4]byte
+	CongestionControl  [16]TransportCongestion
+}
+
+type TransportAskedRateKey struct {
+	_     structs.HostLayout
+	Local struct {
+		_    structs.HostLayout
+		Word [4]uint32
+	}
+	Remote struct {
+		_    structs.HostLayout
+		Word [4]uint32
+	}
+	Netns      uint64
+	LocalPort  uint16
+	RemotePort uint16
+	Pad        uint32
+}
+
 type TransportCongestion struct {
 	_    structs.HostLayout
 	Name [16]int8
+}
+
+type TransportConversation struct {
+	_                 structs.HostLayout
+	Revision          uint32
+	Flags             uint32
+	Initiator         uint32
+	Accepts           uint32
+	RoundBegan        uint64
+	Rounds            uint32
+	Due               uint32
+	Rate              uint32
+	Words             uint32
+	UserTimeout       uint32
+	Option            [8]uint32
+	Accepted          uint32
+	ToldRefused       uint32
+	_                 [4]byte
+	Value             [5]uint64
+	Heard             [5]uint64
+	ChangesSince      uint64
+	Changes           uint32
+	Pad               uint32
+	CongestionControl TransportCongestion
+	All               TransportSettings
+}
+
+type TransportExchange struct {
+	_        structs.HostLayout
+	Revision uint32
+	Flags    uint32
+	Asked    uint32
+	Prefixes uint32
+	Failed   uint32
+	Pad      uint32
+	Number   [5]uint32
+	From     [16]struct {
+		_       structs.HostLayout
+		Address struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Mask struct {
+			_    structs.HostLayout
+			Word [4]uint32
+		}
+		Ipv4 uint32
+	}
+	_          [4]byte
+	Acceptance TransportAcceptance
+	Honoured   [5]uint64
+	Refused    [5]uint64
 }
 
 type TransportOwn struct {
@@ -27,6 +108,13 @@ type TransportOwn struct {
 	Given                  [10]uint32
 	CongestionControl      TransportCongestion
 	GivenCongestionControl TransportCongestion
+}
+
+type TransportPacing struct {
+	_       structs.HostLayout
+	Rate    [2]uint64
+	OwnRate uint32
+	Pad     uint32
 }
 
 type TransportSettings struct {
@@ -43,10 +131,14 @@ type TransportSettings struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	TransportMapTransportSettings = "transport_settings"
-	TransportMapTransportSockets  = "transport_sockets"
-	TransportProgSetExisting      = "set_existing"
-	TransportProgSetTransport     = "set_transport"
+	TransportMapAskedRates             = "asked_rates"
+	TransportMapPacedSockets           = "paced_sockets"
+	TransportMapTransportConversations = "transport_conversations"
+	TransportMapTransportExchanges     = "transport_exchanges"
+	TransportMapTransportSettings      = "transport_settings"
+	TransportMapTransportSockets       = "transport_sockets"
+	TransportProgSetExisting           = "set_existing"
+	TransportProgSetTransport          = "set_transport"
 )
 
 // LoadTransport returns the embedded CollectionSpec for Transport.
@@ -99,8 +191,12 @@ type TransportProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TransportMapSpecs struct {
-	TransportSettings *ebpf.MapSpec `ebpf:"transport_settings"`
-	TransportSockets  *ebpf.MapSpec `ebpf:"transport_sockets"`
+	AskedRates             *ebpf.MapSpec `ebpf:"asked_rates"`
+	PacedSockets           *ebpf.MapSpec `ebpf:"paced_sockets"`
+	TransportConversations *ebpf.MapSpec `ebpf:"transport_conversations"`
+	TransportExchanges     *ebpf.MapSpec `ebpf:"transport_exchanges"`
+	TransportSettings      *ebpf.MapSpec `ebpf:"transport_settings"`
+	TransportSockets       *ebpf.MapSpec `ebpf:"transport_sockets"`
 }
 
 // TransportVariableSpecs contains global variables before they are loaded into the kernel.
@@ -129,12 +225,20 @@ func (o *TransportObjects) Close() error {
 //
 // It can be passed to LoadTransportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TransportMaps struct {
-	TransportSettings *ebpf.Map `ebpf:"transport_settings"`
-	TransportSockets  *ebpf.Map `ebpf:"transport_sockets"`
+	AskedRates             *ebpf.Map `ebpf:"asked_rates"`
+	PacedSockets           *ebpf.Map `ebpf:"paced_sockets"`
+	TransportConversations *ebpf.Map `ebpf:"transport_conversations"`
+	TransportExchanges     *ebpf.Map `ebpf:"transport_exchanges"`
+	TransportSettings      *ebpf.Map `ebpf:"transport_settings"`
+	TransportSockets       *ebpf.Map `ebpf:"transport_sockets"`
 }
 
 func (m *TransportMaps) Close() error {
 	return _TransportClose(
+		m.AskedRates,
+		m.PacedSockets,
+		m.TransportConversations,
+		m.TransportExchanges,
 		m.TransportSettings,
 		m.TransportSockets,
 	)

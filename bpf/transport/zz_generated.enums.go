@@ -2,6 +2,26 @@
 
 package transport
 
+// enum request_format
+const (
+	OptionExperiment  = 0xfd
+	OptionUserTimeout = 0x1c
+	OptionSpace       = 0x28
+	Experiment        = 0xb81d
+	RequestBytes      = 0x4
+	RequestsAtMost    = 0x9
+)
+
+// enum request
+const (
+	RequestUserTimeout       = 0x0
+	RequestInitialWindow     = 0x1
+	RequestCongestionControl = 0x2
+	RequestDelayedACK        = 0x3
+	RequestRate              = 0x4
+	Requests                 = 0x5
+)
+
 // enum setting
 const (
 	SettingCongestionControl = 0x0
@@ -15,4 +35,5 @@ const (
 	SettingMinRto            = 0x8
 	SettingReceiveBuffer     = 0x9
 	Settings                 = 0xa
+	SettingExchange          = 0x1f
 )

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"math/bits"
+	"net/netip"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/transport"
+)
+
+// exchangeRates is that of exchange.h: rates are asked for on some paths.
+const exchangeRates = 1 << 0
+
+// exchangeOf is what the programs are told of requests; the revision is 0 where a policy
+// has none.
+func exchangeOf(of *v1alpha1.Transport) (e transport.TransportExchange) {
+	if of.Request == nil && of.Accept == nil {
+		return e
+	}
+	if of.Request != nil {
+		ask(&e, of.Request)
+	}
+	if of.Accept != nil {
+		accept(&e, of.Accept)
+	}
+	sum := fnv.New32a()
+	_ = json.NewEncoder(sum).Encode([]any{of.Request, of.Accept}) // neither can fail
+	e.Revision = sum.Sum32() | 1
+	return e
+}
+
+func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
+	set := func(request int, number uint32) {
+		e.Asked |= 1 << request
+		e.Number[request] = number
+	}
+	if r.CongestionControl != "" {
+		set(transport.RequestCongestionControl, hashOf(r.CongestionControl))
+	}
+	if r.InitialWindow != nil {
+		set(transport.RequestInitialWindow, uint32(*r.InitialWindow))
+	}
+	if r.UserTimeout != nil {
+		set(transport.RequestUserTimeout, units(r.UserTimeout, time.Second))
+	}
+	if r.DelayedAck != nil {
+		set(transport.RequestDelayedACK, units(r.DelayedAck, time.Millisecond))
+	}
+	if len(r.Rates) > 0 {
+		e.Flags |= exchangeRates
+	}
+}
+
+func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {
+	to := &e.Acceptance
+	for _, cidr := range a.From[:min(len(a.From), len(e.From))] {
+		prefix, err := netip.ParsePrefix(string(cidr))
+		if err != nil {
+			continue // the API takes none of these
+		}
+		from := &e.From[e.Prefixes]
+		from.Address.Word, from.Mask.Word = maskOf(prefix)
+		if prefix.Addr().Is4() {
+			from.Ipv4 = 1
+		}
+		e.Prefixes++
+	}
+	for _, name := range a.CongestionControls[:min(len(a.CongestionControls), len(to.Hash))] {
+		to.Allowed |= 1 << transport.RequestCongestionControl
+		to.Hash[to.CongestionControls] = hashOf(name)
+		to.CongestionControl[to.CongestionControls].Name = nameOf(name)
+		to.CongestionControls++
+	}
+	if a.MaxInitialWindow != nil {
+		to.Allowed |= 1 << transport.RequestInitialWindow
+		to.MostInitialWindow = uint32(*a.MaxInitialWindow)
+	}
+	if a.MaxUserTimeout != nil {
+		to.Allowed |= 1 << transport.RequestUserTimeout
+		to.MostUserTimeout = units(a.MaxUserTimeout, time.Millisecond)
+	}
+	if a.MinDelayedAck != nil {
+		to.Allowed |= 1 << transport.RequestDelayedACK
+		to.LeastDelayedAck = units(a.MinDelayedAck, time.Microsecond)
+	}
+	if a.MinRate != nil {
+		to.Allowed |= 1 << transport.RequestRate
+		to.LeastRate = uint64(a.MinRate.Value() / 8)
+	}
+}
+
+// units rounds up: what is shorter than a unit is no time on the wire.
+func units(of *metav1.Duration, unit time.Duration) uint32 {
+	return uint32((of.Duration + unit - 1) / unit)
+}
+
+// maskOf is a prefix as the programs compare it.
+func maskOf(prefix netip.Prefix) (address, mask [4]uint32) {
+	length := prefix.Bits()
+	if prefix.Addr().Is4() {
+		length += 96
+	}
+	var ones [16]byte
+	for i := range length {
+		ones[i/8] |= 0x80 >> (i % 8)
+	}
+	return bpf.Words(prefix.Masked().Addr()), bpf.Words(netip.AddrFrom16(ones))
+}
+
+// hashOf is the number by which a congestion control is asked for: FNV-1a of 32 bits of
+// its name, the halves joined by exclusive or.
+func hashOf(name string) uint32 {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name))
+	return sum.Sum32()>>16 ^ sum.Sum32()&0xffff
+}
+
+// The form in which a rate is asked for: see requests.h.
+const (
+	mantissaBits = 11
+	kilobit      = 1000
+)
+
+// rateNumber is the rate in its form as a request, at most what was meant.
+func rateNumber(rate *resource.Quantity) uint32 {
+	kilobits := uint64(max(rate.Value()/kilobit, 1))
+	exponent := max(bits.Len64(kilobits)-mantissaBits, 0)
+	return uint32(exponent<<mantissaBits) | uint32(kilobits>>exponent)
+}
+
+func nameOf(name string) (of [16]int8) {
+	for i := range min(len(name), len(of)-1) {
+		of[i] = int8(name[i])
+	}
+	return of
+}
+
+// requestFields are the names of what can be accepted, in a policy.
+var requestFields = [transport.Requests]string{
+	transport.RequestUserTimeout:       "maxUserTimeout",
+	transport.RequestInitialWindow:     "maxInitialWindow",
+	transport.RequestCongestionControl: "congestionControls",
+	transport.RequestDelayedACK:        "minDelayedAck",
+	transport.RequestRate:              "minRate",
+}
+
+// refusedRequests names what was accepted of peers and the kernel refused to some socket.
+func refusedRequests(failed uint32) string {
+	var names []string
+	for request, name := range requestFields {
+		if failed&(1<<request) != 0 {
+			names = append(names, "spec.transport.accept."+name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// unknownAccepted names the congestion controls that peers may choose and this kernel
+// lacks.
+func unknownAccepted(a *v1alpha1.TransportAcceptance) string {
+	if a == nil {
+		return ""
+	}
+	var unknown []string
+	for _, name := range a.CongestionControls {
+		if err := pace.MustKnow(name); err != nil {
+			unknown = append(unknown, name)
+		}
+	}
+	if len(unknown) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("spec.transport.accept.congestionControls: this node's kernel has no %s, so no peer gets it", strings.Join(unknown, ", "))
+}
+
+// Counts are requests of peers for one setting.
+type Counts struct{ Honoured, Refused uint64 }
+
+// Requests are those of all peers of the node's pods, by the name of what they ask for.
+// Each is counted once for a socket, and again when it asks for something else.
+func (p *Part) Requests() (map[string]Counts, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	all := map[string]Counts{}
+	if !p.loaded.Is() {
+		return all, nil
+	}
+	var cookie uint64
+	var exchange transport.TransportExchange
+	entries := p.loaded.Value.TransportExchanges.Iterate()
+	for entries.Next(&cookie, &exchange) {
+		for request, name := range requestNames {
+			sum := all[name]
+			sum.Honoured += exchange.Honoured[request]
+			sum.Refused += exchange.Refused[request]
+			all[name] = sum
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("failed to read how many requests of peers were honoured: %w", err)
+	}
+	return all, nil
+}
+
+// requestNames are the names of what can be asked for.
+var requestNames = [transport.Requests]string{
+	transport.RequestUserTimeout:       "userTimeout",
+	transport.RequestInitialWindow:     "initialWindow",
+	transport.RequestCongestionControl: "congestionControl",
+	transport.RequestDelayedACK:        "delayedAck",
+	transport.RequestRate:              "rate",
+}

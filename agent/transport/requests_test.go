@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
+)
+
+// pair is two pods: the client asks, and the server accepts.
+type pair struct {
+	*network.Network
+	client, server *network.Pod
+	part           *Part
+	accepted       chan net.Conn
+}
+
+func newPair(t *testing.T, flows func() (Flows, error)) *pair {
+	t.Helper()
+	p := &pair{Network: network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 2}), accepted: make(chan net.Conn, 1)}
+	p.client, p.server = p.Nodes[0].Pods[0], p.Nodes[0].Pods[1]
+	p.part = Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Flows: flows, Log: testr.New(t)})
+	t.Cleanup(func() { require.NoError(t, p.part.Remove(context.Background())) })
+	return p
+}
+
+func (p *pair) apply(t *testing.T, client, server *v1alpha1.Transport) {
+	t.Helper()
+	model := nodetest.Model(nodetest.Pod{UID: "client", Namespace: p.client.Path()}, nodetest.Pod{UID: "server", Namespace: p.server.Path()})
+	model.Endpoints[0].Transport, model.Endpoints[1].Transport = client, server
+	require.NoError(t, nodetest.Failures(p.part.Apply(t.Context(), model)))
+}
+
+// serve takes connections at an address of the server until the test ends.
+func (p *pair) serve(t *testing.T, address string) {
+	t.Helper()
+	listener, err := p.server.Listen(context.Background(), "tcp", net.JoinHostPort(address, port))
+	require.NoError(t, err)
+	var taking sync.WaitGroup
+	taking.Go(func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			p.accepted <- connection
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close(); taking.Wait() })
+}
+
+// connect returns both ends of a connection.
+func (p *pair) connect(t *testing.T, protocol, address string) (client, server net.Conn) {
+	t.Helper()
+	require.NoError(t, p.client.Do(func() (err error) {
+		dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
+		dialer.SetMultipathTCP(protocol == "MPTCP")
+		client, err = dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(address, port))
+		return err
+	}))
+	server = <-p.accepted
+	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
+	return client, server
+}
+
+// talk has the server send, so that the client acknowledges.
+func talk(t *testing.T, client, server net.Conn) {
+	t.Helper()
+	_, err := server.Write(make([]byte, 40_000))
+	require.NoError(t, err)
+	_, err = io.ReadFull(client, make([]byte, 40_000))
+	require.NoError(t, err)
+}
+
+// serverSocket is what ss tells of the server's socket, with its timers.
+func (p *pair) serverSocket(t *testing.T) string {
+	t.Helper()
+	out, err := p.server.Run("ss", "-tinoHO", "state", "established")
+	require.NoError(t, err)
+	return out
+}
+
+func asksForAll() *v1alpha1.Transport {
+	return &v1alpha1.Transport{Request: &v1alpha1.TransportRequest{
+		CongestionControl: "cubic", InitialWindow: new(int32(40)), UserTimeout: after(7 * time.Second), DelayedAck: after(20 * time.Millisecond),
+		Rates: []v1alpha1.PathRate{{Path: "net1", Rate: resource.MustParse("20M")}},
+	}}
+}
+
+func acceptsAll(from ...v1alpha1.CIDR) *v1alpha1.Transport {
+	return &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{
+		From: from, CongestionControls: []string{"reno", "cubic"}, MaxInitialWindow: new(int32(80)), MaxUserTimeout: after(time.Minute),
+		MinDelayedAck: after(10 * time.Millisecond), MinRate: resource.NewQuantity(1e6, resource.DecimalSI),
+	}}
+}
+
+// onNet1 says of all subflows that they are on the path net1.
+type onNet1 struct{}
+
+func (onNet1) Find(local, remote netip.AddrPort) (*datapath.Flow, error) {
+	return &datapath.Flow{Local: local, Remote: remote, Path: "net1"}, nil
+}
+func (onNet1) Close() error { return nil }
+
+func allOnNet1() (Flows, error) { return onNet1{}, nil }
+
+// shown is what a server's socket has of what can be asked for.
+type shown struct {
+	window       uint32 // before it has sent
+	cubic, paced bool
+	userTimeout  int // ms
+	delayedAck   int // us; 0 where the kernel does not tell
+}
+
+func state(t *testing.T, server net.Conn) (s shown) {
+	t.Helper()
+	raw, err := server.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	var failed error
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		var name string
+		name, failed = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+		s.cubic = name == "cubic"
+		s.userTimeout, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT)
+		failed = errors.Join(failed, err)
+		pace, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
+		failed = errors.Join(failed, err)
+		s.paced = pace != -1 && pace != 0xffffffff
+		s.delayedAck, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, tcpDelackMax)
+		if err != nil {
+			s.delayedAck = 0
+		}
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			s.window = info.Snd_cwnd
+		}
+	}))
+	require.NoError(t, failed)
+	return s
+}
+
+// isAbout allows one of the kernel's ticks, and a kernel that does not tell.
+func isAbout(got int, wanted time.Duration) bool {
+	return got == 0 || got >= int(wanted.Microseconds()) && got <= int((wanted+4*time.Millisecond).Microseconds())
+}
+
+// await has both ends talk until the server's socket is as wanted.
+func await(t *testing.T, p *pair, client, server net.Conn, wanted func(shown) error) {
+	t.Helper()
+	testutil.Retry(t, 20*time.Second, func() error {
+		p.part.look(false)
+		talk(t, client, server)
+		time.Sleep(50 * time.Millisecond)
+		return wanted(state(t, server))
+	})
+}
+
+func TestAServerDoesWhatAClientAsksForAndItAccepts(t *testing.T) {
+	p := newPair(t, allOnNet1)
+	p.apply(t, asksForAll(), acceptsAll("10.0.0.0/8", "fd00::/8"))
+	for _, address := range []string{p.server.IPv4, p.server.IPv6} {
+		p.serve(t, address)
+		client, server := p.connect(t, "TCP", address)
+		if got := state(t, server).window; got != 40 {
+			t.Errorf("%s: the server's initial window is %d, not 40", address, got)
+		}
+		await(t, p, client, server, func(s shown) error {
+			if !s.cubic || s.userTimeout != 7000 || !isAbout(s.delayedAck, 20*time.Millisecond) || !s.paced {
+				return fmt.Errorf("%s: the server's socket has %+v", address, s)
+			}
+			return nil
+		})
+	}
+}
+
+func TestWhatIsAskedForIsBroughtToTheBoundOfThePeer(t *testing.T) {
+	p := newPair(t, allOnNet1)
+	accepts := acceptsAll("10.0.0.0/8")
+	accepts.Accept.MaxInitialWindow, accepts.Accept.MaxUserTimeout = new(int32(20)), after(3*time.Second)
+	accepts.Accept.CongestionControls, accepts.Accept.MinDelayedAck = []string{"reno"}, after(50*time.Millisecond)
+	p.apply(t, asksForAll(), accepts)
+	p.serve(t, p.server.IPv4)
+	client, server := p.connect(t, "TCP", p.server.IPv4)
+	if got := state(t, server).window; got != 20 {
+		t.Errorf("the server's initial window is %d, not 20", got)
+	}
+	await(t, p, client, server, func(s shown) error {
+		if s.cubic || s.userTimeout != 3000 || !isAbout(s.delayedAck, 50*time.Millisecond) || !s.paced {
+			return fmt.Errorf("the server's socket has %+v", s)
+		}
+		return nil
+	})
+	testutil.Retry(t, 5*time.Second, func() error {
+		honoured, refused := p.counts(t)
+		if honoured == 0 || refused == 0 {
+			return fmt.Errorf("%d requests are counted as honoured and %d as refused", honoured, refused)
+		}
+		talk(t, client, server)
+		return nil
+	})
+}
+
+// counts are the requests that the server honoured and refused.
+func (p *pair) counts(t *testing.T) (honoured, refused uint64) {
+	t.Helper()
+	totals, err := p.part.Requests()
+	require.NoError(t, err)
+	for _, of := range totals {
+		honoured, refused = honoured+of.Honoured, refused+of.Refused
+	}
+	return honoured, refused
+}
+
+func TestNothingIsDoneForWhoIsNotAcceptedFrom(t *testing.T) {
+	for name, accepts := range map[string]*v1alpha1.Transport{
+		"a policy that accepts from others alone": acceptsAll("192.0.2.0/24", "::/0"),
+		"a policy that accepts nothing":           {UserTimeout: after(time.Minute)},
+		"no policy":                               nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, allOnNet1)
+			p.serve(t, p.server.IPv4)
+			p.apply(t, nil, accepts)
+			client, server := p.connect(t, "TCP", p.server.IPv4)
+			talk(t, client, server)
+			before := state(t, server)
+			p.apply(t, asksForAll(), accepts)
+			client, server = p.connect(t, "TCP", p.server.IPv4)
+			if got := state(t, server).window; got != 10 {
+				t.Errorf("the server's initial window is %d", got)
+			}
+			for range 20 {
+				p.part.look(false)
+				talk(t, client, server)
+				time.Sleep(20 * time.Millisecond)
+			}
+			after := state(t, server)
+			if before.window = after.window; before != after {
+				t.Errorf("the server's socket has %+v, and had %+v without requests", after, before)
+			}
+		})
+	}
+}
+
+// By what the server's kernel tells of its subflow.
+func TestASubflowDoesWhatThePeerAsksForAndGoesBackWhenThePolicyGoes(t *testing.T) {
+	p := newPair(t, allOnNet1)
+	p.apply(t, asksForAll(), acceptsAll("0.0.0.0/0"))
+	p.serve(t, p.server.IPv4)
+	client, server := p.connect(t, "MPTCP", p.server.IPv4)
+	if socket := p.serverSocket(t); !strings.Contains(socket, "cwnd:40 ") {
+		t.Errorf("the server's subflow does not begin with 40 segments: %s", socket)
+	}
+	isPaced := func(socket string) bool { return strings.Contains(socket, "/20000000bps") }
+	testutil.Retry(t, 20*time.Second, func() error {
+		p.part.look(false)
+		talk(t, client, server)
+		if socket := p.serverSocket(t); !strings.Contains(socket, " cubic ") || !isPaced(socket) {
+			return fmt.Errorf("the server's subflow has %s", socket)
+		}
+		return nil
+	})
+	p.apply(t, asksForAll(), nil)
+	if socket := p.serverSocket(t); strings.Contains(socket, " cubic ") || isPaced(socket) {
+		t.Errorf("when the server's policy is gone its subflow has %s", socket)
+	}
+}
+
+func TestWhatIsNotAskedForAnyMoreLapses(t *testing.T) {
+	p := newPair(t, allOnNet1)
+	p.serve(t, p.server.IPv4)
+	p.apply(t, nil, acceptsAll("10.0.0.0/8"))
+	client, server := p.connect(t, "TCP", p.server.IPv4)
+	own := state(t, server)
+	_ = client.Close()
+	p.apply(t, asksForAll(), acceptsAll("10.0.0.0/8"))
+	client, server = p.connect(t, "TCP", p.server.IPv4)
+	await(t, p, client, server, func(s shown) error {
+		if s.userTimeout != 7000 || !s.paced {
+			return fmt.Errorf("the server's socket has %+v", s)
+		}
+		return nil
+	})
+	p.apply(t, nil, acceptsAll("10.0.0.0/8"))
+	await(t, p, client, server, func(s shown) error {
+		if s.window = own.window; s != own {
+			return fmt.Errorf("the server's socket has %+v, and had %+v before", s, own)
+		}
+		return nil
+	})
+}

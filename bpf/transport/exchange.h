@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Asks the peers of pods, and does what they ask where the pod's policy accepts it. What
+ * is asked travels on acknowledgements without data alone, so that no segment grows
+ * beyond the MTU, and takes only the room that is left there.
+ */
+#ifndef BRAID_TRANSPORT_EXCHANGE_H
+#define BRAID_TRANSPORT_EXCHANGE_H
+
+#include "packet.h"
+#include "pacing.h"
+#include "requests.h"
+#include "settings.h"
+
+enum {
+	MAX_ACCEPTED_PREFIXES = 16,
+	MAX_ASKED_RATES = 65536,
+
+	TCP_FIN_SYN_RST_PSH_URG = 0x2f,
+	TCP_ACKNOWLEDGES = 0x10,
+
+	OPTION_WORDS = 8,           /* more than there are types of requests */
+
+	ROUNDS_AT_ONCE = 3,         /* at first, one may be lost */
+	CHANGES_IN_A_SECOND = 16,   /* of a socket, at its peer's wish */
+};
+
+#define ROUND_AFTER 1000000000ULL   /* ns: all is asked again */
+#define LAPSES_AFTER 10000000000ULL /* ns: what was not asked again is undone */
+#define SECOND 1000000000ULL
+
+enum {
+	EXCHANGE_RATES = 1 << 0, /* rates are asked for on some paths */
+};
+
+struct prefix {
+	struct address address;
+	struct address mask;
+	__u32 ipv4; /* 1: of IPv4, which addresses of IPv6 are not within, nor the other way round */
+};
+
+/* What the sockets of a network namespace ask for, and what they accept. */
+struct exchange {
+	__u32 revision; /* another one for another content; never 0 */
+	__u32 flags;
+	__u32 asked;    /* a bit for each type */
+	__u32 prefixes; /* so many are in use */
+	__u32 failed;   /* a bit for each type that the kernel refused to some socket */
+	__u32 pad;
+	__u32 number[REQUESTS];
+	struct prefix from[MAX_ACCEPTED_PREFIXES];
+	struct acceptance acceptance;
+	__u64 honoured[REQUESTS]; /* sockets that got it, and got it anew */
+	__u64 refused[REQUESTS];  /* sockets whose peer was refused it */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_NAMESPACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64); /* cookie of the network namespace */
+	__type(value, struct exchange);
+} transport_exchanges SEC(".maps");
+
+struct asked_rate_key {
+	struct address local;
+	struct address remote;
+	__u64 netns;
+	__be16 local_port;
+	__be16 remote_port;
+	__u32 pad;
+};
+
+/* The rates to ask for, by subflow, in the form of the request: the agent knows its path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_ASKED_RATES);
+	__type(key, struct asked_rate_key);
+	__type(value, __u32);
+} asked_rates SEC(".maps");
+
+/* What a socket asks its peer for, and has been asked for; it goes with the socket. */
+struct conversation {
+	__u32 revision;     /* of the exchange that it follows */
+	__u32 flags;        /* callbacks that are on for it alone */
+	__u32 initiator;    /* 1: the socket sent the SYN */
+	__u32 accepts;      /* 1: the peer is one of those whose requests are accepted */
+
+	__u64 round_began;
+	__u32 rounds;
+	__u32 due;          /* what is still to be asked in this round */
+	__u32 rate;         /* to ask for; 0: none */
+	__u32 words;        /* of requests in the next segment */
+	__u32 user_timeout; /* 1: the next segment has it */
+	__be32 option[OPTION_WORDS];
+
+	__u32 accepted;     /* a bit for each type */
+	__u32 told_refused; /* likewise; counted already */
+	__u64 value[REQUESTS];
+	__u64 heard[REQUESTS]; /* when it was asked for last */
+	__u64 changes_since;
+	__u32 changes;
+	__u32 pad;
+	struct congestion congestion_control;
+	struct settings all; /* those of the policy, and over them what the peer asked for */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct conversation);
+} transport_conversations SEC(".maps");
+
+static __always_inline __u32 is_ipv4(const struct address *address)
+{
+	return !address->word[0] && !address->word[1] && address->word[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline int is_within(const struct address *address, const struct prefix *prefix)
+{
+	int i;
+
+	if (is_ipv4(address) != prefix->ipv4)
+		return 0;
+#pragma unroll
+	for (i = 0; i < 4; i++)
+		if ((address->word[i] & prefix->mask.word[i]) != prefix->address.word[i])
+			return 0;
+	return 1;
+}
+
+static __always_inline int accepts_from(const struct exchange *exchange, const struct address *peer)
+{
+	__u32 i;
+
+	if (!exchange->acceptance.allowed)
+		return 0;
+	for (i = 0; i < MAX_ACCEPTED_PREFIXES && i < exchange->prefixes; i++)
+		if (is_within(peer, &exchange->from[i]))
+			return 1;
+	return 0;
+}
+
+static __always_inline void read_ends(struct bpf_sock_ops *ops, struct asked_rate_key *key)
+{
+	__be32 local = ops->local_ip4, remote = ops->remote_ip4;
+
+	/* The verifier wants each field of the context read at a fixed offset. */
+	barrier_var(local);
+	barrier_var(remote);
+	if (ops->family == AF_INET) {
+		map_ipv4(&key->local, local);
+		map_ipv4(&key->remote, remote);
+	} else {
+		key->local.word[0] = ops->local_ip6[0];
+		key->local.word[1] = ops->local_ip6[1];
+		key->local.word[2] = ops->local_ip6[2];
+		key->local.word[3] = ops->local_ip6[3];
+		key->remote.word[0] = ops->remote_ip6[0];
+		key->remote.word[1] = ops->remote_ip6[1];
+		key->remote.word[2] = ops->remote_ip6[2];
+		key->remote.word[3] = ops->remote_ip6[3];
+	}
+	key->local_port = bpf_htons(ops->local_port);
+	key->remote_port = bpf_htons(bpf_ntohl(ops->remote_port));
+}
+
+/* The callbacks that the socket needs for this exchange; none for none. */
+static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with)
+{
+	__u32 flags = 0;
+
+	if (exchange && (exchange->asked || exchange->flags & EXCHANGE_RATES))
+		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (exchange && with->accepts)
+		flags |= BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG;
+	return flags;
+}
+
+/* Those of others stay: only what was put there is taken away. */
+static __always_inline __u32 changed_callbacks(struct conversation *with, __u32 now, __u32 wanted)
+{
+	__u32 others = now & ~with->flags;
+
+	with->flags = wanted & ~others;
+	return others | wanted;
+}
+
+/* Undoes what the peer was granted; the settings go back when the socket settles. */
+static __always_inline void withdraw(void *socket, void *sk, struct conversation *with, struct own *own)
+{
+	if (with->accepted & 1U << REQUEST_RATE)
+		want_rate(socket, sk, PACER_REQUESTS, 0, 0);
+	with->accepted = 0;
+	own->revision = 0;
+}
+
+/*
+ * Has the socket follow another exchange of its namespace. What was granted by the last
+ * one is judged anew when it is asked for again.
+ */
+static __always_inline void follow(void *socket, void *sk, const struct exchange *exchange, struct conversation *with,
+				   const struct address *peer, struct own *own)
+{
+	withdraw(socket, sk, with, own);
+	with->revision = exchange->revision;
+	with->accepts = accepts_from(exchange, peer);
+	with->rounds = 0;
+	with->due = 0;
+	with->told_refused = 0;
+}
+
+/* The settings that come of these requests, bit by bit, and the other way round. */
+static __always_inline __u32 settings_of(__u32 requests)
+{
+	return (requests >> REQUEST_USER_TIMEOUT & 1) << SETTING_USER_TIMEOUT |
+	       (requests >> REQUEST_DELAYED_ACK & 1) << SETTING_DELAYED_ACK |
+	       (requests >> REQUEST_CONGESTION_CONTROL & 1) << SETTING_CONGESTION_CONTROL;
+}
+
+static __always_inline __u32 requests_of(__u32 settings)
+{
+	return (settings >> SETTING_USER_TIMEOUT & 1) << REQUEST_USER_TIMEOUT |
+	       (settings >> SETTING_DELAYED_ACK & 1) << REQUEST_DELAYED_ACK |
+	       (settings >> SETTING_CONGESTION_CONTROL & 1) << REQUEST_CONGESTION_CONTROL;
+}
+
+/* What its peer asked for goes over what a socket's own policy gives. */
+static __always_inline void add_granted(struct settings *all, const struct conversation *with)
+{
+	all->given |= settings_of(with->accepted);
+	if (with->accepted & 1U << REQUEST_USER_TIMEOUT)
+		all->value[SETTING_USER_TIMEOUT] = with->value[REQUEST_USER_TIMEOUT];
+	if (with->accepted & 1U << REQUEST_DELAYED_ACK)
+		all->value[SETTING_DELAYED_ACK] = with->value[REQUEST_DELAYED_ACK];
+	if (with->accepted & 1U << REQUEST_CONGESTION_CONTROL)
+		all->congestion_control = with->congestion_control;
+}
+
+static __always_inline __u32 number_to_ask(const struct exchange *exchange, const struct conversation *with, __u32 type)
+{
+	return type == REQUEST_RATE ? with->rate : exchange->number[type];
+}
+
+static __always_inline __u32 to_ask(const struct exchange *exchange, const struct conversation *with)
+{
+	__u32 due = exchange->asked;
+
+	/* It is of use before the peer's first data alone. */
+	if (!with->initiator || with->rounds >= ROUNDS_AT_ONCE)
+		due &= ~(1U << REQUEST_INITIAL_WINDOW);
+	if (with->rate)
+		due |= 1U << REQUEST_RATE;
+	return due;
+}
+
+/* Once a second all is due again. */
+static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct exchange *exchange,
+					struct conversation *with)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct asked_rate_key key = {};
+	__u32 *rate = 0;
+
+	if (with->rounds >= ROUNDS_AT_ONCE && now - with->round_began < ROUND_AFTER)
+		return;
+	if (exchange->flags & EXCHANGE_RATES) {
+		key.netns = bpf_get_netns_cookie(ops);
+		read_ends(ops, &key);
+		rate = bpf_map_lookup_elem(&asked_rates, &key);
+	}
+	with->rate = rate ? *rate : 0;
+	with->due = to_ask(exchange, with);
+	with->round_began = now;
+	if (with->rounds < ROUNDS_AT_ONCE)
+		with->rounds++;
+}
+
+/* The requests that are due, one after the other; returns how many. */
+static __always_inline __u32 compose(const struct exchange *exchange, struct conversation *with)
+{
+	__u32 words = 0, type;
+
+#pragma unroll
+	for (type = REQUEST_INITIAL_WINDOW; type < REQUESTS; type++) {
+		if (!(with->due & 1U << type))
+			continue;
+		words++;
+		with->option[words & (OPTION_WORDS - 1)] =
+			bpf_htonl(type << 24 | REQUEST_BYTES << 16 | (number_to_ask(exchange, with, type) & 0xffff));
+	}
+	return words;
+}
+
+/* Takes the first of what is due off the list. */
+static __always_inline void note_asked(struct conversation *with)
+{
+	__u32 left = with->words, type;
+
+#pragma unroll
+	for (type = REQUEST_INITIAL_WINDOW; type < REQUESTS; type++) {
+		if (!left || !(with->due & 1U << type))
+			continue;
+		with->due &= ~(1U << type);
+		left--;
+	}
+	if (with->user_timeout)
+		with->due &= ~(1U << REQUEST_USER_TIMEOUT);
+}
+
+/* Reserves as much of these bytes as there is room for. */
+static __always_inline __u32 reserve(struct bpf_sock_ops *ops, __u32 bytes)
+{
+	int i;
+
+#pragma unroll
+	for (i = 0; i < REQUESTS + 1 && bytes; i++, bytes -= REQUEST_BYTES)
+		if (!bpf_reserve_hdr_opt(ops, bytes, 0))
+			return bytes;
+	return 0;
+}
+
+/* An acknowledgement without data, which is being made. */
+static __always_inline int is_pure_ack(struct bpf_sock_ops *ops)
+{
+	return !ops->args[0] && !ops->skb_len &&
+	       (ops->skb_tcp_flags & (TCP_FIN_SYN_RST_PSH_URG | TCP_ACKNOWLEDGES)) == TCP_ACKNOWLEDGES;
+}
+
+/* The verifier takes this and others by themselves. */
+__noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with)
+{
+	__u32 words, timeout, room;
+
+	if (!exchange || !with)
+		return 0;
+	with->words = 0;
+	with->user_timeout = 0;
+	if (!with->due)
+		begin_round(ops, exchange, with);
+	if (!with->due)
+		return 0;
+	words = compose(exchange, with);
+	timeout = with->due >> REQUEST_USER_TIMEOUT & 1;
+	room = reserve(ops, REQUEST_BYTES * (words + !!words + timeout));
+	/* A room of one word is for the user timeout alone. */
+	if (room >= 2 * REQUEST_BYTES && words > room / REQUEST_BYTES - 1)
+		words = room / REQUEST_BYTES - 1;
+	else if (room < 2 * REQUEST_BYTES)
+		words = 0;
+	with->words = words;
+	with->user_timeout = timeout && room >= REQUEST_BYTES * (words + !!words + 1);
+	note_asked(with);
+	with->option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | REQUEST_BYTES * (words + 1) << 16 | EXPERIMENT);
+	return 0;
+}
+
+static __always_inline void write_options(struct bpf_sock_ops *ops, const struct exchange *exchange,
+					  struct conversation *with)
+{
+	__be32 timeout = bpf_htonl((__u32)OPTION_USER_TIMEOUT << 24 | REQUEST_BYTES << 16 |
+				   (exchange->number[REQUEST_USER_TIMEOUT] & 0xffff));
+	__u32 bytes = size_within(REQUEST_BYTES * (with->words + 1), sizeof(with->option));
+
+	if (with->words && bytes)
+		bpf_store_hdr_opt(ops, with->option, bytes, 0);
+	if (with->user_timeout)
+		bpf_store_hdr_opt(ops, &timeout, sizeof(timeout), 0);
+	with->words = 0;
+	with->user_timeout = 0;
+}
+
+static __always_inline void read_options(struct bpf_sock_ops *ops, struct requests *requests)
+{
+	__u8 option[OPTION_SPACE] = { OPTION_EXPERIMENT, REQUEST_BYTES, EXPERIMENT >> 8, EXPERIMENT & 0xff };
+	__u8 timeout[REQUEST_BYTES] = { OPTION_USER_TIMEOUT };
+	long length = bpf_load_hdr_opt(ops, option, sizeof(option), 0);
+
+	if (length > 0 && length <= OPTION_SPACE)
+		read_requests(option, length, requests);
+	if (bpf_load_hdr_opt(ops, timeout, sizeof(timeout), 0) == sizeof(timeout))
+		read_user_timeout(timeout, requests);
+}
+
+/* So often in a second a peer may have settings changed. */
+static __always_inline int may_change(struct conversation *with, __u64 now)
+{
+	if (now - with->changes_since >= SECOND) {
+		with->changes_since = now;
+		with->changes = 0;
+	}
+	return with->changes++ < CHANGES_IN_A_SECOND;
+}
+
+static __always_inline void count_refused(struct exchange *exchange, struct conversation *with, const struct verdict *verdict)
+{
+	__u32 anew = verdict->refused & ~with->told_refused, type;
+
+	with->told_refused |= anew;
+#pragma unroll
+	for (type = 0; type < REQUESTS; type++)
+		if (anew & 1U << type)
+			__sync_fetch_and_add(&exchange->refused[type], 1);
+}
+
+/* Notes what is granted of one type; 1 where that is something else than before. */
+static __always_inline int grant(struct exchange *exchange, struct conversation *with, const struct verdict *verdict,
+				 __u32 type, __u64 now)
+{
+	__u32 bit = 1U << type;
+	__u64 value = verdict->value[type];
+
+	if (!(verdict->accepted & bit))
+		return 0;
+	if (with->accepted & bit && with->value[type] == value) {
+		with->heard[type] = now;
+		return 0;
+	}
+	if (!may_change(with, now))
+		return 0;
+	with->heard[type] = now;
+	with->accepted |= bit;
+	with->value[type] = value;
+	if (type == REQUEST_CONGESTION_CONTROL)
+		with->congestion_control = exchange->acceptance.congestion_control[value & (MAX_CONGESTION_CONTROLS - 1)];
+	__sync_fetch_and_add(&exchange->honoured[type], 1);
+	return 1;
+}
+
+/* Only before the first data; later the kernel refuses it, and nothing is lost. */
+static __always_inline void grant_initial_window(struct bpf_sock_ops *ops, const struct conversation *with)
+{
+	__u32 window = with->value[REQUEST_INITIAL_WINDOW];
+
+	bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
+}
+
+__noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
+{
+	struct requests requests = {};
+	struct bpf_sock *sk = ops->sk;
+	struct verdict verdict = {};
+	__u64 now;
+
+	if (!sk || !exchange || !with || !own)
+		return 0;
+	read_options(ops, &requests);
+	if (!requests.given)
+		return 0;
+	judge(&exchange->acceptance, &requests, &verdict);
+	now = bpf_ktime_get_ns();
+	count_refused(exchange, with, &verdict);
+	if (grant(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
+		grant_initial_window(ops, with);
+	if (grant(exchange, with, &verdict, REQUEST_RATE, now))
+		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
+	if (grant(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
+	    grant(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
+	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now))
+		own->revision = 0;
+	return 0;
+}
+
+/*
+ * What was not asked for again for a while lapses. That is looked at when the peer
+ * acknowledges data, so that silence of a path does not undo a user timeout.
+ */
+static __always_inline void lapse(void *socket, void *sk, struct conversation *with, struct own *own)
+{
+	__u64 now;
+	__u32 type;
+
+	if (!(with->accepted & ~(1U << REQUEST_INITIAL_WINDOW)))
+		return;
+	now = bpf_ktime_get_ns();
+#pragma unroll
+	for (type = 0; type < REQUESTS; type++) {
+		if (type == REQUEST_INITIAL_WINDOW || !(with->accepted & 1U << type) || now - with->heard[type] < LAPSES_AFTER)
+			continue;
+		with->accepted &= ~(1U << type);
+		own->revision = 0;
+		if (type == REQUEST_RATE)
+			want_rate(socket, sk, PACER_REQUESTS, 0, 0);
+	}
+}
+
+#endif
