@@ -221,10 +221,10 @@ func TestWhatIsAskedForIsBroughtToTheBoundOfThePeer(t *testing.T) {
 // counts are the requests that the server honoured and refused.
 func (p *pair) counts(t *testing.T) (honoured, refused uint64) {
 	t.Helper()
-	totals, err := p.part.Requests()
-	require.NoError(t, err)
-	for _, of := range totals {
-		honoured, refused = honoured+of.Honoured, refused+of.Refused
+	all, loaded := p.part.requests()
+	require.True(t, loaded)
+	for request := range requestNames {
+		honoured, refused = honoured+all.honoured[request], refused+all.refused[request]
 	}
 	return honoured, refused
 }

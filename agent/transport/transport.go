@@ -59,6 +59,7 @@ type Part struct {
 	pods    map[uint64]*pod // by the cookie of the network namespace
 	cookies map[found]uint64
 	rates   rates
+	ended   counts // of exchanges that are no more
 }
 
 // pod is one whose sockets get settings.
@@ -240,14 +241,18 @@ func (p *Part) give(cookie uint64, one, before *pod) error {
 // writeExchange comes before the settings, which say that there is one.
 func (p *Part) writeExchange(cookie uint64, one *pod) error {
 	exchanges := p.loaded.Value.TransportExchanges
+	var before transport.TransportExchange
+	known := exchanges.Lookup(cookie, &before) == nil
 	if one.exchange.Revision == 0 {
+		if known {
+			p.ended.add(&before)
+		}
 		if err := exchanges.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("failed to forget what the pod asks its peers for: %w", err)
 		}
 		return nil
 	}
-	var before transport.TransportExchange
-	if err := exchanges.Lookup(cookie, &before); err == nil {
+	if known {
 		one.exchange.Honoured, one.exchange.Refused = before.Honoured, before.Refused
 	}
 	if err := exchanges.Put(cookie, &one.exchange); err != nil {
