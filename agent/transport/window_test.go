@@ -28,7 +28,8 @@ const (
 )
 
 // TestAShortFlowNeedsOneRoundTripWithAWideWindow measures what initialWindow of the sender
-// and receiveBuffer of the receiver do together, as seed 002 does with requests.
+// and receiveBuffer of the receiver do together, and what they do when the receiver asks
+// for the window, from the moment at which the connection is established.
 func TestAShortFlowNeedsOneRoundTripWithAWideWindow(t *testing.T) {
 	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"net1"}, PodsPerNode: 1, PathDelays: map[string]time.Duration{"net1": roundTrip / 2}})
 	client, server := n.Nodes[0].Pods[0], n.Nodes[1].Pods[0]
@@ -41,6 +42,17 @@ func TestAShortFlowNeedsOneRoundTripWithAWideWindow(t *testing.T) {
 	model.Endpoints[1].Transport = &v1alpha1.Transport{InitialWindow: new(int32(80))}
 	require.NoError(t, nodetest.Failures(part.Apply(t.Context(), model)))
 	wide := median(t, client, server)
+	model.Endpoints[0].Transport.Request = &v1alpha1.TransportRequest{InitialWindow: new(int32(80))}
+	model.Endpoints[1].Transport = &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{From: []v1alpha1.CIDR{"0.0.0.0/0"}, MaxInitialWindow: new(int32(80))}}
+	require.NoError(t, nodetest.Failures(part.Apply(t.Context(), model)))
+	asked := map[string]time.Duration{}
+	for _, protocol := range []string{"TCP", "MPTCP"} {
+		asked[protocol] = medianOf(t, protocol, client, server)
+		testutil.Figure(t, "transport.iw."+protocol+".ms", "ms", float64(asked[protocol].Milliseconds()))
+		if asked[protocol] > 3*roundTrip/2 {
+			t.Errorf("100 kB by %s take %v with the window that the client asks for", protocol, asked[protocol])
+		}
+	}
 	testutil.Figure(t, "transport.local_window.plain_rtt", "RTT", float64(plain)/float64(roundTrip))
 	testutil.Figure(t, "transport.local_window.wide_rtt", "RTT", float64(wide)/float64(roundTrip))
 	if plain < 5*roundTrip/2 || wide > 2*roundTrip {
@@ -66,14 +78,21 @@ func serveShortFlows(t *testing.T, server *network.Pod) {
 	t.Cleanup(func() { _ = listener.Close(); serving.Wait() })
 }
 
-// median of five, of the time from the connection's being established.
 func median(t *testing.T, client, server *network.Pod) time.Duration {
+	t.Helper()
+	return medianOf(t, "TCP", client, server)
+}
+
+// medianOf five, of the time from the connection's being established.
+func medianOf(t *testing.T, protocol string, client, server *network.Pod) time.Duration {
 	t.Helper()
 	var times []time.Duration
 	for range 5 {
 		var connection net.Conn
 		require.NoError(t, client.Do(func() (err error) {
-			connection, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", net.JoinHostPort(server.IPv4, port))
+			dialer := net.Dialer{}
+			dialer.SetMultipathTCP(protocol == "MPTCP")
+			connection, err = dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(server.IPv4, port))
 			return err
 		}))
 		begun := time.Now()
