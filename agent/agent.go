@@ -101,7 +101,7 @@ type Agent struct {
 
 	measured  *metrics.Rounds
 	unsteered prometheus.Gauge // peers
-	pathsUp   *metrics.Paths
+	pathsHere *metrics.Paths
 	changed   chan struct{}
 	reports   *throttle.Throttle[string] // of other nodes
 	published published
@@ -163,7 +163,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
-		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), pathsUp: &metrics.Paths{}, changed: make(chan struct{}, 1),
+		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1),
 		reports:    throttle.New[string](reportsAtOnce, reportInterval),
 		nodeRounds: make(latest[round], 1), podRounds: make(latest[round], 1), rulesKnown: make(chan struct{}, 1), outcomes: make(latest[outcome], 1),
 	}
@@ -172,6 +172,7 @@ func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	if a.network, err = paths.Open(netns.None()); err != nil {
 		return nil, err
 	}
+	a.pathsHere = metrics.NewPaths(a.network.NICBytes, options.Log.WithName("metrics"))
 	if a.parts, err = openParts(options, a.network, mgr.GetAPIReader(), wires{a.wake, func() { signal(a.rulesKnown) }, a.measured}); err != nil {
 		return nil, errors.Join(err, a.network.Close())
 	}

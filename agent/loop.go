@@ -68,7 +68,7 @@ func (a *Agent) sync(ctx context.Context) error {
 	}
 	model, err := a.builder.Build(node.Sources{Plan: snapshot.plan, Resolution: resolution, Peers: snapshot.peers})
 	a.unsteered.Set(float64(model.Unsteered))
-	a.pathsUp.Set(usable(resolution))
+	a.pathsHere.Set(pathsOf(model))
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}
 	r.report.Err = errors.Join(err, r.report.Err)
 	r.failed = r.report.Err
@@ -81,13 +81,14 @@ func (a *Agent) sync(ctx context.Context) error {
 	return r.failed
 }
 
-// usable says of each path whether it can be used here.
-func usable(resolution paths.Resolution) map[string]bool {
-	up := make(map[string]bool, len(resolution.Paths))
-	for _, path := range resolution.Paths {
-		up[path.Name] = path.Usable
+// pathsOf are the paths of the node for metrics, also those for which nothing can be done.
+func pathsOf(model *node.Model) map[string]metrics.Path {
+	all := make(map[string]metrics.Path, len(model.Paths))
+	for i := range model.Paths {
+		path := &model.Paths[i]
+		all[path.Name] = metrics.Path{Up: path.Found.Usable, Interface: path.Found.Index, Capacity: path.Capacity}
 	}
-	return up
+	return all
 }
 
 // applyAll applies the parts one after the other. One that fails does not keep the

@@ -45,6 +45,7 @@ type Datapath struct {
 	room     uint32 // for peers, in what is loaded
 	flows    sweeper
 	loads    loadTable
+	traffic  counters
 	compared bool // flows with their endpoints, since nothing was loaded
 }
 
@@ -99,6 +100,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err != nil {
 		return err
 	}
+	d.traffic.show(m.Accounts, numbersOf(nics))
 	err = errors.Join(
 		attachTo(d.uplinks, "the uplinks", uplinksOf(nics, m.Uplinks), d.loaded.Value.programs()...),
 		attachTo(d.tunnels, "the tunnels", steeredTunnels(m.Tunnels), d.loaded.Value.toTunnel.ToTunnel),
@@ -165,6 +167,7 @@ func (d *Datapath) load() (*objects, error) {
 	}
 	d.flows.use(loaded.maps())
 	d.loads.use(loaded.maps())
+	d.traffic.use(loaded.maps().Traffic)
 	d.compared = false
 	return loaded, nil
 }
@@ -174,6 +177,7 @@ func (d *Datapath) unload() {
 	d.peers.unload()
 	d.flows.use(nil)
 	d.loads.use(nil)
+	d.traffic.use(nil)
 }
 
 // attachTo attaches to exactly these interfaces. One that fails does not keep the

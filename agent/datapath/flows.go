@@ -211,6 +211,9 @@ func (d *Datapath) update(c changes) error {
 	if err := clearDepartures(d.loaded.Value.maps().Departures, c.paths); err != nil {
 		return err
 	}
+	if err := d.traffic.clear(c.paths, c.accounts); err != nil {
+		return err
+	}
 	var orphans []uplink.ToUplinkFlowKey
 	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
 	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {

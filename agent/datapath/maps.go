@@ -28,22 +28,22 @@ func numbersOf(paths []node.Path) pathNumbers {
 
 // changes are what flows that are remembered may still not know of.
 type changes struct {
-	// What the model no longer has: paths and peers by number, endpoints by address.
-	paths, peers map[uint32]bool
-	addresses    map[netip.Addr]bool
+	// What the model no longer has: paths, peers and accounts by number, endpoints by address.
+	paths, peers, accounts map[uint32]bool
+	addresses              map[netip.Addr]bool
 	// owners are the numbers of the endpoints by their addresses; set where there may
 	// be flows with another number.
 	owners map[netip.Addr]uint32
 }
 
 func (c *changes) empty() bool {
-	return len(c.paths) == 0 && len(c.peers) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
+	return len(c.paths) == 0 && len(c.peers) == 0 && len(c.accounts) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
 }
 
 // writeMaps brings the maps to the model, peers and paths before the endpoints that
 // refer to them.
 func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
-	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer]}
+	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer], accounts: m.Retired[node.KindAccount]}
 	numbers := numbersOf(nics)
 	if err := d.writePeers(m, numbers); err != nil {
 		return c, err
@@ -213,7 +213,7 @@ func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbe
 func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUplinkPreference {
 	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, numbers), Backup: packNames(endpoint.Backup, numbers),
-		Class: uint8(endpoint.Class), Share: 256, Flags: uplink.PreferenceSet,
+		Class: uint8(endpoint.Class), Share: 256, Flags: uplink.PreferenceSet, Account: uint8(endpoint.Account),
 	}
 	for _, path := range endpoint.Paths {
 		value.Allowed |= packNames([]v1alpha1.PathName{path.Path}, numbers)

@@ -8,11 +8,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
 )
 
-// There are series for paths, of which a node has eight at most, and none for peers or
-// flows.
+// There are series for paths, of which a node has eight at most, and for accounts, of which
+// it has 255 at most, and none for peers or flows.
 var (
 	pathLabel = []string{"path"}
 
@@ -20,13 +21,24 @@ var (
 		"Flows that avoid the path because it did not answer them, when the flows were looked at last.", pathLabel, nil)
 	peersAvoided = prometheus.NewDesc("braid_path_peers_avoided",
 		"Other nodes to which such a flow goes.", pathLabel, nil)
+	trafficLabels = []string{"path", "namespace", "policy"}
+
+	sentBytes = prometheus.NewDesc("braid_path_sent_bytes_total",
+		"Bytes on the wire that flows of the policy's pods in the namespace sent on the path.", trafficLabels, nil)
+	sentPackets = prometheus.NewDesc("braid_path_sent_packets_total",
+		"Packets that they sent on the path.", trafficLabels, nil)
+	receivedBytes = prometheus.NewDesc("braid_path_received_bytes_total",
+		"Bytes on the wire that came in for them on the path.", trafficLabels, nil)
+	receivedPackets = prometheus.NewDesc("braid_path_received_packets_total",
+		"Packets that came in for them on the path.", trafficLabels, nil)
+
 	flowsLeft = prometheus.NewDesc("braid_path_flows_left_total",
 		"How often a flow left the path because it did not answer.", pathLabel, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (d *Datapath) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{flowsAvoiding, peersAvoided, flowsLeft} {
+	for _, description := range []*prometheus.Desc{flowsAvoiding, peersAvoided, flowsLeft, sentBytes, sentPackets, receivedBytes, receivedPackets} {
 		descriptions <- description
 	}
 }
@@ -34,6 +46,7 @@ func (d *Datapath) Describe(descriptions chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector. It reads no flow: the sweeps of the table count
 // what avoids a path.
 func (d *Datapath) Collect(metrics chan<- prometheus.Metric) {
+	d.collectTraffic(metrics)
 	found, err := d.flows.silences()
 	if err != nil {
 		d.options.Log.Error(err, "failed to read for metrics how often flows left paths")
@@ -50,6 +63,22 @@ func (d *Datapath) Collect(metrics chan<- prometheus.Metric) {
 			emit(flowsAvoiding, prometheus.GaugeValue, float64(found.flows[number]), path)
 			emit(peersAvoided, prometheus.GaugeValue, float64(len(found.peers[number])), path)
 		}
+	}
+}
+
+// collectTraffic tells of the node's paths, and of NICs of no path where something was
+// counted there.
+func (d *Datapath) collectTraffic(metrics chan<- prometheus.Metric) {
+	err := d.traffic.each(func(path string, account node.Account, counted uplink.ToUplinkTraffic) {
+		for description, value := range map[*prometheus.Desc]uint64{
+			sentBytes: counted.SentBytes, sentPackets: counted.SentPackets,
+			receivedBytes: counted.ReceivedBytes, receivedPackets: counted.ReceivedPackets,
+		} {
+			metrics <- prometheus.MustNewConstMetric(description, prometheus.CounterValue, float64(value), path, account.Namespace, account.Policy)
+		}
+	})
+	if err != nil {
+		d.options.Log.Error(err, "failed to read for metrics what was sent and received on paths")
 	}
 }
 

@@ -27,11 +27,12 @@ type Builder struct {
 	round       uint64
 	granted     grants
 	exempt      map[types.UID]int // interfaces of exempt pods
+	accounts    accounts
 }
 
 // NewBuilder takes the registry over.
 func NewBuilder(registry *Registry) *Builder {
-	return &Builder{registry: registry, granted: newGrants()}
+	return &Builder{registry: registry, granted: newGrants(), accounts: newAccounts()}
 }
 
 // Sources are what a model is made of.
@@ -237,7 +238,7 @@ func (b *Builder) number(m *Model) error {
 			wanted[i] = name(i)
 		}
 		assigned, left, failed := b.registry.assign(kind, wanted, m.round)
-		if left > 0 && kind != KindPeer { // the rest of the peers works without them
+		if left > 0 && kind != KindPeer && kind != KindAccount { // the rest works without them
 			failed = fmt.Errorf("a node can tell %d %s apart: %d more are left out", ranges[kind].count, ranges[kind].what, left)
 		}
 		err = errors.Join(err, failed)
@@ -251,6 +252,7 @@ func (b *Builder) number(m *Model) error {
 	byPeer := names(KindPeer, len(steered), func(i int) string { return steered[i].Name })
 	byUID := names(KindEndpoint, len(m.Endpoints), func(i int) string { return string(m.Endpoints[i].UID) })
 	byTenant := names(KindTenant, len(tenants), func(i int) string { return tenants[i] })
+	b.numberAccounts(m, nics, names)
 	m.takePathNumbers(byPath)
 	if len(nics) > 0 {
 		m.takePeerNumbers(byPeer)
@@ -258,6 +260,18 @@ func (b *Builder) number(m *Model) error {
 	m.takeEndpointNumbers(byUID, byTenant)
 	m.Retired = b.registry.retiredNumbers()
 	return err
+}
+
+// numberAccounts gives accounts their numbers, where there are NICs at which to count.
+func (b *Builder) numberAccounts(m *Model, nics []Path, names func(Kind, int, func(int) string) map[string]*registryEntry) {
+	of, wanted := accountsOf(m), []string(nil)
+	if len(nics) > 0 {
+		wanted = b.accounts.names(of, b.registry.entries[KindAccount])
+	}
+	by := names(KindAccount, len(wanted), func(i int) string { return wanted[i] })
+	if len(nics) > 0 {
+		m.takeAccountNumbers(of, by)
+	}
 }
 
 func tenantsOf(m *Model) (names []string) {

@@ -2,7 +2,7 @@
 
 // Package node is the model of a node: what its plan asks for, and what was found of
 // it on the node. It is built once a round, never changed afterwards, and all that
-// the agent's parts know. Paths, peers, endpoints and tenants have numbers in it, by
+// the agent's parts know. Paths, peers, endpoints, tenants and accounts have numbers in it, by
 // which programs and maps refer to them: see Registry.
 package node
 
@@ -38,6 +38,9 @@ type Model struct {
 	Preferences Preferences
 	// Tenants are the numbers of namespaces, those of Endpoints.
 	Tenants map[string]uint32
+	// Accounts are what traffic is counted for, by their numbers; those of some that have no
+	// endpoint any more are among them.
+	Accounts []Account
 	// Look is what was seen of the network namespaces of pods, of the plan and others.
 	// A look that was not complete does not tell which are gone.
 	Look         endpoints.Snapshot
@@ -84,6 +87,8 @@ type Endpoint struct {
 	Addresses []netip.Addr
 	// Number of the endpoint, from 1.
 	Number uint32
+	// Account is the number of the one that its traffic counts for; 0 while it is not steered.
+	Account uint32
 	// Class says which paths are good for it: an index into Preferences.
 	Class int
 	// HostInterface is the index of the host's end of its interface, as it was found

@@ -32,6 +32,7 @@ const (
 	KindPeer
 	KindEndpoint
 	KindTenant
+	KindAccount
 )
 
 // The numbers that there are. The last endpoint of the programs' maps is left out:
@@ -50,12 +51,13 @@ var ranges = map[Kind]struct {
 }{
 	KindPath: {"paths", 0, MaxPaths}, KindPeer: {"peers", 0, MaxPeers},
 	KindEndpoint: {"endpoints", 1, MaxEndpoints}, KindTenant: {"tenants", 1, MaxTenants},
+	KindAccount: {"accounts", 1, maxAccounts},
 }
 
 // nameLength is the room for a name: that of a Kubernetes object and its end.
 const nameLength = 256
 
-// registryKey is what has a number: a path, peer or namespace by its name, an
+// registryKey is what has a number: a path, peer, namespace or account by its name, an
 // endpoint by its UID.
 type registryKey struct {
 	Kind Kind
@@ -87,7 +89,7 @@ const (
 	registryMap       = "registry"
 )
 
-// Registry gives paths, peers, endpoints and tenants their numbers. One that stays
+// Registry gives paths, peers, endpoints, tenants and accounts their numbers. One that stays
 // keeps its number, also over a restart of the agent, because flows, records and
 // counters refer to it; and a number whose owner is gone belongs to nobody until all
 // parts have forgotten it. It is not safe for concurrent use.
@@ -114,7 +116,7 @@ func OpenRegistry(pinPath string, log logr.Logger) *Registry {
 func registrySpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{
 		Name: registryMap, Type: ebpf.Hash, KeySize: 4 + nameLength, ValueSize: 16,
-		MaxEntries: MaxPaths + MaxPeers + MaxEndpoints + MaxTenants, Flags: unix.BPF_F_NO_PREALLOC, Pinning: ebpf.PinByName,
+		MaxEntries: MaxPaths + MaxPeers + MaxEndpoints + MaxTenants + maxAccounts, Flags: unix.BPF_F_NO_PREALLOC, Pinning: ebpf.PinByName,
 	}
 }
 

@@ -67,6 +67,7 @@ func BenchmarkAPacket(b *testing.B) {
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
+			c.preference.Account = theAccount * uint8(c.endpoint) // is counted where it is the pod's
 			n.prefer(b, c.preference)
 			n.nics[green] = loopback
 			n.setNode(b, allPaths)
@@ -95,7 +96,7 @@ func BenchmarkAPacketInATunnel(b *testing.B) {
 	n.setTunnels(b)
 	n.nics[green] = loopback
 	n.setNode(b, allPaths)
-	n.prefer(b, uplink.ToUplinkPreference{Allowed: allPaths, Share: everyFlow, Flags: set})
+	n.prefer(b, uplink.ToUplinkPreference{Allowed: allPaths, Share: everyFlow, Flags: set, Account: theAccount})
 	for name, path := range map[string]uint8{"on its own path": green, "redirected": red} {
 		b.Run(name, func(b *testing.B) {
 			n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: path, Allowed: allPaths, From: ofThePod})

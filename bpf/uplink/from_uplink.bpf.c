@@ -8,6 +8,7 @@
  */
 #include "uplink/handshake.h"
 #include "uplink/silence.h"
+#include "uplink/traffic.h"
 
 /*
  * A SYN from a peer. Only one that carries MPTCP and whose sender lies behind a
@@ -72,9 +73,23 @@ static __always_inline void follow_packet(struct __sk_buff *skb, struct flow *fl
 
 	if (!node)
 		return;
-	path = path_of_interface(node, skb->ifindex);
+	path = path_here(skb, node, flow);
 	if (path != NO_PATH && path != flow->path)
 		flow->path = path;
+}
+
+/* Counts a packet of this flow on the path of the NIC that it came by, and follows it. */
+static __always_inline void note_arrival(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+{
+	struct node *node = this_node();
+	__u8 path;
+
+	if (!node)
+		return;
+	path = path_here(skb, node, flow);
+	if (flow->role == ROLE_RESPONDER && path != NO_PATH && path != flow->path)
+		flow->path = path;
+	count_received(skb, packet, flow, path);
 }
 
 /*
@@ -131,6 +146,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 			return 0;
 		handshake->answer = packet->sequence;
 		handshake->answered = 1;
+		note_arrival(skb, &handshake->flow, packet);
 		note_answer(&handshake->flow);
 		return handshake->flow.subtype == SUBTYPE_CAPABLE && learn_token(skb, packet, &handshake->flow);
 	}
@@ -140,7 +156,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 		return give_up(handshake, key);
 	if (!handshake->answered || !acknowledges(packet, handshake->answer))
 		return 0;
-	follow_packet(skb, &handshake->flow);
+	note_arrival(skb, &handshake->flow, packet);
 	note_answer(&handshake->flow);
 	flow = agree(handshake, key);
 	if (flow && packet->flags & TCP_FIN)
@@ -175,8 +191,7 @@ int from_uplink(struct __sk_buff *skb)
 			answer(skb, &packet, &key);
 		return TCX_NEXT;
 	}
-	if (flow->role == ROLE_RESPONDER)
-		follow_packet(skb, flow);
+	note_arrival(skb, flow, &packet);
 	note_received(skb, flow, &packet);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);

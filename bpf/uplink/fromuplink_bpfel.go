@@ -73,6 +73,8 @@ type FromUplinkFlow struct {
 	Last            uint8
 	Slowest         uint8
 	Tries           uint8
+	Account         uint8
+	Pad             [3]uint8
 	Counted         uint32
 	CountedSent     uint32
 	CountedReceived uint32
@@ -137,7 +139,7 @@ type FromUplinkPreference struct {
 	Class     uint8
 	Share     uint16
 	Flags     uint8
-	Pad       uint8
+	Account   uint8
 }
 
 type FromUplinkRecentHandshakes struct {
@@ -145,6 +147,14 @@ type FromUplinkRecentHandshakes struct {
 	Begun uint32
 	Pad   [15]uint32
 	Slot  [4096]uint32
+}
+
+type FromUplinkTraffic struct {
+	_               structs.HostLayout
+	SentBytes       uint64
+	SentPackets     uint64
+	ReceivedBytes   uint64
+	ReceivedPackets uint64
 }
 
 type FromUplinkTunnels struct {
@@ -178,6 +188,7 @@ const (
 	FromUplinkMapPeers            = "peers"
 	FromUplinkMapPreferences      = "preferences"
 	FromUplinkMapRecentHandshakes = "recent_handshakes"
+	FromUplinkMapTraffic          = "traffic"
 	FromUplinkMapTunnels          = "tunnels"
 	FromUplinkProgFromUplink      = "from_uplink"
 	FromUplinkVarFlowEntries      = "flow_entries"
@@ -250,6 +261,7 @@ type FromUplinkMapSpecs struct {
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
+	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
@@ -298,6 +310,7 @@ type FromUplinkMaps struct {
 	Peers            *ebpf.Map `ebpf:"peers"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
+	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
 }
 
@@ -321,6 +334,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.Peers,
 		m.Preferences,
 		m.RecentHandshakes,
+		m.Traffic,
 		m.Tunnels,
 	)
 }

@@ -46,7 +46,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnKtimeGetCoarseNs,
 }
 
-var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash}
+var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUArray}
 
 const (
 	mapNoPrealloc    = 1    // BPF_F_NO_PREALLOC, Linux 4.6
@@ -152,6 +152,7 @@ var structs = map[string][2]any{
 	"peer":           {uplink.ToUplinkPeer{}, nil},
 	"health":         {uplink.ToUplinkHealth{}, nil},
 	"preference":     {uplink.ToUplinkPreference{}, nil},
+	"traffic":        {uplink.ToUplinkTraffic{}, uplink.FromUplinkTraffic{}},
 }
 
 func TestGoStructsAreThoseOfTheObjects(t *testing.T) {
@@ -206,6 +207,7 @@ func TestTheKernelsMapsHoldTheGoStructs(t *testing.T) {
 		n.maps.PeerAddresses: {uplink.ToUplinkAddress{}, uint32(0)},
 		n.maps.Peers:         {uint32(0), uplink.ToUplinkPeer{}},
 		n.maps.Preferences:   {uint32(0), uplink.ToUplinkPreference{}},
+		n.maps.Traffic:       {uint32(0), uplink.ToUplinkTraffic{}},
 	}
 	for m, types := range expected {
 		if key := reflect.TypeOf(types[0]).Size(); int(m.KeySize()) != int(key) {

@@ -9,6 +9,7 @@
 #include "uplink/handshake.h"
 #include "uplink/path_selection.h"
 #include "uplink/silence.h"
+#include "uplink/traffic.h"
 #include "shared.h"
 
 /* For Go. */
@@ -22,7 +23,7 @@ SHARED(enum, silence);
 SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
 
-/* Sends the packet to the peer over this path. */
+/* Sends the packet to the peer over this path, whose NIC it may be at. */
 static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, const struct node *node,
 				   const struct peer *peer, __u32 path, __u8 family)
 {
@@ -43,6 +44,17 @@ static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, con
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
+/* The flow has no usable path: its packet leaves as the node's routes say. */
+static __noinline int count_unplaced(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct node *node = this_node();
+
+	if (!packet || !flow || !node)
+		return 0;
+	count_sent(skb, packet, flow, path_of_interface(node, skb->ifindex));
+	return 1;
+}
+
 static __always_inline struct preference *preference_of(__u32 endpoint)
 {
 	struct preference *preference = bpf_map_lookup_elem(&preferences, &endpoint);
@@ -51,13 +63,14 @@ static __always_inline struct preference *preference_of(__u32 endpoint)
 }
 
 /* The flow's own path, unless the packet has to, or would rather, take another. */
-static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 family)
+static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	struct preference *preference = preference_of(flow->endpoint);
 	struct node *node = this_node();
 	__u32 index = flow->peer;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
-	__u8 path = flow->path, paths;
+	__u8 path = flow->path, paths, family = packet->carrier;
+	int verdict;
 
 	if (!node || !peer)
 		return TCX_NEXT;
@@ -68,17 +81,25 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, __u8 
 	paths = paths_to(peer, node, family) & (preference ? preference->allowed : flow->allowed);
 	if (unlikely(flow->avoided))
 		paths = without_avoided(flow, paths);
-	if (preference)
+	if (preference) {
 		paths = wanted_paths(preference, flow, paths);
+		if (unlikely(flow->account != preference->account))
+			flow->account = preference->account;
+	}
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
-	if (path >= MAX_PATHS)
+	if (path >= MAX_PATHS) {
+		count_unplaced(skb, packet, flow);
 		return TCX_NEXT;
+	}
 	if (unlikely(flow->last != path)) {
 		note_departure(flow);
 		flow->last = path;
 	}
-	return send_on(skb, flow, node, peer, path, family);
+	verdict = send_on(skb, flow, node, peer, path, family);
+	if (verdict == TCX_NEXT)
+		count_sent(skb, packet, flow, path);
+	return verdict;
 }
 
 /*
@@ -255,11 +276,12 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 }
 
 /* A packet that was redirected comes by here once more, at its path's NIC. */
-static __always_inline int was_redirected(const struct __sk_buff *skb, struct flow *flow)
+static __always_inline int was_redirected(const struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	if (flow->redirected != skb->ifindex)
 		return 0;
 	flow->redirected = 0;
+	count_sent(skb, packet, flow, flow->last);
 	return 1;
 }
 
@@ -308,19 +330,19 @@ int to_uplink(struct __sk_buff *skb)
 			return TCX_NEXT;
 		flow = handshaking(skb, &packet, &key);
 		if (flow) {
-			if (was_redirected(skb, flow))
+			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
 			note_sent(skb, flow, &packet);
-			return steer(skb, flow, packet.carrier);
+			return steer(skb, flow, &packet);
 		}
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
-	if (!flow || was_redirected(skb, flow) || unlikely(is_out_of_place(skb, flow, &key, &packet)))
+	if (!flow || was_redirected(skb, flow, &packet) || unlikely(is_out_of_place(skb, flow, &key, &packet)))
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
 	note_sent(skb, flow, &packet);
-	return steer(skb, flow, packet.carrier);
+	return steer(skb, flow, &packet);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

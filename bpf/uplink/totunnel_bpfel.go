@@ -66,6 +66,8 @@ type ToTunnelFlow struct {
 	Last            uint8
 	Slowest         uint8
 	Tries           uint8
+	Account         uint8
+	Pad             [3]uint8
 	Counted         uint32
 	CountedSent     uint32
 	CountedReceived uint32
@@ -118,7 +120,15 @@ type ToTunnelPreference struct {
 	Class     uint8
 	Share     uint16
 	Flags     uint8
-	Pad       uint8
+	Account   uint8
+}
+
+type ToTunnelTraffic struct {
+	_               structs.HostLayout
+	SentBytes       uint64
+	SentPackets     uint64
+	ReceivedBytes   uint64
+	ReceivedPackets uint64
 }
 
 type ToTunnelTunnels struct {
@@ -145,6 +155,7 @@ const (
 	ToTunnelMapPeerAddresses = "peer_addresses"
 	ToTunnelMapPeers         = "peers"
 	ToTunnelMapPreferences   = "preferences"
+	ToTunnelMapTraffic       = "traffic"
 	ToTunnelMapTunnels       = "tunnels"
 	ToTunnelProgToTunnel     = "to_tunnel"
 )
@@ -209,6 +220,7 @@ type ToTunnelMapSpecs struct {
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
+	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels       *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
@@ -249,6 +261,7 @@ type ToTunnelMaps struct {
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Preferences   *ebpf.Map `ebpf:"preferences"`
+	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Tunnels       *ebpf.Map `ebpf:"tunnels"`
 }
 
@@ -265,6 +278,7 @@ func (m *ToTunnelMaps) Close() error {
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,
+		m.Traffic,
 		m.Tunnels,
 	)
 }

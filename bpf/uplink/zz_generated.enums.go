@@ -76,4 +76,7 @@ const (
 	FilterBits           = 0x10000
 	NoPath               = 0xff
 	MaxTunnelPorts       = 0x8
+	MaxAccounts          = 0x100
+	OtherAccounts        = 0xff
+	TrafficOfNoPath      = 0x800
 )

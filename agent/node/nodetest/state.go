@@ -52,6 +52,7 @@ type PeerPath = paths.PeerPath
 type Endpoint struct {
 	UID             types.UID // by default the first address
 	Namespace, Name string
+	Policy          v1alpha1.PolicyReference
 	Addresses       []netip.Addr
 	Interface       int
 	// Others are further interfaces that may have its addresses.
@@ -142,7 +143,7 @@ func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
 // Plan is the endpoint as a plan has it.
 func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 	plan := v1alpha1.PlanEndpoint{
-		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name,
+		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name, Policy: e.Policy,
 		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows,
 	}
 	for _, address := range e.Addresses {

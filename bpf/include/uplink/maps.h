@@ -23,6 +23,9 @@ enum uplink_limit {
 	FILTER_BITS = 65536,
 	NO_PATH = 0xff,
 	MAX_TUNNEL_PORTS = 8,
+	MAX_ACCOUNTS = 256,
+	OTHER_ACCOUNTS = 255,     /* of all for which there is no number */
+	TRAFFIC_OF_NO_PATH = MAX_ACCOUNTS * MAX_PATHS,
 };
 
 /* This node: the NIC of each path, and which of them can send. */
@@ -72,7 +75,7 @@ struct preference {
 	__u8 class;     /* which paths are good: an index into health.bad */
 	__u16 share;    /* flows with a turn below it follow what is preferred */
 	__u8 flags;
-	__u8 pad;
+	__u8 account;   /* what its traffic counts as: see traffic; 0: it is not counted */
 };
 
 enum preference_flags {
@@ -122,6 +125,8 @@ struct flow {
 	__u8 last;        /* the path of what this end sent last, or NO_PATH */
 	__u8 slowest;     /* answer of late, in WAIT_UNITs */
 	__u8 tries;       /* how often a path was avoided in a row */
+	__u8 account;     /* of the endpoint, when this end sent last */
+	__u8 pad[3];
 	__u32 counted;    /* the slice of time in which its bytes were counted last; 0: never */
 	__u32 counted_sent; /* sent and received as they were then */
 	__u32 counted_received;
@@ -167,6 +172,14 @@ struct tunnels {
 	__u64 filter;  /* a bit for each port: port_bit() */
 };
 
+/* Packets as the wire has them, those that a NIC makes of one or made one of. */
+struct traffic {
+	__u64 sent_bytes;
+	__u64 sent_packets;
+	__u64 received_bytes;
+	__u64 received_packets;
+};
+
 struct filter {
 	__u64 bits[FILTER_BITS / 64];
 };
@@ -200,6 +213,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct preference);
 } preferences SEC(".maps");
+
+/*
+ * By account * MAX_PATHS + path; by TRAFFIC_OF_NO_PATH + account for NICs that belong to
+ * no path. An account is the pods of a namespace that one policy selects.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, TRAFFIC_OF_NO_PATH + MAX_ACCOUNTS);
+	__type(key, __u32);
+	__type(value, struct traffic);
+} traffic SEC(".maps");
 
 /*
  * The tick at which a peer answered on a path last: what a flow sent, or a probe of the
