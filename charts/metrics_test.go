@@ -33,7 +33,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/announcements/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/paths.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/announcements/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/pathmanager/metrics.go", "agent/spreading/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)

@@ -85,7 +85,7 @@ func newPrometheus(t *testing.T) *prometheus {
 func (s *scene) firing(t *testing.T) string {
 	t.Helper()
 	p := s.prometheus
-	p.rounds = append(p.rounds, s.scrape())
+	p.rounds = append(p.rounds, s.scrape(ours))
 	if len(p.rounds) > mostRounds {
 		p.rounds = p.rounds[1:]
 	}
@@ -98,28 +98,11 @@ func (s *scene) firing(t *testing.T) string {
 func (p *prometheus) evaluate(t *testing.T, scrapes []scrape, back bool) string {
 	t.Helper()
 	wanted := slices.DeleteFunc(slices.Clone(p.alerts), func(a alert) bool { return a.looksBack() != back })
-	question := request{Scrapes: scrapes, Time: scrapes[len(scrapes)-1].Time}
+	var queries []string
 	for _, one := range wanted {
-		question.Queries = append(question.Queries, one.Expr)
+		queries = append(queries, one.Expr)
 	}
-	in, err := json.Marshal(question)
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := exec.Command(p.program)
-	var stderr bytes.Buffer
-	command.Stdin, command.Stderr = bytes.NewReader(in), &stderr
-	out, err := command.Output()
-	if err != nil {
-		t.Fatalf("asking Prometheus' engine: %v: %s", err, stderr.String())
-	}
-	var answers []struct {
-		Error  string
-		Series []struct{ Labels map[string]string }
-	}
-	if err := json.Unmarshal(out, &answers); err != nil {
-		t.Fatal(err)
-	}
+	answers := p.ask(t, scrapes, queries)
 	var text strings.Builder
 	for i, answer := range answers {
 		if answer.Error != "" {
@@ -132,6 +115,35 @@ func (p *prometheus) evaluate(t *testing.T, scrapes []scrape, back bool) string 
 	return text.String()
 }
 
+// answer is that of hack/promql.
+type answer struct {
+	Error  string
+	Series []struct {
+		Labels map[string]string
+		Value  string
+	}
+}
+
+// ask lets Prometheus' engine answer queries as of the last scrape.
+func (p *prometheus) ask(t *testing.T, scrapes []scrape, queries []string) (answers []answer) {
+	t.Helper()
+	in, err := json.Marshal(request{Scrapes: scrapes, Queries: queries, Time: scrapes[len(scrapes)-1].Time})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(p.program)
+	var stderr bytes.Buffer
+	command.Stdin, command.Stderr = bytes.NewReader(in), &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("asking Prometheus' engine: %v: %s", err, stderr.String())
+	}
+	if err := json.Unmarshal(out, &answers); err != nil {
+		t.Fatal(err)
+	}
+	return answers
+}
+
 func labelsText(labels map[string]string) (text string) {
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		if !slices.Contains([]string{"__name__", "job", "instance"}, name) && labels[name] != lab.SystemNamespace {
@@ -141,15 +153,15 @@ func labelsText(labels map[string]string) (text string) {
 	return text
 }
 
-// scrape asks every target, as the chart's ServiceMonitor has Prometheus do.
-func (s *scene) scrape() (round []scrape) {
+// scrape asks every target for these lines, as the chart's ServiceMonitor has Prometheus do.
+func (s *scene) scrape(lines func(text string) string) (round []scrape) {
 	at := time.Now().UnixMilli()
 	add := func(job, node, text string, err error) {
 		up := "up 1\n"
 		if err != nil {
 			text, up = "", "up 0\n"
 		}
-		round = append(round, scrape{Time: at, Text: ours(text) + up, Labels: map[string]string{
+		round = append(round, scrape{Time: at, Text: lines(text) + up, Labels: map[string]string{
 			"job": job, "instance": job + node, "node": node, "namespace": lab.SystemNamespace,
 		}})
 	}

@@ -72,21 +72,27 @@ func sending(from, to string, protocol network.Protocol, spec string) func(*test
 	return func(t *testing.T, s *scene) {
 		apply(policy(from, from, spec))(t, s)
 		s.WaitProgrammed(t, &v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: from}}, 1)
-		address := net.JoinHostPort(s.Network.Pod(to).IPv4, strconv.Itoa(lab.TrafficPort))
-		dial := func(ctx context.Context) (net.Conn, error) {
-			return s.Network.Pod(from).DialBy(ctx, protocol, "tcp", address)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan struct{})
-		s.mend(func() {
-			cancel()
-			<-done
-		})
-		go func() {
-			defer close(done)
-			_, _ = traffic.Run(ctx, dial, traffic.Options{Duration: 2 * time.Minute, OfferedMbit: 8}) // that it is cut short is no failure
-		}()
+		s.send(t, from, to, protocol)
 	}
+}
+
+// send has a pod send to another until the scene is mended.
+func (s *scene) send(t *testing.T, from, to string, protocol network.Protocol) {
+	t.Helper()
+	address := net.JoinHostPort(s.Network.Pod(to).IPv4, strconv.Itoa(lab.TrafficPort))
+	dial := func(ctx context.Context) (net.Conn, error) {
+		return s.Network.Pod(from).DialBy(ctx, protocol, "tcp", address)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	s.mend(func() {
+		cancel()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		_, _ = traffic.Run(ctx, dial, traffic.Options{Duration: 2 * time.Minute, OfferedMbit: 8}) // that it is cut short is no failure
+	}()
 }
 
 // takeNoSubflows has a pod that no policy selects take no further subflow, as others' hosts do.
