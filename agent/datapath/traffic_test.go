@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -230,4 +231,39 @@ func TestCountersGoOnOverARestartAndEndWithTheirPath(t *testing.T) {
 	after, _ = trafficOf(t, l.datapaths[0])
 	sent[shop]["green"], sent[bank]["green"] = 0, 0
 	require.Equal(t, sent, after, "a path that comes anew")
+}
+
+func TestANodeHasNoMoreSeriesThanAccountsAndPaths(t *testing.T) {
+	spec, err := uplink.LoadToUplink()
+	require.NoError(t, err)
+	values, err := ebpf.NewMap(spec.Maps[uplink.ToUplinkMapTraffic])
+	require.NoError(t, err)
+	defer values.Close()
+	d, names := &Datapath{}, pathNumbers{}
+	var accounts []node.Account
+	for number := range uint32(uplink.MaxAccounts - 1) {
+		accounts = append(accounts, node.Account{Namespace: "a", Policy: fmt.Sprint(number + 1), Number: number + 1})
+	}
+	for path := range uint8(uplink.MaxPaths) {
+		names[fmt.Sprint(path)] = path
+	}
+	d.traffic.use(values)
+	d.traffic.show(accounts, names)
+	series := func() (count int) {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(d)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			count += len(family.GetMetric())
+		}
+		return count
+	}
+	require.Equal(t, 255*8*4, series())
+	each := make([]uplink.ToUplinkTraffic, ebpf.MustPossibleCPU())
+	each[0].SentBytes = 1
+	for _, account := range accounts {
+		require.NoError(t, values.Put(uplink.TrafficOfNoPath+account.Number, each))
+	}
+	require.Equal(t, 255*9*4, series(), "something went by NICs of no path")
 }

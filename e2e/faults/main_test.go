@@ -16,7 +16,9 @@ import (
 
 const (
 	labName = "faults"
-	shop    = "shop"
+	// linkMbit is what each NIC carries.
+	linkMbit = 30
+	shop     = "shop"
 	// interval is between two looks of the agents at traffic, which users leave at half a
 	// minute.
 	interval          = time.Second
@@ -29,7 +31,7 @@ var paths = []string{"blue", "green", "red", "gold", "grey", "pink"}
 
 var shared = testlab.NewShared(lab.Options{
 	Name:    labName,
-	Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: 30},
+	Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit},
 	Pods: []lab.Pod{pod("client", 1), pod("server", 2), pod("third", 3), pod("plain", 1), pod("loner", 1), pod("stranger", 3),
 		pod("tcp", 1), pod("lonely", 1), pod("bound", 1), pod("old", 1), pod("walled", 1), pod("muted", 1)},
 	SpreadingInterval: interval,

@@ -72,12 +72,12 @@ func sending(from, to string, protocol network.Protocol, spec string) func(*test
 	return func(t *testing.T, s *scene) {
 		apply(policy(from, from, spec))(t, s)
 		s.WaitProgrammed(t, &v1alpha1.MPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: from}}, 1)
-		s.send(t, from, to, protocol)
+		s.send(t, from, to, protocol, 8)
 	}
 }
 
-// send has a pod send to another until the scene is mended.
-func (s *scene) send(t *testing.T, from, to string, protocol network.Protocol) {
+// send has a pod send so much to another until the scene is mended.
+func (s *scene) send(t *testing.T, from, to string, protocol network.Protocol, mbit float64) {
 	t.Helper()
 	address := net.JoinHostPort(s.Network.Pod(to).IPv4, strconv.Itoa(lab.TrafficPort))
 	dial := func(ctx context.Context) (net.Conn, error) {
@@ -91,7 +91,7 @@ func (s *scene) send(t *testing.T, from, to string, protocol network.Protocol) {
 	})
 	go func() {
 		defer close(done)
-		_, _ = traffic.Run(ctx, dial, traffic.Options{Duration: 2 * time.Minute, OfferedMbit: 8}) // that it is cut short is no failure
+		_, _ = traffic.Run(ctx, dial, traffic.Options{Duration: 2 * time.Minute, OfferedMbit: mbit}) // that it is cut short is no failure
 	}()
 }
 
