@@ -41,7 +41,7 @@ func (n *Network) Block(node *Node, path string, blocked bool, directions ...Dir
 // Lose makes a path lose a share of the frames between a node and the fabric, each
 // frame by itself, until Block ends it. The path must have been built without a delay.
 func (n *Network) Lose(node *Node, path string, share float64) error {
-	if n.delayed(path) || share <= 0 || share > 1 {
+	if n.delayers[path] != nil || share <= 0 || share > 1 {
 		return fmt.Errorf("losing %v of path %s: only a share, and only of paths without a delay", share, path)
 	}
 	for _, direction := range []Direction{FromNode, ToNode} {

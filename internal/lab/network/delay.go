@@ -5,8 +5,10 @@ package network
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,8 +26,9 @@ import (
 // as long as the process that built it.
 type delayer struct {
 	delay atomic.Int64 // ns
-	ports []int        // a packet socket for each port
-	stop  int          // a pipe's end; closed by the other end
+	box   atomic.Pointer[boxHolder]
+	ports []int // a packet socket for each port
+	stop  int   // a pipe's end; closed by the other end
 	wake  int
 	ended chan error
 
@@ -43,6 +46,7 @@ type blocked struct{ fromNode, toNode atomic.Bool }
 // came from).
 type waiting struct {
 	due   int64 // CLOCK_MONOTONIC, ns
+	late  bool  // a box has others overtake it
 	from  int
 	to    int
 	frame []byte
@@ -156,17 +160,26 @@ func (d *delayer) run() error {
 				d.receive(i)
 			}
 		}
+		d.askBox()
 		d.sendDue()
 	}
 }
 
-// untilDue is the time until the first frame has to go, nil when there is none.
+// untilDue is the time until the first frame has to go, nil when there is none. A box
+// is asked every millisecond.
 func (d *delayer) untilDue() *unix.Timespec {
-	if len(d.waiting) == 0 {
+	left := int64(math.MaxInt64)
+	if len(d.waiting) > 0 {
+		left = max(0, d.waiting[0].due-monotonic())
+	}
+	if d.box.Load() != nil {
+		left = min(left, time.Millisecond.Nanoseconds())
+	}
+	if left == math.MaxInt64 {
 		return nil
 	}
-	left := unix.NsecToTimespec(max(0, d.waiting[0].due-monotonic()))
-	return &left
+	timeout := unix.NsecToTimespec(left)
+	return &timeout
 }
 
 func monotonic() int64 {
@@ -186,11 +199,29 @@ func (d *delayer) receive(port int) {
 		if n < virtioHeader+ethernetHeader || n > len(d.scratch) || d.bytes+n > mostWaiting || d.blocked[port].fromNode.Load() {
 			continue
 		}
-		d.enqueue(port, append([]byte(nil), d.scratch[:n]...))
+		frame := append([]byte(nil), d.scratch[:n]...)
+		if box := d.box.Load(); box != nil {
+			d.enqueueAll(box.Pass(port, frame))
+			continue
+		}
+		d.enqueue(port, frame, 0)
 	}
 }
 
-func (d *delayer) enqueue(port int, frame []byte) {
+// askBox has what a box held back go on.
+func (d *delayer) askBox() {
+	if box := d.box.Load(); box != nil {
+		d.enqueueAll(box.Due(time.Now()))
+	}
+}
+
+func (d *delayer) enqueueAll(frames []Frame) {
+	for _, frame := range frames {
+		d.enqueue(frame.From, frame.Data, frame.Later)
+	}
+}
+
+func (d *delayer) enqueue(port int, frame []byte, later time.Duration) {
 	destination, source := [6]byte(frame[virtioHeader:]), [6]byte(frame[virtioHeader+6:])
 	d.learned[source] = port
 	to, known := d.learned[destination]
@@ -201,7 +232,12 @@ func (d *delayer) enqueue(port int, frame []byte) {
 		return
 	}
 	d.bytes += len(frame)
-	d.waiting = append(d.waiting, waiting{due: monotonic() + d.delay.Load(), from: port, to: to, frame: frame})
+	added := waiting{due: monotonic() + d.delay.Load() + later.Nanoseconds(), late: later > 0, from: port, to: to, frame: frame}
+	at := len(d.waiting)
+	for at > 0 && d.waiting[at-1].late && d.waiting[at-1].due > added.due {
+		at--
+	}
+	d.waiting = slices.Insert(d.waiting, at, added)
 }
 
 func isGroup(address [6]byte) bool { return net.HardwareAddr(address[:])[0]&1 != 0 }

@@ -187,11 +187,7 @@ func (n *Network) startDelays() error {
 		if !n.delayed(path) {
 			continue
 		}
-		var ports []string
-		for _, node := range n.Nodes {
-			ports = append(ports, node.port(path))
-		}
-		delayer, err := newDelayer(n.Fabric, ports, delay)
+		delayer, err := newDelayer(n.Fabric, n.ports(path), delay)
 		if err != nil {
 			return fmt.Errorf("delaying path %s: %w", path, err)
 		}

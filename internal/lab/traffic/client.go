@@ -64,6 +64,7 @@ func (o *Options) request() *request {
 		DurationNs: o.Duration.Nanoseconds(),
 		BinNs:      o.Bin.Nanoseconds(),
 		Verify:     o.Verify,
+		Rewrites:   o.Rewrites,
 		Congestion: o.Congestion,
 		PatienceNs: o.Patience.Nanoseconds(),
 		Offered:    o.OfferedMbit,
@@ -152,6 +153,7 @@ func (r *request) result(outcomes []outcome) *Result {
 		result.Mbit += rate
 		result.ConnectionMbit = append(result.ConnectionMbit, rate)
 		result.Bytes += outcome.Bytes
+		result.Rewritten += outcome.Rewritten
 		result.LongestGapMs = max(result.LongestGapMs, float64(outcome.LongestNs)/1e6)
 		result.LatestMs = max(result.LatestMs, float64(outcome.LateNs)/1e6)
 		result.Multipath = result.Multipath && outcome.multipath

@@ -3,7 +3,6 @@
 package traffic
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -116,11 +115,12 @@ func (r *request) writer(connection io.Writer) func() error {
 func receive(connection *net.TCPConn, wanted *request) *report {
 	recorder := recorder{request: *wanted}
 	buffer := make([]byte, max(wanted.Buffer, 4096))
+	compared := comparison{rewrites: wanted.Rewrites}
 	err := connection.SetReadDeadline(wanted.until().Add(wanted.patience()))
 	for err == nil {
 		var n int
 		n, err = connection.Read(buffer)
-		if wanted.Verify && !matches(recorder.Bytes, buffer[:n]) {
+		if wanted.Verify && !compared.matches(buffer[:n]) {
 			err = fmt.Errorf("other bytes than were sent, after %d", recorder.Bytes)
 		}
 		if n > 0 {
@@ -128,6 +128,7 @@ func receive(connection *net.TCPConn, wanted *request) *report {
 		}
 	}
 	recorder.gapUntil(recorder.to())
+	recorder.Rewritten = compared.rewritten
 	switch {
 	case errors.Is(err, io.EOF):
 		recorder.LateNs = Now() - recorder.to()
@@ -138,19 +139,6 @@ func receive(connection *net.TCPConn, wanted *request) *report {
 		recorder.Error = fmt.Sprintf("receiving: %v", err)
 	}
 	return &recorder.report
-}
-
-// matches compares what came at an offset of the stream with the payload.
-func matches(offset int64, received []byte) bool {
-	for len(received) > 0 {
-		expected := payload[offset%int64(len(payload)):]
-		n := min(len(expected), len(received))
-		if !bytes.Equal(expected[:n], received[:n]) {
-			return false
-		}
-		received, offset = received[n:], offset+int64(n)
-	}
-	return true
 }
 
 // A message is its length in four bytes, and JSON.

@@ -38,6 +38,9 @@ type Options struct {
 	Bin time.Duration
 	// Verify compares each byte that arrives with what was sent.
 	Verify bool
+	// Rewrites says that Verify lets single bytes pass, far from each other, that came
+	// inverted or not at all: a box on the way changes them.
+	Rewrites bool
 	// Congestion is the algorithm of congestion control at both ends; empty means
 	// the namespace's default.
 	Congestion string
@@ -71,6 +74,8 @@ type Result struct {
 	// sent; Errors has the first few reasons.
 	Failed int      `json:"failed"`
 	Errors []string `json:"errors,omitempty"`
+	// Rewritten counts the bytes that Rewrites let pass.
+	Rewritten int64 `json:"rewritten,omitempty"`
 	// StartNs is when it began on CLOCK_MONOTONIC, in nanoseconds.
 	StartNs int64 `json:"startNs"`
 	// BinMs is the length of a bin and Bins the bytes that arrived in each.
@@ -140,6 +145,7 @@ type request struct {
 	DurationNs int64     `json:"durationNs"`
 	BinNs      int64     `json:"binNs"`
 	Verify     bool      `json:"verify"`
+	Rewrites   bool      `json:"rewrites,omitempty"`
 	Congestion string    `json:"congestion,omitempty"`
 	PatienceNs int64     `json:"patienceNs"`
 	// Offered is OfferedMbit.
@@ -161,6 +167,7 @@ type report struct {
 	LongestNs int64   `json:"longestNs"`
 	LateNs    int64   `json:"lateNs"`
 	Bins      []int64 `json:"bins"`
+	Rewritten int64   `json:"rewritten,omitempty"`
 	Error     string  `json:"error,omitempty"`
 }
 
