@@ -68,7 +68,7 @@ func command() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.StringVar(&c.only, "only", "", "regular expression of the experiments to measure; the others keep the figures of the last run")
-	flags.StringVar(&c.cases, "case", "", `regular expression of the cases of the experiments rate ("guests 5ms 5 Mbit/s"), buffers ("buffers.64k.slow.up"), fct ("chain.flows1"), many ("many.connections100."), weights ("weights.connections1.default") and http ("http.1k.braid") to measure; their figures are printed, not kept`)
+	flags.StringVar(&c.cases, "case", "", `regular expression of the cases of the experiments rate ("guests 5ms 5 Mbit/s"), buffers ("buffers.64k.slow.up"), middlebox ("middlebox.nat.all.up.default"), fct ("chain.flows1"), many ("many.connections100."), weights ("weights.connections1.default") and http ("http.1k.braid") to measure; their figures are printed, not kept`)
 	flags.BoolVar(&c.list, "list", false, "list the experiments")
 	flags.IntVar(&c.trials, "trials", 5, "how often each thing is measured")
 	flags.IntVar(&c.fleet.Nodes, "nodes", c.fleet.Nodes, "nodes of the experiment controller; figures of fewer have names of their own")

@@ -43,6 +43,10 @@ var experiments = []rig.Measurer{
 		Name: "buffers", Measures: "goodput of one connection with small and default receive buffers, to plain TCP on the best path",
 		Figures: []rig.Unit{{"buffers.*to_tcp", "ratio"}, {"buffers.*stalls", "transfers"}, {"buffers.*", "Mbit/s"}},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: newBoxed, Run: measureMiddlebox, Info: rig.Info{
+		Name: "middlebox", Measures: "goodput of one connection through boxes that change TCP, to plain TCP through the same ones",
+		Figures: []rig.Unit{{"middlebox.*to_tcp", "ratio"}, {"middlebox.*lost", "connections"}, {"middlebox.lost_by_braid", "connections"}, {"middlebox.*", "Mbit/s"}},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: rig.LabOver(3), Run: measureMany, Info: rig.Info{
 		Name: "many", Measures: "goodput of up to 5,000 connections at once, to that with one subflow each",
 		Figures: []rig.Unit{
