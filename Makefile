@@ -40,7 +40,11 @@ soak: ## Wear a cluster out for half an hour, and see that nothing is left; BRAI
 
 .PHONY: images
 images: ## Build the images of the controller and the agent for amd64 and arm64, with bills of materials, into _out/images
-	@hack/image/build.sh 0.1.0 amd64 arm64
+	@hack/image/build.sh "$$(awk '$$1 == "appVersion:" { print $$2 }' charts/braid/Chart.yaml)" amd64 arm64
+
+.PHONY: release
+release: images ## Make what a release page offers in _out/release; ARGS='--url URL' says where it will be, ARGS=linux/amd64 names platforms
+	$(call with_args,hack/release/build.sh --images $(CURDIR)/_out/images)
 
 .PHONY: screenshots
 screenshots: browser kube ## Make pictures of kubectl braid ui in _out/screenshots, of a made-up cluster

@@ -3,96 +3,28 @@
 package main
 
 import (
-	"crypto/sha256"
-	"debug/buildinfo"
-	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"net/url"
-	"os"
-	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"braid.dev/braid/hack/image/bill"
 )
 
-// writeSBOM says what an image of programs is made of, as CycloneDX: the programs,
-// and the modules that the Go compiler put into them. There is no time and no random
-// number in it, so that equal images have equal bills.
+// writeSBOM says what an image of programs is made of.
 func writeSBOM(path string, programs []string, tag name.Tag, image v1.Image) error {
-	bill, err := bill(programs, tag, image)
-	if err != nil {
-		return err
-	}
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	encoder := cyclonedx.NewBOMEncoder(file, cyclonedx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false)
-	if err := encoder.EncodeVersion(bill, cyclonedx.SpecVersion1_6); err != nil {
-		return fmt.Errorf("writing %s: %w", path, err)
-	}
-	return file.Close()
-}
-
-func bill(programs []string, tag name.Tag, image v1.Image) (*cyclonedx.BOM, error) {
 	container, err := containerComponent(tag, image)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var applications, libraries []cyclonedx.Component
-	var references []string
-	var dependencies []cyclonedx.Dependency
-	for _, program := range programs {
-		application, modules, err := programComponents(program, tag.TagStr())
-		if err != nil {
-			return nil, err
-		}
-		applications = append(applications, application)
-		libraries = append(libraries, modules...)
-		references = append(references, application.BOMRef)
-		dependencies = append(dependencies, cyclonedx.Dependency{Ref: application.BOMRef, Dependencies: new(referencesOf(modules))})
-	}
-	bill := cyclonedx.NewBOM()
-	bill.Metadata = &cyclonedx.Metadata{Component: &container}
-	bill.Components = new(append(applications, once(libraries)...))
-	bill.Dependencies = new(append([]cyclonedx.Dependency{{Ref: container.BOMRef, Dependencies: &references}}, dependencies...))
-	return bill, nil
-}
-
-// programComponents are a program and the modules in it.
-func programComponents(program, version string) (application cyclonedx.Component, modules []cyclonedx.Component, err error) {
-	info, err := buildinfo.ReadFile(program)
+	made, err := bill.OfImage(container, programs)
 	if err != nil {
-		return application, nil, fmt.Errorf("reading what %s was built from: %w", program, err)
+		return err
 	}
-	for _, module := range append([]*debug.Module{standardLibrary(info)}, info.Deps...) {
-		component, err := moduleComponent(module)
-		if err != nil {
-			return application, nil, err
-		}
-		modules = append(modules, component)
-	}
-	application, err = programComponent(program, info, version)
-	return application, modules, err
-}
-
-func referencesOf(components []cyclonedx.Component) (references []string) {
-	for _, component := range components {
-		references = append(references, component.BOMRef)
-	}
-	return references
-}
-
-// once leaves out what programs have in common.
-func once(components []cyclonedx.Component) []cyclonedx.Component {
-	slices.SortStableFunc(components, func(a, b cyclonedx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
-	return slices.CompactFunc(components, func(a, b cyclonedx.Component) bool { return a.BOMRef == b.BOMRef })
+	return bill.Write(path, made)
 }
 
 func containerComponent(tag name.Tag, image v1.Image) (cyclonedx.Component, error) {
@@ -110,50 +42,4 @@ func containerComponent(tag name.Tag, image v1.Image) (cyclonedx.Component, erro
 		BOMRef: "image", Type: cyclonedx.ComponentTypeContainer, Name: repository, Version: tag.TagStr(),
 		PackageURL: "pkg:oci/" + repository[strings.LastIndexByte(repository, '/')+1:] + "@" + url.QueryEscape(digest.String()) + "?" + query.Encode(),
 	}, nil
-}
-
-// told are the settings of the compiler that say what a program was built for.
-var told = []string{"CGO_ENABLED", "GOARCH", "GOOS"}
-
-func programComponent(program string, info *buildinfo.BuildInfo, version string) (cyclonedx.Component, error) {
-	content, err := os.ReadFile(program)
-	if err != nil {
-		return cyclonedx.Component{}, err
-	}
-	sum := sha256.Sum256(content)
-	var properties []cyclonedx.Property
-	for _, setting := range info.Settings {
-		if slices.Contains(told, setting.Key) {
-			properties = append(properties, cyclonedx.Property{Name: "braid:build:" + setting.Key, Value: setting.Value})
-		}
-	}
-	return cyclonedx.Component{
-		BOMRef: filepath.Base(program), Type: cyclonedx.ComponentTypeApplication, Name: filepath.Base(program), Version: version,
-		PackageURL: "pkg:golang/" + info.Path + "@" + version,
-		Hashes:     &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum[:])}},
-		Properties: &properties,
-	}, nil
-}
-
-func standardLibrary(info *buildinfo.BuildInfo) *debug.Module {
-	return &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
-}
-
-func moduleComponent(module *debug.Module) (cyclonedx.Component, error) {
-	if module.Replace != nil {
-		module = module.Replace
-	}
-	reference := "pkg:golang/" + module.Path + "@" + module.Version
-	component := cyclonedx.Component{
-		BOMRef: reference, Type: cyclonedx.ComponentTypeLibrary, Name: module.Path, Version: module.Version, PackageURL: reference,
-	}
-	if module.Sum == "" {
-		return component, nil // the standard library, or a directory
-	}
-	sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(module.Sum, "h1:"))
-	if err != nil {
-		return cyclonedx.Component{}, fmt.Errorf("reading the sum of %s: %w", module.Path, err)
-	}
-	component.Hashes = &[]cyclonedx.Hash{{Algorithm: cyclonedx.HashAlgoSHA256, Value: hex.EncodeToString(sum)}}
-	return component, nil
 }
