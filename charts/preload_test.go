@@ -96,6 +96,58 @@ func TestPreloading(t *testing.T) {
 	t.Run("selected pods get what makes programs ask for MPTCP", a.selected)
 	t.Run("other pods stay as they are", a.others)
 	t.Run("pods that may have nothing of the host get the variable for Go alone", a.strict)
+	t.Run("pods of namespaces that ask for it get what the namespace says", a.wholeNamespaces)
+}
+
+func (a admission) wholeNamespaces(t *testing.T) {
+	none, variable := []corev1.EnvVar(nil), variables("GODEBUG", "multipathtcp=1")
+	library := append(variables("GODEBUG", "multipathtcp=1"), variables("LD_PRELOAD", preloadLibrary)...)
+	refusing, otherwise := map[string]string{"braid.dev/preload": "false"}, map[string]string{"app": "web"}
+	strict := map[string]string{"braid.dev/preload": "library", "pod-security.kubernetes.io/enforce": "restricted"}
+	a.namespace("go", preloaded)
+	a.namespace("both", map[string]string{"braid.dev/preload": "library"})
+	a.namespace("strict-both", strict)
+	a.namespace("typo", map[string]string{"braid.dev/preload": "yes"})
+	a.namespace("off", refusing)
+	a.waitFor("go", nil)
+	for name, test := range map[string]struct {
+		namespace string
+		labels    map[string]string
+		want      []corev1.EnvVar
+	}{
+		"true: the variable, which no image is harmed by": {"go", otherwise, variable},
+		"true, and a pod that says the library fits":      {"go", preloaded, library},
+		"true, and a pod that refuses":                    {"go", refusing, none},
+		"library: both":                                   {"both", nil, library},
+		"library, and a pod that refuses":                 {"both", refusing, none},
+		"library, and pods must have nothing of the host": {"strict-both", nil, variable},
+		"false":                                {"off", nil, none},
+		"false, and a pod that asks for it":    {"off", preloaded, library},
+		"a word that means nothing":            {"typo", nil, none},
+		"no word, and a pod that says nothing": {"apps", nil, none},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := a.mustCreate(test.namespace, test.labels, restricted())
+			if diff := cmp.Diff(test.want, pod.Spec.Containers[0].Env); diff != "" {
+				t.Errorf("the variables:\n%s", diff)
+			}
+			if withLibrary := len(test.want) == 2; (len(pod.Spec.Volumes) == 1) != withLibrary {
+				t.Errorf("the volumes: %v", pod.Spec.Volumes)
+			}
+			again := a.mustCreate(test.namespace, test.labels, pod.Spec)
+			if diff := cmp.Diff(pod.Spec, again.Spec); diff != "" {
+				t.Errorf("a second time changes more:\n%s", diff)
+			}
+		})
+	}
+}
+
+// restricted is a pod that may run everywhere.
+func restricted() corev1.PodSpec {
+	return corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.invalid/none", SecurityContext: &corev1.SecurityContext{
+		RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+	}}}}
 }
 
 func (a admission) selected(t *testing.T) {
@@ -183,11 +235,7 @@ func (a admission) others(t *testing.T) {
 }
 
 func (a admission) strict(t *testing.T) {
-	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "example.invalid/none", SecurityContext: &corev1.SecurityContext{
-		RunAsNonRoot: new(true), AllowPrivilegeEscalation: new(false), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-	}}}}
-	pod := a.mustCreate("strict", preloaded, spec)
+	pod := a.mustCreate("strict", preloaded, restricted())
 	if diff := cmp.Diff(variables("GODEBUG", "multipathtcp=1"), pod.Spec.Containers[0].Env); diff != "" {
 		t.Errorf("the variables:\n%s", diff)
 	}
@@ -203,6 +251,9 @@ func TestPreloadingGoesBySelectorsWhereSomeAreGiven(t *testing.T) {
 	pod := a.mustCreate("ours", nil, containers(nil))
 	if diff := cmp.Diff(variables("GODEBUG", "multipathtcp=1"), pod.Spec.Containers[0].Env); diff != "" || len(pod.Spec.Volumes) > 0 {
 		t.Errorf("without a directory for the library the pod has %v and the variables:\n%s", pod.Spec.Volumes, diff)
+	}
+	if pod := a.mustCreate("ours", map[string]string{"braid.dev/preload": "false"}, containers(nil)); len(pod.Spec.Containers[0].Env) > 0 {
+		t.Errorf("a pod that refuses got %v", pod.Spec.Containers[0].Env)
 	}
 	if pod := a.mustCreate("apps", preloaded, containers(nil)); len(pod.Spec.Containers[0].Env) > 0 {
 		t.Errorf("a pod of another namespace got %v", pod.Spec.Containers[0].Env)
