@@ -63,3 +63,39 @@ func TestAPolicyThatHasNoEffectSaysWhy(t *testing.T) {
 	require.Equal(t, []string{"there is no path grren", "MPTCPPolicy shop/a decides for shop/web"}, b.Remarks)
 	require.Nil(t, Of(&after, "MPTCPPolicy", "shop", "c"))
 }
+
+// A typo in a selector shows, also where another policy selects all pods.
+func TestASelectorThatMatchesNothingBesideAnotherThatDoesIsTold(t *testing.T) {
+	some, typo := map[string]string{"app": "web"}, metav1.LabelSelector{MatchLabels: map[string]string{"app": "wbe"}}
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "a", Labels: some}, Spec: corev1.PodSpec{NodeName: "node1"}}
+	pod.Status.Phase, pod.Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: "10.0.0.1"}}
+	wide := v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "wide"}}
+	wide.Spec.NamespaceSelector = typo
+	tenants, guarded := v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}, v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "guarded"}}
+	tenants.Spec.PodSelector = typo
+	after := policy.Compile(policy.Input{
+		Policies: []v1alpha1.MPTCPPolicy{
+			named("all", func(*v1alpha1.MPTCPPolicySpec) {}), named("typo", func(s *v1alpha1.MPTCPPolicySpec) { s.PodSelector = typo }),
+		},
+		ClusterPolicies: []v1alpha1.ClusterMPTCPPolicy{wide}, Guardrails: []v1alpha1.MPTCPGuardrail{tenants, guarded}, Pods: []corev1.Pod{pod},
+		Namespaces: []corev1.Namespace{{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}}, Nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}},
+	})
+	for _, test := range []struct {
+		kind, namespace, name string
+		none                  bool
+	}{
+		{"MPTCPPolicy", "shop", "all", false},
+		{"MPTCPPolicy", "shop", "typo", true},
+		{"ClusterMPTCPPolicy", "", "wide", true},
+		{"MPTCPGuardrail", "", "tenants", true},
+		{"MPTCPGuardrail", "", "guarded", false},
+	} {
+		found := Of(&after, test.kind, test.namespace, test.name)
+		require.NotNil(t, found, test.name)
+		if test.none {
+			require.Equal(t, []string{"no running pod is selected"}, found.Remarks, test.name)
+		} else {
+			require.Empty(t, found.Remarks, test.name)
+		}
+	}
+}
