@@ -114,7 +114,10 @@ type PathRate struct {
 	// +required
 	Path PathName `json:"path"`
 	// rate in bits a second.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 100000 && self <= 100000000000 : isQuantity(self) && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 20M"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 20M"
 	// +required
 	Rate resource.Quantity `json:"rate"`
 }
@@ -151,7 +154,10 @@ type TransportAcceptance struct {
 	// +optional
 	MinDelayedAck *metav1.Duration `json:"minDelayedAck,omitempty"`
 	// minRate is the least rate of a subflow, in bits a second.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 100000 && self <= 100000000000 : isQuantity(self) && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 1M"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 1M"
 	// +optional
 	MinRate *resource.Quantity `json:"minRate,omitempty"`
 }

@@ -9,6 +9,7 @@
  * a change need not wait for a round trip, and reaches older connections.
  */
 #include "pacing.h"
+#include "socket_ends.h"
 #include "endpoint/subflow.h"
 
 enum {
@@ -187,26 +188,8 @@ static __always_inline void govern(void *socket, void *sk, const struct stack *s
 
 static __always_inline void read_key(struct bpf_sock_ops *ops, __u32 endpoint, struct subflow_key *key)
 {
-	__be32 local = ops->local_ip4, remote = ops->remote_ip4;
-
-	/* The verifier wants each field of the context read at a fixed offset. */
-	barrier_var(local);
-	barrier_var(remote);
-	if (ops->family == AF_INET) {
-		map_ipv4(&key->local, local);
-		map_ipv4(&key->remote, remote);
-	} else {
-		key->local.word[0] = ops->local_ip6[0];
-		key->local.word[1] = ops->local_ip6[1];
-		key->local.word[2] = ops->local_ip6[2];
-		key->local.word[3] = ops->local_ip6[3];
-		key->remote.word[0] = ops->remote_ip6[0];
-		key->remote.word[1] = ops->remote_ip6[1];
-		key->remote.word[2] = ops->remote_ip6[2];
-		key->remote.word[3] = ops->remote_ip6[3];
-	}
-	key->local_port = bpf_htons(ops->local_port);
-	key->remote_port = bpf_htons(bpf_ntohl(ops->remote_port));
+	read_addresses(ops, &key->local, &key->remote);
+	read_ports(ops, &key->local_port, &key->remote_port);
 	key->endpoint = endpoint;
 }
 
@@ -260,17 +243,13 @@ static __always_inline void read_key_of(struct sock_common *from, __u32 endpoint
 {
 	if (from->skc_family == AF_INET) {
 		map_ipv4(&key->local, from->skc_rcv_saddr);
-		map_ipv4(&key->remote, from->skc_daddr);
 	} else {
 		key->local.word[0] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[0];
 		key->local.word[1] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[1];
 		key->local.word[2] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[2];
 		key->local.word[3] = from->skc_v6_rcv_saddr.in6_u.u6_addr32[3];
-		key->remote.word[0] = from->skc_v6_daddr.in6_u.u6_addr32[0];
-		key->remote.word[1] = from->skc_v6_daddr.in6_u.u6_addr32[1];
-		key->remote.word[2] = from->skc_v6_daddr.in6_u.u6_addr32[2];
-		key->remote.word[3] = from->skc_v6_daddr.in6_u.u6_addr32[3];
 	}
+	read_remote_address(from, &key->remote);
 	key->local_port = bpf_htons(from->skc_num);
 	key->remote_port = from->skc_dport;
 	key->endpoint = endpoint;

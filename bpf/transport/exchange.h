@@ -7,10 +7,10 @@
 #ifndef BRAID_TRANSPORT_EXCHANGE_H
 #define BRAID_TRANSPORT_EXCHANGE_H
 
-#include "packet.h"
 #include "pacing.h"
 #include "requests.h"
 #include "settings.h"
+#include "socket_ends.h"
 
 enum {
 	MAX_ACCEPTED_PREFIXES = 16,
@@ -142,30 +142,6 @@ static __always_inline int accepts_from(const struct exchange *exchange, const s
 	return 0;
 }
 
-static __always_inline void read_ends(struct bpf_sock_ops *ops, struct asked_rate_key *key)
-{
-	__be32 local = ops->local_ip4, remote = ops->remote_ip4;
-
-	/* The verifier wants each field of the context read at a fixed offset. */
-	barrier_var(local);
-	barrier_var(remote);
-	if (ops->family == AF_INET) {
-		map_ipv4(&key->local, local);
-		map_ipv4(&key->remote, remote);
-	} else {
-		key->local.word[0] = ops->local_ip6[0];
-		key->local.word[1] = ops->local_ip6[1];
-		key->local.word[2] = ops->local_ip6[2];
-		key->local.word[3] = ops->local_ip6[3];
-		key->remote.word[0] = ops->remote_ip6[0];
-		key->remote.word[1] = ops->remote_ip6[1];
-		key->remote.word[2] = ops->remote_ip6[2];
-		key->remote.word[3] = ops->remote_ip6[3];
-	}
-	key->local_port = bpf_htons(ops->local_port);
-	key->remote_port = bpf_htons(bpf_ntohl(ops->remote_port));
-}
-
 /* The callbacks that the socket needs for this exchange; none for none. */
 static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with)
 {
@@ -267,7 +243,8 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 		return;
 	if (exchange->flags & EXCHANGE_RATES) {
 		key.netns = bpf_get_netns_cookie(ops);
-		read_ends(ops, &key);
+		read_addresses(ops, &key.local, &key.remote);
+		read_ports(ops, &key.local_port, &key.remote_port);
 		rate = bpf_map_lookup_elem(&asked_rates, &key);
 	}
 	with->rate = rate ? *rate : 0;

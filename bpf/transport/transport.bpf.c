@@ -91,15 +91,15 @@ static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct
 /* Asks the peer, and hears what it asks for. */
 __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
-	struct asked_rate_key ends = {};
+	struct address local, remote;
 	struct bpf_sock *sk = ops->sk;
 	__u32 op = ops->op;
 
 	if (!sk || !exchange || !with || !own)
 		return 0;
 	if (with->revision != exchange->revision) {
-		read_ends(ops, &ends);
-		follow(ops, sk, exchange, with, &ends.remote, own);
+		read_addresses(ops, &local, &remote);
+		follow(ops, sk, exchange, with, &remote, own);
 	}
 	set_callbacks(ops, exchange, with);
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
@@ -209,18 +209,6 @@ static __always_inline void set_callbacks_of(void *socket, const struct exchange
 	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 }
 
-static __always_inline void read_peer(struct sock_common *from, struct address *peer)
-{
-	if (from->skc_family == AF_INET) {
-		map_ipv4(peer, from->skc_daddr);
-		return;
-	}
-	peer->word[0] = from->skc_v6_daddr.in6_u.u6_addr32[0];
-	peer->word[1] = from->skc_v6_daddr.in6_u.u6_addr32[1];
-	peer->word[2] = from->skc_v6_daddr.in6_u.u6_addr32[2];
-	peer->word[3] = from->skc_v6_daddr.in6_u.u6_addr32[3];
-}
-
 /* Puts a socket back that gets nothing any more. */
 static __always_inline void release(void *socket)
 {
@@ -249,7 +237,7 @@ static __always_inline void set_one(struct sock_common *common, void *socket, st
 	if (!own)
 		return;
 	if (with && exchange && with->revision != exchange->revision) {
-		read_peer(common, &peer);
+		read_remote_address(common, &peer);
 		follow(socket, socket, exchange, with, &peer, own);
 	} else if (with && !exchange && with->revision) {
 		withdraw(socket, socket, with, own);
