@@ -29,13 +29,9 @@ const (
 func crowd(t *testing.T, from, to *network.Pod, connections int) (end func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	dial := func(ctx context.Context) (net.Conn, error) {
-		connection, err := from.Dial(ctx, "tcp", net.JoinHostPort(to.IPv4, strconv.Itoa(lab.TrafficPort)))
-		if err == nil {
-			err = connection.(*net.TCPConn).SetWriteBuffer(64 << 10)
-		}
-		return connection, err
-	}
+	dial := traffic.DialFunc(func(ctx context.Context) (net.Conn, error) {
+		return from.Dial(ctx, "tcp", net.JoinHostPort(to.IPv4, strconv.Itoa(lab.TrafficPort)))
+	}).WithSendBuffer(64 << 10)
 	var running sync.WaitGroup
 	running.Go(func() {
 		_, _ = traffic.Run(ctx, dial, traffic.Options{Connections: connections, Duration: time.Hour})

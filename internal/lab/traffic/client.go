@@ -29,6 +29,20 @@ func DialPlain(address string) DialFunc {
 	return func(ctx context.Context) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", address) }
 }
 
+// WithSendBuffer has each connection hold so many bytes at most that are to be sent.
+func (dial DialFunc) WithSendBuffer(bytes int) DialFunc {
+	return func(ctx context.Context) (net.Conn, error) {
+		connection, err := dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := connection.(*net.TCPConn).SetWriteBuffer(bytes); err != nil {
+			return nil, errors.Join(fmt.Errorf("setting a send buffer: %w", err), connection.Close())
+		}
+		return connection, nil
+	}
+}
+
 // Run opens connections, moves bytes over them for the wanted time, and returns
 // what arrived. A connection that breaks on the way is counted in the result;
 // one that cannot be opened is an error.

@@ -115,6 +115,7 @@ func runCommand() *cobra.Command {
 	var options traffic.Options
 	var direction string
 	var plain, asJSON bool
+	var sendBuffer int
 	command := &cobra.Command{
 		Use:   "run ADDRESS:PORT",
 		Short: "Move bytes to or from a server and print what arrived",
@@ -124,6 +125,9 @@ func runCommand() *cobra.Command {
 			dial := traffic.Dial(args[0])
 			if plain {
 				dial = traffic.DialPlain(args[0])
+			}
+			if sendBuffer > 0 {
+				dial = dial.WithSendBuffer(sendBuffer)
 			}
 			result, err := traffic.Run(command.Context(), dial, options)
 			if err != nil {
@@ -138,6 +142,7 @@ func runCommand() *cobra.Command {
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long to send")
 	flags.DurationVar(&options.Warmup, "warmup", time.Second, "beginning that is left out of the measurement")
 	flags.DurationVar(&options.Patience, "patience", 0, "how long a receiver waits for the end of a stream after the duration (default 20s)")
+	flags.IntVar(&sendBuffer, "send-buffer", 0, "bytes that the client's sockets hold (default: as many as the kernel finds useful)")
 	flags.DurationVar(&options.Bin, "bin", 0, "length of a sample (default 10ms, 100ms for many connections)")
 	flags.BoolVar(&options.Verify, "verify", false, "compare each byte that arrives with what was sent")
 	flags.StringVar(&options.Congestion, "congestion", "", "congestion control of both ends (default: that of the pods)")
