@@ -182,7 +182,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 	forEachMode(t, func(t *testing.T, _ string, options Options) {
 		l, client, server := newPair(t, options)
 		l.applyAll(t)
-		m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
+		m := startMixture(t, client, server, traffic.Options{Duration: 9 * time.Second, Verify: true})
 		m.at(500 * time.Millisecond)
 		before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 		for _, version := range []string{"other", schema} {
