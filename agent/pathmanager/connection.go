@@ -27,10 +27,8 @@ type connection struct {
 	deniesFirst bool
 	// joinsFirst is true once a further subflow to remote was established.
 	joinsFirst bool
-	// joined is true once any further subflow was established.
-	joined   bool
-	subflows subflows
-	byKernel bool // the kernel's path manager is in charge
+	subflows   subflows
+	byKernel   bool // the kernel's path manager is in charge
 	// complete is true where nothing is to be opened any more.
 	complete bool
 
@@ -290,7 +288,6 @@ func (t *tracker) isOf(c *connection, key ends, p pair) bool {
 // established takes note of a subflow.
 func (c *connection) established(key ends, now time.Time) {
 	c.subflows.set(subflowRecord{key, subflowEstablished, now})
-	c.joined = c.joined || key != ends{c.local, c.remote}
 	c.joinsFirst = c.joinsFirst || key.remote == c.remote && key.local != c.local
 }
 

@@ -152,32 +152,23 @@ func (c *connection) closed(s subflowRecord, now time.Time) {
 	if now.Sub(s.since) >= lasting || now.Sub(c.attempted) > maxBackoff {
 		c.attempts = 0
 	}
-	if due := now.Add(c.backoff()); due.After(c.due) {
+	if due := now.Add(backoff(c.attempts)); due.After(c.due) {
 		c.due = due
 	}
 }
 
-// backoff doubles with each attempt. Where the connection never had a further subflow
-// it grows faster: something on the way may refuse them all, and each that fails has the
-// kernel send again what is under way on the others (__mptcp_close_ssk).
-func (c *connection) backoff() time.Duration {
-	growth := time.Duration(2)
-	if !c.joined {
-		growth = 10
+// backoff doubles with each attempt.
+func backoff(attempts int) time.Duration {
+	if attempts > 10 {
+		return maxBackoff
 	}
-	delay := firstBackoff
-	for range c.attempts {
-		if delay = min(growth*delay, maxBackoff); delay == maxBackoff {
-			break
-		}
-	}
-	return delay
+	return min(firstBackoff<<attempts, maxBackoff)
 }
 
 // attempt notes that what is missing is being opened.
 func (t *tracker) attempt(c *connection, now time.Time) {
 	c.attempted = now
-	c.due = now.Add(c.backoff())
+	c.due = now.Add(backoff(c.attempts))
 	c.attempts++
 	t.refresh(c)
 }

@@ -122,10 +122,10 @@ func TestWhenANewConnectionIsHelped(t *testing.T) {
 	}
 }
 
-// attempts are how long a connection waits after each of some attempts, and when the last
-// wait is over.
-func attempts(t *testing.T, tracker *tracker, c *connection, now time.Time) (waits []time.Duration, over time.Time) {
-	t.Helper()
+func TestAttemptsBecomeRarerAndBeginAnew(t *testing.T) {
+	tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1))
+	c, now := tracker.connections[1], start
+	var waits []time.Duration
 	for range 10 {
 		tracker.attempt(c, now)
 		next, ok := tracker.next()
@@ -134,31 +134,14 @@ func attempts(t *testing.T, tracker *tracker, c *connection, now time.Time) (wai
 		}
 		waits, now = append(waits, next.Sub(now)), next
 	}
-	return waits, now
-}
-
-func expectGrowth(t *testing.T, waits []time.Duration, by time.Duration) {
-	t.Helper()
+	for i := 1; i < len(waits); i++ {
+		if waits[i] != min(2*waits[i-1], maxBackoff) {
+			t.Errorf("waits are %v: they do not double up to %s", waits, maxBackoff)
+		}
+	}
 	if waits[0] != firstBackoff {
 		t.Errorf("the first wait is %s, want %s", waits[0], firstBackoff)
 	}
-	for i := 1; i < len(waits); i++ {
-		if waits[i] != min(by*waits[i-1], maxBackoff) {
-			t.Errorf("waits are %v: they do not grow by %d up to %s", waits, by, maxBackoff)
-		}
-	}
-}
-
-func TestAttemptsSoonBecomeRareWhereNoSubflowEverJoined(t *testing.T) {
-	tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1))
-	waits, _ := attempts(t, tracker, tracker.connections[1], start)
-	expectGrowth(t, waits, 10)
-}
-
-func TestAttemptsBecomeRarerAndBeginAnew(t *testing.T) {
-	tracker := trackerOf(v1alpha1.SubflowManagerAgent, established(1), subflow(mptcpnl.SubflowEstablished, 1))
-	waits, now := attempts(t, tracker, tracker.connections[1], start)
-	expectGrowth(t, waits, 2)
 
 	now = now.Add(2 * maxBackoff)
 	tracker.handle(subflow(mptcpnl.SubflowEstablished, 1), now)
