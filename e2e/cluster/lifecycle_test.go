@@ -52,7 +52,7 @@ func TestAgentsAndControllersAreReplacedWithoutTheLossOfAConnection(t *testing.T
 		Setup(applyWorkload).
 		Assess("200 connections and a loop of requests go on", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			long := start(func() (string, error) {
-				return kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", serverAddress(ctx, t, "traffic")+":5001", "--connections", "200", "--duration", "40s", "--patience", "60s", "--send-buffer", "65536", "--verify", "--json")
+				return kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", serverAddress(ctx, t, "traffic")+":5001", "--connections", "200", "--duration", "40s", "--send-buffer", "65536", "--verify", "--json")
 			})
 			requests := start(func() (string, error) {
 				return kubectl(ctx, "exec", "client", "--container", "tools", "--", "mptcpize", "run", "ab", "-q", "-t", "35", "-n", "1000000", "-c", "4", "http://"+serviceAddress(ctx, t, "web")+"/1k")
