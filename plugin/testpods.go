@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,7 +55,7 @@ func (t *tester) testPod(name, node string) *corev1.Pod {
 func (t *tester) startPods(ctx context.Context, between pair) (client, server *corev1.Pod, err error) {
 	client, server = t.testPod("client", between.from), t.testPod("server", between.to)
 	for _, pod := range []*corev1.Pod{client, server} {
-		if err := t.Create(ctx, pod); err != nil {
+		if err := t.create(ctx, pod); err != nil {
 			return nil, nil, fmt.Errorf("making a pod on %s: %w", pod.Spec.NodeName, err)
 		}
 	}
@@ -63,6 +65,25 @@ func (t *tester) startPods(ctx context.Context, between pair) (client, server *c
 		}
 	}
 	return client, server, nil
+}
+
+// create makes a pod once its namespace has a service account, which a busy controller
+// manager makes later than the namespace.
+func (t *tester) create(ctx context.Context, pod *corev1.Pod) error {
+	var err error
+	_ = t.until(ctx, t.options.wait, func() error {
+		err = t.Create(ctx, pod)
+		if lacksServiceAccount(err) {
+			return err
+		}
+		return nil
+	})
+	return err
+}
+
+// lacksServiceAccount is true for how the API server refuses a pod before that.
+func lacksServiceAccount(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "error looking up service account")
 }
 
 // runs is nil once a pod does.

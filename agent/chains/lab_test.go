@@ -615,8 +615,12 @@ func TestAnEndpointWithAnotherNumberBeginsAnew(t *testing.T) {
 	if failed := l.tryApply(t, model); len(failed) != 0 {
 		t.Errorf("the failures are %v", failed)
 	}
-	if subflows, err := l.chains.Subflows(); err != nil || len(subflows) != 0 {
-		t.Errorf("subflows of the number before are %v, %v", subflows, err)
+	subflows, err := l.chains.Subflows()
+	require.NoError(t, err)
+	for _, subflow := range subflows { // the last packets of the transfer may come after the change
+		if subflow.Key.Endpoint != 7 {
+			t.Errorf("a subflow of the number before is %+v", subflow)
+		}
 	}
 	transfer(t, client, server)
 	if attached := l.chains.Endpoints(); len(attached) != 1 || attached[0].Number != 7 || l.uses(t, 0)["all"].Hits == 0 {
