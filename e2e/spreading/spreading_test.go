@@ -33,7 +33,13 @@ func TestTrafficThatIsSpreadIsTold(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, v1alpha1.SpreadingSpread, c.endpoint(t).State)
+	// The policy's condition may be of the server alone until then.
+	c.WaitFor(t, "the plan says the same of the client", patience, func(context.Context) error {
+		if state := c.endpoint(t).State; state != v1alpha1.SpreadingSpread {
+			return fmt.Errorf("it is %s", state)
+		}
+		return nil
+	})
 }
 
 func TestTrafficOfPlainSocketsIsTold(t *testing.T) {
