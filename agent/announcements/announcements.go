@@ -35,7 +35,9 @@ type Options struct {
 	PinPath string
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	Log    logr.Logger
+	// Trust is how long what was attached is not looked for again.
+	Trust time.Duration
+	Log   logr.Logger
 }
 
 // Holder is the node.Part that holds announcements and answers to joins, on the
@@ -44,6 +46,7 @@ type Holder struct {
 	node.Idle
 	interfaces *attach.Interfaces
 
+	once   sync.Once // of LoadBeside
 	mutex  sync.Mutex
 	loaded *pins.Loaded[*objects]
 	rooms  map[string]uint32 // the key of each tenant's
@@ -59,7 +62,7 @@ var hooks = []attach.Hook{{Name: "hold_addresses", Type: ebpf.AttachTCXIngress, 
 func Open(options Options) *Holder {
 	h := &Holder{}
 	h.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "announcements"), schema, options.Log), h.load)
-	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact})
+	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact, Trust: options.Trust})
 	return h
 }
 
@@ -85,6 +88,19 @@ func (h *Holder) load() (*objects, error) {
 		return nil, errors.Join(err, o.Close())
 	}
 	return o, nil
+}
+
+// LoadBeside begins to load the program, the first time it is called, while the caller goes
+// on: a node's first pod waits for the verifier of one program instead of two. What fails
+// is told by Apply.
+func (h *Holder) LoadBeside() {
+	h.once.Do(func() {
+		go func() {
+			h.mutex.Lock()
+			defer h.mutex.Unlock()
+			_ = h.loaded.Load() // Apply tries again, and tells
+		}()
+	})
 }
 
 // Apply puts the program at all pods of the model. What fails for one of them leaves it
