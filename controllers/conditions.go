@@ -212,7 +212,7 @@ func existingPaths(paths []policy.PathResult) string {
 func effective(p *policy.PolicyResult, generation int64) metav1.Condition {
 	switch selected := selected(p); {
 	case selected == 0:
-		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, "no running pod is selected", generation)
+		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonNoPodsSelected, p.NothingSelected(), generation)
 	case p.Policy.Kind == policy.KindGuardrail:
 		return condition(v1alpha1.ConditionEffective, metav1.ConditionTrue, v1alpha1.ReasonEffective,
 			fmt.Sprintf("the guardrails hold for every pod that it selects, %d in all", selected), generation)
@@ -248,7 +248,7 @@ func programmedCondition(p *policy.PolicyResult, programmed int32, failures []v1
 	count := fmt.Sprintf("%d of %d pods are programmed", programmed, len(carriers(p)))
 	switch {
 	case selected(p) == 0:
-		return not(v1alpha1.ReasonNoPodsSelected, "no running pod is selected")
+		return not(v1alpha1.ReasonNoPodsSelected, p.NothingSelected())
 	case len(carriers(p)) == 0:
 		return not(v1alpha1.ReasonOverridden, "other policies decide for all selected pods")
 	case len(failures) > 0:

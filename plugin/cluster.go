@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -48,6 +49,8 @@ type clusterReader struct {
 	namespace, tenant string
 	// noWorkloads says that Braid's programs are no pods of this cluster.
 	noWorkloads bool
+	// plansOf are the nodes whose plans are read; nil for all.
+	plansOf []string
 
 	leftOut []string
 }
@@ -57,43 +60,78 @@ func (p *plugin) reader(c client.Reader) (*clusterReader, error) {
 	return &clusterReader{client: c, clock: &p.clock, namespace: p.systemNamespace, tenant: tenant}, err
 }
 
-func (p *plugin) read(ctx context.Context) (client.Client, *cluster, error) {
-	c, err := p.connect(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+// noPlans is for what does not tell of pods: plans are most of a large cluster.
+var noPlans = []string{}
+
+// read reads all but the plans of nodes that are not asked for.
+func (p *plugin) read(ctx context.Context, c client.Client, plansOf []string) (*cluster, error) {
 	reader, err := p.reader(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	found, err := reader.read(ctx)
-	return c, found, err
+	reader.plansOf = plansOf
+	return reader.read(ctx)
 }
 
+// read reads the kinds at once, the answers to some of which are long.
 func (r *clusterReader) read(ctx context.Context) (*cluster, error) {
 	found := &cluster{}
-	for _, kind := range []struct {
-		what string
-		list client.ObjectList
-	}{
-		{unreadPaths, &found.paths}, {"ClusterMPTCPPolicies: one of them may decide for pods in the place of a policy", &found.clusterPolicies},
-		{"MPTCPGuardrails: they may forbid paths and annotations", &found.guardrails},
-		{unreadMembers, &found.members}, {unreadPlans, &found.plans}, {unreadNodes, &found.nodes},
-	} {
-		if _, err := r.list(ctx, kind.what, kind.list); err != nil {
-			return nil, err
+	steps := []func(context.Context, *clusterReader) error{
+		listed(unreadPaths, &found.paths),
+		listed("ClusterMPTCPPolicies: one of them may decide for pods in the place of a policy", &found.clusterPolicies),
+		listed("MPTCPGuardrails: they may forbid paths and annotations", &found.guardrails),
+		listed(unreadMembers, &found.members),
+		func(ctx context.Context, r *clusterReader) error { return r.readPlans(ctx, &found.plans) },
+		listed(unreadNodes, &found.nodes),
+		func(ctx context.Context, r *clusterReader) error { return r.readPolicies(ctx, &found.policies) },
+		func(ctx context.Context, r *clusterReader) error { return r.readEndpoints(ctx, &found.endpoints) },
+		func(ctx context.Context, r *clusterReader) (err error) {
+			found.own, err = r.readComponents(ctx)
+			return err
+		},
+	}
+	readers := make([]clusterReader, len(steps))
+	all, ctx := errgroup.WithContext(ctx)
+	for i, step := range steps {
+		readers[i] = *r
+		all.Go(func() error { return step(ctx, &readers[i]) })
+	}
+	err := all.Wait()
+	for i := range readers {
+		found.leftOut = append(found.leftOut, readers[i].leftOut...)
+	}
+	return found, err
+}
+
+// listed reads all objects of a kind.
+func listed(what string, list client.ObjectList) func(context.Context, *clusterReader) error {
+	return func(ctx context.Context, r *clusterReader) error {
+		_, err := r.list(ctx, what, list)
+		return err
+	}
+}
+
+// readPlans reads those of the nodes that matter: each names all pods of its node.
+func (r *clusterReader) readPlans(ctx context.Context, list *v1alpha1.MPTCPNodePlanList) error {
+	if r.plansOf == nil {
+		_, err := r.list(ctx, unreadPlans, list)
+		return err
+	}
+	for _, node := range r.plansOf {
+		var plan v1alpha1.MPTCPNodePlan
+		err := r.client.Get(ctx, client.ObjectKey{Name: node}, &plan)
+		switch {
+		case apierrors.IsForbidden(err):
+			r.leaveOut(unreadPlans)
+			return nil
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("reading the plan of node %s: %w", node, err)
+		default:
+			list.Items = append(list.Items, plan)
 		}
 	}
-	if err := r.readPolicies(ctx, &found.policies); err != nil {
-		return nil, err
-	}
-	err := r.readEndpoints(ctx, &found.endpoints)
-	if err != nil {
-		return nil, err
-	}
-	found.own, err = r.readComponents(ctx)
-	found.leftOut = r.leftOut
-	return found, err
+	return nil
 }
 
 // readPolicies reads those of all namespaces, or else those of the tenant's.

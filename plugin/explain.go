@@ -92,7 +92,7 @@ func (p *plugin) addTraffic(ctx context.Context, e *Explanation) error {
 // explain compiles the policies as the controller does, so that it also tells of
 // what the controller has not seen yet.
 func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, err error) {
-	c, found, err := p.read(ctx)
+	c, err := p.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,6 +107,10 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 			return nil, err
 		}
 	}
+	found, err := p.read(ctx, c, plansOf(pods, isGuest))
+	if err != nil {
+		return nil, err
+	}
 	namespaces, err := readNamespaces(ctx, c, namespace)
 	if err != nil {
 		return nil, err
@@ -118,6 +122,24 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 		all = append(all, found.explain(&pods[i], namespaces))
 	}
 	return all, nil
+}
+
+// fewNodes is up to how many plans are read one by one.
+const fewNodes = 20
+
+// plansOf are the nodes whose plans tell of pods; nil for all, where that is less work or
+// the node of a VM is not known yet.
+func plansOf(pods []corev1.Pod, isGuest bool) []string {
+	nodes := []string{}
+	for i := range pods {
+		if node := pods[i].Spec.NodeName; node != "" && !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	if isGuest || len(nodes) > fewNodes {
+		return nil
+	}
+	return nodes
 }
 
 // guestNamed is the name of a VM, given as mep/NAME.

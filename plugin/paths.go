@@ -30,7 +30,11 @@ func (p *plugin) pathsCommand() *cobra.Command {
 		Short: "Show the health of each path on each node",
 		Args:  cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
-			_, found, err := p.read(command.Context())
+			c, err := p.connect(command.Context())
+			if err != nil {
+				return err
+			}
+			found, err := p.read(command.Context(), c, noPlans)
 			if err != nil {
 				return err
 			}

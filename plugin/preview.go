@@ -85,7 +85,11 @@ exit code is 1 where the API server refuses one.`,
 }
 
 func (p *plugin) preview(ctx context.Context, documents []manifest.Document) (*Preview, error) {
-	c, found, err := p.read(ctx)
+	c, err := p.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.read(ctx, c, noPlans)
 	if err != nil {
 		return nil, err
 	}

@@ -133,6 +133,11 @@ type PolicyResult struct {
 	RulesLeftOut []RulesLeftOut `json:"rulesLeftOut,omitempty"`
 	// RulesShadowed lists the running pods for which some of its rules never run.
 	RulesShadowed []RulesShadowed `json:"rulesShadowed,omitempty"`
+	// MatchedNamespaces is how many namespaces its namespaceSelector matches; nil for an
+	// MPTCPPolicy, which has none.
+	MatchedNamespaces *int `json:"-"`
+	// AllPods is true where its podSelector matches every pod.
+	AllPods bool `json:"-"`
 	// Blocks are the parts of its spec that say something, beside selectors.
 	Blocks []string `json:"-"`
 	// ForbiddenPaths are paths that it names for its pods and that guardrails do

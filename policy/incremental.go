@@ -123,7 +123,9 @@ func (i *Incremental) Result() Result {
 	}
 	result.Policies = make([]PolicyResult, 0, len(i.compiler.policies))
 	for _, p := range i.compiler.policies {
-		result.Policies = append(result.Policies, i.policyResult(p))
+		one := i.policyResult(p)
+		one.MatchedNamespaces, one.AllPods = p.matchedNamespaces, p.pods.Empty()
+		result.Policies = append(result.Policies, one)
 	}
 	slices.SortFunc(result.Policies, func(a, b PolicyResult) int { return comparePolicies(a.Policy, b.Policy) })
 	return result

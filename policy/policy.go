@@ -33,13 +33,15 @@ type compiledPolicy struct {
 	// namespaces is nil for an MPTCPPolicy.
 	namespaces labels.Selector
 	pods       labels.Selector
-	programs   []v1alpha1.Program
-	rules      []v1alpha1.PlanRule  // to be used when the result has no RuleProblems
-	guardrails *v1alpha1.Guardrails // of an MPTCPGuardrail, which never decides; else nil
-	unselected bool                 // stands for the policy of a pod that only guardrails select
-	index      int                  // in order of precedence
-	checked    bool                 // the result says what does not depend on pods
-	result     *PolicyResult
+	// matchedNamespaces changes with the namespaces of the cluster, also where the policy stays.
+	matchedNamespaces *int
+	programs          []v1alpha1.Program
+	rules             []v1alpha1.PlanRule  // to be used when the result has no RuleProblems
+	guardrails        *v1alpha1.Guardrails // of an MPTCPGuardrail, which never decides; else nil
+	unselected        bool                 // stands for the policy of a pod that only guardrails select
+	index             int                  // in order of precedence
+	checked           bool                 // the result says what does not depend on pods
+	result            *PolicyResult
 }
 
 // compilePolicies compiles all policies and guardrails, in order of precedence. One
@@ -140,11 +142,14 @@ func policiesByNamespace(policies []*compiledPolicy, namespaces []corev1.Namespa
 			index[r.result.Policy.Namespace] = append(index[r.result.Policy.Namespace], r)
 			continue
 		}
+		matched := 0
 		for i := range namespaces {
 			if ns := &namespaces[i]; r.namespaces.Matches(labels.Set(ns.Labels)) {
 				index[ns.Name] = append(index[ns.Name], r)
+				matched++
 			}
 		}
+		r.matchedNamespaces = &matched
 	}
 	return index
 }

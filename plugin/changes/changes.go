@@ -117,7 +117,7 @@ func remarks(p *policy.PolicyResult) (texts []string) {
 		say("it selects nothing: %s", p.Error)
 	}
 	if len(p.Decides)+len(p.Overridden)+len(p.Guards) == 0 && p.Error == "" {
-		say("no running pod is selected")
+		say("%s", p.NothingSelected())
 	}
 	for _, path := range p.UnknownPaths {
 		say("there is no path %s", path)

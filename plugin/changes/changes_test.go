@@ -82,18 +82,18 @@ func TestASelectorThatMatchesNothingBesideAnotherThatDoesIsTold(t *testing.T) {
 	})
 	for _, test := range []struct {
 		kind, namespace, name string
-		none                  bool
+		remark                string
 	}{
-		{"MPTCPPolicy", "shop", "all", false},
-		{"MPTCPPolicy", "shop", "typo", true},
-		{"ClusterMPTCPPolicy", "", "wide", true},
-		{"MPTCPGuardrail", "", "tenants", true},
-		{"MPTCPGuardrail", "", "guarded", false},
+		{"MPTCPPolicy", "shop", "all", ""},
+		{"MPTCPPolicy", "shop", "typo", "no running pod is selected: spec.podSelector matches none of its namespace"},
+		{"ClusterMPTCPPolicy", "", "wide", "no running pod is selected: spec.namespaceSelector matches no namespace"},
+		{"MPTCPGuardrail", "", "tenants", "no running pod is selected: spec.namespaceSelector matches 1 namespace, and spec.podSelector no pod there"},
+		{"MPTCPGuardrail", "", "guarded", ""},
 	} {
 		found := Of(&after, test.kind, test.namespace, test.name)
 		require.NotNil(t, found, test.name)
-		if test.none {
-			require.Equal(t, []string{"no running pod is selected"}, found.Remarks, test.name)
+		if test.remark != "" {
+			require.Equal(t, []string{test.remark}, found.Remarks, test.name)
 		} else {
 			require.Empty(t, found.Remarks, test.name)
 		}

@@ -134,6 +134,12 @@ var experiments = []rig.Measurer{
 		},
 	},
 	rig.Experiment[rig.Nothing]{
+		Setup: rig.NoSetup, Run: inLab("./plugin", "TestCommandsAnswerForAThousandNodes"), Info: rig.Info{
+			Name: "answers", Measures: "how long commands of kubectl braid take in a simulated cluster of 1,000 nodes",
+			Figures: []rig.Unit{{"answers.*_ms", "ms"}},
+		},
+	},
+	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: measureSecurity, Info: rig.Info{
 			Name: "security", Measures: "attempts of hostile pods, tenants, nodes and neighbours, and which succeed", Figures: securityFigures,
 		},

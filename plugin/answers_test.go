@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/bench/simulate"
+	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/testutil"
+	"braid.dev/braid/plugin"
+	"braid.dev/braid/policy"
+)
+
+// large is the cluster that commands are to answer for within a second.
+var large = simulate.Size{Nodes: 1000, Pods: 20_000, Namespaces: 200, Policies: 500}
+
+const (
+	// answersEach is how often each command is timed.
+	answersEach = 5
+	// answerPatience ends a test that hangs; it is no requirement.
+	answerPatience = 20 * time.Second
+)
+
+// An operator at night asks a large cluster.
+func TestCommandsAnswerForAThousandNodes(t *testing.T) {
+	n := &nodes{agent: func(_ string, _ []string, _ io.Reader, out io.Writer) error {
+		return json.NewEncoder(out).Encode(agentapi.Reading{})
+	}}
+	s := newNodeScene(t, n)
+	pod := s.addFleet(large)
+	for _, command := range []struct {
+		name      string
+		arguments []string
+		says      string
+	}{
+		{"status", []string{"status", "--no-workloads"}, "of 1000 fine"},
+		{"paths", []string{"paths"}, simulate.Node(999)},
+		{"explain", []string{"explain", pod.Name, "--namespace", pod.Namespace}, pod.Name},
+		{"explain_json", []string{"explain", pod.Name, "--namespace", pod.Namespace, "--output", "json"}, pod.Name},
+		{"top_pod", []string{"top", pod.Name, "--namespace", pod.Namespace, "--once", "--every", "10ms"}, "no pod that a policy selects has a subflow"},
+		{"top_paths_of_node", []string{"top", "--paths", "--node", pod.Spec.NodeName, "--once", "--every", "10ms"}, "NODE"},
+	} {
+		t.Run(command.name, func(t *testing.T) {
+			var took []float64
+			for range answersEach {
+				began := time.Now()
+				said, err := s.in(t).run(command.arguments...)
+				took = append(took, float64(time.Since(began).Microseconds())/1000)
+				if err != nil && !errors.Is(err, plugin.ErrNotFine) {
+					t.Fatal(err)
+				}
+				require.Contains(t, said, command.says)
+			}
+			slices.Sort(took)
+			t.Logf("%.0f ms", took)
+			testutil.Figure(t, "answers."+command.name+"_ms", "ms", took[len(took)/2])
+			require.Less(t, took[0], float64(answerPatience.Milliseconds()))
+		})
+	}
+}
+
+// addFleet makes a simulated cluster, of whose pods one alone is an object, and returns
+// that one. Its agents answer the plans that the controller would make.
+func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
+	s.t.Helper()
+	ctx, say := s.t.Context(), func(format string, arguments ...any) { s.t.Logf(format, arguments...) }
+	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "braid-system"}}, nil)
+	objects := size.Objects()
+	pods := objects.Pods
+	objects.Pods = pods[:1]
+	require.NoError(s.t, objects.Create(ctx, s.client, say))
+	pod := &objects.Pods[0]
+	for i := range pods[1:] {
+		pods[i+1].UID = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))
+	}
+	objects.Pods = pods
+
+	var nodes []string
+	for i := range size.Nodes {
+		nodes = append(nodes, simulate.Node(i))
+	}
+	following, stop := context.WithCancel(ctx)
+	agents, err := simulate.StartAgents(following, s.server.Config(), "braid-system", nodes, say)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() {
+		stop()
+		agents.Wait()
+	})
+	s.addPlans(policy.Compile(objects.Input()).Plans)
+	s.addSystemPod("agent", "agent-0", pod.Spec.NodeName, "192.0.2.1")
+	s.setKubelet(pod.Spec.NodeName)
+	return pod
+}
+
+// addPlans makes the plans, and waits until their agents have said that all is programmed.
+func (s *scene) addPlans(plans map[string]v1alpha1.MPTCPNodePlanSpec) {
+	s.t.Helper()
+	for name, spec := range plans {
+		s.create(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, nil)
+	}
+	testutil.Retry(s.t, time.Minute, func() error {
+		var all v1alpha1.MPTCPNodePlanList
+		if err := s.client.List(s.t.Context(), &all); err != nil {
+			return err
+		}
+		for i := range all.Items {
+			if plan := &all.Items[i]; plan.Status.ObservedGeneration != plan.Generation {
+				return fmt.Errorf("the agent of %s has not answered", plan.Name)
+			}
+		}
+		return nil
+	})
+}
+
+// setKubelet gives a node that is there a kubelet.
+func (s *scene) setKubelet(name string) {
+	s.t.Helper()
+	var node corev1.Node
+	require.NoError(s.t, s.client.Get(s.t.Context(), client.ObjectKey{Name: name}, &node))
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = kubeletPort
+	require.NoError(s.t, s.client.Status().Update(s.t.Context(), &node))
+}
