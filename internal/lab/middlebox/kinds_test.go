@@ -4,6 +4,7 @@ package middlebox
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -144,6 +145,18 @@ func TestOptionsAreTakenWhereTheNameSays(t *testing.T) {
 	}
 	passed, _ := through(t, "strip_join", packettest.Segment{From: flow.from, To: flow.to, Flags: syn, Options: mpJoinSYN})
 	require.False(t, passed[0].hasMPTCP())
+}
+
+func TestOptionsAreTakenFromTheMiddleOfAConnectionOn(t *testing.T) {
+	forBoth(t, func(t *testing.T, flow ends) {
+		data := packettest.Segment{From: flow.from, To: flow.to, Flags: ack, Options: dss, Payload: []byte("a")}
+		answer := packettest.Segment{From: flow.to, To: flow.from, Flags: ack, Options: dss}
+		segments := append(slices.Repeat([]packettest.Segment{data}, untouched+1), answer)
+		passed, _ := through(t, "strip_midway", segments...)
+		require.True(t, passed[untouched-1].hasMPTCP())
+		require.False(t, passed[untouched].hasMPTCP())
+		require.True(t, passed[untouched+1].hasMPTCP(), "the other direction counts for itself")
+	})
 }
 
 func TestSYNsAreDroppedWhereTheNameSays(t *testing.T) {

@@ -40,6 +40,7 @@ func Kinds() []Kind {
 		{Name: "strip_syn", EndsMPTCP: true, new: each(stripIf(isSYN, option.mptcp))},
 		{Name: "strip_synack", EndsMPTCP: true, new: each(stripIf(isSYNACK, option.mptcp))},
 		{Name: "strip_later", EndsMPTCP: true, new: each(stripIf(isLater, option.mptcp))},
+		{Name: "strip_midway", KernelLoses: true, new: func() changer { return &midway{map[ends]int{}} }},
 		{Name: "strip_add_addr", NoAnnouncements: true, new: each(stripIf(isLater, isSubtype(addAddress)))},
 		{Name: "strip_join", NoJoins: true, new: each(stripIf(isAny, isSubtype(mpJoin)))},
 		{Name: "nop", EndsMPTCP: true, new: each(replaceByNOPs)},

@@ -2,7 +2,10 @@
 
 package middlebox
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // each is a changer without a memory.
 func each(change func(s *segment) []passed) func() changer {
@@ -58,3 +61,21 @@ func dropIf(concerned func(*segment) bool) func(*segment) []passed {
 		return on(s)
 	}
 }
+
+// midway takes MPTCP's options from a direction of a connection from then on that so many
+// of its segments have passed, as a box does that begins to look into a flow when it lasts,
+// or one that takes the flow over from another.
+type midway struct{ passed map[ends]int }
+
+// untouched is how many segments pass first: with MPTCP's data and acknowledgements long
+// under way.
+const untouched = 200
+
+func (m *midway) pass(s *segment) []passed {
+	if m.passed[s.ends]++; m.passed[s.ends] > untouched {
+		s.options = slices.DeleteFunc(s.options, option.mptcp)
+	}
+	return on(s)
+}
+
+func (*midway) due(time.Time) []passed { return nil }
