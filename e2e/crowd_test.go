@@ -63,8 +63,8 @@ func TestOneWhoFillsThePathsWaitsForFurtherSubflowsAndNobodyElse(t *testing.T) {
 			// Where paths are this full one packet of two is lost: a connection may wait for its
 			// first answer for longer than for its subflows.
 			var others []*testlab.Stream
-			for range 4 {
-				others = append(others, testlab.StartStream(t, pod("client"), pod("server")))
+			for i := range 4 {
+				others = append(others, testlab.StartStreamAt(t, pod("client"), pod("server"), strconv.Itoa(7101+i)))
 			}
 			c.waitForSubflows(t, "another tenant's connection", others...)
 			time.Sleep(time.Second) // twice what it waits where there is room

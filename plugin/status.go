@@ -281,7 +281,7 @@ func (s *Status) addPolicy(what, object string, generation int64, conditions []m
 	}
 	s.count(what, nil)
 	if programmed := meta.FindStatusCondition(conditions, v1alpha1.ConditionProgrammed); programmed != nil && programmed.Reason == v1alpha1.ReasonNoPodsSelected {
-		s.Remarks = append(s.Remarks, Problem{object, programmed.Reason, programmed.Message + ". Compare labels with kubectl get pods --all-namespaces --show-labels"})
+		s.Remarks = append(s.Remarks, Problem{object, programmed.Reason, programmed.Message + "; compare its selectors with kubectl get pods --show-labels"})
 	}
 	for _, kind := range []string{v1alpha1.ConditionEffective, v1alpha1.ConditionHintsAccepted} {
 		if condition := meta.FindStatusCondition(conditions, kind); condition != nil && condition.Status == metav1.ConditionFalse {
