@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -56,10 +55,6 @@ type parts struct {
 	spreading *spreading.Spreading
 }
 
-// attachedTrust is how long it is believed that programs are still where they were
-// attached: each pod that starts causes several rounds, which would all ask.
-const attachedTrust = 10 * time.Second
-
 // urgent are those that packets wait for, in the order in which they are applied.
 func (p *parts) urgent() []node.Part {
 	return []node.Part{p.health, p.hints, p.datapath, p.detours}
@@ -87,8 +82,8 @@ type wires struct {
 func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
 	var p *parts
 	p = &parts{
-		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Trust: attachedTrust, Log: options.Log}),
-		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Trust: attachedTrust, Log: options.Log.WithName("announcements")}),
+		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
+		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
 		sockets:  sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
 		transport: transport.Open(transport.Options{
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,

@@ -35,9 +35,7 @@ type Options struct {
 	PinPath string
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	// Trust is how long what was attached is not looked for again.
-	Trust time.Duration
-	Log   logr.Logger
+	Log    logr.Logger
 }
 
 // Holder is the node.Part that holds announcements and answers to joins, on the
@@ -62,7 +60,7 @@ var hooks = []attach.Hook{{Name: "hold_addresses", Type: ebpf.AttachTCXIngress, 
 func Open(options Options) *Holder {
 	h := &Holder{}
 	h.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "announcements"), schema, options.Log), h.load)
-	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact, Trust: options.Trust})
+	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact})
 	return h
 }
 

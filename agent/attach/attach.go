@@ -7,9 +7,6 @@ package attach
 
 import (
 	"errors"
-	"maps"
-	"slices"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -43,10 +40,6 @@ type Options struct {
 	Hooks []Hook
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	// Trust is how long the kernel is not asked again whether what was attached is still
-	// in place; 0 has it asked each time. To ask takes the lock under which interfaces are
-	// made and moved, for which an agent waits while its node starts pods.
-	Trust time.Duration
 }
 
 // Interfaces are those of the calling thread's network namespace, and what is
@@ -57,13 +50,6 @@ type Interfaces struct {
 	// other is the way of attaching that is not used, until it is known that an
 	// earlier agent left nothing attached that way.
 	other attacher
-	known map[int]known
-}
-
-// known is what was attached to an interface, and when.
-type known struct {
-	programs []*ebpf.Program
-	at       time.Time
 }
 
 // attacher puts programs on interfaces and takes them off again.
@@ -78,9 +64,7 @@ type attacher interface {
 }
 
 // New prepares; nothing is attached yet.
-func New(options Options) *Interfaces {
-	return &Interfaces{options: options, known: map[int]known{}}
-}
+func New(options Options) *Interfaces { return &Interfaces{options: options} }
 
 func (i *Interfaces) tcx() attacher { return tcx{i.options.LinkDirectory, i.options.Hooks} }
 
@@ -93,7 +77,6 @@ func (i *Interfaces) Choose(program *ebpf.Program) error {
 	if err != nil {
 		return err
 	}
-	clear(i.known)
 	i.used, i.other = i.clsact(), i.tcx()
 	if supported && !i.options.Clsact {
 		i.used, i.other = i.other, i.used
@@ -115,35 +98,19 @@ func (i *Interfaces) Mode() string {
 // Attach puts the programs of the hooks, in their order, on an interface, in the
 // place of those that it has. It needs Choose.
 func (i *Interfaces) Attach(index int, programs ...*ebpf.Program) error {
-	if was, ok := i.known[index]; ok && time.Since(was.at) < i.options.Trust && slices.Equal(was.programs, programs) {
-		return nil
-	}
-	delete(i.known, index)
 	var failed error
 	for at, hook := range i.options.Hooks {
 		failed = errors.Join(failed, i.used.attach(index, hook, programs[at]))
-	}
-	if failed == nil && i.options.Trust > 0 {
-		i.known[index] = known{slices.Clone(programs), time.Now()}
 	}
 	return failed
 }
 
 // Attached are the indexes of the interfaces that have a program of ours. It
 // needs Choose.
-func (i *Interfaces) Attached() (map[int]bool, error) {
-	attached, err := i.used.attached()
-	if err == nil {
-		maps.DeleteFunc(i.known, func(index int, _ known) bool { return !attached[index] })
-	}
-	return attached, err
-}
+func (i *Interfaces) Attached() (map[int]bool, error) { return i.used.attached() }
 
 // Detach takes our programs off an interface. It needs Choose.
-func (i *Interfaces) Detach(index int) error {
-	delete(i.known, index)
-	return i.used.detach(index)
-}
+func (i *Interfaces) Detach(index int) error { return i.used.detach(index) }
 
 // DetachOther takes off what an earlier agent attached in the other way, after
 // this one took over.
@@ -161,7 +128,6 @@ func (i *Interfaces) DetachOther() error {
 // Remove takes off everything, however it was attached. It needs no Choose, and
 // after it Mode is "".
 func (i *Interfaces) Remove() error {
-	clear(i.known)
 	i.used, i.other = nil, nil
 	return errors.Join(detachAll(i.tcx()), detachAll(i.clsact()))
 }

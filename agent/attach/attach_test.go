@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -158,48 +157,6 @@ func TestProgramsAreAttachedToTheirHooksAndTakenOff(t *testing.T) {
 		require.NoError(t, i.Detach(n.indexes[0]), "a second time there is nothing to take off")
 		n.expectPrograms(n.indexes[0])
 		n.expectPrograms(n.indexes[1], in, out)
-	})
-}
-
-// Within the time of trust nothing is asked: what others take off meanwhile is attached
-// again after it.
-func TestWhatWasAttachedIsLookedForAgainWhenTheTrustIsOver(t *testing.T) {
-	both(t, func(t *testing.T, n *node) {
-		const trust = 300 * time.Millisecond
-		n.options.Trust = trust
-		i, in, out, index := n.open(), n.program(), n.program(), n.indexes[0]
-		require.NoError(t, i.Attach(index, in, out))
-		began := time.Now()
-		require.NoError(t, n.open().Detach(index))
-		require.NoError(t, i.Attach(index, in, out))
-		if time.Since(began) < trust {
-			n.expectPrograms(index)
-		}
-		time.Sleep(trust)
-		require.NoError(t, i.Attach(index, in, out))
-		n.expectPrograms(index, in, out)
-
-		other := n.program()
-		require.NoError(t, i.Attach(index, other, out))
-		n.expectPrograms(index, other, out)
-		require.NoError(t, i.Detach(index))
-		require.NoError(t, i.Attach(index, other, out))
-		n.expectPrograms(index, other, out)
-	})
-}
-
-// Whoever lists what is attached, as each round of the agent does, finds that it is not.
-func TestPinsThatAreGoneEndTheTrust(t *testing.T) {
-	both(t, func(t *testing.T, n *node) {
-		n.options.Trust = time.Hour
-		i, in, out, index := n.open(), n.program(), n.program(), n.indexes[0]
-		require.NoError(t, i.Attach(index, in, out))
-		require.NoError(t, n.open().Remove())
-		attached, err := i.Attached()
-		require.NoError(t, err)
-		require.Empty(t, attached)
-		require.NoError(t, i.Attach(index, in, out))
-		n.expectPrograms(index, in, out)
 	})
 }
 

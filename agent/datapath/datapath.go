@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -31,9 +30,7 @@ type Options struct {
 	FlowEntries uint32
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
-	// Trust is how long what was attached is not looked for again.
-	Trust time.Duration
-	Log   logr.Logger
+	Log    logr.Logger
 }
 
 // Datapath is the uplink half on the NICs of the calling thread's network
@@ -67,8 +64,8 @@ func Open(options Options) *Datapath { return open(options, schema) }
 func open(options Options, version string) *Datapath {
 	d := &Datapath{options: options}
 	d.loaded = pins.NewLoaded(pins.New(Directory(options.PinPath), version, options.Log), d.load)
-	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact, Trust: options.Trust})
-	d.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(d.loaded.Directory(), "tunnel_links"), Hooks: tunnelHooks, Clsact: options.Clsact, Trust: options.Trust})
+	d.uplinks = attach.New(attach.Options{LinkDirectory: d.linkDirectory(), Hooks: hooks, Clsact: options.Clsact})
+	d.tunnels = attach.New(attach.Options{LinkDirectory: filepath.Join(d.loaded.Directory(), "tunnel_links"), Hooks: tunnelHooks, Clsact: options.Clsact})
 	return d
 }
 
