@@ -69,9 +69,6 @@ func (a *Agent) sync(ctx context.Context) error {
 	model, err := a.builder.Build(node.Sources{Plan: snapshot.plan, Resolution: resolution, Peers: snapshot.peers})
 	a.unsteered.Set(float64(model.Unsteered))
 	a.pathsHere.Set(pathsOf(model))
-	if len(model.Paths) > 0 {
-		a.parts.held.LoadBeside()
-	}
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}
 	r.report.Err = errors.Join(err, r.report.Err)
 	r.failed = r.report.Err

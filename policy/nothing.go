@@ -17,7 +17,7 @@ func (r *PolicyResult) NothingSelected() string {
 	case *r.MatchedNamespaces == 0:
 		return nothing + ": spec.namespaceSelector matches no namespace"
 	case r.AllPods:
-		return fmt.Sprintf("%s: spec.namespaceSelector matches %s without any", nothing, namespaces(*r.MatchedNamespaces))
+		return fmt.Sprintf("%s: spec.namespaceSelector matches %s without a running pod", nothing, namespaces(*r.MatchedNamespaces))
 	}
 	return fmt.Sprintf("%s: spec.namespaceSelector matches %s, and spec.podSelector no pod there", nothing, namespaces(*r.MatchedNamespaces))
 }

@@ -32,7 +32,7 @@ func TestTheSelectorThatMatchesNothingIsNamed(t *testing.T) {
 		},
 		{
 			"namespaces without pods", labelled("empty"), metav1.LabelSelector{},
-			"no running pod is selected: spec.namespaceSelector matches 1 namespace without any", "",
+			"no running pod is selected: spec.namespaceSelector matches 1 namespace without a running pod", "",
 		},
 		{
 			"an operator that does not exist", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}, metav1.LabelSelector{},

@@ -44,7 +44,6 @@ type Holder struct {
 	node.Idle
 	interfaces *attach.Interfaces
 
-	once   sync.Once // of LoadBeside
 	mutex  sync.Mutex
 	loaded *pins.Loaded[*objects]
 	rooms  map[string]uint32 // the key of each tenant's
@@ -86,19 +85,6 @@ func (h *Holder) load() (*objects, error) {
 		return nil, errors.Join(err, o.Close())
 	}
 	return o, nil
-}
-
-// LoadBeside begins to load the program, the first time it is called, while the caller goes
-// on: a node's first pod waits for the verifier of one program instead of two. What fails
-// is told by Apply.
-func (h *Holder) LoadBeside() {
-	h.once.Do(func() {
-		go func() {
-			h.mutex.Lock()
-			defer h.mutex.Unlock()
-			_ = h.loaded.Load() // Apply tries again, and tells
-		}()
-	})
 }
 
 // Apply puts the program at all pods of the model. What fails for one of them leaves it

@@ -44,13 +44,7 @@ var pattern = func() []byte {
 // StartStream begins one from a pod to another.
 func StartStream(t testing.TB, from, to *network.Pod) *Stream {
 	t.Helper()
-	return StartStreamAt(t, from, to, StreamPort)
-}
-
-// StartStreamAt begins one to a port of its own.
-func StartStreamAt(t testing.TB, from, to *network.Pod, port string) *Stream {
-	t.Helper()
-	address := net.JoinHostPort(to.IPv4, port)
+	address := net.JoinHostPort(to.IPv4, StreamPort)
 	listener, err := to.Listen(t.Context(), "tcp", address)
 	if err != nil {
 		t.Fatal(err)
