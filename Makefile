@@ -25,7 +25,7 @@ help: ## Show this list
 ##@ What a user runs
 
 .PHONY: demo
-demo: root deps kube ## Show one connection filling three NICs; ARGS=--keep leaves the lab up, ARGS=--down removes it
+demo: root deps kube ## Show one connection filling three NICs; ARGS=--keep leaves the lab up, ARGS=--down removes it, ARGS=--vm has virtual machines
 	@mkdir -p _out/bin && hack/progress.sh make "compiling the demo" go build -o _out/bin/demo ./hack/demo
 	$(call with_args,_out/bin/demo)
 
@@ -47,7 +47,7 @@ release: images ## Make what a release page offers in _out/release; ARGS='--url 
 	$(call with_args,hack/release/build.sh --images $(CURDIR)/_out/images)
 
 .PHONY: screenshots
-screenshots: browser kube ## Make pictures of kubectl braid ui in _out/screenshots, of a made-up cluster
+screenshots: browser kube ## Make the pictures of kubectl braid ui , of a made-up cluster, in _out/screenshots
 	@mkdir -p _out/screenshots
 	BRAID_SCREENSHOTS=$(CURDIR)/_out/screenshots go test -count=1 -run '^TestUI$$' ./plugin
 	@ls _out/screenshots/ui-*.png
@@ -71,11 +71,12 @@ test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs som
 # Tests run in three parts: those that only compute or ask an API server, beside other
 # work; those that carry traffic, which wait most of the time, several packages at a time;
 # and those that compare rates, with the machine for themselves.
-# $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt.
+# $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
+# took is in _out/times-PART.json: make slowest.
 define tests
 	@mkdir -p _out && rm -f _out/flaky-$(1).txt
 	@packages=$$(hack/packages.sh $(1) $(PACKAGES) | xargs); failed=0; \
-	[[ -z $$packages ]] || $(gotestsum) --rerun-fails-report=_out/flaky-$(1).txt --packages="$$packages" -- $(2) $(TEST_FLAGS) || failed=$$?; \
+	[[ -z $$packages ]] || $(gotestsum) --rerun-fails-report=_out/flaky-$(1).txt --jsonfile-timing-events=_out/times-$(1).json --packages="$$packages" -- $(2) $(TEST_FLAGS) || failed=$$?; \
 	cat _out/flaky-*.txt >_out/flaky.txt 2>/dev/null || true; exit $$failed
 endef
 
@@ -90,6 +91,11 @@ test-network: root deps kube cluster ## Run the tests that carry traffic in name
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that compare rates; nothing else may run
 	$(call tests,alone,-p 1)
+
+.PHONY: slowest
+slowest: ## Say which tests of the last run took longest
+	@compgen -G '_out/times-*.json' >/dev/null || { echo "no test has run yet: make test" >&2; exit 1; }
+	@cat _out/times-*.json | $(tool) gotestsum tool slowest --num 40
 
 .PHONY: vet
 vet: ## Vet, and compile the tests of all packages

@@ -160,13 +160,13 @@ func (a *Agent) run(ctx context.Context, mgr manager.Manager) error {
 func newAgent(mgr manager.Manager, options Options) (*Agent, error) {
 	a := &Agent{
 		options: options, log: options.Log, client: mgr.GetClient(),
-		store:    saved.NewStore(options.SavedPath, options.NodeName, options.Log),
 		builder:  node.NewBuilder(node.OpenRegistry(options.PinPath, options.Log.WithName("registry"))),
 		finder:   endpoints.NewFinder(endpoints.Options{NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), CgroupPath: options.CgroupPath}),
 		measured: metrics.NewRounds(), unsteered: metrics.NewUnsteeredPeers(), changed: make(chan struct{}, 1),
 		reports:    throttle.New[string](reportsAtOnce, reportInterval),
 		nodeRounds: make(latest[round], 1), podRounds: make(latest[round], 1), rulesKnown: make(chan struct{}, 1), outcomes: make(latest[outcome], 1),
 	}
+	a.store = saved.NewStore(options.SavedPath, options.NodeName, options.Log, a.wake)
 	a.source = newSource(options, mgr.GetCache(), a.store.Keep)
 	var err error
 	if a.network, err = paths.Open(netns.None()); err != nil {

@@ -66,7 +66,11 @@ func (a *Agent) sync(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
-	model, err := a.builder.Build(node.Sources{Plan: snapshot.plan, Resolution: resolution, Peers: snapshot.peers})
+	peers := a.network.Lead(resolution.Paths, snapshot.peers)
+	resolution.TellOfRouters(peers, snapshot.nodeAddresses)
+	model, err := a.builder.Build(node.Sources{
+		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, Peers: peers,
+	})
 	a.unsteered.Set(float64(model.Unsteered))
 	a.pathsHere.Set(pathsOf(model))
 	r := round{snapshot: snapshot, resolution: resolution, model: model, report: applyAll(ctx, a.parts.urgent(), model)}

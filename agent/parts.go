@@ -19,8 +19,10 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
+	"braid.dev/braid/agent/guests"
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/hints"
+	"braid.dev/braid/agent/machines"
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager"
@@ -50,6 +52,8 @@ type parts struct {
 	sockets   *sockets.Upgrader
 	transport *transport.Part
 	guard     *guard.Guard
+	guests    *guests.Part
+	machines  *machines.Part
 	rules     *rules.Rules
 
 	spreading *spreading.Spreading
@@ -62,7 +66,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.spreading}
+	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading}
 }
 
 // all ends with the rules, which work beside the others.
@@ -89,7 +93,9 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
 			Log: options.Log.WithName("transport"), Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
 		}),
-		guard: guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		guard:    guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		guests:   guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
+		machines: machines.New(options.Log.WithName("machines")),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
 	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{

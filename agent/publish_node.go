@@ -43,11 +43,10 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		Overlays:      r.resolution.Overlays(),
 		Features:      append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
 	}
-	if started := a.source.condition(); started != nil {
-		status.Conditions = []metav1.Condition{*started}
-	}
-	if limited := a.peersCondition(r.model.Unsteered); limited != nil {
-		status.Conditions = append(status.Conditions, *limited)
+	for _, condition := range []*metav1.Condition{a.source.condition(), a.peersCondition(r.model.Unsteered), a.savedCondition()} {
+		if condition != nil {
+			status.Conditions = append(status.Conditions, *condition)
+		}
 	}
 	for _, path := range r.resolution.Paths {
 		shown := path.Status()
@@ -86,11 +85,27 @@ func (a *Agent) peersCondition(unsteered int) *metav1.Condition {
 	if unsteered == 0 {
 		return nil
 	}
-	condition := &metav1.Condition{
+	return a.sinceBefore(&metav1.Condition{
 		Type: v1alpha1.ConditionPeersLimited, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonTooManyNodes,
-		LastTransitionTime: metav1.Now().Rfc3339Copy(),
-		Message:            fmt.Sprintf("a node steers to %d others: what is sent to %d more goes by the cluster network's route", node.MaxPeers, unsteered),
+		Message: fmt.Sprintf("a node steers to %d others: what is sent to %d more goes by the cluster network's route", node.MaxPeers, unsteered),
+	})
+}
+
+// savedCondition is nil while what the API server says is saved.
+func (a *Agent) savedCondition() *metav1.Condition {
+	failure := a.store.Failure()
+	if failure == "" {
+		return nil
 	}
+	return a.sinceBefore(&metav1.Condition{
+		Type: v1alpha1.ConditionPlanNotSaved, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonSaveFailed,
+		Message: "an agent that starts while the API server cannot be reached would know nothing of now: " + failure,
+	})
+}
+
+// sinceBefore keeps the time of a condition that was published already.
+func (a *Agent) sinceBefore(condition *metav1.Condition) *metav1.Condition {
+	condition.LastTransitionTime = metav1.Now().Rfc3339Copy()
 	if a.published.node != nil {
 		if before := meta.FindStatusCondition(a.published.node.Conditions, condition.Type); before != nil {
 			condition.LastTransitionTime = before.LastTransitionTime

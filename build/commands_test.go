@@ -22,18 +22,32 @@ import (
 )
 
 func TestEveryBlockOfAPageSaysWhatItIs(t *testing.T) {
-	seen := 0
-	for _, b := range blocks(pages(t)) {
-		seen++
-		if !kinds[b.kind] {
-			t.Errorf("%s: the fence says %q: sh for commands, console for commands with their output, text for output, yaml, json or c for files", b, b.kind)
+	seen, marks := 0, 0
+	for _, b := range blocks(allPages(t)) {
+		marks += len(b.Marks)
+		if _, err := b.Commands(); b.HasCommands() && err != nil {
+			t.Error(err)
 		}
-		if b.kind == "console" && b.script() == "" {
+		if len(b.Marks) > 0 && !b.HasCommands() {
+			t.Errorf("%s: nothing there is to be run: the mark does not belong there", b)
+		}
+		seen++
+		if !kinds[b.Kind] {
+			t.Errorf("%s: the fence says %q: sh for commands, console for commands with their output, text for output, yaml, json or c for files", b, b.Kind)
+		}
+		if b.Kind == "console" && b.Script() == "" {
 			t.Errorf("%s: no line begins with \"$ \": text is for output alone", b)
 		}
 	}
 	if seen < 100 {
 		t.Errorf("the pages have %d blocks: look for them otherwise", seen)
+	}
+	written := 0
+	for _, text := range allPages(t) {
+		written += len(regexp.MustCompile(`(?m)^ *<!-- not run`).FindAllString(text, -1))
+	}
+	if written != marks {
+		t.Errorf("%d marks say what is not run, and %d of them stand above a fence as <!-- not run: WHY --> or <!-- not run (BEGINNING OF A COMMAND; ANOTHER): WHY -->", written, marks)
 	}
 }
 
@@ -46,11 +60,11 @@ func TestCommandsOfPages(t *testing.T) {
 }
 
 func (c *checker) allExist(t *testing.T) {
-	all, seen := pages(t), map[string]int{}
+	all, seen := allPages(t), map[string]int{}
 	for _, page := range slices.Sorted(maps.Keys(all)) {
 		s := &shell{variables: map[string]string{}, functions: map[string]bool{}}
 		for _, b := range blocks(map[string]string{page: all[page]}) {
-			if b.kind != "sh" && b.kind != "console" {
+			if !b.HasCommands() {
 				continue
 			}
 			commands, err := s.commands(b)

@@ -3,27 +3,19 @@
 package build_test
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"braid.dev/braid/build/pages"
 )
 
-// pages are README.md and docs/, by their names.
-func pages(t *testing.T) map[string]string {
+// allPages are README.md and docs/, by their names.
+func allPages(t *testing.T) map[string]string {
 	t.Helper()
-	names, err := filepath.Glob("../docs/*.md")
+	found, err := pages.Read("..")
 	if err != nil {
 		t.Fatal(err)
-	}
-	found := map[string]string{}
-	for _, name := range append(names, "../README.md") {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found[name] = string(text)
 	}
 	return found
 }
@@ -34,7 +26,7 @@ var executed = regexp.MustCompile(`kubectl exec [^\n]*braid[^\n]* -- (\S+)`)
 // The images have no shell and no PATH: their programs are in the root directory.
 func TestPagesRunProgramsOfTheImagesByTheirPaths(t *testing.T) {
 	seen := 0
-	for name, text := range pages(t) {
+	for name, text := range allPages(t) {
 		for _, command := range executed.FindAllStringSubmatch(text, -1) {
 			seen++
 			if !strings.HasPrefix(command[1], "/") {
@@ -48,7 +40,7 @@ func TestPagesRunProgramsOfTheImagesByTheirPaths(t *testing.T) {
 }
 
 func TestTheReadmeHasImagesMadeBeforeTheyArePulled(t *testing.T) {
-	readme := pages(t)["../README.md"]
+	readme := allPages(t)["../README.md"]
 	made, pushed, installed := strings.Index(readme, "\nmake images\n"), strings.Index(readme, "skopeo copy"), strings.Index(readme, "\nhelm install")
 	if made < 0 || pushed < made || installed < pushed || !strings.Contains(readme[installed:], "--set image.registry=") {
 		t.Errorf("images are made at %d, pushed at %d, and installed at %d", made, pushed, installed)

@@ -27,7 +27,7 @@ var (
 
 func TestEveryLinkOfAPageLeadsSomewhere(t *testing.T) {
 	seen := 0
-	for name, text := range pages(t) {
+	for name, text := range allPages(t) {
 		for _, found := range link.FindAllStringSubmatch(prose(text), -1) {
 			if strings.Contains(found[1], "://") {
 				continue
@@ -67,8 +67,8 @@ func TestEveryPageThatAFileNamesIsThere(t *testing.T) {
 }
 
 func TestEveryPageIsOnOneShelf(t *testing.T) {
-	index := pages(t)["../docs/README.md"]
-	for name := range pages(t) {
+	index := allPages(t)["../docs/README.md"]
+	for name := range allPages(t) {
 		page := filepath.Base(name)
 		if page == "README.md" {
 			continue
@@ -80,7 +80,7 @@ func TestEveryPageIsOnOneShelf(t *testing.T) {
 }
 
 func TestTheFirstPageOfTheReadmeHasSixtyLines(t *testing.T) {
-	first, _, found := strings.Cut(pages(t)["../README.md"], "\n## See it without a cluster\n")
+	first, _, found := strings.Cut(allPages(t)["../README.md"], "\n## See it without a cluster\n")
 	if lines := strings.Count(first, "\n"); !found || lines > 60 {
 		t.Errorf("the README has %d lines before what is beyond its first page", lines)
 	}

@@ -4,50 +4,23 @@ package build_test
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"testing"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"braid.dev/braid/build/pages"
 )
-
-// block is a fenced block of a page: what its fence says it is, and its text.
-type block struct {
-	page, kind, text string
-	line             int
-}
-
-func (b block) String() string { return fmt.Sprintf("%s:%d", b.page, b.line) }
 
 // kinds are what a fence may say: commands; commands after a prompt, with their output;
 // output or a picture; and files.
 var kinds = map[string]bool{"sh": true, "console": true, "text": true, "yaml": true, "json": true, "c": true}
 
-var fenced = regexp.MustCompile("(?ms)^ *```([^\n]*)\n(.*?)^ *```$")
-
-func blocks(pages map[string]string) (found []block) {
-	for name, text := range pages {
-		for _, at := range fenced.FindAllStringSubmatchIndex(text, -1) {
-			found = append(found, block{
-				page: name, kind: text[at[2]:at[3]], text: text[at[4]:at[5]], line: strings.Count(text[:at[0]], "\n") + 1,
-			})
-		}
+func blocks(all map[string]string) (found []pages.Block) {
+	for name, text := range all {
+		found = append(found, pages.Blocks(name, text)...)
 	}
 	return found
-}
-
-// script is what of a block a user types.
-func (b block) script() string {
-	if b.kind != "console" {
-		return b.text
-	}
-	var typed strings.Builder
-	for line := range strings.Lines(b.text) {
-		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			typed.WriteString(command)
-		}
-	}
-	return typed.String()
 }
 
 // unknown stands for what only a shell would know, and is no name of anything.
@@ -61,8 +34,8 @@ type shell struct {
 
 // commands are the simple commands of a script, those in substitutions, functions and
 // loops among them, each with its words.
-func (s *shell) commands(b block) (all [][]string, err error) {
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(b.script()), b.String())
+func (s *shell) commands(b pages.Block) (all [][]string, err error) {
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(b.Script()), b.String())
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +94,7 @@ func (s *shell) value(parts []syntax.WordPart) string {
 }
 
 func TestCommandsAreFoundWhereverAPageHasThem(t *testing.T) {
-	b := block{kind: "console", text: "$ A=1 f=x; run --a=$A \"$(inner one | two)\" # no\nrun not\n$ for i in 1 2; do loop $i; done\n$ g() { called 'a b'; }\n$ export B=\"$A\"2; use $B\n"}
+	b := pages.Block{Kind: "console", Text: "$ A=1 f=x; run --a=$A \"$(inner one | two)\" # no\nrun not\n$ for i in 1 2; do loop $i; done\n$ g() { called 'a b'; }\n$ export B=\"$A\"2; use $B\n"}
 	s := &shell{variables: map[string]string{}, functions: map[string]bool{}}
 	got, err := s.commands(b)
 	if err != nil {

@@ -38,7 +38,7 @@ type addressReconciler struct {
 }
 
 func setupAddresses(mgr ctrl.Manager, o Options, confirmed *shared[confirmation]) error {
-	r := &addressReconciler{client: mgr.GetClient(), confirmed: confirmed, runs: newDebouncer(o.AddressDebounce)}
+	r := &addressReconciler{client: mgr.GetClient(), confirmed: confirmed, runs: newDebouncer(o.AddressDebounce, 0)}
 	return ctrl.NewControllerManagedBy(mgr).Named("addresses").
 		Watches(&v1alpha1.MPTCPNode{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: claimsChanged})).
 		Watches(&corev1.Node{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeAddressesChanged})).

@@ -115,6 +115,7 @@ func endpointStatus(o *observation, result *policy.GuestResult, planned *v1alpha
 	status := &v1alpha1.MPTCPEndpointStatus{}
 	accepted := endpointAccepted(result)
 	state, _ := o.pods.of(result.Endpoint)
+	joins := state.guestSubflows
 	switch {
 	case planned != nil:
 		status.Policy, status.NotApplied, status.HostInterface = new(planned.Policy), planned.Guest.NotApplied, state.hostInterface
@@ -127,13 +128,32 @@ func endpointStatus(o *observation, result *policy.GuestResult, planned *v1alpha
 	programmed := condition(v1alpha1.ConditionProgrammed, metav1.ConditionFalse, state.reason, state.message, result.Generation)
 	if state.reason == v1alpha1.ReasonProgrammed {
 		programmed.Status, programmed.Message = metav1.ConditionTrue, "the node carries the policy out for the guest's packets; nothing is configured in the guest, which opens its subflows itself"
+		if planned.Subflows.Manager == v1alpha1.SubflowManagerHost {
+			programmed.Message = "the node carries the policy out for the guest's packets, and announces ports on the connections that the guest begins; nothing is configured in the guest"
+		}
 	}
 	status.Conditions = []metav1.Condition{accepted, programmed}
 	if planned != nil {
 		is := policy.SpreadingOf([]policy.Traffic{{Pod: result.Endpoint, Is: state.spreading}})
 		status.Conditions = append(status.Conditions, condition(v1alpha1.ConditionSpreading, is.Status, is.Reason, is.Message, result.Generation))
+		if planned.Subflows.Manager == v1alpha1.SubflowManagerHost {
+			status.Conditions = append(status.Conditions, guestSubflows(joins, result.Generation))
+		}
 	}
 	return status
+}
+
+// guestSubflows says what a guest makes of its node's announcements.
+func guestSubflows(is v1alpha1.GuestSubflows, generation int64) metav1.Condition {
+	switch is {
+	case v1alpha1.GuestJoined:
+		return condition(v1alpha1.ConditionGuestSubflows, metav1.ConditionTrue, v1alpha1.ReasonGuestJoins,
+			"the guest opens subflows to the ports that its node announces", generation)
+	case v1alpha1.GuestNotTaken:
+		return condition(v1alpha1.ConditionGuestSubflows, metav1.ConditionFalse, v1alpha1.ReasonGuestTakesNoAnnouncements, v1alpha1.GuestRemedy, generation)
+	}
+	return condition(v1alpha1.ConditionGuestSubflows, metav1.ConditionUnknown, v1alpha1.ReasonNothingAnnounced,
+		"no connection that the guest began by MPTCP has lasted long enough to be announced ports", generation)
 }
 
 // endpointAccepted says whether the addresses are the VM's.

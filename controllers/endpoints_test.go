@@ -59,6 +59,32 @@ func TestAVMIsInItsNodesPlanAndSaysWhatBecameOfIt(t *testing.T) {
 	k.waitForCondition(vm, v1alpha1.ConditionProgrammed, v1alpha1.ReasonEndpointFailed)
 }
 
+func TestAVMSaysWhetherItsGuestFollowsAnnouncements(t *testing.T) {
+	k := newCluster(t)
+	k.startController(apiServer)
+	k.node("node-a", nil)
+	agent := k.agent("node-a", "blue")
+	k.path("blue")
+	vm := k.vm("vm", "node-a", "192.0.2.1")
+	k.policy("host", func(p *v1alpha1.MPTCPPolicy) { p.Spec.Subflows.Manager = v1alpha1.SubflowManagerHost })
+	k.waitForPods("node-a", "vm")
+	for _, c := range []struct {
+		is     v1alpha1.GuestSubflows
+		reason string
+		status metav1.ConditionStatus
+	}{
+		{"", v1alpha1.ReasonNothingAnnounced, metav1.ConditionUnknown},
+		{v1alpha1.GuestNotTaken, v1alpha1.ReasonGuestTakesNoAnnouncements, metav1.ConditionFalse},
+		{v1alpha1.GuestJoined, v1alpha1.ReasonGuestJoins, metav1.ConditionTrue},
+	} {
+		agent.guestSubflows = c.is
+		agent.report(v1alpha1.EndpointProgrammed, "")
+		k.waitForCondition(vm, v1alpha1.ConditionGuestSubflows, c.reason)
+		require.Equal(t, c.status, meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionGuestSubflows).Status)
+		k.waitForCondition(vm, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed)
+	}
+}
+
 func TestAnAddressOfAPodIsNoVMs(t *testing.T) {
 	k := newCluster(t)
 	k.startController(apiServer)

@@ -141,6 +141,7 @@ func TestOtherAnnotationsCauseNoRun(t *testing.T) {
 		{"a hint that comes", nil, map[string]string{v1alpha1.AnnotationBackupPaths: "blue"}, true},
 		{"a hint that changes", map[string]string{v1alpha1.AnnotationMaxRate: "1M"}, map[string]string{v1alpha1.AnnotationMaxRate: "2M"}, true},
 		{"a hint that goes", map[string]string{v1alpha1.AnnotationPreferredPaths: "blue"}, nil, true},
+		{"what the pod is", nil, map[string]string{v1alpha1.AnnotationVirtualMachine: "true"}, true},
 		{"an empty hint that comes", nil, map[string]string{v1alpha1.AnnotationPreferredPaths: ""}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -191,6 +192,8 @@ func TestARefusedHintIsAnEventThatSaysWhatIsAllowed(t *testing.T) {
 			`Warning HintMalformed braid.dev/preferred-paths: "blue;green" is no list of paths: "blue;green" cannot be the name of a path. Give names of paths with commas between them; the pod may use blue, green`},
 		{"a malformed rate", v1alpha1.AnnotationMaxRate, "fast",
 			`Warning HintMalformed braid.dev/max-rate: "fast" is no rate: it cannot be read as a quantity. Give bits a second, such as 200M; the guardrails of MPTCPGuardrail tenants allow 8k to 100M`},
+		{"neither a VM nor none", v1alpha1.AnnotationVirtualMachine, "yes",
+			`Warning HintMalformed braid.dev/virtual-machine: "yes" is neither true nor false. Give "true" where the pod holds a virtual machine, and "false" where its connections are its own`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := newHinted(t)

@@ -65,10 +65,13 @@ type planReconciler struct {
 	due         time.Duration // until held changes count; 0 where there are none
 }
 
-// Reconcile compiles what changed since the last run and writes the plans. What
-// it cannot do is looked at again in the next one.
+// Reconcile compiles what changed since the last run and writes the plans, after the pause
+// that follows each run. What it cannot do is looked at again in the next one.
 func (r *planReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	start := time.Now()
+	if rest := r.changes.rest(start); rest > 0 {
+		return reconcile.Result{RequeueAfter: rest}, nil
+	}
 	seen := r.changes.take()
 	result, err := r.compile(ctx, &seen)
 	if err != nil {

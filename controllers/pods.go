@@ -27,9 +27,10 @@ type podState struct {
 	rules []v1alpha1.RuleStatus
 	// spreading is what the pod's traffic does; nil where its agent does not tell.
 	spreading *v1alpha1.SpreadingStatus
-	// Of a VM: the interface that its agent found, and what of the policy that decides
+	// Of a VM, or a pod that holds one: the interface that its agent found, and what of the policy that decides
 	// for it does not hold for it.
 	hostInterface, notApplied, decider string
+	guestSubflows                      v1alpha1.GuestSubflows
 }
 
 // of is the state as it is for one of the pod's policies: a rule that fails is
@@ -129,13 +130,13 @@ func judgeNode(o *observation, history planHistory, node string, compiled *v1alp
 	return states
 }
 
-// ofGuest notes what is told of a VM alone.
+// ofGuest notes what is told of a VM alone, or of a pod that holds one.
 func (s *podState) ofGuest(compiled *v1alpha1.PlanEndpoint, reported *v1alpha1.EndpointStatus) {
-	if compiled.Guest == nil {
+	if !compiled.HasGuest() {
 		return
 	}
-	s.hostInterface = reported.HostInterface
-	s.notApplied, s.decider = policy.DescribeNotApplied(compiled.Guest.NotApplied), policy.RuleOwner(compiled.Policy)
+	s.hostInterface, s.guestSubflows = reported.HostInterface, reported.GuestSubflows
+	s.notApplied, s.decider = policy.DescribeNotApplied(compiled.NotApplied()), policy.RuleOwner(compiled.Policy)
 }
 
 // nodeView is one node's plan and report, indexed by pod.

@@ -71,7 +71,8 @@ const (
 // Defaults of Options.
 const (
 	DefaultNamespace          = "braid-system"
-	DefaultDebounce           = 30 * time.Millisecond
+	DefaultDebounce           = 5 * time.Millisecond
+	DefaultPause              = 30 * time.Millisecond
 	DefaultStatusDebounce     = 200 * time.Millisecond
 	DefaultAddressDebounce    = 10 * time.Millisecond
 	DefaultAgentLeaseDuration = 40 * time.Second
@@ -83,6 +84,9 @@ type Options struct {
 	Namespace string
 	// Debounce is how long events are gathered before plans are compiled.
 	Debounce time.Duration
+	// Pause is how long they are gathered at least after plans were compiled, so that a
+	// new pod waits only where there are many.
+	Pause time.Duration
 	// StatusDebounce is how long they are gathered before statuses are written. It
 	// leaves agents the time to carry out a change of few pods, so that policies do
 	// not tell of each that it is pending.
@@ -100,6 +104,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Debounce == 0 {
 		o.Debounce = DefaultDebounce
+	}
+	if o.Pause == 0 {
+		o.Pause = DefaultPause
 	}
 	if o.StatusDebounce == 0 {
 		o.StatusDebounce = DefaultStatusDebounce
@@ -142,7 +149,7 @@ func Setup(mgr ctrl.Manager, o Options) error {
 
 func setupPlans(mgr ctrl.Manager, o Options, compiled *compilation) error {
 	r := &planReconciler{
-		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(newDebouncer(o.Debounce)), teller: newHintTeller(mgr.GetClient()), held: newHeldPolicies(),
+		client: mgr.GetClient(), namespace: o.Namespace, compiled: compiled, changes: newChanges(newDebouncer(o.Debounce, o.Pause)), teller: newHintTeller(mgr.GetClient()), held: newHeldPolicies(),
 	}
 	if err := mgr.Add(r.teller); err != nil {
 		return fmt.Errorf("add the teller of refused hints: %w", err)
@@ -179,7 +186,7 @@ func setupStatus(mgr ctrl.Manager, o Options, compiled *compilation, confirmed *
 		history:   planHistory{},
 		judged:    judgements{},
 		writer:    newStatusWriter(mgr.GetClient(), mgr.GetEventRecorder(FieldOwner)),
-		runs:      newDebouncer(o.StatusDebounce),
+		runs:      newDebouncer(o.StatusDebounce, 0),
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("status").
 		Watches(&v1alpha1.MPTCPNodePlan{}, r.runs.handler()).
@@ -210,12 +217,14 @@ const (
 // longer; a run for others takes its changes along.
 type debouncer struct {
 	delay   time.Duration
-	cost    atomic.Int64 // of the last run, in nanoseconds
+	pause   time.Duration // between two runs at least
+	cost    atomic.Int64  // of the last run, in nanoseconds
+	ended   atomic.Int64  // when that was, in nanoseconds since 1970; 0 for never
 	updates *throttle.Throttle[types.UID]
 }
 
-func newDebouncer(delay time.Duration) *debouncer {
-	return &debouncer{delay: delay, updates: throttle.New[types.UID](updatesAtOnce, updateInterval)}
+func newDebouncer(delay, pause time.Duration) *debouncer {
+	return &debouncer{delay: delay, pause: pause, updates: throttle.New[types.UID](updatesAtOnce, updateInterval)}
 }
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -231,8 +240,17 @@ func (d *debouncer) enqueueUpdate(q queue, object client.Object) {
 	d.enqueueAfter(q, d.updates.Delay(object.GetUID(), time.Now()))
 }
 
-// measure notes the cost of a run that began at start.
-func (d *debouncer) measure(start time.Time) { d.cost.Store(int64(time.Since(start))) }
+// measure notes the cost of a run that began at start and ends now.
+func (d *debouncer) measure(start time.Time) {
+	now := time.Now()
+	d.cost.Store(int64(now.Sub(start)))
+	d.ended.Store(now.UnixNano())
+}
+
+// rest is how much of the pause after the last run is left; 0 for nothing.
+func (d *debouncer) rest(now time.Time) time.Duration {
+	return max(0, d.pause-now.Sub(time.Unix(0, d.ended.Load())))
+}
 
 func (d *debouncer) handler() handler.EventHandler {
 	return handler.Funcs{

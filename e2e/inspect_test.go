@@ -4,8 +4,10 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -35,9 +37,14 @@ func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
 // ask runs a debug command of the agent of a pod's node.
 func (c *cluster) ask(t *testing.T, pod string, arguments ...string) []byte {
 	t.Helper()
+	return c.askNode(t, pod, append(arguments, "-o", "json")...)
+}
+
+// askNode is for commands that know no other form than JSON.
+func (c *cluster) askNode(t *testing.T, pod string, arguments ...string) []byte {
+	t.Helper()
 	node := c.Network.Pod(pod).Node
-	arguments = append(arguments, "-o", "json",
-		"--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
+	arguments = append(arguments, "--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
 	command := node.Command(t.Context(), c.Binary("braid-agent"), arguments...)
 	var errors strings.Builder
 	command.Stderr = &errors
@@ -56,6 +63,27 @@ func (c *cluster) rulesOf(t *testing.T, pod string) (rules []agentapi.Rule) {
 		t.Fatalf("braid-agent rules: %v: %s", err, out)
 	}
 	return rules
+}
+
+// busyPaths are the paths of which the agent of a pod's node tells `kubectl braid top` that
+// they carry what the pod sends, or what it receives.
+func (c *cluster) busyPaths(t *testing.T, pod string, sends bool) []string {
+	t.Helper()
+	const busy = 1e6
+	var reading agentapi.Reading
+	out := c.askNode(t, pod, "rates", "--every=500ms", "--count=1", "shop/"+pod)
+	if err := json.Unmarshal(out, &reading); err != nil {
+		t.Fatalf("braid-agent rates: %v: %s", err, out)
+	}
+	carrying := map[string]bool{}
+	for _, r := range reading.Busy {
+		if sends && r.SentBitsPerSecond > busy {
+			carrying[cmp.Or(r.StandIn, r.Path)] = true
+		} else if !sends && r.ReceivedBitsPerSecond > busy {
+			carrying[cmp.Or(r.Incoming, r.Path)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(carrying))
 }
 
 // subflowsOf are the subflows of a pod of the shop as the agent tells them.

@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -33,8 +34,10 @@ const (
 
 func TestTheAPIServerCannotBeReached(t *testing.T) {
 	c := use(t)
+	c.awaitControlPlane(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.spread(t, policy, 2)
+	c.WaitFor(t, "its paths are ready", 10*time.Second, c.pathsReady)
 	node := c.Network.Pod("client").Node
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, outageEnd})
 	r.sleepUntil(cutOffAt)
@@ -52,6 +55,24 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 	r.finish(t)
 	r.expectSteadyWithoutServer(t, returned)
 	c.expectRecovery(t, policy)
+}
+
+// awaitControlPlane waits until the controller follows what the API server says: where a test
+// before has stopped the server, it hears of policies and of paths again at different times,
+// each after up to client-go's longest pause between two attempts to watch, or has lost its
+// lease and ends.
+func (c *cluster) awaitControlPlane(t *testing.T) {
+	t.Helper()
+	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	c.CreatePaths(t)
+	c.Create(t, policy)
+	took := c.WaitFor(t, "the controller follows", time.Minute, func(ctx context.Context) error {
+		c.keepController(t)
+		return errors.Join(c.Programmed(ctx, policy, 2), c.pathsReady(ctx))
+	})
+	t.Logf("the controller follows what the API server says after %v", took)
+	c.DeleteAll(t)
+	c.WaitFor(t, "nothing is left of that", 10*time.Second, c.NothingLeft)
 }
 
 // failWithoutServer sets a NIC down and up again, and returns when it came back.

@@ -3,6 +3,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // What is most used works in an overlay too: VXLAN as flannel lays it. All other tests can
@@ -49,14 +51,31 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 	})
 }
 
-// expectHint moves a connection by an annotation, and back.
+// expectHint moves a connection by an annotation, and back. The agents of both ends tell of
+// the NICs that carry its packets, inside the overlay's.
 func (c *cluster) expectHint(t *testing.T) {
-	r := c.begin(t, transfer{"client", "server", 6, traffic.Up, 6 * time.Second})
+	r := c.begin(t, transfer{"client", "server", 6, traffic.Up, 10 * time.Second})
 	r.sleepUntil(warmup)
 	r.waitForUse(t, c, time.Now(), paths...)
+	c.waitForTold(t, paths...)
 	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+	c.waitForTold(t, "green")
 	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
 	r.finish(t)
+}
+
+// waitForTold waits until those paths are told at both ends, as top shows them, while the
+// client sends.
+func (c *cluster) waitForTold(t *testing.T, want ...string) {
+	t.Helper()
+	want = slices.Sorted(slices.Values(want))
+	testutil.Retry(t, 10*time.Second, func() error {
+		sends, receives := c.busyPaths(t, "client", true), c.busyPaths(t, "server", false)
+		if !slices.Equal(sends, want) || !slices.Equal(receives, want) {
+			return fmt.Errorf("what the client sends is told to be on %v, what the server receives on %v, not on %v", sends, receives, want)
+		}
+		return nil
+	})
 }
 
 // expectRule has a rule see what a pod sends.

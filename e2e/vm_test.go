@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,4 +183,69 @@ func (c *cluster) expectSpoofsDropped(t *testing.T, vm *network.Pod) {
 	if arrived := send(c.Network.Pod("client").IPv4); arrived > count/10 {
 		t.Errorf("of %d packets with another's address %d arrived", count, arrived)
 	}
+}
+
+// With manager: Host nothing but the limits of its own kernel is set in the VM, which has one
+// address and opens no subflow by itself. The pod at the other end is selected by nobody.
+func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
+	c := use(t)
+	vm, err := c.Network.Nodes[0].AddGuest("vm")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, vm.Remove()) })
+	policy := testlab.NewPolicy("tenant", "vm")
+	policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerHost
+	c.CreatePaths(t)
+	guest := endpointOf(vm, "vm", vm.IPv4, vm.IPv6)
+	guest.Labels["app"] = "vm"
+	c.Create(t, policy, guest)
+	c.WaitProgrammed(t, policy, 1)
+	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
+	c.expectGuestSubflows(t, guest, v1alpha1.ReasonNothingAnnounced)
+
+	first := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
+	require.Equal(t, 1, first.result.Subflows, "Linux follows no announcement by default")
+	c.expectGuestSubflows(t, guest, v1alpha1.ReasonGuestTakesNoAnnouncements)
+
+	testlab.RunIn(t, vm, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
+			r := c.run(t, transfer{"vm", "tenant-server", version, traffic.Up, spreadTime})
+			require.Equal(t, len(paths), r.result.Subflows)
+			wire := r.steady()
+			t.Logf("%v", wire)
+			for _, path := range paths {
+				if share := wire[path] / wire.of(paths); share < 0.15 {
+					t.Errorf("%s carries %.0f %% of it", path, 100*share)
+				}
+			}
+		})
+	}
+	c.expectGuestSubflows(t, guest, v1alpha1.ReasonGuestJoins)
+
+	t.Run("not for a pod, which says so", func(t *testing.T) {
+		c.Update(t, policy, func() { policy.Spec.PodSelector.MatchExpressions[0].Values = []string{"vm", "client"} })
+		c.WaitFor(t, "the policy says that it does not hold for the pod", 10*time.Second, func(ctx context.Context) error {
+			if err := c.Get(ctx, policy); err != nil {
+				return err
+			}
+			is := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
+			if is == nil || is.Reason != v1alpha1.ReasonEndpointFailed || !strings.Contains(is.Message, "choose manager: Kernel or Agent") {
+				return fmt.Errorf("%+v", policy.Status)
+			}
+			return nil
+		})
+	})
+}
+
+func (c *cluster) expectGuestSubflows(t *testing.T, e *v1alpha1.MPTCPEndpoint, reason string) {
+	t.Helper()
+	c.WaitFor(t, "the guest is told of: "+reason, 20*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, e); err != nil {
+			return err
+		}
+		if is := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionGuestSubflows); is == nil || is.Reason != reason {
+			return fmt.Errorf("%+v", e.Status.Conditions)
+		}
+		return nil
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,8 @@ var large = simulate.Size{Nodes: 1000, Pods: 20_000, Namespaces: 200, Policies: 
 const (
 	// answersEach is how often each command is timed.
 	answersEach = 5
+	// atOnce is how many objects are made at the same time.
+	atOnce = 8
 	// answerPatience ends a test that hangs; it is no requirement.
 	answerPatience = 20 * time.Second
 )
@@ -53,6 +56,9 @@ func TestCommandsAnswerForAThousandNodes(t *testing.T) {
 		{"explain", []string{"explain", pod.Name, "--namespace", pod.Namespace}, pod.Name},
 		{"explain_json", []string{"explain", pod.Name, "--namespace", pod.Namespace, "--output", "json"}, pod.Name},
 		{"top_pod", []string{"top", pod.Name, "--namespace", pod.Namespace, "--once", "--every", "10ms"}, "no pod that a policy selects has a subflow"},
+		{"explain_vm", []string{"explain", "mep/guest", "--namespace", pod.Namespace}, "guest"},
+		{"top", []string{"top", "--once", "--every", "10ms"}, "950 more nodes were not asked"},
+		{"top_paths", []string{"top", "--paths", "--once", "--every", "10ms"}, "950 more nodes were not asked"},
 		{"top_paths_of_node", []string{"top", "--paths", "--node", pod.Spec.NodeName, "--once", "--every", "10ms"}, "NODE"},
 	} {
 		t.Run(command.name, func(t *testing.T) {
@@ -102,17 +108,41 @@ func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
 		agents.Wait()
 	})
 	s.addPlans(policy.Compile(objects.Input()).Plans)
-	s.addSystemPod("agent", "agent-0", pod.Spec.NodeName, "192.0.2.1")
-	s.setKubelet(pod.Spec.NodeName)
+	s.addAgentPods(nodes)
+	s.create(&v1alpha1.MPTCPEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "guest"},
+		Spec:       v1alpha1.MPTCPEndpointSpec{NodeName: pod.Spec.NodeName, Interface: v1alpha1.EndpointInterface{MACAddress: "52:54:00:12:34:56"}, Addresses: []v1alpha1.EndpointAddress{"10.99.0.9"}},
+	}, nil)
 	return pod
+}
+
+// addAgentPods makes the agents pods that can be asked.
+func (s *scene) addAgentPods(nodes []string) {
+	s.t.Helper()
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for _, node := range nodes {
+		group.Go(func() error {
+			s.addSystemPod("agent", "agent-"+node, node, "192.0.2.1")
+			s.setKubelet(node)
+			return nil
+		})
+	}
+	require.NoError(s.t, group.Wait())
 }
 
 // addPlans makes the plans, and waits until their agents have said that all is programmed.
 func (s *scene) addPlans(plans map[string]v1alpha1.MPTCPNodePlanSpec) {
 	s.t.Helper()
+	var group errgroup.Group
+	group.SetLimit(atOnce)
 	for name, spec := range plans {
-		s.create(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, nil)
+		group.Go(func() error {
+			s.create(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, nil)
+			return nil
+		})
 	}
+	require.NoError(s.t, group.Wait())
 	testutil.Retry(s.t, time.Minute, func() error {
 		var all v1alpha1.MPTCPNodePlanList
 		if err := s.client.List(s.t.Context(), &all); err != nil {

@@ -31,6 +31,8 @@ type Explanation struct {
 	Older string `json:"older,omitempty"`
 	// Silent says since when the agent does not report; Result is old then.
 	Silent string `json:"silent,omitempty"`
+	// Node is what is wrong with the pod's node as a whole.
+	Node []string `json:"node,omitempty"`
 	// NotSelecting says why policies that might select the pod do not, where none does.
 	NotSelecting []string `json:"notSelecting,omitempty"`
 	// LeftOut is what whoever asks may not read.
@@ -102,12 +104,16 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 	}
 	guest, isGuest := guestNamed(name)
 	var pods []corev1.Pod
-	if !isGuest {
-		if pods, err = podsNamed(ctx, c, namespace, name); err != nil {
-			return nil, err
-		}
+	var nodes []string
+	if isGuest {
+		nodes, err = nodeOfGuest(ctx, c, namespace, guest)
+	} else if pods, err = podsNamed(ctx, c, namespace, name); err == nil {
+		nodes = plansOf(pods)
 	}
-	found, err := p.read(ctx, c, plansOf(pods, isGuest))
+	if err != nil {
+		return nil, err
+	}
+	found, err := p.read(ctx, c, nodes)
 	if err != nil {
 		return nil, err
 	}
@@ -127,16 +133,30 @@ func (p *plugin) explain(ctx context.Context, name string) (all []*Explanation, 
 // fewNodes is up to how many plans are read one by one.
 const fewNodes = 20
 
-// plansOf are the nodes whose plans tell of pods; nil for all, where that is less work or
-// the node of a VM is not known yet.
-func plansOf(pods []corev1.Pod, isGuest bool) []string {
+// nodeOfGuest is that of a VM; none where it has none, or it may not be read.
+func nodeOfGuest(ctx context.Context, c client.Reader, namespace, name string) ([]string, error) {
+	var guest v1alpha1.MPTCPEndpoint
+	err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &guest)
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return noPlans, nil // told later
+	case err != nil:
+		return nil, fmt.Errorf("reading MPTCPEndpoint %s/%s: %w", namespace, name, err)
+	case guest.Spec.NodeName == "":
+		return noPlans, nil
+	}
+	return []string{guest.Spec.NodeName}, nil
+}
+
+// plansOf are the nodes whose plans tell of pods; nil for all, where that is less work.
+func plansOf(pods []corev1.Pod) []string {
 	nodes := []string{}
 	for i := range pods {
 		if node := pods[i].Spec.NodeName; node != "" && !slices.Contains(nodes, node) {
 			nodes = append(nodes, node)
 		}
 	}
-	if isGuest || len(nodes) > fewNodes {
+	if len(nodes) > fewNodes {
 		return nil
 	}
 	return nodes
@@ -218,7 +238,7 @@ func (c *cluster) explainOne(of policy.PodRef, in policy.Input) *Explanation {
 	c.assumeNode(of.Node)
 	in.Paths, in.Policies, in.ClusterPolicies, in.Guardrails, in.Nodes = c.paths.Items, c.policies.Items, c.clusterPolicies.Items, c.guardrails.Items, c.nodes.Items
 	compiled := policy.Compile(in)
-	e := &Explanation{Result: c.result(of), Silent: c.silence(of.Node), LeftOut: c.leftOut}
+	e := &Explanation{Result: c.result(of), Silent: c.silence(of.Node), Node: c.nodeNotes(of.Node), LeftOut: c.leftOut}
 	for i := range compiled.Decisions {
 		if compiled.Decisions[i].Pod.UID == of.UID {
 			e.Decision = compiled.Decisions[i]
@@ -330,7 +350,7 @@ func (c *cluster) older(pod policy.PodRef, decided *v1alpha1.PlanEndpoint) strin
 func sameDecision(a, b *v1alpha1.PlanEndpoint) bool {
 	of := func(e *v1alpha1.PlanEndpoint) v1alpha1.PlanEndpoint {
 		return v1alpha1.PlanEndpoint{
-			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Transport: e.Transport, Preferred: e.Preferred, Backup: e.Backup,
+			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Transport: e.Transport, Incast: e.Incast, Preferred: e.Preferred, Backup: e.Backup,
 			Preference: e.Preference, Hinted: e.Hinted, RefusedHints: e.RefusedHints, Guard: e.Guard,
 		}
 	}
@@ -374,6 +394,7 @@ func (e *Explanation) text() string {
 		fmt.Fprintf(&b, "    %s\n", text)
 	}
 	e.writeResult(&b)
+	b.WriteString(notesText(e.Decision.Pod.Node, e.Node))
 	b.WriteString(leftOutText(e.LeftOut))
 	return b.String()
 }

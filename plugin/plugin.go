@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,15 +61,30 @@ func Command(out io.Writer, version string) *cobra.Command {
 	return command
 }
 
-// explainRefusals says of what a tenant may not do who may.
+// explainRefusals says of what a tenant may not do who may, and of an API server that does
+// not answer what that means.
 func explainRefusals(run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(command *cobra.Command, arguments []string) error {
 		err := run(command, arguments)
-		if apierrors.IsForbidden(err) {
+		switch {
+		case apierrors.IsForbidden(err):
 			return fmt.Errorf("%w. docs/kubectl-braid.md says which rights a command needs, and which work with those of a namespace", err)
+		case isAway(err):
+			return fmt.Errorf("%w. The API server does not answer: the nodes go on with what they have, and changes wait. "+
+				"See that it runs and that you reach it (kubectl get --raw /readyz); docs/troubleshooting.md#the-api-server-is-away", err)
 		}
 		return err
 	}
+}
+
+// isAway: nothing listens at the API server's address, or nothing is there.
+func isAway(err error) bool {
+	for _, no := range []syscall.Errno{syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ETIMEDOUT} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	return false
 }
 
 // addFormat adds -o to a command that prints something that programs may read.
@@ -93,7 +109,7 @@ func (p *plugin) client() (client.WithWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
-	return c, nil
+	return newStreamingClient(c, config)
 }
 
 // namespace is the one that was given, or the context's.

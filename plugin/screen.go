@@ -337,12 +337,14 @@ func (v *screen) footer() []string {
 	for _, c := range columns {
 		keys += fmt.Sprintf("  %c %s", c.key, c.name)
 	}
-	return v.footerOf(v.top.Problems, keys)
+	return v.footerOf(v.top.Problems, v.top.NotAsked, keys)
 }
 
-func (v *screen) footerOf(problems []Problem, keys string) (lines []string) {
-	if v.note != "" {
-		lines = append(lines, v.note)
+func (v *screen) footerOf(problems []Problem, notAsked int, keys string) (lines []string) {
+	for _, text := range []string{v.note, notAskedText(notAsked)} {
+		if text != "" {
+			lines = append(lines, text)
+		}
 	}
 	for i, problem := range problems {
 		if i == 3 {

@@ -99,7 +99,7 @@ func (p *plugin) test(command *cobra.Command, options testOptions) (err error) {
 		result.Pairs = append(result.Pairs, found)
 	}
 	result.FirstSpreadSeconds = t.firstSpread.Seconds()
-	if err := p.print(result, result.text); err != nil {
+	if err := p.print(result, result.Text); err != nil {
 		return err
 	}
 	if !result.Fine {
@@ -108,7 +108,8 @@ func (p *plugin) test(command *cobra.Command, options testOptions) (err error) {
 	return nil
 }
 
-func (r TestResult) text() string {
+// Text is what the command prints.
+func (r TestResult) Text() string {
 	text := ""
 	for i := range r.Pairs {
 		pair := &r.Pairs[i]

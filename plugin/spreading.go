@@ -28,6 +28,8 @@ var remedies = map[string]string{
 	v1alpha1.ReasonNoSecondPath:      "see that a second path exists, is up and is allowed: kubectl braid paths, spec.paths, guardrails and the pod's annotations",
 	v1alpha1.ReasonOnePathUsed: "see that no firewall or NetworkPolicy drops further subflows, and that the peer's node is reached on several paths: " +
 		"kubectl braid top POD, docs/troubleshooting.md",
+	v1alpha1.ReasonNotAnswered: "see that the other end runs, that the node has a route to it (ip route get ADDRESS; the cluster network's own pods put it there), " +
+		"and that no firewall between the nodes drops it, such as UDP 8472 of VXLAN or 6081 of Geneve (docs/troubleshooting.md#a-connection-stalls)",
 }
 
 // Traffic is what the traffic of a policy's pods does.

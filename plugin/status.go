@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +24,8 @@ type Status struct {
 	Fine bool `json:"fine"`
 	// Traffic is what that of each policy's pods does.
 	Traffic []Traffic `json:"traffic,omitempty"`
+	// Sockets are what those of the pods speak; nil where no pod is selected.
+	Sockets *Sockets `json:"sockets,omitempty"`
 	// Counts are by what is counted: nodes, paths, policies, endpoints.
 	Counts []Count `json:"counts"`
 	// Problems are what is not fine, and why.
@@ -166,7 +169,8 @@ func (s *Status) addNodes(c *cluster) {
 			s.Remarks = append(s.Remarks, Problem{"node " + name, "NoAgent", "no agent has run there: its pods' connections are left alone"})
 			continue
 		}
-		s.count("nodes", c.nodeProblem(member))
+		s.count("nodes", c.nodeProblem(&c.nodes.Items[i], member))
+		s.Remarks = append(s.Remarks, c.nodeRemarks(&c.nodes.Items[i])...)
 		// Others do without the addresses that are refused. One that is claimed is worth
 		// knowing at both ends.
 		addresses := meta.FindStatusCondition(member.Status.Conditions, v1alpha1.ConditionAddressesConfirmed)
@@ -178,10 +182,13 @@ func (s *Status) addNodes(c *cluster) {
 
 // nodeProblem: a silent agent's last words count for nothing. The generation of a member is
 // that of what the controller itself confirms.
-func (c *cluster) nodeProblem(member *v1alpha1.MPTCPNode) *Problem {
-	object := "node " + member.Name
+func (c *cluster) nodeProblem(node *corev1.Node, member *v1alpha1.MPTCPNode) *Problem {
+	object, kubelet := "node "+member.Name, kubeletProblem(node)
 	if silence := c.silenceOf(member); silence != "" {
-		return &Problem{object, v1alpha1.ReasonAgentNotReporting, silence}
+		return &Problem{object, v1alpha1.ReasonAgentNotReporting, strings.TrimSuffix(silence+"; "+kubelet, "; ")}
+	}
+	if kubelet != "" {
+		return &Problem{object, reasonNodeNotReady, kubelet}
 	}
 	ready := meta.FindStatusCondition(member.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
@@ -300,8 +307,14 @@ func (s *Status) addEndpoints(c *cluster) {
 		for j := range plan.Spec.Endpoints {
 			endpoint := &plan.Spec.Endpoints[j]
 			what := "pods"
-			if endpoint.Guest != nil {
+			switch {
+			case endpoint.Guest != nil:
 				what = "VMs"
+			case endpoint.HoldsVirtualMachine():
+				what = "pods that hold VMs"
+				s.addHolder(silence, plan.Name, endpoint, results[string(endpoint.UID)])
+			default:
+				s.addSockets(silence, endpoint, results[string(endpoint.UID)])
 			}
 			s.count(what, problemOf(plan.Name, silence, endpoint, results[string(endpoint.UID)]))
 		}
@@ -311,15 +324,29 @@ func (s *Status) addEndpoints(c *cluster) {
 	}
 }
 
-// addGuest tells of a VM that has not all of its addresses, which no plan shows, and what of
-// its policy does not hold for it.
+// addGuest tells of a VM that has not all of its addresses, which no plan shows, that follows
+// no announcements, and what of its policy does not hold for it.
 func (s *Status) addGuest(e *v1alpha1.MPTCPEndpoint) {
 	object := fmt.Sprintf("VM %s/%s", e.Namespace, e.Name)
 	if accepted := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionAccepted); accepted != nil && accepted.Status == metav1.ConditionFalse {
 		s.count("addresses of VMs", &Problem{object, accepted.Reason, accepted.Message})
 	}
+	if joins := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionGuestSubflows); joins != nil && joins.Status == metav1.ConditionFalse {
+		s.Remarks = append(s.Remarks, Problem{object, joins.Reason, joins.Message})
+	}
 	if len(e.Status.NotApplied) > 0 {
 		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonNotForGuests, policy.DescribeNotApplied(e.Status.NotApplied)})
+	}
+}
+
+// addHolder tells the same of a pod that holds a VM.
+func (s *Status) addHolder(silence, node string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) {
+	object := fmt.Sprintf("pod %s/%s on %s", endpoint.Namespace, endpoint.Name, node)
+	if silence == "" && result != nil && result.GuestSubflows == v1alpha1.GuestNotTaken {
+		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonGuestTakesNoAnnouncements, v1alpha1.GuestRemedy})
+	}
+	if settings := endpoint.NotApplied(); len(settings) > 0 {
+		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonNotForGuests, policy.DescribeNotApplied(settings)})
 	}
 }
 
@@ -348,6 +375,9 @@ func (s Status) text() string {
 	summary, notSpread := s.trafficText()
 	if summary != "" {
 		rows = append(rows, []string{"traffic", summary})
+	}
+	if s.Sockets != nil && s.Sockets.MPTCP+s.Sockets.PlainTCP > 0 {
+		rows = append(rows, []string{"sockets", s.Sockets.text()})
 	}
 	for _, count := range s.Counts {
 		rows = append(rows, []string{count.What, fmt.Sprintf("%d of %d fine", count.Fine, count.Total)})

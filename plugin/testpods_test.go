@@ -39,3 +39,21 @@ func TestAPodOfTheTestWaitsForItsServiceAccount(t *testing.T) {
 	require.NoError(t, patient.create(t.Context(), pod()))
 	require.NoError(t, <-made)
 }
+
+func TestPairsOfTheTest(t *testing.T) {
+	nodes := map[string]*corev1.Pod{"node1": nil, "node2": nil, "node3": nil}
+	for _, c := range []struct {
+		options testOptions
+		want    []pair
+	}{
+		{testOptions{}, []pair{{"node1", "node2"}}},
+		{testOptions{from: "node3"}, []pair{{"node3", "node1"}}},
+		{testOptions{to: "node1"}, []pair{{"node2", "node1"}}},
+		{testOptions{from: "node2", to: "node3"}, []pair{{"node2", "node3"}}},
+		{testOptions{allPairs: true}, []pair{{"node1", "node2"}, {"node1", "node3"}, {"node2", "node3"}}},
+	} {
+		found, err := (&tester{surveyor: &surveyor{agents: nodes}, options: c.options}).pairs()
+		require.NoError(t, err)
+		require.Equal(t, c.want, found, "%+v", c.options)
+	}
+}

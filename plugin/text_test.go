@@ -339,7 +339,7 @@ func judgedTrue(kinds ...string) (conditions []metav1.Condition) {
 func TestEveryReasonHasARemedy(t *testing.T) {
 	for _, reason := range []string{
 		v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
-		v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed,
+		v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed, v1alpha1.ReasonNotAnswered,
 	} {
 		require.NotEmpty(t, remedies[reason], reason)
 	}
@@ -367,4 +367,25 @@ func TestARemovalIsJudgedByWhatIsLeft(t *testing.T) {
 		fmt.Fprintf(&all, "%s:\n%s\n", test.want, r.removal.text())
 	}
 	Golden(t, "removals", all.String())
+}
+
+func TestTheCellOfAPathNamesTheOneThatCarriesMost(t *testing.T) {
+	tests := map[string]struct {
+		of   Subflow
+		want string
+	}{
+		"its own":                              {Subflow{Path: "blue", SentBitsPerSecond: 5}, "blue"},
+		"none that is known":                   {Subflow{}, "-"},
+		"one that stands in":                   {Subflow{Path: "blue", StandIn: "red", SentBitsPerSecond: 5}, "red, not blue"},
+		"by which it receives":                 {Subflow{Path: "blue", Incoming: "red", ReceivedBitsPerSecond: 5}, "red, sends by blue"},
+		"by which it receives, and one stands": {Subflow{Path: "blue", StandIn: "green", Incoming: "red", ReceivedBitsPerSecond: 5}, "red, sends by green"},
+		"by which it sends":                    {Subflow{Path: "blue", Incoming: "red", SentBitsPerSecond: 5, ReceivedBitsPerSecond: 1}, "blue"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := test.of.carrier(); got != test.want {
+				t.Errorf("the path is %q, want %q", got, test.want)
+			}
+		})
+	}
 }

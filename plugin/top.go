@@ -25,6 +25,8 @@ type Top struct {
 	// of them may be left out below.
 	Total    int       `json:"total"`
 	Subflows []Subflow `json:"subflows"`
+	// NotAsked is how many nodes with such pods were not asked, because there are many.
+	NotAsked int `json:"notAsked,omitempty"`
 	// Problems are nodes that could not be read.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -42,6 +44,9 @@ type Subflow struct {
 	// StandIn is the path by which the pod's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string `json:"standIn,omitempty"`
+	// Incoming is the path by which the peer's packets come, where that is not the one by
+	// which the pod's leave; empty otherwise.
+	Incoming string `json:"incoming,omitempty"`
 	// SentBitsPerSecond and ReceivedBitsPerSecond are of payload.
 	SentBitsPerSecond     uint64 `json:"sentBitsPerSecond"`
 	ReceivedBitsPerSecond uint64 `json:"receivedBitsPerSecond"`
@@ -65,11 +70,16 @@ type topOptions struct {
 	once           bool
 	every          time.Duration
 	limit          int
+	// mostNodes are asked at a time, those first whose pods send; 0 for all.
+	mostNodes int
 }
 
 func (o *topOptions) wantsNode(name string) bool {
 	return (o.node == "" || o.node == name) && (o.nodes == nil || o.nodes[name])
 }
+
+// defaultNodes is how many agents can be asked in a second or less.
+const defaultNodes = 50
 
 const topExamples = `  kubectl braid top
   kubectl braid top web-0 --namespace shop --once
@@ -84,6 +94,9 @@ func (p *plugin) topCommand() *cobra.Command {
 		Short: "Show what each subflow carries now",
 		Long: `Show the living subflows of all pods that a policy selects, or of one: their paths,
 rates of payload, round-trip times, and which are backups.
+
+In a cluster with more nodes than --nodes says, those are asked whose pods send, and how
+many are left out is told.
 
 In a terminal the table is kept up to date: left and right or a letter choose the column
 to sort by, r reverses, up and down scroll, / filters, q leaves.
@@ -104,6 +117,7 @@ of the path's capacity that is, and how much of it is of those subflows.`,
 	flags.BoolVar(&options.once, "once", false, "print one table; so it is where the output is no terminal")
 	flags.DurationVar(&options.every, "every", 2*time.Second, "time between two readings")
 	flags.IntVar(&options.limit, "limit", 1000, "how many of the busiest subflows each node tells of; 0 for all")
+	flags.IntVar(&options.mostNodes, "nodes", defaultNodes, "how many nodes are asked at a time, those first whose pods send; 0 for all")
 	flags.StringVar(&options.node, "node", "", "show this node's pods alone")
 	flags.StringVar(&options.path, "path", "", "show this path alone")
 	flags.BoolVar(&options.paths, "paths", false, "show what the NICs of nodes and paths carry")
@@ -198,7 +212,14 @@ func (t *Top) text() string {
 	if len(t.Subflows) < t.Total {
 		text += fmt.Sprintf("%d of %d subflows\n", len(t.Subflows), t.Total)
 	}
-	return text + list("Not read", t.Problems)
+	return text + notAskedLine(t.NotAsked) + list("Not read", t.Problems)
+}
+
+func notAskedLine(count int) string {
+	if text := notAskedText(count); text != "" {
+		return text + "\n"
+	}
+	return ""
 }
 
 // column is one of the table.
@@ -236,8 +257,12 @@ func afterLast(text, separator string) string {
 	return text[strings.LastIndex(text, separator)+len(separator):]
 }
 
-// carrier is the path that the pod's packets take.
+// carrier is the path that the subflow's data takes: most of it, where that is one path for
+// each direction.
 func (s *Subflow) carrier() string {
+	if s.Incoming != "" && s.ReceivedBitsPerSecond > s.SentBitsPerSecond {
+		return s.Incoming + ", sends by " + cmp.Or(s.StandIn, s.Path)
+	}
 	if s.StandIn != "" {
 		return s.StandIn + ", not " + s.Path
 	}

@@ -15,6 +15,8 @@ import (
 // PathUses are what the NICs of nodes and paths carried in one interval.
 type PathUses struct {
 	Paths []PathUse `json:"paths"`
+	// NotAsked is how many of the nodes were not asked, because there are many.
+	NotAsked int `json:"notAsked,omitempty"`
 	// Problems are nodes that could not be read.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -68,6 +70,7 @@ func (t *topper) lookAtPaths(ctx context.Context) error {
 	for i := range t.uses {
 		t.nodes[t.uses[i].Node] = before[t.uses[i].Node]
 	}
+	t.limit(nil)
 	for node, stream := range t.following {
 		if !slices.Equal(stream.nics, t.nicsOf(node)) {
 			stream.stop()
@@ -121,7 +124,7 @@ func (t *topper) nicsOf(node string) (flags []string) {
 func (t *topper) pathSnapshot() *PathUses {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	all := &PathUses{Paths: append([]PathUse{}, t.uses...)}
+	all := &PathUses{Paths: append([]PathUse{}, t.uses...), NotAsked: t.notAsked}
 	for i := range all.Paths {
 		use := &all.Paths[i]
 		use.read(t.nodes[use.Node])
@@ -177,7 +180,7 @@ func (u *PathUses) text() string {
 	if len(u.Paths) == 0 {
 		text = "no node has such a path: is there an MPTCPPath, and a policy that selects a pod?\n"
 	}
-	return text + list("Not read", u.Problems)
+	return text + notAskedLine(u.NotAsked) + list("Not read", u.Problems)
 }
 
 func (u *PathUse) cells() []string {
@@ -239,7 +242,7 @@ func (v *pathScreen) draw(width, height int) string {
 		v.uses = v.source.pathSnapshot()
 	}
 	matching := v.matching()
-	footer := v.footerOf(v.uses.Problems, "q quit  / filter  ↑↓ scroll")
+	footer := v.footerOf(v.uses.Problems, v.uses.NotAsked, "q quit  / filter  ↑↓ scroll")
 	visible := matching[v.scroll(len(matching), height-2-len(footer)):]
 	rows := [][]string{pathUseTitles}
 	for i := range visible[:min(len(visible), v.shown)] {

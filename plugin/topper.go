@@ -3,19 +3,21 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
 )
 
@@ -25,6 +27,8 @@ type topper struct {
 	options topOptions
 	system  *system
 	client  client.Reader
+	// plans lists what matters here of the plans.
+	plans   func(context.Context) ([]planSketch, error)
 	streams sync.WaitGroup
 	// changed gets something when there is news.
 	changed chan struct{}
@@ -34,6 +38,8 @@ type topper struct {
 	asked  map[string]bool
 	pods   map[netip.Addr]string
 	nodes  map[string]nodeTop
+	// notAsked is how many further ones would matter, and are not asked: see mostNodes.
+	notAsked int
 	// uses are the nodes' paths, where these are asked for, without what they carry, and
 	// following the streams that are asked for their NICs.
 	uses      []PathUse
@@ -68,13 +74,19 @@ func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, er
 		return nil, err
 	}
 	t := topperOf(options, s, c)
+	t.plans = func(ctx context.Context) ([]planSketch, error) {
+		if found, err := s.sketches(ctx); err == nil {
+			return found, nil
+		}
+		return sketchesBy(ctx, c) // whose errors say more
+	}
 	return t, t.look(ctx)
 }
 
 // topperOf has not looked for nodes yet.
 func topperOf(options topOptions, s *system, c client.Reader) *topper {
 	return &topper{
-		options: options, system: s, client: c, changed: make(chan struct{}, 1),
+		options: options, system: s, client: c, plans: func(ctx context.Context) ([]planSketch, error) { return sketchesBy(ctx, c) }, changed: make(chan struct{}, 1),
 		asked: map[string]bool{}, nodes: map[string]nodeTop{}, following: map[string]*following{},
 	}
 }
@@ -85,32 +97,69 @@ func (t *topper) look(ctx context.Context) error {
 	if t.options.paths {
 		return t.lookAtPaths(ctx)
 	}
-	var plans v1alpha1.MPTCPNodePlanList
-	if err := t.client.List(ctx, &plans); err != nil {
-		return fmt.Errorf("reading the plans: %w", err)
-	}
-	agents, err := t.system.agents(ctx)
-	if err != nil {
+	var plans []planSketch
+	var agents map[string]*corev1.Pod
+	group, both := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		plans, err = t.plans(both)
+		return wrap(err, "reading the plans")
+	})
+	group.Go(func() (err error) {
+		agents, err = t.system.agents(both)
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	before := t.nodes
 	t.agents, t.pods, t.nodes = agents, map[netip.Addr]string{}, map[string]nodeTop{}
-	for i := range plans.Items {
-		plan := &plans.Items[i]
-		for j := range plan.Spec.Endpoints {
-			t.addPod(&plan.Spec.Endpoints[j])
-			if t.wants(plan.Name, &plan.Spec.Endpoints[j]) {
-				t.nodes[plan.Name] = before[plan.Name]
+	sending := map[string]int{}
+	for i := range plans {
+		node := plans[i].Metadata.Name
+		for j := range plans[i].Spec.Endpoints {
+			t.addPod(&plans[i].Spec.Endpoints[j])
+			if t.wants(node, &plans[i].Spec.Endpoints[j]) {
+				t.nodes[node] = before[node]
 			}
 		}
+		sending[node] = plans[i].sendingPods()
 	}
+	t.limit(sending)
 	return nil
 }
 
+// limit leaves the nodes with the most pods that send: each is a stream through the API
+// server. The streams of others end.
+func (t *topper) limit(sending map[string]int) {
+	t.notAsked = 0
+	most := t.options.mostNodes
+	if most == 0 || len(t.nodes) <= most {
+		return
+	}
+	names := slices.SortedFunc(maps.Keys(t.nodes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sending[b], sending[a]), strings.Compare(a, b))
+	})
+	for _, name := range names[most:] {
+		delete(t.nodes, name)
+		if stream := t.following[name]; stream != nil {
+			stream.stop()
+		}
+	}
+	t.notAsked = len(names) - most
+}
+
+// notAskedText says what was left out; empty where nothing was.
+func notAskedText(count int) string {
+	if count == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d more nodes were not asked: name a pod, --namespace or --node, or raise --nodes (0 asks all)", count)
+}
+
 // addPod makes a pod known by its addresses, as whoever talks to it sees it.
-func (t *topper) addPod(endpoint *v1alpha1.PlanEndpoint) {
+func (t *topper) addPod(endpoint *podSketch) {
 	for _, text := range endpoint.Addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			t.pods[address] = endpoint.Namespace + "/" + endpoint.Name
@@ -118,7 +167,7 @@ func (t *topper) addPod(endpoint *v1alpha1.PlanEndpoint) {
 	}
 }
 
-func (t *topper) wants(node string, endpoint *v1alpha1.PlanEndpoint) bool {
+func (t *topper) wants(node string, endpoint *podSketch) bool {
 	o := &t.options
 	return o.wantsNode(node) && (o.namespace == "" || o.namespace == endpoint.Namespace) &&
 		(o.pod == "" || o.pod == endpoint.Name)
@@ -210,7 +259,7 @@ func (t *topper) take(node string, found *agentapi.Reading) {
 func (t *topper) subflow(node string, b *agentapi.Rate) Subflow {
 	return Subflow{
 		Node: node, Pod: b.Endpoint, Peer: t.pods[b.Remote.Addr()],
-		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, StandIn: b.StandIn, Backup: b.Backup,
+		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, StandIn: b.StandIn, Incoming: b.Incoming, Backup: b.Backup,
 		SentBitsPerSecond: b.SentBitsPerSecond, ReceivedBitsPerSecond: b.ReceivedBitsPerSecond,
 		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token.String(),
 	}
@@ -227,7 +276,7 @@ func (t *topper) wake() {
 func (t *topper) snapshot() *Top {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	all := &Top{Subflows: []Subflow{}}
+	all := &Top{Subflows: []Subflow{}, NotAsked: t.notAsked}
 	for name, node := range t.nodes {
 		all.Total += node.total
 		all.Subflows = append(all.Subflows, node.subflows...)

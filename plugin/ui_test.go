@@ -670,7 +670,7 @@ const scrolled = `new Promise((done) => {
 })`
 
 // Other work on the machine may take most of it: what is wanted, and measured where it is
-// quiet, is in docs/ui.md.
+// quiet, is in docs/kubectl-braid.md#ui.
 func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	n := &nodes{}
 	s, _ := newPlanes(t, n, 0)
@@ -682,10 +682,12 @@ func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	s.addCrowd(crowdNodes, crowdPods)
 	b := browse(t, s.serveUI(), 1440, 900)
 	picture := func() float64 {
-		b.until("seen", "performance.getEntriesByName('braid-first-picture').length")
-		return eval[float64](b, "performance.getEntriesByName('braid-first-picture')[0].startTime")
+		b.until("seen", "performance.getEntriesByName('braid-first-picture').length && performance.getEntriesByName('first-contentful-paint').length")
+		return eval[float64](b, "Math.max(...['braid-first-picture', 'first-contentful-paint'].map((name) => performance.getEntriesByName(name)[0].startTime))")
 	}
 	first := picture()
+	require.NotEmpty(t, eval[string](b, "document.getElementById('state').textContent"), "what is known comes with the page")
+	b.until("after the map", `performance.getEntriesByType('resource').some(r => r.name.endsWith('/node.js') && r.startTime >= performance.getEntriesByName('braid-first-picture')[0].startTime)`)
 	b.says(".tools", "200 nodes")
 	b.says("[role=rowheader]", "50 pods")
 	b.until("what NICs carry", `[...document.querySelectorAll('.out i')].some(e => e.getBoundingClientRect().width > 20)`)
@@ -704,7 +706,8 @@ func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	testutil.Figure(t, "ui.first_picture_ms", "ms", first)
 	testutil.Figure(t, "ui.picture_again_ms", "ms", again)
 	testutil.Figure(t, "ui.frames_per_second", "1/s", frames)
-	require.Less(t, min(first, again), 2000.0, "ms to the first picture")
+	require.Less(t, again, 2000.0, "ms to the first picture of a browser that runs")
+	require.Less(t, first, 5000.0, "ms to the first picture of a browser that was just started")
 	require.Greater(t, frames, 10.0, "frames a second")
 	b.sound()
 }

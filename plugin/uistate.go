@@ -154,7 +154,7 @@ func (c *cluster) uiNode(member *v1alpha1.MPTCPNode) *uiNode {
 		Name: member.Name, Silent: c.silenceOf(member), Kernel: member.Status.KernelRelease, Agent: member.Status.AgentVersion,
 		NICs: []uiNIC{}, Tunnels: member.Status.Overlays,
 	}
-	if problem := c.nodeProblem(member); problem != nil {
+	if problem := c.nodeProblem(c.node(member.Name), member); problem != nil {
 		row.Problem = problem.Reason + ": " + problem.Message
 	}
 	for i := range member.Status.Paths {

@@ -17,7 +17,8 @@
 //
 // A VM that is no pod (MPTCPEndpoint) is selected as pods are, and in what follows a pod is
 // one of both. Nothing is configured in it: its endpoint has no setting of sockets. An
-// address of it that a pod, a Node or another VM has is left out.
+// address of it that a pod, a Node or another VM has is left out. A pod that holds a VM, by
+// its annotation or KubeVirt's label, is a pod in all but that.
 //
 // All MPTCPGuardrails that select a pod hold together, whichever policy wins. A pod
 // that only guardrails select is an endpoint too, which stays as it is within them. Where
@@ -402,6 +403,7 @@ func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *D
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
 		Transport:      transportOf(winner, g, d),
+		Incast:         incastOf(winner, d),
 		Chain:          d.Chain,
 		Preferred:      d.Preferred,
 		Backup:         d.Backup,
@@ -415,8 +417,9 @@ func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *D
 		}
 	}
 	w.forGuest(&e, winner)
-	if e.Guest != nil {
-		d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.Guest.NotApplied, e.Subflows, "", nil
+	if e.HasGuest() {
+		d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.NotApplied(), e.Subflows, "", nil
+		d.Incast, d.VirtualMachine = "", w.machine.text()
 	}
 	return e
 }

@@ -54,8 +54,12 @@ type Decision struct {
 	SubflowsReason string `json:"subflowsReason,omitempty"`
 	// Transport are the settings that the pod's sockets get, in words; empty for none.
 	Transport string `json:"transport,omitempty"`
+	// Incast is what the pod's sockets do with peers against incast; empty for nothing.
+	Incast string `json:"incast,omitempty"`
 	// TransportBounded says what of the winner's settings guardrails do not allow.
 	TransportBounded []string `json:"transportBounded,omitempty"`
+	// VirtualMachine says by what a pod is known to hold a VM; empty where it holds none.
+	VirtualMachine string `json:"virtualMachine,omitempty"`
 	// NotApplied is what of the winner does not hold for a VM.
 	NotApplied []v1alpha1.NotAppliedSetting `json:"notApplied,omitempty"`
 	// Rules says whose rules run for the pod, in the order in which they do.
@@ -146,8 +150,14 @@ func (d Decision) writeDetails(b *strings.Builder) {
 	if d.Transport != "" {
 		fmt.Fprintf(b, "  transport: %s\n", d.Transport)
 	}
+	if d.Incast != "" {
+		fmt.Fprintf(b, "  incast: %s\n", d.Incast)
+	}
 	for _, bounded := range d.TransportBounded {
 		fmt.Fprintf(b, "  transport: %s\n", bounded)
+	}
+	if d.VirtualMachine != "" {
+		fmt.Fprintf(b, "  holds a VM: %s\n", d.VirtualMachine)
 	}
 	for _, s := range d.NotApplied {
 		fmt.Fprintf(b, "  not for a VM: %s (%s)\n", s.Setting, s.Message)

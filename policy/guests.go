@@ -157,27 +157,37 @@ func (c *compiler) otherGuests(before *compiler) map[string]bool {
 
 // Why settings of sockets do not hold for VMs.
 const (
-	guestSubflows  = "the guest's kernel opens subflows, not Braid: in the guest, ip mptcp endpoint add … subflow, and ip mptcp limits"
+	guestSubflows  = "the guest's kernel opens subflows, not Braid: in the guest, ip mptcp endpoint add … subflow, and ip mptcp limits; or choose manager: Host, with which its node announces ports to it"
 	guestUpgrade   = "the guest's sockets are its own: in the guest, use programs that ask for MPTCP, or mptcpize"
 	guestTransport = "the guest's sockets are its own: use sysctl in the guest"
+	guestIncast    = "the guest's sockets are its own: no host writes into their acknowledgements"
 )
 
 // forGuest takes out of an endpoint what would be configured in a pod, and notes what of
 // its policy so does not hold.
 func (w *workload) forGuest(e *v1alpha1.PlanEndpoint, winner *compiledPolicy) {
-	if w.guest == nil {
+	switch {
+	case w.guest != nil:
+		e.Guest = &v1alpha1.PlanGuest{Interface: *w.guest, NotApplied: notForGuests(winner)}
+	case w.machine.held:
+		e.VirtualMachine = &v1alpha1.PlanVirtualMachine{Held: true, NotApplied: notForGuests(winner)}
+	case w.machine.from != "":
+		e.VirtualMachine = &v1alpha1.PlanVirtualMachine{}
+	}
+	if !e.HasGuest() {
 		return
 	}
-	e.Guest = &v1alpha1.PlanGuest{Interface: *w.guest, NotApplied: notForGuests(winner)}
-	e.UpgradeSockets, e.Transport = false, nil
-	e.Subflows = v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerNone, Count: e.Subflows.Count}
+	e.UpgradeSockets, e.Transport, e.Incast = false, nil, nil
+	if e.Subflows.Manager != v1alpha1.SubflowManagerHost {
+		e.Subflows = v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerNone, Count: e.Subflows.Count}
+	}
 }
 
 // notForGuests lists what a policy says of sockets. The defaults are no word of its own.
 func notForGuests(p *compiledPolicy) (settings []v1alpha1.NotAppliedSetting) {
 	for _, block := range p.result.Blocks {
-		message := map[string]string{"spec.subflows": guestSubflows, "spec.sockets": guestUpgrade, "spec.transport": guestTransport}[block]
-		own := block != "spec.subflows" || p.manager() != v1alpha1.SubflowManagerNone
+		message := map[string]string{"spec.subflows": guestSubflows, "spec.sockets": guestUpgrade, "spec.transport": guestTransport, "spec.incast": guestIncast}[block]
+		own := block != "spec.subflows" || p.manager() != v1alpha1.SubflowManagerNone && p.manager() != v1alpha1.SubflowManagerHost
 		if message != "" && own {
 			settings = append(settings, v1alpha1.NotAppliedSetting{Setting: block, Message: message})
 		}

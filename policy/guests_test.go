@@ -118,6 +118,20 @@ func TestAPolicyWithoutSettingsOfSocketsHoldsForAVMAsAWhole(t *testing.T) {
 	require.Len(t, Compile(in).Plans["node"].Endpoints[0].Guest.NotApplied, 1)
 }
 
+func TestTheHostMayMakeTheFurtherSubflowsOfAVM(t *testing.T) {
+	in := oneNode(runningPod("web", "10.0.0.1"))
+	in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}
+	in.Policies[0].Spec.Subflows = v1alpha1.SubflowRules{Manager: v1alpha1.SubflowManagerHost, Count: new(int32(3)), Reopen: v1alpha1.ReopenNever}
+	endpoints := Compile(in).Plans["node"].Endpoints
+	require.Empty(t, endpoints[0].Guest.NotApplied)
+	for _, endpoint := range endpoints { // the pod's node says that it cannot
+		require.Equal(t, v1alpha1.PlanSubflows{
+			Manager: v1alpha1.SubflowManagerHost, Count: 3, Reopen: v1alpha1.ReopenNever,
+			OpenAfterBytes: v1alpha1.DefaultOpenAfterBytes, OpenAfterMillis: v1alpha1.DefaultOpenAfterTime.Milliseconds(),
+		}, endpoint.Subflows)
+	}
+}
+
 func TestVMsAreSelectedByLabelsAndHinted(t *testing.T) {
 	in := oneNode()
 	chosen, other, elsewhere := vm("chosen", "192.0.2.1"), vm("other", "192.0.2.2"), vm("elsewhere", "192.0.2.3")

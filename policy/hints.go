@@ -48,7 +48,12 @@ func annotationsOf(hints []v1alpha1.Hint) []string {
 	return keys
 }
 
-func hasHints(w *workload) bool { return len(OwnAnnotations(w.annotations)) > 0 }
+// hasHints leaves out what is no wish, but says what the pod is.
+func hasHints(w *workload) bool {
+	own := OwnAnnotations(w.annotations)
+	delete(own, v1alpha1.AnnotationVirtualMachine)
+	return len(own) > 0 || w.machine.malformed != ""
+}
 
 const (
 	// AnnotationPrefix is that of all keys of Braid's.
@@ -63,7 +68,7 @@ func OwnAnnotations(all map[string]string) map[string]string {
 	var found map[string]string
 	misspelt := 0
 	for _, key := range slices.Sorted(maps.Keys(all)) {
-		value, known := all[key], slices.Contains(HintAnnotations(), key)
+		value, known := all[key], isKnown(key)
 		if !known && (!strings.HasPrefix(key, AnnotationPrefix) || misspelt == maxMisspelt) {
 			continue
 		}
@@ -79,10 +84,14 @@ func OwnAnnotations(all map[string]string) map[string]string {
 	return found
 }
 
+func isKnown(key string) bool {
+	return key == v1alpha1.AnnotationVirtualMachine || slices.Contains(HintAnnotations(), key)
+}
+
 // misspelt are the keys among them that Braid does not know, sorted.
 func misspelt(w *workload) (keys []string) {
 	for _, key := range slices.Sorted(maps.Keys(OwnAnnotations(w.annotations))) {
-		if !slices.Contains(HintAnnotations(), key) {
+		if !isKnown(key) {
 			keys = append(keys, key)
 		}
 	}
@@ -91,7 +100,7 @@ func misspelt(w *workload) (keys []string) {
 
 // UnknownAnnotation says of a key that it has no effect.
 func UnknownAnnotation() string {
-	return "Braid has no such annotation; those that count are " + strings.Join(HintAnnotations(), ", ")
+	return "Braid has no such annotation; those that count are " + strings.Join(append(HintAnnotations(), v1alpha1.AnnotationVirtualMachine), ", ")
 }
 
 // pathNamePattern is that of v1alpha1.PathName.
@@ -188,6 +197,7 @@ func readHints(w *workload, winner *compiledPolicy, g *guardrails, d *Decision) 
 	h.leaveOne()
 	h.rate()
 	h.spelling(misspelt(w))
+	h.readMachine(w)
 	h.tell(w)
 	return h
 }

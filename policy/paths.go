@@ -147,10 +147,19 @@ func (n *node) planPaths() []v1alpha1.PlanPath {
 			Name:          p.pathName(),
 			Interfaces:    slices.Clone(p.object.Spec.Interfaces),
 			AddressRanges: slices.Clone(p.object.Spec.AddressRanges),
+			Underlay:      p.underlay(),
 			Capacity:      p.capacity(),
 		})
 	}
 	return paths
+}
+
+// underlay is left out where it is the usual one, so that plans stay as they were.
+func (p *path) underlay() v1alpha1.Underlay {
+	if p.object.Spec.Underlay == v1alpha1.UnderlayRouted {
+		return v1alpha1.UnderlayRouted
+	}
+	return ""
 }
 
 // resolution is what a policy comes to on one node, within guardrails.

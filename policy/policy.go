@@ -36,6 +36,7 @@ type compiledPolicy struct {
 	// matchedNamespaces changes with the namespaces of the cluster, also where the policy stays.
 	matchedNamespaces *int
 	programs          []v1alpha1.Program
+	incast            *v1alpha1.Incast     // of a ClusterMPTCPPolicy; nil for nothing against it
 	rules             []v1alpha1.PlanRule  // to be used when the result has no RuleProblems
 	guardrails        *v1alpha1.Guardrails // of an MPTCPGuardrail, which never decides; else nil
 	unselected        bool                 // stands for the policy of a pod that only guardrails select
@@ -58,6 +59,7 @@ func compilePolicies(in *Input) []*compiledPolicy {
 		spec := in.ClusterPolicies[i].Spec
 		r := newPolicy(KindClusterPolicy, &in.ClusterPolicies[i].ObjectMeta, &spec, &spec.PolicyRules)
 		r.programs = spec.Programs
+		r.incastOf(&spec)
 		r.namespaces = r.selector("spec.namespaceSelector", &spec.NamespaceSelector)
 		r.pods = r.selector("spec.podSelector", &spec.PodSelector)
 		compiled = append(compiled, r)
@@ -82,6 +84,15 @@ func newPolicy(kind string, meta *metav1.ObjectMeta, source any, spec *v1alpha1.
 		Policy: v1alpha1.PolicyReference{Kind: kind, Namespace: meta.Namespace, Name: meta.Name, Generation: meta.Generation},
 		Blocks: blocksOf(spec),
 	}}
+}
+
+// incastOf notes what the policy does against incast, if anything.
+func (r *compiledPolicy) incastOf(spec *v1alpha1.ClusterMPTCPPolicySpec) {
+	if spec.Incast == nil || spec.Incast.Mode != v1alpha1.IncastCredits {
+		return
+	}
+	r.incast = spec.Incast
+	r.result.Blocks = append(r.result.Blocks, "spec.incast")
 }
 
 // blocksOf are the parts of a spec that say something; of a guardrail there are none.

@@ -26,12 +26,15 @@ type workload struct {
 	hasInterface bool
 	// guest is where a VM's interface is; nil of a pod.
 	guest *v1alpha1.EndpointInterface
+	// machine is what a pod's annotation or label says of a VM in it.
+	machine machine
 }
 
 func workloadOf(pod *corev1.Pod) *workload {
 	return &workload{
 		ref: podRef(pod), labels: pod.Labels, annotations: pod.Annotations,
 		addresses: podAddresses(pod), cgroupUID: cgroupUID(pod), ignored: whyIgnored(pod), hasInterface: hasInterface(pod),
+		machine: machineOf(pod.Labels, pod.Annotations),
 	}
 }
 

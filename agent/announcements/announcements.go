@@ -108,8 +108,9 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 		return report
 	}
 	report.Err = h.write(wanted)
+	seen := attach.Look()
 	for index, one := range wanted {
-		report.Fail(one.owner, h.interfaces.Attach(int(index), h.loaded.Value.HoldAddresses))
+		report.Fail(one.owner, h.interfaces.Ensure(seen, int(index), h.loaded.Value.HoldAddresses))
 	}
 	report.Err = errors.Join(report.Err, h.detachOthers(wanted))
 	if report.Err == nil {
@@ -134,7 +135,7 @@ func waitsOf(model *node.Model) map[uint32]wait {
 	waits := map[uint32]wait{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if endpoint.Guest != nil {
+		if endpoint.HasGuest() {
 			continue
 		}
 		one := waitOf(endpoint)
@@ -180,13 +181,10 @@ func (h *Holder) write(wanted map[uint32]wait) error {
 }
 
 func (h *Holder) detachOthers(wanted map[uint32]wait) error {
-	attached, failed := h.interfaces.Attached()
-	for index := range attached {
-		if _, stays := wanted[uint32(index)]; !stays {
-			failed = errors.Join(failed, h.interfaces.Detach(index))
-		}
-	}
-	return errors.Join(failed, h.interfaces.DetachOther())
+	return h.interfaces.DetachOthers(func(index int) bool {
+		_, stays := wanted[uint32(index)]
+		return stays
+	})
 }
 
 // Feature is what is known of the kernel; nil as long as nothing was loaded.

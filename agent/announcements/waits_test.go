@@ -19,7 +19,12 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 			Guest: guest, Subflows: v1alpha1.PlanSubflows{Manager: manager, AnnounceAfterMillis: millis},
 		}}
 	}
+	holder := endpoint(v1alpha1.SubflowManagerHost, 0, nil, 6)
+	holder.VirtualMachine = &v1alpha1.PlanVirtualMachine{Held: true}
+	none := endpoint(v1alpha1.SubflowManagerNone, 0, nil, 7)
+	none.VirtualMachine = &v1alpha1.PlanVirtualMachine{}
 	waits := waitsOf(&node.Model{Endpoints: []node.Endpoint{
+		holder, none,
 		endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 1, 10),
 		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 2),
 		endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 3, 10),
@@ -32,5 +37,5 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 	for index, one := range waits {
 		got[index] = one.HoldWait
 	}
-	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 10: held}, got)
+	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 7: {}, 10: held}, got)
 }

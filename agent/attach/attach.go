@@ -24,12 +24,16 @@ type Hook struct {
 	// end the run. While it is moved, for some milliseconds, it does not run. No two hooks of
 	// one direction of an interface may ask for it.
 	First bool
+	// Last moves a program that is not the last one any more, as First does.
+	Last bool
 	// After is the program of an interface right after which this one comes, and is moved
 	// to as with First; 0 for none.
 	After func(index int) ebpf.ProgramID
 	// Handle is the number of the filter, where TCX is not known; hooks of one
 	// direction have different ones.
 	Handle uint32
+	// Priority of the filter, where TCX is not known: filters run by it. 0 for that of most.
+	Priority uint16
 }
 
 // Options of Interfaces.
@@ -50,6 +54,7 @@ type Interfaces struct {
 	// other is the way of attaching that is not used, until it is known that an
 	// earlier agent left nothing attached that way.
 	other attacher
+	links map[string]link.ID // by their pins
 }
 
 // attacher puts programs on interfaces and takes them off again.
@@ -57,6 +62,8 @@ type attacher interface {
 	// attach puts program on the interface, or replaces the one of an earlier agent
 	// in one step, so that no packet passes unseen.
 	attach(index int, hook Hook, program *ebpf.Program) error
+	// holds is true where that was seen to be done.
+	holds(seen Seen, index int, hook Hook, program *ebpf.Program) bool
 	// attached lists the interfaces that have a program of ours.
 	attached() (map[int]bool, error)
 	// detach takes all programs off the interface; it is no error if there are none.
@@ -64,9 +71,11 @@ type attacher interface {
 }
 
 // New prepares; nothing is attached yet.
-func New(options Options) *Interfaces { return &Interfaces{options: options} }
+func New(options Options) *Interfaces {
+	return &Interfaces{options: options, links: map[string]link.ID{}}
+}
 
-func (i *Interfaces) tcx() attacher { return tcx{i.options.LinkDirectory, i.options.Hooks} }
+func (i *Interfaces) tcx() attacher { return tcx{i.options.LinkDirectory, i.options.Hooks, i.links} }
 
 func (i *Interfaces) clsact() attacher { return clsact{i.options.Hooks} }
 
@@ -98,9 +107,17 @@ func (i *Interfaces) Mode() string {
 // Attach puts the programs of the hooks, in their order, on an interface, in the
 // place of those that it has. It needs Choose.
 func (i *Interfaces) Attach(index int, programs ...*ebpf.Program) error {
+	return i.Ensure(nil, index, programs...)
+}
+
+// Ensure does what Attach does, and nothing for programs that were seen in their places:
+// what is seen must be of this moment.
+func (i *Interfaces) Ensure(seen Seen, index int, programs ...*ebpf.Program) error {
 	var failed error
 	for at, hook := range i.options.Hooks {
-		failed = errors.Join(failed, i.used.attach(index, hook, programs[at]))
+		if !i.used.holds(seen, index, hook, programs[at]) {
+			failed = errors.Join(failed, i.used.attach(index, hook, programs[at]))
+		}
 	}
 	return failed
 }
@@ -111,6 +128,31 @@ func (i *Interfaces) Attached() (map[int]bool, error) { return i.used.attached()
 
 // Detach takes our programs off an interface. It needs Choose.
 func (i *Interfaces) Detach(index int) error { return i.used.detach(index) }
+
+// AttachOnly puts the programs on exactly these interfaces. One that fails does not keep the
+// others from working.
+func (i *Interfaces) AttachOnly(wanted map[int]bool, programs ...*ebpf.Program) (failed error) {
+	var seen Seen
+	if len(wanted) > 0 {
+		seen = Look()
+	}
+	for index := range wanted {
+		failed = errors.Join(failed, i.Ensure(seen, index, programs...))
+	}
+	return errors.Join(failed, i.DetachOthers(func(index int) bool { return wanted[index] }))
+}
+
+// DetachOthers takes our programs off all interfaces but those that stay, and off all that
+// have them in the other way of attaching.
+func (i *Interfaces) DetachOthers(stays func(index int) bool) error {
+	attached, failed := i.Attached()
+	for index := range attached {
+		if !stays(index) {
+			failed = errors.Join(failed, i.Detach(index))
+		}
+	}
+	return errors.Join(failed, i.DetachOther())
+}
 
 // DetachOther takes off what an earlier agent attached in the other way, after
 // this one took over.

@@ -3,6 +3,7 @@
 package attach
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -16,8 +17,9 @@ import (
 type clsact struct{ hooks []Hook }
 
 const (
-	filterPrefix   = "braid_"
-	filterPriority = 2845
+	filterPrefix = "braid_"
+	// FilterPriority is that of filters whose hooks give none.
+	FilterPriority uint16 = 2845
 )
 
 func parent(hook Hook) uint32 {
@@ -35,6 +37,9 @@ func ClsactQdisc(index int) netlink.Qdisc {
 	}
 }
 
+// holds: filters are asked for each time.
+func (clsact) holds(Seen, int, Hook, *ebpf.Program) bool { return false }
+
 func (c clsact) attach(index int, hook Hook, program *ebpf.Program) error {
 	if err := netlink.QdiscAdd(ClsactQdisc(index)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("adding the clsact qdisc to interface %d: %w", index, err)
@@ -45,7 +50,7 @@ func (c clsact) attach(index int, hook Hook, program *ebpf.Program) error {
 			Parent:    parent(hook),
 			Handle:    hook.Handle,
 			Protocol:  unix.ETH_P_ALL,
-			Priority:  filterPriority,
+			Priority:  cmp.Or(hook.Priority, FilterPriority),
 		},
 		Fd:           program.FD(),
 		Name:         filterPrefix + hook.Name,

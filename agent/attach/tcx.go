@@ -19,10 +19,17 @@ import (
 type tcx struct {
 	directory string
 	hooks     []Hook
+	links     map[string]link.ID // by their pins, as far as this process attached or updated them
 }
 
 func (t tcx) pin(hook Hook, index int) string {
 	return filepath.Join(t.directory, hook.Name+"_"+strconv.Itoa(index))
+}
+
+func (t tcx) holds(seen Seen, index int, hook Hook, program *ebpf.Program) bool {
+	pin := t.pin(hook, index)
+	id, known := t.links[pin]
+	return known && seen.has(id, index, hook, program) && exists(pin)
 }
 
 func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
@@ -30,10 +37,10 @@ func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 		return fmt.Errorf("making the directory of links: %w", err)
 	}
 	pin := t.pin(hook, index)
-	if updated, err := updatePinned(pin, index, program); err != nil || updated && isInPlace(index, hook, program) {
+	if updated, err := t.updatePinned(pin, index, program); err != nil || updated && isInPlace(index, hook, program) {
 		return err
 	}
-	if err := detachPinned(pin); err != nil {
+	if err := t.detachPinned(pin); err != nil {
 		return err
 	}
 	attached, err := link.AttachTCX(link.TCXOptions{
@@ -49,13 +56,16 @@ func (t tcx) attach(index int, hook Hook, program *ebpf.Program) error {
 	if err := attached.Pin(pin); err != nil {
 		return fmt.Errorf("pinning the link of %s on interface %d: %w", hook.Name, index, err)
 	}
+	if info, err := attached.Info(); err == nil {
+		t.links[pin] = info.ID
+	}
 	return nil
 }
 
 // isInPlace is true too where nobody can tell.
 func isInPlace(index int, hook Hook, program *ebpf.Program) bool {
 	after := predecessor(index, hook)
-	if !hook.First && after == 0 {
+	if !hook.First && !hook.Last && after == 0 {
 		return true
 	}
 	info, err := program.Info()
@@ -65,7 +75,10 @@ func isInPlace(index int, hook Hook, program *ebpf.Program) bool {
 	own, _ := info.ID()
 	all := programsAt(index, hook.Type)
 	at := slices.Index(all, own)
-	if after == 0 {
+	switch {
+	case hook.Last:
+		return at < 0 || at == len(all)-1
+	case after == 0:
 		return at <= 0
 	}
 	return at < 0 || at > 0 && all[at-1] == after
@@ -103,7 +116,7 @@ func predecessor(index int, hook Hook) ebpf.ProgramID {
 
 // updatePinned gives an earlier agent's link the new program. It returns false
 // where there is no such link, or where its interface is gone and the pin with it.
-func updatePinned(pin string, index int, program *ebpf.Program) (bool, error) {
+func (t tcx) updatePinned(pin string, index int, program *ebpf.Program) (bool, error) {
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil
@@ -116,6 +129,7 @@ func updatePinned(pin string, index int, program *ebpf.Program) (bool, error) {
 		if err := pinned.Update(program); err != nil {
 			return false, fmt.Errorf("updating the pinned link %s: %w", pin, err)
 		}
+		t.links[pin] = info.ID
 		return true, nil
 	}
 	if err := pinned.Unpin(); err != nil {
@@ -142,7 +156,7 @@ func (t tcx) attached() (map[int]bool, error) {
 func (t tcx) detach(index int) error {
 	var failed error
 	for _, hook := range t.hooks {
-		if err := detachPinned(t.pin(hook, index)); err != nil {
+		if err := t.detachPinned(t.pin(hook, index)); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("detaching %s from interface %d: %w", hook.Name, index, err))
 		}
 	}
@@ -151,7 +165,8 @@ func (t tcx) detach(index int) error {
 
 // detachPinned detaches a program at once; removing the pin alone lets it run on
 // until the kernel gets to it.
-func detachPinned(pin string) error {
+func (t tcx) detachPinned(pin string) error {
+	delete(t.links, pin)
 	pinned, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -133,8 +133,9 @@ func (h *half) attach(failed failures) {
 	if err != nil {
 		h.log.Error(err, "failed to list the interfaces that have from_endpoint and to_endpoint")
 	}
+	seen := attach.Look()
 	for uid, a := range h.endpoints {
-		err := h.interfaces.Attach(a.index(), h.fromEndpoint, h.toEndpoint)
+		err := h.interfaces.Ensure(seen, a.index(), h.fromEndpoint, h.toEndpoint)
 		if err != nil && !before[a.index()] {
 			err = errors.Join(err, h.interfaces.Detach(a.index()))
 		}

@@ -51,7 +51,7 @@ type Datapath struct {
 
 // The two hooks of each NIC. Our programs are first, because others may end the run, as
 // Cilium's do. What to_uplink sends elsewhere passes all programs of the NIC by which it
-// leaves; from_uplink only looks.
+// leaves. What from_uplink changes on routed paths others are to see as it is then.
 var hooks = []attach.Hook{
 	{Name: "to_uplink", Type: ebpf.AttachTCXEgress, Anchor: link.Head, First: true, Handle: 1},
 	{Name: "from_uplink", Type: ebpf.AttachTCXIngress, Anchor: link.Head, First: true, Handle: 1},
@@ -180,20 +180,10 @@ func (d *Datapath) unload() {
 	d.traffic.use(nil)
 }
 
-// attachTo attaches to exactly these interfaces. One that fails does not keep the
-// others from working.
+// attachTo attaches to exactly these interfaces.
 func attachTo(to *attach.Interfaces, what string, wanted map[int]bool, programs ...*ebpf.Program) error {
-	attached, failed := to.Attached()
-	for index := range wanted {
-		failed = errors.Join(failed, to.Attach(index, programs...))
-	}
-	for index := range attached {
-		if !wanted[index] {
-			failed = errors.Join(failed, to.Detach(index))
-		}
-	}
-	if failed = errors.Join(failed, to.DetachOther()); failed != nil {
-		return fmt.Errorf("failed to attach to %s: %w", what, failed)
+	if err := to.AttachOnly(wanted, programs...); err != nil {
+		return fmt.Errorf("failed to attach to %s: %w", what, err)
 	}
 	return nil
 }

@@ -27,6 +27,9 @@ type Flow struct {
 	// StandIn is the path by which this end's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string
+	// Incoming is the path by which something of the other end came in last; empty while
+	// nothing has, and where it came by the NIC of no path.
+	Incoming string
 	// Initiator is true where this node chose the path.
 	Initiator bool
 	// Token of the connection at its responder; 0 while it is not known.
@@ -69,7 +72,7 @@ func (d *Datapath) PinnedFlows() (flows []Flow, err error) {
 
 // flowsIn lists what the maps have.
 func flowsIn(m *uplink.ToUplinkMaps, names node.Names) (flows []Flow, err error) {
-	table := FlowTable{flows: m.Flows, answered: m.Answered, names: names}
+	table := FlowTable{flows: m.Flows, answered: m.Answered, node: m.Node, peers: m.Peers, preferences: m.Preferences, names: names}
 	err = table.Each(func(flow *Flow) { flows = append(flows, *flow) })
 	return flows, err
 }
@@ -77,8 +80,9 @@ func flowsIn(m *uplink.ToUplinkMaps, names node.Names) (flows []Flow, err error)
 // FlowTable reads the pinned flows one by one: there may be more than one wants to have
 // in memory.
 type FlowTable struct {
-	flows, answered *ebpf.Map // nil where nothing is pinned
-	names           node.Names
+	flows, answered          *ebpf.Map // nil where nothing is pinned
+	node, peers, preferences *ebpf.Map // likewise
+	names                    node.Names
 }
 
 // OpenFlows opens the table by the pins alone. It may be called at any time and from any
@@ -96,6 +100,9 @@ func (d *Datapath) OpenFlows() (*FlowTable, error) {
 	if table.answered, err = d.openAnswered(); err == nil {
 		table.names, err = node.ReadNames(d.options.PinPath)
 	}
+	if err == nil {
+		table.node, table.peers, table.preferences, err = d.openWays()
+	}
 	if err != nil {
 		return nil, errors.Join(err, table.Close())
 	}
@@ -105,7 +112,7 @@ func (d *Datapath) OpenFlows() (*FlowTable, error) {
 // Close lets go of it.
 func (t *FlowTable) Close() error {
 	var failed error
-	for _, opened := range []*ebpf.Map{t.flows, t.answered} {
+	for _, opened := range []*ebpf.Map{t.flows, t.answered, t.node, t.peers, t.preferences} {
 		if opened != nil {
 			failed = errors.Join(failed, opened.Close())
 		}
@@ -123,7 +130,7 @@ func (t *FlowTable) Each(visit func(*Flow)) error {
 		return err
 	}
 	err = eachEntry(t.flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) { visit(reader.flow(&key, &flow)) })
-	return errors.Join(err, reader.silence.err)
+	return errors.Join(err, reader.err())
 }
 
 // Find returns the flow with these ends; nil where there is none.
@@ -144,7 +151,7 @@ func (t *FlowTable) Find(local, remote netip.AddrPort) (*Flow, error) {
 	if err != nil {
 		return nil, err
 	}
-	return reader.flow(&key, &flow), reader.silence.err
+	return reader.flow(&key, &flow), reader.err()
 }
 
 // flowReader tells of flows as they are at one time.
@@ -152,11 +159,24 @@ type flowReader struct {
 	*FlowTable
 	clock   uint32
 	silence *silence
+	ways    *ways
 }
 
 func (t *FlowTable) reader() (flowReader, error) {
 	silence, err := newSilence(t.answered)
-	return flowReader{t, clock(), silence}, err
+	return flowReader{t, clock(), silence, newWays(t.node, t.peers, t.preferences)}, err
+}
+
+// err is what went wrong first.
+func (r flowReader) err() error { return errors.Join(r.silence.err, r.ways.err) }
+
+// standIn is the path by which a flow's packets leave, where that is not its own: it does not
+// answer, is dead or down, or the pod prefers another one.
+func (r flowReader) standIn(flow *uplink.ToUplinkFlow) (path uint8, ok bool) {
+	if flow.Last == flow.Path || flow.Last >= uplink.MaxPaths || flow.Path >= uplink.MaxPaths || flow.Ended == uplink.EndedBoth {
+		return 0, false
+	}
+	return flow.Last, r.silence.avoided(flow)>>flow.Path&1 != 0 || !r.ways.leads(flow) || r.ways.prefers(flow)
 }
 
 func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {
@@ -169,8 +189,11 @@ func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow)
 		Peer:      uint32(flow.Peer),
 		Idle:      time.Duration(max(r.clock, flow.Used)-flow.Used) * time.Second,
 	}
-	if path, ok := r.silence.standIn(flow); ok {
+	if path, ok := r.standIn(flow); ok {
 		found.StandIn = r.names.Paths[path]
+	}
+	if flow.Incoming != 0 && flow.Incoming <= uplink.MaxPaths {
+		found.Incoming = r.names.Paths[flow.Incoming-1]
 	}
 	if found.Initiator { // a responder's flow has something else there
 		found.Token = flow.Token

@@ -428,7 +428,7 @@ type ends struct{ local, remote netip.AddrPort }
 func byEnds(flows []Flow) map[ends]Flow {
 	result := map[ends]Flow{}
 	for _, flow := range flows {
-		flow.Idle = 0
+		flow.Idle, flow.StandIn, flow.Incoming = 0, "", "" // a path that stands in may still carry the last packets
 		result[ends{flow.Local, flow.Remote}] = flow
 	}
 	return result

@@ -45,7 +45,7 @@ func (c *changes) empty() bool {
 func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer], accounts: m.Retired[node.KindAccount]}
 	numbers := numbersOf(nics)
-	if err := d.writePeers(m, numbers); err != nil {
+	if err := d.writePeers(m, nics, numbers); err != nil {
 		return c, err
 	}
 	if err := d.writeNode(nics); err != nil {
@@ -64,6 +64,9 @@ func (d *Datapath) writeNode(nics []node.Path) error {
 		if path.Up {
 			value.PathsUp |= 1 << path.Number
 		}
+		if path.Found.Routed {
+			value.Routed |= 1 << path.Number
+		}
 	}
 	if err := d.loaded.Value.maps().Node.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("failed to write the node's paths: %w", err)
@@ -71,7 +74,7 @@ func (d *Datapath) writeNode(nics []node.Path) error {
 	return nil
 }
 
-func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
+func (d *Datapath) writePeers(m *node.Model, nics []node.Path, numbers pathNumbers) error {
 	known, err := readAll[uint32](d.loaded.Value.maps().PeerAddresses)
 	if err != nil {
 		return fmt.Errorf("failed to read the addresses of peers: %w", err)
@@ -79,7 +82,10 @@ func (d *Datapath) writePeers(m *node.Model, numbers pathNumbers) error {
 	if err := d.peers.write(m.Peers, numbers); err != nil {
 		return err
 	}
-	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m)); err != nil {
+	if err := d.writeOuters(m, nics); err != nil {
+		return err
+	}
+	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m), addressKey); err != nil {
 		return fmt.Errorf("failed to write the addresses of peers: %w", err)
 	}
 	for number := range m.Retired[node.KindPeer] {
@@ -109,7 +115,8 @@ func (d *Datapath) peerAddresses(m *node.Model) map[netip.Addr]uint32 {
 	return wanted
 }
 
-// peerValue has the first address of each family on each path that is up at both ends.
+// peerValue has the next hop to the first address of each family on each path that is up at
+// both ends.
 func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
 	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
@@ -120,11 +127,14 @@ func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
 		for _, address := range path.Addresses {
 			switch {
 			case address.Is4() && value.Ipv4Paths>>number&1 == 0:
-				value.Ipv4[number] = bpf.Words(address)[3]
+				value.Ipv4[number] = bpf.Words(path.NextHop(address))[3]
 				value.Ipv4Paths |= 1 << number
 			case address.Is6() && value.Ipv6Paths>>number&1 == 0:
-				value.Ipv6[number] = toAddress(address)
+				value.Ipv6[number] = toAddress(path.NextHop(address))
 				value.Ipv6Paths |= 1 << number
+			}
+			if path.NextHop(address) != address {
+				value.Beyond |= 1 << number
 			}
 		}
 	}
@@ -156,7 +166,7 @@ func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers
 		return err
 	}
 	d.compareOwners(known, wanted, c)
-	if err := replaceAll(d.loaded.Value.maps().Endpoints, known, wanted); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().Endpoints, known, wanted, addressKey); err != nil {
 		return fmt.Errorf("failed to write the endpoints: %w", err)
 	}
 	return nil
@@ -259,22 +269,25 @@ func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 }
 
 // replaceAll writes what is new or different and deletes what is not wanted.
-func replaceAll[V comparable](m *ebpf.Map, known, wanted map[netip.Addr]V) error {
-	for address, value := range wanted {
-		if before, ok := known[address]; ok && before == value {
+func replaceAll[K, V comparable](m *ebpf.Map, known, wanted map[K]V, key func(K) any) error {
+	for of, value := range wanted {
+		if before, ok := known[of]; ok && before == value {
 			continue
 		}
-		if err := m.Put(toAddress(address), value); err != nil {
-			return fmt.Errorf("%s: %w", address, err)
+		if err := m.Put(key(of), value); err != nil {
+			return fmt.Errorf("%v: %w", of, err)
 		}
 	}
-	for address := range known {
-		if _, ok := wanted[address]; ok {
+	for of := range known {
+		if _, ok := wanted[of]; ok {
 			continue
 		}
-		if err := m.Delete(toAddress(address)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("%s: %w", address, err)
+		if err := m.Delete(key(of)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("%v: %w", of, err)
 		}
 	}
 	return nil
 }
+
+// addressKey is an address as maps have it.
+func addressKey(address netip.Addr) any { return toAddress(address) }

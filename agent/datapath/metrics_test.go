@@ -119,3 +119,21 @@ func TestAFlowTellsWhichPathStandsInForItsOwn(t *testing.T) {
 		require.Equal(t, want[port], flow.StandIn, "flow %d", port)
 	}
 }
+
+// A flow whose packets left by red last does so on because its own path is dead, or its pod
+// prefers another one; else its next packet takes its own.
+func TestAFlowThatAnotherPathCarriesTellsWhich(t *testing.T) {
+	l := newLab(t, threePaths, 1, Options{})
+	state := l.states(t)[0]
+	l.apply(t, 0, state)
+	d := l.datapaths[0]
+	key := uplink.ToUplinkFlowKey{Local: toAddress(netip.MustParseAddr("10.244.9.9")), LocalPort: bpf.Port(1)}
+	peer, endpoint := uint16(9), uint32(9)
+	require.NoError(t, d.loaded.Value.maps().Flows.Put(key, uplink.ToUplinkFlow{Peer: peer, Endpoint: endpoint, Path: 1, Last: 2, Role: uplink.RoleInitiator}))
+	standIn := func() string { return l.flows(t, 0)[0].StandIn }
+	require.Empty(t, standIn(), "nothing is known of the peer")
+	require.NoError(t, d.loaded.Value.maps().Peers.Put(uint32(peer), uplink.ToUplinkPeer{Ipv4Paths: 0b111}))
+	require.Empty(t, standIn(), "its own path can be used")
+	require.NoError(t, d.loaded.Value.maps().Peers.Put(uint32(peer), uplink.ToUplinkPeer{Ipv4Paths: 0b101}))
+	require.Equal(t, "red", standIn(), "its own path is dead")
+}

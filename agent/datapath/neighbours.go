@@ -56,7 +56,7 @@ func neighboursOf(nics []node.Path, peers []node.Peer) map[neighbour]bool {
 				continue
 			}
 			for _, address := range there.Addresses {
-				wanted[neighbour{path.Interface, address.Unmap()}] = true
+				wanted[neighbour{path.Interface, there.NextHop(address).Unmap()}] = true
 			}
 		}
 	}

@@ -98,6 +98,7 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 		uplink.ToUplinkMapPeers: room.peers, uplink.ToUplinkMapHealth: room.peers,
 		uplink.ToUplinkMapPeerAddresses: room.peers * uplink.PeerAddresses,
 		uplink.ToUplinkMapAnswered:      room.peers * uplink.MaxPaths,
+		uplink.ToUplinkMapOuters:        room.peers + 1,
 	} {
 		if m := spec.Maps[name]; m != nil {
 			m.MaxEntries = entries

@@ -172,6 +172,11 @@ type transfers struct {
 func (l *lab) expectSpreads(t *testing.T, inner []transfers) {
 	t.Helper()
 	l.applyOverlay(t)
+	l.expectTransfers(t, inner)
+}
+
+func (l *lab) expectTransfers(t *testing.T, inner []transfers) {
+	t.Helper()
 	served := map[int]bool{}
 	for _, inner := range inner {
 		// With them there is no room to announce an IPv6 address and a port.

@@ -4,6 +4,7 @@ package datapath
 
 import (
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 // inDirections runs a test with a connection of three subflows that sends one way
@@ -74,6 +76,15 @@ func (l *lab) staysOn(t *testing.T, what string, node int, paths ...string) {
 	if sent := l.sentIn(t, node, 300*time.Millisecond); !isSpreadOver(sent, paths) {
 		t.Errorf("%s: node %d sends %v instead of by %v", what, node+1, sent, paths)
 	}
+}
+
+// receivesBy waits until a node says so of all its flows.
+func (l *lab) receivesBy(t *testing.T, node int, path string) {
+	t.Helper()
+	testutil.Eventually(t, 2*time.Second, "what comes in comes by "+path, func() bool {
+		flows := l.flows(t, node)
+		return len(flows) > 0 && !slices.ContainsFunc(flows, func(flow Flow) bool { return !flow.Ended && flow.Incoming != path })
+	})
 }
 
 // setEndpoint changes the endpoint of a node's first pod.
@@ -142,6 +153,8 @@ func TestTheServersPodPrefersPathsForWhatItSends(t *testing.T) {
 		l.movesTo(t, "what the server's node sends", 1, "green")
 		if direction == traffic.Up {
 			l.movesTo(t, "what the client's node sends", 0, expected...)
+		} else {
+			l.receivesBy(t, 0, "green")
 		}
 		l.setEndpoint(t, 1, prefer())
 		l.movesTo(t, "back", 1, threePaths...)

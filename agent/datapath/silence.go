@@ -73,14 +73,6 @@ func (s *silence) answer(flow *uplink.ToUplinkFlow) (answer uint32) {
 	return answer
 }
 
-// standIn is the path by which the flow's packets leave because its own does not answer.
-func (s *silence) standIn(flow *uplink.ToUplinkFlow) (path uint8, ok bool) {
-	if flow.Last == flow.Path || flow.Last >= uplink.MaxPaths {
-		return 0, false
-	}
-	return flow.Last, s.avoided(flow)>>flow.Path&1 != 0
-}
-
 // openAnswered opens the map by its pin; nil where there is none.
 func (d *Datapath) openAnswered() (*ebpf.Map, error) {
 	pin := filepath.Join(d.loaded.Directory(), uplink.ToUplinkMapAnswered)

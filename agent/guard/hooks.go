@@ -74,8 +74,12 @@ func (g *Guard) attachAll(
 ) error {
 	attached, failed := interfaces.Attached()
 	wanted := find() // now: what a new pod gets meanwhile is not in the list, or wanted
+	var seen attach.Seen
+	if len(wanted) > 0 {
+		seen = attach.Look()
+	}
 	for index, owner := range wanted {
-		err := interfaces.Attach(index, programs...)
+		err := interfaces.Ensure(seen, index, programs...)
 		if err == nil {
 			err = putInPlace(interfaces, index, programs, isOutOfPlace)
 		}

@@ -29,6 +29,10 @@ type Target struct {
 	// Other is an address of the peer on the path that is not probed, of the other version
 	// of IP, if there is one: the kernel resolves each by itself.
 	Other netip.Addr
+	// Routed: there may be routers on the path. Router is the one that leads to Remote; unset
+	// where that is on the NIC's own link.
+	Routed bool
+	Router netip.Addr
 	// Active targets, towards peers that flows go to, are probed often.
 	Active bool
 }

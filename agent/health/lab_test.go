@@ -99,7 +99,7 @@ func (n *machine) listen(t testing.TB, version int) {
 	t.Helper()
 	var listeners []Listener
 	for i := range n.paths {
-		listeners = append(listeners, Listener{n.nic(t, i), n.address(t, i, version)})
+		listeners = append(listeners, Listener{Interface: n.nic(t, i), Address: n.address(t, i, version)})
 	}
 	n.responder.SetListeners(listeners)
 }
@@ -208,7 +208,7 @@ func TestAPathThatFiltersProbesAloneIsNotLost(t *testing.T) {
 			for _, n := range []*machine{a, b} {
 				n.doubtNeighboursSoon(t, strconv.Itoa(version), "blue")
 			}
-			b.responder.SetListeners([]Listener{{b.nic(t, 1), b.address(t, 1, version)}})
+			b.responder.SetListeners([]Listener{{Interface: b.nic(t, 1), Address: b.address(t, 1, version)}})
 			a.awaitState(t, "node2", "blue", Dead)
 			for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 				require.Empty(t, a.prober.View().Lost(), "while probes alone are not answered")

@@ -236,7 +236,7 @@ func (p *Prober) takeTargets(now time.Duration) {
 	p.tracker.setTargets(now, p.wanted)
 	needed := map[place]bool{}
 	for _, target := range p.wanted {
-		needed[place{target.Interface, target.Local}] = true
+		needed[place{target.Interface, target.Local, target.Routed}] = true
 	}
 	p.wanted = nil
 	for at := range p.sockets {
@@ -296,7 +296,7 @@ func (p *Prober) watchFiles() {
 
 func (p *Prober) send(probe *probe) {
 	target := probe.target
-	socket := p.sockets[place{target.Interface, target.Local}]
+	socket := p.sockets[place{target.Interface, target.Local, target.Routed}]
 	if socket == nil {
 		p.tracker.withdraw(probe)
 		return

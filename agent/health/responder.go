@@ -21,6 +21,9 @@ const (
 	// presumed is the interval of probers that were asked for none.
 	presumed = 50 * time.Millisecond
 	longest  = 10 * time.Second
+	// longestRouted is the most that is asked for on paths with routers: what comes there may
+	// be of a pod, which could make all probes of the path rare by many of its own.
+	longestRouted = 500 * time.Millisecond
 	// answersInARow come from one socket before the next has its turn.
 	answersInARow = 64
 )
@@ -30,6 +33,8 @@ type Listener struct {
 	// Interface is the index of the NIC.
 	Interface int
 	Address   netip.Addr
+	// Routed: probes may have come by routers.
+	Routed bool
 }
 
 // Responder answers the probes of other nodes: on each NIC those for its addresses
@@ -72,7 +77,7 @@ func (r *Responder) SetListeners(listeners []Listener) {
 	r.mu.Lock()
 	r.wanted = map[place]bool{}
 	for _, listener := range listeners {
-		r.wanted[place{listener.Interface, listener.Address}] = true
+		r.wanted[place{listener.Interface, listener.Address, listener.Routed}] = true
 	}
 	r.mu.Unlock()
 	r.waker.wake()
@@ -170,6 +175,9 @@ func (r *Responder) answer(on *answering) {
 		}
 		reply := packet{kind: kindReply, nonce: request.nonce, interval: r.load.interval(monotonic())}
 		now := wallClock()
+		if on.routed {
+			reply.interval = min(reply.interval, longestRouted)
+		}
 		if request.at != 0 {
 			reply.held = now - request.at + on.queue(now)
 		}

@@ -21,6 +21,8 @@ const (
 	// direct is the hop limit of packets that no router has passed on. Those of
 	// pods, also with a node's address, have been.
 	direct = 255
+	// mostRouters may be on a routed path.
+	mostRouters = 8
 	// receiveBuffer in bytes.
 	receiveBuffer = 1 << 20
 )
@@ -29,10 +31,11 @@ const (
 type place struct {
 	nic     int
 	address netip.Addr
+	routed  bool
 }
 
 // socket is a UDP socket on one NIC with one of its addresses. It receives nothing
-// but packets of one kind that came by that NIC and past no router.
+// but packets of one kind that came by that NIC, and past no router where the path has none.
 type socket struct {
 	place
 	fd int
@@ -76,8 +79,10 @@ func (s *socket) setUp(port uint16, accepts uint8) error {
 		set(unix.IPPROTO_IP, unix.IP_TTL, direct)
 		set(unix.IPPROTO_IP, unix.IP_TOS, precedence)
 		set(unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-		set(unix.IPPROTO_IP, unix.IP_RECVERR, 1)   // else a packet dropped here seems sent
-		set(unix.SOL_SOCKET, unix.SO_DONTROUTE, 1) // peers are on the NIC's own link
+		set(unix.IPPROTO_IP, unix.IP_RECVERR, 1) // else a packet dropped here seems sent
+		if !s.routed {
+			set(unix.SOL_SOCKET, unix.SO_DONTROUTE, 1) // peers are on the NIC's own link
+		}
 	} else {
 		set(unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
 		set(unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, direct)
@@ -102,7 +107,8 @@ func (s *socket) setUp(port uint16, accepts uint8) error {
 }
 
 // filter has the kernel drop everything but whole packets of ours from this link,
-// before anything is queued.
+// before anything is queued. Where routers may be on the path, what few of them have passed
+// on is taken too.
 func (s *socket) filter(accepts uint8) error {
 	const (
 		load       = unix.BPF_LD | unix.BPF_ABS
@@ -115,23 +121,29 @@ func (s *socket) filter(accepts uint8) error {
 	if s.address.Is6() {
 		hopLimit = hopLimitV6
 	}
+	const equal, atLeast = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+	leastHops := uint32(direct)
+	if s.routed {
+		leastHops -= mostRouters
+	}
 	checks := []struct {
-		code  uint16
-		at    uint32
-		value uint32
+		code    uint16
+		at      uint32
+		compare uint16
+		value   uint32
 	}{
-		{load | unix.BPF_B, hopLimit, direct},
-		{unix.BPF_LD | unix.BPF_W | unix.BPF_LEN, 0, udpHeader + packetLength},
-		{load | unix.BPF_W, udpHeader, packetMagic},
-		{load | unix.BPF_B, udpHeader + 4, packetVersion},
-		{load | unix.BPF_B, udpHeader + 5, uint32(accepts)},
+		{load | unix.BPF_B, hopLimit, atLeast, leastHops},
+		{unix.BPF_LD | unix.BPF_W | unix.BPF_LEN, 0, equal, udpHeader + packetLength},
+		{load | unix.BPF_W, udpHeader, equal, packetMagic},
+		{load | unix.BPF_B, udpHeader + 4, equal, packetVersion},
+		{load | unix.BPF_B, udpHeader + 5, equal, uint32(accepts)},
 	}
 	var program []unix.SockFilter
 	for i, check := range checks {
 		toEnd := uint8(2*(len(checks)-i-1) + 1)
 		program = append(program,
 			unix.SockFilter{Code: check.code, K: check.at},
-			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: check.value, Jf: toEnd})
+			unix.SockFilter{Code: check.compare, K: check.value, Jf: toEnd})
 	}
 	program = append(program,
 		unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff},

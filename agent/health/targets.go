@@ -20,7 +20,7 @@ func targetsOf(model *node.Model) (targets []Target) {
 			if local, remote, ok := ends(path.Found, there); ok && there.Up {
 				targets = append(targets, Target{
 					Peer: peer.Name, Path: path.Name, Interface: path.Interface, Local: local, Remote: remote,
-					Other: otherThan(remote, there.Addresses),
+					Other: otherThan(remote, there.Addresses), Routed: path.Found.Routed, Router: there.Routers[remote],
 				})
 			}
 		}
@@ -66,7 +66,7 @@ func listenersOf(model *node.Model) (listeners []Listener) {
 			continue
 		}
 		for _, address := range path.Found.Addresses {
-			listeners = append(listeners, Listener{Interface: path.Interface, Address: address.Addr()})
+			listeners = append(listeners, Listener{Interface: path.Interface, Address: address.Addr(), Routed: path.Found.Routed})
 		}
 	}
 	return listeners

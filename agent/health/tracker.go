@@ -59,7 +59,7 @@ type tracker struct {
 	tell   func(peer, path string) // of answers; nil for nobody
 
 	targets map[pair]*target
-	at      map[neighbour]*target
+	at      map[neighbour][]*target // several where a router leads to them
 	peers   map[string]*peer
 	totals  map[string]*totals // by path; they stay when targets go
 	probes  map[uint64]*probe
@@ -124,7 +124,7 @@ type probe struct {
 func newTracker(pacing pacing, nonce func() uint64) *tracker {
 	return &tracker{
 		pacing: pacing, nonce: nonce, tokens: float64(pacing.burst),
-		targets: map[pair]*target{}, at: map[neighbour]*target{}, peers: map[string]*peer{}, probes: map[uint64]*probe{}, totals: map[string]*totals{},
+		targets: map[pair]*target{}, at: map[neighbour][]*target{}, peers: map[string]*peer{}, probes: map[uint64]*probe{}, totals: map[string]*totals{},
 	}
 }
 
@@ -166,7 +166,29 @@ func (t *tracker) add(now time.Duration, w Target) {
 	}
 	added := &target{Target: w, peer: of, totals: t.totals[w.Path], needed: answeredToRevive, hurries: hurries, due: never, last: now - time.Hour}
 	of.targets = append(of.targets, added)
-	t.targets[pair{w.Peer, w.Path}], t.at[neighbour{w.Interface, w.Remote}] = added, added
+	t.targets[pair{w.Peer, w.Path}] = added
+	t.note(added, added.nextHop())
+}
+
+// nextHop is whose hardware address the kernel asks for.
+func (t *target) nextHop() netip.Addr {
+	if t.Router.IsValid() {
+		return t.Router
+	}
+	return t.Remote
+}
+
+func (t *tracker) note(of *target, address netip.Addr) {
+	which := neighbour{of.Interface, address}
+	t.at[which] = append(t.at[which], of)
+}
+
+func (t *tracker) forgetAt(of *target, address netip.Addr) {
+	which := neighbour{of.Interface, address}
+	left := slices.DeleteFunc(t.at[which], func(other *target) bool { return other == of })
+	if t.at[which] = left; len(left) == 0 {
+		delete(t.at, which)
+	}
 }
 
 func (t *tracker) drop(known *target) {
@@ -178,15 +200,17 @@ func (t *tracker) drop(known *target) {
 	}
 	delete(t.targets, pair{known.Peer, known.Path})
 	t.locate(known, netip.Addr{})
-	delete(t.at, neighbour{known.Interface, known.Remote})
+	t.forgetAt(known, known.nextHop())
 	t.changes.state = true
 }
 
 // locate says which other address the target has.
 func (t *tracker) locate(of *target, other netip.Addr) {
-	delete(t.at, neighbour{of.Interface, of.Other})
+	if of.Other.IsValid() {
+		t.forgetAt(of, of.Other)
+	}
 	if of.Other = other; other.IsValid() {
-		t.at[neighbour{of.Interface, other}] = of
+		t.note(of, other)
 	}
 }
 

@@ -174,10 +174,12 @@ func (t *tracker) welcome(of *target, now time.Duration) {
 // neighbourFailed says that the kernel cannot resolve an address. Half of what makes
 // a path dead is proven so; the rest is asked for at once.
 func (t *tracker) neighbourFailed(now time.Duration, which neighbour) {
-	of := t.at[which]
-	if of == nil {
-		return
+	for _, of := range t.at[which] {
+		t.unresolved(now, of)
 	}
+}
+
+func (t *tracker) unresolved(now time.Duration, of *target) {
 	of.unresolved = true
 	if of.state == Dead {
 		t.setLost(of, true)
@@ -194,7 +196,7 @@ func (t *tracker) neighbourFailed(now time.Duration, which neighbour) {
 // neighbourAnswered says that the kernel has just resolved an address: what probes lose
 // there others may not.
 func (t *tracker) neighbourAnswered(which neighbour) {
-	if of := t.at[which]; of != nil {
+	for _, of := range t.at[which] {
 		of.unresolved = false
 		t.setLost(of, false)
 	}

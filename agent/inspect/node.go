@@ -74,17 +74,24 @@ func (n *Node) Subflows() ([]agentapi.Subflow, error) {
 		subflows = append(subflows, ofSockets(pod.Endpoint, sockets, index)...)
 	}
 	for i := range subflows {
-		noteStandIn(&subflows[i], index)
+		noteWays(&subflows[i], index)
 	}
 	slices.SortFunc(subflows, compareSubflows)
 	return subflows, nil
 }
 
-// noteStandIn says so where another path stands in for the flow's own. What a pod with rules
-// receives may come by either.
-func noteStandIn(s *agentapi.Subflow, flows datapath.FlowIndex) {
-	if flow := flows.Find(s.Local, s.Remote); flow != nil && !flow.Ended && flow.StandIn != "" {
+// noteWays says so where another path stands in for the flow's own, and where what comes in
+// takes another one than what leaves.
+func noteWays(s *agentapi.Subflow, flows datapath.FlowIndex) {
+	flow := flows.Find(s.Local, s.Remote)
+	if flow == nil || flow.Ended {
+		return
+	}
+	if flow.StandIn != "" {
 		s.Path, s.StandIn = flow.Path, flow.StandIn
+	}
+	if carrier := s.Carrier(); carrier != "" && flow.Incoming != carrier {
+		s.Incoming = flow.Incoming
 	}
 }
 

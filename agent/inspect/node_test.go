@@ -50,24 +50,28 @@ func TestASocketsPathIsThatOfItsFlow(t *testing.T) {
 	}
 }
 
-func TestASubflowTellsWhichPathStandsInForItsOwn(t *testing.T) {
+func TestASubflowTellsByWhichPathsItsPacketsLeaveAndCome(t *testing.T) {
 	flows := datapath.IndexFlows([]datapath.Flow{
 		{Local: at("10.0.0.1:1000"), Remote: at("10.0.0.2:80"), Path: "green", StandIn: "blue", Initiator: true},
 		{Local: at("10.0.0.1:1001"), Remote: at("10.0.0.2:80"), Path: "green", Initiator: true},
+		{Local: at("10.0.0.1:1003"), Remote: at("10.0.0.2:80"), Path: "red", Incoming: "blue", Initiator: true},
+		{Local: at("10.0.0.1:1004"), Remote: at("10.0.0.2:80"), Path: "red", Incoming: "red", Initiator: true},
 		{Local: at("10.0.0.1:1002"), Remote: at("10.0.0.2:80"), Path: "green", StandIn: "blue", Initiator: true, Ended: true},
 	})
-	tests := map[string]struct{ local, remote, path, standIn string }{
-		"whose path does not answer":               {"10.0.0.1:1000", "10.0.0.2:80", "green", "blue"},
-		"to a Service, whose path does not answer": {"10.0.0.1:1000", "10.96.0.1:80", "green", "blue"},
-		"whose path answers":                       {"10.0.0.1:1001", "10.0.0.2:80", "red", ""},
-		"that has ended":                           {"10.0.0.1:1002", "10.0.0.2:80", "red", ""},
-		"that no uplink has carried a packet of":   {"10.0.0.1:3000", "10.0.0.2:80", "red", ""},
+	tests := map[string]struct{ local, remote, path, standIn, incoming string }{
+		"whose path does not answer":               {"10.0.0.1:1000", "10.0.0.2:80", "green", "blue", ""},
+		"to a Service, whose path does not answer": {"10.0.0.1:1000", "10.96.0.1:80", "green", "blue", ""},
+		"whose path answers":                       {"10.0.0.1:1001", "10.0.0.2:80", "red", "", ""},
+		"that receives by another path":            {"10.0.0.1:1003", "10.0.0.2:80", "red", "", "blue"},
+		"that receives by its own path":            {"10.0.0.1:1004", "10.0.0.2:80", "red", "", ""},
+		"that has ended":                           {"10.0.0.1:1002", "10.0.0.2:80", "red", "", ""},
+		"that no uplink has carried a packet of":   {"10.0.0.1:3000", "10.0.0.2:80", "red", "", ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			subflow := agentapi.Subflow{Local: at(test.local), Remote: at(test.remote), Path: "red"}
-			noteStandIn(&subflow, flows)
-			require.Equal(t, []string{test.path, test.standIn}, []string{subflow.Path, subflow.StandIn})
+			noteWays(&subflow, flows)
+			require.Equal(t, []string{test.path, test.standIn, test.incoming}, []string{subflow.Path, subflow.StandIn, subflow.Incoming})
 		})
 	}
 }

@@ -53,7 +53,7 @@ func (m *Meter) Read(at time.Time, subflows []agentapi.Subflow, limit int) (agen
 func rateOf(s *agentapi.Subflow, before carried, elapsed time.Duration) agentapi.Rate {
 	return agentapi.Rate{
 		Endpoint: s.Endpoint, Token: cmp.Or(s.Token, s.InitiatorToken), Local: s.Local, Remote: s.Remote,
-		Path: s.Path, StandIn: s.StandIn, Backup: s.Backup, RTTMicroseconds: s.RTTMicroseconds,
+		Path: s.Path, StandIn: s.StandIn, Incoming: s.Incoming, Backup: s.Backup, RTTMicroseconds: s.RTTMicroseconds,
 		SentBitsPerSecond:     agentapi.BitsPerSecond(s.Sent.Bytes, before.sent, elapsed),
 		ReceivedBitsPerSecond: agentapi.BitsPerSecond(s.Received.Bytes, before.received, elapsed),
 	}
@@ -62,17 +62,20 @@ func rateOf(s *agentapi.Subflow, before carried, elapsed time.Duration) agentapi
 // byPath sums up what subflows carry on each path.
 func byPath(rates []agentapi.Rate) (paths []agentapi.PathRate) {
 	sums := map[string]*agentapi.PathRate{}
-	for i := range rates {
-		path := rates[i].Carrier()
-		if path == "" {
-			continue
-		}
+	of := func(path string) *agentapi.PathRate {
 		if sums[path] == nil {
 			sums[path] = &agentapi.PathRate{Path: path}
 		}
-		sums[path].Subflows++
-		sums[path].SentBitsPerSecond += rates[i].SentBitsPerSecond
-		sums[path].ReceivedBitsPerSecond += rates[i].ReceivedBitsPerSecond
+		return sums[path]
+	}
+	for i := range rates {
+		if rates[i].Carrier() == "" {
+			continue
+		}
+		sends, receives := of(rates[i].Carrier()), of(rates[i].Bringer())
+		sends.Subflows++
+		sends.SentBitsPerSecond += rates[i].SentBitsPerSecond
+		receives.ReceivedBitsPerSecond += rates[i].ReceivedBitsPerSecond
 	}
 	for _, path := range slices.Sorted(maps.Keys(sums)) {
 		paths = append(paths, *sums[path])

@@ -20,11 +20,13 @@ func counted(port uint16, sent, received uint64) agentapi.Subflow {
 }
 
 func TestSubflowsAreSummedUpByThePathThatTheyTake(t *testing.T) {
-	on := func(path, standIn string, sent uint64) agentapi.Rate {
-		return agentapi.Rate{Path: path, StandIn: standIn, SentBitsPerSecond: sent, ReceivedBitsPerSecond: 1}
+	on := func(path, standIn, incoming string, sent, received uint64) agentapi.Rate {
+		return agentapi.Rate{Path: path, StandIn: standIn, Incoming: incoming, SentBitsPerSecond: sent, ReceivedBitsPerSecond: received}
 	}
-	got := fmt.Sprint(byPath([]agentapi.Rate{on("red", "", 5), on("", "", 7), on("blue", "", 10), on("green", "blue", 20)}))
-	if want := "[{blue 2 30 2} {red 1 5 1}]"; got != want {
+	got := fmt.Sprint(byPath([]agentapi.Rate{
+		on("red", "", "", 5, 1), on("", "", "", 7, 1), on("blue", "", "", 10, 1), on("green", "blue", "", 20, 1), on("red", "", "pink", 2, 90),
+	}))
+	if want := "[{blue 2 30 2} {pink 0 0 90} {red 2 7 1}]"; got != want {
 		t.Errorf("the sums are %s, want %s", got, want)
 	}
 }

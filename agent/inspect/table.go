@@ -76,6 +76,9 @@ func (l *lines) addSubflow(s *agentapi.Subflow) {
 	if s.StandIn != "" {
 		l.add("    instead of path %s, which does not answer", s.Path)
 	}
+	if s.Incoming != "" {
+		l.add("    what it receives comes by path %s", s.Incoming)
+	}
 	for _, limit := range s.Limits {
 		l.addLimit(limit)
 	}

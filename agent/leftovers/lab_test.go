@@ -113,7 +113,7 @@ func TestWhatANodeHasOfBraidIsListedUntilItIsRemoved(t *testing.T) {
 	}
 }
 
-// Rules, routes and neighbours of others are no concern of Braid's.
+// Rules, routes, neighbours and files of others are no concern of Braid's.
 func TestWhatOthersHaveIsNotListed(t *testing.T) {
 	n := newNode(t, false)
 	require.NoError(t, n.Do(n.remove))
@@ -123,6 +123,8 @@ func TestWhatOthersHaveIsNotListed(t *testing.T) {
 	require.NoError(t, err)
 	rule := netlink.NewRule()
 	rule.Family, rule.Table, rule.Priority = netlink.FAMILY_V4, 77, 1000
+	library := filepath.Join(n.options.StatePath, "preload", "libmptcpwrap.so")
+	require.NoError(t, errors.Join(os.Mkdir(filepath.Dir(library), 0o700), os.WriteFile(library, nil, 0o600)))
 	require.NoError(t, n.Do(func() error {
 		return errors.Join(netlink.RuleAdd(rule), netlink.RouteAdd(&netlink.Route{Table: 77, Dst: destination, LinkIndex: index}))
 	}))

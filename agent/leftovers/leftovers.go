@@ -91,7 +91,7 @@ func pins(options Options) (left []Left, err error) {
 }
 
 // ownPrograms are the names of those that are attached to interfaces.
-var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue"}
+var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival"}
 
 var (
 	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + ")[0-9]+$")
@@ -212,9 +212,13 @@ func savedFile(options Options) (left []Left, err error) {
 	return []Left{{Kind: File, Name: path}}, nil
 }
 
-// files lists what agents remember. Of the sockets of a running one it says nothing.
+// files lists what agents remember. Of the sockets of a running one it says nothing,
+// nor of directories that others made beside, as one for the preload library.
 func files(options Options) (left []Left, err error) {
 	err = filepath.WalkDir(options.StatePath, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && path != options.StatePath && path != filepath.Join(options.StatePath, podRecords) {
+			return fs.SkipDir
+		}
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}

@@ -39,7 +39,9 @@ func NewBuilder(registry *Registry) *Builder {
 type Sources struct {
 	Plan       *v1alpha1.MPTCPNodePlan // nil where there is none
 	Resolution paths.Resolution
-	Peers      []paths.Peer
+	// NodeAddresses are the InternalIPs of the Node.
+	NodeAddresses []netip.Addr
+	Peers         []paths.Peer
 }
 
 // Build makes a model, with the interfaces of endpoints as they were found last. An
@@ -49,6 +51,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	defer b.mu.Unlock()
 	b.round++
 	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round, exempt: b.exempt}
+	m.NodeAddresses = from.NodeAddresses
 	m.Tunnels = from.Resolution.Tunnels
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)

@@ -21,6 +21,8 @@ import (
 type Model struct {
 	// Plan of the node; nil where there is none. Its endpoints are in Endpoints.
 	Plan *v1alpha1.MPTCPNodePlan
+	// NodeAddresses are the InternalIPs of the Node.
+	NodeAddresses []netip.Addr
 	// Paths of the plan, sorted by name.
 	Paths []Path
 	// Uplinks are the indexes of further NICs by which packets leave the node: those

@@ -107,7 +107,7 @@ func (o *owners) without(peer paths.Peer) paths.Peer {
 	less := paths.Peer{Name: peer.Name, OfNode: peer.OfNode, Confirmed: peer.Confirmed, Paths: map[string]paths.PeerPath{}}
 	less.Addresses = slices.DeleteFunc(slices.Clone(peer.Addresses), isOthers)
 	for name, path := range peer.Paths {
-		less.Paths[name] = paths.PeerPath{Addresses: slices.DeleteFunc(slices.Clone(path.Addresses), isOthers), Up: path.Up}
+		less.Paths[name] = paths.PeerPath{Addresses: slices.DeleteFunc(slices.Clone(path.Addresses), isOthers), Up: path.Up, Routers: path.Routers}
 	}
 	return less
 }

@@ -188,6 +188,8 @@ func TestTransfersGoOnWhileSubflowsAreResetAgainAndAgain(t *testing.T) {
 			connection, err := client.Dial(t.Context(), "tcp", server.Serve(4).String())
 			require.NoError(t, err)
 			transferred := transfer(t, connection)
+			// Before a first answer there is nothing that a new subflow could join.
+			pair.Eventually(t, func() bool { return transferred.Load() > 0 }, func() string { return "nothing comes back" })
 			resets, slowest := 0, time.Duration(0)
 			for deadline := time.Now().Add(refreshing(t)); time.Now().Before(deadline); time.Sleep(2500 * time.Millisecond) {
 				client.ExpectSubflows(connection, count)

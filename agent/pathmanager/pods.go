@@ -115,11 +115,12 @@ func (p *Pods) describe(report *node.Report, endpoint *node.Endpoint) {
 }
 
 // managed are the endpoints that were found, without those whose own MPTCP settings
-// stay as they are.
+// stay as they are: a VM's always do.
 func managed(model *node.Model) (all []*node.Endpoint) {
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if endpoint.Found != nil && endpoint.Subflows.Manager != v1alpha1.SubflowManagerNone {
+		manager := endpoint.Subflows.Manager
+		if endpoint.Found != nil && manager != v1alpha1.SubflowManagerNone && manager != v1alpha1.SubflowManagerHost {
 			all = append(all, endpoint)
 		}
 	}

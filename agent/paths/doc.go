@@ -23,6 +23,7 @@ import (
 type Node struct {
 	namespace netns.NsHandle // netns.None() for the process's own
 	kernel    *rtnetlink
+	routers   routers
 
 	mu   sync.Mutex
 	seen familiesSeen
@@ -40,7 +41,7 @@ func Open(namespace netns.NsHandle) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeNamespace(own))
 	}
-	return &Node{namespace: own, kernel: kernel, seen: familiesSeen{}}, nil
+	return &Node{namespace: own, kernel: kernel, routers: routers{ask: kernel.RouterTo}, seen: familiesSeen{}}, nil
 }
 
 // Close frees what Open took. Channels of Watch close when their context ends.
@@ -74,7 +75,7 @@ type Peer struct {
 	// Addresses are those by which a route may name the node as next hop.
 	Addresses []netip.Addr
 	// OfNode are those of Addresses that the Node itself has in its status: they are
-	// the node's, whatever else speaks against it.
+	// the node's, whatever else speaks against it. In the order in which its agent has them.
 	OfNode []netip.Addr
 	// Paths say how to reach the node, by the name of the path.
 	Paths map[string]PeerPath
@@ -89,6 +90,19 @@ type PeerPath struct {
 	Addresses []netip.Addr
 	// Up is false while the other node says that its NIC is down.
 	Up bool
+	// Routers are the next hops to those of Addresses that are not on the NIC's own link;
+	// see Node.Lead.
+	Routers map[netip.Addr]netip.Addr
+	// Unled tells why other addresses of the peer are left out; empty where none is.
+	Unled string
+}
+
+// NextHop is to whom the link's packets for one of the addresses go.
+func (p PeerPath) NextHop(address netip.Addr) netip.Addr {
+	if router, beyond := p.Routers[address]; beyond {
+		return router
+	}
+	return address
 }
 
 // PeerOf reads what a controller has confirmed of a node's MPTCPNode; nothing where
@@ -111,6 +125,7 @@ func PeerOf(node *v1alpha1.MPTCPNode) Peer {
 			}
 		}
 	}
+	sortAsReported(peer.OfNode, node.Status.Addresses)
 	for i := range node.Status.Paths {
 		path := &node.Status.Paths[i]
 		there := PeerPath{Addresses: onPath[path.Name], Up: path.State == v1alpha1.LinkUp}
@@ -122,6 +137,16 @@ func PeerOf(node *v1alpha1.MPTCPNode) Peer {
 		peer.Paths[string(path.Name)] = there
 	}
 	return peer
+}
+
+// sortAsReported has the addresses in the order of the node's agent, which is that of its
+// Node: other nodes and it itself so take the same one for the first.
+func sortAsReported(addresses []netip.Addr, reported []string) {
+	order := map[netip.Addr]int{}
+	for i, address := range parseAddresses(reported) {
+		order[address] = i - len(reported)
+	}
+	slices.SortStableFunc(addresses, func(a, b netip.Addr) int { return order[a] - order[b] })
 }
 
 // UnconfirmedPeerOf is the node as its agent describes it, for clusters whose

@@ -244,7 +244,7 @@ func TestWatchTellsThatMessagesWereLost(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			changed := make(chan struct{}, 1)
-			_ = receive(ctx, socket, changed) // ends with the context
+			_ = (&Node{}).receive(ctx, socket, changed) // ends with the context
 			if told := len(changed) > 0; told != test.told {
 				t.Errorf("told: %v, though no message that was received mattered", told)
 			}

@@ -49,8 +49,12 @@ type Path struct {
 	// Usable: subflows can be placed on the path. The programs belong on the NIC
 	// in any case, because the cluster network may route through it.
 	Usable bool
+	// Routed: routers join the subnets of the path.
+	Routed bool
 	// Message says why the path cannot be used, or what is odd about it.
 	Message string
+
+	ranges []netip.Prefix // of addresses that the path's NICs have
 }
 
 // Resolve finds the NICs that form the paths now. An error means that the
@@ -110,7 +114,7 @@ func sortedByName(plans []v1alpha1.PlanPath) []v1alpha1.PlanPath {
 // qualifies, also where another path owns that one: to take the next would mix
 // the planes.
 func choose(plan v1alpha1.PlanPath, all []*candidate, owner map[int]string) Path {
-	path := Path{Name: string(plan.Name)}
+	path := Path{Name: string(plan.Name), Routed: plan.Underlay == v1alpha1.UnderlayRouted}
 	m, err := newMatcher(plan)
 	if err != nil {
 		path.Message = err.Error()
@@ -127,7 +131,7 @@ func choose(plan v1alpha1.PlanPath, all []*candidate, owner map[int]string) Path
 		return path
 	}
 	owner[first.Index] = path.Name
-	path.NIC = first.onPath(m.ranges)
+	path.NIC, path.ranges = first.onPath(m.ranges), m.ranges
 	if len(found) > 1 {
 		path.Message = fmt.Sprintf("%s is used, the first by name; also matching: %s", first.Name, names(found[1:]))
 	}

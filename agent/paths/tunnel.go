@@ -75,6 +75,29 @@ func (t *Tunnel) ofIP(within uint16, local net.IP, device uint32) {
 	}
 }
 
+// SendsFrom tells whether packets may come from this address of the node: the device says
+// no other one of that version of IP.
+func (t *Tunnel) SendsFrom(address netip.Addr) bool {
+	return !t.local.IsValid() || t.local.Is4() != address.Is4() || t.local == address
+}
+
+// FromNode is the first of the node's addresses, by version of IP, from which all overlays send that
+// can be looked into. Of a version of which one sends from another address it is left out:
+// other nodes take the first one for it.
+func FromNode(nodeAddresses []netip.Addr, tunnels []Tunnel) (from []netip.Addr) {
+	seen := map[bool]bool{}
+	for _, address := range nodeAddresses {
+		if seen[address.Is4()] {
+			continue
+		}
+		seen[address.Is4()] = true
+		if !slices.ContainsFunc(tunnels, func(t Tunnel) bool { return t.Kind.Steered() && !t.SendsFrom(address) }) {
+			from = append(from, address)
+		}
+	}
+	return from
+}
+
 func addressOf(ip net.IP) netip.Addr {
 	address, _ := netip.AddrFromSlice(ip)
 	if address = address.Unmap(); address.IsUnspecified() {

@@ -139,7 +139,8 @@ func (v *view) ways(peer, from string, family int) []way {
 	return slices.Concat(usable, narrow, dead)
 }
 
-// waysBy lists the peer's addresses of a family on one path, if it is up there and not lost.
+// waysBy lists the peer's addresses of a family on one path, or the routers that lead there,
+// if it is up there and not lost.
 func (v *view) waysBy(name, peer string, family int) (ways []way) {
 	path := v.peers[peer].Paths[name]
 	if !path.Up || v.lost[peer][name] {
@@ -147,7 +148,7 @@ func (v *view) waysBy(name, peer string, family int) (ways []way) {
 	}
 	for _, address := range path.Addresses {
 		if familyOf(address) == family {
-			ways = append(ways, way{name, address, v.paths[name]})
+			ways = append(ways, way{name, path.NextHop(address), v.paths[name]})
 		}
 	}
 	return ways

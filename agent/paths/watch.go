@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ var watchedGroups = []uint{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP,
 	groupIPv4Netconf,
 }
 
@@ -42,7 +43,10 @@ func (n *Node) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.routers.outdate() // what was asked before could have changed untold
+	n.routers.watched.Store(true)
 	notifications := make(chan struct{}, 1)
+	context.AfterFunc(ctx, func() { n.routers.watched.Store(false) })
 	go pace(n.begin(ctx, socket, watchedGroups), notifications)
 	return notifications, nil
 }
@@ -70,13 +74,14 @@ func (n *Node) begin(ctx context.Context, socket *nl.NetlinkSocket, groups []uin
 func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, groups []uint, changed chan<- struct{}) {
 	defer close(changed)
 	for socket != nil {
-		err := receive(ctx, socket, changed)
+		err := n.receive(ctx, socket, changed)
 		if ctx.Err() != nil {
 			return
 		}
 		logr.FromContextOrDiscard(ctx).Error(err, "failed to watch the node's network; subscribing again")
 		time.Sleep(quiet) // a socket that always breaks must not take all CPU
 		socket = n.resubscribe(ctx, groups)
+		n.routers.outdate()
 		signal(changed)
 	}
 }
@@ -99,7 +104,7 @@ func (n *Node) resubscribe(ctx context.Context, groups []uint) *nl.NetlinkSocket
 
 // receive signals changes until the socket breaks or the context ends, and closes
 // the socket.
-func receive(ctx context.Context, socket *nl.NetlinkSocket, changed chan<- struct{}) error {
+func (n *Node) receive(ctx context.Context, socket *nl.NetlinkSocket, changed chan<- struct{}) error {
 	closeSocket := sync.OnceFunc(socket.Close)
 	defer closeSocket()
 	defer context.AfterFunc(ctx, closeSocket)()
@@ -107,10 +112,11 @@ func receive(ctx context.Context, socket *nl.NetlinkSocket, changed chan<- struc
 		messages, from, err := socket.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // messages were lost, the socket goes on
+			n.routers.outdate()
 			signal(changed)
 		case err != nil:
 			return fmt.Errorf("receiving from rtnetlink: %w", err)
-		case from.Pid == nl.PidKernel && anyMatters(messages):
+		case from.Pid == nl.PidKernel && (n.concernsRouters(messages) || slices.ContainsFunc(messages, matters)):
 			signal(changed)
 		}
 	}
@@ -131,15 +137,6 @@ func pace(changed <-chan struct{}, notifications chan<- struct{}) {
 		signal(notifications)
 		time.Sleep(quiet)
 	}
-}
-
-func anyMatters(messages []syscall.NetlinkMessage) bool {
-	for _, message := range messages {
-		if matters(message) {
-			return true
-		}
-	}
-	return false
 }
 
 // matters leaves out what cannot change anything here: states of bridge ports,

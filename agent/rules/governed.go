@@ -21,7 +21,7 @@ type governed struct {
 func governedBy(c *chains.Chains, model *node.Model) (all []governed) {
 	for _, attached := range c.Endpoints() {
 		endpoint := model.Endpoint(attached.UID)
-		if endpoint != nil && endpoint.Chain != "" && endpoint.Found != nil && endpoint.Guest == nil {
+		if endpoint != nil && endpoint.Chain != "" && endpoint.Found != nil && !endpoint.HasGuest() {
 			all = append(all, governed{attached, endpoint.Found.Path, endpoint.Subflows.Manager})
 		}
 	}

@@ -69,7 +69,7 @@ func (i *inspection) Apply(_ context.Context, model *node.Model) (report node.Re
 	}
 	var others []inspect.Pod
 	for at := range model.Endpoints {
-		if endpoint := &model.Endpoints[at]; endpoint.Found != nil && endpoint.Guest == nil && !attached[endpoint.UID] {
+		if endpoint := &model.Endpoints[at]; endpoint.Found != nil && !endpoint.HasGuest() && !attached[endpoint.UID] {
 			others = append(others, inspect.Pod{Endpoint: endpoint.FullName(), Namespace: endpoint.Found.Path})
 		}
 	}

@@ -51,7 +51,7 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 			manager = endpoint.Subflows.Manager
 		}
 		of := inspect.StatusOf(attached.Rules, limited[attached.Name], s.last[attached.UID])
-		if endpoint != nil && endpoint.Guest != nil {
+		if endpoint != nil && endpoint.HasGuest() {
 			all[attached.UID] = s.programs.loaded.addGuestProblems(of, attached.Rules)
 			continue
 		}

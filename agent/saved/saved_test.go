@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +59,7 @@ func stateOf(generation int64, peers ...string) State {
 func write(t *testing.T, state State) string {
 	t.Helper()
 	directory := filepath.Join(t.TempDir(), "braid")
-	require.NoError(t, NewStore(directory, "node1", testr.New(t)).save(trim(state)))
+	require.NoError(t, NewStore(directory, "node1", testr.New(t), func() {}).save(trim(state)))
 	return directory
 }
 
@@ -93,7 +94,7 @@ func TestWhatIsSavedIsReadAgainWithoutWhatAStartDoesNotNeed(t *testing.T) {
 func TestOnlyTheAgentCanReadWhatIsSaved(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "braid")
 	require.NoError(t, os.Mkdir(directory, 0o755)) // as a kubelet makes it
-	require.NoError(t, NewStore(directory, "node1", testr.New(t)).save(trim(stateOf(1))))
+	require.NoError(t, NewStore(directory, "node1", testr.New(t), func() {}).save(trim(stateOf(1))))
 	for path, mode := range map[string]fs.FileMode{directory: fs.ModeDir | 0o700, filepath.Join(directory, FileName): 0o600} {
 		status, err := os.Stat(path)
 		require.NoError(t, err)
@@ -159,7 +160,7 @@ func inode(t *testing.T, directory string) string {
 
 func TestWhatDidNotChangeIsNotWrittenAgain(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "braid")
-	store := NewStore(directory, "node1", testr.New(t))
+	store := NewStore(directory, "node1", testr.New(t), func() {})
 	store.write(stateOf(1, "node2", "node3"))
 	before := inode(t, directory)
 	measured := stateOf(1, "node3", "node2")
@@ -178,7 +179,7 @@ func TestWhatDidNotChangeIsNotWrittenAgain(t *testing.T) {
 func TestChangesThatComeTogetherAreWrittenOnceAndTheLastAtTheEnd(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "braid")
 	synctest.Test(t, func(t *testing.T) {
-		store := NewStore(directory, "node1", testr.New(t))
+		store := NewStore(directory, "node1", testr.New(t), func() {})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- store.Run(ctx) }()
@@ -216,7 +217,7 @@ func TestNothingIsLeftWithoutAPlan(t *testing.T) {
 	for name, state := range map[string]State{"no plan": {Node: stateOf(1).Node}, "an empty plan": empty} {
 		t.Run(name, func(t *testing.T) {
 			directory := filepath.Join(t.TempDir(), "braid")
-			store := NewStore(directory, "node1", testr.New(t))
+			store := NewStore(directory, "node1", testr.New(t), func() {})
 			store.write(stateOf(1, "node2"))
 			store.write(state)
 			if _, err := os.Stat(directory); !errors.Is(err, os.ErrNotExist) {
@@ -233,7 +234,7 @@ func TestWhatIsTooLargeIsNotSavedAndLeavesNothingOlder(t *testing.T) {
 	directory := write(t, stateOf(1))
 	large := stateOf(2)
 	large.Plan.Spec.Endpoints[0].Name = strings.Repeat("x", mostBytes)
-	require.ErrorContains(t, NewStore(directory, "node1", testr.New(t)).save(large), "bytes")
+	require.ErrorContains(t, NewStore(directory, "node1", testr.New(t), func() {}).save(large), "bytes")
 	if _, err := Read(directory, "node1"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("reading it: %v", err)
 	}
@@ -242,7 +243,7 @@ func TestWhatIsTooLargeIsNotSavedAndLeavesNothingOlder(t *testing.T) {
 func TestAFileThatWasNotFinishedIsReplaced(t *testing.T) {
 	directory := write(t, stateOf(1))
 	require.NoError(t, os.Symlink("/nowhere", filepath.Join(directory, FileName+".new")))
-	require.NoError(t, NewStore(directory, "node1", testr.New(t)).save(trim(stateOf(2))))
+	require.NoError(t, NewStore(directory, "node1", testr.New(t), func() {}).save(trim(stateOf(2))))
 	file, err := Read(directory, "node1")
 	require.NoError(t, err)
 	if file.Plan.Generation != 2 {
@@ -275,4 +276,22 @@ func FuzzDecode(f *testing.F) {
 		}
 		trim(file.State)
 	})
+}
+
+func TestAFullDiskIsToldUntilThereIsRoom(t *testing.T) {
+	directory, told := t.TempDir(), 0
+	require.NoError(t, syscall.Mount("tmpfs", directory, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { require.NoError(t, syscall.Unmount(directory, syscall.MNT_DETACH)) })
+	others := filepath.Join(directory, "others")
+	require.ErrorIs(t, os.WriteFile(others, make([]byte, 1<<20), 0o600), syscall.ENOSPC)
+	store := NewStore(directory, "node1", testr.New(t), func() { told++ })
+	for range 2 {
+		store.write(stateOf(1))
+		require.Contains(t, store.Failure(), "no space left on device")
+		require.Equal(t, 1, told, "what is still so is told once")
+	}
+	require.NoError(t, os.Remove(others))
+	store.write(stateOf(1))
+	require.Empty(t, store.Failure())
+	require.Equal(t, 2, told)
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -26,12 +27,21 @@ type Store struct {
 	latest              chan State
 	sum                 [sha256.Size]byte // of what was written last
 	size                int
+	failure             atomic.Pointer[string]
+	notify              func()
 }
 
-// NewStore writes into a directory, which it makes; without one it writes nothing.
-func NewStore(directory, nodeName string, log logr.Logger) *Store {
-	return &Store{directory: directory, nodeName: nodeName, log: log, latest: make(chan State, 1)}
+// NewStore writes into a directory, which it makes; without one it writes nothing. It calls
+// notify when Failure becomes another.
+func NewStore(directory, nodeName string, log logr.Logger, notify func()) *Store {
+	s := &Store{directory: directory, nodeName: nodeName, log: log, latest: make(chan State, 1), notify: notify}
+	s.failure.Store(new(string))
+	return s
 }
+
+// Failure is why the latest state is not saved; empty where it is. It may be called at any
+// time.
+func (s *Store) Failure() string { return *s.failure.Load() }
 
 // Keep has a state written soon; it never waits. Nobody may change the state any more.
 func (s *Store) Keep(state State) {
@@ -77,7 +87,15 @@ func (s *Store) writeLatest() {
 }
 
 func (s *Store) write(state State) {
-	if err := s.save(trim(state)); err != nil {
+	err := s.save(trim(state))
+	failure := ""
+	if err != nil {
+		failure = err.Error()
+	}
+	if *s.failure.Swap(&failure) != failure {
+		s.notify()
+	}
+	if err != nil {
 		s.log.Error(err, "failed to save what the API server says; an agent that starts while it cannot be reached would know nothing, or what was saved before")
 	}
 }

@@ -57,6 +57,18 @@ type connection struct {
 	begunHere, announced bool
 	// common are the paths to its peer that both ends can use.
 	common int
+	// silent is how many of its subflows send the same again and again, and unanswered where
+	// that goes; nil where it is not known.
+	silent     int
+	unanswered *lost
+}
+
+// lost is where the node's routes lead what nobody answers.
+type lost struct {
+	noRoute bool
+	// The device that encapsulates it, and its kind.
+	tunnel string
+	kind   paths.TunnelKind
 }
 
 // observation is what was seen of one endpoint in an interval.
@@ -81,6 +93,8 @@ type observation struct {
 	connections []connection
 	// over are connections that have ended, and had no flow.
 	over []connection
+	// unanswered are those that moved nothing, since nobody answers what they send.
+	unanswered []lost
 	// used are the paths of its latest flows, those included that have ended.
 	used map[string]bool
 }
@@ -110,6 +124,9 @@ type verdict struct {
 // most connections have.
 func judge(o *observation) verdict {
 	considered := o.connections
+	if len(considered) == 0 && len(o.unanswered) > 0 {
+		return o.notAnswered()
+	}
 	if len(considered) == 0 && len(o.used) == 0 {
 		considered = o.over
 	}
@@ -220,9 +237,33 @@ func (o *observation) ofFlowsAlone() verdict {
 	case len(o.open) < 2:
 		return o.noSecondPath()
 	case o.guest:
-		return not(v1alpha1.ReasonOnePathUsed, "the guest's subflows of the last minute are all on one path: a guest opens further ones itself (ip mptcp endpoint add … subflow, ip mptcp limits)")
+		return not(v1alpha1.ReasonOnePathUsed, "the guest's subflows of the last minute are all on one path: a guest opens further ones itself (ip mptcp endpoint add … subflow, ip mptcp limits), or follows its node's announcements (manager: Host)")
 	}
 	return little()
+}
+
+// notAnswered tells of most of what is not answered, and nothing else moves.
+func (o *observation) notAnswered() verdict {
+	counts := map[verdict]int{}
+	for _, to := range o.unanswered {
+		counts[to.verdict()]++
+	}
+	return slices.MaxFunc(slices.Collect(maps.Keys(counts)), func(a, b verdict) int {
+		return cmp.Or(cmp.Compare(counts[a], counts[b]), cmp.Compare(a.message, b.message))
+	})
+}
+
+func (l lost) verdict() verdict {
+	const what = "nobody answers what its connections send"
+	switch {
+	case l.noRoute:
+		return not(v1alpha1.ReasonNotAnswered, what+": the node has no route to their peers")
+	case l.tunnel != "" && l.kind != "":
+		return not(v1alpha1.ReasonNotAnswered, fmt.Sprintf("%s: it leaves by %s (%s)", what, l.tunnel, l.kind))
+	case l.tunnel != "":
+		return not(v1alpha1.ReasonNotAnswered, what+": it leaves by "+l.tunnel)
+	}
+	return not(v1alpha1.ReasonNotAnswered, what+": it goes to the nodes of their peers, and nothing comes back")
 }
 
 func (o *observation) nothing() string {

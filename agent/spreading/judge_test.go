@@ -70,6 +70,10 @@ func TestTheReasonIsWhatMostBytesHaveInCommon(t *testing.T) {
 		"a peer with one path":                                {observation{open: both, connections: []connection{ours("blue").with(func(c *connection) { c.common = 1 })}}, v1alpha1.ReasonNoSecondPath, "on one path alone"},
 		"a policy that keeps connections on one path":         {observation{open: both, samePath: true, connections: []connection{ours("blue")}}, v1alpha1.ReasonNoSecondPath, "NDiffPorts"},
 		"more bytes of plain TCP than of a spread connection": {observation{open: both, connections: []connection{several, plain.with(func(c *connection) { c.bytes = 1001 })}}, v1alpha1.ReasonPlainTCP, ""},
+		"nobody who answers":                                  {observation{open: both, used: map[string]bool{"blue": true}, over: []connection{plain}, unanswered: []lost{{}}}, v1alpha1.ReasonNotAnswered, "nothing comes back"},
+		"no route any more":                                   {observation{open: both, unanswered: []lost{{}, {noRoute: true}, {noRoute: true}}}, v1alpha1.ReasonNotAnswered, "no route"},
+		"nobody who answers in an overlay":                    {observation{open: both, unanswered: []lost{{tunnel: "flannel.1", kind: paths.TunnelVXLAN}}}, v1alpha1.ReasonNotAnswered, "flannel.1 (VXLAN)"},
+		"one that moves beside others that nobody answers":    {observation{open: both, connections: []connection{several}, unanswered: []lost{{}}}, v1alpha1.ReasonSpread, ""},
 		"as many, of more connections":                        {observation{open: both, connections: []connection{plain, several.with(func(c *connection) { c.bytes = 500 }), several.with(func(c *connection) { c.bytes = 500 })}}, v1alpha1.ReasonSpread, ""},
 	}
 	for name, test := range tests {
@@ -114,6 +118,7 @@ func TestAVerdictIsToldOnceItLasts(t *testing.T) {
 		"silence is told in the end":                       {spread, repeat(nothing, remembered+5), nothing, 1},
 		"also where little was sent now and then":          {spread, append(repeat(little, remembered-1), nothing), nothing, 1},
 		"the same again is no change":                      {plain, []verdict{plain, plain, plain}, plain, 0},
+		"that nobody answers is told at once":              {spread, []verdict{lost{}.verdict()}, lost{}.verdict(), 1},
 		"what an earlier agent told stays until it is not": {plain, []verdict{nothing, plain}, plain, 0},
 	}
 	for name, test := range tests {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
@@ -23,6 +25,9 @@ const (
 	mostKept = 32768
 	// mostPlaces are looked up for one pod and look.
 	mostPlaces = 64
+	// manyRetries in a row are no answer for three seconds at the least; a dead path is left
+	// long before.
+	manyRetries = 4
 	// recent is how long ago a flow was used that still counts: the programs note the time
 	// of the agent's last round.
 	recent = time.Minute
@@ -98,8 +103,19 @@ func (l *look) run() error {
 		return left > 0
 	})
 	err = errors.Join(err, l.announced(diagnostics))
-	l.observed.connections = slices.DeleteFunc(l.observed.connections, func(c connection) bool { return c.bytes == 0 })
+	l.setAsideIdle()
 	return err
+}
+
+// setAsideIdle leaves the connections that moved something.
+func (l *look) setAsideIdle() {
+	l.observed.connections = slices.DeleteFunc(l.observed.connections, func(c connection) bool {
+		// What one subflow cannot deliver the others do, so they try too before all is lost.
+		if c.bytes == 0 && c.silent == c.subflows && c.unanswered != nil {
+			l.observed.unanswered = append(l.observed.unanswered, *c.unanswered)
+		}
+		return c.bytes == 0
+	})
 }
 
 // announced notes the connections whose peers gave addresses for further subflows.
@@ -117,10 +133,16 @@ func (l *look) announced(diagnostics *mptcpnl.Diagnostics) error {
 
 // socket takes one socket in.
 func (l *look) socket(s *mptcpnl.Socket) {
+	if s.Opening {
+		l.attempt(s)
+		return
+	}
 	flow := l.flowOf(s)
 	where, known := l.spotOf(s, flow)
 	switch {
-	case !known || where.place == here:
+	case !known:
+		l.attempt(s)
+	case where.place == here:
 	case s.Over && flow == nil && l.mature:
 		l.observed.over = append(l.observed.over, connection{speaks: speaksTCP, place: where.place, tunnel: where.tunnel, kind: where.kind})
 	case !s.Over:
@@ -140,9 +162,46 @@ func (l *look) socket(s *mptcpnl.Socket) {
 			c.paths = append(c.paths, path)
 		}
 		c.subflows++
+		if s.TCP.Retries >= manyRetries {
+			c.silent, c.unanswered = c.silent+1, l.routeTo(s)
+		}
 		c.bytes += moved.sent + moved.received
 		c.ever += s.TCP.SentBytes + s.TCP.ReceivedBytes
 	}
+}
+
+// attempt notes a socket whose peer was never heard, or to which no route leads any more. A
+// further subflow that is not answered is no loss to its connection.
+func (l *look) attempt(s *mptcpnl.Socket) {
+	if s.TCP.Retries < manyRetries || s.Multipath && s.Opening && !s.First {
+		return
+	}
+	if route := l.routeTo(s); route != nil {
+		l.observed.unanswered = append(l.observed.unanswered, *route)
+	}
+}
+
+// routeTo is where the node's routes lead what a socket sends; nil where that is nowhere that
+// a cluster network is to blame for.
+func (l *look) routeTo(s *mptcpnl.Socket) *lost {
+	where, err := l.atlas.find(l.translated(s).Addr())
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
+		return &lost{noRoute: true}
+	case err != nil || where.place == here || where.place == elsewhere:
+		return nil
+	}
+	return &lost{tunnel: where.tunnel, kind: where.kind}
+}
+
+// translated is a socket's other end as the node's routes know it.
+func (l *look) translated(s *mptcpnl.Socket) netip.AddrPort {
+	if l.destination != nil && !s.Over {
+		if backend, ok, err := l.destination(s.Local, s.Remote); err == nil && ok {
+			return backend
+		}
+	}
+	return s.Remote
 }
 
 // flowOf is a socket's flow; nil where it has none, or that cannot be told. A connection to
@@ -219,13 +278,7 @@ func (l *look) spotOf(s *mptcpnl.Socket, flow *datapath.Flow) (where spot, known
 	if where, known = l.spots[s.Remote]; known || len(l.spots) >= mostPlaces {
 		return where, known
 	}
-	remote := s.Remote
-	if l.destination != nil && !s.Over {
-		if translated, ok, err := l.destination(s.Local, s.Remote); err == nil && ok {
-			remote = translated
-		}
-	}
-	where, err := l.atlas.find(remote.Addr())
+	where, err := l.atlas.find(l.translated(s).Addr())
 	if err != nil {
 		return spot{}, false // no route any more: nothing goes there
 	}

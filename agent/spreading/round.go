@@ -129,7 +129,7 @@ type sight struct {
 
 // endpoint looks at one, and says whether something else is to be told of it.
 func (s *sight) endpoint(endpoint *node.Endpoint) (changed bool, err error) {
-	if endpoint.Found == nil || endpoint.Found.Path == "" && endpoint.Guest == nil {
+	if endpoint.Found == nil || endpoint.Found.Path == "" && !endpoint.HasGuest() {
 		return false, nil
 	}
 	p := s.begin(endpoint)
@@ -189,7 +189,7 @@ func (s *sight) observationOf(endpoint *node.Endpoint) observation {
 		openAfterTime:  time.Duration(endpoint.Subflows.OpenAfterMillis) * time.Millisecond,
 		byKernel:       endpoint.Subflows.Manager == v1alpha1.SubflowManagerKernel,
 		upgradeFails:   endpoint.UpgradeSockets && s.upgradeFails,
-		guest:          endpoint.Guest != nil,
+		guest:          endpoint.HasGuest(),
 		crowded:        s.options.Crowded != nil && s.options.Crowded(endpoint.Namespace),
 	}
 	for _, address := range endpoint.Addresses {

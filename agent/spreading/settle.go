@@ -39,7 +39,7 @@ func (s *settled) take(v verdict) (changed bool) {
 // at once.
 func (s *settled) needed(v verdict) int {
 	switch {
-	case s.told == verdict{}:
+	case s.told == verdict{}, v.reason == v1alpha1.ReasonNotAnswered: // nobody answered for long
 		return 1
 	case v.isUnknown() && !s.told.isUnknown():
 		return remembered

@@ -3,6 +3,7 @@
 package spreading
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
 )
@@ -99,4 +101,35 @@ func TestAPodThatGoesGivesItsPlacesBack(t *testing.T) {
 	require.True(t, s.room.Take("shop", "u"))
 	require.False(t, s.end(p, look, time.Now(), true))
 	require.Equal(t, before, s.room.Left("shop", "u"))
+}
+
+// Sockets in the namespace of such a pod are not the guest's: they are not looked at.
+func TestAPodThatHoldsAVMIsJudgedByItsFlowsAlone(t *testing.T) {
+	address := netip.MustParseAddr("10.0.0.1")
+	up := paths.PeerPath{Up: true}
+	model := &node.Model{
+		Paths: []node.Path{{Name: "blue", Interface: 2, Up: true}, {Name: "green", Interface: 3, Up: true}},
+		Peers: []node.Peer{{Number: 1, Peer: paths.Peer{Name: "node2", Paths: map[string]paths.PeerPath{"blue": up, "green": up}}}},
+	}
+	for name, tc := range map[string]struct {
+		used   []string
+		reason string
+	}{
+		"of two paths": {[]string{"blue", "green"}, v1alpha1.ReasonSpread},
+		"of one path":  {[]string{"blue"}, v1alpha1.ReasonOnePathUsed},
+		"of none":      {nil, v1alpha1.ReasonNothingSent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			endpoint := &node.Endpoint{Addresses: []netip.Addr{address}, PlanEndpoint: &v1alpha1.PlanEndpoint{
+				VirtualMachine: &v1alpha1.PlanVirtualMachine{Held: true}, Paths: []v1alpha1.PathWeight{{Path: "blue"}, {Path: "green"}},
+			}}
+			s := &sight{Spreading: newForTest(t), atlas: newAtlas(model, nil, nil), used: map[netip.Addr]map[usedFlow]bool{address: {}}}
+			for _, path := range tc.used {
+				s.used[address][usedFlow{path, 1}] = true
+			}
+			l := look{endpoint: endpoint, observed: s.observationOf(endpoint)}
+			require.NoError(t, l.run(), "there is no namespace to look into")
+			require.Equal(t, tc.reason, judge(&l.observed).reason)
+		})
+	}
 }

@@ -25,8 +25,8 @@ const exchangeRates = 1 << 0
 
 // exchangeOf is what the programs are told of requests; the revision is 0 where a policy
 // has none.
-func exchangeOf(of *v1alpha1.Transport) (e transport.TransportExchange) {
-	if of.Request == nil && of.Accept == nil {
+func exchangeOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) (e transport.TransportExchange) {
+	if of.Request == nil && of.Accept == nil && !withCredits(incast) {
 		return e
 	}
 	if of.Request != nil {
@@ -35,8 +35,11 @@ func exchangeOf(of *v1alpha1.Transport) (e transport.TransportExchange) {
 	if of.Accept != nil {
 		accept(&e, of.Accept)
 	}
+	if withCredits(incast) {
+		addCredits(&e, incast)
+	}
 	sum := fnv.New32a()
-	_ = json.NewEncoder(sum).Encode([]any{of.Request, of.Accept}) // neither can fail
+	_ = json.NewEncoder(sum).Encode([]any{of.Request, of.Accept, incast}) // none can fail
 	e.Revision = sum.Sum32() | 1
 	return e
 }
@@ -70,11 +73,7 @@ func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {
 		if err != nil {
 			continue // the API takes none of these
 		}
-		from := &e.From[e.Prefixes]
-		from.Address.Word, from.Mask.Word = maskOf(prefix)
-		if prefix.Addr().Is4() {
-			from.Ipv4 = 1
-		}
+		e.From[e.Prefixes] = prefixOf(prefix)
 		e.Prefixes++
 	}
 	for _, name := range a.CongestionControls[:min(len(a.CongestionControls), len(to.Hash))] {
@@ -160,7 +159,7 @@ var requestFields = [transport.Requests]string{
 func refusedRequests(failed uint32) string {
 	var names []string
 	for request, name := range requestFields {
-		if failed&(1<<request) != 0 {
+		if name != "" && failed&(1<<request) != 0 {
 			names = append(names, "spec.transport.accept."+name)
 		}
 	}

@@ -30,6 +30,7 @@ var requestNames = [transport.Requests]string{
 	transport.RequestCongestionControl: "congestionControl",
 	transport.RequestDelayedACK:        "delayedAck",
 	transport.RequestRate:              "rate",
+	transport.RequestCredit:            "credit",
 }
 
 // Describe says which metrics there are.

@@ -60,6 +60,9 @@ func (p *Part) load() (_ *objects, failed error) {
 	if o.existing, err = link.AttachIter(link.IterOptions{Program: o.SetExisting}); err != nil {
 		return nil, fmt.Errorf("failed to prepare the iterator over sockets: %w", err)
 	}
+	if err := p.arrivals.Choose(o.NoteArrival); err != nil {
+		return nil, err
+	}
 	return o, o.attach(p.loaded.Directory(), p.options.CgroupRoot)
 }
 

@@ -86,7 +86,7 @@ func (p *Part) ratesOf(cookie uint64, one *pod, wanted map[transport.TransportAs
 	defer diagnostics.Close()
 	left := mostSubflows
 	return diagnostics.EachSocket(func(s *mptcpnl.Socket) bool {
-		if number, ok := one.rates[p.pathOf(flows, s)]; ok && !s.Over {
+		if number, ok := one.rates[p.pathOf(flows, s)]; ok && !s.Over && !s.Opening {
 			wanted[keyOf(cookie, s.Local, s.Remote)] = number
 		}
 		left--

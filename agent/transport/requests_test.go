@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -247,11 +248,7 @@ func TestNothingIsDoneForWhoIsNotAcceptedFrom(t *testing.T) {
 			if got := state(t, server).window; got != 10 {
 				t.Errorf("the server's initial window is %d", got)
 			}
-			for range 20 {
-				p.part.look(false)
-				talk(t, client, server)
-				time.Sleep(20 * time.Millisecond)
-			}
+			p.askInVain(t, client, server)
 			after := state(t, server)
 			if before.window = after.window; before != after {
 				t.Errorf("the server's socket has %+v, and had %+v without requests", after, before)
@@ -281,6 +278,58 @@ func TestASubflowDoesWhatThePeerAsksForAndGoesBackWhenThePolicyGoes(t *testing.T
 	p.apply(t, asksForAll(), nil)
 	if socket := p.serverSocket(t); strings.Contains(socket, " cubic ") || isPaced(socket) {
 		t.Errorf("when the server's policy is gone its subflow has %s", socket)
+	}
+}
+
+// maximum is what ss shows of a socket that is paced.
+var maximum = regexp.MustCompile(`/\d+bps`)
+
+// By what the server's kernel tells of its subflow, as above.
+func TestASubflowDoesNoMoreThanItsPolicyAccepts(t *testing.T) {
+	bounds := acceptsAll("10.0.0.0/8")
+	bounds.Accept.MaxInitialWindow, bounds.Accept.MinRate = new(int32(20)), resource.NewQuantity(30e6, resource.DecimalSI)
+	bounds.Accept.CongestionControls = []string{"reno"}
+	for name, test := range map[string]struct {
+		accepts *v1alpha1.Transport
+		window  string
+		pace    string // "" for none
+	}{
+		"lower bounds": {bounds, "cwnd:20 ", "/30000000bps"},
+		"a policy that accepts from others alone": {acceptsAll("192.0.2.0/24", "::/0"), "cwnd:10 ", ""},
+		"a policy that accepts nothing":           {&v1alpha1.Transport{UserTimeout: after(time.Minute)}, "cwnd:10 ", ""},
+		"no policy":                               {nil, "cwnd:10 ", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPair(t, allOnNet1)
+			p.apply(t, asksForAll(), test.accepts)
+			p.serve(t, p.server.IPv4)
+			client, server := p.connect(t, "MPTCP", p.server.IPv4)
+			if socket := p.serverSocket(t); !strings.Contains(socket, test.window) {
+				t.Errorf("the server's subflow does not begin with %s: %s", test.window, socket)
+			}
+			if test.pace == "" {
+				p.askInVain(t, client, server)
+			}
+			testutil.Retry(t, 20*time.Second, func() error {
+				p.part.look(false)
+				talk(t, client, server)
+				socket := p.serverSocket(t)
+				if strings.Contains(socket, " cubic ") || maximum.FindString(socket) != test.pace {
+					return fmt.Errorf("the server's subflow has %s", socket)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// askInVain gives requests the time in which they would be honoured.
+func (p *pair) askInVain(t *testing.T, client, server net.Conn) {
+	t.Helper()
+	for range 20 {
+		p.part.look(false)
+		talk(t, client, server)
+		time.Sleep(20 * time.Millisecond)
 	}
 }
 

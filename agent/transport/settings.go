@@ -16,7 +16,7 @@ import (
 )
 
 // settingsOf are what the programs are told of a policy's transport.
-func settingsOf(of *v1alpha1.Transport) transport.TransportSettings {
+func settingsOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) transport.TransportSettings {
 	s := &builder{}
 	if of.CongestionControl != "" {
 		s.Given |= 1 << transport.SettingCongestionControl
@@ -35,7 +35,7 @@ func settingsOf(of *v1alpha1.Transport) transport.TransportSettings {
 		s.time(transport.SettingKeepaliveInterval, k.Interval, time.Second)
 		s.number(transport.SettingKeepaliveProbes, k.Probes)
 	}
-	exchange := exchangeOf(of)
+	exchange := exchangeOf(of, incast)
 	if exchange.Revision != 0 {
 		s.Given |= 1 << transport.SettingExchange
 	}

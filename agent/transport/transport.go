@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
@@ -28,7 +29,7 @@ import (
 )
 
 // schema is the version of everything pinned: see docs/upgrade.md.
-const schema = "v1"
+const schema = "v2"
 
 // Options of a Part.
 type Options struct {
@@ -55,11 +56,12 @@ type Part struct {
 	options Options
 	loaded  *pins.Loaded[*objects]
 
-	mutex   sync.Mutex
-	pods    map[uint64]*pod // by the cookie of the network namespace
-	cookies map[found]uint64
-	rates   rates
-	ended   counts // of exchanges that are no more
+	mutex    sync.Mutex
+	pods     map[uint64]*pod // by the cookie of the network namespace
+	cookies  map[found]uint64
+	rates    rates
+	arrivals *attach.Interfaces
+	ended    counts // of exchanges that are no more
 }
 
 // pod is one whose sockets get settings.
@@ -88,6 +90,9 @@ type found struct {
 func Open(options Options) *Part {
 	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}}
 	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "transport"), schema, options.Log), p.load)
+	p.arrivals = attach.New(attach.Options{
+		LinkDirectory: filepath.Join(p.loaded.Directory(), "arrivals"), Hooks: arrivalHooks,
+	})
 	return p
 }
 
@@ -109,7 +114,7 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 		}
 		return report
 	}
-	report.Err = p.write(wanted, &report)
+	report.Err = errors.Join(p.applyIncast(model, &report), p.write(wanted, &report))
 	for cookie, one := range p.pods {
 		p.describe(&report, one, p.refusedTo(cookie))
 	}
@@ -142,7 +147,7 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 	wanted, cookies := map[uint64]*pod{}, map[found]uint64{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if !forSockets(endpoint.Transport) || endpoint.Found == nil || endpoint.Found.Path == "" {
+		if !forSockets(endpoint) || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
 		key := found{endpoint.UID, endpoint.Found.Inode}
@@ -155,7 +160,7 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 			continue
 		}
 		cookies[key] = cookie
-		report.Fail(endpoint.UID, lacks(endpoint.Transport.CongestionControl))
+		report.Fail(endpoint.UID, lacks(transportOf(endpoint).CongestionControl))
 		wanted[cookie] = podOf(endpoint)
 	}
 	p.cookies = cookies
@@ -163,9 +168,9 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 }
 
 func podOf(endpoint *node.Endpoint) *pod {
-	of := endpoint.Transport
+	of := transportOf(endpoint)
 	one := &pod{
-		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of), exchange: exchangeOf(of), lacking: unknownAccepted(of.Accept),
+		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, endpoint.Incast), exchange: exchangeOf(of, endpoint.Incast), lacking: unknownAccepted(of.Accept),
 	}
 	if of.Request != nil && len(of.Request.Rates) > 0 {
 		one.rates = map[string]uint32{}
@@ -178,12 +183,17 @@ func podOf(endpoint *node.Endpoint) *pod {
 
 // forSockets: something is to be given to sockets. The path manager sets how long
 // connections without a subflow wait, for the whole pod.
-func forSockets(t *v1alpha1.Transport) bool {
-	if t == nil {
-		return false
-	}
-	settings := settingsOf(t)
+func forSockets(endpoint *node.Endpoint) bool {
+	settings := settingsOf(transportOf(endpoint), endpoint.Incast)
 	return settings.Given != 0
+}
+
+// transportOf is the endpoint's spec.transport; an empty one where it has none.
+func transportOf(endpoint *node.Endpoint) *v1alpha1.Transport {
+	if endpoint.Transport == nil {
+		return &v1alpha1.Transport{}
+	}
+	return endpoint.Transport
 }
 
 func (p *Part) cookie(of found, path string) (uint64, error) {
@@ -407,5 +417,5 @@ func (p *Part) remove() error {
 		failed = errors.Join(failed, p.release(gone))
 	}
 	p.pods, p.rates.asked = map[uint64]*pod{}, nil
-	return errors.Join(failed, p.loaded.Remove(), shared.Leave(shared.Directory(p.options.PinPath), shared.ByRequests))
+	return errors.Join(failed, p.loaded.Remove(p.arrivals.Remove), shared.Leave(shared.Directory(p.options.PinPath), shared.ByRequests))
 }

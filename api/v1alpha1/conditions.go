@@ -26,6 +26,10 @@ const (
 	// most of those for which it is not; Unknown while nothing is sent. Only policies
 	// that decide for pods have it.
 	ConditionSpreading = "Spreading"
+	// ConditionGuestSubflows: on a VM, its kernel opens subflows to what its node
+	// announces. Unknown until it was announced something. Only VMs for which a policy with
+	// manager: Host decides have it.
+	ConditionGuestSubflows = "GuestSubflows"
 	// ConditionReady: on a path, every node it selects has a working NIC for it;
 	// on a node, its agent reports and its datapath is in order.
 	ConditionReady = "Ready"
@@ -39,6 +43,9 @@ const (
 	// ConditionPeersLimited: there are more other nodes than this one can steer to; the
 	// message says how many are left out. Only nodes in such a cluster have it.
 	ConditionPeersLimited = "PeersLimited"
+	// ConditionPlanNotSaved: the agent cannot save what it would start from while the API
+	// server cannot be reached; the message says why. Only nodes with such an agent have it.
+	ConditionPlanNotSaved = "PlanNotSaved"
 )
 
 // Reasons of conditions.
@@ -79,6 +86,7 @@ const (
 
 	ReasonAPIServerNotReached = "APIServerNotReached"
 	ReasonTooManyNodes        = "TooManyNodes"
+	ReasonSaveFailed          = "SaveFailed"
 )
 
 // Reasons of the condition Spreading, and of the traffic of one endpoint.
@@ -101,12 +109,24 @@ const (
 	ReasonNoSecondPath = "NoSecondPath"
 	// ReasonOnePathUsed: several can be, both ends take part, and one alone is.
 	ReasonOnePathUsed = "OnePathUsed"
+	// ReasonNotAnswered: nothing that its connections send to other nodes is answered, on any
+	// path.
+	ReasonNotAnswered = "NotAnswered"
 	// ReasonLittleSent: no connection lasted long enough to need a second path.
 	ReasonLittleSent = "LittleSent"
 	// ReasonNothingSent: nothing was sent to other nodes.
 	ReasonNothingSent = "NothingSent"
 	// ReasonNotReported: no agent has told yet what the traffic does.
 	ReasonNotReported = "NotReported"
+)
+
+// Reasons of the condition GuestSubflows.
+const (
+	ReasonGuestJoins = "GuestJoins"
+	// ReasonGuestTakesNoAnnouncements: the guest follows none, as is Linux's default.
+	ReasonGuestTakesNoAnnouncements = "GuestTakesNoAnnouncements"
+	// ReasonNothingAnnounced: no connection that the guest began has lasted long enough.
+	ReasonNothingAnnounced = "NothingAnnounced"
 )
 
 // Reasons of the condition AddressesConfirmed.

@@ -21,6 +21,17 @@ const (
 	AnnotationMaxRate = "braid.dev/max-rate"
 )
 
+const (
+	// AnnotationVirtualMachine says of a pod whether it holds a virtual machine: "true"
+	// where its connections are those of a guest, which has sockets of its own, and "false"
+	// where they are the pod's, as with passt. It goes before LabelKubeVirt.
+	AnnotationVirtualMachine = "braid.dev/virtual-machine"
+	// LabelKubeVirt is the label by which KubeVirt marks pods of its own.
+	LabelKubeVirt = "kubevirt.io"
+	// LabelKubeVirtLauncher is its value of those that hold virtual machines.
+	LabelKubeVirtLauncher = "virt-launcher"
+)
+
 // Hint is one of the annotations that pods can have.
 // +kubebuilder:validation:Enum=PreferredPaths;BackupPaths;MaxRate
 type Hint string

@@ -87,7 +87,8 @@ type MPTCPEndpointStatus struct {
 	// +optional
 	NotApplied []NotAppliedSetting `json:"notApplied,omitempty"`
 	// conditions: Accepted says whether the addresses are the VM's, Programmed whether its
-	// node carries the policy out, as far as a host can, and Spreading what its traffic does.
+	// node carries the policy out, as far as a host can, Spreading what its traffic does, and
+	// GuestSubflows, with manager: Host, whether its kernel follows what the node announces.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -108,6 +109,7 @@ type MPTCPEndpointStatus struct {
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
 // +kubebuilder:printcolumn:name="Spreading",type=string,JSONPath=`.status.conditions[?(@.type=="Spreading")].reason`,priority=1
+// +kubebuilder:printcolumn:name="GuestSubflows",type=string,JSONPath=`.status.conditions[?(@.type=="GuestSubflows")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type MPTCPEndpoint struct {
 	metav1.TypeMeta   `json:",inline"`

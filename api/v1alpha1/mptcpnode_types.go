@@ -178,7 +178,8 @@ type MPTCPNodeStatus struct {
 	// AddressesConfirmed is True while every address that it reports is the node's;
 	// StartedFromSavedPlan says of an agent that started without the API server when
 	// that was, and when it reached it; PeersLimited of one in a cluster with more
-	// nodes than it can steer to how many are left out.
+	// nodes than it can steer to how many are left out; PlanNotSaved of one that cannot
+	// save what it would start from without the API server why.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -22,6 +22,9 @@ type PlanPath struct {
 	// +listType=atomic
 	// +optional
 	AddressRanges []CIDR `json:"addressRanges,omitempty"`
+	// underlay is Routed where routers join the path's subnets; empty for Switched.
+	// +optional
+	Underlay Underlay `json:"underlay,omitempty"`
 	// capacity in bits a second; 0 where the path does not give it.
 	// +optional
 	Capacity int64 `json:"capacity,omitempty"`
@@ -60,7 +63,7 @@ type PlanSubflows struct {
 	// +optional
 	Mode SubflowMode `json:"mode,omitempty"`
 	// openAfterBytes is how many bytes a connection moves before it gets further
-	// subflows with manager: Agent; 0 where bytes do not decide.
+	// subflows with manager: Agent or Host; 0 where bytes do not decide.
 	// +optional
 	OpenAfterBytes int64 `json:"openAfterBytes,omitempty"`
 	// openAfterMillis is how old it is then, in milliseconds; 0 where time does not
@@ -85,6 +88,19 @@ type PlanGuest struct {
 	// interface is how the node finds it.
 	// +required
 	Interface EndpointInterface `json:"interface"`
+	// notApplied lists what of the policy does not hold for a VM.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=atomic
+	// +optional
+	NotApplied []NotAppliedSetting `json:"notApplied,omitempty"`
+}
+
+// PlanVirtualMachine says of a pod whether it holds a VM.
+type PlanVirtualMachine struct {
+	// held is true where it does: its connections are the guest's, and nothing is
+	// configured in the pod. It is false where the pod's annotation says that it does not.
+	// +required
+	Held bool `json:"held"`
 	// notApplied lists what of the policy does not hold for a VM.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -135,6 +151,12 @@ type PlanEndpoint struct {
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	Transport *Transport `json:"transport,omitempty"`
+	// incast is what the pod's sockets do with peers against incast. The schema does not
+	// describe it a second time: it has passed that of the policies.
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	Incast *Incast `json:"incast,omitempty"`
 	// chain is the name of the chain in this plan that the endpoint's packets run
 	// through; empty when none does.
 	// +optional
@@ -169,6 +191,31 @@ type PlanEndpoint struct {
 	// no upgrade of sockets and no settings of theirs, and its subflows' manager is None.
 	// +optional
 	Guest *PlanGuest `json:"guest,omitempty"`
+	// virtualMachine says whether this pod holds a VM; not there where neither an
+	// annotation nor a label of the pod tells. Where it does, the plan asks for no upgrade
+	// of sockets and no settings of theirs, and its subflows' manager is None or Host.
+	// +optional
+	VirtualMachine *PlanVirtualMachine `json:"virtualMachine,omitempty"`
+}
+
+// HoldsVirtualMachine is true of a pod that holds a VM.
+func (e *PlanEndpoint) HoldsVirtualMachine() bool {
+	return e.VirtualMachine != nil && e.VirtualMachine.Held
+}
+
+// HasGuest is true where the endpoint's connections are a guest's: of a VM, and of a pod
+// that holds one.
+func (e *PlanEndpoint) HasGuest() bool { return e.Guest != nil || e.HoldsVirtualMachine() }
+
+// NotApplied lists what of the policy does not hold, because it is for the sockets of pods.
+func (e *PlanEndpoint) NotApplied() []NotAppliedSetting {
+	switch {
+	case e.Guest != nil:
+		return e.Guest.NotApplied
+	case e.VirtualMachine != nil:
+		return e.VirtualMachine.NotApplied
+	}
+	return nil
 }
 
 // PlanChain is a chain that one or more endpoints share.
@@ -319,6 +366,21 @@ type SpreadingStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
+// GuestSubflows is what became of announcements to a VM.
+// +kubebuilder:validation:Enum=Joined;NotTaken
+type GuestSubflows string
+
+const (
+	// GuestJoined means: its kernel opened subflows to what was announced last.
+	GuestJoined GuestSubflows = "Joined"
+	// GuestNotTaken means: it opened none. Linux follows no announcement by default.
+	GuestNotTaken GuestSubflows = "NotTaken"
+)
+
+// GuestRemedy is what to do for a guest that takes no announcements.
+const GuestRemedy = "the guest's kernel follows no announced port, which is Linux's default: in the guest run " +
+	"ip mptcp limits set add_addr_accepted 8 subflows 8, and put it into cloud-init's bootcmd, because it is not kept over a reboot"
+
 // EndpointStatus is the result for one endpoint of the plan.
 type EndpointStatus struct {
 	// uid of the pod.
@@ -367,6 +429,10 @@ type EndpointStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	UnmanagedConnections int64 `json:"unmanagedConnections,omitempty"`
+	// guestSubflows is what a VM's kernel made of the announcements of its node, with
+	// manager: Host; empty while it was announced too little to tell.
+	// +optional
+	GuestSubflows GuestSubflows `json:"guestSubflows,omitempty"`
 	// message explains a state that is not Programmed, an upgrade that is not Active, or
 	// connections that are not managed, and says what to do.
 	// +kubebuilder:validation:MaxLength=1024

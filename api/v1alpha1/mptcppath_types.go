@@ -21,11 +21,23 @@ type InterfacePattern string
 // +kubebuilder:validation:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="must begin with the first address of the range, as 192.0.2.0/24 does and 192.0.2.17/24 does not"
 type CIDR string
 
+// Underlay says how the NICs of a path reach each other.
+// +kubebuilder:validation:Enum=Switched;Routed
+type Underlay string
+
+const (
+	// UnderlaySwitched means: all NICs of the path are neighbours on one link.
+	UnderlaySwitched Underlay = "Switched"
+	// UnderlayRouted means: routers join the subnets in which the NICs are.
+	UnderlayRouted Underlay = "Routed"
+)
+
 // MPTCPPathSpec says which NICs of which nodes form one physical plane.
 // A NIC belongs to the path when its name matches one of interfaces, or one of
 // its addresses lies in one of addressRanges; when both are given, it must
 // satisfy both. If several NICs of a node qualify, the first by name is used.
 // +kubebuilder:validation:XValidation:rule="has(self.interfaces) || has(self.addressRanges)",message="name the NICs of the path: set interfaces, addressRanges or both"
+// +kubebuilder:validation:XValidation:rule="!has(self.underlay) || self.underlay != 'Routed' || has(self.addressRanges)",message="a Routed path needs addressRanges, those of its NICs in all subnets: nothing is sent over routers to other addresses"
 type MPTCPPathSpec struct {
 	// nodeSelector limits the path to the nodes with these labels. Leave it out
 	// to mean every node.
@@ -52,6 +64,16 @@ type MPTCPPathSpec struct {
 	// +listType=set
 	// +optional
 	AddressRanges []CIDR `json:"addressRanges,omitempty"`
+
+	// underlay says how the path's NICs reach each other. Switched, the default: all are
+	// neighbours on one link. Routed: routers join the subnets in which they are, as where
+	// each rack has its own. On a Routed path packets of overlays (VXLAN, Geneve, IP in IP)
+	// go to the other node's address on the path, by the routes that this node has for
+	// its NIC; they arrive as the overlay sent them, between the InternalIPs of the nodes.
+	// What is not in an overlay uses the path between neighbours alone.
+	// +kubebuilder:default=Switched
+	// +optional
+	Underlay Underlay `json:"underlay,omitempty"`
 
 	// capacity is the rate of one NIC of the path in bits a second, such as 10G.
 	// Policies that give no weights share subflows out by it; a path without
@@ -92,6 +114,7 @@ type MPTCPPathStatus struct {
 // +kubebuilder:resource:scope=Cluster,shortName=mpath,categories=braid
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
 // +kubebuilder:printcolumn:name="Ranges",type=string,JSONPath=`.spec.addressRanges`,priority=1
+// +kubebuilder:printcolumn:name="Underlay",type=string,JSONPath=`.spec.underlay`,priority=1
 // +kubebuilder:printcolumn:name="Capacity",type=string,JSONPath=`.spec.capacity`,priority=1
 // +kubebuilder:printcolumn:name="Bottleneck",type=string,JSONPath=`.spec.bottleneckGroup`,priority=1
 // +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`

@@ -27,7 +27,7 @@ const (
 )
 
 // SubflowManager says who opens the further subflows of a connection.
-// +kubebuilder:validation:Enum=Kernel;Agent;None
+// +kubebuilder:validation:Enum=Kernel;Agent;Host;None
 type SubflowManager string
 
 const (
@@ -38,6 +38,10 @@ const (
 	// manager: it opens subflows from the pod that began the connection, to the
 	// port that the connection began with.
 	SubflowManagerAgent SubflowManager = "Agent"
+	// SubflowManagerHost is the node of a VM that begins a connection, by its packets
+	// alone: it announces ports of the VM's peer to the guest, whose kernel opens
+	// subflows to them. Only for VMs that an MPTCPEndpoint describes, and pods that hold VMs.
+	SubflowManagerHost SubflowManager = "Host"
 	// SubflowManagerNone is nobody: the pod's own settings stay as they are.
 	SubflowManagerNone SubflowManager = "None"
 )
@@ -154,7 +158,7 @@ type OpenAfter struct {
 }
 
 // SubflowRules say how many subflows a connection has and who opens them.
-// +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with manager: Agent remove it, because no port is announced"
+// +kubebuilder:validation:XValidation:rule="!has(self.firstAnnouncedPort) || !has(self.manager) || self.manager == 'Kernel'",message="firstAnnouncedPort is for manager: Kernel; with another manager remove it, because no port of the pod is announced"
 // +kubebuilder:validation:XValidation:rule="!has(self.count) || !has(self.manager) || self.manager != 'None'",message="count has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.openAfter) || !has(self.manager) || self.manager != 'None'",message="openAfter has no effect with manager: None, which opens no subflow: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode == 'PerPath' || has(self.manager) && self.manager == 'Agent'",message="modes FullMesh and NDiffPorts need manager: Agent"
@@ -166,8 +170,11 @@ type SubflowRules struct {
 	// policy too. With Agent only the pod that begins the connection needs a
 	// policy, and no port is announced; while the agent is down, new connections
 	// have one subflow. Choose Agent for pods that both listen and connect. Either
-	// way closed subflows are opened again while the agent runs. None leaves the
-	// pods' MPTCP settings as they are, for policies that only give rules.
+	// way closed subflows are opened again while the agent runs. Host is for VMs
+	// (MPTCPEndpoint, or pods that hold one, as KubeVirt's do) whose kernel speaks MPTCP: their node announces ports of the
+	// peer to the guest, in which ip mptcp limits set add_addr_accepted 8 subflows 8
+	// is needed once; for an ordinary pod it fails. None leaves the pods' MPTCP
+	// settings as they are, for policies that only give rules.
 	// +kubebuilder:default=Kernel
 	// +optional
 	Manager SubflowManager `json:"manager,omitempty"`
@@ -385,6 +392,11 @@ type ClusterMPTCPPolicySpec struct {
 	// +listMapKey=name
 	// +optional
 	Programs []Program `json:"programs,omitempty"`
+
+	// incast is for pods that many others send to at the same time, and for these
+	// others: it keeps them from overrunning the receiver's NIC. Off by default.
+	// +optional
+	Incast *Incast `json:"incast,omitempty"`
 
 	PolicyRules `json:",inline"`
 }

@@ -135,11 +135,11 @@ func TestTheAPIServerAcceptsTheExamplesOf(t *testing.T) {
 	}
 }
 
-// isForThisServer is false for what only a client reads, or a cluster network defines,
+// isForThisServer is false for what only a client reads, or another project defines,
 // of which the API server knows nothing.
 func isForThisServer(object *unstructured.Unstructured) bool {
 	group := object.GroupVersionKind().Group
-	return group != "kustomize.config.k8s.io" && group != "projectcalico.org"
+	return group != "kustomize.config.k8s.io" && group != "projectcalico.org" && group != "kubevirt.io"
 }
 
 // manifest is one object of a YAML file.

@@ -7,8 +7,6 @@ const (
 	MaxInterfaces = 0x1000
 	MaxCarried    = 0x1000
 	Places        = 0x8
-	OptionBytes   = 0x20
-	Carries       = 0xb4a1
 	MaxAnswers    = 0x3e8
 	PlaceEvery    = 0xee6b280
 )

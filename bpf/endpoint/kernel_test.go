@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/bpf/packettest"
 )
 
 var collections = map[string]func() (*ebpf.CollectionSpec, error){
@@ -74,6 +75,12 @@ func TestTheVerifierHasLittleWork(t *testing.T) {
 				t.Errorf("%s: the verifier looked at %d instructions", name, verified)
 			}
 		}
+	})
+}
+
+func TestTheStackIsEnoughForLinux61(t *testing.T) {
+	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
+		require.NoError(t, packettest.CheckStackForLinux61(spec))
 	})
 }
 

@@ -20,6 +20,7 @@ enum {
 enum pacer {
 	PACER_RULES,
 	PACER_REQUESTS,
+	PACER_CREDITS,
 	PACERS,
 };
 
@@ -38,17 +39,19 @@ struct {
 
 static __always_inline int is_paced(const struct pacing *pacing)
 {
-	return pacing->rate[PACER_RULES] || pacing->rate[PACER_REQUESTS];
+	return pacing->rate[PACER_RULES] || pacing->rate[PACER_REQUESTS] || pacing->rate[PACER_CREDITS];
 }
 
 static __always_inline __u32 least_rate(const struct pacing *pacing)
 {
-	__u64 rules = pacing->rate[PACER_RULES], requests = pacing->rate[PACER_REQUESTS];
-	__u64 least = rules && (!requests || rules < requests) ? rules : requests;
+	__u64 least = FASTEST_PACE;
+	int i;
 
-	if (least > FASTEST_PACE)
-		least = FASTEST_PACE;
-	return least && least < pacing->own_rate ? least : pacing->own_rate;
+#pragma unroll
+	for (i = 0; i < PACERS; i++)
+		if (pacing->rate[i] && pacing->rate[i] < least)
+			least = pacing->rate[i];
+	return is_paced(pacing) && least < pacing->own_rate ? least : pacing->own_rate;
 }
 
 static __always_inline void learn_own_rate(void *socket, struct pacing *pacing)

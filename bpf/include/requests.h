@@ -29,6 +29,7 @@ enum request {
 	REQUEST_CONGESTION_CONTROL, /* the hash of its name */
 	REQUEST_DELAYED_ACK,        /* at most, in ms */
 	REQUEST_RATE,               /* at most: 5 bits of exponent, 11 of mantissa, in kbit/s */
+	REQUEST_CREDIT,             /* a rate, as a share of what the receiver can take */
 	REQUESTS,
 };
 

@@ -34,24 +34,25 @@ static __always_inline __u32 sha256_schedule(const __u32 w[16], int i)
 	       (rotate_right(w2, 17) ^ rotate_right(w2, 19) ^ w2 >> 10);
 }
 
-/* The parts of the hash that anyone wants. */
-struct key_hash {
-	__u32 first;
-	__u32 last[2];
+struct sha256_state {
+	__u32 word[8];
 };
 
-static __always_inline void sha256_of_key(__u32 high, __u32 low, struct key_hash *hash)
+static const struct sha256_state sha256_begin = { {
+	0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19,
+} };
+
+/* One block; w is used up. */
+static __always_inline void sha256_compress(struct sha256_state *state, __u32 w[16])
 {
-	/* The message, its end mark, and its length in bits. */
-	__u32 w[16] = { high, low, 0x80000000, [15] = 64 };
-	__u32 a = 0x6a09e667;
-	__u32 b = 0xbb67ae85;
-	__u32 c = 0x3c6ef372;
-	__u32 d = 0xa54ff53a;
-	__u32 e = 0x510e527f;
-	__u32 f = 0x9b05688c;
-	__u32 g = 0x1f83d9ab;
-	__u32 h = 0x5be0cd19;
+	__u32 a = state->word[0];
+	__u32 b = state->word[1];
+	__u32 c = state->word[2];
+	__u32 d = state->word[3];
+	__u32 e = state->word[4];
+	__u32 f = state->word[5];
+	__u32 g = state->word[6];
+	__u32 h = state->word[7];
 	int i;
 
 	for (i = 0; i < 64; i++) {
@@ -72,9 +73,32 @@ static __always_inline void sha256_of_key(__u32 high, __u32 low, struct key_hash
 		b = a;
 		a = t1 + t2;
 	}
-	hash->first = a + 0x6a09e667;
-	hash->last[0] = g + 0x1f83d9ab;
-	hash->last[1] = h + 0x5be0cd19;
+	state->word[0] += a;
+	state->word[1] += b;
+	state->word[2] += c;
+	state->word[3] += d;
+	state->word[4] += e;
+	state->word[5] += f;
+	state->word[6] += g;
+	state->word[7] += h;
+}
+
+/* The parts of the hash that anyone wants. */
+struct key_hash {
+	__u32 first;
+	__u32 last[2];
+};
+
+static __always_inline void sha256_of_key(__u32 high, __u32 low, struct key_hash *hash)
+{
+	/* The message, its end mark, and its length in bits. */
+	__u32 w[16] = { high, low, 0x80000000, [15] = 64 };
+	struct sha256_state state = sha256_begin;
+
+	sha256_compress(&state, w);
+	hash->first = state.word[0];
+	hash->last[0] = state.word[6];
+	hash->last[1] = state.word[7];
 }
 
 __noinline __u32 sha256_first_word(__u32 high, __u32 low)

@@ -142,7 +142,7 @@ type PaceMptcpConnectionKey struct {
 
 type PacePacing struct {
 	_       structs.HostLayout
-	Rate    [2]uint64
+	Rate    [3]uint64
 	OwnRate uint32
 	Pad     uint32
 }

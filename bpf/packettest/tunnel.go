@@ -21,6 +21,17 @@ const (
 	IPInIP
 )
 
+// Check is what the UDP header of a tunnel has for a checksum.
+type Check int
+
+// None; one of everything; or the sum of the pseudo-header alone, as the kernel has it
+// while the rest is left to a NIC.
+const (
+	NoCheck Check = iota
+	WholeCheck
+	BareCheck
+)
+
 // Tunnel describes the headers around a packet. Beyond addresses and port, zero stands
 // for what is usual.
 type Tunnel struct {
@@ -28,6 +39,8 @@ type Tunnel struct {
 	From, To netip.Addr
 	// Port of UDP.
 	Port uint16
+	// Check of UDP.
+	Check Check
 	// Flags of VXLAN or Geneve other than the usual ones.
 	Flags *uint8
 	// Options of Geneve, in whole words.
@@ -61,7 +74,20 @@ func (t Tunnel) udp(inner []byte) []byte {
 	header := binary.BigEndian.AppendUint16(nil, 50123)
 	header = binary.BigEndian.AppendUint16(header, t.Port)
 	header = binary.BigEndian.AppendUint16(header, uint16(8+len(payload)))
-	return slices.Concat(header, []byte{0, 0}, payload)
+	return t.checked(slices.Concat(header, []byte{0, 0}, payload))
+}
+
+func (t Tunnel) checked(udp []byte) []byte {
+	if t.Check == NoCheck {
+		return udp
+	}
+	pseudo := slices.Concat(t.From.AsSlice(), t.To.AsSlice(), []byte{0, UDP}, binary.BigEndian.AppendUint16(nil, uint16(len(udp))))
+	check := Sum(pseudo)
+	if t.Check == WholeCheck {
+		check = ^Sum(append(pseudo, udp...))
+	}
+	binary.BigEndian.PutUint16(udp[6:], check)
+	return udp
 }
 
 // header is that of VXLAN or Geneve, of the network 7.

@@ -10,7 +10,7 @@
 #include "pacing.h"
 #include "requests.h"
 #include "settings.h"
-#include "socket_ends.h"
+#include "credits.h"
 
 enum {
 	MAX_ACCEPTED_PREFIXES = 16,
@@ -18,6 +18,7 @@ enum {
 
 	TCP_FIN_SYN_RST_PSH_URG = 0x2f,
 	TCP_ACKNOWLEDGES = 0x10,
+	TCP_SYNCHRONIZES = 0x02,
 
 	OPTION_WORDS = 8,           /* more than there are types of requests */
 
@@ -30,7 +31,8 @@ enum {
 #define SECOND 1000000000ULL
 
 enum {
-	EXCHANGE_RATES = 1 << 0, /* rates are asked for on some paths */
+	EXCHANGE_RATES = 1 << 0,   /* rates are asked for on some paths */
+	EXCHANGE_CREDITS = 1 << 1, /* credits are given to peers, and taken from them */
 };
 
 struct prefix {
@@ -46,9 +48,10 @@ struct exchange {
 	__u32 asked;    /* a bit for each type */
 	__u32 prefixes; /* so many are in use */
 	__u32 failed;   /* a bit for each type that the kernel refused to some socket */
-	__u32 pad;
+	__u32 credit_prefixes;
 	__u32 number[REQUESTS];
 	struct prefix from[MAX_ACCEPTED_PREFIXES];
+	struct prefix credit_peers[MAX_ACCEPTED_PREFIXES];
 	struct acceptance acceptance;
 	__u64 honoured[REQUESTS]; /* sockets that got it, and got it anew */
 	__u64 refused[REQUESTS];  /* sockets whose peer was refused it */
@@ -85,6 +88,7 @@ struct conversation {
 	__u32 flags;        /* callbacks that are on for it alone */
 	__u32 initiator;    /* 1: the socket sent the SYN */
 	__u32 accepts;      /* 1: the peer is one of those whose requests are accepted */
+	__u32 credits;      /* 1: it is one that gets credits, and whose credits are heeded */
 
 	__u64 round_began;
 	__u32 rounds;
@@ -100,7 +104,7 @@ struct conversation {
 	__u64 heard[REQUESTS]; /* when it was asked for last */
 	__u64 changes_since;
 	__u32 changes;
-	__u32 pad;
+	struct credit credit;
 	struct congestion congestion_control;
 	struct settings all; /* those of the policy, and over them what the peer asked for */
 };
@@ -142,6 +146,18 @@ static __always_inline int accepts_from(const struct exchange *exchange, const s
 	return 0;
 }
 
+static __always_inline int has_credits(const struct exchange *exchange, const struct address *peer)
+{
+	__u32 i;
+
+	if (!(exchange->flags & EXCHANGE_CREDITS))
+		return 0;
+	for (i = 0; i < MAX_ACCEPTED_PREFIXES && i < exchange->credit_prefixes; i++)
+		if (is_within(peer, &exchange->credit_peers[i]))
+			return 1;
+	return 0;
+}
+
 /* The callbacks that the socket needs for this exchange; none for none. */
 static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with)
 {
@@ -149,7 +165,9 @@ static __always_inline __u32 callbacks_of(const struct exchange *exchange, const
 
 	if (exchange && (exchange->asked || exchange->flags & EXCHANGE_RATES))
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	if (exchange && with->accepts)
+	if (exchange && with->credits)
+		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (exchange && (with->accepts || with->credits))
 		flags |= BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG;
 	return flags;
 }
@@ -163,9 +181,22 @@ static __always_inline __u32 changed_callbacks(struct conversation *with, __u32 
 	return others | wanted;
 }
 
+static __always_inline void give_up_credit(void *socket, void *sk, struct credit *credit)
+{
+	__u32 none = NO_CLAMP;
+
+	if (credit->rate)
+		want_rate(socket, sk, PACER_CREDITS, 0, 0);
+	if (credit->clamp)
+		bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &none, sizeof(none));
+	credit->rate = 0;
+	credit->clamp = 0;
+}
+
 /* Undoes what the peer was granted; the settings go back when the socket settles. */
 static __always_inline void withdraw(void *socket, void *sk, struct conversation *with, struct own *own)
 {
+	give_up_credit(socket, sk, &with->credit);
 	if (with->accepted & 1U << REQUEST_RATE)
 		want_rate(socket, sk, PACER_REQUESTS, 0, 0);
 	with->accepted = 0;
@@ -182,6 +213,7 @@ static __always_inline void follow(void *socket, void *sk, const struct exchange
 	withdraw(socket, sk, with, own);
 	with->revision = exchange->revision;
 	with->accepts = accepts_from(exchange, peer);
+	with->credits = has_credits(exchange, peer);
 	with->rounds = 0;
 	with->due = 0;
 	with->told_refused = 0;
@@ -216,6 +248,8 @@ static __always_inline void add_granted(struct settings *all, const struct conve
 
 static __always_inline __u32 number_to_ask(const struct exchange *exchange, const struct conversation *with, __u32 type)
 {
+	if (type == REQUEST_CREDIT)
+		return with->credit.number;
 	return type == REQUEST_RATE ? with->rate : exchange->number[type];
 }
 
@@ -254,13 +288,21 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 		with->rounds++;
 }
 
+/* Types in the order in which they are written: credits are out of date first. */
+static __always_inline __u32 in_turn(__u32 turn)
+{
+	return turn == REQUEST_INITIAL_WINDOW ? REQUEST_CREDIT : turn - 1;
+}
+
 /* The requests that are due, one after the other; returns how many. */
 static __always_inline __u32 compose(const struct exchange *exchange, struct conversation *with)
 {
-	__u32 words = 0, type;
+	__u32 words = 0, turn;
 
 #pragma unroll
-	for (type = REQUEST_INITIAL_WINDOW; type < REQUESTS; type++) {
+	for (turn = REQUEST_INITIAL_WINDOW; turn < REQUESTS; turn++) {
+		__u32 type = in_turn(turn);
+
 		if (!(with->due & 1U << type))
 			continue;
 		words++;
@@ -273,10 +315,12 @@ static __always_inline __u32 compose(const struct exchange *exchange, struct con
 /* Takes the first of what is due off the list. */
 static __always_inline void note_asked(struct conversation *with)
 {
-	__u32 left = with->words, type;
+	__u32 left = with->words, turn;
 
 #pragma unroll
-	for (type = REQUEST_INITIAL_WINDOW; type < REQUESTS; type++) {
+	for (turn = REQUEST_INITIAL_WINDOW; turn < REQUESTS; turn++) {
+		__u32 type = in_turn(turn);
+
 		if (!left || !(with->due & 1U << type))
 			continue;
 		with->due &= ~(1U << type);
@@ -305,6 +349,38 @@ static __always_inline int is_pure_ack(struct bpf_sock_ops *ops)
 	       (ops->skb_tcp_flags & (TCP_FIN_SYN_RST_PSH_URG | TCP_ACKNOWLEDGES)) == TCP_ACKNOWLEDGES;
 }
 
+/* The answer to a SYN, but for one with a cookie, which nothing is remembered of. */
+static __always_inline int is_answer(struct bpf_sock_ops *ops)
+{
+	return !ops->args[0] && (ops->skb_tcp_flags & (TCP_SYNCHRONIZES | TCP_ACKNOWLEDGES)) == (TCP_SYNCHRONIZES | TCP_ACKNOWLEDGES);
+}
+
+/*
+ * Gives a credit with the answer to a SYN, so that it is there before the first data. The
+ * socket is made later.
+ */
+__noinline int answer_with_credit(struct bpf_sock_ops *ops, const struct exchange *exchange)
+{
+	__u32 is_written = ops->op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB, number;
+	struct address local = {}, remote = {};
+	__be32 option[2];
+
+	if (!exchange)
+		return 0;
+	read_addresses(ops, &local, &remote);
+	if (!has_credits(exchange, &remote))
+		return 0;
+	if (!is_written && bpf_reserve_hdr_opt(ops, sizeof(option), 0))
+		return 0;
+	number = first_number(ops, !is_written);
+	if (!is_written)
+		return 0;
+	option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | sizeof(option) << 16 | EXPERIMENT);
+	option[1] = bpf_htonl((__u32)REQUEST_CREDIT << 24 | REQUEST_BYTES << 16 | (number & 0xffff));
+	bpf_store_hdr_opt(ops, option, sizeof(option), 0);
+	return 0;
+}
+
 /* The verifier takes this and others by themselves. */
 __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with)
 {
@@ -316,6 +392,8 @@ __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange,
 	with->user_timeout = 0;
 	if (!with->due)
 		begin_round(ops, exchange, with);
+	if (with->credits && hand_out(ops, &with->credit, with->initiator && with->rounds == 1 && !ops->data_segs_in))
+		with->due |= 1U << REQUEST_CREDIT;
 	if (!with->due)
 		return 0;
 	words = compose(exchange, with);
@@ -413,6 +491,84 @@ static __always_inline void grant_initial_window(struct bpf_sock_ops *ops, const
 	bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 }
 
+/*
+ * A connection that begins with a credit begins with no more than that carries in a
+ * millisecond. Many that begin together have little each.
+ */
+static __always_inline void narrow_initial_window(struct bpf_sock_ops *ops, __u64 rate)
+{
+	__u32 segment = ops->mss_cache, window;
+
+	if (!segment || ops->data_segs_out)
+		return;
+	window = rate / 1000 / segment;
+	if (!window)
+		window = 1;
+	if (window < ops->snd_cwnd)
+		bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
+}
+
+/*
+ * The kernel takes a clamp for the threshold of slow start too: one that makes no
+ * difference now would have a window that losses have narrowed grow too fast.
+ */
+static __always_inline int binds(__u32 window, __u32 wanted, __u32 clamp)
+{
+	return (wanted > clamp && window >= clamp) || (wanted < clamp && window > wanted);
+}
+
+/*
+ * No more is under way than the rate carries in a round trip and WINDOW_TIME. While the
+ * peer still acknowledges each segment at once, one is enough: many that begin together
+ * would fill its buffer with two of each.
+ */
+static __always_inline void clamp_window(struct bpf_sock_ops *ops, struct credit *credit)
+{
+	__u32 segment = ops->mss_cache, clamp, least = ops->data_segs_out < SEGMENTS_ACKNOWLEDGED_AT_ONCE ? 1 : 2;
+	__u64 time = (ops->srtt_us >> 3) + WINDOW_TIME, bytes;
+
+	if (!segment || !credit->rate)
+		return;
+	bytes = lesser(credit->rate * lesser(time, 10000000) / 1000000, 1 << 30);
+	clamp = greater(bytes / segment + least - 1, least);
+	if (credit->clamp && !binds(ops->snd_cwnd, clamp, credit->clamp))
+		return;
+	if (!bpf_setsockopt(ops, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &clamp, sizeof(clamp)))
+		credit->clamp = clamp;
+}
+
+/* So often in a second a peer may have the pace changed. */
+static __always_inline int may_pace_anew(struct credit *credit, __u64 now)
+{
+	if (now - credit->changes_since >= SECOND) {
+		credit->changes_since = now;
+		credit->changes = 0;
+	}
+	return credit->changes++ < CREDITS_IN_A_SECOND;
+}
+
+static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct exchange *exchange,
+					struct credit *credit, __u32 number)
+{
+	__u64 rate = rate_of(number), now = bpf_ktime_get_ns();
+
+	if (!rate)
+		return;
+	rate = greater(rate, LEAST_CREDIT);
+	if (rate != credit->rate && !may_pace_anew(credit, now))
+		return;
+	credit->heard = now;
+	if (rate == credit->rate)
+		return;
+	if (!credit->rate)
+		__sync_fetch_and_add(&exchange->honoured[REQUEST_CREDIT], 1);
+	credit->rate = rate;
+	want_rate(ops, sk, PACER_CREDITS, rate, 0);
+	clamp_window(ops, credit);
+	if (ops->op != BPF_SOCK_OPS_PARSE_HDR_OPT_CB)
+		narrow_initial_window(ops, rate);
+}
+
 __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
 	struct requests requests = {};
@@ -423,7 +579,10 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 	if (!sk || !exchange || !with || !own)
 		return 0;
 	read_options(ops, &requests);
-	if (!requests.given)
+	if (requests.given & 1U << REQUEST_CREDIT && with->credits)
+		heed_credit(ops, sk, exchange, &with->credit, requests.number[REQUEST_CREDIT]);
+	requests.given &= ~(1U << REQUEST_CREDIT);
+	if (!requests.given || !with->accepts)
 		return 0;
 	judge(&exchange->acceptance, &requests, &verdict);
 	now = bpf_ktime_get_ns();
@@ -443,11 +602,14 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
  * What was not asked for again for a while lapses. That is looked at when the peer
  * acknowledges data, so that silence of a path does not undo a user timeout.
  */
-static __always_inline void lapse(void *socket, void *sk, struct conversation *with, struct own *own)
+static __always_inline void lapse(struct bpf_sock_ops *socket, void *sk, struct conversation *with, struct own *own)
 {
 	__u64 now;
 	__u32 type;
 
+	if (with->credit.rate && bpf_ktime_get_ns() - with->credit.heard >= CREDIT_LAPSES_AFTER)
+		give_up_credit(socket, sk, &with->credit);
+	clamp_window(socket, &with->credit);
 	if (!(with->accepted & ~(1U << REQUEST_INITIAL_WINDOW)))
 		return;
 	now = bpf_ktime_get_ns();

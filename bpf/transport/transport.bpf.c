@@ -26,7 +26,7 @@ static __always_inline int is_of_interest(struct bpf_sock_ops *ops)
 	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_TCP_LISTEN_CB ||
 	       op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ||
 	       op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB ||
-	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && is_pure_ack(ops));
+	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && (is_pure_ack(ops) || is_answer(ops)));
 }
 
 static __always_inline int is_established(__u32 op)
@@ -101,6 +101,8 @@ __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, str
 		read_addresses(ops, &local, &remote);
 		follow(ops, sk, exchange, with, &remote, own);
 	}
+	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && exchange->flags & EXCHANGE_CREDITS)
+		with->flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG; /* its listener's */
 	set_callbacks(ops, exchange, with);
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		with->initiator = 1;
@@ -110,7 +112,7 @@ __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, str
 		write_options(ops, exchange, with);
 	else if (op == BPF_SOCK_OPS_RTT_CB)
 		lapse(ops, sk, with, own);
-	else if (with->accepts && (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || is_established(op)))
+	else if ((with->accepts || with->credits) && (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || is_established(op)))
 		hear(ops, exchange, with, own);
 	return 0;
 }
@@ -150,6 +152,19 @@ static __always_inline struct conversation *conversation_of(void *sk, const stru
 	return bpf_sk_storage_get(&transport_conversations, sk, 0, create);
 }
 
+/* Connections inherit the listener's callbacks. */
+static __always_inline void answers(struct bpf_sock_ops *ops, struct bpf_sock *sk, const struct exchange *exchange)
+{
+	struct conversation *with;
+	__u32 wanted = 0;
+
+	if (exchange && exchange->flags & EXCHANGE_CREDITS)
+		wanted = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	with = conversation_of(sk, exchange);
+	if (with && wanted != with->flags)
+		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
+}
+
 SEC("sockops")
 int set_transport(struct bpf_sock_ops *ops)
 {
@@ -163,15 +178,20 @@ int set_transport(struct bpf_sock_ops *ops)
 
 	if (!is_of_interest(ops))
 		return 1;
-	sk = ops->sk;
-	if (!sk)
-		return 1;
 	cookie = bpf_get_netns_cookie(ops);
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
 	if (!settings)
 		return 1;
+	exchange = exchange_of(settings, &cookie);
+	sk = ops->sk;
+	if (!sk) {
+		if (exchange && is_answer(ops))
+			answer_with_credit(ops, exchange);
+		return 1;
+	}
 	if (op == BPF_SOCK_OPS_TCP_LISTEN_CB) {
 		listens(ops, settings);
+		answers(ops, sk, exchange);
 		return 1;
 	}
 	own = own_of(sk);
@@ -181,7 +201,6 @@ int set_transport(struct bpf_sock_ops *ops)
 		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
 		widen_initial_window(ops, settings);
 	}
-	exchange = exchange_of(settings, &cookie);
 	with = conversation_of(sk, exchange);
 	if (with && exchange)
 		converse(ops, exchange, with, own);
@@ -226,6 +245,21 @@ static __always_inline void release(void *socket)
 	bpf_sk_storage_delete(&transport_sockets, socket);
 }
 
+/* A listener, of a namespace with an exchange or without. */
+static __always_inline void set_listener(void *socket, const struct exchange *exchange)
+{
+	struct conversation *with = conversation_of(socket, exchange);
+	__u32 wanted = 0, flags = 0;
+
+	if (exchange && exchange->flags & EXCHANGE_CREDITS)
+		wanted = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	if (!with || wanted == with->flags ||
+	    bpf_getsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags)))
+		return;
+	flags = changed_callbacks(with, flags, wanted);
+	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+}
+
 /* A socket of a namespace with settings. */
 static __always_inline void set_one(struct sock_common *common, void *socket, struct settings *settings, __u64 netns)
 {
@@ -260,18 +294,51 @@ int set_existing(struct bpf_iter__tcp *ctx)
 	struct tcp_sock *socket;
 	__u64 cookie;
 
-	if (!common || common->skc_state == TCP_LISTEN)
+	if (!common)
 		return 0;
 	socket = bpf_skc_to_tcp_sock(common);
 	if (!socket)
 		return 0;
 	cookie = common->skc_net.net->net_cookie;
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
-	if (settings)
+	if (common->skc_state == TCP_LISTEN)
+		set_listener(socket, settings ? exchange_of(settings, &cookie) : 0);
+	else if (settings)
 		set_one(common, socket, settings, cookie);
 	else
 		release(socket);
 	return 0;
+}
+
+/*
+ * Ingress of each NIC of a path: notes by which one the flows of receivers with credits
+ * come in, and how much comes in for others. It changes no packet.
+ */
+SEC("tc")
+int note_arrival(struct __sk_buff *skb)
+{
+	__u32 index = skb->ifindex, *path = bpf_map_lookup_elem(&credit_nics, &index);
+	struct credit_flow_key key = {};
+	struct credit_flow *flow = 0, new = {};
+	struct packet packet = {};
+
+	if (!path)
+		return TCX_NEXT;
+	if (parse_packet(skb, &packet) && bpf_map_lookup_elem(&credit_receivers, &packet.destination)) {
+		key.local = packet.destination;
+		key.remote = packet.source;
+		key.local_port = packet.destination_port;
+		key.remote_port = packet.source_port;
+		flow = bpf_map_lookup_elem(&credit_flows, &key);
+		new.path = *path;
+		if (!flow)
+			bpf_map_update_elem(&credit_flows, &key, &new, BPF_NOEXIST);
+		else if (flow->path != *path)
+			flow->path = *path;
+	}
+	if (!flow || !flow->counted)
+		note_foreign(*path, skb->len);
+	return TCX_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -26,16 +26,15 @@ type TransportAcceptance struct {
 	CongestionControl  [16]TransportCongestion
 }
 
+type TransportAddress struct {
+	_    structs.HostLayout
+	Word [4]uint32
+}
+
 type TransportAskedRateKey struct {
-	_     structs.HostLayout
-	Local struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
-	Remote struct {
-		_    structs.HostLayout
-		Word [4]uint32
-	}
+	_          structs.HostLayout
+	Local      TransportAddress
+	Remote     TransportAddress
 	Netns      uint64
 	LocalPort  uint16
 	RemotePort uint16
@@ -48,55 +47,98 @@ type TransportCongestion struct {
 }
 
 type TransportConversation struct {
-	_                 structs.HostLayout
-	Revision          uint32
-	Flags             uint32
-	Initiator         uint32
-	Accepts           uint32
-	RoundBegan        uint64
-	Rounds            uint32
-	Due               uint32
-	Rate              uint32
-	Words             uint32
-	UserTimeout       uint32
-	Option            [8]uint32
-	Accepted          uint32
-	ToldRefused       uint32
-	_                 [4]byte
-	Value             [5]uint64
-	Heard             [5]uint64
-	ChangesSince      uint64
-	Changes           uint32
-	Pad               uint32
+	_            structs.HostLayout
+	Revision     uint32
+	Flags        uint32
+	Initiator    uint32
+	Accepts      uint32
+	Credits      uint32
+	_            [4]byte
+	RoundBegan   uint64
+	Rounds       uint32
+	Due          uint32
+	Rate         uint32
+	Words        uint32
+	UserTimeout  uint32
+	Option       [8]uint32
+	Accepted     uint32
+	ToldRefused  uint32
+	_            [4]byte
+	Value        [6]uint64
+	Heard        [6]uint64
+	ChangesSince uint64
+	Changes      uint32
+	_            [4]byte
+	Credit       struct {
+		_            structs.HostLayout
+		Epoch        uint64
+		Received     uint64
+		Used         uint64
+		Told         uint64
+		ToldAt       uint64
+		Age          uint32
+		Modest       uint32
+		Tellings     uint32
+		Path         uint32
+		Known        uint32
+		Number       uint32
+		Rate         uint64
+		Heard        uint64
+		ChangesSince uint64
+		Changes      uint32
+		Clamp        uint32
+	}
 	CongestionControl TransportCongestion
 	All               TransportSettings
 }
 
-type TransportExchange struct {
-	_        structs.HostLayout
-	Revision uint32
-	Flags    uint32
-	Asked    uint32
-	Prefixes uint32
-	Failed   uint32
-	Pad      uint32
-	Number   [5]uint32
-	From     [16]struct {
-		_       structs.HostLayout
-		Address struct {
-			_    structs.HostLayout
-			Word [4]uint32
-		}
-		Mask struct {
-			_    structs.HostLayout
-			Word [4]uint32
-		}
-		Ipv4 uint32
+type TransportCreditFlow struct {
+	_       structs.HostLayout
+	Path    uint32
+	Counted uint32
+}
+
+type TransportCreditFlowKey struct {
+	_          structs.HostLayout
+	Local      TransportAddress
+	Remote     TransportAddress
+	LocalPort  uint16
+	RemotePort uint16
+}
+
+type TransportCreditLoad struct {
+	_     structs.HostLayout
+	Epoch [4]struct {
+		_           structs.HostLayout
+		Number      uint64
+		Foreign     uint64
+		ModestBytes uint64
+		Modest      uint32
+		Hungry      uint32
+		Joined      uint32
+		Knocking    uint32
 	}
-	_          [4]byte
-	Acceptance TransportAcceptance
-	Honoured   [5]uint64
-	Refused    [5]uint64
+	Whole  uint64
+	Rest   uint64
+	Level  uint64
+	Active uint32
+	Hungry uint32
+}
+
+type TransportExchange struct {
+	_              structs.HostLayout
+	Revision       uint32
+	Flags          uint32
+	Asked          uint32
+	Prefixes       uint32
+	Failed         uint32
+	CreditPrefixes uint32
+	Number         [6]uint32
+	From           [16]TransportPrefix
+	CreditPeers    [16]TransportPrefix
+	Acceptance     TransportAcceptance
+	Honoured       [6]uint64
+	Refused        [6]uint64
 }
 
 type TransportOwn struct {
@@ -112,9 +154,16 @@ type TransportOwn struct {
 
 type TransportPacing struct {
 	_       structs.HostLayout
-	Rate    [2]uint64
+	Rate    [3]uint64
 	OwnRate uint32
 	Pad     uint32
+}
+
+type TransportPrefix struct {
+	_       structs.HostLayout
+	Address TransportAddress
+	Mask    TransportAddress
+	Ipv4    uint32
 }
 
 type TransportSettings struct {
@@ -132,11 +181,17 @@ type TransportSettings struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	TransportMapAskedRates             = "asked_rates"
+	TransportMapCreditCapacities       = "credit_capacities"
+	TransportMapCreditFlows            = "credit_flows"
+	TransportMapCreditLoads            = "credit_loads"
+	TransportMapCreditNics             = "credit_nics"
+	TransportMapCreditReceivers        = "credit_receivers"
 	TransportMapPacedSockets           = "paced_sockets"
 	TransportMapTransportConversations = "transport_conversations"
 	TransportMapTransportExchanges     = "transport_exchanges"
 	TransportMapTransportSettings      = "transport_settings"
 	TransportMapTransportSockets       = "transport_sockets"
+	TransportProgNoteArrival           = "note_arrival"
 	TransportProgSetExisting           = "set_existing"
 	TransportProgSetTransport          = "set_transport"
 )
@@ -183,6 +238,7 @@ type TransportSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TransportProgramSpecs struct {
+	NoteArrival  *ebpf.ProgramSpec `ebpf:"note_arrival"`
 	SetExisting  *ebpf.ProgramSpec `ebpf:"set_existing"`
 	SetTransport *ebpf.ProgramSpec `ebpf:"set_transport"`
 }
@@ -192,6 +248,11 @@ type TransportProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type TransportMapSpecs struct {
 	AskedRates             *ebpf.MapSpec `ebpf:"asked_rates"`
+	CreditCapacities       *ebpf.MapSpec `ebpf:"credit_capacities"`
+	CreditFlows            *ebpf.MapSpec `ebpf:"credit_flows"`
+	CreditLoads            *ebpf.MapSpec `ebpf:"credit_loads"`
+	CreditNics             *ebpf.MapSpec `ebpf:"credit_nics"`
+	CreditReceivers        *ebpf.MapSpec `ebpf:"credit_receivers"`
 	PacedSockets           *ebpf.MapSpec `ebpf:"paced_sockets"`
 	TransportConversations *ebpf.MapSpec `ebpf:"transport_conversations"`
 	TransportExchanges     *ebpf.MapSpec `ebpf:"transport_exchanges"`
@@ -226,6 +287,11 @@ func (o *TransportObjects) Close() error {
 // It can be passed to LoadTransportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TransportMaps struct {
 	AskedRates             *ebpf.Map `ebpf:"asked_rates"`
+	CreditCapacities       *ebpf.Map `ebpf:"credit_capacities"`
+	CreditFlows            *ebpf.Map `ebpf:"credit_flows"`
+	CreditLoads            *ebpf.Map `ebpf:"credit_loads"`
+	CreditNics             *ebpf.Map `ebpf:"credit_nics"`
+	CreditReceivers        *ebpf.Map `ebpf:"credit_receivers"`
 	PacedSockets           *ebpf.Map `ebpf:"paced_sockets"`
 	TransportConversations *ebpf.Map `ebpf:"transport_conversations"`
 	TransportExchanges     *ebpf.Map `ebpf:"transport_exchanges"`
@@ -236,6 +302,11 @@ type TransportMaps struct {
 func (m *TransportMaps) Close() error {
 	return _TransportClose(
 		m.AskedRates,
+		m.CreditCapacities,
+		m.CreditFlows,
+		m.CreditLoads,
+		m.CreditNics,
+		m.CreditReceivers,
 		m.PacedSockets,
 		m.TransportConversations,
 		m.TransportExchanges,
@@ -254,12 +325,14 @@ type TransportVariables struct {
 //
 // It can be passed to LoadTransportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TransportPrograms struct {
+	NoteArrival  *ebpf.Program `ebpf:"note_arrival"`
 	SetExisting  *ebpf.Program `ebpf:"set_existing"`
 	SetTransport *ebpf.Program `ebpf:"set_transport"`
 }
 
 func (p *TransportPrograms) Close() error {
 	return _TransportClose(
+		p.NoteArrival,
 		p.SetExisting,
 		p.SetTransport,
 	)

@@ -19,7 +19,8 @@ const (
 	RequestCongestionControl = 0x2
 	RequestDelayedACK        = 0x3
 	RequestRate              = 0x4
-	Requests                 = 0x5
+	RequestCredit            = 0x5
+	Requests                 = 0x6
 )
 
 // enum setting
@@ -36,4 +37,14 @@ const (
 	SettingReceiveBuffer     = 0x9
 	Settings                 = 0xa
 	SettingExchange          = 0x1f
+)
+
+// enum credit_limit
+const (
+	CreditPaths        = 0x8
+	MaxCreditNics      = 0x40
+	MaxCreditReceivers = 0x2000
+	MaxCreditFlows     = 0x10000
+	CreditParts        = 0xf
+	CreditWhole        = 0x10
 )

@@ -4,9 +4,11 @@
 /*
  * from-uplink: the ingress of each NIC. Remembers on which NIC a subflow's
  * packets come in, so that its answers leave on the same one, and learns a
- * connection's token from the responder's key. It changes no packet.
+ * connection's token from the responder's key. It changes no packet, but for outer
+ * addresses that to_uplink of another node has changed for a path over routers.
  */
 #include "uplink/handshake.h"
+#include "uplink/outer.h"
 #include "uplink/silence.h"
 #include "uplink/traffic.h"
 
@@ -89,6 +91,8 @@ static __always_inline void note_arrival(struct __sk_buff *skb, struct flow *flo
 	path = path_here(skb, node, flow);
 	if (flow->role == ROLE_RESPONDER && path != NO_PATH && path != flow->path)
 		flow->path = path;
+	if (unlikely(flow->incoming != (__u8)(path + 1)))
+		flow->incoming = path + 1;
 	count_received(skb, packet, flow, path);
 }
 
@@ -172,8 +176,11 @@ int from_uplink(struct __sk_buff *skb)
 	struct flow *flow;
 	int syn;
 
-	if (!parse_packet(skb, &packet) && (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, &packet)))
-		return TCX_NEXT;
+	if (!parse_packet(skb, &packet)) {
+		if (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, &packet))
+			return TCX_NEXT;
+		restore_outer(skb, &packet);
+	}
 	syn = is_first_syn(&packet);
 	if (likely(!syn && !may_have_flows(&packet.destination)))
 		return TCX_NEXT;

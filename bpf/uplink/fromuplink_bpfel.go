@@ -74,7 +74,8 @@ type FromUplinkFlow struct {
 	Slowest         uint8
 	Tries           uint8
 	Account         uint8
-	Pad             [3]uint8
+	Incoming        uint8
+	AdvancedJiffy   uint16
 	Counted         uint32
 	CountedSent     uint32
 	CountedReceived uint32
@@ -113,6 +114,13 @@ type FromUplinkNode struct {
 	Interface [8]uint32
 	PathsUp   uint32
 	Clock     uint32
+	Routed    uint32
+}
+
+type FromUplinkOuter struct {
+	_    structs.HostLayout
+	Ipv4 [9]FromUplinkAddress
+	Ipv6 [9]FromUplinkAddress
 }
 
 type FromUplinkOwner struct {
@@ -128,7 +136,7 @@ type FromUplinkPeer struct {
 	Ipv4Paths uint8
 	Ipv6Paths uint8
 	Active    uint8
-	Pad       uint8
+	Beyond    uint8
 }
 
 type FromUplinkPreference struct {
@@ -182,6 +190,7 @@ const (
 	FromUplinkMapLivingFlows      = "living_flows"
 	FromUplinkMapLocalFilter      = "local_filter"
 	FromUplinkMapNode             = "node"
+	FromUplinkMapOuters           = "outers"
 	FromUplinkMapOwners           = "owners"
 	FromUplinkMapPathLoads        = "path_loads"
 	FromUplinkMapPeerAddresses    = "peer_addresses"
@@ -255,6 +264,7 @@ type FromUplinkMapSpecs struct {
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
+	Outers           *ebpf.MapSpec `ebpf:"outers"`
 	Owners           *ebpf.MapSpec `ebpf:"owners"`
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
@@ -304,6 +314,7 @@ type FromUplinkMaps struct {
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
+	Outers           *ebpf.Map `ebpf:"outers"`
 	Owners           *ebpf.Map `ebpf:"owners"`
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
@@ -328,6 +339,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,
+		m.Outers,
 		m.Owners,
 		m.PathLoads,
 		m.PeerAddresses,

@@ -40,10 +40,15 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnMapDeleteElem,
 	asm.FnSkbLoadBytes,
 	asm.FnSkbLoadBytesRelative,
+	asm.FnSkbStoreBytes, // Linux 4.1
+	asm.FnCsumDiff,      // Linux 4.6
+	asm.FnCsumUpdate,    // Linux 4.9
+	asm.FnL4CsumReplace, // Linux 4.1
 	asm.FnSkbPullData,
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,
 	asm.FnKtimeGetCoarseNs,
+	asm.FnJiffies64, // Linux 5.6
 }
 
 var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUArray}
@@ -115,6 +120,12 @@ func TestTheVerifierHasLittleWork(t *testing.T) {
 				t.Errorf("%s: the verifier looked at %d instructions", name, verified)
 			}
 		}
+	})
+}
+
+func TestTheStackIsEnoughForLinux61(t *testing.T) {
+	forEachCollection(t, func(t *testing.T, spec *ebpf.CollectionSpec) {
+		require.NoError(t, packettest.CheckStackForLinux61(spec))
 	})
 }
 

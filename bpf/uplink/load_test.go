@@ -71,6 +71,17 @@ func TestWhatAFlowReceivesInASliceCountsWithTheNextData(t *testing.T) {
 	})
 }
 
+func TestTheNICByWhichTheOtherEndsPacketsComeIsNoted(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		for i, path := range []int{red, green, blue} {
+			data := e.hears(100, 1000).with(func(s *segment) { s.sequence = theirs + 1000*uint32(i+1) })
+			n.ingress(t, path, data.frame())
+			require.Equal(t, uint8(path+1), n.mustFlow(t, e.out()).Incoming)
+		}
+	})
+}
+
 func TestAFlowIsCountedOnceInASlice(t *testing.T) {
 	n := newNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {

@@ -162,6 +162,7 @@ func (n *node) load(t testing.TB, entries uint32) {
 		uplink.FromUplinkMapEndedFlows:    to.EndedFlows,
 		uplink.FromUplinkMapLivingFlows:   to.LivingFlows,
 		uplink.FromUplinkMapTunnels:       to.Tunnels,
+		uplink.FromUplinkMapOuters:        to.Outers,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,

@@ -7,6 +7,7 @@
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
 #include "uplink/handshake.h"
+#include "uplink/outer.h"
 #include "uplink/path_selection.h"
 #include "uplink/silence.h"
 #include "uplink/traffic.h"
@@ -18,25 +19,43 @@ SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
 SHARED(enum, load_limit);
 SHARED(enum, origin);
+SHARED(enum, outer_of);
+SHARED(enum, outer_place);
 SHARED(enum, preference_flags);
 SHARED(enum, silence);
 SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
 
+/*
+ * Whether a packet leaves by the routes of the NIC that it is at, as the flow's path is that
+ * NIC's, or nothing can be done about it. On a routed path a packet of a tunnel
+ * gets its addresses there, and then its next hop also where the NIC is the same.
+ */
+static __always_inline int leaves_here(struct __sk_buff *skb, const struct flow *flow, const struct node *node,
+				       const struct packet *packet, __u32 path, __u32 interface)
+{
+	int is_here = interface == skb->ifindex, change;
+
+	if (likely(!(node->routed >> path & 1)) || !is_in_tunnel(packet))
+		return is_here;
+	change = address_outer(skb, packet, flow->peer, path);
+	return change == OUTER_FOREIGN || (change == OUTER_SAME && is_here);
+}
+
 /* Sends the packet to the peer over this path, whose NIC it may be at. */
 static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, const struct node *node,
-				   const struct peer *peer, __u32 path, __u8 family)
+				   const struct peer *peer, __u32 path, const struct packet *packet)
 {
-	struct bpf_redir_neigh next_hop = { .nh_family = family };
+	struct bpf_redir_neigh next_hop = { .nh_family = packet->carrier };
 	__u32 interface;
 
 	/* The verifier of Linux 6.1 forgets the bounds of what was spilled. */
 	barrier_var(path);
 	path &= MAX_PATHS - 1;
 	interface = node->interface[path];
-	if (!interface || interface == skb->ifindex)
+	if (!interface || leaves_here(skb, flow, node, packet, path, interface))
 		return TCX_NEXT;
-	if (family == AF_INET)
+	if (packet->carrier == AF_INET)
 		next_hop.nh[0] = peer->ipv4[path];
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
@@ -69,7 +88,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 	struct node *node = this_node();
 	__u32 index = flow->peer;
 	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
-	__u8 path = flow->path, paths, family = packet->carrier;
+	__u8 path = flow->path, paths;
 	int verdict;
 
 	if (!node || !peer)
@@ -78,7 +97,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		peer->active = 1;
 	if (unlikely(flow->used != node->clock))
 		flow->used = node->clock;
-	paths = paths_to(peer, node, family) & (preference ? preference->allowed : flow->allowed);
+	paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
 	if (unlikely(flow->avoided))
 		paths = without_avoided(flow, paths);
 	if (preference) {
@@ -96,7 +115,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		note_departure(flow);
 		flow->last = path;
 	}
-	verdict = send_on(skb, flow, node, peer, path, family);
+	verdict = send_on(skb, flow, node, peer, path, packet);
 	if (verdict == TCX_NEXT)
 		count_sent(skb, packet, flow, path);
 	return verdict;
@@ -162,7 +181,7 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 	flow->allowed = allowed_paths(endpoint->weights);
 	flow->turn = flow_hash(key);
 	flow->subtype = option->subtype;
-	usable = flow->allowed & paths_to(peer, node, packet->carrier);
+	usable = flow->allowed & paths_to(peer, node, packet);
 	if (preference)
 		usable = without_backup(preference, usable);
 	if (option->subtype == SUBTYPE_JOIN) {
@@ -275,10 +294,25 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 	return handshake ? &handshake->flow : 0;
 }
 
-/* A packet that was redirected comes by here once more, at its path's NIC. */
-static __always_inline int was_redirected(const struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+/*
+ * Of a routed path a packet in a tunnel is redirected also at the path's own NIC: there its
+ * addresses say whether it comes by for the first time.
+ */
+static __always_inline int comes_first(struct __sk_buff *skb, const struct flow *flow, const struct packet *packet)
 {
-	if (flow->redirected != skb->ifindex)
+	struct node *node = this_node();
+	__u8 path;
+
+	if (likely(!is_in_tunnel(packet)) || !node || !node->routed)
+		return 0;
+	path = path_of_interface(node, skb->ifindex);
+	return path < MAX_PATHS && node->routed >> path & 1 && !is_addressed(skb, packet, flow->peer, path);
+}
+
+/* A packet that was redirected comes by here once more, at its path's NIC. */
+static __always_inline int was_redirected(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+{
+	if (flow->redirected != skb->ifindex || comes_first(skb, flow, packet))
 		return 0;
 	flow->redirected = 0;
 	count_sent(skb, packet, flow, flow->last);

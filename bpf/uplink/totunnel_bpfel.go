@@ -67,7 +67,8 @@ type ToTunnelFlow struct {
 	Slowest         uint8
 	Tries           uint8
 	Account         uint8
-	Pad             [3]uint8
+	Incoming        uint8
+	AdvancedJiffy   uint16
 	Counted         uint32
 	CountedSent     uint32
 	CountedReceived uint32
@@ -100,6 +101,7 @@ type ToTunnelNode struct {
 	Interface [8]uint32
 	PathsUp   uint32
 	Clock     uint32
+	Routed    uint32
 }
 
 type ToTunnelPeer struct {
@@ -109,7 +111,7 @@ type ToTunnelPeer struct {
 	Ipv4Paths uint8
 	Ipv6Paths uint8
 	Active    uint8
-	Pad       uint8
+	Beyond    uint8
 }
 
 type ToTunnelPreference struct {

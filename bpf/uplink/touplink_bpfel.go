@@ -74,7 +74,8 @@ type ToUplinkFlow struct {
 	Slowest         uint8
 	Tries           uint8
 	Account         uint8
-	Pad             [3]uint8
+	Incoming        uint8
+	AdvancedJiffy   uint16
 	Counted         uint32
 	CountedSent     uint32
 	CountedReceived uint32
@@ -113,6 +114,13 @@ type ToUplinkNode struct {
 	Interface [8]uint32
 	PathsUp   uint32
 	Clock     uint32
+	Routed    uint32
+}
+
+type ToUplinkOuter struct {
+	_    structs.HostLayout
+	Ipv4 [9]ToUplinkAddress
+	Ipv6 [9]ToUplinkAddress
 }
 
 type ToUplinkOwner struct {
@@ -128,7 +136,7 @@ type ToUplinkPeer struct {
 	Ipv4Paths uint8
 	Ipv6Paths uint8
 	Active    uint8
-	Pad       uint8
+	Beyond    uint8
 }
 
 type ToUplinkPreference struct {
@@ -182,6 +190,7 @@ const (
 	ToUplinkMapLivingFlows      = "living_flows"
 	ToUplinkMapLocalFilter      = "local_filter"
 	ToUplinkMapNode             = "node"
+	ToUplinkMapOuters           = "outers"
 	ToUplinkMapOwners           = "owners"
 	ToUplinkMapPathLoads        = "path_loads"
 	ToUplinkMapPeerAddresses    = "peer_addresses"
@@ -255,6 +264,7 @@ type ToUplinkMapSpecs struct {
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
+	Outers           *ebpf.MapSpec `ebpf:"outers"`
 	Owners           *ebpf.MapSpec `ebpf:"owners"`
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
@@ -304,6 +314,7 @@ type ToUplinkMaps struct {
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
+	Outers           *ebpf.Map `ebpf:"outers"`
 	Owners           *ebpf.Map `ebpf:"owners"`
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
@@ -328,6 +339,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,
+		m.Outers,
 		m.Owners,
 		m.PathLoads,
 		m.PeerAddresses,

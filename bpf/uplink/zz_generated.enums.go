@@ -35,6 +35,17 @@ const (
 	OriginTunnel       = 0x8000
 )
 
+// enum outer_of
+const (
+	OuterOfThisNode = 0xffff
+)
+
+// enum outer_place
+const (
+	OuterOfNode = 0x8
+	OuterPlaces = 0x9
+)
+
 // enum preference_flags
 const (
 	PreferenceSet  = 0x1

@@ -100,7 +100,7 @@ func (i *inspection) rates(command *cobra.Command, options rating) error {
 
 // wants is true for subflows that were asked for.
 func (r *rating) wants(s *agentapi.Subflow) bool {
-	return (r.path == "" || r.path == s.Path || r.path == s.StandIn) &&
+	return (r.path == "" || r.path == s.Path || r.path == s.StandIn || r.path == s.Incoming) &&
 		(r.of == "" || r.of == s.Endpoint || strings.HasPrefix(s.Endpoint, r.of+"/"))
 }
 

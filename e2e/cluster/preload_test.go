@@ -4,6 +4,9 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +15,7 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
 	"braid.dev/braid/internal/testutil"
+	"braid.dev/braid/plugin"
 )
 
 // preloadDirectory goes with the node, unlike the chart's default.
@@ -32,27 +36,53 @@ func TestProgramsThatKnowNothingOfMPTCPUseEveryNIC(t *testing.T) {
 			}
 			return ctx
 		}).
+		Assess("status says of which pods the sockets speak MPTCP", assessSockets).
 		Teardown(disablePreloading).
 		Teardown(removeWorkload).Feature()
 	testenv.Test(t, feature)
 }
 
-// enablePreloading has the chart's policy put the library into labelled pods, and
-// starts some.
+// enablePreloading has the chart's policy put the library into the pods of a labelled
+// namespace, and starts some, whose manifests say nothing of it.
 func enablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
 	setPreloading(ctx, t, "true")
-	waitForPreloading(ctx, t)
 	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload-library.yaml"))
 	mustKubectl(ctx, t, "rollout", "status", "daemonset/preload-library", "--timeout=120s")
+	mustKubectl(ctx, t, "label", "namespace", "default", "braid.dev/preload=library")
+	waitForPreloading(ctx, t)
 	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "preload.yaml"))
-	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/plain-server", "pod/plain-client", "--timeout=60s")
+	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/plain-server", "pod/plain-client", "pod/refuser", "--timeout=60s")
+	return ctx
+}
+
+// assessSockets downloads again and again, until the agents have looked at what that is.
+func assessSockets(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+	t.Helper()
+	from := "http://" + serverAddress(ctx, t, "plain-server") + "/100m"
+	await(t, "status does not tell the pods apart", func() error {
+		for _, pod := range []string{"plain-client", "refuser"} {
+			mustKubectl(ctx, t, "exec", pod, "--", "curl", "--silent", "--fail", "--limit-rate", "20M", "--output", "/dev/null", from)
+		}
+		out, _ := run(ctx, pluginBin, "status", "--output", "json") // not all is spread
+		var status plugin.Status
+		if err := json.Unmarshal([]byte(out), &status); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if is := status.Sockets; is == nil || is.MPTCP == 0 || !slices.Equal(is.Plain, []string{"default/refuser"}) {
+			return fmt.Errorf("it says %+v", is)
+		}
+		return nil
+	})
+	out, _ := run(ctx, pluginBin, "status")
+	t.Log(out)
 	return ctx
 }
 
 func disablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
 	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"), "--filename", manifest(t, "preload-library.yaml"))
+	mustKubectl(ctx, t, "label", "namespace", "default", "braid.dev/preload-")
 	setPreloading(ctx, t, "false")
 	return ctx
 }
@@ -71,7 +101,7 @@ func setPreloading(ctx context.Context, t *testing.T, enabled string) {
 func waitForPreloading(ctx context.Context, t *testing.T) {
 	t.Helper()
 	testutil.Eventually(t, 60*time.Second, "the policy for pods has effect", func() bool {
-		out := mustKubectl(ctx, t, "run", "probe", "--image="+workloadImage, "--labels=braid.dev/preload=true", "--dry-run=server", "--output=yaml")
+		out := mustKubectl(ctx, t, "run", "probe", "--image="+workloadImage, "--dry-run=server", "--output=yaml")
 		return strings.Contains(out, "LD_PRELOAD")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"braid.dev/braid/hack/lab"
@@ -33,6 +34,10 @@ type provider interface {
 	plug(ctx context.Context, node string, path int) error
 	// killContainer kills what runs in a container, which kubelet calls by this name.
 	killContainer(ctx context.Context, node, id string) error
+	// shell is what a shell runs before a command to have it run on the node of that name.
+	shell(node string) string
+	// insideShell is the same for one that sees the node's files too.
+	insideShell(t *testing.T, node string) string
 	// killServer kills the API server, and lets it come back after a while.
 	killServer(ctx context.Context, away time.Duration) error
 }
@@ -129,6 +134,19 @@ func (p *labProvider) insideNode(ctx context.Context, name string, command ...st
 	return run(ctx, inside[0], inside[1:]...)
 }
 
+func (p *labProvider) shell(node string) string {
+	return "nsenter --net=" + filepath.Join(network.Directory, p.lab.Name+"-"+node)
+}
+
+func (p *labProvider) insideShell(t *testing.T, node string) string {
+	t.Helper()
+	inside, err := p.lab.InsideNode(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(inside, " ")
+}
+
 func (p *labProvider) reboot(ctx context.Context, node string) error { return p.lab.Reboot(ctx, node) }
 
 func (p *labProvider) killServer(ctx context.Context, away time.Duration) error {
@@ -205,6 +223,10 @@ func (p *kindProvider) onNode(ctx context.Context, node string, command ...strin
 func (p *kindProvider) insideNode(ctx context.Context, node string, command ...string) (string, error) {
 	return p.onNode(ctx, node, command...)
 }
+
+func (p *kindProvider) shell(node string) string { return "docker exec " + node }
+
+func (p *kindProvider) insideShell(_ *testing.T, node string) string { return p.shell(node) }
 
 // reboot plugs the further networks in by itself: Docker remembers them.
 func (p *kindProvider) reboot(ctx context.Context, node string) error {

@@ -184,7 +184,7 @@ var used = regexp.MustCompile(`(?m)^(braid_|leader_election_|process_start_|cont
 func ours(text string) string { return strings.Join(used.FindAllString(text, -1), "") }
 
 func (s *scene) askController() (string, error) {
-	ask, err := http.NewRequest(http.MethodGet, "https://"+controllerMetrics+"/metrics", nil)
+	ask, err := http.NewRequest(http.MethodGet, "https://"+s.controller+"/metrics", nil)
 	if err != nil {
 		return "", err
 	}

@@ -3,8 +3,11 @@
 package faults_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -12,7 +15,9 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/yaml"
 
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 )
@@ -21,9 +26,9 @@ import (
 var notWithEveryPolicy = []string{"Subflows of pods with rules", "Rules and guardrails"}
 
 // query is one of a panel.
-type query struct{ panel, expr string }
+type query struct{ row, panel, expr string }
 
-// dashboardQueries are those of the rows that any policy fills, as Grafana asks them.
+// dashboardQueries are those of all panels, as Grafana asks them.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	text, err := os.ReadFile("../../charts/braid/files/dashboard.json")
@@ -41,19 +46,18 @@ func dashboardQueries(t *testing.T) (queries []query) {
 			row = panel.Title
 		}
 		for _, target := range panel.Targets {
-			if !slices.Contains(notWithEveryPolicy, row) {
-				queries = append(queries, query{row + ": " + panel.Title, values.Replace(target.Expr)})
-			}
+			queries = append(queries, query{row, panel.Title, values.Replace(target.Expr)})
 		}
 	}
 	return queries
 }
 
-// The lab's agents and controller serve what the panels ask for while a policy without
-// anything but pods spreads a transfer.
+// The lab's agents and controller serve what the panels ask for: while a policy without
+// anything but pods spreads a transfer, all but those about rules and guardrails, and those
+// too once there are some.
 func TestNoPanelOfTheDashboardIsEmptyWhileTrafficRuns(t *testing.T) {
-	s := &scene{Cluster: shared.Use(t), prometheus: newPrometheus(t), policy: testlab.NewPolicy(shop, "client", "server")}
-	t.Cleanup(s.mendAll)
+	s := newScene(t, shared, controllerMetrics)
+	s.policy = testlab.NewPolicy(shop, "client", "server")
 	scrapes := s.scrape(everything) // some panels show what happens between two scrapes
 	capacity := *resource.NewQuantity(linkMbit*1e6, resource.DecimalSI)
 	for _, name := range paths {
@@ -64,26 +68,57 @@ func TestNoPanelOfTheDashboardIsEmptyWhileTrafficRuns(t *testing.T) {
 	s.Create(t, s.policy)
 	s.WaitProgrammed(t, s.policy, 2)
 	s.send(t, "client", "server", network.MPTCP, 4*linkMbit)
-	queries := dashboardQueries(t)
-	var asked []string
+	all := dashboardQueries(t)
+	scrapes = s.expectFilled(t, scrapes, slices.DeleteFunc(slices.Clone(all), func(q query) bool { return slices.Contains(notWithEveryPolicy, q.row) }))
+	s.expectNICsTold(t, scrapes)
+	s.askForMore(t)
+	s.expectFilled(t, scrapes, all)
+}
+
+// askForMore has rules and guardrails do what the other panels are about.
+func (s *scene) askForMore(t *testing.T) {
+	t.Helper()
+	var rules []v1alpha1.Rule
+	check(t, yaml.Unmarshal([]byte(`
+- {name: seen, actions: [{type: Record}]}
+- {name: modest, match: {direction: FromEndpoint, paths: [red]}, actions: [{type: RateLimit, rateLimit: {rate: 2M, per: Subflow}}]}
+- {name: shut, match: {destination: {ports: [{port: 9}]}}, actions: [{type: Drop}]}
+`), &rules))
+	s.Update(t, s.policy, func() { s.policy.Spec.Rules = rules })
+	s.WaitProgrammed(t, s.policy, 2)
+	apply(tenants("bounded", "  hints: [MaxRate]\n  spoofCheck: Enforce\n  tenantPaths: [{path: green, maxRate: 1M}]"))(t, s)
+	annotate("client", v1alpha1.AnnotationPreferredPaths, "green")(t, s) // which the guardrail refuses
+	stranger := netip.MustParseAddr("192.0.2.99")
+	s.WaitFor(t, "the spoof check drops a packet", patience, func(context.Context) error {
+		testlab.Forge(t, s.Network.Pod("client"), testlab.Forgery{From: netip.AddrPortFrom(stranger, 1), To: testlab.UDPTo(s.Network.Pod("server").IPv4), Flags: testlab.SYN})
+		if round := s.scrape(everything); !strings.Contains(fmt.Sprint(round), "\nbraid_guard_spoofed_packets_total{") {
+			return errors.New("no metric counts one")
+		}
+		return nil
+	})
+}
+
+// expectFilled scrapes until each query has an answer.
+func (s *scene) expectFilled(t *testing.T, scrapes []scrape, queries []query) []scrape {
+	t.Helper()
+	var asked, empty []string
 	for _, one := range queries {
 		asked = append(asked, one.expr)
 	}
-	var empty []string
 	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(2 * time.Second) {
 		scrapes, empty = append(scrapes, s.scrape(everything)...), nil
 		answers := s.prometheus.ask(t, scrapes, asked)
 		for i := range answers {
 			if answers[i].Error != "" || !answers[i].hasNumbers() {
-				empty = append(empty, queries[i].panel+": "+queries[i].expr+" "+answers[i].Error)
+				empty = append(empty, queries[i].row+": "+queries[i].panel+": "+queries[i].expr+" "+answers[i].Error)
 			}
 		}
 		if len(empty) == 0 {
-			s.expectNICsTold(t, scrapes)
-			return
+			return scrapes
 		}
 	}
 	t.Errorf("after %v these panels are empty:\n%s", patience, strings.Join(empty, "\n"))
+	return scrapes
 }
 
 // everything is what panels may ask for, the runtime's and client's own series among it.

@@ -57,6 +57,7 @@ func (f *fault) asks() string {
 type scene struct {
 	*testlab.Cluster
 	prometheus *prometheus
+	controller string // where its metrics are
 	policy     *v1alpha1.MPTCPPolicy
 	known      map[types.UID]int32 // Events, and how often each was told
 	mending    []func()
@@ -73,14 +74,15 @@ func (s *scene) mendAll() {
 }
 
 func TestEveryFaultIsTold(t *testing.T) {
-	s := &scene{Cluster: shared.Use(t), prometheus: newPrometheus(t), policy: testlab.NewPolicy(shop, "client", "server", "third")}
-	t.Cleanup(s.mendAll)
-	s.CreatePaths(t)
-	s.Create(t, s.policy)
-	s.WaitProgrammed(t, s.policy, 3)
+	s := newScene(t, shared, controllerMetrics)
+	s.spread(t, "client", "server", "third")
 	tried, told := 0, 0
 	for _, group := range groups {
 		t.Run(group.name, func(t *testing.T) {
+			s := s
+			if group.overlay {
+				s = overlaidScene(t)
+			}
 			possible := slices.DeleteFunc(slices.Clone(group.faults), func(f fault) bool { return s.impossible(t, &f) })
 			tried += len(possible)
 			told += s.try(t, possible)
@@ -88,6 +90,30 @@ func TestEveryFaultIsTold(t *testing.T) {
 	}
 	testutil.Figure(t, "ux.faults", "", float64(tried))
 	testutil.Figure(t, "ux.faults_told", "", float64(told))
+}
+
+func newScene(t *testing.T, of *testlab.Shared, controller string) *scene {
+	t.Helper()
+	s := &scene{Cluster: of.Use(t), prometheus: newPrometheus(t), controller: controller}
+	t.Cleanup(s.mendAll)
+	return s
+}
+
+func overlaidScene(t *testing.T) *scene {
+	t.Helper()
+	t.Cleanup(func() { check(t, overlaid.Down()) })
+	s := newScene(t, overlaid, "")
+	s.spread(t, "server")
+	return s
+}
+
+// spread has a policy spread the traffic of pods over all paths.
+func (s *scene) spread(t *testing.T, pods ...string) {
+	t.Helper()
+	s.policy = testlab.NewPolicy(shop, pods...)
+	s.CreatePaths(t)
+	s.Create(t, s.policy)
+	s.WaitProgrammed(t, s.policy, len(pods))
 }
 
 func (s *scene) impossible(t *testing.T, f *fault) bool {

@@ -2,14 +2,23 @@
 
 package faults_test
 
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
+)
+
 // group has faults that are made at the same time.
 type group struct {
 	name   string
 	faults []fault
+	// overlay says that these are made in the lab whose network encapsulates.
+	overlay bool
 }
 
 var groups = []group{
-	{"NICs that cannot be used", []fault{
+	{name: "NICs that cannot be used", faults: []fault{
 		{name: "a NIC is set down", make: setDown("node1", "green"), told: map[channel]string{
 			byStatus: `path green: InterfaceDown\s+the NIC is down on node1`, byExplain: `green.*is set down`,
 			byEvent: `Warning InterfaceDown MPTCPPath/green: .*node1`, byAlert: `BraidPathDown node=node1 path=green`,
@@ -31,7 +40,7 @@ var groups = []group{
 			byEvent: `Warning InterfaceNotUsable MPTCPPath/pink: .*no global address`, byAlert: `BraidPathDown node=node1 path=pink`,
 		}, remedy: `[Gg]ive (it|the NIC) (one|an address)`, do: "give it one"},
 	}},
-	{"NICs that are not there, and paths that lose packets", []fault{
+	{name: "NICs that are not there, and paths that lose packets", faults: []fault{
 		{name: "a NIC is renamed", make: rename("node1", "green"), told: map[channel]string{
 			byStatus: `path green: InterfaceNotFound\s+no NIC matches the path on node1`, byExplain: `green.*node1 has no NIC of it`,
 			byEvent: `Warning InterfaceNotFound MPTCPPath/green: .*node1`, byAlert: `BraidPathDown node=node1 path=green`,
@@ -53,6 +62,41 @@ var groups = []group{
 			byEvent: `Warning PeersUnreachable MPTCPPath/pink: `, byAlert: `BraidPathDead node=node\d path=pink`,
 		}, remedy: `A firewall that drops UDP 8478`, do: "let UDP 8478 through"},
 	}},
-	{"mistakes in policies", mistakes},
-	{"traffic that is not spread", traffics},
+	{name: "mistakes in policies", faults: mistakes},
+	{name: "traffic that is not spread", faults: traffics},
+	{name: "the cluster network", faults: []fault{
+		{name: "the cluster network's route to a node is lost", make: inTurn(sending("cut", "third", network.MPTCP, ""), whenSpread("cut", loseRoute("node1", "node3"))), pod: "cut",
+			told: notSpread("cut", v1alpha1.ReasonNotAnswered), remedy: `ip route get`, do: "the cluster network's own pod on that node (`ip route get ADDRESS`)"},
+	}},
+	{name: "the overlay", overlay: true, faults: []fault{
+		{name: "a firewall drops the overlay's packets", make: inTurn(sending("wrapped", "server", network.MPTCP, ""), whenSpread("wrapped", firewall("node1", "overlay", "udp dport 8472"))), pod: "wrapped",
+			told: map[channel]string{
+				byStatus: `policy shop/wrapped: NotAnswered\s+.*flannel.1`, byExplain: `traffic: not spread: NotAnswered: .*flannel.1`, byEvent: `Warning NotAnswered MPTCPPolicy/wrapped`,
+			}, remedy: `UDP 8472 of VXLAN`, do: "let the overlay's port through between nodes"},
+	}},
+	{name: "nodes", faults: []fault{
+		{name: "a node's agent dies", make: killAgent("node3"), pod: "third", told: map[channel]string{
+			byStatus: `node node3: AgentNotReporting\s+its agent renewed its Lease last`, byExplain: `on the node: not known.*renewed its Lease last`,
+			byAlert: `BraidAgentDown node=node3`,
+		}, remedy: `check that the node is up, and that the agent runs`, do: "the node, the agent's pod there, and whether it reaches the API server"},
+		{name: "a node's kubelet is down", make: setCondition("node2", corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown"}), pod: "server", told: map[channel]string{
+			byStatus: `node node2: NodeNotReady\s+its kubelet has not reported since`, byExplain: `node node2: NodeNotReady: its kubelet has not reported since`,
+		}, remedy: `systemctl status kubelet`, do: "`systemctl status kubelet` on the node"},
+		{name: "a node's disk is full", make: inTurn(fillDisk("node1"), apply(policy("late", "plain", "")), setCondition("node1", corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})), told: map[channel]string{
+			byStatus: `(?s)node node1: DiskPressure\s+its disk is full.*node node1: PlanNotSaved\s+[^\n]*no space left`, byExplain: `node node1: DiskPressure: its disk is full`,
+		}, remedy: `Make room`, do: "make room: `df -h`, images that nobody needs"},
+		{name: "a node's clock jumps", make: jump("node2"), pod: "server", told: map[channel]string{
+			byStatus: `node node2: ClockOff\s+its clock is \S+ ahead of the API server's`, byExplain: `node node2: ClockOff: its clock is \S+ ahead`,
+		}, remedy: `timedatectl`, do: "set it by NTP"},
+	}},
+	{name: "the controller", faults: []fault{
+		{name: "no controller runs", make: killController, told: map[channel]string{
+			byStatus: `controller: NoLeader\s+its Lease was renewed last`, byAlert: `BraidControllerDown`,
+		}, remedy: `see that they can be scheduled and reach the API server`, do: "its pods' events and logs"},
+	}},
+	{name: "the API server", faults: []fault{
+		{name: "the API server is away", make: stopServer, told: map[channel]string{
+			byStatus: `error: .*The API server does not answer`, byExplain: `error: .*The API server does not answer`, byAlert: `BraidControllerDown`,
+		}, remedy: `kubectl get --raw /readyz`, do: "[above](#the-api-server-is-away); nothing changes for connections"},
+	}},
 }

@@ -115,17 +115,22 @@ func (c *cluster) expect(t *testing.T, status metav1.ConditionStatus, reason str
 }
 
 // endpoint is what the status of the client's plan says of its traffic.
-func (c *cluster) endpoint(t *testing.T) *v1alpha1.SpreadingStatus {
+func (c *cluster) endpoint(t *testing.T) (told *v1alpha1.SpreadingStatus) {
 	t.Helper()
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-	require.NoError(t, c.Get(t.Context(), plan))
-	for _, endpoint := range plan.Status.Endpoints {
-		if endpoint.Name == "client" {
-			return endpoint.Spreading
+	c.WaitFor(t, "the client's traffic is told of", 30*time.Second, func(ctx context.Context) error {
+		if err := c.Get(ctx, plan); err != nil {
+			return err
 		}
-	}
-	t.Fatalf("the plan says nothing of the client: %+v", plan.Status)
-	return nil
+		for _, endpoint := range plan.Status.Endpoints {
+			if endpoint.Name == "client" && endpoint.Spreading != nil {
+				told = endpoint.Spreading
+				return nil
+			}
+		}
+		return fmt.Errorf("the plan says nothing of the client: %+v", plan.Status)
+	})
+	return told
 }
 
 // traffic is what the agent says of the client's connections.

@@ -22,22 +22,40 @@ import (
 )
 
 const (
-	linkMbit  = 100
 	namespace = "demo"
 	policy    = "spread"
-	manifests = "hack/demo/manifests"
 )
 
 var paths = []string{"blue", "green", "red"}
 
-func options(screen *screen, overlay network.Overlay) lab.Options {
+// kind is what the demo shows.
+type kind struct {
+	linkMbit  int
+	manifests string
+	// ends are what the connection is between.
+	ends string
+	// enough is the ratio that the links must reach.
+	enough float64
+	// result is the file with the figures.
+	result string
+	// suite of Debian whose kernel the ends boot, if they are virtual machines.
+	suite string
+}
+
+var ofPods = kind{linkMbit: 100, manifests: "hack/demo/manifests", ends: "pods", enough: 2.9, result: "demo.json"}
+
+func options(screen *screen, overlay network.Overlay, kind kind) lab.Options {
 	pod := func(app string, node int) lab.Pod {
 		return lab.Pod{Namespace: namespace, Name: app, Node: node, Labels: map[string]string{"app": app}, Serves: app == "server"}
 	}
+	pods := []lab.Pod{pod("client", 1), pod("server", 2), pod("bystander", 3)}
+	if kind.suite != "" {
+		pods = pods[2:]
+	}
 	return lab.Options{
 		Name:    name,
-		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit, Overlay: overlay},
-		Pods:    []lab.Pod{pod("client", 1), pod("server", 2), pod("bystander", 3)},
+		Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: kind.linkMbit, Overlay: overlay},
+		Pods:    pods,
 		Step:    screen.step,
 		Say:     screen.remark,
 	}
@@ -46,22 +64,25 @@ func options(screen *screen, overlay network.Overlay) lab.Options {
 // demo is a run of the demo.
 type demo struct {
 	*lab.Lab
+	kind       kind
 	screen     *screen
+	send       sender
+	place      string // a command line that leads to where the client is
 	repository string
 	result     result
 	untouched  []string
 }
 
-func run(ctx context.Context, screen *screen, overlay network.Overlay, keep bool) error {
+func run(ctx context.Context, screen *screen, kind kind, overlay network.Overlay, keep bool) error {
 	screen.title("1. A real Kubernetes API, and 2. a lab of three nodes")
-	if err := lab.FetchKubernetes(ctx); err != nil {
+	if err := fetch(ctx, kind); err != nil {
 		return err
 	}
-	up, err := lab.Up(ctx, options(screen, overlay))
+	up, err := lab.Up(ctx, options(screen, overlay, kind))
 	if err != nil {
 		return err
 	}
-	d := &demo{Lab: up, screen: screen}
+	d := &demo{Lab: up, kind: kind, screen: screen}
 	if err := d.show(ctx); err != nil {
 		return errors.Join(err, d.down())
 	}
@@ -73,6 +94,23 @@ func run(ctx context.Context, screen *screen, overlay network.Overlay, keep bool
 		return err
 	}
 	return d.conclude()
+}
+
+func fetch(ctx context.Context, kind kind) error {
+	if err := lab.FetchKubernetes(ctx); err != nil || kind.suite == "" {
+		return err
+	}
+	return lab.FetchMachines(ctx, kind.suite)
+}
+
+// prepare makes the ends of the connection.
+func (d *demo) prepare(ctx context.Context) error {
+	if d.kind.suite != "" {
+		return d.bootMachines(ctx)
+	}
+	d.send = d.fromPod
+	d.place = fmt.Sprintf("nsenter --net=%s %s ", d.Network.Pod("client").Path(), d.relative(d.Binary("traffic")))
+	return nil
 }
 
 func (d *demo) down() error {
@@ -87,23 +125,23 @@ func (d *demo) show(ctx context.Context) (err error) {
 	if d.repository, err = lab.Repository(); err != nil {
 		return err
 	}
-	if err := d.result.describe(d.Server.Config()); err != nil {
+	if err := errors.Join(d.result.describe(d.Server.Config(), d.kind), d.prepare(ctx)); err != nil {
 		return err
 	}
 	if d.untouched, err = d.Footprint(); err != nil {
 		return err
 	}
-	parts := []func(context.Context) error{d.singlePath, d.applyPolicy, d.spread, d.deletePolicy, d.backToSingle}
+	parts := []func(context.Context) error{d.singlePath, d.applyPolicy, d.spread, d.selfTest, d.deletePolicy, d.backToSingle}
 	for _, part := range parts {
 		if err := part(ctx); err != nil {
 			return err
 		}
 	}
-	return d.result.write(filepath.Join(d.repository, "_out", "demo.json"))
+	return d.result.write(filepath.Join(d.repository, "_out", d.kind.result))
 }
 
 func (d *demo) singlePath(ctx context.Context) error {
-	d.screen.title("3. One TCP connection between two pods on two nodes")
+	d.screen.title("3. One TCP connection between two " + d.kind.ends + " on two nodes")
 	measured, err := d.transfer(ctx)
 	if err != nil {
 		return err
@@ -115,7 +153,7 @@ func (d *demo) singlePath(ctx context.Context) error {
 
 func (d *demo) applyPolicy(ctx context.Context) error {
 	d.screen.title("4. Three paths and one policy")
-	if err := d.kubectl(ctx, "apply", "--filename", manifests); err != nil {
+	if err := d.kubectl(ctx, "apply", "--filename", d.kind.manifests); err != nil {
 		return err
 	}
 	applied := time.Now()
@@ -146,7 +184,7 @@ func (d *demo) spread(ctx context.Context) error {
 }
 
 func (d *demo) deletePolicy(ctx context.Context) error {
-	d.screen.title("6. The policy deleted")
+	d.screen.title("7. The policy deleted")
 	if err := d.kubectl(ctx, "delete", "mpol", policy, "--namespace", namespace); err != nil {
 		return err
 	}
@@ -223,16 +261,13 @@ func (d *demo) nothingLeft(context.Context) error {
 	return nil
 }
 
-// enough is the ratio that three links must reach.
-const enough = 2.9
-
 func (d *demo) conclude() error {
 	r := d.result
 	d.screen.say("")
-	d.screen.say("One connection: %.1f Mbit/s on one NIC, %.1f Mbit/s on %d NICs (%.2f times), %.1f Mbit/s after the policy was deleted. See _out/demo.json.",
-		r.SinglePathMbit, r.SpreadMbit, r.Links, r.Ratio, r.BackToSingleMbit)
-	if r.Ratio < enough {
-		return fmt.Errorf("the ratio %.2f is below %.1f: is the machine busy with something else?", r.Ratio, enough)
+	d.screen.say("One connection: %.1f Mbit/s on one NIC, %.1f Mbit/s on %d NICs (%.2f times), %.1f Mbit/s after the policy was deleted. See _out/%s.",
+		r.SinglePathMbit, r.SpreadMbit, r.Links, r.Ratio, r.BackToSingleMbit, d.kind.result)
+	if r.Ratio < d.kind.enough {
+		return fmt.Errorf("the ratio %.2f is below %.1f: is the machine busy with something else?", r.Ratio, d.kind.enough)
 	}
 	return nil
 }
@@ -265,7 +300,7 @@ Read what controller and agents say:
   ls %s
 Remove it all:
   make demo ARGS=--down
-`, d.Server.KubeconfigPath(), kubectl, manifests, namespace,
+`, d.Server.KubeconfigPath(), kubectl, d.kind.manifests, namespace,
 		client.Node.Path(), d.relative(d.Binary("braid-agent")), d.StatePath(client.Node.NodeName()), d.PinPath(client.Node.NodeName()),
 		client.Path(), client.Node.Path(),
 		client.Path(), d.relative(d.Binary("traffic")), address, d.LogDirectory()))

@@ -139,6 +139,16 @@ func TestRatesOfPathsAreThoseOfTheSteadyState(t *testing.T) {
 	}
 }
 
+func TestATransferIsToldInTheWordsOfTheSelfTest(t *testing.T) {
+	whole := account(&traffic.Result{Bytes: 30_000_000, LatestMs: 400, LongestGapMs: 28.4, Multipath: true}, 2*time.Second)
+	if whole.Milliseconds != 2400 || whole.SentBytes != 30_000_000 || whole.LongestStandstillMilliseconds != 28 || !whole.Multipath || !whole.Ended || whole.Error != "" {
+		t.Errorf("got %+v", whole)
+	}
+	if broken := account(&traffic.Result{Failed: 1, Errors: []string{"reset"}}, time.Second); !strings.Contains(broken.Error, "reset") {
+		t.Errorf("got %+v", broken)
+	}
+}
+
 func TestAStepTellsHowItEnded(t *testing.T) {
 	var out bytes.Buffer
 	screen := newScreenFor(&out, false)

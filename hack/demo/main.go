@@ -38,8 +38,8 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var keep, down bool
-	var clusterNetwork string
+	var keep, down, vm bool
+	var clusterNetwork, suite string
 	command := &cobra.Command{
 		Use:           "demo",
 		Short:         "Show one connection using all the NICs of its nodes",
@@ -55,13 +55,22 @@ func command() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return run(command.Context(), screen, overlay, keep)
+			if vm {
+				machines := ofMachines
+				machines.suite = suite
+				return run(command.Context(), screen, machines, overlay, keep)
+			}
+			return run(command.Context(), screen, ofPods, overlay, keep)
 		},
 	}
 	command.Flags().BoolVar(&keep, "keep", false, "leave the lab up and say how to use it")
 	command.Flags().BoolVar(&down, "down", false, "remove a lab that was kept")
 	command.Flags().StringVar(&clusterNetwork, "network", "native", "how nodes carry their pods' packets to each other: native, vxlan, vxlan6, vxlan-external")
+	command.Flags().BoolVar(&vm, "vm", false, "between two virtual machines with stock kernels of Debian, in QEMU")
+	command.Flags().StringVar(&suite, "suite", "trixie", "the Debian release whose kernel virtual machines boot, bookworm or trixie-backports for example")
 	command.MarkFlagsMutuallyExclusive("keep", "down")
+	command.MarkFlagsMutuallyExclusive("vm", "network")
+	command.MarkFlagsMutuallyExclusive("vm", "keep")
 	return command
 }
 

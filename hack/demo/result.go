@@ -25,11 +25,12 @@ type result struct {
 	PerPathMbit      map[string]float64 `json:"perPathMbit"`
 	BackToSingleMbit float64            `json:"backToSingleMbit"`
 	Kernel           string             `json:"kernel"`
+	MachineKernel    string             `json:"machineKernel,omitempty"`
 	Kubernetes       string             `json:"kubernetes"`
 }
 
 // describe fills in where it was measured.
-func (r *result) describe(config *rest.Config) error {
+func (r *result) describe(config *rest.Config, kind kind) error {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
 		return fmt.Errorf("asking for the kernel's release: %w", err)
@@ -42,7 +43,7 @@ func (r *result) describe(config *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("asking for the API server's version: %w", err)
 	}
-	r.Links, r.LinkMbit = len(paths), linkMbit
+	r.Links, r.LinkMbit = len(paths), kind.linkMbit
 	r.Kernel, r.Kubernetes = unix.ByteSliceToString(name.Release[:]), version.GitVersion
 	return nil
 }

@@ -39,23 +39,34 @@ func (m *measured) describe() string {
 	return fmt.Sprintf("%.1f Mbit/s of goodput with %d subflow(s)", m.mbit, m.subflows)
 }
 
-// transfer moves bytes from the client pod to the server pod and draws what the
-// NICs of the client's node do meanwhile.
+// sender runs the traffic generator where the client is, and returns what it prints.
+type sender func(ctx context.Context, arguments ...string) (string, error)
+
+// fromPod is the client in a pod.
+func (d *demo) fromPod(ctx context.Context, arguments ...string) (string, error) {
+	from := d.Network.Pod("client")
+	out, err := from.Command(ctx, d.Binary("traffic"), arguments...).Output()
+	if err != nil {
+		err = fmt.Errorf("%w%s", err, stderrOf(err))
+	}
+	return string(out), err
+}
+
+// transfer moves bytes from the client to the server and draws what the NICs of the client's
+// node do meanwhile.
 func (d *demo) transfer(ctx context.Context) (*measured, error) {
 	from, to := d.Network.Pod("client"), d.Network.Pod("server")
 	arguments := []string{"run", net.JoinHostPort(to.IPv4, strconv.Itoa(lab.TrafficPort)),
 		"--duration", duration.String(), "--warmup", warmup.String()}
-	d.screen.command(fmt.Sprintf("nsenter --net=%s %s %s", from.Path(), d.relative(d.Binary("traffic")), strings.Join(arguments, " ")))
-
-	command := from.Command(ctx, d.Binary("traffic"), append(arguments, "--json")...)
+	d.screen.command(d.place + strings.Join(arguments, " "))
 	samples := d.watch(ctx, from.Node)
-	out, err := command.Output()
+	out, err := d.send(ctx, append(arguments, "--json")...)
 	seen := samples()
 	if err != nil {
-		return nil, fmt.Errorf("moving bytes: %w%s", err, stderrOf(err))
+		return nil, fmt.Errorf("moving bytes: %w", err)
 	}
 	var result traffic.Result
-	if err := json.Unmarshal(out, &result); err != nil {
+	if err := json.Unmarshal([]byte(out), &result); err != nil {
 		return nil, fmt.Errorf("reading the result of a transfer: %w", err)
 	}
 	if result.Failed > 0 || !result.Multipath {
@@ -97,7 +108,7 @@ type sample struct {
 func (d *demo) watch(ctx context.Context, node *network.Node) func() []sample {
 	stop, done := make(chan struct{}), make(chan struct{})
 	var samples []sample
-	picture := d.screen.picture(paths, linkMbit)
+	picture := d.screen.picture(paths, float64(d.kind.linkMbit))
 	go func() {
 		defer close(done)
 		ticker := time.NewTicker(refresh)

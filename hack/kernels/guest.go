@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"braid.dev/braid/hack/kernels/initramfs"
 	"braid.dev/braid/hack/kernels/job"
 )
 
@@ -120,46 +121,30 @@ func (m machine) arguments(k kernel, work job.Job) ([]string, error) {
 	), nil
 }
 
+// bootModules are those that reach the host's files; all others are loaded from there.
+var bootModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
+
 // initial writes the file system that the kernel begins with.
 func (m machine) initial(k kernel) (string, error) {
-	var files archive
+	var files initramfs.Archive
 	for _, directory := range []string{"host", "memory", "modules", "proc"} {
-		files.directory(directory)
+		files.Directory(directory)
 	}
 	init, err := os.ReadFile(m.init)
 	if err != nil {
 		return "", fmt.Errorf("reading the guest's first program: %w", err)
 	}
-	files.file("init", init)
-	files.file("kernel", []byte(k.directory))
-	if err := addModules(&files, k); err != nil {
+	files.File("init", init)
+	files.File("kernel", []byte(k.directory))
+	if err := files.AddModules(filepath.Join(k.directory, "lib/modules", k.release), bootModules...); err != nil {
 		return "", err
 	}
-	files.end()
+	files.End()
 	path := filepath.Join(m.work, k.suite+".cpio")
 	if err := os.WriteFile(path, files.Bytes(), 0o644); err != nil {
 		return "", fmt.Errorf("writing what the kernel begins with: %w", err)
 	}
 	return path, nil
-}
-
-func addModules(files *archive, k kernel) error {
-	modules, err := readModules(filepath.Join(k.directory, "lib/modules", k.release))
-	if err != nil {
-		return err
-	}
-	paths, err := modules.order(bootModules)
-	if err != nil {
-		return err
-	}
-	for i, path := range paths {
-		content, err := modules.content(path)
-		if err != nil {
-			return err
-		}
-		files.file(fmt.Sprintf("modules/%02d-%s", i, moduleName(path)), content)
-	}
-	return nil
 }
 
 // copyLines copies what the guest says, and tells whether it has booted. It calls

@@ -59,12 +59,12 @@ func runScript(ctx context.Context, directory string) (string, error) {
 }
 
 // runBuildScript runs a script of hack/.
-func runBuildScript(ctx context.Context, script string) (string, error) {
+func runBuildScript(ctx context.Context, script string, arguments ...string) (string, error) {
 	repository, err := Repository()
 	if err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", script))
+	command := exec.CommandContext(ctx, filepath.Join(repository, "hack", script), arguments...)
 	command.Stderr = os.Stderr
 	// An interrupt reaches the script by itself; it must have time to clean up.
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }

@@ -56,18 +56,6 @@ nav() {
 		match($0, /^\| \[[^]]*\]\(/) { page = substr($0, RLENGTH + 1); sub(/\).*/, "", page); print "      - docs/" page }' docs/README.md
 }
 
-# pictures adds those of make screenshots to the page that they are of.
-pictures() {
-	local picture name
-	for picture in _out/screenshots/ui-*.png; do
-		[[ -e $picture ]] || return 0
-		mkdir -p "$work/pages/docs/images"
-		cp "$picture" "$work/pages/docs/images"
-		name=$(basename "$picture" .png)
-		printf '\n![%s](images/%s.png)\n' "${name//-/ }" "$name" >>"$work/pages/docs/ui.md"
-	done
-}
-
 main() {
 	if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
 		say "this needs Python with venv: on Debian and Ubuntu, apt-get install python3-venv"
@@ -79,7 +67,6 @@ main() {
 	cp README.md "$work/pages"
 	cp -r docs "$work/pages"
 	linked | xargs -r -d '\n' cp --parents -t "$work/pages"
-	pictures
 	{ cat hack/site/mkdocs.yml && nav; } >"$work/mkdocs.yml"
 	# The environment's scripts name the directory that it was made in; -m does not.
 	# NO_MKDOCS_2_WARNING: see above.

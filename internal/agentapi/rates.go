@@ -21,7 +21,10 @@ type Rate struct {
 	// StandIn is the path by which the endpoint's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string `json:"standIn,omitempty"`
-	Backup  bool   `json:"backup"`
+	// Incoming is the path by which the other end's packets come, where they do not come by
+	// the one by which the endpoint's leave; empty otherwise.
+	Incoming string `json:"incoming,omitempty"`
+	Backup   bool   `json:"backup"`
 	// RTTMicroseconds is the smoothed round-trip time; 0 while not measured.
 	RTTMicroseconds uint64 `json:"rttMicroseconds,omitempty"`
 	// SentBitsPerSecond and ReceivedBitsPerSecond are of payload, since the reading
@@ -68,6 +71,9 @@ func (r *Rate) BitsPerSecond() uint64 { return r.SentBitsPerSecond + r.ReceivedB
 
 // Carrier is the path that the endpoint's packets take; empty while it is not known.
 func (r *Rate) Carrier() string { return cmp.Or(r.StandIn, r.Path) }
+
+// Bringer is the path by which the other end's packets come.
+func (r *Rate) Bringer() string { return cmp.Or(r.Incoming, r.Carrier()) }
 
 // BitsPerSecond is the rate of a count of bytes. One that went back began anew.
 func BitsPerSecond(now, before uint64, elapsed time.Duration) uint64 {

@@ -25,6 +25,9 @@ type Subflow struct {
 	// StandIn is the path by which the endpoint's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string `json:"standIn,omitempty"`
+	// Incoming is the path by which the other end's packets come, where they do not come by
+	// the one by which the endpoint's leave; empty otherwise.
+	Incoming string `json:"incoming,omitempty"`
 	// Backup is true for a subflow that is used when no other works.
 	Backup bool `json:"backup"`
 	// Ended is true for a subflow that is over, and not forgotten yet.

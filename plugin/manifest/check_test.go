@@ -83,7 +83,7 @@ func TestAnObjectIsJudgedByItself(t *testing.T) {
 				"and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
 		}},
 		"a misspelt field is told with those that are known": {[]string{ours("MPTCPPath", "{name: blue}", "{interfaces: [ens1], capacty: 1G}")}, []string{
-			`Refused: MPTCPPath blue: spec.capacty: unknown field "spec.capacty"; known here are addressRanges, bottleneckGroup, capacity, interfaces, nodeSelector`,
+			`Refused: MPTCPPath blue: spec.capacty: unknown field "spec.capacty"; known here are addressRanges, bottleneckGroup, capacity, interfaces, nodeSelector, underlay`,
 		}},
 		"a misspelt field in a list has the place in it": {[]string{mpol("web", "{podSelector: {}, paths: {weights: [{path: a, weight: 1}, {path: b, wieght: 1}]}}")}, []string{
 			`Refused: MPTCPPolicy team/web: spec.paths.weights[1].wieght: unknown field "spec.paths.weights[1].wieght"; known here are path, weight`,
@@ -93,7 +93,7 @@ func TestAnObjectIsJudgedByItself(t *testing.T) {
 			`Refused: MPTCPPolicy team/web: spec.priority: Invalid value: "string": spec.priority in body must be of type integer: "string"`,
 		}},
 		"a value that is not among those allowed is told with them": {[]string{mpol("web", "{podSelector: {}, subflows: {manager: Me}}")}, []string{
-			`Refused: MPTCPPolicy team/web: spec.subflows.manager: Unsupported value: "Me": supported values: "Kernel", "Agent", "None"`,
+			`Refused: MPTCPPolicy team/web: spec.subflows.manager: Unsupported value: "Me": supported values: "Kernel", "Agent", "Host", "None"`,
 		}},
 		"an element that comes twice is refused": {[]string{mpol("web", "{podSelector: {}, paths: {allowed: [blue, blue]}}"), path("blue")}, []string{
 			`Refused: MPTCPPolicy team/web: spec.paths.allowed[1]: Duplicate value: "blue"`,
@@ -207,7 +207,7 @@ func TestAnnotationsOfPodsAreJudged(t *testing.T) {
 		"those that count are fine":               {"{braid.dev/preferred-paths: 'blue', braid.dev/backup-paths: ' green ', braid.dev/max-rate: 200M}", nil},
 		"those of others are no business of ours": {"{example.com/max-rate: fast, braid.dev.example.com/x: y}", nil},
 		"one that is unknown is told with those that are known": {"{braid.dev/maxrate: 1M}", []string{
-			"Warning: Pod team/web: metadata.annotations[braid.dev/maxrate]: Braid has no such annotation; those that count are braid.dev/preferred-paths, braid.dev/backup-paths, braid.dev/max-rate",
+			"Warning: Pod team/web: metadata.annotations[braid.dev/maxrate]: Braid has no such annotation; those that count are braid.dev/preferred-paths, braid.dev/backup-paths, braid.dev/max-rate, braid.dev/virtual-machine",
 		}},
 		"a rate that is none": {"{braid.dev/max-rate: fast}", []string{"Error: Pod team/web: " + rate + `"fast": it is no rate: it cannot be read as a quantity; give bits a second, such as 200M, from 8k to 10T`}},
 		"a list with an empty element": {"{braid.dev/backup-paths: 'blue,,green'}", []string{
@@ -215,6 +215,11 @@ func TestAnnotationsOfPodsAreJudged(t *testing.T) {
 		}},
 		"a name that no path can have": {"{braid.dev/preferred-paths: Blue}", []string{
 			"Error: Pod team/web: " + preferred + `"Blue": it is no list of paths: "Blue" cannot be the name of a path; give names of paths with commas between them`,
+		}},
+		"what says that a pod holds a VM is fine": {"{braid.dev/virtual-machine: 'true'}", nil},
+		"what says that it holds none is fine":    {"{braid.dev/virtual-machine: 'false'}", nil},
+		"what says neither is told with what can be": {"{braid.dev/virtual-machine: 'yes'}", []string{
+			`Error: Pod team/web: metadata.annotations[braid.dev/virtual-machine]: "yes": it is neither true nor false; give "true" where the pod holds a virtual machine`,
 		}},
 		"a path that is not there": {"{braid.dev/preferred-paths: red}", []string{
 			"Warning: Pod team/web: " + preferred + "no MPTCPPath is named red; the annotation is not followed; the pod may use blue, green",

@@ -3,6 +3,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,16 +32,20 @@ func (c *checker) pod(t *template, decision *policy.Decision) {
 // misplaced finds annotations that are beside the template instead of in it.
 func (c *checker) misplaced(t *template) {
 	for key := range t.Object.GetAnnotations() {
-		if slices.Contains(policy.HintAnnotations(), key) {
+		if isKnown(key) {
 			c.add(t.finding(fmt.Sprintf("metadata.annotations[%s]", key), Warning,
 				"it has no effect here: annotations of pods belong into "+t.metadata+".annotations"))
 		}
 	}
 }
 
+func isKnown(key string) bool {
+	return key == v1alpha1.AnnotationVirtualMachine || slices.Contains(policy.HintAnnotations(), key)
+}
+
 // hint says what is wrong with one annotation; nothing if the message is empty.
 func hint(key, value string, decision *policy.Decision) (Severity, string) {
-	if !slices.Contains(policy.HintAnnotations(), key) {
+	if !isKnown(key) {
 		return Warning, policy.UnknownAnnotation()
 	}
 	if err := read(key, value); err != nil {
@@ -59,7 +64,13 @@ func hint(key, value string, decision *policy.Decision) (Severity, string) {
 
 // read reads a value as the controller does.
 func read(key, value string) error {
-	if key == v1alpha1.AnnotationMaxRate {
+	switch key {
+	case v1alpha1.AnnotationVirtualMachine:
+		if value != "true" && value != "false" {
+			return errors.New(`it is neither true nor false; give "true" where the pod holds a virtual machine`)
+		}
+		return nil
+	case v1alpha1.AnnotationMaxRate:
 		if _, err := policy.ParseMaxRate(value); err != nil {
 			return fmt.Errorf("it is no rate: %w; give bits a second, such as 200M, from 8k to 10T", err)
 		}

@@ -6,6 +6,7 @@
 package ui
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -15,6 +16,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -121,7 +123,12 @@ func (s *Server) routes() http.Handler {
 	if err != nil {
 		panic(err) // the directory is not embedded
 	}
+	page, err := fs.ReadFile(files, "index.html")
+	if err != nil {
+		panic(err) // neither
+	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", s.page(page))
 	mux.Handle("GET /", exactly(http.FileServerFS(files)))
 	mux.HandleFunc("GET /api/stream", s.stream)
 	mux.HandleFunc("GET /api/node", answering(func(r *http.Request) (any, error) {
@@ -134,6 +141,28 @@ func (s *Server) routes() http.Handler {
 		return s.source.Find(r.Context(), r.FormValue("text"))
 	}))
 	return mux
+}
+
+// page serves the page with what is known of the cluster in it: it is data there, which no
+// browser runs. JSON as it is written here has no <, so nothing in it ends the element.
+func (s *Server) page(text []byte) http.HandlerFunc {
+	before, after, found := bytes.Cut(text, []byte("</script>\n<script src=\"vendor/uPlot"))
+	if !found {
+		panic("the page has no place for the state")
+	}
+	after = text[len(before):]
+	return func(w http.ResponseWriter, _ *http.Request) {
+		var state []byte
+		if known, _ := s.history.since(0); known.Version > 0 {
+			var err error
+			if state, err = json.Marshal(known); err != nil {
+				http.Error(w, "writing the cluster as JSON: "+err.Error(), http.StatusInternalServerError)
+				return
+			}
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write(slices.Concat(before, state, after)) // a page that is gone needs none
+	}
 }
 
 // exactly serves files, and no lists of them.

@@ -97,6 +97,32 @@ func visitor(t *testing.T, s *Server) *http.Client {
 
 func at(s *Server, path string) string { return "http://" + s.listener.Addr().String() + path }
 
+// A tenant's text must not end the element in which the page has it.
+func TestThePageHasWhatIsKnownInIt(t *testing.T) {
+	s, _ := serve(t, &made{})
+	const hostile = "</script><!-- <script>alert(1)</script>"
+	require.NoError(t, s.Show(State{Head: hostile, Nodes: map[string]any{"node1": hostile}}))
+	response, err := http.Get(s.Address())
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Contains(t, response.Header.Get("Content-Type"), "text/html")
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NotContains(t, string(text), "alert(1)</script>")
+	_, after, found := strings.Cut(string(text), `id="state">`)
+	require.True(t, found)
+	inside, _, _ := strings.Cut(after, "</script>")
+	var known struct {
+		Version int
+		Head    string
+		Nodes   map[string]string
+	}
+	require.NoError(t, json.Unmarshal([]byte(inside), &known))
+	require.Equal(t, 2, known.Version)
+	require.Equal(t, hostile, known.Head)
+	require.Equal(t, map[string]string{"node1": hostile}, known.Nodes)
+}
+
 func TestNobodyElseGetsIn(t *testing.T) {
 	s, _ := serve(t, &made{})
 	require.True(t, strings.HasPrefix(s.listener.Addr().String(), "127.0.0.1:"))

@@ -21,6 +21,9 @@ import (
 
 // State is what a test says of a node.
 type State struct {
+	// NodeAddresses are the InternalIPs of the Node.
+	NodeAddresses []netip.Addr
+
 	Paths     []Path
 	Uplinks   []int
 	Tunnels   []paths.Tunnel
@@ -40,6 +43,9 @@ type Path struct {
 	Interface int
 	Up        bool
 	Capacity  int64
+	// Routed and Addresses of the NIC.
+	Routed    bool
+	Addresses []netip.Prefix
 }
 
 // Peer is another node, as agent/paths knows it.
@@ -69,6 +75,10 @@ type Endpoint struct {
 	Subflows v1alpha1.PlanSubflows
 	Guard    *v1alpha1.PlanGuard
 	Chain    string
+	// Guest makes it a VM.
+	Guest *v1alpha1.PlanGuest
+	// VirtualMachine says that it is a pod which holds one.
+	VirtualMachine *v1alpha1.PlanVirtualMachine
 }
 
 // NewBuilder is that of an agent with these pins.
@@ -108,10 +118,12 @@ func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder)
 }
 
 func (s State) sources() node.Sources {
-	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, Peers: s.Peers}
+	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, NodeAddresses: s.NodeAddresses, Peers: s.Peers}
 	from.Plan.Spec.Tenants, from.Plan.Spec.Chains, from.Plan.Spec.NewPods = s.Tenants, s.Chains, s.NewPods
 	for _, path := range s.Paths {
-		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{Name: path.Name, NIC: paths.NIC{Index: path.Interface}, Usable: path.Up})
+		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{
+			Name: path.Name, NIC: paths.NIC{Index: path.Interface, Addresses: path.Addresses}, Usable: path.Up, Routed: path.Routed,
+		})
 		from.Plan.Spec.Paths = append(from.Plan.Spec.Paths, v1alpha1.PlanPath{Name: v1alpha1.PathName(path.Name), Capacity: path.Capacity})
 	}
 	from.Resolution.Tunnels = s.Tunnels
@@ -144,7 +156,7 @@ func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
 func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 	plan := v1alpha1.PlanEndpoint{
 		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name, Policy: e.Policy,
-		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows,
+		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows, Guest: e.Guest, VirtualMachine: e.VirtualMachine,
 	}
 	for _, address := range e.Addresses {
 		plan.Addresses = append(plan.Addresses, address.String())

@@ -94,6 +94,8 @@ type TCPInfo struct {
 	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
 	// that do not count it.
 	SentBytes, ReceivedBytes uint64
+	// Retries is how often in a row TCP sent the same again, and heard nothing.
+	Retries uint8
 }
 
 // Socket is a TCP socket that has a peer, whether it is a subflow or not.
@@ -107,6 +109,8 @@ type Socket struct {
 	// Over is true for what is left of a connection after its end, for a minute where
 	// this host closed it first. Nobody knows then whether it was a subflow.
 	Over bool
+	// Opening is true until the peer has answered the first packet.
+	Opening bool
 }
 
 const (
@@ -155,9 +159,9 @@ func (d *Diagnostics) EachSubflow(visit func(*Subflow) bool) error {
 	return nil
 }
 
-// EachSocket visits the TCP sockets that have a peer, as EachConnection does.
+// EachSocket visits the TCP sockets that have a peer, or want one, as EachConnection does.
 func (d *Diagnostics) EachSocket(visit func(*Socket) bool) error {
-	const without = 1<<stateSynSent | 1<<stateSynReceived | 1<<stateClose | 1<<stateListen
+	const without = 1<<stateSynReceived | 1<<stateClose | 1<<stateListen
 	err := d.dumpBoth(unix.IPPROTO_TCP, (1<<12-2)&^without, func(s socket) bool {
 		socket := s.tcp()
 		return visit(&socket)
@@ -446,11 +450,12 @@ func (s socket) tcp() Socket {
 	}
 	// A peer that answered, or began, shows in one of these.
 	agreed := ok && s.ulp.flags&(subflowCapableRemote|subflowJoinRemote|subflowJoinLocal) != 0
-	return Socket{Subflow: subflow, Multipath: agreed, FellBack: ok && !agreed, Over: s.state == stateTimeWait}
+	return Socket{Subflow: subflow, Multipath: agreed, FellBack: ok && !agreed, Over: s.state == stateTimeWait, Opening: s.state == stateSynSent}
 }
 
 const (
-	tcpInfoOptions       = 5  // offset in struct tcp_info
+	tcpInfoRetries       = 2  // offset in struct tcp_info
+	tcpInfoOptions       = 5  // offset
 	tcpInfoScales        = 6  // offset: four bits each, the sender's first
 	tcpInfoSegment       = 16 // offset: bytes
 	tcpInfoRTT           = 68 // offset: microseconds
@@ -480,7 +485,7 @@ func tcpInfo(info []byte) TCPInfo {
 	read := TCPInfo{
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
 		RTT: microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
-		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)),
+		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)), Retries: info[tcpInfoRetries],
 	}
 	if threshold := word(tcpInfoThreshold); threshold < tcpInfiniteThreshold {
 		read.SlowStartThreshold = uint64(threshold) * uint64(word(tcpInfoSegment))

@@ -53,9 +53,8 @@ static __always_inline __u32 next_factor(__u32 factor, __u64 wanted, __u64 deliv
 	return next > bounds->highest ? bounds->highest : next;
 }
 
-static __always_inline void begin_interval(struct rate_loop *loop, __u64 now)
+static __always_inline void count_anew(struct rate_loop *loop)
 {
-	loop->began = now;
 	loop->delivered = 0;
 	loop->bound = 0;
 }
@@ -92,23 +91,26 @@ static __always_inline __u64 wanted_with_debt(struct rate_loop *loop, __u64 rate
 static __always_inline int run_loop(struct rate_loop *loop, __u64 rate, __u32 rtt, __u64 now,
 				    const struct bounds *bounds)
 {
-	__u64 elapsed = now - loop->began, interval = LOOP_INTERVAL;
+	__u64 began = loop->began, interval = LOOP_INTERVAL;
+	__u64 elapsed = now > began ? now - began : 0; /* another processor's packet may be newer */
 
-	if (!loop->factor || !loop->began || elapsed > 10 * (__u64)SECOND) {
+	if (!loop->factor || !began || elapsed > 10 * (__u64)SECOND) {
 		loop->factor = loop->factor ? loop->factor : FACTOR_ONE;
 		loop->owed = 0;
-		begin_interval(loop, now);
+		loop->began = now;
+		count_anew(loop);
 		return 1;
 	}
 	if (interval < 2000ULL * rtt)
 		interval = 2000ULL * rtt;
 	if (loop->delivered > rate * (interval / MILLISECOND) / 800 && elapsed > LOOP_INTERVAL_SHORT && elapsed > 1000ULL * rtt)
 		interval = 0;
-	if (elapsed < interval)
+	/* Of two processors that see the same end, one compares. */
+	if (elapsed < interval || __sync_val_compare_and_swap(&loop->began, began, now) != began)
 		return 0;
 	loop->factor = next_factor(loop->factor, wanted_with_debt(loop, rate, elapsed, bounds->sharers),
 				   loop->delivered, loop->bound, bounds);
-	begin_interval(loop, now);
+	count_anew(loop);
 	return 1;
 }
 

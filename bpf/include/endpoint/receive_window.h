@@ -65,12 +65,16 @@ static __always_inline void note_filling(const struct context *context, const st
 	state->marked_at = context->now;
 }
 
-/* Counts what this packet acknowledges anew. */
-static __always_inline void count_delivered(struct context *context, struct subflow *subflow, struct rate_loop *loop,
+/*
+ * Counts what this packet acknowledges anew. A receiver acknowledges on two processors
+ * at once, as packets arrive and as its program reads: only one of them counts a byte.
+ * By itself, since lower_window's place on the stack is all that Linux 6.1 has for it.
+ */
+static __noinline void count_delivered(struct context *context, struct subflow *subflow, struct rate_loop *loop,
 					    __u32 limited)
 {
 	struct window_state *state = &subflow->window[limited & 1];
-	__u32 newly = context->acknowledgement - state->acknowledged;
+	__u32 before = state->acknowledged, newly = context->acknowledgement - before;
 
 	if (!state->begun) {
 		state->begun = WINDOW_BEGUN;
@@ -83,8 +87,8 @@ static __always_inline void count_delivered(struct context *context, struct subf
 		return;
 	if (!(state->begun & WINDOW_HOLDS))
 		note_filling(context, subflow, state, loop, limited);
-	state->acknowledged = context->acknowledgement;
-	__sync_fetch_and_add(&loop->delivered, newly);
+	if (__sync_val_compare_and_swap(&state->acknowledged, before, context->acknowledgement) == before)
+		__sync_fetch_and_add(&loop->delivered, newly);
 }
 
 /* The RTT; the first one measured rids a loop of what it learnt with an assumed one. */

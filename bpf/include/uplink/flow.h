@@ -153,9 +153,14 @@ static __always_inline __u16 peer_of(struct __sk_buff *skb, const struct packet 
 	return peer_of_route(skb, key, packet->family, flags);
 }
 
-static __always_inline __u8 paths_to(const struct peer *peer, const struct node *node, __u8 family)
+/* Routers know the nodes' addresses and not those of pods. */
+static __always_inline __u8 paths_to(const struct peer *peer, const struct node *node, const struct packet *packet)
 {
-	return (family == AF_INET ? peer->ipv4_paths : peer->ipv6_paths) & node->paths_up;
+	__u8 paths = packet->carrier == AF_INET ? peer->ipv4_paths : peer->ipv6_paths;
+
+	if (likely(!is_in_tunnel(packet)))
+		paths &= ~peer->beyond;
+	return paths & node->paths_up;
 }
 
 #endif

@@ -33,16 +33,20 @@ struct node {
 	__u32 interface[MAX_PATHS]; /* ifindex; 0 where the slot is free */
 	__u32 paths_up;             /* a bit for each path */
 	__u32 clock;                /* seconds since boot, when the agent looked last */
+	__u32 routed;               /* paths whose subnets routers join, a bit for each */
 };
 
-/* Another node: where it can be reached on each path. */
+/*
+ * Another node: where it can be reached on each path. On one that is routed that may be the
+ * address of a router.
+ */
 struct peer {
 	struct address ipv6[MAX_PATHS];
 	__be32 ipv4[MAX_PATHS];
 	__u8 ipv4_paths; /* paths on which it is up and has an IPv4 address */
 	__u8 ipv6_paths;
 	__u8 active; /* a subflow's packet went there since the agent looked */
-	__u8 pad;
+	__u8 beyond; /* paths that lead over a router: for what is in a tunnel alone */
 };
 
 /*
@@ -126,7 +130,8 @@ struct flow {
 	__u8 slowest;     /* answer of late, in WAIT_UNITs */
 	__u8 tries;       /* how often a path was avoided in a row */
 	__u8 account;     /* of the endpoint, when this end sent last */
-	__u8 pad[3];
+	__u8 incoming;    /* the path by which something came in last, and one; 0: nothing yet */
+	__u16 advanced_jiffy; /* the kernel's count of its timer then, its low bits */
 	__u32 counted;    /* the slice of time in which its bytes were counted last; 0: never */
 	__u32 counted_sent; /* sent and received as they were then */
 	__u32 counted_received;

@@ -33,7 +33,7 @@ type JudgeVerdict struct {
 	_        structs.HostLayout
 	Accepted uint32
 	Refused  uint32
-	Value    [5]uint64
+	Value    [6]uint64
 }
 
 type JudgeVerdicts struct {

@@ -106,9 +106,10 @@ func TestOfAMillionMutatedOptionsOnlyWhatIsAcceptedIsTaken(t *testing.T) {
 	places, packet := make([]place, Places), make([]byte, 0, Places*PlaceBytes)
 	var taken, refused int
 	for round := range 1_000_000/Places + 1 {
-		bounds := acceptance(random.Uint32N(1 << Requests))
+		// Credits are heeded or not by whose they are, and no acceptance has them.
+		bounds := acceptance(random.Uint32N(1 << RequestCredit))
 		if round%2 == 0 {
-			bounds.Allowed = 1<<Requests - 1
+			bounds.Allowed = 1<<RequestCredit - 1
 		}
 		require.NoError(t, objects.Acceptances.Update(uint32(0), &bounds, ebpf.UpdateAny))
 		packet = packet[:0]

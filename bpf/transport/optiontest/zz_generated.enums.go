@@ -19,7 +19,8 @@ const (
 	RequestCongestionControl = 0x2
 	RequestDelayedACK        = 0x3
 	RequestRate              = 0x4
-	Requests                 = 0x5
+	RequestCredit            = 0x5
+	Requests                 = 0x6
 )
 
 // enum place

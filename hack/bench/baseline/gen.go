@@ -8,3 +8,4 @@ package baseline
 //go:generate ../../bpf2go.sh EMPTCP emptcp.bpf.c
 //go:generate ../../bpf2go.sh Straight straight.bpf.c
 //go:generate ../../bpf2go.sh Again again.bpf.c
+//go:generate ../../bpf2go.sh Bond bond.bpf.c

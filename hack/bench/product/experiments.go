@@ -60,6 +60,12 @@ var experiments = []rig.Measurer{
 			{"overlay.*.ratio", "to links x single path"}, {"overlay.*_mbit", "Mbit/s"}, {"overlay.*_ms", "ms"}, {"overlay.checksum_errors", "segments"},
 		},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: inRacks, Run: measureRouted, Info: rig.Info{
+		Name: "routed", Measures: "goodput of one connection over three links between racks that routers join, and gaps when one dies",
+		Figures: []rig.Unit{
+			{"routed.ratio", "to links x single path"}, {"routed.*.ratio", "to links x single path"}, {"routed.*_mbit", "Mbit/s"}, {"routed.*_ms", "ms"}, {"routed.checksum_errors", "segments"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{
 		Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], PathMbit: unequalMbit}), Run: measureWeights, Info: rig.Info{
 			Name: "weights", Measures: "goodput over paths of 300, 100 and 10 Mbit/s, to what they carry together",
@@ -85,6 +91,19 @@ var experiments = []rig.Measurer{
 		Name: "share", Measures: "what two tenants get of a full path that they share 3:1",
 		Figures: []rig.Unit{{"share.*error_pct", "%"}, {"share.*path_used", "of its rate"}},
 	}},
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureTransport, Info: rig.Info{
+		Name: "transport", Measures: "what a receiver's requests do at its peer: a rate on one path, a user timeout, an initial window",
+		Figures: []rig.Unit{
+			{"transport.*_pct", "%"}, {"transport.*_ratio", "of its own"}, {"transport.*_s", "s"}, {"transport.iw.*ms", "ms"},
+		},
+	}},
+	rig.Experiment[*hypervisors]{Setup: newHypervisors, Run: measureVM, Info: rig.Info{
+		Name: "vm", Measures: "goodput of VMs whose subflows their hosts make, to all links, and of seed 001's eight VMs to that without Braid",
+		Figures: []rig.Unit{
+			{"vm.*nics_used", "NICs"}, {"vm.joins", "subflows"}, {"vm.*ratio", "to links x single path"},
+			{"vm.uc2.*.gain", "to MPTCP without Braid"}, {"vm.uc2.*_mbit", "Mbit/s"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: newNewPod, Run: measureNewPod, Info: rig.Info{
 		Name: "newpod", Measures: "what new pods send in their first second beyond their ceiling",
 		Figures: []rig.Unit{{"newpod.*_kb", "kB"}},
@@ -107,7 +126,7 @@ var experiments = []rig.Measurer{
 	}},
 	rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
 		Name: "http", Measures: "requests that a web server answers in a second",
-		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}},
+		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
 	}},
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{

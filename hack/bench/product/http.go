@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/bench/baseline"
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
 )
@@ -27,17 +28,23 @@ type webFile struct {
 	bytes   int
 	seconds int
 	clients int
+	// keepAlive has each client ask for all of its files over one connection.
+	keepAlive bool
 }
 
 var requested = []webFile{
-	{"1k", 1 << 10, 3, requestClients}, {"10k", 10 << 10, 3, requestClients},
-	{"100k", 100 << 10, 4, requestClients}, {"1m", 1 << 20, 8, requestClients}, {"1m", 1 << 20, 4, 1},
+	{"1k", 1 << 10, 3, requestClients, false}, {"10k", 10 << 10, 3, requestClients, false},
+	{"100k", 100 << 10, 4, requestClients, false}, {"1m", 1 << 20, 8, requestClients, false}, {"1m", 1 << 20, 4, 1, false},
+	{"1k", 1 << 10, 3, requestClients, true}, {"100k", 100 << 10, 4, requestClients, true},
 }
 
 // figure is what its figures are called.
 func (f webFile) figure() string {
-	if f.clients == 1 {
+	switch {
+	case f.clients == 1:
 		return f.name + "_alone"
+	case f.keepAlive:
+		return f.name + "_keepalive"
 	}
 	return f.name
 }
@@ -49,19 +56,32 @@ type requestMode struct {
 	policy string // selects both pods; empty for none
 	// openAfter is how many bytes come before the policy's further subflows.
 	openAfter int
+	// bond is how the nodes divide what they send among their NICs; empty for not at all.
+	bond baseline.BondMode
 }
+
+// transportOfAll gives both pods settings of their sockets, has them ask each other, and
+// accept it.
+const transportOfAll = "  transport: {userTimeout: 1m, delayedAck: 20ms, initialWindow: 20, request: {initialWindow: 20, userTimeout: 30s}" +
+	acceptsRequests + "\n"
 
 var requestModes = []requestMode{
 	{name: "tcp"},
+	{name: "bond_rr", bond: baseline.BalanceRoundRobin},
+	{name: "bond_l34", bond: baseline.Layer34},
 	{name: "mptcp", mptcp: true},
 	{name: "braid", mptcp: true, policy: selectAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_agent", mptcp: true, policy: selectAll + "  subflows: {manager: Agent}\n", openAfter: v1alpha1.DefaultOpenAfterBytes},
+	{name: "braid_transport", mptcp: true, policy: selectAll + transportOfAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_at_once", mptcp: true, policy: selectAll + "  subflows: {openAfter: {time: 0s}}\n"},
 }
 
 // expects tells whether subflows are to be joined for a request, and is not sure
 // where its file takes about as long to come as further subflows wait.
 func (m *requestMode) expects(r webFile) (joins, sure bool) {
+	if r.keepAlive && m.policy != "" {
+		return true, true
+	}
 	if m.policy == "" || 10*r.bytes < m.openAfter {
 		return false, true
 	}
@@ -148,14 +168,29 @@ func (w *web) measure(ctx context.Context, m *rig.Measurement, prefix string, si
 		m.Add(prefix+mode.name+"_rps", rate)
 		rates[mode.name] = rate
 	}
-	for _, to := range []string{"tcp", "mptcp"} {
-		for name, rate := range rates {
-			if rates[to] > 0 && name != "tcp" && name != to {
+	for name, rate := range rates {
+		for _, to := range comparedTo(name) {
+			if rates[to] > 0 {
 				m.Add(prefix+name+"_to_"+to, rate/rates[to])
 			}
 		}
 	}
 	return nil
+}
+
+// comparedTo are the modes to which one is compared.
+func comparedTo(name string) []string {
+	switch name {
+	case "tcp":
+		return nil
+	case "mptcp", "bond_rr", "bond_l34":
+		return []string{"tcp"}
+	case "braid":
+		return []string{"tcp", "mptcp", "bond_rr", "bond_l34"}
+	case "braid_transport":
+		return []string{"tcp", "mptcp", "braid"}
+	}
+	return []string{"tcp", "mptcp"}
 }
 
 // setPolicy removes the policy and applies another one, or none, and waits until
@@ -179,16 +214,28 @@ var (
 )
 
 // rate asks for a file in one mode, and returns the requests answered in a second.
-func (w *web) rate(ctx context.Context, mode *requestMode, r webFile) (float64, error) {
+func (w *web) rate(ctx context.Context, mode *requestMode, r webFile) (rate float64, _ error) {
 	if err := w.setPolicy(ctx, mode.policy); err != nil {
 		return 0, err
 	}
+	err := rig.Use(ctx, w.bondsOf(mode.bond), func(bonds) (err error) {
+		rate, err = w.ask(ctx, mode, r)
+		return err
+	})
+	return rate, err
+}
+
+// ask asks for a file in a mode that is set.
+func (w *web) ask(ctx context.Context, mode *requestMode, r webFile) (float64, error) {
 	line := []string{"exec", "client", "--"}
 	if mode.mptcp {
 		line = append(line, "mptcpize", "run")
 	}
 	// -t sets a number of requests too, which has to be raised after it.
 	line = append(line, "ab", "-q", "-c", strconv.Itoa(r.clients), "-t", strconv.Itoa(r.seconds), "-n", "10000000", "http://"+w.address+"/"+r.name)
+	if r.keepAlive {
+		line = slices.Insert(line, len(line)-1, "-k")
+	}
 	before, err := w.joins(ctx)
 	if err != nil {
 		return 0, err

@@ -80,7 +80,7 @@ func measureOverlaid(ctx context.Context, m *rig.Measurement, l *rig.Lab, figure
 			return err
 		}
 	}
-	return countChecksums(ctx, m, l)
+	return countChecksums(ctx, m, l, "overlay.checksum_errors")
 }
 
 // compareOverlaid measures both pairs of pods in turns. All that arrives is compared with
@@ -129,7 +129,7 @@ func failOverlaid(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 
 // countChecksums turns the offloads of all NICs off, so that real checksums are on the
 // wire and are checked, and counts those that are wrong.
-func countChecksums(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+func countChecksums(ctx context.Context, m *rig.Measurement, l *rig.Lab, figure string) error {
 	for _, node := range l.Network.Nodes {
 		for _, path := range l.Network.Spec.Paths {
 			if _, err := node.Run("ethtool", "-K", path, "tx", "off", "rx", "off"); err != nil {
@@ -151,7 +151,7 @@ func countChecksums(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 		}
 	}
 	after, err := checksumErrors(l)
-	m.Add("overlay.checksum_errors", after-before)
+	m.Add(figure, after-before)
 	return err
 }
 

@@ -67,10 +67,13 @@ func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork) (*Clus
 // pathsManifest has paths whose NICs are called as they are, with the rates that are their own.
 func pathsManifest(spec *network.Spec) string {
 	var manifest strings.Builder
-	for _, path := range spec.Paths {
+	for i, path := range spec.Paths {
 		fmt.Fprintf(&manifest, "---\napiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {interfaces: [%s]", path, path)
 		if mbit := spec.PathMbit[path]; mbit > 0 {
 			fmt.Fprintf(&manifest, ", capacity: %dM", mbit)
+		}
+		if spec.Racks > 0 {
+			fmt.Fprintf(&manifest, ", underlay: Routed, addressRanges: [%q, %q]", spec.PathRange(i, 4), spec.PathRange(i, 6))
 		}
 		manifest.WriteString("}\n")
 	}
@@ -117,7 +120,7 @@ func (c *Cluster) Settled(ctx context.Context, endpoints int) error {
 	})
 }
 
-// Lab is two nodes with the real controller and agents, and a pod on each, of which
+// Lab is two nodes, or more, with the real controller and agents, and a pod on each, of which
 // one sends to the other.
 type Lab struct {
 	*Cluster
@@ -155,7 +158,7 @@ func NewLab(ctx context.Context, spec network.Spec, pods ...lab.Pod) (*Lab, erro
 		return nil, err
 	}
 	Say("bringing up a lab with the controller and agents")
-	spec.Nodes = 2
+	spec.Nodes = max(spec.Nodes, 2)
 	pods = append(slices.Clone(pods), PodOf("demo", "client", 1), PodOf("demo", "server", 2))
 	up, err := lab.Up(ctx, lab.Options{Name: "benchlab", Network: spec, Pods: pods})
 	if err != nil {
@@ -181,6 +184,14 @@ func (l *Lab) Transfer(ctx context.Context, options traffic.Options) (*traffic.R
 // Spread gives the lab its paths and both pods a policy with these subflows ("" for the
 // policy's own), and waits until they have it.
 func (l *Lab) Spread(ctx context.Context, subflows string) error {
+	if subflows != "" {
+		subflows = "subflows: " + subflows
+	}
+	return l.SpreadWith(ctx, subflows)
+}
+
+// SpreadWith is Spread with any field of the policy, in a line.
+func (l *Lab) SpreadWith(ctx context.Context, field string) error {
 	manifest := pathsManifest(&l.Network.Spec) + `---
 apiVersion: braid.dev/v1alpha1
 kind: MPTCPPolicy
@@ -188,10 +199,7 @@ metadata: {name: spread, namespace: demo}
 spec:
   podSelector:
     matchExpressions: [{key: app, operator: In, values: [client, server]}]
-`
-	if subflows != "" {
-		manifest += "  subflows: " + subflows + "\n"
-	}
+  ` + field + "\n"
 	if err := l.Apply(ctx, manifest); err != nil {
 		return err
 	}

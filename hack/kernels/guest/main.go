@@ -14,10 +14,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/hack/kernels/boot"
 	"braid.dev/braid/hack/kernels/job"
 )
 
@@ -32,7 +32,7 @@ func main() {
 }
 
 func run() error {
-	if err := loadModules("/modules"); err != nil {
+	if err := boot.LoadModules("/modules"); err != nil {
 		return err
 	}
 	kernel, err := os.ReadFile("/kernel")
@@ -42,62 +42,17 @@ func run() error {
 	if err := enterHost(); err != nil {
 		return err
 	}
-	if err := mountAll(inside(string(kernel))); err != nil {
+	if err := boot.MountAll(inside(string(kernel))); err != nil {
 		return err
 	}
 	return runJob()
 }
 
-// loadModules loads the modules of a directory in the order of their names.
-func loadModules(directory string) error {
-	entries, err := os.ReadDir(directory)
-	if err != nil {
-		return fmt.Errorf("listing modules: %w", err)
-	}
-	for _, entry := range entries {
-		if err := loadModule(filepath.Join(directory, entry.Name())); err != nil {
-			return fmt.Errorf("loading %s: %w", entry.Name(), err)
-		}
-	}
-	return nil
-}
-
-func loadModule(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := unix.FinitModule(int(file.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	return nil
-}
-
-// mount is one file system.
-type mount struct {
-	source, target, kind string
-	flags                uintptr
-	options              string
-}
-
-func mountAll(mounts []mount) error {
-	for _, m := range mounts {
-		if err := os.MkdirAll(m.target, 0o755); err != nil {
-			return fmt.Errorf("making %s: %w", m.target, err)
-		}
-		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.options); err != nil {
-			return fmt.Errorf("mounting %s: %w", m.target, err)
-		}
-	}
-	return nil
-}
-
 // enterHost makes the host's files the root; what is written stays in memory.
 func enterHost() error {
-	err := mountAll([]mount{
-		{job.HostTag, "/host", "9p", unix.MS_RDONLY, "trans=virtio,version=9p2000.L,cache=loose,msize=524288"},
-		{"tmpfs", "/memory", "tmpfs", 0, ""},
+	err := boot.MountAll([]boot.Mount{
+		{Source: job.HostTag, Target: "/host", Kind: "9p", Flags: unix.MS_RDONLY, Options: "trans=virtio,version=9p2000.L,cache=loose,msize=524288"},
+		{Source: "tmpfs", Target: "/memory", Kind: "tmpfs"},
 	})
 	if err != nil {
 		return err
@@ -105,7 +60,7 @@ func enterHost() error {
 	if err := errors.Join(os.MkdirAll("/memory/upper", 0o755), os.MkdirAll("/memory/work", 0o755)); err != nil {
 		return fmt.Errorf("making the directories of the overlay: %w", err)
 	}
-	err = mountAll([]mount{{"overlay", "/root", "overlay", 0, "lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work"}})
+	err = boot.MountAll([]boot.Mount{{Source: "overlay", Target: "/root", Kind: "overlay", Options: "lowerdir=/host,upperdir=/memory/upper,workdir=/memory/work"}})
 	if err != nil {
 		return err
 	}
@@ -117,16 +72,16 @@ func enterHost() error {
 }
 
 // inside are the file systems that tests need.
-func inside(kernel string) []mount {
-	return []mount{
-		{"proc", "/proc", "proc", 0, ""},
-		{"sys", "/sys", "sysfs", 0, ""},
-		{"dev", "/dev", "devtmpfs", 0, ""},
-		{"tmpfs", "/run", "tmpfs", 0, ""},
-		{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
-		{"bpf", "/sys/fs/bpf", "bpf", 0, ""},
-		{"tracefs", "/sys/kernel/tracing", "tracefs", 0, ""},
-		{filepath.Join(kernel, "lib/modules"), "/lib/modules", "", unix.MS_BIND, ""},
+func inside(kernel string) []boot.Mount {
+	return []boot.Mount{
+		{Source: "proc", Target: "/proc", Kind: "proc"},
+		{Source: "sys", Target: "/sys", Kind: "sysfs"},
+		{Source: "dev", Target: "/dev", Kind: "devtmpfs"},
+		{Source: "tmpfs", Target: "/run", Kind: "tmpfs"},
+		{Source: "cgroup2", Target: "/sys/fs/cgroup", Kind: "cgroup2"},
+		{Source: "bpf", Target: "/sys/fs/bpf", Kind: "bpf"},
+		{Source: "tracefs", Target: "/sys/kernel/tracing", Kind: "tracefs"},
+		{Source: filepath.Join(kernel, "lib/modules"), Target: "/lib/modules", Flags: unix.MS_BIND},
 	}
 }
 
@@ -137,10 +92,10 @@ func runJob() error {
 		return fmt.Errorf("opening the line to the host: %w", err)
 	}
 	defer line.Close()
-	if err := raw(line); err != nil {
+	if err := boot.Raw(line); err != nil {
 		return fmt.Errorf("setting up the line to the host: %w", err)
 	}
-	content, err := os.ReadFile(parameter("braid.job"))
+	content, err := os.ReadFile(boot.Parameter("braid.job"))
 	if err != nil {
 		return fmt.Errorf("reading the job: %w", err)
 	}
@@ -206,30 +161,6 @@ func warm(path string) error {
 	defer file.Close()
 	_, err = io.Copy(io.Discard, file)
 	return err
-}
-
-// raw has the line pass on what is written as it is.
-func raw(line *os.File) error {
-	settings, err := unix.IoctlGetTermios(int(line.Fd()), unix.TCGETS)
-	if err != nil {
-		return err
-	}
-	settings.Oflag &^= unix.OPOST
-	return unix.IoctlSetTermios(int(line.Fd()), unix.TCSETS, settings)
-}
-
-// parameter is one of the kernel's command line.
-func parameter(name string) string {
-	line, err := os.ReadFile("/proc/cmdline")
-	if err != nil {
-		return ""
-	}
-	for _, field := range strings.Fields(string(line)) {
-		if value, ok := strings.CutPrefix(field, name+"="); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 func release() string {

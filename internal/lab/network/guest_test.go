@@ -3,6 +3,7 @@
 package network_test
 
 import (
+	"net"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -90,7 +91,12 @@ func (s *seen) count(t *testing.T, which uint32) (value uint64) {
 func TestANodeSeesTheSocketsOfItsPodsAndNotThoseOfGuests(t *testing.T) {
 	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1, GuestsPerNode: 1})
 	server := n.Pod("pod-2-1")
-	for name, expected := range map[string]bool{"pod-1-1": true, "guest-1-1": false} {
+	for _, binding := range []network.Binding{network.BindingBridge, network.BindingMasquerade} {
+		if _, err := n.Nodes[0].AddGuestBy(binding, string(binding)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, expected := range map[string]bool{"pod-1-1": true, "guest-1-1": false, "bridge": false, "masquerade": false} {
 		t.Run(name, func(t *testing.T) {
 			pod := n.Pod(name)
 			seen := watch(t, pod)
@@ -111,5 +117,37 @@ func TestGuestsAreReachedAsPodsAre(t *testing.T) {
 		expectReach(t, guest.Namespace, pod.Namespace, pod.Address(version))
 		expectReach(t, pod.Namespace, guest.Namespace, guest.Address(version))
 		expectReach(t, guest.Node.Namespace, guest.Namespace, guest.Address(version))
+	}
+}
+
+func TestAGuestBehindAMasqueradeHasThePodsAddressOutside(t *testing.T) {
+	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1, LinkMbit: 100})
+	guest, err := n.Nodes[0].AddGuestBy(network.BindingMasquerade, "masquerade")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := n.Pod("pod-2-1")
+	for _, version := range []int{4, 6} {
+		listener, err := pod.Listen(t.Context(), "tcp", net.JoinHostPort(pod.Address(version), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer listener.Close()
+		client, err := guest.Dial(t.Context(), "tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		server, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		if from := server.RemoteAddr().(*net.TCPAddr).IP.String(); from != guest.Address(version) {
+			t.Errorf("the guest's connection comes from %s", from)
+		}
+		if own := client.LocalAddr().(*net.TCPAddr).IP.String(); own == guest.Address(version) {
+			t.Errorf("the guest has the pod's address %s itself", own)
+		}
 	}
 }

@@ -200,6 +200,11 @@ func (ns *Namespace) Shape(name string, mbit int) error {
 	return ns.shape(name, mbit, shapeDelay)
 }
 
+// ShapeQueue is Shape with a queue of so many bytes.
+func (ns *Namespace) ShapeQueue(name string, mbit, bytes int) error {
+	return ns.shape(name, mbit, time.Duration(bytes)*8*time.Microsecond/time.Duration(mbit))
+}
+
 // shape limits with a queue of that length.
 func (ns *Namespace) shape(name string, mbit int, queue time.Duration) error {
 	handle, link, err := ns.link(name)

@@ -64,6 +64,9 @@ func create(name string) error {
 	if _, err := os.Lstat(filepath.Join(Directory, name)); err == nil {
 		return os.ErrExist
 	}
+	if err := shareDirectory(); err != nil {
+		return err
+	}
 	return andBack(func() error {
 		created, err := netns.NewNamed(name)
 		if err != nil {

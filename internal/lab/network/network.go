@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Spec says what Build makes.
@@ -49,6 +47,10 @@ type Spec struct {
 	// Overlay is how nodes carry their pods' packets to each other; natively unless it
 	// says something else.
 	Overlay Overlay
+	// Racks are how many subnets each path has, joined by a router of the path: node1 is in
+	// the first rack, node2 in the second, and so on, and round. 0 means one subnet, and
+	// no router.
+	Racks int
 	// NoRoutes leaves the ways between the nodes' pods to a program of whoever uses the
 	// network.
 	NoRoutes bool
@@ -61,6 +63,8 @@ type Network struct {
 	Spec   Spec
 	Fabric *Namespace
 	Nodes  []*Node
+	// Routers of the paths, by name, where there are racks.
+	Routers map[string]*Namespace
 
 	delayers map[string]*delayer // by path
 	blocks   blocks
@@ -114,10 +118,10 @@ func Build(spec Spec) (*Network, error) {
 			return nil, fmt.Errorf("network %s: a delay of %s for path %q: there is no such path, or no such delay", spec.Name, delay, path)
 		}
 	}
-	if err := errors.Join(spec.checkShared(), spec.checkOverlay()); err != nil {
+	if err := errors.Join(spec.checkShared(), spec.checkOverlay(), spec.checkRacks()); err != nil {
 		return nil, err
 	}
-	network := &Network{Spec: spec, delayers: map[string]*delayer{}}
+	network := &Network{Spec: spec, Routers: map[string]*Namespace{}, delayers: map[string]*delayer{}}
 	if err := network.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("building network %s: %w", spec.Name, err), network.Delete())
 	}
@@ -126,6 +130,9 @@ func Build(spec Spec) (*Network, error) {
 
 func (n *Network) build() error {
 	if err := n.buildFabric(); err != nil {
+		return err
+	}
+	if err := n.buildRouters(); err != nil {
 		return err
 	}
 	for number := 1; number <= n.Spec.Nodes; number++ {
@@ -158,22 +165,14 @@ func (n *Network) buildFabric() (err error) {
 	if n.Fabric, err = New(n.Spec.Name + "-fabric"); err != nil {
 		return err
 	}
-	handle, err := n.Fabric.Handle()
-	if err != nil {
-		return err
-	}
 	for _, path := range n.Spec.Paths {
 		if n.delayed(path) || n.Spec.trunk(path) != path {
 			continue
 		}
-		attributes := netlink.NewLinkAttrs()
-		attributes.Name = path
-		snooping := false
-		if err := handle.LinkAdd(&netlink.Bridge{LinkAttrs: attributes, MulticastSnooping: &snooping}); err != nil {
-			return fmt.Errorf("adding bridge %s: %w", path, err)
-		}
-		if err := n.Fabric.SetUp(path); err != nil {
-			return err
+		for rack := min(1, n.Spec.Racks); rack <= n.Spec.Racks; rack++ {
+			if err := n.addBridge(bridge(path, rack)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -251,18 +250,10 @@ func (node *Node) attach(i int) error {
 	if n.delayed(path) {
 		return nil
 	}
-	handle, link, err := n.Fabric.link(port)
-	if err != nil {
+	if err := n.setMaster(port, bridge(path, node.rack())); err != nil {
 		return err
 	}
-	bridge, err := handle.LinkByName(path)
-	if err != nil {
-		return fmt.Errorf("finding bridge %s: %w", path, err)
-	}
-	if err := handle.LinkSetMaster(link, bridge); err != nil {
-		return fmt.Errorf("plugging %s into bridge %s: %w", port, path, err)
-	}
-	return nil
+	return node.leadToRacks(i)
 }
 
 // port is the fabric's end of the node's NIC on a path.
@@ -276,10 +267,14 @@ func (node *Node) NodeName() string { return fmt.Sprintf("node%d", node.Number) 
 // Address is the node's address on the path with this index, for IP version 4
 // or 6, without a prefix length.
 func (node *Node) Address(path, version int) string {
-	if version == 6 {
+	rack := node.rack()
+	switch {
+	case version == 6 && rack > 0:
+		return fmt.Sprintf("fd00:%d:0:%d::%d", 20+path, rack, node.Number)
+	case version == 6:
 		return fmt.Sprintf("fd00:%d::%d", 20+path, node.Number)
 	}
-	return fmt.Sprintf("10.%d.0.%d", 20+path, node.Number)
+	return fmt.Sprintf("10.%d.%d.%d", 20+path, rack, node.Number)
 }
 
 // PodCIDR is the range of the node's pods' addresses.
@@ -476,6 +471,9 @@ func (n *Network) SetNIC(node *Node, path string, up bool) error {
 	if err := node.SetUp(path); err != nil {
 		return err
 	}
+	if err := node.leadToRacks(slices.Index(n.Spec.Paths, path)); err != nil {
+		return err
+	}
 	if path == n.Spec.Paths[0] {
 		return node.restoreRoutes()
 	}
@@ -519,6 +517,9 @@ func (n *Network) Delete() (err error) {
 			}
 		}
 		node.closeHandle()
+	}
+	for _, router := range n.Routers {
+		router.closeHandle()
 	}
 	if n.Fabric != nil {
 		n.Fabric.closeHandle()

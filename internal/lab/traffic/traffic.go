@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -102,6 +104,12 @@ func mbit(bytes int64, in time.Duration) float64 {
 	return float64(bytes) * 8 / 1e6 / in.Seconds()
 }
 
+// ClockVariable has in the environment what is to be added to CLOCK_MONOTONIC, in nanoseconds,
+// where the other end is on another machine.
+const ClockVariable = "BRAID_CLOCK_OFFSET"
+
+var clockOffset, _ = strconv.ParseInt(os.Getenv(ClockVariable), 10, 64)
+
 // Now is the time on CLOCK_MONOTONIC in nanoseconds, which is the same in all
 // processes of a machine.
 func Now() int64 {
@@ -109,7 +117,7 @@ func Now() int64 {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		panic(fmt.Sprintf("reading CLOCK_MONOTONIC: %v", err)) // cannot fail
 	}
-	return now.Nano()
+	return now.Nano() + clockOffset
 }
 
 func (o *Options) setDefaults() error {

@@ -2,10 +2,7 @@
 
 import { ClusterPage } from './cluster.js';
 import { text } from './dom.js';
-import { setUpFind } from './find.js';
-import { NodePage } from './node.js';
-import { PodPage } from './pod.js';
-import { listen, look, store } from './store.js';
+import { listen, look, store, takeFirst } from './store.js';
 
 const byId = (id) => document.getElementById(id);
 const main = byId('main');
@@ -14,12 +11,37 @@ let page = null;
 // The token is not for the history of the browser, which has its cookie now.
 if (location.search) history.replaceState(null, '', location.pathname + location.hash);
 
-function route() {
+// What the map does not need comes after it: a browser that was just started has six
+// connections, and much to do.
+let rest = null;
+function later() {
+  rest ??= loadRest();
+  return rest;
+}
+
+async function loadRest() {
+  const style = document.createElement('link');
+  [style.rel, style.href] = ['stylesheet', 'vendor/uPlot.min.css'];
+  document.querySelector('link[rel=stylesheet]').before(style); // ours counts more
+  const plot = window.uPlot ? null : new Promise((done) => byId('plot').addEventListener('load', done));
+  const [find, node, pod] = await Promise.all([import('./find.js'), import('./node.js'), import('./pod.js'), plot]);
+  find.setUpFind(byId('find'), byId('found'));
+  if (byId('find').value) byId('find').dispatchEvent(new Event('input')); // somebody was quicker
+  return { NodePage: node.NodePage, PodPage: pod.PodPage };
+}
+
+let routes = 0;
+async function route() {
   const parts = location.hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+  const isNode = parts[0] === 'node' && parts[1];
+  const isPod = parts[0] === 'pod' && parts[2];
+  const mine = ++routes;
+  const more = isNode || isPod ? await later() : null;
+  if (mine !== routes) return; // somebody went elsewhere meanwhile
   if (page) page.end();
   main.replaceChildren();
-  if (parts[0] === 'node' && parts[1]) page = new NodePage(main, parts[1]);
-  else if (parts[0] === 'pod' && parts[2]) page = new PodPage(main, parts[1], parts[2]);
+  if (isNode) page = new more.NodePage(main, parts[1]);
+  else if (isPod) page = new more.PodPage(main, parts[1], parts[2]);
   else page = new ClusterPage(main);
   window.scrollTo(0, 0);
 }
@@ -76,7 +98,6 @@ byId('skip').addEventListener('click', (event) => {
   event.preventDefault();
   main.focus();
 });
-setUpFind(byId('find'), byId('found'));
 document.addEventListener('keydown', (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest('input, textarea')) return;
   if (event.key === '/') {
@@ -91,6 +112,8 @@ let unseen = 0;
 document.addEventListener('visibilitychange', () => {
   clearTimeout(unseen);
   if (document.hidden) unseen = setTimeout(() => look([]), 60000);
-  else page.look();
+  else if (page) page.look();
 });
+takeFirst();
 route();
+requestAnimationFrame(() => setTimeout(later));

@@ -56,6 +56,14 @@ export function look(query) {
   });
 }
 
+// takeFirst takes what came with the page itself: the map need not wait for the stream.
+export function takeFirst() {
+  const first = document.getElementById('state').textContent;
+  if (!first) return;
+  takeState(JSON.parse(first));
+  tell('state');
+}
+
 function setLive(live) {
   if (store.live === live) return;
   store.live = live;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package initramfs
 
 import (
 	"fmt"
@@ -10,9 +10,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// bootModules are those that reach the host's files; all others are loaded from there.
-var bootModules = []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"}
 
 // modules finds a kernel's modules.
 type modules struct {
@@ -68,6 +65,28 @@ func (m *modules) order(names []string) (paths []string, err error) {
 		}
 	}
 	return paths, nil
+}
+
+// AddModules adds modules of a kernel, and what they need, to the directory "modules" of an
+// archive: by names in whose order they are to be loaded. directory is the kernel's
+// lib/modules/RELEASE.
+func (a *Archive) AddModules(directory string, names ...string) error {
+	known, err := readModules(directory)
+	if err != nil {
+		return err
+	}
+	paths, err := known.order(names)
+	if err != nil {
+		return err
+	}
+	for i, path := range paths {
+		content, err := known.content(path)
+		if err != nil {
+			return err
+		}
+		a.File(fmt.Sprintf("modules/%02d-%s", i, moduleName(path)), content)
+	}
+	return nil
 }
 
 // content is a module as the kernel takes it.

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/incast"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
+)
+
+// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB, and eight senders
+// on two other nodes, whose NICs are faster.
+type crowd struct {
+	*network.Network
+	receiver *network.Pod
+	senders  []*network.Pod
+	part     *Part
+	builder  *node.Builder
+	heeded   *v1alpha1.Incast // by senders, in the place of credits
+}
+
+const (
+	crowdMbit   = 100
+	crowdBuffer = 64 << 10
+)
+
+func newCrowd(t *testing.T) *crowd {
+	t.Helper()
+	c := &crowd{Network: network.ForTest(t, network.Spec{Nodes: 3, Paths: []string{"net1"}, LinkMbit: 1000, PodsPerNode: 4})}
+	c.receiver = c.Nodes[0].Pods[0]
+	c.senders = append(append(c.senders, c.Nodes[1].Pods...), c.Nodes[2].Pods...)
+	require.NoError(t, c.Fabric.ShapeQueue("net1.1", crowdMbit, crowdBuffer))
+	directory := testutil.BPFFS(t)
+	c.builder = nodetest.NewBuilder(filepath.Join(directory, "registry"))
+	c.part = Open(Options{PinPath: directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)})
+	t.Cleanup(func() {
+		require.NoError(t, c.Nodes[0].Do(func() error { return c.part.Remove(context.Background()) }))
+	})
+	return c
+}
+
+var credits = &v1alpha1.Incast{Mode: v1alpha1.IncastCredits, Peers: []v1alpha1.CIDR{"10.244.0.0/16", "fd00::/8"}}
+
+// give has the receiver do something against incast, and so many of the senders heed
+// credits. All use cubic, and stand for pods of the receiver's node, whose agent this is.
+func (c *crowd) give(t *testing.T, receiver *v1alpha1.Incast, heeding int) {
+	t.Helper()
+	index, err := c.Nodes[0].Index("net1")
+	require.NoError(t, err)
+	state := nodetest.State{Paths: []nodetest.Path{{Name: "net1", Interface: index, Up: true, Capacity: crowdMbit * 1e6}}}
+	pods := []nodetest.Pod{{UID: "receiver", Namespace: c.receiver.Path()}}
+	for _, sender := range c.senders {
+		pods = append(pods, nodetest.Pod{UID: types.UID(sender.Name), Namespace: sender.Path()})
+	}
+	model, err := state.Model(c.builder)
+	require.NoError(t, err)
+	model.Endpoints = nodetest.Model(pods...).Endpoints
+	model.Endpoints[0].Addresses = []netip.Addr{netip.MustParseAddr(c.receiver.IPv4), netip.MustParseAddr(c.receiver.IPv6)}
+	model.Endpoints[0].Incast = receiver
+	for i := range model.Endpoints[1:] {
+		model.Endpoints[i+1].Transport = &v1alpha1.Transport{CongestionControl: "cubic"}
+		if i < heeding {
+			model.Endpoints[i+1].Incast = cmp.Or(c.heeded, credits)
+		}
+	}
+	c.apply(t, model)
+}
+
+func (c *crowd) apply(t *testing.T, model *node.Model) {
+	t.Helper()
+	var report node.Report
+	require.NoError(t, c.Nodes[0].Do(func() error { report = c.part.Apply(t.Context(), model); return nil }))
+	require.NoError(t, nodetest.Failures(report))
+}
+
+func (c *crowd) run(t *testing.T, options incast.Options) *incast.Result {
+	t.Helper()
+	if options.Senders == nil {
+		options.Senders = c.senders
+	}
+	options.Receiver = c.receiver
+	result, err := incast.Run(t.Context(), options)
+	require.NoError(t, err)
+	t.Logf("%d flows of %d kB: %.2f %% retransmitted, slowest %v, %.1f Mbit/s, Jain %.3f",
+		options.Flows, options.Bytes>>10, result.RetransmittedShare(), result.Slowest(), result.Mbit(), result.Jain())
+	return result
+}
+
+// blast sends datagrams to another pod of the receiver's node until it is told to stop.
+func (c *crowd) blast(t *testing.T, mbit int) (stop func()) {
+	t.Helper()
+	to := c.Nodes[0].Pods[1]
+	var socket net.Conn
+	require.NoError(t, c.senders[7].Do(func() (err error) {
+		socket, err = net.Dial("udp", net.JoinHostPort(to.IPv4, "9"))
+		return err
+	}))
+	done := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		began, sent := time.Now(), 0
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			for sent < int(time.Since(began).Seconds()*float64(mbit)*1e6/8) {
+				_, _ = socket.Write(make([]byte, 1200))
+				sent += 1242
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	return func() { close(done); sending.Wait(); _ = socket.Close() }
+}
+
+// bulk are the short flows of an incast.
+var bulk = []incast.Options{{Flows: 8, Bytes: 256 << 10}, {Flows: 32, Bytes: 64 << 10}}
+
+// What is asserted is generous: hack/bench has the figures.
+func TestSendersWithCreditsDoNotOverrunAReceiver(t *testing.T) {
+	c := newCrowd(t)
+	for name, of := range map[string]incast.Options{
+		"TCP": {Protocol: network.TCP}, "TCP over IPv6": {Protocol: network.TCP, Version: 6}, "MPTCP": {},
+	} {
+		for _, o := range bulk {
+			o.Protocol, o.Version = of.Protocol, of.Version
+			c.give(t, credits, 0)
+			without := c.run(t, o)
+			c.give(t, credits, len(c.senders))
+			with := c.run(t, o)
+			if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+				t.Errorf("%s: with credits %.1f %% are sent again, and %.1f %% without", name, with.RetransmittedShare(), without.RetransmittedShare())
+			}
+		}
+	}
+}
+
+func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
+	c := newCrowd(t)
+	c.give(t, credits, len(c.senders))
+	for _, flows := range []int{1, 8, 32} {
+		got := c.run(t, incast.Options{Flows: flows, Duration: 2 * time.Second, Protocol: network.TCP})
+		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.7*crowdMbit {
+			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
+		}
+	}
+}
+
+// An equal share of the path would be 19 Mbit/s for each of the five.
+func TestWhatModestFlowsLeaveGoesToTheOthers(t *testing.T) {
+	c := newCrowd(t)
+	c.give(t, credits, len(c.senders))
+	done := make(chan struct{})
+	var trickling sync.WaitGroup
+	for _, sender := range c.senders[1:5] {
+		trickling.Go(func() { c.trickle(t, sender, done) })
+	}
+	got := c.run(t, incast.Options{Senders: c.senders[:1], Flows: 1, Duration: 3 * time.Second, Protocol: network.TCP})
+	close(done)
+	trickling.Wait()
+	if got.Mbit() < 0.28*crowdMbit {
+		t.Errorf("beside four flows that want little one gets %.1f of %d Mbit/s", got.Mbit(), crowdMbit)
+	}
+}
+
+// trickle sends a little all the time: about 1 Mbit/s.
+func (c *crowd) trickle(t *testing.T, from *network.Pod, done <-chan struct{}) {
+	listener, err := c.receiver.Listen(context.Background(), "tcp", net.JoinHostPort(c.receiver.IPv4, "0"))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer listener.Close()
+	connection, err := from.DialBy(context.Background(), network.TCP, "tcp", listener.Addr().String())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer connection.Close()
+	accepted, err := listener.Accept()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer accepted.Close()
+	for block := make([]byte, 1250); ; time.Sleep(10 * time.Millisecond) {
+		select {
+		case <-done:
+			return
+		default:
+		}
+		if _, err := connection.Write(block); err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := io.ReadFull(accepted, block); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+func TestWhatOthersSendIsTakenOffCredits(t *testing.T) {
+	c := newCrowd(t)
+	c.give(t, credits, len(c.senders))
+	stop := c.blast(t, crowdMbit/3)
+	defer stop()
+	got := c.run(t, incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
+	if got.RetransmittedShare() > 4 || got.Mbit() > 0.75*crowdMbit || got.Mbit() < 0.35*crowdMbit {
+		t.Errorf("beside a third of others: %.1f %% retransmitted, %.1f Mbit/s", got.RetransmittedShare(), got.Mbit())
+	}
+}
+
+// stream has a sender send to the receiver until the test ends.
+func (c *crowd) stream(t *testing.T, protocol network.Protocol) net.Conn {
+	t.Helper()
+	listener, err := c.receiver.Listen(context.Background(), "tcp", net.JoinHostPort(c.receiver.IPv4, "0"))
+	require.NoError(t, err)
+	connection, err := c.senders[0].DialBy(t.Context(), protocol, "tcp", listener.Addr().String())
+	require.NoError(t, err)
+	accepted, err := listener.Accept()
+	require.NoError(t, err)
+	var flowing sync.WaitGroup
+	flowing.Go(func() { _, _ = io.Copy(io.Discard, accepted) })
+	flowing.Go(func() {
+		for block := make([]byte, 16<<10); ; {
+			if _, err := connection.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, errors.Join(connection.Close(), accepted.Close(), listener.Close()))
+		flowing.Wait()
+	})
+	return connection
+}
+
+// paced is the pace of a sender's TCP sockets, as ss tells of them, and how many segments may
+// be under way.
+type paced struct {
+	limited  bool // below what any socket has of itself
+	window   int
+	infinite bool // no threshold of slow start is known
+}
+
+func (c *crowd) paced(t *testing.T, connection net.Conn) (p paced) {
+	t.Helper()
+	raw, err := connection.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		pace, failed := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
+		p.limited, err = pace != -1 && pace != 0xffffffff, failed
+		info, failed := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err = errors.Join(err, failed); err == nil {
+			p.window, p.infinite = int(info.Snd_cwnd), info.Snd_ssthresh == 0x7fffffff
+		}
+	}))
+	require.NoError(t, err)
+	return p
+}
+
+func TestSocketsGoBackToTheirOwnWhenThePolicyGoes(t *testing.T) {
+	c := newCrowd(t)
+	c.give(t, credits, len(c.senders))
+	connection := c.stream(t, network.TCP)
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.paced(t, connection); !got.limited || got.window > 40 {
+			return fmt.Errorf("with credits the sender has %+v", got)
+		}
+		return nil
+	})
+	c.apply(t, nodetest.Model())
+	if c.paced(t, connection).limited {
+		t.Error("when the policy is gone the sender's pace is still limited")
+	}
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.paced(t, connection); got.window <= 40 {
+			return fmt.Errorf("when the policy is gone the sender has %+v", got)
+		}
+		return nil
+	})
+	if _, err := os.Stat(c.part.loaded.Directory()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without the policy something is pinned, or on NICs: %v", err)
+	}
+}
+
+func TestCreditsLapseWhenNoneComeAnyMore(t *testing.T) {
+	c := newCrowd(t)
+	c.give(t, credits, len(c.senders))
+	connection := c.stream(t, network.TCP)
+	testutil.Retry(t, 10*time.Second, func() error {
+		if !c.paced(t, connection).limited {
+			return errors.New("the sender is not paced")
+		}
+		return nil
+	})
+	c.give(t, nil, len(c.senders))
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.paced(t, connection); got.limited || got.window <= 40 {
+			return fmt.Errorf("without further credits the sender has %+v", got)
+		}
+		return nil
+	})
+}
+
+func TestCreditsOfStrangersAreNotHeeded(t *testing.T) {
+	c := newCrowd(t)
+	c.heeded = &v1alpha1.Incast{Mode: v1alpha1.IncastCredits, Peers: []v1alpha1.CIDR{"192.0.2.0/24"}}
+	c.give(t, credits, len(c.senders))
+	connection := c.stream(t, network.TCP)
+	c.expectNotPaced(t, connection)
+}
+
+// A path without end or without any capacity stands for a receiver that writes whatever it
+// likes.
+func TestCreditsThatMakeNoSenseAreNotHeeded(t *testing.T) {
+	for name, capacity := range map[string]uint64{"nothing": 1, "more than there can be": 1 << 62} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowd(t)
+			c.give(t, credits, len(c.senders))
+			require.NoError(t, c.part.loaded.Value.CreditCapacities.Put(uint32(0), capacity))
+			connection := c.stream(t, network.TCP)
+			before := c.moved(t, connection)
+			time.Sleep(time.Second)
+			if got := c.moved(t, connection) - before; got < 1e6 {
+				t.Errorf("in a second %d bytes went", got)
+			}
+		})
+	}
+}
+
+// moved are the bytes that were acknowledged.
+func (*crowd) moved(t *testing.T, connection net.Conn) (bytes uint64) {
+	t.Helper()
+	raw, err := connection.(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	var info *unix.TCPInfo
+	require.NoError(t, raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }))
+	require.NoError(t, err)
+	return info.Bytes_acked
+}
+
+// expectNotPaced looks for a while.
+func (c *crowd) expectNotPaced(t *testing.T, connection net.Conn) {
+	t.Helper()
+	for range 20 {
+		if c.paced(t, connection).limited {
+			t.Fatal("the sender is paced")
+		}
+		time.Sleep(25 * time.Millisecond)
+	}
+}
+
+func TestAReceiverOnPathsWithoutCapacityGivesNoCreditsAndSaysSo(t *testing.T) {
+	c := newCrowd(t)
+	model := nodetest.Model(nodetest.Pod{UID: "receiver", Namespace: c.receiver.Path()})
+	model.Endpoints[0].Incast = credits
+	var report node.Report
+	require.NoError(t, c.Nodes[0].Do(func() error { report = c.part.Apply(t.Context(), model); return nil }))
+	require.NoError(t, nodetest.Failures(report))
+	status := v1alpha1.EndpointStatus{}
+	report.Endpoints["receiver"].Describe(&status)
+	require.Contains(t, status.Message, "no path of this node has a capacity")
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// Three racks, each with a subnet of its own on every path, and a VXLAN between the nodes'
+// addresses. A router for each path joins its subnets and knows no others.
+func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
+	racks := testlab.NewShared(lab.Options{
+		Name:    "e2eracks",
+		Network: network.Spec{Nodes: 3, Racks: 3, Paths: paths, LinkMbit: linkMbit, Overlay: network.Overlay{Outer: 4}},
+		Pods:    pods,
+	})
+	t.Cleanup(func() { require.NoError(t, racks.Down()) })
+	c := &cluster{racks.Use(t)}
+	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	c.createRoutedPaths(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
+	c.WaitFor(t, "probes get over all routers", 30*time.Second, func(ctx context.Context) error {
+		return c.reaches(ctx, "node1", "blue", "green", "red")
+	})
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.result.Mbit) })
+	t.Run("when a router dies", c.expectRouterToDie)
+}
+
+func (c *cluster) createRoutedPaths(t *testing.T) {
+	t.Helper()
+	for i, path := range paths {
+		object := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: path}}
+		object.Spec.Interfaces = []v1alpha1.InterfacePattern{v1alpha1.InterfacePattern(path)}
+		object.Spec.Underlay = v1alpha1.UnderlayRouted
+		for _, version := range c.Network.Versions() {
+			object.Spec.AddressRanges = append(object.Spec.AddressRanges, v1alpha1.CIDR(c.Network.Spec.PathRange(i, version)))
+		}
+		c.Create(t, object)
+	}
+}
+
+// expectRouterToDie takes away the router that the overlay's own packets pass. Connections go
+// on. When nothing tells the kernel any more that the router works, it gives it up: after that no
+// packet would get as far as a NIC without another route.
+func (c *cluster) expectRouterToDie(t *testing.T) {
+	c.forgetNeighboursSoon(t, "blue")
+	const end = 4 * time.Second
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, end})
+	r.sleepUntil(downAt)
+	require.NoError(t, c.Network.SetRouter("blue", false))
+	t.Cleanup(func() { require.NoError(t, c.Network.SetRouter("blue", true)) })
+	r.finish(t)
+	longest := r.longestStop(downAt, end)
+	t.Logf("longest stop %v", longest)
+	if longest > longestStop {
+		t.Errorf("nothing arrived for %v", longest)
+	}
+	c.WaitFor(t, "the status shows it", 30*time.Second, func(ctx context.Context) error {
+		return c.reaches(ctx, "node1", "green", "red")
+	})
+	c.WaitFor(t, "the overlay has another way", 30*time.Second, func(context.Context) error {
+		out, err := c.Network.Nodes[0].Run("ip", "route", "get", c.Network.Nodes[1].Address(0, 4))
+		if err != nil || !strings.Contains(out, "via 10.21.1.254 ") && !strings.Contains(out, "via 10.22.1.254 ") {
+			return fmt.Errorf("it leads %s (%w)", out, err)
+		}
+		return nil
+	})
+	if used := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime}).steady().used(); !slices.Equal(used, paths[1:]) {
+		t.Errorf("a new connection uses %v", used)
+	}
+	require.NoError(t, c.Network.SetRouter("blue", true))
+	c.WaitFor(t, "the way is as before", 30*time.Second, c.hasNoDetours)
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"braid.dev/braid/hack/kernels/initramfs"
+	"braid.dev/braid/hack/lab/guestline"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// MachineSpec is a virtual machine to be booted.
+type MachineSpec struct {
+	Name string
+	// Node is the number of its node, from 1.
+	Node int
+	// Suite of Debian whose kernel it boots.
+	Suite string
+	// Serves says that it runs a server for traffic on TrafficPort.
+	Serves bool
+}
+
+// Machine is a virtual machine that is up: the kernel of a Debian release, with the traffic
+// generator as all that runs there.
+type Machine struct {
+	*network.Pod
+	// Kernel is its release.
+	Kernel string
+
+	process *Process
+	line    net.Conn
+	answers *bufio.Reader
+}
+
+// machineMemory is in MiB.
+const machineMemory = 512
+
+// machineModules are those of the machine's NIC, and of what the traffic generator asks of its
+// sockets.
+var machineModules = []string{"virtio_pci", "virtio_net", "inet_diag", "tcp_diag", "mptcp_diag"}
+
+// FetchMachines has QEMU installed and the kernel of a suite in the cache; the first time that
+// takes minutes, and it says how far it is.
+func FetchMachines(ctx context.Context, suite string) error {
+	if _, err := runBuildScript(ctx, "kernels/tools.sh"); err != nil {
+		return fmt.Errorf("getting QEMU: %w", err)
+	}
+	_, err := fetchKernel(ctx, suite)
+	return err
+}
+
+func fetchKernel(ctx context.Context, suite string) (directory string, err error) {
+	out, err := runBuildScript(ctx, "kernels/fetch.sh", suite)
+	if err != nil {
+		return "", fmt.Errorf("getting the kernel of %s: %w", suite, err)
+	}
+	return strings.TrimSpace(out), nil
+}
+
+// acceleration is how a machine's processor is run, and how long it may take to boot then.
+type acceleration struct {
+	arguments []string
+	patience  time.Duration
+}
+
+// accelerations in the order in which they are tried: KVM does not work in each virtual
+// machine that has its device.
+var accelerations = []acceleration{
+	{[]string{"-accel", "kvm"}, 15 * time.Second},
+	{[]string{"-accel", "tcg,thread=single,tb-size=256"}, 4 * time.Minute},
+}
+
+// Boot boots a machine, with KVM where that works.
+func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
+	kernel, err := fetchKernel(ctx, spec.Suite)
+	if err != nil {
+		return nil, err
+	}
+	initial, release, err := l.machineFiles(ctx, kernel)
+	if err != nil {
+		return nil, err
+	}
+	place, err := l.Network.Nodes[spec.Node-1].AddMachine(spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Pod: place, Kernel: release}
+	failed := fmt.Errorf("machine %s does not boot; its console is in %s", spec.Name, l.path(spec.Name+".console"))
+	for _, how := range accelerations {
+		if err = m.boot(ctx, l, how, append(how.arguments, l.machineArguments(m, spec, kernel, initial)...)); err == nil {
+			return m, m.serve(ctx, spec)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return nil, failed
+}
+
+// machineFiles writes what machines of a kernel begin with, and returns the kernel's release.
+func (l *Lab) machineFiles(ctx context.Context, kernel string) (path, release string, err error) {
+	modules, err := filepath.Glob(filepath.Join(kernel, "lib/modules/*"))
+	if err != nil || len(modules) != 1 {
+		return "", "", fmt.Errorf("the kernel in %s has %d directories of modules", kernel, len(modules))
+	}
+	var files initramfs.Archive
+	for _, directory := range []string{"dev", "modules", "proc", "sys"} {
+		files.Directory(directory)
+	}
+	for name, source := range map[string]string{"init": "./hack/lab/cmd/guest", guestline.Traffic[1:]: "./hack/lab/cmd/traffic"} {
+		content, err := l.buildStatic(ctx, source)
+		if err != nil {
+			return "", "", err
+		}
+		files.File(name, content)
+	}
+	if err := files.AddModules(modules[0], machineModules...); err != nil {
+		return "", "", err
+	}
+	files.End()
+	path = l.path("machine.cpio")
+	if err := os.WriteFile(path, files.Bytes(), 0o600); err != nil {
+		return "", "", fmt.Errorf("writing what machines begin with: %w", err)
+	}
+	return path, filepath.Base(modules[0]), nil
+}
+
+// buildStatic builds a program that needs no other file.
+func (l *Lab) buildStatic(ctx context.Context, source string) ([]byte, error) {
+	program := l.path(filepath.Base(source) + ".static")
+	command := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", program, source)
+	command.Dir, command.Env = l.repository, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("building %s: %w: %s", source, err, out)
+	}
+	return os.ReadFile(program)
+}
+
+func (l *Lab) machineArguments(m *Machine, spec MachineSpec, kernel, initial string) []string {
+	parameters := []string{
+		"console=ttyS0", "panic=-1", "mitigations=off", "quiet", "net.ifnames=0",
+		guestline.Address + "=" + m.IPv4, guestline.Gateway + "=" + network.Gateway(4), guestline.Segment + "=" + strconv.Itoa(network.MachineSegment),
+	}
+	return []string{
+		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(machineMemory),
+		"-kernel", filepath.Join(kernel, "vmlinuz"), "-initrd", initial, "-append", strings.Join(parameters, " "),
+		"-netdev", "tap,id=nic,ifname=" + network.MachineTap + ",script=no,downscript=no",
+		"-device", "virtio-net-pci,netdev=nic,mac=" + machineAddress(m.Pod),
+		"-serial", "file:" + l.path(spec.Name+".console"), "-serial", "unix:" + l.path(spec.Name+".line") + ",server=on,wait=off",
+	}
+}
+
+// machineAddress is the MAC address of a machine: one for each IPv4 address.
+func machineAddress(p *network.Pod) string {
+	ip := net.ParseIP(p.IPv4).To4()
+	return net.HardwareAddr{0x52, 0x54, ip[0], ip[1], ip[2], ip[3]}.String()
+}
+
+// boot starts the hypervisor and waits until the machine answers.
+func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration, arguments []string) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, how.patience)
+	defer cancel()
+	if m.process, err = l.start("machine-"+m.PodName, m.Command(context.Background(), "qemu-system-x86_64", arguments...)); err != nil {
+		return err
+	}
+	if err = m.connect(ctx, l.path(m.PodName+".line")); err == nil {
+		_, err = m.answer(ctx)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("booting with %s: %w", how.arguments[1], err), m.process.ended(), m.process.Stop(os.Kill))
+	}
+	l.pods = append(l.pods, m.process)
+	return nil
+}
+
+// connect opens the line to the machine as soon as the hypervisor offers it.
+func (m *Machine) connect(ctx context.Context, path string) (err error) {
+	for {
+		if m.line, err = new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+			m.answers = bufio.NewReader(m.line)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("opening the line to machine %s: %w", m.PodName, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// serve starts the server of a machine that is to have one.
+func (m *Machine) serve(ctx context.Context, spec MachineSpec) error {
+	if !spec.Serves {
+		return nil
+	}
+	_, err := m.order(ctx, guestline.Order{Serves: true, Arguments: []string{"serve", "--listen", ":" + strconv.Itoa(TrafficPort)}})
+	return err
+}
+
+// Traffic runs the traffic generator in the machine, and returns what it printed. Its times are
+// by the host's clock.
+func (m *Machine) Traffic(ctx context.Context, arguments ...string) (string, error) {
+	return m.order(ctx, guestline.Order{Arguments: arguments})
+}
+
+func (m *Machine) order(ctx context.Context, order guestline.Order) (string, error) {
+	order.Now = traffic.Now()
+	line, err := json.Marshal(order)
+	if err != nil {
+		return "", fmt.Errorf("writing an order for machine %s: %w", m.PodName, err)
+	}
+	if _, err := m.line.Write(append(line, '\n')); err != nil {
+		return "", fmt.Errorf("asking machine %s: %w", m.PodName, err)
+	}
+	return m.answer(ctx)
+}
+
+// answer waits for what the machine says.
+func (m *Machine) answer(ctx context.Context) (string, error) {
+	stop := context.AfterFunc(ctx, func() { _ = m.line.SetDeadline(time.Now()) })
+	defer stop()
+	line, err := m.answers.ReadBytes('\n')
+	if err != nil {
+		return "", fmt.Errorf("waiting for machine %s: %w", m.PodName, errors.Join(context.Cause(ctx), err))
+	}
+	var answer guestline.Answer
+	if err := json.Unmarshal(line, &answer); err != nil {
+		return "", fmt.Errorf("reading what machine %s says: %w: %q", m.PodName, err, line)
+	}
+	if answer.Error != "" {
+		return answer.Output, fmt.Errorf("machine %s: %s", m.PodName, answer.Error)
+	}
+	return answer.Output, nil
+}
