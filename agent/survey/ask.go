@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -48,8 +49,8 @@ func ask(ctx context.Context, targets []Target) ([]agentapi.Answer, error) {
 }
 
 // answersBy sends a datagram that nobody waits for. That the port is closed is an answer. A
-// firewall may keep that back: then it counts that the neighbour is known by its hardware
-// address.
+// firewall may keep that back, and kernels tell it a few times a second only: then it counts
+// that the neighbour is known by its hardware address.
 func answersBy(ctx context.Context, target Target) (bool, error) {
 	dialer := net.Dialer{Control: func(_, _ string, connection syscall.RawConn) (err error) {
 		controlErr := connection.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), target.NIC) })
@@ -77,22 +78,37 @@ func answersBy(ctx context.Context, target Target) (bool, error) {
 	return false, nil
 }
 
-// isNeighbour is true of an address whose hardware address the kernel has confirmed.
+// isNeighbour is true of an address whose hardware address the kernel has confirmed. What it
+// knows from before it would ask about five seconds later only: it is told to ask now.
 func isNeighbour(target Target) bool {
+	neighbour := neighbourOf(target)
+	switch {
+	case neighbour == nil:
+		return false
+	case neighbour.State&(unix.NUD_STALE|unix.NUD_DELAY) != 0:
+		neighbour.State = unix.NUD_PROBE
+		_ = netlink.NeighSet(neighbour) // at the worst it stays unknown
+	}
+	return neighbour.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0
+}
+
+func neighbourOf(target Target) *netlink.Neigh {
 	link, err := netlink.LinkByName(target.NIC)
 	if err != nil {
-		return false
+		return nil
 	}
 	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
 	if err != nil {
-		return false
+		return nil
 	}
-	for _, neighbour := range neighbours {
-		if address, ok := netip.AddrFromSlice(neighbour.IP); ok && address.Unmap() == target.Address {
-			return neighbour.State&(unix.NUD_REACHABLE|unix.NUD_PERMANENT) != 0
-		}
+	i := slices.IndexFunc(neighbours, func(n netlink.Neigh) bool {
+		address, ok := netip.AddrFromSlice(n.IP)
+		return ok && address.Unmap() == target.Address
+	})
+	if i < 0 {
+		return nil
 	}
-	return false
+	return &neighbours[i]
 }
 
 // routeTo is the kernel's own way to an address.

@@ -90,6 +90,31 @@ func TestASurveyHasTheNICsWhoAnswersAndTheWayToPods(t *testing.T) {
 	require.NotEmpty(t, found.Routes[1].Message, "there is no default route")
 }
 
+// A kernel answers a closed port a few times a second and host, and a firewall never; what is
+// known of a neighbour may be old by then.
+func TestANeighbourThatAnswersNoClosedPortIsSeen(t *testing.T) {
+	here, there := network.NamespaceForTest(t), network.NamespaceForTest(t)
+	require.NoError(t, network.Connect(here, "blue", there, "blue", network.Options{
+		AddressesA: []string{"192.0.2.1/24", "2001:db8::1/64"}, AddressesB: []string{"192.0.2.2/24", "2001:db8::2/64"},
+	}))
+	for _, sysctl := range []string{"net.ipv4.icmp_ratelimit=1000000", "net.ipv6.icmp.ratelimit=1000000"} {
+		_, err := there.Run("sysctl", "-q", "-w", sysctl)
+		require.NoError(t, err)
+	}
+	ask := Question{Ask: []Target{{netip.MustParseAddr("192.0.2.2"), "blue"}, {netip.MustParseAddr("2001:db8::2"), "blue"}}}
+	for range 10 {
+		found := look(t, here, ask)
+		require.True(t, found.Answers[0].Answered && found.Answers[1].Answered, "%+v", found.Answers)
+		for _, target := range ask.Ask {
+			_, err := here.Run("ip", "neigh", "change", target.Address.String(), "dev", target.NIC, "nud", "stale")
+			require.NoError(t, err)
+		}
+	}
+	require.NoError(t, there.SetDown("blue"))
+	found := look(t, here, ask)
+	require.False(t, found.Answers[0].Answered || found.Answers[1].Answered, "%+v", found.Answers)
+}
+
 func TestTargetsAreAddressesByANIC(t *testing.T) {
 	target, err := ParseTarget("2001:db8::2%ens1f0")
 	require.NoError(t, err)
