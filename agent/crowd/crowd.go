@@ -78,8 +78,12 @@ type waiting struct {
 	filled time.Time // when they filled the paths last
 	// suspected: they may not be among those that do, which the next look tells.
 	suspected bool
-	told      time.Time // when was said how many may go on
-	places    int       // and how many these were
+	// adopted: this agent saw none of it yet. Only its own part holds back what may wait since
+	// an earlier one. The programs go on as that left them: were they told, an agent that ends
+	// right after its start would keep back everybody's subflows.
+	adopted bool
+	told    time.Time // when was said how many may go on
+	places  int       // and how many these were
 }
 
 // New looks at nothing yet.
@@ -176,7 +180,7 @@ func (c *Crowd) adopt(now time.Time) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	for _, tenant := range c.unknown {
-		c.waiting[tenant] = &waiting{filled: now}
+		c.waiting[tenant] = &waiting{filled: now, adopted: true}
 	}
 	c.unknown = nil
 }
@@ -202,7 +206,7 @@ func (c *Crowd) note(full, suspected []string, now time.Time) {
 		if c.waiting[tenant] == nil {
 			c.waiting[tenant] = &waiting{suspected: true}
 		}
-		c.waiting[tenant].filled = now
+		c.waiting[tenant].see(now)
 	}
 	for _, tenant := range full {
 		if w := c.waiting[tenant]; w.suspected {
@@ -210,6 +214,14 @@ func (c *Crowd) note(full, suspected []string, now time.Time) {
 			w.suspected = false
 		}
 	}
+}
+
+// see takes note of that they fill the paths now.
+func (w *waiting) see(now time.Time) {
+	if w.adopted {
+		w.adopted, w.told = false, time.Time{}
+	}
+	w.filled = now
 }
 
 // tell says how many connections of a tenant that fills the paths, or did of late, may get
@@ -245,6 +257,9 @@ func (c *Crowd) free(tenant string) error {
 func (c *Crowd) set(tenant string, w *waiting, places int, now time.Time) error {
 	w.told, w.places = now, places
 	c.Of(tenant).Set(places, now.Add(validity))
+	if _, bound, err := c.options.Holder.RoomLeft(tenant); w.adopted && !bound {
+		return err
+	}
 	return c.options.Holder.SetRoom(tenant, places, validity)
 }
 

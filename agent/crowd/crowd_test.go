@@ -159,6 +159,20 @@ func TestANewAgentLetsNobodyGoBeforeItKnowsHowFullThePathsAre(t *testing.T) {
 	s.expectFree(t, "few")
 }
 
+// What is pinned outlives an agent that ends right after its start.
+func TestANewAgentTellsTheProgramsOnlyWhatItSaw(t *testing.T) {
+	s := newScene(t, "few", "many", "waiting")
+	s.holder["waiting"] = 3 // since an earlier agent
+	for range 20 {
+		s.passes(t, interval, 1, 0, 0)
+		require.NotContains(t, s.holder, "few")
+		require.NotContains(t, s.holder, "many")
+	}
+	s.expectFree(t, "few", "many", "waiting")
+	s.passes(t, 2*interval, 0, 100, 0)
+	s.expect(t, "many", 0)
+}
+
 func TestAnAgentThatCannotLookLetsNobodyGo(t *testing.T) {
 	s := settled(t, "many")
 	s.passes(t, time.Second, 100)
