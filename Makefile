@@ -47,10 +47,10 @@ release: images ## Make what a release page offers in _out/release; ARGS='--url 
 	$(call with_args,hack/release/build.sh --images $(CURDIR)/_out/images)
 
 .PHONY: screenshots
-screenshots: browser kube ## Make the pictures of kubectl braid ui, of a made-up cluster, in _out/screenshots
-	@mkdir -p _out/screenshots
-	BRAID_SCREENSHOTS=$(CURDIR)/_out/screenshots go test -count=1 -run '^TestUI$$' ./plugin
-	@ls _out/screenshots/ui-*.png
+screenshots: browser kube ## Make the pictures of kubectl braid ui that docs/ has, of a made-up cluster
+	@mkdir -p docs/images
+	BRAID_SCREENSHOTS=$(CURDIR)/docs/images go test -count=1 -run '^TestUI$$' ./plugin
+	@ls docs/images/ui-*.png
 
 .PHONY: docs
 docs: ## Make a site of README.md and docs/, with a search, in _out/site; ARGS=--serve serves it
