@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/agent/hints"
 	"braid.dev/braid/agent/machines"
 	"braid.dev/braid/agent/metrics"
+	"braid.dev/braid/agent/narrow"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/paths"
@@ -48,6 +49,7 @@ type parts struct {
 	held *announcements.Holder
 
 	crowd     *crowd.Crowd
+	narrow    *narrow.Narrow
 	pods      *pathmanager.Pods
 	sockets   *sockets.Upgrader
 	transport *transport.Part
@@ -66,7 +68,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading, p.health.Sizes()}
+	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.
@@ -98,6 +100,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		machines: machines.New(options.Log.WithName("machines")),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
+	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Log: options.Log.WithName("narrow")})
 	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
 		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
 		Crowd: &p.crowd.Rooms, Log: options.Log,

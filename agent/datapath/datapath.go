@@ -45,6 +45,7 @@ type Datapath struct {
 	room     uint32 // for peers, in what is loaded
 	flows    sweeper
 	loads    loadTable
+	busy     busyTable
 	traffic  counters
 	compared bool // flows with their endpoints, since nothing was loaded
 }
@@ -167,6 +168,7 @@ func (d *Datapath) load() (*objects, error) {
 	}
 	d.flows.use(loaded.maps())
 	d.loads.use(loaded.maps())
+	d.busy.use(loaded.maps())
 	d.traffic.use(loaded.maps().Traffic)
 	d.compared = false
 	return loaded, nil
@@ -177,6 +179,7 @@ func (d *Datapath) unload() {
 	d.peers.unload()
 	d.flows.use(nil)
 	d.loads.use(nil)
+	d.busy.use(nil)
 	d.traffic.use(nil)
 }
 

@@ -27,6 +27,9 @@ type Flow struct {
 	// StandIn is the path by which this end's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string
+	// Shared is true where that is the path which all flows of its connection share: see
+	// Share.
+	Shared bool
 	// Incoming is the path by which something of the other end came in last; empty while
 	// nothing has, and where it came by the NIC of no path.
 	Incoming string
@@ -171,12 +174,18 @@ func (t *FlowTable) reader() (flowReader, error) {
 func (r flowReader) err() error { return errors.Join(r.silence.err, r.ways.err) }
 
 // standIn is the path by which a flow's packets leave, where that is not its own: it does not
-// answer, is dead or down, or the pod prefers another one.
+// answer, is dead or down, the pod prefers another one, or its connection's flows share one.
 func (r flowReader) standIn(flow *uplink.ToUplinkFlow) (path uint8, ok bool) {
 	if flow.Last == flow.Path || flow.Last >= uplink.MaxPaths || flow.Path >= uplink.MaxPaths || flow.Ended == uplink.EndedBoth {
 		return 0, false
 	}
-	return flow.Last, r.silence.avoided(flow)>>flow.Path&1 != 0 || !r.ways.leads(flow) || r.ways.prefers(flow)
+	return flow.Last, r.silence.avoided(flow)>>flow.Path&1 != 0 || !r.ways.leads(flow) || r.ways.prefers(flow) || shares(flow)
+}
+
+// shares tells whether the flow leaves by the path that it shares with others of its
+// connection.
+func shares(flow *uplink.ToUplinkFlow) bool {
+	return flow.Subtype&uplink.TogetherBits == uplink.Together|flow.Last<<uplink.TogetherPath
 }
 
 func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {
@@ -192,6 +201,7 @@ func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow)
 	if path, ok := r.standIn(flow); ok {
 		found.StandIn = r.names.Paths[path]
 	}
+	found.Shared = shares(flow)
 	if flow.Incoming != 0 && flow.Incoming <= uplink.MaxPaths {
 		found.Incoming = r.names.Paths[flow.Incoming-1]
 	}

@@ -57,6 +57,8 @@ type connection struct {
 	begunHere, announced bool
 	// common are the paths to its peer that both ends can use.
 	common int
+	// shared: its subflows share a path, because several would give it less.
+	shared bool
 	// silent is how many of its subflows send the same again and again, and unanswered where
 	// that goes; nil where it is not known.
 	silent     int
@@ -197,6 +199,8 @@ func (o *observation) plain(c *connection) verdict {
 // single is of a connection that lasts, on one path of several.
 func (o *observation) single(c *connection) verdict {
 	switch {
+	case c.shared:
+		return not(v1alpha1.ReasonOnePathUsed, "its connections' windows at the receivers are too small for paths that differ: their subflows share the best one")
 	case c.subflows > 1:
 		return not(v1alpha1.ReasonOnePathUsed, "its connections have several subflows, all on one path")
 	case o.crowded:

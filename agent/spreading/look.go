@@ -155,6 +155,7 @@ func (l *look) socket(s *mptcpnl.Socket) {
 		l.note(path, moved)
 		c := l.connectionOf(s, where)
 		c.common = len(usable)
+		c.shared = c.shared || flow != nil && flow.Shared
 		if !since.IsZero() {
 			c.known, c.age = true, max(c.age, l.begin.Sub(since))
 		}

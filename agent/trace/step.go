@@ -91,6 +91,7 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 		"preferences": {shared: true}, "health": {shared: true}, "peer_addresses": {shared: true},
 		"flows":      {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 		"handshakes": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"busy_flows": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 		"traffic":    {fresh: true},
 	}
 }

@@ -10,10 +10,12 @@
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
 #include "uplink/silence.h"
+#include "uplink/together.h"
 #include "uplink/traffic.h"
 #include "shared.h"
 
 /* For Go. */
+SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
@@ -105,6 +107,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		if (unlikely(flow->account != preference->account))
 			flow->account = preference->account;
 	}
+	if (unlikely(flow->subtype & TOGETHER))
+		paths = shared_path(flow, paths);
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS) {
@@ -375,7 +379,7 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
-	note_sent(skb, flow, &packet);
+	note_leaving(skb, flow, &key, &packet);
 	return steer(skb, flow, &packet);
 }
 

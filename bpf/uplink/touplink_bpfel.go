@@ -18,6 +18,14 @@ type ToUplinkAddress struct {
 	Word [4]uint32
 }
 
+type ToUplinkBusyFlow struct {
+	_        structs.HostLayout
+	Slice    uint32
+	Path     uint8
+	Together uint8
+	Pad      uint16
+}
+
 type ToUplinkConnection struct {
 	_        structs.HostLayout
 	Subflows uint64
@@ -179,6 +187,7 @@ type ToUplinkTunnels struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	ToUplinkMapAnswered         = "answered"
+	ToUplinkMapBusyFlows        = "busy_flows"
 	ToUplinkMapConnections      = "connections"
 	ToUplinkMapDepartures       = "departures"
 	ToUplinkMapEndedFlows       = "ended_flows"
@@ -253,6 +262,7 @@ type ToUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
+	BusyFlows        *ebpf.MapSpec `ebpf:"busy_flows"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	Departures       *ebpf.MapSpec `ebpf:"departures"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
@@ -303,6 +313,7 @@ func (o *ToUplinkObjects) Close() error {
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
 	Answered         *ebpf.Map `ebpf:"answered"`
+	BusyFlows        *ebpf.Map `ebpf:"busy_flows"`
 	Connections      *ebpf.Map `ebpf:"connections"`
 	Departures       *ebpf.Map `ebpf:"departures"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
@@ -328,6 +339,7 @@ type ToUplinkMaps struct {
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
 		m.Answered,
+		m.BusyFlows,
 		m.Connections,
 		m.Departures,
 		m.EndedFlows,

@@ -2,6 +2,12 @@
 
 package uplink
 
+// enum busy_limit
+const (
+	MaxBusyFlows = 0x1000
+	BusyBytes    = 0x4000
+)
+
 // enum flow_ended
 const (
 	EndedOut  = 0x1
@@ -17,7 +23,10 @@ const (
 
 // enum flow_subtype
 const (
-	Answered = 0x80
+	Together     = 0x8
+	TogetherPath = 0x4
+	TogetherBits = 0x78
+	Answered     = 0x80
 )
 
 // enum load_limit

@@ -94,6 +94,10 @@ type TCPInfo struct {
 	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
 	// that do not count it.
 	SentBytes, ReceivedBytes uint64
+	// AckedBytes is payload that the peer acknowledged, DeliveryRate how fast it did so
+	// while there was something under way, in bytes a second, and SendWindow the window
+	// that it left; 0 on kernels that do not tell.
+	AckedBytes, DeliveryRate, SendWindow uint64
 	// Retries is how often in a row TCP sent the same again, and heard nothing.
 	Retries uint8
 }
@@ -464,6 +468,10 @@ const (
 	tcpInfoWindow        = 80 // offset: segments
 	tcpInfoEnd           = 84
 	tcpInfoLeastRTT      = 148 // offset: microseconds
+	tcpInfoBytesAcked    = 120 // offset
+	tcpInfoDeliveryRate  = 160 // offset: bytes a second
+	tcpInfoSendWindow    = 228 // offset: bytes
+	tcpInfoSendWindowEnd = 232
 	tcpInfoBytesReceived = 128 // offset
 	tcpInfoBytesSent     = 200 // offset
 	tcpInfoBytesRepeated = 208 // offset
@@ -495,6 +503,10 @@ func tcpInfo(info []byte) TCPInfo {
 		read.LeastRTT = microseconds(tcpInfoLeastRTT)
 		read.SentBytes = number(tcpInfoBytesSent) - min(number(tcpInfoBytesSent), number(tcpInfoBytesRepeated))
 		read.ReceivedBytes = number(tcpInfoBytesReceived)
+		read.AckedBytes, read.DeliveryRate = number(tcpInfoBytesAcked), number(tcpInfoDeliveryRate)
+	}
+	if len(info) >= tcpInfoSendWindowEnd {
+		read.SendWindow = uint64(word(tcpInfoSendWindow))
 	}
 	return read
 }

@@ -116,7 +116,7 @@ struct flow {
 	__u8 role;
 	__u8 ended;
 	__u8 turn;        /* spreads the flows of a dead path over the others */
-	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and ANSWERED */
+	__u8 subtype;     /* MP_CAPABLE or MP_JOIN, and flow_subtype */
 	__u32 used;       /* the node's clock when this end sent last */
 	__u32 from;       /* ifindex by which this end's packets come; 0: unknown */
 	__u32 sent;       /* the number behind the last byte that this end sent */
@@ -138,7 +138,10 @@ struct flow {
 };
 
 enum flow_subtype {
-	ANSWERED = 1 << 7, /* this end has acknowledged something */
+	TOGETHER = 1 << 3,    /* by one path with the others of its connection */
+	TOGETHER_PATH = 4,    /* which: the bits from this one on */
+	TOGETHER_BITS = TOGETHER | 7 << TOGETHER_PATH,
+	ANSWERED = 1 << 7,    /* this end has acknowledged something */
 };
 
 /*

@@ -19,6 +19,8 @@ import (
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/narrow"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pace"
@@ -51,6 +53,8 @@ type Pair struct {
 	datapaths []*datapath.Datapath
 	builders  []*node.Builder
 	pods      []*pathmanager.Namespace
+	narrow    []*narrow.Narrow
+	looking   Closers
 	chains    *chains.Chains // of the sender's node
 	pacer     *pace.Pacer
 	server    Closers
@@ -128,6 +132,7 @@ func (p *Pair) build(ctx context.Context, spec network.Spec) (err error) {
 		pins := filepath.Join(pairState, of.NodeName())
 		p.datapaths = append(p.datapaths, datapath.Open(datapath.Options{PinPath: pins, Log: logr.Discard()}))
 		p.builders = append(p.builders, nodetest.NewBuilder(pins))
+		p.lookAtWindows()
 		pod, err := pathmanager.Open(of.Pods[0].Path(), pathmanager.Options{StatePath: podState, Log: logr.Discard()})
 		if err != nil {
 			return err
@@ -145,6 +150,20 @@ func (p *Pair) build(ctx context.Context, spec network.Spec) (err error) {
 	}
 	return err
 }
+
+// lookAtWindows runs the part that looks at the windows of connections of the last datapath.
+func (p *Pair) lookAtWindows() {
+	part := narrow.New(narrow.Options{Datapath: p.datapaths[len(p.datapaths)-1], Log: logr.Discard()})
+	p.narrow = append(p.narrow, part)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part.Run(ctx) }()
+	p.looking.Own(closing(func() error { cancel(); return <-done }))
+}
+
+type closing func() error
+
+func (c closing) Close() error { return c() }
 
 // Sender is the pod or guest from which transfers go, and Receiver the one with the
 // server.
@@ -184,7 +203,7 @@ func (s *Server) Close() error {
 
 // Close removes the pair, also one that was not finished.
 func (p *Pair) Close() error {
-	failed := p.server.Close()
+	failed := errors.Join(p.server.Close(), p.looking.Close())
 	if p.chains != nil {
 		failed = errors.Join(failed, p.pacer.Remove(), p.pacer.Close(), p.Sender().Node.Do(func() error { return p.chains.Remove(context.Background()) }))
 	}
@@ -228,6 +247,12 @@ func addressesOf(pod *network.Pod) []netip.Addr {
 }
 
 func (p *Pair) steer(i int, on bool) error {
+	model := &node.Model{}
+	if on {
+		pod := p.Nodes[i].Pods[0]
+		model.Endpoints = []node.Endpoint{{Addresses: addressesOf(pod), Found: &endpoints.Endpoint{Path: pod.Path()}}}
+	}
+	p.narrow[i].Apply(context.Background(), model)
 	return p.Nodes[i].Do(func() error {
 		if !on {
 			return p.datapaths[i].Remove(context.Background())

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/uplink"
+)
+
+// recentSlices are so many of the last slices in which a flow must have sent much to be busy.
+const recentSlices = 8
+
+// BusyFlow is a flow that sends much.
+type BusyFlow struct {
+	Local, Remote netip.AddrPort
+	// Path is the number of the one by which it sent last.
+	Path uint8
+	// Shared is true for a flow that is to leave by the same path as others of its
+	// connection: see Share.
+	Shared bool
+	// Busy is false where it has not sent much of late.
+	Busy bool
+}
+
+// BusyFlows are those that send much, and those that did and share a path. They may be asked
+// for at any time. There is none while nothing is loaded.
+func (d *Datapath) BusyFlows() ([]BusyFlow, error) { return d.busy.read() }
+
+// Share has a busy flow leave by this path, from when it next sends much on, as long as the
+// path is one that the flow may use.
+func (d *Datapath) Share(flow BusyFlow, path uint8) error {
+	return d.busy.write(flow, uplink.Together|path<<uplink.TogetherPath)
+}
+
+// Part has it leave by its own path again.
+func (d *Datapath) Part(flow BusyFlow) error { return d.busy.write(flow, 0) }
+
+// busyTable reads and writes beside the rounds.
+type busyTable struct {
+	mu   sync.Mutex
+	maps *uplink.ToUplinkMaps // nil while nothing is loaded
+}
+
+func (t *busyTable) use(maps *uplink.ToUplinkMaps) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.maps = maps
+}
+
+func (t *busyTable) do(with func(*uplink.ToUplinkMaps) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.maps == nil {
+		return nil
+	}
+	return with(t.maps)
+}
+
+func (t *busyTable) read() (flows []BusyFlow, err error) {
+	now, err := slice()
+	if err != nil {
+		return nil, err
+	}
+	err = t.do(func(maps *uplink.ToUplinkMaps) error {
+		return eachEntry(maps.BusyFlows, func(key uplink.ToUplinkFlowKey, busy uplink.ToUplinkBusyFlow) {
+			flow := BusyFlow{
+				Local: bpf.AddrPort(key.Local.Word, key.LocalPort), Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
+				Path: busy.Path, Shared: busy.Together&uplink.Together != 0, Busy: now-busy.Slice <= recentSlices,
+			}
+			if flow.Busy || flow.Shared {
+				flows = append(flows, flow)
+			}
+		})
+	})
+	return flows, err
+}
+
+// write says by which path a flow leaves. One that the programs have forgotten is on its own
+// path, or will be when it next sends much.
+func (t *busyTable) write(flow BusyFlow, together uint8) error {
+	key := uplink.ToUplinkFlowKey{
+		Local: toAddress(flow.Local.Addr()), Remote: toAddress(flow.Remote.Addr()),
+		LocalPort: bpf.Port(flow.Local.Port()), RemotePort: bpf.Port(flow.Remote.Port()),
+	}
+	return t.do(func(maps *uplink.ToUplinkMaps) error {
+		var busy uplink.ToUplinkBusyFlow
+		err := maps.BusyFlows.Lookup(key, &busy)
+		if err == nil && busy.Together != together {
+			busy.Together = together
+			err = maps.BusyFlows.Update(key, busy, ebpf.UpdateExist)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("saying by which path a flow leaves: %w", err)
+		}
+		return nil
+	})
+}
+
+// slice is the number of the present one, as the programs count them.
+func slice() (uint32, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		return 0, fmt.Errorf("reading the clock: %w", err)
+	}
+	const tick = uplink.Tick
+	return uint32(now.Nano()>>tick) >> (uplink.SliceBits - tick), nil
+}

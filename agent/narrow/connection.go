@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package narrow
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// short is the part of what the best path alone delivers below which a connection over
+	// several paths is taken for one that its receiver's window holds back.
+	short = 0.9
+	// gain is how much more a connection must get by the other way to go over to it.
+	gain = 1.05
+	// enough is the part of what a path was seen to give the whole connection with which that
+	// is content by several. known is how long that is believed.
+	enough = 0.97
+	known  = 30 * time.Second
+	// credible is how many times what any subflow moves TCP's word of a path's rate may be to
+	// be believed, and certain is what is believed in the end where it is more.
+	credible, certain = 10, 2
+	// good is the good part of a window that the slowest path lets be filled where it holds
+	// the connection back.
+	good = 0.25
+	// grown is how much the receiver's window must have grown for another try before its
+	// time.
+	grown = 1.5
+
+	// settling is how many looks are not judged after a change: the programs take it over
+	// within a slice of time, and what is under way on the other path must come in. judged
+	// is how many are then.
+	settling, judged = 2, 2
+	// few is how many looks must agree on what a path delivers, and recent is of how many a
+	// connection's rate is the average: one in which it stands still for 200 ms, until TCP
+	// repeats what a path lost, counts. long is how many must have been where nothing else
+	// says that its paths differ too much.
+	few, recent, long = 4, 8, 15
+
+	firstRest, longestRest = time.Second, 5 * time.Minute
+	// restTogether is how long the subflows of a connection share a path, at first.
+	restTogether = 10 * time.Second
+)
+
+// state is by how many paths a connection's subflows go.
+type state int
+
+const (
+	apart       state = iota // each by its own
+	tryTogether              // by one, to see whether that gives more
+	together                 // by one
+	tryApart                 // each by its own, to see whether that gives more
+)
+
+// ends tell a subflow from the others of its namespace.
+type ends struct{ local, remote netip.AddrPort }
+
+// subflow is what is known of one that sends.
+type subflow struct {
+	ends
+	path   uint8
+	acked  uint64        // bytes, since it began
+	rate   float64       // at which they were delivered while some were under way, in bytes a second
+	rtt    time.Duration // smoothed
+	window uint64        // of the receiver, in bytes
+}
+
+// order is what is to be done with a connection's subflows.
+type order int
+
+const (
+	nothing order = iota
+	share         // all leave by the connection's path
+	part          // each leaves by its own
+)
+
+// connection is one whose subflows send much over several paths.
+type connection struct {
+	state state
+	path  uint8 // the one that is shared, or was last
+
+	seen     time.Time
+	subflows map[ends]*history
+	peak     float64          // the fastest that any of them was of late
+	alone    map[uint8]proven // by the paths that all shared
+
+	// Since the state began: the looks, the average rate of the last of them, and the
+	// receiver's window then.
+	begun  time.Time
+	looks  int
+	rate   average
+	window uint64
+	before float64 // the rate in the state before
+	less   bool    // the rate fell below that one
+
+	again time.Time     // when another try is due
+	rest  time.Duration // that goes before the next one
+}
+
+// proven is what a path gave when all subflows shared it.
+type proven struct {
+	rate float64
+	at   time.Time
+}
+
+// history is what is remembered of a subflow.
+type history struct {
+	acked uint64
+	moved float64   // its rate since the last look
+	rates []float64 // the last few
+}
+
+// average is of the last recent looks, or as many as there were.
+type average struct {
+	value float64
+	looks int
+}
+
+func (a *average) add(rate float64) {
+	a.looks = min(a.looks+1, recent)
+	a.value += (rate - a.value) / float64(a.looks)
+}
+
+// adopt is a connection of which an earlier agent said that its subflows share a path.
+func adopt(now time.Time) *connection {
+	return &connection{state: together, begun: now, again: now.Add(restTogether), rest: restTogether}
+}
+
+// look takes in how a connection's subflows are, and tells what to do.
+func (c *connection) look(now time.Time, subflows []subflow) order {
+	rate, whole := c.advance(now, subflows)
+	if !whole {
+		return nothing
+	}
+	c.looks++
+	switch c.state {
+	case apart:
+		c.rate.add(rate)
+		return c.lookApart(now, subflows)
+	case together:
+		c.rate.add(rate)
+		return c.lookTogether(now, subflows)
+	}
+	// A connection that stands still still waits for what the other path lost.
+	if c.looks > settling && (rate > 0 || c.looks > long) {
+		c.rate.add(rate)
+	}
+	if c.rate.looks < judged {
+		return nothing
+	}
+	return c.judge(now, subflows)
+}
+
+// advance is at what rate the connection went on since the last look; false where that is
+// not known of all subflows.
+func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, whole bool) {
+	passed, before := now.Sub(c.seen).Seconds(), c.subflows
+	c.seen, c.subflows, whole = now, make(map[ends]*history, len(subflows)), passed > 0
+	c.peak -= c.peak / long
+	for i := range subflows {
+		s := &subflows[i]
+		h := before[s.ends]
+		if h == nil {
+			h, whole = &history{acked: s.acked}, false
+		}
+		h.moved = float64(s.acked-h.acked) / passed
+		h.acked = s.acked
+		h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
+		c.subflows[s.ends] = h
+		c.peak = max(c.peak, h.moved)
+		rate += h.moved
+	}
+	return rate, whole
+}
+
+// lookApart has the subflows try the best one's path where all of them together get less than
+// that one alone would.
+func (c *connection) lookApart(now time.Time, subflows []subflow) order {
+	if len(subflows) < 2 || c.looks < few || now.Before(c.again) {
+		return nothing
+	}
+	path, delivers := c.best(now, subflows)
+	if c.rate.value >= delivers || c.looks < long && !waits(subflows, delivers) {
+		return nothing
+	}
+	c.path = path
+	c.begin(tryTogether, now, subflows)
+	return share
+}
+
+// lookTogether has them try their own paths when that is due, or the connection gets less than
+// it did by them.
+func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
+	if c.window == 0 {
+		c.window = window(subflows)
+	}
+	less := c.gotLess() && now.Sub(c.begun) > c.rest/8
+	wider := float64(window(subflows)) >= grown*float64(c.window)
+	if now.Before(c.again) && !less && !wider {
+		return nothing
+	}
+	c.prove(now, c.rate.value)
+	c.begin(tryApart, now, subflows)
+	return part
+}
+
+// gotLess tells whether the connection gets less than by its own paths, for all that was seen
+// since that showed first.
+func (c *connection) gotLess() bool {
+	switch {
+	case c.rate.looks < recent:
+		return false
+	case c.rate.value >= c.before:
+		c.less = false
+	case !c.less:
+		c.less, c.rate = true, average{}
+	default:
+		return true
+	}
+	return false
+}
+
+// judge ends a try: the connection stays with what it tried, or goes back.
+func (c *connection) judge(now time.Time, subflows []subflow) order {
+	tried, rate, before := c.state, c.rate.value, c.before
+	better := rate > gain*before
+	next, back, least := apart, part, firstRest
+	if better == (tried == tryTogether) {
+		next, back, least = together, share, restTogether
+	}
+	if tried == tryTogether {
+		c.prove(now, rate)
+	}
+	c.begin(next, now, subflows)
+	if better {
+		c.rest, c.again, c.before = least, now.Add(least), before
+		return nothing
+	}
+	c.rest = min(max(2*c.rest, least), longestRest)
+	c.again, c.before = now.Add(c.rest), rate
+	return back
+}
+
+// begin begins a state. What the connection got in the one before is remembered.
+func (c *connection) begin(next state, now time.Time, subflows []subflow) {
+	c.before, c.rate = c.rate.value, average{}
+	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, window(subflows), false
+}
+
+func (c *connection) prove(now time.Time, rate float64) {
+	if c.alone == nil {
+		c.alone = map[uint8]proven{}
+	}
+	c.alone[c.path] = proven{rate, now}
+}
+
+// best is the path that would give the connection most, and what it should get by several at
+// least. One whose subflow stands still is none.
+func (c *connection) best(now time.Time, subflows []subflow) (path uint8, least float64) {
+	most := 0.0
+	for _, s := range subflows {
+		h := c.subflows[s.ends]
+		if would, part := c.would(now, s.path, h); h.moved > 0 && would > most {
+			path, most, least = s.path, would, part*would
+		}
+	}
+	return path, least
+}
+
+// would is what a path gives alone, and which part of it is enough by several. Where it was
+// not seen, TCP's word counts. Where a path's shaper lets pieces by at once, a subflow that
+// sends little delivers much faster than it could for long: so the least of the last few
+// counts, and not at once if it is far from what any of them moves.
+func (c *connection) would(now time.Time, path uint8, h *history) (rate, part float64) {
+	if alone, ok := c.alone[path]; ok && now.Sub(alone.at) < known {
+		return alone.rate, enough
+	}
+	rate = slices.Min(h.rates)
+	switch {
+	case rate <= credible*c.peak:
+		return rate, short
+	case c.looks < long:
+		return 0, short
+	}
+	return certain * c.peak, short
+}
+
+// waits tells whether a path that delivers so fast fills a good part of the receiver's window
+// until data on the slowest path is acknowledged. What waits to be sent there comes on top.
+func waits(subflows []subflow, delivers float64) bool {
+	var slowest time.Duration
+	for _, s := range subflows {
+		slowest = max(slowest, s.rtt)
+	}
+	return slowest.Seconds()*delivers > good*float64(window(subflows))
+}
+
+// window is the receiver's: each subflow knows it as of its last acknowledgement.
+func window(subflows []subflow) (widest uint64) {
+	for _, s := range subflows {
+		widest = max(widest, s.window)
+	}
+	return widest
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package narrow
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	mbit     = 1e6 / 8
+	tick     = 67 * time.Millisecond
+	goodPath = 0
+	slowPath = 1
+)
+
+// network is what a connection with two subflows gets, by its own paths and by a shared one.
+type network struct {
+	apart    [2]float64 // by each path
+	joined   [2]float64 // by each path when both subflows take it
+	rates    [2]float64 // at which TCP says that each delivers
+	rtts     [2]time.Duration
+	receiver uint64 // the window
+}
+
+// narrow has the receiver's window hold back what the good path could carry.
+var narrow = network{
+	apart: [2]float64{20 * mbit, 10 * mbit}, joined: [2]float64{95 * mbit, 9 * mbit}, rates: [2]float64{80 * mbit, 10 * mbit},
+	rtts: [2]time.Duration{3 * time.Millisecond, 40 * time.Millisecond}, receiver: 64 << 10,
+}
+
+// equal paths fill a small window too.
+var equal = network{
+	apart: [2]float64{75 * mbit, 70 * mbit}, joined: [2]float64{94 * mbit, 94 * mbit}, rates: [2]float64{95 * mbit, 95 * mbit},
+	rtts: [2]time.Duration{3 * time.Millisecond, 3 * time.Millisecond}, receiver: 64 << 10,
+}
+
+// simulation runs a connection in a network.
+type simulation struct {
+	*connection
+	network
+	now    time.Time
+	acked  [2]uint64
+	shared bool
+}
+
+func simulate(of network) *simulation {
+	return &simulation{connection: &connection{}, network: of, now: time.Unix(1000, 0)}
+}
+
+func (s *simulation) subflows() []subflow {
+	all := make([]subflow, 2)
+	for i := range all {
+		path := uint8(i)
+		if s.shared {
+			path = s.path
+		}
+		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver}
+	}
+	return all
+}
+
+// runs has it go on for some time, and returns what was ordered.
+func (s *simulation) runs(duration time.Duration) (orders []order) {
+	for end := s.now.Add(duration); s.now.Before(end); s.now = s.now.Add(tick) {
+		for i := range s.acked {
+			rate := s.apart[i]
+			if s.shared {
+				rate = s.joined[s.path] / 2
+			}
+			s.acked[i] += uint64(rate * tick.Seconds())
+		}
+		order := s.look(s.now, s.subflows())
+		switch order {
+		case share:
+			s.shared = true
+		case part:
+			s.shared = false
+		case nothing:
+			continue
+		}
+		orders = append(orders, order)
+	}
+	return orders
+}
+
+func TestANarrowConnectionComesToShareTheGoodPathWithinASecond(t *testing.T) {
+	s := simulate(narrow)
+	require.Equal(t, []order{share}, s.runs(time.Second))
+	require.Equal(t, together, s.state)
+	require.Equal(t, uint8(goodPath), s.path)
+	require.Empty(t, s.runs(8*time.Second), "it stays there")
+}
+
+func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
+	for name, of := range map[string]network{
+		"equal paths": equal,
+		"a window that is wide enough": {
+			apart: [2]float64{94 * mbit, 9 * mbit}, joined: [2]float64{95 * mbit, 9 * mbit}, rates: [2]float64{95 * mbit, 10 * mbit},
+			rtts: [2]time.Duration{3 * time.Millisecond, 300 * time.Millisecond}, receiver: 8 << 20,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Empty(t, simulate(of).runs(time.Minute))
+		})
+	}
+}
+
+func TestThePathOfASubflowThatSendsLittleInBurstsIsNotTakenForTheBest(t *testing.T) {
+	lossy := narrow
+	lossy.rates[slowPath] = 5000 * mbit
+	lossy.apart[slowPath] = 5 * mbit
+	s := simulate(lossy)
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	require.Equal(t, uint8(goodPath), s.path)
+}
+
+func TestWhereTheWrongPathWasTriedTheOtherOneIsNext(t *testing.T) {
+	hidden := narrow
+	hidden.apart = [2]float64{15 * mbit, 15 * mbit}
+	hidden.rates = [2]float64{40 * mbit, 100 * mbit}
+	s := simulate(hidden)
+	require.Equal(t, []order{share, part, share}, s.runs(4*time.Second))
+	require.Equal(t, uint8(goodPath), s.path)
+	require.Equal(t, together, s.state)
+}
+
+func TestAShortBurstOfAPathIsNotTakenForItsRate(t *testing.T) {
+	s := simulate(equal)
+	for range 100 {
+		s.rates[slowPath] = 5000 * mbit
+		require.Empty(t, s.runs((few-1)*tick))
+		s.rates[slowPath] = 95 * mbit
+		require.Empty(t, s.runs(tick))
+	}
+}
+
+func TestATryThatDoesNotHelpIsUndoneAndRepeatedLessAndLessOften(t *testing.T) {
+	useless := narrow
+	useless.joined = [2]float64{25 * mbit, 9 * mbit} // the good path delivers well, and carries little
+	s := simulate(useless)
+	orders := s.runs(20 * time.Minute)
+	require.Equal(t, []order{share, part, share, part}, orders[:4])
+	require.False(t, s.shared)
+	require.Less(t, len(orders), 2*12)
+	require.Equal(t, longestRest, s.rest)
+}
+
+func TestOfAConnectionThatIsStillNarrowTriesGetRarer(t *testing.T) {
+	s := simulate(narrow)
+	orders := s.runs(30 * time.Minute)
+	require.Equal(t, []order{share, part, share, part, share}, orders[:5])
+	require.True(t, s.shared)
+	require.Less(t, len(orders), 1+2*13)
+}
+
+func TestSubflowsPartWhenTheWindowHasGrown(t *testing.T) {
+	s := simulate(narrow)
+	s.runs(2 * time.Second)
+	require.True(t, s.shared)
+	s.receiver, s.apart = 8<<20, [2]float64{94 * mbit, 9 * mbit}
+	require.Equal(t, []order{part}, s.runs(time.Second))
+	require.Equal(t, apart, s.state)
+	require.Empty(t, s.runs(time.Minute), "and stay so")
+}
+
+func TestSubflowsPartWhenTheSharedPathGetsWorseThanBothWere(t *testing.T) {
+	s := simulate(narrow)
+	s.runs(4 * time.Second)
+	require.True(t, s.shared)
+	s.joined[goodPath], s.apart[goodPath], s.rates[goodPath] = 5*mbit, 5*mbit, 5*mbit
+	require.Equal(t, []order{part}, s.runs(4*time.Second))
+	require.Equal(t, apart, s.state)
+}
+
+func TestAConnectionThatAnEarlierAgentHadSharePathsIsTriedApartInItsTime(t *testing.T) {
+	s := simulate(narrow)
+	s.connection, s.shared = adopt(s.now), true
+	require.Empty(t, s.runs(restTogether-time.Second))
+	require.Equal(t, []order{part, share}, s.runs(3*time.Second))
+}
+
+func TestATryWaitsForWhatTheOtherPathLost(t *testing.T) {
+	s := simulate(narrow)
+	for s.state == apart {
+		s.runs(tick)
+	}
+	moves := s.joined
+	s.joined = [2]float64{}
+	require.Empty(t, s.runs((long-2)*tick))
+	require.Equal(t, tryTogether, s.state)
+	s.joined = moves
+	s.runs(4 * tick)
+	require.Equal(t, together, s.state)
+}
+
+func TestAConnectionIsJudgedByAllOfItsSubflowsAlone(t *testing.T) {
+	s := simulate(narrow)
+	for range 100 {
+		s.now = s.now.Add(tick)
+		require.Equal(t, nothing, s.look(s.now, s.subflows()[:1]))
+	}
+	require.Equal(t, nothing, s.look(s.now.Add(tick), s.subflows()), "a subflow that is new")
+}

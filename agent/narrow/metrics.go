@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package narrow
+
+import "github.com/prometheus/client_golang/prometheus"
+
+var sharePath = prometheus.NewDesc("braid_connections_share_path",
+	"Connections that send much whose subflows all leave by the best of their paths, because their receivers' windows are too small for paths that differ.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (n *Narrow) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- sharePath }
+
+// Collect implements prometheus.Collector.
+func (n *Narrow) Collect(metrics chan<- prometheus.Metric) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	metrics <- prometheus.MustNewConstMetric(sharePath, prometheus.GaugeValue, float64(n.shared))
+}
