@@ -55,6 +55,8 @@ func (l *loadedPrograms) addGuestProblems(statuses []v1alpha1.RuleStatus, rules 
 // ofSockets names what an action asks of sockets; empty for nothing.
 func ofSockets(action *v1alpha1.Action) string {
 	switch {
+	case action.At == v1alpha1.ActionAtPeer:
+		return "an action with at: Peer"
 	case action.Congestion != nil:
 		return "an action Congestion"
 	case action.Schedule != nil:
@@ -80,7 +82,7 @@ func programsOf(rule *v1alpha1.PlanRule) (names []chains.ProgramName) {
 		switch {
 		case action.RunProgram != nil:
 			names = append(names, chains.ProgramOf(rule, action.RunProgram.Program))
-		case action.Congestion != nil:
+		case action.Congestion != nil && action.At != v1alpha1.ActionAtPeer:
 			names = append(names, chains.ProgramOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:
 			names = append(names, chains.ProgramOf(rule, action.Schedule.Strategy))

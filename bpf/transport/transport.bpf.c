@@ -79,11 +79,14 @@ static __always_inline void note_failed(struct settings *settings, struct exchan
 		exchange->failed |= requests_of(failed & granted);
 }
 
+/* A socket that was there before has its callback of round trips from the iterator, for lapse(). */
 static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct exchange *exchange,
 					  struct conversation *with)
 {
 	__u32 wanted = callbacks_of(exchange, with);
 
+	if (wanted)
+		wanted |= with->flags & BPF_SOCK_OPS_RTT_CB_FLAG;
 	if (wanted != with->flags)
 		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
 }
