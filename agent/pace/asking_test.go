@@ -125,10 +125,10 @@ func TestOfARulesRateAndThePolicysTheLesserIsAskedFor(t *testing.T) {
 
 func TestATenantsRuleDoesNotAskForAnotherCongestionControlThanTheClusters(t *testing.T) {
 	a := newAsking(t)
-	send(t, a.dial(t, a.server.IPv4))
 	binding := peerCongestion("reno")
 	binding.Policy = "ClusterMPTCPPolicy/edge"
 	a.govern(t, accepting(), nil, binding, peerCongestion("cubic"))
+	send(t, a.dial(t, a.server.IPv4))
 	a.uses(t, "reno")
 }
 

@@ -52,6 +52,17 @@ func (l *loadedPrograms) addGuestProblems(statuses []v1alpha1.RuleStatus, rules 
 	return statuses
 }
 
+// addUnasked says of rules that ask peers (at: Peer) why nobody is asked: limits of rates
+// hold without what is done at sockets, and these do not.
+func addUnasked(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, failure string) []v1alpha1.RuleStatus {
+	for i := range rules {
+		if failure != "" && pace.AsksPeers(rules[i:i+1]) {
+			statuses = addProblem(statuses, &rules[i], "peers cannot be asked: "+failure)
+		}
+	}
+	return statuses
+}
+
 // ofSockets names what an action asks of sockets; empty for nothing.
 func ofSockets(action *v1alpha1.Action) string {
 	switch {

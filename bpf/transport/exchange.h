@@ -17,6 +17,8 @@ enum {
 	MAX_ACCEPTED_PREFIXES = 16,
 	MAX_ASKED_RATES = 65536,
 
+	LONGER_THAN_THAT = -28, /* ENOSPC: there is such an option */
+
 	OPTION_WORDS = 8,           /* more than there are types of requests */
 
 	ROUNDS_AT_ONCE = 3,         /* at first, one may be lost */
@@ -460,6 +462,16 @@ static __always_inline void write_options(struct bpf_sock_ops *ops, const struct
 	with->user_timeout = 0;
 }
 
+/* Whether the segment asks for something: of MPTCP the kernel shows all. */
+static __always_inline int asks(struct bpf_sock_ops *ops)
+{
+	__u8 option[REQUEST_BYTES] = { OPTION_EXPERIMENT, REQUEST_BYTES, EXPERIMENT >> 8, EXPERIMENT & 0xff };
+	__u8 timeout[REQUEST_BYTES] = { OPTION_USER_TIMEOUT };
+	long length = bpf_load_hdr_opt(ops, option, sizeof(option), 0);
+
+	return length > 0 || length == LONGER_THAN_THAT || bpf_load_hdr_opt(ops, timeout, sizeof(timeout), 0) > 0;
+}
+
 static __always_inline void read_options(struct bpf_sock_ops *ops, struct requests *requests)
 {
 	__u8 option[OPTION_SPACE] = { OPTION_EXPERIMENT, REQUEST_BYTES, EXPERIMENT >> 8, EXPERIMENT & 0xff };
@@ -603,6 +615,7 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 		narrow_initial_window(ops, rate);
 }
 
+/* Returns 1 where the socket is to get something else. */
 __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
 	struct requests requests = {};
@@ -627,8 +640,10 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
 	if (grant(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
 	    grant(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
-	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now))
+	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
 		own->revision = 0;
+		return 1;
+	}
 	return 0;
 }
 
