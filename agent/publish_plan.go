@@ -103,7 +103,10 @@ func (a *Agent) publishPlan(ctx context.Context, o outcome) error {
 }
 
 func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {
-	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results))}
+	status := v1alpha1.MPTCPNodePlanStatus{
+		ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results)),
+		Summary: v1alpha1.Summarize(plan.Spec.Endpoints, results),
+	}
 	for i := range results {
 		if results[i].State == v1alpha1.EndpointProgrammed {
 			status.EndpointsProgrammed++

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,8 @@ type Subflow struct {
 	Peer   string `json:"peer,omitempty"`
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
+	// peerAddress is that of Remote.
+	peerAddress netip.Addr
 	// Path is empty while it is not known.
 	Path string `json:"path,omitempty"`
 	// StandIn is the path by which the pod's packets leave now, because Path does not
@@ -181,9 +184,8 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 	patient, cancel := context.WithTimeout(ctx, t.options.every+askTimeout)
 	defer cancel()
 	t.startAll(patient, "--count=1")
-	t.streams.Wait()
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if err := t.finishReading(ctx); err != nil {
+		return err
 	}
 	if t.options.paths {
 		return p.printPathUses(t.pathSnapshot())
@@ -198,6 +200,25 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 		return ErrNotFine
 	}
 	return nil
+}
+
+// finishReading waits for the agents that were asked, and names the peers that they tell of.
+func (t *topper) finishReading(ctx context.Context) error {
+	naming, enough := context.WithCancel(ctx)
+	defer enough()
+	named := make(chan struct{})
+	go func() {
+		defer close(named)
+		t.nameAll(naming)
+	}()
+	t.streams.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if missing, _ := t.namesMissing(); len(missing) > 0 {
+		<-named
+	}
+	return t.namePeers(ctx)
 }
 
 func (t *Top) text() string {
