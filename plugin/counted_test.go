@@ -95,7 +95,7 @@ func TestStatusTellsFromCountsWhatItTellsFromPlans(t *testing.T) {
 	require.ErrorIs(t, err, plugin.ErrNotFine)
 	for _, say := range []string{
 		"pod shop/ill on failing: Failed\n    net.mptcp.enabled is 0", "pod shop/unheard on silent: AgentNotReporting", "pod shop/after on behind: Pending",
-		"pod shop/chained on waiting: Pending", "pod shop/holder on machines: GuestTakesNoAnnouncements", 		"plain TCP in 21 (shop/plain-a-0, ", "shop/plain-b-2 and 11 more)", 
+		"pod shop/chained on waiting: Pending", "pod shop/holder on machines: GuestTakesNoAnnouncements", "plain TCP in 21 (shop/plain-a-0, ", "shop/plain-b-2 and 11 more)",
 	} {
 		require.Contains(t, counted, say)
 	}
@@ -116,7 +116,9 @@ func TestStatusTellsFromCountsWhatItTellsFromPlans(t *testing.T) {
 func TestCountsAreBelievedOfTheirOwnPlanAlone(t *testing.T) {
 	s := newScene(t)
 	s.addBraid(time.Hour, "node1")
-	plan := s.addCounted("node1", endpointsNamed("web"), func(result *v1alpha1.EndpointStatus) { result.State, result.Message = v1alpha1.EndpointFailed, "it is broken" })
+	plan := s.addCounted("node1", endpointsNamed("web"), func(result *v1alpha1.EndpointStatus) {
+		result.State, result.Message = v1alpha1.EndpointFailed, "it is broken"
+	})
 	plan.Status.Summary = &v1alpha1.PlanSummary{Pods: 1}
 	require.NoError(t, s.client.Status().Update(t.Context(), plan))
 	out, err := s.run("status")

@@ -688,6 +688,8 @@ func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	first := picture()
 	require.NotEmpty(t, eval[string](b, "document.getElementById('state').textContent"), "what is known comes with the page")
 	b.until("after the map", `performance.getEntriesByType('resource').some(r => r.name.endsWith('/node.js') && r.startTime >= performance.getEntriesByName('braid-first-picture')[0].startTime)`)
+	require.Empty(t, eval[string](b, `performance.getEntriesByType('resource').filter(r => !r.name.endsWith('.svg') && r.startTime < performance.getEntriesByName('first-contentful-paint')[0].startTime).map(r => r.name).join()`),
+		"the map needs nothing but the page")
 	b.says(".tools", "200 nodes")
 	b.says("[role=rowheader]", "50 pods")
 	b.until("what NICs carry", `[...document.querySelectorAll('.out i')].some(e => e.getBoundingClientRect().width > 20)`)
