@@ -212,7 +212,7 @@ func (t *topper) finishReading(ctx context.Context) error {
 		t.nameAll(naming)
 	}()
 	t.streams.Wait()
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || t.options.paths {
 		return ctx.Err()
 	}
 	if missing, _ := t.namesMissing(); len(missing) > 0 {

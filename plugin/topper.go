@@ -110,10 +110,17 @@ func (t *topper) look(ctx context.Context) error {
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	before := t.nodes
-	t.agents, t.nodes = agents, map[string]nodeTop{}
+	t.agents = agents
 	t.names.begin()
-	sending := map[string]int{}
+	t.limit(t.choose(plans, others))
+	return nil
+}
+
+// choose takes the nodes with pods that were asked for, and counts of all the pods that send.
+// The caller has the mutex.
+func (t *topper) choose(plans []planSketch, others []counted) map[string]int {
+	before, sending := t.nodes, map[string]int{}
+	t.nodes = map[string]nodeTop{}
 	for _, plan := range others {
 		if s := plan.summary; s.Pods+s.VirtualMachines+s.VirtualMachinePods > 0 {
 			t.nodes[plan.node], sending[plan.node] = before[plan.node], int(s.Sending)
@@ -129,8 +136,7 @@ func (t *topper) look(ctx context.Context) error {
 		}
 		sending[node] = plans[i].sendingPods()
 	}
-	t.limit(sending)
-	return nil
+	return sending
 }
 
 // limit leaves the nodes with the most pods that send: each is a stream through the API
