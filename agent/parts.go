@@ -66,7 +66,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading}
+	return []node.Part{p.crowd, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.

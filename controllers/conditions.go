@@ -293,7 +293,7 @@ func pathStatus(o *observation, p *policy.PathResult) *v1alpha1.MPTCPPathStatus 
 			}
 		}
 		problems.add(node, nic, silence)
-		problems.addUnreachable(node, o.unreachable(node, nic))
+		problems.addUnreachable(node, nic, o.unreachable(node, nic))
 	}
 	status.Conditions = []metav1.Condition{pathReady(o, p, problems)}
 	return status
@@ -322,9 +322,9 @@ func (problems pathProblems) add(node string, nic *v1alpha1.NodePath, silence st
 }
 
 // addUnreachable notes whom a node does not reach on a path whose NIC is up.
-func (problems pathProblems) addUnreachable(node string, peers []string) {
+func (problems pathProblems) addUnreachable(node string, nic *v1alpha1.NodePath, peers []string) {
 	if len(peers) > 0 {
-		problems[v1alpha1.ReasonPeersUnreachable] = append(problems[v1alpha1.ReasonPeersUnreachable], node+" to "+enumerate(peers))
+		problems[v1alpha1.ReasonPeersUnreachable] = append(problems[v1alpha1.ReasonPeersUnreachable], node+" to "+enumerate(nic.Unreached(peers)))
 	}
 }
 

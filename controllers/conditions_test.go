@@ -4,6 +4,7 @@ package controllers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -388,6 +389,16 @@ func TestAPeerAnswersOnAPathUnlessItIsListedOrMayHaveBeenLeftOut(t *testing.T) {
 		if got := answersOn(tc.path, "n5"); got != tc.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+func TestNodesToWhichLargePacketsAloneAreLostAreNamedSo(t *testing.T) {
+	nic := &v1alpha1.NodePath{Unreachable: []string{"n1", "n2", "n3"}, LargePacketsLost: []string{"n2"}}
+	problems := pathProblems{}
+	problems.addUnreachable("n0", nic, []string{"n1", "n2"})
+	want := []string{"n0 to n1, n2 (only large packets are lost: look at the MTU of switches)"}
+	if got := problems[v1alpha1.ReasonPeersUnreachable]; !slices.Equal(got, want) {
+		t.Errorf("it says %q", got)
 	}
 }
 

@@ -119,7 +119,7 @@ func countPathNodes(o *observation, path *policy.PathResult) map[string]int {
 	for _, node := range path.Nodes {
 		nic := nodePath(o.nodes[node], path.Name)
 		problems.add(node, nic, o.silence(node))
-		problems.addUnreachable(node, o.unreachable(node, nic))
+		problems.addUnreachable(node, nic, o.unreachable(node, nic))
 	}
 	for _, problem := range pathProblemWords {
 		counts[problem.reason] = len(problems[problem.reason])

@@ -313,7 +313,7 @@ func impaired(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 	unreachable := slices.DeleteFunc(slices.Clone(path.Unreachable), func(peer string) bool { return answersNowhere(member, peer) })
 	switch {
 	case len(unreachable) > 0:
-		return fmt.Sprintf("not to %s now: probes over it are not answered from there. Look at cables, switches, VLANs and firewalls between them", enumerate(unreachable))
+		return fmt.Sprintf("not to %s now: probes over it are not answered from there. Look at cables, switches, VLANs and firewalls between them", enumerate(path.Unreached(unreachable)))
 	case path.LossPercent > mostLossPercent:
 		return fmt.Sprintf("it loses %d %% of its probes: %s", path.LossPercent, lossRemedy)
 	}

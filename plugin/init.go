@@ -94,7 +94,8 @@ func (p *plugin) init(command *cobra.Command, options initOptions) error {
 	return err
 }
 
-// propose asks the agents twice: for their NICs, and then for who answers on them.
+// propose asks the agents for their NICs, then in clusters of several racks for which of these
+// routers join, and then for who answers on them.
 func (p *plugin) propose(ctx context.Context, c client.Client, spread []string) (*proposal, error) {
 	surveyor, err := p.newSurveyor(ctx, c)
 	if err != nil {
@@ -105,6 +106,9 @@ func (p *plugin) propose(ctx context.Context, c client.Client, spread []string) 
 		return nil, fmt.Errorf("reading paths: %w", err)
 	}
 	surveyor.ask(ctx, nil)
+	if questions := planes.RackQuestions(surveyor.nodes); len(questions) > 0 {
+		surveyor.ask(ctx, questions)
+	}
 	found := &proposal{planes: planes.Find(surveyor.nodes, paths.Items)}
 	surveyor.ask(ctx, planes.Questions(surveyor.nodes, found.planes))
 	found.nodes = surveyor.nodes
@@ -225,8 +229,11 @@ func (f *proposal) text() string {
 	header := []string{"NODE"}
 	for i := range f.planes {
 		name := f.planes[i].Name
-		if f.planes[i].Exists {
+		switch plane := &f.planes[i]; {
+		case plane.Exists:
 			name += " (exists)"
+		case plane.Routed:
+			name += " (routed)"
 		}
 		header = append(header, name)
 	}

@@ -136,6 +136,32 @@ func TestInitWaitsForAgentsThatAreAboutToStart(t *testing.T) {
 	}
 }
 
+// Each node is in a rack of its own, with a router on each plane.
+func TestInitMakesPathsOverRoutersInAClusterOfSeveralRacks(t *testing.T) {
+	s := newInitScene(t, func(number int, found *agentapi.Survey) {
+		for i := range found.NICs {
+			found.NICs[i].Addresses = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.%d.%d.7/24", i+1, number))}
+		}
+		for i := range found.Answers {
+			answer := &found.Answers[i]
+			plane := answer.NIC[len(answer.NIC)-1] - '0' + 1
+			answer.Router = netip.AddrFrom4([4]byte{10, plane, byte(number), 1})
+			answer.Answered = answer.Address.As4()[1] == plane
+		}
+	})
+	out, err := s.run("init", "--apply")
+	require.NoError(t, err, out)
+	require.Regexp(t, `(?m)^NODE +ens1f0 \(routed\) +ens1f1 \(routed\)$`, out)
+	var paths v1alpha1.MPTCPPathList
+	require.NoError(t, s.client.List(t.Context(), &paths))
+	require.Len(t, paths.Items, 2)
+	require.Equal(t, v1alpha1.UnderlayRouted, paths.Items[1].Spec.Underlay)
+	require.Equal(t, []v1alpha1.CIDR{"10.2.1.0/24", "10.2.2.0/24"}, paths.Items[1].Spec.AddressRanges)
+	out, err = s.run("init")
+	require.NoError(t, err)
+	require.Contains(t, out, "Nothing is missing.")
+}
+
 func TestInitCreatesNothingWhereSomethingMustBeMendedFirst(t *testing.T) {
 	s := newInitScene(t, func(number int, found *agentapi.Survey) {
 		if number == 2 {

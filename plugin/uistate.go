@@ -118,7 +118,7 @@ func nicOf(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath, silent string) u
 		nic.Is = nicPartly
 		nic.Why = fmt.Sprintf("%d of %d nodes that are probed do not answer", path.PeersProbed-path.PeersAlive, path.PeersProbed)
 		if len(path.Unreachable) > 0 {
-			nic.Why += ": " + enumerate(path.Unreachable)
+			nic.Why += ": " + enumerate(path.Unreached(path.Unreachable))
 		}
 	}
 	return nic

@@ -63,6 +63,8 @@ type HostEnd struct {
 	MasterIndex int
 	// Type is the kernel's name for this kind of interface.
 	Type string
+	// MTU in bytes.
+	MTU int
 }
 
 // IsOfPair is true of the kinds that container runtimes make for pods: not of NICs and
@@ -241,7 +243,7 @@ func hostEnds(links []netlink.Link) map[int]HostEnd {
 	for _, link := range links {
 		a := link.Attrs()
 		if a.NetNsID >= 0 && a.ParentIndex > 0 {
-			ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type()}
+			ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type(), a.MTU}
 		}
 	}
 	return ends

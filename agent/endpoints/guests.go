@@ -125,7 +125,7 @@ func (l *look) readGuest(pod *Pod, ends map[int]HostEnd) evidence {
 		return evidence{guestErr: fmt.Errorf("%w: %w", ErrGuestNotFound, err)}
 	}
 	a := link.Attrs()
-	ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type()}
+	ends[a.Index] = HostEnd{a.Index, a.Name, a.NetNsID, a.MasterIndex, link.Type(), a.MTU}
 	return evidence{guest: a.Index, routes: l.routesTo(pod.Addresses)}
 }
 

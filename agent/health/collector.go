@@ -60,7 +60,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		metrics <- prometheus.MustNewConstMetric(description, kind, value, labels...)
 	}
 	c.prober.mu.Lock()
-	view, counts := c.prober.tracker.view(), c.prober.counts
+	view, counts := c.prober.view(), c.prober.counts
 	byPath := map[string]totals{}
 	for path, total := range c.prober.tracker.totals {
 		byPath[path] = *total

@@ -35,6 +35,9 @@ type Target struct {
 	Router netip.Addr
 	// Active targets, towards peers that flows go to, are probed often.
 	Active bool
+	// Size of the largest packets that pods send there, in bytes with the IP header; 0 where it
+	// is not known. Whether these arrive is probed too.
+	Size int
 }
 
 // State of a path to a peer.
@@ -68,6 +71,9 @@ type Sample struct {
 	Probed bool
 	// Answers is true where one of the last three of them was answered.
 	Answers bool
+	// LosesLarge is true of a path that is dead for no other reason than that packets of
+	// Target.Size are lost there, while the peer answers such ones on another path.
+	LosesLarge bool
 	// Lost is true of a path that was dead while the kernel, too, asked in vain for the
 	// peer's hardware address there: no packet gets through, whatever filters let pass.
 	// It stays until a probe is answered again, or the kernel's question is.

@@ -107,7 +107,11 @@ func (n *machine) listen(t testing.TB, version int) {
 // probe makes a node probe others on all its paths.
 func (n *machine) probe(t testing.TB, version int, active bool, others ...*machine) {
 	t.Helper()
-	var targets []Target
+	n.prober.SetTargets(n.targets(t, version, active, others...))
+}
+
+func (n *machine) targets(t testing.TB, version int, active bool, others ...*machine) (targets []Target) {
+	t.Helper()
 	for _, other := range others {
 		for i, path := range n.paths {
 			targets = append(targets, Target{
@@ -116,7 +120,7 @@ func (n *machine) probe(t testing.TB, version int, active bool, others ...*machi
 			})
 		}
 	}
-	n.prober.SetTargets(targets)
+	return targets
 }
 
 // await waits until a sample is as wanted, and returns how long that took.
@@ -444,6 +448,8 @@ func TestAResponderAnswers(t *testing.T) {
 		answered bool
 	}{
 		"a request":                          {neighbour, blue, request[:], true},
+		"a large one, with a short answer":   {neighbour, blue, append(with(5, kindLarge), make([]byte, 1000)...), true},
+		"no large one that is short":         {neighbour, blue, with(5, kindLarge), false},
 		"no answer":                          {neighbour, blue, with(5, kindReply), false},
 		"no other version":                   {neighbour, blue, with(4, 2), false},
 		"no other magic":                     {neighbour, blue, with(0, 'X'), false},
@@ -470,6 +476,72 @@ func TestAResponderAnswers(t *testing.T) {
 				t.Errorf("the answer reads %+v %v", reply, ok)
 			}
 		})
+	}
+}
+
+// probeLarge has packets of a size probed, too.
+func (n *machine) probeLarge(t testing.TB, version, size int, active bool, other *machine) {
+	t.Helper()
+	targets := n.targets(t, version, active, other)
+	for i := range targets {
+		targets[i].Size = size
+	}
+	n.prober.SetTargets(targets)
+}
+
+func TestAPathThatLosesLargePacketsAloneIsDead(t *testing.T) {
+	for name, version := range map[string]int{"IPv4": 4, "IPv6": 6} {
+		t.Run(name, func(t *testing.T) {
+			lab, a, b := pairOf(t, network.Spec{}, version)
+			a.probeLarge(t, version, 1500, true, b)
+			expect := func(path string, state State, why string, losesLarge bool) {
+				t.Helper()
+				a.await(t, "node2", path, why, func(s Sample) bool { return s.State == state && s.LosesLarge == losesLarge && s.Answers })
+			}
+			a.awaitLarge(t, "node2", twoPaths...)
+			require.NoError(t, lab.LoseLarge(b.Node, "blue", 1499))
+			expect("blue", Dead, "dead for large packets", true)
+			b.awaitState(t, "node1", "blue", Alive) // it does not ask
+			a.probeLarge(t, version, 1499, true, b)
+			expect("blue", Alive, "alive for smaller ones", false)
+			a.probeLarge(t, version, 1500, true, b)
+			expect("blue", Dead, "dead again", true)
+			a.probeLarge(t, version, 1500, false, b)
+			time.Sleep(2 * largeInterval)
+			expect("blue", Dead, "dead while nothing is sent", true)
+			expect("green", Alive, "alive", false)
+			require.NoError(t, lab.Block(b.Node, "blue", false))
+			expect("blue", Alive, "alive again", false)
+		})
+	}
+}
+
+// awaitLarge waits until large probes were answered.
+func (n *machine) awaitLarge(t testing.TB, peer string, paths ...string) {
+	t.Helper()
+	n.await(t, peer, paths[0], "answering large probes", func(Sample) bool {
+		n.prober.mu.Lock()
+		defer n.prober.mu.Unlock()
+		return !slices.ContainsFunc(paths, func(path string) bool {
+			of := n.prober.large.targets[pair{peer, path}]
+			return of == nil || of.state != Alive
+		})
+	})
+}
+
+// As where no switch takes them, or the other agent is an older one: pods may never send
+// such ones.
+func TestNoPathIsDeadWhereNoneTakesLargePackets(t *testing.T) {
+	lab, a, b := pairOf(t, network.Spec{}, 4)
+	for _, path := range twoPaths {
+		require.NoError(t, lab.LoseLarge(b.Node, path, 1400))
+	}
+	a.probeLarge(t, 4, 1500, true, b)
+	time.Sleep((largeLostToDie + 3) * largeInterval)
+	for _, path := range twoPaths {
+		sample := a.prober.View().Sample("node2", path)
+		require.Equal(t, Alive, sample.State, "%s: %+v", path, sample)
+		require.Zero(t, sample.Loss)
 	}
 }
 

@@ -45,6 +45,7 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	targets []Target
+	largest int                  // packet that pods send; 0 while it is not known
 	usedAt  map[string]time.Time // when flows last went to a peer
 	shown   map[string]v1alpha1.NodePath
 	shownAt time.Time
@@ -100,6 +101,7 @@ func (m *Monitor) setTargets(now time.Time) {
 	targets := make([]Target, len(m.targets))
 	for i, target := range m.targets {
 		_, target.Active = m.usedAt[target.Peer]
+		target.Size = min(target.Size, m.largest)
 		targets[i] = target
 	}
 	m.prober.SetTargets(targets)

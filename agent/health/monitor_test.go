@@ -9,7 +9,9 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/endpoints"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -79,6 +81,43 @@ func TestWhatIsProbedOfAPath(t *testing.T) {
 			if got != c.want {
 				t.Errorf("probed is %q, want %q", got, c.want)
 			}
+		})
+	}
+}
+
+func TestLargeProbesAreAsLargeAsWhatPodsSend(t *testing.T) {
+	here := paths.Path{Name: "blue", NIC: nicWith(3, "10.0.0.1/24"), Usable: true}
+	here.MTU = 9000
+	vxlan, ipip := paths.Tunnel{Kind: paths.TunnelVXLAN, Port: 8472}, paths.Tunnel{Kind: paths.TunnelIP}
+	pods := func(mtus ...int) (ends map[int]endpoints.HostEnd, all []node.Endpoint) {
+		ends = map[int]endpoints.HostEnd{}
+		for i, mtu := range mtus {
+			ends[i+10] = endpoints.HostEnd{Index: i + 10, MTU: mtu}
+			all = append(all, node.Endpoint{HostInterface: i + 10})
+		}
+		return ends, all
+	}
+	for name, c := range map[string]struct {
+		mtus    []int
+		tunnels []paths.Tunnel
+		want    int
+	}{
+		"those of the pod with the largest MTU": {[]int{1400, 1500}, nil, 1500},
+		"with what VXLAN adds":                  {[]int{1450}, []paths.Tunnel{vxlan}, 1500},
+		"with the least that is added":          {[]int{1450}, []paths.Tunnel{vxlan, ipip}, 1470},
+		"not larger than the NIC's":             {[]int{65535}, nil, 9000},
+		"nothing while no pod is known":         {nil, []paths.Tunnel{vxlan}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			model := modelOf([]paths.Path{here}, paths.Peer{Name: "node2", Paths: map[string]paths.PeerPath{"blue": upAt("10.0.0.2")}})
+			model.Tunnels, model.LookComplete = c.tunnels, true
+			model.Look.HostEnds, model.Endpoints = pods(c.mtus...)
+			monitor, err := NewMonitor(MonitorOptions{Notify: func() {}})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, monitor.Close()) }()
+			monitor.Apply(t.Context(), model)
+			monitor.Sizes().Apply(t.Context(), model)
+			require.Equal(t, c.want, monitor.prober.wanted[0].Size)
 		})
 	}
 }

@@ -12,19 +12,21 @@ import (
 //
 //	0   4  magic, "BRDP"
 //	4   1  version, 1
-//	5   1  kind: 1 request, 2 reply
+//	5   1  kind: 1 request, 2 reply, 3 large request
 //	6   2  reply: milliseconds that the responder wants between probes, at least
 //	8   8  nonce, chosen at random by the prober
 //	16  4  reply: nanoseconds between the request's coming and the reply's going
 //	20  4  not used, 0
 //
-// A packet of another length, magic, version or kind is none of ours.
+// A large request is longer: what follows finds out whether packets of that size get there,
+// and is not read. A packet of another length, magic, version or kind is none of ours.
 const (
 	packetLength  = 24
 	packetMagic   = 0x42524450
 	packetVersion = 1
 	kindRequest   = 1
 	kindReply     = 2
+	kindLarge     = 3
 )
 
 type packet struct {
@@ -45,10 +47,13 @@ func (p packet) bytes() (wire [packetLength]byte) {
 
 // parse reads a packet; false for one that is none of ours.
 func parse(wire []byte) (packet, bool) {
-	if len(wire) != packetLength || binary.BigEndian.Uint32(wire) != packetMagic || wire[4] != packetVersion {
+	if len(wire) < packetLength || binary.BigEndian.Uint32(wire) != packetMagic || wire[4] != packetVersion {
 		return packet{}, false
 	}
-	if wire[5] != kindRequest && wire[5] != kindReply {
+	switch kind := wire[5]; {
+	case kind == kindLarge && len(wire) > packetLength:
+	case (kind == kindRequest || kind == kindReply) && len(wire) == packetLength:
+	default:
 		return packet{}, false
 	}
 	return packet{

@@ -42,13 +42,15 @@ func TestPacketsOfOthersAreNotRead(t *testing.T) {
 		return wire
 	}
 	for name, wire := range map[string][]byte{
-		"empty":           nil,
-		"a byte short":    whole[:packetLength-1],
-		"a byte long":     append(whole[:], 0),
-		"another magic":   changed(0, 'b'),
-		"a later version": changed(4, packetVersion+1),
-		"no kind":         changed(5, 0),
-		"another kind":    changed(5, 3),
+		"empty":                             nil,
+		"a byte short":                      whole[:packetLength-1],
+		"a byte long":                       append(whole[:], 0),
+		"another magic":                     changed(0, 'b'),
+		"a later version":                   changed(4, packetVersion+1),
+		"no kind":                           changed(5, 0),
+		"another kind":                      changed(5, 4),
+		"a large request that is not large": changed(5, kindLarge),
+		"a large reply":                     append(changed(5, kindReply), 0),
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, ok := parse(wire); ok {
@@ -59,9 +61,10 @@ func TestPacketsOfOthersAreNotRead(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, kind := range []uint8{kindRequest, kindReply} {
+	for _, kind := range []uint8{kindRequest, kindReply, kindLarge} {
 		wire := packet{kind: kind, nonce: 42, held: 5, interval: time.Second}.bytes()
 		f.Add(wire[:])
+		f.Add(append(wire[:], 0))
 	}
 	f.Add([]byte("BRDP"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
@@ -70,7 +73,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		again := p.bytes()
-		if read, ok := parse(again[:]); !ok || read != p {
+		if read, ok := parse(append(again[:], wire[packetLength:]...)); !ok || read != p {
 			t.Errorf("%x reads %+v, and written again %+v", wire, p, read)
 		}
 	})

@@ -72,6 +72,7 @@ type Prober struct {
 
 	mu      sync.Mutex
 	tracker *tracker
+	large   *tracker // of probes as large as pods' packets
 	wanted  []Target // set and not yet probed; nil when there is nothing new
 	counts  proberCounts
 
@@ -102,12 +103,13 @@ func New(options Options) (*Prober, error) {
 	_, _ = crand.Read(seed[:]) // never fails
 	pace := pacing{
 		active: options.ActiveInterval, idle: options.IdleInterval, mostIdle: options.MostIdlePeers,
-		rate: options.MostProbes, burst: max(1, options.MostProbes/10),
+		rate: options.MostProbes, burst: max(1, options.MostProbes/10), lostToDie: lostToDie, hurries: hurries,
 	}
-	tracker := newTracker(pace, rand.NewChaCha8(seed).Uint64)
+	nonce := rand.NewChaCha8(seed).Uint64
+	tracker := newTracker(pace, nonce)
 	tracker.tell = options.Answered
 	return &Prober{
-		options: options, changed: make(chan struct{}, 1), waker: waker, tracker: tracker,
+		options: options, changed: make(chan struct{}, 1), waker: waker, tracker: tracker, large: newTracker(pace.large(), nonce),
 		sockets: map[place]*socket{}, failed: map[place]string{},
 	}, nil
 }
@@ -132,7 +134,7 @@ func (p *Prober) Changed() <-chan struct{} { return p.changed }
 func (p *Prober) View() View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.tracker.view()
+	return p.view()
 }
 
 // Run probes until the context ends.
@@ -187,10 +189,12 @@ func (p *Prober) round(planned time.Duration) (next, wait time.Duration) {
 		}
 	})
 	p.takeTargets(now)
-	for _, probe := range p.tracker.advance(now) {
-		p.send(probe)
+	for _, tracker := range []*tracker{p.tracker, p.large} {
+		for _, probe := range tracker.advance(now) {
+			p.send(tracker, probe)
+		}
 	}
-	next = min(p.tracker.next(), p.tell(now))
+	next = min(p.tracker.next(), p.large.next(), p.tell(now))
 	if next == never {
 		return never, -1
 	}
@@ -210,6 +214,8 @@ func (p *Prober) takeNeighbours(now time.Duration) {
 // tell says that there are changes, and returns when it is to be called again.
 func (p *Prober) tell(now time.Duration) time.Duration {
 	changes := &p.tracker.changes
+	changes.state = changes.state || p.large.changes.state
+	p.large.changes = struct{ state, figures, lost bool }{}
 	if changes.lost && p.options.Lost != nil {
 		p.options.Lost()
 	}
@@ -233,7 +239,8 @@ func (p *Prober) takeTargets(now time.Duration) {
 	if p.wanted == nil {
 		return
 	}
-	p.tracker.setTargets(now, p.wanted)
+	p.tracker.setTargets(now, withoutSize(p.wanted))
+	p.large.setTargets(now, withSize(p.wanted))
 	needed := map[place]bool{}
 	for _, target := range p.wanted {
 		needed[place{target.Interface, target.Local, target.Routed}] = true
@@ -294,19 +301,24 @@ func (p *Prober) watchFiles() {
 	}
 }
 
-func (p *Prober) send(probe *probe) {
+func (p *Prober) send(tracker *tracker, probe *probe) {
 	target := probe.target
 	socket := p.sockets[place{target.Interface, target.Local, target.Routed}]
 	if socket == nil {
-		p.tracker.withdraw(probe)
+		tracker.withdraw(probe)
 		return
 	}
 	probe.wall = wallClock()
-	err := socket.send(packet{kind: kindRequest, nonce: probe.nonce}, netip.AddrPortFrom(target.Remote, p.options.Port))
+	to := netip.AddrPortFrom(target.Remote, p.options.Port)
+	if target.Size > 0 {
+		p.sendLarge(socket, probe, to)
+		return
+	}
+	err := socket.send(packet{kind: kindRequest, nonce: probe.nonce}, to)
 	if err != nil {
 		p.counts.unsent++
 	}
-	p.tracker.sentAt(probe, p.clock.now(), err == nil && socket.stamps)
+	tracker.sentAt(probe, p.clock.now(), err == nil && socket.stamps)
 	p.noteDepartures(socket)
 }
 
@@ -332,7 +344,7 @@ func (p *Prober) receive(from *socket, now time.Duration) {
 		if !ok {
 			return
 		}
-		if reply.from.Port() != p.options.Port || !p.tracker.answered(now, reply, from.nic) {
+		if reply.from.Port() != p.options.Port || !p.tracker.answered(now, reply, from.nic) && !p.large.answered(now, reply, from.nic) {
 			p.counts.unasked++
 		}
 	}

@@ -38,7 +38,7 @@ type Listener struct {
 }
 
 // Responder answers the probes of other nodes: on each NIC those for its addresses
-// that came in by it, with as many bytes as it was asked with. It is safe for
+// that came in by it, with no more bytes than it was asked with. It is safe for
 // concurrent use.
 type Responder struct {
 	options Options
@@ -170,7 +170,7 @@ func (r *Responder) answer(on *answering) {
 		if !ok {
 			return
 		}
-		if request.kind != kindRequest || !isPeer(request.from.Addr()) {
+		if request.kind == kindReply || !isPeer(request.from.Addr()) {
 			continue
 		}
 		reply := packet{kind: kindReply, nonce: request.nonce, interval: r.load.interval(monotonic())}

@@ -3,7 +3,7 @@
 package health
 
 import (
-	"reflect"
+	"slices"
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -41,12 +41,14 @@ func (m *Monitor) show(now time.Time) bool {
 }
 
 func pathFigures(summary Summary) v1alpha1.NodePath {
+	unreachable := summary.Unreachable[:min(len(summary.Unreachable), unreachableShown)]
 	return v1alpha1.NodePath{
-		PeersProbed:     int32(summary.Probed),
-		PeersAlive:      int32(summary.Alive),
-		MedianRTTMicros: twoDigits(summary.MedianRTT.Microseconds()),
-		LossPercent:     int32(summary.Loss*100 + 0.5),
-		Unreachable:     summary.Unreachable[:min(len(summary.Unreachable), unreachableShown)],
+		PeersProbed:      int32(summary.Probed),
+		PeersAlive:       int32(summary.Alive),
+		MedianRTTMicros:  twoDigits(summary.MedianRTT.Microseconds()),
+		LossPercent:      int32(summary.Loss*100 + 0.5),
+		Unreachable:      unreachable,
+		LargePacketsLost: slices.DeleteFunc(slices.Clone(summary.LosesLarge), func(peer string) bool { return !slices.Contains(unreachable, peer) }),
 	}
 }
 
@@ -60,7 +62,7 @@ func twoDigits(value int64) int64 {
 }
 
 func statesDiffer(a, b v1alpha1.NodePath) bool {
-	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !reflect.DeepEqual(a.Unreachable, b.Unreachable)
+	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !slices.Equal(a.Unreachable, b.Unreachable) || !slices.Equal(a.LargePacketsLost, b.LargePacketsLost)
 }
 
 const (
@@ -85,5 +87,5 @@ func (m *Monitor) Describe(path *v1alpha1.NodePath) {
 	figures := m.shown[string(path.Name)]
 	path.PeersProbed, path.PeersAlive = figures.PeersProbed, figures.PeersAlive
 	path.MedianRTTMicros, path.LossPercent = figures.MedianRTTMicros, figures.LossPercent
-	path.Unreachable = figures.Unreachable
+	path.Unreachable, path.LargePacketsLost = figures.Unreachable, figures.LargePacketsLost
 }

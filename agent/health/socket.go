@@ -79,7 +79,8 @@ func (s *socket) setUp(port uint16, accepts uint8) error {
 		set(unix.IPPROTO_IP, unix.IP_TTL, direct)
 		set(unix.IPPROTO_IP, unix.IP_TOS, precedence)
 		set(unix.IPPROTO_IP, unix.IP_FREEBIND, 1)
-		set(unix.IPPROTO_IP, unix.IP_RECVERR, 1) // else a packet dropped here seems sent
+		set(unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE) // no fragments, whatever routers say
+		set(unix.IPPROTO_IP, unix.IP_RECVERR, 1)                           // else a packet dropped here seems sent
 		if !s.routed {
 			set(unix.SOL_SOCKET, unix.SO_DONTROUTE, 1) // peers are on the NIC's own link
 		}
@@ -88,6 +89,7 @@ func (s *socket) setUp(port uint16, accepts uint8) error {
 		set(unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, direct)
 		set(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, precedence)
 		set(unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)
+		set(unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE)
 		set(unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 	}
 	set(unix.SOL_SOCKET, unix.SO_PRIORITY, priority) // after the precedence, which sets it too
@@ -126,6 +128,10 @@ func (s *socket) filter(accepts uint8) error {
 	if s.routed {
 		leastHops -= mostRouters
 	}
+	length, kind := uint16(equal), uint16(equal)
+	if accepts == kindRequest { // and large ones: parse looks at them again
+		length, kind = atLeast, unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K
+	}
 	checks := []struct {
 		code    uint16
 		at      uint32
@@ -133,10 +139,10 @@ func (s *socket) filter(accepts uint8) error {
 		value   uint32
 	}{
 		{load | unix.BPF_B, hopLimit, atLeast, leastHops},
-		{unix.BPF_LD | unix.BPF_W | unix.BPF_LEN, 0, equal, udpHeader + packetLength},
+		{unix.BPF_LD | unix.BPF_W | unix.BPF_LEN, 0, length, udpHeader + packetLength},
 		{load | unix.BPF_W, udpHeader, equal, packetMagic},
 		{load | unix.BPF_B, udpHeader + 4, equal, packetVersion},
-		{load | unix.BPF_B, udpHeader + 5, equal, uint32(accepts)},
+		{load | unix.BPF_B, udpHeader + 5, kind, uint32(accepts)},
 	}
 	var program []unix.SockFilter
 	for i, check := range checks {
@@ -164,9 +170,27 @@ func (s *socket) to(address netip.AddrPort) unix.Sockaddr {
 // send sends a packet.
 func (s *socket) send(p packet, to netip.AddrPort) error {
 	wire := p.bytes()
-	err := unix.Sendto(s.fd, wire[:], 0, s.to(to))
+	return s.sendBytes(wire[:], to)
+}
+
+// sendLarge sends a packet that is so many bytes long, with the IP header.
+func (s *socket) sendLarge(p packet, size int, to netip.AddrPort) error {
+	wire := p.bytes()
+	return s.sendBytes(append(wire[:], make([]byte, max(0, size-headers(to.Addr())-packetLength))...), to)
+}
+
+// headers of IP and UDP, in bytes.
+func headers(to netip.Addr) int {
+	if to.Is6() {
+		return 40 + 8
+	}
+	return 20 + 8
+}
+
+func (s *socket) sendBytes(wire []byte, to netip.AddrPort) error {
+	err := unix.Sendto(s.fd, wire, 0, s.to(to))
 	if belongsToEarlier(err) {
-		err = unix.Sendto(s.fd, wire[:], 0, s.to(to))
+		err = unix.Sendto(s.fd, wire, 0, s.to(to))
 	}
 	return err
 }
@@ -175,7 +199,7 @@ func (s *socket) send(p packet, to netip.AddrPort) error {
 // packet: the next call returns them, whatever it was to do.
 func belongsToEarlier(err error) bool {
 	return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.ECONNREFUSED) ||
-		errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPROTO) || errors.Is(err, unix.EINTR)
+		errors.Is(err, unix.EACCES) || errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.EPROTO) || errors.Is(err, unix.EINTR)
 }
 
 // received is a packet and when the kernel had it, by the wall clock.

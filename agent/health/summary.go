@@ -19,6 +19,8 @@ type Summary struct {
 	Loss float64
 	// Unreachable are the probed peers that do not answer, sorted.
 	Unreachable []string
+	// LosesLarge are those of them to which large packets alone are lost, sorted.
+	LosesLarge []string
 }
 
 // Summaries are by the names of the paths.
@@ -39,6 +41,7 @@ func (v View) Summaries() map[string]Summary {
 			summary.Loss /= float64(judged)
 		}
 		slices.Sort(summary.Unreachable)
+		slices.Sort(summary.LosesLarge)
 		summaries[path] = summary
 	}
 	return summaries
@@ -60,6 +63,9 @@ func (s *Summary) add(peer string, sample Sample) {
 	}
 	if sample.State == Dead || sample.Probed && !sample.Answers {
 		s.Unreachable = append(s.Unreachable, peer)
+	}
+	if sample.LosesLarge {
+		s.LosesLarge = append(s.LosesLarge, peer)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"braid.dev/braid/agent/paths"
 )
 
-// targetsOf are the paths that are up at both ends.
+// targetsOf are the paths that are up at both ends, with the largest packets that their NICs send.
 func targetsOf(model *node.Model) (targets []Target) {
 	for _, path := range model.Paths {
 		if !path.Up {
@@ -20,7 +20,7 @@ func targetsOf(model *node.Model) (targets []Target) {
 			if local, remote, ok := ends(path.Found, there); ok && there.Up {
 				targets = append(targets, Target{
 					Peer: peer.Name, Path: path.Name, Interface: path.Interface, Local: local, Remote: remote,
-					Other: otherThan(remote, there.Addresses), Routed: path.Found.Routed, Router: there.Routers[remote],
+					Other: otherThan(remote, there.Addresses), Routed: path.Found.Routed, Router: there.Routers[remote], Size: path.Found.MTU,
 				})
 			}
 		}

@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// lostToDie and answeredToRevive are probes in a row.
-	lostToDie        = 3
+	// answeredToRevive are probes in a row.
 	answeredToRevive = 3
 	// mostToRevive is what a path needs that keeps dying: the number doubles each
 	// time it dies within relapse of having come alive.
@@ -25,6 +24,9 @@ const (
 	longestTimeout = time.Second
 	// queued is what a probe may wait in this node's own queue.
 	queued = 100 * time.Millisecond
+	// lostToDie are small probes in a row, of which so many come in a hurry.
+	lostToDie = 3
+	hurries   = 4
 	// grace lies between the proof that the peer answers and the verdict on a probe
 	// that it did not: answers that come together are read one after the other.
 	grace = 5 * time.Millisecond
@@ -35,8 +37,7 @@ const (
 	memory = time.Second
 	// A probe without an answer in time is followed by quick ones, until there is a
 	// verdict, or hurries have been spent without an answer.
-	quick   = 5 * time.Millisecond
-	hurries = 4
+	quick = 5 * time.Millisecond
 	// forgiven is when a dead path is unknown again because its peer is silent on
 	// all paths.
 	forgiven = time.Minute
@@ -48,6 +49,11 @@ type pacing struct {
 	active, idle time.Duration
 	mostIdle     int // peers; with more of them only active ones are probed
 	rate, burst  int // probes a second of the whole node
+	lostToDie    int // probes in a row
+	hurries      int
+	// keepsDead targets being probed that are not active: for what costs those who come next
+	// more than a probe.
+	keepsDead bool
 }
 
 // tracker is everything but clocks and sockets. Times are those since some moment,
@@ -164,7 +170,7 @@ func (t *tracker) add(now time.Duration, w Target) {
 	if t.totals[w.Path] == nil {
 		t.totals[w.Path] = &totals{}
 	}
-	added := &target{Target: w, peer: of, totals: t.totals[w.Path], needed: answeredToRevive, hurries: hurries, due: never, last: now - time.Hour}
+	added := &target{Target: w, peer: of, totals: t.totals[w.Path], needed: answeredToRevive, hurries: t.pacing.hurries, due: never, last: now - time.Hour}
 	of.targets = append(of.targets, added)
 	t.targets[pair{w.Peer, w.Path}] = added
 	t.note(added, added.nextHop())
@@ -281,6 +287,7 @@ func (t *tracker) answered(now time.Duration, reply received, nic int) bool {
 	}
 	of.measure(p, now, reply)
 	of.note(p)
+	of.hurries = t.pacing.hurries
 	of.asked = reply.interval
 	of.answeredSent, of.peer.answeredAt = max(of.answeredSent, p.sent), now
 	p.answered = now
@@ -314,7 +321,6 @@ func (p *probe) roundTrip(now time.Duration, reply received) time.Duration {
 func (t *target) note(p *probe) {
 	t.got = true
 	t.totals.answered++
-	t.hurries = hurries
 	t.lostInARow, t.unansweredInARow = 0, 0
 	t.answeredInARow++
 	if p.lost == 0 {
@@ -338,11 +344,14 @@ func (t *target) measure(p *probe, now time.Duration, reply received) {
 	}
 }
 
+// unansweredToShow are probes in a row.
+const unansweredToShow = 3
+
 func (t *target) sample() Sample {
 	return Sample{
 		State: t.state, RTT: t.rtt, Loss: t.loss(),
-		Probed:  t.got || t.unansweredInARow >= lostToDie,
-		Answers: t.got && t.unansweredInARow < lostToDie,
+		Probed:  t.got || t.unansweredInARow >= unansweredToShow,
+		Answers: t.got && t.unansweredInARow < unansweredToShow,
 		Lost:    t.lost,
 	}
 }

@@ -49,7 +49,9 @@ func (t *tracker) reschedule(now time.Duration) {
 	}
 }
 
-func (t *tracker) resting(of *target) bool { return t.onlyHot && !of.Active }
+func (t *tracker) resting(of *target) bool {
+	return t.onlyHot && !of.Active && !(t.pacing.keepsDead && of.state == Dead)
+}
 
 // phase spreads first probes over the interval; those of active targets wait for
 // nothing.

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var usual = pacing{active: 50 * time.Millisecond, idle: time.Second, mostIdle: 100, rate: 2000, burst: 200}
+var usual = pacing{active: 50 * time.Millisecond, idle: time.Second, mostIdle: 100, rate: 2000, burst: 200, lostToDie: lostToDie, hurries: hurries}
 
 const ms = time.Millisecond
 

@@ -107,7 +107,7 @@ func (t *tracker) lost(p *probe, now time.Duration) {
 	of.answeredInARow = 0
 	of.unansweredInARow++
 	of.lostInARow++
-	if of.lostInARow >= lostToDie && of.state != Dead {
+	if of.lostInARow >= t.pacing.lostToDie && of.state != Dead {
 		t.die(of, now)
 	}
 }
@@ -141,10 +141,10 @@ func (t *tracker) giveUp(p *probe, now time.Duration) {
 			of.answeredInARow = 0
 		}
 	}
-	silent := of.state == Alive && of.unansweredInARow >= lostToDie && of.lostInARow < lostToDie
+	silent := of.state == Alive && of.unansweredInARow >= t.pacing.lostToDie && of.lostInARow < t.pacing.lostToDie
 	if silent || of.state == Dead && now-of.peer.answeredAt > forgiven {
 		of.forget()
-		of.unansweredInARow = lostToDie
+		of.unansweredInARow = t.pacing.lostToDie
 		t.changes.state = true
 	}
 }
@@ -188,7 +188,7 @@ func (t *tracker) unresolved(now time.Duration, of *target) {
 	if t.resting(of) {
 		return
 	}
-	of.lostInARow = max(of.lostInARow, lostToDie-1)
+	of.lostInARow = max(of.lostInARow, t.pacing.lostToDie-1)
 	of.hurries = max(of.hurries, 1)
 	t.hurry(of, now)
 }

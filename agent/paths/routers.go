@@ -48,7 +48,7 @@ func (p *Path) lead(peer *Peer, there PeerPath, routerTo func(to, from netip.Add
 	led := PeerPath{Up: there.Up, Routers: map[netip.Addr]netip.Addr{}}
 	leaveOut := func(address netip.Addr, why string) { led.Unled = fmt.Sprintf("%s of %s %s", address, peer.Name, why) }
 	for _, address := range there.Addresses {
-		own, onLink := p.from(address)
+		own, onLink := p.From(address)
 		if onLink {
 			led.Addresses = append(led.Addresses, address)
 			continue
@@ -119,14 +119,14 @@ func (p *Peer) hasOfNode(ipv4 bool) bool {
 	return slices.ContainsFunc(p.OfNode, func(address netip.Addr) bool { return address.Is4() == ipv4 })
 }
 
-// from is this node's address on the path that packets to another one come from, and whether
-// that is on the NIC's own link.
-func (p *Path) from(to netip.Addr) (own netip.Addr, onLink bool) {
-	for _, prefix := range p.Addresses {
+// From is the NIC's address that packets to another one come from, and whether that is on the
+// NIC's own link.
+func (n *NIC) From(to netip.Addr) (own netip.Addr, onLink bool) {
+	for _, prefix := range n.Addresses {
 		if prefix.Addr().Is4() != to.Is4() {
 			continue
 		}
-		if !own.IsValid() {
+		if !own.IsValid() || !onLink && prefix.Contains(to) {
 			own = prefix.Addr()
 		}
 		onLink = onLink || prefix.Contains(to)
@@ -227,7 +227,17 @@ var errNoRouter = errors.New("no route by that NIC has a gateway")
 // RouterTo equals `ip route get TO from FROM oif NIC`, as far as the answer has a gateway:
 // where there is no route, the kernel takes an IPv4 address to be on the link.
 func (k *rtnetlink) RouterTo(to, from netip.Addr, nic int) (netip.Addr, error) {
-	routes, err := k.handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: nic, SrcAddr: from.AsSlice()})
+	return routerTo(k.handle, to, from, nic)
+}
+
+// RouterTo is the next hop from an address of a NIC to another address by that NIC, in the
+// caller's network namespace. Where nothing leads there over a router it is an error.
+func RouterTo(to, from netip.Addr, nic int) (netip.Addr, error) {
+	return routerTo(&netlink.Handle{}, to, from, nic)
+}
+
+func routerTo(handle *netlink.Handle, to, from netip.Addr, nic int) (netip.Addr, error) {
+	routes, err := handle.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{OifIndex: nic, SrcAddr: from.AsSlice()})
 	if err != nil {
 		return netip.Addr{}, err
 	}

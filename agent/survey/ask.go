@@ -31,51 +31,134 @@ const (
 )
 
 // ask finds out which addresses answer, each by its NIC alone.
-func ask(ctx context.Context, targets []Target) ([]agentapi.Answer, error) {
+func ask(ctx context.Context, targets []Target, interfaces []paths.Interface) ([]agentapi.Answer, error) {
 	answers := make([]agentapi.Answer, len(targets))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(askedAtOnce)
 	for i, target := range targets {
 		group.Go(func() error {
-			answered, err := answersBy(ctx, target)
-			answers[i] = agentapi.Answer{NIC: target.NIC, Address: target.Address, Answered: answered}
-			if err != nil {
-				answers[i].Message = err.Error()
-			}
+			asked := query{Target: target}
+			asked.find(interfaces)
+			answers[i] = asked.answer(ctx)
 			return ctx.Err()
 		})
 	}
 	return answers, group.Wait()
 }
 
-// answersBy sends a datagram that nobody waits for. That the port is closed is an answer. A
+// query is a target, and how packets get there.
+type query struct {
+	Target
+	from   netip.Addr // the NIC's own address
+	router netip.Addr // not valid on the NIC's link
+	mtu    int
+}
+
+// find finds out from where and over what: hosts with several NICs often have routes that
+// go by the source address.
+func (q *query) find(interfaces []paths.Interface) {
+	i := slices.IndexFunc(interfaces, func(one paths.Interface) bool { return one.Name == q.NIC })
+	if i < 0 {
+		return
+	}
+	own, onLink := interfaces[i].From(q.Address)
+	q.from, q.mtu = own, interfaces[i].MTU
+	if !onLink && own.IsValid() {
+		q.router, _ = paths.RouterTo(q.Address, own, interfaces[i].Index) // without a route there is no router
+	}
+}
+
+func (q *query) answer(ctx context.Context) agentapi.Answer {
+	answer := agentapi.Answer{NIC: q.NIC, Address: q.Address, Router: q.router}
+	answered, err := q.isAnswered(ctx)
+	answer.Answered = answered
+	if err != nil {
+		answer.Message = err.Error()
+	}
+	if answered && q.router.IsValid() {
+		answer.PathMTU = q.pathMTU(ctx)
+	}
+	return answer
+}
+
+// dial opens a socket that sends by the NIC alone.
+func (q *query) dial(ctx context.Context, options ...func(fd int) error) (net.Conn, error) {
+	options = append(options, func(fd int) error { return unix.BindToDevice(fd, q.NIC) })
+	dialer := net.Dialer{Control: func(_, _ string, connection syscall.RawConn) error {
+		var failed error
+		err := connection.Control(func(fd uintptr) {
+			for _, option := range options {
+				failed = errors.Join(failed, option(int(fd)))
+			}
+		})
+		return errors.Join(err, failed)
+	}}
+	if q.from.IsValid() {
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(q.from, 0))
+	}
+	connection, err := dialer.DialContext(ctx, "udp", netip.AddrPortFrom(q.Address, discard).String())
+	if err != nil {
+		return nil, fmt.Errorf("asking by %s: %w", q.NIC, err)
+	}
+	return connection, nil
+}
+
+// isAnswered sends a datagram that nobody waits for. That the port is closed is an answer. A
 // firewall may keep that back, and kernels tell it a few times a second only: then it counts
 // that the neighbour is known by its hardware address.
-func answersBy(ctx context.Context, target Target) (bool, error) {
-	dialer := net.Dialer{Control: func(_, _ string, connection syscall.RawConn) (err error) {
-		controlErr := connection.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), target.NIC) })
-		return errors.Join(controlErr, err)
-	}}
-	connection, err := dialer.DialContext(ctx, "udp", netip.AddrPortFrom(target.Address, discard).String())
+func (q *query) isAnswered(ctx context.Context) (bool, error) {
+	connection, err := q.dial(ctx)
 	if err != nil {
-		return false, fmt.Errorf("asking by %s: %w", target.NIC, err)
+		return false, err
 	}
 	defer connection.Close()
 	deadline := time.Now().Add(patience)
 	for time.Now().Before(deadline) && ctx.Err() == nil {
-		if _, err := connection.Write([]byte("braid")); errors.Is(err, syscall.ECONNREFUSED) {
+		if err := exchange(connection, []byte("braid")); err == nil || errors.Is(err, syscall.ECONNREFUSED) {
 			return true, nil
 		}
-		_ = connection.SetReadDeadline(time.Now().Add(patience / 7))
-		_, err := connection.Read(make([]byte, 1))
-		if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
-			return true, nil
-		}
-		if isNeighbour(target) {
+		if !q.router.IsValid() && isNeighbour(q.Target) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// exchange sends, and waits a little for an answer.
+func exchange(connection net.Conn, datagram []byte) error {
+	if _, err := connection.Write(datagram); err != nil {
+		return err
+	}
+	_ = connection.SetReadDeadline(time.Now().Add(patience / 7))
+	_, err := connection.Read(make([]byte, 1))
+	return err
+}
+
+// pathMTU is the largest packet that routers let pass, where one of them says that those of
+// the NIC's size are too large; 0 where none does.
+func (q *query) pathMTU(ctx context.Context) int {
+	level, discover, mtu, headers := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_MTU, 28
+	if q.Address.Is6() {
+		level, discover, mtu, headers = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_MTU, 48
+	}
+	var socket int
+	connection, err := q.dial(ctx, func(fd int) error {
+		socket = fd
+		return unix.SetsockoptInt(fd, level, discover, unix.IP_PMTUDISC_DO)
+	})
+	if err != nil {
+		return 0
+	}
+	defer connection.Close()
+	for range 2 { // what an earlier one learned has the second fail at once
+		if err := exchange(connection, make([]byte, q.mtu-headers)); errors.Is(err, syscall.EMSGSIZE) {
+			known, err := unix.GetsockoptInt(socket, level, mtu)
+			if err == nil && known < q.mtu {
+				return known
+			}
+		}
+	}
+	return 0
 }
 
 // isNeighbour is true of an address whose hardware address the kernel has confirmed. What it

@@ -59,7 +59,7 @@ func Look(ctx context.Context, question Question) (*agentapi.Survey, error) {
 			found.NICs = append(found.NICs, nicOf(one))
 		}
 	}
-	if found.Answers, err = ask(ctx, question.Ask); err != nil {
+	if found.Answers, err = ask(ctx, question.Ask, interfaces); err != nil {
 		return nil, err
 	}
 	for _, to := range question.Route {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -113,6 +114,60 @@ func TestANeighbourThatAnswersNoClosedPortIsSeen(t *testing.T) {
 	require.NoError(t, there.SetDown("blue"))
 	found := look(t, here, ask)
 	require.False(t, found.Answers[0].Answered || found.Answers[1].Answered, "%+v", found.Answers)
+}
+
+func TestWhatIsBeyondARouterIsFoundByTheNICsOwnRoutes(t *testing.T) {
+	for name, routes := range map[string][]string{
+		"in the main table": {"route add 192.0.2.128/25 via 192.0.2.126", "-6 route add 2001:db8:2::/64 via 2001:db8:1::fe"},
+		"in one of the NIC's own": {
+			"rule add from 192.0.2.1 lookup 101", "route add 192.0.2.128/25 via 192.0.2.126 table 101",
+			"-6 rule add from 2001:db8:1::1 lookup 101", "-6 route add 2001:db8:2::/64 via 2001:db8:1::fe table 101",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, router, there := network.NamespaceForTest(t), network.NamespaceForTest(t), network.NamespaceForTest(t)
+			require.NoError(t, network.Connect(here, "blue", router, "one", network.Options{
+				AddressesA: []string{"192.0.2.1/25", "2001:db8:1::1/64"}, AddressesB: []string{"192.0.2.126/25", "2001:db8:1::fe/64"},
+			}))
+			require.NoError(t, network.Connect(there, "blue", router, "two", network.Options{
+				AddressesA: []string{"192.0.2.129/25", "2001:db8:2::1/64"}, AddressesB: []string{"192.0.2.254/25", "2001:db8:2::fe/64"},
+			}))
+			runIP(t, there, "route add 192.0.2.0/25 via 192.0.2.254", "-6 route add 2001:db8:1::/64 via 2001:db8:2::fe")
+			runIP(t, here, routes...)
+			ask := Question{Ask: []Target{{netip.MustParseAddr("192.0.2.129"), "blue"}, {netip.MustParseAddr("2001:db8:2::1"), "blue"}}}
+			expect := func(answered bool, pathMTU int) {
+				t.Helper()
+				require.Equal(t, []agentapi.Answer{
+					{NIC: "blue", Address: ask.Ask[0].Address, Router: netip.MustParseAddr("192.0.2.126"), Answered: answered, PathMTU: pathMTU},
+					{NIC: "blue", Address: ask.Ask[1].Address, Router: netip.MustParseAddr("2001:db8:1::fe"), Answered: answered, PathMTU: pathMTU},
+				}, look(t, here, ask).Answers)
+			}
+			expect(false, 0) // it forwards nothing yet
+			for _, sysctl := range []string{"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"} {
+				_, err := router.Run("sysctl", "-q", "-w", sysctl)
+				require.NoError(t, err)
+			}
+			expect(true, 0)
+			runIP(t, router, "link set two mtu 1400")
+			expect(true, 1400)
+		})
+	}
+}
+
+// Where there is no route the kernel takes an IPv4 address to be on the NIC's link.
+func TestThereIsNoRouterWhereTheNICHasNoRoute(t *testing.T) {
+	here, there := network.NamespaceForTest(t), network.NamespaceForTest(t)
+	require.NoError(t, network.Connect(here, "blue", there, "blue", network.Options{AddressesA: []string{"192.0.2.1/25"}, AddressesB: []string{"192.0.2.129/25"}}))
+	found := look(t, here, Question{Ask: []Target{{netip.MustParseAddr("192.0.2.129"), "blue"}}})
+	require.False(t, found.Answers[0].Router.IsValid(), "%+v", found.Answers)
+}
+
+func runIP(t *testing.T, in *network.Namespace, commands ...string) {
+	t.Helper()
+	for _, command := range commands {
+		_, err := in.Run("ip", strings.Fields(command)...)
+		require.NoError(t, err, command)
+	}
 }
 
 func TestTargetsAreAddressesByANIC(t *testing.T) {

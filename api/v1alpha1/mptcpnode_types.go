@@ -2,7 +2,11 @@
 
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // AddressProof says why an address is taken for a node's own.
 // +kubebuilder:validation:Enum=Node;Range;FirstClaim
@@ -97,6 +101,25 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	Unreachable []string `json:"unreachable,omitempty"`
+	// largePacketsLost lists those of unreachable that answer small probes on this path, and
+	// none as large as the pods' packets, which they answer on other paths: a switch or router
+	// on the way has a smaller MTU than the NICs.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=set
+	// +optional
+	LargePacketsLost []string `json:"largePacketsLost,omitempty"`
+}
+
+// Unreached names nodes of Unreachable, and says of those to which large packets alone are lost
+// that it is so.
+func (p *NodePath) Unreached(peers []string) []string {
+	named := slices.Clone(peers)
+	for i, peer := range named {
+		if slices.Contains(p.LargePacketsLost, peer) {
+			named[i] += " (only large packets are lost: look at the MTU of switches)"
+		}
+	}
+	return named
 }
 
 // Usable is false of a NIC that is up and to which others send nothing all the same: it has

@@ -33,7 +33,7 @@ var shared = testlab.NewShared(lab.Options{
 	Name:    labName,
 	Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: linkMbit},
 	Pods: []lab.Pod{pod("client", 1), pod("server", 2), pod("third", 3), pod("plain", 1), pod("loner", 1), pod("stranger", 3),
-		pod("tcp", 1), pod("lonely", 1), pod("bound", 1), pod("old", 1), pod("walled", 1), pod("muted", 1), pod("cut", 1)},
+		pod("tcp", 1), pod("lonely", 1), pod("bound", 1), pod("old", 1), pod("walled", 1), pod("muted", 1), pod("cut", 1), pod("large", 1)},
 	SpreadingInterval: interval,
 	ControllerMetrics: controllerMetrics,
 })

@@ -105,6 +105,13 @@ func lose(node, nic string) func(*testing.T, *scene) {
 	}
 }
 
+func loseLarge(node, nic string) func(*testing.T, *scene) {
+	return func(t *testing.T, s *scene) {
+		s.mend(func() { check(t, s.Network.Block(s.node(node), nic, false)) })
+		check(t, s.Network.LoseLarge(s.node(node), nic, 1400))
+	}
+}
+
 // firewall has nftables drop what matches, where it comes in.
 func firewall(node, name, rule string) func(*testing.T, *scene) {
 	return func(t *testing.T, s *scene) {

@@ -53,6 +53,12 @@ type Answer struct {
 	NIC      string     `json:"nic"`
 	Address  netip.Addr `json:"address"`
 	Answered bool       `json:"answered"`
+	// Router is the next hop of the NIC's own route there; not valid where the address is on
+	// the NIC's link, or nothing leads to it.
+	Router netip.Addr `json:"router,omitzero"`
+	// PathMTU is the largest packet that gets there, where a router says that those of the
+	// NIC's size do not.
+	PathMTU int `json:"pathMTU,omitempty"`
 	// Message says why it could not even be asked.
 	Message string `json:"message,omitempty"`
 }

@@ -36,7 +36,7 @@ type Finding struct {
 // answer each other, and pods' packets that reach them as they are.
 func Judge(nodes []Node, found []Plane) []Finding {
 	findings := []Finding{agents(nodes), kernels(nodes), count(found)}
-	for _, check := range []func([]Node, []Plane) Finding{members, filters, sizes, answers, network, routers} {
+	for _, check := range []func([]Node, []Plane) Finding{racks, members, filters, sizes, answers, network, routers} {
 		if finding := check(nodes, found); finding.Check != "" {
 			findings = append(findings, finding)
 		}
@@ -231,7 +231,25 @@ func sizes(nodes []Node, found []Plane) Finding {
 			complaints = append(complaints, fmt.Sprintf("%s: from %d to %d", nodes[i].Name, smallest, largest))
 		}
 	}
+	if narrow := narrowRouters(nodes, found); len(complaints) == 0 && len(narrow) > 0 {
+		return Finding{"MTU", Failed, shorten(narrow), "large packets are lost there: set the NICs' MTU and the routers' to the same"}
+	}
 	return verdict("MTU", "the same on all planes", Failed, complaints, "a path with a smaller MTU than another of its node is not used: set the same on all, ip link set NIC mtu N")
+}
+
+// narrowRouters are ways to other racks that take smaller packets than the NICs send.
+func narrowRouters(nodes []Node, found []Plane) (complaints []string) {
+	for i := range nodes {
+		if nodes[i].Survey == nil {
+			continue
+		}
+		for _, answer := range nodes[i].Survey.Answers {
+			if other, plane := ownerOf(found, answer.Address); answer.PathMTU > 0 && plane != "" {
+				complaints = append(complaints, fmt.Sprintf("%s reaches %s on %s with packets of %d bytes at most (%s by %s)", nodes[i].Name, other, plane, answer.PathMTU, answer.Address, answer.NIC))
+			}
+		}
+	}
+	return complaints
 }
 
 func leastButZero(a, b int) int {
@@ -260,7 +278,7 @@ func answers(nodes []Node, found []Plane) Finding {
 		return Finding{}
 	}
 	return verdict("reachability", fmt.Sprintf("%d of %d neighbours answer", asked-len(complaints), asked), Failed, complaints,
-		"NICs of one subnet must be in one network: look at cables, VLANs and switch ports, and at firewalls between the nodes")
+		"NICs of one plane must be in one network, or joined by routers: look at cables, VLANs and switch ports, routes, and at firewalls between the nodes")
 }
 
 func ownerOf(found []Plane, address netip.Addr) (node, plane string) {

@@ -41,6 +41,9 @@ func (p *Plane) Path() *v1alpha1.MPTCPPath {
 	for _, subnet := range p.Subnets[:min(len(p.Subnets), maxRanges)] {
 		object.Spec.AddressRanges = append(object.Spec.AddressRanges, v1alpha1.CIDR(subnet.String()))
 	}
+	if p.Routed {
+		object.Spec.Underlay = v1alpha1.UnderlayRouted
+	}
 	if p.ByName {
 		for _, member := range p.Members {
 			if pattern := v1alpha1.InterfacePattern(member.NIC); !slices.Contains(object.Spec.Interfaces, pattern) {

@@ -38,12 +38,18 @@ type Plane struct {
 	Exists bool `json:"exists"`
 	// Subnets of the NICs' addresses.
 	Subnets []netip.Prefix `json:"subnets"`
+	// Routed: its subnets are joined by routers, as those of several racks are.
+	Routed bool `json:"routed,omitempty"`
 	// ByName: nodes have several NICs in these subnets, which names alone tell apart.
 	ByName bool `json:"byName,omitempty"`
 	// CapacityMbit is the speed of the slowest NIC; 0 where one is not known.
 	CapacityMbit int64 `json:"capacityMbit,omitempty"`
 	// Members are the NICs, by nodes.
 	Members []Member `json:"members"`
+	// pathIsRouted: so the MPTCPPath says that exists.
+	pathIsRouted bool
+	// apart says why NICs of the same name are not on it.
+	apart []string
 }
 
 // Member is a node's NIC on a plane.
@@ -65,23 +71,23 @@ type item struct {
 	group   int
 }
 
-// Find finds the planes, those first whose paths exist, else by their names.
+// Find finds the planes, those first whose paths exist, else by their names. Those of several
+// racks are one when the agents have answered RackQuestions.
 func Find(nodes []Node, paths []v1alpha1.MPTCPPath) []Plane {
-	items := itemsOf(nodes)
-	shared := crowded(items)
-	join(items, shared)
+	found := slices.DeleteFunc(joinRacks(segments(nodes), nodes, paths), func(p Plane) bool { return len(p.Members) < 2 })
+	name(found, paths)
+	return found
+}
+
+func grouped(items []item) (all [][]item) {
 	groups := map[int][]item{}
 	for _, one := range items {
 		groups[one.group] = append(groups[one.group], one)
 	}
-	var found []Plane
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
-		if plane := planeOf(groups[group], nodes, shared); len(plane.Members) > 1 {
-			found = append(found, plane)
-		}
+		all = append(all, groups[group])
 	}
-	name(found, paths)
-	return found
+	return all
 }
 
 // itemsOf leaves out addresses that several nodes have: those of bridges that each node has
@@ -182,10 +188,14 @@ func planeOf(group []item, nodes []Node, several map[netip.Prefix]bool) (plane P
 			}
 		}
 	}
-	slices.SortFunc(plane.Subnets, func(a, b netip.Prefix) int { return a.Compare(b) })
-	slices.SortFunc(plane.Members, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
-	plane.CapacityMbit = capacity(plane.Members)
+	plane.sort()
 	return plane
+}
+
+func (p *Plane) sort() {
+	slices.SortFunc(p.Subnets, func(a, b netip.Prefix) int { return a.Compare(b) })
+	slices.SortFunc(p.Members, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	p.CapacityMbit = capacity(p.Members)
 }
 
 // capacity is the least, where all are known.
@@ -206,8 +216,8 @@ func name(found []Plane, paths []v1alpha1.MPTCPPath) {
 	}
 	for i := range found {
 		plane := &found[i]
-		if path := pathOf(plane, paths); path != "" {
-			plane.Name, plane.Exists = path, true
+		if path := pathOf(plane, paths); path != nil {
+			plane.Name, plane.Exists, plane.pathIsRouted = path.Name, true, path.Spec.Underlay == v1alpha1.UnderlayRouted
 		}
 	}
 	for i := range found {
@@ -237,12 +247,12 @@ func commonName(members []Member) string {
 	return strings.Trim(notInNames.ReplaceAllString(strings.ToLower(members[0].NIC), "-"), "-")
 }
 
-// pathOf is the MPTCPPath that has a NIC of the plane; empty where there is none.
-func pathOf(plane *Plane, paths []v1alpha1.MPTCPPath) string {
+// pathOf is the MPTCPPath that has a NIC of the plane; nil where there is none.
+func pathOf(plane *Plane, paths []v1alpha1.MPTCPPath) *v1alpha1.MPTCPPath {
 	for i := range paths {
 		if slices.ContainsFunc(plane.Members, func(m Member) bool { return has(&paths[i].Spec, &m) }) {
-			return paths[i].Name
+			return &paths[i]
 		}
 	}
-	return ""
+	return nil
 }

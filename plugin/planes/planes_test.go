@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,19 +53,66 @@ func plain(number int) Node {
 	return node(number, nic("ens1f0", fmt.Sprintf("192.0.2.%d/24", number), fmt.Sprintf("2001:db8::%d/64", number)), nic("ens1f1", fmt.Sprintf("198.51.100.%d/24", number)))
 }
 
-// answered has every node answer what it is asked, and routes lead to the nodes.
-func answered(nodes []Node) {
-	for name, question := range Questions(nodes, Find(nodes, nil)) {
+// answered has every node answer what it is asked, and routes lead to the nodes. What they
+// say of racks is what comes first: later it is forgotten.
+func answered(nodes []Node) (forget func()) {
+	answer(nodes, RackQuestions(nodes))
+	ofRacks := make([]int, len(nodes))
+	for i := range nodes {
+		if nodes[i].Survey != nil {
+			ofRacks[i] = len(nodes[i].Survey.Answers)
+		}
+	}
+	answer(nodes, Questions(nodes, Find(nodes, nil)))
+	return func() {
+		for i := range nodes {
+			if nodes[i].Survey != nil {
+				nodes[i].Survey.Answers = nodes[i].Survey.Answers[ofRacks[i]:]
+			}
+		}
+	}
+}
+
+// routerTo is what a NIC whose name begins with routed has on the way to another rack.
+func routerTo(address netip.Addr, by *agentapi.NIC) (router netip.Addr) {
+	if by == nil || !strings.HasPrefix(by.Name, "routed") {
+		return router
+	}
+	for _, own := range by.Addresses {
+		if own.Contains(address) {
+			return netip.Addr{}
+		}
+		if own.Addr().Is4() == address.Is4() {
+			router = own.Masked().Addr().Next()
+		}
+	}
+	return router
+}
+
+func nicNamed(node *Node, name string) *agentapi.NIC {
+	for i := range node.Survey.NICs {
+		if node.Survey.NICs[i].Name == name {
+			return &node.Survey.NICs[i]
+		}
+	}
+	return nil
+}
+
+func answer(nodes []Node, questions map[string]Question) {
+	for name, question := range questions {
 		for i := range nodes {
 			if nodes[i].Name != name {
 				continue
 			}
 			for _, ask := range question.Ask {
 				address, nic, _ := strings.Cut(ask, "%")
-				nodes[i].Survey.Answers = append(nodes[i].Survey.Answers, agentapi.Answer{NIC: nic, Address: netip.MustParseAddr(address), Answered: true})
+				asked := netip.MustParseAddr(address)
+				router := routerTo(asked, nicNamed(&nodes[i], nic))
+				reached := router.IsValid() || slices.ContainsFunc(nicNamed(&nodes[i], nic).Addresses, func(p netip.Prefix) bool { return p.Contains(asked) })
+				nodes[i].Survey.Answers = append(nodes[i].Survey.Answers, agentapi.Answer{NIC: nic, Address: asked, Router: router, Answered: reached})
 			}
 			for _, to := range question.Route {
-				nodes[i].Survey.Routes = append(nodes[i].Survey.Routes, agentapi.Route{To: to, NIC: "ens1f0", Gateway: nodeOfPod(nodes, to).Addresses[0]})
+				nodes[i].Survey.Routes = append(nodes[i].Survey.Routes, agentapi.Route{To: to, NIC: nodes[i].Survey.NICs[0].Name, Gateway: nodeOfPod(nodes, to).Addresses[0]})
 			}
 		}
 	}
@@ -99,19 +147,62 @@ func TestProposals(t *testing.T) {
 			overlay(nodes)
 			nodes[0].Survey.Routes[0].Overlay, nodes[0].Survey.Routes[0].Steered = "VXLAN", true
 		}},
-		"an encrypted overlay is no way for packets of pods":  {nodes: []Node{plain(1), plain(2)}, change: overlay},
-		"a node without an agent, and an old kernel":          {nodes: []Node{plain(1), plain(2), {Name: "node3", Missing: "no agent runs there"}}, change: func(nodes []Node) { nodes[0].Survey.Kernel, nodes[1].Survey.Kernel = "5.4.0-generic", "5.15.3" }},
+		"an encrypted overlay is no way for packets of pods": {nodes: []Node{plain(1), plain(2)}, change: overlay},
+		"a node without an agent, and an old kernel":         {nodes: []Node{plain(1), plain(2), {Name: "node3", Missing: "no agent runs there"}}, change: func(nodes []Node) { nodes[0].Survey.Kernel, nodes[1].Survey.Kernel = "5.4.0-generic", "5.15.3" }},
+		"racks that routers join are one plane":              {nodes: racksOf("routed", 2, 2)},
+		"each node may be a rack of its own":                 {nodes: racksOf("routed", 3, 1)},
+		"racks that no route joins are told":                 {nodes: racksOf("ens1f", 2, 2)},
+		"one plane of two is joined":                         {nodes: mixed(racksOf("routed", 2, 2))},
+		"a path over routers has all its racks":              {nodes: racksOf("ens1f", 2, 2), paths: []v1alpha1.MPTCPPath{overRouters("blue", "ens1f0"), overRouters("red", "ens1f1")}},
+		"a path that says it has no routers and has some":    {nodes: racksOf("routed", 2, 2), paths: []v1alpha1.MPTCPPath{switched("blue", "routed0")}},
+		"a router with a smaller MTU is told": {nodes: racksOf("routed", 2, 2), change: func(nodes []Node) {
+			for i := range nodes[1].Survey.Answers {
+				nodes[1].Survey.Answers[i].PathMTU = 1400
+			}
+		}},
+		"more racks than a path has ranges are told":          {nodes: racksOf("routed", 17, 2)},
 		"a router in a range is told, routes over it as well": {nodes: []Node{plain(1), plain(2)}, change: router},
 	} {
 		t.Run(name, func(t *testing.T) {
-			answered(test.nodes)
+			forget := answered(test.nodes)
 			if test.change != nil {
 				test.change(test.nodes)
 			}
 			found := Find(test.nodes, test.paths)
+			forget()
 			golden(t, strings.ReplaceAll(strings.ReplaceAll(name, " ", "_"), ",", ""), describe(t, test.nodes, found))
 		})
 	}
+}
+
+// racksOf has nodes with two NICs, whose subnets are those of their rack.
+func racksOf(nic0 string, racks, each int) (nodes []Node) {
+	for number := 1; number <= racks*each; number++ {
+		rack := (number-1)/each + 1
+		nodes = append(nodes, node(number, nic(nic0+"0", fmt.Sprintf("10.1.%d.%d/24", rack, number+1), fmt.Sprintf("fd00:1:%d::%d/64", rack, number+1)), nic(nic0+"1", fmt.Sprintf("10.2.%d.%d/24", rack, number+1))))
+		nodes[len(nodes)-1].Addresses = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.1.%d.%d", rack, number+1))}
+	}
+	return nodes
+}
+
+// mixed takes the routes of the second NICs away.
+func mixed(nodes []Node) []Node {
+	for i := range nodes {
+		nodes[i].Survey.NICs[1].Name = "ens1f1"
+	}
+	return nodes
+}
+
+func overRouters(name string, nic v1alpha1.InterfacePattern) v1alpha1.MPTCPPath {
+	path := switched(name, nic)
+	path.Spec.Underlay = v1alpha1.UnderlayRouted
+	return path
+}
+
+func switched(name string, nic v1alpha1.InterfacePattern) v1alpha1.MPTCPPath {
+	path := v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	path.Spec.Interfaces = []v1alpha1.InterfacePattern{nic}
+	return path
 }
 
 func everythingWrong(nodes []Node) {

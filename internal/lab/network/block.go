@@ -45,8 +45,23 @@ func (n *Network) Lose(node *Node, path string, share float64) error {
 		return fmt.Errorf("losing %v of path %s: only a share, and only of paths without a delay", share, path)
 	}
 	for _, direction := range []Direction{FromNode, ToNode} {
-		if err := n.blocks.add(n.Fabric, blockAt{node.port(path), direction}, share); err != nil {
+		if err := n.blocks.add(n.Fabric, blockAt{node.port(path), direction}, dropping(share)); err != nil {
 			return fmt.Errorf("losing %v of path %s %s %s: %w", share, path, direction, node.NodeName(), err)
+		}
+	}
+	return nil
+}
+
+// LoseLarge makes a path lose the frames between a node and the fabric whose packets are larger
+// than this, as a switch with a smaller MTU does, until Block ends it. The path must have
+// been built without a delay.
+func (n *Network) LoseLarge(node *Node, path string, mtu int) error {
+	if n.delayers[path] != nil {
+		return fmt.Errorf("losing large packets of path %s: only of paths without a delay", path)
+	}
+	for _, direction := range []Direction{FromNode, ToNode} {
+		if err := n.blocks.add(n.Fabric, blockAt{node.port(path), direction}, droppingLarge(mtu)); err != nil {
+			return fmt.Errorf("losing packets of path %s above %d bytes %s %s: %w", path, mtu, direction, node.NodeName(), err)
 		}
 	}
 	return nil
@@ -66,7 +81,7 @@ func (n *Network) block(node *Node, path string, blocked bool, direction Directi
 	if !blocked {
 		return n.blocks.remove(at)
 	}
-	return n.blocks.add(n.Fabric, at, 1)
+	return n.blocks.add(n.Fabric, at, dropping(1))
 }
 
 // SetDelay changes the one-way delay of a path that was built with one. Frames that
@@ -109,7 +124,29 @@ func dropping(share float64) asm.Instructions {
 	}
 }
 
-func (b *blocks) add(fabric *Namespace, at blockAt, share float64) error {
+// droppingLarge is a program that drops what is larger on the wire than this. Of what the NIC
+// is to cut, the pieces count.
+func droppingLarge(mtu int) asm.Instructions {
+	const (
+		next, drop = -1, 2
+		length     = 0   // of struct __sk_buff
+		gsoSize    = 176 // likewise
+		header     = 14
+		least      = 40 // of IP and TCP
+	)
+	return asm.Instructions{
+		asm.LoadMem(asm.R2, asm.R1, gsoSize, asm.Word),
+		asm.JNE.Imm(asm.R2, 0, "pieces"),
+		asm.LoadMem(asm.R2, asm.R1, length, asm.Word),
+		asm.JGT.Imm(asm.R2, int32(mtu+header), "drop"),
+		asm.Mov.Imm(asm.R0, next), asm.Return(),
+		asm.JGT.Imm(asm.R2, int32(mtu-least), "drop").WithSymbol("pieces"),
+		asm.Mov.Imm(asm.R0, next), asm.Return(),
+		asm.Mov.Imm(asm.R0, drop).WithSymbol("drop"), asm.Return(),
+	}
+}
+
+func (b *blocks) add(fabric *Namespace, at blockAt, dropping asm.Instructions) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.links[at] != nil {
@@ -117,7 +154,7 @@ func (b *blocks) add(fabric *Namespace, at blockAt, share float64) error {
 	}
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "block", Type: ebpf.SchedCLS, License: "GPL",
-		Instructions: dropping(share),
+		Instructions: dropping,
 	})
 	if err != nil {
 		return fmt.Errorf("loading a program that drops: %w", err)
