@@ -18,8 +18,6 @@ type peerNames struct {
 	// lookedFor are addresses that were looked for since the last look: one that has no name
 	// is none of a pod that a policy selects.
 	lookedFor map[netip.Addr]bool
-	// whole is true where those of all plans are known.
-	whole bool
 	// wanted gets something when there is an address to look for.
 	wanted chan struct{}
 }
@@ -32,7 +30,7 @@ func newPeerNames() peerNames {
 
 // begin has all looked for anew: addresses go from one pod to another.
 func (n *peerNames) begin() {
-	n.names, n.before, n.lookedFor, n.whole = map[netip.Addr]string{}, n.names, map[netip.Addr]bool{}, false
+	n.names, n.before, n.lookedFor = map[netip.Addr]string{}, n.names, map[netip.Addr]bool{}
 }
 
 func (n *peerNames) of(address netip.Addr) string {
@@ -55,7 +53,7 @@ func (n *peerNames) add(plan *planSketch) {
 
 func (n *peerNames) unknown(address netip.Addr) bool {
 	_, known := n.names[address]
-	return !known && !n.whole && !n.lookedFor[address]
+	return !known && !n.lookedFor[address]
 }
 
 // want tells where a peer has no name yet.
@@ -69,24 +67,6 @@ func (n *peerNames) want(subflows []Subflow) {
 			return
 		}
 	}
-}
-
-// nameAll reads the names while agents measure, where most peers are on nodes that are not
-// asked. Whether they are wanted at all is known later: the context may end.
-func (t *topper) nameAll(ctx context.Context) {
-	if t.notAsked == 0 || t.options.paths {
-		return
-	}
-	plans, err := t.plans.all(ctx)
-	if err != nil {
-		return // which namePeers finds again, if it matters
-	}
-	t.mutex.Lock()
-	defer t.mutex.Unlock()
-	for i := range plans {
-		t.names.add(&plans[i])
-	}
-	t.names.whole = true
 }
 
 // namePeers looks for the names that are missing.

@@ -55,22 +55,15 @@ type planFinder interface {
 	// having has the plans of the pods with these addresses, and may have others. Pods may
 	// have several addresses each.
 	having(ctx context.Context, addresses []netip.Addr, several bool) ([]planSketch, error)
-	// all has those of all nodes.
-	all(ctx context.Context) ([]planSketch, error)
 }
 
 // knownPlans are those of a client that has all of them already.
 type knownPlans struct{ client.Reader }
 
 func (k knownPlans) find(ctx context.Context, _ *topOptions) ([]planSketch, []counted, error) {
-	all, err := k.all(ctx)
-	return all, nil, err
-}
-
-func (k knownPlans) all(ctx context.Context) ([]planSketch, error) {
 	var plans v1alpha1.MPTCPNodePlanList
 	err := k.List(ctx, &plans)
-	return sketchesOf(plans.Items), err
+	return sketchesOf(plans.Items), nil, err
 }
 
 func (knownPlans) having(context.Context, []netip.Addr, bool) ([]planSketch, error) { return nil, nil }

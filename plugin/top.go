@@ -184,11 +184,15 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 	patient, cancel := context.WithTimeout(ctx, t.options.every+askTimeout)
 	defer cancel()
 	t.startAll(patient, "--count=1")
-	if err := t.finishReading(ctx); err != nil {
-		return err
+	t.streams.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	if t.options.paths {
 		return p.printPathUses(t.pathSnapshot())
+	}
+	if err := t.namePeers(ctx); err != nil {
+		return err
 	}
 	found := t.snapshot()
 	column, _ := columnNamed(t.options.sort)
@@ -200,25 +204,6 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 		return ErrNotFine
 	}
 	return nil
-}
-
-// finishReading waits for the agents that were asked, and names the peers that they tell of.
-func (t *topper) finishReading(ctx context.Context) error {
-	naming, enough := context.WithCancel(ctx)
-	defer enough()
-	named := make(chan struct{})
-	go func() {
-		defer close(named)
-		t.nameAll(naming)
-	}()
-	t.streams.Wait()
-	if ctx.Err() != nil || t.options.paths {
-		return ctx.Err()
-	}
-	if missing, _ := t.namesMissing(); len(missing) > 0 {
-		<-named
-	}
-	return t.namePeers(ctx)
 }
 
 func (t *Top) text() string {
