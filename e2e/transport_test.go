@@ -3,16 +3,21 @@
 package e2e_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -75,4 +80,99 @@ func (c *cluster) closeTimeout(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(value)
+}
+
+// A rule of who receives asks the sender to pace the subflows of one path. What is lost of
+// them is nobody's doing: the sender's socket sends no more.
+func TestARuleAtThePeerPacesTheSubflowOfOnePath(t *testing.T) {
+	c := use(t)
+	sends := testlab.NewPolicy("shop", "server")
+	sends.Name = "sends"
+	sends.Spec.Transport = &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{
+		From: []v1alpha1.CIDR{"0.0.0.0/0"}, MinRate: resource.NewQuantity(1e6, resource.DecimalSI),
+	}}
+	receives := testlab.NewPolicy("shop", "client")
+	c.CreatePaths(t)
+	for _, policy := range []*v1alpha1.MPTCPPolicy{sends, receives} {
+		policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
+		c.Create(t, policy)
+		c.WaitProgrammed(t, policy, 1)
+	}
+	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 50 * time.Second})
+	testutil.Retry(t, 10*time.Second, func() error {
+		if carrying := r.carrying(t); carrying < len(paths) {
+			return fmt.Errorf("%d subflows carry payload", carrying)
+		}
+		return nil
+	})
+	r.sleepUntil(4 * time.Second) // the first ones of a subflow are not paced
+	own := r.receivedByPath(t, c)
+	c.setRulesOf(t, receives, v1alpha1.Rule{
+		Name: "metered", Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{"green"}, Direction: v1alpha1.DirectionToEndpoint}},
+		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRateLimit, At: v1alpha1.ActionAtPeer, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}},
+	})
+	c.awaitPaced(t, 1)
+	time.Sleep(3 * time.Second) // what waits for the subflow goes out first
+	asked := r.receivedByPath(t, c)
+	t.Logf("without the rule %v Mbit/s, with it %v", own, asked)
+	if green := asked["green"]; green < 19 || green > 21 {
+		t.Errorf("the subflow of the path green carries %.1f Mbit/s, and is asked for 20", green)
+	}
+	for _, path := range []string{"blue", "red"} {
+		if asked[path] < 0.95*own[path] {
+			t.Errorf("the subflow of the path %s carries %.1f Mbit/s, and carried %.1f", path, asked[path], own[path])
+		}
+	}
+	if rule := c.ruleNamed(t, "client", "metered"); rule.Hits == 0 || rule.Acted > 0 {
+		t.Errorf("the rule matched %d packets and touched %d of them", rule.Hits, rule.Acted)
+	}
+	c.setRulesOf(t, receives)
+	c.awaitPaced(t, 0)
+	r.finish(t)
+}
+
+func (c *cluster) setRulesOf(t *testing.T, policy *v1alpha1.MPTCPPolicy, rules ...v1alpha1.Rule) {
+	t.Helper()
+	c.Update(t, policy, func() { policy.Spec.Rules = rules })
+	c.WaitProgrammed(t, policy, 1)
+}
+
+// awaitPaced waits until so many of the server's sockets are paced at 20 Mbit/s, and no
+// others at anything.
+func (c *cluster) awaitPaced(t *testing.T, count int) {
+	t.Helper()
+	testutil.Retry(t, 20*time.Second, func() error {
+		sockets, err := c.Network.Pod("server").Run("ss", "-tinHO", "state", "established")
+		if err != nil {
+			return err
+		}
+		if paced, asked := len(maximum.FindAllString(sockets, -1)), strings.Count(sockets, "/20000000bps"); paced != count || asked != count {
+			return fmt.Errorf("%d of the server's sockets are paced, and %d at what is asked for:\n%s", paced, asked, sockets)
+		}
+		return nil
+	})
+}
+
+// maximum is what ss shows of a socket that is paced.
+var maximum = regexp.MustCompile(`/\d+bps`)
+
+// receivedByPath is what the subflows of each path bring in some seconds, in Mbit/s.
+func (r *running) receivedByPath(t *testing.T, c *cluster) map[string]float64 {
+	t.Helper()
+	received := func() (time.Time, map[string]uint64) {
+		of := map[string]uint64{}
+		for _, subflow := range r.subflows(t) {
+			of[subflow.Local.String()+subflow.Remote.String()] = subflow.Received
+		}
+		return time.Now(), of
+	}
+	began, before := received()
+	time.Sleep(5 * time.Second)
+	ended, after := received()
+	rates := map[string]float64{}
+	for _, subflow := range c.subflowsOf(t, r.from) {
+		key := subflow.Local.String() + subflow.Remote.String()
+		rates[cmp.Or(subflow.Incoming, subflow.Path)] += float64(after[key]-before[key]) * 8 / 1e6 / ended.Sub(began).Seconds()
+	}
+	return rates
 }

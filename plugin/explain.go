@@ -434,7 +434,11 @@ func (e *Explanation) writeTraffic(b *strings.Builder) {
 func actions(list []v1alpha1.Action) string {
 	names := make([]string, 0, len(list))
 	for _, action := range list {
-		names = append(names, string(action.Type))
+		name := string(action.Type)
+		if action.At == v1alpha1.ActionAtPeer {
+			name += " at the peer"
+		}
+		names = append(names, name)
 	}
 	return strings.Join(names, ", ")
 }

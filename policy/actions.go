@@ -4,6 +4,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -30,6 +31,8 @@ type actionRule struct {
 	// excludes is another type that cannot be beside this one, because of why.
 	excludes v1alpha1.ActionType
 	why      string
+	// asked is true where peers can be asked for it (at: Peer).
+	asked bool
 	// ends is true where nothing runs after the action, uncertain where it may be so.
 	ends, uncertain bool
 }
@@ -38,7 +41,7 @@ type actionRule struct {
 var actionRules = map[v1alpha1.ActionType]actionRule{
 	v1alpha1.ActionRateLimit: {
 		parameter: "rateLimit", lacks: func(a *v1alpha1.Action) bool { return a.RateLimit == nil },
-		check: (*ruleCheck).rateLimit, governs: true, unsuitable: unsuitablePace, conflict: sameScope,
+		check: (*ruleCheck).rateLimit, governs: true, unsuitable: unsuitableRate, conflict: sameScope, asked: true,
 	},
 	v1alpha1.ActionSetBackup: {
 		parameter: "setBackup", lacks: func(a *v1alpha1.Action) bool { return a.SetBackup == nil || a.SetBackup.Backup == nil },
@@ -68,7 +71,7 @@ var actionRules = map[v1alpha1.ActionType]actionRule{
 	},
 	v1alpha1.ActionCongestion: {
 		parameter: "congestion", lacks: func(a *v1alpha1.Action) bool { return a.Congestion == nil },
-		check: (*ruleCheck).congestion, governs: true,
+		check: (*ruleCheck).congestion, governs: true, asked: true,
 		conflict: func(a, b *v1alpha1.Action) string {
 			return unless(a.Congestion.Algorithm == b.Congestion.Algorithm, "a subflow has one congestion control")
 		},
@@ -77,6 +80,19 @@ var actionRules = map[v1alpha1.ActionType]actionRule{
 		parameter: "runProgram", lacks: func(a *v1alpha1.Action) bool { return a.RunProgram == nil },
 		check: (*ruleCheck).runProgram, uncertain: true,
 	},
+}
+
+func isAsked(a *v1alpha1.Action) bool { return a.At == v1alpha1.ActionAtPeer }
+
+// asked are the actions that peers can be asked for.
+func asked() (types []string) {
+	for name, rule := range actionRules {
+		if rule.asked {
+			types = append(types, string(name))
+		}
+	}
+	slices.Sort(types)
+	return types
 }
 
 func unless(fine bool, why string) string {
@@ -96,6 +112,10 @@ func missingParameter(a *v1alpha1.Action) string {
 
 func (k *ruleCheck) rateLimit(a *v1alpha1.Action, at *field.Path) {
 	k.rate(&a.RateLimit.Rate, at.Child("rateLimit", "rate"))
+	limit := a.RateLimit
+	if isAsked(a) && (rateScope(limit) != v1alpha1.RateLimitPerSubflow || firstGiven(limit.Mechanism, v1alpha1.RateLimitAuto) != v1alpha1.RateLimitAuto) {
+		k.add(at.Child("rateLimit"), v1alpha1.ReasonInvalidRule, "with at: Peer each subflow has the rate and the peer paces it; leave per and mechanism out")
+	}
 }
 
 func (k *ruleCheck) schedule(a *v1alpha1.Action, at *field.Path) {
@@ -105,7 +125,12 @@ func (k *ruleCheck) schedule(a *v1alpha1.Action, at *field.Path) {
 }
 
 func (k *ruleCheck) congestion(a *v1alpha1.Action, at *field.Path) {
-	if k.policy.program(a.Congestion.Algorithm) != nil { // else the kernel's
+	isProgram := k.policy.program(a.Congestion.Algorithm) != nil // else the kernel's
+	if isProgram && isAsked(a) {
+		k.add(at.Child("congestion", "algorithm"), v1alpha1.ReasonInvalidRule, "%s is a program of this policy; a peer is asked for one that its own kernel has by name", a.Congestion.Algorithm)
+		return
+	}
+	if isProgram {
 		k.program(a.Congestion.Algorithm, v1alpha1.ProgramCongestion, at.Child("congestion", "algorithm"))
 	}
 }
@@ -114,7 +139,10 @@ func (k *ruleCheck) runProgram(a *v1alpha1.Action, at *field.Path) {
 	k.program(a.RunProgram.Program, v1alpha1.ProgramAction, at.Child("runProgram", "program"))
 }
 
-func unsuitablePace(a *v1alpha1.Action, match *condition) string {
+func unsuitableRate(a *v1alpha1.Action, match *condition) string {
+	if isAsked(a) {
+		return unless(!match.onlyDirection(v1alpha1.DirectionFromEndpoint), "at: Peer bounds what the pod receives; leave direction out, or match ToEndpoint")
+	}
 	paced := a.RateLimit.Mechanism == v1alpha1.RateLimitPace
 	return unless(!paced || !match.onlyDirection(v1alpha1.DirectionToEndpoint),
 		"mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police")
@@ -161,6 +189,8 @@ func unsuitable(a *v1alpha1.Action, match *condition) string {
 func contradiction(a, b *v1alpha1.Action) string {
 	one, other := actionRules[a.Type], actionRules[b.Type]
 	switch {
+	case isAsked(a) != isAsked(b):
+		return "" // each end has its own
 	case missingParameter(a)+missingParameter(b) != "":
 		return ""
 	case a.Type == b.Type && one.conflict != nil:

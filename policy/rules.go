@@ -136,6 +136,10 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 		k.add(at.Child(missing), v1alpha1.ReasonInvalidRule, "type %s needs it", a.Type)
 		return
 	}
+	if isAsked(a) && !actionRules[a.Type].asked {
+		k.add(at.Child("at"), v1alpha1.ReasonInvalidRule, "peers can be asked for %s, and not for %s", strings.Join(asked(), " and "), a.Type)
+		return
+	}
 	if check := actionRules[a.Type].check; check != nil {
 		check(k, a, at)
 	}

@@ -138,6 +138,24 @@ func TestRules(t *testing.T) {
 			"ImpossibleMatch rule f: spec.rules[5].actions[0]: SuppressAddAddr cannot do anything for the packets that the rule matches: none of them announces an address; match AddAddr, or leave packetTypes out",
 			"ImpossibleMatch rule g: spec.rules[6].actions[0]: RateLimit cannot do anything for the packets that the rule matches: mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police",
 		}},
+		{name: "may ask the peer for another rate than the pod's own", rules: `
+- {name: a, match: {paths: [blue]}, actions: [{type: RateLimit, rateLimit: {rate: 1M}}, {type: Congestion, congestion: {algorithm: cubic}}]}
+- {name: b, match: {paths: [blue]}, actions: [{type: RateLimit, at: Peer, rateLimit: {rate: 2M}}, {type: Congestion, at: Peer, congestion: {algorithm: bbr}}]}`},
+		{name: "that ask the peer twice contradict each other", rules: `
+- {name: a, actions: [{type: Congestion, at: Peer, congestion: {algorithm: cubic}}]}
+- {name: b, actions: [{type: Congestion, at: Peer, congestion: {algorithm: bbr}}]}`, want: []string{
+			"ContradictingRules rule b: spec.rules[1].actions[0]: it contradicts Congestion of rule a, which matches the same packets: a subflow has one congestion control",
+		}},
+		{name: "that ask the peer for what it cannot do are refused", rules: `
+- {name: a, actions: [{type: Record, at: Peer}]}
+- {name: b, actions: [{type: RateLimit, at: Peer, rateLimit: {rate: 1M, per: Endpoint}}]}
+- {name: c, match: {direction: FromEndpoint}, actions: [{type: RateLimit, at: Peer, rateLimit: {rate: 1M}}]}
+- {name: d, actions: [{type: Congestion, at: Peer, congestion: {algorithm: control}}]}`, want: []string{
+			"InvalidRule rule a: spec.rules[0].actions[0].at: peers can be asked for Congestion and RateLimit, and not for Record",
+			"InvalidRule rule b: spec.rules[1].actions[0].rateLimit: with at: Peer each subflow has the rate and the peer paces it; leave per and mechanism out",
+			"ImpossibleMatch rule c: spec.rules[2].actions[0]: RateLimit cannot do anything for the packets that the rule matches: at: Peer bounds what the pod receives; leave direction out, or match ToEndpoint",
+			"InvalidRule rule d: spec.rules[3].actions[0].congestion.algorithm: control is a program of this policy; a peer is asked for one that its own kernel has by name",
+		}},
 		{name: "whose alternatives can hold work", rules: `
 - {name: a, match: {direction: ToEndpoint, any: [{direction: FromEndpoint}, {direction: ToEndpoint}]}, actions: [{type: Record}]}
 - {name: b, match: {not: {direction: ToEndpoint}, packetTypes: [Reset, FIN]}, actions: [{type: SetBackup, setBackup: {backup: true}}]}`},

@@ -58,6 +58,7 @@ var actionForms = map[v1alpha1.ActionType]actionForm{
 	v1alpha1.ActionDrop:             {kind: endpoint.ActionDrop},
 	v1alpha1.ActionReset:            {kind: endpoint.ActionReset},
 	// These two govern the pod's sockets: the packet programs tell those which rules hold.
+	// So does what is asked of peers (at: Peer).
 	v1alpha1.ActionSchedule:   {kind: endpoint.ActionStack},
 	v1alpha1.ActionCongestion: {kind: endpoint.ActionStack},
 	v1alpha1.ActionRunProgram: {kind: endpoint.ActionRunProgram, needs: endpoint.NeedsOptions, compile: (*compiler).runProgram},
@@ -70,6 +71,9 @@ func (c *compiler) action(rule *v1alpha1.PlanRule, i int, compiled *Rule) (actio
 	form, known := actionForms[rule.Actions[i].Type]
 	if !known {
 		return action, field.NotSupported(at.Child("type"), rule.Actions[i].Type, slices.Sorted(maps.Keys(actionForms)))
+	}
+	if rule.Actions[i].At == v1alpha1.ActionAtPeer {
+		form = actionForm{kind: endpoint.ActionStack}
 	}
 	action.Kind = form.kind
 	compiled.Needs |= form.needs

@@ -14,7 +14,7 @@ import (
 )
 
 // StatusOf says for each rule with a rate limit how it is enforced on these
-// subflows, which are those of one endpoint. A rule that limits no subflow now
+// subflows, which are those of one endpoint, and of those at: Peer that peers are asked. A rule that limits no subflow now
 // keeps what before says of it, so that a status does not change with each
 // connection that ends. The texts say all, most or some and no numbers, for the
 // same reason.
@@ -23,10 +23,13 @@ func StatusOf(rules []v1alpha1.PlanRule, subflows []agentapi.Subflow, before []v
 	maps.Copy(uses, usesByRule(subflows, true))
 	var statuses []v1alpha1.RuleStatus
 	for i := range rules {
+		key := ruleKey{rules[i].Policy, rules[i].Name}
+		if asks(&rules[i].Rule) && !limits(&rules[i].Rule) {
+			statuses = append(statuses, v1alpha1.RuleStatus{Policy: key.policy, Name: key.name, Mechanism: mechanismAsk, Message: askedOfPeers})
+		}
 		if !limits(&rules[i].Rule) {
 			continue
 		}
-		key := ruleKey{rules[i].Policy, rules[i].Name}
 		if used := uses[key]; len(used) > 0 {
 			statuses = append(statuses, v1alpha1.RuleStatus{
 				Policy: key.policy, Name: key.name, Mechanism: mechanisms(used), Message: message(used),
@@ -51,8 +54,18 @@ func Limits(rules []v1alpha1.PlanRule) bool {
 
 func limits(rule *v1alpha1.Rule) bool {
 	return slices.ContainsFunc(rule.Actions, func(action v1alpha1.Action) bool {
-		return action.Type == v1alpha1.ActionRateLimit
+		return action.Type == v1alpha1.ActionRateLimit && action.At != v1alpha1.ActionAtPeer
 	})
+}
+
+// What is said of rules that ask peers: these do not answer.
+const (
+	mechanismAsk = "Ask"
+	askedOfPeers = "Ask: peers are asked and do not answer; one without Braid, or whose policy does not accept it, goes on as it is"
+)
+
+func asks(rule *v1alpha1.Rule) bool {
+	return slices.ContainsFunc(rule.Actions, func(action v1alpha1.Action) bool { return action.At == v1alpha1.ActionAtPeer })
 }
 
 // use is a way in which a limit is enforced, and on how many subflows.

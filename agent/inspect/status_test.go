@@ -94,6 +94,18 @@ func TestTheStatusOfARuleSaysWhatLimitsAndWhy(t *testing.T) {
 	}
 }
 
+func TestARuleThatAsksPeersSaysThatTheyDoNotAnswer(t *testing.T) {
+	rules := []v1alpha1.PlanRule{planRule("ask", v1alpha1.ActionRateLimit), planRule("choose", v1alpha1.ActionCongestion)}
+	rules[0].Actions[0].At, rules[1].Actions[0].At = v1alpha1.ActionAtPeer, v1alpha1.ActionAtPeer
+	got := inspect.StatusOf(rules, nil, nil)
+	if len(got) != 2 || got[0].Mechanism != "Ask" || got[0].Failed || got[0].Message != got[1].Message {
+		t.Errorf("the status is %+v", got)
+	}
+	if inspect.Limits(rules) {
+		t.Error("what peers are asked for limits subflows here")
+	}
+}
+
 func TestARuleAboutWhichThereIsNothingToSayHasNoStatus(t *testing.T) {
 	rules := []v1alpha1.PlanRule{planRule("slow", v1alpha1.ActionRateLimit), planRule("refuse", v1alpha1.ActionReset)}
 	if got := inspect.StatusOf(rules, nil, nil); len(got) > 0 {

@@ -28,7 +28,9 @@ type objects struct {
 	// unswept is why there is none.
 	unswept error
 
-	subflows, paces, congestions, endpoints, governed, paced *ebpf.Map
+	subflows, paces, congestions, endpoints, requests, governed *ebpf.Map
+	// paced and asked are shared with the part that speaks with peers.
+	paced, asked *ebpf.Map
 }
 
 // assigned is what the programs need of all that their object declares.
@@ -38,11 +40,12 @@ type assigned struct {
 	Paces       *ebpf.Map     `ebpf:"paces"`
 	Congestions *ebpf.Map     `ebpf:"congestions"`
 	Endpoints   *ebpf.Map     `ebpf:"netns_endpoints"`
+	Requests    *ebpf.Map     `ebpf:"rule_requests"`
 	Governed    *ebpf.Map     `ebpf:"governed_sockets"`
 }
 
 // ownMaps are the maps that nobody else pins.
-var ownMaps = []string{pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets}
+var ownMaps = []string{pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapRuleRequests, pace.PaceMapGovernedSockets}
 
 // load loads the programs with the maps that are pinned in the directory, and
 // pins those that are not. Maps of another layout are made anew: what is wanted is
@@ -66,29 +69,44 @@ func tryLoad(directory, sharedDirectory string) (_ *objects, failed error) {
 	if err != nil {
 		return nil, err
 	}
-	paced, err := shared.Hold(sharedDirectory, shared.ByRules, spec.Maps[pace.PaceMapPacedSockets])
+	held, err := hold(sharedDirectory, spec)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if failed != nil {
-			failed = errors.Join(failed, paced.Close())
+			failed = errors.Join(failed, held[pace.PaceMapPacedSockets].Close(), held[pace.PaceMapAskedByRules].Close())
 		}
 	}()
-	spec.Maps[pace.PaceMapPacedSockets].Pinning = ebpf.PinNone
 	var got assigned
-	options := &ebpf.CollectionOptions{
-		Maps: ebpf.MapOptions{PinPath: directory}, MapReplacements: map[string]*ebpf.Map{pace.PaceMapPacedSockets: paced},
-	}
+	options := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: directory}, MapReplacements: held}
 	if err := spec.LoadAndAssign(&got, options); err != nil {
 		return nil, explain(fmt.Errorf("loading the program for sockets: %w", err))
 	}
 	o := &objects{
 		sockets: got.Sockets, subflows: got.Subflows, paces: got.Paces,
-		congestions: got.Congestions, endpoints: got.Endpoints, governed: got.Governed, paced: paced,
+		congestions: got.Congestions, endpoints: got.Endpoints, requests: got.Requests, governed: got.Governed,
+		paced: held[pace.PaceMapPacedSockets], asked: held[pace.PaceMapAskedByRules],
 	}
 	o.existing, o.unswept = o.loadIterator(spec)
 	return o, nil
+}
+
+// hold opens the maps that others share.
+func hold(directory string, spec *ebpf.CollectionSpec) (map[string]*ebpf.Map, error) {
+	held := map[string]*ebpf.Map{}
+	for _, name := range []string{pace.PaceMapPacedSockets, pace.PaceMapAskedByRules} {
+		spec.Maps[name].Pinning = ebpf.PinNone
+		m, err := shared.Hold(directory, shared.ByRules, spec.Maps[name])
+		if err != nil {
+			for _, other := range held {
+				err = errors.Join(err, other.Close())
+			}
+			return nil, err
+		}
+		held[name] = m
+	}
+	return held, nil
 }
 
 // readSpec leaves out the maps of the endpoint half that are not read here.
@@ -100,7 +118,8 @@ func readSpec(directory string) (*ebpf.CollectionSpec, error) {
 	maps.DeleteFunc(spec.Maps, func(name string, m *ebpf.MapSpec) bool {
 		m.Pinning = ebpf.PinByName
 		switch name {
-		case pace.PaceMapSubflows, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints, pace.PaceMapGovernedSockets, pace.PaceMapPacedSockets:
+		case pace.PaceMapSubflows, pace.PaceMapPaces, pace.PaceMapCongestions, pace.PaceMapNetnsEndpoints,
+			pace.PaceMapRuleRequests, pace.PaceMapGovernedSockets, pace.PaceMapPacedSockets, pace.PaceMapAskedByRules:
 			return false
 		}
 		return true
@@ -126,8 +145,8 @@ func adoptSize(spec *ebpf.MapSpec, directory string) error {
 func (o *objects) loadIterator(spec *ebpf.CollectionSpec) (*link.Iter, error) {
 	replaced := &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		pace.PaceMapSubflows: o.subflows, pace.PaceMapPaces: o.paces, pace.PaceMapCongestions: o.congestions,
-		pace.PaceMapNetnsEndpoints: o.endpoints, pace.PaceMapGovernedSockets: o.governed,
-		pace.PaceMapPacedSockets: o.paced,
+		pace.PaceMapNetnsEndpoints: o.endpoints, pace.PaceMapRuleRequests: o.requests, pace.PaceMapGovernedSockets: o.governed,
+		pace.PaceMapPacedSockets: o.paced, pace.PaceMapAskedByRules: o.asked,
 	}}
 	for _, m := range spec.Maps {
 		m.Pinning = ebpf.PinNone
@@ -186,7 +205,7 @@ func explain(err error) error {
 
 func (o *objects) close() error {
 	failed := errors.Join(o.sockets.Close(), o.subflows.Close(), o.paces.Close(), o.congestions.Close(),
-		o.endpoints.Close(), o.governed.Close(), o.paced.Close())
+		o.endpoints.Close(), o.requests.Close(), o.governed.Close(), o.paced.Close(), o.asked.Close())
 	if o.existing != nil {
 		failed = errors.Join(failed, o.existing.Close())
 	}

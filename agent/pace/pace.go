@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package pace does what rules ask of the pods' own sockets: it paces them,
-// shares one rate among several, and chooses their congestion control. No packet
-// is touched.
+// shares one rate among several, and chooses their congestion control; and it finds
+// what rules ask of their peers. No packet is touched.
 package pace
 
 import (
@@ -62,6 +62,10 @@ type Endpoint struct {
 	// index in the endpoint's chain of the rule that chooses it. Where several
 	// rules match, the last one decides.
 	Congestions map[int]string
+	// Requests are what rules ask of the peers of the subflows that they match, by their
+	// index. Of several rates the least is asked for; of congestion controls that of the
+	// last rule.
+	Requests map[int]Request
 	// Binding is how many rules of the chain, the first ones, are the cluster's: the
 	// others decide only where none of these does.
 	Binding int
@@ -142,6 +146,11 @@ const (
 )
 
 func (e *Endpoint) validate() error {
+	for rule := range e.Requests {
+		if rule < 0 || rule >= mostRules {
+			return fmt.Errorf("endpoint %d has no rule %d", e.Number, rule)
+		}
+	}
 	for rule, name := range e.Congestions {
 		if rule < 0 || rule >= mostRules {
 			return fmt.Errorf("endpoint %d has no rule %d", e.Number, rule)
@@ -201,7 +210,7 @@ func (p *Pacer) write(wanted map[uint64]Endpoint) error {
 	if err != nil {
 		return err
 	}
-	if err := p.writeCongestions(wanted); err != nil {
+	if err := errors.Join(p.writeCongestions(wanted), p.writeRequests(wanted)); err != nil {
 		return err
 	}
 	for cookie, endpoint := range wanted {
@@ -223,7 +232,7 @@ func (p *Pacer) write(wanted map[uint64]Endpoint) error {
 
 func (e *Endpoint) equals(other *Endpoint) bool {
 	return e.Number == other.Number && e.Revision == other.Revision && e.SharedLimits == other.SharedLimits && e.Binding == other.Binding &&
-		maps.Equal(e.Congestions, other.Congestions)
+		maps.Equal(e.Congestions, other.Congestions) && maps.Equal(e.Requests, other.Requests)
 }
 
 func (e *Endpoint) stack() pace.PaceStack {
@@ -249,6 +258,53 @@ func (p *Pacer) missing(wanted map[uint64]Endpoint) (gone []uint64, err error) {
 		return nil, fmt.Errorf("listing the governed network namespaces: %w", err)
 	}
 	return gone, nil
+}
+
+// writeRequests tells the programs what rules ask of peers. What is not asked for any more
+// they notice with the next acknowledgement.
+func (p *Pacer) writeRequests(wanted map[uint64]Endpoint) error {
+	for cookie, endpoint := range wanted {
+		if len(endpoint.Requests) == 0 {
+			continue
+		}
+		if err := p.objects.requests.Put(cookie, new(endpoint.requests())); err != nil {
+			return fmt.Errorf("noting what endpoint %d asks of its peers: %w", endpoint.Number, err)
+		}
+	}
+	var cookie uint64
+	var gone []uint64
+	var value pace.PaceRuleRequests
+	entries := p.objects.requests.Iterate()
+	for entries.Next(&cookie, &value) {
+		if len(wanted[cookie].Requests) == 0 {
+			gone = append(gone, cookie)
+		}
+	}
+	failed := entries.Err()
+	for _, cookie := range gone {
+		if err := p.objects.requests.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("forgetting what rules asked of peers: %w", failed)
+	}
+	return nil
+}
+
+func (e *Endpoint) requests() pace.PaceRuleRequests {
+	of := pace.PaceRuleRequests{Endpoint: e.Number, Binding: uint32(e.Binding)}
+	for rule, request := range e.Requests {
+		if request.Rate != 0 {
+			of.Rates |= 1 << rule
+			of.Rate[rule] = request.Rate
+		}
+		if request.CongestionControl != 0 {
+			of.Congestions |= 1 << rule
+			of.Congestion[rule] = request.CongestionControl
+		}
+	}
+	return of
 }
 
 func (p *Pacer) writeCongestions(wanted map[uint64]Endpoint) error {

@@ -5,6 +5,7 @@ package pace_test
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -43,9 +44,10 @@ func (l *lab) request(t *testing.T, part *transport.Part, rate string) {
 	require.NoError(t, nodetest.Failures(part.Apply(t.Context(), model)))
 }
 
-func TestOfARulesRateAndAPeersTheLesserHolds(t *testing.T) {
-	l := newLab(t)
-	part := transport.Open(transport.Options{
+// openTransport has another part, which speaks with peers, run until it is stopped.
+func (l *lab) openTransport(t *testing.T) (part *transport.Part, stop func()) {
+	t.Helper()
+	part = transport.Open(transport.Options{
 		PinPath: l.directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t),
 		Flows: func() (transport.Flows, error) { return onNet1{}, nil },
 	})
@@ -53,7 +55,14 @@ func TestOfARulesRateAndAPeersTheLesserHolds(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- part.Run(ctx) }()
-	t.Cleanup(func() { cancel(); require.NoError(t, <-done) })
+	stop = sync.OnceFunc(func() { cancel(); require.NoError(t, <-done) })
+	t.Cleanup(stop)
+	return part, stop
+}
+
+func TestOfARulesRateAndAPeersTheLesserHolds(t *testing.T) {
+	l := newLab(t)
+	part, _ := l.openTransport(t)
 	l.request(t, part, "20M")
 	l.serve(t, l.server.IPv4)
 	connection := l.dial(t, l.server.IPv4)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -20,13 +21,17 @@ import (
 // registered it; nil takes all names as they are. The error says which rules cannot
 // work on this node; the Endpoint is what the others ask.
 func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(rule *v1alpha1.PlanRule, name string) string) (of Endpoint, asks bool, err error) {
-	of = Endpoint{Number: number, Path: path, Revision: revision(rules), Congestions: map[int]string{}}
+	of = Endpoint{Number: number, Path: path, Revision: revision(rules), Congestions: map[int]string{}, Requests: requestsOf(rules)}
+	asks = len(of.Requests) > 0
 	shared := false
 	for i := range rules {
 		if !rules[i].IsTenants() {
 			of.Binding = i + 1
 		}
 		for _, action := range rules[i].Actions {
+			if action.At == v1alpha1.ActionAtPeer {
+				continue
+			}
 			shared = shared || action.Type == v1alpha1.ActionRateLimit && isShared(action.RateLimit)
 			switch {
 			case action.Type == v1alpha1.ActionRateLimit && isPaced(action.RateLimit):
@@ -45,9 +50,37 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 			}
 		}
 	}
-	of.SharedLimits = asks && shared
+	of.SharedLimits = asks && shared // of what is done here
 	return of, asks, err
 }
+
+// Request is what a rule asks of peers (at: Peer), in the form of package numbers; 0 for
+// nothing.
+type Request struct{ Rate, CongestionControl uint16 }
+
+// requestsOf are those of a chain's rules, by their places.
+func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
+	requests := map[int]Request{}
+	for i := range rules {
+		var request Request
+		for _, action := range rules[i].Actions {
+			switch {
+			case action.At != v1alpha1.ActionAtPeer:
+			case action.RateLimit != nil:
+				request.Rate = numbers.OfRate(action.RateLimit.Rate.Value())
+			case action.Congestion != nil:
+				request.CongestionControl = numbers.OfCongestionControl(action.Congestion.Algorithm)
+			}
+		}
+		if request != (Request{}) {
+			requests[i] = request
+		}
+	}
+	return requests
+}
+
+// AsksPeers is true where some rule asks something of peers.
+func AsksPeers(rules []v1alpha1.PlanRule) bool { return len(requestsOf(rules)) > 0 }
 
 // revision is another number for other rules.
 func revision(rules []v1alpha1.PlanRule) uint64 {

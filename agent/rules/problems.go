@@ -52,9 +52,22 @@ func (l *loadedPrograms) addGuestProblems(statuses []v1alpha1.RuleStatus, rules 
 	return statuses
 }
 
+// addUnasked says of rules that ask peers (at: Peer) why nobody is asked: limits of rates
+// hold without what is done at sockets, and these do not.
+func addUnasked(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, failure string) []v1alpha1.RuleStatus {
+	for i := range rules {
+		if failure != "" && pace.AsksPeers(rules[i:i+1]) {
+			statuses = addProblem(statuses, &rules[i], "peers cannot be asked: "+failure)
+		}
+	}
+	return statuses
+}
+
 // ofSockets names what an action asks of sockets; empty for nothing.
 func ofSockets(action *v1alpha1.Action) string {
 	switch {
+	case action.At == v1alpha1.ActionAtPeer:
+		return "an action with at: Peer"
 	case action.Congestion != nil:
 		return "an action Congestion"
 	case action.Schedule != nil:
@@ -80,7 +93,7 @@ func programsOf(rule *v1alpha1.PlanRule) (names []chains.ProgramName) {
 		switch {
 		case action.RunProgram != nil:
 			names = append(names, chains.ProgramOf(rule, action.RunProgram.Program))
-		case action.Congestion != nil:
+		case action.Congestion != nil && action.At != v1alpha1.ActionAtPeer:
 			names = append(names, chains.ProgramOf(rule, action.Congestion.Algorithm))
 		case action.Schedule != nil:
 			names = append(names, chains.ProgramOf(rule, action.Schedule.Strategy))

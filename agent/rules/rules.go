@@ -92,7 +92,7 @@ func Open(options Options) *Rules {
 		PinPath: pins, SharedPath: shared.Directory(options.PinPath), NamespaceDirectories: options.NamespaceDirectories, Proc: options.ProcPath, Log: log.WithName("pace"),
 	})}
 	r.inspection = openInspection(options, r.chains, pins)
-	r.statuses = statuses{chains: r.chains, programs: r.programs, pins: r.inspection.pins, log: log}
+	r.statuses = statuses{chains: r.chains, programs: r.programs, pacing: r.pacing, pins: r.inspection.pins, log: log}
 	r.idle = newIdleSubflows(r.chains.WaitingSubflows, log.WithName("probes"))
 	scheduler := schedule.Open(matching(r.chains), log.WithName("schedule"))
 	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, scheduler, log}, &programSchedules{programs: r.programs}}

@@ -19,6 +19,7 @@ import (
 type statuses struct {
 	chains   *chains.Chains
 	programs *adminPrograms
+	pacing   *pacing
 	pins     *inspect.Pins
 	log      logr.Logger
 	last     map[types.UID][]v1alpha1.RuleStatus // as they were described last
@@ -55,7 +56,8 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 			all[attached.UID] = s.programs.loaded.addGuestProblems(of, attached.Rules)
 			continue
 		}
-		all[attached.UID] = s.programs.loaded.addProblems(of, attached.Rules, manager)
+		of = s.programs.loaded.addProblems(of, attached.Rules, manager)
+		all[attached.UID] = addUnasked(of, attached.Rules, s.pacing.failure)
 	}
 	return all
 }

@@ -6,28 +6,33 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"math/bits"
 	"net/netip"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/agent/pace"
+	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/transport"
 )
 
-// exchangeRates is that of exchange.h: rates are asked for on some paths.
-const exchangeRates = 1 << 0
+// Those of exchange.h: rates are asked for on some paths, and rules ask for something.
+const (
+	exchangeRates = 1 << 0
+	exchangeRules = 1 << 2
+)
 
-// exchangeOf is what the programs are told of requests; the revision is 0 where a policy
-// has none.
-func exchangeOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) (e transport.TransportExchange) {
-	if of.Request == nil && of.Accept == nil && !withCredits(incast) {
+// exchangeOf is what the programs are told of requests; the revision is 0 where there are
+// none: asking is true where rules have some.
+func exchangeOf(of *v1alpha1.Transport, incast *v1alpha1.Incast, asking bool) (e transport.TransportExchange) {
+	if of.Request == nil && of.Accept == nil && !withCredits(incast) && !asking {
 		return e
+	}
+	if asking {
+		e.Flags |= exchangeRules
 	}
 	if of.Request != nil {
 		ask(&e, of.Request)
@@ -39,7 +44,7 @@ func exchangeOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) (e transport.Tr
 		addCredits(&e, incast)
 	}
 	sum := fnv.New32a()
-	_ = json.NewEncoder(sum).Encode([]any{of.Request, of.Accept, incast}) // none can fail
+	_ = json.NewEncoder(sum).Encode([]any{of.Request, of.Accept, incast, asking}) // none can fail
 	e.Revision = sum.Sum32() | 1
 	return e
 }
@@ -50,7 +55,7 @@ func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
 		e.Number[request] = number
 	}
 	if r.CongestionControl != "" {
-		set(transport.RequestCongestionControl, hashOf(r.CongestionControl))
+		set(transport.RequestCongestionControl, uint32(numbers.OfCongestionControl(r.CongestionControl)))
 	}
 	if r.InitialWindow != nil {
 		set(transport.RequestInitialWindow, uint32(*r.InitialWindow))
@@ -78,7 +83,7 @@ func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {
 	}
 	for _, name := range a.CongestionControls[:min(len(a.CongestionControls), len(to.Hash))] {
 		to.Allowed |= 1 << transport.RequestCongestionControl
-		to.Hash[to.CongestionControls] = hashOf(name)
+		to.Hash[to.CongestionControls] = uint32(numbers.OfCongestionControl(name))
 		to.CongestionControl[to.CongestionControls].Name = nameOf(name)
 		to.CongestionControls++
 	}
@@ -116,27 +121,6 @@ func maskOf(prefix netip.Prefix) (address, mask [4]uint32) {
 		ones[i/8] |= 0x80 >> (i % 8)
 	}
 	return bpf.Words(prefix.Masked().Addr()), bpf.Words(netip.AddrFrom16(ones))
-}
-
-// hashOf is the number by which a congestion control is asked for: FNV-1a of 32 bits of
-// its name, the halves joined by exclusive or.
-func hashOf(name string) uint32 {
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(name))
-	return sum.Sum32()>>16 ^ sum.Sum32()&0xffff
-}
-
-// The form in which a rate is asked for: see requests.h.
-const (
-	mantissaBits = 11
-	kilobit      = 1000
-)
-
-// rateNumber is the rate in its form as a request, at most what was meant.
-func rateNumber(rate *resource.Quantity) uint32 {
-	kilobits := uint64(max(rate.Value()/kilobit, 1))
-	exponent := max(bits.Len64(kilobits)-mantissaBits, 0)
-	return uint32(exponent<<mantissaBits) | uint32(kilobits>>exponent)
 }
 
 func nameOf(name string) (of [16]int8) {

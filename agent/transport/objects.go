@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -19,6 +20,9 @@ import (
 
 // linkPin is the name of the pinned link in the directory of pins.
 const linkPin = "set_transport_link"
+
+// sharedMaps are those that rules have a part in.
+var sharedMaps = []string{transport.TransportMapPacedSockets, transport.TransportMapAskedByRules}
 
 // objects are the loaded programs and their maps.
 type objects struct {
@@ -34,7 +38,7 @@ func (p *Part) load() (_ *objects, failed error) {
 		return nil, fmt.Errorf("failed to read the programs for transport settings: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if name[0] != '.' && name != transport.TransportMapPacedSockets {
+		if name[0] != '.' && !slices.Contains(sharedMaps, name) {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -47,13 +51,17 @@ func (p *Part) load() (_ *objects, failed error) {
 			failed = errors.Join(failed, o.Close())
 		}
 	}()
-	paced, err := shared.Hold(shared.Directory(p.options.PinPath), shared.ByRequests, spec.Maps[transport.TransportMapPacedSockets])
-	if err != nil {
-		return nil, err
+	held := map[string]*ebpf.Map{}
+	for _, name := range sharedMaps {
+		m, err := shared.Hold(shared.Directory(p.options.PinPath), shared.ByRequests, spec.Maps[name])
+		if err != nil {
+			return nil, err
+		}
+		defer m.Close() // the programs have it
+		held[name] = m
 	}
-	defer paced.Close() // the programs have it
 	if err := spec.LoadAndAssign(&o.TransportObjects, &ebpf.CollectionOptions{
-		Maps: ebpf.MapOptions{PinPath: p.loaded.Directory()}, MapReplacements: map[string]*ebpf.Map{transport.TransportMapPacedSockets: paced},
+		Maps: ebpf.MapOptions{PinPath: p.loaded.Directory()}, MapReplacements: held,
 	}); err != nil {
 		return nil, fmt.Errorf("failed to load the programs for transport settings: %w", err)
 	}

@@ -37,9 +37,16 @@ type pair struct {
 
 func newPair(t *testing.T, flows func() (Flows, error)) *pair {
 	t.Helper()
-	p := &pair{Network: network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 2}), accepted: make(chan net.Conn, 1)}
+	return newPairOf(t, 2, flows)
+}
+
+func newPairOf(t testing.TB, pods int, flows func() (Flows, error)) *pair {
+	t.Helper()
+	p := &pair{Network: network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: pods}), accepted: make(chan net.Conn, 1)}
 	p.client, p.server = p.Nodes[0].Pods[0], p.Nodes[0].Pods[1]
-	p.part = Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Flows: flows, Log: testr.New(t)})
+	_, err := p.server.Run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno") // another than is asked for
+	require.NoError(t, err)
+	p.part = Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Flows: flows, Log: testr.NewWithInterface(t, testr.Options{})})
 	t.Cleanup(func() { require.NoError(t, p.part.Remove(context.Background())) })
 	return p
 }

@@ -15,8 +15,9 @@ import (
 	"braid.dev/braid/bpf/transport"
 )
 
-// settingsOf are what the programs are told of a policy's transport.
-func settingsOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) transport.TransportSettings {
+// settingsOf are what the programs are told of a policy's transport, with an exchange of
+// this revision; 0 for none.
+func settingsOf(of *v1alpha1.Transport, exchange uint32) transport.TransportSettings {
 	s := &builder{}
 	if of.CongestionControl != "" {
 		s.Given |= 1 << transport.SettingCongestionControl
@@ -35,11 +36,10 @@ func settingsOf(of *v1alpha1.Transport, incast *v1alpha1.Incast) transport.Trans
 		s.time(transport.SettingKeepaliveInterval, k.Interval, time.Second)
 		s.number(transport.SettingKeepaliveProbes, k.Probes)
 	}
-	exchange := exchangeOf(of, incast)
-	if exchange.Revision != 0 {
+	if exchange != 0 {
 		s.Given |= 1 << transport.SettingExchange
 	}
-	s.Revision = revision(&s.TransportSettings, exchange.Revision)
+	s.Revision = revision(&s.TransportSettings, exchange)
 	return s.TransportSettings
 }
 

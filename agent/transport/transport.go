@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/agent/pins"
+	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
 )
@@ -144,10 +145,11 @@ func (p *Part) describe(report *node.Report, one *pod, refused refused) {
 
 // wantedBy are the pods that were found, with what their policies give.
 func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod {
-	wanted, cookies := map[uint64]*pod{}, map[found]uint64{}
+	wanted, cookies, chains := map[uint64]*pod{}, map[found]uint64{}, model.Chains()
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if !forSockets(endpoint) || endpoint.Found == nil || endpoint.Found.Path == "" {
+		asking := !endpoint.HasGuest() && pace.AsksPeers(chains[endpoint.Chain])
+		if !asking && !forSockets(endpoint) || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
 		key := found{endpoint.UID, endpoint.Found.Inode}
@@ -161,21 +163,23 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 		}
 		cookies[key] = cookie
 		report.Fail(endpoint.UID, lacks(transportOf(endpoint).CongestionControl))
-		wanted[cookie] = podOf(endpoint)
+		wanted[cookie] = podOf(endpoint, asking)
 	}
 	p.cookies = cookies
 	return wanted
 }
 
-func podOf(endpoint *node.Endpoint) *pod {
+// podOf is what a pod gets; asking is true where its rules ask peers.
+func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
+	exchange := exchangeOf(of, endpoint.Incast, asking)
 	one := &pod{
-		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, endpoint.Incast), exchange: exchangeOf(of, endpoint.Incast), lacking: unknownAccepted(of.Accept),
+		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: unknownAccepted(of.Accept),
 	}
 	if of.Request != nil && len(of.Request.Rates) > 0 {
 		one.rates = map[string]uint32{}
 		for i := range of.Request.Rates {
-			one.rates[string(of.Request.Rates[i].Path)] = rateNumber(&of.Request.Rates[i].Rate)
+			one.rates[string(of.Request.Rates[i].Path)] = uint32(numbers.OfRate(of.Request.Rates[i].Rate.Value()))
 		}
 	}
 	return one
@@ -184,7 +188,9 @@ func podOf(endpoint *node.Endpoint) *pod {
 // forSockets: something is to be given to sockets. The path manager sets how long
 // connections without a subflow wait, for the whole pod.
 func forSockets(endpoint *node.Endpoint) bool {
-	settings := settingsOf(transportOf(endpoint), endpoint.Incast)
+	of := transportOf(endpoint)
+	exchange := exchangeOf(of, endpoint.Incast, false)
+	settings := settingsOf(of, exchange.Revision)
 	return settings.Given != 0
 }
 

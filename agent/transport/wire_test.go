@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/bpf/transport"
 )
 
@@ -68,7 +69,7 @@ func captured(t *testing.T, socket int) (all []segment) {
 
 // What is meant, by its bytes; and no segment with data has any of it.
 func TestRequestsAreOnTheWireAsTheyAreMeant(t *testing.T) {
-	hash := hashOf("cubic")
+	hash := numbers.OfCongestionControl("cubic")
 	requests := [][]byte{
 		{transport.RequestInitialWindow, 4, 0, 40}, {transport.RequestCongestionControl, 4, byte(hash >> 8), byte(hash)},
 		{transport.RequestDelayedACK, 4, 0, 20}, {transport.RequestRate, 4, 4<<3 | 1250>>8, 1250 & 0xff}, // 1250 << 4 kbit/s

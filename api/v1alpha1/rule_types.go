@@ -22,6 +22,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule)) || !has(self.match.packetTypes) && !has(self.match.sequence) && !has(self.match.sent)",message="Schedule is for connections: the match of its rule cannot have packetTypes, sequence or sent, which select some of their packets"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule) && a.schedule.strategy != 'EarliestCompletionFirst')",message="a Schedule action with a program schedules every connection of the pods: leave match out"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'ToEndpoint' || !self.actions.exists(a, has(a.schedule))",message="Schedule distributes what the pod sends: the match of its rule cannot have direction ToEndpoint"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'FromEndpoint' || !self.actions.exists(a, a.type == 'RateLimit' && has(a.at) && a.at == 'Peer')",message="RateLimit with at: Peer bounds what the pod receives: the match of its rule cannot have direction FromEndpoint"
 type Rule struct {
 	// name of the rule, unique in its policy; counters and messages use it.
 	// +kubebuilder:validation:MinLength=1
@@ -297,12 +298,25 @@ const (
 	ActionRunProgram       ActionType = "RunProgram"
 )
 
+// ActionPlace is which end of a connection carries an action out.
+// +kubebuilder:validation:Enum=Endpoint;Peer
+type ActionPlace string
+
+const (
+	// ActionAtEndpoint is the pod's own end, and its node.
+	ActionAtEndpoint ActionPlace = "Endpoint"
+	// ActionAtPeer is the other end, which is asked for it and has to accept it.
+	ActionAtPeer ActionPlace = "Peer"
+)
+
 // Action is one thing to do.
 // +kubebuilder:validation:XValidation:rule="(self.type == 'RateLimit') == has(self.rateLimit)",message="rateLimit goes with type: RateLimit, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'SetBackup') == has(self.setBackup)",message="setBackup goes with type: SetBackup, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Schedule') == has(self.schedule)",message="schedule goes with type: Schedule, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Congestion') == has(self.congestion)",message="congestion goes with type: Congestion, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'RunProgram') == has(self.runProgram)",message="runProgram goes with type: RunProgram, which needs it, and with no other type"
+// +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || self.type in ['RateLimit', 'Congestion']",message="at: Peer goes with type RateLimit or Congestion, which peers can be asked for, and with no other type"
+// +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || !has(self.rateLimit) || (!has(self.rateLimit.per) || self.rateLimit.per == 'Subflow') && (!has(self.rateLimit.mechanism) || self.rateLimit.mechanism == 'Auto')",message="with at: Peer each subflow has the rate and the peer paces it: leave per and mechanism out"
 // +kubebuilder:validation:XValidation:rule="!has(self.suppressAddAddr) || self.type == 'SuppressAddAddr'",message="suppressAddAddr goes with type: SuppressAddAddr and with no other type"
 type Action struct {
 	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
@@ -313,6 +327,12 @@ type Action struct {
 	// govern the pod's sending; RunProgram runs a program of the policy.
 	// +required
 	Type ActionType `json:"type"`
+	// at is which end of the connection carries the action out: Endpoint, the default, is
+	// the pod's, and Peer asks the other one, for types RateLimit and Congestion. The peer
+	// does it for what it sends on the subflows that the rule matches, where its policy
+	// accepts that (spec.transport.accept).
+	// +optional
+	At ActionPlace `json:"at,omitempty"`
 	// rateLimit is for type RateLimit.
 	// +optional
 	RateLimit *RateLimit `json:"rateLimit,omitempty"`

@@ -32,6 +32,10 @@ enum {
 
 	TCP_LISTEN = 10,
 
+	TCP_FIN_SYN_RST_PSH_URG = 0x2f,
+	TCP_ACKNOWLEDGES = 0x10,
+	TCP_SYNCHRONIZES = 0x02,
+
 	CONGESTION_NAME = 16,
 };
 
@@ -78,6 +82,13 @@ static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static long (*const bpf_load_hdr_opt)(struct bpf_sock_ops *ops, void *option, __u32 length, __u64 flags) = (void *)142;
 static long (*const bpf_store_hdr_opt)(struct bpf_sock_ops *ops, const void *option, __u32 length, __u64 flags) = (void *)143;
 static long (*const bpf_reserve_hdr_opt)(struct bpf_sock_ops *ops, __u32 length, __u64 flags) = (void *)144;
+
+/* An acknowledgement without data, which is being made. */
+static __always_inline int is_pure_ack(struct bpf_sock_ops *ops)
+{
+	return !ops->args[0] && !ops->skb_len &&
+	       (ops->skb_tcp_flags & (TCP_FIN_SYN_RST_PSH_URG | TCP_ACKNOWLEDGES)) == TCP_ACKNOWLEDGES;
+}
 
 /* The name of a congestion control, in whole words. */
 struct congestion {

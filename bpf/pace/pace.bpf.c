@@ -3,12 +3,14 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * What is done to the sockets of endpoints themselves: pacing and the choice of
- * congestion control. The first program sees every socket of the machine when it
+ * congestion control; and what rules ask of peers is noted for the program that asks.
+ * The first program sees every socket of the machine when it
  * becomes established, and those of endpoints then once in each round trip. The
  * second one goes over the sockets that exist, in one network namespace, so that
  * a change need not wait for a round trip, and reaches older connections.
  */
 #include "pacing.h"
+#include "asked_by_rules.h"
 #include "socket_ends.h"
 #include "endpoint/subflow.h"
 
@@ -54,6 +56,24 @@ struct {
 	__type(key, struct congestion_key);
 	__type(value, struct congestion);
 } congestions SEC(".maps");
+
+/* What the rules of a chain ask of peers, in the form of requests.h. */
+struct rule_requests {
+	__u64 rates;       /* the rules that ask for a rate */
+	__u64 congestions; /* those that ask for a congestion control */
+	__u32 endpoint;
+	__u32 binding;     /* as of struct stack */
+	__u16 rate[MAX_RULES];
+	__u16 congestion[MAX_RULES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_ENDPOINTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64); /* cookie of the network namespace */
+	__type(value, struct rule_requests);
+} rule_requests SEC(".maps");
 
 /* What was done to a socket and what it had before; it goes with the socket. */
 struct governed {
@@ -127,16 +147,25 @@ static __always_inline void restore_congestion(void *socket, struct governed *go
 	governed->chosen = 0;
 }
 
-/* The last rule that matches decides; those of tenants, where none of the cluster's does. */
+static __always_inline __u64 matching(const struct subflow *subflow)
+{
+	return subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT] | subflow->stack;
+}
+
+/* Those of tenants decide where none of the cluster's does, which are the first ones. */
+static __always_inline __u64 deciding(__u64 rules, __u32 binding)
+{
+	__u64 clusters = rules & (binding < MAX_RULES ? (1ULL << binding) - 1 : ~0ULL);
+
+	return clusters ? clusters : rules;
+}
+
+/* The last rule that matches decides. */
 static __always_inline struct congestion *wanted_congestion(const struct stack *stack, const struct subflow *subflow)
 {
 	struct congestion_key key = { .endpoint = stack->endpoint };
-	__u64 matched = subflow->sure[FROM_ENDPOINT] | subflow->sure[TO_ENDPOINT] | subflow->stack;
-	__u64 rules = stack->congestions & matched;
-	__u64 binding = stack->binding < MAX_RULES ? (1ULL << stack->binding) - 1 : ~0ULL;
+	__u64 rules = deciding(stack->congestions & matching(subflow), stack->binding);
 
-	if (rules & binding)
-		rules &= binding;
 	if (!rules)
 		return 0;
 	key.rule = 63 - __builtin_clzll(rules);
@@ -193,10 +222,64 @@ static __always_inline void read_key(struct bpf_sock_ops *ops, __u32 endpoint, s
 	key->endpoint = endpoint;
 }
 
+/* The least rate that these rules ask for: of two numbers the lesser is the lesser rate. */
+static __always_inline __u32 least_asked(const struct rule_requests *requests, __u64 rules)
+{
+	__u32 least = 0, i;
+
+#pragma clang loop unroll(disable)
+	for (i = 0; i < MAX_RULES; i++) {
+		__u32 rate = requests->rate[i];
+
+		if (rules >> i & 1 && rate && (!least || rate < least))
+			least = rate;
+	}
+	return least;
+}
+
+static __always_inline __u32 congestion_asked(const struct rule_requests *requests, __u64 rules)
+{
+	__u32 rule;
+
+	rules = deciding(rules, requests->binding);
+	if (!rules)
+		return 0;
+	rule = 63 - __builtin_clzll(rules);
+	barrier_var(rule);
+	return requests->congestion[rule & (MAX_RULES - 1)];
+}
+
+/*
+ * Notes what the rules that match the subflow ask of its peer. Acknowledgements are made in
+ * any case, so it goes on without the agent, also where the pod sends nothing else.
+ */
+static __always_inline void note_requests(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	__u64 cookie = bpf_get_netns_cookie(ops), now, rules;
+	struct rule_requests *requests;
+	struct subflow_key key = {};
+	struct asked_by_rules *asked;
+	struct subflow *subflow;
+
+	requests = bpf_map_lookup_elem(&rule_requests, &cookie);
+	if (!requests)
+		return;
+	asked = bpf_sk_storage_get(&asked_by_rules, sk, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	now = bpf_ktime_get_ns();
+	if (!asked || (asked->looked && now - asked->looked < RULES_LOOK_AFTER))
+		return;
+	read_key(ops, requests->endpoint, &key);
+	subflow = bpf_map_lookup_elem(&subflows, &key);
+	rules = subflow ? matching(subflow) : 0;
+	asked->rate = least_asked(requests, rules & requests->rates);
+	asked->congestion_control = congestion_asked(requests, rules & requests->congestions);
+	asked->looked = now;
+}
+
 static __always_inline int is_of_interest(__u32 op)
 {
 	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB ||
-	       op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB;
+	       op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_HDR_OPT_LEN_CB;
 }
 
 SEC("sockops")
@@ -212,6 +295,11 @@ int govern_sockets(struct bpf_sock_ops *ops)
 	sk = ops->sk;
 	if (!sk)
 		return 1;
+	if (ops->op == BPF_SOCK_OPS_HDR_OPT_LEN_CB) {
+		if (is_pure_ack(ops))
+			note_requests(ops, sk);
+		return 1;
+	}
 	cookie = bpf_get_netns_cookie(ops);
 	stack = bpf_map_lookup_elem(&netns_endpoints, &cookie);
 	if (!stack) {

@@ -13,6 +13,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type PaceAskedByRules struct {
+	_                 structs.HostLayout
+	Looked            uint64
+	Rate              uint32
+	CongestionControl uint32
+}
+
 type PaceAttachment struct {
 	_          structs.HostLayout
 	Interface  uint32
@@ -150,6 +157,16 @@ type PacePacing struct {
 type PacePaths struct {
 	_         structs.HostLayout
 	Interface [8]uint32
+}
+
+type PaceRuleRequests struct {
+	_           structs.HostLayout
+	Rates       uint64
+	Congestions uint64
+	Endpoint    uint32
+	Binding     uint32
+	Rate        [64]uint16
+	Congestion  [64]uint16
 }
 
 type PaceStack struct {
@@ -303,6 +320,7 @@ type PaceUnconcerned struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	PaceMapAskedByRules        = "asked_by_rules"
 	PaceMapAttachments         = "attachments"
 	PaceMapAttachmentsOverflow = "attachments_overflow"
 	PaceMapChainCounters       = "chain_counters"
@@ -315,6 +333,7 @@ const (
 	PaceMapPacedSockets        = "paced_sockets"
 	PaceMapPaces               = "paces"
 	PaceMapPathInterfaces      = "path_interfaces"
+	PaceMapRuleRequests        = "rule_requests"
 	PaceMapRunContext          = "run_context"
 	PaceMapSubflows            = "subflows"
 	PaceMapUnconcerned         = "unconcerned"
@@ -372,6 +391,7 @@ type PaceProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PaceMapSpecs struct {
+	AskedByRules        *ebpf.MapSpec `ebpf:"asked_by_rules"`
 	Attachments         *ebpf.MapSpec `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
@@ -384,6 +404,7 @@ type PaceMapSpecs struct {
 	PacedSockets        *ebpf.MapSpec `ebpf:"paced_sockets"`
 	Paces               *ebpf.MapSpec `ebpf:"paces"`
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
+	RuleRequests        *ebpf.MapSpec `ebpf:"rule_requests"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
 	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
@@ -415,6 +436,7 @@ func (o *PaceObjects) Close() error {
 //
 // It can be passed to LoadPaceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PaceMaps struct {
+	AskedByRules        *ebpf.Map `ebpf:"asked_by_rules"`
 	Attachments         *ebpf.Map `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
@@ -427,6 +449,7 @@ type PaceMaps struct {
 	PacedSockets        *ebpf.Map `ebpf:"paced_sockets"`
 	Paces               *ebpf.Map `ebpf:"paces"`
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
+	RuleRequests        *ebpf.Map `ebpf:"rule_requests"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
 	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
@@ -434,6 +457,7 @@ type PaceMaps struct {
 
 func (m *PaceMaps) Close() error {
 	return _PaceClose(
+		m.AskedByRules,
 		m.Attachments,
 		m.AttachmentsOverflow,
 		m.ChainCounters,
@@ -446,6 +470,7 @@ func (m *PaceMaps) Close() error {
 		m.PacedSockets,
 		m.Paces,
 		m.PathInterfaces,
+		m.RuleRequests,
 		m.RunContext,
 		m.Subflows,
 		m.Unconcerned,

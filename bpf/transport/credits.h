@@ -331,6 +331,7 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 	struct credit_load *load;
 	struct credit_flow *flow;
 	struct epoch *epoch;
+	__u32 path;
 
 	if (!credit)
 		return 0;
@@ -346,8 +347,9 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 		if (received)
 			flow->counted = 1;
 	}
-	capacity = capacity_of(credit->path);
-	load = bpf_map_lookup_elem(&credit_loads, &credit->path);
+	path = credit->path; /* Linux 6.1 takes no other's memory for a key */
+	capacity = capacity_of(path);
+	load = bpf_map_lookup_elem(&credit_loads, &path);
 	if (!capacity || !load)
 		return 0;
 	epoch = this_epoch(load, capacity, now);

@@ -9,6 +9,7 @@
 
 #include "pacing.h"
 #include "requests.h"
+#include "asked_by_rules.h"
 #include "settings.h"
 #include "credits.h"
 
@@ -16,9 +17,7 @@ enum {
 	MAX_ACCEPTED_PREFIXES = 16,
 	MAX_ASKED_RATES = 65536,
 
-	TCP_FIN_SYN_RST_PSH_URG = 0x2f,
-	TCP_ACKNOWLEDGES = 0x10,
-	TCP_SYNCHRONIZES = 0x02,
+	LONGER_THAN_THAT = -28, /* ENOSPC: there is such an option */
 
 	OPTION_WORDS = 8,           /* more than there are types of requests */
 
@@ -33,6 +32,7 @@ enum {
 enum {
 	EXCHANGE_RATES = 1 << 0,   /* rates are asked for on some paths */
 	EXCHANGE_CREDITS = 1 << 1, /* credits are given to peers, and taken from them */
+	EXCHANGE_RULES = 1 << 2,   /* rules ask for something on the subflows that they match */
 };
 
 struct prefix {
@@ -93,7 +93,7 @@ struct conversation {
 	__u64 round_began;
 	__u32 rounds;
 	__u32 due;          /* what is still to be asked in this round */
-	__u32 rate;         /* to ask for; 0: none */
+	__u32 rate;         /* to ask for: a rate, and above it 16 bits of a rule's congestion control; 0: none */
 	__u32 words;        /* of requests in the next segment */
 	__u32 user_timeout; /* 1: the next segment has it */
 	__be32 option[OPTION_WORDS];
@@ -163,7 +163,7 @@ static __always_inline __u32 callbacks_of(const struct exchange *exchange, const
 {
 	__u32 flags = 0;
 
-	if (exchange && (exchange->asked || exchange->flags & EXCHANGE_RATES))
+	if (exchange && (exchange->asked || exchange->flags & (EXCHANGE_RATES | EXCHANGE_RULES)))
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	if (exchange && with->credits)
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
@@ -246,11 +246,26 @@ static __always_inline void add_granted(struct settings *all, const struct conve
 		all->congestion_control = with->congestion_control;
 }
 
+static __always_inline __u32 rate_to_ask(const struct conversation *with)
+{
+	return with->rate & 0xffff;
+}
+
+/* That of a rule goes before the policy's. */
+static __always_inline __u32 congestion_control_to_ask(const struct exchange *exchange, const struct conversation *with)
+{
+	__u32 of_rule = with->rate >> 16;
+
+	return of_rule ? of_rule : exchange->number[REQUEST_CONGESTION_CONTROL];
+}
+
 static __always_inline __u32 number_to_ask(const struct exchange *exchange, const struct conversation *with, __u32 type)
 {
 	if (type == REQUEST_CREDIT)
 		return with->credit.number;
-	return type == REQUEST_RATE ? with->rate : exchange->number[type];
+	if (type == REQUEST_CONGESTION_CONTROL)
+		return congestion_control_to_ask(exchange, with);
+	return type == REQUEST_RATE ? rate_to_ask(with) : exchange->number[type];
 }
 
 static __always_inline __u32 to_ask(const struct exchange *exchange, const struct conversation *with)
@@ -260,9 +275,45 @@ static __always_inline __u32 to_ask(const struct exchange *exchange, const struc
 	/* It is of use before the peer's first data alone. */
 	if (!with->initiator || with->rounds >= ROUNDS_AT_ONCE)
 		due &= ~(1U << REQUEST_INITIAL_WINDOW);
-	if (with->rate)
+	if (rate_to_ask(with))
 		due |= 1U << REQUEST_RATE;
+	if (with->rate >> 16)
+		due |= 1U << REQUEST_CONGESTION_CONTROL;
 	return due;
+}
+
+/* The rate of the subflow's path; 0 for none. */
+static __always_inline __u32 rate_of_path(struct bpf_sock_ops *ops, const struct exchange *exchange)
+{
+	struct asked_rate_key key = {};
+	__u32 *rate;
+
+	if (!(exchange->flags & EXCHANGE_RATES))
+		return 0;
+	key.netns = bpf_get_netns_cookie(ops);
+	read_addresses(ops, &key.local, &key.remote);
+	read_ports(ops, &key.local_port, &key.remote_port);
+	rate = bpf_map_lookup_elem(&asked_rates, &key);
+	return rate ? *rate & 0xffff : 0;
+}
+
+/*
+ * Adds what rules ask for on the subflow: of two rates the lesser, whose number is the
+ * lesser, too.
+ */
+static __always_inline __u32 with_rules(struct bpf_sock_ops *ops, const struct exchange *exchange, __u32 rate, __u64 now)
+{
+	struct asked_by_rules *asked;
+	struct bpf_sock *sk = ops->sk;
+
+	if (!(exchange->flags & EXCHANGE_RULES) || !sk)
+		return rate;
+	asked = bpf_sk_storage_get(&asked_by_rules, sk, 0, 0);
+	if (!asked || now - asked->looked >= RULES_STALE_AFTER)
+		return rate;
+	if (asked->rate && (!rate || asked->rate < rate))
+		rate = asked->rate & 0xffff;
+	return rate | asked->congestion_control << 16;
 }
 
 /* Once a second all is due again. */
@@ -270,18 +321,10 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 					struct conversation *with)
 {
 	__u64 now = bpf_ktime_get_ns();
-	struct asked_rate_key key = {};
-	__u32 *rate = 0;
 
 	if (with->rounds >= ROUNDS_AT_ONCE && now - with->round_began < ROUND_AFTER)
 		return;
-	if (exchange->flags & EXCHANGE_RATES) {
-		key.netns = bpf_get_netns_cookie(ops);
-		read_addresses(ops, &key.local, &key.remote);
-		read_ports(ops, &key.local_port, &key.remote_port);
-		rate = bpf_map_lookup_elem(&asked_rates, &key);
-	}
-	with->rate = rate ? *rate : 0;
+	with->rate = with_rules(ops, exchange, rate_of_path(ops, exchange), now);
 	with->due = to_ask(exchange, with);
 	with->round_began = now;
 	if (with->rounds < ROUNDS_AT_ONCE)
@@ -340,13 +383,6 @@ static __always_inline __u32 reserve(struct bpf_sock_ops *ops, __u32 bytes)
 		if (!bpf_reserve_hdr_opt(ops, bytes, 0))
 			return bytes;
 	return 0;
-}
-
-/* An acknowledgement without data, which is being made. */
-static __always_inline int is_pure_ack(struct bpf_sock_ops *ops)
-{
-	return !ops->args[0] && !ops->skb_len &&
-	       (ops->skb_tcp_flags & (TCP_FIN_SYN_RST_PSH_URG | TCP_ACKNOWLEDGES)) == TCP_ACKNOWLEDGES;
 }
 
 /* The answer to a SYN, but for one with a cookie, which nothing is remembered of. */
@@ -424,6 +460,16 @@ static __always_inline void write_options(struct bpf_sock_ops *ops, const struct
 		bpf_store_hdr_opt(ops, &timeout, sizeof(timeout), 0);
 	with->words = 0;
 	with->user_timeout = 0;
+}
+
+/* Whether the segment asks for something: of MPTCP the kernel shows all. */
+static __always_inline int asks(struct bpf_sock_ops *ops)
+{
+	__u8 option[REQUEST_BYTES] = { OPTION_EXPERIMENT, REQUEST_BYTES, EXPERIMENT >> 8, EXPERIMENT & 0xff };
+	__u8 timeout[REQUEST_BYTES] = { OPTION_USER_TIMEOUT };
+	long length = bpf_load_hdr_opt(ops, option, sizeof(option), 0);
+
+	return length > 0 || length == LONGER_THAN_THAT || bpf_load_hdr_opt(ops, timeout, sizeof(timeout), 0) > 0;
 }
 
 static __always_inline void read_options(struct bpf_sock_ops *ops, struct requests *requests)
@@ -569,6 +615,7 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 		narrow_initial_window(ops, rate);
 }
 
+/* Returns 1 where the socket is to get something else. */
 __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
 	struct requests requests = {};
@@ -593,8 +640,10 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
 	if (grant(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
 	    grant(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
-	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now))
+	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
 		own->revision = 0;
+		return 1;
+	}
 	return 0;
 }
 

@@ -25,7 +25,7 @@ static __always_inline int is_of_interest(struct bpf_sock_ops *ops)
 
 	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_TCP_LISTEN_CB ||
 	       op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ||
-	       op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB ||
+	       op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB || (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB && asks(ops)) ||
 	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && (is_pure_ack(ops) || is_answer(ops)));
 }
 
@@ -46,6 +46,13 @@ static __always_inline struct own *own_of(void *sk)
 static __always_inline int has_settled(const struct own *own, const struct settings *settings)
 {
 	return own->revision == settings->revision;
+}
+
+/* Packets come often, and calls for their options with them: these look on when they must. */
+static __always_inline int may_wait(__u32 op, const struct own *own, int changed)
+{
+	return (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB || op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB || op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB) &&
+	       !changed && bpf_ktime_get_ns() - own->since < SETTLED_AFTER;
 }
 
 static __always_inline void note_settled(struct own *own, const struct settings *settings)
@@ -79,27 +86,32 @@ static __always_inline void note_failed(struct settings *settings, struct exchan
 		exchange->failed |= requests_of(failed & granted);
 }
 
+/* A socket that was there before has its callback of round trips from the iterator, for lapse(). */
 static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct exchange *exchange,
 					  struct conversation *with)
 {
 	__u32 wanted = callbacks_of(exchange, with);
 
+	if (wanted)
+		wanted |= with->flags & BPF_SOCK_OPS_RTT_CB_FLAG;
 	if (wanted != with->flags)
 		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
 }
 
-/* Asks the peer, and hears what it asks for. */
+/* Asks the peer, and hears what it asks for. Returns 1 where the socket is to get something else. */
 __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
 	struct address local, remote;
 	struct bpf_sock *sk = ops->sk;
 	__u32 op = ops->op;
+	int changed = 0;
 
 	if (!sk || !exchange || !with || !own)
 		return 0;
 	if (with->revision != exchange->revision) {
 		read_addresses(ops, &local, &remote);
 		follow(ops, sk, exchange, with, &remote, own);
+		changed = 1;
 	}
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && exchange->flags & EXCHANGE_CREDITS)
 		with->flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG; /* its listener's */
@@ -113,8 +125,8 @@ __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, str
 	else if (op == BPF_SOCK_OPS_RTT_CB)
 		lapse(ops, sk, with, own);
 	else if ((with->accepts || with->credits) && (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB || is_established(op)))
-		hear(ops, exchange, with, own);
-	return 0;
+		changed |= hear(ops, exchange, with, own);
+	return changed;
 }
 
 /* Nothing is exchanged any more. */
@@ -175,6 +187,7 @@ int set_transport(struct bpf_sock_ops *ops)
 	struct own *own;
 	__u64 cookie;
 	__u32 op = ops->op;
+	int changed = 0;
 
 	if (!is_of_interest(ops))
 		return 1;
@@ -203,10 +216,10 @@ int set_transport(struct bpf_sock_ops *ops)
 	}
 	with = conversation_of(sk, exchange);
 	if (with && exchange)
-		converse(ops, exchange, with, own);
+		changed = converse(ops, exchange, with, own);
 	else if (with)
 		fall_silent(ops, with, own);
-	if (has_settled(own, settings))
+	if (has_settled(own, settings) || may_wait(op, own, changed))
 		return 1;
 	settle_called(ops, own, all_settings(settings, with));
 	note_failed(settings, exchange, with);

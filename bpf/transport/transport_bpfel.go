@@ -31,6 +31,13 @@ type TransportAddress struct {
 	Word [4]uint32
 }
 
+type TransportAskedByRules struct {
+	_                 structs.HostLayout
+	Looked            uint64
+	Rate              uint32
+	CongestionControl uint32
+}
+
 type TransportAskedRateKey struct {
 	_          structs.HostLayout
 	Local      TransportAddress
@@ -180,6 +187,7 @@ type TransportSettings struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TransportMapAskedByRules           = "asked_by_rules"
 	TransportMapAskedRates             = "asked_rates"
 	TransportMapCreditCapacities       = "credit_capacities"
 	TransportMapCreditFlows            = "credit_flows"
@@ -247,6 +255,7 @@ type TransportProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TransportMapSpecs struct {
+	AskedByRules           *ebpf.MapSpec `ebpf:"asked_by_rules"`
 	AskedRates             *ebpf.MapSpec `ebpf:"asked_rates"`
 	CreditCapacities       *ebpf.MapSpec `ebpf:"credit_capacities"`
 	CreditFlows            *ebpf.MapSpec `ebpf:"credit_flows"`
@@ -286,6 +295,7 @@ func (o *TransportObjects) Close() error {
 //
 // It can be passed to LoadTransportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TransportMaps struct {
+	AskedByRules           *ebpf.Map `ebpf:"asked_by_rules"`
 	AskedRates             *ebpf.Map `ebpf:"asked_rates"`
 	CreditCapacities       *ebpf.Map `ebpf:"credit_capacities"`
 	CreditFlows            *ebpf.Map `ebpf:"credit_flows"`
@@ -301,6 +311,7 @@ type TransportMaps struct {
 
 func (m *TransportMaps) Close() error {
 	return _TransportClose(
+		m.AskedByRules,
 		m.AskedRates,
 		m.CreditCapacities,
 		m.CreditFlows,

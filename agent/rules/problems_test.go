@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rules
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// asking are a rule that asks peers and one that does not.
+func asking() []v1alpha1.PlanRule {
+	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
+	asked := limit
+	asked.At = v1alpha1.ActionAtPeer
+	named := func(name string, action v1alpha1.Action) v1alpha1.PlanRule {
+		return v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: name, Actions: []v1alpha1.Action{action}}}
+	}
+	return []v1alpha1.PlanRule{named("ask", asked), named("limit", limit)}
+}
+
+func expectOneProblem(t *testing.T, statuses []v1alpha1.RuleStatus, message string) {
+	t.Helper()
+	if len(statuses) != 1 || statuses[0].Name != "ask" || !statuses[0].Failed || !strings.Contains(statuses[0].Message, message) {
+		t.Errorf("the statuses are %+v", statuses)
+	}
+}
+
+func TestARuleAtThePeerFailsWhereSocketsCannotBeGoverned(t *testing.T) {
+	expectOneProblem(t, addUnasked(nil, asking(), "no cgroup2 tree"), "peers cannot be asked: no cgroup2 tree")
+	if statuses := addUnasked(nil, asking(), ""); len(statuses) > 0 {
+		t.Errorf("without a failure the statuses are %+v", statuses)
+	}
+}
+
+func TestARuleAtThePeerFailsForAVM(t *testing.T) {
+	expectOneProblem(t, new(loadedPrograms).addGuestProblems(nil, asking()), "an action with at: Peer is for sockets of pods")
+}
