@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -90,20 +91,34 @@ func (a *Agent) publishPlan(ctx context.Context, o outcome) error {
 	if unchanged && apiequality.Semantic.DeepEqual(withoutTimes(*a.published.plan), withoutTimes(status)) {
 		return nil
 	}
-	err := a.applyStatus(ctx, &v1alpha1.MPTCPNodePlan{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNodePlan"},
-		ObjectMeta: metav1.ObjectMeta{Name: plan.Name},
-		Status:     status,
-	})
-	if err != nil {
+	if err := a.applyPlanStatus(ctx, plan.Name, status); err != nil {
 		return fmt.Errorf("failed to publish the result of the plan: %w", err)
 	}
 	a.published.plan, a.published.uid = &status, plan.UID
 	return nil
 }
 
+// applyPlanStatus leaves the counts out where the definition of plans does not know them, as
+// while a rollback has put an earlier one in its place.
+func (a *Agent) applyPlanStatus(ctx context.Context, name string, status v1alpha1.MPTCPNodePlanStatus) error {
+	object := &v1alpha1.MPTCPNodePlan{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNodePlan"},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Status:     status,
+	}
+	err := a.applyStatus(ctx, object)
+	if err == nil || !strings.Contains(err.Error(), ".status.summary: field not declared in schema") {
+		return err
+	}
+	object.Status.Summary = nil
+	return a.applyStatus(ctx, object)
+}
+
 func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {
-	status := v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results))}
+	status := v1alpha1.MPTCPNodePlanStatus{
+		ObservedGeneration: plan.Generation, Endpoints: results, EndpointsTotal: int32(len(results)),
+		Summary: v1alpha1.Summarize(plan.Spec.Endpoints, results),
+	}
 	for i := range results {
 		if results[i].State == v1alpha1.EndpointProgrammed {
 			status.EndpointsProgrammed++

@@ -5,14 +5,15 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,7 +46,13 @@ func TestPlanStatus(t *testing.T) {
 			for _, state := range c.states {
 				results = append(results, v1alpha1.EndpointStatus{State: state})
 			}
+			plan.Spec.Endpoints = make([]v1alpha1.PlanEndpoint, len(results))
+			for i := range results {
+				results[i].UID = types.UID(fmt.Sprint(i))
+				plan.Spec.Endpoints[i].UID = results[i].UID
+			}
 			status := planStatus(plan, results, c.failed)
+			require.Equal(t, &v1alpha1.PlanSummary{Pods: int32(len(results)), Noteworthy: int32(len(results)) - c.programmed}, status.Summary)
 			condition := status.Conditions[0]
 			if condition.Type != v1alpha1.ConditionProgrammed || condition.Status != c.status || condition.Reason != c.reason {
 				t.Errorf("the condition is %+v", condition)

@@ -8,7 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -41,11 +44,12 @@ const (
 
 // An operator at night asks a large cluster.
 func TestCommandsAnswerForAThousandNodes(t *testing.T) {
-	n := &nodes{agent: func(_ string, _ []string, _ io.Reader, out io.Writer) error {
-		return json.NewEncoder(out).Encode(agentapi.Reading{})
+	n := &nodes{agent: func(agent string, _ []string, _ io.Reader, out io.Writer) error {
+		return json.NewEncoder(out).Encode(readingOf(strings.TrimPrefix(agent, "agent-")))
 	}}
 	s := newNodeScene(t, n)
 	pod := s.addFleet(large)
+	peer := fleetPods()[peerOf(0)]
 	for _, command := range []struct {
 		name      string
 		arguments []string
@@ -55,8 +59,9 @@ func TestCommandsAnswerForAThousandNodes(t *testing.T) {
 		{"paths", []string{"paths"}, simulate.Node(999)},
 		{"explain", []string{"explain", pod.Name, "--namespace", pod.Namespace}, pod.Name},
 		{"explain_json", []string{"explain", pod.Name, "--namespace", pod.Namespace, "--output", "json"}, pod.Name},
-		{"top_pod", []string{"top", pod.Name, "--namespace", pod.Namespace, "--once", "--every", "10ms"}, "no pod that a policy selects has a subflow"},
+		{"top_pod", []string{"top", pod.Name, "--namespace", pod.Namespace, "--once", "--every", "10ms"}, peer.Namespace + "/" + peer.Name + ":5001"},
 		{"explain_vm", []string{"explain", "mep/guest", "--namespace", pod.Namespace}, "guest"},
+		{"top_node", []string{"top", "--node", pod.Spec.NodeName, "--once", "--every", "10ms"}, peer.Namespace + "/" + peer.Name + ":5001"},
 		{"top", []string{"top", "--once", "--every", "10ms"}, "950 more nodes were not asked"},
 		{"top_paths", []string{"top", "--paths", "--once", "--every", "10ms"}, "950 more nodes were not asked"},
 		{"top_paths_of_node", []string{"top", "--paths", "--node", pod.Spec.NodeName, "--once", "--every", "10ms"}, "NODE"},
@@ -80,20 +85,55 @@ func TestCommandsAnswerForAThousandNodes(t *testing.T) {
 	}
 }
 
-// addFleet makes a simulated cluster, of whose pods one alone is an object, and returns
-// that one. Its agents answer the plans that the controller would make.
+// peerOf is the number of the pod that a pod talks to: those of a node are of many nodes, and
+// few nodes that are asked at all have both.
+func peerOf(i int) int { return (i + 507*(1+i/large.Nodes)) % large.Pods }
+
+// readingOf has two subflows of each pod of a node, to one pod of another.
+func readingOf(node string) agentapi.Reading {
+	pods := fleetPods()
+	reading := agentapi.Reading{Busy: []agentapi.Rate{}}
+	for i := range pods {
+		if pods[i].Spec.NodeName != node {
+			continue
+		}
+		peer := &pods[peerOf(i)]
+		for j := range 2 {
+			reading.Busy = append(reading.Busy, agentapi.Rate{
+				Endpoint: pods[i].Namespace + "/" + pods[i].Name, Token: agentapi.Token(i + 1), Path: simulate.Paths[j], SentBitsPerSecond: uint64(1e6 + i),
+				Local:  netip.AddrPortFrom(netip.MustParseAddr(pods[i].Status.PodIP), uint16(40000+j)),
+				Remote: netip.AddrPortFrom(netip.MustParseAddr(peer.Status.PodIP), 5001),
+			})
+		}
+	}
+	reading.Total = len(reading.Busy)
+	return reading
+}
+
+var fleetPods = sync.OnceValue(func() []corev1.Pod { return large.Objects().Pods })
+
+// addFleet makes a simulated cluster, of whose pods those of the first node alone and their
+// peers are objects, and returns the first. Its agents answer the plans that the controller would make.
 func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
 	s.t.Helper()
 	ctx, say := s.t.Context(), func(format string, arguments ...any) { s.t.Logf(format, arguments...) }
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "braid-system"}}, nil)
 	objects := size.Objects()
 	pods := objects.Pods
-	objects.Pods = pods[:1]
+	objects.Pods = nil
 	require.NoError(s.t, objects.Create(ctx, s.client, say))
-	pod := &objects.Pods[0]
-	for i := range pods[1:] {
-		pods[i+1].UID = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))
+	for i := range pods {
+		pods[i].UID = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i))
 	}
+	for i := 0; i < size.Pods; i += size.Nodes {
+		for _, number := range []int{i, peerOf(i) % size.Pods} {
+			some := simulate.Objects{Pods: []corev1.Pod{pods[number]}}
+			some.Pods[0].UID = ""
+			require.NoError(s.t, some.Create(ctx, s.client, func(string, ...any) {}))
+			pods[number] = some.Pods[0]
+		}
+	}
+	pod := &pods[0]
 	objects.Pods = pods
 
 	var nodes []string

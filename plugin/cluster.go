@@ -24,9 +24,11 @@ type cluster struct {
 	guardrails      v1alpha1.MPTCPGuardrailList
 	members         v1alpha1.MPTCPNodeList
 	plans           v1alpha1.MPTCPNodePlanList
-	endpoints       v1alpha1.MPTCPEndpointList
-	nodes           corev1.NodeList
-	own             *components
+	// counted are plans that were not read, because their counts say all that is wanted.
+	counted   []counted
+	endpoints v1alpha1.MPTCPEndpointList
+	nodes     corev1.NodeList
+	own       *components
 	// leftOut is what may not be read.
 	leftOut []string
 }
@@ -51,6 +53,9 @@ type clusterReader struct {
 	noWorkloads bool
 	// plansOf are the nodes whose plans are read; nil for all.
 	plansOf []string
+	// tables are where plans are counted, of which only those are read then that have more
+	// to tell; nil where all that plansOf asks for are read.
+	tables *tables
 
 	leftOut []string
 }
@@ -81,7 +86,7 @@ func (r *clusterReader) read(ctx context.Context) (*cluster, error) {
 		listed("ClusterMPTCPPolicies: one of them may decide for pods in the place of a policy", &found.clusterPolicies),
 		listed("MPTCPGuardrails: they may forbid paths and annotations", &found.guardrails),
 		listed(unreadMembers, &found.members),
-		func(ctx context.Context, r *clusterReader) error { return r.readPlans(ctx, &found.plans) },
+		func(ctx context.Context, r *clusterReader) error { return r.readPlans(ctx, found) },
 		listed(unreadNodes, &found.nodes),
 		func(ctx context.Context, r *clusterReader) error { return r.readPolicies(ctx, &found.policies) },
 		func(ctx context.Context, r *clusterReader) error { return r.readEndpoints(ctx, &found.endpoints) },
@@ -91,14 +96,17 @@ func (r *clusterReader) read(ctx context.Context) (*cluster, error) {
 		},
 	}
 	readers := make([]clusterReader, len(steps))
-	all, ctx := errgroup.WithContext(ctx)
+	all, together := errgroup.WithContext(ctx)
 	for i, step := range steps {
 		readers[i] = *r
-		all.Go(func() error { return step(ctx, &readers[i]) })
+		all.Go(func() error { return step(together, &readers[i]) })
 	}
 	err := all.Wait()
 	for i := range readers {
 		found.leftOut = append(found.leftOut, readers[i].leftOut...)
+	}
+	if err == nil && found.counted != nil {
+		err = r.readUncounted(ctx, found)
 	}
 	return found, err
 }
@@ -112,26 +120,88 @@ func listed(what string, list client.ObjectList) func(context.Context, *clusterR
 }
 
 // readPlans reads those of the nodes that matter: each names all pods of its node.
-func (r *clusterReader) readPlans(ctx context.Context, list *v1alpha1.MPTCPNodePlanList) error {
-	if r.plansOf == nil {
-		_, err := r.list(ctx, unreadPlans, list)
-		return err
+func (r *clusterReader) readPlans(ctx context.Context, found *cluster) (err error) {
+	switch {
+	case r.tables != nil:
+		found.counted, err = r.tables.plans(ctx)
+	case r.plansOf == nil:
+		err = r.client.List(ctx, &found.plans)
+	default:
+		found.plans.Items, err = plansByName(ctx, r.client, r.plansOf)
 	}
-	for _, node := range r.plansOf {
-		var plan v1alpha1.MPTCPNodePlan
-		err := r.client.Get(ctx, client.ObjectKey{Name: node}, &plan)
-		switch {
-		case apierrors.IsForbidden(err):
-			r.leaveOut(unreadPlans)
-			return nil
-		case apierrors.IsNotFound(err):
-		case err != nil:
-			return fmt.Errorf("reading the plan of node %s: %w", node, err)
-		default:
-			list.Items = append(list.Items, plan)
+	if apierrors.IsForbidden(err) {
+		r.leaveOut(unreadPlans)
+		return nil
+	}
+	return wrap(err, "reading "+unreadPlans)
+}
+
+// readUncounted reads the plans of which the counts do not tell enough.
+func (r *clusterReader) readUncounted(ctx context.Context, found *cluster) (err error) {
+	nodes := found.uncounted()
+	found.plans.Items, err = somePlans(ctx, r.client, nodes)
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", unreadPlans, err)
+	}
+	read := map[string]bool{}
+	for i := range found.plans.Items {
+		read[found.plans.Items[i].Name] = true
+	}
+	for _, node := range nodes { // and those that are gone meanwhile
+		read[node] = true
+	}
+	found.counted = slices.DeleteFunc(found.counted, func(plan counted) bool { return read[plan.node] })
+	return nil
+}
+
+// uncounted are the nodes whose plans have more to tell than their counts: a silent agent's
+// counts are as old as all that it said, and what is wrong has a name. Of pods with plain TCP
+// some are named.
+func (c *cluster) uncounted() (nodes []string) {
+	named := 0
+	for _, plan := range c.counted {
+		silent, s := c.silence(plan.node) != "", plan.summary
+		if s == nil || silent || s.Noteworthy > 0 || s.PlainTCP > 0 && named < maxEnumerated {
+			nodes = append(nodes, plan.node)
+			if s != nil && !silent {
+				named += int(s.PlainTCP)
+			}
 		}
 	}
-	return nil
+	return nodes
+}
+
+// mostPlans is how many plans are read one by one; where more are wanted, one list of all is
+// cheaper.
+const mostPlans = 64
+
+// somePlans has the plans of these nodes, and may have those of others.
+func somePlans(ctx context.Context, c client.Reader, nodes []string) ([]v1alpha1.MPTCPNodePlan, error) {
+	if len(nodes) <= mostPlans {
+		plans, err := plansByName(ctx, c, nodes)
+		if err == nil || !apierrors.IsForbidden(err) {
+			return plans, err
+		}
+	}
+	var all v1alpha1.MPTCPNodePlanList
+	err := c.List(ctx, &all)
+	return all.Items, err
+}
+
+// plansByName has the plans of these nodes that there are, in the order of these.
+func plansByName(ctx context.Context, c client.Reader, nodes []string) (plans []v1alpha1.MPTCPNodePlan, err error) {
+	read := make([]v1alpha1.MPTCPNodePlan, len(nodes))
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(askedAtOnce)
+	for i, node := range nodes {
+		all.Go(func() error {
+			return client.IgnoreNotFound(c.Get(ctx, client.ObjectKey{Name: node}, &read[i]))
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(read, func(plan v1alpha1.MPTCPNodePlan) bool { return plan.UID == "" }), nil
 }
 
 // readPolicies reads those of all namespaces, or else those of the tenant's.

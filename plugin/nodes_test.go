@@ -67,7 +67,7 @@ func TestWhatIsWrongWithANodeIsToldOfItAndOfItsPods(t *testing.T) {
 }
 
 func TestOfManyNodesThoseWhosePodsSendAreAsked(t *testing.T) {
-	asking := topperOf(topOptions{mostNodes: 2}, nil, nil)
+	asking := topperOf(topOptions{mostNodes: 2}, nil, nil, nil)
 	ended := map[string]bool{}
 	for i := range 5 {
 		name := fmt.Sprintf("node%d", i)

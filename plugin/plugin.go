@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -95,12 +96,10 @@ func (p *plugin) addFormat(command *cobra.Command) *cobra.Command {
 
 // client makes a client.
 func (p *plugin) client() (client.WithWatch, error) {
-	config, err := p.flags.ToRESTConfig()
+	config, err := p.config()
 	if err != nil {
-		return nil, fmt.Errorf("finding the cluster: %w", err)
+		return nil, err
 	}
-	config.QPS, config.Burst = 50, 100 // a dozen kinds are read at once
-	config.Wrap(p.clock.read)
 	types := runtime.NewScheme()
 	if err := errors.Join(scheme.AddToScheme(types), v1alpha1.AddToScheme(types)); err != nil {
 		return nil, fmt.Errorf("registering types: %w", err)
@@ -109,7 +108,18 @@ func (p *plugin) client() (client.WithWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reaching the API server: %w", err)
 	}
-	return newStreamingClient(c, config)
+	return c, nil
+}
+
+// config says how to reach the API server.
+func (p *plugin) config() (*rest.Config, error) {
+	config, err := p.flags.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the cluster: %w", err)
+	}
+	config.QPS, config.Burst = 50, 100 // a dozen kinds are read at once
+	config.Wrap(p.clock.read)
+	return config, nil
 }
 
 // namespace is the one that was given, or the context's.

@@ -19,26 +19,19 @@ type Sockets struct {
 	Plain []string `json:"plain,omitempty"`
 }
 
-// spoken is what sockets speak where traffic has this reason; nothing where that does not
-// tell. What is found first decides: see docs/spreading.md.
-var spoken = map[string]string{
-	v1alpha1.ReasonPlainTCP: "TCP", v1alpha1.ReasonUpgradeUnsupported: "TCP",
-	v1alpha1.ReasonSpread: "MPTCP", v1alpha1.ReasonOnePathUsed: "MPTCP", v1alpha1.ReasonNoSecondPath: "MPTCP", v1alpha1.ReasonLittleSent: "MPTCP",
-}
-
 // addSockets counts one pod.
 func (s *Status) addSockets(silence string, pod *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) {
 	if s.Sockets == nil {
 		s.Sockets = &Sockets{}
 	}
-	speaks := ""
-	if silence == "" && result != nil && result.Spreading != nil {
-		speaks = spoken[result.Spreading.Reason]
+	var speak v1alpha1.SocketsSpeak
+	if silence == "" {
+		speak = result.Speak()
 	}
-	switch speaks {
-	case "MPTCP":
+	switch speak {
+	case v1alpha1.SocketsSpeakMPTCP:
 		s.Sockets.MPTCP++
-	case "TCP":
+	case v1alpha1.SocketsSpeakTCP:
 		s.Sockets.PlainTCP++
 		if len(s.Sockets.Plain) < maxEnumerated {
 			s.Sockets.Plain = append(s.Sockets.Plain, pod.Namespace+"/"+pod.Name)

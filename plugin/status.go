@@ -5,6 +5,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,12 +93,16 @@ func (p *plugin) status(ctx context.Context, wait time.Duration, noWorkloads boo
 
 // waitUntilFine looks until everything is fine, or for so long.
 func (p *plugin) waitUntilFine(ctx context.Context, c client.Client, wait time.Duration, noWorkloads bool) (Status, error) {
+	tables, err := p.tables()
+	if err != nil {
+		return Status{}, err
+	}
 	for deadline := time.Now().Add(wait); ; {
 		reader, err := p.reader(c)
 		if err != nil {
 			return Status{}, err
 		}
-		reader.noWorkloads = noWorkloads
+		reader.noWorkloads, reader.tables = noWorkloads, tables
 		found, err := reader.read(ctx)
 		if err != nil {
 			return Status{}, err
@@ -128,17 +133,23 @@ func (c *cluster) status() Status {
 
 // count adds to a count, and to the problems where there is one.
 func (s *Status) count(what string, problem *Problem) {
-	i := len(s.Counts) - 1
-	if i < 0 || s.Counts[i].What != what {
-		s.Counts = append(s.Counts, Count{What: what})
-		i++
-	}
-	s.Counts[i].Total++
+	count := s.counted(what)
+	count.Total++
 	if problem == nil {
-		s.Counts[i].Fine++
+		count.Fine++
 		return
 	}
 	s.Problems = append(s.Problems, *problem)
+}
+
+// counted is the count of some kind, the last one where there is none yet.
+func (s *Status) counted(what string) *Count {
+	at := slices.IndexFunc(s.Counts, func(count Count) bool { return count.What == what })
+	if at < 0 {
+		s.Counts = append(s.Counts, Count{What: what})
+		at = len(s.Counts) - 1
+	}
+	return &s.Counts[at]
 }
 
 // unlessTrue is the problem of an object whose condition is not True, or not of its present
@@ -297,7 +308,18 @@ func (s *Status) addPolicy(what, object string, generation int64, conditions []m
 	}
 }
 
+// endpointKinds are what endpoints are counted as.
+var endpointKinds = []string{kindPods, kindVMs, kindHolders}
+
+const kindPods, kindVMs, kindHolders = "pods", "VMs", "pods that hold VMs"
+
 func (s *Status) addEndpoints(c *cluster) {
+	for _, kind := range endpointKinds { // in this order, whichever come first
+		s.Counts = append(s.Counts, Count{What: kind})
+	}
+	for _, plan := range c.counted {
+		s.addCounted(plan.summary)
+	}
 	for i := range c.plans.Items {
 		plan := &c.plans.Items[i]
 		silence, results := c.silence(plan.Name), map[string]*v1alpha1.EndpointStatus{}
@@ -306,12 +328,12 @@ func (s *Status) addEndpoints(c *cluster) {
 		}
 		for j := range plan.Spec.Endpoints {
 			endpoint := &plan.Spec.Endpoints[j]
-			what := "pods"
+			what := kindPods
 			switch {
 			case endpoint.Guest != nil:
-				what = "VMs"
+				what = kindVMs
 			case endpoint.HoldsVirtualMachine():
-				what = "pods that hold VMs"
+				what = kindHolders
 				s.addHolder(silence, plan.Name, endpoint, results[string(endpoint.UID)])
 			default:
 				s.addSockets(silence, endpoint, results[string(endpoint.UID)])
@@ -319,9 +341,28 @@ func (s *Status) addEndpoints(c *cluster) {
 			s.count(what, problemOf(plan.Name, silence, endpoint, results[string(endpoint.UID)]))
 		}
 	}
+	s.Counts = slices.DeleteFunc(s.Counts, func(count Count) bool { return count.Total == 0 && slices.Contains(endpointKinds, count.What) })
 	for i := range c.endpoints.Items {
 		s.addGuest(&c.endpoints.Items[i])
 	}
+}
+
+// addCounted adds a plan of which nothing is noteworthy.
+func (s *Status) addCounted(plan *v1alpha1.PlanSummary) {
+	for kind, count := range map[string]int32{kindPods: plan.Pods, kindVMs: plan.VirtualMachines, kindHolders: plan.VirtualMachinePods} {
+		of := s.counted(kind)
+		of.Fine += int(count)
+		of.Total += int(count)
+	}
+	if plan.Pods == 0 {
+		return
+	}
+	if s.Sockets == nil {
+		s.Sockets = &Sockets{}
+	}
+	s.Sockets.MPTCP += int(plan.MPTCP)
+	s.Sockets.PlainTCP += int(plan.PlainTCP)
+	s.Sockets.NotKnown += int(plan.Pods - plan.MPTCP - plan.PlainTCP)
 }
 
 // addGuest tells of a VM that has not all of its addresses, which no plan shows, that follows

@@ -264,6 +264,7 @@ func TestAPodIsAProblemUntilItsAgentDidWhatThePlanSays(t *testing.T) {
 		"done with another chain": {&v1alpha1.EndpointStatus{State: v1alpha1.EndpointProgrammed, PolicyGeneration: 2, Chain: "old"}, &Problem{"pod shop/web on node1", "Pending", "the node's agent has not put the pod's chain of rules in place yet"}},
 	} {
 		require.Equal(t, test.want, problemOf("node1", "", endpoint, test.result), name)
+		require.Equal(t, test.want == nil, test.result != nil && test.result.Fulfils(endpoint), "the agents' counts go by the same: %s", name)
 	}
 }
 

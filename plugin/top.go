@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,8 @@ type Subflow struct {
 	Peer   string `json:"peer,omitempty"`
 	Local  string `json:"local"`
 	Remote string `json:"remote"`
+	// peerAddress is that of Remote.
+	peerAddress netip.Addr
 	// Path is empty while it is not known.
 	Path string `json:"path,omitempty"`
 	// StandIn is the path by which the pod's packets leave now, because Path does not
@@ -187,6 +190,9 @@ func (p *plugin) topOnce(ctx context.Context, t *topper) error {
 	}
 	if t.options.paths {
 		return p.printPathUses(t.pathSnapshot())
+	}
+	if err := t.namePeers(ctx); err != nil {
+		return err
 	}
 	found := t.snapshot()
 	column, _ := columnNamed(t.options.sort)

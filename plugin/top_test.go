@@ -140,6 +140,7 @@ func TestTop(t *testing.T) {
 		{"shows what subflows carry", func(s *scene) { topShowsWhatSubflowsCarry(s, n) }},
 		{"follows keys in a terminal", topFollowsKeys},
 		{"shows no more of many subflows than fits", topShowsWhatFits},
+		{"names peers on nodes that are not asked", topNamesPeersElsewhere},
 		{"shows what NICs carry", func(s *scene) { topShowsWhatNICsCarry(s, n) }},
 		{"keeps NICs up to date in a terminal", topFollowsNICs},
 		{"tells mistakes", topTellsMistakes},

@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -52,15 +55,16 @@ type PathTraffic struct {
 // lookAtPaths finds out which nodes have paths, and which NICs these are.
 func (t *topper) lookAtPaths(ctx context.Context) error {
 	var members v1alpha1.MPTCPNodeList
-	if err := t.client.List(ctx, &members); err != nil {
-		return fmt.Errorf("reading the nodes' paths: %w", err)
-	}
 	var paths v1alpha1.MPTCPPathList
-	if err := t.client.List(ctx, &paths); err != nil {
-		return fmt.Errorf("reading the paths: %w", err)
-	}
-	agents, err := t.system.agents(ctx)
-	if err != nil {
+	var agents map[string]*corev1.Pod
+	group, all := errgroup.WithContext(ctx)
+	group.Go(func() error { return wrap(t.client.List(all, &members), "reading the nodes' paths") })
+	group.Go(func() error { return wrap(t.client.List(all, &paths), "reading the paths") })
+	group.Go(func() (err error) {
+		agents, err = t.system.agents(all)
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	t.mutex.Lock()

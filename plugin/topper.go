@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -27,8 +26,7 @@ type topper struct {
 	options topOptions
 	system  *system
 	client  client.Reader
-	// plans lists what matters here of the plans.
-	plans   func(context.Context) ([]planSketch, error)
+	plans   planFinder
 	streams sync.WaitGroup
 	// changed gets something when there is news.
 	changed chan struct{}
@@ -36,8 +34,8 @@ type topper struct {
 	mutex  sync.Mutex
 	agents map[string]*corev1.Pod
 	asked  map[string]bool
-	pods   map[netip.Addr]string
 	nodes  map[string]nodeTop
+	names  peerNames
 	// notAsked is how many further ones would matter, and are not asked: see mostNodes.
 	notAsked int
 	// uses are the nodes' paths, where these are asked for, without what they carry, and
@@ -73,20 +71,18 @@ func (p *plugin) newTopper(ctx context.Context, options topOptions) (*topper, er
 	if err != nil {
 		return nil, err
 	}
-	t := topperOf(options, s, c)
-	t.plans = func(ctx context.Context) ([]planSketch, error) {
-		if found, err := s.sketches(ctx); err == nil {
-			return found, nil
-		}
-		return sketchesBy(ctx, c) // whose errors say more
+	tables, err := newTables(s.config)
+	if err != nil {
+		return nil, err
 	}
+	t := topperOf(options, s, c, farPlans{c, tables})
 	return t, t.look(ctx)
 }
 
 // topperOf has not looked for nodes yet.
-func topperOf(options topOptions, s *system, c client.Reader) *topper {
+func topperOf(options topOptions, s *system, c client.Reader, plans planFinder) *topper {
 	return &topper{
-		options: options, system: s, client: c, plans: func(ctx context.Context) ([]planSketch, error) { return sketchesBy(ctx, c) }, changed: make(chan struct{}, 1),
+		options: options, system: s, client: c, plans: plans, changed: make(chan struct{}, 1), names: newPeerNames(),
 		asked: map[string]bool{}, nodes: map[string]nodeTop{}, following: map[string]*following{},
 	}
 }
@@ -98,10 +94,11 @@ func (t *topper) look(ctx context.Context) error {
 		return t.lookAtPaths(ctx)
 	}
 	var plans []planSketch
+	var others []counted
 	var agents map[string]*corev1.Pod
 	group, both := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
-		plans, err = t.plans(both)
+		plans, others, err = t.plans.find(both, &t.options)
 		return wrap(err, "reading the plans")
 	})
 	group.Go(func() (err error) {
@@ -113,21 +110,33 @@ func (t *topper) look(ctx context.Context) error {
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	before := t.nodes
-	t.agents, t.pods, t.nodes = agents, map[netip.Addr]string{}, map[string]nodeTop{}
-	sending := map[string]int{}
+	t.agents = agents
+	t.names.begin()
+	t.limit(t.choose(plans, others))
+	return nil
+}
+
+// choose takes the nodes with pods that were asked for, and counts of all the pods that send.
+// The caller has the mutex.
+func (t *topper) choose(plans []planSketch, others []counted) map[string]int {
+	before, sending := t.nodes, map[string]int{}
+	t.nodes = map[string]nodeTop{}
+	for _, plan := range others {
+		if s := plan.summary; s.Pods+s.VirtualMachines+s.VirtualMachinePods > 0 {
+			t.nodes[plan.node], sending[plan.node] = before[plan.node], int(s.Sending)
+		}
+	}
 	for i := range plans {
 		node := plans[i].Metadata.Name
+		t.names.add(&plans[i])
 		for j := range plans[i].Spec.Endpoints {
-			t.addPod(&plans[i].Spec.Endpoints[j])
 			if t.wants(node, &plans[i].Spec.Endpoints[j]) {
 				t.nodes[node] = before[node]
 			}
 		}
 		sending[node] = plans[i].sendingPods()
 	}
-	t.limit(sending)
-	return nil
+	return sending
 }
 
 // limit leaves the nodes with the most pods that send: each is a stream through the API
@@ -156,15 +165,6 @@ func notAskedText(count int) string {
 		return ""
 	}
 	return fmt.Sprintf("%d more nodes were not asked: name a pod, --namespace or --node, or raise --nodes (0 asks all)", count)
-}
-
-// addPod makes a pod known by its addresses, as whoever talks to it sees it.
-func (t *topper) addPod(endpoint *podSketch) {
-	for _, text := range endpoint.Addresses {
-		if address, err := netip.ParseAddr(text); err == nil {
-			t.pods[address] = endpoint.Namespace + "/" + endpoint.Name
-		}
-	}
 }
 
 func (t *topper) wants(node string, endpoint *podSketch) bool {
@@ -247,18 +247,22 @@ func (t *topper) take(node string, found *agentapi.Reading) {
 		latest.paths[path.Path] = path
 	}
 	for i := range found.Busy {
-		latest.subflows = append(latest.subflows, t.subflow(node, &found.Busy[i]))
+		latest.subflows = append(latest.subflows, subflowOf(node, &found.Busy[i]))
+		t.names.names[found.Busy[i].Local.Addr()] = found.Busy[i].Endpoint
 	}
 	if _, wanted := t.nodes[node]; !wanted {
 		return // its stream is about to end
 	}
 	t.nodes[node] = latest
+	if !t.options.paths {
+		t.names.want(latest.subflows)
+	}
 	t.wake()
 }
 
-func (t *topper) subflow(node string, b *agentapi.Rate) Subflow {
+func subflowOf(node string, b *agentapi.Rate) Subflow {
 	return Subflow{
-		Node: node, Pod: b.Endpoint, Peer: t.pods[b.Remote.Addr()],
+		Node: node, Pod: b.Endpoint, peerAddress: b.Remote.Addr(),
 		Local: b.Local.String(), Remote: b.Remote.String(), Path: b.Path, StandIn: b.StandIn, Incoming: b.Incoming, Backup: b.Backup,
 		SentBitsPerSecond: b.SentBitsPerSecond, ReceivedBitsPerSecond: b.ReceivedBitsPerSecond,
 		RTTMicroseconds: b.RTTMicroseconds, Token: b.Token.String(),
@@ -279,7 +283,10 @@ func (t *topper) snapshot() *Top {
 	all := &Top{Subflows: []Subflow{}, NotAsked: t.notAsked}
 	for name, node := range t.nodes {
 		all.Total += node.total
-		all.Subflows = append(all.Subflows, node.subflows...)
+		for _, subflow := range node.subflows {
+			subflow.Peer = t.names.of(subflow.peerAddress)
+			all.Subflows = append(all.Subflows, subflow)
+		}
 		if node.problem != "" {
 			all.Problems = append(all.Problems, Problem{"node " + name, "NotRead", node.problem})
 		}
@@ -306,12 +313,16 @@ func (t *topper) follow(ctx context.Context, failed func(error)) {
 	defer ticker.Stop()
 	for {
 		t.startAll(ctx, fmt.Sprintf("--count=%d", followCount))
+		var err error
 		select {
 		case <-ctx.Done():
 			return
+		case <-t.names.wanted:
+			err = t.namePeers(ctx)
 		case <-ticker.C:
+			err = t.look(ctx)
 		}
-		if err := t.look(ctx); err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			failed(err)
 		}
 	}

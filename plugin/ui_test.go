@@ -669,6 +669,17 @@ const scrolled = `new Promise((done) => {
 	requestAnimationFrame(step);
 })`
 
+// browsersEach is how many browsers are started to see how long the first picture takes, before
+// one that is looked at more closely.
+const browsersEach = 4
+
+// firstPicture waits until the map is painted, and is how many milliseconds that took.
+func (b *browser) firstPicture() float64 {
+	b.t.Helper()
+	b.until("seen", "performance.getEntriesByName('braid-first-picture').length && performance.getEntriesByName('first-contentful-paint').length")
+	return eval[float64](b, "Math.max(...['braid-first-picture', 'first-contentful-paint'].map((name) => performance.getEntriesByName(name)[0].startTime))")
+}
+
 // Other work on the machine may take most of it: what is wanted, and measured where it is
 // quiet, is in docs/kubectl-braid.md#ui.
 func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
@@ -680,14 +691,20 @@ func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	s.client, err = client.New(config, client.Options{Scheme: s.client.Scheme()})
 	require.NoError(t, err)
 	s.addCrowd(crowdNodes, crowdPods)
-	b := browse(t, s.serveUI(), 1440, 900)
-	picture := func() float64 {
-		b.until("seen", "performance.getEntriesByName('braid-first-picture').length && performance.getEntriesByName('first-contentful-paint').length")
-		return eval[float64](b, "Math.max(...['braid-first-picture', 'first-contentful-paint'].map((name) => performance.getEntriesByName(name)[0].startTime))")
+	address := s.serveUI()
+	var firsts []float64
+	for range browsersEach {
+		t.Run("a browser that was just started", func(t *testing.T) { firsts = append(firsts, browse(t, address, 1440, 900).firstPicture()) })
 	}
-	first := picture()
+	b := browse(t, address, 1440, 900)
+	firsts = append(firsts, b.firstPicture())
+	slices.Sort(firsts)
+	t.Logf("%.0f ms", firsts)
+	first := firsts[len(firsts)/2]
 	require.NotEmpty(t, eval[string](b, "document.getElementById('state').textContent"), "what is known comes with the page")
 	b.until("after the map", `performance.getEntriesByType('resource').some(r => r.name.endsWith('/node.js') && r.startTime >= performance.getEntriesByName('braid-first-picture')[0].startTime)`)
+	require.Empty(t, eval[string](b, `performance.getEntriesByType('resource').filter(r => !r.name.endsWith('.svg') && r.startTime < performance.getEntriesByName('first-contentful-paint')[0].startTime).map(r => r.name).join()`),
+		"the map needs nothing but the page")
 	b.says(".tools", "200 nodes")
 	b.says("[role=rowheader]", "50 pods")
 	b.until("what NICs carry", `[...document.querySelectorAll('.out i')].some(e => e.getBoundingClientRect().width > 20)`)
@@ -702,7 +719,7 @@ func TestUIIsQuickWithManyNodesAndPods(t *testing.T) {
 	}
 	require.Less(t, len(asked), 70, "agents whose nodes were seen")
 	b.do(chromedp.Reload())
-	again := picture()
+	again := b.firstPicture()
 	testutil.Figure(t, "ui.first_picture_ms", "ms", first)
 	testutil.Figure(t, "ui.picture_again_ms", "ms", again)
 	testutil.Figure(t, "ui.frames_per_second", "1/s", frames)

@@ -49,7 +49,7 @@ func (p *plugin) newUISource(ctx context.Context) (*uiSource, error) {
 		return nil, err
 	}
 	source := &uiSource{plugin: p, system: s, follower: newFollower(c), context: name, since: map[[2]string]time.Time{}}
-	source.nics = newNICWatch(topperOf(topOptions{paths: true, every: uiEvery, nodes: map[string]bool{}}, s, source.follower))
+	source.nics = newNICWatch(topperOf(topOptions{paths: true, every: uiEvery, nodes: map[string]bool{}}, s, source.follower, knownPlans{source.follower}))
 	return source, nil
 }
 
@@ -223,7 +223,7 @@ const uiSubflows = 200
 
 // Subflows implements ui.Source.
 func (s *uiSource) Subflows(ctx context.Context, node, namespace, pod string, show func(any)) error {
-	t := topperOf(topOptions{node: node, namespace: namespace, pod: pod, every: uiEvery, limit: uiSubflows}, s.system, s.follower)
+	t := topperOf(topOptions{node: node, namespace: namespace, pod: pod, every: uiEvery, limit: uiSubflows}, s.system, s.follower, knownPlans{s.follower})
 	ctx, cancel := context.WithCancel(ctx)
 	defer t.streams.Wait()
 	defer cancel()

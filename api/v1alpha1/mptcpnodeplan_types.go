@@ -440,6 +440,40 @@ type EndpointStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
+// PlanSummary counts the endpoints of the plan that was applied last. It holds for the plan
+// while observedGeneration is the plan's generation and the node's agent reports.
+type PlanSummary struct {
+	// pods counts those that hold no VM.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Pods int32 `json:"pods"`
+	// virtualMachines counts those that are no pods.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	VirtualMachines int32 `json:"virtualMachines"`
+	// virtualMachinePods counts the pods that hold a VM.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	VirtualMachinePods int32 `json:"virtualMachinePods"`
+	// noteworthy counts endpoints that are not programmed as the plan asks, VMs that take no
+	// announcements, and pods with a VM for which a part of their policy does not hold.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Noteworthy int32 `json:"noteworthy"`
+	// mptcp counts pods whose sockets speak MPTCP, by those that move most of their bytes.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	MPTCP int32 `json:"mptcp"`
+	// plainTCP counts pods whose sockets speak plain TCP.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	PlainTCP int32 `json:"plainTCP"`
+	// sending counts endpoints that send to other nodes.
+	// +kubebuilder:validation:Minimum=0
+	// +required
+	Sending int32 `json:"sending"`
+}
+
 // MPTCPNodePlanStatus is the result of a plan; written by the node's agent.
 type MPTCPNodePlanStatus struct {
 	// observedGeneration is the generation of the plan that was applied last.
@@ -456,6 +490,10 @@ type MPTCPNodePlanStatus struct {
 	// endpointsProgrammed counts the endpoints that are programmed.
 	// +optional
 	EndpointsProgrammed int32 `json:"endpointsProgrammed"`
+	// summary counts the endpoints by what is to be told of them. Not there where an agent
+	// wrote the status that is older than this field.
+	// +optional
+	Summary *PlanSummary `json:"summary,omitempty"`
 	// conditions: Programmed is True when the whole plan is carried out.
 	// +listType=map
 	// +listMapKey=type
@@ -472,6 +510,15 @@ type MPTCPNodePlanStatus struct {
 // +kubebuilder:printcolumn:name="Programmed",type=integer,JSONPath=`.status.endpointsProgrammed`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Programmed")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Generation",type=integer,priority=1,JSONPath=`.metadata.generation`
+// +kubebuilder:printcolumn:name="Observed",type=integer,priority=1,JSONPath=`.status.observedGeneration`
+// +kubebuilder:printcolumn:name="Pods",type=integer,priority=1,JSONPath=`.status.summary.pods`
+// +kubebuilder:printcolumn:name="VMs",type=integer,priority=1,JSONPath=`.status.summary.virtualMachines`
+// +kubebuilder:printcolumn:name="VMPods",type=integer,priority=1,JSONPath=`.status.summary.virtualMachinePods`
+// +kubebuilder:printcolumn:name="Noteworthy",type=integer,priority=1,JSONPath=`.status.summary.noteworthy`
+// +kubebuilder:printcolumn:name="MPTCP",type=integer,priority=1,JSONPath=`.status.summary.mptcp`
+// +kubebuilder:printcolumn:name="PlainTCP",type=integer,priority=1,JSONPath=`.status.summary.plainTCP`
+// +kubebuilder:printcolumn:name="Sending",type=integer,priority=1,JSONPath=`.status.summary.sending`
 type MPTCPNodePlan struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

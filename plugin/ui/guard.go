@@ -11,14 +11,16 @@ import (
 	"sync/atomic"
 )
 
-// policy lets a page load what this server has, and nothing else: no script in the page
-// itself, nothing of another origin, no text that becomes markup.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+// policyFormat lets a page load what this server has, and nothing else: in the page itself the
+// one script and the one style that have these sums, nothing of another origin, no text that
+// becomes markup.
+const policyFormat = "default-src 'none'; script-src 'self' %s; style-src 'self' %s; img-src 'self'; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 // guard lets nobody in but a browser that was given the address.
 type guard struct {
-	next http.Handler
+	next   http.Handler
+	policy string
 	// token is in the address that the user is shown, secret in the cookie of a browser
 	// that came by it. Others may see an address on a command line; once is good for a
 	// single visit.
@@ -27,14 +29,14 @@ type guard struct {
 	cookie        string
 }
 
-func newGuard(port string, next http.Handler) *guard {
-	return &guard{next: next, token: rand.Text(), secret: rand.Text(), cookie: "braid-ui-" + port}
+func newGuard(port, policy string, next http.Handler) *guard {
+	return &guard{next: next, policy: policy, token: rand.Text(), secret: rand.Text(), cookie: "braid-ui-" + port}
 }
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	header := w.Header()
-	header.Set("Content-Security-Policy", policy)
+	header.Set("Content-Security-Policy", g.policy)
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")

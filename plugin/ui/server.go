@@ -6,7 +6,6 @@
 package ui
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -16,7 +15,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,6 +49,7 @@ const linger = 5 * time.Second
 type Server struct {
 	source   Source
 	listener net.Listener
+	document *document
 	guard    *guard
 	history  *history
 	linger   time.Duration
@@ -70,9 +69,17 @@ func Listen(source Source, port uint16) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("serving the page: %w", err)
 	}
-	s := &Server{source: source, listener: listener, history: newHistory(), linger: linger}
+	files, err := fs.Sub(assets, "assets")
+	if err != nil {
+		panic(err) // the directory is not embedded
+	}
+	page, err := newDocument(files)
+	if err != nil {
+		panic(err) // what is embedded does not fit together
+	}
+	s := &Server{source: source, listener: listener, document: page, history: newHistory(), linger: linger}
 	_, chosen, _ := net.SplitHostPort(listener.Addr().String())
-	s.guard = newGuard(chosen, s.routes())
+	s.guard = newGuard(chosen, page.policy, s.routes(files))
 	return s, nil
 }
 
@@ -118,18 +125,13 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) routes() http.Handler {
-	files, err := fs.Sub(assets, "assets")
-	if err != nil {
-		panic(err) // the directory is not embedded
-	}
-	page, err := fs.ReadFile(files, "index.html")
-	if err != nil {
-		panic(err) // neither
-	}
+func (s *Server) routes(files fs.FS) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", s.page(page))
+	mux.HandleFunc("GET /{$}", s.page)
 	mux.Handle("GET /", exactly(http.FileServerFS(files)))
+	for name, content := range s.document.modules {
+		mux.HandleFunc("GET /"+name+".js", script(content))
+	}
 	mux.HandleFunc("GET /api/stream", s.stream)
 	mux.HandleFunc("GET /api/node", answering(func(r *http.Request) (any, error) {
 		return s.source.Node(r.Context(), r.FormValue("name"))
@@ -141,28 +143,6 @@ func (s *Server) routes() http.Handler {
 		return s.source.Find(r.Context(), r.FormValue("text"))
 	}))
 	return mux
-}
-
-// page serves the page with what is known of the cluster in it: it is data there, which no
-// browser runs. JSON as it is written here has no <, so nothing in it ends the element.
-func (s *Server) page(text []byte) http.HandlerFunc {
-	before, after, found := bytes.Cut(text, []byte("</script>\n<script src=\"vendor/uPlot"))
-	if !found {
-		panic("the page has no place for the state")
-	}
-	after = text[len(before):]
-	return func(w http.ResponseWriter, _ *http.Request) {
-		var state []byte
-		if known, _ := s.history.since(0); known.Version > 0 {
-			var err error
-			if state, err = json.Marshal(known); err != nil {
-				http.Error(w, "writing the cluster as JSON: "+err.Error(), http.StatusInternalServerError)
-				return
-			}
-		}
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = w.Write(slices.Concat(before, state, after)) // a page that is gone needs none
-	}
 }
 
 // exactly serves files, and no lists of them.

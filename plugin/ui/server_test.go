@@ -175,7 +175,7 @@ func TestNobodyElseGetsIn(t *testing.T) {
 			require.NoError(t, err)
 			defer response.Body.Close()
 			require.Equal(t, test.want, response.StatusCode)
-			require.Equal(t, policy, response.Header.Get("Content-Security-Policy"))
+			require.Equal(t, s.guard.policy, response.Header.Get("Content-Security-Policy"))
 			require.Equal(t, "nosniff", response.Header.Get("X-Content-Type-Options"))
 			require.Empty(t, response.Header.Get("Access-Control-Allow-Origin"))
 		})
@@ -197,7 +197,7 @@ func TestTheCookieIsForThisPageAlone(t *testing.T) {
 			require.NotContains(t, cookie.Value, s.guard.token)
 		}
 	}
-	require.NotContains(t, policy, "unsafe")
+	require.NotContains(t, s.guard.policy, "unsafe")
 }
 
 // events reads so many of a stream.

@@ -224,6 +224,7 @@ func programmed(plan *v1alpha1.MPTCPNodePlan) v1alpha1.MPTCPNodePlanStatus {
 			State: v1alpha1.EndpointProgrammed, HostInterface: fmt.Sprint("veth", i), Chain: e.Chain,
 		})
 	}
+	status.Summary = v1alpha1.Summarize(plan.Spec.Endpoints, status.Endpoints)
 	status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonProgrammed,
 		Message:            fmt.Sprintf("%d of %d endpoints are programmed", count, count),

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 import { ClusterPage } from './cluster.js';
-import { text } from './dom.js';
+import { afterPainting, text } from './dom.js';
 import { listen, look, store, takeFirst } from './store.js';
 
 const byId = (id) => document.getElementById(id);
 const main = byId('main');
 let page = null;
 
-// The token is not for the history of the browser, which has its cookie now.
-if (location.search) history.replaceState(null, '', location.pathname + location.hash);
-
-// What the map does not need comes after it: a browser that was just started has six
-// connections, and much to do.
+// What the map does not need comes after it: a browser that was just started has much to do.
 let rest = null;
 function later() {
   rest ??= loadRest();
@@ -20,11 +16,12 @@ function later() {
 }
 
 async function loadRest() {
+  // The token is not for the history of the browser, which has its cookie now.
+  if (location.search) history.replaceState(null, '', location.pathname + location.hash);
   const style = document.createElement('link');
   [style.rel, style.href] = ['stylesheet', 'vendor/uPlot.min.css'];
-  document.querySelector('link[rel=stylesheet]').before(style); // ours counts more
-  const plot = window.uPlot ? null : new Promise((done) => byId('plot').addEventListener('load', done));
-  const [find, node, pod] = await Promise.all([import('./find.js'), import('./node.js'), import('./pod.js'), plot]);
+  document.querySelector('style').before(style); // ours counts more
+  const [find, node, pod] = await Promise.all([import('./find.js'), import('./node.js'), import('./pod.js')]);
   find.setUpFind(byId('find'), byId('found'));
   if (byId('find').value) byId('find').dispatchEvent(new Event('input')); // somebody was quicker
   return { NodePage: node.NodePage, PodPage: pod.PodPage };
@@ -116,4 +113,4 @@ document.addEventListener('visibilitychange', () => {
 });
 takeFirst();
 route();
-requestAnimationFrame(() => setTimeout(later));
+afterPainting(later);

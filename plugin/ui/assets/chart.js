@@ -3,6 +3,7 @@
 // Rates over time, for as long as a page looks at them. Nothing of it is kept elsewhere.
 
 import { el, put, rate } from './dom.js';
+import uPlot from './vendor/uPlot.js';
 
 const kept = 300; // readings: ten minutes of them
 
@@ -83,7 +84,7 @@ export class Chart {
   begin(lines, data) {
     if (this.plot) this.plot.destroy();
     const axis = { stroke: colour('muted'), grid: { stroke: colour('line'), width: 1 }, ticks: { show: false }, font: '12px system-ui, sans-serif' };
-    this.plot = new window.uPlot({
+    this.plot = new uPlot({
       width: this.place.clientWidth || 600, height: this.height, legend: { show: false }, cursor: { y: false, drag: { setScale: false } },
       scales: { x: { time: true }, y: { range: (_, low, high) => [0, Math.max(1000, high * 1.05)] } },
       axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString([], { hour12: false })), space: 90, size: 30 },

@@ -2,7 +2,7 @@
 
 // The cluster as a map of planes: a column for each path, a row for each node.
 
-import { clock, el, nodeLink, plural, podLink, put, rate, share, text } from './dom.js';
+import { afterPainting, clock, el, isPainted, nodeLink, plural, podLink, put, rate, share, text } from './dom.js';
 import { Rows } from './rows.js';
 import { carries, look, sentence, stateOf, stateWords, store } from './store.js';
 
@@ -39,10 +39,13 @@ export class ClusterPage {
       seen: () => this.look(),
     });
     this.update('state');
-    this.look();
+    afterPainting(() => this.ended || this.look());
   }
 
-  end() { this.rows.end(); }
+  end() {
+    this.ended = true;
+    this.rows.end();
+  }
 
   look() {
     const [from, to] = this.rows.range(0);
@@ -213,7 +216,10 @@ export class ClusterPage {
     const key = JSON.stringify(head.news) + head.older + (head.status.leftOut || []);
     if (key === this.newsKey) return;
     this.newsKey = key;
-    const items = head.news.map(newsItem);
+    const items = head.news.slice(0, isPainted() ? undefined : firstNews).map(newsItem);
+    if (items.length < head.news.length) { // nobody has scrolled yet
+      afterPainting(() => { this.newsKey = ''; this.showNews(); });
+    }
     if (!items.length) items.push(el('li', { class: 'empty' }, 'Nothing is wrong, and nothing was reported in the last hour.'));
     if (head.older) items.push(el('li', { class: 'muted' }, `and ${head.older} more: kubectl braid status, kubectl braid events`));
     put(this.news, items);
@@ -279,6 +285,8 @@ function widen(element, to) {
   element.wanted = wanted;
   element.style.transform = wanted;
 }
+
+const firstNews = 20;
 
 // firstPicture notes when the map was seen first, for who measures.
 function firstPicture() {

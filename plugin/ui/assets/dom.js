@@ -27,6 +27,24 @@ export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
 }
 
+// What is not seen at first waits until the browser has shown something: it has little time to
+// spare when it was just started, and so have the programs behind the page.
+let painted = false;
+const painting = new Promise((done) => {
+  new PerformanceObserver((_, observer) => { observer.disconnect(); done(); }).observe({ type: 'paint', buffered: true });
+  setTimeout(done, 1000); // a page that nobody sees paints nothing
+});
+painting.then(() => { painted = true; });
+
+export function afterPainting(call) {
+  if (painted) call();
+  else painting.then(call);
+}
+
+export function isPainted() {
+  return painted;
+}
+
 // rate has three digits or so, as `kubectl braid top` writes them.
 export function rate(bits) {
   if (!bits) return '–';
@@ -52,7 +70,7 @@ export function microseconds(value) {
 export function clock(time) {
   const date = new Date(time);
   const today = new Date().toDateString() === date.toDateString();
-  const hours = date.toLocaleTimeString([], { hour12: false });
+  const hours = [date.getHours(), date.getMinutes(), date.getSeconds()].map((part) => String(part).padStart(2, '0')).join(':');
   return today ? hours : date.toLocaleDateString() + ' ' + hours;
 }
 

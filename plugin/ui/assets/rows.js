@@ -17,7 +17,10 @@ export class Rows {
     this.draw = this.draw.bind(this);
     this.later = this.later.bind(this);
     scroller.addEventListener('scroll', this.later, { passive: true });
-    this.observer = new ResizeObserver(this.later);
+    // Until the browser has laid the page out by itself, rows for the whole window are made:
+    // who asks it for a height has it lay out what is about to change.
+    this.measured = false;
+    this.observer = new ResizeObserver(() => { this.measured = true; this.later(); });
     this.observer.observe(scroller);
   }
 
@@ -36,8 +39,8 @@ export class Rows {
 
   // range is what is seen, with some rows more for who scrolls.
   range(more) {
-    const top = this.scroller.scrollTop;
-    const height = this.scroller.clientHeight - this.header;
+    const top = this.measured ? this.scroller.scrollTop : 0;
+    const height = (this.measured ? this.scroller.clientHeight : innerHeight) - this.header;
     return [
       Math.max(0, Math.floor(top / this.height) - more),
       Math.min(this.count, Math.ceil((top + height) / this.height) + more),

@@ -83,8 +83,11 @@ function takeState(found) {
       store.nodes.set(name, node);
     }
   }
-  if (names) store.names = [...store.nodes.keys()].sort(new Intl.Collator('en', { numeric: true }).compare);
+  if (names) store.names = [...store.nodes.keys()].map((name) => [sortKey(name), name]).sort(([a], [b]) => (a < b ? -1 : 1)).map(([, name]) => name);
 }
+
+// sortKey puts node10 behind node9. Intl.Collator would, and takes ten times as long to begin.
+const sortKey = (name) => name.replace(/\d+/g, (digits) => digits.replace(/^0+(?=\d)/, '').padStart(12, '0'));
 
 function takeNICs(found) {
   for (const node of new Set(found.paths.map((use) => use.node))) store.unread.delete(node);

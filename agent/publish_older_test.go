@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/apiserver"
+)
+
+// olderPlans is the directory of a definition of plans that has no counts.
+func olderPlans(t *testing.T) string {
+	t.Helper()
+	from, err := apiserver.CRDDir()
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(from, "braid.dev_mptcpnodeplans.yaml"))
+	require.NoError(t, err)
+	var definition apiextensionsv1.CustomResourceDefinition
+	require.NoError(t, yaml.Unmarshal(text, &definition))
+	delete(definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties, "summary")
+	text, err = yaml.Marshal(definition)
+	require.NoError(t, err)
+	directory := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "plans.yaml"), text, 0o600))
+	return directory
+}
+
+// The counts of a newer agent would tell of what it saw for as long as nobody changes the plan.
+func TestAnEarlierAgentsStatusTakesTheCountsAway(t *testing.T) {
+	server := apiserver.ForTest(t)
+	types := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(types))
+	c, err := client.New(server.Config(), client.Options{Scheme: types})
+	require.NoError(t, err)
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "counted"}}
+	require.NoError(t, c.Create(t.Context(), plan))
+	a := &Agent{log: logr.Discard(), client: c}
+	require.NoError(t, a.publishPlan(t.Context(), outcome{snapshot: &snapshot{plan: plan}}))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
+	require.NotNil(t, plan.Status.Summary)
+	require.NoError(t, a.applyPlanStatus(t.Context(), plan.Name, v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation}))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
+	require.Nil(t, plan.Status.Summary)
+}
+
+// In a rollback agents meet the definitions of before: what these lack must not keep the rest
+// of a status from being told.
+func TestAPlansStatusIsToldWhereTheDefinitionHasNoCounts(t *testing.T) {
+	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{olderPlans(t)}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	types := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(types))
+	c, err := client.New(server.Config(), client.Options{Scheme: types})
+	require.NoError(t, err)
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	require.NoError(t, c.Create(t.Context(), plan))
+
+	a := &Agent{log: logr.Discard(), client: c}
+	for range 2 {
+		require.NoError(t, a.publishPlan(t.Context(), outcome{snapshot: &snapshot{plan: plan}}))
+		require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
+		require.Equal(t, plan.Generation, plan.Status.ObservedGeneration)
+		require.Nil(t, plan.Status.Summary)
+	}
+}
