@@ -66,6 +66,9 @@ type Options struct {
 	// SpreadingInterval lies between two looks at what a pod's traffic does; 0 for the
 	// default.
 	SpreadingInterval time.Duration
+	// ShareSmallWindows has the subflows of connections whose receivers' windows are too small
+	// for paths that differ leave by the best one.
+	ShareSmallWindows bool
 	// HealthPort is the UDP port on which agents answer each other's probes of the
 	// paths; 0 means 8478.
 	HealthPort uint16

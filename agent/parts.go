@@ -100,7 +100,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		machines: machines.New(options.Log.WithName("machines")),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
-	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Log: options.Log.WithName("narrow")})
+	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})
 	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
 		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
 		Crowd: &p.crowd.Rooms, Log: options.Log,

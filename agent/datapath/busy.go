@@ -18,6 +18,10 @@ import (
 // recentSlices are so many of the last slices in which a flow must have sent much to be busy.
 const recentSlices = 8
 
+// staleSlices is for how many slices a flow must have sent little to be forgotten: what is
+// read many times a second stays as short as what goes on.
+const staleSlices = 64
+
 // BusyFlow is a flow that sends much.
 type BusyFlow struct {
 	Local, Remote netip.AddrPort
@@ -69,18 +73,35 @@ func (t *busyTable) read() (flows []BusyFlow, err error) {
 	if err != nil {
 		return nil, err
 	}
+	var stale []uplink.ToUplinkFlowKey
 	err = t.do(func(maps *uplink.ToUplinkMaps) error {
-		return eachEntry(maps.BusyFlows, func(key uplink.ToUplinkFlowKey, busy uplink.ToUplinkBusyFlow) {
+		failed := eachEntry(maps.BusyFlows, func(key uplink.ToUplinkFlowKey, busy uplink.ToUplinkBusyFlow) {
+			ago := int32(now - busy.Slice) // less than 0 where the next slice has begun meanwhile
 			flow := BusyFlow{
 				Local: bpf.AddrPort(key.Local.Word, key.LocalPort), Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
-				Path: busy.Path, Shared: busy.Together&uplink.Together != 0, Busy: now-busy.Slice <= recentSlices,
+				Path: busy.Path, Shared: busy.Together&uplink.Together != 0, Busy: ago <= recentSlices,
 			}
-			if flow.Busy || flow.Shared {
+			switch {
+			case flow.Busy || flow.Shared:
 				flows = append(flows, flow)
+			case ago > staleSlices:
+				stale = append(stale, key)
 			}
 		})
+		return errors.Join(failed, forgetBusy(maps.BusyFlows, stale))
 	})
 	return flows, err
+}
+
+// forgetBusy stops at a flow that the kernel has forgotten meanwhile: the next time is soon.
+func forgetBusy(busy *ebpf.Map, stale []uplink.ToUplinkFlowKey) error {
+	if len(stale) == 0 {
+		return nil
+	}
+	if _, err := busy.BatchDelete(stale, nil); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("forgetting flows that send little: %w", err)
+	}
+	return nil
 }
 
 // write says by which path a flow leaves. One that the programs have forgotten is on its own

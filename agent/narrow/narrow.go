@@ -46,7 +46,9 @@ type Datapath interface {
 // Options of a Narrow.
 type Options struct {
 	Datapath Datapath
-	Log      logr.Logger
+	// Off has all subflows leave by their own paths.
+	Off bool
+	Log logr.Logger
 }
 
 // Narrow is the node.Part that knows which connections' windows are too small.
@@ -85,7 +87,7 @@ func (n *Narrow) Apply(_ context.Context, model *node.Model) node.Report {
 	pods, here := map[netip.Addr]place{}, map[place]bool{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if endpoint.Found == nil || endpoint.Found.Path == "" {
+		if n.options.Off || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
 		of := place{endpoint.Found.Path, endpoint.Found.Inode}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package datapath
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/bpf/uplink"
+)
+
+func TestFlowsThatSendLittleForLongAreForgottenUnlessTheyShareAPath(t *testing.T) {
+	spec, err := uplink.LoadToUplink()
+	require.NoError(t, err)
+	busy, err := ebpf.NewMap(spec.Maps["busy_flows"])
+	require.NoError(t, err)
+	defer busy.Close()
+	table := &busyTable{}
+	table.use(&uplink.ToUplinkMaps{BusyFlows: busy})
+	now, err := slice()
+	require.NoError(t, err)
+	note := func(port uint16, at uint32, together uint8) {
+		require.NoError(t, busy.Put(uplink.ToUplinkFlowKey{LocalPort: port}, uplink.ToUplinkBusyFlow{Slice: at, Together: together}))
+	}
+	note(1, now+1, 0) // the next slice begins meanwhile
+	note(2, now, 0)
+	note(3, now-recentSlices-10, 0)
+	for port := uint16(10); port < 2000; port++ {
+		note(port, now-staleSlices-10, 0)
+	}
+	note(4, now-staleSlices-10, uplink.Together)
+	flows, err := table.read()
+	require.NoError(t, err)
+	busyOnes := 0
+	for _, flow := range flows {
+		if flow.Busy {
+			busyOnes++
+		}
+	}
+	require.Equal(t, []int{3, 2}, []int{len(flows), busyOnes})
+	left := 0
+	require.NoError(t, eachEntry(busy, func(uplink.ToUplinkFlowKey, uplink.ToUplinkBusyFlow) { left++ }))
+	require.Equal(t, 4, left)
+}
