@@ -83,6 +83,18 @@ type wires struct {
 	measured   *metrics.Rounds
 }
 
+func (p *parts) openRules(options Options, reader client.Reader, to wires) {
+	var configMaps programs.ConfigMaps
+	if reader != nil {
+		configMaps = programs.ConfigMapsOf(reader, options.Namespace)
+	}
+	p.rules = rules.Open(rules.Options{
+		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
+		ProcPath: options.procPath(), ProgramDirectory: options.ProgramDirectory, ConfigMaps: configMaps,
+		Flows: p.datapath.PinnedFlows, Spreading: p.spreading.Spreading, Notify: to.rulesKnown, Rounds: to.measured, Log: options.Log,
+	})
+}
+
 // openParts prepares the parts; nothing is loaded or changed before they are applied.
 // reader may be nil where no policy is carried out.
 func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
@@ -110,15 +122,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		Crowded: func(tenant string) bool { return p.crowd.Of(tenant).IsBound() },
 		Dead:    func() map[string]map[string]bool { return p.health.View().Dead() },
 	})
-	var configMaps programs.ConfigMaps
-	if reader != nil {
-		configMaps = programs.ConfigMapsOf(reader, options.Namespace)
-	}
-	p.rules = rules.Open(rules.Options{
-		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
-		ProcPath: options.procPath(), ProgramDirectory: options.ProgramDirectory, ConfigMaps: configMaps,
-		Flows: p.datapath.PinnedFlows, Spreading: p.spreading.Spreading, Notify: to.rulesKnown, Rounds: to.measured, Log: options.Log,
-	})
+	p.openRules(options, reader, to)
 	var err error
 	if p.health, err = health.NewMonitor(health.MonitorOptions{
 		Port: options.HealthPort, Active: p.datapath.ActivePeers, Answered: p.datapath.NoteAnswer, Notify: to.wake, Log: options.Log,

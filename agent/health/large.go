@@ -77,28 +77,29 @@ func (p *Prober) view() View {
 }
 
 // Sizes is the node.Part that learns from the pods how large the packets are that they send.
-func (m *Monitor) Sizes() node.Part { return sizes{Monitor: m} }
+func (m *Monitor) Sizes() node.Part { return sizes{of: m} }
 
 type sizes struct {
 	node.Idle
-	*Monitor
+	of *Monitor
 }
 
 // Apply has packets of that size probed, once it is known where the pods are.
 func (s sizes) Apply(_ context.Context, model *node.Model) node.Report {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if largest := largestPacket(model); largest != s.largest && model.LookComplete {
-		s.largest = largest
-		s.setTargets(time.Now())
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if largest := largestPacket(model); largest != s.of.largest && model.LookComplete {
+		s.of.largest = largest
+		s.of.setTargets(time.Now())
 	}
 	return node.Report{}
 }
 
-// Run, Remove and Close are the Monitor's own.
-func (s sizes) Run(ctx context.Context) error { return s.Idle.Run(ctx) }
-func (sizes) Remove(context.Context) error    { return nil }
-func (sizes) Close() error                    { return nil }
+// Remove and Close have nothing to do: the Monitor has all of it.
+func (sizes) Remove(context.Context) error { return nil }
+
+// Close has nothing to let go of.
+func (sizes) Close() error { return nil }
 
 // largestPacket is the size of the largest that pods of the plan send to other nodes; 0 where it
 // is not known.

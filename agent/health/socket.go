@@ -108,23 +108,30 @@ func (s *socket) setUp(port uint16, accepts uint8) error {
 	return unix.Bind(s.fd, s.to(netip.AddrPortFrom(s.address, port)))
 }
 
-// filter has the kernel drop everything but whole packets of ours from this link,
-// before anything is queued. Where routers may be on the path, what few of them have passed
-// on is taken too.
-func (s *socket) filter(accepts uint8) error {
+// check is one of what a packet must be to be taken.
+type check struct {
+	code    uint16 // of the instruction that loads what is compared
+	at      uint32
+	compare uint16 // code of the instruction
+	value   uint32
+}
+
+// checks are what makes a packet one of ours from this link. Where routers may be on the path,
+// what few of them have passed on is taken too.
+func (s *socket) checks(accepts uint8) []check {
 	const (
 		load       = unix.BPF_LD | unix.BPF_ABS
+		equal      = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		atLeast    = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
 		udpHeader  = 8
 		network    = 0xfff00000 // SKF_NET_OFF: from the beginning of the IP header
 		hopLimitV4 = network + 8
 		hopLimitV6 = network + 7
 	)
-	hopLimit := uint32(hopLimitV4)
+	hopLimit, leastHops := uint32(hopLimitV4), uint32(direct)
 	if s.address.Is6() {
 		hopLimit = hopLimitV6
 	}
-	const equal, atLeast = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-	leastHops := uint32(direct)
 	if s.routed {
 		leastHops -= mostRouters
 	}
@@ -132,18 +139,19 @@ func (s *socket) filter(accepts uint8) error {
 	if accepts == kindRequest { // and large ones: parse looks at them again
 		length, kind = atLeast, unix.BPF_JMP|unix.BPF_JSET|unix.BPF_K
 	}
-	checks := []struct {
-		code    uint16
-		at      uint32
-		compare uint16
-		value   uint32
-	}{
+	return []check{
 		{load | unix.BPF_B, hopLimit, atLeast, leastHops},
 		{unix.BPF_LD | unix.BPF_W | unix.BPF_LEN, 0, length, udpHeader + packetLength},
 		{load | unix.BPF_W, udpHeader, equal, packetMagic},
 		{load | unix.BPF_B, udpHeader + 4, equal, packetVersion},
 		{load | unix.BPF_B, udpHeader + 5, kind, uint32(accepts)},
 	}
+}
+
+// filter has the kernel drop everything but whole packets that pass the checks, before
+// anything is queued.
+func (s *socket) filter(accepts uint8) error {
+	checks := s.checks(accepts)
 	var program []unix.SockFilter
 	for i, check := range checks {
 		toEnd := uint8(2*(len(checks)-i-1) + 1)
