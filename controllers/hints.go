@@ -143,13 +143,13 @@ func (t *hintTeller) unselectedEvent(pod policy.PodRef, note string) *eventsv1.E
 }
 
 func newRefusals(before, after []v1alpha1.RefusedHint) []v1alpha1.RefusedHint {
-	var news []v1alpha1.RefusedHint
+	var fresh []v1alpha1.RefusedHint
 	for _, refused := range after {
 		if !slices.Contains(before, refused) {
-			news = append(news, refused)
+			fresh = append(fresh, refused)
 		}
 	}
-	return news
+	return fresh
 }
 
 func (t *hintTeller) queue(ctx context.Context, event *eventsv1.Event) {

@@ -147,10 +147,10 @@ func (p *plugin) watchEvents(ctx context.Context, reader *eventReader, found []E
 			return err
 		}
 	}
-	news, failed := make(chan Event), make(chan error, 1)
-	go func() { failed <- reader.watch(ctx, version, news) }()
+	incoming, failed := make(chan Event), make(chan error, 1)
+	go func() { failed <- reader.watch(ctx, version, incoming) }()
 	if reader.options.subflows {
-		go reader.followReported(ctx, latestByNode(found), news, warn)
+		go reader.followReported(ctx, latestByNode(found), incoming, warn)
 	}
 	for {
 		select {
@@ -158,7 +158,7 @@ func (p *plugin) watchEvents(ctx context.Context, reader *eventReader, found []E
 			return nil
 		case err := <-failed:
 			return err
-		case event := <-news:
+		case event := <-incoming:
 			if err := writeEvent(p.out, p.format, &event); err != nil {
 				return err
 			}
@@ -226,7 +226,7 @@ func (r *eventReader) wants(e *Event) bool {
 }
 
 // watch sends what the API server reports from a version on, until the context ends.
-func (r *eventReader) watch(ctx context.Context, version string, news chan<- Event) error {
+func (r *eventReader) watch(ctx context.Context, version string, incoming chan<- Event) error {
 	watcher, err := watchtools.NewRetryWatcherWithContext(ctx, version, eventWatcher{r})
 	if err != nil {
 		return fmt.Errorf("watching events: %w", err)
@@ -236,7 +236,7 @@ func (r *eventReader) watch(ctx context.Context, version string, news chan<- Eve
 		switch object := change.Object.(type) {
 		case *eventsv1.Event:
 			if event := eventOf(object); change.Type != watch.Deleted && r.wants(&event) {
-				send(ctx, news, event)
+				send(ctx, incoming, event)
 			}
 		case *metav1.Status:
 			return fmt.Errorf("watching events: %w", apierrors.FromObject(object))
@@ -245,9 +245,9 @@ func (r *eventReader) watch(ctx context.Context, version string, news chan<- Eve
 	return ctx.Err()
 }
 
-func send(ctx context.Context, news chan<- Event, event Event) {
+func send(ctx context.Context, incoming chan<- Event, event Event) {
 	select {
-	case news <- event:
+	case incoming <- event:
 	case <-ctx.Done():
 	}
 }

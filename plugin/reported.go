@@ -103,26 +103,26 @@ func latestByNode(events []Event) map[string]time.Time {
 const followAgain = 5 * time.Second
 
 // followReported follows all agents until the context ends.
-func (r *eventReader) followReported(ctx context.Context, known map[string]time.Time, news chan<- Event, warn func(error)) {
+func (r *eventReader) followReported(ctx context.Context, known map[string]time.Time, incoming chan<- Event, warn func(error)) {
 	agents, err := r.system.agents(ctx)
 	if err != nil {
 		warn(err)
 		return
 	}
 	for node := range agents {
-		go r.followNode(ctx, node, known[node], news, warn)
+		go r.followNode(ctx, node, known[node], incoming, warn)
 	}
 }
 
 // followNode leaves out what is known: an agent begins with what it keeps.
-func (r *eventReader) followNode(ctx context.Context, node string, known time.Time, news chan<- Event, warn func(error)) {
+func (r *eventReader) followNode(ctx context.Context, node string, known time.Time, incoming chan<- Event, warn func(error)) {
 	for ctx.Err() == nil {
 		agents, err := r.system.agents(ctx)
 		if err == nil && agents[node] != nil {
 			err = r.readReported(ctx, node, agents[node], func(event Event) {
 				if event.Time.After(known) {
 					known = event.Time
-					send(ctx, news, event)
+					send(ctx, incoming, event)
 				}
 			}, "events", "--output=json", "--follow", "--attached")
 		}

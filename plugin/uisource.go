@@ -166,9 +166,9 @@ func (s *uiSource) followEvents(ctx context.Context) {
 		}
 		if err == nil {
 			s.takeEvents(found, true)
-			news, done := make(chan Event), make(chan struct{})
-			go func() { defer close(done); _ = reader.watch(ctx, version, news) }()
-			s.receive(news, done)
+			incoming, done := make(chan Event), make(chan struct{})
+			go func() { defer close(done); _ = reader.watch(ctx, version, incoming) }()
+			s.receive(incoming, done)
 		}
 		select {
 		case <-ctx.Done():
@@ -177,10 +177,10 @@ func (s *uiSource) followEvents(ctx context.Context) {
 	}
 }
 
-func (s *uiSource) receive(news <-chan Event, done <-chan struct{}) {
+func (s *uiSource) receive(incoming <-chan Event, done <-chan struct{}) {
 	for {
 		select {
-		case event := <-news:
+		case event := <-incoming:
 			s.takeEvents([]Event{event}, false)
 		case <-done:
 			return

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
@@ -161,19 +162,10 @@ func (h *Holder) write(wanted map[uint32]wait) error {
 	for index, one := range wanted {
 		failed = errors.Join(failed, waits.Put(index, &one.HoldWait))
 	}
-	var index uint32
-	var value announcements.HoldWait
-	var gone []uint32
-	entries := waits.Iterate()
-	for entries.Next(&index, &value) {
-		if _, stays := wanted[index]; !stays {
-			gone = append(gone, index)
-		}
-	}
-	failed = errors.Join(failed, entries.Err())
-	for _, index := range gone {
-		failed = errors.Join(failed, waits.Delete(index))
-	}
+	failed = errors.Join(failed, entries.Forget(waits, func(index uint32) bool {
+		_, stays := wanted[index]
+		return !stays
+	}))
 	if failed != nil {
 		return fmt.Errorf("writing what connections wait for: %w", failed)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/announcements"
 )
 
@@ -45,20 +46,7 @@ func (h *Holder) forgetRooms() error {
 	for _, key := range h.rooms {
 		kept[key] = true
 	}
-	var key uint32
-	var room announcements.HoldRoom
-	var gone []uint32
-	entries := h.loaded.Value.Rooms.Iterate()
-	for entries.Next(&key, &room) {
-		if !kept[key] {
-			gone = append(gone, key)
-		}
-	}
-	failed := entries.Err()
-	for _, key := range gone {
-		failed = errors.Join(failed, h.loaded.Value.Rooms.Delete(key))
-	}
-	return failed
+	return entries.Forget(h.loaded.Value.Rooms, func(key uint32) bool { return !kept[key] })
 }
 
 // SetRoom says how many more connections of a tenant may be announced what they wait for,

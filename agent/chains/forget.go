@@ -4,10 +4,10 @@ package chains
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/endpoint"
 )
 
@@ -25,10 +25,10 @@ func (o *objects) forgetRecords(numbers map[uint32]bool) error {
 	)
 }
 
-// forget removes the entries whose keys are to go.
+// forget removes the entries of a large map whose keys are to go.
 func forget[Key, Value any](from *ebpf.Map, goes func(*Key) bool) error {
 	var gone []Key
-	err := eachEntry(from, func(key *Key, _ *Value) {
+	err := entries.Each(from, func(key *Key, _ *Value) {
 		if goes(key) {
 			gone = append(gone, *key)
 		}
@@ -36,10 +36,5 @@ func forget[Key, Value any](from *ebpf.Map, goes func(*Key) bool) error {
 	if err != nil {
 		return err
 	}
-	for i := range gone {
-		if err := from.Delete(&gone[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forgetting an entry of %s: %w", from, err)
-		}
-	}
-	return nil
+	return entries.Delete(from, gone...)
 }

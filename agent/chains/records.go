@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"k8s.io/apimachinery/pkg/types"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 )
@@ -97,7 +98,7 @@ func (c *Chains) Counters(uid types.UID) (uses []RuleUse, err error) {
 
 func (o *objects) eachSubflow(visit func(*SubflowKey, *SubflowRecord)) error {
 	var failed error
-	err := eachEntry(o.maps["subflows"], func(key *SubflowKey, record *SubflowRecord) {
+	err := entries.Each(o.maps["subflows"], func(key *SubflowKey, record *SubflowRecord) {
 		failed = errors.Join(failed, o.complete(key, record))
 		visit(key, record)
 	})
@@ -111,25 +112,6 @@ func (o *objects) complete(key *SubflowKey, record *SubflowRecord) error {
 		steady.Complete(key, record)
 	}
 	return err
-}
-
-// eachEntry reads a map in batches, because it may be large.
-func eachEntry[Key, Value any](from *ebpf.Map, visit func(*Key, *Value)) error {
-	const batch = 1024
-	keys, values := make([]Key, batch), make([]Value, batch)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := from.BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			visit(&keys[i], &values[i])
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", from, err)
-		}
-	}
 }
 
 // engaged are the endpoints, by number, with subflows on which rules have lasting

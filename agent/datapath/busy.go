@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -75,7 +76,7 @@ func (t *busyTable) read() (flows []BusyFlow, err error) {
 	}
 	var stale []uplink.ToUplinkFlowKey
 	err = t.do(func(maps *uplink.ToUplinkMaps) error {
-		failed := eachEntry(maps.BusyFlows, func(key uplink.ToUplinkFlowKey, busy uplink.ToUplinkBusyFlow) {
+		failed := entries.Each(maps.BusyFlows, func(key *uplink.ToUplinkFlowKey, busy *uplink.ToUplinkBusyFlow) {
 			ago := int32(now - busy.Slice) // less than 0 where the next slice has begun meanwhile
 			flow := BusyFlow{
 				Local: bpf.AddrPort(key.Local.Word, key.LocalPort), Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
@@ -85,7 +86,7 @@ func (t *busyTable) read() (flows []BusyFlow, err error) {
 			case flow.Busy || flow.Shared:
 				flows = append(flows, flow)
 			case ago > staleSlices:
-				stale = append(stale, key)
+				stale = append(stale, *key)
 			}
 		})
 		return errors.Join(failed, forgetBusy(maps.BusyFlows, stale))

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/uplink"
 )
 
@@ -41,6 +42,6 @@ func TestFlowsThatSendLittleForLongAreForgottenUnlessTheyShareAPath(t *testing.T
 	}
 	require.Equal(t, []int{3, 2}, []int{len(flows), busyOnes})
 	left := 0
-	require.NoError(t, eachEntry(busy, func(uplink.ToUplinkFlowKey, uplink.ToUplinkBusyFlow) { left++ }))
+	require.NoError(t, entries.Each(busy, func(*uplink.ToUplinkFlowKey, *uplink.ToUplinkBusyFlow) { left++ }))
 	require.Equal(t, 4, left)
 }

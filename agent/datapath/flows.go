@@ -13,6 +13,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
@@ -132,7 +133,7 @@ func (t *FlowTable) Each(visit func(*Flow)) error {
 	if err != nil {
 		return err
 	}
-	err = eachEntry(t.flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) { visit(reader.flow(&key, &flow)) })
+	err = entries.Each(t.flows, func(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) { visit(reader.flow(key, flow)) })
 	return errors.Join(err, reader.err())
 }
 
@@ -211,27 +212,8 @@ func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow)
 	return found
 }
 
-func (d *Datapath) eachFlow(visit func(uplink.ToUplinkFlowKey, uplink.ToUplinkFlow)) error {
-	return eachEntry(d.loaded.Value.maps().Flows, visit)
-}
-
-// eachEntry reads the map in batches, because it may be large.
-func eachEntry[K, V any](m *ebpf.Map, visit func(K, V)) error {
-	const batch = 1024
-	keys, values := make([]K, batch), make([]V, batch)
-	var cursor ebpf.MapBatchCursor
-	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
-		for i := range n {
-			visit(keys[i], values[i])
-		}
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("reading a batch of %s: %w", m, err)
-		}
-	}
+func (d *Datapath) eachFlow(visit func(*uplink.ToUplinkFlowKey, *uplink.ToUplinkFlow)) error {
+	return entries.Each(d.loaded.Value.maps().Flows, visit)
 }
 
 // update removes the flows that refer to something that is gone, whose packets go
@@ -249,19 +231,19 @@ func (d *Datapath) update(c changes) error {
 	}
 	var orphans []uplink.ToUplinkFlowKey
 	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
-	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
+	err := d.eachFlow(func(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
 		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] {
-			orphans = append(orphans, key)
+			orphans = append(orphans, *key)
 		} else if id, owned := c.owners[local]; owned && id != flow.Endpoint {
 			flow.Endpoint = id
-			adopted[key] = flow
+			adopted[*key] = *flow
 		}
 	})
 	if err != nil {
 		return err
 	}
-	if err := forget(d.loaded.Value.maps().Flows, orphans); err != nil {
+	if err := entries.Delete(d.loaded.Value.maps().Flows, orphans...); err != nil {
 		return err
 	}
 	for key, flow := range adopted {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/lab/network"
@@ -62,7 +63,7 @@ func TestForgedSYNsDoNotKeepTheirVictimFromBeingFollowed(t *testing.T) {
 	}
 	for node := range l.Nodes {
 		begun := uint32(0)
-		require.NoError(t, eachEntry(l.datapaths[node].loaded.Value.maps().RecentHandshakes, func(_ uint32, recent uplink.ToUplinkRecentHandshakes) { begun = recent.Begun }))
+		require.NoError(t, entries.Each(l.datapaths[node].loaded.Value.maps().RecentHandshakes, func(_ *uint32, recent *uplink.ToUplinkRecentHandshakes) { begun = recent.Begun }))
 		if begun < forged {
 			t.Errorf("node %d saw %d SYNs", node+1, begun)
 		}

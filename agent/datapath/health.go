@@ -7,6 +7,7 @@ import (
 	"maps"
 	"sync"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -61,9 +62,9 @@ type peerEntry struct {
 
 func (t *peerTable) load(o *objects) error {
 	inherited := map[uint32]uplink.ToUplinkHealth{}
-	if err := eachEntry(o.maps().Health, func(number uint32, value uplink.ToUplinkHealth) {
-		if value != (uplink.ToUplinkHealth{}) {
-			inherited[number] = value
+	if err := entries.Each(o.maps().Health, func(number *uint32, value *uplink.ToUplinkHealth) {
+		if *value != (uplink.ToUplinkHealth{}) {
+			inherited[*number] = *value
 		}
 	}); err != nil {
 		return fmt.Errorf("reading the health of peers: %w", err)
@@ -217,9 +218,9 @@ func (t *peerTable) takeActive() (map[string]bool, error) {
 	if t.maps == nil {
 		return active, nil
 	}
-	if err := eachEntry(t.maps.Peers, func(number uint32, value uplink.ToUplinkPeer) {
+	if err := entries.Each(t.maps.Peers, func(number *uint32, value *uplink.ToUplinkPeer) {
 		if value.Active != 0 {
-			marked[number] = value
+			marked[*number] = *value
 		}
 	}); err != nil {
 		return nil, fmt.Errorf("reading which peers are sent to: %w", err)

@@ -61,7 +61,7 @@ func TestFlowsOfTheFirstVersionAreTakenOver(t *testing.T) {
 	}
 	l.apply(t, 0, l.states(t)[0])
 	found := map[uint16]firstFlow{}
-	require.NoError(t, l.datapaths[0].eachFlow(func(key uplink.ToUplinkFlowKey, f uplink.ToUplinkFlow) {
+	require.NoError(t, l.datapaths[0].eachFlow(func(key *uplink.ToUplinkFlowKey, f *uplink.ToUplinkFlow) {
 		endpoint := f.Endpoint
 		if wanted[key.LocalPort].Endpoint == 0 {
 			endpoint = 0 // it has learned whose it is

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
@@ -85,7 +86,7 @@ func (d *Datapath) writePeers(m *node.Model, nics []node.Path, numbers pathNumbe
 	if err := d.writeOuters(m, nics); err != nil {
 		return err
 	}
-	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m), addressKey); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m)); err != nil {
 		return fmt.Errorf("failed to write the addresses of peers: %w", err)
 	}
 	for number := range m.Retired[node.KindPeer] {
@@ -166,7 +167,7 @@ func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers
 		return err
 	}
 	d.compareOwners(known, wanted, c)
-	if err := replaceAll(d.loaded.Value.maps().Endpoints, known, wanted, addressKey); err != nil {
+	if err := replaceAll(d.loaded.Value.maps().Endpoints, known, wanted); err != nil {
 		return fmt.Errorf("failed to write the endpoints: %w", err)
 	}
 	return nil
@@ -264,17 +265,17 @@ func toAddress(address netip.Addr) uplink.ToUplinkAddress {
 // readAll reads a map whose keys are addresses.
 func readAll[V any](m *ebpf.Map) (map[netip.Addr]V, error) {
 	all := map[netip.Addr]V{}
-	err := eachEntry(m, func(key uplink.ToUplinkAddress, value V) { all[bpf.Address(key.Word)] = value })
+	err := entries.Each(m, func(key *uplink.ToUplinkAddress, value *V) { all[bpf.Address(key.Word)] = *value })
 	return all, err
 }
 
 // replaceAll writes what is new or different and deletes what is not wanted.
-func replaceAll[K, V comparable](m *ebpf.Map, known, wanted map[K]V, key func(K) any) error {
+func replaceAll[V comparable](m *ebpf.Map, known, wanted map[netip.Addr]V) error {
 	for of, value := range wanted {
 		if before, ok := known[of]; ok && before == value {
 			continue
 		}
-		if err := m.Put(key(of), value); err != nil {
+		if err := m.Put(toAddress(of), value); err != nil {
 			return fmt.Errorf("%v: %w", of, err)
 		}
 	}
@@ -282,12 +283,9 @@ func replaceAll[K, V comparable](m *ebpf.Map, known, wanted map[K]V, key func(K)
 		if _, ok := wanted[of]; ok {
 			continue
 		}
-		if err := m.Delete(key(of)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := entries.Delete(m, toAddress(of)); err != nil {
 			return fmt.Errorf("%v: %w", of, err)
 		}
 	}
 	return nil
 }
-
-// addressKey is an address as maps have it.
-func addressKey(address netip.Addr) any { return toAddress(address) }

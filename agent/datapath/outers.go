@@ -3,9 +3,9 @@
 package datapath
 
 import (
-	"fmt"
 	"net/netip"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/bpf/uplink"
@@ -15,14 +15,7 @@ import (
 // which they have else. Both are the first ones of their family, here as on all other nodes.
 func (d *Datapath) writeOuters(m *node.Model, nics []node.Path) error {
 	wanted := outersOf(m, nics)
-	outers, known := d.loaded.Value.maps().Outers, map[uint32]uplink.ToUplinkOuter{}
-	if err := eachEntry(outers, func(number uint32, value uplink.ToUplinkOuter) { known[number] = value }); err != nil {
-		return fmt.Errorf("failed to read the addresses on routed paths: %w", err)
-	}
-	if err := replaceAll(outers, known, wanted, func(number uint32) any { return number }); err != nil {
-		return fmt.Errorf("failed to write the addresses of nodes on routed paths: node %w", err)
-	}
-	return nil
+	return entries.Replace(d.loaded.Value.maps().Outers, wanted, "the addresses of nodes on routed paths")
 }
 
 func outersOf(m *node.Model, nics []node.Path) map[uint32]uplink.ToUplinkOuter {

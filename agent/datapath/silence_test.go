@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -74,10 +75,10 @@ func TestAnAnswerToAProbeIsToldToThePrograms(t *testing.T) {
 	d.NoteAnswer(l.Nodes[1].NodeName(), "no such path")
 	d.NoteAnswer("no such node", "green")
 	var answers []uint32
-	require.NoError(t, eachEntry(d.loaded.Value.maps().Answered, func(index, at uint32) {
-		if at != 0 {
-			answers = append(answers, index%uplink.MaxPaths)
-			require.GreaterOrEqual(t, at, before)
+	require.NoError(t, entries.Each(d.loaded.Value.maps().Answered, func(index, at *uint32) {
+		if *at != 0 {
+			answers = append(answers, *index%uplink.MaxPaths)
+			require.GreaterOrEqual(t, *at, before)
 		}
 	}))
 	require.Equal(t, []uint32{1}, answers, "green's number")

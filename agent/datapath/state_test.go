@@ -102,7 +102,7 @@ func TestFlowsOfWhatIsGoneAreForgotten(t *testing.T) {
 			l.rememberFlow(t, second, 4, uplink.ToUplinkFlow{Peer: node2, Path: numbers["blue"]})
 			l.apply(t, 0, c.change(all))
 			var remaining []uint16
-			require.NoError(t, l.datapaths[0].eachFlow(func(key uplink.ToUplinkFlowKey, _ uplink.ToUplinkFlow) {
+			require.NoError(t, l.datapaths[0].eachFlow(func(key *uplink.ToUplinkFlowKey, _ *uplink.ToUplinkFlow) {
 				remaining = append(remaining, key.LocalPort)
 			}))
 			if slices.Sort(remaining); !slices.Equal(remaining, c.expected) {

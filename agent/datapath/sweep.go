@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -106,13 +107,13 @@ func (s *sweeper) sweepFlows(now uint32) error {
 		return err
 	}
 	var old []uplink.ToUplinkFlowKey
-	err = eachEntry(s.maps.Flows, func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
-		if avoided := silence.avoided(&flow); avoided != 0 {
-			found.add(&flow, avoided)
+	err = entries.Each(s.maps.Flows, func(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) {
+		if avoided := silence.avoided(flow); avoided != 0 {
+			found.add(flow, avoided)
 		}
 		switch {
 		case isOlder(flow.Used, now, flowAge):
-			old = append(old, key)
+			old = append(old, *key)
 		case flow.Ended == uplink.EndedBoth || flow.Used == 0 || isOlder(flow.Used, now, restingAge):
 		case flow.Role == uplink.RoleInitiator:
 			counts[bpf.Address(key.Local.Word)]++
@@ -126,7 +127,7 @@ func (s *sweeper) sweepFlows(now uint32) error {
 		return fmt.Errorf("reading the flows: %w", err)
 	}
 	s.avoidance = found
-	return errors.Join(forget(s.maps.Flows, old), s.correctOwners(counts), s.correctLiving(living))
+	return errors.Join(entries.Delete(s.maps.Flows, old...), s.correctOwners(counts), s.correctLiving(living))
 }
 
 func (s *sweeper) correctLiving(living uint32) error {
@@ -178,17 +179,17 @@ func isOff(counted, actual uint32) bool {
 func (s *sweeper) sweepHandshakes(now uint32) error {
 	var old []uplink.ToUplinkFlowKey
 	var failed error
-	err := eachEntry(s.maps.Handshakes, func(key uplink.ToUplinkFlowKey, handshake uplink.ToUplinkHandshake) {
+	err := entries.Each(s.maps.Handshakes, func(key *uplink.ToUplinkFlowKey, handshake *uplink.ToUplinkHandshake) {
 		if !isOlder(handshake.Flow.Used, now, handshakeAge) {
 			return
 		}
-		old = append(old, key)
+		old = append(old, *key)
 		failed = errors.Join(failed, s.givePlaceBack(&handshake.Flow))
 	})
 	if err != nil {
 		return fmt.Errorf("reading the handshakes: %w", err)
 	}
-	return errors.Join(failed, forget(s.maps.Handshakes, old))
+	return errors.Join(failed, entries.Delete(s.maps.Handshakes, old...))
 }
 
 // givePlaceBack is give_place_back of bpf/include/uplink/flow.h. A subflow that begins at
@@ -210,15 +211,6 @@ func (s *sweeper) givePlaceBack(flow *uplink.ToUplinkFlow) error {
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("giving a subflow's place back: %w", err)
-	}
-	return nil
-}
-
-func forget(m *ebpf.Map, old []uplink.ToUplinkFlowKey) error {
-	for i := range old {
-		if err := m.Delete(old[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forgetting a flow: %w", err)
-		}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/testutil"
 )
@@ -108,7 +109,7 @@ func TestOldHandshakesAreForgottenAndGiveTheirPlacesBack(t *testing.T) {
 	}
 	l.sweep(t)
 	var left []uint16
-	require.NoError(t, eachEntry(maps.Handshakes, func(key uplink.ToUplinkFlowKey, _ uplink.ToUplinkHandshake) { left = append(left, key.LocalPort) }))
+	require.NoError(t, entries.Each(maps.Handshakes, func(key *uplink.ToUplinkFlowKey, _ *uplink.ToUplinkHandshake) { left = append(left, key.LocalPort) }))
 	require.ElementsMatch(t, []uint16{0, 1}, left)
 	var places uplink.ToUplinkConnection
 	require.NoError(t, maps.Connections.Lookup(connection, &places))

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
@@ -176,7 +177,7 @@ func (n *newPods) write() error {
 		}
 		failed = errors.Join(failed, n.objects.maps().Allowances.Put(held.row, allowance))
 	}
-	failed = errors.Join(failed, replaceAll(n.objects.ownSource.RoutedBy, routedBy, "where routes to new pods lead"))
+	failed = errors.Join(failed, entries.Replace(n.objects.ownSource.RoutedBy, routedBy, "where routes to new pods lead"))
 	if failed != nil {
 		return fmt.Errorf("failed to write what new pods may send: %w", failed)
 	}

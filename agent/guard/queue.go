@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/bpf/guard"
 )
@@ -267,7 +268,7 @@ func (g *Guard) writeQueues(queues map[uint32]queue) error {
 			ends[uint32(queue.end)] = uint32(path.nic)
 		}
 	}
-	if err := replaceAll(g.loaded.Value.maps().QueueEnds, ends, "the ends of queues"); err != nil {
+	if err := entries.Replace(g.loaded.Value.maps().QueueEnds, ends, "the ends of queues"); err != nil {
 		return err
 	}
 	for slot := range uint32(slots) {

@@ -8,8 +8,7 @@ import (
 	"math"
 	"net/netip"
 
-	"github.com/cilium/ebpf"
-
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/guard"
@@ -41,7 +40,7 @@ func (g *Guard) write(m *node.Model) error {
 		return err
 	}
 	g.queues = queues
-	return replaceAll(g.loaded.Value.maps().Nics, g.places(m), "the node's NICs")
+	return entries.Replace(g.loaded.Value.maps().Nics, g.places(m), "the node's NICs")
 }
 
 func (g *Guard) writePaths() error {
@@ -115,8 +114,8 @@ func (g *Guard) writeIdentities(queues map[uint32]queue) error {
 		interfaces[uint32(queue.end)] = guard.OutOfQueue
 	}
 	return errors.Join(
-		replaceAll(g.loaded.Value.maps().Addresses, addresses, "addresses of endpoints"),
-		replaceAll(g.loaded.Value.maps().Interfaces, interfaces, "interfaces of endpoints"),
+		entries.Replace(g.loaded.Value.maps().Addresses, addresses, "addresses of endpoints"),
+		entries.Replace(g.loaded.Value.maps().Interfaces, interfaces, "interfaces of endpoints"),
 	)
 }
 
@@ -134,32 +133,4 @@ func (g *Guard) places(m *node.Model) map[uint32]uint32 {
 		places[uint32(path.nic)] = path.number
 	}
 	return places
-}
-
-// replaceAll writes what is new or different, and then deletes what is not wanted.
-func replaceAll[K comparable](m *ebpf.Map, wanted map[K]uint32, what string) error {
-	known := map[K]uint32{}
-	var key K
-	var value uint32
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		known[key] = value
-	}
-	failed := entries.Err()
-	for key, value := range wanted {
-		if before, ok := known[key]; !ok || before != value {
-			failed = errors.Join(failed, m.Put(key, value))
-		}
-	}
-	for key := range known {
-		if _, ok := wanted[key]; !ok {
-			if err := m.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
-				failed = errors.Join(failed, err)
-			}
-		}
-	}
-	if failed != nil {
-		return fmt.Errorf("writing %s: %w", what, failed)
-	}
-	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
@@ -228,24 +229,20 @@ func (p *Part) dismissOthers(wants map[uint32]want) error {
 		return stays
 	})
 	maps := &p.loaded.Value.from.FromGuestMaps
-	var index uint32
-	var value guest.FromGuestGuest
-	var gone []uint32
-	entries := maps.Guests.Iterate()
-	for entries.Next(&index, &value) {
-		if _, stays := wants[index]; !stays {
-			gone = append(gone, index)
+	known, err := entries.Keys[uint32](maps.Guests)
+	failed = errors.Join(failed, err)
+	for _, index := range known {
+		if _, stays := wants[index]; stays {
+			continue
 		}
-	}
-	failed = errors.Join(failed, entries.Err())
-	for _, index := range gone {
 		for _, m := range []*ebpf.Map{maps.GuestFlows, maps.GuestCounts, maps.Guests} {
-			if err := m.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				failed = errors.Join(failed, fmt.Errorf("forgetting a guest that is gone: %w", err))
-			}
+			failed = errors.Join(failed, entries.Delete(m, index))
 		}
 	}
-	return failed
+	if failed != nil {
+		return fmt.Errorf("forgetting guests that are gone: %w", failed)
+	}
+	return nil
 }
 
 // Close lets go of everything without changing it: guests are announced to as before.

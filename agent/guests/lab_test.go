@@ -329,12 +329,12 @@ func TestAGuestWithLinuxDefaultsIsToldOf(t *testing.T) {
 	require.Equal(t, v1alpha1.EndpointProgrammed, status.State)
 	require.Contains(t, status.Message, "GuestTakesNoAnnouncements")
 	require.Contains(t, status.Message, "add_addr_accepted 8 subflows 8")
-	require.True(t, l.part.hasNews() == false, "what was told is no news")
+	require.True(t, l.part.hasChanged() == false, "what was told is no change")
 
 	l.follow(t)
 	other, otherServer := l.open(t, 4, 1<<20)
 	l.carryUntil(t, other, otherServer, 3)
-	require.True(t, l.part.hasNews())
+	require.True(t, l.part.hasChanged())
 	require.Equal(t, v1alpha1.GuestJoined, l.status(t).GuestSubflows)
 }
 

@@ -29,5 +29,5 @@ func TestAVMIsNotProgrammedWhereTheKernelRefusesThePrograms(t *testing.T) {
 		require.NoError(t, report.Err, "it is told of the VM, and not tried again")
 		require.ErrorContains(t, report.Endpoints["vm"].Failed, "combined stack size")
 	}
-	require.False(t, p.hasNews())
+	require.False(t, p.hasChanged())
 }

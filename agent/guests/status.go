@@ -16,7 +16,7 @@ import (
 // look is how often the agent looks whether a guest follows.
 const look = 5 * time.Second
 
-// Run looks from time to time what guests make of announcements, and notifies of news.
+// Run looks from time to time what guests make of announcements, and notifies of changes.
 func (p *Part) Run(ctx context.Context) error {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
@@ -25,14 +25,14 @@ func (p *Part) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			if p.hasNews() && p.options.Notify != nil {
+			if p.hasChanged() && p.options.Notify != nil {
 				p.options.Notify()
 			}
 		}
 	}
 }
 
-func (p *Part) hasNews() bool {
+func (p *Part) hasChanged() bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if !p.loaded.Is() {

@@ -100,12 +100,7 @@ func noteWays(s *agentapi.Subflow, flows datapath.FlowIndex) {
 const mostSockets = 16384
 
 func socketsIn(namespace string) ([]mptcpnl.Subflow, error) {
-	file, err := os.Open(namespace)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	diagnostics, err := mptcpnl.DialDiagnostics(int(file.Fd()))
+	diagnostics, err := mptcpnl.DialDiagnosticsAt(namespace)
 	if err != nil {
 		return nil, err
 	}

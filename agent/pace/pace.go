@@ -12,13 +12,14 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
@@ -246,18 +247,11 @@ func (e *Endpoint) stack() pace.PaceStack {
 // missing are the namespaces that are governed and no longer wanted, also by an
 // earlier agent.
 func (p *Pacer) missing(wanted map[uint64]Endpoint) (gone []uint64, err error) {
-	var cookie uint64
-	var stack pace.PaceStack
-	entries := p.objects.endpoints.Iterate()
-	for entries.Next(&cookie, &stack) {
-		if _, ok := wanted[cookie]; !ok {
-			gone = append(gone, cookie)
-		}
-	}
-	if err := entries.Err(); err != nil {
+	governed, err := entries.Keys[uint64](p.objects.endpoints)
+	if err != nil {
 		return nil, fmt.Errorf("listing the governed network namespaces: %w", err)
 	}
-	return gone, nil
+	return slices.DeleteFunc(governed, func(cookie uint64) bool { _, ok := wanted[cookie]; return ok }), nil
 }
 
 // writeRequests tells the programs what rules ask of peers. What is not asked for any more
@@ -271,23 +265,9 @@ func (p *Pacer) writeRequests(wanted map[uint64]Endpoint) error {
 			return fmt.Errorf("noting what endpoint %d asks of its peers: %w", endpoint.Number, err)
 		}
 	}
-	var cookie uint64
-	var gone []uint64
-	var value pace.PaceRuleRequests
-	entries := p.objects.requests.Iterate()
-	for entries.Next(&cookie, &value) {
-		if len(wanted[cookie].Requests) == 0 {
-			gone = append(gone, cookie)
-		}
-	}
-	failed := entries.Err()
-	for _, cookie := range gone {
-		if err := p.objects.requests.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			failed = errors.Join(failed, err)
-		}
-	}
-	if failed != nil {
-		return fmt.Errorf("forgetting what rules asked of peers: %w", failed)
+	err := entries.Forget(p.objects.requests, func(cookie uint64) bool { return len(wanted[cookie].Requests) == 0 })
+	if err != nil {
+		return fmt.Errorf("forgetting what rules asked of peers: %w", err)
 	}
 	return nil
 }
@@ -330,23 +310,9 @@ func congestion(name string) (value pace.PaceCongestion) {
 }
 
 func (p *Pacer) forgetCongestions(wanted map[pace.PaceCongestionKey]string) error {
-	var old []pace.PaceCongestionKey
-	var key pace.PaceCongestionKey
-	var value pace.PaceCongestion
-	entries := p.objects.congestions.Iterate()
-	for entries.Next(&key, &value) {
-		if _, ok := wanted[key]; !ok {
-			old = append(old, key)
-		}
-	}
-	failed := entries.Err()
-	for _, key := range old {
-		if err := p.objects.congestions.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			failed = errors.Join(failed, err)
-		}
-	}
-	if failed != nil {
-		return fmt.Errorf("forgetting congestion controls: %w", failed)
+	err := entries.Forget(p.objects.congestions, func(key pace.PaceCongestionKey) bool { return wanted[key] == "" })
+	if err != nil {
+		return fmt.Errorf("forgetting congestion controls: %w", err)
 	}
 	return nil
 }

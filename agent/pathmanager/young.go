@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	programs "braid.dev/braid/bpf/pathmanager"
 )
@@ -103,17 +104,8 @@ func (a *adolescents) close() {
 
 // forget removes what nobody follows any more.
 func (y *young) forget(cookie uint64) {
-	var key programs.YoungYoungKey
-	var value programs.YoungYoungConnection
-	var gone []programs.YoungYoungKey
-	for entries := y.objects.YoungConnections.Iterate(); entries.Next(&key, &value); {
-		if key.Socket == cookie {
-			gone = append(gone, key)
-		}
-	}
-	for i := range gone {
-		_ = y.objects.YoungConnections.Delete(&gone[i]) // it may have closed
-	}
+	// What stays for an error is forgotten with the table.
+	_ = entries.Forget(y.objects.YoungConnections, func(key programs.YoungYoungKey) bool { return key.Socket == cookie })
 }
 
 func (y *young) wake() {

@@ -31,7 +31,7 @@ const (
 // reservedMaps are the names of Braid's own maps. A program that declares one of
 // them was meant to reach it, and cannot.
 var reservedMaps = []string{
-	"attachments", "attachments_overflow", "chains", "chain_counters", "subflows", "mptcp_connections", "unconcerned", "steady_subflows",
+	"attachments", "attachments_overflow", "chains", "chain_counters", "subflows", "mptcp_connections", "bypass_cache", "steady_subflows",
 	"path_interfaces", "events", "buckets", "paces", "netns_endpoints", "custom_blocks", "hidden_addresses",
 	"node", "peers", "peer_addresses", "endpoints", "flows", "connections", "local_filter", "upgraded_namespaces",
 }

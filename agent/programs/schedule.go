@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -68,7 +69,7 @@ func (m *Manager) putSchedule(next *inUse, loaded *Program, current *inUse) (err
 		return fmt.Errorf("keeping the schedule's namespaces: %w", err)
 	}
 	if current != nil && current.kind == schedulePin {
-		governed, err := namespacesIn(current.namespaces)
+		governed, err := entries.Keys[uint64](current.namespaces)
 		if err != nil {
 			return err
 		}
@@ -110,30 +111,8 @@ func setNamespaces(namespaces *ebpf.Map, cookies []uint64) error {
 			return fmt.Errorf("letting a schedule govern a network namespace: %w", err)
 		}
 	}
-	there, err := namespacesIn(namespaces)
-	if err != nil {
-		return err
-	}
-	for _, cookie := range there {
-		if wanted[cookie] {
-			continue
-		}
-		if err := namespaces.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("ending a schedule for a network namespace: %w", err)
-		}
+	if err := entries.Forget(namespaces, func(cookie uint64) bool { return !wanted[cookie] }); err != nil {
+		return fmt.Errorf("ending a schedule for network namespaces: %w", err)
 	}
 	return nil
-}
-
-func namespacesIn(namespaces *ebpf.Map) (cookies []uint64, err error) {
-	var cookie uint64
-	var on uint8
-	entries := namespaces.Iterate()
-	for entries.Next(&cookie, &on) {
-		cookies = append(cookies, cookie)
-	}
-	if err := entries.Err(); err != nil {
-		return nil, fmt.Errorf("listing the namespaces of a schedule: %w", err)
-	}
-	return cookies, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf/sockets"
 )
 
@@ -124,14 +125,12 @@ func (u *Upgrade) Disable(inode uint64) error {
 
 // Enabled lists the namespaces whose sockets are upgraded, in no order.
 func (u *Upgrade) Enabled() (inodes []uint64, err error) {
-	var inode uint32
-	var on uint8
-	entries := u.objects.UpgradedNamespaces.Iterate()
-	for entries.Next(&inode, &on) {
-		inodes = append(inodes, uint64(inode))
-	}
-	if err := entries.Err(); err != nil {
+	numbers, err := entries.Keys[uint32](u.objects.UpgradedNamespaces)
+	if err != nil {
 		return nil, fmt.Errorf("listing the network namespaces with socket upgrade: %w", err)
+	}
+	for _, inode := range numbers {
+		inodes = append(inodes, uint64(inode))
 	}
 	return inodes, nil
 }

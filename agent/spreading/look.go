@@ -5,7 +5,6 @@ package spreading
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
@@ -86,12 +85,7 @@ func (l *look) run() error {
 		return nil // its sockets are not the node's to see
 	}
 	l.now, l.byToken, l.spots, l.onPath = map[ends]keptSocket{}, map[uint32]int{}, map[netip.AddrPort]spot{}, map[string]*agentapi.PathTraffic{}
-	file, err := os.Open(l.endpoint.Found.Path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	diagnostics, err := mptcpnl.DialDiagnostics(int(file.Fd()))
+	diagnostics, err := mptcpnl.DialDiagnosticsAt(l.endpoint.Found.Path)
 	if err != nil {
 		return err
 	}

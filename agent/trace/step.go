@@ -63,8 +63,8 @@ var (
 
 // The sizes of what need not be large in a copy.
 const (
-	eventBytes     = 1 << 16
-	oneUnconcerned = 1 // of the slots of a cache, which begins empty
+	eventBytes = 1 << 16
+	oneBypass  = 1 // of the slots of a cache, which begins empty
 )
 
 // endpointMaps leave out what belongs to other endpoints, and programs of users' own.
@@ -76,7 +76,7 @@ func (t *Tracer) endpointMaps() map[string]treatment {
 		"chain_counters": {fresh: true}, "custom_blocks": {fresh: true}, "block_context": {fresh: true},
 		"run_context": {fresh: true}, "edit_scratch": {fresh: true},
 		"events":            {fresh: true, entries: eventBytes},
-		"unconcerned":       {fresh: true, entries: oneUnconcerned},
+		"bypass_cache":      {fresh: true, entries: oneBypass},
 		"steady_subflows":   {fresh: true},
 		"subflows":          {only: func(key []byte) bool { return bytes.HasSuffix(key, number) }},
 		"mptcp_connections": {only: func(key []byte) bool { return bytes.HasPrefix(key, number) }},

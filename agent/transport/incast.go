@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
@@ -74,7 +75,7 @@ func (p *Part) applyIncast(model *node.Model, report *node.Report) error {
 		}
 	}
 	return errors.Join(
-		bring(p.loaded.Value.CreditReceivers, receivers), bring(p.loaded.Value.CreditNics, nics), p.attachArrivals(nics))
+		entries.Replace(p.loaded.Value.CreditReceivers, receivers, "who gives credits"), entries.Replace(p.loaded.Value.CreditNics, nics, "where credits are given"), p.attachArrivals(nics))
 }
 
 // lackCapacity says of receivers that they cannot give credits.
@@ -86,32 +87,6 @@ func lackCapacity(model *node.Model, report *node.Report) {
 			})
 		}
 	}
-}
-
-// bring has a map hold what is wanted, and nothing else.
-func bring[K comparable](m *ebpf.Map, wanted map[K]uint32) error {
-	var key K
-	var value uint32
-	var gone []K
-	entries := m.Iterate()
-	for entries.Next(&key, &value) {
-		if _, stays := wanted[key]; !stays {
-			gone = append(gone, key)
-		}
-	}
-	failed := entries.Err()
-	for _, key := range gone {
-		if err := m.Delete(key); !errors.Is(err, ebpf.ErrKeyNotExist) {
-			failed = errors.Join(failed, err)
-		}
-	}
-	for key, value := range wanted {
-		failed = errors.Join(failed, m.Put(key, value))
-	}
-	if failed != nil {
-		return fmt.Errorf("failed to write who gives credits where: %w", failed)
-	}
-	return nil
 }
 
 // attachArrivals puts the program that sees what comes in on exactly these NICs.

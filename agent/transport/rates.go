@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
 	"github.com/cilium/ebpf"
 
@@ -74,12 +73,7 @@ func (p *Part) ratesOf(cookie uint64, one *pod, wanted map[transport.TransportAs
 		return err
 	}
 	defer flows.Close()
-	file, err := os.Open(one.path)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	diagnostics, err := mptcpnl.DialDiagnostics(int(file.Fd()))
+	diagnostics, err := mptcpnl.DialDiagnosticsAt(one.path)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pace/shared"
@@ -280,18 +282,11 @@ func (p *Part) writeExchange(cookie uint64, one *pod) error {
 // missing are the namespaces that have settings and shall have none, also by an earlier
 // agent.
 func (p *Part) missing(wanted map[uint64]*pod) (gone []uint64, err error) {
-	var cookie uint64
-	var value transport.TransportSettings
-	entries := p.loaded.Value.TransportSettings.Iterate()
-	for entries.Next(&cookie, &value) {
-		if wanted[cookie] == nil {
-			gone = append(gone, cookie)
-		}
-	}
-	if err := entries.Err(); err != nil {
+	set, err := entries.Keys[uint64](p.loaded.Value.TransportSettings)
+	if err != nil {
 		return nil, fmt.Errorf("failed to list the network namespaces with settings: %w", err)
 	}
-	return gone, nil
+	return slices.DeleteFunc(set, func(cookie uint64) bool { return wanted[cookie] != nil }), nil
 }
 
 // release puts the sockets of these namespaces back as they were.
@@ -371,7 +366,7 @@ func (p *Part) Run(ctx context.Context) error {
 
 // look sweeps the namespaces whose settings changed a moment ago, or all, and says
 // whether the kernel refused something anew.
-func (p *Part) look(all bool) (news bool) {
+func (p *Part) look(all bool) (changed bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if !p.loaded.Is() {
@@ -381,7 +376,7 @@ func (p *Part) look(all bool) (news bool) {
 		p.options.Log.Error(err, "failed to ask for rates on paths; what is asked for stays")
 	}
 	for cookie, one := range p.pods {
-		news = news || p.refusedTo(cookie) != one.refused
+		changed = changed || p.refusedTo(cookie) != one.refused
 		if !all && one.changed.IsZero() {
 			continue
 		}
@@ -390,7 +385,7 @@ func (p *Part) look(all bool) (news bool) {
 			p.options.Log.Error(err, "failed to give settings to a pod's sockets", "pod", one.uid)
 		}
 	}
-	return news
+	return changed
 }
 
 // Close lets go of everything without changing it: the programs go on.

@@ -4,7 +4,8 @@
 #define BRAID_ANNOUNCEMENTS_H
 
 #include "bare_ack.h"
-#include "mptcp_sockets.h"
+#include "kernel_structs.h"
+#include "suboption.h"
 
 enum hold_limit {
 	MAX_INTERFACES = 4096,
@@ -18,9 +19,6 @@ enum {
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
-	BPF_MAP_TYPE_SK_STORAGE = 24,
-	BPF_SK_STORAGE_GET_F_CREATE = 1,
-	BPF_F_INGRESS = 1,
 };
 
 /* What a connection of a pod waits for; whichever comes first. Neither: for nothing. */
@@ -69,7 +67,7 @@ struct bpf_tcp_sock {
 
 static void *(*const bpf_sk_fullsock)(void *sk) = (void *)95;
 static struct bpf_tcp_sock *(*const bpf_tcp_sock)(void *sk) = (void *)96;
-static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+
 /* By the host's ends of the pods' interfaces. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -129,43 +127,19 @@ static __always_inline __u32 lowest(__u32 bits)
 	return place;
 }
 
-static __always_inline int announces(const struct options *options, __u32 at, __u32 size)
+/* Finds an ADD_ADDR that is no echo; the kernel writes one ADD_ADDR into a packet. */
+static __always_inline int find_announcement(struct __sk_buff *skb, const struct packet *packet,
+					     struct announcement *announcement)
 {
-	return options->byte[at] == OPTION_MPTCP && options->byte[at + 2] >> 4 == SUBTYPE_ADD_ADDR &&
-	       !(options->byte[at + 2] & FLAG_ECHO) && size >= LENGTH_ADD_IPV4 && size <= LENGTH_ADD_IPV6_PORT;
-}
+	struct suboption found = {};
 
-/* Finds an ADD_ADDR that is no echo. Global, and the step without branches: see mptcp.h. */
-__noinline int find_announcement(struct __sk_buff *skb, __u32 offset, __u32 length, struct announcement *found)
-{
-	struct options options = {};
-	__u32 at = 0;
-	int i;
-
-	length = size_within(length, TCP_OPTIONS_MAX);
-	if (!found || !length || bpf_skb_load_bytes(skb, offset, options.byte, length))
+	if (!find_suboption(skb, packet->options, packet->options_length, 1 << SUBTYPE_ADD_ADDR, &found))
 		return 0;
-	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 kind, size, is_nop;
-
-		if (at >= length || at >= TCP_OPTIONS_MAX)
-			return 0;
-		kind = options.byte[at];
-		if (kind == OPTION_END)
-			return 0;
-		is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
-		size = (options.byte[at + 1] & (is_nop - 1)) | is_nop;
-		if (size + is_nop < 2 || at + size > length)
-			return 0;
-		if (announces(&options, at, size)) {
-			found->length = size;
-			offset += at;
-			size = size_within(size, OPTION_BYTES);
-			return size && !bpf_skb_load_bytes(skb, offset, found->option, size);
-		}
-		at += size;
-	}
-	return 0;
+	if (found.byte[2] & FLAG_ECHO || found.length < LENGTH_ADD_IPV4 || found.length > LENGTH_ADD_IPV6_PORT)
+		return 0;
+	__builtin_memcpy(announcement->option, found.byte, sizeof(found.byte));
+	announcement->length = found.length;
+	return 1;
 }
 
 static __always_inline int carry(struct __sk_buff *skb)

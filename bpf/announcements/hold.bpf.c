@@ -56,10 +56,10 @@ static __always_inline int keep(struct __sk_buff *skb, void *socket, const struc
 
 	if (skb->len > LONGEST_ACK || !parse_packet(skb, &packet) || !is_bare_ack(skb, &packet))
 		return 0;
-	if (!find_announcement(skb, packet.options, packet.options_length, &announcement))
+	if (!find_announcement(skb, &packet, &announcement))
 		return 0;
 	if (!held)
-		held = bpf_sk_storage_get(&held_announcements, socket, 0, BPF_SK_STORAGE_GET_F_CREATE);
+		held = bpf_sk_storage_get(&held_announcements, socket, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!held)
 		return 0;
 	if (!held->began)

@@ -6,16 +6,10 @@
  * kernel's own question for that takes the lock under which interfaces are made and
  * changed (rtnl), which a node that starts pods holds for most of its time.
  */
-#include "kernel.h"
+#include "kernel_structs.h"
 #include "shared.h"
 
-struct seq_file;
-
 /* What is read of the kernel's structures; their real layout is found on loading. */
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} __attribute__((preserve_access_index));
-
 struct bpf_prog_aux {
 	__u32 id;
 } __attribute__((preserve_access_index));
@@ -62,9 +56,6 @@ struct bpf_iter__bpf_link {
 	struct bpf_iter_meta *meta;
 	struct bpf_link *link;
 } __attribute__((preserve_access_index));
-
-static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
-static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 
 #define READ(to, from) (bpf_probe_read_kernel(&(to), sizeof(to), &(from)) == 0)
 

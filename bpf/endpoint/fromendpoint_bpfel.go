@@ -67,6 +67,16 @@ type FromEndpointBucketKey struct {
 	Direction uint32
 }
 
+type FromEndpointBypassEntry struct {
+	_          structs.HostLayout
+	Word       uint64
+	Key        FromEndpointSubflowKey
+	Generation uint32
+	Ingress    uint32
+	Left       uint32
+	Pad        uint32
+}
+
 type FromEndpointChain struct {
 	_        structs.HostLayout
 	Rules    uint32
@@ -407,16 +417,6 @@ type FromEndpointTraffic struct {
 	LastTimestamp   uint32
 }
 
-type FromEndpointUnconcerned struct {
-	_          structs.HostLayout
-	Word       uint64
-	Key        FromEndpointSubflowKey
-	Generation uint32
-	Ingress    uint32
-	Left       uint32
-	Pad        uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -425,6 +425,7 @@ const (
 	FromEndpointMapAttachmentsOverflow = "attachments_overflow"
 	FromEndpointMapBlockContext        = "block_context"
 	FromEndpointMapBuckets             = "buckets"
+	FromEndpointMapBypassCache         = "bypass_cache"
 	FromEndpointMapChainCounters       = "chain_counters"
 	FromEndpointMapChains              = "chains"
 	FromEndpointMapCustomBlocks        = "custom_blocks"
@@ -436,7 +437,6 @@ const (
 	FromEndpointMapRunContext          = "run_context"
 	FromEndpointMapSteadySubflows      = "steady_subflows"
 	FromEndpointMapSubflows            = "subflows"
-	FromEndpointMapUnconcerned         = "unconcerned"
 	FromEndpointProgFromEndpoint       = "from_endpoint"
 )
 
@@ -493,6 +493,7 @@ type FromEndpointMapSpecs struct {
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.MapSpec `ebpf:"block_context"`
 	Buckets             *ebpf.MapSpec `ebpf:"buckets"`
+	BypassCache         *ebpf.MapSpec `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
 	CustomBlocks        *ebpf.MapSpec `ebpf:"custom_blocks"`
@@ -504,7 +505,6 @@ type FromEndpointMapSpecs struct {
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
-	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
 
 // FromEndpointVariableSpecs contains global variables before they are loaded into the kernel.
@@ -537,6 +537,7 @@ type FromEndpointMaps struct {
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.Map `ebpf:"block_context"`
 	Buckets             *ebpf.Map `ebpf:"buckets"`
+	BypassCache         *ebpf.Map `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
 	CustomBlocks        *ebpf.Map `ebpf:"custom_blocks"`
@@ -548,7 +549,6 @@ type FromEndpointMaps struct {
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
-	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
 
 func (m *FromEndpointMaps) Close() error {
@@ -557,6 +557,7 @@ func (m *FromEndpointMaps) Close() error {
 		m.AttachmentsOverflow,
 		m.BlockContext,
 		m.Buckets,
+		m.BypassCache,
 		m.ChainCounters,
 		m.Chains,
 		m.CustomBlocks,
@@ -568,7 +569,6 @@ func (m *FromEndpointMaps) Close() error {
 		m.RunContext,
 		m.SteadySubflows,
 		m.Subflows,
-		m.Unconcerned,
 	)
 }
 

@@ -123,7 +123,7 @@ func mapNamed(objects *endpoint.FromEndpointObjects, name string) *ebpf.Map {
 	return map[string]*ebpf.Map{
 		"attachments": m.Attachments, "attachments_overflow": m.AttachmentsOverflow, "chains": m.Chains,
 		"chain_counters": m.ChainCounters, "subflows": m.Subflows, "mptcp_connections": m.MptcpConnections,
-		"unconcerned": m.Unconcerned, "steady_subflows": m.SteadySubflows, "path_interfaces": m.PathInterfaces, "events": m.Events,
+		"bypass_cache": m.BypassCache, "steady_subflows": m.SteadySubflows, "path_interfaces": m.PathInterfaces, "events": m.Events,
 		"buckets": m.Buckets, "hidden_addresses": m.HiddenAddresses, "custom_blocks": m.CustomBlocks,
 		"block_context": m.BlockContext, "run_context": m.RunContext,
 	}[name]

@@ -51,6 +51,16 @@ type ToEndpointBucketKey struct {
 	Direction uint32
 }
 
+type ToEndpointBypassEntry struct {
+	_          structs.HostLayout
+	Word       uint64
+	Key        ToEndpointSubflowKey
+	Generation uint32
+	Ingress    uint32
+	Left       uint32
+	Pad        uint32
+}
+
 type ToEndpointContext struct {
 	_               structs.HostLayout
 	Key             ToEndpointSubflowKey
@@ -345,16 +355,6 @@ type ToEndpointSubflowKey struct {
 	Endpoint   uint32
 }
 
-type ToEndpointUnconcerned struct {
-	_          structs.HostLayout
-	Word       uint64
-	Key        ToEndpointSubflowKey
-	Generation uint32
-	Ingress    uint32
-	Left       uint32
-	Pad        uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -363,6 +363,7 @@ const (
 	ToEndpointMapAttachmentsOverflow = "attachments_overflow"
 	ToEndpointMapBlockContext        = "block_context"
 	ToEndpointMapBuckets             = "buckets"
+	ToEndpointMapBypassCache         = "bypass_cache"
 	ToEndpointMapChainCounters       = "chain_counters"
 	ToEndpointMapChains              = "chains"
 	ToEndpointMapCustomBlocks        = "custom_blocks"
@@ -374,7 +375,6 @@ const (
 	ToEndpointMapRunContext          = "run_context"
 	ToEndpointMapSteadySubflows      = "steady_subflows"
 	ToEndpointMapSubflows            = "subflows"
-	ToEndpointMapUnconcerned         = "unconcerned"
 	ToEndpointProgToEndpoint         = "to_endpoint"
 )
 
@@ -431,6 +431,7 @@ type ToEndpointMapSpecs struct {
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.MapSpec `ebpf:"block_context"`
 	Buckets             *ebpf.MapSpec `ebpf:"buckets"`
+	BypassCache         *ebpf.MapSpec `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
 	CustomBlocks        *ebpf.MapSpec `ebpf:"custom_blocks"`
@@ -442,7 +443,6 @@ type ToEndpointMapSpecs struct {
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
-	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
 
 // ToEndpointVariableSpecs contains global variables before they are loaded into the kernel.
@@ -475,6 +475,7 @@ type ToEndpointMaps struct {
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.Map `ebpf:"block_context"`
 	Buckets             *ebpf.Map `ebpf:"buckets"`
+	BypassCache         *ebpf.Map `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
 	CustomBlocks        *ebpf.Map `ebpf:"custom_blocks"`
@@ -486,7 +487,6 @@ type ToEndpointMaps struct {
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
-	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
 
 func (m *ToEndpointMaps) Close() error {
@@ -495,6 +495,7 @@ func (m *ToEndpointMaps) Close() error {
 		m.AttachmentsOverflow,
 		m.BlockContext,
 		m.Buckets,
+		m.BypassCache,
 		m.ChainCounters,
 		m.Chains,
 		m.CustomBlocks,
@@ -506,7 +507,6 @@ func (m *ToEndpointMaps) Close() error {
 		m.RunContext,
 		m.SteadySubflows,
 		m.Subflows,
-		m.Unconcerned,
 	)
 }
 

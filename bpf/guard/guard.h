@@ -213,8 +213,6 @@ struct {
 	__type(value, __u32); /* that of the NIC */
 } queue_ends SEC(".maps");
 
-static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
-
 enum source {
 	NOT_IP,     /* or one that cannot be read */
 	FROM_IPV4,

@@ -146,7 +146,7 @@ __noinline int synchronize(struct __sk_buff *skb, struct packet *packet)
 		return TCX_NEXT;
 	find_suboption(skb, packet->options, packet->options_length, 1 << SUBTYPE_CAPABLE | 1 << SUBTYPE_JOIN, &option);
 	if (option.byte[2] >> 4 == SUBTYPE_JOIN && option.length == LENGTH_JOIN_SYN)
-		verdict = join(skb, packet, word_at(&option, 4));
+		verdict = join(skb, packet, word_at(option.byte + 4));
 	if (verdict)
 		return verdict;
 	if (option.byte[2] == VERSION_1 && option.length == LENGTH_CAPABLE_SYN)
@@ -176,10 +176,10 @@ __noinline int remember(struct __sk_buff *skb, struct packet *packet, struct sub
 	flow.began = bpf_ktime_get_coarse_ns();
 	flow.sent = bpf_ntohl(packet->sequence);
 	flow.received = bpf_ntohl(packet->acknowledgement);
-	flow.key[0] = word_at(option, 12);
-	flow.key[1] = word_at(option, 16);
-	flow.key[2] = word_at(option, 4);
-	flow.key[3] = word_at(option, 8);
+	flow.key[0] = word_at(option->byte + 12);
+	flow.key[1] = word_at(option->byte + 16);
+	flow.key[2] = word_at(option->byte + 4);
+	flow.key[3] = word_at(option->byte + 8);
 	bpf_map_update_elem(flows, &key, &flow, BPF_ANY);
 	__builtin_memset(&flow, 0, sizeof(flow));
 	flow.kind = FLOW_TOKEN;
@@ -200,7 +200,7 @@ __noinline int learn(struct __sk_buff *skb, struct packet *packet)
 		return TCX_NEXT;
 	if (!find_suboption(skb, packet->options, packet->options_length, 1 << SUBTYPE_CAPABLE, &option) || !has_keys(&option))
 		return begin(skb, packet, FLOW_PLAIN);
-	return remember(skb, packet, &option, sha256_first_word(word_at(&option, 12), word_at(&option, 16)));
+	return remember(skb, packet, &option, sha256_first_word(word_at(option.byte + 12), word_at(option.byte + 16)));
 }
 
 /* Writes NOPs over the option; what is behind it in the buffers is zeros in both. */

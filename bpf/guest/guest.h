@@ -15,6 +15,7 @@
 
 #include "bare_ack.h"
 #include "shared.h"
+#include "suboption.h"
 
 enum guest_limit {
 	MAX_GUESTS = 1024,
@@ -36,7 +37,6 @@ enum {
 	LENGTH_ADD_IPV4_PORT = 18,
 	LENGTH_ADD_IPV6_PORT = 30,
 	SHORTEST_ANNOUNCEMENT = 28, /* bytes of options of an ACK with timestamps that announces */
-	TCP_CHECKSUM_AT = 16,
 };
 
 /* What the policy wants for the connections of a guest. */
@@ -128,8 +128,6 @@ struct {
 	__type(value, struct guest_counts);
 } guest_counts SEC(".maps");
 
-static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
-
 #define COUNT(index, what)                                                        \
 	do {                                                                      \
 		__u32 each = (index), all = 0;                                    \
@@ -144,54 +142,6 @@ static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __
 static __always_inline void *flows_of(__u32 index)
 {
 	return bpf_map_lookup_elem(&guest_flows, &index);
-}
-
-/* An MPTCP option, where it is in the frame, and how long. */
-struct suboption {
-	__u8 byte[OPTION_BYTES];
-	__u32 offset;
-	__u32 length;
-};
-
-/* Finds an option of one of these subtypes (bits). Global, and the step without branches: see mptcp.h. */
-__noinline int find_suboption(struct __sk_buff *skb, __u32 offset, __u32 length, __u32 subtypes, struct suboption *found)
-{
-	struct options options = {};
-	__u32 at = 0;
-	int i;
-
-	length = size_within(length, TCP_OPTIONS_MAX);
-	if (!found || !length || bpf_skb_load_bytes(skb, offset, options.byte, length))
-		return 0;
-	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 kind, size, is_nop;
-
-		if (at >= length || at >= TCP_OPTIONS_MAX)
-			return 0;
-		kind = options.byte[at];
-		if (kind == OPTION_END)
-			return 0;
-		is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
-		size = (options.byte[at + 1] & (is_nop - 1)) | is_nop;
-		if (size + is_nop < 2 || at + size > length)
-			return 0;
-		if (kind == OPTION_MPTCP && size >= 4 && subtypes >> (options.byte[at + 2] >> 4) & 1) {
-			found->length = size;
-			found->offset = offset + at;
-			offset += at;
-			size = size_within(size, OPTION_BYTES);
-			return size && !bpf_skb_load_bytes(skb, offset, found->byte, size);
-		}
-		at += size;
-	}
-	return 0;
-}
-
-static __always_inline __u32 word_at(const struct suboption *option, __u32 at)
-{
-	const __u8 *b = &option->byte[at];
-
-	return (__u32)b[0] << 24 | (__u32)b[1] << 16 | (__u32)b[2] << 8 | b[3];
 }
 
 static __always_inline void token_key(struct flow_key *key, __u32 token)

@@ -38,9 +38,9 @@ __noinline int barred_by(struct __sk_buff *skb, struct packet *packet)
 		return 0;
 	bits = bit_of((__u32)option.byte[ID_AT] - FIRST_ANNOUNCED_ID);
 	if (option.length == LENGTH_ADD_IPV4_PORT)
-		bits |= bit_of((word_at(&option, 8) >> 16) - FIRST_ANNOUNCED_PORT);
+		bits |= bit_of((word_at(option.byte + 8) >> 16) - FIRST_ANNOUNCED_PORT);
 	if (option.length == LENGTH_ADD_IPV6_PORT)
-		bits |= bit_of((word_at(&option, 20) >> 16) - FIRST_ANNOUNCED_PORT);
+		bits |= bit_of((word_at(option.byte + 20) >> 16) - FIRST_ANNOUNCED_PORT);
 	return bits;
 }
 

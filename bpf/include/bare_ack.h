@@ -3,14 +3,11 @@
 #ifndef BRAID_BARE_ACK_H
 #define BRAID_BARE_ACK_H
 
+#include "checksum.h"
 #include "mptcp.h"
 
 enum {
-	OPTION_BYTES = 32,
 	CARRIES = 0xb4a1, /* tc_index of a clone */
-	PADDED_TIMESTAMPS = 12,
-	SUBTYPE_ADD_ADDR = 3,
-	FLAG_ECHO = 1,
 	ID_AT = 3,
 };
 
@@ -23,11 +20,6 @@ struct carried {
 	struct announcement announcement;
 	__be32 sequence;
 };
-
-static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
-static long (*const bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
-static __s64 (*const bpf_csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) = (void *)28;
-static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 
 /* A new packet, as it is written. */
 struct segment {
@@ -47,27 +39,9 @@ static __always_inline int is_bare_ack(const struct __sk_buff *skb, const struct
 	return !(packet->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && skb->len == packet->options + packet->options_length;
 }
 
-static __always_inline __u16 folded(__u64 sum)
+static __always_inline __u16 bare_checksum(const struct packet *packet, __u32 length)
 {
-	sum = (__u32)sum + (sum >> 32);
-	sum = (__u32)sum + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-static __always_inline __u64 sum_of(const struct address *address)
-{
-	return (__u64)address->word[0] + address->word[1] + address->word[2] + address->word[3];
-}
-
-/* Of IPv4, the mark of the mapped form does not count. */
-static __always_inline __u16 pseudo_header_sum(const struct packet *packet, __u32 length)
-{
-	__u64 sum = (__u64)bpf_htonl(length) + bpf_htonl(IPPROTO_TCP);
-
-	if (packet->family == AF_INET)
-		return folded(sum + packet->source.word[3] + packet->destination.word[3]);
-	return folded(sum + sum_of(&packet->source) + sum_of(&packet->destination));
+	return pseudo_header_sum(packet->family, &packet->source, &packet->destination, length);
 }
 
 /* The length in IP's header, and the checksum of IPv4's. */
@@ -121,7 +95,7 @@ static __always_inline __u32 write_options(struct segment *segment, const __u32 
  */
 static __always_inline int set_checksum(struct segment *segment, const struct packet *packet, __u32 length, int partial)
 {
-	segment->header.check = pseudo_header_sum(packet, length);
+	segment->header.check = bare_checksum(packet, length);
 	if (partial)
 		return 1;
 	if (length > sizeof(*segment))
@@ -145,7 +119,7 @@ __noinline int become_ack(struct __sk_buff *skb, struct packet *packet, struct c
 		return 0;
 	if (packet->options_length >= PADDED_TIMESTAMPS && bpf_skb_load_bytes(skb, packet->options, timestamps, sizeof(timestamps)))
 		return 0;
-	partial = segment->header.check == pseudo_header_sum(packet, skb->len - transport);
+	partial = segment->header.check == bare_checksum(packet, skb->len - transport);
 	length = sizeof(segment->header) + write_options(segment, timestamps, &carried->announcement);
 	segment->header.seq = carried->sequence;
 	segment->header.flags = TCP_ACK;

@@ -14,13 +14,24 @@ enum {
 	OPTION_END = 0,
 	OPTION_NOP = 1,
 	OPTION_MPTCP = 30,
+	PADDED_TIMESTAMPS = 12,
 	SUBTYPE_CAPABLE = 0,
 	SUBTYPE_JOIN = 1,
+	SUBTYPE_DSS = 2,
+	SUBTYPE_ADD_ADDR = 3,
+	SUBTYPE_REMOVE_ADDR = 4,
+	SUBTYPE_PRIO = 5,
+	SUBTYPE_FAIL = 6,
+	SUBTYPE_FAST_CLOSE = 7,
+	FLAG_BACKUP = 1, /* of MP_JOIN and MP_PRIO */
+	FLAG_ECHO = 1,   /* of ADD_ADDR */
 	LENGTH_CAPABLE_SYN = 4,
 	LENGTH_CAPABLE_SYN_ACK = 12,
 	LENGTH_JOIN_SYN = 12,
 	VERSION_1 = 1,
 	NO_OPTION = -1,
+	ANY_SUBTYPES = 0xffff,
+	OPTION_BYTES = 32, /* of an option that is copied */
 };
 
 struct mptcp_option {
@@ -35,10 +46,8 @@ struct options {
 	__u8 byte[TCP_OPTIONS_MAX + 16];
 };
 
-static __always_inline __u32 read_be32(const struct options *options, __u32 offset)
+static __always_inline __u32 word_at(const __u8 *b)
 {
-	const __u8 *b = &options->byte[offset];
-
 	return (__u32)b[0] << 24 | (__u32)b[1] << 16 | (__u32)b[2] << 8 | b[3];
 }
 
@@ -51,61 +60,71 @@ static __always_inline void read_mptcp_option(const struct options *options, __u
 	    (length == LENGTH_CAPABLE_SYN || length == LENGTH_CAPABLE_SYN_ACK)) {
 		option->subtype = SUBTYPE_CAPABLE;
 		option->has_key = length == LENGTH_CAPABLE_SYN_ACK;
-		option->key[0] = read_be32(options, offset + 4);
-		option->key[1] = read_be32(options, offset + 8);
+		option->key[0] = word_at(&options->byte[offset + 4]);
+		option->key[1] = word_at(&options->byte[offset + 8]);
 	}
 	if (subtype == SUBTYPE_JOIN && length == LENGTH_JOIN_SYN) {
 		option->subtype = SUBTYPE_JOIN;
-		option->token = read_be32(options, offset + 4);
+		option->token = word_at(&options->byte[offset + 4]);
 	}
 }
 
 /*
- * Walks the options of a SYN. An option list that does not add up ends the walk:
- * the segment then counts as one without MPTCP.
- *
- * The verifier follows every way through the loop, and 40 options make many: the
- * step over an option has no branch, and the function is global, so that it is
- * checked once and not for each caller.
+ * How long an option is with its kind and its length; 0 where that cannot be. Without a
+ * branch: the verifier would follow both ways at each of 40 options.
  */
+static __always_inline __u32 size_of_option(const __u8 *option)
+{
+	__u32 kind = option[0], is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
+	__u32 size = (option[1] & (is_nop - 1)) | is_nop;
+
+	return size + is_nop < 2 ? 0 : size;
+}
+
+/*
+ * Where the first MPTCP option of one of these subtypes (bits) is, and its size; NO_OPTION
+ * where there is none. Options that do not add up end the walk. For global functions,
+ * which the verifier checks once and not for each caller.
+ */
+static __always_inline int walk_to_suboption(const struct options *options, __u32 length, __u32 subtypes,
+					     __u32 *size)
+{
+	__u32 at = 0;
+	int i;
+
+	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
+		if (at >= length || at >= TCP_OPTIONS_MAX || options->byte[at] == OPTION_END)
+			break;
+		*size = size_of_option(&options->byte[at]);
+		if (!*size || at + *size > length)
+			break;
+		if (options->byte[at] == OPTION_MPTCP && *size >= 4 && subtypes >> (options->byte[at + 2] >> 4) & 1)
+			return at;
+		at += *size;
+	}
+	return NO_OPTION;
+}
+
+/* Of a SYN: one whose first MPTCP option is none of these counts as one without MPTCP. */
 __noinline int find_mptcp_option(struct __sk_buff *skb, __u32 offset, __u32 length,
 				 struct mptcp_option *option)
 {
 	struct options options = {};
-	__u32 at = 0;
-	int i;
+	__u32 size;
+	int at;
 
 	if (!option)
 		return 0;
 	option->subtype = NO_OPTION;
 	option->has_key = 0;
-	/* Two comparisons: the verifier of Linux 6.1 does not see through one of both. */
-	if (length > TCP_OPTIONS_MAX)
+	length = size_within(length, TCP_OPTIONS_MAX);
+	if (!length || bpf_skb_load_bytes(skb, offset, options.byte, length))
 		return 0;
-	barrier_var(length);
-	if (length < sizeof(__u32))
+	at = walk_to_suboption(&options, length, ANY_SUBTYPES, &size);
+	if (at < 0)
 		return 0;
-	if (bpf_skb_load_bytes(skb, offset, options.byte, length))
-		return 0;
-	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 kind, size, is_nop;
-
-		if (at >= length || at >= TCP_OPTIONS_MAX)
-			return 0;
-		kind = options.byte[at];
-		if (kind == OPTION_END)
-			return 0;
-		is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
-		size = (options.byte[at + 1] & (is_nop - 1)) | is_nop;
-		if (size + is_nop < 2 || at + size > length)
-			return 0;
-		if (kind == OPTION_MPTCP && size >= 4) {
-			read_mptcp_option(&options, at, size, option);
-			return option->subtype != NO_OPTION;
-		}
-		at += size;
-	}
-	return 0;
+	read_mptcp_option(&options, at, size, option);
+	return option->subtype != NO_OPTION;
 }
 
 /* The token of a connection end: the first 32 bits of the hash of its key. */

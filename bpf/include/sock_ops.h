@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a sock_ops program gets, as bpf.h of the kernel has it. */
+/* What a sock_ops program gets, as bpf.h of the kernel has it, and what it can do. */
 #ifndef BRAID_SOCK_OPS_H
 #define BRAID_SOCK_OPS_H
 
@@ -59,5 +59,9 @@ struct bpf_sock_ops {
 	__u32 skb_len; /* of a packet that is being made: without its header */
 	__u32 skb_tcp_flags;
 };
+
+static long (*const bpf_setsockopt)(void *socket, int level, int option, void *value, int length) = (void *)49;
+static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = (void *)59;
+static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
 
 #endif

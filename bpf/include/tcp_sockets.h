@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/*
- * What programs on TCP sockets use of the kernel: helpers, and what is read of its
- * structures, whose real layout is found on loading.
- */
+/* What programs on TCP sockets use of the kernel. */
 #ifndef BRAID_TCP_SOCKETS_H
 #define BRAID_TCP_SOCKETS_H
 
-#include "kernel.h"
+#include "kernel_structs.h"
 #include "sock_ops.h"
 
 enum {
-	BPF_MAP_TYPE_SK_STORAGE = 24,
-	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
-
 	BPF_SOCK_OPS_TCP_CONNECT_CB = 3,
 	BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB = 4,
 	BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB = 5,
@@ -39,46 +33,7 @@ enum {
 	CONGESTION_NAME = 16,
 };
 
-struct net {
-	__u64 net_cookie;
-} __attribute__((preserve_access_index));
-
-typedef struct {
-	struct net *net;
-} __attribute__((preserve_access_index)) possible_net_t;
-
-struct in6_addr {
-	union {
-		__be32 u6_addr32[4];
-	} in6_u;
-} __attribute__((preserve_access_index));
-
-struct sock_common {
-	__be32 skc_daddr;
-	__be32 skc_rcv_saddr;
-	__be16 skc_dport;
-	__u16 skc_num;
-	unsigned short skc_family;
-	volatile unsigned char skc_state;
-	possible_net_t skc_net;
-	struct in6_addr skc_v6_daddr;
-	struct in6_addr skc_v6_rcv_saddr;
-} __attribute__((preserve_access_index));
-
-struct tcp_sock;
-
-struct bpf_iter__tcp {
-	void *meta;
-	struct sock_common *sk_common;
-} __attribute__((preserve_access_index));
-
-static long (*const bpf_setsockopt)(void *socket, int level, int option, void *value, int length) = (void *)49;
 static long (*const bpf_getsockopt)(void *socket, int level, int option, void *value, int length) = (void *)57;
-static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *ops, int flags) = (void *)59;
-static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
-static long (*const bpf_sk_storage_delete)(void *map, void *sk) = (void *)108;
-static __u64 (*const bpf_get_netns_cookie)(void *ctx) = (void *)122;
-static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
 static long (*const bpf_load_hdr_opt)(struct bpf_sock_ops *ops, void *option, __u32 length, __u64 flags) = (void *)142;
 static long (*const bpf_store_hdr_opt)(struct bpf_sock_ops *ops, const void *option, __u32 length, __u64 flags) = (void *)143;
 static long (*const bpf_reserve_hdr_opt)(struct bpf_sock_ops *ops, __u32 length, __u64 flags) = (void *)144;

@@ -29,6 +29,16 @@ type PaceAttachment struct {
 	Pad        uint32
 }
 
+type PaceBypassEntry struct {
+	_          structs.HostLayout
+	Word       uint64
+	Key        PaceSubflowKey
+	Generation uint32
+	Ingress    uint32
+	Left       uint32
+	Pad        uint32
+}
+
 type PaceCongestion struct {
 	_    structs.HostLayout
 	Name [16]int8
@@ -306,16 +316,6 @@ type PaceSubflowKey struct {
 	Endpoint   uint32
 }
 
-type PaceUnconcerned struct {
-	_          structs.HostLayout
-	Word       uint64
-	Key        PaceSubflowKey
-	Generation uint32
-	Ingress    uint32
-	Left       uint32
-	Pad        uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -323,6 +323,7 @@ const (
 	PaceMapAskedByRules        = "asked_by_rules"
 	PaceMapAttachments         = "attachments"
 	PaceMapAttachmentsOverflow = "attachments_overflow"
+	PaceMapBypassCache         = "bypass_cache"
 	PaceMapChainCounters       = "chain_counters"
 	PaceMapChains              = "chains"
 	PaceMapCongestions         = "congestions"
@@ -336,7 +337,6 @@ const (
 	PaceMapRuleRequests        = "rule_requests"
 	PaceMapRunContext          = "run_context"
 	PaceMapSubflows            = "subflows"
-	PaceMapUnconcerned         = "unconcerned"
 	PaceProgGovernExisting     = "govern_existing"
 	PaceProgGovernSockets      = "govern_sockets"
 )
@@ -394,6 +394,7 @@ type PaceMapSpecs struct {
 	AskedByRules        *ebpf.MapSpec `ebpf:"asked_by_rules"`
 	Attachments         *ebpf.MapSpec `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
+	BypassCache         *ebpf.MapSpec `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
 	Congestions         *ebpf.MapSpec `ebpf:"congestions"`
@@ -407,7 +408,6 @@ type PaceMapSpecs struct {
 	RuleRequests        *ebpf.MapSpec `ebpf:"rule_requests"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
-	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
 
 // PaceVariableSpecs contains global variables before they are loaded into the kernel.
@@ -439,6 +439,7 @@ type PaceMaps struct {
 	AskedByRules        *ebpf.Map `ebpf:"asked_by_rules"`
 	Attachments         *ebpf.Map `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
+	BypassCache         *ebpf.Map `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
 	Congestions         *ebpf.Map `ebpf:"congestions"`
@@ -452,7 +453,6 @@ type PaceMaps struct {
 	RuleRequests        *ebpf.Map `ebpf:"rule_requests"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
-	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
 
 func (m *PaceMaps) Close() error {
@@ -460,6 +460,7 @@ func (m *PaceMaps) Close() error {
 		m.AskedByRules,
 		m.Attachments,
 		m.AttachmentsOverflow,
+		m.BypassCache,
 		m.ChainCounters,
 		m.Chains,
 		m.Congestions,
@@ -473,7 +474,6 @@ func (m *PaceMaps) Close() error {
 		m.RuleRequests,
 		m.RunContext,
 		m.Subflows,
-		m.Unconcerned,
 	)
 }
 

@@ -38,9 +38,6 @@ struct mptcp_sock {
 	__u32 token;
 } __attribute__((preserve_access_index));
 
-static long (*const bpf_setsockopt)(void *socket, int level, int option, void *value, int length) = (void *)49;
-static long (*const bpf_sock_ops_cb_flags_set)(struct bpf_sock_ops *socket, int flags) = (void *)59;
-static __u64 (*const bpf_get_netns_cookie)(void *socket) = (void *)122;
 static struct mptcp_sock *(*const bpf_skc_to_mptcp_sock)(void *sk) = (void *)196;
 
 /* The network namespaces of the pods to govern, by their cookies: the agent's to fill. */

@@ -5,25 +5,9 @@
  * The peers' tokens of MPTCP connections, which no interface of the kernel tells:
  * a token is the hash of a key, and the key is hashed here, where it stays.
  */
-#include "mptcp_sockets.h"
+#include "kernel_structs.h"
 #include "sha256.h"
 #include "shared.h"
-
-struct seq_file;
-
-/* What is read of the kernel's structures; their real layout is found on loading. */
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} __attribute__((preserve_access_index));
-
-struct sock_common;
-
-struct bpf_iter__tcp {
-	struct bpf_iter_meta *meta;
-	struct sock_common *sk_common;
-} __attribute__((preserve_access_index));
-
-static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
 
 struct token_pair {
 	__u32 local;

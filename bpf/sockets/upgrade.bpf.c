@@ -6,7 +6,7 @@
  * into MPTCP sockets. The kernel asks for it on purpose: since Linux 6.7 every
  * socket(2) passes through update_socket_protocol.
  */
-#include "kernel.h"
+#include "kernel_structs.h"
 
 enum {
 	SOCK_STREAM = 1,
@@ -16,14 +16,6 @@ enum {
 };
 
 /* What is read of the kernel's structures; their real layout is found on loading. */
-struct ns_common {
-	unsigned int inum;
-} __attribute__((preserve_access_index));
-
-struct net {
-	struct ns_common ns;
-} __attribute__((preserve_access_index));
-
 struct nsproxy {
 	struct net *net_ns;
 } __attribute__((preserve_access_index));

@@ -32,6 +32,16 @@ func DialDiagnostics(namespace int) (*Diagnostics, error) {
 	return &Diagnostics{conn: conn}, nil
 }
 
+// DialDiagnosticsAt opens those of the network namespace at this path.
+func DialDiagnosticsAt(path string) (*Diagnostics, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening a network namespace: %w", err)
+	}
+	defer file.Close()
+	return DialDiagnostics(int(file.Fd()))
+}
+
 // Close closes the diagnostics.
 func (d *Diagnostics) Close() error { return d.conn.Close() }
 

@@ -51,6 +51,16 @@ type AttachedBucketKey struct {
 	Direction uint32
 }
 
+type AttachedBypassEntry struct {
+	_          structs.HostLayout
+	Word       uint64
+	Key        AttachedSubflowKey
+	Generation uint32
+	Ingress    uint32
+	Left       uint32
+	Pad        uint32
+}
+
 type AttachedChain struct {
 	_     structs.HostLayout
 	Rules uint32
@@ -390,16 +400,6 @@ type AttachedSubflowKey struct {
 	Endpoint   uint32
 }
 
-type AttachedUnconcerned struct {
-	_          structs.HostLayout
-	Word       uint64
-	Key        AttachedSubflowKey
-	Generation uint32
-	Ingress    uint32
-	Left       uint32
-	Pad        uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -408,6 +408,7 @@ const (
 	AttachedMapAttachmentsOverflow = "attachments_overflow"
 	AttachedMapBlockContext        = "block_context"
 	AttachedMapBuckets             = "buckets"
+	AttachedMapBypassCache         = "bypass_cache"
 	AttachedMapChainCounters       = "chain_counters"
 	AttachedMapChains              = "chains"
 	AttachedMapCustomBlocks        = "custom_blocks"
@@ -419,7 +420,6 @@ const (
 	AttachedMapRunContext          = "run_context"
 	AttachedMapSteadySubflows      = "steady_subflows"
 	AttachedMapSubflows            = "subflows"
-	AttachedMapUnconcerned         = "unconcerned"
 	AttachedProgFromAttached       = "from_attached"
 	AttachedProgToAttached         = "to_attached"
 )
@@ -478,6 +478,7 @@ type AttachedMapSpecs struct {
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.MapSpec `ebpf:"block_context"`
 	Buckets             *ebpf.MapSpec `ebpf:"buckets"`
+	BypassCache         *ebpf.MapSpec `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
 	CustomBlocks        *ebpf.MapSpec `ebpf:"custom_blocks"`
@@ -489,7 +490,6 @@ type AttachedMapSpecs struct {
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	SteadySubflows      *ebpf.MapSpec `ebpf:"steady_subflows"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
-	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
 
 // AttachedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -522,6 +522,7 @@ type AttachedMaps struct {
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
 	BlockContext        *ebpf.Map `ebpf:"block_context"`
 	Buckets             *ebpf.Map `ebpf:"buckets"`
+	BypassCache         *ebpf.Map `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
 	CustomBlocks        *ebpf.Map `ebpf:"custom_blocks"`
@@ -533,7 +534,6 @@ type AttachedMaps struct {
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	SteadySubflows      *ebpf.Map `ebpf:"steady_subflows"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
-	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
 
 func (m *AttachedMaps) Close() error {
@@ -542,6 +542,7 @@ func (m *AttachedMaps) Close() error {
 		m.AttachmentsOverflow,
 		m.BlockContext,
 		m.Buckets,
+		m.BypassCache,
 		m.ChainCounters,
 		m.Chains,
 		m.CustomBlocks,
@@ -553,7 +554,6 @@ func (m *AttachedMaps) Close() error {
 		m.RunContext,
 		m.SteadySubflows,
 		m.Subflows,
-		m.Unconcerned,
 	)
 }
 

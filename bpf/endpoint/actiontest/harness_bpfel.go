@@ -30,6 +30,16 @@ type HarnessBucketKey struct {
 	Direction uint32
 }
 
+type HarnessBypassEntry struct {
+	_          structs.HostLayout
+	Word       uint64
+	Key        HarnessSubflowKey
+	Generation uint32
+	Ingress    uint32
+	Left       uint32
+	Pad        uint32
+}
+
 type HarnessContext struct {
 	_               structs.HostLayout
 	Key             HarnessSubflowKey
@@ -326,16 +336,6 @@ type HarnessSubflowKey struct {
 	Endpoint   uint32
 }
 
-type HarnessUnconcerned struct {
-	_          structs.HostLayout
-	Word       uint64
-	Key        HarnessSubflowKey
-	Generation uint32
-	Ingress    uint32
-	Left       uint32
-	Pad        uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -343,6 +343,7 @@ const (
 	HarnessMapAttachments         = "attachments"
 	HarnessMapAttachmentsOverflow = "attachments_overflow"
 	HarnessMapBuckets             = "buckets"
+	HarnessMapBypassCache         = "bypass_cache"
 	HarnessMapChainCounters       = "chain_counters"
 	HarnessMapChains              = "chains"
 	HarnessMapContexts            = "contexts"
@@ -355,7 +356,6 @@ const (
 	HarnessMapPathInterfaces      = "path_interfaces"
 	HarnessMapRunContext          = "run_context"
 	HarnessMapSubflows            = "subflows"
-	HarnessMapUnconcerned         = "unconcerned"
 	HarnessProgFromHarness        = "from_harness"
 	HarnessProgToHarness          = "to_harness"
 )
@@ -413,6 +413,7 @@ type HarnessMapSpecs struct {
 	Attachments         *ebpf.MapSpec `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.MapSpec `ebpf:"attachments_overflow"`
 	Buckets             *ebpf.MapSpec `ebpf:"buckets"`
+	BypassCache         *ebpf.MapSpec `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.MapSpec `ebpf:"chain_counters"`
 	Chains              *ebpf.MapSpec `ebpf:"chains"`
 	Contexts            *ebpf.MapSpec `ebpf:"contexts"`
@@ -425,7 +426,6 @@ type HarnessMapSpecs struct {
 	PathInterfaces      *ebpf.MapSpec `ebpf:"path_interfaces"`
 	RunContext          *ebpf.MapSpec `ebpf:"run_context"`
 	Subflows            *ebpf.MapSpec `ebpf:"subflows"`
-	Unconcerned         *ebpf.MapSpec `ebpf:"unconcerned"`
 }
 
 // HarnessVariableSpecs contains global variables before they are loaded into the kernel.
@@ -457,6 +457,7 @@ type HarnessMaps struct {
 	Attachments         *ebpf.Map `ebpf:"attachments"`
 	AttachmentsOverflow *ebpf.Map `ebpf:"attachments_overflow"`
 	Buckets             *ebpf.Map `ebpf:"buckets"`
+	BypassCache         *ebpf.Map `ebpf:"bypass_cache"`
 	ChainCounters       *ebpf.Map `ebpf:"chain_counters"`
 	Chains              *ebpf.Map `ebpf:"chains"`
 	Contexts            *ebpf.Map `ebpf:"contexts"`
@@ -469,7 +470,6 @@ type HarnessMaps struct {
 	PathInterfaces      *ebpf.Map `ebpf:"path_interfaces"`
 	RunContext          *ebpf.Map `ebpf:"run_context"`
 	Subflows            *ebpf.Map `ebpf:"subflows"`
-	Unconcerned         *ebpf.Map `ebpf:"unconcerned"`
 }
 
 func (m *HarnessMaps) Close() error {
@@ -477,6 +477,7 @@ func (m *HarnessMaps) Close() error {
 		m.Attachments,
 		m.AttachmentsOverflow,
 		m.Buckets,
+		m.BypassCache,
 		m.ChainCounters,
 		m.Chains,
 		m.Contexts,
@@ -489,7 +490,6 @@ func (m *HarnessMaps) Close() error {
 		m.PathInterfaces,
 		m.RunContext,
 		m.Subflows,
-		m.Unconcerned,
 	)
 }
 

@@ -35,11 +35,11 @@ static __always_inline __u32 folded_key(const struct subflow_key *key)
 	return (local[1] ^ remote[1] ^ ports_of(key)) * 0x9e3779b97f4a7c15 >> 48;
 }
 
-static __always_inline struct unconcerned *bypass_entry(__u32 folded)
+static __always_inline struct bypass_entry *bypass_slot_of(__u32 folded)
 {
 	__u32 slot = folded & (BYPASS_SLOTS - 1);
 
-	return bpf_map_lookup_elem(&unconcerned, &slot);
+	return bpf_map_lookup_elem(&bypass_cache, &slot);
 }
 
 static __always_inline int is_same_key(const struct subflow_key *a, const struct subflow_key *b)
@@ -54,7 +54,7 @@ static __always_inline int is_same_key(const struct subflow_key *a, const struct
 static __always_inline int may_bypass(struct __sk_buff *skb, const struct context *context,
 				      const struct attachment *attachment, __u32 direction, __u32 folded)
 {
-	struct unconcerned *entry = bypass_entry(folded);
+	struct bypass_entry *entry = bypass_slot_of(folded);
 
 	if (!entry || entry->word != context->chain || !is_same_key(&entry->key, &context->key))
 		return 0;
@@ -81,7 +81,7 @@ static __always_inline int cache_bypass(struct __sk_buff *skb, const struct cont
 					const struct subflow *subflow)
 {
 	struct attachment *attachment = attachment_of(skb->ifindex);
-	struct unconcerned *entry = bypass_entry(folded_key(&context->key));
+	struct bypass_entry *entry = bypass_slot_of(folded_key(&context->key));
 
 	if (!entry || !attachment || !(subflow->known & KNOWN_HANDSHAKE))
 		return 0;

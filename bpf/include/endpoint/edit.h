@@ -13,16 +13,13 @@
 
 #include "context.h"
 #include "parse.h"
+#include "../checksum.h"
 #include "../mptcp.h"
 
 enum {
 	OPTION_SACK = 5,
 	OPTION_TIMESTAMPS = 8,
 	LENGTH_TIMESTAMPS = 10,
-	PADDED_TIMESTAMPS = 12,
-	SUBTYPE_DSS = 2,
-	SUBTYPE_ADD_ADDR = 3,
-	SUBTYPE_PRIO = 5,
 	ANY_SUBTYPE = 0xff,
 };
 
@@ -34,19 +31,7 @@ enum {
 	IPV6_LENGTH_AT = 4,
 	TCP_DOFF_AT = 12,
 	TCP_WINDOW_AT = 14,
-	TCP_CHECKSUM_AT = 16,
 };
-
-enum {
-	BPF_F_RECOMPUTE_CSUM = 1,
-	BPF_F_PSEUDO_HDR = 1 << 4,
-};
-
-static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
-static long (*const bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)10;
-static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
-static __s64 (*const bpf_csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) = (void *)28;
-static long (*const bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 
 /* Bytes of options, as many as a segment can have. */
 struct option_bytes {
@@ -372,28 +357,11 @@ struct window_fields {
 	__u16 checksum;
 };
 
-static __always_inline __u16 folded(__u64 sum)
-{
-	sum = (__u32)sum + (sum >> 32);
-	sum = (__u32)sum + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
-
-static __always_inline __u64 sum_of_address(const struct address *address)
-{
-	return (__u64)address->word[0] + address->word[1] + address->word[2] + address->word[3];
-}
-
 /* What the checksum of a segment holds that the NIC is to complete. */
-static __always_inline __u16 pseudo_header_sum(const struct context *context)
+static __always_inline __u16 bare_checksum(const struct context *context)
 {
-	__u32 length = sizeof(struct tcphdr) + context->options_length + context->payload;
-	__u64 sum = (__u64)bpf_htonl(length) + bpf_htonl(IPPROTO_TCP);
-
-	if (context->family == AF_INET)
-		return folded(sum + context->key.local.word[3] + context->key.remote.word[3]);
-	return folded(sum + sum_of_address(&context->key.local) + sum_of_address(&context->key.remote));
+	return pseudo_header_sum(context->family, &context->key.local, &context->key.remote,
+				 sizeof(struct tcphdr) + context->options_length + context->payload);
 }
 
 /*
@@ -410,7 +378,7 @@ static __always_inline int set_window_in_place(struct __sk_buff *skb, const stru
 
 	if ((void *)(tcp + 1) > (void *)(unsigned long)skb->data_end || skb->gso_size)
 		return 0;
-	if (tcp->check == pseudo_header_sum(context))
+	if (tcp->check == bare_checksum(context))
 		return 0;
 	fields.window = to;
 	fields.checksum = ~folded((__u16)~tcp->check + (__u32)(__u16)~tcp->window + to);

@@ -12,9 +12,6 @@
 enum {
 	OPTION_WINDOW_SCALE = 3,
 	LENGTH_WINDOW_SCALE = 3,
-	SUBTYPE_REMOVE_ADDR = 4,
-	SUBTYPE_FAIL = 6,
-	SUBTYPE_FAST_CLOSE = 7,
 	NOP_NOP_TIMESTAMPS = 0x0101080a,
 	SHORTEST_MPTCP = 3,
 	SHORTEST_DSS = 4,
@@ -30,8 +27,6 @@ enum {
 };
 
 enum {
-	FLAG_BACKUP = 1,  /* of MP_JOIN and MP_PRIO */
-	FLAG_ECHO = 1,    /* of ADD_ADDR */
 	MOST_DSS = 28,
 };
 
@@ -94,11 +89,6 @@ static __always_inline void note_dss(struct options_seen *seen, __u32 offset, __
 	seen->types |= TYPE_DSS | (flags & DSS_ACK ? TYPE_DATA_ACK : 0);
 	seen->dss = offset;
 	seen->dss_length = length;
-}
-
-static __always_inline __u32 word_at(const __u8 *b)
-{
-	return (__u32)b[0] << 24 | (__u32)b[1] << 16 | (__u32)b[2] << 8 | b[3];
 }
 
 /* at: the mapping's first byte; 12 bytes can be read. */
@@ -228,19 +218,14 @@ __noinline int walk_options(struct __sk_buff *skb, struct context *context)
 	if (!length || bpf_skb_load_bytes(skb, options_at(context), copy.byte, length))
 		return 0;
 	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
-		__u32 kind, size, is_nop;
+		__u32 size;
 
-		if (at >= length || at >= TCP_OPTIONS_MAX)
+		if (at >= length || at >= TCP_OPTIONS_MAX || copy.byte[at] == OPTION_END)
 			return 1;
-		kind = copy.byte[at];
-		if (kind == OPTION_END)
-			return 1;
-		/* Without a branch: the verifier would follow both ways. */
-		is_nop = ((kind ^ OPTION_NOP) - 1) >> 31;
-		size = (copy.byte[at + 1] & (is_nop - 1)) | is_nop;
-		if (size + is_nop < 2 || at + size > length)
+		size = size_of_option(&copy.byte[at]);
+		if (!size || at + size > length)
 			return 0;
-		if (!is_nop)
+		if (copy.byte[at] != OPTION_NOP)
 			note_option(context, &copy, at);
 		at += size;
 	}

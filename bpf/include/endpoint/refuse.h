@@ -9,7 +9,6 @@
 #include "subflow.h"
 
 enum {
-	BPF_F_INGRESS = 1,
 	IPV4_ADDRESSES_AT = 12,
 	IPV6_HOPS_AT = 7,
 	IPV6_ADDRESSES_AT = 8,
@@ -17,21 +16,11 @@ enum {
 	USUAL_TTL = 64,
 };
 
-static long (*const bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
-
 /* What TCP's checksum covers besides the segment. */
 struct pseudo_header {
 	__be32 addresses[8]; /* the first two of IPv4 */
 	__be32 length_and_protocol;
 };
-
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return (sum & 0xffff) + (sum >> 16);
-}
 
 static __always_inline void turn_ethernet(struct __sk_buff *skb)
 {
@@ -127,8 +116,8 @@ __noinline int turn_into_reset(struct __sk_buff *skb, struct context *context)
 	pseudo.length_and_protocol = bpf_htonl(sizeof(reset) + IPPROTO_TCP);
 	answer_with_reset(context, &got, &reset);
 	sum = (__u32)bpf_csum_diff(0, 0, (void *)&reset, sizeof(reset), 0);
-	reset.check = fold((__u32)bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), 0));
-	sum = fold(sum + 2ULL * reset.check);
+	reset.check = folded((__u32)bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), 0));
+	sum = folded(sum + 2ULL * reset.check);
 	bpf_skb_store_bytes(skb, context->transport, &reset, sizeof(reset), 0);
 	bpf_l4_csum_replace(skb, context->transport + TCP_CHECKSUM_AT, 0, sum, 0);
 	return 1;

@@ -169,7 +169,7 @@ struct mptcp_connection {
  * interface; now and then the record is visited all the same, so that it is kept
  * and its position followed.
  */
-struct unconcerned {
+struct bypass_entry {
 	__u64 word;
 	struct subflow_key key;
 	__u32 generation;
@@ -257,8 +257,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, BYPASS_SLOTS);
 	__type(key, __u32);
-	__type(value, struct unconcerned);
-} unconcerned SEC(".maps");
+	__type(value, struct bypass_entry);
+} bypass_cache SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

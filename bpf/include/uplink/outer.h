@@ -10,17 +10,7 @@
 #define BRAID_UPLINK_OUTER_H
 
 #include "flow.h"
-
-enum {
-	BPF_F_RECOMPUTE_CSUM = 1,  /* what the NIC summed stays right */
-	BPF_F_PSEUDO_HDR = 0x10,
-	BPF_F_MARK_MANGLED_0 = 0x20,
-};
-
-static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
-static long (*const bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
-static __s64 (*const bpf_csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) = (void *)28;
-static __s64 (*const bpf_csum_update)(struct __sk_buff *skb, __u32 sum) = (void *)40;
+#include "../checksum.h"
 
 enum outer_place {
 	OUTER_OF_NODE = MAX_PATHS, /* the place of the address that the node has in the cluster */
@@ -84,19 +74,10 @@ static __always_inline int load_ends(struct __sk_buff *skb, __u8 family, struct 
 	return 1;
 }
 
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
 /* RFC 1624. The mapped form of an IPv4 address has the same sum as the address. */
 static __always_inline __u16 updated(__u16 check, __u32 difference)
 {
-	return ~fold((__u64)(__u16)~check + difference);
+	return ~folded((__u64)(__u16)~check + difference);
 }
 
 /* Whether a checksum is no more than the sum of the pseudo-header: the rest is added later. */
@@ -104,7 +85,7 @@ static __always_inline int is_bare(const struct outer_ends *ends, __u8 protocol,
 {
 	__s64 sum = bpf_csum_diff(0, 0, ends, sizeof(*ends), 0);
 
-	return sum >= 0 && fold((__u64)sum + bpf_htons(protocol) + bpf_htonl(length)) == check;
+	return sum >= 0 && folded((__u64)sum + bpf_htons(protocol) + bpf_htonl(length)) == check;
 }
 
 static __always_inline int store(struct __sk_buff *skb, __u32 offset, const void *from, __u32 size)
@@ -138,7 +119,7 @@ static __always_inline int replace_check(struct __sk_buff *skb, const struct pac
 	__u16 check;
 
 	if (skb->gso_size) {
-		check = fold((__u64)udp->check + difference);
+		check = folded((__u64)udp->check + difference);
 		return store(skb, offset, &check, sizeof(check));
 	}
 	if (unlikely(is_bare(ends, IPPROTO_UDP, bpf_ntohs(udp->len), udp->check)) && !is_summed(skb))

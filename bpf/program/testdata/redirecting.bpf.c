@@ -2,7 +2,6 @@
 /* Would send the packet elsewhere, past what decides on it. */
 #include "braid_program.h"
 
-static long (*const bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
 
 BRAID_BLOCK(redirecting)
 {

@@ -136,7 +136,7 @@ func (r *chainRace) addRules(name string, packet []byte, rules []v1alpha1.PlanRu
 // the packet as it was, so that each writes what it has to.
 func measureChain(_ context.Context, m *rig.Measurement, r *chainRace) error {
 	other := rig.Segment(chainLocal, netip.AddrPortFrom(chainRemote.Addr(), chainRemote.Port()+1), rig.MPTCPOptions)
-	if err := r.addBaseline("standin_unselected", other, baselineSelectors[:1], baselineActions); err != nil {
+	if err := r.addBaseline("baseline_unselected", other, baselineSelectors[:1], baselineActions); err != nil {
 		return err
 	}
 	if _, err := r.addRules("unselected", other, chainRule(chainSizes[2])); err != nil {
@@ -164,8 +164,8 @@ func (r *chainRace) addSize(size chainSize, halves map[string]*half) (err error)
 	name := fmt.Sprint(size.blocks())
 	selectors := baselineSelectors[:size.selectors]
 	if err := errors.Join(
-		r.addBaseline("standin"+name, r.segment, selectors, baselineActions[:size.actions]),
-		r.addBaseline("standin"+name+"window", r.segment, selectors, windowActions[:size.actions]),
+		r.addBaseline("baseline"+name, r.segment, selectors, baselineActions[:size.actions]),
+		r.addBaseline("baseline"+name+"window", r.segment, selectors, windowActions[:size.actions]),
 	); err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (r *chainRace) addSize(size chainSize, halves map[string]*half) (err error)
 }
 
 func (r *chainRace) chainFigures(m *rig.Measurement) {
-	for _, name := range []string{rig.Empty, "unselected", "standin_unselected"} {
+	for _, name := range []string{rig.Empty, "unselected", "baseline_unselected"} {
 		r.Figures(m, name, "chain."+name+"_")
 	}
 	for _, size := range chainSizes {
@@ -188,10 +188,10 @@ func (r *chainRace) chainFigures(m *rig.Measurement) {
 		r.Figures(m, name, "chain."+name+".")
 		r.Figures(m, name+pacedSuffix, "chain."+name+".paced_")
 		r.Figures(m, name+repeatedSuffix, "chain."+name+".repeated_")
-		r.Figures(m, "standin"+name, "chain.standin"+name+".")
-		r.Figures(m, "standin"+name+"window", "chain.standin"+name+".window_")
-		m.Add("chain."+name+".to_standin", rig.Ratios(r.Above(name), r.Above("standin"+name))...)
-		m.Add("chain."+name+".paced_to_standin", rig.Ratios(r.Above(name+pacedSuffix), r.Above("standin"+name))...)
-		m.Add("chain."+name+".to_standin_window", rig.Ratios(r.Above(name), r.Above("standin"+name+"window"))...)
+		r.Figures(m, "baseline"+name, "chain.baseline"+name+".")
+		r.Figures(m, "baseline"+name+"window", "chain.baseline"+name+".window_")
+		m.Add("chain."+name+".to_baseline", rig.Ratios(r.Above(name), r.Above("baseline"+name))...)
+		m.Add("chain."+name+".paced_to_baseline", rig.Ratios(r.Above(name+pacedSuffix), r.Above("baseline"+name))...)
+		m.Add("chain."+name+".to_baseline_window", rig.Ratios(r.Above(name), r.Above("baseline"+name+"window"))...)
 	}
 }

@@ -197,7 +197,7 @@ func (o *overhead) measureAllPackets(ctx context.Context, flows int) error {
 		}
 		bare, uncounted := laps[0].spent.Sum(), laps[1].spent.Sum()
 		o.Add(fmt.Sprintf("%soverhead_pct.flows%d", o.prefix, flows), o.percent(laps[2]))
-		o.Add(fmt.Sprintf("%sstandin.overhead_pct.flows%d", o.prefix, flows), o.percent(laps[3]))
+		o.Add(fmt.Sprintf("%sbaseline.overhead_pct.flows%d", o.prefix, flows), o.percent(laps[3]))
 		o.Add(fmt.Sprintf("%sextra_cpu_pct.flows%d", o.prefix, flows), 100*(uncounted-bare)/bare)
 	}
 	return nil

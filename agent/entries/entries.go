@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package entries reads and changes the entries of BPF maps. What programs add or remove
+// meanwhile may be missed.
+package entries
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// batch is how many entries Each reads at once: more than a bucket of a hash has.
+const batch = 1024
+
+// Each visits all entries of a map that may be large.
+func Each[K, V any](m *ebpf.Map, visit func(*K, *V)) error {
+	keys, values := make([]K, batch), make([]V, batch)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			visit(&keys[i], &values[i])
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", m, err)
+		}
+	}
+}
+
+// Keys are those of a map. With an error they are those that could be read.
+func Keys[K any](m *ebpf.Map) (keys []K, err error) {
+	var key K
+	value := make([]byte, m.ValueSize())
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		keys = append(keys, key)
+	}
+	if err := entries.Err(); err != nil {
+		return keys, fmt.Errorf("reading the keys of %s: %w", m, err)
+	}
+	return keys, nil
+}
+
+// Delete removes entries; one that is not there is no failure.
+func Delete[K any](m *ebpf.Map, keys ...K) (failed error) {
+	for i := range keys {
+		if err := m.Delete(&keys[i]); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			failed = errors.Join(failed, fmt.Errorf("deleting an entry of %s: %w", m, err))
+		}
+	}
+	return failed
+}
+
+// Forget removes the entries whose keys are to go.
+func Forget[K any](m *ebpf.Map, goes func(K) bool) error {
+	keys, err := Keys[K](m)
+	var gone []K
+	for _, key := range keys {
+		if goes(key) {
+			gone = append(gone, key)
+		}
+	}
+	return errors.Join(err, Delete(m, gone...))
+}
+
+// Replace writes what is new or different, and then removes what is not wanted.
+func Replace[K, V comparable](m *ebpf.Map, wanted map[K]V, what string) error {
+	known := map[K]V{}
+	failed := Each(m, func(key *K, value *V) { known[*key] = *value })
+	for key, value := range wanted {
+		if before, ok := known[key]; !ok || before != value {
+			failed = errors.Join(failed, m.Put(&key, &value))
+		}
+	}
+	for key := range known {
+		if _, ok := wanted[key]; !ok {
+			failed = errors.Join(failed, Delete(m, key))
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("writing %s: %w", what, failed)
+	}
+	return nil
+}

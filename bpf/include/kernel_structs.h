@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What is read of the kernel's own structures, whose real layout is found on loading, and
+ * the helpers that lead to them.
+ */
+#ifndef BRAID_KERNEL_STRUCTS_H
+#define BRAID_KERNEL_STRUCTS_H
+
+#include "kernel.h"
+
+enum {
+	BPF_MAP_TYPE_SK_STORAGE = 24,
+	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
+	FIELD_EXISTS = 2, /* for __builtin_preserve_field_info */
+};
+
+struct ns_common {
+	unsigned int inum;
+} __attribute__((preserve_access_index));
+
+struct net {
+	__u64 net_cookie;
+	struct ns_common ns;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} __attribute__((preserve_access_index)) possible_net_t;
+
+struct in6_addr {
+	union {
+		__be32 u6_addr32[4];
+	} in6_u;
+} __attribute__((preserve_access_index));
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	volatile unsigned char skc_state;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+} __attribute__((preserve_access_index));
+
+struct inet_connection_sock {
+	void *icsk_ulp_data; /* of a subflow, its struct mptcp_subflow_context */
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	_Bool is_mptcp;
+} __attribute__((preserve_access_index));
+
+struct mptcp_subflow_context {
+	__u64 remote_key; /* 0: not known, or not the first subflow of its connection */
+	__u32 token;
+	__u32 subflow_id; /* 0: the peer has joined it, and the join is not finished */
+} __attribute__((preserve_access_index));
+
+/* What programs of iterators get. */
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__tcp {
+	struct bpf_iter_meta *meta;
+	struct sock_common *sk_common;
+} __attribute__((preserve_access_index));
+
+static void *(*const bpf_sk_storage_get)(void *map, void *sk, void *value, __u64 flags) = (void *)107;
+static long (*const bpf_sk_storage_delete)(void *map, void *sk) = (void *)108;
+static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
+static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+#endif
