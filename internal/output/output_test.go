@@ -5,6 +5,7 @@ package output_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,4 +37,28 @@ func TestWhatCannotBeWrittenIsAnError(t *testing.T) {
 	for _, format := range []output.Format{output.JSON, output.YAML} {
 		require.Error(t, format.Write(&strings.Builder{}, make(chan int)))
 	}
+}
+
+// Values that follow each other, as of a command that goes on, are told apart by whoever reads.
+func TestValuesInARowAreALineOrADocumentEach(t *testing.T) {
+	for format, want := range map[output.Format]string{
+		output.JSON: "{\"path\":\"blue\"}\n{\"path\":\"green\"}\n",
+		output.YAML: "---\npath: blue\n---\npath: green\n",
+	} {
+		var text strings.Builder
+		for _, path := range []string{"blue", "green"} {
+			require.NoError(t, format.WriteNext(&text, map[string]string{"path": path}))
+		}
+		require.Equal(t, want, text.String())
+	}
+}
+
+func TestATimeHasThreeDigitsOrSo(t *testing.T) {
+	for want, of := range map[string]time.Duration{
+		"-": 0, "280us": 280 * time.Microsecond, "1.5ms": 1500 * time.Microsecond, "99.9ms": 99_900 * time.Microsecond,
+		"100ms": 100 * time.Millisecond, "9999ms": 9999 * time.Millisecond, "10s": 10 * time.Second,
+	} {
+		require.Equal(t, want, output.Duration(of))
+	}
+	require.Equal(t, "-", output.Duration(-time.Second), "one that is not known")
 }

@@ -96,3 +96,34 @@ func TestBarsAreOfTheFullestNIC(t *testing.T) {
 	require.Equal(t, "##########", rows[2][3])
 	require.Empty(t, rows[3][3])
 }
+
+// What failed first hides what would come after: nothing after it was measured as it should be.
+func TestNothingIsJudgedBehindWhatFailed(t *testing.T) {
+	one := good()
+	one.Plain.Transfer.Error = "connection refused"
+	checks := []string{}
+	for _, finding := range one.Judge() {
+		checks = append(checks, finding.Check)
+	}
+	require.Equal(t, []string{"paths", "TCP"}, checks)
+}
+
+func TestATrialThatWasCutShortIsJudgedAsFarAsItWent(t *testing.T) {
+	one := &Trial{Paths: []string{"blue", "green"}, Plain: good().Plain, Fault: "the pod on node2 was evicted", FaultRemedy: "look at the node"}
+	findings := one.Judge()
+	require.Len(t, findings, 3)
+	require.Equal(t, planes.Finding{Check: "TCP", Level: planes.OK, Message: "93.0 Mbit/s"}, findings[1])
+	require.Equal(t, planes.Finding{Check: "test", Level: planes.Failed, Message: one.Fault, Remedy: one.FaultRemedy}, findings[2])
+	rows := one.Rows()
+	require.Equal(t, []string{"NIC OF", "TCP", "MPTCP", ""}, rows[0], "what was not measured has no column")
+	require.Equal(t, []string{"blue", "95.0 Mbit/s", "-", ""}, rows[1])
+}
+
+func TestRatesAreReadAtAGlance(t *testing.T) {
+	for want, rate := range map[string]uint64{
+		"0 bit/s": 0, "999 bit/s": 999, "1.0 kbit/s": 1000, "99.9 kbit/s": 99_900, "100 kbit/s": 99_960,
+		"1.0 Mbit/s": 999_800, "278 Mbit/s": 278e6, "25.0 Gbit/s": 25e9, "1500 Tbit/s": 1.5e15,
+	} {
+		require.Equal(t, want, Bits(rate))
+	}
+}
