@@ -127,3 +127,10 @@ func TestRatesAreReadAtAGlance(t *testing.T) {
 		require.Equal(t, want, Bits(rate))
 	}
 }
+
+func TestAPathCarriesNothingBelowAFifthOfItsShare(t *testing.T) {
+	paths := []string{"blue", "green"}
+	require.Empty(t, idle(paths, map[string]uint64{"blue": 900, "green": 100}))
+	require.Equal(t, []string{"green"}, idle(paths, map[string]uint64{"blue": 901, "green": 99}))
+	require.Equal(t, paths, idle(paths, nil), "nor does any where nothing moved")
+}
