@@ -65,7 +65,7 @@ func (h *Holder) SetRoom(tenant string, left int, validity time.Duration) error 
 	}
 	room := announcements.HoldRoom{Left: int32(left), Until: uint64(now.Nano() + validity.Nanoseconds())}
 	if err := h.loaded.Value.Rooms.Put(key, &room); err != nil {
-		return fmt.Errorf("writing for how many connections of namespace %s there is room: %w", tenant, err)
+		return fmt.Errorf("writing the room for connections of namespace %s: %w", tenant, err)
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func (h *Holder) RoomLeft(tenant string) (left int, bound bool, err error) {
 	case errors.Is(err, ebpf.ErrKeyNotExist):
 		return 0, false, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("reading for how many connections of namespace %s there is room: %w", tenant, err)
+		return 0, false, fmt.Errorf("reading the room for connections of namespace %s: %w", tenant, err)
 	}
 	return int(room.Left), true, nil
 }
@@ -98,7 +98,7 @@ func (h *Holder) FreeRoom(tenant string) error {
 		return nil
 	}
 	if err := h.loaded.Value.Rooms.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("deleting for how many connections of namespace %s there is room: %w", tenant, err)
+		return fmt.Errorf("deleting the room for connections of namespace %s: %w", tenant, err)
 	}
 	return nil
 }

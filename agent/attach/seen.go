@@ -60,7 +60,7 @@ func look() (Seen, error) {
 	defer links.Close()
 	data, err := io.ReadAll(links)
 	if err != nil {
-		return nil, fmt.Errorf("going over links: %w", err)
+		return nil, fmt.Errorf("iterating over links: %w", err)
 	}
 	return parseSeen(data)
 }

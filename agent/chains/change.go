@@ -79,7 +79,7 @@ func (h *half) fill(fills map[uint16]desired) error {
 	clear(h.stale)
 	for slot, d := range fills {
 		if err := h.maps["chain_contents"].Put(uint32(slot), d.content); err != nil {
-			return fmt.Errorf("noting what a chain holds: %w", err)
+			return fmt.Errorf("writing the contents of a chain: %w", err)
 		}
 	}
 	return nil

@@ -276,7 +276,7 @@ func (c *Crowd) report(err error) {
 		text = err.Error()
 	}
 	if text != c.failed && err != nil {
-		c.options.Log.Error(err, "failed to look how full the paths are: connections that wait get their further subflows one after the other")
+		c.options.Log.Error(err, "failed to read the load of the paths: connections that wait get their further subflows one after the other")
 	}
 	c.failed = text
 }

@@ -248,7 +248,7 @@ func (d *Datapath) update(c changes) error {
 	}
 	for key, flow := range adopted {
 		if err := d.loaded.Value.maps().Flows.Update(key, flow, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("saying whose a flow is: %w", err)
+			return fmt.Errorf("writing the endpoint of a flow: %w", err)
 		}
 	}
 	d.compared = true

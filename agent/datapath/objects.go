@@ -113,7 +113,7 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 		return nil
 	}
 	if err := entries.Set(room.flows); err != nil {
-		return fmt.Errorf("telling the programs the size of their table: %w", err)
+		return fmt.Errorf("setting the size of the table of flows: %w", err)
 	}
 	return nil
 }

@@ -148,7 +148,7 @@ func (s *sweeper) correctLiving(living uint32) error {
 func (s *sweeper) correctOwners(counts map[netip.Addr]uint32) error {
 	known, err := readAll[uplink.ToUplinkOwner](s.maps.Owners)
 	if err != nil {
-		return fmt.Errorf("reading whose flows there are: %w", err)
+		return fmt.Errorf("reading the owners of flows: %w", err)
 	}
 	for address := range counts {
 		if _, ok := known[address]; !ok {
@@ -165,7 +165,7 @@ func (s *sweeper) correctOwners(counts map[netip.Addr]uint32) error {
 		}
 		owner.Unknown = 0
 		if err := s.maps.Owners.Put(toAddress(address), owner); err != nil {
-			return fmt.Errorf("correcting how many flows %s has: %w", address, err)
+			return fmt.Errorf("correcting the number of flows of %s: %w", address, err)
 		}
 	}
 	return nil
@@ -210,7 +210,7 @@ func (s *sweeper) givePlaceBack(flow *uplink.ToUplinkFlow) error {
 		err = s.maps.Connections.Update(key, connection, ebpf.UpdateExist)
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("giving a subflow's place back: %w", err)
+		return fmt.Errorf("decrementing the subflows of a connection: %w", err)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func indexOf(account, path uint32) uint32 { return account*uplink.MaxPaths + pat
 func (c *counters) read(index uint32) (total uplink.ToUplinkTraffic, err error) {
 	var each []uplink.ToUplinkTraffic
 	if err := c.values.Lookup(index, &each); err != nil {
-		return total, fmt.Errorf("reading what was counted as %d: %w", index, err)
+		return total, fmt.Errorf("reading the traffic counter %d: %w", index, err)
 	}
 	for i := range each {
 		total.SentBytes += each[i].SentBytes
@@ -101,7 +101,7 @@ func (c *counters) clear(paths, accounts map[uint32]bool) error {
 	zero := make([]uplink.ToUplinkTraffic, ebpf.MustPossibleCPU())
 	for _, index := range gone {
 		if err := c.values.Put(index, zero); err != nil {
-			return fmt.Errorf("forgetting what was counted as %d: %w", index, err)
+			return fmt.Errorf("clearing the traffic counter %d: %w", index, err)
 		}
 	}
 	return nil

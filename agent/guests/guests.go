@@ -202,7 +202,7 @@ func (p *Part) admit(index uint32, one want) error {
 		}
 		defer flows.Close()
 		if err := maps.GuestFlows.Put(index, flows); err != nil {
-			return fmt.Errorf("giving the guest a map for its flows: %w", err)
+			return fmt.Errorf("adding the map for the guest's flows: %w", err)
 		}
 	} else if err != nil {
 		return fmt.Errorf("looking for the map of the guest's flows: %w", err)
@@ -210,11 +210,11 @@ func (p *Part) admit(index uint32, one want) error {
 	for _, key := range []uint32{index, all} {
 		err := maps.GuestCounts.Update(key, guest.FromGuestGuestCounts{}, ebpf.UpdateNoExist)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
-			return fmt.Errorf("counting what the guest is announced: %w", err)
+			return fmt.Errorf("making the counters of the guest: %w", err)
 		}
 	}
 	if err := maps.Guests.Put(index, &one.FromGuestGuest); err != nil {
-		return fmt.Errorf("writing what the guest's connections get: %w", err)
+		return fmt.Errorf("writing the entry of the guest: %w", err)
 	}
 	return nil
 }

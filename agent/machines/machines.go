@@ -91,7 +91,7 @@ func (p *Part) look(endpoint *node.Endpoint) looked {
 	}
 	tap, err := usesTap(endpoint.Found.Path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		p.log.V(1).Info("Failed to look for a virtual machine in a pod", "pod", endpoint.FullName(), "error", fmt.Sprint(err))
+		p.log.V(1).Info("failed to look for a virtual machine in a pod", "pod", endpoint.FullName(), "error", fmt.Sprint(err))
 	}
 	return looked{time.Now(), err == nil, tap}
 }

@@ -29,7 +29,7 @@ func usesTap(path string) (bool, error) {
 	}
 	defer socket.Close()
 	if err := socket.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
-		return false, fmt.Errorf("limiting how long a pod's interfaces are waited for: %w", err)
+		return false, fmt.Errorf("setting the time-out for listing a pod's interfaces: %w", err)
 	}
 	if err := socket.Send(listOfTuns()); err != nil {
 		return false, fmt.Errorf("asking for a pod's interfaces: %w", err)

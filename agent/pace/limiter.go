@@ -306,7 +306,7 @@ func (l *limiter) write(key pace.PaceSubflowKey, rate uint64) error {
 		return nil
 	}
 	if err := l.objects.paces.Put(key, rate); err != nil {
-		return fmt.Errorf("giving a subflow its share: %w", err)
+		return fmt.Errorf("writing the rate of a subflow: %w", err)
 	}
 	l.written[key] = rate
 	return nil

@@ -28,7 +28,7 @@ func (n *Namespace) SetInactivityTimeout(timeout time.Duration) error {
 		return err
 	}
 	if err := n.sysctls.set(settingCloseTimeout, value); err != nil {
-		return fmt.Errorf("setting how long connections without a subflow wait: %w", err)
+		return fmt.Errorf("setting net.mptcp.close_timeout: %w", err)
 	}
 	return nil
 }

@@ -108,11 +108,11 @@ func setNamespaces(namespaces *ebpf.Map, cookies []uint64) error {
 	for _, cookie := range cookies {
 		wanted[cookie] = true
 		if err := namespaces.Put(cookie, uint8(1)); err != nil {
-			return fmt.Errorf("letting a schedule govern a network namespace: %w", err)
+			return fmt.Errorf("adding a network namespace to a schedule: %w", err)
 		}
 	}
 	if err := entries.Forget(namespaces, func(cookie uint64) bool { return !wanted[cookie] }); err != nil {
-		return fmt.Errorf("ending a schedule for network namespaces: %w", err)
+		return fmt.Errorf("removing network namespaces from a schedule: %w", err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func (p *peerTokens) read(file *os.File) (map[uint32]uint32, error) {
 	defer sockets.Close()
 	data, err := io.ReadAll(sockets)
 	if err != nil {
-		return nil, fmt.Errorf("going over connections: %w", err)
+		return nil, fmt.Errorf("iterating over connections: %w", err)
 	}
 	return parseTokens(data), nil
 }

@@ -13,6 +13,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
 )
@@ -184,4 +185,10 @@ func TestAServicesPeerIsTheBackend(t *testing.T) {
 	require.Equal(t, backend, l.translated(subflowAt(1, 7, 0, 0)), "one that names the backend itself")
 	l.destination = func(_, _ netip.AddrPort) (netip.AddrPort, bool, error) { return backend, false, unix.EPERM }
 	require.Equal(t, service, l.translated(s), "where nobody can tell")
+}
+
+func TestTheUpgradeFailsOnlyWhereTheKernelIsKnownNotToHaveIt(t *testing.T) {
+	require.False(t, isUnsupported(nil), "nothing asked for it yet")
+	require.False(t, isUnsupported(&v1alpha1.KernelFeature{Supported: true}))
+	require.True(t, isUnsupported(&v1alpha1.KernelFeature{}))
 }

@@ -81,7 +81,7 @@ func (o *objects) attach(directory, root string) (err error) {
 		}
 	}
 	if err := attach.ToCgroup(filepath.Join(directory, linkPin), root, o.SetTransport); err != nil {
-		return fmt.Errorf("failed to have sockets seen: %w", err)
+		return fmt.Errorf("failed to attach set_transport: %w", err)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func (p *Part) writeRates(wanted map[transport.TransportAskedRateKey]uint32) err
 			continue
 		}
 		if err := p.loaded.Value.AskedRates.Put(key, number); err != nil {
-			return fmt.Errorf("asking for a rate: %w", err)
+			return fmt.Errorf("writing the request for a rate: %w", err)
 		}
 		p.rates.asked[key] = number
 	}
@@ -137,7 +137,7 @@ func (p *Part) writeRates(wanted map[transport.TransportAskedRateKey]uint32) err
 			continue
 		}
 		if err := p.loaded.Value.AskedRates.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("asking for a rate no more: %w", err)
+			return fmt.Errorf("withdrawing the request for a rate: %w", err)
 		}
 		delete(p.rates.asked, key)
 	}

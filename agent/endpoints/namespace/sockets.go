@@ -26,7 +26,7 @@ func IterateSockets(file *os.File, iterator *link.Iter) error {
 	}
 	defer sockets.Close()
 	if _, err := io.Copy(io.Discard, sockets); err != nil {
-		return fmt.Errorf("going over the sockets in %s: %w", file.Name(), err)
+		return fmt.Errorf("iterating over the sockets in %s: %w", file.Name(), err)
 	}
 	return nil
 }
