@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -69,18 +70,11 @@ func (s *sweeper) use(maps *uplink.ToUplinkMaps) {
 
 // Run sweeps the tables of flows until the context ends.
 func (d *Datapath) Run(ctx context.Context) error {
-	ticker := time.NewTicker(sweepInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	return node.Every(ctx, sweepInterval, func() {
 		if err := d.flows.sweep(); err != nil {
 			d.options.Log.Error(err, "failed to sweep the table of flows; trying again", "after", sweepInterval.String())
 		}
-	}
+	})
 }
 
 func (s *sweeper) sweep() error {

@@ -18,18 +18,11 @@ const look = 5 * time.Second
 
 // Run looks from time to time what guests make of announcements, and notifies of changes.
 func (p *Part) Run(ctx context.Context) error {
-	ticker := time.NewTicker(look)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			if p.hasChanged() && p.options.Notify != nil {
-				p.options.Notify()
-			}
+	return node.Every(ctx, look, func() {
+		if p.hasChanged() && p.options.Notify != nil {
+			p.options.Notify()
 		}
-	}
+	})
 }
 
 func (p *Part) hasChanged() bool {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,6 +35,21 @@ type Idle struct{}
 func (Idle) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
+}
+
+// Every is the Run of parts that look again and again: it calls a function after each
+// interval, until the context ends.
+func Every(ctx context.Context, interval time.Duration, f func()) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			f()
+		}
+	}
 }
 
 // Report is what became of a model in one part.

@@ -3,11 +3,14 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/endpoints"
@@ -118,4 +121,15 @@ func TestOfSeveralPartsTheOneThatIsFarthestBehindCounts(t *testing.T) {
 			t.Errorf("of %v it is %v", order, all.Applied)
 		}
 	}
+}
+
+func TestAPartThatLooksAgainAndAgainEndsWithItsContext(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	looks := 0
+	require.NoError(t, Every(ctx, time.Millisecond, func() {
+		if looks++; looks == 3 {
+			stop()
+		}
+	}))
+	require.GreaterOrEqual(t, looks, 3)
 }

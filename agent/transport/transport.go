@@ -345,15 +345,8 @@ const (
 
 // Run has sockets settle, and says when there is more to tell of an endpoint.
 func (p *Part) Run(ctx context.Context) error {
-	ticker := time.NewTicker(lookInterval)
-	defer ticker.Stop()
 	swept := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	return node.Every(ctx, lookInterval, func() {
 		all := time.Since(swept) >= sweepInterval
 		if all {
 			swept = time.Now()
@@ -361,7 +354,7 @@ func (p *Part) Run(ctx context.Context) error {
 		if p.look(all) && p.options.Notify != nil {
 			p.options.Notify()
 		}
-	}
+	})
 }
 
 // look sweeps the namespaces whose settings changed a moment ago, or all, and says
