@@ -18,7 +18,7 @@ volatile const __u32 step; /* from one segment to the next; 0: the same again an
 __u32 sequence;
 
 struct {
-	__uint(type, PROG_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u32);
@@ -35,7 +35,7 @@ int again(struct __sk_buff *skb)
 		headers.tcp->seq = bpf_htonl(sequence);
 		sequence += step;
 	}
-	tail_call(skb, &measured, 0);
+	bpf_tail_call(skb, &measured, 0);
 	return TCX_NEXT;
 }
 

@@ -17,7 +17,7 @@ int selector_entry(struct __sk_buff *skb)
 		return TCX_NEXT;
 	set_blocks(skb, blocks);
 	if (number_of(blocks->block[0]))
-		tail_call(skb, &selectors, number_of(blocks->block[0]));
+		bpf_tail_call(skb, &selectors, number_of(blocks->block[0]));
 	return TCX_NEXT;
 }
 
@@ -134,15 +134,15 @@ static __always_inline void append_priority(struct __sk_buff *skb, const struct 
 
 	__builtin_memcpy(&word, doff, sizeof(word));
 	__builtin_memcpy(&written, option, sizeof(written));
-	if (skb_change_tail(skb, end + add, 0))
+	if (bpf_skb_change_tail(skb, end + add, 0))
 		return;
-	skb_store_bytes(skb, end, option, sizeof(option), 0);
-	skb_store_bytes(skb, tcp + 12, doff, sizeof(doff), 0);
-	skb_store_bytes(skb, ip + 2, &total, sizeof(total), 0);
-	l3_csum_replace(skb, ip + 10, old_total, total, sizeof(total));
-	l4_csum_replace(skb, tcp + 16, 0, written, sizeof(written));
-	l4_csum_replace(skb, tcp + 16, old_word, word, sizeof(word));
-	l4_csum_replace(skb, tcp + 16, 0, bpf_htons(add), 0x10 | sizeof(__be16));
+	bpf_skb_store_bytes(skb, end, option, sizeof(option), 0);
+	bpf_skb_store_bytes(skb, tcp + 12, doff, sizeof(doff), 0);
+	bpf_skb_store_bytes(skb, ip + 2, &total, sizeof(total), 0);
+	bpf_l3_csum_replace(skb, ip + 10, old_total, total, sizeof(total));
+	bpf_l4_csum_replace(skb, tcp + 16, 0, written, sizeof(written));
+	bpf_l4_csum_replace(skb, tcp + 16, old_word, word, sizeof(word));
+	bpf_l4_csum_replace(skb, tcp + 16, 0, bpf_htons(add), 0x10 | sizeof(__be16));
 }
 
 /* Only a segment without payload, with room and without MP_PRIO gets one. */

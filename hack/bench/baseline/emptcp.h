@@ -9,11 +9,10 @@
 #ifndef BRAID_BASELINE_EMPTCP_H
 #define BRAID_BASELINE_EMPTCP_H
 
+#include "checksum.h"
 #include "segment.h"
 
 enum {
-	RING_BUFFER = 27,
-
 	/* The context of a chain (fig. 4) is words of the packet's metadata. One of the
 	 * five holds the number of the action chain between the two halves. */
 	MAX_BLOCKS = 4,
@@ -79,14 +78,14 @@ struct event {
 /* One program array for each half; all blocks are reached through a variable index,
  * because the chain's order is data. */
 struct {
-	__uint(type, PROG_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, MAX_PROGRAMS);
 	__type(key, __u32);
 	__type(value, __u32);
 } selectors SEC(".maps");
 
 struct {
-	__uint(type, PROG_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, MAX_PROGRAMS);
 	__type(key, __u32);
 	__type(value, __u32);
@@ -146,14 +145,10 @@ struct {
 } metrics SEC(".maps");
 
 struct {
-	__uint(type, RING_BUFFER);
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 65536);
 } events SEC(".maps");
 
-static long (*const skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
-static long (*const l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)10;
-static long (*const l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
-static long (*const skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 static long (*const ringbuf_output)(void *ringbuf, void *data, __u64 size, __u64 flags) = (void *)130;
 
 /* Takes the context of this block, and moves that of the next one to the front. */
@@ -197,7 +192,7 @@ static __always_inline int next_action(struct __sk_buff *skb)
 	__u32 number = number_of(skb->cb[0]);
 
 	if (number)
-		tail_call(skb, &actions, number);
+		bpf_tail_call(skb, &actions, number);
 	return TCX_NEXT;
 }
 
@@ -213,13 +208,13 @@ static __always_inline int selected(struct __sk_buff *skb, __u32 block, const __
 	if (!action_chain && (combination_of(block) == AND || !number))
 		return TCX_NEXT;
 	if (number && (!action_chain || combination_of(block) == AND)) {
-		tail_call(skb, &selectors, number);
+		bpf_tail_call(skb, &selectors, number);
 		return TCX_NEXT;
 	}
 	if (!action_chain)
 		return TCX_NEXT;
 	skb->cb[CHAIN_WORD] = *action_chain;
-	tail_call(skb, &actions, ACTION_ENTRY);
+	bpf_tail_call(skb, &actions, ACTION_ENTRY);
 	return TCX_NEXT;
 }
 

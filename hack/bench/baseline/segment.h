@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* How the yardsticks read a packet. */
-#ifndef BRAID_STANDIN_SEGMENT_H
-#define BRAID_STANDIN_SEGMENT_H
+#ifndef BRAID_BASELINE_SEGMENT_H
+#define BRAID_BASELINE_SEGMENT_H
 
 #include "kernel.h"
 
 enum {
-	PROG_ARRAY = 3,
 	MAX_FLOWS = 4096,
 
 	OPTION_END = 0,
@@ -30,8 +29,6 @@ struct metrics {
 	__u32 echoed;
 	__u64 changed; /* packets whose timestamp was another than that before */
 };
-
-static long (*const tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
 
 /* A packet as a block parsed it. */
 struct headers {
