@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -37,17 +38,20 @@ type Options struct {
 // namespace. Run, SetHealth, ActivePeers and Loads may be called at any time, the others by
 // one goroutine at a time.
 type Datapath struct {
-	options  Options
-	loaded   *pins.Loaded[*objects]
-	uplinks  *attach.Interfaces
-	tunnels  *attach.Interfaces
-	peers    peerTable
-	room     uint32 // for peers, in what is loaded
-	flows    sweeper
-	loads    loadTable
-	busy     busyTable
-	traffic  counters
-	compared bool // flows with their endpoints, since nothing was loaded
+	options Options
+	loaded  *pins.Loaded[*objects]
+	uplinks *attach.Interfaces
+	tunnels *attach.Interfaces
+	peers   peerTable
+	room    uint32 // for peers, in what is loaded
+	flows   sweeper
+	loads   loadTable
+	busy    busyTable
+	traffic counters
+	// gateways out of the cluster, to be asked whether they are there.
+	gatewaysMu sync.Mutex
+	gateways   map[neighbour]bool
+	compared   bool // flows with their endpoints, since nothing was loaded
 }
 
 // The two hooks of each NIC. Our programs are first, because others may end the run, as
@@ -94,13 +98,15 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err := d.loadFor(m); err != nil {
 		return err
 	}
-	if err := d.resolve(neighboursOf(nics, m.Peers)); err != nil {
+	gateways := gatewaysOf(nics, m.Outside)
+	if err := d.resolve(neighboursOf(nics, m.Peers), gateways); err != nil {
 		return err
 	}
 	changes, err := d.writeMaps(m, nics)
 	if err != nil {
 		return err
 	}
+	d.watchGateways(gateways)
 	d.traffic.show(m.Accounts, numbersOf(nics))
 	err = errors.Join(
 		attachTo(d.uplinks, "the uplinks", uplinksOf(nics, m.Uplinks), d.loaded.Value.programs()...),
