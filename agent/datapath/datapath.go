@@ -50,8 +50,8 @@ type Datapath struct {
 	traffic counters
 	// gateways out of the cluster, to be asked whether they are there.
 	gatewaysMu sync.Mutex
-	gateways   map[neighbour]bool
-	compared   bool // flows with their endpoints, since nothing was loaded
+	gateways   map[neighbour]bool // whether they answered
+	compared   bool               // flows with their endpoints, since nothing was loaded
 }
 
 // The two hooks of each NIC. Our programs are first, because others may end the run, as
@@ -106,7 +106,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err != nil {
 		return err
 	}
-	d.watchGateways(gateways)
+	d.watchGateways(gateways, nics, m.Outside)
 	d.traffic.show(m.Accounts, numbersOf(nics))
 	err = errors.Join(
 		attachTo(d.uplinks, "the uplinks", uplinksOf(nics, m.Uplinks), d.loaded.Value.programs()...),

@@ -5,7 +5,6 @@ package datapath
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -152,11 +151,25 @@ func gatewaysOf(nics []node.Path, outside []node.Outside) map[neighbour]bool {
 	return wanted
 }
 
-// watchGateways says whom askGateways asks.
-func (d *Datapath) watchGateways(gateways map[neighbour]bool) {
+// watchGateways says whom askGateways asks. Flows return to the path of a gateway that has not
+// answered and does again: what they avoid they would try again only after a while.
+func (d *Datapath) watchGateways(gateways map[neighbour]bool, nics []node.Path, outside []node.Outside) {
 	d.gatewaysMu.Lock()
 	defer d.gatewaysMu.Unlock()
-	d.gateways = maps.Clone(gateways)
+	before := d.gateways
+	d.gateways = gateways
+	for _, path := range nics {
+		for i := range outside {
+			there := outside[i].Paths[path.Name]
+			for _, address := range there.Addresses {
+				at := neighbour{path.Interface, address}
+				gateways[at] = there.Up
+				if answered, known := before[at]; known && !answered && there.Up {
+					d.NoteAnswer(outside[i].Name, path.Name)
+				}
+			}
+		}
+	}
 }
 
 // askGateways has the kernel ask each gateway whether it is still there. By itself it would

@@ -4,9 +4,9 @@ package datapath
 
 import (
 	"context"
+	"fmt"
 	"net"
-	"net/netip"
-	"strconv"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/testutil"
 )
 
 var theWorld = []v1alpha1.CIDR{network.WorldIPv4, network.WorldIPv6}
@@ -48,6 +49,7 @@ func (l *lab) applyOutside(t *testing.T, outside ...v1alpha1.CIDR) paths.Resolut
 	for p := range state.Paths {
 		state.Paths[p].Addresses = resolution.Paths[p].Addresses
 	}
+	state.Endpoints = slices.DeleteFunc(state.Endpoints, func(e Endpoint) bool { return e.Addresses[0].String() == l.unselected })
 	for i := range state.Endpoints {
 		state.Endpoints[i].Outside = outside
 	}
@@ -111,5 +113,164 @@ func TestConnectionsToOutsideFillAllPaths(t *testing.T) {
 	}
 }
 
-var _ = strconv.Itoa
-var _ netip.Addr
+// While a gateway is dead its path carries nothing, and connections go on; when it is back they
+// use it again.
+func TestConnectionsOutliveAGateway(t *testing.T) {
+	for _, dying := range threePaths[:2] { // that of the route, and another
+		t.Run(dying, func(t *testing.T) {
+			l := newWorld(t)
+			l.applyOutside(t, theWorld...)
+			l.serveOutside(t, 4, 3)
+			running := l.toWorld(t, 4, traffic.Options{Duration: 10 * time.Second, Verify: true, Bin: 10 * time.Millisecond})
+			running.awaitSubflows(t, 3)
+			running.at(time.Second)
+			require.NoError(t, l.SetGateway(dying, false))
+			l.awaitGateway(t, dying, false)
+			sent := l.sentIn(t, 0, time.Second)
+			if share := sent.share(dying); share > 0.02 {
+				t.Errorf("the path without a gateway carries %.2f of the bytes: %v", share, sent)
+			}
+			require.NoError(t, l.SetGateway(dying, true))
+			l.awaitGateway(t, dying, true)
+			sent = l.sentIn(t, 0, time.Second)
+			sent.expectShares(t, "with its gateway again", map[string]float64{"blue": 1. / 3, "green": 1. / 3, "red": 1. / 3})
+			result := running.wait(t)
+			t.Logf("%.1f Mbit/s, longest stop %s", result.Mbit, longestStop(result))
+			if stop := longestStop(result); stop > 2*time.Second {
+				t.Errorf("nothing arrived for %s", stop)
+			}
+			if !result.Multipath {
+				t.Error("the connection is no longer MPTCP's")
+			}
+		})
+	}
+}
+
+// awaitGateway does as the agent does until the path has a gateway that answers, or none.
+func (l *lab) awaitGateway(t *testing.T, path string, answers bool) {
+	t.Helper()
+	began := time.Now()
+	testutil.Retry(t, 8*time.Second, func() error {
+		require.NoError(t, l.Nodes[0].Do(l.datapaths[0].askGateways))
+		for _, found := range l.applyOutside(t, theWorld...).Paths {
+			if has := len(found.Gateways) == 2; found.Name == path && has != answers {
+				time.Sleep(200 * time.Millisecond)
+				return fmt.Errorf("%s has the gateways %v: %s", path, found.Gateways, found.Message)
+			}
+		}
+		return nil
+	})
+	t.Logf("known after %s", time.Since(began))
+}
+
+func TestWhatIsNotNamedIsLeftAlone(t *testing.T) {
+	l := newWorld(t)
+	l.applyOutside(t, "203.0.113.0/24", "198.51.100.11/32", "::/0")
+	l.serveOutside(t, 4, 3)
+	sent := l.sent(t, 0, func() {
+		running := l.toWorld(t, 4, traffic.Options{Duration: time.Second, Verify: true})
+		running.awaitSubflows(t, 3)
+		running.wait(t)
+	})
+	if share := sent.share("blue"); share < 0.99 {
+		t.Errorf("the route's path carried only %.2f of the bytes: %v", share, sent)
+	}
+	if flows := l.flows(t, 0); len(flows) > 0 {
+		t.Errorf("there are flows: %s", describe(flows))
+	}
+}
+
+// A pod that may no longer go there has its flows on the cluster network's route from the next
+// packet on.
+func TestAPolicyThatNamesADestinationNoLongerLeavesItsFlows(t *testing.T) {
+	l := newWorld(t)
+	l.applyOutside(t, theWorld...)
+	l.serveOutside(t, 4, 3)
+	running := l.toWorld(t, 4, traffic.Options{Duration: 2 * time.Second, Verify: true})
+	running.awaitSubflows(t, 3)
+	l.awaitSubflows(t, 0, 3)
+	l.applyOutside(t, "203.0.113.0/24")
+	if flows := l.flows(t, 0); len(flows) > 0 {
+		t.Errorf("there are flows: %s", describe(flows))
+	}
+	if share := l.sentIn(t, 0, 500*time.Millisecond).share("blue"); share < 0.95 {
+		t.Errorf("the route's path carried only %.2f of the bytes", share)
+	}
+	running.wait(t)
+}
+
+// fromWorld has the world open a connection with a subflow from each of its links to an address of
+// the node's side, and the pod send over it.
+func (l *lab) fromWorld(t *testing.T, address string) (*traffic.Result, counted) {
+	t.Helper()
+	pod := l.Nodes[0].Pods[0]
+	serve(t, pod, 4)
+	limitSubflows(t, pod, 3)
+	world := &network.Pod{Namespace: l.World.Namespace}
+	limitSubflows(t, world, 3)
+	for i, path := range threePaths[1:] {
+		run(t, world, "ip", "mptcp", "endpoint", "add", l.World.LinkAddress(i+1, 4), "dev", path, "subflow")
+	}
+	var result *traffic.Result
+	sent := l.sent(t, 0, func() {
+		running := startWith(t, traffic.Options{Direction: traffic.Down, Duration: 2 * time.Second, Verify: true}, func(ctx context.Context) (net.Conn, error) {
+			return l.World.Dial(ctx, "tcp", net.JoinHostPort(address, port))
+		})
+		running.awaitSubflows(t, 3)
+		result = running.wait(t)
+	})
+	t.Logf("%.1f Mbit/s, %v", result.Mbit, sent)
+	return result, sent
+}
+
+// What a client outside begins is answered on the paths by which it comes: to a pod's own
+// address, and to the node's, where a Service leads to the pod.
+func TestConnectionsFromOutsideAreAnsweredByThePathsOfTheirSubflows(t *testing.T) {
+	for name, to := range map[string]func(l *lab) string{
+		"to the pod": func(l *lab) string { return l.Nodes[0].Pods[0].IPv4 },
+		"to the node, by a Service": func(l *lab) string {
+			require.NoError(t, l.Nodes[0].Publish(l.Nodes[0].Pods[0], port))
+			return l.Nodes[0].Address(0, 4)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newWorld(t)
+			l.applyOutside(t, theWorld...)
+			result, sent := l.fromWorld(t, to(l))
+			if result.Mbit < 200 {
+				t.Errorf("only %.1f Mbit/s over three links of 100", result.Mbit)
+			}
+			sent.expectShares(t, "sent", map[string]float64{"blue": 1. / 3, "green": 1. / 3, "red": 1. / 3})
+		})
+	}
+}
+
+// Another pod of the node answers by the cluster network's route alone.
+func TestAServiceOfAPodThatIsNotSelectedIsLeftAlone(t *testing.T) {
+	l := newWorld(t)
+	require.NoError(t, l.Nodes[0].Publish(l.Nodes[0].Pods[0], port))
+	l.unselected = l.Nodes[0].Pods[0].IPv4
+	l.applyOutside(t, theWorld...)
+	_, sent := l.fromWorld(t, l.Nodes[0].Address(0, 4))
+	if share := sent.share("blue"); share < 0.99 {
+		t.Errorf("the route's path carried only %.2f of the bytes: %v", share, sent)
+	}
+}
+
+// A router that takes a masqueraded packet only from the path that its address is of drops
+// what comes by others. Connections go on without these.
+func TestConnectionsOutliveRoutersThatCheckSources(t *testing.T) {
+	l := newWorld(t)
+	require.NoError(t, l.Nodes[0].Masquerade())
+	for _, path := range threePaths[1:] {
+		require.NoError(t, l.CheckSources(path))
+	}
+	l.applyOutside(t, theWorld...)
+	l.serveOutside(t, 4, 3)
+	running := l.toWorld(t, 4, traffic.Options{Duration: 5 * time.Second, Verify: true, Bin: 10 * time.Millisecond})
+	result := running.wait(t)
+	t.Logf("%.1f Mbit/s, longest stop %s, %d subflows", result.Mbit, longestStop(result), result.Subflows)
+	if result.Mbit < 75 || longestStop(result) > 2*time.Second {
+		t.Errorf("%.1f Mbit/s over a link of 100, longest stop %s", result.Mbit, longestStop(result))
+	}
+}

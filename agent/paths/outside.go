@@ -139,6 +139,16 @@ func (p *Path) tellOfOutside(led []Outside) {
 	}
 }
 
+// gatewayTo is RouterTo. Where a source is given, the kernel takes of IPv6 the best route, whichever
+// NIC it is by; it is asked again without one then.
+func (k *rtnetlink) gatewayTo(to, from netip.Addr, nic int) (netip.Addr, error) {
+	gateway, err := k.RouterTo(to, from, nic)
+	if err == nil || to.Is4() {
+		return gateway, err
+	}
+	return routerTo(k.handle, to, netip.Addr{}, nic)
+}
+
 // linkAddress is an address on the link of a NIC.
 type linkAddress struct {
 	nic     int

@@ -5,13 +5,14 @@ package network
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // World is what is outside of the cluster: one host, to which each path leads over a gateway of
-// its own. What comes to it by a link it answers by that link, as routers do that have
-// routes of their own for each of them.
+// its own. What comes to it by a link it answers by that link, as routers with symmetric
+// return do.
 type World struct {
 	*Namespace
 	// IPv4 and IPv6 are its addresses, whatever the link.
@@ -103,7 +104,8 @@ func (n *Network) buildGateway(i int) error {
 	return n.setMaster(path+".gw", bridge(path, 0))
 }
 
-// answerByLinks has the world answer by the link by which something came, and begin by the first.
+// answerByLinks has the world answer by the link by which something came last, and begin by the
+// first.
 func (w *World) answerByLinks(n *Network) error {
 	commands := []string{
 		"nft add table inet links",
@@ -113,7 +115,7 @@ func (w *World) answerByLinks(n *Network) error {
 	}
 	for i, path := range n.Spec.Paths {
 		table := strconv.Itoa(101 + i)
-		commands = append(commands, fmt.Sprintf("nft add rule inet links in iifname %s ct state new ct mark set %s", path, table))
+		commands = append(commands, fmt.Sprintf("nft add rule inet links in iifname %s ct mark set %s", path, table))
 		for version, family := range map[int]string{4: "-4", 6: "-6"} {
 			commands = append(commands,
 				fmt.Sprintf("ip %s rule add fwmark %s table %s", family, table, table),
@@ -167,18 +169,37 @@ func (node *Node) addressesBut(path, version int) (addresses []string) {
 	return addresses
 }
 
-// SetGateway switches a path's gateway on or off. No node loses a carrier by that.
+// SetGateway switches a path's gateway on or off. No NIC loses its carrier by that, nor its
+// routes.
 func (n *Network) SetGateway(path string, on bool) error {
-	for _, interfaceOf := range []string{"inside", "outside"} {
-		set := n.Routers[path].SetDown
-		if on {
-			set = n.Routers[path].SetUp
-		}
-		if err := set(interfaceOf); err != nil {
-			return err
-		}
+	table := []string{"nft add table netdev dead"}
+	for _, of := range []string{"inside", "outside"} {
+		table = append(table, fmt.Sprintf("nft add chain netdev dead %s { type filter hook ingress device %s priority 0 ; policy drop ; }", of, of))
 	}
-	return nil
+	if on {
+		table = []string{"nft delete table netdev dead"}
+	}
+	return n.Routers[path].runAll(table)
+}
+
+// CheckSources has a path's gateway drop what does not come from an address of the path.
+func (n *Network) CheckSources(path string) error {
+	i := slices.Index(n.Spec.Paths, path)
+	return n.Routers[path].runAll([]string{
+		"nft add table inet sources",
+		"nft add chain inet sources through { type filter hook forward priority 0 ; }",
+		fmt.Sprintf("nft add rule inet sources through iifname inside ip saddr != %s drop", n.Spec.PathRange(i, 4)),
+		fmt.Sprintf("nft add rule inet sources through iifname inside ip6 saddr != %s drop", n.Spec.PathRange(i, 6)),
+	})
+}
+
+// Publish leads a port of the node's own addresses to a pod, as a Service of type NodePort does.
+func (node *Node) Publish(pod *Pod, port string) error {
+	return node.runAll([]string{
+		"nft add table inet published",
+		"nft add chain inet published in { type nat hook prerouting priority -100 ; }",
+		fmt.Sprintf("nft add rule inet published in fib daddr type local meta nfproto ipv4 tcp dport %s dnat ip to %s:%s", port, pod.IPv4, port),
+	})
 }
 
 // Masquerade gives what leaves the cluster from the node's pods the node's own address, as
