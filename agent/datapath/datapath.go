@@ -84,6 +84,7 @@ func (d *Datapath) linkDirectory() string { return filepath.Join(d.loaded.Direct
 // a NIC on any path means that nothing is to be attached.
 func (d *Datapath) Apply(ctx context.Context, m *node.Model) (report node.Report) {
 	report.Err = d.apply(ctx, m)
+	describeOutside(m, &report)
 	return report
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/uplink"
 )
 
@@ -149,6 +150,41 @@ func gatewaysOf(nics []node.Path, outside []node.Outside) map[neighbour]bool {
 		}
 	}
 	return wanted
+}
+
+// describeOutside says of endpoints with destinations outside where their connections are not
+// spread to them.
+func describeOutside(m *node.Model, report *node.Report) {
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
+		text := whyNotOutside(m, endpoint)
+		if text == "" {
+			continue
+		}
+		report.Describe(endpoint.UID, func(status *v1alpha1.EndpointStatus) { node.AddMessage(status, text) })
+	}
+}
+
+// whyNotOutside is empty where there is nothing to say.
+func whyNotOutside(m *node.Model, endpoint *node.Endpoint) string {
+	for _, outside := range m.OutsideOf(endpoint) {
+		var led []string
+		for _, path := range endpoint.Paths {
+			if outside.Paths[string(path.Path)].Up {
+				led = append(led, string(path.Path))
+			}
+		}
+		if len(led) == 0 && len(endpoint.Paths) > 0 {
+			return fmt.Sprintf("connections to %s are not spread: none of the pod's paths has a gateway there that answers; kubectl braid paths says why", outside.Destination)
+		}
+		if len(led) == 1 && len(endpoint.Paths) > 1 {
+			return fmt.Sprintf("connections to %s are not spread: of the pod's paths %s alone has a gateway there that answers; kubectl braid paths says why", outside.Destination, led[0])
+		}
+	}
+	if len(m.OutsideOf(endpoint)) > 0 && (endpoint.Bridged || len(endpoint.Others) > 0) {
+		return "connections outside are not spread where the cluster network masquerades them: the pod's interface is on a bridge, after which nothing tells whose such packets are"
+	}
+	return ""
 }
 
 // watchGateways says whom askGateways asks. Flows return to the path of a gateway that has not

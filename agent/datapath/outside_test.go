@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -273,4 +275,55 @@ func TestConnectionsOutliveRoutersThatCheckSources(t *testing.T) {
 	if result.Mbit < 75 || longestStop(result) > 2*time.Second {
 		t.Errorf("%.1f Mbit/s over a link of 100, longest stop %s", result.Mbit, longestStop(result))
 	}
+}
+
+// What cannot be spread is told in the endpoint's status.
+func TestEndpointsSayWhyTheirConnectionsOutsideAreNotSpread(t *testing.T) {
+	destination := netip.MustParsePrefix("198.51.100.0/24")
+	weights := []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "green", Weight: 1}}
+	for name, c := range map[string]struct {
+		answering []string
+		bridged   bool
+		want      string
+	}{
+		"two gateways":          {[]string{"blue", "green"}, false, ""},
+		"one that answers":      {[]string{"green"}, false, "of the pod's paths green alone has a gateway"},
+		"none":                  {nil, false, "none of the pod's paths has a gateway"},
+		"a pod behind a bridge": {[]string{"blue", "green"}, true, "the pod's interface is on a bridge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := &v1alpha1.PlanEndpoint{UID: "pod", Paths: weights, Outside: []v1alpha1.CIDR{v1alpha1.CIDR(destination.String())}}
+			others := &v1alpha1.PlanEndpoint{UID: "other", Paths: weights}
+			outside := node.Outside{Destination: destination}
+			outside.Paths = map[string]PeerPath{"blue": {}, "green": {}}
+			for _, path := range c.answering {
+				outside.Paths[path] = PeerPath{Up: true}
+			}
+			var report node.Report
+			describeOutside(&node.Model{Outside: []node.Outside{outside}, Endpoints: []node.Endpoint{{PlanEndpoint: plan, Bridged: c.bridged}, {PlanEndpoint: others, Bridged: true}}}, &report)
+			require.Nil(t, report.Endpoints["other"].Describe)
+			var status v1alpha1.EndpointStatus
+			if describe := report.Endpoints["pod"].Describe; describe != nil {
+				describe(&status)
+			}
+			require.Equal(t, c.want == "", status.Message == "")
+			require.Contains(t, status.Message, c.want)
+		})
+	}
+}
+
+// A range of IPv6 so large that the maps' form of IPv4 lies in it has no address of IPv4.
+func TestEverythingOfIPv6IsNothingOfIPv4(t *testing.T) {
+	number := func(n uint32) *node.Model {
+		m := &node.Model{Endpoints: []node.Endpoint{{Number: 1, PlanEndpoint: &v1alpha1.PlanEndpoint{Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}}}}}}
+		for i, text := range []v1alpha1.CIDR{"::/0", "0.0.0.0/0"}[:n] {
+			m.Outside = append(m.Outside, node.Outside{Peer: node.Peer{Number: uint32(i)}, Destination: netip.MustParsePrefix(string(text))})
+			m.Endpoints[0].Outside = append(m.Endpoints[0].Outside, text)
+		}
+		return m
+	}
+	of := outsideOf(number(1))
+	require.EqualValues(t, noPeer, of[outsideKey(1, onlyIPv6)])
+	require.EqualValues(t, 0, of[outsideKey(1, netip.MustParsePrefix("::/0"))])
+	require.EqualValues(t, 1, outsideOf(number(2))[outsideKey(1, onlyIPv6)], "which is all of IPv4")
 }

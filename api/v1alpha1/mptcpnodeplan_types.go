@@ -444,8 +444,9 @@ type EndpointStatus struct {
 	// manager: Host; empty while it was announced too little to tell.
 	// +optional
 	GuestSubflows GuestSubflows `json:"guestSubflows,omitempty"`
-	// message explains a state that is not Programmed, an upgrade that is not Active, or
-	// connections that are not managed, and says what to do.
+	// message explains a state that is not Programmed, an upgrade that is not Active,
+	// connections that are not managed, or those outside of the cluster that are not spread,
+	// and says what to do.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
