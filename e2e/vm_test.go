@@ -249,3 +249,41 @@ func (c *cluster) expectGuestSubflows(t *testing.T, e *v1alpha1.MPTCPEndpoint, r
 		return nil
 	})
 }
+
+// A VM moves to another node while it sends, as by live migration: its host's interface, and the
+// routes to its addresses, are there then. Its connections go on; those that begin later are
+// spread from there.
+func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
+	c := use(t)
+	vm := c.addGuest(t)
+	policy := testlab.NewPolicy("tenant", "client", "server")
+	c.CreatePaths(t)
+	guest := endpointOf(vm, "vm", slices.Concat([]string{vm.IPv4, vm.IPv6}, guestAddresses)...)
+	c.Create(t, policy, guest)
+	c.WaitProgrammed(t, policy, 3)
+	const moves, lasts = 2 * time.Second, 7 * time.Second
+	transfers := []*running{
+		c.begin(t, transfer{"vm", "tenant-server", 4, traffic.Up, lasts}),
+		c.begin(t, transfer{"vm", "tenant-server", 6, traffic.Down, lasts}),
+	}
+	transfers[0].sleepUntil(moves)
+	target := c.Network.Nodes[2]
+	var hosts []string
+	for _, address := range guestAddresses {
+		hosts = append(hosts, address+"/32")
+	}
+	require.NoError(t, vm.MoveTo(target, hosts...))
+	c.Update(t, guest, func() {
+		guest.Spec.NodeName, guest.Spec.Interface.Name = target.NodeName(), vm.HostInterface
+	})
+	for _, r := range transfers {
+		r.finish(t)
+		stop := r.longestStop(moves, lasts)
+		t.Logf("%s: it stood still for %v at most; at the end %.1f Mbit/s", r, stop, r.result.MbitBetween(lasts-warmup, lasts))
+		if stop > longestStop {
+			t.Errorf("%s: it stood still for %v", r, stop)
+		}
+	}
+	c.WaitProgrammed(t, policy, 3)
+	c.expectVMSpread(t)
+}

@@ -84,6 +84,35 @@ static __always_inline struct preference *preference_of(__u32 endpoint)
 	return preference && preference->flags & PREFERENCE_SET ? preference : 0;
 }
 
+/*
+ * A virtual machine moves to another node and keeps its address, and other routes change too:
+ * where they lead to another peer, the flow goes there. Of routes that lead to none nothing is
+ * concluded.
+ */
+__noinline int follow_route(struct __sk_buff *skb, const struct packet *packet, struct flow *flow,
+			    const struct flow_key *key)
+{
+	__u16 peer;
+
+	if (!packet || !flow || !key)
+		return 0;
+	peer = peer_of(skb, packet, key, flow->endpoint, BPF_FIB_LOOKUP_OUTPUT);
+	if (peer == NO_PEER || peer == flow->peer)
+		return 0;
+	flow->peer = peer;
+	flow->avoided = 0;
+	flow->tries = 0;
+	return 1;
+}
+
+/* Nothing was sent on the flow since the node's clock moved. */
+static __always_inline int is_of_another_time(const struct flow *flow)
+{
+	struct node *node = this_node();
+
+	return node && flow->used != node->clock;
+}
+
 /* The flow's own path, unless the packet has to, or would rather, take another. */
 static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
@@ -412,7 +441,8 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
-	note_leaving(skb, flow, &key, &packet);
+	if (unlikely(note_leaving(skb, flow, &key, &packet) || is_of_another_time(flow)))
+		follow_route(skb, &packet, flow, &key);
 	return steer(skb, flow, &packet);
 }
 

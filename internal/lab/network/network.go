@@ -102,6 +102,8 @@ type Pod struct {
 	HostInterface string
 	// IPv4 and IPv6 are the pod's addresses; one is empty if not configured.
 	IPv4, IPv6 string
+	// moved are the destinations to which MoveTo has changed the nodes' routes.
+	moved []string
 }
 
 var validName = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
@@ -374,7 +376,7 @@ func (p *Pod) Remove() error {
 	p.Node.mu.Lock()
 	defer p.Node.mu.Unlock()
 	p.Node.Pods = slices.DeleteFunc(p.Node.Pods, func(other *Pod) bool { return other == p })
-	return p.delete()
+	return errors.Join(p.forgetMoves(), p.delete())
 }
 
 func (p *Pod) delete() error {
