@@ -9,6 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // MoveTo takes the pod to another node, as the live migration of a virtual machine does: what
@@ -80,21 +81,43 @@ func (p *Pod) leadHere() error {
 	return nil
 }
 
-// forgetMoves removes the routes that moves have added to nodes.
+// forgetMoves removes what moves have added to nodes: routes, and an interface that does not
+// wait for the end of the pod's sockets.
 func (p *Pod) forgetMoves() (err error) {
+	if len(p.moved) == 0 {
+		return nil
+	}
 	for _, node := range p.Node.network.Nodes {
 		if node == p.Node {
-			continue // they go with the interface
+			err = errors.Join(err, node.deleteLink(p.HostInterface))
+		} else {
+			err = errors.Join(err, node.deleteRoutes(node.network.Spec.Paths[0], p.moved))
 		}
-		handle, link, findErr := node.link(node.network.Spec.Paths[0])
-		if err = errors.Join(err, findErr); findErr != nil {
+	}
+	return err
+}
+
+func (ns *Namespace) deleteLink(name string) error {
+	handle, link, err := ns.link(name)
+	if err != nil {
+		return err
+	}
+	return handle.LinkDel(link)
+}
+
+func (ns *Namespace) deleteRoutes(by string, destinations []string) (err error) {
+	handle, link, err := ns.link(by)
+	if err != nil {
+		return err
+	}
+	for _, destination := range destinations {
+		parsed, parseErr := netlink.ParseIPNet(destination)
+		if err = errors.Join(err, parseErr); parseErr != nil {
 			continue
 		}
-		for _, destination := range p.moved {
-			parsed, parseErr := netlink.ParseIPNet(destination)
-			if err = errors.Join(err, parseErr); parseErr == nil {
-				err = errors.Join(err, handle.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: parsed}))
-			}
+		deleteErr := handle.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: parsed})
+		if !errors.Is(deleteErr, unix.ESRCH) { // it went with a NIC that was down
+			err = errors.Join(err, deleteErr)
 		}
 	}
 	return err
