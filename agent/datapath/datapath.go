@@ -100,6 +100,7 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 		return err
 	}
 	gateways := gatewaysOf(nics, m.Outside)
+	d.watchGateways(gateways, nics, m.Outside)
 	if err := d.resolve(neighboursOf(nics, m.Peers), gateways); err != nil {
 		return err
 	}
@@ -107,7 +108,6 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err != nil {
 		return err
 	}
-	d.watchGateways(gateways, nics, m.Outside)
 	d.traffic.show(m.Accounts, numbersOf(nics))
 	err = errors.Join(
 		attachTo(d.uplinks, "the uplinks", uplinksOf(nics, m.Uplinks), d.loaded.Value.programs()...),
@@ -157,6 +157,7 @@ func (d *Datapath) Close() error {
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove(context.Context) error {
+	d.watchGateways(nil, nil, nil)
 	d.unload()
 	return d.loaded.Remove(d.uplinks.Remove, d.tunnels.Remove, releaseAllNeighbours)
 }

@@ -223,7 +223,7 @@ func (d *Datapath) askGateways() error {
 	}
 	for gateway := range d.gateways {
 		switch entry := known[gateway]; {
-		case entry.failed:
+		case entry.failed && entry.ours:
 			err = gateway.askAnew(entry)
 		case entry.confirmable && entry.ours:
 			err = gateway.confirm()
