@@ -12,6 +12,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
@@ -178,12 +179,14 @@ func TestAConnectionWithASubflowThatDeliversIsNotUnanswered(t *testing.T) {
 func TestAServicesPeerIsTheBackend(t *testing.T) {
 	service, backend := netip.MustParseAddrPort("10.96.0.1:80"), peerEnd
 	l := lookFor(nil)
-	l.destination = func(_, remote netip.AddrPort) (netip.AddrPort, bool, error) { return backend, remote == service, nil }
+	l.tracked = func(local, remote netip.AddrPort) (conntrack.Ends, bool, error) {
+		return conntrack.Ends{Local: local, Remote: backend}, remote == service, nil
+	}
 	s := subflowAt(1, 7, 0, 0)
 	s.Remote = service
 	require.Equal(t, backend, l.translated(s))
 	require.Equal(t, backend, l.translated(subflowAt(1, 7, 0, 0)), "one that names the backend itself")
-	l.destination = func(_, _ netip.AddrPort) (netip.AddrPort, bool, error) { return backend, false, unix.EPERM }
+	l.tracked = func(_, _ netip.AddrPort) (conntrack.Ends, bool, error) { return conntrack.Ends{Remote: backend}, false, unix.EPERM }
 	require.Equal(t, service, l.translated(s), "where nobody can tell")
 }
 
