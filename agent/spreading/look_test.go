@@ -186,7 +186,9 @@ func TestAServicesPeerIsTheBackend(t *testing.T) {
 	s.Remote = service
 	require.Equal(t, backend, l.translated(s))
 	require.Equal(t, backend, l.translated(subflowAt(1, 7, 0, 0)), "one that names the backend itself")
-	l.tracked = func(_, _ netip.AddrPort) (conntrack.Ends, bool, error) { return conntrack.Ends{Remote: backend}, false, unix.EPERM }
+	l.tracked = func(_, _ netip.AddrPort) (conntrack.Ends, bool, error) {
+		return conntrack.Ends{Remote: backend}, false, unix.EPERM
+	}
 	require.Equal(t, service, l.translated(s), "where nobody can tell")
 }
 
