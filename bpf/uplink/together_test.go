@@ -132,7 +132,9 @@ func TestAFlowLeavesASharedPathThatItMayNotUse(t *testing.T) {
 
 // sharesNothing has the programs be those of a node on which no flows share paths.
 func sharesNothing(t testing.TB) func(*ebpf.CollectionSpec) {
-	return func(to *ebpf.CollectionSpec) { require.NoError(t, to.Variables[uplink.ToUplinkVarMayShare].Set(uint8(0))) }
+	return func(to *ebpf.CollectionSpec) {
+		require.NoError(t, to.Variables[uplink.ToUplinkVarMayShare].Set(uint8(0)))
+	}
 }
 
 func TestOnANodeWithoutSharingNoFlowIsToldAndThoseThatSharedTakeTheirOwnPaths(t *testing.T) {
