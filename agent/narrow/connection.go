@@ -49,8 +49,9 @@ const (
 	few, recent, long = 4, 8, 15
 
 	firstRest, longestRest = time.Second, 5 * time.Minute
-	// restTogether is how long the subflows of a connection share a path, at first.
-	restTogether = 10 * time.Second
+	// restTogether is how long the subflows of a connection share a path, at first. Where the
+	// paths are alike, it was a moment's trouble that brought them together.
+	restTogether = 4 * time.Second
 )
 
 // state is by how many paths a connection's subflows go.

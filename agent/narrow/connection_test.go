@@ -111,7 +111,7 @@ func TestANarrowConnectionComesToShareTheGoodPathWithinASecond(t *testing.T) {
 	require.Equal(t, []order{share}, s.runs(time.Second))
 	require.Equal(t, together, s.state)
 	require.Equal(t, uint8(goodPath), s.path)
-	require.Empty(t, s.runs(8*time.Second), "it stays there")
+	require.Empty(t, s.runs(restTogether-time.Second), "it stays there")
 }
 
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
@@ -172,8 +172,8 @@ func TestAConnectionPartsAsSoonAsSomethingElseThanItsWindowHoldsItBack(t *testin
 
 func TestAMomentInWhichTheApplicationWritesNothingIsNoReasonToPart(t *testing.T) {
 	s := simulate(narrow)
-	s.runs(3 * time.Second)
-	for range 10 {
+	s.runs(2 * time.Second)
+	for range 5 {
 		s.content = true
 		require.Empty(t, s.runs((few-2)*tick))
 		s.content = false
