@@ -50,7 +50,7 @@ func median(of []time.Duration) time.Duration {
 // another, so that they are redirected.
 func BenchmarkAPacket(b *testing.B) {
 	n := newNode(b)
-	b.Run("", func(b *testing.B) { benchmarkAPacket(b, n) })
+	benchmarkAPacket(b, n)
 	n.load(b, 131072, sharesNothing(b))
 	n.reset(b)
 	b.Run("where none share paths", func(b *testing.B) { benchmarkAPacket(b, n) })
