@@ -13,7 +13,11 @@ const (
 	// several paths is taken for one that its receiver's window holds back.
 	short = 0.9
 	// gain is how much more a connection must get by the other way to go over to it.
-	gain = 1.05
+	gain = 1.15
+	// plain is the part of what the best path alone delivers below which it takes no long look
+	// to see that a connection gets too little, and the part of what it gets after a change
+	// below which it got too little before.
+	plain = 0.5
 	// enough is the part of what a path was seen to give the whole connection with which that
 	// is content by several. known is how long that is believed.
 	enough = 0.97
@@ -47,6 +51,10 @@ const (
 	// repeats what a path lost, counts. long is how many must have been where nothing else
 	// says that its paths differ too much.
 	few, recent, long = 4, 8, 15
+	// steady is of how many looks a connection's rate is the average where it does not plainly
+	// get too little: one that stands still now and then may still get more by several paths,
+	// and among many connections the rate of one rises and falls by chance.
+	steady = 30
 
 	firstRest, longestRest = time.Second, 5 * time.Minute
 	// restTogether is how long the subflows of a connection share a path, at first. Where the
@@ -107,6 +115,7 @@ type connection struct {
 	begun  time.Time
 	looks  int
 	rate   average
+	usual  average // the same over more looks
 	window uint64
 	before float64 // the rate in the state before
 	less   bool    // the rate fell below that one
@@ -129,14 +138,14 @@ type history struct {
 	rates []float64 // the last few
 }
 
-// average is of the last recent looks, or as many as there were.
+// average is of the last few looks, or as many as there were.
 type average struct {
 	value float64
 	looks int
 }
 
-func (a *average) add(rate float64) {
-	a.looks = min(a.looks+1, recent)
+func (a *average) add(rate float64, most int) {
+	a.looks = min(a.looks+1, most)
 	a.value += (rate - a.value) / float64(a.looks)
 }
 
@@ -159,21 +168,32 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	}
 	switch c.state {
 	case apart:
-		c.rate.add(rate)
+		c.add(rate)
 		return c.lookApart(now, subflows)
 	case together:
-		c.rate.add(rate)
+		c.add(rate)
 		return c.lookTogether(now, subflows)
 	}
 	// A connection that stands still, or still has much wait, waits for what the other path lost.
 	waits := rate == 0 || found.stuck && c.state == tryTogether
 	if c.looks > settling && (!waits || c.looks > long) {
-		c.rate.add(rate)
+		c.add(rate)
 	}
-	if c.rate.looks < judged {
+	if c.rate.looks < judged || c.rate.looks < recent && !c.isPlain() {
 		return nothing
 	}
 	return c.judge(now, subflows)
+}
+
+func (c *connection) add(rate float64) {
+	c.rate.add(rate, recent)
+	c.usual.add(rate, steady)
+}
+
+// isPlain tells whether what a connection gets differs so much from before that few looks are
+// enough.
+func (c *connection) isPlain() bool {
+	return c.before < plain*c.rate.value || c.rate.value < plain*c.before
 }
 
 // advance is at what rate the connection went on since the last look; false where that is
@@ -218,8 +238,14 @@ func (c *connection) lookApart(now time.Time, subflows []subflow) order {
 	if c.rate.value >= delivers || c.looks < long && !waits(subflows, delivers) {
 		return nothing
 	}
+	plainly := c.rate.value < plain*delivers && c.limits.isMostlyStuck()
+	if !plainly && (c.usual.looks < steady || c.usual.value >= delivers) {
+		return nothing
+	}
 	c.path = path
+	before := max(c.rate.value, c.usual.value)
 	c.begin(tryTogether, now, subflows)
+	c.before = before
 	return share
 }
 
@@ -281,7 +307,7 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 
 // begin begins a state. What the connection got in the one before is remembered.
 func (c *connection) begin(next state, now time.Time, subflows []subflow) {
-	c.before, c.rate = c.rate.value, average{}
+	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
 	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, window(subflows), false
 	c.limits = limits{}
 }

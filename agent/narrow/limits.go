@@ -54,6 +54,11 @@ func (l *limits) isNarrow() bool {
 	return full >= few-1 && waiting > 1 && waiting*seldom >= len(l.looks)
 }
 
+// isMostlyStuck tells whether it has data wait for another path in half of the looks.
+func (l *limits) isMostlyStuck() bool {
+	return 2*count(l.looks, func(s sight) bool { return s.stuck }) >= len(l.looks)
+}
+
 // isFull tells whether at least half of the last few looks found the window full.
 func (l *limits) isFull() bool {
 	return 2*count(l.last(), func(s sight) bool { return s.full }) >= len(l.last())
