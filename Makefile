@@ -65,12 +65,12 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-network test-alone
+	@$(MAKE) --keep-going test-beside test-cluster test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
-# Tests run in three parts: those that only compute or ask an API server, beside other
-# work; those that carry traffic, which wait most of the time, several packages at a time;
-# and those that compare rates, with the machine for themselves.
+# Tests run in four parts: those that only compute or ask an API server; those of a cluster
+# with kubelets, beside other work; those that carry traffic, which wait most of the time,
+# several packages at a time; and those that flood, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
 # took is in _out/times-PART.json: make slowest.
 define tests
@@ -84,12 +84,16 @@ endef
 test-beside: root browser kube ## Run the tests that need no quiet machine
 	$(call tests,beside,-p 2)
 
+.PHONY: test-cluster
+test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
+	$(call tests,cluster,-p 1)
+
 .PHONY: test-network
-test-network: root deps kube cluster ## Run the tests that carry traffic in namespaces
-	$(call tests,network,-p 2)
+test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
+	$(call tests,network,-p 3)
 
 .PHONY: test-alone
-test-alone: root deps kube ## Run the tests that compare rates; nothing else may run
+test-alone: root deps kube ## Run the tests that flood; nothing else may run
 	$(call tests,alone,-p 1)
 
 .PHONY: slowest

@@ -368,9 +368,8 @@ func (v *victims) towards(t *testing.T, server bool, count int, flags byte, opti
 // addresses: third is a pod that no guardrail holds back. It does not see others'
 // packets.
 func TestATenantDoesNotDisturbAnothersConnections(t *testing.T) {
-	const lasts = 22 * time.Second
 	c := guarded(t)
-	v := c.startVictims(t, lasts)
+	v := c.startVictims(t, 2*time.Minute) // until it is stopped
 	third, tenant := c.Network.Pod("third"), c.Network.Pod("tenant-client")
 	client, server := c.Network.Pod("client"), c.Network.Pod("server")
 	token := v.token(t)
@@ -447,6 +446,8 @@ func TestATenantDoesNotDisturbAnothersConnections(t *testing.T) {
 		c.expectPolicyAtHome(t)
 		v.expectUntouched(t)
 	})
+	close(v.busy.stop)
+	lasts := time.Since(v.busy.start)
 	v.busy.finish(t)
 	if stop := v.busy.longestStop(warmup, lasts); stop > longestStop {
 		t.Errorf("nothing arrived for %v", stop)

@@ -39,6 +39,8 @@ type running struct {
 	err    error
 	wire   *recording
 	opened atomic.Pointer[net.TCPConn]
+	// stop, when it is closed, ends what the client sends.
+	stop chan struct{}
 }
 
 // begin starts a transfer and records what the NICs of the sender's node do.
@@ -57,7 +59,7 @@ func (c *cluster) beginAt(t *testing.T, x transfer, address string) *running {
 		sender = to.Node
 	}
 	options := traffic.Options{Direction: x.direction, Duration: x.duration, Warmup: min(warmup, x.duration/2), Verify: true}
-	r := &running{transfer: x, start: time.Now(), done: make(chan struct{}), wire: c.record(sender)}
+	r := &running{transfer: x, start: time.Now(), done: make(chan struct{}), wire: c.record(sender), stop: make(chan struct{})}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		connection, err := from.Dial(ctx, "tcp", address)
 		if err == nil {
@@ -68,6 +70,7 @@ func (c *cluster) beginAt(t *testing.T, x transfer, address string) *running {
 	go func() {
 		defer close(r.done)
 		defer r.wire.stop()
+		options.Stop = r.stop
 		r.result, r.err = traffic.Run(t.Context(), dial, options)
 	}()
 	return r

@@ -1,22 +1,32 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh beside|network|alone PATTERN… lists the packages with tests that compute or
-# ask an API server, those that build networks of namespaces and carry traffic, which
-# mostly wait, and those that compare rates with each other, or fill a table that the whole
-# machine has once, and need the machine for themselves. Those that take longest come first.
+# packages.sh beside|cluster|network|alone PATTERN… lists the packages with tests
+#   beside   that compute or ask an API server;
+#   cluster  that have a cluster with kubelets, which wants the processors in bursts;
+#   network  that build networks of namespaces and carry traffic: they mostly wait, and
+#            compare rates, so that several go on at a time and nothing that computes;
+#   alone    that flood, and look at what is left of the machine.
+# Those that take longest come first.
 set -euo pipefail
 
-usage="usage: packages.sh beside|network|alone PATTERN…"
+usage="usage: packages.sh beside|cluster|network|alone PATTERN…"
 kind=${1:?$usage}
 shift
 format='{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}'
 all=$(go list -f "$format" "$@" | awk 'NF')
-alone='^[^ ]*/e2e(/attacks|/soak)?( |$)'
+cluster='^[^ ]*/e2e/cluster( |$)'
+alone='^[^ ]*/e2e/(attacks|soak)( |$)'
 network='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
+longest='/(e2e(/faults)?|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
 case $kind in
+cluster) grep -E "$cluster" <<<"$all" || true ;;
 alone) grep -E "$alone" <<<"$all" || true ;;
-network) grep -E "$network" <<<"$all" | grep -vE "$alone" || true ;;
+network) grep -E "$network" <<<"$all" | grep -vE "$alone|$cluster" || true ;;
 beside) grep -vE "$network" <<<"$all" || true ;;
 *) echo "$usage" >&2 && exit 2 ;;
-esac | cut -d ' ' -f 1 | awk '/\/e2e/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'
+esac | cut -d ' ' -f 1 | awk -v longest="$longest" '
+	/\/e2e$/ { print; next }
+	$0 ~ longest { early = early $0 "\n"; next }
+	{ rest = rest $0 "\n" }
+	END { printf "%s%s", early, rest }'

@@ -313,11 +313,31 @@ func impaired(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 	unreachable := slices.DeleteFunc(slices.Clone(path.Unreachable), func(peer string) bool { return answersNowhere(member, peer) })
 	switch {
 	case len(unreachable) > 0:
-		return fmt.Sprintf("not to %s now: probes over it are not answered from there. Look at cables, switches, VLANs and firewalls between them", enumerate(path.Unreached(unreachable)))
+		return unreached(unreachable, path.LargePacketsLost)
 	case path.LossPercent > mostLossPercent:
 		return fmt.Sprintf("it loses %d %% of its probes: %s", path.LossPercent, lossRemedy)
 	}
 	return ""
+}
+
+// unreached says to which nodes a path leads nowhere, and to which for large packets alone.
+func unreached(peers, largeAlone []string) string {
+	var none, large []string
+	for _, peer := range peers {
+		if slices.Contains(largeAlone, peer) {
+			large = append(large, peer)
+		} else {
+			none = append(none, peer)
+		}
+	}
+	var says []string
+	if len(none) > 0 {
+		says = append(says, fmt.Sprintf("not to %s now: probes over it are not answered from there. Look at cables, switches, VLANs and firewalls between them", enumerate(none)))
+	}
+	if len(large) > 0 {
+		says = append(says, fmt.Sprintf("not to %s now: only large packets are lost on the way. Look at the MTU of switches and routers", enumerate(large)))
+	}
+	return strings.Join(says, "; ")
 }
 
 // answersNowhere: a node that answers on no path has no agent to answer, or a firewall.

@@ -81,6 +81,10 @@ func TestAnExplanationSaysWhichPathDoesLessThanItShould(t *testing.T) {
 		"a path that is dead to one node": {func(member *v1alpha1.MPTCPNode) {
 			member.Status.Paths[1].PeersAlive, member.Status.Paths[1].Unreachable = 1, []string{"node2"}
 		}, "but not to node2 now: probes over it are not answered from there"},
+		"a path that loses large packets to one node": {func(member *v1alpha1.MPTCPNode) {
+			green := &member.Status.Paths[1]
+			green.PeersAlive, green.Unreachable, green.LargePacketsLost = 1, []string{"node2"}, []string{"node2"}
+		}, "but not to node2 now: only large packets are lost on the way. Look at the MTU of switches and routers"},
 		"a node that answers on no path": {func(member *v1alpha1.MPTCPNode) {
 			for i := range member.Status.Paths {
 				member.Status.Paths[i].PeersAlive, member.Status.Paths[i].Unreachable = 1, []string{"node2"}

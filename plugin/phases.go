@@ -60,6 +60,10 @@ func (a *attempt) run(ctx context.Context) (err error) {
 	if err := a.findPaths(ctx); err != nil || len(a.trial.Paths) < 2 {
 		return err
 	}
+	a.say("looking what the NICs carry without it")
+	if a.trial.Before, err = a.rates(ctx); err != nil {
+		return err
+	}
 	a.say("sending by plain TCP")
 	if a.trial.Plain, err = a.phase(ctx, false); err != nil || a.trial.Plain.Transfer.Error != "" {
 		return err

@@ -174,6 +174,7 @@ int from_uplink(struct __sk_buff *skb)
 	struct packet packet;
 	struct flow_key key;
 	struct flow *flow;
+	__u8 came_by;
 	int syn;
 
 	if (!parse_packet(skb, &packet)) {
@@ -198,8 +199,9 @@ int from_uplink(struct __sk_buff *skb)
 			answer(skb, &packet, &key);
 		return TCX_NEXT;
 	}
+	came_by = flow->incoming;
 	note_arrival(skb, flow, &packet);
-	note_received(skb, flow, &packet);
+	note_received(skb, flow, &packet, came_by);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);
 	return TCX_NEXT;

@@ -288,6 +288,47 @@ func TestWhoOnlyReceivesLeavesThePathOnWhichItIsNotHeard(t *testing.T) {
 	})
 }
 
+// The other end has left the path: what was lost there comes by another one.
+func TestWhoOnlyReceivesLeavesThePathThatTheOtherEndHasLeft(t *testing.T) {
+	n := newNode(t)
+	hears := func(e ends, number uint32, payload int) segment {
+		return e.hears(0, payload).with(func(s *segment) { s.sequence += number })
+	}
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		acknowledges := func(number uint32) segment {
+			return e.out().with(func(s *segment) { s.answer = theirs + number })
+		}
+		begin := func() {
+			n.reset(t)
+			e = n.begin(t, e, green)
+			n.ingress(t, green, hears(e, 700, 700).frame())
+			n.requireGoesBy(t, green, acknowledges(1400), "an acknowledgement")
+		}
+		begin()
+		n.ingress(t, blue, hears(e, 1400, 700).frame())
+		n.requireGoesBy(t, green, acknowledges(2100), "after data by another path without a pause")
+		time.Sleep(pause)
+		n.ingress(t, blue, hears(e, 2100, 700).frame())
+		n.requireGoesBy(t, green, acknowledges(2800), "after data by the path by which it came before")
+
+		begin()
+		time.Sleep(pause)
+		n.ingress(t, blue, hears(e, 1400, 0).frame())
+		n.requireGoesBy(t, green, acknowledges(1400), "after an empty segment by another path")
+
+		begin()
+		time.Sleep(pause)
+		n.setAnswered(t, green, tick(t))
+		n.ingress(t, blue, hears(e, 1400, 700).frame())
+		n.requireGoesBy(t, green, acknowledges(2100), "where its path answers others")
+
+		begin()
+		time.Sleep(pause)
+		n.ingress(t, blue, hears(e, 1400, 700).frame())
+		require.NotEqual(t, green, n.goesBy(t, acknowledges(2100)), "after data by another path")
+	})
+}
+
 func TestASYNThatIsRepeatedTakesAnotherPath(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {

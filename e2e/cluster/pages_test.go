@@ -230,27 +230,29 @@ func (r *reader) follow(ctx context.Context, t *testing.T, name, text string) {
 		t.Logf("$ %s\n%s", c.Text, shorten(answer))
 		err := r.judge(c, answer, status)
 		if err != nil && c.Shown != "" {
-			err = r.awaitLikeness(ctx, c)
+			answer, err = r.awaitLikeness(ctx, c)
 		}
 		if err != nil {
-			t.Errorf("%s: %v\n%s", c.Text, err, answer)
+			// At the end, where it is found however long the log is.
+			defer t.Errorf("%s: %v\n%s", c.Text, err, answer)
 		}
 	}
 }
 
 // awaitLikeness types a command again that only shows something: agents look at traffic now
-// and then, and pages show what they have seen.
-func (r *reader) awaitLikeness(ctx context.Context, c pages.Command) error {
-	_, err := testutil.Until(time.Minute, func() error {
+// and then, and pages show what they have seen. It returns what the command said last.
+func (r *reader) awaitLikeness(ctx context.Context, c pages.Command) (answer string, err error) {
+	_, err = testutil.Until(time.Minute, func() error {
 		command := exec.CommandContext(ctx, "bash", "-c", r.prologue()+r.replacer.Replace(c.Text))
-		answer, err := command.Output()
+		said, err := command.Output()
+		answer = string(said)
 		status := "0"
 		if err != nil {
 			status = strconv.Itoa(command.ProcessState.ExitCode())
 		}
-		return r.judge(c, string(answer), status)
+		return r.judge(c, answer, status)
 	})
-	return err
+	return answer, err
 }
 
 // prologue is how a shell begins that types what pages say.
@@ -259,8 +261,9 @@ func (r *reader) prologue() string {
 }
 
 func shorten(text string) string {
-	if len(text) > 2000 {
-		return text[:2000] + "…"
+	const most = 300
+	if len(text) > most {
+		return text[:most] + "…"
 	}
 	return text
 }

@@ -68,7 +68,7 @@ var groups = []group{
 		{name: "the cluster network's route to a node is lost", make: inTurn(sending("cut", "third", network.MPTCP, ""), whenSpread("cut", loseRoute("node1", "node3"))), pod: "cut",
 			told: notSpread("cut", v1alpha1.ReasonNotAnswered), remedy: `ip route get`, do: "the cluster network's own pod on that node (`ip route get ADDRESS`)"},
 		{name: "a switch has a smaller MTU than the NICs", make: inTurn(sending("large", "server", network.MPTCP, ""), whenSpread("large", loseLarge("node2", "gold"))), pod: "large", told: map[channel]string{
-			byStatus: `path gold: PeersUnreachable\s+.*node1 to node2 \(only large packets are lost`, byExplain: `gold.*not to node2 \(only large packets are lost`,
+			byStatus: `path gold: PeersUnreachable\s+.*node1 to node2 \(only large packets are lost`, byExplain: `gold.*not to node2 now: only large packets are lost`,
 			byEvent: `Warning PeersUnreachable MPTCPPath/gold: .*only large packets are lost`, byAlert: `BraidPathDead node=node\d path=gold`,
 		}, remedy: `look at the MTU of switches`, do: "the MTU of switch ports and routers"},
 	}},

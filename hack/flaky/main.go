@@ -2,20 +2,24 @@
 
 // Command flaky reads gotestsum's report of the tests that were run again because they
 // had failed, and names them. With -check it also fails unless hack/flaky.yaml, the
-// repository's record of flaky tests, excuses them: see the rules there.
+// repository's record of flaky tests, excuses them: see the rules there. With -watch it writes
+// how short processors are, from which -check tells the tests that the machine disturbed.
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"sigs.k8s.io/yaml"
@@ -48,47 +52,103 @@ const (
 	// newcomers is how many tests that are not in the record may need their second run
 	// in one run of CI. They are told, to be recorded: the next time counts.
 	newcomers = 2
+	// scarce is from how much of a test's time on something waited for a processor, in
+	// percent, that the machine is what disturbed it; disturbed is how many such tests there
+	// may be.
+	scarce    = 35
+	disturbed = 6
 )
 
+// options are where things are.
+type options struct {
+	report, record    string
+	check             bool
+	times, processors string
+}
+
 func main() {
-	check := flag.Bool("check", false, "fail unless the record excuses each test of the report")
-	path := flag.String("record", "hack/flaky.yaml", "the record of flaky tests")
+	var o options
+	var watched string
+	flag.BoolVar(&o.check, "check", false, "fail unless the record excuses each test of the report")
+	flag.StringVar(&o.record, "record", "hack/flaky.yaml", "the record of flaky tests")
+	flag.StringVar(&o.times, "times", "_out/times-*.json", "the times of tests, by gotestsum")
+	flag.StringVar(&o.processors, "processors", "_out/processors.json", "what -watch wrote")
+	flag.StringVar(&watched, "watch", "", "write to this file how short processors are, each second, until interrupted")
 	flag.Parse()
-	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "usage: flaky [-check] [-record FILE] REPORT")
+	o.report = flag.Arg(0)
+	do := func() error { return run(os.Stdout, o) }
+	switch {
+	case watched != "" && flag.NArg() == 0:
+		do = func() error { return watchInto(watched) }
+	case watched != "" || flag.NArg() != 1:
+		fmt.Fprintln(os.Stderr, "usage: flaky [-check] [-record FILE] [-times PATTERN] [-processors FILE] REPORT, or flaky -watch FILE")
 		os.Exit(2)
 	}
-	if err := run(os.Stdout, flag.Arg(0), *path, *check); err != nil {
+	if err := do(); err != nil {
 		fmt.Fprintln(os.Stderr, "flaky:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out io.Writer, reportPath, recordPath string, check bool) error {
-	report, err := os.ReadFile(reportPath)
+func watchInto(path string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("failed to write how short processors are: %w", err)
+	}
+	return errors.Join(watch(ctx, file, time.Second), file.Close())
+}
+
+func run(out io.Writer, o options) error {
+	report, err := os.ReadFile(o.report)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("failed to read the report: %w", err)
 	}
 	if text := strings.TrimSpace(string(report)); text != "" {
 		fmt.Fprintf(out, "=== failed at first, and were run again alone:\n    %s\n", strings.ReplaceAll(text, "\n", "\n    "))
 	}
-	if !check {
+	if !o.check {
 		return nil
 	}
-	content, err := os.ReadFile(recordPath)
+	known, err := readRecord(o.record)
 	if err != nil {
-		return fmt.Errorf("failed to read the record: %w", err)
+		return err
 	}
-	var known record
+	machine, err := readMachine(o.processors, o.times)
+	tests, reportErr := testsOf(string(report))
+	return errors.Join(err, reportErr, tell(out, known.missing(tests), machine, o.record), known.judge(tests, time.Now(), commitsSince))
+}
+
+func readRecord(path string) (known record, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return known, fmt.Errorf("failed to read the record: %w", err)
+	}
 	if err := yaml.UnmarshalStrict(content, &known); err != nil {
-		return fmt.Errorf("failed to read the record %s: %w", recordPath, err)
+		return known, fmt.Errorf("failed to read the record %s: %w", path, err)
 	}
-	tests, err := testsOf(string(report))
-	fresh := known.missing(tests)
+	return known, nil
+}
+
+// tell names the tests that are not in the record, and fails where they are too many: those
+// that failed by themselves, or those that a machine short of processors disturbed.
+func tell(out io.Writer, fresh []string, m machine, record string) error {
+	var alone, beside []string
 	for _, test := range fresh {
-		fmt.Fprintf(out, "=== %s needed its second run: find the cause and mend it, or record it in %s with what is known of the cause\n", test, recordPath)
+		short, known := m.short(test)
+		if known && short >= scarce {
+			beside = append(beside, test)
+			fmt.Fprintf(out, "=== %s needed its second run: something waited for a processor for %.0f %% of its time\n", test, short)
+			continue
+		}
+		alone = append(alone, test)
+		fmt.Fprintf(out, "=== %s needed its second run: find the cause and mend it, or record it in %s with what is known of the cause\n", test, record)
+		if known {
+			fmt.Fprintf(out, "    something waited for a processor for %.0f %% of its time\n", short)
+		}
 	}
-	return errors.Join(err, tooMany(fresh), known.judge(tests, time.Now(), commitsSince))
+	return errors.Join(tooMany(alone, newcomers, ""), tooMany(beside, disturbed, ", on a machine short of processors"))
 }
 
 // missing are the tests that are not in the record.
@@ -101,11 +161,11 @@ func (r record) missing(tests []string) (missing []string) {
 	return missing
 }
 
-func tooMany(fresh []string) error {
-	if len(fresh) <= newcomers {
+func tooMany(tests []string, most int, where string) error {
+	if len(tests) <= most {
 		return nil
 	}
-	return fmt.Errorf("%d tests that are not in the record needed their second run: %s", len(fresh), strings.Join(fresh, ", "))
+	return fmt.Errorf("%d tests that are not in the record needed their second run%s: %s", len(tests), where, strings.Join(tests, ", "))
 }
 
 // line is one of gotestsum's report.

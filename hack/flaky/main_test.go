@@ -73,7 +73,7 @@ func TestReportsAreRead(t *testing.T) {
 }
 
 func TestTheRecordOfThisRepositoryIsSound(t *testing.T) {
-	require.NoError(t, run(&strings.Builder{}, filepath.Join(t.TempDir(), "absent"), "../flaky.yaml", true))
+	require.NoError(t, run(&strings.Builder{}, options{report: filepath.Join(t.TempDir(), "absent"), record: "../flaky.yaml", check: true}))
 }
 
 // In a repository of its own, the count is of commits after the one in the record.
@@ -95,13 +95,13 @@ func TestFromReportToVerdict(t *testing.T) {
 	require.NoError(t, os.WriteFile("record.yaml", []byte(record), 0o600))
 	require.NoError(t, os.WriteFile("report", []byte(report), 0o600))
 	var out strings.Builder
-	require.NoError(t, run(&out, "report", "record.yaml", false))
+	require.NoError(t, run(&out, options{report: "report", record: "record.yaml"}))
 	require.Contains(t, out.String(), spread)
 	for range rarely {
-		require.ErrorContains(t, run(&out, "report", "record.yaml", true), "more than once in 10 runs")
+		require.ErrorContains(t, run(&out, options{report: "report", record: "record.yaml", check: true}), "more than once in 10 runs")
 		commit()
 	}
-	require.NoError(t, run(&out, "report", "record.yaml", true))
+	require.NoError(t, run(&out, options{report: "report", record: "record.yaml", check: true}))
 	_, err = commitsSince("0123456789012345678901234567890123456789")
 	require.Error(t, err)
 }
@@ -112,12 +112,12 @@ func TestTestsThatAreNewToTheRecordAreToldAndMustBeFew(t *testing.T) {
 	require.NoError(t, os.WriteFile(paths[1], []byte("tests: []\n"), 0o600))
 	var told strings.Builder
 	require.NoError(t, os.WriteFile(paths[0], []byte(report), 0o600))
-	require.NoError(t, run(&told, paths[0], paths[1], true))
+	require.NoError(t, run(&told, options{report: paths[0], record: paths[1], check: true}))
 	require.Contains(t, told.String(), spread+" needed its second run: find the cause")
 	var many strings.Builder
 	for _, name := range []string{"A", "B", "C"} {
 		many.WriteString(spread + name + ": 2 runs, 1 failures\n")
 	}
 	require.NoError(t, os.WriteFile(paths[0], []byte(many.String()), 0o600))
-	require.ErrorContains(t, run(&told, paths[0], paths[1], true), "3 tests that are not in the record")
+	require.ErrorContains(t, run(&told, options{report: paths[0], record: paths[1], check: true}), "3 tests that are not in the record")
 }

@@ -39,12 +39,25 @@ func TestVerdicts(t *testing.T) {
 		"pods that do not reach each other":      {func(t *Trial) { t.Plain.Transfer.Error = "connect: timeout"; t.Spread = nil }, "TCP", "timeout"},
 		"a connection that falls back":           {func(t *Trial) { t.Spread.Transfer.Multipath = false }, "MPTCP", "fell back"},
 		"an MPTCP connection that breaks":        {func(t *Trial) { t.Spread.Transfer.Error = "reset by peer" }, "MPTCP", "reset"},
-		"a path that carries nothing":            {func(t *Trial) { t.Spread.Paths["green"] = 1e5 }, "spread", "green carried nothing to speak of; subflows are on: blue, green, red"},
-		"nothing carries anything":               {func(t *Trial) { t.Spread.Paths, t.Subflows = nil, nil }, "spread", "blue, green, red carried nothing to speak of; subflows are on: no known path"},
+		"a path that carries nothing":            {func(t *Trial) { t.Spread.Paths["green"] = 1e5 }, "spread", "green carried nothing of it to speak of; subflows are on: blue, green, red"},
+		"nothing carries anything":               {func(t *Trial) { t.Spread.Paths, t.Subflows = nil, nil }, "spread", "blue, green, red carried nothing of it to speak of; subflows are on: no known path"},
 		"the NICs share what one could carry":    {func(t *Trial) { t.Spread.BitsPerSecond = 94e6 }, "return", ""},
 		"a connection that does not survive":     {func(t *Trial) { t.Failover.Error = "reset by peer" }, "failover", "the connection broke"},
 		"a path that is used though it is taken": {func(t *Trial) { t.Without["red"] = 90e6 }, "failover", "red still carried 90.0 Mbit/s"},
-		"a path that is not used again":          {func(t *Trial) { t.Again = t.Without }, "return", "red carried nothing"},
+		"a path that others use though it is taken": {func(t *Trial) {
+			t.Before = map[string]uint64{"red": 85e6}
+			t.Without["red"] = 90e6
+		}, "return", ""},
+		"a path that is used though it is taken, beside others": {func(t *Trial) {
+			t.Before = map[string]uint64{"red": 40e6}
+			t.Without["red"] = 90e6
+		}, "failover", "red still carried 90.0 Mbit/s"},
+		"a path that others alone use": {func(t *Trial) {
+			t.Before = map[string]uint64{"green": 94e6}
+			t.Subflows = []string{"blue", "red"}
+		}, "spread", "green carried nothing of it to speak of; subflows are on: blue, red"},
+		"a path that others use too":    {func(t *Trial) { t.Before = map[string]uint64{"green": 94e6} }, "return", ""},
+		"a path that is not used again": {func(t *Trial) { t.Again = t.Without }, "return", "red carried nothing"},
 		"pods that do not run": {func(t *Trial) {
 			*t = Trial{Fault: "the pod on node1 does not run", FaultRemedy: "kubectl braid status"}
 		}, "test", "does not run"},

@@ -5,8 +5,8 @@
  * has answered nobody on that path of late, the path may be dead: the flow avoids it from
  * that packet on, for a while, with no word from the agent.
  *
- * Who only receives learns it from the other end: what that repeats after a pause comes by
- * another path than the acknowledgements take.
+ * Who only receives learns it from the other end: after a pause that sends by another path
+ * than the acknowledgements take, what it repeats, or what was lost before.
  */
 #ifndef BRAID_UPLINK_SILENCE_H
 #define BRAID_UPLINK_SILENCE_H
@@ -215,22 +215,40 @@ __noinline int note_alive(struct __sk_buff *skb, struct flow *flow)
 }
 
 /*
+ * New data after a pause, by another path than the flow's came by until then, and goes by: the
+ * other end has left that path, and what this end acknowledges may be lost there too.
+ */
+__noinline int note_move(struct __sk_buff *skb, const struct packet *packet, struct flow *flow, __u8 came_by)
+{
+	if (!packet || !flow || !came_by || flow->incoming == came_by || flow->path != flow->last ||
+	    flow->last + 1 != came_by)
+		return 0;
+	if (answered_of_late(flow, ticks()) || !brings_data(skb, packet))
+		return 0;
+	avoid_path(flow, ticks());
+	return 1;
+}
+
+/*
  * New numbers came in. The clock moves with the kernel's timer, whose count costs nothing
  * to read: the clock itself takes longer than the rest of this program's writing.
  */
-static __always_inline void note_advance(struct flow *flow)
+static __always_inline void note_advance(struct __sk_buff *skb, const struct packet *packet, struct flow *flow, __u8 came_by)
 {
 	__u16 jiffy = bpf_jiffies64();
+	__u32 before = flow->advanced;
 
-	if (likely(flow->advanced_jiffy == jiffy && flow->advanced))
+	if (likely(flow->advanced_jiffy == jiffy && before))
 		return;
 	flow->advanced_jiffy = jiffy;
 	flow->advanced = ticks();
+	if (unlikely(before && flow->advanced - before > PAUSE && !flow->unanswered))
+		note_move(skb, packet, flow, came_by);
 	note_load(flow, flow->advanced);
 }
 
-/* Notes what comes in for this end. */
-static __always_inline void note_received(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+/* Notes what comes in for this end, and by which path something came before, and one. */
+static __always_inline void note_received(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u8 came_by)
 {
 	__u32 sequence = bpf_ntohl(packet->sequence);
 
@@ -238,7 +256,7 @@ static __always_inline void note_received(struct __sk_buff *skb, struct flow *fl
 		note_alive(skb, flow);
 	if (flow->received - sequence >= WINDOW) {
 		flow->received = sequence;
-		note_advance(flow);
+		note_advance(skb, packet, flow, came_by);
 	} else if (!flow->unanswered) {
 		note_repeated(skb, packet, flow);
 	}

@@ -61,7 +61,7 @@ func Run(ctx context.Context, dial DialFunc, options Options) (*Result, error) {
 	outcomes := make([]outcome, len(connections))
 	var running sync.WaitGroup
 	for i, connection := range connections {
-		running.Go(func() { outcomes[i] = transfer(connection, wanted) })
+		running.Go(func() { outcomes[i] = transfer(connection, wanted, options.Stop) })
 	}
 	running.Wait()
 	if err := ctx.Err(); err != nil {
@@ -110,18 +110,19 @@ type outcome struct {
 	multipath bool
 }
 
-func transfer(connection *net.TCPConn, wanted *request) (result outcome) {
+func transfer(connection *net.TCPConn, wanted *request, stop <-chan struct{}) (result outcome) {
 	observed, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(observed)
 		// Shortly before the end, when all subflows are there and none is closing.
 		select {
 		case <-time.After(time.Until(wanted.until()) - 50*time.Millisecond):
+		case <-stop:
 		case <-ended:
 		}
 		result.subflows, result.multipath = observe(connection)
 	}()
-	report, err := exchange(connection, wanted)
+	report, err := exchange(connection, wanted, stop)
 	close(ended)
 	<-observed
 	if report != nil {
@@ -133,7 +134,7 @@ func transfer(connection *net.TCPConn, wanted *request) (result outcome) {
 	return result
 }
 
-func exchange(connection *net.TCPConn, wanted *request) (*report, error) {
+func exchange(connection *net.TCPConn, wanted *request, stop <-chan struct{}) (*report, error) {
 	if err := setCongestion(connection, wanted.Congestion); err != nil {
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func exchange(connection *net.TCPConn, wanted *request) (*report, error) {
 	if wanted.Direction == Down {
 		return receive(connection, wanted), nil
 	}
-	if err := send(connection, wanted); err != nil {
+	if err := send(connection, wanted, stop); err != nil {
 		return nil, err
 	}
 	var answer report

@@ -61,18 +61,28 @@ func serveOne(connection *net.TCPConn) {
 		return
 	}
 	if wanted.Direction == Down {
-		_ = send(connection, &wanted)
+		_ = send(connection, &wanted, nil)
 		_, _ = io.Copy(io.Discard, connection)
 		return
 	}
 	_ = writeMessage(connection, receive(connection, &wanted))
 }
 
-// send writes the payload until the request's time is over, and ends the stream.
-func send(connection *net.TCPConn, wanted *request) error {
+// send writes the payload until the request's time is over or it is stopped, and ends the
+// stream.
+func send(connection *net.TCPConn, wanted *request, stop <-chan struct{}) error {
 	if err := connection.SetWriteDeadline(wanted.until()); err != nil {
 		return fmt.Errorf("setting a deadline: %w", err)
 	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-stop:
+			_ = connection.SetWriteDeadline(time.Now()) // of a connection that is closed, nothing is sent
+		case <-ended:
+		}
+	}()
 	for write := wanted.writer(connection); ; {
 		err := write()
 		if errors.Is(err, os.ErrDeadlineExceeded) {

@@ -34,6 +34,8 @@ type Options struct {
 	Direction Direction
 	// Duration is how long the sender sends.
 	Duration time.Duration
+	// Stop, when it is closed, ends what a client sends before that.
+	Stop <-chan struct{}
 	// Warmup is left out at the beginning of what is measured.
 	Warmup time.Duration
 	// Bin is the length of a sample; 0 means 10 ms, or 100 ms for many connections.

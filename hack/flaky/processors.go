@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sample is how much of the time before At something waited for a processor: a task of
+// this machine, or the machine itself, in percent.
+type sample struct {
+	At     time.Time `json:"at"`
+	Waited float64   `json:"waited"`
+	Stolen float64   `json:"stolen"`
+}
+
+// counters are what the kernel has counted since its start.
+type counters struct {
+	at             time.Time
+	waited, stolen time.Duration
+}
+
+var waitedMicroseconds = regexp.MustCompile(`(?m)^some .*total=(\d+)$`)
+
+// readCounters reads /proc/pressure/cpu and the time stolen in /proc/stat, in ticks of a
+// hundredth of a second for all processors together.
+func readCounters(pressure, stat string, at time.Time) (counters, error) {
+	match := waitedMicroseconds.FindStringSubmatch(pressure)
+	fields := strings.Fields(stat)
+	if match == nil || len(fields) < 9 || fields[0] != "cpu" {
+		return counters{}, errors.New("the kernel's accounts of processors are not understood")
+	}
+	waited, err := strconv.ParseInt(match[1], 10, 64)
+	stolen, stolenErr := strconv.ParseInt(fields[8], 10, 64)
+	return counters{at, time.Duration(waited) * time.Microsecond, time.Duration(stolen) * 10 * time.Millisecond}, errors.Join(err, stolenErr)
+}
+
+func (c counters) since(before counters) sample {
+	passed := c.at.Sub(before.at)
+	percent := func(of time.Duration) float64 { return 100 * of.Seconds() / passed.Seconds() }
+	return sample{At: c.at, Waited: percent(c.waited - before.waited), Stolen: percent(c.stolen - before.stolen)}
+}
+
+func countersNow() (counters, error) {
+	pressure, err := os.ReadFile("/proc/pressure/cpu")
+	stat, statErr := os.ReadFile("/proc/stat")
+	if err := errors.Join(err, statErr); err != nil {
+		return counters{}, fmt.Errorf("failed to read the kernel's accounts of processors: %w", err)
+	}
+	return readCounters(string(pressure), string(stat), time.Now())
+}
+
+// watch writes a sample every second until the context ends.
+func watch(ctx context.Context, out io.Writer, every time.Duration) error {
+	before, err := countersNow()
+	if err != nil {
+		return err
+	}
+	ticker, encoder := time.NewTicker(every), json.NewEncoder(out)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		now, err := countersNow()
+		if err != nil {
+			return err
+		}
+		if err := encoder.Encode(now.since(before)); err != nil {
+			return fmt.Errorf("failed to write a sample: %w", err)
+		}
+		before = now
+	}
+}
+
+// machine is what is known of the processors in a run, and when which tests failed.
+type machine struct {
+	samples []sample
+	failed  map[string][2]time.Time
+}
+
+// event is one of gotestsum's --jsonfile-timing-events.
+type event struct {
+	Time    time.Time
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+}
+
+// readMachine reads what watch wrote and the times of tests; files that are not there tell
+// nothing.
+func readMachine(samples, times string) (machine, error) {
+	m := machine{failed: map[string][2]time.Time{}}
+	err := eachLine(samples, func(line []byte) error {
+		var s sample
+		err := json.Unmarshal(line, &s)
+		m.samples = append(m.samples, s)
+		return err
+	})
+	files, globErr := filepath.Glob(times)
+	err = errors.Join(err, globErr)
+	for _, file := range files {
+		err = errors.Join(err, eachLine(file, m.noteFailure))
+	}
+	return m, err
+}
+
+// noteFailure keeps when a test failed first, without its subtests.
+func (m machine) noteFailure(line []byte) error {
+	var e event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return fmt.Errorf("failed to read the time of a test: %w", err)
+	}
+	name := e.Package + "." + e.Test
+	if _, known := m.failed[name]; e.Action == "fail" && e.Test != "" && !known {
+		m.failed[name] = [2]time.Time{e.Time.Add(-time.Duration(e.Elapsed * float64(time.Second))), e.Time}
+	}
+	return nil
+}
+
+func eachLine(path string, do func([]byte) error) error {
+	file, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	scanner := bufio.NewScanner(file)
+	for scanner.Scan() {
+		if err := do(scanner.Bytes()); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return scanner.Err()
+}
+
+// short is how much of a test's time processors were short, in percent, the time stolen from
+// the machine included; known is false where nothing was written meanwhile.
+func (m machine) short(test string) (percent float64, known bool) {
+	during, failed := m.failed[test]
+	if !failed {
+		return 0, false
+	}
+	count := 0
+	for _, s := range m.samples {
+		if s.At.After(during[0]) && !s.At.After(during[1].Add(time.Second)) {
+			percent += s.Waited + s.Stolen
+			count++
+		}
+	}
+	if count == 0 {
+		return 0, false
+	}
+	return percent / float64(count), true
+}
