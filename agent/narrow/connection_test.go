@@ -203,6 +203,27 @@ func TestAfterAChangeOfThePlanAConnectionIsLookedAtAnew(t *testing.T) {
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
 }
 
+func TestAConnectionThatStandsStillNowAndThenAndYetGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
+	of := equal
+	s := simulate(of)
+	for range 30 {
+		s.apart, s.stuck = of.apart, of.stuck
+		require.Empty(t, s.runs(1600*time.Millisecond))
+		s.apart, s.stuck = [2]float64{}, 0.9
+		require.Empty(t, s.runs(400*time.Millisecond))
+	}
+}
+
+func TestAConnectionThatGetsALittleLessThanItsBestPathGivesComesToShareItWithinSeconds(t *testing.T) {
+	of := narrow
+	of.apart = [2]float64{60 * mbit, 5 * mbit}
+	s := simulate(of)
+	require.Empty(t, s.runs(steady*tick-tick))
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	require.Equal(t, together, s.state)
+	require.Equal(t, uint8(goodPath), s.path)
+}
+
 // What came by the good path and waits for the other one is not judged as what the good one
 // gives.
 func TestATryIsNotJudgedWhileDataWaitsForTheOtherPath(t *testing.T) {
