@@ -12,8 +12,9 @@ const (
 	// short is the part of what the best path alone delivers below which a connection over
 	// several paths is taken for one that its receiver's window holds back.
 	short = 0.9
-	// gain is how much more a connection must get by the other way to go over to it.
-	gain = 1.15
+	// gain is how much more a connection must get by one path to stay there, and gainApart by
+	// several.
+	gain, gainApart = 1.15, 1.05
 	// plain is the part of what the best path alone delivers below which it takes no long look
 	// to see that a connection gets too little, and the part of what it gets after a change
 	// below which it got too little before.
@@ -287,7 +288,11 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 	if tried == tryApart && !c.limits.isFull() {
 		return c.startOver(now, subflows)
 	}
-	better := rate > gain*before
+	needed := gain
+	if tried == tryApart {
+		needed = gainApart
+	}
+	better := rate > needed*before
 	next, back, least := apart, part, firstRest
 	if better == (tried == tryTogether) {
 		next, back, least = together, share, restTogether
