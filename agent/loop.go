@@ -60,16 +60,21 @@ func (a *Agent) sync(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
+	destinations := paths.OutsideOf(snapshot.plan)
 	resolution, err := a.network.Resolve(paths.Query{
-		Paths: snapshot.planPaths(), NodeAddresses: snapshot.nodeAddresses, Peers: snapshot.peers,
+		Paths: snapshot.planPaths(), NodeAddresses: snapshot.nodeAddresses, Peers: snapshot.peers, Outside: destinations,
 	})
 	if err != nil {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
 	peers := a.network.Lead(resolution.Paths, snapshot.peers)
 	resolution.TellOfRouters(peers, snapshot.nodeAddresses)
+	outside, err := a.network.LeadOutside(resolution.Paths, destinations)
+	if err != nil {
+		return fmt.Errorf("failed to find the gateways of the paths: %w", err)
+	}
 	model, err := a.builder.Build(node.Sources{
-		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, Peers: peers,
+		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, Peers: peers, Outside: outside,
 	})
 	a.unsteered.Set(float64(model.Unsteered))
 	a.pathsHere.Set(pathsOf(model))

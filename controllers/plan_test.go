@@ -4,6 +4,8 @@ package controllers
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -258,4 +260,35 @@ func TestAPlanIsWrittenWhateverItsAgentHasReportedMeanwhile(t *testing.T) {
 	if !sameSpec(plan.Spec, want) || plan.Generation != read.Generation+1 || plan.Status.ObservedGeneration != read.Generation {
 		t.Errorf("the plan is %+v", plan)
 	}
+}
+
+func TestAClusterPolicysDestinationsOutsideAndThePathsGatewaysAreInPlans(t *testing.T) {
+	k := newCluster(t)
+	k.startController(apiServer)
+	k.node("node-a", nil)
+	k.pod("pod", "node-a", "10.0.1.2", nil)
+	k.path("green")
+	blue := k.path("blue")
+	change(k, blue, func(p *v1alpha1.MPTCPPath) { p.Spec.Gateway = "10.1.1.254" })
+	p := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "outside"}}
+	p.Spec.NamespaceSelector.MatchLabels = map[string]string{"kubernetes.io/metadata.name": k.namespace}
+	p.Spec.Paths.Outside = []v1alpha1.OutsideDestination{{CIDR: "2001:db8:9::/48"}, {CIDR: "198.51.100.0/24"}}
+	k.create(p)
+	expect := func(outside []v1alpha1.CIDR, gateway string) {
+		t.Helper()
+		k.eventually(func() error {
+			plan, err := k.plan("node-a")
+			if err != nil || plan == nil {
+				return fmt.Errorf("there is no plan (%w)", err)
+			}
+			if len(plan.Spec.Endpoints) != 1 || !slices.Equal(plan.Spec.Endpoints[0].Outside, outside) || len(plan.Spec.Paths) != 2 || plan.Spec.Paths[0].Gateway != gateway {
+				return fmt.Errorf("unexpected plan: %+v", plan.Spec)
+			}
+			return nil
+		})
+	}
+	expect([]v1alpha1.CIDR{"198.51.100.0/24", "2001:db8:9::/48"}, "10.1.1.254")
+	change(k, p, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec.Paths.Outside = p.Spec.Paths.Outside[1:] })
+	change(k, blue, func(p *v1alpha1.MPTCPPath) { p.Spec.Gateway = "" })
+	expect([]v1alpha1.CIDR{"198.51.100.0/24"}, "")
 }

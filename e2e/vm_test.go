@@ -249,3 +249,63 @@ func (c *cluster) expectGuestSubflows(t *testing.T, e *v1alpha1.MPTCPEndpoint, r
 		return nil
 	})
 }
+
+// A VM moves to another node while it sends, as by live migration: its host's interface, and the
+// routes to its addresses, are there then. Its connections go on, also when the node that it left
+// is shut down; those that begin later are spread from there.
+func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
+	c := use(t)
+	vm := c.addGuest(t)
+	policy := testlab.NewPolicy("tenant", "client", "server")
+	c.CreatePaths(t)
+	guest := endpointOf(vm, "vm", slices.Concat([]string{vm.IPv4, vm.IPv6}, guestAddresses)...)
+	c.Create(t, policy, guest)
+	c.WaitProgrammed(t, policy, 3)
+	const lasts = 12 * time.Second
+	listener, err := vm.Listen(t.Context(), "tcp", fmt.Sprintf(":%d", lab.TrafficPort))
+	require.NoError(t, err)
+	go func() { _ = traffic.Serve(t.Context(), listener) }() // what fails shows at the clients
+	transfers := []*running{
+		c.begin(t, transfer{"vm", "tenant-server", 4, traffic.Up, lasts}),
+		c.begin(t, transfer{"tenant-server", "vm", 4, traffic.Up, lasts}),
+		c.begin(t, transfer{"tenant-server", "vm", 6, traffic.Down, lasts}),
+	}
+	for _, r := range transfers {
+		c.WaitFor(t, r.String()+" has its subflows", 10*time.Second, func(context.Context) error {
+			if count := len(r.subflows(t)); count != len(paths) {
+				return fmt.Errorf("it has %d", count)
+			}
+			return nil
+		})
+	}
+	source, target := vm.Node, c.Network.Nodes[2]
+	var hosts []string
+	for _, address := range guestAddresses {
+		hosts = append(hosts, address+"/32")
+	}
+	require.NoError(t, vm.MoveTo(target, hosts...))
+	c.Update(t, guest, func() {
+		guest.Spec.NodeName, guest.Spec.Interface.Name = target.NodeName(), vm.HostInterface
+	})
+	moved := time.Since(transfers[0].start)
+	time.Sleep(2 * time.Second)
+	for _, path := range paths {
+		require.NoError(t, c.Network.SetNIC(source, path, false))
+		t.Cleanup(func() { require.NoError(t, c.Network.SetNIC(source, path, true)) })
+	}
+	for _, r := range transfers {
+		r.finish(t)
+		stop := r.longestStop(moved, lasts)
+		t.Logf("%s of %s: it stood still for %v at most", r, r.from, stop)
+		if stop > longestStop {
+			t.Errorf("%s: it stood still for %v", r, stop)
+		}
+	}
+	toVM := transfers[1].shares(lasts-time.Second, lasts)
+	t.Logf("to the VM at its new node: %v", toVM)
+	if used := toVM.used(); !slices.Equal(used, paths) {
+		t.Errorf("what is sent to the VM at its new node uses %v", used)
+	}
+	c.WaitProgrammed(t, policy, 3)
+	c.expectVMSpread(t)
+}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,7 +68,23 @@ func pathsText(nodes []NodePaths) string {
 	if len(rows) == 1 {
 		return "no node has a path: is there an MPTCPPath, and a policy that selects a pod?\n"
 	}
-	return table(rows...) + overlaysText(nodes)
+	return table(rows...) + gatewaysText(nodes) + overlaysText(nodes)
+}
+
+// gatewaysText is empty where no path leads out of the cluster.
+func gatewaysText(nodes []NodePaths) string {
+	rows := [][]string{{"NODE", "PATH", "GATEWAY OUTSIDE"}}
+	for _, node := range nodes {
+		for _, path := range node.Paths {
+			if len(path.Gateways) > 0 {
+				rows = append(rows, []string{node.Node, string(path.Name), strings.Join(path.Gateways, ", ")})
+			}
+		}
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return "\n" + table(rows...)
 }
 
 // overlaysText is empty where no node has one.

@@ -314,6 +314,7 @@ func (c *compiler) decide(n *node, w *workload) Decision {
 	n.describe(&d, g)
 	res := n.resolve(winner, g, c.paths)
 	res.describe(&d)
+	d.Outside = outsideOf(winner, &d)
 	n.share(winner).forbid(res.forbidden)
 	hints := readHints(w, winner, g, &d)
 	n.countHints(w, &d, matching, g)
@@ -400,6 +401,7 @@ func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *D
 		Addresses:      w.addresses,
 		Policy:         winner.result.Policy,
 		Paths:          d.pathWeights(),
+		Outside:        d.Outside,
 		Subflows:       d.Subflows,
 		UpgradeSockets: winner.spec.Sockets.Upgrade,
 		Transport:      transportOf(winner, g, d),

@@ -43,6 +43,9 @@ type Decision struct {
 	// annotation or the field that they come from.
 	Backup     []v1alpha1.PathName `json:"backup,omitempty"`
 	BackupFrom string              `json:"backupFrom,omitempty"`
+	// Outside are the ranges of addresses outside of the cluster that the pod's connections are
+	// spread to as well.
+	Outside []v1alpha1.CIDR `json:"outside,omitempty"`
 	// Guard is what guardrails and annotations limit.
 	Guard *v1alpha1.PlanGuard `json:"guard,omitempty"`
 	// GuardReason says why no rule of the pod's chain keeps the rate of Guard;
@@ -204,6 +207,9 @@ func (d Decision) writeWishes(b *strings.Builder) {
 	}
 	if len(d.Backup) > 0 {
 		fmt.Fprintf(b, "  backup: %s (from %s)\n", enumerate(d.Backup), d.BackupFrom)
+	}
+	if len(d.Outside) > 0 {
+		fmt.Fprintf(b, "  outside: %s (from spec.paths.outside)\n", enumerate(d.Outside))
 	}
 	if d.Guard != nil && d.Guard.MaxRate > 0 {
 		fmt.Fprintf(b, "  rate: at most %s over all paths", resource.NewQuantity(d.Guard.MaxRate, resource.DecimalSI))

@@ -148,6 +148,7 @@ func (n *node) planPaths() []v1alpha1.PlanPath {
 			Interfaces:    slices.Clone(p.object.Spec.Interfaces),
 			AddressRanges: slices.Clone(p.object.Spec.AddressRanges),
 			Underlay:      p.underlay(),
+			Gateway:       p.object.Spec.Gateway,
 			Capacity:      p.capacity(),
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -40,17 +41,20 @@ type Options struct {
 // namespace. Run, SetHealth, ActivePeers and Loads may be called at any time, the others by
 // one goroutine at a time.
 type Datapath struct {
-	options  Options
-	loaded   *pins.Loaded[*objects]
-	uplinks  *attach.Interfaces
-	tunnels  *attach.Interfaces
-	peers    peerTable
-	room     uint32 // for peers, in what is loaded
-	flows    sweeper
-	loads    loadTable
-	busy     busyTable
-	traffic  counters
-	compared bool // flows with their endpoints, since nothing was loaded
+	options Options
+	loaded  *pins.Loaded[*objects]
+	uplinks *attach.Interfaces
+	tunnels *attach.Interfaces
+	peers   peerTable
+	room    uint32 // for peers, in what is loaded
+	flows   sweeper
+	loads   loadTable
+	busy    busyTable
+	traffic counters
+	// gateways out of the cluster, to be asked whether they are there.
+	gatewaysMu sync.Mutex
+	gateways   map[neighbour]bool // whether they answered
+	compared   bool               // flows with their endpoints, since nothing was loaded
 }
 
 // The two hooks of each NIC. Our programs are first, because others may end the run, as
@@ -83,6 +87,7 @@ func (d *Datapath) linkDirectory() string { return filepath.Join(d.loaded.Direct
 // a NIC on any path means that nothing is to be attached.
 func (d *Datapath) Apply(ctx context.Context, m *node.Model) (report node.Report) {
 	report.Err = d.apply(ctx, m)
+	describeOutside(m, &report)
 	return report
 }
 
@@ -97,7 +102,9 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err := d.loadFor(m); err != nil {
 		return err
 	}
-	if err := d.resolve(neighboursOf(nics, m.Peers)); err != nil {
+	gateways := gatewaysOf(nics, m.Outside)
+	d.watchGateways(gateways, nics, m.Outside)
+	if err := d.resolve(neighboursOf(nics, m.Peers), gateways); err != nil {
 		return err
 	}
 	changes, err := d.writeMaps(m, nics)
@@ -153,6 +160,7 @@ func (d *Datapath) Close() error {
 // Remove detaches all programs and removes everything pinned. It needs no
 // earlier Apply, so it also removes what another agent left.
 func (d *Datapath) Remove(context.Context) error {
+	d.watchGateways(nil, nil, nil)
 	d.unload()
 	return d.loaded.Remove(d.uplinks.Remove, d.tunnels.Remove, releaseAllNeighbours)
 }

@@ -251,7 +251,7 @@ func (d *Datapath) update(c changes) error {
 	adopted := map[uplink.ToUplinkFlowKey]uplink.ToUplinkFlow{}
 	err := d.eachFlow(func(key uplink.ToUplinkFlowKey, flow uplink.ToUplinkFlow) {
 		local := bpf.Address(key.Local.Word)
-		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] {
+		if c.paths[uint32(flow.Path)] || c.peers[uint32(flow.Peer)] || c.addresses[local] || c.hasLost(&flow, local) {
 			orphans = append(orphans, key)
 		} else if id, owned := c.owners[local]; owned && id != flow.Endpoint {
 			flow.Endpoint = id

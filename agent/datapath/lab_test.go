@@ -34,6 +34,8 @@ type lab struct {
 	// least is how many times what one path carries a connection in an overlay gets; 0
 	// for what is usual.
 	least float64
+	// unselected is the address of a pod that no policy selects.
+	unselected string
 }
 
 // newLab builds nodes and pods, without applying anything yet.

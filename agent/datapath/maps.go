@@ -5,7 +5,9 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -28,22 +30,27 @@ func numbersOf(paths []node.Path) pathNumbers {
 
 // changes are what flows that are remembered may still not know of.
 type changes struct {
-	// What the model no longer has: paths, peers and accounts by number, endpoints by address.
-	paths, peers, accounts map[uint32]bool
-	addresses              map[netip.Addr]bool
+	// What the model no longer has: paths, peers, accounts and endpoints by number, the last
+	// also by address.
+	paths, peers, accounts, endpoints map[uint32]bool
+	addresses                         map[netip.Addr]bool
+	// outside says of destinations outside, by number, which endpoints may still have them;
+	// nil where none lost one.
+	outside map[uint32]map[uint32]bool
 	// owners are the numbers of the endpoints by their addresses; set where there may
 	// be flows with another number.
 	owners map[netip.Addr]uint32
 }
 
 func (c *changes) empty() bool {
-	return len(c.paths) == 0 && len(c.peers) == 0 && len(c.accounts) == 0 && len(c.addresses) == 0 && len(c.owners) == 0
+	return len(c.paths) == 0 && len(c.peers) == 0 && len(c.accounts) == 0 && len(c.addresses) == 0 && len(c.owners) == 0 &&
+		len(c.endpoints) == 0 && c.outside == nil
 }
 
 // writeMaps brings the maps to the model, peers and paths before the endpoints that
 // refer to them.
 func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
-	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer], accounts: m.Retired[node.KindAccount]}
+	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer], accounts: m.Retired[node.KindAccount], endpoints: m.Retired[node.KindEndpoint]}
 	numbers := numbersOf(nics)
 	if err := d.writePeers(m, nics, numbers); err != nil {
 		return c, err
@@ -54,7 +61,10 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	if err := d.writeTunnels(m.Tunnels); err != nil {
 		return c, err
 	}
-	return c, d.writeEndpoints(m.Endpoints, numbers, &c)
+	if err := d.writeEndpoints(m, numbers, &c); err != nil {
+		return c, err
+	}
+	return c, d.writeOutside(m, &c)
 }
 
 func (d *Datapath) writeNode(nics []node.Path) error {
@@ -79,7 +89,7 @@ func (d *Datapath) writePeers(m *node.Model, nics []node.Path, numbers pathNumbe
 	if err != nil {
 		return fmt.Errorf("failed to read the addresses of peers: %w", err)
 	}
-	if err := d.peers.write(m.Peers, numbers); err != nil {
+	if err := d.peers.write(m.Steered(), numbers); err != nil {
 		return err
 	}
 	if err := d.writeOuters(m, nics); err != nil {
@@ -142,27 +152,27 @@ func peerValue(peer node.Peer, numbers pathNumbers) uplink.ToUplinkPeer {
 }
 
 // writeEndpoints leaves what the programs counted of endpoints that stay.
-func (d *Datapath) writeEndpoints(endpoints []node.Endpoint, numbers pathNumbers, c *changes) error {
+func (d *Datapath) writeEndpoints(m *node.Model, numbers pathNumbers, c *changes) error {
 	known, err := readAll[uplink.ToUplinkEndpoint](d.loaded.Value.maps().Endpoints)
 	if err != nil {
 		return fmt.Errorf("failed to read the endpoints: %w", err)
 	}
-	if err := d.writePreferences(endpoints, numbers); err != nil {
+	if err := d.writePreferences(m.Endpoints, numbers); err != nil {
 		return err
 	}
 	wanted := map[netip.Addr]uplink.ToUplinkEndpoint{}
-	for i := range endpoints {
-		endpoint := &endpoints[i]
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
 		if len(endpoint.Paths) == 0 {
 			continue
 		}
-		for _, address := range endpoint.Addresses {
+		for _, address := range append(placesOutside(m, endpoint), endpoint.Addresses...) {
 			value := known[address]
 			value.Id, value.Weights, value.Interface = endpoint.Number, packWeights(endpoint.Paths, numbers), uint32(endpoint.Ingress())
 			wanted[address] = value
 		}
 	}
-	if err := d.noteLocal(wanted); err != nil {
+	if err := d.noteLocal(slices.AppendSeq(masqueraded(m), maps.Keys(wanted))); err != nil {
 		return err
 	}
 	d.compareOwners(known, wanted, c)

@@ -5,6 +5,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -44,6 +45,8 @@ type neighbourEntry struct {
 	asked    bool // and not answered
 	kept     bool // resolved again by the kernel itself, or for ever
 	ours     bool
+	// failed: it did not answer; confirmable: it has answered, and is not being asked.
+	failed, confirmable bool
 }
 
 // neighbours are the next hops that segments may be redirected to.
@@ -66,7 +69,9 @@ func neighboursOf(nics []node.Path, peers []node.Peer) map[neighbour]bool {
 // resolve makes the kernel keep these neighbours resolved, and no others of ours.
 // One that it refuses is reported and not an error: its path works without, less
 // well.
-func (d *Datapath) resolve(wanted map[neighbour]bool) error {
+func (d *Datapath) resolve(peers, gateways map[neighbour]bool) error {
+	wanted := maps.Clone(gateways)
+	maps.Copy(wanted, peers)
 	known, err := listNeighbours()
 	if err != nil {
 		return err
@@ -103,6 +108,20 @@ func (n neighbour) askAnew(entry neighbourEntry) error {
 // and not removed.
 func (n neighbour) keep() error {
 	return n.set(netlink.NTF_USE|netlink.NTF_EXT_LEARNED, netlink.NTF_EXT_MANAGED, neighbourProtocol)
+}
+
+// confirm has the kernel ask a neighbour that it knows, as `ip neigh change ADDRESS dev NIC
+// nud probe`, while packets go there as before. The kernel takes a state only for what it does
+// not manage.
+func (n neighbour) confirm() error {
+	request := n.request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE, netlink.NTF_EXT_LEARNED)
+	message := request.Data[0].(*netlink.Ndmsg)
+	message.State = netlink.NUD_PROBE
+	request.AddData(nl.NewRtAttr(netlink.NDA_PROTOCOL, nl.Uint8Attr(neighbourProtocol)))
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return err
+	}
+	return n.keep()
 }
 
 // release equals `ip neigh replace ADDRESS dev NIC use proto kernel`: it becomes
@@ -228,6 +247,9 @@ func listNeighbours() (map[neighbour]neighbourEntry, error) {
 			resolved: parsed.State&resolvedStates != 0,
 			kept:     parsed.FlagsExt&netlink.NTF_EXT_MANAGED != 0 || parsed.State&netlink.NUD_PERMANENT != 0,
 			ours:     protocol == neighbourProtocol,
+
+			failed:      parsed.State == netlink.NUD_FAILED,
+			confirmable: parsed.State&(netlink.NUD_REACHABLE|netlink.NUD_STALE|netlink.NUD_DELAY) != 0,
 		}
 	}
 	return known, nil

@@ -42,9 +42,9 @@ const fewestPeers = 1024
 // roomForPeers is enough for the numbers and addresses of the peers, and for some more.
 func roomForPeers(m *node.Model) uint32 {
 	needed, addresses := uint32(fewestPeers), 0
-	for i := range m.Peers {
-		needed = max(needed, m.Peers[i].Number+1)
-		addresses += len(m.Peers[i].Addresses)
+	for _, peer := range m.Steered() {
+		needed = max(needed, peer.Number+1)
+		addresses += len(peer.Addresses)
 	}
 	for number := range m.Retired[node.KindPeer] {
 		needed = max(needed, number+1)

@@ -27,6 +27,9 @@ const drift = 64
 // sweepInterval spaces the sweeps out.
 const sweepInterval = 25 * time.Second
 
+// gatewayInterval spaces the questions to gateways out.
+const gatewayInterval = time.Second
+
 // clockStep is how exactly the programs note when a flow was used: each writes its entry
 // once in this time at most.
 const clockStep = 16
@@ -66,14 +69,20 @@ func (s *sweeper) use(maps *uplink.ToUplinkMaps) {
 	s.maps, s.avoidance = maps, nil
 }
 
-// Run sweeps the tables of flows until the context ends.
+// Run sweeps the tables of flows, and asks for gateways, until the context ends.
 func (d *Datapath) Run(ctx context.Context) error {
-	ticker := time.NewTicker(sweepInterval)
+	ticker, gateways := time.NewTicker(sweepInterval), time.NewTicker(gatewayInterval)
 	defer ticker.Stop()
+	defer gateways.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-gateways.C:
+			if err := d.askGateways(); err != nil {
+				d.options.Log.Error(err, "failed to ask for gateways; trying again", "after", gatewayInterval.String())
+			}
+			continue
 		case <-ticker.C:
 		}
 		if err := d.flows.sweep(); err != nil {

@@ -42,6 +42,8 @@ type Sources struct {
 	// NodeAddresses are the InternalIPs of the Node.
 	NodeAddresses []netip.Addr
 	Peers         []paths.Peer
+	// Outside are destinations outside of the cluster.
+	Outside []paths.Outside
 }
 
 // Build makes a model, with the interfaces of endpoints as they were found last. An
@@ -51,7 +53,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	defer b.mu.Unlock()
 	b.round++
 	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round, exempt: b.exempt}
-	m.NodeAddresses = from.NodeAddresses
+	m.NodeAddresses, m.Outside = from.NodeAddresses, outsideOf(from.Outside)
 	m.Tunnels = from.Resolution.Tunnels
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)
@@ -248,7 +250,7 @@ func (b *Builder) number(m *Model) error {
 		return assigned
 	}
 	byPath := names(KindPath, len(nics), func(i int) string { return nics[i].Name })
-	steered := m.Peers
+	steered := m.Steered()
 	if len(nics) == 0 {
 		steered = nil // nothing is sent to them by number
 	}
@@ -307,6 +309,10 @@ func (m *Model) takePeerNumbers(by map[string]*registryEntry) {
 	m.Unsteered = all - len(m.Peers)
 	for i := range m.Peers {
 		m.Peers[i].Number = by[m.Peers[i].Name].Number
+	}
+	m.Outside = slices.DeleteFunc(m.Outside, func(outside Outside) bool { return by[outside.Name] == nil })
+	for i := range m.Outside {
+		m.Outside[i].Number = by[m.Outside[i].Name].Number
 	}
 }
 

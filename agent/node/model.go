@@ -34,6 +34,8 @@ type Model struct {
 	// number. What is sent to these goes by the cluster network's route.
 	Peers     []Peer
 	Unsteered int
+	// Outside are the destinations outside of the cluster that the plan names.
+	Outside []Outside
 	// Endpoints are the pods of the plan.
 	Endpoints []Endpoint
 	// Preferences are the distinct preferences of the endpoints, by their classes.

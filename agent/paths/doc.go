@@ -24,6 +24,8 @@ type Node struct {
 	namespace netns.NsHandle // netns.None() for the process's own
 	kernel    *rtnetlink
 	routers   routers
+	outside   routers // out of the cluster
+	gateways  gateways
 
 	mu   sync.Mutex
 	seen familiesSeen
@@ -41,7 +43,7 @@ func Open(namespace netns.NsHandle) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeNamespace(own))
 	}
-	return &Node{namespace: own, kernel: kernel, routers: routers{ask: kernel.RouterTo}, seen: familiesSeen{}}, nil
+	return &Node{namespace: own, kernel: kernel, routers: routers{ask: kernel.RouterTo}, outside: routers{ask: kernel.gatewayTo}, seen: familiesSeen{}}, nil
 }
 
 // Close frees what Open took. Channels of Watch close when their context ends.

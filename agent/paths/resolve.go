@@ -5,6 +5,7 @@ package paths
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ type Query struct {
 	NodeAddresses []netip.Addr
 	// Peers are the other nodes.
 	Peers []Peer
+	// Outside are destinations outside of the cluster that packets are steered to.
+	Outside []netip.Prefix
 }
 
 // Resolution is which NICs do what.
@@ -53,8 +56,11 @@ type Path struct {
 	Routed bool
 	// Message says why the path cannot be used, or what is odd about it.
 	Message string
+	// Gateways lead out of the cluster and answer; see Node.LeadOutside.
+	Gateways []netip.Addr
 
-	ranges []netip.Prefix // of addresses that the path's NICs have
+	ranges  []netip.Prefix // of addresses that the path's NICs have
+	gateway netip.Addr     // out of the cluster, as the plan has it; zero where it has none
 }
 
 // Resolve finds the NICs that form the paths now. An error means that the
@@ -94,7 +100,7 @@ func resolve(query Query, all []*candidate, routes []netlink.Route, seen familie
 	}
 	result.Tunnels = tunnelsOf(all, owner)
 	used := usedByNetwork(query, all, routes, result.Tunnels)
-	result.Uplinks = uplinks(all, used, owner)
+	result.Uplinks = uplinks(all, withWaysOutside(query.Outside, used, routes), owner)
 	result.WaysOut = waysOut(routes)
 	largest := largestMTU(result)
 	for i := range result.Paths {
@@ -132,6 +138,7 @@ func choose(plan v1alpha1.PlanPath, all []*candidate, owner map[int]string) Path
 	}
 	owner[first.Index] = path.Name
 	path.NIC, path.ranges = first.onPath(m.ranges), m.ranges
+	path.gateway, _ = parseAddress(plan.Gateway)
 	if len(found) > 1 {
 		path.Message = fmt.Sprintf("%s is used, the first by name; also matching: %s", first.Name, names(found[1:]))
 	}
@@ -231,6 +238,27 @@ func carryingRoutes(peers []Peer, routes []netlink.Route) map[int]bool {
 		}
 	}
 	return carrying
+}
+
+// withWaysOutside adds the interfaces by which main routes lead over a gateway to destinations
+// outside: there packets are steered from.
+func withWaysOutside(outside []netip.Prefix, used map[int]bool, routes []netlink.Route) map[int]bool {
+	if len(outside) == 0 {
+		return used
+	}
+	all := maps.Clone(used)
+	for _, route := range routes {
+		to, ok := destinationOf(route)
+		if !ok || route.Table != unix.RT_TABLE_MAIN || !slices.ContainsFunc(outside, to.Overlaps) {
+			continue
+		}
+		for _, hop := range hopsOf(route) {
+			if hop.gateway.IsValid() {
+				all[hop.index] = true
+			}
+		}
+	}
+	return all
 }
 
 func waysOut(routes []netlink.Route) (gateways []netip.Addr) {

@@ -191,13 +191,19 @@ func (r *routers) to(to, from netip.Addr, nic int) (netip.Addr, error) {
 
 func (r *routers) outdate() { r.changes.Add(1) }
 
+// outdate has the kernel asked again for all next hops.
+func (n *Node) outdate() {
+	n.routers.outdate()
+	n.outside.outdate()
+}
+
 // concernsRouters tells whether something changed that may lead packets of routed paths.
 func (n *Node) concernsRouters(messages []syscall.NetlinkMessage) bool {
 	if !slices.ContainsFunc(messages, mayLeadOverRouters) {
 		return false
 	}
-	n.routers.outdate()
-	return n.routers.inUse()
+	n.outdate()
+	return n.routers.inUse() || n.outside.inUse()
 }
 
 func (r *routers) inUse() bool {

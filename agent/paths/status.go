@@ -10,6 +10,7 @@ import (
 
 const (
 	maxPathAddresses = 16 // of v1alpha1.NodePath.addresses
+	maxGateways      = 8  // of v1alpha1.NodePath.gateways
 	maxNodeAddresses = 64 // of v1alpha1.MPTCPNodeStatus.addresses
 	maxOverlays      = 16 // of v1alpha1.MPTCPNodeStatus.overlays
 )
@@ -25,6 +26,9 @@ func (p Path) Status() v1alpha1.NodePath {
 	}
 	if p.Up && !p.Usable {
 		return status
+	}
+	for _, gateway := range p.Gateways[:min(len(p.Gateways), maxGateways)] {
+		status.Gateways = append(status.Gateways, gateway.String())
 	}
 	for _, prefix := range p.Addresses[:min(len(p.Addresses), maxPathAddresses)] {
 		status.Addresses = append(status.Addresses, prefix.Addr().String())

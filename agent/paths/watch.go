@@ -28,7 +28,7 @@ var watchedGroups = []uint{
 	unix.RTNLGRP_LINK,
 	unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 	unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE,
-	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP,
+	unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP, unix.RTNLGRP_NEIGH,
 	groupIPv4Netconf,
 }
 
@@ -43,10 +43,14 @@ func (n *Node) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.routers.outdate() // what was asked before could have changed untold
+	n.outdate() // what was asked before could have changed untold
 	n.routers.watched.Store(true)
+	n.outside.watched.Store(true)
 	notifications := make(chan struct{}, 1)
-	context.AfterFunc(ctx, func() { n.routers.watched.Store(false) })
+	context.AfterFunc(ctx, func() {
+		n.routers.watched.Store(false)
+		n.outside.watched.Store(false)
+	})
 	go pace(n.begin(ctx, socket, watchedGroups), notifications)
 	return notifications, nil
 }
@@ -81,7 +85,7 @@ func (n *Node) follow(ctx context.Context, socket *nl.NetlinkSocket, groups []ui
 		logr.FromContextOrDiscard(ctx).Error(err, "failed to watch the node's network; subscribing again")
 		time.Sleep(quiet) // a socket that always breaks must not take all CPU
 		socket = n.resubscribe(ctx, groups)
-		n.routers.outdate()
+		n.outdate()
 		signal(changed)
 	}
 }
@@ -112,11 +116,11 @@ func (n *Node) receive(ctx context.Context, socket *nl.NetlinkSocket, changed ch
 		messages, from, err := socket.Receive()
 		switch {
 		case errors.Is(err, unix.ENOBUFS): // messages were lost, the socket goes on
-			n.routers.outdate()
+			n.outdate()
 			signal(changed)
 		case err != nil:
 			return fmt.Errorf("receiving from rtnetlink: %w", err)
-		case from.Pid == nl.PidKernel && (n.concernsRouters(messages) || slices.ContainsFunc(messages, matters)):
+		case from.Pid == nl.PidKernel && (n.concernsRouters(messages) || n.gateways.concerned(messages) || slices.ContainsFunc(messages, matters)):
 			signal(changed)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/agentapi"
 )
@@ -67,8 +68,9 @@ type look struct {
 	partly bool
 	flows  *datapath.FlowTable
 	atlas  *atlas
-	// destination is where connections to a Service go; nil where nobody knows.
-	destination func(local, remote netip.AddrPort) (netip.AddrPort, bool, error)
+	// tracked are the ends of connections to Services, and of masqueraded ones, as others know
+	// them; nil where nobody knows.
+	tracked func(local, remote netip.AddrPort) (conntrack.Ends, bool, error)
 	// keep is false where there is no room for one more socket.
 	keep func() bool
 
@@ -197,23 +199,24 @@ func (l *look) routeTo(s *mptcpnl.Socket) *lost {
 
 // translated is a socket's other end as the node's routes know it.
 func (l *look) translated(s *mptcpnl.Socket) netip.AddrPort {
-	if l.destination != nil && !s.Over {
-		if backend, ok, err := l.destination(s.Local, s.Remote); err == nil && ok {
-			return backend
+	if l.tracked != nil && !s.Over {
+		if ends, ok, err := l.tracked(s.Local, s.Remote); err == nil && ok {
+			return ends.Remote
 		}
 	}
 	return s.Remote
 }
 
 // flowOf is a socket's flow; nil where it has none, or that cannot be told. A connection to
-// a Service has the Service's address for the pod and a backend's for the uplinks.
+// a Service has the Service's address for the pod and a backend's for the uplinks, and one that is
+// masqueraded has the node's there.
 func (l *look) flowOf(s *mptcpnl.Socket) *datapath.Flow {
 	flow, err := l.flows.Find(s.Local, s.Remote)
-	if flow != nil || err != nil || l.destination == nil || !s.Multipath {
+	if flow != nil || err != nil || l.tracked == nil || !s.Multipath {
 		return flow
 	}
-	if backend, ok, err := l.destination(s.Local, s.Remote); err == nil && ok && backend != s.Remote {
-		flow, _ = l.flows.Find(s.Local, backend)
+	if seen, ok, err := l.tracked(s.Local, s.Remote); err == nil && ok && seen != (conntrack.Ends{Local: s.Local, Remote: s.Remote}) {
+		flow, _ = l.flows.Find(seen.Local, seen.Remote)
 	}
 	return flow
 }

@@ -50,6 +50,9 @@ func newAtlas(model *node.Model, kernel *netlink.Handle, dead map[string]map[str
 			a.peers[address] = peer
 		}
 	}
+	for i := range model.Outside {
+		a.byNumber[model.Outside[i].Number] = &model.Outside[i].Peer
+	}
 	return a
 }
 

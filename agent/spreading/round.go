@@ -138,7 +138,7 @@ func (s *sight) endpoint(endpoint *node.Endpoint) (changed bool, err error) {
 	}
 	begin := time.Now()
 	l := look{
-		endpoint: endpoint, begin: begin, before: p.kept, partly: p.partly, mature: !p.first.IsZero() && begin.Sub(p.first) > afterlife, flows: s.flows, atlas: s.atlas, destination: s.destination,
+		endpoint: endpoint, begin: begin, before: p.kept, partly: p.partly, mature: !p.first.IsZero() && begin.Sub(p.first) > afterlife, flows: s.flows, atlas: s.atlas, tracked: s.find,
 		keep:     func() bool { return s.room.Take(endpoint.Namespace, string(endpoint.UID)) },
 		observed: s.observationOf(endpoint),
 	}

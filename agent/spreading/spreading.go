@@ -50,10 +50,10 @@ type Options struct {
 
 // Spreading is the node.Part that looks at what pods' traffic does.
 type Spreading struct {
-	options     Options
-	destination func(local, remote netip.AddrPort) (netip.AddrPort, bool, error)
-	tracked     *conntrack.Table // of the node; nil where it has none
-	room        *room.Room
+	options Options
+	find    func(local, remote netip.AddrPort) (conntrack.Ends, bool, error)
+	tracked *conntrack.Table // of the node; nil where it has none
+	room    *room.Room
 
 	mu    sync.Mutex
 	model *node.Model
@@ -85,7 +85,7 @@ func New(options Options) *Spreading {
 	if tracked, err := conntrack.Dial(0); err != nil {
 		options.Log.Error(err, "failed to open connection tracking: where connections to Services go is not known")
 	} else {
-		s.tracked, s.destination = tracked, tracked.Destination
+		s.tracked, s.find = tracked, tracked.Find
 	}
 	return s
 }

@@ -76,6 +76,13 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
+	// gateways are the routers to which packets of this path go that leave the cluster for
+	// destinations that a policy names (spec.paths.outside), those that answer.
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=45
+	// +listType=set
+	// +optional
+	Gateways []string `json:"gateways,omitempty"`
 	// state is Up or Down.
 	// +required
 	State LinkState `json:"state"`

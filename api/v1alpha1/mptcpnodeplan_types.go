@@ -25,6 +25,11 @@ type PlanPath struct {
 	// underlay is Routed where routers join the path's subnets; empty for Switched.
 	// +optional
 	Underlay Underlay `json:"underlay,omitempty"`
+	// gateway to which packets go that leave the cluster; empty where the node's own routes
+	// say it.
+	// +kubebuilder:validation:MaxLength=39
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
 	// capacity in bits a second; 0 where the path does not give it.
 	// +optional
 	Capacity int64 `json:"capacity,omitempty"`
@@ -139,6 +144,12 @@ type PlanEndpoint struct {
 	// +listMapKey=path
 	// +optional
 	Paths []PathWeight `json:"paths,omitempty"`
+	// outside are ranges of addresses outside of the cluster that the pod's connections are
+	// spread to and from as well, sorted.
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=set
+	// +optional
+	Outside []CIDR `json:"outside,omitempty"`
 	// subflows of the pod's connections.
 	// +required
 	Subflows PlanSubflows `json:"subflows"`
@@ -433,8 +444,9 @@ type EndpointStatus struct {
 	// manager: Host; empty while it was announced too little to tell.
 	// +optional
 	GuestSubflows GuestSubflows `json:"guestSubflows,omitempty"`
-	// message explains a state that is not Programmed, an upgrade that is not Active, or
-	// connections that are not managed, and says what to do.
+	// message explains a state that is not Programmed, an upgrade that is not Active,
+	// connections that are not managed, or those outside of the cluster that are not spread,
+	// and says what to do.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`

@@ -75,6 +75,17 @@ type MPTCPPathSpec struct {
 	// +optional
 	Underlay Underlay `json:"underlay,omitempty"`
 
+	// gateway is the address of the router to which packets of this path go that leave the
+	// cluster, for pods whose policy names destinations outside (spec.paths.outside). It is
+	// on the link of the path's NICs. Without it, and for the other version of IP, each
+	// node takes the router that its own routes have for its NIC and address there, as
+	// ip route get DESTINATION from ADDRESS oif NIC says.
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=39
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an IP address such as 192.0.2.1 or 2001:db8::1"
+	// +optional
+	Gateway string `json:"gateway,omitempty"`
+
 	// capacity is the rate of one NIC of the path in bits a second, such as 10G.
 	// Policies that give no weights share subflows out by it; a path without
 	// capacity counts like the smallest one that is given.

@@ -58,7 +58,16 @@ type PathWeight struct {
 	Weight int32 `json:"weight"`
 }
 
+// OutsideDestination is a place outside of the cluster.
+type OutsideDestination struct {
+	// cidr is a range of addresses that are outside of the cluster: 198.51.100.0/24,
+	// 2001:db8:9::/48; 0.0.0.0/0 is everything outside.
+	// +required
+	CIDR CIDR `json:"cidr"`
+}
+
 // PathRules say which paths the selected pods use and how.
+// +kubebuilder:validation:XValidation:rule="!has(self.outside) || !has(self.spread) || self.spread != 'None'",message="outside has no effect with spread: None: remove it or set spread: PerSubflow"
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.allowed) || self.weights.all(w, self.allowed.exists(p, p == w.path))",message="weights names a path that allowed does not list: add it to allowed or remove its weight"
 // +kubebuilder:validation:XValidation:rule="!has(self.weights) || !has(self.spread) || self.spread != 'None'",message="weights have no effect with spread: None: remove weights or set spread: PerSubflow"
 // +kubebuilder:validation:XValidation:rule="!(has(self.preferred) || has(self.backup) || has(self.preference)) || !has(self.spread) || self.spread != 'None'",message="preferred, backup and preference have no effect with spread: None: remove them or set spread: PerSubflow"
@@ -112,6 +121,18 @@ type PathRules struct {
 	// or a pod's annotation names them.
 	// +optional
 	Preference *Preference `json:"preference,omitempty"`
+
+	// outside names destinations outside of the cluster to which the pods' connections are
+	// spread too, and from which connections to the pods are answered on the paths by which they
+	// come. It is for ClusterMPTCPPolicies alone. Packets leave by each path's gateway (see
+	// MPTCPPath.spec.gateway) with the source address that the cluster network gives them:
+	// routers there must accept that on every path. Without it nothing outside is steered.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +listType=map
+	// +listMapKey=cidr
+	// +optional
+	Outside []OutsideDestination `json:"outside,omitempty"`
 }
 
 // SubflowMode says between what the subflows of a connection are opened.
@@ -316,6 +337,7 @@ type PolicyStatus struct {
 }
 
 // MPTCPPolicySpec is a policy for pods of its own namespace.
+// +kubebuilder:validation:XValidation:rule="!has(self.paths) || !has(self.paths.outside)",message="paths.outside of an MPTCPPolicy is not allowed: by which NICs traffic leaves the cluster is for a ClusterMPTCPPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, a.type != 'RunProgram'))",message="rules of an MPTCPPolicy cannot have actions of type RunProgram: programs belong to a ClusterMPTCPPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst'))",message="the strategy of a Schedule action in an MPTCPPolicy must be EarliestCompletionFirst: programs belong to a ClusterMPTCPPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.inactivityTimeout) || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager != 'None'",message="transport.inactivityTimeout has no effect with subflows.manager: None, which leaves the pod's MPTCP settings as they are: remove it, or choose Kernel or Agent"

@@ -31,12 +31,12 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	flow->peer = peer_of(skb, packet, key, 0);
-	if (flow->peer == NO_PEER)
-		return 0;
 	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
 	if (endpoint)
 		flow->endpoint = endpoint->id;
+	flow->peer = peer_of(skb, packet, key, flow->endpoint, 0);
+	if (flow->peer == NO_PEER)
+		return 0;
 	if (!has_room(&key->remote))
 		return 0;
 	flow->sequence = packet->sequence;

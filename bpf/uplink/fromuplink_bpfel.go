@@ -123,6 +123,13 @@ type FromUplinkOuter struct {
 	Ipv6 [9]FromUplinkAddress
 }
 
+type FromUplinkOutsideKey struct {
+	_        structs.HostLayout
+	Bits     uint32
+	Endpoint uint32
+	Address  FromUplinkAddress
+}
+
 type FromUplinkOwner struct {
 	_       structs.HostLayout
 	Flows   uint32
@@ -191,6 +198,7 @@ const (
 	FromUplinkMapLocalFilter      = "local_filter"
 	FromUplinkMapNode             = "node"
 	FromUplinkMapOuters           = "outers"
+	FromUplinkMapOutside          = "outside"
 	FromUplinkMapOwners           = "owners"
 	FromUplinkMapPathLoads        = "path_loads"
 	FromUplinkMapPeerAddresses    = "peer_addresses"
@@ -265,6 +273,7 @@ type FromUplinkMapSpecs struct {
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
 	Outers           *ebpf.MapSpec `ebpf:"outers"`
+	Outside          *ebpf.MapSpec `ebpf:"outside"`
 	Owners           *ebpf.MapSpec `ebpf:"owners"`
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
@@ -315,6 +324,7 @@ type FromUplinkMaps struct {
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
 	Outers           *ebpf.Map `ebpf:"outers"`
+	Outside          *ebpf.Map `ebpf:"outside"`
 	Owners           *ebpf.Map `ebpf:"owners"`
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
@@ -340,6 +350,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.LocalFilter,
 		m.Node,
 		m.Outers,
+		m.Outside,
 		m.Owners,
 		m.PathLoads,
 		m.PeerAddresses,

@@ -51,7 +51,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnJiffies64, // Linux 5.6
 }
 
-var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUArray}
+var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie, ebpf.PerCPUArray}
 
 const (
 	mapNoPrealloc    = 1    // BPF_F_NO_PREALLOC, Linux 4.6

@@ -166,6 +166,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapLivingFlows:   to.LivingFlows,
 		uplink.FromUplinkMapTunnels:       to.Tunnels,
 		uplink.FromUplinkMapOuters:        to.Outers,
+		uplink.FromUplinkMapOutside:       to.Outside,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,

@@ -23,6 +23,7 @@ SHARED(enum, load_limit);
 SHARED(enum, origin);
 SHARED(enum, outer_of);
 SHARED(enum, outer_place);
+SHARED(enum, outside);
 SHARED(enum, preference_flags);
 SHARED(enum, silence);
 SHARED(enum, tunnel_kind);
@@ -81,6 +82,35 @@ static __always_inline struct preference *preference_of(__u32 endpoint)
 	struct preference *preference = bpf_map_lookup_elem(&preferences, &endpoint);
 
 	return preference && preference->flags & PREFERENCE_SET ? preference : 0;
+}
+
+/*
+ * A virtual machine moves to another node and keeps its address, and other routes change too:
+ * where they lead to another peer, the flow goes there. Of routes that lead to none nothing is
+ * concluded.
+ */
+__noinline int follow_route(struct __sk_buff *skb, const struct packet *packet, struct flow *flow,
+			    const struct flow_key *key)
+{
+	__u16 peer;
+
+	if (!packet || !flow || !key)
+		return 0;
+	peer = peer_of(skb, packet, key, flow->endpoint, BPF_FIB_LOOKUP_OUTPUT);
+	if (peer == NO_PEER || peer == flow->peer)
+		return 0;
+	flow->peer = peer;
+	flow->avoided = 0;
+	flow->tries = 0;
+	return 1;
+}
+
+/* Nothing was sent on the flow since the node's clock moved. */
+static __always_inline int is_of_another_time(const struct flow *flow)
+{
+	struct node *node = this_node();
+
+	return node && flow->used != node->clock;
 }
 
 /* The flow's own path, unless the packet has to, or would rather, take another. */
@@ -204,23 +234,30 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 
 /*
  * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
- * the flow is not to be steered: no MPTCP, or a next hop that is no peer.
+ * the flow is not to be steered: no MPTCP, or a next hop that is no peer. One that is
+ * masqueraded is, where it leaves the cluster for what its pod's policy names.
  */
 static __always_inline int begin_flow(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
 	struct mptcp_option option = {};
 	struct endpoint *endpoint;
 	struct peer *peer;
+	int masqueraded;
 	__u32 index;
 
 	if (!packet || !key)
 		return 0;
 	endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	masqueraded = !endpoint;
+	if (masqueraded)
+		endpoint = endpoint_behind(skb);
 	if (!endpoint)
 		return 0;
 	if (!find_mptcp_option(skb, packet->options, packet->options_length, &option) || option.has_key)
 		return 0;
-	index = peer_of(skb, packet, key, BPF_FIB_LOOKUP_OUTPUT);
+	index = peer_of(skb, packet, key, endpoint->id, BPF_FIB_LOOKUP_OUTPUT);
+	if (masqueraded && index != outside_for(endpoint->id, &key->remote))
+		return 0;
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer || !has_room(&key->local))
 		return 0;
@@ -253,6 +290,29 @@ __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const st
 }
 
 /*
+ * A SYN from outside may have been for an address of the node's, as those for Services are.
+ * Whose pod it was for is known when that answers. Returns 0 where its policy names no such
+ * destination.
+ */
+static __always_inline int may_answer(struct __sk_buff *skb, struct flow *flow, const struct flow_key *key)
+{
+	struct endpoint *endpoint;
+	__u16 peer;
+
+	if (flow->endpoint || outside_for(0, &key->remote) != flow->peer || flow->peer == NO_PEER)
+		return 1;
+	endpoint = endpoint_behind(skb);
+	if (!endpoint)
+		return 0;
+	peer = outside_for(endpoint->id, &key->remote);
+	if (peer == NO_PEER)
+		return 0;
+	flow->endpoint = endpoint->id;
+	flow->peer = peer;
+	return 1;
+}
+
+/*
  * What leaves while a handshake is under way: this end answers a SYN, whichever it took,
  * or gives up, or shows that it takes the answer to its own. It has agreed then.
  */
@@ -273,6 +333,8 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
 	if (!is_syn_ack(packet))
 		return 0;
+	if (!may_answer(skb, &handshake->flow, &key))
+		return give_up(handshake, &key);
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;
 	handshake->answered = 1;
@@ -378,7 +440,8 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
-	note_leaving(skb, flow, &key, &packet);
+	if (unlikely(note_leaving(skb, flow, &key, &packet) || is_of_another_time(flow)))
+		follow_route(skb, &packet, flow, &key);
 	return steer(skb, flow, &packet);
 }
 

@@ -104,6 +104,13 @@ type ToTunnelNode struct {
 	Routed    uint32
 }
 
+type ToTunnelOutsideKey struct {
+	_        structs.HostLayout
+	Bits     uint32
+	Endpoint uint32
+	Address  ToTunnelAddress
+}
+
 type ToTunnelPeer struct {
 	_         structs.HostLayout
 	Ipv6      [8]ToTunnelAddress
@@ -154,6 +161,7 @@ const (
 	ToTunnelMapHealth        = "health"
 	ToTunnelMapLocalFilter   = "local_filter"
 	ToTunnelMapNode          = "node"
+	ToTunnelMapOutside       = "outside"
 	ToTunnelMapPeerAddresses = "peer_addresses"
 	ToTunnelMapPeers         = "peers"
 	ToTunnelMapPreferences   = "preferences"
@@ -219,6 +227,7 @@ type ToTunnelMapSpecs struct {
 	Health        *ebpf.MapSpec `ebpf:"health"`
 	LocalFilter   *ebpf.MapSpec `ebpf:"local_filter"`
 	Node          *ebpf.MapSpec `ebpf:"node"`
+	Outside       *ebpf.MapSpec `ebpf:"outside"`
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
@@ -260,6 +269,7 @@ type ToTunnelMaps struct {
 	Health        *ebpf.Map `ebpf:"health"`
 	LocalFilter   *ebpf.Map `ebpf:"local_filter"`
 	Node          *ebpf.Map `ebpf:"node"`
+	Outside       *ebpf.Map `ebpf:"outside"`
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Preferences   *ebpf.Map `ebpf:"preferences"`
@@ -277,6 +287,7 @@ func (m *ToTunnelMaps) Close() error {
 		m.Health,
 		m.LocalFilter,
 		m.Node,
+		m.Outside,
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,

@@ -131,6 +131,13 @@ type ToUplinkOuter struct {
 	Ipv6 [9]ToUplinkAddress
 }
 
+type ToUplinkOutsideKey struct {
+	_        structs.HostLayout
+	Bits     uint32
+	Endpoint uint32
+	Address  ToUplinkAddress
+}
+
 type ToUplinkOwner struct {
 	_       structs.HostLayout
 	Flows   uint32
@@ -200,6 +207,7 @@ const (
 	ToUplinkMapLocalFilter      = "local_filter"
 	ToUplinkMapNode             = "node"
 	ToUplinkMapOuters           = "outers"
+	ToUplinkMapOutside          = "outside"
 	ToUplinkMapOwners           = "owners"
 	ToUplinkMapPathLoads        = "path_loads"
 	ToUplinkMapPeerAddresses    = "peer_addresses"
@@ -276,6 +284,7 @@ type ToUplinkMapSpecs struct {
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
 	Outers           *ebpf.MapSpec `ebpf:"outers"`
+	Outside          *ebpf.MapSpec `ebpf:"outside"`
 	Owners           *ebpf.MapSpec `ebpf:"owners"`
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
@@ -328,6 +337,7 @@ type ToUplinkMaps struct {
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
 	Outers           *ebpf.Map `ebpf:"outers"`
+	Outside          *ebpf.Map `ebpf:"outside"`
 	Owners           *ebpf.Map `ebpf:"owners"`
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
@@ -354,6 +364,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.LocalFilter,
 		m.Node,
 		m.Outers,
+		m.Outside,
 		m.Owners,
 		m.PathLoads,
 		m.PeerAddresses,

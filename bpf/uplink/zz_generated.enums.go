@@ -55,6 +55,12 @@ const (
 	OuterPlaces = 0x9
 )
 
+// enum outside
+const (
+	OutsideEndpointBits = 0x20
+	OutsideInterface    = 0x100
+)
+
 // enum preference_flags
 const (
 	PreferenceSet  = 0x1
@@ -96,6 +102,7 @@ const (
 	FilterBits           = 0x10000
 	NoPath               = 0xff
 	MaxTunnelPorts       = 0x8
+	MaxOutside           = 0x10000
 	MaxAccounts          = 0x100
 	OtherAccounts        = 0xff
 	TrafficOfNoPath      = 0x800

@@ -83,7 +83,7 @@ func TestAnObjectIsJudgedByItself(t *testing.T) {
 				"and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
 		}},
 		"a misspelt field is told with those that are known": {[]string{ours("MPTCPPath", "{name: blue}", "{interfaces: [ens1], capacty: 1G}")}, []string{
-			`Refused: MPTCPPath blue: spec.capacty: unknown field "spec.capacty"; known here are addressRanges, bottleneckGroup, capacity, interfaces, nodeSelector, underlay`,
+			`Refused: MPTCPPath blue: spec.capacty: unknown field "spec.capacty"; known here are addressRanges, bottleneckGroup, capacity, gateway, interfaces, nodeSelector, underlay`,
 		}},
 		"a misspelt field in a list has the place in it": {[]string{mpol("web", "{podSelector: {}, paths: {weights: [{path: a, weight: 1}, {path: b, wieght: 1}]}}")}, []string{
 			`Refused: MPTCPPolicy team/web: spec.paths.weights[1].wieght: unknown field "spec.paths.weights[1].wieght"; known here are path, weight`,

@@ -28,6 +28,7 @@ type State struct {
 	Uplinks   []int
 	Tunnels   []paths.Tunnel
 	Peers     []Peer
+	Outside   []paths.Outside
 	Endpoints []Endpoint
 	Tenants   []v1alpha1.PlanTenant
 	Chains    []v1alpha1.PlanChain
@@ -65,6 +66,9 @@ type Endpoint struct {
 	Others []int
 	// Path of its network namespace.
 	NamespacePath string
+
+	// Outside are its destinations outside of the cluster.
+	Outside []v1alpha1.CIDR
 
 	Paths             []v1alpha1.PathWeight
 	Preferred, Backup []v1alpha1.PathName
@@ -118,7 +122,7 @@ func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder)
 }
 
 func (s State) sources() node.Sources {
-	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, NodeAddresses: s.NodeAddresses, Peers: s.Peers}
+	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, NodeAddresses: s.NodeAddresses, Peers: s.Peers, Outside: s.Outside}
 	from.Plan.Spec.Tenants, from.Plan.Spec.Chains, from.Plan.Spec.NewPods = s.Tenants, s.Chains, s.NewPods
 	for _, path := range s.Paths {
 		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{
@@ -156,7 +160,7 @@ func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
 func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 	plan := v1alpha1.PlanEndpoint{
 		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name, Policy: e.Policy,
-		Paths: e.Paths, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows, Guest: e.Guest, VirtualMachine: e.VirtualMachine,
+		Paths: e.Paths, Outside: e.Outside, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows, Guest: e.Guest, VirtualMachine: e.VirtualMachine,
 	}
 	for _, address := range e.Addresses {
 		plan.Addresses = append(plan.Addresses, address.String())

@@ -66,21 +66,35 @@ const (
 // that remote is translated to. It returns false where the connection is not
 // tracked. The cost is one look-up, however many connections there are.
 func (t *Table) Destination(local, remote netip.AddrPort) (netip.AddrPort, bool, error) {
+	ends, found, err := t.Find(local, remote)
+	return ends.Remote, found, err
+}
+
+// Ends are those of a connection as who answers knows them.
+type Ends struct {
+	// Local is the initiator's, or what it is masqueraded as.
+	Local netip.AddrPort
+	// Remote is who answers, as Destination tells it.
+	Remote netip.AddrPort
+}
+
+// Find is Destination, with both ends.
+func (t *Table) Find(local, remote netip.AddrPort) (Ends, bool, error) {
 	data, err := encode(attributeOriginal, local, remote)
 	if err != nil {
-		return netip.AddrPort{}, false, err
+		return Ends{}, false, err
 	}
 	answer, err := t.ask(netlink.Message{
 		Header: netlink.Header{Type: messageGet, Flags: netlink.Request}, Data: data,
 	})
 	if errors.Is(err, os.ErrNotExist) {
-		return netip.AddrPort{}, false, nil
+		return Ends{}, false, nil
 	}
 	if err != nil {
-		return netip.AddrPort{}, false, fmt.Errorf("finding the tracked connection from %s to %s: %w", local, remote, err)
+		return Ends{}, false, fmt.Errorf("finding the tracked connection from %s to %s: %w", local, remote, err)
 	}
-	answering, ok := parseAnswering(answer)
-	return answering, ok, nil
+	ends, ok := parseAnswering(answer)
+	return ends, ok, nil
 }
 
 // patience is how long the kernel may take to answer.
@@ -170,14 +184,14 @@ func encode(kind uint16, source, destination netip.AddrPort) ([]byte, error) {
 	return append(header, attributes...), nil
 }
 
-// parseAnswering reads who answers: the source of the reply's tuple.
-func parseAnswering(data []byte) (answering netip.AddrPort, found bool) {
+// parseAnswering reads who answers whom: the reply's tuple.
+func parseAnswering(data []byte) (ends Ends, found bool) {
 	if len(data) < headerLength {
-		return answering, false
+		return ends, false
 	}
 	decoder, err := netlink.NewAttributeDecoder(data[headerLength:])
 	if err != nil {
-		return answering, false
+		return ends, false
 	}
 	decoder.ByteOrder = binary.BigEndian
 	var r reply
@@ -186,40 +200,52 @@ func parseAnswering(data []byte) (answering netip.AddrPort, found bool) {
 			decoder.Nested(r.read)
 		}
 	}
-	return netip.AddrPortFrom(r.address, r.port), decoder.Err() == nil && r.address.IsValid() && r.port != 0
+	return Ends{Local: r.to.addrPort(), Remote: r.from.addrPort()}, decoder.Err() == nil && r.from.isWhole() && r.to.isWhole()
 }
 
-// reply is the source of a tuple.
-type reply struct {
+// reply is a tuple.
+type reply struct{ from, to end }
+
+type end struct {
 	address netip.Addr
 	port    uint16
 }
+
+func (e end) addrPort() netip.AddrPort { return netip.AddrPortFrom(e.address, e.port) }
+
+func (e end) isWhole() bool { return e.address.IsValid() && e.port != 0 }
 
 func (r *reply) read(decoder *netlink.AttributeDecoder) error {
 	for decoder.Next() {
 		switch decoder.Type() {
 		case tupleAddresses:
-			decoder.Nested(r.readAddress)
+			decoder.Nested(r.readAddresses)
 		case tupleProtocol:
-			decoder.Nested(r.readPort)
+			decoder.Nested(r.readPorts)
 		}
 	}
 	return decoder.Err()
 }
 
-func (r *reply) readAddress(decoder *netlink.AttributeDecoder) error {
+func (r *reply) readAddresses(decoder *netlink.AttributeDecoder) error {
 	for decoder.Next() {
-		if kind := decoder.Type(); kind == sourceIPv4 || kind == sourceIPv6 {
-			r.address, _ = netip.AddrFromSlice(decoder.Bytes())
+		switch decoder.Type() {
+		case sourceIPv4, sourceIPv6:
+			r.from.address, _ = netip.AddrFromSlice(decoder.Bytes())
+		case destinationIPv4, destinationIPv6:
+			r.to.address, _ = netip.AddrFromSlice(decoder.Bytes())
 		}
 	}
 	return decoder.Err()
 }
 
-func (r *reply) readPort(decoder *netlink.AttributeDecoder) error {
+func (r *reply) readPorts(decoder *netlink.AttributeDecoder) error {
 	for decoder.Next() {
-		if decoder.Type() == sourcePort {
-			r.port = decoder.Uint16()
+		switch decoder.Type() {
+		case sourcePort:
+			r.from.port = decoder.Uint16()
+		case destinationPort:
+			r.to.port = decoder.Uint16()
 		}
 	}
 	return decoder.Err()

@@ -73,3 +73,25 @@ func TestAConnectionThatIsNotTrackedIsNotFound(t *testing.T) {
 		require.False(t, found)
 	}
 }
+
+func TestAMasqueradedConnectionIsFoundAsOthersSeeIt(t *testing.T) {
+	client, server := pair.New(t)
+	at, seen := server.Serve(4), netip.AddrPortFrom(client.Address(4), 41000)
+	rules := fmt.Sprintf(`table ip outside {
+		chain out {
+			type nat hook postrouting priority 100
+			ip daddr %s tcp dport %d snat to %s
+		}
+	}`, at.Addr(), at.Port(), seen)
+	path := filepath.Join(t.TempDir(), "rules")
+	require.NoError(t, os.WriteFile(path, []byte(rules), 0o600))
+	_, err := client.Run("nft", "-f", path)
+	require.NoError(t, err)
+	table := open(t, client)
+	local := netip.MustParseAddrPort(client.Connect(at).LocalAddr().String())
+	require.NotEqual(t, seen, local)
+	got, found, err := table.Find(local, at)
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, conntrack.Ends{Local: seen, Remote: at}, got)
+}

@@ -21,9 +21,10 @@ func answer(t testing.TB, from, to netip.AddrPort) []byte {
 
 func TestWhoAnswersIsRead(t *testing.T) {
 	for _, want := range []netip.AddrPort{netip.MustParseAddrPort("10.0.0.9:8080"), netip.MustParseAddrPort("[fd00::9]:8080")} {
-		got, ok := parseAnswering(answer(t, want, netip.AddrPortFrom(want.Addr().Next(), 40000)))
-		if !ok || got != want {
-			t.Errorf("read %s (%t), want %s", got, ok, want)
+		initiator := netip.AddrPortFrom(want.Addr().Next(), 40000)
+		got, ok := parseAnswering(answer(t, want, initiator))
+		if !ok || got.Remote != want || got.Local != initiator {
+			t.Errorf("read %s (%t), want %s and %s", got, ok, want, initiator)
 		}
 	}
 }
@@ -50,7 +51,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add(answer(f, netip.MustParseAddrPort("10.0.0.9:8080"), netip.MustParseAddrPort("10.0.0.1:40000")))
 	f.Add(answer(f, netip.MustParseAddrPort("[fd00::9]:8080"), netip.MustParseAddrPort("[fd00::1]:40000")))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if got, ok := parseAnswering(data); ok && (!got.Addr().IsValid() || got.Port() == 0) {
+		if got, ok := parseAnswering(data); ok && (!got.Remote.IsValid() || got.Remote.Port() == 0 || !got.Local.IsValid() || got.Local.Port() == 0) {
 			t.Errorf("read %s", got)
 		}
 	})

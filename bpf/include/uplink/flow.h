@@ -9,10 +9,10 @@
 #include "anti_spoofing.h"
 #include "../mptcp.h"
 #include "../tunnel.h"
+#include "outside.h"
 #include "quota.h"
 
 enum {
-	NO_PEER = 0xffff,
 	TRIES = 4, /* of a compare-and-swap that another CPU may win */
 };
 
@@ -93,12 +93,19 @@ static __always_inline __u16 peer_of_address(const struct address *address)
 	return peer && *peer < MAX_PEERS ? *peer : NO_PEER;
 }
 
+static __always_inline int is_same(const struct address *a, const struct address *b)
+{
+	return !((a->word[0] ^ b->word[0]) | (a->word[1] ^ b->word[1]) | (a->word[2] ^ b->word[2]) |
+		 (a->word[3] ^ b->word[3]));
+}
+
 /*
- * The peer to which the node's own routes send this flow's packets. Asked for
- * once, at the SYN. flags say whether skb's NIC is the egress or the ingress.
+ * The peer to which the node's own routes send this flow's packets, or that which leads the
+ * endpoint out of the cluster. Asked for once, at the SYN. flags say whether skb's NIC is the
+ * egress or the ingress. What is on the NIC's own link is not outside.
  */
 static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct flow_key *key, __u8 family,
-					   __u32 flags)
+					   __u32 endpoint, __u32 flags)
 {
 	struct bpf_fib_lookup route = {
 		.family = family,
@@ -106,6 +113,7 @@ static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct f
 		.ifindex = skb->ifindex,
 	};
 	struct address next_hop;
+	__u16 peer;
 	long result;
 
 	if (family == AF_INET) {
@@ -122,7 +130,10 @@ static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct f
 		map_ipv4(&next_hop, route.dst[0]);
 	else
 		__builtin_memcpy(&next_hop, route.dst, sizeof(next_hop));
-	return peer_of_address(&next_hop);
+	peer = peer_of_address(&next_hop);
+	if (peer != NO_PEER || is_same(&next_hop, &key->remote))
+		return peer;
+	return outside_for(endpoint, &key->remote);
 }
 
 /*
@@ -146,11 +157,11 @@ static __always_inline __u16 peer_of_tunnel(struct __sk_buff *skb, const struct 
 }
 
 static __always_inline __u16 peer_of(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *key,
-				     __u32 flags)
+				     __u32 endpoint, __u32 flags)
 {
 	if (is_in_tunnel(packet))
 		return peer_of_tunnel(skb, packet, flags);
-	return peer_of_route(skb, key, packet->family, flags);
+	return peer_of_route(skb, key, packet->family, endpoint, flags);
 }
 
 /* Routers know the nodes' addresses and not those of pods. */

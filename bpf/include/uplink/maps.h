@@ -23,6 +23,7 @@ enum uplink_limit {
 	FILTER_BITS = 65536,
 	NO_PATH = 0xff,
 	MAX_TUNNEL_PORTS = 8,
+	MAX_OUTSIDE = 65536,
 	MAX_ACCOUNTS = 256,
 	OTHER_ACCOUNTS = 255,     /* of all for which there is no number */
 	TRAFFIC_OF_NO_PATH = MAX_ACCOUNTS * MAX_PATHS,
@@ -159,6 +160,16 @@ struct connection_key {
 	__u32 token;
 };
 
+/*
+ * A range of addresses outside of the cluster, as an endpoint's destination: all bits of the
+ * endpoint's id and some of the address.
+ */
+struct outside_key {
+	__u32 bits;
+	__u32 endpoint; /* 0: for any of them */
+	struct address address;
+};
+
 /* How many subflows of a connection are on each path, a byte for each. */
 struct connection {
 	__u64 subflows;
@@ -259,6 +270,18 @@ struct {
 	__type(key, struct address);
 	__type(value, struct endpoint);
 } endpoints SEC(".maps");
+
+/*
+ * The index in peers of what leads there: an entry of its own, with the gateway of each path.
+ * NO_PEER keeps a part of a range out of it.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, MAX_OUTSIDE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct outside_key);
+	__type(value, __u32);
+} outside SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -83,19 +83,21 @@ static __always_inline __u32 numbers_of(struct __sk_buff *skb, const struct pack
 	return skb->len - packet->options - packet->options_length + !!(packet->flags & (TCP_SYN | TCP_FIN));
 }
 
-/* Notes what this end sends. Another interface than the flow's is a forger's. */
-static __always_inline void note_sent(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+/* Notes what this end sends; true where it was sent before. Another interface than the flow's is a forger's. */
+static __always_inline int note_sent(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers;
 
 	if (!numbers || unlikely(packet->flags & TCP_RST) || unlikely(origin_of(skb) != flow->from))
-		return;
+		return 0;
 	if (!flow->unanswered)
 		flow->unanswered = ticks();
-	if (likely(flow->sent - end >= WINDOW))
+	if (likely(flow->sent - end >= WINDOW)) {
 		flow->sent = end;
-	else
-		suspect_path(flow);
+		return 0;
+	}
+	suspect_path(flow);
+	return 1;
 }
 
 /* Whether the flow's own path was avoided for long enough, or has answered since. */

@@ -66,6 +66,13 @@ var experiments = []rig.Measurer{
 			{"routed.ratio", "to links x single path"}, {"routed.*.ratio", "to links x single path"}, {"routed.*_mbit", "Mbit/s"}, {"routed.*_ms", "ms"}, {"routed.checksum_errors", "segments"},
 		},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: inWorld, Run: measureOutside, Info: rig.Info{
+		Name: "outside", Measures: "goodput of one connection over three links to a server outside of the cluster, and gaps when a gateway dies",
+		Figures: []rig.Unit{
+			{"outside.ratio", "to links x single path"}, {"outside.*.ratio", "to links x single path"}, {"outside.masqueraded.*.ratio", "to links x single path"},
+			{"outside.single_mbit", "Mbit/s"}, {"outside.*.single_mbit", "Mbit/s"}, {"outside.failover_ms", "ms"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{
 		Setup: rig.LabOn(network.Spec{Paths: rig.Paths[:3], PathMbit: unequalMbit}), Run: measureWeights, Info: rig.Info{
 			Name: "weights", Measures: "goodput over paths of 300, 100 and 10 Mbit/s, to what they carry together",

@@ -190,6 +190,11 @@ func (l *Lab) Spread(ctx context.Context, subflows string) error {
 	return l.SpreadWith(ctx, subflows)
 }
 
+// ApplyPaths gives the lab its paths alone.
+func (l *Lab) ApplyPaths(ctx context.Context) error {
+	return l.Apply(ctx, pathsManifest(&l.Network.Spec))
+}
+
 // SpreadWith is Spread with any field of the policy, in a line.
 func (l *Lab) SpreadWith(ctx context.Context, field string) error {
 	manifest := pathsManifest(&l.Network.Spec) + `---

@@ -51,6 +51,8 @@ type Spec struct {
 	// the first rack, node2 in the second, and so on, and round. 0 means one subnet, and
 	// no router.
 	Racks int
+	// World makes a host outside of the cluster, to which each path has a gateway.
+	World bool
 	// NoRoutes leaves the ways between the nodes' pods to a program of whoever uses the
 	// network.
 	NoRoutes bool
@@ -63,8 +65,10 @@ type Network struct {
 	Spec   Spec
 	Fabric *Namespace
 	Nodes  []*Node
-	// Routers of the paths, by name, where there are racks.
+	// Routers of the paths, by name, where there are racks or a world.
 	Routers map[string]*Namespace
+	// World is outside; nil where there is none.
+	World *World
 
 	delayers map[string]*delayer // by path
 	blocks   blocks
@@ -98,6 +102,8 @@ type Pod struct {
 	HostInterface string
 	// IPv4 and IPv6 are the pod's addresses; one is empty if not configured.
 	IPv4, IPv6 string
+	// moved are the destinations to which MoveTo has changed the nodes' routes.
+	moved []string
 }
 
 var validName = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
@@ -140,7 +146,7 @@ func (n *Network) build() error {
 			return err
 		}
 	}
-	if err := n.startDelays(); err != nil {
+	if err := errors.Join(n.startDelays(), n.buildWorld()); err != nil {
 		return err
 	}
 	for _, node := range n.Nodes {
@@ -370,7 +376,7 @@ func (p *Pod) Remove() error {
 	p.Node.mu.Lock()
 	defer p.Node.mu.Unlock()
 	p.Node.Pods = slices.DeleteFunc(p.Node.Pods, func(other *Pod) bool { return other == p })
-	return p.delete()
+	return errors.Join(p.forgetMoves(), p.delete())
 }
 
 func (p *Pod) delete() error {

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package uplink_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/bpf/uplink"
+)
+
+// A virtual machine moves to another node with its address.
+func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
+	const otherPeer = thePeer + 1
+	n := newNode(t)
+	leadTo := func(peer uint32) {
+		for _, version := range versions {
+			put(t, n.maps.PeerAddresses, address(netip.MustParseAddr(nodeAddress(blue, 2, version))), peer)
+		}
+	}
+	eachRole(t, n, func(t *testing.T, e ends) {
+		other := lookup[uplink.ToUplinkPeer](t, n.maps.Peers, uint32(thePeer))
+		other.Ipv4Paths, other.Ipv6Paths = 1<<red, 1<<red
+		put(t, n.maps.Peers, uint32(otherPeer), *other)
+
+		leadTo(otherPeer)
+		n.requireGoesBy(t, green, e.sends(100), "new data while the node's clock stands")
+		n.requireGoesBy(t, red, e.sends(100), "data that is repeated")
+		require.EqualValues(t, otherPeer, n.mustFlow(t, e.out()).Peer)
+
+		leadTo(thePeer)
+		n.requireGoesBy(t, red, e.sends(200), "new data while the node's clock stands")
+		n.setClock(t, 16)
+		n.requireGoesBy(t, green, e.sends(300), "when the clock has moved")
+
+		clearMap[uplink.ToUplinkAddress](t, n.maps.PeerAddresses)
+		n.setClock(t, 32)
+		n.requireGoesBy(t, green, e.sends(300), "where the route leads to no peer")
+		require.EqualValues(t, thePeer, n.mustFlow(t, e.out()).Peer)
+		for path := range paths {
+			for _, version := range versions {
+				put(t, n.maps.PeerAddresses, address(netip.MustParseAddr(nodeAddress(path, 2, version))), uint32(thePeer))
+			}
+		}
+	})
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+func TestPathsShowByWhichGatewaysTheyLeadOutside(t *testing.T) {
+	nodes := []NodePaths{{Node: "node1", Paths: []v1alpha1.NodePath{
+		{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, Gateways: []string{"10.1.1.254", "fd00:1::fe"}},
+		{Name: "green", Interface: "eth2", State: v1alpha1.LinkUp, Message: "eth2 does not lead outside: its gateway 10.1.2.254 does not answer"},
+	}}}
+	text := pathsText(nodes)
+	require.Regexp(t, `(?m)^NODE +PATH +GATEWAY OUTSIDE\nnode1 +blue +10\.1\.1\.254, fd00:1::fe$`, text)
+	require.Contains(t, text, "its gateway 10.1.2.254 does not answer")
+	nodes[0].Paths = nodes[0].Paths[1:]
+	require.NotContains(t, pathsText(nodes), "GATEWAY")
+}
