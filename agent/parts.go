@@ -100,7 +100,7 @@ func (p *parts) openRules(options Options, reader client.Reader, to wires) {
 func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
 	var p *parts
 	p = &parts{
-		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Log: options.Log}),
+		datapath: datapath.Open(datapath.Options{PinPath: options.PinPath, Apart: !options.ShareSmallWindows, Log: options.Log}),
 		held:     announcements.Open(announcements.Options{PinPath: options.PinPath, Log: options.Log.WithName("announcements")}),
 		sockets:  sockets.NewUpgrader(filepath.Join(options.PinPath, "sockets")),
 		transport: transport.Open(transport.Options{

@@ -29,6 +29,9 @@ type Options struct {
 	// default of 131072. The least used ones make room for new ones, and go on
 	// by the cluster network's route.
 	FlowEntries uint32
+	// Apart has each flow leave by its own path whatever Share said, and no flow is busy then:
+	// packets pay nothing for it.
+	Apart bool
 	// Clsact attaches by filters also where the kernel knows TCX.
 	Clsact bool
 	Log    logr.Logger
@@ -164,7 +167,7 @@ func (d *Datapath) Remove(context.Context) error {
 
 // load loads the programs. What another version pinned is taken over.
 func (d *Datapath) load() (*objects, error) {
-	loaded, err := loadObjects(d.loaded.Pins, room{flows: d.options.FlowEntries, peers: d.room})
+	loaded, err := loadObjects(d.loaded.Pins, settings{room{flows: d.options.FlowEntries, peers: d.room}, d.options.Apart})
 	if err != nil {
 		return nil, err
 	}

@@ -26,6 +26,12 @@ type objects struct {
 	toTunnel   uplink.ToTunnelObjects
 }
 
+// settings are what programs are loaded with.
+type settings struct {
+	room
+	apart bool // no flows share paths
+}
+
 // room is for how many flows and peers there is room in the maps. The kernel reserves the
 // memory for all of them.
 type room struct{ flows, peers uint32 }
@@ -49,7 +55,7 @@ func roomForPeers(m *node.Model) uint32 {
 
 // loadObjects loads the programs. Maps that an earlier agent pinned are used as
 // they are, or copied where they do not fit, so flows keep their paths.
-func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
+func loadObjects(pinned *pins.Pins, with settings) (*objects, error) {
 	var o objects
 	toUplink, err := uplink.LoadToUplink()
 	if err != nil {
@@ -65,7 +71,7 @@ func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
 	}
 	var maps pins.Maps
 	for _, spec := range []*ebpf.CollectionSpec{toUplink, fromUplink, toTunnel} {
-		if err := prepare(spec, room); err != nil {
+		if err := prepare(spec, with); err != nil {
 			return nil, err
 		}
 		maps.Kept = append(maps.Kept, pins.ByName(spec)...)
@@ -86,8 +92,9 @@ func loadObjects(pinned *pins.Pins, room room) (*objects, error) {
 	return &o, nil
 }
 
-// prepare pins all maps by their names and gives them their sizes.
-func prepare(spec *ebpf.CollectionSpec, room room) error {
+// prepare pins all maps by their names and gives them their sizes, and programs what does not
+// change for them.
+func prepare(spec *ebpf.CollectionSpec, with settings) error {
 	for _, m := range spec.Maps {
 		if m.Name == ".rodata" {
 			continue
@@ -95,24 +102,29 @@ func prepare(spec *ebpf.CollectionSpec, room room) error {
 		m.Pinning = ebpf.PinByName
 	}
 	for name, entries := range map[string]uint32{
-		uplink.ToUplinkMapPeers: room.peers, uplink.ToUplinkMapHealth: room.peers,
-		uplink.ToUplinkMapPeerAddresses: room.peers * uplink.PeerAddresses,
-		uplink.ToUplinkMapAnswered:      room.peers * uplink.MaxPaths,
-		uplink.ToUplinkMapOuters:        room.peers + 1,
+		uplink.ToUplinkMapPeers: with.peers, uplink.ToUplinkMapHealth: with.peers,
+		uplink.ToUplinkMapPeerAddresses: with.peers * uplink.PeerAddresses,
+		uplink.ToUplinkMapAnswered:      with.peers * uplink.MaxPaths,
+		uplink.ToUplinkMapOuters:        with.peers + 1,
 	} {
 		if m := spec.Maps[name]; m != nil {
 			m.MaxEntries = entries
 		}
 	}
-	if room.flows == 0 {
+	if mayShare := spec.Variables[uplink.ToUplinkVarMayShare]; mayShare != nil && with.apart {
+		if err := mayShare.Set(uint8(0)); err != nil {
+			return fmt.Errorf("telling the programs that no flows share paths: %w", err)
+		}
+	}
+	if with.flows == 0 {
 		return nil
 	}
-	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = room.flows
+	spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = with.flows
 	entries := spec.Variables[uplink.ToUplinkVarFlowEntries]
 	if entries == nil {
 		return nil
 	}
-	if err := entries.Set(room.flows); err != nil {
+	if err := entries.Set(with.flows); err != nil {
 		return fmt.Errorf("setting the size of the table of flows: %w", err)
 	}
 	return nil

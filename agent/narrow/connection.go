@@ -12,8 +12,13 @@ const (
 	// short is the part of what the best path alone delivers below which a connection over
 	// several paths is taken for one that its receiver's window holds back.
 	short = 0.9
-	// gain is how much more a connection must get by the other way to go over to it.
-	gain = 1.05
+	// gain is how much more a connection must get by one path to stay there, and gainApart by
+	// several.
+	gain, gainApart = 1.15, 1.05
+	// plain is the part of what the best path alone delivers below which it takes no long look
+	// to see that a connection gets too little, and the part of what it gets after a change
+	// below which it got too little before.
+	plain = 0.5
 	// enough is the part of what a path was seen to give the whole connection with which that
 	// is content by several. known is how long that is believed.
 	enough = 0.97
@@ -24,6 +29,16 @@ const (
 	// good is the good part of a window that the slowest path lets be filled where it holds
 	// the connection back.
 	good = 0.25
+	// filled is the part of a window that is under way where it holds the connection back: the
+	// rest may be less than a piece that TCP sends at once. stuck is the part of which either
+	// has come by one path and waits for what another one carries, or was sent again on
+	// another path.
+	filled, stuck = 2.0 / 3, 1.0 / 3
+	// seldom is of how many looks one at least must find that, and more than one in all.
+	seldom = 5
+	// idle is the part of a window below which what waits to be sent or acknowledged tells of
+	// an application that wants no more.
+	idle = 0.25
 	// grown is how much the receiver's window must have grown for another try before its
 	// time.
 	grown = 1.5
@@ -37,10 +52,15 @@ const (
 	// repeats what a path lost, counts. long is how many must have been where nothing else
 	// says that its paths differ too much.
 	few, recent, long = 4, 8, 15
+	// steady is of how many looks a connection's rate is the average where it does not plainly
+	// get too little: one that stands still now and then may still get more by several paths,
+	// and among many connections the rate of one rises and falls by chance.
+	steady = 30
 
 	firstRest, longestRest = time.Second, 5 * time.Minute
-	// restTogether is how long the subflows of a connection share a path, at first.
-	restTogether = 10 * time.Second
+	// restTogether is how long the subflows of a connection share a path, at first. Where the
+	// paths are alike, it was a moment's trouble that brought them together.
+	restTogether = 4 * time.Second
 )
 
 // state is by how many paths a connection's subflows go.
@@ -64,7 +84,13 @@ type subflow struct {
 	rate   float64       // at which they were delivered while some were under way, in bytes a second
 	rtt    time.Duration // smoothed
 	window uint64        // of the receiver, in bytes
+	queued uint64        // bytes that it took and the peer has not acknowledged
+	paced  bool          // a limit of its pace is what holds it back
 }
+
+// backlog is what an application has written and the peer has not acknowledged as data of the
+// connection, in bytes, and the part of it that was sent.
+type backlog struct{ all, underWay uint64 }
 
 // order is what is to be done with a connection's subflows.
 type order int
@@ -90,9 +116,11 @@ type connection struct {
 	begun  time.Time
 	looks  int
 	rate   average
+	usual  average // the same over more looks
 	window uint64
 	before float64 // the rate in the state before
 	less   bool    // the rate fell below that one
+	limits limits
 
 	again time.Time     // when another try is due
 	rest  time.Duration // that goes before the next one
@@ -111,14 +139,14 @@ type history struct {
 	rates []float64 // the last few
 }
 
-// average is of the last recent looks, or as many as there were.
+// average is of the last few looks, or as many as there were.
 type average struct {
 	value float64
 	looks int
 }
 
-func (a *average) add(rate float64) {
-	a.looks = min(a.looks+1, recent)
+func (a *average) add(rate float64, most int) {
+	a.looks = min(a.looks+1, most)
 	a.value += (rate - a.value) / float64(a.looks)
 }
 
@@ -128,28 +156,45 @@ func adopt(now time.Time) *connection {
 }
 
 // look takes in how a connection's subflows are, and tells what to do.
-func (c *connection) look(now time.Time, subflows []subflow) order {
+func (c *connection) look(now time.Time, subflows []subflow, data backlog) order {
 	rate, whole := c.advance(now, subflows)
 	if !whole {
 		return nothing
 	}
 	c.looks++
+	found := seen(subflows, data)
+	c.limits.add(found)
+	if c.state != apart && c.limits.isContent() {
+		return c.startOver(now, subflows)
+	}
 	switch c.state {
 	case apart:
-		c.rate.add(rate)
+		c.add(rate)
 		return c.lookApart(now, subflows)
 	case together:
-		c.rate.add(rate)
+		c.add(rate)
 		return c.lookTogether(now, subflows)
 	}
-	// A connection that stands still still waits for what the other path lost.
-	if c.looks > settling && (rate > 0 || c.looks > long) {
-		c.rate.add(rate)
+	// A connection that stands still, or still has much wait, waits for what the other path lost.
+	waits := rate == 0 || found.stuck && c.state == tryTogether
+	if c.looks > settling && (!waits || c.looks > long) {
+		c.add(rate)
 	}
-	if c.rate.looks < judged {
+	if c.rate.looks < judged || c.rate.looks < recent && !c.isPlain() {
 		return nothing
 	}
 	return c.judge(now, subflows)
+}
+
+func (c *connection) add(rate float64) {
+	c.rate.add(rate, recent)
+	c.usual.add(rate, steady)
+}
+
+// isPlain tells whether what a connection gets differs so much from before that few looks are
+// enough.
+func (c *connection) isPlain() bool {
+	return c.before < plain*c.rate.value || c.rate.value < plain*c.before
 }
 
 // advance is at what rate the connection went on since the last look; false where that is
@@ -166,7 +211,9 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 		}
 		h.moved = float64(s.acked-h.acked) / passed
 		h.acked = s.acked
-		h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
+		if h.moved > 0 || len(h.rates) == 0 { // else it is what was told before
+			h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
+		}
 		c.subflows[s.ends] = h
 		c.peak = max(c.peak, h.moved)
 		rate += h.moved
@@ -174,18 +221,32 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 	return rate, whole
 }
 
-// lookApart has the subflows try the best one's path where all of them together get less than
-// that one alone would.
+// startOver has each subflow leave by its own path, and forgets what was seen: something else
+// than the receiver's window decides what the connection gets, or may do so from now on.
+func (c *connection) startOver(now time.Time, subflows []subflow) order {
+	c.begin(apart, now, subflows)
+	c.alone, c.rest, c.again = nil, firstRest, now.Add(firstRest)
+	return part
+}
+
+// lookApart has the subflows try the best one's path where the receiver's window holds them
+// back, and all of them together get less than that one alone would.
 func (c *connection) lookApart(now time.Time, subflows []subflow) order {
-	if len(subflows) < 2 || c.looks < few || now.Before(c.again) {
+	if len(subflows) < 2 || c.looks < recent || now.Before(c.again) || !c.limits.isNarrow() {
 		return nothing
 	}
 	path, delivers := c.best(now, subflows)
 	if c.rate.value >= delivers || c.looks < long && !waits(subflows, delivers) {
 		return nothing
 	}
+	plainly := c.rate.value < plain*delivers && c.limits.isMostlyStuck()
+	if !plainly && (c.usual.looks < steady || c.usual.value >= delivers) {
+		return nothing
+	}
 	c.path = path
+	before := max(c.rate.value, c.usual.value)
 	c.begin(tryTogether, now, subflows)
+	c.before = before
 	return share
 }
 
@@ -224,12 +285,19 @@ func (c *connection) gotLess() bool {
 // judge ends a try: the connection stays with what it tried, or goes back.
 func (c *connection) judge(now time.Time, subflows []subflow) order {
 	tried, rate, before := c.state, c.rate.value, c.before
-	better := rate > gain*before
+	if tried == tryApart && !c.limits.isFull() {
+		return c.startOver(now, subflows)
+	}
+	needed := gain
+	if tried == tryApart {
+		needed = gainApart
+	}
+	better := rate > needed*before
 	next, back, least := apart, part, firstRest
 	if better == (tried == tryTogether) {
 		next, back, least = together, share, restTogether
 	}
-	if tried == tryTogether {
+	if tried == tryTogether && c.looks <= long {
 		c.prove(now, rate)
 	}
 	c.begin(next, now, subflows)
@@ -244,8 +312,9 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 
 // begin begins a state. What the connection got in the one before is remembered.
 func (c *connection) begin(next state, now time.Time, subflows []subflow) {
-	c.before, c.rate = c.rate.value, average{}
+	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
 	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, window(subflows), false
+	c.limits = limits{}
 }
 
 func (c *connection) prove(now time.Time, rate float64) {
@@ -256,34 +325,44 @@ func (c *connection) prove(now time.Time, rate float64) {
 }
 
 // best is the path that would give the connection most, and what it should get by several at
-// least. One whose subflow stands still is none.
+// least. One whose subflow stands still is none. A path of which it is not sure what it gives
+// counts where none that is sure gives more than several do.
 func (c *connection) best(now time.Time, subflows []subflow) (path uint8, least float64) {
-	most := 0.0
+	var most [2]float64
+	var paths [2]uint8
+	var leasts [2]float64
 	for _, s := range subflows {
-		h := c.subflows[s.ends]
-		if would, part := c.would(now, s.path, h); h.moved > 0 && would > most {
-			path, most, least = s.path, would, part*would
+		h, i := c.subflows[s.ends], 0
+		would, part, sure := c.would(now, s.path, h)
+		if !sure {
+			i = 1
+		}
+		if h.moved > 0 && would > most[i] {
+			paths[i], most[i], leasts[i] = s.path, would, part*would
 		}
 	}
-	return path, least
+	if c.rate.value < leasts[0] {
+		return paths[0], leasts[0]
+	}
+	return paths[1], leasts[1]
 }
 
 // would is what a path gives alone, and which part of it is enough by several. Where it was
 // not seen, TCP's word counts. Where a path's shaper lets pieces by at once, a subflow that
 // sends little delivers much faster than it could for long: so the least of the last few
-// counts, and not at once if it is far from what any of them moves.
-func (c *connection) would(now time.Time, path uint8, h *history) (rate, part float64) {
+// counts, and it is not sure if it is far from what any of them moves.
+func (c *connection) would(now time.Time, path uint8, h *history) (rate, part float64, sure bool) {
 	if alone, ok := c.alone[path]; ok && now.Sub(alone.at) < known {
-		return alone.rate, enough
+		return alone.rate, enough, true
 	}
 	rate = slices.Min(h.rates)
 	switch {
 	case rate <= credible*c.peak:
-		return rate, short
+		return rate, short, true
 	case c.looks < long:
-		return 0, short
+		return 0, short, false
 	}
-	return certain * c.peak, short
+	return certain * c.peak, short, false
 }
 
 // waits tells whether a path that delivers so fast fills a good part of the receiver's window

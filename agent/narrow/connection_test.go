@@ -19,23 +19,28 @@ const (
 
 // network is what a connection with two subflows gets, by its own paths and by a shared one.
 type network struct {
-	apart    [2]float64 // by each path
-	joined   [2]float64 // by each path when both subflows take it
-	rates    [2]float64 // at which TCP says that each delivers
-	rtts     [2]time.Duration
-	receiver uint64 // the window
+	apart         [2]float64 // by each path
+	joined        [2]float64 // by each path when both subflows take it
+	rates         [2]float64 // at which TCP says that each delivers
+	rtts          [2]time.Duration
+	receiver      uint64  // the window
+	fills         float64 // the part of the window that is under way
+	stuck         float64 // the part that waits for the slow path while each subflow takes its own
+	waitsTogether float64 // and while they share one
+	content       bool    // the application writes little at once, and waits
+	paced         bool
 }
 
 // narrow has the receiver's window hold back what the good path could carry.
 var narrow = network{
 	apart: [2]float64{20 * mbit, 10 * mbit}, joined: [2]float64{95 * mbit, 9 * mbit}, rates: [2]float64{80 * mbit, 10 * mbit},
-	rtts: [2]time.Duration{3 * time.Millisecond, 40 * time.Millisecond}, receiver: 64 << 10,
+	rtts: [2]time.Duration{3 * time.Millisecond, 40 * time.Millisecond}, receiver: 64 << 10, fills: 1, stuck: 0.5,
 }
 
 // equal paths fill a small window too.
 var equal = network{
 	apart: [2]float64{75 * mbit, 70 * mbit}, joined: [2]float64{94 * mbit, 94 * mbit}, rates: [2]float64{95 * mbit, 95 * mbit},
-	rtts: [2]time.Duration{3 * time.Millisecond, 3 * time.Millisecond}, receiver: 64 << 10,
+	rtts: [2]time.Duration{3 * time.Millisecond, 3 * time.Millisecond}, receiver: 64 << 10, fills: 1, stuck: 0.4,
 }
 
 // simulation runs a connection in a network.
@@ -59,9 +64,22 @@ func (s *simulation) subflows() []subflow {
 			path = s.path
 		}
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
-		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver}
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.paced}
 	}
+	stuck := s.stuck
+	if s.shared {
+		stuck = s.waitsTogether
+	}
+	all[1].queued = uint64(s.fills * (1 - stuck) * float64(s.receiver))
 	return all
+}
+
+func (s *simulation) backlog() backlog {
+	underWay := uint64(s.fills * float64(s.receiver))
+	if s.content {
+		return backlog{underWay / 10, underWay / 10}
+	}
+	return backlog{10 * s.receiver, underWay}
 }
 
 // runs has it go on for some time, and returns what was ordered.
@@ -74,7 +92,7 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 			}
 			s.acked[i] += uint64(rate * tick.Seconds())
 		}
-		order := s.look(s.now, s.subflows())
+		order := s.look(s.now, s.subflows(), s.backlog())
 		switch order {
 		case share:
 			s.shared = true
@@ -93,7 +111,7 @@ func TestANarrowConnectionComesToShareTheGoodPathWithinASecond(t *testing.T) {
 	require.Equal(t, []order{share}, s.runs(time.Second))
 	require.Equal(t, together, s.state)
 	require.Equal(t, uint8(goodPath), s.path)
-	require.Empty(t, s.runs(8*time.Second), "it stays there")
+	require.Empty(t, s.runs(restTogether-time.Second), "it stays there")
 }
 
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
@@ -108,6 +126,118 @@ func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
 			require.Empty(t, simulate(of).runs(time.Minute))
 		})
 	}
+}
+
+// Each of these gets less than its best path could carry, by several paths and by one, until
+// its limit is lifted just when it would be tried by one.
+func TestAConnectionThatItsWindowDoesNotHoldBackIsLeftAlone(t *testing.T) {
+	for name, change := range map[string]func(*network){
+		"the application writes no more":                                   func(n *network) { n.content = true },
+		"its pace is limited":                                              func(n *network) { n.paced = true },
+		"its congestion windows are not filled":                            func(n *network) { n.fills = 0.3 },
+		"its window is full, and what waits is on its way on its own path": func(n *network) { n.stuck = 0.1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := narrow
+			change(&of)
+			s := simulate(of)
+			for range 50 {
+				require.Empty(t, s.runs(time.Second))
+				rises := s.apart
+				s.apart = [2]float64{90 * mbit, 10 * mbit}
+				require.Empty(t, s.runs(3*tick), "its limit is lifted for a moment")
+				s.apart = rises
+			}
+		})
+	}
+}
+
+func TestAConnectionPartsAsSoonAsSomethingElseThanItsWindowHoldsItBack(t *testing.T) {
+	for name, change := range map[string]func(*network){
+		"the application writes no more": func(n *network) { n.content = true },
+		"its pace is limited":            func(n *network) { n.paced = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(narrow)
+			s.runs(3 * time.Second)
+			require.True(t, s.shared)
+			change(&s.network)
+			s.joined[goodPath] = 12 * mbit
+			require.Equal(t, []order{part}, s.runs(time.Second))
+			require.Equal(t, apart, s.state)
+			require.Empty(t, s.runs(time.Minute))
+		})
+	}
+}
+
+func TestAMomentInWhichTheApplicationWritesNothingIsNoReasonToPart(t *testing.T) {
+	s := simulate(narrow)
+	s.runs(2 * time.Second)
+	for range 5 {
+		s.content = true
+		require.Empty(t, s.runs((few-2)*tick))
+		s.content = false
+		require.Empty(t, s.runs(few*tick))
+	}
+	require.True(t, s.shared)
+}
+
+func TestATryApartEndsTheSharingWhereTheWindowIsNotFullAnyLonger(t *testing.T) {
+	s := simulate(narrow)
+	s.runs(3 * time.Second)
+	require.True(t, s.shared)
+	s.fills, s.apart = 0.5, s.joined // nothing is gained or lost
+	require.Equal(t, []order{part, part}, s.runs(restTogether))
+	require.Equal(t, apart, s.state)
+	require.False(t, s.shared)
+	require.Empty(t, s.runs(time.Minute))
+}
+
+func TestAfterAChangeOfThePlanAConnectionIsLookedAtAnew(t *testing.T) {
+	s := simulate(narrow)
+	s.runs(3 * time.Second)
+	require.True(t, s.shared)
+	require.Equal(t, part, s.startOver(s.now, s.subflows()))
+	s.shared = false
+	require.Empty(t, s.runs(firstRest-tick))
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+}
+
+func TestAConnectionThatStandsStillNowAndThenAndYetGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
+	of := equal
+	s := simulate(of)
+	for range 30 {
+		s.apart, s.stuck = of.apart, of.stuck
+		require.Empty(t, s.runs(1600*time.Millisecond))
+		s.apart, s.stuck = [2]float64{}, 0.9
+		require.Empty(t, s.runs(400*time.Millisecond))
+	}
+}
+
+func TestAConnectionThatGetsALittleLessThanItsBestPathGivesComesToShareItWithinSeconds(t *testing.T) {
+	of := narrow
+	of.apart = [2]float64{60 * mbit, 5 * mbit}
+	s := simulate(of)
+	require.Empty(t, s.runs(steady*tick-tick))
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	require.Equal(t, together, s.state)
+	require.Equal(t, uint8(goodPath), s.path)
+}
+
+// What came by the good path and waits for the other one is not judged as what the good one
+// gives.
+func TestATryIsNotJudgedWhileDataWaitsForTheOtherPath(t *testing.T) {
+	s := simulate(narrow)
+	for s.state == apart {
+		s.runs(tick)
+	}
+	moves := s.joined
+	s.joined, s.waitsTogether = [2]float64{mbit, mbit}, 0.9
+	require.Empty(t, s.runs((long-2)*tick))
+	require.Equal(t, tryTogether, s.state)
+	s.joined, s.waitsTogether = moves, 0
+	s.runs(4 * tick)
+	require.Equal(t, together, s.state)
 }
 
 func TestThePathOfASubflowThatSendsLittleInBurstsIsNotTakenForTheBest(t *testing.T) {
@@ -202,7 +332,7 @@ func TestAConnectionIsJudgedByAllOfItsSubflowsAlone(t *testing.T) {
 	s := simulate(narrow)
 	for range 100 {
 		s.now = s.now.Add(tick)
-		require.Equal(t, nothing, s.look(s.now, s.subflows()[:1]))
+		require.Equal(t, nothing, s.look(s.now, s.subflows()[:1], s.backlog()))
 	}
-	require.Equal(t, nothing, s.look(s.now.Add(tick), s.subflows()), "a subflow that is new")
+	require.Equal(t, nothing, s.look(s.now.Add(tick), s.subflows(), s.backlog()), "a subflow that is new")
 }

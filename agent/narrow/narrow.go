@@ -21,9 +21,11 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
 )
 
 const (
@@ -58,11 +60,15 @@ type Narrow struct {
 	failed      string    // the last error
 	next        time.Time // not before that is looked again
 
-	mutex  sync.Mutex
-	pods   map[netip.Addr]place
-	opened map[place]*pod
-	shared int // connections whose subflows share a path
-	change chan struct{}
+	mutex sync.Mutex
+	pods  map[netip.Addr]place
+	plans map[place]*v1alpha1.PlanEndpoint
+	// changed are the places whose plan is another than when their connections were looked at
+	// last.
+	changed map[place]bool
+	opened  map[place]*pod
+	shared  int // connections whose subflows share a path
+	change  chan struct{}
 }
 
 // place is where a pod's network namespace is.
@@ -79,37 +85,42 @@ type identity struct {
 
 // New looks at nothing yet.
 func New(options Options) *Narrow {
-	return &Narrow{options: options, connections: map[identity]*connection{}, opened: map[place]*pod{}, change: make(chan struct{}, 1)}
+	return &Narrow{options: options, connections: map[identity]*connection{}, opened: map[place]*pod{}, changed: map[place]bool{}, change: make(chan struct{}, 1)}
 }
 
 // Apply takes over which pods there are.
 func (n *Narrow) Apply(_ context.Context, model *node.Model) node.Report {
-	pods, here := map[netip.Addr]place{}, map[place]bool{}
+	pods, plans := map[netip.Addr]place{}, map[place]*v1alpha1.PlanEndpoint{}
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
 		if n.options.Off || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
 		of := place{endpoint.Found.Path, endpoint.Found.Inode}
-		here[of] = true
+		plans[of] = endpoint.PlanEndpoint
 		for _, address := range endpoint.Addresses {
 			pods[address] = of
 		}
 	}
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	n.pods = pods
+	for of, plan := range plans {
+		if before, known := n.plans[of]; known && !equality.Semantic.DeepEqual(before, plan) {
+			n.changed[of] = true
+		}
+	}
+	n.pods, n.plans = pods, plans
 	select {
 	case n.change <- struct{}{}:
 	default:
 	}
-	return node.Report{Err: n.closeAllBut(here)}
+	return node.Report{Err: n.closeAllBut(plans)}
 }
 
 // closeAllBut lets go of the namespaces of other pods.
-func (n *Narrow) closeAllBut(wanted map[place]bool) (failed error) {
+func (n *Narrow) closeAllBut(wanted map[place]*v1alpha1.PlanEndpoint) (failed error) {
 	for of, pod := range n.opened {
-		if !wanted[of] {
+		if _, is := wanted[of]; !is {
 			delete(n.opened, of)
 			failed = errors.Join(failed, pod.Close())
 		}
@@ -175,6 +186,7 @@ func (n *Narrow) look(now time.Time) error {
 		asked += len(group)
 		failed = errors.Join(failed, n.lookAt(now, of, group))
 	}
+	clear(n.changed)
 	n.shared = 0
 	for identity, c := range n.connections {
 		if now.Sub(c.seen) > forget {
@@ -220,11 +232,8 @@ func (n *Narrow) lookAt(now time.Time, of addresses, flows []datapath.BusyFlow) 
 	if err != nil || pod == nil {
 		return err
 	}
-	byToken, ended, err := pod.subflows(now, flows)
-	if err != nil {
-		return err
-	}
-	failed := n.part(ended)
+	byToken, ended, failed := pod.subflows(now, flows)
+	failed = errors.Join(failed, n.part(ended))
 	for token, found := range byToken {
 		failed = errors.Join(failed, n.judge(now, identity{where, token}, found))
 	}
@@ -247,6 +256,7 @@ func (n *Narrow) open(of place) (*pod, error) {
 type found struct {
 	flows    []datapath.BusyFlow
 	subflows []subflow
+	data     backlog
 }
 
 func (n *Narrow) judge(now time.Time, of identity, found *found) error {
@@ -262,7 +272,10 @@ func (n *Narrow) judge(now time.Time, of identity, found *found) error {
 	}
 	n.connections[of] = c
 	before := c.state
-	order := c.look(now, found.subflows)
+	order := c.look(now, found.subflows, found.data)
+	if n.changed[of.place] {
+		order = c.startOver(now, found.subflows)
+	}
 	if order != nothing || c.state != before {
 		n.options.Log.V(1).Info("a connection's window", "token", of.token, "state", c.state, "path", c.path, "before", c.before)
 	}

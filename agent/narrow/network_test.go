@@ -34,6 +34,10 @@ const (
 
 var paths = []string{"blue", "green"}
 
+// transferred is how long a transfer takes. On a path of 10 Mbit/s a subflow may send little for
+// seconds.
+const transferred = 20 * time.Second
+
 // lab are two nodes with a pod each, whose sockets have small receive buffers.
 type lab struct {
 	*network.Network
@@ -128,7 +132,7 @@ func (l *lab) transfer(t *testing.T, direction traffic.Direction, during func(se
 			return client.Dial(ctx, "tcp", net.JoinHostPort(server.IPv4, "5001"))
 		}
 		var err error
-		result, err = traffic.Run(t.Context(), dial, traffic.Options{Direction: direction, Duration: 10 * time.Second, Verify: true})
+		result, err = traffic.Run(t.Context(), dial, traffic.Options{Direction: direction, Duration: transferred, Verify: true})
 		done <- err
 	}()
 	during(map[traffic.Direction]int{traffic.Up: 0, traffic.Down: 1}[direction])
@@ -149,7 +153,7 @@ func (l *lab) awaits(t *testing.T, sender int, what string, is func(datapath.Bus
 			}
 		}
 		return count == len(paths)
-	}, 10*time.Second, 20*time.Millisecond, what)
+	}, transferred, 20*time.Millisecond, what)
 }
 
 func bothDirections(t *testing.T, test func(t *testing.T, direction traffic.Direction)) {

@@ -71,9 +71,27 @@ func (p *pod) subflows(now time.Time, flows []datapath.BusyFlow) (byToken map[ui
 		of.subflows = append(of.subflows, subflow{
 			ends: ends{flow.Local, flow.Remote}, path: flow.Path,
 			acked: s.TCP.AckedBytes, rate: float64(s.TCP.DeliveryRate), rtt: s.TCP.RTT, window: s.TCP.SendWindow,
+			queued: s.TCP.Queued, paced: s.TCP.MaxPacingRate <= s.TCP.PacingRate,
 		})
 	}
-	return byToken, ended, nil
+	return byToken, ended, p.readBacklogs(byToken)
+}
+
+// readBacklogs asks for the connections themselves, and leaves those out of which the kernel
+// does not tell how much is under way: Linux does from 6.5 on.
+func (p *pod) readBacklogs(byToken map[uint32]*found) error {
+	for token, of := range byToken {
+		connection, exists, err := p.diagnostics.Connection(token)
+		if err != nil {
+			return err
+		}
+		if !exists || !connection.SequencesKnown {
+			delete(byToken, token)
+			continue
+		}
+		of.data = backlog{all: connection.Backlog, underWay: connection.UnderWay}
+	}
+	return nil
 }
 
 // subflow is that of a flow. Towards a Service the pod knows another end than the uplinks.

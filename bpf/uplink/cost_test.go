@@ -50,6 +50,13 @@ func median(of []time.Duration) time.Duration {
 // another, so that they are redirected.
 func BenchmarkAPacket(b *testing.B) {
 	n := newNode(b)
+	benchmarkAPacket(b, n)
+	n.load(b, 131072, sharesNothing(b))
+	n.reset(b)
+	b.Run("where none share paths", func(b *testing.B) { benchmarkAPacket(b, n) })
+}
+
+func benchmarkAPacket(b *testing.B, n *node) {
 	e := endsOf[4]
 	frame := e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 1000) }).frame()
 	cases := []struct {

@@ -132,7 +132,7 @@ func nodeAddress(path, node, version int) string {
 }
 
 // load loads the programs for a table of so many flows.
-func (n *node) load(t testing.TB, entries uint32) {
+func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) {
 	t.Helper()
 	toSpec, err := uplink.LoadToUplink()
 	require.NoError(t, err)
@@ -142,6 +142,9 @@ func (n *node) load(t testing.TB, entries uint32) {
 	fromSpec.Maps[uplink.FromUplinkMapFlows].MaxEntries = 4096
 	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
 		require.NoError(t, spec.Variables["flow_entries"].Set(entries))
+	}
+	for _, set := range settings {
+		set(toSpec)
 	}
 	var to uplink.ToUplinkObjects
 	require.NoError(t, toSpec.LoadAndAssign(&to, nil))

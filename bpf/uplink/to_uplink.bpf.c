@@ -137,8 +137,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		if (unlikely(flow->account != preference->account))
 			flow->account = preference->account;
 	}
-	if (unlikely(flow->subtype & TOGETHER))
-		paths = shared_path(flow, paths);
+	paths = shared_path(flow, paths);
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/uplink"
@@ -126,6 +128,48 @@ func TestAFlowLeavesASharedPathThatItMayNotUse(t *testing.T) {
 			})
 		})
 	}
+}
+
+// sharesNothing has the programs be those of a node on which no flows share paths.
+func sharesNothing(t testing.TB) func(*ebpf.CollectionSpec) {
+	return func(to *ebpf.CollectionSpec) {
+		require.NoError(t, to.Variables[uplink.ToUplinkVarMayShare].Set(uint8(0)))
+	}
+}
+
+func TestOnANodeWithoutSharingNoFlowIsToldAndThoseThatSharedTakeTheirOwnPaths(t *testing.T) {
+	n := newNode(t)
+	n.load(t, 131072, sharesNothing(t))
+	n.reset(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		sequence := n.sendsMuch(t, e, 100)
+		require.Nil(t, n.busy(t, e))
+		flow := *n.mustFlow(t, e.out())
+		flow.Subtype |= sharing(red)
+		put(t, n.maps.Flows, flowKey(e.out()), flow)
+		n.requireGoesBy(t, green, e.sends(sequence), "of a node that no longer has flows share paths")
+	})
+}
+
+// What the verifier removes costs nothing.
+func TestAProgramOfANodeWithoutSharingHasNoCodeForIt(t *testing.T) {
+	sizes := map[bool]int{}
+	for _, off := range []bool{false, true} {
+		spec, err := uplink.LoadToUplink()
+		require.NoError(t, err)
+		if off {
+			sharesNothing(t)(spec)
+		}
+		collection, err := ebpf.NewCollection(spec)
+		require.NoError(t, err)
+		defer collection.Close()
+		info, err := collection.Programs["to_uplink"].Info()
+		require.NoError(t, err)
+		sizes[off], err = info.TranslatedSize()
+		require.NoError(t, err)
+	}
+	t.Logf("%d instructions with it, %d without", sizes[false]/asm.InstructionSize, sizes[true]/asm.InstructionSize)
+	require.Less(t, sizes[true], sizes[false])
 }
 
 func allowing(allowed uint8) uplink.ToUplinkPreference {

@@ -218,6 +218,7 @@ const (
 	ToUplinkMapTunnels          = "tunnels"
 	ToUplinkProgToUplink        = "to_uplink"
 	ToUplinkVarFlowEntries      = "flow_entries"
+	ToUplinkVarMayShare         = "may_share"
 )
 
 // LoadToUplink returns the embedded CollectionSpec for ToUplink.
@@ -299,6 +300,7 @@ type ToUplinkMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkVariableSpecs struct {
 	FlowEntries *ebpf.VariableSpec `ebpf:"flow_entries"`
+	MayShare    *ebpf.VariableSpec `ebpf:"may_share"`
 }
 
 // ToUplinkObjects contains all objects after they have been loaded into the kernel.
@@ -379,6 +381,7 @@ func (m *ToUplinkMaps) Close() error {
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkVariables struct {
 	FlowEntries *ebpf.Variable `ebpf:"flow_entries"`
+	MayShare    *ebpf.Variable `ebpf:"may_share"`
 }
 
 // ToUplinkPrograms contains all programs after they have been loaded into the kernel.

@@ -57,6 +57,9 @@ type Connection struct {
 	// Backlog is what the application has written and the peer has not acknowledged,
 	// in bytes; from Linux 6.5 on, as the sequence numbers.
 	Backlog uint64
+	// UnderWay is the part of Backlog that was sent, on whichever subflow, and the peer has
+	// not acknowledged as data of the connection; valid with SequencesKnown.
+	UnderWay uint64
 	// FirstSent and FirstReceived are the data sequence numbers of the first byte
 	// in each direction, SentBytes and ReceivedBytes what came after, repetitions
 	// left out; all valid with SequencesKnown, which kernels before 6.5 leave false
@@ -108,6 +111,11 @@ type TCPInfo struct {
 	// while there was something under way, in bytes a second, and SendWindow the window
 	// that it left; 0 on kernels that do not tell.
 	AckedBytes, DeliveryRate, SendWindow uint64
+	// Queued is payload that the subflow has taken and the peer has not acknowledged.
+	Queued uint64
+	// PacingRate is the pace that TCP chose, and MaxPacingRate the most that it may choose, in
+	// bytes a second; 0 on kernels that do not tell. Without a limit that has all of its bits.
+	PacingRate, MaxPacingRate uint64
 	// Retries is how often in a row TCP sent the same again, and heard nothing.
 	Retries uint8
 }
@@ -131,7 +139,9 @@ const (
 	messageSockDiagByFamily = 20
 
 	requestLength  = 56 // struct inet_diag_req_v2
+	requestCookie  = 48 // offset in it
 	responseLength = 72 // struct inet_diag_msg
+	responseQueued = 60 // offset in it
 
 	requestAttributeProtocol = 3  // INET_DIAG_REQ_PROTOCOL
 	attributeInfo            = 2  // INET_DIAG_INFO
@@ -223,6 +233,35 @@ func (d *Diagnostics) Subflow(local, remote netip.AddrPort) (Subflow, bool, erro
 	return Subflow{}, false, nil
 }
 
+// Connection finds one by its token, at the cost of one look-up. It returns false where there
+// is none.
+func (d *Diagnostics) Connection(token uint32) (Connection, bool, error) {
+	request, err := diagnosticsRequest(unix.AF_INET, unix.IPPROTO_MPTCP, 0)
+	if err != nil {
+		return Connection{}, false, err
+	}
+	binary.NativeEndian.PutUint32(request[requestCookie:], token)
+	d.asking.Lock()
+	defer d.asking.Unlock()
+	messages, err := d.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: messageSockDiagByFamily, Flags: netlink.Request}, Data: request,
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		return Connection{}, false, nil
+	}
+	if err != nil {
+		return Connection{}, false, fmt.Errorf("finding connection %#x: %w", token, err)
+	}
+	for _, message := range messages {
+		if s, ok := parseSocket(message.Data); ok {
+			if connection, ok := s.connection(); ok {
+				return connection, true, nil
+			}
+		}
+	}
+	return Connection{}, false, nil
+}
+
 // endsRequest asks for the TCP socket with these ends.
 func endsRequest(local, remote netip.AddrPort) []byte {
 	request := make([]byte, requestLength)
@@ -307,6 +346,7 @@ func diagnosticsRequest(family uint8, protocol, states uint32) ([]byte, error) {
 // socket is what a message of socket diagnostics says of one socket.
 type socket struct {
 	state         uint8
+	queued        uint32 // for TCP, payload that is not acknowledged
 	local, remote netip.AddrPort
 	info          []byte // struct mptcp_info or struct tcp_info
 	ulp           *subflowInfo
@@ -325,7 +365,7 @@ func parseSocket(data []byte) (socket, bool) {
 	if len(data) < responseLength {
 		return socket{}, false
 	}
-	s := socket{state: data[1]}
+	s := socket{state: data[1], queued: binary.NativeEndian.Uint32(data[responseQueued:])}
 	local, ok1 := diagnosticsAddress(data[0], data[8:24])
 	remote, ok2 := diagnosticsAddress(data[0], data[24:40])
 	if !ok1 || !ok2 {
@@ -435,6 +475,7 @@ func (s socket) connection() (Connection, bool) {
 		connection.FirstReceived = number(infoNext) - number(infoBytesReceived)
 		connection.SentBytes = number(infoBytesSent) - min(number(infoBytesSent), number(infoBytesRepeated))
 		connection.ReceivedBytes = number(infoBytesReceived)
+		connection.UnderWay = number(infoBytesSent) - min(number(infoBytesSent), number(infoBytesAcked))
 		connection.Backlog = number(infoWritten) - number(infoUnacked)
 		connection.SequencesKnown = true
 	}
@@ -453,18 +494,24 @@ func (s socket) subflow() (Subflow, bool) {
 		Initiator:    s.ulp.flags&(subflowCapableLocal|subflowJoinLocal) != 0,
 		BackupWanted: s.ulp.flags&subflowBackupLocal != 0,
 		BackupAsked:  s.ulp.flags&subflowBackupRemote != 0,
-		TCP:          tcpInfo(s.info),
+		TCP:          s.tcpInfo(),
 	}, true
 }
 
 func (s socket) tcp() Socket {
 	subflow, ok := s.subflow()
 	if !ok {
-		subflow = Subflow{Local: s.local, Remote: s.remote, Established: s.state == stateEstablished, TCP: tcpInfo(s.info)}
+		subflow = Subflow{Local: s.local, Remote: s.remote, Established: s.state == stateEstablished, TCP: s.tcpInfo()}
 	}
 	// A peer that answered, or began, shows in one of these.
 	agreed := ok && s.ulp.flags&(subflowCapableRemote|subflowJoinRemote|subflowJoinLocal) != 0
 	return Socket{Subflow: subflow, Multipath: agreed, FellBack: ok && !agreed, Over: s.state == stateTimeWait, Opening: s.state == stateSynSent}
+}
+
+func (s socket) tcpInfo() TCPInfo {
+	info := tcpInfo(s.info)
+	info.Queued = uint64(s.queued)
+	return info
 }
 
 const (
@@ -478,6 +525,8 @@ const (
 	tcpInfoWindow        = 80 // offset: segments
 	tcpInfoEnd           = 84
 	tcpInfoLeastRTT      = 148 // offset: microseconds
+	tcpInfoPacingRate    = 104 // offset: bytes a second
+	tcpInfoMaxPacingRate = 112 // offset: bytes a second
 	tcpInfoBytesAcked    = 120 // offset
 	tcpInfoDeliveryRate  = 160 // offset: bytes a second
 	tcpInfoSendWindow    = 228 // offset: bytes
@@ -513,6 +562,7 @@ func tcpInfo(info []byte) TCPInfo {
 		read.LeastRTT = microseconds(tcpInfoLeastRTT)
 		read.SentBytes = number(tcpInfoBytesSent) - min(number(tcpInfoBytesSent), number(tcpInfoBytesRepeated))
 		read.ReceivedBytes = number(tcpInfoBytesReceived)
+		read.PacingRate, read.MaxPacingRate = number(tcpInfoPacingRate), number(tcpInfoMaxPacingRate)
 		read.AckedBytes, read.DeliveryRate = number(tcpInfoBytesAcked), number(tcpInfoDeliveryRate)
 	}
 	if len(info) >= tcpInfoSendWindowEnd {

@@ -13,6 +13,10 @@
 
 #include "silence.h"
 
+/* Whether the node has flows share paths. As it is fixed before the verifier looks, a program
+ * that has none share does nothing for it. */
+const volatile __u8 may_share = 1;
+
 enum busy_limit {
 	MAX_BUSY_FLOWS = 4096,
 	BUSY_BYTES = 16 << 10, /* sent in a slice */
@@ -65,16 +69,19 @@ static __always_inline int note_leaving(struct __sk_buff *skb, struct flow *flow
 	__u32 counted = flow->counted_sent, before = flow->sent - counted;
 	int repeated = note_sent(skb, flow, packet);
 
-	if (unlikely(before < BUSY_BYTES && flow->sent - counted >= BUSY_BYTES))
+	if (may_share && unlikely(before < BUSY_BYTES && flow->sent - counted >= BUSY_BYTES))
 		note_busy(flow, key);
 	return repeated;
 }
 
-/* Of the paths that a flow may take the one that its connection's subflows share. */
+/* Of the paths that a flow may take the one that its connection's subflows share, if they do. */
 static __always_inline __u8 shared_path(const struct flow *flow, __u8 paths)
 {
-	__u8 shared = paths & 1 << (flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1));
+	__u8 shared;
 
+	if (!may_share || likely(!(flow->subtype & TOGETHER)))
+		return paths;
+	shared = paths & 1 << (flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1));
 	return shared ? shared : paths;
 }
 
