@@ -196,7 +196,7 @@ func (f farPlans) some(ctx context.Context, nodes []string) ([]planSketch, error
 
 // all reads no more of each than what is wanted.
 func (f farPlans) all(ctx context.Context) ([]planSketch, error) {
-	text, err := f.tables.client.Get().AbsPath(plansPath).SetHeader("Accept", "application/json").Do(ctx).Raw()
+	text, err := bodyOf(f.tables.client.Get().AbsPath(plansPath).SetHeader("Accept", "application/json").Do(ctx))
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func (t *tables) read(ctx context.Context, path string, selected fields.Set) ([]
 	if len(selected) > 0 { // a moment old is good enough to find something
 		request = request.Param("fieldSelector", selected.String()).Param("resourceVersion", "0")
 	}
-	text, err := request.Do(ctx).Raw()
+	text, err := bodyOf(request.Do(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +69,15 @@ func (t *tables) read(ctx context.Context, path string, selected fields.Set) ([]
 		rows[i] = row{columns, table.Rows[i].Cells}
 	}
 	return rows, nil
+}
+
+// bodyOf is what the server answered, or its own word on why it did not: the error of Raw is
+// "unknown" where it refused.
+func bodyOf(answer rest.Result) ([]byte, error) {
+	if err := answer.Error(); err != nil {
+		return nil, err
+	}
+	return answer.Raw()
 }
 
 // text is empty where the object does not have it.
