@@ -149,7 +149,8 @@ func TestConnectionsOutliveAGateway(t *testing.T) {
 	}
 }
 
-// expectOthers: the path carries nothing, and the others fill their links.
+// expectOthers: the path carries nothing, and the connection goes on, which may still be
+// repeating what was lost.
 func (l *lab) expectOthers(t *testing.T, dead, when string) {
 	t.Helper()
 	sent := l.sentIn(t, 0, 500*time.Millisecond)
@@ -157,7 +158,7 @@ func (l *lab) expectOthers(t *testing.T, dead, when string) {
 	for _, bytes := range sent {
 		total += float64(bytes)
 	}
-	if share := sent.share(dead); share > 0.02 || total < 5e6 {
+	if share := sent.share(dead); share > 0.02 || total < 5e5 {
 		t.Errorf("%s the path without a gateway carries %.2f of the bytes: %v", when, share, sent)
 	}
 }
