@@ -130,7 +130,7 @@ func TestConnectionsOutliveAGateway(t *testing.T) {
 			running.at(2 * time.Second)
 			l.expectOthers(t, dying, "before the agent knows")
 			l.awaitGateway(t, dying, false)
-			if dying != threePaths[0] { // of the node's own route nothing gets to the programs then
+			if dying != threePaths[0] { // that of the node's own route holds all up for a second then
 				l.expectOthers(t, dying, "when the agent knows")
 			}
 			require.NoError(t, l.SetGateway(dying, true))
