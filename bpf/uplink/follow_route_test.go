@@ -5,6 +5,7 @@ package uplink_test
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,6 +28,9 @@ func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
 
 		leadTo(otherPeer)
 		n.requireGoesBy(t, green, e.sends(100), "new data while the node's clock stands")
+		n.requireGoesBy(t, green, e.sends(100), "data that is repeated at once")
+		time.Sleep(quiet)
+		n.setAnswered(t, green, tick(t)) // to others: the node that the machine has left is alive
 		n.requireGoesBy(t, red, e.sends(100), "data that is repeated")
 		require.EqualValues(t, otherPeer, n.mustFlow(t, e.out()).Peer)
 

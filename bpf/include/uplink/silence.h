@@ -63,15 +63,20 @@ static __always_inline void avoid_path(struct flow *flow, __u32 now)
 		flow->tries++;
 }
 
-/* Data is repeated, and nothing has come in since it was sent first. */
+/*
+ * Data is repeated. True where nothing has come in since it was sent first, for longer than
+ * answers take; the path is avoided then unless it answers others.
+ */
 __noinline int suspect_path(struct flow *flow)
 {
 	__u32 now = ticks();
 
 	if (!flow || flow->last >= MAX_PATHS)
 		return 0;
-	if ((__s32)(now - flow->unanswered) <= flow->slowest * WAIT_UNIT + PATIENCE || answered_of_late(flow, now))
+	if ((__s32)(now - flow->unanswered) <= flow->slowest * WAIT_UNIT + PATIENCE)
 		return 0;
+	if (answered_of_late(flow, now))
+		return 1;
 	avoid_path(flow, now);
 	flow->unanswered = now;
 	return 1;
@@ -83,7 +88,10 @@ static __always_inline __u32 numbers_of(struct __sk_buff *skb, const struct pack
 	return skb->len - packet->options - packet->options_length + !!(packet->flags & (TCP_SYN | TCP_FIN));
 }
 
-/* Notes what this end sends; true where it was sent before. Another interface than the flow's is a forger's. */
+/*
+ * Notes what this end sends; true where it was sent before and is not answered. Another interface
+ * than the flow's is a forger's.
+ */
 static __always_inline int note_sent(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers;
@@ -96,8 +104,7 @@ static __always_inline int note_sent(struct __sk_buff *skb, struct flow *flow, c
 		flow->sent = end;
 		return 0;
 	}
-	suspect_path(flow);
-	return 1;
+	return suspect_path(flow);
 }
 
 /* Whether the flow's own path was avoided for long enough, or has answered since. */

@@ -62,16 +62,16 @@ __noinline int note_busy(struct flow *flow, const struct flow_key *ends)
 	return 1;
 }
 
-/* Notes what this end sends, and whether that is much; true where it was sent before. */
+/* Notes what this end sends, and whether that is much; true where it waits for an answer for long. */
 static __always_inline int note_leaving(struct __sk_buff *skb, struct flow *flow, const struct flow_key *key,
 					const struct packet *packet)
 {
 	__u32 counted = flow->counted_sent, before = flow->sent - counted;
-	int repeated = note_sent(skb, flow, packet);
+	int waits = note_sent(skb, flow, packet);
 
 	if (may_share && unlikely(before < BUSY_BYTES && flow->sent - counted >= BUSY_BYTES))
 		note_busy(flow, key);
-	return repeated;
+	return waits;
 }
 
 /* Of the paths that a flow may take the one that its connection's subflows share, if they do. */
