@@ -191,7 +191,9 @@ type planDrifted struct {
 func (p planDrifted) Create(e event.CreateEvent) bool { return p.drifted(e.Object) }
 
 func (p planDrifted) Update(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() && p.drifted(e.ObjectNew)
+	same := e.ObjectOld.GetGeneration() == e.ObjectNew.GetGeneration() &&
+		e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationNames] == e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationNames]
+	return !same && p.drifted(e.ObjectNew)
 }
 
 func (p planDrifted) drifted(object client.Object) bool {
@@ -201,5 +203,5 @@ func (p planDrifted) drifted(object client.Object) bool {
 		return true
 	}
 	want, ok := result.Plans[plan.Name]
-	return !ok || !sameSpec(want, plan.Spec)
+	return !ok || !asCompiled(plan, want)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -286,7 +287,7 @@ func (r *planReconciler) difference(ctx context.Context, node string, plan *v1al
 		return func() error { return r.create(ctx, node, want) }
 	case plan != nil && !wanted:
 		return func() error { return r.delete(ctx, plan) }
-	case plan != nil && !sameSpec(want, plan.Spec):
+	case plan != nil && !asCompiled(plan, want):
 		return func() error { return r.update(ctx, plan, want) }
 	}
 	return nil
@@ -315,7 +316,8 @@ func isStale(err error) bool {
 }
 
 func (r *planReconciler) create(ctx context.Context, node string, spec v1alpha1.MPTCPNodePlanSpec) error {
-	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: spec}
+	names := map[string]string{v1alpha1.AnnotationNames: v1alpha1.PlanNames(spec.Endpoints, firstGeneration)}
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node, Annotations: names}, Spec: spec}
 	err := r.client.Create(ctx, plan, client.FieldOwner(FieldOwner))
 	if err == nil {
 		r.teller.tell(ctx, nil, plan)
@@ -327,7 +329,7 @@ func (r *planReconciler) create(ctx context.Context, node string, spec v1alpha1.
 // looks again at one that is another than it compiled, while an agent's status changes all
 // the time.
 func (r *planReconciler) update(ctx context.Context, plan *v1alpha1.MPTCPNodePlan, spec v1alpha1.MPTCPNodePlanSpec) error {
-	patch, err := json.Marshal([]specPatch{{Op: "replace", Path: "/spec", Value: spec}})
+	patch, err := json.Marshal(planPatch(plan, spec))
 	if err != nil {
 		return fmt.Errorf("encode the plan of node %s: %w", plan.Name, err)
 	}
@@ -339,11 +341,26 @@ func (r *planReconciler) update(ctx context.Context, plan *v1alpha1.MPTCPNodePla
 	return r.written(ctx, "update", changed, err)
 }
 
-// specPatch is an operation of a JSON patch.
-type specPatch struct {
-	Op    string                     `json:"op"`
-	Path  string                     `json:"path"`
-	Value v1alpha1.MPTCPNodePlanSpec `json:"value"`
+// operation is one of a JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// planPatch makes a plan what was compiled. Where the plan is another by now than the one from
+// the cache, the names are of another generation: nobody believes them, and they are written anew.
+func planPatch(plan *v1alpha1.MPTCPNodePlan, spec v1alpha1.MPTCPNodePlanSpec) (patch []operation) {
+	generation := plan.Generation
+	if !sameSpec(spec, plan.Spec) {
+		patch = append(patch, operation{"replace", "/spec", spec})
+		generation++
+	}
+	names := v1alpha1.PlanNames(spec.Endpoints, generation)
+	if plan.Annotations == nil {
+		return append(patch, operation{"add", "/metadata/annotations", map[string]string{v1alpha1.AnnotationNames: names}})
+	}
+	return append(patch, operation{"add", "/metadata/annotations/" + strings.ReplaceAll(v1alpha1.AnnotationNames, "/", "~1"), names})
 }
 
 func (r *planReconciler) delete(ctx context.Context, plan *v1alpha1.MPTCPNodePlan) error {
@@ -359,6 +376,14 @@ func (r *planReconciler) written(ctx context.Context, operation string, plan *v1
 	log.FromContext(ctx).V(1).Info("Wrote plan", "node", plan.Name, "operation", operation,
 		"endpoints", len(plan.Spec.Endpoints), "generation", plan.Generation)
 	return nil
+}
+
+// firstGeneration is that of an object that was just made.
+const firstGeneration = 1
+
+// asCompiled tells whether a plan is what was compiled, and names its endpoints.
+func asCompiled(plan *v1alpha1.MPTCPNodePlan, want v1alpha1.MPTCPNodePlanSpec) bool {
+	return sameSpec(want, plan.Spec) && plan.Annotations[v1alpha1.AnnotationNames] == v1alpha1.PlanNames(want.Endpoints, plan.Generation)
 }
 
 func sameSpec(a, b v1alpha1.MPTCPNodePlanSpec) bool { return equality.Semantic.DeepEqual(a, b) }

@@ -5,6 +5,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -291,4 +292,47 @@ func TestAClusterPolicysDestinationsOutsideAndThePathsGatewaysAreInPlans(t *test
 	change(k, p, func(p *v1alpha1.ClusterMPTCPPolicy) { p.Spec.Paths.Outside = p.Spec.Paths.Outside[1:] })
 	change(k, blue, func(p *v1alpha1.MPTCPPath) { p.Spec.Gateway = "" })
 	expect([]v1alpha1.CIDR{"198.51.100.0/24"}, "")
+}
+
+// Whoever wants names alone asks for the plans' metadata.
+func TestPlansNameTheirEndpoints(t *testing.T) {
+	k := newCluster(t)
+	k.node("node-a", nil)
+	k.policy("all", nil)
+	k.pod("web-0", "node-a", "10.0.1.2", nil)
+	expect := func(pods ...string) *v1alpha1.MPTCPNodePlan {
+		t.Helper()
+		plan := k.waitForPods("node-a", pods...)
+		k.eventually(func() (err error) {
+			if plan, err = k.plan("node-a"); err != nil || plan == nil {
+				return fmt.Errorf("there is no plan (%w)", err)
+			}
+			names, believed := v1alpha1.NamesIn(plan.Annotations[v1alpha1.AnnotationNames], plan.Generation)
+			if !believed || len(names) != len(pods) || names[netip.MustParseAddr("10.0.1.2")] != k.namespace+"/web-0" {
+				return fmt.Errorf("the plan of generation %d has %q", plan.Generation, plan.Annotations)
+			}
+			return nil
+		})
+		return plan
+	}
+	stop := k.startController(apiServer)
+	expect("web-0")
+	k.pod("web-1", "node-a", "10.0.1.3", nil)
+	plan := expect("web-0", "web-1")
+	// Somebody else changes the names, and annotates the plan.
+	change(k, plan, func(p *v1alpha1.MPTCPNodePlan) {
+		p.Annotations[v1alpha1.AnnotationNames] = fmt.Sprintf("%d shop/other=10.0.1.2", p.Generation)
+		p.Annotations["example.com/note"] = "mine"
+	})
+	if plan = expect("web-0", "web-1"); plan.Annotations["example.com/note"] != "mine" {
+		t.Errorf("the annotations are %v", plan.Annotations)
+	}
+	stop()
+	// It is as controllers left it that named nobody.
+	change(k, plan, func(p *v1alpha1.MPTCPNodePlan) { p.Annotations = nil })
+	before := plan.Generation
+	k.startController(apiServer)
+	if plan = expect("web-0", "web-1"); plan.Generation != before {
+		t.Errorf("the plan has generation %d, and had %d", plan.Generation, before)
+	}
 }

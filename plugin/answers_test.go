@@ -178,7 +178,8 @@ func (s *scene) addPlans(plans map[string]v1alpha1.MPTCPNodePlanSpec) {
 	group.SetLimit(atOnce)
 	for name, spec := range plans {
 		group.Go(func() error {
-			s.create(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, nil)
+			names := map[string]string{v1alpha1.AnnotationNames: v1alpha1.PlanNames(spec.Endpoints, 1)}
+			s.create(&v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: names}, Spec: spec}, nil)
 			return nil
 		})
 	}

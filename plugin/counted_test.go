@@ -172,12 +172,23 @@ func topNamesPeersElsewhere(s *scene) {
 		plan.Status.ObservedGeneration, plan.Status.Summary = plan.Generation, &v1alpha1.PlanSummary{Pods: 1}
 		require.NoError(t, s.client.Status().Update(t.Context(), plan))
 		defer func() {
+			require.NoError(t, s.client.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
 			plan.Status = before
 			require.NoError(t, s.client.Status().Update(t.Context(), plan))
 		}()
 	}
 	require.Contains(t, ask("--nodes=1"), "1 more nodes were not asked")
-	require.NotContains(t, ask("--node=node1"), "shop/server", "of which there is no pod")
+	defer s.setNames("node2", "")
+	for names, peer := range map[string]string{
+		"": "shop/server:5001", // of a controller that names nobody, so the plan is read
+		fmt.Sprintf("%d shop/named=10.0.2.1", plans.Items[1].Generation):     "shop/named:5001",
+		fmt.Sprintf("%d shop/earlier=10.0.2.1", plans.Items[1].Generation-1): "shop/server:5001",
+		fmt.Sprintf("%d shop/other=10.0.2.9", plans.Items[1].Generation):     "10.0.2.1:5001",
+	} {
+		s.setNames("node2", names)
+		require.Contains(t, ask("--node=node1"), " "+peer+" ", names)
+	}
+	s.setNames("node2", "")
 
 	s.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, nil)
 	for i, name := range []string{"client", "server"} {
@@ -192,4 +203,13 @@ func topNamesPeersElsewhere(s *scene) {
 	for _, arguments := range [][]string{{"--nodes=1"}, {"--node=node1"}, {"client", "--namespace=shop"}, {"--namespace=shop", "--nodes=1"}} {
 		require.Contains(t, ask(arguments...), "shop/server:5001", arguments)
 	}
+}
+
+// setNames has the plan of a node name its endpoints so.
+func (s *scene) setNames(node, names string) {
+	s.t.Helper()
+	plan := &v1alpha1.MPTCPNodePlan{}
+	require.NoError(s.t, s.client.Get(s.t.Context(), client.ObjectKey{Name: node}, plan))
+	plan.Annotations = map[string]string{v1alpha1.AnnotationNames: names}
+	require.NoError(s.t, s.client.Update(s.t.Context(), plan))
 }

@@ -40,17 +40,6 @@ func (n *peerNames) of(address netip.Addr) string {
 	return n.before[address]
 }
 
-func (n *peerNames) add(plan *planSketch) {
-	for i := range plan.Spec.Endpoints {
-		pod := &plan.Spec.Endpoints[i]
-		for _, text := range pod.Addresses {
-			if address, err := netip.ParseAddr(text); err == nil {
-				n.names[address] = pod.Namespace + "/" + pod.Name
-			}
-		}
-	}
-}
-
 func (n *peerNames) unknown(address netip.Addr) bool {
 	_, known := n.names[address]
 	return !known && !n.lookedFor[address]
@@ -71,16 +60,14 @@ func (n *peerNames) want(subflows []Subflow) {
 
 // namePeers looks for the names that are missing.
 func (t *topper) namePeers(ctx context.Context) error {
-	addresses, several := t.namesMissing()
+	addresses := t.namesMissing()
 	if len(addresses) == 0 {
 		return nil
 	}
-	plans, err := t.plans.having(ctx, addresses, several)
+	names, err := t.plans.names(ctx)
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	for i := range plans {
-		t.names.add(&plans[i])
-	}
+	maps.Copy(t.names.names, names)
 	for _, address := range addresses {
 		t.names.lookedFor[address] = true
 	}
@@ -88,8 +75,8 @@ func (t *topper) namePeers(ctx context.Context) error {
 	return wrap(err, "looking for the names of peers")
 }
 
-// namesMissing are the addresses to look for. Pods have several each where the agents' have.
-func (t *topper) namesMissing() (addresses []netip.Addr, several bool) {
+// namesMissing are the addresses to look for.
+func (t *topper) namesMissing() []netip.Addr {
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
 	missing := map[netip.Addr]bool{}
@@ -100,8 +87,5 @@ func (t *topper) namesMissing() (addresses []netip.Addr, several bool) {
 			}
 		}
 	}
-	for _, agent := range t.agents {
-		several = several || len(agent.Status.PodIPs) > 1
-	}
-	return slices.Collect(maps.Keys(missing)), several
+	return slices.Collect(maps.Keys(missing))
 }

@@ -6,10 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
@@ -47,14 +47,25 @@ func (p *planSketch) sendingPods() (count int) {
 	return count
 }
 
+// nameInto adds the pods by their addresses.
+func (p *planSketch) nameInto(names map[netip.Addr]string) {
+	for i := range p.Spec.Endpoints {
+		pod := &p.Spec.Endpoints[i]
+		for _, text := range pod.Addresses {
+			if address, err := netip.ParseAddr(text); err == nil {
+				names[address] = pod.Namespace + "/" + pod.Name
+			}
+		}
+	}
+}
+
 // planFinder finds what a topper needs of the plans.
 type planFinder interface {
 	// find has the plans of the nodes that may have pods which are asked for, and of those
 	// where the counts tell enough these alone.
 	find(ctx context.Context, o *topOptions) ([]planSketch, []counted, error)
-	// having has the plans of the pods with these addresses, and may have others. Pods may
-	// have several addresses each.
-	having(ctx context.Context, addresses []netip.Addr, several bool) ([]planSketch, error)
+	// names are those of all pods and VMs, as namespace/name, by their addresses.
+	names(ctx context.Context) (map[netip.Addr]string, error)
 }
 
 // knownPlans are those of a client that has all of them already.
@@ -66,7 +77,8 @@ func (k knownPlans) find(ctx context.Context, _ *topOptions) ([]planSketch, []co
 	return sketchesOf(plans.Items), nil, err
 }
 
-func (knownPlans) having(context.Context, []netip.Addr, bool) ([]planSketch, error) { return nil, nil }
+// names are none that were not found already.
+func (knownPlans) names(context.Context) (map[netip.Addr]string, error) { return nil, nil }
 
 // farPlans are at the API server, and many.
 type farPlans struct {
@@ -150,47 +162,51 @@ func (f farPlans) nodesOfGuests(ctx context.Context, wanted func(*v1alpha1.MPTCP
 	return nodes, nil
 }
 
-// fewAddresses are looked for one by one: the API server goes through all pods for each, which
-// it has in memory.
-const fewAddresses = 32
+// asMetadata asks for a list without what is in the objects.
+const asMetadata = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
-// having looks for few addresses, and for more in all plans.
-func (f farPlans) having(ctx context.Context, addresses []netip.Addr, several bool) ([]planSketch, error) {
-	if len(addresses) > fewAddresses {
-		return f.all(ctx)
-	}
-	nodes, err := f.nodesOfGuests(ctx, func(guest *v1alpha1.MPTCPEndpoint) bool {
-		return slices.ContainsFunc(guest.Spec.Addresses, func(text v1alpha1.EndpointAddress) bool {
-			address, err := netip.ParseAddr(string(text))
-			return err == nil && slices.Contains(addresses, address)
-		})
-	})
+// names are those that the plans' metadata have, and of plans without names, or with those of
+// another generation, as older controllers leave them, those in the plans.
+func (f farPlans) names(ctx context.Context) (map[netip.Addr]string, error) {
+	text, err := bodyOf(f.tables.client.Get().AbsPath(plansPath).SetHeader("Accept", asMetadata).Do(ctx))
 	if err != nil {
 		return nil, err
 	}
-	found := make([][]string, len(addresses))
-	looking, together := errgroup.WithContext(ctx)
-	for i, address := range addresses {
-		looking.Go(func() error {
-			pods, err := f.tables.read(together, podsPath, fields.Set{"status.podIP": address.String()})
-			found[i] = nodesIn(pods)
-			return wrap(err, "looking for the pod with address "+address.String())
-		})
+	var all struct {
+		Items []struct {
+			Metadata struct {
+				Name        string
+				Generation  int64
+				Annotations map[string]string
+			}
+		}
 	}
-	err = looking.Wait()
-	// Pods are found by the first of their addresses alone.
-	if apierrors.IsForbidden(err) || err == nil && several && slices.ContainsFunc(found, func(nodes []string) bool { return nodes == nil }) {
-		return f.all(ctx)
+	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("failed to parse the plans' metadata: %w", err)
 	}
-	if err != nil {
-		return nil, err
+	names := map[netip.Addr]string{}
+	var unnamed []string
+	for i := range all.Items {
+		plan := &all.Items[i].Metadata
+		of, believed := v1alpha1.NamesIn(plan.Annotations[v1alpha1.AnnotationNames], plan.Generation)
+		if !believed {
+			unnamed = append(unnamed, plan.Name)
+		}
+		maps.Copy(names, of)
 	}
-	return f.some(ctx, slices.Concat(append(found, nodes)...))
+	plans, err := f.some(ctx, unnamed)
+	for i := range plans {
+		plans[i].nameInto(names)
+	}
+	return names, err
 }
 
 func (f farPlans) some(ctx context.Context, nodes []string) ([]planSketch, error) {
 	slices.Sort(nodes)
-	plans, err := somePlans(ctx, f.client, slices.Compact(nodes))
+	if nodes = slices.Compact(nodes); len(nodes) > mostPlans {
+		return f.all(ctx)
+	}
+	plans, err := somePlans(ctx, f.client, nodes)
 	return sketchesOf(plans), err
 }
 

@@ -99,11 +99,8 @@ func (r row) cell(column string) any {
 	return nil
 }
 
-// plansPath and podsPath are where these lists are.
-var (
-	plansPath = "/apis/" + v1alpha1.GroupVersion.String() + "/mptcpnodeplans"
-	podsPath  = "/api/v1/pods"
-)
+// plansPath is where their list is.
+var plansPath = "/apis/" + v1alpha1.GroupVersion.String() + "/mptcpnodeplans"
 
 // counted is what is known of a plan that was not read.
 type counted struct {

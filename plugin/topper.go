@@ -128,7 +128,7 @@ func (t *topper) choose(plans []planSketch, others []counted) map[string]int {
 	}
 	for i := range plans {
 		node := plans[i].Metadata.Name
-		t.names.add(&plans[i])
+		plans[i].nameInto(t.names.names)
 		for j := range plans[i].Spec.Endpoints {
 			if t.wants(node, &plans[i].Spec.Endpoints[j]) {
 				t.nodes[node] = before[node]
