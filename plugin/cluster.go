@@ -139,7 +139,7 @@ func (r *clusterReader) readPlans(ctx context.Context, found *cluster) (err erro
 // readUncounted reads the plans of which the counts do not tell enough.
 func (r *clusterReader) readUncounted(ctx context.Context, found *cluster) (err error) {
 	nodes := found.uncounted()
-	found.plans.Items, err = somePlans(ctx, r.client, nodes)
+	found.plans.Items, err = somePlans(ctx, r.client, nodes, len(found.counted))
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", unreadPlans, err)
 	}
@@ -171,21 +171,28 @@ func (c *cluster) uncounted() (nodes []string) {
 	return nodes
 }
 
-// mostPlans is how many plans are read one by one; where more are wanted, one list of all is
-// cheaper.
-const mostPlans = 64
+const (
+	// mostPlans is how many plans are read one by one however few there are.
+	mostPlans = 64
+	// mostOfMany is how many are where there are many; see fewEnough.
+	mostOfMany = 200
+)
 
-// somePlans has the plans of these nodes, and may have those of others.
-func somePlans(ctx context.Context, c client.Reader, nodes []string) ([]v1alpha1.MPTCPNodePlan, error) {
-	if len(nodes) <= mostPlans {
+// fewEnough says that so many of all plans are read one by one: a list of all costs as much as
+// there are plans.
+func fewEnough(wanted, all int) bool { return wanted <= max(mostPlans, min(all/4, mostOfMany)) }
+
+// somePlans has the plans of these nodes, of so many, and may have those of others.
+func somePlans(ctx context.Context, c client.Reader, nodes []string, all int) ([]v1alpha1.MPTCPNodePlan, error) {
+	if fewEnough(len(nodes), all) {
 		plans, err := plansByName(ctx, c, nodes)
 		if err == nil || !apierrors.IsForbidden(err) {
 			return plans, err
 		}
 	}
-	var all v1alpha1.MPTCPNodePlanList
-	err := c.List(ctx, &all)
-	return all.Items, err
+	var list v1alpha1.MPTCPNodePlanList
+	err := c.List(ctx, &list)
+	return list.Items, err
 }
 
 // plansByName has the plans of these nodes that there are, in the order of these.

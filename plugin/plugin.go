@@ -117,7 +117,7 @@ func (p *plugin) config() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the cluster: %w", err)
 	}
-	config.QPS, config.Burst = 50, 100 // a dozen kinds are read at once
+	config.QPS, config.Burst = 50, 300 // as kubectl has them: plans are read one by one
 	config.Wrap(p.clock.read)
 	return config, nil
 }

@@ -107,7 +107,7 @@ func (f farPlans) find(ctx context.Context, o *topOptions) ([]planSketch, []coun
 			others = append(others, plan.node)
 		}
 	}
-	plans, err := f.some(ctx, others)
+	plans, err := f.some(ctx, others, len(all))
 	return plans, believed, err
 }
 
@@ -135,7 +135,7 @@ func (f farPlans) ofPods(ctx context.Context, namespace, name string) ([]planSke
 	if nodes = append(nodes, nodesIn(pods)...); len(nodes) == 0 {
 		return f.all(ctx)
 	}
-	return f.some(ctx, nodes)
+	return f.some(ctx, nodes, 0)
 }
 
 // nodesIn are those of pods, which a table of pods has.
@@ -194,19 +194,20 @@ func (f farPlans) names(ctx context.Context) (map[netip.Addr]string, error) {
 		}
 		maps.Copy(names, of)
 	}
-	plans, err := f.some(ctx, unnamed)
+	plans, err := f.some(ctx, unnamed, len(all.Items))
 	for i := range plans {
 		plans[i].nameInto(names)
 	}
 	return names, err
 }
 
-func (f farPlans) some(ctx context.Context, nodes []string) ([]planSketch, error) {
+// some has the plans of these nodes, of so many, and may have those of others.
+func (f farPlans) some(ctx context.Context, nodes []string, all int) ([]planSketch, error) {
 	slices.Sort(nodes)
-	if nodes = slices.Compact(nodes); len(nodes) > mostPlans {
+	if nodes = slices.Compact(nodes); !fewEnough(len(nodes), all) {
 		return f.all(ctx)
 	}
-	plans, err := somePlans(ctx, f.client, nodes)
+	plans, err := somePlans(ctx, f.client, nodes, all)
 	return sketchesOf(plans), err
 }
 
