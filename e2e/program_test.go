@@ -75,7 +75,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	t.Cleanup(func() { c.deleteBlocks(t) })
 	c.setPrograms(t, "stamp.bpf.c")
 	c.Apply(t, stamped)
-	c.waitForPrograms(t)
+	c.waitForPrograms(t, "stamped", 1)
 	server := newStamps(t, c.Network.Pod("server"))
 
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 6 * time.Second})
@@ -95,7 +95,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	c.expectStamps(t, server, before)
 
 	c.setPrograms(t, "stamp.bpf.c")
-	c.waitForPrograms(t)
+	c.waitForPrograms(t, "stamped", 1)
 	r.finish(t)
 
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
@@ -112,8 +112,14 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 // setPrograms writes the ConfigMap of the programs, with this source compiled as stamp.
 func (c *cluster) setPrograms(t *testing.T, stamp string) {
 	t.Helper()
+	c.setObjects(t, map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp})
+}
+
+// setObjects writes it with these sources by their keys.
+func (c *cluster) setObjects(t *testing.T, sources map[string]string) {
+	t.Helper()
 	directory := t.TempDir()
-	for key, source := range map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp} {
+	for key, source := range sources {
 		object := programtest.Compile(t, filepath.Join("examples", source))
 		if err := os.WriteFile(filepath.Join(directory, key), object, 0o600); err != nil {
 			t.Fatal(err)
@@ -141,11 +147,11 @@ func (c *cluster) deleteBlocks(t *testing.T) {
 }
 
 // waitForPrograms waits until the policy's programs are in use.
-func (c *cluster) waitForPrograms(t *testing.T) {
+func (c *cluster) waitForPrograms(t *testing.T, name string, pods int32) {
 	t.Helper()
 	took := c.WaitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
-		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != 1 {
+		policy := c.policyOf(t, "", name).(*v1alpha1.ClusterMPTCPPolicy)
+		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != pods {
 			return fmt.Errorf("its status is %+v", policy.Status)
 		}
 		return nil
