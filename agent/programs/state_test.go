@@ -230,7 +230,7 @@ func TestANewVersionKeepsWhatIsSharedWhileItDeclaresItAlike(t *testing.T) {
 	n := newNode(t)
 	slots := n.applyAll(t, n.sharing(t, "writer", "store"), n.sharing(t, "reader", "look")).Slots
 	n.run(t, slots["policy/writer"])
-	slots = n.applyAll(t, n.sharing(t, "writer", "store"), n.sharing(t, "reader", "store")).Slots
+	n.applyAll(t, n.sharing(t, "writer", "store"), n.sharing(t, "reader", "store"))
 	slots = n.applyAll(t, n.sharing(t, "writer", "look"), n.sharing(t, "reader", "store")).Slots
 	n.expect(t, slots["policy/writer"], acted)
 }
@@ -252,6 +252,16 @@ func TestAProgramThatIsRefusedLeavesWhatIsSharedAsItIs(t *testing.T) {
 	expectReason(t, n.apply(t, slow).Errors["policy/writer"], "a program may take 2µs")
 	require.Equal(t, id, waitForMaps(t, counts, 1))
 	n.expectPins(t, 2)
+}
+
+func TestTheExamplesThatShareAMapAreTaken(t *testing.T) {
+	n := newNode(t)
+	result := n.applyAll(t,
+		sharing(n.put(t, "count-marks", "examples/count_marks.bpf.c", ""), "marks", ""),
+		sharing(n.schedule(t, "yield", "examples/yield.bpf.c"), "marks", ""))
+	n.expect(t, result.Slots["policy/count-marks"], untouched)
+	require.True(t, result.Schedules["policy/yield"])
+	n.expectPins(t, 4)
 }
 
 func TestAnotherFunctionOfTheSameObjectIsLoaded(t *testing.T) {
