@@ -8,7 +8,7 @@
 #include "marks.h"
 
 #ifndef YIELDING
-#define YIELDING 125000 /* bytes a second: enough for the peer to end it */
+#define YIELDING 500000 /* bytes a second: a burst of the kernel's scheduler has passed in time */
 #endif
 
 BRAID_SCHEDULE(yield)
