@@ -226,6 +226,25 @@ func TestSharedStateOutlivesTheAgentAndGoesWithItsPrograms(t *testing.T) {
 	n.expectPins(t, 0)
 }
 
+func TestSharedStateStaysWhileNoObjectCanBeRead(t *testing.T) {
+	n := newNode(t)
+	writer, reader := n.sharing(t, "writer", "store"), n.reading(t, "reader", "look")
+	slots := n.applyAll(t, writer, reader).Slots
+	id := waitForMaps(t, counts, 1)
+	n.run(t, slots["policy/writer"])
+	objects := maps.Clone(n.content)
+	clear(n.content)
+	n.restart(t)
+	result := n.apply(t, writer, reader)
+	require.Len(t, result.Errors, 2)
+	require.Equal(t, slots, result.Slots)
+	n.expect(t, slots["other/reader"], acted)
+	maps.Copy(n.content, objects)
+	require.Equal(t, slots, n.applyAll(t, writer, reader).Slots)
+	require.Equal(t, id, waitForMaps(t, counts, 1))
+	n.expect(t, slots["other/reader"], acted)
+}
+
 func TestANewVersionKeepsWhatIsSharedWhileItDeclaresItAlike(t *testing.T) {
 	n := newNode(t)
 	slots := n.applyAll(t, n.sharing(t, "writer", "store"), n.sharing(t, "reader", "look")).Slots

@@ -127,18 +127,21 @@ static __always_inline int braid_read_own(struct __sk_buff *skb, struct context 
 	return 1;
 }
 
-/* Puts bytes behind Braid's option, which has to be the last one, and makes it longer by as many. */
+/* Puts a number behind the last one of Braid's option; what follows the option moves on. */
 static __always_inline int braid_extend(struct __sk_buff *skb, struct context *packet, const struct braid_own_place *place,
 					struct option_bytes *number)
 {
+	__u32 end = place->option.offset + place->option.length, tail = options_end(packet) - end;
 	struct option_bytes length = {};
 
-	if (place->option.offset + place->option.length != options_end(packet))
-		return 0;
 	if (!insert_option(skb, packet, number, BRAID_NUMBER_BYTES))
 		return 0;
 	length.byte[0] = place->option.length + BRAID_NUMBER_BYTES;
-	return replace_bytes(skb, packet, place->option.offset + 1, 1, &length);
+	replace_bytes(skb, packet, place->option.offset + 1, 1, &length);
+	tail = size_within(tail, TCP_OPTIONS_MAX - BRAID_NUMBER_BYTES);
+	if (!tail || bpf_skb_load_bytes(skb, end, number->byte + BRAID_NUMBER_BYTES, tail))
+		return 1;
+	return replace_bytes(skb, packet, end, tail + BRAID_NUMBER_BYTES, number);
 }
 
 /* Has a pure ACK say the number of a type of one's own; 0 where it has no room for it, and on other packets. */

@@ -30,6 +30,7 @@ func TestTheTypesOfProgramsAreNoneOfBraids(t *testing.T) {
 func TestANumberOfOnesOwnStandsInTheOptionOfRequests(t *testing.T) {
 	rate, mine := []byte{4, 4, 0x12, 0x34}, []byte{128, 4, 0x56, 0x78}
 	other := []byte{transport.OptionExperiment, 8, 0xb5, 0xa1, 1, 2, 3, 4}
+	timeout := []byte{transport.OptionUserTimeout, 4, 0, 7}
 	sack := slices.Concat([]byte{1, 1, 5, 18}, make([]byte, 16)) // leaves 8 bytes
 	for name, test := range map[string]struct {
 		before, after []byte
@@ -42,7 +43,8 @@ func TestANumberOfOnesOwnStandsInTheOptionOfRequests(t *testing.T) {
 		"in the last room":              {slices.Concat(timestamps, sack), slices.Concat(timestamps, sack, asks(mine)), acted},
 		"without room":                  {slices.Concat(timestamps, sack, []byte{1, 1, 1, 1}), nil, untouched},
 		"without room behind Braid's":   {slices.Concat(timestamps, []byte{1, 1, 1, 1}, make([]byte, 0), asks(rate, rate, rate, rate, rate)), nil, untouched},
-		"where Braid's is not last":     {slices.Concat(asks(rate), timestamps), nil, untouched},
+		"before what follows":           {slices.Concat(asks(rate), timeout, timestamps), slices.Concat(asks(rate, mine), timeout, timestamps), acted},
+		"before an end mark":            {slices.Concat(asks(rate), []byte{0, 0, 0, 0}), slices.Concat(asks(rate, mine), []byte{1, 1, 1, 1}), acted},
 		"in options that do not add up": {slices.Concat(timestamps, []byte{8, 60, 0, 0}), nil, untouched},
 	} {
 		t.Run(name, func(t *testing.T) {
