@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf/transport"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
 )
@@ -91,6 +92,102 @@ func TestAScheduleHoldsBackTheSubflowWhosePacketsAreMarked(t *testing.T) {
 	}
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "yielding")); err != nil {
 		t.Fatal(err)
+	}
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
+}
+
+// asking says a number of its own beside what Braid asks for, and heeding keeps to it: the
+// other example of docs/programs.md.
+const asking = `
+apiVersion: braid.dev/v1alpha1
+kind: ClusterMPTCPPolicy
+metadata:
+  name: asking
+spec:
+  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}
+  podSelector: {matchLabels: {app: client}}
+  subflows: {manager: Agent}
+  transport:
+    request: {delayedAck: 20ms}
+  programs:
+  - name: ask-pace
+    configMap: {name: e2e-programs, key: ask_pace.o}
+  rules:
+  - name: ask
+    match:
+      direction: FromEndpoint
+      packetTypes: [PureACK]
+    actions:
+    - type: RunProgram
+      runProgram: {program: ask-pace, value: 25}
+---
+apiVersion: braid.dev/v1alpha1
+kind: ClusterMPTCPPolicy
+metadata:
+  name: heeding
+spec:
+  namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}
+  podSelector: {matchLabels: {app: server}}
+  subflows: {manager: Agent}
+  programs:
+  - name: heed-pace
+    configMap: {name: e2e-programs, key: heed_pace.o}
+    sharedState: [{name: asked_paces}]
+  - name: keep-pace
+    type: Schedule
+    configMap: {name: e2e-programs, key: keep_pace.o}
+    sharedState: [{name: asked_paces}]
+  rules:
+  - name: heed
+    match:
+      direction: ToEndpoint
+      source: {cidr: %s/32}
+    actions:
+    - type: RunProgram
+      runProgram: {program: heed-pace, value: 12}
+  - name: keep
+    actions:
+    - type: Schedule
+      schedule: {strategy: keep-pace}
+`
+
+// A pod says a number of its policy's own in its acknowledgements, behind what Braid asks of
+// the peer; the peer's policy heeds it where it comes from an address that its rule admits.
+func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
+	c := use(t)
+	t.Cleanup(func() { c.deleteBlocks(t) })
+	c.setObjects(t, map[string]string{
+		"ask_pace.o": "ask_pace.bpf.c", "heed_pace.o": "heed_pace.bpf.c", "keep_pace.o": "keep_pace.bpf.c",
+	})
+	c.CreatePaths(t)
+	server := newStamps(t, c.Network.Pod("server"))
+	run := func(admitted string) (mean float64) {
+		c.Apply(t, fmt.Sprintf(asking, admitted))
+		for _, name := range []string{"asking", "heeding"} {
+			c.waitForPrograms(t, name, 1)
+		}
+		server.count(t, nil)
+		r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 8 * time.Second})
+		r.finish(t)
+		for _, rate := range r.shares(4*time.Second, 8*time.Second) {
+			mean += rate / float64(len(paths))
+		}
+		return mean
+	}
+	held := run(c.Network.Pod("client").IPv4)
+	together := []byte{253, 12, 0xb8, 0x1d, transport.RequestDelayedACK, 4, 0, 20, 128, 4, 0, 25}
+	if count := server.count(t, together); count == 0 {
+		t.Error("no acknowledgement has the number behind what Braid asks for")
+	}
+	free := run("192.0.2.1")
+	t.Logf("each path carries %.1f Mbit/s where the client may ask for 2, and %.1f where it may not", held, free)
+	if held > 3 || free < carried {
+		t.Errorf("each path carries %.1f Mbit/s and %.1f, wanted 3 at most and %d at least", held, free, carried)
+	}
+	for _, name := range []string{"asking", "heeding"} {
+		if err := c.Client.Delete(t.Context(), c.policyOf(t, "", name)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 }

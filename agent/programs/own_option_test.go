@@ -45,7 +45,7 @@ func TestASenderKeepsThePaceThatItsReceiverAsksForByAnOptionOfItsOwn(t *testing.
 	ask := rule{custom(result.Slots["policy/ask-pace"], askedUnits)}
 	heed := rule{custom(result.Slots["policy/heed-pace"], 1)}
 	arrives := newCapture(t, w.endpoint)
-	sink := newSink(t, w)
+	sink := newSink(t, w.endpoint, w.peer, peerAddress)
 
 	free := sink.rate(t)
 	require.False(t, asks(arrives.segments(t)))

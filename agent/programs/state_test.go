@@ -337,7 +337,7 @@ func TestAScheduleDecidesByWhatAPacketProgramMeasures(t *testing.T) {
 		sharing(n.schedule(t, "yield", "examples/yield.bpf.c"), "marks", ""))
 	require.NoError(t, n.Govern("policy/yield", []uint64{cookieOf(t, w.endpoint)}))
 	c.set(t, rule{custom(result.Slots["policy/count-marks"], lowerEffort)})
-	sink := newSink(t, w)
+	sink := newSink(t, w.endpoint, w.peer, peerAddress)
 
 	free := sink.rate(t)
 	sink.mark(t, lowerEffort)
@@ -359,11 +359,11 @@ type sink struct {
 	accepted *net.TCPConn
 }
 
-func newSink(t *testing.T, w *wire) *sink {
+func newSink(t *testing.T, from, to *network.Namespace, address string) *sink {
 	t.Helper()
-	listener, err := w.peer.Listen(t.Context(), "tcp4", peerAddress+":7001")
+	listener, err := to.Listen(t.Context(), "tcp4", address+":7001")
 	require.NoError(t, err)
-	client, err := w.endpoint.Dial(t.Context(), "tcp4", peerAddress+":7001")
+	client, err := from.Dial(t.Context(), "tcp4", address+":7001")
 	require.NoError(t, err)
 	accepted, err := listener.Accept()
 	require.NoError(t, errors.Join(err, listener.Close()))

@@ -19,11 +19,11 @@ BRAID_SCHEDULE(yield)
 
 	braid_ends_of_socket(socket, &ends);
 	counted = bpf_map_lookup_elem(&marks, &ends);
-	if (!counted || !counted->packets)
+	if (!counted)
 		return;
 	packets = counted->packets;
 	marked = counted->marked;
-	/* A packet that comes just now is lost to the count, which is a share. */
+	/* A packet that comes just now is lost to the count, which is a share. Where none came, none is marked. */
 	counted->packets = 0;
 	counted->marked = 0;
 	braid_pace(socket, 2 * marked > packets ? YIELDING : BRAID_UNPACED);
