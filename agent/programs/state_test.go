@@ -277,10 +277,13 @@ func TestTheExamplesThatShareAMapAreTaken(t *testing.T) {
 	n := newNode(t)
 	result := n.applyAll(t,
 		sharing(n.put(t, "count-marks", "examples/count_marks.bpf.c", ""), "marks", ""),
-		sharing(n.schedule(t, "yield", "examples/yield.bpf.c"), "marks", ""))
+		sharing(n.schedule(t, "yield", "examples/yield.bpf.c"), "marks", ""),
+		sharing(n.put(t, "heed-pace", "examples/heed_pace.bpf.c", ""), "asked_paces", ""),
+		sharing(n.schedule(t, "keep-pace", "examples/keep_pace.bpf.c"), "asked_paces", ""))
 	n.expect(t, result.Slots["policy/count-marks"], untouched)
-	require.True(t, result.Schedules["policy/yield"])
-	n.expectPins(t, 4)
+	n.expect(t, result.Slots["policy/heed-pace"], untouched)
+	require.True(t, result.Schedules["policy/yield"] && result.Schedules["policy/keep-pace"])
+	n.expectPins(t, 8)
 }
 
 func TestAnotherFunctionOfTheSameObjectIsLoaded(t *testing.T) {
