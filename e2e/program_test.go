@@ -75,7 +75,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	t.Cleanup(func() { c.deleteBlocks(t) })
 	c.setPrograms(t, "stamp.bpf.c")
 	c.Apply(t, stamped)
-	c.waitForPrograms(t)
+	c.waitForPrograms(t, "stamped", 1)
 	server := newStamps(t, c.Network.Pod("server"))
 
 	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 6 * time.Second})
@@ -90,21 +90,21 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 			t.Errorf("the policy does not say %q", part)
 		}
 	}
-	server.count(t)
+	server.count(t, stampOption)
 	time.Sleep(500 * time.Millisecond)
 	c.expectStamps(t, server, before)
 
 	c.setPrograms(t, "stamp.bpf.c")
-	c.waitForPrograms(t)
+	c.waitForPrograms(t, "stamped", 1)
 	r.finish(t)
 
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
 		t.Fatal(err)
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
-	server.count(t)
+	server.count(t, stampOption)
 	c.run(t, transfer{"client", "server", 4, traffic.Down, 500 * time.Millisecond})
-	if count := server.count(t); count > 0 {
+	if count := server.count(t, stampOption); count > 0 {
 		t.Errorf("without the policy %d segments are stamped", count)
 	}
 }
@@ -112,8 +112,14 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 // setPrograms writes the ConfigMap of the programs, with this source compiled as stamp.
 func (c *cluster) setPrograms(t *testing.T, stamp string) {
 	t.Helper()
+	c.setObjects(t, map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp})
+}
+
+// setObjects writes it with these sources by their keys.
+func (c *cluster) setObjects(t *testing.T, sources map[string]string) {
+	t.Helper()
 	directory := t.TempDir()
-	for key, source := range map[string]string{"large.o": "large.bpf.c", "stamp.o": stamp} {
+	for key, source := range sources {
 		object := programtest.Compile(t, filepath.Join("examples", source))
 		if err := os.WriteFile(filepath.Join(directory, key), object, 0o600); err != nil {
 			t.Fatal(err)
@@ -141,11 +147,11 @@ func (c *cluster) deleteBlocks(t *testing.T) {
 }
 
 // waitForPrograms waits until the policy's programs are in use.
-func (c *cluster) waitForPrograms(t *testing.T) {
+func (c *cluster) waitForPrograms(t *testing.T, name string, pods int32) {
 	t.Helper()
 	took := c.WaitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
-		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != 1 {
+		policy := c.policyOf(t, "", name).(*v1alpha1.ClusterMPTCPPolicy)
+		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != pods {
 			return fmt.Errorf("its status is %+v", policy.Status)
 		}
 		return nil
@@ -171,7 +177,7 @@ func (c *cluster) waitForRefusal(t *testing.T) (message string) {
 // expectStamps: since before the block has acted, and its option has arrived.
 func (c *cluster) expectStamps(t *testing.T, at *stamps, before agentapi.Rule) agentapi.Rule {
 	t.Helper()
-	rule, count := c.ruleNamed(t, "client", "stamp-acknowledgements"), at.count(t)
+	rule, count := c.ruleNamed(t, "client", "stamp-acknowledgements"), at.count(t, stampOption)
 	t.Logf("%d of %d acknowledgements were stamped; %d stamps were seen lately", rule.Acted, rule.Hits, count)
 	if rule.Acted <= before.Acted || rule.Hits < rule.Acted || count == 0 {
 		t.Errorf("the rule did %+v and then %+v; %d stamps were seen", before, rule, count)
@@ -201,6 +207,9 @@ func newStamps(t *testing.T, pod *network.Pod) *stamps {
 			t.Error(err)
 		}
 	})
+	if err := unix.SetsockoptInt(s.socket, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20); err != nil {
+		t.Fatal(err)
+	}
 	everything := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	if err := unix.Bind(s.socket, &unix.SockaddrLinklayer{Protocol: everything, Ifindex: index}); err != nil {
 		t.Fatal(err)
@@ -208,9 +217,9 @@ func newStamps(t *testing.T, pod *network.Pod) *stamps {
 	return s
 }
 
-// count is how many there were since it was asked last, as far as there was room
+// count is how many had these bytes since it was asked last, as far as there was room
 // to remember them.
-func (s *stamps) count(t *testing.T) (count int) {
+func (s *stamps) count(t *testing.T, option []byte) (count int) {
 	t.Helper()
 	buffer := make([]byte, 1<<17)
 	for {
@@ -221,7 +230,7 @@ func (s *stamps) count(t *testing.T) (count int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING && bytes.Contains(buffer[:length], stampOption) {
+		if from.(*unix.SockaddrLinklayer).Pkttype != unix.PACKET_OUTGOING && bytes.Contains(buffer[:length], option) {
 			count++
 		}
 	}

@@ -25,6 +25,8 @@ type Explanation struct {
 	Decision policy.Decision `json:"decision"`
 	// Rules are the pod's chain as it is compiled, in the order in which they run.
 	Rules []v1alpha1.PlanRule `json:"rules,omitempty"`
+	// Programs are those that the rules refer to.
+	Programs []v1alpha1.PlanProgram `json:"programs,omitempty"`
 	// Result is what the node's agent says; nil before it has said anything.
 	Result *v1alpha1.EndpointStatus `json:"result,omitempty"`
 	// Older says why Result is of a plan before this decision; empty where it is not.
@@ -250,7 +252,7 @@ func (c *cluster) explainOne(of policy.PodRef, in policy.Input) *Explanation {
 	plan := compiled.Plans[of.Node]
 	for _, chain := range plan.Chains {
 		if chain.Name == e.Decision.Chain {
-			e.Rules = chain.Rules
+			e.Rules, e.Programs = chain.Rules, programsOf(chain.Rules, plan.Programs)
 		}
 	}
 	for i := range plan.Endpoints {
@@ -410,6 +412,12 @@ func (e *Explanation) text() string {
 		}
 		fmt.Fprintf(&b, "    %d. %s (%s): %s\n", i+1, rule.Name, rule.Policy, actions(rule.Actions))
 	}
+	for i := range e.Programs {
+		if i == 0 {
+			b.WriteString("  programs:\n")
+		}
+		fmt.Fprintf(&b, "    %s\n", programText(&e.Programs[i]))
+	}
 	for _, text := range e.NotSelecting {
 		fmt.Fprintf(&b, "    %s\n", text)
 	}
@@ -449,6 +457,30 @@ func (e *Explanation) writeTraffic(b *strings.Builder) {
 	if e.Remedy != "" {
 		fmt.Fprintf(b, "what to do: %s\n", e.Remedy)
 	}
+}
+
+// programsOf are those of a plan that belong to the policies of these rules.
+func programsOf(rules []v1alpha1.PlanRule, all []v1alpha1.PlanProgram) (programs []v1alpha1.PlanProgram) {
+	for i := range all {
+		owner := policy.RuleOwner(v1alpha1.PolicyReference{Kind: policy.KindClusterPolicy, Name: all[i].Policy})
+		if slices.ContainsFunc(rules, func(rule v1alpha1.PlanRule) bool { return rule.Policy == owner }) {
+			programs = append(programs, all[i])
+		}
+	}
+	return programs
+}
+
+// programText says what a program is for, and what it has in common with others.
+func programText(program *v1alpha1.PlanProgram) string {
+	text := fmt.Sprintf("%s (%s)", program.Name, program.Type)
+	for _, shared := range program.SharedState {
+		if shared.Policy == "" || shared.Policy == program.Policy {
+			text += ", shares " + shared.Name
+		} else {
+			text += fmt.Sprintf(", reads %s of ClusterMPTCPPolicy/%s", shared.Name, shared.Policy)
+		}
+	}
+	return text
 }
 
 func actions(list []v1alpha1.Action) string {

@@ -52,3 +52,30 @@ what to do: see that a second path exists`), out)
 	require.True(t, strings.HasPrefix(out, "traffic: not spread: PlainTCP: its sockets are plain TCP\nwhat to do: have both ends open MPTCP sockets"), out)
 	require.Contains(t, s.warnings.String(), "it is ill")
 }
+
+func TestAnExplanationNamesProgramsAndWhatTheyShare(t *testing.T) {
+	s := newScene(t)
+	s.addNode("node1")
+	s.addPod("web", "node1")
+	program := func(name string, shared ...v1alpha1.SharedState) v1alpha1.Program {
+		return v1alpha1.Program{Name: name, Type: v1alpha1.ProgramAction, File: name + ".o", SharedState: shared}
+	}
+	run := func(name string) v1alpha1.Action {
+		return v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: name}}
+	}
+	policy := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "marked"}}
+	policy.Spec.NamespaceSelector.MatchLabels = map[string]string{"kubernetes.io/metadata.name": "default"}
+	policy.Spec.Programs = []v1alpha1.Program{
+		program("count", v1alpha1.SharedState{Name: "marks"}, v1alpha1.SharedState{Name: "limits", Policy: "other"}), program("alone"),
+	}
+	policy.Spec.Rules = []v1alpha1.Rule{{Name: "all", Actions: []v1alpha1.Action{run("count"), run("alone")}}}
+	s.create(policy, nil)
+
+	out, err := s.run("explain", "web")
+	require.NoError(t, err)
+	require.Contains(t, out, `
+  programs:
+    alone (Action)
+    count (Action), shares marks, reads limits of ClusterMPTCPPolicy/other
+`)
+}

@@ -19,6 +19,7 @@ import (
 // Values of enums in chain.h.
 const (
 	matched          = 0xffff
+	notMatched       = 0xfffe
 	actionDrop       = 8
 	actionRunProgram = 10
 	bothDirections   = 3
@@ -69,11 +70,20 @@ func custom(slot uint32, value int64) endpoint.FromEndpointAction {
 
 func (c *realChain) set(t *testing.T, rules ...rule) {
 	t.Helper()
+	c.setMatching(t, make([]*endpoint.FromEndpointSelector, len(rules)), rules...)
+}
+
+// setMatching is set with a selector for each rule; nil where it matches every packet.
+func (c *realChain) setMatching(t *testing.T, selectors []*endpoint.FromEndpointSelector, rules ...rule) {
+	t.Helper()
 	var chain endpoint.FromEndpointChain
 	next := uint16(0)
 	for i, rule := range rules {
 		chain.Rule[i] = endpoint.FromEndpointRule{
 			FirstSelector: matched, FirstAction: next, Actions: uint8(len(rule)), Directions: bothDirections,
+		}
+		if selectors[i] != nil {
+			chain.Rule[i].FirstSelector, chain.Selector[i] = uint16(i), *selectors[i]
 		}
 		next += uint16(copy(chain.Action[next:], rule))
 		chain.Rules++

@@ -27,7 +27,7 @@ const congestionOperations = "tcp_congestion_ops"
 // the end mark, and nothing that a file's name cannot hold.
 var algorithmName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_]{0,14}$`)
 
-func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Program, error) {
+func loadCongestion(spec *ebpf.CollectionSpec, name string, shared []Shared) (*Program, error) {
 	operations, err := chooseOperations(spec, name)
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 			return nil, refuse("program ", program.Name, " is no part of a congestion control")
 		}
 	}
-	if err := judgeMaps(spec, operations.Name); err != nil {
+	if err := errors.Join(judgeMaps(spec, append(namesOf(shared), operations.Name)...), judgeShared(spec, shared), judgeReaders(spec, shared)); err != nil {
 		return nil, err
 	}
 	kernel, err := btf.LoadKernelSpec()
@@ -51,7 +51,7 @@ func loadCongestion(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 	if err := requireLinks(kernel); err != nil {
 		return nil, err
 	}
-	collection, err := loadWith(spec, nil)
+	collection, err := loadShared(spec, shared)
 	if err != nil {
 		return nil, err
 	}

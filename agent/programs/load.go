@@ -46,41 +46,43 @@ func (b *Program) Close() {
 
 // Load verifies the program of a compiled object for programs of the type; the name
 // may be empty where the object holds one. The map is the block_context of the
-// chains that shall call it, and is needed for type Action only. The error is a
-// *Refusal when it is the program's fault.
-func Load(ctx context.Context, source []byte, program string, kind v1alpha1.ProgramType, blockContext *ebpf.Map) (*Program, error) {
+// chains that shall call it, and is needed for type Action only. The shared maps take the
+// places of the program's own. The error is a *Refusal when it is the program's fault.
+func Load(ctx context.Context, source []byte, program string, kind v1alpha1.ProgramType, blockContext *ebpf.Map, shared ...Shared) (*Program, error) {
 	spec, err := readObject(source)
 	if err != nil {
 		return nil, err
 	}
 	switch kind {
 	case v1alpha1.ProgramAction, "":
-		return loadAction(ctx, spec, program, blockContext)
+		return loadAction(ctx, spec, program, blockContext, shared)
 	case v1alpha1.ProgramSchedule:
-		return loadSchedule(spec, program)
+		return loadSchedule(spec, program, shared)
 	case v1alpha1.ProgramCongestion:
-		return loadCongestion(spec, program)
+		return loadCongestion(spec, program, shared)
 	}
 	return nil, refuse("programs of type ", string(kind), " are not known")
 }
 
 // loadAction tries the program out on its own before it loads it for the chains: so
 // the trial leaves nothing in its maps.
-func loadAction(ctx context.Context, spec *ebpf.CollectionSpec, name string, blockContext *ebpf.Map) (*Program, error) {
+func loadAction(ctx context.Context, spec *ebpf.CollectionSpec, name string, blockContext *ebpf.Map, shared []Shared) (*Program, error) {
 	chosen, err := onlyProgram(spec, name, ebpf.SchedCLS)
 	if err != nil {
 		return nil, err
 	}
 	// A program array takes programs of one attach type.
 	chosen.AttachType = ebpf.AttachNone
-	if err := errors.Join(judgeContext(spec), judgeMaps(spec, contextMap), judgeFunctions(chosen, actionFunctions)); err != nil {
+	if err := errors.Join(judgeContext(spec), judgeMaps(spec, append(namesOf(shared), contextMap)...), judgeShared(spec, shared), judgeFunctions(chosen, actionFunctions)); err != nil {
 		return nil, err
 	}
-	tried, err := tryAction(ctx, spec, chosen.Name)
+	tried, err := tryAction(ctx, readOnlyViews(spec, shared), chosen.Name)
 	if err != nil {
 		return nil, err
 	}
-	collection, err := loadWith(spec, map[string]*ebpf.Map{contextMap: blockContext})
+	replacements := mapsOf(shared)
+	replacements[contextMap] = blockContext
+	collection, err := loadWith(spec, replacements)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func tryAction(ctx context.Context, spec *ebpf.CollectionSpec, name string) (_ *
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, trial.close()) }()
-	collection, err := loadWith(spec.Copy(), map[string]*ebpf.Map{contextMap: trial.objects.BlockContext})
+	collection, err := loadWith(spec, map[string]*ebpf.Map{contextMap: trial.objects.BlockContext})
 	if err != nil {
 		return nil, err
 	}

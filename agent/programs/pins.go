@@ -21,7 +21,8 @@ import (
 
 // What keeps a program in use without the agent is one pin, whose name says all
 // that the next agent has to know: kind, slot, identity, content, algorithm. A
-// schedule has a second one, of the map that the agent fills.
+// schedule has a second one, of the map that the agent fills, and what programs share
+// has its own (state.go).
 const (
 	pinsDirectory = "programs"
 	slotPin       = "slot"
@@ -120,9 +121,9 @@ func (m *Manager) recover() error {
 		return fmt.Errorf("listing the pins of programs: %w", err)
 	}
 	m.inUse = map[string]*inUse{}
-	var failed error
+	failed := m.recoverStates(entries)
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), namespacesPin+"-") {
+		if strings.HasPrefix(entry.Name(), namespacesPin+"-") || strings.HasPrefix(entry.Name(), statePin+"-") {
 			continue
 		}
 		if err := m.takeOver(entry.Name()); err != nil {

@@ -65,6 +65,7 @@ type Manager struct {
 
 	mu      sync.Mutex
 	inUse   map[string]*inUse  // by identity; nil before the first Apply
+	states  map[string]*state  // that programs share, by identity
 	refused map[string]refused // by key
 	last    map[string]seen    // by key
 }
@@ -74,9 +75,6 @@ type refused struct {
 	content string
 	err     error
 }
-
-// seen is the revision of a source that was read, and the content it had.
-type seen struct{ revision, content string }
 
 // NewManager makes a manager. Nothing is loaded before Apply.
 func NewManager(options Options) *Manager {
@@ -98,18 +96,39 @@ func (m *Manager) Apply(ctx context.Context, blocks []v1alpha1.PlanProgram) (Res
 			return result, fmt.Errorf("taking over programs: %w", err)
 		}
 	}
-	wanted, ofPolicy := map[string]bool{}, map[string]int{}
-	for i := range blocks {
-		key := Key(blocks[i].Policy, blocks[i].Name)
-		wanted[identity(key)] = true
-		if ofPolicy[blocks[i].Policy]++; ofPolicy[blocks[i].Policy] > MaxPerPolicy {
-			result.Errors[key] = refuse(fmt.Sprintf("a policy may have %d programs", MaxPerPolicy))
-		} else if err := m.applyOne(ctx, key, &blocks[i]); err != nil {
-			result.Errors[key] = err
+	wanted := map[string]bool{}
+	candidates := m.candidates(ctx, blocks)
+	m.applyAll(ctx, candidates)
+	for _, c := range candidates {
+		wanted[identity(c.key)] = true
+		if c.err != nil {
+			result.Errors[c.key] = c.err
 		}
-		m.report(key, &result)
+		m.report(c.key, &result)
 	}
-	return result, m.removeOthers(wanted)
+	return result, errors.Join(m.removeOthers(wanted), m.forgetStates(blocks))
+}
+
+// applyAll brings programs into use. Those that read maps of other policies come after the
+// others, and again while there are more of these maps.
+func (m *Manager) applyAll(ctx context.Context, candidates []*candidate) {
+	agreed := agree(candidates)
+	var readers []*candidate
+	for _, c := range candidates {
+		switch {
+		case c.err != nil:
+		case c.readsOthers():
+			readers = append(readers, c)
+		default:
+			c.err = m.applyOne(ctx, c, agreed)
+		}
+	}
+	for before := -1; before < len(m.states) && len(readers) > 0; {
+		before = len(m.states)
+		for _, c := range readers {
+			c.err = m.applyOne(ctx, c, agreed)
+		}
+	}
 }
 
 func (m *Manager) report(key string, result *Result) {
@@ -125,48 +144,58 @@ func (m *Manager) report(key string, result *Result) {
 	}
 }
 
-func (m *Manager) applyOne(ctx context.Context, key string, b *v1alpha1.PlanProgram) error {
-	current := m.inUse[identity(key)]
-	if last := m.last[key]; current != nil && b.Revision != "" && last == (seen{b.Revision, current.content}) {
-		return nil
+func (m *Manager) applyOne(ctx context.Context, c *candidate, agreed map[string]*agreement) error {
+	if c.object == "" {
+		if err := m.look(ctx, c); err != nil {
+			return err
+		}
 	}
-	source, err := m.read(ctx, &b.Program)
+	shared, err := m.bindings(c, agreed)
 	if err != nil {
 		return err
 	}
-	content := contentOf(b, source)
-	m.last[key] = seen{b.Revision, content}
+	current, content := m.inUse[identity(c.key)], contentWith(c.object, shared)
 	if current != nil && current.content == content {
 		return nil
 	}
-	if before := m.refused[key]; before.content == content {
+	if before := m.refused[c.key]; before.content == content {
 		return before.err
 	}
-	delete(m.refused, key)
-	err = m.use(ctx, key, b, source, content, current)
+	delete(m.refused, c.key)
+	err = m.use(ctx, c, shared, current)
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
-		m.refused[key] = refused{content, err}
+		m.refused[c.key] = refused{content, err}
 	}
 	return err
 }
 
-// use verifies the program and puts it into the place of the current one.
-func (m *Manager) use(ctx context.Context, key string, b *v1alpha1.PlanProgram, source []byte, content string, current *inUse) error {
-	loaded, err := Load(ctx, source, b.Function, b.Type, m.options.BlockContext)
+// use verifies the program and puts it into the place of the current one. The maps that it
+// is the first to share become the policy's with it.
+func (m *Manager) use(ctx context.Context, c *candidate, shared []*binding, current *inUse) error {
+	if c.source == nil {
+		if err := m.readAgain(ctx, c); err != nil {
+			return err
+		}
+	}
+	if err := m.make(c.source, shared); err != nil {
+		return errors.Join(err, m.unmake(shared))
+	}
+	loaded, err := Load(ctx, c.source, c.Function, c.Type, m.options.BlockContext, sharedBy(shared)...)
 	if err != nil {
-		return err
+		return errors.Join(err, m.unmake(shared))
 	}
 	defer loaded.Close()
-	next := &inUse{identity: identity(key), content: content}
+	next := &inUse{identity: identity(c.key), content: contentWith(c.object, shared)}
 	if err := m.put(next, loaded, current); err != nil {
-		return errors.Join(err, next.close())
+		return errors.Join(err, next.close(), m.unmake(shared))
 	}
 	m.inUse[next.identity] = next
-	m.options.Log.Info("program in use", "program", key, "type", loaded.Type, "instructions", loaded.Instructions, "cost", loaded.Cost)
-	if current == nil {
-		return nil
+	m.options.Log.Info("program in use", "program", c.key, "type", loaded.Type, "instructions", loaded.Instructions, "cost", loaded.Cost)
+	failed := m.keep(shared)
+	if current != nil {
+		failed = errors.Join(failed, m.retire(current, next))
 	}
-	return m.retire(current, next)
+	return failed
 }
 
 func (m *Manager) put(next *inUse, loaded *Program, current *inUse) error {
@@ -268,6 +297,9 @@ func (m *Manager) Close() error {
 	for _, block := range m.inUse {
 		failed = errors.Join(failed, block.close())
 	}
-	m.inUse = nil
+	for _, s := range m.states {
+		failed = errors.Join(failed, s.close())
+	}
+	m.inUse, m.states = nil, nil
 	return failed
 }

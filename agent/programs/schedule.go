@@ -25,7 +25,7 @@ var scheduleFunctions = []asm.BuiltinFunc{
 	asm.FnRingbufReserve, asm.FnRingbufSubmit, asm.FnRingbufDiscard, asm.FnRingbufOutput, asm.FnRingbufQuery,
 }
 
-func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Program, error) {
+func loadSchedule(spec *ebpf.CollectionSpec, name string, shared []Shared) (*Program, error) {
 	chosen, err := onlyProgram(spec, name, ebpf.SockOps)
 	if err != nil {
 		return nil, err
@@ -35,19 +35,10 @@ func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 		return nil, refuse("it has no map ", namespacesMap, " from the cookies of network namespaces (__u64) to __u8: ",
 			"a schedule governs the pods that the agent puts there, and no others")
 	}
-	for name, m := range spec.Maps {
-		// A socket's storage is freed with its socket.
-		if m.Type == ebpf.SkStorage && m.Pinning == ebpf.PinNone {
-			continue
-		}
-		if err := judgeMaps(&ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{name: m}}); err != nil {
-			return nil, err
-		}
-	}
-	if err := judgeFunctions(chosen, scheduleFunctions); err != nil {
+	if err := errors.Join(judgeScheduleMaps(spec, shared), judgeShared(spec, shared), judgeFunctions(chosen, scheduleFunctions)); err != nil {
 		return nil, err
 	}
-	collection, err := loadWith(spec, nil)
+	collection, err := loadShared(spec, shared)
 	if err != nil {
 		return nil, err
 	}
@@ -60,6 +51,19 @@ func loadSchedule(spec *ebpf.CollectionSpec, name string) (*Program, error) {
 		return nil, err
 	}
 	return block, nil
+}
+
+func judgeScheduleMaps(spec *ebpf.CollectionSpec, shared []Shared) error {
+	for name, m := range spec.Maps {
+		// A socket's storage is freed with its socket.
+		if m.Type == ebpf.SkStorage && m.Pinning == ebpf.PinNone {
+			continue
+		}
+		if err := judgeMaps(&ebpf.CollectionSpec{Maps: map[string]*ebpf.MapSpec{name: m}}, namesOf(shared)...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // putSchedule attaches the new program, for the pods of the old one, beside it.

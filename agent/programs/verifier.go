@@ -30,13 +30,21 @@ func truncate(text string) string {
 	return strings.ToValidUTF8(text[:reasonLength-len("…")], "") + "…"
 }
 
+// forbiddenWrite is what the verifier says where a program would write to a map that is
+// read-only for programs. Only those of other policies are.
+const forbiddenWrite = "write into map forbidden"
+
 // explain turns what the verifier says into the lines that help.
 func explain(err error) error {
 	var verifier *ebpf.VerifierError
 	if !errors.As(err, &verifier) {
 		return fmt.Errorf("loading the program: %w", err)
 	}
-	return refuse("the verifier refuses it: ", verifierReason(verifier.Log, verifier.Cause))
+	reason := verifierReason(verifier.Log, verifier.Cause)
+	if strings.Contains(reason, forbiddenWrite) {
+		return refuse("it may only read the maps of other policies, and the verifier found: ", reason)
+	}
+	return refuse("the verifier refuses it: ", reason)
 }
 
 // statementLines is how many of a log's last lines are its statement.

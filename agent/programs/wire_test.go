@@ -46,13 +46,20 @@ func newWire(t *testing.T, c *realChain) *wire {
 	for _, end := range []*network.Namespace{w.endpoint, w.peer} {
 		fillIn(t, end, "eth0")
 	}
-	index, err := w.node.Index("endpoint")
+	c.attach(t, w.node, "endpoint")
+	return w
+}
+
+// attach puts the real chain on the node's end of an interface of an endpoint.
+func (c *realChain) attach(t *testing.T, node *network.Namespace, nodeEnd string) {
+	t.Helper()
+	index, err := node.Index(nodeEnd)
 	require.NoError(t, err)
 	c.on = uint32(index)
 	for attach, program := range map[ebpf.AttachType]*ebpf.Program{
 		ebpf.AttachTCXIngress: c.from.Programs["from_endpoint"], ebpf.AttachTCXEgress: c.to.Programs["to_endpoint"],
 	} {
-		require.NoError(t, w.node.Do(func() error {
+		require.NoError(t, node.Do(func() error {
 			attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: attach})
 			if err == nil {
 				t.Cleanup(func() { require.NoError(t, attached.Close()) })
@@ -60,7 +67,6 @@ func newWire(t *testing.T, c *realChain) *wire {
 			return err
 		}))
 	}
-	return w
 }
 
 // fillIn makes a NIC leave nothing to the hardware: checksums are right on its wire.

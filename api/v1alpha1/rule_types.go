@@ -496,6 +496,33 @@ type Program struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9_.]*$`
 	// +optional
 	File string `json:"file,omitempty"`
+	// sharedState names maps of the object that are not the program's own: on each node
+	// all programs of this policy that name a map here have the same one, which is there
+	// as long as they are. They must declare it alike, and the maps that a policy shares
+	// may have room for 16 MiB in all.
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	SharedState []SharedState `json:"sharedState,omitempty"`
+}
+
+// SharedState is a map that several programs have in common.
+type SharedState struct {
+	// name of the map in the object.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z_][a-z0-9_]*$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('block_')",message="maps whose names begin with block_ are Braid's own: choose another name"
+	// +required
+	Name string `json:"name"`
+	// policy is the name of another ClusterMPTCPPolicy whose programs share the map, where
+	// that is meant and not this policy's own. The program can read it then, and is refused
+	// where it would write.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Policy string `json:"policy,omitempty"`
 }
 
 // ProgramConfigMap names a key of a ConfigMap.

@@ -22,7 +22,7 @@ enum request_format {
 
 SHARED(enum, request_format);
 
-/* Types of requests; the user timeout's never is in an option of requests. */
+/* Types of requests, below 128 (braid_option.h); the user timeout's never is in an option of requests. */
 enum request {
 	REQUEST_USER_TIMEOUT,       /* as in RFC 5482: a bit for minutes, else seconds */
 	REQUEST_INITIAL_WINDOW,     /* segments */

@@ -28,6 +28,7 @@
 
 #include "endpoint/program_context.h"
 #include "endpoint/edit.h"
+#include "braid_ends.h"
 
 #define BRAID_UNUSED __attribute__((unused))
 
@@ -52,6 +53,15 @@
 static __always_inline int braid_is_pure_ack(const struct context *packet)
 {
 	return is_pure_ack(packet);
+}
+
+/* The ends of the packet's subflow, by which braid_ends_of_socket knows it too. */
+static __always_inline void braid_ends_of_packet(const struct context *packet, struct braid_ends *ends)
+{
+	ends->local = packet->key.local;
+	ends->remote = packet->key.remote;
+	ends->local_port = packet->key.local_port;
+	ends->remote_port = packet->key.remote_port;
 }
 
 /* The six bits of the differentiated services code point. */

@@ -19,7 +19,8 @@
 #ifndef BRAID_SCHEDULE_H
 #define BRAID_SCHEDULE_H
 
-#include "sock_ops.h"
+#include "socket_ends.h"
+#include "braid_ends.h"
 
 enum {
 	SOCK_OPS_ACTIVE_ESTABLISHED = 4,
@@ -59,6 +60,13 @@ static __always_inline __u32 braid_token(struct bpf_sock_ops *socket)
 		return 0;
 	connection = bpf_skc_to_mptcp_sock(sk);
 	return connection ? connection->token : 0;
+}
+
+/* The ends of the socket, by which braid_ends_of_packet knows its packets too. */
+static __always_inline void braid_ends_of_socket(struct bpf_sock_ops *socket, struct braid_ends *ends)
+{
+	read_addresses(socket, &ends->local, &ends->remote);
+	read_ports(socket, &ends->local_port, &ends->remote_port);
 }
 
 /* Bounds the socket's rate, in bytes a second of payload; BRAID_UNPACED ends that. */

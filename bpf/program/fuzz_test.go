@@ -19,6 +19,8 @@ func FuzzPackets(f *testing.F) {
 		for _, vlan := range []bool{false, true} {
 			s := segment{version: version, vlan: vlan, flags: ack, options: slices.Concat(timestamps, dss), window: 500}
 			f.Add(s.frame())
+			s.options = slices.Concat(timestamps, asks([]byte{4, 4, 1, 2}))
+			f.Add(s.frame())
 			s.payload = []byte("payload")
 			f.Add(s.frame())
 		}
@@ -27,6 +29,7 @@ func FuzzPackets(f *testing.F) {
 	c.call(f, "examples/dscp.bpf.c", "dscp", 0)
 	c.call(f, "testdata/wrong.bpf.c", "wrong", 0)
 	c.call(f, "examples/stamp.bpf.c", "stamp", 7)
+	c.call(f, "testdata/own.bpf.c", "write_own", own(128, 7))
 	c.call(f, "testdata/edits.bpf.c", "window", 9)
 	c.call(f, "testdata/edits.bpf.c", "first_byte", 'p')
 	c.call(f, "testdata/edits.bpf.c", "remove_subtype", 2)

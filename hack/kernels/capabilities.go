@@ -51,6 +51,7 @@ var capabilities = []capability{
 	{name: "Rates and congestion controls that rules ask of peers", packageName: "agent/pace", tests: "TestARuleAsksWithoutAnAgent|TestARuleAsksForTheSubflowsThatItMatchesAlone|TestATenantsRuleDoesNotAskForAnotherCongestionControlThanTheClusters"},
 	{name: "Transport settings of sockets, and their end", packageName: "agent/transport", tests: "TestNewConnectionsGetWhatThePolicyGives|TestConnectionsThatExistGetItAndHaveTheirOwnBack|TestEachSubflowGetsIt"},
 	{name: "Congestion controls of one's own", packageName: "agent/programs", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
+	{name: "Maps that programs of a policy share, and that others read", packageName: "agent/programs", tests: "TestTheExamplesThatShareAMapAreTaken|TestProgramsOfAPolicyShareTheMapThatTheyName|TestAnotherPolicyReadsAMapAndCannotWriteIt"},
 	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "^TestACeilingHoldsOnTheWire$"},
 	{name: "Ceilings and own addresses in an overlay", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWireInAnOverlay|TestForgedSourcesDoNotGetIntoAnOverlay"},
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
