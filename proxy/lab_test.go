@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/go-logr/logr/testr"
@@ -118,18 +119,7 @@ func listen(t *testing.T, pod *network.Pod, version int) (netip.AddrPort, <-chan
 	t.Helper()
 	listener, err := pod.Listen(t.Context(), "tcp", netip.AddrPortFrom(addressesOf(pod)[version/6], 0).String())
 	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	accepted := make(chan *net.TCPConn, 16)
-	go func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- connection.(*net.TCPConn)
-		}
-	}()
-	return listener.Addr().(*net.TCPAddr).AddrPort(), accepted
+	return serve(t, listener)
 }
 
 func (l *lab) dial(t *testing.T, to netip.AddrPort) *net.TCPConn {
@@ -144,4 +134,45 @@ func forBoth(t *testing.T, test func(t *testing.T, version int)) {
 	for _, version := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) { test(t, version) })
 	}
+}
+
+type errCount int
+
+func (e errCount) Error() string { return fmt.Sprintf("%d connections are relayed", int(e)) }
+
+func portOf(address netip.AddrPort) string { return strconv.Itoa(int(address.Port())) }
+
+// nft changes the rules of a node, which end with its namespace.
+func (l *lab) nft(t *testing.T, on *network.Node, rules string) {
+	t.Helper()
+	_, err := on.Run("nft", rules)
+	require.NoError(t, err)
+}
+
+// listenPlain is listen with a socket of plain TCP.
+func listenPlain(t *testing.T, pod *network.Pod, version int) (netip.AddrPort, <-chan *net.TCPConn) {
+	t.Helper()
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	var listener net.Listener
+	require.NoError(t, pod.Do(func() (err error) {
+		listener, err = config.Listen(t.Context(), "tcp", netip.AddrPortFrom(addressesOf(pod)[version/6], 0).String())
+		return err
+	}))
+	return serve(t, listener)
+}
+
+func serve(t *testing.T, listener net.Listener) (netip.AddrPort, <-chan *net.TCPConn) {
+	t.Cleanup(func() { listener.Close() })
+	accepted := make(chan *net.TCPConn, 16)
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			accepted <- connection.(*net.TCPConn)
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr).AddrPort(), accepted
 }
