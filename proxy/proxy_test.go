@@ -5,6 +5,7 @@ package proxy_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -242,16 +243,18 @@ func TestDrainingRelaysNothingNewAndEndsWithTheLastConnection(t *testing.T) {
 	go func() { drained <- l.proxy.Drain(t.Context()) }()
 	address, accepted := listen(t, l.server, 4)
 	testutil.Retry(t, 5*time.Second, func() error {
-		l.dial(t, address)
-		if multipath, err := (<-accepted).MultipathTCP(); err != nil || multipath {
-			return errCount(1)
+		late := l.dial(t, address)
+		other := <-accepted
+		multipath, err := other.MultipathTCP()
+		if err == nil && !multipath {
+			return nil
 		}
-		return nil
+		return errors.Join(errCount(l.proxy.Connections()), late.Close(), other.Close())
 	})
-	before := l.proxy.Connections()
+	l.expectConnections(t, 1)
 	l.dial(t, address)
 	<-accepted
-	require.Equal(t, before, l.proxy.Connections())
+	require.Equal(t, 1, l.proxy.Connections())
 	require.NoError(t, sendAll(client, []byte("all")))
 	got, err := io.ReadAll(server)
 	require.NoError(t, err)
