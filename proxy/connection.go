@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,9 @@ func (c *connection) run() {
 	}
 	both.Wait()
 	if whole[0] && whole[1] {
+		// Only what has arrived survives the end of this process.
+		awaitSent(c.client)
+		awaitSent(c.server)
 		_ = c.client.SetLinger(-1)
 	}
 	_ = c.client.Close()
@@ -66,6 +70,27 @@ func (c *connection) run() {
 	delete(c.relay.open, c)
 	c.relay.mu.Unlock()
 	c.relay.settle(c.key, programs.RelayedEnded)
+}
+
+// longestWait is how long an end may take to acknowledge the last of what it was sent.
+const longestWait = 2 * time.Minute
+
+// awaitSent waits until an end has acknowledged everything, or the connection is over.
+func awaitSent(connection *net.TCPConn) {
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return
+	}
+	pause := time.Millisecond
+	for until := time.Now().Add(longestWait); time.Now().Before(until); time.Sleep(pause) {
+		var left int
+		var failed error
+		err := raw.Control(func(fd uintptr) { left, failed = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) })
+		if err != nil || failed != nil || left == 0 {
+			return
+		}
+		pause = min(2*pause, 200*time.Millisecond)
+	}
 }
 
 // abort resets both ends.

@@ -71,6 +71,10 @@ func (r *relay) joinNode(mtu int) (outside int, err error) {
 		PeerName: relayInterface, PeerHardwareAddr: relayEthernet, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(r.namespace.Fd()),
 	}
 	err = r.proxy.inNode(func() error {
+		// A proxy that was killed may have left one for some seconds.
+		if left, err := netlink.LinkByName(pair.Name); err == nil {
+			_ = netlink.LinkDel(left)
+		}
 		if err := netlink.LinkAdd(pair); err != nil {
 			return fmt.Errorf("adding interface %s: %w", pair.Name, err)
 		}
@@ -155,6 +159,11 @@ var settings = map[string]string{
 	"ipv4/tcp_wmem":            "4096 131072 16777216",
 	"ipv4/ip_local_port_range": "16384 32767",
 	"mptcp/enabled":            "1",
+	// Sockets that outlive a killed proxy keep its namespace. Those that a living one closes
+	// have nothing left to send.
+	"ipv4/tcp_orphan_retries": "3",
+	"ipv4/tcp_fin_timeout":    "5",
+	"mptcp/close_timeout":     "5",
 }
 
 const congestionSetting = "ipv4/tcp_congestion_control"

@@ -247,8 +247,30 @@ const (
 	DefaultOpenAfterTime  = 500 * time.Millisecond
 )
 
+// SocketMode is who speaks MPTCP where the sockets of a pod or a guest do not.
+// +kubebuilder:validation:Enum=Own;Proxy
+type SocketMode string
+
+const (
+	// SocketModeOwn means: nobody else, connections are as their sockets open them.
+	SocketModeOwn SocketMode = "Own"
+	// SocketModeProxy means: the node's proxy, from the pod's own address and port.
+	SocketModeProxy SocketMode = "Proxy"
+)
+
 // SocketRules say what happens to plain TCP sockets.
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Proxy' && has(self.upgrade) && self.upgrade)",message="mode: Proxy is for sockets that stay plain TCP: leave out upgrade, or the mode"
 type SocketRules struct {
+	// mode is Own to leave connections to the sockets that open them, or Proxy to have the
+	// node take the plain TCP connections that the pod or guest begins, and go on by MPTCP
+	// from its own address and port. Proxy is for guests and images that nobody may change.
+	// It costs the acknowledgement of the other end, which the node then gives in its place,
+	// and its connections break when the node's proxy dies. It needs the chart's
+	// proxy.enabled and a kernel of 6.6 or later; without, the endpoint is Pending and its
+	// connections are as with Own.
+	// +optional
+	Mode SocketMode `json:"mode,omitempty"`
+
 	// upgrade makes the TCP sockets that the pods open MPTCP sockets, without a
 	// change to the image. It needs a kernel of 6.7 or later; where the kernel
 	// cannot, the status of the endpoint says so and sockets stay as they are.

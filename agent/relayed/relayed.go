@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package relayed tells the proxy of the node whose connections to relay, and the status
+// whether it does.
+package relayed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"braid.dev/braid/agent/node"
+	list "braid.dev/braid/internal/relayed"
+)
+
+// ErrNotRelayed is told where nothing at the endpoint's interface leads to a proxy.
+var ErrNotRelayed = errors.New("sockets.mode: Proxy: no proxy on this node relays the endpoint's connections, which go on as plain TCP: " +
+	"set proxy.enabled in the chart, and see kubectl logs of the node's braid-proxy; it needs Linux 6.6")
+
+// program is the name of what the proxy attaches.
+const program = "from_client"
+
+// look is how often the agent looks whether the proxy does its work.
+const look = 5 * time.Second
+
+// Part is the node.Part for it. It attaches nothing: what relays is the proxy's, and ends
+// with it.
+type Part struct {
+	directory string
+	notify    func()
+
+	mu   sync.Mutex
+	told map[int]bool // by interface: whether it is relayed
+}
+
+var _ node.Part = (*Part)(nil)
+
+// New keeps the list in this directory.
+func New(directory string, notify func()) *Part {
+	return &Part{directory: directory, notify: notify, told: map[int]bool{}}
+}
+
+// Apply writes the list, and has endpoints wait that no proxy relays.
+func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.told)
+	var endpoints []list.Endpoint
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		if endpoint.Proxy == nil || endpoint.Found == nil || endpoint.HostInterface == 0 {
+			continue
+		}
+		endpoints = append(endpoints, entryOf(endpoint))
+		relays := isRelayed(endpoint.HostInterface)
+		p.told[endpoint.HostInterface] = relays
+		if !relays {
+			report.Await(endpoint.UID, ErrNotRelayed)
+		}
+	}
+	report.Err = list.Write(p.directory, endpoints)
+	return report
+}
+
+func entryOf(endpoint *node.Endpoint) list.Endpoint {
+	return list.Endpoint{
+		Interface: endpoint.HostInterface, Name: endpoint.FullName(),
+		Addresses: endpoint.Addresses, Subflows: endpoint.Proxy.Subflows,
+	}
+}
+
+// isRelayed asks the kernel, and not the proxy: it is what packets meet.
+func isRelayed(index int) bool {
+	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return false
+	}
+	for _, attached := range query.Programs {
+		if nameOf(attached.ID) == program {
+			return true
+		}
+	}
+	return false
+}
+
+func nameOf(id ebpf.ProgramID) string {
+	opened, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer opened.Close()
+	info, err := opened.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
+// Run looks from time to time, and notifies of changes.
+func (p *Part) Run(ctx context.Context) error {
+	return node.Every(ctx, look, func() {
+		if p.hasChanged() && p.notify != nil {
+			p.notify()
+		}
+	})
+}
+
+func (p *Part) hasChanged() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := map[int]bool{}
+	for index := range p.told {
+		now[index] = isRelayed(index)
+	}
+	return !maps.Equal(now, p.told)
+}
+
+// Remove takes the list away, and with it the proxy's work.
+func (p *Part) Remove(context.Context) error {
+	if err := list.Write(p.directory, nil); err != nil {
+		return fmt.Errorf("telling the proxy to relay nobody: %w", err)
+	}
+	return nil
+}
+
+// Close leaves the list: the proxy goes on without an agent.
+func (*Part) Close() error { return nil }
