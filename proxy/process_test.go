@@ -106,14 +106,19 @@ func TestWhatAKilledProxyRelayedEndsAndNewConnectionsAreUntouched(t *testing.T) 
 	p := l.serve(t)
 	l.awaitRelayed(t, 4, true)
 	l.awaitRelayed(t, 6, true)
-	require.Contains(t, l.traces(t), proxy.InterfacePrefix)
+	require.Contains(t, l.traces(t), relayed.InterfacePrefix)
 	client, _ := l.both(t, 4)
 	require.NoError(t, p.Process.Kill())
 	_ = p.Wait()
 	l.awaitRelayed(t, 4, false)
 	l.awaitRelayed(t, 6, false)
 	expectReset(t, client)
-	testutil.Retry(t, 100*time.Second, func() error {
+	// As the node's agent does after a while.
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		dead, err := relayed.Dead()
+		return errors.Join(err, relayed.Sweep(dead))
+	}))
+	testutil.Retry(t, 5*time.Second, func() error {
 		if now := l.traces(t); now != before {
 			return errors.New("left on the node: " + now)
 		}

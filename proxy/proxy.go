@@ -28,6 +28,7 @@ import (
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/pathmanager/conntrack"
 	programs "braid.dev/braid/bpf/proxy"
+	"braid.dev/braid/internal/relayed"
 )
 
 // Client is whose connections are relayed.
@@ -98,11 +99,20 @@ func Open(options Options) (*Proxy, error) {
 	if p.held, err = ringbuf.NewReader(p.from.HeldSegments); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the ring of held segments: %w", err), p.Close())
 	}
+	if err := p.inNode(sweep); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
 	err = p.inNode(func() (err error) { p.tracked, err = conntrack.Dial(0); return err })
 	if err != nil {
 		options.Log.Error(err, "failed to open connection tracking: the backends of Services are known by their announcements alone")
 	}
 	return p, nil
+}
+
+// sweep removes what a proxy left that was killed.
+func sweep() error {
+	dead, err := relayed.Dead()
+	return errors.Join(err, relayed.Sweep(dead))
 }
 
 func (p *Proxy) load() error {

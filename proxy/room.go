@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/internal/relayed"
 )
 
 // newNamespace makes a network namespace that has no name, and ends with its last user.
@@ -51,9 +52,7 @@ var (
 const (
 	// relayInterface is the name of a relay's own end.
 	relayInterface = "relay"
-	// InterfacePrefix is how the node's ends of relays' interfaces begin.
-	InterfacePrefix = "brelay"
-	localTable      = 100
+	localTable     = 100
 )
 
 // Next hops towards the node: nobody has them, their neighbour entries say whose they are.
@@ -66,15 +65,11 @@ var (
 func (r *relay) joinNode(mtu int) (outside int, err error) {
 	pair := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{
-			Name: fmt.Sprintf("%s%d", InterfacePrefix, r.client.Interface), MTU: mtu, HardwareAddr: nodeEthernet,
+			Name: fmt.Sprintf("%s%d", relayed.InterfacePrefix, r.client.Interface), MTU: mtu, HardwareAddr: nodeEthernet,
 		},
 		PeerName: relayInterface, PeerHardwareAddr: relayEthernet, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(r.namespace.Fd()),
 	}
 	err = r.proxy.inNode(func() error {
-		// A proxy that was killed may have left one for some seconds.
-		if left, err := netlink.LinkByName(pair.Name); err == nil {
-			_ = netlink.LinkDel(left)
-		}
 		if err := netlink.LinkAdd(pair); err != nil {
 			return fmt.Errorf("adding interface %s: %w", pair.Name, err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/agent/node"
 	list "braid.dev/braid/internal/relayed"
@@ -37,6 +38,7 @@ type Part struct {
 
 	mu   sync.Mutex
 	told map[int]bool // by interface: whether it is relayed
+	dead map[int]bool // interfaces of relays without a proxy, at the last look
 }
 
 var _ node.Part = (*Part)(nil)
@@ -108,6 +110,7 @@ func (p *Part) Run(ctx context.Context) error {
 		if p.hasChanged() && p.notify != nil {
 			p.notify()
 		}
+		p.sweep()
 	})
 }
 
@@ -121,12 +124,32 @@ func (p *Part) hasChanged() bool {
 	return !maps.Equal(now, p.told)
 }
 
+// sweep removes interfaces of a proxy that was killed, once they are there at two looks: one
+// that is being made has no program yet.
+func (p *Part) sweep() {
+	found, err := list.Dead()
+	if err != nil {
+		return // the next look tries again
+	}
+	now := map[int]bool{}
+	var left []netlink.Link
+	for _, device := range found {
+		index := device.Attrs().Index
+		if now[index] = true; p.dead[index] {
+			left = append(left, device)
+		}
+	}
+	p.dead = now
+	_ = list.Sweep(left)
+}
+
 // Remove takes the list away, and with it the proxy's work.
 func (p *Part) Remove(context.Context) error {
-	if err := list.Write(p.directory, nil); err != nil {
-		return fmt.Errorf("telling the proxy to relay nobody: %w", err)
+	dead, err := list.Dead()
+	if failed := list.Write(p.directory, nil); failed != nil {
+		err = errors.Join(err, fmt.Errorf("telling the proxy to relay nobody: %w", failed))
 	}
-	return nil
+	return errors.Join(err, list.Sweep(dead))
 }
 
 // Close leaves the list: the proxy goes on without an agent.
