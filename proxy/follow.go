@@ -15,7 +15,7 @@ const (
 	// look is how often the agent's list is read.
 	look = 500 * time.Millisecond
 	// again is how often the clients are looked at where the list is the same.
-	again = 15 * time.Second
+	again = 2 * time.Second
 )
 
 // Follow relays those whom the agent of the node names in its directory, until the context

@@ -14,12 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
+	"braid.dev/braid/proxy"
 )
 
 func randomBytes(size int) []byte {
@@ -297,4 +301,57 @@ func TestAConnectionThatIsForbiddenLaterStops(t *testing.T) {
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(2*time.Second)))
 	_, err = server.Read(make([]byte, 5))
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// attach puts a program of this name where the agent would.
+func (l *lab) attach(t *testing.T, name string, at ebpf.AttachType, anchor link.Anchor) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, -1), asm.Return()},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { program.Close() })
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		attached, err := link.AttachTCX(link.TCXOptions{
+			Interface: indexOf(t, l.Nodes[0], l.client.HostInterface), Program: program, Attach: at, Anchor: anchor,
+		})
+		if err == nil {
+			t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	}))
+}
+
+// names are those of the programs at the client's interface, in their order.
+func (l *lab) names(t *testing.T, at ebpf.AttachType) (names []string) {
+	t.Helper()
+	require.NoError(t, l.Nodes[0].Do(func() error {
+		query, err := link.QueryPrograms(link.QueryOptions{Target: indexOf(t, l.Nodes[0], l.client.HostInterface), Attach: at})
+		require.NoError(t, err)
+		for _, attached := range query.Programs {
+			program, err := ebpf.NewProgramFromID(attached.ID)
+			require.NoError(t, err)
+			info, err := program.Info()
+			require.NoError(t, err)
+			names = append(names, info.Name)
+			program.Close()
+		}
+		return nil
+	}))
+	return names
+}
+
+func TestRulesSeeThePacketsOfTheRelayWhenTheyComeLater(t *testing.T) {
+	l := newLab(t)
+	l.start(t, l.client)
+	l.attach(t, "from_endpoint", ebpf.AttachTCXIngress, link.Head())
+	l.attach(t, "to_endpoint", ebpf.AttachTCXEgress, link.Tail())
+	client, server := l.both(t, 4)
+	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{clientAt(t, l.client)}))
+	require.Equal(t, []string{"from_client", "from_endpoint"}, l.names(t, ebpf.AttachTCXIngress))
+	require.Equal(t, []string{"to_endpoint", "to_client"}, l.names(t, ebpf.AttachTCXEgress))
+	require.NoError(t, sendAll(client, []byte("all")))
+	got, err := io.ReadAll(server)
+	require.NoError(t, err)
+	require.Equal(t, "all", string(got))
 }

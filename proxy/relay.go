@@ -44,6 +44,7 @@ type relay struct {
 	paths     *pathmanager.Namespace
 	lookup    programs.ListenObjects
 	links     []link.Link
+	atClient  []*hook
 	listeners []net.Listener
 
 	mu       sync.Mutex
@@ -114,21 +115,19 @@ func (r *relay) attach(at netlink.Link) error {
 	if err := maps.Clients.Put(uint32(r.client.Interface), programs.FromClientClient{Relay: uint32(r.outside)}); err != nil {
 		return fmt.Errorf("writing the client at interface %d: %w", r.client.Interface, err)
 	}
-	return errors.Join(
-		r.attachTo(r.outside, ebpf.AttachTCXIngress, r.proxy.back.FromRelay, link.Head()),
-		r.attachTo(r.client.Interface, ebpf.AttachTCXEgress, r.proxy.to.ToClient, link.Tail()),
-		r.attachTo(r.client.Interface, ebpf.AttachTCXIngress, r.proxy.from.FromClient, link.Head()),
-	)
-}
-
-// attachTo attaches without a pin: it ends with the process.
-func (r *relay) attachTo(index int, at ebpf.AttachType, program *ebpf.Program, anchor link.Anchor) error {
+	// Without pins: they end with the process.
 	return r.proxy.inNode(func() error {
-		attached, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: program, Attach: at, Anchor: anchor})
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: r.outside, Program: r.proxy.back.FromRelay, Attach: ebpf.AttachTCXIngress})
 		if err != nil {
-			return fmt.Errorf("attaching to interface %d: %w", index, err)
+			return fmt.Errorf("attaching to the relay's interface: %w", err)
 		}
 		r.links = append(r.links, attached)
+		for _, h := range r.hooks() {
+			r.atClient = append(r.atClient, h)
+			if err := r.attachHook(h); err != nil {
+				return err
+			}
+		}
 		return nil
 	})
 }
@@ -160,7 +159,7 @@ func (r *relay) listen() error {
 // apply relays the connections that the client begins from now on, from these addresses.
 func (r *relay) apply(ctx context.Context, client Client) error {
 	if reflect.DeepEqual(client, r.client) {
-		return nil
+		return r.order()
 	}
 	if len(client.Addresses) > 0 {
 		if err := r.paths.Configure(ctx, client.Subflows); err != nil {
@@ -221,7 +220,7 @@ func (r *relay) close() (failed error) {
 		_ = r.proxy.from.RelayedFlows.Delete(key)
 	}
 	r.mu.Unlock()
-	failed = r.allow(nil)
+	failed = errors.Join(r.allow(nil), r.detach())
 	for _, attached := range r.links {
 		failed = errors.Join(failed, attached.Close())
 	}
