@@ -355,3 +355,19 @@ func TestRulesSeeThePacketsOfTheRelayWhenTheyComeLater(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "all", string(got))
 }
+
+func TestTheRelayLearnsOfASmallerMTUOnTheWay(t *testing.T) {
+	forBoth(t, func(t *testing.T, version int) {
+		l := newLab(t)
+		l.start(t, l.client)
+		client, server := l.both(t, version)
+		_, err := l.server.Node.Run("ip", "link", "set", "dev", l.server.HostInterface, "mtu", "1300")
+		require.NoError(t, err)
+		data := randomBytes(4 << 20)
+		go func() { _ = sendAll(client, data) }()
+		require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Second)))
+		got, err := io.ReadAll(server)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, got))
+	})
+}
