@@ -18,8 +18,8 @@ import (
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
-	"braid.dev/braid/internal/testutil"
 	list "braid.dev/braid/internal/relayed"
+	"braid.dev/braid/internal/testutil"
 )
 
 // lab is a node with one pod.

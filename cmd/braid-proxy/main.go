@@ -47,7 +47,7 @@ func command() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("making a directory for notes: %w", err)
 			}
-			defer os.RemoveAll(state)
+			defer func() { _ = os.RemoveAll(state) }()
 			options.StatePath = state
 			return proxy.Serve(ctrl.SetupSignalHandler(), options, directory, grace)
 		},
