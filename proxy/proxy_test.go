@@ -371,3 +371,19 @@ func TestTheRelayLearnsOfASmallerMTUOnTheWay(t *testing.T) {
 		require.True(t, bytes.Equal(data, got))
 	})
 }
+
+func TestAClientAtATapIsRelayed(t *testing.T) {
+	forBoth(t, func(t *testing.T, version int) {
+		l := newLab(t)
+		l.start(t, l.client)
+		require.NoError(t, l.proxy.ForgetPeers())
+		client, server := l.both(t, version)
+		data := randomBytes(4 << 20)
+		for _, way := range [][2]*net.TCPConn{{client, server}, {server, client}} {
+			go func() { _ = sendAll(way[0], data) }()
+			got, err := io.ReadAll(way[1])
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(data, got))
+		}
+	})
+}

@@ -24,8 +24,12 @@ import (
 var ErrNotRelayed = errors.New("sockets.mode: Proxy: no proxy on this node relays the endpoint's connections, which go on as plain TCP: " +
 	"set proxy.enabled in the chart, and see kubectl logs of the node's braid-proxy; it needs Linux 6.6")
 
-// program is the name of what the proxy attaches.
-const program = "from_client"
+// program is the name of what the proxy attaches, draining that of its map which says that it
+// is about to end.
+const (
+	program  = "from_client"
+	draining = "draining"
+)
 
 // look is how often the agent looks whether the proxy does its work.
 const look = 5 * time.Second
@@ -84,24 +88,46 @@ func isRelayed(index int) bool {
 		return false
 	}
 	for _, attached := range query.Programs {
-		if nameOf(attached.ID) == program {
+		if relaysNew(attached.ID) {
 			return true
 		}
 	}
 	return false
 }
 
-func nameOf(id ebpf.ProgramID) string {
+// relaysNew is true of a proxy's program that takes new connections: one that is about to
+// end does not.
+func relaysNew(id ebpf.ProgramID) bool {
 	opened, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return ""
+		return false
 	}
 	defer opened.Close()
 	info, err := opened.Info()
-	if err != nil {
-		return ""
+	if err != nil || info.Name != program {
+		return false
 	}
-	return info.Name
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		if drains(id) {
+			return false
+		}
+	}
+	return true
+}
+
+func drains(id ebpf.MapID) bool {
+	opened, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return false
+	}
+	defer opened.Close()
+	info, err := opened.Info()
+	if err != nil || info.Name != draining {
+		return false
+	}
+	var is uint32
+	return opened.Lookup(uint32(0), &is) == nil && is != 0
 }
 
 // Run looks from time to time, and notifies of changes.

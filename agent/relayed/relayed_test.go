@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
+	programs "braid.dev/braid/bpf/proxy"
 	"braid.dev/braid/internal/lab/network"
 	list "braid.dev/braid/internal/relayed"
 	"braid.dev/braid/internal/testutil"
@@ -138,4 +139,21 @@ func TestInterfacesOfADeadProxyAreRemovedAtTheSecondLook(t *testing.T) {
 	require.NotContains(t, names(), list.InterfacePrefix+"7")
 	require.Contains(t, names(), list.InterfacePrefix+"8")
 	require.Contains(t, names(), "pod")
+}
+
+func TestAProxyThatIsAboutToEndRelaysNobody(t *testing.T) {
+	l := newLab(t)
+	var loaded programs.FromClientObjects
+	require.NoError(t, programs.LoadFromClientObjects(&loaded, nil))
+	defer loaded.Close()
+	require.NoError(t, l.Do(func() error {
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: l.index, Program: loaded.FromClient, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	}))
+	require.NoError(t, l.apply(t, proxied))
+	require.NoError(t, loaded.Draining.Put(uint32(0), uint32(1)))
+	require.ErrorIs(t, l.apply(t, proxied), ErrNotRelayed)
 }
