@@ -29,6 +29,7 @@ import (
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/agent/programs"
+	"braid.dev/braid/agent/relayed"
 	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/sockets"
@@ -56,6 +57,7 @@ type parts struct {
 	guard     *guard.Guard
 	guests    *guests.Part
 	machines  *machines.Part
+	relayed   *relayed.Part
 	rules     *rules.Rules
 
 	spreading *spreading.Spreading
@@ -68,7 +70,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.spreading, p.health.Sizes()}
+	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.relayed, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.
@@ -110,6 +112,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		guard:    guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 		guests:   guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
 		machines: machines.New(options.Log.WithName("machines")),
+		relayed:  relayed.New(options.StatePath, to.wake),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
 	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})

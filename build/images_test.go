@@ -67,13 +67,13 @@ func TestImagesAndTheirBillsOfMaterials(t *testing.T) {
 	directory := buildImages(t)
 	t.Run("are the same when they are built again", func(t *testing.T) {
 		first, second := sums(t, directory), sums(t, buildImages(t))
-		if len(first) != 7 || !maps.Equal(first, second) {
+		if len(first) != 8 || !maps.Equal(first, second) {
 			t.Errorf("got\n%v\nand then\n%v", first, second)
 		}
 	})
 	t.Run("come with the commit that they were made from", func(t *testing.T) { checkProvenance(t, directory) })
 	for component, programs := range map[string][]string{
-		"braid-agent": {"braid-agent", "braid-trace"}, "braid-controller": {"braid-controller"},
+		"braid-agent": {"braid-agent", "braid-trace", "braid-proxy"}, "braid-controller": {"braid-controller"},
 	} {
 		t.Run(component+" is listed with its programs and all modules in them", func(t *testing.T) { checkBill(t, directory, component, programs) })
 	}

@@ -372,7 +372,7 @@ func (c *cluster) older(pod policy.PodRef, decided *v1alpha1.PlanEndpoint) strin
 func sameDecision(a, b *v1alpha1.PlanEndpoint) bool {
 	of := func(e *v1alpha1.PlanEndpoint) v1alpha1.PlanEndpoint {
 		return v1alpha1.PlanEndpoint{
-			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Transport: e.Transport, Incast: e.Incast, Preferred: e.Preferred, Backup: e.Backup,
+			Policy: e.Policy, Paths: e.Paths, Subflows: e.Subflows, UpgradeSockets: e.UpgradeSockets, Proxy: e.Proxy, Transport: e.Transport, Incast: e.Incast, Preferred: e.Preferred, Backup: e.Backup,
 			Preference: e.Preference, Hinted: e.Hinted, RefusedHints: e.RefusedHints, Guard: e.Guard,
 		}
 	}

@@ -418,6 +418,9 @@ func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *D
 			e.RefusedHints = append(e.RefusedHints, refused)
 		}
 	}
+	if winner.spec.Sockets.Mode == v1alpha1.SocketModeProxy {
+		e.Proxy, d.Proxied = proxyOf(e.Subflows), true
+	}
 	w.forGuest(&e, winner)
 	if e.HasGuest() {
 		d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.NotApplied(), e.Subflows, "", nil

@@ -59,6 +59,8 @@ type Decision struct {
 	Transport string `json:"transport,omitempty"`
 	// Incast is what the pod's sockets do with peers against incast; empty for nothing.
 	Incast string `json:"incast,omitempty"`
+	// Proxied is true where the node's proxy takes the plain TCP connections that the pod begins.
+	Proxied bool `json:"proxied,omitempty"`
 	// TransportBounded says what of the winner's settings guardrails do not allow.
 	TransportBounded []string `json:"transportBounded,omitempty"`
 	// VirtualMachine says by what a pod is known to hold a VM; empty where it holds none.
@@ -150,6 +152,9 @@ func (d Decision) writeDetails(b *strings.Builder) {
 	}
 	d.writeWishes(b)
 	d.writeSubflows(b)
+	if d.Proxied {
+		b.WriteString("  sockets: the plain TCP connections that it begins go through its node's proxy\n")
+	}
 	if d.Transport != "" {
 		fmt.Fprintf(b, "  transport: %s\n", d.Transport)
 	}

@@ -188,6 +188,9 @@ func notForGuests(p *compiledPolicy) (settings []v1alpha1.NotAppliedSetting) {
 	for _, block := range p.result.Blocks {
 		message := map[string]string{"spec.subflows": guestSubflows, "spec.sockets": guestUpgrade, "spec.transport": guestTransport, "spec.incast": guestIncast}[block]
 		own := block != "spec.subflows" || p.manager() != v1alpha1.SubflowManagerNone && p.manager() != v1alpha1.SubflowManagerHost
+		if p.spec.Sockets.Mode == v1alpha1.SocketModeProxy && (block == "spec.sockets" || block == "spec.subflows") {
+			continue // they hold for the connections of the proxy
+		}
 		if message != "" && own {
 			settings = append(settings, v1alpha1.NotAppliedSetting{Setting: block, Message: message})
 		}

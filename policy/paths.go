@@ -462,6 +462,15 @@ func openAfter(plan *v1alpha1.PlanSubflows, after *v1alpha1.OpenAfter) {
 	}
 }
 
+// proxyOf is how the node's proxy opens subflows: as the policy says of those that the pod
+// itself would have, but that its manager is the proxy's own.
+func proxyOf(of v1alpha1.PlanSubflows) *v1alpha1.PlanProxy {
+	return &v1alpha1.PlanProxy{Subflows: v1alpha1.PlanSubflows{
+		Manager: v1alpha1.SubflowManagerAgent, Count: of.Count, Reopen: of.Reopen,
+		OpenAfterBytes: of.OpenAfterBytes + of.AnnounceAfterBytes, OpenAfterMillis: of.OpenAfterMillis + of.AnnounceAfterMillis,
+	}}
+}
+
 // waits is for what connections wait, 0 for what does not count; a time of 0s is at once.
 func waits(after *v1alpha1.OpenAfter) (bytes, millis int64) {
 	if after == nil {

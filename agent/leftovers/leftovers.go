@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/agent/saved"
+	"braid.dev/braid/internal/relayed"
 )
 
 // Kind of what is left.
@@ -33,7 +34,7 @@ type Kind string
 const (
 	Pin       Kind = "Pin"       // on the BPF file system
 	Program   Kind = "Program"   // at a hook of an interface
-	Interface Kind = "Interface" // of the paths' queues
+	Interface Kind = "Interface" // of the paths' queues, and of relays
 	Rule      Kind = "Rule"      // of policy routing
 	Route     Kind = "Route"     // of the table of detours
 	Neighbour Kind = "Neighbour"
@@ -91,10 +92,10 @@ func pins(options Options) (left []Left, err error) {
 }
 
 // ownPrograms are the names of those that are attached to interfaces.
-var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival"}
+var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival", "from_client", "to_client", "from_relay"}
 
 var (
-	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + ")[0-9]+$")
+	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + "|" + relayed.InterfacePrefix + ")[0-9]+$")
 	directions   = []attach.Hook{{Name: "ingress", Type: ebpf.AttachTCXIngress}, {Name: "egress", Type: ebpf.AttachTCXEgress}}
 )
 

@@ -189,8 +189,9 @@ func (s *sight) observationOf(endpoint *node.Endpoint) observation {
 		openAfterTime:  time.Duration(endpoint.Subflows.OpenAfterMillis) * time.Millisecond,
 		byKernel:       endpoint.Subflows.Manager == v1alpha1.SubflowManagerKernel,
 		upgradeFails:   endpoint.UpgradeSockets && s.upgradeFails,
-		guest:          endpoint.HasGuest(),
-		crowded:        s.options.Crowded != nil && s.options.Crowded(endpoint.Namespace),
+		// Nor is it the pod's own sockets that tell where a proxy goes on with its connections.
+		guest:   endpoint.HasGuest() || endpoint.Proxy != nil,
+		crowded: s.options.Crowded != nil && s.options.Crowded(endpoint.Namespace),
 	}
 	for _, address := range endpoint.Addresses {
 		for flow := range s.used[address] {

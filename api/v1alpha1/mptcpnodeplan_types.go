@@ -87,6 +87,13 @@ type PlanSubflows struct {
 	Reopen ReopenMode `json:"reopen,omitempty"`
 }
 
+// PlanProxy is how the node's proxy goes on with an endpoint's connections.
+type PlanProxy struct {
+	// subflows of its connections to servers; their manager is Agent.
+	// +required
+	Subflows PlanSubflows `json:"subflows"`
+}
+
 // PlanGuest is what sets a VM apart from a pod: where its interface is, and that its
 // sockets are its own.
 type PlanGuest struct {
@@ -156,6 +163,10 @@ type PlanEndpoint struct {
 	// upgradeSockets makes the pod's TCP sockets MPTCP sockets.
 	// +optional
 	UpgradeSockets bool `json:"upgradeSockets,omitempty"`
+	// proxy is there when the node's proxy takes the plain TCP connections that the pod or
+	// guest begins.
+	// +optional
+	Proxy *PlanProxy `json:"proxy,omitempty"`
 	// transport is what the pod's TCP sockets get. The schema does not describe it a
 	// second time: it has passed that of the policies.
 	// +kubebuilder:validation:Schemaless

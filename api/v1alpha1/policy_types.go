@@ -247,8 +247,30 @@ const (
 	DefaultOpenAfterTime  = 500 * time.Millisecond
 )
 
+// SocketMode is who speaks MPTCP where the sockets of a pod or a guest do not.
+// +kubebuilder:validation:Enum=Own;Proxy
+type SocketMode string
+
+const (
+	// SocketModeOwn means: nobody else, connections are as their sockets open them.
+	SocketModeOwn SocketMode = "Own"
+	// SocketModeProxy means: the node's proxy, from the pod's own address and port.
+	SocketModeProxy SocketMode = "Proxy"
+)
+
 // SocketRules say what happens to plain TCP sockets.
+// +kubebuilder:validation:XValidation:rule="!(has(self.mode) && self.mode == 'Proxy' && has(self.upgrade) && self.upgrade)",message="mode: Proxy is for sockets that stay plain TCP: leave out upgrade, or the mode"
 type SocketRules struct {
+	// mode is Own to leave connections to the sockets that open them, or Proxy to have the
+	// node take the plain TCP connections that the pod or guest begins, and go on by MPTCP
+	// from its own address and port. Proxy is for guests and images that nobody may change.
+	// It costs the acknowledgement of the other end, which the node then gives in its place,
+	// and its connections break when the node's proxy dies. It needs the chart's
+	// proxy.enabled and a kernel of 6.6 or later; without, the endpoint is Pending and its
+	// connections are as with Own.
+	// +optional
+	Mode SocketMode `json:"mode,omitempty"`
+
 	// upgrade makes the TCP sockets that the pods open MPTCP sockets, without a
 	// change to the image. It needs a kernel of 6.7 or later; where the kernel
 	// cannot, the status of the endpoint says so and sockets stay as they are.
@@ -341,6 +363,7 @@ type PolicyStatus struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, a.type != 'RunProgram'))",message="rules of an MPTCPPolicy cannot have actions of type RunProgram: programs belong to a ClusterMPTCPPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst'))",message="the strategy of a Schedule action in an MPTCPPolicy must be EarliestCompletionFirst: programs belong to a ClusterMPTCPPolicy"
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.inactivityTimeout) || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager != 'None'",message="transport.inactivityTimeout has no effect with subflows.manager: None, which leaves the pod's MPTCP settings as they are: remove it, or choose Kernel or Agent"
+// +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.mode) || self.sockets.mode != 'Proxy' || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager in ['Kernel', 'Agent']",message="sockets.mode: Proxy needs subflows.manager: Kernel or Agent: Host is for guests that speak MPTCP, and None opens no subflow"
 type MPTCPPolicySpec struct {
 	// podSelector selects pods of the policy's namespace by their labels. An
 	// empty selector, {}, selects all of them.
@@ -391,6 +414,7 @@ type MPTCPPolicyList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || self.rules.all(r, r.actions.all(a, !has(a.schedule) || a.schedule.strategy == 'EarliestCompletionFirst' || has(self.programs) && self.programs.exists(b, b.name == a.schedule.strategy && has(b.type) && b.type == 'Schedule')))",message="schedule.strategy must be EarliestCompletionFirst or the name of one of spec.programs whose type is Schedule"
 // +kubebuilder:validation:XValidation:rule="!has(self.rules) || !has(self.programs) || self.rules.all(r, r.actions.all(a, !has(a.congestion) || self.programs.all(b, b.name != a.congestion.algorithm || has(b.type) && b.type == 'Congestion')))",message="congestion.algorithm names one of spec.programs whose type is not Congestion"
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.inactivityTimeout) || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager != 'None'",message="transport.inactivityTimeout has no effect with subflows.manager: None, which leaves the pod's MPTCP settings as they are: remove it, or choose Kernel or Agent"
+// +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.mode) || self.sockets.mode != 'Proxy' || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager in ['Kernel', 'Agent']",message="sockets.mode: Proxy needs subflows.manager: Kernel or Agent: Host is for guests that speak MPTCP, and None opens no subflow"
 type ClusterMPTCPPolicySpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,
 	// so that no policy reaches the system's namespaces by oversight; to mean

@@ -32,7 +32,7 @@ build() {
 for component in controller agent; do
 	name=$registry/braid-$component:$version
 	user=65532:65532 programs=(braid-$component)
-	[[ $component == controller ]] || user=0:0 programs=(braid-agent braid-trace)
+	[[ $component == controller ]] || user=0:0 programs=(braid-agent braid-trace braid-proxy)
 	contents=()
 	for architecture in "${architectures[@]}"; do
 		archive=$out/braid-$component-$architecture files=

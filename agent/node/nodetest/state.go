@@ -79,6 +79,8 @@ type Endpoint struct {
 	Subflows v1alpha1.PlanSubflows
 	Guard    *v1alpha1.PlanGuard
 	Chain    string
+	// Proxy has its connections relayed.
+	Proxy *v1alpha1.PlanProxy
 	// Guest makes it a VM.
 	Guest *v1alpha1.PlanGuest
 	// VirtualMachine says that it is a pod which holds one.
@@ -160,7 +162,7 @@ func (s State) otherClasses() (endpoints []v1alpha1.PlanEndpoint) {
 func (e *Endpoint) Plan() v1alpha1.PlanEndpoint {
 	plan := v1alpha1.PlanEndpoint{
 		UID: e.UID, Namespace: cmp.Or(e.Namespace, "team"), Name: e.Name, Policy: e.Policy,
-		Paths: e.Paths, Outside: e.Outside, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows, Guest: e.Guest, VirtualMachine: e.VirtualMachine,
+		Paths: e.Paths, Outside: e.Outside, Preferred: e.Preferred, Backup: e.Backup, Guard: e.Guard, Chain: e.Chain, Subflows: e.Subflows, Proxy: e.Proxy, Guest: e.Guest, VirtualMachine: e.VirtualMachine,
 	}
 	for _, address := range e.Addresses {
 		plan.Addresses = append(plan.Addresses, address.String())

@@ -108,7 +108,7 @@ var experiments = []rig.Measurer{
 		Name: "vm", Measures: "goodput of VMs whose subflows their hosts make, to all links, and of seed 001's eight VMs to that without Braid",
 		Figures: []rig.Unit{
 			{"vm.*nics_used", "NICs"}, {"vm.joins", "subflows"}, {"vm.*ratio", "to links x single path"},
-			{"vm.uc2.*.gain", "to MPTCP without Braid"}, {"vm.uc2.*_mbit", "Mbit/s"},
+			{"vm.uc2.*.gain", "to MPTCP without Braid"}, {"vm.uc2.*_mbit", "Mbit/s"}, {"vm.proxy.*_ms_added", "ms"},
 		},
 	}},
 	rig.Experiment[*rig.Lab]{Setup: newNewPod, Run: measureNewPod, Info: rig.Info{

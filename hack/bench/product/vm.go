@@ -134,6 +134,9 @@ func measureVM(ctx context.Context, m *rig.Measurement, h *hypervisors) error {
 		if err := h.measureOne(ctx, m, single.Mbit); err != nil {
 			return err
 		}
+		if err := h.measureProxy(ctx, m, single.Mbit); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package relayed tells the proxy of the node whose connections to relay, and the status
+// whether it does.
+package relayed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+
+	"braid.dev/braid/agent/node"
+	list "braid.dev/braid/internal/relayed"
+)
+
+// ErrNotRelayed is told where nothing at the endpoint's interface leads to a proxy.
+var ErrNotRelayed = errors.New("sockets.mode: Proxy: no proxy on this node relays the endpoint's connections, which go on as plain TCP: " +
+	"set proxy.enabled in the chart, and see kubectl logs of the node's braid-proxy; it needs Linux 6.6")
+
+// program is the name of what the proxy attaches, draining that of its map which says that it
+// is about to end.
+const (
+	program  = "from_client"
+	draining = "draining"
+)
+
+// look is how often the agent looks whether the proxy does its work.
+const look = 5 * time.Second
+
+// Part is the node.Part for it. It attaches nothing: what relays is the proxy's, and ends
+// with it.
+type Part struct {
+	directory string
+	notify    func()
+
+	mu   sync.Mutex
+	told map[int]bool // by interface: whether it is relayed
+	dead map[int]bool // interfaces of relays without a proxy, at the last look
+}
+
+var _ node.Part = (*Part)(nil)
+
+// New keeps the list in this directory.
+func New(directory string, notify func()) *Part {
+	return &Part{directory: directory, notify: notify, told: map[int]bool{}}
+}
+
+// Apply writes the list, and has endpoints wait that no proxy relays.
+func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.told)
+	var endpoints []list.Endpoint
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		if endpoint.Proxy == nil || endpoint.Found == nil || endpoint.HostInterface == 0 {
+			continue
+		}
+		endpoints = append(endpoints, entryOf(endpoint))
+		relays := isRelayed(endpoint.HostInterface)
+		p.told[endpoint.HostInterface] = relays
+		if !relays {
+			report.Await(endpoint.UID, ErrNotRelayed)
+		}
+	}
+	report.Err = list.Write(p.directory, endpoints)
+	return report
+}
+
+func entryOf(endpoint *node.Endpoint) list.Endpoint {
+	return list.Endpoint{
+		Interface: endpoint.HostInterface, Name: endpoint.FullName(),
+		Addresses: endpoint.Addresses, Subflows: endpoint.Proxy.Subflows,
+	}
+}
+
+// isRelayed asks the kernel, and not the proxy: it is what packets meet.
+func isRelayed(index int) bool {
+	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
+	if err != nil {
+		return false
+	}
+	for _, attached := range query.Programs {
+		if relaysNew(attached.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// relaysNew is true of a proxy's program that takes new connections: one that is about to
+// end does not.
+func relaysNew(id ebpf.ProgramID) bool {
+	opened, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return false
+	}
+	defer opened.Close()
+	info, err := opened.Info()
+	if err != nil || info.Name != program {
+		return false
+	}
+	maps, _ := info.MapIDs()
+	for _, id := range maps {
+		if drains(id) {
+			return false
+		}
+	}
+	return true
+}
+
+func drains(id ebpf.MapID) bool {
+	opened, err := ebpf.NewMapFromID(id)
+	if err != nil {
+		return false
+	}
+	defer opened.Close()
+	info, err := opened.Info()
+	if err != nil || info.Name != draining {
+		return false
+	}
+	var is uint32
+	return opened.Lookup(uint32(0), &is) == nil && is != 0
+}
+
+// Run looks from time to time, and notifies of changes.
+func (p *Part) Run(ctx context.Context) error {
+	return node.Every(ctx, look, func() {
+		if p.hasChanged() && p.notify != nil {
+			p.notify()
+		}
+		p.sweep()
+	})
+}
+
+func (p *Part) hasChanged() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := map[int]bool{}
+	for index := range p.told {
+		now[index] = isRelayed(index)
+	}
+	return !maps.Equal(now, p.told)
+}
+
+// sweep removes interfaces of a proxy that was killed, once they are there at two looks: one
+// that is being made has no program yet.
+func (p *Part) sweep() {
+	found, err := list.Dead()
+	if err != nil {
+		return // the next look tries again
+	}
+	now := map[int]bool{}
+	var left []netlink.Link
+	for _, device := range found {
+		index := device.Attrs().Index
+		if now[index] = true; p.dead[index] {
+			left = append(left, device)
+		}
+	}
+	p.dead = now
+	_ = list.Sweep(left)
+}
+
+// Remove takes the list away, and with it the proxy's work.
+func (p *Part) Remove(context.Context) error {
+	dead, err := list.Dead()
+	if failed := list.Write(p.directory, nil); failed != nil {
+		err = errors.Join(err, fmt.Errorf("telling the proxy to relay nobody: %w", failed))
+	}
+	return errors.Join(err, list.Sweep(dead))
+}
+
+// Close leaves the list: the proxy goes on without an agent.
+func (*Part) Close() error { return nil }
