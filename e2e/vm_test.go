@@ -301,10 +301,12 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 			t.Errorf("%s: it stood still for %v", r, stop)
 		}
 	}
-	toVM := transfers[1].shares(lasts-time.Second, lasts)
-	t.Logf("to the VM at its new node: %v", toVM)
-	if used := toVM.used(); !slices.Equal(used, paths) {
-		t.Errorf("what is sent to the VM at its new node uses %v", used)
+	for i, sends := range []string{"the VM, which connected", "the server", "the VM, which accepted"} {
+		shares := transfers[i].shares(lasts-time.Second, lasts)
+		t.Logf("what %s sends once the VM is at its new node: %v", sends, shares)
+		if used := shares.used(); !slices.Equal(used, paths) {
+			t.Errorf("what %s sends once the VM is at its new node uses %v", sends, used)
+		}
 	}
 	c.WaitProgrammed(t, policy, 3)
 	c.expectVMSpread(t)

@@ -167,6 +167,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapTunnels:       to.Tunnels,
 		uplink.FromUplinkMapOuters:        to.Outers,
 		uplink.FromUplinkMapOutside:       to.Outside,
+		uplink.FromUplinkMapPreferences:   to.Preferences,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,

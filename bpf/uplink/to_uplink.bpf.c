@@ -9,6 +9,7 @@
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
+#include "uplink/pick_up.h"
 #include "uplink/silence.h"
 #include "uplink/together.h"
 #include "uplink/traffic.h"
@@ -331,13 +332,15 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return give_up(handshake, &key);
 	if (handshake->flow.role == ROLE_INITIATOR)
 		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
+	if (handshake->answered == MIDSTREAM)
+		return pick_up(skb, handshake, packet, &key);
 	if (!is_syn_ack(packet))
 		return 0;
 	if (!may_answer(skb, &handshake->flow, &key))
 		return give_up(handshake, &key);
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;
-	handshake->answered = 1;
+	handshake->answered = SYN_ANSWERED;
 	handshake->flow.from = origin_of(skb);
 	/* Who sent the SYN may have lied about the node that the answer goes to. */
 	if (is_in_tunnel(packet))
@@ -356,7 +359,7 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 		if (!renew_flow(skb, packet, key))
 			return 0;
 	handshake = bpf_map_lookup_elem(&handshakes, key);
-	return handshake ? &handshake->flow : 0;
+	return handshake && handshake->answered != MIDSTREAM ? &handshake->flow : 0;
 }
 
 /*

@@ -63,8 +63,9 @@ const (
 
 // enum preference_flags
 const (
-	PreferenceSet  = 0x1
-	PreferenceSame = 0x2
+	PreferenceSet    = 0x1
+	PreferenceSame   = 0x2
+	PreferencePickUp = 0x4
 )
 
 // enum silence
