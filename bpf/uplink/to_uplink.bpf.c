@@ -106,30 +106,35 @@ __noinline int follow_route(struct __sk_buff *skb, const struct packet *packet, 
 	return 1;
 }
 
-/* Nothing was sent on the flow since the node's clock moved. */
-static __always_inline int is_of_another_time(const struct flow *flow)
-{
-	struct node *node = this_node();
-
-	return node && flow->used != node->clock;
-}
-
-/* The flow's own path, unless the packet has to, or would rather, take another. */
-static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+/*
+ * The flow's own path, unless the packet has to, or would rather, take another. Of a flow that
+ * lives, which has a key then, the route is asked again when its packet waits too long for an
+ * answer, and for the first one after the node's clock has moved.
+ */
+static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet,
+				 const struct flow_key *key, int waits)
 {
 	struct preference *preference = preference_of(flow->endpoint);
 	struct node *node = this_node();
-	__u32 index = flow->peer;
-	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
 	__u8 path = flow->path, paths;
+	struct peer *peer;
+	__u32 index;
 	int verdict;
 
-	if (!node || !peer)
+	if (!node)
+		return TCX_NEXT;
+	if (unlikely(flow->used != node->clock)) {
+		flow->used = node->clock;
+		waits = 1;
+	}
+	if (unlikely(key && waits))
+		follow_route(skb, packet, flow, key);
+	index = flow->peer;
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer)
 		return TCX_NEXT;
 	if (unlikely(!peer->active))
 		peer->active = 1;
-	if (unlikely(flow->used != node->clock))
-		flow->used = node->clock;
 	paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
 	if (unlikely(flow->avoided))
 		paths = without_avoided(flow, paths);
@@ -435,7 +440,7 @@ int to_uplink(struct __sk_buff *skb)
 			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
 			note_sent(skb, flow, &packet);
-			return steer(skb, flow, &packet);
+			return steer(skb, flow, &packet, 0, 0);
 		}
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
@@ -443,9 +448,7 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
-	if (unlikely(note_leaving(skb, flow, &key, &packet) || is_of_another_time(flow)))
-		follow_route(skb, &packet, flow, &key);
-	return steer(skb, flow, &packet);
+	return steer(skb, flow, &packet, &key, note_leaving(skb, flow, &key, &packet));
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";
