@@ -5,7 +5,8 @@
  * from-uplink: the ingress of each NIC. Remembers on which NIC a subflow's
  * packets come in, so that its answers leave on the same one, and learns a
  * connection's token from the responder's key. It changes no packet, but for outer
- * addresses that to_uplink of another node has changed for a path over routers.
+ * addresses that to_uplink of another node has changed for a path over routers, and tc_index
+ * of what is in a tunnel (origin.h).
  */
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
@@ -195,6 +196,15 @@ static __noinline int note_midstream(struct __sk_buff *skb, struct packet *packe
 	return 1;
 }
 
+/* For the programs that see the packet out of its tunnel. */
+static __always_inline void note_path(struct __sk_buff *skb)
+{
+	struct node *node = this_node();
+	__u32 path = node ? path_of_interface(node, skb->ifindex) : NO_PATH;
+
+	skb->tc_index = path < MAX_PATHS ? ARRIVAL | path : 0;
+}
+
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {
@@ -208,6 +218,7 @@ int from_uplink(struct __sk_buff *skb)
 		if (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, &packet))
 			return TCX_NEXT;
 		restore_outer(skb, &packet);
+		note_path(skb);
 	}
 	syn = is_first_syn(&packet);
 	if (likely(!syn && !may_have_flows(&packet.destination)))

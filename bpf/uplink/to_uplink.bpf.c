@@ -16,6 +16,7 @@
 #include "shared.h"
 
 /* For Go. */
+SHARED(enum, arrival);
 SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);

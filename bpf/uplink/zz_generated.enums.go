@@ -2,6 +2,13 @@
 
 package uplink
 
+// enum arrival
+const (
+	Arrival         = 0x2f70
+	ArrivalPath     = 0x7
+	ArrivalByTunnel = 0x80000000
+)
+
 // enum busy_limit
 const (
 	MaxBusyFlows = 0x1000
