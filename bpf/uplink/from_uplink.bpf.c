@@ -173,7 +173,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 /* Notes what came in for a flow of which nothing is known, and by which path. */
 static __noinline int note_midstream(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
 {
-	struct handshake begun = { .flow.role = ROLE_RESPONDER, .answered = MIDSTREAM }, *handshake;
+	struct handshake begun = { .answered = MIDSTREAM }, *handshake;
 	struct node *node = this_node();
 	__u8 path;
 
@@ -183,7 +183,7 @@ static __noinline int note_midstream(struct __sk_buff *skb, struct packet *packe
 	if (path == NO_PATH)
 		return 0;
 	begun.flow.path = path;
-	begun.flow.token = bpf_ntohl(packet->acknowledgement);
+	begun.flow.sent = bpf_ntohl(packet->acknowledgement);
 	begun.answer = packet->sequence;
 	handshake = bpf_map_lookup_elem(&handshakes, key);
 	if (!handshake)
@@ -191,7 +191,7 @@ static __noinline int note_midstream(struct __sk_buff *skb, struct packet *packe
 	if (handshake->answered != MIDSTREAM)
 		return 0;
 	handshake->flow.path = path;
-	handshake->flow.token = begun.flow.token;
+	handshake->flow.sent = begun.flow.sent;
 	handshake->answer = begun.answer;
 	return 1;
 }

@@ -3,6 +3,7 @@
 package uplink_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,11 +32,18 @@ func (e ends) goesOn() segment {
 	return e.sends(100).with(func(s *segment) { s.answer = theirs + 1000 })
 }
 
-func TestAFlowThatBeganElsewhereIsPickedUpWhereItComesIn(t *testing.T) {
+// serves is the same pair with the pod's as the well-known port: the other end began.
+func (e ends) serves() ends {
+	return ends{netip.AddrPortFrom(e.pod.Addr(), e.other.Port()), netip.AddrPortFrom(e.other.Addr(), e.pod.Port())}
+}
+
+func TestAFlowThatTheOtherEndBeganIsPickedUpWhereItComesIn(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		n.moves(t)
+		e = e.serves()
+		n.ingress(t, red, e.comesIn().frame())
 		n.ingress(t, green, e.comesIn().frame())
 		require.Zero(t, n.countLiving(t), "what comes in alone begins nothing")
 		n.requireGoesBy(t, green, e.goesOn(), "the first answer")
@@ -47,25 +55,36 @@ func TestAFlowThatBeganElsewhereIsPickedUpWhereItComesIn(t *testing.T) {
 	})
 }
 
-func TestTheLastThatCameInBeforeAnAnswerTellsThePath(t *testing.T) {
+// The other end's node follows, and all of them would stay where the first packets went.
+func TestFlowsThatAMachineBeganAreSpreadWhereItIsNow(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		n.moves(t)
-		n.ingress(t, green, e.comesIn().frame())
-		n.ingress(t, red, e.comesIn().frame())
-		n.requireGoesBy(t, red, e.goesOn(), "the first answer")
+		n.selectPod(t, weights(1, 1, 1))
+		counts := map[int]int{}
+		for port := range uint16(6) {
+			e := e.port(50_000 + port)
+			n.ingress(t, blue, e.comesIn().frame())
+			path := n.goesBy(t, e.goesOn())
+			counts[path]++
+			n.ingress(t, blue, e.comesIn().with(func(s *segment) { s.sequence += 1000 }).frame())
+			n.requireGoesBy(t, path, e.goesOn().with(func(s *segment) { s.sequence += 100; s.answer += 1000 }), "the next one")
+		}
+		require.Equal(t, map[int]int{blue: 2, green: 2, red: 2}, counts)
 	})
 }
 
 func TestAFlowInATunnelIsPickedUp(t *testing.T) {
 	n := newNode(t)
 	forEachTunnel(t, func(t *testing.T, tunnel packettest.Tunnel, e ends) {
-		n.withTunnels(t)
-		n.moves(t)
-		n.ingress(t, green, back(tunnel).Frame(e.comesIn().frame()))
-		require.Equal(t, redirect, n.egressOf(t, blue, ofThePod, tunnel.Frame(e.goesOn().frame())))
-		require.EqualValues(t, thePeer, n.mustFlow(t, e.out()).Peer)
+		for _, e := range []ends{e, e.serves()} {
+			n.withTunnels(t)
+			n.moves(t)
+			n.ingress(t, green, back(tunnel).Frame(e.comesIn().frame()))
+			require.Equal(t, redirect, n.egressOf(t, blue, ofThePod, tunnel.Frame(e.goesOn().frame())))
+			require.EqualValues(t, thePeer, n.mustFlow(t, e.out()).Peer)
+		}
 	})
 }
 
@@ -137,8 +156,11 @@ func TestAFlowIsNotPickedUpWhereItsBeginnerHasNoRoom(t *testing.T) {
 		n.reset(t)
 		n.moves(t)
 		put(t, n.maps.Owners, address(e.other.Addr()), uplink.ToUplinkOwner{Flows: 1 << 20})
-		n.ingress(t, green, e.comesIn().frame())
-		require.Equal(t, next, n.egress(t, blue, e.goesOn().frame()))
+		n.ingress(t, green, e.serves().comesIn().frame())
+		require.Equal(t, next, n.egress(t, blue, e.serves().goesOn().frame()))
 		require.Zero(t, n.countFlows(t))
+		n.ingress(t, green, e.comesIn().frame())
+		n.egress(t, blue, e.goesOn().frame())
+		require.Equal(t, 1, n.countFlows(t), "its own")
 	})
 }

@@ -319,6 +319,52 @@ static __always_inline int may_answer(struct __sk_buff *skb, struct flow *flow, 
 	return 1;
 }
 
+/* The path of a flow that this end began elsewhere. */
+static __always_inline __u8 picked_path(struct flow *flow, const struct packet *packet, const struct flow_key *key)
+{
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	struct preference *preference = preference_of(flow->endpoint);
+	struct node *node = this_node();
+	__u32 index = flow->peer;
+	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
+	__u8 usable;
+
+	if (!endpoint || !node || !peer)
+		return NO_PATH;
+	flow->allowed = allowed_paths(endpoint->weights);
+	usable = flow->allowed & paths_to(peer, node, packet);
+	return round_robin_path(endpoint, preference ? without_backup(preference, usable) : usable);
+}
+
+/*
+ * This end's packet shows that a flow that began elsewhere is its own: it goes on here as one
+ * that was answered. Global, as settle, and for the same reason.
+ */
+__noinline int pick_up(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *ends)
+{
+	struct handshake *handshake;
+	struct flow_key key;
+
+	if (!packet || !ends)
+		return 0;
+	key = *ends;
+	handshake = bpf_map_lookup_elem(&handshakes, &key);
+	if (!handshake || (packet->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK || !goes_on_from(handshake, packet))
+		return 0;
+	handshake->flow.from = origin_of(skb);
+	if (is_in_tunnel(packet))
+		handshake->flow.peer = peer_of_tunnel(skb, packet, BPF_FIB_LOOKUP_OUTPUT);
+	if (handshake->flow.role == ROLE_INITIATOR) {
+		handshake->flow.path = picked_path(&handshake->flow, packet, &key);
+		handshake->flow.sequence = packet->acknowledgement;
+		handshake->flow.subtype |= ANSWERED;
+	} else {
+		handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
+		handshake->answer = packet->sequence;
+	}
+	return handshake->flow.path != NO_PATH && agree(handshake, &key);
+}
+
 /*
  * What leaves while a handshake is under way: this end answers a SYN, whichever it took,
  * or gives up, or shows that it takes the answer to its own. It has agreed then.
@@ -336,10 +382,10 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return 0;
 	if (packet->flags & TCP_RST)
 		return give_up(handshake, &key);
+	if (handshake->answered == MIDSTREAM)
+		return pick_up(skb, packet, ends);
 	if (handshake->flow.role == ROLE_INITIATOR)
 		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
-	if (handshake->answered == MIDSTREAM)
-		return pick_up(skb, handshake, packet, &key);
 	if (!is_syn_ack(packet))
 		return 0;
 	if (!may_answer(skb, &handshake->flow, &key))

@@ -152,7 +152,7 @@ enum flow_subtype {
  * room, and takes no other flow's place.
  */
 struct handshake {
-	struct flow flow; /* its sequence is the SYN's; in MIDSTREAM its token is what came in acknowledges */
+	struct flow flow; /* its sequence is the SYN's */
 	__be32 answer;    /* the number of the SYN/ACK; in MIDSTREAM of what came in last */
 	__u32 answered;   /* handshake_answer */
 };

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Flows that began before this node had their end, as a virtual machine brings along that
- * moves here. The other end's node still sends each by its own path: where it comes in, its
- * answers leave. As with a handshake both ends must show that they know of each other: what
+ * moves here. As with a handshake both ends must show that they know of each other: what
  * comes in alone may be forged, and begins nothing.
+ *
+ * Nobody saw who began the flow. Who did has the higher port: servers have the low ones. What
+ * the other end began leaves where it comes in, since the other node still sends each by its
+ * own path. For the rest the other node follows, and it has its path by turn.
  */
 #ifndef BRAID_UPLINK_PICK_UP_H
 #define BRAID_UPLINK_PICK_UP_H
@@ -43,15 +46,18 @@ static __always_inline int begin_midstream(struct __sk_buff *skb, const struct p
 		return 0;
 	flow->endpoint = endpoint->id;
 	preference = bpf_map_lookup_elem(&preferences, &flow->endpoint);
-	if (!preference || !(preference->flags & PREFERENCE_PICK_UP) || !has_room(&key->remote) || !is_of_mptcp(skb, packet))
+	if (!preference || !(preference->flags & PREFERENCE_PICK_UP) || !is_of_mptcp(skb, packet))
 		return 0;
 	flow->peer = peer_of(skb, packet, key, flow->endpoint, 0);
 	if (flow->peer == NO_PEER)
 		return 0;
+	flow->role = bpf_ntohs(key->local_port) > bpf_ntohs(key->remote_port) ? ROLE_INITIATOR : ROLE_RESPONDER;
 	flow->allowed = 0xff;
 	flow->last = NO_PATH;
 	flow->turn = flow_hash(key);
 	flow->subtype = SUBTYPE_JOIN;
+	if (!has_room(beginner(flow, key)))
+		return 0;
 	return begin_handshake(key, handshake, node);
 }
 
@@ -59,21 +65,7 @@ static __always_inline int begin_midstream(struct __sk_buff *skb, const struct p
 static __always_inline int goes_on_from(const struct handshake *handshake, const struct packet *packet)
 {
 	return is_within(bpf_ntohl(packet->acknowledgement), bpf_ntohl(handshake->answer), ACKNOWLEDGED_STEP, ACKNOWLEDGED_STEP) &&
-	       is_within(bpf_ntohl(packet->sequence), handshake->flow.token, SENT_AHEAD, SENT_AHEAD);
-}
-
-/* This end's packet shows that the flow is its own: it begins here as an answered one does. */
-static __always_inline int pick_up(struct __sk_buff *skb, struct handshake *handshake, const struct packet *packet,
-				   const struct flow_key *key)
-{
-	if ((packet->flags & (TCP_SYN | TCP_FIN | TCP_ACK)) != TCP_ACK || !goes_on_from(handshake, packet))
-		return 0;
-	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
-	handshake->answer = packet->sequence;
-	handshake->flow.from = origin_of(skb);
-	if (is_in_tunnel(packet))
-		handshake->flow.peer = peer_of_tunnel(skb, packet, BPF_FIB_LOOKUP_OUTPUT);
-	return agree(handshake, key) != 0;
+	       is_within(bpf_ntohl(packet->sequence), handshake->flow.sent, SENT_AHEAD, SENT_AHEAD);
 }
 
 #endif
