@@ -148,6 +148,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS) {
+		if (key) /* its end may have left a node that is gone: then the next one goes there */
+			follow_route(skb, packet, flow, key);
 		count_unplaced(skb, packet, flow);
 		return TCX_NEXT;
 	}
