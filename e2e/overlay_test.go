@@ -42,6 +42,7 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 		t.Run("when "+f.String(), func(t *testing.T) { c.expectFailover(t, f, i%2 == 0) })
 	}
 	t.Run("as a hint wants it", c.expectHint)
+	t.Run("with backups by a rule that matches a path", func(t *testing.T) { c.expectRest(t, policy) })
 	t.Run("with rules", func(t *testing.T) { c.expectRule(t, policy) })
 	t.Run("within guardrails", func(t *testing.T) {
 		c.guardTenant(t)

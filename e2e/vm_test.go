@@ -288,6 +288,7 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 		guest.Spec.NodeName, guest.Spec.Interface.Name = target.NodeName(), vm.HostInterface
 	})
 	moved := time.Since(transfers[0].start)
+	leaving := c.record(target)
 	time.Sleep(2 * time.Second)
 	for _, path := range paths {
 		require.NoError(t, c.Network.SetNIC(source, path, false))
@@ -301,10 +302,17 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 			t.Errorf("%s: it stood still for %v", r, stop)
 		}
 	}
-	toVM := transfers[1].shares(lasts-time.Second, lasts)
-	t.Logf("to the VM at its new node: %v", toVM)
-	if used := toVM.used(); !slices.Equal(used, paths) {
-		t.Errorf("what is sent to the VM at its new node uses %v", used)
+	leaving.stop()
+	require.NoError(t, leaving.err)
+	end := transfers[0].start.Add(lasts)
+	for sends, shares := range map[string]shares{
+		"is sent to the VM at": transfers[1].shares(lasts-time.Second, lasts),
+		"the VM sends from":    leaving.rates(end.Add(-time.Second), end),
+	} {
+		t.Logf("what %s its new node: %v", sends, shares)
+		if used := shares.used(); !slices.Equal(used, paths) {
+			t.Errorf("what %s its new node uses %v", sends, used)
+		}
 	}
 	c.WaitProgrammed(t, policy, 3)
 	c.expectVMSpread(t)

@@ -56,7 +56,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	if err := d.writePeers(m, nics, numbers); err != nil {
 		return c, err
 	}
-	if err := d.writeNode(nics); err != nil {
+	if err := d.writeNode(nics, m.Endpoints); err != nil {
 		return c, err
 	}
 	if err := d.writeTunnels(m.Tunnels); err != nil {
@@ -68,7 +68,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	return c, d.writeOutside(m, &c)
 }
 
-func (d *Datapath) writeNode(nics []node.Path) error {
+func (d *Datapath) writeNode(nics []node.Path, endpoints []node.Endpoint) error {
 	value := uplink.ToUplinkNode{Clock: clock()}
 	for _, path := range nics {
 		value.Interface[path.Number] = uint32(path.Interface)
@@ -78,6 +78,9 @@ func (d *Datapath) writeNode(nics []node.Path) error {
 		if path.Found.Routed {
 			value.Routed |= 1 << path.Number
 		}
+	}
+	if slices.ContainsFunc(endpoints, func(e node.Endpoint) bool { return mayMove(&e) }) {
+		value.PicksUp = 1
 	}
 	if err := d.loaded.Value.maps().Node.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("failed to write the node's paths: %w", err)
@@ -245,7 +248,15 @@ func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUpli
 	if endpoint.Subflows.Mode == v1alpha1.SubflowModeNDiffPorts {
 		value.Flags |= uplink.PreferenceSame
 	}
+	if mayMove(endpoint) {
+		value.Flags |= uplink.PreferencePickUp
+	}
 	return value
+}
+
+// mayMove tells whether an endpoint may have come from another node, with its connections.
+func mayMove(endpoint *node.Endpoint) bool {
+	return endpoint.PlanEndpoint != nil && endpoint.HasGuest()
 }
 
 func packNames(names []v1alpha1.PathName, numbers pathNumbers) (mask uint8) {

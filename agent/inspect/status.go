@@ -24,7 +24,7 @@ func StatusOf(rules []v1alpha1.PlanRule, subflows []agentapi.Subflow, before []v
 	var statuses []v1alpha1.RuleStatus
 	for i := range rules {
 		key := ruleKey{rules[i].Policy, rules[i].Name}
-		if asks(&rules[i].Rule) && !limits(&rules[i].Rule) {
+		if rules[i].ActsAtPeer() && !limits(&rules[i].Rule) {
 			statuses = append(statuses, v1alpha1.RuleStatus{Policy: key.policy, Name: key.name, Mechanism: mechanismAsk, Message: askedOfPeers})
 		}
 		if !limits(&rules[i].Rule) {
@@ -63,10 +63,6 @@ const (
 	mechanismAsk = "Ask"
 	askedOfPeers = "Ask: peers are asked and do not answer; one without Braid, or whose policy does not accept it, goes on as it is"
 )
-
-func asks(rule *v1alpha1.Rule) bool {
-	return slices.ContainsFunc(rule.Actions, func(action v1alpha1.Action) bool { return action.At == v1alpha1.ActionAtPeer })
-}
 
 // use is a way in which a limit is enforced, and on how many subflows.
 type use struct {

@@ -4,6 +4,8 @@ package pace_test
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	agent "braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/transport"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -186,5 +189,75 @@ func TestWhatAChainAsksOfPeers(t *testing.T) {
 	}
 	if agent.AsksPeers([]v1alpha1.PlanRule{local}) || !agent.AsksPeers([]v1alpha1.PlanRule{local, peerRate("1M")}) {
 		t.Error("it is not known whether rules ask peers")
+	}
+}
+
+// A limit of what is received is kept by the sender's socket where that accepts, and by drops
+// alone where it does not.
+func TestALimitOnWhatAPodReceivesIsAskedForTooAndDropsNothingWhereItIsAccepted(t *testing.T) {
+	limited := rule(v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}})
+	limited.Match = &v1alpha1.Match{Selectors: received()}
+	a := newAsking(t)
+	a.govern(t, nil, nil, limited)
+	send(t, a.dial(t, a.server.IPv4))
+	refused := a.sentAgain(t, "")
+	a.govern(t, accepting(), nil, limited)
+	accepted := a.sentAgain(t, "20000000")
+	t.Logf("bytes that were sent again in 4 s: %d where the limit is accepted, %d where it is not", accepted, refused)
+	require.Less(t, 20*accepted, refused)
+	expectRates(t, "what the limit lets pass", a.client, time.Second, each(20))
+}
+
+// sentAgain is what the client sends again in 4 s, some time after its sockets are paced at this
+// rate: what came before is out of the way then.
+func (a *asking) sentAgain(t *testing.T, paced string) uint64 {
+	t.Helper()
+	a.isPaced(t, paced)
+	time.Sleep(3 * time.Second)
+	before := retransmitted(t, a.client)
+	time.Sleep(4 * time.Second)
+	return retransmitted(t, a.client) - before
+}
+
+// retransmitted is what a pod's sockets have sent again, in bytes.
+func retransmitted(t *testing.T, pod *network.Pod) (sum uint64) {
+	t.Helper()
+	out, err := pod.Run("ss", "-tinHO", "state", "established")
+	require.NoError(t, err)
+	for line := range strings.Lines(out) {
+		sum += number(retransmittedPattern, line)
+	}
+	return sum
+}
+
+var retransmittedPattern = regexp.MustCompile(`bytes_retrans:(\d+)`)
+
+func TestWhichLimitsAreAskedForToo(t *testing.T) {
+	limit := func(change func(*v1alpha1.PlanRule, *v1alpha1.RateLimit)) v1alpha1.PlanRule {
+		of := rule(v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}})
+		of.Match = &v1alpha1.Match{Selectors: received()}
+		change(&of, of.Actions[0].RateLimit)
+		return of
+	}
+	for name, c := range map[string]struct {
+		rule  v1alpha1.PlanRule
+		asked bool
+	}{
+		"of what is received": {limit(func(*v1alpha1.PlanRule, *v1alpha1.RateLimit) {}), true},
+		"of what is sent": {limit(func(of *v1alpha1.PlanRule, _ *v1alpha1.RateLimit) {
+			of.Match.Direction = v1alpha1.DirectionFromEndpoint
+		}), false},
+		"of both": {limit(func(of *v1alpha1.PlanRule, _ *v1alpha1.RateLimit) { of.Match = nil }), false},
+		"of a connection": {limit(func(_ *v1alpha1.PlanRule, l *v1alpha1.RateLimit) {
+			l.Per = v1alpha1.RateLimitPerConnection
+		}), false},
+		"of another mechanism": {limit(func(_ *v1alpha1.PlanRule, l *v1alpha1.RateLimit) {
+			l.Mechanism = v1alpha1.RateLimitPolice
+		}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, c.asked, agent.AsksPeers([]v1alpha1.PlanRule{c.rule}))
+			require.False(t, c.rule.ActsAtPeer())
+		})
 	}
 }

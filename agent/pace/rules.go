@@ -54,8 +54,9 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 	return of, asks, err
 }
 
-// Request is what a rule asks of peers (at: Peer), in the form of package numbers; 0 for
-// nothing.
+// Request is what a rule asks of peers, in the form of package numbers; 0 for nothing. Those
+// with at: Peer ask, and limits of what each subflow brings in that choose their mechanism
+// themselves: a peer that accepts sends no more, and nothing is dropped for the limit.
 type Request struct{ Rate, CongestionControl uint16 }
 
 // requestsOf are those of a chain's rules, by their places.
@@ -64,11 +65,10 @@ func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
 	for i := range rules {
 		var request Request
 		for _, action := range rules[i].Actions {
-			switch {
-			case action.At != v1alpha1.ActionAtPeer:
-			case action.RateLimit != nil:
+			switch atPeer := action.At == v1alpha1.ActionAtPeer; {
+			case action.RateLimit != nil && (atPeer || asksToo(&rules[i].Rule, action.RateLimit)):
 				request.Rate = numbers.OfRate(action.RateLimit.Rate.Value())
-			case action.Congestion != nil:
+			case action.Congestion != nil && atPeer:
 				request.CongestionControl = numbers.OfCongestionControl(action.Congestion.Algorithm)
 			}
 		}
@@ -77,6 +77,12 @@ func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
 		}
 	}
 	return requests
+}
+
+// asksToo tells whether a limit that is kept here is asked for as well.
+func asksToo(rule *v1alpha1.Rule, limit *v1alpha1.RateLimit) bool {
+	return rule.Match != nil && rule.Match.Direction == v1alpha1.DirectionToEndpoint && !isShared(limit) &&
+		(limit.Mechanism == "" || limit.Mechanism == v1alpha1.RateLimitAuto)
 }
 
 // AsksPeers is true where some rule asks something of peers.

@@ -56,7 +56,7 @@ func (l *loadedPrograms) addGuestProblems(statuses []v1alpha1.RuleStatus, rules 
 // hold without what is done at sockets, and these do not.
 func addUnasked(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, failure string) []v1alpha1.RuleStatus {
 	for i := range rules {
-		if failure != "" && pace.AsksPeers(rules[i:i+1]) {
+		if failure != "" && rules[i].ActsAtPeer() {
 			statuses = addProblem(statuses, &rules[i], "peers cannot be asked: "+failure)
 		}
 	}

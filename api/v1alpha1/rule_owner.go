@@ -2,7 +2,10 @@
 
 package v1alpha1
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // GuardrailsOwner is what PlanRule.Policy says of rules that guardrails and hints
 // come to.
@@ -11,3 +14,8 @@ const GuardrailsOwner = "Guardrails"
 // IsTenants is true for a rule of an MPTCPPolicy: it may not undo what rules of the
 // cluster ask for.
 func (r *PlanRule) IsTenants() bool { return strings.HasPrefix(r.Policy, "MPTCPPolicy/") }
+
+// ActsAtPeer is true of a rule with an action that other ends are asked for (at: Peer).
+func (r *Rule) ActsAtPeer() bool {
+	return slices.ContainsFunc(r.Actions, func(action Action) bool { return action.At == ActionAtPeer })
+}

@@ -398,7 +398,9 @@ type RateLimit struct {
 	Per RateLimitScope `json:"per,omitempty"`
 	// mechanism is Auto, or one to insist on. Pace is for what the selected pod
 	// itself sends; Window needs to have seen the subflow's SYN and an RTT of more
-	// than a millisecond; Police works always and costs retransmissions.
+	// than a millisecond; Police works always and costs retransmissions. With Auto
+	// the peer is also asked to send no more of what each subflow brings in
+	// (direction ToEndpoint): where it accepts that, nothing is dropped.
 	// +kubebuilder:default=Auto
 	// +optional
 	Mechanism RateLimitMechanism `json:"mechanism,omitempty"`

@@ -11,6 +11,7 @@
 /* For Go. */
 SHARED(enum, action_flag);
 SHARED(enum, action_kind);
+SHARED(enum, arrival);
 SHARED(enum, desired_backup);
 SHARED(enum, chain_limit);
 SHARED(enum, direction);

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/bpf/packettest"
 )
 
 // many packets are more than pass in a tick of the clock, and few enough for some to
@@ -179,6 +180,28 @@ func TestASteadySubflowThatMovesIsLearntAtOnce(t *testing.T) {
 				t.Errorf("its path is %d", path)
 			}
 		}
+	})
+}
+
+// In an overlay all come in by the tunnel's device, which is no path's.
+func TestThePathOfASubflowInATunnelIsTheOneThatWasNoted(t *testing.T) {
+	h := newHost(t)
+	by := map[int]*ebpf.Program{}
+	for path := range 2 {
+		marked, err := packettest.NewMarked(h.to, int32(endpoint.Arrival|path))
+		require.NoError(t, err)
+		t.Cleanup(func() { marked.Close() })
+		by[path] = marked.Program
+	}
+	forEachVersion(t, func(t *testing.T, e ends) {
+		h.steady(t, e)
+		for _, path := range []int{green, blue, green} {
+			s := e.in().carrying(timestamps(9, 9), dataAck())
+			h.run(t, by[path], s.frame(), skBuff{Ifindex: h.pod, IngressIfindex: h.pod})
+			require.EqualValues(t, path, h.mustSubflow(t, e).Path)
+		}
+		h.receivesBy(t, blue, e.in().carrying(timestamps(9, 9), dataAck()))
+		require.EqualValues(t, blue, h.mustSubflow(t, e).Path, "out of no tunnel")
 	})
 }
 

@@ -24,6 +24,13 @@ const (
 	ActionStack            = 0xb
 )
 
+// enum arrival
+const (
+	Arrival         = 0x2f70
+	ArrivalPath     = 0x7
+	ArrivalByTunnel = 0x80000000
+)
+
 // enum desired_backup
 const (
 	BackupAsItIs = 0x0

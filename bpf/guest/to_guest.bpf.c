@@ -3,14 +3,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * to-guest: the egress of the host's end of a guest's interface, behind everything else
- * there. It gives answers to joins the port that the guest joined, and tells the guest of
- * ports, on connections that last and that have too few subflows.
+ * there. It gives answers to joins, and errors about them, the port that the guest joined,
+ * and tells the guest of ports, on connections that last and that have too few subflows.
  *
  * No packet has room for an announcement, and one without it is not to be lost: a clone
  * goes its way as it was, and the packet becomes a pure ACK that announces.
  */
 #include "guest.h"
 #include "hmac.h"
+#include "quoted.h"
 
 static __always_inline void key_of(struct flow_key *key, const struct packet *packet)
 {
@@ -203,8 +204,10 @@ int to_guest(struct __sk_buff *skb)
 		skb->tc_index = 0;
 		return TCX_NEXT;
 	}
-	if (!parse_packet(skb, &packet))
+	if (!parse_packet(skb, &packet)) {
+		translate_quoted(skb, flows);
 		return TCX_NEXT;
+	}
 	key_of(&key, &packet);
 	flow = bpf_map_lookup_elem(flows, &key);
 	if (!flow)

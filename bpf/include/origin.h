@@ -21,6 +21,8 @@
 #ifndef BRAID_ORIGIN_H
 #define BRAID_ORIGIN_H
 
+#include "kernel.h"
+
 enum origin {
 	ORIGIN_NUMBER = 0xfff,
 	ORIGIN_MAY_HAVE_FLOWS = 1 << 12,
@@ -28,5 +30,23 @@ enum origin {
 	ORIGIN_FORGED = 1 << 14,
 	ORIGIN_TUNNEL = 1 << 15,
 };
+
+/*
+ * By which path a packet came in. Once it is out of its tunnel the interface is the tunnel's,
+ * so from_uplink writes the path into tc_index, for the programs at the pods' interfaces.
+ */
+enum arrival {
+	ARRIVAL = 0x2f70,
+	ARRIVAL_PATH = 7, /* the bits of the path's number */
+	ARRIVAL_BY_TUNNEL = 1U << 31, /* in the place of an interface, with the path's number */
+};
+
+/* The interface by which a packet came in, or the path by which it came to a tunnel's device. */
+static __always_inline __u32 arrival_of(const struct __sk_buff *skb)
+{
+	__u32 noted = skb->tc_index;
+
+	return unlikely((noted & ~ARRIVAL_PATH) == ARRIVAL) ? ARRIVAL_BY_TUNNEL | (noted & ARRIVAL_PATH) : skb->ingress_ifindex;
+}
 
 #endif

@@ -10,7 +10,9 @@ import (
 // Protocols above IPv6, and its extension headers.
 const (
 	HopByHop           = 0
+	ICMP               = 1
 	UDP                = 17
+	ICMPv6             = 58
 	Routing            = 43
 	FragmentHeader     = 44
 	ESP                = 50

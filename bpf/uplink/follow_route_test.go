@@ -50,3 +50,22 @@ func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
 		}
 	})
 }
+
+// The node that it left is shut down, and nothing waits for an answer: what the old peer's
+// paths do not take the cluster network delivers.
+func TestAFlowWhosePeerNoPathLeadsToGoesWhereTheRouteLeads(t *testing.T) {
+	const otherPeer = thePeer + 1
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		other := *lookup[uplink.ToUplinkPeer](t, n.maps.Peers, uint32(thePeer))
+		put(t, n.maps.Peers, uint32(otherPeer), other)
+		for _, version := range versions {
+			put(t, n.maps.PeerAddresses, address(netip.MustParseAddr(nodeAddress(blue, 2, version))), uint32(otherPeer))
+		}
+		n.requireGoesBy(t, green, e.sends(100), "while paths lead to the peer")
+		n.setPeer(t, 0)
+		n.egress(t, blue, e.sends(200).frame())
+		n.requireGoesBy(t, green, e.sends(300), "what comes after the first that no path took")
+		require.EqualValues(t, otherPeer, n.mustFlow(t, e.out()).Peer)
+	})
+}

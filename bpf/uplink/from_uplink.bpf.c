@@ -5,10 +5,12 @@
  * from-uplink: the ingress of each NIC. Remembers on which NIC a subflow's
  * packets come in, so that its answers leave on the same one, and learns a
  * connection's token from the responder's key. It changes no packet, but for outer
- * addresses that to_uplink of another node has changed for a path over routers.
+ * addresses that to_uplink of another node has changed for a path over routers, and tc_index
+ * of what is in a tunnel (origin.h).
  */
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
+#include "uplink/pick_up.h"
 #include "uplink/silence.h"
 #include "uplink/traffic.h"
 
@@ -120,8 +122,8 @@ static __always_inline void ask(struct __sk_buff *skb, struct packet *packet, st
 	}
 	if (flow && is_open(flow))
 		forget_flow(flow, key);
-	if (!handshake || (handshake->flow.role == ROLE_RESPONDER && !handshake->answered &&
-			   handshake->flow.sequence != packet->sequence))
+	if (!handshake || handshake->answered == MIDSTREAM ||
+	    (handshake->flow.role == ROLE_RESPONDER && !handshake->answered && handshake->flow.sequence != packet->sequence))
 		follow_syn(skb, packet, key);
 	else if (handshake->flow.role == ROLE_RESPONDER && handshake->flow.sequence == packet->sequence)
 		follow_packet(skb, &handshake->flow);
@@ -139,7 +141,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 	if (!packet || !key)
 		return 0;
 	handshake = bpf_map_lookup_elem(&handshakes, key);
-	if (!handshake)
+	if (!handshake || handshake->answered == MIDSTREAM)
 		return 0;
 	if (handshake->flow.role == ROLE_INITIATOR) {
 		if (!acknowledges(packet, handshake->flow.sequence))
@@ -149,7 +151,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 		if (!is_syn_ack(packet) || handshake->answered)
 			return 0;
 		handshake->answer = packet->sequence;
-		handshake->answered = 1;
+		handshake->answered = SYN_ANSWERED;
 		note_arrival(skb, &handshake->flow, packet);
 		note_answer(&handshake->flow);
 		return handshake->flow.subtype == SUBTYPE_CAPABLE && learn_token(skb, packet, &handshake->flow);
@@ -168,6 +170,41 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 	return 1;
 }
 
+/* Notes what came in for a flow of which nothing is known, and by which path. */
+static __noinline int note_midstream(struct __sk_buff *skb, struct packet *packet, struct flow_key *key)
+{
+	struct handshake begun = { .answered = MIDSTREAM }, *handshake;
+	struct node *node = this_node();
+	__u8 path;
+
+	if (!packet || !key || !node || (packet->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return 0;
+	path = path_of_interface(node, skb->ifindex);
+	if (path == NO_PATH)
+		return 0;
+	begun.flow.path = path;
+	begun.flow.sent = bpf_ntohl(packet->acknowledgement);
+	begun.answer = packet->sequence;
+	handshake = bpf_map_lookup_elem(&handshakes, key);
+	if (!handshake)
+		return begin_midstream(skb, packet, key, &begun, node);
+	if (handshake->answered != MIDSTREAM)
+		return 0;
+	handshake->flow.path = path;
+	handshake->flow.sent = begun.flow.sent;
+	handshake->answer = begun.answer;
+	return 1;
+}
+
+/* For the programs that see the packet out of its tunnel. */
+static __always_inline void note_path(struct __sk_buff *skb)
+{
+	struct node *node = this_node();
+	__u32 path = node ? path_of_interface(node, skb->ifindex) : NO_PATH;
+
+	skb->tc_index = path < MAX_PATHS ? ARRIVAL | path : 0;
+}
+
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {
@@ -181,6 +218,7 @@ int from_uplink(struct __sk_buff *skb)
 		if (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, &packet))
 			return TCX_NEXT;
 		restore_outer(skb, &packet);
+		note_path(skb);
 	}
 	syn = is_first_syn(&packet);
 	if (likely(!syn && !may_have_flows(&packet.destination)))
@@ -195,8 +233,8 @@ int from_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	}
 	if (unlikely(!flow || !is_expected(flow, &packet))) {
-		if (may_shake_hands(&key))
-			answer(skb, &packet, &key);
+		if (!(may_shake_hands(&key) && answer(skb, &packet, &key)) && !flow && picks_up())
+			note_midstream(skb, &packet, &key);
 		return TCX_NEXT;
 	}
 	came_by = flow->incoming;

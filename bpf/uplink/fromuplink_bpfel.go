@@ -115,6 +115,7 @@ type FromUplinkNode struct {
 	PathsUp   uint32
 	Clock     uint32
 	Routed    uint32
+	PicksUp   uint32
 }
 
 type FromUplinkOuter struct {

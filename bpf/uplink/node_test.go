@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
@@ -62,7 +63,7 @@ type node struct {
 	from *ebpf.Program
 	into *ebpf.Program // a tunnel
 	// marked are to_uplink by the tc_index of its packets.
-	marked map[int32]marked
+	marked map[int32]packettest.Marked
 	maps   *uplink.ToUplinkMaps
 }
 
@@ -167,6 +168,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapTunnels:       to.Tunnels,
 		uplink.FromUplinkMapOuters:        to.Outers,
 		uplink.FromUplinkMapOutside:       to.Outside,
+		uplink.FromUplinkMapPreferences:   to.Preferences,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,
@@ -180,10 +182,10 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
 	}}))
 	t.Cleanup(func() { into.Close() })
-	n.marked = map[int32]marked{}
+	n.marked = map[int32]packettest.Marked{}
 	t.Cleanup(func() {
 		for _, m := range n.marked {
-			m.close()
+			m.Close()
 		}
 	})
 	n.to, n.from, n.into, n.maps = to.ToUplink, from.FromUplink, into.ToTunnel, &to.ToUplinkMaps

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/testutil"
 )
@@ -23,8 +24,8 @@ func recorder(t *testing.T) (*ebpf.Program, *ebpf.Map) {
 	require.NoError(t, err)
 	t.Cleanup(func() { noted.Close() })
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.LoadMem(asm.R7, asm.R1, tcIndexOffset, asm.Word),
-		asm.LoadMem(asm.R2, asm.R1, tcIndexOffset-8, asm.Word), // ingress_ifindex
+		asm.LoadMem(asm.R7, asm.R1, packettest.TCIndexOffset, asm.Word),
+		asm.LoadMem(asm.R2, asm.R1, packettest.TCIndexOffset-8, asm.Word), // ingress_ifindex
 		asm.JEq.Imm(asm.R2, 0, "pass"),
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word),
 		asm.LoadMapPtr(asm.R1, noted.FD()),
@@ -81,5 +82,31 @@ func TestTheOriginOfAPacketIsNotedBeforeItIsWrapped(t *testing.T) {
 				})
 			})
 		}
+	})
+}
+
+// A tunnel's device forgets by which NIC a packet came in.
+func TestThePathOfAPacketIsNotedBeforeItIsUnwrapped(t *testing.T) {
+	n := newNode(t)
+	w := &wire{node: n}
+	program, noted := recorder(t)
+	w.attach(t, n.from, ingress, n.nics[green], first)
+	w.attach(t, program, ingress, n.nics[green], last)
+	peer := packetSocket(t, n.peer, pathNames[green])
+	expect := func(t *testing.T, frame []byte, want uint32) {
+		t.Helper()
+		put(t, noted, uint32(0), ^uint32(0))
+		testutil.Retry(t, 5*time.Second, func() error {
+			send(t, peer, virtioHeader{}, frame)
+			if got := *lookup[uint32](t, noted, uint32(0)); got != want {
+				return fmt.Errorf("tc_index is %#x instead of %#x", got, want)
+			}
+			return nil
+		})
+	}
+	forEachTunnel(t, func(t *testing.T, tunnel packettest.Tunnel, e ends) {
+		n.withTunnels(t)
+		expect(t, back(tunnel).Frame(e.out().flip().frame()), uplink.Arrival|green)
+		expect(t, e.out().flip().frame(), 0)
 	})
 }

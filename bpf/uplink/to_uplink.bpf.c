@@ -9,12 +9,14 @@
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
+#include "uplink/pick_up.h"
 #include "uplink/silence.h"
 #include "uplink/together.h"
 #include "uplink/traffic.h"
 #include "shared.h"
 
 /* For Go. */
+SHARED(enum, arrival);
 SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
@@ -105,30 +107,35 @@ __noinline int follow_route(struct __sk_buff *skb, const struct packet *packet, 
 	return 1;
 }
 
-/* Nothing was sent on the flow since the node's clock moved. */
-static __always_inline int is_of_another_time(const struct flow *flow)
-{
-	struct node *node = this_node();
-
-	return node && flow->used != node->clock;
-}
-
-/* The flow's own path, unless the packet has to, or would rather, take another. */
-static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
+/*
+ * The flow's own path, unless the packet has to, or would rather, take another. Of a flow that
+ * lives, which has a key then, the route is asked again when its packet waits too long for an
+ * answer, and for the first one after the node's clock has moved.
+ */
+static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet,
+				 const struct flow_key *key, int waits)
 {
 	struct preference *preference = preference_of(flow->endpoint);
 	struct node *node = this_node();
-	__u32 index = flow->peer;
-	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
 	__u8 path = flow->path, paths;
+	struct peer *peer;
+	__u32 index;
 	int verdict;
 
-	if (!node || !peer)
+	if (!node)
+		return TCX_NEXT;
+	if (unlikely(flow->used != node->clock)) {
+		flow->used = node->clock;
+		waits = 1;
+	}
+	if (unlikely(key && waits))
+		follow_route(skb, packet, flow, key);
+	index = flow->peer;
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer)
 		return TCX_NEXT;
 	if (unlikely(!peer->active))
 		peer->active = 1;
-	if (unlikely(flow->used != node->clock))
-		flow->used = node->clock;
 	paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
 	if (unlikely(flow->avoided))
 		paths = without_avoided(flow, paths);
@@ -141,6 +148,8 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 	if (path >= MAX_PATHS || !(paths >> path & 1))
 		path = one_of(paths, flow->turn);
 	if (path >= MAX_PATHS) {
+		if (key) /* its end may have left a node that is gone: then the next one goes there */
+			follow_route(skb, packet, flow, key);
 		count_unplaced(skb, packet, flow);
 		return TCX_NEXT;
 	}
@@ -312,6 +321,52 @@ static __always_inline int may_answer(struct __sk_buff *skb, struct flow *flow, 
 	return 1;
 }
 
+/* The path of a flow that this end began elsewhere. */
+static __always_inline __u8 picked_path(struct flow *flow, const struct packet *packet, const struct flow_key *key)
+{
+	struct endpoint *endpoint = bpf_map_lookup_elem(&endpoints, &key->local);
+	struct preference *preference = preference_of(flow->endpoint);
+	struct node *node = this_node();
+	__u32 index = flow->peer;
+	struct peer *peer = bpf_map_lookup_elem(&peers, &index);
+	__u8 usable;
+
+	if (!endpoint || !node || !peer)
+		return NO_PATH;
+	flow->allowed = allowed_paths(endpoint->weights);
+	usable = flow->allowed & paths_to(peer, node, packet);
+	return round_robin_path(endpoint, preference ? without_backup(preference, usable) : usable);
+}
+
+/*
+ * This end's packet shows that a flow that began elsewhere is its own: it goes on here as one
+ * that was answered. Global, as settle, and for the same reason.
+ */
+__noinline int pick_up(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *ends)
+{
+	struct handshake *handshake;
+	struct flow_key key;
+
+	if (!packet || !ends)
+		return 0;
+	key = *ends;
+	handshake = bpf_map_lookup_elem(&handshakes, &key);
+	if (!handshake || (packet->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK || !goes_on_from(handshake, packet))
+		return 0;
+	handshake->flow.from = origin_of(skb);
+	if (is_in_tunnel(packet))
+		handshake->flow.peer = peer_of_tunnel(skb, packet, BPF_FIB_LOOKUP_OUTPUT);
+	if (handshake->flow.role == ROLE_INITIATOR) {
+		handshake->flow.path = picked_path(&handshake->flow, packet, &key);
+		handshake->flow.sequence = packet->acknowledgement;
+		handshake->flow.subtype |= ANSWERED;
+	} else {
+		handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
+		handshake->answer = packet->sequence;
+	}
+	return handshake->flow.path != NO_PATH && agree(handshake, &key);
+}
+
 /*
  * What leaves while a handshake is under way: this end answers a SYN, whichever it took,
  * or gives up, or shows that it takes the answer to its own. It has agreed then.
@@ -329,6 +384,8 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return 0;
 	if (packet->flags & TCP_RST)
 		return give_up(handshake, &key);
+	if (handshake->answered == MIDSTREAM)
+		return pick_up(skb, packet, ends);
 	if (handshake->flow.role == ROLE_INITIATOR)
 		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
 	if (!is_syn_ack(packet))
@@ -337,7 +394,7 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return give_up(handshake, &key);
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;
-	handshake->answered = 1;
+	handshake->answered = SYN_ANSWERED;
 	handshake->flow.from = origin_of(skb);
 	/* Who sent the SYN may have lied about the node that the answer goes to. */
 	if (is_in_tunnel(packet))
@@ -356,7 +413,7 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 		if (!renew_flow(skb, packet, key))
 			return 0;
 	handshake = bpf_map_lookup_elem(&handshakes, key);
-	return handshake ? &handshake->flow : 0;
+	return handshake && handshake->answered != MIDSTREAM ? &handshake->flow : 0;
 }
 
 /*
@@ -432,7 +489,7 @@ int to_uplink(struct __sk_buff *skb)
 			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
 			note_sent(skb, flow, &packet);
-			return steer(skb, flow, &packet);
+			return steer(skb, flow, &packet, 0, 0);
 		}
 		flow = bpf_map_lookup_elem(&flows, &key);
 	}
@@ -440,9 +497,7 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, &key, &packet, ENDED_OUT);
-	if (unlikely(note_leaving(skb, flow, &key, &packet) || is_of_another_time(flow)))
-		follow_route(skb, &packet, flow, &key);
-	return steer(skb, flow, &packet);
+	return steer(skb, flow, &packet, &key, note_leaving(skb, flow, &key, &packet));
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -102,6 +102,7 @@ type ToTunnelNode struct {
 	PathsUp   uint32
 	Clock     uint32
 	Routed    uint32
+	PicksUp   uint32
 }
 
 type ToTunnelOutsideKey struct {

@@ -123,6 +123,7 @@ type ToUplinkNode struct {
 	PathsUp   uint32
 	Clock     uint32
 	Routed    uint32
+	PicksUp   uint32
 }
 
 type ToUplinkOuter struct {

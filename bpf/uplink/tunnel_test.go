@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/bpf/packettest"
@@ -78,49 +77,16 @@ func (n *node) withTunnels(t testutil.TB) {
 	n.selectPod(t, weights(0, 1, 0))
 }
 
-// tcIndexOffset is that of tc_index in struct __sk_buff.
-const tcIndexOffset = 44
-
-// marked is a program that sets tc_index, which a test run cannot, and goes on with another.
-type marked struct {
-	program *ebpf.Program
-	next    *ebpf.Map // forgets its program when it is closed
-}
-
-func newMarked(program *ebpf.Program, tcIndex int32) (m marked, err error) {
-	if m.next, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1}); err != nil {
-		return m, err
-	}
-	if err := m.next.Put(uint32(0), program); err != nil {
-		return m, err
-	}
-	m.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R2, tcIndex),
-		asm.StoreMem(asm.R1, tcIndexOffset, asm.R2, asm.Word),
-		asm.LoadMapPtr(asm.R2, m.next.FD()),
-		asm.Mov.Imm(asm.R3, 0),
-		asm.FnTailCall.Call(),
-		asm.Mov.Imm(asm.R0, 0), // no verdict of ours
-		asm.Return(),
-	}})
-	return m, err
-}
-
-func (m marked) close() {
-	m.program.Close()
-	m.next.Close()
-}
-
 // marking is to_uplink of packets with this tc_index.
 func (n *node) marking(t testutil.TB, tcIndex int32) *ebpf.Program {
 	t.Helper()
 	if known, ok := n.marked[tcIndex]; ok {
-		return known.program
+		return known.Program
 	}
-	m, err := newMarked(n.to, tcIndex)
+	m, err := packettest.NewMarked(n.to, tcIndex)
 	require.NoError(t, err)
 	n.marked[tcIndex] = m
-	return m.program
+	return m.Program
 }
 
 // egressOf is egress of a packet with this tc_index.

@@ -2,6 +2,13 @@
 
 package uplink
 
+// enum arrival
+const (
+	Arrival         = 0x2f70
+	ArrivalPath     = 0x7
+	ArrivalByTunnel = 0x80000000
+)
+
 // enum busy_limit
 const (
 	MaxBusyFlows = 0x1000
@@ -63,8 +70,9 @@ const (
 
 // enum preference_flags
 const (
-	PreferenceSet  = 0x1
-	PreferenceSame = 0x2
+	PreferenceSet    = 0x1
+	PreferenceSame   = 0x2
+	PreferencePickUp = 0x4
 )
 
 // enum silence

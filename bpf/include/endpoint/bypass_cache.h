@@ -60,7 +60,7 @@ static __always_inline int may_bypass(struct __sk_buff *skb, const struct contex
 		return 0;
 	if (entry->generation != attachment->generation || (context->flags & (TCP_SYN | TCP_FIN | TCP_RST)))
 		return 0;
-	if (direction == TO_ENDPOINT && entry->ingress != skb->ingress_ifindex)
+	if (direction == TO_ENDPOINT && entry->ingress != arrival_of(skb))
 		return 0;
 	if (unlikely(entry->left < context->payload))
 		return 0;

@@ -252,7 +252,7 @@ __noinline int learn(struct __sk_buff *skb, struct context *context, struct subf
 	return 0;
 }
 
-/* The path is that of the NIC by which the peer's packets come in. */
+/* The path is that of the NIC by which the peer's packets come in, in a tunnel or not. */
 __noinline int learn_path(struct context *context, struct subflow *subflow, __u32 ingress)
 {
 	struct paths *paths;
@@ -263,6 +263,10 @@ __noinline int learn_path(struct context *context, struct subflow *subflow, __u3
 	subflow->ingress = ingress;
 	subflow->path = PATH_UNKNOWN;
 	classify_again(subflow);
+	if (ingress & ARRIVAL_BY_TUNNEL) {
+		subflow->path = ingress & ARRIVAL_PATH;
+		return 0;
+	}
 	paths = bpf_map_lookup_elem(&path_interfaces, &zero);
 	if (!paths)
 		return 0;

@@ -7,6 +7,7 @@
 #define BRAID_CONTEXT_H
 
 #include "chain.h"
+#include "../origin.h"
 
 /* A subflow as its endpoint sees it. */
 struct subflow_key {

@@ -37,7 +37,7 @@ __noinline int classify(struct context *context, struct subflow *subflow)
 /* What is learnt from a packet before the chain is asked. */
 static __always_inline void note_packet(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
-	__u32 ingress = skb->ingress_ifindex;
+	__u32 ingress = arrival_of(skb);
 	int in_handshake = (context->flags & TCP_SYN) || !(subflow->known & KNOWN_HANDSHAKE);
 
 	if (context->direction == TO_ENDPOINT && unlikely(ingress != subflow->ingress) && ingress) {

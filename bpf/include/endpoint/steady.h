@@ -102,7 +102,7 @@ static __always_inline int goes_on(struct __sk_buff *skb, const struct context *
 		return 0;
 	if ((context->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return 0;
-	if (direction == TO_ENDPOINT && steady->ingress != skb->ingress_ifindex)
+	if (direction == TO_ENDPOINT && steady->ingress != arrival_of(skb))
 		return 0;
 	if (context->payload && context->sequence != way->highest)
 		return 0;

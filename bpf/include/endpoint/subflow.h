@@ -98,7 +98,7 @@ struct subflow {
 	__u64 maybe[2];          /* rules whose selectors must be looked at each time */
 	__u64 latched[2];        /* rules all of whose actions have been noted and last */
 	__u32 token;             /* of the connection, the responder's; 0: unknown */
-	__u32 ingress;           /* ifindex by which packets for the endpoint come in; 0: none came */
+	__u32 ingress;           /* by which packets for the endpoint come in, as arrival_of() has it; 0: none came */
 	__u8 path;               /* of that interface; PATH_UNKNOWN */
 	__u8 role;               /* enum subflow_role */
 	__u8 engaged;            /* 1: an actor has something to do on each packet */

@@ -35,6 +35,7 @@ struct node {
 	__u32 paths_up;             /* a bit for each path */
 	__u32 clock;                /* seconds since boot, when the agent looked last */
 	__u32 routed;               /* paths whose subnets routers join, a bit for each */
+	__u32 picks_up;             /* 1: some endpoint has PREFERENCE_PICK_UP */
 };
 
 /*
@@ -86,6 +87,7 @@ struct preference {
 enum preference_flags {
 	PREFERENCE_SET = 1,  /* 0 in an entry of no endpoint */
 	PREFERENCE_SAME = 2, /* subflows join on the path of the first one */
+	PREFERENCE_PICK_UP = 4, /* flows that began elsewhere are taken in: a machine moved here with them */
 };
 
 /* A subflow as this node sees it, whichever side sent the first packet. */
@@ -151,8 +153,14 @@ enum flow_subtype {
  */
 struct handshake {
 	struct flow flow; /* its sequence is the SYN's */
-	__be32 answer;    /* the number of the SYN/ACK */
-	__u32 answered;   /* there was one */
+	__be32 answer;    /* the number of the SYN/ACK; in MIDSTREAM of what came in last */
+	__u32 answered;   /* handshake_answer */
+};
+
+enum handshake_answer {
+	NOT_ANSWERED = 0,
+	SYN_ANSWERED = 1,
+	MIDSTREAM = 2, /* nobody saw a SYN: the flow began before its end came to this node */
 };
 
 struct connection_key {

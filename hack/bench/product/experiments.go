@@ -57,7 +57,7 @@ var experiments = []rig.Measurer{
 	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureOverlay, Info: rig.Info{
 		Name: "overlay", Measures: "goodput of one connection over three links in overlays, and gaps when a NIC fails",
 		Figures: []rig.Unit{
-			{"overlay.*.ratio", "to links x single path"}, {"overlay.*_mbit", "Mbit/s"}, {"overlay.*_ms", "ms"}, {"overlay.checksum_errors", "segments"},
+			{"overlay.*.ratio", "to links x single path"}, {"overlay.*_mbit", "Mbit/s"}, {"overlay.*_ms", "ms"}, {"overlay.checksum_errors", "segments"}, {"overlay.others*", "packets"},
 		},
 	}},
 	rig.Experiment[*rig.Lab]{Setup: inRacks, Run: measureRouted, Info: rig.Info{

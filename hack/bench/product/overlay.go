@@ -80,6 +80,9 @@ func measureOverlaid(ctx context.Context, m *rig.Measurement, l *rig.Lab, figure
 			return err
 		}
 	}
+	if err := countOthersChanged(ctx, m, l); err != nil {
+		return err
+	}
 	return countChecksums(ctx, m, l, "overlay.checksum_errors")
 }
 

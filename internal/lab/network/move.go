@@ -14,8 +14,7 @@ import (
 
 // MoveTo takes the pod to another node, as the live migration of a virtual machine does: what
 // it has itself stays, its sockets among it, the host's end of its interface is at the other
-// node, and the routes of all nodes to its addresses, and to these, lead there. Without an
-// overlay.
+// node, and the routes of all nodes to its addresses, and to these, lead there.
 func (p *Pod) MoveTo(node *Node, more ...string) error {
 	from := p.Node
 	if err := p.moveHostInterface(node); err != nil {
@@ -69,16 +68,24 @@ func (p *Pod) leadHere() error {
 			version = 6
 		}
 		for _, node := range p.Node.network.Nodes {
-			route := Route{Destination: destination, Gateway: p.Node.Address(0, version), Interface: p.Node.network.Spec.Paths[0]}
-			if node == p.Node {
-				route = Route{Destination: destination, Interface: p.HostInterface, Source: node.Address(0, version)}
-			}
-			if err := node.AddRoute(route); err != nil {
+			if err := p.leadFrom(node, destination, version); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// leadFrom has one node's route lead there.
+func (p *Pod) leadFrom(node *Node, destination string, version int) error {
+	switch spec := &node.network.Spec; {
+	case node == p.Node:
+		return node.AddRoute(Route{Destination: destination, Interface: p.HostInterface, Source: node.Address(0, version)})
+	case spec.Overlay.laid():
+		return node.routeInto(p.Node, destination, version)
+	default:
+		return node.AddRoute(Route{Destination: destination, Gateway: p.Node.Address(0, version), Interface: spec.Paths[0]})
+	}
 }
 
 // forgetMoves removes what moves have added to nodes: routes, and an interface that does not
@@ -87,11 +94,15 @@ func (p *Pod) forgetMoves() (err error) {
 	if len(p.moved) == 0 {
 		return nil
 	}
+	by := p.Node.network.Spec.Paths[0]
+	if p.Node.network.Spec.Overlay.laid() {
+		by = TunnelDevice
+	}
 	for _, node := range p.Node.network.Nodes {
 		if node == p.Node {
 			err = errors.Join(err, node.deleteLink(p.HostInterface))
 		} else {
-			err = errors.Join(err, node.deleteRoutes(node.network.Spec.Paths[0], p.moved))
+			err = errors.Join(err, node.deleteRoutes(by, p.moved))
 		}
 	}
 	return err

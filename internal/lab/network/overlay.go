@@ -148,20 +148,20 @@ func (node *Node) carryTo(other *Node) error {
 		if err := handle.NeighSet(entry); err != nil {
 			return fmt.Errorf("adding neighbour %s: %w", entry.IP, err)
 		}
-		if err := node.routeInto(other, version); err != nil {
+		if err := node.routeInto(other, other.PodCIDR(version), version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// routeInto routes another node's pods into the overlay.
-func (node *Node) routeInto(other *Node, version int) error {
+// routeInto routes a destination at another node into the overlay.
+func (node *Node) routeInto(other *Node, destination string, version int) error {
 	overlay := node.network.Spec.Overlay
 	if !overlay.External {
-		return node.AddRoute(Route{Destination: other.PodCIDR(version), Gateway: other.tunnelAddress(version), Interface: TunnelDevice})
+		return node.AddRoute(Route{Destination: destination, Gateway: other.tunnelAddress(version), Interface: TunnelDevice})
 	}
-	line := fmt.Sprintf("-%d route replace %s encap %s id %d dst %s", version, other.PodCIDR(version),
+	line := fmt.Sprintf("-%d route replace %s encap %s id %d dst %s", version, destination,
 		map[int]string{4: "ip", 6: "ip6"}[overlay.Outer], tunnelID, other.Address(0, overlay.Outer))
 	if overlay.Outer == 6 {
 		line += " csum" // devices refuse UDP over IPv6 without one
