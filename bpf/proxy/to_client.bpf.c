@@ -9,8 +9,6 @@
 #include "proxy.h"
 
 enum {
-	IPPROTO_ICMP = 1,
-	IPPROTO_ICMPV6 = 58,
 	ICMP_UNREACHABLE = 3,
 	ICMPV6_UNREACHABLE = 1,
 	ICMPV6_TOO_BIG = 2,
