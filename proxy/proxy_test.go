@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -92,6 +93,34 @@ func TestAVirtualMachinesConnectionsAreRelayedToo(t *testing.T) {
 		require.True(t, bytes.Equal(data, got))
 		expectShares(t, server, len(data))
 	})
+}
+
+// Connections beyond that go on untouched, and those of others are relayed as ever.
+func TestAClientThatAsksSilentServersTakesNobodysPlace(t *testing.T) {
+	const most = 64
+	l := newLab(t)
+	l.start(t, l.client)
+	guest := l.Pod("guest-1-1")
+	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{clientAt(t, l.client), clientAt(t, guest)}))
+	address, accepted := listen(t, l.server, 4)
+	l.nft(t, l.Nodes[1], "add table inet silent; add chain inet silent forward { type filter hook forward priority 0; }; "+
+		"add rule inet silent forward tcp dport 9 counter drop")
+	ctx, stop := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	t.Cleanup(func() { stop(); asking.Wait() })
+	for range 4 * most {
+		asking.Go(func() {
+			_, _ = l.client.DialBy(ctx, network.TCP, "tcp", netip.AddrPortFrom(address.Addr(), 9).String()) // nobody answers
+		})
+	}
+	testutil.Eventually(t, 2*time.Second, "servers are asked", func() bool { return l.proxy.Connections() >= most })
+	time.Sleep(200 * time.Millisecond)
+	require.Equal(t, most, l.proxy.Connections())
+	l.client = guest
+	l.dial(t, address)
+	multipath, err := (<-accepted).MultipathTCP()
+	require.NoError(t, err)
+	require.True(t, multipath)
 }
 
 func TestAClosedPortIsRefusedAtOnce(t *testing.T) {

@@ -26,6 +26,9 @@ import (
 const (
 	// mostConnections of one client; further ones go on untouched.
 	mostConnections = 4096
+	// mostHeld is how many servers are asked for one client at the same time: who asks silent
+	// ones must not take the place of all others. Further connections go on untouched.
+	mostHeld = mostDialing / 4
 	// patience is how long a client may take to acknowledge that its server answered.
 	patience = 70 * time.Second
 	// linger is how long late segments of an ended connection are the relay's.
