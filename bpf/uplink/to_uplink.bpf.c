@@ -340,7 +340,7 @@ static __always_inline __u8 picked_path(struct flow *flow, const struct packet *
 
 /*
  * This end's packet shows that a flow that began elsewhere is its own: it goes on here as one
- * that was answered. Global, as settle, and for the same reason.
+ * that was answered. Beside settle, not within it: the stack of Linux 6.1 is small.
  */
 __noinline int pick_up(struct __sk_buff *skb, const struct packet *packet, const struct flow_key *ends)
 {
@@ -351,7 +351,8 @@ __noinline int pick_up(struct __sk_buff *skb, const struct packet *packet, const
 		return 0;
 	key = *ends;
 	handshake = bpf_map_lookup_elem(&handshakes, &key);
-	if (!handshake || (packet->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK || !goes_on_from(handshake, packet))
+	if (!handshake || (packet->flags & (TCP_SYN | TCP_FIN | TCP_RST | TCP_ACK)) != TCP_ACK || is_forged(skb, &key.local) ||
+	    !goes_on_from(handshake, packet))
 		return 0;
 	handshake->flow.from = origin_of(skb);
 	if (is_in_tunnel(packet))
@@ -384,8 +385,6 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return 0;
 	if (packet->flags & TCP_RST)
 		return give_up(handshake, &key);
-	if (handshake->answered == MIDSTREAM)
-		return pick_up(skb, packet, ends);
 	if (handshake->flow.role == ROLE_INITIATOR)
 		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
 	if (!is_syn_ack(packet))
@@ -407,7 +406,9 @@ static __always_inline struct flow *handshaking(struct __sk_buff *skb, struct pa
 {
 	struct handshake *handshake = bpf_map_lookup_elem(&handshakes, key);
 
-	if (!is_first_syn(packet))
+	if (!is_first_syn(packet) && handshake && handshake->answered == MIDSTREAM)
+		pick_up(skb, packet, key);
+	else if (!is_first_syn(packet))
 		settle(skb, packet, key);
 	else if (!handshake || handshake->flow.role != ROLE_INITIATOR || handshake->flow.sequence != packet->sequence)
 		if (!renew_flow(skb, packet, key))
