@@ -28,6 +28,7 @@ func TestAConnectionSurvivesBoxesOnAllPaths(t *testing.T) {
 	c.spread(t, shopPolicy(v1alpha1.SubflowManagerKernel), 2)
 	t.Cleanup(func() { c.putBox(t, nil, middlebox.Kind{}) })
 	direction := traffic.Up
+	blind := c.Network.Spec.Overlay != (network.Overlay{}) // boxes see no TCP in tunnels
 	for _, kind := range middlebox.Kinds() {
 		if kind.KernelLoses {
 			continue
@@ -37,9 +38,9 @@ func TestAConnectionSurvivesBoxesOnAllPaths(t *testing.T) {
 			tcp := c.throughBox(t, network.TCP, kind, direction)
 			boxed := c.throughBox(t, network.MPTCP, kind, direction)
 			t.Logf("%s: %.1f Mbit/s with %d subflows, TCP %.1f", direction, boxed.Mbit, boxed.Subflows, tcp.Mbit)
-			require.Equal(t, kind.EndsMPTCP, !boxed.Multipath)
+			require.Equal(t, kind.EndsMPTCP && !blind, !boxed.Multipath)
 			require.Greater(t, boxed.Mbit, tcp.Mbit/2)
-			if !kind.EndsMPTCP && !kind.NoJoins && !kind.NoAnnouncements { // without these it takes a second
+			if blind || !kind.EndsMPTCP && !kind.NoJoins && !kind.NoAnnouncements { // without these it takes a second
 				require.Greater(t, boxed.Subflows, 1)
 			}
 		})
