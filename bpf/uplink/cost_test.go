@@ -154,10 +154,18 @@ func BenchmarkCounting(b *testing.B) {
 	n.nics[green] = loopback
 	n.setNode(b, allPaths)
 	for name, account := range map[string]uint8{"counted": theAccount, "not counted": 0} {
-		b.Run("in a flow, "+name, func(b *testing.B) {
+		begin := func(b *testing.B) {
+			b.Helper()
 			n.prefer(b, uplink.ToUplinkPreference{Allowed: allPaths, Share: everyFlow, Flags: set, Account: account})
 			n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths, Account: account})
+		}
+		b.Run("leaves, "+name, func(b *testing.B) {
+			begin(b)
 			costs(b, n, n.to, frame)
+		})
+		b.Run("comes in, "+name, func(b *testing.B) {
+			begin(b)
+			costs(b, n, n.from, e.out().flip().frame())
 		})
 	}
 }
