@@ -113,7 +113,7 @@ func TestAClientThatAsksSilentServersTakesNobodysPlace(t *testing.T) {
 			_, _ = l.client.DialBy(ctx, network.TCP, "tcp", netip.AddrPortFrom(address.Addr(), 9).String()) // nobody answers
 		})
 	}
-	testutil.Eventually(t, 2*time.Second, "servers are asked", func() bool { return l.proxy.Connections() >= most })
+	testutil.Eventually(t, 3*time.Second, "servers are asked", func() bool { return l.proxy.Connections() >= most })
 	time.Sleep(200 * time.Millisecond)
 	require.Equal(t, most, l.proxy.Connections())
 	l.client = guest
