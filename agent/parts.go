@@ -112,7 +112,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		guard:    guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 		guests:   guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
 		machines: machines.New(options.Log.WithName("machines")),
-		relayed:  relayed.New(options.StatePath, to.wake),
+		relayed:  relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
 	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 
 	"braid.dev/braid/agent/node"
@@ -39,17 +40,20 @@ const look = 5 * time.Second
 type Part struct {
 	directory string
 	notify    func()
+	log       logr.Logger
 
 	mu   sync.Mutex
 	told map[int]bool // by interface: whether it is relayed
 	dead map[int]bool // interfaces of relays without a proxy, at the last look
+
+	failed string // the last error of a sweep
 }
 
 var _ node.Part = (*Part)(nil)
 
 // New keeps the list in this directory.
-func New(directory string, notify func()) *Part {
-	return &Part{directory: directory, notify: notify, told: map[int]bool{}}
+func New(directory string, notify func(), log logr.Logger) *Part {
+	return &Part{directory: directory, notify: notify, log: log, told: map[int]bool{}}
 }
 
 // Apply writes the list, and has endpoints wait that no proxy relays.
@@ -136,7 +140,7 @@ func (p *Part) Run(ctx context.Context) error {
 		if p.hasChanged() && p.notify != nil {
 			p.notify()
 		}
-		p.sweep()
+		p.report(p.sweep())
 	})
 }
 
@@ -152,10 +156,10 @@ func (p *Part) hasChanged() bool {
 
 // sweep removes interfaces of a proxy that was killed, once they are there at two looks: one
 // that is being made has no program yet.
-func (p *Part) sweep() {
+func (p *Part) sweep() error {
 	found, err := list.Dead()
 	if err != nil {
-		return // the next look tries again
+		return err
 	}
 	now := map[int]bool{}
 	var left []netlink.Link
@@ -166,7 +170,19 @@ func (p *Part) sweep() {
 		}
 	}
 	p.dead = now
-	_ = list.Sweep(left)
+	return list.Sweep(left)
+}
+
+// report logs an error once, however often it comes: each look tries again.
+func (p *Part) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if err != nil && text != p.failed {
+		p.log.Error(err, "failed to remove what a proxy left that was killed")
+	}
+	p.failed = text
 }
 
 // Remove takes the list away, and with it the proxy's work.

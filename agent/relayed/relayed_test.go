@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -41,7 +42,7 @@ func newLab(t *testing.T) *lab {
 	var err error
 	l.index, err = l.Index("pod")
 	require.NoError(t, err)
-	l.part = New(l.directory, nil)
+	l.part = New(l.directory, nil, testr.New(t))
 	return l
 }
 
@@ -132,7 +133,7 @@ func TestInterfacesOfADeadProxyAreRemovedAtTheSecondLook(t *testing.T) {
 	living, err := l.Index(list.InterfacePrefix + "8")
 	require.NoError(t, err)
 	l.attach(t, "from_relay", living)
-	look := func() { require.NoError(t, l.Do(func() error { l.part.sweep(); return nil })) }
+	look := func() { require.NoError(t, l.Do(l.part.sweep)) }
 	look()
 	require.Contains(t, names(), list.InterfacePrefix+"7")
 	look()

@@ -22,6 +22,32 @@ static __always_inline void key_of(struct flow_key *key, const struct packet *pa
 	key->token = 0;
 }
 
+/*
+ * Writes the announced port into what an ICMP error quotes of a join: a router quotes the
+ * real port, and the guest knows no such socket.
+ */
+static __noinline int translate_quoted(struct __sk_buff *skb, void *flows)
+{
+	struct quoted quoted = {};
+	struct flow_key key = {};
+	struct flow *join;
+	__be16 port;
+
+	if (!find_quoted(skb, &quoted))
+		return 0;
+	key.guest = quoted.source;
+	key.peer = quoted.destination;
+	key.guest_port = quoted.source_port;
+	key.peer_port = quoted.destination_port;
+	join = bpf_map_lookup_elem(flows, &key);
+	if (!join || join->kind != FLOW_JOIN)
+		return 0;
+	port = join->other_port;
+	if (port != key.peer_port && !bpf_skb_store_bytes(skb, quoted.ports + 2, &port, sizeof(port), 0))
+		bpf_l4_csum_replace(skb, quoted.checksum, key.peer_port, port, sizeof(port));
+	return 1;
+}
+
 static __always_inline __u32 bit_of(__u32 place)
 {
 	return place < ANNOUNCED_PORTS ? 1U << place : 0;

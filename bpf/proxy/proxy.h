@@ -28,8 +28,8 @@ enum proxy_limit {
 };
 
 enum {
-	/* In skb->tc_index: this one comes from a relay, and goes on. */
-	FROM_RELAY = 0xb4a1,
+	/* In skb->tc_index: this one comes from a relay, and goes on. Neither CARRIES nor ARRIVAL. */
+	FROM_RELAY = 0xb4a2,
 };
 
 enum relayed_state {
