@@ -87,7 +87,9 @@ func denied(err error) error {
 }
 
 // fetch has the client ask a server for a file.
-func fetch(ctx context.Context, server string) error { return fetchFrom(ctx, "client", "tools", server) }
+func fetch(ctx context.Context, server string) error {
+	return fetchFrom(ctx, "client", "tools", server)
+}
 
 func fetchFrom(ctx context.Context, pod, container, server string) error {
 	_, err := kubectl(ctx, "exec", pod, "--container", container, "--", "mptcpize", "run",
