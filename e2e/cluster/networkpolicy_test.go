@@ -66,6 +66,8 @@ func allowNew(ctx context.Context, t *testing.T, server string) {
 	}
 	mustKubectl(ctx, t, "delete", "networkpolicy", "deny")
 	await(t, "what the NetworkPolicy denied", func() error { return fetch(ctx, server) })
+	// The kernel takes what was dropped for a middlebox, and uses plain TCP for a minute.
+	await(t, "new connections are not spread again", func() error { return usesAll(ctx, t, serverAddress(ctx, t, "traffic")) })
 }
 
 // enforce applies a manifest of NetworkPolicies for as long as the test runs.
