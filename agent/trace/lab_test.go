@@ -46,6 +46,8 @@ type lab struct {
 	datapath *datapath.Datapath
 	chains   *chains.Chains
 	builder  *node.Builder
+	// others are further interfaces that may have the pod's addresses.
+	others []int
 }
 
 const (
@@ -95,7 +97,7 @@ func (l *lab) device() int {
 func (l *lab) apply() {
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
 		UID: "uid", Namespace: "team", Name: "web-0", Chain: "chain",
-		Addresses: []netip.Addr{netip.MustParseAddr(l.pod().IPv4), netip.MustParseAddr(l.pod().IPv6)}, Interface: l.device(),
+		Addresses: []netip.Addr{netip.MustParseAddr(l.pod().IPv4), netip.MustParseAddr(l.pod().IPv6)}, Interface: l.device(), Others: l.others,
 		Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "green", Weight: 1}},
 	}}, Chains: []v1alpha1.PlanChain{{Name: "chain", Rules: rules}}}
 	peer := nodetest.Peer{Name: l.Nodes[1].NodeName(), Paths: map[string]nodetest.PeerPath{}}
@@ -332,6 +334,22 @@ func TestAReplayEndsWhereAnOverlayBegins(t *testing.T) {
 	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: other, To: pod, Type: v1alpha1.PacketMPCapable})).Packets[0]
 	if packet.Outcome != "reaches the pod" || len(packet.Steps) != 1 {
 		t.Errorf("what the pod receives: %+v", packet)
+	}
+}
+
+// What is routed to a bridge, or to one of several interfaces, is not known by where it came in.
+func TestAPodIsTracedFromItsOwnInterfaceWhereverItsRouteLeads(t *testing.T) {
+	l := newLab(t)
+	pod, other := l.ends(4, 40006, 8006)
+	for _, line := range []string{"link add bridge0 type bridge", "link set bridge0 up", "route replace " + pod.Addr().String() + " dev bridge0"} {
+		out, err := l.Nodes[0].Run("ip", strings.Fields(line)...)
+		require.NoError(t, err, out)
+	}
+	l.others = []int{1}
+	l.apply()
+	report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable}))
+	if report.Interface != l.pod().HostInterface {
+		t.Errorf("the pod's interface is said to be %s instead of %s", report.Interface, l.pod().HostInterface)
 	}
 }
 
