@@ -103,11 +103,15 @@ func makeImages(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	machine, err := lab.BuildMachineImage(ctx, machineSuite)
+	if err != nil {
+		return nil, err
+	}
 	archives, err := filepath.Glob(filepath.Join(repository, "_out/images/braid-*-amd64.tar"))
 	if err != nil || len(archives) != 2 {
 		return nil, fmt.Errorf("looking for the images of the controller and the agent: %v %w", archives, err)
 	}
-	return append(archives, filepath.Join(repository, "_out/images/traffic.tar"), strings.TrimSpace(workload)), nil
+	return append(archives, filepath.Join(repository, "_out/images/traffic.tar"), strings.TrimSpace(workload), machine), nil
 }
 
 func findPrograms(ctx context.Context) (err error) {

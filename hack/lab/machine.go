@@ -4,6 +4,7 @@ package lab
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +13,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"braid.dev/braid/hack/kernels/initramfs"
@@ -31,6 +34,8 @@ type MachineSpec struct {
 	Suite string
 	// Serves says that it runs a server for traffic on TrafficPort.
 	Serves bool
+	// MemoryMiB is what it has; 0 means 512.
+	MemoryMiB int
 }
 
 // Machine is a virtual machine that is up: the kernel of a Debian release, with the traffic
@@ -40,12 +45,22 @@ type Machine struct {
 	// Kernel is its release.
 	Kernel string
 
-	process *Process
-	line    net.Conn
-	answers *bufio.Reader
+	spec      MachineSpec
+	process   *Process
+	arguments []string // of the hypervisor, but for those of its place
+	monitor   *monitor
+	mu        sync.Mutex
+	line      net.Conn
+	answers   chan said
 }
 
-// machineMemory is in MiB.
+// said is a line of the machine's, or why none comes.
+type said struct {
+	line []byte
+	err  error
+}
+
+// machineMemory is in MiB, where nothing else is asked for.
 const machineMemory = 512
 
 // machineModules are those of the machine's NIC, and of what the traffic generator asks of its
@@ -97,10 +112,11 @@ func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{Pod: place, Kernel: release}
-	failed := fmt.Errorf("machine %s does not boot; its console is in %s", spec.Name, l.path(spec.Name+".console"))
+	m := &Machine{Pod: place, Kernel: release, spec: spec}
+	failed := fmt.Errorf("machine %s does not boot; its console is in %s", spec.Name, l.machinePath(place, "console"))
 	for _, how := range accelerations {
-		if err = m.boot(ctx, l, how, append(how.arguments, l.machineArguments(m, spec, kernel, initial)...)); err == nil {
+		m.arguments = append(slices.Clone(how.arguments), machineArguments(place, spec, kernel, initial)...)
+		if err = m.boot(ctx, l, how); err == nil {
 			return m, m.serve(ctx, spec)
 		}
 		failed = errors.Join(failed, err)
@@ -110,55 +126,77 @@ func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
 
 // machineFiles writes what machines of a kernel begin with, and returns the kernel's release.
 func (l *Lab) machineFiles(ctx context.Context, kernel string) (path, release string, err error) {
+	path = l.path("machine.cpio")
+	release, err = writeMachineFiles(ctx, l.repository, kernel, path)
+	return path, release, err
+}
+
+// writeMachineFiles writes to a path what machines of a kernel begin with.
+func writeMachineFiles(ctx context.Context, repository, kernel, path string) (release string, err error) {
 	modules, err := filepath.Glob(filepath.Join(kernel, "lib/modules/*"))
 	if err != nil || len(modules) != 1 {
-		return "", "", fmt.Errorf("the kernel in %s has %d directories of modules", kernel, len(modules))
+		return "", fmt.Errorf("the kernel in %s has %d directories of modules", kernel, len(modules))
 	}
 	var files initramfs.Archive
 	for _, directory := range []string{"dev", "modules", "proc", "sys"} {
 		files.Directory(directory)
 	}
 	for name, source := range map[string]string{"init": "./hack/lab/cmd/guest", guestline.Traffic[1:]: "./hack/lab/cmd/traffic"} {
-		content, err := l.buildStatic(ctx, source)
+		program := path + "." + name
+		if err := buildStatic(ctx, repository, source, program); err != nil {
+			return "", err
+		}
+		content, err := os.ReadFile(program)
 		if err != nil {
-			return "", "", err
+			return "", fmt.Errorf("reading %s: %w", source, err)
 		}
 		files.File(name, content)
 	}
 	if err := files.AddModules(modules[0], machineModules...); err != nil {
-		return "", "", err
+		return "", err
 	}
 	files.End()
-	path = l.path("machine.cpio")
 	if err := os.WriteFile(path, files.Bytes(), 0o600); err != nil {
-		return "", "", fmt.Errorf("writing what machines begin with: %w", err)
+		return "", fmt.Errorf("writing what machines begin with: %w", err)
 	}
-	return path, filepath.Base(modules[0]), nil
+	return filepath.Base(modules[0]), nil
 }
 
 // buildStatic builds a program that needs no other file.
-func (l *Lab) buildStatic(ctx context.Context, source string) ([]byte, error) {
-	program := l.path(filepath.Base(source) + ".static")
+func buildStatic(ctx context.Context, repository, source, program string) error {
 	command := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", program, source)
-	command.Dir, command.Env = l.repository, append(os.Environ(), "CGO_ENABLED=0")
+	command.Dir, command.Env = repository, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("building %s: %w: %s", source, err, out)
+		return fmt.Errorf("building %s: %w: %s", source, err, out)
 	}
-	return os.ReadFile(program)
+	return nil
 }
 
-func (l *Lab) machineArguments(m *Machine, spec MachineSpec, kernel, initial string) []string {
+// machineArguments are those of the hypervisor wherever it runs.
+func machineArguments(place *network.Pod, spec MachineSpec, kernel, initial string) []string {
 	parameters := []string{
 		"console=ttyS0", "panic=-1", "mitigations=off", "quiet", "net.ifnames=0",
-		guestline.Address + "=" + m.IPv4, guestline.Gateway + "=" + network.Gateway(4), guestline.Segment + "=" + strconv.Itoa(network.MachineSegment),
+		guestline.Address + "=" + place.IPv4, guestline.Gateway + "=" + network.Gateway(4), guestline.Segment + "=" + strconv.Itoa(network.MachineSegment),
 	}
 	return []string{
-		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-cpu", "max", "-smp", "1", "-m", strconv.Itoa(machineMemory),
+		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-cpu", "max", "-smp", "1",
+		"-m", strconv.Itoa(cmp.Or(spec.MemoryMiB, machineMemory)),
 		"-kernel", filepath.Join(kernel, "vmlinuz"), "-initrd", initial, "-append", strings.Join(parameters, " "),
 		"-netdev", "tap,id=nic,ifname=" + network.MachineTap + ",script=no,downscript=no",
-		"-device", "virtio-net-pci,netdev=nic,mac=" + machineAddress(m.Pod),
-		"-serial", "file:" + l.path(spec.Name+".console"), "-serial", "unix:" + l.path(spec.Name+".line") + ",server=on,wait=off",
+		"-device", "virtio-net-pci,netdev=nic,mac=" + machineAddress(place),
 	}
+}
+
+// placed are the arguments of the hypervisor at a place, whose files have its namespace's name.
+func (l *Lab) placed(m *Machine, place *network.Pod) []string {
+	socket := func(kind string) string { return "unix:" + l.machinePath(place, kind) + ",server=on,wait=off" }
+	return slices.Concat(m.arguments, []string{
+		"-serial", "file:" + l.machinePath(place, "console"), "-serial", socket("line"), "-qmp", socket("qmp"),
+	})
+}
+
+func (l *Lab) machinePath(place *network.Pod, kind string) string {
+	return l.path(place.Namespace.Name + "." + kind)
 }
 
 // machineAddress is the MAC address of a machine: one for each IPv4 address.
@@ -168,13 +206,14 @@ func machineAddress(p *network.Pod) string {
 }
 
 // boot starts the hypervisor and waits until the machine answers.
-func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration, arguments []string) (err error) {
+func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, how.patience)
 	defer cancel()
-	if m.process, err = l.start("machine-"+m.PodName, m.Command(context.Background(), "qemu-system-x86_64", arguments...)); err != nil {
+	if m.process, err = l.start("machine-"+m.PodName, m.Command(context.Background(), "qemu-system-x86_64", l.placed(m, m.Pod)...)); err != nil {
 		return err
 	}
-	if err = m.connect(ctx, l.path(m.PodName+".line")); err == nil {
+	m.answers = make(chan said, 1)
+	if err = m.connect(ctx, l, m.Pod); err == nil {
 		_, err = m.answer(ctx)
 	}
 	if err != nil {
@@ -184,16 +223,52 @@ func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration, arguments 
 	return nil
 }
 
-// connect opens the line to the machine as soon as the hypervisor offers it.
-func (m *Machine) connect(ctx context.Context, path string) (err error) {
+// connect opens the lines to the machine and to its hypervisor at a place.
+func (m *Machine) connect(ctx context.Context, l *Lab, place *network.Pod) error {
+	line, err := dialUnix(ctx, l.machinePath(place, "line"))
+	if err != nil {
+		return fmt.Errorf("opening the line to machine %s: %w", m.PodName, err)
+	}
+	m.mu.Lock()
+	m.line = line
+	m.mu.Unlock()
+	go m.listen(line)
+	if m.monitor, err = dialMonitor(ctx, l.machinePath(place, "qmp")); err != nil {
+		return fmt.Errorf("asking the hypervisor of machine %s: %w", m.PodName, err)
+	}
+	return nil
+}
+
+// listen hands on what the machine says, until the line ends. That it ends is an error unless
+// the machine has another one.
+func (m *Machine) listen(line net.Conn) {
+	reader := bufio.NewReader(line)
 	for {
-		if m.line, err = new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
-			m.answers = bufio.NewReader(m.line)
-			return nil
+		text, err := reader.ReadBytes('\n')
+		if err == nil {
+			m.answers <- said{line: text}
+			continue
+		}
+		m.mu.Lock()
+		current := m.line == line
+		m.mu.Unlock()
+		if current {
+			m.answers <- said{err: err}
+		}
+		return
+	}
+}
+
+// dialUnix connects to a socket as soon as somebody listens there.
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	for {
+		connection, err := new(net.Dialer).DialContext(ctx, "unix", path)
+		if err == nil {
+			return connection, nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("opening the line to machine %s: %w", m.PodName, err)
+			return nil, err
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -220,7 +295,10 @@ func (m *Machine) order(ctx context.Context, order guestline.Order) (string, err
 	if err != nil {
 		return "", fmt.Errorf("writing an order for machine %s: %w", m.PodName, err)
 	}
-	if _, err := m.line.Write(append(line, '\n')); err != nil {
+	m.mu.Lock()
+	to := m.line
+	m.mu.Unlock()
+	if _, err := to.Write(append(line, '\n')); err != nil {
 		return "", fmt.Errorf("asking machine %s: %w", m.PodName, err)
 	}
 	return m.answer(ctx)
@@ -228,15 +306,18 @@ func (m *Machine) order(ctx context.Context, order guestline.Order) (string, err
 
 // answer waits for what the machine says.
 func (m *Machine) answer(ctx context.Context) (string, error) {
-	stop := context.AfterFunc(ctx, func() { _ = m.line.SetDeadline(time.Now()) })
-	defer stop()
-	line, err := m.answers.ReadBytes('\n')
-	if err != nil {
-		return "", fmt.Errorf("waiting for machine %s: %w", m.PodName, errors.Join(context.Cause(ctx), err))
+	var is said
+	select {
+	case <-ctx.Done():
+		is.err = context.Cause(ctx)
+	case is = <-m.answers:
+	}
+	if is.err != nil {
+		return "", fmt.Errorf("waiting for machine %s: %w", m.PodName, is.err)
 	}
 	var answer guestline.Answer
-	if err := json.Unmarshal(line, &answer); err != nil {
-		return "", fmt.Errorf("reading what machine %s says: %w: %q", m.PodName, err, line)
+	if err := json.Unmarshal(is.line, &answer); err != nil {
+		return "", fmt.Errorf("reading what machine %s says: %w: %q", m.PodName, err, is.line)
 	}
 	if answer.Error != "" {
 		return answer.Output, fmt.Errorf("machine %s: %s", m.PodName, answer.Error)

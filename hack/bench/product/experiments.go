@@ -111,6 +111,10 @@ var experiments = []rig.Measurer{
 			{"vm.uc2.*.gain", "to MPTCP without Braid"}, {"vm.uc2.*_mbit", "Mbit/s"}, {"vm.proxy.*_ms_added", "ms"},
 		},
 	}},
+	rig.Experiment[*migrated]{Setup: newMigrated, Run: measureMigration, Info: rig.Info{
+		Name: "migration", Measures: "what the server of a VM's connection misses while QEMU moves the VM to another node",
+		Figures: []rig.Unit{{"vm.migration.*_ms", "ms"}},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: newNewPod, Run: measureNewPod, Info: rig.Info{
 		Name: "newpod", Measures: "what new pods send in their first second beyond their ceiling",
 		Figures: []rig.Unit{{"newpod.*_kb", "kB"}},
