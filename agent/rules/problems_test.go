@@ -39,3 +39,13 @@ func TestARuleAtThePeerFailsWhereSocketsCannotBeGoverned(t *testing.T) {
 func TestARuleAtThePeerFailsForAVM(t *testing.T) {
 	expectOneProblem(t, new(loadedPrograms).addGuestProblems(nil, asking()), "an action with at: Peer is for sockets of pods")
 }
+
+func TestRulesForWhatIsReceivedFailWhereItDoesNotPassTheInterface(t *testing.T) {
+	rules := asking()
+	rules[0].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionToEndpoint}}
+	rules[1].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
+	expectOneProblem(t, addBypassed(nil, rules, true), "does not pass its interface")
+	if statuses := addBypassed(nil, rules, false); len(statuses) > 0 {
+		t.Errorf("where it does the statuses are %+v", statuses)
+	}
+}

@@ -57,7 +57,8 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 			continue
 		}
 		of = s.programs.loaded.addProblems(of, attached.Rules, manager)
-		all[attached.UID] = addUnasked(of, attached.Rules, s.pacing.failure)
+		of = addUnasked(of, attached.Rules, s.pacing.failure)
+		all[attached.UID] = addBypassed(of, attached.Rules, isBypassed(attached.Interface))
 	}
 	return all
 }

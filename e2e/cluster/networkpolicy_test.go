@@ -14,9 +14,17 @@ import (
 )
 
 // deny has a node do what a policy engine would for a NetworkPolicy that keeps the
-// client from a server: drop its packets at the hook where such engines work.
+// client from a server: drop its packets at the hook where such engines work. Cilium is
+// one, and denies by the policy alone.
 func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Helper()
+	if onCilium() {
+		t.Cleanup(func() { allow(t, node) })
+		mustKubectl(ctx, t, "label", "pod", "--overwrite", "denied=yes", "--field-selector=status.podIP="+to)
+		mustKubectl(ctx, t, "apply", "--filename", writeFile(t, networkPolicy))
+		time.Sleep(time.Second) // nothing says when the policy holds
+		return
+	}
 	rules := fmt.Sprintf("add table inet deny; add chain inet deny forward { type filter hook forward priority 0; }; "+
 		"add rule inet deny forward ip saddr %s ip daddr %s counter drop", from, to)
 	if _, err := cluster.onNode(ctx, node, "nft", rules); err != nil {
@@ -25,8 +33,24 @@ func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Cleanup(func() { allow(t, node) })
 }
 
+// networkPolicy keeps the client from pods with the label. Cilium does not take blocks of
+// addresses for those of pods.
+const networkPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchExpressions: [{key: denied, operator: DoesNotExist}]}}]}]
+`
+
 func allow(t *testing.T, node string) {
 	t.Helper()
+	if onCilium() {
+		mustKubectl(context.Background(), t, "delete", "networkpolicy", "deny", "--ignore-not-found")
+		mustKubectl(context.Background(), t, "label", "pod", "--all", "denied-")
+		return
+	}
 	if _, err := cluster.onNode(context.Background(), node, "nft", "add table inet deny; delete table inet deny"); err != nil {
 		t.Error(err)
 	}

@@ -39,10 +39,11 @@ func ClusterNetworkNamed(name string) (ClusterNetwork, error) {
 	switch network := ClusterNetwork(name); network {
 	case "":
 		return Native, nil
-	case Native, Flannel, FlannelHostGW:
+	case Native, Flannel, FlannelHostGW, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement:
 		return network, nil
 	}
-	return "", fmt.Errorf("there is no cluster network %q: must be %s, %s or %s", name, Native, Flannel, FlannelHostGW)
+	return "", fmt.Errorf("there is no cluster network %q: must be %s, %s, %s, %s, %s, %s or %s", name,
+		Native, Flannel, FlannelHostGW, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement)
 }
 
 // flannel is whether the lab's nodes run flanneld.
