@@ -3,12 +3,15 @@
 package rules
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"braid.dev/braid/agent/chains"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -17,16 +20,47 @@ import (
 const bypass = "what the pod receives does not pass its interface (bpf_redirect_peer, as with Cilium's eBPF host routing): " +
 	"the rule does not see it"
 
-// addBypassed says so of the rules that are for what is received alone. Those for both
-// directions do half of what they are for, or all of it, as paced rates.
-func addBypassed(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, bypassed bool) []v1alpha1.RuleStatus {
+// pathless is what is wrong with rules that match paths in Cilium's overlays: its program at
+// the NIC wipes the note of the path (tc_index), and afterwards the tunnel's device is all
+// that can be known.
+const pathless = "in Cilium's overlay it is not known by which path packets come in: the rule matches no path"
+
+// addHidden says what the cluster network hides from an endpoint's rules. The kernel is asked
+// only for rules that it matters to.
+func addHidden(statuses []v1alpha1.RuleStatus, attached *chains.Attached, overlaid bool) []v1alpha1.RuleStatus {
+	if overlaid && slices.ContainsFunc(attached.Rules, matchesPaths) && isCiliums(attached.Interface) {
+		statuses = addTo(statuses, attached.Rules, matchesPaths, pathless)
+	}
+	if slices.ContainsFunc(attached.Rules, isForReceived) && isBypassed(attached.Interface) {
+		statuses = addTo(statuses, attached.Rules, isForReceived, bypass)
+	}
+	return statuses
+}
+
+func addTo(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, concerned func(v1alpha1.PlanRule) bool, message string) []v1alpha1.RuleStatus {
 	for i := range rules {
-		match := rules[i].Match
-		if bypassed && match != nil && match.Direction == v1alpha1.DirectionToEndpoint {
-			statuses = addProblem(statuses, &rules[i], bypass)
+		if concerned(rules[i]) {
+			statuses = addProblem(statuses, &rules[i], message)
 		}
 	}
 	return statuses
+}
+
+func matchesPaths(rule v1alpha1.PlanRule) bool { return rule.Match != nil && len(rule.Match.Paths) > 0 }
+
+// isForReceived is of rules for nothing else. Those for both directions do half of what they
+// are for, or all of it, as paced rates.
+func isForReceived(rule v1alpha1.PlanRule) bool {
+	return rule.Match != nil && rule.Match.Direction == v1alpha1.DirectionToEndpoint
+}
+
+func hasOverlay(model *node.Model) bool {
+	for i := range model.Tunnels {
+		if model.Tunnels[i].Kind.Steered() {
+			return true
+		}
+	}
+	return false
 }
 
 // enoughSent packets of a pod are answered by some, unless the answers come another way.
@@ -39,8 +73,11 @@ func isBypassed(index int) bool {
 	if err != nil || device.Attrs().Statistics == nil {
 		return false
 	}
-	counted := device.Attrs().Statistics
-	return counted.RxPackets >= enoughSent && counted.TxPackets < counted.RxPackets/answeredOnce && isCiliums(index)
+	return passItBy(device.Attrs().Statistics) && isCiliums(index)
+}
+
+func passItBy(counted *netlink.LinkStatistics) bool {
+	return counted.RxPackets >= enoughSent && counted.TxPackets < counted.RxPackets/answeredOnce
 }
 
 // isCiliums is whether Cilium has a program at the interface.

@@ -44,6 +44,7 @@ func (s *statuses) describe(model *node.Model, report *node.Report) {
 
 func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatus {
 	limited := s.limitedSubflows()
+	overlaid := hasOverlay(model)
 	all := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range s.chains.Endpoints() {
 		var manager v1alpha1.SubflowManager
@@ -58,7 +59,7 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 		}
 		of = s.programs.loaded.addProblems(of, attached.Rules, manager)
 		of = addUnasked(of, attached.Rules, s.pacing.failure)
-		all[attached.UID] = addBypassed(of, attached.Rules, isBypassed(attached.Interface))
+		all[attached.UID] = addHidden(of, &attached, overlaid)
 	}
 	return all
 }
