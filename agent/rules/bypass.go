@@ -3,6 +3,7 @@
 package rules
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -89,10 +90,10 @@ func isCiliums(index int) bool {
 	for _, attached := range query.Programs {
 		opened, err := ebpf.NewProgramFromID(attached.ID)
 		if err != nil {
-			continue
+			continue // it is gone meanwhile
 		}
 		info, err := opened.Info()
-		opened.Close()
+		err = errors.Join(err, opened.Close())
 		if err == nil && strings.HasPrefix(info.Name, "cil_") {
 			return true
 		}
