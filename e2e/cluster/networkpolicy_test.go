@@ -20,9 +20,9 @@ func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Helper()
 	if onCilium() {
 		t.Cleanup(func() { allow(t, node) })
-		mustKubectl(ctx, t, "label", "pod", "--overwrite", "denied=yes", "--field-selector=status.podIP="+to)
-		mustKubectl(ctx, t, "apply", "--filename", writeFile(t, networkPolicy))
-		time.Sleep(time.Second) // nothing says when the policy holds
+		pod := mustKubectl(ctx, t, "get", "pod", "--field-selector=status.podIP="+to, "--output=jsonpath={.items[0].metadata.name}")
+		mustKubectl(ctx, t, "apply", "--filename", writeFile(t, fmt.Sprintf(networkPolicy, pod)))
+		time.Sleep(2 * time.Second) // nothing says when the policy holds
 		return
 	}
 	rules := fmt.Sprintf("add table inet deny; add chain inet deny forward { type filter hook forward priority 0; }; "+
@@ -33,22 +33,22 @@ func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Cleanup(func() { allow(t, node) })
 }
 
-// networkPolicy keeps the client from pods with the label. Cilium does not take blocks of
-// addresses for those of pods.
+// networkPolicy keeps the client from a pod, by a label that this has from the beginning:
+// Cilium takes a new label into account seconds later, and blocks of addresses never for
+// those of pods.
 const networkPolicy = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: deny}
 spec:
   podSelector: {matchLabels: {app: client}}
   policyTypes: [Egress]
-  egress: [{to: [{podSelector: {matchExpressions: [{key: denied, operator: DoesNotExist}]}}]}]
+  egress: [{to: [{podSelector: {matchExpressions: [{key: pod, operator: NotIn, values: [%s]}]}}]}]
 `
 
 func allow(t *testing.T, node string) {
 	t.Helper()
 	if onCilium() {
 		mustKubectl(context.Background(), t, "delete", "networkpolicy", "deny", "--ignore-not-found")
-		mustKubectl(context.Background(), t, "label", "pod", "--all", "denied-")
 		return
 	}
 	if _, err := cluster.onNode(context.Background(), node, "nft", "add table inet deny; delete table inet deny"); err != nil {
