@@ -3,7 +3,8 @@
 #
 # Installs what the lab and the tests need from the packages of Debian or
 # Ubuntu; with the argument "generate" also what compiles the packet programs, with
-# "browser" also what the tests of the plugin's page need.
+# "browser" also what the tests of the plugin's page need, with "cilium" what its agent
+# runs.
 # Does nothing when all is there.
 set -euo pipefail
 
@@ -18,6 +19,7 @@ needed=(ip:iproute2 ethtool:ethtool sysctl:procps nft:nftables nsenter:util-linu
 # The committed programs are compiled by this version; another one makes others.
 compiler=(clang-19:clang-19 llvm-strip-19:llvm-19)
 browser=(chromium:chromium)
+cilium=(clang-19:clang-19 iptables:iptables ipset:ipset)
 
 there() {
 	# Debian keeps some of these out of the PATH of users.
@@ -40,6 +42,7 @@ install() {
 main() {
 	[[ ${1:-} != generate ]] || needed+=("${compiler[@]}")
 	[[ ${1:-} != browser ]] || needed+=("${browser[@]}")
+	[[ ${1:-} != cilium ]] || needed+=("${cilium[@]}")
 	local packages
 	mapfile -t packages < <(missing "${needed[@]}")
 	((${#packages[@]})) || return 0

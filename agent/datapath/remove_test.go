@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
 )
@@ -394,11 +395,7 @@ func TestProgramsThatEndTheRunDoNotKeepConnectionsFromOtherPaths(t *testing.T) {
 	needsTCX(t)
 	l, client, server := newPair(t, Options{})
 	for _, anchor := range []link.Anchor{link.Tail(), link.Head()} {
-		end, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-			Name: "end", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, tcOK), asm.Return()},
-		})
-		require.NoError(t, err)
-		t.Cleanup(func() { end.Close() })
+		end := newEnd(t)
 		for _, hook := range hooks {
 			for _, nic := range l.indexes(t, 0) {
 				l.attach(t, 0, nic, end, hook, anchor)
@@ -409,6 +406,32 @@ func TestProgramsThatEndTheRunDoNotKeepConnectionsFromOtherPaths(t *testing.T) {
 			transfer(t, client, server, 4, traffic.Options{Duration: 700 * time.Millisecond})
 		}).expectShares(t, "beside programs that end the run", evenShares)
 	}
+}
+
+func newEnd(t *testing.T) *ebpf.Program {
+	t.Helper()
+	end, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "end", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, tcOK), asm.Return()},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { end.Close() })
+	return end
+}
+
+// Where a program ends the run with TC_ACT_OK the kernel clears what ours wrote into tc_index.
+func TestProgramsThatEndTheRunAtATunnelsDeviceDoNotHideWhatIsInIt(t *testing.T) {
+	needsTCX(t)
+	l := newOverlay(t, network.Overlay{Outer: 4, External: true})
+	end := newEnd(t)
+	for i, node := range l.Nodes {
+		tunnel, err := node.Index(network.TunnelDevice)
+		require.NoError(t, err)
+		l.attach(t, i, tunnel, end, tunnelHooks[0], link.Tail())
+		for _, nic := range l.indexes(t, i) {
+			l.attach(t, i, nic, end, hooks[0], link.Tail())
+		}
+	}
+	l.expectSpreads(t, []transfers{{4, traffic.Up}, {6, traffic.Down}})
 }
 
 func TestAnothersFilterAndQdiscStay(t *testing.T) {

@@ -56,8 +56,39 @@ func TestACeilingOnOnePathLeavesOtherSubflowsAloneInAnOverlay(t *testing.T) {
 func TestSendersAreNamedAndMeteredBeforeOthersEndTheRun(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1, Overlay: vxlan})
 	l.guardEverything(t)
-	ending := endingProgram(t)
-	for _, name := range []string{network.TunnelDevice, "blue"} {
+	l.endRuns(t, endingProgram(t), network.TunnelDevice, "blue")
+	l.datapaths(t)
+	l.apply(t)
+	for name, want := range map[string][]string{
+		network.TunnelDevice: {"to_tunnel", "name_sender", "ending"}, "blue": {"to_uplink", "meter", "ending"},
+	} {
+		if names := l.programs(t, name, ebpf.AttachTCXEgress); !slices.Equal(names, want) {
+			t.Errorf("%s has %v instead of %v", name, names, want)
+		}
+	}
+}
+
+// By TC_ACT_OK they have the kernel clear what was written into tc_index.
+func TestACeilingHoldsInAnOverlayBesideProgramsThatEndTheRun(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1, Overlay: vxlan})
+	from, to := l.Pod("pod-1-1"), l.Pod("pod-2-1")
+	l.tenant("tenant-1", "blue", mbit(30), 0)
+	l.datapaths(t)
+	l.apply(t)
+	l.endRuns(t, endingProgram(t), network.TunnelDevice, "blue")
+	for name, length := range map[string]int{"datagrams": 1200, "fragments": 4000} {
+		t.Run(name, func(t *testing.T) {
+			flood(t, from, to, 4, length, 80)
+			time.Sleep(settled)
+			expectMost(t, name, l.sent(t, measured, "blue"), 30, 0.8)
+		})
+	}
+}
+
+// endRuns attaches a program that ends the run at the egress of the first node's interfaces.
+func (l *lab) endRuns(t *testing.T, ending *ebpf.Program, names ...string) {
+	t.Helper()
+	for _, name := range names {
 		index, err := l.Nodes[0].Index(name)
 		require.NoError(t, err)
 		require.NoError(t, l.Nodes[0].Do(func() error {
@@ -67,15 +98,6 @@ func TestSendersAreNamedAndMeteredBeforeOthersEndTheRun(t *testing.T) {
 			}
 			return err
 		}))
-	}
-	l.datapaths(t)
-	l.apply(t)
-	for name, want := range map[string][]string{
-		network.TunnelDevice: {"to_tunnel", "name_sender", "ending"}, "blue": {"to_uplink", "meter", "ending"},
-	} {
-		if names := l.programs(t, name, ebpf.AttachTCXEgress); !slices.Equal(names, want) {
-			t.Errorf("%s has %v instead of %v", name, names, want)
-		}
 	}
 }
 

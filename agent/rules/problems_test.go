@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -38,4 +39,29 @@ func TestARuleAtThePeerFailsWhereSocketsCannotBeGoverned(t *testing.T) {
 
 func TestARuleAtThePeerFailsForAVM(t *testing.T) {
 	expectOneProblem(t, new(loadedPrograms).addGuestProblems(nil, asking()), "an action with at: Peer is for sockets of pods")
+}
+
+func TestOnlyRulesThatAClusterNetworkHidesThingsFromFail(t *testing.T) {
+	rules := asking()
+	rules[0].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{"green"}, Direction: v1alpha1.DirectionToEndpoint}}
+	rules[1].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
+	expectOneProblem(t, addTo(nil, rules, matchesPaths, pathless), "the rule matches no path")
+	expectOneProblem(t, addTo(nil, rules, isForReceived, bypass), "does not pass its interface")
+}
+
+// As Cilium's eBPF host routing does, whose programs are told by their names.
+func TestAPodWhoseAnswersPassItsInterfaceByIsKnown(t *testing.T) {
+	const received, answered = 5000, 2
+	for name, c := range map[string]struct {
+		counted netlink.LinkStatistics
+		want    bool
+	}{
+		"answers elsewhere": {netlink.LinkStatistics{RxPackets: received, TxPackets: answered}, true},
+		"answers here":      {netlink.LinkStatistics{RxPackets: received, TxPackets: received / 2}, false},
+		"little sent":       {netlink.LinkStatistics{RxPackets: enoughSent - 1}, false},
+	} {
+		if got := passItBy(&c.counted); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
 }

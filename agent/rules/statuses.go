@@ -44,6 +44,7 @@ func (s *statuses) describe(model *node.Model, report *node.Report) {
 
 func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatus {
 	limited := s.limitedSubflows()
+	overlaid := hasOverlay(model)
 	all := map[types.UID][]v1alpha1.RuleStatus{}
 	for _, attached := range s.chains.Endpoints() {
 		var manager v1alpha1.SubflowManager
@@ -57,7 +58,8 @@ func (s *statuses) ofRules(model *node.Model) map[types.UID][]v1alpha1.RuleStatu
 			continue
 		}
 		of = s.programs.loaded.addProblems(of, attached.Rules, manager)
-		all[attached.UID] = addUnasked(of, attached.Rules, s.pacing.failure)
+		of = addUnasked(of, attached.Rules, s.pacing.failure)
+		all[attached.UID] = addHidden(of, &attached, overlaid)
 	}
 	return all
 }

@@ -96,6 +96,7 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 		"handshakes": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 		"busy_flows": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 		"traffic":    {fresh: true},
+		"told":       {fresh: true},
 	}
 }
 

@@ -183,12 +183,14 @@ func TestASteadySubflowThatMovesIsLearntAtOnce(t *testing.T) {
 	})
 }
 
-// In an overlay all come in by the tunnel's device, which is no path's.
+// In an overlay all come in by the tunnel's device, which is no path's. Others, as Cilium,
+// set and clear the lowest bits between the two.
 func TestThePathOfASubflowInATunnelIsTheOneThatWasNoted(t *testing.T) {
 	h := newHost(t)
 	by := map[int]*ebpf.Program{}
 	for path := range 2 {
-		marked, err := packettest.NewMarked(h.to, int32(endpoint.Arrival|path))
+		const others = endpoint.ArrivalOthers
+		marked, err := packettest.NewMarked(h.to, int32(endpoint.Arrival|path<<endpoint.ArrivalPathShift|others))
 		require.NoError(t, err)
 		t.Cleanup(func() { marked.Close() })
 		by[path] = marked.Program

@@ -26,9 +26,11 @@ const (
 
 // enum arrival
 const (
-	Arrival         = 0x2f70
-	ArrivalPath     = 0x7
-	ArrivalByTunnel = 0x80000000
+	Arrival          = 0x2f00
+	ArrivalPath      = 0x70
+	ArrivalPathShift = 0x4
+	ArrivalOthers    = 0xf
+	ArrivalByTunnel  = 0x80000000
 )
 
 // enum desired_backup

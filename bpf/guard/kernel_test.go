@@ -15,7 +15,7 @@ import (
 )
 
 // The helpers that the programs may call, all of them in Linux 6.1.
-var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes, asm.FnSkbLoadBytesRelative, asm.FnFibLookup}
+var helpers = []asm.BuiltinFunc{asm.FnMapLookupElem, asm.FnKtimeGetNs, asm.FnRedirect, asm.FnSkbLoadBytes, asm.FnSkbLoadBytesRelative, asm.FnFibLookup, asm.FnGetHashRecalc}
 
 const mostVerified = 10_000
 

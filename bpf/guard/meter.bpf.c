@@ -21,6 +21,7 @@
  * holds in the long run, also when several CPUs let a packet pass at once.
  */
 #include "sender.h"
+#include "told.h"
 #include "shared.h"
 
 enum {
@@ -44,11 +45,11 @@ SHARED(enum, price);
 
 /* A tunnel's device forgets where a packet came from: name_sender told before. Endpoints
  * that nobody guards have their numbers there too. */
-static __always_inline __u32 sender_in_tunnel(__u32 told)
+static __always_inline __u32 sender_in_tunnel(__u32 noted)
 {
-	__u32 row = told & ORIGIN_NUMBER;
+	__u32 row = noted & ORIGIN_NUMBER;
 
-	return told & ORIGIN_ENDPOINT && is_guarded(row) ? row : 0;
+	return noted & ORIGIN_ENDPOINT && is_guarded(row) ? row : 0;
 }
 
 static __always_inline __u32 sender_of(struct __sk_buff *skb)
@@ -59,6 +60,7 @@ static __always_inline __u32 sender_of(struct __sk_buff *skb)
 
 	if (row)
 		return row;
+	recall(skb);
 	if (!skb->ingress_ifindex && skb->tc_index & ORIGIN_TUNNEL)
 		return sender_in_tunnel(skb->tc_index);
 	kind = read_source(skb, &source);

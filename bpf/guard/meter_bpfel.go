@@ -48,6 +48,14 @@ type MeterTenantUsage struct {
 	Paid [8]uint64
 }
 
+type MeterTold struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type MeterUsage struct {
 	_                 structs.HostLayout
 	Paid              uint64
@@ -74,6 +82,7 @@ const (
 	MeterMapRoutedBy     = "routed_by"
 	MeterMapTenantUsages = "tenant_usages"
 	MeterMapTenants      = "tenants"
+	MeterMapTold         = "told"
 	MeterMapUsages       = "usages"
 	MeterProgMeter       = "meter"
 )
@@ -138,6 +147,7 @@ type MeterMapSpecs struct {
 	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
+	Told         *ebpf.MapSpec `ebpf:"told"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
 }
 
@@ -178,6 +188,7 @@ type MeterMaps struct {
 	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
+	Told         *ebpf.Map `ebpf:"told"`
 	Usages       *ebpf.Map `ebpf:"usages"`
 }
 
@@ -194,6 +205,7 @@ func (m *MeterMaps) Close() error {
 		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
+		m.Told,
 		m.Usages,
 	)
 }

@@ -7,6 +7,7 @@
  * NIC, where the path is known, is told by tc_index (origin.h). It changes nothing else.
  */
 #include "sender.h"
+#include "told.h"
 
 /* By the network header: some tunnels' devices have none of Ethernet. */
 static __always_inline enum source read_inner_source(struct __sk_buff *skb, struct address *source)
@@ -28,7 +29,7 @@ static __always_inline enum source read_inner_source(struct __sk_buff *skb, stru
 SEC("tc")
 int name_sender(struct __sk_buff *skb)
 {
-	__u32 told = skb->tc_index, row = row_of_interface(skb->ingress_ifindex);
+	__u32 noted = skb->tc_index, row = row_of_interface(skb->ingress_ifindex);
 	struct address source = {};
 	enum source kind;
 
@@ -37,9 +38,10 @@ int name_sender(struct __sk_buff *skb)
 		row = row_of_address(&source, kind);
 	}
 	if (row && row <= ORIGIN_NUMBER)
-		skb->tc_index = (told & (ORIGIN_FORGED | ORIGIN_MAY_HAVE_FLOWS)) | ORIGIN_TUNNEL | ORIGIN_ENDPOINT | row;
-	else if (told & ORIGIN_ENDPOINT && is_guarded(told & ORIGIN_NUMBER))
-		skb->tc_index = told & ~ORIGIN_ENDPOINT; /* a pod can write it too, where to_tunnel is not */
+		skb->tc_index = (noted & (ORIGIN_FORGED | ORIGIN_MAY_HAVE_FLOWS)) | ORIGIN_TUNNEL | ORIGIN_ENDPOINT | row;
+	else if (noted & ORIGIN_ENDPOINT && is_guarded(noted & ORIGIN_NUMBER))
+		skb->tc_index = noted & ~ORIGIN_ENDPOINT; /* a pod can write it too, where to_tunnel is not */
+	tell(skb);
 	return TCX_NEXT;
 }
 

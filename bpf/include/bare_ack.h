@@ -7,7 +7,7 @@
 #include "mptcp.h"
 
 enum {
-	CARRIES = 0xb4a1, /* tc_index of a clone */
+	CARRIES = 0xb4a0, /* tc_index of a clone */
 	ID_AT = 3,
 };
 

@@ -233,6 +233,7 @@ static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static __u32 (*const bpf_get_hash_recalc)(struct __sk_buff *) = (void *)34;
 static long (*const bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
 static long (*const bpf_tail_call)(void *ctx, void *programs, __u32 index) = (void *)12;
 static long (*const bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;

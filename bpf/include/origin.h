@@ -33,11 +33,15 @@ enum origin {
 
 /*
  * By which path a packet came in. Once it is out of its tunnel the interface is the tunnel's,
- * so from_uplink writes the path into tc_index, for the programs at the pods' interfaces.
+ * so from_uplink writes the path into tc_index, for the programs at the pods' interfaces. The
+ * four lowest bits are Cilium's: between the two it takes the first for "this has passed the
+ * policy's proxy", and clears the third.
  */
 enum arrival {
-	ARRIVAL = 0x2f70,
-	ARRIVAL_PATH = 7, /* the bits of the path's number */
+	ARRIVAL = 0x2f00,
+	ARRIVAL_PATH = 0x70, /* the bits of the path's number */
+	ARRIVAL_PATH_SHIFT = 4,
+	ARRIVAL_OTHERS = 0xf, /* to be 0 when written, and of no matter when read */
 	ARRIVAL_BY_TUNNEL = 1U << 31, /* in the place of an interface, with the path's number */
 };
 
@@ -46,7 +50,9 @@ static __always_inline __u32 arrival_of(const struct __sk_buff *skb)
 {
 	__u32 noted = skb->tc_index;
 
-	return unlikely((noted & ~ARRIVAL_PATH) == ARRIVAL) ? ARRIVAL_BY_TUNNEL | (noted & ARRIVAL_PATH) : skb->ingress_ifindex;
+	if (likely((noted & ~(ARRIVAL_PATH | ARRIVAL_OTHERS)) != ARRIVAL))
+		return skb->ingress_ifindex;
+	return ARRIVAL_BY_TUNNEL | (noted & ARRIVAL_PATH) >> ARRIVAL_PATH_SHIFT;
 }
 
 #endif

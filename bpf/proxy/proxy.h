@@ -29,7 +29,7 @@ enum proxy_limit {
 
 enum {
 	/* In skb->tc_index: this one comes from a relay, and goes on. Neither CARRIES nor ARRIVAL. */
-	FROM_RELAY = 0xb4a2,
+	FROM_RELAY = 0xb4b0,
 };
 
 enum relayed_state {

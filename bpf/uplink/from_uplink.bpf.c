@@ -202,7 +202,7 @@ static __always_inline void note_path(struct __sk_buff *skb)
 	struct node *node = this_node();
 	__u32 path = node ? path_of_interface(node, skb->ifindex) : NO_PATH;
 
-	skb->tc_index = path < MAX_PATHS ? ARRIVAL | path : 0;
+	skb->tc_index = path < MAX_PATHS ? ARRIVAL | path << ARRIVAL_PATH_SHIFT : 0;
 }
 
 SEC("tc")

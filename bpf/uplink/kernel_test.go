@@ -48,7 +48,8 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,
 	asm.FnKtimeGetCoarseNs,
-	asm.FnJiffies64, // Linux 5.6
+	asm.FnJiffies64,     // Linux 5.6
+	asm.FnGetHashRecalc, // Linux 4.8
 }
 
 var mapTypes = []ebpf.MapType{ebpf.Array, ebpf.Hash, ebpf.LRUHash, ebpf.LPMTrie, ebpf.PerCPUArray}

@@ -85,20 +85,34 @@ func TestTheOriginOfAPacketIsNotedBeforeItIsWrapped(t *testing.T) {
 	})
 }
 
+// noted is what from_uplink writes of a path into tc_index.
+func noted(path uint32) uint32 { return uplink.Arrival | path<<uplink.ArrivalPathShift }
+
+// Cilium would take a packet with the lowest of these for one that has passed the proxy of
+// its policies, and let it by them.
+func TestWhatIsNotedOfAPathLeavesTheBitsOfOthersAlone(t *testing.T) {
+	const ciliums = 0xf
+	for path := range uint32(uplink.MaxPaths) {
+		if noted(path)&ciliums != 0 {
+			t.Errorf("path %d is noted as %#x", path, noted(path))
+		}
+	}
+}
+
 // A tunnel's device forgets by which NIC a packet came in.
 func TestThePathOfAPacketIsNotedBeforeItIsUnwrapped(t *testing.T) {
 	n := newNode(t)
 	w := &wire{node: n}
-	program, noted := recorder(t)
+	program, seen := recorder(t)
 	w.attach(t, n.from, ingress, n.nics[green], first)
 	w.attach(t, program, ingress, n.nics[green], last)
 	peer := packetSocket(t, n.peer, pathNames[green])
 	expect := func(t *testing.T, frame []byte, want uint32) {
 		t.Helper()
-		put(t, noted, uint32(0), ^uint32(0))
+		put(t, seen, uint32(0), ^uint32(0))
 		testutil.Retry(t, 5*time.Second, func() error {
 			send(t, peer, virtioHeader{}, frame)
-			if got := *lookup[uint32](t, noted, uint32(0)); got != want {
+			if got := *lookup[uint32](t, seen, uint32(0)); got != want {
 				return fmt.Errorf("tc_index is %#x instead of %#x", got, want)
 			}
 			return nil
@@ -106,7 +120,7 @@ func TestThePathOfAPacketIsNotedBeforeItIsUnwrapped(t *testing.T) {
 	}
 	forEachTunnel(t, func(t *testing.T, tunnel packettest.Tunnel, e ends) {
 		n.withTunnels(t)
-		expect(t, back(tunnel).Frame(e.out().flip().frame()), uplink.Arrival|green)
+		expect(t, back(tunnel).Frame(e.out().flip().frame()), noted(green))
 		expect(t, e.out().flip().frame(), 0)
 	})
 }

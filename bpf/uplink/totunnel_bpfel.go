@@ -133,6 +133,14 @@ type ToTunnelPreference struct {
 	Account   uint8
 }
 
+type ToTunnelTold struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type ToTunnelTraffic struct {
 	_               structs.HostLayout
 	SentBytes       uint64
@@ -166,6 +174,7 @@ const (
 	ToTunnelMapPeerAddresses = "peer_addresses"
 	ToTunnelMapPeers         = "peers"
 	ToTunnelMapPreferences   = "preferences"
+	ToTunnelMapTold          = "told"
 	ToTunnelMapTraffic       = "traffic"
 	ToTunnelMapTunnels       = "tunnels"
 	ToTunnelProgToTunnel     = "to_tunnel"
@@ -232,6 +241,7 @@ type ToTunnelMapSpecs struct {
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
+	Told          *ebpf.MapSpec `ebpf:"told"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels       *ebpf.MapSpec `ebpf:"tunnels"`
 }
@@ -274,6 +284,7 @@ type ToTunnelMaps struct {
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Preferences   *ebpf.Map `ebpf:"preferences"`
+	Told          *ebpf.Map `ebpf:"told"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Tunnels       *ebpf.Map `ebpf:"tunnels"`
 }
@@ -292,6 +303,7 @@ func (m *ToTunnelMaps) Close() error {
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,
+		m.Told,
 		m.Traffic,
 		m.Tunnels,
 	)

@@ -173,6 +173,14 @@ type ToUplinkRecentHandshakes struct {
 	Slot  [4096]uint32
 }
 
+type ToUplinkTold struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type ToUplinkTraffic struct {
 	_               structs.HostLayout
 	SentBytes       uint64
@@ -215,6 +223,7 @@ const (
 	ToUplinkMapPeers            = "peers"
 	ToUplinkMapPreferences      = "preferences"
 	ToUplinkMapRecentHandshakes = "recent_handshakes"
+	ToUplinkMapTold             = "told"
 	ToUplinkMapTraffic          = "traffic"
 	ToUplinkMapTunnels          = "tunnels"
 	ToUplinkProgToUplink        = "to_uplink"
@@ -292,6 +301,7 @@ type ToUplinkMapSpecs struct {
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
+	Told             *ebpf.MapSpec `ebpf:"told"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
 }
@@ -345,6 +355,7 @@ type ToUplinkMaps struct {
 	Peers            *ebpf.Map `ebpf:"peers"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
+	Told             *ebpf.Map `ebpf:"told"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
 }
@@ -372,6 +383,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.Peers,
 		m.Preferences,
 		m.RecentHandshakes,
+		m.Told,
 		m.Traffic,
 		m.Tunnels,
 	)

@@ -16,9 +16,17 @@ import (
 )
 
 // deny has a node do what a policy engine would for a NetworkPolicy that keeps the
-// client from a server: drop its packets at the hook where such engines work.
+// client from a server: drop its packets at the hook where such engines work. Cilium is
+// one, and denies by the policy alone.
 func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Helper()
+	if onCilium() {
+		t.Cleanup(func() { allow(t, node) })
+		pod := mustKubectl(ctx, t, "get", "pod", "--field-selector=status.podIP="+to, "--output=jsonpath={.items[0].metadata.name}")
+		mustKubectl(ctx, t, "apply", "--filename", writeFile(t, fmt.Sprintf(networkPolicy, pod)))
+		time.Sleep(2 * time.Second) // nothing says when the policy holds
+		return
+	}
 	rules := fmt.Sprintf("add table inet deny; add chain inet deny forward { type filter hook forward priority 0; }; "+
 		"add rule inet deny forward ip saddr %s ip daddr %s counter drop", from, to)
 	if _, err := cluster.onNode(ctx, node, "nft", rules); err != nil {
@@ -27,8 +35,24 @@ func deny(ctx context.Context, t *testing.T, node, from, to string) {
 	t.Cleanup(func() { allow(t, node) })
 }
 
+// networkPolicy keeps the client from a pod, by a label that this has from the beginning:
+// Cilium takes a new label into account seconds later, and blocks of addresses never for
+// those of pods.
+const networkPolicy = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress: [{to: [{podSelector: {matchExpressions: [{key: pod, operator: NotIn, values: [%s]}]}}]}]
+`
+
 func allow(t *testing.T, node string) {
 	t.Helper()
+	if onCilium() {
+		mustKubectl(context.Background(), t, "delete", "networkpolicy", "deny", "--ignore-not-found")
+		return
+	}
 	if _, err := cluster.onNode(context.Background(), node, "nft", "add table inet deny; delete table inet deny"); err != nil {
 		t.Error(err)
 	}

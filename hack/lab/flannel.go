@@ -39,11 +39,12 @@ func ClusterNetworkNamed(name string) (ClusterNetwork, error) {
 	switch network := ClusterNetwork(name); network {
 	case "":
 		return Native, nil
-	case Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative:
+	case Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement:
 		return network, nil
 	}
-	return "", fmt.Errorf("there is no cluster network %q: must be one of %v", name,
-		[]ClusterNetwork{Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative})
+	return "", fmt.Errorf("there is no cluster network %q: must be one of %v", name, []ClusterNetwork{
+		Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement,
+	})
 }
 
 // flannel is whether the lab's nodes run flanneld.

@@ -55,6 +55,9 @@ func (k *kubeNode) start(ctx context.Context, images []string) error {
 	if err := k.startKubelet(ctx); err != nil {
 		return err
 	}
+	if mode, _ := k.lab.ciliumMode(); mode.replacement {
+		return nil
+	}
 	_, err := k.inside("kube-proxy", k.lab.clusterBinary("kube-proxy"), "--config="+k.path("proxy.json"))
 	return err
 }
@@ -134,6 +137,7 @@ func (k *kubeNode) startKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	patience := startPatience
 	if k.lab.flannel() {
 		if err := k.startFlannel(ctx); err != nil {
 			return err
@@ -144,10 +148,28 @@ func (k *kubeNode) startKubelet(ctx context.Context) error {
 			return err
 		}
 	}
-	return eventually(ctx, []*Process{kubelet, k.containerd}, func(ctx context.Context) error { return k.lab.nodeReady(ctx, k.name()) })
+	if _, cilium := k.lab.ciliumMode(); cilium {
+		if err := k.startCilium(ctx); err != nil {
+			return err
+		}
+		patience = ciliumPatience
+	}
+	return eventuallyWithin(ctx, patience, []*Process{kubelet, k.containerd}, func(ctx context.Context) error { return k.lab.nodeReady(ctx, k.name()) })
 }
 
-func (k *kubeNode) nodeIPs() string { return k.node.Address(0, k.lab.Network.Versions()[0]) }
+// nodeIPs are the node's addresses: one is enough for all but Cilium, which needs one for
+// each IP version of the pods.
+func (k *kubeNode) nodeIPs() string {
+	versions := k.lab.Network.Versions()
+	if _, cilium := k.lab.ciliumMode(); !cilium {
+		versions = versions[:1]
+	}
+	var addresses []string
+	for _, version := range versions {
+		addresses = append(addresses, k.node.Address(0, version))
+	}
+	return strings.Join(addresses, ",")
+}
 
 // writeFiles writes the configurations of everything on the node.
 func (k *kubeNode) writeFiles() error {
@@ -163,7 +185,7 @@ func (k *kubeNode) writeFiles() error {
 		delete(files, "cni/10-lab.conflist")
 		files["flannel.json"] = k.lab.flannelConfig()
 	}
-	if k.lab.calico() {
+	if _, cilium := k.lab.ciliumMode(); cilium || k.lab.calico() {
 		delete(files, "cni/10-lab.conflist")
 	}
 	for name, content := range files {
@@ -183,7 +205,7 @@ type object = map[string]any
 // CAP_SYS_RESOURCE. NRI has a socket in the machine's /var/run, which nodes that
 // start at the same time take from each other.
 func (k *kubeNode) containerdConfig() string {
-	return strings.NewReplacer("ROOT", k.path("containerd"), "SOCKET", k.socket(), "CNI", k.path("cni"), "PLUGINS", k.path("cni-plugins"), "PAUSE", pauseImage).Replace(`
+	return strings.NewReplacer("ROOT", k.path("containerd"), "SOCKET", k.socket(), "CNI", k.path("cni"), "PLUGINS", strings.Join(k.plugins(), `", "`), "PAUSE", pauseImage).Replace(`
 version = 3
 root = "ROOT/root"
 state = "ROOT/state"
@@ -197,7 +219,7 @@ state = "ROOT/state"
   restrict_oom_score_adj = true
   disable_apparmor = true
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["/usr/lib/cni", "PLUGINS"]
+    bin_dirs = ["PLUGINS"]
     conf_dir = "CNI"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
@@ -206,6 +228,15 @@ state = "ROOT/state"
 [plugins."io.containerd.nri.v1.nri"]
   disable = true
 `)
+}
+
+// plugins are the directories of CNI plugins.
+func (k *kubeNode) plugins() []string {
+	directories := []string{"/usr/lib/cni", k.path("cni-plugins")}
+	if _, cilium := k.lab.ciliumMode(); cilium {
+		directories = append(directories, k.lab.ciliumBinary(""))
+	}
+	return directories
 }
 
 func (k *kubeNode) kubeletConfig() object {

@@ -58,7 +58,7 @@ func (l *Lab) upWithKubelets(ctx context.Context) (err error) {
 		if l.clusterBinaries, err = FetchCluster(ctx); err != nil {
 			return err
 		}
-		return errors.Join(l.fetchFlannel(ctx), l.findCalico())
+		return errors.Join(l.fetchFlannel(ctx), l.findCalico(), l.fetchCilium(ctx))
 	})
 	if err != nil {
 		return err
@@ -101,8 +101,10 @@ func (l *Lab) startControllers(ctx context.Context) error {
 	if _, err := l.start("kube-controller-manager", exec.Command(l.clusterBinary("kube-controller-manager"), manager...)); err != nil {
 		return err
 	}
-	_, err := l.start("kube-scheduler", exec.Command(l.clusterBinary("kube-scheduler"), common...))
-	return err
+	if _, err := l.start("kube-scheduler", exec.Command(l.clusterBinary("kube-scheduler"), common...)); err != nil {
+		return err
+	}
+	return l.startCiliumOperator()
 }
 
 // prepareNode adds to a node's network what kubelets and Services need.

@@ -77,6 +77,7 @@ type Lab struct {
 	// clusterBinaries is where kubelet and the rest are; see FetchCluster.
 	clusterBinaries string
 	flanneld        string // the program, where it is needed
+	cilium          string // the directory, where it is needed
 	nodes           []*kubeNode
 	lock            *os.File
 	janitor         *janitor
@@ -192,7 +193,8 @@ func (l *Lab) describeNetwork() string {
 func (l *Lab) buildNetwork() (err error) {
 	spec := l.options.Network
 	spec.Name, spec.PodsPerNode = l.Name, 0
-	spec.NoRoutes = l.flannel() || l.calico()
+	_, cilium := l.ciliumMode()
+	spec.NoRoutes = l.flannel() || l.calico() || cilium
 	if l.Network, err = network.Build(spec); err != nil {
 		return err
 	}

@@ -57,7 +57,11 @@ const startPatience = 30 * time.Second
 // eventually asks again and again until there is no error, one of the processes
 // is gone, or startPatience is over.
 func eventually(ctx context.Context, processes []*Process, what func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	return eventuallyWithin(ctx, startPatience, processes, what)
+}
+
+func eventuallyWithin(ctx context.Context, patience time.Duration, processes []*Process, what func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		err := what(ctx)
@@ -70,7 +74,7 @@ func eventually(ctx context.Context, processes []*Process, what func(context.Con
 			}
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("%w, after %v", err, startPatience)
+			return fmt.Errorf("%w, after %v", err, patience)
 		}
 	}
 }

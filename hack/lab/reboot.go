@@ -29,7 +29,7 @@ func (k *kubeNode) reboot(ctx context.Context) error {
 	if err := errors.Join(k.node.Kill(), killGroups(k.cgroup()), k.lab.Network.Renew(k.node)); err != nil {
 		return fmt.Errorf("taking %s down: %w", k.name(), err)
 	}
-	for _, volatile := range []string{"run-braid", "netns", "containerd/state"} {
+	for _, volatile := range []string{"run-braid", "run-cilium", "netns", "containerd/state"} {
 		if err := os.RemoveAll(k.path(volatile)); err != nil {
 			return fmt.Errorf("emptying %s of %s: %w", volatile, k.name(), err)
 		}

@@ -264,7 +264,7 @@ __noinline int learn_path(struct context *context, struct subflow *subflow, __u3
 	subflow->path = PATH_UNKNOWN;
 	classify_again(subflow);
 	if (ingress & ARRIVAL_BY_TUNNEL) {
-		subflow->path = ingress & ARRIVAL_PATH;
+		subflow->path = ingress & (ARRIVAL_PATH >> ARRIVAL_PATH_SHIFT);
 		return 0;
 	}
 	paths = bpf_map_lookup_elem(&path_interfaces, &zero);
