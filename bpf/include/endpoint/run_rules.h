@@ -56,14 +56,17 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return bit & (MAX_RULES - 1);
 }
 
-/* Looks at what differs between packets; what does not was decided by the memo. */
-static __always_inline int is_selected(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
+/*
+ * Where the rule's match leads: MATCHED, NOT_MATCHED or ASKS. Looks at what differs between
+ * packets; what does not was decided by the memo.
+ */
+static __always_inline __u32 leads_rule(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
 {
 	__u32 direction = context->direction & 1, at = chain->rule[rule].first_selector;
 
 	if (rule < REMEMBERED_RULES)
 		at = subflow->begin[direction][rule & (REMEMBERED_RULES - 1)];
-	return matches_packet(chain, context, subflow, at);
+	return leads_packet(chain, context, subflow, at);
 }
 
 /*
@@ -83,22 +86,73 @@ static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
 	return (LASTING_ACTIONS >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
 }
 
-/* Goes on to the next rule; one that does not match has no actions left. */
-static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
-				     struct progress *at)
+static __always_inline void begin_actions(const struct rule *rule, struct context *context, struct progress *at)
 {
-	struct rule *rule;
-
-	at->rule = lowest_bit(at->left);
-	at->left &= at->left - 1;
-	rule = &chain->rule[at->rule];
-	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
-		return;
 	context->rule = at->rule;
 	at->lasting = 1;
 	at->action = rule->first_action;
 	at->actions = rule->actions;
 	at->outcome = UNTOUCHED;
+}
+
+/*
+ * Where a match does not lead to the rule's actions, it has none left, or a program to ask
+ * in the place of one: ASKS alone of the three lacks this bit.
+ */
+static __always_inline void note_question(struct progress *at, __u32 leads)
+{
+	at->action = MAX_ACTIONS + (leads & (MAX_SELECTORS - 1));
+	at->actions = ~leads >> 14 & 1;
+}
+
+/* Goes on to the next rule. */
+static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
+				     struct progress *at)
+{
+	const struct rule *rule;
+
+	at->rule = lowest_bit(at->left);
+	at->left &= at->left - 1;
+	rule = &chain->rule[at->rule];
+	if (!(at->sure >> at->rule & 1)) {
+		__u32 leads = leads_rule(chain, context, subflow, at->rule);
+
+		if (leads != MATCHED) {
+			note_question(at, leads);
+			return;
+		}
+	}
+	begin_actions(rule, context, at);
+}
+
+/*
+ * Asks the program for which a match waits, and goes on from there. Such a rule is never
+ * latched: its program is asked of each packet. Where it does not match, it is of no rule
+ * that something ends.
+ */
+__noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct context *context, struct subflow *subflow,
+			   __u32 index)
+{
+	struct progress *at;
+	__u32 leads, rule;
+
+	if (!chain || !context || !subflow)
+		return UNTOUCHED;
+	at = &context->progress;
+	rule = at->rule & (MAX_RULES - 1);
+	index &= MAX_SELECTORS - 1;
+	barrier_var(rule);
+	barrier_var(index);
+	leads = answer_of(skb, context, subflow, &chain->selector[index]);
+	leads = leads_packet(chain, context, subflow, leads);
+	if (leads == MATCHED)
+		begin_actions(&chain->rule[rule], context, at);
+	else
+		note_question(at, leads);
+	at->lasting = 0;
+	if (!at->actions)
+		at->rule = MAX_RULES;
+	return UNTOUCHED;
 }
 
 /* A lasting action that changed something changes what the others' wishes do. */
@@ -132,8 +186,10 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 
 	at->actions--;
 	barrier_var(index);
-	if (index >= MAX_ACTIONS)
+	if (index >= MAX_ACTIONS) {
+		ask_program(skb, chain, context, subflow, index - MAX_ACTIONS);
 		return UNTOUCHED;
+	}
 	result = act(skb, context, subflow, &chain->action[index]);
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
@@ -143,17 +199,17 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	return result;
 }
 
-/* As is_selected(); a selector of types that decides is asked without a call. */
-static __always_inline int is_selected_first(struct chain *chain, struct context *context, struct subflow *subflow,
-					     __u32 rule)
+/* As leads_rule(); a selector of types that decides is asked without a call. */
+static __always_inline __u32 leads_first(struct chain *chain, struct context *context, struct subflow *subflow,
+					 __u32 rule)
 {
 	__u32 at = subflow->begin[context->direction & 1][rule & (REMEMBERED_RULES - 1)];
 
 	if (rule >= REMEMBERED_RULES)
-		return is_selected(chain, context, subflow, rule);
+		return leads_rule(chain, context, subflow, rule);
 	if (likely(at < MAX_SELECTORS) && chain->selector[at].kind == SELECT_TYPES)
 		at = follow_type(&chain->selector[at], context);
-	return at < MAX_SELECTORS ? matches_packet(chain, context, subflow, at) : at == MATCHED;
+	return at < MAX_SELECTORS ? leads_packet(chain, context, subflow, at) : at;
 }
 
 /* For steady.h. Without a branch: the verifier would follow both ways of each turn. */
@@ -170,13 +226,14 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 	int i;
 
 	for (i = 0; i < FIRST_RULES; i++) {
-		__u32 rule;
+		__u32 rule, leads;
 
 		if (!left)
 			break;
 		rule = lowest_bit(left);
-		if (sure >> rule & 1 || is_selected_first(chain, context, subflow, rule)) {
-			if (!is_latched(context, subflow, rule))
+		leads = sure >> rule & 1 ? MATCHED : leads_first(chain, context, subflow, rule);
+		if (leads != NOT_MATCHED) {
+			if (!is_latched(context, subflow, rule)) /* or it asks a program */
 				break;
 			count_hit(counters, context, rule);
 			note_counted(context, rule);
@@ -188,9 +245,9 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 
 /*
  * The rules that concern the packet, in their order, until one drops it. One loop
- * over rules and actions alike: calls are dear, and the verifier follows each turn
- * of nested loops. Where it is is kept in memory, of which the verifier knows
- * nothing: one turn is as good as another for it.
+ * over rules, the programs that their matches ask, and actions: calls are dear, and
+ * the verifier follows each turn of nested loops. Where it is is kept in memory, of
+ * which the verifier knows nothing: one turn is as good as another for it.
  */
 static __always_inline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
