@@ -178,6 +178,17 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
 }
 
+/* The same number, of which the verifier knows no value: all actions go on alike for it. */
+static __always_inline __u32 unknown_of(__u32 number, const struct progress *at)
+{
+	__u32 mask = at->left;
+
+	barrier_var(mask);
+	number ^= mask;
+	barrier_var(number);
+	return number ^ mask;
+}
+
 static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
 				       struct subflow *subflow, struct progress *at)
 {
@@ -190,7 +201,8 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 		ask_program(skb, chain, context, subflow, index - MAX_ACTIONS);
 		return UNTOUCHED;
 	}
-	result = act(skb, context, subflow, &chain->action[index]);
+	result = unknown_of(act(skb, context, subflow, &chain->action[index]), at);
+	barrier(); /* reads the kind again, for the same reason */
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
