@@ -11,7 +11,7 @@
 #include "subflow.h"
 
 enum {
-	ACTIONS_LOOKED_AT = 16,  /* of each rule */
+	ACTIONS_LOOKED_AT = 8,   /* of each rule, which the API gives no more */
 	GRACE = 100 * 1000000,   /* ns in which both directions are classified anew */
 };
 
