@@ -57,16 +57,16 @@ static __always_inline __u32 lowest_bit(__u64 word)
 }
 
 /*
- * Where the rule's match leads: MATCHED, NOT_MATCHED or ASKS. Looks at what differs between
- * packets; what does not was decided by the memo.
+ * As matches_packet(). Looks at what differs between packets; what does not was decided by
+ * the memo.
  */
-static __always_inline __u32 leads_rule(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
+static __always_inline int is_selected(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
 {
 	__u32 direction = context->direction & 1, at = chain->rule[rule].first_selector;
 
 	if (rule < REMEMBERED_RULES)
 		at = subflow->begin[direction][rule & (REMEMBERED_RULES - 1)];
-	return leads_packet(chain, context, subflow, at);
+	return matches_packet(chain, context, subflow, at);
 }
 
 /*
@@ -86,26 +86,26 @@ static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
 	return (LASTING_ACTIONS >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
 }
 
+/*
+ * Begins with the rule's actions, or with a program that its match asks, in the place of
+ * one: progress.outcome has which. Without a branch, for the verifier.
+ */
 static __always_inline void begin_actions(const struct rule *rule, struct context *context, struct progress *at)
 {
+	__u32 question, asks;
+
+	barrier(); /* reads it again also where it was set just now */
+	question = at->outcome;
+	asks = is_any(question);
+	barrier_var(asks);
 	context->rule = at->rule;
 	at->lasting = 1;
-	at->action = rule->first_action;
-	at->actions = rule->actions;
+	at->action = (rule->first_action & (asks - 1)) + question;
+	at->actions = (rule->actions & (asks - 1)) + asks;
 	at->outcome = UNTOUCHED;
 }
 
-/*
- * Where a match does not lead to the rule's actions, it has none left, or a program to ask
- * in the place of one: ASKS alone of the three lacks this bit.
- */
-static __always_inline void note_question(struct progress *at, __u32 leads)
-{
-	at->action = MAX_ACTIONS + (leads & (MAX_SELECTORS - 1));
-	at->actions = ~leads >> 14 & 1;
-}
-
-/* Goes on to the next rule. */
+/* Goes on to the next rule; one that does not match has no actions left. */
 static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
 				     struct progress *at)
 {
@@ -113,22 +113,17 @@ static __always_inline void next_rule(struct chain *chain, struct context *conte
 
 	at->rule = lowest_bit(at->left);
 	at->left &= at->left - 1;
+	at->outcome = 0;
 	rule = &chain->rule[at->rule];
-	if (!(at->sure >> at->rule & 1)) {
-		__u32 leads = leads_rule(chain, context, subflow, at->rule);
-
-		if (leads != MATCHED) {
-			note_question(at, leads);
-			return;
-		}
-	}
+	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
+		return;
 	begin_actions(rule, context, at);
 }
 
 /*
  * Asks the program for which a match waits, and goes on from there. Such a rule is never
- * latched: its program is asked of each packet. Where it does not match, it is of no rule
- * that something ends.
+ * latched: its program is asked of each packet. What does not match is no rule's whose end
+ * is noted.
  */
 __noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct context *context, struct subflow *subflow,
 			   __u32 index)
@@ -144,14 +139,11 @@ __noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct co
 	barrier_var(rule);
 	barrier_var(index);
 	leads = answer_of(skb, context, subflow, &chain->selector[index]);
-	leads = leads_packet(chain, context, subflow, leads);
-	if (leads == MATCHED)
+	if (matches_packet(chain, context, subflow, leads))
 		begin_actions(&chain->rule[rule], context, at);
 	else
-		note_question(at, leads);
-	at->lasting = 0;
-	if (!at->actions)
 		at->rule = MAX_RULES;
+	at->lasting = 0;
 	return UNTOUCHED;
 }
 
@@ -211,17 +203,17 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	return result;
 }
 
-/* As leads_rule(); a selector of types that decides is asked without a call. */
-static __always_inline __u32 leads_first(struct chain *chain, struct context *context, struct subflow *subflow,
-					 __u32 rule)
+/* As is_selected(); a selector of types that decides is asked without a call. */
+static __always_inline int is_selected_first(struct chain *chain, struct context *context, struct subflow *subflow,
+					     __u32 rule)
 {
 	__u32 at = subflow->begin[context->direction & 1][rule & (REMEMBERED_RULES - 1)];
 
 	if (rule >= REMEMBERED_RULES)
-		return leads_rule(chain, context, subflow, rule);
+		return is_selected(chain, context, subflow, rule);
 	if (likely(at < MAX_SELECTORS) && chain->selector[at].kind == SELECT_TYPES)
 		at = follow_type(&chain->selector[at], context);
-	return at < MAX_SELECTORS ? leads_packet(chain, context, subflow, at) : at;
+	return at < MAX_SELECTORS ? matches_packet(chain, context, subflow, at) : at == MATCHED;
 }
 
 /* For steady.h. Without a branch: the verifier would follow both ways of each turn. */
@@ -238,13 +230,12 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 	int i;
 
 	for (i = 0; i < FIRST_RULES; i++) {
-		__u32 rule, leads;
+		__u32 rule;
 
 		if (!left)
 			break;
 		rule = lowest_bit(left);
-		leads = sure >> rule & 1 ? MATCHED : leads_first(chain, context, subflow, rule);
-		if (leads != NOT_MATCHED) {
+		if (sure >> rule & 1 || is_selected_first(chain, context, subflow, rule)) {
 			if (!is_latched(context, subflow, rule)) /* or it asks a program */
 				break;
 			count_hit(counters, context, rule);

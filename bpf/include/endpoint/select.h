@@ -179,17 +179,26 @@ static __always_inline __u32 follow_type(const struct selector *selector, const 
 	return ways[fails & 1];
 }
 
+/* What to ask for at progress.outcome; 0 for MATCHED and NOT_MATCHED, which both have this bit. */
+static __always_inline __u32 question_at(__u32 at)
+{
+	__u32 asks = ~at >> 14 & 1;
+
+	barrier_var(asks); /* without a branch, for the verifier */
+	return -asks & (MAX_ACTIONS + (at & (MAX_SELECTORS - 1)));
+}
+
 /*
- * Where it leads for this packet: MATCHED, NOT_MATCHED or ASKS. The commonest selector is
- * asked without a call.
+ * Whether it leads there for this packet, or to a program that decides: which one is in
+ * progress.outcome, else that is 0. The commonest selector is asked without a call.
  */
-__noinline __u32 leads_packet(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at)
+__noinline int matches_packet(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at)
 {
 	__u32 how;
 	int i;
 
 	if (!chain || !context || !subflow)
-		return NOT_MATCHED;
+		return 0;
 	how = 2 * ASSUME_NOTHING + (context->direction & 1);
 	for (i = 0; i < MAX_SELECTORS; i++) {
 		struct selector *selector;
@@ -201,7 +210,8 @@ __noinline __u32 leads_packet(struct chain *chain, struct context *context, stru
 						      0xffff & next_selector(selector, context, subflow, how);
 		barrier_var(at);
 	}
-	return at;
+	context->progress.outcome = question_at(at);
+	return at != NOT_MATCHED;
 }
 
 /* The first selector on the way that only a packet can answer. */
