@@ -153,8 +153,7 @@ static __always_inline void note_lasting(struct context *context, struct subflow
 {
 	int is_lasting = lasts(subflow, kind);
 
-	if (!is_lasting || result != UNTOUCHED)
-		at->lasting = 0;
+	at->lasting &= is_lasting & ~is_any(result);
 	if (is_lasting && result != UNTOUCHED) {
 		unlatch(subflow);
 		context->stirred = 1;
@@ -166,8 +165,7 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 				     const struct progress *at)
 {
 	count(counters, context, at->rule, at->outcome);
-	if (at->lasting)
-		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
+	subflow->latched[context->direction & 1] |= (__u64)(at->lasting & 1) << (at->rule & (MAX_RULES - 1));
 }
 
 /* The same number, of which the verifier knows no value: all actions go on alike for it. */
@@ -198,8 +196,8 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
-	else if (result != UNTOUCHED)
-		at->outcome = ACTED;
+	else
+		at->outcome |= is_any(result);
 	return result;
 }
 
