@@ -18,7 +18,7 @@ enum {
 /* 1 when one of these rules of the chain has an action of this kind. */
 __noinline int chain_asks(struct chain *chain, __u64 rules, __u32 kind)
 {
-	__u32 i, j, found = 0;
+	__u32 i, j;
 
 	if (!chain)
 		return 0;
@@ -27,14 +27,11 @@ __noinline int chain_asks(struct chain *chain, __u64 rules, __u32 kind)
 
 		if (!(rules >> i & 1))
 			continue;
-		for (j = 0; j < ACTIONS_LOOKED_AT; j++) {
-			__u32 other = chain->action[(first + j) & (MAX_ACTIONS - 1)].kind ^ kind;
-
-			found |= (other - 1) & (j - actions); /* without a branch, for the verifier */
-			barrier_var(found);
-		}
+		for (j = 0; j < ACTIONS_LOOKED_AT; j++)
+			if (j < actions && chain->action[(first + j) & (MAX_ACTIONS - 1)].kind == kind)
+				return 1;
 	}
-	return found >> 31;
+	return 0;
 }
 
 static __always_inline int rules_ask(__u64 word, __u64 rules, __u32 kind)
