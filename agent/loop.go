@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/metrics"
 	"braid.dev/braid/agent/node"
@@ -248,6 +249,7 @@ func (a *Agent) tellOfPods(context.Context) error {
 	rules, report := a.parts.rules.Report(m.model), m.report.Clone()
 	report.Add(rules)
 	if report.Unknown {
+		a.outcomes.put(outcome{m.snapshot, m.knownAlready(&report), m.failed})
 		return m.unfinished()
 	}
 	err := errors.Join(rules.Err, a.release(cmp.Or(report.Applied, m.model), report))
@@ -257,6 +259,25 @@ func (a *Agent) tellOfPods(context.Context) error {
 		return m.unfinished()
 	}
 	return err
+}
+
+// knownAlready are the statuses while nobody knows yet what an earlier agent left of rules:
+// pods that have or had some keep what that agent said, and others do not wait for them.
+func (m *managed) knownAlready(report *node.Report) []v1alpha1.EndpointStatus {
+	before := map[types.UID]*v1alpha1.EndpointStatus{}
+	if plan := m.model.Plan; plan != nil {
+		for i := range plan.Status.Endpoints {
+			before[plan.Status.Endpoints[i].UID] = &plan.Status.Endpoints[i]
+		}
+	}
+	statuses := report.Statuses(m.model)
+	for i := range statuses {
+		told := before[statuses[i].UID]
+		if told != nil && (told.Chain != "" || m.model.Endpoints[i].Chain != "") {
+			statuses[i] = *told
+		}
+	}
+	return statuses
 }
 
 // unfinished says how soon there is more to do.

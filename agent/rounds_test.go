@@ -11,9 +11,12 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/testr"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"braid.dev/braid/agent/endpoints"
+	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -187,4 +190,25 @@ func TestOnlyWhatBringsNewsIsToldAtOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestPodsWithoutRulesDoNotWaitForRulesOfAnEarlierAgent(t *testing.T) {
+	model := &node.Model{Plan: &v1alpha1.MPTCPNodePlan{Status: v1alpha1.MPTCPNodePlanStatus{Endpoints: []v1alpha1.EndpointStatus{
+		{UID: "has", Chain: "rules", State: v1alpha1.EndpointProgrammed}, {UID: "had", Chain: "rules", State: v1alpha1.EndpointFailed},
+	}}}}
+	report := node.Report{Unknown: true}
+	for uid, chain := range map[types.UID]string{"has": "rules", "had": "", "new": "rules", "none": ""} {
+		model.Endpoints = append(model.Endpoints, node.Endpoint{PlanEndpoint: &v1alpha1.PlanEndpoint{UID: uid, Chain: chain}, Found: &endpoints.Endpoint{}})
+		if uid != "none" {
+			report.Await(uid, errors.New("not known yet"))
+		}
+	}
+	m := managed{model: model}
+	states := map[types.UID]v1alpha1.EndpointState{}
+	for _, status := range m.knownAlready(&report) {
+		states[status.UID] = status.State
+	}
+	require.Equal(t, map[types.UID]v1alpha1.EndpointState{
+		"has": v1alpha1.EndpointProgrammed, "had": v1alpha1.EndpointFailed, "new": v1alpha1.EndpointPending, "none": v1alpha1.EndpointProgrammed,
+	}, states)
 }

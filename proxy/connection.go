@@ -43,6 +43,7 @@ func (r *relay) join(key flowKey, client, server *net.TCPConn) {
 		c.abort()
 		return
 	}
+	r.proxy.outcomes.relayed.Add(1)
 	go c.run()
 }
 

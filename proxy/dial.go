@@ -84,7 +84,7 @@ func (r *relay) begin(ctx context.Context, segment heldSegment) {
 	}
 	r.mu.Unlock()
 	if full {
-		r.pass(segment)
+		r.untouched(segment, errBusy)
 		return
 	}
 	go r.ask(ctx, segment)
@@ -98,7 +98,7 @@ func (r *relay) ask(ctx context.Context, segment heldSegment) {
 		server, err = r.dial(ctx, segment.key)
 		<-r.proxy.dialing
 	default:
-		err = errors.Join(err, errors.New("too many servers are being asked"))
+		err = errors.Join(err, errBusy)
 	}
 	if err == nil {
 		err = r.answer(segment, server)
@@ -107,9 +107,15 @@ func (r *relay) ask(ctx context.Context, segment heldSegment) {
 	r.held--
 	r.mu.Unlock()
 	if err != nil {
-		r.proxy.options.Log.V(1).Info("A connection goes on untouched", "client", clientOf(segment.key), "server", serverOf(segment.key), "reason", err.Error())
-		r.pass(segment)
+		r.untouched(segment, err)
 	}
+}
+
+// untouched has a connection go on as the client's own.
+func (r *relay) untouched(segment heldSegment, why error) {
+	r.proxy.options.Log.V(1).Info("A connection goes on untouched", "client", clientOf(segment.key), "server", serverOf(segment.key), "reason", why.Error())
+	r.proxy.outcomes.untouched(why)
+	r.pass(segment)
 }
 
 // learn notes how the client's frames begin. The caller holds mu.

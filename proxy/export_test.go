@@ -2,6 +2,8 @@
 
 package proxy
 
+import programs "braid.dev/braid/bpf/proxy"
+
 // ForgetPeers has clients' packets leave by their interfaces, as to those of machines, which
 // have no other end.
 func (p *Proxy) ForgetPeers() error {
@@ -14,4 +16,17 @@ func (p *Proxy) ForgetPeers() error {
 		}
 	}
 	return nil
+}
+
+// Outcomes are the counts as the agent reads them.
+func (p *Proxy) Outcomes() (counts [programs.OutcomeNow + 1]uint64, err error) {
+	if err := p.tell(); err != nil {
+		return counts, err
+	}
+	for kind := range counts {
+		if err := p.from.Outcomes.Lookup(uint32(kind), &counts[kind]); err != nil {
+			return counts, err
+		}
+	}
+	return counts, nil
 }

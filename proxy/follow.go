@@ -36,6 +36,9 @@ func (p *Proxy) Follow(ctx context.Context, directory string) error {
 			}
 			applied, at = endpoints, time.Now()
 		}
+		if err := p.tell(); err != nil {
+			p.options.Log.Error(err, "failed to update the node's metrics of the proxy")
+		}
 		select {
 		case <-ctx.Done():
 			return nil

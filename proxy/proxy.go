@@ -79,7 +79,8 @@ type Proxy struct {
 	held    *ringbuf.Reader
 	tracked *conntrack.Table
 	// dialing bounds the threads that wait for servers.
-	dialing chan struct{}
+	dialing  chan struct{}
+	outcomes outcomes
 
 	mu     sync.Mutex
 	relays map[int]*relay // by the client's interface
@@ -252,6 +253,9 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for p.Connections() > 0 {
+		if err := p.tell(); err != nil {
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d connections were relayed still: %w", p.Connections(), ctx.Err())

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	programs "braid.dev/braid/bpf/proxy"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
@@ -253,6 +255,43 @@ func TestAPeerWithoutMPTCPIsLeftAloneFromTheSecondConnectionOn(t *testing.T) {
 			require.Equal(t, "all", string(got))
 			l.expectConnections(t, relayed)
 		}
+	})
+}
+
+func TestWhatBecameOfConnectionsIsCounted(t *testing.T) {
+	l := newLab(t)
+	l.start(t, l.client)
+	address, accepted := listen(t, l.server, 4)
+	client := l.dial(t, address)
+	server := <-accepted
+	expect := func(when string, of map[int]uint64) {
+		t.Helper()
+		var want [programs.OutcomeNow + 1]uint64
+		for kind, count := range of {
+			want[kind] = count
+		}
+		testutil.Retry(t, 5*time.Second, func() error {
+			counts, err := l.proxy.Outcomes()
+			if err == nil && counts != want {
+				err = fmt.Errorf("%s the counts are %v, not %v", when, counts, want)
+			}
+			return err
+		})
+	}
+	expect("with one connection", map[int]uint64{programs.OutcomeRelayed: 1, programs.OutcomeNow: 1})
+	require.NoError(t, errors.Join(client.Close(), server.Close()))
+	expect("after its end", map[int]uint64{programs.OutcomeRelayed: 1})
+	_, err := l.client.DialBy(t.Context(), network.TCP, "tcp", netip.AddrPortFrom(address.Addr(), 9).String())
+	require.ErrorIs(t, err, unix.ECONNREFUSED)
+	expect("after a refusal", map[int]uint64{programs.OutcomeRelayed: 1, programs.OutcomeNoAnswer: 1})
+	require.NoError(t, l.server.Sysctl("net.mptcp.enabled", "0"))
+	address, accepted = listenPlain(t, l.server, 4)
+	for range 3 {
+		l.dial(t, address)
+		<-accepted
+	}
+	expect("with a peer without MPTCP", map[int]uint64{
+		programs.OutcomeRelayed: 2, programs.OutcomeNoAnswer: 1, programs.OutcomePlainPeer: 2, programs.OutcomeNow: 1,
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -55,6 +56,7 @@ type Datapath struct {
 	gatewaysMu sync.Mutex
 	gateways   map[neighbour]bool // whether they answered
 	compared   bool               // flows with their endpoints, since nothing was loaded
+	cleared    cleared
 }
 
 // The two hooks of each NIC. Our programs are first, because others may end the run, as
@@ -119,7 +121,11 @@ func (d *Datapath) apply(ctx context.Context, m *node.Model) error {
 	if err == nil {
 		err = d.loaded.Finish()
 	}
-	return errors.Join(err, d.update(changes))
+	failed := d.update(changes)
+	if failed == nil {
+		d.cleared.note(m.Retired, time.Now())
+	}
+	return errors.Join(err, failed)
 }
 
 // loadFor loads the programs with room for all peers. Maps that these outgrow are
@@ -181,7 +187,7 @@ func (d *Datapath) load() (*objects, error) {
 	d.loads.use(loaded.maps())
 	d.busy.use(loaded.maps())
 	d.traffic.use(loaded.maps().Traffic)
-	d.compared = false
+	d.compared, d.cleared = false, cleared{}
 	return loaded, nil
 }
 

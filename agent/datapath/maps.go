@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -51,7 +52,8 @@ func (c *changes) empty() bool {
 // writeMaps brings the maps to the model, peers and paths before the endpoints that
 // refer to them.
 func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
-	c := changes{paths: m.Retired[node.KindPath], peers: m.Retired[node.KindPeer], accounts: m.Retired[node.KindAccount], endpoints: m.Retired[node.KindEndpoint]}
+	due := d.cleared.due(m.Retired, time.Now())
+	c := changes{paths: due[node.KindPath], peers: due[node.KindPeer], accounts: due[node.KindAccount], endpoints: due[node.KindEndpoint]}
 	numbers := numbersOf(nics)
 	if err := d.writePeers(m, nics, numbers); err != nil {
 		return c, err

@@ -59,8 +59,8 @@ type Report struct {
 	// Unfinished: there is more to do, with no error to log. The part still refers to
 	// endpoints that are gone.
 	Unfinished bool
-	// Unknown: the part has yet to find out what an earlier agent left, and nothing is
-	// to be said of any endpoint before.
+	// Unknown: the part has yet to find out what an earlier agent left of rules, and nothing
+	// is to be said before of endpoints that have or had some.
 	Unknown bool
 	// Applied is the model that the node was brought to, where a part works beside the
 	// round and has not come to the newest one yet; nil where it has.

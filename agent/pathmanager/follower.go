@@ -21,15 +21,37 @@ const (
 	// resync is how often the namespace and its sockets are looked at without any
 	// cause, for what no event told.
 	resync = 10 * time.Second
-	// turnWait is how soon a namespace asks again whether it is its turn.
+	// turnWait is how soon at the earliest a namespace asks again whether it is its turn.
 	turnWait = 100 * time.Millisecond
 	// retry is how soon events are subscribed to again after an error.
 	retry = time.Second
 )
 
-// turns are those to look for drift. A look goes through the sockets of all
-// namespaces: many at a time would take threads and memory, and nobody waits for them.
-var turns = make(chan struct{}, 2)
+// drift is whose turn it is to look for what no event told. A look goes through the sockets
+// of all namespaces, so they look one at a time, and together for a part of the time: nobody
+// waits for them, and many sockets of one pod would cost as often as the node has pods.
+var drift turns
+
+type turns struct {
+	mu   sync.Mutex
+	pace lookPace
+}
+
+// take looks, if it is the caller's turn. It never waits, and returns after how long to ask
+// again where it is not.
+func (t *turns) take(look func()) (wait time.Duration) {
+	if !t.mu.TryLock() {
+		return turnWait
+	}
+	defer t.mu.Unlock()
+	begin := time.Now()
+	if !t.pace.allows(begin) {
+		return max(turnWait, t.pace.next.Sub(begin))
+	}
+	look()
+	t.pace.spent(begin)
+	return resync
+}
 
 // follower follows the connections of a namespace and has missing subflows
 // opened.
@@ -141,8 +163,8 @@ func receive(subscription *mptcpnl.Subscription, events chan<- received, stopped
 }
 
 func (f *follower) loop(events <-chan received) error {
-	drift := time.NewTimer(resync)
-	defer drift.Stop()
+	compare := time.NewTimer(resync)
+	defer compare.Stop()
 	for {
 		wait, cancel := f.wait()
 		select {
@@ -156,8 +178,8 @@ func (f *follower) loop(events <-chan received) error {
 			}
 		case <-f.young.hasGrown():
 			f.handleGrown()
-		case <-drift.C:
-			drift.Reset(f.resyncInTurn())
+		case <-compare.C:
+			compare.Reset(f.resyncInTurn())
 		case <-wait:
 		}
 		cancel()
@@ -257,16 +279,11 @@ func (f *follower) look() error {
 // resyncInTurn looks for drift where it is this namespace's turn, and returns after
 // how long to do so again. It never waits: events come meanwhile.
 func (f *follower) resyncInTurn() time.Duration {
-	select {
-	case turns <- struct{}{}:
-		defer func() { <-turns }()
-	default:
-		return turnWait
-	}
-	if err := errors.Join(f.look(), f.namespace.reapply()); err != nil {
-		f.log.Error(err, "failed to compare the pod's MPTCP settings with the wanted ones")
-	}
-	return resync
+	return drift.take(func() {
+		if err := errors.Join(f.look(), f.namespace.reapply()); err != nil {
+			f.log.Error(err, "failed to compare the pod's MPTCP settings with the wanted ones")
+		}
+	})
 }
 
 // openMissing has the subflows opened that are missing and due. Before anything

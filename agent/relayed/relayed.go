@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ var ErrNotRelayed = errors.New("sockets.mode: Proxy: no proxy on this node relay
 const (
 	program  = "from_client"
 	draining = "draining"
+	outcomes = "outcomes"
 )
 
 // look is how often the agent looks whether the proxy does its work.
@@ -86,52 +88,60 @@ func entryOf(endpoint *node.Endpoint) list.Endpoint {
 }
 
 // isRelayed asks the kernel, and not the proxy: it is what packets meet.
-func isRelayed(index int) bool {
+func isRelayed(index int) bool { return slices.ContainsFunc(programsAt(index), relaysNew) }
+
+func programsAt(index int) (ids []ebpf.ProgramID) {
 	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
-		return false
+		return nil
 	}
 	for _, attached := range query.Programs {
-		if relaysNew(attached.ID) {
-			return true
-		}
+		ids = append(ids, attached.ID)
 	}
-	return false
+	return ids
 }
 
 // relaysNew is true of a proxy's program that takes new connections: one that is about to
 // end does not.
 func relaysNew(id ebpf.ProgramID) bool {
+	maps, isProxys := mapsOf(id)
+	var stopped uint32
+	_ = readNamed(maps, draining, func(m *ebpf.Map) { _ = m.Lookup(uint32(0), &stopped) })
+	return isProxys && stopped == 0
+}
+
+// mapsOf are the maps of a proxy's program; false for another program.
+func mapsOf(id ebpf.ProgramID) ([]ebpf.MapID, bool) {
 	opened, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	defer opened.Close()
 	info, err := opened.Info()
 	if err != nil || info.Name != program {
-		return false
+		return nil, false
 	}
 	maps, _ := info.MapIDs()
-	for _, id := range maps {
-		if drains(id) {
-			return false
-		}
-	}
-	return true
+	return maps, true
 }
 
-func drains(id ebpf.MapID) bool {
+// readNamed reads the map of this name; it is false where there is none.
+func readNamed(maps []ebpf.MapID, name string, read func(*ebpf.Map)) bool {
+	return slices.ContainsFunc(maps, func(id ebpf.MapID) bool { return readIfNamed(id, name, read) })
+}
+
+func readIfNamed(id ebpf.MapID, name string, read func(*ebpf.Map)) bool {
 	opened, err := ebpf.NewMapFromID(id)
 	if err != nil {
 		return false
 	}
 	defer opened.Close()
 	info, err := opened.Info()
-	if err != nil || info.Name != draining {
+	if err != nil || info.Name != name {
 		return false
 	}
-	var is uint32
-	return opened.Lookup(uint32(0), &is) == nil && is != 0
+	read(opened)
+	return true
 }
 
 // Run looks from time to time, and notifies of changes.

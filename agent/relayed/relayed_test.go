@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/go-logr/logr/testr"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -142,11 +144,12 @@ func TestInterfacesOfADeadProxyAreRemovedAtTheSecondLook(t *testing.T) {
 	require.Contains(t, names(), "pod")
 }
 
-func TestAProxyThatIsAboutToEndRelaysNobody(t *testing.T) {
-	l := newLab(t)
+// attachProxy puts the proxy's own program there.
+func (l *lab) attachProxy(t *testing.T) *programs.FromClientObjects {
+	t.Helper()
 	var loaded programs.FromClientObjects
 	require.NoError(t, programs.LoadFromClientObjects(&loaded, nil))
-	defer loaded.Close()
+	t.Cleanup(func() { loaded.Close() })
 	require.NoError(t, l.Do(func() error {
 		attached, err := link.AttachTCX(link.TCXOptions{Interface: l.index, Program: loaded.FromClient, Attach: ebpf.AttachTCXIngress})
 		if err == nil {
@@ -154,7 +157,43 @@ func TestAProxyThatIsAboutToEndRelaysNobody(t *testing.T) {
 		}
 		return err
 	}))
+	return &loaded
+}
+
+func TestAProxyThatIsAboutToEndRelaysNobody(t *testing.T) {
+	l := newLab(t)
+	loaded := l.attachProxy(t)
 	require.NoError(t, l.apply(t, proxied))
 	require.NoError(t, loaded.Draining.Put(uint32(0), uint32(1)))
 	require.ErrorIs(t, l.apply(t, proxied), ErrNotRelayed)
+}
+
+// collected are the metrics' values by their outcome; "" for how many are relayed now.
+func (l *lab) collected(t *testing.T) map[string]float64 {
+	t.Helper()
+	metrics := make(chan prometheus.Metric, 16)
+	require.NoError(t, l.Do(func() error { l.part.Collect(metrics); return nil }))
+	close(metrics)
+	values := map[string]float64{}
+	for metric := range metrics {
+		var written dto.Metric
+		require.NoError(t, metric.Write(&written))
+		outcome := ""
+		for _, label := range written.Label {
+			outcome = label.GetValue()
+		}
+		values[outcome] = written.GetCounter().GetValue() + written.GetGauge().GetValue()
+	}
+	return values
+}
+
+func TestMetricsTellWhatBecameOfTheConnectionsOfTheNodesProxy(t *testing.T) {
+	l := newLab(t)
+	require.ErrorIs(t, l.apply(t, proxied), ErrNotRelayed)
+	require.Empty(t, l.collected(t))
+	loaded := l.attachProxy(t)
+	require.NoError(t, l.apply(t, proxied))
+	require.NoError(t, loaded.Outcomes.Put(uint32(programs.OutcomeNow), uint64(3)))
+	require.NoError(t, loaded.Outcomes.Put(uint32(programs.OutcomePlainPeer), uint64(7)))
+	require.Equal(t, map[string]float64{"": 3, "PlainPeer": 7, "Relayed": 0, "NoAnswer": 0, "NoRoom": 0, "Busy": 0}, l.collected(t))
 }

@@ -17,22 +17,35 @@ static __always_inline void key_of(struct relayed_key *key, const struct packet 
 	key->interface = interface;
 }
 
-/* Whether its connections may be relayed at all, and this one's server is worth it. */
+static __always_inline int goes_on(__u32 outcome)
+{
+	__u64 *count = bpf_map_lookup_elem(&outcomes, &outcome);
+
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	return TCX_NEXT;
+}
+
+/* Whether its connections may be relayed at all. */
 static __always_inline int is_wanted(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct client_address from = { .address = packet->source, .interface = skb->ifindex };
-	struct peer to = { .address = packet->destination, .port = packet->destination_port };
 	__u32 zero = 0, *stopped = bpf_map_lookup_elem(&draining, &zero);
 	struct mptcp_option option;
-	__u64 *until;
 
 	if (!stopped || *stopped || !bpf_map_lookup_elem(&client_addresses, &from))
 		return 0;
 	/* A client that speaks MPTCP needs nobody. */
-	if (find_mptcp_option(skb, packet->options, packet->options_length, &option))
-		return 0;
-	until = bpf_map_lookup_elem(&plain_peers, &to);
-	return !until || *until < bpf_ktime_get_ns();
+	return !find_mptcp_option(skb, packet->options, packet->options_length, &option);
+}
+
+/* Whether the server answered without MPTCP lately. */
+static __always_inline int is_plain(const struct packet *packet)
+{
+	struct peer to = { .address = packet->destination, .port = packet->destination_port };
+	__u64 *until = bpf_map_lookup_elem(&plain_peers, &to);
+
+	return until && *until >= bpf_ktime_get_ns();
 }
 
 static __always_inline int hand_over(struct __sk_buff *skb, const struct relayed_key *key)
@@ -59,15 +72,17 @@ __noinline int hold(struct __sk_buff *skb, struct packet *packet)
 
 	if (!packet || skb->len > MAX_FIRST_FRAME || !is_wanted(skb, packet))
 		return TCX_NEXT;
+	if (is_plain(packet))
+		return goes_on(OUTCOME_PLAIN_PEER);
 	key_of(&key, packet, skb->ifindex);
 	if (bpf_map_lookup_elem(&relayed_joins, &key))
 		return TC_ACT_SHOT; /* a subflow has this port: the client comes again */
 	if (bpf_map_update_elem(&relayed_flows, &key, &flow, BPF_ANY))
-		return TCX_NEXT;
+		return goes_on(OUTCOME_NO_ROOM);
 	if (hand_over(skb, &key))
 		return TC_ACT_SHOT;
 	bpf_map_delete_elem(&relayed_flows, &key);
-	return TCX_NEXT;
+	return goes_on(OUTCOME_NO_ROOM);
 }
 
 static __always_inline int passes_on(struct __sk_buff *skb)

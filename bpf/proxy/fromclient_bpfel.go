@@ -78,6 +78,7 @@ const (
 	FromClientMapClients         = "clients"
 	FromClientMapDraining        = "draining"
 	FromClientMapHeldSegments    = "held_segments"
+	FromClientMapOutcomes        = "outcomes"
 	FromClientMapPlainPeers      = "plain_peers"
 	FromClientMapRelayedFlows    = "relayed_flows"
 	FromClientMapRelayedJoins    = "relayed_joins"
@@ -138,6 +139,7 @@ type FromClientMapSpecs struct {
 	Clients         *ebpf.MapSpec `ebpf:"clients"`
 	Draining        *ebpf.MapSpec `ebpf:"draining"`
 	HeldSegments    *ebpf.MapSpec `ebpf:"held_segments"`
+	Outcomes        *ebpf.MapSpec `ebpf:"outcomes"`
 	PlainPeers      *ebpf.MapSpec `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.MapSpec `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.MapSpec `ebpf:"relayed_joins"`
@@ -174,6 +176,7 @@ type FromClientMaps struct {
 	Clients         *ebpf.Map `ebpf:"clients"`
 	Draining        *ebpf.Map `ebpf:"draining"`
 	HeldSegments    *ebpf.Map `ebpf:"held_segments"`
+	Outcomes        *ebpf.Map `ebpf:"outcomes"`
 	PlainPeers      *ebpf.Map `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.Map `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.Map `ebpf:"relayed_joins"`
@@ -186,6 +189,7 @@ func (m *FromClientMaps) Close() error {
 		m.Clients,
 		m.Draining,
 		m.HeldSegments,
+		m.Outcomes,
 		m.PlainPeers,
 		m.RelayedFlows,
 		m.RelayedJoins,

@@ -71,6 +71,7 @@ const (
 	FromRelayMapClients         = "clients"
 	FromRelayMapDraining        = "draining"
 	FromRelayMapHeldSegments    = "held_segments"
+	FromRelayMapOutcomes        = "outcomes"
 	FromRelayMapPlainPeers      = "plain_peers"
 	FromRelayMapRelayedFlows    = "relayed_flows"
 	FromRelayMapRelayedJoins    = "relayed_joins"
@@ -131,6 +132,7 @@ type FromRelayMapSpecs struct {
 	Clients         *ebpf.MapSpec `ebpf:"clients"`
 	Draining        *ebpf.MapSpec `ebpf:"draining"`
 	HeldSegments    *ebpf.MapSpec `ebpf:"held_segments"`
+	Outcomes        *ebpf.MapSpec `ebpf:"outcomes"`
 	PlainPeers      *ebpf.MapSpec `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.MapSpec `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.MapSpec `ebpf:"relayed_joins"`
@@ -167,6 +169,7 @@ type FromRelayMaps struct {
 	Clients         *ebpf.Map `ebpf:"clients"`
 	Draining        *ebpf.Map `ebpf:"draining"`
 	HeldSegments    *ebpf.Map `ebpf:"held_segments"`
+	Outcomes        *ebpf.Map `ebpf:"outcomes"`
 	PlainPeers      *ebpf.Map `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.Map `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.Map `ebpf:"relayed_joins"`
@@ -179,6 +182,7 @@ func (m *FromRelayMaps) Close() error {
 		m.Clients,
 		m.Draining,
 		m.HeldSegments,
+		m.Outcomes,
 		m.PlainPeers,
 		m.RelayedFlows,
 		m.RelayedJoins,

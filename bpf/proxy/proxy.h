@@ -39,6 +39,18 @@ enum relayed_state {
 	RELAYED_ENDED = 4,  /* what comes late is still the relay's; a SYN begins anew */
 };
 
+/* What became of clients' connections, since the proxy began. The programs count those of the
+ * first kinds, and the proxy itself the others. */
+enum proxy_outcome {
+	OUTCOME_PLAIN_PEER,  /* untouched: the server answered without MPTCP before */
+	OUTCOME_NO_ROOM,     /* untouched: tables or the ring are full */
+	OUTCOME_BUSY,        /* untouched: too many connections, or servers being asked */
+	OUTCOME_NO_ANSWER,   /* untouched: the server refused, or did not answer in time */
+	OUTCOME_RELAYED,
+	OUTCOMES,
+	OUTCOME_NOW = OUTCOMES, /* how many are relayed at the moment, or about to be */
+};
+
 struct relayed_key {
 	struct address client;
 	struct address server;
@@ -80,6 +92,7 @@ struct peer {
 
 SHARED(enum, proxy_limit);
 SHARED(enum, relayed_state);
+SHARED(enum, proxy_outcome);
 SHARED(struct, held);
 
 struct {
@@ -130,6 +143,13 @@ struct {
 	__type(key, struct peer);
 	__type(value, __u64);
 } plain_peers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, OUTCOME_NOW + 1);
+	__type(key, __u32); /* enum proxy_outcome */
+	__type(value, __u64);
+} outcomes SEC(".maps");
 
 /* 1: no further connection is relayed. */
 struct {

@@ -71,6 +71,7 @@ const (
 	ToClientMapClients         = "clients"
 	ToClientMapDraining        = "draining"
 	ToClientMapHeldSegments    = "held_segments"
+	ToClientMapOutcomes        = "outcomes"
 	ToClientMapPlainPeers      = "plain_peers"
 	ToClientMapRelayedFlows    = "relayed_flows"
 	ToClientMapRelayedJoins    = "relayed_joins"
@@ -131,6 +132,7 @@ type ToClientMapSpecs struct {
 	Clients         *ebpf.MapSpec `ebpf:"clients"`
 	Draining        *ebpf.MapSpec `ebpf:"draining"`
 	HeldSegments    *ebpf.MapSpec `ebpf:"held_segments"`
+	Outcomes        *ebpf.MapSpec `ebpf:"outcomes"`
 	PlainPeers      *ebpf.MapSpec `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.MapSpec `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.MapSpec `ebpf:"relayed_joins"`
@@ -167,6 +169,7 @@ type ToClientMaps struct {
 	Clients         *ebpf.Map `ebpf:"clients"`
 	Draining        *ebpf.Map `ebpf:"draining"`
 	HeldSegments    *ebpf.Map `ebpf:"held_segments"`
+	Outcomes        *ebpf.Map `ebpf:"outcomes"`
 	PlainPeers      *ebpf.Map `ebpf:"plain_peers"`
 	RelayedFlows    *ebpf.Map `ebpf:"relayed_flows"`
 	RelayedJoins    *ebpf.Map `ebpf:"relayed_joins"`
@@ -179,6 +182,7 @@ func (m *ToClientMaps) Close() error {
 		m.Clients,
 		m.Draining,
 		m.HeldSegments,
+		m.Outcomes,
 		m.PlainPeers,
 		m.RelayedFlows,
 		m.RelayedJoins,

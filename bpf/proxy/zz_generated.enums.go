@@ -18,3 +18,14 @@ const (
 	RelayedPasses = 0x3
 	RelayedEnded  = 0x4
 )
+
+// enum proxy_outcome
+const (
+	OutcomePlainPeer = 0x0
+	OutcomeNoRoom    = 0x1
+	OutcomeBusy      = 0x2
+	OutcomeNoAnswer  = 0x3
+	OutcomeRelayed   = 0x4
+	Outcomes         = 0x5
+	OutcomeNow       = 0x5
+)

@@ -410,25 +410,11 @@ func (s *scene) timeNewPod(t *testing.T) time.Duration {
 		t.Error(err)
 		return 0
 	}
-	took, err := testutil.Until(10*time.Second, func() error { return s.podProgrammed(s.background(), "shop", name, "node1") })
+	took, err := testutil.Until(10*time.Second, func() error { return s.PodProgrammed(s.background(), "node1", "shop", name) })
 	if err := errors.Join(err, s.RemovePod(s.background(), "shop", inside)); err != nil {
 		t.Error(err)
 	}
 	return took
-}
-
-// podProgrammed: the plan's status says so.
-func (s *scene) podProgrammed(ctx context.Context, namespace, name, node string) error {
-	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node}}
-	if err := s.Get(ctx, plan); err != nil {
-		return err
-	}
-	for _, endpoint := range plan.Status.Endpoints {
-		if endpoint.Namespace == namespace && endpoint.Name == name && endpoint.State == v1alpha1.EndpointProgrammed {
-			return nil
-		}
-	}
-	return fmt.Errorf("pod %s/%s is not programmed", namespace, name)
 }
 
 // pod is an object to be read, changed or deleted.

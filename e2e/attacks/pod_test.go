@@ -148,7 +148,7 @@ func (s *scene) addPod(t *testing.T, name string) *network.Pod {
 
 func (s *scene) waitForPod(t *testing.T, name string) {
 	t.Helper()
-	s.WaitFor(t, name+" is programmed", 5*time.Second, func(ctx context.Context) error { return s.podProgrammed(ctx, tenant, name, "node1") })
+	s.WaitFor(t, name+" is programmed", 5*time.Second, func(ctx context.Context) error { return s.PodProgrammed(ctx, "node1", tenant, name) })
 }
 
 func leaveByDeletion(t *testing.T, s *scene) {

@@ -92,6 +92,7 @@ func TestNothingIsLeftAfterPodsThatDieFloodsAndRestarts(t *testing.T) {
 		s.agentMiB = max(s.agentMiB, s.charged(t, s.Agents["node2"]))
 		t.Logf("cycle %d took %v; resident KiB: %v", len(s.memory), took.Round(time.Second/10), s.memory[len(s.memory)-1])
 	}
+	s.timeNewPods(t)
 	c.leave(t)
 	during := mbit(s.arrived(t)-from, time.Since(since))
 	alone = (alone + s.goodput(t, quiet)) / 2

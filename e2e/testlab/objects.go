@@ -127,6 +127,21 @@ func (c *Cluster) Programmed(ctx context.Context, policy *v1alpha1.MPTCPPolicy, 
 	return nil
 }
 
+// PodProgrammed fails while the plan of a node does not say so of a pod.
+func (c *Cluster) PodProgrammed(ctx context.Context, node, namespace, name string) error {
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := c.Get(ctx, plan); err != nil {
+		return err
+	}
+	for i := range plan.Status.Endpoints {
+		status := &plan.Status.Endpoints[i]
+		if status.Namespace == namespace && status.Name == name && status.State == v1alpha1.EndpointProgrammed {
+			return nil
+		}
+	}
+	return fmt.Errorf("pod %s/%s is not programmed", namespace, name)
+}
+
 // Get reads an object anew.
 func (c *Cluster) Get(ctx context.Context, object client.Object) error {
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

@@ -173,7 +173,7 @@ var experiments = []rig.Measurer{
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: measureSoak, Info: rig.Info{
 			Name: "soak", Measures: "what is left after half an hour of pods that die, floods and restarts, and of others' goodput (BRAID_SOAK=10m)",
-			Figures: []rig.Unit{{"soak.cycles", ""}, {"soak.connections", ""}, {"soak.*_pct", "%"}, {"soak.flows_left", "flows"}, {"soak.programmed_ms", "ms"}},
+			Figures: []rig.Unit{{"soak.cycles", ""}, {"soak.connections", ""}, {"soak.*_pct", "%"}, {"soak.flows_left", "flows"}, {"soak.programmed_ms", "ms"}, {"soak.others_pod_*ms", "ms"}},
 		},
 	},
 }
