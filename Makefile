@@ -148,7 +148,7 @@ browser: ## Install these, and the browser that the tests of kubectl braid ui lo
 	@hack/deps.sh browser
 
 .PHONY: e2e
-e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld
+e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld, NETWORK=calico CALICO=DIRECTORY Calico
 	NETWORK=$(NETWORK) go test -count=1 -timeout 30m -v ./e2e/cluster
 
 .PHONY: test-kernels

@@ -356,12 +356,14 @@ type Names struct {
 	Paths [MaxPaths]string
 	// Endpoints are UIDs.
 	Endpoints map[uint32]string
+	// Interfaces are the hosts' ends of endpoints' interfaces, as they were found last.
+	Interfaces map[uint32]int
 }
 
 // ReadNames reads the pinned registry of an agent that may run or not. Nothing has a
 // name where there is none.
 func ReadNames(pinPath string) (Names, error) {
-	names := Names{Endpoints: map[uint32]string{}}
+	names := Names{Endpoints: map[uint32]string{}, Interfaces: map[uint32]int{}}
 	directory := pins.New(filepath.Join(pinPath, registryDirectory), registrySchema, logr.Discard()).Directory()
 	pinned, err := ebpf.LoadPinnedMap(filepath.Join(directory, registryMap), &ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, os.ErrNotExist) {
@@ -378,7 +380,7 @@ func ReadNames(pinPath string) (Names, error) {
 		}
 	}
 	for uid, entry := range all[KindEndpoint] {
-		names.Endpoints[entry.Number] = uid
+		names.Endpoints[entry.Number], names.Interfaces[entry.Number] = uid, int(entry.Interface)
 	}
 	return names, err
 }

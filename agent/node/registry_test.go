@@ -286,7 +286,7 @@ func TestNumbersOfEarlierAgentsAreTakenOver(t *testing.T) {
 	if !model.Retired[KindPeer][41] {
 		t.Errorf("the number of a peer that is gone is not retired: %v", model.Retired)
 	}
-	if read := get(ReadNames(pins))(t); read.Paths[5] != "path2" || read.Endpoints[77] != "uid2" || !slices.Contains(read.Paths[:], "path1") {
+	if read := get(ReadNames(pins))(t); read.Paths[5] != "path2" || read.Endpoints[77] != "uid2" || read.Interfaces[77] != 6 || !slices.Contains(read.Paths[:], "path1") {
 		t.Errorf("the names by the pins are %+v", read)
 	}
 }

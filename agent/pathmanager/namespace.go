@@ -219,6 +219,9 @@ func (n *Namespace) change(settings Settings) error {
 	if err := n.sysctls.set(name, values[settings.Manager]); err != nil {
 		return err
 	}
+	if err := n.shortenBlackholes(); err != nil {
+		return err
+	}
 	return n.apply()
 }
 

@@ -23,12 +23,14 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netns"
 
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/agent/trace"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
@@ -44,6 +46,8 @@ type lab struct {
 	datapath *datapath.Datapath
 	chains   *chains.Chains
 	builder  *node.Builder
+	// others are further interfaces that may have the pod's addresses.
+	others []int
 }
 
 const (
@@ -62,9 +66,11 @@ func portRule(name string, port int32, action v1alpha1.ActionType) v1alpha1.Plan
 	return v1alpha1.PlanRule{Policy: "MPTCPPolicy/team/web", Rule: v1alpha1.Rule{Name: name, Match: match, Actions: []v1alpha1.Action{{Type: action}}}}
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T) *lab { return newLabOn(t, network.Overlay{}) }
+
+func newLabOn(t *testing.T, overlay network.Overlay) *lab {
 	t.Helper()
-	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 100, PodsPerNode: 1})}
+	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, LinkMbit: 100, PodsPerNode: 1, Overlay: overlay})}
 	pins := testutil.BPFFS(t)
 	l.options = trace.Options{PinPath: pins, StatePath: t.TempDir(), Pod: "team/web-0"}
 	l.datapath = datapath.Open(datapath.Options{PinPath: pins, FlowEntries: 4096})
@@ -91,7 +97,7 @@ func (l *lab) device() int {
 func (l *lab) apply() {
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
 		UID: "uid", Namespace: "team", Name: "web-0", Chain: "chain",
-		Addresses: []netip.Addr{netip.MustParseAddr(l.pod().IPv4), netip.MustParseAddr(l.pod().IPv6)}, Interface: l.device(),
+		Addresses: []netip.Addr{netip.MustParseAddr(l.pod().IPv4), netip.MustParseAddr(l.pod().IPv6)}, Interface: l.device(), Others: l.others,
 		Paths: []v1alpha1.PathWeight{{Path: "blue", Weight: 1}, {Path: "green", Weight: 1}},
 	}}, Chains: []v1alpha1.PlanChain{{Name: "chain", Rules: rules}}}
 	peer := nodetest.Peer{Name: l.Nodes[1].NodeName(), Paths: map[string]nodetest.PeerPath{}}
@@ -103,7 +109,7 @@ func (l *lab) apply() {
 		peer.Addresses = append(peer.Addresses, addresses...)
 		peer.Paths[path] = nodetest.PeerPath{Addresses: addresses, Up: true}
 	}
-	state.Peers = []nodetest.Peer{peer}
+	state.Peers, state.Tunnels = []nodetest.Peer{peer}, l.tunnels()
 	require.NoError(l.t, l.Nodes[0].Do(func() error {
 		return errors.Join(state.Apply(l.t.Context(), l.datapath, l.builder), state.Apply(l.t.Context(), l.chains, l.builder))
 	}))
@@ -114,6 +120,19 @@ func (l *lab) apply() {
 		known[attached.Number] = inspect.Endpoint{Name: attached.Name, Rules: inspect.RuleNames(attached.Rules)}
 	}
 	require.NoError(l.t, names.Set(known))
+}
+
+// tunnels are the node's, as its agent finds them.
+func (l *lab) tunnels() []paths.Tunnel {
+	namespace, err := netns.GetFromPath(l.Nodes[0].Path())
+	require.NoError(l.t, err)
+	defer namespace.Close()
+	found, err := paths.Open(namespace)
+	require.NoError(l.t, err)
+	defer found.Close()
+	resolution, err := found.Resolve(paths.Query{})
+	require.NoError(l.t, err)
+	return resolution.Tunnels
 }
 
 // ends are the pod's and the other pod's.
@@ -302,6 +321,35 @@ func TestAReplayedResetIsToldAndNotSent(t *testing.T) {
 	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketDSS, Bytes: 100})).Packets[0]
 	if packet.Outcome != "dropped by from_endpoint, rule ignore" || len(packet.Steps) != 2 {
 		t.Errorf("the packet: %+v", packet)
+	}
+}
+
+func TestAReplayEndsWhereAnOverlayBegins(t *testing.T) {
+	l := newLabOn(t, network.Overlay{Outer: 4})
+	pod, other := l.ends(4, 40005, 8005)
+	packet := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable})).Packets[0]
+	if !strings.Contains(packet.Outcome, "enters the overlay by "+network.TunnelDevice) || len(packet.Steps) != 2 {
+		t.Errorf("what the pod sends: %+v", packet)
+	}
+	packet = l.replay(pod.Addr(), "", frame(t, trace.Packet{From: other, To: pod, Type: v1alpha1.PacketMPCapable})).Packets[0]
+	if packet.Outcome != "reaches the pod" || len(packet.Steps) != 1 {
+		t.Errorf("what the pod receives: %+v", packet)
+	}
+}
+
+// What is routed to a bridge, or to one of several interfaces, is not known by where it came in.
+func TestAPodIsTracedFromItsOwnInterfaceWhereverItsRouteLeads(t *testing.T) {
+	l := newLab(t)
+	pod, other := l.ends(4, 40006, 8006)
+	for _, line := range []string{"link add bridge0 type bridge", "link set bridge0 up", "route replace " + pod.Addr().String() + " dev bridge0"} {
+		out, err := l.Nodes[0].Run("ip", strings.Fields(line)...)
+		require.NoError(t, err, out)
+	}
+	l.others = []int{1}
+	l.apply()
+	report := l.replay(pod.Addr(), "", frame(t, trace.Packet{From: pod, To: other, Type: v1alpha1.PacketMPCapable}))
+	if report.Interface != l.pod().HostInterface {
+		t.Errorf("the pod's interface is said to be %s instead of %s", report.Interface, l.pod().HostInterface)
 	}
 }
 

@@ -38,6 +38,9 @@ var (
 	toEndpointHook   = attach.Hook{Name: "to_endpoint", Type: ebpf.AttachTCXEgress}
 )
 
+// toTunnelHook is of overlays' devices that are steered.
+var toTunnelHook = attach.Hook{Name: "to_tunnel", Type: ebpf.AttachTCXEgress}
+
 var (
 	ownSource = program{
 		hook: attach.Hook{Name: "own_source", Type: ebpf.AttachTCXIngress}, spec: guard.LoadOwnSource,

@@ -149,6 +149,8 @@ type Tracer struct {
 	cell    *cell
 	copies  map[string]*replica   // by program
 	paths   [node.MaxPaths]string // by number
+	// interfaces are the hosts' ends, by endpoints' numbers.
+	interfaces map[uint32]int
 }
 
 // Open finds the pod's interface. Close lets go of what replays load.
@@ -161,20 +163,24 @@ func Open(options Options) (*Tracer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tracer{options: options, names: names, paths: numbers.Paths, copies: map[string]*replica{}}
+	t := &Tracer{options: options, names: names, paths: numbers.Paths, interfaces: numbers.Interfaces, copies: map[string]*replica{}}
 	if t.device, err = t.findDevice(); err != nil {
 		return nil, fmt.Errorf("finding the interface of %s: %w", options.Address, err)
 	}
 	return t, nil
 }
 
-// findDevice finds the pod's interface where the agent said it, or else by the route.
+// findDevice finds the pod's interface where the agent said it, or else by the route, which
+// names a bridge where one has it.
 func (t *Tracer) findDevice() (int, error) {
 	var endpoint uplink.ToUplinkEndpoint
 	words := uplink.ToUplinkAddress{Word: bpf.Words(t.options.Address)}
 	err := t.readPin("endpoints", func(m *ebpf.Map) error { return m.Lookup(words, &endpoint) })
 	if err == nil && endpoint.Interface != 0 {
 		return int(endpoint.Interface), nil
+	}
+	if known := t.interfaces[endpoint.Id]; err == nil && known != 0 {
+		return known, nil
 	}
 	if err != nil && !isGone(err) {
 		return 0, err
@@ -263,6 +269,10 @@ func (t *Tracer) out(frame []byte, seen parsed, packet *PacketReport) error {
 		packet.Outcome = fmt.Sprintf("dropped: the node has no route to %s: %v", seen.to.Addr(), err)
 		return nil
 	}
+	if overlay, err := steeredOverlay(nic); err != nil || overlay {
+		packet.Outcome = fmt.Sprintf("enters the overlay by %s, where the replay ends: the path is chosen when the packet is wrapped", nameOf(nic))
+		return err
+	}
 	step, _, err := t.step(toUplink, frame, nic, t.device)
 	if err != nil {
 		return err
@@ -278,15 +288,22 @@ func (t *Tracer) in(frame []byte, seen parsed, packet *PacketReport) error {
 	if err != nil {
 		return err
 	}
-	step, _, err := t.step(fromUplink, frame, nic, nic)
+	overlay, err := steeredOverlay(nic)
 	if err != nil {
 		return err
+	}
+	if !overlay { // of which it comes out as if by no path
+		step, _, err := t.step(fromUplink, frame, nic, nic)
+		if err != nil {
+			return err
+		}
+		packet.Steps = append(packet.Steps, step)
 	}
 	last, after, err := t.step(toEndpoint, frame, t.device, nic)
 	if err != nil {
 		return err
 	}
-	packet.Steps = append(packet.Steps, step, last)
+	packet.Steps = append(packet.Steps, last)
 	packet.Outcome = "reaches the pod"
 	if len(last.Changes) > 0 {
 		packet.Outcome = fmt.Sprintf("reaches the pod, changed, with %d bytes", len(after))
@@ -295,6 +312,19 @@ func (t *Tracer) in(frame []byte, seen parsed, packet *PacketReport) error {
 		packet.Outcome = dropped(last)
 	}
 	return nil
+}
+
+// steeredOverlay is whether an interface is an overlay's, whose packets are steered at the
+// NICs.
+func steeredOverlay(index int) (bool, error) {
+	found, err := findAttached(index, toTunnelHook)
+	if errors.Is(err, ErrNotAttached) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, found.close()
 }
 
 // nicOf is the NIC by which packets of a sender come in.

@@ -179,13 +179,19 @@ func spread(ctx context.Context, t *testing.T) error {
 	if err != nil {
 		return err
 	}
+	return usesAll(ctx, t, address)
+}
+
+// usesAll has the client send to a server, and fails unless that uses all paths.
+func usesAll(ctx context.Context, t *testing.T, address string) error {
+	t.Helper()
 	before := sent(ctx, t)
-	out, err := kubectl(ctx, "exec", "client", "--", "/traffic", "run", address+":5001", "--duration", "2s", "--verify", "--json")
+	out, err := kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", address+":5001", "--duration", "2s", "--verify", "--json")
 	if err != nil {
 		return err
 	}
 	if !strings.Contains(out, `"subflows":3`) || !strings.Contains(out, `"failed":0`) {
-		return fmt.Errorf("a connection to the third node: %.300s", out)
+		return fmt.Errorf("a connection to %s: %.300s", address, out)
 	}
 	for i, after := range sent(ctx, t) {
 		if after-before[i] < 1_000_000 {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
@@ -42,7 +43,7 @@ func TestRequestsThroughAServiceUseEveryNIC(t *testing.T) {
 		Assess("every join of connections that last reaches its backend", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			before := map[string]map[string]int64{}
 			for _, pod := range webPods {
-				before[pod] = counters(ctx, t, pod)
+				before[pod] = settled(ctx, t, pod)
 			}
 			request(ctx, t, 2000, "100k", "-k")
 			var joins int64
@@ -141,6 +142,22 @@ func shares(t *testing.T, before, after []int64) {
 			t.Errorf("path %s carried %.0f %% of %d bytes", paths[i], 100*share, total)
 		}
 	}
+}
+
+// settled are a pod's counters once joins of requests before have stopped to come.
+func settled(ctx context.Context, t *testing.T, pod string) map[string]int64 {
+	t.Helper()
+	last := counters(ctx, t, pod)
+	await(t, "joins of requests before still come", func() error {
+		time.Sleep(time.Second)
+		now := counters(ctx, t, pod)
+		come := now["MPJoinSynRx"] - last["MPJoinSynRx"]
+		if last = now; come != 0 {
+			return fmt.Errorf("%d joins in a second", come)
+		}
+		return nil
+	})
+	return last
 }
 
 // counters are MPTCP's in a pod's network namespace.

@@ -4,7 +4,9 @@ package cluster_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -32,10 +34,68 @@ func allow(t *testing.T, node string) {
 	}
 }
 
+// enforces is whether the cluster network has an engine for NetworkPolicies itself.
+func enforces() bool { return strings.HasPrefix(os.Getenv("NETWORK"), "calico") }
+
+const denial = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny}
+spec:
+  podSelector: {matchLabels: {app: client}}
+  policyTypes: [Egress]
+  egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [%s/32]}}]}]
+`
+
+// denyNew keeps the client's new connections from a server, by the cluster network's own
+// engine where it has one: what lasts already, such engines let pass.
+func denyNew(ctx context.Context, t *testing.T, client, server string) {
+	t.Helper()
+	if !enforces() {
+		deny(ctx, t, cluster.nodes()[0], client, server)
+		return
+	}
+	enforce(ctx, t, fmt.Sprintf(denial, server))
+	await(t, "the NetworkPolicy has no effect", func() error { return denied(fetch(ctx, server)) })
+}
+
+func allowNew(ctx context.Context, t *testing.T, server string) {
+	t.Helper()
+	if !enforces() {
+		allow(t, cluster.nodes()[0])
+		return
+	}
+	mustKubectl(ctx, t, "delete", "networkpolicy", "deny")
+	await(t, "what the NetworkPolicy denied", func() error { return fetch(ctx, server) })
+	// The kernel takes what was dropped for a middlebox, and uses plain TCP for a minute.
+	await(t, "new connections are not spread again", func() error { return usesAll(ctx, t, serverAddress(ctx, t, "traffic")) })
+}
+
+// enforce applies a manifest of NetworkPolicies for as long as the test runs.
+func enforce(ctx context.Context, t *testing.T, manifest string) {
+	t.Helper()
+	file := writeFile(t, manifest)
+	mustKubectl(ctx, t, "apply", "--filename", file)
+	t.Cleanup(func() { mustKubectl(context.Background(), t, "delete", "--filename", file, "--ignore-not-found") })
+}
+
+var errAnswered = errors.New("a denied server answered")
+
+// denied is nil where a request failed.
+func denied(err error) error {
+	if err == nil {
+		return errAnswered
+	}
+	return nil
+}
+
 // fetch has the client ask a server for a file.
-func fetch(ctx context.Context, pod string) error {
-	_, err := kubectl(ctx, "exec", "client", "--container", "tools", "--", "mptcpize", "run",
-		"curl", "--silent", "--fail", "--max-time", "4", "--output", "/dev/null", "http://"+pod+"/10k")
+func fetch(ctx context.Context, server string) error {
+	return fetchFrom(ctx, "client", "tools", server)
+}
+
+func fetchFrom(ctx context.Context, pod, container, server string) error {
+	_, err := kubectl(ctx, "exec", pod, "--container", container, "--", "mptcpize", "run",
+		"curl", "--silent", "--fail", "--max-time", "4", "--output", "/dev/null", "http://"+server+"/10k")
 	return err
 }
 
@@ -47,7 +107,7 @@ func TestADestinationThatIsDeniedIsDeniedOnEveryPath(t *testing.T) {
 			if err := fetch(ctx, denied); err != nil {
 				t.Errorf("before anything is denied: %v", err)
 			}
-			deny(ctx, t, cluster.nodes()[0], client, denied)
+			denyNew(ctx, t, client, denied)
 			for range 3 {
 				if err := fetch(ctx, denied); err == nil {
 					t.Error("a denied server answered")
@@ -56,7 +116,7 @@ func TestADestinationThatIsDeniedIsDeniedOnEveryPath(t *testing.T) {
 			if err := fetch(ctx, other); err != nil {
 				t.Errorf("a server that is not denied: %v", err)
 			}
-			allow(t, cluster.nodes()[0])
+			allowNew(ctx, t, denied)
 			return ctx
 		}).
 		Assess("a transfer over all paths stops on all of them", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
@@ -82,4 +142,45 @@ func TestADestinationThatIsDeniedIsDeniedOnEveryPath(t *testing.T) {
 		}).
 		Teardown(removeWorkload).Feature()
 	testenv.Test(t, feature)
+}
+
+// onlyTheClient may reach the web servers.
+const onlyTheClient = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-the-client}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Ingress]
+  ingress: [{from: [{podSelector: {matchLabels: {app: client}}}]}]
+`
+
+// Without an engine this is a download and nothing else, as in other tests.
+func TestWhatANetworkPolicyAllowsIsSpread(t *testing.T) {
+	feature := features.New("network policy").
+		Setup(applyWorkload).
+		Assess("and goes on when the policy comes, which denies others", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			server := serverAddress(ctx, t, "web-b")
+			transfer := start(func() (string, error) { return "", download(ctx, server) })
+			time.Sleep(time.Second)
+			enforce(ctx, t, onlyTheClient)
+			transfer.wait(t)
+			if enforces() {
+				await(t, "the NetworkPolicy has no effect", func() error { return denied(fetchFrom(ctx, "web-a", "nginx", server)) })
+			}
+			before := received(ctx, t)
+			if err := download(ctx, server); err != nil {
+				t.Error(err)
+			}
+			shares(t, before, received(ctx, t))
+			return ctx
+		}).
+		Teardown(removeWorkload).Feature()
+	testenv.Test(t, feature)
+}
+
+// download has the client fetch a large file.
+func download(ctx context.Context, server string) error {
+	_, err := kubectl(ctx, "exec", "client", "--container", "tools", "--", "mptcpize", "run",
+		"curl", "--silent", "--fail", "--output", "/dev/null", "http://"+server+"/100m")
+	return err
 }

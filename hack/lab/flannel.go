@@ -39,10 +39,11 @@ func ClusterNetworkNamed(name string) (ClusterNetwork, error) {
 	switch network := ClusterNetwork(name); network {
 	case "":
 		return Native, nil
-	case Native, Flannel, FlannelHostGW:
+	case Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative:
 		return network, nil
 	}
-	return "", fmt.Errorf("there is no cluster network %q: must be %s, %s or %s", name, Native, Flannel, FlannelHostGW)
+	return "", fmt.Errorf("there is no cluster network %q: must be one of %v", name,
+		[]ClusterNetwork{Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative})
 }
 
 // flannel is whether the lab's nodes run flanneld.

@@ -70,6 +70,10 @@ mount -t bpf bpf /sys/fs/bpf
 mkdir -p /run/braid "$1/run-braid" /var/lib/braid "$1/saved"
 mount --bind "$1/run-braid" /run/braid
 mount --bind "$1/saved" /var/lib/braid
+for own in ${OWN:-}; do
+	mkdir -p "$own" "$1/own$own"
+	mount --bind "$1/own$own" "$own"
+done
 mount --make-rshared /
 shift
 exec "$@"
@@ -79,7 +83,7 @@ func (k *kubeNode) startContainerd(ctx context.Context) (err error) {
 	command := exec.Command("nsenter", "--net="+k.node.Path(), "unshare", "--mount", "sh", "-c", prepare, "prepare", k.path(),
 		k.lab.clusterBinary("containerd"), "--config", k.path("containerd.toml"))
 	directories := filepath.Dir(k.lab.clusterBinary("containerd")) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"
-	k.containerd, err = k.lab.start("containerd-"+k.name(), command, "PATH="+directories)
+	k.containerd, err = k.lab.start("containerd-"+k.name(), command, "PATH="+directories, "OWN="+strings.Join(k.ownDirectories(), " "))
 	if err != nil {
 		return err
 	}
@@ -90,6 +94,14 @@ func (k *kubeNode) startContainerd(ctx context.Context) (err error) {
 		}
 		return nil
 	})
+}
+
+// ownDirectories are those of the machine in whose place the node has its own.
+func (k *kubeNode) ownDirectories() []string {
+	if k.lab.calico() {
+		return calicoOwn
+	}
+	return nil
 }
 
 // inside starts a process in the node's namespaces.
@@ -127,6 +139,11 @@ func (k *kubeNode) startKubelet(ctx context.Context) error {
 			return err
 		}
 	}
+	if k.lab.calico() {
+		if err := k.startCalico(ctx); err != nil {
+			return err
+		}
+	}
 	return eventually(ctx, []*Process{kubelet, k.containerd}, func(ctx context.Context) error { return k.lab.nodeReady(ctx, k.name()) })
 }
 
@@ -134,7 +151,7 @@ func (k *kubeNode) nodeIPs() string { return k.node.Address(0, k.lab.Network.Ver
 
 // writeFiles writes the configurations of everything on the node.
 func (k *kubeNode) writeFiles() error {
-	for _, directory := range []string{"cni", "netns", "run-braid", "kubelet", "pki", "logs"} {
+	for _, directory := range []string{"cni", "cni-plugins", "netns", "run-braid", "kubelet", "pki", "logs"} {
 		if err := os.MkdirAll(k.path(directory), 0o755); err != nil {
 			return fmt.Errorf("making the directories of %s: %w", k.name(), err)
 		}
@@ -145,6 +162,9 @@ func (k *kubeNode) writeFiles() error {
 	if k.lab.flannel() {
 		delete(files, "cni/10-lab.conflist")
 		files["flannel.json"] = k.lab.flannelConfig()
+	}
+	if k.lab.calico() {
+		delete(files, "cni/10-lab.conflist")
 	}
 	for name, content := range files {
 		if err := k.writeJSON(name, content); err != nil {
@@ -163,7 +183,7 @@ type object = map[string]any
 // CAP_SYS_RESOURCE. NRI has a socket in the machine's /var/run, which nodes that
 // start at the same time take from each other.
 func (k *kubeNode) containerdConfig() string {
-	return strings.NewReplacer("ROOT", k.path("containerd"), "SOCKET", k.socket(), "CNI", k.path("cni"), "PAUSE", pauseImage).Replace(`
+	return strings.NewReplacer("ROOT", k.path("containerd"), "SOCKET", k.socket(), "CNI", k.path("cni"), "PLUGINS", k.path("cni-plugins"), "PAUSE", pauseImage).Replace(`
 version = 3
 root = "ROOT/root"
 state = "ROOT/state"
@@ -177,7 +197,7 @@ state = "ROOT/state"
   restrict_oom_score_adj = true
   disable_apparmor = true
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["/usr/lib/cni"]
+    bin_dirs = ["/usr/lib/cni", "PLUGINS"]
     conf_dir = "CNI"
   [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"

@@ -4,6 +4,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,7 +58,7 @@ func (l *Lab) upWithKubelets(ctx context.Context) (err error) {
 		if l.clusterBinaries, err = FetchCluster(ctx); err != nil {
 			return err
 		}
-		return l.fetchFlannel(ctx)
+		return errors.Join(l.fetchFlannel(ctx), l.findCalico())
 	})
 	if err != nil {
 		return err
@@ -68,6 +69,9 @@ func (l *Lab) upWithKubelets(ctx context.Context) (err error) {
 	})
 	ready.Go(func() error { return l.step(l.describeNetwork(), l.buildNetwork) })
 	if err := ready.Wait(); err != nil {
+		return err
+	}
+	if err := l.defineCalico(ctx); err != nil {
 		return err
 	}
 	if err := l.step("Controller manager and scheduler", func() error { return l.startControllers(ctx) }); err != nil {

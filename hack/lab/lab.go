@@ -192,7 +192,7 @@ func (l *Lab) describeNetwork() string {
 func (l *Lab) buildNetwork() (err error) {
 	spec := l.options.Network
 	spec.Name, spec.PodsPerNode = l.Name, 0
-	spec.NoRoutes = l.flannel()
+	spec.NoRoutes = l.flannel() || l.calico()
 	if l.Network, err = network.Build(spec); err != nil {
 		return err
 	}
