@@ -153,7 +153,8 @@ static __always_inline void note_lasting(struct context *context, struct subflow
 {
 	int is_lasting = lasts(subflow, kind);
 
-	at->lasting &= is_lasting & ~is_any(result);
+	if (!is_lasting || result != UNTOUCHED)
+		at->lasting = 0;
 	if (is_lasting && result != UNTOUCHED) {
 		unlatch(subflow);
 		context->stirred = 1;
@@ -165,7 +166,8 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 				     const struct progress *at)
 {
 	count(counters, context, at->rule, at->outcome);
-	subflow->latched[context->direction & 1] |= (__u64)(at->lasting & 1) << (at->rule & (MAX_RULES - 1));
+	if (at->lasting)
+		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
 }
 
 /* The same number, of which the verifier knows no value: all actions go on alike for it. */
@@ -196,8 +198,8 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
-	else
-		at->outcome |= is_any(result);
+	else if (result != UNTOUCHED)
+		at->outcome = ACTED;
 	return result;
 }
 
