@@ -166,8 +166,7 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 				     const struct progress *at)
 {
 	count(counters, context, at->rule, at->outcome);
-	if (at->lasting)
-		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
+	subflow->latched[context->direction & 1] |= (__u64)(at->lasting & 1) << (at->rule & (MAX_RULES - 1));
 }
 
 /* The same number, of which the verifier knows no value: all actions go on alike for it. */
