@@ -162,6 +162,9 @@ func schedulesBeyond(a *v1alpha1.Action, match *condition) (why string) {
 		if len(part.PacketTypes) > 0 || part.Sequence != nil || part.Sent != nil {
 			why = "it schedules connections, and packetTypes, sequence and sent select some of their packets"
 		}
+		if part.Program != nil {
+			why = "it schedules connections, and program answers for each packet"
+		}
 	})
 	return why
 }

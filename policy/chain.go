@@ -214,12 +214,16 @@ func (c *compiler) planPrograms(p *compiledPolicy, rules []v1alpha1.PlanRule) []
 // refers says whether rules of this owner name a program.
 func refers(rules []v1alpha1.PlanRule, owner, program string) bool {
 	return slices.ContainsFunc(rules, func(rule v1alpha1.PlanRule) bool {
-		return rule.Policy == owner && slices.ContainsFunc(rule.Actions, func(a v1alpha1.Action) bool {
-			return a.RunProgram != nil && a.RunProgram.Program == program ||
-				a.Schedule != nil && a.Schedule.Strategy == program ||
-				a.Congestion != nil && a.Congestion.Algorithm == program
-		})
+		return rule.Policy == owner && (slices.ContainsFunc(rule.Match.Programs(), func(asked v1alpha1.ProgramSelector) bool {
+			return asked.Name == program
+		}) || slices.ContainsFunc(rule.Actions, func(a v1alpha1.Action) bool { return calls(&a, program) }))
 	})
+}
+
+func calls(a *v1alpha1.Action, program string) bool {
+	return a.RunProgram != nil && a.RunProgram.Program == program ||
+		a.Schedule != nil && a.Schedule.Strategy == program ||
+		a.Congestion != nil && a.Congestion.Algorithm == program
 }
 
 func comparePlanPrograms(a, b v1alpha1.PlanProgram) int {

@@ -193,7 +193,7 @@ func addressFamily(text string) string {
 func (c *condition) size() int {
 	n := 0
 	for _, given := range []bool{
-		c.Token != "", c.Direction != "", len(c.PacketTypes) > 0, len(c.Paths) > 0, c.Backup != nil,
+		c.Token != "", c.Direction != "", len(c.PacketTypes) > 0, len(c.Paths) > 0, c.Backup != nil, c.Program != nil,
 		c.Sequence != nil && c.Sequence.Data != nil, c.Sequence != nil && c.Sequence.Subflow != nil,
 		c.Sent != nil && c.Sent.Connection != nil, c.Sent != nil && c.Sent.Subflow != nil,
 	} {

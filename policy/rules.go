@@ -105,6 +105,9 @@ func (k *ruleCheck) selectors(c *condition) {
 		k.byteRange(s.Subflow, c.at.Child("sent", "subflow"))
 		k.byteRange(s.Connection, c.at.Child("sent", "connection"))
 	}
+	if p := c.Program; p != nil {
+		k.program(p.Name, v1alpha1.ProgramAction, c.at.Child("program", "name"))
+	}
 }
 
 // byteRange repeats what the API server checks, for policies that it has not seen.
@@ -229,7 +232,8 @@ func (k *ruleCheck) pairs() {
 		matches[i] = matchKey(rules[i].Match)
 		k.rule = rules[i].Name
 		for j := range i {
-			switch same := matches[i] == matches[j]; {
+			// What programs answer may differ between packets that are alike.
+			switch same := matches[i] == matches[j] && len(rules[i].Match.Programs()) == 0; {
 			case ends(&rules[j]) && (same || rules[j].Match == nil):
 				k.add(rulesField.Index(i), v1alpha1.ReasonContradictingRules, "it never runs: rule %s before it drops or resets everything that it matches", rules[j].Name)
 			case same:
@@ -289,7 +293,7 @@ func rateScope(r *v1alpha1.RateLimit) v1alpha1.RateLimitScope {
 func overLimit(rules []v1alpha1.PlanRule) string {
 	selectors, actions := 0, 0
 	for i := range rules {
-		actions += len(rules[i].Actions)
+		actions += len(rules[i].Actions) + len(rules[i].Match.Programs())
 		if m := rules[i].Match; m != nil {
 			c := matchCondition(m, nil)
 			c.visit(func(part *condition) { selectors += part.size() })

@@ -5,6 +5,7 @@ package policy
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -87,6 +88,19 @@ func TestRules(t *testing.T) {
 			"ProgramNotFound rule a: spec.rules[0].actions[1].runProgram.program: the program control has type Congestion, and this needs type Action",
 			"ProgramNotFound rule b: spec.programs[lost].configMap: Braid's namespace has no ConfigMap programs with gone.o in its binaryData",
 			"ProgramNotFound rule b: spec.rules[1].actions[1].congestion.algorithm: the program action has type Action, and this needs type Congestion",
+		}},
+		{name: "whose match asks a program which is not there or of another type are refused", rules: `
+- {name: a, match: {program: {name: none}}, actions: [{type: Record}]}
+- {name: b, match: {any: [{backup: true}, {not: {program: {name: control, value: 1}}}]}, actions: [{type: Drop}]}`, want: []string{
+			"ProgramNotFound rule a: spec.rules[0].match.program.name: none of spec.programs is named none",
+			"ProgramNotFound rule b: spec.rules[1].match.any[1].not.program.name: the program control has type Congestion, and this needs type Action",
+		}},
+		{name: "whose matches ask the same program, which may answer otherwise each time, contradict nothing", rules: `
+- {name: a, match: {program: {name: action}}, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: Drop}]}
+- {name: b, match: {program: {name: action}}, actions: [{type: SetBackup, setBackup: {backup: false}}]}`},
+		{name: "that schedule what a program selects are refused", rules: `
+- {name: a, match: {not: {program: {name: action}}}, actions: [{type: Schedule, schedule: {strategy: EarliestCompletionFirst}}]}`, want: []string{
+			"ImpossibleMatch rule a: spec.rules[0].actions[0]: Schedule cannot honour the rule's match: it schedules connections, and program answers for each packet",
 		}},
 		{name: "that always apply both and want opposites are refused", rules: `
 - {name: a, actions: [{type: SetBackup, setBackup: {backup: true}}, {type: SuppressAddAddr}]}
@@ -406,5 +420,28 @@ func TestAChainIsNamedByWhatItDoes(t *testing.T) {
 				t.Errorf("got %s and %s, equal: want %v", first, got, tc.equal)
 			}
 		})
+	}
+}
+
+func TestAProgramThatOnlyAMatchAsksIsInThePlan(t *testing.T) {
+	var match v1alpha1.Match
+	if err := yaml.UnmarshalStrict([]byte("all: [{any: [{program: {name: deep, value: 7}}]}]\nnot: {program: {name: second}}"), &match); err != nil {
+		t.Fatal(err)
+	}
+	rules := []v1alpha1.PlanRule{{Policy: "ClusterMPTCPPolicy/edge", Rule: v1alpha1.Rule{Name: "a", Match: &match, Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}}}}}
+	for _, program := range []string{"deep", "second"} {
+		if !refers(rules, "ClusterMPTCPPolicy/edge", program) {
+			t.Errorf("no rule refers to %s", program)
+		}
+	}
+	if refers(rules, "ClusterMPTCPPolicy/other", "deep") || refers(rules, "ClusterMPTCPPolicy/edge", "third") {
+		t.Error("they refer to programs that nobody names")
+	}
+	if excess := overLimit(append(rules, make([]v1alpha1.PlanRule, 63)...)); excess != "" {
+		t.Errorf("64 rules have %s", excess)
+	}
+	rules[0].Actions = slices.Repeat(rules[0].Actions, v1alpha1.MaxActions-1)
+	if excess := overLimit(rules); excess != "129 actions, and a chain can have 128" {
+		t.Errorf("127 actions and two programs in a match have %q", excess)
 	}
 }

@@ -160,21 +160,26 @@ func bit(set bool) uint8 {
 	return 0
 }
 
-func (c *compiler) runProgram(a *actionContext) error {
-	wanted, at := a.RunProgram, a.at.Child("runProgram")
-	if wanted == nil {
-		return field.Required(at, "name a program")
+func (c *compiler) runProgram(a *actionContext) (err error) {
+	if a.RunProgram == nil {
+		return field.Required(a.at.Child("runProgram"), "name a program")
 	}
-	name := ProgramOf(a.rule, wanted.Program)
-	slot, loaded := c.surroundings.Programs[name]
+	a.into.Value = a.RunProgram.Value
+	a.into.Limit, err = c.call(a.rule, a.RunProgram.Program, a.at.Child("runProgram"), "program")
+	return err
+}
+
+// call is the slot of a program of the rule's policy, which a field at a place names.
+func (c *compiler) call(rule *v1alpha1.PlanRule, program string, at *field.Path, name string) (slot uint32, err error) {
+	called := ProgramOf(rule, program)
+	slot, loaded := c.surroundings.Programs[called]
 	if !loaded {
-		return field.Invalid(at.Child("program"), wanted.Program, c.whyNot(name))
+		return 0, field.Invalid(at.Child(name), program, c.whyNot(called))
 	}
 	if c.programs++; c.programs > programs.MaxCalls {
-		return field.TooMany(at, c.programs, programs.MaxCalls)
+		return 0, field.TooMany(at, c.programs, programs.MaxCalls)
 	}
-	a.into.Limit, a.into.Value = slot, wanted.Value
-	return nil
+	return slot, nil
 }
 
 func (c *compiler) whyNot(name ProgramName) string {

@@ -45,11 +45,14 @@ type compiler struct {
 	chain        *Chain
 	selectors    int // that are in use
 	actions      int
-	programs     int
+	programs     int // that are called
+	asked        int // of these in matches: a turn of the chain's loop each, as an action
+	at           *v1alpha1.PlanRule
 	limits       map[uint32]bool // numbers that are in use
 }
 
 func (c *compiler) rule(rule *v1alpha1.PlanRule) error {
+	c.at = rule
 	condition, err := c.match(rule.Match)
 	if err != nil {
 		return err
@@ -85,8 +88,8 @@ func (c *compiler) place(condition condition) (first uint16, err error) {
 }
 
 func (c *compiler) placeActions(rule *v1alpha1.PlanRule, compiled *Rule) error {
-	if c.actions+len(rule.Actions) > endpoint.MaxActions {
-		return fmt.Errorf("actions: with this rule the chain has %d actions, and can have %d at most", c.actions+len(rule.Actions), endpoint.MaxActions)
+	if steps := c.actions + c.asked + len(rule.Actions); steps > endpoint.MaxActions {
+		return fmt.Errorf("actions: with this rule the chain has %d actions, and can have %d at most", steps, endpoint.MaxActions)
 	}
 	compiled.FirstAction, compiled.Actions = uint16(c.actions), uint8(len(rule.Actions))
 	for i := range rule.Actions {

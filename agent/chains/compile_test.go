@@ -17,6 +17,7 @@ import (
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/yaml"
@@ -40,7 +41,12 @@ var (
 	testPaths  = map[string]uint8{"blue": 0, "green": 3, "red": 7}
 	pathNames  = []string{"blue", "green", "red", "absent"}
 	directions = []v1alpha1.Direction{v1alpha1.DirectionFromEndpoint, v1alpha1.DirectionToEndpoint}
+
+	programNames     = []string{"first", "second"}
+	testSurroundings = Surroundings{Paths: testPaths, Programs: map[ProgramName]uint32{{"web", "first"}: firstSlot, {"web", "second"}: firstSlot + 1}}
 )
+
+const firstSlot = 5
 
 func keysOf[K comparable, V any](m map[K]V) func(func(K) bool) {
 	return func(yield func(K) bool) {
@@ -124,6 +130,9 @@ func drawSelectors(t *rapid.T) v1alpha1.Selectors {
 			return &v1alpha1.SentRanges{Subflow: sometimes(t, "subflow", drawByteRange), Connection: sometimes(t, "connection", drawByteRange)}
 		}),
 		Backup: sometimes(t, "backup", func(t *rapid.T) *bool { return new(rapid.Bool().Draw(t, "backup")) }),
+		Program: sometimes(t, "program", func(t *rapid.T) *v1alpha1.ProgramSelector {
+			return &v1alpha1.ProgramSelector{Name: draw(t, "name", programNames)}
+		}),
 	}
 }
 
@@ -159,6 +168,7 @@ func drawFacts(t *rapid.T) *facts {
 		types:        sometimes(t, "types", list(func(t *rapid.T) v1alpha1.PacketType { return draw(t, "type", packets) })),
 		dataSequence: sometimes(t, "dataSequence", known), subflowSeq: sometimes(t, "subflowSequence", known),
 		subflowSent: drawAmount(t), connectionSent: drawAmount(t), backup: rapid.Bool().Draw(t, "backup"),
+		answers: map[string]bool{"first": rapid.Bool().Draw(t, "first"), "second": rapid.Bool().Draw(t, "second")},
 	}
 }
 
@@ -174,9 +184,9 @@ func rulesOf(matches ...*v1alpha1.Match) (rules []v1alpha1.PlanRule) {
 func TestAChainMatchesWhatItsRulesSay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rules := rulesOf(drawMatch(t), drawMatch(t))
-		chain, err := Compile(rules, Surroundings{Paths: testPaths})
+		chain, err := Compile(rules, testSurroundings)
 		if err != nil {
-			if strings.Contains(err.Error(), "conditions") {
+			if strings.Contains(err.Error(), "conditions") || strings.Contains(err.Error(), "program: Too many") {
 				t.Skip("too large")
 			}
 			t.Fatal(err)
@@ -247,7 +257,7 @@ func checkForm(t failer, chain *Chain) {
 // is not known yet can be bounded from both sides.
 func TestAChainIsMonotoneInItsConditions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		chain, err := Compile(rulesOf(drawMatch(t)), Surroundings{Paths: testPaths})
+		chain, err := Compile(rulesOf(drawMatch(t)), testSurroundings)
 		if err != nil {
 			t.Skip("too large")
 		}
@@ -358,6 +368,9 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 		{"a custom action without a program", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram}), "actions[0].runProgram: Required"},
 		{"a program that is not loaded", withActions(v1alpha1.Action{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "shape"}}), `actions[0].runProgram.program: Invalid value: "shape": is not loaded`},
 		{"more custom actions than a packet may run through", withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRunProgram, RunProgram: &v1alpha1.RunProgram{Program: "known"}}}, 9)...), `actions[8].runProgram: Too many: 9: must have at most 8`},
+		{"a program in a match that is not loaded", withSelectors(v1alpha1.Selectors{Program: &v1alpha1.ProgramSelector{Name: "shape"}}), inside + `program.name: Invalid value: "shape": is not loaded`},
+		{"more programs in matches than a packet may run through", repeated(9, rulesOf(asking("known"))[0]), `rule "rule-8" of MPTCPPolicy/team/web: match.program: Too many: 9: must have at most 8`},
+		{"127 actions and two programs in matches", slices.Concat(rulesOf(asking("known"), asking("known")), repeated(15, withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRecord}}, 8)...)[0]), withActions(slices.Repeat([]v1alpha1.Action{{Type: v1alpha1.ActionRecord}}, 5)...)), "actions: with this rule the chain has 129 actions, and can have 128 at most"},
 		{"a token that is none", withSelectors(v1alpha1.Selectors{Token: "0x123"}), inside + "token"},
 		{"an address that is none", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1", "here"}}), inside + `addressPair[1]: Invalid value: "here"`},
 		{"one address of a pair", withSelectors(v1alpha1.Selectors{AddressPair: []v1alpha1.IPAddress{"10.0.0.1"}}), inside + "addressPair"},
@@ -380,6 +393,42 @@ func TestRulesThatDoNotFitAreNamed(t *testing.T) {
 				t.Error("there is a chain all the same")
 			}
 		})
+	}
+}
+
+func asking(program string) *v1alpha1.Match {
+	return &v1alpha1.Match{Selectors: v1alpha1.Selectors{Program: &v1alpha1.ProgramSelector{Name: program}}}
+}
+
+// What else a match has decides first, also where it stands behind the program.
+func TestAProgramInAMatchIsAskedWhereItAloneDecides(t *testing.T) {
+	match := asking("first")
+	match.Any = []v1alpha1.NestedMatch{
+		{Selectors: v1alpha1.Selectors{PacketTypes: []v1alpha1.PacketType{v1alpha1.PacketSYN}}},
+		{Not: &asking("second").Selectors},
+	}
+	chain, err := Compile(rulesOf(match), testSurroundings)
+	require.NoError(t, err)
+	for _, c := range []struct {
+		of      string
+		types   []v1alpha1.PacketType
+		answers map[string]bool
+		asked   []string
+		hits    bool
+	}{
+		{"a SYN asks the first alone", []v1alpha1.PacketType{v1alpha1.PacketSYN}, map[string]bool{"first": true, "second": true}, []string{"first"}, true},
+		{"data asks both", nil, map[string]bool{"first": true, "second": false}, []string{"second", "first"}, true},
+		{"a no ends it", nil, map[string]bool{"first": true, "second": true}, []string{"second"}, false},
+		{"neither a program that is gone nor its not holds", nil, map[string]bool{"first": true}, []string{"second"}, false},
+	} {
+		packet := &facts{direction: v1alpha1.DirectionFromEndpoint, types: c.types, answers: c.answers}
+		hits := run(chain, packet, testPaths)
+		if (len(hits) == 1) != c.hits || !slices.Equal(packet.asked, c.asked) {
+			t.Errorf("%s: it asked %v, and the rules %v matched", c.of, packet.asked, hits)
+		}
+	}
+	if chain.Needs&endpoint.NeedsOptions == 0 {
+		t.Error("programs are not told of the options")
 	}
 }
 

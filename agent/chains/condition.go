@@ -88,6 +88,9 @@ func (c condition) place(selectors []Selector, at int, ifTrue, ifFalse uint16) {
 	if c.kind == single {
 		selectors[at] = c.leaf
 		selectors[at].IfTrue, selectors[at].IfFalse = ifTrue, ifFalse
+		if c.leaf.Kind == endpoint.SelectProgram {
+			selectors[at].Index = uint16(at)
+		}
 		return
 	}
 	for i, part := range c.parts {
@@ -159,7 +162,7 @@ func selectorNeeds(s *Selector) uint8 {
 		if s.Mask&^typesOfHeader != 0 {
 			return endpoint.NeedsOptions
 		}
-	case endpoint.SelectBackup: // what the ends say of it is in options
+	case endpoint.SelectBackup, endpoint.SelectProgram: // what the ends say is in options; programs are told of them
 		return endpoint.NeedsOptions
 	case endpoint.SelectDataSequence:
 		return endpoint.NeedsOptions | endpoint.NeedsConnection

@@ -56,7 +56,7 @@ func (c *compiler) match(match *v1alpha1.Match) (condition, error) {
 }
 
 func (c *compiler) nested(n nested, at *field.Path) (condition, error) {
-	parts := make([]condition, 3, 4)
+	parts := make([]condition, 3, 5)
 	var err error
 	if parts[0], err = c.selectorsOf(n.selectors, at); err != nil {
 		return condition{}, err
@@ -74,7 +74,11 @@ func (c *compiler) nested(n nested, at *field.Path) (condition, error) {
 		}
 		parts = append(parts, not.negation())
 	}
-	return allOf(parts...), nil
+	program, err := c.program(n.selectors, at)
+	if err != nil {
+		return condition{}, err
+	}
+	return allOf(append(parts, program)...), nil
 }
 
 // list joins conditions; a list that is not given always holds.
@@ -390,4 +394,18 @@ func backup(s *v1alpha1.Selectors, _ *field.Path) (condition, error) {
 		return condition{kind: always}, nil
 	}
 	return leafOf(Selector{Kind: endpoint.SelectBackup, Mask: uint32(bit(*s.Backup))}), nil
+}
+
+// program is asked while the packet runs through the chain (bpf/include/endpoint/run_rules.h):
+// after everything else that could spare it.
+func (c *compiler) program(s *v1alpha1.Selectors, at *field.Path) (condition, error) {
+	if s.Program == nil {
+		return condition{kind: always}, nil
+	}
+	slot, err := c.call(c.at, s.Program.Name, at.Child("program"), "name")
+	if err != nil {
+		return condition{}, err
+	}
+	c.asked++
+	return leafOf(Selector{Kind: endpoint.SelectProgram, Mask: slot, From: uint64(s.Program.Value)}), nil
 }

@@ -22,6 +22,9 @@ type facts struct {
 	dataSequence, subflowSeq    *uint64
 	subflowSent, connectionSent uint64
 	backup                      bool
+	// answers are those of programs for the packet; one that is not there is not loaded.
+	answers map[string]bool
+	asked   []string // when a chain runs, in their order
 }
 
 func (f *facts) source() netip.AddrPort {
@@ -69,7 +72,8 @@ func selected(s *v1alpha1.Selectors, f *facts) bool {
 		(len(s.Paths) == 0 || f.path != "" && slices.Contains(s.Paths, v1alpha1.PathName(f.path))) &&
 		(s.Sequence == nil || inRange(s.Sequence.Data, f.dataSequence) && inRange(s.Sequence.Subflow, f.subflowSeq)) &&
 		(s.Sent == nil || inRange(s.Sent.Subflow, &f.subflowSent) && inRange(s.Sent.Connection, &f.connectionSent)) &&
-		(s.Backup == nil || *s.Backup == f.backup)
+		(s.Backup == nil || *s.Backup == f.backup) &&
+		(s.Program == nil || f.answers[s.Program.Name])
 }
 
 func tokenIs(text string, f *facts) bool {
@@ -136,7 +140,9 @@ func run(chain *Chain, f *facts, paths map[string]uint8) (hits []int) {
 		at := rule.FirstSelector
 		for at < endpoint.NotMatched {
 			selector := &chain.Selector[at]
-			if holds(selector, f, paths) != (selector.Negated == 1) {
+			if selector.Kind == endpoint.SelectProgram {
+				at = f.ask(selector, at)
+			} else if holds(selector, f, paths) != (selector.Negated == 1) {
 				at = selector.IfTrue
 			} else {
 				at = selector.IfFalse
@@ -147,6 +153,19 @@ func run(chain *Chain, f *facts, paths map[string]uint8) (hits []int) {
 		}
 	}
 	return hits
+}
+
+// ask is where the answer of a program leads.
+func (f *facts) ask(s *Selector, at uint16) uint16 {
+	if s.Index != at {
+		panic("a selector of a program that does not know its place")
+	}
+	name := programNames[s.Mask-firstSlot]
+	f.asked = append(f.asked, name)
+	if answer, loaded := f.answers[name]; !loaded || answer == (s.Negated == 1) {
+		return s.IfFalse
+	}
+	return s.IfTrue
 }
 
 func directionBit(f *facts) uint8 {

@@ -22,8 +22,8 @@ const (
 	MaxSlots = 64
 	// MaxPerPolicy is the number of programs that a policy may have.
 	MaxPerPolicy = 8
-	// MaxCalls is the number of RunProgram actions in one chain, and so for a
-	// packet. The kernel itself ends at 33.
+	// MaxCalls is the number of RunProgram actions and of programs in matches of one
+	// chain, and so for a packet. The kernel itself ends at 33.
 	MaxCalls = 8
 )
 

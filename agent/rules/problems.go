@@ -89,6 +89,9 @@ func (l *loadedPrograms) scheduleProblem(name chains.ProgramName, manager v1alph
 }
 
 func programsOf(rule *v1alpha1.PlanRule) (names []chains.ProgramName) {
+	for _, asked := range rule.Match.Programs() {
+		names = append(names, chains.ProgramOf(rule, asked.Name))
+	}
 	for _, action := range rule.Actions {
 		switch {
 		case action.RunProgram != nil:

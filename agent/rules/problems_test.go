@@ -3,12 +3,14 @@
 package rules
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/api/v1alpha1"
 )
 
@@ -64,4 +66,15 @@ func TestAPodWhoseAnswersPassItsInterfaceByIsKnown(t *testing.T) {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
+}
+
+func TestARuleFailsWhoseMatchAsksAProgramThatIsRefused(t *testing.T) {
+	rules := []v1alpha1.PlanRule{{Policy: "ClusterMPTCPPolicy/edge", Rule: v1alpha1.Rule{
+		Name:    "ask",
+		Match:   &v1alpha1.Match{Any: []v1alpha1.NestedMatch{{Not: &v1alpha1.Selectors{Program: &v1alpha1.ProgramSelector{Name: "large"}}}}},
+		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}},
+	}}}
+	loaded := loadedPrograms{refused: map[chains.ProgramName]error{{Policy: "edge", Name: "large"}: errors.New("the verifier refuses it")}}
+	expectOneProblem(t, loaded.addProblems(nil, rules, v1alpha1.SubflowManagerAgent), "program large: the verifier refuses it")
+	expectOneProblem(t, loaded.addGuestProblems(nil, rules), "program large: the verifier refuses it")
 }

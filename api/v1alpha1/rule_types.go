@@ -20,6 +20,7 @@ const (
 // rules of a chain run in their order; every rule that matches acts, until one
 // drops the packet or resets the subflow.
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule)) || !has(self.match.packetTypes) && !has(self.match.sequence) && !has(self.match.sent)",message="Schedule is for connections: the match of its rule cannot have packetTypes, sequence or sent, which select some of their packets"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.program) || !self.actions.exists(a, has(a.schedule))",message="Schedule is for connections: the match of its rule cannot have program, which answers for each packet"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule) && a.schedule.strategy != 'EarliestCompletionFirst')",message="a Schedule action with a program schedules every connection of the pods: leave match out"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'ToEndpoint' || !self.actions.exists(a, has(a.schedule))",message="Schedule distributes what the pod sends: the match of its rule cannot have direction ToEndpoint"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'FromEndpoint' || !self.actions.exists(a, a.type == 'RateLimit' && has(a.at) && a.at == 'Peer')",message="RateLimit with at: Peer bounds what the pod receives: the match of its rule cannot have direction FromEndpoint"
@@ -50,7 +51,7 @@ type Rule struct {
 
 // Match is a condition on packets: everything that is given must hold. With
 // all, any and not conditions are combined, two levels deep.
-// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.all) || has(self.any) || has(self.not)",message="an empty match is not allowed: leave match out to mean every packet, or give at least one selector, all, any or not"
+// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.program) || has(self.all) || has(self.any) || has(self.not)",message="an empty match is not allowed: leave match out to mean every packet, or give at least one selector, all, any or not"
 type Match struct {
 	Selectors `json:",inline"`
 
@@ -72,7 +73,7 @@ type Match struct {
 }
 
 // NestedMatch is a condition inside another.
-// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.all) || has(self.any) || has(self.not)",message="an empty condition is not allowed: give at least one selector, all, any or not, or remove it"
+// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.program) || has(self.all) || has(self.any) || has(self.not)",message="an empty condition is not allowed: give at least one selector, all, any or not, or remove it"
 type NestedMatch struct {
 	Selectors `json:",inline"`
 
@@ -81,18 +82,18 @@ type NestedMatch struct {
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
-	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
+	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.program)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	All []Selectors `json:"all,omitempty"`
 	// any holds when at least one of these conditions holds.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
-	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
+	// +kubebuilder:validation:items:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.program)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	Any []Selectors `json:"any,omitempty"`
 	// not holds when this condition does not.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup)",message="an empty condition is not allowed: give at least one selector, or remove it"
+	// +kubebuilder:validation:XValidation:rule="has(self.token) || has(self.subflow) || has(self.addressPair) || has(self.source) || has(self.destination) || has(self.direction) || has(self.packetTypes) || has(self.paths) || has(self.sequence) || has(self.sent) || has(self.backup) || has(self.program)",message="an empty condition is not allowed: give at least one selector, or remove it"
 	Not *Selectors `json:"not,omitempty"`
 }
 
@@ -177,6 +178,23 @@ type Selectors struct {
 	// backup selects subflows that are backups, or with false those that are not.
 	// +optional
 	Backup *bool `json:"backup,omitempty"`
+	// program asks a program of the cluster's policy about each packet for which all other
+	// conditions beside it hold: it holds unless the program returns BRAID_NO_MATCH. While a program is not loaded, neither this nor its not holds. A
+	// chain can run 8 programs, in matches and by RunProgram together.
+	// +optional
+	Program *ProgramSelector `json:"program,omitempty"`
+}
+
+// ProgramSelector names a program that decides whether a condition holds.
+type ProgramSelector struct {
+	// name of one of the policy's programs, of type Action.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Name string `json:"name"`
+	// value is passed to the program as its parameter.
+	// +optional
+	Value int64 `json:"value,omitempty"`
 }
 
 // IPAddress is an IPv4 or IPv6 address.

@@ -276,7 +276,7 @@ type FromEndpointSelector struct {
 	Negated uint8
 	IfTrue  uint16
 	IfFalse uint16
-	Pad     uint16
+	Index   uint16
 	Mask    uint32
 	Pad2    uint32
 	From    uint64

@@ -98,6 +98,7 @@ const (
 // enum program_result
 const (
 	NotSelected = 0x3
+	NoAnswer    = 0x4
 )
 
 // enum program_slot
@@ -154,12 +155,14 @@ const (
 	SelectSubflowSent        = 0x23
 	SelectConnectionSent     = 0x24
 	SelectBackup             = 0x25
+	SelectProgram            = 0x26
 )
 
 // enum selector_result
 const (
 	Matched    = 0xffff
 	NotMatched = 0xfffe
+	Asks       = 0x8000
 )
 
 // enum steady_limit

@@ -58,6 +58,7 @@ enum selector_kind {
 	SELECT_SUBFLOW_SENT,
 	SELECT_CONNECTION_SENT,
 	SELECT_BACKUP,              /* mask: 1 for backups, 0 for others */
+	SELECT_PROGRAM,             /* mask: slot in custom_blocks; from: its parameter; index */
 };
 
 /*
@@ -68,6 +69,7 @@ enum selector_kind {
 enum selector_result {
 	MATCHED = 0xffff,
 	NOT_MATCHED = 0xfffe,
+	ASKS = 0x8000, /* plus the index of a selector: its program has to answer first */
 };
 
 struct selector {
@@ -75,7 +77,7 @@ struct selector {
 	__u8 negated;
 	__u16 if_true;
 	__u16 if_false;
-	__u16 pad;
+	__u16 index;   /* its own; of SELECT_PROGRAM alone */
 	__u32 mask;
 	__u32 pad2;
 	__u64 from;

@@ -44,9 +44,9 @@ struct progress {
 	__u64 left;
 	__u64 sure;
 	__u32 rule;
-	__u32 action;  /* the next one */
+	__u32 action;  /* the next one; from MAX_ACTIONS on the selector whose program is asked */
 	__u32 actions; /* that are left */
-	__u32 outcome; /* enum result of the rule's actions so far */
+	__u32 outcome; /* enum result of the rule's actions so far; before them what the rule's match asks for */
 	__u32 lasting; /* 1: none of them would do more for another packet */
 	__u32 counted; /* rules that matched and had nothing to ask; the first 32 */
 };

@@ -24,6 +24,7 @@ enum program_slot {
 /* What run_block returns besides enum result. */
 enum program_result {
 	NOT_SELECTED = 3, /* the block is a selector, and the packet does not match */
+	NO_ANSWER = 4,    /* of ask_block: there is no block */
 };
 
 struct {
@@ -146,8 +147,8 @@ static __always_inline struct block_input *block_copies(void)
 	return bpf_map_lookup_elem(&block_context, &zero);
 }
 
-/* Runs the block in the slot: an enum result or NOT_SELECTED. */
-static __always_inline int run_block(struct __sk_buff *skb, struct context *context, __u32 slot)
+/* Runs the block in the slot: an enum result, NOT_SELECTED or NO_ANSWER. */
+static __always_inline int ask_block(struct __sk_buff *skb, struct context *context, __u32 slot)
 {
 	struct marks marks;
 	int verdict;
@@ -155,10 +156,18 @@ static __always_inline int run_block(struct __sk_buff *skb, struct context *cont
 	keep_marks(skb, &marks);
 	verdict = call_block(skb, slot);
 	if (verdict == NO_BLOCK)
-		return UNTOUCHED;
+		return NO_ANSWER;
 	restore_marks(skb, &marks);
 	read_again(skb, context);
 	return result_of(verdict);
+}
+
+/* The same for an action: where there is no block, there is nothing to do. */
+static __always_inline int run_block(struct __sk_buff *skb, struct context *context, __u32 slot)
+{
+	int result = ask_block(skb, context, slot);
+
+	return result == NO_ANSWER ? UNTOUCHED : result;
 }
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Actions of type RunProgram: run a block of one's own on a packet of a subflow. */
+/* Runs a block of one's own on a packet of a subflow, as an action or as a condition. */
 #ifndef BRAID_RUN_PROGRAM_H
 #define BRAID_RUN_PROGRAM_H
 
@@ -35,24 +35,47 @@ static __always_inline void facts_of(struct braid_subflow *facts, const struct s
 }
 
 /*
- * enum result or NOT_SELECTED, which leaves out the remaining actions of the rule.
- * What a block leaves of the packet is read again, the options too when next asked
- * for: pointers into the packet are void.
+ * enum result, NOT_SELECTED or NO_ANSWER. What a block leaves of the packet is read again,
+ * the options too when next asked for: pointers into the packet are void.
  */
-__noinline int act_run_program(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
-			  const struct action *action)
+__noinline int run_program(struct __sk_buff *skb, struct context *context, struct subflow *subflow, __u32 slot,
+			   __s64 value)
 {
 	struct block_input *copies;
 
-	if (!context || !subflow || !action)
-		return UNTOUCHED;
+	if (!context || !subflow)
+		return NO_ANSWER;
 	copies = block_copies();
 	if (!copies)
-		return UNTOUCHED;
+		return NO_ANSWER;
 	copies->packet = *context;
-	copies->value = action->value;
+	copies->value = value;
 	facts_of(&copies->subflow, subflow);
-	return run_block(skb, context, action->limit);
+	return ask_block(skb, context, slot);
+}
+
+/*
+ * enum result or NOT_SELECTED, which leaves out the remaining actions of the rule. Without
+ * a branch, for the verifier: NO_ANSWER becomes UNTOUCHED.
+ */
+static __always_inline int act_run_program(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+					   const struct action *action)
+{
+	return run_program(skb, context, subflow, action->limit, action->value) & ~NO_ANSWER;
+}
+
+/*
+ * Asks the block of a selector, and gives where its answer leads. NO_MATCH is no, anything
+ * else yes: a condition drops nothing. Without a block neither it nor its negation holds.
+ */
+static __always_inline __u32 answer_of(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
+				       const struct selector *selector)
+{
+	int result = run_program(skb, context, subflow, selector->mask, selector->from);
+
+	if (result == NO_ANSWER || (result != NOT_SELECTED) == !!selector->negated)
+		return selector->if_false;
+	return selector->if_true;
 }
 
 #endif

@@ -56,7 +56,10 @@ static __always_inline __u32 lowest_bit(__u64 word)
 	return bit & (MAX_RULES - 1);
 }
 
-/* Looks at what differs between packets; what does not was decided by the memo. */
+/*
+ * As matches_packet(). Looks at what differs between packets; what does not was decided by
+ * the memo.
+ */
 static __always_inline int is_selected(struct chain *chain, struct context *context, struct subflow *subflow, __u32 rule)
 {
 	__u32 direction = context->direction & 1, at = chain->rule[rule].first_selector;
@@ -83,22 +86,65 @@ static __always_inline int lasts(const struct subflow *subflow, __u32 kind)
 	return (LASTING_ACTIONS >> (kind & 31) & 1) && !(kind == ACTION_SUPPRESS_ADD_ADDR && subflow->addresses.releasing);
 }
 
+/*
+ * Begins with the rule's actions, or with a program that its match asks, in the place of
+ * one: progress.outcome has which. Without a branch, for the verifier.
+ */
+static __always_inline void begin_actions(const struct rule *rule, struct context *context, struct progress *at)
+{
+	__u32 question, asks;
+
+	barrier(); /* reads it again also where it was set just now */
+	question = at->outcome;
+	asks = is_any(question);
+	barrier_var(asks);
+	context->rule = at->rule;
+	at->lasting = 1;
+	at->action = (rule->first_action & (asks - 1)) + question;
+	at->actions = (rule->actions & (asks - 1)) + asks;
+	at->outcome = UNTOUCHED;
+}
+
 /* Goes on to the next rule; one that does not match has no actions left. */
 static __always_inline void next_rule(struct chain *chain, struct context *context, struct subflow *subflow,
 				     struct progress *at)
 {
-	struct rule *rule;
+	const struct rule *rule;
 
 	at->rule = lowest_bit(at->left);
 	at->left &= at->left - 1;
+	at->outcome = 0;
 	rule = &chain->rule[at->rule];
 	if (!(at->sure >> at->rule & 1) && !is_selected(chain, context, subflow, at->rule))
 		return;
-	context->rule = at->rule;
-	at->lasting = 1;
-	at->action = rule->first_action;
-	at->actions = rule->actions;
-	at->outcome = UNTOUCHED;
+	begin_actions(rule, context, at);
+}
+
+/*
+ * Asks the program for which a match waits, and goes on from there. Such a rule is never
+ * latched: its program is asked of each packet. What does not match is no rule's whose end
+ * is noted.
+ */
+__noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct context *context, struct subflow *subflow,
+			   __u32 index)
+{
+	struct progress *at;
+	__u32 leads, rule;
+
+	if (!chain || !context || !subflow)
+		return UNTOUCHED;
+	at = &context->progress;
+	rule = at->rule & (MAX_RULES - 1);
+	index &= MAX_SELECTORS - 1;
+	barrier_var(rule);
+	barrier_var(index);
+	leads = answer_of(skb, context, subflow, &chain->selector[index]);
+	if (matches_packet(chain, context, subflow, leads))
+		begin_actions(&chain->rule[rule], context, at);
+	else
+		at->rule = MAX_RULES;
+	at->lasting = 0;
+	return UNTOUCHED;
 }
 
 /* A lasting action that changed something changes what the others' wishes do. */
@@ -120,8 +166,18 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 				     const struct progress *at)
 {
 	count(counters, context, at->rule, at->outcome);
-	if (at->lasting)
-		subflow->latched[context->direction & 1] |= 1ULL << (at->rule & (MAX_RULES - 1));
+	subflow->latched[context->direction & 1] |= (__u64)(at->lasting & 1) << (at->rule & (MAX_RULES - 1));
+}
+
+/* The same number, of which the verifier knows no value: all actions go on alike for it. */
+static __always_inline __u32 unknown_of(__u32 number, const struct progress *at)
+{
+	__u32 mask = at->left;
+
+	barrier_var(mask);
+	number ^= mask;
+	barrier_var(number);
+	return number ^ mask;
 }
 
 static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
@@ -132,9 +188,12 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 
 	at->actions--;
 	barrier_var(index);
-	if (index >= MAX_ACTIONS)
+	if (index >= MAX_ACTIONS) {
+		ask_program(skb, chain, context, subflow, index - MAX_ACTIONS);
 		return UNTOUCHED;
-	result = act(skb, context, subflow, &chain->action[index]);
+	}
+	result = unknown_of(act(skb, context, subflow, &chain->action[index]), at);
+	barrier(); /* reads the kind again, for the same reason */
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
@@ -176,7 +235,7 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 			break;
 		rule = lowest_bit(left);
 		if (sure >> rule & 1 || is_selected_first(chain, context, subflow, rule)) {
-			if (!is_latched(context, subflow, rule))
+			if (!is_latched(context, subflow, rule)) /* or it asks a program */
 				break;
 			count_hit(counters, context, rule);
 			note_counted(context, rule);
@@ -188,9 +247,9 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 
 /*
  * The rules that concern the packet, in their order, until one drops it. One loop
- * over rules and actions alike: calls are dear, and the verifier follows each turn
- * of nested loops. Where it is is kept in memory, of which the verifier knows
- * nothing: one turn is as good as another for it.
+ * over rules, the programs that their matches ask, and actions: calls are dear, and
+ * the verifier follows each turn of nested loops. Where it is is kept in memory, of
+ * which the verifier knows nothing: one turn is as good as another for it.
  */
 static __always_inline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {

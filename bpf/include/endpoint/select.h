@@ -132,16 +132,20 @@ static __always_inline int holds(const struct selector *selector, const struct c
 }
 
 /*
- * The index of the next selector, MATCHED or NOT_MATCHED. A function of its own:
- * the verifier checks it once and not for each step.
+ * The index of the next selector, MATCHED, NOT_MATCHED or ASKS: a program cannot be
+ * called from here. A function of its own: the verifier checks it once and not for
+ * each step.
  */
 __noinline __u32 next_selector(const struct selector *selector, struct context *context, struct subflow *subflow,
 			       __u32 how)
 {
 	if (!selector || !context || !subflow)
 		return NOT_MATCHED;
-	if (how >> 1 == ASSUME_NOTHING && selector->kind > SELECT_TYPES)
+	if (how >> 1 == ASSUME_NOTHING && selector->kind > SELECT_TYPES) {
 		context->differs = 1;
+		if (selector->kind == SELECT_PROGRAM)
+			return ASKS + (selector->index & (MAX_SELECTORS - 1));
+	}
 	return holds(selector, context, subflow, how) ? selector->if_true : selector->if_false;
 }
 
@@ -175,7 +179,19 @@ static __always_inline __u32 follow_type(const struct selector *selector, const 
 	return ways[fails & 1];
 }
 
-/* Whether it leads there for this packet; the commonest selector is asked without a call. */
+/* What to ask for at progress.outcome; 0 for MATCHED and NOT_MATCHED, which both have this bit. */
+static __always_inline __u32 question_at(__u32 at)
+{
+	__u32 asks = ~at >> 14 & 1;
+
+	barrier_var(asks); /* without a branch, for the verifier */
+	return -asks & (MAX_ACTIONS + (at & (MAX_SELECTORS - 1)));
+}
+
+/*
+ * Whether it leads there for this packet, or to a program that decides: which one is in
+ * progress.outcome, else that is 0. The commonest selector is asked without a call.
+ */
 __noinline int matches_packet(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at)
 {
 	__u32 how;
@@ -194,7 +210,8 @@ __noinline int matches_packet(struct chain *chain, struct context *context, stru
 						      0xffff & next_selector(selector, context, subflow, how);
 		barrier_var(at);
 	}
-	return at == MATCHED;
+	context->progress.outcome = question_at(at);
+	return at != NOT_MATCHED;
 }
 
 /* The first selector on the way that only a packet can answer. */
