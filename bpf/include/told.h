@@ -34,7 +34,8 @@ enum outer_bytes {
 	OUTER_UDP6 = 70,
 };
 
-/* At the tunnel's device, once tc_index is written. */
+/* At the tunnel's device, once tc_index is written. Of what concerns nobody nothing is to be
+ * told but that: its hash may have to be computed. */
 static __always_inline void tell(struct __sk_buff *skb)
 {
 	__u32 zero = 0;
@@ -42,7 +43,9 @@ static __always_inline void tell(struct __sk_buff *skb)
 
 	if (!noted)
 		return;
-	noted->origin = skb->tc_index;
+	noted->origin = skb->tc_index & (ORIGIN_ENDPOINT | ORIGIN_FORGED | ORIGIN_MAY_HAVE_FLOWS) ? skb->tc_index : 0;
+	if (!noted->origin)
+		return;
 	noted->hash = bpf_get_hash_recalc(skb);
 	noted->length = skb->len;
 }
