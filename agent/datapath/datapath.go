@@ -52,6 +52,7 @@ type Datapath struct {
 	loads   loadTable
 	busy    busyTable
 	traffic counters
+	node    nodeEntry
 	// gateways out of the cluster, to be asked whether they are there.
 	gatewaysMu sync.Mutex
 	gateways   map[neighbour]bool // whether they answered
@@ -187,6 +188,7 @@ func (d *Datapath) load() (*objects, error) {
 	d.loads.use(loaded.maps())
 	d.busy.use(loaded.maps())
 	d.traffic.use(loaded.maps().Traffic)
+	d.node.use(loaded.maps().Node)
 	d.compared, d.cleared = false, cleared{}
 	return loaded, nil
 }
@@ -198,6 +200,7 @@ func (d *Datapath) unload() {
 	d.loads.use(nil)
 	d.busy.use(nil)
 	d.traffic.use(nil)
+	d.node.use(nil)
 }
 
 // attachTo attaches to exactly these interfaces.

@@ -84,7 +84,7 @@ func (d *Datapath) writeNode(nics []node.Path, endpoints []node.Endpoint) error 
 	if slices.ContainsFunc(endpoints, func(e node.Endpoint) bool { return mayMove(&e) }) {
 		value.PicksUp = 1
 	}
-	if err := d.loaded.Value.maps().Node.Put(uint32(0), value); err != nil {
+	if err := d.node.put(&value); err != nil {
 		return fmt.Errorf("failed to write the node's paths: %w", err)
 	}
 	return nil

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
@@ -28,12 +27,8 @@ const drift = 64
 // sweepInterval spaces the sweeps out.
 const sweepInterval = 25 * time.Second
 
-// gatewayInterval spaces the questions to gateways out.
+// gatewayInterval spaces the questions to gateways out, and looks at the clock.
 const gatewayInterval = time.Second
-
-// clockStep is how exactly the programs note when a flow was used: each writes its entry
-// once in this time at most.
-const clockStep = 16
 
 // Ages, in seconds of the node's clock.
 const (
@@ -46,15 +41,6 @@ const (
 	// died without a word.
 	flowAge = 24 * 60 * 60
 )
-
-// clock is what the programs note as the time.
-func clock() uint32 {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return 0
-	}
-	return uint32(now.Sec) / clockStep * clockStep
-}
 
 // sweeper corrects the counts, and forgets what is too old.
 type sweeper struct {
@@ -80,8 +66,8 @@ func (d *Datapath) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-gateways.C:
-			if err := d.askGateways(); err != nil {
-				d.options.Log.Error(err, "failed to ask for gateways; trying again", "after", gatewayInterval.String())
+			if err := errors.Join(d.askGateways(), d.node.moveClock(clock())); err != nil {
+				d.options.Log.Error(err, "failed to ask for gateways, or to move the programs' clock; trying again", "after", gatewayInterval.String())
 			}
 			continue
 		case <-ticker.C:
