@@ -20,7 +20,7 @@ func (p *Proxy) ForgetPeers() error {
 
 // Outcomes are the counts as the agent reads them.
 func (p *Proxy) Outcomes() (counts [programs.OutcomeNow + 1]uint64, err error) {
-	if err := p.tell(); err != nil {
+	if err := p.writeOutcomes(); err != nil {
 		return counts, err
 	}
 	for kind := range counts {

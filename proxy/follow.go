@@ -36,9 +36,7 @@ func (p *Proxy) Follow(ctx context.Context, directory string) error {
 			}
 			applied, at = endpoints, time.Now()
 		}
-		if err := p.tell(); err != nil {
-			p.options.Log.Error(err, "failed to update the node's metrics of the proxy")
-		}
+		p.tell()
 		select {
 		case <-ctx.Done():
 			return nil

@@ -4,7 +4,6 @@ package proxy
 
 import (
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
@@ -28,17 +27,19 @@ func (o *outcomes) untouched(why error) {
 	}
 }
 
-// tell writes them for the agent.
-func (p *Proxy) tell() error {
-	var failed error
+// tell writes them for the agent. A failure is no reason to end a connection.
+func (p *Proxy) tell() {
+	if err := p.writeOutcomes(); err != nil {
+		p.options.Log.Error(err, "failed to update the node's metrics of the proxy")
+	}
+}
+
+func (p *Proxy) writeOutcomes() (failed error) {
 	for kind, count := range map[uint32]uint64{
 		programs.OutcomeBusy: p.outcomes.busy.Load(), programs.OutcomeNoAnswer: p.outcomes.noAnswer.Load(),
 		programs.OutcomeRelayed: p.outcomes.relayed.Load(), programs.OutcomeNow: uint64(p.Connections()),
 	} {
 		failed = errors.Join(failed, p.from.Outcomes.Update(kind, count, ebpf.UpdateExist))
 	}
-	if failed != nil {
-		return fmt.Errorf("telling what became of connections: %w", failed)
-	}
-	return nil
+	return failed
 }

@@ -253,9 +253,7 @@ func (p *Proxy) Drain(ctx context.Context) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for p.Connections() > 0 {
-		if err := p.tell(); err != nil {
-			return err
-		}
+		p.tell()
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d connections were relayed still: %w", p.Connections(), ctx.Err())

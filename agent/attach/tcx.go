@@ -73,7 +73,7 @@ func isInPlace(index int, hook Hook, program *ebpf.Program) bool {
 		return true
 	}
 	own, _ := info.ID()
-	all := programsAt(index, hook.Type)
+	all := ProgramsAt(index, hook.Type)
 	at := slices.Index(all, own)
 	switch {
 	case hook.Last:
@@ -91,8 +91,9 @@ func anchorOf(index int, hook Hook) link.Anchor {
 	return hook.Anchor()
 }
 
-// programsAt are those of an interface, in their order.
-func programsAt(index int, at ebpf.AttachType) (ids []ebpf.ProgramID) {
+// ProgramsAt are those that are attached by TCX to an interface, in their order; none where the
+// kernel does not tell.
+func ProgramsAt(index int, at ebpf.AttachType) (ids []ebpf.ProgramID) {
 	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
 	if err != nil {
 		return nil
@@ -108,7 +109,7 @@ func predecessor(index int, hook Hook) ebpf.ProgramID {
 	if hook.After == nil {
 		return 0
 	}
-	if id := hook.After(index); slices.Contains(programsAt(index, hook.Type), id) {
+	if id := hook.After(index); slices.Contains(ProgramsAt(index, hook.Type), id) {
 		return id
 	}
 	return 0

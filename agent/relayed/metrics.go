@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/bpf/proxy"
 )
 
@@ -37,7 +38,7 @@ func (p *Part) Collect(metrics chan<- prometheus.Metric) {
 	interfaces := slices.Collect(maps.Keys(p.told))
 	p.mu.Unlock()
 	for _, index := range interfaces {
-		for _, id := range programsAt(index) {
+		for _, id := range attach.ProgramsAt(index, ebpf.AttachTCXIngress) {
 			maps, _ := mapsOf(id)
 			if readNamed(maps, outcomes, func(m *ebpf.Map) { collect(m, metrics) }) {
 				return // a proxy counts for all its clients

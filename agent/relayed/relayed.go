@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/go-logr/logr"
 	"github.com/vishvananda/netlink"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/node"
 	list "braid.dev/braid/internal/relayed"
 )
@@ -88,17 +88,8 @@ func entryOf(endpoint *node.Endpoint) list.Endpoint {
 }
 
 // isRelayed asks the kernel, and not the proxy: it is what packets meet.
-func isRelayed(index int) bool { return slices.ContainsFunc(programsAt(index), relaysNew) }
-
-func programsAt(index int) (ids []ebpf.ProgramID) {
-	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return nil
-	}
-	for _, attached := range query.Programs {
-		ids = append(ids, attached.ID)
-	}
-	return ids
+func isRelayed(index int) bool {
+	return slices.ContainsFunc(attach.ProgramsAt(index, ebpf.AttachTCXIngress), relaysNew)
 }
 
 // relaysNew is true of a proxy's program that takes new connections: one that is about to

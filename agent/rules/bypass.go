@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
+	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
@@ -83,12 +83,8 @@ func passItBy(counted *netlink.LinkStatistics) bool {
 
 // isCiliums is whether Cilium has a program at the interface.
 func isCiliums(index int) bool {
-	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
-	if err != nil {
-		return false
-	}
-	for _, attached := range query.Programs {
-		opened, err := ebpf.NewProgramFromID(attached.ID)
+	for _, id := range attach.ProgramsAt(index, ebpf.AttachTCXIngress) {
+		opened, err := ebpf.NewProgramFromID(id)
 		if err != nil {
 			continue // it is gone meanwhile
 		}
