@@ -112,7 +112,7 @@ func Open(options Options) (*Proxy, error) {
 
 // sweep removes what a proxy left that was killed.
 func sweep() error {
-	dead, err := relayed.Dead()
+	dead, _, err := relayed.Dead()
 	return errors.Join(err, relayed.Sweep(dead))
 }
 

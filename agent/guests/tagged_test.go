@@ -119,19 +119,19 @@ var vlans = map[string]vlan{
 
 // skipWithoutVLAN ends a test on a kernel that was built without VLANs: make test-kernels runs
 // it on others.
-func skipWithoutVLAN(t *testing.T, in *network.Namespace) {
+func skipWithoutVLAN(t *testing.T, pod *network.Pod) {
 	t.Helper()
-	require.NoError(t, in.Do(func() error {
-		attributes := netlink.NewLinkAttrs()
-		attributes.Name, attributes.ParentIndex = "probe", 1
-		switch err := netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attributes, VlanId: 10}); {
-		case errors.Is(err, unix.EOPNOTSUPP):
-			t.Skip("this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)")
-		case err == nil:
-			return netlink.LinkDel(&netlink.Vlan{LinkAttrs: attributes})
-		}
-		return nil // there is no VLAN of the loopback interface
-	}))
+	index, err := pod.Node.Index(pod.HostInterface)
+	require.NoError(t, err)
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.ParentIndex = "probe", index
+	err = pod.Node.Do(func() error { return netlink.LinkAdd(&netlink.Vlan{LinkAttrs: attributes, VlanId: 10}) })
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skip("this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q)")
+	}
+	require.NoError(t, err)
+	_, err = pod.Node.Run("ip", "link", "delete", "probe")
+	require.NoError(t, err)
 }
 
 // moveTo makes the link between the VM and its host a VLAN's.
@@ -202,9 +202,9 @@ func TestOneConnectionOfAVMInAVLANFillsAllPaths(t *testing.T) {
 	for name, v := range vlans {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			skipWithoutVLAN(t, l.Nodes[0].Namespace)
-			l.follow(t)
 			pod := l.Pod("guest-1-1")
+			skipWithoutVLAN(t, pod)
+			l.follow(t)
 			v.moveTo(t, pod)
 			l.apply(t)
 			l.expectTaggedTransfers(t, traffic.Up, traffic.Down)
