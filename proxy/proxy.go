@@ -35,6 +35,8 @@ import (
 type Client struct {
 	// Interface is the index of the node's end of its interface.
 	Interface int
+	// Tenant is its namespace: tenants share what the proxy can do at the same time.
+	Tenant string
 	// Addresses from which it may be relayed.
 	Addresses []netip.Addr
 	// Subflows are those of its connections to servers.
@@ -78,8 +80,7 @@ type Proxy struct {
 	back    programs.FromRelayObjects
 	held    *ringbuf.Reader
 	tracked *conntrack.Table
-	// dialing bounds the threads that wait for servers.
-	dialing  chan struct{}
+	dialing  *dialing
 	outcomes outcomes
 
 	mu     sync.Mutex
@@ -92,7 +93,7 @@ const mostDialing = 256
 // Open loads the programs, and attaches none.
 func Open(options Options) (*Proxy, error) {
 	options.setDefaults()
-	p := &Proxy{options: options, dialing: make(chan struct{}, mostDialing), relays: map[int]*relay{}}
+	p := &Proxy{options: options, dialing: newDialing(), relays: map[int]*relay{}}
 	if err := p.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading the proxy's programs: %w", err), p.Close())
 	}

@@ -160,6 +160,7 @@ func TestAVMWhoseNetworkIsAVLANIsFound(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, tap, found.HostInterface)
 		require.Empty(t, found.Disputed, address)
+		require.Equal(t, tap == "routed", found.Tagged)
 	}
 	found, err := l.find(endpoints.Guest{Name: "vnet0"}, "203.0.113.1")
 	require.NoError(t, err)

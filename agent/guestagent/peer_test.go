@@ -84,7 +84,7 @@ func (p *peer) talk(connection net.Conn) {
 				Arg     []string
 			}
 		}
-		if err := json.Unmarshal([]byte(strings.TrimLeft(lines.Text(), "\xff")), &order); err != nil {
+		if err := json.Unmarshal([]byte(lines.Text()[max(0, strings.LastIndexByte(lines.Text(), delimiter)+1):]), &order); err != nil {
 			return
 		}
 		answer := ""

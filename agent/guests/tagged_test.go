@@ -182,7 +182,7 @@ func moveAddresses(t *testing.T, in *network.Namespace, from, to string) {
 	for _, address := range addresses {
 		address.Label = ""
 		require.NoError(t, handle.AddrDel(old, &address))
-		_, err := in.Run("ip", "address", "add", address.IPNet.String(), "dev", to, "nodad")
+		_, err := in.Run("ip", "address", "replace", address.IPNet.String(), "dev", to, "nodad")
 		require.NoError(t, err)
 	}
 	for _, route := range routes {
@@ -206,6 +206,8 @@ func TestOneConnectionOfAVMInAVLANFillsAllPaths(t *testing.T) {
 			skipWithoutVLAN(t, pod)
 			l.follow(t)
 			v.moveTo(t, pod)
+			l.tagged = true
+			require.NoError(t, l.Nodes[0].Do(func() error { return l.state(t, 0).Apply(t.Context(), l.datapaths[0], l.builder) }))
 			l.apply(t)
 			l.expectTaggedTransfers(t, traffic.Up, traffic.Down)
 		})
