@@ -74,12 +74,12 @@ func (o *Options) setDefaults() {
 
 // Proxy has a relay for each client of a node.
 type Proxy struct {
-	options Options
-	from    programs.FromClientObjects
-	to      programs.ToClientObjects
-	back    programs.FromRelayObjects
-	held    *ringbuf.Reader
-	tracked *conntrack.Table
+	options  Options
+	from     programs.FromClientObjects
+	to       programs.ToClientObjects
+	back     programs.FromRelayObjects
+	held     *ringbuf.Reader
+	tracked  *conntrack.Table
 	dialing  *dialing
 	outcomes outcomes
 
