@@ -64,7 +64,7 @@ var capabilities = []capability{
 
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
-	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding",
+	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding", "tun",
 	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel", "openvswitch", "wireguard",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",
