@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"github.com/go-logr/logr/testr"
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -32,7 +32,7 @@ import (
 // speaks.
 type lab struct {
 	*network.Network
-	t       *testing.T
+	t       testing.TB
 	options Options
 	chains  *chains.Chains
 	part    *Part
@@ -41,12 +41,12 @@ type lab struct {
 
 const uid = "9c858901-8a57-4791-81fe-4c455b099b01"
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	t.Helper()
 	pins := testutil.BPFFS(t)
 	l := &lab{t: t, Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, LinkMbit: 200, PodsPerNode: 1})}
-	l.chains = chains.Open(chains.Options{PinPath: filepath.Join(pins, "endpoints"), SubflowEntries: 4096, Log: testr.New(t)})
-	l.options = Options{PinPath: pins, Native: true, Chains: l.chains, Log: testr.New(t)}
+	l.chains = chains.Open(chains.Options{PinPath: filepath.Join(pins, "endpoints"), SubflowEntries: 4096, Log: logr.Discard()})
+	l.options = Options{PinPath: pins, Native: true, Chains: l.chains, Log: logr.Discard()}
 	l.part = Open(l.options)
 	l.nics = []node.Path{l.pathOf("blue")}
 	t.Cleanup(func() {
@@ -227,6 +227,26 @@ func TestWhatRulesDropEndsAtTheNIC(t *testing.T) {
 	require.Equal(t, "at_nic", l.atHook("blue"), "a program stays, so that no driver sets up its queues for a rule that comes or goes")
 	for _, address := range l.addresses() {
 		require.NoError(t, l.talk(address, "5002"), "without the rule")
+	}
+}
+
+// A node whose pods have no rules has none of the maps of chains, and its NICs a program
+// that does nothing; a rule that comes or goes changes no more than the program.
+func TestAProgramStaysWhileRulesComeAndGo(t *testing.T) {
+	l := newLab(t)
+	address := l.addresses()[0]
+	l.serve(address)
+	for range 2 {
+		l.apply()
+		require.Equal(t, v1alpha1.XDPNative, l.state("blue").State)
+		require.Nil(t, l.part.objects.atNIC, "nothing holds the maps of chains")
+		require.NoError(t, l.talk(address, "5002"))
+		l.apply(drop("closed", toClosedPort()))
+		require.Equal(t, v1alpha1.NodePathXDP{State: v1alpha1.XDPNative}, l.state("blue"))
+		before := l.droppedAtNIC()
+		require.Error(t, l.talk(address, "5002"))
+		require.Greater(t, l.droppedAtNIC(), before)
+		l.inNode(func() error { return l.chains.Remove(t.Context()) }) // without waiting for subflows
 	}
 }
 

@@ -135,7 +135,7 @@ func (o *objects) withoutChains() (*ebpf.Program, error) {
 	}
 	var err error
 	o.nothing, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "at_nic", Type: ebpf.XDP, License: "Dual BSD/GPL", Flags: unix.BPF_F_XDP_HAS_FRAGS,
+		Name: "at_nic", Type: ebpf.XDP, AttachType: ebpf.AttachXDP, License: "Dual BSD/GPL", Flags: unix.BPF_F_XDP_HAS_FRAGS,
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, xdpPass), asm.Return()},
 	})
 	if err != nil {
