@@ -126,13 +126,13 @@ type NodePath struct {
 type XDPState string
 
 const (
-	// XDPNative: at the NIC's XDP hook, as far as a packet alone tells what the rules decide.
+	// XDPNative is at the NIC's XDP hook, as far as a packet alone tells what the rules decide.
 	XDPNative XDPState = "Native"
-	// XDPUnsupported: at TC, because the NIC's driver runs no programs at that hook.
+	// XDPUnsupported is at TC, because the NIC's driver runs no programs at that hook.
 	XDPUnsupported XDPState = "XDPUnsupported"
-	// XDPOccupied: at TC, because the hook has another program, which is left alone.
+	// XDPOccupied is at TC, because the hook has another program, which is left alone.
 	XDPOccupied XDPState = "XDPOccupied"
-	// XDPFailed: at TC, for the reason in the message.
+	// XDPFailed is at TC, for the reason in the message.
 	XDPFailed XDPState = "XDPFailed"
 )
 

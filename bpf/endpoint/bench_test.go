@@ -115,9 +115,15 @@ func BenchmarkADroppedPacket(b *testing.B) {
 	require.NoError(b, h.atNIC.maps.ReachedEndpoints.Put(toAddress(e.local.Addr().As16()), reached))
 	require.NoError(b, h.atNIC.maps.HookedNics.Put(uint32(loopback), endpoint.AtNICHookedNic{Address: ownAddress(packettest.Segment{})}))
 	syn := e.in().at(5000).flagged(syn)
-	for name, s := range map[string]segment{"AJoin": syn.carrying(usual(join(9, 0))), "AnotherSYN": syn.carrying(usual(capable)), "NobodysPacket": e.out()} {
-		b.Run(name+"AtTheNIC", func(b *testing.B) { costs(b, h, h.atNIC.program, s.frame()) })
-		b.Run(name+"AtTheEndpoint", func(b *testing.B) { costs(b, h, h.to, s.frame()) })
+	for _, c := range []struct {
+		name string
+		segment
+	}{
+		{"AJoin", syn.carrying(usual(join(9, 0)))}, {"AnotherSYN", syn.carrying(usual(capable))},
+		{"ASubflows", e.in().carrying(timestamps(7, 9), mapping(1, 1, 1400)).data(1400)}, {"Nobodys", e.out()},
+	} {
+		b.Run(c.name+"AtTheNIC", func(b *testing.B) { costs(b, h, h.atNIC.program, c.frame()) })
+		b.Run(c.name+"AtTheEndpoint", func(b *testing.B) { costs(b, h, h.to, c.frame()) })
 	}
 	require.NotZero(b, h.atNIC.counts(b).Rule[0].Acted)
 }
