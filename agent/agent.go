@@ -72,6 +72,9 @@ type Options struct {
 	// ShareSmallWindows has the subflows of connections whose receivers' windows are too small
 	// for paths that differ leave by the best one.
 	ShareSmallWindows bool
+	// XDP says whether rules that only drop act at the XDP hook of NICs: XDPOff, also where it
+	// is empty, or XDPNative.
+	XDP string
 	// HealthPort is the UDP port on which agents answer each other's probes of the
 	// paths; 0 means 8478.
 	HealthPort uint16
@@ -83,6 +86,12 @@ type Options struct {
 	MetricsCertDir string
 	Log            logr.Logger
 }
+
+// Values of Options.XDP.
+const (
+	XDPOff    = "Off"
+	XDPNative = "Native"
+)
 
 // MetricsSocket gives the metrics to root on the node.
 func (o *Options) MetricsSocket() string { return filepath.Join(o.StatePath, "metrics.sock") }

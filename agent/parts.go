@@ -96,6 +96,7 @@ func (p *parts) openRules(options Options, reader client.Reader, to wires) {
 		PinPath: options.PinPath, StatePath: options.StatePath, NamespaceDirectories: options.NamespaceDirectories,
 		ProcPath: options.procPath(), ProgramDirectory: options.ProgramDirectory, ConfigMaps: configMaps,
 		Flows: p.datapath.PinnedFlows, Spreading: p.spreading.Spreading, Notify: to.rulesKnown, Rounds: to.measured, Log: options.Log,
+		NativeXDP: options.XDP == XDPNative, Wake: to.wake,
 	})
 }
 

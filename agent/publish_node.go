@@ -51,6 +51,7 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	for _, path := range r.resolution.Paths {
 		shown := path.Status()
 		a.parts.health.Describe(&shown)
+		a.parts.rules.AtNIC().DescribePath(&shown)
 		status.Paths = append(status.Paths, shown)
 		status.PathsTotal++
 		if path.Usable {

@@ -20,3 +20,9 @@ type SKBuff struct {
 	TstampType                                 uint32
 	Hwtstamp                                   uint64
 }
+
+// XDPMetadata is struct xdp_md of linux/bpf.h, the context of an XDP program.
+type XDPMetadata struct {
+	Data, DataEnd, DataMeta                     uint32
+	IngressIfindex, RxQueueIndex, EgressIfindex uint32
+}

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"braid.dev/braid/agent/announcements"
+	"braid.dev/braid/agent/atnic"
 	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/guard"
@@ -38,7 +39,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/announcements/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/announcements/metrics.go", "agent/atnic/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -51,7 +52,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*announcements.Holder)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*announcements.Holder)(nil), (*atnic.Part)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {

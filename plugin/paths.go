@@ -68,7 +68,7 @@ func pathsText(nodes []NodePaths) string {
 	if len(rows) == 1 {
 		return "no node has a path: is there an MPTCPPath, and a policy that selects a pod?\n"
 	}
-	return table(rows...) + gatewaysText(nodes) + overlaysText(nodes)
+	return table(rows...) + gatewaysText(nodes) + xdpText(nodes) + overlaysText(nodes)
 }
 
 // gatewaysText is empty where no path leads out of the cluster.
@@ -79,6 +79,27 @@ func gatewaysText(nodes []NodePaths) string {
 			if len(path.Gateways) > 0 {
 				rows = append(rows, []string{node.Node, string(path.Name), strings.Join(path.Gateways, ", ")})
 			}
+		}
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return "\n" + table(rows...)
+}
+
+// xdpText says at which hook of a NIC rules that only drop act; empty with agent.xdp: Off.
+func xdpText(nodes []NodePaths) string {
+	rows := [][]string{{"NODE", "PATH", "NIC", "DROPS AT", "REASON", "MESSAGE"}}
+	for _, node := range nodes {
+		for _, path := range node.Paths {
+			if path.XDP == nil {
+				continue
+			}
+			hook, reason := "TC", string(path.XDP.State)
+			if path.XDP.State == v1alpha1.XDPNative {
+				hook, reason = "XDP", "-"
+			}
+			rows = append(rows, []string{node.Node, string(path.Name), path.Interface, hook, reason, path.XDP.Message})
 		}
 	}
 	if len(rows) == 1 {

@@ -92,7 +92,7 @@ func pins(options Options) (left []Left, err error) {
 }
 
 // ownPrograms are the names of those that are attached to interfaces.
-var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival", "from_client", "to_client", "from_relay"}
+var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival", "from_client", "to_client", "from_relay", "at_nic"}
 
 var (
 	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + "|" + relayed.InterfacePrefix + ")[0-9]+$")
@@ -112,6 +112,11 @@ func programs(Options) (left []Left, err error) {
 		name := device.Attrs().Name
 		if ownInterface.MatchString(name) {
 			left = append(left, Left{Kind: Interface, Name: name})
+		}
+		if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
+			if program := programName(ebpf.ProgramID(xdp.ProgId)); slices.Contains(ownPrograms, program) {
+				left = append(left, Left{Program, program, name + " xdp"})
+			}
 		}
 		for _, hook := range directions {
 			found, err := programsAt(device.Attrs().Index, hook)

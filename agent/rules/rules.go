@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
 
+	"braid.dev/braid/agent/atnic"
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/inspect"
@@ -50,6 +51,10 @@ type Options struct {
 	Spreading func() ([]agentapi.Spreading, error)
 	// Notify is called when there is more to say of a model that was applied.
 	Notify func()
+	// NativeXDP has NICs drop what rules drop, where their drivers can.
+	NativeXDP bool
+	// Wake is called when there is more to say of NICs.
+	Wake func()
 	// Rounds measures how long that took.
 	Rounds *metrics.Rounds
 	Log    logr.Logger
@@ -68,6 +73,7 @@ type Rules struct {
 	inspection *inspection
 	statuses   statuses
 	idle       *idleSubflows
+	atNIC      *atnic.Part
 	// inSockets act in the pods' sockets, withChains beside the programs.
 	inSockets, withChains []node.Part
 }
@@ -96,7 +102,11 @@ func Open(options Options) *Rules {
 	r.idle = newIdleSubflows(r.chains.WaitingSubflows, log.WithName("probes"))
 	scheduler := schedule.Open(matching(r.chains), log.WithName("schedule"))
 	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, scheduler, log}, &programSchedules{programs: r.programs}}
+	r.atNIC = atnic.Open(atnic.Options{
+		PinPath: options.PinPath, Native: options.NativeXDP, Chains: r.chains, Notify: options.Wake, Log: log.WithName("xdp"),
+	})
 	r.withChains = []node.Part{
+		r.atNIC,
 		&socketImport{chains: r.chains, pins: pins, log: log}, r.idle, &eventReceiver{inspection: r.inspection, log: log.WithName("events")}, r.inspection,
 	}
 	r.worker = worker{
@@ -224,6 +234,9 @@ func (r *Rules) Features() []v1alpha1.KernelFeature {
 	}
 	return features
 }
+
+// AtNIC is what rules do at NICs.
+func (r *Rules) AtNIC() *atnic.Part { return r.atNIC }
 
 // Pins are what users see of rules and subflows, for metrics too.
 func (r *Rules) Pins() *inspect.Pins { return r.inspection.pins }

@@ -334,3 +334,24 @@ func TestConnectionsAreKnownAgainAfterAllRulesWereGone(t *testing.T) {
 		l.applyAll(t, planOf())
 	}
 }
+
+func TestNICsHaveTheProgramOfRulesThatDropWhileItIsAskedFor(t *testing.T) {
+	l := newRuleLab(t)
+	dropAll := planOf(planRule("drop", v1alpha1.Action{Type: v1alpha1.ActionDrop}))
+	shown := func() *v1alpha1.NodePathXDP {
+		status := v1alpha1.NodePath{Name: "blue", Interface: "blue"}
+		l.rules.AtNIC().DescribePath(&status)
+		return status.XDP
+	}
+	l.applyAll(t, dropAll)
+	require.Nil(t, shown(), "it is off by default")
+	told := 0
+	l.options.NativeXDP, l.options.Wake = true, func() { told++ }
+	l.restart(t)
+	l.applyAll(t, dropAll)
+	require.Equal(t, &v1alpha1.NodePathXDP{State: v1alpha1.XDPNative}, shown())
+	l.applyAll(t, dropAll)
+	require.Equal(t, 1, told, "the node's status is to be published anew, once")
+	require.NoError(t, l.Nodes[0].Do(func() error { return l.rules.Remove(t.Context()) }))
+	require.NoDirExists(t, filepath.Join(l.options.PinPath, "at_nic"))
+}

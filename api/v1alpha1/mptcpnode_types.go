@@ -115,6 +115,37 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	LargePacketsLost []string `json:"largePacketsLost,omitempty"`
+	// xdp says whether rules that only drop act at the NIC's XDP hook, before the kernel
+	// makes anything of a frame; absent while agent.xdp is Off.
+	// +optional
+	XDP *NodePathXDP `json:"xdp,omitempty"`
+}
+
+// XDPState says where rules that only drop act on what comes in by a NIC.
+// +kubebuilder:validation:Enum=Native;XDPUnsupported;XDPOccupied;XDPFailed
+type XDPState string
+
+const (
+	// XDPNative is at the NIC's XDP hook, as far as a packet alone tells what the rules decide.
+	XDPNative XDPState = "Native"
+	// XDPUnsupported is at TC, because the NIC's driver runs no programs at that hook.
+	XDPUnsupported XDPState = "XDPUnsupported"
+	// XDPOccupied is at TC, because the hook has another program, which is left alone.
+	XDPOccupied XDPState = "XDPOccupied"
+	// XDPFailed is at TC, for the reason in the message.
+	XDPFailed XDPState = "XDPFailed"
+)
+
+// NodePathXDP is what became of agent.xdp: Native at one NIC.
+type NodePathXDP struct {
+	// state is Native where the NIC's XDP hook has Braid's program. With any other state
+	// rules act at TC, as they do with agent.xdp: Off.
+	// +required
+	State XDPState `json:"state"`
+	// message says why the NIC's XDP hook is not used.
+	// +kubebuilder:validation:MaxLength=1000
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // Unreached names nodes of Unreachable, and says of those to which large packets alone are lost

@@ -104,3 +104,26 @@ func BenchmarkChains(b *testing.B) {
 		})
 	}
 }
+
+// What a packet costs at both hooks that the same rule drops, without what the kernel does
+// before it meets the endpoint's.
+func BenchmarkADroppedPacket(b *testing.B) {
+	h := newHost(b)
+	e := endsOf[4]
+	h.benchmark(b, dropping(is(types(typeJoin))))
+	reached := endpoint.AtNICReached{Interface: loopback, Device: h.pod}
+	require.NoError(b, h.atNIC.maps.ReachedEndpoints.Put(toAddress(e.local.Addr().As16()), reached))
+	require.NoError(b, h.atNIC.maps.HookedNics.Put(uint32(loopback), endpoint.AtNICHookedNic{Address: ownAddress(packettest.Segment{})}))
+	syn := e.in().at(5000).flagged(syn)
+	for _, c := range []struct {
+		name string
+		segment
+	}{
+		{"AJoin", syn.carrying(usual(join(9, 0)))}, {"AnotherSYN", syn.carrying(usual(capable))},
+		{"ASubflows", e.in().carrying(timestamps(7, 9), mapping(1, 1, 1400)).data(1400)}, {"Nobodys", e.out()},
+	} {
+		b.Run(c.name+"AtTheNIC", func(b *testing.B) { costs(b, h, h.atNIC.program, c.frame()) })
+		b.Run(c.name+"AtTheEndpoint", func(b *testing.B) { costs(b, h, h.to, c.frame()) })
+	}
+	require.NotZero(b, h.atNIC.counts(b).Rule[0].Acted)
+}

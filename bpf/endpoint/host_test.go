@@ -72,6 +72,7 @@ type host struct {
 	nics  [2]uint32
 	from  *ebpf.Program
 	to    *ebpf.Program
+	atNIC *atNIC
 	maps  *endpoint.FromEndpointMaps
 	inner *ebpf.MapSpec
 	epoch uint32
@@ -115,6 +116,7 @@ func (h *host) load(t testing.TB) {
 	require.NoError(t, toSpec.LoadAndAssign(&to, &ebpf.CollectionOptions{MapReplacements: replacements}))
 	t.Cleanup(func() { to.Close() })
 	h.from, h.to, h.maps = from.FromEndpoint, to.ToEndpoint, &from.FromEndpointMaps
+	h.loadAtNIC(t, &from)
 	h.setPaths(t, h.nics[blue], h.nics[green])
 }
 
@@ -191,9 +193,13 @@ func (h *host) receives(t testutil.TB, s segment) verdict {
 	return h.receivesBy(t, blue, s)
 }
 
+// receivesBy runs what is at the NIC's hook first, as the packet would meet it.
 func (h *host) receivesBy(t testutil.TB, path int, s segment) verdict {
 	t.Helper()
-	return h.run(t, h.to, s.frame(), skBuff{Ifindex: h.pod, IngressIfindex: h.nics[path]})
+	frame := s.frame()
+	return h.atNIC.expectTheSame(t, path, frame, func() verdict {
+		return h.run(t, h.to, frame, skBuff{Ifindex: h.pod, IngressIfindex: h.nics[path]})
+	})
 }
 
 // passes is the segment in the direction that its addresses tell.

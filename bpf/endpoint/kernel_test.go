@@ -19,6 +19,7 @@ import (
 var collections = map[string]func() (*ebpf.CollectionSpec, error){
 	"from_endpoint": endpoint.LoadFromEndpoint,
 	"to_endpoint":   endpoint.LoadToEndpoint,
+	"at_nic":        endpoint.LoadAtNIC,
 }
 
 func forEachCollection(t *testing.T, f func(t *testing.T, spec *ebpf.CollectionSpec)) {
@@ -38,6 +39,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnL3CsumReplace, asm.FnL4CsumReplace, asm.FnTailCall, asm.FnCloneRedirect, asm.FnSkbLoadBytes, asm.FnCsumDiff,
 	asm.FnSkbChangeTail, asm.FnSkbPullData, asm.FnJiffies64, asm.FnRingbufReserve, asm.FnRingbufSubmit,
 	asm.FnKtimeGetCoarseNs,
+	asm.FnFibLookup, asm.FnXdpGetBuffLen, asm.FnXdpLoadBytes, // at_nic's; the last two are of 5.18
 }
 
 func TestProgramsNeedNothingThatIsNewerThanLinux61(t *testing.T) {

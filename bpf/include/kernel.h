@@ -87,6 +87,11 @@ enum {
 };
 
 enum {
+	XDP_DROP = 1,
+	XDP_PASS = 2,
+};
+
+enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
 	ETH_P_IP = 0x0800,
@@ -141,6 +146,15 @@ struct __sk_buff {
 	__u32 gso_segs;
 	__u64 sk; /* a pointer */
 	__u32 gso_size;
+};
+
+struct xdp_md {
+	__u32 data;
+	__u32 data_end;
+	__u32 data_meta;
+	__u32 ingress_ifindex;
+	__u32 rx_queue_index;
+	__u32 egress_ifindex;
 };
 
 struct ethhdr {
@@ -248,5 +262,7 @@ static void *(*const bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) =
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
 static long (*const bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen, __u64 flags) = (void *)152;
 static __u64 (*const bpf_ktime_get_coarse_ns)(void) = (void *)160;
+static __u64 (*const bpf_xdp_get_buff_len)(struct xdp_md *frame) = (void *)188;
+static long (*const bpf_xdp_load_bytes)(struct xdp_md *frame, __u32 offset, void *to, __u32 len) = (void *)189;
 
 #endif

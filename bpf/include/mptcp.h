@@ -6,7 +6,7 @@
 #ifndef BRAID_MPTCP_H
 #define BRAID_MPTCP_H
 
-#include "packet.h"
+#include "transport.h"
 #include "sha256.h"
 
 enum {

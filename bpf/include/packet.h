@@ -8,12 +8,8 @@
 #ifndef BRAID_PACKET_H
 #define BRAID_PACKET_H
 
+#include "address.h"
 #include "transport.h"
-
-/* An IPv6 address, or an IPv4 address in its mapped form (::ffff:a.b.c.d). */
-struct address {
-	__be32 word[4];
-};
 
 struct packet {
 	struct address source;
@@ -29,40 +25,6 @@ struct packet {
 	__u8 carrier;   /* family of the header that the NIC's network sees */
 	__u8 flags;
 };
-
-/*
- * Addresses are written as they are read again, in words of 64 bits, and both ports as
- * one word: a load that spans two stores has to wait for both.
- */
-static __always_inline __u64 two_words(__be32 first, __be32 second)
-{
-#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-	return (__u64)second << 32 | first;
-#else
-	return (__u64)first << 32 | second;
-#endif
-}
-
-static __always_inline void map_ipv4(struct address *to, __be32 from)
-{
-	__u64 *halves = (void *)to;
-
-	halves[0] = 0;
-	halves[1] = two_words(bpf_htonl(0xffff), from);
-}
-
-/*
- * True when the first bytes of the frame can be read in place. Some drivers leave
- * part of the headers outside of the linear area; they are brought in, and never
- * more than is read: TCP keeps payload outside, and to pull that in would cost
- * each segment a new head.
- */
-static __always_inline int readable(struct __sk_buff *skb, __u32 length)
-{
-	if (likely(skb->data_end - skb->data >= length))
-		return 1;
-	return length <= skb->len && !bpf_skb_pull_data(skb, length);
-}
 
 static __always_inline int parse_tcp_header(struct __sk_buff *skb, __u32 offset, struct packet *packet)
 {

@@ -7,7 +7,7 @@
 #ifndef BRAID_TRANSPORT_H
 #define BRAID_TRANSPORT_H
 
-#include "kernel.h"
+#include "frame.h"
 
 enum {
 	MAX_TAGS = 2,                /* in the frame; one more may be beside it */
@@ -46,9 +46,9 @@ static __always_inline int is_tag(__be16 protocol)
  * The protocol above Ethernet and the tags that are in the frame, and where it begins;
  * that of a tag where there are more of them, and 0 where they cannot be read.
  */
-static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *network)
+static __always_inline __be16 network_protocol(hook_frame *frame, __u32 *network)
 {
-	__be16 protocol = skb->protocol;
+	__be16 protocol = frame_protocol(frame);
 	int i;
 
 	*network = sizeof(struct ethhdr);
@@ -56,7 +56,7 @@ static __always_inline __be16 network_protocol(struct __sk_buff *skb, __u32 *net
 	for (i = 0; i < MAX_TAGS; i++) {
 		if (likely(!is_tag(protocol)))
 			break;
-		if (bpf_skb_load_bytes(skb, *network + 2, &protocol, sizeof(protocol)))
+		if (load_bytes(frame, *network + 2, &protocol, sizeof(protocol)))
 			return 0;
 		*network += 4;
 	}
@@ -91,13 +91,13 @@ static __always_inline int ipv4_transport(const struct iphdr *ip, __u32 network)
  * piece may have a fragment header (RFC 6946). With segments left its destination is not
  * the one in IPv6's header. Global: the verifier looks at it once.
  */
-__noinline int skip_extensions(struct __sk_buff *skb, __u32 offset, __u32 protocol)
+__noinline int skip_extensions(hook_frame *frame, __u32 offset, __u32 protocol)
 {
 	__u32 end = offset + MAX_EXTENSIONS_LENGTH, i;
 	struct extension header = {};
 
 	for (i = 0; i < MAX_EXTENSIONS && is_extension(protocol); i++) {
-		if (bpf_skb_load_bytes(skb, offset, &header, sizeof(header)))
+		if (load_bytes(frame, offset, &header, sizeof(header)))
 			return UNPARSABLE;
 		if (protocol == IPPROTO_ROUTING && header.segments_left)
 			return UNPARSABLE;
@@ -116,13 +116,13 @@ __noinline int skip_extensions(struct __sk_buff *skb, __u32 offset, __u32 protoc
 	return may_be_tcp(protocol) ? UNPARSABLE : NOT_TCP;
 }
 
-static __always_inline int ipv6_transport(struct __sk_buff *skb, const struct ipv6hdr *ip, __u32 network)
+static __always_inline int ipv6_transport(hook_frame *frame, const struct ipv6hdr *ip, __u32 network)
 {
 	__u32 protocol = ip->nexthdr;
 
 	if (likely(protocol == IPPROTO_TCP))
 		return network + sizeof(*ip);
-	return may_be_tcp(protocol) ? skip_extensions(skb, network + sizeof(*ip), protocol) : NOT_TCP;
+	return may_be_tcp(protocol) ? skip_extensions(frame, network + sizeof(*ip), protocol) : NOT_TCP;
 }
 
 /*

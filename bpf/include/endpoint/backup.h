@@ -8,6 +8,7 @@
 
 #include "still_asked.h"
 #include "enforced.h"
+#include "edit.h"
 #include "options.h"
 
 enum {

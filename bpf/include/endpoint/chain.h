@@ -7,7 +7,7 @@
 #ifndef BRAID_CHAIN_H
 #define BRAID_CHAIN_H
 
-#include "../packet.h"
+#include "../address.h"
 
 enum chain_limit {
 	MAX_RULES = 64,

@@ -11,17 +11,10 @@
 #ifndef BRAID_EDIT_H
 #define BRAID_EDIT_H
 
-#include "context.h"
-#include "parse.h"
+#include "options.h"
 #include "../checksum.h"
-#include "../mptcp.h"
 
-enum {
-	OPTION_SACK = 5,
-	OPTION_TIMESTAMPS = 8,
-	LENGTH_TIMESTAMPS = 10,
-	ANY_SUBTYPE = 0xff,
-};
+enum { ANY_SUBTYPE = 0xff };
 
 /* Offsets within the headers. */
 enum {
@@ -91,11 +84,6 @@ struct option_place {
 	__u32 length;
 };
 
-static __always_inline __u32 options_at(const struct context *context)
-{
-	return context->transport + sizeof(struct tcphdr);
-}
-
 static __always_inline __u32 options_end(const struct context *context)
 {
 	return options_at(context) + context->options_length;
@@ -105,12 +93,6 @@ static __always_inline __u32 options_end(const struct context *context)
 static __always_inline __u32 padded(__u32 length)
 {
 	return (length + 3) & ~3U;
-}
-
-/* From 1 to 40, else 0. The verifier of Linux 6.1 forgets it over a call: each use asks anew. */
-static __always_inline __u32 option_bytes_of(__u32 length)
-{
-	return size_within(length, TCP_OPTIONS_MAX);
 }
 
 /* As find_option, but -1 when the options up to there do not add up. */

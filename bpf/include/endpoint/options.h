@@ -6,11 +6,14 @@
 #ifndef BRAID_OPTIONS_H
 #define BRAID_OPTIONS_H
 
-#include "edit.h"
 #include "parse.h"
+#include "../mptcp.h"
 
 enum {
 	OPTION_WINDOW_SCALE = 3,
+	OPTION_SACK = 5,
+	OPTION_TIMESTAMPS = 8,
+	LENGTH_TIMESTAMPS = 10,
 	LENGTH_WINDOW_SCALE = 3,
 	NOP_NOP_TIMESTAMPS = 0x0101080a,
 	SHORTEST_MPTCP = 3,
@@ -29,6 +32,17 @@ enum {
 enum {
 	MOST_DSS = 28,
 };
+
+static __always_inline __u32 options_at(const struct context *context)
+{
+	return context->transport + sizeof(struct tcphdr);
+}
+
+/* From 1 to 40, else 0. The verifier of Linux 6.1 forgets it over a call: each use asks anew. */
+static __always_inline __u32 option_bytes_of(__u32 length)
+{
+	return size_within(length, TCP_OPTIONS_MAX);
+}
 
 static __always_inline __u32 types_of_subtype(__u32 subtype, __u32 flags)
 {
@@ -109,15 +123,15 @@ static __always_inline void note_mapping(struct options_seen *seen, const __u8 *
  * Reads timestamps and a DSS behind them where they are. Returns 0 where anything
  * is unlike that.
  */
-static __always_inline int read_usual_options(struct __sk_buff *skb, struct context *context)
+static __always_inline int read_usual_options(hook_frame *frame, struct context *context)
 {
 	__u32 length = context->options_length, at = (context->transport & TRANSPORT_MASK) + sizeof(struct tcphdr);
 	struct options_seen *seen = &context->options;
 	__u32 size, flags, ack;
 	__u8 *option, *mapping;
 
-	option = (void *)(unsigned long)skb->data + at;
-	if (length < PADDED_TIMESTAMPS || (void *)(option + PADDED_TIMESTAMPS) > (void *)(unsigned long)skb->data_end)
+	option = frame_begin(frame) + at;
+	if (length < PADDED_TIMESTAMPS || (void *)(option + PADDED_TIMESTAMPS) > frame_end(frame))
 		return 0;
 	if (*(__u32 *)option != bpf_htonl(NOP_NOP_TIMESTAMPS))
 		return 0;
@@ -128,7 +142,7 @@ static __always_inline int read_usual_options(struct __sk_buff *skb, struct cont
 		return 1;
 	option += PADDED_TIMESTAMPS;
 	length -= PADDED_TIMESTAMPS;
-	if ((void *)(option + SHORTEST_DSS) > (void *)(unsigned long)skb->data_end)
+	if ((void *)(option + SHORTEST_DSS) > frame_end(frame))
 		return 0;
 	size = option[1];
 	flags = option[3];
@@ -139,7 +153,7 @@ static __always_inline int read_usual_options(struct __sk_buff *skb, struct cont
 		return 0;
 	mapping = option + SHORTEST_DSS + ack;
 	if (flags & DSS_MAPPING) {
-		if ((void *)(mapping + 12) > (void *)(unsigned long)skb->data_end)
+		if ((void *)(mapping + 12) > frame_end(frame))
 			return 0;
 		note_mapping(seen, mapping, flags);
 	}
@@ -206,7 +220,7 @@ __noinline int note_option(struct context *context, struct options_copy *copy, _
 }
 
 /* Walks the whole list; one that does not add up ends there. */
-__noinline int walk_options(struct __sk_buff *skb, struct context *context)
+__noinline int walk_options(hook_frame *frame, struct context *context)
 {
 	struct options_copy copy = {};
 	__u32 length, at = 0;
@@ -215,7 +229,7 @@ __noinline int walk_options(struct __sk_buff *skb, struct context *context)
 	if (!context)
 		return 0;
 	length = option_bytes_of(context->options_length);
-	if (!length || bpf_skb_load_bytes(skb, options_at(context), copy.byte, length))
+	if (!length || load_bytes(frame, options_at(context), copy.byte, length))
 		return 0;
 	for (i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 size;
@@ -238,22 +252,22 @@ static __always_inline void forget_options(struct context *context)
 }
 
 /* Where nothing was read since they were forgotten. */
-static __always_inline void read_first_options(struct __sk_buff *skb, struct context *context)
+static __always_inline void read_first_options(hook_frame *frame, struct context *context)
 {
-	if (context->options_length && !read_usual_options(skb, context)) {
+	if (context->options_length && !read_usual_options(frame, context)) {
 		forget_options(context);
-		walk_options(skb, context);
+		walk_options(frame, context);
 	}
 	context->options.read = 1;
 }
 
 /* Reads the options unless they were. */
-static __always_inline void read_options(struct __sk_buff *skb, struct context *context)
+static __always_inline void read_options(hook_frame *frame, struct context *context)
 {
 	if (context->options.read)
 		return;
 	forget_options(context);
-	read_first_options(skb, context);
+	read_first_options(frame, context);
 }
 
 #endif

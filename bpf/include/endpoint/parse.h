@@ -8,6 +8,7 @@
 #define BRAID_PARSE_H
 
 #include "context.h"
+#include "../transport.h"
 
 static __always_inline void set_ipv6_address(struct address *to, const __be32 from[4])
 {
@@ -65,44 +66,44 @@ static __always_inline int set_tcp(struct context *context, const struct tcphdr 
 }
 
 /* Brings a header into the linear area if need be; false when the frame is too short. */
-static __always_inline int find_header(struct __sk_buff *skb, __u32 offset, __u32 size, void **header)
+static __always_inline int find_header(hook_frame *frame, __u32 offset, __u32 size, void **header)
 {
 	void *data, *end;
 
-	if (!readable(skb, offset + size))
+	if (!readable(frame, offset + size))
 		return 0;
-	data = (void *)(unsigned long)skb->data;
-	end = (void *)(unsigned long)skb->data_end;
+	data = frame_begin(frame);
+	end = frame_end(frame);
 	barrier_var(data);
 	*header = data + offset;
 	return data + offset + size <= end;
 }
 
 /* The headers of the network layer return the offset of TCP's, or none (enum transport). */
-static __always_inline int find_ipv4(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
+static __always_inline int find_ipv4(hook_frame *frame, struct context *context, __u32 network, __u32 *length)
 {
 	struct iphdr *ip;
 
-	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
+	if (!find_header(frame, network, sizeof(*ip), (void **)&ip))
 		return UNPARSABLE;
 	set_ipv4(context, ip, context->direction);
 	*length = ipv4_length(ip);
 	return ipv4_transport(ip, network);
 }
 
-static __always_inline int find_ipv6(struct __sk_buff *skb, struct context *context, __u32 network, __u32 *length)
+static __always_inline int find_ipv6(hook_frame *frame, struct context *context, __u32 network, __u32 *length)
 {
 	struct ipv6hdr *ip;
 
-	if (!find_header(skb, network, sizeof(*ip), (void **)&ip))
+	if (!find_header(frame, network, sizeof(*ip), (void **)&ip))
 		return UNPARSABLE;
 	set_ipv6(context, ip, context->direction);
 	*length = ipv6_length(ip);
-	return ipv6_transport(skb, ip, network);
+	return ipv6_transport(frame, ip, network);
 }
 
 /* Any packet, step by step. */
-__noinline int parse_unusual(struct __sk_buff *skb, struct context *context)
+__noinline int parse_unusual(hook_frame *frame, struct context *context)
 {
 	__u32 network, length = 0;
 	struct tcphdr *tcp;
@@ -111,48 +112,48 @@ __noinline int parse_unusual(struct __sk_buff *skb, struct context *context)
 
 	if (!context)
 		return 0;
-	protocol = network_protocol(skb, &network);
+	protocol = network_protocol(frame, &network);
 	if (protocol == bpf_htons(ETH_P_IP))
-		transport = find_ipv4(skb, context, network, &length);
+		transport = find_ipv4(frame, context, network, &length);
 	else if (protocol == bpf_htons(ETH_P_IPV6))
-		transport = find_ipv6(skb, context, network, &length);
+		transport = find_ipv6(frame, context, network, &length);
 	else
 		return 0;
 	if (transport <= 0)
 		return 0;
 	transport &= TRANSPORT_MASK;
-	if (!find_header(skb, transport, sizeof(*tcp), (void **)&tcp))
+	if (!find_header(frame, transport, sizeof(*tcp), (void **)&tcp))
 		return 0;
-	return set_tcp(context, tcp, network, transport, length, skb->len - network, context->direction);
+	return set_tcp(context, tcp, network, transport, length, frame_length(frame) - network, context->direction);
 }
 
 /*
  * What nearly all packets are: headers of fixed lengths, all of them in the linear
  * area. Anything else goes step by step.
  */
-static __always_inline int parse_in(struct __sk_buff *skb, struct context *context, __u32 direction)
+static __always_inline int parse_in(hook_frame *frame, struct context *context, __u32 direction)
 {
-	void *data = (void *)(unsigned long)skb->data, *end = (void *)(unsigned long)skb->data_end;
+	void *data = frame_begin(frame), *end = frame_end(frame);
 	const __u32 network = sizeof(struct ethhdr);
 	struct ipv6hdr *ipv6 = data + network;
 	struct iphdr *ip = data + network;
 	struct tcphdr *tcp = (void *)(ip + 1);
 
-	if (skb->protocol == bpf_htons(ETH_P_IP) && (void *)(tcp + 1) <= end && ip->ihl_version == 0x45) {
+	if (frame_protocol(frame) == bpf_htons(ETH_P_IP) && (void *)(tcp + 1) <= end && ip->ihl_version == 0x45) {
 		if (ipv4_transport(ip, network) <= 0)
 			return 0;
 		set_ipv4(context, ip, direction);
-		return set_tcp(context, tcp, network, network + sizeof(*ip), ipv4_length(ip), skb->len - network, direction);
+		return set_tcp(context, tcp, network, network + sizeof(*ip), ipv4_length(ip), frame_length(frame) - network, direction);
 	}
 	tcp = (void *)(ipv6 + 1);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6) && (void *)(tcp + 1) <= end &&
+	if (frame_protocol(frame) == bpf_htons(ETH_P_IPV6) && (void *)(tcp + 1) <= end &&
 	    (likely(ipv6->nexthdr == IPPROTO_TCP) || !is_extension(ipv6->nexthdr))) {
 		if (ipv6->nexthdr != IPPROTO_TCP)
 			return 0;
 		set_ipv6(context, ipv6, direction);
-		return set_tcp(context, tcp, network, network + sizeof(*ipv6), ipv6_length(ipv6), skb->len - network, direction);
+		return set_tcp(context, tcp, network, network + sizeof(*ipv6), ipv6_length(ipv6), frame_length(frame) - network, direction);
 	}
-	return parse_unusual(skb, context);
+	return parse_unusual(frame, context);
 }
 
 /*
@@ -160,9 +161,9 @@ static __always_inline int parse_in(struct __sk_buff *skb, struct context *conte
  * The direction and the endpoint must be set before; what run.h sets later (the
  * time, the segments and the options) is left alone.
  */
-static __always_inline int parse(struct __sk_buff *skb, struct context *context)
+static __always_inline int parse(hook_frame *frame, struct context *context)
 {
-	return parse_unusual(skb, context);
+	return parse_unusual(frame, context);
 }
 
 /* A GSO packet stands for several segments. */

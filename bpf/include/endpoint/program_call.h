@@ -15,6 +15,7 @@
 #define BRAID_PROGRAM_CALL_H
 
 #include "program_context.h"
+#include "../transport.h"
 
 enum program_slot {
 	MAX_BLOCKS = 64,

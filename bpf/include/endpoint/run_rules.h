@@ -10,6 +10,7 @@
 #define BRAID_RUN_RULES_H
 
 #include "act.h"
+#include "count.h"
 #include "lookup.h"
 
 enum {
@@ -22,26 +23,6 @@ static __always_inline void unlatch(struct subflow *subflow)
 {
 	subflow->latched[FROM_ENDPOINT] = 0;
 	subflow->latched[TO_ENDPOINT] = 0;
-}
-
-static __always_inline void count_hit(struct counters *counters, const struct context *context, __u32 index)
-{
-	barrier_var(index);
-	index &= MAX_RULES - 1;
-	__sync_fetch_and_add(&counters->rule[index].hits, 1);
-	if (context->payload)
-		__sync_fetch_and_add(&counters->rule[index].bytes, context->payload);
-}
-
-/* A function of its own: the verifier would follow its ways for each turn of the loop. */
-__noinline int count(struct counters *counters, struct context *context, __u32 index, __u32 result)
-{
-	if (!counters || !context || index >= MAX_RULES)
-		return 0;
-	count_hit(counters, context, index);
-	if (result != UNTOUCHED)
-		__sync_fetch_and_add(&counters->rule[index].acted, 1);
-	return 0;
 }
 
 /*
