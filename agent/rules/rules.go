@@ -68,6 +68,7 @@ type Rules struct {
 	inspection *inspection
 	statuses   statuses
 	idle       *idleSubflows
+	scheduler  *schedule.Scheduler
 	// inSockets act in the pods' sockets, withChains beside the programs.
 	inSockets, withChains []node.Part
 }
@@ -94,8 +95,8 @@ func Open(options Options) *Rules {
 	r.inspection = openInspection(options, r.chains, pins)
 	r.statuses = statuses{chains: r.chains, programs: r.programs, pacing: r.pacing, pins: r.inspection.pins, log: log}
 	r.idle = newIdleSubflows(r.chains.WaitingSubflows, log.WithName("probes"))
-	scheduler := schedule.Open(matching(r.chains), log.WithName("schedule"))
-	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, scheduler, log}, &programSchedules{programs: r.programs}}
+	r.scheduler = schedule.Open(matching(r.chains), log.WithName("schedule"))
+	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, r.scheduler, log}, &programSchedules{programs: r.programs}}
 	r.withChains = []node.Part{
 		&socketImport{chains: r.chains, pins: pins, log: log}, r.idle, &eventReceiver{inspection: r.inspection, log: log.WithName("events")}, r.inspection,
 	}
@@ -223,6 +224,12 @@ func (r *Rules) Features() []v1alpha1.KernelFeature {
 		features = append(features, *chains)
 	}
 	return features
+}
+
+// SetWishes has a pod's connections scheduled as their peers ask for, beside what its rules
+// ask for.
+func (r *Rules) SetWishes(path string, wishes []schedule.Wish, ended []schedule.Ends) error {
+	return r.scheduler.SetWishes(path, wishes, ended)
 }
 
 // Pins are what users see of rules and subflows, for metrics too.

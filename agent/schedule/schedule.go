@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package schedule distributes the data of pods' connections over their subflows
-// by strategies of its own. No stock kernel lets a program choose the subflow of a
+// by strategies of its own, as rules or peers ask for it. No stock kernel lets a program choose the subflow of a
 // segment; a subflow that is to rest is made a backup instead, by the path manager
 // in the pod's network namespace. A connection's subflows never rest all at once.
 package schedule
@@ -71,15 +71,22 @@ func (s *Scheduler) Apply(endpoints []Endpoint) error {
 	}
 	for path, stack := range s.endpoints {
 		if !wanted[path] {
+			stack.Rules = 0
+		}
+		if !stack.isWanted() {
 			failed = errors.Join(failed, stack.release(), stack.close())
 			delete(s.endpoints, path)
 		}
 	}
+	s.wake()
+	return failed
+}
+
+func (s *Scheduler) wake() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
 	}
-	return failed
 }
 
 func (s *Scheduler) add(endpoint Endpoint) error {
@@ -162,5 +169,5 @@ func openStack(endpoint Endpoint) (*stack, error) {
 	if err != nil {
 		return nil, errors.Join(err, diagnostics.Close())
 	}
-	return &stack{Endpoint: endpoint, diagnostics: diagnostics, client: client, backlogs: map[uint32][]uint64{}}, nil
+	return &stack{Endpoint: endpoint, diagnostics: diagnostics, client: client, backlogs: map[uint32][]uint64{}, streams: map[uint32]*stream{}}, nil
 }
