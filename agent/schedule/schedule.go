@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -131,15 +133,30 @@ func (s *Scheduler) idle() bool {
 }
 
 func (s *Scheduler) decide() {
+	for _, path := range s.paths() {
+		s.decideFor(path)
+	}
+}
+
+func (s *Scheduler) paths() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, stack := range s.endpoints {
-		err := stack.decide(s.matching)
-		if err != nil && !stack.failing { // once, until it works again
-			s.log.Error(err, "failed to schedule connections", "endpoint", stack.Number)
-		}
-		stack.failing = err != nil
+	return slices.Collect(maps.Keys(s.endpoints))
+}
+
+// decideFor looks at one endpoint, and lets others change what is asked for in between.
+func (s *Scheduler) decideFor(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stack := s.endpoints[path]
+	if stack == nil {
+		return
 	}
+	err := stack.decide(s.matching)
+	if err != nil && !stack.failing { // once, until it works again
+		s.log.Error(err, "failed to schedule connections", "endpoint", stack.Number)
+	}
+	stack.failing = err != nil
 }
 
 // Close leaves resting subflows as they are: the next agent takes them over.

@@ -178,7 +178,7 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
 	exchange := exchangeOf(of, endpoint.Incast, asking)
-	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange)}
+	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(kernelRelease(), &exchange)}
 	one := &pod{
 		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: lacking,
 	}

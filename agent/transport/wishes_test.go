@@ -202,12 +202,16 @@ func TestAThinStreamMovesAboveTheDelayThresholdAndComesBack(t *testing.T) {
 		t.Errorf("of 20 messages the subflows carried %v bytes", got)
 	}
 	require.NoError(t, w.SetDelay("first", 150*time.Millisecond))
+	slow := time.Now()
 	w.eventually(t, 30*time.Second, "the first subflow rests", only(second))
+	t.Logf("the stream moved %s after the first path became slow", time.Since(slow).Round(10*time.Millisecond))
 	if got := w.carried(t, 20); got[second] < 10_000 || got[first] > 0 {
 		t.Errorf("while the first path is slow the subflows carried %v bytes of 20 messages", got)
 	}
 	require.NoError(t, w.SetDelay("first", 5*time.Millisecond))
+	fast := time.Now()
 	w.eventually(t, 60*time.Second, "the second subflow rests again", only(first))
+	t.Logf("it was back %s after that path was fast again", time.Since(fast).Round(10*time.Millisecond))
 	w.apply(t, nil, acceptsThreshold(20*time.Millisecond, anybody))
 	w.eventually(t, 30*time.Second, "nothing rests when nobody asks any more", noneRests)
 }
@@ -357,4 +361,25 @@ func TestPeersOfOneEndpointTakeNoRoomOfOthers(t *testing.T) {
 		w.exchange(t, 500)
 		return !errors.Is(wishers.Lookup(cookie, &noted), ebpf.ErrKeyNotExist) && noted > 0
 	})
+}
+
+func TestWhereNobodyKnowsWhichStreamsAreThinAThresholdIsNotAccepted(t *testing.T) {
+	for release, lacks := range map[string]bool{"6.1.0-50-amd64": true, "6.4.9": true, "5.15.0": true, "6.5.0": false, "6.18.5+deb14": false, "7.3.0-rc1": false, "": false} {
+		exchange := exchangeOf(acceptsThreshold(time.Millisecond, anybody), nil, false)
+		message := withoutBacklog(release, &exchange)
+		require.Equal(t, lacks, message != "", release)
+		require.Equal(t, lacks, exchange.Acceptance.Allowed == 0, release)
+	}
+}
+
+func TestAPodWithoutItsAgentsPathManagerIsToldWhatNoPeerGets(t *testing.T) {
+	w := newWishing(t, nil)
+	model := nodetest.Model(nodetest.Pod{UID: "server", Namespace: w.server.Path()})
+	model.Endpoints[0].Transport = acceptsThreshold(time.Millisecond, anybody)
+	model.Endpoints[0].Subflows.Manager = v1alpha1.SubflowManagerKernel
+	report := w.part.Apply(t.Context(), model)
+	require.NoError(t, nodetest.Failures(report))
+	var status v1alpha1.EndpointStatus
+	report.Endpoints["server"].Describe(&status)
+	require.Contains(t, status.Message, "schedules and minDelayThreshold need subflows.manager: Agent")
 }

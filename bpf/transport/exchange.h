@@ -726,6 +726,13 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 		narrow_initial_window(ops, rate);
 }
 
+/* Most segments ask for few of all types, and a call has its price. */
+static __always_inline int grant_if(struct exchange *exchange, struct conversation *with, const struct verdict *verdict,
+				    __u32 type, __u64 now)
+{
+	return verdict->accepted & 1U << type ? grant(exchange, with, verdict, type, now) : 0;
+}
+
 /* Returns 1 where the socket is to get something else. */
 __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
@@ -745,17 +752,18 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 	judge(&exchange->acceptance, &requests, &verdict);
 	now = bpf_ktime_get_ns();
 	count_refused(exchange, with, &verdict);
-	if (grant(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
+	if (grant_if(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
 		grant_initial_window(ops, with);
-	if (grant(exchange, with, &verdict, REQUEST_RATE, now))
+	if (grant_if(exchange, with, &verdict, REQUEST_RATE, now))
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
-	if (grant(exchange, with, &verdict, REQUEST_SCHEDULE, now) | grant(exchange, with, &verdict, REQUEST_DELAY_THRESHOLD, now) ||
-	    (verdict.accepted & with->accepted & WISHES && now - with->noted >= SECOND))
+	if (verdict.accepted & WISHES &&
+	    (grant(exchange, with, &verdict, REQUEST_SCHEDULE, now) | grant(exchange, with, &verdict, REQUEST_DELAY_THRESHOLD, now) ||
+	     (verdict.accepted & with->accepted & WISHES && now - with->noted >= SECOND)))
 		note_wish(ops, with);
-	if (grant(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
-	    grant(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
-	    grant(exchange, with, &verdict, REQUEST_INACTIVITY_TIMEOUT, now) |
-	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
+	if (grant_if(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_INACTIVITY_TIMEOUT, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
 		own->revision = 0;
 		return 1;
 	}
