@@ -19,6 +19,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
 	"braid.dev/braid/agent/guard"
+	"braid.dev/braid/agent/guestagent"
 	"braid.dev/braid/agent/guests"
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/hints"
@@ -57,6 +58,7 @@ type parts struct {
 	transport *transport.Part
 	guard     *guard.Guard
 	guests    *guests.Part
+	agents    *guestagent.Part
 	machines  *machines.Part
 	relayed   *relayed.Part
 	rules     *rules.Rules
@@ -71,7 +73,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.machines, p.relayed, p.spreading, p.health.Sizes()}
+	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.agents, p.machines, p.relayed, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.
@@ -113,8 +115,11 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 				return p.rules.SetWishes(path, wishes, ended)
 			},
 		}),
-		guard:    guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
-		guests:   guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
+		guard:  guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		guests: guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
+		agents: guestagent.New(guestagent.Options{
+			Sockets: options.GuestAgentDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
+		}),
 		machines: machines.New(options.Log.WithName("machines")),
 		relayed:  relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),
 	}

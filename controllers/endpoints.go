@@ -115,7 +115,7 @@ func endpointStatus(o *observation, result *policy.GuestResult, planned *v1alpha
 	status := &v1alpha1.MPTCPEndpointStatus{}
 	accepted := endpointAccepted(result)
 	state, _ := o.pods.of(result.Endpoint)
-	joins := state.guestSubflows
+	joins, agent := state.guestSubflows, state.guestAgent
 	switch {
 	case planned != nil:
 		status.Policy, status.NotApplied, status.HostInterface = new(planned.Policy), planned.Guest.NotApplied, state.hostInterface
@@ -139,6 +139,9 @@ func endpointStatus(o *observation, result *policy.GuestResult, planned *v1alpha
 		if planned.Subflows.Manager == v1alpha1.SubflowManagerHost {
 			status.Conditions = append(status.Conditions, guestSubflows(joins, result.Generation))
 		}
+		if planned.Guest.AgentSocket != "" {
+			status.Conditions = append(status.Conditions, guestAgent(agent, result.Generation))
+		}
 	}
 	return status
 }
@@ -154,6 +157,21 @@ func guestSubflows(is v1alpha1.GuestSubflows, generation int64) metav1.Condition
 	}
 	return condition(v1alpha1.ConditionGuestSubflows, metav1.ConditionUnknown, v1alpha1.ReasonNothingAnnounced,
 		"no connection that the guest began by MPTCP has lasted long enough to be announced ports", generation)
+}
+
+// guestAgent says what a guest's agent made of the wish to have its limits raised.
+func guestAgent(is *v1alpha1.GuestAgentStatus, generation int64) metav1.Condition {
+	if is == nil {
+		return condition(v1alpha1.ConditionGuestAgent, metav1.ConditionUnknown, v1alpha1.ReasonGuestAgentNotAsked, "the node's agent has not asked the guest's yet", generation)
+	}
+	switch is.State {
+	case v1alpha1.GuestAgentUnreachable:
+		return condition(v1alpha1.ConditionGuestAgent, metav1.ConditionFalse, v1alpha1.ReasonGuestAgentUnreachable, is.Message, generation)
+	case v1alpha1.GuestAgentRefused:
+		return condition(v1alpha1.ConditionGuestAgent, metav1.ConditionFalse, v1alpha1.ReasonGuestAgentRefused, is.Message, generation)
+	}
+	return condition(v1alpha1.ConditionGuestAgent, metav1.ConditionTrue, v1alpha1.ReasonGuestLimitsSet,
+		"the guest's kernel follows what its node announces; what its limits were is put back when no policy asks for it any more", generation)
 }
 
 // endpointAccepted says whether the addresses are the VM's.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -82,6 +83,39 @@ func TestAVMSaysWhetherItsGuestFollowsAnnouncements(t *testing.T) {
 		k.waitForCondition(vm, v1alpha1.ConditionGuestSubflows, c.reason)
 		require.Equal(t, c.status, meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionGuestSubflows).Status)
 		k.waitForCondition(vm, v1alpha1.ConditionProgrammed, v1alpha1.ReasonProgrammed)
+	}
+}
+
+func TestAVMSaysWhatItsGuestAgentDid(t *testing.T) {
+	k := newCluster(t)
+	k.startController(apiServer)
+	k.node("node-a", nil)
+	agent := k.agent("node-a", "blue")
+	k.path("blue")
+	vm := k.vm("vm", "node-a", "192.0.2.1")
+	vm.Spec.GuestAgentSocket = "vm/org.qemu.guest_agent.0"
+	require.NoError(t, k.Update(t.Context(), vm))
+	k.create(&v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "vms"}, Spec: v1alpha1.ClusterMPTCPPolicySpec{
+		NamespaceSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}},
+		PolicyRules: v1alpha1.PolicyRules{
+			Subflows: v1alpha1.SubflowRules{Manager: v1alpha1.SubflowManagerHost}, Sockets: v1alpha1.SocketRules{GuestAgent: true},
+		},
+	}})
+	k.waitForPods("node-a", "vm")
+	for _, c := range []struct {
+		is     *v1alpha1.GuestAgentStatus
+		reason string
+		status metav1.ConditionStatus
+	}{
+		{nil, v1alpha1.ReasonGuestAgentNotAsked, metav1.ConditionUnknown},
+		{&v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentUnreachable, Message: "no answer"}, v1alpha1.ReasonGuestAgentUnreachable, metav1.ConditionFalse},
+		{&v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentRefused, Message: "no ip"}, v1alpha1.ReasonGuestAgentRefused, metav1.ConditionFalse},
+		{&v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentLimitsSet}, v1alpha1.ReasonGuestLimitsSet, metav1.ConditionTrue},
+	} {
+		agent.guestAgent = c.is
+		agent.report(v1alpha1.EndpointProgrammed, "")
+		k.waitForCondition(vm, v1alpha1.ConditionGuestAgent, c.reason)
+		require.Equal(t, c.status, meta.FindStatusCondition(vm.Status.Conditions, v1alpha1.ConditionGuestAgent).Status)
 	}
 }
 

@@ -31,6 +31,7 @@ type podState struct {
 	// for it does not hold for it.
 	hostInterface, notApplied, decider string
 	guestSubflows                      v1alpha1.GuestSubflows
+	guestAgent                         *v1alpha1.GuestAgentStatus
 }
 
 // of is the state as it is for one of the pod's policies: a rule that fails is
@@ -135,7 +136,7 @@ func (s *podState) ofGuest(compiled *v1alpha1.PlanEndpoint, reported *v1alpha1.E
 	if !compiled.HasGuest() {
 		return
 	}
-	s.hostInterface, s.guestSubflows = reported.HostInterface, reported.GuestSubflows
+	s.hostInterface, s.guestSubflows, s.guestAgent = reported.HostInterface, reported.GuestSubflows, reported.GuestAgent
 	s.notApplied, s.decider = policy.DescribeNotApplied(compiled.NotApplied()), policy.RuleOwner(compiled.Policy)
 }
 

@@ -415,6 +415,7 @@ type agent struct {
 	node string
 	// guestSubflows is what it says of VMs.
 	guestSubflows v1alpha1.GuestSubflows
+	guestAgent    *v1alpha1.GuestAgentStatus
 }
 
 // agent starts an agent on a node: it reports, and has a NIC for each path.
@@ -473,7 +474,7 @@ func (a *agent) reportFor(plan *v1alpha1.MPTCPNodePlan, state v1alpha1.EndpointS
 	answer.Status.ObservedGeneration = plan.Generation
 	for _, e := range plan.Spec.Endpoints {
 		answer.Status.Endpoints = append(answer.Status.Endpoints, v1alpha1.EndpointStatus{
-			UID: e.UID, Namespace: e.Namespace, Name: e.Name, PolicyGeneration: e.Policy.Generation, State: state, Message: message, Chain: e.Chain, GuestSubflows: a.guestSubflows,
+			UID: e.UID, Namespace: e.Namespace, Name: e.Name, PolicyGeneration: e.Policy.Generation, State: state, Message: message, Chain: e.Chain, GuestSubflows: a.guestSubflows, GuestAgent: a.guestAgent,
 		})
 	}
 	a.apply(answer, "MPTCPNodePlan")

@@ -131,7 +131,7 @@ func (w *statusWriter) apply(ctx context.Context, object client.Object, status a
 // quietAtFirst are reasons that are no news when a condition first appears.
 var quietAtFirst = []string{
 	v1alpha1.ReasonAccepted, v1alpha1.ReasonConfirmed, v1alpha1.ReasonUnproven, v1alpha1.ReasonHintsAccepted, v1alpha1.ReasonEffective, v1alpha1.ReasonPending, v1alpha1.ReasonNoPodsSelected, v1alpha1.ReasonNotSelected,
-	v1alpha1.ReasonNotReported, v1alpha1.ReasonNothingSent, v1alpha1.ReasonLittleSent, v1alpha1.ReasonNothingAnnounced,
+	v1alpha1.ReasonNotReported, v1alpha1.ReasonNothingSent, v1alpha1.ReasonLittleSent, v1alpha1.ReasonNothingAnnounced, v1alpha1.ReasonGuestAgentNotAsked,
 }
 
 // warnings are reasons that somebody should do something about.
@@ -142,7 +142,7 @@ var warnings = []string{
 	v1alpha1.ReasonInterfaceNotFound, v1alpha1.ReasonInterfaceDown, v1alpha1.ReasonInterfaceNotUsable, v1alpha1.ReasonPeersUnreachable,
 	v1alpha1.ReasonInvalidRule, v1alpha1.ReasonImpossibleMatch, v1alpha1.ReasonContradictingRules,
 	v1alpha1.ReasonProgramNotFound, v1alpha1.ReasonTooManyRules, v1alpha1.ReasonRuleFailed,
-	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed, v1alpha1.ReasonNotForGuests, v1alpha1.ReasonNodeNotFound,
+	v1alpha1.ReasonDuplicate, v1alpha1.ReasonOutOfRange, v1alpha1.ReasonPodRange, v1alpha1.ReasonNotUnicast, v1alpha1.ReasonMalformed, v1alpha1.ReasonNotForGuests, v1alpha1.ReasonNodeNotFound, v1alpha1.ReasonGuestAgentUnreachable, v1alpha1.ReasonGuestAgentRefused,
 	v1alpha1.ReasonPlainTCP, v1alpha1.ReasonUpgradeUnsupported, v1alpha1.ReasonPeerNotSelected,
 	v1alpha1.ReasonOverlayNotSteered, v1alpha1.ReasonEncryptedOverlay, v1alpha1.ReasonNoSecondPath, v1alpha1.ReasonOnePathUsed, v1alpha1.ReasonNotAnswered,
 	v1alpha1.ReasonGuestTakesNoAnnouncements,

@@ -372,8 +372,10 @@ func (s *Status) addGuest(e *v1alpha1.MPTCPEndpoint) {
 	if accepted := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionAccepted); accepted != nil && accepted.Status == metav1.ConditionFalse {
 		s.count("addresses of VMs", &Problem{object, accepted.Reason, accepted.Message})
 	}
-	if joins := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionGuestSubflows); joins != nil && joins.Status == metav1.ConditionFalse {
-		s.Remarks = append(s.Remarks, Problem{object, joins.Reason, joins.Message})
+	for _, kind := range []string{v1alpha1.ConditionGuestSubflows, v1alpha1.ConditionGuestAgent} {
+		if is := meta.FindStatusCondition(e.Status.Conditions, kind); is != nil && is.Status == metav1.ConditionFalse {
+			s.Remarks = append(s.Remarks, Problem{object, is.Reason, is.Message})
+		}
 	}
 	if len(e.Status.NotApplied) > 0 {
 		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonNotForGuests, policy.DescribeNotApplied(e.Status.NotApplied)})

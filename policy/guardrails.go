@@ -264,6 +264,12 @@ func effectOf(rails *v1alpha1.Guardrails) string {
 	if rails.NewPods == v1alpha1.NewPodsGuard {
 		parts = append(parts, "new pods of the node are guarded before it is known who they are")
 	}
+	switch rails.GuestAgent {
+	case v1alpha1.GuestAgentAllow:
+		parts = append(parts, "MPTCPPolicies may use the agents of guests")
+	case v1alpha1.GuestAgentDeny:
+		parts = append(parts, "no policy may use the agents of guests")
+	}
 	return cmp.Or(join(parts, "; "), "everything is allowed")
 }
 

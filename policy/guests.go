@@ -136,7 +136,7 @@ func endpointRef(e *v1alpha1.MPTCPEndpoint) PodRef {
 func guestWorkload(e *v1alpha1.MPTCPEndpoint, addresses []string) *workload {
 	w := &workload{
 		ref: endpointRef(e), labels: e.Labels, annotations: OwnAnnotations(e.Annotations),
-		addresses: addresses, guest: new(e.Spec.Interface),
+		addresses: addresses, guest: new(e.Spec.Interface), agentSocket: e.Spec.GuestAgentSocket,
 	}
 	if len(addresses) == 0 {
 		w.ignored = "none of its addresses is known to be its own"
@@ -165,7 +165,7 @@ const (
 
 // forGuest takes out of an endpoint what would be configured in a pod, and notes what of
 // its policy so does not hold.
-func (w *workload) forGuest(e *v1alpha1.PlanEndpoint, winner *compiledPolicy) {
+func (w *workload) forGuest(e *v1alpha1.PlanEndpoint, winner *compiledPolicy, g *guardrails) {
 	switch {
 	case w.guest != nil:
 		e.Guest = &v1alpha1.PlanGuest{Interface: *w.guest, NotApplied: notForGuests(winner)}
@@ -177,6 +177,7 @@ func (w *workload) forGuest(e *v1alpha1.PlanEndpoint, winner *compiledPolicy) {
 	if !e.HasGuest() {
 		return
 	}
+	w.useGuestAgent(e, winner, g)
 	e.UpgradeSockets, e.Transport, e.Incast = false, nil, nil
 	if e.Subflows.Manager != v1alpha1.SubflowManagerHost {
 		e.Subflows = v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerNone, Count: e.Subflows.Count}
@@ -190,6 +191,9 @@ func notForGuests(p *compiledPolicy) (settings []v1alpha1.NotAppliedSetting) {
 		own := block != "spec.subflows" || p.manager() != v1alpha1.SubflowManagerNone && p.manager() != v1alpha1.SubflowManagerHost
 		if p.spec.Sockets.Mode == v1alpha1.SocketModeProxy && (block == "spec.sockets" || block == "spec.subflows") {
 			continue // they hold for the connections of the proxy
+		}
+		if block == "spec.sockets" && !p.spec.Sockets.Upgrade {
+			continue // what else they say is the proxy's, or said of the guest agent
 		}
 		if message != "" && own {
 			settings = append(settings, v1alpha1.NotAppliedSetting{Setting: block, Message: message})

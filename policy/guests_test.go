@@ -171,3 +171,67 @@ func TestAChangeOfAVMCompilesItsNodeAlone(t *testing.T) {
 	require.Empty(t, i.Result().Plans["node"].Endpoints)
 	require.Len(t, i.Result().Plans["other"].Endpoints, 1)
 }
+
+// guestAgents are cases of who asks for the use of guests' agents, and who allows it.
+var guestAgents = map[string]struct {
+	cluster bool // a ClusterMPTCPPolicy asks
+	rails   []v1alpha1.GuestAgentUse
+	socket  string
+	refused string // why it is not used; empty where it is
+}{
+	"an admin":                              {cluster: true, socket: "a/agent"},
+	"an admin, within guardrails":           {cluster: true, socket: "a/agent", rails: []v1alpha1.GuestAgentUse{""}},
+	"an admin whom a guardrail denies it":   {cluster: true, socket: "a/agent", rails: []v1alpha1.GuestAgentUse{"Deny"}, refused: "it has guestAgent: Deny"},
+	"a tenant":                              {socket: "a/agent", refused: "ask an admin"},
+	"a tenant whom no guardrail allows it":  {socket: "a/agent", rails: []v1alpha1.GuestAgentUse{""}, refused: "ask an admin"},
+	"a tenant whom a guardrail allows it":   {socket: "a/agent", rails: []v1alpha1.GuestAgentUse{"", "Allow"}},
+	"a tenant whom another one denies it":   {socket: "a/agent", rails: []v1alpha1.GuestAgentUse{"Allow", "Deny"}, refused: "it has guestAgent: Deny"},
+	"an admin, of a VM that has no channel": {cluster: true, refused: "gives no guestAgentSocket"},
+}
+
+func TestAGuestsAgentIsUsedWhereAdminsAllowIt(t *testing.T) {
+	for name, tc := range guestAgents {
+		t.Run(name, func(t *testing.T) {
+			in := oneNode()
+			a := vm("a", "192.0.2.1")
+			a.Spec.GuestAgentSocket = tc.socket
+			in.Namespaces[0].Labels = map[string]string{corev1.LabelMetadataName: "shop"}
+			in.Endpoints = []v1alpha1.MPTCPEndpoint{a}
+			rules := v1alpha1.PolicyRules{Sockets: v1alpha1.SocketRules{GuestAgent: true}}
+			rules.Subflows.Manager = v1alpha1.SubflowManagerHost
+			everywhere := metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}}
+			if tc.cluster {
+				in.Policies = nil
+				in.ClusterPolicies = []v1alpha1.ClusterMPTCPPolicy{{ObjectMeta: metav1.ObjectMeta{Name: "vms"}, Spec: v1alpha1.ClusterMPTCPPolicySpec{NamespaceSelector: everywhere, PolicyRules: rules}}}
+			} else {
+				in.Policies[0].Spec.PolicyRules = rules
+			}
+			for i, use := range tc.rails {
+				in.Guardrails = append(in.Guardrails, v1alpha1.MPTCPGuardrail{
+					ObjectMeta: metav1.ObjectMeta{Name: "rails" + strings.Repeat("x", i)},
+					Spec:       v1alpha1.MPTCPGuardrailSpec{NamespaceSelector: everywhere, Guardrails: v1alpha1.Guardrails{GuestAgent: use}},
+				})
+			}
+			guest := Compile(in).Plans["node"].Endpoints[0].Guest
+			if tc.refused == "" {
+				require.Empty(t, guest.NotApplied)
+				require.Equal(t, tc.socket, guest.AgentSocket)
+				return
+			}
+			require.Empty(t, guest.AgentSocket)
+			require.Len(t, guest.NotApplied, 1)
+			require.Equal(t, "spec.sockets.guestAgent", guest.NotApplied[0].Setting)
+			require.Contains(t, guest.NotApplied[0].Message, tc.refused)
+		})
+	}
+}
+
+func TestTheAgentOfAVMInAPodIsItsPods(t *testing.T) {
+	in := oneNode(runningPod("web", "10.0.0.1"))
+	in.Pods[0].Annotations = map[string]string{v1alpha1.AnnotationVirtualMachine: "true"}
+	in.Policies[0].Spec.Sockets.GuestAgent, in.Policies[0].Spec.Subflows.Manager = true, v1alpha1.SubflowManagerHost
+	in.Guardrails = nil
+	told := Compile(in).Plans["node"].Endpoints[0].NotApplied()
+	require.Len(t, told, 1)
+	require.Contains(t, told[0].Message, "KubeVirt's libvirt")
+}

@@ -26,6 +26,8 @@ type workload struct {
 	hasInterface bool
 	// guest is where a VM's interface is; nil of a pod.
 	guest *v1alpha1.EndpointInterface
+	// agentSocket is that of the VM's guest agent; empty where it gives none.
+	agentSocket string
 	// machine is what a pod's annotation or label says of a VM in it.
 	machine machine
 }

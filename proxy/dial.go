@@ -93,11 +93,13 @@ func (r *relay) begin(ctx context.Context, segment heldSegment) {
 func (r *relay) ask(ctx context.Context, segment heldSegment) {
 	var server *net.TCPConn
 	err := ctx.Err()
-	select {
-	case r.proxy.dialing <- struct{}{}:
+	r.mu.Lock()
+	tenant := r.client.Tenant
+	r.mu.Unlock()
+	if r.proxy.dialing.begin(tenant) {
 		server, err = r.dial(ctx, segment.key)
-		<-r.proxy.dialing
-	default:
+		r.proxy.dialing.end(tenant)
+	} else {
 		err = errors.Join(err, errBusy)
 	}
 	if err == nil {
@@ -201,7 +203,7 @@ func (r *relay) settle(key flowKey, state uint32) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed {
+	if r.closed || state == programs.RelayedPasses && len(r.settling) >= mostUntouched {
 		_ = flows.Delete(key)
 		return
 	}

@@ -5,6 +5,7 @@ package proxy
 import (
 	"context"
 	"reflect"
+	"strings"
 	"time"
 
 	"braid.dev/braid/agent/pathmanager"
@@ -45,10 +46,16 @@ func (p *Proxy) Follow(ctx context.Context, directory string) error {
 	}
 }
 
+// tenantOf is the namespace of an endpoint.
+func tenantOf(name string) string {
+	tenant, _, _ := strings.Cut(name, "/")
+	return tenant
+}
+
 func clientsOf(endpoints []relayed.Endpoint) (clients []Client) {
 	for _, endpoint := range endpoints {
 		subflows := endpoint.Subflows
-		clients = append(clients, Client{Interface: endpoint.Interface, Addresses: endpoint.Addresses, Subflows: pathmanager.Settings{
+		clients = append(clients, Client{Interface: endpoint.Interface, Tenant: tenantOf(endpoint.Name), Addresses: endpoint.Addresses, Subflows: pathmanager.Settings{
 			Manager: subflows.Manager, Count: int(subflows.Count), Reopen: subflows.Reopen,
 			OpenAfter: pathmanager.OpenAfter{
 				Bytes: uint64(subflows.OpenAfterBytes), Time: time.Duration(subflows.OpenAfterMillis) * time.Millisecond,

@@ -115,7 +115,7 @@ func TestWhatAKilledProxyRelayedEndsAndNewConnectionsAreUntouched(t *testing.T) 
 	expectReset(t, client)
 	// As the node's agent does after a while.
 	require.NoError(t, l.Nodes[0].Do(func() error {
-		dead, err := relayed.Dead()
+		dead, _, err := relayed.Dead()
 		return errors.Join(err, relayed.Sweep(dead))
 	}))
 	testutil.Retry(t, 5*time.Second, func() error {

@@ -35,6 +35,8 @@ import (
 type Client struct {
 	// Interface is the index of the node's end of its interface.
 	Interface int
+	// Tenant is its namespace: tenants share what the proxy can do at the same time.
+	Tenant string
 	// Addresses from which it may be relayed.
 	Addresses []netip.Addr
 	// Subflows are those of its connections to servers.
@@ -72,14 +74,13 @@ func (o *Options) setDefaults() {
 
 // Proxy has a relay for each client of a node.
 type Proxy struct {
-	options Options
-	from    programs.FromClientObjects
-	to      programs.ToClientObjects
-	back    programs.FromRelayObjects
-	held    *ringbuf.Reader
-	tracked *conntrack.Table
-	// dialing bounds the threads that wait for servers.
-	dialing  chan struct{}
+	options  Options
+	from     programs.FromClientObjects
+	to       programs.ToClientObjects
+	back     programs.FromRelayObjects
+	held     *ringbuf.Reader
+	tracked  *conntrack.Table
+	dialing  *dialing
 	outcomes outcomes
 
 	mu     sync.Mutex
@@ -92,7 +93,7 @@ const mostDialing = 256
 // Open loads the programs, and attaches none.
 func Open(options Options) (*Proxy, error) {
 	options.setDefaults()
-	p := &Proxy{options: options, dialing: make(chan struct{}, mostDialing), relays: map[int]*relay{}}
+	p := &Proxy{options: options, dialing: newDialing(), relays: map[int]*relay{}}
 	if err := p.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading the proxy's programs: %w", err), p.Close())
 	}
@@ -112,7 +113,7 @@ func Open(options Options) (*Proxy, error) {
 
 // sweep removes what a proxy left that was killed.
 func sweep() error {
-	dead, err := relayed.Dead()
+	dead, _, err := relayed.Dead()
 	return errors.Join(err, relayed.Sweep(dead))
 }
 

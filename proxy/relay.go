@@ -29,6 +29,9 @@ const (
 	// mostHeld is how many servers are asked for one client at the same time: who asks silent
 	// ones must not take the place of all others. Further connections go on untouched.
 	mostHeld = mostDialing / 4
+	// mostUntouched is how many connections of one client are remembered that go on untouched.
+	// Of further ones the client's next SYN is held again: the table is all clients' together.
+	mostUntouched = 4096
 	// patience is how long a client may take to acknowledge that its server answered.
 	patience = 70 * time.Second
 	// linger is how long late segments of an ended connection are the relay's.
@@ -172,6 +175,8 @@ func (r *relay) apply(ctx context.Context, client Client) error {
 	if err := r.allow(client.Addresses); err != nil {
 		return err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.client = client
 	return nil
 }

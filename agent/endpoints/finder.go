@@ -47,6 +47,9 @@ type Endpoint struct {
 	// RoutedBy is the interface of the node to which its routes to the pod's addresses lead,
 	// where that leads to no pod itself; 0 where it is HostInterface or a bridge that has it.
 	RoutedBy int
+	// Tagged: routes to a VM lead to a VLAN's interface on HostInterface. Packets then seem to
+	// come from that one.
+	Tagged bool
 	// Disputed are addresses of the pod whose routes lead to another pod.
 	Disputed []netip.Addr
 	// Contradiction is why it is not sure what belongs to the pod; nil where it is.
@@ -422,6 +425,7 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 			continue
 		}
 		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
+		found.Tagged = l.isTagged(&found)
 		s.pods[uid] = found
 		if found.Path != "" {
 			s.byInode[found.Inode] = found.Path
@@ -446,6 +450,11 @@ func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]in
 		found.Inode, found.Path = inode, path
 	}
 	return found
+}
+
+// isTagged: what is routed to it leaves by a VLAN's interface on its own.
+func (l *look) isTagged(found *Endpoint) bool {
+	return found.RoutedBy != 0 && slices.Contains(l.links.beneath(found.RoutedBy)[1:], found.HostIndex)
 }
 
 func (l *look) routedBy(found *Endpoint, routes map[netip.Addr]route) int {

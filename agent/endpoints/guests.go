@@ -153,8 +153,25 @@ func (j *judge) refuseGuests(guests []*Pod, index int, why string) {
 	}
 }
 
-// leadsTo: all of the node's routes to a VM's addresses lead to an interface, or to the
-// bridge that has it.
+// mostTags is how many VLANs may be within each other on the way to a VM.
+const mostTags = 2
+
+// beneath are an interface and those below it, where it is that of a VLAN of this node's: what
+// is routed there leaves by one of these, with its tag.
+func (l *links) beneath(index int) []int {
+	all := []int{index}
+	for len(all) <= mostTags {
+		at := slices.IndexFunc(l.all, func(link netlink.Link) bool { return link.Attrs().Index == all[len(all)-1] })
+		if at < 0 || l.all[at].Type() != "vlan" || l.all[at].Attrs().NetNsID >= 0 || l.all[at].Attrs().ParentIndex == 0 {
+			break
+		}
+		all = append(all, l.all[at].Attrs().ParentIndex)
+	}
+	return all
+}
+
+// leadsTo: all of the node's routes to a VM's addresses lead to an interface, to the bridge
+// that has it, or to a VLAN's on one of these.
 func (j *judge) leadsTo(guest *Pod, index int) bool {
 	return !slices.ContainsFunc(guest.Addresses, func(address netip.Addr) bool { return j.misrouted(guest, address, index) != "" })
 }
@@ -169,7 +186,7 @@ func (j *judge) misrouted(guest *Pod, address netip.Addr, index int) string {
 		return address.String() + " is the node's own address"
 	case route.fallback:
 		return fmt.Sprintf("the node has only its default route to %s", address)
-	case route.index != index && (master == 0 || route.index != master):
+	case !slices.ContainsFunc(j.links.beneath(route.index), func(at int) bool { return at == index || master != 0 && at == master }):
 		return fmt.Sprintf("the node's route to %s leads to %s", address, j.links.name(route.index))
 	}
 	return ""

@@ -143,3 +143,26 @@ func TestOfTwoVMsWithOneInterfaceNeitherGetsIt(t *testing.T) {
 		require.True(t, errors.Is(err, endpoints.ErrGuestNotFound))
 	}
 }
+
+func TestAVMWhoseNetworkIsAVLANIsFound(t *testing.T) {
+	l := newVMs(t)
+	if _, err := l.node.Run("ip", "link", "add", "link", "routed", "name", "routed.10", "type", "vlan", "id", "10"); err != nil {
+		t.Skip("this kernel has no VLAN interfaces (CONFIG_VLAN_8021Q): make test-kernels runs it on others")
+	}
+	l.ip("link", "add", "link", "routed.10", "name", "routed.20", "type", "vlan", "id", "20")
+	l.ip("link", "add", "link", "br0", "name", "br0.10", "type", "vlan", "id", "10")
+	for device, address := range map[string]string{"routed.10": "203.0.113.1/32", "routed.20": "203.0.113.2/32", "br0.10": "203.0.113.3/32"} {
+		l.ip("link", "set", device, "up")
+		l.ip("route", "add", address, "dev", device)
+	}
+	for address, tap := range map[string]string{"203.0.113.1": "routed", "203.0.113.2": "routed", "203.0.113.3": "vnet0"} {
+		found, err := l.find(endpoints.Guest{Name: tap}, address)
+		require.NoError(t, err)
+		require.Equal(t, tap, found.HostInterface)
+		require.Empty(t, found.Disputed, address)
+		require.Equal(t, tap == "routed", found.Tagged)
+	}
+	found, err := l.find(endpoints.Guest{Name: "vnet0"}, "203.0.113.1")
+	require.NoError(t, err)
+	require.Len(t, found.Disputed, 1, "a VLAN on another interface")
+}

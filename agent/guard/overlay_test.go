@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,25 @@ func TestACeilingHoldsOnTheWireInAnOverlay(t *testing.T) {
 			t.Errorf("the other tenant sent %.2f of 80 Mbit/s", found)
 		}
 	})
+}
+
+// Open vSwitch takes a pod's packets at its interface, and no route of the node's leads them.
+func TestACeilingHoldsBehindOpenVSwitch(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 1})
+	err := l.LaySwitches()
+	if errors.Is(err, network.ErrNoSwitch) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	l.state.Tunnels = tunnelsOf(t, l.Nodes[0])
+	from, to := l.Pod("pod-1-1"), l.Pod("pod-2-1")
+	flood(t, from, to, 4, 1200, 80)
+	time.Sleep(settled)
+	require.Greater(t, l.sent(t, measured, "blue")[0], 60.0, "Mbit/s without a ceiling")
+	l.tenant("tenant-1", "blue", mbit(30), 0)
+	l.apply(t)
+	time.Sleep(settled)
+	expectMost(t, "UDP", l.sent(t, measured, "blue"), 30, 0.8)
 }
 
 func TestACeilingOnOnePathLeavesOtherSubflowsAloneInAnOverlay(t *testing.T) {

@@ -44,6 +44,7 @@ type lab struct {
 	guest, server *pair.Host
 	flooder       *network.Pod // another VM; nil for none
 	holds         bool         // the VM is in a pod
+	tagged        bool         // its network is a VLAN's
 }
 
 // newLab announces nothing yet.
@@ -113,7 +114,7 @@ func (l *lab) state(t *testing.T, number int) (state nodetest.State) {
 		case pod.PodName == "guest-1-1" && l.holds:
 			endpoint.UID, endpoint.Subflows, endpoint.VirtualMachine = guestUID, l.subflows, &v1alpha1.PlanVirtualMachine{Held: true}
 		case pod.PodName == "guest-1-1":
-			endpoint.UID, endpoint.Subflows, endpoint.Guest = guestUID, l.subflows, &v1alpha1.PlanGuest{}
+			endpoint.UID, endpoint.Subflows, endpoint.Guest, endpoint.Tagged = guestUID, l.subflows, &v1alpha1.PlanGuest{}, l.tagged
 		case pod == l.flooder:
 			endpoint.UID, endpoint.Subflows, endpoint.Guest = "flooder", l.subflows, &v1alpha1.PlanGuest{}
 		}

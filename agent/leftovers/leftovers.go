@@ -199,6 +199,9 @@ func neighbours(Options) (left []Left, err error) {
 // podRecords is the directory of what the network namespaces of pods were like.
 const podRecords = "pods"
 
+// guestRecords is that of what the limits of virtual machines were.
+const guestRecords = "guest-agents"
+
 // savedFile is what the last agent read from the API server.
 func savedFile(options Options) (left []Left, err error) {
 	if options.SavedPath == "" {
@@ -217,16 +220,19 @@ func savedFile(options Options) (left []Left, err error) {
 // nor of directories that others made beside, as one for the preload library.
 func files(options Options) (left []Left, err error) {
 	err = filepath.WalkDir(options.StatePath, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && path != options.StatePath && path != filepath.Join(options.StatePath, podRecords) {
+		if err == nil && entry.IsDir() && path != options.StatePath && !slices.Contains([]string{podRecords, guestRecords}, entry.Name()) {
 			return fs.SkipDir
 		}
 		if err != nil || !entry.Type().IsRegular() {
 			return err
 		}
-		if filepath.Base(filepath.Dir(path)) == podRecords {
+		switch filepath.Base(filepath.Dir(path)) {
+		case podRecords:
 			inode := strings.TrimSuffix(entry.Name(), ".json")
 			left = append(left, Left{Namespace, inode, "limits, endpoints and settings of MPTCP are not those from before"})
-		} else {
+		case guestRecords:
+			left = append(left, Left{File, path, "limits of MPTCP in a virtual machine are not those from before"})
+		default:
 			left = append(left, Left{Kind: File, Name: path})
 		}
 		return nil

@@ -112,7 +112,7 @@ func (e *Endpoint) place(look endpoints.Snapshot) {
 	}
 	e.Found, e.Missing, e.Contradiction = &at, nil, at.Contradiction
 	e.proven = true
-	e.HostInterface, e.Others, e.Bridged = at.HostIndex, at.Others, at.MasterIndex != 0
+	e.HostInterface, e.Others, e.Bridged = at.HostIndex, at.Others, at.MasterIndex != 0 || at.Tagged
 }
 
 // refuseNICs takes the node's own NICs from VMs for which somebody gives them.

@@ -100,8 +100,8 @@ type Endpoint struct {
 	HostInterface int
 	// Others are further interfaces that may be the one which has the pod's addresses.
 	Others []int
-	// Bridged: a bridge or a switch has that interface. Packets then seem to come
-	// from it, from whichever of its pods.
+	// Bridged: a bridge or a switch has that interface, or a VLAN's is on it. Packets then
+	// seem to come from that one, from whichever of its pods.
 	Bridged bool
 	// Found is what the last look found; nil where it found nothing, for the reason
 	// Missing.

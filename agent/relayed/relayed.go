@@ -47,6 +47,9 @@ type Part struct {
 	mu   sync.Mutex
 	told map[int]bool // by interface: whether it is relayed
 	dead map[int]bool // interfaces of relays without a proxy, at the last look
+	// quiet counts the looks in a row at which there was no interface of a relay, and nobody
+	// asked for one. A restart begins anew: what is there may be an earlier agent's.
+	quiet int
 
 	failed string // the last error of a sweep
 }
@@ -75,6 +78,9 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 		if !relays {
 			report.Await(endpoint.UID, ErrNotRelayed)
 		}
+	}
+	if len(endpoints) > 0 {
+		p.quiet = 0
 	}
 	report.Err = list.Write(p.directory, endpoints)
 	return report
@@ -157,11 +163,16 @@ func (p *Part) hasChanged() bool {
 
 // sweep removes interfaces of a proxy that was killed, once they are there at two looks: one
 // that is being made has no program yet.
+// Where no proxy has been for a while, and none is asked for, it does not look.
 func (p *Part) sweep() error {
-	found, err := list.Dead()
+	if p.isQuiet() {
+		return nil
+	}
+	found, living, err := list.Dead()
 	if err != nil {
 		return err
 	}
+	p.noteLook(len(found) + living)
 	now := map[int]bool{}
 	var left []netlink.Link
 	for _, device := range found {
@@ -172,6 +183,24 @@ func (p *Part) sweep() error {
 	}
 	p.dead = now
 	return list.Sweep(left)
+}
+
+// enough looks have found nothing.
+const enough = 2
+
+func (p *Part) isQuiet() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.quiet >= enough
+}
+
+// noteLook notes how many interfaces of relays there are.
+func (p *Part) noteLook(found int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.quiet++; found > 0 || len(p.told) > 0 {
+		p.quiet = 0
+	}
 }
 
 // report logs an error once, however often it comes: each look tries again.
@@ -188,7 +217,7 @@ func (p *Part) report(err error) {
 
 // Remove takes the list away, and with it the proxy's work.
 func (p *Part) Remove(context.Context) error {
-	dead, err := list.Dead()
+	dead, _, err := list.Dead()
 	if failed := list.Write(p.directory, nil); failed != nil {
 		err = errors.Join(err, fmt.Errorf("telling the proxy to relay nobody: %w", failed))
 	}

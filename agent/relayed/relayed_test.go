@@ -197,3 +197,60 @@ func TestMetricsTellWhatBecameOfTheConnectionsOfTheNodesProxy(t *testing.T) {
 	require.NoError(t, loaded.Outcomes.Put(uint32(programs.OutcomePlainPeer), uint64(7)))
 	require.Equal(t, map[string]float64{"": 3, "PlainPeer": 7, "Relayed": 0, "NoAnswer": 0, "NoRoom": 0, "Busy": 0}, l.collected(t))
 }
+
+// A node without a proxy does not list its interfaces again and again.
+func TestInterfacesAreLookedForWhereThereIsOrWasAProxy(t *testing.T) {
+	l := newLab(t)
+	name := list.InterfacePrefix + "7"
+	other := network.NamespaceForTest(t)
+	look := func() { require.NoError(t, l.Do(l.part.sweep)) }
+	isThere := func() bool { _, err := l.Index(name); return err == nil }
+	leave := func() {
+		t.Helper()
+		require.NoError(t, network.Connect(l.Namespace, name, other, name, network.Options{}))
+	}
+
+	leave()
+	for range enough { // an agent that has just started, and what an earlier one saw
+		look()
+	}
+	require.False(t, isThere())
+	for range enough {
+		look()
+	}
+	leave()
+	for range 3 {
+		look()
+	}
+	require.True(t, isThere(), "it is not looked for where no policy asks for a proxy")
+
+	_ = l.apply(t, proxied)
+	for range 3 {
+		look()
+	}
+	require.False(t, isThere())
+	for range 3 * enough { // the policy asks on
+		look()
+	}
+	leave()
+	_ = l.apply(t, nil) // the proxy died as the policy went
+	for range enough {
+		look()
+	}
+	require.False(t, isThere())
+
+	leave()
+	index, err := l.Index(name)
+	require.NoError(t, err)
+	_ = l.apply(t, proxied)
+	detach := l.attach(t, "from_relay", index)
+	_ = l.apply(t, nil)
+	for range 3 * enough { // it lets its connections end, and is killed then
+		look()
+	}
+	require.NoError(t, detach())
+	for range enough {
+		look()
+	}
+	require.False(t, isThere())
+}

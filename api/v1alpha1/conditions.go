@@ -30,6 +30,9 @@ const (
 	// announces. Unknown until it was announced something. Only VMs for which a policy with
 	// manager: Host decides have it.
 	ConditionGuestSubflows = "GuestSubflows"
+	// ConditionGuestAgent: on a VM, its guest agent has set its kernel's MPTCP limits. Only
+	// VMs of which sockets.guestAgent holds have it.
+	ConditionGuestAgent = "GuestAgent"
 	// ConditionReady: on a path, every node it selects has a working NIC for it;
 	// on a node, its agent reports and its datapath is in order.
 	ConditionReady = "Ready"
@@ -127,6 +130,18 @@ const (
 	ReasonGuestTakesNoAnnouncements = "GuestTakesNoAnnouncements"
 	// ReasonNothingAnnounced: no connection that the guest began has lasted long enough.
 	ReasonNothingAnnounced = "NothingAnnounced"
+)
+
+// Reasons of the condition GuestAgent.
+const (
+	// ReasonGuestLimitsSet: the guest's limits are what announcements need.
+	ReasonGuestLimitsSet = "GuestLimitsSet"
+	// ReasonGuestAgentUnreachable: nothing answers at the guest agent's socket.
+	ReasonGuestAgentUnreachable = "GuestAgentUnreachable"
+	// ReasonGuestAgentRefused: the guest agent, or the guest, did not do it.
+	ReasonGuestAgentRefused = "GuestAgentRefused"
+	// ReasonGuestAgentNotAsked: the node's agent has not tried yet.
+	ReasonGuestAgentNotAsked = "GuestAgentNotAsked"
 )
 
 // Reasons of the condition AddressesConfirmed.

@@ -59,6 +59,18 @@ type MPTCPEndpointSpec struct {
 	// +listType=set
 	// +required
 	Addresses []EndpointAddress `json:"addresses"`
+
+	// guestAgentSocket is the socket of QEMU's guest agent on the node, for policies with
+	// sockets.guestAgent: its path below the directory that agent.guestAgentDirectory of the
+	// chart names, without symbolic links. QEMU serves one client of a socket at a time:
+	// it must be one that nothing else holds open, as libvirt holds that of the
+	// channel org.qemu.guest_agent.0.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[^/\s]+(/[^/\s]+)*$`
+	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(part, part == '.' || part == '..')",message="must be a path below the directory of guest agents' sockets, without . and .."
+	// +optional
+	GuestAgentSocket string `json:"guestAgentSocket,omitempty"`
 }
 
 // NotAppliedSetting is a part of a policy that does not hold for a VM, because a host
@@ -87,8 +99,9 @@ type MPTCPEndpointStatus struct {
 	// +optional
 	NotApplied []NotAppliedSetting `json:"notApplied,omitempty"`
 	// conditions: Accepted says whether the addresses are the VM's, Programmed whether its
-	// node carries the policy out, as far as a host can, Spreading what its traffic does, and
-	// GuestSubflows, with manager: Host, whether its kernel follows what the node announces.
+	// node carries the policy out, as far as a host can, Spreading what its traffic does,
+	// GuestSubflows, with manager: Host, whether its kernel follows what the node announces, and
+	// GuestAgent, with sockets.guestAgent, whether its limits are set.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -118,7 +118,25 @@ type Guardrails struct {
 	// +kubebuilder:default=Pass
 	// +optional
 	NewPods NewPods `json:"newPods,omitempty"`
+
+	// guestAgent says whether sockets.guestAgent of an MPTCPPolicy counts, which has nodes
+	// run a command in its namespace's guests. Of several guardrails that select a VM one
+	// must say Allow and none Deny; without any it does not count. Those of a
+	// ClusterMPTCPPolicy count unless one says Deny.
+	// +optional
+	GuestAgent GuestAgentUse `json:"guestAgent,omitempty"`
 }
+
+// GuestAgentUse says whether policies may have nodes use the agents in guests.
+// +kubebuilder:validation:Enum=Allow;Deny
+type GuestAgentUse string
+
+const (
+	// GuestAgentAllow lets them.
+	GuestAgentAllow GuestAgentUse = "Allow"
+	// GuestAgentDeny does not.
+	GuestAgentDeny GuestAgentUse = "Deny"
+)
 
 // NewPods says what pods may do that a node's agent does not know yet.
 // +kubebuilder:validation:Enum=Pass;Guard

@@ -100,6 +100,11 @@ type PlanGuest struct {
 	// interface is how the node finds it.
 	// +required
 	Interface EndpointInterface `json:"interface"`
+	// agentSocket is the socket of its guest agent, below the node's directory of these;
+	// empty where the node is not to use it.
+	// +kubebuilder:validation:MaxLength=255
+	// +optional
+	AgentSocket string `json:"agentSocket,omitempty"`
 	// notApplied lists what of the policy does not hold for a VM.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -403,6 +408,30 @@ const (
 const GuestRemedy = "the guest's kernel follows no announced port, which is Linux's default: in the guest run " +
 	"ip mptcp limits set add_addr_accepted 8 subflows 8, and put it into cloud-init's bootcmd, because it is not kept over a reboot"
 
+// GuestAgentState is what became of a VM's limits by way of its guest agent.
+// +kubebuilder:validation:Enum=LimitsSet;Unreachable;Refused
+type GuestAgentState string
+
+const (
+	// GuestAgentLimitsSet means: the guest's limits are high enough.
+	GuestAgentLimitsSet GuestAgentState = "LimitsSet"
+	// GuestAgentUnreachable means: nothing answers at the socket.
+	GuestAgentUnreachable GuestAgentState = "Unreachable"
+	// GuestAgentRefused means: the agent, or the guest, did not do it.
+	GuestAgentRefused GuestAgentState = "Refused"
+)
+
+// GuestAgentStatus is what a node has done by a VM's guest agent.
+type GuestAgentStatus struct {
+	// state is LimitsSet, Unreachable or Refused.
+	// +required
+	State GuestAgentState `json:"state"`
+	// message says what is, and what to do.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
 // EndpointStatus is the result for one endpoint of the plan.
 type EndpointStatus struct {
 	// uid of the pod.
@@ -455,6 +484,10 @@ type EndpointStatus struct {
 	// manager: Host; empty while it was announced too little to tell.
 	// +optional
 	GuestSubflows GuestSubflows `json:"guestSubflows,omitempty"`
+	// guestAgent is what became of a VM's limits, with sockets.guestAgent. Not there until
+	// the node's agent has tried.
+	// +optional
+	GuestAgent *GuestAgentStatus `json:"guestAgent,omitempty"`
 	// message explains a state that is not Programmed, an upgrade that is not Active,
 	// connections that are not managed, or those outside of the cluster that are not spread,
 	// and says what to do.

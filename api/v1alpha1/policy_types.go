@@ -276,6 +276,15 @@ type SocketRules struct {
 	// cannot, the status of the endpoint says so and sockets stay as they are.
 	// +optional
 	Upgrade bool `json:"upgrade,omitempty"`
+
+	// guestAgent has the node raise the MPTCP limits of a guest to what manager: Host needs,
+	// through QEMU's guest agent: it runs ip mptcp limits in the guest, as root there, and
+	// puts back what was before when the policy goes. Linux follows no announcement
+	// without that. It is for VMs whose MPTCPEndpoint gives guestAgentSocket, and needs the
+	// chart's agent.guestAgentDirectory. In an MPTCPPolicy it counts where a guardrail that
+	// holds for the VM has guestAgent: Allow, and none has Deny. Off by default.
+	// +optional
+	GuestAgent bool `json:"guestAgent,omitempty"`
 }
 
 // PolicyRules are what namespaced and cluster-wide policies have in common.
@@ -366,6 +375,7 @@ type PolicyStatus struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.inactivityTimeout) || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager != 'None'",message="transport.inactivityTimeout has no effect with subflows.manager: None, which leaves the pod's MPTCP settings as they are: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.accept) || !has(self.transport.accept.schedules) && !has(self.transport.accept.minDelayThreshold) || has(self.subflows) && has(self.subflows.manager) && self.subflows.manager == 'Agent'",message="transport.accept.schedules and minDelayThreshold need subflows.manager: Agent, because the kernel's own path manager does not tell apart the subflows of one address"
 // +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.mode) || self.sockets.mode != 'Proxy' || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager in ['Kernel', 'Agent']",message="sockets.mode: Proxy needs subflows.manager: Kernel or Agent: Host is for guests that speak MPTCP, and None opens no subflow"
+// +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.guestAgent) || !self.sockets.guestAgent || has(self.subflows) && has(self.subflows.manager) && self.subflows.manager == 'Host'",message="sockets.guestAgent needs subflows.manager: Host: it has guests follow what their node announces"
 type MPTCPPolicySpec struct {
 	// podSelector selects pods of the policy's namespace by their labels. An
 	// empty selector, {}, selects all of them.
@@ -419,6 +429,7 @@ type MPTCPPolicyList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.inactivityTimeout) || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager != 'None'",message="transport.inactivityTimeout has no effect with subflows.manager: None, which leaves the pod's MPTCP settings as they are: remove it, or choose Kernel or Agent"
 // +kubebuilder:validation:XValidation:rule="!has(self.transport) || !has(self.transport.accept) || !has(self.transport.accept.schedules) && !has(self.transport.accept.minDelayThreshold) || has(self.subflows) && has(self.subflows.manager) && self.subflows.manager == 'Agent'",message="transport.accept.schedules and minDelayThreshold need subflows.manager: Agent, because the kernel's own path manager does not tell apart the subflows of one address"
 // +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.mode) || self.sockets.mode != 'Proxy' || !has(self.subflows) || !has(self.subflows.manager) || self.subflows.manager in ['Kernel', 'Agent']",message="sockets.mode: Proxy needs subflows.manager: Kernel or Agent: Host is for guests that speak MPTCP, and None opens no subflow"
+// +kubebuilder:validation:XValidation:rule="!has(self.sockets) || !has(self.sockets.guestAgent) || !self.sockets.guestAgent || has(self.subflows) && has(self.subflows.manager) && self.subflows.manager == 'Host'",message="sockets.guestAgent needs subflows.manager: Host: it has guests follow what their node announces"
 type ClusterMPTCPPolicySpec struct {
 	// namespaceSelector selects namespaces by their labels. It must not be empty,
 	// so that no policy reaches the system's namespaces by oversight; to mean

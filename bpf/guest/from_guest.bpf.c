@@ -17,13 +17,13 @@ static const struct option_nops {
 	1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
 } };
 
-static __always_inline void key_of(struct flow_key *key, const struct packet *packet)
+static __always_inline void key_of(struct flow_key *key, struct __sk_buff *skb, const struct packet *packet)
 {
 	key->guest = packet->source;
 	key->peer = packet->destination;
 	key->guest_port = packet->source_port;
 	key->peer_port = packet->destination_port;
-	key->token = 0;
+	key->token = networks_of(skb, packet->network);
 }
 
 /*
@@ -41,7 +41,7 @@ __noinline int begin(struct __sk_buff *skb, struct packet *packet, __u32 kind)
 	flows = flows_of(skb->ifindex);
 	if (!flows)
 		return TCX_NEXT;
-	key_of(&key, packet);
+	key_of(&key, skb, packet);
 	before = bpf_map_lookup_elem(flows, &key);
 	if (before && before->kind == FLOW_JOIN)
 		end_join(flows, before);
@@ -112,7 +112,7 @@ __noinline int join(struct __sk_buff *skb, struct packet *packet, __u32 token)
 	if (!first)
 		return 0;
 	bit = translated(first, &flow.first, packet);
-	key_of(&key, packet);
+	key_of(&key, skb, packet);
 	if (bit)
 		key.peer_port = flow.first.peer_port;
 	flow.other_port = packet->destination_port;
@@ -172,7 +172,7 @@ __noinline int remember(struct __sk_buff *skb, struct packet *packet, struct sub
 	flows = flows_of(skb->ifindex);
 	if (!flows)
 		return TCX_NEXT;
-	key_of(&key, packet);
+	key_of(&key, skb, packet);
 	flow.began = bpf_ktime_get_coarse_ns();
 	flow.sent = bpf_ntohl(packet->sequence);
 	flow.received = bpf_ntohl(packet->acknowledgement);
@@ -273,11 +273,11 @@ int from_guest(struct __sk_buff *skb)
 	struct flow_key key;
 	struct flow *flow;
 
-	if (!flows || !parse_packet(skb, &packet))
+	if (!flows || !parse_any_packet(skb, &packet))
 		return TCX_NEXT;
 	if (unlikely(packet.flags & TCP_SYN))
 		return is_first_syn(&packet) ? synchronize(skb, &packet) : TCX_NEXT;
-	key_of(&key, &packet);
+	key_of(&key, skb, &packet);
 	flow = bpf_map_lookup_elem(flows, &key);
 	if (!flow)
 		return TCX_NEXT;

@@ -16,6 +16,7 @@
 #include "bare_ack.h"
 #include "shared.h"
 #include "suboption.h"
+#include "tagged.h"
 
 enum guest_limit {
 	MAX_GUESTS = 1024,
@@ -61,7 +62,7 @@ struct flow_key {
 	struct address peer;
 	__be16 guest_port;
 	__be16 peer_port;
-	__u32 token; /* of FLOW_TOKEN alone, which has zeros before */
+	__u32 token; /* of FLOW_TOKEN alone, which has zeros before; else the VLANs, by tagged_networks */
 };
 
 struct flow {

@@ -13,13 +13,13 @@
 #include "hmac.h"
 #include "quoted.h"
 
-static __always_inline void key_of(struct flow_key *key, const struct packet *packet)
+static __always_inline void key_of(struct flow_key *key, struct __sk_buff *skb, const struct packet *packet)
 {
 	key->guest = packet->destination;
 	key->peer = packet->source;
 	key->guest_port = packet->destination_port;
 	key->peer_port = packet->source_port;
-	key->token = 0;
+	key->token = networks_of(skb, packet->network);
 }
 
 /*
@@ -30,15 +30,18 @@ static __noinline int translate_quoted(struct __sk_buff *skb, void *flows)
 {
 	struct quoted quoted = {};
 	struct flow_key key = {};
+	__be16 port, protocol;
 	struct flow *join;
-	__be16 port;
+	__u32 network;
 
-	if (!find_quoted(skb, &quoted))
+	protocol = behind_tags(skb, &network);
+	if (!find_quoted_at(skb, protocol, network, &quoted))
 		return 0;
 	key.guest = quoted.source;
 	key.peer = quoted.destination;
 	key.guest_port = quoted.source_port;
 	key.peer_port = quoted.destination_port;
+	key.token = networks_of(skb, network);
 	join = bpf_map_lookup_elem(flows, &key);
 	if (!join || join->kind != FLOW_JOIN)
 		return 0;
@@ -230,11 +233,11 @@ int to_guest(struct __sk_buff *skb)
 		skb->tc_index = 0;
 		return TCX_NEXT;
 	}
-	if (!parse_packet(skb, &packet)) {
+	if (!parse_any_packet(skb, &packet)) {
 		translate_quoted(skb, flows);
 		return TCX_NEXT;
 	}
-	key_of(&key, &packet);
+	key_of(&key, skb, &packet);
 	flow = bpf_map_lookup_elem(flows, &key);
 	if (!flow)
 		return TCX_NEXT;

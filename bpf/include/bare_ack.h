@@ -47,7 +47,7 @@ static __always_inline __u16 bare_checksum(const struct packet *packet, __u32 le
 /* The length in IP's header, and the checksum of IPv4's. */
 static __always_inline int set_ip_length(struct __sk_buff *skb, const struct packet *packet, __u32 tcp_length)
 {
-	__u32 network = sizeof(struct ethhdr), transport = packet->options - sizeof(struct tcphdr);
+	__u32 network = packet->network, transport = packet->options - sizeof(struct tcphdr);
 	struct iphdr ip;
 	__be16 length;
 

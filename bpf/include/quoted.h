@@ -31,9 +31,8 @@ struct quoted {
 	__u8 type;      /* of the error */
 };
 
-static __always_inline int find_quoted_ipv4(struct __sk_buff *skb, struct quoted *quoted)
+static __always_inline int find_quoted_ipv4(struct __sk_buff *skb, __u32 at, struct quoted *quoted)
 {
-	__u32 at = sizeof(struct ethhdr);
 	struct iphdr ip;
 
 	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.protocol != IPPROTO_ICMP || ip.frag_off & bpf_htons(IPV4_FRAGMENT))
@@ -53,9 +52,8 @@ static __always_inline int find_quoted_ipv4(struct __sk_buff *skb, struct quoted
 	return 1;
 }
 
-static __always_inline int find_quoted_ipv6(struct __sk_buff *skb, struct quoted *quoted)
+static __always_inline int find_quoted_ipv6(struct __sk_buff *skb, __u32 at, struct quoted *quoted)
 {
-	__u32 at = sizeof(struct ethhdr);
 	struct ipv6hdr ip;
 
 	if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.nexthdr != IPPROTO_ICMPV6)
@@ -73,23 +71,30 @@ static __always_inline int find_quoted_ipv6(struct __sk_buff *skb, struct quoted
 	return 1;
 }
 
-/* Reads what an ICMP error quotes; 0 where the packet is none, or about something else. */
-static __always_inline int find_quoted(struct __sk_buff *skb, struct quoted *quoted)
+/*
+ * Reads what an ICMP error quotes, whose network header begins at an offset; 0 where the
+ * packet is none, or about something else.
+ */
+static __always_inline int find_quoted_at(struct __sk_buff *skb, __be16 protocol, __u32 network, struct quoted *quoted)
 {
 	__be16 ports[2];
 	int found = 0;
 
-	if (skb->vlan_present)
-		return 0;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		found = find_quoted_ipv4(skb, quoted);
-	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		found = find_quoted_ipv6(skb, quoted);
+	if (protocol == bpf_htons(ETH_P_IP))
+		found = find_quoted_ipv4(skb, network, quoted);
+	else if (protocol == bpf_htons(ETH_P_IPV6))
+		found = find_quoted_ipv6(skb, network, quoted);
 	if (!found || bpf_skb_load_bytes(skb, quoted->ports, ports, sizeof(ports)))
 		return 0;
 	quoted->source_port = ports[0];
 	quoted->destination_port = ports[1];
 	return 1;
+}
+
+/* The same of a frame without VLAN tags. */
+static __always_inline int find_quoted(struct __sk_buff *skb, struct quoted *quoted)
+{
+	return !skb->vlan_present && find_quoted_at(skb, skb->protocol, sizeof(struct ethhdr), quoted);
 }
 
 #endif

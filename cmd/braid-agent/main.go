@@ -69,6 +69,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.ProcPath, "proc-path", "/proc", "where a proc file system with all processes of the machine is mounted; in a container, the host's")
 	flags.StringVar(&options.CgroupPath, "cgroup-path", "/sys/fs/cgroup", "where the machine's cgroup file systems are mounted; in a container, the host's")
 	flags.StringVar(&options.ProgramDirectory, "program-path", "", "directory, which root alone may write to, of programs as files; without it the agent takes none from files")
+	flags.StringVar(&options.GuestAgentDirectory, "guest-agent-path", "", "directory below which QEMU has the sockets of guests' agents; without it the agent uses none")
 	flags.DurationVar(&options.SpreadingInterval, "spreading-interval", spreading.Interval, "time between two looks at what each pod's traffic does, which its status tells")
 	flags.BoolVar(&options.ShareSmallWindows, "share-small-windows", true, "have the subflows of connections whose receivers' windows are too small for paths that differ leave by the best path")
 	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")

@@ -4,6 +4,7 @@ package cluster_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
@@ -35,6 +36,29 @@ func TestThePlainTCPOfAPodUsesEveryNICByItsNodesProxy(t *testing.T) {
 			}
 			return ctx
 		}).
+		Assess("a download from a Service's address fills every NIC", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			service := mustKubectl(ctx, t, "get", "service", "web", "--output", "jsonpath={.spec.clusterIP}")
+			await(t, "the Service does not answer", func() error { return fetchPlain(ctx, service) })
+			before := received(ctx, t)
+			mustKubectl(ctx, t, "exec", "legacy", "--", "curl", "--silent", "--fail", "--output", "/dev/null", "http://"+service+"/100m")
+			shares(t, before, received(ctx, t))
+			return ctx
+		}).
+		Assess("a server that a policy engine denies is denied, others are not", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			denied, other := serverAddress(ctx, t, "web-a"), serverAddress(ctx, t, "web-b")
+			denyLegacy(ctx, t, denied)
+			for range 3 {
+				if err := fetchPlain(ctx, denied); err == nil {
+					t.Error("a denied server answered")
+				}
+			}
+			if err := fetchPlain(ctx, other); err != nil {
+				t.Errorf("a server that is not denied: %v", err)
+			}
+			allowLegacy(ctx, t)
+			await(t, "what was denied", func() error { return fetchPlain(ctx, denied) })
+			return ctx
+		}).
 		Assess("a download goes on untouched when the proxy goes", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			setProxy(ctx, t, "false")
 			mustKubectl(ctx, t, "wait", "--for=condition=Programmed=false", "mpol/legacy", "--timeout=60s")
@@ -57,4 +81,40 @@ func setProxy(ctx context.Context, t *testing.T, enabled string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// fetchPlain has the client that speaks no MPTCP ask a server for a file.
+func fetchPlain(ctx context.Context, server string) error {
+	_, err := kubectl(ctx, "exec", "legacy", "--", "curl", "--silent", "--fail", "--max-time", "8", "--output", "/dev/null", "http://"+server+"/10k")
+	return err
+}
+
+const legacyDenial = `apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: deny-legacy}
+spec:
+  podSelector: {matchLabels: {app: legacy}}
+  policyTypes: [Egress]
+  egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [%s/32]}}]}]
+`
+
+// denyLegacy keeps that client from a server: by a NetworkPolicy where the cluster network has
+// an engine for these, else as one would.
+func denyLegacy(ctx context.Context, t *testing.T, server string) {
+	t.Helper()
+	if !enforces() {
+		deny(ctx, t, cluster.nodes()[0], serverAddress(ctx, t, "legacy"), server)
+		return
+	}
+	enforce(ctx, t, fmt.Sprintf(legacyDenial, server))
+	await(t, "the NetworkPolicy has no effect", func() error { return denied(fetchPlain(ctx, server)) })
+}
+
+func allowLegacy(ctx context.Context, t *testing.T) {
+	t.Helper()
+	if !enforces() {
+		allow(t, cluster.nodes()[0])
+		return
+	}
+	mustKubectl(ctx, t, "delete", "networkpolicy", "deny-legacy")
 }

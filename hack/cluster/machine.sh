@@ -17,37 +17,20 @@ work=
 source "$here/../progress.sh"
 # shellcheck source=hack/kernels/apt.sh
 source "$here/../kernels/apt.sh"
+# shellcheck source=hack/kernels/unpack.sh
+source "$here/../kernels/unpack.sh"
 
 fetch() {
-	local release package
+	local release
 	release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 	use_suites "$work/apt" "$release" "$release-updates" "$release-backports"
-	mkdir -p "$work/debs/partial" "$work/all"
-	# With no package taken for installed, all that they depend on comes along.
-	apt_of_suites apt-get -q -o Dir::State::status=/dev/null -o Dir::Cache::archives="$work/debs" \
-		install --download-only --yes --no-install-recommends -t "$release-backports" qemu-system-x86 nftables busybox >&2
-	for package in "$work"/debs/*.deb; do
-		dpkg-deb --extract "$package" "$work/all"
-	done
-}
-
-# take FILE… copies files, and the libraries that programs among them load.
-take() {
-	local file
-	for file in "$@"; do
-		(cd "$work/all" && cp --parents --dereference ".$file" "$work/root")
-		[[ $file == */*bin/* ]] || continue
-		chroot "$work/all" "$loader" --list "$file" | awk '$2 == "=>" { print $3 }' | while read -r library; do
-			(cd "$work/all" && cp --parents --dereference --no-clobber ".$library" "$work/root")
-		done
-	done
+	unpack "$release-backports" qemu-system-x86 nftables busybox
 }
 
 arrange() {
 	fetch
 	mkdir -p "$work"/root/{tmp,proc,sys,dev,run,lib64}
-	loader=$(cd "$work/all" && find . -name 'ld-linux-x86-64.so.2' | head -n 1)
-	loader=${loader#.}
+	loader=$(find_loader)
 	local busybox
 	busybox=$(cd "$work/all" && find ./bin ./usr/bin -name busybox | head -n 1)
 	take "$(cd "$work/all" && find ./usr/bin -name qemu-system-x86_64 | cut -c 2-)" /usr/sbin/nft "${busybox#.}"

@@ -35,6 +35,8 @@ var capabilities = []capability{
 	{name: "Programs attached by clsact", packageName: "agent/datapath", tests: "TestRemovalLeavesNothing/^clsact$"},
 	{name: "Subflows of one connection fill all paths", packageName: "agent/datapath", tests: "TestSubflowsOfOneConnectionFillAllPaths"},
 	{name: "Likewise in overlays: VXLAN, Geneve and IP in IP", packageName: "agent/datapath", tests: "TestConnectionsInAnOverlayFillAllPaths|TestConnectionsInOtherTunnelsFillAllPaths"},
+	{name: "Likewise in an overlay of Open vSwitch", packageName: "agent/datapath", tests: "TestConnectionsThroughOpenVSwitchFillAllPaths"},
+	{name: "An overlay that encrypts (WireGuard) keeps its route", packageName: "agent/datapath", tests: "TestWhatWireGuardEncryptsKeepsItsRoute"},
 	{name: "Failover", packageName: "agent/datapath", tests: "TestADeadPathsFlowsUseTheOthersAndComeBack"},
 	{name: "NICs that come and go", packageName: "agent/datapath", tests: "TestANICIsRemovedAndAdded"},
 	{name: "Paths on VLANs", packageName: "agent/datapath", tests: "TestPathsAreVLANs"},
@@ -53,7 +55,7 @@ var capabilities = []capability{
 	{name: "Congestion controls of one's own", packageName: "agent/programs", tests: "TestACongestionControlIsRegisteredWhileItsBlockIsWanted"},
 	{name: "Maps that programs of a policy share, and that others read", packageName: "agent/programs", tests: "TestTheExamplesThatShareAMapAreTaken|TestProgramsOfAPolicyShareTheMapThatTheyName|TestAnotherPolicyReadsAMapAndCannotWriteIt"},
 	{name: "A ceiling on the wire", packageName: "agent/guard", tests: "^TestACeilingHoldsOnTheWire$"},
-	{name: "Ceilings and own addresses in an overlay", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWireInAnOverlay|TestForgedSourcesDoNotGetIntoAnOverlay"},
+	{name: "Ceilings and own addresses in an overlay", packageName: "agent/guard", tests: "TestACeilingHoldsOnTheWireInAnOverlay|TestACeilingHoldsBehindOpenVSwitch|TestForgedSourcesDoNotGetIntoAnOverlay"},
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Rules: selectors, actors, records and reports, a few tests of each", packageName: "bpf/endpoint", tests: rulesTests, needs: rulesVerified},
 	{name: "Rules: what each action does to packets", packageName: "bpf/endpoint/actiontest", needs: rulesVerified},
@@ -62,8 +64,8 @@ var capabilities = []capability{
 
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
-	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding",
-	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel",
+	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding", "tun",
+	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel", "openvswitch", "wireguard",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",
 }

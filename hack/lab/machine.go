@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -36,6 +37,9 @@ type MachineSpec struct {
 	Serves bool
 	// MemoryMiB is what it has; 0 means 512.
 	MemoryMiB int
+	// GuestAgent has QEMU's guest agent run in it, with its socket at Machine.AgentSocket, and
+	// leaves the limits of MPTCP as its kernel has them.
+	GuestAgent bool
 }
 
 // Machine is a virtual machine that is up: the kernel of a Debian release, with the traffic
@@ -104,7 +108,7 @@ func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	initial, release, err := l.machineFiles(ctx, kernel)
+	initial, release, err := l.machineFiles(ctx, kernel, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -125,14 +129,24 @@ func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
 }
 
 // machineFiles writes what machines of a kernel begin with, and returns the kernel's release.
-func (l *Lab) machineFiles(ctx context.Context, kernel string) (path, release string, err error) {
+func (l *Lab) machineFiles(ctx context.Context, kernel string, spec MachineSpec) (path, release string, err error) {
 	path = l.path("machine.cpio")
-	release, err = writeMachineFiles(ctx, l.repository, kernel, path)
+	agent := ""
+	if spec.GuestAgent {
+		if agent, err = runBuildScript(ctx, "lab/agent.sh", spec.Suite); err != nil {
+			return "", "", fmt.Errorf("getting a guest agent: %w", err)
+		}
+		if err := os.MkdirAll(l.GuestAgents(), 0o700); err != nil {
+			return "", "", fmt.Errorf("making a directory for guest agents' sockets: %w", err)
+		}
+	}
+	release, err = writeMachineFiles(ctx, l.repository, kernel, path, strings.TrimSpace(agent))
 	return path, release, err
 }
 
-// writeMachineFiles writes to a path what machines of a kernel begin with.
-func writeMachineFiles(ctx context.Context, repository, kernel, path string) (release string, err error) {
+// writeMachineFiles writes to a path what machines of a kernel begin with, with the files of a
+// directory beside it; empty for none.
+func writeMachineFiles(ctx context.Context, repository, kernel, path, beside string) (release string, err error) {
 	modules, err := filepath.Glob(filepath.Join(kernel, "lib/modules/*"))
 	if err != nil || len(modules) != 1 {
 		return "", fmt.Errorf("the kernel in %s has %d directories of modules", kernel, len(modules))
@@ -152,7 +166,7 @@ func writeMachineFiles(ctx context.Context, repository, kernel, path string) (re
 		}
 		files.File(name, content)
 	}
-	if err := files.AddModules(modules[0], machineModules...); err != nil {
+	if err := errors.Join(addTree(&files, beside), files.AddModules(modules[0], machineModules...)); err != nil {
 		return "", err
 	}
 	files.End()
@@ -160,6 +174,30 @@ func writeMachineFiles(ctx context.Context, repository, kernel, path string) (re
 		return "", fmt.Errorf("writing what machines begin with: %w", err)
 	}
 	return filepath.Base(modules[0]), nil
+}
+
+// addTree adds the directories and files of a directory, unless its name is empty.
+func addTree(files *initramfs.Archive, root string) error {
+	if root == "" {
+		return nil
+	}
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		name, failed := filepath.Rel(root, path)
+		if err := errors.Join(err, failed); err != nil || name == "." {
+			return err
+		}
+		if entry.IsDir() {
+			files.Directory(name)
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		files.File(name, content)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("adding the files of %s: %w", root, err)
+	}
+	return nil
 }
 
 // buildStatic builds a program that needs no other file.
@@ -190,10 +228,21 @@ func machineArguments(place *network.Pod, spec MachineSpec, kernel, initial stri
 // placed are the arguments of the hypervisor at a place, whose files have its namespace's name.
 func (l *Lab) placed(m *Machine, place *network.Pod) []string {
 	socket := func(kind string) string { return "unix:" + l.machinePath(place, kind) + ",server=on,wait=off" }
-	return slices.Concat(m.arguments, []string{
+	arguments := slices.Concat(m.arguments, []string{
 		"-serial", "file:" + l.machinePath(place, "console"), "-serial", socket("line"), "-qmp", socket("qmp"),
 	})
+	if m.spec.GuestAgent {
+		arguments = append(arguments, "-device", "virtio-serial", "-chardev", "socket,id=agent,path="+filepath.Join(l.GuestAgents(), m.AgentSocket())+",server=on,wait=off",
+			"-device", "virtserialport,chardev=agent,name="+guestline.AgentPort)
+	}
+	return arguments
 }
+
+// GuestAgents is the directory below which machines have the sockets of their agents.
+func (l *Lab) GuestAgents() string { return l.path("agents") }
+
+// AgentSocket is that of the machine's, below it.
+func (m *Machine) AgentSocket() string { return m.spec.Name + ".agent" }
 
 func (l *Lab) machinePath(place *network.Pod, kind string) string {
 	return l.path(place.Namespace.Name + "." + kind)

@@ -53,7 +53,7 @@ func addMachine(ctx context.Context, repository, kernel, work, root string) erro
 		return fmt.Errorf("making a directory: %w", err)
 	}
 	initial := filepath.Join(work, "initrd")
-	if _, err := writeMachineFiles(ctx, repository, kernel, initial); err != nil {
+	if _, err := writeMachineFiles(ctx, repository, kernel, initial, ""); err != nil {
 		return err
 	}
 	return errors.Join(

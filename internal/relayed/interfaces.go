@@ -18,11 +18,11 @@ const InterfacePrefix = "brelay"
 
 // Dead lists relays' interfaces on which no program is: a proxy that was killed leaves them
 // for as long as its sockets wait for answers, a minute at most. So does for a moment one
-// that is being made.
-func Dead() (dead []netlink.Link, err error) {
+// that is being made. living counts the others.
+func Dead() (dead []netlink.Link, living int, err error) {
 	devices, err := netlink.LinkList()
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-		return nil, fmt.Errorf("listing interfaces: %w", err)
+		return nil, 0, fmt.Errorf("listing interfaces: %w", err)
 	}
 	for _, device := range devices {
 		if !strings.HasPrefix(device.Attrs().Name, InterfacePrefix) {
@@ -31,9 +31,11 @@ func Dead() (dead []netlink.Link, err error) {
 		query, err := link.QueryPrograms(link.QueryOptions{Target: device.Attrs().Index, Attach: ebpf.AttachTCXIngress})
 		if err == nil && len(query.Programs) == 0 {
 			dead = append(dead, device)
+		} else {
+			living++
 		}
 	}
-	return dead, nil
+	return dead, living, nil
 }
 
 // Sweep removes interfaces; it is no error where they are gone.

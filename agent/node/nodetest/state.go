@@ -62,6 +62,8 @@ type Endpoint struct {
 	Policy          v1alpha1.PolicyReference
 	Addresses       []netip.Addr
 	Interface       int
+	// Tagged has packets of it come from a VLAN's interface on that one.
+	Tagged bool
 	// Others are further interfaces that may have its addresses.
 	Others []int
 	// Path of its network namespace.
@@ -183,7 +185,7 @@ func (s State) look() endpoints.Snapshot {
 	found := map[string]endpoints.Endpoint{}
 	for _, endpoint := range s.Endpoints {
 		if endpoint.Interface > 0 {
-			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Others: endpoint.Others, Path: endpoint.NamespacePath}
+			found[string(endpoint.Plan().UID)] = endpoints.Endpoint{HostIndex: endpoint.Interface, Others: endpoint.Others, Tagged: endpoint.Tagged, Path: endpoint.NamespacePath}
 		}
 	}
 	look := endpoints.NewSnapshot(found, nil)

@@ -10,6 +10,12 @@ const (
 	Segment = "braid.segment" // how large a packet of segmentation offload may be, in bytes
 )
 
+// AgentPort is the channel of the machine's guest agent, where it has one, and Agent the agent.
+const (
+	AgentPort = "org.qemu.guest_agent.0"
+	Agent     = "/usr/sbin/qemu-ga"
+)
+
 // Traffic is the traffic generator in the machine.
 const Traffic = "/traffic"
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -40,7 +41,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(configureNetwork(), limitMPTCP()); err != nil {
+	if err := errors.Join(configureNetwork(), configureMPTCP()); err != nil {
 		return err
 	}
 	line, err := os.OpenFile("/dev/ttyS1", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -60,6 +61,24 @@ func configureNetwork() error {
 		return fmt.Errorf("reading how large packets may be: %w", err)
 	}
 	return boot.ConfigureNetwork(boot.Parameter(guestline.Address), boot.Parameter(guestline.Gateway), segment)
+}
+
+// configureMPTCP leaves the limits to the agent of a machine that has one.
+func configureMPTCP() error {
+	if _, err := os.Stat(guestline.Agent); errors.Is(err, os.ErrNotExist) {
+		return limitMPTCP()
+	}
+	ports, err := filepath.Glob("/dev/vport*p1")
+	if err != nil || len(ports) != 1 {
+		return fmt.Errorf("the guest agent has %d channels", len(ports))
+	}
+	agent := exec.Command(guestline.Agent, "--method=virtio-serial", "--path="+ports[0], "--statedir=/", "--pidfile=/agent.pid")
+	agent.Env = append(os.Environ(), "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
+	agent.Stdout, agent.Stderr = os.Stdout, os.Stderr
+	if err := agent.Start(); err != nil {
+		return fmt.Errorf("starting the guest agent: %w", err)
+	}
+	return nil
 }
 
 // limitMPTCP equals `ip mptcp limits set subflows 8 add_addr_accepted 8`.

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package guestagent raises the MPTCP limits of VMs' kernels by QEMU's guest agent, where
+// policies ask for it, and puts them back. What a guest answers is its tenant's: it is bounded
+// in bytes and in time, and no round of the agent waits for it.
+package guestagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
+)
+
+// Options of a Part.
+type Options struct {
+	// Sockets is the directory below which guests' agents have their sockets; empty where the
+	// node's admin gives none.
+	Sockets string
+	// Records is the directory of what limits were before.
+	Records string
+	// Notify is called when there is something else to say of a guest.
+	Notify func()
+	Log    logr.Logger
+}
+
+// A guest that has been rebooted has its kernel's limits again; one that does not answer may
+// do so later.
+const (
+	recheck = time.Minute
+	retry   = 30 * time.Second
+	tick    = 5 * time.Second
+	// atOnce is how many guests are asked at a time.
+	atOnce = 16
+)
+
+// Part is the node.Part that asks guests' agents.
+type Part struct {
+	options  Options
+	patience time.Duration // with one exchange
+	now      func() time.Time
+	woken    chan struct{}
+
+	mutex   sync.Mutex
+	applied bool // the plan is known
+	wishes  map[types.UID]wish
+	guests  map[types.UID]*guest
+}
+
+// guest is what is known of a guest of the plan, or of one that is to be put back.
+type guest struct {
+	status *v1alpha1.GuestAgentStatus
+	socket string // of which that is
+	next   time.Time
+	logged string // what was last logged of putting back
+}
+
+var _ node.Part = (*Part)(nil)
+
+// New makes one that has asked nobody yet.
+func New(options Options) *Part {
+	return &Part{
+		options: options, patience: mostTime, now: time.Now, woken: make(chan struct{}, 1),
+		wishes: map[types.UID]wish{}, guests: map[types.UID]*guest{},
+	}
+}
+
+// Apply notes whose limits are to be raised, and tells what became of those before. It asks
+// nobody: Run does.
+func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	clear(p.wishes)
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		if endpoint.Guest == nil || endpoint.Guest.AgentSocket == "" {
+			continue
+		}
+		who := wish{UID: endpoint.UID, Name: endpoint.FullName(), Socket: endpoint.Guest.AgentSocket}
+		p.wishes[who.UID] = who
+		if known := p.guests[who.UID]; known != nil && known.status != nil && known.socket == who.Socket {
+			status := *known.status
+			report.Describe(who.UID, func(of *v1alpha1.EndpointStatus) { of.GuestAgent = &status })
+		}
+	}
+	p.applied = true
+	select {
+	case p.woken <- struct{}{}:
+	default:
+	}
+	return report
+}
+
+// Run asks the guests whose turn it is, until the context ends.
+func (p *Part) Run(ctx context.Context) error {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		case <-p.woken:
+		}
+		if p.step(ctx) && p.options.Notify != nil {
+			p.options.Notify()
+		}
+	}
+}
+
+// step asks all whose turn it is, and returns whether there is something else to say.
+func (p *Part) step(ctx context.Context) (changed bool) {
+	raise, restore := p.due()
+	var group sync.WaitGroup
+	var mutex sync.Mutex
+	turns := make(chan struct{}, atOnce)
+	do := func(f func() bool) {
+		turns <- struct{}{}
+		group.Go(func() {
+			defer func() { <-turns }()
+			is := f()
+			mutex.Lock()
+			defer mutex.Unlock()
+			changed = changed || is
+		})
+	}
+	for _, who := range raise {
+		do(func() bool { return p.note(who, p.raise(ctx, who)) })
+	}
+	for _, r := range restore {
+		do(func() bool { p.noteBack(r, p.restore(ctx, r)); return false })
+	}
+	group.Wait()
+	return changed
+}
+
+// due are the guests whose turn it is. None is put back before the plan is known.
+func (p *Part) due() (raise []wish, restore []*record) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if !p.applied {
+		return nil, nil
+	}
+	all, err := p.recorded()
+	if err != nil {
+		p.options.Log.Error(err, "failed to read what limits of guests were")
+	}
+	stays := map[types.UID]bool{}
+	for _, r := range all {
+		stays[r.UID] = true
+		if _, wanted := p.wishes[r.UID]; !wanted && p.isDue(r.UID, r.Socket) {
+			restore = append(restore, r)
+		}
+	}
+	for uid, who := range p.wishes {
+		stays[uid] = true
+		if p.isDue(uid, who.Socket) {
+			raise = append(raise, who)
+		}
+	}
+	for uid := range p.guests {
+		if !stays[uid] {
+			delete(p.guests, uid)
+		}
+	}
+	return raise, restore
+}
+
+// isDue is also true of a guest whose socket is another one, or that is wanted otherwise than
+// at its last turn.
+func (p *Part) isDue(uid types.UID, socket string) bool {
+	known := p.guests[uid]
+	_, wanted := p.wishes[uid]
+	if known == nil || known.socket != socket || wanted != (known.status != nil) {
+		return true
+	}
+	return !p.now().Before(known.next)
+}
+
+// errNoDirectory is told where the chart names none.
+var errNoDirectory = errors.New("this node's agent knows no directory of guest agents' sockets: set agent.guestAgentDirectory in the chart")
+
+// note keeps what became of a guest, and returns whether that is something else than before.
+func (p *Part) note(who wish, err error) (changed bool) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	status, again := &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentLimitsSet}, recheck
+	if err != nil {
+		status.State, again = v1alpha1.GuestAgentUnreachable, retry
+		if errors.As(err, new(*refusal)) {
+			status.State = v1alpha1.GuestAgentRefused
+		}
+		status.Message = node.Shorten(mostMessage, err.Error())
+	}
+	before := p.guests[who.UID]
+	changed = before == nil || before.status == nil || before.socket != who.Socket || *before.status != *status
+	p.guests[who.UID] = &guest{status: status, socket: who.Socket, next: p.now().Add(again)}
+	return changed
+}
+
+// mostMessage is what the status has room for.
+const mostMessage = 512
+
+// noteBack notes when to try again what failed to be put back, and logs it once.
+func (p *Part) noteBack(r *record, err error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	known := p.guests[r.UID]
+	if known == nil || known.status != nil {
+		known = &guest{}
+		p.guests[r.UID] = known
+	}
+	known.socket, known.next = r.Socket, p.now().Add(retry)
+	if err != nil && err.Error() != known.logged {
+		known.logged = err.Error()
+		p.options.Log.Error(err, "failed to put a guest's MPTCP limits back; trying again", "guest", r.Name)
+	}
+}
+
+// Close leaves the guests as they are: the next agent goes on.
+func (*Part) Close() error { return nil }
+
+// Remove puts limits back, in guests that answer. What a tenant keeps a node from must not
+// keep Braid on it: others stay as they are, which is logged.
+func (p *Part) Remove(ctx context.Context) error {
+	all, failed := p.recorded()
+	var group sync.WaitGroup
+	turns := make(chan struct{}, atOnce)
+	for _, r := range all {
+		turns <- struct{}{}
+		group.Go(func() {
+			defer func() { <-turns }()
+			if err := p.restore(ctx, r); err != nil {
+				p.options.Log.Error(err, "the limits of a guest stay as they are", "guest", r.Name, "before", r.Before)
+			}
+		})
+	}
+	group.Wait()
+	if err := os.RemoveAll(p.options.Records); err != nil {
+		failed = errors.Join(failed, fmt.Errorf("removing the records of guests' limits: %w", err))
+	}
+	return failed
+}

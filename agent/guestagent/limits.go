@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guestagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// limits are those of MPTCP in a guest's kernel.
+type limits struct {
+	AcceptedAddresses int `json:"acceptedAddresses"`
+	Subflows          int `json:"subflows"`
+}
+
+// enough is what Linux has at most. A subflow that ends does not give back that an
+// announcement was taken, so as many as there are subflows are not enough.
+const enough = 8
+
+// parseLimits reads what `ip mptcp limits show` prints, such as
+// "add_addr_accepted 0 subflows 2".
+func parseLimits(text string) (is limits, err error) {
+	fields := strings.Fields(text)
+	if len(fields) != 4 || fields[0] != "add_addr_accepted" || fields[2] != "subflows" {
+		return is, &refusal{fmt.Sprintf("ip mptcp limits in the guest prints "+quoted, text)}
+	}
+	for at, of := range map[int]*int{1: &is.AcceptedAddresses, 3: &is.Subflows} {
+		value, err := strconv.ParseUint(fields[at], 10, 8)
+		if err != nil {
+			return is, &refusal{fmt.Sprintf("ip mptcp limits in the guest prints "+quoted, text)}
+		}
+		*of = int(value)
+	}
+	return is, nil
+}
+
+func (c *channel) limits() (limits, error) {
+	printed, err := c.run("ip", "mptcp", "limits", "show")
+	if err != nil {
+		return limits{}, err
+	}
+	return parseLimits(printed)
+}
+
+func (c *channel) setLimits(to limits) error {
+	_, err := c.run("ip", "mptcp", "limits", "set",
+		"add_addr_accepted", strconv.Itoa(to.AcceptedAddresses), "subflows", strconv.Itoa(to.Subflows))
+	if err != nil {
+		return err
+	}
+	is, err := c.limits()
+	if err == nil && is != to {
+		err = &refusal{fmt.Sprintf("the guest's limits were set to %+v and are %+v", to, is)}
+	}
+	return err
+}
+
+// raise brings a guest's limits to what announcements need, and records before what they
+// were.
+func (p *Part) raise(ctx context.Context, who wish) error {
+	return p.with(ctx, who.Socket, func(c *channel) error {
+		now, err := c.limits()
+		if err != nil {
+			return err
+		}
+		to := limits{max(now.AcceptedAddresses, enough), max(now.Subflows, enough)}
+		if now == to {
+			return nil
+		}
+		before, err := p.read(who.UID)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if err := p.write(&record{wish: who, Before: before.underneath(who, now), Set: to}); err != nil {
+			return err
+		}
+		return c.setLimits(to)
+	})
+}
+
+// underneath are the limits that a guest had, or has by itself since: what is still as it was
+// set before is none of its own.
+func (r *record) underneath(who wish, now limits) limits {
+	if r == nil || r.Socket != who.Socket {
+		return now
+	}
+	return back(now, r)
+}
+
+// back is what limits become where those that were set are put back; others have changed them
+// where they are not as set.
+func back(now limits, r *record) limits {
+	if now.AcceptedAddresses == r.Set.AcceptedAddresses {
+		now.AcceptedAddresses = r.Before.AcceptedAddresses
+	}
+	if now.Subflows == r.Set.Subflows {
+		now.Subflows = r.Before.Subflows
+	}
+	return now
+}
+
+// restore puts a guest's limits back, and forgets them. A machine that is gone has none.
+func (p *Part) restore(ctx context.Context, r *record) error {
+	err := p.with(ctx, r.Socket, func(c *channel) error {
+		now, err := c.limits()
+		if err != nil {
+			return err
+		}
+		if to := back(now, r); to != now {
+			return c.setLimits(to)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	return p.forget(r.UID)
+}
