@@ -33,6 +33,7 @@ import (
 	"braid.dev/braid/agent/relayed"
 	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/agent/saved"
+	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/agent/spreading"
 	"braid.dev/braid/agent/transport"
@@ -111,6 +112,9 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		transport: transport.Open(transport.Options{
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
 			Log: options.Log.WithName("transport"), Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
+			Wishes: func(path string, wishes []schedule.Wish, ended []schedule.Ends) error {
+				return p.rules.SetWishes(path, wishes, ended)
+			},
 		}),
 		guard:  guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 		guests: guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),

@@ -64,7 +64,7 @@ var actionRules = map[v1alpha1.ActionType]actionRule{
 	v1alpha1.ActionReset:            {ends: true},
 	v1alpha1.ActionSchedule: {
 		parameter: "schedule", lacks: func(a *v1alpha1.Action) bool { return a.Schedule == nil },
-		check: (*ruleCheck).schedule, governs: true, unsuitable: unsuitableSchedule, dishonours: schedulesBeyond,
+		check: (*ruleCheck).schedule, governs: true, unsuitable: unsuitableSchedule, dishonours: schedulesBeyond, asked: true,
 		conflict: func(a, b *v1alpha1.Action) string {
 			return unless(a.Schedule.Strategy == b.Schedule.Strategy, "one strategy schedules a connection")
 		},
@@ -120,6 +120,10 @@ func (k *ruleCheck) rateLimit(a *v1alpha1.Action, at *field.Path) {
 
 func (k *ruleCheck) schedule(a *v1alpha1.Action, at *field.Path) {
 	if a.Schedule.Strategy != v1alpha1.StrategyEarliestCompletionFirst {
+		if isAsked(a) {
+			k.add(at.Child("schedule", "strategy"), v1alpha1.ReasonInvalidRule, "%s is a program of this policy; a peer is asked for %s", a.Schedule.Strategy, v1alpha1.StrategyEarliestCompletionFirst)
+			return
+		}
 		k.program(a.Schedule.Strategy, v1alpha1.ProgramSchedule, at.Child("schedule", "strategy"))
 	}
 }
@@ -148,7 +152,10 @@ func unsuitableRate(a *v1alpha1.Action, match *condition) string {
 		"mechanism Pace governs the pod's own sockets, and others send them; use Auto, Window or Police")
 }
 
-func unsuitableSchedule(_ *v1alpha1.Action, match *condition) string {
+func unsuitableSchedule(a *v1alpha1.Action, match *condition) string {
+	if isAsked(a) {
+		return unless(!match.onlyDirection(v1alpha1.DirectionFromEndpoint), "at: Peer distributes what the pod receives; leave direction out, or match ToEndpoint")
+	}
 	return unless(!match.onlyDirection(v1alpha1.DirectionToEndpoint), "it distributes what the pod sends, and others send them")
 }
 

@@ -140,7 +140,7 @@ func (k *ruleCheck) action(a *v1alpha1.Action, match *condition, at *field.Path)
 		return
 	}
 	if isAsked(a) && !actionRules[a.Type].asked {
-		k.add(at.Child("at"), v1alpha1.ReasonInvalidRule, "peers can be asked for %s, and not for %s", strings.Join(asked(), " and "), a.Type)
+		k.add(at.Child("at"), v1alpha1.ReasonInvalidRule, "peers can be asked for %s, and not for %s", strings.Join(asked(), ", "), a.Type)
 		return
 	}
 	if check := actionRules[a.Type].check; check != nil {

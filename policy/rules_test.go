@@ -164,11 +164,15 @@ func TestRules(t *testing.T) {
 - {name: a, actions: [{type: Record, at: Peer}]}
 - {name: b, actions: [{type: RateLimit, at: Peer, rateLimit: {rate: 1M, per: Endpoint}}]}
 - {name: c, match: {direction: FromEndpoint}, actions: [{type: RateLimit, at: Peer, rateLimit: {rate: 1M}}]}
-- {name: d, actions: [{type: Congestion, at: Peer, congestion: {algorithm: control}}]}`, want: []string{
-			"InvalidRule rule a: spec.rules[0].actions[0].at: peers can be asked for Congestion and RateLimit, and not for Record",
+- {name: d, actions: [{type: Congestion, at: Peer, congestion: {algorithm: control}}]}
+- {name: e, actions: [{type: Schedule, at: Peer, schedule: {strategy: control}}]}
+- {name: f, match: {direction: FromEndpoint}, actions: [{type: Schedule, at: Peer, schedule: {strategy: EarliestCompletionFirst}}]}`, want: []string{
+			"InvalidRule rule a: spec.rules[0].actions[0].at: peers can be asked for Congestion, RateLimit, Schedule, and not for Record",
 			"InvalidRule rule b: spec.rules[1].actions[0].rateLimit: with at: Peer each subflow has the rate and the peer paces it; leave per and mechanism out",
 			"ImpossibleMatch rule c: spec.rules[2].actions[0]: RateLimit cannot do anything for the packets that the rule matches: at: Peer bounds what the pod receives; leave direction out, or match ToEndpoint",
 			"InvalidRule rule d: spec.rules[3].actions[0].congestion.algorithm: control is a program of this policy; a peer is asked for one that its own kernel has by name",
+			"InvalidRule rule e: spec.rules[4].actions[0].schedule.strategy: control is a program of this policy; a peer is asked for EarliestCompletionFirst",
+			"ImpossibleMatch rule f: spec.rules[5].actions[0]: Schedule cannot do anything for the packets that the rule matches: at: Peer distributes what the pod receives; leave direction out, or match ToEndpoint",
 		}},
 		{name: "whose alternatives can hold work", rules: `
 - {name: a, match: {direction: ToEndpoint, any: [{direction: FromEndpoint}, {direction: ToEndpoint}]}, actions: [{type: Record}]}

@@ -73,12 +73,16 @@ func (d *Decision) boundAccepted(a *v1alpha1.TransportAcceptance, bounds *v1alph
 		a.MaxInitialWindow = most
 		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("accept.maxInitialWindow is %d: %s allow no more", *most, by))
 	}
+	if most := bounds.MaxInactivityTimeout; most != nil && a.MaxInactivityTimeout != nil && a.MaxInactivityTimeout.Duration > most.Duration {
+		a.MaxInactivityTimeout = most
+		d.TransportBounded = append(d.TransportBounded, fmt.Sprintf("accept.maxInactivityTimeout is %s: %s allow no more", most.Duration, by))
+	}
 }
 
 // acceptsAnything is false also where guardrails left nothing.
 func acceptsAnything(a *v1alpha1.TransportAcceptance) bool {
 	return a != nil && (len(a.CongestionControls) > 0 || a.MaxInitialWindow != nil || a.MaxUserTimeout != nil ||
-		a.MinDelayedAck != nil || a.MinRate != nil)
+		a.MinDelayedAck != nil || a.MinRate != nil || len(a.Schedules) > 0 || a.MinDelayThreshold != nil || a.MaxInactivityTimeout != nil)
 }
 
 // describeTransport tells settings in a line, by the fields' names.
@@ -136,6 +140,15 @@ func describeRequest(r *v1alpha1.TransportRequest) string {
 	for i := range r.Rates {
 		add("%s on %s", r.Rates[i].Rate.String(), r.Rates[i].Path)
 	}
+	if r.Schedule != "" {
+		add("schedule %s", r.Schedule)
+	}
+	if r.DelayThreshold != nil {
+		add("delayThreshold %s", r.DelayThreshold.Duration)
+	}
+	if r.InactivityTimeout != nil {
+		add("inactivityTimeout %s", r.InactivityTimeout.Duration)
+	}
 	return strings.Join(parts, " and ")
 }
 
@@ -156,6 +169,15 @@ func describeAcceptance(a *v1alpha1.TransportAcceptance) string {
 	}
 	if a.MinRate != nil {
 		add("rates from %s", a.MinRate)
+	}
+	if len(a.Schedules) > 0 {
+		add("schedule %s", strings.Join(a.Schedules, " or "))
+	}
+	if a.MinDelayThreshold != nil {
+		add("delayThreshold from %s", a.MinDelayThreshold.Duration)
+	}
+	if a.MaxInactivityTimeout != nil {
+		add("inactivityTimeout up to %s", a.MaxInactivityTimeout.Duration)
 	}
 	from := make([]string, len(a.From))
 	for i, prefix := range a.From {

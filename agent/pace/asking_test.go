@@ -48,6 +48,7 @@ func (a *asking) govern(t *testing.T, accepted, requested *v1alpha1.Transport, r
 		nodetest.Pod{UID: "client", Namespace: a.client.Path()}, nodetest.Pod{UID: "server", Namespace: a.server.Path(), Rules: rules},
 	)
 	model.Endpoints[0].Transport, model.Endpoints[1].Transport = accepted, requested
+	model.Endpoints[0].Subflows.Manager = v1alpha1.SubflowManagerAgent
 	require.NoError(t, nodetest.Failures(a.part.Apply(t.Context(), model)))
 	if len(rules) == 0 {
 		require.NoError(t, a.pacer.Apply(nil))
@@ -133,6 +134,19 @@ func TestATenantsRuleDoesNotAskForAnotherCongestionControlThanTheClusters(t *tes
 	a.govern(t, accepting(), nil, binding, peerCongestion("cubic"))
 	send(t, a.dial(t, a.server.IPv4))
 	a.uses(t, "reno")
+}
+
+// What a rule asks of the peer's agent is noted there, and not once it is asked no more.
+func TestARuleAsksThePeerForAStrategyAndTakesItBack(t *testing.T) {
+	a := newAsking(t)
+	accepted := accepting()
+	accepted.Accept.Schedules = []string{v1alpha1.StrategyEarliestCompletionFirst}
+	strategy := atPeer(received(), v1alpha1.Action{Type: v1alpha1.ActionSchedule, Schedule: &v1alpha1.Schedule{Strategy: v1alpha1.StrategyEarliestCompletionFirst}})
+	a.govern(t, accepted, nil, strategy)
+	send(t, a.dial(t, a.server.IPv4))
+	testutil.Eventually(t, 20*time.Second, "the peer's agent is to schedule the connection", func() bool { return a.strategies.Load() == 1 })
+	a.govern(t, accepted, nil, peerRate("40M"))
+	testutil.Eventually(t, 30*time.Second, "it is not any more", func() bool { return a.strategies.Load() == 0 })
 }
 
 // What is asked goes on, and reaches new connections, while no agent runs.

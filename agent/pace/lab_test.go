@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ type lab struct {
 	pacer          *agent.Pacer
 	subflows       *ebpf.Map
 	revision       uint64
+	strategies     *atomic.Int32 // that peers ask for and are accepted
 }
 
 // endpoint is the number of the client in the keys of subflows.
@@ -44,7 +46,7 @@ const endpoint = 7
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{directory: filepath.Join(testutil.BPFFS(t), "v1")}
+	l := &lab{directory: filepath.Join(testutil.BPFFS(t), "v1"), strategies: &atomic.Int32{}}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 2})
 	l.client, l.server = l.Nodes[0].Pods[0], l.Nodes[0].Pods[1]
 	l.pacer = agent.Open(l.options(t))

@@ -64,8 +64,8 @@ type Endpoint struct {
 	// rules match, the last one decides.
 	Congestions map[int]string
 	// Requests are what rules ask of the peers of the subflows that they match, by their
-	// index. Of several rates the least is asked for; of congestion controls that of the
-	// last rule.
+	// index. Of several rates the least is asked for; of congestion controls and of
+	// strategies that of the last rule.
 	Requests map[int]Request
 	// Binding is how many rules of the chain, the first ones, are the cluster's: the
 	// others decide only where none of these does.
@@ -282,6 +282,10 @@ func (e *Endpoint) requests() pace.PaceRuleRequests {
 		if request.CongestionControl != 0 {
 			of.Congestions |= 1 << rule
 			of.Congestion[rule] = request.CongestionControl
+		}
+		if request.Schedule != 0 {
+			of.Schedules |= 1 << rule
+			of.Schedule[rule] = request.Schedule
 		}
 	}
 	return of

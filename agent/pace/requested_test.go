@@ -5,6 +5,7 @@ package pace_test
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/agent/transport"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -50,6 +52,11 @@ func (l *lab) openTransport(t *testing.T) (part *transport.Part, stop func()) {
 	part = transport.Open(transport.Options{
 		PinPath: l.directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t),
 		Flows: func() (transport.Flows, error) { return onNet1{}, nil },
+		Wishes: func(_ string, wishes []schedule.Wish, _ []schedule.Ends) error {
+			strategies := slices.DeleteFunc(wishes, func(wish schedule.Wish) bool { return !wish.EarliestCompletionFirst })
+			l.strategies.Store(int32(len(strategies)))
+			return nil
+		},
 	})
 	t.Cleanup(func() { require.NoError(t, part.Remove(context.Background())) })
 	ctx, cancel := context.WithCancel(context.Background())

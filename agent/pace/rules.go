@@ -57,7 +57,7 @@ func Of(number uint32, path string, rules []v1alpha1.PlanRule, algorithm func(ru
 // Request is what a rule asks of peers, in the form of package numbers; 0 for nothing. Those
 // with at: Peer ask, and limits of what each subflow brings in that choose their mechanism
 // themselves: a peer that accepts sends no more, and nothing is dropped for the limit.
-type Request struct{ Rate, CongestionControl uint16 }
+type Request struct{ Rate, CongestionControl, Schedule uint16 }
 
 // requestsOf are those of a chain's rules, by their places.
 func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
@@ -69,7 +69,9 @@ func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
 			case action.RateLimit != nil && (atPeer || asksToo(&rules[i].Rule, action.RateLimit)):
 				request.Rate = numbers.OfRate(action.RateLimit.Rate.Value())
 			case action.Congestion != nil && atPeer:
-				request.CongestionControl = numbers.OfCongestionControl(action.Congestion.Algorithm)
+				request.CongestionControl = numbers.OfName(action.Congestion.Algorithm)
+			case action.Schedule != nil && atPeer:
+				request.Schedule = numbers.OfName(action.Schedule.Strategy)
 			}
 		}
 		if request != (Request{}) {

@@ -98,7 +98,7 @@ func programsOf(rule *v1alpha1.PlanRule) (names []chains.ProgramName) {
 			names = append(names, chains.ProgramOf(rule, action.RunProgram.Program))
 		case action.Congestion != nil && action.At != v1alpha1.ActionAtPeer:
 			names = append(names, chains.ProgramOf(rule, action.Congestion.Algorithm))
-		case action.Schedule != nil:
+		case action.Schedule != nil && action.At != v1alpha1.ActionAtPeer:
 			names = append(names, chains.ProgramOf(rule, action.Schedule.Strategy))
 		}
 	}

@@ -65,7 +65,7 @@ func cookiesOf(all []governed) (cookies map[chains.ProgramName][]uint64, failed 
 func schedulesOf(rules []v1alpha1.PlanRule) (names []chains.ProgramName) {
 	for i := range rules {
 		for _, action := range rules[i].Actions {
-			if action.Schedule != nil {
+			if action.Schedule != nil && action.At != v1alpha1.ActionAtPeer {
 				names = append(names, chains.ProgramOf(&rules[i], action.Schedule.Strategy))
 			}
 		}

@@ -74,6 +74,7 @@ type Rules struct {
 	statuses   statuses
 	idle       *idleSubflows
 	atNIC      *atnic.Part
+	scheduler  *schedule.Scheduler
 	// inSockets act in the pods' sockets, withChains beside the programs.
 	inSockets, withChains []node.Part
 }
@@ -100,8 +101,8 @@ func Open(options Options) *Rules {
 	r.inspection = openInspection(options, r.chains, pins)
 	r.statuses = statuses{chains: r.chains, programs: r.programs, pacing: r.pacing, pins: r.inspection.pins, log: log}
 	r.idle = newIdleSubflows(r.chains.WaitingSubflows, log.WithName("probes"))
-	scheduler := schedule.Open(matching(r.chains), log.WithName("schedule"))
-	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, scheduler, log}, &programSchedules{programs: r.programs}}
+	r.scheduler = schedule.Open(matching(r.chains), log.WithName("schedule"))
+	r.inSockets = []node.Part{r.pacing, &scheduling{r.chains, r.scheduler, log}, &programSchedules{programs: r.programs}}
 	r.atNIC = atnic.Open(atnic.Options{
 		PinPath: options.PinPath, Native: options.NativeXDP, Chains: r.chains, Notify: options.Wake, Log: log.WithName("xdp"),
 	})
@@ -237,6 +238,12 @@ func (r *Rules) Features() []v1alpha1.KernelFeature {
 
 // AtNIC is what rules do at NICs.
 func (r *Rules) AtNIC() *atnic.Part { return r.atNIC }
+
+// SetWishes has a pod's connections scheduled as their peers ask for, beside what its rules
+// ask for.
+func (r *Rules) SetWishes(path string, wishes []schedule.Wish, ended []schedule.Ends) error {
+	return r.scheduler.SetWishes(path, wishes, ended)
+}
 
 // Pins are what users see of rules and subflows, for metrics too.
 func (r *Rules) Pins() *inspect.Pins { return r.inspection.pins }

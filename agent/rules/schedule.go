@@ -40,7 +40,7 @@ func (s *scheduling) Remove(context.Context) error { return s.Scheduler.Apply(ni
 func schedulingRules(rules []v1alpha1.PlanRule) (mask uint64) {
 	for i := range rules {
 		for _, action := range rules[i].Actions {
-			if action.Schedule != nil && action.Schedule.Strategy == v1alpha1.StrategyEarliestCompletionFirst {
+			if action.Schedule != nil && action.At != v1alpha1.ActionAtPeer && action.Schedule.Strategy == v1alpha1.StrategyEarliestCompletionFirst {
 				mask |= 1 << i
 			}
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package schedule distributes the data of pods' connections over their subflows
-// by strategies of its own. No stock kernel lets a program choose the subflow of a
+// by strategies of its own, as rules or peers ask for it. No stock kernel lets a program choose the subflow of a
 // segment; a subflow that is to rest is made a backup instead, by the path manager
 // in the pod's network namespace. A connection's subflows never rest all at once.
 package schedule
@@ -10,8 +10,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -71,15 +73,22 @@ func (s *Scheduler) Apply(endpoints []Endpoint) error {
 	}
 	for path, stack := range s.endpoints {
 		if !wanted[path] {
+			stack.Rules = 0
+		}
+		if !stack.isWanted() {
 			failed = errors.Join(failed, stack.release(), stack.close())
 			delete(s.endpoints, path)
 		}
 	}
+	s.wake()
+	return failed
+}
+
+func (s *Scheduler) wake() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
 	}
-	return failed
 }
 
 func (s *Scheduler) add(endpoint Endpoint) error {
@@ -124,15 +133,30 @@ func (s *Scheduler) idle() bool {
 }
 
 func (s *Scheduler) decide() {
+	for _, path := range s.paths() {
+		s.decideFor(path)
+	}
+}
+
+func (s *Scheduler) paths() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, stack := range s.endpoints {
-		err := stack.decide(s.matching)
-		if err != nil && !stack.failing { // once, until it works again
-			s.log.Error(err, "failed to schedule connections", "endpoint", stack.Number)
-		}
-		stack.failing = err != nil
+	return slices.Collect(maps.Keys(s.endpoints))
+}
+
+// decideFor looks at one endpoint, and lets others change what is asked for in between.
+func (s *Scheduler) decideFor(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	stack := s.endpoints[path]
+	if stack == nil {
+		return
 	}
+	err := stack.decide(s.matching)
+	if err != nil && !stack.failing { // once, until it works again
+		s.log.Error(err, "failed to schedule connections", "endpoint", stack.Number)
+	}
+	stack.failing = err != nil
 }
 
 // Close leaves resting subflows as they are: the next agent takes them over.
@@ -162,5 +186,5 @@ func openStack(endpoint Endpoint) (*stack, error) {
 	if err != nil {
 		return nil, errors.Join(err, diagnostics.Close())
 	}
-	return &stack{Endpoint: endpoint, diagnostics: diagnostics, client: client, backlogs: map[uint32][]uint64{}}, nil
+	return &stack{Endpoint: endpoint, diagnostics: diagnostics, client: client, backlogs: map[uint32][]uint64{}, streams: map[uint32]*stream{}}, nil
 }

@@ -5,6 +5,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -20,6 +21,8 @@ type stack struct {
 	diagnostics *mptcpnl.Diagnostics
 	client      *mptcpnl.Client
 	backlogs    map[uint32][]uint64 // the latest of each connection, by its token
+	wishes      map[Ends]Wish       // of peers
+	streams     map[uint32]*stream  // the thin ones, by their connection's token
 	failing     bool
 	next        time.Time // when it is decided again
 }
@@ -53,16 +56,35 @@ func (s *stack) decide(matching Matching) error {
 	var failed error
 	for _, connection := range connections {
 		ours := subflows[connection.Token]
-		if len(ours) < 2 || !s.governs(ours, matching) {
+		if len(ours) < 2 {
+			continue
+		}
+		byRule, wish := s.governs(ours, matching), s.wishOf(ours)
+		if !byRule && wish == (Wish{}) {
 			continue
 		}
 		latest := append(s.backlogs[connection.Token], connection.Backlog)
 		latest = latest[max(0, len(latest)-memory):]
 		backlogs[connection.Token] = latest
-		failed = errors.Join(failed, s.schedule(slices.Max(latest), ours))
+		failed = errors.Join(failed, s.carryOut(&connection, byRule, wish, slices.Max(latest), ours))
 	}
 	s.backlogs = backlogs
+	maps.DeleteFunc(s.streams, func(token uint32, _ *stream) bool { return backlogs[token] == nil })
 	return failed
+}
+
+// carryOut does what is asked for a connection. The pod's own rule goes before its peer.
+func (s *stack) carryOut(connection *mptcpnl.Connection, byRule bool, wish Wish, backlog uint64, subflows []mptcpnl.Subflow) error {
+	if byRule {
+		return s.schedule(backlog, subflows)
+	}
+	if kept, err := s.keepThin(connection, backlog, wish.DelayThreshold, subflows); kept {
+		return err
+	}
+	if wish.EarliestCompletionFirst {
+		return s.schedule(backlog, subflows)
+	}
+	return s.useAll(subflows)
 }
 
 // connections are the established subflows, by the token of their connection.
@@ -82,7 +104,7 @@ func (s *stack) connections() (map[uint32][]mptcpnl.Subflow, error) {
 
 // governs is true for a connection one of whose subflows a rule matches.
 func (s *stack) governs(subflows []mptcpnl.Subflow, matching Matching) bool {
-	return slices.ContainsFunc(subflows, func(subflow mptcpnl.Subflow) bool {
+	return s.Rules != 0 && slices.ContainsFunc(subflows, func(subflow mptcpnl.Subflow) bool {
 		return matching(s.Number, subflow.Local, subflow.Remote)&s.Rules != 0
 	})
 }
@@ -133,11 +155,7 @@ func (s *stack) release() error {
 	}
 	var failed error
 	for token := range s.backlogs {
-		for i := range subflows[token] {
-			if subflow := &subflows[token][i]; subflow.BackupWanted {
-				failed = errors.Join(failed, s.setBackup(subflow, false))
-			}
-		}
+		failed = errors.Join(failed, s.useAll(subflows[token]))
 	}
 	return failed
 }

@@ -55,7 +55,7 @@ func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
 		e.Number[request] = number
 	}
 	if r.CongestionControl != "" {
-		set(transport.RequestCongestionControl, uint32(numbers.OfCongestionControl(r.CongestionControl)))
+		set(transport.RequestCongestionControl, uint32(numbers.OfName(r.CongestionControl)))
 	}
 	if r.InitialWindow != nil {
 		set(transport.RequestInitialWindow, uint32(*r.InitialWindow))
@@ -68,6 +68,15 @@ func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
 	}
 	if len(r.Rates) > 0 {
 		e.Flags |= exchangeRates
+	}
+	if r.Schedule != "" {
+		set(transport.RequestSchedule, uint32(numbers.OfName(r.Schedule)))
+	}
+	if r.DelayThreshold != nil {
+		set(transport.RequestDelayThreshold, units(r.DelayThreshold, time.Millisecond))
+	}
+	if r.InactivityTimeout != nil {
+		set(transport.RequestInactivityTimeout, units(r.InactivityTimeout, time.Second))
 	}
 }
 
@@ -83,7 +92,7 @@ func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {
 	}
 	for _, name := range a.CongestionControls[:min(len(a.CongestionControls), len(to.Hash))] {
 		to.Allowed |= 1 << transport.RequestCongestionControl
-		to.Hash[to.CongestionControls] = uint32(numbers.OfCongestionControl(name))
+		to.Hash[to.CongestionControls] = uint32(numbers.OfName(name))
 		to.CongestionControl[to.CongestionControls].Name = nameOf(name)
 		to.CongestionControls++
 	}
@@ -102,6 +111,18 @@ func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {
 	if a.MinRate != nil {
 		to.Allowed |= 1 << transport.RequestRate
 		to.LeastRate = uint64(a.MinRate.Value() / 8)
+	}
+	for i, name := range a.Schedules[:min(len(a.Schedules), len(to.Strategy))] {
+		to.Allowed |= 1 << transport.RequestSchedule
+		to.Strategy[i] = uint32(numbers.OfName(name))
+	}
+	if a.MinDelayThreshold != nil {
+		to.Allowed |= 1 << transport.RequestDelayThreshold
+		to.LeastDelayThreshold = units(a.MinDelayThreshold, time.Millisecond)
+	}
+	if a.MaxInactivityTimeout != nil {
+		to.Allowed |= 1 << transport.RequestInactivityTimeout
+		to.MostInactivityTimeout = units(a.MaxInactivityTimeout, time.Second)
 	}
 }
 
@@ -137,6 +158,9 @@ var requestFields = [transport.Requests]string{
 	transport.RequestCongestionControl: "congestionControls",
 	transport.RequestDelayedACK:        "minDelayedAck",
 	transport.RequestRate:              "minRate",
+	transport.RequestSchedule:          "schedules",
+	transport.RequestDelayThreshold:    "minDelayThreshold",
+	transport.RequestInactivityTimeout: "maxInactivityTimeout",
 }
 
 // refusedRequests names what was accepted of peers and the kernel refused to some socket.

@@ -31,6 +31,9 @@ var requestNames = [transport.Requests]string{
 	transport.RequestDelayedACK:        "delayedAck",
 	transport.RequestRate:              "rate",
 	transport.RequestCredit:            "credit",
+	transport.RequestSchedule:          "schedule",
+	transport.RequestDelayThreshold:    "delayThreshold",
+	transport.RequestInactivityTimeout: "inactivityTimeout",
 }
 
 // Describe says which metrics there are.

@@ -55,6 +55,7 @@ func (p *pair) apply(t *testing.T, client, server *v1alpha1.Transport) {
 	t.Helper()
 	model := nodetest.Model(nodetest.Pod{UID: "client", Namespace: p.client.Path()}, nodetest.Pod{UID: "server", Namespace: p.server.Path()})
 	model.Endpoints[0].Transport, model.Endpoints[1].Transport = client, server
+	model.Endpoints[1].Subflows.Manager = v1alpha1.SubflowManagerAgent
 	require.NoError(t, nodetest.Failures(p.part.Apply(t.Context(), model)))
 }
 
@@ -86,6 +87,9 @@ func (p *pair) connect(t *testing.T, protocol, address string) (client, server n
 		return err
 	}))
 	server = <-p.accepted
+	if protocol == "MPTCP" { // ss tells of a subflow's probes, and not whose wish they are
+		require.NoError(t, server.(*net.TCPConn).SetKeepAlive(false))
+	}
 	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
 	return client, server
 }
@@ -110,7 +114,8 @@ func (p *pair) serverSocket(t *testing.T) string {
 func asksForAll() *v1alpha1.Transport {
 	return &v1alpha1.Transport{Request: &v1alpha1.TransportRequest{
 		CongestionControl: "cubic", InitialWindow: new(int32(40)), UserTimeout: after(7 * time.Second), DelayedAck: after(20 * time.Millisecond),
-		Rates: []v1alpha1.PathRate{{Path: "net1", Rate: resource.MustParse("20M")}},
+		Rates:             []v1alpha1.PathRate{{Path: "net1", Rate: resource.MustParse("20M")}},
+		InactivityTimeout: after(time.Minute), DelayThreshold: after(100 * time.Millisecond), Schedule: v1alpha1.StrategyEarliestCompletionFirst,
 	}}
 }
 
@@ -118,6 +123,7 @@ func acceptsAll(from ...v1alpha1.CIDR) *v1alpha1.Transport {
 	return &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{
 		From: from, CongestionControls: []string{"reno", "cubic"}, MaxInitialWindow: new(int32(80)), MaxUserTimeout: after(time.Minute),
 		MinDelayedAck: after(10 * time.Millisecond), MinRate: resource.NewQuantity(1e6, resource.DecimalSI),
+		MaxInactivityTimeout: after(time.Hour), MinDelayThreshold: after(20 * time.Millisecond), Schedules: []string{v1alpha1.StrategyEarliestCompletionFirst},
 	}}
 }
 
@@ -137,6 +143,20 @@ type shown struct {
 	cubic, paced bool
 	userTimeout  int // ms
 	delayedAck   int // us; 0 where the kernel does not tell
+	probing      keepalive
+}
+
+// keepalive is how a socket is probed, in seconds.
+type keepalive struct{ on, idle, interval, probes int }
+
+func keepaliveOf(fd int) (k keepalive, failed error) {
+	for option, value := range map[int]*int{unix.TCP_KEEPIDLE: &k.idle, unix.TCP_KEEPINTVL: &k.interval, unix.TCP_KEEPCNT: &k.probes} {
+		got, err := unix.GetsockoptInt(fd, unix.IPPROTO_TCP, option)
+		*value, failed = got, errors.Join(failed, err)
+	}
+	on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE)
+	k.on = on
+	return k, errors.Join(failed, err)
 }
 
 func state(t *testing.T, server net.Conn) (s shown) {
@@ -157,6 +177,8 @@ func state(t *testing.T, server net.Conn) (s shown) {
 		if err != nil {
 			s.delayedAck = 0
 		}
+		s.probing, err = keepaliveOf(int(fd))
+		failed = errors.Join(failed, err)
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			s.window = info.Snd_cwnd
 		}
@@ -191,7 +213,7 @@ func TestAServerDoesWhatAClientAsksForAndItAccepts(t *testing.T) {
 			t.Errorf("%s: the server's initial window is %d, not 40", address, got)
 		}
 		await(t, p, client, server, func(s shown) error {
-			if !s.cubic || s.userTimeout != 7000 || !isAbout(s.delayedAck, 20*time.Millisecond) || !s.paced {
+			if !s.cubic || s.userTimeout != 7000 || !isAbout(s.delayedAck, 20*time.Millisecond) || !s.paced || s.probing != (keepalive{1, 30, 10, 3}) {
 				return fmt.Errorf("%s: the server's socket has %+v", address, s)
 			}
 			return nil
@@ -204,6 +226,7 @@ func TestWhatIsAskedForIsBroughtToTheBoundOfThePeer(t *testing.T) {
 	accepts := acceptsAll("10.0.0.0/8")
 	accepts.Accept.MaxInitialWindow, accepts.Accept.MaxUserTimeout = new(int32(20)), after(3*time.Second)
 	accepts.Accept.CongestionControls, accepts.Accept.MinDelayedAck = []string{"reno"}, after(50*time.Millisecond)
+	accepts.Accept.MaxInactivityTimeout = after(5 * time.Second)
 	p.apply(t, asksForAll(), accepts)
 	p.serve(t, p.server.IPv4)
 	client, server := p.connect(t, "TCP", p.server.IPv4)
@@ -211,7 +234,7 @@ func TestWhatIsAskedForIsBroughtToTheBoundOfThePeer(t *testing.T) {
 		t.Errorf("the server's initial window is %d, not 20", got)
 	}
 	await(t, p, client, server, func(s shown) error {
-		if s.cubic || s.userTimeout != 3000 || !isAbout(s.delayedAck, 50*time.Millisecond) || !s.paced {
+		if s.cubic || s.userTimeout != 3000 || !isAbout(s.delayedAck, 50*time.Millisecond) || !s.paced || s.probing != (keepalive{1, 4, 1, 1}) {
 			return fmt.Errorf("the server's socket has %+v", s)
 		}
 		return nil
@@ -277,13 +300,13 @@ func TestASubflowDoesWhatThePeerAsksForAndGoesBackWhenThePolicyGoes(t *testing.T
 	testutil.Retry(t, 20*time.Second, func() error {
 		p.part.look(false)
 		talk(t, client, server)
-		if socket := p.serverSocket(t); !strings.Contains(socket, " cubic ") || !isPaced(socket) {
+		if socket := p.serverSocket(t); !strings.Contains(socket, " cubic ") || !isPaced(socket) || !strings.Contains(socket, "timer:(keepalive,") {
 			return fmt.Errorf("the server's subflow has %s", socket)
 		}
 		return nil
 	})
 	p.apply(t, asksForAll(), nil)
-	if socket := p.serverSocket(t); strings.Contains(socket, " cubic ") || isPaced(socket) {
+	if socket := p.serverSocket(t); strings.Contains(socket, " cubic ") || isPaced(socket) || strings.Contains(socket, "timer:(keepalive,") {
 		t.Errorf("when the server's policy is gone its subflow has %s", socket)
 	}
 }
@@ -295,16 +318,17 @@ var maximum = regexp.MustCompile(`/\d+bps`)
 func TestASubflowDoesNoMoreThanItsPolicyAccepts(t *testing.T) {
 	bounds := acceptsAll("10.0.0.0/8")
 	bounds.Accept.MaxInitialWindow, bounds.Accept.MinRate = new(int32(20)), resource.NewQuantity(30e6, resource.DecimalSI)
-	bounds.Accept.CongestionControls = []string{"reno"}
+	bounds.Accept.CongestionControls, bounds.Accept.MaxInactivityTimeout = []string{"reno"}, after(12*time.Second)
 	for name, test := range map[string]struct {
 		accepts *v1alpha1.Transport
 		window  string
 		pace    string // "" for none
+		probed  string // the time until the first probe; "" for none
 	}{
-		"lower bounds": {bounds, "cwnd:20 ", "/30000000bps"},
-		"a policy that accepts from others alone": {acceptsAll("192.0.2.0/24", "::/0"), "cwnd:10 ", ""},
-		"a policy that accepts nothing":           {&v1alpha1.Transport{UserTimeout: after(time.Minute)}, "cwnd:10 ", ""},
-		"no policy":                               {nil, "cwnd:10 ", ""},
+		"lower bounds": {bounds, "cwnd:20 ", "/30000000bps", "timer:(keepalive,5."},
+		"a policy that accepts from others alone": {acceptsAll("192.0.2.0/24", "::/0"), "cwnd:10 ", "", ""},
+		"a policy that accepts nothing":           {&v1alpha1.Transport{UserTimeout: after(time.Minute)}, "cwnd:10 ", "", ""},
+		"no policy":                               {nil, "cwnd:10 ", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPair(t, allOnNet1)
@@ -321,7 +345,8 @@ func TestASubflowDoesNoMoreThanItsPolicyAccepts(t *testing.T) {
 				p.part.look(false)
 				talk(t, client, server)
 				socket := p.serverSocket(t)
-				if strings.Contains(socket, " cubic ") || maximum.FindString(socket) != test.pace {
+				if strings.Contains(socket, " cubic ") || maximum.FindString(socket) != test.pace ||
+					strings.Contains(socket, "timer:(keepalive,") != (test.probed != "") || !strings.Contains(socket, test.probed) {
 					return fmt.Errorf("the server's subflow has %s", socket)
 				}
 				return nil

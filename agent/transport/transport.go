@@ -32,7 +32,7 @@ import (
 )
 
 // schema is the version of everything pinned: see docs/upgrade.md.
-const schema = "v2"
+const schema = "v3"
 
 // Options of a Part.
 type Options struct {
@@ -49,6 +49,8 @@ type Options struct {
 	// Flows opens the flows that the uplinks remember, by which the path of a subflow is
 	// known; nil where nobody knows.
 	Flows func() (Flows, error)
+	// Wishes carries out what peers ask for and no program can do; nil where nobody does.
+	Wishes Wishes
 	// Notify is called when there is more to say of endpoints.
 	Notify func()
 	Log    logr.Logger
@@ -65,6 +67,9 @@ type Part struct {
 	rates    rates
 	arrivals *attach.Interfaces
 	ended    counts // of exchanges that are no more
+
+	wishing    map[uint64]bool // the namespaces in which peers have something done
+	wishesNext time.Time       // when wishes are read again
 }
 
 // pod is one whose sockets get settings.
@@ -74,7 +79,7 @@ type pod struct {
 	settings transport.TransportSettings
 	exchange transport.TransportExchange
 	rates    map[string]uint32 // to ask for, by the name of the path
-	lacking  string            // what it accepts and the kernel lacks
+	lacking  []string          // what it accepts and does not get, and why; some empty
 	changed  time.Time         // of the settings; zero once its sockets have settled
 	refused  refused           // as it was told last
 }
@@ -91,7 +96,7 @@ type found struct {
 
 // Open prepares.
 func Open(options Options) *Part {
-	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}}
+	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}, wishing: map[uint64]bool{}}
 	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "transport"), schema, options.Log), p.load)
 	p.arrivals = attach.New(attach.Options{
 		LinkDirectory: filepath.Join(p.loaded.Directory(), "arrivals"), Hooks: arrivalHooks,
@@ -137,9 +142,7 @@ func (p *Part) describe(report *node.Report, one *pod, refused refused) {
 	if names := refusedRequests(refused.requests); names != "" {
 		messages = append(messages, "the kernel refused to some socket what a peer asked for within "+names)
 	}
-	if one.lacking != "" {
-		messages = append(messages, one.lacking)
-	}
+	messages = append(messages, slices.DeleteFunc(slices.Clone(one.lacking), func(why string) bool { return why == "" })...)
 	for _, message := range messages {
 		report.Describe(one.uid, func(status *v1alpha1.EndpointStatus) { node.AddMessage(status, message) })
 	}
@@ -175,8 +178,9 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
 	exchange := exchangeOf(of, endpoint.Incast, asking)
+	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(kernelRelease(), &exchange)}
 	one := &pod{
-		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: unknownAccepted(of.Accept),
+		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: lacking,
 	}
 	if of.Request != nil && len(of.Request.Rates) > 0 {
 		one.rates = map[string]uint32{}
@@ -246,7 +250,7 @@ func (p *Part) give(cookie uint64, one, before *pod) error {
 		one.changed = before.changed
 		return nil
 	}
-	if err := p.writeExchange(cookie, one); err != nil {
+	if err := errors.Join(p.writeExchange(cookie, one), p.letWish(cookie, one)); err != nil {
 		return err
 	}
 	if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
@@ -296,9 +300,9 @@ func (p *Part) release(cookies []uint64) (failed error) {
 		if err := p.loaded.Value.TransportSettings.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("failed to forget the settings of a network namespace: %w", err))
 		}
-		failed = errors.Join(failed, p.writeExchange(cookie, &pod{}))
+		failed = errors.Join(failed, p.writeExchange(cookie, &pod{}), p.letWish(cookie, &pod{}))
 		if one := p.pods[cookie]; one != nil {
-			failed = errors.Join(failed, p.sweep(one.path))
+			failed = errors.Join(failed, p.sweep(one.path), p.endWishes(cookie, one.path))
 		} else {
 			unknown[cookie] = true
 		}
@@ -317,7 +321,7 @@ func (p *Part) sweep(path string) error {
 }
 
 func (p *Part) sweepIn(file *os.File) error {
-	return namespace.IterateSockets(file, p.loaded.Value.existing)
+	return errors.Join(namespace.IterateSockets(file, p.loaded.Value.existing), p.endWishesIn(file))
 }
 
 // refusedTo is what the kernel refused to some socket of a namespace.
@@ -367,6 +371,9 @@ func (p *Part) look(all bool) (changed bool) {
 	}
 	if err := p.lookAtRates(); err != nil {
 		p.options.Log.Error(err, "failed to ask for rates on paths; what is asked for stays")
+	}
+	if err := p.lookAtWishes(); err != nil {
+		p.options.Log.Error(err, "failed to carry out what peers asked for; it is tried again")
 	}
 	for cookie, one := range p.pods {
 		changed = changed || p.refusedTo(cookie) != one.refused

@@ -69,10 +69,11 @@ func captured(t *testing.T, socket int) (all []segment) {
 
 // What is meant, by its bytes; and no segment with data has any of it.
 func TestRequestsAreOnTheWireAsTheyAreMeant(t *testing.T) {
-	hash := numbers.OfCongestionControl("cubic")
+	hash, strategy := numbers.OfName("cubic"), numbers.OfName("EarliestCompletionFirst")
 	requests := [][]byte{
 		{transport.RequestInitialWindow, 4, 0, 40}, {transport.RequestCongestionControl, 4, byte(hash >> 8), byte(hash)},
 		{transport.RequestDelayedACK, 4, 0, 20}, {transport.RequestRate, 4, 4<<3 | 1250>>8, 1250 & 0xff}, // 1250 << 4 kbit/s
+		{transport.RequestSchedule, 4, byte(strategy >> 8), byte(strategy)}, {transport.RequestDelayThreshold, 4, 0, 100}, {transport.RequestInactivityTimeout, 4, 0, 60},
 	}
 	for _, protocol := range []string{"TCP", "MPTCP"} {
 		t.Run(protocol, func(t *testing.T) {

@@ -22,8 +22,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule)) || !has(self.match.packetTypes) && !has(self.match.sequence) && !has(self.match.sent)",message="Schedule is for connections: the match of its rule cannot have packetTypes, sequence or sent, which select some of their packets"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.program) || !self.actions.exists(a, has(a.schedule))",message="Schedule is for connections: the match of its rule cannot have program, which answers for each packet"
 // +kubebuilder:validation:XValidation:rule="!has(self.match) || !self.actions.exists(a, has(a.schedule) && a.schedule.strategy != 'EarliestCompletionFirst')",message="a Schedule action with a program schedules every connection of the pods: leave match out"
-// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'ToEndpoint' || !self.actions.exists(a, has(a.schedule))",message="Schedule distributes what the pod sends: the match of its rule cannot have direction ToEndpoint"
-// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'FromEndpoint' || !self.actions.exists(a, a.type == 'RateLimit' && has(a.at) && a.at == 'Peer')",message="RateLimit with at: Peer bounds what the pod receives: the match of its rule cannot have direction FromEndpoint"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'ToEndpoint' || !self.actions.exists(a, has(a.schedule) && (!has(a.at) || a.at != 'Peer'))",message="Schedule distributes what the pod sends: the match of its rule cannot have direction ToEndpoint"
+// +kubebuilder:validation:XValidation:rule="!has(self.match) || !has(self.match.direction) || self.match.direction != 'FromEndpoint' || !self.actions.exists(a, a.type in ['RateLimit', 'Schedule'] && has(a.at) && a.at == 'Peer')",message="RateLimit and Schedule with at: Peer are for what the pod receives: the match of its rule cannot have direction FromEndpoint"
 type Rule struct {
 	// name of the rule, unique in its policy; counters and messages use it.
 	// +kubebuilder:validation:MinLength=1
@@ -333,8 +333,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Schedule') == has(self.schedule)",message="schedule goes with type: Schedule, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'Congestion') == has(self.congestion)",message="congestion goes with type: Congestion, which needs it, and with no other type"
 // +kubebuilder:validation:XValidation:rule="(self.type == 'RunProgram') == has(self.runProgram)",message="runProgram goes with type: RunProgram, which needs it, and with no other type"
-// +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || self.type in ['RateLimit', 'Congestion']",message="at: Peer goes with type RateLimit or Congestion, which peers can be asked for, and with no other type"
+// +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || self.type in ['RateLimit', 'Congestion', 'Schedule']",message="at: Peer goes with type RateLimit, Congestion or Schedule, which peers can be asked for, and with no other type"
 // +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || !has(self.rateLimit) || (!has(self.rateLimit.per) || self.rateLimit.per == 'Subflow') && (!has(self.rateLimit.mechanism) || self.rateLimit.mechanism == 'Auto')",message="with at: Peer each subflow has the rate and the peer paces it: leave per and mechanism out"
+// +kubebuilder:validation:XValidation:rule="!has(self.at) || self.at != 'Peer' || !has(self.schedule) || self.schedule.strategy == 'EarliestCompletionFirst'",message="with at: Peer the strategy must be EarliestCompletionFirst: a program of this policy is not the peer's"
 // +kubebuilder:validation:XValidation:rule="!has(self.suppressAddAddr) || self.type == 'SuppressAddAddr'",message="suppressAddAddr goes with type: SuppressAddAddr and with no other type"
 type Action struct {
 	// type of the action. RateLimit bounds the rate; SetBackup makes subflows
@@ -346,7 +347,7 @@ type Action struct {
 	// +required
 	Type ActionType `json:"type"`
 	// at is which end of the connection carries the action out: Endpoint, the default, is
-	// the pod's, and Peer asks the other one, for types RateLimit and Congestion. The peer
+	// the pod's, and Peer asks the other one, for types RateLimit, Congestion and Schedule. The peer
 	// does it for what it sends on the subflows that the rule matches, where its policy
 	// accepts that (spec.transport.accept).
 	// +optional

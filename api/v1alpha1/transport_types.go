@@ -106,6 +106,23 @@ type TransportRequest struct {
 	// +listMapKey=path
 	// +optional
 	Rates []PathRate `json:"rates,omitempty"`
+	// schedule is the strategy by which the peer is to distribute what it sends over a
+	// connection's subflows, as with an action Schedule of its own.
+	// +kubebuilder:validation:Enum=EarliestCompletionFirst
+	// +optional
+	Schedule string `json:"schedule,omitempty"`
+	// delayThreshold is the round-trip time up to which the peer is to keep a thin stream on
+	// one subflow, the one that the connection began with, while the others rest. Above it
+	// the stream moves to the subflow with the shortest round-trip time. A stream is thin
+	// while no more than 64 KiB of it wait; what is more uses all subflows.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('10s')",message="must be a time from 1ms to 10s, such as 100ms"
+	// +optional
+	DelayThreshold *metav1.Duration `json:"delayThreshold,omitempty"`
+	// inactivityTimeout is how long the pod may be silent before the peer gives up a plain
+	// TCP connection, or a subflow: the peer probes it meanwhile, and a living pod answers.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2s') && duration(self) <= duration('9h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 2s to 9h, such as 2m"
+	// +optional
+	InactivityTimeout *metav1.Duration `json:"inactivityTimeout,omitempty"`
 }
 
 // PathRate is a rate on one path.
@@ -124,7 +141,7 @@ type PathRate struct {
 
 // TransportAcceptance says which requests of peers are honoured. What is left out is not
 // accepted; what exceeds a bound is brought to it.
-// +kubebuilder:validation:XValidation:rule="has(self.congestionControls) || has(self.maxInitialWindow) || has(self.maxUserTimeout) || has(self.minDelayedAck) || has(self.minRate)",message="accept needs something to accept beside from: congestionControls, maxInitialWindow, maxUserTimeout, minDelayedAck or minRate"
+// +kubebuilder:validation:XValidation:rule="has(self.congestionControls) || has(self.maxInitialWindow) || has(self.maxUserTimeout) || has(self.minDelayedAck) || has(self.minRate) || has(self.schedules) || has(self.minDelayThreshold) || has(self.maxInactivityTimeout)",message="accept needs something to accept beside from: congestionControls, maxInitialWindow, maxUserTimeout, minDelayedAck, minRate, schedules, minDelayThreshold or maxInactivityTimeout"
 type TransportAcceptance struct {
 	// from lists the addresses of peers whose requests are honoured. They are those that
 	// the pod sees: of what comes in from outside by a Service, often those of nodes.
@@ -160,6 +177,23 @@ type TransportAcceptance struct {
 	// +kubebuilder:validation:XValidation:rule="isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('100k')) >= 0 && quantity(self).compareTo(quantity('100G')) <= 0",message="must be a rate from 100k to 100G bits a second, such as 1M"
 	// +optional
 	MinRate *resource.Quantity `json:"minRate,omitempty"`
+	// schedules are the strategies that a peer may choose for what the pod sends to it. They
+	// need subflows.manager Agent.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:Enum=EarliestCompletionFirst
+	// +listType=set
+	// +optional
+	Schedules []string `json:"schedules,omitempty"`
+	// minDelayThreshold is the least delayThreshold of a peer: the lower one is, the more
+	// often a stream moves. It needs subflows.manager Agent.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('10s')",message="must be a time from 1ms to 10s, such as 20ms"
+	// +optional
+	MinDelayThreshold *metav1.Duration `json:"minDelayThreshold,omitempty"`
+	// maxInactivityTimeout is the longest inactivityTimeout of a peer.
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2s') && duration(self) <= duration('9h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 2s to 9h, such as 2m"
+	// +optional
+	MaxInactivityTimeout *metav1.Duration `json:"maxInactivityTimeout,omitempty"`
 }
 
 // Keepalive says how idle connections are probed. What is left out is the node's own.
@@ -197,7 +231,7 @@ type TransportBounds struct {
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	MaxInitialWindow *int32 `json:"maxInitialWindow,omitempty"`
-	// maxInactivityTimeout is the longest inactivityTimeout.
+	// maxInactivityTimeout is the longest inactivityTimeout, of a policy and of peers.
 	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('24h') && duration(self).getMilliseconds() % 1000 == 0",message="must be a time of whole seconds from 1s to 24h, such as 5m"
 	// +optional
 	MaxInactivityTimeout *metav1.Duration `json:"maxInactivityTimeout,omitempty"`

@@ -16,6 +16,8 @@ struct asked_by_rules {
 	__u64 looked; /* when the rules were asked */
 	__u32 rate;   /* 0: none */
 	__u32 congestion_control; /* 0: none */
+	__u32 schedule; /* 0: none */
+	__u32 pad;
 };
 
 struct {

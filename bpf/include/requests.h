@@ -30,6 +30,9 @@ enum request {
 	REQUEST_DELAYED_ACK,        /* at most, in ms */
 	REQUEST_RATE,               /* at most: 5 bits of exponent, 11 of mantissa, in kbit/s */
 	REQUEST_CREDIT,             /* a rate, as a share of what the receiver can take */
+	REQUEST_SCHEDULE,           /* the hash of a strategy's name */
+	REQUEST_DELAY_THRESHOLD,    /* ms: above it a thin stream takes another subflow */
+	REQUEST_INACTIVITY_TIMEOUT, /* in the form of the user timeout */
 	REQUESTS,
 };
 
@@ -37,8 +40,11 @@ SHARED(enum, request);
 
 enum {
 	MAX_CONGESTION_CONTROLS = 16,
+	MAX_STRATEGIES = 4,
+	REQUEST_ROOM = 16, /* for the types, so that the verifier sees the bound */
 
-	USER_TIMEOUT_IN_MINUTES = 0x8000,
+	USER_TIMEOUT_IN_MINUTES = 0x8000, /* and of the inactivity timeout */
+	LEAST_INACTIVITY_TIMEOUT = 2,     /* s: one until the first probe, and one for the answer */
 	MOST_DELAYED_ACK = 200, /* ms: the kernel's own, which sockets have anyhow */
 	RATE_MANTISSA_BITS = 11,
 };
@@ -46,7 +52,7 @@ enum {
 /* Numbers as they are asked for, in the machine's order. */
 struct requests {
 	__u32 given; /* a bit for each type */
-	__u32 number[REQUESTS];
+	__u32 number[REQUEST_ROOM];
 };
 
 /* What is accepted of what peers ask for; nothing where it is all zeros. */
@@ -56,6 +62,9 @@ struct acceptance {
 	__u32 most_initial_window; /* segments */
 	__u32 least_delayed_ack;   /* us */
 	__u64 least_rate;          /* bytes a second */
+	__u32 least_delay_threshold;   /* ms */
+	__u32 most_inactivity_timeout; /* s */
+	__u32 strategy[MAX_STRATEGIES]; /* the hashes of their names; 0 for none */
 	__u32 congestion_controls;
 	__u32 hash[MAX_CONGESTION_CONTROLS]; /* of their names */
 	struct congestion congestion_control[MAX_CONGESTION_CONTROLS];
@@ -83,7 +92,7 @@ static __always_inline void read_requests(const __u8 *option, __u32 length, stru
 		if (type == REQUEST_USER_TIMEOUT || type >= REQUESTS || requests->given & 1U << type)
 			continue;
 		requests->given |= 1U << type;
-		requests->number[type & 7] = one[2] << 8 | one[3];
+		requests->number[type & (REQUEST_ROOM - 1)] = one[2] << 8 | one[3];
 	}
 }
 
@@ -164,6 +173,46 @@ static __always_inline void judge_rate(const struct acceptance *acceptance, __u3
 	verdict->accepted |= 1U << REQUEST_RATE;
 }
 
+static __always_inline void judge_schedule(const struct acceptance *acceptance, __u32 number, struct verdict *verdict)
+{
+	__u32 i;
+
+#pragma unroll
+	for (i = 0; i < MAX_STRATEGIES; i++) {
+		if (!number || acceptance->strategy[i] != number)
+			continue;
+		verdict->value[REQUEST_SCHEDULE] = number;
+		verdict->accepted |= 1U << REQUEST_SCHEDULE;
+		return;
+	}
+	verdict->refused |= 1U << REQUEST_SCHEDULE;
+}
+
+static __always_inline void judge_delay_threshold(const struct acceptance *acceptance, __u32 number, struct verdict *verdict)
+{
+	if (!number)
+		return;
+	if (number < acceptance->least_delay_threshold)
+		number = acceptance->least_delay_threshold;
+	verdict->value[REQUEST_DELAY_THRESHOLD] = number;
+	verdict->accepted |= 1U << REQUEST_DELAY_THRESHOLD;
+}
+
+static __always_inline void judge_inactivity_timeout(const struct acceptance *acceptance, __u32 number,
+						     struct verdict *verdict)
+{
+	__u32 time = number & (USER_TIMEOUT_IN_MINUTES - 1), timeout = time * (number & USER_TIMEOUT_IN_MINUTES ? 60 : 1);
+
+	if (!time)
+		return;
+	if (timeout > acceptance->most_inactivity_timeout)
+		timeout = acceptance->most_inactivity_timeout;
+	if (timeout < LEAST_INACTIVITY_TIMEOUT)
+		timeout = LEAST_INACTIVITY_TIMEOUT;
+	verdict->value[REQUEST_INACTIVITY_TIMEOUT] = timeout;
+	verdict->accepted |= 1U << REQUEST_INACTIVITY_TIMEOUT;
+}
+
 static __always_inline void judge(const struct acceptance *acceptance, const struct requests *requests,
 				  struct verdict *verdict)
 {
@@ -180,6 +229,12 @@ static __always_inline void judge(const struct acceptance *acceptance, const str
 		judge_delayed_ack(acceptance, requests->number[REQUEST_DELAYED_ACK], verdict);
 	if (asked & 1U << REQUEST_RATE)
 		judge_rate(acceptance, requests->number[REQUEST_RATE], verdict);
+	if (asked & 1U << REQUEST_SCHEDULE)
+		judge_schedule(acceptance, requests->number[REQUEST_SCHEDULE], verdict);
+	if (asked & 1U << REQUEST_DELAY_THRESHOLD)
+		judge_delay_threshold(acceptance, requests->number[REQUEST_DELAY_THRESHOLD], verdict);
+	if (asked & 1U << REQUEST_INACTIVITY_TIMEOUT)
+		judge_inactivity_timeout(acceptance, requests->number[REQUEST_INACTIVITY_TIMEOUT], verdict);
 }
 
 #endif

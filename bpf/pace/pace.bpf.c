@@ -61,10 +61,12 @@ struct {
 struct rule_requests {
 	__u64 rates;       /* the rules that ask for a rate */
 	__u64 congestions; /* those that ask for a congestion control */
+	__u64 schedules;   /* those that ask for a strategy */
 	__u32 endpoint;
 	__u32 binding;     /* as of struct stack */
 	__u16 rate[MAX_RULES];
 	__u16 congestion[MAX_RULES];
+	__u16 schedule[MAX_RULES];
 };
 
 struct {
@@ -237,16 +239,17 @@ static __always_inline __u32 least_asked(const struct rule_requests *requests, _
 	return least;
 }
 
-static __always_inline __u32 congestion_asked(const struct rule_requests *requests, __u64 rules)
+/* The number of the rule that decides, of those that ask for something; 0 for none. */
+static __always_inline __u32 decided(const __u16 *number, __u64 rules, __u32 binding)
 {
 	__u32 rule;
 
-	rules = deciding(rules, requests->binding);
+	rules = deciding(rules, binding);
 	if (!rules)
 		return 0;
 	rule = 63 - __builtin_clzll(rules);
 	barrier_var(rule);
-	return requests->congestion[rule & (MAX_RULES - 1)];
+	return number[rule & (MAX_RULES - 1)];
 }
 
 /*
@@ -272,7 +275,8 @@ static __always_inline void note_requests(struct bpf_sock_ops *ops, struct bpf_s
 	subflow = bpf_map_lookup_elem(&subflows, &key);
 	rules = subflow ? matching(subflow) : 0;
 	asked->rate = least_asked(requests, rules & requests->rates);
-	asked->congestion_control = congestion_asked(requests, rules & requests->congestions);
+	asked->congestion_control = decided(requests->congestion, rules & requests->congestions, requests->binding);
+	asked->schedule = decided(requests->schedule, rules & requests->schedules, requests->binding);
 	asked->looked = now;
 }
 

@@ -18,6 +18,8 @@ type PaceAskedByRules struct {
 	Looked            uint64
 	Rate              uint32
 	CongestionControl uint32
+	Schedule          uint32
+	Pad               uint32
 }
 
 type PaceAttachment struct {
@@ -173,10 +175,12 @@ type PaceRuleRequests struct {
 	_           structs.HostLayout
 	Rates       uint64
 	Congestions uint64
+	Schedules   uint64
 	Endpoint    uint32
 	Binding     uint32
 	Rate        [64]uint16
 	Congestion  [64]uint16
+	Schedule    [64]uint16
 }
 
 type PaceStack struct {

@@ -16,10 +16,13 @@
 enum {
 	MAX_ACCEPTED_PREFIXES = 16,
 	MAX_ASKED_RATES = 65536,
+	MAX_WISHES = 65536,
+
+	BPF_EXIST = 2,
 
 	LONGER_THAN_THAT = -28, /* ENOSPC: there is such an option */
 
-	OPTION_WORDS = 8,           /* more than there are types of requests */
+	OPTION_WORDS = 16,          /* more than there are types of requests */
 
 	ROUNDS_AT_ONCE = 3,         /* at first, one may be lost */
 	CHANGES_IN_A_SECOND = 16,   /* of a socket, at its peer's wish */
@@ -28,6 +31,14 @@ enum {
 #define ROUND_AFTER 1000000000ULL   /* ns: all is asked again */
 #define LAPSES_AFTER 10000000000ULL /* ns: what was not asked again is undone */
 #define SECOND 1000000000ULL
+
+/* What the agent knows too. */
+enum wish_limits {
+	MAX_WISHES_OF_ENDPOINT = 4096,
+	WISH_LAPSES_AFTER = 10, /* s */
+};
+
+SHARED(enum, wish_limits);
 
 enum {
 	EXCHANGE_RATES = 1 << 0,   /* rates are asked for on some paths */
@@ -82,6 +93,30 @@ struct {
 	__type(value, __u32);
 } asked_rates SEC(".maps");
 
+/* What the agent has to do at a peer's wish; it takes it out of the map some time after. */
+struct wish {
+	__u64 heard; /* when it was asked for last: CLOCK_MONOTONIC */
+	__u32 strategy;        /* the hash of its name; 0: none */
+	__u32 delay_threshold; /* ms; 0: none */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_WISHES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct asked_rate_key);
+	__type(value, struct wish);
+} transport_wishes SEC(".maps");
+
+/* How many of them the sockets of a network namespace have; the agent counts them anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_NAMESPACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64); /* cookie of the network namespace */
+	__type(value, __u32);
+} transport_wishers SEC(".maps");
+
 /* What a socket asks its peer for, and has been asked for; it goes with the socket. */
 struct conversation {
 	__u32 revision;     /* of the exchange that it follows */
@@ -94,6 +129,7 @@ struct conversation {
 	__u32 rounds;
 	__u32 due;          /* what is still to be asked in this round */
 	__u32 rate;         /* to ask for: a rate, and above it 16 bits of a rule's congestion control; 0: none */
+	__u32 schedule;     /* to ask for: that of a rule; 0: none */
 	__u32 words;        /* of requests in the next segment */
 	__u32 user_timeout; /* 1: the next segment has it */
 	__be32 option[OPTION_WORDS];
@@ -104,6 +140,7 @@ struct conversation {
 	__u64 heard[REQUESTS]; /* when it was asked for last */
 	__u64 changes_since;
 	__u32 changes;
+	__u64 noted;        /* when the agent was told last of what it has to do */
 	struct credit credit;
 	struct congestion congestion_control;
 	struct settings all; /* those of the policy, and over them what the peer asked for */
@@ -219,19 +256,38 @@ static __always_inline void follow(void *socket, void *sk, const struct exchange
 	with->told_refused = 0;
 }
 
+enum {
+	SETTINGS_OF_KEEPALIVE = 1U << SETTING_KEEPALIVE | 1U << SETTING_KEEPALIVE_IDLE | 1U << SETTING_KEEPALIVE_INTERVAL |
+				1U << SETTING_KEEPALIVE_PROBES,
+};
+
 /* The settings that come of these requests, bit by bit, and the other way round. */
 static __always_inline __u32 settings_of(__u32 requests)
 {
+	__u32 keepalive = requests >> REQUEST_INACTIVITY_TIMEOUT & 1 ? SETTINGS_OF_KEEPALIVE : 0;
+
 	return (requests >> REQUEST_USER_TIMEOUT & 1) << SETTING_USER_TIMEOUT |
 	       (requests >> REQUEST_DELAYED_ACK & 1) << SETTING_DELAYED_ACK |
-	       (requests >> REQUEST_CONGESTION_CONTROL & 1) << SETTING_CONGESTION_CONTROL;
+	       (requests >> REQUEST_CONGESTION_CONTROL & 1) << SETTING_CONGESTION_CONTROL | keepalive;
 }
 
 static __always_inline __u32 requests_of(__u32 settings)
 {
 	return (settings >> SETTING_USER_TIMEOUT & 1) << REQUEST_USER_TIMEOUT |
 	       (settings >> SETTING_DELAYED_ACK & 1) << REQUEST_DELAYED_ACK |
-	       (settings >> SETTING_CONGESTION_CONTROL & 1) << REQUEST_CONGESTION_CONTROL;
+	       (settings >> SETTING_CONGESTION_CONTROL & 1) << REQUEST_CONGESTION_CONTROL |
+	       (settings & SETTINGS_OF_KEEPALIVE ? 1U << REQUEST_INACTIVITY_TIMEOUT : 0);
+}
+
+/* A peer that is silent for so long, and answers none of these probes, is given up. */
+static __always_inline void probe_within(struct settings *all, __u32 timeout)
+{
+	__u32 probes = timeout >= 6 ? 3 : 1, interval = timeout >= 6 ? timeout / 6 : 1;
+
+	all->value[SETTING_KEEPALIVE] = 1;
+	all->value[SETTING_KEEPALIVE_PROBES] = probes;
+	all->value[SETTING_KEEPALIVE_INTERVAL] = interval;
+	all->value[SETTING_KEEPALIVE_IDLE] = timeout - probes * interval;
 }
 
 /* What its peer asked for goes over what a socket's own policy gives. */
@@ -244,6 +300,8 @@ static __always_inline void add_granted(struct settings *all, const struct conve
 		all->value[SETTING_DELAYED_ACK] = with->value[REQUEST_DELAYED_ACK];
 	if (with->accepted & 1U << REQUEST_CONGESTION_CONTROL)
 		all->congestion_control = with->congestion_control;
+	if (with->accepted & 1U << REQUEST_INACTIVITY_TIMEOUT)
+		probe_within(all, with->value[REQUEST_INACTIVITY_TIMEOUT]);
 }
 
 static __always_inline __u32 rate_to_ask(const struct conversation *with)
@@ -265,6 +323,8 @@ static __always_inline __u32 number_to_ask(const struct exchange *exchange, cons
 		return with->credit.number;
 	if (type == REQUEST_CONGESTION_CONTROL)
 		return congestion_control_to_ask(exchange, with);
+	if (type == REQUEST_SCHEDULE && with->schedule)
+		return with->schedule;
 	return type == REQUEST_RATE ? rate_to_ask(with) : exchange->number[type];
 }
 
@@ -279,6 +339,8 @@ static __always_inline __u32 to_ask(const struct exchange *exchange, const struc
 		due |= 1U << REQUEST_RATE;
 	if (with->rate >> 16)
 		due |= 1U << REQUEST_CONGESTION_CONTROL;
+	if (with->schedule)
+		due |= 1U << REQUEST_SCHEDULE;
 	return due;
 }
 
@@ -301,11 +363,13 @@ static __always_inline __u32 rate_of_path(struct bpf_sock_ops *ops, const struct
  * Adds what rules ask for on the subflow: of two rates the lesser, whose number is the
  * lesser, too.
  */
-static __always_inline __u32 with_rules(struct bpf_sock_ops *ops, const struct exchange *exchange, __u32 rate, __u64 now)
+static __always_inline __u32 with_rules(struct bpf_sock_ops *ops, const struct exchange *exchange,
+					struct conversation *with, __u32 rate, __u64 now)
 {
 	struct asked_by_rules *asked;
 	struct bpf_sock *sk = ops->sk;
 
+	with->schedule = 0;
 	if (!(exchange->flags & EXCHANGE_RULES) || !sk)
 		return rate;
 	asked = bpf_sk_storage_get(&asked_by_rules, sk, 0, 0);
@@ -313,6 +377,7 @@ static __always_inline __u32 with_rules(struct bpf_sock_ops *ops, const struct e
 		return rate;
 	if (asked->rate && (!rate || asked->rate < rate))
 		rate = asked->rate & 0xffff;
+	with->schedule = asked->schedule & 0xffff;
 	return rate | asked->congestion_control << 16;
 }
 
@@ -324,7 +389,7 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 
 	if (with->rounds >= ROUNDS_AT_ONCE && now - with->round_began < ROUND_AFTER)
 		return;
-	with->rate = with_rules(ops, exchange, rate_of_path(ops, exchange), now);
+	with->rate = with_rules(ops, exchange, with, rate_of_path(ops, exchange), now);
 	with->due = to_ask(exchange, with);
 	with->round_began = now;
 	if (with->rounds < ROUNDS_AT_ONCE)
@@ -334,14 +399,18 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 /* Types in the order in which they are written: credits are out of date first. */
 static __always_inline __u32 in_turn(__u32 turn)
 {
-	return turn == REQUEST_INITIAL_WINDOW ? REQUEST_CREDIT : turn - 1;
+	if (turn == REQUEST_INITIAL_WINDOW)
+		return REQUEST_CREDIT;
+	return turn <= REQUEST_CREDIT ? turn - 1 : turn;
 }
 
 /* The requests that are due, one after the other; returns how many. */
-static __always_inline __u32 compose(const struct exchange *exchange, struct conversation *with)
+__noinline __u32 compose(struct exchange *exchange, struct conversation *with)
 {
 	__u32 words = 0, turn;
 
+	if (!exchange || !with)
+		return 0;
 #pragma unroll
 	for (turn = REQUEST_INITIAL_WINDOW; turn < REQUESTS; turn++) {
 		__u32 type = in_turn(turn);
@@ -356,10 +425,13 @@ static __always_inline __u32 compose(const struct exchange *exchange, struct con
 }
 
 /* Takes the first of what is due off the list. */
-static __always_inline void note_asked(struct conversation *with)
+__noinline int note_asked(struct conversation *with)
 {
-	__u32 left = with->words, turn;
+	__u32 left, turn;
 
+	if (!with)
+		return 0;
+	left = with->words;
 #pragma unroll
 	for (turn = REQUEST_INITIAL_WINDOW; turn < REQUESTS; turn++) {
 		__u32 type = in_turn(turn);
@@ -371,6 +443,7 @@ static __always_inline void note_asked(struct conversation *with)
 	}
 	if (with->user_timeout)
 		with->due &= ~(1U << REQUEST_USER_TIMEOUT);
+	return 0;
 }
 
 /* Reserves as much of these bytes as there is room for. */
@@ -378,7 +451,7 @@ static __always_inline __u32 reserve(struct bpf_sock_ops *ops, __u32 bytes)
 {
 	int i;
 
-#pragma unroll
+#pragma clang loop unroll(disable)
 	for (i = 0; i < REQUESTS + 1 && bytes; i++, bytes -= REQUEST_BYTES)
 		if (!bpf_reserve_hdr_opt(ops, bytes, 0))
 			return bytes;
@@ -506,12 +579,15 @@ static __always_inline void count_refused(struct exchange *exchange, struct conv
 }
 
 /* Notes what is granted of one type; 1 where that is something else than before. */
-static __always_inline int grant(struct exchange *exchange, struct conversation *with, const struct verdict *verdict,
-				 __u32 type, __u64 now)
+__noinline int grant(struct exchange *exchange, struct conversation *with, const struct verdict *verdict, __u32 type, __u64 now)
 {
-	__u32 bit = 1U << type;
-	__u64 value = verdict->value[type];
+	__u32 bit;
+	__u64 value;
 
+	if (!exchange || !with || !verdict || type >= REQUESTS)
+		return 0;
+	bit = 1U << type;
+	value = verdict->value[type];
 	if (!(verdict->accepted & bit))
 		return 0;
 	if (with->accepted & bit && with->value[type] == value) {
@@ -527,6 +603,41 @@ static __always_inline int grant(struct exchange *exchange, struct conversation 
 		with->congestion_control = exchange->acceptance.congestion_control[value & (MAX_CONGESTION_CONTROLS - 1)];
 	__sync_fetch_and_add(&exchange->honoured[type], 1);
 	return 1;
+}
+
+/* What the node's agent has to carry out, because no program can. */
+#define WISHES (1U << REQUEST_SCHEDULE | 1U << REQUEST_DELAY_THRESHOLD)
+
+/*
+ * Tells the agent, once a second while it is asked for. An endpoint has room for so many, so
+ * that peers which flood it take no other's. Returns nothing: what the agent does not know
+ * of is not done.
+ */
+__noinline int note_wish(struct bpf_sock_ops *ops, struct conversation *with)
+{
+	struct asked_rate_key key = {};
+	struct wish wish = {};
+	__u32 *notable;
+
+	if (!with)
+		return 0;
+	key.netns = bpf_get_netns_cookie(ops);
+	notable = bpf_map_lookup_elem(&transport_wishers, &key.netns);
+	if (!notable)
+		return 0;
+	read_addresses(ops, &key.local, &key.remote);
+	read_ports(ops, &key.local_port, &key.remote_port);
+	wish.heard = bpf_ktime_get_ns();
+	if (with->accepted & 1U << REQUEST_SCHEDULE)
+		wish.strategy = with->value[REQUEST_SCHEDULE];
+	if (with->accepted & 1U << REQUEST_DELAY_THRESHOLD)
+		wish.delay_threshold = with->value[REQUEST_DELAY_THRESHOLD];
+	with->noted = wish.heard;
+	if (!bpf_map_update_elem(&transport_wishes, &key, &wish, BPF_EXIST))
+		return 0;
+	if (*notable < MAX_WISHES_OF_ENDPOINT && !bpf_map_update_elem(&transport_wishes, &key, &wish, BPF_NOEXIST))
+		__sync_fetch_and_add(notable, 1);
+	return 0;
 }
 
 /* Only before the first data; later the kernel refuses it, and nothing is lost. */
@@ -615,6 +726,13 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 		narrow_initial_window(ops, rate);
 }
 
+/* Most segments ask for few of all types, and a call has its price. */
+static __always_inline int grant_if(struct exchange *exchange, struct conversation *with, const struct verdict *verdict,
+				    __u32 type, __u64 now)
+{
+	return verdict->accepted & 1U << type ? grant(exchange, with, verdict, type, now) : 0;
+}
+
 /* Returns 1 where the socket is to get something else. */
 __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
@@ -634,13 +752,18 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 	judge(&exchange->acceptance, &requests, &verdict);
 	now = bpf_ktime_get_ns();
 	count_refused(exchange, with, &verdict);
-	if (grant(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
+	if (grant_if(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
 		grant_initial_window(ops, with);
-	if (grant(exchange, with, &verdict, REQUEST_RATE, now))
+	if (grant_if(exchange, with, &verdict, REQUEST_RATE, now))
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
-	if (grant(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
-	    grant(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
-	    grant(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
+	if (verdict.accepted & WISHES &&
+	    (grant(exchange, with, &verdict, REQUEST_SCHEDULE, now) | grant(exchange, with, &verdict, REQUEST_DELAY_THRESHOLD, now) ||
+	     (verdict.accepted & with->accepted & WISHES && now - with->noted >= SECOND)))
+		note_wish(ops, with);
+	if (grant_if(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_INACTIVITY_TIMEOUT, now) |
+	    grant_if(exchange, with, &verdict, REQUEST_DELAYED_ACK, now)) {
 		own->revision = 0;
 		return 1;
 	}

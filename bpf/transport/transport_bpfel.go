@@ -14,16 +14,19 @@ import (
 )
 
 type TransportAcceptance struct {
-	_                  structs.HostLayout
-	Allowed            uint32
-	MostUserTimeout    uint32
-	MostInitialWindow  uint32
-	LeastDelayedAck    uint32
-	LeastRate          uint64
-	CongestionControls uint32
-	Hash               [16]uint32
-	_                  [4]byte
-	CongestionControl  [16]TransportCongestion
+	_                     structs.HostLayout
+	Allowed               uint32
+	MostUserTimeout       uint32
+	MostInitialWindow     uint32
+	LeastDelayedAck       uint32
+	LeastRate             uint64
+	LeastDelayThreshold   uint32
+	MostInactivityTimeout uint32
+	Strategy              [4]uint32
+	CongestionControls    uint32
+	Hash                  [16]uint32
+	_                     [4]byte
+	CongestionControl     [16]TransportCongestion
 }
 
 type TransportAddress struct {
@@ -36,6 +39,8 @@ type TransportAskedByRules struct {
 	Looked            uint64
 	Rate              uint32
 	CongestionControl uint32
+	Schedule          uint32
+	Pad               uint32
 }
 
 type TransportAskedRateKey struct {
@@ -65,17 +70,18 @@ type TransportConversation struct {
 	Rounds       uint32
 	Due          uint32
 	Rate         uint32
+	Schedule     uint32
 	Words        uint32
 	UserTimeout  uint32
-	Option       [8]uint32
+	Option       [16]uint32
 	Accepted     uint32
 	ToldRefused  uint32
-	_            [4]byte
-	Value        [6]uint64
-	Heard        [6]uint64
+	Value        [9]uint64
+	Heard        [9]uint64
 	ChangesSince uint64
 	Changes      uint32
 	_            [4]byte
+	Noted        uint64
 	Credit       struct {
 		_            structs.HostLayout
 		Epoch        uint64
@@ -140,12 +146,13 @@ type TransportExchange struct {
 	Prefixes       uint32
 	Failed         uint32
 	CreditPrefixes uint32
-	Number         [6]uint32
+	Number         [9]uint32
 	From           [16]TransportPrefix
 	CreditPeers    [16]TransportPrefix
+	_              [4]byte
 	Acceptance     TransportAcceptance
-	Honoured       [6]uint64
-	Refused        [6]uint64
+	Honoured       [9]uint64
+	Refused        [9]uint64
 }
 
 type TransportOwn struct {
@@ -183,6 +190,13 @@ type TransportSettings struct {
 	CongestionControl TransportCongestion
 }
 
+type TransportWish struct {
+	_              structs.HostLayout
+	Heard          uint64
+	Strategy       uint32
+	DelayThreshold uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -199,6 +213,8 @@ const (
 	TransportMapTransportExchanges     = "transport_exchanges"
 	TransportMapTransportSettings      = "transport_settings"
 	TransportMapTransportSockets       = "transport_sockets"
+	TransportMapTransportWishers       = "transport_wishers"
+	TransportMapTransportWishes        = "transport_wishes"
 	TransportProgNoteArrival           = "note_arrival"
 	TransportProgSetExisting           = "set_existing"
 	TransportProgSetTransport          = "set_transport"
@@ -267,6 +283,8 @@ type TransportMapSpecs struct {
 	TransportExchanges     *ebpf.MapSpec `ebpf:"transport_exchanges"`
 	TransportSettings      *ebpf.MapSpec `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.MapSpec `ebpf:"transport_sockets"`
+	TransportWishers       *ebpf.MapSpec `ebpf:"transport_wishers"`
+	TransportWishes        *ebpf.MapSpec `ebpf:"transport_wishes"`
 }
 
 // TransportVariableSpecs contains global variables before they are loaded into the kernel.
@@ -307,6 +325,8 @@ type TransportMaps struct {
 	TransportExchanges     *ebpf.Map `ebpf:"transport_exchanges"`
 	TransportSettings      *ebpf.Map `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.Map `ebpf:"transport_sockets"`
+	TransportWishers       *ebpf.Map `ebpf:"transport_wishers"`
+	TransportWishes        *ebpf.Map `ebpf:"transport_wishes"`
 }
 
 func (m *TransportMaps) Close() error {
@@ -323,6 +343,8 @@ func (m *TransportMaps) Close() error {
 		m.TransportExchanges,
 		m.TransportSettings,
 		m.TransportSockets,
+		m.TransportWishers,
+		m.TransportWishes,
 	)
 }
 

@@ -23,8 +23,8 @@ func OfRate(rate int64) uint16 {
 	return uint16(exponent<<mantissaBits) | uint16(kilobits>>exponent)
 }
 
-// OfCongestionControl is FNV-1a of 32 bits of its name, the halves joined by exclusive or.
-func OfCongestionControl(name string) uint16 {
+// OfName is FNV-1a of 32 bits of the name of a congestion control or strategy, the halves joined by exclusive or.
+func OfName(name string) uint16 {
 	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(name))
 	return uint16(sum.Sum32()>>16 ^ sum.Sum32()&0xffff)

@@ -25,7 +25,7 @@ func TestRatesAndNamesHaveTheNumbersOfTheDocumentation(t *testing.T) {
 		t.Errorf("20 Mbit/s has the number %d", got)
 	}
 	// FNV-1a of "a" is 0xe40c292c.
-	if got := OfCongestionControl("a"); got != 0xe40c^0x292c {
+	if got := OfName("a"); got != 0xe40c^0x292c {
 		t.Errorf(`"a" has the number %#x`, got)
 	}
 }

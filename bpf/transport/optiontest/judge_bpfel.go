@@ -14,16 +14,19 @@ import (
 )
 
 type JudgeAcceptance struct {
-	_                  structs.HostLayout
-	Allowed            uint32
-	MostUserTimeout    uint32
-	MostInitialWindow  uint32
-	LeastDelayedAck    uint32
-	LeastRate          uint64
-	CongestionControls uint32
-	Hash               [16]uint32
-	_                  [4]byte
-	CongestionControl  [16]struct {
+	_                     structs.HostLayout
+	Allowed               uint32
+	MostUserTimeout       uint32
+	MostInitialWindow     uint32
+	LeastDelayedAck       uint32
+	LeastRate             uint64
+	LeastDelayThreshold   uint32
+	MostInactivityTimeout uint32
+	Strategy              [4]uint32
+	CongestionControls    uint32
+	Hash                  [16]uint32
+	_                     [4]byte
+	CongestionControl     [16]struct {
 		_    structs.HostLayout
 		Name [16]int8
 	}
@@ -33,7 +36,7 @@ type JudgeVerdict struct {
 	_        structs.HostLayout
 	Accepted uint32
 	Refused  uint32
-	Value    [6]uint64
+	Value    [9]uint64
 }
 
 type JudgeVerdicts struct {

@@ -17,8 +17,8 @@ type place [PlaceBytes]byte
 
 // acceptance is one with bounds that cut, and two congestion controls.
 func acceptance(allowed uint32) JudgeAcceptance {
-	a := JudgeAcceptance{Allowed: allowed, MostUserTimeout: 90_000, MostInitialWindow: 40, LeastDelayedAck: 10_000, LeastRate: 125_000, CongestionControls: 2}
-	a.Hash[0], a.Hash[1] = 0x1234, 0x00ff
+	a := JudgeAcceptance{Allowed: allowed, MostUserTimeout: 90_000, MostInitialWindow: 40, LeastDelayedAck: 10_000, LeastRate: 125_000, LeastDelayThreshold: 20, MostInactivityTimeout: 600, CongestionControls: 2}
+	a.Hash[0], a.Hash[1], a.Strategy[0] = 0x1234, 0x00ff, 0x5678
 	return a
 }
 
@@ -44,7 +44,7 @@ func expected(p *place, a *JudgeAcceptance) (v JudgeVerdict) {
 		case makesSense:
 			v.Accepted |= 1 << request
 			v.Value[request] = value
-		case request == RequestCongestionControl:
+		case request == RequestCongestionControl || request == RequestSchedule:
 			v.Refused |= 1 << request
 		}
 	}
@@ -59,6 +59,16 @@ func bounded(request byte, number uint64, a *JudgeAcceptance) (value uint64, mak
 			unit, number = 60_000, number-1<<15
 		}
 		return min(number*unit, uint64(a.MostUserTimeout)), number > 0
+	case RequestSchedule:
+		return number, number == 0x5678
+	case RequestDelayThreshold:
+		return max(number, uint64(a.LeastDelayThreshold)), number > 0
+	case RequestInactivityTimeout:
+		unit := uint64(1)
+		if number >= 1<<15 {
+			unit, number = 60, number-1<<15
+		}
+		return max(min(number*unit, uint64(a.MostInactivityTimeout)), 2), number > 0
 	case RequestInitialWindow:
 		return min(number, uint64(a.MostInitialWindow)), number > 0
 	case RequestDelayedACK:
@@ -79,11 +89,12 @@ func bounded(request byte, number uint64, a *JudgeAcceptance) (value uint64, mak
 // mutated is an option that asks for everything, with some bytes changed.
 func mutated(random *rand.Rand) (p place) {
 	copy(p[:], []byte{
-		OptionExperiment, 20, Experiment >> 8, Experiment & 0xff,
+		OptionExperiment, 32, Experiment >> 8, Experiment & 0xff,
 		RequestInitialWindow, 4, 0, byte(random.Uint32()), RequestCongestionControl, 4, 0x12, 0x34,
 		RequestDelayedACK, 4, 0, byte(random.Uint32()), RequestRate, 4, byte(random.Uint32()), byte(random.Uint32()),
+		RequestSchedule, 4, 0x56, 0x78, RequestDelayThreshold, 4, 0, byte(random.Uint32()), RequestInactivityTimeout, 4, byte(random.Uint32()), byte(random.Uint32()),
 	})
-	copy(p[PlaceTimeout:], []byte{OptionUserTimeout, 4, byte(random.Uint32()), byte(random.Uint32()), 20, 3})
+	copy(p[PlaceTimeout:], []byte{OptionUserTimeout, 4, byte(random.Uint32()), byte(random.Uint32()), 32, 3})
 	for range random.IntN(8) {
 		at := random.IntN(PlacePresent + 1)
 		if random.IntN(2) == 0 {
@@ -107,9 +118,9 @@ func TestOfAMillionMutatedOptionsOnlyWhatIsAcceptedIsTaken(t *testing.T) {
 	var taken, refused int
 	for round := range 1_000_000/Places + 1 {
 		// Credits are heeded or not by whose they are, and no acceptance has them.
-		bounds := acceptance(random.Uint32N(1 << RequestCredit))
+		bounds := acceptance(random.Uint32N(1<<Requests) &^ (1 << RequestCredit))
 		if round%2 == 0 {
-			bounds.Allowed = 1<<RequestCredit - 1
+			bounds.Allowed = (1<<Requests - 1) &^ (1 << RequestCredit)
 		}
 		require.NoError(t, objects.Acceptances.Update(uint32(0), &bounds, ebpf.UpdateAny))
 		packet = packet[:0]

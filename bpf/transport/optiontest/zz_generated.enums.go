@@ -20,7 +20,10 @@ const (
 	RequestDelayedACK        = 0x3
 	RequestRate              = 0x4
 	RequestCredit            = 0x5
-	Requests                 = 0x6
+	RequestSchedule          = 0x6
+	RequestDelayThreshold    = 0x7
+	RequestInactivityTimeout = 0x8
+	Requests                 = 0x9
 )
 
 // enum place

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
+)
+
+// Wish is what the peer of a connection asks for on one of its subflows, and its pod accepts.
+type Wish struct {
+	Ends
+	// EarliestCompletionFirst is true where that is the strategy.
+	EarliestCompletionFirst bool
+	// DelayThreshold is the round-trip time above which a thin stream moves; 0 for none.
+	DelayThreshold time.Duration
+}
+
+// SetWishes has connections of the endpoint at this path scheduled as their peers wish, and
+// all others of which that was so before be as they were. Of those that ended it need not
+// have known: an earlier agent may have.
+func (s *Scheduler) SetWishes(path string, wishes []Wish, ended []Ends) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.endpoints[path] == nil && len(wishes)+len(ended) == 0 {
+		return nil
+	}
+	if s.endpoints[path] == nil {
+		if err := s.add(Endpoint{Path: path}); err != nil {
+			return err
+		}
+	}
+	stack := s.endpoints[path]
+	if stack == nil { // the pod ended
+		return nil
+	}
+	stack.wishes = map[Ends]Wish{}
+	for _, wish := range wishes {
+		stack.wishes[wish.Ends] = wish
+	}
+	failed := stack.end(ended)
+	if !stack.isWanted() {
+		failed = errors.Join(failed, stack.release(), stack.close())
+		delete(s.endpoints, path)
+	}
+	s.wake()
+	return failed
+}
+
+// isWanted: rules or peers ask for something.
+func (s *stack) isWanted() bool { return s.Rules != 0 || len(s.wishes) > 0 }
+
+// end uses all subflows again of connections for which nobody asks any more.
+func (s *stack) end(ended []Ends) error {
+	if len(ended) == 0 {
+		return nil
+	}
+	over := map[Ends]bool{}
+	for _, ends := range ended {
+		over[ends] = true
+	}
+	subflows, err := s.connections()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, ours := range subflows {
+		asked := slices.ContainsFunc(ours, func(subflow mptcpnl.Subflow) bool { return over[endsOf(&subflow)] })
+		if asked && s.wishOf(ours) == (Wish{}) {
+			failed = errors.Join(failed, s.useAll(ours))
+		}
+	}
+	return failed
+}
+
+func endsOf(subflow *mptcpnl.Subflow) Ends { return Ends{subflow.Local, subflow.Remote} }
+
+// wishOf is what is asked for on a connection's subflows together.
+func (s *stack) wishOf(subflows []mptcpnl.Subflow) (all Wish) {
+	if len(s.wishes) == 0 {
+		return all
+	}
+	for i := range subflows {
+		wish := s.wishes[endsOf(&subflows[i])]
+		all.EarliestCompletionFirst = all.EarliestCompletionFirst || wish.EarliestCompletionFirst
+		if wish.DelayThreshold > 0 && (all.DelayThreshold == 0 || wish.DelayThreshold < all.DelayThreshold) {
+			all.DelayThreshold = wish.DelayThreshold
+		}
+	}
+	return all
+}
+
+// keepThin has a thin stream use one subflow. It returns false where the stream is not thin,
+// or nobody knows: kernels before 6.5 do not tell what waits.
+func (s *stack) keepThin(connection *mptcpnl.Connection, backlog uint64, threshold time.Duration, subflows []mptcpnl.Subflow) (kept bool, err error) {
+	if threshold == 0 || !connection.SequencesKnown || backlog > thinBacklog {
+		delete(s.streams, connection.Token)
+		return false, nil
+	}
+	candidates := make([]candidate, len(subflows))
+	for i := range subflows {
+		of := &subflows[i]
+		candidates[i] = candidate{Ends: endsOf(of), rtt: of.TCP.RTT, acked: of.TCP.AckedBytes, first: of.First, asked: of.BackupAsked}
+	}
+	if s.streams[connection.Token] == nil {
+		s.streams[connection.Token] = &stream{}
+	}
+	used := s.streams[connection.Token].choose(time.Now(), threshold, candidates)
+	for i := range subflows {
+		// Of two backups the kernel would take the first: one that the peer asked for stays.
+		if rests := i != used && !subflows[i].BackupAsked; rests != subflows[i].BackupWanted {
+			err = errors.Join(err, s.setBackup(&subflows[i], rests))
+		}
+	}
+	return true, err
+}
+
+// useAll ends that any of these subflows rests.
+func (s *stack) useAll(subflows []mptcpnl.Subflow) (failed error) {
+	for i := range subflows {
+		if subflows[i].BackupWanted {
+			failed = errors.Join(failed, s.setBackup(&subflows[i], false))
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("using all subflows of a connection again: %w", failed)
+	}
+	return nil
+}

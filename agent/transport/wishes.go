@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"braid.dev/braid/agent/endpoints/namespace"
+	"braid.dev/braid/agent/entries"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/schedule"
+	"braid.dev/braid/agent/transport/numbers"
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
+	"braid.dev/braid/bpf/transport"
+)
+
+// Wishes carries out what peers asked for and no program can do: see schedule.Scheduler.
+type Wishes func(path string, wishes []schedule.Wish, ended []schedule.Ends) error
+
+// byAgent are the requests that the node's agent carries out.
+const byAgent = 1<<transport.RequestSchedule | 1<<transport.RequestDelayThreshold
+
+// wishKey are the ends of a socket in its network namespace.
+type wishKey = transport.TransportAskedRateKey
+
+// wished are the wishes of one network namespace.
+type wished struct {
+	alive []schedule.Wish
+	ended []schedule.Ends
+	keys  []wishKey // of those that ended
+}
+
+// wishShare of the time may be spent on reading wishes, one part in so many: peers may ask
+// for very much.
+const wishShare = 20
+
+// withoutAgent takes out of an exchange what needs subflows.manager Agent, where the pod has
+// another, and says so.
+func withoutAgent(endpoint *node.Endpoint, exchange *transport.TransportExchange) string {
+	if exchange.Acceptance.Allowed&byAgent == 0 || endpoint.Subflows.Manager == v1alpha1.SubflowManagerAgent {
+		return ""
+	}
+	exchange.Acceptance.Allowed &^= byAgent
+	exchange.Revision = ^exchange.Revision | 1
+	return "spec.transport.accept: schedules and minDelayThreshold need subflows.manager: Agent in the pod's policy, so no peer gets them"
+}
+
+// withoutBacklog takes delay thresholds out of an exchange where the kernel does not tell what
+// waits, and nobody knows which streams are thin; and says so.
+func withoutBacklog(release string, exchange *transport.TransportExchange) string {
+	var major, minor int
+	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	if exchange.Acceptance.Allowed&(1<<transport.RequestDelayThreshold) == 0 || err != nil || major > 6 || major == 6 && minor >= 5 {
+		return ""
+	}
+	exchange.Acceptance.Allowed &^= 1 << transport.RequestDelayThreshold
+	return "spec.transport.accept.minDelayThreshold: this node's kernel does not tell how much of a stream waits, as Linux 6.5 does, so no peer gets a threshold"
+}
+
+func kernelRelease() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(name.Release[:])
+}
+
+// lookAtWishes carries out what peers ask for now, and ends what they asked for some time
+// ago. It belongs to the lock.
+func (p *Part) lookAtWishes() error {
+	begun := time.Now()
+	if p.options.Wishes == nil || begun.Before(p.wishesNext) {
+		return nil
+	}
+	all, err := p.readWishes()
+	for cookie, one := range p.pods {
+		of := all[cookie]
+		if of == nil && (!p.wishing[cookie] || err != nil) {
+			continue
+		}
+		if of == nil {
+			of = &wished{}
+		}
+		err = errors.Join(err, p.carryOut(cookie, one.path, of))
+	}
+	p.wishesNext = time.Now().Add(wishShare*time.Since(begun) - lookInterval)
+	return err
+}
+
+// carryOut hands the wishes of a namespace over, and forgets those that ended.
+func (p *Part) carryOut(cookie uint64, path string, of *wished) error {
+	if err := p.options.Wishes(path, of.alive, of.ended); err != nil {
+		return fmt.Errorf("carrying out what peers asked for: %w", err)
+	}
+	if len(of.alive) > 0 {
+		p.wishing[cookie] = true
+	} else {
+		delete(p.wishing, cookie)
+	}
+	failed := entries.Delete(p.loaded.Value.TransportWishes, of.keys...)
+	if err := p.loaded.Value.TransportWishers.Update(cookie, uint32(len(of.alive)), ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		failed = errors.Join(failed, fmt.Errorf("counting what peers ask for: %w", err))
+	}
+	return failed
+}
+
+// readWishes reads those of all namespaces.
+func (p *Part) readWishes() (map[uint64]*wished, error) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return nil, fmt.Errorf("reading the clock: %w", err)
+	}
+	all := map[uint64]*wished{}
+	err := entries.Each(p.loaded.Value.TransportWishes, func(key *wishKey, value *transport.TransportWish) {
+		if all[key.Netns] == nil {
+			all[key.Netns] = &wished{}
+		}
+		age := time.Duration(now.Nano() - int64(value.Heard))
+		all[key.Netns].add(key, value, age < transport.WishLapsesAfter*time.Second && p.carriesOut(key.Netns))
+	})
+	return all, err
+}
+
+// carriesOut: the pod still accepts what the agent does.
+func (p *Part) carriesOut(cookie uint64) bool {
+	one := p.pods[cookie]
+	return one != nil && one.exchange.Acceptance.Allowed&byAgent != 0
+}
+
+func (w *wished) add(key *wishKey, value *transport.TransportWish, alive bool) {
+	ends := schedule.Ends{
+		Local:  netip.AddrPortFrom(bpf.Address(key.Local.Word), bpf.Port(key.LocalPort)),
+		Remote: netip.AddrPortFrom(bpf.Address(key.Remote.Word), bpf.Port(key.RemotePort)),
+	}
+	if !alive {
+		w.ended, w.keys = append(w.ended, ends), append(w.keys, *key)
+		return
+	}
+	w.alive = append(w.alive, schedule.Wish{
+		Ends: ends, DelayThreshold: time.Duration(value.DelayThreshold) * time.Millisecond,
+		EarliestCompletionFirst: value.Strategy == uint32(numbers.OfName(v1alpha1.StrategyEarliestCompletionFirst)),
+	})
+}
+
+// letWish has the programs note what the agent has to do for a pod's peers, or not any more.
+func (p *Part) letWish(cookie uint64, one *pod) error {
+	wishers := p.loaded.Value.TransportWishers
+	if one.exchange.Acceptance.Allowed&byAgent == 0 {
+		return entries.Delete(wishers, cookie)
+	}
+	err := wishers.Update(cookie, uint32(0), ebpf.UpdateNoExist)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("failed to have it noted what the pod's peers ask for: %w", err)
+	}
+	return nil
+}
+
+// endWishes puts back what was done at the wish of peers in a namespace whose pod accepts
+// nothing any more.
+func (p *Part) endWishes(cookie uint64, path string) error {
+	if p.options.Wishes == nil {
+		return nil
+	}
+	all, err := p.readWishes()
+	of := all[cookie]
+	if err != nil || of == nil && !p.wishing[cookie] {
+		return err
+	}
+	if of == nil {
+		of = &wished{}
+	}
+	for i := range of.alive {
+		of.ended = append(of.ended, of.alive[i].Ends)
+	}
+	of.alive = nil
+	if err := p.carryOut(cookie, path, of); err != nil && !namespace.IsGone(err) {
+		return err
+	}
+	delete(p.wishing, cookie)
+	return entries.Forget(p.loaded.Value.TransportWishes, func(key wishKey) bool { return key.Netns == cookie })
+}
+
+func (p *Part) endWishesIn(file *os.File) error {
+	identity, err := namespace.Identify(file)
+	if err != nil {
+		return fmt.Errorf("ending what peers asked for in a network namespace: %w", err)
+	}
+	return p.endWishes(identity.Cookie, file.Name())
+}
