@@ -92,11 +92,11 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 	local := native(words)
 	return map[string]treatment{
 		"preferences": {shared: true}, "health": {shared: true}, "peer_addresses": {shared: true},
-		"flows":      {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
-		"handshakes": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
-		"busy_flows": {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
-		"traffic":    {fresh: true},
-		"told":       {fresh: true},
+		"flows":       {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"handshakes":  {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"busy_flows":  {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
+		"traffic":     {fresh: true},
+		"kept_origin": {fresh: true},
 	}
 }
 

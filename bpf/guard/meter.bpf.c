@@ -21,7 +21,7 @@
  * holds in the long run, also when several CPUs let a packet pass at once.
  */
 #include "sender.h"
-#include "told.h"
+#include "kept_origin.h"
 #include "shared.h"
 
 enum {
@@ -43,7 +43,7 @@ SHARED(enum, guard_limit);
 SHARED(enum, guard_row);
 SHARED(enum, price);
 
-/* A tunnel's device forgets where a packet came from: name_sender told before. Endpoints
+/* A tunnel's device forgets where a packet came from: name_sender wrote it down before. Endpoints
  * that nobody guards have their numbers there too. */
 static __always_inline __u32 sender_in_tunnel(__u32 noted)
 {
@@ -60,7 +60,7 @@ static __always_inline __u32 sender_of(struct __sk_buff *skb)
 
 	if (row)
 		return row;
-	recall(skb);
+	restore_origin(skb);
 	if (!skb->ingress_ifindex && skb->tc_index & ORIGIN_TUNNEL)
 		return sender_in_tunnel(skb->tc_index);
 	kind = read_source(skb, &source);

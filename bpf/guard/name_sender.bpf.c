@@ -7,7 +7,7 @@
  * NIC, where the path is known, is told by tc_index (origin.h). It changes nothing else.
  */
 #include "sender.h"
-#include "told.h"
+#include "kept_origin.h"
 
 /* By the network header: some tunnels' devices have none of Ethernet. */
 static __always_inline enum source read_inner_source(struct __sk_buff *skb, struct address *source)
@@ -41,7 +41,7 @@ int name_sender(struct __sk_buff *skb)
 		skb->tc_index = (noted & (ORIGIN_FORGED | ORIGIN_MAY_HAVE_FLOWS)) | ORIGIN_TUNNEL | ORIGIN_ENDPOINT | row;
 	else if (noted & ORIGIN_ENDPOINT && is_guarded(noted & ORIGIN_NUMBER))
 		skb->tc_index = noted & ~ORIGIN_ENDPOINT; /* a pod can write it too, where to_tunnel is not */
-	tell(skb);
+	keep_origin(skb);
 	return TCX_NEXT;
 }
 

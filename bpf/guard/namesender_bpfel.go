@@ -26,6 +26,14 @@ type NameSenderAllowance struct {
 	Share  [8]uint64
 }
 
+type NameSenderKeptOrigin struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type NameSenderPath struct {
 	_     structs.HostLayout
 	Price uint64
@@ -48,14 +56,6 @@ type NameSenderTenantUsage struct {
 	Paid [8]uint64
 }
 
-type NameSenderTold struct {
-	_      structs.HostLayout
-	Origin uint32
-	Hash   uint32
-	Length uint32
-	Pad    uint32
-}
-
 type NameSenderUsage struct {
 	_                 structs.HostLayout
 	Paid              uint64
@@ -74,6 +74,7 @@ const (
 	NameSenderMapAddresses    = "addresses"
 	NameSenderMapAllowances   = "allowances"
 	NameSenderMapInterfaces   = "interfaces"
+	NameSenderMapKeptOrigin   = "kept_origin"
 	NameSenderMapNics         = "nics"
 	NameSenderMapPathUsages   = "path_usages"
 	NameSenderMapPaths        = "paths"
@@ -82,7 +83,6 @@ const (
 	NameSenderMapRoutedBy     = "routed_by"
 	NameSenderMapTenantUsages = "tenant_usages"
 	NameSenderMapTenants      = "tenants"
-	NameSenderMapTold         = "told"
 	NameSenderMapUsages       = "usages"
 	NameSenderProgNameSender  = "name_sender"
 )
@@ -139,6 +139,7 @@ type NameSenderMapSpecs struct {
 	Addresses    *ebpf.MapSpec `ebpf:"addresses"`
 	Allowances   *ebpf.MapSpec `ebpf:"allowances"`
 	Interfaces   *ebpf.MapSpec `ebpf:"interfaces"`
+	KeptOrigin   *ebpf.MapSpec `ebpf:"kept_origin"`
 	Nics         *ebpf.MapSpec `ebpf:"nics"`
 	PathUsages   *ebpf.MapSpec `ebpf:"path_usages"`
 	Paths        *ebpf.MapSpec `ebpf:"paths"`
@@ -147,7 +148,6 @@ type NameSenderMapSpecs struct {
 	RoutedBy     *ebpf.MapSpec `ebpf:"routed_by"`
 	TenantUsages *ebpf.MapSpec `ebpf:"tenant_usages"`
 	Tenants      *ebpf.MapSpec `ebpf:"tenants"`
-	Told         *ebpf.MapSpec `ebpf:"told"`
 	Usages       *ebpf.MapSpec `ebpf:"usages"`
 }
 
@@ -180,6 +180,7 @@ type NameSenderMaps struct {
 	Addresses    *ebpf.Map `ebpf:"addresses"`
 	Allowances   *ebpf.Map `ebpf:"allowances"`
 	Interfaces   *ebpf.Map `ebpf:"interfaces"`
+	KeptOrigin   *ebpf.Map `ebpf:"kept_origin"`
 	Nics         *ebpf.Map `ebpf:"nics"`
 	PathUsages   *ebpf.Map `ebpf:"path_usages"`
 	Paths        *ebpf.Map `ebpf:"paths"`
@@ -188,7 +189,6 @@ type NameSenderMaps struct {
 	RoutedBy     *ebpf.Map `ebpf:"routed_by"`
 	TenantUsages *ebpf.Map `ebpf:"tenant_usages"`
 	Tenants      *ebpf.Map `ebpf:"tenants"`
-	Told         *ebpf.Map `ebpf:"told"`
 	Usages       *ebpf.Map `ebpf:"usages"`
 }
 
@@ -197,6 +197,7 @@ func (m *NameSenderMaps) Close() error {
 		m.Addresses,
 		m.Allowances,
 		m.Interfaces,
+		m.KeptOrigin,
 		m.Nics,
 		m.PathUsages,
 		m.Paths,
@@ -205,7 +206,6 @@ func (m *NameSenderMaps) Close() error {
 		m.RoutedBy,
 		m.TenantUsages,
 		m.Tenants,
-		m.Told,
 		m.Usages,
 	)
 }

@@ -4,10 +4,10 @@
 /*
  * to-tunnel: the egress of each device that puts packets into others. Here it is still
  * known by which interface a packet came in: what to_uplink is to know of its sender goes
- * with it in tc_index (uplink/origin.h), and is kept where that is lost (told.h). It changes
+ * with it in tc_index (uplink/origin.h), and is kept where that is lost (kept_origin.h). It changes
  * nothing else.
  */
-#include "told.h"
+#include "kept_origin.h"
 #include "uplink/origin.h"
 
 enum {
@@ -50,7 +50,7 @@ int to_tunnel(struct __sk_buff *skb)
 	skb->tc_index = ORIGIN_TUNNEL | (from & ORIGIN_NUMBER);
 	if (read_source(skb, &source) && may_have_flows(&source))
 		skb->tc_index = ORIGIN_TUNNEL | ORIGIN_MAY_HAVE_FLOWS | origin_by_address(&source, from);
-	tell(skb);
+	keep_origin(skb);
 	return TCX_NEXT;
 }
 

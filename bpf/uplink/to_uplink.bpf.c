@@ -6,7 +6,7 @@
  * network's own policy have already judged the packet. If it belongs to a
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
-#include "told.h"
+#include "kept_origin.h"
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
@@ -462,7 +462,7 @@ static __always_inline int is_out_of_place(struct __sk_buff *skb, struct flow *f
 /* Only what came out of a tunnel's device is a tunnel's: a pod may send what looks so. */
 static __always_inline int parse_leaving(struct __sk_buff *skb, struct packet *packet)
 {
-	recall(skb);
+	restore_origin(skb);
 	if (unlikely(is_of_tunnel(skb)))
 		return skb->tc_index & ORIGIN_MAY_HAVE_FLOWS && parse_tunnel(skb, packet);
 	return parse_packet(skb, packet);

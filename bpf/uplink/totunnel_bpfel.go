@@ -96,6 +96,14 @@ type ToTunnelHealth struct {
 	Pad  [7]uint8
 }
 
+type ToTunnelKeptOrigin struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type ToTunnelNode struct {
 	_         structs.HostLayout
 	Interface [8]uint32
@@ -133,14 +141,6 @@ type ToTunnelPreference struct {
 	Account   uint8
 }
 
-type ToTunnelTold struct {
-	_      structs.HostLayout
-	Origin uint32
-	Hash   uint32
-	Length uint32
-	Pad    uint32
-}
-
 type ToTunnelTraffic struct {
 	_               structs.HostLayout
 	SentBytes       uint64
@@ -168,13 +168,13 @@ const (
 	ToTunnelMapFlows         = "flows"
 	ToTunnelMapHandshakes    = "handshakes"
 	ToTunnelMapHealth        = "health"
+	ToTunnelMapKeptOrigin    = "kept_origin"
 	ToTunnelMapLocalFilter   = "local_filter"
 	ToTunnelMapNode          = "node"
 	ToTunnelMapOutside       = "outside"
 	ToTunnelMapPeerAddresses = "peer_addresses"
 	ToTunnelMapPeers         = "peers"
 	ToTunnelMapPreferences   = "preferences"
-	ToTunnelMapTold          = "told"
 	ToTunnelMapTraffic       = "traffic"
 	ToTunnelMapTunnels       = "tunnels"
 	ToTunnelProgToTunnel     = "to_tunnel"
@@ -235,13 +235,13 @@ type ToTunnelMapSpecs struct {
 	Flows         *ebpf.MapSpec `ebpf:"flows"`
 	Handshakes    *ebpf.MapSpec `ebpf:"handshakes"`
 	Health        *ebpf.MapSpec `ebpf:"health"`
+	KeptOrigin    *ebpf.MapSpec `ebpf:"kept_origin"`
 	LocalFilter   *ebpf.MapSpec `ebpf:"local_filter"`
 	Node          *ebpf.MapSpec `ebpf:"node"`
 	Outside       *ebpf.MapSpec `ebpf:"outside"`
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
 	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
-	Told          *ebpf.MapSpec `ebpf:"told"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels       *ebpf.MapSpec `ebpf:"tunnels"`
 }
@@ -278,13 +278,13 @@ type ToTunnelMaps struct {
 	Flows         *ebpf.Map `ebpf:"flows"`
 	Handshakes    *ebpf.Map `ebpf:"handshakes"`
 	Health        *ebpf.Map `ebpf:"health"`
+	KeptOrigin    *ebpf.Map `ebpf:"kept_origin"`
 	LocalFilter   *ebpf.Map `ebpf:"local_filter"`
 	Node          *ebpf.Map `ebpf:"node"`
 	Outside       *ebpf.Map `ebpf:"outside"`
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
 	Preferences   *ebpf.Map `ebpf:"preferences"`
-	Told          *ebpf.Map `ebpf:"told"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Tunnels       *ebpf.Map `ebpf:"tunnels"`
 }
@@ -297,13 +297,13 @@ func (m *ToTunnelMaps) Close() error {
 		m.Flows,
 		m.Handshakes,
 		m.Health,
+		m.KeptOrigin,
 		m.LocalFilter,
 		m.Node,
 		m.Outside,
 		m.PeerAddresses,
 		m.Peers,
 		m.Preferences,
-		m.Told,
 		m.Traffic,
 		m.Tunnels,
 	)

@@ -111,6 +111,14 @@ type ToUplinkHealth struct {
 	Pad  [7]uint8
 }
 
+type ToUplinkKeptOrigin struct {
+	_      structs.HostLayout
+	Origin uint32
+	Hash   uint32
+	Length uint32
+	Pad    uint32
+}
+
 type ToUplinkLoad struct {
 	_       structs.HostLayout
 	Moved   [2]uint64
@@ -173,14 +181,6 @@ type ToUplinkRecentHandshakes struct {
 	Slot  [4096]uint32
 }
 
-type ToUplinkTold struct {
-	_      structs.HostLayout
-	Origin uint32
-	Hash   uint32
-	Length uint32
-	Pad    uint32
-}
-
 type ToUplinkTraffic struct {
 	_               structs.HostLayout
 	SentBytes       uint64
@@ -212,6 +212,7 @@ const (
 	ToUplinkMapFlows            = "flows"
 	ToUplinkMapHandshakes       = "handshakes"
 	ToUplinkMapHealth           = "health"
+	ToUplinkMapKeptOrigin       = "kept_origin"
 	ToUplinkMapLivingFlows      = "living_flows"
 	ToUplinkMapLocalFilter      = "local_filter"
 	ToUplinkMapNode             = "node"
@@ -223,7 +224,6 @@ const (
 	ToUplinkMapPeers            = "peers"
 	ToUplinkMapPreferences      = "preferences"
 	ToUplinkMapRecentHandshakes = "recent_handshakes"
-	ToUplinkMapTold             = "told"
 	ToUplinkMapTraffic          = "traffic"
 	ToUplinkMapTunnels          = "tunnels"
 	ToUplinkProgToUplink        = "to_uplink"
@@ -290,6 +290,7 @@ type ToUplinkMapSpecs struct {
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
 	Health           *ebpf.MapSpec `ebpf:"health"`
+	KeptOrigin       *ebpf.MapSpec `ebpf:"kept_origin"`
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
@@ -301,7 +302,6 @@ type ToUplinkMapSpecs struct {
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
-	Told             *ebpf.MapSpec `ebpf:"told"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
 }
@@ -344,6 +344,7 @@ type ToUplinkMaps struct {
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Handshakes       *ebpf.Map `ebpf:"handshakes"`
 	Health           *ebpf.Map `ebpf:"health"`
+	KeptOrigin       *ebpf.Map `ebpf:"kept_origin"`
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
@@ -355,7 +356,6 @@ type ToUplinkMaps struct {
 	Peers            *ebpf.Map `ebpf:"peers"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
-	Told             *ebpf.Map `ebpf:"told"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
 }
@@ -372,6 +372,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.Flows,
 		m.Handshakes,
 		m.Health,
+		m.KeptOrigin,
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,
@@ -383,7 +384,6 @@ func (m *ToUplinkMaps) Close() error {
 		m.Peers,
 		m.Preferences,
 		m.RecentHandshakes,
-		m.Told,
 		m.Traffic,
 		m.Tunnels,
 	)
