@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # packages.sh beside|cluster|network|alone PATTERN… lists the packages with tests
-#   beside   that compute or ask an API server;
+#   beside   that compute or ask an API server, and the packet programs', which hardly wait:
+#            of their traffic nothing is timed;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
 #   network  that build networks of namespaces and carry traffic: they mostly wait, and
 #            compare rates, so that several go on at a time and nothing that computes;
@@ -19,11 +20,12 @@ cluster='^[^ ]*/e2e/cluster( |$)'
 alone='^[^ ]*/e2e/(attacks|soak)( |$)'
 network='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
 longest='/(e2e(/faults)?|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
+programs='^[^ ]*/bpf/'
 case $kind in
 cluster) grep -E "$cluster" <<<"$all" || true ;;
 alone) grep -E "$alone" <<<"$all" || true ;;
-network) grep -E "$network" <<<"$all" | grep -vE "$alone|$cluster" || true ;;
-beside) grep -vE "$network" <<<"$all" || true ;;
+network) grep -E "$network" <<<"$all" | grep -vE "$alone|$cluster|$programs" || true ;;
+beside) grep -vE "$network" <<<"$all" || true; grep -E "$network" <<<"$all" | grep -E "$programs" || true ;;
 *) echo "$usage" >&2 && exit 2 ;;
 esac | cut -d ' ' -f 1 | awk -v longest="$longest" '
 	/\/e2e$/ { print; next }

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package proxy_test
+
+import (
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/proxy"
+)
+
+// newAttack has the connections of two clients of one node relayed. The first one, a pod that
+// may do whatever it likes in its own network namespace, attacks; the other one, a VM, is to
+// notice nothing.
+func newAttack(t *testing.T) (l *lab, attacker, victim *network.Pod) {
+	t.Helper()
+	l = newLab(t)
+	attacker, victim = l.Pod("pod-1-1"), l.Pod("guest-1-1")
+	l.start(t, attacker)
+	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{clientAt(t, attacker), clientAt(t, victim)}))
+	l.client = victim
+	return l, attacker, victim
+}
+
+// expectRelayed has the victim send by a connection, which is relayed and arrives whole.
+func (l *lab) expectRelayed(t *testing.T, client *net.TCPConn, server *net.TCPConn) {
+	t.Helper()
+	multipath, err := server.MultipathTCP()
+	require.NoError(t, err)
+	require.True(t, multipath, "it is not relayed")
+	data := randomBytes(4 << 20)
+	failed := make(chan error, 1)
+	go func() { failed <- sendAll(client, data) }()
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+	got, err := io.ReadAll(server)
+	require.NoError(t, err)
+	require.NoError(t, <-failed)
+	require.True(t, bytes.Equal(data, got))
+}
+
+// segments are from one address and ports at random, with sequence numbers at random.
+func segments(count int, from netip.Addr, to netip.AddrPort, flags byte) []testlab.Forgery {
+	all := make([]testlab.Forgery, count)
+	for i := range all {
+		all[i] = testlab.Forgery{
+			From: netip.AddrPortFrom(from, uint16(1024+i%60000)), To: to, Flags: flags, Sequence: rand.Uint32(), Answer: rand.Uint32(),
+		}
+	}
+	return all
+}
+
+func TestAFloodOfSYNsTakesNobodysPlace(t *testing.T) {
+	l, attacker, victim := newAttack(t)
+	address, accepted := listen(t, l.server, 4)
+	own, others := addressesOf(attacker)[0], addressesOf(victim)[0]
+	for name, flood := range map[string][]testlab.Forgery{
+		"to a port that is open":                    segments(20_000, own, address, testlab.SYN),
+		"to addresses that nobody has":              segments(20_000, own, netip.AddrPortFrom(netip.MustParseAddr(l.server.IPv4).Next(), 80), testlab.SYN),
+		"from the address of another client":        segments(20_000, others, address, testlab.SYN),
+		"of acknowledgements that belong to no one": segments(20_000, own, address, testlab.ACK),
+	} {
+		t.Run(name, func(t *testing.T) {
+			testlab.Forge(t, attacker, flood...)
+			client := l.dial(t, address)
+			l.expectRelayed(t, client, acceptedFrom(t, accepted, client))
+		})
+	}
+}
+
+// acceptedFrom is the server's end of a connection; others' are closed.
+func acceptedFrom(t *testing.T, accepted <-chan *net.TCPConn, client *net.TCPConn) *net.TCPConn {
+	t.Helper()
+	for {
+		select {
+		case server := <-accepted:
+			if server.RemoteAddr().String() == client.LocalAddr().String() {
+				return server
+			}
+			server.Close()
+		case <-time.After(10 * time.Second):
+			t.Fatal("the server accepted no such connection")
+		}
+	}
+}
+
+// The proxy answers for whoever has the interface, so the address alone gives nobody a relay.
+func TestNobodyIsRelayedInTheNameOfAnother(t *testing.T) {
+	l, attacker, victim := newAttack(t)
+	address, accepted := listen(t, l.server, 4)
+	testlab.Forge(t, attacker, segments(100, addressesOf(victim)[0], address, testlab.SYN)...)
+	time.Sleep(500 * time.Millisecond)
+	require.Zero(t, l.proxy.Connections())
+	select {
+	case connection := <-accepted:
+		t.Fatalf("%s was accepted", connection.RemoteAddr())
+	default:
+	}
+}
+
+func TestForgedSegmentsEndNoRelayedConnection(t *testing.T) {
+	l, attacker, _ := newAttack(t)
+	address, accepted := listen(t, l.server, 4)
+	client := l.dial(t, address)
+	server := acceptedFrom(t, accepted, client)
+	ends := client.LocalAddr().(*net.TCPAddr).AddrPort()
+	for _, flags := range []byte{testlab.RST, testlab.RST | testlab.ACK, testlab.FIN | testlab.ACK, testlab.SYN, testlab.SYN | testlab.ACK} {
+		for _, way := range [][2]netip.AddrPort{{ends, address}, {address, ends}} {
+			forged := segments(500, way[0].Addr(), way[1], flags)
+			for i := range forged {
+				forged[i].From = way[0]
+			}
+			testlab.Forge(t, attacker, forged...)
+		}
+	}
+	l.expectRelayed(t, client, server)
+}
+
+// What is relayed waits in sockets, of which each connection has its own.
+func TestClientsThatReadNothingKeepNobodyFromReading(t *testing.T) {
+	l, attacker, _ := newAttack(t)
+	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(addressesOf(l.server)[0], 0).String())
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = connection.Write(make([]byte, 4<<20)); connection.Close() }()
+		}
+	}()
+	for range 200 {
+		connection, err := attacker.DialBy(t.Context(), network.TCP, "tcp", listener.Addr().String())
+		require.NoError(t, err)
+		t.Cleanup(func() { connection.Close() })
+	}
+	client := l.dial(t, listener.Addr().(*net.TCPAddr).AddrPort())
+	require.NoError(t, client.SetReadDeadline(time.Now().Add(time.Minute)))
+	got, err := io.ReadAll(client)
+	require.NoError(t, err)
+	require.Len(t, got, 4<<20)
+}
