@@ -15,6 +15,7 @@ import (
 
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/testutil"
 	"braid.dev/braid/proxy"
 )
 
@@ -24,6 +25,7 @@ import (
 func newAttack(t *testing.T) (l *lab, attacker, victim *network.Pod) {
 	t.Helper()
 	l = newLab(t)
+	l.mostWaiting = testWaiting
 	attacker, victim = l.Pod("pod-1-1"), l.Pod("guest-1-1")
 	l.start(t, attacker)
 	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{clientAt(t, attacker), clientAt(t, victim)}))
@@ -124,9 +126,45 @@ func TestForgedSegmentsEndNoRelayedConnection(t *testing.T) {
 	l.expectRelayed(t, client, server)
 }
 
-// What is relayed waits in sockets, of which each connection has its own.
-func TestClientsThatReadNothingKeepNobodyFromReading(t *testing.T) {
-	l, attacker, _ := newAttack(t)
+// The proxy's memory is everybody's: whoever has it fill with what nobody reads loses that, and
+// gets no further relays meanwhile.
+func TestClientsThatReadNothingTakeNobodysMemory(t *testing.T) {
+	l, attacker, victim := newAttack(t)
+	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{
+		tenantsClient(t, attacker, "attackers"), tenantsClient(t, victim, "victims"),
+	}))
+	begin := make(chan struct{})
+	address := l.serveEndlessly(t, begin)
+	client := l.dial(t, address)
+	require.NoError(t, client.SetReadDeadline(time.Now().Add(2*time.Minute)))
+	for range 60 {
+		connection, err := attacker.DialBy(t.Context(), network.TCP, "tcp", address.String())
+		require.NoError(t, err)
+		require.NoError(t, connection.(*net.TCPConn).SetReadBuffer(4096)) // so that the relay's are full early
+		t.Cleanup(func() { connection.Close() })
+	}
+	testutil.Eventually(t, 10*time.Second, "all are relayed", func() bool { return l.proxy.Connections() == 61 })
+	close(begin)
+	for begun := time.Now(); time.Since(begun) < 5*time.Second; {
+		_, err := io.CopyN(io.Discard, client, 1<<20)
+		require.NoError(t, err, "the victim's connection ended")
+		require.Less(t, l.proxy.Waiting(), 3*testWaiting)
+	}
+	require.NotZero(t, l.proxy.Reset())
+}
+
+const testWaiting = 16 << 20
+
+func tenantsClient(t *testing.T, pod *network.Pod, tenant string) proxy.Client {
+	t.Helper()
+	client := clientAt(t, pod)
+	client.Tenant = tenant
+	return client
+}
+
+// serveEndlessly has the server send to everybody once it may, for as long as they take it.
+func (l *lab) serveEndlessly(t *testing.T, begin <-chan struct{}) netip.AddrPort {
+	t.Helper()
 	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(addressesOf(l.server)[0], 0).String())
 	require.NoError(t, err)
 	t.Cleanup(func() { listener.Close() })
@@ -136,17 +174,14 @@ func TestClientsThatReadNothingKeepNobodyFromReading(t *testing.T) {
 			if err != nil {
 				return
 			}
-			go func() { _, _ = connection.Write(make([]byte, 4<<20)); connection.Close() }()
+			go func() {
+				defer connection.Close()
+				<-begin
+				for data := make([]byte, 1<<20); err == nil; {
+					_, err = connection.Write(data)
+				}
+			}()
 		}
 	}()
-	for range 200 {
-		connection, err := attacker.DialBy(t.Context(), network.TCP, "tcp", listener.Addr().String())
-		require.NoError(t, err)
-		t.Cleanup(func() { connection.Close() })
-	}
-	client := l.dial(t, listener.Addr().(*net.TCPAddr).AddrPort())
-	require.NoError(t, client.SetReadDeadline(time.Now().Add(time.Minute)))
-	got, err := io.ReadAll(client)
-	require.NoError(t, err)
-	require.Len(t, got, 4<<20)
+	return listener.Addr().(*net.TCPAddr).AddrPort()
 }

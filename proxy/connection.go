@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -26,6 +27,7 @@ type connection struct {
 	key            flowKey
 	client, server *net.TCPConn
 	ending         sync.Once
+	carried        atomic.Int64 // bytes of buffers with what is carried just now
 }
 
 // join relays between both from now on.
@@ -53,7 +55,7 @@ func (c *connection) run() {
 	whole := [2]bool{}
 	for i, way := range [2][2]*net.TCPConn{{c.server, c.client}, {c.client, c.server}} {
 		both.Go(func() {
-			if whole[i] = carry(way[0], way[1]) == nil; !whole[i] {
+			if whole[i] = c.carry(way[0], way[1]) == nil; !whole[i] {
 				c.abort()
 			}
 		})
@@ -129,14 +131,16 @@ var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 // carry moves what one end sends to the other one until it has sent all; then that end is
 // told so.
-func carry(to, from *net.TCPConn) error {
+func (c *connection) carry(to, from *net.TCPConn) error {
 	for {
 		buffer, n, err := receive(from)
 		if err != nil {
 			return err
 		}
 		if n > 0 {
+			c.carried.Add(bufferSize)
 			_, err = to.Write(buffer[:n])
+			c.carried.Add(-bufferSize)
 		}
 		buffers.Put(buffer)
 		if err != nil {

@@ -78,7 +78,7 @@ func (r *relay) begin(ctx context.Context, segment heldSegment) {
 		timer.Stop()
 		delete(r.settling, segment.key)
 	}
-	full := r.closed || r.held >= mostHeld || r.held+len(r.pending)+len(r.open) >= mostConnections
+	full := r.closed || r.held >= mostHeld || !r.proxy.memory.mayBegin(r.client.Tenant) || r.held+len(r.pending)+len(r.open) >= mostConnections
 	if !full {
 		r.held++
 	}

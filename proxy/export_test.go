@@ -19,7 +19,7 @@ func (p *Proxy) ForgetPeers() error {
 }
 
 // Outcomes are the counts as the agent reads them.
-func (p *Proxy) Outcomes() (counts [programs.OutcomeNow + 1]uint64, err error) {
+func (p *Proxy) Outcomes() (counts [programs.OutcomeReset + 1]uint64, err error) {
 	if err := p.writeOutcomes(); err != nil {
 		return counts, err
 	}
@@ -30,3 +30,16 @@ func (p *Proxy) Outcomes() (counts [programs.OutcomeNow + 1]uint64, err error) {
 	}
 	return counts, nil
 }
+
+// Waiting is what waits in all that is relayed, in bytes.
+func (p *Proxy) Waiting() (bytes int) {
+	for _, of := range p.waiting() {
+		for _, one := range of {
+			bytes += one.bytes
+		}
+	}
+	return bytes
+}
+
+// Reset is how many connections were reset because too much waited in them.
+func (p *Proxy) Reset() uint64 { return p.outcomes.reset.Load() }

@@ -32,7 +32,9 @@ type lab struct {
 	*network.Network
 	proxy  *proxy.Proxy
 	client *network.Pod
-	server *network.Pod
+	// mostWaiting is what may wait in connections; 0 for the default.
+	mostWaiting int
+	server      *network.Pod
 }
 
 func newLab(t *testing.T) *lab {
@@ -101,7 +103,7 @@ func (l *lab) start(t *testing.T, pod *network.Pod) {
 	node, err := os.Open(pod.Node.Path())
 	require.NoError(t, err)
 	t.Cleanup(func() { node.Close() })
-	l.proxy, err = proxy.Open(proxy.Options{Node: node, StatePath: t.TempDir(), Log: testr.New(t)})
+	l.proxy, err = proxy.Open(proxy.Options{Node: node, StatePath: t.TempDir(), MostWaiting: l.mostWaiting, Log: testr.New(t)})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ran := make(chan error, 1)

@@ -16,7 +16,7 @@ var errBusy = errors.New("too many servers are being asked")
 
 // outcomes count what became of connections, but for what the programs count themselves.
 // The agent of the node reads them in the map: the proxy has no metrics of its own.
-type outcomes struct{ busy, noAnswer, relayed atomic.Uint64 }
+type outcomes struct{ busy, noAnswer, relayed, reset atomic.Uint64 }
 
 // untouched counts a connection that goes on as the client's own.
 func (o *outcomes) untouched(why error) {
@@ -37,7 +37,8 @@ func (p *Proxy) tell() {
 func (p *Proxy) writeOutcomes() (failed error) {
 	for kind, count := range map[uint32]uint64{
 		programs.OutcomeBusy: p.outcomes.busy.Load(), programs.OutcomeNoAnswer: p.outcomes.noAnswer.Load(),
-		programs.OutcomeRelayed: p.outcomes.relayed.Load(), programs.OutcomeNow: uint64(p.Connections()),
+		programs.OutcomeRelayed: p.outcomes.relayed.Load(), programs.OutcomeReset: p.outcomes.reset.Load(),
+		programs.OutcomeNow: uint64(p.Connections()),
 	} {
 		failed = errors.Join(failed, p.from.Outcomes.Update(kind, count, ebpf.UpdateExist))
 	}

@@ -56,6 +56,9 @@ type Options struct {
 	DialTimeout time.Duration
 	// PlainFor is how long a peer that answered without MPTCP is left alone; 0 for ten minutes.
 	PlainFor time.Duration
+	// MostWaiting is how many bytes may wait in all connections together for those that do not
+	// read; 0 for a quarter of the container's limit of memory.
+	MostWaiting int
 	// Log gets what cannot be returned.
 	Log logr.Logger
 }
@@ -70,6 +73,9 @@ func (o *Options) setDefaults() {
 	if o.PlainFor == 0 {
 		o.PlainFor = 10 * time.Minute
 	}
+	if o.MostWaiting == 0 {
+		o.MostWaiting = mostWaiting("/sys/fs/cgroup/memory.max")
+	}
 }
 
 // Proxy has a relay for each client of a node.
@@ -81,7 +87,10 @@ type Proxy struct {
 	held     *ringbuf.Reader
 	tracked  *conntrack.Table
 	dialing  *dialing
+	memory   memory
 	outcomes outcomes
+	end      context.CancelFunc // of boundMemory: connections go on after Run
+	bounding sync.WaitGroup
 
 	mu     sync.Mutex
 	relays map[int]*relay // by the client's interface
@@ -93,7 +102,9 @@ const mostDialing = 256
 // Open loads the programs, and attaches none.
 func Open(options Options) (*Proxy, error) {
 	options.setDefaults()
-	p := &Proxy{options: options, dialing: newDialing(), relays: map[int]*relay{}}
+	p := &Proxy{options: options, dialing: newDialing(), memory: memory{most: options.MostWaiting}, relays: map[int]*relay{}}
+	bounding, end := context.WithCancel(context.Background())
+	p.end = end
 	if err := p.load(); err != nil {
 		return nil, errors.Join(fmt.Errorf("loading the proxy's programs: %w", err), p.Close())
 	}
@@ -108,6 +119,7 @@ func Open(options Options) (*Proxy, error) {
 	if err != nil {
 		options.Log.Error(err, "failed to open connection tracking: the backends of Services are known by their announcements alone")
 	}
+	p.bounding.Go(func() { p.boundMemory(bounding) })
 	return p, nil
 }
 
@@ -266,6 +278,8 @@ func (p *Proxy) Drain(ctx context.Context) error {
 
 // Close ends all connections, and leaves nothing on the node.
 func (p *Proxy) Close() (failed error) {
+	p.end()
+	p.bounding.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for index, r := range p.relays {

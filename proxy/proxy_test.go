@@ -266,7 +266,7 @@ func TestWhatBecameOfConnectionsIsCounted(t *testing.T) {
 	server := <-accepted
 	expect := func(when string, of map[int]uint64) {
 		t.Helper()
-		var want [programs.OutcomeNow + 1]uint64
+		var want [programs.OutcomeReset + 1]uint64
 		for kind, count := range of {
 			want[kind] = count
 		}

@@ -18,12 +18,12 @@ var (
 		"Connections that the node's proxy relays (sockets.mode: Proxy), or is about to.", nil, nil)
 	begun = prometheus.NewDesc("braid_proxy_connections_total",
 		"What became of connections that the node's proxy might have relayed, since it began: Relayed, or untouched because the server speaks no MPTCP (PlainPeer), "+
-			"did not answer (NoAnswer), or there was no room for more (NoRoom, Busy).", []string{"outcome"}, nil)
+			"did not answer (NoAnswer), or there was no room for more (NoRoom, Busy); and how many of those relayed were reset as too much waited in them (Reset).", []string{"outcome"}, nil)
 )
 
 var labels = map[uint32]string{
 	proxy.OutcomeRelayed: "Relayed", proxy.OutcomePlainPeer: "PlainPeer", proxy.OutcomeNoAnswer: "NoAnswer",
-	proxy.OutcomeNoRoom: "NoRoom", proxy.OutcomeBusy: "Busy",
+	proxy.OutcomeNoRoom: "NoRoom", proxy.OutcomeBusy: "Busy", proxy.OutcomeReset: "Reset",
 }
 
 // Describe implements prometheus.Collector.

@@ -195,7 +195,7 @@ func TestMetricsTellWhatBecameOfTheConnectionsOfTheNodesProxy(t *testing.T) {
 	require.NoError(t, l.apply(t, proxied))
 	require.NoError(t, loaded.Outcomes.Put(uint32(programs.OutcomeNow), uint64(3)))
 	require.NoError(t, loaded.Outcomes.Put(uint32(programs.OutcomePlainPeer), uint64(7)))
-	require.Equal(t, map[string]float64{"": 3, "PlainPeer": 7, "Relayed": 0, "NoAnswer": 0, "NoRoom": 0, "Busy": 0}, l.collected(t))
+	require.Equal(t, map[string]float64{"": 3, "PlainPeer": 7, "Relayed": 0, "NoAnswer": 0, "NoRoom": 0, "Busy": 0, "Reset": 0}, l.collected(t))
 }
 
 // A node without a proxy does not list its interfaces again and again.

@@ -49,6 +49,7 @@ enum proxy_outcome {
 	OUTCOME_RELAYED,
 	OUTCOMES,
 	OUTCOME_NOW = OUTCOMES, /* how many are relayed at the moment, or about to be */
+	OUTCOME_RESET,          /* relayed first: too much waited for who did not read */
 };
 
 struct relayed_key {
@@ -146,7 +147,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, OUTCOME_NOW + 1);
+	__uint(max_entries, OUTCOME_RESET + 1); /* further ones go behind: an agent may be older or newer */
 	__type(key, __u32); /* enum proxy_outcome */
 	__type(value, __u64);
 } outcomes SEC(".maps");

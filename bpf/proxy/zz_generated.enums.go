@@ -28,4 +28,5 @@ const (
 	OutcomeRelayed   = 0x4
 	Outcomes         = 0x5
 	OutcomeNow       = 0x5
+	OutcomeReset     = 0x6
 )
