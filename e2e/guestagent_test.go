@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -51,7 +50,7 @@ func TestAGuestFollowsItsNodeOnceItsAgentHasRaisedItsLimits(t *testing.T) {
 		NamespaceSelector: metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": guest.Namespace}},
 		Guardrails:        v1alpha1.Guardrails{GuestAgent: v1alpha1.GuestAgentAllow},
 	}})
-	c.expectGuestAgent(t, guest, v1alpha1.ReasonGuestLimitsSet)
+	c.expectOfGuest(t, guest, v1alpha1.ConditionGuestAgent, v1alpha1.ReasonGuestLimitsSet)
 	c.WaitProgrammed(t, policy, 1)
 	leaving := c.record(m.Node)
 	require.Equal(t, len(paths), subflows(), "once its agent has raised its limits")
@@ -65,19 +64,6 @@ func TestAGuestFollowsItsNodeOnceItsAgentHasRaisedItsLimits(t *testing.T) {
 	c.WaitFor(t, "its limits are put back", 30*time.Second, func(context.Context) error {
 		if count := subflows(); count != 1 {
 			return fmt.Errorf("a connection has %d subflows", count)
-		}
-		return nil
-	})
-}
-
-func (c *cluster) expectGuestAgent(t *testing.T, e *v1alpha1.MPTCPEndpoint, reason string) {
-	t.Helper()
-	c.WaitFor(t, "its agent is told of: "+reason, 30*time.Second, func(ctx context.Context) error {
-		if err := c.Get(ctx, e); err != nil {
-			return err
-		}
-		if is := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionGuestAgent); is == nil || is.Reason != reason {
-			return fmt.Errorf("%+v", e.Status.Conditions)
 		}
 		return nil
 	})

@@ -239,11 +239,16 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 
 func (c *cluster) expectGuestSubflows(t *testing.T, e *v1alpha1.MPTCPEndpoint, reason string) {
 	t.Helper()
-	c.WaitFor(t, "the guest is told of: "+reason, 20*time.Second, func(ctx context.Context) error {
+	c.expectOfGuest(t, e, v1alpha1.ConditionGuestSubflows, reason)
+}
+
+func (c *cluster) expectOfGuest(t *testing.T, e *v1alpha1.MPTCPEndpoint, condition, reason string) {
+	t.Helper()
+	c.WaitFor(t, "the guest is told of: "+reason, 30*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, e); err != nil {
 			return err
 		}
-		if is := meta.FindStatusCondition(e.Status.Conditions, v1alpha1.ConditionGuestSubflows); is == nil || is.Reason != reason {
+		if is := meta.FindStatusCondition(e.Status.Conditions, condition); is == nil || is.Reason != reason {
 			return fmt.Errorf("%+v", e.Status.Conditions)
 		}
 		return nil
