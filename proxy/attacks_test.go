@@ -4,6 +4,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
@@ -49,15 +51,33 @@ func (l *lab) expectRelayed(t *testing.T, client *net.TCPConn, server *net.TCPCo
 	require.True(t, bytes.Equal(data, got))
 }
 
-// segments are from one address and ports at random, with sequence numbers at random.
+// segments are from one address and many ports, of which no two are of the same connection,
+// with sequence numbers at random.
 func segments(count int, from netip.Addr, to netip.AddrPort, flags byte) []testlab.Forgery {
 	all := make([]testlab.Forgery, count)
 	for i := range all {
 		all[i] = testlab.Forgery{
-			From: netip.AddrPortFrom(from, uint16(1024+i%60000)), To: to, Flags: flags, Sequence: rand.Uint32(), Answer: rand.Uint32(),
+			From: netip.AddrPortFrom(from, uint16(1024+i%60_000)), To: netip.AddrPortFrom(to.Addr(), to.Port()+uint16(i/60_000)),
+			Flags: flags, Sequence: rand.Uint32(), Answer: rand.Uint32(),
 		}
 	}
 	return all
+}
+
+// The table of what goes on untouched is all clients' together.
+func TestAFloodOfSYNsLeavesRoomInTheTable(t *testing.T) {
+	l, attacker, _ := newAttack(t)
+	nobody := netip.AddrPortFrom(netip.MustParseAddr(l.server.IPv4).Next(), 80)
+	for range 6 { // what comes faster than it is read goes on without an entry
+		testlab.Forge(t, attacker, segments(2000, addressesOf(attacker)[0], nobody, testlab.SYN)...)
+		nobody = netip.AddrPortFrom(nobody.Addr(), nobody.Port()+1)
+		time.Sleep(200 * time.Millisecond)
+	}
+	testutil.Eventually(t, 20*time.Second, "nothing waits for a server", func() bool { return l.proxy.Connections() == 0 })
+	count, err := l.proxy.Flows()
+	require.NoError(t, err)
+	require.Greater(t, count, 1000, "the flood was not seen")
+	require.LessOrEqual(t, count, proxy.MostUntouched)
 }
 
 func TestAFloodOfSYNsTakesNobodysPlace(t *testing.T) {
@@ -66,7 +86,7 @@ func TestAFloodOfSYNsTakesNobodysPlace(t *testing.T) {
 	own, others := addressesOf(attacker)[0], addressesOf(victim)[0]
 	for name, flood := range map[string][]testlab.Forgery{
 		"to a port that is open":                    segments(20_000, own, address, testlab.SYN),
-		"to addresses that nobody has":              segments(20_000, own, netip.AddrPortFrom(netip.MustParseAddr(l.server.IPv4).Next(), 80), testlab.SYN),
+		"to addresses that nobody has":              segments(80_000, own, netip.AddrPortFrom(netip.MustParseAddr(l.server.IPv4).Next(), 80), testlab.SYN), // more than the table has
 		"from the address of another client":        segments(20_000, others, address, testlab.SYN),
 		"of acknowledgements that belong to no one": segments(20_000, own, address, testlab.ACK),
 	} {
@@ -123,6 +143,9 @@ func TestForgedSegmentsEndNoRelayedConnection(t *testing.T) {
 			testlab.Forge(t, attacker, forged...)
 		}
 	}
+	// Whoever knows the very numbers has the wrong interface all the same.
+	testlab.Forge(t, attacker, testlab.Forgery{From: ends, To: address, Flags: testlab.RST | testlab.ACK, Sequence: nextSequence(t, client)})
+	time.Sleep(100 * time.Millisecond)
 	l.expectRelayed(t, client, server)
 }
 
@@ -184,4 +207,23 @@ func (l *lab) serveEndlessly(t *testing.T, begin <-chan struct{}) netip.AddrPort
 		}
 	}()
 	return listener.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// nextSequence is what a socket sends next, which its peer would take.
+func nextSequence(t *testing.T, connection *net.TCPConn) (sequence uint32) {
+	t.Helper()
+	const sendQueue, off = 2, -1
+	raw, err := connection.SyscallConn()
+	require.NoError(t, err)
+	var failed error
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		socket := int(fd)
+		failed = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_REPAIR, 1)
+		failed = errors.Join(failed, unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_REPAIR_QUEUE, sendQueue))
+		number, err := unix.GetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_QUEUE_SEQ)
+		sequence = uint32(number)
+		failed = errors.Join(failed, err, unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_REPAIR, off))
+	}))
+	require.NoError(t, failed)
+	return sequence
 }

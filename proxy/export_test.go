@@ -2,7 +2,10 @@
 
 package proxy
 
-import programs "braid.dev/braid/bpf/proxy"
+import (
+	"braid.dev/braid/agent/entries"
+	programs "braid.dev/braid/bpf/proxy"
+)
 
 // ForgetPeers has clients' packets leave by their interfaces, as to those of machines, which
 // have no other end.
@@ -43,3 +46,11 @@ func (p *Proxy) Waiting() (bytes int) {
 
 // Reset is how many connections were reset because too much waited in them.
 func (p *Proxy) Reset() uint64 { return p.outcomes.reset.Load() }
+
+// MostUntouched is how many connections of one client are remembered that go on untouched.
+const MostUntouched = mostUntouched
+
+// Flows is how many connections of all clients the programs have entries of.
+func (p *Proxy) Flows() (count int, err error) {
+	return count, entries.Each(p.from.RelayedFlows, func(*flowKey, *programs.FromClientRelayed) { count++ })
+}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package schedule distributes the data of pods' connections over their subflows
-// by strategies of its own, as rules or peers ask for it. No stock kernel lets a program choose the subflow of a
-// segment; a subflow that is to rest is made a backup instead, by the path manager
-// in the pod's network namespace. A connection's subflows never rest all at once.
+// by strategies of its own, as rules or peers ask for it. No stock kernel lets a program
+// choose the subflow of a segment; a subflow that is to rest is made a backup instead, by the
+// path manager in the pod's network namespace. A connection's subflows never rest all at once.
 package schedule
 
 import (

@@ -25,6 +25,7 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pace/shared"
+	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/api/v1alpha1"
@@ -178,7 +179,7 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
 	exchange := exchangeOf(of, endpoint.Incast, asking)
-	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(kernelRelease(), &exchange)}
+	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(mptcpnl.TellsOfBacklogs(), &exchange)}
 	one := &pod{
 		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: lacking,
 	}

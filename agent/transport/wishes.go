@@ -55,22 +55,12 @@ func withoutAgent(endpoint *node.Endpoint, exchange *transport.TransportExchange
 
 // withoutBacklog takes delay thresholds out of an exchange where the kernel does not tell what
 // waits, and nobody knows which streams are thin; and says so.
-func withoutBacklog(release string, exchange *transport.TransportExchange) string {
-	var major, minor int
-	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
-	if exchange.Acceptance.Allowed&(1<<transport.RequestDelayThreshold) == 0 || err != nil || major > 6 || major == 6 && minor >= 5 {
+func withoutBacklog(tells bool, exchange *transport.TransportExchange) string {
+	if tells || exchange.Acceptance.Allowed&(1<<transport.RequestDelayThreshold) == 0 {
 		return ""
 	}
 	exchange.Acceptance.Allowed &^= 1 << transport.RequestDelayThreshold
 	return "spec.transport.accept.minDelayThreshold: this node's kernel does not tell how much of a stream waits, as Linux 6.5 does, so no peer gets a threshold"
-}
-
-func kernelRelease() string {
-	var name unix.Utsname
-	if err := unix.Uname(&name); err != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(name.Release[:])
 }
 
 // lookAtWishes carries out what peers ask for now, and ends what they asked for some time

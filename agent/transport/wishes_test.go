@@ -364,11 +364,11 @@ func TestPeersOfOneEndpointTakeNoRoomOfOthers(t *testing.T) {
 }
 
 func TestWhereNobodyKnowsWhichStreamsAreThinAThresholdIsNotAccepted(t *testing.T) {
-	for release, lacks := range map[string]bool{"6.1.0-50-amd64": true, "6.4.9": true, "5.15.0": true, "6.5.0": false, "6.18.5+deb14": false, "7.3.0-rc1": false, "": false} {
+	for _, tells := range []bool{true, false} {
 		exchange := exchangeOf(acceptsThreshold(time.Millisecond, anybody), nil, false)
-		message := withoutBacklog(release, &exchange)
-		require.Equal(t, lacks, message != "", release)
-		require.Equal(t, lacks, exchange.Acceptance.Allowed == 0, release)
+		message := withoutBacklog(tells, &exchange)
+		require.Equal(t, tells, message == "")
+		require.Equal(t, tells, exchange.Acceptance.Allowed != 0)
 	}
 }
 

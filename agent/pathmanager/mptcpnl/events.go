@@ -80,6 +80,15 @@ var TellsOfListeners = sync.OnceValue(func() bool {
 	return err == nil && version >= 6<<16|3<<8
 })
 
+// TellsOfBacklogs is true where the kernel tells how much of a connection waits to be
+// acknowledged (Connection.SequencesKnown): from Linux 6.5 on, or where its version is not known.
+var TellsOfBacklogs = sync.OnceValue(func() bool {
+	version, err := features.LinuxVersionCode()
+	return err != nil || tellsOfBacklogs(version)
+})
+
+func tellsOfBacklogs(version uint32) bool { return version >= 6<<16|5<<8 }
+
 // ListenerEvent tells of a listening MPTCP socket: ListenerCreated or
 // ListenerClosed. Those of endpoints with a port are among them.
 type ListenerEvent struct {

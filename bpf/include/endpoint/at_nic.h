@@ -64,7 +64,7 @@ struct {
  * SYN that asks for a subflow alone: of what answers, the node's connection tracking may
  * have to put a Service's address in the place of a sender's first.
  */
-static __always_inline int is_told(const struct selector *selector, const struct context *context)
+static __always_inline int is_known_at_nic(const struct selector *selector, const struct context *context)
 {
 	switch (selector->kind) {
 	case SELECT_ANYTHING:
@@ -95,7 +95,7 @@ __noinline int decides(struct chain *chain, struct context *context, struct subf
 	for (i = 0; i < MAX_SELECTORS; i++) {
 		if (at >= MAX_SELECTORS)
 			break;
-		if (!is_told(&chain->selector[at], context))
+		if (!is_known_at_nic(&chain->selector[at], context))
 			return UNDECIDED;
 		at = 0xffff & next_selector(&chain->selector[at], context, subflow, 2 * ASSUME_NOTHING + TO_ENDPOINT);
 		barrier_var(at);

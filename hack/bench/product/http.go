@@ -56,6 +56,8 @@ type requestMode struct {
 	policy string // selects both pods; empty for none
 	// openAfter is how many bytes come before the policy's further subflows.
 	openAfter int
+	// single: the policy has connections stay with one subflow.
+	single bool
 	// bond is how the nodes divide what they send among their NICs; empty for not at all.
 	bond baseline.BondMode
 }
@@ -72,6 +74,7 @@ var requestModes = []requestMode{
 	{name: "mptcp", mptcp: true},
 	{name: "braid", mptcp: true, policy: selectAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_agent", mptcp: true, policy: selectAll + "  subflows: {manager: Agent}\n", openAfter: v1alpha1.DefaultOpenAfterBytes},
+	{name: "braid_one", mptcp: true, policy: selectAll + "  subflows: {count: 1}\n", single: true},
 	{name: "braid_transport", mptcp: true, policy: selectAll + transportOfAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_at_once", mptcp: true, policy: selectAll + "  subflows: {openAfter: {time: 0s}}\n"},
 }
@@ -79,10 +82,12 @@ var requestModes = []requestMode{
 // expects tells whether subflows are to be joined for a request, and is not sure
 // where its file takes about as long to come as further subflows wait.
 func (m *requestMode) expects(r webFile) (joins, sure bool) {
-	if r.keepAlive && m.policy != "" {
+	switch {
+	case m.policy == "", m.single:
+		return false, true
+	case r.keepAlive:
 		return true, true
-	}
-	if m.policy == "" || 10*r.bytes < m.openAfter {
+	case 10*r.bytes < m.openAfter:
 		return false, true
 	}
 	return true, m.openAfter == 0
