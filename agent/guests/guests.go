@@ -70,6 +70,17 @@ var hooks = []attach.Hook{
 	{Name: "to_guest", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Last: true, Handle: 6, Priority: attach.FilterPriority + 1},
 }
 
+// Translates is the program of an interface that puts the real ports into the joins of its
+// guest; 0 where there is none.
+func Translates(index int) ebpf.ProgramID {
+	for _, id := range attach.ProgramsAt(index, ebpf.AttachTCXIngress) {
+		if attach.NameOf(id) == "from_guest" {
+			return id
+		}
+	}
+	return 0
+}
+
 // Open prepares. Nothing is loaded or attached before Apply gets a guest to announce to;
 // what an earlier agent left attached stays.
 func Open(options Options) *Part {
