@@ -94,8 +94,12 @@ func Open(options Options) *Part {
 	return p
 }
 
-// A join has its real port behind the program that puts it there, and others may end the run.
-var hooks = []attach.Hook{{Name: "ask_peers", Type: ebpf.AttachTCXIngress, Anchor: link.Head, After: guests.Translates, Handle: 7}}
+// Behind the program that puts real ports into joins, and before all others: what rules write
+// of their own extends what is asked, and some end the run. Filters of one priority have no
+// such order.
+var hooks = []attach.Hook{{
+	Name: "ask_peers", Type: ebpf.AttachTCXIngress, Anchor: link.Head, First: true, After: guests.Translates, Handle: 7, Priority: attach.FilterPriority - 1,
+}}
 
 // load loads the program. Connections are in maps of each guest, which only a program of the
 // same version can read: they are asked anew.
@@ -181,10 +185,13 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 	}
 	p.share(wants, &report)
 	p.wants = wants
-	seen := attach.Look()
+	seen, said := attach.Look(), map[types.UID]bool{}
 	for index, one := range wants {
 		report.Fail(one.owner, errors.Join(p.admit(index, one), p.interfaces.Ensure(seen, int(index), p.loaded.Value.AskPeers)))
-		report.Describe(one.owner, one.describe)
+		if !said[one.owner] {
+			report.Describe(one.owner, one.describe)
+		}
+		said[one.owner] = true
 	}
 	report.Err = p.dismissOthers(wants)
 	if report.Err == nil {

@@ -237,6 +237,23 @@ func TestItComesBehindTheRealPortsAndBeforeAllOthers(t *testing.T) {
 	if mode := l.part.interfaces.Mode(); mode != "tcx" {
 		t.Skipf("this kernel attaches by %s, where priorities say who is first", mode)
 	}
+	index, err := l.Nodes[0].Index(l.vm.HostInterface)
+	require.NoError(t, err)
+	comeBefore := func() {
+		empty, err := packettest.NewEmpty()
+		require.NoError(t, err)
+		defer empty.Close()
+		require.NoError(t, l.Nodes[0].Do(func() error {
+			other, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: empty, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+			if err == nil {
+				t.Cleanup(func() { other.Close() })
+			}
+			return err
+		}))
+	}
+	comeBefore()
+	l.ask(t, everything())
+	require.Equal(t, "ask_peers", l.at(t)[0])
 	model := l.model(t, nil)
 	model.Endpoints[0].Subflows = v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerHost, Count: 3}
 	announcing := guests.Open(guests.Options{PinPath: filepath.Join(l.pins, "guests"), Log: logr.Discard()})
@@ -248,19 +265,8 @@ func TestItComesBehindTheRealPortsAndBeforeAllOthers(t *testing.T) {
 	t.Cleanup(func() {
 		require.NoError(t, l.Nodes[0].Do(func() error { return announcing.Remove(t.Context()) }))
 	})
-	require.Equal(t, []string{"from_guest", "ask_peers"}, l.at(t))
-	empty, err := packettest.NewEmpty()
-	require.NoError(t, err)
-	defer empty.Close()
-	index, err := l.Nodes[0].Index(l.vm.HostInterface)
-	require.NoError(t, err)
-	require.NoError(t, l.Nodes[0].Do(func() error {
-		other, err := link.AttachTCX(link.TCXOptions{Interface: index, Program: empty, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
-		if err == nil {
-			t.Cleanup(func() { other.Close() })
-		}
-		return err
-	}))
+	require.Equal(t, []string{"from_guest", "ask_peers"}, l.at(t)[:2])
+	comeBefore()
 	apply()
 	require.Equal(t, []string{"from_guest", "ask_peers"}, l.at(t)[:2])
 }

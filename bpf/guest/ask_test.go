@@ -456,4 +456,3 @@ func BenchmarkAsking(b *testing.B) {
 		})
 	}
 }
-
