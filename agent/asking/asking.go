@@ -206,7 +206,7 @@ func (w *want) describe(status *v1alpha1.EndpointStatus) {
 }
 
 // mostPods is how many interfaces of pods that hold VMs are asked for on a node: each has a
-// table of 0.5 MB, and whoever makes a pod can say that it holds a VM.
+// table of 0.6 MB, and whoever makes a pod can say that it holds a VM.
 const mostPods = 128
 
 var errShare = fmt.Errorf("the guest's peers are not asked: the node has tables for %d pods that hold VMs, shared by their namespaces, and this pod's namespace has used its part", mostPods)
@@ -234,15 +234,8 @@ func (p *Part) has(index uint32) bool {
 // admit gives a guest a map of its own for its connections, unless it has one, and what its
 // peers are asked for.
 func (p *Part) admit(index uint32, one want) error {
-	if !p.has(index) {
-		connections, err := ebpf.NewMap(p.loaded.Value.connections)
-		if err != nil {
-			return fmt.Errorf("making a map for the guest's connections: %w", err)
-		}
-		defer connections.Close()
-		if err := p.loaded.Value.AskedConnections.Put(index, connections); err != nil {
-			return fmt.Errorf("adding the map for the guest's connections: %w", err)
-		}
+	if err := entries.MakeInner(p.loaded.Value.AskedConnections, index, p.loaded.Value.connections, "the guest's connections"); err != nil {
+		return err
 	}
 	var before guest.AskPeersAskingGuest
 	err := p.loaded.Value.AskingGuests.Lookup(index, &before)

@@ -205,18 +205,8 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 // admit gives a guest a map of its own for its flows, unless it has one.
 func (p *Part) admit(index uint32, one want) error {
 	maps := &p.loaded.Value.from.FromGuestMaps
-	var id uint32
-	if err := maps.GuestFlows.Lookup(index, &id); errors.Is(err, ebpf.ErrKeyNotExist) {
-		flows, err := ebpf.NewMap(p.loaded.Value.flows)
-		if err != nil {
-			return fmt.Errorf("making a map for the guest's flows: %w", err)
-		}
-		defer flows.Close()
-		if err := maps.GuestFlows.Put(index, flows); err != nil {
-			return fmt.Errorf("adding the map for the guest's flows: %w", err)
-		}
-	} else if err != nil {
-		return fmt.Errorf("looking for the map of the guest's flows: %w", err)
+	if err := entries.MakeInner(maps.GuestFlows, index, p.loaded.Value.flows, "the guest's flows"); err != nil {
+		return err
 	}
 	for _, key := range []uint32{index, all} {
 		err := maps.GuestCounts.Update(key, guest.FromGuestGuestCounts{}, ebpf.UpdateNoExist)
