@@ -87,9 +87,11 @@ type want struct {
 
 // Open prepares. Nothing is loaded or attached before Apply gets a guest whose peers are to
 // be asked; what an earlier agent left attached stays.
-func Open(options Options) *Part {
+func Open(options Options) *Part { return open(options, schema) }
+
+func open(options Options, version string) *Part {
 	p := &Part{options: options}
-	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "asking"), schema, options.Log), p.load)
+	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "asking"), version, options.Log), p.load)
 	p.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(p.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact})
 	return p
 }

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"braid.dev/braid/agent/attach"
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/guests"
 	"braid.dev/braid/agent/leftovers"
 	"braid.dev/braid/agent/node"
@@ -280,6 +281,56 @@ func TestPeersAreAskedWhereTheKernelHasNoTCX(t *testing.T) {
 	l.serve(t, l.server.IPv4)
 	client, server := l.connect(t, "TCP", l.server.IPv4)
 	l.await(t, client, server, asked)
+}
+
+func TestAnAgentOfAnotherVersionGoesOn(t *testing.T) {
+	l := newLab(t)
+	l.accept(t, "10.0.0.0/8")
+	l.ask(t, everything())
+	l.serve(t, l.server.IPv4)
+	client, server := l.connect(t, "TCP", l.server.IPv4)
+	l.await(t, client, server, asked)
+	before := l.writtenSoFar(t)
+	for _, version := range []string{"v2", schema} { // and back
+		require.NoError(t, l.part.Close())
+		l.part = open(l.options, version)
+		l.ask(t, everything())
+		require.Len(t, l.at(t), 1)
+		require.GreaterOrEqual(t, l.writtenSoFar(t), before, "the count goes on")
+		for range 20 {
+			require.NoError(t, l.part.look())
+			talk(t, client, server)
+			require.Equal(t, asked, shownBy(t, server))
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// A guest may open connections as fast as it likes: what that costs the agent is bounded.
+func TestOfAGuestWithVeryManyConnectionsSomeAreLookedAt(t *testing.T) {
+	l := newLab(t)
+	l.ask(t, everything())
+	now, err := monotonic()
+	require.NoError(t, err)
+	index, err := l.Nodes[0].Index(l.vm.HostInterface)
+	require.NoError(t, err)
+	connections, err := l.part.connectionsOf(uint32(index))
+	require.NoError(t, err)
+	defer connections.Close()
+	for port := range uint16(2 * mostSubflows) {
+		key := connectionKey{GuestPort: port}
+		require.NoError(t, connections.Put(key, connection{RoundBegan: uint64(now)}))
+	}
+	require.NoError(t, l.part.look())
+	rated := 0
+	require.NoError(t, entries.Each(connections, func(_ *connectionKey, value *connection) {
+		if value.Rate != 0 {
+			rated++
+		}
+	}))
+	require.Positive(t, rated)
+	require.LessOrEqual(t, rated, mostSubflows)
+	require.True(t, l.part.next.until.After(time.Now().Add(-lookInterval)))
 }
 
 func TestNothingIsLeftOfIt(t *testing.T) {
