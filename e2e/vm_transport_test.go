@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -100,4 +102,41 @@ func TestThePeerOfAVMDoesWhatTheVMsPolicyAsksFor(t *testing.T) {
 			return err
 		})
 	})
+}
+
+// A virtual machine with Debian's kernel and nothing of Braid's in it.
+func TestThePeerOfAGuestWithAKernelOfItsOwnDoesWhatItsPolicyAsksFor(t *testing.T) {
+	c := use(t)
+	require.NoError(t, lab.FetchMachines(t.Context(), machineSuite))
+	m, err := c.Boot(t.Context(), lab.MachineSpec{Name: "vm", Node: 1, Suite: machineSuite, MemoryMiB: 128})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.RemoveMachine(m)) })
+	guest := endpointOf(m.Pod, "vm", m.IPv4)
+	guest.Labels["app"] = "vm"
+	accepts, asks := testlab.NewPolicy("tenant", "server"), testlab.NewPolicy("tenant", "vm")
+	accepts.Name, asks.Name = "accepts", "asks"
+	accepts.Spec.Transport = &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{
+		From: []v1alpha1.CIDR{v1alpha1.CIDR(m.IPv4 + "/32")}, CongestionControls: []string{"bbr"}, MinRate: resource.NewQuantity(1e6, resource.DecimalSI),
+	}}
+	asks.Spec.Subflows.Manager = v1alpha1.SubflowManagerHost
+	asks.Spec.Transport = &v1alpha1.Transport{Request: &v1alpha1.TransportRequest{CongestionControl: "bbr"}}
+	c.CreatePaths(t)
+	c.Create(t, accepts, asks, guest)
+	c.WaitProgrammed(t, asks, 1)
+	c.WaitProgrammed(t, accepts, 1)
+	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
+	done := make(chan error, 1)
+	server := c.Network.Pod("tenant-server")
+	go func() {
+		_, err := m.Traffic(t.Context(), "run", net.JoinHostPort(server.IPv4, strconv.Itoa(lab.TrafficPort)), "--direction", "down", "--duration", "20s", "--warmup", "0s")
+		done <- err
+	}()
+	testutil.Retry(t, 30*time.Second, func() error {
+		sockets, err := server.Run("ss", "-tinHO", "state", "established", "dst", m.IPv4)
+		if err == nil && (sockets == "" || strings.Count(sockets, " bbr ") != strings.Count(sockets, "\n")) {
+			err = errors.New("the server has " + sockets)
+		}
+		return err
+	})
+	require.NoError(t, <-done)
 }
