@@ -105,11 +105,12 @@ func TestOptionsOfSegmentsLeaveTheRoomThatIsKnown(t *testing.T) {
 		found[column] = least{}
 		protocol, _, bare := strings.Cut(column, ",")
 		pods := roomLab(t, bare)
-		found[column].note(pods.exchange(t, protocol, 0))
+		found[column].note(pods.exchange(t, protocol))
 		pods.giveAddresses(t)
-		found[column].note(pods.exchange(t, protocol, 0))
+		found[column].note(pods.exchange(t, protocol))
+		pods.overflow(t)
 		for selective := 0; selective < 100; { // those that tell of a loss, and not all alike
-			selective += found[column].note(pods.exchange(t, protocol, 0.05))
+			selective += found[column].note(pods.exchange(t, protocol))
 		}
 	}
 	if got := roomTable(columns, found); got != roomKnown {
@@ -177,14 +178,17 @@ func (l *room) giveAddresses(t *testing.T) {
 	}
 }
 
-// exchange has a connection carry data in both directions over a path that loses a share of the
-// frames, and says what was sent.
-func (l *room) exchange(t *testing.T, protocol string, lost float64) []segment {
+// overflow has the queue in front of each node's link lose what comes in bursts.
+func (l *room) overflow(t *testing.T) {
 	t.Helper()
-	if lost > 0 {
-		require.NoError(t, l.Lose(l.Nodes[0], "net1", lost))
-		defer func() { require.NoError(t, l.Block(l.Nodes[0], "net1", false)) }()
+	for _, node := range l.Nodes {
+		require.NoError(t, node.ShapeQueue("net1", 50, 30_000))
 	}
+}
+
+// exchange has a connection carry data in both directions, and says what was sent.
+func (l *room) exchange(t *testing.T, protocol string) []segment {
+	t.Helper()
 	socket := captureOf(t, l.client)
 	listener, err := l.server.Listen(context.Background(), "tcp", net.JoinHostPort(l.server.IPv4, port))
 	require.NoError(t, err)
