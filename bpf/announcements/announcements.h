@@ -11,11 +11,13 @@ enum hold_limit {
 	MAX_INTERFACES = 4096,
 	MAX_CARRIED = 4096,
 	PLACES = 8,           /* for announcements of a connection; a power of two */
+	TOLD_BYTES = 65536,   /* more than each interface once */
 	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
 	PLACE_EVERY = 250000000, /* ns, from one place to the next where no agent says how many there are */
 };
 
 enum {
+	TCP_SYN_SENT = 2,
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
@@ -26,7 +28,13 @@ struct wait {
 	__u64 bytes; /* in both directions together; 0: they do not count */
 	__u64 time;  /* ns; 0: it does not count */
 	__u32 room;  /* that of its tenant: see rooms */
-	__u32 pad;
+	__u32 tells; /* of what the agent is to be told, once: enum tells */
+};
+
+/* Of what the agent of a pod is told to whose events it does not listen. */
+enum tells {
+	TELLS_LASTING = 1 << 0, /* a connection that the pod began has lasted */
+	TELLS_ANSWER = 1 << 1,  /* an MPTCP socket of it listens: a peer's SYN was answered */
 };
 
 /*
@@ -37,6 +45,11 @@ struct room {
 	__u64 until; /* ns; from then on a place comes by and by */
 	__s32 left;
 	__u32 pad;
+};
+
+/* When the pod began a connection, or joined it; only while the agent is to be told. */
+struct begun {
+	__u64 at; /* ns */
 };
 
 /* Those of a connection, kept with the socket of the subflow that brought them. */
@@ -54,7 +67,13 @@ struct ends {
 	__be16 destination_port;
 };
 
-/* The part of struct bpf_tcp_sock up to what is read. */
+/* The parts of struct bpf_sock and struct bpf_tcp_sock up to what is read. */
+struct bpf_sock {
+	__u32 unread[18];
+	__u32 state;
+};
+
+
 struct bpf_tcp_sock {
 	__u32 unread[5];
 	__u32 snd_nxt;
@@ -107,6 +126,19 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } kept_back SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct begun);
+} begun_connections SEC(".maps");
+
+/* The interfaces of which the agent is told something. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, TOLD_BYTES);
+} told_interfaces SEC(".maps");
 
 static __always_inline void ends_of(struct ends *ends, const struct packet *packet)
 {

@@ -18,6 +18,7 @@
 
 /* For Go. */
 SHARED(enum, hold_limit);
+SHARED(enum, tells);
 
 /*
  * Takes the place of one connection. Where the agent is away connections get one after
@@ -139,6 +140,54 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, 
 	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
+/* Tells the agent once; it asks for it anew. */
+static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait)
+{
+	__u32 *index = bpf_ringbuf_reserve(&told_interfaces, sizeof(*index), 0);
+
+	if (!index)
+		return;
+	*index = skb->ifindex;
+	wait->tells = 0;
+	bpf_ringbuf_submit(index, 0);
+}
+
+static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
+{
+	if (wait->time)
+		return bpf_ktime_get_ns() - begun->at >= wait->time;
+	return tcp->bytes_acked + tcp->bytes_received >= wait->bytes;
+}
+
+/* The agent's events of connections would cost each one; this costs those that the pod begins. */
+static __always_inline void watch(const struct __sk_buff *skb, struct bpf_sock *socket, struct wait *wait,
+				  const struct bpf_tcp_sock *tcp)
+{
+	int begins = socket->state == TCP_SYN_SENT;
+	struct begun *begun = bpf_sk_storage_get(&begun_connections, socket, 0, begins ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
+	struct tcp_sock *kernel;
+
+	if (!begun)
+		return;
+	if (!begun->at)
+		begun->at = bpf_ktime_get_ns();
+	if (begins || !is_old_enough(wait, tcp, begun))
+		return;
+	kernel = bpf_skc_to_tcp_sock(socket);
+	if (kernel && kernel->is_mptcp)
+		tell(skb, wait);
+}
+
+/* The answer to a SYN of MPTCP: who listens has no socket of the connection's own yet. */
+static __always_inline int is_answer(struct __sk_buff *skb)
+{
+	struct suboption found = {};
+	struct packet packet;
+
+	return parse_packet(skb, &packet) && (packet.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
+	       find_suboption(skb, packet.options, packet.options_length, 1 << SUBTYPE_CAPABLE, &found);
+}
+
 static __always_inline int keep_back(void)
 {
 	__u32 zero = 0;
@@ -166,8 +215,11 @@ int hold_addresses(struct __sk_buff *skb)
 	if (!socket)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);
-	if (!socket)
+	if (!socket) {
+		if (unlikely(wait->tells & TELLS_ANSWER) && is_answer(skb))
+			tell(skb, wait);
 		return TCX_NEXT;
+	}
 	tcp = bpf_tcp_sock(socket);
 	if (!tcp)
 		return TCX_NEXT;
@@ -175,6 +227,8 @@ int hold_addresses(struct __sk_buff *skb)
 		return keep_back();
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
+	if (wait->tells & TELLS_LASTING)
+		watch(skb, socket, wait, tcp);
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;
