@@ -32,36 +32,43 @@ func newRestLab(t *testing.T) *lab {
 	l := &lab{manager: v1alpha1.SubflowManagerKernel}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
 	l.client, l.server = hostOf(t, l.Nodes[0].Pods[0]), hostOf(t, l.Nodes[1].Pods[0])
-	for i, host := range []*pair.Host{l.client, l.server} {
-		l.restOn(t, l.Nodes[i], host)
+	for _, on := range l.Nodes {
+		holdAndManage(t, on, true, subflows)
 	}
 	return l
 }
 
-func (l *lab) restOn(t *testing.T, on *network.Node, host *pair.Host) {
+// holdAndManage does for a node's pod what an agent does. Where it is not told what lasts it
+// listens to all events.
+func holdAndManage(t testing.TB, on *network.Node, isTold bool, count int) {
 	t.Helper()
-	index, err := on.Index(on.Pods[0].HostInterface)
+	pod := on.Pods[0]
+	addresses := []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}
+	index, err := on.Index(pod.HostInterface)
 	require.NoError(t, err)
-	options := Options{PinPath: testutil.BPFFS(t), Log: testr.New(t)}
+	log := testr.NewWithInterface(t, testr.Options{})
+	options := Options{PinPath: testutil.BPFFS(t), Log: log}
 	holder, builder := Open(options), nodetest.NewBuilder(options.PinPath)
 	t.Cleanup(func() {
 		require.NoError(t, builder.Close())
 		require.NoError(t, on.Do(func() error { return holder.Remove(context.Background()) }))
 	})
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
-		Interface: index, Addresses: []netip.Addr{host.IPv4},
+		Interface: index, Addresses: addresses,
 		Subflows: v1alpha1.PlanSubflows{
-			Manager: l.manager, Count: subflows, AnnounceAfterBytes: 1 << 40, AnnounceAfterMillis: restAge.Milliseconds(),
+			Manager: v1alpha1.SubflowManagerKernel, Count: int32(count), AnnounceAfterBytes: 1 << 40, AnnounceAfterMillis: restAge.Milliseconds(),
 		},
 	}}}
 	require.NoError(t, on.Do(func() error { return state.Apply(context.Background(), holder, builder) }))
-	manager, err := pathmanager.Open(host.Path(), pathmanager.Options{
-		StatePath: t.TempDir(), Watcher: holder, Interfaces: []int{index}, Log: testr.New(t),
-	})
+	of := pathmanager.Options{StatePath: t.TempDir(), Log: log}
+	if isTold {
+		of.Watcher, of.Interfaces = holder, []int{index}
+	}
+	manager, err := pathmanager.Open(pod.Path(), of)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, manager.Close()) })
-	require.NoError(t, manager.Configure(t.Context(), pathmanager.Settings{
-		Manager: l.manager, Count: subflows, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{host.IPv4, host.IPv6},
+	require.NoError(t, manager.Configure(context.Background(), pathmanager.Settings{
+		Manager: v1alpha1.SubflowManagerKernel, Count: count, FirstAnnouncedPort: 61001, Addresses: addresses,
 		OpenAfter: pathmanager.OpenAfter{Bytes: 1 << 40, Time: restAge},
 	}))
 }
@@ -141,6 +148,21 @@ func TestAPodThatListensGetsTheSubflowsOfConnectionsThatItBegins(t *testing.T) {
 		l.settle(t)
 		l.awaitRest(t, l.client, l.server)
 		lasts(t, l.client, connect(t, l.client, address))
+	})
+}
+
+func TestAConnectionThatSaysNothingGetsItsSubflowsTooWhereTheAgentOpensThem(t *testing.T) {
+	l := newRestLab(t)
+	l.client.Serve(4)
+	address := l.server.Serve(4)
+	l.settle(t)
+	l.awaitRest(t, l.client, l.server)
+	connection := connect(t, l.client, address)
+	testutil.Retry(t, time.Minute, func() error {
+		if count := len(l.client.Subflows(connection.LocalAddr())); count != subflows {
+			return fmt.Errorf("%d subflows", count)
+		}
+		return nil
 	})
 }
 

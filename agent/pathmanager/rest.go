@@ -94,12 +94,12 @@ func (f *follower) mayRest(now time.Time) bool {
 	return due
 }
 
-// doze waits until a connection lasts, or the pod listens, and is false at the end of it all. What
-// somebody else changes meanwhile is changed back as ever.
+// doze waits until a connection lasts, or the pod listens, and is false at the end of it all.
 func (f *follower) doze() bool {
-	mend := time.NewTicker(resync)
-	defer mend.Stop()
+	compare := time.NewTimer(resync)
+	defer compare.Stop()
 	defer f.rest.unwatch()
+	seen := map[uint32]bool{}
 	for {
 		select {
 		case <-f.stopped:
@@ -108,8 +108,28 @@ func (f *follower) doze() bool {
 			f.namespace.hear(true)
 			f.report(f.namespace.reapply())
 			return true
-		case <-mend.C:
-			f.report(f.namespace.reapply())
+		case <-compare.C:
+			next := f.resyncInTurn()
+			compare.Reset(next)
+			if next == resync && f.hasLasted(seen) { // it was its turn
+				return true
+			}
 		}
 	}
+}
+
+// hasLasted finds connections that say nothing, and so are not told: those that were there
+// when it was looked before, too. All others are forgotten, as nobody would hear of their end.
+func (f *follower) hasLasted(seen map[uint32]bool) bool {
+	for token := range f.tracker.connections {
+		if seen[token] {
+			return true
+		}
+	}
+	clear(seen)
+	for token := range f.tracker.connections {
+		seen[token] = true
+		f.tracker.forget(token)
+	}
+	return false
 }
