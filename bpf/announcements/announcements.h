@@ -17,7 +17,7 @@ enum hold_limit {
 };
 
 enum {
-	TCP_SYN_SENT = 2,
+	SAYS_LITTLE = 16, /* segments that it sent */
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
@@ -47,10 +47,12 @@ struct room {
 	__u32 pad;
 };
 
-/* When the pod began a connection, or joined it; only while the agent is to be told. */
+/* Since when a connection says more than little; only while the agent is to be told. */
 struct begun {
-	__u64 at; /* ns */
+	__u64 at; /* ns; BEGUN_ELSEWHERE where the peer began it */
 };
+
+#define BEGUN_ELSEWHERE (~0ULL)
 
 /* Those of a connection, kept with the socket of the subflow that brought them. */
 struct held {
@@ -67,12 +69,7 @@ struct ends {
 	__be16 destination_port;
 };
 
-/* The parts of struct bpf_sock and struct bpf_tcp_sock up to what is read. */
-struct bpf_sock {
-	__u32 unread[18];
-	__u32 state;
-};
-
+/* The part of struct bpf_tcp_sock up to what is read. */
 
 struct bpf_tcp_sock {
 	__u32 unread[5];

@@ -140,6 +140,21 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, 
 	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
+/* Whether the pod sent the connection's first SYN. */
+static __always_inline int is_begun_here(void *socket)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+	struct mptcp_subflow_context *subflow;
+	__u32 bits = 0;
+
+	if (!kernel || !kernel->is_mptcp)
+		return 0;
+	subflow = kernel->inet_conn.icsk_ulp_data;
+	if (!subflow || bpf_probe_read_kernel(&bits, sizeof(bits), (void *)subflow + REQUEST_MPTCP(BYTE_OFFSET)))
+		return 0;
+	return (__u64)bits << REQUEST_MPTCP(LEFT_SHIFT) >> REQUEST_MPTCP(RIGHT_SHIFT) & 1;
+}
+
 /* Tells the agent once; it asks for it anew. */
 static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait)
 {
@@ -154,24 +169,30 @@ static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait)
 
 static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
 {
+	if (begun->at == BEGUN_ELSEWHERE)
+		return 0;
 	if (wait->time)
 		return bpf_ktime_get_ns() - begun->at >= wait->time;
 	return tcp->bytes_acked + tcp->bytes_received >= wait->bytes;
 }
 
-/* The agent's events of connections would cost each one; this costs those that the pod begins. */
-static __always_inline void watch(const struct __sk_buff *skb, struct bpf_sock *socket, struct wait *wait,
-				  const struct bpf_tcp_sock *tcp)
+/*
+ * The agent's events would cost each connection, and so would a record of each: those that say
+ * little have neither. The agent looks for them now and then.
+ */
+static __always_inline void watch(const struct __sk_buff *skb, void *socket, struct wait *wait, const struct bpf_tcp_sock *tcp)
 {
-	int begins = socket->state == TCP_SYN_SENT;
-	struct begun *begun = bpf_sk_storage_get(&begun_connections, socket, 0, begins ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	struct tcp_sock *kernel;
+	struct begun *begun;
 
+	if (tcp->segs_out < SAYS_LITTLE)
+		return;
+	begun = bpf_sk_storage_get(&begun_connections, socket, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!begun)
 		return;
 	if (!begun->at)
-		begun->at = bpf_ktime_get_ns();
-	if (begins || !is_old_enough(wait, tcp, begun))
+		begun->at = is_begun_here(socket) ? bpf_ktime_get_ns() : BEGUN_ELSEWHERE;
+	if (!is_old_enough(wait, tcp, begun))
 		return;
 	kernel = bpf_skc_to_tcp_sock(socket);
 	if (kernel && kernel->is_mptcp)
