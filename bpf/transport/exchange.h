@@ -260,6 +260,8 @@ static __always_inline void follow(void *socket, void *sk, const struct exchange
 	with->revision = exchange->revision;
 	with->accepts = accepts_from(exchange, peer);
 	with->credits = has_credits(exchange, peer);
+	own->set &= ~(1U << OWN_CREDITS);
+	own->set |= with->credits << OWN_CREDITS;
 	with->rounds = 0;
 	with->due = 0;
 	with->told_refused = 0;

@@ -189,7 +189,6 @@ static __always_inline void answers(struct bpf_sock_ops *ops, struct bpf_sock *s
  */
 static __always_inline int may_rest(struct bpf_sock_ops *ops, struct bpf_sock *sk)
 {
-	struct conversation *with;
 	struct own *own;
 	__u32 op = ops->op;
 
@@ -198,10 +197,7 @@ static __always_inline int may_rest(struct bpf_sock_ops *ops, struct bpf_sock *s
 	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && is_before_data(ops))
 		return 0;
 	own = bpf_sk_storage_get(&transport_sockets, sk, 0, 0);
-	if (!own || has_lasted(own))
-		return 0;
-	with = bpf_sk_storage_get(&transport_conversations, sk, 0, 0);
-	return !with || !with->credits;
+	return own && !(own->set & 1U << OWN_CREDITS) && bpf_ktime_get_coarse_ns() < own->since + SETTLED_AFTER;
 }
 
 SEC("sockops")
