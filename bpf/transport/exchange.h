@@ -527,7 +527,7 @@ __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange,
 		begin_round(ops, exchange, with, own);
 	with->due &= ~(1U << REQUEST_INITIAL_WINDOW);
 	with->due |= initial_window_to_ask(ops, exchange, with);
-	if (with->credits && hand_out(ops, &with->credit, with->initiator && is_before_data(ops)))
+	if (with->credits && hand_out(ops, &with->credit, with->initiator && !with->credit.told_at && !ops->data_segs_in))
 		with->due |= 1U << REQUEST_CREDIT;
 	if (!with->due)
 		return 0;
