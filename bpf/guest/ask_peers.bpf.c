@@ -34,16 +34,25 @@ struct asked_connection_key {
 };
 
 struct asked_connection {
+	__u64 since;        /* when it began; 0 where that was not seen */
 	__u64 round_began;
-	__u32 revision;  /* of what the guest's peers are asked for */
+	__u32 revision;     /* of what the guest's peers are asked for */
 	__u32 rounds;
-	__u32 due;       /* what is still to be asked in this round */
-	__u16 initiator; /* 1: the guest sent the SYN */
+	__u32 due;          /* what is still to be asked in this round */
+	__u32 sent;         /* the sequence number behind the guest's SYN */
+	__u32 acknowledged; /* and that of the peer's */
+	__u16 opening;      /* enum opening */
 	/* What is asked of this subflow's peer alone, as the agent says; 0: none. */
 	__u16 rate;
 	__u16 congestion_control;
 	__u16 schedule;
 	__u32 pad;
+};
+
+enum opening {
+	NOT_OPENED = 0, /* by the guest, or data has passed */
+	SYN_SENT,
+	NO_DATA_YET,
 };
 
 /* The map within a map does not describe its types by itself. */
@@ -82,13 +91,24 @@ static __always_inline void key_of(struct asked_connection_key *key, const struc
 	key->peer_port = context->key.remote_port;
 }
 
+/* It is of use before the peer's first data alone, on connections that the guest begins. */
+static __always_inline __u32 initial_window_to_ask(const struct context *context, const struct asking_guest *guest,
+						   struct asked_connection *connection)
+{
+	if (connection->opening == SYN_SENT) {
+		connection->acknowledged = context->acknowledgement;
+		connection->opening = NO_DATA_YET;
+	}
+	if (connection->opening == NO_DATA_YET &&
+	    (context->sequence != connection->sent || context->acknowledgement != connection->acknowledged))
+		connection->opening = NOT_OPENED;
+	return connection->opening ? guest->asked & 1U << REQUEST_INITIAL_WINDOW : 0;
+}
+
 static __always_inline __u32 to_ask(const struct asking_guest *guest, const struct asked_connection *connection)
 {
-	__u32 due = guest->asked;
+	__u32 due = guest->asked & ~(1U << REQUEST_INITIAL_WINDOW);
 
-	/* It is of use before the peer's first data alone. */
-	if (!connection->initiator || connection->rounds >= ROUNDS_AT_ONCE)
-		due &= ~(1U << REQUEST_INITIAL_WINDOW);
 	if (connection->rate)
 		due |= 1U << REQUEST_RATE;
 	if (connection->congestion_control)
@@ -122,14 +142,18 @@ static __always_inline void follow(const struct asking_guest *guest, struct aske
 	connection->schedule = 0;
 }
 
-/* Once a second all is due again, and another policy's at once. */
+/*
+ * Once a second all is due again, from when the connection has lasted, and another policy's at
+ * once.
+ */
 static __always_inline void begin_round(const struct asking_guest *guest, struct asked_connection *connection)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (unlikely(connection->revision != guest->revision))
 		follow(guest, connection);
-	if (connection->due || (connection->rounds >= ROUNDS_AT_ONCE && now - connection->round_began < ROUND_AFTER))
+	if (connection->due || now - connection->since < ASKS_AFTER ||
+	    (connection->rounds >= ROUNDS_AT_ONCE && now - connection->round_began < ROUND_AFTER))
 		return;
 	connection->due = to_ask(guest, connection);
 	connection->round_began = now;
@@ -184,6 +208,8 @@ __noinline int ask(struct __sk_buff *skb, struct context *context, struct asking
 	if (!context || !guest || !connection)
 		return 0;
 	begin_round(guest, connection);
+	connection->due &= ~(1U << REQUEST_INITIAL_WINDOW);
+	connection->due |= initial_window_to_ask(context, guest, connection);
 	if (!connection->due || context->options_length >= OPTION_SPACE)
 		return 0;
 	timeout = connection->due >> REQUEST_USER_TIMEOUT & 1;
@@ -202,17 +228,21 @@ __noinline int ask(struct __sk_buff *skb, struct context *context, struct asking
 	return 1;
 }
 
-/* A connection or subflow that the guest begins. */
+/* A connection or subflow that begins: its end of the guest's is in the SYN, or in the answer to one. */
 static __always_inline void begin(void *connections, const struct context *context, const struct asking_guest *guest)
 {
-	struct asked_connection connection = { .revision = guest->revision, .initiator = 1 };
+	struct asked_connection connection = { .revision = guest->revision, .since = bpf_ktime_get_coarse_ns() };
 	struct asked_connection_key key;
 
+	if (asks(context)) {
+		connection.opening = SYN_SENT;
+		connection.sent = context->sequence + 1;
+	}
 	key_of(&key, context);
 	bpf_map_update_elem(connections, &key, &connection, BPF_ANY);
 }
 
-/* One that is seen first is asked at once. */
+/* One that was there before is asked at once. */
 static __always_inline struct asked_connection *connection_of(void *connections, const struct context *context,
 							      const struct asking_guest *guest)
 {
@@ -239,7 +269,7 @@ int ask_peers(struct __sk_buff *skb)
 	connections = bpf_map_lookup_elem(&asked_connections, &index);
 	if (!guest || !connections || !parse_in(skb, &context, FROM_ENDPOINT))
 		return TCX_NEXT;
-	if (unlikely(asks(&context))) {
+	if (unlikely(context.flags & TCP_SYN)) {
 		begin(connections, &context, guest);
 		return TCX_NEXT;
 	}

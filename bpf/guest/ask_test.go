@@ -164,18 +164,46 @@ func TestTheThirdAcknowledgementAsksForAnInitialWindow(t *testing.T) {
 		a, c := newAsker(t), connections[version]
 		a.wants(t, a.one, transport.RequestInitialWindow, transport.RequestCongestionControl)
 		first, third := c.out(), c.out()
-		first.Flags, first.Options = syn, capable
+		first.Sequence, first.Flags, first.Options = first.Sequence-1, syn, capable
 		third.Options = slices.Concat(timestamps, c.keys(0x01))
 		a.leaves(t, a.one, first, first)
 		a.leaves(t, a.one, third, with(third, asking(transport.RequestInitialWindow)))
-		a.leaves(t, a.one, third, with(third, asking(transport.RequestCongestionControl)))
+		a.grow(t, a.one, c)
+		a.leaves(t, a.one, third, with(third, asking(transport.RequestInitialWindow)))
+		a.leaves(t, a.one, third, with(third, asking(transport.RequestInitialWindow)))
+		later := c.out()
+		later.Acknowledge++
+		a.leaves(t, a.one, later, with(later, asking(transport.RequestCongestionControl)))
 
-		t.Run("of a connection that the other end began none is asked for", func(t *testing.T) {
-			accepted := connectionOf(version, 80).out()
-			accepted.Options = timestamps
-			a.leaves(t, a.one, accepted, with(accepted, asking(transport.RequestCongestionControl)))
+		t.Run("after data of the guest's there is none to ask for", func(t *testing.T) {
+			a.leaves(t, a.one, first, first)
+			sent := c.out()
+			sent.Sequence += 100
+			a.leaves(t, a.one, sent, sent)
 		})
 	})
+}
+
+func TestAYoungConnectionAsksForAnInitialWindowAlone(t *testing.T) {
+	a := newAsker(t)
+	a.wants(t, a.one, transport.RequestInitialWindow, transport.RequestCongestionControl)
+	for name, flags := range map[string]byte{"that the guest begins": syn, "that the other end begins": syn | ack} {
+		t.Run(name, func(t *testing.T) {
+			c := connectionOf(4, uint16(flags))
+			first, sent := c.out(), c.out()
+			first.Flags, sent.Sequence = flags, sent.Sequence+100
+			a.leaves(t, a.one, first, first)
+			a.leaves(t, a.one, sent, sent)
+			a.grow(t, a.one, c)
+			a.leaves(t, a.one, sent, with(sent, asking(transport.RequestCongestionControl)))
+		})
+	}
+}
+
+// grow makes a connection so old that all is asked for.
+func (a *asker) grow(t testing.TB, index int, c connection) {
+	t.Helper()
+	a.change(t, index, c, func(known *guest.AskPeersAskedConnection) { known.Since -= uint64(100 * time.Millisecond) })
 }
 
 // keyOf is a connection in the programs' form.

@@ -15,11 +15,14 @@ import (
 
 type AskPeersAskedConnection struct {
 	_                 structs.HostLayout
+	Since             uint64
 	RoundBegan        uint64
 	Revision          uint32
 	Rounds            uint32
 	Due               uint32
-	Initiator         uint16
+	Sent              uint32
+	Acknowledged      uint32
+	Opening           uint16
 	Rate              uint16
 	CongestionControl uint16
 	Schedule          uint16

@@ -42,6 +42,7 @@ enum {
 	ROUNDS_AT_ONCE = 3, /* at first, one may be lost */
 };
 
+#define ASKS_AFTER 100000000ULL   /* ns: the age at which a connection asks for more than an initial window */
 #define ROUND_AFTER 1000000000ULL /* ns: all is asked again */
 
 /* What of all that is due a segment says. */
