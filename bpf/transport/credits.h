@@ -324,8 +324,15 @@ static __always_inline __u64 capacity_of(__u32 path)
 	return capacity ? *capacity : 0;
 }
 
+/* Whether this end acknowledges for the first time, before any data of the other one. */
+enum beginning {
+	UNDER_WAY,
+	BEGINS_BY_ITSELF,  /* its SYN was answered, of which nothing was counted yet */
+	BEGINS_AS_ANSWER,  /* of MPTCP's joins, which wait for it: first_number() counted them */
+};
+
 /* An acknowledgement is made: returns 1 where it is to carry credit->number. */
-__noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 begins)
+__noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 beginning)
 {
 	__u64 now = bpf_ktime_get_ns(), number = now / EPOCH, received, capacity, rate;
 	struct credit_load *load;
@@ -336,7 +343,7 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 	if (!credit)
 		return 0;
 	received = ops->bytes_received;
-	if (received == credit->received && !begins && !credit->tellings)
+	if (received == credit->received && beginning == UNDER_WAY && !credit->tellings)
 		return 0;
 	if (!credit->known || credit->epoch != number) {
 		flow = incoming_flow(ops);
@@ -353,7 +360,7 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 	if (!capacity || !load)
 		return 0;
 	epoch = this_epoch(load, capacity, now);
-	if (begins)
+	if (beginning == BEGINS_BY_ITSELF)
 		__sync_fetch_and_add(&epoch->knocking, 1);
 	if (received)
 		note_received(epoch, credit, received, number);

@@ -479,15 +479,24 @@ __noinline int answer_with_credit(struct bpf_sock_ops *ops, const struct exchang
 	read_addresses(ops, &local, &remote);
 	if (!has_credits(exchange, &remote))
 		return 0;
-	if (!is_written && bpf_reserve_hdr_opt(ops, sizeof(option), 0))
-		return 0;
 	number = first_number(ops, !is_written);
-	if (!is_written)
+	if (!is_written) {
+		bpf_reserve_hdr_opt(ops, sizeof(option), 0); /* joins have no room, and get it with the next one */
 		return 0;
+	}
 	option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | sizeof(option) << 16 | EXPERIMENT);
 	option[1] = bpf_htonl((__u32)REQUEST_CREDIT << 24 | REQUEST_BYTES << 16 | (number & 0xffff));
 	bpf_store_hdr_opt(ops, option, sizeof(option), 0);
 	return 0;
+}
+
+static __always_inline __u32 beginning_of(struct bpf_sock_ops *ops, const struct conversation *with)
+{
+	if (with->rounds != 1 || ops->data_segs_in)
+		return UNDER_WAY;
+	if (with->initiator)
+		return BEGINS_BY_ITSELF;
+	return ops->data_segs_out ? UNDER_WAY : BEGINS_AS_ANSWER;
 }
 
 /* The verifier takes this and others by themselves. */
@@ -501,7 +510,7 @@ __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange,
 	with->user_timeout = 0;
 	if (!with->due)
 		begin_round(ops, exchange, with);
-	if (with->credits && hand_out(ops, &with->credit, with->initiator && with->rounds == 1 && !ops->data_segs_in))
+	if (with->credits && hand_out(ops, &with->credit, beginning_of(ops, with)))
 		with->due |= 1U << REQUEST_CREDIT;
 	if (!with->due)
 		return 0;
