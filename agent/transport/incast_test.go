@@ -29,8 +29,8 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
-// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB, and eight senders
-// on two other nodes, whose NICs are faster.
+// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB for each path, and
+// eight senders on two other nodes, whose NICs are faster.
 type crowd struct {
 	*network.Network
 	receiver *network.Pod
@@ -45,13 +45,25 @@ const (
 	crowdBuffer = 64 << 10
 )
 
-func newCrowd(t *testing.T) *crowd {
+func newCrowd(t *testing.T) *crowd { return newCrowdOn(t, network.Spec{Paths: []string{"net1"}}) }
+
+// newCrowdOn makes one with the paths of a network, and its overlay. Over several paths the
+// connections of MPTCP have a subflow on each.
+func newCrowdOn(t *testing.T, spec network.Spec) *crowd {
 	t.Helper()
-	c := &crowd{Network: network.ForTest(t, network.Spec{Nodes: 3, Paths: []string{"net1"}, LinkMbit: 1000, PodsPerNode: 4})}
+	spec.Nodes, spec.LinkMbit, spec.PodsPerNode = 3, 1000, 4
+	c := &crowd{Network: network.ForTest(t, spec)}
 	c.receiver = c.Nodes[0].Pods[0]
 	c.senders = append(append(c.senders, c.Nodes[1].Pods...), c.Nodes[2].Pods...)
-	require.NoError(t, c.Fabric.ShapeQueue("net1.1", crowdMbit, crowdBuffer))
+	for _, path := range spec.Paths {
+		require.NoError(t, c.Fabric.ShapeQueue(path+".1", crowdMbit, crowdBuffer))
+	}
 	directory := testutil.BPFFS(t)
+	if len(spec.Paths) > 1 {
+		spread, err := incast.SpreadOver(t.Context(), c.Network, directory, t.TempDir())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, spread.Close()) })
+	}
 	c.builder = nodetest.NewBuilder(filepath.Join(directory, "registry"))
 	c.part = Open(Options{PinPath: directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)})
 	t.Cleanup(func() {
@@ -66,9 +78,14 @@ var credits = &v1alpha1.Incast{Mode: v1alpha1.IncastCredits, Peers: []v1alpha1.C
 // credits. All use cubic, and stand for pods of the receiver's node, whose agent this is.
 func (c *crowd) give(t *testing.T, receiver *v1alpha1.Incast, heeding int) {
 	t.Helper()
-	index, err := c.Nodes[0].Index("net1")
+	tunnels, err := incast.TunnelsOf(c.Nodes[0])
 	require.NoError(t, err)
-	state := nodetest.State{Paths: []nodetest.Path{{Name: "net1", Interface: index, Up: true, Capacity: crowdMbit * 1e6}}}
+	state := nodetest.State{Tunnels: tunnels}
+	for _, path := range c.Spec.Paths {
+		index, err := c.Nodes[0].Index(path)
+		require.NoError(t, err)
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: crowdMbit * 1e6})
+	}
 	pods := []nodetest.Pod{{UID: "receiver", Namespace: c.receiver.Path()}}
 	for _, sender := range c.senders {
 		pods = append(pods, nodetest.Pod{UID: types.UID(sender.Name), Namespace: sender.Path()})

@@ -226,7 +226,10 @@ static __always_inline void give_up_credit(void *socket, void *sk, struct credit
 		want_rate(socket, sk, PACER_CREDITS, 0, 0);
 	if (credit->clamp)
 		bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &none, sizeof(none));
+	if (credit->backlog)
+		bpf_setsockopt(socket, SOL_TCP, TCP_NOTSENT_LOWAT, &credit->own_backlog, sizeof(credit->own_backlog));
 	credit->rate = 0;
+	credit->backlog = 0;
 	credit->clamp = 0;
 }
 
@@ -703,6 +706,25 @@ static __always_inline void clamp_window(struct bpf_sock_ops *ops, struct credit
 		credit->clamp = clamp;
 }
 
+/*
+ * A subflow of MPTCP takes no more from its connection than it sends in BACKLOG_TIME: the
+ * rest goes to those that are idle sooner. The kernel deals it out 64 kB at a time, of
+ * which some would wait long at the pace of a credit.
+ */
+static __always_inline void bound_backlog(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct credit *credit)
+{
+	__u32 segment = ops->mss_cache, backlog;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+
+	if (!tcp || !tcp->is_mptcp)
+		return;
+	if (!credit->backlog && bpf_getsockopt(ops, SOL_TCP, TCP_NOTSENT_LOWAT, &credit->own_backlog, sizeof(credit->own_backlog)))
+		return;
+	backlog = lesser(greater(credit->rate / 1000 * BACKLOG_TIME, segment * SEGMENTS_OF_BACKLOG), 1 << 30);
+	if (!bpf_setsockopt(ops, SOL_TCP, TCP_NOTSENT_LOWAT, &backlog, sizeof(backlog)))
+		credit->backlog = backlog;
+}
+
 /* So often in a second a peer may have the pace changed. */
 static __always_inline int may_pace_anew(struct credit *credit, __u64 now)
 {
@@ -731,8 +753,8 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 	credit->rate = rate;
 	want_rate(ops, sk, PACER_CREDITS, rate, 0);
 	clamp_window(ops, credit);
-	if (ops->op != BPF_SOCK_OPS_PARSE_HDR_OPT_CB)
-		narrow_initial_window(ops, rate);
+	bound_backlog(ops, sk, credit);
+	narrow_initial_window(ops, rate);
 }
 
 /* Most segments ask for few of all types, and a call has its price. */

@@ -100,6 +100,10 @@ type TransportConversation struct {
 		ChangesSince uint64
 		Changes      uint32
 		Clamp        uint32
+		Backlog      uint32
+		OwnBacklog   uint32
+		Pad          uint32
+		_            [4]byte
 	}
 	CongestionControl TransportCongestion
 	All               TransportSettings
