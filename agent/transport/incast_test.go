@@ -38,6 +38,7 @@ type crowd struct {
 	part     *Part
 	builder  *node.Builder
 	heeded   *v1alpha1.Incast // by senders, in the place of credits
+	slow     map[string]int64 // Mbit/s of paths with another capacity
 }
 
 const (
@@ -84,7 +85,7 @@ func (c *crowd) give(t *testing.T, receiver *v1alpha1.Incast, heeding int) {
 	for _, path := range c.Spec.Paths {
 		index, err := c.Nodes[0].Index(path)
 		require.NoError(t, err)
-		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: crowdMbit * 1e6})
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: cmp.Or(c.slow[path], crowdMbit) * 1e6})
 	}
 	pods := []nodetest.Pod{{UID: "receiver", Namespace: c.receiver.Path()}}
 	for _, sender := range c.senders {
@@ -183,6 +184,95 @@ func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
 		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.7*crowdMbit {
 			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
 		}
+	}
+}
+
+var twoNICs = []string{"net1", "net2"}
+
+// received is what came in by each NIC of the receiver's node.
+func (c *crowd) received(t *testing.T) (bytes []float64) {
+	t.Helper()
+	for _, path := range c.Spec.Paths {
+		counters, err := c.Nodes[0].Counters(path)
+		require.NoError(t, err)
+		bytes = append(bytes, float64(counters.RxBytes))
+	}
+	return bytes
+}
+
+// expectOnSecond has flows run, and wants the second NIC to have a part of all within bounds.
+func (c *crowd) expectOnSecond(t *testing.T, options incast.Options, least, most float64) *incast.Result {
+	t.Helper()
+	before := c.received(t)
+	result := c.run(t, options)
+	after := c.received(t)
+	second := (after[1] - before[1]) / (after[0] + after[1] - before[0] - before[1])
+	if second < least || second > most {
+		t.Errorf("by the second NIC come %.0f %% of the bytes", 100*second)
+	}
+	return result
+}
+
+func TestSubflowsWithCreditsFillBothNICsOfAReceiverAndDoNotOverrunThem(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	for _, o := range bulk {
+		c.give(t, credits, 0)
+		without := c.run(t, o)
+		c.give(t, credits, len(c.senders))
+		with := c.expectOnSecond(t, o, 0.25, 0.75)
+		if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+			t.Errorf("with credits %.1f %% are sent again, and %.1f %% without", with.RetransmittedShare(), without.RetransmittedShare())
+		}
+	}
+	for _, flows := range []int{1, 8, 32} {
+		got := c.expectOnSecond(t, incast.Options{Flows: flows, Duration: 2 * time.Second}, 0.35, 0.65)
+		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.2*crowdMbit {
+			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
+		}
+	}
+}
+
+// With the first NIC's credits the second one, of a quarter of its rate, would lose most.
+func TestEachSubflowGetsCreditsOfTheNICByWhichItComesIn(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	const slow = crowdMbit / 4
+	c.slow = map[string]int64{"net2": slow}
+	require.NoError(t, c.Fabric.ShapeQueue("net2.1", slow, crowdBuffer))
+	c.give(t, credits, len(c.senders))
+	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.1, 0.3)
+	if got.RetransmittedShare() > 2 || got.Mbit() < 0.7*(crowdMbit+slow) {
+		t.Errorf("%.1f %% retransmitted, %.1f Mbit/s", got.RetransmittedShare(), got.Mbit())
+	}
+}
+
+func TestSendersWithCreditsDoNotOverrunAReceiverInAnOverlay(t *testing.T) {
+	for name, overlay := range map[string]network.Overlay{"VXLAN over IPv4": {Outer: 4}, "external VXLAN over IPv6": {Outer: 6, External: true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowdOn(t, network.Spec{Paths: []string{"net1"}, Overlay: overlay})
+			for _, o := range bulk {
+				o.Protocol = network.TCP
+				c.give(t, credits, 0)
+				without := c.run(t, o)
+				c.give(t, credits, len(c.senders))
+				with := c.run(t, o)
+				if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+					t.Errorf("with credits %.1f %% are sent again, and %.1f %% without", with.RetransmittedShare(), without.RetransmittedShare())
+				}
+			}
+			got := c.run(t, incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
+			if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.65*crowdMbit {
+				t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
+			}
+		})
+	}
+}
+
+func TestSubflowsInAnOverlayGetCreditsOfBothNICs(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs, Overlay: network.Overlay{Outer: 4}})
+	c.give(t, credits, len(c.senders))
+	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.35, 0.65)
+	if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.1*crowdMbit {
+		t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
 	}
 }
 
