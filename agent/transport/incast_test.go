@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -413,6 +415,50 @@ func TestSocketsGoBackToTheirOwnWhenThePolicyGoes(t *testing.T) {
 	if _, err := os.Stat(c.part.loaded.Directory()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the policy something is pinned, or on NICs: %v", err)
 	}
+}
+
+var notSent = regexp.MustCompile(`notsent:(\d+)`)
+
+// longestBacklog is what waits to be sent in a subflow of the first sender, as ss tells of it.
+func (c *crowd) longestBacklog(t *testing.T) (longest int) {
+	t.Helper()
+	out, err := c.senders[0].Run("ss", "-tinO", "state", "established")
+	require.NoError(t, err, out)
+	for _, found := range notSent.FindAllStringSubmatch(out, -1) {
+		bytes, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		longest = max(longest, bytes)
+	}
+	return longest
+}
+
+// A connection that sends without end fills its subflows' buffers, of hundreds of kB. At 10
+// Mbit/s 10 kB may wait, and what the kernel deals out at once is at most 64 kB.
+func TestASubflowWithCreditsHasAShortBacklogAndItsOwnWhenThePolicyGoes(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	c.slow = map[string]int64{"net1": 10, "net2": 10}
+	c.give(t, credits, len(c.senders))
+	c.stream(t, network.MPTCP)
+	short, long := 10_000+64_000, 150_000
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.longestBacklog(t); got == 0 || got > short {
+			return fmt.Errorf("with credits %d bytes wait", got)
+		}
+		return nil
+	})
+	for range 10 {
+		if got := c.longestBacklog(t); got > short {
+			t.Errorf("with credits %d bytes wait", got)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.apply(t, nodetest.Model())
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.longestBacklog(t); got < long {
+			return fmt.Errorf("when the policy is gone %d bytes wait", got)
+		}
+		return nil
+	})
 }
 
 func TestCreditsLapseWhenNoneComeAnyMore(t *testing.T) {
