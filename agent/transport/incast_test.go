@@ -189,6 +189,21 @@ func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
 	}
 }
 
+// Where several segments come at once they are acknowledged before there is an answer.
+func TestLargeFlowsWithDataBothWaysGetCreditsToo(t *testing.T) {
+	c := newCrowd(t)
+	for name, protocol := range map[string]network.Protocol{"TCP": network.TCP, "MPTCP": network.MPTCP} {
+		o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: protocol, Echo: true}
+		c.give(t, credits, 0)
+		without := c.run(t, o)
+		c.give(t, credits, len(c.senders))
+		with := c.run(t, o)
+		if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+			t.Errorf("%s: with credits %.1f %% are sent again, and %.1f %% without", name, with.RetransmittedShare(), without.RetransmittedShare())
+		}
+	}
+}
+
 var twoNICs = []string{"net1", "net2"}
 
 // received is what came in by each NIC of the receiver's node.
