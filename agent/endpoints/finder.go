@@ -419,13 +419,13 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 			continue
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)
+		found.Tagged = l.isTagged(&found, l.read[uid].routes)
 		if pods[i].Guest != nil { // what is behind it is nobody's to enter
 			found.Inode, found.Path = 0, ""
 			s.pods[uid] = found
 			continue
 		}
 		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
-		found.Tagged = l.isTagged(&found)
 		s.pods[uid] = found
 		if found.Path != "" {
 			s.byInode[found.Inode] = found.Path
@@ -453,8 +453,13 @@ func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]in
 }
 
 // isTagged: what is routed to it leaves by a VLAN's interface on its own.
-func (l *look) isTagged(found *Endpoint) bool {
-	return found.RoutedBy != 0 && slices.Contains(l.links.beneath(found.RoutedBy)[1:], found.HostIndex)
+func (l *look) isTagged(found *Endpoint, routes map[netip.Addr]route) bool {
+	for _, route := range routes {
+		if slices.Contains(l.links.beneath(route.index)[1:], found.HostIndex) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *look) routedBy(found *Endpoint, routes map[netip.Addr]route) int {
