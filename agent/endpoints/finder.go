@@ -165,6 +165,7 @@ type look struct {
 	same   bool              // ends are those of the last look
 	links  *links
 	judged map[int]HostEnd // ends, and the interfaces of VMs
+	seen   map[string]evidence
 }
 
 // Look looks for these pods. What a pod does can cost no more than a bounded part of
@@ -182,6 +183,7 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	}
 	l.same, f.ends, f.cgroups.listed = maps.Equal(l.ends, f.ends), l.ends, false
 	seen, kept := map[string]evidence{}, map[string]reading{}
+	l.seen = seen
 	l.judged = maps.Clone(l.ends)
 	for i := range pods {
 		if pods[i].Guest != nil {
@@ -419,13 +421,13 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 			continue
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)
-		found.Tagged = l.isTagged(&found, l.read[uid].routes)
 		if pods[i].Guest != nil { // what is behind it is nobody's to enter
-			found.Inode, found.Path = 0, ""
+			found.Inode, found.Path, found.Tagged = 0, "", l.isTagged(&found, l.seen[uid].routes)
 			s.pods[uid] = found
 			continue
 		}
-		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
+		routes := l.read[uid].routes
+		found.RoutedBy, found.Tagged = l.routedBy(&found, routes), l.isTagged(&found, routes)
 		s.pods[uid] = found
 		if found.Path != "" {
 			s.byInode[found.Inode] = found.Path
