@@ -119,7 +119,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		guard:  guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 		guests: guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
 		agents: guestagent.New(guestagent.Options{
-			Sockets: options.GuestAgentDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
+			Sockets: options.GuestAgentDirectory, Pods: options.PodsDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
 		}),
 		machines: machines.New(options.Log.WithName("machines")),
 		relayed:  relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),
