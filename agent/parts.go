@@ -128,7 +128,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})
 	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
 		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
-		Crowd: &p.crowd.Rooms, Log: options.Log,
+		Crowd: &p.crowd.Rooms, Watcher: p.held, Log: options.Log,
 	})
 	p.spreading = spreading.New(spreading.Options{
 		Interval: options.SpreadingInterval, Flows: p.datapath.OpenFlows, Upgrade: p.sockets.Feature, Notify: to.wake, Log: options.Log,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -48,9 +49,25 @@ type Holder struct {
 	mutex  sync.Mutex
 	loaded *pins.Loaded[*objects]
 	rooms  map[string]uint32 // the key of each tenant's
+
+	log      logr.Logger
+	watchers watchers
+	telling  map[uint32]bool // the interfaces of which the program can tell
 }
 
-type objects struct{ announcements.HoldObjects }
+// objects are what is loaded, and the reader of what the program tells.
+type objects struct {
+	announcements.HoldObjects
+	told *ringbuf.Reader
+}
+
+func (o *objects) Close() error {
+	var failed error
+	if o.told != nil {
+		failed = o.told.Close()
+	}
+	return errors.Join(failed, o.HoldObjects.Close())
+}
 
 // The program is before those that may end the hook.
 var hooks = []attach.Hook{{Name: "hold_addresses", Type: ebpf.AttachTCXIngress, Anchor: link.Head, Handle: 5}}
@@ -58,7 +75,7 @@ var hooks = []attach.Hook{{Name: "hold_addresses", Type: ebpf.AttachTCXIngress, 
 // Open prepares. Nothing is loaded or attached before Apply gets something to hold;
 // what an earlier agent left attached stays.
 func Open(options Options) *Holder {
-	h := &Holder{}
+	h := &Holder{log: options.Log}
 	h.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "announcements"), schema, options.Log), h.load)
 	h.interfaces = attach.New(attach.Options{LinkDirectory: filepath.Join(h.loaded.Directory(), "links"), Hooks: hooks, Clsact: options.Clsact})
 	return h
@@ -71,7 +88,7 @@ func (h *Holder) load() (*objects, error) {
 		return nil, fmt.Errorf("reading the program that holds announcements: %w", err)
 	}
 	for name, m := range spec.Maps {
-		if name != "scratch" && name[0] != '.' {
+		if name != "scratch" && name != "told_interfaces" && name[0] != '.' {
 			m.Pinning = ebpf.PinByName
 		}
 	}
@@ -82,9 +99,13 @@ func (h *Holder) load() (*objects, error) {
 	if err := spec.LoadAndAssign(&o.HoldObjects, &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: h.loaded.Directory()}}); err != nil {
 		return nil, fmt.Errorf("loading the program that holds announcements: %w", err)
 	}
+	if o.told, err = ringbuf.NewReader(o.ToldInterfaces); err != nil {
+		return nil, errors.Join(fmt.Errorf("reading what the program tells: %w", err), o.Close())
+	}
 	if err := h.interfaces.Choose(o.HoldAddresses); err != nil {
 		return nil, errors.Join(err, o.Close())
 	}
+	go h.watchers.receive(o.told)
 	return o, nil
 }
 
@@ -109,15 +130,23 @@ func (h *Holder) Apply(_ context.Context, model *node.Model) (report node.Report
 		return report
 	}
 	report.Err = h.write(wanted)
-	seen := attach.Look()
-	for index, one := range wanted {
-		report.Fail(one.owner, h.interfaces.Ensure(seen, int(index), h.loaded.Value.HoldAddresses))
-	}
+	h.attach(wanted, &report)
 	report.Err = errors.Join(report.Err, h.detachOthers(wanted))
 	if report.Err == nil {
 		report.Err = h.loaded.Finish()
 	}
 	return report
+}
+
+// attach puts the program at the interfaces, and notes at which it is.
+func (h *Holder) attach(wanted map[uint32]wait, report *node.Report) {
+	h.telling = map[uint32]bool{}
+	seen := attach.Look()
+	for index, one := range wanted {
+		err := h.interfaces.Ensure(seen, int(index), h.loaded.Value.HoldAddresses)
+		report.Fail(one.owner, err)
+		h.telling[index] = err == nil && report.Err == nil && !one.isNone()
+	}
 }
 
 // wait is what the connections of an endpoint wait for, on one of its interfaces.
@@ -160,6 +189,7 @@ func (h *Holder) write(wanted map[uint32]wait) error {
 	waits := h.loaded.Value.Waits
 	failed := h.assignRooms(wanted)
 	for index, one := range wanted {
+		h.keepTells(index, &one.HoldWait)
 		failed = errors.Join(failed, waits.Put(index, &one.HoldWait))
 	}
 	failed = errors.Join(failed, entries.Forget(waits, func(index uint32) bool {

@@ -3,11 +3,15 @@
 package announcements
 
 import (
+	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -130,4 +134,109 @@ func statistics(b *testing.B, of []*ebpf.Program) (all []*ebpf.ProgramStats) {
 func median(of []float64) float64 {
 	slices.Sort(of)
 	return of[len(of)/2]
+}
+
+// shortMode is what agents do for the pods of short connections.
+type shortMode struct {
+	name string
+	with func(b *testing.B, on *network.Node) // nil for nothing
+}
+
+func shortModes() []shortMode {
+	managed := func(isTold bool, count int) func(*testing.B, *network.Node) {
+		return func(b *testing.B, on *network.Node) { holdAndManage(b, on, isTold, count) }
+	}
+	return []shortMode{{"unmanaged", nil}, {"one-subflow", managed(true, 1)}, {"listened-to", managed(false, subflows)}, {"left-alone", managed(true, subflows)}}
+}
+
+// BenchmarkWhatAShortConnectionCosts has a pod ask another one for 1 KiB over a connection of its
+// own, time and again. Each round has a few requests of each mode, in another order, of which
+// the medians are told: many short rounds bear other work on the machine.
+// Where pods are listened to the kernel makes events of each connection; where they are left alone its
+// announcement alone is made and held.
+func BenchmarkWhatAShortConnectionCosts(b *testing.B) {
+	const requests = 20
+	modes := shortModes()
+	ask := map[string]func(requests int) time.Duration{}
+	for i, mode := range modes {
+		pods := network.ForTest(b, network.Spec{Nodes: 2, Paths: []string{fmt.Sprint("plane", i)}, PodsPerNode: 1})
+		ask[mode.name] = asker(b, pods)
+		for _, on := range pods.Nodes {
+			if mode.with != nil {
+				mode.with(b, on)
+			}
+		}
+	}
+	time.Sleep(3 * time.Second) // until they are left alone
+	took, used := map[string][]float64{}, map[string][]float64{}
+	for b.Loop() {
+		rand.Shuffle(len(modes), func(i, j int) { modes[i], modes[j] = modes[j], modes[i] })
+		for _, mode := range modes {
+			ask[mode.name](1)
+			before := processorTime()
+			took[mode.name] = append(took[mode.name], float64(ask[mode.name](requests).Nanoseconds())/1000/requests)
+			used[mode.name] = append(used[mode.name], float64((processorTime()-before).Nanoseconds())/1000/requests)
+		}
+	}
+	for name := range took {
+		b.ReportMetric(median(took[name]), name+"-us")
+		b.ReportMetric(median(used[name]), name+"-processor-us")
+	}
+}
+
+// processorTime is what this process has used: both ends, and what the kernel does at once. What its
+// workers do later is not in it.
+func processorTime() time.Duration {
+	var usage unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// asker has the first node's pod ask the second one's, one request after the other.
+func asker(b *testing.B, pods *network.Network) func(requests int) time.Duration {
+	b.Helper()
+	server := pods.Nodes[1].Pods[0]
+	listener, err := server.Listen(context.Background(), "tcp", netip.AddrPortFrom(netip.MustParseAddr(server.IPv4), 0).String())
+	require.NoError(b, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			if _, err := connection.Read(make([]byte, 128)); err == nil {
+				_, _ = connection.Write(make([]byte, 1024))
+			}
+			_ = connection.Close()
+		}
+	}()
+	b.Cleanup(func() { _ = listener.Close(); <-done })
+	return func(requests int) time.Duration {
+		began := time.Now()
+		require.NoError(b, pods.Nodes[0].Pods[0].Do(func() error {
+			for range requests {
+				if err := askOnce(listener.Addr().String()); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		return time.Since(began)
+	}
+}
+
+func askOnce(address string) error {
+	dialer := net.Dialer{KeepAlive: -1}
+	dialer.SetMultipathTCP(true)
+	connection, err := dialer.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	if _, err = connection.Write(make([]byte, 100)); err == nil {
+		_, err = io.ReadAll(connection)
+	}
+	return err
 }

@@ -62,6 +62,7 @@ type follower struct {
 	share     *share
 	pace      lookPace
 	young     *adolescents // nil where the agent hears of all connections at once
+	rest      *rest
 	// stale is true where events were lost since the last look.
 	stale    bool
 	log      logr.Logger
@@ -77,7 +78,7 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{namespace: n, share: n.newShare(), log: n.options.Log, stopped: make(chan struct{})}
+	f := &follower{namespace: n, share: n.newShare(), rest: n.newRest(settings), log: n.options.Log, stopped: make(chan struct{})}
 	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
 	subscription, err := f.subscribe()
 	if err != nil {
@@ -97,8 +98,13 @@ func (f *follower) stop() {
 func (f *follower) run(subscription *mptcpnl.Subscription) {
 	for {
 		err := f.followEvents(subscription)
-		if err == nil {
+		if err == nil || errors.Is(err, errAtRest) && !f.doze() {
+			f.rest.unwatch()
 			return
+		}
+		subscription = nil
+		if errors.Is(err, errAtRest) {
+			continue
 		}
 		f.log.Error(err, "failed to follow the pod's connections; trying again", "after", retry)
 		select {
@@ -106,7 +112,6 @@ func (f *follower) run(subscription *mptcpnl.Subscription) {
 			return
 		case <-time.After(retry):
 		}
-		subscription = nil
 	}
 }
 
@@ -126,7 +131,11 @@ func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) 
 	}
 	defer f.letGo()
 	f.namespace.hear(true)
-	defer f.namespace.hear(false)
+	defer func() {
+		if !errors.Is(err, errAtRest) { // while it rests, listeners are told of
+			f.namespace.hear(false)
+		}
+	}()
 	events := make(chan received)
 	var receiver sync.WaitGroup
 	receiver.Go(func() { receive(subscription, events, f.stopped) })
@@ -165,6 +174,7 @@ func receive(subscription *mptcpnl.Subscription, events chan<- received, stopped
 func (f *follower) loop(events <-chan received) error {
 	compare := time.NewTimer(resync)
 	defer compare.Stop()
+	rests := f.rest.look()
 	for {
 		wait, cancel := f.wait()
 		select {
@@ -180,6 +190,12 @@ func (f *follower) loop(events <-chan received) error {
 			f.handleGrown()
 		case <-compare.C:
 			compare.Reset(f.resyncInTurn())
+		case <-rests:
+			if f.mayRest(time.Now()) {
+				cancel()
+				return errAtRest
+			}
+			rests = f.rest.look()
 		case <-wait:
 		}
 		cancel()

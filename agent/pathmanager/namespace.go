@@ -64,6 +64,10 @@ type Options struct {
 	// Crowd has connections that wait go on waiting while their tenant's others fill the
 	// node's paths; without one they never do.
 	Crowd *crowd.Rooms
+	// Watcher tells of pods to whose events nobody listens, by the host's ends of their
+	// interfaces. Without either, events are always listened to.
+	Watcher    Watcher
+	Interfaces []int
 	// Log gets what cannot be returned.
 	Log logr.Logger
 }
@@ -343,6 +347,13 @@ func (n *Namespace) hear(events bool) {
 	n.changes.Lock()
 	defer n.changes.Unlock()
 	n.heard, n.quiet = events && mptcpnl.TellsOfListeners(), false
+}
+
+// listens is true once a socket of the pod has listened.
+func (n *Namespace) listens() bool {
+	n.changes.Lock()
+	defer n.changes.Unlock()
+	return n.record != nil && n.record.Listening
 }
 
 func (n *Namespace) setLimits(limits mptcpnl.Limits) error {

@@ -34,7 +34,9 @@ type PodsOptions struct {
 	// Crowd knows whether the node's paths have room for further subflows of a tenant; nil
 	// for always.
 	Crowd *crowd.Rooms
-	Log   logr.Logger
+	// Watcher tells of pods to whose events nobody listens; nil has all be listened to.
+	Watcher Watcher
+	Log     logr.Logger
 }
 
 // Pods are the path managers of this node's pods: the node.Part that opens subflows.
@@ -68,7 +70,7 @@ func NewPods(options PodsOptions) *Pods {
 	options.Log = options.Log.WithName("pathmanager")
 	p := &Pods{
 		options:   options,
-		namespace: Options{StatePath: options.StatePath, Proc: options.ProcPath, Crowd: options.Crowd, Log: options.Log},
+		namespace: Options{StatePath: options.StatePath, Proc: options.ProcPath, Crowd: options.Crowd, Watcher: options.Watcher, Log: options.Log},
 		managed:   map[uint64]*Namespace{},
 		last:      map[uint64]configured{},
 		counts:    map[string]*Counts{},
@@ -135,7 +137,7 @@ func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings 
 		return last.lacks
 	}
 	delete(p.last, found.Inode)
-	opened, err := p.open(found.Inode, found.Path)
+	opened, err := p.open(found.Inode, found.Path, endpoint.Interfaces())
 	if err != nil {
 		return err
 	}
@@ -151,14 +153,16 @@ func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings 
 	return lacks
 }
 
-func (p *Pods) open(inode uint64, path string) (*Namespace, error) {
+func (p *Pods) open(inode uint64, path string, interfaces []int) (*Namespace, error) {
 	if opened, ok := p.managed[inode]; ok {
 		return opened, nil
 	}
 	if path == "" {
 		return nil, errors.New("nothing opens the network namespace that the pod's interface is in")
 	}
-	opened, err := Open(path, p.namespace)
+	options := p.namespace
+	options.Interfaces = interfaces
+	opened, err := Open(path, options)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +225,7 @@ func (p *Pods) closeUnchanged(wanted map[uint64]bool) (failed error) {
 func (p *Pods) releaseOne(ctx context.Context, identity namespace.Identity, path string, exists bool) error {
 	delete(p.last, identity.Inode)
 	if exists {
-		opened, err := p.open(identity.Inode, path)
+		opened, err := p.open(identity.Inode, path, nil)
 		if err != nil {
 			return err
 		}

@@ -3,68 +3,27 @@
 package transport
 
 import (
-	"encoding/binary"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-
 	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/bpf/transport"
+	"github.com/stretchr/testify/require"
 )
 
 // capture opens a socket that sees all IPv4 packets of the client.
-func (p *pair) capture(t *testing.T) (socket int) {
-	t.Helper()
-	index, err := p.client.Node.Index(p.client.HostInterface)
-	require.NoError(t, err)
-	const ipv4 = 0x0008 // ETH_P_IP in network order
-	require.NoError(t, p.client.Node.Do(func() (err error) {
-		socket, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err == nil {
-			err = unix.Bind(socket, &unix.SockaddrLinklayer{Protocol: ipv4, Ifindex: index})
-		}
-		return err
-	}))
-	t.Cleanup(func() { _ = unix.Close(socket) })
-	return socket
-}
-
-// segment is what the test looks at of a captured one.
-type segment struct {
-	payload, free int
-	options       map[byte][]byte // by their kinds
-}
+func (p *pair) capture(t *testing.T) (socket int) { return captureOf(t, p.client) }
 
 // captured are the segments that the client sent to the server's port.
 func captured(t *testing.T, socket int) (all []segment) {
 	t.Helper()
-	buffer := make([]byte, 1<<17)
-	for {
-		n, _, err := unix.Recvfrom(socket, buffer, 0)
-		if err == unix.EAGAIN {
-			return all
+	for _, s := range bothWays(t, socket) {
+		if s.fromClient {
+			all = append(all, s)
 		}
-		require.NoError(t, err)
-		packet := buffer[:n]
-		tcp := packet[4*(packet[0]&15):]
-		if packet[9] != unix.IPPROTO_TCP || binary.BigEndian.Uint16(tcp[2:]) != 5001 {
-			continue
-		}
-		header := 4 * int(tcp[12]>>4)
-		s := segment{payload: int(binary.BigEndian.Uint16(packet[2:])) - 4*int(packet[0]&15) - header, free: 60 - header, options: map[byte][]byte{}}
-		for rest := tcp[20:header]; len(rest) > 0 && rest[0] != 0; {
-			if rest[0] == 1 {
-				rest = rest[1:]
-				continue
-			}
-			s.options[rest[0]], rest = slices.Clone(rest[:rest[1]]), rest[rest[1]:]
-		}
-		all = append(all, s)
 	}
+	return all
 }
 
 // What is meant, by its bytes; and no segment with data has any of it.
@@ -118,25 +77,5 @@ func TestRequestsAreOnTheWireAsTheyAreMeant(t *testing.T) {
 				t.Errorf("the option of the user timeout is % x", timeout)
 			}
 		})
-	}
-}
-
-// The room in which requests have to fit, by what a client sends while nothing is asked.
-func TestOptionsOfSegmentsLeaveTheRoomThatIsKnown(t *testing.T) {
-	for protocol, wanted := range map[string][2]int{"TCP": {20, 28}, "MPTCP": {16, 8}} {
-		p := newPair(t, nil)
-		p.serve(t, p.server.IPv4)
-		socket := p.capture(t)
-		client, server := p.connect(t, protocol, p.server.IPv4)
-		talk(t, client, server)
-		segments := captured(t, socket)
-		require.GreaterOrEqual(t, len(segments), 3)
-		if got := [2]int{segments[0].free, segments[1].free}; got != wanted {
-			t.Errorf("%s: a SYN and the third segment leave %v bytes, not %v", protocol, got, wanted)
-		}
-		last := segments[len(segments)-1]
-		if least := map[string]int{"TCP": 28, "MPTCP": 16}[protocol]; last.payload != 0 || last.free < least {
-			t.Errorf("%s: %s", protocol, fmt.Sprintf("an acknowledgement leaves %d bytes, not %d", last.free, least))
-		}
 	}
 }

@@ -11,11 +11,13 @@ enum hold_limit {
 	MAX_INTERFACES = 4096,
 	MAX_CARRIED = 4096,
 	PLACES = 8,           /* for announcements of a connection; a power of two */
+	TOLD_BYTES = 65536,   /* more than each interface once */
 	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
 	PLACE_EVERY = 250000000, /* ns, from one place to the next where no agent says how many there are */
 };
 
 enum {
+	SAYS_LITTLE = 16, /* segments that it sent */
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
@@ -26,7 +28,13 @@ struct wait {
 	__u64 bytes; /* in both directions together; 0: they do not count */
 	__u64 time;  /* ns; 0: it does not count */
 	__u32 room;  /* that of its tenant: see rooms */
-	__u32 pad;
+	__u32 tells; /* of what the agent is to be told, once: enum tells */
+};
+
+/* Of what the agent of a pod is told to whose events it does not listen. */
+enum tells {
+	TELLS_LASTING = 1 << 0, /* a connection that the pod began has lasted */
+	TELLS_ANSWER = 1 << 1,  /* an MPTCP socket of it listens: a peer's SYN was answered */
 };
 
 /*
@@ -38,6 +46,13 @@ struct room {
 	__s32 left;
 	__u32 pad;
 };
+
+/* Since when a connection says more than little; only while the agent is to be told. */
+struct begun {
+	__u64 at; /* ns; BEGUN_ELSEWHERE where the peer began it */
+};
+
+#define BEGUN_ELSEWHERE (~0ULL)
 
 /* Those of a connection, kept with the socket of the subflow that brought them. */
 struct held {
@@ -55,6 +70,7 @@ struct ends {
 };
 
 /* The part of struct bpf_tcp_sock up to what is read. */
+
 struct bpf_tcp_sock {
 	__u32 unread[5];
 	__u32 snd_nxt;
@@ -107,6 +123,19 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } kept_back SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct begun);
+} begun_connections SEC(".maps");
+
+/* The interfaces of which the agent is told something. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, TOLD_BYTES);
+} told_interfaces SEC(".maps");
 
 static __always_inline void ends_of(struct ends *ends, const struct packet *packet)
 {

@@ -18,6 +18,7 @@
 
 /* For Go. */
 SHARED(enum, hold_limit);
+SHARED(enum, tells);
 
 /*
  * Takes the place of one connection. Where the agent is away connections get one after
@@ -139,6 +140,75 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, 
 	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
+/* Whether the pod sent the connection's first SYN. */
+static __always_inline int is_begun_here(void *socket)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+	struct mptcp_subflow_context *subflow;
+	__u32 bits = 0;
+
+	if (!kernel || !kernel->is_mptcp)
+		return 0;
+	subflow = kernel->inet_conn.icsk_ulp_data;
+	if (!subflow || bpf_probe_read_kernel(&bits, sizeof(bits), (void *)subflow + REQUEST_MPTCP(BYTE_OFFSET)))
+		return 0;
+	return (__u64)bits << REQUEST_MPTCP(LEFT_SHIFT) >> REQUEST_MPTCP(RIGHT_SHIFT) & 1;
+}
+
+/* Tells the agent once; it asks for it anew. */
+static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait)
+{
+	__u32 *index = bpf_ringbuf_reserve(&told_interfaces, sizeof(*index), 0);
+
+	if (!index)
+		return;
+	*index = skb->ifindex;
+	wait->tells = 0;
+	bpf_ringbuf_submit(index, 0);
+}
+
+static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
+{
+	if (begun->at == BEGUN_ELSEWHERE)
+		return 0;
+	if (wait->time)
+		return bpf_ktime_get_ns() - begun->at >= wait->time;
+	return tcp->bytes_acked + tcp->bytes_received >= wait->bytes;
+}
+
+/*
+ * The agent's events would cost each connection, and so would a record of each: those that say
+ * little have neither. The agent looks for them now and then.
+ */
+static __always_inline void watch(const struct __sk_buff *skb, void *socket, struct wait *wait, const struct bpf_tcp_sock *tcp)
+{
+	struct tcp_sock *kernel;
+	struct begun *begun;
+
+	if (tcp->segs_out < SAYS_LITTLE)
+		return;
+	begun = bpf_sk_storage_get(&begun_connections, socket, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!begun)
+		return;
+	if (!begun->at)
+		begun->at = is_begun_here(socket) ? bpf_ktime_get_ns() : BEGUN_ELSEWHERE;
+	if (!is_old_enough(wait, tcp, begun))
+		return;
+	kernel = bpf_skc_to_tcp_sock(socket);
+	if (kernel && kernel->is_mptcp)
+		tell(skb, wait);
+}
+
+/* The answer to a SYN of MPTCP: who listens has no socket of the connection's own yet. */
+static __always_inline int is_answer(struct __sk_buff *skb)
+{
+	struct suboption found = {};
+	struct packet packet;
+
+	return parse_packet(skb, &packet) && (packet.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
+	       find_suboption(skb, packet.options, packet.options_length, 1 << SUBTYPE_CAPABLE, &found);
+}
+
 static __always_inline int keep_back(void)
 {
 	__u32 zero = 0;
@@ -166,8 +236,11 @@ int hold_addresses(struct __sk_buff *skb)
 	if (!socket)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);
-	if (!socket)
+	if (!socket) {
+		if (unlikely(wait->tells & TELLS_ANSWER) && is_answer(skb))
+			tell(skb, wait);
 		return TCX_NEXT;
+	}
 	tcp = bpf_tcp_sock(socket);
 	if (!tcp)
 		return TCX_NEXT;
@@ -175,6 +248,8 @@ int hold_addresses(struct __sk_buff *skb)
 		return keep_back();
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
+	if (wait->tells & TELLS_LASTING)
+		watch(skb, socket, wait, tcp);
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;

@@ -13,6 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type HoldBegun struct {
+	_  structs.HostLayout
+	At uint64
+}
+
 type HoldCarried struct {
 	_            structs.HostLayout
 	Announcement struct {
@@ -78,18 +83,20 @@ type HoldWait struct {
 	Bytes uint64
 	Time  uint64
 	Room  uint32
-	Pad   uint32
+	Tells uint32
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	HoldMapBegunConnections     = "begun_connections"
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
 	HoldMapKeptBack             = "kept_back"
 	HoldMapRooms                = "rooms"
 	HoldMapScratch              = "scratch"
+	HoldMapToldInterfaces       = "told_interfaces"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
 )
@@ -143,11 +150,13 @@ type HoldProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type HoldMapSpecs struct {
+	BegunConnections     *ebpf.MapSpec `ebpf:"begun_connections"`
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
 	KeptBack             *ebpf.MapSpec `ebpf:"kept_back"`
 	Rooms                *ebpf.MapSpec `ebpf:"rooms"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
+	ToldInterfaces       *ebpf.MapSpec `ebpf:"told_interfaces"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
 
@@ -177,21 +186,25 @@ func (o *HoldObjects) Close() error {
 //
 // It can be passed to LoadHoldObjects or ebpf.CollectionSpec.LoadAndAssign.
 type HoldMaps struct {
+	BegunConnections     *ebpf.Map `ebpf:"begun_connections"`
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
 	KeptBack             *ebpf.Map `ebpf:"kept_back"`
 	Rooms                *ebpf.Map `ebpf:"rooms"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
+	ToldInterfaces       *ebpf.Map `ebpf:"told_interfaces"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
 
 func (m *HoldMaps) Close() error {
 	return _HoldClose(
+		m.BegunConnections,
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
 		m.KeptBack,
 		m.Rooms,
 		m.Scratch,
+		m.ToldInterfaces,
 		m.Waits,
 	)
 }

@@ -17,7 +17,7 @@ import (
 var helpers = []asm.BuiltinFunc{
 	asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnSkbStoreBytes, asm.FnCloneRedirect,
 	asm.FnSkbLoadBytes, asm.FnCsumDiff, asm.FnSkbChangeTail, asm.FnSkFullsock, asm.FnTcpSock, asm.FnSkStorageGet, asm.FnSkbPullData,
-	asm.FnSkcToTcpSock, asm.FnProbeReadKernel,
+	asm.FnSkcToTcpSock, asm.FnProbeReadKernel, asm.FnRingbufReserve, asm.FnRingbufSubmit,
 }
 
 func TestTheProgramNeedsNothingThatIsNewerThanLinux61(t *testing.T) {

@@ -7,6 +7,13 @@ const (
 	MaxInterfaces = 0x1000
 	MaxCarried    = 0x1000
 	Places        = 0x8
+	ToldBytes     = 0x10000
 	MaxAnswers    = 0x3e8
 	PlaceEvery    = 0xee6b280
+)
+
+// enum tells
+const (
+	TellsLasting = 0x1
+	TellsAnswer  = 0x2
 )

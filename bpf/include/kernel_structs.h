@@ -11,7 +11,11 @@
 enum {
 	BPF_MAP_TYPE_SK_STORAGE = 24,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
-	FIELD_EXISTS = 2, /* for __builtin_preserve_field_info */
+	/* For __builtin_preserve_field_info: of fields of bits, how to get them out of 64. */
+	BYTE_OFFSET = 0,
+	FIELD_EXISTS = 2,
+	LEFT_SHIFT = 4,
+	RIGHT_SHIFT = 5,
 };
 
 struct ns_common {
@@ -57,8 +61,11 @@ struct tcp_sock {
 struct mptcp_subflow_context {
 	__u64 remote_key; /* 0: not known, or not the first subflow of its connection */
 	__u32 token;
+	__u32 request_mptcp : 1; /* it sent the connection's first SYN */
 	__u32 subflow_id; /* 0: the peer has joined it, and the join is not finished */
 } __attribute__((preserve_access_index));
+
+#define REQUEST_MPTCP(what) __builtin_preserve_field_info(((struct mptcp_subflow_context *)0)->request_mptcp, what)
 
 /* What programs of iterators get. */
 struct seq_file;

@@ -28,6 +28,11 @@ enum {
 	CHANGES_IN_A_SECOND = 16,   /* of a socket, at its peer's wish */
 };
 
+/*
+ * The age at which a connection asks for more than an initial window, and at which it hears:
+ * earlier, so that what is asked first is heard.
+ */
+#define ASKS_AFTER (2 * SETTLED_AFTER)
 #define ROUND_AFTER 1000000000ULL   /* ns: all is asked again */
 #define LAPSES_AFTER 10000000000ULL /* ns: what was not asked again is undone */
 #define SECOND 1000000000ULL
@@ -195,8 +200,12 @@ static __always_inline int has_credits(const struct exchange *exchange, const st
 	return 0;
 }
 
-/* The callbacks that the socket needs for this exchange; none for none. */
-static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with)
+/*
+ * The callbacks that the socket needs for this exchange; none for none. The kernel shows each
+ * segment of MPTCP to who hears, so that is left until the connection has lasted: before, the
+ * segment that establishes it is seen anyway.
+ */
+static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with, int lasts)
 {
 	__u32 flags = 0;
 
@@ -204,7 +213,7 @@ static __always_inline __u32 callbacks_of(const struct exchange *exchange, const
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	if (exchange && with->credits)
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	if (exchange && (with->accepts || with->credits))
+	if (exchange && ((with->accepts && lasts) || with->credits))
 		flags |= BPF_SOCK_OPS_PARSE_UNKNOWN_HDR_OPT_CB_FLAG;
 	return flags;
 }
@@ -251,6 +260,8 @@ static __always_inline void follow(void *socket, void *sk, const struct exchange
 	with->revision = exchange->revision;
 	with->accepts = accepts_from(exchange, peer);
 	with->credits = has_credits(exchange, peer);
+	own->set &= ~(1U << OWN_CREDITS);
+	own->set |= with->credits << OWN_CREDITS;
 	with->rounds = 0;
 	with->due = 0;
 	with->told_refused = 0;
@@ -328,13 +339,23 @@ static __always_inline __u32 number_to_ask(const struct exchange *exchange, cons
 	return type == REQUEST_RATE ? rate_to_ask(with) : exchange->number[type];
 }
 
+/* Nothing but the handshake has been sent or has come. */
+static __always_inline int is_before_data(struct bpf_sock_ops *ops)
+{
+	return !ops->data_segs_out && !ops->data_segs_in;
+}
+
+/* It is of use before the peer's first data alone. */
+static __always_inline __u32 initial_window_to_ask(struct bpf_sock_ops *ops, const struct exchange *exchange,
+						   const struct conversation *with)
+{
+	return with->initiator && is_before_data(ops) ? exchange->asked & 1U << REQUEST_INITIAL_WINDOW : 0;
+}
+
 static __always_inline __u32 to_ask(const struct exchange *exchange, const struct conversation *with)
 {
-	__u32 due = exchange->asked;
+	__u32 due = exchange->asked & ~(1U << REQUEST_INITIAL_WINDOW);
 
-	/* It is of use before the peer's first data alone. */
-	if (!with->initiator || with->rounds >= ROUNDS_AT_ONCE)
-		due &= ~(1U << REQUEST_INITIAL_WINDOW);
 	if (rate_to_ask(with))
 		due |= 1U << REQUEST_RATE;
 	if (with->rate >> 16)
@@ -381,13 +402,16 @@ static __always_inline __u32 with_rules(struct bpf_sock_ops *ops, const struct e
 	return rate | asked->congestion_control << 16;
 }
 
-/* Once a second all is due again. */
+/*
+ * Once a second all is due again, from when the connection has lasted: what concerns how long
+ * ones behave would cost short ones an option in each acknowledgement.
+ */
 static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct exchange *exchange,
-					struct conversation *with)
+					struct conversation *with, const struct own *own)
 {
 	__u64 now = bpf_ktime_get_ns();
 
-	if (with->rounds >= ROUNDS_AT_ONCE && now - with->round_began < ROUND_AFTER)
+	if (now - own->since < ASKS_AFTER || (with->rounds >= ROUNDS_AT_ONCE && now - with->round_began < ROUND_AFTER))
 		return;
 	with->rate = with_rules(ops, exchange, with, rate_of_path(ops, exchange), now);
 	with->due = to_ask(exchange, with);
@@ -491,17 +515,19 @@ __noinline int answer_with_credit(struct bpf_sock_ops *ops, const struct exchang
 }
 
 /* The verifier takes this and others by themselves. */
-__noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with)
+__noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
 	__u32 words, timeout, room;
 
-	if (!exchange || !with)
+	if (!exchange || !with || !own)
 		return 0;
 	with->words = 0;
 	with->user_timeout = 0;
 	if (!with->due)
-		begin_round(ops, exchange, with);
-	if (with->credits && hand_out(ops, &with->credit, with->initiator && with->rounds == 1 && !ops->data_segs_in))
+		begin_round(ops, exchange, with, own);
+	with->due &= ~(1U << REQUEST_INITIAL_WINDOW);
+	with->due |= initial_window_to_ask(ops, exchange, with);
+	if (with->credits && hand_out(ops, &with->credit, with->initiator && !with->credit.told_at && !ops->data_segs_in))
 		with->due |= 1U << REQUEST_CREDIT;
 	if (!with->due)
 		return 0;

@@ -40,6 +40,7 @@ enum setting {
 	SETTING_MIN_RTO,
 	SETTING_RECEIVE_BUFFER,
 	SETTINGS,
+	OWN_CREDITS = 30,      /* not one: the socket gives and gets credits, from its first segment on */
 	SETTING_EXCHANGE = 31, /* not one: there is an exchange with peers */
 };
 

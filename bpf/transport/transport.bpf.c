@@ -86,11 +86,16 @@ static __always_inline void note_failed(struct settings *settings, struct exchan
 		exchange->failed |= requests_of(failed & granted);
 }
 
+static __always_inline int has_lasted(const struct own *own)
+{
+	return bpf_ktime_get_ns() - own->since >= SETTLED_AFTER;
+}
+
 /* A socket that was there before has its callback of round trips from the iterator, for lapse(). */
 static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct exchange *exchange,
-					  struct conversation *with)
+					  struct conversation *with, const struct own *own)
 {
-	__u32 wanted = callbacks_of(exchange, with);
+	__u32 wanted = callbacks_of(exchange, with, has_lasted(own));
 
 	if (wanted)
 		wanted |= with->flags & BPF_SOCK_OPS_RTT_CB_FLAG;
@@ -115,11 +120,11 @@ __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, str
 	}
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && exchange->flags & EXCHANGE_CREDITS)
 		with->flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG; /* its listener's */
-	set_callbacks(ops, exchange, with);
+	set_callbacks(ops, exchange, with, own);
 	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
 		with->initiator = 1;
 	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)
-		reserve_room(ops, exchange, with);
+		reserve_room(ops, exchange, with, own);
 	else if (op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)
 		write_options(ops, exchange, with);
 	else if (op == BPF_SOCK_OPS_RTT_CB)
@@ -137,7 +142,7 @@ __noinline int fall_silent(struct bpf_sock_ops *ops, struct conversation *with, 
 	if (!sk || !with || !own || !with->revision)
 		return 0;
 	withdraw(ops, sk, with, own);
-	set_callbacks(ops, 0, with);
+	set_callbacks(ops, 0, with, own);
 	with->revision = 0;
 	return 0;
 }
@@ -177,6 +182,24 @@ static __always_inline void answers(struct bpf_sock_ops *ops, struct bpf_sock *s
 		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
 }
 
+/*
+ * A connection that is young needs nothing more for what it sends and what comes, but for the
+ * acknowledgement by which it may ask for an initial window, and credits. It may stay
+ * short, and such a call comes for each of its packets.
+ */
+static __always_inline int may_rest(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+{
+	struct own *own;
+	__u32 op = ops->op;
+
+	if (op != BPF_SOCK_OPS_RTT_CB && op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
+		return 0;
+	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && is_before_data(ops))
+		return 0;
+	own = bpf_sk_storage_get(&transport_sockets, sk, 0, 0);
+	return own && !(own->set & 1U << OWN_CREDITS) && bpf_ktime_get_coarse_ns() < own->since + SETTLED_AFTER;
+}
+
 SEC("sockops")
 int set_transport(struct bpf_sock_ops *ops)
 {
@@ -191,12 +214,14 @@ int set_transport(struct bpf_sock_ops *ops)
 
 	if (!is_of_interest(ops))
 		return 1;
+	sk = ops->sk;
+	if (sk && may_rest(ops, sk))
+		return 1;
 	cookie = bpf_get_netns_cookie(ops);
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
 	if (!settings)
 		return 1;
 	exchange = exchange_of(settings, &cookie);
-	sk = ops->sk;
 	if (!sk) {
 		if (exchange && is_answer(ops))
 			answer_with_credit(ops, exchange);
@@ -230,7 +255,7 @@ int set_transport(struct bpf_sock_ops *ops)
 /* Linux 6.12 and later let callbacks of sockets be changed that were there before. */
 static __always_inline void set_callbacks_of(void *socket, const struct exchange *exchange, struct conversation *with)
 {
-	__u32 wanted = callbacks_of(exchange, with), flags = 0;
+	__u32 wanted = callbacks_of(exchange, with, 1), flags = 0;
 
 	if (exchange && wanted)
 		wanted |= BPF_SOCK_OPS_RTT_CB_FLAG;

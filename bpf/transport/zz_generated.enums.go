@@ -39,6 +39,7 @@ const (
 	SettingMinRto            = 0x8
 	SettingReceiveBuffer     = 0x9
 	Settings                 = 0xa
+	OwnCredits               = 0x1e
 	SettingExchange          = 0x1f
 )
 

@@ -50,6 +50,7 @@ var capabilities = []capability{
 	{name: "Pacing of new connections", packageName: "agent/pace", tests: "TestEachSubflowIsPacedAtItsRate|TestANewSubflowIsPacedFromItsFirstByte"},
 	{name: "Pacing of connections that exist, and its end", packageName: "agent/pace", tests: "TestAnEndpointThatIsNoLongerOneIsPutBack|TestTheNextAgentTakesOverAndRemovesEverything"},
 	{name: "Choice of the congestion control", packageName: "agent/pace", tests: "TestCongestionControlIsChosenAndGivenBack"},
+	{name: "The room that segments leave for TCP options is as documented", packageName: "agent/transport", tests: "TestOptionsOfSegmentsLeaveTheRoomThatIsKnown"},
 	{name: "Transport settings that peers ask for in TCP options", packageName: "agent/transport", tests: "TestAServerDoesWhatAClientAsksForAndItAccepts|TestASubflowDoesWhatThePeerAsksForAndGoesBackWhenThePolicyGoes"},
 	{name: "Rates and congestion controls that rules ask of peers", packageName: "agent/pace", tests: "TestARuleAsksWithoutAnAgent|TestARuleAsksForTheSubflowsThatItMatchesAlone|TestATenantsRuleDoesNotAskForAnotherCongestionControlThanTheClusters"},
 	{name: "Transport settings of sockets, and their end", packageName: "agent/transport", tests: "TestNewConnectionsGetWhatThePolicyGives|TestConnectionsThatExistGetItAndHaveTheirOwnBack|TestEachSubflowGetsIt"},
