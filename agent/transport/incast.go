@@ -13,6 +13,7 @@ import (
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/agent/overlays"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/transport"
@@ -75,7 +76,17 @@ func (p *Part) applyIncast(model *node.Model, report *node.Report) error {
 		}
 	}
 	return errors.Join(
-		entries.Replace(p.loaded.Value.CreditReceivers, receivers, "who gives credits"), entries.Replace(p.loaded.Value.CreditNics, nics, "where credits are given"), p.attachArrivals(nics))
+		p.writeTunnels(model), entries.Replace(p.loaded.Value.CreditReceivers, receivers, "who gives credits"), entries.Replace(p.loaded.Value.CreditNics, nics, "where credits are given"), p.attachArrivals(nics))
+}
+
+// writeTunnels says by what packets with flows in them are known.
+func (p *Part) writeTunnels(model *node.Model) error {
+	known := overlays.Known(model.Tunnels)
+	tunnels := transport.TransportTunnels{Port: known.Port, Kind: known.Kind, Kinds: known.Kinds, Filter: known.Filter}
+	if err := p.loaded.Value.Tunnels.Put(uint32(0), tunnels); err != nil {
+		return fmt.Errorf("failed to write the node's tunnels: %w", err)
+	}
+	return nil
 }
 
 // lackCapacity says of receivers that they cannot give credits.

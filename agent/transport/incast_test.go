@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -29,8 +31,8 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
-// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB, and eight senders
-// on two other nodes, whose NICs are faster.
+// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB for each path, and
+// eight senders on two other nodes, whose NICs are faster.
 type crowd struct {
 	*network.Network
 	receiver *network.Pod
@@ -38,6 +40,7 @@ type crowd struct {
 	part     *Part
 	builder  *node.Builder
 	heeded   *v1alpha1.Incast // by senders, in the place of credits
+	slow     map[string]int64 // Mbit/s of paths with another capacity
 }
 
 const (
@@ -45,13 +48,25 @@ const (
 	crowdBuffer = 64 << 10
 )
 
-func newCrowd(t *testing.T) *crowd {
+func newCrowd(t *testing.T) *crowd { return newCrowdOn(t, network.Spec{Paths: []string{"net1"}}) }
+
+// newCrowdOn makes one with the paths of a network, and its overlay. Over several paths the
+// connections of MPTCP have a subflow on each.
+func newCrowdOn(t *testing.T, spec network.Spec) *crowd {
 	t.Helper()
-	c := &crowd{Network: network.ForTest(t, network.Spec{Nodes: 3, Paths: []string{"net1"}, LinkMbit: 1000, PodsPerNode: 4})}
+	spec.Nodes, spec.LinkMbit, spec.PodsPerNode = 3, 1000, 4
+	c := &crowd{Network: network.ForTest(t, spec)}
 	c.receiver = c.Nodes[0].Pods[0]
 	c.senders = append(append(c.senders, c.Nodes[1].Pods...), c.Nodes[2].Pods...)
-	require.NoError(t, c.Fabric.ShapeQueue("net1.1", crowdMbit, crowdBuffer))
+	for _, path := range spec.Paths {
+		require.NoError(t, c.Fabric.ShapeQueue(path+".1", crowdMbit, crowdBuffer))
+	}
 	directory := testutil.BPFFS(t)
+	if len(spec.Paths) > 1 {
+		spread, err := incast.SpreadOver(t.Context(), c.Network, directory, t.TempDir())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, spread.Close()) })
+	}
 	c.builder = nodetest.NewBuilder(filepath.Join(directory, "registry"))
 	c.part = Open(Options{PinPath: directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)})
 	t.Cleanup(func() {
@@ -66,9 +81,14 @@ var credits = &v1alpha1.Incast{Mode: v1alpha1.IncastCredits, Peers: []v1alpha1.C
 // credits. All use cubic, and stand for pods of the receiver's node, whose agent this is.
 func (c *crowd) give(t *testing.T, receiver *v1alpha1.Incast, heeding int) {
 	t.Helper()
-	index, err := c.Nodes[0].Index("net1")
+	tunnels, err := incast.TunnelsOf(c.Nodes[0])
 	require.NoError(t, err)
-	state := nodetest.State{Paths: []nodetest.Path{{Name: "net1", Interface: index, Up: true, Capacity: crowdMbit * 1e6}}}
+	state := nodetest.State{Tunnels: tunnels}
+	for _, path := range c.Spec.Paths {
+		index, err := c.Nodes[0].Index(path)
+		require.NoError(t, err)
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: cmp.Or(c.slow[path], crowdMbit) * 1e6})
+	}
 	pods := []nodetest.Pod{{UID: "receiver", Namespace: c.receiver.Path()}}
 	for _, sender := range c.senders {
 		pods = append(pods, nodetest.Pod{UID: types.UID(sender.Name), Namespace: sender.Path()})
@@ -166,6 +186,110 @@ func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
 		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.7*crowdMbit {
 			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
 		}
+	}
+}
+
+// Where several segments come at once they are acknowledged before there is an answer.
+func TestLargeFlowsWithDataBothWaysGetCreditsToo(t *testing.T) {
+	c := newCrowd(t)
+	for name, protocol := range map[string]network.Protocol{"TCP": network.TCP, "MPTCP": network.MPTCP} {
+		o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: protocol, Echo: true}
+		c.give(t, credits, 0)
+		without := c.run(t, o)
+		c.give(t, credits, len(c.senders))
+		with := c.run(t, o)
+		if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+			t.Errorf("%s: with credits %.1f %% are sent again, and %.1f %% without", name, with.RetransmittedShare(), without.RetransmittedShare())
+		}
+	}
+}
+
+var twoNICs = []string{"net1", "net2"}
+
+// received is what came in by each NIC of the receiver's node.
+func (c *crowd) received(t *testing.T) (bytes []float64) {
+	t.Helper()
+	for _, path := range c.Spec.Paths {
+		counters, err := c.Nodes[0].Counters(path)
+		require.NoError(t, err)
+		bytes = append(bytes, float64(counters.RxBytes))
+	}
+	return bytes
+}
+
+// expectOnSecond has flows run, and wants the second NIC to have a part of all within bounds.
+func (c *crowd) expectOnSecond(t *testing.T, options incast.Options, least, most float64) *incast.Result {
+	t.Helper()
+	before := c.received(t)
+	result := c.run(t, options)
+	after := c.received(t)
+	second := (after[1] - before[1]) / (after[0] + after[1] - before[0] - before[1])
+	if second < least || second > most {
+		t.Errorf("by the second NIC come %.0f %% of the bytes", 100*second)
+	}
+	return result
+}
+
+func TestSubflowsWithCreditsFillBothNICsOfAReceiverAndDoNotOverrunThem(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	for _, o := range bulk {
+		c.give(t, credits, 0)
+		without := c.run(t, o)
+		c.give(t, credits, len(c.senders))
+		with := c.expectOnSecond(t, o, 0.25, 0.75)
+		if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+			t.Errorf("with credits %.1f %% are sent again, and %.1f %% without", with.RetransmittedShare(), without.RetransmittedShare())
+		}
+	}
+	for _, flows := range []int{1, 8, 32} {
+		got := c.expectOnSecond(t, incast.Options{Flows: flows, Duration: 2 * time.Second}, 0.35, 0.65)
+		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.2*crowdMbit {
+			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
+		}
+	}
+}
+
+// With the first NIC's credits the second one, of a quarter of its rate, would lose most.
+func TestEachSubflowGetsCreditsOfTheNICByWhichItComesIn(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	const slow = crowdMbit / 4
+	c.slow = map[string]int64{"net2": slow}
+	require.NoError(t, c.Fabric.ShapeQueue("net2.1", slow, crowdBuffer))
+	c.give(t, credits, len(c.senders))
+	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.1, 0.3)
+	if got.RetransmittedShare() > 2 || got.Mbit() < 0.7*(crowdMbit+slow) {
+		t.Errorf("%.1f %% retransmitted, %.1f Mbit/s", got.RetransmittedShare(), got.Mbit())
+	}
+}
+
+func TestSendersWithCreditsDoNotOverrunAReceiverInAnOverlay(t *testing.T) {
+	for name, overlay := range map[string]network.Overlay{"VXLAN over IPv4": {Outer: 4}, "external VXLAN over IPv6": {Outer: 6, External: true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowdOn(t, network.Spec{Paths: []string{"net1"}, Overlay: overlay})
+			for _, o := range bulk {
+				o.Protocol = network.TCP
+				c.give(t, credits, 0)
+				without := c.run(t, o)
+				c.give(t, credits, len(c.senders))
+				with := c.run(t, o)
+				if with.RetransmittedShare() > without.RetransmittedShare()/2 {
+					t.Errorf("with credits %.1f %% are sent again, and %.1f %% without", with.RetransmittedShare(), without.RetransmittedShare())
+				}
+			}
+			got := c.run(t, incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
+			if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.65*crowdMbit {
+				t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
+			}
+		})
+	}
+}
+
+func TestSubflowsInAnOverlayGetCreditsOfBothNICs(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs, Overlay: network.Overlay{Outer: 4}})
+	c.give(t, credits, len(c.senders))
+	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.35, 0.65)
+	if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.1*crowdMbit {
+		t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
 	}
 }
 
@@ -306,6 +430,50 @@ func TestSocketsGoBackToTheirOwnWhenThePolicyGoes(t *testing.T) {
 	if _, err := os.Stat(c.part.loaded.Directory()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without the policy something is pinned, or on NICs: %v", err)
 	}
+}
+
+var notSent = regexp.MustCompile(`notsent:(\d+)`)
+
+// longestBacklog is what waits to be sent in a subflow of the first sender, as ss tells of it.
+func (c *crowd) longestBacklog(t *testing.T) (longest int) {
+	t.Helper()
+	out, err := c.senders[0].Run("ss", "-tinO", "state", "established")
+	require.NoError(t, err, out)
+	for _, found := range notSent.FindAllStringSubmatch(out, -1) {
+		bytes, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		longest = max(longest, bytes)
+	}
+	return longest
+}
+
+// A connection that sends without end fills its subflows' buffers, of hundreds of kB. At 10
+// Mbit/s 10 kB may wait, and what the kernel deals out at once is at most 64 kB.
+func TestASubflowWithCreditsHasAShortBacklogAndItsOwnWhenThePolicyGoes(t *testing.T) {
+	c := newCrowdOn(t, network.Spec{Paths: twoNICs})
+	c.slow = map[string]int64{"net1": 10, "net2": 10}
+	c.give(t, credits, len(c.senders))
+	c.stream(t, network.MPTCP)
+	short, long := 10_000+64_000, 150_000
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.longestBacklog(t); got == 0 || got > short {
+			return fmt.Errorf("with credits %d bytes wait", got)
+		}
+		return nil
+	})
+	for range 10 {
+		if got := c.longestBacklog(t); got > short {
+			t.Errorf("with credits %d bytes wait", got)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	c.apply(t, nodetest.Model())
+	testutil.Retry(t, 10*time.Second, func() error {
+		if got := c.longestBacklog(t); got < long {
+			return fmt.Errorf("when the policy is gone %d bytes wait", got)
+		}
+		return nil
+	})
 }
 
 func TestCreditsLapseWhenNoneComeAnyMore(t *testing.T) {

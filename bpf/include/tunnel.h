@@ -7,7 +7,8 @@
 #ifndef BRAID_TUNNEL_H
 #define BRAID_TUNNEL_H
 
-#include "uplink/maps.h"
+#include "known_tunnels.h"
+#include "packet.h"
 
 enum {
 	OUTER_IPV4_SOURCE = sizeof(struct ethhdr) + 12,

@@ -29,11 +29,14 @@ enum {
 	EPOCHS = 4,             /* that are remembered, this one among them */
 	EPOCHS_IN_A_SECOND = 50,
 	GROWN_UP = 4,           /* epochs after which a flow can count as modest */
+	FEWEST_JOINS = 4,       /* that are taken to come at the same time */
 	TELLINGS = 3,           /* of a new credit, some may be lost */
 	SMALLEST_PART = 512,    /* of the capacity, as a credit */
 	LEAST_CREDIT = 8000,    /* bytes a second: no sender paces itself to less */
 	WINDOW_TIME = 2000,     /* us */
 	SEGMENTS_ACKNOWLEDGED_AT_ONCE = 12,
+	BACKLOG_TIME = 8,       /* ms */
+	SEGMENTS_OF_BACKLOG = 4, /* at least */
 	TCP_BPF_SNDCWND_CLAMP = 1002,
 	NO_CLAMP = 0x7fffffff,
 	CREDITS_IN_A_SECOND = 256, /* changes of one socket's pace */
@@ -137,6 +140,9 @@ struct credit {
 	__u64 changes_since;
 	__u32 changes;
 	__u32 clamp;    /* segments; 0 for none */
+	__u32 backlog;  /* bytes that wait to be sent; 0: own_backlog, the socket's own */
+	__u32 own_backlog;
+	__u32 pad;
 };
 
 static __always_inline __u64 lesser(__u64 a, __u64 b)
@@ -246,17 +252,29 @@ static __always_inline void note_received(struct epoch *epoch, struct credit *cr
 }
 
 /*
+ * What came of a flow before its socket told of it is the flow's, and was foreign so far.
+ * Where another one notes something at this moment, it stays.
+ */
+static __always_inline void claim(struct epoch *epoch, __u64 received)
+{
+	__u64 foreign = epoch->foreign;
+
+	__sync_val_compare_and_swap(&epoch->foreign, foreign, foreign - lesser(foreign, received));
+}
+
+/*
  * What a flow that has not begun may send: others that shook hands at the same time begin
  * with it. Flows that are under way do not heed handshakes, which anybody can forge.
  */
 static __always_inline __u64 first_credit(const struct credit_load *load, const struct epoch *epoch, __u64 number)
 {
 	const struct epoch *last = past_epoch(load, number - 1);
-	__u64 flows = load->active + greater(epoch->joined, epoch->knocking);
+	__u64 knocking = epoch->knocking;
 
+	/* Those that are not there yet join in this epoch. */
 	if (last && last->knocking > last->joined)
-		flows += last->knocking - last->joined;
-	return divide(load->whole, flows);
+		knocking += last->knocking - last->joined;
+	return divide(load->whole, load->active + greater(epoch->joined, knocking));
 }
 
 /* What a flow under way may send. */
@@ -324,19 +342,27 @@ static __always_inline __u64 capacity_of(__u32 path)
 	return capacity ? *capacity : 0;
 }
 
+/* Whether this end acknowledges for the first time, before any data of the other one. */
+enum beginning {
+	UNDER_WAY,
+	BEGINS_BY_ITSELF,  /* its SYN was answered, of which nothing was counted yet */
+	BEGINS_AS_ANSWER,  /* of MPTCP's joins, which wait for it: first_number() counted them */
+};
+
 /* An acknowledgement is made: returns 1 where it is to carry credit->number. */
-__noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 begins)
+__noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 beginning)
 {
 	__u64 now = bpf_ktime_get_ns(), number = now / EPOCH, received, capacity, rate;
 	struct credit_load *load;
 	struct credit_flow *flow;
 	struct epoch *epoch;
+	__u64 unclaimed = 0;
 	__u32 path;
 
 	if (!credit)
 		return 0;
 	received = ops->bytes_received;
-	if (received == credit->received && !begins && !credit->tellings)
+	if (received == credit->received && beginning == UNDER_WAY && !credit->tellings)
 		return 0;
 	if (!credit->known || credit->epoch != number) {
 		flow = incoming_flow(ops);
@@ -344,8 +370,10 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 			return 0;
 		credit->path = flow->path;
 		credit->known = 1;
-		if (received)
+		if (received && !flow->counted) {
+			unclaimed = received;
 			flow->counted = 1;
+		}
 	}
 	path = credit->path; /* Linux 6.1 takes no other's memory for a key */
 	capacity = capacity_of(path);
@@ -353,11 +381,17 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 	if (!capacity || !load)
 		return 0;
 	epoch = this_epoch(load, capacity, now);
-	if (begins)
+	if (beginning == BEGINS_BY_ITSELF)
 		__sync_fetch_and_add(&epoch->knocking, 1);
+	if (unclaimed)
+		claim(epoch, unclaimed);
 	if (received)
 		note_received(epoch, credit, received, number);
-	rate = greater(credit_of(load, epoch, credit, number), capacity / SMALLEST_PART);
+	rate = credit_of(load, epoch, credit, number);
+	/* Subflows join one after the other: those that come next are not known yet. */
+	if (beginning == BEGINS_AS_ANSWER)
+		rate = lesser(rate, load->whole / FEWEST_JOINS);
+	rate = greater(rate, capacity / SMALLEST_PART);
 	return is_to_be_told(credit, rate, now);
 }
 

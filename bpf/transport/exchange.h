@@ -235,7 +235,10 @@ static __always_inline void give_up_credit(void *socket, void *sk, struct credit
 		want_rate(socket, sk, PACER_CREDITS, 0, 0);
 	if (credit->clamp)
 		bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SNDCWND_CLAMP, &none, sizeof(none));
+	if (credit->backlog)
+		bpf_setsockopt(socket, SOL_TCP, TCP_NOTSENT_LOWAT, &credit->own_backlog, sizeof(credit->own_backlog));
 	credit->rate = 0;
+	credit->backlog = 0;
 	credit->clamp = 0;
 }
 
@@ -503,15 +506,24 @@ __noinline int answer_with_credit(struct bpf_sock_ops *ops, const struct exchang
 	read_addresses(ops, &local, &remote);
 	if (!has_credits(exchange, &remote))
 		return 0;
-	if (!is_written && bpf_reserve_hdr_opt(ops, sizeof(option), 0))
-		return 0;
 	number = first_number(ops, !is_written);
-	if (!is_written)
+	if (!is_written) {
+		bpf_reserve_hdr_opt(ops, sizeof(option), 0); /* joins have no room, and get it with the next one */
 		return 0;
+	}
 	option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | sizeof(option) << 16 | EXPERIMENT);
 	option[1] = bpf_htonl((__u32)REQUEST_CREDIT << 24 | REQUEST_BYTES << 16 | (number & 0xffff));
 	bpf_store_hdr_opt(ops, option, sizeof(option), 0);
 	return 0;
+}
+
+static __always_inline __u32 beginning_of(struct bpf_sock_ops *ops, const struct conversation *with)
+{
+	if (with->credit.told_at || ops->data_segs_in)
+		return UNDER_WAY;
+	if (with->initiator)
+		return BEGINS_BY_ITSELF;
+	return ops->data_segs_out ? UNDER_WAY : BEGINS_AS_ANSWER;
 }
 
 /* The verifier takes this and others by themselves. */
@@ -527,7 +539,7 @@ __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange,
 		begin_round(ops, exchange, with, own);
 	with->due &= ~(1U << REQUEST_INITIAL_WINDOW);
 	with->due |= initial_window_to_ask(ops, exchange, with);
-	if (with->credits && hand_out(ops, &with->credit, with->initiator && !with->credit.told_at && !ops->data_segs_in))
+	if (with->credits && hand_out(ops, &with->credit, beginning_of(ops, with)))
 		with->due |= 1U << REQUEST_CREDIT;
 	if (!with->due)
 		return 0;
@@ -720,6 +732,25 @@ static __always_inline void clamp_window(struct bpf_sock_ops *ops, struct credit
 		credit->clamp = clamp;
 }
 
+/*
+ * A subflow of MPTCP takes no more from its connection than it sends in BACKLOG_TIME: the
+ * rest goes to those that are idle sooner. The kernel deals it out 64 kB at a time, of
+ * which some would wait long at the pace of a credit.
+ */
+static __always_inline void bound_backlog(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct credit *credit)
+{
+	__u32 segment = ops->mss_cache, backlog;
+	struct tcp_sock *tcp = bpf_skc_to_tcp_sock(sk);
+
+	if (!tcp || !tcp->is_mptcp)
+		return;
+	if (!credit->backlog && bpf_getsockopt(ops, SOL_TCP, TCP_NOTSENT_LOWAT, &credit->own_backlog, sizeof(credit->own_backlog)))
+		return;
+	backlog = lesser(greater(credit->rate / 1000 * BACKLOG_TIME, segment * SEGMENTS_OF_BACKLOG), 1 << 30);
+	if (!bpf_setsockopt(ops, SOL_TCP, TCP_NOTSENT_LOWAT, &backlog, sizeof(backlog)))
+		credit->backlog = backlog;
+}
+
 /* So often in a second a peer may have the pace changed. */
 static __always_inline int may_pace_anew(struct credit *credit, __u64 now)
 {
@@ -748,8 +779,8 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 	credit->rate = rate;
 	want_rate(ops, sk, PACER_CREDITS, rate, 0);
 	clamp_window(ops, credit);
-	if (ops->op != BPF_SOCK_OPS_PARSE_HDR_OPT_CB)
-		narrow_initial_window(ops, rate);
+	bound_backlog(ops, sk, credit);
+	narrow_initial_window(ops, rate);
 }
 
 /* Most segments ask for few of all types, and a call has its price. */

@@ -9,6 +9,7 @@
  * what a policy gives (exchange.h).
  */
 #include "exchange.h"
+#include "tunnel.h"
 
 static __always_inline void listens(void *socket, struct settings *settings)
 {
@@ -348,34 +349,58 @@ int set_existing(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
+/* What a tunnel adds to a packet, which may be several segments of GSO. */
+static __always_inline __u32 around(const struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 segments = skb->gso_segs;
+
+	return (packet->network - sizeof(struct ethhdr)) * (segments ? segments : 1);
+}
+
+/* A packet to a receiver: notes by which path its flow comes in, and returns what is known of it. */
+static __always_inline const struct credit_flow *note_flow(const struct packet *packet, __u32 path)
+{
+	struct credit_flow_key key = {};
+	struct credit_flow *flow, new = { .path = path };
+
+	key.local = packet->destination;
+	key.remote = packet->source;
+	key.local_port = packet->destination_port;
+	key.remote_port = packet->source_port;
+	flow = bpf_map_lookup_elem(&credit_flows, &key);
+	if (!flow)
+		bpf_map_update_elem(&credit_flows, &key, &new, BPF_NOEXIST);
+	else if (flow->path != path)
+		flow->path = path;
+	return flow;
+}
+
+/* Whether it is a segment of TCP, in one of the node's tunnels or in none. */
+static __always_inline int find_segment(struct __sk_buff *skb, struct packet *packet)
+{
+	return parse_packet(skb, packet) || (unlikely(may_be_tunnel(skb)) && parse_tunnel(skb, packet));
+}
+
 /*
  * Ingress of each NIC of a path: notes by which one the flows of receivers with credits
- * come in, and how much comes in for others. It changes no packet.
+ * come in, and how much comes in for others. Tunnels' headers are others': what flows may
+ * send has room for a NIC's own alone. It changes no packet.
  */
 SEC("tc")
 int note_arrival(struct __sk_buff *skb)
 {
 	__u32 index = skb->ifindex, *path = bpf_map_lookup_elem(&credit_nics, &index);
-	struct credit_flow_key key = {};
-	struct credit_flow *flow = 0, new = {};
+	const struct credit_flow *flow = 0;
 	struct packet packet = {};
 
 	if (!path)
 		return TCX_NEXT;
-	if (parse_packet(skb, &packet) && bpf_map_lookup_elem(&credit_receivers, &packet.destination)) {
-		key.local = packet.destination;
-		key.remote = packet.source;
-		key.local_port = packet.destination_port;
-		key.remote_port = packet.source_port;
-		flow = bpf_map_lookup_elem(&credit_flows, &key);
-		new.path = *path;
-		if (!flow)
-			bpf_map_update_elem(&credit_flows, &key, &new, BPF_NOEXIST);
-		else if (flow->path != *path)
-			flow->path = *path;
-	}
+	if (find_segment(skb, &packet) && bpf_map_lookup_elem(&credit_receivers, &packet.destination))
+		flow = note_flow(&packet, *path);
 	if (!flow || !flow->counted)
 		note_foreign(*path, skb->len);
+	else if (unlikely(is_in_tunnel(&packet)))
+		note_foreign(*path, around(skb, &packet));
 	return TCX_NEXT;
 }
 

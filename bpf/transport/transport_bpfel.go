@@ -100,6 +100,10 @@ type TransportConversation struct {
 		ChangesSince uint64
 		Changes      uint32
 		Clamp        uint32
+		Backlog      uint32
+		OwnBacklog   uint32
+		Pad          uint32
+		_            [4]byte
 	}
 	CongestionControl TransportCongestion
 	All               TransportSettings
@@ -190,6 +194,15 @@ type TransportSettings struct {
 	CongestionControl TransportCongestion
 }
 
+type TransportTunnels struct {
+	_      structs.HostLayout
+	Port   [8]uint16
+	Kind   [8]uint8
+	Kinds  uint32
+	Pad    uint32
+	Filter uint64
+}
+
 type TransportWish struct {
 	_              structs.HostLayout
 	Heard          uint64
@@ -215,6 +228,7 @@ const (
 	TransportMapTransportSockets       = "transport_sockets"
 	TransportMapTransportWishers       = "transport_wishers"
 	TransportMapTransportWishes        = "transport_wishes"
+	TransportMapTunnels                = "tunnels"
 	TransportProgNoteArrival           = "note_arrival"
 	TransportProgSetExisting           = "set_existing"
 	TransportProgSetTransport          = "set_transport"
@@ -285,6 +299,7 @@ type TransportMapSpecs struct {
 	TransportSockets       *ebpf.MapSpec `ebpf:"transport_sockets"`
 	TransportWishers       *ebpf.MapSpec `ebpf:"transport_wishers"`
 	TransportWishes        *ebpf.MapSpec `ebpf:"transport_wishes"`
+	Tunnels                *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
 // TransportVariableSpecs contains global variables before they are loaded into the kernel.
@@ -327,6 +342,7 @@ type TransportMaps struct {
 	TransportSockets       *ebpf.Map `ebpf:"transport_sockets"`
 	TransportWishers       *ebpf.Map `ebpf:"transport_wishers"`
 	TransportWishes        *ebpf.Map `ebpf:"transport_wishes"`
+	Tunnels                *ebpf.Map `ebpf:"tunnels"`
 }
 
 func (m *TransportMaps) Close() error {
@@ -345,6 +361,7 @@ func (m *TransportMaps) Close() error {
 		m.TransportSockets,
 		m.TransportWishers,
 		m.TransportWishes,
+		m.Tunnels,
 	)
 }
 

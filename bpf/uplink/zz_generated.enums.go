@@ -111,7 +111,6 @@ const (
 	MaxConnections       = 0x10000
 	FilterBits           = 0x10000
 	NoPath               = 0xff
-	MaxTunnelPorts       = 0x8
 	MaxOutside           = 0x10000
 	MaxAccounts          = 0x100
 	OtherAccounts        = 0xff

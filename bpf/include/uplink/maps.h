@@ -8,6 +8,7 @@
 #ifndef BRAID_UPLINK_MAPS_H
 #define BRAID_UPLINK_MAPS_H
 
+#include "../known_tunnels.h"
 #include "../packet.h"
 
 enum uplink_limit {
@@ -22,7 +23,6 @@ enum uplink_limit {
 	MAX_CONNECTIONS = 65536,
 	FILTER_BITS = 65536,
 	NO_PATH = 0xff,
-	MAX_TUNNEL_PORTS = 8,
 	MAX_OUTSIDE = 65536,
 	MAX_ACCOUNTS = 256,
 	OTHER_ACCOUNTS = 255,     /* of all for which there is no number */
@@ -183,22 +183,6 @@ struct connection {
 	__u64 subflows;
 };
 
-enum tunnel_kind {
-	NO_TUNNEL = 0,
-	TUNNEL_VXLAN = 1,
-	TUNNEL_GENEVE = 2,
-	TUNNEL_IP = 4, /* IP in IP, of either family */
-};
-
-/* By what packets of the node's tunnels are known. */
-struct tunnels {
-	__be16 port[MAX_TUNNEL_PORTS]; /* of UDP; 0 where the place is free */
-	__u8 kind[MAX_TUNNEL_PORTS];
-	__u32 kinds;   /* of all the node's tunnels */
-	__u32 pad;
-	__u64 filter;  /* a bit for each port: port_bit() */
-};
-
 /* Packets as the wire has them, those that a NIC makes of one or made one of. */
 struct traffic {
 	__u64 sent_bytes;
@@ -292,13 +276,6 @@ struct {
 } outside SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct tunnels);
-} tunnels SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_FLOWS);
 	__type(key, struct flow_key);
@@ -371,13 +348,6 @@ static __always_inline struct node *this_node(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&node, &zero);
-}
-
-static __always_inline const struct tunnels *tunnels_here(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&tunnels, &zero);
 }
 
 /* The path whose NIC has this ifindex, or NO_PATH. */

@@ -57,10 +57,11 @@ var Experiments = []rig.Measurer{
 			{"shared.*_mbit", "Mbit/s"}, {"shared.removed_ratio", "to both"},
 		},
 	}},
-	rig.Experiment[*crowd]{Setup: newCrowd, Run: measureIncast, Info: rig.Info{
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureIncast, Info: rig.Info{
 		Name: "incast", Measures: "retransmissions and the slowest of many flows to one receiver, with credits and without",
 		Figures: []rig.Unit{
 			{"incast.*.retransmitted_pct", "%"}, {"incast.*.slowest", "of the ideal time"}, {"incast.*mbit", "Mbit/s"}, {"incast.*.jain", "Jain's index"},
+			{"incast.*.lesser_path_pct", "% of the bytes"},
 		},
 	}},
 }

@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -28,18 +30,20 @@ import (
 const (
 	crowdName   = "incast"
 	crowdState  = "/run/braid-bench-incast"
+	crowdPods   = crowdState + "-pods"
 	crowdMbit   = rig.LinkMbit
 	crowdBuffer = 64 << 10
 	// coreMbit is the rate of the NIC of half of the senders, where that is a bottleneck.
 	coreMbit = 30
 )
 
-// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB, and eight senders
-// on two other nodes.
+// crowd is a receiver behind a NIC of 100 Mbit/s with a buffer of 64 kB for each path, and eight
+// senders on two other nodes.
 type crowd struct {
 	*network.Network
 	part    *transport.Part
 	builder *node.Builder
+	spread  *incast.Spread // nil for a single path
 }
 
 // cleanCrowd removes what a killed run left.
@@ -48,33 +52,52 @@ func cleanCrowd() error {
 	if failed := unix.Unmount(crowdState, unix.MNT_DETACH); failed != nil && !errors.Is(failed, unix.EINVAL) && !errors.Is(failed, unix.ENOENT) {
 		err = errors.Join(err, fmt.Errorf("unmounting %s: %w", crowdState, failed))
 	}
-	return errors.Join(err, os.RemoveAll(crowdState))
+	return errors.Join(err, os.RemoveAll(crowdState), os.RemoveAll(crowdPods))
 }
 
-func newCrowd(context.Context) (*crowd, error) {
-	c := &crowd{}
-	if err := errors.Join(cleanCrowd(), os.MkdirAll(crowdState, 0o700)); err != nil {
-		return nil, err
+// crowdOn makes one whose nodes have so many paths, in an overlay or not. Over several the
+// connections of MPTCP have a subflow on each.
+func crowdOn(paths int, overlay network.Overlay) func(context.Context) (*crowd, error) {
+	return func(ctx context.Context) (*crowd, error) {
+		c := &crowd{}
+		if err := errors.Join(cleanCrowd(), os.MkdirAll(crowdState, 0o700)); err != nil {
+			return nil, err
+		}
+		if err := unix.Mount("bpf", crowdState, "bpf", 0, ""); err != nil {
+			return nil, fmt.Errorf("mounting a BPF file system: %w", err)
+		}
+		var err error
+		spec := network.Spec{Name: crowdName, Nodes: 3, Paths: rig.Paths[:paths], LinkMbit: 10 * crowdMbit, PodsPerNode: 4, Overlay: overlay}
+		if c.Network, err = network.Build(spec); err != nil {
+			return nil, errors.Join(err, cleanCrowd())
+		}
+		c.builder = nodetest.NewBuilder(filepath.Join(crowdState, "registry"))
+		c.part = transport.Open(transport.Options{PinPath: crowdState, NamespaceDirectories: []string{network.Directory}, Log: logr.Discard()})
+		if err := c.prepare(ctx); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
+		return c, nil
 	}
-	if err := unix.Mount("bpf", crowdState, "bpf", 0, ""); err != nil {
-		return nil, fmt.Errorf("mounting a BPF file system: %w", err)
+}
+
+func (c *crowd) prepare(ctx context.Context) (err error) {
+	for _, path := range c.Spec.Paths {
+		if err := c.Fabric.ShapeQueue(path+".1", crowdMbit, crowdBuffer); err != nil {
+			return err
+		}
 	}
-	var err error
-	spec := network.Spec{Name: crowdName, Nodes: 3, Paths: rig.Paths[:1], LinkMbit: 10 * crowdMbit, PodsPerNode: 4}
-	if c.Network, err = network.Build(spec); err != nil {
-		return nil, errors.Join(err, cleanCrowd())
+	if len(c.Spec.Paths) > 1 {
+		c.spread, err = incast.SpreadOver(ctx, c.Network, crowdState, crowdPods)
 	}
-	c.builder = nodetest.NewBuilder(filepath.Join(crowdState, "registry"))
-	c.part = transport.Open(transport.Options{PinPath: crowdState, NamespaceDirectories: []string{network.Directory}, Log: logr.Discard()})
-	if err := c.Fabric.ShapeQueue(rig.Paths[0]+".1", crowdMbit, crowdBuffer); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
+	return err
 }
 
 // Close removes everything.
 func (c *crowd) Close() error {
 	failed := c.Nodes[0].Do(func() error { return c.part.Remove(context.Background()) })
+	if c.spread != nil {
+		failed = errors.Join(failed, c.spread.Close())
+	}
 	return errors.Join(failed, c.part.Close(), c.Delete(), cleanCrowd())
 }
 
@@ -86,12 +109,7 @@ func (c *crowd) senders() []*network.Pod {
 
 // give has the receiver give credits and so many senders heed them. All use cubic.
 func (c *crowd) give(ctx context.Context, heeding int) error {
-	index, err := c.Nodes[0].Index(rig.Paths[0])
-	if err != nil {
-		return err
-	}
-	state := nodetest.State{Paths: []nodetest.Path{{Name: rig.Paths[0], Interface: index, Up: true, Capacity: crowdMbit * 1e6}}}
-	model, err := state.Model(c.builder)
+	model, err := c.model()
 	if err != nil {
 		return err
 	}
@@ -111,13 +129,37 @@ func (c *crowd) give(ctx context.Context, heeding int) error {
 	return c.Nodes[0].Do(func() error { return nodetest.Failures(c.part.Apply(ctx, model)) })
 }
 
+// model is the receiver's node, without its pods.
+func (c *crowd) model() (*node.Model, error) {
+	tunnels, err := incast.TunnelsOf(c.Nodes[0])
+	if err != nil {
+		return nil, err
+	}
+	state := nodetest.State{Tunnels: tunnels}
+	for _, path := range c.Spec.Paths {
+		index, err := c.Nodes[0].Index(path)
+		if err != nil {
+			return nil, err
+		}
+		state.Paths = append(state.Paths, nodetest.Path{Name: path, Interface: index, Up: true, Capacity: crowdMbit * 1e6})
+	}
+	return state.Model(c.builder)
+}
+
 // situation is one that is measured with credits and without.
 type situation struct {
 	name    string
 	heeding int // senders, of eight
 	foreign int // Mbit/s of UDP to another pod of the receiver's node
 	core    bool
+	mptcp   bool
 	flows   []loads
+}
+
+// setting is a network, and what is measured on it.
+type setting struct {
+	setup      func(context.Context) (*crowd, error)
+	situations []situation
 }
 
 type loads struct {
@@ -131,15 +173,50 @@ var (
 	longFlows = []loads{{"8long", incast.Options{Flows: 8, Duration: crowdLong}}, {"32long", incast.Options{Flows: 32, Duration: crowdLong}}}
 	allLoads  = append(append([]loads{}, bursts...), longFlows...)
 
-	situations = []situation{
-		{name: "tcp", heeding: 8, flows: allLoads}, {name: "mptcp", heeding: 8, flows: allLoads},
-		{name: "half", heeding: 4, flows: allLoads}, {name: "udp", heeding: 8, foreign: crowdMbit / 3, flows: allLoads},
-		{name: "core", heeding: 8, core: true, flows: allLoads},
+	settings = []setting{
+		{crowdOn(1, network.Overlay{}), []situation{
+			{name: "tcp", heeding: 8, flows: allLoads}, {name: "mptcp", heeding: 8, mptcp: true, flows: allLoads},
+			{name: "half", heeding: 4, flows: allLoads}, {name: "udp", heeding: 8, foreign: crowdMbit / 3, flows: allLoads},
+			{name: "core", heeding: 8, core: true, flows: allLoads},
+		}},
+		{crowdOn(2, network.Overlay{}), []situation{{name: "planes", heeding: 8, mptcp: true, flows: allLoads}}},
+		{crowdOn(1, network.Overlay{Outer: 4}), []situation{{name: "vxlan", heeding: 8, flows: allLoads}}},
+		{crowdOn(2, network.Overlay{Outer: 4}), []situation{{name: "vxlan_planes", heeding: 8, mptcp: true, flows: allLoads}}},
 	}
 )
 
 // measureIncast compares credits with cubic alone.
-func measureIncast(ctx context.Context, m *rig.Measurement, c *crowd) error {
+func measureIncast(ctx context.Context, m *rig.Measurement, _ rig.Nothing) error {
+	for _, of := range settings {
+		if !of.matches(m) {
+			continue
+		}
+		if err := rig.Use(ctx, of.setup, func(c *crowd) error { return c.measureAll(ctx, m, of.situations) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var crowdDesigns = []string{"cubic", "credits"}
+
+func caseOf(s situation, load loads, design string) string {
+	return fmt.Sprintf("incast.%s.%s.%s", s.name, load.name, design)
+}
+
+// matches tells whether anything is to be measured in it.
+func (of setting) matches(m *rig.Measurement) bool {
+	for _, s := range of.situations {
+		for _, load := range s.flows {
+			if slices.ContainsFunc(crowdDesigns, func(design string) bool { return m.Cases.MatchString(caseOf(s, load, design)) }) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (c *crowd) measureAll(ctx context.Context, m *rig.Measurement, situations []situation) error {
 	for range m.Trials {
 		for _, s := range situations {
 			if err := c.measure(ctx, m, s); err != nil {
@@ -167,8 +244,8 @@ func (c *crowd) measure(ctx context.Context, m *rig.Measurement, s situation) (f
 		defer stop()
 	}
 	for _, load := range s.flows {
-		for design := range rig.Shuffled([]string{"cubic", "credits"}) {
-			name := fmt.Sprintf("incast.%s.%s.%s", s.name, load.name, design)
+		for design := range rig.Shuffled(crowdDesigns) {
+			name := caseOf(s, load, design)
 			if !m.Cases.MatchString(name) {
 				continue
 			}
@@ -187,8 +264,12 @@ func (c *crowd) measure(ctx context.Context, m *rig.Measurement, s situation) (f
 func (c *crowd) run(ctx context.Context, m *rig.Measurement, s situation, load loads, name string) error {
 	options := load.options
 	options.Senders, options.Receiver = c.senders(), c.receiver()
-	if s.name != "mptcp" {
+	if !s.mptcp {
 		options.Protocol = network.TCP
+	}
+	before, err := c.received()
+	if err != nil {
+		return err
 	}
 	result, err := incast.Run(ctx, options)
 	if err != nil {
@@ -197,16 +278,53 @@ func (c *crowd) run(ctx context.Context, m *rig.Measurement, s situation, load l
 	m.Add(name+".retransmitted_pct", result.RetransmittedShare())
 	m.Add(name+".mbit", result.Mbit())
 	if options.Bytes > 0 {
-		// All at once, at the rate of the link, of frames that are full.
-		ideal := float64(options.Flows*options.Bytes) * 8 / (crowdMbit * 1e6) * 1514 / 1448
-		m.Add(name+".slowest", result.Slowest().Seconds()/ideal)
-		return nil
+		m.Add(name+".slowest", result.Slowest().Seconds()/c.ideal(options.Flows*options.Bytes))
+	} else {
+		m.Add(name+".jain", result.Jain())
 	}
-	m.Add(name+".jain", result.Jain())
-	if s.heeding < len(options.Senders) {
+	if s.heeding < len(options.Senders) && options.Bytes == 0 {
 		m.Add(name+".first_half_mbit", firstHalf(result, len(options.Senders), s.heeding))
 	}
-	return nil
+	if len(before) == 1 {
+		return nil
+	}
+	after, err := c.received()
+	if err == nil {
+		m.Add(name+".lesser_path_pct", lesserShare(before, after))
+	}
+	return err
+}
+
+// ideal are the seconds that so many bytes take, all at once and evenly, at the rate of the
+// links, in frames that are full.
+func (c *crowd) ideal(bytes int) float64 {
+	payload := 1448.0
+	if c.Spec.Overlay.Outer == 4 {
+		payload -= 50
+	}
+	return float64(bytes) * 8 / (float64(len(c.Spec.Paths)) * crowdMbit * 1e6) * 1514 / payload
+}
+
+// received is what came in by each NIC of the receiver's node.
+func (c *crowd) received() (bytes []float64, err error) {
+	for _, path := range c.Spec.Paths {
+		counters, err := c.Nodes[0].Counters(path)
+		if err != nil {
+			return nil, err
+		}
+		bytes = append(bytes, float64(counters.RxBytes))
+	}
+	return bytes, nil
+}
+
+// lesserShare is what the NIC had by which the least came in, in percent of all.
+func lesserShare(before, after []float64) float64 {
+	least, all := math.Inf(1), 0.0
+	for i := range before {
+		least = min(least, after[i]-before[i])
+		all += after[i] - before[i]
+	}
+	return 100 * least / all
 }
 
 // firstHalf is the goodput of the flows of the senders that would heed credits.

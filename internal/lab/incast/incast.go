@@ -29,6 +29,8 @@ type Options struct {
 	// Bytes of each flow; 0 for as many as go in Duration.
 	Bytes    int
 	Duration time.Duration
+	// Echo has the receiver send back all that comes, at the same time.
+	Echo bool
 }
 
 // Result of a run.
@@ -85,7 +87,7 @@ func Run(ctx context.Context, options Options) (*Result, error) {
 		return nil, err
 	}
 	var receiving sync.WaitGroup
-	receiving.Go(func() { receive(listener, &receiving) })
+	receiving.Go(func() { options.receive(listener, &receiving) })
 	result := &Result{Flows: make([]Flow, options.Flows)}
 	sent, retransmitted, err := options.counters()
 	if err != nil {
@@ -108,14 +110,18 @@ func (o *Options) address() string {
 }
 
 // receive takes what comes, and says of each connection that all is there by ending it.
-func receive(listener net.Listener, receiving *sync.WaitGroup) {
+func (o *Options) receive(listener net.Listener, receiving *sync.WaitGroup) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			return
 		}
 		receiving.Go(func() {
-			_, _ = io.Copy(io.Discard, connection)
+			to := io.Discard
+			if o.Echo {
+				to = connection
+			}
+			_, _ = io.Copy(to, connection)
 			_ = connection.Close()
 		})
 	}
@@ -146,6 +152,11 @@ func (o *Options) send(ctx context.Context, from *network.Pod, to string, began 
 		return 0, err
 	}
 	defer connection.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, connection)
+		ended <- err
+	}()
 	block := make([]byte, 64<<10)
 	for (o.Bytes > 0 && sent < int64(o.Bytes)) || (o.Bytes == 0 && time.Since(began) < o.Duration) {
 		next := block
@@ -161,8 +172,7 @@ func (o *Options) send(ctx context.Context, from *network.Pod, to string, began 
 	if err := connection.(*net.TCPConn).CloseWrite(); err != nil {
 		return sent, fmt.Errorf("ending what is sent: %w", err)
 	}
-	_, err = io.Copy(io.Discard, connection)
-	return sent, err
+	return sent, <-ended
 }
 
 // counters are the segments that all senders sent, and sent again.
