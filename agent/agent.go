@@ -61,9 +61,12 @@ type Options struct {
 	// ProgramDirectory holds programs of admins as files; empty where the agent takes
 	// none from there.
 	ProgramDirectory string
-	// GuestAgentDirectory is that below which QEMU has the sockets of guests' agents; empty
-	// where the agent is to use none.
+	// GuestAgentDirectory is that below which QEMU has the sockets of guests' agents, or libvirt
+	// its own; empty where the agent is to use none.
 	GuestAgentDirectory string
+	// PodsDirectory is kubelet's of pods, below which KubeVirt's have the sockets of their libvirts;
+	// empty where the agent is to use none.
+	PodsDirectory string
 	// Version of the agent, for its status.
 	Version string
 	// SpreadingInterval lies between two looks at what a pod's traffic does; 0 for the

@@ -126,7 +126,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 			Rules: func(of types.UID) asking.Rules { return p.rules.AskedBy(of) }, Log: options.Log.WithName("asking"),
 		}),
 		agents: guestagent.New(guestagent.Options{
-			Sockets: options.GuestAgentDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
+			Sockets: options.GuestAgentDirectory, Pods: options.PodsDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
 		}),
 		machines: machines.New(options.Log.WithName("machines")),
 		relayed:  relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),

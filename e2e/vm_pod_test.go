@@ -111,13 +111,19 @@ func (c *cluster) expectPolicy(t *testing.T, policy *v1alpha1.MPTCPPolicy, reaso
 // expectGuestInPlan waits until the first node says this of a pod's guest.
 func (c *cluster) expectGuestInPlan(t *testing.T, pod string, want v1alpha1.GuestSubflows) {
 	t.Helper()
+	c.expectInPlan(t, pod, "the guest is told of: "+string(want), func(of *v1alpha1.EndpointStatus) bool { return of.GuestSubflows == want })
+}
+
+// expectInPlan waits until what the first node says of a pod is so.
+func (c *cluster) expectInPlan(t *testing.T, pod, what string, is func(*v1alpha1.EndpointStatus) bool) {
+	t.Helper()
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: c.Network.Nodes[0].NodeName()}}
-	c.WaitFor(t, "the guest is told of: "+string(want), 20*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, what, 20*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, plan); err != nil {
 			return err
 		}
 		for i := range plan.Status.Endpoints {
-			if of := &plan.Status.Endpoints[i]; of.Name == pod && of.GuestSubflows == want {
+			if of := &plan.Status.Endpoints[i]; of.Name == pod && is(of) {
 				return nil
 			}
 		}

@@ -17,20 +17,26 @@ func TestStatusNamesPodsThatHoldVMsAndWhatDoesNotHoldForThem(t *testing.T) {
 	const object = "pod shop/db on node1"
 	lacks := Problem{object, v1alpha1.ReasonNotForGuests, "spec.subflows does not hold for a VM: choose manager: Host"}
 	follows := Problem{object, v1alpha1.ReasonGuestTakesNoAnnouncements, v1alpha1.GuestRemedy}
+	set := &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentLimitsSet}
+	away := &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentUnreachable, Message: "no socket"}
+	refuses := &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentRefused, Message: "no ip"}
 	for name, test := range map[string]struct {
 		endpoint v1alpha1.PlanVirtualMachine
 		is       v1alpha1.GuestSubflows
+		agent    *v1alpha1.GuestAgentStatus
 		silence  string
 		remarks  []Problem
 	}{
-		"one for which all holds":         {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestJoined, "", nil},
-		"one with settings for sockets":   {v1alpha1.PlanVirtualMachine{Held: true, NotApplied: settings}, "", "", []Problem{lacks}},
-		"one that takes no announcements": {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestNotTaken, "", []Problem{follows}},
-		"one whose agent is silent":       {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestNotTaken, "it is silent", nil},
+		"one for which all holds":         {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestJoined, set, "", nil},
+		"one with settings for sockets":   {v1alpha1.PlanVirtualMachine{Held: true, NotApplied: settings}, "", nil, "", []Problem{lacks}},
+		"one that takes no announcements": {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestNotTaken, nil, "", []Problem{follows}},
+		"one whose guest is not reached":  {v1alpha1.PlanVirtualMachine{Held: true}, "", away, "", []Problem{{object, v1alpha1.ReasonGuestAgentUnreachable, "no socket"}}},
+		"one whose guest refuses":         {v1alpha1.PlanVirtualMachine{Held: true}, "", refuses, "", []Problem{{object, v1alpha1.ReasonGuestAgentRefused, "no ip"}}},
+		"one whose agent is silent":       {v1alpha1.PlanVirtualMachine{Held: true}, v1alpha1.GuestNotTaken, away, "it is silent", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s Status
-			s.addHolder(test.silence, "node1", &v1alpha1.PlanEndpoint{Namespace: "shop", Name: "db", VirtualMachine: &test.endpoint}, &v1alpha1.EndpointStatus{GuestSubflows: test.is})
+			s.addHolder(test.silence, "node1", &v1alpha1.PlanEndpoint{Namespace: "shop", Name: "db", VirtualMachine: &test.endpoint}, &v1alpha1.EndpointStatus{GuestSubflows: test.is, GuestAgent: test.agent})
 			require.Equal(t, test.remarks, s.Remarks)
 		})
 	}

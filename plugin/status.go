@@ -388,9 +388,26 @@ func (s *Status) addHolder(silence, node string, endpoint *v1alpha1.PlanEndpoint
 	if silence == "" && result != nil && result.GuestSubflows == v1alpha1.GuestNotTaken {
 		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonGuestTakesNoAnnouncements, v1alpha1.GuestRemedy})
 	}
+	if is := agentProblem(silence, object, result); is != nil {
+		s.Remarks = append(s.Remarks, *is)
+	}
 	if settings := endpoint.NotApplied(); len(settings) > 0 {
 		s.Remarks = append(s.Remarks, Problem{object, v1alpha1.ReasonNotForGuests, policy.DescribeNotApplied(settings)})
 	}
+}
+
+// agentProblem is what keeps a node from setting the limits of a pod's guest.
+func agentProblem(silence, object string, result *v1alpha1.EndpointStatus) *Problem {
+	if silence != "" || result == nil || result.GuestAgent == nil {
+		return nil
+	}
+	switch is := result.GuestAgent; is.State {
+	case v1alpha1.GuestAgentUnreachable:
+		return &Problem{object, v1alpha1.ReasonGuestAgentUnreachable, is.Message}
+	case v1alpha1.GuestAgentRefused:
+		return &Problem{object, v1alpha1.ReasonGuestAgentRefused, is.Message}
+	}
+	return nil
 }
 
 func problemOf(node, silence string, endpoint *v1alpha1.PlanEndpoint, result *v1alpha1.EndpointStatus) *Problem {

@@ -11,7 +11,6 @@ const guestAgentSetting = "spec.sockets.guestAgent"
 
 // Why a guest's agent is not used.
 const (
-	agentOfPod     = "the channel of the guest agent of a VM in a pod is open in the pod, to KubeVirt's libvirt, which serves nobody else: in the guest use cloud-init's bootcmd"
 	agentUnknown   = "the MPTCPEndpoint gives no guestAgentSocket"
 	agentUnallowed = "an MPTCPPolicy may use guest agents where a guardrail that holds for the VM has guestAgent: Allow, and none does: ask an admin for one, or for a ClusterMPTCPPolicy"
 	agentDenied    = " does not allow it: it has guestAgent: Deny"
@@ -22,16 +21,17 @@ func (w *workload) useGuestAgent(e *v1alpha1.PlanEndpoint, winner *compiledPolic
 	if !winner.spec.Sockets.GuestAgent {
 		return
 	}
-	note := func(settings *[]v1alpha1.NotAppliedSetting, why string) {
-		*settings = append(*settings, v1alpha1.NotAppliedSetting{Setting: guestAgentSetting, Message: why})
-	}
-	switch why := w.whyNoAgent(winner, g); {
-	case e.Guest == nil:
-		note(&e.VirtualMachine.NotApplied, agentOfPod)
+	why := w.whyNoAgent(winner, g)
+	settings := []v1alpha1.NotAppliedSetting{{Setting: guestAgentSetting, Message: why}}
+	switch inPod := e.Guest == nil; {
+	case why != "" && inPod:
+		e.VirtualMachine.NotApplied = append(e.VirtualMachine.NotApplied, settings...)
 	case why != "":
-		note(&e.Guest.NotApplied, why)
+		e.Guest.NotApplied = append(e.Guest.NotApplied, settings...)
+	case inPod:
+		e.VirtualMachine.GuestAgent = true
 	default:
-		e.Guest.AgentSocket = w.agentSocket
+		e.Guest.AgentSocket, e.Guest.AgentDomain = w.agentSocket, w.agentDomain
 	}
 }
 
@@ -46,7 +46,7 @@ func (w *workload) whyNoAgent(winner *compiledPolicy, g *guardrails) string {
 	if winner.result.Policy.Kind == KindPolicy && with(v1alpha1.GuestAgentAllow) == nil {
 		return agentUnallowed
 	}
-	if w.agentSocket == "" {
+	if w.guest != nil && w.agentSocket == "" {
 		return agentUnknown
 	}
 	return ""

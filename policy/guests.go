@@ -136,7 +136,7 @@ func endpointRef(e *v1alpha1.MPTCPEndpoint) PodRef {
 func guestWorkload(e *v1alpha1.MPTCPEndpoint, addresses []string) *workload {
 	w := &workload{
 		ref: endpointRef(e), labels: e.Labels, annotations: OwnAnnotations(e.Annotations),
-		addresses: addresses, guest: new(e.Spec.Interface), agentSocket: e.Spec.GuestAgentSocket,
+		addresses: addresses, guest: new(e.Spec.Interface), agentSocket: e.Spec.GuestAgentSocket, agentDomain: e.Spec.GuestAgentDomain,
 	}
 	if len(addresses) == 0 {
 		w.ignored = "none of its addresses is known to be its own"

@@ -233,7 +233,7 @@ func TestAGuestsAgentIsUsedWhereAdminsAllowIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			in := oneNode()
 			a := vm("a", "192.0.2.1")
-			a.Spec.GuestAgentSocket = tc.socket
+			a.Spec.GuestAgentSocket, a.Spec.GuestAgentDomain = tc.socket, "database"
 			in.Namespaces[0].Labels = map[string]string{corev1.LabelMetadataName: "shop"}
 			in.Endpoints = []v1alpha1.MPTCPEndpoint{a}
 			rules := v1alpha1.PolicyRules{Sockets: v1alpha1.SocketRules{GuestAgent: true}}
@@ -255,6 +255,7 @@ func TestAGuestsAgentIsUsedWhereAdminsAllowIt(t *testing.T) {
 			if tc.refused == "" {
 				require.Empty(t, guest.NotApplied)
 				require.Equal(t, tc.socket, guest.AgentSocket)
+				require.Equal(t, "database", guest.AgentDomain)
 				return
 			}
 			require.Empty(t, guest.AgentSocket)
@@ -265,12 +266,24 @@ func TestAGuestsAgentIsUsedWhereAdminsAllowIt(t *testing.T) {
 	}
 }
 
-func TestTheAgentOfAVMInAPodIsItsPods(t *testing.T) {
+func TestTheAgentOfAVMInAPodIsUsedWhereAdminsAllowIt(t *testing.T) {
 	in := oneNode(runningPod("web", "10.0.0.1"))
 	in.Pods[0].Annotations = map[string]string{v1alpha1.AnnotationVirtualMachine: "true"}
 	in.Policies[0].Spec.Sockets.GuestAgent, in.Policies[0].Spec.Subflows.Manager = true, v1alpha1.SubflowManagerHost
 	in.Guardrails = nil
-	told := Compile(in).Plans["node"].Endpoints[0].NotApplied()
-	require.Len(t, told, 1)
-	require.Contains(t, told[0].Message, "KubeVirt's libvirt")
+	pod := Compile(in).Plans["node"].Endpoints[0]
+	require.Len(t, pod.NotApplied(), 1)
+	require.Contains(t, pod.NotApplied()[0].Message, "ask an admin")
+	require.False(t, pod.VirtualMachine.GuestAgent)
+	in.Guardrails = []v1alpha1.MPTCPGuardrail{{
+		ObjectMeta: metav1.ObjectMeta{Name: "rails"},
+		Spec: v1alpha1.MPTCPGuardrailSpec{
+			NamespaceSelector: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpExists}}},
+			Guardrails:        v1alpha1.Guardrails{GuestAgent: v1alpha1.GuestAgentAllow},
+		},
+	}}
+	in.Namespaces[0].Labels = map[string]string{corev1.LabelMetadataName: "shop"}
+	pod = Compile(in).Plans["node"].Endpoints[0]
+	require.Empty(t, pod.NotApplied())
+	require.True(t, pod.VirtualMachine.GuestAgent)
 }

@@ -28,6 +28,7 @@ type workload struct {
 	guest *v1alpha1.EndpointInterface
 	// agentSocket is that of the VM's guest agent; empty where it gives none.
 	agentSocket string
+	agentDomain string // of libvirt, whose socket it is
 	// machine is what a pod's annotation or label says of a VM in it.
 	machine machine
 }

@@ -165,6 +165,7 @@ type look struct {
 	same   bool              // ends are those of the last look
 	links  *links
 	judged map[int]HostEnd // ends, and the interfaces of VMs
+	seen   map[string]evidence
 }
 
 // Look looks for these pods. What a pod does can cost no more than a bounded part of
@@ -182,6 +183,7 @@ func (f *Finder) Look(pods []Pod) (Snapshot, error) {
 	}
 	l.same, f.ends, f.cgroups.listed = maps.Equal(l.ends, f.ends), l.ends, false
 	seen, kept := map[string]evidence{}, map[string]reading{}
+	l.seen = seen
 	l.judged = maps.Clone(l.ends)
 	for i := range pods {
 		if pods[i].Guest != nil {
@@ -420,12 +422,12 @@ func (l *look) snapshot(pods []Pod, claims map[string]*claim) Snapshot {
 		}
 		found := l.endpoint(claim, paths, l.read[uid].processes)
 		if pods[i].Guest != nil { // what is behind it is nobody's to enter
-			found.Inode, found.Path = 0, ""
+			found.Inode, found.Path, found.Tagged = 0, "", l.isTagged(&found, l.seen[uid].routes)
 			s.pods[uid] = found
 			continue
 		}
-		found.RoutedBy = l.routedBy(&found, l.read[uid].routes)
-		found.Tagged = l.isTagged(&found)
+		routes := l.read[uid].routes
+		found.RoutedBy, found.Tagged = l.routedBy(&found, routes), l.isTagged(&found, routes)
 		s.pods[uid] = found
 		if found.Path != "" {
 			s.byInode[found.Inode] = found.Path
@@ -453,8 +455,13 @@ func (l *look) endpoint(claim *claim, paths map[int]string, processes map[int]in
 }
 
 // isTagged: what is routed to it leaves by a VLAN's interface on its own.
-func (l *look) isTagged(found *Endpoint) bool {
-	return found.RoutedBy != 0 && slices.Contains(l.links.beneath(found.RoutedBy)[1:], found.HostIndex)
+func (l *look) isTagged(found *Endpoint, routes map[netip.Addr]route) bool {
+	for _, route := range routes {
+		if slices.Contains(l.links.beneath(route.index)[1:], found.HostIndex) {
+			return true
+		}
+	}
+	return false
 }
 
 func (l *look) routedBy(found *Endpoint, routes map[netip.Addr]route) int {

@@ -23,7 +23,7 @@ var byDefault = limits{0, 2}
 
 // ask reads the limits of the guest at a socket.
 func ask(ctx context.Context, directory, path string) (is limits, err error) {
-	err = New(Options{Sockets: directory}).with(ctx, path, func(c *channel) (err error) {
+	err = New(Options{Sockets: directory}).with(ctx, place{Socket: path}, func(c *channel) (err error) {
 		is, err = c.limits()
 		return err
 	})
@@ -79,7 +79,7 @@ func TestAHostileGuestIsToldOfAndHarmsNobody(t *testing.T) {
 			var c *channel
 			p := New(Options{Sockets: directory})
 			p.patience = 2 * time.Second
-			err := p.with(t.Context(), "agent", func(to *channel) error {
+			err := p.with(t.Context(), place{Socket: "agent"}, func(to *channel) error {
 				c, to.wait = to, func() {}
 				_, err := to.limits()
 				return err
@@ -162,7 +162,7 @@ func FuzzWhatAGuestSays(f *testing.F) {
 		f.Add([]byte(is.answer[:min(len(is.answer), 4096)] + "\n"))
 	}
 	f.Fuzz(func(t *testing.T, said []byte) {
-		c := newChannel(whole{bytes.NewReader(said)})
+		c := newChannel(newLine(whole{bytes.NewReader(said)}))
 		c.wait = func() {}
 		is, err := c.limits()
 		if err != nil && len(fmt.Sprint(err)) > 4*mostMessage {
@@ -171,7 +171,6 @@ func FuzzWhatAGuestSays(f *testing.F) {
 		if is.AcceptedAddresses < 0 || is.AcceptedAddresses > 255 || is.Subflows < 0 || is.Subflows > 255 {
 			t.Fatalf("limits %+v", is)
 		}
-		c = newChannel(whole{bytes.NewReader(said)})
-		_ = c.synchronize()
+		_ = newLine(whole{bytes.NewReader(said)}).synchronize()
 	})
 }

@@ -22,9 +22,12 @@ import (
 
 // Options of a Part.
 type Options struct {
-	// Sockets is the directory below which guests' agents have their sockets; empty where the
-	// node's admin gives none.
+	// Sockets is the directory below which guests' agents, or libvirt's daemons, have their
+	// sockets; empty where the node's admin gives none.
 	Sockets string
+	// Pods is kubelet's directory of pods, in which KubeVirt's have a libvirt each; empty where
+	// the node's admin gives none.
+	Pods string
 	// Records is the directory of what limits were before.
 	Records string
 	// Notify is called when there is something else to say of a guest.
@@ -38,8 +41,11 @@ const (
 	recheck = time.Minute
 	retry   = 30 * time.Second
 	tick    = 5 * time.Second
-	// atOnce is how many guests are asked at a time.
-	atOnce = 16
+	// atOnce is how many guests are asked at a time, ofOneNamespace how many of a namespace, and
+	// ofTheSilent how many of those that did not answer last: they do not hold up others.
+	atOnce         = 32
+	ofOneNamespace = 8
+	ofTheSilent    = 16
 )
 
 // Part is the node.Part that asks guests' agents.
@@ -49,16 +55,20 @@ type Part struct {
 	now      func() time.Time
 	woken    chan struct{}
 
+	asking sync.WaitGroup
+
 	mutex   sync.Mutex
 	applied bool // the plan is known
 	wishes  map[types.UID]wish
 	guests  map[types.UID]*guest
+	busy    map[types.UID]*turn
+	records map[types.UID]*record // as the files have them; nil until they were read
 }
 
 // guest is what is known of a guest of the plan, or of one that is to be put back.
 type guest struct {
 	status *v1alpha1.GuestAgentStatus
-	socket string // of which that is
+	at     place // of which that is
 	next   time.Time
 	logged string // what was last logged of putting back
 }
@@ -69,7 +79,7 @@ var _ node.Part = (*Part)(nil)
 func New(options Options) *Part {
 	return &Part{
 		options: options, patience: mostTime, now: time.Now, woken: make(chan struct{}, 1),
-		wishes: map[types.UID]wish{}, guests: map[types.UID]*guest{},
+		wishes: map[types.UID]wish{}, guests: map[types.UID]*guest{}, busy: map[types.UID]*turn{},
 	}
 }
 
@@ -81,26 +91,32 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 	clear(p.wishes)
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		if endpoint.Guest == nil || endpoint.Guest.AgentSocket == "" {
+		at, wanted := placeOf(endpoint.PlanEndpoint)
+		if !wanted {
 			continue
 		}
-		who := wish{UID: endpoint.UID, Name: endpoint.FullName(), Socket: endpoint.Guest.AgentSocket}
+		who := wish{UID: endpoint.UID, Name: endpoint.FullName(), place: at}
 		p.wishes[who.UID] = who
-		if known := p.guests[who.UID]; known != nil && known.status != nil && known.socket == who.Socket {
+		if known := p.guests[who.UID]; known != nil && known.status != nil && known.at == at {
 			status := *known.status
 			report.Describe(who.UID, func(of *v1alpha1.EndpointStatus) { of.GuestAgent = &status })
 		}
 	}
 	p.applied = true
+	p.wake()
+	return report
+}
+
+func (p *Part) wake() {
 	select {
 	case p.woken <- struct{}{}:
 	default:
 	}
-	return report
 }
 
 // Run asks the guests whose turn it is, until the context ends.
 func (p *Part) Run(ctx context.Context) error {
+	defer p.asking.Wait()
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
@@ -110,83 +126,9 @@ func (p *Part) Run(ctx context.Context) error {
 		case <-ticker.C:
 		case <-p.woken:
 		}
-		if p.step(ctx) && p.options.Notify != nil {
-			p.options.Notify()
-		}
+		p.begin(ctx)
 	}
 }
-
-// step asks all whose turn it is, and returns whether there is something else to say.
-func (p *Part) step(ctx context.Context) (changed bool) {
-	raise, restore := p.due()
-	var group sync.WaitGroup
-	var mutex sync.Mutex
-	turns := make(chan struct{}, atOnce)
-	do := func(f func() bool) {
-		turns <- struct{}{}
-		group.Go(func() {
-			defer func() { <-turns }()
-			is := f()
-			mutex.Lock()
-			defer mutex.Unlock()
-			changed = changed || is
-		})
-	}
-	for _, who := range raise {
-		do(func() bool { return p.note(who, p.raise(ctx, who)) })
-	}
-	for _, r := range restore {
-		do(func() bool { p.noteBack(r, p.restore(ctx, r)); return false })
-	}
-	group.Wait()
-	return changed
-}
-
-// due are the guests whose turn it is. None is put back before the plan is known.
-func (p *Part) due() (raise []wish, restore []*record) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if !p.applied {
-		return nil, nil
-	}
-	all, err := p.recorded()
-	if err != nil {
-		p.options.Log.Error(err, "failed to read what limits of guests were")
-	}
-	stays := map[types.UID]bool{}
-	for _, r := range all {
-		stays[r.UID] = true
-		if _, wanted := p.wishes[r.UID]; !wanted && p.isDue(r.UID, r.Socket) {
-			restore = append(restore, r)
-		}
-	}
-	for uid, who := range p.wishes {
-		stays[uid] = true
-		if p.isDue(uid, who.Socket) {
-			raise = append(raise, who)
-		}
-	}
-	for uid := range p.guests {
-		if !stays[uid] {
-			delete(p.guests, uid)
-		}
-	}
-	return raise, restore
-}
-
-// isDue is also true of a guest whose socket is another one, or that is wanted otherwise than
-// at its last turn.
-func (p *Part) isDue(uid types.UID, socket string) bool {
-	known := p.guests[uid]
-	_, wanted := p.wishes[uid]
-	if known == nil || known.socket != socket || wanted != (known.status != nil) {
-		return true
-	}
-	return !p.now().Before(known.next)
-}
-
-// errNoDirectory is told where the chart names none.
-var errNoDirectory = errors.New("this node's agent knows no directory of guest agents' sockets: set agent.guestAgentDirectory in the chart")
 
 // note keeps what became of a guest, and returns whether that is something else than before.
 func (p *Part) note(who wish, err error) (changed bool) {
@@ -201,8 +143,8 @@ func (p *Part) note(who wish, err error) (changed bool) {
 		status.Message = node.Shorten(mostMessage, err.Error())
 	}
 	before := p.guests[who.UID]
-	changed = before == nil || before.status == nil || before.socket != who.Socket || *before.status != *status
-	p.guests[who.UID] = &guest{status: status, socket: who.Socket, next: p.now().Add(again)}
+	changed = before == nil || before.status == nil || before.at != who.place || *before.status != *status
+	p.guests[who.UID] = &guest{status: status, at: who.place, next: p.now().Add(again)}
 	return changed
 }
 
@@ -218,7 +160,7 @@ func (p *Part) noteBack(r *record, err error) {
 		known = &guest{}
 		p.guests[r.UID] = known
 	}
-	known.socket, known.next = r.Socket, p.now().Add(retry)
+	known.at, known.next = r.place, p.now().Add(retry)
 	if err != nil && err.Error() != known.logged {
 		known.logged = err.Error()
 		p.options.Log.Error(err, "failed to put a guest's MPTCP limits back; trying again", "guest", r.Name)

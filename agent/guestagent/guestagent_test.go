@@ -3,10 +3,14 @@
 package guestagent
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/testutil"
 )
 
 // newPart has directories of its own, and a clock that the test moves.
@@ -25,6 +30,18 @@ func newPart(t *testing.T) (*Part, *time.Time) {
 	now := time.Unix(1000, 0)
 	p.now, p.patience = func() time.Time { return now }, time.Second
 	return p, &now
+}
+
+// step has all asked whose turn it is, and returns whether there is something else to say.
+func (p *Part) step(ctx context.Context) bool {
+	var changed atomic.Bool
+	notify := p.options.Notify
+	p.options.Notify = func() { changed.Store(true) }
+	for p.begin(ctx) > 0 {
+		p.asking.Wait()
+	}
+	p.options.Notify = notify
+	return changed.Load()
 }
 
 // again is a part as the next agent has it.
@@ -108,11 +125,14 @@ func TestWhatATenantChangedItselfIsNotPutBack(t *testing.T) {
 }
 
 func TestLimitsThatAreHighEnoughAreNotTouched(t *testing.T) {
-	p, _ := newPart(t)
+	p, now := newPart(t)
 	vm := serve(t, p.options.Sockets, "vm", &peer{is: limits{8, 9}})
 	p.Apply(t.Context(), modelOf("vm"))
 	p.step(t.Context())
-	require.Equal(t, []string{"ip mptcp limits show"}, vm.ran())
+	require.Equal(t, []string{"ip mptcp limits show", "cat " + keptAt}, vm.ran(), "another node may have raised them")
+	*now = now.Add(recheck)
+	p.step(t.Context())
+	require.Equal(t, []string{"ip mptcp limits show"}, vm.ran()[2:], "which is looked at once")
 	require.Equal(t, v1alpha1.GuestAgentLimitsSet, statusOf(t, p, modelOf("vm"), "vm").State)
 	require.Empty(t, recordsOf(t, p))
 }
@@ -143,6 +163,124 @@ func TestAGuestThatIsPartlyAsItWasSetIsPutBackToWhatItHadBefore(t *testing.T) {
 	p.Apply(t.Context(), modelOf())
 	p.step(t.Context())
 	require.Equal(t, limits{1, 3}, vm.now())
+}
+
+// The node to which a VM moves did not raise its limits, and learns from the guest what they were.
+func TestTheNodeToWhichAVMMovedPutsItsLimitsBack(t *testing.T) {
+	for name, is := range map[string]struct {
+		before, changed, after limits
+		kept                   string // by the tenant; as the node wrote it where it is empty
+	}{
+		"nothing":                    {limits{0, 2}, limits{8, 8}, limits{0, 2}, ""},
+		"a limit":                    {limits{1, 2}, limits{8, 3}, limits{1, 3}, ""},
+		"the record, to nonsense":    {limits{0, 2}, limits{8, 8}, limits{8, 8}, "rm -rf /"},
+		"the record, to large words": {limits{0, 2}, limits{8, 8}, limits{8, 8}, `{"before": {"acceptedAddresses": 200, "subflows": -1}, "set": {"acceptedAddresses": 8, "subflows": 8}}`},
+	} {
+		t.Run("where the tenant changed "+name, func(t *testing.T) {
+			source, _ := newPart(t)
+			target, _ := newPart(t)
+			target.options.Sockets = source.options.Sockets
+			vm := serve(t, source.options.Sockets, "vm", &peer{is: is.before})
+			source.Apply(t.Context(), modelOf("vm"))
+			source.step(t.Context())
+			vm.set(is.changed)
+			if is.kept != "" {
+				vm.keep(is.kept)
+			}
+			target.Apply(t.Context(), modelOf("vm"))
+			target.step(t.Context())
+			target = again(target)
+			target.Apply(t.Context(), modelOf())
+			target.step(t.Context())
+			require.Equal(t, is.after, vm.now())
+			require.Empty(t, recordsOf(t, target))
+		})
+	}
+}
+
+func TestAGuestThatKeepsNoFileIsRaisedAndPutBackAllTheSame(t *testing.T) {
+	p, _ := newPart(t)
+	refused := &peer{is: byDefault, fails: "tee"}
+	vm := serve(t, p.options.Sockets, "vm", refused)
+	p.Apply(t.Context(), modelOf("vm"))
+	p.step(t.Context())
+	require.Equal(t, limits{8, 8}, vm.now())
+	p.Apply(t.Context(), modelOf())
+	p.step(t.Context())
+	require.Equal(t, byDefault, vm.now())
+}
+
+// Hundreds of guests that answer are asked within moments, also beside some whose agents hang.
+func TestHundredsOfGuestsAreAskedWithinBounds(t *testing.T) {
+	p, _ := newPart(t)
+	p.patience = 3 * time.Second
+	model, all := &node.Model{}, []*peer{}
+	add := func(namespace, name string) {
+		one := modelOf(name)
+		one.Endpoints[0].Namespace = namespace
+		model.Endpoints = append(model.Endpoints, one.Endpoints...)
+	}
+	for i := range 100 { // they come first, and are not all asked at once
+		name := fmt.Sprintf("a%03d", i)
+		listener, err := net.Listen("unix", filepath.Join(p.options.Sockets, name))
+		require.NoError(t, err)
+		defer listener.Close()
+		add("hangs", name)
+	}
+	for i := range 400 {
+		name := fmt.Sprintf("vm%03d", i)
+		all = append(all, serve(t, p.options.Sockets, name, &peer{is: byDefault, slow: 20 * time.Millisecond}))
+		add(fmt.Sprintf("shop%d", i%4), name)
+	}
+	p.Apply(t.Context(), model)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	began, done := time.Now(), make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	testutil.Eventually(t, time.Minute, "all that answer are raised", func() bool {
+		return !slices.ContainsFunc(all, func(vm *peer) bool { return vm.now() != limits{8, 8} })
+	})
+	t.Logf("400 guests were raised within %v, beside 100 that hang", time.Since(began))
+	p.mutex.Lock()
+	require.LessOrEqual(t, len(p.busy), atOnce)
+	hanging := 0
+	for _, of := range p.busy {
+		if of.namespace() == "hangs" {
+			hanging++
+		}
+	}
+	p.mutex.Unlock()
+	require.LessOrEqual(t, hanging, ofOneNamespace)
+	cancel()
+	require.NoError(t, <-done)
+}
+
+// Also guests of very many namespaces that hang hold up others only until that is known of them.
+func TestGuestsOfManyNamespacesThatHangHoldUpNoOther(t *testing.T) {
+	p, now := newPart(t)
+	model := &node.Model{}
+	for i := range 2 * atOnce {
+		name := fmt.Sprintf("a%03d", i)
+		listener, err := net.Listen("unix", filepath.Join(p.options.Sockets, name))
+		require.NoError(t, err)
+		defer listener.Close()
+		one := modelOf(name)
+		one.Endpoints[0].Namespace = name
+		model.Endpoints = append(model.Endpoints, one.Endpoints...)
+	}
+	p.patience = 100 * time.Millisecond
+	p.Apply(t.Context(), model)
+	p.step(t.Context())
+	vm := serve(t, p.options.Sockets, "vm", &peer{is: byDefault})
+	model.Endpoints = append(model.Endpoints, modelOf("vm").Endpoints...)
+	p.patience = time.Minute
+	*now = now.Add(retry)
+	p.Apply(t.Context(), model)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer p.asking.Wait()
+	defer cancel()
+	require.Equal(t, ofTheSilent+1, p.begin(ctx))
+	testutil.Eventually(t, 20*time.Second, "the one that answers is raised", func() bool { return vm.now() == limits{8, 8} })
 }
 
 func TestOneGuestThatHangsHoldsUpNoOther(t *testing.T) {

@@ -60,10 +60,14 @@ func (c *channel) setLimits(to limits) error {
 }
 
 // raise brings a guest's limits to what announcements need, and records before what they
-// were.
+// were: here, and in the guest, for the node to which it may move.
 func (p *Part) raise(ctx context.Context, who wish) error {
-	return p.with(ctx, who.Socket, func(c *channel) error {
+	return p.with(ctx, who.place, func(c *channel) error {
 		now, err := c.limits()
+		if err != nil {
+			return err
+		}
+		before, err := p.before(c, who, now)
 		if err != nil {
 			return err
 		}
@@ -71,49 +75,70 @@ func (p *Part) raise(ctx context.Context, who wish) error {
 		if now == to {
 			return nil
 		}
-		before, err := p.read(who.UID)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		if err := p.write(&record{wish: who, Before: before.underneath(who, now), Set: to}); err != nil {
+		is := change{Before: before.underneath(who, now), Set: to}
+		if err := errors.Join(p.write(&record{who, is}), c.keep(is)); err != nil {
 			return err
 		}
 		return c.setLimits(to)
 	})
 }
 
+// before is what was recorded of a guest, by another node too, whose word is in the guest; nil
+// where nothing was.
+func (p *Part) before(c *channel, who wish, now limits) (*record, error) {
+	is, err := p.read(who.UID)
+	if !errors.Is(err, os.ErrNotExist) || now.AcceptedAddresses < enough && now.Subflows < enough || p.knows(who) {
+		return is, ignoreMissing(err)
+	}
+	kept, err := c.kept()
+	if err != nil || kept == nil {
+		return nil, err
+	}
+	is = &record{who, *kept}
+	return is, p.write(is)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // underneath are the limits that a guest had, or has by itself since: what is still as it was
 // set before is none of its own.
 func (r *record) underneath(who wish, now limits) limits {
-	if r == nil || r.Socket != who.Socket {
+	if r == nil || r.place != who.place {
 		return now
 	}
-	return back(now, r)
+	return back(now, r.change)
 }
 
 // back is what limits become where those that were set are put back; others have changed them
 // where they are not as set.
-func back(now limits, r *record) limits {
-	if now.AcceptedAddresses == r.Set.AcceptedAddresses {
-		now.AcceptedAddresses = r.Before.AcceptedAddresses
+func back(now limits, is change) limits {
+	if now.AcceptedAddresses == is.Set.AcceptedAddresses {
+		now.AcceptedAddresses = is.Before.AcceptedAddresses
 	}
-	if now.Subflows == r.Set.Subflows {
-		now.Subflows = r.Before.Subflows
+	if now.Subflows == is.Set.Subflows {
+		now.Subflows = is.Before.Subflows
 	}
 	return now
 }
 
 // restore puts a guest's limits back, and forgets them. A machine that is gone has none.
 func (p *Part) restore(ctx context.Context, r *record) error {
-	err := p.with(ctx, r.Socket, func(c *channel) error {
+	err := p.with(ctx, r.place, func(c *channel) error {
 		now, err := c.limits()
 		if err != nil {
 			return err
 		}
-		if to := back(now, r); to != now {
-			return c.setLimits(to)
+		if to := back(now, r.change); to != now {
+			if err := c.setLimits(to); err != nil {
+				return err
+			}
 		}
-		return nil
+		return c.forget()
 	})
 	if err != nil && !errors.Is(err, errGone) {
 		return err

@@ -17,14 +17,19 @@ import (
 type wish struct {
 	UID types.UID `json:"uid"`
 	// Name is told in logs.
-	Name   string `json:"name"`
-	Socket string `json:"socket"`
+	Name string `json:"name"`
+	place
 }
 
 // record is what must be known to put a guest's limits back. It is written before these are
 // changed, so that it survives the agent.
 type record struct {
 	wish
+	change
+}
+
+// change is what was made of a guest's limits.
+type change struct {
 	Before limits `json:"before"`
 	Set    limits `json:"set"`
 }
@@ -61,6 +66,11 @@ func (p *Part) write(r *record) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return fmt.Errorf("recording the limits of %s: %w", r.Name, err)
 	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	if p.records != nil {
+		p.records[r.UID] = r
+	}
 	return nil
 }
 
@@ -68,6 +78,9 @@ func (p *Part) forget(uid types.UID) error {
 	if err := os.Remove(p.recordPath(uid)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("forgetting a guest's limits: %w", err)
 	}
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	delete(p.records, uid)
 	return nil
 }
 

@@ -37,6 +37,7 @@ type EndpointInterface struct {
 type EndpointAddress string
 
 // MPTCPEndpointSpec says where a VM is and what addresses it has.
+// +kubebuilder:validation:XValidation:rule="!has(self.guestAgentDomain) || has(self.guestAgentSocket)",message="guestAgentDomain needs guestAgentSocket, the socket of libvirt's daemon"
 type MPTCPEndpointSpec struct {
 	// nodeName is the node on which the VM runs. Who migrates the VM changes it, with the
 	// interface.
@@ -63,14 +64,23 @@ type MPTCPEndpointSpec struct {
 	// guestAgentSocket is the socket of QEMU's guest agent on the node, for policies with
 	// sockets.guestAgent: its path below the directory that agent.guestAgentDirectory of the
 	// chart names, without symbolic links. QEMU serves one client of a socket at a time:
-	// it must be one that nothing else holds open, as libvirt holds that of the
-	// channel org.qemu.guest_agent.0.
+	// it must be one that nothing else holds open. Where libvirt holds it, as it does that of
+	// the channel org.qemu.guest_agent.0, give the socket of libvirt's daemon, such as
+	// virtqemud-sock below /run/libvirt, and guestAgentDomain.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:Pattern=`^[^/\s]+(/[^/\s]+)*$`
 	// +kubebuilder:validation:XValidation:rule="!self.split('/').exists(part, part == '.' || part == '..')",message="must be a path below the directory of guest agents' sockets, without . and .."
 	// +optional
 	GuestAgentSocket string `json:"guestAgentSocket,omitempty"`
+
+	// guestAgentDomain is the name of the VM's domain in libvirt, where guestAgentSocket is the
+	// socket of libvirt's daemon: the node then reaches the guest agent by way of libvirt.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^[^/\n]+$`
+	// +optional
+	GuestAgentDomain string `json:"guestAgentDomain,omitempty"`
 }
 
 // NotAppliedSetting is a part of a policy that does not hold for a VM, because a host

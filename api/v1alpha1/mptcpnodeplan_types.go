@@ -105,6 +105,11 @@ type PlanGuest struct {
 	// +kubebuilder:validation:MaxLength=255
 	// +optional
 	AgentSocket string `json:"agentSocket,omitempty"`
+	// agentDomain is the VM's domain in the libvirt whose daemon has that socket; empty where
+	// the socket is the guest agent's own.
+	// +kubebuilder:validation:MaxLength=255
+	// +optional
+	AgentDomain string `json:"agentDomain,omitempty"`
 	// notApplied lists what of the policy does not hold for a VM.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
@@ -118,6 +123,9 @@ type PlanVirtualMachine struct {
 	// configured in the pod. It is false where the pod's annotation says that it does not.
 	// +required
 	Held bool `json:"held"`
+	// guestAgent is true where the node is to use the VM's guest agent, by the libvirt of the pod.
+	// +optional
+	GuestAgent bool `json:"guestAgent,omitempty"`
 	// notApplied lists what of the policy does not hold for a VM.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic

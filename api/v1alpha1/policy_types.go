@@ -280,8 +280,8 @@ type SocketRules struct {
 	// guestAgent has the node raise the MPTCP limits of a guest to what manager: Host needs,
 	// through QEMU's guest agent: it runs ip mptcp limits in the guest, as root there, and
 	// puts back what was before when the policy goes. Linux follows no announcement
-	// without that. It is for VMs whose MPTCPEndpoint gives guestAgentSocket, and needs the
-	// chart's agent.guestAgentDirectory. In an MPTCPPolicy it counts where a guardrail that
+	// without that. It is for VMs whose MPTCPEndpoint gives guestAgentSocket, with the
+	// chart's agent.guestAgentDirectory, and for KubeVirt's, with agent.podsDirectory. In an MPTCPPolicy it counts where a guardrail that
 	// holds for the VM has guestAgent: Allow, and none has Deny. Off by default.
 	// +optional
 	GuestAgent bool `json:"guestAgent,omitempty"`

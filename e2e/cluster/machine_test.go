@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab"
 	labtraffic "braid.dev/braid/internal/lab/traffic"
 )
 
@@ -117,6 +118,52 @@ func spreadOverAll(ctx context.Context, t *testing.T, machine string) {
 		t.Errorf("it had %d subflows (MPTCP: %v)", result.Subflows, result.Multipath)
 	}
 	awaitMachine(ctx, t, machine, "its node does not say that the guest joins", "{.guestSubflows}", string(v1alpha1.GuestJoined))
+}
+
+// The agent, with the rights and the mount that the chart gives it, connects to what listens in a
+// pod where KubeVirt's have their libvirt. Here that is nginx, which speaks another protocol.
+func TestTheAgentReachesTheLibvirtOfAPod(t *testing.T) {
+	const policy = "cmpol/launchers"
+	says := func(ctx context.Context, t *testing.T, what, want string) {
+		awaitMachine(ctx, t, "launcher", what, "{.guestAgent.message}", want)
+	}
+	feature := features.New("the libvirt of a pod").
+		Setup(applyWorkload).
+		Setup(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			mustKubectl(ctx, t, "apply", "--filename", manifest(t, "launcher.yaml"))
+			mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/launcher", "--timeout=60s")
+			return ctx
+		}).
+		Assess("the status says what the chart lacks", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			mustKubectl(ctx, t, "wait", "--for=condition=Programmed", policy, "--timeout=60s")
+			says(ctx, t, "it does not name the value", "this node's agent knows no directory of pods, below which KubeVirt's have libvirt's socket: set agent.podsDirectory in the chart")
+			return ctx
+		}).
+		Assess("the agent reaches what listens in the pod's volume", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			setPodsDirectory(ctx, t, lab.PodsOfKubelet)
+			says(ctx, t, "nothing was reached", "what answers at libvirt's socket does not speak its protocol")
+			status, err := run(ctx, pluginBin, "status")
+			if err != nil || !strings.Contains(status, v1alpha1.ReasonGuestAgentUnreachable) {
+				t.Errorf("the plugin does not say so: %v\n%s", err, status)
+			}
+			return ctx
+		}).
+		Teardown(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "launcher.yaml"))
+			setPodsDirectory(ctx, t, "")
+			return ctx
+		}).
+		Teardown(removeWorkload).Feature()
+	testenv.Test(t, feature)
+}
+
+// setPodsDirectory has the agents look for libvirts below a directory, and waits for them.
+func setPodsDirectory(ctx context.Context, t *testing.T, directory string) {
+	t.Helper()
+	if err := helm(ctx, "upgrade", release, "charts/braid", "--reuse-values", "--force-conflicts", "--set", "agent.podsDirectory="+directory); err != nil {
+		t.Fatal(err)
+	}
+	mustKubectl(ctx, t, "--namespace", systemNamespace, "rollout", "status", "daemonset/braid-agent", "--timeout=120s")
 }
 
 // awaitMachine waits until the first node says this of a machine's pod.

@@ -40,6 +40,7 @@ var capabilities = []capability{
 	{name: "Failover", packageName: "agent/datapath", tests: "TestADeadPathsFlowsUseTheOthersAndComeBack"},
 	{name: "NICs that come and go", packageName: "agent/datapath", tests: "TestANICIsRemovedAndAdded"},
 	{name: "Paths on VLANs", packageName: "agent/datapath", tests: "TestPathsAreVLANs"},
+	{name: "VMs whose routes lead to VLANs on their taps", packageName: "agent/endpoints", tests: "TestAVMWhoseNetworkIsAVLANIsFound"},
 	{name: "A restarted agent takes over", packageName: "agent/datapath", tests: "TestARestartedAgentTakesOver"},
 	{name: "Announcements that wait (openAfter): the verifier takes the program", packageName: "bpf/announcements", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Announcements that wait, on real connections", packageName: "agent/announcements", needs: "Announcements that wait (openAfter): the verifier takes the program"},

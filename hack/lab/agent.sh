@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Unpacks what a lab's virtual machine needs to have QEMU's guest agent, that agent and ip of
-# Debian's packages of a suite, "trixie" for example, into the cache, without installing any of
+# Unpacks what a lab's virtual machine needs to have QEMU's guest agent, that agent, ip and three
+# of the core utilities of Debian's packages of a suite, "trixie" for example, into the cache, without installing any of
 # it, and prints the directory.
 set -euo pipefail
 
@@ -10,7 +10,7 @@ suite=$1
 who=agent
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid/guestagent
-out=$cache/$suite
+out=$cache/$suite-files # older ones lack tools
 work=
 
 # shellcheck source=hack/progress.sh
@@ -23,10 +23,10 @@ source "$here/../kernels/unpack.sh"
 arrange() {
 	local path
 	use_suites "$work/apt" "$suite"
-	unpack "$suite" qemu-guest-agent iproute2
+	unpack "$suite" qemu-guest-agent iproute2 coreutils
 	mkdir -p "$work"/root/{usr/bin,usr/sbin,lib64}
 	loader=$(find_loader)
-	for path in $(cd "$work/all" && find . -path '*bin/qemu-ga' -o -path '*bin/ip' | cut -c 2-); do
+	for path in $(cd "$work/all" && find . -path '*bin/qemu-ga' -o -path '*bin/ip' -o -path '*bin/cat' -o -path '*bin/tee' -o -path '*bin/rm' | cut -c 2-); do
 		[[ -L $work/all$path ]] || take "$path"
 	done
 	cp --dereference "$work/all$loader" "$work/root/lib64/"

@@ -180,7 +180,7 @@ func (l *Lab) RestartAgent(node *network.Node) (err error) {
 		"--pin-path", l.PinPath(name), "--state-path", l.StatePath(name), "--saved-path", l.SavedPath(name), "--netns-dirs", network.Directory,
 		"--metrics-bind-address", ":" + strconv.Itoa(MetricsPort),
 		"--cgroup-path", l.path("cgroup"), // its pods have none
-		"--guest-agent-path", l.GuestAgents(),
+		"--guest-agent-path", l.GuestAgents(), "--pods-path", l.PodsDirectory(),
 	}
 	if l.options.SpreadingInterval > 0 {
 		arguments = append(arguments, "--spreading-interval", l.options.SpreadingInterval.String())

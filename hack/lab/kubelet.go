@@ -62,6 +62,10 @@ func (k *kubeNode) start(ctx context.Context, images []string) error {
 	return err
 }
 
+// PodsOfKubelet is kubelet's directory of pods in a node's mount namespace, beside kubelet's own
+// name for it.
+const PodsOfKubelet = "/run/braid/pods-of-kubelet"
+
 // prepare runs in the node's new mount namespace before containerd does: mounts
 // that pods make reach the node, and none of them the machine.
 const prepare = `
@@ -78,6 +82,9 @@ for own in ${OWN:-}; do
 	mount --bind "$1/own$own" "$own"
 done
 mount --make-rshared /
+# At each node where the chart can name it: it has one value for all.
+mkdir -p "$1/kubelet/pods" ` + PodsOfKubelet + `
+mount --rbind "$1/kubelet/pods" ` + PodsOfKubelet + `
 shift
 exec "$@"
 `

@@ -40,6 +40,9 @@ type MachineSpec struct {
 	// GuestAgent has QEMU's guest agent run in it, with its socket at Machine.AgentSocket, and
 	// leaves the limits of MPTCP as its kernel has them.
 	GuestAgent bool
+	// Libvirt has a libvirt of its own run it, as in a pod of KubeVirt, which holds the channel
+	// of its guest agent; the daemon's socket is at Machine.AgentSocket.
+	Libvirt bool
 }
 
 // Machine is a virtual machine that is up: the kernel of a Debian release, with the traffic
@@ -118,7 +121,11 @@ func (l *Lab) Boot(ctx context.Context, spec MachineSpec) (*Machine, error) {
 	}
 	m := &Machine{Pod: place, Kernel: release, spec: spec}
 	failed := fmt.Errorf("machine %s does not boot; its console is in %s", spec.Name, l.machinePath(place, "console"))
-	for _, how := range accelerations {
+	how := accelerations
+	if spec.Libvirt {
+		how = accelerations[len(accelerations)-1:] // its XML says so
+	}
+	for _, how := range how {
 		m.arguments = append(slices.Clone(how.arguments), machineArguments(place, spec, kernel, initial)...)
 		if err = m.boot(ctx, l, how); err == nil {
 			return m, m.serve(ctx, spec)
@@ -152,7 +159,7 @@ func writeMachineFiles(ctx context.Context, repository, kernel, path, beside str
 		return "", fmt.Errorf("the kernel in %s has %d directories of modules", kernel, len(modules))
 	}
 	var files initramfs.Archive
-	for _, directory := range []string{"dev", "modules", "proc", "sys"} {
+	for _, directory := range []string{"dev", "modules", "proc", "run", "sys"} {
 		files.Directory(directory)
 	}
 	for name, source := range map[string]string{"init": "./hack/lab/cmd/guest", guestline.Traffic[1:]: "./hack/lab/cmd/traffic"} {
@@ -221,7 +228,7 @@ func machineArguments(place *network.Pod, spec MachineSpec, kernel, initial stri
 		"-m", strconv.Itoa(cmp.Or(spec.MemoryMiB, machineMemory)),
 		"-kernel", filepath.Join(kernel, "vmlinuz"), "-initrd", initial, "-append", strings.Join(parameters, " "),
 		"-netdev", "tap,id=nic,ifname=" + network.MachineTap + ",script=no,downscript=no",
-		"-device", "virtio-net-pci,netdev=nic,mac=" + machineAddress(place),
+		"-device", "virtio-net-pci,netdev=nic,addr=0x10,mac=" + machineAddress(place),
 	}
 }
 
@@ -231,8 +238,8 @@ func (l *Lab) placed(m *Machine, place *network.Pod) []string {
 	arguments := slices.Concat(m.arguments, []string{
 		"-serial", "file:" + l.machinePath(place, "console"), "-serial", socket("line"), "-qmp", socket("qmp"),
 	})
-	if m.spec.GuestAgent {
-		arguments = append(arguments, "-device", "virtio-serial", "-chardev", "socket,id=agent,path="+filepath.Join(l.GuestAgents(), m.AgentSocket())+",server=on,wait=off",
+	if m.spec.GuestAgent && !m.spec.Libvirt {
+		arguments = append(arguments, "-device", "virtio-serial", "-chardev", "socket,id=agent,path="+filepath.Join(l.GuestAgents(), agentSocket(place))+",server=on,wait=off",
 			"-device", "virtserialport,chardev=agent,name="+guestline.AgentPort)
 	}
 	return arguments
@@ -241,8 +248,21 @@ func (l *Lab) placed(m *Machine, place *network.Pod) []string {
 // GuestAgents is the directory below which machines have the sockets of their agents.
 func (l *Lab) GuestAgents() string { return l.path("agents") }
 
-// AgentSocket is that of the machine's, below it.
-func (m *Machine) AgentSocket() string { return m.spec.Name + ".agent" }
+// PodsDirectory is what kubelet's directory of pods would be.
+func (l *Lab) PodsDirectory() string { return l.path("pods") }
+
+// HasLibvirt says whether a libvirt of its own runs the machine.
+func (m *Machine) HasLibvirt() bool { return m.spec.Libvirt }
+
+// AgentSocket is that of the machine's, or of its libvirt, below it.
+func (m *Machine) AgentSocket() string {
+	if m.spec.Libvirt {
+		return filepath.Join(m.spec.Name+".libvirt", "libvirt-sock")
+	}
+	return agentSocket(m.Pod)
+}
+
+func agentSocket(place *network.Pod) string { return place.PodName + "." + place.Node.NodeName() }
 
 func (l *Lab) machinePath(place *network.Pod, kind string) string {
 	return l.path(place.Namespace.Name + "." + kind)
@@ -258,7 +278,7 @@ func machineAddress(p *network.Pod) string {
 func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, how.patience)
 	defer cancel()
-	if m.process, err = l.start("machine-"+m.PodName, m.Command(context.Background(), "qemu-system-x86_64", l.placed(m, m.Pod)...)); err != nil {
+	if m.process, err = l.hypervise(ctx, m); err != nil {
 		return err
 	}
 	m.answers = make(chan said, 1)
@@ -270,6 +290,14 @@ func (m *Machine) boot(ctx context.Context, l *Lab, how acceleration) (err error
 	}
 	l.pods = append(l.pods, m.process)
 	return nil
+}
+
+// hypervise starts what the machine runs in.
+func (l *Lab) hypervise(ctx context.Context, m *Machine) (*Process, error) {
+	if m.spec.Libvirt {
+		return l.startByLibvirt(ctx, m)
+	}
+	return l.start("machine-"+m.PodName, m.Command(context.Background(), "qemu-system-x86_64", l.placed(m, m.Pod)...))
 }
 
 // connect opens the lines to the machine and to its hypervisor at a place.
