@@ -12,8 +12,8 @@ import (
 	"sync"
 
 	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // Node tells of all pods of a node: of those with rules what the programs recorded,

@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
 )
 

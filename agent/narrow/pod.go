@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"braid.dev/braid/agent/datapath"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // searchEvery is how often all sockets of a pod are gone through, for those whose other ends

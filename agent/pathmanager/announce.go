@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // announcer tells the peers of the connections that they began of the pod's other

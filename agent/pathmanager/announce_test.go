@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // accepted is an announcer that a peer has begun a connection to, and that has made

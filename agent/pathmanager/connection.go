@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // connection is one that the pod began.

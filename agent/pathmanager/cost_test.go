@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"braid.dev/braid/agent/pathmanager/conntrack"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // busyNamespace is a namespace with many connections to itself, and one of them.

@@ -14,7 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 const (

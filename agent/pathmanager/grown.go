@@ -5,7 +5,7 @@ package pathmanager
 import (
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // subscribe has the kernel keep young connections where further subflows wait. Where it

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // lookPause is how long no look is taken after one, in times of what it took: a look

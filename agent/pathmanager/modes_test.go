@@ -21,9 +21,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/agent/pathmanager"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/pair"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // meshed are settings of a host with further addresses, for a full mesh.

@@ -41,8 +41,8 @@ import (
 
 	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/room"
 )
 

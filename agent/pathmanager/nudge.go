@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 var (

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // record is what must be known to put a namespace back as it was. It is written

@@ -8,8 +8,8 @@ import (
 	"net/netip"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // Settings say how the connections of one pod get their subflows.

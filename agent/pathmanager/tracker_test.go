@@ -9,8 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 var (

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"braid.dev/braid/agent/crowd"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 func waitingTracker(after OpenAfter) *tracker {

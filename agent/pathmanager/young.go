@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	programs "braid.dev/braid/bpf/pathmanager"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	hosts "braid.dev/braid/internal/lab/pair"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // heard are the events of a host that pass its filter.

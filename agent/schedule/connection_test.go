@@ -16,9 +16,9 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 const (

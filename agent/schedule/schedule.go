@@ -19,7 +19,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // interval is how often decisions are made, as in eMPTCP.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // stack is the network stack of one endpoint.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // Wish is what the peer of a connection asks for on one of its subflows, and its pod accepts.

@@ -19,8 +19,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // Pod is a pod whose packets run through the programs.

@@ -22,12 +22,12 @@ import (
 	"braid.dev/braid/agent/chains"
 	"braid.dev/braid/agent/inspect"
 	"braid.dev/braid/agent/node/nodetest"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/socketimport"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
 )
 

@@ -6,9 +6,9 @@ import (
 	"maps"
 	"net/netip"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // sockets are what a pod has, as the programs would know it.

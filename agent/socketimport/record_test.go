@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 func TestBothTokensAreFoundFromTheSubflowsOfAConnection(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager/conntrack"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 const (

@@ -13,10 +13,10 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pathmanager/conntrack"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 var (

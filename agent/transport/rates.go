@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/transport"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // rates are what is asked for on single subflows.

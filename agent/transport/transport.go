@@ -25,10 +25,10 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pace/shared"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // schema is the version of everything pinned: see docs/upgrade.md.

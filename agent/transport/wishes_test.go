@@ -21,11 +21,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/node/nodetest"
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
 )
 

@@ -8,7 +8,8 @@
  * reaches these too, and puts back what is not wanted any more. What peers ask for goes over
  * what a policy gives (exchange.h).
  */
-#include "exchange.h"
+#include "ask.h"
+#include "hear.h"
 #include "tunnel.h"
 
 static __always_inline void listens(void *socket, struct settings *settings)

@@ -16,8 +16,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 // Footprint describes everything on the nodes and in the pods that Braid could

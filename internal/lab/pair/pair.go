@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
 )
 

@@ -17,10 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/hack/kernels/boot"
 	"braid.dev/braid/hack/lab/guestline"
 	"braid.dev/braid/internal/lab/traffic"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 func main() {

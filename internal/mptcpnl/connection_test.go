@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/pair"
+	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
 )
 

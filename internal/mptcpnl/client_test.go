@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/internal/lab/pair"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 func dial(t *testing.T, host *pair.Host) *mptcpnl.Client {
