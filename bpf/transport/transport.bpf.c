@@ -6,7 +6,7 @@
  * sees every socket of the machine when it connects and when it becomes established. The
  * second one goes over the sockets that exist, in one network namespace, so that a change
  * reaches these too, and puts back what is not wanted any more. What peers ask for goes over
- * what a policy gives (exchange.h).
+ * what a policy gives (hear.h).
  */
 #include "ask.h"
 #include "hear.h"
