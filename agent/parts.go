@@ -12,9 +12,11 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/agent/announcements"
+	"braid.dev/braid/agent/asking"
 	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/detours"
@@ -58,6 +60,7 @@ type parts struct {
 	transport *transport.Part
 	guard     *guard.Guard
 	guests    *guests.Part
+	asking    *asking.Part
 	agents    *guestagent.Part
 	machines  *machines.Part
 	relayed   *relayed.Part
@@ -73,7 +76,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.agents, p.machines, p.relayed, p.spreading, p.health.Sizes()}
+	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.asking, p.agents, p.machines, p.relayed, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.
@@ -118,6 +121,10 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		}),
 		guard:  guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
 		guests: guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
+		asking: asking.Open(asking.Options{
+			PinPath: options.PinPath, Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
+			Rules: func(of types.UID) asking.Rules { return p.rules.AskedBy(of) }, Log: options.Log.WithName("asking"),
+		}),
 		agents: guestagent.New(guestagent.Options{
 			Sockets: options.GuestAgentDirectory, Pods: options.PodsDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
 		}),

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"braid.dev/braid/agent/announcements"
+	"braid.dev/braid/agent/asking"
 	"braid.dev/braid/agent/atnic"
 	"braid.dev/braid/agent/crowd"
 	"braid.dev/braid/agent/datapath"
@@ -39,7 +40,7 @@ import (
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/announcements/metrics.go", "agent/atnic/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/announcements/metrics.go", "agent/asking/metrics.go", "agent/atnic/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -52,7 +53,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*announcements.Holder)(nil), (*atnic.Part)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*asking.Part)(nil), (*announcements.Holder)(nil), (*atnic.Part)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {
@@ -387,6 +388,7 @@ func TestEverySelectorOfAnAlertSelectsSomething(t *testing.T) {
 // the recording has not.
 var neverHere = map[string]bool{
 	"BraidFlowsAvoidPath": true, "BraidHintEventsLost": true, "BraidTrafficNotSpread": true,
+	"BraidProxyResets": true, "BraidXDPRefused": true,
 }
 
 // change is what is different in the rounds that are added to the recorded ones.
@@ -420,6 +422,8 @@ func TestAnAlertFiresWhenItShould(t *testing.T) {
 		"BraidProbesNotSent":       {repeat: 2, series: "braid_probes_unsent_total", values: []string{"+200"}},
 		"BraidSpoofedPackets":      {},
 		"BraidTenantAtLimit":       {repeat: 2, series: "braid_guard_dropped_bytes_total", values: []string{"+1e9"}},
+		"BraidProxyResets":         {repeat: 2, add: []string{`braid_proxy_connections_total{outcome="Reset"} 0`, `braid_proxy_connections_total{outcome="Reset"} 5`}},
+		"BraidXDPRefused":          {add: []string{`braid_xdp_refused{path="green",nic="eth1",reason="XDPUnsupported"} 1`}},
 		"BraidControllerDown":      {without: "braid-controller-metrics"},
 		"BraidNoLeader":            {series: "leader_election_master_status", values: []string{"0"}},
 		"BraidReconcileErrors":     {repeat: 2, series: `controller_runtime_reconcile_errors_total{controller="plan"`, values: []string{"+30"}},

@@ -421,10 +421,8 @@ func (n *node) endpoint(w *workload, winner *compiledPolicy, g *guardrails, d *D
 	if winner.spec.Sockets.Mode == v1alpha1.SocketModeProxy {
 		e.Proxy, d.Proxied = proxyOf(e.Subflows), true
 	}
-	w.forGuest(&e, winner, g)
-	if e.HasGuest() {
-		d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.NotApplied(), e.Subflows, "", nil
-		d.Incast, d.VirtualMachine = "", w.machine.text()
+	if w.forGuest(&e, winner, g); e.HasGuest() {
+		d.ofGuest(&e, w)
 	}
 	return e
 }

@@ -159,7 +159,8 @@ func (c *compiler) otherGuests(before *compiler) map[string]bool {
 const (
 	guestSubflows  = "the guest's kernel opens subflows, not Braid: in the guest, ip mptcp endpoint add … subflow, and ip mptcp limits; or choose manager: Host, with which its node announces ports to it"
 	guestUpgrade   = "the guest's sockets are its own: in the guest, use programs that ask for MPTCP, or mptcpize"
-	guestTransport = "the guest's sockets are its own: use sysctl in the guest"
+	guestTransport = "the guest's sockets are its own: use sysctl in the guest; spec.transport.request alone holds, which its node writes into the guest's acknowledgements"
+	guestAccepts   = "what peers ask reaches the guest, whose kernel passes over it: it accepts nothing"
 	guestIncast    = "the guest's sockets are its own: no host writes into their acknowledgements"
 )
 
@@ -178,22 +179,55 @@ func (w *workload) forGuest(e *v1alpha1.PlanEndpoint, winner *compiledPolicy, g 
 		return
 	}
 	w.useGuestAgent(e, winner, g)
-	e.UpgradeSockets, e.Transport, e.Incast = false, nil, nil
+	e.UpgradeSockets, e.Transport, e.Incast = false, askedForGuest(e.Transport), nil
 	if e.Subflows.Manager != v1alpha1.SubflowManagerHost {
 		e.Subflows = v1alpha1.PlanSubflows{Manager: v1alpha1.SubflowManagerNone, Count: e.Subflows.Count}
 	}
 }
 
+// ofGuest tells of a VM what holds for it.
+func (d *Decision) ofGuest(e *v1alpha1.PlanEndpoint, w *workload) {
+	d.NotApplied, d.Subflows, d.Transport, d.TransportBounded = e.NotApplied(), e.Subflows, "", nil
+	d.Incast, d.VirtualMachine = "", w.machine.text()
+	if e.Transport != nil {
+		d.Transport = describeTransport(e.Transport)
+	}
+}
+
+// askedForGuest is what of transport settings holds for a VM: what its peers are asked for.
+func askedForGuest(of *v1alpha1.Transport) *v1alpha1.Transport {
+	if of == nil || of.Request == nil {
+		return nil
+	}
+	return &v1alpha1.Transport{Request: of.Request}
+}
+
+// transportNotForGuests lists what of transport settings does not.
+func transportNotForGuests(of v1alpha1.Transport) (settings []v1alpha1.NotAppliedSetting) {
+	accepts := of.Accept != nil
+	of.Request, of.Accept = nil, nil
+	if of != (v1alpha1.Transport{}) {
+		settings = append(settings, v1alpha1.NotAppliedSetting{Setting: "spec.transport", Message: guestTransport})
+	}
+	if accepts {
+		settings = append(settings, v1alpha1.NotAppliedSetting{Setting: "spec.transport.accept", Message: guestAccepts})
+	}
+	return settings
+}
+
 // notForGuests lists what a policy says of sockets. The defaults are no word of its own.
 func notForGuests(p *compiledPolicy) (settings []v1alpha1.NotAppliedSetting) {
 	for _, block := range p.result.Blocks {
-		message := map[string]string{"spec.subflows": guestSubflows, "spec.sockets": guestUpgrade, "spec.transport": guestTransport, "spec.incast": guestIncast}[block]
+		message := map[string]string{"spec.subflows": guestSubflows, "spec.sockets": guestUpgrade, "spec.incast": guestIncast}[block]
 		own := block != "spec.subflows" || p.manager() != v1alpha1.SubflowManagerNone && p.manager() != v1alpha1.SubflowManagerHost
 		if p.spec.Sockets.Mode == v1alpha1.SocketModeProxy && (block == "spec.sockets" || block == "spec.subflows") {
 			continue // they hold for the connections of the proxy
 		}
 		if block == "spec.sockets" && !p.spec.Sockets.Upgrade {
 			continue // what else they say is the proxy's, or said of the guest agent
+		}
+		if block == "spec.transport" && p.spec.Transport != nil {
+			settings = append(settings, transportNotForGuests(*p.spec.Transport)...)
 		}
 		if message != "" && own {
 			settings = append(settings, v1alpha1.NotAppliedSetting{Setting: block, Message: message})

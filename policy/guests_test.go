@@ -107,6 +107,45 @@ func TestAPlanConfiguresNothingInAVM(t *testing.T) {
 	require.Equal(t, pod.Chain, guest.Chain)
 }
 
+func TestWhatPeersAreAskedForHoldsForAVMAndNothingElseOfTransport(t *testing.T) {
+	request := &v1alpha1.TransportRequest{CongestionControl: "cubic", InitialWindow: new(int32(40))}
+	accept := &v1alpha1.TransportAcceptance{From: []v1alpha1.CIDR{"10.0.0.0/8"}, MaxInitialWindow: new(int32(80))}
+	for name, test := range map[string]struct {
+		given    v1alpha1.Transport
+		asked    *v1alpha1.TransportRequest
+		explains string // "" for nothing
+		told     []string
+	}{
+		"a request alone": {v1alpha1.Transport{Request: request}, request, "transport: asks peers for congestionControl cubic and initialWindow 40", nil},
+		"all of it": {
+			v1alpha1.Transport{Request: request, Accept: accept, InitialWindow: new(int32(20))}, request,
+			"transport: asks peers for congestionControl cubic", []string{"spec.transport", "spec.transport.accept"},
+		},
+		"accept alone": {v1alpha1.Transport{Accept: accept}, nil, "", []string{"spec.transport.accept"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := oneNode()
+			in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}
+			in.Policies[0].Spec.Transport = &test.given
+			result := Compile(in)
+			guest := result.Plans["node"].Endpoints[0]
+			if test.asked == nil {
+				require.Nil(t, guest.Transport)
+			} else {
+				require.Equal(t, &v1alpha1.Transport{Request: test.asked}, guest.Transport)
+			}
+			var told []string
+			for _, s := range guest.Guest.NotApplied {
+				told = append(told, s.Setting)
+			}
+			require.Equal(t, test.told, told)
+			explained := result.Decisions[0].String()
+			require.Contains(t, explained, test.explains)
+			require.Equal(t, test.explains != "", strings.Contains(explained, "transport:"))
+		})
+	}
+}
+
 func TestAPolicyWithoutSettingsOfSocketsHoldsForAVMAsAWhole(t *testing.T) {
 	in := oneNode()
 	in.Endpoints = []v1alpha1.MPTCPEndpoint{vm("a", "192.0.2.1")}

@@ -22,7 +22,7 @@ type Hook struct {
 	Anchor func() link.Anchor
 	// First moves a program that is not the first one any more, because one before it may
 	// end the run. While it is moved, for some milliseconds, it does not run. No two hooks of
-	// one direction of an interface may ask for it.
+	// one direction of an interface may ask for it, but for one that comes After the other.
 	First bool
 	// Last moves a program that is not the last one any more, as First does.
 	Last bool

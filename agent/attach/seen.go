@@ -96,10 +96,15 @@ func (s Seen) has(id link.ID, index int, hook Hook, program *ebpf.Program) bool 
 }
 
 func isPlaced(at *attachments.ListAttachment, index int, hook Hook) bool {
+	after := ebpf.ProgramID(0)
+	if hook.After != nil {
+		after = hook.After(index)
+	}
 	switch {
-	case hook.After != nil:
-		after := hook.After(index)
-		return after != 0 && at.Placed != 0 && ebpf.ProgramID(at.Before) == after
+	case after != 0:
+		return at.Placed != 0 && ebpf.ProgramID(at.Before) == after
+	case hook.After != nil && !hook.First:
+		return false
 	case hook.First:
 		return at.Placed != 0 && at.Before == 0
 	case hook.Last:

@@ -104,6 +104,20 @@ func ProgramsAt(index int, at ebpf.AttachType) (ids []ebpf.ProgramID) {
 	return ids
 }
 
+// NameOf is the name of a program; empty for one that has gone meanwhile.
+func NameOf(id ebpf.ProgramID) string {
+	program, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return ""
+	}
+	defer program.Close()
+	info, err := program.Info()
+	if err != nil {
+		return ""
+	}
+	return info.Name
+}
+
 // predecessor is the program after which a hook's program comes; 0 where it is not there.
 func predecessor(index int, hook Hook) ebpf.ProgramID {
 	if hook.After == nil {

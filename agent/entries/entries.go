@@ -46,6 +46,27 @@ func Keys[K any](m *ebpf.Map) (keys []K, err error) {
 	return keys, nil
 }
 
+// MakeInner gives a map of maps another one of its own for a key, unless it has one.
+func MakeInner(outer *ebpf.Map, key uint32, inner *ebpf.MapSpec, what string) error {
+	var id uint32
+	err := outer.Lookup(key, &id)
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("looking for the map of %s: %w", what, err)
+	}
+	made, err := ebpf.NewMap(inner)
+	if err != nil {
+		return fmt.Errorf("making a map for %s: %w", what, err)
+	}
+	defer made.Close()
+	if err := outer.Put(key, made); err != nil {
+		return fmt.Errorf("adding the map for %s: %w", what, err)
+	}
+	return nil
+}
+
 // Delete removes entries; one that is not there is no failure.
 func Delete[K any](m *ebpf.Map, keys ...K) (failed error) {
 	for i := range keys {

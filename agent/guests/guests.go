@@ -70,6 +70,17 @@ var hooks = []attach.Hook{
 	{Name: "to_guest", Type: ebpf.AttachTCXEgress, Anchor: link.Tail, Last: true, Handle: 6, Priority: attach.FilterPriority + 1},
 }
 
+// Translates is the program of an interface that puts the real ports into the joins of its
+// guest; 0 where there is none.
+func Translates(index int) ebpf.ProgramID {
+	for _, id := range attach.ProgramsAt(index, ebpf.AttachTCXIngress) {
+		if attach.NameOf(id) == "from_guest" {
+			return id
+		}
+	}
+	return 0
+}
+
 // Open prepares. Nothing is loaded or attached before Apply gets a guest to announce to;
 // what an earlier agent left attached stays.
 func Open(options Options) *Part {
@@ -194,18 +205,8 @@ func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) 
 // admit gives a guest a map of its own for its flows, unless it has one.
 func (p *Part) admit(index uint32, one want) error {
 	maps := &p.loaded.Value.from.FromGuestMaps
-	var id uint32
-	if err := maps.GuestFlows.Lookup(index, &id); errors.Is(err, ebpf.ErrKeyNotExist) {
-		flows, err := ebpf.NewMap(p.loaded.Value.flows)
-		if err != nil {
-			return fmt.Errorf("making a map for the guest's flows: %w", err)
-		}
-		defer flows.Close()
-		if err := maps.GuestFlows.Put(index, flows); err != nil {
-			return fmt.Errorf("adding the map for the guest's flows: %w", err)
-		}
-	} else if err != nil {
-		return fmt.Errorf("looking for the map of the guest's flows: %w", err)
+	if err := entries.MakeInner(maps.GuestFlows, index, p.loaded.Value.flows, "the guest's flows"); err != nil {
+		return err
 	}
 	for _, key := range []uint32{index, all} {
 		err := maps.GuestCounts.Update(key, guest.FromGuestGuestCounts{}, ebpf.UpdateNoExist)

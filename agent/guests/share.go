@@ -20,7 +20,13 @@ var errShare = fmt.Errorf("further subflows of the guest: the node has tables fo
 
 // share takes from wants what goes beyond.
 func (p *Part) share(wants map[uint32]want, report *node.Report) {
-	for _, index := range beyond(wants, mostPods, p.has) {
+	pods := map[uint32]string{}
+	for index, one := range wants {
+		if one.pod != "" {
+			pods[index] = one.pod
+		}
+	}
+	for _, index := range Beyond(pods, mostPods, p.has) {
 		report.Fail(wants[index].owner, errShare)
 		delete(wants, index)
 	}
@@ -32,19 +38,15 @@ func (p *Part) has(index uint32) bool {
 	return p.loaded.Value.from.GuestFlows.Lookup(index, &id) == nil
 }
 
-// beyond are the interfaces of pods that get no table. Namespaces take turns; within one,
-// those come first that have a table.
-func beyond(wants map[uint32]want, most int, has func(index uint32) bool) []uint32 {
-	byNamespace := map[string][]uint32{}
-	pods := 0
-	for index := range wants {
-		if pod := wants[index].pod; pod != "" {
-			byNamespace[pod] = append(byNamespace[pod], index)
-			pods++
-		}
-	}
-	if pods <= most {
+// Beyond are those of the interfaces of pods that get no table, where a node has so many.
+// pods has their namespaces, which take turns; within one, those come first that have a table.
+func Beyond(pods map[uint32]string, most int, has func(index uint32) bool) []uint32 {
+	if len(pods) <= most {
 		return nil
+	}
+	byNamespace := map[string][]uint32{}
+	for index, namespace := range pods {
+		byNamespace[namespace] = append(byNamespace[namespace], index)
 	}
 	type turn struct {
 		number, place int

@@ -10,22 +10,22 @@ import (
 )
 
 func TestNoNamespaceTakesTheTablesOfOthersPods(t *testing.T) {
-	wants := map[uint32]want{100: {}, 101: {}} // VMs that are no pods do not count
+	pods := map[uint32]string{}
 	for index := range uint32(10) {
-		wants[1+index] = want{pod: "greedy"}
+		pods[1+index] = "greedy"
 	}
 	none := func(uint32) bool { return false }
-	require.Empty(t, beyond(wants, 10, none))
-	require.Equal(t, []uint32{9, 10}, beyond(wants, 8, none))
+	require.Empty(t, Beyond(pods, 10, none))
+	require.Equal(t, []uint32{9, 10}, Beyond(pods, 8, none))
 
 	t.Run("whoever comes gets its part", func(t *testing.T) {
-		wants[20], wants[21] = want{pod: "modest"}, want{pod: "modest"}
+		pods[20], pods[21] = "modest", "modest"
 		has := func(index uint32) bool { return index >= 3 && index <= 10 }
-		require.Equal(t, []uint32{1, 2, 9, 10}, sorted(beyond(wants, 8, has)))
+		require.Equal(t, []uint32{1, 2, 9, 10}, sorted(Beyond(pods, 8, has)))
 	})
 	t.Run("who has one keeps it against who is no worse off", func(t *testing.T) {
-		wants := map[uint32]want{1: {pod: "a"}, 2: {pod: "b"}, 3: {pod: "c"}}
-		require.Equal(t, []uint32{1}, beyond(wants, 2, func(index uint32) bool { return index > 1 }))
+		pods := map[uint32]string{1: "a", 2: "b", 3: "c"}
+		require.Equal(t, []uint32{1}, Beyond(pods, 2, func(index uint32) bool { return index > 1 }))
 	})
 }
 

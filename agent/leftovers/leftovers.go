@@ -92,7 +92,7 @@ func pins(options Options) (left []Left, err error) {
 }
 
 // ownPrograms are the names of those that are attached to interfaces.
-var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "note_arrival", "from_client", "to_client", "from_relay", "at_nic"}
+var ownPrograms = []string{"from_endpoint", "to_endpoint", "from_uplink", "to_uplink", "to_tunnel", "own_source", "unparsable", "hold_addresses", "meter", "name_sender", "leave_queue", "from_guest", "to_guest", "ask_peers", "note_arrival", "from_client", "to_client", "from_relay", "at_nic"}
 
 var (
 	ownInterface = regexp.MustCompile("^(" + paths.QueuePrefix + "|" + paths.QueueEndPrefix + "|" + relayed.InterfacePrefix + ")[0-9]+$")
@@ -114,7 +114,7 @@ func programs(Options) (left []Left, err error) {
 			left = append(left, Left{Kind: Interface, Name: name})
 		}
 		if xdp := device.Attrs().Xdp; xdp != nil && xdp.Attached {
-			if program := programName(ebpf.ProgramID(xdp.ProgId)); slices.Contains(ownPrograms, program) {
+			if program := attach.NameOf(ebpf.ProgramID(xdp.ProgId)); slices.Contains(ownPrograms, program) {
 				left = append(left, Left{Program, program, name + " xdp"})
 			}
 		}
@@ -135,7 +135,7 @@ func programsAt(index int, hook attach.Hook) (names []string, err error) {
 	query, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook.Type})
 	if err == nil {
 		for _, attached := range query.Programs {
-			if name := programName(attached.ID); slices.Contains(ownPrograms, name) {
+			if name := attach.NameOf(attached.ID); slices.Contains(ownPrograms, name) {
 				names = append(names, name)
 			}
 		}
@@ -151,20 +151,6 @@ func programsAt(index int, hook attach.Hook) (names []string, err error) {
 		}
 	}
 	return names, nil
-}
-
-// programName is empty for a program that has gone meanwhile.
-func programName(id ebpf.ProgramID) string {
-	program, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return ""
-	}
-	defer program.Close()
-	info, err := program.Info()
-	if err != nil {
-		return ""
-	}
-	return info.Name
 }
 
 func rules(Options) (left []Left, err error) {

@@ -3,6 +3,7 @@
 package pace
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,6 +80,31 @@ func requestsOf(rules []v1alpha1.PlanRule) map[int]Request {
 		}
 	}
 	return requests
+}
+
+// Asked is what the rules of a chain ask of the peer of a subflow which these match, a bit
+// for each: of rates the least, and else what the last one asks that matches, of the cluster's
+// before those of tenants. pace.bpf.c does the same for the sockets of pods.
+func Asked(rules []v1alpha1.PlanRule, matching uint64) (asked Request) {
+	var ofCluster Request
+	requests := requestsOf(rules)
+	for i := range rules {
+		if matching&(1<<i) == 0 {
+			continue
+		}
+		if rate := requests[i].Rate; rate != 0 && (asked.Rate == 0 || rate < asked.Rate) {
+			asked.Rate = rate
+		}
+		of := &asked
+		if !rules[i].IsTenants() {
+			of = &ofCluster
+		}
+		of.CongestionControl = cmp.Or(requests[i].CongestionControl, of.CongestionControl)
+		of.Schedule = cmp.Or(requests[i].Schedule, of.Schedule)
+	}
+	asked.CongestionControl = cmp.Or(ofCluster.CongestionControl, asked.CongestionControl)
+	asked.Schedule = cmp.Or(ofCluster.Schedule, asked.Schedule)
+	return asked
 }
 
 // asksToo tells whether a limit that is kept here is asked for as well.

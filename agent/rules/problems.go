@@ -67,7 +67,7 @@ func addUnasked(statuses []v1alpha1.RuleStatus, rules []v1alpha1.PlanRule, failu
 func ofSockets(action *v1alpha1.Action) string {
 	switch {
 	case action.At == v1alpha1.ActionAtPeer:
-		return "an action with at: Peer"
+		return "" // the guest's acknowledgements ask: package asking
 	case action.Congestion != nil:
 		return "an action Congestion"
 	case action.Schedule != nil:

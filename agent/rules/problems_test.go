@@ -14,8 +14,8 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 )
 
-// asking are a rule that asks peers and one that does not.
-func asking() []v1alpha1.PlanRule {
+// askingAndNot are a rule that asks peers and one that does not.
+func askingAndNot() []v1alpha1.PlanRule {
 	limit := v1alpha1.Action{Type: v1alpha1.ActionRateLimit, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}
 	asked := limit
 	asked.At = v1alpha1.ActionAtPeer
@@ -33,18 +33,23 @@ func expectOneProblem(t *testing.T, statuses []v1alpha1.RuleStatus, message stri
 }
 
 func TestARuleAtThePeerFailsWhereSocketsCannotBeGoverned(t *testing.T) {
-	expectOneProblem(t, addUnasked(nil, asking(), "no cgroup2 tree"), "peers cannot be asked: no cgroup2 tree")
-	if statuses := addUnasked(nil, asking(), ""); len(statuses) > 0 {
+	expectOneProblem(t, addUnasked(nil, askingAndNot(), "no cgroup2 tree"), "peers cannot be asked: no cgroup2 tree")
+	if statuses := addUnasked(nil, askingAndNot(), ""); len(statuses) > 0 {
 		t.Errorf("without a failure the statuses are %+v", statuses)
 	}
 }
 
-func TestARuleAtThePeerFailsForAVM(t *testing.T) {
-	expectOneProblem(t, new(loadedPrograms).addGuestProblems(nil, asking()), "an action with at: Peer is for sockets of pods")
+func TestOfAVMRulesAtThePeerHoldAndThoseAtItsSocketsFail(t *testing.T) {
+	rules := askingAndNot()
+	if statuses := new(loadedPrograms).addGuestProblems(nil, rules); len(statuses) > 0 {
+		t.Errorf("the statuses are %+v", statuses)
+	}
+	rules[0].Actions[0] = v1alpha1.Action{Type: v1alpha1.ActionCongestion, Congestion: &v1alpha1.Congestion{Algorithm: "cubic"}}
+	expectOneProblem(t, new(loadedPrograms).addGuestProblems(nil, rules), "an action Congestion is for sockets of pods")
 }
 
 func TestOnlyRulesThatAClusterNetworkHidesThingsFromFail(t *testing.T) {
-	rules := asking()
+	rules := askingAndNot()
 	rules[0].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{"green"}, Direction: v1alpha1.DirectionToEndpoint}}
 	rules[1].Match = &v1alpha1.Match{Selectors: v1alpha1.Selectors{Direction: v1alpha1.DirectionFromEndpoint}}
 	expectOneProblem(t, addTo(nil, rules, matchesPaths, pathless), "the rule matches no path")

@@ -50,9 +50,21 @@ func exchangeOf(of *v1alpha1.Transport, incast *v1alpha1.Incast, asking bool) (e
 }
 
 func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
-	set := func(request int, number uint32) {
-		e.Asked |= 1 << request
-		e.Number[request] = number
+	e.Asked, e.Number = Asked(r)
+	if len(r.Rates) > 0 {
+		e.Flags |= exchangeRates
+	}
+}
+
+// Numbers are those of requests, by their types, in the form of package numbers.
+type Numbers = [transport.Requests]uint32
+
+// Asked is what is asked of all peers, in the form of package numbers: a bit for each type,
+// and its number. Rates are asked of single subflows.
+func Asked(r *v1alpha1.TransportRequest) (asked uint32, number Numbers) {
+	set := func(request int, of uint32) {
+		asked |= 1 << request
+		number[request] = of
 	}
 	if r.CongestionControl != "" {
 		set(transport.RequestCongestionControl, uint32(numbers.OfName(r.CongestionControl)))
@@ -66,9 +78,6 @@ func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
 	if r.DelayedAck != nil {
 		set(transport.RequestDelayedACK, units(r.DelayedAck, time.Millisecond))
 	}
-	if len(r.Rates) > 0 {
-		e.Flags |= exchangeRates
-	}
 	if r.Schedule != "" {
 		set(transport.RequestSchedule, uint32(numbers.OfName(r.Schedule)))
 	}
@@ -78,6 +87,19 @@ func ask(e *transport.TransportExchange, r *v1alpha1.TransportRequest) {
 	if r.InactivityTimeout != nil {
 		set(transport.RequestInactivityTimeout, units(r.InactivityTimeout, time.Second))
 	}
+	return asked, number
+}
+
+// RatesByPath are those that are asked for, by the names of the paths; nil for none.
+func RatesByPath(r *v1alpha1.TransportRequest) map[string]uint32 {
+	if r == nil || len(r.Rates) == 0 {
+		return nil
+	}
+	rates := map[string]uint32{}
+	for i := range r.Rates {
+		rates[string(r.Rates[i].Path)] = uint32(numbers.OfRate(r.Rates[i].Rate.Value()))
+	}
+	return rates
 }
 
 func accept(e *transport.TransportExchange, a *v1alpha1.TransportAcceptance) {

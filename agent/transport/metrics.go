@@ -36,6 +36,16 @@ var requestNames = [transport.Requests]string{
 	transport.RequestInactivityTimeout: "inactivityTimeout",
 }
 
+// Names are those of requests, of which each has a bit.
+func Names(asked uint32) (names []string) {
+	for request, name := range requestNames {
+		if asked&(1<<request) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // Describe says which metrics there are.
 func (p *Part) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- requestsTotal }
 

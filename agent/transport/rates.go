@@ -9,25 +9,16 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/endpoints/namespace"
-	"braid.dev/braid/agent/pathmanager/conntrack"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/transport"
 )
 
-// Flows are those that the uplinks remember.
-type Flows interface {
-	// Find returns the flow with these ends; nil where there is none.
-	Find(local, remote netip.AddrPort) (*datapath.Flow, error)
-	Close() error
-}
-
 // rates are what is asked for on single subflows.
 type rates struct {
-	asked   map[transport.TransportAskedRateKey]uint32 // nil until it was read
-	tracked *conntrack.Table
+	asked    map[transport.TransportAskedRateKey]uint32 // nil until it was read
+	carriers Carriers
 }
 
 // mostSubflows of a pod are looked at: what others have is not paced by their peers.
@@ -80,7 +71,7 @@ func (p *Part) ratesOf(cookie uint64, one *pod, wanted map[transport.TransportAs
 	defer diagnostics.Close()
 	left := mostSubflows
 	return diagnostics.EachSocket(func(s *mptcpnl.Socket) bool {
-		if number, ok := one.rates[p.pathOf(flows, s)]; ok && !s.Over && !s.Opening {
+		if number, ok := one.rates[p.rates.carriers.Of(flows, s.Local, s.Remote)]; ok && !s.Over && !s.Opening {
 			wanted[keyOf(cookie, s.Local, s.Remote)] = number
 		}
 		left--
@@ -92,33 +83,6 @@ func keyOf(cookie uint64, local, remote netip.AddrPort) (key transport.Transport
 	key.Local.Word, key.Remote.Word = bpf.Words(local.Addr()), bpf.Words(remote.Addr())
 	key.LocalPort, key.RemotePort, key.Netns = bpf.Port(local.Port()), bpf.Port(remote.Port()), cookie
 	return key
-}
-
-// pathOf is the path of a socket's packets; empty where it is not known. A connection to a
-// Service has another address there.
-func (p *Part) pathOf(flows Flows, s *mptcpnl.Socket) string {
-	flow, err := flows.Find(s.Local, s.Remote)
-	if err == nil && flow == nil && p.track() {
-		if backend, ok, err := p.rates.tracked.Destination(s.Local, s.Remote); err == nil && ok {
-			flow, _ = flows.Find(s.Local, backend)
-		}
-	}
-	if flow == nil {
-		return ""
-	}
-	return flow.Carrier()
-}
-
-// track opens connection tracking when it is asked first.
-func (p *Part) track() bool {
-	if p.rates.tracked == nil {
-		tracked, err := conntrack.Dial(0)
-		if err != nil {
-			return false
-		}
-		p.rates.tracked = tracked
-	}
-	return true
 }
 
 // writeRates brings the map to what is wanted.

@@ -27,7 +27,6 @@ import (
 	"braid.dev/braid/agent/pace/shared"
 	"braid.dev/braid/agent/pathmanager/mptcpnl"
 	"braid.dev/braid/agent/pins"
-	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
 )
@@ -154,7 +153,10 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 	wanted, cookies, chains := map[uint64]*pod{}, map[found]uint64{}, model.Chains()
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
-		asking := !endpoint.HasGuest() && pace.AsksPeers(chains[endpoint.Chain])
+		if endpoint.HasGuest() {
+			continue // its sockets are the guest's: package asking asks their peers
+		}
+		asking := pace.AsksPeers(chains[endpoint.Chain])
 		if !asking && !forSockets(endpoint) || endpoint.Found == nil || endpoint.Found.Path == "" {
 			continue
 		}
@@ -180,16 +182,10 @@ func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
 	exchange := exchangeOf(of, endpoint.Incast, asking)
 	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(mptcpnl.TellsOfBacklogs(), &exchange)}
-	one := &pod{
-		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange, lacking: lacking,
+	return &pod{
+		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange,
+		rates: RatesByPath(of.Request), lacking: lacking,
 	}
-	if of.Request != nil && len(of.Request.Rates) > 0 {
-		one.rates = map[string]uint32{}
-		for i := range of.Request.Rates {
-			one.rates[string(of.Request.Rates[i].Path)] = uint32(numbers.OfRate(of.Request.Rates[i].Rate.Value()))
-		}
-	}
-	return one
 }
 
 // forSockets: something is to be given to sockets. The path manager sets how long
@@ -393,10 +389,7 @@ func (p *Part) look(all bool) (changed bool) {
 func (p *Part) Close() error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	failed := p.loaded.Close()
-	if p.rates.tracked != nil {
-		failed = errors.Join(failed, p.rates.tracked.Close())
-	}
+	failed := errors.Join(p.loaded.Close(), p.rates.carriers.Close())
 	p.rates = rates{}
 	return failed
 }

@@ -66,7 +66,7 @@ type Transport struct {
 	ReceiveBuffer *resource.Quantity `json:"receiveBuffer,omitempty"`
 	// request asks the peers of the pods' connections for settings of their sockets, by TCP
 	// options. A peer that does not know them, or whose policy does not accept them, goes
-	// on as it is.
+	// on as it is. It holds for VMs too, and nothing else of transport does.
 	// +optional
 	Request *TransportRequest `json:"request,omitempty"`
 	// accept says which requests of peers are honoured; without it none is.

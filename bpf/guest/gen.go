@@ -6,4 +6,5 @@ package guest
 
 //go:generate ../../hack/bpf2go.sh FromGuest from_guest.bpf.c
 //go:generate ../../hack/bpf2go.sh ToGuest to_guest.bpf.c
+//go:generate ../../hack/bpf2go.sh AskPeers ask_peers.bpf.c -type asked_connection_key -type asked_connection
 //go:generate go run ../../hack/enums fromguest_bpfel.o

@@ -14,7 +14,7 @@ import (
 const mostVerified = 100_000
 
 func TestTheVerifierHasLittleWork(t *testing.T) {
-	for _, load := range []func() (*ebpf.CollectionSpec, error){guest.LoadFromGuest, guest.LoadToGuest} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){guest.LoadFromGuest, guest.LoadToGuest, guest.LoadAskPeers} {
 		spec, err := load()
 		require.NoError(t, err)
 		collection, err := ebpf.NewCollection(spec)

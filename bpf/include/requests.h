@@ -8,35 +8,8 @@
 #ifndef BRAID_REQUESTS_H
 #define BRAID_REQUESTS_H
 
-#include "shared.h"
+#include "request_format.h"
 #include "tcp_sockets.h"
-
-enum request_format {
-	OPTION_EXPERIMENT = 253,
-	OPTION_USER_TIMEOUT = 28,
-	OPTION_SPACE = 40, /* of all options of a segment */
-	EXPERIMENT = 0xb81d,
-	REQUEST_BYTES = 4, /* and of what is before the first one */
-	REQUESTS_AT_MOST = OPTION_SPACE / REQUEST_BYTES - 1,
-};
-
-SHARED(enum, request_format);
-
-/* Types of requests, below 128 (braid_option.h); the user timeout's never is in an option of requests. */
-enum request {
-	REQUEST_USER_TIMEOUT,       /* as in RFC 5482: a bit for minutes, else seconds */
-	REQUEST_INITIAL_WINDOW,     /* segments */
-	REQUEST_CONGESTION_CONTROL, /* the hash of its name */
-	REQUEST_DELAYED_ACK,        /* at most, in ms */
-	REQUEST_RATE,               /* at most: 5 bits of exponent, 11 of mantissa, in kbit/s */
-	REQUEST_CREDIT,             /* a rate, as a share of what the receiver can take */
-	REQUEST_SCHEDULE,           /* the hash of a strategy's name */
-	REQUEST_DELAY_THRESHOLD,    /* ms: above it a thin stream takes another subflow */
-	REQUEST_INACTIVITY_TIMEOUT, /* in the form of the user timeout */
-	REQUESTS,
-};
-
-SHARED(enum, request);
 
 enum {
 	MAX_CONGESTION_CONTROLS = 16,

@@ -22,18 +22,11 @@ enum {
 
 	LONGER_THAN_THAT = -28, /* ENOSPC: there is such an option */
 
-	OPTION_WORDS = 16,          /* more than there are types of requests */
-
-	ROUNDS_AT_ONCE = 3,         /* at first, one may be lost */
 	CHANGES_IN_A_SECOND = 16,   /* of a socket, at its peer's wish */
 };
 
-/*
- * The age at which a connection asks for more than an initial window, and at which it hears:
- * earlier, so that what is asked first is heard.
- */
-#define ASKS_AFTER (2 * SETTLED_AFTER)
-#define ROUND_AFTER 1000000000ULL   /* ns: all is asked again */
+/* It hears earlier, so that what is asked first is heard. */
+_Static_assert(ASKS_AFTER == 2 * SETTLED_AFTER, "a connection asks after it hears");
 #define LAPSES_AFTER 10000000000ULL /* ns: what was not asked again is undone */
 #define SECOND 1000000000ULL
 
@@ -423,14 +416,6 @@ static __always_inline void begin_round(struct bpf_sock_ops *ops, const struct e
 		with->rounds++;
 }
 
-/* Types in the order in which they are written: credits are out of date first. */
-static __always_inline __u32 in_turn(__u32 turn)
-{
-	if (turn == REQUEST_INITIAL_WINDOW)
-		return REQUEST_CREDIT;
-	return turn <= REQUEST_CREDIT ? turn - 1 : turn;
-}
-
 /* The requests that are due, one after the other; returns how many. */
 __noinline __u32 compose(struct exchange *exchange, struct conversation *with)
 {
@@ -446,30 +431,21 @@ __noinline __u32 compose(struct exchange *exchange, struct conversation *with)
 			continue;
 		words++;
 		with->option[words & (OPTION_WORDS - 1)] =
-			bpf_htonl(type << 24 | REQUEST_BYTES << 16 | (number_to_ask(exchange, with, type) & 0xffff));
+			request_word(type, number_to_ask(exchange, with, type));
 	}
 	return words;
 }
 
-/* Takes the first of what is due off the list. */
+/* Takes what the next segment says off the list. */
 __noinline int note_asked(struct conversation *with)
 {
-	__u32 left, turn;
+	struct portion portion;
 
 	if (!with)
 		return 0;
-	left = with->words;
-#pragma unroll
-	for (turn = REQUEST_INITIAL_WINDOW; turn < REQUESTS; turn++) {
-		__u32 type = in_turn(turn);
-
-		if (!left || !(with->due & 1U << type))
-			continue;
-		with->due &= ~(1U << type);
-		left--;
-	}
-	if (with->user_timeout)
-		with->due &= ~(1U << REQUEST_USER_TIMEOUT);
+	portion.words = with->words;
+	portion.user_timeout = with->user_timeout;
+	with->due = due_after(with->due, portion);
 	return 0;
 }
 
@@ -511,8 +487,8 @@ __noinline int answer_with_credit(struct bpf_sock_ops *ops, const struct exchang
 		bpf_reserve_hdr_opt(ops, sizeof(option), 0); /* joins have no room, and get it with the next one */
 		return 0;
 	}
-	option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | sizeof(option) << 16 | EXPERIMENT);
-	option[1] = bpf_htonl((__u32)REQUEST_CREDIT << 24 | REQUEST_BYTES << 16 | (number & 0xffff));
+	option[0] = option_head(1);
+	option[1] = request_word(REQUEST_CREDIT, number);
 	bpf_store_hdr_opt(ops, option, sizeof(option), 0);
 	return 0;
 }
@@ -529,7 +505,8 @@ static __always_inline __u32 beginning_of(struct bpf_sock_ops *ops, const struct
 /* The verifier takes this and others by themselves. */
 __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange, struct conversation *with, struct own *own)
 {
-	__u32 words, timeout, room;
+	struct portion portion;
+	__u32 words, timeout;
 
 	if (!exchange || !with || !own)
 		return 0;
@@ -545,24 +522,18 @@ __noinline int reserve_room(struct bpf_sock_ops *ops, struct exchange *exchange,
 		return 0;
 	words = compose(exchange, with);
 	timeout = with->due >> REQUEST_USER_TIMEOUT & 1;
-	room = reserve(ops, REQUEST_BYTES * (words + !!words + timeout));
-	/* A room of one word is for the user timeout alone. */
-	if (room >= 2 * REQUEST_BYTES && words > room / REQUEST_BYTES - 1)
-		words = room / REQUEST_BYTES - 1;
-	else if (room < 2 * REQUEST_BYTES)
-		words = 0;
-	with->words = words;
-	with->user_timeout = timeout && room >= REQUEST_BYTES * (words + !!words + 1);
+	portion = portion_of(words, timeout, reserve(ops, bytes_of(words, timeout)));
+	with->words = portion.words;
+	with->user_timeout = portion.user_timeout;
 	note_asked(with);
-	with->option[0] = bpf_htonl((__u32)OPTION_EXPERIMENT << 24 | REQUEST_BYTES * (words + 1) << 16 | EXPERIMENT);
+	with->option[0] = option_head(with->words);
 	return 0;
 }
 
 static __always_inline void write_options(struct bpf_sock_ops *ops, const struct exchange *exchange,
 					  struct conversation *with)
 {
-	__be32 timeout = bpf_htonl((__u32)OPTION_USER_TIMEOUT << 24 | REQUEST_BYTES << 16 |
-				   (exchange->number[REQUEST_USER_TIMEOUT] & 0xffff));
+	__be32 timeout = user_timeout_word(exchange->number[REQUEST_USER_TIMEOUT]);
 	__u32 bytes = size_within(REQUEST_BYTES * (with->words + 1), sizeof(with->option));
 
 	if (with->words && bytes)
