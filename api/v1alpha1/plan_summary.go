@@ -60,7 +60,8 @@ func (s *PlanSummary) add(asked *PlanEndpoint, result *EndpointStatus) {
 		s.VirtualMachines++
 	case asked.HoldsVirtualMachine():
 		s.VirtualMachinePods++
-		noteworthy = noteworthy || len(asked.NotApplied()) > 0 || result.GuestSubflows == GuestNotTaken
+		noteworthy = noteworthy || len(asked.NotApplied()) > 0 || result.GuestSubflows == GuestNotTaken ||
+			result.GuestAgent != nil && result.GuestAgent.State != GuestAgentLimitsSet
 	default:
 		s.Pods++
 		switch result.Speak() {

@@ -45,6 +45,12 @@ func TestASummaryCountsWhatIsToBeTold(t *testing.T) {
 		"a VM":                              {asked(func(e *v1alpha1.PlanEndpoint) { e.Guest = &v1alpha1.PlanGuest{} }), result(v1alpha1.ReasonSpread, nil), v1alpha1.PlanSummary{VirtualMachines: 1, Sending: 1}},
 		"a pod that holds a VM":             {asked(holder), result("", nil), v1alpha1.PlanSummary{VirtualMachinePods: 1}},
 		"a VM that takes no announcements":  {asked(holder), result("", func(r *v1alpha1.EndpointStatus) { r.GuestSubflows = v1alpha1.GuestNotTaken }), v1alpha1.PlanSummary{VirtualMachinePods: 1, Noteworthy: 1}},
+		"a VM whose agent is not reached": {asked(holder), result("", func(r *v1alpha1.EndpointStatus) {
+			r.GuestAgent = &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentUnreachable}
+		}), v1alpha1.PlanSummary{VirtualMachinePods: 1, Noteworthy: 1}},
+		"a VM whose agent set its limits": {asked(holder), result("", func(r *v1alpha1.EndpointStatus) {
+			r.GuestAgent = &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentLimitsSet}
+		}), v1alpha1.PlanSummary{VirtualMachinePods: 1}},
 		"a VM for which a part does not hold": {asked(func(e *v1alpha1.PlanEndpoint) {
 			holder(e)
 			e.VirtualMachine.NotApplied = make([]v1alpha1.NotAppliedSetting, 1)
