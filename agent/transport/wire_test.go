@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/bpf/transport"
-	"github.com/stretchr/testify/require"
 )
 
 // capture opens a socket that sees all IPv4 packets of the client.
