@@ -30,6 +30,7 @@ import (
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/packettest"
+	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/testutil"
 )
 
@@ -64,7 +65,7 @@ func TestTheSubflowsOfAVMsPeerDoWhatTheyAreAskedFor(t *testing.T) {
 	require.Contains(t, l.subflows(t), "cwnd:40 ")
 	testutil.Retry(t, 25*time.Second, func() error {
 		require.NoError(t, l.part.look())
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		if socket := l.subflows(t); !strings.Contains(socket, " cubic ") || !strings.Contains(socket, "/20000000bps") || !strings.Contains(socket, "timer:(keepalive,") {
 			return fmt.Errorf("the server's subflow has %s", socket)
 		}
@@ -81,7 +82,7 @@ func TestAPeerThatDoesNotAcceptFromTheVMStaysAsItIs(t *testing.T) {
 	require.Contains(t, l.subflows(t), "cwnd:10 ")
 	for range 40 {
 		require.NoError(t, l.part.look())
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		time.Sleep(20 * time.Millisecond)
 	}
 	require.Equal(t, own, shownBy(t, server))
@@ -103,13 +104,13 @@ func TestAConnectionThatExistsIsAskedTooAndWhileNoAgentRuns(t *testing.T) {
 	l.accept(t, "10.0.0.0/8")
 	l.serve(t, l.server.IPv4)
 	client, server := l.connect(t, "TCP", l.server.IPv4)
-	talk(t, client, server)
+	ends.Talk(t, client, server)
 	l.ask(t, everything())
 	l.await(t, client, server, asked)
 
 	require.NoError(t, l.part.Close())
 	for begun := time.Now(); time.Since(begun) < 12*time.Second; time.Sleep(100 * time.Millisecond) {
-		talk(t, client, server) // what is not repeated lapses after 10 s
+		ends.Talk(t, client, server) // what is not repeated lapses after 10 s
 	}
 	require.Equal(t, asked, shownBy(t, server))
 	l.begin()
@@ -211,7 +212,7 @@ func TestWhatRulesAskOfASubflowsPeerIsAskedOfThatOneAlone(t *testing.T) {
 	client, server := l.connect(t, "TCP", l.server.IPv4)
 	matched = netip.MustParseAddrPort(client.LocalAddr().String())
 	l.await(t, client, server, shown{congestion: "cubic"})
-	talk(t, other, otherServer)
+	ends.Talk(t, other, otherServer)
 	require.Equal(t, own, shownBy(t, otherServer))
 	matched = netip.AddrPort{}
 	l.await(t, client, server, own)
@@ -313,7 +314,7 @@ func TestAnAgentOfAnotherVersionGoesOn(t *testing.T) {
 		require.GreaterOrEqual(t, l.writtenSoFar(t), before, "the count goes on")
 		for range 20 {
 			require.NoError(t, l.part.look())
-			talk(t, client, server)
+			ends.Talk(t, client, server)
 			require.Equal(t, asked, shownBy(t, server))
 			time.Sleep(20 * time.Millisecond)
 		}

@@ -6,11 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/transport"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/pair"
 	"braid.dev/braid/internal/testutil"
@@ -39,23 +38,24 @@ const (
 // accepts requests.
 type lab struct {
 	*network.Network
-	guest    *pair.Host
-	vm       *network.Pod
-	server   *network.Pod
-	pins     string
-	options  Options
-	part     *Part
-	accepts  *transport.Part
-	accepted chan net.Conn
+	guest   *pair.Host
+	vm      *network.Pod
+	server  *network.Pod
+	pins    string
+	options Options
+	part    *Part
+	accepts *transport.Part
+	takes   *ends.Server
 }
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{pins: testutil.BPFFS(t), accepted: make(chan net.Conn, 1)}
+	l := &lab{pins: testutil.BPFFS(t)}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 1})
 	vm, err := l.Nodes[0].AddGuest("guest-1-1")
 	require.NoError(t, err)
 	l.vm, l.server = vm, l.Nodes[0].Pods[0]
+	l.takes = ends.ServerAt(l.server.Namespace, port)
 	l.guest = pair.HostOf(t, vm.Namespace, vm.IPv4, vm.IPv6)
 	_, err = l.server.Run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno") // another than is asked for
 	require.NoError(t, err)
@@ -126,46 +126,17 @@ func (l *lab) ask(t *testing.T, request *v1alpha1.TransportRequest) (report node
 	return report
 }
 
-// serve takes connections at an address of the pod until the test ends.
 func (l *lab) serve(t *testing.T, address string) {
 	t.Helper()
-	listener, err := l.server.Listen(context.Background(), "tcp", net.JoinHostPort(address, port))
-	require.NoError(t, err)
-	var taking sync.WaitGroup
-	taking.Go(func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			l.accepted <- connection
-		}
-	})
-	t.Cleanup(func() { _ = listener.Close(); taking.Wait() })
+	l.takes.Serve(t, address)
 }
 
 // connect returns both ends of a connection of the VM.
 func (l *lab) connect(t *testing.T, protocol, address string) (client, server net.Conn) {
 	t.Helper()
-	require.NoError(t, l.guest.Do(func() (err error) {
-		dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
-		dialer.SetMultipathTCP(protocol == "MPTCP")
-		client, err = dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(address, port))
-		return err
-	}))
-	server = <-l.accepted
+	client, server = l.takes.Connect(t, l.vm.Namespace, protocol, address)
 	require.NoError(t, server.(*net.TCPConn).SetKeepAlive(false))
-	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
 	return client, server
-}
-
-// talk has the server send, so that the guest acknowledges.
-func talk(t *testing.T, client, server net.Conn) {
-	t.Helper()
-	_, err := server.Write(make([]byte, 40_000))
-	require.NoError(t, err)
-	_, err = io.ReadFull(client, make([]byte, 40_000))
-	require.NoError(t, err)
 }
 
 // shown is what a server's socket of plain TCP has of what can be asked for.
@@ -208,7 +179,7 @@ func (l *lab) await(t *testing.T, client, server net.Conn, wanted shown) {
 	t.Helper()
 	testutil.Retry(t, 25*time.Second, func() error {
 		require.NoError(t, l.part.look())
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		time.Sleep(50 * time.Millisecond)
 		if got := shownBy(t, server); got != wanted {
 			return fmt.Errorf("the server's socket has %+v, and not %+v", got, wanted)

@@ -6,12 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +21,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -32,7 +31,7 @@ type pair struct {
 	*network.Network
 	client, server *network.Pod
 	part           *Part
-	accepted       chan net.Conn
+	at             *ends.Server
 }
 
 func newPair(t *testing.T, flows func() (Flows, error)) *pair {
@@ -42,8 +41,9 @@ func newPair(t *testing.T, flows func() (Flows, error)) *pair {
 
 func newPairOf(t testing.TB, pods int, flows func() (Flows, error)) *pair {
 	t.Helper()
-	p := &pair{Network: network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: pods}), accepted: make(chan net.Conn, 1)}
+	p := &pair{Network: network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: pods})}
 	p.client, p.server = p.Nodes[0].Pods[0], p.Nodes[0].Pods[1]
+	p.at = ends.ServerAt(p.server.Namespace, port)
 	_, err := p.server.Run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno") // another than is asked for
 	require.NoError(t, err)
 	p.part = Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Flows: flows, Log: testr.NewWithInterface(t, testr.Options{})})
@@ -59,48 +59,19 @@ func (p *pair) apply(t *testing.T, client, server *v1alpha1.Transport) {
 	require.NoError(t, nodetest.Failures(p.part.Apply(t.Context(), model)))
 }
 
-// serve takes connections at an address of the server until the test ends.
 func (p *pair) serve(t *testing.T, address string) {
 	t.Helper()
-	listener, err := p.server.Listen(context.Background(), "tcp", net.JoinHostPort(address, port))
-	require.NoError(t, err)
-	var taking sync.WaitGroup
-	taking.Go(func() {
-		for {
-			connection, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			p.accepted <- connection
-		}
-	})
-	t.Cleanup(func() { _ = listener.Close(); taking.Wait() })
+	p.at.Serve(t, address)
 }
 
 // connect returns both ends of a connection.
 func (p *pair) connect(t *testing.T, protocol, address string) (client, server net.Conn) {
 	t.Helper()
-	require.NoError(t, p.client.Do(func() (err error) {
-		dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}
-		dialer.SetMultipathTCP(protocol == "MPTCP")
-		client, err = dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(address, port))
-		return err
-	}))
-	server = <-p.accepted
+	client, server = p.at.Connect(t, p.client.Namespace, protocol, address)
 	if protocol == "MPTCP" { // ss tells of a subflow's probes, and not whose wish they are
 		require.NoError(t, server.(*net.TCPConn).SetKeepAlive(false))
 	}
-	t.Cleanup(func() { _ = client.Close(); _ = server.Close() })
 	return client, server
-}
-
-// talk has the server send, so that the client acknowledges.
-func talk(t *testing.T, client, server net.Conn) {
-	t.Helper()
-	_, err := server.Write(make([]byte, 40_000))
-	require.NoError(t, err)
-	_, err = io.ReadFull(client, make([]byte, 40_000))
-	require.NoError(t, err)
 }
 
 // serverSocket is what ss tells of the server's socket, with its timers.
@@ -197,7 +168,7 @@ func await(t *testing.T, p *pair, client, server net.Conn, wanted func(shown) er
 	t.Helper()
 	testutil.Retry(t, 20*time.Second, func() error {
 		p.part.look(false)
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		time.Sleep(50 * time.Millisecond)
 		return wanted(state(t, server))
 	})
@@ -244,7 +215,7 @@ func TestWhatIsAskedForIsBroughtToTheBoundOfThePeer(t *testing.T) {
 		if honoured == 0 || refused == 0 {
 			return fmt.Errorf("%d requests are counted as honoured and %d as refused", honoured, refused)
 		}
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		return nil
 	})
 }
@@ -271,7 +242,7 @@ func TestNothingIsDoneForWhoIsNotAcceptedFrom(t *testing.T) {
 			p.serve(t, p.server.IPv4)
 			p.apply(t, nil, accepts)
 			client, server := p.connect(t, "TCP", p.server.IPv4)
-			talk(t, client, server)
+			ends.Talk(t, client, server)
 			before := state(t, server)
 			p.apply(t, asksForAll(), accepts)
 			client, server = p.connect(t, "TCP", p.server.IPv4)
@@ -299,7 +270,7 @@ func TestASubflowDoesWhatThePeerAsksForAndGoesBackWhenThePolicyGoes(t *testing.T
 	isPaced := func(socket string) bool { return strings.Contains(socket, "/20000000bps") }
 	testutil.Retry(t, 20*time.Second, func() error {
 		p.part.look(false)
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		if socket := p.serverSocket(t); !strings.Contains(socket, " cubic ") || !isPaced(socket) || !strings.Contains(socket, "timer:(keepalive,") {
 			return fmt.Errorf("the server's subflow has %s", socket)
 		}
@@ -343,7 +314,7 @@ func TestASubflowDoesNoMoreThanItsPolicyAccepts(t *testing.T) {
 			}
 			testutil.Retry(t, 20*time.Second, func() error {
 				p.part.look(false)
-				talk(t, client, server)
+				ends.Talk(t, client, server)
 				socket := p.serverSocket(t)
 				if strings.Contains(socket, " cubic ") || maximum.FindString(socket) != test.pace ||
 					strings.Contains(socket, "timer:(keepalive,") != (test.probed != "") || !strings.Contains(socket, test.probed) {
@@ -360,7 +331,7 @@ func (p *pair) askInVain(t *testing.T, client, server net.Conn) {
 	t.Helper()
 	for range 20 {
 		p.part.look(false)
-		talk(t, client, server)
+		ends.Talk(t, client, server)
 		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/transport"
+	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -108,7 +109,8 @@ func TestAStrangerThatAsksIsHeededWhereAPolicyAcceptsFromIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"net1"}, PodsPerNode: 1, World: true})
-			p := &pair{Network: n, server: n.Nodes[0].Pods[0], accepted: make(chan net.Conn, 1)}
+			p := &pair{Network: n, server: n.Nodes[0].Pods[0]}
+			p.at = ends.ServerAt(p.server.Namespace, port)
 			_, err := p.server.Run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
 			require.NoError(t, err)
 			p.part = Open(Options{PinPath: testutil.BPFFS(t), NamespaceDirectories: []string{network.Directory}, Log: testr.New(t)})
@@ -121,11 +123,11 @@ func TestAStrangerThatAsksIsHeededWhereAPolicyAcceptsFromIt(t *testing.T) {
 			p.serve(t, p.server.IPv4)
 
 			s := newStranger(t, n.World, net.JoinHostPort(n.Nodes[0].Address(0, 4), port))
-			server := <-p.accepted
+			server := p.at.Next()
 			t.Cleanup(func() { _ = server.Close() })
 			require.NoError(t, server.(*net.TCPConn).SetKeepAlive(false))
 			for range 4 {
-				talk(t, s.client, server)
+				ends.Talk(t, s.client, server)
 				time.Sleep(50 * time.Millisecond)
 				s.says(t, options)
 			}

@@ -11,6 +11,7 @@ import (
 
 	"braid.dev/braid/agent/transport/numbers"
 	"braid.dev/braid/bpf/transport"
+	"braid.dev/braid/internal/lab/ends"
 )
 
 // capture opens a socket that sees all IPv4 packets of the client.
@@ -46,7 +47,7 @@ func TestRequestsAreOnTheWireAsTheyAreMeant(t *testing.T) {
 			var timeout []byte
 			for begun := time.Now(); time.Since(begun) < 4*time.Second; time.Sleep(50 * time.Millisecond) {
 				p.part.look(false)
-				talk(t, client, server)
+				ends.Talk(t, client, server)
 				_, err := client.Write(make([]byte, 100_000))
 				require.NoError(t, err)
 				_, err = server.Read(make([]byte, 100_000))

@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/agent/schedule"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
+	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/mptcpnl"
 	"braid.dev/braid/internal/testutil"
@@ -317,7 +318,7 @@ func TestAConnectionOfASilentPeerEndsAfterTheInactivityTimeout(t *testing.T) {
 		return nil
 	})
 	time.Sleep(5 * time.Second)
-	talk(t, client, server) // a peer that lives answers probes
+	ends.Talk(t, client, server) // a peer that lives answers probes
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Second)))
 	_, err := p.client.Node.Run("ip", "link", "set", p.client.HostInterface, "down")
 	require.NoError(t, err)
