@@ -70,7 +70,6 @@ struct ends {
 };
 
 /* The part of struct bpf_tcp_sock up to what is read. */
-
 struct bpf_tcp_sock {
 	__u32 unread[5];
 	__u32 snd_nxt;
