@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,6 +22,10 @@ import (
 
 // requestClients ask for files at once, each for one after the other.
 const requestClients = 20
+
+// policyAge is how long a policy is there before requests: of a pod that is new to it an agent
+// hears of all connections for a second or two, and users' policies are older.
+const policyAge = 3 * time.Second
 
 // webFile is one that is asked for, its bytes about, and for how long by how many.
 type webFile struct {
@@ -210,7 +215,11 @@ func (w *web) setPolicy(ctx context.Context, policy string) error {
 	if err := w.Apply(ctx, policy); err != nil {
 		return err
 	}
-	return w.Settled(ctx, 2)
+	if err := w.Settled(ctx, 2); err != nil {
+		return err
+	}
+	time.Sleep(policyAge)
+	return nil
 }
 
 var (
