@@ -104,6 +104,20 @@ func (p *parts) openRules(options Options, reader client.Reader, to wires) {
 	})
 }
 
+// openGuests prepares what serves virtual machines.
+func (p *parts) openGuests(options Options, to wires) {
+	p.guests = guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")})
+	p.asking = asking.Open(asking.Options{
+		PinPath: options.PinPath, Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
+		Rules: func(of types.UID) asking.Rules { return p.rules.AskedBy(of) }, Log: options.Log.WithName("asking"),
+	})
+	p.agents = guestagent.New(guestagent.Options{
+		Sockets: options.GuestAgentDirectory, Pods: options.PodsDirectory, Records: filepath.Join(options.StatePath, "guest-agents"),
+		Notify: to.wake, Log: options.Log.WithName("guest-agents"),
+	})
+	p.machines = machines.New(options.Log.WithName("machines"))
+}
+
 // openParts prepares the parts; nothing is loaded or changed before they are applied.
 // reader may be nil where no policy is carried out.
 func openParts(options Options, network *paths.Node, reader client.Reader, to wires) (*parts, error) {
@@ -119,17 +133,8 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 				return p.rules.SetWishes(path, wishes, ended)
 			},
 		}),
-		guard:  guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
-		guests: guests.Open(guests.Options{PinPath: options.PinPath, Notify: to.wake, Log: options.Log.WithName("guests")}),
-		asking: asking.Open(asking.Options{
-			PinPath: options.PinPath, Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
-			Rules: func(of types.UID) asking.Rules { return p.rules.AskedBy(of) }, Log: options.Log.WithName("asking"),
-		}),
-		agents: guestagent.New(guestagent.Options{
-			Sockets: options.GuestAgentDirectory, Pods: options.PodsDirectory, Records: filepath.Join(options.StatePath, "guest-agents"), Notify: to.wake, Log: options.Log.WithName("guest-agents"),
-		}),
-		machines: machines.New(options.Log.WithName("machines")),
-		relayed:  relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),
+		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),
+		relayed: relayed.New(options.StatePath, to.wake, options.Log.WithName("relayed")),
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
 	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})
@@ -142,6 +147,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		Crowded: func(tenant string) bool { return p.crowd.Of(tenant).IsBound() },
 		Dead:    func() map[string]map[string]bool { return p.health.View().Dead() },
 	})
+	p.openGuests(options, to)
 	p.openRules(options, reader, to)
 	var err error
 	if p.health, err = health.NewMonitor(health.MonitorOptions{

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/announcements"
 )
 
@@ -59,11 +59,7 @@ func (h *Holder) SetRoom(tenant string, left int, validity time.Duration) error 
 	if !known {
 		return nil
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return fmt.Errorf("reading the programs' clock: %w", err)
-	}
-	room := announcements.HoldRoom{Left: int32(left), Until: uint64(now.Nano() + validity.Nanoseconds())}
+	room := announcements.HoldRoom{Left: int32(left), Until: uint64(bpf.Now() + validity)}
 	if err := h.loaded.Value.Rooms.Put(key, &room); err != nil {
 		return fmt.Errorf("writing the room for connections of namespace %s: %w", tenant, err)
 	}

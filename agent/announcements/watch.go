@@ -71,7 +71,7 @@ func (h *Holder) Watch(interfaces []int, answers bool, told chan<- struct{}) boo
 	for _, index := range interfaces {
 		h.watchers.set(uint32(index), told)
 		if err := h.setTells(uint32(index), uint32(tells)); err != nil {
-			h.log.Error(err, "failed to have a pod's lasting connections told")
+			h.log.Error(err, "failed to watch a pod for connections that last; all its events are listened to", "interface", index)
 			return false
 		}
 	}
@@ -97,7 +97,7 @@ func (h *Holder) Unwatch(interfaces []int) {
 			continue
 		}
 		if err := h.setTells(uint32(index), 0); err != nil {
-			h.log.Error(err, "failed to have nothing told of a pod's connections")
+			h.log.Error(err, "failed to stop watching a pod for connections that last", "interface", index)
 		}
 	}
 }

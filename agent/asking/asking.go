@@ -215,16 +215,7 @@ var errShare = fmt.Errorf("the guest's peers are not asked: the node has tables 
 
 // share takes from wants what goes beyond.
 func (p *Part) share(wants map[uint32]want, report *node.Report) {
-	pods := map[uint32]string{}
-	for index, one := range wants {
-		if one.pod != "" {
-			pods[index] = one.pod
-		}
-	}
-	for _, index := range guests.Beyond(pods, mostPods, p.has) {
-		report.Fail(wants[index].owner, errShare)
-		delete(wants, index)
-	}
+	guests.Share(wants, mostPods, func(one want) string { return one.pod }, p.has, func(one want) { report.Fail(one.owner, errShare) })
 }
 
 // has tells whether a guest has a table already.

@@ -29,6 +29,7 @@ import (
 	"braid.dev/braid/agent/pace"
 	"braid.dev/braid/agent/pins"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/lab/ends"
 	"braid.dev/braid/internal/testutil"
@@ -325,8 +326,7 @@ func TestAnAgentOfAnotherVersionGoesOn(t *testing.T) {
 func TestOfAGuestWithVeryManyConnectionsSomeAreLookedAt(t *testing.T) {
 	l := newLab(t)
 	l.ask(t, everything())
-	now, err := monotonic()
-	require.NoError(t, err)
+	now := bpf.Now()
 	index, err := l.Nodes[0].Index(l.vm.HostInterface)
 	require.NoError(t, err)
 	connections, err := l.part.connectionsOf(uint32(index))

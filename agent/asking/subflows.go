@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
@@ -49,7 +48,7 @@ func (p *pause) after(begun time.Time) {
 func (p *Part) Run(ctx context.Context) error {
 	return node.Every(ctx, lookInterval, func() {
 		if err := p.look(); err != nil {
-			p.options.Log.Error(err, "failed to ask for what single subflows of guests are to have; what is asked for stays")
+			p.options.Log.Error(err, "failed to update what is asked of the peers of single subflows of VMs; earlier requests go on")
 		}
 	})
 }
@@ -91,11 +90,7 @@ func (p *Part) lookAt(index uint32, one want) error {
 	if by.flows != nil {
 		defer by.flows.Close()
 	}
-	now, err := monotonic()
-	if err != nil {
-		return err
-	}
-	left := mostSubflows
+	now, left := bpf.Now(), mostSubflows
 	var failed error
 	reading := entries.Each(connections, func(key *connectionKey, value *connection) {
 		if left == 0 || now-time.Duration(value.RoundBegan) > fresh {
@@ -162,13 +157,4 @@ func (p *Part) askedOf(by known, key *connectionKey) (asked pace.Request, err er
 		asked.Rate = rate
 	}
 	return asked, nil
-}
-
-// monotonic is the programs' clock.
-func monotonic() (time.Duration, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("reading the clock: %w", err)
-	}
-	return time.Duration(now.Nano()), nil
 }

@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
@@ -50,7 +48,7 @@ func (c *Chains) WaitingSubflows() (waiting []WaitingSubflow, more bool, err err
 		byNumber[a.record.Number] = a
 		more = more || a.setsBackups()
 	}
-	now := sinceBoot()
+	now := uint64(bpf.Now())
 	err = c.loaded.Value.eachSubflow(func(key *SubflowKey, record *SubflowRecord) {
 		a := byNumber[key.Endpoint]
 		if a == nil || record.Ended != 0 {
@@ -67,15 +65,6 @@ func (c *Chains) WaitingSubflows() (waiting []WaitingSubflow, more bool, err err
 		}
 	})
 	return waiting, more, err
-}
-
-// sinceBoot is the programs' clock, in nanoseconds.
-func sinceBoot() uint64 {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0 // cannot fail; nothing is idle then
-	}
-	return uint64(now.Nano())
 }
 
 // endOf is the end that sends in a direction.

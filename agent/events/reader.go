@@ -13,7 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
@@ -94,7 +93,5 @@ func parse(data []byte, names Names) (agentapi.Event, bool) {
 // wallClock turns a time of the programs, in ns since boot without times of
 // sleep, into one of the wall clock.
 func wallClock(monotonic uint64) time.Time {
-	var now unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // cannot fail for this clock
-	return time.Now().Add(time.Duration(monotonic) - time.Duration(now.Nano())).Round(0)
+	return time.Now().Add(time.Duration(monotonic) - bpf.Now()).Round(0)
 }

@@ -59,7 +59,7 @@ type Part struct {
 
 	mutex   sync.Mutex
 	applied bool // the plan is known
-	wishes  map[types.UID]wish
+	targets map[types.UID]target
 	guests  map[types.UID]*guest
 	busy    map[types.UID]*turn
 	records map[types.UID]*record // as the files have them; nil until they were read
@@ -79,7 +79,7 @@ var _ node.Part = (*Part)(nil)
 func New(options Options) *Part {
 	return &Part{
 		options: options, patience: mostTime, now: time.Now, woken: make(chan struct{}, 1),
-		wishes: map[types.UID]wish{}, guests: map[types.UID]*guest{}, busy: map[types.UID]*turn{},
+		targets: map[types.UID]target{}, guests: map[types.UID]*guest{}, busy: map[types.UID]*turn{},
 	}
 }
 
@@ -88,15 +88,15 @@ func New(options Options) *Part {
 func (p *Part) Apply(_ context.Context, model *node.Model) (report node.Report) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	clear(p.wishes)
+	clear(p.targets)
 	for i := range model.Endpoints {
 		endpoint := &model.Endpoints[i]
 		at, wanted := placeOf(endpoint.PlanEndpoint)
 		if !wanted {
 			continue
 		}
-		who := wish{UID: endpoint.UID, Name: endpoint.FullName(), place: at}
-		p.wishes[who.UID] = who
+		who := target{UID: endpoint.UID, Name: endpoint.FullName(), place: at}
+		p.targets[who.UID] = who
 		if known := p.guests[who.UID]; known != nil && known.status != nil && known.at == at {
 			status := *known.status
 			report.Describe(who.UID, func(of *v1alpha1.EndpointStatus) { of.GuestAgent = &status })
@@ -131,7 +131,7 @@ func (p *Part) Run(ctx context.Context) error {
 }
 
 // note keeps what became of a guest, and returns whether that is something else than before.
-func (p *Part) note(who wish, err error) (changed bool) {
+func (p *Part) note(who target, err error) (changed bool) {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	status, again := &v1alpha1.GuestAgentStatus{State: v1alpha1.GuestAgentLimitsSet}, recheck

@@ -61,7 +61,7 @@ func (c *channel) setLimits(to limits) error {
 
 // raise brings a guest's limits to what announcements need, and records before what they
 // were: here, and in the guest, for the node to which it may move.
-func (p *Part) raise(ctx context.Context, who wish) error {
+func (p *Part) raise(ctx context.Context, who target) error {
 	return p.with(ctx, who.place, func(c *channel) error {
 		now, err := c.limits()
 		if err != nil {
@@ -85,7 +85,7 @@ func (p *Part) raise(ctx context.Context, who wish) error {
 
 // before is what was recorded of a guest, by another node too, whose word is in the guest; nil
 // where nothing was.
-func (p *Part) before(c *channel, who wish, now limits) (*record, error) {
+func (p *Part) before(c *channel, who target, now limits) (*record, error) {
 	is, err := p.read(who.UID)
 	if !errors.Is(err, os.ErrNotExist) || now.AcceptedAddresses < enough && now.Subflows < enough || p.knows(who) {
 		return is, ignoreMissing(err)
@@ -107,7 +107,7 @@ func ignoreMissing(err error) error {
 
 // underneath are the limits that a guest had, or has by itself since: what is still as it was
 // set before is none of its own.
-func (r *record) underneath(who wish, now limits) limits {
+func (r *record) underneath(who target, now limits) limits {
 	if r == nil || r.place != who.place {
 		return now
 	}

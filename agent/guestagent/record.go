@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// wish is a guest whose limits are to be raised.
-type wish struct {
+// target is a guest whose limits are to be raised.
+type target struct {
 	UID types.UID `json:"uid"`
 	// Name is told in logs.
 	Name string `json:"name"`
@@ -24,7 +24,7 @@ type wish struct {
 // record is what must be known to put a guest's limits back. It is written before these are
 // changed, so that it survives the agent.
 type record struct {
-	wish
+	target
 	change
 }
 

@@ -16,7 +16,7 @@ import (
 
 // turn is a guest that is to be asked.
 type turn struct {
-	who wish
+	who target
 	// since is when its turn came; those that were never asked come first.
 	since time.Time
 	// silent: it did not answer at its last turn.
@@ -88,11 +88,11 @@ func (p *Part) due() (turns []turn) {
 	stays := map[types.UID]bool{}
 	for _, r := range p.records {
 		stays[r.UID] = true
-		if _, wanted := p.wishes[r.UID]; !wanted && p.isDue(r.UID, r.place) {
-			turns = append(turns, turn{r.wish, p.since(r.UID), p.isSilent(r.UID), func(ctx context.Context) bool { p.noteBack(r, p.restore(ctx, r)); return false }})
+		if _, wanted := p.targets[r.UID]; !wanted && p.isDue(r.UID, r.place) {
+			turns = append(turns, turn{r.target, p.since(r.UID), p.isSilent(r.UID), func(ctx context.Context) bool { p.noteBack(r, p.restore(ctx, r)); return false }})
 		}
 	}
-	for uid, who := range p.wishes {
+	for uid, who := range p.targets {
 		stays[uid] = true
 		if p.isDue(uid, who.place) {
 			turns = append(turns, turn{who, p.since(uid), p.isSilent(uid), func(ctx context.Context) bool { return p.note(who, p.raise(ctx, who)) }})
@@ -137,7 +137,7 @@ func (p *Part) isSilent(uid types.UID) bool {
 // at its last turn.
 func (p *Part) isDue(uid types.UID, at place) bool {
 	known := p.guests[uid]
-	_, wanted := p.wishes[uid]
+	_, wanted := p.targets[uid]
 	if known == nil || known.at != at || wanted != (known.status != nil) {
 		return true
 	}
@@ -145,7 +145,7 @@ func (p *Part) isDue(uid types.UID, at place) bool {
 }
 
 // knows: the guest was asked before, by this agent.
-func (p *Part) knows(who wish) bool {
+func (p *Part) knows(who target) bool {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	known := p.guests[who.UID]

@@ -20,16 +20,7 @@ var errShare = fmt.Errorf("further subflows of the guest: the node has tables fo
 
 // share takes from wants what goes beyond.
 func (p *Part) share(wants map[uint32]want, report *node.Report) {
-	pods := map[uint32]string{}
-	for index, one := range wants {
-		if one.pod != "" {
-			pods[index] = one.pod
-		}
-	}
-	for _, index := range Beyond(pods, mostPods, p.has) {
-		report.Fail(wants[index].owner, errShare)
-		delete(wants, index)
-	}
+	Share(wants, mostPods, func(one want) string { return one.pod }, p.has, func(one want) { report.Fail(one.owner, errShare) })
 }
 
 // has tells whether a guest has a table already.
@@ -38,9 +29,24 @@ func (p *Part) has(index uint32) bool {
 	return p.loaded.Value.from.GuestFlows.Lookup(index, &id) == nil
 }
 
-// Beyond are those of the interfaces of pods that get no table, where a node has so many.
+// Share takes from the interfaces of pods those that get no table, where a node has so many,
+// and has each refused. pod is the namespace of a pod; empty of what is none, which stays.
+func Share[Want any](wants map[uint32]Want, most int, pod func(Want) string, has func(index uint32) bool, refuse func(Want)) {
+	pods := map[uint32]string{}
+	for index, one := range wants {
+		if of := pod(one); of != "" {
+			pods[index] = of
+		}
+	}
+	for _, index := range beyond(pods, most, has) {
+		refuse(wants[index])
+		delete(wants, index)
+	}
+}
+
+// beyond are those of the interfaces of pods that get no table, where a node has so many.
 // pods has their namespaces, which take turns; within one, those come first that have a table.
-func Beyond(pods map[uint32]string, most int, has func(index uint32) bool) []uint32 {
+func beyond(pods map[uint32]string, most int, has func(index uint32) bool) []uint32 {
 	if len(pods) <= most {
 		return nil
 	}

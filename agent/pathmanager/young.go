@@ -9,9 +9,9 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
+	"braid.dev/braid/bpf"
 	programs "braid.dev/braid/bpf/pathmanager"
 	"braid.dev/braid/internal/mptcpnl"
 )
@@ -158,7 +158,7 @@ func (y *young) sleep() bool {
 func (y *young) look() (left bool) {
 	y.looks.Lock() // one that was stopped may still end
 	defer y.looks.Unlock()
-	now, ticks := time.Now(), bootTime()
+	now, ticks := time.Now(), uint64(bpf.Now())
 	keys, values := y.keys[:], y.values[:]
 	var cursor ebpf.MapBatchCursor
 	for {
@@ -173,13 +173,6 @@ func (y *young) look() (left bool) {
 			return left
 		}
 	}
-}
-
-// bootTime is the kernel's clock that programs read.
-func bootTime() uint64 {
-	var at unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &at)
-	return uint64(at.Nano())
 }
 
 // handOver gives a connection that is old enough to its follower.
@@ -245,7 +238,7 @@ func (a *adolescents) adopt(token uint32) (grown, bool) {
 	if err := a.young.objects.YoungConnections.LookupAndDelete(&key, &value); err != nil {
 		return grown{}, false
 	}
-	return grownOf(&value, time.Now().Add(-time.Duration(bootTime()-value.Began)))
+	return grownOf(&value, time.Now().Add(-time.Duration(uint64(bpf.Now())-value.Began)))
 }
 
 // isKept tells whether the kernel keeps the connection: its event only wakes.

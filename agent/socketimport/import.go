@@ -17,8 +17,8 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
 	"braid.dev/braid/internal/mptcpnl"
 )
@@ -136,14 +136,7 @@ func (m *Maps) look(pod Pod) (sockets, error) {
 	if err != nil {
 		return sockets{}, err
 	}
-	return combine(subflows, connections, peers, now()), nil
-}
-
-// now is the time as programs write it: in ns since boot, without times of sleep.
-func now() uint64 {
-	var time unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &time) // cannot fail for this clock
-	return uint64(time.Nano())
+	return combine(subflows, connections, peers, uint64(bpf.Now())), nil
 }
 
 func (m *Maps) writeSubflow(number uint32, s *socket, result *Result) error {

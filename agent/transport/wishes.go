@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/agent/entries"
@@ -104,16 +103,13 @@ func (p *Part) carryOut(cookie uint64, path string, of *wished) error {
 
 // readWishes reads those of all namespaces.
 func (p *Part) readWishes() (map[uint64]*wished, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return nil, fmt.Errorf("reading the clock: %w", err)
-	}
+	now := bpf.Now()
 	all := map[uint64]*wished{}
 	err := entries.Each(p.loaded.Value.TransportWishes, func(key *wishKey, value *transport.TransportWish) {
 		if all[key.Netns] == nil {
 			all[key.Netns] = &wished{}
 		}
-		age := time.Duration(now.Nano() - int64(value.Heard))
+		age := now - time.Duration(value.Heard)
 		all[key.Netns].add(key, value, age < transport.WishLapsesAfter*time.Second && p.carriesOut(key.Netns))
 	})
 	return all, err
