@@ -17,60 +17,70 @@ import (
 // watchers hear of pods to whose events nobody listens. It is safe for concurrent use.
 type watchers struct {
 	mutex sync.Mutex
-	told  map[uint32]chan<- struct{} // by the pods' interfaces
+	told  map[announcements.HoldTold]chan<- struct{} // by an interface and one thing each
 }
 
-func (w *watchers) set(index uint32, told chan<- struct{}) {
+func (w *watchers) set(index, what uint32, channel chan<- struct{}) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.told == nil {
-		w.told = map[uint32]chan<- struct{}{}
+		w.told = map[announcements.HoldTold]chan<- struct{}{}
 	}
-	w.told[index] = told
+	for _, one := range each(what) {
+		w.told[announcements.HoldTold{Index: index, What: one}] = channel
+	}
 }
 
-func (w *watchers) forget(index uint32) {
+func (w *watchers) forget(index, what uint32) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	delete(w.told, index)
+	for _, one := range each(what) {
+		delete(w.told, announcements.HoldTold{Index: index, What: one})
+	}
 }
 
 // receive hands on what the program tells, until the reader is closed.
 func (w *watchers) receive(reader *ringbuf.Reader) {
 	var record ringbuf.Record
 	for reader.ReadInto(&record) == nil {
-		if len(record.RawSample) >= 4 {
-			w.tell(binary.NativeEndian.Uint32(record.RawSample))
+		var told announcements.HoldTold
+		if _, err := binary.Decode(record.RawSample, binary.NativeEndian, &told); err == nil {
+			w.tell(told.Index, told.What)
 		}
 	}
 }
 
-func (w *watchers) tell(index uint32) {
+func (w *watchers) tell(index, what uint32) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	select {
-	case w.told[index] <- struct{}{}:
-	default: // nobody waits, or it is told already
+	for _, one := range each(what) {
+		select {
+		case w.told[announcements.HoldTold{Index: index, What: one}] <- struct{}{}:
+		default: // nobody waits, or it is told already
+		}
 	}
 }
 
-// Watch has told get something, once, when a connection that the pod behind these
-// interfaces began has lasted for as long as its announcements are held, and goes on; with
-// answers also when an MPTCP socket of it takes a connection. It returns false where that
-// cannot be told, because nothing is held there.
-func (h *Holder) Watch(interfaces []int, answers bool, told chan<- struct{}) bool {
+// each is every bit that is set.
+func each(what uint32) (all []uint32) {
+	for ; what != 0; what &= what - 1 {
+		all = append(all, what&-what)
+	}
+	return all
+}
+
+// Watch has the channel get something, once for each of what is to be told of the pod behind these
+// interfaces: bits of the program's enum tells. It returns false where that cannot be told,
+// because nothing is held there.
+func (h *Holder) Watch(interfaces []int, what uint32, channel chan<- struct{}) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
-	tells := announcements.TellsLasting
-	if answers {
-		tells |= announcements.TellsAnswer
-	}
 	if !h.canTell(interfaces) {
 		return false
 	}
 	for _, index := range interfaces {
-		h.watchers.set(uint32(index), told)
-		if err := h.setTells(uint32(index), uint32(tells)); err != nil {
+		h.watchers.set(uint32(index), what, channel)
+		if err := h.setTells(uint32(index), what, what); err != nil {
 			h.log.Error(err, "failed to watch a pod for connections that last; all its events are listened to", "interface", index)
 			return false
 		}
@@ -87,29 +97,30 @@ func (h *Holder) canTell(interfaces []int) bool {
 	return h.loaded.Is() && len(interfaces) > 0
 }
 
-// Unwatch has nothing more told of the interfaces.
-func (h *Holder) Unwatch(interfaces []int) {
+// Unwatch has these things not be told of the interfaces any more.
+func (h *Holder) Unwatch(interfaces []int, what uint32) {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	for _, index := range interfaces {
-		h.watchers.forget(uint32(index))
+		h.watchers.forget(uint32(index), what)
 		if !h.loaded.Is() {
 			continue
 		}
-		if err := h.setTells(uint32(index), 0); err != nil {
+		if err := h.setTells(uint32(index), what, 0); err != nil {
 			h.log.Error(err, "failed to stop watching a pod for connections that last", "interface", index)
 		}
 	}
 }
 
-func (h *Holder) setTells(index, tells uint32) error {
+// setTells sets some of the bits.
+func (h *Holder) setTells(index, which, to uint32) error {
 	var wait announcements.HoldWait
 	err := h.loaded.Value.Waits.Lookup(index, &wait)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}
 	if err == nil {
-		wait.Tells = tells
+		wait.Tells = wait.Tells&^which | to
 		err = h.loaded.Value.Waits.Put(index, &wait)
 	}
 	if err != nil {

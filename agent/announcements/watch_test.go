@@ -17,6 +17,7 @@ import (
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/announcements"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/pair"
 	"braid.dev/braid/internal/testutil"
@@ -42,6 +43,13 @@ func newRestLab(t *testing.T) *lab {
 // listens to all events.
 func holdAndManage(t testing.TB, on *network.Node, isTold bool, count int) {
 	t.Helper()
+	after := pathmanager.OpenAfter{Bytes: 1 << 40, Time: restAge}
+	manageAs(t, on, holdOn(t, on, isTold, count, after), count, after)
+}
+
+// holdOn holds announcements of a node's pod, and returns what its path manager needs.
+func holdOn(t testing.TB, on *network.Node, isTold bool, count int, after pathmanager.OpenAfter) pathmanager.Options {
+	t.Helper()
 	pod := on.Pods[0]
 	addresses := []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}
 	index, err := on.Index(pod.HostInterface)
@@ -56,7 +64,8 @@ func holdAndManage(t testing.TB, on *network.Node, isTold bool, count int) {
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
 		Interface: index, Addresses: addresses,
 		Subflows: v1alpha1.PlanSubflows{
-			Manager: v1alpha1.SubflowManagerKernel, Count: int32(count), AnnounceAfterBytes: 1 << 40, AnnounceAfterMillis: restAge.Milliseconds(),
+			Manager: v1alpha1.SubflowManagerKernel, Count: int32(count),
+			AnnounceAfterBytes: int64(after.Bytes), AnnounceAfterMillis: after.Time.Milliseconds(),
 		},
 	}}}
 	require.NoError(t, on.Do(func() error { return state.Apply(context.Background(), holder, builder) }))
@@ -64,13 +73,20 @@ func holdAndManage(t testing.TB, on *network.Node, isTold bool, count int) {
 	if isTold {
 		of.Watcher, of.Interfaces = holder, []int{index}
 	}
+	return of
+}
+
+func manageAs(t testing.TB, on *network.Node, of pathmanager.Options, count int, after pathmanager.OpenAfter) *pathmanager.Namespace {
+	t.Helper()
+	pod := on.Pods[0]
 	manager, err := pathmanager.Open(pod.Path(), of)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, manager.Close()) })
+	t.Cleanup(func() { _ = manager.Close() }) // some tests end it
 	require.NoError(t, manager.Configure(context.Background(), pathmanager.Settings{
-		Manager: v1alpha1.SubflowManagerKernel, Count: count, FirstAnnouncedPort: 61001, Addresses: addresses,
-		OpenAfter: pathmanager.OpenAfter{Bytes: 1 << 40, Time: restAge},
+		Manager: v1alpha1.SubflowManagerKernel, Count: count, FirstAnnouncedPort: 61001,
+		Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}, OpenAfter: after,
 	}))
+	return manager
 }
 
 // genericNetlink is how many sockets of a host speak it: the path manager has one, and
@@ -114,7 +130,6 @@ func lasts(t *testing.T, from *pair.Host, connection net.Conn) {
 func TestNobodyListensToPodsWhoseConnectionsStayShortUntilOneLasts(t *testing.T) {
 	l := newRestLab(t)
 	address := l.server.Serve(4)
-	l.settle(t)
 	require.NoError(t, connect(t, l.client, address).Close()) // Linux before 6.3 tells of no listener
 	l.awaitRest(t, l.client, l.server)
 	for range 50 {
@@ -153,7 +168,6 @@ func TestAPodThatListensGetsTheSubflowsOfConnectionsThatItBegins(t *testing.T) {
 			host.Serve(version)
 		}
 		address := l.server.Serve(version)
-		l.settle(t)
 		l.awaitRest(t, l.client, l.server)
 		lasts(t, l.client, connect(t, l.client, address))
 	})
@@ -163,7 +177,6 @@ func TestAConnectionThatSaysNothingGetsItsSubflowsTooWhereTheAgentOpensThem(t *t
 	l := newRestLab(t)
 	l.client.Serve(4)
 	address := l.server.Serve(4)
-	l.settle(t)
 	l.awaitRest(t, l.client, l.server)
 	connection := connect(t, l.client, address)
 	testutil.Retry(t, time.Minute, func() error {
@@ -176,6 +189,6 @@ func TestAConnectionThatSaysNothingGetsItsSubflowsTooWhereTheAgentOpensThem(t *t
 
 func TestNothingIsToldOfAnInterfaceAtWhichNothingIsHeld(t *testing.T) {
 	h := Open(Options{PinPath: testutil.BPFFS(t), Log: testr.New(t)})
-	require.False(t, h.Watch([]int{1}, true, make(chan struct{}, 1)))
-	h.Unwatch([]int{1})
+	require.False(t, h.Watch([]int{1}, announcements.TellsLasting|announcements.TellsAnswer, make(chan struct{}, 1)))
+	h.Unwatch([]int{1}, announcements.TellsLasting|announcements.TellsAnswer)
 }

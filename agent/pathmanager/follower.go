@@ -63,6 +63,7 @@ type follower struct {
 	pace      lookPace
 	young     *adolescents // nil where the agent hears of all connections at once
 	rest      *rest
+	quiet     *quiet
 	// stale is true where events were lost since the last look.
 	stale    bool
 	log      logr.Logger
@@ -78,7 +79,7 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{namespace: n, share: n.newShare(), rest: n.newRest(settings), log: n.options.Log, stopped: make(chan struct{})}
+	f := &follower{namespace: n, share: n.newShare(), rest: n.newRest(settings), quiet: n.newQuiet(settings), log: n.options.Log, stopped: make(chan struct{})}
 	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
 	subscription, err := f.subscribe()
 	if err != nil {
@@ -96,6 +97,7 @@ func (f *follower) stop() {
 }
 
 func (f *follower) run(subscription *mptcpnl.Subscription) {
+	defer f.quiet.unwatch()
 	for {
 		err := f.followEvents(subscription)
 		if err == nil || errors.Is(err, errAtRest) && !f.doze() {
@@ -142,6 +144,7 @@ func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) 
 	// What happened before the subscription is found by looking.
 	err = f.look()
 	if err == nil {
+		f.report(f.beginQuiet())
 		err = f.loop(events)
 	}
 	err = errors.Join(err, subscription.Close())
@@ -196,6 +199,12 @@ func (f *follower) loop(events <-chan received) error {
 				return errAtRest
 			}
 			rests = f.rest.look()
+		case <-f.quiet.arrived:
+			f.quiet.follow()
+		case <-f.quiet.served:
+			f.report(f.speak(time.Now()))
+		case <-f.quiet.looks:
+			f.lookAtArrived()
 		case <-wait:
 		}
 		cancel()
@@ -272,10 +281,11 @@ func (f *follower) look() error {
 	begin := time.Now()
 	defer f.pace.spent(begin)
 	f.stale = false
-	tracked, announced := f.tracker.look(begin), f.announcer.look()
+	tracked, announced, served := f.tracker.look(begin), f.announcer.look(), f.quiet.look()
 	if err := f.namespace.diagnostics.EachSubflow(func(s *mptcpnl.Subflow) bool {
 		tracked.subflow(s)
 		announced.subflow(s)
+		served.subflow(s)
 		return true
 	}); err != nil {
 		return err
@@ -287,6 +297,7 @@ func (f *follower) look() error {
 	}); err != nil {
 		return err
 	}
+	f.quiet.found = served
 	tracked.end()
 	announced.end(time.Now())
 	return nil
@@ -296,7 +307,7 @@ func (f *follower) look() error {
 // how long to do so again. It never waits: events come meanwhile.
 func (f *follower) resyncInTurn() time.Duration {
 	return drift.take(func() {
-		if err := errors.Join(f.look(), f.namespace.reapply()); err != nil {
+		if err := errors.Join(f.look(), f.compareServed(time.Now()), f.namespace.reapply()); err != nil {
 			f.log.Error(err, "failed to compare the pod's MPTCP settings with the wanted ones")
 		}
 	})

@@ -64,8 +64,9 @@ type Options struct {
 	// Crowd has connections that wait go on waiting while their tenant's others fill the
 	// node's paths; without one they never do.
 	Crowd *crowd.Rooms
-	// Watcher tells of pods to whose events nobody listens, by the host's ends of their
-	// interfaces. Without either, events are always listened to.
+	// Watcher tells of pods to whose events nobody listens and that announce nothing, by the
+	// host's ends of their interfaces. Without either, events are always listened to, and
+	// addresses always announced.
 	Watcher    Watcher
 	Interfaces []int
 	// Log gets what cannot be returned.
@@ -95,6 +96,7 @@ type Namespace struct {
 	// heard is true while a follower hears of each new listener, quiet once they were
 	// also looked for.
 	heard, quiet bool
+	announcing   announcing
 }
 
 // Open opens the network namespace of a file, such as /run/netns/NAME or
@@ -220,6 +222,9 @@ func (n *Namespace) change(settings Settings) error {
 		return err
 	}
 	n.settings = settings
+	if n.follower == nil {
+		n.announcing = n.announcingAtFirst(settings)
+	}
 	if err := n.sysctls.set(name, values[settings.Manager]); err != nil {
 		return err
 	}
@@ -264,6 +269,7 @@ func (n *Namespace) apply() error {
 	c := capabilities{
 		listening: n.record.Listening, room: mptcpnl.MaxEndpoints - n.foreign(endpoints) - 1,
 		announced: n.announced(endpoints), inUse: map[netip.AddrPort]bool{},
+		announcing: n.announcing,
 	}
 	if c.announcesIPv6, err = n.sysctls.announcesIPv6(); err != nil {
 		return err
@@ -452,7 +458,7 @@ func (n *Namespace) Restore(_ context.Context) error {
 	if err := n.putBack(); err != nil {
 		return fmt.Errorf("restoring the path manager of %s: %w", n.identity, err)
 	}
-	n.record, n.settings = nil, Settings{}
+	n.record, n.settings, n.announcing = nil, Settings{}, announcingAll
 	return Forget(n.options.StatePath, n.identity)
 }
 

@@ -249,10 +249,10 @@ func (p *Pods) close(inode uint64) error {
 	return opened.Close()
 }
 
-// Close leaves all pods as they are.
+// Close leaves all pods so that their connections get subflows while no agent is there.
 func (p *Pods) Close() (failed error) {
-	for inode := range p.managed {
-		failed = errors.Join(failed, p.close(inode))
+	for inode, opened := range p.managed {
+		failed = errors.Join(failed, opened.Leave(), p.close(inode))
 	}
 	if p.tracked != nil {
 		failed = errors.Join(failed, p.tracked.Close())

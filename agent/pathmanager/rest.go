@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/announcements"
 )
 
 const (
@@ -21,14 +22,14 @@ const (
 // of them at all who listen on the node: more than all else that Braid costs a short one.
 var errAtRest = errors.New("no connection of the pod lasts")
 
-// Watcher tells of a pod to whose events nobody listens: it is announcements.Holder.
+// Watcher tells of pods to whose events nobody listens: it is announcements.Holder.
 type Watcher interface {
-	// Watch has told get something, once, when a connection that the pod behind these
-	// interfaces began has lasted, and goes on; with answers also when an MPTCP socket of it
-	// takes a connection. It returns false where that cannot be told.
-	Watch(interfaces []int, answers bool, told chan<- struct{}) bool
-	// Unwatch has nothing more told.
-	Unwatch(interfaces []int)
+	// Watch has the channel get something, once for each of what is to be told of the pod
+	// behind these interfaces: bits of the enum tells of bpf/announcements. It returns false
+	// where that cannot be told.
+	Watch(interfaces []int, what uint32, told chan<- struct{}) bool
+	// Unwatch has these things not be told any more.
+	Unwatch(interfaces []int, what uint32)
 }
 
 // rest is when a follower stops listening, and what wakes it.
@@ -44,22 +45,33 @@ type rest struct {
 // program tells which of them lasts. With the other manager the agent opens the subflows.
 func (n *Namespace) newRest(settings Settings) *rest {
 	r := &rest{told: make(chan struct{}, 1), after: max(restAfter, 2*settings.youngFor())}
-	if settings.Manager == v1alpha1.SubflowManagerKernel && settings.OpenAfter != (OpenAfter{}) && len(n.options.Interfaces) > 0 {
+	if n.isTold(settings) {
 		r.watcher, r.interfaces = n.options.Watcher, n.options.Interfaces
 	}
 	return r
 }
 
+// isTold is true where the packet program tells of connections that last. This alone decides
+// whether a pod may rest, and whether it may announce nothing.
+func (n *Namespace) isTold(settings Settings) bool {
+	return n.options.Watcher != nil && len(n.options.Interfaces) > 0 &&
+		settings.Manager == v1alpha1.SubflowManagerKernel && settings.OpenAfter != (OpenAfter{})
+}
+
 // watch has what lasts be told from now on, unless it is already.
 func (r *rest) watch(answers bool, now time.Time) {
-	if r.watcher != nil && r.watched.IsZero() && r.watcher.Watch(r.interfaces, answers, r.told) {
+	what := uint32(announcements.TellsLasting)
+	if answers {
+		what |= announcements.TellsAnswer
+	}
+	if r.watcher != nil && r.watched.IsZero() && r.watcher.Watch(r.interfaces, what, r.told) {
 		r.watched = now
 	}
 }
 
 func (r *rest) unwatch() {
 	if !r.watched.IsZero() {
-		r.watcher.Unwatch(r.interfaces)
+		r.watcher.Unwatch(r.interfaces, announcements.TellsLasting|announcements.TellsAnswer)
 		r.watched = time.Time{}
 	}
 	select {
@@ -108,6 +120,12 @@ func (f *follower) doze() bool {
 			f.namespace.hear(true)
 			f.report(f.namespace.reapply())
 			return true
+		case <-f.quiet.arrived:
+			f.quiet.follow()
+		case <-f.quiet.served:
+			f.report(f.speak(time.Now()))
+		case <-f.quiet.looks:
+			f.lookAtArrived()
 		case <-compare.C:
 			next := f.resyncInTurn()
 			compare.Reset(next)

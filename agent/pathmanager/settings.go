@@ -146,7 +146,19 @@ type capabilities struct {
 	// announced are the ports that are announced already, and inUse those that
 	// cannot be.
 	announced, inUse map[netip.AddrPort]bool
+	// announcing is what the pod announces of what the settings want.
+	announcing announcing
 }
+
+// announcing is what of its addresses a pod announces.
+type announcing uint8
+
+const (
+	announcingAll announcing = iota
+	// announcingAsBefore is what it announces already.
+	announcingAsBefore
+	announcingNothing
+)
 
 // limits are those of the namespace. A namespace that announces must not follow
 // announcements: else both ends of a connection open subflows at once and refuse
@@ -170,6 +182,9 @@ func (s Settings) endpoints(c capabilities) (endpoints []mptcpnl.Endpoint) {
 			return nil // the kernel would use it on each connection at once
 		}
 		return s.clientEndpoints(c)
+	}
+	if c.announcing == announcingNothing {
+		return nil
 	}
 	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
 		address, ok := s.address(is)
@@ -195,7 +210,7 @@ func (s Settings) ports(address netip.Addr, c capabilities) []uint16 {
 		switch at := netip.AddrPortFrom(address, uint16(port)); {
 		case c.announced[at]:
 			announced = append(announced, uint16(port))
-		case !c.inUse[at]:
+		case !c.inUse[at] && c.announcing == announcingAll:
 			free = append(free, uint16(port))
 		}
 	}

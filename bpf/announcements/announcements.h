@@ -35,6 +35,14 @@ struct wait {
 enum tells {
 	TELLS_LASTING = 1 << 0, /* a connection that the pod began has lasted */
 	TELLS_ANSWER = 1 << 1,  /* an MPTCP socket of it listens: a peer's SYN was answered */
+	TELLS_SERVED = 1 << 2,  /* a connection that a peer began has lasted, and nothing is announced on it */
+	TELLS_ARRIVAL = 1 << 3, /* a peer's SYN was answered, again: see whether that one lasts */
+};
+
+/* What the agent is told: one of these, of one interface. */
+struct told {
+	__u32 index;
+	__u32 what;
 };
 
 /*
@@ -56,7 +64,7 @@ struct begun {
 
 /* Those of a connection, kept with the socket of the subflow that brought them. */
 struct held {
-	__u64 began;   /* ns, when the first one was announced */
+	__u64 began;   /* ns, when it was established */
 	__u32 lasts;   /* 1: the connection waits no more */
 	__u32 waiting; /* a bit for each place */
 	struct announcement announcement[PLACES]; /* by the lowest bits of their ids */
@@ -130,7 +138,7 @@ struct {
 	__type(value, struct begun);
 } begun_connections SEC(".maps");
 
-/* The interfaces of which the agent is told something. */
+/* What the agent is told, of interfaces. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, TOLD_BYTES);

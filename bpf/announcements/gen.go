@@ -4,5 +4,5 @@
 // connection lasts, compiled, and Go's view of what it shares with the agent.
 package announcements
 
-//go:generate ../../hack/bpf2go.sh Hold hold.bpf.c
+//go:generate ../../hack/bpf2go.sh Hold hold.bpf.c -type told
 //go:generate go run ../../hack/enums hold_bpfel.o

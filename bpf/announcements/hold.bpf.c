@@ -19,6 +19,7 @@
 /* For Go. */
 SHARED(enum, hold_limit);
 SHARED(enum, tells);
+SHARED(struct, told);
 
 /*
  * Takes the place of one connection. Where the agent is away connections get one after
@@ -47,6 +48,20 @@ static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_s
 	return held->lasts;
 }
 
+/*
+ * ns. The kernel looks again at a buffer from which the application reads, but that of a
+ * subflow is read by MPTCP.
+ */
+static __always_inline __u64 established(const struct tcp_sock *kernel) { return kernel->rcvq_space.time * 1000; }
+
+/* An agent may have the kernel announce on connections that are there for long. */
+static __always_inline __u64 waits_since(void *socket)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+
+	return kernel ? established(kernel) : bpf_ktime_get_ns();
+}
+
 /* Keeps what the packet announces; 0 where it announces nothing, or is not to be kept. */
 static __always_inline int keep(struct __sk_buff *skb, void *socket, const struct wait *wait,
 				const struct bpf_tcp_sock *tcp, struct held *held)
@@ -64,7 +79,7 @@ static __always_inline int keep(struct __sk_buff *skb, void *socket, const struc
 	if (!held)
 		return 0;
 	if (!held->began)
-		held->began = bpf_ktime_get_ns();
+		held->began = waits_since(socket);
 	if (lasts(wait, tcp, held))
 		return 0;
 	place = announcement.option[ID_AT] & (PLACES - 1);
@@ -156,15 +171,16 @@ static __always_inline int is_begun_here(void *socket)
 }
 
 /* Tells the agent once; it asks for it anew. */
-static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait)
+static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait, __u32 what)
 {
-	__u32 *index = bpf_ringbuf_reserve(&told_interfaces, sizeof(*index), 0);
+	struct told *told = bpf_ringbuf_reserve(&told_interfaces, sizeof(*told), 0);
 
-	if (!index)
+	if (!told)
 		return;
-	*index = skb->ifindex;
-	wait->tells = 0;
-	bpf_ringbuf_submit(index, 0);
+	told->index = skb->ifindex;
+	told->what = what;
+	wait->tells &= ~what;
+	bpf_ringbuf_submit(told, 0);
 }
 
 static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
@@ -196,7 +212,25 @@ static __always_inline void watch(const struct __sk_buff *skb, void *socket, str
 		return;
 	kernel = bpf_skc_to_tcp_sock(socket);
 	if (kernel && kernel->is_mptcp)
-		tell(skb, wait);
+		tell(skb, wait, TELLS_LASTING);
+}
+
+/*
+ * A pod of short connections announces nothing. One that lasts is known by what the kernel
+ * counts anyway, so that nothing is kept of those that do not.
+ */
+static __always_inline void watch_served(const struct __sk_buff *skb, void *socket, struct wait *wait,
+					 const struct bpf_tcp_sock *tcp)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+
+	if (!kernel || !kernel->is_mptcp)
+		return;
+	if (!(wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) &&
+	    !(wait->time && bpf_ktime_get_ns() - established(kernel) >= wait->time))
+		return;
+	if (!is_begun_here(socket))
+		tell(skb, wait, TELLS_SERVED);
 }
 
 /* The answer to a SYN of MPTCP: who listens has no socket of the connection's own yet. */
@@ -237,8 +271,8 @@ int hold_addresses(struct __sk_buff *skb)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);
 	if (!socket) {
-		if (unlikely(wait->tells & TELLS_ANSWER) && is_answer(skb))
-			tell(skb, wait);
+		if (unlikely(wait->tells & (TELLS_ANSWER | TELLS_ARRIVAL)) && is_answer(skb))
+			tell(skb, wait, TELLS_ANSWER | TELLS_ARRIVAL);
 		return TCX_NEXT;
 	}
 	tcp = bpf_tcp_sock(socket);
@@ -250,6 +284,8 @@ int hold_addresses(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (wait->tells & TELLS_LASTING)
 		watch(skb, socket, wait, tcp);
+	if (wait->tells & TELLS_SERVED)
+		watch_served(skb, socket, wait, tcp);
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;

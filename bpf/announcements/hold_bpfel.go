@@ -78,6 +78,12 @@ type HoldSegment struct {
 	Options [40]uint8
 }
 
+type HoldTold struct {
+	_     structs.HostLayout
+	Index uint32
+	What  uint32
+}
+
 type HoldWait struct {
 	_     structs.HostLayout
 	Bytes uint64

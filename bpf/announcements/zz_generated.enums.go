@@ -16,4 +16,6 @@ const (
 const (
 	TellsLasting = 0x1
 	TellsAnswer  = 0x2
+	TellsServed  = 0x4
+	TellsArrival = 0x8
 )

@@ -55,6 +55,9 @@ struct inet_connection_sock {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct {
+		__u64 time; /* us: when the buffer for what comes in was looked at last; at first when it was established */
+	} rcvq_space;
 	_Bool is_mptcp;
 } __attribute__((preserve_access_index));
 
