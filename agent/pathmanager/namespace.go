@@ -35,6 +35,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
@@ -385,15 +386,33 @@ func (n *Namespace) setEndpoints(present, wanted []mptcpnl.Endpoint) error {
 			return err
 		}
 	}
+	if err := n.addThose(present, wanted); err != nil {
+		return err
+	}
+	return n.recordEndpoints(ours)
+}
+
+// announcePause is from one announcement to the next. The kernel makes each at once on all
+// connections that there are, and a peer that has not handled the one before drops it: it is
+// repeated 200 ms later.
+const announcePause = 2 * time.Millisecond
+
+// addThose adds the endpoints that are wanted and not present.
+func (n *Namespace) addThose(present, wanted []mptcpnl.Endpoint) error {
+	added := false
 	for _, endpoint := range wanted {
 		if slices.ContainsFunc(present, endpointLike(endpoint)) {
 			continue
 		}
+		if added {
+			time.Sleep(announcePause)
+		}
 		if err := n.add(endpoint); err != nil {
 			return err
 		}
+		added = true
 	}
-	return n.recordEndpoints(ours)
+	return nil
 }
 
 // recordEndpoints writes what endpoints may be ours.
