@@ -72,6 +72,15 @@ func TestLimitsAndEndpoints(t *testing.T) {
 			Settings{Manager: kernel, Count: 2, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61000, 61017)},
 			"add_addr_accepted 0 subflows 1\n10.0.0.1 id 0 port 61001 signal",
 		},
+		"a pod of short connections announces nothing, and follows no announcements": {
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, announcing: announcingNothing},
+			"add_addr_accepted 0 subflows 2",
+		},
+		"until it is known what a pod's connections are like it announces what it did": {
+			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 61001, Addresses: []netip.Addr{ipv4}},
+			capabilities{listening: true, room: 7, announced: portsOf(ipv4, 61002), announcing: announcingAsBefore},
+			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 61002 signal",
+		},
 		"the last port is the highest that there is": {
 			Settings{Manager: kernel, Count: 3, FirstAnnouncedPort: 65534, Addresses: []netip.Addr{ipv4}}, capabilities{listening: true, room: 7, inUse: portsOf(ipv4, 65534)},
 			"add_addr_accepted 0 subflows 2\n10.0.0.1 id 0 port 65535 signal",
