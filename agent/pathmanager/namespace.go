@@ -4,8 +4,8 @@
 // works in each pod's own network namespace, in one of two ways.
 //
 // Kernel leaves the work to the kernel's path manager, which goes on without the
-// agent. A pod that listens announces its address with further ports, and a pod
-// that connects opens a subflow to each. Both ends of a connection must not do
+// agent. A pod that listens announces its address with further ports, once one of its
+// connections lasts, and a pod that connects opens a subflow to each. Both ends of a connection must not do
 // both: a pod that listens therefore follows no announcements. The kernel opens
 // no subflow again that has closed, and none on connections from before; while
 // the agent runs, it makes the kernel do so, by adding for a moment an endpoint
@@ -205,8 +205,10 @@ func (n *Namespace) Configure(_ context.Context, settings Settings) error {
 		return nil
 	}
 	var err error
-	n.follower, err = follow(n, settings)
-	return err
+	if n.follower, err = follow(n, settings); err != nil {
+		return errors.Join(err, n.announce(announcingAll)) // nobody sees whether one lasts
+	}
+	return nil
 }
 
 func (n *Namespace) change(settings Settings) error {
