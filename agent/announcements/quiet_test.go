@@ -56,6 +56,17 @@ func announcing(t *testing.T, host *pair.Host) int {
 	return strings.Count(out, "signal")
 }
 
+// announcedBy is how much a host's kernel has announced; Linux 6.1 does not count it.
+func announcedBy(t *testing.T, host *pair.Host) int {
+	t.Helper()
+	out, err := host.Run("nstat", "--ignore", "--zeros", "--noupdate", "MPTcpExtAddAddrTx")
+	require.NoError(t, err)
+	if !strings.Contains(out, "MPTcpExtAddAddrTx") {
+		return 0
+	}
+	return counter(t, host, "MPTcpExtAddAddrTx")
+}
+
 // beShort has connections be short.
 func (l *quietLab) beShort(t *testing.T, times int, to func() net.Conn) {
 	t.Helper()
@@ -78,7 +89,7 @@ func TestAPodWhoseConnectionsStayShortAnnouncesNothing(t *testing.T) {
 			time.Sleep(usual.Time)
 		}
 		require.Zero(t, announcing(t, l.server))
-		require.Zero(t, counter(t, l.server, "MPTcpExtAddAddrTx"), "the server's kernel has announced something")
+		require.Zero(t, announcedBy(t, l.server), "the server's kernel has announced something")
 		require.Zero(t, joinedTo(t, l.server))
 		require.Equal(t, 1, genericNetlink(t, l.server), "the server's events are listened to")
 	})

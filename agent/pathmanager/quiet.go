@@ -136,9 +136,7 @@ func (f *follower) hush(now time.Time) error {
 	if !q.watch(announcements.TellsArrival, q.arrived) {
 		return f.speak(now)
 	}
-	if f.namespace.listens() {
-		q.follow() // those that are there already
-	}
+	q.follow() // those that are there already
 	return f.namespace.announce(announcingNothing)
 }
 
@@ -209,7 +207,7 @@ func (f *follower) seeWhatLasts(now time.Time) error {
 	if lasting && err == nil {
 		return f.speak(now)
 	}
-	q.lookAgain()
+	f.lookAgainAtArrived()
 	return err
 }
 
@@ -236,15 +234,19 @@ func (f *follower) judge(now time.Time) (lasts bool, err error) {
 	return lasts, nil
 }
 
-// lookAgain looks again while there are connections that may last, and else when the next one
-// comes.
-func (q *quiet) lookAgain() {
+// lookAgainAtArrived looks again while there are connections that may last, and else when the next one
+// comes. Of a pod that only connects nothing is to be told.
+func (f *follower) lookAgainAtArrived() {
+	q := f.quiet
 	q.looks = nil
 	for _, since := range q.came {
 		if !since.IsZero() {
 			q.looks = time.After(q.settings.OpenAfter.Time)
 			return
 		}
+	}
+	if !f.namespace.listens() {
+		q.watcher.Unwatch(q.interfaces, announcements.TellsServed)
 	}
 	q.watch(announcements.TellsArrival, q.arrived)
 }
