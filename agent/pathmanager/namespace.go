@@ -98,6 +98,7 @@ type Namespace struct {
 	// also looked for.
 	heard, quiet bool
 	announcing   announcing
+	pause        time.Duration // from one announcement to the next; 0 for the usual
 }
 
 // Open opens the network namespace of a file, such as /run/netns/NAME or
@@ -396,8 +397,12 @@ func (n *Namespace) setEndpoints(present, wanted []mptcpnl.Endpoint) error {
 
 // announcePause is from one announcement to the next. The kernel makes each at once on all
 // connections that there are, and a peer that has not handled the one before drops it: it is
-// repeated 200 ms later.
-const announcePause = 2 * time.Millisecond
+// repeated 200 ms later, by Linux before 6.18 after minutes. leavePause is where no agent will
+// help then.
+const (
+	announcePause = 2 * time.Millisecond
+	leavePause    = 50 * time.Millisecond
+)
 
 // addThose adds the endpoints that are wanted and not present.
 func (n *Namespace) addThose(present, wanted []mptcpnl.Endpoint) error {
@@ -407,7 +412,7 @@ func (n *Namespace) addThose(present, wanted []mptcpnl.Endpoint) error {
 			continue
 		}
 		if added {
-			time.Sleep(announcePause)
+			time.Sleep(cmp.Or(n.pause, announcePause))
 		}
 		if err := n.add(endpoint); err != nil {
 			return err

@@ -6,7 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -251,8 +253,9 @@ func (p *Pods) close(inode uint64) error {
 
 // Close leaves all pods so that their connections get subflows while no agent is there.
 func (p *Pods) Close() (failed error) {
-	for inode, opened := range p.managed {
-		failed = errors.Join(failed, opened.Leave(), p.close(inode))
+	failed = p.leave()
+	for inode := range p.managed {
+		failed = errors.Join(failed, p.close(inode))
 	}
 	if p.tracked != nil {
 		failed = errors.Join(failed, p.tracked.Close())
@@ -269,4 +272,16 @@ func (p *Pods) Remove(ctx context.Context) error {
 		recordErr = errors.Join(recordErr, fmt.Errorf("the MPTCP settings of %d pods are not restored", len(left)))
 	}
 	return errors.Join(err, recordErr)
+}
+
+// leave has all pods announce their addresses, at the same time: each takes a while.
+func (p *Pods) leave() error {
+	all := slices.Collect(maps.Values(p.managed))
+	failed := make([]error, len(all))
+	var leaving sync.WaitGroup
+	for i, opened := range all {
+		leaving.Go(func() { failed[i] = opened.Leave() })
+	}
+	leaving.Wait()
+	return errors.Join(failed...)
 }

@@ -70,6 +70,7 @@ func (n *Namespace) Leave() error {
 	if !n.changed() || n.announcing == announcingAll {
 		return nil
 	}
+	n.pause = leavePause
 	return n.announce(announcingAll)
 }
 
