@@ -13,6 +13,7 @@ enum hold_limit {
 	PLACES = 8,           /* for announcements of a connection; a power of two */
 	TOLD_BYTES = 65536,   /* more than each interface once */
 	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
+	LET_GO_EVERY = 10000000, /* ns; a peer drops what comes while it has not handled the one before */
 	PLACE_EVERY = 250000000, /* ns, from one place to the next where no agent says how many there are */
 };
 
@@ -64,7 +65,7 @@ struct begun {
 
 /* Those of a connection, kept with the socket of the subflow that brought them. */
 struct held {
-	__u64 began;   /* ns, when it was established */
+	__u64 began;   /* ns, when it was established; from then on when the last one was let go */
 	__u32 lasts;   /* 1: the connection waits no more */
 	__u32 waiting; /* a bit for each place */
 	struct announcement announcement[PLACES]; /* by the lowest bits of their ids */

@@ -45,6 +45,8 @@ static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_s
 	if ((wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) ||
 	    (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
 		held->lasts = take_room(wait);
+	if (held->lasts)
+		held->began = 0; /* none was let go yet */
 	return held->lasts;
 }
 
@@ -116,6 +118,7 @@ static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_s
 	barrier_var(place);
 	carried.announcement = held->announcement[place & (PLACES - 1)];
 	held->waiting &= ~(1 << place);
+	held->began = bpf_ktime_get_ns();
 	ends_of(&ends, &packet);
 	if (bpf_map_update_elem(&carried_announcements, &ends, &carried, BPF_ANY))
 		return;
@@ -289,7 +292,7 @@ int hold_addresses(struct __sk_buff *skb)
 	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;
-	if (held && held->waiting && lasts(wait, tcp, held))
+	if (held && held->waiting && lasts(wait, tcp, held) && bpf_ktime_get_ns() - held->began >= LET_GO_EVERY)
 		let_go(skb, tcp, held);
 	return TCX_NEXT;
 }

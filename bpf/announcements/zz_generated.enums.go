@@ -9,6 +9,7 @@ const (
 	Places        = 0x8
 	ToldBytes     = 0x10000
 	MaxAnswers    = 0x3e8
+	LetGoEvery    = 0x989680
 	PlaceEvery    = 0xee6b280
 )
 
