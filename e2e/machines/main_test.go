@@ -22,16 +22,15 @@ var paths = []string{"blue", "green", "red"}
 var shared = testlab.NewShared(lab.Options{
 	Name:    "e2evm",
 	Network: network.Spec{Nodes: 3, Paths: paths, LinkMbit: testlab.LinkMbit},
-	Pods:    []lab.Pod{pod("tenant-client", 1, "client"), pod("tenant-server", 2, "server")},
+	Pods: []lab.Pod{
+		{Namespace: "tenant", Name: "tenant-client", Node: 1, Labels: map[string]string{"app": "client"}},
+		{Namespace: "tenant", Name: "tenant-server", Node: 2, Labels: map[string]string{"app": "server"}, Serves: true},
+		stranger,
+	},
 })
 
-// pod is one of the namespace tenant.
-func pod(name string, node int, app string) lab.Pod {
-	return lab.Pod{
-		Namespace: "tenant", Name: name, Node: node,
-		Labels: map[string]string{"app": app}, Serves: app == "server",
-	}
-}
+// stranger is a pod that no policy selects.
+var stranger = lab.Pod{Namespace: "shop", Name: "client", Node: 1, Labels: map[string]string{"app": "client"}}
 
 func TestMain(m *testing.M) { shared.Main(m) }
 

@@ -150,7 +150,7 @@ func (c *cluster) expectEndpoint(t *testing.T, e *v1alpha1.MPTCPEndpoint, accept
 // expectOneOwner: a pod's address stays the pod's, and of two VMs with one address neither
 // has it.
 func (c *cluster) expectOneOwner(t *testing.T, vm *network.Pod, guest *v1alpha1.MPTCPEndpoint, policy *v1alpha1.MPTCPPolicy) {
-	thief := endpointOf(vm, "thief", c.Network.Pod("client").IPv4)
+	thief := endpointOf(vm, "thief", c.Network.Pod(stranger.Name).IPv4)
 	c.Create(t, thief)
 	c.expectEndpoint(t, thief, v1alpha1.ReasonDuplicate, v1alpha1.ReasonDuplicate)
 	c.WaitProgrammed(t, policy, 3)
@@ -180,7 +180,7 @@ func (c *cluster) expectSpoofsDropped(t *testing.T, vm *network.Pod) {
 	if arrived := send(vm.IPv4); arrived < count {
 		t.Errorf("of %d packets with its own address %d arrived", count, arrived)
 	}
-	if arrived := send(c.Network.Pod("client").IPv4); arrived > count/10 {
+	if arrived := send(c.Network.Pod(stranger.Name).IPv4); arrived > count/10 {
 		t.Errorf("of %d packets with another's address %d arrived", count, arrived)
 	}
 }
