@@ -25,7 +25,7 @@ func TestANICFailsWhileNoAgentRuns(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.spread(t, policy, 2)
 	// A pod at rest announces nothing while an agent that was killed is away.
-	c.run(t, transfer{"client", "server", 4, traffic.Up, 2 * time.Second})
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 2*time.Second))
 	c.Kill(t, c.Network.Pod("client").Node, c.Network.Pod("server").Node)
 	blocks := func(n *network.Network, node *network.Node, path string, up bool) error {
 		return n.Block(node, path, !up)
