@@ -7,9 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"braid.dev/braid/e2e/testlab"
-
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
