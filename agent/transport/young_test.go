@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/transport"
 	"braid.dev/braid/internal/testutil"
 )
@@ -56,4 +57,22 @@ func TestAShortConnectionHasNoConversation(t *testing.T) {
 	all, loaded := p.part.requests()
 	require.True(t, loaded)
 	require.EqualValues(t, 1, all.honoured[transport.RequestInitialWindow], "windows that the server gave")
+}
+
+// Who asks for an initial window alone has it, young or not, and asks for more when its policy does.
+func TestAWindowIsGivenToWhoAsksForNothingElse(t *testing.T) {
+	p := newPair(t, allOnNet1)
+	alone := &v1alpha1.Transport{Request: &v1alpha1.TransportRequest{InitialWindow: new(int32(40))}}
+	for _, address := range []string{p.server.IPv4, p.server.IPv6} {
+		p.serve(t, address)
+		p.apply(t, alone, acceptsAll("0.0.0.0/0", "::/0"))
+		client, server := p.connect(t, "TCP", address)
+		require.EqualValues(t, 40, state(t, server).window, "to %s", address)
+		ping(t, client, server)
+		p.apply(t, asksForAll(), acceptsAll("0.0.0.0/0", "::/0"))
+		testutil.Eventually(t, 10*time.Second, "the user timeout that is asked for later", func() bool {
+			ping(t, client, server)
+			return state(t, server).userTimeout == 7000
+		})
+	}
 }
