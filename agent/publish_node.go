@@ -43,6 +43,9 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		Overlays:      r.resolution.Overlays(),
 		Features:      append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
 	}
+	if r.key != 0 {
+		status.EncapsulationKey = fmt.Sprintf("%016x", r.key)
+	}
 	for _, condition := range []*metav1.Condition{a.source.condition(), a.peersCondition(r.model.Unsteered), a.savedCondition()} {
 		if condition != nil {
 			status.Conditions = append(status.Conditions, *condition)

@@ -84,7 +84,7 @@ func (r *addressReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 	var writes []func() error
 	for i := range members.Items {
 		member := &members.Items[i]
-		spec := &v1alpha1.MPTCPNodeSpec{Confirmed: decided[member.Name].Confirmed}
+		spec := &v1alpha1.MPTCPNodeSpec{Confirmed: decided[member.Name].Confirmed, PodRanges: decided[member.Name].PodRanges}
 		if !equality.Semantic.DeepEqual(member.Spec, spec) {
 			writes = append(writes, func() error { return r.confirm(ctx, member, spec) })
 		}

@@ -27,6 +27,8 @@ type Claims struct {
 type NodeAddresses struct {
 	// Confirmed are the node's, sorted by path and address; never nil.
 	Confirmed []v1alpha1.ConfirmedAddress
+	// PodRanges are those of the Node, as it has them.
+	PodRanges []string
 	// Refused are not, in the order in which the agent reports them.
 	Refused []RefusedAddress
 	// Contested are confirmed, and another node's agent reports them too.
@@ -64,7 +66,7 @@ func ConfirmAddresses(in Claims) map[string]*NodeAddresses {
 	byAddress := map[netip.Addr][]claim{}
 	for i := range in.Members {
 		member := &in.Members[i]
-		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}}
+		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}, PodRanges: podRangesOf(in.Nodes, member.Name)}
 		decided[member.Name] = result
 		for _, c := range known.judge(member, result) {
 			byAddress[c.address] = append(byAddress[c.address], c)
@@ -81,6 +83,18 @@ func ConfirmAddresses(in Claims) map[string]*NodeAddresses {
 		slices.SortStableFunc(result.Contested, byText)
 	}
 	return decided
+}
+
+// maxPodRanges is that of v1alpha1.MPTCPNodeSpec.podRanges.
+const maxPodRanges = 16
+
+func podRangesOf(nodes []corev1.Node, name string) []string {
+	for i := range nodes {
+		if ranges := nodes[i].Spec.PodCIDRs; nodes[i].Name == name && len(ranges) <= maxPodRanges {
+			return ranges
+		}
+	}
+	return nil
 }
 
 // claim is an address that a node may have, as far as it alone is looked at.

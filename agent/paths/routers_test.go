@@ -154,15 +154,15 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	peers[1].OfNode = peers[1].OfNode[:1]
 	require.Equal(t, "fd00:21:0:3::3 of node3 is of another version of IP than its Node's addresses", node.Lead(resolution.Paths, peers)[1].Paths["green"].Unled)
 
-	resolution.TellOfRouters(led, nil)
+	resolution.TellOfRouters(led, nil, nil)
 	messages := map[string]string{}
 	for _, path := range resolution.Paths {
 		require.True(t, path.Usable, path.Name)
 		messages[path.Name] = path.Message
 	}
-	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there"
+	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs the Nodes' spec.podCIDRs"
 	require.Equal(t, map[string]string{
-		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there",
+		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs the Nodes' spec.podCIDRs",
 		"green": "green does not lead everywhere: 10.21.2.2 of node2 has no route by green over a router, 10.21.3.3 of node3 has no route by green over a router; green" + alone,
 	}, messages)
 
@@ -170,14 +170,14 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	again := node.Lead(resolution.Paths, peersIn(lab))
 	resolution.Tunnels = []Tunnel{{Name: "flannel.1", Kind: TunnelVXLAN}}
-	resolution.TellOfRouters(again, nil)
+	resolution.TellOfRouters(again, nil, nil)
 	require.Empty(t, resolution.Paths[0].Message)
 	own := []netip.Addr{netip.MustParseAddr(lab.Nodes[0].Address(0, 4)), netip.MustParseAddr(lab.Nodes[0].Address(1, 4))}
 	resolution.Tunnels[0].local = own[0]
-	resolution.TellOfRouters(again, own)
+	resolution.TellOfRouters(again, own, nil)
 	require.Empty(t, resolution.Paths[0].Message)
 	resolution.Tunnels[0].local = own[1]
-	resolution.TellOfRouters(again, own)
+	resolution.TellOfRouters(again, own, nil)
 	require.Equal(t, "blue is not used by flannel.1 over routers: that sends from 10.21.1.1, which is not the Node's first InternalIP", resolution.Paths[0].Message)
 }
 

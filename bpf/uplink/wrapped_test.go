@@ -244,10 +244,16 @@ func TestWithoutAKeyOrRangesNothingGetsHeaders(t *testing.T) {
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		for what, without := range map[string]func(){
 			"an agent that does not know of it": func() { require.NoError(t, n.maps.Wrappings.Delete(uint32(thePeer))) },
-			"no key":                            func() { put(t, n.maps.Wrappings, uint32(thePeer), uplink.ToUplinkWrapping{Mtu: 9000, Paths: 1 << green}) },
-			"no pods of the peer":               func() { require.NoError(t, n.maps.PodRanges.Delete(uplink.ToUplinkRangeKey{Bits: 120, Address: address(e.other.Addr())})) },
-			"no pods of the node":               func() { require.NoError(t, n.maps.PodRanges.Delete(uplink.ToUplinkRangeKey{Bits: 120, Address: address(e.pod.Addr())})) },
-			"no address on the path":            func() { put(t, n.maps.Outers, uint32(thePeer), uplink.ToUplinkOuter{}) },
+			"no key": func() {
+				put(t, n.maps.Wrappings, uint32(thePeer), uplink.ToUplinkWrapping{Mtu: 9000, Paths: 1 << green})
+			},
+			"no pods of the peer": func() {
+				require.NoError(t, n.maps.PodRanges.Delete(uplink.ToUplinkRangeKey{Bits: 120, Address: address(e.other.Addr())}))
+			},
+			"no pods of the node": func() {
+				require.NoError(t, n.maps.PodRanges.Delete(uplink.ToUplinkRangeKey{Bits: 120, Address: address(e.pod.Addr())}))
+			},
+			"no address on the path": func() { put(t, n.maps.Outers, uint32(thePeer), uplink.ToUplinkOuter{}) },
 		} {
 			n.behindRouters(t, 9000)
 			peer := lookup[uplink.ToUplinkPeer](t, n.maps.Peers, uint32(thePeer))
