@@ -3,6 +3,9 @@
 package datapath
 
 import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,7 +13,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -141,20 +146,25 @@ func (l *lab) counted(t *testing.T, path string) (bytes uint64) {
 	return bytes
 }
 
-// A connection from before the agents has segments that leave no room: they take the cluster
-// network's route, whole, and its payload arrives as it was.
-func TestSegmentsOfConnectionsFromBeforeLeaveByTheClusterNetworksRoute(t *testing.T) {
+// Segments of connections from before the other node's agent took headers off leave no room for
+// them: they take the cluster network's route, whole, also when their flow is to leave its path.
+func TestSegmentsThatLeaveNoRoomTakeTheClusterNetworksRoute(t *testing.T) {
 	l := newNativeRacks(t)
-	l.applyNative(t, func(node int, state *State) {
-		if node == 0 {
-			state.Endpoints = nil
+	l.applyNative(t, func(_ int, state *State) {
+		for i := range state.Peers {
+			state.Peers[i].Key = 0
 		}
 	})
 	serve(t, l.Pod("pod-2-1"), 4)
-	running := start(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), 4, traffic.Options{Duration: 2 * time.Second, Verify: true})
+	running := start(t, l.Pod("pod-1-1"), l.Pod("pod-2-1"), 4, traffic.Options{Duration: 3 * time.Second, Verify: true})
 	running.awaitSubflows(t, 1)
-	l.applyNative(t, asItIs)
+	running.at(time.Second)
+	others := l.counted(t, threePaths[1]) + l.counted(t, threePaths[2])
+	l.applyNative(t, func(_ int, state *State) { state.Paths[0].Up = false })
 	require.Greater(t, running.wait(t).Mbit, 60.0)
+	others = l.counted(t, threePaths[1]) + l.counted(t, threePaths[2]) - others
+	require.Greater(t, others, uint64(10_000), "acknowledgements have room")
+	require.Less(t, others, uint64(5_000_000), "data has none")
 	l.expectNoFragments(t)
 }
 
@@ -214,4 +224,75 @@ func readAllRanges(d *Datapath) (map[uint32]int, error) {
 		count[number]++
 	}
 	return count, entries.Err()
+}
+
+// Who has no key, or speaks for pods that are not its own, gets nothing to a pod.
+func TestPacketsInHeadersOfOthersReachNoPod(t *testing.T) {
+	l := newNativeRacks(t)
+	l.applyNative(t, asItIs)
+	node1, node2, node3 := l.Nodes[0], l.Nodes[1], l.Nodes[2]
+	out, err := node1.Run("iptables", "-t", "nat", "-A", "POSTROUTING", "-s", node1.PodCIDR(4), "-d", l.Spec.PathRange(1, 4), "-j", "MASQUERADE")
+	require.NoError(t, err, out)
+	victim, key := l.Pod("pod-2-1"), bits.ReverseBytes64(l.datapaths[1].Key())
+	on := func(node *network.Node) netip.Addr { return netip.MustParseAddr(node.Address(1, 4)) }
+	pod := func(name string) netip.Addr { return netip.MustParseAddr(l.Pod(name).IPv4) }
+	for _, attempt := range []struct {
+		what    string
+		sender  *network.Namespace
+		headers packettest.Wrapped
+		inner   netip.Addr
+		arrives bool
+	}{
+		{"a stranger on the plane, with a node's address", l.Routers[threePaths[1]], packettest.Wrapped{From: on(node1), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
+		{"a pod, masqueraded as its node", l.Pod("pod-1-1").Namespace, packettest.Wrapped{From: pod("pod-1-1"), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
+		{"another node in the name of a pod that is not its own", node3.Namespace, packettest.Wrapped{From: on(node3), To: on(node2), Key: key}, pod("pod-1-1"), false},
+		{"another node in the name of a node", node3.Namespace, packettest.Wrapped{From: on(node3), To: on(node2), Key: key}, on(node1), false},
+		{"a node in the name of its pod", node1.Namespace, packettest.Wrapped{From: on(node1), To: on(node2), Key: key}, pod("pod-1-1"), true},
+	} {
+		segment := packettest.Segment{
+			From: netip.AddrPortFrom(attempt.inner, 4000), To: netip.AddrPortFrom(pod("pod-2-1"), 7777), Sequence: 7, Flags: 2, Window: 1 << 15, Options: []byte{30, 4, 1, 1},
+		}
+		got := received(t, victim, func() { sendRaw(t, attempt.sender, attempt.headers.To, attempt.headers.Frame(segment.Frame())[14:]) })
+		require.Equal(t, attempt.arrives, got, attempt.what)
+	}
+}
+
+// received tells whether a segment for port 7777 comes to a pod.
+func received(t *testing.T, pod *network.Pod, send func()) bool {
+	t.Helper()
+	var socket int
+	require.NoError(t, pod.Do(func() (err error) {
+		socket, err = unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+		return err
+	}))
+	defer func() { require.NoError(t, unix.Close(socket)) }()
+	require.NoError(t, unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000}))
+	send()
+	packet := make([]byte, 2048)
+	for {
+		n, _, err := unix.Recvfrom(socket, packet, 0)
+		if err != nil {
+			return false
+		}
+		if n >= 40 && binary.BigEndian.Uint16(packet[22:]) == 7777 {
+			return true
+		}
+	}
+}
+
+func sendRaw(t *testing.T, from *network.Namespace, to netip.Addr, packet []byte) {
+	t.Helper()
+	require.NoError(t, from.Do(func() error {
+		socket, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if err != nil {
+			return fmt.Errorf("opening a raw socket: %w", err)
+		}
+		defer func() { _ = unix.Close(socket) }()
+		for range 3 {
+			if err := unix.Sendto(socket, packet, 0, &unix.SockaddrInet4{Addr: to.As4()}); err != nil {
+				return fmt.Errorf("sending: %w", err)
+			}
+		}
+		return nil
+	}))
 }

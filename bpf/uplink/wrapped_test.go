@@ -49,41 +49,12 @@ func keyOf(key uint64) uint64 {
 	return binary.NativeEndian.Uint64(binary.BigEndian.AppendUint64(nil, key))
 }
 
-// wrapping is what headers say.
-type wrapping struct {
-	from, to netip.Addr
-	key      uint64
-	port     uint16
-	fragment uint16
+func outward(version int) packettest.Wrapped {
+	return packettest.Wrapped{From: onPath(green, 1, version), To: onPath(green, 2, version), Key: peersKey}
 }
 
-func outward(version int) wrapping {
-	return wrapping{from: onPath(green, 1, version), to: onPath(green, 2, version), key: peersKey}
-}
-
-func inward(version int) wrapping {
-	return wrapping{from: onPath(green, 2, version), to: onPath(green, 1, version), key: ownKey}
-}
-
-// frame is another one with these headers. The source's port is left to who sends it.
-func (w wrapping) frame(inner []byte) []byte {
-	payload := append(binary.BigEndian.AppendUint64(nil, w.key), inner[etherLength:]...)
-	udp := binary.BigEndian.AppendUint16([]byte{0xc0, 0}, max(w.port, 8478-8478*min(w.port, 1)))
-	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(payload)))
-	udp = append(append(udp, 0, 0), payload...)
-	if w.from.Is6() {
-		header := []byte{0x60, 0, 0, 0}
-		header = binary.BigEndian.AppendUint16(header, uint16(len(udp)))
-		header = append(header, protocolUDP, 64)
-		header = append(append(header, w.from.AsSlice()...), w.to.AsSlice()...)
-		return append(append(bytes.Clone(inner[:12]), 0x86, 0xdd), append(header, udp...)...)
-	}
-	header := binary.BigEndian.AppendUint16([]byte{0x45, 0}, uint16(20+len(udp)))
-	header = binary.BigEndian.AppendUint16(append(header, 0, 0), max(w.fragment, 0x4000*(1-min(w.fragment, 1))))
-	header = append(header, 64, protocolUDP, 0, 0)
-	header = append(append(header, w.from.AsSlice()...), w.to.AsSlice()...)
-	binary.BigEndian.PutUint16(header[10:], ^packettest.Sum(header))
-	return append(append(bytes.Clone(inner[:12]), 0x08, 0), append(header, udp...)...)
+func inward(version int) packettest.Wrapped {
+	return packettest.Wrapped{From: onPath(green, 2, version), To: onPath(green, 1, version), Key: ownKey}
 }
 
 // withoutFlow is a frame with headers, of which what is to differ from flow to flow is taken out.
@@ -104,7 +75,7 @@ func withoutFlow(t *testing.T, frame []byte, version int) []byte {
 func (n *node) beginWrapped(t *testing.T, e ends, version int) {
 	t.Helper()
 	n.changed(t, n.to, e.syn(capable(1)).frame(), skBuff{Ifindex: n.nics[blue]})
-	n.arriving(t, green, inward(version).frame(e.synAck(capableWithKey(key)).frame()))
+	n.arriving(t, green, inward(version).Frame(e.synAck(capableWithKey(key)).frame()))
 	n.changed(t, n.to, e.third().frame(), skBuff{Ifindex: n.nics[blue]})
 	require.Equal(t, 1, n.countLiving(t))
 }
@@ -120,17 +91,17 @@ func TestPodsPacketsGetHeadersWhereARouterLeadsToTheirNode(t *testing.T) {
 		syn := e.syn(capable(1)).frame()
 		v, after := n.changed(t, n.to, syn, skBuff{Ifindex: n.nics[blue]})
 		require.Equal(t, redirect, v)
-		require.Equal(t, outward(version).frame(syn), withoutFlow(t, after, version), "a SYN")
+		require.Equal(t, outward(version).Frame(syn), withoutFlow(t, after, version), "a SYN")
 		v, again := n.changed(t, n.to, after, skBuff{Ifindex: n.nics[green]})
 		require.Equal(t, next, v, "at the path's NIC")
 		require.Equal(t, after, again)
 		answer := e.synAck(capableWithKey(key)).frame()
-		require.Equal(t, answer, n.arriving(t, green, inward(version).frame(answer)), "what arrives")
+		require.Equal(t, answer, n.arriving(t, green, inward(version).Frame(answer)), "what arrives")
 		n.changed(t, n.to, e.third().frame(), skBuff{Ifindex: n.nics[blue]})
 		require.Equal(t, 1, n.countLiving(t), "and both have agreed")
 		v, after = n.changed(t, n.to, data(e, 1001), skBuff{Ifindex: n.nics[blue]})
 		require.Equal(t, redirect, v)
-		require.Equal(t, outward(version).frame(data(e, 1001)), withoutFlow(t, after, version), "data")
+		require.Equal(t, outward(version).Frame(data(e, 1001)), withoutFlow(t, after, version), "data")
 	})
 }
 
@@ -139,12 +110,12 @@ func TestAnswersGetHeadersOnThePathByWhichTheirSYNCameIn(t *testing.T) {
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
 		syn := e.syn(capable(1)).flip().frame()
-		require.Equal(t, syn, n.arriving(t, green, inward(version).frame(syn)))
+		require.Equal(t, syn, n.arriving(t, green, inward(version).Frame(syn)))
 		require.EqualValues(t, thePeer, n.mustFlow(t, e.out()).Peer)
 		answer := e.synAck(capableWithKey(key)).flip().frame()
 		v, after := n.changed(t, n.to, answer, skBuff{Ifindex: n.nics[blue]})
 		require.Equal(t, redirect, v)
-		require.Equal(t, outward(version).frame(answer), withoutFlow(t, after, version))
+		require.Equal(t, outward(version).Frame(answer), withoutFlow(t, after, version))
 	})
 }
 
@@ -277,43 +248,43 @@ func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
 		n.behindRouters(t, 9000)
 		syn := e.syn(capable(1)).flip()
 		fine := inward(version)
-		with := func(change func(*wrapping)) wrapping {
+		with := func(change func(*packettest.Wrapped)) packettest.Wrapped {
 			changed := fine
 			change(&changed)
 			return changed
 		}
 		frames := map[string][]byte{
-			"another key":                 with(func(w *wrapping) { w.key++ }).frame(syn.frame()),
-			"no key":                      with(func(w *wrapping) { w.key = 0 }).frame(syn.frame()),
-			"the peer's key":              with(func(w *wrapping) { w.key = peersKey }).frame(syn.frame()),
-			"another port":                with(func(w *wrapping) { w.port = 8479 }).frame(syn.frame()),
-			"from a stranger":             with(func(w *wrapping) { w.from = ofNode(77, version) }).frame(syn.frame()),
-			"from another path's address": with(func(w *wrapping) { w.from = onPath(red, 2, version) }).frame(syn.frame()),
-			"from the node's own address": with(func(w *wrapping) { w.from = onPath(green, 1, version) }).frame(syn.frame()),
-			"from the peer's own address": with(func(w *wrapping) { w.from = ofNode(2, version) }).frame(syn.frame()),
-			"for another path's address":  with(func(w *wrapping) { w.to = onPath(red, 1, version) }).frame(syn.frame()),
-			"for the node's own address":  with(func(w *wrapping) { w.to = ofNode(1, version) }).frame(syn.frame()),
-			"from no pod": fine.frame(syn.with(func(s *segment) {
+			"another key":                 with(func(w *packettest.Wrapped) { w.Key++ }).Frame(syn.frame()),
+			"no key":                      with(func(w *packettest.Wrapped) { w.Key = 0 }).Frame(syn.frame()),
+			"the peer's key":              with(func(w *packettest.Wrapped) { w.Key = peersKey }).Frame(syn.frame()),
+			"another port":                with(func(w *packettest.Wrapped) { w.Port = 8479 }).Frame(syn.frame()),
+			"from a stranger":             with(func(w *packettest.Wrapped) { w.From = ofNode(77, version) }).Frame(syn.frame()),
+			"from another path's address": with(func(w *packettest.Wrapped) { w.From = onPath(red, 2, version) }).Frame(syn.frame()),
+			"from the node's own address": with(func(w *packettest.Wrapped) { w.From = onPath(green, 1, version) }).Frame(syn.frame()),
+			"from the peer's own address": with(func(w *packettest.Wrapped) { w.From = ofNode(2, version) }).Frame(syn.frame()),
+			"for another path's address":  with(func(w *packettest.Wrapped) { w.To = onPath(red, 1, version) }).Frame(syn.frame()),
+			"for the node's own address":  with(func(w *packettest.Wrapped) { w.To = ofNode(1, version) }).Frame(syn.frame()),
+			"from no pod": fine.Frame(syn.with(func(s *segment) {
 				s.from = netip.AddrPortFrom(onPath(green, 2, version), 80)
 			}).frame()),
-			"from a pod of this node": fine.frame(syn.with(func(s *segment) { s.from = s.to }).frame()),
-			"for a pod of the peer's": fine.frame(syn.with(func(s *segment) { s.to = s.from }).frame()),
-			"for the node":            fine.frame(syn.with(func(s *segment) { s.to = netip.AddrPortFrom(onPath(green, 1, version), 80) }).frame()),
-			"for the world":           fine.frame(syn.with(func(s *segment) { s.to = netip.AddrPortFrom(ofNode(88, version), 80) }).frame()),
-			"UDP":                     fine.frame(syn.with(func(s *segment) { s.protocol = protocolUDP }).frame()),
-			"of the other version":    fine.frame(endsOf[10-version].syn(capable(1)).flip().frame()),
-			"headers twice":           fine.frame(fine.frame(syn.frame())),
-			"nothing within":          fine.frame(syn.frame())[:etherLength+moreBytes[version]],
+			"from a pod of this node": fine.Frame(syn.with(func(s *segment) { s.from = s.to }).frame()),
+			"for a pod of the peer's": fine.Frame(syn.with(func(s *segment) { s.to = s.from }).frame()),
+			"for the node":            fine.Frame(syn.with(func(s *segment) { s.to = netip.AddrPortFrom(onPath(green, 1, version), 80) }).frame()),
+			"for the world":           fine.Frame(syn.with(func(s *segment) { s.to = netip.AddrPortFrom(ofNode(88, version), 80) }).frame()),
+			"UDP":                     fine.Frame(syn.with(func(s *segment) { s.protocol = protocolUDP }).frame()),
+			"of the other version":    fine.Frame(endsOf[10-version].syn(capable(1)).flip().frame()),
+			"headers twice":           fine.Frame(fine.Frame(syn.frame())),
+			"nothing within":          fine.Frame(syn.frame())[:etherLength+moreBytes[version]],
 		}
 		if version == 4 {
-			frames["a fragment"] = with(func(w *wrapping) { w.fragment = 0x2000 }).frame(syn.frame())
-			frames["a fragment within"] = fine.frame(syn.with(func(s *segment) { s.fragment = 0x2000 }).frame())
+			frames["a fragment"] = with(func(w *packettest.Wrapped) { w.Fragment = 0x2000 }).Frame(syn.frame())
+			frames["a fragment within"] = fine.Frame(syn.with(func(s *segment) { s.fragment = 0x2000 }).frame())
 		}
 		for what, frame := range frames {
 			require.Equal(t, frame, n.arriving(t, green, frame), what)
 			require.Zero(t, n.countFlows(t), what)
 		}
-		frame := fine.frame(syn.frame())
+		frame := fine.Frame(syn.frame())
 		require.Equal(t, frame, n.arriving(t, red, frame), "by a path without routers")
 		require.Equal(t, frame, n.arriving(t, blue, frame), "by another path")
 		require.Equal(t, syn.frame(), n.arriving(t, green, frame), "the test shows nothing")
@@ -326,7 +297,7 @@ func TestTruncatedHeadersPass(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
-		frame := inward(version).frame(e.syn(capable(1)).flip().frame())
+		frame := inward(version).Frame(e.syn(capable(1)).flip().frame())
 		for length := etherLength + ipv6Length; length < etherLength+moreBytes[version]+map[int]int{4: ipv4Length, 6: ipv6Length}[version]; length++ {
 			require.Equal(t, frame[:length], n.arriving(t, green, frame[:length]), length)
 		}
