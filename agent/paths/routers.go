@@ -113,7 +113,7 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pod
 // whyBare says why Braid does not encapsulate what goes to peers either.
 func whyBare(podRanges []netip.Prefix) string {
 	if len(podRanges) == 0 {
-		return "; Braid's own encapsulation needs the Nodes' spec.podCIDRs"
+		return "; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
 	}
 	return "; their agents do not take Braid's own encapsulation off"
 }
