@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -70,10 +71,10 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		ObjectMeta: metav1.ObjectMeta{Name: a.options.NodeName},
 		Status:     status,
 	}
-	err := a.applyStatus(ctx, node)
+	err := a.applyNodeStatus(ctx, node)
 	if apierrors.IsNotFound(err) {
 		if err = a.createNode(ctx, r.snapshot); err == nil {
-			err = a.applyStatus(ctx, node)
+			err = a.applyNodeStatus(ctx, node)
 		}
 	}
 	if err != nil {
@@ -81,6 +82,25 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	}
 	a.published.node = &status
 	return nil
+}
+
+// applyNodeStatus leaves out what the definition of nodes does not know, as while a rollback
+// has put an earlier one in its place: then nobody encapsulates.
+func (a *Agent) applyNodeStatus(ctx context.Context, node *v1alpha1.MPTCPNode) error {
+	err := a.applyStatus(ctx, node)
+	if err == nil || !isUndeclared(err, "encapsulationKey") && !isUndeclared(err, "encapsulated") {
+		return err
+	}
+	less := node.DeepCopy()
+	less.Status.EncapsulationKey = ""
+	for i := range less.Status.Paths {
+		less.Status.Paths[i].Encapsulated = 0
+	}
+	return a.applyStatus(ctx, less)
+}
+
+func isUndeclared(err error, field string) bool {
+	return strings.Contains(err.Error(), field+": field not declared in schema")
 }
 
 // peersCondition says that there are more nodes than this one can steer to; nil: there

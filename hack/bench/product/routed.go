@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -27,7 +29,24 @@ func inRacks(ctx context.Context) (*rig.Lab, error) {
 }
 
 // inNativeRacks has no overlay: the first path's router knows the pods, and the others do not.
-func inNativeRacks(ctx context.Context) (*rig.Lab, error) { return racks(ctx, network.Overlay{}) }
+func inNativeRacks(ctx context.Context) (*rig.Lab, error) {
+	l, err := racks(ctx, network.Overlay{})
+	if err != nil {
+		return nil, err
+	}
+	err = rig.Until(ctx, rig.Patience, "all nodes encapsulate to both others", func() (bool, error) {
+		var nodes v1alpha1.MPTCPNodeList
+		if err := l.Client.List(ctx, &nodes); err != nil {
+			return false, fmt.Errorf("reading the nodes: %w", err)
+		}
+		bare := func(path v1alpha1.NodePath) bool { return path.Encapsulated < 2 }
+		return !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return slices.ContainsFunc(node.Status.Paths, bare) }), nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
 
 func racks(ctx context.Context, overlay network.Overlay) (*rig.Lab, error) {
 	spec := network.Spec{Nodes: 3, Racks: 3, Paths: rig.Paths[:3], LinkMbit: rig.LinkMbit, Overlay: overlay}
