@@ -31,3 +31,12 @@ func TestPathsShowToHowManyNodesBraidEncapsulates(t *testing.T) {
 	nodes[0].Paths = nodes[0].Paths[1:]
 	require.NotContains(t, pathsText(nodes), "ENCAPSULATED")
 }
+
+func TestASysdumpHasNoKeyOfANode(t *testing.T) {
+	node := &v1alpha1.MPTCPNode{Status: v1alpha1.MPTCPNodeStatus{EncapsulationKey: "0123456789abcdef"}}
+	require.NoError(t, clean(node))
+	require.Equal(t, "(left out)", node.Status.EncapsulationKey)
+	node.Status.EncapsulationKey = ""
+	require.NoError(t, clean(node))
+	require.Empty(t, node.Status.EncapsulationKey)
+}
