@@ -105,8 +105,24 @@ func podRangesOf(m *node.Model, wanted wrappings) map[uplink.ToUplinkRangeKey]ui
 	}
 	if _, is := wanted[uplink.OuterOfThisNode]; is {
 		add(m.PodRanges, uplink.OuterOfThisNode)
+		add(unmetered(m), uplink.OnlyUnwrapped)
 	}
 	return ranges
+}
+
+// unmetered are the addresses of guarded pods that only their packets' sources tell, as behind a
+// bridge: the meter at the NIC would not know them within headers, so they get none.
+func unmetered(m *node.Model) (addresses []netip.Prefix) {
+	for i := range m.Endpoints {
+		endpoint := &m.Endpoints[i]
+		if endpoint.PlanEndpoint == nil || endpoint.Guard == nil || endpoint.Ingress() != 0 {
+			continue
+		}
+		for _, address := range endpoint.Addresses {
+			addresses = append(addresses, netip.PrefixFrom(address, address.BitLen()))
+		}
+	}
+	return addresses
 }
 
 func rangeKey(prefix netip.Prefix) uplink.ToUplinkRangeKey {

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/lab/network"
@@ -30,7 +32,7 @@ func newNativeRacks(t *testing.T) *lab {
 
 // applyNative applies what nodes know of each other's pods, twice: by then all keys are known.
 // change is what is different at a node.
-func (l *lab) applyNative(t *testing.T, change func(node int, state *State)) {
+func (l *lab) applyNative(t *testing.T, change func(index int, state *State)) {
 	t.Helper()
 	for range 2 {
 		for i, state := range l.states(t) {
@@ -212,6 +214,20 @@ func TestTheKeyIsTheNextAgentsToo(t *testing.T) {
 	ranges, err := readAllRanges(l.datapaths[0])
 	require.NoError(t, err)
 	require.Equal(t, map[uint32]int{uplink.OuterOfThisNode: 2}, ranges)
+}
+
+// Behind a bridge the meter knows a pod by the source's address, which headers hide.
+func TestGuardedPodsBehindABridgeSendNothingInHeaders(t *testing.T) {
+	pod := netip.MustParseAddr("10.244.1.7")
+	model := &node.Model{PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
+	model.Endpoints = []node.Endpoint{{PlanEndpoint: &v1alpha1.PlanEndpoint{}, Addresses: []netip.Addr{pod}, HostInterface: 9, Bridged: true}}
+	wanted := wrappings{uplink.OuterOfThisNode: {Key: 1}}
+	own := rangeKey(netip.PrefixFrom(pod, 32))
+	require.NotContains(t, podRangesOf(model, wanted), own, "without a guard")
+	model.Endpoints[0].Guard = &v1alpha1.PlanGuard{}
+	require.EqualValues(t, uplink.OnlyUnwrapped, podRangesOf(model, wanted)[own])
+	model.Endpoints[0].Bridged = false
+	require.NotContains(t, podRangesOf(model, wanted), own, "its interface tells")
 }
 
 // readAllRanges counts the ranges of pods' addresses by their nodes.

@@ -293,6 +293,22 @@ func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
 	})
 }
 
+// The meter at the NIC knows such a pod by its address alone.
+func TestAPodThatIsKnownByItsAddressAloneOnlyReceivesInHeaders(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.behindRouters(t, 9000)
+		put(t, n.maps.PodRanges, uplink.ToUplinkRangeKey{Bits: 128, Address: address(e.pod.Addr())}, uint32(uplink.OnlyUnwrapped))
+		frame := e.syn(capable(1)).frame()
+		v, after := n.changed(t, n.to, frame, skBuff{Ifindex: n.nics[blue]})
+		require.Equal(t, next, v)
+		require.Equal(t, e.syn(capable(1)).frame()[:etherLength], after[:etherLength])
+		require.Len(t, after, len(frame))
+		answer := e.synAck(capableWithKey(key)).frame()
+		require.Equal(t, answer, n.arriving(t, green, inward(version).Frame(answer)))
+	})
+}
+
 func TestTruncatedHeadersPass(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {

@@ -122,4 +122,5 @@ const (
 	WrappedPort     = 0x211e
 	WrappedMoreIPV4 = 0x24
 	WrappedMoreIPV6 = 0x38
+	OnlyUnwrapped   = 0x1ffff
 )

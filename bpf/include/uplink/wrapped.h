@@ -15,6 +15,8 @@ enum wrapped {
 	WRAPPED_PORT = 8478, /* that of the probes, which firewalls let pass */
 	WRAPPED_MORE_IPV4 = sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(__u64),
 	WRAPPED_MORE_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(__u64),
+	/* In pod_ranges: a pod of this node whose packets get no headers, as a guard would not know them within. */
+	ONLY_UNWRAPPED = 0x10000 | OUTER_OF_THIS_NODE,
 };
 
 enum {
@@ -69,7 +71,7 @@ struct wrapped_ipv6 {
 	__u64 key;
 } __attribute__((aligned(8)));
 
-/* The index of the node whose pods have this address, OUTER_OF_THIS_NODE among them, or NO_NODE. */
+/* The index of the node whose pods have this address, OUTER_OF_THIS_NODE and ONLY_UNWRAPPED among them, or NO_NODE. */
 static __always_inline __u32 node_of_pod(const struct address *pod)
 {
 	struct range_key key = { .bits = RANGE_BITS, .address = *pod };
@@ -299,6 +301,12 @@ static __always_inline __u32 wrapping_peer(struct __sk_buff *skb, __u8 family)
 	return there;
 }
 
+/* Whether packets for this address may come in headers. */
+static __always_inline int is_of_this_node(const struct address *pod)
+{
+	return (__u16)node_of_pod(pod) == OUTER_OF_THIS_NODE;
+}
+
 /* What is within: a whole segment of TCP, from a pod of the peer's to one of this node. */
 static __always_inline int is_of_pods_ipv4(struct __sk_buff *skb, __u32 peer)
 {
@@ -311,7 +319,7 @@ static __always_inline int is_of_pods_ipv4(struct __sk_buff *skb, __u32 peer)
 		return 0;
 	map_ipv4(&source, ip.saddr);
 	map_ipv4(&destination, ip.daddr);
-	return node_of_pod(&source) == peer && node_of_pod(&destination) == OUTER_OF_THIS_NODE;
+	return node_of_pod(&source) == peer && is_of_this_node(&destination);
 }
 
 static __always_inline int is_of_pods_ipv6(struct __sk_buff *skb, __u32 peer)
@@ -324,7 +332,7 @@ static __always_inline int is_of_pods_ipv6(struct __sk_buff *skb, __u32 peer)
 	if ((bpf_ntohl(ip.flow) >> 28) != 6 || ip.nexthdr != IPPROTO_TCP)
 		return 0;
 	__builtin_memcpy(&ends, ip.saddr, sizeof(ends));
-	return node_of_pod(&ends.source) == peer && node_of_pod(&ends.destination) == OUTER_OF_THIS_NODE;
+	return node_of_pod(&ends.source) == peer && is_of_this_node(&ends.destination);
 }
 
 /* Whether it has this node's key, which only its peers know. */
@@ -337,12 +345,13 @@ static __always_inline int has_key(struct __sk_buff *skb, __u32 more)
 	       key == own->key;
 }
 
-static __always_inline int is_first_fragment_or_has_options(struct __sk_buff *skb)
+/* No fragment, and nothing between its header and that of UDP. */
+static __always_inline int is_plain_ipv4(struct __sk_buff *skb)
 {
 	struct iphdr ip;
 
-	return bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)) || ip.ihl_version != IPV4_WITHOUT_OPTIONS ||
-	       ip.frag_off & bpf_htons(IPV4_FRAGMENT);
+	return !bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)) && ip.ihl_version == IPV4_WITHOUT_OPTIONS &&
+	       !(ip.frag_off & bpf_htons(IPV4_FRAGMENT));
 }
 
 /*
@@ -354,7 +363,7 @@ __noinline int unwrap(struct __sk_buff *skb)
 	__u8 family = skb->protocol == bpf_htons(ETH_P_IP) ? AF_INET : AF_INET6;
 	__u32 more = more_of(family), peer;
 
-	if (!has_key(skb, more) || (family == AF_INET && is_first_fragment_or_has_options(skb)))
+	if (!has_key(skb, more) || (family == AF_INET && !is_plain_ipv4(skb)))
 		return 0;
 	peer = wrapping_peer(skb, family);
 	if (peer == NO_NODE || !(family == AF_INET ? is_of_pods_ipv4(skb, peer) : is_of_pods_ipv6(skb, peer)))
