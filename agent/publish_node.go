@@ -41,11 +41,8 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
 		Addresses:     r.resolution.Addresses(r.snapshot.nodeAddresses),
-		Overlays:      r.resolution.Overlays(),
-		Features:      append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
-	}
-	if r.key != 0 {
-		status.EncapsulationKey = fmt.Sprintf("%016x", r.key)
+		Overlays:      r.resolution.Overlays(), EncapsulationKey: shownKey(r.key),
+		Features: append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
 	}
 	for _, condition := range []*metav1.Condition{a.source.condition(), a.peersCondition(r.model.Unsteered), a.savedCondition()} {
 		if condition != nil {
@@ -82,6 +79,14 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	}
 	a.published.node = &status
 	return nil
+}
+
+// shownKey is empty for none.
+func shownKey(key uint64) string {
+	if key == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", key)
 }
 
 // applyNodeStatus leaves out what the definition of nodes does not know, as while a rollback

@@ -54,7 +54,7 @@ func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
 	})
 	t.Cleanup(func() { require.NoError(t, racks.Down()) })
 	c := &cluster{racks.Use(t)}
-	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
 	c.createRoutedPaths(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	c.Create(t, policy)
@@ -62,8 +62,8 @@ func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
 	c.WaitFor(t, "probes get over all routers, and both other nodes take headers off", 30*time.Second, func(ctx context.Context) error {
 		return errors.Join(c.reaches(ctx, "node1", "blue", "green", "red"), c.encapsulates(ctx, "node1", 2), c.encapsulates(ctx, "node2", 2))
 	})
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.result.Mbit) })
-	t.Run("over IPv6", func(t *testing.T) { c.expectSpread(t, 6, single.result.Mbit) })
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
+	t.Run("over IPv6", func(t *testing.T) { c.expectSpread(t, 6, single.Result.Mbit) })
 }
 
 // encapsulates: on each path of a node packets to so many others get headers, and nothing is odd

@@ -284,6 +284,14 @@ func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
 			require.Equal(t, frame, n.arriving(t, green, frame), what)
 			require.Zero(t, n.countFlows(t), what)
 		}
+	})
+}
+
+func TestHeadersAreTakenOffByThePathsOwnNICWithTheNodesOwnKey(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		n.behindRouters(t, 9000)
+		syn, fine := e.syn(capable(1)).flip(), inward(version)
 		frame := fine.Frame(syn.frame())
 		require.Equal(t, frame, n.arriving(t, red, frame), "by a path without routers")
 		require.Equal(t, frame, n.arriving(t, blue, frame), "by another path")
