@@ -66,6 +66,13 @@ var experiments = []rig.Measurer{
 			{"routed.ratio", "to links x single path"}, {"routed.*.ratio", "to links x single path"}, {"routed.*_mbit", "Mbit/s"}, {"routed.*_ms", "ms"}, {"routed.checksum_errors", "segments"},
 		},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: inNativeRacks, Run: measureNativeRouted, Info: rig.Info{
+		Name: "routed_native", Measures: "the same as routed, of pods that are routed natively: Braid encapsulates",
+		Figures: []rig.Unit{
+			{"routed.native.ratio", "to links x single path"}, {"routed.native.*.ratio", "to links x single path"}, {"routed.native.*_mbit", "Mbit/s"},
+			{"routed.native.*_ms", "ms"}, {"routed.native.checksum_errors", "segments"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: inWorld, Run: measureOutside, Info: rig.Info{
 		Name: "outside", Measures: "goodput of one connection over three links to a server outside of the cluster, and gaps when a gateway dies",
 		Figures: []rig.Unit{
