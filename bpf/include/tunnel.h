@@ -188,16 +188,17 @@ static __always_inline int parse_inner(struct __sk_buff *skb, const struct withi
 }
 
 /*
- * Fills packet by the headers of the packet within and returns 1 for a TCP segment.
- * Global: the verifier looks at it once.
+ * Fills packet by the headers of the packet within and returns 1 for a TCP segment. A program
+ * has it once, and within itself: to return from a function is slow where processors are kept
+ * from guessing where that leads.
  */
-__noinline int parse_packet_within(struct __sk_buff *skb, struct packet *packet)
+static __always_inline int parse_tunnel(struct __sk_buff *skb, struct packet *packet)
 {
 	struct within within = { .offset = sizeof(struct ethhdr) };
 	const struct tunnels *tunnels = tunnels_here();
 	int offset;
 
-	if (!packet || !tunnels || skb->vlan_present || !is_ip(skb->protocol))
+	if (!tunnels || skb->vlan_present || !is_ip(skb->protocol))
 		return 0;
 	if (!find_inner(skb, tunnels, &within))
 		return 0;
@@ -207,13 +208,6 @@ __noinline int parse_packet_within(struct __sk_buff *skb, struct packet *packet)
 	packet->network = within.offset;
 	packet->carrier = skb->protocol == bpf_htons(ETH_P_IP) ? AF_INET : AF_INET6;
 	return parse_tcp_header(skb, offset, packet);
-}
-
-/* The verifier of Linux 6.1 takes no structure for an argument that nothing was written to. */
-static __always_inline int parse_tunnel(struct __sk_buff *skb, struct packet *packet)
-{
-	__builtin_memset(packet, 0, sizeof(*packet));
-	return parse_packet_within(skb, packet);
 }
 
 /* A Bloom filter's bit. */

@@ -200,6 +200,7 @@ type FromUplinkWrapping struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	FromUplinkMapAnswered         = "answered"
+	FromUplinkMapClockReadings    = "clock_readings"
 	FromUplinkMapConnections      = "connections"
 	FromUplinkMapDepartures       = "departures"
 	FromUplinkMapEndedFlows       = "ended_flows"
@@ -277,6 +278,7 @@ type FromUplinkProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkMapSpecs struct {
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
+	ClockReadings    *ebpf.MapSpec `ebpf:"clock_readings"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	Departures       *ebpf.MapSpec `ebpf:"departures"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
@@ -330,6 +332,7 @@ func (o *FromUplinkObjects) Close() error {
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkMaps struct {
 	Answered         *ebpf.Map `ebpf:"answered"`
+	ClockReadings    *ebpf.Map `ebpf:"clock_readings"`
 	Connections      *ebpf.Map `ebpf:"connections"`
 	Departures       *ebpf.Map `ebpf:"departures"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
@@ -358,6 +361,7 @@ type FromUplinkMaps struct {
 func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
 		m.Answered,
+		m.ClockReadings,
 		m.Connections,
 		m.Departures,
 		m.EndedFlows,

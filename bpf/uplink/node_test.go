@@ -153,6 +153,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 	var from uplink.FromUplinkObjects
 	require.NoError(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		uplink.FromUplinkMapAnswered:      to.Answered,
+		uplink.FromUplinkMapClockReadings: to.ClockReadings,
 		uplink.FromUplinkMapConnections:   to.Connections,
 		uplink.FromUplinkMapEndpoints:     to.Endpoints,
 		uplink.FromUplinkMapFlows:         to.Flows,

@@ -98,6 +98,34 @@ func TestWhatIsRepeatedAfterAnAnswerStays(t *testing.T) {
 	})
 }
 
+func TestTheTickOfWhatWaitsIsTheClocks(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		for i := range uint32(5) {
+			before := tick(t)
+			n.goesBy(t, e.sends(100+100*i))
+			require.InDelta(t, before, n.mustFlow(t, e.out()).Unanswered, 500, "half a second, as machines are busy")
+			n.ingress(t, green, e.hears(200+100*i, 0).frame())
+			require.Zero(t, n.mustFlow(t, e.out()).Unanswered)
+			time.Sleep(30 * time.Millisecond)
+		}
+	})
+}
+
+func TestTheClockIsReadAgainOnceItHasMoved(t *testing.T) {
+	n := newNode(t)
+	e := n.begin(t, endsOf[4], green)
+	reading := func() uint64 { return *lookup[uint64](t, n.maps.ClockReadings, uint32(0)) }
+	n.goesBy(t, e.sends(0))
+	n.ingress(t, green, e.hears(100, 0).frame())
+	first := reading()
+	require.NotZero(t, uint32(first))
+	time.Sleep(quiet)
+	n.goesBy(t, e.sends(100))
+	require.NotEqual(t, reading()>>32, first>>32, "the count of the kernel's timer")
+	require.Greater(t, uint32(reading()), uint32(first), "the tick")
+}
+
 func TestANewPieceOfDataStays(t *testing.T) {
 	n := newNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {

@@ -498,22 +498,18 @@ SEC("tc")
 int to_uplink(struct __sk_buff *skb)
 {
 	struct packet packet;
-	struct flow_key key;
+	struct flow_key *key = ends_of(&packet);
 	struct flow *flow;
 
 	if (!parse_leaving(skb, &packet))
 		return TCX_NEXT;
 	if (likely(!may_have_flows(&packet.source)))
 		return TCX_NEXT;
-	key.local = packet.source;
-	key.remote = packet.destination;
-	key.local_port = packet.source_port;
-	key.remote_port = packet.destination_port;
-	flow = bpf_map_lookup_elem(&flows, &key);
+	flow = bpf_map_lookup_elem(&flows, key);
 	if (unlikely(packet.flags & TCP_SYN || !flow)) {
-		if (!(packet.flags & TCP_SYN) && !may_shake_hands(&key))
+		if (!(packet.flags & TCP_SYN) && !may_shake_hands(key))
 			return TCX_NEXT;
-		flow = handshaking(skb, &packet, &key);
+		flow = handshaking(skb, &packet, key);
 		if (flow) {
 			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
@@ -522,13 +518,13 @@ int to_uplink(struct __sk_buff *skb)
 				limit_segments(skb, &packet, flow->peer);
 			return steer(skb, flow, &packet, 0, 0);
 		}
-		flow = bpf_map_lookup_elem(&flows, &key);
+		flow = bpf_map_lookup_elem(&flows, key);
 	}
-	if (!flow || was_redirected(skb, flow, &packet) || unlikely(is_out_of_place(skb, flow, &key, &packet)))
+	if (!flow || was_redirected(skb, flow, &packet) || unlikely(is_out_of_place(skb, flow, key, &packet)))
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
-	note_end(flow, &key, &packet, ENDED_OUT);
-	return steer(skb, flow, &packet, &key, note_leaving(skb, flow, &key, &packet));
+	note_end(flow, key, &packet, ENDED_OUT);
+	return steer(skb, flow, &packet, key, note_leaving(skb, flow, key, &packet));
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -217,6 +217,7 @@ type ToUplinkWrapping struct {
 const (
 	ToUplinkMapAnswered         = "answered"
 	ToUplinkMapBusyFlows        = "busy_flows"
+	ToUplinkMapClockReadings    = "clock_readings"
 	ToUplinkMapConnections      = "connections"
 	ToUplinkMapDepartures       = "departures"
 	ToUplinkMapEndedFlows       = "ended_flows"
@@ -297,6 +298,7 @@ type ToUplinkProgramSpecs struct {
 type ToUplinkMapSpecs struct {
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
 	BusyFlows        *ebpf.MapSpec `ebpf:"busy_flows"`
+	ClockReadings    *ebpf.MapSpec `ebpf:"clock_readings"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
 	Departures       *ebpf.MapSpec `ebpf:"departures"`
 	EndedFlows       *ebpf.MapSpec `ebpf:"ended_flows"`
@@ -353,6 +355,7 @@ func (o *ToUplinkObjects) Close() error {
 type ToUplinkMaps struct {
 	Answered         *ebpf.Map `ebpf:"answered"`
 	BusyFlows        *ebpf.Map `ebpf:"busy_flows"`
+	ClockReadings    *ebpf.Map `ebpf:"clock_readings"`
 	Connections      *ebpf.Map `ebpf:"connections"`
 	Departures       *ebpf.Map `ebpf:"departures"`
 	EndedFlows       *ebpf.Map `ebpf:"ended_flows"`
@@ -383,6 +386,7 @@ func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
 		m.Answered,
 		m.BusyFlows,
+		m.ClockReadings,
 		m.Connections,
 		m.Departures,
 		m.EndedFlows,

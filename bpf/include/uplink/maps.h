@@ -98,6 +98,19 @@ struct flow_key {
 	__be16 remote_port;
 };
 
+/*
+ * The ends of a packet's flow as its sender's node sees it: a packet begins with them, in this
+ * order. To copy them would be a store and a load more before each look-up.
+ */
+static __always_inline struct flow_key *ends_of(struct packet *packet)
+{
+	_Static_assert(__builtin_offsetof(struct packet, destination) == __builtin_offsetof(struct flow_key, remote) &&
+			       __builtin_offsetof(struct packet, source_port) == __builtin_offsetof(struct flow_key, local_port) &&
+			       __builtin_offsetof(struct packet, destination_port) == __builtin_offsetof(struct flow_key, remote_port),
+		       "a packet does not begin with its flow's key");
+	return (struct flow_key *)&packet->source;
+}
+
 enum flow_role {
 	ROLE_INITIATOR = 1, /* this node chose the path */
 	ROLE_RESPONDER = 2, /* the peer chose it; this node follows */

@@ -33,11 +33,47 @@ struct {
 	__type(value, __u64);
 } departures SEC(".maps");
 
-static __always_inline __u32 ticks(void)
+/*
+ * When the clock was read last: the kernel's count of its timer then, in the upper half, and
+ * the tick, which is never 0.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} clock_readings SEC(".maps");
+
+static __always_inline __u64 *last_reading(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&clock_readings, &zero);
+}
+
+__noinline __u32 read_clock(__u32 jiffy)
 {
 	__u32 now = bpf_ktime_get_coarse_ns() >> TICK;
+	__u64 *last = last_reading();
 
-	return now ? now : 1;
+	if (!now)
+		now = 1;
+	/* The kernel moves its count a little before the clock, which may not have moved yet. */
+	if (last && now != (__u32)*last)
+		*last = (__u64)jiffy << 32 | now;
+	return now;
+}
+
+/*
+ * The clock moves with the kernel's timer, whose count costs nothing to read, while a call that
+ * reads the clock takes longer than all that is done with it.
+ */
+static __always_inline __u32 ticks(void)
+{
+	__u64 *last = last_reading(), reading = last ? *last : 0;
+	__u32 jiffy = bpf_jiffies64();
+
+	return likely(reading >> 32 == jiffy && (__u32)reading) ? (__u32)reading : read_clock(jiffy);
 }
 
 static __always_inline __u32 *answer_on(const struct flow *flow, __u32 path)
@@ -63,17 +99,20 @@ static __always_inline void avoid_path(struct flow *flow, __u32 now)
 		flow->tries++;
 }
 
+static __always_inline int waits_too_long(const struct flow *flow, __u32 now)
+{
+	return (__s32)(now - flow->unanswered) > flow->slowest * WAIT_UNIT + PATIENCE;
+}
+
 /*
- * Data is repeated. True where nothing has come in since it was sent first, for longer than
- * answers take; the path is avoided then unless it answers others.
+ * Data is repeated, and nothing has come in since it was sent first, for longer than
+ * answers take: the path is avoided unless it answers others.
  */
 __noinline int suspect_path(struct flow *flow)
 {
 	__u32 now = ticks();
 
 	if (!flow || flow->last >= MAX_PATHS)
-		return 0;
-	if ((__s32)(now - flow->unanswered) <= flow->slowest * WAIT_UNIT + PATIENCE)
 		return 0;
 	if (answered_of_late(flow, now))
 		return 1;
@@ -104,7 +143,7 @@ static __always_inline int note_sent(struct __sk_buff *skb, struct flow *flow, c
 		flow->sent = end;
 		return 0;
 	}
-	return suspect_path(flow);
+	return unlikely(waits_too_long(flow, ticks())) && suspect_path(flow);
 }
 
 /* Whether the flow's own path was avoided for long enough, or has answered since. */
@@ -151,12 +190,10 @@ __noinline int note_departure(struct flow *flow)
 }
 
 /* Something came in after data of this end. */
-__noinline int note_answer(struct flow *flow)
+static __always_inline void note_answer(struct flow *flow)
 {
 	__u32 now = ticks(), waited, *answer;
 
-	if (!flow)
-		return 0;
 	waited = (now - flow->unanswered) / WAIT_UNIT;
 	flow->unanswered = 0;
 	note_load(flow, now);
@@ -173,7 +210,6 @@ __noinline int note_answer(struct flow *flow)
 		flow->slowest -= (flow->slowest >> 4) + 1;
 	if (!flow->avoided)
 		flow->tries = 0;
-	return 1;
 }
 
 /* Whether a segment that came in has data; what is too long for the field (BIG TCP) has. */
@@ -238,10 +274,7 @@ __noinline int note_move(struct __sk_buff *skb, const struct packet *packet, str
 	return 1;
 }
 
-/*
- * New numbers came in. The clock moves with the kernel's timer, whose count costs nothing
- * to read: the clock itself takes longer than the rest of this program's writing.
- */
+/* New numbers came in. */
 static __always_inline void note_advance(struct __sk_buff *skb, const struct packet *packet, struct flow *flow, __u8 came_by)
 {
 	__u16 jiffy = bpf_jiffies64();
@@ -266,7 +299,7 @@ static __always_inline void note_received(struct __sk_buff *skb, struct flow *fl
 	if (flow->received - sequence >= WINDOW) {
 		flow->received = sequence;
 		note_advance(skb, packet, flow, came_by);
-	} else if (!flow->unanswered) {
+	} else if (!flow->unanswered && unlikely(flow->incoming != (__u8)(flow->last + 1))) {
 		note_repeated(skb, packet, flow);
 	}
 	if (flow->unanswered)
