@@ -358,16 +358,16 @@ func TestWhatOthersSendIsTakenOffCredits(t *testing.T) {
 	}
 }
 
-// Their credits are of the receiver's NIC: together more than twice what the narrow link carries.
+// Four of them have credits of nearly 50 Mbit/s together.
 func TestLongFlowsWithCreditsDoNotOverrunANarrowerLinkOnTheirWay(t *testing.T) {
 	c := newCrowd(t)
-	require.NoError(t, c.Nodes[1].ShapeQueue("net1", 20, crowdBuffer))
-	o := incast.Options{Senders: c.senders[:4], Flows: 4, Duration: 2 * time.Second, Protocol: network.TCP}
+	require.NoError(t, c.Nodes[1].ShapeQueue("net1", 30, crowdBuffer))
+	o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP}
 	c.give(t, credits, 0)
 	without := c.run(t, o)
 	c.give(t, credits, len(c.senders))
 	with := c.run(t, o)
-	if with.RetransmittedShare() > without.RetransmittedShare()/2 || with.Mbit() < 0.8*without.Mbit() {
+	if with.RetransmittedShare() > without.RetransmittedShare()/2 || with.Mbit() < 0.7*crowdMbit {
 		t.Errorf("with credits %.1f %% are sent again and %.1f Mbit/s go, and %.1f %% and %.1f without", with.RetransmittedShare(), with.Mbit(), without.RetransmittedShare(), without.Mbit())
 	}
 }

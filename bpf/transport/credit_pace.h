@@ -18,7 +18,8 @@ enum {
 	BURST = 48 << 10,          /* bytes of a fast flow that are a short queue */
 	NEAR = 500,                /* us: a longer least round trip may have a queue in it */
 	LONG_QUEUE = 4000,         /* us */
-	QUEUE_STEP = 250,          /* us for a 64th more or less */
+	QUEUE_STEP = 250,          /* us for a 64th more, or two less */
+	SEGMENTS_WITHIN_CREDIT = 256, /* with which a flow begins */
 };
 
 /*
@@ -51,7 +52,7 @@ static __always_inline __u32 share_of_credit(__u64 rate, __u32 segment, __u32 ro
 		return WHOLE_CREDIT + (brief - above) / QUEUE_STEP;
 	if (queue <= LONG_QUEUE)
 		return WHOLE_CREDIT;
-	steps = (queue - LONG_QUEUE) / QUEUE_STEP;
+	steps = 2 * (queue - LONG_QUEUE) / QUEUE_STEP;
 	return WHOLE_CREDIT - (steps < WHOLE_CREDIT - LEAST_OF_CREDIT ? steps : WHOLE_CREDIT - LEAST_OF_CREDIT);
 }
 

@@ -26,6 +26,9 @@ static __always_inline void pace_to_credit(struct bpf_sock_ops *ops, void *sk, s
 	if (!tcp)
 		return;
 	share = share_of_credit(credit->rate, ops->mss_cache, tcp->rack.rtt_us, ops->rtt_min);
+	/* A link that is narrow elsewhere is not known before its queue grows. */
+	if (share > WHOLE_CREDIT && ops->data_segs_out < SEGMENTS_WITHIN_CREDIT)
+		share = WHOLE_CREDIT;
 	if (share == credit->share && !anew)
 		return;
 	credit->share = share;

@@ -60,12 +60,12 @@ func TestASenderGoesOverItsCreditWhileTheQueueIsShortAndHalvesItAtMostWhereItIsL
 		"one of eight at 10 Gbit/s, and no queue":                 {1250 * mbit, 1500, 100, 100, 65},
 		"one of eight at 10 Gbit/s, and 300 us":                   {1250 * mbit, 1500, 400, 100, 64},
 		"4 ms of queue":                                           {12 * mbit, 1500, 4100, 100, 64},
-		"8 ms of queue":                                           {12 * mbit, 1500, 8100, 100, 48},
-		"12 ms of queue":                                          {12 * mbit, 1500, 12100, 100, 32},
+		"8 ms of queue":                                           {12 * mbit, 1500, 8100, 100, 32},
+		"6 ms of queue":                                           {12 * mbit, 1500, 6100, 100, 48},
 		"one that began at 3 ms of queue, of which most are gone": {12 * mbit, 1500, 3100, 3000, 65},
 		"one that began at 3 ms of queue, with as much":           {12 * mbit, 1500, 6000, 3000, 64},
 		"one that is far away, and no queue":                      {12 * mbit, 1500, 20_000, 20_000, 64},
-		"one that is far away, and 8 ms of queue":                 {12 * mbit, 1500, 28_000, 20_000, 48},
+		"one that is far away, and 8 ms of queue":                 {12 * mbit, 1500, 28_000, 20_000, 32},
 		"a second of queue":                                       {12 * mbit, 1500, 1_000_100, 100, 32},
 	} {
 		if got := p.share(t, c.rate, c.segment, c.roundTrip, c.least); got != c.want {
