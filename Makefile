@@ -90,7 +90,7 @@ test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
 
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
-	$(call tests,network,-p 2)
+	$(call tests,network,-p 3)
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that flood; nothing else may run

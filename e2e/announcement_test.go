@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -87,14 +89,14 @@ const afterHiding = 4 * time.Second
 func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, version int) {
 	t.Helper()
 	hiding := hidingTime(t)
-	transfers := []*running{
-		c.begin(t, transfer{"client", "server", version, traffic.Up, hiding + afterHiding}),
-		c.begin(t, transfer{"client", "server", version, traffic.Down, hiding + afterHiding}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Up, hiding+afterHiding)),
+		c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Down, hiding+afterHiding)),
 	}
-	for begin := time.Now(); time.Since(begin) < hiding; time.Sleep(sampling) {
+	for begin := time.Now(); time.Since(begin) < hiding; time.Sleep(testlab.Sampling) {
 		for _, r := range transfers {
-			if joined := r.joined(t); joined.IsValid() {
-				t.Fatalf("%s: %v was joined after %v, though its announcement is hidden", r, joined, time.Since(r.start))
+			if joined := joinedBy(t, r); joined.IsValid() {
+				t.Fatalf("%s: %v was joined after %v, though its announcement is hidden", r, joined, time.Since(r.Began))
 			}
 		}
 	}
@@ -104,16 +106,16 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 		t.Errorf("the announcement was not hidden each time that it was made: %+v", hidden)
 	}
 	for _, r := range transfers {
-		if count := r.carrying(t); count != 1 {
-			t.Errorf("%s: with the rule %d subflows carry payload: %+v", r, count, r.subflows(t))
+		if count := r.Carrying(t); count != 1 {
+			t.Errorf("%s: with the rule %d subflows carry payload: %+v", r, count, r.Subflows(t))
 		}
 	}
 	changed := time.Now()
 	c.setRules(t, policy, onlyAnnounced)
 	for _, r := range transfers {
 		c.WaitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
-			if !r.joined(t).IsValid() {
-				return fmt.Errorf("%s: the subflows are %+v", r, r.subflows(t))
+			if !joinedBy(t, r).IsValid() {
+				return fmt.Errorf("%s: the subflows are %+v", r, r.Subflows(t))
 			}
 			return nil
 		})
@@ -124,14 +126,14 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 		}
 	}
 	for _, r := range transfers {
-		r.finish(t)
+		r.Finish(t)
 	}
 }
 
-// joined is an announced address that the connection has a subflow to.
-func (r *running) joined(t *testing.T) netip.AddrPort {
+// joinedBy is an announced address that the connection has a subflow to.
+func joinedBy(t *testing.T, r *testlab.Running) netip.AddrPort {
 	t.Helper()
-	for _, subflow := range r.subflows(t) {
+	for _, subflow := range r.Subflows(t) {
 		if subflow.Remote.Port() != lab.TrafficPort {
 			return subflow.Remote
 		}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -41,8 +43,8 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	c := use(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.spread(t, policy, 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 11 * time.Second})
-	r.sleepUntil(1500 * time.Millisecond)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 11*time.Second))
+	r.SleepUntil(1500 * time.Millisecond)
 	c.setRules(t, policy, spare("red"))
 	c.WaitFor(t, "red is a backup", 2*time.Second, func(context.Context) error { return c.areBackups(t, "red", 1) })
 	if err := c.Client.Delete(t.Context(), policy); err != nil {
@@ -51,11 +53,11 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	took := c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	t.Logf("nothing was left %v after the policy was deleted", took)
 	select {
-	case <-r.done:
+	case <-r.Done:
 		t.Error("it was gone with the connection alone")
 	default:
 	}
-	r.finish(t)
+	r.Finish(t)
 }
 
 // Phases of the transfers. What is measured begins when it is known that the rule
@@ -73,11 +75,11 @@ const (
 
 func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	t.Helper()
-	transfers := []*running{
-		c.begin(t, transfer{"client", "server", 4, traffic.Up, restTime}),
-		c.begin(t, transfer{"client", "server", 4, traffic.Down, restTime}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, restTime)),
+		c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Down, restTime)),
 	}
-	transfers[0].sleepUntil(restBegins)
+	transfers[0].SleepUntil(restBegins)
 	c.setRules(t, policy, spare("red"))
 	c.WaitFor(t, "the agents tell which subflows are backups", 8*time.Second, func(context.Context) error { return c.areBackups(t, "red", len(transfers)) })
 	told := time.Now().Add(settling)
@@ -85,32 +87,32 @@ func (c *cluster) expectRest(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	removed := time.Now()
 	c.setRules(t, policy)
 	for _, r := range transfers {
-		r.finish(t)
-		r.expectRest(t, "red", told, removed)
+		r.Finish(t)
+		expectRestOf(t, r, "red", told, removed)
 	}
 }
 
 // expectRest: the path carried its share before there was a rule, nothing to speak of
 // from when the ends had been told, while the others went on, and its share again after
 // the rule was removed.
-func (r *running) expectRest(t *testing.T, path string, told, removed time.Time) {
+func expectRestOf(t *testing.T, r *testlab.Running, path string, told, removed time.Time) {
 	t.Helper()
-	before, while := r.shares(warmup, restBegins), r.wire.rates(told, removed)
-	took, again := r.wire.carriesAgain(path, removed)
+	before, while := r.Shares(testlab.Warmup, restBegins), r.Wire.Rates(told, removed)
+	took, again := r.Wire.CarriesAgain(path, removed)
 	t.Logf("%s: before the rule %v; with it %v (%s %.3f); it carried its share again %v after the rule was removed",
 		r, before, while, path, while[path], took)
-	if before[path] < carried {
+	if before[path] < testlab.Carried {
 		t.Errorf("%s: before the rule %s carries %.1f Mbit/s", r, path, before[path])
 	}
 	others := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == path })
-	if used := while.used(); !slices.Equal(used, others) {
+	if used := while.Used(); !slices.Equal(used, others) {
 		t.Errorf("%s: with the rule %v carry a share, not %v", r, used, others)
 	}
 	if all := while["red"] + while["green"] + while["blue"]; while[path] > all/100 {
 		t.Errorf("%s: with the rule %s carries %.3f of %.1f Mbit/s", r, path, while[path], all)
 	}
 	if !again {
-		t.Errorf("%s: %s did not carry its share again: %v at the end", r, path, r.shares(restTime-time.Second, restTime))
+		t.Errorf("%s: %s did not carry its share again: %v at the end", r, path, r.Shares(restTime-time.Second, restTime))
 	}
 }
 

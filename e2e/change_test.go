@@ -62,9 +62,9 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 // expectUsed checks which paths a connection of the shop uses.
 func (c *cluster) expectUsed(t *testing.T, wanted ...string) {
 	t.Helper()
-	r := c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
-	if used := r.steady().used(); !slices.Equal(used, wanted) {
-		t.Errorf("the connection uses %v instead of %v: %v", used, wanted, r.steady())
+	r := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
+	if used := r.Steady().Used(); !slices.Equal(used, wanted) {
+		t.Errorf("the connection uses %v instead of %v: %v", used, wanted, r.Steady())
 	}
 }
 
@@ -74,9 +74,9 @@ func TestPodsComeAndGo(t *testing.T) {
 	c.spread(t, policy, 2)
 	late := c.addPod(t, "late", "client", c.Network.Nodes[2])
 	t.Logf("a new pod was programmed after %v", c.WaitProgrammed(t, policy, 3))
-	r := c.run(t, transfer{"late", "server", 4, traffic.Up, shortTime})
-	if used := r.steady().used(); !slices.Equal(used, paths) {
-		t.Errorf("a connection of the new pod uses %v: %v", used, r.steady())
+	r := c.Run(t, testlab.NewTransfer("late", "server", 4, traffic.Up, shortTime))
+	if used := r.Steady().Used(); !slices.Equal(used, paths) {
+		t.Errorf("a connection of the new pod uses %v: %v", used, r.Steady())
 	}
 	c.removePod(t, late)
 	t.Logf("a deleted pod was gone after %v", c.WaitProgrammed(t, policy, 2))
@@ -141,9 +141,9 @@ func TestAPolicyStaysInItsNamespace(t *testing.T) {
 		}
 	}
 	c.expectUntouchedPods(t, "tenant-client", "tenant-server", "third")
-	r := c.run(t, transfer{"tenant-client", "tenant-server", 4, traffic.Up, shortTime})
-	if used := r.steady().used(); !slices.Equal(used, paths[:1]) || r.result.Subflows != 1 {
-		t.Errorf("a connection of another namespace uses %v with %d subflows", used, r.result.Subflows)
+	r := c.Run(t, testlab.NewTransfer("tenant-client", "tenant-server", 4, traffic.Up, shortTime))
+	if used := r.Steady().Used(); !slices.Equal(used, paths[:1]) || r.Result.Subflows != 1 {
+		t.Errorf("a connection of another namespace uses %v with %d subflows", used, r.Result.Subflows)
 	}
 }
 

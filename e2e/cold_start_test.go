@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,13 +35,13 @@ func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 	c.stopServer(t)
 
 	t.Run("the agent starts again", func(t *testing.T) {
-		r := c.begin(t, transfer{"client", "server", 4, traffic.Up, killedEnd})
-		r.sleepUntil(killedAt)
+		r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
+		r.SleepUntil(killedAt)
 		c.Kill(t, node)
 		c.restart(t, node)
 		c.expectBlueAvoided(t)
-		r.finish(t)
-		if stop := r.longestStop(warmup, killedEnd); stop > longestStop {
+		r.Finish(t)
+		if stop := r.LongestStop(testlab.Warmup, killedEnd); stop > testlab.LongestStop {
 			t.Errorf("nothing arrived for %v", stop)
 		}
 	})
@@ -120,13 +122,13 @@ func (c *cluster) expectBlueAvoided(t *testing.T) {
 
 // spreads: a new connection uses exactly these paths.
 func (c *cluster) spreads(t *testing.T, wanted ...string) error {
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, shortTime})
-	<-r.done
-	if r.err != nil {
-		return r.err
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
+	<-r.Done
+	if r.Err != nil {
+		return r.Err
 	}
-	if used := r.steady().used(); fmt.Sprint(used) != fmt.Sprint(wanted) {
-		return fmt.Errorf("a new connection uses %v: %v", used, r.steady())
+	if used := r.Steady().Used(); fmt.Sprint(used) != fmt.Sprint(wanted) {
+		return fmt.Errorf("a new connection uses %v: %v", used, r.Steady())
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/traffic"
 )
@@ -50,8 +52,8 @@ func TestARuleActsOnWhatTheProgramOfItsMatchSays(t *testing.T) {
 	rate := func(value string) float64 {
 		c.Apply(t, strings.Replace(limitsLarge, "value: 1000", "value: "+value, 1))
 		c.waitForPrograms(t, "stamped", 1)
-		r := c.run(t, transfer{"client", "server", 4, traffic.Up, 4 * time.Second})
-		return r.result.MbitBetween(warmup, 4*time.Second)
+		r := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 4*time.Second))
+		return r.Result.MbitBetween(testlab.Warmup, 4*time.Second)
 	}
 	limited, free := rate("1000"), rate("70000")
 	t.Logf("%.1f Mbit/s where the program says yes, %.1f where it says no", limited, free)

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -50,10 +52,6 @@ const (
 	settled = 700 * time.Millisecond
 )
 
-// longestStop is what a connection must not exceed on a busy machine; on an idle
-// one it is a tenth of that.
-const longestStop = 2 * time.Second
-
 // Both versions of IP and both directions at once, each byte compared. What takes
 // most of a minute, to find out that an agent is silent, goes on beside the failures
 // that fit into it.
@@ -79,17 +77,17 @@ func (c *cluster) expectFailover(t *testing.T, f failure, upIPv4 bool) {
 	if upIPv4 {
 		up, down = 4, 6
 	}
-	transfers := []*running{
-		c.begin(t, transfer{"client", "server", up, traffic.Up, endAt}),
-		c.begin(t, transfer{"client", "server", down, traffic.Down, endAt}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", up, traffic.Up, endAt)),
+		c.Begin(t, testlab.NewTransfer("client", "server", down, traffic.Down, endAt)),
 	}
-	transfers[0].sleepUntil(downAt)
+	transfers[0].SleepUntil(downAt)
 	c.set(t, f, false)
-	transfers[0].sleepUntil(upAt)
+	transfers[0].SleepUntil(upAt)
 	returned := c.set(t, f, true)
 	for _, r := range transfers {
-		r.finish(t)
-		r.expectFailover(t, f.path, returned)
+		r.Finish(t)
+		expectFailoverOf(t, r, f.path, returned)
 	}
 }
 
@@ -111,27 +109,27 @@ func (c *cluster) set(t *testing.T, f failure, up bool) time.Time {
 	return at
 }
 
-func (r *running) expectFailover(t *testing.T, path string, returned time.Time) {
+func expectFailoverOf(t *testing.T, r *testlab.Running, path string, returned time.Time) {
 	t.Helper()
-	before, without := r.shares(warmup, downAt), r.shares(downAt+settled, upAt)
-	after, carries := r.wire.carriesAgain(path, returned)
+	before, without := r.Shares(testlab.Warmup, downAt), r.Shares(downAt+settled, upAt)
+	after, carries := r.Wire.CarriesAgain(path, returned)
 	t.Logf("%s: longest stop %v after the failure, %v after the return, which took %v", r,
-		r.longestStop(downAt, upAt), r.longestStop(upAt, endAt), after)
-	t.Logf("%s: before %v; meanwhile %v; at the end %v", r, before, without, r.shares(endAt-warmup, endAt))
+		r.LongestStop(downAt, upAt), r.LongestStop(upAt, endAt), after)
+	t.Logf("%s: before %v; meanwhile %v; at the end %v", r, before, without, r.Shares(endAt-testlab.Warmup, endAt))
 	others := slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return p == path })
-	if used := before.used(); !slices.Equal(used, paths) {
+	if used := before.Used(); !slices.Equal(used, paths) {
 		t.Errorf("%s: before the failure only %v carried a share", r, used)
 	}
-	if used := without.used(); !slices.Equal(used, others) {
+	if used := without.Used(); !slices.Equal(used, others) {
 		t.Errorf("%s: during the failure %v carried a share, not %v", r, used, others)
 	}
 	if !carries {
 		t.Errorf("%s: %s did not carry its share again", r, path)
 	}
-	if stop := r.longestStop(downAt, endAt); stop > longestStop {
+	if stop := r.LongestStop(downAt, endAt); stop > testlab.LongestStop {
 		t.Errorf("%s: nothing arrived for %v", r, stop)
 	}
-	if r.result.Subflows != len(paths) {
-		t.Errorf("%s: there are %d subflows at the end", r, r.result.Subflows)
+	if r.Result.Subflows != len(paths) {
+		t.Errorf("%s: there are %d subflows at the end", r, r.Result.Subflows)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -55,20 +57,20 @@ func TestThePathOfTheRoutesIsBlocked(t *testing.T) {
 	blocked := failure{"blue", "client", "loses all", func(n *network.Network, node *network.Node, path string, up bool) error {
 		return n.Block(node, path, !up)
 	}}
-	transfers := []*running{
-		c.begin(t, transfer{"client", "server", 4, traffic.Up, end}),
-		c.begin(t, transfer{"client", "server", 6, traffic.Down, end}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end)),
+		c.Begin(t, testlab.NewTransfer("client", "server", 6, traffic.Down, end)),
 	}
-	transfers[0].sleepUntil(downAt)
+	transfers[0].SleepUntil(downAt)
 	c.set(t, blocked, false)
 	c.WaitFor(t, "plain TCP gets through too", back-downAt, c.connectsPlainly)
-	transfers[0].sleepUntil(back)
+	transfers[0].SleepUntil(back)
 	c.set(t, blocked, true)
 	for _, r := range transfers {
-		r.finish(t)
-		longest := r.longestStop(downAt, end)
+		r.Finish(t)
+		longest := r.LongestStop(downAt, end)
 		t.Logf("%s: longest stop %v", r, longest)
-		if longest > longestStop {
+		if longest > testlab.LongestStop {
 			t.Errorf("%s: nothing arrived for %v", r, longest)
 		}
 	}

@@ -19,10 +19,6 @@ import (
 	"braid.dev/braid/internal/lab/traffic"
 )
 
-// longestMove is what a move must not exceed on a busy machine, from the
-// annotation on; on an idle one it is a fraction of a second.
-const longestMove = 3 * time.Second
-
 // annotate sets an annotation of a pod of the shop, or removes it when the value
 // is empty. When the test ends it is gone.
 func (c *cluster) annotate(t *testing.T, name, key, value string) time.Time {
@@ -86,42 +82,9 @@ func (c *cluster) waitForHints(t *testing.T, name string, want ...string) {
 	})
 }
 
-// waitForUse waits until just these paths of the sender's node carry a share, and
-// tells how long after a time that began.
-func (r *running) waitForUse(t *testing.T, c *cluster, since time.Time, want ...string) {
-	t.Helper()
-	const window = 300 * time.Millisecond
-	node, wire := c.Network.Pod(r.from).Node, &recording{}
-	for {
-		if err := wire.sample(c.Network, node); err != nil {
-			t.Fatal(err)
-		}
-		now := time.Now()
-		rates := wire.rates(now.Add(-window), now)
-		settled := now.Sub(wire.samples[0].at) >= window && slices.Equal(rates.used(), want) && rates.of(without(want)) < carried/3
-		switch took := now.Sub(since) - window; {
-		case settled:
-			t.Logf("%s: %v after %v", r, rates, took)
-			return
-		case took > longestMove:
-			t.Errorf("%s: after %v the paths carry %v, and only %v should", r, took, rates, want)
-			return
-		}
-		time.Sleep(sampling)
-	}
-}
-
 // without lists the paths of the lab that are not among these.
 func without(some []string) []string {
 	return slices.DeleteFunc(slices.Clone(paths), func(path string) bool { return slices.Contains(some, path) })
-}
-
-// of is the rate of some paths together.
-func (s shares) of(some []string) (rate float64) {
-	for _, path := range some {
-		rate += s[path]
-	}
-	return rate
 }
 
 // A tenant's annotation moves a connection that exists to the path that it names,
@@ -131,17 +94,17 @@ func TestAnAnnotationMovesTheTrafficAndItsRemovalMovesItBack(t *testing.T) {
 		t.Run(fmt.Sprintf("over IPv%d", version), func(t *testing.T) {
 			c := use(t)
 			c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
-			r := c.begin(t, transfer{"client", "server", version, traffic.Up, 16 * time.Second})
-			r.sleepUntil(warmup)
-			r.waitForUse(t, c, time.Now(), paths...)
-			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+			r := c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Up, 16*time.Second))
+			r.SleepUntil(testlab.Warmup)
+			c.WaitForUse(t, r, time.Now(), paths...)
+			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
 			c.waitForHints(t, "client", "braid.dev/preferred-paths Followed")
-			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "red"), "red")
-			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
-			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, "blue"), "green", "red")
-			r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, ""), paths...)
-			r.finish(t)
-			if stop := r.longestStop(warmup, r.duration); stop > longestStop {
+			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "red"), "red")
+			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, "blue"), "green", "red")
+			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, ""), paths...)
+			r.Finish(t)
+			if stop := r.LongestStop(testlab.Warmup, r.Duration); stop > testlab.LongestStop {
 				t.Errorf("nothing arrived for %v", stop)
 			}
 		})
@@ -153,17 +116,17 @@ func TestAnAnnotationMovesTheTrafficAndItsRemovalMovesItBack(t *testing.T) {
 func TestARateByAnnotationHoldsWhileItIsThere(t *testing.T) {
 	c := use(t)
 	c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 9 * time.Second})
-	r.sleepUntil(warmup)
-	r.waitForUse(t, c, time.Now(), paths...)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 9*time.Second))
+	r.SleepUntil(testlab.Warmup)
+	c.WaitForUse(t, r, time.Now(), paths...)
 	limited := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "12M")
 	time.Sleep(3 * time.Second)
 	lifted := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "")
-	r.waitForUse(t, c, lifted, paths...)
-	r.finish(t)
-	rates := r.wire.rates(limited.Add(1500*time.Millisecond), lifted)
+	c.WaitForUse(t, r, lifted, paths...)
+	r.Finish(t)
+	rates := r.Wire.Rates(limited.Add(1500*time.Millisecond), lifted)
 	t.Logf("%s: %v", r, rates)
-	if rate := rates.of(paths); rate > 12*slack || rate < 12/2 {
+	if rate := rates.Of(paths); rate > 12*testlab.Slack || rate < 12/2 {
 		t.Errorf("the pod sends %.1f Mbit/s in all, and wants to send 12", rate)
 	}
 }
@@ -184,14 +147,8 @@ spec:
   maxPodRate: 20M
 `
 
-// podRate is maxPodRate in Mbit/s, and slack what a measurement may find beyond it.
-const (
-	podRate = 20
-	slack   = 1.1
-	// stray is what a path may carry that carries no connection: probes and the
-	// neighbours' discovery.
-	stray = 1
-)
+// podRate is maxPodRate in Mbit/s.
+const podRate = 20
 
 // eventsOn lists the Warning Events on a pod of the shop, as reason and message.
 func (c *cluster) eventsOn(ctx context.Context, name string, since time.Time) ([]string, error) {
@@ -233,22 +190,22 @@ func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
 			})
 			c.waitForHints(t, "client", hint.key+" Refused")
 			c.WaitProgrammed(t, policy, 2)
-			r := c.run(t, transfer{"client", "server", 4, traffic.Up, 5 * time.Second})
-			r.expectWithin(t)
+			r := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 5*time.Second))
+			expectWithin(t, r)
 		})
 	}
 }
 
 // expectWithin: the paths that are allowed carried what is allowed, and the other
 // one nothing.
-func (r *running) expectWithin(t *testing.T) {
+func expectWithin(t *testing.T, r *testlab.Running) {
 	t.Helper()
-	steady := r.shares(2*warmup, r.duration)
+	steady := r.Shares(2*testlab.Warmup, r.Duration)
 	t.Logf("%s: %v", r, steady)
-	if steady["red"] > stray {
+	if steady["red"] > testlab.Stray {
 		t.Errorf("%s: the forbidden path carries %.1f Mbit/s", r, steady["red"])
 	}
-	if rate := steady.of(paths); rate > podRate*slack || rate < podRate/2 {
+	if rate := steady.Of(paths); rate > podRate*testlab.Slack || rate < podRate/2 {
 		t.Errorf("%s: the pod sends %.1f Mbit/s in all, and may send %d", r, rate, podRate)
 	}
 }
@@ -273,8 +230,8 @@ func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
 		return fmt.Errorf("its status is %+v", policy.Status)
 	})
 	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
-		r := c.run(t, transfer{"client", "server", 4, direction, 5 * time.Second})
-		r.expectWithin(t)
+		r := c.Run(t, testlab.NewTransfer("client", "server", 4, direction, 5*time.Second))
+		expectWithin(t, r)
 	}
 }
 
@@ -300,9 +257,9 @@ func TestGuardrailsHoldForPodsThatNoOtherPolicySelects(t *testing.T) {
 				return nil
 			})
 			for _, version := range []int{4, 6} {
-				r := c.run(t, transfer{"client", "server", version, traffic.Up, 4 * time.Second})
-				r.expectWithin(t)
-				if others := r.shares(2*warmup, r.duration).of(without([]string{rails.path})); others > stray {
+				r := c.Run(t, testlab.NewTransfer("client", "server", version, traffic.Up, 4*time.Second))
+				expectWithin(t, r)
+				if others := r.Shares(2*testlab.Warmup, r.Duration).Of(without([]string{rails.path})); others > testlab.Stray {
 					t.Errorf("%s: paths other than %s carry %.1f Mbit/s", r, rails.path, others)
 				}
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/transport"
@@ -66,28 +68,28 @@ func TestAScheduleHoldsBackTheSubflowWhosePacketsAreMarked(t *testing.T) {
 	c.Apply(t, fmt.Sprintf(yielding, marked))
 	c.waitForPrograms(t, "yielding", 2)
 
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 20 * time.Second})
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 20*time.Second))
 	testutil.Retry(t, 10*time.Second, func() error {
-		if carrying := r.carrying(t); carrying < len(paths) {
+		if carrying := r.Carrying(t); carrying < len(paths) {
 			return fmt.Errorf("%d subflows carry payload", carrying)
 		}
 		return nil
 	})
-	r.sleepUntil(6 * time.Second)
-	r.mark(t, 1)
-	r.sleepUntil(14 * time.Second)
-	r.mark(t, 0)
-	r.finish(t)
+	r.SleepUntil(6 * time.Second)
+	mark(t, r, 1)
+	r.SleepUntil(14 * time.Second)
+	mark(t, r, 0)
+	r.Finish(t)
 
-	free, held, again := r.shares(3*time.Second, 6*time.Second), r.shares(9*time.Second, 14*time.Second), r.shares(16*time.Second, 20*time.Second)
+	free, held, again := r.Shares(3*time.Second, 6*time.Second), r.Shares(9*time.Second, 14*time.Second), r.Shares(16*time.Second, 20*time.Second)
 	t.Logf("unmarked %s; marked over %s %s; unmarked again %s", free, marked, held, again)
 	const most = 5 // Mbit/s; the example's 500000 bytes a second, and headers
 	if held[marked] > most {
 		t.Errorf("while its packets are marked %s carries %.1f Mbit/s, wanted %d at most", marked, held[marked], most)
 	}
 	for _, path := range paths {
-		if free[path] < carried || again[path] < carried || path != marked && held[path] < carried {
-			t.Errorf("%s carries %.1f, then %.1f and then %.1f Mbit/s, wanted %d at least", path, free[path], held[path], again[path], carried)
+		if free[path] < testlab.Carried || again[path] < testlab.Carried || path != marked && held[path] < testlab.Carried {
+			t.Errorf("%s carries %.1f, then %.1f and then %.1f Mbit/s, wanted %d at least", path, free[path], held[path], again[path], testlab.Carried)
 		}
 	}
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "yielding")); err != nil {
@@ -167,9 +169,9 @@ func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
 			c.waitForPrograms(t, name, 1)
 		}
 		server.count(t, nil)
-		r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 8 * time.Second})
-		r.finish(t)
-		for _, rate := range r.shares(4*time.Second, 8*time.Second) {
+		r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 8*time.Second))
+		r.Finish(t)
+		for _, rate := range r.Shares(4*time.Second, 8*time.Second) {
 			mean += rate / float64(len(paths))
 		}
 		return mean
@@ -181,8 +183,8 @@ func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
 	}
 	free := run("192.0.2.1")
 	t.Logf("each path carries %.1f Mbit/s where the client may ask for 2, and %.1f where it may not", held, free)
-	if held > 3 || free < carried {
-		t.Errorf("each path carries %.1f Mbit/s and %.1f, wanted 3 at most and %d at least", held, free, carried)
+	if held > 3 || free < testlab.Carried {
+		t.Errorf("each path carries %.1f Mbit/s and %.1f, wanted 3 at most and %d at least", held, free, testlab.Carried)
 	}
 	for _, name := range []string{"asking", "heeding"} {
 		if err := c.Client.Delete(t.Context(), c.policyOf(t, "", name)); err != nil {
@@ -193,9 +195,9 @@ func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
 }
 
 // mark has what the client sends carry a code point, on all paths.
-func (r *running) mark(t *testing.T, codePoint int) {
+func mark(t *testing.T, r *testlab.Running, codePoint int) {
 	t.Helper()
-	connection := r.opened.Load()
+	connection := r.Connection()
 	if connection == nil {
 		t.Fatal("the client has no connection")
 	}

@@ -35,29 +35,6 @@ import (
 // those of the namespace tenant, and where no guardrail shall help, the pod third,
 // which no policy selects. Tenants are root in their pods, with every capability.
 
-// The guardrails of the namespace tenant, in Mbit/s.
-const (
-	tenantPodRate = 10
-	tenantCeiling = 6
-)
-
-const tenantGuardrails = `
-apiVersion: braid.dev/v1alpha1
-kind: MPTCPGuardrail
-metadata:
-  name: tenants
-spec:
-  namespaceSelector:
-    matchLabels:
-      kubernetes.io/metadata.name: tenant
-  podSelector: {}
-  paths: [blue, green]
-  maxPodRate: 10M
-  tenantPaths:
-  - {path: blue, maxRate: 6M}
-  - {path: green, maxRate: 6M}
-`
-
 // guarded is a cluster whose tenant is kept within guardrails.
 func guarded(t *testing.T) *cluster {
 	t.Helper()
@@ -73,7 +50,7 @@ func (c *cluster) guardTenant(t *testing.T) {
 	policy := testlab.NewPolicy("tenant", "client", "server")
 	policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
 	c.Create(t, policy)
-	c.Apply(t, tenantGuardrails)
+	c.Apply(t, testlab.TenantGuardrails)
 	c.WaitProgrammed(t, policy, 2)
 	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
 }
@@ -111,23 +88,6 @@ func (c *cluster) annotateTenant(t *testing.T, name string, annotations map[stri
 			t.Error(err)
 		}
 	})
-}
-
-// expectCeilings: of what the tenant's node sends, the paths carry no more than they may.
-func expectCeilings(t *testing.T, what string, wire shares) {
-	t.Helper()
-	t.Logf("%s: %v", what, wire)
-	for _, path := range []string{"blue", "green"} {
-		if wire[path] > tenantCeiling*slack {
-			t.Errorf("%s: %s carries %.1f Mbit/s, and may carry %d", what, path, wire[path], tenantCeiling)
-		}
-	}
-	if wire["red"] > stray {
-		t.Errorf("%s: the forbidden path carries %.1f Mbit/s", what, wire["red"])
-	}
-	if all := wire.of(paths); all > tenantPodRate*slack || all < tenantCeiling/2 {
-		t.Errorf("%s: the pod sends %.1f Mbit/s, and may send %d", what, all, tenantPodRate)
-	}
 }
 
 // burstOver is when what may pass at once at the beginning has passed.
@@ -190,18 +150,18 @@ func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 
 func (c *cluster) expectTransferWithin(t *testing.T, what string) {
 	t.Helper()
-	r := c.run(t, transfer{"tenant-client", "tenant-server", 4, traffic.Up, 3 * time.Second})
-	expectCeilings(t, what, r.shares(warmup, r.duration))
+	r := c.Run(t, testlab.NewTransfer("tenant-client", "tenant-server", 4, traffic.Up, 3*time.Second))
+	testlab.ExpectCeilings(t, what, r.Shares(testlab.Warmup, r.Duration))
 }
 
 func (c *cluster) expectFloodWithin(t *testing.T, pod *network.Pod, f testlab.Flood) {
 	t.Helper()
 	const lasts = 1500 * time.Millisecond
-	wire, begin := c.record(pod.Node), time.Now()
+	wire, begin := c.Record(pod.Node), time.Now()
 	f.Mbit = 4 * linkMbit // a little more than all NICs carry, so that it is not the processor that is full
 	f.Run(t, pod, lasts)
-	wire.stop()
-	expectCeilings(t, "UDP", wire.rates(begin.Add(burstOver), begin.Add(lasts)))
+	wire.Stop()
+	testlab.ExpectCeilings(t, "UDP", wire.Rates(begin.Add(burstOver), begin.Add(lasts)))
 }
 
 // expectOwnAddresses: a pod's packets leave its node with its own addresses alone.
@@ -264,7 +224,7 @@ const mostFlows = 131072 / 8
 // victims are connections of the shop while somebody attacks.
 type victims struct {
 	*cluster
-	busy *running
+	busy *testlab.Running
 	idle *net.TCPConn
 	// flows are theirs by node, with their paths.
 	flows map[int]map[uplink.ToUplinkFlowKey]uint8
@@ -288,7 +248,7 @@ func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 	if _, err := idle.Write([]byte{0}); err != nil {
 		t.Fatal(err)
 	}
-	v.busy = c.begin(t, transfer{"client", "server", 4, traffic.Up, lasts})
+	v.busy = c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, lasts))
 	c.WaitFor(t, "the victims have all subflows", 5*time.Second, func(context.Context) error {
 		for _, node := range []int{0, 1} {
 			before := v.flows[node]
@@ -324,7 +284,7 @@ func (v *victims) expectUntouched(t *testing.T) {
 		}
 		v.flows[node] = now
 	}
-	for what, count := range map[string]int{"busy": len(v.busy.subflows(t)), "idle": len(subflowsOf(t, v.idle))} {
+	for what, count := range map[string]int{"busy": len(v.busy.Subflows(t)), "idle": len(subflowsOf(t, v.idle))} {
 		if count != len(paths) {
 			t.Errorf("the %s connection has %d subflows", what, count)
 		}
@@ -352,7 +312,7 @@ func subflowsOf(t *testing.T, connection *net.TCPConn) []traffic.Subflow {
 // towards are segments with the addresses of the victims' flows, in either direction.
 func (v *victims) towards(t *testing.T, server bool, count int, flags byte, options ...byte) (segments []testlab.Forgery) {
 	t.Helper()
-	for _, subflow := range append(v.busy.subflows(t), subflowsOf(t, v.idle)...) {
+	for _, subflow := range append(v.busy.Subflows(t), subflowsOf(t, v.idle)...) {
 		from, to := subflow.Local, subflow.Remote
 		if !server {
 			from, to = to, from
@@ -446,18 +406,18 @@ func TestATenantDoesNotDisturbAnothersConnections(t *testing.T) {
 		c.expectPolicyAtHome(t)
 		v.expectUntouched(t)
 	})
-	close(v.busy.stop)
-	lasts := time.Since(v.busy.start)
-	v.busy.finish(t)
-	if stop := v.busy.longestStop(warmup, lasts); stop > longestStop {
+	v.busy.StopSending()
+	lasts := time.Since(v.busy.Began)
+	v.busy.Finish(t)
+	if stop := v.busy.LongestStop(testlab.Warmup, lasts); stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)
 	}
-	if used := v.busy.shares(lasts-3*time.Second, lasts).used(); !slices.Equal(used, paths) {
+	if used := v.busy.Shares(lasts-3*time.Second, lasts).Used(); !slices.Equal(used, paths) {
 		t.Errorf("in the end the victim's connection uses %v", used)
 	}
-	after := c.run(t, transfer{"client", "server", 4, traffic.Up, 3 * time.Second})
-	if used := after.steady().used(); !slices.Equal(used, paths) {
-		t.Errorf("a new connection uses %v: %v", used, after.steady())
+	after := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 3*time.Second))
+	if used := after.Steady().Used(); !slices.Equal(used, paths) {
+		t.Errorf("a new connection uses %v: %v", used, after.Steady())
 	}
 }
 
@@ -576,7 +536,7 @@ func (c *cluster) expectPolicyAtHome(t *testing.T) {
 func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 	attempts := []struct {
 		name, cluster, tenant string
-		expect                func(t *testing.T, c *cluster, r *running)
+		expect                func(t *testing.T, c *cluster, r *testlab.Running)
 	}{
 		{"a backup", `
   - name: rest
@@ -584,8 +544,8 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
     actions: [{type: SetBackup, setBackup: {backup: true}}]`, `
   - name: use
     actions: [{type: SetBackup, setBackup: {backup: false}}]`,
-			func(t *testing.T, c *cluster, r *running) {
-				if wire := r.now(t, c); wire.of([]string{"green", "red"}) > carried/3 || wire["blue"] < carried {
+			func(t *testing.T, c *cluster, r *testlab.Running) {
+				if wire := c.Now(t, r); wire.Of([]string{"green", "red"}) > testlab.Carried/3 || wire["blue"] < testlab.Carried {
 					t.Errorf("the paths carry %v", wire)
 				}
 			}},
@@ -595,8 +555,8 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
     actions: [{type: SuppressAddAddr}]`, `
   - name: give
     actions: [{type: ReleaseAddAddr}]`,
-			func(t *testing.T, c *cluster, r *running) {
-				if joined := r.joined(t); joined.IsValid() {
+			func(t *testing.T, c *cluster, r *testlab.Running) {
+				if joined := joinedBy(t, r); joined.IsValid() {
 					t.Errorf("%v was joined, though its announcement is hidden", joined)
 				}
 			}},
@@ -607,8 +567,8 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
   - name: each
     match: {direction: FromEndpoint}
     actions: [{type: RateLimit, rateLimit: {rate: 8M, per: Subflow}}]`,
-			func(t *testing.T, c *cluster, r *running) {
-				if wire := r.now(t, c); wire.of(paths) > 9*1.25 {
+			func(t *testing.T, c *cluster, r *testlab.Running) {
+				if wire := c.Now(t, r); wire.Of(paths) > 9*1.25 {
 					t.Errorf("the paths carry %v", wire)
 				}
 			}},
@@ -628,23 +588,12 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 				}
 				return nil
 			})
-			r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 4500 * time.Millisecond})
-			r.sleepUntil(3 * time.Second)
+			r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 4500*time.Millisecond))
+			r.SleepUntil(3 * time.Second)
 			attempt.expect(t, c, r)
-			r.finish(t)
+			r.Finish(t)
 		})
 	}
-}
-
-// now are the rates on the wire during the next second.
-func (r *running) now(t *testing.T, c *cluster) shares {
-	t.Helper()
-	wire, begin := c.record(c.Network.Pod(r.from).Node), time.Now()
-	time.Sleep(time.Second)
-	wire.stop()
-	rates := wire.rates(begin, time.Now())
-	t.Logf("%s: %v", r, rates)
-	return rates
 }
 
 const tenantSpread = `

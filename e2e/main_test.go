@@ -18,7 +18,7 @@ import (
 
 const (
 	labName  = "e2e"
-	linkMbit = 30
+	linkMbit = testlab.LinkMbit
 )
 
 // paths of the lab; the routes between the nodes' pods use the first one alone.

@@ -39,21 +39,21 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 	c.spread(t, policy, 2)
 	c.WaitFor(t, "its paths are ready", 10*time.Second, c.pathsReady)
 	node := c.Network.Pod("client").Node
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, outageEnd})
-	r.sleepUntil(cutOffAt)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, outageEnd))
+	r.SleepUntil(cutOffAt)
 	before := c.Flows(t, node)
 	connect := c.cutOff(t)
 	c.expectUsed(t, paths...)
 	returned := c.failWithoutServer(t, r)
 
-	r.sleepUntil(stoppedAt)
+	r.SleepUntil(stoppedAt)
 	c.stopServer(t)
 	connect()
-	r.sleepUntil(serverAt)
+	r.SleepUntil(serverAt)
 	expectSamePaths(t, before, c.Flows(t, node))
 	c.startServer(t)
-	r.finish(t)
-	r.expectSteadyWithoutServer(t, returned)
+	r.Finish(t)
+	expectSteadyWithoutServer(t, r, returned)
 	c.expectRecovery(t, policy)
 }
 
@@ -76,35 +76,35 @@ func (c *cluster) awaitControlPlane(t *testing.T) {
 }
 
 // failWithoutServer sets a NIC down and up again, and returns when it came back.
-func (c *cluster) failWithoutServer(t *testing.T, r *running) time.Time {
+func (c *cluster) failWithoutServer(t *testing.T, r *testlab.Running) time.Time {
 	t.Helper()
 	nic := failure{"green", "client", "is set down", (*network.Network).SetNIC}
-	r.sleepUntil(failedAt)
+	r.SleepUntil(failedAt)
 	c.set(t, nic, false)
-	r.sleepUntil(repairedAt)
+	r.SleepUntil(repairedAt)
 	return c.set(t, nic, true)
 }
 
-func (r *running) expectSteadyWithoutServer(t *testing.T, returned time.Time) {
+func expectSteadyWithoutServer(t *testing.T, r *testlab.Running, returned time.Time) {
 	t.Helper()
-	meanwhile, without, after := r.shares(cutOffAt, failedAt), r.shares(failedAt+settled, repairedAt), r.shares(stoppedAt, serverAt)
-	took, _ := r.wire.carriesAgain("green", returned)
+	meanwhile, without, after := r.Shares(cutOffAt, failedAt), r.Shares(failedAt+settled, repairedAt), r.Shares(stoppedAt, serverAt)
+	took, _ := r.Wire.CarriesAgain("green", returned)
 	t.Logf("nothing arrived for %v at most, for %v when a NIC failed, for %v when it came back, which took %v",
-		r.longestStop(cutOffAt, failedAt), r.longestStop(failedAt, repairedAt), r.longestStop(repairedAt, stoppedAt), took)
+		r.LongestStop(cutOffAt, failedAt), r.LongestStop(failedAt, repairedAt), r.LongestStop(repairedAt, stoppedAt), took)
 	t.Logf("without API server %v; without green too %v; with green again %v", meanwhile, without, after)
-	if used := meanwhile.used(); !slices.Equal(used, paths) {
+	if used := meanwhile.Used(); !slices.Equal(used, paths) {
 		t.Errorf("without API server only %v carried a share", used)
 	}
-	if used := without.used(); !slices.Equal(used, []string{"blue", "red"}) {
+	if used := without.Used(); !slices.Equal(used, []string{"blue", "red"}) {
 		t.Errorf("while green was down %v carried a share", used)
 	}
-	if used := r.shares(repairedAt+settled, stoppedAt).used(); !slices.Equal(used, paths) {
+	if used := r.Shares(repairedAt+settled, stoppedAt).Used(); !slices.Equal(used, paths) {
 		t.Errorf("soon after green came back only %v carried a share", used)
 	}
-	if used := after.used(); !slices.Equal(used, paths) {
+	if used := after.Used(); !slices.Equal(used, paths) {
 		t.Errorf("after green came back only %v carried a share", used)
 	}
-	if stop := r.longestStop(warmup, outageEnd); stop > longestStop {
+	if stop := r.LongestStop(testlab.Warmup, outageEnd); stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)
 	}
 }

@@ -91,14 +91,18 @@ func (c *cluster) hasGateways(wanted ...string) func(context.Context) error {
 }
 
 func (c *cluster) expectSpreadOutside(t *testing.T, world map[int]string) {
-	for _, x := range []transfer{{"", "server", 4, traffic.Up, spreadTime}, {"", "server", 6, traffic.Up, spreadTime}, {"", "server", 4, traffic.Down, spreadTime}} {
+	for _, x := range []testlab.Transfer{
+		testlab.NewTransfer("", "server", 4, traffic.Up, testlab.SpreadTime),
+		testlab.NewTransfer("", "server", 6, traffic.Up, testlab.SpreadTime),
+		testlab.NewTransfer("", "server", 4, traffic.Down, testlab.SpreadTime),
+	} {
 		var mbit []float64
 		for _, from := range []string{"tenant-client", "client"} {
-			x.from = from
-			r := c.beginAt(t, x, world[x.version])
-			r.finish(t)
-			mbit = append(mbit, r.result.Mbit)
-			if used := r.steady().used(); x.direction == traffic.Up && from == "client" && len(used) != len(paths) {
+			x.From = from
+			r := c.BeginAt(t, x, world[x.Version])
+			r.Finish(t)
+			mbit = append(mbit, r.Result.Mbit)
+			if used := r.Steady().Used(); x.Direction == traffic.Up && from == "client" && len(used) != len(paths) {
 				t.Errorf("%s: the connection uses %v", r, used)
 			}
 		}
@@ -112,21 +116,21 @@ func (c *cluster) expectSpreadOutside(t *testing.T, world map[int]string) {
 // expectGatewayToDie takes away the gateway that the node's own route takes not. No NIC
 // loses its carrier.
 func (c *cluster) expectGatewayToDie(t *testing.T, world map[int]string) {
-	x := transfer{"client", "server", 4, traffic.Up, 4 * time.Second}
-	r := c.beginAt(t, x, world[4])
-	r.sleepUntil(downAt)
+	x := testlab.NewTransfer("client", "server", 4, traffic.Up, 4*time.Second)
+	r := c.BeginAt(t, x, world[4])
+	r.SleepUntil(downAt)
 	require.NoError(t, c.Network.SetGateway("green", false))
-	r.finish(t)
-	longest := r.longestStop(downAt, x.duration)
+	r.Finish(t)
+	longest := r.LongestStop(downAt, x.Duration)
 	t.Logf("longest stop %v", longest)
-	if longest > longestStop {
+	if longest > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", longest)
 	}
 	c.WaitFor(t, "the status shows it", 20*time.Second, c.hasGateways("blue", "red"))
-	x.duration = spreadTime
-	r = c.beginAt(t, x, world[4])
-	r.finish(t)
-	if used := r.steady().used(); !slices.Equal(used, []string{"blue", "red"}) {
+	x.Duration = testlab.SpreadTime
+	r = c.BeginAt(t, x, world[4])
+	r.Finish(t)
+	if used := r.Steady().Used(); !slices.Equal(used, []string{"blue", "red"}) {
 		t.Errorf("a new connection uses %v", used)
 	}
 	require.NoError(t, c.Network.SetGateway("green", true))

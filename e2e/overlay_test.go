@@ -28,13 +28,13 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 	})
 	t.Cleanup(func() { require.NoError(t, overlaid.Down()) })
 	c := &cluster{overlaid.Use(t)}
-	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
-	if used := single.steady().used(); !slices.Equal(used, paths[:1]) {
-		t.Fatalf("without a policy the connection used %v: %v", used, single.steady())
+	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
+	if used := single.Steady().Used(); !slices.Equal(used, paths[:1]) {
+		t.Fatalf("without a policy the connection used %v: %v", used, single.Steady())
 	}
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	c.spread(t, policy, 2)
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.result.Mbit) })
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
 	for i, f := range []failure{
 		{"blue", "server", "loses its carrier", (*network.Network).SetCarrier},
 		{"blue", "client", "is set down", (*network.Network).SetNIC},
@@ -55,14 +55,14 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 // expectHint moves a connection by an annotation, and back. The agents of both ends tell of
 // the NICs that carry its packets, inside the overlay's.
 func (c *cluster) expectHint(t *testing.T) {
-	r := c.begin(t, transfer{"client", "server", 6, traffic.Up, 10 * time.Second})
-	r.sleepUntil(warmup)
-	r.waitForUse(t, c, time.Now(), paths...)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 6, traffic.Up, 10*time.Second))
+	r.SleepUntil(testlab.Warmup)
+	c.WaitForUse(t, r, time.Now(), paths...)
 	c.waitForTold(t, paths...)
-	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+	c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
 	c.waitForTold(t, "green")
-	r.waitForUse(t, c, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
-	r.finish(t)
+	c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+	r.Finish(t)
 }
 
 // waitForTold waits until those paths are told at both ends, as top shows them, while the
@@ -82,7 +82,7 @@ func (c *cluster) waitForTold(t *testing.T, want ...string) {
 // expectRule has a rule see what a pod sends.
 func (c *cluster) expectRule(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	c.setRules(t, policy, counting("sent", direction(v1alpha1.DirectionFromEndpoint)))
-	c.run(t, transfer{"client", "server", 4, traffic.Up, time.Second})
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, time.Second))
 	if hits := c.hits(t, "client"); hits["sent"] == 0 {
 		t.Errorf("the rule's hits are %v", hits)
 	}

@@ -110,29 +110,29 @@ func (c *cluster) waitBothProgrammed(t *testing.T) {
 
 func (c *cluster) expectRefusal(t *testing.T) {
 	t.Helper()
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 9 * time.Second})
-	r.sleepUntil(2300 * time.Millisecond)
-	if count := r.carrying(t); count != 1 {
-		t.Errorf("with the rule %d subflows carry payload: %+v", count, r.subflows(t))
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 9*time.Second))
+	r.SleepUntil(2300 * time.Millisecond)
+	if count := r.Carrying(t); count != 1 {
+		t.Errorf("with the rule %d subflows carry payload: %+v", count, r.Subflows(t))
 	}
 	c.expectTold(t)
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "ground-rules")); err != nil {
 		t.Fatal(err)
 	}
 	took := c.WaitFor(t, "all subflows are there", 6*time.Second, func(context.Context) error {
-		if count := r.carrying(t); count != len(paths) {
-			return fmt.Errorf("%d subflows carry payload: %+v", count, r.subflows(t))
+		if count := r.Carrying(t); count != len(paths) {
+			return fmt.Errorf("%d subflows carry payload: %+v", count, r.Subflows(t))
 		}
 		return nil
 	})
 	t.Logf("the connection had all subflows %v after the rule was deleted", took)
-	r.finish(t)
-	limited := r.shares(warmup, 2300*time.Millisecond)
-	t.Logf("with the rule %v, of which %.1f Mbit/s were delivered", limited, r.result.MbitBetween(warmup, 2300*time.Millisecond))
-	if !slices.Equal(limited.used(), paths[:1]) || limited[paths[1]]+limited[paths[2]] > linkMbit/10 {
+	r.Finish(t)
+	limited := r.Shares(testlab.Warmup, 2300*time.Millisecond)
+	t.Logf("with the rule %v, of which %.1f Mbit/s were delivered", limited, r.Result.MbitBetween(testlab.Warmup, 2300*time.Millisecond))
+	if !slices.Equal(limited.Used(), paths[:1]) || limited[paths[1]]+limited[paths[2]] > linkMbit/10 {
 		t.Errorf("with the rule the paths carry %v", limited)
 	}
-	if stop := r.longestStop(warmup, r.duration); stop > noticeable {
+	if stop := r.LongestStop(testlab.Warmup, r.Duration); stop > noticeable {
 		t.Errorf("nothing arrived for %v", stop)
 	}
 	if seen := c.ruleNamed(t, "server", "see-joins"); seen.Hits == 0 {

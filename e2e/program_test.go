@@ -78,8 +78,8 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	c.waitForPrograms(t, "stamped", 1)
 	server := newStamps(t, c.Network.Pod("server"))
 
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 6 * time.Second})
-	r.sleepUntil(time.Second)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 6*time.Second))
+	r.SleepUntil(time.Second)
 	before := c.expectStamps(t, server, agentapi.Rule{})
 
 	c.setPrograms(t, "faulty.bpf.c")
@@ -96,14 +96,14 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 
 	c.setPrograms(t, "stamp.bpf.c")
 	c.waitForPrograms(t, "stamped", 1)
-	r.finish(t)
+	r.Finish(t)
 
 	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
 		t.Fatal(err)
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	server.count(t, stampOption)
-	c.run(t, transfer{"client", "server", 4, traffic.Down, 500 * time.Millisecond})
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 500*time.Millisecond))
 	if count := server.count(t, stampOption); count > 0 {
 		t.Errorf("without the policy %d segments are stamped", count)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
@@ -45,16 +47,16 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 	node := c.Network.Pod("client").Node
 	programs := c.programs(t, node)
 
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 4 * time.Second})
-	r.sleepUntil(1500 * time.Millisecond)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 4*time.Second))
+	r.SleepUntil(1500 * time.Millisecond)
 	c.Kill(t, node)
 	c.remove(t, node)
 	c.expectUntouchedNode(t, node)
 	c.WaitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
-	r.finish(t)
-	t.Logf("nothing arrived for %v at most; before the removal %v, after it %v", r.longestStop(warmup, r.duration),
-		r.shares(warmup, 1500*time.Millisecond), r.shares(3*time.Second, r.duration))
-	if used := r.shares(3*time.Second, r.duration).used(); !slices.Equal(used, paths[:1]) {
+	r.Finish(t)
+	t.Logf("nothing arrived for %v at most; before the removal %v, after it %v", r.LongestStop(testlab.Warmup, r.Duration),
+		r.Shares(testlab.Warmup, 1500*time.Millisecond), r.Shares(3*time.Second, r.Duration))
+	if used := r.Shares(3*time.Second, r.Duration).Used(); !slices.Equal(used, paths[:1]) {
 		t.Errorf("after the removal %v carried a share", used)
 	}
 

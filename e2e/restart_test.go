@@ -23,8 +23,8 @@ func TestAnAgentIsKilledAndStartedAgain(t *testing.T) {
 	c.spread(t, policy, 2)
 	client, server := c.Network.Pod("client").Node, c.Network.Pod("server").Node
 
-	undisturbed := c.run(t, transfer{"client", "server", 4, traffic.Up, killedEnd})
-	noise := undisturbed.longestStop(warmup, killedEnd)
+	undisturbed := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
+	noise := undisturbed.LongestStop(testlab.Warmup, killedEnd)
 	t.Logf("undisturbed, nothing arrived for %v at most", noise)
 
 	cases := []struct {
@@ -53,26 +53,26 @@ const noticeable = 500 * time.Millisecond
 
 // expectUntouched kills and starts the nodes' agents in the middle of a transfer.
 func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*network.Node) {
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, killedEnd})
-	r.sleepUntil(killedAt)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
+	r.SleepUntil(killedAt)
 	before := c.Flows(t, nodes[0])
 	c.Kill(t, nodes...)
 
-	r.sleepUntil(newAt)
-	fresh := c.run(t, transfer{"client", "server", 4, traffic.Down, startedAt - newAt - 500*time.Millisecond})
-	t.Logf("a connection from the time without agent: %d subflows; %v", fresh.result.Subflows, fresh.steady())
-	if fresh.result.Subflows != len(paths) || len(fresh.steady().used()) != len(paths) {
+	r.SleepUntil(newAt)
+	fresh := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Down, startedAt-newAt-500*time.Millisecond))
+	t.Logf("a connection from the time without agent: %d subflows; %v", fresh.Result.Subflows, fresh.Steady())
+	if fresh.Result.Subflows != len(paths) || len(fresh.Steady().Used()) != len(paths) {
 		t.Errorf("a connection from the time without agent is not spread")
 	}
 
-	r.sleepUntil(startedAt)
+	r.SleepUntil(startedAt)
 	c.Start(t, nodes...)
 	after := c.Flows(t, nodes[0])
-	r.finish(t)
+	r.Finish(t)
 
-	stop := r.longestStop(killedAt, killedEnd)
+	stop := r.LongestStop(killedAt, killedEnd)
 	t.Logf("nothing arrived for %v at most; before the kill %v, without agent %v, at the end %v", stop,
-		r.shares(warmup, killedAt), r.shares(killedAt, startedAt), r.shares(startedAt, killedEnd))
+		r.Shares(testlab.Warmup, killedAt), r.Shares(killedAt, startedAt), r.Shares(startedAt, killedEnd))
 	if stop > noise+noticeable {
 		t.Errorf("nothing arrived for %v, and for %v when nothing was killed", stop, noise)
 	}

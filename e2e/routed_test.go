@@ -30,7 +30,7 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 	})
 	t.Cleanup(func() { require.NoError(t, racks.Down()) })
 	c := &cluster{racks.Use(t)}
-	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
 	c.createRoutedPaths(t)
 	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
 	c.Create(t, policy)
@@ -38,7 +38,7 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 	c.WaitFor(t, "probes get over all routers", 30*time.Second, func(ctx context.Context) error {
 		return c.reaches(ctx, "node1", "blue", "green", "red")
 	})
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.result.Mbit) })
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
 	t.Run("when a router dies", c.expectRouterToDie)
 }
 
@@ -61,14 +61,14 @@ func (c *cluster) createRoutedPaths(t *testing.T) {
 func (c *cluster) expectRouterToDie(t *testing.T) {
 	c.forgetNeighboursSoon(t, "blue")
 	const end = 4 * time.Second
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, end})
-	r.sleepUntil(downAt)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end))
+	r.SleepUntil(downAt)
 	require.NoError(t, c.Network.SetRouter("blue", false))
 	t.Cleanup(func() { require.NoError(t, c.Network.SetRouter("blue", true)) })
-	r.finish(t)
-	longest := r.longestStop(downAt, end)
+	r.Finish(t)
+	longest := r.LongestStop(downAt, end)
 	t.Logf("longest stop %v", longest)
-	if longest > longestStop {
+	if longest > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", longest)
 	}
 	c.WaitFor(t, "the status shows it", 30*time.Second, func(ctx context.Context) error {
@@ -81,7 +81,7 @@ func (c *cluster) expectRouterToDie(t *testing.T) {
 		}
 		return nil
 	})
-	if used := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime}).steady().used(); !slices.Equal(used, paths[1:]) {
+	if used := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime)).Steady().Used(); !slices.Equal(used, paths[1:]) {
 		t.Errorf("a new connection uses %v", used)
 	}
 	require.NoError(t, c.Network.SetRouter("blue", true))

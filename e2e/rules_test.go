@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -61,8 +63,8 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	sent, received := counting("sent", direction(v1alpha1.DirectionFromEndpoint)), counting("received", direction(v1alpha1.DirectionToEndpoint))
 	c.spread(t, policy, 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, ruledTime})
-	r.sleepUntil(1500 * time.Millisecond)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, ruledTime))
+	r.SleepUntil(1500 * time.Millisecond)
 	before, err := c.podPrograms()
 	require.NoError(t, err)
 	t.Logf("rules were programmed after %v", c.setRules(t, policy, sent))
@@ -79,8 +81,8 @@ func TestRulesChangeWhileTrafficRuns(t *testing.T) {
 	}
 	t.Logf("no rules were programmed after %v", c.setRules(t, policy))
 	c.expectPrograms(t, before)
-	r.finish(t)
-	stop := r.longestStop(warmup, ruledTime)
+	r.Finish(t)
+	stop := r.LongestStop(testlab.Warmup, ruledTime)
 	t.Logf("nothing arrived for %v at most", stop)
 	if stop > noticeable {
 		t.Errorf("nothing arrived for %v", stop)
@@ -124,11 +126,11 @@ func TestARuleLimitsTheRateOfSubflows(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	policy.Spec.Rules = []v1alpha1.Rule{limiting("slow", "10M")}
 	c.spread(t, policy, 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, 6 * time.Second})
-	r.sleepUntil(3 * time.Second)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 6*time.Second))
+	r.SleepUntil(3 * time.Second)
 	c.setRules(t, policy)
-	r.finish(t)
-	limited, free := r.result.MbitBetween(warmup, 3*time.Second), r.result.MbitBetween(4*time.Second, 6*time.Second)
+	r.Finish(t)
+	limited, free := r.Result.MbitBetween(testlab.Warmup, 3*time.Second), r.Result.MbitBetween(4*time.Second, 6*time.Second)
 	t.Logf("%.1f Mbit/s with the rule, %.1f without", limited, free)
 	if limited < 25 || limited > 33 {
 		t.Errorf("with the rule the goodput is %.1f Mbit/s instead of 30", limited)
@@ -145,14 +147,14 @@ func TestChainsOutliveTheirAgent(t *testing.T) {
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	policy.Spec.Rules = []v1alpha1.Rule{counting("sent", direction(v1alpha1.DirectionFromEndpoint)), limiting("slow", "30M")}
 	c.spread(t, policy, 2)
-	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
 	node := c.Network.Pod("client").Node
 	before := c.hits(t, "client")
 	c.Kill(t, node)
 	if without := c.hits(t, "client"); without["sent"] < before["sent"] {
 		t.Errorf("without the agent the hits are %v instead of %v", without, before)
 	}
-	c.run(t, transfer{"client", "server", 4, traffic.Up, shortTime})
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
 	between := c.hits(t, "client")
 	c.Start(t, node)
 	c.expectTakenOver(t, policy)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/testlab"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -39,25 +41,25 @@ func TestANICFailsWhileNoAgentRuns(t *testing.T) {
 }
 
 func (c *cluster) expectUnwatchedFailover(t *testing.T, f failure) {
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, unwatchedEnd})
-	r.sleepUntil(downAt)
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, unwatchedEnd))
+	r.SleepUntil(downAt)
 	c.set(t, f, false)
-	r.sleepUntil(unwatchedUpAt)
+	r.SleepUntil(unwatchedUpAt)
 	returned := c.set(t, f, true)
-	r.finish(t)
-	before, without := r.shares(warmup, downAt), r.shares(downAt+settled, unwatchedUpAt)
-	after, carries := r.wire.carriesAgain(f.path, returned)
-	t.Logf("%s: longest stop %v; before %v; meanwhile %v; green carried again after %v", r, r.longestStop(downAt, unwatchedEnd), before, without, after)
-	if used := before.used(); !slices.Equal(used, paths) {
+	r.Finish(t)
+	before, without := r.Shares(testlab.Warmup, downAt), r.Shares(downAt+settled, unwatchedUpAt)
+	after, carries := r.Wire.CarriesAgain(f.path, returned)
+	t.Logf("%s: longest stop %v; before %v; meanwhile %v; green carried again after %v", r, r.LongestStop(downAt, unwatchedEnd), before, without, after)
+	if used := before.Used(); !slices.Equal(used, paths) {
 		t.Errorf("before the failure only %v carried a share", used)
 	}
-	if used := without.used(); !slices.Equal(used, []string{"blue", "red"}) {
+	if used := without.Used(); !slices.Equal(used, []string{"blue", "red"}) {
 		t.Errorf("during the failure %v carried a share", used)
 	}
 	if !carries {
 		t.Errorf("%s did not carry its share again", f.path)
 	}
-	if stop := r.longestStop(downAt, unwatchedEnd); stop > longestStop {
+	if stop := r.LongestStop(downAt, unwatchedEnd); stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)
 	}
 }

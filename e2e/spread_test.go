@@ -18,15 +18,13 @@ import (
 	"braid.dev/braid/internal/lab/traffic"
 )
 
-const spreadTime = 3500 * time.Millisecond
-
 func TestAPolicyMakesAConnectionFillAllNICs(t *testing.T) {
 	c := use(t)
-	single := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
-	if used := single.steady().used(); !slices.Equal(used, paths[:1]) {
-		t.Fatalf("without a policy the connection used %v: %v", used, single.steady())
+	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
+	if used := single.Steady().Used(); !slices.Equal(used, paths[:1]) {
+		t.Fatalf("without a policy the connection used %v: %v", used, single.Steady())
 	}
-	t.Logf("without a policy: %.1f Mbit/s", single.result.Mbit)
+	t.Logf("without a policy: %.1f Mbit/s", single.Result.Mbit)
 
 	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
 	c.CreatePaths(t)
@@ -40,7 +38,7 @@ func TestAPolicyMakesAConnectionFillAllNICs(t *testing.T) {
 		c.WaitProgrammed(t, policy, 2)
 		for _, version := range []int{4, 6} {
 			t.Run(fmt.Sprintf("manager %s, IPv%d", manager, version), func(t *testing.T) {
-				c.expectSpread(t, version, single.result.Mbit)
+				c.expectSpread(t, version, single.Result.Mbit)
 			})
 		}
 	}
@@ -48,15 +46,15 @@ func TestAPolicyMakesAConnectionFillAllNICs(t *testing.T) {
 
 // expectSpread moves bytes in both directions at once, over a connection each.
 func (c *cluster) expectSpread(t *testing.T, version int, singleMbit float64) {
-	transfers := []*running{
-		c.begin(t, transfer{"client", "server", version, traffic.Up, spreadTime}),
-		c.begin(t, transfer{"client", "server", version, traffic.Down, spreadTime}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Up, testlab.SpreadTime)),
+		c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Down, testlab.SpreadTime)),
 	}
 	for _, r := range transfers {
-		r.finish(t)
-		ratio := r.result.Mbit / singleMbit
-		t.Logf("%s: %.1f Mbit/s, %.2f times as much, %d subflows; %v", r, r.result.Mbit, ratio, r.result.Subflows, r.steady())
-		if ratio <= 2 || r.result.Subflows != len(paths) || len(r.steady().used()) != len(paths) {
+		r.Finish(t)
+		ratio := r.Result.Mbit / singleMbit
+		t.Logf("%s: %.1f Mbit/s, %.2f times as much, %d subflows; %v", r, r.Result.Mbit, ratio, r.Result.Subflows, r.Steady())
+		if ratio <= 2 || r.Result.Subflows != len(paths) || len(r.Steady().Used()) != len(paths) {
 			t.Errorf("%s: the connection does not fill all NICs", r)
 		}
 	}

@@ -27,21 +27,21 @@ func TestAConnectionGetsItsSubflowsAfterSomeBytes(t *testing.T) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
 	var first []traffic.Subflow
 	c.WaitFor(t, "the connection has further subflows", 10*time.Second, func(context.Context) error {
-		if subflows := r.subflows(t); len(subflows) > 1 {
+		if subflows := r.Subflows(t); len(subflows) > 1 {
 			first = subflows
 			return nil
 		}
-		return fmt.Errorf("it has %+v", r.subflows(t))
+		return fmt.Errorf("it has %+v", r.Subflows(t))
 	})
 	if acknowledged := total(first); acknowledged < bytes/2 { // the rest is under way
 		t.Errorf("it got further subflows after %d bytes: %+v", acknowledged, first)
 	}
-	r.finish(t)
-	if r.result.Subflows != len(paths) {
-		t.Errorf("it ended with %d subflows, want %d", r.result.Subflows, len(paths))
+	r.Finish(t)
+	if r.Result.Subflows != len(paths) {
+		t.Errorf("it ended with %d subflows, want %d", r.Result.Subflows, len(paths))
 	}
 }
 
@@ -59,9 +59,9 @@ func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
-	r := c.run(t, transfer{"client", "server", 6, traffic.Up, spreadTime})
-	if want := 2 * len(paths); r.result.Subflows != want || len(r.steady().used()) != len(paths) {
-		t.Errorf("a connection between pods of two addresses each has %d subflows and uses %v, want %d on all", r.result.Subflows, r.steady().used(), want)
+	r := c.Run(t, testlab.NewTransfer("client", "server", 6, traffic.Up, testlab.SpreadTime))
+	if want := 2 * len(paths); r.Result.Subflows != want || len(r.Steady().Used()) != len(paths) {
+		t.Errorf("a connection between pods of two addresses each has %d subflows and uses %v, want %d on all", r.Result.Subflows, r.Steady().Used(), want)
 	}
 }
 
@@ -73,9 +73,9 @@ func TestNDiffPortsSubflowsStayOnOneNIC(t *testing.T) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
-	r := c.run(t, transfer{"client", "server", 4, traffic.Up, spreadTime})
-	if r.result.Subflows != int(count) || len(r.steady().used()) != 1 {
-		t.Errorf("a connection has %d subflows and uses %v, want %d on one NIC", r.result.Subflows, r.steady().used(), count)
+	r := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
+	if r.Result.Subflows != int(count) || len(r.Steady().Used()) != 1 {
+		t.Errorf("a connection has %d subflows and uses %v, want %d on one NIC", r.Result.Subflows, r.Steady().Used(), count)
 	}
 }
 
@@ -117,11 +117,11 @@ func TestConnectionsThroughAServiceUseAllNICs(t *testing.T) {
 	client := c.Network.Pod("client")
 	c.serve(t, client.Node, c.Network.Pod("server"), c.Network.Pod("tenant-server"))
 	for range 3 { // each backend has its turn
-		r := c.beginAt(t, transfer{"client", "server", 4, traffic.Up, spreadTime}, fmt.Sprintf("%s:%d", serviceAddress, servicePort))
-		r.finish(t)
-		t.Logf("%.1f Mbit/s, %d subflows; %v", r.result.Mbit, r.result.Subflows, r.steady())
-		if r.result.Subflows != len(paths) || len(r.steady().used()) != len(paths) {
-			t.Errorf("a connection through the Service has %d subflows and uses %v", r.result.Subflows, r.steady().used())
+		r := c.BeginAt(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime), fmt.Sprintf("%s:%d", serviceAddress, servicePort))
+		r.Finish(t)
+		t.Logf("%.1f Mbit/s, %d subflows; %v", r.Result.Mbit, r.Result.Subflows, r.Steady())
+		if r.Result.Subflows != len(paths) || len(r.Steady().Used()) != len(paths) {
+			t.Errorf("a connection through the Service has %d subflows and uses %v", r.Result.Subflows, r.Steady().Used())
 		}
 	}
 }

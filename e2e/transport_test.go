@@ -98,22 +98,22 @@ func TestARuleAtThePeerPacesTheSubflowOfOnePath(t *testing.T) {
 		c.Create(t, policy)
 		c.WaitProgrammed(t, policy, 1)
 	}
-	r := c.begin(t, transfer{"client", "server", 4, traffic.Down, 50 * time.Second})
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 50*time.Second))
 	testutil.Retry(t, 10*time.Second, func() error {
-		if carrying := r.carrying(t); carrying < len(paths) {
+		if carrying := r.Carrying(t); carrying < len(paths) {
 			return fmt.Errorf("%d subflows carry payload", carrying)
 		}
 		return nil
 	})
-	r.sleepUntil(4 * time.Second) // the first ones of a subflow are not paced
-	own := r.receivedByPath(t, c)
+	r.SleepUntil(4 * time.Second) // the first ones of a subflow are not paced
+	own := receivedByPath(t, r, c)
 	c.setRulesOf(t, receives, v1alpha1.Rule{
 		Name: "metered", Match: &v1alpha1.Match{Selectors: v1alpha1.Selectors{Paths: []v1alpha1.PathName{"green"}, Direction: v1alpha1.DirectionToEndpoint}},
 		Actions: []v1alpha1.Action{{Type: v1alpha1.ActionRateLimit, At: v1alpha1.ActionAtPeer, RateLimit: &v1alpha1.RateLimit{Rate: resource.MustParse("20M")}}},
 	})
 	c.awaitPaced(t, 1)
 	time.Sleep(3 * time.Second) // what waits for the subflow goes out first
-	asked := r.receivedByPath(t, c)
+	asked := receivedByPath(t, r, c)
 	t.Logf("without the rule %v Mbit/s, with it %v", own, asked)
 	if green := asked["green"]; green < 19 || green > 21 {
 		t.Errorf("the subflow of the path green carries %.1f Mbit/s, and is asked for 20", green)
@@ -128,7 +128,7 @@ func TestARuleAtThePeerPacesTheSubflowOfOnePath(t *testing.T) {
 	}
 	c.setRulesOf(t, receives)
 	c.awaitPaced(t, 0)
-	r.finish(t)
+	r.Finish(t)
 }
 
 func (c *cluster) setRulesOf(t *testing.T, policy *v1alpha1.MPTCPPolicy, rules ...v1alpha1.Rule) {
@@ -157,11 +157,11 @@ func (c *cluster) awaitPaced(t *testing.T, count int) {
 var maximum = regexp.MustCompile(`/\d+bps`)
 
 // receivedByPath is what the subflows of each path bring in some seconds, in Mbit/s.
-func (r *running) receivedByPath(t *testing.T, c *cluster) map[string]float64 {
+func receivedByPath(t *testing.T, r *testlab.Running, c *cluster) map[string]float64 {
 	t.Helper()
 	received := func() (time.Time, map[string]uint64) {
 		of := map[string]uint64{}
-		for _, subflow := range r.subflows(t) {
+		for _, subflow := range r.Subflows(t) {
 			of[subflow.Local.String()+subflow.Remote.String()] = subflow.Received
 		}
 		return time.Now(), of
@@ -170,7 +170,7 @@ func (r *running) receivedByPath(t *testing.T, c *cluster) map[string]float64 {
 	time.Sleep(5 * time.Second)
 	ended, after := received()
 	rates := map[string]float64{}
-	for _, subflow := range c.subflowsOf(t, r.from) {
+	for _, subflow := range c.subflowsOf(t, r.From) {
 		key := subflow.Local.String() + subflow.Remote.String()
 		rates[cmp.Or(subflow.Incoming, subflow.Path)] += float64(after[key]-before[key]) * 8 / 1e6 / ended.Sub(began).Seconds()
 	}

@@ -19,7 +19,7 @@ all=$(go list -f "$format" "$@" | awk 'NF')
 cluster='^[^ ]*/e2e/cluster( |$)'
 alone='^[^ ]*/e2e/(attacks|soak)( |$)'
 network='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
-longest='/(e2e(/faults)?|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
+longest='/(e2e/(faults|machines)|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
 programs='^[^ ]*/bpf/'
 timed='^[^ ]*/bpf/endpoint/actiontest( |$)'
 case $kind in

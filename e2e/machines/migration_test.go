@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package machines_test
 
 import (
 	"context"
@@ -35,9 +35,9 @@ func TestConnectionsOfAMachineGoOnWhenQEMUMovesItToAnotherNode(t *testing.T) {
 	c := use(t)
 	m, guest := c.bootMachine(t)
 	own := c.orderTransfer(t, m, migrationLasts)
-	others := c.begin(t, transfer{"tenant-server", "vm", 4, traffic.Down, migrationLasts})
+	others := c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 4, traffic.Down, migrationLasts))
 	c.WaitFor(t, "the pod's connection has its subflows", 10*time.Second, func(context.Context) error {
-		if count := len(others.subflows(t)); count != len(paths) {
+		if count := len(others.Subflows(t)); count != len(paths) {
 			return fmt.Errorf("it has %d", count)
 		}
 		return nil
@@ -46,30 +46,30 @@ func TestConnectionsOfAMachineGoOnWhenQEMUMovesItToAnotherNode(t *testing.T) {
 
 	moved := c.migrate(t, m, guest)
 	t.Logf("copied within %v, stood still for %v", moved.Stopped.Sub(moved.Began), moved.Still)
-	leaving := c.record(m.Node)
-	others.finish(t)
+	leaving := c.Record(m.Node)
+	others.Finish(t)
 	mine := own(t)
-	leaving.stop()
-	require.NoError(t, leaving.err)
-	require.Equal(t, len(paths), others.result.Subflows, "of the pod's connection, in the end")
-	stop := others.longestStop(moved.Began.Sub(others.start), migrationLasts)
+	leaving.Stop()
+	require.NoError(t, leaving.Err)
+	require.Equal(t, len(paths), others.Result.Subflows, "of the pod's connection, in the end")
+	stop := others.LongestStop(moved.Began.Sub(others.Began), migrationLasts)
 	t.Logf("the pod's connection had nothing to read for %v, the server of the machine's own for %.0f ms; that one ended with %d subflows",
 		stop, mine.LongestGapMs, mine.Subflows)
-	if own := time.Duration(mine.LongestGapMs * float64(time.Millisecond)); max(own, stop) > longestStop {
+	if own := time.Duration(mine.LongestGapMs * float64(time.Millisecond)); max(own, stop) > testlab.LongestStop {
 		t.Errorf("a connection stood still for %v", max(own, stop))
 	}
-	end := others.start.Add(migrationLasts)
-	expectAllNICs(t, "the node that it moved to", leaving.rates(end.Add(-3*time.Second), end))
+	end := others.Began.Add(migrationLasts)
+	expectAllNICs(t, "the node that it moved to", leaving.Rates(end.Add(-3*time.Second), end))
 
 	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
-	leaving = c.record(m.Node)
-	again := c.orderTransfer(t, m, spreadTime)
-	time.Sleep(spreadTime)
-	leaving.stop()
-	require.NoError(t, leaving.err)
+	leaving = c.Record(m.Node)
+	again := c.orderTransfer(t, m, testlab.SpreadTime)
+	time.Sleep(testlab.SpreadTime)
+	leaving.Stop()
+	require.NoError(t, leaving.Err)
 	require.Equal(t, len(paths), again(t).Subflows, "of a connection that began after it moved")
 	now := time.Now()
-	expectAllNICs(t, "it by a connection that began there", leaving.rates(now.Add(-2*time.Second), now))
+	expectAllNICs(t, "it by a connection that began there", leaving.Rates(now.Add(-2*time.Second), now))
 }
 
 // bootMachine boots a machine on the first node, selected with manager: Host, and a server in
@@ -104,9 +104,9 @@ func (c *cluster) warmUp(t *testing.T, m *lab.Machine) {
 	_, err := m.Traffic(t.Context(), "run", net.JoinHostPort(c.Network.Pod("tenant-server").IPv4, strconv.Itoa(lab.TrafficPort)),
 		"--duration", short.String(), "--warmup", "0s")
 	require.NoError(t, err)
-	r := c.begin(t, transfer{"tenant-server", "vm", 4, traffic.Down, short})
-	<-r.done
-	require.NoError(t, r.err)
+	r := c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 4, traffic.Down, short))
+	<-r.Done
+	require.NoError(t, r.Err)
 }
 
 // migrate moves the machine to the third node, and tells the API server.
@@ -149,11 +149,11 @@ func (c *cluster) orderTransfer(t *testing.T, m *lab.Machine, lasts time.Duratio
 }
 
 // expectAllNICs: each carries its part of what leaves.
-func expectAllNICs(t *testing.T, node string, wire shares) {
+func expectAllNICs(t *testing.T, node string, wire testlab.Rates) {
 	t.Helper()
 	t.Logf("what leaves %s: %v", node, wire)
 	for _, path := range paths {
-		if share := wire[path] / wire.of(paths); share < 0.15 {
+		if share := wire[path] / wire.Of(paths); share < 0.15 {
 			t.Errorf("%s carries %.0f %% of what leaves %s", path, 100*share, node)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package machines_test
 
 import (
 	"context"

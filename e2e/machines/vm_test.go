@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package machines_test
 
 import (
 	"context"
@@ -55,19 +55,19 @@ func TestAVMIsSelectedSteeredAndGuardedAsPodsAre(t *testing.T) {
 	t.Run("an address belongs to one", func(t *testing.T) { c.expectOneOwner(t, vm, guest, policy) })
 	t.Run("within guardrails", func(t *testing.T) {
 		c.guardVM(t)
-		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, 3 * time.Second})
-		expectCeilings(t, "the VM", r.shares(warmup, r.duration))
+		r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, 3*time.Second))
+		testlab.ExpectCeilings(t, "the VM", r.Shares(testlab.Warmup, r.Duration))
 		c.expectSpoofsDropped(t, vm)
 	})
 }
 
 // expectVMSpread: each NIC carries its part of one connection of the VM's.
 func (c *cluster) expectVMSpread(t *testing.T) {
-	r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
-	wire := r.steady()
-	t.Logf("%d subflows, %v", r.result.Subflows, wire)
+	r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, testlab.SpreadTime))
+	wire := r.Steady()
+	t.Logf("%d subflows, %v", r.Result.Subflows, wire)
 	for _, path := range paths {
-		if share := wire[path] / wire.of(paths); share < 0.15 {
+		if share := wire[path] / wire.Of(paths); share < 0.15 {
 			t.Errorf("%s carries %.0f %% of it", path, 100*share)
 		}
 	}
@@ -76,7 +76,7 @@ func (c *cluster) expectVMSpread(t *testing.T) {
 // guardVM keeps the tenant's pods, and its VM, within guardrails.
 func (c *cluster) guardVM(t *testing.T) {
 	t.Helper()
-	c.Apply(t, tenantGuardrails)
+	c.Apply(t, testlab.TenantGuardrails)
 	guardrail := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
 	c.WaitFor(t, "the guardrails hold for pods and VM", 10*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, guardrail); err != nil {
@@ -150,7 +150,7 @@ func (c *cluster) expectEndpoint(t *testing.T, e *v1alpha1.MPTCPEndpoint, accept
 // expectOneOwner: a pod's address stays the pod's, and of two VMs with one address neither
 // has it.
 func (c *cluster) expectOneOwner(t *testing.T, vm *network.Pod, guest *v1alpha1.MPTCPEndpoint, policy *v1alpha1.MPTCPPolicy) {
-	thief := endpointOf(vm, "thief", c.Network.Pod("client").IPv4)
+	thief := endpointOf(vm, "thief", c.Network.Pod(stranger.Name).IPv4)
 	c.Create(t, thief)
 	c.expectEndpoint(t, thief, v1alpha1.ReasonDuplicate, v1alpha1.ReasonDuplicate)
 	c.WaitProgrammed(t, policy, 3)
@@ -180,7 +180,7 @@ func (c *cluster) expectSpoofsDropped(t *testing.T, vm *network.Pod) {
 	if arrived := send(vm.IPv4); arrived < count {
 		t.Errorf("of %d packets with its own address %d arrived", count, arrived)
 	}
-	if arrived := send(c.Network.Pod("client").IPv4); arrived > count/10 {
+	if arrived := send(c.Network.Pod(stranger.Name).IPv4); arrived > count/10 {
 		t.Errorf("of %d packets with another's address %d arrived", count, arrived)
 	}
 }
@@ -202,19 +202,19 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 	c.expectEndpoint(t, guest, v1alpha1.ReasonAccepted, v1alpha1.ReasonProgrammed)
 	c.expectGuestSubflows(t, guest, v1alpha1.ReasonNothingAnnounced)
 
-	first := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
-	require.Equal(t, 1, first.result.Subflows, "Linux follows no announcement by default")
+	first := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, testlab.SpreadTime))
+	require.Equal(t, 1, first.Result.Subflows, "Linux follows no announcement by default")
 	c.expectGuestSubflows(t, guest, v1alpha1.ReasonGuestTakesNoAnnouncements)
 
 	testlab.RunIn(t, vm, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
 	for _, version := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
-			r := c.run(t, transfer{"vm", "tenant-server", version, traffic.Up, spreadTime})
-			require.Equal(t, len(paths), r.result.Subflows)
-			wire := r.steady()
+			r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", version, traffic.Up, testlab.SpreadTime))
+			require.Equal(t, len(paths), r.Result.Subflows)
+			wire := r.Steady()
 			t.Logf("%v", wire)
 			for _, path := range paths {
-				if share := wire[path] / wire.of(paths); share < 0.15 {
+				if share := wire[path] / wire.Of(paths); share < 0.15 {
 					t.Errorf("%s carries %.0f %% of it", path, 100*share)
 				}
 			}
@@ -270,14 +270,14 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 	listener, err := vm.Listen(t.Context(), "tcp", fmt.Sprintf(":%d", lab.TrafficPort))
 	require.NoError(t, err)
 	go func() { _ = traffic.Serve(t.Context(), listener) }() // what fails shows at the clients
-	transfers := []*running{
-		c.begin(t, transfer{"vm", "tenant-server", 4, traffic.Up, lasts}),
-		c.begin(t, transfer{"tenant-server", "vm", 4, traffic.Up, lasts}),
-		c.begin(t, transfer{"tenant-server", "vm", 6, traffic.Down, lasts}),
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, lasts)),
+		c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 4, traffic.Up, lasts)),
+		c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 6, traffic.Down, lasts)),
 	}
 	for _, r := range transfers {
 		c.WaitFor(t, r.String()+" has its subflows", 10*time.Second, func(context.Context) error {
-			if count := len(r.subflows(t)); count != len(paths) {
+			if count := len(r.Subflows(t)); count != len(paths) {
 				return fmt.Errorf("it has %d", count)
 			}
 			return nil
@@ -292,30 +292,30 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 	c.Update(t, guest, func() {
 		guest.Spec.NodeName, guest.Spec.Interface.Name = target.NodeName(), vm.HostInterface
 	})
-	moved := time.Since(transfers[0].start)
-	leaving := c.record(target)
+	moved := time.Since(transfers[0].Began)
+	leaving := c.Record(target)
 	time.Sleep(2 * time.Second)
 	for _, path := range paths {
 		require.NoError(t, c.Network.SetNIC(source, path, false))
 		t.Cleanup(func() { require.NoError(t, c.Network.SetNIC(source, path, true)) })
 	}
 	for _, r := range transfers {
-		r.finish(t)
-		stop := r.longestStop(moved, lasts)
-		t.Logf("%s of %s: it stood still for %v at most", r, r.from, stop)
-		if stop > longestStop {
+		r.Finish(t)
+		stop := r.LongestStop(moved, lasts)
+		t.Logf("%s of %s: it stood still for %v at most", r, r.From, stop)
+		if stop > testlab.LongestStop {
 			t.Errorf("%s: it stood still for %v", r, stop)
 		}
 	}
-	leaving.stop()
-	require.NoError(t, leaving.err)
-	end := transfers[0].start.Add(lasts)
-	for sends, shares := range map[string]shares{
-		"is sent to the VM at": transfers[1].shares(lasts-time.Second, lasts),
-		"the VM sends from":    leaving.rates(end.Add(-time.Second), end),
+	leaving.Stop()
+	require.NoError(t, leaving.Err)
+	end := transfers[0].Began.Add(lasts)
+	for sends, shares := range map[string]testlab.Rates{
+		"is sent to the VM at": transfers[1].Shares(lasts-time.Second, lasts),
+		"the VM sends from":    leaving.Rates(end.Add(-time.Second), end),
 	} {
 		t.Logf("what %s its new node: %v", sends, shares)
-		if used := shares.used(); !slices.Equal(used, paths) {
+		if used := shares.Used(); !slices.Equal(used, paths) {
 			t.Errorf("what %s its new node uses %v", sends, used)
 		}
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package machines_test
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func TestAGuestFollowsItsNodeOnceItsAgentHasRaisedItsLimits(t *testing.T) {
 func (c *cluster) expectRaisedAndPutBack(t *testing.T, m *lab.Machine, policy *v1alpha1.MPTCPPolicy, guest agentOfGuest) {
 	t.Helper()
 	c.WaitProgrammed(t, policy, 1)
-	subflows := func() int { return c.orderTransfer(t, m, spreadTime)(t).Subflows }
+	subflows := func() int { return c.orderTransfer(t, m, testlab.SpreadTime)(t).Subflows }
 	subflows() // an emulated processor translates what it has not run yet
 	require.Equal(t, 1, subflows(), "with the limits of its kernel")
 	guest.joins(t, v1alpha1.GuestNotTaken)
@@ -80,12 +80,12 @@ func (c *cluster) expectRaisedAndPutBack(t *testing.T, m *lab.Machine, policy *v
 	c.Create(t, allowGuestAgents(policy.Namespace))
 	guest.limitsSet(t)
 	c.WaitProgrammed(t, policy, 1)
-	leaving := c.record(m.Node)
+	leaving := c.Record(m.Node)
 	require.Equal(t, len(paths), subflows(), "once its agent has raised its limits")
-	leaving.stop()
-	require.NoError(t, leaving.err)
+	leaving.Stop()
+	require.NoError(t, leaving.Err)
 	now := time.Now()
-	expectAllNICs(t, "its node", leaving.rates(now.Add(-2*time.Second), now))
+	expectAllNICs(t, "its node", leaving.Rates(now.Add(-2*time.Second), now))
 	guest.joins(t, v1alpha1.GuestJoined)
 
 	c.Update(t, policy, func() { policy.Spec.Sockets.GuestAgent = false })
@@ -125,7 +125,7 @@ func TestAGuestThatMovedHasItsLimitsPutBackByItsNewNode(t *testing.T) {
 		return nil
 	})
 	c.WaitProgrammed(t, policy, 1)
-	subflows := func() int { return c.orderTransfer(t, m, spreadTime)(t).Subflows }
+	subflows := func() int { return c.orderTransfer(t, m, testlab.SpreadTime)(t).Subflows }
 	require.Equal(t, len(paths), subflows(), "at its new node")
 	c.Update(t, policy, func() { policy.Spec.Sockets.GuestAgent = false })
 	c.WaitFor(t, "its limits are put back", 30*time.Second, func(context.Context) error {

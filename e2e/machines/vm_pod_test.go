@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package machines_test
 
 import (
 	"context"
@@ -47,8 +47,8 @@ func TestAPodThatHoldsAVMGetsItsSubflowsFromTheHost(t *testing.T) {
 
 	c.Update(t, policy, func() { policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerHost })
 	c.WaitProgrammed(t, policy, 1)
-	first := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, spreadTime})
-	require.Equal(t, 1, first.result.Subflows, "Linux follows no announcement by default")
+	first := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, testlab.SpreadTime))
+	require.Equal(t, 1, first.Result.Subflows, "Linux follows no announcement by default")
 	c.expectGuestInPlan(t, "vm", v1alpha1.GuestNotTaken)
 
 	testlab.RunIn(t, vm, "ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8")
@@ -58,8 +58,8 @@ func TestAPodThatHoldsAVMGetsItsSubflowsFromTheHost(t *testing.T) {
 
 	t.Run("within guardrails", func(t *testing.T) {
 		c.guardVM(t)
-		r := c.run(t, transfer{"vm", "tenant-server", 4, traffic.Up, 3 * time.Second})
-		expectCeilings(t, "the VM", r.shares(warmup, r.duration))
+		r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Up, 3*time.Second))
+		testlab.ExpectCeilings(t, "the VM", r.Shares(testlab.Warmup, r.Duration))
 	})
 	t.Run("its owner has the last word", func(t *testing.T) {
 		c.sayOfVM(t, "vm", "false")
