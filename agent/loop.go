@@ -24,6 +24,7 @@ type round struct {
 	resolution paths.Resolution
 	model      *node.Model
 	attachMode string
+	key        uint64      // of encapsulated packets
 	report     node.Report // of the urgent parts
 	failed     error       // of these
 }
@@ -69,13 +70,13 @@ func (a *Agent) sync(ctx context.Context) error {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
 	peers := a.network.Lead(resolution.Paths, snapshot.peers)
-	resolution.TellOfRouters(peers, snapshot.nodeAddresses)
+	resolution.TellOfRouters(peers, snapshot.nodeAddresses, snapshot.podRanges)
 	outside, err := a.network.LeadOutside(resolution.Paths, destinations)
 	if err != nil {
 		return fmt.Errorf("failed to find the gateways of the paths: %w", err)
 	}
 	model, err := a.builder.Build(node.Sources{
-		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, Peers: peers, Outside: outside,
+		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, PodRanges: snapshot.podRanges, Peers: peers, Outside: outside,
 	})
 	a.unsteered.Set(float64(model.Unsteered))
 	a.pathsHere.Set(pathsOf(model))
@@ -83,7 +84,7 @@ func (a *Agent) sync(ctx context.Context) error {
 	r.report.Err = errors.Join(err, r.report.Err)
 	r.failed = r.report.Err
 	r.report.FailAll(model, r.failed)
-	r.attachMode = a.parts.datapath.AttachMode()
+	r.attachMode, r.key = a.parts.datapath.AttachMode(), a.parts.datapath.Key()
 	a.nodeRounds.put(r)
 	if !snapshot.saved || !a.source.patient.Load() {
 		a.podRounds.put(r)

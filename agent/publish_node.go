@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -40,8 +41,8 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
 		Addresses:     r.resolution.Addresses(r.snapshot.nodeAddresses),
-		Overlays:      r.resolution.Overlays(),
-		Features:      append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
+		Overlays:      r.resolution.Overlays(), EncapsulationKey: shownKey(r.key),
+		Features: append(features(r.attachMode, a.parts.sockets.Feature(), a.parts.held.Feature()), a.parts.rules.Features()...),
 	}
 	for _, condition := range []*metav1.Condition{a.source.condition(), a.peersCondition(r.model.Unsteered), a.savedCondition()} {
 		if condition != nil {
@@ -67,10 +68,10 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 		ObjectMeta: metav1.ObjectMeta{Name: a.options.NodeName},
 		Status:     status,
 	}
-	err := a.applyStatus(ctx, node)
+	err := a.applyNodeStatus(ctx, node)
 	if apierrors.IsNotFound(err) {
 		if err = a.createNode(ctx, r.snapshot); err == nil {
-			err = a.applyStatus(ctx, node)
+			err = a.applyNodeStatus(ctx, node)
 		}
 	}
 	if err != nil {
@@ -78,6 +79,33 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 	}
 	a.published.node = &status
 	return nil
+}
+
+// shownKey is empty for none.
+func shownKey(key uint64) string {
+	if key == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", key)
+}
+
+// applyNodeStatus leaves out what the definition of nodes does not know, as while a rollback
+// has put an earlier one in its place: then nobody encapsulates.
+func (a *Agent) applyNodeStatus(ctx context.Context, node *v1alpha1.MPTCPNode) error {
+	err := a.applyStatus(ctx, node)
+	if err == nil || !isUndeclared(err, "encapsulationKey") && !isUndeclared(err, "encapsulated") {
+		return err
+	}
+	less := node.DeepCopy()
+	less.Status.EncapsulationKey = ""
+	for i := range less.Status.Paths {
+		less.Status.Paths[i].Encapsulated = 0
+	}
+	return a.applyStatus(ctx, less)
+}
+
+func isUndeclared(err error, field string) bool {
+	return strings.Contains(err.Error(), field+": field not declared in schema")
 }
 
 // peersCondition says that there are more nodes than this one can steer to; nil: there

@@ -22,17 +22,31 @@ import (
 // olderPlans is the directory of a definition of plans that has no counts.
 func olderPlans(t *testing.T) string {
 	t.Helper()
+	return olderDefinition(t, "braid.dev_mptcpnodeplans.yaml", func(status map[string]apiextensionsv1.JSONSchemaProps) { delete(status, "summary") })
+}
+
+// olderNodes is the directory of a definition of nodes that knows of no encapsulation.
+func olderNodes(t *testing.T) string {
+	t.Helper()
+	return olderDefinition(t, "braid.dev_mptcpnodes.yaml", func(status map[string]apiextensionsv1.JSONSchemaProps) {
+		delete(status, "encapsulationKey")
+		delete(status["paths"].Items.Schema.Properties, "encapsulated")
+	})
+}
+
+func olderDefinition(t *testing.T, name string, takeAway func(status map[string]apiextensionsv1.JSONSchemaProps)) string {
+	t.Helper()
 	from, err := apiserver.CRDDir()
 	require.NoError(t, err)
-	text, err := os.ReadFile(filepath.Join(from, "braid.dev_mptcpnodeplans.yaml"))
+	text, err := os.ReadFile(filepath.Join(from, name))
 	require.NoError(t, err)
 	var definition apiextensionsv1.CustomResourceDefinition
 	require.NoError(t, yaml.Unmarshal(text, &definition))
-	delete(definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties, "summary")
+	takeAway(definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties)
 	text, err = yaml.Marshal(definition)
 	require.NoError(t, err)
 	directory := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(directory, "plans.yaml"), text, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(directory, "older.yaml"), text, 0o600))
 	return directory
 }
 
@@ -74,4 +88,24 @@ func TestAPlansStatusIsToldWhereTheDefinitionHasNoCounts(t *testing.T) {
 		require.Equal(t, plan.Generation, plan.Status.ObservedGeneration)
 		require.Nil(t, plan.Status.Summary)
 	}
+}
+
+func TestANodesStatusIsToldWhereTheDefinitionKnowsNoEncapsulation(t *testing.T) {
+	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{olderNodes(t)}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	types := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(types))
+	c, err := client.New(server.Config(), client.Options{Scheme: types})
+	require.NoError(t, err)
+	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	require.NoError(t, c.Create(t.Context(), node))
+	told := &v1alpha1.MPTCPNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNode"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	told.Status.EncapsulationKey, told.Status.AgentVersion = "00000000000000ff", "new"
+	told.Status.Paths = []v1alpha1.NodePath{{Name: "blue", State: v1alpha1.LinkUp, Encapsulated: 2}}
+	a := &Agent{log: logr.Discard(), client: c}
+	require.NoError(t, a.applyNodeStatus(t.Context(), told))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(node), node))
+	require.Equal(t, "new", node.Status.AgentVersion)
+	require.Len(t, node.Status.Paths, 1)
 }

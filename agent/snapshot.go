@@ -21,6 +21,7 @@ type snapshot struct {
 	unpublished   bool                    // the node's MPTCPNode does not exist
 	nodeUID       string
 	nodeAddresses []netip.Addr
+	podRanges     []netip.Prefix
 	peers         []paths.Peer
 }
 
@@ -29,11 +30,16 @@ func (a *Agent) read(ctx context.Context) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &snapshot{
+	self := slices.IndexFunc(known.Nodes, func(node v1alpha1.MPTCPNode) bool { return node.Name == a.options.NodeName })
+	read := &snapshot{
 		saved: fromSaved, plan: known.Plan, nodeUID: string(known.Node.UID),
 		nodeAddresses: internalAddresses(&known.Node), peers: a.peersOf(known.Nodes),
-		unpublished: !slices.ContainsFunc(known.Nodes, func(node v1alpha1.MPTCPNode) bool { return node.Name == a.options.NodeName }),
-	}, nil
+		unpublished: self < 0,
+	}
+	if self >= 0 {
+		read.podRanges = paths.PodRangesOf(&known.Nodes[self])
+	}
+	return read, nil
 }
 
 func internalAddresses(node *corev1.Node) (addresses []netip.Addr) {

@@ -42,6 +42,7 @@ func setupAddresses(mgr ctrl.Manager, o Options, confirmed *shared[confirmation]
 	return ctrl.NewControllerManagedBy(mgr).Named("addresses").
 		Watches(&v1alpha1.MPTCPNode{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: claimsChanged})).
 		Watches(&corev1.Node{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeAddressesChanged})).
+		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(strays(mgr.GetClient()))).
 		Watches(&v1alpha1.MPTCPPath{}, r.runs.handler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -64,6 +65,27 @@ func nodeAddressesChanged(e event.UpdateEvent) bool {
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !maps.Equal(before.Labels, after.Labels)
 }
 
+// strays passes events of pods that have an address outside of their Node's podCIDRs.
+func strays(c client.Reader) predicate.Predicate {
+	isStray := func(object client.Object) bool {
+		pod, is := object.(*corev1.Pod)
+		var node corev1.Node
+		if !is || len(pod.Status.PodIPs) == 0 || c.Get(context.Background(), client.ObjectKey{Name: pod.Spec.NodeName}, &node) != nil {
+			return false
+		}
+		return policy.IsOutsideItsNode(pod, &node)
+	}
+	return predicate.Funcs{
+		CreateFunc: func(e event.CreateEvent) bool { return isStray(e.Object) },
+		DeleteFunc: func(e event.DeleteEvent) bool { return isStray(e.Object) },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			before, ok := e.ObjectOld.(*corev1.Pod)
+			after, is := e.ObjectNew.(*corev1.Pod)
+			return ok && is && !slices.Equal(before.Status.PodIPs, after.Status.PodIPs) && (isStray(before) || isStray(after))
+		},
+	}
+}
+
 // Reconcile writes the spec of every MPTCPNode whose confirmed addresses are other
 // ones. An object that changed meanwhile is judged anew: what it was judged by may
 // have been old.
@@ -79,12 +101,20 @@ func (r *addressReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 			return reconcile.Result{}, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	decided := policy.ConfirmAddresses(policy.Claims{Members: members.Items, Nodes: nodes.Items, Paths: paths.Items})
+	claims := policy.Claims{Members: members.Items, Nodes: nodes.Items, Paths: paths.Items}
+	if slices.ContainsFunc(paths.Items, func(path v1alpha1.MPTCPPath) bool { return path.Spec.Underlay == v1alpha1.UnderlayRouted }) {
+		var pods corev1.PodList
+		if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+			return reconcile.Result{}, fmt.Errorf("list %T: %w", &pods, err)
+		}
+		claims.Pods = pods.Items
+	}
+	decided := policy.ConfirmAddresses(claims)
 	r.confirmed.publish(&decided)
 	var writes []func() error
 	for i := range members.Items {
 		member := &members.Items[i]
-		spec := &v1alpha1.MPTCPNodeSpec{Confirmed: decided[member.Name].Confirmed}
+		spec := &v1alpha1.MPTCPNodeSpec{Confirmed: decided[member.Name].Confirmed, PodRanges: decided[member.Name].PodRanges}
 		if !equality.Semantic.DeepEqual(member.Spec, spec) {
 			writes = append(writes, func() error { return r.confirm(ctx, member, spec) })
 		}

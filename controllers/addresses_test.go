@@ -196,3 +196,32 @@ func TestAddressesAreConfirmedSoonAndOnce(t *testing.T) {
 		t.Errorf("the spec was written %d times for nothing: %v", member.Generation-generation, err)
 	}
 }
+
+// waitForPodRanges waits until the MPTCPNode of a node has just these.
+func (k *cluster) waitForPodRanges(node string, ranges ...string) {
+	k.t.Helper()
+	k.eventually(func() error {
+		var member v1alpha1.MPTCPNode
+		if err := k.Get(context.Background(), client.ObjectKey{Name: node}, &member); err != nil {
+			return err
+		}
+		if member.Spec == nil || !slices.Equal(member.Spec.PodRanges, ranges) {
+			return fmt.Errorf("node %s has %+v, want %v", node, member.Spec, ranges)
+		}
+		return nil
+	})
+}
+
+func TestPodsRangesAreToldUntilAPodHasAnotherAddress(t *testing.T) {
+	k, _ := twoNodes(t)
+	k.claim("node-b", "192.0.2.2")
+	k.waitForPodRanges("node-b")
+	path := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: "red"}}
+	path.Spec.Interfaces, path.Spec.AddressRanges, path.Spec.Underlay = []v1alpha1.InterfacePattern{"eth2"}, []v1alpha1.CIDR{"198.51.100.0/24"}, v1alpha1.UnderlayRouted
+	k.create(path)
+	k.waitForPodRanges("node-a", "10.244.1.0/24")
+	k.waitForPodRanges("node-b", "10.244.2.0/24")
+	k.pod("stray", "node-a", "10.244.2.7", nil)
+	k.waitForPodRanges("node-a")
+	k.waitForPodRanges("node-b")
+}

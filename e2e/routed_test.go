@@ -4,6 +4,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/testlab"
@@ -40,6 +42,43 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 	})
 	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
 	t.Run("when a router dies", c.expectRouterToDie)
+}
+
+// The same without an overlay: only the first path's router knows the pods, and over the others
+// the nodes put their packets into headers between their own addresses.
+func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
+	racks := testlab.NewShared(lab.Options{
+		Name:    "e2eracks",
+		Network: network.Spec{Nodes: 3, Racks: 3, Paths: paths, LinkMbit: linkMbit},
+		Pods:    pods,
+	})
+	t.Cleanup(func() { require.NoError(t, racks.Down()) })
+	c := &cluster{racks.Use(t)}
+	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
+	c.createRoutedPaths(t)
+	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	c.Create(t, policy)
+	c.WaitProgrammed(t, policy, 2)
+	c.WaitFor(t, "probes get over all routers, and both other nodes take headers off", 30*time.Second, func(ctx context.Context) error {
+		return errors.Join(c.reaches(ctx, "node1", "blue", "green", "red"), c.encapsulates(ctx, "node1", 2), c.encapsulates(ctx, "node2", 2))
+	})
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
+	t.Run("over IPv6", func(t *testing.T) { c.expectSpread(t, 6, single.Result.Mbit) })
+}
+
+// encapsulates: on each path of a node packets to so many others get headers, and nothing is odd
+// about it.
+func (c *cluster) encapsulates(ctx context.Context, name string, others int32) error {
+	var node v1alpha1.MPTCPNode
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return err
+	}
+	for _, path := range node.Status.Paths {
+		if path.Encapsulated != others || path.Message != "" {
+			return fmt.Errorf("%s of %s encapsulates to %d: %s", path.Name, name, path.Encapsulated, path.Message)
+		}
+	}
+	return nil
 }
 
 func (c *cluster) createRoutedPaths(t *testing.T) {

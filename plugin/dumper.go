@@ -61,7 +61,7 @@ func (d *dumper) clusterParts() []part {
 	return parts
 }
 
-// clean leaves out what others wrote into an object's metadata.
+// clean leaves out what others wrote into an object's metadata, and nodes' keys.
 func clean(object runtime.Object) error {
 	about, err := meta.Accessor(object)
 	if err != nil {
@@ -69,6 +69,9 @@ func clean(object runtime.Object) error {
 	}
 	about.SetManagedFields(nil)
 	about.SetAnnotations(ownAnnotations(about.GetAnnotations()))
+	if node, is := object.(*v1alpha1.MPTCPNode); is && node.Status.EncapsulationKey != "" {
+		node.Status.EncapsulationKey = "(left out)"
+	}
 	return nil
 }
 

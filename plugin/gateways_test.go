@@ -21,3 +21,22 @@ func TestPathsShowByWhichGatewaysTheyLeadOutside(t *testing.T) {
 	nodes[0].Paths = nodes[0].Paths[1:]
 	require.NotContains(t, pathsText(nodes), "GATEWAY")
 }
+
+func TestPathsShowToHowManyNodesBraidEncapsulates(t *testing.T) {
+	nodes := []NodePaths{{Node: "node1", Paths: []v1alpha1.NodePath{
+		{Name: "blue", Interface: "eth1", State: v1alpha1.LinkUp, Encapsulated: 2},
+		{Name: "green", Interface: "eth2", State: v1alpha1.LinkUp},
+	}}}
+	require.Regexp(t, `(?m)^NODE +PATH +ENCAPSULATED TO NODES\nnode1 +blue +2$`, pathsText(nodes))
+	nodes[0].Paths = nodes[0].Paths[1:]
+	require.NotContains(t, pathsText(nodes), "ENCAPSULATED")
+}
+
+func TestASysdumpHasNoKeyOfANode(t *testing.T) {
+	node := &v1alpha1.MPTCPNode{Status: v1alpha1.MPTCPNodeStatus{EncapsulationKey: "0123456789abcdef"}}
+	require.NoError(t, clean(node))
+	require.Equal(t, "(left out)", node.Status.EncapsulationKey)
+	node.Status.EncapsulationKey = ""
+	require.NoError(t, clean(node))
+	require.Empty(t, node.Status.EncapsulationKey)
+}

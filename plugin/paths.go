@@ -68,7 +68,7 @@ func pathsText(nodes []NodePaths) string {
 	if len(rows) == 1 {
 		return "no node has a path: is there an MPTCPPath, and a policy that selects a pod?\n"
 	}
-	return table(rows...) + gatewaysText(nodes) + xdpText(nodes) + overlaysText(nodes)
+	return table(rows...) + gatewaysText(nodes) + encapsulatedText(nodes) + xdpText(nodes) + overlaysText(nodes)
 }
 
 // gatewaysText is empty where no path leads out of the cluster.
@@ -78,6 +78,22 @@ func gatewaysText(nodes []NodePaths) string {
 		for _, path := range node.Paths {
 			if len(path.Gateways) > 0 {
 				rows = append(rows, []string{node.Node, string(path.Name), strings.Join(path.Gateways, ", ")})
+			}
+		}
+	}
+	if len(rows) == 1 {
+		return ""
+	}
+	return "\n" + table(rows...)
+}
+
+// encapsulatedText says how natively routed packets get over routers; empty where none are to.
+func encapsulatedText(nodes []NodePaths) string {
+	rows := [][]string{{"NODE", "PATH", "ENCAPSULATED TO NODES"}}
+	for _, node := range nodes {
+		for _, path := range node.Paths {
+			if path.Encapsulated > 0 {
+				rows = append(rows, []string{node.Node, string(path.Name), fmt.Sprint(path.Encapsulated)})
 			}
 		}
 	}

@@ -118,5 +118,5 @@ logs/POD/             Braid's own, .previous.log of the run before
 metrics/POD.txt       Braid's own
 
 Secrets, ConfigMaps' contents, values of environment variables and keys of connections
-are not in it. Tokens are: they name connections, and open none.
+and nodes are not in it. Tokens are: they name connections, and open none.
 `

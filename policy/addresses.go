@@ -21,12 +21,17 @@ type Claims struct {
 	Members []v1alpha1.MPTCPNode
 	Nodes   []corev1.Node
 	Paths   []v1alpha1.MPTCPPath
+	// Pods that run; needed only where a path is Routed.
+	Pods []corev1.Pod
 }
 
 // NodeAddresses is what becomes of the addresses that one node's agent reports.
 type NodeAddresses struct {
 	// Confirmed are the node's, sorted by path and address; never nil.
 	Confirmed []v1alpha1.ConfirmedAddress
+	// PodRanges are those of the Node, as it has them. There are none where no path is
+	// Routed, and none anywhere where a pod has an address outside of its Node's.
+	PodRanges []string
 	// Refused are not, in the order in which the agent reports them.
 	Refused []RefusedAddress
 	// Contested are confirmed, and another node's agent reports them too.
@@ -59,12 +64,12 @@ const maxConfirmed = 192
 // while it reports none of that family on that path: a NIC that is set down loses
 // its IPv6 addresses, and nobody shall take them meanwhile.
 func ConfirmAddresses(in Claims) map[string]*NodeAddresses {
-	known := newKnownAddresses(&in)
+	known, ranges := newKnownAddresses(&in), podRanges(&in)
 	decided := make(map[string]*NodeAddresses, len(in.Members))
 	byAddress := map[netip.Addr][]claim{}
 	for i := range in.Members {
 		member := &in.Members[i]
-		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}}
+		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}, PodRanges: ranges[member.Name]}
 		decided[member.Name] = result
 		for _, c := range known.judge(member, result) {
 			byAddress[c.address] = append(byAddress[c.address], c)

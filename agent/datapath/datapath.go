@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -53,6 +54,7 @@ type Datapath struct {
 	busy    busyTable
 	traffic counters
 	node    nodeEntry
+	key     atomic.Uint64
 	// gateways out of the cluster, to be asked whether they are there.
 	gatewaysMu sync.Mutex
 	gateways   map[neighbour]bool // whether they answered

@@ -81,14 +81,14 @@ func (t *peerTable) unload() {
 	t.maps, t.entries = nil, nil
 }
 
-// write writes all peers, and forgets others.
-func (t *peerTable) write(peers []node.Peer, paths pathNumbers) error {
+// write writes all peers, with how packets get over routers to them, and forgets others.
+func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.paths = paths
 	entries := map[string]*peerEntry{}
 	for _, peer := range peers {
-		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths)}
+		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, wrappings[peer.Number])}
 		if before := t.entries[peer.Name]; before != nil && before.number == entry.number {
 			entry.written, entry.writtenHealth = before.written, before.writtenHealth
 		}

@@ -106,6 +106,8 @@ func prepare(spec *ebpf.CollectionSpec, with settings) error {
 		uplink.ToUplinkMapPeerAddresses: with.peers * uplink.PeerAddresses,
 		uplink.ToUplinkMapAnswered:      with.peers * uplink.MaxPaths,
 		uplink.ToUplinkMapOuters:        with.peers + 1,
+		uplink.ToUplinkMapWrappings:     with.peers + 1,
+		uplink.ToUplinkMapPodRanges:     2 * with.peers,
 	} {
 		if m := spec.Maps[name]; m != nil {
 			m.MaxEntries = entries

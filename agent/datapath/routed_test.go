@@ -62,7 +62,7 @@ func (l *lab) routed(t *testing.T, i int, state State) State {
 		at := resolution.Paths[p]
 		require.Equal(t, state.Paths[p].Name, at.Name)
 		require.Equal(t, state.Paths[p].Interface, at.Index)
-		state.Paths[p].Routed, state.Paths[p].Addresses = at.Routed, at.Addresses
+		state.Paths[p].Routed, state.Paths[p].Addresses, state.Paths[p].MTU = at.Routed, at.Addresses, at.MTU
 	}
 	for p := range state.Peers {
 		state.Peers[p].OfNode = l.inCluster(p, i)

@@ -31,7 +31,7 @@ func TestAPeersFirstAddressesAreItsNextHops(t *testing.T) {
 		"green":   {Up: true, Addresses: addresses("fd01::1")},
 		"red":     {Up: false, Addresses: addresses("10.2.0.1")},
 		"unknown": {Up: true, Addresses: addresses("10.3.0.1")},
-	}}}, pathNumbers{"blue": 0, "green": 3, "red": 5})
+	}}}, pathNumbers{"blue": 0, "green": 3, "red": 5}, uplink.ToUplinkWrapping{})
 	expected := uplink.ToUplinkPeer{Ipv4Paths: 1 << 0, Ipv6Paths: 1<<0 | 1<<3}
 	expected.Ipv4[0] = toAddress(netip.MustParseAddr("10.0.0.1")).Word[3]
 	expected.Ipv6[0] = toAddress(netip.MustParseAddr("fd00::1"))

@@ -41,7 +41,9 @@ type Sources struct {
 	Resolution paths.Resolution
 	// NodeAddresses are the InternalIPs of the Node.
 	NodeAddresses []netip.Addr
-	Peers         []paths.Peer
+	// PodRanges are the Node's spec.podCIDRs.
+	PodRanges []netip.Prefix
+	Peers     []paths.Peer
 	// Outside are destinations outside of the cluster.
 	Outside []paths.Outside
 }
@@ -53,7 +55,7 @@ func (b *Builder) Build(from Sources) (*Model, error) {
 	defer b.mu.Unlock()
 	b.round++
 	m := &Model{Plan: from.Plan, Paths: pathsOf(from), Peers: peersOf(b.owners.settle(from)), round: b.round, exempt: b.exempt}
-	m.NodeAddresses, m.Outside = from.NodeAddresses, outsideOf(from.Outside)
+	m.NodeAddresses, m.PodRanges, m.Outside = from.NodeAddresses, from.PodRanges, outsideOf(from.Outside)
 	m.Tunnels = from.Resolution.Tunnels
 	for _, uplink := range from.Resolution.Uplinks {
 		m.Uplinks = append(m.Uplinks, uplink.Index)

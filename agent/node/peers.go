@@ -104,7 +104,7 @@ func (o *owners) without(peer paths.Peer) paths.Peer {
 	if !slices.ContainsFunc(peer.All(), isOthers) {
 		return peer
 	}
-	less := paths.Peer{Name: peer.Name, OfNode: peer.OfNode, Confirmed: peer.Confirmed, Paths: map[string]paths.PeerPath{}}
+	less := paths.Peer{Name: peer.Name, OfNode: peer.OfNode, Confirmed: peer.Confirmed, PodRanges: peer.PodRanges, Key: peer.Key, Paths: map[string]paths.PeerPath{}}
 	less.Addresses = slices.DeleteFunc(slices.Clone(peer.Addresses), isOthers)
 	for name, path := range peer.Paths {
 		less.Paths[name] = paths.PeerPath{Addresses: slices.DeleteFunc(slices.Clone(path.Addresses), isOthers), Up: path.Up, Routers: path.Routers}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/vishvananda/netns"
@@ -84,6 +85,16 @@ type Peer struct {
 	// Confirmed: a controller has confirmed the addresses, and the node has no others.
 	// Otherwise they are what its agent says.
 	Confirmed bool
+	// PodRanges are the addresses of its pods, as its Node has them.
+	PodRanges []netip.Prefix
+	// Key is what it takes Braid's own headers off by; 0 where it takes none off.
+	Key uint64
+}
+
+// TakesHeaders tells whether natively routed packets can go there over routers, from a node
+// whose pods have addresses of these ranges.
+func (p *Peer) TakesHeaders(own []netip.Prefix) bool {
+	return p.Key != 0 && len(p.PodRanges) > 0 && len(own) > 0
 }
 
 // PeerPath is another node's NIC on one path.
@@ -112,7 +123,9 @@ func (p PeerPath) NextHop(address netip.Addr) netip.Addr {
 // node's agent says. On a path that is down the peer has all addresses that are
 // confirmed there, because the NIC may have lost them.
 func PeerOf(node *v1alpha1.MPTCPNode) Peer {
-	peer := Peer{Name: node.Name, Paths: map[string]PeerPath{}, Confirmed: true}
+	peer := Peer{Name: node.Name, Paths: map[string]PeerPath{}, Confirmed: true, PodRanges: PodRangesOf(node)}
+	// What is no key stays 0.
+	peer.Key, _ = strconv.ParseUint(node.Status.EncapsulationKey, 16, 64)
 	onPath := map[v1alpha1.PathName][]netip.Addr{}
 	if node.Spec != nil {
 		for _, confirmed := range node.Spec.Confirmed {
@@ -139,6 +152,19 @@ func PeerOf(node *v1alpha1.MPTCPNode) Peer {
 		peer.Paths[string(path.Name)] = there
 	}
 	return peer
+}
+
+// PodRangesOf are the ranges of a node's pods, as its controller has read them from its Node.
+func PodRangesOf(node *v1alpha1.MPTCPNode) (ranges []netip.Prefix) {
+	if node.Spec == nil {
+		return nil
+	}
+	for _, text := range node.Spec.PodRanges {
+		if prefix, err := netip.ParsePrefix(text); err == nil && prefix == prefix.Masked() {
+			ranges = append(ranges, prefix)
+		}
+	}
+	return ranges
 }
 
 // sortAsReported has the addresses in the order of the node's agent, which is that of its

@@ -58,6 +58,9 @@ type Path struct {
 	Message string
 	// Gateways lead out of the cluster and answer; see Node.LeadOutside.
 	Gateways []netip.Addr
+	// Encapsulated is to how many peers natively routed packets go in headers of Braid's own;
+	// see TellOfRouters.
+	Encapsulated int
 
 	ranges  []netip.Prefix // of addresses that the path's NICs have
 	gateway netip.Addr     // out of the cluster, as the plan has it; zero where it has none

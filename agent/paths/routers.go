@@ -73,26 +73,31 @@ func (p *Path) lead(peer *Peer, there PeerPath, routerTo func(to, from netip.Add
 	return led
 }
 
-// TellOfRouters says in the messages of routed paths what does not get over their routers.
-func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr) {
+// TellOfRouters says in the messages of routed paths what does not get over their routers, and
+// counts for how many peers packets get headers. podRanges are those of this node's pods.
+func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, podRanges []netip.Prefix) {
 	steered := slices.ContainsFunc(r.Tunnels, func(tunnel Tunnel) bool { return tunnel.Kind.Steered() })
 	for i := range r.Paths {
 		path := &r.Paths[i]
 		if !path.Routed || !path.Usable {
 			continue
 		}
-		var beyond, unled []string
+		var beyond, bare, unled []string
 		for _, peer := range peers {
 			there := peer.Paths[path.Name]
-			if len(there.Routers) > 0 {
+			switch {
+			case len(there.Routers) > 0 && peer.TakesHeaders(podRanges):
+				path.Encapsulated++
 				beyond = append(beyond, peer.Name)
+			case len(there.Routers) > 0:
+				beyond, bare = append(beyond, peer.Name), append(bare, peer.Name)
 			}
 			if there.Unled != "" {
 				unled = append(unled, there.Unled)
 			}
 		}
-		if len(beyond) > 0 && !steered {
-			path.complain("leads over routers to " + shortened(beyond) + ": they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there")
+		if len(bare) > 0 && !steered {
+			path.complain("leads over routers to " + shortened(bare) + ": they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there" + whyBare(podRanges))
 		}
 		for _, tunnel := range r.Tunnels {
 			if len(beyond) > 0 && tunnel.Kind.Steered() && tunnel.local.IsValid() && !slices.Contains(FromNode(nodeAddresses, r.Tunnels), tunnel.local) {
@@ -103,6 +108,14 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr) {
 			path.complain("does not lead everywhere: " + shortened(unled))
 		}
 	}
+}
+
+// whyBare says why Braid does not encapsulate what goes to peers either.
+func whyBare(podRanges []netip.Prefix) string {
+	if len(podRanges) == 0 {
+		return "; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
+	}
+	return "; their agents do not take Braid's own encapsulation off"
 }
 
 // shortened is a sorted list of which few are shown.

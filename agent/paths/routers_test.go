@@ -154,15 +154,15 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	peers[1].OfNode = peers[1].OfNode[:1]
 	require.Equal(t, "fd00:21:0:3::3 of node3 is of another version of IP than its Node's addresses", node.Lead(resolution.Paths, peers)[1].Paths["green"].Unled)
 
-	resolution.TellOfRouters(led, nil)
+	resolution.TellOfRouters(led, nil, nil)
 	messages := map[string]string{}
 	for _, path := range resolution.Paths {
 		require.True(t, path.Usable, path.Name)
 		messages[path.Name] = path.Message
 	}
-	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there"
+	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
 	require.Equal(t, map[string]string{
-		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there",
+		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs",
 		"green": "green does not lead everywhere: 10.21.2.2 of node2 has no route by green over a router, 10.21.3.3 of node3 has no route by green over a router; green" + alone,
 	}, messages)
 
@@ -170,15 +170,62 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	again := node.Lead(resolution.Paths, peersIn(lab))
 	resolution.Tunnels = []Tunnel{{Name: "flannel.1", Kind: TunnelVXLAN}}
-	resolution.TellOfRouters(again, nil)
+	resolution.TellOfRouters(again, nil, nil)
 	require.Empty(t, resolution.Paths[0].Message)
 	own := []netip.Addr{netip.MustParseAddr(lab.Nodes[0].Address(0, 4)), netip.MustParseAddr(lab.Nodes[0].Address(1, 4))}
 	resolution.Tunnels[0].local = own[0]
-	resolution.TellOfRouters(again, own)
+	resolution.TellOfRouters(again, own, nil)
 	require.Empty(t, resolution.Paths[0].Message)
 	resolution.Tunnels[0].local = own[1]
-	resolution.TellOfRouters(again, own)
+	resolution.TellOfRouters(again, own, nil)
 	require.Equal(t, "blue is not used by flannel.1 over routers: that sends from 10.21.1.1, which is not the Node's first InternalIP", resolution.Paths[0].Message)
+}
+
+// Without an overlay Braid encapsulates itself, where all that needs is known.
+func TestPathsTellWhomTheyEncapsulateTo(t *testing.T) {
+	lab, node := inRacks(t)
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	for _, c := range []struct {
+		what         string
+		peers        func(peers []Peer)
+		own          []netip.Prefix
+		encapsulated int
+		message      string
+	}{
+		{"to all", func([]Peer) {}, ranges, 2, ""},
+		{"to one", func(peers []Peer) { peers[0].Key = 0 }, ranges, 1, "leads over routers to node2: .*; their agents do not take Braid's own encapsulation off$"},
+		{"to none", func([]Peer) {}, nil, 0, "leads over routers to node2, node3: .*; Braid's own encapsulation needs pods"},
+		{"to one whose pods are known", func(peers []Peer) { peers[1].PodRanges = nil }, ranges, 1, "leads over routers to node3: .*"},
+	} {
+		resolution, err := node.Resolve(Query{Paths: routedPaths(lab)})
+		require.NoError(t, err)
+		peers := peersIn(lab)
+		for i := range peers {
+			peers[i].Key, peers[i].PodRanges = 7, ranges
+		}
+		c.peers(peers)
+		resolution.TellOfRouters(node.Lead(resolution.Paths, peers), nil, c.own)
+		for _, path := range resolution.Paths {
+			require.Equal(t, c.encapsulated, path.Encapsulated, c.what)
+			require.EqualValues(t, c.encapsulated, path.Status().Encapsulated, c.what)
+			require.Regexp(t, c.message, path.Message, c.what)
+			require.Equal(t, c.message == "", path.Message == "", c.what)
+		}
+	}
+}
+
+func TestAPeersKeyAndPodsAreThoseOfItsObject(t *testing.T) {
+	node := &v1alpha1.MPTCPNode{Spec: &v1alpha1.MPTCPNodeSpec{PodRanges: []string{"10.244.2.0/24", "fd00:244:2::/64", "nonsense", "10.0.0.7/8"}}}
+	own := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	peer := PeerOf(node)
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:244:2::/64")}, peer.PodRanges)
+	require.False(t, peer.TakesHeaders(own))
+	for text, key := range map[string]uint64{"00000000000000ff": 255, "ffffffffffffffff": 1<<64 - 1, "": 0, "nonsense": 0, "-1": 0} {
+		node.Status.EncapsulationKey = text
+		peer = PeerOf(node)
+		require.Equal(t, key, peer.Key, text)
+		require.Equal(t, key != 0, peer.TakesHeaders(own), text)
+	}
 }
 
 // Packets of an overlay between other addresses are not to be changed at either end.

@@ -27,6 +27,7 @@ func (p Path) Status() v1alpha1.NodePath {
 	if p.Up && !p.Usable {
 		return status
 	}
+	status.Encapsulated = int32(p.Encapsulated)
 	for _, gateway := range p.Gateways[:min(len(p.Gateways), maxGateways)] {
 		status.Gateways = append(status.Gateways, gateway.String())
 	}

@@ -48,6 +48,13 @@ type MPTCPNodeSpec struct {
 	// +listType=atomic
 	// +required
 	Confirmed []ConfirmedAddress `json:"confirmed"`
+	// podRanges are the Node's spec.podCIDRs: the addresses of its pods, by which other nodes
+	// know whose a pod is that is behind a router.
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=49
+	// +listType=atomic
+	// +optional
+	PodRanges []string `json:"podRanges,omitempty"`
 }
 
 // LinkState is the state of a NIC.
@@ -83,6 +90,10 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	Gateways []string `json:"gateways,omitempty"`
+	// encapsulated is the number of other nodes to which natively routed packets of pods go
+	// with a header of Braid's own, because routers lead there. Only on a Routed path.
+	// +optional
+	Encapsulated int32 `json:"encapsulated,omitempty"`
 	// state is Up or Down.
 	// +required
 	State LinkState `json:"state"`
@@ -223,6 +234,13 @@ type MPTCPNodeStatus struct {
 	// +listMapKey=device
 	// +optional
 	Overlays []NodeOverlay `json:"overlays,omitempty"`
+	// encapsulationKey is what packets of pods bear that other nodes send here in headers of
+	// Braid's own, over routers of Routed paths: this node takes these off nothing else. Absent
+	// where it takes none off. Whoever may read it can send to pods here as other pods do, if
+	// he can send with a node's address on such a path.
+	// +kubebuilder:validation:MaxLength=16
+	// +optional
+	EncapsulationKey string `json:"encapsulationKey,omitempty"`
 	// pathsTotal counts the paths that the node is to have.
 	// +optional
 	PathsTotal int32 `json:"pathsTotal"`

@@ -70,7 +70,8 @@ type MPTCPPathSpec struct {
 	// each rack has its own. On a Routed path packets of overlays (VXLAN, Geneve, IP in IP)
 	// go to the other node's address on the path, by the routes that this node has for
 	// its NIC; they arrive as the overlay sent them, between the InternalIPs of the nodes.
-	// What is not in an overlay uses the path between neighbours alone.
+	// What is routed natively goes there in a header of Braid's own, of UDP to port 8478, where
+	// pods have addresses of their Nodes' podCIDRs, and else between neighbours alone.
 	// +kubebuilder:default=Switched
 	// +optional
 	Underlay Underlay `json:"underlay,omitempty"`

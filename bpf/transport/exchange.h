@@ -180,16 +180,23 @@ static __always_inline int has_credits(const struct exchange *exchange, const st
 	return 0;
 }
 
+/* An initial window is asked for before the first data alone. */
+static __always_inline int asks_later(const struct exchange *exchange)
+{
+	return exchange->asked & ~(1U << REQUEST_INITIAL_WINDOW) || exchange->flags & (EXCHANGE_RATES | EXCHANGE_RULES);
+}
+
 /*
  * The callbacks that the socket needs for this exchange; none for none. The kernel shows each
  * segment of MPTCP to who hears, so that is left until the connection has lasted: before, the
  * segment that establishes it is seen anyway.
  */
-static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with, int lasts)
+static __always_inline __u32 callbacks_of(const struct exchange *exchange, const struct conversation *with, int lasts,
+					  int begins)
 {
 	__u32 flags = 0;
 
-	if (exchange && (exchange->asked || exchange->flags & (EXCHANGE_RATES | EXCHANGE_RULES)))
+	if (exchange && (asks_later(exchange) || (begins && with->initiator && exchange->asked)))
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	if (exchange && with->credits)
 		flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;

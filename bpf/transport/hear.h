@@ -202,10 +202,8 @@ __noinline int note_wish(struct bpf_sock_ops *ops, struct conversation *with)
 }
 
 /* Only before the first data; later the kernel refuses it, and nothing is lost. */
-static __always_inline void grant_initial_window(struct bpf_sock_ops *ops, const struct conversation *with)
+static __always_inline void grant_initial_window(struct bpf_sock_ops *ops, __u32 window)
 {
-	__u32 window = with->value[REQUEST_INITIAL_WINDOW];
-
 	bpf_setsockopt(ops, SOL_TCP, TCP_BPF_IW, &window, sizeof(window));
 }
 
@@ -236,7 +234,7 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 	now = bpf_ktime_get_ns();
 	count_refused(exchange, with, &verdict);
 	if (grant_if(exchange, with, &verdict, REQUEST_INITIAL_WINDOW, now))
-		grant_initial_window(ops, with);
+		grant_initial_window(ops, with->value[REQUEST_INITIAL_WINDOW]);
 	if (grant_if(exchange, with, &verdict, REQUEST_RATE, now))
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
 	if (verdict.accepted & WISHES &&

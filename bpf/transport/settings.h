@@ -40,6 +40,10 @@ enum setting {
 	SETTING_MIN_RTO,
 	SETTING_RECEIVE_BUFFER,
 	SETTINGS,
+	OWN_ASKS_ONCE = 26,    /* not one: the socket asks for an initial window and later for nothing */
+	OWN_RESERVED = 27,     /* not one: the next segment has room for that */
+	OWN_INITIATOR = 28,    /* not one: the socket sent the SYN */
+	OWN_WRITES = 29,       /* not one: it has the callback for options, and no conversation yet that says so */
 	OWN_CREDITS = 30,      /* not one: the socket gives and gets credits, from its first segment on */
 	SETTING_EXCHANGE = 31, /* not one: there is an exchange with peers */
 };
@@ -69,7 +73,7 @@ struct own {
 	__u32 revision; /* of the settings that it got last; 0 while it has yet to settle */
 	__u64 since;    /* when it was seen first */
 	__u32 value[SETTINGS];
-	__u32 given[SETTINGS];
+	__u32 given[SETTINGS]; /* of the initial window what it asks its peer for, before its first data */
 	struct congestion congestion_control, given_congestion_control;
 };
 

@@ -8,9 +8,8 @@
  * reaches these too, and puts back what is not wanted any more. What peers ask for goes over
  * what a policy gives (hear.h).
  */
-#include "ask.h"
-#include "hear.h"
 #include "tunnel.h"
+#include "young.h"
 
 static __always_inline void listens(void *socket, struct settings *settings)
 {
@@ -97,7 +96,7 @@ static __always_inline int has_lasted(const struct own *own)
 static __always_inline void set_callbacks(struct bpf_sock_ops *ops, const struct exchange *exchange,
 					  struct conversation *with, const struct own *own)
 {
-	__u32 wanted = callbacks_of(exchange, with, has_lasted(own));
+	__u32 wanted = callbacks_of(exchange, with, has_lasted(own), is_before_data(ops));
 
 	if (wanted)
 		wanted |= with->flags & BPF_SOCK_OPS_RTT_CB_FLAG;
@@ -123,8 +122,6 @@ __noinline int converse(struct bpf_sock_ops *ops, struct exchange *exchange, str
 	if (op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && exchange->flags & EXCHANGE_CREDITS)
 		with->flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG; /* its listener's */
 	set_callbacks(ops, exchange, with, own);
-	if (op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
-		with->initiator = 1;
 	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)
 		reserve_room(ops, exchange, with, own);
 	else if (op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)
@@ -141,7 +138,7 @@ __noinline int fall_silent(struct bpf_sock_ops *ops, struct conversation *with, 
 {
 	struct bpf_sock *sk = ops->sk;
 
-	if (!sk || !with || !own || !with->revision)
+	if (!sk || !with || !own || !(with->revision || with->flags))
 		return 0;
 	withdraw(ops, sk, with, own);
 	set_callbacks(ops, 0, with, own);
@@ -163,12 +160,26 @@ static __always_inline struct exchange *exchange_of(const struct settings *setti
 	return bpf_map_lookup_elem(&transport_exchanges, netns);
 }
 
-static __always_inline struct conversation *conversation_of(void *sk, const struct exchange *exchange)
+static __always_inline struct conversation *conversation_of(void *sk, int begins)
 {
-	__u64 create = exchange ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0;
+	__u64 create = begins ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0;
 
 	barrier_var(create);
 	return bpf_sk_storage_get(&transport_conversations, sk, 0, create);
+}
+
+/* That of a connection, which takes over what is known of it; begins: it is to have one. */
+static __always_inline struct conversation *take_up(void *sk, const struct exchange *exchange, struct own *own, int begins)
+{
+	struct conversation *with = conversation_of(sk, exchange ? begins : own->set & 1U << OWN_WRITES);
+
+	if (!with)
+		return 0;
+	if (own->set & 1U << OWN_WRITES)
+		with->flags |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	with->initiator |= own->set >> OWN_INITIATOR & 1;
+	own->set &= ~(1U << OWN_WRITES | 1U << OWN_ASKS_ONCE);
+	return with;
 }
 
 /* Connections inherit the listener's callbacks. */
@@ -179,27 +190,15 @@ static __always_inline void answers(struct bpf_sock_ops *ops, struct bpf_sock *s
 
 	if (exchange && exchange->flags & EXCHANGE_CREDITS)
 		wanted = BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
-	with = conversation_of(sk, exchange);
+	with = conversation_of(sk, exchange != 0);
 	if (with && wanted != with->flags)
 		bpf_sock_ops_cb_flags_set(ops, changed_callbacks(with, ops->bpf_sock_ops_cb_flags, wanted));
 }
 
-/*
- * A connection that is young needs nothing more for what it sends and what comes, but for the
- * acknowledgement by which it may ask for an initial window, and credits. It may stay
- * short, and such a call comes for each of its packets.
- */
-static __always_inline int may_rest(struct bpf_sock_ops *ops, struct bpf_sock *sk)
+/* With credits a connection converses from the first segment on, else once it has lasted. */
+static __always_inline int converses(const struct exchange *exchange, const struct own *own)
 {
-	struct own *own;
-	__u32 op = ops->op;
-
-	if (op != BPF_SOCK_OPS_RTT_CB && op != BPF_SOCK_OPS_HDR_OPT_LEN_CB)
-		return 0;
-	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && is_before_data(ops))
-		return 0;
-	own = bpf_sk_storage_get(&transport_sockets, sk, 0, 0);
-	return own && !(own->set & 1U << OWN_CREDITS) && bpf_ktime_get_coarse_ns() < own->since + SETTLED_AFTER;
+	return exchange && (exchange->flags & EXCHANGE_CREDITS || has_lasted(own));
 }
 
 SEC("sockops")
@@ -212,12 +211,12 @@ int set_transport(struct bpf_sock_ops *ops)
 	struct own *own;
 	__u64 cookie;
 	__u32 op = ops->op;
-	int changed = 0;
+	int changed = 0, begins = 0;
 
 	if (!is_of_interest(ops))
 		return 1;
 	sk = ops->sk;
-	if (sk && may_rest(ops, sk))
+	if (sk && is_done_young(ops, sk))
 		return 1;
 	cookie = bpf_get_netns_cookie(ops);
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
@@ -237,11 +236,9 @@ int set_transport(struct bpf_sock_ops *ops)
 	own = own_of(sk);
 	if (!own)
 		return 1;
-	if (is_established(op)) {
-		bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG);
-		widen_initial_window(ops, settings);
-	}
-	with = conversation_of(sk, exchange);
+	if (is_established(op))
+		begins = begin(ops, settings, exchange, own);
+	with = take_up(sk, exchange, own, begins || converses(exchange, own));
 	if (with && exchange)
 		changed = converse(ops, exchange, with, own);
 	else if (with)
@@ -257,7 +254,7 @@ int set_transport(struct bpf_sock_ops *ops)
 /* Linux 6.12 and later let callbacks of sockets be changed that were there before. */
 static __always_inline void set_callbacks_of(void *socket, const struct exchange *exchange, struct conversation *with)
 {
-	__u32 wanted = callbacks_of(exchange, with, 1), flags = 0;
+	__u32 wanted = callbacks_of(exchange, with, 1, 0), flags = 0;
 
 	if (exchange && wanted)
 		wanted |= BPF_SOCK_OPS_RTT_CB_FLAG;
@@ -271,11 +268,12 @@ static __always_inline void set_callbacks_of(void *socket, const struct exchange
 /* Puts a socket back that gets nothing any more. */
 static __always_inline void release(void *socket)
 {
-	struct conversation *with = bpf_sk_storage_get(&transport_conversations, socket, 0, 0);
 	struct own *own = bpf_sk_storage_get(&transport_sockets, socket, 0, 0);
+	struct conversation *with;
 
 	if (!own)
 		return;
+	with = take_up(socket, 0, own, 0);
 	if (with) {
 		withdraw(socket, socket, with, own);
 		set_callbacks_of(socket, 0, with);
@@ -288,7 +286,7 @@ static __always_inline void release(void *socket)
 /* A listener, of a namespace with an exchange or without. */
 static __always_inline void set_listener(void *socket, const struct exchange *exchange)
 {
-	struct conversation *with = conversation_of(socket, exchange);
+	struct conversation *with = conversation_of(socket, exchange != 0);
 	__u32 wanted = 0, flags = 0;
 
 	if (exchange && exchange->flags & EXCHANGE_CREDITS)
@@ -304,12 +302,13 @@ static __always_inline void set_listener(void *socket, const struct exchange *ex
 static __always_inline void set_one(struct sock_common *common, void *socket, struct settings *settings, __u64 netns)
 {
 	struct exchange *exchange = exchange_of(settings, &netns);
-	struct conversation *with = conversation_of(socket, exchange);
 	struct own *own = own_of(socket);
+	struct conversation *with;
 	struct address peer = {};
 
 	if (!own)
 		return;
+	with = take_up(socket, exchange, own, 1);
 	if (with && exchange && with->revision != exchange->revision) {
 		read_remote_address(common, &peer);
 		follow(socket, socket, exchange, with, &peer, own);

@@ -39,6 +39,10 @@ const (
 	SettingMinRto            = 0x8
 	SettingReceiveBuffer     = 0x9
 	Settings                 = 0xa
+	OwnAsksOnce              = 0x1a
+	OwnReserved              = 0x1b
+	OwnInitiator             = 0x1c
+	OwnWrites                = 0x1d
 	OwnCredits               = 0x1e
 	SettingExchange          = 0x1f
 )

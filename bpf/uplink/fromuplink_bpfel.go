@@ -158,6 +158,12 @@ type FromUplinkPreference struct {
 	Account   uint8
 }
 
+type FromUplinkRangeKey struct {
+	_       structs.HostLayout
+	Bits    uint32
+	Address FromUplinkAddress
+}
+
 type FromUplinkRecentHandshakes struct {
 	_     structs.HostLayout
 	Begun uint32
@@ -182,6 +188,13 @@ type FromUplinkTunnels struct {
 	Filter uint64
 }
 
+type FromUplinkWrapping struct {
+	_     structs.HostLayout
+	Key   uint64
+	Mtu   uint32
+	Paths uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
@@ -204,10 +217,12 @@ const (
 	FromUplinkMapPathLoads        = "path_loads"
 	FromUplinkMapPeerAddresses    = "peer_addresses"
 	FromUplinkMapPeers            = "peers"
+	FromUplinkMapPodRanges        = "pod_ranges"
 	FromUplinkMapPreferences      = "preferences"
 	FromUplinkMapRecentHandshakes = "recent_handshakes"
 	FromUplinkMapTraffic          = "traffic"
 	FromUplinkMapTunnels          = "tunnels"
+	FromUplinkMapWrappings        = "wrappings"
 	FromUplinkProgFromUplink      = "from_uplink"
 	FromUplinkVarFlowEntries      = "flow_entries"
 )
@@ -279,10 +294,12 @@ type FromUplinkMapSpecs struct {
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	PodRanges        *ebpf.MapSpec `ebpf:"pod_ranges"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
+	Wrappings        *ebpf.MapSpec `ebpf:"wrappings"`
 }
 
 // FromUplinkVariableSpecs contains global variables before they are loaded into the kernel.
@@ -330,10 +347,12 @@ type FromUplinkMaps struct {
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
 	Peers            *ebpf.Map `ebpf:"peers"`
+	PodRanges        *ebpf.Map `ebpf:"pod_ranges"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
+	Wrappings        *ebpf.Map `ebpf:"wrappings"`
 }
 
 func (m *FromUplinkMaps) Close() error {
@@ -356,10 +375,12 @@ func (m *FromUplinkMaps) Close() error {
 		m.PathLoads,
 		m.PeerAddresses,
 		m.Peers,
+		m.PodRanges,
 		m.Preferences,
 		m.RecentHandshakes,
 		m.Traffic,
 		m.Tunnels,
+		m.Wrappings,
 	)
 }
 

@@ -45,6 +45,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnCsumUpdate,    // Linux 4.9
 	asm.FnL4CsumReplace, // Linux 4.1
 	asm.FnSkbPullData,
+	asm.FnSkbAdjustRoom, // Linux 4.13, what is put before IP 5.2
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,
 	asm.FnKtimeGetCoarseNs,

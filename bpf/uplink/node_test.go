@@ -168,8 +168,10 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapTunnels:       to.Tunnels,
 		uplink.FromUplinkMapOuters:        to.Outers,
 		uplink.FromUplinkMapOutside:       to.Outside,
+		uplink.FromUplinkMapPodRanges:     to.PodRanges,
 		uplink.FromUplinkMapPreferences:   to.Preferences,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
+		uplink.FromUplinkMapWrappings:     to.Wrappings,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,
 	}}))
@@ -204,6 +206,8 @@ func (n *node) reset(t testutil.TB) {
 	clearMap[uplink.ToUplinkAddress](t, n.maps.PeerAddresses)
 	put(t, n.maps.LocalFilter, uint32(0), uplink.ToUplinkFilter{})
 	put(t, n.maps.Tunnels, uint32(0), uplink.ToUplinkTunnels{})
+	clearMap[uint32](t, n.maps.Wrappings)
+	clearMap[uplink.ToUplinkRangeKey](t, n.maps.PodRanges)
 	n.prefer(t, uplink.ToUplinkPreference{})
 	n.setHealth(t, uplink.ToUplinkHealth{})
 	n.setNode(t, 1<<blue|1<<green|1<<red)

@@ -14,6 +14,7 @@
 #include "uplink/silence.h"
 #include "uplink/together.h"
 #include "uplink/traffic.h"
+#include "uplink/wrapped.h"
 #include "shared.h"
 
 /* For Go. */
@@ -31,6 +32,7 @@ SHARED(enum, preference_flags);
 SHARED(enum, silence);
 SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
+SHARED(enum, wrapped);
 
 /*
  * Whether a packet leaves by the routes of the NIC that it is at, as the flow's path is that
@@ -48,12 +50,28 @@ static __always_inline int leaves_here(struct __sk_buff *skb, const struct flow 
 	return change == OUTER_FOREIGN || (change == OUTER_SAME && is_here);
 }
 
+enum {
+	NOT_FOR_THIS_PATH = -2, /* in the place of a verdict */
+};
+
+/*
+ * What is in no tunnel gets headers where a router leads to the peer. It comes by at the path's
+ * NIC as a packet of the node's own, so it is counted here, without these.
+ */
+static __always_inline int wrap_and_count(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 path)
+{
+	if (!may_wrap(skb, packet, flow->peer))
+		return 0;
+	count_sent(skb, packet, flow, path);
+	return wrap(skb, packet, flow->peer, path);
+}
+
 /* Sends the packet to the peer over this path, whose NIC it may be at. */
 static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, const struct node *node,
 				   const struct peer *peer, __u32 path, const struct packet *packet)
 {
 	struct bpf_redir_neigh next_hop = { .nh_family = packet->carrier };
-	__u32 interface;
+	__u32 interface, goes = 0;
 
 	/* The verifier of Linux 6.1 forgets the bounds of what was spilled. */
 	barrier_var(path);
@@ -61,11 +79,15 @@ static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, con
 	interface = node->interface[path];
 	if (!interface || leaves_here(skb, flow, node, packet, path, interface))
 		return TCX_NEXT;
+	if (likely(!(node->routed >> path & 1)) || is_in_tunnel(packet) || !is_beyond(flow->peer, path))
+		goes = interface;
+	else if (!wrap_and_count(skb, flow, packet, path))
+		return NOT_FOR_THIS_PATH;
 	if (packet->carrier == AF_INET)
 		next_hop.nh[0] = peer->ipv4[path];
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
-	flow->redirected = interface;
+	flow->redirected = goes;
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
@@ -159,6 +181,10 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		flow->last = path;
 	}
 	verdict = send_on(skb, flow, node, peer, path, packet);
+	if (unlikely(verdict == NOT_FOR_THIS_PATH)) {
+		count_unplaced(skb, packet, flow);
+		return TCX_NEXT;
+	}
 	if (verdict == TCX_NEXT)
 		count_sent(skb, packet, flow, path);
 	return verdict;
@@ -433,7 +459,7 @@ static __always_inline int comes_first(struct __sk_buff *skb, const struct flow 
 	return path < MAX_PATHS && node->routed >> path & 1 && !is_addressed(skb, packet, flow->peer, path);
 }
 
-/* A packet that was redirected comes by here once more, at its path's NIC. */
+/* A packet that was redirected comes by here once more, at its path's NIC, unless it got headers. */
 static __always_inline int was_redirected(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	if (flow->redirected != skb->ifindex || comes_first(skb, flow, packet))
@@ -492,6 +518,8 @@ int to_uplink(struct __sk_buff *skb)
 			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
 			note_sent(skb, flow, &packet);
+			if (unlikely(packet.flags & TCP_SYN))
+				limit_segments(skb, &packet, flow->peer);
 			return steer(skb, flow, &packet, 0, 0);
 		}
 		flow = bpf_map_lookup_elem(&flows, &key);

@@ -141,6 +141,12 @@ type ToTunnelPreference struct {
 	Account   uint8
 }
 
+type ToTunnelRangeKey struct {
+	_       structs.HostLayout
+	Bits    uint32
+	Address ToTunnelAddress
+}
+
 type ToTunnelTraffic struct {
 	_               structs.HostLayout
 	SentBytes       uint64
@@ -174,6 +180,7 @@ const (
 	ToTunnelMapOutside       = "outside"
 	ToTunnelMapPeerAddresses = "peer_addresses"
 	ToTunnelMapPeers         = "peers"
+	ToTunnelMapPodRanges     = "pod_ranges"
 	ToTunnelMapPreferences   = "preferences"
 	ToTunnelMapTraffic       = "traffic"
 	ToTunnelMapTunnels       = "tunnels"
@@ -241,6 +248,7 @@ type ToTunnelMapSpecs struct {
 	Outside       *ebpf.MapSpec `ebpf:"outside"`
 	PeerAddresses *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers         *ebpf.MapSpec `ebpf:"peers"`
+	PodRanges     *ebpf.MapSpec `ebpf:"pod_ranges"`
 	Preferences   *ebpf.MapSpec `ebpf:"preferences"`
 	Traffic       *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels       *ebpf.MapSpec `ebpf:"tunnels"`
@@ -284,6 +292,7 @@ type ToTunnelMaps struct {
 	Outside       *ebpf.Map `ebpf:"outside"`
 	PeerAddresses *ebpf.Map `ebpf:"peer_addresses"`
 	Peers         *ebpf.Map `ebpf:"peers"`
+	PodRanges     *ebpf.Map `ebpf:"pod_ranges"`
 	Preferences   *ebpf.Map `ebpf:"preferences"`
 	Traffic       *ebpf.Map `ebpf:"traffic"`
 	Tunnels       *ebpf.Map `ebpf:"tunnels"`
@@ -303,6 +312,7 @@ func (m *ToTunnelMaps) Close() error {
 		m.Outside,
 		m.PeerAddresses,
 		m.Peers,
+		m.PodRanges,
 		m.Preferences,
 		m.Traffic,
 		m.Tunnels,

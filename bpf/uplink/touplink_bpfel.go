@@ -174,6 +174,12 @@ type ToUplinkPreference struct {
 	Account   uint8
 }
 
+type ToUplinkRangeKey struct {
+	_       structs.HostLayout
+	Bits    uint32
+	Address ToUplinkAddress
+}
+
 type ToUplinkRecentHandshakes struct {
 	_     structs.HostLayout
 	Begun uint32
@@ -196,6 +202,13 @@ type ToUplinkTunnels struct {
 	Kinds  uint32
 	Pad    uint32
 	Filter uint64
+}
+
+type ToUplinkWrapping struct {
+	_     structs.HostLayout
+	Key   uint64
+	Mtu   uint32
+	Paths uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -222,10 +235,12 @@ const (
 	ToUplinkMapPathLoads        = "path_loads"
 	ToUplinkMapPeerAddresses    = "peer_addresses"
 	ToUplinkMapPeers            = "peers"
+	ToUplinkMapPodRanges        = "pod_ranges"
 	ToUplinkMapPreferences      = "preferences"
 	ToUplinkMapRecentHandshakes = "recent_handshakes"
 	ToUplinkMapTraffic          = "traffic"
 	ToUplinkMapTunnels          = "tunnels"
+	ToUplinkMapWrappings        = "wrappings"
 	ToUplinkProgToUplink        = "to_uplink"
 	ToUplinkVarFlowEntries      = "flow_entries"
 	ToUplinkVarMayShare         = "may_share"
@@ -300,10 +315,12 @@ type ToUplinkMapSpecs struct {
 	PathLoads        *ebpf.MapSpec `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.MapSpec `ebpf:"peer_addresses"`
 	Peers            *ebpf.MapSpec `ebpf:"peers"`
+	PodRanges        *ebpf.MapSpec `ebpf:"pod_ranges"`
 	Preferences      *ebpf.MapSpec `ebpf:"preferences"`
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
+	Wrappings        *ebpf.MapSpec `ebpf:"wrappings"`
 }
 
 // ToUplinkVariableSpecs contains global variables before they are loaded into the kernel.
@@ -354,10 +371,12 @@ type ToUplinkMaps struct {
 	PathLoads        *ebpf.Map `ebpf:"path_loads"`
 	PeerAddresses    *ebpf.Map `ebpf:"peer_addresses"`
 	Peers            *ebpf.Map `ebpf:"peers"`
+	PodRanges        *ebpf.Map `ebpf:"pod_ranges"`
 	Preferences      *ebpf.Map `ebpf:"preferences"`
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
+	Wrappings        *ebpf.Map `ebpf:"wrappings"`
 }
 
 func (m *ToUplinkMaps) Close() error {
@@ -382,10 +401,12 @@ func (m *ToUplinkMaps) Close() error {
 		m.PathLoads,
 		m.PeerAddresses,
 		m.Peers,
+		m.PodRanges,
 		m.Preferences,
 		m.RecentHandshakes,
 		m.Traffic,
 		m.Tunnels,
+		m.Wrappings,
 	)
 }
 

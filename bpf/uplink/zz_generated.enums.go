@@ -116,3 +116,11 @@ const (
 	OtherAccounts        = 0xff
 	TrafficOfNoPath      = 0x800
 )
+
+// enum wrapped
+const (
+	WrappedPort     = 0x211e
+	WrappedMoreIPV4 = 0x24
+	WrappedMoreIPV6 = 0x38
+	OnlyUnwrapped   = 0x1ffff
+)

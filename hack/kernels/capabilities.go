@@ -61,12 +61,14 @@ var capabilities = []capability{
 	{name: rulesVerified, packageName: "bpf/endpoint", tests: "TestTheVerifierHasLittleWork"},
 	{name: "Rules: selectors, actors, records and reports, a few tests of each", packageName: "bpf/endpoint", tests: rulesTests, needs: rulesVerified},
 	{name: "Rules: what each action does to packets", packageName: "bpf/endpoint/actiontest", needs: rulesVerified},
+	{name: "Dropping at the NIC (agent.xdp): veth", packageName: "agent/atnic", except: "NICOfVirtio|NICWhoseDriver", needs: rulesVerified},
+	{name: "Dropping at the NIC (agent.xdp): virtio_net, and e1000, which refuses", packageName: "agent/atnic", tests: "NICOfVirtio|NICWhoseDriver", needs: rulesVerified},
 	{name: "Rules on real connections", packageName: "agent/chains", tests: "^(TestRulesCountWhatTheyMatch|TestARestartedAgentTakesOver)$", needs: rulesVerified},
 }
 
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
-	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding", "tun",
+	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding", "tun", "virtio_net", "e1000",
 	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel", "openvswitch", "wireguard",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",

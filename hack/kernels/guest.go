@@ -18,6 +18,7 @@ import (
 
 	"braid.dev/braid/hack/kernels/initramfs"
 	"braid.dev/braid/hack/kernels/job"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // kernel is one that was fetched.
@@ -110,15 +111,31 @@ func (m machine) arguments(k kernel, work job.Job) ([]string, error) {
 	if err := os.WriteFile(path, content, 0o644); err != nil {
 		return nil, fmt.Errorf("writing the job: %w", err)
 	}
-	return append(slices.Clone(accelerations[m.accelerator]),
+	return slices.Concat(accelerations[m.accelerator], spareNICs(), []string{
 		"-nodefaults", "-display", "none", "-no-reboot", "-machine", "q35", "-cpu", "max",
 		"-smp", strconv.Itoa(processors), "-m", strconv.Itoa(memoryMiB),
 		"-kernel", filepath.Join(k.directory, "vmlinuz"), "-initrd", initial,
-		"-append", "console=ttyS0 panic=-1 oops=panic mitigations=off braid.job="+path,
-		"-serial", "file:"+m.console(k), "-serial", "stdio",
+		"-append", "console=ttyS0 panic=-1 oops=panic mitigations=off braid.job=" + path,
+		"-serial", "file:" + m.console(k), "-serial", "stdio",
 		"-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-		"-device", "virtio-9p-pci,fsdev=host,mount_tag="+job.HostTag,
-	), nil
+		"-device", "virtio-9p-pci,fsdev=host,mount_tag=" + job.HostTag,
+	}), nil
+}
+
+// spareNICs are QEMU's arguments for pairs of NICs, which tests take. What joins a pair passes
+// no offloads on, so virtio_net has none that it would refuse programs for.
+func spareNICs() (arguments []string) {
+	pairs := [][2]string{
+		{"virtio-net-pci,mac=" + network.SpareVirtio, "virtio-net-pci,mac=" + network.SpareVirtioPeer},
+		{"e1000,mac=" + network.SpareE1000, "e1000,mac=" + network.SpareE1000Peer},
+	}
+	for hub, pair := range pairs {
+		for end, nic := range pair {
+			port := fmt.Sprintf("port%d%d", hub, end)
+			arguments = append(arguments, "-netdev", fmt.Sprintf("hubport,hubid=%d,id=%s", hub, port), "-device", nic+",romfile=,netdev="+port)
+		}
+	}
+	return arguments
 }
 
 // bootModules are those that reach the host's files; all others are loaded from there.

@@ -23,6 +23,8 @@ import (
 type State struct {
 	// NodeAddresses are the InternalIPs of the Node.
 	NodeAddresses []netip.Addr
+	// PodRanges are the addresses of its pods.
+	PodRanges []netip.Prefix
 
 	Paths     []Path
 	Uplinks   []int
@@ -44,9 +46,10 @@ type Path struct {
 	Interface int
 	Up        bool
 	Capacity  int64
-	// Routed and Addresses of the NIC.
+	// Routed, Addresses and MTU of the NIC.
 	Routed    bool
 	Addresses []netip.Prefix
+	MTU       int
 }
 
 // Peer is another node, as agent/paths knows it.
@@ -126,11 +129,11 @@ func (s State) Apply(ctx context.Context, part node.Part, builder *node.Builder)
 }
 
 func (s State) sources() node.Sources {
-	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, NodeAddresses: s.NodeAddresses, Peers: s.Peers, Outside: s.Outside}
+	from := node.Sources{Plan: &v1alpha1.MPTCPNodePlan{}, NodeAddresses: s.NodeAddresses, PodRanges: s.PodRanges, Peers: s.Peers, Outside: s.Outside}
 	from.Plan.Spec.Tenants, from.Plan.Spec.Chains, from.Plan.Spec.NewPods = s.Tenants, s.Chains, s.NewPods
 	for _, path := range s.Paths {
 		from.Resolution.Paths = append(from.Resolution.Paths, paths.Path{
-			Name: path.Name, NIC: paths.NIC{Index: path.Interface, Addresses: path.Addresses}, Usable: path.Up, Routed: path.Routed,
+			Name: path.Name, NIC: paths.NIC{Index: path.Interface, Addresses: path.Addresses, MTU: path.MTU}, Usable: path.Up, Routed: path.Routed,
 		})
 		from.Plan.Spec.Paths = append(from.Plan.Spec.Paths, v1alpha1.PlanPath{Name: v1alpha1.PathName(path.Name), Capacity: path.Capacity})
 	}

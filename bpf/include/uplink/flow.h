@@ -99,9 +99,18 @@ static __always_inline int is_same(const struct address *a, const struct address
 		 (a->word[3] ^ b->word[3]));
 }
 
+/* The peer whose pods have this address, as far as packets for them get headers (wrapped.h). */
+static __always_inline __u16 peer_of_pod(const struct address *pod)
+{
+	struct range_key key = { .bits = 8 * sizeof(*pod), .address = *pod };
+	__u32 *peer = bpf_map_lookup_elem(&pod_ranges, &key);
+
+	return peer && *peer < MAX_PEERS ? *peer : NO_PEER;
+}
+
 /*
- * The peer to which the node's own routes send this flow's packets, or that which leads the
- * endpoint out of the cluster. Asked for once, at the SYN. flags say whether skb's NIC is the
+ * The peer to which the node's own routes send this flow's packets, or whose pod they are for
+ * behind a router, or that which leads the endpoint out of the cluster. Asked for once, at the SYN. flags say whether skb's NIC is the
  * egress or the ingress. What is on the NIC's own link is not outside.
  */
 static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct flow_key *key, __u8 family,
@@ -132,6 +141,9 @@ static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct f
 		__builtin_memcpy(&next_hop, route.dst, sizeof(next_hop));
 	peer = peer_of_address(&next_hop);
 	if (peer != NO_PEER || is_same(&next_hop, &key->remote))
+		return peer;
+	peer = peer_of_pod(&key->remote);
+	if (peer != NO_PEER)
 		return peer;
 	return outside_for(endpoint, &key->remote);
 }

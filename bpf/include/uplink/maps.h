@@ -178,6 +178,12 @@ struct outside_key {
 	struct address address;
 };
 
+/* A range of addresses of pods, those of IPv4 in their mapped form. */
+struct range_key {
+	__u32 bits;
+	struct address address;
+};
+
 /* How many subflows of a connection are on each path, a byte for each. */
 struct connection {
 	__u64 subflows;
@@ -274,6 +280,18 @@ struct {
 	__type(key, struct outside_key);
 	__type(value, __u32);
 } outside SEC(".maps");
+
+/*
+ * The index in peers of the node whose pods have addresses of this range, where routes lead to
+ * it over a router; NO_PEER stands for this node.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, MAX_PEERS * 2);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct range_key);
+	__type(value, __u32);
+} pod_ranges SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -66,6 +66,13 @@ var experiments = []rig.Measurer{
 			{"routed.ratio", "to links x single path"}, {"routed.*.ratio", "to links x single path"}, {"routed.*_mbit", "Mbit/s"}, {"routed.*_ms", "ms"}, {"routed.checksum_errors", "segments"},
 		},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: inNativeRacks, Run: measureNativeRouted, Info: rig.Info{
+		Name: "routed_native", Measures: "the same as routed, of pods that are routed natively: Braid encapsulates",
+		Figures: []rig.Unit{
+			{"routed.native.ratio", "to links x single path"}, {"routed.native.*.ratio", "to links x single path"}, {"routed.native.*_mbit", "Mbit/s"},
+			{"routed.native.*_ms", "ms"}, {"routed.native.checksum_errors", "segments"},
+		},
+	}},
 	rig.Experiment[*rig.Lab]{Setup: inWorld, Run: measureOutside, Info: rig.Info{
 		Name: "outside", Measures: "goodput of one connection over three links to a server outside of the cluster, and gaps when a gateway dies",
 		Figures: []rig.Unit{
@@ -138,6 +145,10 @@ var experiments = []rig.Measurer{
 	rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
 		Name: "http", Measures: "requests that a web server answers in a second",
 		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
+	}},
+	rig.Experiment[*webPairs]{Setup: newWebPairs, Run: measureHTTPPairs, Info: rig.Info{
+		Name: "http_pairs", Measures: "what transport costs short connections: requests in a second by pairs of pods that have a policy each, in turns of a second",
+		Figures: []rig.Unit{{"http_pairs.1k.*_rps", "requests/s"}, {"http_pairs.1k.*_to_braid", "ratio"}},
 	}},
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{

@@ -72,6 +72,9 @@ type requestMode struct {
 const transportOfAll = "  transport: {userTimeout: 1m, delayedAck: 20ms, initialWindow: 20, request: {initialWindow: 20, userTimeout: 30s}" +
 	acceptsRequests + "\n"
 
+// settingsOfAll gives both pods settings alone.
+const settingsOfAll = "  transport: {congestionControl: cubic, initialWindow: 20, userTimeout: 1m, keepalive: {idle: 1m, interval: 10s, probes: 3}}\n"
+
 var requestModes = []requestMode{
 	{name: "tcp"},
 	{name: "bond_rr", bond: baseline.BalanceRoundRobin},
@@ -81,6 +84,7 @@ var requestModes = []requestMode{
 	{name: "braid_agent", mptcp: true, policy: selectAll + "  subflows: {manager: Agent}\n", openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_one", mptcp: true, policy: selectAll + "  subflows: {count: 1}\n", single: true},
 	{name: "braid_transport", mptcp: true, policy: selectAll + transportOfAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
+	{name: "braid_settings", mptcp: true, policy: selectAll + settingsOfAll, openAfter: v1alpha1.DefaultOpenAfterBytes},
 	{name: "braid_at_once", mptcp: true, policy: selectAll + "  subflows: {openAfter: {time: 0s}}\n"},
 }
 
@@ -101,7 +105,8 @@ func (m *requestMode) expects(r webFile) (joins, sure bool) {
 // web is a cluster with a web server and a client on different nodes.
 type web struct {
 	*rig.Cluster
-	address string
+	client, server string // names of the pods
+	address        string
 }
 
 func newWeb(ctx context.Context) (*web, error) {
@@ -109,23 +114,26 @@ func newWeb(ctx context.Context) (*web, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &web{Cluster: c}
-	if err := w.start(ctx); err != nil {
+	w := &web{Cluster: c, client: "client", server: "web"}
+	if err := w.start(ctx, nil); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
 
 // start starts the server, whose sockets speak MPTCP and plain TCP, and the client.
-func (w *web) start(ctx context.Context) error {
-	err := createPods(ctx, w.Cluster, workloadPod("web", 2, "mptcpize", "run", "nginx"), workloadPod("client", 1, "busybox", "sleep", "86400"))
-	if err != nil {
+func (w *web) start(ctx context.Context, labels map[string]string) error {
+	server := workloadPod(w.server, 2, "mptcpize", "run", "nginx")
+	asking := workloadPod(w.client, 1, "busybox", "sleep", "86400")
+	server.Labels, asking.Labels = labels, labels
+	if err := createPods(ctx, w.Cluster, server, asking); err != nil {
 		return err
 	}
 	if _, err := w.RunKubectl(ctx, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=60s"); err != nil {
 		return err
 	}
-	w.address, err = w.RunKubectl(ctx, "get", "pod", "web", "--output", "jsonpath={.status.podIP}")
+	address, err := w.RunKubectl(ctx, "get", "pod", w.server, "--output", "jsonpath={.status.podIP}")
+	w.address = address
 	return err
 }
 
@@ -197,7 +205,7 @@ func comparedTo(name string) []string {
 		return []string{"tcp"}
 	case "braid":
 		return []string{"tcp", "mptcp", "bond_rr", "bond_l34"}
-	case "braid_transport":
+	case "braid_transport", "braid_settings":
 		return []string{"tcp", "mptcp", "braid"}
 	}
 	return []string{"tcp", "mptcp"}
@@ -241,7 +249,7 @@ func (w *web) rate(ctx context.Context, mode *requestMode, r webFile) (rate floa
 
 // ask asks for a file in a mode that is set.
 func (w *web) ask(ctx context.Context, mode *requestMode, r webFile) (float64, error) {
-	line := []string{"exec", "client", "--"}
+	line := []string{"exec", w.client, "--"}
 	if mode.mptcp {
 		line = append(line, "mptcpize", "run")
 	}
@@ -279,7 +287,7 @@ func rateIn(out string) (float64, error) {
 
 // joins are the subflows that the client has joined so far.
 func (w *web) joins(ctx context.Context) (int64, error) {
-	out, err := w.RunKubectl(ctx, "exec", "client", "--", "busybox", "grep", "MPTcpExt:", "/proc/net/netstat")
+	out, err := w.RunKubectl(ctx, "exec", w.client, "--", "busybox", "grep", "MPTcpExt:", "/proc/net/netstat")
 	if err != nil {
 		return 0, err
 	}

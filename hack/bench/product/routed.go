@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -23,6 +25,30 @@ func inRacks(ctx context.Context) (*rig.Lab, error) {
 	if err != nil {
 		return nil, err
 	}
+	return racks(ctx, overlay)
+}
+
+// inNativeRacks has no overlay: the first path's router knows the pods, and the others do not.
+func inNativeRacks(ctx context.Context) (*rig.Lab, error) {
+	l, err := racks(ctx, network.Overlay{})
+	if err != nil {
+		return nil, err
+	}
+	err = rig.Until(ctx, rig.Patience, "all nodes encapsulate to both others", func() (bool, error) {
+		var nodes v1alpha1.MPTCPNodeList
+		if err := l.Client.List(ctx, &nodes); err != nil {
+			return false, fmt.Errorf("reading the nodes: %w", err)
+		}
+		bare := func(path v1alpha1.NodePath) bool { return path.Encapsulated < 2 }
+		return !slices.ContainsFunc(nodes.Items, func(node v1alpha1.MPTCPNode) bool { return slices.ContainsFunc(node.Status.Paths, bare) }), nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+func racks(ctx context.Context, overlay network.Overlay) (*rig.Lab, error) {
 	spec := network.Spec{Nodes: 3, Racks: 3, Paths: rig.Paths[:3], LinkMbit: rig.LinkMbit, Overlay: overlay}
 	l, err := rig.NewLab(ctx, spec, rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
 	if err != nil {
@@ -34,10 +60,18 @@ func inRacks(ctx context.Context) (*rig.Lab, error) {
 	return l, nil
 }
 
-// measureRouted compares one connection's goodput over three links between racks with that
-// of pods that no policy selects, over the same VXLAN. Then the router of each path dies, and
-// last all NICs compute and check their checksums by the processor.
 func measureRouted(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+	return measureRacks(ctx, m, l, "routed.")
+}
+
+func measureNativeRouted(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+	return measureRacks(ctx, m, l, "routed.native.")
+}
+
+// measureRacks compares one connection's goodput over three links between racks with that
+// of pods that no policy selects, over the same cluster network. Then the router of each path
+// dies, and last all NICs compute and check their checksums by the processor.
+func measureRacks(ctx context.Context, m *rig.Measurement, l *rig.Lab, of string) error {
 	single := rig.Route{
 		From: l.Network.Pod("other").Namespace,
 		To:   net.JoinHostPort(l.Network.Pod("server-other").IPv4, strconv.Itoa(lab.TrafficPort)),
@@ -61,19 +95,19 @@ func measureRouted(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 				}
 				mbit[all] = result.Mbit
 			}
-			m.Add("routed.single_mbit", mbit[false])
-			m.Add("routed.ratio", mbit[true]/(3*mbit[false]))
-			m.Add(fmt.Sprintf("routed.%s.ratio", direction), mbit[true]/(3*mbit[false]))
+			m.Add(of+"single_mbit", mbit[false])
+			m.Add(of+"ratio", mbit[true]/(3*mbit[false]))
+			m.Add(fmt.Sprintf("%s%s.ratio", of, direction), mbit[true]/(3*mbit[false]))
 		}
 	}
-	if err := killRouters(ctx, m, l); err != nil {
+	if err := killRouters(ctx, m, l, of); err != nil {
 		return err
 	}
-	return countChecksums(ctx, m, l, "routed.checksum_errors")
+	return countChecksums(ctx, m, l, of+"checksum_errors")
 }
 
 // killRouters takes each path's router away for a while. No NIC loses its carrier.
-func killRouters(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+func killRouters(ctx context.Context, m *rig.Measurement, l *rig.Lab, of string) error {
 	for _, path := range l.Network.Spec.Paths {
 		rig.Say("the router of %s dies", path)
 		result, err := during(ctx, l,
@@ -82,7 +116,7 @@ func killRouters(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 		if err != nil {
 			return fmt.Errorf("without the router of %s: %w", path, err)
 		}
-		m.Add("routed.failover_ms", result.LongestGapMs)
+		m.Add(of+"failover_ms", result.LongestGapMs)
 		time.Sleep(time.Second) // all is as before
 	}
 	return nil

@@ -53,6 +53,15 @@ func Ratios(values, by []float64) (quotients []float64) {
 	return quotients
 }
 
+// MedianWithin are the values between which the median of what they are a sample of lies, 95
+// times of 100 (by the sign test).
+func MedianWithin(values []float64) (least, most float64) {
+	sorted := slices.Sorted(slices.Values(values))
+	n := float64(len(sorted))
+	rank := max(0, int(math.Floor((n-1.96*math.Sqrt(n))/2))-1)
+	return sorted[rank], sorted[len(sorted)-1-rank]
+}
+
 func round(value float64) float64 { return math.Round(value*1000) / 1000 }
 
 // Read reads the figures of the last run, if there was one.

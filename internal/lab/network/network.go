@@ -49,7 +49,7 @@ type Spec struct {
 	Overlay Overlay
 	// Racks are how many subnets each path has, joined by a router of the path: node1 is in
 	// the first rack, node2 in the second, and so on, and round. 0 means one subnet, and
-	// no router.
+	// no router. Without an overlay the first path's router knows the pods too.
 	Racks int
 	// World makes a host outside of the cluster, to which each path has a gateway.
 	World bool
@@ -146,7 +146,7 @@ func (n *Network) build() error {
 			return err
 		}
 	}
-	if err := errors.Join(n.startDelays(), n.buildWorld()); err != nil {
+	if err := errors.Join(n.startDelays(), n.buildWorld(), n.leadToPods()); err != nil {
 		return err
 	}
 	for _, node := range n.Nodes {
@@ -304,7 +304,7 @@ func (node *Node) restoreRoutes() error {
 			continue
 		}
 		for _, version := range node.network.Versions() {
-			route := Route{Destination: other.PodCIDR(version), Gateway: other.Address(0, version), Interface: node.network.Spec.Paths[0]}
+			route := Route{Destination: other.PodCIDR(version), Gateway: node.podGateway(other, version), Interface: node.network.Spec.Paths[0]}
 			if err := node.AddRoute(route); err != nil {
 				return err
 			}

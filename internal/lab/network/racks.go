@@ -23,8 +23,8 @@ func (spec *Spec) checkRacks() error {
 	if spec.Racks == 0 {
 		return nil
 	}
-	if spec.Racks < 0 || spec.Racks > spec.Nodes || len(spec.Shared)+len(spec.PathDelays) > 0 || !spec.Overlay.laid() && !spec.NoRoutes {
-		return fmt.Errorf("network %s: %d racks: needs as many nodes, an overlay, and no paths that are shared or have a delay", spec.Name, spec.Racks)
+	if spec.Racks < 0 || spec.Racks > spec.Nodes || len(spec.Shared)+len(spec.PathDelays) > 0 {
+		return fmt.Errorf("network %s: %d racks: needs as many nodes, and no paths that are shared or have a delay", spec.Name, spec.Racks)
 	}
 	return nil
 }
@@ -133,6 +133,31 @@ func (node *Node) leadToRacks(path int) error {
 	return nil
 }
 
+// leadToPods has the first path's router know the pods of all nodes, as the cluster network's
+// own router does. It forgets them when it is switched off.
+func (n *Network) leadToPods() error {
+	if n.Spec.Racks == 0 || n.Spec.NoRoutes || n.Spec.Overlay.laid() {
+		return nil
+	}
+	for _, node := range n.Nodes {
+		for _, version := range n.Versions() {
+			route := Route{Destination: node.PodCIDR(version), Gateway: node.Address(0, version), Interface: "rack" + strconv.Itoa(node.rack())}
+			if err := n.Routers[n.Spec.Paths[0]].AddRoute(route); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// podGateway is the next hop of the cluster network's route to another node's pods.
+func (node *Node) podGateway(other *Node, version int) string {
+	if node.rack() != other.rack() {
+		return gateway(0, node.rack(), version)
+	}
+	return other.Address(0, version)
+}
+
 // SetRouter switches a path's router on or off. No node loses a carrier by that.
 func (n *Network) SetRouter(path string, on bool) error {
 	router := n.Routers[path]
@@ -147,6 +172,9 @@ func (n *Network) SetRouter(path string, on bool) error {
 		if err := set("rack" + strconv.Itoa(rack)); err != nil {
 			return err
 		}
+	}
+	if on && path == n.Spec.Paths[0] {
+		return n.leadToPods()
 	}
 	return nil
 }

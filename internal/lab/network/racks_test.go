@@ -46,14 +46,37 @@ func TestRacksAreJoinedByTheRoutersOfTheirPaths(t *testing.T) {
 	require.Error(t, network.SetRouter("red", true))
 }
 
-func TestRacksNeedNodesAndAnOverlay(t *testing.T) {
+func TestRacksNeedNodesAndPathsOfTheirOwn(t *testing.T) {
 	for what, spec := range map[string]Spec{
 		"fewer nodes than racks": {Nodes: 2, Racks: 3, NoRoutes: true},
-		"native routes":          {Nodes: 3, Racks: 3},
 		"shared NICs":            {Nodes: 3, Racks: 3, NoRoutes: true, Shared: [][]string{{"blue", "green"}}},
 	} {
 		spec.Name, spec.Paths = TestName(), []string{"blue", "green"}
 		_, err := Build(spec)
 		require.ErrorContains(t, err, "racks", what)
 	}
+}
+
+func TestTheFirstPathsRouterKnowsPodsThatAreRoutedNatively(t *testing.T) {
+	network := ForTest(t, Spec{Nodes: 3, Racks: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	for _, pod := range []string{"pod-2-1", "pod-3-1"} {
+		listener, err := network.Pod(pod).Listen(t.Context(), "tcp", ":5001")
+		require.NoError(t, err)
+		t.Cleanup(func() { listener.Close() })
+	}
+	reaches := func(pod string) {
+		t.Helper()
+		for _, version := range network.Versions() {
+			conn, err := network.Pod("pod-1-1").Dial(t.Context(), "tcp", net.JoinHostPort(network.Pod(pod).Address(version), "5001"))
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+		}
+	}
+	reaches("pod-2-1") // in the other rack
+	reaches("pod-3-1")
+	require.NoError(t, network.SetRouter("blue", false))
+	require.NoError(t, network.SetRouter("blue", true))
+	reaches("pod-2-1")
+	out, err := network.Routers["green"].Run("ip", "route", "get", network.Pod("pod-2-1").Address(4))
+	require.Error(t, err, out)
 }
