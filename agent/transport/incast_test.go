@@ -358,6 +358,20 @@ func TestWhatOthersSendIsTakenOffCredits(t *testing.T) {
 	}
 }
 
+// Four of them have credits of nearly 50 Mbit/s together.
+func TestLongFlowsWithCreditsDoNotOverrunANarrowerLinkOnTheirWay(t *testing.T) {
+	c := newCrowd(t)
+	require.NoError(t, c.Nodes[1].ShapeQueue("net1", 30, crowdBuffer))
+	o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP}
+	c.give(t, credits, 0)
+	without := c.run(t, o)
+	c.give(t, credits, len(c.senders))
+	with := c.run(t, o)
+	if with.RetransmittedShare() > without.RetransmittedShare()/2 || with.Mbit() < 0.7*crowdMbit {
+		t.Errorf("with credits %.1f %% are sent again and %.1f Mbit/s go, and %.1f %% and %.1f without", with.RetransmittedShare(), with.Mbit(), without.RetransmittedShare(), without.Mbit())
+	}
+}
+
 // stream has a sender send to the receiver until the test ends.
 func (c *crowd) stream(t *testing.T, protocol network.Protocol) net.Conn {
 	t.Helper()

@@ -53,11 +53,16 @@ struct inet_connection_sock {
 	void *icsk_ulp_data; /* of a subflow, its struct mptcp_subflow_context */
 } __attribute__((preserve_access_index));
 
+struct tcp_rack {
+	__u32 rtt_us; /* the round trip of what was sent last of all that was delivered */
+} __attribute__((preserve_access_index));
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	struct {
 		__u64 time; /* us: when the buffer for what comes in was looked at last; at first when it was established */
 	} rcvq_space;
+	struct tcp_rack rack;
 	_Bool is_mptcp;
 } __attribute__((preserve_access_index));
 

@@ -142,7 +142,7 @@ struct credit {
 	__u32 clamp;    /* segments; 0 for none */
 	__u32 backlog;  /* bytes that wait to be sent; 0: own_backlog, the socket's own */
 	__u32 own_backlog;
-	__u32 pad;
+	__u32 share;    /* 64ths of the rate to which it paces */
 };
 
 static __always_inline __u64 lesser(__u64 a, __u64 b)

@@ -262,6 +262,7 @@ static __always_inline void lapse(struct bpf_sock_ops *socket, void *sk, struct 
 
 	if (with->credit.rate && bpf_ktime_get_ns() - with->credit.heard >= CREDIT_LAPSES_AFTER)
 		give_up_credit(socket, sk, &with->credit);
+	pace_to_credit(socket, sk, &with->credit, 0);
 	clamp_window(socket, &with->credit);
 	if (!(with->accepted & ~(1U << REQUEST_INITIAL_WINDOW)))
 		return;

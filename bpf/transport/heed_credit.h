@@ -5,10 +5,35 @@
 #ifndef BRAID_TRANSPORT_HEED_CREDIT_H
 #define BRAID_TRANSPORT_HEED_CREDIT_H
 
+#include "credit_pace.h"
 #include "pacing.h"
 #include "exchange.h"
 
 #define SECOND 1000000000ULL
+
+/*
+ * Paces to as much of the credit as the last round trip allows; anew: also where that is as
+ * much as before.
+ */
+static __always_inline void pace_to_credit(struct bpf_sock_ops *ops, void *sk, struct credit *credit, int anew)
+{
+	struct tcp_sock *tcp;
+	__u32 share;
+
+	if (!credit->rate)
+		return;
+	tcp = bpf_skc_to_tcp_sock(sk);
+	if (!tcp)
+		return;
+	share = share_of_credit(credit->rate, ops->mss_cache, tcp->rack.rtt_us, ops->rtt_min);
+	/* A link that is narrow elsewhere is not known before its queue grows. */
+	if (share > WHOLE_CREDIT && ops->data_segs_out < SEGMENTS_WITHIN_CREDIT)
+		share = WHOLE_CREDIT;
+	if (share == credit->share && !anew)
+		return;
+	credit->share = share;
+	want_rate(ops, sk, PACER_CREDITS, greater(credit->rate / WHOLE_CREDIT * share, LEAST_CREDIT), 0);
+}
 
 static __always_inline void give_up_credit(void *socket, void *sk, struct credit *credit)
 {
@@ -116,7 +141,7 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 	if (!credit->rate)
 		__sync_fetch_and_add(&exchange->honoured[REQUEST_CREDIT], 1);
 	credit->rate = rate;
-	want_rate(ops, sk, PACER_CREDITS, rate, 0);
+	pace_to_credit(ops, sk, credit, 1);
 	clamp_window(ops, credit);
 	bound_backlog(ops, sk, credit);
 	narrow_initial_window(ops, rate);

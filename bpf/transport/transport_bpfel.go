@@ -102,7 +102,7 @@ type TransportConversation struct {
 		Clamp        uint32
 		Backlog      uint32
 		OwnBacklog   uint32
-		Pad          uint32
+		Share        uint32
 		_            [4]byte
 	}
 	CongestionControl TransportCongestion
