@@ -50,13 +50,27 @@ func olderDefinition(t *testing.T, name string, takeAway func(status map[string]
 	return directory
 }
 
-// The counts of a newer agent would tell of what it saw for as long as nobody changes the plan.
-func TestAnEarlierAgentsStatusTakesTheCountsAway(t *testing.T) {
-	server := apiserver.ForTest(t)
+// clientOfServerWith is one of an API server that has the definitions of a directory alone.
+func clientOfServerWith(t *testing.T, definitions string) client.Client {
+	t.Helper()
+	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{definitions}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	return clientOf(t, server)
+}
+
+func clientOf(t *testing.T, server *apiserver.Server) client.Client {
+	t.Helper()
 	types := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(types))
 	c, err := client.New(server.Config(), client.Options{Scheme: types})
 	require.NoError(t, err)
+	return c
+}
+
+// The counts of a newer agent would tell of what it saw for as long as nobody changes the plan.
+func TestAnEarlierAgentsStatusTakesTheCountsAway(t *testing.T) {
+	c := clientOf(t, apiserver.ForTest(t))
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "counted"}}
 	require.NoError(t, c.Create(t.Context(), plan))
 	a := &Agent{log: logr.Discard(), client: c}
@@ -71,13 +85,7 @@ func TestAnEarlierAgentsStatusTakesTheCountsAway(t *testing.T) {
 // In a rollback agents meet the definitions of before: what these lack must not keep the rest
 // of a status from being told.
 func TestAPlansStatusIsToldWhereTheDefinitionHasNoCounts(t *testing.T) {
-	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{olderPlans(t)}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	types := runtime.NewScheme()
-	require.NoError(t, v1alpha1.AddToScheme(types))
-	c, err := client.New(server.Config(), client.Options{Scheme: types})
-	require.NoError(t, err)
+	c := clientOfServerWith(t, olderPlans(t))
 	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
 	require.NoError(t, c.Create(t.Context(), plan))
 
@@ -91,13 +99,7 @@ func TestAPlansStatusIsToldWhereTheDefinitionHasNoCounts(t *testing.T) {
 }
 
 func TestANodesStatusIsToldWhereTheDefinitionKnowsNoEncapsulation(t *testing.T) {
-	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{olderNodes(t)}})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Stop()) })
-	types := runtime.NewScheme()
-	require.NoError(t, v1alpha1.AddToScheme(types))
-	c, err := client.New(server.Config(), client.Options{Scheme: types})
-	require.NoError(t, err)
+	c := clientOfServerWith(t, olderNodes(t))
 	node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
 	require.NoError(t, c.Create(t.Context(), node))
 	told := &v1alpha1.MPTCPNode{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNode"}, ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
