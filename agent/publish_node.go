@@ -104,6 +104,7 @@ func (a *Agent) applyNodeStatus(ctx context.Context, node *v1alpha1.MPTCPNode) e
 	return a.applyStatus(ctx, less)
 }
 
+// isUndeclared is true where a field of what was applied is not in its definition.
 func isUndeclared(err error, field string) bool {
 	return strings.Contains(err.Error(), field+": field not declared in schema")
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -107,7 +106,7 @@ func (a *Agent) applyPlanStatus(ctx context.Context, name string, status v1alpha
 		Status:     status,
 	}
 	err := a.applyStatus(ctx, object)
-	if err == nil || !strings.Contains(err.Error(), ".status.summary: field not declared in schema") {
+	if err == nil || !isUndeclared(err, ".status.summary") {
 		return err
 	}
 	object.Status.Summary = nil

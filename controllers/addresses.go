@@ -65,15 +65,18 @@ func nodeAddressesChanged(e event.UpdateEvent) bool {
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !maps.Equal(before.Labels, after.Labels)
 }
 
-// strays passes events of pods that have an address outside of their Node's podCIDRs.
+// strays passes events of pods that have an address outside of their Node's podCIDRs. Where no
+// path is Routed it passes none: all pods of a cluster may be such.
 func strays(c client.Reader) predicate.Predicate {
+	ctx := context.Background()
 	isStray := func(object client.Object) bool {
 		pod, is := object.(*corev1.Pod)
-		var node corev1.Node
-		if !is || len(pod.Status.PodIPs) == 0 || c.Get(context.Background(), client.ObjectKey{Name: pod.Spec.NodeName}, &node) != nil {
+		var paths v1alpha1.MPTCPPathList
+		if !is || len(pod.Status.PodIPs) == 0 || c.List(ctx, &paths, client.UnsafeDisableDeepCopy) != nil || !policy.AnyRouted(paths.Items) {
 			return false
 		}
-		return policy.IsOutsideItsNode(pod, &node)
+		var node corev1.Node
+		return c.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node) == nil && policy.IsOutsideItsNode(pod, &node)
 	}
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return isStray(e.Object) },
@@ -102,7 +105,7 @@ func (r *addressReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		}
 	}
 	claims := policy.Claims{Members: members.Items, Nodes: nodes.Items, Paths: paths.Items}
-	if slices.ContainsFunc(paths.Items, func(path v1alpha1.MPTCPPath) bool { return path.Spec.Underlay == v1alpha1.UnderlayRouted }) {
+	if policy.AnyRouted(paths.Items) {
 		var pods corev1.PodList
 		if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
 			return reconcile.Result{}, fmt.Errorf("list %T: %w", &pods, err)

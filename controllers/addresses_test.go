@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"braid.dev/braid/api/v1alpha1"
 )
@@ -212,16 +214,31 @@ func (k *cluster) waitForPodRanges(node string, ranges ...string) {
 	})
 }
 
+// routedPath makes a path whose subnets routers join.
+func (k *cluster) routedPath() {
+	k.t.Helper()
+	path := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: "red"}}
+	path.Spec.Interfaces, path.Spec.AddressRanges, path.Spec.Underlay = []v1alpha1.InterfacePattern{"eth2"}, []v1alpha1.CIDR{"198.51.100.0/24"}, v1alpha1.UnderlayRouted
+	k.create(path)
+}
+
 func TestPodsRangesAreToldUntilAPodHasAnotherAddress(t *testing.T) {
 	k, _ := twoNodes(t)
 	k.claim("node-b", "192.0.2.2")
 	k.waitForPodRanges("node-b")
-	path := &v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: "red"}}
-	path.Spec.Interfaces, path.Spec.AddressRanges, path.Spec.Underlay = []v1alpha1.InterfacePattern{"eth2"}, []v1alpha1.CIDR{"198.51.100.0/24"}, v1alpha1.UnderlayRouted
-	k.create(path)
+	k.routedPath()
 	k.waitForPodRanges("node-a", "10.244.1.0/24")
 	k.waitForPodRanges("node-b", "10.244.2.0/24")
 	k.pod("stray", "node-a", "10.244.2.7", nil)
 	k.waitForPodRanges("node-a")
 	k.waitForPodRanges("node-b")
+}
+
+// In a cluster whose network gives pods other addresses each pod is such.
+func TestPodsWithOtherAddressesHaveNothingDecidedWhereNoPathIsRouted(t *testing.T) {
+	k, _ := twoNodes(t)
+	stray := event.CreateEvent{Object: k.pod("stray", "node-a", "10.244.2.7", nil)}
+	require.False(t, strays(k.Client).Create(stray))
+	k.routedPath()
+	require.True(t, strays(k.Client).Create(stray))
 }

@@ -133,16 +133,7 @@ func TestARateByAnnotationHoldsWhileItIsThere(t *testing.T) {
 
 // shopGuardrails let the shop use two of the three paths, and each of its pods
 // send so much.
-const shopGuardrails = `
-apiVersion: braid.dev/v1alpha1
-kind: MPTCPGuardrail
-metadata:
-  name: tenants
-spec:
-  namespaceSelector:
-    matchLabels:
-      kubernetes.io/metadata.name: shop
-  podSelector: {}
+const shopGuardrails = testlab.GuardrailsOfShop + `
   paths: [blue, green]
   maxPodRate: 20M
 `

@@ -24,16 +24,7 @@ import (
 // newPodMbit is what a pod of the tenant may send; pods try ten times as much.
 const newPodMbit = 2
 
-const newPodGuardrails = `
-apiVersion: braid.dev/v1alpha1
-kind: MPTCPGuardrail
-metadata:
-  name: tenants
-spec:
-  namespaceSelector:
-    matchLabels:
-      kubernetes.io/metadata.name: tenant
-  podSelector: {}
+const newPodGuardrails = testlab.GuardrailsOfTenant + `
   maxPodRate: 2M
   newPods: Guard
 `

@@ -18,8 +18,7 @@ const maxPodRanges = 16
 // routers. Cluster networks that give pods other addresses than the Nodes' podCIDRs, as
 // Calico's own IPAM does, would have them go to the wrong nodes: one such pod shows it.
 func podRanges(in *Claims) map[string][]string {
-	isRouted := func(path v1alpha1.MPTCPPath) bool { return path.Spec.Underlay == v1alpha1.UnderlayRouted }
-	if !slices.ContainsFunc(in.Paths, isRouted) {
+	if !AnyRouted(in.Paths) {
 		return nil
 	}
 	ranges, nodes := map[string][]string{}, map[string]*corev1.Node{}
@@ -37,6 +36,11 @@ func podRanges(in *Claims) map[string][]string {
 		}
 	}
 	return ranges
+}
+
+// AnyRouted is true where packets cross routers on a path.
+func AnyRouted(paths []v1alpha1.MPTCPPath) bool {
+	return slices.ContainsFunc(paths, func(path v1alpha1.MPTCPPath) bool { return path.Spec.Underlay == v1alpha1.UnderlayRouted })
 }
 
 // IsOutsideItsNode tells of a pod that it has an address that is in none of its Node's podCIDRs.

@@ -107,7 +107,7 @@ func prepare(spec *ebpf.CollectionSpec, with settings) error {
 		uplink.ToUplinkMapAnswered:      with.peers * uplink.MaxPaths,
 		uplink.ToUplinkMapOuters:        with.peers + 1,
 		uplink.ToUplinkMapWrappings:     with.peers + 1,
-		uplink.ToUplinkMapPodRanges:     2 * with.peers,
+		uplink.ToUplinkMapPodRanges:     with.peers * uplink.PeerPodRanges,
 	} {
 		if m := spec.Maps[name]; m != nil {
 			m.MaxEntries = entries

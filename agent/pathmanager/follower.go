@@ -63,7 +63,7 @@ type follower struct {
 	pace      lookPace
 	young     *adolescents // nil where the agent hears of all connections at once
 	rest      *rest
-	quiet     *quiet
+	onDemand  *onDemand
 	// stale is true where events were lost since the last look.
 	stale    bool
 	log      logr.Logger
@@ -79,7 +79,7 @@ func follow(n *Namespace, settings Settings) (*follower, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &follower{namespace: n, share: n.newShare(), rest: n.newRest(settings), quiet: n.newQuiet(settings), log: n.options.Log, stopped: make(chan struct{})}
+	f := &follower{namespace: n, share: n.newShare(), rest: n.newRest(settings), onDemand: n.newOnDemand(settings), log: n.options.Log, stopped: make(chan struct{})}
 	f.tracker, f.announcer = newTracker(settings, announcesIPv6, f.share), newAnnouncer(n, settings, f.share, &f.pace)
 	subscription, err := f.subscribe()
 	if err != nil {
@@ -97,7 +97,7 @@ func (f *follower) stop() {
 }
 
 func (f *follower) run(subscription *mptcpnl.Subscription) {
-	defer f.quiet.unwatch()
+	defer f.onDemand.unwatch()
 	for {
 		err := f.followEvents(subscription)
 		if err == nil || errors.Is(err, errAtRest) && !f.doze() {
@@ -144,7 +144,7 @@ func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) 
 	// What happened before the subscription is found by looking.
 	err = f.look()
 	if err == nil {
-		f.report(f.beginQuiet())
+		f.report(f.beginOnDemand())
 		err = f.loop(events)
 	}
 	err = errors.Join(err, subscription.Close())
@@ -199,11 +199,11 @@ func (f *follower) loop(events <-chan received) error {
 				return errAtRest
 			}
 			rests = f.rest.look()
-		case <-f.quiet.arrived:
-			f.quiet.follow()
-		case <-f.quiet.served:
-			f.report(f.speak(time.Now()))
-		case <-f.quiet.looks:
+		case <-f.onDemand.arrived:
+			f.onDemand.watchServed()
+		case <-f.onDemand.served:
+			f.report(f.startAnnouncing(time.Now()))
+		case <-f.onDemand.looks:
 			f.lookAtArrived()
 		case <-wait:
 		}
@@ -281,7 +281,7 @@ func (f *follower) look() error {
 	begin := time.Now()
 	defer f.pace.spent(begin)
 	f.stale = false
-	tracked, announced, served := f.tracker.look(begin), f.announcer.look(), f.quiet.look()
+	tracked, announced, served := f.tracker.look(begin), f.announcer.look(), f.onDemand.look()
 	if err := f.namespace.diagnostics.EachSubflow(func(s *mptcpnl.Subflow) bool {
 		tracked.subflow(s)
 		announced.subflow(s)
@@ -297,7 +297,7 @@ func (f *follower) look() error {
 	}); err != nil {
 		return err
 	}
-	f.quiet.found = served
+	f.onDemand.found = served
 	tracked.end()
 	announced.end(time.Now())
 	return nil

@@ -120,11 +120,11 @@ func (f *follower) doze() bool {
 			f.namespace.hear(true)
 			f.report(f.namespace.reapply())
 			return true
-		case <-f.quiet.arrived:
-			f.quiet.follow()
-		case <-f.quiet.served:
-			f.report(f.speak(time.Now()))
-		case <-f.quiet.looks:
+		case <-f.onDemand.arrived:
+			f.onDemand.watchServed()
+		case <-f.onDemand.served:
+			f.report(f.startAnnouncing(time.Now()))
+		case <-f.onDemand.looks:
 			f.lookAtArrived()
 		case <-compare.C:
 			next := f.resyncInTurn()

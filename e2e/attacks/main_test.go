@@ -42,16 +42,7 @@ func TestMain(m *testing.M) { shared.Main(m) }
 // The tenant may send podMbit from each pod, and not over red.
 const (
 	podMbit    = 2
-	guardrails = `
-apiVersion: braid.dev/v1alpha1
-kind: MPTCPGuardrail
-metadata:
-  name: tenants
-spec:
-  namespaceSelector:
-    matchLabels:
-      kubernetes.io/metadata.name: tenant
-  podSelector: {}
+	guardrails = testlab.GuardrailsOfTenant + `
   paths: [blue, green]
   maxPodRate: 2M
   newPods: Guard

@@ -11,14 +11,12 @@ const Slack = 1.1
 // neighbours' discovery.
 const Stray = 1
 
-// The guardrails of the namespace tenant, in Mbit/s.
+// What guardrails of all pods of a namespace begin with; the rest of their spec comes behind.
 const (
-	tenantPodRate = 10
-	tenantCeiling = 6
-)
+	GuardrailsOfShop   = guardrails + "shop" + allPods
+	GuardrailsOfTenant = guardrails + "tenant" + allPods
 
-// TenantGuardrails keep the pods of the namespace tenant within these rates, off the path red.
-const TenantGuardrails = `
+	guardrails = `
 apiVersion: braid.dev/v1alpha1
 kind: MPTCPGuardrail
 metadata:
@@ -26,8 +24,19 @@ metadata:
 spec:
   namespaceSelector:
     matchLabels:
-      kubernetes.io/metadata.name: tenant
-  podSelector: {}
+      kubernetes.io/metadata.name: `
+	allPods = `
+  podSelector: {}`
+)
+
+// The guardrails of the namespace tenant, in Mbit/s.
+const (
+	tenantPodRate = 10
+	tenantCeiling = 6
+)
+
+// TenantGuardrails keep the pods of the namespace tenant within these rates, off the path red.
+const TenantGuardrails = GuardrailsOfTenant + `
   paths: [blue, green]
   maxPodRate: 10M
   tenantPaths:

@@ -110,8 +110,9 @@ static __always_inline __u16 peer_of_pod(const struct address *pod)
 
 /*
  * The peer to which the node's own routes send this flow's packets, or whose pod they are for
- * behind a router, or that which leads the endpoint out of the cluster. Asked for once, at the SYN. flags say whether skb's NIC is the
- * egress or the ingress. What is on the NIC's own link is not outside.
+ * behind a router, or that which leads the endpoint out of the cluster. Asked for once, at the
+ * SYN. flags say whether skb's NIC is the egress or the ingress. What is on the NIC's own link is
+ * not outside.
  */
 static __always_inline __u16 peer_of_route(struct __sk_buff *skb, const struct flow_key *key, __u8 family,
 					   __u32 endpoint, __u32 flags)

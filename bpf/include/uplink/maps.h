@@ -18,6 +18,7 @@ enum uplink_limit {
 	MAX_ENDPOINT_ADDRESSES = 4096,
 	MAX_CLASSES = 8,
 	PEER_ADDRESSES = 16,      /* of each, IPv4 and IPv6 on all paths */
+	PEER_POD_RANGES = 4,      /* room for two of each, and for as many single pods */
 	MAX_FLOWS = 131072,
 	MAX_HANDSHAKES = 16384,
 	MAX_CONNECTIONS = 65536,
@@ -296,11 +297,12 @@ struct {
 
 /*
  * The index in peers of the node whose pods have addresses of this range, where routes lead to
- * it over a router; NO_PEER stands for this node.
+ * it over a router; OUTER_OF_THIS_NODE and ONLY_UNWRAPPED stand for this node. A Node has two
+ * ranges at most; single pods of this node are there too.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(max_entries, MAX_PEERS * 2);
+	__uint(max_entries, MAX_PEERS * PEER_POD_RANGES);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct range_key);
 	__type(value, __u32);

@@ -21,16 +21,16 @@ import (
 // usual is what connections wait for by default.
 var usual = pathmanager.OpenAfter{Bytes: 256 << 10, Time: 500 * time.Millisecond}
 
-// quietLab is two nodes that hold announcements, and are told of what lasts.
-type quietLab struct {
+// onDemandLab is two nodes that hold announcements, and are told of what lasts.
+type onDemandLab struct {
 	*lab
 	options []pathmanager.Options // of the client's node and the server's
 	after   pathmanager.OpenAfter
 }
 
-func newQuietLab(t *testing.T, after pathmanager.OpenAfter) *quietLab {
+func newOnDemandLab(t *testing.T, after pathmanager.OpenAfter) *onDemandLab {
 	t.Helper()
-	l := &quietLab{lab: &lab{}, after: after}
+	l := &onDemandLab{lab: &lab{}, after: after}
 	l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
 	l.client, l.server = hostOf(t, l.Nodes[0].Pods[0]), hostOf(t, l.Nodes[1].Pods[0])
 	for i, on := range l.Nodes {
@@ -41,7 +41,7 @@ func newQuietLab(t *testing.T, after pathmanager.OpenAfter) *quietLab {
 }
 
 // begin is the beginning of a node's agent.
-func (l *quietLab) begin(t *testing.T, node int) {
+func (l *onDemandLab) begin(t *testing.T, node int) {
 	t.Helper()
 	for len(l.managers) <= node {
 		l.managers = append(l.managers, nil)
@@ -69,7 +69,7 @@ func announcedBy(t *testing.T, host *pair.Host) int {
 }
 
 // beShort has connections be short.
-func (l *quietLab) beShort(t *testing.T, times int, to func() net.Conn) {
+func (l *onDemandLab) beShort(t *testing.T, times int, to func() net.Conn) {
 	t.Helper()
 	for range times {
 		connection := to()
@@ -80,7 +80,7 @@ func (l *quietLab) beShort(t *testing.T, times int, to func() net.Conn) {
 
 func TestAPodWhoseConnectionsStayShortAnnouncesNothing(t *testing.T) {
 	forBoth(t, func(t *testing.T, version int) {
-		l := newQuietLab(t, usual)
+		l := newOnDemandLab(t, usual)
 		address := l.server.Serve(version)
 		connection := func() net.Conn { return connect(t, l.client, address) }
 		l.beShort(t, 1, connection)
@@ -104,7 +104,7 @@ func TestAPodAnnouncesItsAddressesOnceAConnectionLasts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			forBoth(t, func(t *testing.T, version int) {
-				l := newQuietLab(t, usual)
+				l := newOnDemandLab(t, usual)
 				address := l.server.Serve(version)
 				l.beShort(t, 5, func() net.Conn { return connect(t, l.client, address) })
 				l.awaitRest(t, l.client, l.server)
@@ -129,7 +129,7 @@ func talk(t *testing.T, connection net.Conn, lasts time.Duration) {
 }
 
 func TestAPodAnnouncesNothingAgainWhenNoConnectionHasLastedForAWhile(t *testing.T) {
-	l := newQuietLab(t, usual)
+	l := newOnDemandLab(t, usual)
 	address := l.server.Serve(4)
 	connection := connect(t, l.client, address)
 	l.client.ExpectSubflows(connection, subflows)
@@ -151,7 +151,7 @@ func TestAPodAnnouncesNothingAgainWhenNoConnectionHasLastedForAWhile(t *testing.
 }
 
 func TestConnectionsThatLastGetTheirSubflowsWhileTheAgentIsAway(t *testing.T) {
-	l := newQuietLab(t, usual)
+	l := newOnDemandLab(t, usual)
 	address := l.server.Serve(4)
 	l.beShort(t, 5, func() net.Conn { return connect(t, l.client, address) })
 	l.awaitRest(t, l.client, l.server)
@@ -174,7 +174,7 @@ func TestConnectionsThatLastGetTheirSubflowsWhileTheAgentIsAway(t *testing.T) {
 }
 
 func TestConnectionsKeepOneSubflowWhileAKilledAgentIsAwayFromAPodAtRest(t *testing.T) {
-	l := newQuietLab(t, usual)
+	l := newOnDemandLab(t, usual)
 	address := l.server.Serve(4)
 	l.beShort(t, 5, func() net.Conn { return connect(t, l.client, address) })
 	l.awaitRest(t, l.client, l.server)
@@ -191,7 +191,7 @@ func TestConnectionsKeepOneSubflowWhileAKilledAgentIsAwayFromAPodAtRest(t *testi
 
 func TestConnectionsFromBeforeThePolicyGetTheirSubflows(t *testing.T) {
 	forBoth(t, func(t *testing.T, version int) {
-		l := &quietLab{lab: &lab{}, after: usual}
+		l := &onDemandLab{lab: &lab{}, after: usual}
 		l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
 		l.client, l.server = hostOf(t, l.Nodes[0].Pods[0]), hostOf(t, l.Nodes[1].Pods[0])
 		connection := connect(t, l.client, l.server.Serve(version))
@@ -204,7 +204,7 @@ func TestConnectionsFromBeforeThePolicyGetTheirSubflows(t *testing.T) {
 }
 
 func TestAThousandConnectionsThatBeginAtOnceAllGetTheirSubflows(t *testing.T) {
-	l := newQuietLab(t, usual)
+	l := newOnDemandLab(t, usual)
 	address := l.server.Serve(4)
 	l.beShort(t, 5, func() net.Conn { return connect(t, l.client, address) })
 	l.awaitRest(t, l.client, l.server)
@@ -224,7 +224,7 @@ func TestConnectionsGetTheirSubflowsAboutAsSoonAsWhereAllIsAnnouncedBefore(t *te
 	const rounds = 7
 	took := map[bool][]float64{}
 	for _, isTold := range []bool{false, true} {
-		l := &quietLab{lab: &lab{}, after: pathmanager.OpenAfter{Bytes: 256 << 10, Time: time.Hour}}
+		l := &onDemandLab{lab: &lab{}, after: pathmanager.OpenAfter{Bytes: 256 << 10, Time: time.Hour}}
 		l.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1})
 		l.client, l.server = hostOf(t, l.Nodes[0].Pods[0]), hostOf(t, l.Nodes[1].Pods[0])
 		for _, on := range l.Nodes {
@@ -244,7 +244,7 @@ func TestConnectionsGetTheirSubflowsAboutAsSoonAsWhereAllIsAnnouncedBefore(t *te
 }
 
 // untilSpread has a connection last, and is how many milliseconds later it has its subflows.
-func (l *quietLab) untilSpread(t *testing.T, connection net.Conn) float64 {
+func (l *onDemandLab) untilSpread(t *testing.T, connection net.Conn) float64 {
 	t.Helper()
 	began := time.Now()
 	echo(t, connection, 256<<10)
