@@ -26,6 +26,9 @@ const (
 	// credible is how many times what any subflow moves TCP's word of a path's rate may be to
 	// be believed, and certain is what is believed in the end where it is more.
 	credible, certain = 10, 2
+	// spare is the part of what the best path alone delivers up to which all others together
+	// are given up for a try after a few looks: no more is at stake then.
+	spare = 0.25
 	// good is the good part of a window that the slowest path lets be filled where it holds
 	// the connection back.
 	good = 0.25
@@ -47,11 +50,12 @@ const (
 	// within a slice of time, and what is under way on the other path must come in. judged
 	// is how many are then.
 	settling, judged = 2, 2
-	// few is how many looks must agree on what a path delivers, and recent is of how many a
+	// few is how many looks must agree on what a path delivers, soon is how many are enough where
+	// little is at stake, and recent is of how many a
 	// connection's rate is the average: one in which it stands still for 200 ms, until TCP
 	// repeats what a path lost, counts. long is how many must have been where nothing else
 	// says that its paths differ too much.
-	few, recent, long = 4, 8, 15
+	few, soon, recent, long = 4, 5, 8, 15
 	// steady is of how many looks a connection's rate is the average where it does not plainly
 	// get too little: one that stands still now and then may still get more by several paths,
 	// and among many connections the rate of one rises and falls by chance.
@@ -136,6 +140,7 @@ type proven struct {
 type history struct {
 	acked uint64
 	moved float64   // its rate since the last look
+	peak  float64   // the fastest that it was of late
 	rates []float64 // the last few
 }
 
@@ -211,6 +216,7 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 		}
 		h.moved = float64(s.acked-h.acked) / passed
 		h.acked = s.acked
+		h.peak = max(h.peak-h.peak/long, h.moved)
 		if h.moved > 0 || len(h.rates) == 0 { // else it is what was told before
 			h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
 		}
@@ -232,15 +238,14 @@ func (c *connection) startOver(now time.Time, subflows []subflow) order {
 // lookApart has the subflows try the best one's path where the receiver's window holds them
 // back, and all of them together get less than that one alone would.
 func (c *connection) lookApart(now time.Time, subflows []subflow) order {
-	if len(subflows) < 2 || c.looks < recent || now.Before(c.again) || !c.limits.isNarrow() {
+	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) || !c.limits.isNarrow() {
 		return nothing
 	}
 	path, delivers := c.best(now, subflows)
 	if c.rate.value >= delivers || c.looks < long && !waits(subflows, delivers) {
 		return nothing
 	}
-	plainly := c.rate.value < plain*delivers && c.limits.isMostlyStuck()
-	if !plainly && (c.usual.looks < steady || c.usual.value >= delivers) {
+	if c.others(path, subflows) > spare*delivers && !c.hasShown(delivers) {
 		return nothing
 	}
 	c.path = path
@@ -248,6 +253,23 @@ func (c *connection) lookApart(now time.Time, subflows []subflow) order {
 	c.begin(tryTogether, now, subflows)
 	c.before = before
 	return share
+}
+
+// others is what the subflows on other paths move, at their best of late.
+func (c *connection) others(path uint8, subflows []subflow) (moved float64) {
+	for _, s := range subflows {
+		if s.path != path {
+			moved += c.subflows[s.ends].peak
+		}
+	}
+	return moved
+}
+
+// hasShown tells whether a connection gets less than its best path delivers for so long that it
+// is no chance: half a second where it plainly does, else two.
+func (c *connection) hasShown(delivers float64) bool {
+	plainly := c.looks >= recent && c.rate.value < plain*delivers && c.limits.isMostlyStuck()
+	return plainly || c.usual.looks >= steady && c.usual.value < delivers
 }
 
 // lookTogether has them try their own paths when that is due, or the connection gets less than

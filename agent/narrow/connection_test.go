@@ -114,6 +114,25 @@ func TestANarrowConnectionComesToShareTheGoodPathWithinASecond(t *testing.T) {
 	require.Empty(t, s.runs(restTogether-time.Second), "it stays there")
 }
 
+func TestAFewLooksDecideWhereTheOtherPathsCarryLittle(t *testing.T) {
+	for name, test := range map[string]struct {
+		slow float64
+		soon bool
+	}{
+		"a tenth of what the good path delivers": {slow: 8 * mbit, soon: true},
+		"a third":                                {slow: 26 * mbit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := narrow
+			of.apart = [2]float64{30 * mbit, test.slow}
+			s := simulate(of)
+			s.stuck = 0.4
+			orders := s.runs((soon + 2) * tick)
+			require.Equal(t, test.soon, s.shared, "%v", orders)
+		})
+	}
+}
+
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
 	for name, of := range map[string]network{
 		"equal paths": equal,
@@ -216,7 +235,7 @@ func TestAConnectionThatStandsStillNowAndThenAndYetGetsMoreByTwoPathsIsLeftAlone
 
 func TestAConnectionThatGetsALittleLessThanItsBestPathGivesComesToShareItWithinSeconds(t *testing.T) {
 	of := narrow
-	of.apart = [2]float64{60 * mbit, 5 * mbit}
+	of.apart = [2]float64{40 * mbit, 25 * mbit}
 	s := simulate(of)
 	require.Empty(t, s.runs(steady*tick-tick))
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
