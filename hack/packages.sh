@@ -1,35 +1,46 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh beside|cluster|network|alone PATTERN… lists the packages with tests
+# packages.sh beside|cluster|patient|network|alone PATTERN… lists the packages with tests
 #   beside   that compute or ask an API server, and the packet programs', which hardly wait:
 #            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
-#   network  that build networks of namespaces and carry traffic: they mostly wait, and
-#            compare rates, so that several go on at a time and nothing that computes;
+#   patient  that build networks of namespaces and wait there for what is to happen, however
+#            long a busy machine takes for it: they compare no rates;
+#   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
+#            several go on at a time and nothing that computes;
 #   alone    that flood, and look at what is left of the machine.
-# Those that take longest come first.
+# Each package is in one of these. Those that take longest come first.
 set -euo pipefail
 
-usage="usage: packages.sh beside|cluster|network|alone PATTERN…"
+usage="usage: packages.sh beside|cluster|patient|network|alone PATTERN…"
 kind=${1:?$usage}
+[[ $kind =~ ^(beside|cluster|patient|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
 shift
 format='{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}'
 all=$(go list -f "$format" "$@" | awk 'NF')
-cluster='^[^ ]*/e2e/cluster( |$)'
-alone='^[^ ]*/e2e/(attacks|soak)( |$)'
-network='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
-longest='/(e2e/(faults|machines)|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
+# Rules by a package's name, and by its name and what its tests import; the first that holds decides.
+cluster='/e2e/cluster$'
+alone='/e2e/(attacks|soak)$'
+timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
-timed='^[^ ]*/bpf/endpoint/actiontest( |$)'
-case $kind in
-cluster) grep -E "$cluster" <<<"$all" || true ;;
-alone) grep -E "$alone" <<<"$all" || true ;;
-network) grep -E "$network" <<<"$all" | grep -vE "$alone|$cluster|$programs" || true; grep -E "$timed" <<<"$all" || true ;;
-beside) grep -vE "$network" <<<"$all" || true; grep -E "$network" <<<"$all" | grep -E "$programs" | grep -vE "$timed" || true ;;
-*) echo "$usage" >&2 && exit 2 ;;
-esac | cut -d ' ' -f 1 | awk -v longest="$longest" '
-	/\/e2e$/ { print; next }
-	$0 ~ longest { early = early $0 "\n"; next }
-	{ rest = rest $0 "\n" }
-	END { printf "%s%s", early, rest }'
+networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
+# What users are told of what traffic does.
+told='/e2e/(faults|machines|spreading)$'
+# What carries traffic compares rates; some others compare times.
+rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(asking|health|pace|pathmanager|schedule)|internal/lab/network)( |$)'
+longest='/(e2e(/[a-z]+)?|agent/(datapath|guard|pace)|bpf/endpoint/actiontest)$'
+awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
+	-v networks="$networks" -v told="$told" -v rates="$rates" -v longest="$longest" '
+	function kind() {
+		if ($1 ~ cluster) return "cluster"
+		if ($1 ~ alone) return "alone"
+		if ($1 ~ timed) return "network"
+		if ($0 ~ programs || $0 !~ networks) return "beside"
+		if ($1 ~ told || $0 !~ rates) return "patient"
+		return "network"
+	}
+	kind() != wanted { next }
+	$1 ~ longest { print $1; next }
+	{ rest = rest $1 "\n" }
+	END { printf "%s", rest }' <<<"$all"
