@@ -6,7 +6,7 @@
 #            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
 #   patient  that build networks of namespaces and wait there for what is to happen, however
-#            long a busy machine takes for it: they compare no rates;
+#            long a busy machine takes for it: they compare no rates, or with wide margins;
 #   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
 #            several go on at a time and nothing that computes;
 #   alone    that flood, and look at what is left of the machine.
@@ -27,20 +27,28 @@ programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
 # What users are told of what traffic does.
 told='/e2e/(faults|machines|spreading)$'
+# What tells paths of slow links apart by wide margins. It runs last of what is beside the
+# cluster, when little else is left.
+margins='/e2e(/networks)?$'
 # What carries traffic compares rates; some others compare times.
 rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(asking|health|pace|pathmanager|schedule)|internal/lab/network)( |$)'
-longest='/(e2e(/[a-z]+)?|agent/(datapath|guard|pace)|bpf/endpoint/actiontest)$'
+# Those that take longest, in the order of what they took.
+longest='agent/datapath e2e/failures agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/announcements bpf/endpoint/actiontest'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
-	-v networks="$networks" -v told="$told" -v rates="$rates" -v longest="$longest" '
+	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
 		if ($1 ~ cluster) return "cluster"
 		if ($1 ~ alone) return "alone"
 		if ($1 ~ timed) return "network"
 		if ($0 ~ programs || $0 !~ networks) return "beside"
-		if ($1 ~ told || $0 !~ rates) return "patient"
+		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "patient"
 		return "network"
 	}
-	kind() != wanted { next }
-	$1 ~ longest { print $1; next }
-	{ rest = rest $1 "\n" }
-	END { printf "%s", rest }' <<<"$all"
+	# 0 for what is to begin first.
+	function place(i) {
+		if ($1 ~ margins) return 99
+		for (i in order) if ($1 ~ "/" order[i] "$") return i - 1
+		return 98
+	}
+	BEGIN { split(longest, order, " ") }
+	kind() == wanted { print place(), $1 }' <<<"$all" | sort -s -n -k 1,1 | cut -d ' ' -f 2
