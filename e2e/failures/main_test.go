@@ -11,10 +11,7 @@ import (
 	"testing"
 
 	"braid.dev/braid/e2e/shop"
-	"braid.dev/braid/e2e/testlab"
 )
-
-const linkMbit = testlab.LinkMbit
 
 var (
 	paths  = shop.Paths

@@ -71,7 +71,7 @@ func expectRestOf(t *testing.T, r *testlab.Running, path string, told, removed t
 	}
 }
 
-// AreBackups: the subflows of this path alone are told to be backups. That of a
+// AreBackups fails unless the subflows of this path alone are told to be backups. That of a
 // subflow is not known before it is seen to carry a packet, and a backup may not.
 func (c *Cluster) AreBackups(t *testing.T, path string, wanted int) error {
 	for _, pod := range []string{"client", "server"} {

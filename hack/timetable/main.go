@@ -63,7 +63,7 @@ func run(out io.Writer, steps, times, processors string, least time.Duration) er
 	if err != nil {
 		return err
 	}
-	return print(out, rows, samples, least)
+	return write(out, rows, samples, least)
 }
 
 // readSteps reads what .ci/run wrote.
@@ -141,9 +141,9 @@ func eachLine(path string, do func(string) error) error {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// print writes the rows in the order in which they began. Short packages of a step are told
+// write prints the rows in the order in which they began. Short packages of a step are told
 // with it.
-func print(out io.Writer, rows []row, samples []sample, least time.Duration) error {
+func write(out io.Writer, rows []row, samples []sample, least time.Duration) error {
 	if len(rows) == 0 {
 		return errors.New("nothing is known of a run")
 	}
