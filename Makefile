@@ -91,7 +91,7 @@ test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
 
 .PHONY: test-patient
 test-patient: root deps kube ## Run the tests that wait in namespaces for what is to happen
-	$(call tests,patient,-p 2)
+	$(call tests,patient,-p 3)
 
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run

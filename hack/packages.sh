@@ -25,15 +25,15 @@ alone='/e2e/(attacks|soak)$'
 timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
-# What users are told of what traffic does.
-told='/e2e/(faults|machines|spreading)$'
+# What carries traffic, and wants to see what becomes of it rather than how fast it is.
+told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 # What tells paths of slow links apart by wide margins. It runs last of what is beside the
 # cluster, when little else is left.
 margins='/e2e(/networks)?$'
-# What carries traffic compares rates; some others compare times.
-rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(asking|health|pace|pathmanager|schedule)|internal/lab/network)( |$)'
+# Other traffic is measured, and so is what some packages do without it.
+rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
 # Those that take longest, in the order of what they took.
-longest='agent/datapath e2e/failures agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/announcements bpf/endpoint/actiontest'
+longest='agent/datapath e2e/failures agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/announcements bpf/endpoint/actiontest agent/health agent/pathmanager agent/guests agent/paths'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
