@@ -82,7 +82,7 @@ func makeOtherImages(ctx context.Context) (archives []string, err error) {
 		builds = append(builds, []string{"OUT=" + out(previous), "SOURCE=" + previousSource, "hack/image/build.sh", previous})
 	}
 	for _, build := range builds {
-		if _, err := run(ctx, "nice", append([]string{"-n", "10", "env"}, build...)...); err != nil {
+		if _, err := run(ctx, "nice", append([]string{"-n", "5", "env"}, build...)...); err != nil {
 			return nil, err
 		}
 	}
