@@ -65,11 +65,12 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-cluster test-network test-alone
+	@$(MAKE) --keep-going test-beside test-cluster test-patient test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
-# Tests run in four parts: those that only compute or ask an API server; those of a cluster
-# with kubelets, beside other work; those that carry traffic, which wait most of the time,
+# Tests run in five parts: those that only compute or ask an API server; those of a cluster
+# with kubelets, beside other work; those that wait in namespaces for what is to happen, beside
+# other work too; those that carry traffic and compare rates, which wait most of the time,
 # several packages at a time; and those that flood, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
 # took is in _out/times-PART.json: make slowest.
@@ -88,9 +89,13 @@ test-beside: root browser kube ## Run the tests that need no quiet machine
 test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
 	$(call tests,cluster,-p 1)
 
+.PHONY: test-patient
+test-patient: root deps kube ## Run the tests that wait in namespaces for what is to happen
+	$(call tests,patient,-p 3)
+
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
-	$(call tests,network,-p 3)
+	$(call tests,network,-p 4)
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that flood; nothing else may run
@@ -100,6 +105,10 @@ test-alone: root deps kube ## Run the tests that flood; nothing else may run
 slowest: ## Say which tests of the last run took longest
 	@compgen -G '_out/times-*.json' >/dev/null || { echo "no test has run yet: make test" >&2; exit 1; }
 	@cat _out/times-*.json | $(tool) gotestsum tool slowest --num 40
+
+.PHONY: timetable
+timetable: ## Say what the last run of .ci/run did when
+	@go run ./hack/timetable
 
 .PHONY: vet
 vet: ## Vet, and compile the tests of all packages

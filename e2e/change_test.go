@@ -14,18 +14,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
-const shortTime = 2500 * time.Millisecond
-
 func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	c := use(t)
 	c.Create(t, testlab.NewPath("blue"), testlab.NewPath("green"))
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "green", "red"}
 	c.Create(t, policy)
 	c.WaitFor(t, "the pods have the other paths", 10*time.Second, func(ctx context.Context) error {
@@ -43,7 +42,7 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	if accepted.Status != metav1.ConditionFalse || accepted.Reason != v1alpha1.ReasonPathNotFound || !strings.Contains(accepted.Message, "red") {
 		t.Errorf("the condition Accepted is %+v", accepted)
 	}
-	c.expectUsed(t, "blue", "green")
+	c.ExpectUsed(t, "blue", "green")
 
 	c.Create(t, testlab.NewPath("red"))
 	c.WaitFor(t, "the policy is accepted", 10*time.Second, func(ctx context.Context) error {
@@ -55,26 +54,17 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 		}
 		return nil
 	})
-	c.WaitFor(t, "every object says so", 10*time.Second, c.allReady)
-	c.expectUsed(t, paths...)
-}
-
-// expectUsed checks which paths a connection of the shop uses.
-func (c *cluster) expectUsed(t *testing.T, wanted ...string) {
-	t.Helper()
-	r := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
-	if used := r.Steady().Used(); !slices.Equal(used, wanted) {
-		t.Errorf("the connection uses %v instead of %v: %v", used, wanted, r.Steady())
-	}
+	c.WaitFor(t, "every object says so", 10*time.Second, c.AllReady)
+	c.ExpectUsed(t, paths...)
 }
 
 func TestPodsComeAndGo(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
 	late := c.addPod(t, "late", "client", c.Network.Nodes[2])
 	t.Logf("a new pod was programmed after %v", c.WaitProgrammed(t, policy, 3))
-	r := c.Run(t, testlab.NewTransfer("late", "server", 4, traffic.Up, shortTime))
+	r := c.Run(t, testlab.NewTransfer("late", "server", 4, traffic.Up, shop.ShortTime))
 	if used := r.Steady().Used(); !slices.Equal(used, paths) {
 		t.Errorf("a connection of the new pod uses %v: %v", used, r.Steady())
 	}
@@ -128,7 +118,7 @@ func (c *cluster) removePod(t *testing.T, pod *network.Pod) {
 // The pods of the tenant have the same labels, and a policy of their own later.
 func TestAPolicyStaysInItsNamespace(t *testing.T) {
 	c := use(t)
-	c.spread(t, shopPolicy(v1alpha1.SubflowManagerKernel), 2)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerKernel), 2)
 	var plans v1alpha1.MPTCPNodePlanList
 	if err := c.Client.List(t.Context(), &plans); err != nil {
 		t.Fatal(err)
@@ -141,7 +131,7 @@ func TestAPolicyStaysInItsNamespace(t *testing.T) {
 		}
 	}
 	c.expectUntouchedPods(t, "tenant-client", "tenant-server", "third")
-	r := c.Run(t, testlab.NewTransfer("tenant-client", "tenant-server", 4, traffic.Up, shortTime))
+	r := c.Run(t, testlab.NewTransfer("tenant-client", "tenant-server", 4, traffic.Up, shop.ShortTime))
 	if used := r.Steady().Used(); !slices.Equal(used, paths[:1]) || r.Result.Subflows != 1 {
 		t.Errorf("a connection of another namespace uses %v with %d subflows", used, r.Result.Subflows)
 	}
@@ -156,18 +146,9 @@ func (c *cluster) expectUntouchedPods(t *testing.T, names ...string) {
 	}
 	for _, name := range names {
 		prefix := c.Network.Pod(name).Name + ":"
-		before, after := withPrefix(c.Untouched, prefix), withPrefix(now, prefix)
+		before, after := shop.WithPrefix(c.Untouched, prefix), shop.WithPrefix(now, prefix)
 		if len(before) == 0 || !slices.Equal(before, after) {
 			t.Errorf("pod %s was\n%q\nand is\n%q", name, before, after)
 		}
 	}
-}
-
-func withPrefix(lines []string, prefixes ...string) (found []string) {
-	for _, line := range lines {
-		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(line, prefix) }) {
-			found = append(found, line)
-		}
-	}
-	return found
 }

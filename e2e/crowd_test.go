@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -52,7 +53,7 @@ func TestOneWhoFillsThePathsWaitsForFurtherSubflowsAndNobodyElse(t *testing.T) {
 			c := use(t)
 			tenant := testlab.NewPolicy("tenant", "client", "server")
 			tenant.Spec.Subflows.Manager = manager
-			c.spread(t, shopPolicy(manager), 2)
+			c.Spread(t, shop.Policy(manager), 2)
 			c.Create(t, tenant)
 			c.WaitProgrammed(t, tenant, 2)
 			pod := c.Network.Pod

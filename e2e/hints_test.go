@@ -15,38 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/traffic"
 )
-
-// annotate sets an annotation of a pod of the shop, or removes it when the value
-// is empty. When the test ends it is gone.
-func (c *cluster) annotate(t *testing.T, name, key, value string) time.Time {
-	t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
-	set := func(value string) {
-		c.Update(t, pod, func() {
-			if pod.Annotations == nil {
-				pod.Annotations = map[string]string{}
-			}
-			pod.Annotations[key] = value
-			if value == "" {
-				delete(pod.Annotations, key)
-			}
-		})
-	}
-	if value != "" {
-		t.Cleanup(func() {
-			patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, key))
-			if err := c.Client.Patch(context.Background(), pod, patch); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	at := time.Now()
-	set(value)
-	return at
-}
 
 // hintsOf are the hints of a pod of the shop, as its agent reports them: key, state.
 func (c *cluster) hintsOf(ctx context.Context, name string) (hints []string, err error) {
@@ -93,16 +65,16 @@ func TestAnAnnotationMovesTheTrafficAndItsRemovalMovesItBack(t *testing.T) {
 	for _, version := range []int{4, 6} {
 		t.Run(fmt.Sprintf("over IPv%d", version), func(t *testing.T) {
 			c := use(t)
-			c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
+			c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
 			r := c.Begin(t, testlab.NewTransfer("client", "server", version, traffic.Up, 16*time.Second))
 			r.SleepUntil(testlab.Warmup)
 			c.WaitForUse(t, r, time.Now(), paths...)
-			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+			c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
 			c.waitForHints(t, "client", "braid.dev/preferred-paths Followed")
-			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "red"), "red")
-			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
-			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, "blue"), "green", "red")
-			c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationBackupPaths, ""), paths...)
+			c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "red"), "red")
+			c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+			c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationBackupPaths, "blue"), "green", "red")
+			c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationBackupPaths, ""), paths...)
 			r.Finish(t)
 			if stop := r.LongestStop(testlab.Warmup, r.Duration); stop > testlab.LongestStop {
 				t.Errorf("nothing arrived for %v", stop)
@@ -115,13 +87,13 @@ func TestAnAnnotationMovesTheTrafficAndItsRemovalMovesItBack(t *testing.T) {
 // and is lifted with the annotation.
 func TestARateByAnnotationHoldsWhileItIsThere(t *testing.T) {
 	c := use(t)
-	c.spread(t, shopPolicy(v1alpha1.SubflowManagerAgent), 2)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 9*time.Second))
 	r.SleepUntil(testlab.Warmup)
 	c.WaitForUse(t, r, time.Now(), paths...)
-	limited := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "12M")
+	limited := c.Annotate(t, "client", v1alpha1.AnnotationMaxRate, "12M")
 	time.Sleep(3 * time.Second)
-	lifted := c.annotate(t, "client", v1alpha1.AnnotationMaxRate, "")
+	lifted := c.Annotate(t, "client", v1alpha1.AnnotationMaxRate, "")
 	c.WaitForUse(t, r, lifted, paths...)
 	r.Finish(t)
 	rates := r.Wire.Rates(limited.Add(1500*time.Millisecond), lifted)
@@ -167,11 +139,11 @@ func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
 	} {
 		t.Run(hint.name, func(t *testing.T) {
 			c := use(t)
-			policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-			c.spread(t, policy, 2)
+			policy := shop.Policy(v1alpha1.SubflowManagerAgent)
+			c.Spread(t, policy, 2)
 			c.Apply(t, shopGuardrails)
 			since := time.Now().Add(-time.Second)
-			c.annotate(t, "client", hint.key, hint.value)
+			c.Annotate(t, "client", hint.key, hint.value)
 			c.WaitFor(t, "the pod's owner is told", 10*time.Second, func(ctx context.Context) error {
 				told, err := c.eventsOn(ctx, "client", since)
 				if err == nil && (len(told) != 1 || !strings.HasPrefix(told[0], hint.reason+" "+hint.key+": ") || !strings.Contains(told[0], hint.allowed)) {
@@ -205,10 +177,10 @@ func expectWithin(t *testing.T, r *testlab.Running) {
 // somebody else begin the connection.
 func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"red"}
 	c.Apply(t, shopGuardrails)
-	c.spread(t, policy, 2)
+	c.Spread(t, policy, 2)
 	c.WaitFor(t, "the policy says what is not allowed", 10*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, policy); err != nil {
 			return err

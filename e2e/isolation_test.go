@@ -24,6 +24,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -40,41 +41,8 @@ func guarded(t *testing.T) *cluster {
 	t.Helper()
 	c := use(t)
 	c.CreatePaths(t)
-	c.guardTenant(t)
+	c.GuardTenant(t)
 	return c
-}
-
-// guardTenant gives the tenant's pods a policy and their guardrails.
-func (c *cluster) guardTenant(t *testing.T) {
-	t.Helper()
-	policy := testlab.NewPolicy("tenant", "client", "server")
-	policy.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
-	c.Create(t, policy)
-	c.Apply(t, testlab.TenantGuardrails)
-	c.WaitProgrammed(t, policy, 2)
-	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
-}
-
-func (c *cluster) tenantGuarded(ctx context.Context) error {
-	var plans v1alpha1.MPTCPNodePlanList
-	if err := c.Client.List(ctx, &plans); err != nil {
-		return err
-	}
-	guarded := 0
-	for _, plan := range plans.Items {
-		if !testlab.IsTrue(plan.Status.Conditions, v1alpha1.ConditionProgrammed, plan.Generation) {
-			return fmt.Errorf("the plan of %s is not programmed", plan.Name)
-		}
-		for _, endpoint := range plan.Spec.Endpoints {
-			if endpoint.Namespace == "tenant" && endpoint.Guard != nil {
-				guarded++
-			}
-		}
-	}
-	if guarded != 2 {
-		return fmt.Errorf("%d pods are guarded", guarded)
-	}
-	return nil
 }
 
 // annotateTenant sets annotations of a pod of the tenant until the test ends.
@@ -90,9 +58,6 @@ func (c *cluster) annotateTenant(t *testing.T, name string, annotations map[stri
 	})
 }
 
-// burstOver is when what may pass at once at the beginning has passed.
-const burstOver = 500 * time.Millisecond
-
 // Whatever a tenant does in its pods, on the wire they stay within the guardrails.
 func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 	c := guarded(t)
@@ -101,11 +66,11 @@ func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 		c.annotateTenant(t, "tenant-client", map[string]string{
 			v1alpha1.AnnotationPreferredPaths: "red", v1alpha1.AnnotationBackupPaths: "blue,green", v1alpha1.AnnotationMaxRate: "10G",
 		})
-		time.Sleep(burstOver)
-		c.expectTransferWithin(t, "TCP")
+		time.Sleep(shop.BurstOver)
+		c.ExpectTransferWithin(t, "TCP")
 	})
 	t.Run("with a path manager of its own", func(t *testing.T) {
-		setForTest(t, pod.Namespace, "net.mptcp.pm_type", "0")
+		shop.SetForTest(t, pod.Namespace, "net.mptcp.pm_type", "0")
 		// The node's own address on the forbidden path, as one of the pod's.
 		foreign := c.Network.Nodes[0].Address(2, 4)
 		testlab.RunIn(t, pod, "ip", "address", "add", foreign+"/32", "dev", "eth0")
@@ -116,7 +81,7 @@ func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 			testlab.RunIn(t, pod, "ip", "mptcp", "endpoint", "flush")
 			testlab.RunIn(t, pod, "ip", "address", "del", foreign+"/32", "dev", "eth0")
 		})
-		c.expectTransferWithin(t, "TCP")
+		c.ExpectTransferWithin(t, "TCP")
 	})
 	floods := map[string]testlab.Flood{
 		"with UDP":       {},
@@ -137,31 +102,15 @@ func TestATenantStaysWithinItsGuardrails(t *testing.T) {
 			if !f.To.IsValid() {
 				f.To = testlab.UDPTo(to.IPv4)
 			}
-			c.expectFloodWithin(t, pod, f)
+			c.ExpectFloodWithin(t, pod, f)
 		})
 	}
 	t.Run("with a queue of its own", func(t *testing.T) {
 		testlab.RunIn(t, pod, "tc", "qdisc", "replace", "dev", "eth0", "root", "pfifo", "limit", "100000")
 		t.Cleanup(func() { testlab.RunIn(t, pod, "tc", "qdisc", "del", "dev", "eth0", "root") })
-		c.expectFloodWithin(t, pod, testlab.Flood{To: testlab.UDPTo(to.IPv4)})
+		c.ExpectFloodWithin(t, pod, testlab.Flood{To: testlab.UDPTo(to.IPv4)})
 	})
 	t.Run("with addresses of others", c.expectOwnAddresses)
-}
-
-func (c *cluster) expectTransferWithin(t *testing.T, what string) {
-	t.Helper()
-	r := c.Run(t, testlab.NewTransfer("tenant-client", "tenant-server", 4, traffic.Up, 3*time.Second))
-	testlab.ExpectCeilings(t, what, r.Shares(testlab.Warmup, r.Duration))
-}
-
-func (c *cluster) expectFloodWithin(t *testing.T, pod *network.Pod, f testlab.Flood) {
-	t.Helper()
-	const lasts = 1500 * time.Millisecond
-	wire, begin := c.Record(pod.Node), time.Now()
-	f.Mbit = 4 * linkMbit // a little more than all NICs carry, so that it is not the processor that is full
-	f.Run(t, pod, lasts)
-	wire.Stop()
-	testlab.ExpectCeilings(t, "UDP", wire.Rates(begin.Add(burstOver), begin.Add(lasts)))
 }
 
 // expectOwnAddresses: a pod's packets leave its node with its own addresses alone.
@@ -233,7 +182,7 @@ type victims struct {
 // startVictims begins a connection that sends until the end, and one that does not.
 func (c *cluster) startVictims(t *testing.T, lasts time.Duration) *victims {
 	t.Helper()
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
 	v := &victims{cluster: c, flows: map[int]map[uplink.ToUplinkFlowKey]uint8{}}
@@ -520,7 +469,7 @@ func (c *cluster) expectPolicyAtHome(t *testing.T) {
 		own.Spec.Rules = []v1alpha1.Rule{{Name: "drop", Actions: []v1alpha1.Action{{Type: v1alpha1.ActionDrop}}}}
 	})
 	c.WaitProgrammed(t, own, 2)
-	if rules := c.rulesOf(t, "client"); len(rules) > 0 {
+	if rules := c.RulesOf(t, "client"); len(rules) > 0 {
 		t.Errorf("the rules of another tenant's pod are %+v", rules)
 	}
 	address := net.JoinHostPort(c.Network.Pod("tenant-server").IPv4, fmt.Sprint(lab.TrafficPort))
@@ -556,7 +505,7 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
   - name: give
     actions: [{type: ReleaseAddAddr}]`,
 			func(t *testing.T, c *cluster, r *testlab.Running) {
-				if joined := joinedBy(t, r); joined.IsValid() {
+				if joined := shop.JoinedBy(t, r); joined.IsValid() {
 					t.Errorf("%v was joined, though its announcement is hidden", joined)
 				}
 			}},
@@ -574,8 +523,8 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 			}},
 	}
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
 	for _, attempt := range attempts {
 		t.Run(attempt.name, func(t *testing.T) {
 			head := groundRules[:strings.Index(groundRules, "  rules:")]
@@ -583,7 +532,7 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 			c.Apply(t, tenantSpread+attempt.tenant+"\n")
 			c.WaitProgrammed(t, policy, 2)
 			c.WaitFor(t, "both policies' rules are in force", 10*time.Second, func(context.Context) error {
-				if rules := c.rulesOf(t, "client"); len(rules) != 2 || !strings.Contains(attempt.cluster, rules[0].Name) || !strings.Contains(attempt.tenant, rules[1].Name) {
+				if rules := c.RulesOf(t, "client"); len(rules) != 2 || !strings.Contains(attempt.cluster, rules[0].Name) || !strings.Contains(attempt.tenant, rules[1].Name) {
 					return fmt.Errorf("the rules are %+v", rules)
 				}
 				return nil

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/agentapi"
 	"braid.dev/braid/internal/lab/traffic"
@@ -92,17 +93,17 @@ func TestRulesOfTheClusterRefuseSubflowsBeforeThoseOfATenantSeeThem(t *testing.T
 // waitBothProgrammed waits until the rules of both policies are in force.
 func (c *cluster) waitBothProgrammed(t *testing.T) {
 	t.Helper()
-	tenant := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
+	tenant := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 	c.WaitProgrammed(t, tenant, 2)
 	c.WaitFor(t, "the cluster's policy is programmed", 10*time.Second, func(ctx context.Context) error {
-		ground := c.policyOf(t, "", "ground-rules").(*v1alpha1.ClusterMPTCPPolicy)
+		ground := c.PolicyOf(t, "", "ground-rules").(*v1alpha1.ClusterMPTCPPolicy)
 		if !testlab.IsTrue(ground.Status.Conditions, v1alpha1.ConditionProgrammed, ground.Generation) || ground.Status.PodsProgrammed != 2 {
 			return fmt.Errorf("its status is %+v", ground.Status)
 		}
 		return nil
 	})
 	for _, pod := range []string{"client", "server"} {
-		if names := namesOf(c.rulesOf(t, pod)); !slices.Equal(names, chainOfBoth) {
+		if names := shop.NamesOf(c.RulesOf(t, pod)); !slices.Equal(names, chainOfBoth) {
 			t.Errorf("the rules of %s are %q instead of %q", pod, names, chainOfBoth)
 		}
 	}
@@ -116,7 +117,7 @@ func (c *cluster) expectRefusal(t *testing.T) {
 		t.Errorf("with the rule %d subflows carry payload: %+v", count, r.Subflows(t))
 	}
 	c.expectTold(t)
-	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "ground-rules")); err != nil {
+	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "ground-rules")); err != nil {
 		t.Fatal(err)
 	}
 	took := c.WaitFor(t, "all subflows are there", 6*time.Second, func(context.Context) error {
@@ -132,10 +133,10 @@ func (c *cluster) expectRefusal(t *testing.T) {
 	if !slices.Equal(limited.Used(), paths[:1]) || limited[paths[1]]+limited[paths[2]] > linkMbit/10 {
 		t.Errorf("with the rule the paths carry %v", limited)
 	}
-	if stop := r.LongestStop(testlab.Warmup, r.Duration); stop > noticeable {
+	if stop := r.LongestStop(testlab.Warmup, r.Duration); stop > shop.Noticeable {
 		t.Errorf("nothing arrived for %v", stop)
 	}
-	if seen := c.ruleNamed(t, "server", "see-joins"); seen.Hits == 0 {
+	if seen := c.RuleNamed(t, "server", "see-joins"); seen.Hits == 0 {
 		t.Errorf("without the admin's rule the tenant's does not see joins: %+v", seen)
 	}
 }
@@ -143,7 +144,7 @@ func (c *cluster) expectRefusal(t *testing.T) {
 // expectTold: the debug commands tell the refusal.
 func (c *cluster) expectTold(t *testing.T) {
 	t.Helper()
-	refused, seen := c.ruleNamed(t, "server", "refuse-joins"), c.ruleNamed(t, "server", "see-joins")
+	refused, seen := c.RuleNamed(t, "server", "refuse-joins"), c.RuleNamed(t, "server", "see-joins")
 	t.Logf("%d of %d joins were refused", refused.Acted, refused.Hits)
 	if refused.Hits == 0 || refused.Acted != refused.Hits || seen.Hits != 0 {
 		t.Errorf("the rules did %+v and %+v", refused, seen)
@@ -151,14 +152,14 @@ func (c *cluster) expectTold(t *testing.T) {
 	tokens := map[agentapi.Token]bool{}
 	for _, pod := range []string{"client", "server"} {
 		carrying := 0
-		for _, subflow := range c.subflowsOf(t, pod) {
+		for _, subflow := range c.SubflowsOf(t, pod) {
 			if !subflow.Ended && max(subflow.Sent.Bytes, subflow.Received.Bytes) > 0 {
 				carrying++
 				tokens[subflow.Token] = true
 			}
 		}
 		if carrying != 1 {
-			t.Errorf("the subflows of %s are told to be %+v", pod, c.subflowsOf(t, pod))
+			t.Errorf("the subflows of %s are told to be %+v", pod, c.SubflowsOf(t, pod))
 		}
 		c.expectOneReport(t, pod, tokens)
 	}
@@ -171,13 +172,13 @@ func (c *cluster) expectTold(t *testing.T) {
 func (c *cluster) expectOneReport(t *testing.T, pod string, tokens map[agentapi.Token]bool) {
 	t.Helper()
 	count := map[agentapi.EventType]int{}
-	for _, event := range c.eventsOf(t, pod) {
+	for _, event := range c.EventsOf(t, pod) {
 		if tokens[event.Token] {
 			count[event.Type]++
 		}
 	}
 	if count[agentapi.EventConnection] != 1 || count[agentapi.EventSubflow] < 1 {
-		t.Errorf("of %s are reported %v: %+v", pod, count, c.eventsOf(t, pod))
+		t.Errorf("of %s are reported %v: %+v", pod, count, c.EventsOf(t, pod))
 	}
 }
 
@@ -193,14 +194,14 @@ func TestRulesOfATenantDoNotRunUnderAPolicyThatWins(t *testing.T) {
 	c.Apply(t, strings.ReplaceAll(ground, "priority: -1000", "priority: 100"))
 	c.WaitFor(t, "the cluster's rules run alone", 10*time.Second, func(context.Context) error {
 		for _, pod := range []string{"client", "server"} {
-			if names := namesOf(c.rulesOf(t, pod)); !slices.Equal(names, chainOfBoth[:1]) {
+			if names := shop.NamesOf(c.RulesOf(t, pod)); !slices.Equal(names, chainOfBoth[:1]) {
 				return fmt.Errorf("the rules of %s are %q", pod, names)
 			}
 		}
 		return nil
 	})
 	c.WaitFor(t, "the tenant is told", 10*time.Second, func(context.Context) error {
-		tenant := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
+		tenant := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		effective := meta.FindStatusCondition(tenant.Status.Conditions, v1alpha1.ConditionEffective)
 		if effective == nil || effective.Status != metav1.ConditionFalse || !strings.Contains(effective.Message, "ground-rules") {
 			return fmt.Errorf("the condition Effective is %+v", effective)

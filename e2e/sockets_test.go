@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/hack/lab"
 )
 
@@ -21,9 +22,9 @@ import (
 // the rest of the policy is carried out.
 func TestPlainSocketsAreUpgradedOrTheStatusSaysWhyNot(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
 	policy.Spec.Sockets.Upgrade = true
-	c.spread(t, policy, 2)
+	c.Spread(t, policy, 2)
 	result := c.endpoint(t, "client")
 	t.Logf("the upgrade is %s: %s", result.SocketUpgrade, result.Message)
 	multipath := c.plainSocketIsMultipath(t, "client", "server")

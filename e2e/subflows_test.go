@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -22,7 +23,7 @@ import (
 func TestAConnectionGetsItsSubflowsAfterSomeBytes(t *testing.T) {
 	c := use(t)
 	const bytes = 4 << 20 // a second of one path
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.OpenAfter = &v1alpha1.OpenAfter{Bytes: resource.NewQuantity(bytes, resource.BinarySI)}
 	c.CreatePaths(t)
 	c.Create(t, policy)
@@ -54,7 +55,7 @@ func total(subflows []traffic.Subflow) (acknowledged uint64) {
 
 func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.Mode = v1alpha1.SubflowModeFullMesh
 	c.CreatePaths(t)
 	c.Create(t, policy)
@@ -68,7 +69,7 @@ func TestAFullMeshUsesAllAddressesOnAllNICs(t *testing.T) {
 func TestNDiffPortsSubflowsStayOnOneNIC(t *testing.T) {
 	c := use(t)
 	count := int32(3)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Subflows.Mode, policy.Spec.Subflows.Count = v1alpha1.SubflowModeNDiffPorts, &count
 	c.CreatePaths(t)
 	c.Create(t, policy)
@@ -107,7 +108,7 @@ func (c *cluster) serve(t *testing.T, node *network.Node, backends ...*network.P
 
 func TestConnectionsThroughAServiceUseAllNICs(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	tenant := testlab.NewPolicy("tenant", "server")
 	tenant.Spec.Subflows.Manager = v1alpha1.SubflowManagerAgent
 	c.CreatePaths(t)

@@ -14,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/progress.sh"
 
 # command:package, or file:package.
 needed=(ip:iproute2 ethtool:ethtool sysctl:procps nft:nftables nsenter:util-linux git:git
-	runc:runc /usr/lib/cni/ptp:containernetworking-plugins
+	runc:runc /usr/lib/cni/ptp:containernetworking-plugins depmod:kmod
 	/etc/ssl/certs/ca-certificates.crt:ca-certificates)
 # The committed programs are compiled by this version; another one makes others.
 compiler=(clang-19:clang-19 llvm-strip-19:llvm-19)

@@ -1,35 +1,54 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh beside|cluster|network|alone PATTERN… lists the packages with tests
+# packages.sh beside|cluster|patient|network|alone PATTERN… lists the packages with tests
 #   beside   that compute or ask an API server, and the packet programs', which hardly wait:
 #            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
-#   network  that build networks of namespaces and carry traffic: they mostly wait, and
-#            compare rates, so that several go on at a time and nothing that computes;
+#   patient  that build networks of namespaces and wait there for what is to happen, however
+#            long a busy machine takes for it: they compare no rates, or with wide margins;
+#   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
+#            several go on at a time and nothing that computes;
 #   alone    that flood, and look at what is left of the machine.
-# Those that take longest come first.
+# Each package is in one of these. Those that take longest come first.
 set -euo pipefail
 
-usage="usage: packages.sh beside|cluster|network|alone PATTERN…"
+usage="usage: packages.sh beside|cluster|patient|network|alone PATTERN…"
 kind=${1:?$usage}
+[[ $kind =~ ^(beside|cluster|patient|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
 shift
 format='{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}'
 all=$(go list -f "$format" "$@" | awk 'NF')
-cluster='^[^ ]*/e2e/cluster( |$)'
-alone='^[^ ]*/e2e/(attacks|soak)( |$)'
-network='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
-longest='/(e2e/(faults|machines)|agent/(datapath|pace|guard)|bpf/endpoint/actiontest)$'
+# Rules by a package's name, and by its name and what its tests import; the first that holds decides.
+cluster='/e2e/cluster$'
+alone='/e2e/(attacks|soak)$'
+timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
-timed='^[^ ]*/bpf/endpoint/actiontest( |$)'
-case $kind in
-cluster) grep -E "$cluster" <<<"$all" || true ;;
-alone) grep -E "$alone" <<<"$all" || true ;;
-network) grep -E "$network" <<<"$all" | grep -vE "$alone|$cluster|$programs" || true; grep -E "$timed" <<<"$all" || true ;;
-beside) grep -vE "$network" <<<"$all" || true; grep -E "$network" <<<"$all" | grep -E "$programs" | grep -vE "$timed" || true ;;
-*) echo "$usage" >&2 && exit 2 ;;
-esac | cut -d ' ' -f 1 | awk -v longest="$longest" '
-	/\/e2e$/ { print; next }
-	$0 ~ longest { early = early $0 "\n"; next }
-	{ rest = rest $0 "\n" }
-	END { printf "%s%s", early, rest }'
+networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
+# What carries traffic, and wants to see what becomes of it rather than how fast it is.
+told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
+# What tells paths of slow links apart by wide margins. It runs last of what is beside the
+# cluster, when little else is left.
+margins='/e2e(/networks)?$'
+# Other traffic is measured, and so is what some packages do without it.
+rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
+# Those that take longest, in the order of what they took.
+longest='agent/datapath e2e/failures proxy agent/transport agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/programs agent/announcements bpf/endpoint/actiontest agent/health agent/pathmanager agent/guests agent/paths'
+awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
+	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
+	function kind() {
+		if ($1 ~ cluster) return "cluster"
+		if ($1 ~ alone) return "alone"
+		if ($1 ~ timed) return "network"
+		if ($0 ~ programs || $0 !~ networks) return "beside"
+		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "patient"
+		return "network"
+	}
+	# 0 for what is to begin first.
+	function place(i) {
+		if ($1 ~ margins) return 99
+		for (i in order) if ($1 ~ "/" order[i] "$") return i - 1
+		return 98
+	}
+	BEGIN { split(longest, order, " ") }
+	kind() == wanted { print place(), $1 }' <<<"$all" | sort -s -n -k 1,1 | cut -d ' ' -f 2

@@ -30,10 +30,10 @@ func TestAgentsAndControllersRunWithWhatTheChartGivesThem(t *testing.T) {
 		Assess("the agents write to nothing of the node but its network", agentsDoNotReachTheNode).
 		Assess("kubectl braid status waits until everything is fine", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			ctx = applyWorkload(ctx, t, nil)
-			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "status", "--wait"); err != nil || !strings.Contains(out, "Everything is ") {
+			if out, err := run(ctx, pluginBin, "status", "--wait"); err != nil || !strings.Contains(out, "Everything is ") {
 				t.Errorf("%v\n%s", err, out)
 			}
-			if out, err := run(ctx, "go", "run", "./cmd/kubectl-braid", "explain", "client"); err != nil || !strings.Contains(out, "on the node: Programmed") {
+			if out, err := run(ctx, pluginBin, "explain", "client"); err != nil || !strings.Contains(out, "on the node: Programmed") {
 				t.Errorf("%v\n%s", err, out)
 			}
 			expectTrace(ctx, t)

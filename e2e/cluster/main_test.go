@@ -61,11 +61,7 @@ func setUp(ctx context.Context, config *envconf.Config) (context.Context, error)
 	if err != nil {
 		return ctx, err
 	}
-	others, err := makeOtherImages(ctx)
-	if err != nil {
-		return ctx, err
-	}
-	images = append(images, others...)
+	otherImages.begin(ctx)
 	if cluster, err = newProvider(os.Getenv("PROVIDER")); err != nil {
 		return ctx, err
 	}
@@ -81,6 +77,7 @@ func setUp(ctx context.Context, config *envconf.Config) (context.Context, error)
 }
 
 func takeDown(ctx context.Context, _ *envconf.Config) (context.Context, error) {
+	otherImages.end()
 	err := os.RemoveAll(previousSource)
 	if cluster == nil {
 		return ctx, err

@@ -20,6 +20,8 @@ type provider interface {
 	// up brings the cluster up, with the images on every node, and returns its
 	// kubeconfig.
 	up(ctx context.Context, images []string) (string, error)
+	// load gives every node further images.
+	load(ctx context.Context, images []string) error
 	down(ctx context.Context) error
 	// nodes are the names of the nodes.
 	nodes() []string
@@ -73,6 +75,10 @@ func (p *labProvider) up(ctx context.Context, images []string) (_ string, err er
 		return "", err
 	}
 	return p.lab.Server.KubeconfigPath(), nil
+}
+
+func (p *labProvider) load(ctx context.Context, images []string) error {
+	return p.lab.ImportImages(ctx, images)
 }
 
 func (p *labProvider) down(context.Context) error {
@@ -183,12 +189,16 @@ func (p *kindProvider) up(ctx context.Context, images []string) (string, error) 
 			}
 		}
 	}
+	return kubeconfig, p.load(ctx, images)
+}
+
+func (p *kindProvider) load(ctx context.Context, images []string) error {
 	for _, image := range images {
 		if err := p.each(ctx, "kind load image-archive --name "+kindName+" "+image); err != nil {
-			return "", err
+			return err
 		}
 	}
-	return kubeconfig, nil
+	return nil
 }
 
 func (p *kindProvider) down(ctx context.Context) error {

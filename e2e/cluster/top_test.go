@@ -28,12 +28,12 @@ func TestKubectlBraidShowsWhatRuns(t *testing.T) {
 	feature := features.New("kubectl braid").
 		Setup(applyWorkload).
 		Assess("top shows a transfer's subflows on all paths with their rates", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-			transfer := start(func() (string, error) {
-				return kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", serverAddress(ctx, t, "traffic")+":5001", "--duration", "40s", "--json")
-			})
+			looked, to := make(chan struct{}), serverAddress(ctx, t, "traffic")+":5001"
+			transfers := start(func() (string, error) { return transferUntil(ctx, looked, to) })
 			await(t, "top shows other than all paths", func() error { return carriedByTop(ctx) })
 			await(t, "top --paths shows other NICs than those that carry it", func() error { return carriedByNICs(ctx) })
-			transfer.wait(t)
+			close(looked)
+			transfers.wait(t)
 			await(t, "a command of top goes on in an agent", noRatesRun)
 			return ctx
 		}).
@@ -61,6 +61,22 @@ func TestKubectlBraidShowsWhatRuns(t *testing.T) {
 		}).
 		Teardown(removeWorkload).Feature()
 	testenv.Test(t, feature)
+}
+
+// transferUntil has the client send by one connection after another until it was looked at, or
+// one fails.
+func transferUntil(ctx context.Context, looked <-chan struct{}, to string) (out string, err error) {
+	for {
+		out, err = kubectl(ctx, "exec", "client", "--container", "traffic", "--", "/traffic", "run", to, "--duration", "10s", "--json")
+		select {
+		case <-looked:
+			return out, err
+		default:
+		}
+		if err != nil {
+			return out, err
+		}
+	}
 }
 
 // carriedByTop is nil when top shows more than 10 Mbit/s of the client's on each path,

@@ -131,6 +131,22 @@ func (l *Lab) startNodes(ctx context.Context) error {
 	return ready.Wait()
 }
 
+// ImportImages gives all nodes further images, of which these are the archives.
+func (l *Lab) ImportImages(ctx context.Context, archives []string) error {
+	var imported errgroup.Group
+	for _, node := range l.nodes {
+		imported.Go(func() error {
+			for _, archive := range archives {
+				if err := node.importImage(ctx, archive); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return imported.Wait()
+}
+
 // buildPause makes the image of the process that holds a pod's namespaces.
 func (l *Lab) buildPause(ctx context.Context) (archive string, err error) {
 	program, archive := l.path("pause"), l.path("pause.tar")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
@@ -23,9 +23,9 @@ import (
 
 func TestADeletedPolicyLeavesNothing(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
-	c.expectUsed(t, paths...)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
+	c.ExpectUsed(t, paths...)
 	programs := c.programs(t, c.Network.Nodes...)
 	if len(programs) == 0 {
 		t.Fatal("no NIC has a program while the policy is programmed")
@@ -36,14 +36,14 @@ func TestADeletedPolicyLeavesNothing(t *testing.T) {
 	took := c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	t.Logf("nothing was left %v after the policy was deleted", took)
 	c.WaitFor(t, "the kernel has dropped the programs", 10*time.Second, func(context.Context) error { return areGone(programs) })
-	c.expectUsed(t, paths[0])
+	c.ExpectUsed(t, paths[0])
 }
 
 // The traffic goes on by the cluster network's route.
 func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
+	c.Spread(t, policy, 2)
 	node := c.Network.Pod("client").Node
 	programs := c.programs(t, node)
 
@@ -62,7 +62,7 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 
 	c.Start(t, node)
 	c.expectTakenOver(t, policy)
-	c.expectUsed(t, paths...)
+	c.ExpectUsed(t, paths...)
 }
 
 // remove runs what an uninstall runs on each node.
@@ -93,7 +93,7 @@ func (c *cluster) expectUntouchedNode(t *testing.T, node *network.Node) {
 	for _, pod := range node.Pods {
 		of = append(of, pod.Name+":")
 	}
-	before, after := withPrefix(c.Untouched, of...), withPrefix(now, of...)
+	before, after := shop.WithPrefix(c.Untouched, of...), shop.WithPrefix(now, of...)
 	if len(before) == 0 || !slices.Equal(before, after) {
 		t.Errorf("%s was\n%q\nand is\n%q", node.NodeName(), before, after)
 	}
@@ -109,7 +109,7 @@ func (c *cluster) programs(t *testing.T, nodes ...*network.Node) (programs []ebp
 				t.Fatal(err)
 			}
 			if err := node.Do(func() error {
-				found, err := programsOn(index)
+				found, err := shop.ProgramsOn(index)
 				programs = append(programs, found...)
 				return err
 			}); err != nil {
@@ -118,19 +118,6 @@ func (c *cluster) programs(t *testing.T, nodes ...*network.Node) (programs []ebp
 		}
 	}
 	return programs
-}
-
-func programsOn(index int) (programs []ebpf.ProgramID, err error) {
-	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
-		if err != nil {
-			return nil, fmt.Errorf("listing the programs of interface %d: %w", index, err)
-		}
-		for _, program := range result.Programs {
-			programs = append(programs, program.ID)
-		}
-	}
-	return programs, nil
 }
 
 // areGone: the kernel has none of the programs any more.

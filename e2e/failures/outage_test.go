@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -35,15 +35,15 @@ const (
 func TestTheAPIServerCannotBeReached(t *testing.T) {
 	c := use(t)
 	c.awaitControlPlane(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
-	c.WaitFor(t, "its paths are ready", 10*time.Second, c.pathsReady)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
+	c.WaitFor(t, "its paths are ready", 10*time.Second, c.PathsReady)
 	node := c.Network.Pod("client").Node
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, outageEnd))
 	r.SleepUntil(cutOffAt)
 	before := c.Flows(t, node)
 	connect := c.cutOff(t)
-	c.expectUsed(t, paths...)
+	c.ExpectUsed(t, paths...)
 	returned := c.failWithoutServer(t, r)
 
 	r.SleepUntil(stoppedAt)
@@ -63,12 +63,12 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 // lease and ends.
 func (c *cluster) awaitControlPlane(t *testing.T) {
 	t.Helper()
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	took := c.WaitFor(t, "the controller follows", time.Minute, func(ctx context.Context) error {
 		c.keepController(t)
-		return errors.Join(c.Programmed(ctx, policy, 2), c.pathsReady(ctx))
+		return errors.Join(c.Programmed(ctx, policy, 2), c.PathsReady(ctx))
 	})
 	t.Logf("the controller follows what the API server says after %v", took)
 	c.DeleteAll(t)
@@ -78,16 +78,16 @@ func (c *cluster) awaitControlPlane(t *testing.T) {
 // failWithoutServer sets a NIC down and up again, and returns when it came back.
 func (c *cluster) failWithoutServer(t *testing.T, r *testlab.Running) time.Time {
 	t.Helper()
-	nic := failure{"green", "client", "is set down", (*network.Network).SetNIC}
+	nic := shop.IsSetDown("green", "client")
 	r.SleepUntil(failedAt)
-	c.set(t, nic, false)
+	c.Set(t, nic, false)
 	r.SleepUntil(repairedAt)
-	return c.set(t, nic, true)
+	return c.Set(t, nic, true)
 }
 
 func expectSteadyWithoutServer(t *testing.T, r *testlab.Running, returned time.Time) {
 	t.Helper()
-	meanwhile, without, after := r.Shares(cutOffAt, failedAt), r.Shares(failedAt+settled, repairedAt), r.Shares(stoppedAt, serverAt)
+	meanwhile, without, after := r.Shares(cutOffAt, failedAt), r.Shares(failedAt+shop.Settled, repairedAt), r.Shares(stoppedAt, serverAt)
 	took, _ := r.Wire.CarriesAgain("green", returned)
 	t.Logf("nothing arrived for %v at most, for %v when a NIC failed, for %v when it came back, which took %v",
 		r.LongestStop(cutOffAt, failedAt), r.LongestStop(failedAt, repairedAt), r.LongestStop(repairedAt, stoppedAt), took)
@@ -98,7 +98,7 @@ func expectSteadyWithoutServer(t *testing.T, r *testlab.Running, returned time.T
 	if used := without.Used(); !slices.Equal(used, []string{"blue", "red"}) {
 		t.Errorf("while green was down %v carried a share", used)
 	}
-	if used := r.Shares(repairedAt+settled, stoppedAt).Used(); !slices.Equal(used, paths) {
+	if used := r.Shares(repairedAt+shop.Settled, stoppedAt).Used(); !slices.Equal(used, paths) {
 		t.Errorf("soon after green came back only %v carried a share", used)
 	}
 	if used := after.Used(); !slices.Equal(used, paths) {
@@ -129,7 +129,7 @@ func (c *cluster) cutOff(t *testing.T) (connect func()) {
 // forwarder finds the process by the name that the lab gives it.
 func (c *cluster) forwarder(t *testing.T) int {
 	t.Helper()
-	processes, err := testlab.Processes(labName)
+	processes, err := testlab.Processes(c.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,5 +192,5 @@ func (c *cluster) expectRecovery(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 		return c.Programmed(ctx, policy, 2)
 	})
 	t.Logf("a change of the policy was programmed %v after the API server had come back", took)
-	c.expectUsed(t, "blue", "red")
+	c.ExpectUsed(t, "blue", "red")
 }

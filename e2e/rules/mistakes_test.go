@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 )
 
@@ -131,7 +132,7 @@ func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 	c.Apply(t, goodRules)
 	c.Apply(t, stamped)
 	c.WaitFor(t, "the policy says which object is missing", 10*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
+		policy := c.PolicyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if condition == nil || condition.Reason != v1alpha1.ReasonProgramNotFound ||
 			!strings.Contains(condition.Message, "e2e-programs") || !strings.Contains(condition.Message, "large.o") {
@@ -147,7 +148,7 @@ func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 func (c *cluster) waitForRefusedRules(t *testing.T) (condition metav1.Condition) {
 	t.Helper()
 	c.WaitFor(t, "the rules are refused", 10*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
+		policy := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		found := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if found == nil || found.Status != metav1.ConditionFalse || found.ObservedGeneration != policy.Generation {
 			return fmt.Errorf("the condition RulesAccepted is %+v", found)
@@ -179,7 +180,7 @@ func (c *cluster) expectRules(t *testing.T, names ...string) {
 func (c *cluster) haveRules(t *testing.T, names []string) error {
 	t.Helper()
 	for _, pod := range []string{"client", "server"} {
-		if found := namesOf(c.rulesOf(t, pod)); !slices.Equal(found, names) {
+		if found := shop.NamesOf(c.RulesOf(t, pod)); !slices.Equal(found, names) {
 			return fmt.Errorf("the rules of %s are %q instead of %q", pod, found, names)
 		}
 	}

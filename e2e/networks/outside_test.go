@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package networks_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -30,7 +31,7 @@ func TestPodsReachOutsideOverAllGateways(t *testing.T) {
 		Pods:    pods[:4],
 	})
 	t.Cleanup(func() { require.NoError(t, outside.Down()) })
-	c := &cluster{outside.Use(t)}
+	c := use(t, outside)
 	world := c.serveOutside(t)
 	policy := &v1alpha1.ClusterMPTCPPolicy{ObjectMeta: metav1.ObjectMeta{Name: "outside"}}
 	policy.Spec.NamespaceSelector = metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": "shop"}}
@@ -118,10 +119,10 @@ func (c *cluster) expectSpreadOutside(t *testing.T, world map[int]string) {
 func (c *cluster) expectGatewayToDie(t *testing.T, world map[int]string) {
 	x := testlab.NewTransfer("client", "server", 4, traffic.Up, 4*time.Second)
 	r := c.BeginAt(t, x, world[4])
-	r.SleepUntil(downAt)
+	r.SleepUntil(shop.DownAt)
 	require.NoError(t, c.Network.SetGateway("green", false))
 	r.Finish(t)
-	longest := r.LongestStop(downAt, x.Duration)
+	longest := r.LongestStop(shop.DownAt, x.Duration)
 	t.Logf("longest stop %v", longest)
 	if longest > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", longest)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func TestANewPodIsGuardedFromItsFirstPacket(t *testing.T) {
 	c := use(t)
 	c.CreatePaths(t)
 	c.Apply(t, newPodGuardrails)
-	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.tenantGuarded)
+	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.TenantGuarded)
 	node := c.Network.Nodes[0]
 	c.WaitFor(t, "the node guards new pods", 10*time.Second, func(ctx context.Context) error { return c.guardsNewPods(ctx, node, 2_000_000) })
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package networks_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -27,9 +28,9 @@ import (
 func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 	c, single := racks(t, network.Overlay{Outer: 4})
 	c.WaitFor(t, "probes get over all routers", 30*time.Second, func(ctx context.Context) error {
-		return c.reaches(ctx, "node1", "blue", "green", "red")
+		return c.Reaches(ctx, "node1", "blue", "green", "red")
 	})
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single) })
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
 	t.Run("when a router dies", c.expectRouterToDie)
 }
 
@@ -42,10 +43,10 @@ func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
 		others = 0
 	}
 	c.WaitFor(t, "probes get over all routers, and both other nodes take headers off", 30*time.Second, func(ctx context.Context) error {
-		return errors.Join(c.reaches(ctx, "node1", "blue", "green", "red"), c.encapsulates(ctx, "node1", others), c.encapsulates(ctx, "node2", others))
+		return errors.Join(c.Reaches(ctx, "node1", "blue", "green", "red"), c.encapsulates(ctx, "node1", others), c.encapsulates(ctx, "node2", others))
 	})
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single) })
-	t.Run("over IPv6", func(t *testing.T) { c.expectSpread(t, 6, single) })
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
+	t.Run("over IPv6", func(t *testing.T) { c.ExpectSpread(t, 6, single) })
 }
 
 // racks are three, with Routed paths and a policy, and what a connection carried without these,
@@ -58,10 +59,10 @@ func racks(t *testing.T, overlay network.Overlay) (c *cluster, single float64) {
 		Pods:    pods,
 	})
 	t.Cleanup(func() { require.NoError(t, racks.Down()) })
-	c = &cluster{racks.Use(t)}
+	c = use(t, racks)
 	single = c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime)).Result.Mbit
 	c.createRoutedPaths(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, 2)
 	return c, single
@@ -99,20 +100,20 @@ func (c *cluster) createRoutedPaths(t *testing.T) {
 // on. When nothing tells the kernel any more that the router works, it gives it up: after that no
 // packet would get as far as a NIC without another route.
 func (c *cluster) expectRouterToDie(t *testing.T) {
-	c.forgetNeighboursSoon(t, "blue")
+	c.ForgetNeighboursSoon(t, "blue")
 	const end = 4 * time.Second
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end))
-	r.SleepUntil(downAt)
+	r.SleepUntil(shop.DownAt)
 	require.NoError(t, c.Network.SetRouter("blue", false))
 	t.Cleanup(func() { require.NoError(t, c.Network.SetRouter("blue", true)) })
 	r.Finish(t)
-	longest := r.LongestStop(downAt, end)
+	longest := r.LongestStop(shop.DownAt, end)
 	t.Logf("longest stop %v", longest)
 	if longest > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", longest)
 	}
 	c.WaitFor(t, "the status shows it", 30*time.Second, func(ctx context.Context) error {
-		return c.reaches(ctx, "node1", "green", "red")
+		return c.Reaches(ctx, "node1", "green", "red")
 	})
 	c.WaitFor(t, "the overlay has another way", 30*time.Second, func(context.Context) error {
 		out, err := c.Network.Nodes[0].Run("ip", "route", "get", c.Network.Nodes[1].Address(0, 4))
@@ -125,5 +126,5 @@ func (c *cluster) expectRouterToDie(t *testing.T) {
 		t.Errorf("a new connection uses %v", used)
 	}
 	require.NoError(t, c.Network.SetRouter("blue", true))
-	c.WaitFor(t, "the way is as before", 30*time.Second, c.hasNoDetours)
+	c.WaitFor(t, "the way is as before", 30*time.Second, c.HasNoDetours)
 }

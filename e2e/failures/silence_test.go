@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"slices"
@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
-	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -21,19 +21,16 @@ const (
 
 func TestANICFailsWhileNoAgentRuns(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
 	// A pod at rest announces nothing while an agent that was killed is away.
 	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, 2*time.Second))
 	c.Kill(t, c.Network.Pod("client").Node, c.Network.Pod("server").Node)
-	blocks := func(n *network.Network, node *network.Node, path string, up bool) error {
-		return n.Block(node, path, !up)
-	}
-	for _, f := range []failure{
-		{"green", "client", "loses everything", blocks},
-		{"green", "server", "loses everything", blocks},
-		{"green", "client", "loses its carrier", (*network.Network).SetCarrier},
-		{"green", "server", "loses its carrier", (*network.Network).SetCarrier},
+	for _, f := range []shop.Failure{
+		shop.LosesAll("green", "client"),
+		shop.LosesAll("green", "server"),
+		shop.LosesCarrier("green", "client"),
+		shop.LosesCarrier("green", "server"),
 	} {
 		t.Run(f.String(), func(t *testing.T) { c.expectUnwatchedFailover(t, f) })
 	}
@@ -41,16 +38,16 @@ func TestANICFailsWhileNoAgentRuns(t *testing.T) {
 	c.expectTakenOver(t, policy)
 }
 
-func (c *cluster) expectUnwatchedFailover(t *testing.T, f failure) {
+func (c *cluster) expectUnwatchedFailover(t *testing.T, f shop.Failure) {
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, unwatchedEnd))
-	r.SleepUntil(downAt)
-	c.set(t, f, false)
+	r.SleepUntil(shop.DownAt)
+	c.Set(t, f, false)
 	r.SleepUntil(unwatchedUpAt)
-	returned := c.set(t, f, true)
+	returned := c.Set(t, f, true)
 	r.Finish(t)
-	before, without := r.Shares(testlab.Warmup, downAt), r.Shares(downAt+settled, unwatchedUpAt)
-	after, carries := r.Wire.CarriesAgain(f.path, returned)
-	t.Logf("%s: longest stop %v; before %v; meanwhile %v; green carried again after %v", r, r.LongestStop(downAt, unwatchedEnd), before, without, after)
+	before, without := r.Shares(testlab.Warmup, shop.DownAt), r.Shares(shop.DownAt+shop.Settled, unwatchedUpAt)
+	after, carries := r.Wire.CarriesAgain(f.Path, returned)
+	t.Logf("%s: longest stop %v; before %v; meanwhile %v; green carried again after %v", r, r.LongestStop(shop.DownAt, unwatchedEnd), before, without, after)
 	if used := before.Used(); !slices.Equal(used, paths) {
 		t.Errorf("before the failure only %v carried a share", used)
 	}
@@ -58,9 +55,9 @@ func (c *cluster) expectUnwatchedFailover(t *testing.T, f failure) {
 		t.Errorf("during the failure %v carried a share", used)
 	}
 	if !carries {
-		t.Errorf("%s did not carry its share again", f.path)
+		t.Errorf("%s did not carry its share again", f.Path)
 	}
-	if stop := r.LongestStop(downAt, unwatchedEnd); stop > testlab.LongestStop {
+	if stop := r.LongestStop(shop.DownAt, unwatchedEnd); stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/uplink"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -19,8 +20,8 @@ import (
 
 func TestAnAgentIsKilledAndStartedAgain(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
 	client, server := c.Network.Pod("client").Node, c.Network.Pod("server").Node
 
 	undisturbed := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
@@ -48,9 +49,6 @@ const (
 	killedEnd = 7500 * time.Millisecond
 )
 
-// noticeable is how much longer than without a disturbance a connection may stop.
-const noticeable = 500 * time.Millisecond
-
 // expectUntouched kills and starts the nodes' agents in the middle of a transfer.
 func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*network.Node) {
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
@@ -73,7 +71,7 @@ func (c *cluster) expectUntouched(t *testing.T, noise time.Duration, nodes ...*n
 	stop := r.LongestStop(killedAt, killedEnd)
 	t.Logf("nothing arrived for %v at most; before the kill %v, without agent %v, at the end %v", stop,
 		r.Shares(testlab.Warmup, killedAt), r.Shares(killedAt, startedAt), r.Shares(startedAt, killedEnd))
-	if stop > noise+noticeable {
+	if stop > noise+shop.Noticeable {
 		t.Errorf("nothing arrived for %v, and for %v when nothing was killed", stop, noise)
 	}
 	expectSamePaths(t, before, after)
@@ -101,7 +99,7 @@ func (c *cluster) expectTakenOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 		})
 		c.WaitProgrammed(t, policy, 2)
 	}
-	c.WaitFor(t, "every object says that all is well", 10*time.Second, c.allReady)
+	c.WaitFor(t, "every object says that all is well", 10*time.Second, c.AllReady)
 }
 
 // silent is an agent that was killed, and a policy for a pod of its node.
@@ -142,4 +140,32 @@ func (c *cluster) expectSilence(t *testing.T, s silent) {
 	}
 	c.Start(t, s.node)
 	c.WaitProgrammed(t, s.policy, 1)
+}
+
+// An agent that is started again finds its chains, and their counters; a removal
+// without one leaves nothing.
+func TestChainsOutliveTheirAgent(t *testing.T) {
+	c := use(t)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	policy.Spec.Rules = []v1alpha1.Rule{shop.Counting("sent", shop.Directed(v1alpha1.DirectionFromEndpoint)), shop.Limiting("slow", "30M")}
+	c.Spread(t, policy, 2)
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shop.ShortTime))
+	node := c.Network.Pod("client").Node
+	before := c.Hits(t, "client")
+	c.Kill(t, node)
+	if without := c.Hits(t, "client"); without["sent"] < before["sent"] {
+		t.Errorf("without the agent the hits are %v instead of %v", without, before)
+	}
+	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shop.ShortTime))
+	between := c.Hits(t, "client")
+	c.Start(t, node)
+	c.expectTakenOver(t, policy)
+	if after := c.Hits(t, "client"); between["sent"] <= before["sent"] || after["sent"] < between["sent"] {
+		t.Errorf("the hits were %v, without the agent %v, and are %v", before, between, after)
+	}
+	c.Kill(t, node)
+	c.remove(t, node)
+	c.expectUntouchedNode(t, node)
+	c.Start(t, node)
+	c.expectTakenOver(t, policy)
 }

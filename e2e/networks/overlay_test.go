@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package networks_test
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -27,28 +28,28 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 		Pods:    pods,
 	})
 	t.Cleanup(func() { require.NoError(t, overlaid.Down()) })
-	c := &cluster{overlaid.Use(t)}
+	c := use(t, overlaid)
 	single := c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
 	if used := single.Steady().Used(); !slices.Equal(used, paths[:1]) {
 		t.Fatalf("without a policy the connection used %v: %v", used, single.Steady())
 	}
-	policy := shopPolicy(v1alpha1.SubflowManagerAgent)
-	c.spread(t, policy, 2)
-	t.Run("over all NICs, both ways", func(t *testing.T) { c.expectSpread(t, 4, single.Result.Mbit) })
-	for i, f := range []failure{
-		{"blue", "server", "loses its carrier", (*network.Network).SetCarrier},
-		{"blue", "client", "is set down", (*network.Network).SetNIC},
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
+	c.Spread(t, policy, 2)
+	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single.Result.Mbit) })
+	for i, f := range []shop.Failure{
+		shop.LosesCarrier("blue", "server"),
+		shop.IsSetDown("blue", "client"),
 	} {
-		t.Run("when "+f.String(), func(t *testing.T) { c.expectFailover(t, f, i%2 == 0) })
+		t.Run("when "+f.String(), func(t *testing.T) { c.ExpectFailover(t, f, i%2 == 0) })
 	}
 	t.Run("as a hint wants it", c.expectHint)
-	t.Run("with backups by a rule that matches a path", func(t *testing.T) { c.expectRest(t, policy) })
+	t.Run("with backups by a rule that matches a path", func(t *testing.T) { c.ExpectRest(t, policy) })
 	t.Run("with rules", func(t *testing.T) { c.expectRule(t, policy) })
 	t.Run("within guardrails", func(t *testing.T) {
-		c.guardTenant(t)
-		time.Sleep(burstOver)
-		c.expectTransferWithin(t, "TCP")
-		c.expectFloodWithin(t, c.Network.Pod("tenant-client"), testlab.Flood{To: testlab.UDPTo(c.Network.Pod("tenant-server").IPv4)})
+		c.GuardTenant(t)
+		time.Sleep(shop.BurstOver)
+		c.ExpectTransferWithin(t, "TCP")
+		c.ExpectFloodWithin(t, c.Network.Pod("tenant-client"), testlab.Flood{To: testlab.UDPTo(c.Network.Pod("tenant-server").IPv4)})
 	})
 }
 
@@ -59,9 +60,9 @@ func (c *cluster) expectHint(t *testing.T) {
 	r.SleepUntil(testlab.Warmup)
 	c.WaitForUse(t, r, time.Now(), paths...)
 	c.waitForTold(t, paths...)
-	c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
+	c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationPreferredPaths, "green"), "green")
 	c.waitForTold(t, "green")
-	c.WaitForUse(t, r, c.annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
+	c.WaitForUse(t, r, c.Annotate(t, "client", v1alpha1.AnnotationPreferredPaths, ""), paths...)
 	r.Finish(t)
 }
 
@@ -71,7 +72,7 @@ func (c *cluster) waitForTold(t *testing.T, want ...string) {
 	t.Helper()
 	want = slices.Sorted(slices.Values(want))
 	testutil.Retry(t, 10*time.Second, func() error {
-		sends, receives := c.busyPaths(t, "client", true), c.busyPaths(t, "server", false)
+		sends, receives := c.BusyPaths(t, "client", true), c.BusyPaths(t, "server", false)
 		if !slices.Equal(sends, want) || !slices.Equal(receives, want) {
 			return fmt.Errorf("what the client sends is told to be on %v, what the server receives on %v, not on %v", sends, receives, want)
 		}
@@ -81,9 +82,9 @@ func (c *cluster) waitForTold(t *testing.T, want ...string) {
 
 // expectRule has a rule see what a pod sends.
 func (c *cluster) expectRule(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
-	c.setRules(t, policy, counting("sent", direction(v1alpha1.DirectionFromEndpoint)))
+	c.SetRules(t, policy, shop.Counting("sent", shop.Directed(v1alpha1.DirectionFromEndpoint)))
 	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, time.Second))
-	if hits := c.hits(t, "client"); hits["sent"] == 0 {
+	if hits := c.Hits(t, "client"); hits["sent"] == 0 {
 		t.Errorf("the rule's hits are %v", hits)
 	}
 }

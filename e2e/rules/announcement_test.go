@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/netip"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/lab"
-	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -72,12 +69,12 @@ func TestAnnouncedAddressesAreHiddenUntilTheRuleIsRemoved(t *testing.T) {
 			c := use(t)
 			for _, name := range []string{"client", "server"} {
 				pod := c.Network.Pod(name)
-				setForTest(t, pod.Namespace, "net.ipv4.tcp_timestamps", test.timestamps)
-				setForTest(t, pod.Namespace, "net.mptcp.add_addr_timeout", "2")
+				shop.SetForTest(t, pod.Namespace, "net.ipv4.tcp_timestamps", test.timestamps)
+				shop.SetForTest(t, pod.Namespace, "net.mptcp.add_addr_timeout", "2")
 			}
-			policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+			policy := shop.Policy(v1alpha1.SubflowManagerKernel)
 			policy.Spec.Rules = []v1alpha1.Rule{hide, onlyAnnounced}
-			c.spread(t, policy, 2)
+			c.Spread(t, policy, 2)
 			c.expectHidden(t, policy, test.version)
 		})
 	}
@@ -95,12 +92,12 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 	}
 	for begin := time.Now(); time.Since(begin) < hiding; time.Sleep(testlab.Sampling) {
 		for _, r := range transfers {
-			if joined := joinedBy(t, r); joined.IsValid() {
+			if joined := shop.JoinedBy(t, r); joined.IsValid() {
 				t.Fatalf("%s: %v was joined after %v, though its announcement is hidden", r, joined, time.Since(r.Began))
 			}
 		}
 	}
-	hidden := c.ruleNamed(t, "client", "hide")
+	hidden := c.RuleNamed(t, "client", "hide")
 	t.Logf("in %v %d announcements were hidden", hiding, hidden.Acted)
 	if hidden.Acted < 4 || hidden.Acted != hidden.Hits {
 		t.Errorf("the announcement was not hidden each time that it was made: %+v", hidden)
@@ -111,10 +108,10 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 		}
 	}
 	changed := time.Now()
-	c.setRules(t, policy, onlyAnnounced)
+	c.SetRules(t, policy, onlyAnnounced)
 	for _, r := range transfers {
 		c.WaitFor(t, "an announced address is joined", 5*time.Second, func(context.Context) error {
-			if !joinedBy(t, r).IsValid() {
+			if !shop.JoinedBy(t, r).IsValid() {
 				return fmt.Errorf("%s: the subflows are %+v", r, r.Subflows(t))
 			}
 			return nil
@@ -128,33 +125,4 @@ func (c *cluster) expectHidden(t *testing.T, policy *v1alpha1.MPTCPPolicy, versi
 	for _, r := range transfers {
 		r.Finish(t)
 	}
-}
-
-// joinedBy is an announced address that the connection has a subflow to.
-func joinedBy(t *testing.T, r *testlab.Running) netip.AddrPort {
-	t.Helper()
-	for _, subflow := range r.Subflows(t) {
-		if subflow.Remote.Port() != lab.TrafficPort {
-			return subflow.Remote
-		}
-	}
-	return netip.AddrPort{}
-}
-
-// setForTest sets a sysctl of a namespace until the test ends.
-func setForTest(t *testing.T, ns *network.Namespace, key, value string) {
-	t.Helper()
-	var before []byte
-	err := ns.Do(func() (err error) {
-		before, err = os.ReadFile("/proc/sys/" + strings.ReplaceAll(key, ".", "/"))
-		return err
-	})
-	if err := errors.Join(err, ns.Sysctl(key, value)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Sysctl(key, strings.TrimSpace(string(before))); err != nil {
-			t.Error(err)
-		}
-	})
 }

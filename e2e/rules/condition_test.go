@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"strings"
@@ -69,7 +69,7 @@ func TestARuleActsOnWhatTheProgramOfItsMatchSays(t *testing.T) {
 			t.Errorf("the policy does not say %q", part)
 		}
 	}
-	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)); err != nil {
+	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)); err != nil {
 		t.Fatal(err)
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)

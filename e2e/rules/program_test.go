@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"bytes"
@@ -98,7 +98,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	c.waitForPrograms(t, "stamped", 1)
 	r.Finish(t)
 
-	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "stamped")); err != nil {
+	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "stamped")); err != nil {
 		t.Fatal(err)
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
@@ -150,7 +150,7 @@ func (c *cluster) deleteBlocks(t *testing.T) {
 func (c *cluster) waitForPrograms(t *testing.T, name string, pods int32) {
 	t.Helper()
 	took := c.WaitFor(t, "the policy with programs is programmed", 15*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "", name).(*v1alpha1.ClusterMPTCPPolicy)
+		policy := c.PolicyOf(t, "", name).(*v1alpha1.ClusterMPTCPPolicy)
 		if !testlab.IsTrue(policy.Status.Conditions, v1alpha1.ConditionProgrammed, policy.Generation) || policy.Status.PodsProgrammed != pods {
 			return fmt.Errorf("its status is %+v", policy.Status)
 		}
@@ -163,7 +163,7 @@ func (c *cluster) waitForPrograms(t *testing.T, name string, pods int32) {
 func (c *cluster) waitForRefusal(t *testing.T) (message string) {
 	t.Helper()
 	c.WaitFor(t, "the policy says that a block is refused", 15*time.Second, func(context.Context) error {
-		policy := c.policyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
+		policy := c.PolicyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
 		if programmed == nil || programmed.Reason != v1alpha1.ReasonRuleFailed || len(policy.Status.FailingNodes) != 1 {
 			return fmt.Errorf("its status is %+v", policy.Status)
@@ -177,7 +177,7 @@ func (c *cluster) waitForRefusal(t *testing.T) (message string) {
 // expectStamps: since before the block has acted, and its option has arrived.
 func (c *cluster) expectStamps(t *testing.T, at *stamps, before agentapi.Rule) agentapi.Rule {
 	t.Helper()
-	rule, count := c.ruleNamed(t, "client", "stamp-acknowledgements"), at.count(t, stampOption)
+	rule, count := c.RuleNamed(t, "client", "stamp-acknowledgements"), at.count(t, stampOption)
 	t.Logf("%d of %d acknowledgements were stamped; %d stamps were seen lately", rule.Acted, rule.Hits, count)
 	if rule.Acted <= before.Acted || rule.Hits < rule.Acted || count == 0 {
 		t.Errorf("the rule did %+v and then %+v; %d stamps were seen", before, rule, count)

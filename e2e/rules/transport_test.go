@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/traffic"
 	"braid.dev/braid/internal/testutil"
@@ -31,7 +32,7 @@ func TestSocketsGetTheTransportOfTheirPolicyWithinTheGuardrail(t *testing.T) {
 		}},
 	}}
 	c.Create(t, guardrail)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
 	policy.Spec.Transport = &v1alpha1.Transport{
 		CongestionControl: "cubic", InitialWindow: new(int32(40)), UserTimeout: &metav1.Duration{Duration: 20 * time.Second},
 		InactivityTimeout: &metav1.Duration{Duration: 5 * time.Minute},
@@ -123,7 +124,7 @@ func TestARuleAtThePeerPacesTheSubflowOfOnePath(t *testing.T) {
 			t.Errorf("the subflow of the path %s carries %.1f Mbit/s, and carried %.1f", path, asked[path], own[path])
 		}
 	}
-	if rule := c.ruleNamed(t, "client", "metered"); rule.Hits == 0 || rule.Acted > 0 {
+	if rule := c.RuleNamed(t, "client", "metered"); rule.Hits == 0 || rule.Acted > 0 {
 		t.Errorf("the rule matched %d packets and touched %d of them", rule.Hits, rule.Acted)
 	}
 	c.setRulesOf(t, receives)
@@ -170,7 +171,7 @@ func receivedByPath(t *testing.T, r *testlab.Running, c *cluster) map[string]flo
 	time.Sleep(5 * time.Second)
 	ended, after := received()
 	rates := map[string]float64{}
-	for _, subflow := range c.subflowsOf(t, r.From) {
+	for _, subflow := range c.SubflowsOf(t, r.From) {
 		key := subflow.Local.String() + subflow.Remote.String()
 		rates[cmp.Or(subflow.Incoming, subflow.Path)] += float64(after[key]-before[key]) * 8 / 1e6 / ended.Sub(began).Seconds()
 	}

@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package shop
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
 )
 
-// policyOf reads a policy of the shop, or with the namespace empty one of the
+// PolicyOf reads a policy of the shop, or with the namespace empty one of the
 // cluster.
-func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
+func (c *Cluster) PolicyOf(t *testing.T, namespace, name string) client.Object {
 	t.Helper()
 	var object client.Object = &v1alpha1.MPTCPPolicy{}
 	if namespace == "" {
@@ -34,14 +37,14 @@ func (c *cluster) policyOf(t *testing.T, namespace, name string) client.Object {
 	return object
 }
 
-// ask runs a debug command of the agent of a pod's node.
-func (c *cluster) ask(t *testing.T, pod string, arguments ...string) []byte {
+// Ask runs a debug command of the agent of a pod's node.
+func (c *Cluster) Ask(t *testing.T, pod string, arguments ...string) []byte {
 	t.Helper()
-	return c.askNode(t, pod, append(arguments, "-o", "json")...)
+	return c.AskNode(t, pod, append(arguments, "-o", "json")...)
 }
 
-// askNode is for commands that know no other form than JSON.
-func (c *cluster) askNode(t *testing.T, pod string, arguments ...string) []byte {
+// AskNode is for commands that know no other form than JSON.
+func (c *Cluster) AskNode(t *testing.T, pod string, arguments ...string) []byte {
 	t.Helper()
 	node := c.Network.Pod(pod).Node
 	arguments = append(arguments, "--pin-path", c.PinPath(node.NodeName()), "--state-path", c.StatePath(node.NodeName()))
@@ -55,23 +58,23 @@ func (c *cluster) askNode(t *testing.T, pod string, arguments ...string) []byte 
 	return out
 }
 
-// rulesOf are the rules of a pod of the shop and what they did, in their order.
-func (c *cluster) rulesOf(t *testing.T, pod string) (rules []agentapi.Rule) {
+// RulesOf are the rules of a pod of the shop and what they did, in their order.
+func (c *Cluster) RulesOf(t *testing.T, pod string) (rules []agentapi.Rule) {
 	t.Helper()
-	out := c.ask(t, pod, "rules", "shop/"+pod)
+	out := c.Ask(t, pod, "rules", "shop/"+pod)
 	if err := json.Unmarshal(out, &rules); err != nil {
 		t.Fatalf("braid-agent rules: %v: %s", err, out)
 	}
 	return rules
 }
 
-// busyPaths are the paths of which the agent of a pod's node tells `kubectl braid top` that
+// BusyPaths are the paths of which the agent of a pod's node tells `kubectl braid top` that
 // they carry what the pod sends, or what it receives.
-func (c *cluster) busyPaths(t *testing.T, pod string, sends bool) []string {
+func (c *Cluster) BusyPaths(t *testing.T, pod string, sends bool) []string {
 	t.Helper()
 	const busy = 1e6
 	var reading agentapi.Reading
-	out := c.askNode(t, pod, "rates", "--every=500ms", "--count=1", "shop/"+pod)
+	out := c.AskNode(t, pod, "rates", "--every=500ms", "--count=1", "shop/"+pod)
 	if err := json.Unmarshal(out, &reading); err != nil {
 		t.Fatalf("braid-agent rates: %v: %s", err, out)
 	}
@@ -86,20 +89,20 @@ func (c *cluster) busyPaths(t *testing.T, pod string, sends bool) []string {
 	return slices.Sorted(maps.Keys(carrying))
 }
 
-// subflowsOf are the subflows of a pod of the shop as the agent tells them.
-func (c *cluster) subflowsOf(t *testing.T, pod string) (subflows []agentapi.Subflow) {
+// SubflowsOf are the subflows of a pod of the shop as the agent tells them.
+func (c *Cluster) SubflowsOf(t *testing.T, pod string) (subflows []agentapi.Subflow) {
 	t.Helper()
-	out := c.ask(t, pod, "subflows", "shop/"+pod)
+	out := c.Ask(t, pod, "subflows", "shop/"+pod)
 	if err := json.Unmarshal(out, &subflows); err != nil {
 		t.Fatalf("braid-agent subflows: %v: %s", err, out)
 	}
 	return subflows
 }
 
-// eventsOf are the events of a pod of the shop.
-func (c *cluster) eventsOf(t *testing.T, pod string) (all []agentapi.Event) {
+// EventsOf are the events of a pod of the shop.
+func (c *Cluster) EventsOf(t *testing.T, pod string) (all []agentapi.Event) {
 	t.Helper()
-	decoder := json.NewDecoder(bytes.NewReader(c.ask(t, pod, "events")))
+	decoder := json.NewDecoder(bytes.NewReader(c.Ask(t, pod, "events")))
 	for {
 		var event agentapi.Event
 		err := decoder.Decode(&event)
@@ -115,10 +118,10 @@ func (c *cluster) eventsOf(t *testing.T, pod string) (all []agentapi.Event) {
 	}
 }
 
-// ruleNamed is a pod's rule of this name.
-func (c *cluster) ruleNamed(t *testing.T, pod, name string) agentapi.Rule {
+// RuleNamed is a pod's rule of this name.
+func (c *Cluster) RuleNamed(t *testing.T, pod, name string) agentapi.Rule {
 	t.Helper()
-	rules := c.rulesOf(t, pod)
+	rules := c.RulesOf(t, pod)
 	at := slices.IndexFunc(rules, func(rule agentapi.Rule) bool { return rule.Name == name })
 	if at < 0 {
 		t.Fatalf("pod %s has no rule %s: %+v", pod, name, rules)
@@ -126,10 +129,24 @@ func (c *cluster) ruleNamed(t *testing.T, pod, name string) agentapi.Rule {
 	return rules[at]
 }
 
-// namesOf are the rules as policy and name.
-func namesOf(rules []agentapi.Rule) (names []string) {
+// NamesOf are the rules as policy and name.
+func NamesOf(rules []agentapi.Rule) (names []string) {
 	for _, rule := range rules {
 		names = append(names, rule.Policy+" "+rule.Name)
 	}
 	return names
+}
+
+// ProgramsOn are the programs of an interface of the network namespace that this thread is in.
+func ProgramsOn(index int) (programs []ebpf.ProgramID, err error) {
+	for _, hook := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
+		result, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: hook})
+		if err != nil {
+			return nil, fmt.Errorf("listing the programs of interface %d: %w", index, err)
+		}
+		for _, program := range result.Programs {
+			programs = append(programs, program.ID)
+		}
+	}
+	return programs, nil
 }

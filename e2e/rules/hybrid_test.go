@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package rules_test
 
 import (
 	"errors"
@@ -92,7 +92,7 @@ func TestAScheduleHoldsBackTheSubflowWhosePacketsAreMarked(t *testing.T) {
 			t.Errorf("%s carries %.1f, then %.1f and then %.1f Mbit/s, wanted %d at least", path, free[path], held[path], again[path], testlab.Carried)
 		}
 	}
-	if err := c.Client.Delete(t.Context(), c.policyOf(t, "", "yielding")); err != nil {
+	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "yielding")); err != nil {
 		t.Fatal(err)
 	}
 	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
@@ -187,7 +187,7 @@ func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
 		t.Errorf("each path carries %.1f Mbit/s and %.1f, wanted 3 at most and %d at least", held, free, testlab.Carried)
 	}
 	for _, name := range []string{"asking", "heeding"} {
-		if err := c.Client.Delete(t.Context(), c.policyOf(t, "", name)); err != nil {
+		if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", name)); err != nil {
 			t.Fatal(err)
 		}
 	}

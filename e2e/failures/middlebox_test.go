@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/middlebox"
 	"braid.dev/braid/internal/lab/network"
@@ -25,7 +26,7 @@ const boxedTime = 800 * time.Millisecond
 // and not slower than plain TCP. Those that Linux itself does not survive are in the bench.
 func TestAConnectionSurvivesBoxesOnAllPaths(t *testing.T) {
 	c := use(t)
-	c.spread(t, shopPolicy(v1alpha1.SubflowManagerKernel), 2)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerKernel), 2)
 	t.Cleanup(func() { c.putBox(t, nil, middlebox.Kind{}) })
 	direction := traffic.Up
 	blind := c.Network.Spec.Overlay != (network.Overlay{}) // boxes see no TCP in tunnels

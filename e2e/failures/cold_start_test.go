@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package e2e_test
+package failures_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -28,8 +29,8 @@ import (
 // routes, for which a detour is needed.
 func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 	c := use(t)
-	policy := shopPolicy(v1alpha1.SubflowManagerKernel)
-	c.spread(t, policy, 2)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
 	node := c.Network.Pod("client").Node
 	c.waitSaved(t, node)
 	c.stopServer(t)
@@ -110,19 +111,19 @@ func (c *cluster) restart(t *testing.T, node *network.Node) {
 // expectBlueAvoided sets the NIC of the cluster network's routes down and up again.
 func (c *cluster) expectBlueAvoided(t *testing.T) {
 	t.Helper()
-	blue := failure{"blue", "client", "is set down", (*network.Network).SetNIC}
-	c.set(t, blue, false)
+	blue := shop.IsSetDown("blue", "client")
+	c.Set(t, blue, false)
 	took := c.WaitFor(t, "a new connection avoids the NIC that failed", 10*time.Second, func(context.Context) error {
 		return c.spreads(t, "green", "red")
 	})
-	t.Logf("with blue down a new connection of %v was spread within %v", shortTime, took)
-	c.set(t, blue, true)
+	t.Logf("with blue down a new connection of %v was spread within %v", shop.ShortTime, took)
+	c.Set(t, blue, true)
 	c.WaitFor(t, "it is used again", 10*time.Second, func(context.Context) error { return c.spreads(t, paths...) })
 }
 
 // spreads: a new connection uses exactly these paths.
 func (c *cluster) spreads(t *testing.T, wanted ...string) error {
-	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shortTime))
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shop.ShortTime))
 	<-r.Done
 	if r.Err != nil {
 		return r.Err

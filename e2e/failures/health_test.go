@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package failures_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"braid.dev/braid/e2e/shop"
+	"braid.dev/braid/e2e/testlab"
+
+	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
+)
+
+// Nothing but the agents' probes can tell of a path that loses everything and keeps
+// its carriers.
+func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
+	c := use(t)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
+	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
+		return c.Reaches(ctx, "node1", "blue", "green", "red")
+	})
+	blocked := shop.LosesAll("green", "client")
+	t.Run("flows go on", func(t *testing.T) { c.ExpectFailover(t, blocked, true) })
+	t.Run("the status shows it", func(t *testing.T) {
+		c.Set(t, blocked, false)
+		c.WaitFor(t, "green is unreachable", 30*time.Second, func(ctx context.Context) error {
+			return c.Reaches(ctx, "node1", "blue", "red")
+		})
+		c.Set(t, blocked, true)
+		c.WaitFor(t, "green is back", 30*time.Second, func(ctx context.Context) error {
+			return c.Reaches(ctx, "node1", "blue", "green", "red")
+		})
+	})
+}
+
+// The path of the cluster network's own routes loses everything for longer than the kernel
+// believes in its next hop there: without another route no packet would get as far as a NIC,
+// whichever path its flow has.
+func TestThePathOfTheRoutesIsBlocked(t *testing.T) {
+	c := use(t)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
+	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
+		return c.Reaches(ctx, "node1", "blue", "green", "red")
+	})
+	c.ForgetNeighboursSoon(t, "blue")
+	const back, end = 9 * time.Second, 10 * time.Second
+	blocked := shop.LosesAll("blue", "client")
+	transfers := []*testlab.Running{
+		c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end)),
+		c.Begin(t, testlab.NewTransfer("client", "server", 6, traffic.Down, end)),
+	}
+	transfers[0].SleepUntil(shop.DownAt)
+	c.Set(t, blocked, false)
+	c.WaitFor(t, "plain TCP gets through too", back-shop.DownAt, c.connectsPlainly)
+	transfers[0].SleepUntil(back)
+	c.Set(t, blocked, true)
+	for _, r := range transfers {
+		r.Finish(t)
+		longest := r.LongestStop(shop.DownAt, end)
+		t.Logf("%s: longest stop %v", r, longest)
+		if longest > testlab.LongestStop {
+			t.Errorf("%s: nothing arrived for %v", r, longest)
+		}
+	}
+	c.WaitFor(t, "the routes are as before", 10*time.Second, c.HasNoDetours)
+}
+
+// connectsPlainly tries one connection that no path but that of the routes can help.
+func (c *cluster) connectsPlainly(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	server := c.Network.Pod("server")
+	connection, err := c.Network.Pod("client").DialBy(ctx, network.TCP, "tcp", net.JoinHostPort(server.IPv4, strconv.Itoa(lab.TrafficPort)))
+	if err != nil {
+		return fmt.Errorf("dialling: %w", err)
+	}
+	return connection.Close()
+}
