@@ -167,7 +167,7 @@ enum flow_subtype {
  */
 struct handshake {
 	struct flow flow; /* its sequence is the SYN's */
-	__be32 answer;    /* the number of the SYN/ACK; in MIDSTREAM of what came in last */
+	__be32 answer;    /* the number of the SYN/ACK, before it ASKED_IN_TUNNEL or 0; in MIDSTREAM of what came in last */
 	__u32 answered;   /* handshake_answer */
 };
 
@@ -175,6 +175,10 @@ enum handshake_answer {
 	NOT_ANSWERED = 0,
 	SYN_ANSWERED = 1,
 	MIDSTREAM = 2, /* nobody saw a SYN: the flow began before its end came to this node */
+};
+
+enum {
+	ASKED_IN_TUNNEL = 1,
 };
 
 struct connection_key {
