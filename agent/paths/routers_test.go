@@ -160,9 +160,9 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 		require.True(t, path.Usable, path.Name)
 		messages[path.Name] = path.Message
 	}
-	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
+	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are in the Nodes' spec.podCIDRs or the chart's controller.podRanges"
 	require.Equal(t, map[string]string{
-		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs",
+		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are in the Nodes' spec.podCIDRs or the chart's controller.podRanges",
 		"green": "green does not lead everywhere: 10.21.2.2 of node2 has no route by green over a router, 10.21.3.3 of node3 has no route by green over a router; green" + alone,
 	}, messages)
 

@@ -6,11 +6,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/hack/lab"
 )
 
 // The first and the third node are in one rack where the cluster network has racks, and the second
@@ -21,6 +25,7 @@ func TestConnectionsToEachNodeUseAllNICs(t *testing.T) {
 		Setup(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "apply", "--filename", thirdServer(t))
 			mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/traffic-third", "--timeout=60s")
+			expectEncapsulation(ctx, t)
 			return ctx
 		})
 	for i, server := range map[int]string{1: "traffic", 2: "traffic-third"} {
@@ -51,6 +56,21 @@ spec:
   containers:
   - {name: traffic, image: %q, imagePullPolicy: Never, args: [serve, --listen, ":5001"]}
 `, cluster.nodes()[2], trafficImage))
+}
+
+// expectEncapsulation shows that a network with racks encapsulates between them, and not within
+// one: else the test would show nothing.
+func expectEncapsulation(ctx context.Context, t *testing.T) {
+	t.Helper()
+	if lab.ClusterNetwork(os.Getenv("NETWORK")).Racks() == 0 {
+		return
+	}
+	for server, device := range map[string]string{"traffic": " dev vxlan.calico ", "traffic-third": " dev " + interfaceOf(0) + " "} {
+		out := mustOnNode(ctx, t, cluster.nodes()[0], "ip", "route", "get", serverAddress(ctx, t, server))
+		if !strings.Contains(out, device) {
+			t.Errorf("to %s leads %s, and not%s", server, out, device)
+		}
+	}
 }
 
 // expectAllNICs has the client exchange bytes with a server, and looks what the sender's NICs say.
