@@ -70,13 +70,13 @@ func (a *Agent) sync(ctx context.Context) error {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
 	peers := a.network.Lead(resolution.Paths, snapshot.peers)
-	resolution.TellOfRouters(peers, snapshot.nodeAddresses, snapshot.podRanges)
+	resolution.TellOfRouters(peers, snapshot.nodeAddresses, snapshot.pods)
 	outside, err := a.network.LeadOutside(resolution.Paths, destinations)
 	if err != nil {
 		return fmt.Errorf("failed to find the gateways of the paths: %w", err)
 	}
 	model, err := a.builder.Build(node.Sources{
-		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, PodRanges: snapshot.podRanges, Peers: peers, Outside: outside,
+		Plan: snapshot.plan, Resolution: resolution, NodeAddresses: snapshot.nodeAddresses, PodRanges: snapshot.pods.Ranges, Peers: peers, Outside: outside,
 	})
 	a.unsteered.Set(float64(model.Unsteered))
 	a.pathsHere.Set(pathsOf(model))

@@ -21,7 +21,7 @@ type snapshot struct {
 	unpublished   bool                    // the node's MPTCPNode does not exist
 	nodeUID       string
 	nodeAddresses []netip.Addr
-	podRanges     []netip.Prefix
+	pods          paths.OwnPods
 	peers         []paths.Peer
 }
 
@@ -37,7 +37,7 @@ func (a *Agent) read(ctx context.Context) (*snapshot, error) {
 		unpublished: self < 0,
 	}
 	if self >= 0 {
-		read.podRanges = paths.PodRangesOf(&known.Nodes[self])
+		read.pods = paths.OwnPodsOf(&known.Nodes[self])
 	}
 	return read, nil
 }

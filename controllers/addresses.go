@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,14 +37,17 @@ type addressReconciler struct {
 	client    client.Client
 	confirmed *shared[confirmation]
 	runs      *debouncer
+	// podRanges are those of which the admin says that all addresses are pods'.
+	podRanges []netip.Prefix
+	owners    atomic.Pointer[policy.PodOwners]
 }
 
 func setupAddresses(mgr ctrl.Manager, o Options, confirmed *shared[confirmation]) error {
-	r := &addressReconciler{client: mgr.GetClient(), confirmed: confirmed, runs: newDebouncer(o.AddressDebounce, 0)}
+	r := &addressReconciler{client: mgr.GetClient(), confirmed: confirmed, runs: newDebouncer(o.AddressDebounce, 0), podRanges: o.PodRanges}
 	return ctrl.NewControllerManagedBy(mgr).Named("addresses").
 		Watches(&v1alpha1.MPTCPNode{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: claimsChanged})).
 		Watches(&corev1.Node{}, r.runs.handler(), builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeAddressesChanged})).
-		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(strays(mgr.GetClient()))).
+		Watches(&corev1.Pod{}, r.runs.handler(), builder.WithPredicates(strays(mgr.GetClient(), &r.owners))).
 		Watches(&v1alpha1.MPTCPPath{}, r.runs.handler(), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -65,9 +70,10 @@ func nodeAddressesChanged(e event.UpdateEvent) bool {
 		!slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs) || !maps.Equal(before.Labels, after.Labels)
 }
 
-// strays passes events of pods that have an address outside of their Node's podCIDRs. Where no
-// path is Routed it passes none: all pods of a cluster may be such.
-func strays(c client.Reader) predicate.Predicate {
+// strays passes events of pods that have an address outside of their Node's podCIDRs, or one that
+// other nodes take for another one's pod. Where no path is Routed it passes none: all pods of a
+// cluster may be such.
+func strays(c client.Reader, owners *atomic.Pointer[policy.PodOwners]) predicate.Predicate {
 	ctx := context.Background()
 	isStray := func(object client.Object) bool {
 		pod, is := object.(*corev1.Pod)
@@ -76,7 +82,11 @@ func strays(c client.Reader) predicate.Predicate {
 			return false
 		}
 		var node corev1.Node
-		return c.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node) == nil && policy.IsOutsideItsNode(pod, &node)
+		if c.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &node) != nil {
+			return false
+		}
+		told := owners.Load()
+		return policy.IsOutsideItsNode(pod, &node) || told != nil && told.Misses(pod)
 	}
 	return predicate.Funcs{
 		CreateFunc: func(e event.CreateEvent) bool { return isStray(e.Object) },
@@ -104,7 +114,7 @@ func (r *addressReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 			return reconcile.Result{}, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	claims := policy.Claims{Members: members.Items, Nodes: nodes.Items, Paths: paths.Items}
+	claims := policy.Claims{Members: members.Items, Nodes: nodes.Items, Paths: paths.Items, PodRanges: r.podRanges}
 	if policy.AnyRouted(paths.Items) {
 		var pods corev1.PodList
 		if err := r.client.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
@@ -113,17 +123,22 @@ func (r *addressReconciler) Reconcile(ctx context.Context, _ reconcile.Request) 
 		claims.Pods = pods.Items
 	}
 	decided := policy.ConfirmAddresses(claims)
+	r.owners.Store(policy.OwnersOf(decided))
 	r.confirmed.publish(&decided)
 	var writes []func() error
 	for i := range members.Items {
 		member := &members.Items[i]
-		spec := &v1alpha1.MPTCPNodeSpec{Confirmed: decided[member.Name].Confirmed, PodRanges: decided[member.Name].PodRanges}
+		spec := specOf(decided[member.Name])
 		if !equality.Semantic.DeepEqual(member.Spec, spec) {
 			writes = append(writes, func() error { return r.confirm(ctx, member, spec) })
 		}
 	}
 	r.runs.measure(start)
 	return r.outcome(ctx, concurrently(writes))
+}
+
+func specOf(decided *policy.NodeAddresses) *v1alpha1.MPTCPNodeSpec {
+	return &v1alpha1.MPTCPNodeSpec{Confirmed: decided.Confirmed, PodRanges: decided.PodRanges, PodsLeftOut: decided.PodsLeftOut}
 }
 
 func (r *addressReconciler) confirm(ctx context.Context, member *v1alpha1.MPTCPNode, spec *v1alpha1.MPTCPNodeSpec) error {

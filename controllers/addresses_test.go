@@ -5,8 +5,10 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/policy"
 )
 
 // addressedNode makes a Node as a kubelet and a cluster's controller do.
@@ -222,23 +225,65 @@ func (k *cluster) routedPath() {
 	k.create(path)
 }
 
-func TestPodsRangesAreToldUntilAPodHasAnotherAddress(t *testing.T) {
+// A cluster network that goes by blocks of its own gives nodes addresses beside their podCIDRs.
+func TestPodsRangesFollowThePodsWithOtherAddresses(t *testing.T) {
 	k, _ := twoNodes(t)
 	k.claim("node-b", "192.0.2.2")
 	k.waitForPodRanges("node-b")
 	k.routedPath()
 	k.waitForPodRanges("node-a", "10.244.1.0/24")
 	k.waitForPodRanges("node-b", "10.244.2.0/24")
-	k.pod("stray", "node-a", "10.244.2.7", nil)
-	k.waitForPodRanges("node-a")
-	k.waitForPodRanges("node-b")
+	stray := k.pod("stray", "node-a", "10.244.2.7", nil)
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "10.244.2.0/26")
+	k.waitForPodRanges("node-b", "10.244.2.0/24")
+	own := k.pod("own", "node-b", "10.244.2.9", nil) // in the range of its Node, and in that block
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "10.244.2.7/32")
+	k.delete(own)
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "10.244.2.7/32")
+	k.pod("another", "node-a", "10.244.2.8", nil)
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "10.244.2.0/26")
+	k.delete(stray)
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "10.244.2.0/26")
+}
+
+// Nothing but its node says that an address which is in no range of pods is a pod's.
+func TestAPodsAddressCountsWhereTheAdminSaysThatItCanBeOne(t *testing.T) {
+	k, restart := twoNodes(t)
+	k.routedPath()
+	k.pod("stray", "node-a", "203.0.113.77", nil)
+	k.waitForPodRanges("node-a", "10.244.1.0/24")
+	k.waitForPodsLeftOut("node-a", 1)
+	k.options.PodRanges = []netip.Prefix{netip.MustParsePrefix("203.0.113.64/26")}
+	restart()
+	k.waitForPodRanges("node-a", "10.244.1.0/24", "203.0.113.64/26")
+	k.waitForPodsLeftOut("node-a", 0)
+}
+
+func (k *cluster) waitForPodsLeftOut(node string, count int32) {
+	k.t.Helper()
+	k.eventually(func() error {
+		var member v1alpha1.MPTCPNode
+		if err := k.Get(context.Background(), client.ObjectKey{Name: node}, &member); err != nil {
+			return err
+		}
+		if member.Spec == nil || member.Spec.PodsLeftOut != count {
+			return fmt.Errorf("node %s has %+v, want %d pods that are left out", node, member.Spec, count)
+		}
+		return nil
+	})
 }
 
 // In a cluster whose network gives pods other addresses each pod is such.
 func TestPodsWithOtherAddressesHaveNothingDecidedWhereNoPathIsRouted(t *testing.T) {
 	k, _ := twoNodes(t)
+	var owners atomic.Pointer[policy.PodOwners]
+	passes := strays(k.Client, &owners)
 	stray := event.CreateEvent{Object: k.pod("stray", "node-a", "10.244.2.7", nil)}
-	require.False(t, strays(k.Client).Create(stray))
+	own := event.CreateEvent{Object: k.pod("own", "node-b", "10.244.2.9", nil)}
+	require.False(t, passes.Create(stray))
 	k.routedPath()
-	require.True(t, strays(k.Client).Create(stray))
+	require.True(t, passes.Create(stray))
+	require.False(t, passes.Create(own))
+	owners.Store(policy.OwnersOf(map[string]*policy.NodeAddresses{"node-a": {PodRanges: []string{"10.244.2.0/26"}}, "node-b": {PodRanges: []string{"10.244.2.0/24"}}}))
+	require.True(t, passes.Create(own), "as others take it for one of node-a")
 }

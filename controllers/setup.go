@@ -17,6 +17,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -93,6 +94,9 @@ type Options struct {
 	StatusDebounce time.Duration
 	// AddressDebounce is how long they are gathered before addresses are confirmed.
 	AddressDebounce time.Duration
+	// PodRanges are ranges of pods' addresses beside the Nodes' podCIDRs; nothing else has any
+	// of these.
+	PodRanges []netip.Prefix
 	// AgentLeaseDuration is how long an agent may be silent whose Lease does not
 	// give a duration itself.
 	AgentLeaseDuration time.Duration

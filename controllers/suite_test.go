@@ -83,6 +83,7 @@ type cluster struct {
 	t         *testing.T
 	namespace string // of pods and policies
 	system    string // of Leases and ConfigMaps
+	options   Options
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -193,7 +194,8 @@ func (k *cluster) startController(cfg *rest.Config, change ...func(*ctrl.Options
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	if err := Setup(mgr, Options{Namespace: k.system}); err != nil {
+	k.options.Namespace = k.system
+	if err := Setup(mgr, k.options); err != nil {
 		k.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

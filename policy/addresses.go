@@ -23,15 +23,19 @@ type Claims struct {
 	Paths   []v1alpha1.MPTCPPath
 	// Pods that run; needed only where a path is Routed.
 	Pods []corev1.Pod
+	// PodRanges are ranges of which the admin says that all addresses are pods', beside those
+	// of the Nodes' podCIDRs.
+	PodRanges []netip.Prefix
 }
 
 // NodeAddresses is what becomes of the addresses that one node's agent reports.
 type NodeAddresses struct {
 	// Confirmed are the node's, sorted by path and address; never nil.
 	Confirmed []v1alpha1.ConfirmedAddress
-	// PodRanges are those of the Node, as it has them. There are none where no path is
-	// Routed, and none anywhere where a pod has an address outside of its Node's.
+	// PodRanges are where its pods' addresses are. There are none where no path is Routed.
 	PodRanges []string
+	// PodsLeftOut are how many addresses of its pods are in none of them.
+	PodsLeftOut int32
 	// Refused are not, in the order in which the agent reports them.
 	Refused []RefusedAddress
 	// Contested are confirmed, and another node's agent reports them too.
@@ -69,7 +73,7 @@ func ConfirmAddresses(in Claims) map[string]*NodeAddresses {
 	byAddress := map[netip.Addr][]claim{}
 	for i := range in.Members {
 		member := &in.Members[i]
-		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}, PodRanges: ranges[member.Name]}
+		result := &NodeAddresses{Confirmed: []v1alpha1.ConfirmedAddress{}, PodRanges: ranges[member.Name].told, PodsLeftOut: ranges[member.Name].leftOut}
 		decided[member.Name] = result
 		for _, c := range known.judge(member, result) {
 			byAddress[c.address] = append(byAddress[c.address], c)
@@ -178,6 +182,9 @@ func newKnownAddresses(in *Claims) *knownAddresses {
 	k := &knownAddresses{
 		nodes: map[string]labels.Set{}, holders: map[netip.Addr]string{}, pods: map[netip.Prefix]bool{}, podBits: map[int]bool{},
 	}
+	for _, prefix := range in.PodRanges {
+		k.addPods(prefix)
+	}
 	for i := range in.Nodes {
 		k.addNode(&in.Nodes[i])
 	}
@@ -206,12 +213,14 @@ func (k *knownAddresses) addNode(node *corev1.Node) {
 		}
 		k.holders[address] = node.Name
 	}
-	for _, text := range node.Spec.PodCIDRs {
-		if prefix, err := netip.ParsePrefix(text); err == nil {
-			k.pods[prefix.Masked()] = true
-			k.podBits[prefix.Bits()] = true
-		}
+	for _, prefix := range parsePrefixes(node.Spec.PodCIDRs) {
+		k.addPods(prefix)
 	}
+}
+
+func (k *knownAddresses) addPods(prefix netip.Prefix) {
+	k.pods[prefix.Masked()] = true
+	k.podBits[prefix.Bits()] = true
 }
 
 // maxAddressText is longer than no address: IPv6 with an IPv4 address at its end.

@@ -41,7 +41,7 @@ type Sources struct {
 	Resolution paths.Resolution
 	// NodeAddresses are the InternalIPs of the Node.
 	NodeAddresses []netip.Addr
-	// PodRanges are the Node's spec.podCIDRs.
+	// PodRanges are the addresses of the node's pods.
 	PodRanges []netip.Prefix
 	Peers     []paths.Peer
 	// Outside are destinations outside of the cluster.

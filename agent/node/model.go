@@ -23,7 +23,7 @@ type Model struct {
 	Plan *v1alpha1.MPTCPNodePlan
 	// NodeAddresses are the InternalIPs of the Node.
 	NodeAddresses []netip.Addr
-	// PodRanges are the addresses of the node's pods, as the Node has them.
+	// PodRanges are the addresses of the node's pods.
 	PodRanges []netip.Prefix
 	// Paths of the plan, sorted by name.
 	Paths []Path

@@ -85,7 +85,7 @@ type Peer struct {
 	// Confirmed: a controller has confirmed the addresses, and the node has no others.
 	// Otherwise they are what its agent says.
 	Confirmed bool
-	// PodRanges are the addresses of its pods, as its Node has them.
+	// PodRanges are the addresses of its pods.
 	PodRanges []netip.Prefix
 	// Key is what it takes Braid's own headers off by; 0 where it takes none off.
 	Key uint64
@@ -154,7 +154,23 @@ func PeerOf(node *v1alpha1.MPTCPNode) Peer {
 	return peer
 }
 
-// PodRangesOf are the ranges of a node's pods, as its controller has read them from its Node.
+// OwnPods are what is known of where this node's pods are.
+type OwnPods struct {
+	Ranges []netip.Prefix
+	// LeftOut are how many addresses of them are in none of Ranges.
+	LeftOut int32
+}
+
+// OwnPodsOf reads them from this node's MPTCPNode.
+func OwnPodsOf(node *v1alpha1.MPTCPNode) OwnPods {
+	pods := OwnPods{Ranges: PodRangesOf(node)}
+	if node.Spec != nil {
+		pods.LeftOut = node.Spec.PodsLeftOut
+	}
+	return pods
+}
+
+// PodRangesOf are the ranges of a node's pods, as the controller has found them.
 func PodRangesOf(node *v1alpha1.MPTCPNode) (ranges []netip.Prefix) {
 	if node.Spec == nil {
 		return nil

@@ -74,8 +74,8 @@ func (p *Path) lead(peer *Peer, there PeerPath, routerTo func(to, from netip.Add
 }
 
 // TellOfRouters says in the messages of routed paths what does not get over their routers, and
-// counts for how many peers packets get headers. podRanges are those of this node's pods.
-func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, podRanges []netip.Prefix) {
+// counts for how many peers packets get headers. pods are this node's own.
+func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pods OwnPods) {
 	steered := slices.ContainsFunc(r.Tunnels, func(tunnel Tunnel) bool { return tunnel.Kind.Steered() })
 	for i := range r.Paths {
 		path := &r.Paths[i]
@@ -86,7 +86,7 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pod
 		for _, peer := range peers {
 			there := peer.Paths[path.Name]
 			switch {
-			case len(there.Routers) > 0 && peer.TakesHeaders(podRanges):
+			case len(there.Routers) > 0 && peer.TakesHeaders(pods.Ranges):
 				path.Encapsulated++
 				beyond = append(beyond, peer.Name)
 			case len(there.Routers) > 0:
@@ -97,7 +97,10 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pod
 			}
 		}
 		if len(bare) > 0 && !steered {
-			path.complain("leads over routers to " + shortened(bare) + ": they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there" + whyBare(podRanges))
+			path.complain("leads over routers to " + shortened(bare) + ": they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there" + whyBare(pods.Ranges))
+		}
+		if path.Encapsulated > 0 && pods.LeftOut > 0 {
+			path.complain(fmt.Sprintf("does not lead over routers what is natively routed to and from %d addresses of this node's pods: %s", pods.LeftOut, whyLeftOut))
 		}
 		for _, tunnel := range r.Tunnels {
 			if len(beyond) > 0 && tunnel.Kind.Steered() && tunnel.local.IsValid() && !slices.Contains(FromNode(nodeAddresses, r.Tunnels), tunnel.local) {
@@ -110,10 +113,13 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pod
 	}
 }
 
+// whyLeftOut says of which pods no other node can know whose they are.
+const whyLeftOut = "they are outside of the Nodes' spec.podCIDRs and the chart's controller.podRanges, or more pieces of these than another node is told of"
+
 // whyBare says why Braid does not encapsulate what goes to peers either.
 func whyBare(podRanges []netip.Prefix) string {
 	if len(podRanges) == 0 {
-		return "; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
+		return "; Braid's own encapsulation needs pods whose addresses are in the Nodes' spec.podCIDRs or the chart's controller.podRanges"
 	}
 	return "; their agents do not take Braid's own encapsulation off"
 }

@@ -154,15 +154,15 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	peers[1].OfNode = peers[1].OfNode[:1]
 	require.Equal(t, "fd00:21:0:3::3 of node3 is of another version of IP than its Node's addresses", node.Lead(resolution.Paths, peers)[1].Paths["green"].Unled)
 
-	resolution.TellOfRouters(led, nil, nil)
+	resolution.TellOfRouters(led, nil, OwnPods{})
 	messages := map[string]string{}
 	for _, path := range resolution.Paths {
 		require.True(t, path.Usable, path.Name)
 		messages[path.Name] = path.Message
 	}
-	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs"
+	const alone = " leads over routers to node2, node3: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are in the Nodes' spec.podCIDRs or the chart's controller.podRanges"
 	require.Equal(t, map[string]string{
-		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are all in their Nodes' spec.podCIDRs",
+		"blue":  "blue does not lead everywhere: 198.51.100.7 of node3 is not in the path's addressRanges; blue leads over routers to node2: they do not know pods' addresses, and this node has no overlay (VXLAN, Geneve, IP in IP) to take there; Braid's own encapsulation needs pods whose addresses are in the Nodes' spec.podCIDRs or the chart's controller.podRanges",
 		"green": "green does not lead everywhere: 10.21.2.2 of node2 has no route by green over a router, 10.21.3.3 of node3 has no route by green over a router; green" + alone,
 	}, messages)
 
@@ -170,14 +170,14 @@ func TestWhatNoRouterLeadsToIsLeftOut(t *testing.T) {
 	require.NoError(t, err)
 	again := node.Lead(resolution.Paths, peersIn(lab))
 	resolution.Tunnels = []Tunnel{{Name: "flannel.1", Kind: TunnelVXLAN}}
-	resolution.TellOfRouters(again, nil, nil)
+	resolution.TellOfRouters(again, nil, OwnPods{})
 	require.Empty(t, resolution.Paths[0].Message)
 	own := []netip.Addr{netip.MustParseAddr(lab.Nodes[0].Address(0, 4)), netip.MustParseAddr(lab.Nodes[0].Address(1, 4))}
 	resolution.Tunnels[0].local = own[0]
-	resolution.TellOfRouters(again, own, nil)
+	resolution.TellOfRouters(again, own, OwnPods{})
 	require.Empty(t, resolution.Paths[0].Message)
 	resolution.Tunnels[0].local = own[1]
-	resolution.TellOfRouters(again, own, nil)
+	resolution.TellOfRouters(again, own, OwnPods{})
 	require.Equal(t, "blue is not used by flannel.1 over routers: that sends from 10.21.1.1, which is not the Node's first InternalIP", resolution.Paths[0].Message)
 }
 
@@ -188,14 +188,15 @@ func TestPathsTellWhomTheyEncapsulateTo(t *testing.T) {
 	for _, c := range []struct {
 		what         string
 		peers        func(peers []Peer)
-		own          []netip.Prefix
+		own          OwnPods
 		encapsulated int
 		message      string
 	}{
-		{"to all", func([]Peer) {}, ranges, 2, ""},
-		{"to one", func(peers []Peer) { peers[0].Key = 0 }, ranges, 1, "leads over routers to node2: .*; their agents do not take Braid's own encapsulation off$"},
-		{"to none", func([]Peer) {}, nil, 0, "leads over routers to node2, node3: .*; Braid's own encapsulation needs pods"},
-		{"to one whose pods are known", func(peers []Peer) { peers[1].PodRanges = nil }, ranges, 1, "leads over routers to node3: .*"},
+		{"to all", func([]Peer) {}, OwnPods{Ranges: ranges}, 2, ""},
+		{"to one", func(peers []Peer) { peers[0].Key = 0 }, OwnPods{Ranges: ranges}, 1, "leads over routers to node2: .*; their agents do not take Braid's own encapsulation off$"},
+		{"to none", func([]Peer) {}, OwnPods{}, 0, "leads over routers to node2, node3: .*; Braid's own encapsulation needs pods"},
+		{"to all, but not of all pods", func([]Peer) {}, OwnPods{Ranges: ranges, LeftOut: 3}, 2, "to and from 3 addresses of this node's pods: they are outside of the Nodes' spec.podCIDRs and the chart's"},
+		{"to one whose pods are known", func(peers []Peer) { peers[1].PodRanges = nil }, OwnPods{Ranges: ranges}, 1, "leads over routers to node3: .*"},
 	} {
 		resolution, err := node.Resolve(Query{Paths: routedPaths(lab)})
 		require.NoError(t, err)
@@ -219,6 +220,9 @@ func TestAPeersKeyAndPodsAreThoseOfItsObject(t *testing.T) {
 	own := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
 	peer := PeerOf(node)
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:244:2::/64")}, peer.PodRanges)
+	node.Spec.PodsLeftOut = 3
+	require.Equal(t, OwnPods{Ranges: peer.PodRanges, LeftOut: 3}, OwnPodsOf(node))
+	require.Zero(t, OwnPodsOf(&v1alpha1.MPTCPNode{}))
 	require.False(t, peer.TakesHeaders(own))
 	for text, key := range map[string]uint64{"00000000000000ff": 255, "ffffffffffffffff": 1<<64 - 1, "": 0, "nonsense": 0, "-1": 0} {
 		node.Status.EncapsulationKey = text

@@ -48,13 +48,17 @@ type MPTCPNodeSpec struct {
 	// +listType=atomic
 	// +required
 	Confirmed []ConfirmedAddress `json:"confirmed"`
-	// podRanges are the Node's spec.podCIDRs: the addresses of its pods, by which other nodes
-	// know whose a pod is that is behind a router.
-	// +kubebuilder:validation:MaxItems=16
+	// podRanges are the addresses of the node's pods, by which other nodes know whose a pod is
+	// that is behind a router: the Node's spec.podCIDRs, and what its pods have beside these.
+	// The longest range of all nodes that has an address counts.
+	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=49
 	// +listType=atomic
 	// +optional
 	PodRanges []string `json:"podRanges,omitempty"`
+	// podsLeftOut are how many addresses of the node's pods are in none of podRanges.
+	// +optional
+	PodsLeftOut int32 `json:"podsLeftOut,omitempty"`
 }
 
 // LinkState is the state of a NIC.

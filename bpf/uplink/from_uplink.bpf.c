@@ -47,6 +47,7 @@ static __noinline int follow_syn(struct __sk_buff *skb, struct packet *packet, s
 	flow->last = NO_PATH;
 	flow->turn = flow_hash(key);
 	flow->subtype = option.subtype;
+	handshake.answer = is_in_tunnel(packet) ? ASKED_IN_TUNNEL : 0;
 	if (!begin_handshake(key, &handshake, node))
 		return 0;
 	note_local(&key->local);

@@ -396,6 +396,20 @@ __noinline int pick_up(struct __sk_buff *skb, const struct packet *packet, const
 }
 
 /*
+ * A node may have passed on in a tunnel what came from outside, and this end answers that
+ * directly: where its routes lead to no peer, the answer is not for that node. By itself, as
+ * pick_up.
+ */
+__noinline int is_for_no_peer(struct __sk_buff *skb, const struct packet *packet, struct flow *flow,
+			      const struct flow_key *key)
+{
+	if (!packet || !flow || !key)
+		return 1;
+	flow->peer = peer_of_route(skb, key, packet->family, flow->endpoint, BPF_FIB_LOOKUP_OUTPUT);
+	return flow->peer == NO_PEER;
+}
+
+/*
  * What leaves while a handshake is under way: this end answers a SYN, whichever it took,
  * or gives up, or shows that it takes the answer to its own. It has agreed then.
  */
@@ -417,6 +431,9 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 	if (!is_syn_ack(packet))
 		return 0;
 	if (!may_answer(skb, &handshake->flow, &key))
+		return give_up(handshake, &key);
+	if (!handshake->answered && handshake->answer == ASKED_IN_TUNNEL && !is_in_tunnel(packet) &&
+	    is_for_no_peer(skb, packet, &handshake->flow, &key))
 		return give_up(handshake, &key);
 	handshake->flow.sequence = bpf_htonl(bpf_ntohl(packet->acknowledgement) - 1);
 	handshake->answer = packet->sequence;

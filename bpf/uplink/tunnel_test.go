@@ -3,6 +3,7 @@
 package uplink_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -179,6 +180,32 @@ func TestTheClusterNetworkSaysToWhichNodeAnAnswerGoes(t *testing.T) {
 		n.egressOf(t, blue, ofThePod, tunnel.Frame(e.synAck(capableWithKey(key)).flip().frame()))
 		require.EqualValues(t, thePeer, n.mustFlow(t, e.out()).Peer)
 	})
+}
+
+// serviceOption is that by which Cilium tells the backend's node in Geneve which Service a client
+// outside of the cluster has asked (DSR): that node answers it directly.
+func serviceOption(service netip.AddrPort) []byte {
+	option := append([]byte{0x01, 0x4b, 0x81, byte(len(service.Addr().AsSlice())+4) / 4}, service.Addr().AsSlice()...)
+	return binary.BigEndian.AppendUint16(append(option, 0, 0), service.Port())
+}
+
+func TestAnswersToWhomAnotherNodeHasPassedOnKeepTheirWay(t *testing.T) {
+	n := newNode(t)
+	outside := map[int]netip.AddrPort{4: netip.MustParseAddrPort("192.0.2.9:5555"), 6: netip.MustParseAddrPort("[2001:db8::9]:5555")}
+	for _, outer := range versions {
+		forEachVersion(t, func(t *testing.T, version int, e ends) {
+			n.withTunnels(t)
+			client := ends{pod: e.pod, other: outside[version]}
+			tunnel := between(packettest.Tunnel{Kind: packettest.Geneve, Port: genevePort, Options: serviceOption(outside[version])}, outer)
+			incoming := func(s segment) { n.ingress(t, red, back(tunnel).Frame(s.frame())) }
+			incoming(client.syn(capable(1)).flip())
+			require.EqualValues(t, thePeer, n.mustFlow(t, client.out()).Peer, "as the option hides it")
+			answer := client.synAck(capableWithKey(key)).flip()
+			require.Equal(t, next, n.egress(t, blue, answer.frame()))
+			incoming(client.out().flip())
+			require.Equal(t, next, n.egress(t, blue, client.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, 1000) }).frame()))
+		})
+	}
 }
 
 func TestForgedPacketsInTunnelsChangeNoFlow(t *testing.T) {

@@ -106,7 +106,7 @@ const (
 	MaxEndpointAddresses = 0x1000
 	MaxClasses           = 0x8
 	PeerAddresses        = 0x10
-	PeerPodRanges        = 0x4
+	PeerPodRanges        = 0x40
 	MaxFlows             = 0x20000
 	MaxHandshakes        = 0x4000
 	MaxConnections       = 0x10000

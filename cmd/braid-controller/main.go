@@ -8,7 +8,9 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,6 +40,7 @@ type flags struct {
 	metricsCertDir string
 	healthAddress  string
 	leaderElection bool
+	podRanges      prefixes
 	verbosity      int
 	showVersion    bool
 }
@@ -49,10 +52,28 @@ func parseFlags() *flags {
 	flag.StringVar(&f.metricsCertDir, "metrics-cert-dir", "", "Directory with tls.crt and tls.key for metrics; empty for a certificate that the controller makes.")
 	flag.StringVar(&f.healthAddress, "health-probe-bind-address", ":8081", "Address that serves /healthz and /readyz; 0 turns them off.")
 	flag.BoolVar(&f.leaderElection, "leader-elect", true, "Elect a leader, so that of several controllers one works at a time.")
+	flag.Var(&f.podRanges, "pod-ranges", "Ranges, with commas between them, of which pods have all addresses, where the cluster network goes by its own and not by the Nodes' podCIDRs; for natively routed pods on Routed paths.")
 	flag.BoolVar(&f.showVersion, "version", false, "Print the version and exit.")
 	flag.IntVar(&f.verbosity, "verbosity", 0, "How much to log: 0 what an admin should know, 1 each write, up to 9.")
 	flag.Parse()
 	return f
+}
+
+// prefixes are a flag's.
+type prefixes []netip.Prefix
+
+func (p *prefixes) String() string { return fmt.Sprint(*p) }
+
+// Set takes nothing for no ranges.
+func (p *prefixes) Set(text string) error {
+	for word := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		prefix, err := netip.ParsePrefix(word)
+		if err != nil {
+			return fmt.Errorf("range of addresses: %w", err)
+		}
+		*p = append(*p, prefix.Masked())
+	}
+	return nil
 }
 
 func main() {
@@ -121,7 +142,7 @@ func newManager(config *rest.Config, f *flags) (ctrl.Manager, error) {
 	if err := addMetrics(mgr, f); err != nil {
 		return nil, fmt.Errorf("add the metrics: %w", err)
 	}
-	if err := controllers.Setup(mgr, controllers.Options{Namespace: f.namespace}); err != nil {
+	if err := controllers.Setup(mgr, controllers.Options{Namespace: f.namespace, PodRanges: f.podRanges}); err != nil {
 		return nil, err
 	}
 	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {

@@ -113,8 +113,14 @@ func sent(ctx context.Context, t *testing.T) []int64 { return traffic(ctx, t, "T
 
 func traffic(ctx context.Context, t *testing.T, direction string) (bytes []int64) {
 	t.Helper()
+	return counted(ctx, t, cluster.nodes()[0], direction)
+}
+
+// counted is what each NIC of a node has sent or received.
+func counted(ctx context.Context, t *testing.T, node, direction string) (bytes []int64) {
+	t.Helper()
 	for i := range paths {
-		out, err := cluster.onNode(ctx, cluster.nodes()[0], "ip", "-s", "-o", "link", "show", "dev", interfaceOf(i))
+		out, err := cluster.onNode(ctx, node, "ip", "-s", "-o", "link", "show", "dev", interfaceOf(i))
 		if err != nil {
 			t.Fatal(err)
 		}

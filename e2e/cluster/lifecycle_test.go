@@ -14,6 +14,9 @@ import (
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/hack/lab"
+	"braid.dev/braid/internal/lab/network"
 )
 
 func TestAgentsAndControllersRunWithWhatTheChartGivesThem(t *testing.T) {
@@ -164,5 +167,10 @@ func workload(t *testing.T) string {
 
 func writePath(t *testing.T, i int) string {
 	t.Helper()
-	return writeFile(t, fmt.Sprintf("apiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {interfaces: [%s]}\n", paths[i], interfaceOf(i)))
+	spec := fmt.Sprintf("interfaces: [%s]", interfaceOf(i))
+	if lab.ClusterNetwork(os.Getenv("NETWORK")).Racks() > 0 {
+		all := network.Spec{Racks: 2}
+		spec += fmt.Sprintf(", underlay: Routed, addressRanges: [%q, %q]", all.PathRange(i, 4), all.PathRange(i, 6))
+	}
+	return writeFile(t, fmt.Sprintf("apiVersion: braid.dev/v1alpha1\nkind: MPTCPPath\nmetadata: {name: %s}\nspec: {%s}\n", paths[i], spec))
 }

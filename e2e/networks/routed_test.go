@@ -26,7 +26,7 @@ import (
 // Three racks, each with a subnet of its own on every path, and a VXLAN between the nodes'
 // addresses. A router for each path joins its subnets and knows no others.
 func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
-	c, single := racks(t, network.Overlay{Outer: 4})
+	c, single := racks(t, lab.Options{Network: network.Spec{Overlay: network.Overlay{Outer: 4}}})
 	c.WaitFor(t, "probes get over all routers", 30*time.Second, func(ctx context.Context) error {
 		return c.Reaches(ctx, "node1", "blue", "green", "red")
 	})
@@ -37,7 +37,18 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 // The same without an overlay: only the first path's router knows the pods, and over the others
 // the nodes put their packets into headers between their own addresses.
 func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
-	c, single := racks(t, network.Overlay{})
+	expectNativeSpread(t, lab.Options{})
+}
+
+// Pods have addresses of other Nodes' podCIDRs, as cluster networks give them that go by blocks of
+// their own.
+func TestNativelyRoutedPodsOfSeveralRacksAreSpreadWhereverTheirAddressesAreFrom(t *testing.T) {
+	expectNativeSpread(t, lab.Options{StrayPods: true})
+}
+
+func expectNativeSpread(t *testing.T, options lab.Options) {
+	t.Helper()
+	c, single := racks(t, options)
 	others := int32(2)
 	if c.Network.Spec.Overlay != (network.Overlay{}) { // by BRAID_E2E_NETWORK
 		others = 0
@@ -51,13 +62,11 @@ func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
 
 // racks are three, with Routed paths and a policy, and what a connection carried without these,
 // in Mbit/s.
-func racks(t *testing.T, overlay network.Overlay) (c *cluster, single float64) {
+func racks(t *testing.T, options lab.Options) (c *cluster, single float64) {
 	t.Helper()
-	racks := testlab.NewShared(lab.Options{
-		Name:    "e2eracks",
-		Network: network.Spec{Nodes: 3, Racks: 3, Paths: paths, LinkMbit: linkMbit, Overlay: overlay},
-		Pods:    pods,
-	})
+	options.Name, options.Pods = "e2eracks", pods
+	options.Network.Nodes, options.Network.Racks, options.Network.Paths, options.Network.LinkMbit = 3, 3, paths, linkMbit
+	racks := testlab.NewShared(options)
 	t.Cleanup(func() { require.NoError(t, racks.Down()) })
 	c = use(t, racks)
 	single = c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime)).Result.Mbit

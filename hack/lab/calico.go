@@ -16,8 +16,8 @@ import (
 const (
 	// Calico is Calico with vxlanMode Always.
 	Calico ClusterNetwork = "calico"
-	// CalicoCrossSubnet has vxlanMode CrossSubnet, which encapsulates nothing here: all
-	// nodes are in one subnet.
+	// CalicoCrossSubnet has vxlanMode CrossSubnet, and nodes in two racks: it encapsulates
+	// between their subnets alone.
 	CalicoCrossSubnet ClusterNetwork = "calico-cross-subnet"
 	// CalicoNative has vxlanMode Never, and routes of felix in the place of BGP's.
 	CalicoNative ClusterNetwork = "calico-native"
@@ -33,6 +33,15 @@ var calicoFiles = []string{"calico-node", "calico", "crds.yaml"}
 
 // calicoOwn are the directories of the machine that each node has for itself.
 var calicoOwn = []string{"/var/lib/calico", "/run/calico", "/var/log/calico"}
+
+// Racks are how many there are of a cluster with this network: all nodes are in one, unless the
+// network has it otherwise between subnets.
+func (n ClusterNetwork) Racks() int {
+	if n == CalicoCrossSubnet {
+		return 2
+	}
+	return 0
+}
 
 // calico is whether the lab's nodes run Calico.
 func (l *Lab) calico() bool { return calicoModes[l.options.ClusterNetwork] != "" }

@@ -84,8 +84,12 @@ func (l *Lab) registerNode(ctx context.Context, node *network.Node) error {
 		}},
 	}
 	addresses := []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: name}}
+	pods := node
+	if l.options.StrayPods {
+		pods = l.Network.Nodes[node.Number%len(l.Network.Nodes)]
+	}
 	for _, version := range l.Network.Versions() {
-		object.Spec.PodCIDRs = append(object.Spec.PodCIDRs, node.PodCIDR(version))
+		object.Spec.PodCIDRs = append(object.Spec.PodCIDRs, pods.PodCIDR(version))
 		addresses = append(addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: node.Address(0, version)})
 	}
 	object.Spec.PodCIDR = object.Spec.PodCIDRs[0]

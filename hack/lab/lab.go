@@ -42,6 +42,9 @@ type Options struct {
 	// Network is what to build; its name and its pods are ignored.
 	Network network.Spec
 	Pods    []Pod
+	// StrayPods has each Node say that its pods have the next one's addresses, as cluster networks
+	// leave podCIDRs that do not go by them.
+	StrayPods bool
 	// SpreadingInterval is how often agents look at what pods' traffic does; 0 for their
 	// default.
 	SpreadingInterval time.Duration
@@ -193,6 +196,7 @@ func (l *Lab) describeNetwork() string {
 func (l *Lab) buildNetwork() (err error) {
 	spec := l.options.Network
 	spec.Name, spec.PodsPerNode = l.Name, 0
+	spec.Racks = max(spec.Racks, l.options.ClusterNetwork.Racks())
 	_, cilium := l.ciliumMode()
 	spec.NoRoutes = l.flannel() || l.calico() || cilium
 	if l.Network, err = network.Build(spec); err != nil {

@@ -18,7 +18,7 @@ enum uplink_limit {
 	MAX_ENDPOINT_ADDRESSES = 4096,
 	MAX_CLASSES = 8,
 	PEER_ADDRESSES = 16,      /* of each, IPv4 and IPv6 on all paths */
-	PEER_POD_RANGES = 4,      /* room for two of each, and for as many single pods */
+	PEER_POD_RANGES = 64,     /* as many as a node may have, and for as many single pods as it has fewer */
 	MAX_FLOWS = 131072,
 	MAX_HANDSHAKES = 16384,
 	MAX_CONNECTIONS = 65536,
@@ -167,7 +167,7 @@ enum flow_subtype {
  */
 struct handshake {
 	struct flow flow; /* its sequence is the SYN's */
-	__be32 answer;    /* the number of the SYN/ACK; in MIDSTREAM of what came in last */
+	__be32 answer;    /* the number of the SYN/ACK, before it ASKED_IN_TUNNEL or 0; in MIDSTREAM of what came in last */
 	__u32 answered;   /* handshake_answer */
 };
 
@@ -175,6 +175,10 @@ enum handshake_answer {
 	NOT_ANSWERED = 0,
 	SYN_ANSWERED = 1,
 	MIDSTREAM = 2, /* nobody saw a SYN: the flow began before its end came to this node */
+};
+
+enum {
+	ASKED_IN_TUNNEL = 1,
 };
 
 struct connection_key {
@@ -297,8 +301,8 @@ struct {
 
 /*
  * The index in peers of the node whose pods have addresses of this range, where routes lead to
- * it over a router; OUTER_OF_THIS_NODE and ONLY_UNWRAPPED stand for this node. A Node has two
- * ranges at most; single pods of this node are there too.
+ * it over a router; OUTER_OF_THIS_NODE and ONLY_UNWRAPPED stand for this node. A Node mostly
+ * has one or two; single pods are there too.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
