@@ -156,7 +156,7 @@ type wait struct {
 	tenant string
 }
 
-// isNone: announcements go out at once, and answers to joins alone are kept back.
+// isNone: announcements go out at once, nothing is told, and answers to joins alone are kept back.
 func (w *wait) isNone() bool { return w.Bytes == 0 && w.Time == 0 }
 
 // waitsOf are those of a model's pods, by their interfaces. A VM's packets come without
@@ -180,6 +180,12 @@ func waitsOf(model *node.Model) map[uint32]wait {
 
 func waitOf(endpoint *node.Endpoint) wait {
 	subflows := &endpoint.Subflows
+	if subflows.Manager == v1alpha1.SubflowManagerAgent {
+		return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
+			Bytes: uint64(subflows.OpenAfterBytes), Time: uint64(subflows.OpenAfterMillis) * uint64(time.Millisecond),
+			Tells: announcements.AgentOpens,
+		}}
+	}
 	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
 		Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
 	}}
