@@ -298,11 +298,14 @@ static __always_inline int is_answer(struct __sk_buff *skb, __u32 subtype)
 
 /*
  * The kernel would refuse the peer's next packet for good. So its answer waits for somebody who listens:
- * it repeats it after a second.
+ * it repeats it after a second. Where the agent was told already that a connection lasts, it is about to
+ * listen: a peer that is refused until then and tries again, as agents do, is sooner accepted.
  */
 static __always_inline int is_refused_join(struct __sk_buff *skb, struct wait *wait)
 {
-	if (likely((wait->tells & (AGENT_OPENS | REFUSES_JOINS)) != (AGENT_OPENS | REFUSES_JOINS)) || !is_answer(skb, SUBTYPE_JOIN))
+	const __u32 rests = AGENT_OPENS | REFUSES_JOINS | TELLS_SERVED;
+
+	if (likely((wait->tells & rests) != rests) || !is_answer(skb, SUBTYPE_JOIN))
 		return 0;
 	if (wait->tells & TELLS_JOIN)
 		tell(skb, wait, TELLS_JOIN);
