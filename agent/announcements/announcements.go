@@ -180,14 +180,12 @@ func waitsOf(model *node.Model) map[uint32]wait {
 
 func waitOf(endpoint *node.Endpoint) wait {
 	subflows := &endpoint.Subflows
-	if subflows.Manager == v1alpha1.SubflowManagerAgent {
-		return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
-			Bytes: uint64(subflows.OpenAfterBytes), Time: uint64(subflows.OpenAfterMillis) * uint64(time.Millisecond),
-			Tells: announcements.AgentOpens,
-		}}
+	bytes, millis, tells := subflows.AnnounceAfterBytes, subflows.AnnounceAfterMillis, uint32(0)
+	if subflows.Manager == v1alpha1.SubflowManagerAgent && subflows.OpenAfterBytes+subflows.OpenAfterMillis > 0 {
+		bytes, millis, tells = subflows.OpenAfterBytes, subflows.OpenAfterMillis, announcements.AgentOpens
 	}
 	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
-		Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
+		Bytes: uint64(bytes), Time: uint64(millis) * uint64(time.Millisecond), Tells: tells,
 	}}
 }
 
