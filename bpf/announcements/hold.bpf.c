@@ -322,6 +322,16 @@ static __always_inline int keep_back(void)
 	return TC_ACT_SHOT;
 }
 
+/* What the pod says before it has a socket for it. */
+static __always_inline int answer(struct __sk_buff *skb, struct wait *wait)
+{
+	if (unlikely(is_refused_join(skb, wait)))
+		return TC_ACT_SHOT;
+	if (unlikely(wait->tells & (TELLS_ANSWER | TELLS_ARRIVAL)) && is_answer(skb, SUBTYPE_CAPABLE))
+		tell(skb, wait, TELLS_ANSWER | TELLS_ARRIVAL);
+	return TCX_NEXT;
+}
+
 SEC("tc")
 int hold_addresses(struct __sk_buff *skb)
 {
@@ -339,13 +349,8 @@ int hold_addresses(struct __sk_buff *skb)
 	if (!socket)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);
-	if (!socket) {
-		if (unlikely(is_refused_join(skb, wait)))
-			return TC_ACT_SHOT;
-		if (unlikely(wait->tells & (TELLS_ANSWER | TELLS_ARRIVAL)) && is_answer(skb, SUBTYPE_CAPABLE))
-			tell(skb, wait, TELLS_ANSWER | TELLS_ARRIVAL);
-		return TCX_NEXT;
-	}
+	if (!socket)
+		return answer(skb, wait);
 	tcp = bpf_tcp_sock(socket);
 	if (!tcp)
 		return TCX_NEXT;
