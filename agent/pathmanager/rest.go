@@ -41,15 +41,16 @@ type rest struct {
 	opens      bool // the agent opens the subflows
 	// told is told of a connection that lasts, joined of one that a peer joins.
 	told, joined chan uint32
-	after        time.Duration
+	first, after time.Duration
 	watched      time.Time // since when; zero while it is not
 	unheard
 }
 
 // newRest is for pods of whose connections the packet program tells which of them last.
 func (n *Namespace) newRest(settings Settings) *rest {
+	first := max(restAfter, 2*settings.youngFor())
 	r := &rest{
-		opens: settings.Manager == v1alpha1.SubflowManagerAgent, after: max(restAfter, 2*settings.youngFor()),
+		opens: settings.Manager == v1alpha1.SubflowManagerAgent, first: first, after: first,
 		told: make(chan uint32, 4), joined: make(chan uint32, 1), unheard: newUnheard(settings),
 	}
 	if n.isTold(settings) {
@@ -144,6 +145,9 @@ func (f *follower) lasting() bool {
 func (f *follower) doze() bool {
 	compare := time.NewTimer(resync)
 	defer compare.Stop()
+	if f.rest.opens { // what wakes it may be a short connection that an overloaded node has kept waiting
+		f.rest.after = f.rest.first
+	}
 	seen := map[uint32]bool{}
 	for {
 		select {
@@ -180,7 +184,6 @@ func (f *follower) doze() bool {
 // wake is when a connection has lasted.
 func (f *follower) wake(token uint32) {
 	if f.rest.opens {
-		f.rest.after = max(restAgain, f.rest.after)
 		f.tracker.hasLasted(token, time.Now())
 		return
 	}
