@@ -156,7 +156,7 @@ type wait struct {
 	tenant string
 }
 
-// isNone: announcements go out at once, and answers to joins alone are kept back.
+// isNone: announcements go out at once, nothing is told, and answers to joins alone are kept back.
 func (w *wait) isNone() bool { return w.Bytes == 0 && w.Time == 0 }
 
 // waitsOf are those of a model's pods, by their interfaces. A VM's packets come without
@@ -180,8 +180,12 @@ func waitsOf(model *node.Model) map[uint32]wait {
 
 func waitOf(endpoint *node.Endpoint) wait {
 	subflows := &endpoint.Subflows
+	bytes, millis, tells := subflows.AnnounceAfterBytes, subflows.AnnounceAfterMillis, uint32(0)
+	if subflows.Manager == v1alpha1.SubflowManagerAgent && subflows.OpenAfterBytes+subflows.OpenAfterMillis > 0 {
+		bytes, millis, tells = subflows.OpenAfterBytes, subflows.OpenAfterMillis, announcements.AgentOpens
+	}
 	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
-		Bytes: uint64(subflows.AnnounceAfterBytes), Time: uint64(subflows.AnnounceAfterMillis) * uint64(time.Millisecond),
+		Bytes: uint64(bytes), Time: uint64(millis) * uint64(time.Millisecond), Tells: tells,
 	}}
 }
 

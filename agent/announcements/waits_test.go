@@ -23,8 +23,10 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 	holder.VirtualMachine = &v1alpha1.PlanVirtualMachine{Held: true}
 	none := endpoint(v1alpha1.SubflowManagerNone, 0, nil, 7)
 	none.VirtualMachine = &v1alpha1.PlanVirtualMachine{}
+	agents := endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 8)
+	agents.Subflows.OpenAfterMillis, agents.Subflows.OpenAfterBytes = 500, 1000
 	waits := waitsOf(&node.Model{Endpoints: []node.Endpoint{
-		holder, none,
+		holder, none, agents,
 		endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 1, 10),
 		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 2),
 		endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 3, 10),
@@ -33,9 +35,10 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 0), // not found yet
 	}})
 	held := announcements.HoldWait{Time: uint64(500 * time.Millisecond)}
+	opened := announcements.HoldWait{Time: uint64(500 * time.Millisecond), Bytes: 1000, Tells: announcements.AgentOpens}
 	got := map[uint32]announcements.HoldWait{}
 	for index, one := range waits {
 		got[index] = one.HoldWait
 	}
-	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 7: {}, 10: held}, got)
+	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 7: {}, 8: opened, 10: held}, got)
 }

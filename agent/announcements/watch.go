@@ -17,17 +17,20 @@ import (
 // watchers hear of pods to whose events nobody listens. It is safe for concurrent use.
 type watchers struct {
 	mutex sync.Mutex
-	told  map[announcements.HoldTold]chan<- struct{} // by an interface and one thing each
+	told  map[watched]chan<- uint32
 }
 
-func (w *watchers) set(index, what uint32, channel chan<- struct{}) {
+// watched is one thing that is to be told of an interface.
+type watched struct{ index, what uint32 }
+
+func (w *watchers) set(index, what uint32, channel chan<- uint32) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	if w.told == nil {
-		w.told = map[announcements.HoldTold]chan<- struct{}{}
+		w.told = map[watched]chan<- uint32{}
 	}
 	for _, one := range each(what) {
-		w.told[announcements.HoldTold{Index: index, What: one}] = channel
+		w.told[watched{index, one}] = channel
 	}
 }
 
@@ -35,7 +38,7 @@ func (w *watchers) forget(index, what uint32) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	for _, one := range each(what) {
-		delete(w.told, announcements.HoldTold{Index: index, What: one})
+		delete(w.told, watched{index, one})
 	}
 }
 
@@ -45,17 +48,17 @@ func (w *watchers) receive(reader *ringbuf.Reader) {
 	for reader.ReadInto(&record) == nil {
 		var told announcements.HoldTold
 		if _, err := binary.Decode(record.RawSample, binary.NativeEndian, &told); err == nil {
-			w.tell(told.Index, told.What)
+			w.tell(told)
 		}
 	}
 }
 
-func (w *watchers) tell(index, what uint32) {
+func (w *watchers) tell(told announcements.HoldTold) {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
-	for _, one := range each(what) {
+	for _, one := range each(told.What) {
 		select {
-		case w.told[announcements.HoldTold{Index: index, What: one}] <- struct{}{}:
+		case w.told[watched{told.Index, one}] <- told.Token:
 		default: // nobody waits, or it is told already
 		}
 	}
@@ -70,9 +73,9 @@ func each(what uint32) (all []uint32) {
 }
 
 // Watch has the channel get something, once for each of what is to be told of the pod behind these
-// interfaces: bits of the program's enum tells. It returns false where that cannot be told,
-// because nothing is held there.
-func (h *Holder) Watch(interfaces []int, what uint32, channel chan<- struct{}) bool {
+// interfaces: bits of the program's enum tells. That is the token of the connection, where it is
+// known, and else 0. It returns false where that cannot be told, because no connection waits there.
+func (h *Holder) Watch(interfaces []int, what uint32, channel chan<- uint32) bool {
 	h.mutex.Lock()
 	defer h.mutex.Unlock()
 	if !h.canTell(interfaces) {
@@ -129,10 +132,11 @@ func (h *Holder) setTells(index, which, to uint32) error {
 	return nil
 }
 
-// keepTells has what is asked for stay, as what connections wait for is written anew.
+// keepTells has what is asked for stay, as what connections wait for is written anew. Where another one
+// opens the subflows now, something else is asked for.
 func (h *Holder) keepTells(index uint32, wait *announcements.HoldWait) {
 	var before announcements.HoldWait
-	if h.loaded.Value.Waits.Lookup(index, &before) == nil {
+	if h.loaded.Value.Waits.Lookup(index, &before) == nil && (before.Tells^wait.Tells)&announcements.AgentOpens == 0 {
 		wait.Tells = before.Tells
 	}
 }

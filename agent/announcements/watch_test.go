@@ -50,6 +50,14 @@ func holdAndManage(t testing.TB, on *network.Node, isTold bool, count int) {
 // holdOn holds announcements of a node's pod, and returns what its path manager needs.
 func holdOn(t testing.TB, on *network.Node, isTold bool, count int, after pathmanager.OpenAfter) pathmanager.Options {
 	t.Helper()
+	return holdFor(t, on, isTold, v1alpha1.PlanSubflows{
+		Manager: v1alpha1.SubflowManagerKernel, Count: int32(count),
+		AnnounceAfterBytes: int64(after.Bytes), AnnounceAfterMillis: after.Time.Milliseconds(),
+	})
+}
+
+func holdFor(t testing.TB, on *network.Node, isTold bool, plan v1alpha1.PlanSubflows) pathmanager.Options {
+	t.Helper()
 	pod := on.Pods[0]
 	addresses := []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}
 	index, err := on.Index(pod.HostInterface)
@@ -62,11 +70,7 @@ func holdOn(t testing.TB, on *network.Node, isTold bool, count int, after pathma
 		require.NoError(t, on.Do(func() error { return holder.Remove(context.Background()) }))
 	})
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
-		Interface: index, Addresses: addresses,
-		Subflows: v1alpha1.PlanSubflows{
-			Manager: v1alpha1.SubflowManagerKernel, Count: int32(count),
-			AnnounceAfterBytes: int64(after.Bytes), AnnounceAfterMillis: after.Time.Milliseconds(),
-		},
+		Interface: index, Addresses: addresses, Subflows: plan,
 	}}}
 	require.NoError(t, on.Do(func() error { return state.Apply(context.Background(), holder, builder) }))
 	of := pathmanager.Options{StatePath: t.TempDir(), Log: log}
@@ -78,14 +82,19 @@ func holdOn(t testing.TB, on *network.Node, isTold bool, count int, after pathma
 
 func manageAs(t testing.TB, on *network.Node, of pathmanager.Options, count int, after pathmanager.OpenAfter) *pathmanager.Namespace {
 	t.Helper()
+	return manageBy(t, on, of, pathmanager.Settings{
+		Manager: v1alpha1.SubflowManagerKernel, Count: count, FirstAnnouncedPort: 61001, OpenAfter: after,
+	})
+}
+
+func manageBy(t testing.TB, on *network.Node, of pathmanager.Options, settings pathmanager.Settings) *pathmanager.Namespace {
+	t.Helper()
 	pod := on.Pods[0]
+	settings.Addresses = []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}
 	manager, err := pathmanager.Open(pod.Path(), of)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = manager.Close() }) // some tests end it
-	require.NoError(t, manager.Configure(context.Background(), pathmanager.Settings{
-		Manager: v1alpha1.SubflowManagerKernel, Count: count, FirstAnnouncedPort: 61001,
-		Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}, OpenAfter: after,
-	}))
+	require.NoError(t, manager.Configure(context.Background(), settings))
 	return manager
 }
 
@@ -189,6 +198,6 @@ func TestAConnectionThatSaysNothingGetsItsSubflowsTooWhereTheAgentOpensThem(t *t
 
 func TestNothingIsToldOfAnInterfaceAtWhichNothingIsHeld(t *testing.T) {
 	h := Open(Options{PinPath: testutil.BPFFS(t), Log: testr.New(t)})
-	require.False(t, h.Watch([]int{1}, announcements.TellsLasting|announcements.TellsAnswer, make(chan struct{}, 1)))
+	require.False(t, h.Watch([]int{1}, announcements.TellsLasting|announcements.TellsAnswer, make(chan uint32, 1)))
 	h.Unwatch([]int{1}, announcements.TellsLasting|announcements.TellsAnswer)
 }

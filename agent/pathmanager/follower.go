@@ -132,9 +132,10 @@ func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) 
 		}
 	}
 	defer f.letGo()
+	f.rest.unwatch()
 	f.namespace.hear(true)
 	defer func() {
-		if !errors.Is(err, errAtRest) { // while it rests, listeners are told of
+		if !errors.Is(err, errAtRest) || f.rest.opens { // while it rests, listeners are told of
 			f.namespace.hear(false)
 		}
 	}()
@@ -143,7 +144,9 @@ func (f *follower) followEvents(subscription *mptcpnl.Subscription) (err error) 
 	receiver.Go(func() { receive(subscription, events, f.stopped) })
 	// What happened before the subscription is found by looking.
 	err = f.look()
+	f.tracker.seen = map[uint32]time.Time{}
 	if err == nil {
+		f.rest.served = f.onDemand.found.tokens
 		f.report(f.beginOnDemand())
 		err = f.loop(events)
 	}

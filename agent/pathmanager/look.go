@@ -147,6 +147,7 @@ func (t *tracker) takeOver(found *mptcpnl.Connection, seen *sighting, now time.T
 	c := t.add(found.Token, found.Local, found.Remote)
 	if len(seen.subflows) == 1 && seen.first {
 		t.delay(c, now)
+		t.remember(c, now)
 	} else {
 		c.complete = t.settings.Reopen == v1alpha1.ReopenNever
 	}

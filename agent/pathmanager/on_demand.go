@@ -24,7 +24,8 @@ type onDemand struct {
 	interfaces []int
 	settings   Settings
 	// arrived is told of a peer's connection, served of one that lasts.
-	arrived, served  chan struct{}
+	arrived, served  chan uint32
+	finds            bool // connections that peers began, as it looks
 	begun            bool // it was decided how the pod is at first
 	announcesNothing bool
 	lasted           time.Time // when it announced because of a connection that lasts
@@ -35,7 +36,7 @@ type onDemand struct {
 }
 
 func (n *Namespace) newOnDemand(settings Settings) *onDemand {
-	d := &onDemand{settings: settings, arrived: make(chan struct{}, 1), served: make(chan struct{}, 1)}
+	d := &onDemand{settings: settings, arrived: make(chan uint32, 1), served: make(chan uint32, 1), finds: n.isTold(settings)}
 	if n.mayAnnounceOnDemand(settings) {
 		d.watcher, d.interfaces = n.options.Watcher, n.options.Interfaces
 	}
@@ -97,7 +98,7 @@ type servedLook struct {
 func (d *onDemand) look() *servedLook { return &servedLook{onDemand: d, tokens: map[uint32]bool{}} }
 
 func (l *servedLook) subflow(s *mptcpnl.Subflow) {
-	if l.onDemand.watcher == nil || s.Initiator || l.onDemand.settings.staysInside(s.Local, s.Remote) {
+	if !l.onDemand.finds || s.Initiator || l.onDemand.settings.staysInside(s.Local, s.Remote) {
 		return
 	}
 	l.joined = l.joined || !s.First
@@ -252,7 +253,7 @@ func (f *follower) lookAgainAtArrived() {
 	d.watch(announcements.TellsArrival, d.arrived)
 }
 
-func (d *onDemand) watch(what uint32, told chan<- struct{}) bool {
+func (d *onDemand) watch(what uint32, told chan<- uint32) bool {
 	return d.watcher.Watch(d.interfaces, what, told)
 }
 
@@ -261,7 +262,7 @@ func (d *onDemand) unwatch() {
 	if d.announcesNothing {
 		d.watcher.Unwatch(d.interfaces, announcements.TellsServed|announcements.TellsArrival)
 	}
-	for _, told := range []chan struct{}{d.arrived, d.served} {
+	for _, told := range []chan uint32{d.arrived, d.served} {
 		select {
 		case <-told:
 		default:

@@ -25,10 +25,10 @@ import (
 type teller struct {
 	mutex  sync.Mutex
 	cannot bool
-	told   map[uint32]chan<- struct{}
+	told   map[uint32]chan<- uint32
 }
 
-func (w *teller) Watch(_ []int, what uint32, told chan<- struct{}) bool {
+func (w *teller) Watch(_ []int, what uint32, told chan<- uint32) bool {
 	w.mutex.Lock()
 	defer w.mutex.Unlock()
 	for bit := uint32(1); bit <= what; bit <<= 1 {
@@ -55,7 +55,7 @@ func (w *teller) tell(what uint32) bool {
 	defer w.mutex.Unlock()
 	told := w.told[what]
 	if told != nil {
-		told <- struct{}{}
+		told <- 0
 	}
 	return told != nil
 }
@@ -95,7 +95,7 @@ func expectAnnounced(t *testing.T, pod *network.Namespace, count int) {
 }
 
 func TestAPodAnnouncesItsAddressesWhenItIsToldThatAConnectionLasts(t *testing.T) {
-	watcher := &teller{told: map[uint32]chan<- struct{}{}}
+	watcher := &teller{told: map[uint32]chan<- uint32{}}
 	_, pod := listeningPod(t, watcher)
 	testutil.Eventually(t, 10*time.Second, "what lasts is told", func() bool {
 		expectAnnounced(t, pod, 0)
@@ -106,12 +106,12 @@ func TestAPodAnnouncesItsAddressesWhenItIsToldThatAConnectionLasts(t *testing.T)
 }
 
 func TestAPodAnnouncesAllTheTimeWhereNothingCanBeTold(t *testing.T) {
-	_, pod := listeningPod(t, &teller{cannot: true, told: map[uint32]chan<- struct{}{}})
+	_, pod := listeningPod(t, &teller{cannot: true, told: map[uint32]chan<- uint32{}})
 	expectAnnounced(t, pod, 2)
 }
 
 func TestAnAgentThatEndsHasAllPodsAnnounceTheirAddresses(t *testing.T) {
-	watcher := &teller{told: map[uint32]chan<- struct{}{}}
+	watcher := &teller{told: map[uint32]chan<- uint32{}}
 	p, pod := listeningPod(t, watcher)
 	testutil.Eventually(t, 10*time.Second, "what comes is told", func() bool { return watcher.tell(announcements.TellsArrival) })
 	expectAnnounced(t, pod, 0)
@@ -120,7 +120,7 @@ func TestAnAgentThatEndsHasAllPodsAnnounceTheirAddresses(t *testing.T) {
 }
 
 func TestAPodThatNoPolicySelectsAnyMoreAnnouncesNothing(t *testing.T) {
-	p, pod := listeningPod(t, &teller{cannot: true, told: map[uint32]chan<- struct{}{}})
+	p, pod := listeningPod(t, &teller{cannot: true, told: map[uint32]chan<- uint32{}})
 	expectAnnounced(t, pod, 2)
 	var status unix.Stat_t
 	require.NoError(t, unix.Stat(pod.Path(), &status))

@@ -36,11 +36,14 @@ type tracker struct {
 	heldUntil     time.Time // when to look next whether there is room
 	looks         uint32
 	share         *share
+	// seen is since when connections are there, as far as it is known, that began while nobody
+	// listened.
+	seen map[uint32]time.Time
 }
 
 func newTracker(settings Settings, announcesIPv6 bool, share *share) *tracker {
 	settings.OpenAfter = settings.waits()
-	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share}
+	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share, seen: map[uint32]time.Time{}}
 }
 
 // handle takes note of an event.

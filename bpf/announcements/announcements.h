@@ -24,12 +24,15 @@ enum {
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
 };
 
-/* What a connection of a pod waits for; whichever comes first. Neither: for nothing. */
+/*
+ * What a connection of a pod waits for; whichever comes first. Neither: for nothing. With AGENT_OPENS
+ * it waits for the agent, and nothing that is announced is held.
+ */
 struct wait {
 	__u64 bytes; /* in both directions together; 0: they do not count */
 	__u64 time;  /* ns; 0: it does not count */
 	__u32 room;  /* that of its tenant: see rooms */
-	__u32 tells; /* of what the agent is to be told, once: enum tells */
+	__u32 tells; /* of what the agent is to be told, once, and how the pod is: enum tells */
 };
 
 /* Of what the agent of a pod is told to whose events it does not listen. */
@@ -38,12 +41,24 @@ enum tells {
 	TELLS_ANSWER = 1 << 1,  /* an MPTCP socket of it listens: a peer's SYN was answered */
 	TELLS_SERVED = 1 << 2,  /* a connection that a peer began has lasted, and nothing is announced on it */
 	TELLS_ARRIVAL = 1 << 3, /* a peer's SYN was answered, again: see whether that one lasts */
+	TELLS_BEGUN = 1 << 4,   /* the pod began a connection: see whether that one lasts */
+	TELLS_JOIN = 1 << 5,    /* a peer joins a connection, and nobody listens */
+
+	AGENT_OPENS = 1 << 8,   /* the agent opens the subflows; not to be told, as what follows */
+	REFUSES_JOINS = 1 << 9, /* nobody listens to the pod's events: its kernel would refuse joins */
+};
+
+/* A peer may join a connection that it began as soon as that lasts: somebody is to listen by then. */
+enum {
+	SERVED_BYTES_PART = 4, /* of those that a connection waits for */
+	SERVED_TIME_PART = 2,
 };
 
 /* What the agent is told: one of these, of one interface. */
 struct told {
 	__u32 index;
 	__u32 what;
+	__u32 token; /* of the connection that has lasted; 0 where none has */
 };
 
 /*

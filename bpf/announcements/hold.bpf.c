@@ -158,23 +158,27 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, 
 	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
+/* That of an MPTCP socket; 0 of any other. */
+static __always_inline struct mptcp_subflow_context *subflow_of(void *socket)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+
+	return kernel && kernel->is_mptcp ? kernel->inet_conn.icsk_ulp_data : 0;
+}
+
 /* Whether the pod sent the connection's first SYN. */
 static __always_inline int is_begun_here(void *socket)
 {
-	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
-	struct mptcp_subflow_context *subflow;
+	struct mptcp_subflow_context *subflow = subflow_of(socket);
 	__u32 bits = 0;
 
-	if (!kernel || !kernel->is_mptcp)
-		return 0;
-	subflow = kernel->inet_conn.icsk_ulp_data;
 	if (!subflow || bpf_probe_read_kernel(&bits, sizeof(bits), (void *)subflow + REQUEST_MPTCP(BYTE_OFFSET)))
 		return 0;
 	return (__u64)bits << REQUEST_MPTCP(LEFT_SHIFT) >> REQUEST_MPTCP(RIGHT_SHIFT) & 1;
 }
 
 /* Tells the agent once; it asks for it anew. */
-static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait, __u32 what)
+static __always_inline void tell_of(const struct __sk_buff *skb, struct wait *wait, __u32 what, __u32 token)
 {
 	struct told *told = bpf_ringbuf_reserve(&told_interfaces, sizeof(*told), 0);
 
@@ -182,8 +186,14 @@ static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait,
 		return;
 	told->index = skb->ifindex;
 	told->what = what;
+	told->token = token;
 	wait->tells &= ~what;
 	bpf_ringbuf_submit(told, 0);
+}
+
+static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait, __u32 what)
+{
+	tell_of(skb, wait, what, 0);
 }
 
 static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
@@ -236,14 +246,70 @@ static __always_inline void watch_served(const struct __sk_buff *skb, void *sock
 		tell(skb, wait, TELLS_SERVED);
 }
 
-/* The answer to a SYN of MPTCP: who listens has no socket of the connection's own yet. */
-static __always_inline int is_answer(struct __sk_buff *skb)
+static __always_inline __u32 socket_token(void *socket)
+{
+	struct mptcp_subflow_context *subflow = subflow_of(socket);
+	__u32 token = 0;
+
+	if (subflow)
+		bpf_probe_read_kernel(&token, sizeof(token), &subflow->token);
+	return token;
+}
+
+static __always_inline int has_moved_or_aged(const struct wait *wait, __u64 moved, __u64 age, __u32 bytes_part, __u32 time_part)
+{
+	return (wait->bytes && moved >= wait->bytes / bytes_part) || (wait->time && age >= wait->time / time_part);
+}
+
+/*
+ * Of a pod whose subflows the agent opens. Nothing is kept of a connection here either: the kernel
+ * counts what it moved, and knows since when it is there.
+ */
+static __always_inline void watch_for_agent(const struct __sk_buff *skb, void *socket, struct wait *wait,
+					    const struct bpf_tcp_sock *tcp)
+{
+	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+	__u64 moved = tcp->bytes_acked + tcp->bytes_received, age;
+	int begun_here;
+
+	if (!kernel || !kernel->is_mptcp || !established(kernel))
+		return;
+	age = bpf_ktime_get_ns() - established(kernel);
+	if (likely(!(wait->tells & TELLS_BEGUN) && !has_moved_or_aged(wait, moved, age, SERVED_BYTES_PART, SERVED_TIME_PART)))
+		return;
+	begun_here = is_begun_here(socket);
+	if (begun_here && wait->tells & TELLS_BEGUN)
+		tell(skb, wait, TELLS_BEGUN);
+	if (begun_here && wait->tells & TELLS_LASTING && has_moved_or_aged(wait, moved, age, 1, 1))
+		tell_of(skb, wait, TELLS_LASTING, socket_token(socket));
+	if (!begun_here && wait->tells & TELLS_SERVED && has_moved_or_aged(wait, moved, age, SERVED_BYTES_PART, SERVED_TIME_PART))
+		tell(skb, wait, TELLS_SERVED);
+}
+
+/* The answer to a SYN of MPTCP: who listens has no socket of the connection's, or subflow's, own yet. */
+static __always_inline int is_answer(struct __sk_buff *skb, __u32 subtype)
 {
 	struct suboption found = {};
 	struct packet packet;
 
 	return parse_packet(skb, &packet) && (packet.flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
-	       find_suboption(skb, packet.options, packet.options_length, 1 << SUBTYPE_CAPABLE, &found);
+	       find_suboption(skb, packet.options, packet.options_length, 1 << subtype, &found);
+}
+
+/*
+ * The kernel would refuse the peer's next packet for good. So its answer waits for somebody who listens:
+ * it repeats it after a second. Where the agent was told already that a connection lasts, it is about to
+ * listen: a peer that is refused until then and tries again, as agents do, is sooner accepted.
+ */
+static __always_inline int is_refused_join(struct __sk_buff *skb, struct wait *wait)
+{
+	const __u32 rests = AGENT_OPENS | REFUSES_JOINS | TELLS_SERVED;
+
+	if (likely((wait->tells & rests) != rests) || !is_answer(skb, SUBTYPE_JOIN))
+		return 0;
+	if (wait->tells & TELLS_JOIN)
+		tell(skb, wait, TELLS_JOIN);
+	return 1;
 }
 
 static __always_inline int keep_back(void)
@@ -254,6 +320,16 @@ static __always_inline int keep_back(void)
 	if (count)
 		++*count;
 	return TC_ACT_SHOT;
+}
+
+/* What the pod says before it has a socket for it. */
+static __always_inline int answer(struct __sk_buff *skb, struct wait *wait)
+{
+	if (unlikely(is_refused_join(skb, wait)))
+		return TC_ACT_SHOT;
+	if (unlikely(wait->tells & (TELLS_ANSWER | TELLS_ARRIVAL)) && is_answer(skb, SUBTYPE_CAPABLE))
+		tell(skb, wait, TELLS_ANSWER | TELLS_ARRIVAL);
+	return TCX_NEXT;
 }
 
 SEC("tc")
@@ -273,11 +349,8 @@ int hold_addresses(struct __sk_buff *skb)
 	if (!socket)
 		return TCX_NEXT;
 	socket = bpf_sk_fullsock(socket);
-	if (!socket) {
-		if (unlikely(wait->tells & (TELLS_ANSWER | TELLS_ARRIVAL)) && is_answer(skb))
-			tell(skb, wait, TELLS_ANSWER | TELLS_ARRIVAL);
-		return TCX_NEXT;
-	}
+	if (!socket)
+		return answer(skb, wait);
 	tcp = bpf_tcp_sock(socket);
 	if (!tcp)
 		return TCX_NEXT;
@@ -285,6 +358,11 @@ int hold_addresses(struct __sk_buff *skb)
 		return keep_back();
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
+	if (wait->tells & AGENT_OPENS) {
+		if (wait->tells & (TELLS_LASTING | TELLS_SERVED | TELLS_BEGUN))
+			watch_for_agent(skb, socket, wait, tcp);
+		return TCX_NEXT;
+	}
 	if (wait->tells & TELLS_LASTING)
 		watch(skb, socket, wait, tcp);
 	if (wait->tells & TELLS_SERVED)

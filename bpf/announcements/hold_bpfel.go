@@ -82,6 +82,7 @@ type HoldTold struct {
 	_     structs.HostLayout
 	Index uint32
 	What  uint32
+	Token uint32
 }
 
 type HoldWait struct {

@@ -19,4 +19,8 @@ const (
 	TellsAnswer  = 0x2
 	TellsServed  = 0x4
 	TellsArrival = 0x8
+	TellsBegun   = 0x10
+	TellsJoin    = 0x20
+	AgentOpens   = 0x100
+	RefusesJoins = 0x200
 )
