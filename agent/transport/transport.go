@@ -254,7 +254,10 @@ func (p *Part) give(cookie uint64, one, before *pod) error {
 		return fmt.Errorf("failed to write spec.transport for the pod's sockets: %w", err)
 	}
 	one.changed = time.Now()
-	return p.sweep(one.path)
+	if err := p.sweep(one.path); err != nil {
+		return err
+	}
+	return p.startUsual(cookie, one)
 }
 
 // writeExchange comes before the settings, which say that there is one.
@@ -307,6 +310,9 @@ func (p *Part) release(cookies []uint64) (failed error) {
 	refused, err := namespace.Search(unknown, p.options.NamespaceDirectories, cmp.Or(p.options.ProcPath, "/proc"), p.sweepIn)
 	if refused > 0 {
 		p.options.Log.Info("failed to look at some network namespaces; sockets there may keep settings", "files", refused)
+	}
+	for _, cookie := range cookies {
+		failed = errors.Join(failed, p.endUsual(cookie))
 	}
 	return errors.Join(failed, err)
 }

@@ -64,6 +64,8 @@ struct tcp_sock {
 	} rcvq_space;
 	struct tcp_rack rack;
 	_Bool is_mptcp;
+	__u64 tcp_mstamp; /* us: when it sent or got something last */
+	__u8 bpf_sock_ops_cb_flags;
 } __attribute__((preserve_access_index));
 
 struct mptcp_subflow_context {

@@ -87,7 +87,7 @@ struct {
 /*
  * One setting, which the kernel has as a number. The socket's own is noted before it gets
  * another; one that is not given any more goes back, unless the application chose another
- * meanwhile. Returns 1 where it has chosen before the socket settled.
+ * meanwhile. Returns 1 where it has.
  */
 static __always_inline int settle_number(void *socket, struct own *own, struct settings *settings, __u32 setting,
 					  int level, int option)
@@ -105,7 +105,7 @@ static __always_inline int settle_number(void *socket, struct own *own, struct s
 	if (!given) {
 		own->set &= ~bit;
 		if (now != own->given[setting])
-			return 0;
+			return 1;
 		value = own->value[setting];
 		bpf_setsockopt(socket, level, option, &value, sizeof(value));
 		return 0;

@@ -9,7 +9,7 @@
  * what a policy gives (hear.h).
  */
 #include "tunnel.h"
-#include "young.h"
+#include "usual.h"
 
 static __always_inline void listens(void *socket, struct settings *settings)
 {
@@ -201,6 +201,29 @@ static __always_inline int converses(const struct exchange *exchange, const stru
 	return exchange && (exchange->flags & EXCHANGE_CREDITS || has_lasted(own));
 }
 
+/* A socket's own note; 0 where it goes on with none. begins: it has to converse at once. */
+static __always_inline struct own *note_of(struct bpf_sock_ops *ops, struct bpf_sock *sk, struct settings *settings,
+					   struct exchange *exchange, __u64 *netns, int *begins)
+{
+	__u32 op = ops->op;
+	struct own *own;
+
+	if (op == BPF_SOCK_OPS_TCP_CONNECT_CB && callbacks_on(ops) & GIVEN_AS_USUAL)
+		return note_lasting(ops, sk, *netns, exchange); /* it has failed to connect before */
+	if (op == BPF_SOCK_OPS_TCP_CONNECT_CB || is_established(op)) {
+		if (starts_as_usual(ops, settings, exchange, netns, begins))
+			return 0;
+		if (*begins)
+			return note_lasting(ops, sk, *netns, exchange);
+	} else if (is_given_as_usual(callbacks_on(ops))) {
+		return goes_on_as_usual(ops, sk, exchange) ? 0 : note_lasting(ops, sk, *netns, exchange);
+	}
+	own = own_of(sk);
+	if (own && is_established(op))
+		*begins = begin(ops, settings, exchange, own);
+	return own;
+}
+
 SEC("sockops")
 int set_transport(struct bpf_sock_ops *ops)
 {
@@ -216,7 +239,7 @@ int set_transport(struct bpf_sock_ops *ops)
 	if (!is_of_interest(ops))
 		return 1;
 	sk = ops->sk;
-	if (sk && is_done_young(ops, sk))
+	if (sk && (is_given_as_usual(callbacks_on(ops)) ? rests(ops, sk) : is_done_young(ops, sk)))
 		return 1;
 	cookie = bpf_get_netns_cookie(ops);
 	settings = bpf_map_lookup_elem(&transport_settings, &cookie);
@@ -233,11 +256,9 @@ int set_transport(struct bpf_sock_ops *ops)
 		answers(ops, sk, exchange);
 		return 1;
 	}
-	own = own_of(sk);
+	own = note_of(ops, sk, settings, exchange, &cookie, &begins);
 	if (!own)
 		return 1;
-	if (is_established(op))
-		begins = begin(ops, settings, exchange, own);
 	with = take_up(sk, exchange, own, begins || converses(exchange, own));
 	if (with && exchange)
 		changed = converse(ops, exchange, with, own);
@@ -265,10 +286,27 @@ static __always_inline void set_callbacks_of(void *socket, const struct exchange
 	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 }
 
-/* Puts a socket back that gets nothing any more. */
-static __always_inline void release(void *socket)
+/*
+ * The note of a socket that is there; one that was given what is usual has it from now on. Before
+ * Linux 6.12 the mark stays: who has a note is not looked at for it.
+ */
+static __always_inline struct own *existing_note(struct tcp_sock *socket, __u64 netns, int is_connecting)
 {
+	__u32 flags = socket->bpf_sock_ops_cb_flags;
 	struct own *own = bpf_sk_storage_get(&transport_sockets, socket, 0, 0);
+
+	if (own || !(is_given_as_usual(flags) || (flags & GIVEN_AS_USUAL && is_connecting)))
+		return own;
+	own = note_usual(socket, netns);
+	flags &= ~GIVEN_AS_USUAL;
+	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
+	return own;
+}
+
+/* Puts a socket back that gets nothing any more. */
+static __always_inline void release(struct sock_common *common, struct tcp_sock *socket, __u64 netns)
+{
+	struct own *own = existing_note(socket, netns, common->skc_state == TCP_SYN_SENT);
 	struct conversation *with;
 
 	if (!own)
@@ -280,7 +318,9 @@ static __always_inline void release(void *socket)
 		bpf_sk_storage_delete(&transport_conversations, socket);
 	}
 	settle(socket, own, 0);
-	bpf_sk_storage_delete(&transport_sockets, socket);
+	own->revision = 0;
+	if (!(socket->bpf_sock_ops_cb_flags & GIVEN_AS_USUAL))
+		bpf_sk_storage_delete(&transport_sockets, socket);
 }
 
 /* A listener, of a namespace with an exchange or without. */
@@ -299,13 +339,15 @@ static __always_inline void set_listener(void *socket, const struct exchange *ex
 }
 
 /* A socket of a namespace with settings. */
-static __always_inline void set_one(struct sock_common *common, void *socket, struct settings *settings, __u64 netns)
+static __always_inline void set_one(struct sock_common *common, struct tcp_sock *socket, struct settings *settings, __u64 netns)
 {
 	struct exchange *exchange = exchange_of(settings, &netns);
-	struct own *own = own_of(socket);
+	struct own *own = existing_note(socket, netns, common->skc_state == TCP_SYN_SENT);
 	struct conversation *with;
 	struct address peer = {};
 
+	if (!own)
+		own = own_of(socket);
 	if (!own)
 		return;
 	with = take_up(socket, exchange, own, 1);
@@ -345,7 +387,7 @@ int set_existing(struct bpf_iter__tcp *ctx)
 	else if (settings)
 		set_one(common, socket, settings, cookie);
 	else
-		release(socket);
+		release(common, socket, cookie);
 	return 0;
 }
 

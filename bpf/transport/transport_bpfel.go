@@ -226,6 +226,7 @@ const (
 	TransportMapTransportExchanges     = "transport_exchanges"
 	TransportMapTransportSettings      = "transport_settings"
 	TransportMapTransportSockets       = "transport_sockets"
+	TransportMapTransportUsual         = "transport_usual"
 	TransportMapTransportWishers       = "transport_wishers"
 	TransportMapTransportWishes        = "transport_wishes"
 	TransportMapTunnels                = "tunnels"
@@ -297,6 +298,7 @@ type TransportMapSpecs struct {
 	TransportExchanges     *ebpf.MapSpec `ebpf:"transport_exchanges"`
 	TransportSettings      *ebpf.MapSpec `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.MapSpec `ebpf:"transport_sockets"`
+	TransportUsual         *ebpf.MapSpec `ebpf:"transport_usual"`
 	TransportWishers       *ebpf.MapSpec `ebpf:"transport_wishers"`
 	TransportWishes        *ebpf.MapSpec `ebpf:"transport_wishes"`
 	Tunnels                *ebpf.MapSpec `ebpf:"tunnels"`
@@ -340,6 +342,7 @@ type TransportMaps struct {
 	TransportExchanges     *ebpf.Map `ebpf:"transport_exchanges"`
 	TransportSettings      *ebpf.Map `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.Map `ebpf:"transport_sockets"`
+	TransportUsual         *ebpf.Map `ebpf:"transport_usual"`
 	TransportWishers       *ebpf.Map `ebpf:"transport_wishers"`
 	TransportWishes        *ebpf.Map `ebpf:"transport_wishes"`
 	Tunnels                *ebpf.Map `ebpf:"tunnels"`
@@ -359,6 +362,7 @@ func (m *TransportMaps) Close() error {
 		m.TransportExchanges,
 		m.TransportSettings,
 		m.TransportSockets,
+		m.TransportUsual,
 		m.TransportWishers,
 		m.TransportWishes,
 		m.Tunnels,

@@ -146,9 +146,9 @@ var experiments = []rig.Measurer{
 		Name: "http", Measures: "requests that a web server answers in a second",
 		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
 	}},
-	rig.Experiment[*webPairs]{Setup: newWebPairs, Run: measureHTTPPairs, Info: rig.Info{
-		Name: "http_pairs", Measures: "what transport costs short connections: requests in a second by pairs of pods that have a policy each, in turns of a second",
-		Figures: []rig.Unit{{"http_pairs.1k.*_rps", "requests/s"}, {"http_pairs.1k.*_to_braid", "ratio"}},
+	rig.Experiment[*webTurns]{Setup: newWebTurns, Run: measureHTTPTurns, Info: rig.Info{
+		Name: "http_turns", Measures: "what transport costs short connections: requests in a second of the same two pods, whose policy changes in turns of a second",
+		Figures: []rig.Unit{{"http_turns.1k.*_rps", "requests/s"}, {"http_turns.1k.*_to_braid", "ratio"}},
 	}},
 	rig.Experiment[rig.Nothing]{
 		Setup: rig.NoSetup, Run: inCluster("TestUpgradeAndRollbackLoseNoConnectionAndNoRequest"), Info: rig.Info{

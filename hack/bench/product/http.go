@@ -115,17 +115,16 @@ func newWeb(ctx context.Context) (*web, error) {
 		return nil, err
 	}
 	w := &web{Cluster: c, client: "client", server: "web"}
-	if err := w.start(ctx, nil); err != nil {
+	if err := w.start(ctx); err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil
 }
 
 // start starts the server, whose sockets speak MPTCP and plain TCP, and the client.
-func (w *web) start(ctx context.Context, labels map[string]string) error {
+func (w *web) start(ctx context.Context) error {
 	server := workloadPod(w.server, 2, "mptcpize", "run", "nginx")
 	asking := workloadPod(w.client, 1, "busybox", "sleep", "86400")
-	server.Labels, asking.Labels = labels, labels
 	if err := createPods(ctx, w.Cluster, server, asking); err != nil {
 		return err
 	}

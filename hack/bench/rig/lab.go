@@ -213,13 +213,18 @@ spec:
 
 // WaitForPolicy waits until both pods have what the policy says.
 func (l *Lab) WaitForPolicy(ctx context.Context) error {
+	return l.PolicyHolds(ctx, client.ObjectKey{Namespace: "demo", Name: "spread"}, 2)
+}
+
+// PolicyHolds waits until so many pods have what a policy says now.
+func (c *Cluster) PolicyHolds(ctx context.Context, key client.ObjectKey, pods int32) error {
 	return Until(ctx, time.Minute, "the policy is programmed", func() (bool, error) {
 		var policy v1alpha1.MPTCPPolicy
-		if err := l.Client.Get(ctx, client.ObjectKey{Namespace: "demo", Name: "spread"}, &policy); err != nil {
+		if err := c.Client.Get(ctx, key, &policy); err != nil {
 			return false, fmt.Errorf("reading the policy: %w", err)
 		}
 		programmed := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionProgrammed)
-		return policy.Status.PodsSelected == 2 && policy.Status.PodsProgrammed == 2 && programmed != nil &&
+		return policy.Status.PodsSelected == pods && policy.Status.PodsProgrammed == pods && programmed != nil &&
 			programmed.Status == "True" && programmed.ObservedGeneration == policy.Generation, nil
 	})
 }
