@@ -158,6 +158,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapEndpoints:     to.Endpoints,
 		uplink.FromUplinkMapFlows:         to.Flows,
 		uplink.FromUplinkMapHandshakes:    to.Handshakes,
+		uplink.FromUplinkMapHotFlows:      to.HotFlows,
 		uplink.FromUplinkMapLocalFilter:   to.LocalFilter,
 		uplink.FromUplinkMapNode:          to.Node,
 		uplink.FromUplinkMapPeerAddresses: to.PeerAddresses,
