@@ -23,6 +23,7 @@ SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
+SHARED(enum, hot_limit);
 SHARED(enum, load_limit);
 SHARED(enum, origin);
 SHARED(enum, outer_of);
