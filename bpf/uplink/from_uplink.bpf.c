@@ -121,7 +121,9 @@ static __always_inline void ask(struct __sk_buff *skb, struct packet *packet, st
 			follow_packet(skb, flow);
 		return;
 	}
-	if (flow && is_open(flow))
+	if (!flow)
+		forget_hot(key); /* flows has made room, and the next packets are the handshake's */
+	else if (is_open(flow))
 		forget_flow(flow, key);
 	if (!handshake || handshake->answered == MIDSTREAM ||
 	    (handshake->flow.role == ROLE_RESPONDER && !handshake->answered && handshake->flow.sequence != packet->sequence))

@@ -320,6 +320,8 @@ __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const st
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow)
 		forget_flow(flow, &key);
+	else
+		forget_hot(&key); /* flows has made room, and the next packets are the handshake's */
 	handshake = bpf_map_lookup_elem(&handshakes, &key);
 	if (handshake)
 		give_up(handshake, &key);
@@ -619,12 +621,18 @@ int to_uplink(struct __sk_buff *skb)
 				limit_segments(skb, &packet, flow->peer);
 			return steer(skb, flow, &packet, 0, 0);
 		}
+		hot.is_own = hot.is_usable = 0; /* what it found is of a flow that was */
 		flow = bpf_map_lookup_elem(&flows, key);
 	}
 	if (!flow)
 		return TCX_NEXT;
 	return_notes(&hot, flow);
-	if (was_redirected(skb, flow, &packet) || unlikely(is_out_of_place(skb, flow, key, &packet)))
+	if (was_redirected(skb, flow, &packet)) {
+		if (hot.is_usable)
+			set_hot(&hot.entry->redirected, hot.head, 0);
+		return TCX_NEXT;
+	}
+	if (unlikely(is_out_of_place(skb, flow, key, &packet)))
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, key, &packet, ENDED_OUT);

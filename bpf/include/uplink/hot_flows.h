@@ -218,7 +218,7 @@ static __always_inline void gather_notes(struct hot_flow *entry, __u64 head, str
 /* Before a packet is one of flows: what others of it have noted. */
 static __always_inline void return_notes(const struct hot *hot, struct flow *flow)
 {
-	if (!hot->is_own || hot_word(&hot->entry->gathered) == hot->head)
+	if (!hot->is_own || hot_word(&hot->entry->gathered) == hot->head || hot_word(&hot->entry->head) != hot->head)
 		return;
 	gather_notes(hot->entry, hot->head, flow);
 	if (!hot->is_usable)
