@@ -321,6 +321,38 @@ func TestAConnectionWithAnEarlierOnesPortsBeginsWithNoneOfItsNotes(t *testing.T)
 	})
 }
 
+// A connection begins with the ends of a hot flow of which nothing is known any more, at once:
+// its handshake's packets are not those of that flow.
+func TestAHandshakeAfterAHotFlowOfTheSameEndsBeginsAFlow(t *testing.T) {
+	n := newNode(t)
+	for kind, begin := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			forEachVersion(t, func(t *testing.T, version int, e ends) {
+				n.reset(t)
+				e = begin(n, t, e, green)
+				sequence := uint32(0)
+				heat := func() {
+					if n.countLiving(t) == 0 {
+						e = begin(n, t, e, green)
+						sequence = 0
+					}
+					sequence = n.heat(t, e, sequence)
+				}
+				n.inOneStep(t, e.out(), heat, func() {
+					require.NoError(t, n.maps.Flows.Delete(flowKey(e.out())))
+					if kind == "the responder" {
+						n.isCalled(t, e, green)
+						return
+					}
+					n.egress(t, blue, e.syn(capable(1)).frame())
+					n.isAnswered(t, e, capableWithKey(key))
+				})
+				require.Equal(t, 1, n.countLiving(t))
+			})
+		})
+	}
+}
+
 // The node hears nothing on green after what it sent while the flow was hot.
 func TestWhatAHotFlowSentLastIsRepeatedByAnotherPath(t *testing.T) {
 	n := newNode(t)

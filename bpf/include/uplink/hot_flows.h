@@ -320,6 +320,7 @@ __noinline int keep_hot(const struct flow *flow, const struct flow_key *ends, __
 static __always_inline void follow_hot(const struct hot *hot, const struct flow *flow, const struct flow_key *key,
 				       __u8 family, int is_out)
 {
+	__u32 jiffy;
 	__u64 asked;
 
 	if (!hot->entry)
@@ -336,7 +337,10 @@ static __always_inline void follow_hot(const struct hot *hot, const struct flow 
 		}
 		return;
 	}
-	asked = (__u64)mix_ends(key) << 32 | (__u32)bpf_jiffies64();
+	jiffy = bpf_jiffies64();
+	if (!hot->is_own && jiffy - (__u32)hot->head < HOT_REST)
+		return;
+	asked = (__u64)mix_ends(key) << 32 | jiffy;
 	if (hot_word(&hot->entry->asked) != asked)
 		*(volatile __u64 *)&hot->entry->asked = asked;
 	else
