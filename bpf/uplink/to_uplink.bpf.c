@@ -500,19 +500,24 @@ static __always_inline int parse_leaving(struct __sk_buff *skb, struct packet *p
 /* Notes what a flow's end sends, as note_leaving; 0: that is not all. */
 static __always_inline int note_hot_sent(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
 {
-	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers, sent, unanswered, counted;
+	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers, sent, counted;
+	struct flow flow = {};
 	__u64 foreign = 0;
 
 	if (!numbers)
 		return 1;
 	sent = read_hot(hot, &hot->entry->sent, &foreign);
-	unanswered = read_hot(hot, &hot->entry->unanswered, &foreign);
+	flow.unanswered = read_hot(hot, &hot->entry->unanswered, &foreign);
+	if (origin_of(skb) != read_hot(hot, &hot->entry->from, &foreign) || foreign >> HOT_CLAIM)
+		return 0;
+	if (unlikely(sent - end < WINDOW)) {
+		flow.slowest = read_hot(hot, &hot->entry->slowest, &foreign);
+		return flow.unanswered && !(foreign >> HOT_CLAIM) && !waits_too_long(&flow, ticks());
+	}
 	counted = read_hot(hot, &hot->entry->counted_sent, &foreign);
-	if (origin_of(skb) != read_hot(hot, &hot->entry->from, &foreign) || foreign >> HOT_CLAIM || sent - end < WINDOW)
+	if (foreign >> HOT_CLAIM || (may_share && sent - counted < BUSY_BYTES && end - counted >= BUSY_BYTES))
 		return 0;
-	if (may_share && sent - counted < BUSY_BYTES && end - counted >= BUSY_BYTES)
-		return 0;
-	if (!unanswered)
+	if (!flow.unanswered)
 		set_hot(&hot->entry->unanswered, hot->head, ticks());
 	set_hot(&hot->entry->sent, hot->head, end);
 	return 1;
