@@ -30,6 +30,8 @@ func clock() uint32 {
 type nodeEntry struct {
 	mu sync.Mutex
 	m  *ebpf.Map // nil while nothing is loaded
+	// ahead is what the clock shows at least since askFlows has moved it; 0 where it has not.
+	ahead uint32
 }
 
 func (n *nodeEntry) use(m *ebpf.Map) {
@@ -41,13 +43,30 @@ func (n *nodeEntry) use(m *ebpf.Map) {
 func (n *nodeEntry) put(value *uplink.ToUplinkNode) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	value.Clock = max(value.Clock, n.ahead)
 	return n.m.Put(uint32(0), value)
+}
+
+// askFlows has the programs look each flow's next packet up among all flows, where some were
+// changed or taken away: until the clock moves, those of a hot flow may use what was copied.
+func (n *nodeEntry) askFlows() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.change(func(shown uint32) uint32 {
+		n.ahead = shown + 1
+		return n.ahead
+	})
 }
 
 // moveClock writes the time where another step has begun.
 func (n *nodeEntry) moveClock(now uint32) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.change(func(uint32) uint32 { return max(now, n.ahead) })
+}
+
+// change gives the clock another time than it shows.
+func (n *nodeEntry) change(to func(shown uint32) uint32) error {
 	if n.m == nil {
 		return nil
 	}
@@ -55,6 +74,7 @@ func (n *nodeEntry) moveClock(now uint32) error {
 	if err := n.m.Lookup(uint32(0), &value); err != nil {
 		return fmt.Errorf("reading the node's clock: %w", err)
 	}
+	now := to(value.Clock)
 	if value.Clock == now {
 		return nil
 	}

@@ -251,6 +251,11 @@ func (d *Datapath) update(c changes) error {
 			return fmt.Errorf("writing the endpoint of a flow: %w", err)
 		}
 	}
+	if len(orphans)+len(adopted) > 0 {
+		if err := d.node.askFlows(); err != nil {
+			return err
+		}
+	}
 	d.compared = true
 	return nil
 }

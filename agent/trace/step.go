@@ -97,6 +97,7 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 		"busy_flows":  {only: func(key []byte) bool { return bytes.HasPrefix(key, local) }},
 		"traffic":     {fresh: true},
 		"kept_origin": {fresh: true},
+		"hot_flows":   {fresh: true},
 	}
 }
 

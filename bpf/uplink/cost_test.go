@@ -108,7 +108,10 @@ func benchmarkAPacket(b *testing.B, n *node) {
 	b.Run("coming in for nobody", func(b *testing.B) {
 		costs(b, n, n.from, e.out().flip().with(func(s *segment) { s.to = addrPort("10.244.1.99", 1) }).frame(), native)
 	})
-	b.Run("coming in for a flow", func(b *testing.B) { costs(b, n, n.from, e.out().flip().frame(), native) })
+	b.Run("coming in for a flow", func(b *testing.B) {
+		n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths})
+		costs(b, n, n.from, e.out().flip().frame(), native)
+	})
 	b.Run("of UDP", func(b *testing.B) { costs(b, n, n.to, between(tunnelKinds["VXLAN"], 4).Frame(frame), inVXLAN) })
 	b.Run("of UDP that comes in", func(b *testing.B) { costs(b, n, n.from, back(between(tunnelKinds["VXLAN"], 4)).Frame(frame), inVXLAN) })
 }
@@ -134,6 +137,7 @@ func BenchmarkAPacketInATunnel(b *testing.B) {
 	b.Run("into the tunnel", func(b *testing.B) { costs(b, n, n.into, frame, native) })
 	b.Run("into the tunnel, of nobody", func(b *testing.B) { costs(b, n, n.into, nobodys, native) })
 	b.Run("coming in for a flow", func(b *testing.B) {
+		n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths})
 		costs(b, n, n.from, back(tunnel).Frame(e.out().flip().with(func(s *segment) { s.payload = make([]byte, 1000) }).frame()), inVXLAN)
 	})
 	b.Run("coming in for nobody", func(b *testing.B) { costs(b, n, n.from, tunnel.Frame(nobodys), inVXLAN) })

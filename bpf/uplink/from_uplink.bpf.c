@@ -122,7 +122,9 @@ static __always_inline void ask(struct __sk_buff *skb, struct packet *packet, st
 			follow_packet(skb, flow);
 		return;
 	}
-	if (flow && is_open(flow))
+	if (!flow)
+		forget_hot(key); /* flows has made room, and the next packets are the handshake's */
+	else if (is_open(flow))
 		forget_flow(flow, key);
 	if (!handshake || handshake->answered == MIDSTREAM ||
 	    (handshake->flow.role == ROLE_RESPONDER && !handshake->answered && handshake->flow.sequence != packet->sequence))
@@ -219,12 +221,66 @@ static __always_inline int parse_arrived(struct __sk_buff *skb, struct packet *p
 	return 1;
 }
 
+/* Notes an answer to a hot flow's data, as note_answer; 0: that is not all. */
+static __always_inline int note_hot_answer(const struct hot *hot, const struct flow *flow, __u32 unanswered)
+{
+	__u32 now = ticks(), waited = (now - unanswered) / WAIT_UNIT, slowest, *answer;
+	__u64 foreign = 0;
+
+	slowest = read_hot(hot, &hot->entry->slowest, &foreign);
+	if (read_hot(hot, &hot->entry->counted, &foreign) != now >> SLICE || flow->tries || foreign >> HOT_CLAIM)
+		return 0;
+	set_hot(&hot->entry->unanswered, hot->head, 0);
+	answer = flow->last < MAX_PATHS ? answer_on(flow, flow->last) : 0;
+	if (answer && *answer != now)
+		*answer = now;
+	if (waited > LONGEST_WAIT)
+		waited = LONGEST_WAIT;
+	if (waited < slowest)
+		waited = slowest - (slowest >> 4) - 1;
+	if (waited != slowest)
+		set_hot(&hot->entry->slowest, hot->head, waited);
+	return 1;
+}
+
+/* Notes what comes in for a hot flow, as note_arrival and note_received; 0: leaves it to these. */
+static __always_inline int note_hot_arrival(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
+{
+	__u32 sequence = bpf_ntohl(packet->sequence), received, unanswered, advanced, path, is_new;
+	struct node *node = this_node();
+	struct flow flow = {};
+	__u64 foreign = 0;
+
+	if (!node || node->clock != read_hot(hot, &hot->entry->used, &foreign))
+		return 0;
+	read_numbers(hot, &flow, &foreign);
+	read_way(hot, &flow, &foreign);
+	received = read_hot(hot, &hot->entry->received, &foreign);
+	unanswered = read_hot(hot, &hot->entry->unanswered, &foreign);
+	advanced = read_hot(hot, &hot->entry->advanced, &foreign);
+	if (foreign >> HOT_CLAIM || flow.avoided || !is_expected(&flow, packet))
+		return 0;
+	path = path_here(skb, node, &flow);
+	if ((flow.role == ROLE_RESPONDER && path != flow.path) || flow.incoming != (__u8)(path + 1))
+		return 0;
+	is_new = received - sequence >= WINDOW;
+	if ((is_new || (!unanswered && flow.incoming != (__u8)(flow.last + 1))) && advanced != ((__u16)hot->head | 1 << 16))
+		return 0;
+	if (unanswered && !note_hot_answer(hot, &flow, unanswered))
+		return 0;
+	if (is_new)
+		set_hot(&hot->entry->received, hot->head, sequence);
+	count_received(skb, packet, &flow, path);
+	return 1;
+}
+
 SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {
 	struct packet packet;
 	struct flow_key key;
 	struct flow *flow;
+	struct hot hot;
 	__u8 came_by;
 	int syn;
 
@@ -237,6 +293,9 @@ int from_uplink(struct __sk_buff *skb)
 	key.remote = packet.source;
 	key.local_port = packet.destination_port;
 	key.remote_port = packet.source_port;
+	find_hot(&hot, &key, packet.family);
+	if (hot.is_usable && is_plain(&packet) && note_hot_arrival(skb, &hot, &packet))
+		return TCX_NEXT;
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (unlikely(syn)) {
 		ask(skb, &packet, &key, flow);
@@ -247,11 +306,13 @@ int from_uplink(struct __sk_buff *skb)
 			note_midstream(skb, &packet, &key);
 		return TCX_NEXT;
 	}
+	return_notes(&hot, flow);
 	came_by = flow->incoming;
 	note_arrival(skb, flow, &packet);
 	note_received(skb, flow, &packet, came_by);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);
+	follow_hot(&hot, flow, &key, packet.family, 0);
 	return TCX_NEXT;
 }
 

@@ -103,6 +103,37 @@ type FromUplinkHealth struct {
 	Pad  [7]uint8
 }
 
+type FromUplinkHotFlow struct {
+	_           structs.HostLayout
+	Head        uint64
+	Ports       uint64
+	Local       uint64
+	Remote      uint64
+	Way         uint64
+	Choice      uint64
+	State       uint64
+	Used        uint64
+	Endpoint    uint64
+	Pad         uint64
+	Sequence    uint64
+	Token       uint64
+	From        uint64
+	CountedSent uint64
+	Counted     uint64
+	Advanced    uint64
+	Sent        uint64
+	Received    uint64
+	Unanswered  uint64
+	Slowest     uint64
+	Redirected  uint64
+	Gathered    uint64
+	Asked       uint64
+	Pad2        uint64
+	LocalFirst  [3]uint64
+	RemoteFirst [3]uint64
+	Pad3        [2]uint64
+}
+
 type FromUplinkLoad struct {
 	_       structs.HostLayout
 	Moved   [2]uint64
@@ -209,6 +240,7 @@ const (
 	FromUplinkMapFlows            = "flows"
 	FromUplinkMapHandshakes       = "handshakes"
 	FromUplinkMapHealth           = "health"
+	FromUplinkMapHotFlows         = "hot_flows"
 	FromUplinkMapLivingFlows      = "living_flows"
 	FromUplinkMapLocalFilter      = "local_filter"
 	FromUplinkMapNode             = "node"
@@ -287,6 +319,7 @@ type FromUplinkMapSpecs struct {
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
 	Health           *ebpf.MapSpec `ebpf:"health"`
+	HotFlows         *ebpf.MapSpec `ebpf:"hot_flows"`
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
@@ -341,6 +374,7 @@ type FromUplinkMaps struct {
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Handshakes       *ebpf.Map `ebpf:"handshakes"`
 	Health           *ebpf.Map `ebpf:"health"`
+	HotFlows         *ebpf.Map `ebpf:"hot_flows"`
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
@@ -370,6 +404,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.Flows,
 		m.Handshakes,
 		m.Health,
+		m.HotFlows,
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,

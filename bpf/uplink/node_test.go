@@ -158,6 +158,7 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 		uplink.FromUplinkMapEndpoints:     to.Endpoints,
 		uplink.FromUplinkMapFlows:         to.Flows,
 		uplink.FromUplinkMapHandshakes:    to.Handshakes,
+		uplink.FromUplinkMapHotFlows:      to.HotFlows,
 		uplink.FromUplinkMapLocalFilter:   to.LocalFilter,
 		uplink.FromUplinkMapNode:          to.Node,
 		uplink.FromUplinkMapPeerAddresses: to.PeerAddresses,
@@ -361,6 +362,7 @@ func (n *node) run(t testutil.TB, program *ebpf.Program, frame []byte, context s
 func (n *node) flow(t testutil.TB, out segment) *uplink.ToUplinkFlow {
 	t.Helper()
 	if flow := lookup[uplink.ToUplinkFlow](t, n.maps.Flows, flowKey(out)); flow != nil {
+		n.hotEntry(t, out).addNotes(flow)
 		return flow
 	}
 	if handshake := lookup[uplink.ToUplinkHandshake](t, n.maps.Handshakes, flowKey(out)); handshake != nil {
@@ -394,6 +396,7 @@ func (n *node) mustFlow(t testutil.TB, out segment) *uplink.ToUplinkFlow {
 func (n *node) putFlow(t testutil.TB, out segment, flow uplink.ToUplinkFlow) {
 	t.Helper()
 	put(t, n.maps.Flows, flowKey(out), flow)
+	n.coolDown(t, out)
 }
 
 // countFlows counts handshakes too.

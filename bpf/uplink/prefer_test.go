@@ -52,9 +52,10 @@ func (n *node) leavesBy(t testutil.TB, s segment) int {
 // arrives forgets the packet of the flow that is on its way to another NIC.
 func (n *node) arrives(t testutil.TB, s segment) {
 	t.Helper()
-	if flow := lookup[uplink.ToUplinkFlow](t, n.maps.Flows, flowKey(s)); flow != nil {
+	if lookup[uplink.ToUplinkFlow](t, n.maps.Flows, flowKey(s)) != nil {
+		flow := *n.mustFlow(t, s)
 		flow.Redirected = 0
-		put(t, n.maps.Flows, flowKey(s), *flow)
+		n.putFlow(t, s, flow)
 	}
 }
 

@@ -23,6 +23,7 @@ SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
 SHARED(enum, flow_role);
 SHARED(enum, flow_subtype);
+SHARED(enum, hot_limit);
 SHARED(enum, load_limit);
 SHARED(enum, origin);
 SHARED(enum, outer_of);
@@ -319,6 +320,8 @@ __noinline int renew_flow(struct __sk_buff *skb, struct packet *packet, const st
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow)
 		forget_flow(flow, &key);
+	else
+		forget_hot(&key); /* flows has made room, and the next packets are the handshake's */
 	handshake = bpf_map_lookup_elem(&handshakes, &key);
 	if (handshake)
 		give_up(handshake, &key);
@@ -511,17 +514,122 @@ static __always_inline int parse_leaving(struct __sk_buff *skb, struct packet *p
 	return parse_packet(skb, packet);
 }
 
+/* Notes what a flow's end sends, as note_leaving; 0: that is not all. */
+static __always_inline int note_hot_sent(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
+{
+	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers, sent, counted;
+	struct flow flow = {};
+	__u64 foreign = 0;
+
+	if (!numbers)
+		return 1;
+	sent = read_hot(hot, &hot->entry->sent, &foreign);
+	flow.unanswered = read_hot(hot, &hot->entry->unanswered, &foreign);
+	if (origin_of(skb) != read_hot(hot, &hot->entry->from, &foreign) || foreign >> HOT_CLAIM)
+		return 0;
+	if (unlikely(sent - end < WINDOW)) {
+		flow.slowest = read_hot(hot, &hot->entry->slowest, &foreign);
+		return flow.unanswered && !(foreign >> HOT_CLAIM) && !waits_too_long(&flow, ticks());
+	}
+	counted = read_hot(hot, &hot->entry->counted_sent, &foreign);
+	if (foreign >> HOT_CLAIM || (may_share && sent - counted < BUSY_BYTES && end - counted >= BUSY_BYTES))
+		return 0;
+	if (!flow.unanswered)
+		set_hot(&hot->entry->unanswered, hot->head, ticks());
+	set_hot(&hot->entry->sent, hot->head, end);
+	return 1;
+}
+
+/* The path that steer would choose for a plain packet, or NO_PATH. */
+static __always_inline __u32 hot_path(const struct flow *flow, const struct node *node, const struct peer *peer,
+				      const struct packet *packet)
+{
+	struct preference *preference = preference_of(flow->endpoint);
+	__u8 paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
+
+	if (preference) {
+		if (flow->account != preference->account)
+			return NO_PATH;
+		paths = wanted_paths(preference, flow, paths);
+	}
+	paths = shared_path(flow, paths);
+	if (flow->path < MAX_PATHS && paths >> flow->path & 1)
+		return flow->path;
+	return one_of(paths, flow->turn);
+}
+
+enum {
+	NOT_HOT = -2, /* in the place of a verdict */
+};
+
+/* Sends a packet whose flow is hot as steer does, or leaves it to that. */
+static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
+{
+	struct bpf_redir_neigh next_hop = { .nh_family = packet->carrier };
+	struct node *node = this_node();
+	struct flow flow = {};
+	__u32 index, path, interface, redirected;
+	struct peer *peer;
+	__u64 foreign = 0;
+
+	if (!node || node->routed || read_hot(hot, &hot->entry->used, &foreign) != node->clock)
+		return NOT_HOT;
+	read_numbers(hot, &flow, &foreign);
+	if (foreign >> HOT_CLAIM || flow.avoided || says_news(&flow, packet))
+		return NOT_HOT;
+	redirected = read_hot(hot, &hot->entry->redirected, &foreign);
+	read_way(hot, &flow, &foreign);
+	index = flow.peer;
+	flow.endpoint = read_hot(hot, &hot->entry->endpoint, &foreign);
+	if (foreign >> HOT_CLAIM)
+		return NOT_HOT;
+	if (redirected == skb->ifindex) {
+		set_hot(&hot->entry->redirected, hot->head, 0);
+		count_sent(skb, packet, &flow, flow.last);
+		return TCX_NEXT;
+	}
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer || !peer->active)
+		return NOT_HOT;
+	path = hot_path(&flow, node, peer, packet);
+	if (path >= MAX_PATHS || path != flow.last)
+		return NOT_HOT;
+	barrier_var(path);
+	path &= MAX_PATHS - 1;
+	interface = node->interface[path];
+	if (!interface || !note_hot_sent(skb, hot, packet))
+		return NOT_HOT;
+	if (interface == skb->ifindex) {
+		count_sent(skb, packet, &flow, path);
+		return TCX_NEXT;
+	}
+	if (packet->carrier == AF_INET)
+		next_hop.nh[0] = peer->ipv4[path];
+	else
+		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
+	set_hot(&hot->entry->redirected, hot->head, interface);
+	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
+}
+
 SEC("tc")
 int to_uplink(struct __sk_buff *skb)
 {
 	struct packet packet;
 	struct flow_key *key = ends_of(&packet);
 	struct flow *flow;
+	struct hot hot;
+	int verdict;
 
 	if (!parse_leaving(skb, &packet))
 		return TCX_NEXT;
 	if (likely(!may_have_flows(&packet.source)))
 		return TCX_NEXT;
+	find_hot(&hot, key, packet.family);
+	if (hot.is_usable && is_plain(&packet)) {
+		verdict = steer_hot(skb, &hot, &packet);
+		if (verdict != NOT_HOT)
+			return verdict;
+	}
 	flow = bpf_map_lookup_elem(&flows, key);
 	if (unlikely(packet.flags & TCP_SYN || !flow)) {
 		if (!(packet.flags & TCP_SYN) && !may_shake_hands(key))
@@ -535,13 +643,24 @@ int to_uplink(struct __sk_buff *skb)
 				limit_segments(skb, &packet, flow->peer);
 			return steer(skb, flow, &packet, 0, 0);
 		}
+		hot.is_own = hot.is_usable = 0; /* what it found is of a flow that was */
 		flow = bpf_map_lookup_elem(&flows, key);
 	}
-	if (!flow || was_redirected(skb, flow, &packet) || unlikely(is_out_of_place(skb, flow, key, &packet)))
+	if (!flow)
+		return TCX_NEXT;
+	return_notes(&hot, flow);
+	if (was_redirected(skb, flow, &packet)) {
+		if (hot.is_usable)
+			set_hot(&hot.entry->redirected, hot.head, 0);
+		return TCX_NEXT;
+	}
+	if (unlikely(is_out_of_place(skb, flow, key, &packet)))
 		return TCX_NEXT;
 	note_expected(skb, flow, &packet);
 	note_end(flow, key, &packet, ENDED_OUT);
-	return steer(skb, flow, &packet, key, note_leaving(skb, flow, key, &packet));
+	verdict = steer(skb, flow, &packet, key, note_leaving(skb, flow, key, &packet));
+	follow_hot(&hot, flow, key, packet.family, 1);
+	return verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

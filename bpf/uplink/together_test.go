@@ -24,7 +24,7 @@ func (n *node) sendsMuch(t testutil.TB, e ends, sequence uint32) uint32 {
 	n.ingress(t, green, e.hears(sequence, 0).frame())
 	flow := *n.mustFlow(t, e.out())
 	flow.CountedSent = flow.Sent // a new slice of time begins
-	put(t, n.maps.Flows, flowKey(e.out()), flow)
+	n.putFlow(t, e.out(), flow)
 	for range 2 {
 		sequence += piece
 		n.goesBy(t, e.sends(sequence-100))
@@ -146,7 +146,7 @@ func TestOnANodeWithoutSharingNoFlowIsToldAndThoseThatSharedTakeTheirOwnPaths(t 
 		require.Nil(t, n.busy(t, e))
 		flow := *n.mustFlow(t, e.out())
 		flow.Subtype |= sharing(red)
-		put(t, n.maps.Flows, flowKey(e.out()), flow)
+		n.putFlow(t, e.out(), flow)
 		n.requireGoesBy(t, green, e.sends(sequence), "of a node that no longer has flows share paths")
 	})
 }

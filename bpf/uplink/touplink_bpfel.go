@@ -111,6 +111,37 @@ type ToUplinkHealth struct {
 	Pad  [7]uint8
 }
 
+type ToUplinkHotFlow struct {
+	_           structs.HostLayout
+	Head        uint64
+	Ports       uint64
+	Local       uint64
+	Remote      uint64
+	Way         uint64
+	Choice      uint64
+	State       uint64
+	Used        uint64
+	Endpoint    uint64
+	Pad         uint64
+	Sequence    uint64
+	Token       uint64
+	From        uint64
+	CountedSent uint64
+	Counted     uint64
+	Advanced    uint64
+	Sent        uint64
+	Received    uint64
+	Unanswered  uint64
+	Slowest     uint64
+	Redirected  uint64
+	Gathered    uint64
+	Asked       uint64
+	Pad2        uint64
+	LocalFirst  [3]uint64
+	RemoteFirst [3]uint64
+	Pad3        [2]uint64
+}
+
 type ToUplinkKeptOrigin struct {
 	_      structs.HostLayout
 	Origin uint32
@@ -226,6 +257,7 @@ const (
 	ToUplinkMapFlows            = "flows"
 	ToUplinkMapHandshakes       = "handshakes"
 	ToUplinkMapHealth           = "health"
+	ToUplinkMapHotFlows         = "hot_flows"
 	ToUplinkMapKeptOrigin       = "kept_origin"
 	ToUplinkMapLivingFlows      = "living_flows"
 	ToUplinkMapLocalFilter      = "local_filter"
@@ -307,6 +339,7 @@ type ToUplinkMapSpecs struct {
 	Flows            *ebpf.MapSpec `ebpf:"flows"`
 	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
 	Health           *ebpf.MapSpec `ebpf:"health"`
+	HotFlows         *ebpf.MapSpec `ebpf:"hot_flows"`
 	KeptOrigin       *ebpf.MapSpec `ebpf:"kept_origin"`
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
@@ -364,6 +397,7 @@ type ToUplinkMaps struct {
 	Flows            *ebpf.Map `ebpf:"flows"`
 	Handshakes       *ebpf.Map `ebpf:"handshakes"`
 	Health           *ebpf.Map `ebpf:"health"`
+	HotFlows         *ebpf.Map `ebpf:"hot_flows"`
 	KeptOrigin       *ebpf.Map `ebpf:"kept_origin"`
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
@@ -395,6 +429,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.Flows,
 		m.Handshakes,
 		m.Health,
+		m.HotFlows,
 		m.KeptOrigin,
 		m.LivingFlows,
 		m.LocalFilter,

@@ -38,6 +38,16 @@ const (
 	Answered     = 0x80
 )
 
+// enum hot_limit
+const (
+	HotFlows     = 0x1000
+	HotRest      = 0x4
+	HotClaim     = 0x20
+	HotIPV6      = 0x1
+	HotNextClaim = 0x2
+	HotBehind    = 0x1000000
+)
+
 // enum load_limit
 const (
 	SliceBits = 0x1a

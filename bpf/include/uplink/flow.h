@@ -9,6 +9,7 @@
 #include "anti_spoofing.h"
 #include "../mptcp.h"
 #include "../tunnel.h"
+#include "hot_flows.h"
 #include "outside.h"
 #include "quota.h"
 
@@ -49,6 +50,7 @@ static __always_inline void forget_flow(const struct flow *flow, const struct fl
 {
 	if (flow->ended != ENDED_BOTH)
 		give_back(flow, key);
+	forget_hot(key);
 	bpf_map_delete_elem(&flows, key);
 }
 
@@ -68,17 +70,6 @@ static __always_inline void note_end(struct flow *flow, struct flow_key *key, co
 		return;
 	give_back(flow, key);
 	forget_ended(key, flow);
-}
-
-/*
- * The same number at both ends of a flow. The product mixes all bits into those
- * that are kept: the ports that Linux gives to clients are all even.
- */
-static __always_inline __u32 mix_ends(const struct flow_key *key)
-{
-	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
-
-	return folded * 0x9e3779b1;
 }
 
 static __always_inline __u8 flow_hash(const struct flow_key *key)

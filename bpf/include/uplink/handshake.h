@@ -100,6 +100,8 @@ static __always_inline struct flow *agree(const struct handshake *handshake, con
 
 	if (before)
 		forget_flow(before, key);
+	else
+		forget_hot(key);
 	if (!take_room(beginner(&flow, key))) {
 		give_up(handshake, key);
 		return 0;

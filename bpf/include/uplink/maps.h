@@ -112,6 +112,17 @@ static __always_inline struct flow_key *ends_of(struct packet *packet)
 	return (struct flow_key *)&packet->source;
 }
 
+/*
+ * The same number at both ends of a flow. The product mixes all bits into those
+ * that are kept: the ports that Linux gives to clients are all even.
+ */
+static __always_inline __u32 mix_ends(const struct flow_key *key)
+{
+	__u32 folded = key->local.word[3] ^ key->remote.word[3] ^ key->local_port ^ key->remote_port;
+
+	return folded * 0x9e3779b1;
+}
+
 enum flow_role {
 	ROLE_INITIATOR = 1, /* this node chose the path */
 	ROLE_RESPONDER = 2, /* the peer chose it; this node follows */

@@ -25,6 +25,8 @@ enum silence {
 	WINDOW = 1 << 24,    /* by so much a repeated number may be behind */
 };
 
+_Static_assert((__u32)HOT_BEHIND == (__u32)WINDOW, "a repeated number is behind by so much wherever it is noted");
+
 /* How often flows left each path because it did not answer. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -65,7 +65,7 @@ func (u *uplinkRace) load() error {
 		"node": m.Node, "peers": m.Peers, "peer_addresses": m.PeerAddresses, "endpoints": m.Endpoints,
 		"flows": m.Flows, "handshakes": m.Handshakes, "recent_handshakes": m.RecentHandshakes,
 		"connections": m.Connections, "local_filter": m.LocalFilter, "tunnels": m.Tunnels,
-		"clock_readings": m.ClockReadings,
+		"clock_readings": m.ClockReadings, "hot_flows": m.HotFlows,
 	}
 	if err := uplink.LoadFromUplinkObjects(&u.from, &ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
 		return fmt.Errorf("loading from_uplink: %w", err)
