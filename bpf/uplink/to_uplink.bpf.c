@@ -562,32 +562,40 @@ enum {
 	NOT_HOT = -2, /* in the place of a verdict */
 };
 
+/* What steer needs of a hot flow; 0: the packet says, or the node knows, something new. */
+static __always_inline int read_hot_flow(const struct hot *hot, const struct node *node, const struct packet *packet,
+					 struct flow *flow)
+{
+	__u64 foreign = 0;
+
+	if (node->routed || read_hot(hot, &hot->entry->used, &foreign) != node->clock)
+		return 0;
+	read_numbers(hot, flow, &foreign);
+	if (foreign >> HOT_CLAIM || flow->avoided || says_news(flow, packet))
+		return 0;
+	flow->redirected = read_hot(hot, &hot->entry->redirected, &foreign);
+	read_way(hot, flow, &foreign);
+	flow->endpoint = read_hot(hot, &hot->entry->endpoint, &foreign);
+	return !(foreign >> HOT_CLAIM);
+}
+
 /* Sends a packet whose flow is hot as steer does, or leaves it to that. */
 static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
 {
 	struct bpf_redir_neigh next_hop = { .nh_family = packet->carrier };
 	struct node *node = this_node();
 	struct flow flow = {};
-	__u32 index, path, interface, redirected;
+	__u32 index, path, interface;
 	struct peer *peer;
-	__u64 foreign = 0;
 
-	if (!node || node->routed || read_hot(hot, &hot->entry->used, &foreign) != node->clock)
+	if (!node || !read_hot_flow(hot, node, packet, &flow))
 		return NOT_HOT;
-	read_numbers(hot, &flow, &foreign);
-	if (foreign >> HOT_CLAIM || flow.avoided || says_news(&flow, packet))
-		return NOT_HOT;
-	redirected = read_hot(hot, &hot->entry->redirected, &foreign);
-	read_way(hot, &flow, &foreign);
-	index = flow.peer;
-	flow.endpoint = read_hot(hot, &hot->entry->endpoint, &foreign);
-	if (foreign >> HOT_CLAIM)
-		return NOT_HOT;
-	if (redirected == skb->ifindex) {
+	if (flow.redirected == skb->ifindex) {
 		set_hot(&hot->entry->redirected, hot->head, 0);
 		count_sent(skb, packet, &flow, flow.last);
 		return TCX_NEXT;
 	}
+	index = flow.peer;
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer || !peer->active)
 		return NOT_HOT;
@@ -609,6 +617,27 @@ static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *ho
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
 	set_hot(&hot->entry->redirected, hot->head, interface);
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
+}
+
+/* Sends a packet whose flow is in flows. */
+static __always_inline int steer_known(struct __sk_buff *skb, struct packet *packet, struct flow_key *key, struct flow *flow,
+				       const struct hot *hot)
+{
+	int verdict;
+
+	return_notes(hot, flow);
+	if (was_redirected(skb, flow, packet)) {
+		if (hot->is_usable)
+			set_hot(&hot->entry->redirected, hot->head, 0);
+		return TCX_NEXT;
+	}
+	if (unlikely(is_out_of_place(skb, flow, key, packet)))
+		return TCX_NEXT;
+	note_expected(skb, flow, packet);
+	note_end(flow, key, packet, ENDED_OUT);
+	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
+	follow_hot(hot, flow, key, packet->family, 1);
+	return verdict;
 }
 
 SEC("tc")
@@ -648,19 +677,7 @@ int to_uplink(struct __sk_buff *skb)
 	}
 	if (!flow)
 		return TCX_NEXT;
-	return_notes(&hot, flow);
-	if (was_redirected(skb, flow, &packet)) {
-		if (hot.is_usable)
-			set_hot(&hot.entry->redirected, hot.head, 0);
-		return TCX_NEXT;
-	}
-	if (unlikely(is_out_of_place(skb, flow, key, &packet)))
-		return TCX_NEXT;
-	note_expected(skb, flow, &packet);
-	note_end(flow, key, &packet, ENDED_OUT);
-	verdict = steer(skb, flow, &packet, key, note_leaving(skb, flow, key, &packet));
-	follow_hot(&hot, flow, key, packet.family, 1);
-	return verdict;
+	return steer_known(skb, &packet, key, flow, &hot);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";
