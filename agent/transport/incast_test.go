@@ -25,8 +25,8 @@ import (
 
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
+	"braid.dev/braid/agent/transport/incasttest"
 	"braid.dev/braid/api/v1alpha1"
-	"braid.dev/braid/internal/lab/incast"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -63,7 +63,7 @@ func newCrowdOn(t *testing.T, spec network.Spec) *crowd {
 	}
 	directory := testutil.BPFFS(t)
 	if len(spec.Paths) > 1 {
-		spread, err := incast.SpreadOver(t.Context(), c.Network, directory, t.TempDir())
+		spread, err := incasttest.SpreadOver(t.Context(), c.Network, directory, t.TempDir())
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, spread.Close()) })
 	}
@@ -81,7 +81,7 @@ var credits = &v1alpha1.Incast{Mode: v1alpha1.IncastCredits, Peers: []v1alpha1.C
 // credits. All use cubic, and stand for pods of the receiver's node, whose agent this is.
 func (c *crowd) give(t *testing.T, receiver *v1alpha1.Incast, heeding int) {
 	t.Helper()
-	tunnels, err := incast.TunnelsOf(c.Nodes[0])
+	tunnels, err := incasttest.TunnelsOf(c.Nodes[0])
 	require.NoError(t, err)
 	state := nodetest.State{Tunnels: tunnels}
 	for _, path := range c.Spec.Paths {
@@ -114,13 +114,13 @@ func (c *crowd) apply(t *testing.T, model *node.Model) {
 	require.NoError(t, nodetest.Failures(report))
 }
 
-func (c *crowd) run(t *testing.T, options incast.Options) *incast.Result {
+func (c *crowd) run(t *testing.T, options incasttest.Options) *incasttest.Result {
 	t.Helper()
 	if options.Senders == nil {
 		options.Senders = c.senders
 	}
 	options.Receiver = c.receiver
-	result, err := incast.Run(t.Context(), options)
+	result, err := incasttest.Run(t.Context(), options)
 	require.NoError(t, err)
 	t.Logf("%d flows of %d kB: %.2f %% retransmitted, slowest %v, %.1f Mbit/s, Jain %.3f",
 		options.Flows, options.Bytes>>10, result.RetransmittedShare(), result.Slowest(), result.Mbit(), result.Jain())
@@ -157,12 +157,12 @@ func (c *crowd) blast(t *testing.T, mbit int) (stop func()) {
 }
 
 // bulk are the short flows of an incast.
-var bulk = []incast.Options{{Flows: 8, Bytes: 256 << 10}, {Flows: 32, Bytes: 64 << 10}}
+var bulk = []incasttest.Options{{Flows: 8, Bytes: 256 << 10}, {Flows: 32, Bytes: 64 << 10}}
 
 // What is asserted is generous: hack/bench has the figures.
 func TestSendersWithCreditsDoNotOverrunAReceiver(t *testing.T) {
 	c := newCrowd(t)
-	for name, of := range map[string]incast.Options{
+	for name, of := range map[string]incasttest.Options{
 		"TCP": {Protocol: network.TCP}, "TCP over IPv6": {Protocol: network.TCP, Version: 6}, "MPTCP": {},
 	} {
 		for _, o := range bulk {
@@ -182,7 +182,7 @@ func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
 	c := newCrowd(t)
 	c.give(t, credits, len(c.senders))
 	for _, flows := range []int{1, 8, 32} {
-		got := c.run(t, incast.Options{Flows: flows, Duration: 2 * time.Second, Protocol: network.TCP})
+		got := c.run(t, incasttest.Options{Flows: flows, Duration: 2 * time.Second, Protocol: network.TCP})
 		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.7*crowdMbit {
 			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
 		}
@@ -193,7 +193,7 @@ func TestLongFlowsWithCreditsShareAReceiverEvenly(t *testing.T) {
 func TestLargeFlowsWithDataBothWaysGetCreditsToo(t *testing.T) {
 	c := newCrowd(t)
 	for name, protocol := range map[string]network.Protocol{"TCP": network.TCP, "MPTCP": network.MPTCP} {
-		o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: protocol, Echo: true}
+		o := incasttest.Options{Flows: 8, Duration: 2 * time.Second, Protocol: protocol, Echo: true}
 		c.give(t, credits, 0)
 		without := c.run(t, o)
 		c.give(t, credits, len(c.senders))
@@ -218,7 +218,7 @@ func (c *crowd) received(t *testing.T) (bytes []float64) {
 }
 
 // expectOnSecond has flows run, and wants the second NIC to have a part of all within bounds.
-func (c *crowd) expectOnSecond(t *testing.T, options incast.Options, least, most float64) *incast.Result {
+func (c *crowd) expectOnSecond(t *testing.T, options incasttest.Options, least, most float64) *incasttest.Result {
 	t.Helper()
 	before := c.received(t)
 	result := c.run(t, options)
@@ -242,7 +242,7 @@ func TestSubflowsWithCreditsFillBothNICsOfAReceiverAndDoNotOverrunThem(t *testin
 		}
 	}
 	for _, flows := range []int{1, 8, 32} {
-		got := c.expectOnSecond(t, incast.Options{Flows: flows, Duration: 2 * time.Second}, 0.35, 0.65)
+		got := c.expectOnSecond(t, incasttest.Options{Flows: flows, Duration: 2 * time.Second}, 0.35, 0.65)
 		if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.2*crowdMbit {
 			t.Errorf("%d flows: %.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", flows, got.RetransmittedShare(), got.Jain(), got.Mbit())
 		}
@@ -256,7 +256,7 @@ func TestEachSubflowGetsCreditsOfTheNICByWhichItComesIn(t *testing.T) {
 	c.slow = map[string]int64{"net2": slow}
 	require.NoError(t, c.Fabric.ShapeQueue("net2.1", slow, crowdBuffer))
 	c.give(t, credits, len(c.senders))
-	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.1, 0.3)
+	got := c.expectOnSecond(t, incasttest.Options{Flows: 8, Duration: 2 * time.Second}, 0.1, 0.3)
 	if got.RetransmittedShare() > 2 || got.Mbit() < 0.7*(crowdMbit+slow) {
 		t.Errorf("%.1f %% retransmitted, %.1f Mbit/s", got.RetransmittedShare(), got.Mbit())
 	}
@@ -276,7 +276,7 @@ func TestSendersWithCreditsDoNotOverrunAReceiverInAnOverlay(t *testing.T) {
 					t.Errorf("with credits %.1f %% are sent again, and %.1f %% without", with.RetransmittedShare(), without.RetransmittedShare())
 				}
 			}
-			got := c.run(t, incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
+			got := c.run(t, incasttest.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
 			if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 0.65*crowdMbit {
 				t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
 			}
@@ -287,7 +287,7 @@ func TestSendersWithCreditsDoNotOverrunAReceiverInAnOverlay(t *testing.T) {
 func TestSubflowsInAnOverlayGetCreditsOfBothNICs(t *testing.T) {
 	c := newCrowdOn(t, network.Spec{Paths: twoNICs, Overlay: network.Overlay{Outer: 4}})
 	c.give(t, credits, len(c.senders))
-	got := c.expectOnSecond(t, incast.Options{Flows: 8, Duration: 2 * time.Second}, 0.35, 0.65)
+	got := c.expectOnSecond(t, incasttest.Options{Flows: 8, Duration: 2 * time.Second}, 0.35, 0.65)
 	if got.RetransmittedShare() > 2 || got.Jain() < 0.95 || got.Mbit() < 1.1*crowdMbit {
 		t.Errorf("%.1f %% retransmitted, Jain %.3f, %.1f Mbit/s", got.RetransmittedShare(), got.Jain(), got.Mbit())
 	}
@@ -302,7 +302,7 @@ func TestWhatModestFlowsLeaveGoesToTheOthers(t *testing.T) {
 	for _, sender := range c.senders[1:5] {
 		trickling.Go(func() { c.trickle(t, sender, done) })
 	}
-	got := c.run(t, incast.Options{Senders: c.senders[:1], Flows: 1, Duration: 3 * time.Second, Protocol: network.TCP})
+	got := c.run(t, incasttest.Options{Senders: c.senders[:1], Flows: 1, Duration: 3 * time.Second, Protocol: network.TCP})
 	close(done)
 	trickling.Wait()
 	if got.Mbit() < 0.28*crowdMbit {
@@ -352,7 +352,7 @@ func TestWhatOthersSendIsTakenOffCredits(t *testing.T) {
 	c.give(t, credits, len(c.senders))
 	stop := c.blast(t, crowdMbit/3)
 	defer stop()
-	got := c.run(t, incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
+	got := c.run(t, incasttest.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP})
 	if got.RetransmittedShare() > 4 || got.Mbit() > 0.75*crowdMbit || got.Mbit() < 0.35*crowdMbit {
 		t.Errorf("beside a third of others: %.1f %% retransmitted, %.1f Mbit/s", got.RetransmittedShare(), got.Mbit())
 	}
@@ -362,7 +362,7 @@ func TestWhatOthersSendIsTakenOffCredits(t *testing.T) {
 func TestLongFlowsWithCreditsDoNotOverrunANarrowerLinkOnTheirWay(t *testing.T) {
 	c := newCrowd(t)
 	require.NoError(t, c.Nodes[1].ShapeQueue("net1", 30, crowdBuffer))
-	o := incast.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP}
+	o := incasttest.Options{Flows: 8, Duration: 2 * time.Second, Protocol: network.TCP}
 	c.give(t, credits, 0)
 	without := c.run(t, o)
 	c.give(t, credits, len(c.senders))

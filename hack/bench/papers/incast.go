@@ -21,9 +21,9 @@ import (
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/transport"
+	"braid.dev/braid/agent/transport/incasttest"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/hack/bench/rig"
-	"braid.dev/braid/internal/lab/incast"
 	"braid.dev/braid/internal/lab/network"
 )
 
@@ -43,7 +43,7 @@ type crowd struct {
 	*network.Network
 	part    *transport.Part
 	builder *node.Builder
-	spread  *incast.Spread // nil for a single path
+	spread  *incasttest.Spread // nil for a single path
 }
 
 // cleanCrowd removes what a killed run left.
@@ -87,7 +87,7 @@ func (c *crowd) prepare(ctx context.Context) (err error) {
 		}
 	}
 	if len(c.Spec.Paths) > 1 {
-		c.spread, err = incast.SpreadOver(ctx, c.Network, crowdState, crowdPods)
+		c.spread, err = incasttest.SpreadOver(ctx, c.Network, crowdState, crowdPods)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (c *crowd) give(ctx context.Context, heeding int) error {
 
 // model is the receiver's node, without its pods.
 func (c *crowd) model() (*node.Model, error) {
-	tunnels, err := incast.TunnelsOf(c.Nodes[0])
+	tunnels, err := incasttest.TunnelsOf(c.Nodes[0])
 	if err != nil {
 		return nil, err
 	}
@@ -164,13 +164,13 @@ type setting struct {
 
 type loads struct {
 	name    string
-	options incast.Options
+	options incasttest.Options
 }
 
 var (
 	crowdLong = 3 * time.Second
-	bursts    = []loads{{"8x256k", incast.Options{Flows: 8, Bytes: 256 << 10}}, {"32x64k", incast.Options{Flows: 32, Bytes: 64 << 10}}}
-	longFlows = []loads{{"8long", incast.Options{Flows: 8, Duration: crowdLong}}, {"32long", incast.Options{Flows: 32, Duration: crowdLong}}}
+	bursts    = []loads{{"8x256k", incasttest.Options{Flows: 8, Bytes: 256 << 10}}, {"32x64k", incasttest.Options{Flows: 32, Bytes: 64 << 10}}}
+	longFlows = []loads{{"8long", incasttest.Options{Flows: 8, Duration: crowdLong}}, {"32long", incasttest.Options{Flows: 32, Duration: crowdLong}}}
 	allLoads  = append(append([]loads{}, bursts...), longFlows...)
 
 	settings = []setting{
@@ -271,7 +271,7 @@ func (c *crowd) run(ctx context.Context, m *rig.Measurement, s situation, load l
 	if err != nil {
 		return err
 	}
-	result, err := incast.Run(ctx, options)
+	result, err := incasttest.Run(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func lesserShare(before, after []float64) float64 {
 }
 
 // firstHalf is the goodput of the flows of the senders that would heed credits.
-func firstHalf(result *incast.Result, senders, heeding int) float64 {
+func firstHalf(result *incasttest.Result, senders, heeding int) float64 {
 	bytes := int64(0)
 	for i, flow := range result.Flows {
 		if i%senders < heeding {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package incast has many pods send to one at the same time, and tells how that went.
-package incast
+// Package incasttest has many pods send to one at the same time, and tells how that went.
+package incasttest
 
 import (
 	"context"
