@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"braid.dev/braid/hack/lines"
 )
 
 // sample is how much of the time before At something waited for a processor: a task of
@@ -105,7 +106,7 @@ type event struct {
 // nothing.
 func readMachine(samples, times string) (machine, error) {
 	m := machine{failed: map[string][2]time.Time{}}
-	err := eachLine(samples, func(line []byte) error {
+	err := lines.Each(samples, func(line []byte) error {
 		var s sample
 		err := json.Unmarshal(line, &s)
 		m.samples = append(m.samples, s)
@@ -114,7 +115,7 @@ func readMachine(samples, times string) (machine, error) {
 	files, globErr := filepath.Glob(times)
 	err = errors.Join(err, globErr)
 	for _, file := range files {
-		err = errors.Join(err, eachLine(file, m.noteFailure))
+		err = errors.Join(err, lines.Each(file, m.noteFailure))
 	}
 	return m, err
 }
@@ -130,24 +131,6 @@ func (m machine) noteFailure(line []byte) error {
 		m.failed[name] = [2]time.Time{e.Time.Add(-time.Duration(e.Elapsed * float64(time.Second))), e.Time}
 	}
 	return nil
-}
-
-func eachLine(path string, do func([]byte) error) error {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // it was only read
-	scanner := bufio.NewScanner(file)
-	for scanner.Scan() {
-		if err := do(scanner.Bytes()); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return scanner.Err()
 }
 
 // short is how much of a test's time processors were short, in percent, the time stolen from

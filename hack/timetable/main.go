@@ -5,7 +5,6 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -19,6 +18,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"braid.dev/braid/hack/lines"
 )
 
 // row is what ran: a step, or a package of tests within one.
@@ -68,10 +69,10 @@ func run(out io.Writer, steps, times, processors string, least time.Duration) er
 
 // readSteps reads what .ci/run wrote.
 func readSteps(path string) (rows []row, err error) {
-	err = eachLine(path, func(line string) error {
+	err = lines.Each(path, func(line []byte) error {
 		var began, took float64
 		var name string
-		if _, err := fmt.Sscan(line, &began, &took, &name); err != nil {
+		if _, err := fmt.Sscan(string(line), &began, &took, &name); err != nil {
 			return fmt.Errorf("%q is no step: %w", line, err)
 		}
 		rows = append(rows, row{time.UnixMilli(int64(began * 1000)), seconds(took), name, ""})
@@ -84,13 +85,13 @@ func readSteps(path string) (rows []row, err error) {
 // of tests is a row of its own.
 func readPackages(path string) (rows []row, err error) {
 	step := "test-" + strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "times-"), ".json")
-	err = eachLine(path, func(line string) error {
+	err = lines.Each(path, func(line []byte) error {
 		var e struct {
 			Time                  time.Time
 			Action, Package, Test string
 			Elapsed               float64
 		}
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
+		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("failed to read the time of a test: %w", err)
 		}
 		if e.Test == "" && (e.Action == "pass" || e.Action == "fail") {
@@ -109,34 +110,15 @@ type sample struct {
 }
 
 func readSamples(path string) (samples []sample, err error) {
-	err = eachLine(path, func(line string) error {
+	err = lines.Each(path, func(line []byte) error {
 		var s sample
-		if err := json.Unmarshal([]byte(line), &s); err != nil {
+		if err := json.Unmarshal(line, &s); err != nil {
 			return fmt.Errorf("failed to read a sample: %w", err)
 		}
 		samples = append(samples, s)
 		return nil
 	})
 	return samples, err
-}
-
-// eachLine reads a file; one that is not there has no lines.
-func eachLine(path string, do func(string) error) error {
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer file.Close() //nolint:errcheck // it was only read
-	scanner := bufio.NewScanner(file)
-	for scanner.Scan() {
-		if err := do(scanner.Text()); err != nil {
-			return fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	return scanner.Err()
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
