@@ -122,12 +122,18 @@ func nothingLeftOf(name string) error {
 		return err
 	}
 	_, err = os.Stat(lab.Directory(name))
-	mounted := strings.Contains(string(mounts), lab.Directory(name))
+	mounted := isMounted(string(mounts), lab.Directory(name))
 	if len(namespaces)+len(processes) > 0 || mounted || !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("the lab left behind: network namespaces %v, processes %v, a mount: %v, its directory: %v",
 			namespaces, processes, mounted, err == nil)
 	}
 	return nil
+}
+
+// isMounted tells whether something is mounted at a directory or below. Another lab's name may
+// begin with this one's.
+func isMounted(mounts, directory string) bool {
+	return strings.Contains(mounts, " "+directory+" ") || strings.Contains(mounts, " "+directory+"/")
 }
 
 // Processes are the commands of a lab's processes, which it marks in their
