@@ -31,7 +31,7 @@ told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 # cluster, when little else is left.
 margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
-rates='/internal/lab/(traffic|incast)( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
+rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
 # Those that take longest, in the order of what they took.
 longest='agent/datapath e2e/failures proxy agent/transport agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/programs agent/announcements bpf/endpoint/actiontest agent/health agent/pathmanager agent/guests agent/paths'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
