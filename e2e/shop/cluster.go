@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package shop is the cluster that the packages of tests below e2e share the looks of: its
-// pods, what is done to it, and what is expected of it. Each package has a lab of its own.
+// Package shop has what the packages of tests below e2e have in common: the pods and policies of
+// their labs, what tests do to a lab, and what they expect of it. Each package brings up a lab of
+// its own. Most policies are in the namespace shop.
 package shop
 
 import (

@@ -114,6 +114,20 @@ func (r *Running) Subflows(t testing.TB) []traffic.Subflow {
 	return subflows
 }
 
+// describe tells what the client's kernel says of the connection: one that began as plain TCP, or
+// got no subflows, cannot go by several paths.
+func (r *Running) describe() string {
+	connection := r.Connection()
+	if connection == nil {
+		return "the connection is not open"
+	}
+	subflows, err := traffic.Subflows(connection)
+	if err != nil {
+		return fmt.Sprintf("failed to ask for its subflows, as plain TCP has none: %v", err)
+	}
+	return fmt.Sprintf("it has %d subflows: %+v", len(subflows), subflows)
+}
+
 // Carrying counts the subflows that have carried payload.
 func (r *Running) Carrying(t testing.TB) (count int) {
 	t.Helper()
@@ -330,7 +344,7 @@ func (c *Cluster) WaitForUse(t testing.TB, r *Running, since time.Time, want ...
 			t.Logf("%s: %v after %v", r, rates, took)
 			return
 		case took > longestMove:
-			t.Errorf("%s: after %v the paths carry %v, and only %v should", r, took, rates, want)
+			t.Errorf("%s: after %v the paths carry %v, and only %v should; %s", r, took, rates, want, r.describe())
 			return
 		}
 		time.Sleep(Sampling)

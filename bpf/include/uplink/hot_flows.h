@@ -38,7 +38,7 @@ struct hot_flow {
 	__u64 state;         /* role, incoming, subtype and avoided */
 	__u64 used;
 	__u64 endpoint;
-	__u64 pad;
+	__u64 pad;           /* what decides takes two cache lines, notes one, and the rest of IPv6 another */
 	__u64 sequence;
 	__u64 token;
 	__u64 from;
