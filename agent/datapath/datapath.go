@@ -48,13 +48,15 @@ type Datapath struct {
 	uplinks *attach.Interfaces
 	tunnels *attach.Interfaces
 	peers   peerTable
-	room    uint32 // for peers, in what is loaded
-	flows   sweeper
-	loads   loadTable
-	busy    busyTable
-	traffic counters
-	node    nodeEntry
-	key     atomic.Uint64
+	// youngPeers is while flows are picked up that began before their peers were known.
+	youngPeers youngPeers
+	room       uint32 // for peers, in what is loaded
+	flows      sweeper
+	loads      loadTable
+	busy       busyTable
+	traffic    counters
+	node       nodeEntry
+	key        atomic.Uint64
 	// gateways out of the cluster, to be asked whether they are there.
 	gatewaysMu sync.Mutex
 	gateways   map[neighbour]bool // whether they answered

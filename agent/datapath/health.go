@@ -49,6 +49,8 @@ type peerTable struct {
 	health  map[string]PeerHealth // nil before SetHealth
 	// inherited is the health that an earlier agent left, by the peers' numbers.
 	inherited map[uint32]uplink.ToUplinkHealth
+	// reached are the numbers of peers to which a path led when they were written last.
+	reached map[uint32]bool
 }
 
 // peerEntry is a peer's part of the maps.
@@ -69,33 +71,49 @@ func (t *peerTable) load(o *objects) error {
 	}); err != nil {
 		return fmt.Errorf("reading the health of peers: %w", err)
 	}
+	reached := map[uint32]bool{}
+	if err := entries.Each(o.maps().Peers, func(number *uint32, value *uplink.ToUplinkPeer) {
+		if isReached(value) {
+			reached[*number] = true
+		}
+	}); err != nil {
+		return fmt.Errorf("reading the peers: %w", err)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.maps, t.entries, t.inherited = o.maps(), map[string]*peerEntry{}, inherited
+	t.maps, t.entries, t.inherited, t.reached = o.maps(), map[string]*peerEntry{}, inherited, reached
 	return nil
 }
+
+// isReached is true where a path leads to the peer.
+func isReached(value *uplink.ToUplinkPeer) bool { return value.Ipv4Paths|value.Ipv6Paths != 0 }
 
 func (t *peerTable) unload() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.maps, t.entries = nil, nil
+	t.maps, t.entries, t.reached = nil, nil, nil
 }
 
-// write writes all peers, with how packets get over routers to them, and forgets others.
-func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) error {
+// write writes all peers, with how packets get over routers to them, and forgets others. It tells
+// whether a path leads to one to which none has led before.
+func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) (fresh bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.paths = paths
-	entries := map[string]*peerEntry{}
+	entries, reached := map[string]*peerEntry{}, map[uint32]bool{}
 	for _, peer := range peers {
 		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, wrappings[peer.Number])}
 		if before := t.entries[peer.Name]; before != nil && before.number == entry.number {
 			entry.written, entry.writtenHealth = before.written, before.writtenHealth
 		}
 		entries[peer.Name] = entry
+		if isReached(&entry.value) {
+			reached[entry.number] = true
+			fresh = fresh || !t.reached[entry.number]
+		}
 	}
-	t.entries = entries
-	return t.writeAll()
+	t.entries, t.reached = entries, reached
+	return fresh, t.writeAll()
 }
 
 // clear empties the entry of a peer that is gone.

@@ -34,6 +34,10 @@ type lab struct {
 	// least is how many times what one path carries a connection in an overlay gets; 0
 	// for what is usual.
 	least float64
+	// alone is what a connection got of one path, where that was measured; served, which versions
+	// of IP are answered.
+	alone  map[transfers]float64
+	served map[int]bool
 	// unselected is the address of a pod that no policy selects.
 	unselected string
 }
@@ -46,7 +50,7 @@ func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 
 func newLabOf(t *testing.T, spec network.Spec, options Options) *lab {
 	t.Helper()
-	l := &lab{pins: testutil.BPFFS(t), options: options}
+	l := &lab{pins: testutil.BPFFS(t), options: options, served: map[int]bool{}}
 	l.Network = network.ForTest(t, spec)
 	for i, node := range l.Nodes {
 		l.datapaths = append(l.datapaths, Open(l.nodeOptions(i)))
@@ -98,7 +102,10 @@ func (l *lab) states(t *testing.T) []State {
 func (l *lab) peer(node *network.Node) Peer {
 	peer := Peer{Name: node.NodeName(), Paths: map[string]PeerPath{}}
 	for p, path := range l.Spec.Paths {
-		addresses := []netip.Addr{netip.MustParseAddr(node.Address(p, 4)), netip.MustParseAddr(node.Address(p, 6))}
+		var addresses []netip.Addr
+		for _, version := range l.Versions() {
+			addresses = append(addresses, netip.MustParseAddr(node.Address(p, version)))
+		}
 		peer.Addresses = append(peer.Addresses, addresses...)
 		peer.Paths[path] = PeerPath{Addresses: addresses, Up: true}
 	}
@@ -107,7 +114,10 @@ func (l *lab) peer(node *network.Node) Peer {
 
 func (l *lab) endpoint(t *testing.T, pod *network.Pod) Endpoint {
 	t.Helper()
-	endpoint := Endpoint{Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4), netip.MustParseAddr(pod.IPv6)}}
+	endpoint := Endpoint{}
+	for _, version := range l.Versions() {
+		endpoint.Addresses = append(endpoint.Addresses, netip.MustParseAddr(pod.Address(version)))
+	}
 	index, err := pod.Node.Index(pod.HostInterface)
 	require.NoError(t, err)
 	endpoint.Interface = index

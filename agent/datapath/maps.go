@@ -58,7 +58,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	if err := d.writePeers(m, nics, numbers); err != nil {
 		return c, err
 	}
-	if err := d.writeNode(nics, m.Endpoints); err != nil {
+	if err := d.writeNode(nics, d.youngPeers.is(time.Now()), m.Endpoints); err != nil {
 		return c, err
 	}
 	if err := d.writeTunnels(m.Tunnels); err != nil {
@@ -70,7 +70,7 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	return c, d.writeOutside(m, &c)
 }
 
-func (d *Datapath) writeNode(nics []node.Path, endpoints []node.Endpoint) error {
+func (d *Datapath) writeNode(nics []node.Path, picksUp bool, endpoints []node.Endpoint) error {
 	value := uplink.ToUplinkNode{Clock: clock()}
 	for _, path := range nics {
 		value.Interface[path.Number] = uint32(path.Interface)
@@ -81,7 +81,7 @@ func (d *Datapath) writeNode(nics []node.Path, endpoints []node.Endpoint) error 
 			value.Routed |= 1 << path.Number
 		}
 	}
-	if slices.ContainsFunc(endpoints, func(e node.Endpoint) bool { return mayMove(&e) }) {
+	if picksUp || slices.ContainsFunc(endpoints, func(e node.Endpoint) bool { return mayMove(&e) }) {
 		value.PicksUp = 1
 	}
 	if err := d.node.put(&value); err != nil {
@@ -102,8 +102,12 @@ func (d *Datapath) writePeers(m *node.Model, nics []node.Path, numbers pathNumbe
 	if err != nil {
 		return err
 	}
-	if err := d.peers.write(m.Steered(), numbers, wrappings); err != nil {
+	fresh, err := d.peers.write(m.Steered(), numbers, wrappings)
+	if err != nil {
 		return err
+	}
+	if fresh {
+		d.youngPeers.note(time.Now())
 	}
 	if err := d.leaveWrappings(m, wrappings); err != nil {
 		return err
@@ -172,7 +176,7 @@ func (d *Datapath) writeEndpoints(m *node.Model, numbers pathNumbers, c *changes
 	if err != nil {
 		return fmt.Errorf("failed to read the endpoints: %w", err)
 	}
-	if err := d.writePreferences(m.Endpoints, numbers); err != nil {
+	if err := d.writePreferences(m.Endpoints, numbers, d.youngPeers.is(time.Now())); err != nil {
 		return err
 	}
 	wanted := map[netip.Addr]uplink.ToUplinkEndpoint{}
@@ -220,11 +224,11 @@ func (d *Datapath) compareOwners(known, wanted map[netip.Addr]uplink.ToUplinkEnd
 const maxEndpoints = uplink.MaxEndpoints
 
 // writePreferences writes what is new or different, and clears what is nobody's.
-func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbers) error {
+func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbers, picksUp bool) error {
 	var wanted [maxEndpoints]uplink.ToUplinkPreference
 	for i := range endpoints {
 		if len(endpoints[i].Paths) > 0 {
-			wanted[endpoints[i].Number] = preferenceValue(&endpoints[i], numbers)
+			wanted[endpoints[i].Number] = preferenceValue(&endpoints[i], numbers, picksUp)
 		}
 	}
 	// At once: one by one, the entries take as many calls.
@@ -245,7 +249,7 @@ func (d *Datapath) writePreferences(endpoints []node.Endpoint, numbers pathNumbe
 }
 
 // preferenceValue is an endpoint's entry. Hashes of flows go from 0 to 255.
-func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUplinkPreference {
+func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers, picksUp bool) uplink.ToUplinkPreference {
 	value := uplink.ToUplinkPreference{
 		Preferred: packNames(endpoint.Preferred, numbers), Backup: packNames(endpoint.Backup, numbers),
 		Class: uint8(endpoint.Class), Share: 256, Flags: uplink.PreferenceSet, Account: uint8(endpoint.Account),
@@ -259,7 +263,7 @@ func preferenceValue(endpoint *node.Endpoint, numbers pathNumbers) uplink.ToUpli
 	if endpoint.Subflows.Mode == v1alpha1.SubflowModeNDiffPorts {
 		value.Flags |= uplink.PreferenceSame
 	}
-	if mayMove(endpoint) {
+	if picksUp || mayMove(endpoint) {
 		value.Flags |= uplink.PreferencePickUp
 	}
 	return value

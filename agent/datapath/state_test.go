@@ -213,7 +213,7 @@ func TestAPreferenceIsPackedAsTheProgramsReadIt(t *testing.T) {
 	for name, c := range cases {
 		plan := c.endpoint.Plan()
 		of := &node.Endpoint{PlanEndpoint: &plan, Class: c.endpoint.Class}
-		if value := preferenceValue(of, numbers); value != c.expected {
+		if value := preferenceValue(of, numbers, false); value != c.expected {
 			t.Errorf("%s: %+v instead of %+v", name, value, c.expected)
 		}
 	}

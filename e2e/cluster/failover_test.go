@@ -12,14 +12,17 @@ import (
 
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
+
+	"braid.dev/braid/hack/lab"
 )
 
 // The first NIC is that of the cluster network's own routes or tunnels. Where an agent of that
-// network takes care of these, they come back with the NIC.
+// network takes care of these, they come back with the NIC. Natively routed pods have no other way
+// between racks meanwhile.
 func TestAConnectionGoesOnWhenANICIsSetDown(t *testing.T) {
 	feature := features.New("failover").Setup(applyWorkload)
 	nics := []string{interfaceOf(1)}
-	if os.Getenv("NETWORK") != "" {
+	if clusterNetwork := os.Getenv("NETWORK"); clusterNetwork != "" && lab.ClusterNetwork(clusterNetwork) != lab.CalicoBGP {
 		nics = append(nics, interfaceOf(0))
 	}
 	for _, nic := range nics {

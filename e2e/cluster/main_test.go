@@ -151,8 +151,14 @@ func helm(ctx context.Context, arguments ...string) error {
 func install(ctx context.Context) error {
 	began := time.Now()
 	defer func() { installTook = time.Since(began) }()
-	err := helm(ctx, "install", release, "charts/braid", "--create-namespace",
-		"--set", "image.pullPolicy=Never", "--wait", "--timeout", "2m")
+	arguments := []string{
+		"install", release, "charts/braid", "--create-namespace",
+		"--set", "image.pullPolicy=Never", "--wait", "--timeout", "2m",
+	}
+	if lab.ClusterNetwork(os.Getenv("NETWORK")) == lab.CalicoBGP { // docs/routed.md says when
+		arguments = append(arguments, "--set", "controller.podRanges={10.244.0.0/16}")
+	}
+	err := helm(ctx, arguments...)
 	if err != nil {
 		return err
 	}

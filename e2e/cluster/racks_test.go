@@ -25,7 +25,7 @@ func TestConnectionsToEachNodeUseAllNICs(t *testing.T) {
 		Setup(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "apply", "--filename", thirdServer(t))
 			mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/traffic-third", "--timeout=60s")
-			expectEncapsulation(ctx, t)
+			expectWays(ctx, t)
 			return ctx
 		})
 	for i, server := range map[int]string{1: "traffic", 2: "traffic-third"} {
@@ -58,17 +58,21 @@ spec:
 `, cluster.nodes()[2], trafficImage))
 }
 
-// expectEncapsulation shows that a network with racks encapsulates between them, and not within
-// one: else the test would show nothing.
-func expectEncapsulation(ctx context.Context, t *testing.T) {
+// betweenRacks is how a network with racks leads from one to the other.
+var betweenRacks = map[lab.ClusterNetwork]string{lab.CalicoCrossSubnet: " dev vxlan.calico ", lab.CalicoBGP: " via 10.20.1.254 dev " + interfaceOf(0) + " "}
+
+// expectWays shows that a network with racks encapsulates between them, or leads over a
+// router, and not within one: else the test would show nothing.
+func expectWays(ctx context.Context, t *testing.T) {
 	t.Helper()
-	if lab.ClusterNetwork(os.Getenv("NETWORK")).Racks() == 0 {
+	between, racks := betweenRacks[lab.ClusterNetwork(os.Getenv("NETWORK"))]
+	if !racks {
 		return
 	}
-	for server, device := range map[string]string{"traffic": " dev vxlan.calico ", "traffic-third": " dev " + interfaceOf(0) + " "} {
+	for server, way := range map[string]string{"traffic": between, "traffic-third": " dev " + interfaceOf(0) + " "} {
 		out := mustOnNode(ctx, t, cluster.nodes()[0], "ip", "route", "get", serverAddress(ctx, t, server))
-		if !strings.Contains(out, device) {
-			t.Errorf("to %s leads %s, and not%s", server, out, device)
+		if isRouter := strings.Contains(out, betweenRacks[lab.CalicoBGP]); !strings.Contains(out, way) || isRouter != (way == betweenRacks[lab.CalicoBGP]) {
+			t.Errorf("to %s leads %s, and not%s", server, out, way)
 		}
 	}
 }

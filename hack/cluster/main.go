@@ -24,7 +24,7 @@ func main() {
 	lab.RunRole()
 	down := flag.Bool("down", false, "remove the cluster")
 	images := flag.String("images", "", "archives of images to import on every node, with commas between them")
-	clusterNetwork := flag.String("network", "", "native, flannel, flannel-host-gw, calico, calico-cross-subnet, calico-native, cilium, cilium-native, cilium-replacement or cilium-native-replacement")
+	clusterNetwork := flag.String("network", "", "native, flannel, flannel-host-gw, calico, calico-cross-subnet, calico-native, calico-bgp, cilium, cilium-native, cilium-replacement or cilium-native-replacement")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -21,9 +22,12 @@ const (
 	CalicoCrossSubnet ClusterNetwork = "calico-cross-subnet"
 	// CalicoNative has vxlanMode Never, and routes of felix in the place of BGP's.
 	CalicoNative ClusterNetwork = "calico-native"
+	// CalicoBGP has vxlanMode Never, nodes in two racks, and routes of Calico's BIRD: the nodes
+	// are a full mesh, and the first path's router is a peer too.
+	CalicoBGP ClusterNetwork = "calico-bgp"
 )
 
-var calicoModes = map[ClusterNetwork]string{Calico: "Always", CalicoCrossSubnet: "CrossSubnet", CalicoNative: "Never"}
+var calicoModes = map[ClusterNetwork]string{Calico: "Always", CalicoCrossSubnet: "CrossSubnet", CalicoNative: "Never", CalicoBGP: "Never"}
 
 // calicoVariable names a directory with the programs of a Calico release, and with the
 // CRDs of its manifests.
@@ -37,7 +41,7 @@ var calicoOwn = []string{"/var/lib/calico", "/run/calico", "/var/log/calico"}
 // Racks are how many there are of a cluster with this network: all nodes are in one, unless the
 // network has it otherwise between subnets.
 func (n ClusterNetwork) Racks() int {
-	if n == CalicoCrossSubnet {
+	if n == CalicoCrossSubnet || n == CalicoBGP {
 		return 2
 	}
 	return 0
@@ -56,9 +60,13 @@ func (l *Lab) findCalico() error {
 	if os.Getenv(calicoVariable) == "" {
 		return fmt.Errorf("%s must name a directory with these files of a Calico release: %v", calicoVariable, calicoFiles)
 	}
-	for _, name := range calicoFiles {
+	files := calicoFiles
+	if l.bgp() {
+		files = append(slices.Clone(files), bgpFiles...)
+	}
+	for _, name := range files {
 		if _, err := os.Stat(calicoFile(name)); err != nil {
-			return fmt.Errorf("%s must name a directory with %v: %w", calicoVariable, calicoFiles, err)
+			return fmt.Errorf("%s must name a directory with %v: %w", calicoVariable, files, err)
 		}
 	}
 	return nil
@@ -82,7 +90,7 @@ func (l *Lab) defineCalico(ctx context.Context) error {
 			return fmt.Errorf("defining Calico's objects: %w: %s", err, out)
 		}
 	}
-	return nil
+	return l.startRouter(ctx, kubectl)
 }
 
 // startCalico starts on the node what the container of calico-node does, in the same
@@ -102,6 +110,9 @@ func (k *kubeNode) startCalico(ctx context.Context) error {
 		return err
 	}
 	if err := k.eventuallyCalico(ctx, []*Process{felix, services}, "-felix-ready"); err != nil {
+		return err
+	}
+	if err := k.startBIRD(ctx); err != nil {
 		return err
 	}
 	if err := k.linkCalico(); err != nil {
@@ -124,15 +135,18 @@ func (k *kubeNode) eventuallyCalico(ctx context.Context, processes []*Process, a
 // calicoNode is a command of calico-node with the environment of its DaemonSet. What begins
 // with FELIX_ in the caller's own environment, felix gets too.
 func (k *kubeNode) calicoNode(arguments ...string) []string {
-	routes := "Disabled"
-	if k.lab.options.ClusterNetwork == CalicoNative {
+	routes, backend := "Disabled", "vxlan"
+	switch k.lab.options.ClusterNetwork {
+	case CalicoNative:
 		routes = "Enabled"
+	case CalicoBGP:
+		backend = "bird"
 	}
 	return append([]string{
 		// As kube-proxy here; felix would find that out by itself, and end to be started again.
 		"FELIX_NFTABLESMODE=" + cmp.Or(os.Getenv("FELIX_NFTABLESMODE"), "Enabled"),
 		"DATASTORE_TYPE=kubernetes", "KUBECONFIG=" + k.lab.Server.KubeconfigPath(), "NODENAME=" + k.name(), "WAIT_FOR_DATASTORE=true",
-		"CALICO_NETWORKING_BACKEND=vxlan", "CLUSTER_TYPE=k8s", "CALICO_MANAGE_CNI=false", "CALICO_DISABLE_FILE_LOGGING=true",
+		"CALICO_NETWORKING_BACKEND=" + backend, "CLUSTER_TYPE=k8s", "CALICO_MANAGE_CNI=false", "CALICO_DISABLE_FILE_LOGGING=true",
 		"IP=autodetect", "IP_AUTODETECTION_METHOD=interface=" + k.lab.options.Network.Paths[0],
 		"CALICO_IPV4POOL_CIDR=" + flannelIPv4, "CALICO_IPV4POOL_IPIP=Never", "CALICO_IPV4POOL_VXLAN=" + calicoModes[k.lab.options.ClusterNetwork],
 		"FELIX_FELIXHOSTNAME=" + k.name(), "FELIX_MTUIFACEPATTERN=" + strings.Join(k.lab.options.Network.Paths, "|"),

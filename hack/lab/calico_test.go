@@ -21,7 +21,7 @@ func labOn(clusterNetwork ClusterNetwork) *Lab {
 }
 
 func TestClusterNetworksAreKnownByTheirNames(t *testing.T) {
-	for _, name := range []string{"", "native", "flannel", "flannel-host-gw", "calico", "calico-cross-subnet", "calico-native"} {
+	for _, name := range []string{"", "native", "flannel", "flannel-host-gw", "calico", "calico-cross-subnet", "calico-native", "calico-bgp"} {
 		if _, err := ClusterNetworkNamed(name); err != nil {
 			t.Error(err)
 		}
@@ -58,7 +58,8 @@ func TestCalicosModesAreThoseOfItsIPPools(t *testing.T) {
 	for of, wanted := range map[ClusterNetwork][]string{
 		Calico:            {"CALICO_IPV4POOL_VXLAN=Always", "FELIX_PROGRAMCLUSTERROUTES=Disabled"},
 		CalicoCrossSubnet: {"CALICO_IPV4POOL_VXLAN=CrossSubnet", "FELIX_PROGRAMCLUSTERROUTES=Disabled"},
-		CalicoNative:      {"CALICO_IPV4POOL_VXLAN=Never", "FELIX_PROGRAMCLUSTERROUTES=Enabled"},
+		CalicoNative:      {"CALICO_IPV4POOL_VXLAN=Never", "FELIX_PROGRAMCLUSTERROUTES=Enabled", "CALICO_NETWORKING_BACKEND=vxlan"},
+		CalicoBGP:         {"CALICO_IPV4POOL_VXLAN=Never", "FELIX_PROGRAMCLUSTERROUTES=Disabled", "CALICO_NETWORKING_BACKEND=bird"},
 	} {
 		l := labOn(of)
 		command := (&kubeNode{lab: l, node: &network.Node{}}).calicoNode("-felix")

@@ -39,11 +39,11 @@ func ClusterNetworkNamed(name string) (ClusterNetwork, error) {
 	switch network := ClusterNetwork(name); network {
 	case "":
 		return Native, nil
-	case Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement:
+	case Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, CalicoBGP, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement:
 		return network, nil
 	}
 	return "", fmt.Errorf("there is no cluster network %q: must be one of %v", name, []ClusterNetwork{
-		Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement,
+		Native, Flannel, FlannelHostGW, Calico, CalicoCrossSubnet, CalicoNative, CalicoBGP, Cilium, CiliumNative, CiliumReplacement, CiliumNativeReplacement,
 	})
 }
 

@@ -3,12 +3,14 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"braid.dev/braid/internal/lab/network"
@@ -108,7 +110,10 @@ func (k *kubeNode) startContainerd(ctx context.Context) (err error) {
 
 // ownDirectories are those of the machine in whose place the node has its own.
 func (k *kubeNode) ownDirectories() []string {
-	if k.lab.calico() {
+	switch {
+	case k.lab.bgp():
+		return append(slices.Clone(calicoOwn), confdDirectory)
+	case k.lab.calico():
 		return calicoOwn
 	}
 	return nil
@@ -279,10 +284,13 @@ func (k *kubeNode) kubeletConfig() object {
 	}
 }
 
+// proxyVariable names another mode of kube-proxy.
+const proxyVariable = "KUBE_PROXY_MODE"
+
 func (k *kubeNode) proxyConfig() object {
 	return object{
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
-		"mode": "nftables", "clusterCIDR": "10.244.0.0/16", "hostnameOverride": k.name(),
+		"mode": cmp.Or(os.Getenv(proxyVariable), "nftables"), "clusterCIDR": "10.244.0.0/16", "hostnameOverride": k.name(),
 		"clientConnection":   object{"kubeconfig": k.lab.Server.KubeconfigPath()},
 		"conntrack":          object{"maxPerCore": 0, "min": 0},
 		"healthzBindAddress": "127.0.0.1:10256", "metricsBindAddress": "127.0.0.1:10249",

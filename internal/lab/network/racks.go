@@ -158,6 +158,9 @@ func (node *Node) podGateway(other *Node, version int) string {
 	return other.Address(0, version)
 }
 
+// Router is the address of the path's router in the node's rack.
+func (node *Node) Router(path, version int) string { return gateway(path, node.rack(), version) }
+
 // SetRouter switches a path's router on or off. No node loses a carrier by that.
 func (n *Network) SetRouter(path string, on bool) error {
 	router := n.Routers[path]
