@@ -55,6 +55,34 @@ func TestAFlowThatTheOtherEndBeganIsPickedUpWhereItComesIn(t *testing.T) {
 	})
 }
 
+// Ports that are announced are above those that kernels take for what they begin.
+func TestWhoBeganAFlowIsKnownByItsPortsWhenItIsPickedUp(t *testing.T) {
+	n := newNode(t)
+	for name, c := range map[string]struct {
+		pod, other uint16
+		begun      bool
+	}{
+		"to a well-known port":            {40_000, 443, true},
+		"from a well-known port":          {443, 40_000, false},
+		"to an announced port":            {40_000, 61_001, true},
+		"from an announced port":          {61_001, 40_000, false},
+		"both of the range, the higher":   {50_000, 40_000, true},
+		"both of the range, the lower":    {40_000, 50_000, false},
+		"neither of the range, the lower": {5_001, 61_001, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forEachVersion(t, func(t *testing.T, version int, e ends) {
+				n.reset(t)
+				n.moves(t)
+				e = ends{netip.AddrPortFrom(e.pod.Addr(), c.pod), netip.AddrPortFrom(e.other.Addr(), c.other)}
+				n.ingress(t, green, e.comesIn().frame())
+				n.goesBy(t, e.goesOn())
+				require.Equal(t, c.begun, n.mustFlow(t, e.out()).Role == uint8(initiator))
+			})
+		})
+	}
+}
+
 // The other end's node follows, and all of them would stay where the first packets went.
 func TestFlowsThatAMachineBeganAreSpreadWhereItIsNow(t *testing.T) {
 	n := newNode(t)
