@@ -81,3 +81,30 @@ func TestACallerChoosesFelixsDataPlane(t *testing.T) {
 		t.Errorf("calico-node is started with %v", command)
 	}
 }
+
+func TestCalicosBGPNeedsItsBIRDToo(t *testing.T) {
+	directory := t.TempDir()
+	t.Setenv(calicoVariable, directory)
+	for _, name := range append(slices.Clone(calicoFiles), bgpFiles...) {
+		if err := labOn(CalicoBGP).findCalico(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s is missing: %v", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(directory, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := labOn(CalicoBGP).findCalico(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCallersChooseTheModeOfKubeProxy(t *testing.T) {
+	node := &kubeNode{lab: labOn(Flannel), node: &network.Node{}}
+	if mode := node.proxyConfig()["mode"]; mode != "nftables" {
+		t.Errorf("kube-proxy's mode is %v", mode)
+	}
+	t.Setenv(proxyVariable, "iptables")
+	if mode := node.proxyConfig()["mode"]; mode != "iptables" {
+		t.Errorf("kube-proxy's mode is %v", mode)
+	}
+}
