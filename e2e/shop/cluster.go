@@ -6,7 +6,11 @@
 package shop
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/testlab"
@@ -62,10 +66,26 @@ func Policy(manager v1alpha1.SubflowManager) *v1alpha1.MPTCPPolicy {
 }
 
 // Spread creates the paths and a policy, and waits until it is programmed for so
-// many pods.
+// many pods, and the nodes may know each other: what begins before that is steered later.
 func (c *Cluster) Spread(t *testing.T, policy *v1alpha1.MPTCPPolicy, pods int) {
 	t.Helper()
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, pods)
+	c.WaitFor(t, "the nodes' addresses on all paths are confirmed", 10*time.Second, c.confirmed)
+}
+
+func (c *Cluster) confirmed(ctx context.Context) error {
+	var nodes v1alpha1.MPTCPNodeList
+	if err := c.list(ctx, &nodes, len(c.Network.Nodes)); err != nil {
+		return err
+	}
+	for _, node := range nodes.Items {
+		for _, path := range c.Paths {
+			if node.Spec == nil || !slices.ContainsFunc(node.Spec.Confirmed, func(a v1alpha1.ConfirmedAddress) bool { return string(a.Path) == path }) {
+				return fmt.Errorf("%s has no confirmed address on %s: %+v", node.Name, path, node.Spec)
+			}
+		}
+	}
+	return nil
 }
