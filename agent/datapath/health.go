@@ -7,6 +7,8 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/cilium/ebpf"
+
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
@@ -49,7 +51,8 @@ type peerTable struct {
 	health  map[string]PeerHealth // nil before SetHealth
 	// inherited is the health that an earlier agent left, by the peers' numbers.
 	inherited map[uint32]uplink.ToUplinkHealth
-	// reached are the numbers of peers to which a path led when they were written last.
+	// reached are the numbers of peers to which a path led when they were written last; nil where
+	// none ever were.
 	reached map[uint32]bool
 }
 
@@ -71,18 +74,31 @@ func (t *peerTable) load(o *objects) error {
 	}); err != nil {
 		return fmt.Errorf("reading the health of peers: %w", err)
 	}
-	reached := map[uint32]bool{}
-	if err := entries.Each(o.maps().Peers, func(number *uint32, value *uplink.ToUplinkPeer) {
-		if isReached(value) {
-			reached[*number] = true
-		}
-	}); err != nil {
-		return fmt.Errorf("reading the peers: %w", err)
+	reached, err := reachedBefore(o.maps().Peers)
+	if err != nil {
+		return err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.maps, t.entries, t.inherited, t.reached = o.maps(), map[string]*peerEntry{}, inherited, reached
 	return nil
+}
+
+// reachedBefore are those that an earlier agent wrote; nil where there are none.
+func reachedBefore(peers *ebpf.Map) (reached map[uint32]bool, err error) {
+	err = entries.Each(peers, func(number *uint32, value *uplink.ToUplinkPeer) {
+		if !isReached(value) {
+			return
+		}
+		if reached == nil {
+			reached = map[uint32]bool{}
+		}
+		reached[*number] = true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the peers: %w", err)
+	}
+	return reached, nil
 }
 
 // isReached is true where a path leads to the peer.
@@ -95,7 +111,8 @@ func (t *peerTable) unload() {
 }
 
 // write writes all peers, with how packets get over routers to them, and forgets others. It tells
-// whether a path leads to one to which none has led before.
+// whether a path leads to one to which none has led before; of the first ones nothing began earlier
+// that the programs could have seen.
 func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) (fresh bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +126,7 @@ func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappi
 		entries[peer.Name] = entry
 		if isReached(&entry.value) {
 			reached[entry.number] = true
-			fresh = fresh || !t.reached[entry.number]
+			fresh = fresh || t.reached != nil && !t.reached[entry.number]
 		}
 	}
 	t.entries, t.reached = entries, reached

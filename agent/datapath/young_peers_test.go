@@ -61,20 +61,29 @@ func TestAConnectionThatBeganBeforeItsPeerWasKnownIsSpreadFromThenOn(t *testing.
 
 func TestFlowsArePickedUpForAWhileAfterAPeerAppears(t *testing.T) {
 	l := newLab(t, threePaths, 1, Options{})
-	state := l.states(t)[0]
-	l.apply(t, 0, state)
-	require.True(t, l.picksUp(t, 0), "the peer is new")
+	all, alone := l.states(t)[0], l.states(t)[0]
+	alone.Peers = nil
+	expect := func(state State, picksUp bool, why string) {
+		t.Helper()
+		l.apply(t, 0, state)
+		require.Equal(t, picksUp, l.picksUp(t, 0), why)
+	}
+	expect(alone, false, "there is no peer")
+	expect(all, true, "the peer is new")
 	l.datapaths[0].youngPeers.until = time.Now()
-	l.apply(t, 0, state)
-	require.False(t, l.picksUp(t, 0), "the time is over")
-
+	expect(all, false, "the time is over")
 	l.reopen(t, 0, Options{})
-	l.apply(t, 0, state)
-	require.False(t, l.picksUp(t, 0), "the agent before knew the peer")
+	expect(all, false, "the agent before knew the peer")
 
-	state.Peers[0].Paths = map[string]PeerPath{}
-	l.apply(t, 0, state)
-	require.False(t, l.picksUp(t, 0), "no path leads there")
-	l.apply(t, 0, l.states(t)[0])
-	require.True(t, l.picksUp(t, 0), "paths lead there again")
+	lost := l.states(t)[0]
+	lost.Peers[0].Paths = map[string]PeerPath{}
+	expect(lost, false, "no path leads there")
+	expect(all, true, "paths lead there again")
+}
+
+func TestNothingIsPickedUpForPeersThatWereKnownFromTheBeginning(t *testing.T) {
+	l := newLab(t, threePaths, 1, Options{})
+	l.applyAll(t)
+	require.False(t, l.picksUp(t, 0))
+	require.False(t, l.picksUp(t, 1))
 }
