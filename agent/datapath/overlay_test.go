@@ -162,9 +162,8 @@ func (l *lab) hostEnds(fromHost bool) (client, server *network.Pod) {
 	return l.Pod("pod-1-1"), &network.Pod{Namespace: node.Namespace, IPv4: node.Address(0, 4), Node: node}
 }
 
-// Pods with hostNetwork have their node's address. What a pod sends there is in no tunnel, and what such
-// a pod sends is in one without a policy: both keep the way that the cluster network gives them, also
-// where it masquerades.
+// Pods with hostNetwork have their node's address. What a pod sends there is in no tunnel, and may be
+// masqueraded; what such a pod sends to others is in one.
 func TestPeersInTheNetworkOfTheirNodeAreReachedBesideAnOverlay(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
