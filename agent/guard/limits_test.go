@@ -229,6 +229,32 @@ func TestTenantsShareAFullPathThreeToOne(t *testing.T) {
 	wait()
 }
 
+// One connection loses what it sends beyond its share, and must not lose its share by that.
+func TestATenantWithOneConnectionHasItsShareBesideOneWithMany(t *testing.T) {
+	const converged = 3 * time.Second
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 2})
+	l.tenant("tenant-1", "blue", 0, 3)
+	l.tenant("tenant-2", "blue", 0, 1)
+	l.apply(t)
+	servers := []*network.Pod{l.Pod("pod-2-1"), l.Pod("pod-2-2")}
+	for i, connections := range []int{1, 12} {
+		serve(t, servers[i], 4)
+		options := transferFor(connections)
+		options.Duration += converged + 9*measured
+		transfer(t, l.Pod(fmt.Sprintf("pod-1-%d", i+1)), servers[i], 4, options)
+	}
+	time.Sleep(settled + converged)
+	var ratio float64
+	for look := 0; look < 3 && (ratio < 2.7 || ratio > 3.3); look++ { // the machine may do other things for a moment
+		found := rates(t, 3*measured, servers...)
+		ratio = found[0] / found[1]
+		t.Logf("%.2f Mbit/s: %.2f to 1", found, ratio)
+	}
+	if ratio < 2.7 || ratio > 3.3 {
+		t.Errorf("one connection has %.2f times what a tenant with a third of its weight and twelve has", ratio)
+	}
+}
+
 func TestAFloodDoesNotTakeAnothersShare(t *testing.T) {
 	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 2})
 	l.tenant("tenant-1", "blue", 0, 1)

@@ -31,9 +31,11 @@ const (
 	growth = 1.25
 	// Parts of a path's capacity: filling is what is divided into shares, shaping
 	// what its queue lets go, and crowded from where on shares count, with what a
-	// link spends on each frame. Each must be a little more than the one before, and
-	// all less than the whole: what waits shall wait in the path's own queue.
-	filling, shaping, crowded = 0.96, 0.97, 0.98
+	// link spends on each frame, a 64th at least. So crowded is hardly less than what the
+	// queue lets go, shaping more than the shares, and all less than the whole: what waits
+	// shall wait in the path's own queue, and what the meter takes to be waiting there shall
+	// be there.
+	filling, shaping, crowded = 0.96, 0.965, 0.98
 	// smallest is the part by which a share must change to be written.
 	smallest = 0.01
 )

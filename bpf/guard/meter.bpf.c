@@ -33,8 +33,10 @@ enum {
 	 * whose NIC has as much waiting. */
 	TENANT_CROWDED = BURST / 2,
 	PATH_CROWDED = 5 * MILLISECOND,
-	/* What a link spends on each frame: preamble, checksum and gap. */
+	/* What a link spends on each frame: preamble, checksum and gap; at least a 64th,
+	 * or a path whose frames are long would seem to have more room than its queue. */
 	LINK_OVERHEAD = 24,
+	LEAST_OVERHEAD_SHIFT = 6,
 };
 
 /* For Go. */
@@ -78,17 +80,49 @@ struct bill {
 
 enum { CLASS = 1 << 16 }; /* the queues' classes are 1:row */
 
+/*
+ * What an endpoint sent beyond its share while others left it the room is not paid back: no more
+ * of its packets can wait than wait of all that a limit is for. Otherwise it would be dropped, when
+ * the others come, with nothing of its own in the queue, and a single connection halves its window
+ * then with nothing to live on meanwhile.
+ */
+static __always_inline void forgive(const struct bill *bill, const __u64 *paid_by_all, __u64 price_for_all)
+{
+	__u64 before = *(volatile __u64 *)bill->share_paid, waiting, most;
+	__s64 all = ahead(paid_by_all, bill->now);
+
+	price_for_all >>= PRICE_SHIFT / 2;
+	if (!bill->share || !price_for_all)
+		return;
+	waiting = all > 0 ? ((__u64)all << PRICE_SHIFT / 2) / price_for_all : 0; /* bytes */
+	if (waiting >= ((__u64)BURST << PRICE_SHIFT) / bill->share)
+		return;
+	most = bill->now + (waiting * bill->share >> PRICE_SHIFT);
+	if ((__s64)(before - most) > 0)
+		__sync_val_compare_and_swap(bill->share_paid, before, most);
+}
+
+/* Whether an endpoint sent no more than its share. */
+static __always_inline int within_share(const struct bill *bill)
+{
+	if (!bill->share || ahead(bill->share_paid, bill->now) <= BURST)
+		return 1;
+	if (bill->capacity)
+		forgive(bill, bill->capacity_paid, bill->capacity);
+	else if (bill->ceiling)
+		forgive(bill, bill->ceiling_paid, bill->ceiling);
+	return ahead(bill->share_paid, bill->now) <= BURST;
+}
+
 static __always_inline int may_pass(const struct bill *bill)
 {
 	__s64 burst = bill->bytes <= SMALL ? BURST + SMALL_BURST : BURST;
-	int within;
 
 	if (bill->price && ahead(bill->paid, bill->now) > burst)
 		return 0;
 	if (bill->ceiling && ahead(bill->ceiling_paid, bill->now) > burst)
 		return 0;
-	within = !bill->share || ahead(bill->share_paid, bill->now) <= BURST;
-	if (within)
+	if (within_share(bill))
 		return 1;
 	if (bill->ceiling && ahead(bill->ceiling_paid, bill->now) > TENANT_CROWDED)
 		return 0;
@@ -157,9 +191,10 @@ static __always_inline int admit(__u32 row, __u32 place, struct bill *bill)
 /* What the packet takes of the link's capacity. */
 static __always_inline __u32 link_bytes(const struct __sk_buff *skb, __u32 bytes)
 {
-	__u32 segments = skb->gso_segs;
+	__u32 segments = skb->gso_segs, least = bytes >> LEAST_OVERHEAD_SHIFT;
+	__u32 overhead = (segments ? segments : 1) * LINK_OVERHEAD;
 
-	return bytes + (segments ? segments : 1) * LINK_OVERHEAD;
+	return bytes + (overhead > least ? overhead : least);
 }
 
 static __always_inline int enqueue(struct __sk_buff *skb, __u32 row, __u32 path)

@@ -223,6 +223,28 @@ func TestSharesCountOnlyWhereThePathIsCrowded(t *testing.T) {
 	}
 }
 
+func TestWhatWasSentWhileNobodyElseWantedItIsNotPaidBack(t *testing.T) {
+	n := newNode(t)
+	share := guard.MeterAllowance{}
+	share.Share[blue] = price(slow / 2)
+	n.allow(t, one, share)
+	require.NoError(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(1e12)}))
+	n.flood(t, addressesOf[one][0], 1000, 20*time.Millisecond) // much more than its share
+	require.NoError(t, n.maps.Paths.Put(uint32(blue), guard.MeterPath{Price: price(slow)}))
+	crowd := int(most(slow, 0)) / 8 / 1000 // a little more than the 5 ms of a path that is crowded
+	for range crowd {
+		n.leaves(t, whole(peers[true], 1000), elsewhere)
+	}
+	var passed uint64
+	for n.leaves(t, whole(addressesOf[one][0], 1000), elsewhere) == next {
+		passed += 1000
+	}
+	// Of the 50 ms that may wait of a share, some 12 are what waits on the path.
+	if least := most(slow/2, 0) / 2; passed < least {
+		t.Errorf("when others came %d bytes of the next ones passed, where %d may wait", passed, most(slow/2, 0))
+	}
+}
+
 func TestSmallPacketsGoALittleFurther(t *testing.T) {
 	n := newNode(t)
 	n.allow(t, one, guard.MeterAllowance{Price: price(slow)})

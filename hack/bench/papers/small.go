@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/internal/lab/network"
 )
@@ -20,22 +18,23 @@ const (
 	smallestFlow = 10_000
 	largestFlow  = 220_000
 	flowSteps    = 15
-	// openAfterBytes is beyond the largest of them.
-	openAfterBytes = 256 << 10
 )
 
-// A smallWay is a way to send small flows.
+// A smallWay is a way to send small flows: between pods that no policy selects, or between
+// those of a policy with such subflows.
 type smallWay struct {
-	rig.Mode
+	name     string
 	protocol network.Protocol
+	policy   bool
+	subflows string
 }
 
 var smallWays = []smallWay{
-	{rig.Mode{Name: "tcp"}, network.TCP},
-	{rig.Mode{Name: "mptcp"}, network.MPTCP},
-	{rig.Mode{Name: "one_subflow", Braid: true, Subflows: 1}, network.MPTCP},
-	{rig.Mode{Name: "at_once", Braid: true, Subflows: rig.EachPath}, network.MPTCP},
-	{rig.Mode{Name: "open_after", Braid: true, Subflows: rig.EachPath, OpenAfter: pathmanager.OpenAfter{Bytes: openAfterBytes}}, network.MPTCP},
+	{name: "tcp", protocol: network.TCP},
+	{name: "mptcp", protocol: network.MPTCP},
+	{name: "one_subflow", protocol: network.MPTCP, policy: true, subflows: "{count: 1}"},
+	{name: "at_once", protocol: network.MPTCP, policy: true, subflows: "{openAfter: {time: 0s}}"},
+	{name: "default", protocol: network.MPTCP, policy: true, subflows: "{}"},
 }
 
 // A smallPlace is a network of three paths for small flows.
@@ -57,13 +56,33 @@ var smallPlaces = []smallPlace{
 	{"unequal", []int{300, 10, 10}, 2 * time.Millisecond, 4, "fct.small_ratio_vs_tcp", "tcp"},
 }
 
-// measureSmallFlows times small flows over plain TCP on one path, over all subflows
-// at once, and over subflows that wait until a flow has proved not to be small.
+// network is that of the place. Paths that differ from the first have rates of their own,
+// which are capacities of all then.
+func (place *smallPlace) network() network.Spec {
+	paths := rig.Paths[:len(place.mbit)]
+	spec := network.Spec{Paths: paths, LinkMbit: place.mbit[0], PodsPerNode: 1, PathDelays: rig.Evenly(paths, place.delay)}
+	if place.mbit[len(place.mbit)-1] == place.mbit[0] {
+		return spec
+	}
+	spec.PathMbit = map[string]int{}
+	for i, path := range paths {
+		spec.PathMbit[path] = place.mbit[i]
+	}
+	return spec
+}
+
+// measureSmallFlows times small flows over plain TCP and MPTCP without a policy, over one
+// subflow, over all subflows at once, and with the default, whose subflows wait until a
+// flow has proved not to be small.
 func measureSmallFlows(ctx context.Context, m *rig.Measurement, _ rig.Nothing) error {
 	for _, place := range smallPlaces {
-		paths := rig.Paths[:len(place.mbit)]
-		spec := network.Spec{Paths: paths, LinkMbit: place.mbit[0], PodsPerNode: 1, PathDelays: rig.Evenly(paths, place.delay)}
-		err := rig.Use(ctx, rig.PairOn(spec), func(p *rig.Pair) error { return smallFlowsIn(ctx, m, p, place) })
+		if !m.Cases.MatchString("fct.small." + place.name) {
+			continue
+		}
+		setup := func(ctx context.Context) (*rig.Lab, error) {
+			return rig.NewLab(ctx, place.network(), rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
+		}
+		err := rig.Use(ctx, setup, func(l *rig.Lab) error { return smallFlowsIn(ctx, m, l, place) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", place.name, err)
 		}
@@ -71,48 +90,36 @@ func measureSmallFlows(ctx context.Context, m *rig.Measurement, _ rig.Nothing) e
 	return nil
 }
 
-func smallFlowsIn(ctx context.Context, m *rig.Measurement, p *rig.Pair, place smallPlace) (err error) {
-	if err := shapeUnequally(p, place.mbit); err != nil {
-		return err
-	}
-	f, err := rig.NewFlows(ctx, p.Sender(), p.Receiver())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+func smallFlowsIn(ctx context.Context, m *rig.Measurement, l *rig.Lab, place smallPlace) error {
 	for range m.Trials {
 		took := map[string]float64{}
 		for way := range rig.Shuffled(smallWays) {
-			if err := p.Set(ctx, way.Mode); err != nil {
-				return err
+			var err error
+			if took[way.name], err = smallTrial(ctx, l, way, place.rounds); err != nil {
+				return fmt.Errorf("%s: %w", way.name, err)
 			}
-			f.Protocol = way.protocol
-			if took[way.Name], err = smallFlows(ctx, f, place.rounds); err != nil {
-				return fmt.Errorf("%s: %w", way.Name, err)
-			}
-			m.Add("fct.small."+place.name+"."+way.Name+"_ms", took[way.Name])
+			m.Add("fct.small."+place.name+"."+way.name+"_ms", took[way.name])
 		}
-		m.Add(place.ratio, took["open_after"]/took[place.to])
-		m.Add("fct.small_to_mptcp."+place.name, took["open_after"]/took["mptcp"])
+		m.Add(place.ratio, took["default"]/took[place.to])
+		m.Add("fct.small_to_mptcp."+place.name, took["default"]/took["mptcp"])
 	}
 	return nil
 }
 
-// shapeUnequally gives the paths that differ from the first their own rates, and the
-// endpoints weights that begin nearly all connections on the fastest.
-func shapeUnequally(p *rig.Pair, mbit []int) error {
-	for i, path := range p.Spec.Paths {
-		if mbit[i] == mbit[0] {
-			continue
-		}
-		p.Weights = map[string]int32{p.Spec.Paths[0]: 100}
-		for _, node := range p.Nodes {
-			if err := errors.Join(node.Shape(path, mbit[i]), p.Fabric.Shape(path+"."+strconv.Itoa(node.Number), mbit[i])); err != nil {
-				return err
-			}
-		}
+func smallTrial(ctx context.Context, l *rig.Lab, way smallWay, rounds int) (took float64, err error) {
+	client, server := l.Sender, l.Receiver
+	if !way.policy {
+		client, server = l.Network.Pod("other"), l.Network.Pod("server-other")
+	} else if err := l.Spread(ctx, way.subflows); err != nil {
+		return 0, err
 	}
-	return nil
+	f, err := rig.NewFlows(ctx, client, server)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	f.Protocol = way.protocol
+	return smallFlows(ctx, f, rounds)
 }
 
 // smallFlows is the completion time of small flows one after the other, in ms: the mean

@@ -47,9 +47,6 @@ var Paths = []string{"blue", "green", "red", "gold"}
 // without any control plane.
 type Pair struct {
 	*network.Network
-	// Weights of paths; those that are not here have 1.
-	Weights map[string]int32
-
 	datapaths []*datapath.Datapath
 	builders  []*node.Builder
 	pods      []*pathmanager.Namespace
@@ -278,7 +275,7 @@ func (p *Pair) state(i int) (nodetest.State, error) {
 		}
 		addresses := []netip.Addr{netip.MustParseAddr(other.Address(i, 4)), netip.MustParseAddr(other.Address(i, 6))}
 		state.Paths = append(state.Paths, nodetest.Path{Name: name, Interface: index, Up: true})
-		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(name), Weight: max(1, p.Weights[name])})
+		endpoint.Paths = append(endpoint.Paths, v1alpha1.PathWeight{Path: v1alpha1.PathName(name), Weight: 1})
 		peer.Addresses = append(peer.Addresses, addresses...)
 		peer.Paths[name] = nodetest.PeerPath{Addresses: addresses, Up: true}
 	}
