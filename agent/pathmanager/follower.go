@@ -370,7 +370,7 @@ func (f *follower) moved(c *connection) (bytes uint64, there bool, err error) {
 func (f *follower) create(due []*connection, now time.Time) error {
 	var failed error
 	for _, c := range due {
-		if c.byKernel || c.delayed.waits {
+		if c.byKernel || c.delayed.waits || !f.tracker.mayJoin(c, now) {
 			continue
 		}
 		failed = errors.Join(failed, f.locate(c))
@@ -434,7 +434,7 @@ func (f *follower) nudge(due []*connection, now time.Time) error {
 	}
 	missing := map[bool]int{} // by whether it is IPv4
 	for _, c := range due {
-		if !c.byKernel || c.delayed.waits {
+		if !c.byKernel || c.delayed.waits || !f.tracker.mayJoin(c, now) {
 			continue
 		}
 		if is4 := c.remote.Addr().Is4(); f.tracker.mayNudge(is4) {

@@ -36,6 +36,7 @@ type tracker struct {
 	heldUntil     time.Time // when to look next whether there is room
 	looks         uint32
 	share         *share
+	blocked       map[netip.Addr]blocked // by the addresses of peers
 	// seen is since when connections are there, as far as it is known, that began while nobody
 	// listened.
 	seen map[uint32]time.Time
@@ -43,7 +44,7 @@ type tracker struct {
 
 func newTracker(settings Settings, announcesIPv6 bool, share *share) *tracker {
 	settings.OpenAfter = settings.waits()
-	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share, seen: map[uint32]time.Time{}}
+	return &tracker{settings: settings, announcesIPv6: announcesIPv6, connections: map[uint32]*connection{}, share: share, blocked: map[netip.Addr]blocked{}, seen: map[uint32]time.Time{}}
 }
 
 // handle takes note of an event.
@@ -125,7 +126,13 @@ func (t *tracker) handleSubflow(event mptcpnl.SubflowEvent, now time.Time) {
 	switch event.Kind {
 	case mptcpnl.SubflowEstablished:
 		c.established(key, now)
+		if key != (ends{c.local, c.remote}) {
+			t.unblock(event.Remote.Addr(), now)
+		}
 	case mptcpnl.SubflowClosed:
+		if s, _ := c.subflows.get(key); wasAnsweredWithoutMPTCP(event, s, c) {
+			t.block(event.Remote.Addr(), now)
+		}
 		t.close(c, key, now)
 	}
 	t.refresh(c)
