@@ -391,11 +391,11 @@ func (p *Part) look(all bool) (changed bool) {
 	return changed
 }
 
-// Close lets go of everything without changing it: the programs go on.
+// Close lets go of everything: the programs go on, and sockets keep what they have.
 func (p *Part) Close() error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	failed := errors.Join(p.loaded.Close(), p.rates.carriers.Close())
+	failed := errors.Join(p.noteAll(), p.loaded.Close(), p.rates.carriers.Close())
 	p.rates = rates{}
 	return failed
 }

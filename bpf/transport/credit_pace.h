@@ -12,12 +12,13 @@
 
 enum {
 	WHOLE_CREDIT = 64,
-	LEAST_OF_CREDIT = 32,      /* 64ths, however long the queue */
+	LEAST_OF_CREDIT = 16,      /* 64ths, however long the queue */
 	SHORT_QUEUE = 4000,        /* us, with a segment of each flow that may come on top */
 	LEAST_SHORT_QUEUE = 1000,  /* us */
 	BURST = 48 << 10,          /* bytes of a fast flow that are a short queue */
 	NEAR = 500,                /* us: a longer least round trip may have a queue in it */
 	LONG_QUEUE = 4000,         /* us */
+	LONGEST_QUEUE = 10000,     /* us: at which the least of a credit is left */
 	QUEUE_STEP = 250,          /* us for a 64th more, or two less */
 	SEGMENTS_WITHIN_CREDIT = 256, /* with which a flow begins */
 };
@@ -55,5 +56,31 @@ static __always_inline __u32 share_of_credit(__u64 rate, __u32 segment, __u32 ro
 	steps = 2 * (queue - LONG_QUEUE) / QUEUE_STEP;
 	return WHOLE_CREDIT - (steps < WHOLE_CREDIT - LEAST_OF_CREDIT ? steps : WHOLE_CREDIT - LEAST_OF_CREDIT);
 }
+
+/*
+ * The 64ths to pace to after the last ones, where this many are right for the queue. A flow that
+ * slowed down goes faster by a quarter a round trip: its own packets make the queue that is
+ * seen a round trip later. Where the queue is short, at once.
+ */
+static __always_inline __u32 next_share(__u32 last, __u32 right)
+{
+	__u32 most = last + (last >= 4 ? last / 4 : 1);
+
+	if (!last || right > WHOLE_CREDIT || right < most)
+		return right;
+	return most;
+}
+
+/* The 64ths of another credit that are as fast as these of the last one; a lesser one slows down. */
+static __always_inline __u32 share_of_other(__u32 share, __u64 last, __u64 rate)
+{
+	__u32 other = rate ? share * last / rate : 0;
+
+	if (!share || share >= WHOLE_CREDIT || !last || rate <= last)
+		return share;
+	return other ? other : 1;
+}
+
+_Static_assert(2 * (LONGEST_QUEUE - LONG_QUEUE) / QUEUE_STEP == WHOLE_CREDIT - LEAST_OF_CREDIT, "the least is left at the longest queue");
 
 #endif
