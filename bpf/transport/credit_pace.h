@@ -59,16 +59,21 @@ static __always_inline __u32 share_of_credit(__u64 rate, __u32 segment, __u32 ro
 
 /*
  * The 64ths to pace to after the last ones, where this many are right for the queue. A flow that
- * slowed down goes faster by a quarter a round trip: its own packets make the queue that is
- * seen a round trip later. Where the queue is short, at once.
+ * slowed down goes faster by a quarter a round trip, as its own packets make the queue that is
+ * seen a round trip later; where the queue is not long twice as fast, and where it is short as
+ * fast as is right. One long round trip alone may be a host's doing, and has it slow down by half.
  */
 static __always_inline __u32 next_share(__u32 last, __u32 right)
 {
-	__u32 most = last + (last >= 4 ? last / 4 : 1);
+	__u32 most = right == WHOLE_CREDIT ? 2 * last : last + last / 4, least = last / 2;
 
-	if (!last || right > WHOLE_CREDIT || right < most)
+	if (!last || right > WHOLE_CREDIT)
 		return right;
-	return most;
+	if (most == last)
+		most++;
+	if (right < least)
+		return least;
+	return right < most ? right : most;
 }
 
 /* The 64ths of another credit that are as fast as these of the last one; a lesser one slows down. */

@@ -129,16 +129,18 @@ func TestASenderThatSlowedDownGoesFasterStepByStepAndNotForAGreaterCredit(t *tes
 		want           uint32
 	}{
 		"the first credit":                                {0, 0, 12 * mbit, 64, 64},
-		"the same credit, and the queue is shorter":       {32, 12 * mbit, 12 * mbit, 64, 40},
+		"the same credit, and the queue is shorter":       {32, 12 * mbit, 12 * mbit, 60, 40},
+		"the same credit, and the queue is not long":      {24, 12 * mbit, 12 * mbit, 64, 48},
 		"the same credit, and a little shorter":           {32, 12 * mbit, 12 * mbit, 34, 34},
 		"the same credit, and the queue is short":         {32, 12 * mbit, 12 * mbit, 70, 70},
 		"the same credit, and the queue is longer":        {32, 12 * mbit, 12 * mbit, 16, 16},
+		"the same credit, and a queue after none":         {76, 12 * mbit, 12 * mbit, 16, 38},
 		"twice the credit, and the same queue":            {40, 12 * mbit, 24 * mbit, 40, 25},
 		"twice the credit, and a short queue":             {70, 12 * mbit, 24 * mbit, 70, 70},
 		"twice the credit, and a queue that became short": {40, 12 * mbit, 24 * mbit, 70, 70},
 		"half of the credit, and the same queue":          {40, 24 * mbit, 12 * mbit, 40, 40},
-		"a thousand times the credit":                     {40, mbit, 1000 * mbit, 64, 2},
-		"a credit of nothing":                             {40, mbit, 0, 16, 16},
+		"a thousand times the credit":                     {40, mbit, 1000 * mbit, 60, 2},
+		"a credit of nothing":                             {40, mbit, 0, 16, 20},
 	} {
 		if got := p.next(t, c.last, c.lastRate, c.rate, c.right); got != c.want {
 			t.Errorf("%s: %d of 64", name, got)
