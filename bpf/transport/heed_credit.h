@@ -86,14 +86,6 @@ static __always_inline __u64 rate_within(const struct credit *credit)
 	return share && share < WHOLE_CREDIT ? credit->rate / WHOLE_CREDIT * share : credit->rate;
 }
 
-/* The round trip, in us, of which no more is queue than has a sender slow down to the least. */
-static __always_inline __u64 round_trip_within(struct bpf_sock_ops *ops)
-{
-	__u64 smoothed = ops->srtt_us >> 3, most = (__u64)ops->rtt_min + LONGEST_QUEUE;
-
-	return smoothed < most ? smoothed : most;
-}
-
 /*
  * No more is under way than the pace carries in a round trip and WINDOW_TIME. While the
  * peer still acknowledges each segment at once, one is enough: many that begin together
@@ -102,7 +94,7 @@ static __always_inline __u64 round_trip_within(struct bpf_sock_ops *ops)
 static __always_inline void clamp_window(struct bpf_sock_ops *ops, struct credit *credit)
 {
 	__u32 segment = ops->mss_cache, clamp, least = ops->data_segs_out < SEGMENTS_ACKNOWLEDGED_AT_ONCE ? 1 : 2;
-	__u64 time = round_trip_within(ops) + WINDOW_TIME, bytes;
+	__u64 time = (ops->srtt_us >> 3) + WINDOW_TIME, bytes;
 
 	if (!segment || !credit->rate)
 		return;
