@@ -18,7 +18,6 @@ enum {
 	BURST = 48 << 10,          /* bytes of a fast flow that are a short queue */
 	NEAR = 500,                /* us: a longer least round trip may have a queue in it */
 	LONG_QUEUE = 4000,         /* us */
-	LONGEST_QUEUE = 10000,     /* us: at which the least of a credit is left */
 	QUEUE_STEP = 250,          /* us for a 64th more, or two less */
 	SEGMENTS_WITHIN_CREDIT = 256, /* with which a flow begins */
 };
@@ -85,7 +84,5 @@ static __always_inline __u32 share_of_other(__u32 share, __u64 last, __u64 rate)
 		return share;
 	return other ? other : 1;
 }
-
-_Static_assert(2 * (LONGEST_QUEUE - LONG_QUEUE) / QUEUE_STEP == WHOLE_CREDIT - LEAST_OF_CREDIT, "the least is left at the longest queue");
 
 #endif
