@@ -129,8 +129,8 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		transport: transport.Open(transport.Options{
 			PinPath: options.PinPath, NamespaceDirectories: options.NamespaceDirectories, ProcPath: options.procPath(), Notify: to.wake,
 			Log: options.Log.WithName("transport"), Flows: func() (transport.Flows, error) { return p.datapath.OpenFlows() },
-			Wishes: func(path string, wishes []schedule.Wish, ended []schedule.Ends) error {
-				return p.rules.SetWishes(path, wishes, ended)
+			AgentRequests: func(path string, requests []schedule.Request, ended []schedule.Ends) error {
+				return p.rules.SetRequests(path, requests, ended)
 			},
 		}),
 		guard:   guard.Open(guard.Options{PinPath: options.PinPath, Links: network.WatchLinks, Log: options.Log.WithName("guard")}),

@@ -52,8 +52,8 @@ func (l *lab) openTransport(t *testing.T) (part *transport.Part, stop func()) {
 	part = transport.Open(transport.Options{
 		PinPath: l.directory, NamespaceDirectories: []string{network.Directory}, Log: testr.New(t),
 		Flows: func() (transport.Flows, error) { return onNet1{}, nil },
-		Wishes: func(_ string, wishes []schedule.Wish, _ []schedule.Ends) error {
-			strategies := slices.DeleteFunc(wishes, func(wish schedule.Wish) bool { return !wish.EarliestCompletionFirst })
+		AgentRequests: func(_ string, requests []schedule.Request, _ []schedule.Ends) error {
+			strategies := slices.DeleteFunc(requests, func(request schedule.Request) bool { return !request.EarliestCompletionFirst })
 			l.strategies.Store(int32(len(strategies)))
 			return nil
 		},

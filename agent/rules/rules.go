@@ -239,10 +239,10 @@ func (r *Rules) Features() []v1alpha1.KernelFeature {
 // AtNIC is what rules do at NICs.
 func (r *Rules) AtNIC() *atnic.Part { return r.atNIC }
 
-// SetWishes has a pod's connections scheduled as their peers ask for, beside what its rules
+// SetRequests has a pod's connections scheduled as their peers ask, beside what its rules
 // ask for.
-func (r *Rules) SetWishes(path string, wishes []schedule.Wish, ended []schedule.Ends) error {
-	return r.scheduler.SetWishes(path, wishes, ended)
+func (r *Rules) SetRequests(path string, requests []schedule.Request, ended []schedule.Ends) error {
+	return r.scheduler.SetRequests(path, requests, ended)
 }
 
 // Pins are what users see of rules and subflows, for metrics too.

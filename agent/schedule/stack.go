@@ -21,7 +21,7 @@ type stack struct {
 	diagnostics *mptcpnl.Diagnostics
 	client      *mptcpnl.Client
 	backlogs    map[uint32][]uint64 // the latest of each connection, by its token
-	wishes      map[Ends]Wish       // of peers
+	requests    map[Ends]Request    // of peers
 	streams     map[uint32]*stream  // the thin ones, by their connection's token
 	failing     bool
 	next        time.Time // when it is decided again
@@ -59,14 +59,14 @@ func (s *stack) decide(matching Matching) error {
 		if len(ours) < 2 {
 			continue
 		}
-		byRule, wish := s.governs(ours, matching), s.wishOf(ours)
-		if !byRule && wish == (Wish{}) {
+		byRule, request := s.governs(ours, matching), s.requestOf(ours)
+		if !byRule && request == (Request{}) {
 			continue
 		}
 		latest := append(s.backlogs[connection.Token], connection.Backlog)
 		latest = latest[max(0, len(latest)-memory):]
 		backlogs[connection.Token] = latest
-		failed = errors.Join(failed, s.carryOut(&connection, byRule, wish, slices.Max(latest), ours))
+		failed = errors.Join(failed, s.carryOut(&connection, byRule, request, slices.Max(latest), ours))
 	}
 	s.backlogs = backlogs
 	maps.DeleteFunc(s.streams, func(token uint32, _ *stream) bool { return backlogs[token] == nil })
@@ -74,14 +74,14 @@ func (s *stack) decide(matching Matching) error {
 }
 
 // carryOut does what is asked for a connection. The pod's own rule goes before its peer.
-func (s *stack) carryOut(connection *mptcpnl.Connection, byRule bool, wish Wish, backlog uint64, subflows []mptcpnl.Subflow) error {
+func (s *stack) carryOut(connection *mptcpnl.Connection, byRule bool, request Request, backlog uint64, subflows []mptcpnl.Subflow) error {
 	if byRule {
 		return s.schedule(backlog, subflows)
 	}
-	if kept, err := s.keepThin(connection, backlog, wish.DelayThreshold, subflows); kept {
+	if kept, err := s.keepThin(connection, backlog, request.DelayThreshold, subflows); kept {
 		return err
 	}
-	if wish.EarliestCompletionFirst {
+	if request.EarliestCompletionFirst {
 		return s.schedule(backlog, subflows)
 	}
 	return s.useAll(subflows)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -369,6 +370,21 @@ func TestLongFlowsWithCreditsDoNotOverrunANarrowerLinkOnTheirWay(t *testing.T) {
 	with := c.run(t, o)
 	if with.RetransmittedShare() > without.RetransmittedShare()/2 || with.Mbit() < 0.7*crowdMbit {
 		t.Errorf("with credits %.1f %% are sent again and %.1f Mbit/s go, and %.1f %% and %.1f without", with.RetransmittedShare(), with.Mbit(), without.RetransmittedShare(), without.Mbit())
+	}
+}
+
+// When the four others end, the credits of these are more than twice what their NIC carries.
+func TestShortFlowsWithCreditsDoNotOverrunANarrowerLinkOnTheirWay(t *testing.T) {
+	c := newCrowd(t)
+	require.NoError(t, c.Nodes[1].ShapeQueue("net1", 30, crowdBuffer))
+	c.give(t, credits, len(c.senders))
+	var shares []float64
+	for range 5 {
+		shares = append(shares, c.run(t, incasttest.Options{Flows: 8, Bytes: 256 << 10, Protocol: network.TCP}).RetransmittedShare())
+	}
+	slices.Sort(shares)
+	if shares[len(shares)/2] > 1 {
+		t.Errorf("%.2f %% are sent again", shares)
 	}
 }
 

@@ -3,6 +3,7 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -24,6 +25,12 @@ const linkPin = "set_transport_link"
 // sharedMaps are those that rules have a part in.
 var sharedMaps = []string{transport.TransportMapPacedSockets, transport.TransportMapAskedByRules}
 
+// pinnedAs are the names of pins that have stayed as earlier agents have them, where the maps have
+// others: so what peers have asked for goes on over an upgrade and a rollback.
+var pinnedAs = map[string]string{
+	transport.TransportMapAgentRequests: "transport_wishes", transport.TransportMapAgentRequestCounts: "transport_wishers",
+}
+
 // objects are the loaded programs and their maps.
 type objects struct {
 	transport.TransportObjects
@@ -40,6 +47,7 @@ func (p *Part) load() (_ *objects, failed error) {
 	for name, m := range spec.Maps {
 		if name[0] != '.' && !slices.Contains(sharedMaps, name) {
 			m.Pinning = ebpf.PinByName
+			m.Name = cmp.Or(pinnedAs[name], m.Name)
 		}
 	}
 	if err := p.loaded.Prepare(pins.Maps{Kept: pins.ByName(spec)}); err != nil {

@@ -68,7 +68,7 @@ func (p *pair) serve(t *testing.T, address string) {
 func (p *pair) connect(t *testing.T, protocol, address string) (client, server net.Conn) {
 	t.Helper()
 	client, server = p.at.Connect(t, p.client.Namespace, protocol, address)
-	if protocol == "MPTCP" { // ss tells of a subflow's probes, and not whose wish they are
+	if protocol == "MPTCP" { // ss tells of a subflow's probes, and not whose request they are
 		require.NoError(t, server.(*net.TCPConn).SetKeepAlive(false))
 	}
 	return client, server

@@ -49,8 +49,8 @@ type Options struct {
 	// Flows opens the flows that the uplinks remember, by which the path of a subflow is
 	// known; nil where nobody knows.
 	Flows func() (Flows, error)
-	// Wishes carries out what peers ask for and no program can do; nil where nobody does.
-	Wishes Wishes
+	// AgentRequests carries out what peers ask for and no program can do; nil where nobody does.
+	AgentRequests AgentRequests
 	// Notify is called when there is more to say of endpoints.
 	Notify func()
 	Log    logr.Logger
@@ -68,8 +68,8 @@ type Part struct {
 	arrivals *attach.Interfaces
 	ended    counts // of exchanges that are no more
 
-	wishing    map[uint64]bool // the namespaces in which peers have something done
-	wishesNext time.Time       // when wishes are read again
+	requesting        map[uint64]bool // the namespaces in which peers have something done
+	agentRequestsNext time.Time       // when requests are read again
 }
 
 // pod is one whose sockets get settings.
@@ -96,7 +96,7 @@ type found struct {
 
 // Open prepares.
 func Open(options Options) *Part {
-	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}, wishing: map[uint64]bool{}}
+	p := &Part{options: options, pods: map[uint64]*pod{}, cookies: map[found]uint64{}, requesting: map[uint64]bool{}}
 	p.loaded = pins.NewLoaded(pins.New(filepath.Join(options.PinPath, "transport"), schema, options.Log), p.load)
 	p.arrivals = attach.New(attach.Options{
 		LinkDirectory: filepath.Join(p.loaded.Directory(), "arrivals"), Hooks: arrivalHooks,
@@ -247,7 +247,7 @@ func (p *Part) give(cookie uint64, one, before *pod) error {
 		one.changed = before.changed
 		return nil
 	}
-	if err := errors.Join(p.writeExchange(cookie, one), p.letWish(cookie, one)); err != nil {
+	if err := errors.Join(p.writeExchange(cookie, one), p.letAgentRequests(cookie, one)); err != nil {
 		return err
 	}
 	if err := p.loaded.Value.TransportSettings.Put(cookie, &one.settings); err != nil {
@@ -300,9 +300,9 @@ func (p *Part) release(cookies []uint64) (failed error) {
 		if err := p.loaded.Value.TransportSettings.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			failed = errors.Join(failed, fmt.Errorf("failed to forget the settings of a network namespace: %w", err))
 		}
-		failed = errors.Join(failed, p.writeExchange(cookie, &pod{}), p.letWish(cookie, &pod{}))
+		failed = errors.Join(failed, p.writeExchange(cookie, &pod{}), p.letAgentRequests(cookie, &pod{}))
 		if one := p.pods[cookie]; one != nil {
-			failed = errors.Join(failed, p.sweep(one.path), p.endWishes(cookie, one.path))
+			failed = errors.Join(failed, p.sweep(one.path), p.endAgentRequests(cookie, one.path))
 		} else {
 			unknown[cookie] = true
 		}
@@ -324,7 +324,7 @@ func (p *Part) sweep(path string) error {
 }
 
 func (p *Part) sweepIn(file *os.File) error {
-	return errors.Join(namespace.IterateSockets(file, p.loaded.Value.existing), p.endWishesIn(file))
+	return errors.Join(namespace.IterateSockets(file, p.loaded.Value.existing), p.endAgentRequestsIn(file))
 }
 
 // refusedTo is what the kernel refused to some socket of a namespace.
@@ -375,7 +375,7 @@ func (p *Part) look(all bool) (changed bool) {
 	if err := p.lookAtRates(); err != nil {
 		p.options.Log.Error(err, "failed to ask for rates on paths; what is asked for stays")
 	}
-	if err := p.lookAtWishes(); err != nil {
+	if err := p.lookAtAgentRequests(); err != nil {
 		p.options.Log.Error(err, "failed to carry out what peers asked for; it is tried again")
 	}
 	for cookie, one := range p.pods {
@@ -391,11 +391,11 @@ func (p *Part) look(all bool) (changed bool) {
 	return changed
 }
 
-// Close lets go of everything without changing it: the programs go on.
+// Close lets go of everything: the programs go on, and sockets keep what they have.
 func (p *Part) Close() error {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
-	failed := errors.Join(p.loaded.Close(), p.rates.carriers.Close())
+	failed := errors.Join(p.noteAll(), p.loaded.Close(), p.rates.carriers.Close())
 	p.rates = rates{}
 	return failed
 }

@@ -40,3 +40,22 @@ func TestAnAgentTakesOverFromOneWhoseSocketsHaveAnotherLayout(t *testing.T) {
 		t.Errorf("what the earlier agent pinned is still there: %v", err)
 	}
 }
+
+// The programs of an upgrade and a rollback go on with what peers have asked for.
+func TestWhatPeersAskTheAgentForIsPinnedWhereEarlierAgentsLookForIt(t *testing.T) {
+	l := newLab(t)
+	l.apply(t, everything())
+	for name, m := range map[string]*ebpf.Map{"transport_wishes": l.part.loaded.Value.AgentRequests, "transport_wishers": l.part.loaded.Value.AgentRequestCounts} {
+		pinned, err := ebpf.LoadPinnedMap(filepath.Join(l.part.loaded.Directory(), name), nil)
+		require.NoError(t, err, name)
+		is, err := pinned.Info()
+		require.NoError(t, err)
+		wanted, err := m.Info()
+		require.NoError(t, err)
+		wantedID, known := wanted.ID()
+		require.True(t, known)
+		isID, _ := is.ID()
+		require.Equal(t, wantedID, isID, name)
+		require.NoError(t, pinned.Close())
+	}
+}

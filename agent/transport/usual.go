@@ -49,6 +49,37 @@ func hasUsual(one *pod) bool {
 	return one.settings.Given&(1<<transport.SettingReceiveBuffer) == 0 && one.exchange.Flags&exchangeCredits == 0
 }
 
+// noteAll gives each socket that has none a note of its own, and has new ones begin with one: the
+// next agent may be an earlier one, which would take what a policy gave to such a socket for its own.
+func (p *Part) noteAll() (failed error) {
+	if !p.loaded.Is() {
+		return nil
+	}
+	for cookie, one := range p.pods {
+		if err := p.noteYoung(cookie, one.path); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("failed to note what sockets of pod %s had before: %w", one.uid, err))
+		}
+	}
+	return failed
+}
+
+// noteYoung leaves the entry: what begins at this moment still needs it.
+func (p *Part) noteYoung(cookie uint64, path string) error {
+	var usual transport.TransportOwn
+	err := p.loaded.Value.TransportUsual.Lookup(cookie, &usual)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	usual.Revision = 0 // that of no settings
+	if err == nil {
+		err = p.loaded.Value.TransportUsual.Put(cookie, &usual)
+	}
+	if err != nil {
+		return fmt.Errorf("having new sockets begin with a note: %w", err)
+	}
+	return p.sweep(path)
+}
+
 // endUsual is for when no socket is left that has no note of its own.
 func (p *Part) endUsual(cookie uint64) error {
 	if err := p.loaded.Value.TransportUsual.Delete(cookie); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

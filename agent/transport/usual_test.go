@@ -5,6 +5,8 @@ package transport
 import (
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/transport"
 )
 
 // unbuffered is everything for which a young connection needs no note of its own.
@@ -64,6 +67,30 @@ func TestAYoungConnectionHasItsSettingsAndNoNote(t *testing.T) {
 	p.apply(t, nil, nil)
 	require.Equal(t, clientBefore, exceptBuffer(optionsOf(t, client)), "what the client has when the policy is gone")
 	require.Equal(t, serverBefore, exceptBuffer(optionsOf(t, server)), "what the server has when the policy is gone")
+}
+
+// forgetUsual has the agent that comes next know no connections without a note, as earlier ones do.
+func (l *lab) forgetUsual(t *testing.T) {
+	t.Helper()
+	require.NoError(t, os.Remove(filepath.Join(l.part.loaded.Directory(), transport.TransportMapTransportUsual)))
+}
+
+func TestAnEarlierAgentGivesConnectionsTheirOwnBackThatWereYoungWhenTheLastOneEnded(t *testing.T) {
+	l := newLab(t)
+	before := exceptBuffer(optionsOf(t, l.dial(t, "TCP")))
+	l.apply(t, unbuffered())
+	young := l.dial(t, "TCP")
+	require.NoError(t, l.part.Close())
+	alone := l.dial(t, "TCP")
+	for when, connection := range map[string]net.Conn{"just before the agent ended": young, "while no agent ran": alone} {
+		require.True(t, hasUnbuffered(optionsOf(t, connection)), "one that began %s has %+v", when, optionsOf(t, connection))
+	}
+	l.forgetUsual(t)
+	l.start(t)
+	l.apply(t, unbuffered())
+	l.apply(t, nil)
+	require.Equal(t, before, exceptBuffer(optionsOf(t, young)), "what one has that began just before the agent ended")
+	require.Equal(t, before, exceptBuffer(optionsOf(t, alone)), "what one has that began while no agent ran")
 }
 
 // One that sends nothing more is put back all the same, by way of other settings.

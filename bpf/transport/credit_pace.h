@@ -12,7 +12,7 @@
 
 enum {
 	WHOLE_CREDIT = 64,
-	LEAST_OF_CREDIT = 32,      /* 64ths, however long the queue */
+	LEAST_OF_CREDIT = 16,      /* 64ths, however long the queue */
 	SHORT_QUEUE = 4000,        /* us, with a segment of each flow that may come on top */
 	LEAST_SHORT_QUEUE = 1000,  /* us */
 	BURST = 48 << 10,          /* bytes of a fast flow that are a short queue */
@@ -54,6 +54,35 @@ static __always_inline __u32 share_of_credit(__u64 rate, __u32 segment, __u32 ro
 		return WHOLE_CREDIT;
 	steps = 2 * (queue - LONG_QUEUE) / QUEUE_STEP;
 	return WHOLE_CREDIT - (steps < WHOLE_CREDIT - LEAST_OF_CREDIT ? steps : WHOLE_CREDIT - LEAST_OF_CREDIT);
+}
+
+/*
+ * The 64ths to pace to after the last ones, where this many are right for the queue. A flow that
+ * slowed down goes faster by a quarter a round trip, as its own packets make the queue that is
+ * seen a round trip later; where the queue is not long twice as fast, and where it is short as
+ * fast as is right. One long round trip alone may be a host's doing, and has it slow down by half.
+ */
+static __always_inline __u32 next_share(__u32 last, __u32 right)
+{
+	__u32 most = right == WHOLE_CREDIT ? 2 * last : last + last / 4, least = last / 2;
+
+	if (!last || right > WHOLE_CREDIT)
+		return right;
+	if (most == last)
+		most++;
+	if (right < least)
+		return least;
+	return right < most ? right : most;
+}
+
+/* The 64ths of another credit that are as fast as these of the last one; a lesser one slows down. */
+static __always_inline __u32 share_of_other(__u32 share, __u64 last, __u64 rate)
+{
+	__u32 other = rate ? share * last / rate : 0;
+
+	if (!share || share >= WHOLE_CREDIT || !last || rate <= last)
+		return share;
+	return other ? other : 1;
 }
 
 #endif

@@ -40,6 +40,10 @@ enum {
 	TCP_BPF_SNDCWND_CLAMP = 1002,
 	NO_CLAMP = 0x7fffffff,
 	CREDITS_IN_A_SECOND = 256, /* changes of one socket's pace */
+
+	TCP_CLOSE_WAIT = 8,
+	TCP_LAST_ACK = 9,
+	TCP_CLOSING = 11,
 };
 
 #define EPOCH (1000000000ULL / EPOCHS_IN_A_SECOND)
@@ -262,6 +266,42 @@ static __always_inline void claim(struct epoch *epoch, __u64 received)
 	__sync_val_compare_and_swap(&epoch->foreign, foreign, foreign - lesser(foreign, received));
 }
 
+/* Where another one notes something at this moment, it stays. */
+static __always_inline void take_one(__u32 *count)
+{
+	__u32 before = *count;
+
+	if (before)
+		__sync_val_compare_and_swap(count, before, before - 1);
+}
+
+/* One flow less in an epoch, where that is remembered. */
+static __always_inline void take_out(struct credit_load *load, const struct credit *credit, __u64 number)
+{
+	struct epoch *epoch = &load->epoch[number & (EPOCHS - 1)];
+
+	if (epoch->number == number)
+		take_one(credit->modest ? &epoch->modest : &epoch->hungry);
+}
+
+/*
+ * A flow is at its end: the others get what it had with their next acknowledgements. It counts
+ * no more in the epoch of its last note, nor in the one before, and not for this one's shares.
+ */
+static __always_inline void leave(struct credit_load *load, struct epoch *epoch, const struct credit *credit, __u64 number)
+{
+	take_out(load, credit, credit->epoch);
+	if (!credit->age) {
+		if (credit->epoch == number)
+			take_one(&epoch->joined);
+		return;
+	}
+	take_out(load, credit, credit->epoch - 1);
+	take_one(&load->active);
+	if (!credit->modest)
+		take_one(&load->hungry);
+}
+
 /*
  * What a flow that has not begun may send: others that shook hands at the same time begin
  * with it. Flows that are under way do not heed handshakes, which anybody can forge.
@@ -349,6 +389,33 @@ enum beginning {
 	BEGINS_AS_ANSWER,  /* of MPTCP's joins, which wait for it: first_number() counted them */
 };
 
+/* The peer has ended what it sends, and all of that has come. */
+static __always_inline int has_ended(struct bpf_sock_ops *ops)
+{
+	__u32 state = ops->state;
+
+	return state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK || state == TCP_CLOSING;
+}
+
+/* The flow of a socket gets nothing any more, and counts no more; once. */
+__noinline int end_credit(struct credit *credit)
+{
+	__u64 now = bpf_ktime_get_ns(), number = now / EPOCH, capacity;
+	struct credit_load *load;
+	__u32 path;
+
+	if (!credit || !credit->epoch)
+		return 0;
+	path = credit->path;
+	capacity = capacity_of(path);
+	load = bpf_map_lookup_elem(&credit_loads, &path);
+	if (capacity && load && number - credit->epoch < EPOCHS - 1)
+		leave(load, this_epoch(load, capacity, now), credit, number);
+	credit->epoch = 0;
+	credit->tellings = 0;
+	return 0;
+}
+
 /* An acknowledgement is made: returns 1 where it is to carry credit->number. */
 __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 beginning)
 {
@@ -361,6 +428,8 @@ __noinline int hand_out(struct bpf_sock_ops *ops, struct credit *credit, __u32 b
 
 	if (!credit)
 		return 0;
+	if (has_ended(ops))
+		return end_credit(credit);
 	received = ops->bytes_received;
 	if (received == credit->received && beginning == UNDER_WAY && !credit->tellings)
 		return 0;

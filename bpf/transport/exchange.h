@@ -14,16 +14,16 @@
 enum {
 	MAX_ACCEPTED_PREFIXES = 16,
 	MAX_ASKED_RATES = 65536,
-	MAX_WISHES = 65536,
+	MAX_AGENT_REQUESTS = 65536,
 };
 
 /* What the agent knows too. */
-enum wish_limits {
-	MAX_WISHES_OF_ENDPOINT = 4096,
-	WISH_LAPSES_AFTER = 10, /* s */
+enum agent_request_limits {
+	MAX_AGENT_REQUESTS_OF_ENDPOINT = 4096,
+	AGENT_REQUEST_LAPSES_AFTER = 10, /* s */
 };
 
-SHARED(enum, wish_limits);
+SHARED(enum, agent_request_limits);
 
 enum {
 	EXCHANGE_RATES = 1 << 0,   /* rates are asked for on some paths */
@@ -78,8 +78,8 @@ struct {
 	__type(value, __u32);
 } asked_rates SEC(".maps");
 
-/* What the agent has to do at a peer's wish; it takes it out of the map some time after. */
-struct wish {
+/* What a peer asks for and the agent has to do; it takes it out of the map some time after. */
+struct agent_request {
 	__u64 heard; /* when it was asked for last: CLOCK_MONOTONIC */
 	__u32 strategy;        /* the hash of its name; 0: none */
 	__u32 delay_threshold; /* ms; 0: none */
@@ -87,11 +87,11 @@ struct wish {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MAX_WISHES);
+	__uint(max_entries, MAX_AGENT_REQUESTS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct asked_rate_key);
-	__type(value, struct wish);
-} transport_wishes SEC(".maps");
+	__type(value, struct agent_request);
+} agent_requests SEC(".maps");
 
 /* How many of them the sockets of a network namespace have; the agent counts them anew. */
 struct {
@@ -100,7 +100,7 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u64); /* cookie of the network namespace */
 	__type(value, __u32);
-} transport_wishers SEC(".maps");
+} agent_request_counts SEC(".maps");
 
 /* What a socket asks its peer for, and has been asked for; it goes with the socket. */
 struct conversation {

@@ -12,7 +12,7 @@ enum {
 
 	LONGER_THAN_THAT = -28, /* ENOSPC: there is such an option */
 
-	CHANGES_IN_A_SECOND = 16, /* of a socket, at its peer's wish */
+	CHANGES_IN_A_SECOND = 16, /* of a socket, as its peer asks */
 };
 
 /* It hears earlier, so that what is asked first is heard. */
@@ -167,36 +167,36 @@ __noinline int grant(struct exchange *exchange, struct conversation *with, const
 }
 
 /* What the node's agent has to carry out, because no program can. */
-#define WISHES (1U << REQUEST_SCHEDULE | 1U << REQUEST_DELAY_THRESHOLD)
+#define BY_AGENT (1U << REQUEST_SCHEDULE | 1U << REQUEST_DELAY_THRESHOLD)
 
 /*
  * Tells the agent, once a second while it is asked for. An endpoint has room for so many, so
  * that peers which flood it take no other's. Returns nothing: what the agent does not know
  * of is not done.
  */
-__noinline int note_wish(struct bpf_sock_ops *ops, struct conversation *with)
+__noinline int tell_agent(struct bpf_sock_ops *ops, struct conversation *with)
 {
 	struct asked_rate_key key = {};
-	struct wish wish = {};
+	struct agent_request request = {};
 	__u32 *notable;
 
 	if (!with)
 		return 0;
 	key.netns = bpf_get_netns_cookie(ops);
-	notable = bpf_map_lookup_elem(&transport_wishers, &key.netns);
+	notable = bpf_map_lookup_elem(&agent_request_counts, &key.netns);
 	if (!notable)
 		return 0;
 	read_addresses(ops, &key.local, &key.remote);
 	read_ports(ops, &key.local_port, &key.remote_port);
-	wish.heard = bpf_ktime_get_ns();
+	request.heard = bpf_ktime_get_ns();
 	if (with->accepted & 1U << REQUEST_SCHEDULE)
-		wish.strategy = with->value[REQUEST_SCHEDULE];
+		request.strategy = with->value[REQUEST_SCHEDULE];
 	if (with->accepted & 1U << REQUEST_DELAY_THRESHOLD)
-		wish.delay_threshold = with->value[REQUEST_DELAY_THRESHOLD];
-	with->noted = wish.heard;
-	if (!bpf_map_update_elem(&transport_wishes, &key, &wish, BPF_EXIST))
+		request.delay_threshold = with->value[REQUEST_DELAY_THRESHOLD];
+	with->noted = request.heard;
+	if (!bpf_map_update_elem(&agent_requests, &key, &request, BPF_EXIST))
 		return 0;
-	if (*notable < MAX_WISHES_OF_ENDPOINT && !bpf_map_update_elem(&transport_wishes, &key, &wish, BPF_NOEXIST))
+	if (*notable < MAX_AGENT_REQUESTS_OF_ENDPOINT && !bpf_map_update_elem(&agent_requests, &key, &request, BPF_NOEXIST))
 		__sync_fetch_and_add(notable, 1);
 	return 0;
 }
@@ -237,10 +237,10 @@ __noinline int hear(struct bpf_sock_ops *ops, struct exchange *exchange, struct 
 		grant_initial_window(ops, with->value[REQUEST_INITIAL_WINDOW]);
 	if (grant_if(exchange, with, &verdict, REQUEST_RATE, now))
 		want_rate(ops, sk, PACER_REQUESTS, with->value[REQUEST_RATE], 0);
-	if (verdict.accepted & WISHES &&
+	if (verdict.accepted & BY_AGENT &&
 	    (grant(exchange, with, &verdict, REQUEST_SCHEDULE, now) | grant(exchange, with, &verdict, REQUEST_DELAY_THRESHOLD, now) ||
-	     (verdict.accepted & with->accepted & WISHES && now - with->noted >= SECOND)))
-		note_wish(ops, with);
+	     (verdict.accepted & with->accepted & BY_AGENT && now - with->noted >= SECOND)))
+		tell_agent(ops, with);
 	if (grant_if(exchange, with, &verdict, REQUEST_USER_TIMEOUT, now) |
 	    grant_if(exchange, with, &verdict, REQUEST_CONGESTION_CONTROL, now) |
 	    grant_if(exchange, with, &verdict, REQUEST_INACTIVITY_TIMEOUT, now) |

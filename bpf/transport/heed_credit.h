@@ -12,8 +12,8 @@
 #define SECOND 1000000000ULL
 
 /*
- * Paces to as much of the credit as the last round trip allows; anew: also where that is as
- * much as before.
+ * Paces to as much of the credit as the last round trip allows; anew: there is another credit,
+ * and the queue that is known is that of the last one.
  */
 static __always_inline void pace_to_credit(struct bpf_sock_ops *ops, void *sk, struct credit *credit, int anew)
 {
@@ -29,6 +29,7 @@ static __always_inline void pace_to_credit(struct bpf_sock_ops *ops, void *sk, s
 	/* A link that is narrow elsewhere is not known before its queue grows. */
 	if (share > WHOLE_CREDIT && ops->data_segs_out < SEGMENTS_WITHIN_CREDIT)
 		share = WHOLE_CREDIT;
+	share = next_share(credit->share, share);
 	if (share == credit->share && !anew)
 		return;
 	credit->share = share;
@@ -48,6 +49,7 @@ static __always_inline void give_up_credit(void *socket, void *sk, struct credit
 	credit->rate = 0;
 	credit->backlog = 0;
 	credit->clamp = 0;
+	credit->share = 0;
 }
 
 /*
@@ -76,8 +78,16 @@ static __always_inline int binds(__u32 window, __u32 wanted, __u32 clamp)
 	return (wanted > clamp && window >= clamp) || (wanted < clamp && window > wanted);
 }
 
+/* The rate to which a sender paces, as far as its credit goes. */
+static __always_inline __u64 rate_within(const struct credit *credit)
+{
+	__u32 share = credit->share;
+
+	return share && share < WHOLE_CREDIT ? credit->rate / WHOLE_CREDIT * share : credit->rate;
+}
+
 /*
- * No more is under way than the rate carries in a round trip and WINDOW_TIME. While the
+ * No more is under way than the pace carries in a round trip and WINDOW_TIME. While the
  * peer still acknowledges each segment at once, one is enough: many that begin together
  * would fill its buffer with two of each.
  */
@@ -88,7 +98,7 @@ static __always_inline void clamp_window(struct bpf_sock_ops *ops, struct credit
 
 	if (!segment || !credit->rate)
 		return;
-	bytes = lesser(credit->rate * lesser(time, 10000000) / 1000000, 1 << 30);
+	bytes = lesser(rate_within(credit) * lesser(time, 10000000) / 1000000, 1 << 30);
 	clamp = greater(bytes / segment + least - 1, least);
 	if (credit->clamp && !binds(ops->snd_cwnd, clamp, credit->clamp))
 		return;
@@ -140,6 +150,7 @@ static __always_inline void heed_credit(struct bpf_sock_ops *ops, struct bpf_soc
 		return;
 	if (!credit->rate)
 		__sync_fetch_and_add(&exchange->honoured[REQUEST_CREDIT], 1);
+	credit->share = share_of_other(credit->share, credit->rate, rate);
 	credit->rate = rate;
 	pace_to_credit(ops, sk, credit, 1);
 	clamp_window(ops, credit);

@@ -34,6 +34,13 @@ type TransportAddress struct {
 	Word [4]uint32
 }
 
+type TransportAgentRequest struct {
+	_              structs.HostLayout
+	Heard          uint64
+	Strategy       uint32
+	DelayThreshold uint32
+}
+
 type TransportAskedByRules struct {
 	_                 structs.HostLayout
 	Looked            uint64
@@ -203,17 +210,12 @@ type TransportTunnels struct {
 	Filter uint64
 }
 
-type TransportWish struct {
-	_              structs.HostLayout
-	Heard          uint64
-	Strategy       uint32
-	DelayThreshold uint32
-}
-
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	TransportMapAgentRequestCounts     = "agent_request_counts"
+	TransportMapAgentRequests          = "agent_requests"
 	TransportMapAskedByRules           = "asked_by_rules"
 	TransportMapAskedRates             = "asked_rates"
 	TransportMapCreditCapacities       = "credit_capacities"
@@ -227,8 +229,6 @@ const (
 	TransportMapTransportSettings      = "transport_settings"
 	TransportMapTransportSockets       = "transport_sockets"
 	TransportMapTransportUsual         = "transport_usual"
-	TransportMapTransportWishers       = "transport_wishers"
-	TransportMapTransportWishes        = "transport_wishes"
 	TransportMapTunnels                = "tunnels"
 	TransportProgNoteArrival           = "note_arrival"
 	TransportProgSetExisting           = "set_existing"
@@ -286,6 +286,8 @@ type TransportProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type TransportMapSpecs struct {
+	AgentRequestCounts     *ebpf.MapSpec `ebpf:"agent_request_counts"`
+	AgentRequests          *ebpf.MapSpec `ebpf:"agent_requests"`
 	AskedByRules           *ebpf.MapSpec `ebpf:"asked_by_rules"`
 	AskedRates             *ebpf.MapSpec `ebpf:"asked_rates"`
 	CreditCapacities       *ebpf.MapSpec `ebpf:"credit_capacities"`
@@ -299,8 +301,6 @@ type TransportMapSpecs struct {
 	TransportSettings      *ebpf.MapSpec `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.MapSpec `ebpf:"transport_sockets"`
 	TransportUsual         *ebpf.MapSpec `ebpf:"transport_usual"`
-	TransportWishers       *ebpf.MapSpec `ebpf:"transport_wishers"`
-	TransportWishes        *ebpf.MapSpec `ebpf:"transport_wishes"`
 	Tunnels                *ebpf.MapSpec `ebpf:"tunnels"`
 }
 
@@ -330,6 +330,8 @@ func (o *TransportObjects) Close() error {
 //
 // It can be passed to LoadTransportObjects or ebpf.CollectionSpec.LoadAndAssign.
 type TransportMaps struct {
+	AgentRequestCounts     *ebpf.Map `ebpf:"agent_request_counts"`
+	AgentRequests          *ebpf.Map `ebpf:"agent_requests"`
 	AskedByRules           *ebpf.Map `ebpf:"asked_by_rules"`
 	AskedRates             *ebpf.Map `ebpf:"asked_rates"`
 	CreditCapacities       *ebpf.Map `ebpf:"credit_capacities"`
@@ -343,13 +345,13 @@ type TransportMaps struct {
 	TransportSettings      *ebpf.Map `ebpf:"transport_settings"`
 	TransportSockets       *ebpf.Map `ebpf:"transport_sockets"`
 	TransportUsual         *ebpf.Map `ebpf:"transport_usual"`
-	TransportWishers       *ebpf.Map `ebpf:"transport_wishers"`
-	TransportWishes        *ebpf.Map `ebpf:"transport_wishes"`
 	Tunnels                *ebpf.Map `ebpf:"tunnels"`
 }
 
 func (m *TransportMaps) Close() error {
 	return _TransportClose(
+		m.AgentRequestCounts,
+		m.AgentRequests,
 		m.AskedByRules,
 		m.AskedRates,
 		m.CreditCapacities,
@@ -363,8 +365,6 @@ func (m *TransportMaps) Close() error {
 		m.TransportSettings,
 		m.TransportSockets,
 		m.TransportUsual,
-		m.TransportWishers,
-		m.TransportWishes,
 		m.Tunnels,
 	)
 }

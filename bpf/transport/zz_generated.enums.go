@@ -57,8 +57,8 @@ const (
 	CreditWhole        = 0x10
 )
 
-// enum wish_limits
+// enum agent_request_limits
 const (
-	MaxWishesOfEndpoint = 0x1000
-	WishLapsesAfter     = 0xa
+	MaxAgentRequestsOfEndpoint = 0x1000
+	AgentRequestLapsesAfter    = 0xa
 )

@@ -54,7 +54,7 @@ static __always_inline int is_selected(struct chain *chain, struct context *cont
  * Rules whose actions last are done with once they have been noted, and then only
  * counted, but for an announcement of an address, which is hidden where it is seen.
  * Once in a tick they are asked all the same: two processors may have noted
- * opposite wishes at once.
+ * the opposite at once.
  */
 static __always_inline int is_latched(const struct context *context, const struct subflow *subflow, __u32 rule)
 {
@@ -128,7 +128,7 @@ __noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct co
 	return UNTOUCHED;
 }
 
-/* A lasting action that changed something changes what the others' wishes do. */
+/* A lasting action that changed something changes what the others do. */
 static __always_inline void note_lasting(struct context *context, struct subflow *subflow, struct progress *at,
 					 __u32 kind, int result)
 {

@@ -26,4 +26,21 @@ int pace_credit(struct __sk_buff *skb)
 	return share_of_credit(paced.rate, paced.segment, paced.round_trip, paced.least_round_trip);
 }
 
+struct followed {
+	__u64 last_rate;
+	__u64 rate;
+	__u32 last;
+	__u32 right;
+};
+
+SEC("tc")
+int pace_next(struct __sk_buff *skb)
+{
+	struct followed followed;
+
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &followed, sizeof(followed)))
+		return 0;
+	return next_share(share_of_other(followed.last, followed.last_rate, followed.rate), followed.right);
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

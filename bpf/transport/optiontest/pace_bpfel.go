@@ -17,6 +17,7 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	PaceProgPaceCredit = "pace_credit"
+	PaceProgPaceNext   = "pace_next"
 )
 
 // LoadPace returns the embedded CollectionSpec for Pace.
@@ -62,6 +63,7 @@ type PaceSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PaceProgramSpecs struct {
 	PaceCredit *ebpf.ProgramSpec `ebpf:"pace_credit"`
+	PaceNext   *ebpf.ProgramSpec `ebpf:"pace_next"`
 }
 
 // PaceMapSpecs contains maps before they are loaded into the kernel.
@@ -113,11 +115,13 @@ type PaceVariables struct {
 // It can be passed to LoadPaceObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PacePrograms struct {
 	PaceCredit *ebpf.Program `ebpf:"pace_credit"`
+	PaceNext   *ebpf.Program `ebpf:"pace_next"`
 }
 
 func (p *PacePrograms) Close() error {
 	return _PaceClose(
 		p.PaceCredit,
+		p.PaceNext,
 	)
 }
 

@@ -17,8 +17,10 @@ const (
 	// turnsOfTrial are short ones, so that what else the machine does changes little between
 	// neighbours.
 	turnsOfTrial = 10
-	// turnAge is how long a policy is changed before a turn: sockets of before have ended.
-	turnAge = 300 * time.Millisecond
+	// turnAge is how long a policy is changed before a turn: sockets of before have ended, and
+	// the agents have looked at all once more, those in TIME_WAIT too, which they do within a
+	// second of a change.
+	turnAge = 1500 * time.Millisecond
 	// turnOf is what the others are compared to.
 	turnOf = "braid"
 )

@@ -33,9 +33,9 @@ import (
 // Two paths: the connection begins on the first.
 const first, second = 0, 1
 
-// wishing are two hosts with two paths between them: the client asks, and the server, whose
+// requesting are two hosts with two paths between them: the client asks, and the server, whose
 // subflows the agent manages, has a thin stream to send.
-type wishing struct {
+type requesting struct {
 	*network.Network
 	client, server     *network.Node
 	scheduler          *schedule.Scheduler
@@ -46,9 +46,9 @@ type wishing struct {
 	manager            v1alpha1.SubflowManager
 }
 
-func newWishing(t *testing.T, delays map[string]time.Duration) *wishing {
+func newScheduled(t *testing.T, delays map[string]time.Duration) *requesting {
 	t.Helper()
-	w := &wishing{directory: testutil.BPFFS(t), manager: v1alpha1.SubflowManagerAgent}
+	w := &requesting{directory: testutil.BPFFS(t), manager: v1alpha1.SubflowManagerAgent}
 	w.Network = network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"first", "second"}, LinkMbit: 100, IPv4: true, PathDelays: delays})
 	w.client, w.server = w.Nodes[0], w.Nodes[1]
 	for _, host := range w.Nodes {
@@ -68,11 +68,11 @@ func newWishing(t *testing.T, delays map[string]time.Duration) *wishing {
 }
 
 // start begins an agent, which knows nothing of one before.
-func (w *wishing) start(t *testing.T) {
+func (w *requesting) start(t *testing.T) {
 	t.Helper()
 	w.scheduler = schedule.Open(func(uint32, netip.AddrPort, netip.AddrPort) uint64 { return 0 }, logr.Discard())
 	w.part = Open(Options{
-		PinPath: w.directory, NamespaceDirectories: []string{network.Directory}, Wishes: w.scheduler.SetWishes, Log: testr.NewWithInterface(t, testr.Options{}),
+		PinPath: w.directory, NamespaceDirectories: []string{network.Directory}, AgentRequests: w.scheduler.SetRequests, Log: testr.NewWithInterface(t, testr.Options{}),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -83,7 +83,7 @@ func (w *wishing) start(t *testing.T) {
 }
 
 // listenForEvents has joins accepted, as with an agent that manages subflows.
-func (*wishing) listenForEvents(t *testing.T, host *network.Node) {
+func (*requesting) listenForEvents(t *testing.T, host *network.Node) {
 	t.Helper()
 	file, err := os.Open(host.Path())
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func (*wishing) listenForEvents(t *testing.T, host *network.Node) {
 	t.Cleanup(func() { _ = subscription.Close() })
 }
 
-func (w *wishing) apply(t *testing.T, client, server *v1alpha1.Transport) {
+func (w *requesting) apply(t *testing.T, client, server *v1alpha1.Transport) {
 	t.Helper()
 	model := nodetest.Model(nodetest.Pod{UID: "client", Namespace: w.client.Path()}, nodetest.Pod{UID: "server", Namespace: w.server.Path()})
 	model.Endpoints[0].Transport, model.Endpoints[1].Transport = client, server
@@ -102,7 +102,7 @@ func (w *wishing) apply(t *testing.T, client, server *v1alpha1.Transport) {
 }
 
 // connect makes a connection of two subflows.
-func (w *wishing) connect(t *testing.T) {
+func (w *requesting) connect(t *testing.T) {
 	t.Helper()
 	listener, err := w.server.Listen(context.Background(), "tcp", net.JoinHostPort("0.0.0.0", port))
 	require.NoError(t, err)
@@ -132,7 +132,7 @@ func (w *wishing) connect(t *testing.T) {
 }
 
 // exchange has the server send, and the client acknowledge.
-func (w *wishing) exchange(t *testing.T, bytes int) {
+func (w *requesting) exchange(t *testing.T, bytes int) {
 	t.Helper()
 	require.NoError(t, errors.Join(w.toClient.SetDeadline(time.Now().Add(20*time.Second)), w.toServer.SetDeadline(time.Now().Add(20*time.Second))))
 	_, err := w.toClient.Write(make([]byte, bytes))
@@ -142,7 +142,7 @@ func (w *wishing) exchange(t *testing.T, bytes int) {
 }
 
 // subflows are the server's.
-func (w *wishing) subflows(t *testing.T) (of [2]mptcpnl.Subflow) {
+func (w *requesting) subflows(t *testing.T) (of [2]mptcpnl.Subflow) {
 	t.Helper()
 	all, err := w.diagnostics.Subflows(0)
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func (w *wishing) subflows(t *testing.T) (of [2]mptcpnl.Subflow) {
 }
 
 // eventually has a thin stream flow until something is so.
-func (w *wishing) eventually(t *testing.T, within time.Duration, what string, so func([2]mptcpnl.Subflow) bool) {
+func (w *requesting) eventually(t *testing.T, within time.Duration, what string, so func([2]mptcpnl.Subflow) bool) {
 	t.Helper()
 	testutil.Eventually(t, within, what, func() bool {
 		w.exchange(t, 500)
@@ -166,7 +166,7 @@ func (w *wishing) eventually(t *testing.T, within time.Duration, what string, so
 }
 
 // carried is what each subflow has sent of a thin stream of so many messages.
-func (w *wishing) carried(t *testing.T, messages int) (bytes [2]uint64) {
+func (w *requesting) carried(t *testing.T, messages int) (bytes [2]uint64) {
 	t.Helper()
 	before := w.subflows(t)
 	for range messages {
@@ -195,7 +195,7 @@ func acceptsThreshold(least time.Duration, from v1alpha1.CIDR) *v1alpha1.Transpo
 const anybody = "0.0.0.0/0"
 
 func TestAThinStreamMovesAboveTheDelayThresholdAndComesBack(t *testing.T) {
-	w := newWishing(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 20 * time.Millisecond})
+	w := newScheduled(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 20 * time.Millisecond})
 	w.apply(t, asksThreshold(), acceptsThreshold(20*time.Millisecond, anybody))
 	w.connect(t)
 	w.eventually(t, 15*time.Second, "the second subflow rests", only(first))
@@ -230,7 +230,7 @@ func TestAThresholdIsBroughtToWhatIsAcceptedAndNothingRestsOtherwise(t *testing.
 		"no policy":                               {nil, v1alpha1.SubflowManagerAgent, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWishing(t, map[string]time.Duration{"first": 100 * time.Millisecond, "second": 5 * time.Millisecond})
+			w := newScheduled(t, map[string]time.Duration{"first": 100 * time.Millisecond, "second": 5 * time.Millisecond})
 			w.manager = c.manager
 			w.apply(t, asksThreshold(), c.accepts)
 			w.connect(t)
@@ -248,7 +248,7 @@ func TestAThresholdIsBroughtToWhatIsAcceptedAndNothingRestsOtherwise(t *testing.
 }
 
 func TestAStreamThatIsNotThinUsesAllSubflows(t *testing.T) {
-	w := newWishing(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 5 * time.Millisecond})
+	w := newScheduled(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 5 * time.Millisecond})
 	w.apply(t, asksThreshold(), acceptsThreshold(time.Millisecond, anybody))
 	w.connect(t)
 	w.eventually(t, 15*time.Second, "the second subflow rests", only(first))
@@ -260,7 +260,7 @@ func TestAStreamThatIsNotThinUsesAllSubflows(t *testing.T) {
 }
 
 func TestAServerSchedulesAsItsPeerAsksAndGoesBackWhenItsPolicyGoes(t *testing.T) {
-	w := newWishing(t, map[string]time.Duration{"first": 2 * time.Millisecond, "second": 100 * time.Millisecond})
+	w := newScheduled(t, map[string]time.Duration{"first": 2 * time.Millisecond, "second": 100 * time.Millisecond})
 	asks := &v1alpha1.Transport{Request: &v1alpha1.TransportRequest{Schedule: v1alpha1.StrategyEarliestCompletionFirst}}
 	accepts := &v1alpha1.Transport{Accept: &v1alpha1.TransportAcceptance{From: []v1alpha1.CIDR{anybody}, Schedules: []string{v1alpha1.StrategyEarliestCompletionFirst}}}
 	w.apply(t, asks, acceptsThreshold(time.Millisecond, anybody)) // but no strategy
@@ -285,12 +285,12 @@ func TestAServerSchedulesAsItsPeerAsksAndGoesBackWhenItsPolicyGoes(t *testing.T)
 
 // What an earlier agent did is undone also where nobody asks any more, or its policy went.
 func TestAnAgentUndoesWhatPeersAskedTheOneBeforeFor(t *testing.T) {
-	for name, end := range map[string]func(*testing.T, *wishing){
-		"the policy went":            func(t *testing.T, w *wishing) { w.apply(t, nil, nil) },
-		"the agent's work is undone": func(t *testing.T, w *wishing) { require.NoError(t, w.part.Remove(t.Context())) },
+	for name, end := range map[string]func(*testing.T, *requesting){
+		"the policy went":            func(t *testing.T, w *requesting) { w.apply(t, nil, nil) },
+		"the agent's work is undone": func(t *testing.T, w *requesting) { require.NoError(t, w.part.Remove(t.Context())) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWishing(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 20 * time.Millisecond})
+			w := newScheduled(t, map[string]time.Duration{"first": 5 * time.Millisecond, "second": 20 * time.Millisecond})
 			w.apply(t, asksThreshold(), acceptsThreshold(time.Millisecond, anybody))
 			w.connect(t)
 			w.eventually(t, 15*time.Second, "the second subflow rests", only(first))
@@ -332,35 +332,35 @@ func TestAConnectionOfASilentPeerEndsAfterTheInactivityTimeout(t *testing.T) {
 
 // Of one endpoint peers can have no more noted than there is room for.
 func TestPeersOfOneEndpointTakeNoRoomOfOthers(t *testing.T) {
-	w := newWishing(t, nil)
+	w := newScheduled(t, nil)
 	w.apply(t, asksThreshold(), acceptsThreshold(time.Millisecond, anybody))
 	w.connect(t)
 	w.part.mutex.Lock()
-	wishers, wishes := w.part.loaded.Value.TransportWishers, w.part.loaded.Value.TransportWishes
+	counts, requests := w.part.loaded.Value.AgentRequestCounts, w.part.loaded.Value.AgentRequests
 	w.part.mutex.Unlock()
 	var cookie uint64
 	var noted uint32
-	keys := wishers.Iterate()
+	keys := counts.Iterate()
 	require.True(t, keys.Next(&cookie, &noted))
-	var key wishKey
-	var wish transport.TransportWish
+	var key agentRequestKey
+	var request transport.TransportAgentRequest
 	w.part.mutex.Lock() // nobody counts anew
 	defer w.part.mutex.Unlock()
-	all := wishes.Iterate()
-	for all.Next(&key, &wish) {
-		require.NoError(t, wishes.Delete(key))
-		all = wishes.Iterate()
+	all := requests.Iterate()
+	for all.Next(&key, &request) {
+		require.NoError(t, requests.Delete(key))
+		all = requests.Iterate()
 	}
-	require.NoError(t, wishers.Put(cookie, uint32(transport.MaxWishesOfEndpoint)))
+	require.NoError(t, counts.Put(cookie, uint32(transport.MaxAgentRequestsOfEndpoint)))
 	for range 30 {
 		w.exchange(t, 500)
 		time.Sleep(100 * time.Millisecond)
 	}
-	require.False(t, wishes.Iterate().Next(&key, &wish), "an endpoint whose room is used has one more noted")
-	require.NoError(t, wishers.Put(cookie, uint32(0)))
+	require.False(t, requests.Iterate().Next(&key, &request), "an endpoint whose room is used has one more noted")
+	require.NoError(t, counts.Put(cookie, uint32(0)))
 	testutil.Eventually(t, 10*time.Second, "it is noted where there is room", func() bool {
 		w.exchange(t, 500)
-		return !errors.Is(wishers.Lookup(cookie, &noted), ebpf.ErrKeyNotExist) && noted > 0
+		return !errors.Is(counts.Lookup(cookie, &noted), ebpf.ErrKeyNotExist) && noted > 0
 	})
 }
 
@@ -374,7 +374,7 @@ func TestWhereNobodyKnowsWhichStreamsAreThinAThresholdIsNotAccepted(t *testing.T
 }
 
 func TestAPodWithoutItsAgentsPathManagerIsToldWhatNoPeerGets(t *testing.T) {
-	w := newWishing(t, nil)
+	w := newScheduled(t, nil)
 	model := nodetest.Model(nodetest.Pod{UID: "server", Namespace: w.server.Path()})
 	model.Endpoints[0].Transport = acceptsThreshold(time.Millisecond, anybody)
 	model.Endpoints[0].Subflows.Manager = v1alpha1.SubflowManagerKernel

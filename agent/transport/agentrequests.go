@@ -21,25 +21,25 @@ import (
 	"braid.dev/braid/bpf/transport"
 )
 
-// Wishes carries out what peers asked for and no program can do: see schedule.Scheduler.
-type Wishes func(path string, wishes []schedule.Wish, ended []schedule.Ends) error
+// AgentRequests carries out what peers asked for and no program can do: see schedule.Scheduler.
+type AgentRequests func(path string, requests []schedule.Request, ended []schedule.Ends) error
 
 // byAgent are the requests that the node's agent carries out.
 const byAgent = 1<<transport.RequestSchedule | 1<<transport.RequestDelayThreshold
 
-// wishKey are the ends of a socket in its network namespace.
-type wishKey = transport.TransportAskedRateKey
+// agentRequestKey are the ends of a socket in its network namespace.
+type agentRequestKey = transport.TransportAskedRateKey
 
-// wished are the wishes of one network namespace.
-type wished struct {
-	alive []schedule.Wish
+// agentRequests are the requests of one network namespace.
+type agentRequests struct {
+	alive []schedule.Request
 	ended []schedule.Ends
-	keys  []wishKey // of those that ended
+	keys  []agentRequestKey // of those that ended
 }
 
-// wishShare of the time may be spent on reading wishes, one part in so many: peers may ask
+// agentRequestShare of the time may be spent on reading requests, one part in so many: peers may ask
 // for very much.
-const wishShare = 20
+const agentRequestShare = 20
 
 // withoutAgent takes out of an exchange what needs subflows.manager Agent, where the pod has
 // another, and says so.
@@ -62,55 +62,55 @@ func withoutBacklog(tells bool, exchange *transport.TransportExchange) string {
 	return "spec.transport.accept.minDelayThreshold: this node's kernel does not tell how much of a stream waits, as Linux 6.5 does, so no peer gets a threshold"
 }
 
-// lookAtWishes carries out what peers ask for now, and ends what they asked for some time
+// lookAtAgentRequests carries out what peers ask for now, and ends what they asked for some time
 // ago. It belongs to the lock.
-func (p *Part) lookAtWishes() error {
+func (p *Part) lookAtAgentRequests() error {
 	begun := time.Now()
-	if p.options.Wishes == nil || begun.Before(p.wishesNext) {
+	if p.options.AgentRequests == nil || begun.Before(p.agentRequestsNext) {
 		return nil
 	}
-	all, err := p.readWishes()
+	all, err := p.readAgentRequests()
 	for cookie, one := range p.pods {
 		of := all[cookie]
-		if of == nil && (!p.wishing[cookie] || err != nil) {
+		if of == nil && (!p.requesting[cookie] || err != nil) {
 			continue
 		}
 		if of == nil {
-			of = &wished{}
+			of = &agentRequests{}
 		}
 		err = errors.Join(err, p.carryOut(cookie, one.path, of))
 	}
-	p.wishesNext = time.Now().Add(wishShare*time.Since(begun) - lookInterval)
+	p.agentRequestsNext = time.Now().Add(agentRequestShare*time.Since(begun) - lookInterval)
 	return err
 }
 
-// carryOut hands the wishes of a namespace over, and forgets those that ended.
-func (p *Part) carryOut(cookie uint64, path string, of *wished) error {
-	if err := p.options.Wishes(path, of.alive, of.ended); err != nil {
+// carryOut hands the requests of a namespace over, and forgets those that ended.
+func (p *Part) carryOut(cookie uint64, path string, of *agentRequests) error {
+	if err := p.options.AgentRequests(path, of.alive, of.ended); err != nil {
 		return fmt.Errorf("carrying out what peers asked for: %w", err)
 	}
 	if len(of.alive) > 0 {
-		p.wishing[cookie] = true
+		p.requesting[cookie] = true
 	} else {
-		delete(p.wishing, cookie)
+		delete(p.requesting, cookie)
 	}
-	failed := entries.Delete(p.loaded.Value.TransportWishes, of.keys...)
-	if err := p.loaded.Value.TransportWishers.Update(cookie, uint32(len(of.alive)), ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	failed := entries.Delete(p.loaded.Value.AgentRequests, of.keys...)
+	if err := p.loaded.Value.AgentRequestCounts.Update(cookie, uint32(len(of.alive)), ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		failed = errors.Join(failed, fmt.Errorf("counting what peers ask for: %w", err))
 	}
 	return failed
 }
 
-// readWishes reads those of all namespaces.
-func (p *Part) readWishes() (map[uint64]*wished, error) {
+// readAgentRequests reads those of all namespaces.
+func (p *Part) readAgentRequests() (map[uint64]*agentRequests, error) {
 	now := bpf.Now()
-	all := map[uint64]*wished{}
-	err := entries.Each(p.loaded.Value.TransportWishes, func(key *wishKey, value *transport.TransportWish) {
+	all := map[uint64]*agentRequests{}
+	err := entries.Each(p.loaded.Value.AgentRequests, func(key *agentRequestKey, value *transport.TransportAgentRequest) {
 		if all[key.Netns] == nil {
-			all[key.Netns] = &wished{}
+			all[key.Netns] = &agentRequests{}
 		}
 		age := now - time.Duration(value.Heard)
-		all[key.Netns].add(key, value, age < transport.WishLapsesAfter*time.Second && p.carriesOut(key.Netns))
+		all[key.Netns].add(key, value, age < transport.AgentRequestLapsesAfter*time.Second && p.carriesOut(key.Netns))
 	})
 	return all, err
 }
@@ -121,7 +121,7 @@ func (p *Part) carriesOut(cookie uint64) bool {
 	return one != nil && one.exchange.Acceptance.Allowed&byAgent != 0
 }
 
-func (w *wished) add(key *wishKey, value *transport.TransportWish, alive bool) {
+func (w *agentRequests) add(key *agentRequestKey, value *transport.TransportAgentRequest, alive bool) {
 	ends := schedule.Ends{
 		Local:  netip.AddrPortFrom(bpf.Address(key.Local.Word), bpf.Port(key.LocalPort)),
 		Remote: netip.AddrPortFrom(bpf.Address(key.Remote.Word), bpf.Port(key.RemotePort)),
@@ -130,38 +130,38 @@ func (w *wished) add(key *wishKey, value *transport.TransportWish, alive bool) {
 		w.ended, w.keys = append(w.ended, ends), append(w.keys, *key)
 		return
 	}
-	w.alive = append(w.alive, schedule.Wish{
+	w.alive = append(w.alive, schedule.Request{
 		Ends: ends, DelayThreshold: time.Duration(value.DelayThreshold) * time.Millisecond,
 		EarliestCompletionFirst: value.Strategy == uint32(numbers.OfName(v1alpha1.StrategyEarliestCompletionFirst)),
 	})
 }
 
-// letWish has the programs note what the agent has to do for a pod's peers, or not any more.
-func (p *Part) letWish(cookie uint64, one *pod) error {
-	wishers := p.loaded.Value.TransportWishers
+// letAgentRequests has the programs note what the agent has to do for a pod's peers, or not any more.
+func (p *Part) letAgentRequests(cookie uint64, one *pod) error {
+	counts := p.loaded.Value.AgentRequestCounts
 	if one.exchange.Acceptance.Allowed&byAgent == 0 {
-		return entries.Delete(wishers, cookie)
+		return entries.Delete(counts, cookie)
 	}
-	err := wishers.Update(cookie, uint32(0), ebpf.UpdateNoExist)
+	err := counts.Update(cookie, uint32(0), ebpf.UpdateNoExist)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("failed to have it noted what the pod's peers ask for: %w", err)
 	}
 	return nil
 }
 
-// endWishes puts back what was done at the wish of peers in a namespace whose pod accepts
+// endAgentRequests puts back what was done at the request of peers in a namespace whose pod accepts
 // nothing any more.
-func (p *Part) endWishes(cookie uint64, path string) error {
-	if p.options.Wishes == nil {
+func (p *Part) endAgentRequests(cookie uint64, path string) error {
+	if p.options.AgentRequests == nil {
 		return nil
 	}
-	all, err := p.readWishes()
+	all, err := p.readAgentRequests()
 	of := all[cookie]
-	if err != nil || of == nil && !p.wishing[cookie] {
+	if err != nil || of == nil && !p.requesting[cookie] {
 		return err
 	}
 	if of == nil {
-		of = &wished{}
+		of = &agentRequests{}
 	}
 	for i := range of.alive {
 		of.ended = append(of.ended, of.alive[i].Ends)
@@ -170,14 +170,14 @@ func (p *Part) endWishes(cookie uint64, path string) error {
 	if err := p.carryOut(cookie, path, of); err != nil && !namespace.IsGone(err) {
 		return err
 	}
-	delete(p.wishing, cookie)
-	return entries.Forget(p.loaded.Value.TransportWishes, func(key wishKey) bool { return key.Netns == cookie })
+	delete(p.requesting, cookie)
+	return entries.Forget(p.loaded.Value.AgentRequests, func(key agentRequestKey) bool { return key.Netns == cookie })
 }
 
-func (p *Part) endWishesIn(file *os.File) error {
+func (p *Part) endAgentRequestsIn(file *os.File) error {
 	identity, err := namespace.Identify(file)
 	if err != nil {
 		return fmt.Errorf("ending what peers asked for in a network namespace: %w", err)
 	}
-	return p.endWishes(identity.Cookie, file.Name())
+	return p.endAgentRequests(identity.Cookie, file.Name())
 }

@@ -11,8 +11,8 @@ import (
 	"braid.dev/braid/internal/mptcpnl"
 )
 
-// Wish is what the peer of a connection asks for on one of its subflows, and its pod accepts.
-type Wish struct {
+// Request is what the peer of a connection asks for on one of its subflows, and its pod accepts.
+type Request struct {
 	Ends
 	// EarliestCompletionFirst is true where that is the strategy.
 	EarliestCompletionFirst bool
@@ -20,13 +20,13 @@ type Wish struct {
 	DelayThreshold time.Duration
 }
 
-// SetWishes has connections of the endpoint at this path scheduled as their peers wish, and
+// SetRequests has connections of the endpoint at this path scheduled as their peers ask, and
 // all others of which that was so before be as they were. Of those that ended it need not
 // have known: an earlier agent may have.
-func (s *Scheduler) SetWishes(path string, wishes []Wish, ended []Ends) error {
+func (s *Scheduler) SetRequests(path string, requests []Request, ended []Ends) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.endpoints[path] == nil && len(wishes)+len(ended) == 0 {
+	if s.endpoints[path] == nil && len(requests)+len(ended) == 0 {
 		return nil
 	}
 	if s.endpoints[path] == nil {
@@ -38,9 +38,9 @@ func (s *Scheduler) SetWishes(path string, wishes []Wish, ended []Ends) error {
 	if stack == nil { // the pod ended
 		return nil
 	}
-	stack.wishes = map[Ends]Wish{}
-	for _, wish := range wishes {
-		stack.wishes[wish.Ends] = wish
+	stack.requests = map[Ends]Request{}
+	for _, request := range requests {
+		stack.requests[request.Ends] = request
 	}
 	failed := stack.end(ended)
 	if !stack.isWanted() {
@@ -52,7 +52,7 @@ func (s *Scheduler) SetWishes(path string, wishes []Wish, ended []Ends) error {
 }
 
 // isWanted: rules or peers ask for something.
-func (s *stack) isWanted() bool { return s.Rules != 0 || len(s.wishes) > 0 }
+func (s *stack) isWanted() bool { return s.Rules != 0 || len(s.requests) > 0 }
 
 // end uses all subflows again of connections for which nobody asks any more.
 func (s *stack) end(ended []Ends) error {
@@ -70,7 +70,7 @@ func (s *stack) end(ended []Ends) error {
 	var failed error
 	for _, ours := range subflows {
 		asked := slices.ContainsFunc(ours, func(subflow mptcpnl.Subflow) bool { return over[endsOf(&subflow)] })
-		if asked && s.wishOf(ours) == (Wish{}) {
+		if asked && s.requestOf(ours) == (Request{}) {
 			failed = errors.Join(failed, s.useAll(ours))
 		}
 	}
@@ -79,16 +79,16 @@ func (s *stack) end(ended []Ends) error {
 
 func endsOf(subflow *mptcpnl.Subflow) Ends { return Ends{subflow.Local, subflow.Remote} }
 
-// wishOf is what is asked for on a connection's subflows together.
-func (s *stack) wishOf(subflows []mptcpnl.Subflow) (all Wish) {
-	if len(s.wishes) == 0 {
+// requestOf is what is asked for on a connection's subflows together.
+func (s *stack) requestOf(subflows []mptcpnl.Subflow) (all Request) {
+	if len(s.requests) == 0 {
 		return all
 	}
 	for i := range subflows {
-		wish := s.wishes[endsOf(&subflows[i])]
-		all.EarliestCompletionFirst = all.EarliestCompletionFirst || wish.EarliestCompletionFirst
-		if wish.DelayThreshold > 0 && (all.DelayThreshold == 0 || wish.DelayThreshold < all.DelayThreshold) {
-			all.DelayThreshold = wish.DelayThreshold
+		request := s.requests[endsOf(&subflows[i])]
+		all.EarliestCompletionFirst = all.EarliestCompletionFirst || request.EarliestCompletionFirst
+		if request.DelayThreshold > 0 && (all.DelayThreshold == 0 || request.DelayThreshold < all.DelayThreshold) {
+			all.DelayThreshold = request.DelayThreshold
 		}
 	}
 	return all
