@@ -90,6 +90,7 @@ func (l *lab) reopen(t *testing.T, node int, options Options) {
 }
 
 func TestARestartedAgentTakesOver(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
@@ -118,6 +119,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 }
 
 func TestAKilledAgentChangesNothing(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	states := l.states(t)
 	var kill []func()
@@ -179,6 +181,7 @@ func (l *lab) pathsByEnds(t *testing.T, node int) map[ends]string {
 
 // Neither an upgrade nor the way back moves a subflow or attaches a program twice.
 func TestAnotherVersionTakesOver(t *testing.T) {
+	t.Parallel()
 	forEachMode(t, func(t *testing.T, _ string, options Options) {
 		l, client, server := newPair(t, options)
 		l.applyAll(t)
