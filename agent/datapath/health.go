@@ -82,13 +82,13 @@ func (t *peerTable) unload() {
 }
 
 // write writes all peers, with how packets get over routers to them, and forgets others.
-func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) error {
+func (t *peerTable) write(peers []node.Peer, paths pathNumbers, encapsulations encapsulations) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.paths = paths
 	entries := map[string]*peerEntry{}
 	for _, peer := range peers {
-		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, wrappings[peer.Number])}
+		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, encapsulations[peer.Number])}
 		if before := t.entries[peer.Name]; before != nil && before.number == entry.number {
 			entry.written, entry.writtenHealth = before.written, before.writtenHealth
 		}
