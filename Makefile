@@ -6,7 +6,7 @@ SHELL := /usr/bin/env bash
 MAKEFLAGS += --no-print-directory
 
 tool := go tool -modfile=hack/tools/go.mod
-# make vet looks at all that go test would look at by itself.
+# make vet and make lint look at all that go test would look at by itself.
 TEST_FLAGS ?= -count=1 -timeout 30m -vet=off
 # A test with real traffic that another machine's load disturbed is run once more,
 # alone, and named in _out/flaky.txt: see docs/developing.md.
@@ -115,6 +115,11 @@ timetable: ## Say what the last run of .ci/run did when
 vet: ## Vet, and compile the tests of all packages
 	@hack/progress.sh make "vetting" go vet $(PACKAGES)
 	@hack/progress.sh make "compiling the tests" go list -export -test -f '{{if not .Name}}{{.Error}}{{end}}' $(PACKAGES)
+
+.PHONY: compile
+compile: ## Compile the tests of all packages, and vet what is generated: make lint vets everything else
+	@hack/progress.sh make "compiling the tests" go list -export -test -f '{{if not .Name}}{{.Error}}{{end}}' $(PACKAGES)
+	@hack/progress.sh make "vetting what is generated" go vet ./api/... ./bpf/... ./hack/bench/baseline
 
 .PHONY: generate
 generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs

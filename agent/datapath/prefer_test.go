@@ -289,7 +289,6 @@ func TestAllSubflowsOfAConnectionAreOnOnePath(t *testing.T) {
 }
 
 func TestANewAgentKeepsWhatWasKnownUntilItKnowsMore(t *testing.T) {
-	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 3*time.Second, func(t *testing.T, sender int) {
 		bad := []map[string]bool{{"red": false}}

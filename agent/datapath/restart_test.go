@@ -90,7 +90,6 @@ func (l *lab) reopen(t *testing.T, node int, options Options) {
 }
 
 func TestARestartedAgentTakesOver(t *testing.T) {
-	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
@@ -119,7 +118,6 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 }
 
 func TestAKilledAgentChangesNothing(t *testing.T) {
-	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	states := l.states(t)
 	var kill []func()
