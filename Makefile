@@ -6,7 +6,8 @@ SHELL := /usr/bin/env bash
 MAKEFLAGS += --no-print-directory
 
 tool := go tool -modfile=hack/tools/go.mod
-TEST_FLAGS ?= -count=1 -timeout 30m
+# make vet and make lint look at all that go test would look at by itself.
+TEST_FLAGS ?= -count=1 -timeout 30m -vet=off
 # A test with real traffic that another machine's load disturbed is run once more,
 # alone, and named in _out/flaky.txt: see docs/developing.md.
 gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test
@@ -65,7 +66,7 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-cluster test-patient test-network test-alone
+	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
 # Tests run in five parts: those that only compute or ask an API server; those of a cluster
@@ -89,9 +90,9 @@ test-beside: root browser kube ## Run the tests that need no quiet machine
 test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
 	$(call tests,cluster,-p 1)
 
-.PHONY: test-patient
-test-patient: root deps kube ## Run the tests that wait in namespaces for what is to happen
-	$(call tests,patient,-p 3)
+.PHONY: test-waiting
+test-waiting: root deps kube ## Run the tests that wait in namespaces for what is to happen
+	$(call tests,waiting,-p 3)
 
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
@@ -114,6 +115,11 @@ timetable: ## Say what the last run of .ci/run did when
 vet: ## Vet, and compile the tests of all packages
 	@hack/progress.sh make "vetting" go vet $(PACKAGES)
 	@hack/progress.sh make "compiling the tests" go list -export -test -f '{{if not .Name}}{{.Error}}{{end}}' $(PACKAGES)
+
+.PHONY: compile
+compile: ## Compile the tests of all packages, and vet what is generated: make lint vets everything else
+	@hack/progress.sh make "compiling the tests" go list -export -test -f '{{if not .Name}}{{.Error}}{{end}}' $(PACKAGES)
+	@hack/progress.sh make "vetting what is generated" go vet ./api/... ./bpf/... ./hack/bench/baseline
 
 .PHONY: generate
 generate: ## Generate deep copies, CRDs, roles, the API reference and the packet programs

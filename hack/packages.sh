@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh beside|cluster|patient|network|alone PATTERN… lists the packages with tests
+# packages.sh beside|cluster|waiting|network|alone PATTERN… lists the packages with tests
 #   beside   that compute or ask an API server, and the packet programs', which hardly wait:
 #            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
-#   patient  that build networks of namespaces and wait there for what is to happen, however
+#   waiting  that build networks of namespaces and wait there for what is to happen, however
 #            long a busy machine takes for it: they compare no rates, or with wide margins;
 #   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
 #            several go on at a time and nothing that computes;
@@ -13,9 +13,9 @@
 # Each package is in one of these. Those that take longest come first.
 set -euo pipefail
 
-usage="usage: packages.sh beside|cluster|patient|network|alone PATTERN…"
+usage="usage: packages.sh beside|cluster|waiting|network|alone PATTERN…"
 kind=${1:?$usage}
-[[ $kind =~ ^(beside|cluster|patient|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
+[[ $kind =~ ^(beside|cluster|waiting|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
 shift
 format='{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}'
 all=$(go list -f "$format" "$@" | awk 'NF')
@@ -32,8 +32,8 @@ told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
 rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
-# Those that take longest, in the order of what they took.
-longest='agent/datapath e2e/failures proxy agent/transport agent/pace e2e/rules agent/guard e2e/machines e2e/faults agent/programs agent/announcements bpf/endpoint/actiontest agent/health agent/pathmanager agent/guests agent/paths'
+# Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
+longest='agent/datapath e2e/failures e2e/rules agent/guard agent/pace bpf/endpoint/actiontest proxy agent/transport e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
@@ -41,7 +41,7 @@ awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" 
 		if ($1 ~ alone) return "alone"
 		if ($1 ~ timed) return "network"
 		if ($0 ~ programs || $0 !~ networks) return "beside"
-		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "patient"
+		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "waiting"
 		return "network"
 	}
 	# 0 for what is to begin first.

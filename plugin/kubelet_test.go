@@ -10,8 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,8 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"      //nolint:staticcheck // where it moved is no dependency of ours
 	"k8s.io/apimachinery/pkg/util/httpstream/spdy" //nolint:staticcheck // where it moved is no dependency of ours
-
-	"braid.dev/braid/internal/lab/apiserver"
 )
 
 // nodes stand behind the API server's tunnel for kubelets and pods: whatever address
@@ -45,27 +41,8 @@ const kubeletPort, metricsPort = 10250, 9478
 func newNodeScene(t *testing.T, n *nodes) *scene {
 	t.Helper()
 	n.t = t
-	directory, err := os.MkdirTemp("", "braid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(directory) })
-	socket := filepath.Join(directory, "tunnel")
-	n.listen(socket)
-	crds, err := apiserver.CRDDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := apiserver.Start(t.Context(), apiserver.Options{CRDDirs: []string{crds}, Tunnel: socket})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := server.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return sceneOf(t, server)
+	n.listen(tunneled.Options.Tunnel)
+	return sceneOf(t, tunneled.Use(t))
 }
 
 // listen serves the tunnel: an HTTP proxy on a Unix socket.

@@ -7,6 +7,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +27,29 @@ import (
 	"braid.dev/braid/policy"
 )
 
+// The API servers of these tests: one that reaches kubelets and pods by a tunnel, and one that
+// reaches none.
+var plain, tunneled apiserver.Shared
+
+func TestMain(m *testing.M) {
+	code, err := runTests(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(code)
+}
+
+func runTests(m *testing.M) (code int, err error) {
+	directory, err := os.MkdirTemp("", "braid")
+	if err != nil {
+		return 1, err
+	}
+	tunneled.Options.Tunnel = filepath.Join(directory, "tunnel")
+	code = m.Run()
+	return code, errors.Join(plain.Stop(), tunneled.Stop(), os.RemoveAll(directory))
+}
+
 // scene is a cluster of two nodes, as the controller and the agents would leave it.
 type scene struct {
 	t      *testing.T
@@ -37,7 +63,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	return sceneOf(t, apiserver.ForTest(t))
+	return sceneOf(t, plain.Use(t))
 }
 
 func sceneOf(t *testing.T, server *apiserver.Server) *scene {

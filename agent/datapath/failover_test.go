@@ -41,6 +41,7 @@ func (l *lab) setUp(t *testing.T, states []State, node int, path string, up bool
 }
 
 func TestADeadPathsFlowsUseTheOthersAndComeBack(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name      string
 		node      int // whose NIC goes down
@@ -100,6 +101,7 @@ func (l *lab) setCarrier(node *network.Node, up bool) error { return l.SetCarrie
 func (l *lab) setNIC(node *network.Node, up bool) error { return l.SetNIC(node, "green", up) }
 
 func TestANICIsRemovedAndAdded(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	m := startMixture(t, client, server, traffic.Options{Duration: 2500 * time.Millisecond, Verify: true})
@@ -178,6 +180,7 @@ func (l *lab) addNIC(t *testing.T, node *network.Node, name string, path int) {
 }
 
 func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	states := l.states(t)

@@ -113,13 +113,13 @@ func (t *peerTable) unload() {
 // write writes all peers, with how packets get over routers to them, and forgets others. It tells
 // whether a path leads to one to which none has led before; of the first ones nothing began earlier
 // that the programs could have seen.
-func (t *peerTable) write(peers []node.Peer, paths pathNumbers, wrappings wrappings) (fresh bool, err error) {
+func (t *peerTable) write(peers []node.Peer, paths pathNumbers, encapsulations encapsulations) (fresh bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.paths = paths
 	entries, reached := map[string]*peerEntry{}, map[uint32]bool{}
 	for _, peer := range peers {
-		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, wrappings[peer.Number])}
+		entry := &peerEntry{number: peer.Number, value: peerValue(peer, paths, encapsulations[peer.Number])}
 		if before := t.entries[peer.Name]; before != nil && before.number == entry.number {
 			entry.written, entry.writtenHealth = before.written, before.writtenHealth
 		}

@@ -42,7 +42,9 @@ type lab struct {
 	unselected string
 }
 
-// newLab builds nodes and pods, without applying anything yet.
+// newLab builds nodes and pods, without applying anything yet. Its name and its pins are its own:
+// long tests, which mostly wait, run two at a time, but for those that load programs while bytes
+// are under way: the verifier takes longer beside others.
 func newLab(t *testing.T, paths []string, pods int, options Options) *lab {
 	t.Helper()
 	return newLabOf(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: pods}, options)

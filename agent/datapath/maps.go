@@ -98,18 +98,18 @@ func (d *Datapath) writePeers(m *node.Model, nics []node.Path, numbers pathNumbe
 	if err := d.writeOuters(m, nics); err != nil {
 		return err
 	}
-	wrappings, err := d.addWrappings(m, nics)
+	encapsulations, err := d.addEncapsulations(m, nics)
 	if err != nil {
 		return err
 	}
-	fresh, err := d.peers.write(m.Steered(), numbers, wrappings)
+	fresh, err := d.peers.write(m.Steered(), numbers, encapsulations)
 	if err != nil {
 		return err
 	}
 	if fresh {
 		d.youngPeers.note(time.Now())
 	}
-	if err := d.leaveWrappings(m, wrappings); err != nil {
+	if err := d.removeEncapsulations(m, encapsulations); err != nil {
 		return err
 	}
 	if err := replaceAll(d.loaded.Value.maps().PeerAddresses, known, d.peerAddresses(m)); err != nil {
@@ -144,7 +144,7 @@ func (d *Datapath) peerAddresses(m *node.Model) map[netip.Addr]uint32 {
 
 // peerValue has the next hop to the first address of each family on each path that is up at
 // both ends.
-func peerValue(peer node.Peer, numbers pathNumbers, wrapping uplink.ToUplinkWrapping) uplink.ToUplinkPeer {
+func peerValue(peer node.Peer, numbers pathNumbers, encapsulation uplink.ToUplinkWrapping) uplink.ToUplinkPeer {
 	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
 		number, here := numbers[name]
@@ -165,8 +165,8 @@ func peerValue(peer node.Peer, numbers pathNumbers, wrapping uplink.ToUplinkWrap
 			}
 		}
 	}
-	// What is within headers gets over routers too.
-	value.Beyond &^= uint8(wrapping.Paths)
+	// What is encapsulated gets over routers too.
+	value.Beyond &^= uint8(encapsulation.Paths)
 	return value
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // As OVN-Kubernetes and Antrea forward pods' packets: by flows of Open vSwitch, which writes
-// the next hop's Ethernet address and sends them by a Geneve device that wraps whatever each
+// the next hop's Ethernet address and sends them by a Geneve device that encapsulates whatever each
 // packet says.
 func TestConnectionsThroughOpenVSwitchFillAllPaths(t *testing.T) {
 	l := newOverlay(t, network.Overlay{})

@@ -80,6 +80,7 @@ func (l *lab) toWorld(t *testing.T, version int, options traffic.Options) *runni
 }
 
 func TestConnectionsToOutsideFillAllPaths(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name        string
 		version     int
@@ -118,6 +119,7 @@ func TestConnectionsToOutsideFillAllPaths(t *testing.T) {
 // While a gateway is dead its path carries nothing, and connections go on; when it is back they
 // use it again.
 func TestConnectionsOutliveAGateway(t *testing.T) {
+	t.Parallel()
 	for _, dying := range threePaths[:2] { // that of the route, and another
 		t.Run(dying, func(t *testing.T) {
 			l := newWorld(t)
@@ -246,6 +248,7 @@ func (l *lab) fromWorld(t *testing.T, address string) (*traffic.Result, counted)
 // What a client outside begins is answered on the paths by which it comes: to a pod's own
 // address, and to the node's, where a Service leads to the pod.
 func TestConnectionsFromOutsideAreAnsweredByThePathsOfTheirSubflows(t *testing.T) {
+	t.Parallel()
 	for name, to := range map[string]func(l *lab) string{
 		"to the pod": func(l *lab) string { return l.Nodes[0].Pods[0].IPv4 },
 		"to the node, by a Service": func(l *lab) string {
@@ -280,6 +283,7 @@ func TestAServiceOfAPodThatIsNotSelectedIsLeftAlone(t *testing.T) {
 // A router that takes a masqueraded packet only from the path that its address is of drops
 // what comes by others. Connections go on without these.
 func TestConnectionsOutliveRoutersThatCheckSources(t *testing.T) {
+	t.Parallel()
 	l := newWorld(t)
 	require.NoError(t, l.Nodes[0].Masquerade())
 	for _, path := range threePaths[1:] {

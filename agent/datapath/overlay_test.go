@@ -100,6 +100,7 @@ func (l *lab) findTunnels(t *testing.T, node int) []paths.Tunnel {
 }
 
 func TestConnectionsInAnOverlayFillAllPaths(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name    string
 		overlay network.Overlay

@@ -112,6 +112,7 @@ func (l *lab) setHealth(t *testing.T, health PeerHealth) {
 }
 
 func TestLivingConnectionsMoveToWhatTheirPodPrefersAndBack(t *testing.T) {
+	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 4*time.Second, func(t *testing.T, sender int) {
 		for _, path := range []v1alpha1.PathName{"green", "blue"} {
@@ -143,6 +144,7 @@ func TestNewConnectionsBeginOnWhatTheirPodPrefers(t *testing.T) {
 }
 
 func TestTheServersPodPrefersPathsForWhatItSends(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	for direction, expected := range map[traffic.Direction][]string{traffic.Up: threePaths, traffic.Down: {"green"}} {
@@ -182,6 +184,7 @@ func TestAServersFlowsFromBeforeItsPolicyHeedIt(t *testing.T) {
 
 // Probes find what no carrier tells: frames are lost, and the NICs stay up.
 func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
+	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 5*time.Second, func(t *testing.T, sender int) {
 		require.NoError(t, l.Block(l.Nodes[1], "green", true))
@@ -199,6 +202,7 @@ func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
 }
 
 func TestAPreferredPathIsGivenUpWhileItIsBadForItsClass(t *testing.T) {
+	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 4*time.Second, func(t *testing.T, sender int) {
 		bad, good := map[string]bool{"green": false, "blue": true, "red": true}, map[string]bool{"green": true}
@@ -213,6 +217,7 @@ func TestAPreferredPathIsGivenUpWhileItIsBadForItsClass(t *testing.T) {
 }
 
 func TestBackupPathsCarryTrafficOnlyWhileTheOthersAreGone(t *testing.T) {
+	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	inDirections(t, l, 5*time.Second, func(t *testing.T, sender int) {
 		l.setEndpoint(t, 0, keepBack("red"))
@@ -233,6 +238,7 @@ func TestBackupPathsCarryTrafficOnlyWhileTheOthersAreGone(t *testing.T) {
 
 // Health that calls every path dead says nothing about which of them works.
 func TestWhereEveryPathIsCalledDeadAllAreUsed(t *testing.T) {
+	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	inDirections(t, l, 1500*time.Millisecond, func(t *testing.T, sender int) {
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"blue": true, "green": true, "red": true}})
@@ -242,6 +248,7 @@ func TestWhereEveryPathIsCalledDeadAllAreUsed(t *testing.T) {
 }
 
 func TestPathsThatAreNoLongerAllowedAreLeft(t *testing.T) {
+	t.Parallel()
 	l, _, _ := newPair(t, Options{})
 	for node := range l.Nodes {
 		t.Run(l.Nodes[node].NodeName(), func(t *testing.T) {

@@ -179,6 +179,7 @@ func (l *lab) pathsByEnds(t *testing.T, node int) map[ends]string {
 
 // Neither an upgrade nor the way back moves a subflow or attaches a program twice.
 func TestAnotherVersionTakesOver(t *testing.T) {
+	t.Parallel()
 	forEachMode(t, func(t *testing.T, _ string, options Options) {
 		l, client, server := newPair(t, options)
 		l.applyAll(t)

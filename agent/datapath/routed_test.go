@@ -88,6 +88,7 @@ func (l *lab) ownAddresses(node int) (addresses []netip.Addr) {
 }
 
 func TestConnectionsOverRoutersFillAllPaths(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		overlay network.Overlay
@@ -164,6 +165,7 @@ func (l *lab) expectNoChecksumErrors(t *testing.T) {
 
 // A router that dies takes no carrier from anybody. The flows leave its path by themselves.
 func TestConnectionsOutliveARouter(t *testing.T) {
+	t.Parallel()
 	for _, dying := range threePaths[:2] { // the overlay's own path, and another
 		t.Run(dying, func(t *testing.T) {
 			l := newRacks(t, network.Overlay{Outer: 4})

@@ -16,6 +16,7 @@ import (
 
 // Nobody looks at paths here: no model says that one is down, and no probe runs.
 func TestFlowsLeaveADeadPathWithoutTheAgent(t *testing.T) {
+	t.Parallel()
 	cases := []struct {
 		name      string
 		node      int // whose NIC fails

@@ -33,6 +33,7 @@ func newPair(t *testing.T, options Options) (l *lab, client, server *network.Pod
 }
 
 func TestSubflowsOfOneConnectionFillAllPaths(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, threePaths, 1, Options{})
 	client, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	options := traffic.Options{Duration: 1500 * time.Millisecond, Warmup: 500 * time.Millisecond, Verify: true}
@@ -95,6 +96,7 @@ func (l *lab) weighted(t *testing.T, pod *network.Pod, weights map[string]int32)
 }
 
 func TestWeightsAndAllowedPathsDecide(t *testing.T) {
+	t.Parallel()
 	l := newLab(t, threePaths, 1, Options{})
 	client, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	serve(t, server, 4)

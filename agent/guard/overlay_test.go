@@ -18,7 +18,7 @@ import (
 	"braid.dev/braid/internal/lab/network"
 )
 
-// What a tunnel's device wraps leaves the NIC as the node's own. All tests of limits can be
+// What a tunnel's device encapsulates leaves the NIC as the node's own. All tests of limits can be
 // run that way (BRAID_E2E_NETWORK=vxlan); these are always.
 var vxlan = network.Overlay{Outer: 4}
 

@@ -131,7 +131,7 @@ func (d *Detours) remember(v *view) {
 	for prefix, route := range v.seen.main {
 		hops := hopsOf(route)
 		peer := d.owners.peerOf(hops)
-		if peer == "" || isWide(prefix) || v.wraps(route, hops) {
+		if peer == "" || isWide(prefix) || v.encapsulates(route, hops) {
 			delete(d.known, prefix)
 			continue
 		}

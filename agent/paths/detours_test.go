@@ -472,10 +472,10 @@ func TestDetours(t *testing.T) {
 			w.kernel.setDown(1)
 			w.expect("blue is down")
 		},
-		"a route that wraps packets is left alone": func(w *world) {
-			wrapping := toB
-			wrapping.Encap = &netlink.SEG6Encap{}
-			w.kernel.main(wrapping)
+		"a route that encapsulates packets is left alone": func(w *world) {
+			encapsulating := toB
+			encapsulating.Encap = &netlink.SEG6Encap{}
+			w.kernel.main(encapsulating)
 			w.kernel.carrier(1, false)
 			w.expect("no carrier")
 		},

@@ -87,13 +87,13 @@ type Peer struct {
 	Confirmed bool
 	// PodRanges are the addresses of its pods.
 	PodRanges []netip.Prefix
-	// Key is what it takes Braid's own headers off by; 0 where it takes none off.
+	// Key is what it decapsulates by what Braid encapsulates; 0 where it does not.
 	Key uint64
 }
 
-// TakesHeaders tells whether natively routed packets can go there over routers, from a node
+// Decapsulates tells whether natively routed packets can go there over routers, from a node
 // whose pods have addresses of these ranges.
-func (p *Peer) TakesHeaders(own []netip.Prefix) bool {
+func (p *Peer) Decapsulates(own []netip.Prefix) bool {
 	return p.Key != 0 && len(p.PodRanges) > 0 && len(own) > 0
 }
 

@@ -11,7 +11,7 @@ import (
 
 // tunnels are what the node's devices and routes tell of its overlays.
 type tunnels struct {
-	// to are the addresses of other nodes that packets are wrapped for. Where anywhere is
+	// to are the addresses of other nodes that packets are encapsulated for. Where anywhere is
 	// set these are all, because each route, or a program, says whom a packet is for.
 	to       map[netip.Addr]bool
 	anywhere bool
@@ -64,7 +64,7 @@ func (t *tunnels) note(link netlink.Link, kernel kernel) error {
 	return nil
 }
 
-// noteRoutes notes next hops of routes into tunnels: what IPIP wraps packets for.
+// noteRoutes notes next hops of routes into tunnels: what IPIP encapsulates packets for.
 func (s *snapshot) noteRoutes() {
 	for _, route := range s.main {
 		for _, hop := range hopsOf(route) {

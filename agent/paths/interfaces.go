@@ -14,7 +14,7 @@ type Interface struct {
 	NIC
 	// Link is what the kernel tells of it.
 	Link netlink.Link
-	// Loopback is the loopback, Tunnel one that wraps packets, PodLike one end of a pair
+	// Loopback is the loopback, Tunnel one that encapsulates packets, PodLike one end of a pair
 	// that has no subnet of its own, as those of pods.
 	Loopback, Tunnel, PodLike bool
 	// Gateways are next hops of default routes over it.

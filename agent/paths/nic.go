@@ -97,8 +97,8 @@ func isUp(a *netlink.LinkAttrs) bool {
 	return a.RawFlags&working == working
 }
 
-// IsTunnel tells interfaces that wrap packets: what the cluster network routes
-// into them must not leave unwrapped by another NIC.
+// IsTunnel tells interfaces that encapsulate packets: what the cluster network routes
+// into them must not leave as it is by another NIC.
 func IsTunnel(link netlink.Link) bool {
 	if link.Attrs().EncapType != "ether" && link.Attrs().EncapType != "loopback" {
 		return true

@@ -58,7 +58,7 @@ type Path struct {
 	Message string
 	// Gateways lead out of the cluster and answer; see Node.LeadOutside.
 	Gateways []netip.Addr
-	// Encapsulated is to how many peers natively routed packets go in headers of Braid's own;
+	// Encapsulated is to how many peers natively routed packets are encapsulated by Braid;
 	// see TellOfRouters.
 	Encapsulated int
 

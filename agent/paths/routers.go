@@ -74,7 +74,7 @@ func (p *Path) lead(peer *Peer, there PeerPath, routerTo func(to, from netip.Add
 }
 
 // TellOfRouters says in the messages of routed paths what does not get over their routers, and
-// counts for how many peers packets get headers. pods are this node's own.
+// counts for how many peers packets are encapsulated. pods are this node's own.
 func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pods OwnPods) {
 	steered := slices.ContainsFunc(r.Tunnels, func(tunnel Tunnel) bool { return tunnel.Kind.Steered() })
 	for i := range r.Paths {
@@ -86,7 +86,7 @@ func (r *Resolution) TellOfRouters(peers []Peer, nodeAddresses []netip.Addr, pod
 		for _, peer := range peers {
 			there := peer.Paths[path.Name]
 			switch {
-			case len(there.Routers) > 0 && peer.TakesHeaders(pods.Ranges):
+			case len(there.Routers) > 0 && peer.Decapsulates(pods.Ranges):
 				path.Encapsulated++
 				beyond = append(beyond, peer.Name)
 			case len(there.Routers) > 0:

@@ -223,12 +223,12 @@ func TestAPeersKeyAndPodsAreThoseOfItsObject(t *testing.T) {
 	node.Spec.PodsLeftOut = 3
 	require.Equal(t, OwnPods{Ranges: peer.PodRanges, LeftOut: 3}, OwnPodsOf(node))
 	require.Zero(t, OwnPodsOf(&v1alpha1.MPTCPNode{}))
-	require.False(t, peer.TakesHeaders(own))
+	require.False(t, peer.Decapsulates(own))
 	for text, key := range map[string]uint64{"00000000000000ff": 255, "ffffffffffffffff": 1<<64 - 1, "": 0, "nonsense": 0, "-1": 0} {
 		node.Status.EncapsulationKey = text
 		peer = PeerOf(node)
 		require.Equal(t, key, peer.Key, text)
-		require.Equal(t, key != 0, peer.TakesHeaders(own), text)
+		require.Equal(t, key != 0, peer.Decapsulates(own), text)
 	}
 }
 

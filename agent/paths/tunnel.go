@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TunnelKind says how a tunnel's device wraps packets.
+// TunnelKind says how a tunnel's device encapsulates packets.
 type TunnelKind string
 
 // The kinds of which the packet within can be read on the wire.
@@ -41,7 +41,7 @@ type Tunnel struct {
 	device int        // by which they leave; 0 where that is open
 }
 
-// tunnelOf describes a device that wraps packets; it is nil for any other one.
+// tunnelOf describes a device that encapsulates packets; it is nil for any other one.
 func tunnelOf(link netlink.Link) *Tunnel {
 	if !IsTunnel(link) {
 		return nil
@@ -106,7 +106,7 @@ func addressOf(ip net.IP) netip.Addr {
 	return address
 }
 
-// TunnelKindOf is how a device wraps packets; "" where it does not.
+// TunnelKindOf is how a device encapsulates packets; "" where it does not.
 func TunnelKindOf(link netlink.Link) TunnelKind {
 	if tunnel := tunnelOf(link); tunnel != nil {
 		return tunnel.Kind

@@ -74,9 +74,9 @@ func (v *view) works(peer string, h hop) bool {
 	return (!known || path.Up) && !v.lost[peer][name]
 }
 
-// wraps: the route's packets leave inside of others, as those of an overlay do. A
+// encapsulates: the route's packets leave inside of others, as those of an overlay do. A
 // detour would send them bare.
-func (v *view) wraps(route netlink.Route, hops []hop) bool {
+func (v *view) encapsulates(route netlink.Route, hops []hop) bool {
 	return route.Encap != nil || slices.ContainsFunc(hops, func(h hop) bool { return v.seen.tunnel[h.index] })
 }
 

@@ -159,7 +159,7 @@ func (s share) compare(other share) int {
 func (o *observation) verdictOf(c *connection) verdict {
 	switch {
 	case c.place == behindTunnel && !c.kind.Steered():
-		return wrapped(c)
+		return encapsulated(c)
 	case c.place == elsewhere:
 		return not(v1alpha1.ReasonPeerNotSelected, "its peers are behind no node that an agent runs on")
 	case c.speaks != speaksMPTCP:
@@ -178,8 +178,8 @@ func (o *observation) verdictOf(c *connection) verdict {
 	return o.single(c)
 }
 
-// wrapped is of what nobody can look into on the wire.
-func wrapped(c *connection) verdict {
+// encapsulated is of what nobody can look into on the wire.
+func encapsulated(c *connection) verdict {
 	if c.kind == paths.TunnelEncrypted {
 		return not(v1alpha1.ReasonEncryptedOverlay, fmt.Sprintf("it leaves by %s, which encrypts it", c.tunnel))
 	}

@@ -100,7 +100,7 @@ func (a *atlas) byDevice(index int, viaGateway bool) (spot, error) {
 	if link == nil {
 		return spot{}, errors.New("the route's interface is gone")
 	}
-	if kind := a.wrappedAs(link); kind != "" {
+	if kind := a.encapsulatedBy(link); kind != "" {
 		return spot{place: behindTunnel, tunnel: link.Attrs().Name, kind: kind}, nil
 	}
 	switch kind := link.Type(); {
@@ -110,9 +110,9 @@ func (a *atlas) byDevice(index int, viaGateway bool) (spot, error) {
 	return spot{place: elsewhere}, nil
 }
 
-// wrappedAs is how what goes to a device is wrapped; "" where it is not. A cluster network
-// with a program or a switch of its own wraps what goes there, and may encrypt it then.
-func (a *atlas) wrappedAs(link netlink.Link) paths.TunnelKind {
+// encapsulatedBy is how what goes to a device is encapsulated; "" where it is not. A cluster network
+// with a program or a switch of its own encapsulates what goes there, and may encrypt it then.
+func (a *atlas) encapsulatedBy(link netlink.Link) paths.TunnelKind {
 	if kind := paths.TunnelKindOf(link); kind != "" || !slices.Contains([]string{"veth", "openvswitch"}, link.Type()) {
 		return kind
 	}

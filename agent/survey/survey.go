@@ -108,7 +108,7 @@ func nicOf(one *paths.Interface) agentapi.NIC {
 func noPath(one *paths.Interface) string {
 	switch {
 	case one.Tunnel:
-		return "it wraps packets"
+		return "it encapsulates packets"
 	case one.Link.Attrs().MasterIndex != 0:
 		return "it belongs to a bridge or bond: that is what can be on a path"
 	}

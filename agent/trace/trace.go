@@ -270,7 +270,7 @@ func (t *Tracer) out(frame []byte, seen parsed, packet *PacketReport) error {
 		return nil
 	}
 	if overlay, err := steeredOverlay(nic); err != nil || overlay {
-		packet.Outcome = fmt.Sprintf("enters the overlay by %s, where the replay ends: the path is chosen when the packet is wrapped", nameOf(nic))
+		packet.Outcome = fmt.Sprintf("enters the overlay by %s, where the replay ends: the path is chosen when the packet is encapsulated", nameOf(nic))
 		return err
 	}
 	step, _, err := t.step(toUplink, frame, nic, t.device)

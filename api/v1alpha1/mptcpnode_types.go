@@ -94,8 +94,8 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	Gateways []string `json:"gateways,omitempty"`
-	// encapsulated is the number of other nodes to which natively routed packets of pods go
-	// with a header of Braid's own, because routers lead there. Only on a Routed path.
+	// encapsulated is the number of other nodes for which Braid encapsulates natively routed
+	// packets of pods, because routers lead there. Only on a Routed path.
 	// +optional
 	Encapsulated int32 `json:"encapsulated,omitempty"`
 	// state is Up or Down.
@@ -238,9 +238,9 @@ type MPTCPNodeStatus struct {
 	// +listMapKey=device
 	// +optional
 	Overlays []NodeOverlay `json:"overlays,omitempty"`
-	// encapsulationKey is what packets of pods bear that other nodes send here in headers of
-	// Braid's own, over routers of Routed paths: this node takes these off nothing else. Absent
-	// where it takes none off. Whoever may read it can send to pods here as other pods do, if
+	// encapsulationKey is what packets of pods bear that other nodes encapsulate for this one,
+	// over routers of Routed paths: it decapsulates nothing else. Absent where it decapsulates
+	// nothing. Whoever may read it can send to pods here as other pods do, if
 	// he can send with a node's address on such a path.
 	// +kubebuilder:validation:MaxLength=16
 	// +optional

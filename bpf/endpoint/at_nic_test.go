@@ -33,19 +33,8 @@ type atNIC struct {
 	maps    *endpoint.AtNICMaps
 }
 
-func (h *host) loadAtNIC(t testing.TB, from *endpoint.FromEndpointObjects) {
+func (h *host) useAtNIC(t testing.TB, loaded *endpoint.AtNICObjects) {
 	t.Helper()
-	spec, err := endpoint.LoadAtNIC()
-	require.NoError(t, err)
-	replacements := map[string]*ebpf.Map{}
-	for name := range spec.Maps {
-		if m := mapNamed(from, name); m != nil && name != "chain_counters" {
-			replacements[name] = m
-		}
-	}
-	var loaded endpoint.AtNICObjects
-	require.NoError(t, spec.LoadAndAssign(&loaded, &ebpf.CollectionOptions{MapReplacements: replacements}))
-	t.Cleanup(func() { loaded.Close() })
 	h.atNIC = &atNIC{host: h, program: loaded.AtNic, maps: &loaded.AtNICMaps}
 	h.atNIC.reach(t)
 	for path := range h.nics {

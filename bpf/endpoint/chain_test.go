@@ -141,7 +141,7 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 		compiled.FirstAction, compiled.Actions = uint16(actions), uint8(len(r.do))
 		for _, a := range r.do {
 			if a.Flag&binding != 0 {
-				compiled.Enforces |= bondOf[a.Kind]
+				compiled.Enforces |= enforcedBit[a.Kind]
 			}
 			if a.Kind <= actionSuppressAddAddr || a.Kind == actionRecord {
 				compiled.Needs |= needsOptions
@@ -153,8 +153,8 @@ func build(rules ...rule) *endpoint.FromEndpointChain {
 	return chain
 }
 
-// bondOf are the bits of enum rule_binds.
-var bondOf = map[uint8]uint8{actionSetBackup: 1, actionSuppressAddAddr: 2, actionReleaseAddAddr: 4, actionRateLimit: 8}
+// enforcedBit are the bits of enum rule_binds.
+var enforcedBit = map[uint8]uint8{actionSetBackup: 1, actionSuppressAddAddr: 2, actionReleaseAddAddr: 4, actionRateLimit: 8}
 
 // place turns the index into the order of building round.
 func place(index, last uint16) uint16 {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -13,6 +14,7 @@ import (
 
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -95,29 +97,56 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// load lets both programs share all maps, as pinning does.
+// programs are what is loaded of a host.
+type programs struct {
+	from  endpoint.FromEndpointObjects
+	to    endpoint.ToEndpointObjects
+	atNIC endpoint.AtNICObjects
+	inner *ebpf.MapSpec
+}
+
+// common are those that all tests have, one after the other.
+var common *programs
+
+// load loads the programs for the first test, and clears their maps for all others.
 func (h *host) load(t testing.TB) {
 	t.Helper()
+	if common == nil {
+		common = loadPrograms(t)
+	}
+	p := common
+	require.NoError(t, packettest.Clear(&p.from.FromEndpointMaps, &p.to.ToEndpointMaps, &p.atNIC.AtNICMaps))
+	h.from, h.to, h.maps, h.inner = p.from.FromEndpoint, p.to.ToEndpoint, &p.from.FromEndpointMaps, p.inner
+	h.useAtNIC(t, &p.atNIC)
+	h.setPaths(t, h.nics[blue], h.nics[green])
+}
+
+// loadPrograms lets the programs share all maps, as pinning does.
+func loadPrograms(t testing.TB) *programs {
+	t.Helper()
+	p := &programs{}
 	fromSpec, err := endpoint.LoadFromEndpoint()
 	require.NoError(t, err)
+	p.inner = fromSpec.Maps[endpoint.FromEndpointMapChains].InnerMap
+	require.NoError(t, fromSpec.LoadAndAssign(&p.from, nil))
 	toSpec, err := endpoint.LoadToEndpoint()
 	require.NoError(t, err)
-	h.inner = fromSpec.Maps[endpoint.FromEndpointMapChains].InnerMap
-	var from endpoint.FromEndpointObjects
-	require.NoError(t, fromSpec.LoadAndAssign(&from, nil))
-	t.Cleanup(func() { from.Close() })
+	require.NoError(t, toSpec.LoadAndAssign(&p.to, p.shared(toSpec)))
+	atNICSpec, err := endpoint.LoadAtNIC()
+	require.NoError(t, err)
+	require.NoError(t, atNICSpec.LoadAndAssign(&p.atNIC, p.shared(atNICSpec, "chain_counters")))
+	return p
+}
+
+// shared are the maps of from_endpoint that another program has too, some excepted.
+func (p *programs) shared(spec *ebpf.CollectionSpec, except ...string) *ebpf.CollectionOptions {
 	replacements := map[string]*ebpf.Map{}
-	for name := range toSpec.Maps {
-		if m := mapNamed(&from, name); m != nil {
+	for name := range spec.Maps {
+		if m := mapNamed(&p.from, name); m != nil && !slices.Contains(except, name) {
 			replacements[name] = m
 		}
 	}
-	var to endpoint.ToEndpointObjects
-	require.NoError(t, toSpec.LoadAndAssign(&to, &ebpf.CollectionOptions{MapReplacements: replacements}))
-	t.Cleanup(func() { to.Close() })
-	h.from, h.to, h.maps = from.FromEndpoint, to.ToEndpoint, &from.FromEndpointMaps
-	h.loadAtNIC(t, &from)
-	h.setPaths(t, h.nics[blue], h.nics[green])
+	return &ebpf.CollectionOptions{MapReplacements: replacements}
 }
 
 func mapNamed(objects *endpoint.FromEndpointObjects, name string) *ebpf.Map {

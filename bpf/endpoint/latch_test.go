@@ -36,7 +36,7 @@ func TestRulesThatHaveNothingNewToAskAreCounted(t *testing.T) {
 			}
 		}
 		if acted := after.Rule[0].Acted - before.Rule[0].Acted; acted != 1 {
-			t.Errorf("a limit and a wish were new in %d packets", acted)
+			t.Errorf("a limit and a desired state were new in %d packets", acted)
 		}
 	})
 }
@@ -55,13 +55,13 @@ func TestOppositeWishesTakeTurns(t *testing.T) {
 				h.sends(t, dataOf(e, turn*5+n, 10))
 			}
 			if wanted := h.mustSubflow(t, e).BackupState.Wanted; wanted != on {
-				t.Errorf("after data in turn %d the wish is %d", turn, wanted)
+				t.Errorf("after data in turn %d the desired state is %d", turn, wanted)
 			}
 			for range 5 {
 				h.sends(t, e.out().at(1001+turn*50).flagged(ack|fin))
 			}
 			if wanted := h.mustSubflow(t, e).BackupState.Wanted; wanted != off {
-				t.Errorf("after an end in turn %d the wish is %d", turn, wanted)
+				t.Errorf("after an end in turn %d the desired state is %d", turn, wanted)
 			}
 		}
 	})

@@ -4,16 +4,16 @@
 /*
  * from-uplink: the ingress of each NIC. Remembers on which NIC a subflow's
  * packets come in, so that its answers leave on the same one, and learns a
- * connection's token from the responder's key. It changes no packet, but for the outer
- * addresses and headers that to_uplink of another node has changed or put on for a path over
- * routers, and tc_index of what is in a tunnel (origin.h).
+ * connection's token from the responder's key. It changes no packet, but for what to_uplink
+ * of another node has encapsulated, or given other outer addresses, for a path over routers,
+ * and tc_index of what is in a tunnel (origin.h).
  */
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/pick_up.h"
 #include "uplink/silence.h"
 #include "uplink/traffic.h"
-#include "uplink/wrapped.h"
+#include "uplink/encapsulation.h"
 
 /*
  * A SYN from a peer. Only one that carries MPTCP and whose sender lies behind a
@@ -209,10 +209,10 @@ static __always_inline void note_path(struct __sk_buff *skb)
 	skb->tc_index = path < MAX_PATHS ? ARRIVAL | path << ARRIVAL_PATH_SHIFT : 0;
 }
 
-/* Of what is no segment of TCP: what is within, with its headers as they are at other nodes. */
+/* Of what is no segment of TCP: what is within, as it is at other nodes. */
 static __always_inline int parse_arrived(struct __sk_buff *skb, struct packet *packet)
 {
-	if (unlikely(may_be_wrapped(skb)) && unwrap(skb))
+	if (unlikely(may_be_encapsulated(skb)) && decapsulate(skb))
 		return parse_packet(skb, packet);
 	if (likely(!may_be_tunnel(skb)) || !parse_tunnel(skb, packet))
 		return 0;

@@ -119,7 +119,7 @@ func newNode(t testing.TB) *node {
 	for version, destination := range map[int]string{4: "192.0.2.0/24", 6: "2001:db8::/64"} {
 		require.NoError(t, n.AddRoute(network.Route{Destination: destination, Gateway: nodeAddress(blue, 99, version), Interface: pathNames[blue]}))
 	}
-	n.load(t, 131072)
+	n.loadCommon(t)
 	n.reset(t)
 	return n
 }
@@ -132,8 +132,46 @@ func nodeAddress(path, node, version int) string {
 	return fmt.Sprintf("10.%d.0.%d", 20+path, node)
 }
 
+// programs are what is loaded of a node.
+type programs struct {
+	to   uplink.ToUplinkObjects
+	from uplink.FromUplinkObjects
+	into uplink.ToTunnelObjects
+}
+
+// common are the programs as nearly all tests want them, one after the other.
+var common *programs
+
+// loadCommon loads them for the first test, and clears their maps for all others.
+func (n *node) loadCommon(t testing.TB) {
+	t.Helper()
+	if common == nil {
+		common = loadPrograms(t, 131072)
+	}
+	require.NoError(t, packettest.Clear(&common.to.ToUplinkMaps, &common.from.FromUplinkMaps, &common.into.ToTunnelMaps))
+	n.have(t, common)
+}
+
 // load loads the programs for a table of so many flows.
 func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) {
+	t.Helper()
+	p := loadPrograms(t, entries, settings...)
+	t.Cleanup(func() { require.NoError(t, errors.Join(p.to.Close(), p.from.Close(), p.into.Close())) })
+	n.have(t, p)
+}
+
+func (n *node) have(t testing.TB, p *programs) {
+	t.Helper()
+	n.marked = map[int32]packettest.Marked{}
+	t.Cleanup(func() {
+		for _, m := range n.marked {
+			m.Close()
+		}
+	})
+	n.to, n.from, n.into, n.maps = p.to.ToUplink, p.from.FromUplink, p.into.ToTunnel, &p.to.ToUplinkMaps
+}
+
+func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) *programs {
 	t.Helper()
 	toSpec, err := uplink.LoadToUplink()
 	require.NoError(t, err)
@@ -147,11 +185,10 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 	for _, set := range settings {
 		set(toSpec)
 	}
-	var to uplink.ToUplinkObjects
-	require.NoError(t, toSpec.LoadAndAssign(&to, nil))
-	t.Cleanup(func() { to.Close() })
-	var from uplink.FromUplinkObjects
-	require.NoError(t, fromSpec.LoadAndAssign(&from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+	p := &programs{}
+	to := &p.to
+	require.NoError(t, toSpec.LoadAndAssign(to, nil))
+	require.NoError(t, fromSpec.LoadAndAssign(&p.from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		uplink.FromUplinkMapAnswered:      to.Answered,
 		uplink.FromUplinkMapClockReadings: to.ClockReadings,
 		uplink.FromUplinkMapConnections:   to.Connections,
@@ -177,22 +214,13 @@ func (n *node) load(t testing.TB, entries uint32, settings ...func(to *ebpf.Coll
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,
 	}}))
-	t.Cleanup(func() { from.Close() })
 	intoSpec, err := uplink.LoadToTunnel()
 	require.NoError(t, err)
-	var into uplink.ToTunnelObjects
-	require.NoError(t, intoSpec.LoadAndAssign(&into, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+	require.NoError(t, intoSpec.LoadAndAssign(&p.into, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		uplink.ToTunnelMapEndpoints:   to.Endpoints,
 		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
 	}}))
-	t.Cleanup(func() { into.Close() })
-	n.marked = map[int32]packettest.Marked{}
-	t.Cleanup(func() {
-		for _, m := range n.marked {
-			m.Close()
-		}
-	})
-	n.to, n.from, n.into, n.maps = to.ToUplink, from.FromUplink, into.ToTunnel, &to.ToUplinkMaps
+	return p
 }
 
 // reset makes all paths usable, selects the pod, and forgets all flows.

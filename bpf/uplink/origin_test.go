@@ -43,7 +43,7 @@ func recorder(t *testing.T) (*ebpf.Program, *ebpf.Map) {
 }
 
 // What comes in by green is forwarded to blue, which stands for a tunnel's device.
-func TestTheOriginOfAPacketIsNotedBeforeItIsWrapped(t *testing.T) {
+func TestTheOriginOfAPacketIsNotedBeforeItIsEncapsulated(t *testing.T) {
 	n := newNode(t)
 	w := &wire{node: n}
 	program, noted := recorder(t)

@@ -14,7 +14,7 @@
 #include "uplink/silence.h"
 #include "uplink/together.h"
 #include "uplink/traffic.h"
-#include "uplink/wrapped.h"
+#include "uplink/encapsulation.h"
 #include "shared.h"
 
 /* For Go. */
@@ -33,7 +33,7 @@ SHARED(enum, preference_flags);
 SHARED(enum, silence);
 SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
-SHARED(enum, wrapped);
+SHARED(enum, encapsulation);
 
 /*
  * Whether a packet leaves by the routes of the NIC that it is at, as the flow's path is that
@@ -56,15 +56,16 @@ enum {
 };
 
 /*
- * What is in no tunnel gets headers where a router leads to the peer. It comes by at the path's
- * NIC as a packet of the node's own, so it is counted here, without these.
+ * What is in no tunnel is encapsulated where a router leads to the peer. It comes by at the path's
+ * NIC as a packet of the node's own, so it is counted here, as it was.
  */
-static __always_inline int wrap_and_count(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, __u32 path)
+static __always_inline int encapsulate_and_count(struct __sk_buff *skb, struct flow *flow, const struct packet *packet,
+						 __u32 path)
 {
-	if (!may_wrap(skb, packet, flow->peer))
+	if (!may_encapsulate(skb, packet, flow->peer))
 		return 0;
 	count_sent(skb, packet, flow, path);
-	return wrap(skb, packet, flow->peer, path);
+	return encapsulate(skb, packet, flow->peer, path);
 }
 
 /* Sends the packet to the peer over this path, whose NIC it may be at. */
@@ -82,7 +83,7 @@ static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, con
 		return TCX_NEXT;
 	if (likely(!(node->routed >> path & 1)) || is_in_tunnel(packet) || !is_beyond(flow->peer, path))
 		goes = interface;
-	else if (!wrap_and_count(skb, flow, packet, path))
+	else if (!encapsulate_and_count(skb, flow, packet, path))
 		return NOT_FOR_THIS_PATH;
 	if (packet->carrier == AF_INET)
 		next_hop.nh[0] = peer->ipv4[path];
@@ -131,20 +132,40 @@ __noinline int follow_route(struct __sk_buff *skb, const struct packet *packet, 
 	return 1;
 }
 
+/* The flow's own path, unless the packet has to, or would rather, take another; or NO_PATH. */
+static __always_inline __u8 path_for(struct flow *flow, const struct preference *preference, const struct node *node,
+				     const struct peer *peer, const struct packet *packet)
+{
+	__u8 path = flow->path, paths;
+
+	paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
+	if (unlikely(flow->avoided))
+		paths = without_avoided(flow, paths);
+	if (preference) {
+		paths = wanted_paths(preference, flow, paths);
+		if (unlikely(flow->account != preference->account))
+			flow->account = preference->account;
+	}
+	paths = shared_path(flow, paths);
+	if (path >= MAX_PATHS || !(paths >> path & 1))
+		path = one_of(paths, flow->turn);
+	return path;
+}
+
 /*
- * The flow's own path, unless the packet has to, or would rather, take another. Of a flow that
- * lives, which has a key then, the route is asked again when its packet waits too long for an
- * answer, and for the first one after the node's clock has moved.
+ * Sends a flow's packet by path_for. Of a flow that lives, which has a key then, the route is
+ * asked again when its packet waits too long for an answer, and for the first one after the
+ * node's clock has moved.
  */
 static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet,
 				 const struct flow_key *key, int waits)
 {
 	struct preference *preference = preference_of(flow->endpoint);
 	struct node *node = this_node();
-	__u8 path = flow->path, paths;
 	struct peer *peer;
 	__u32 index;
 	int verdict;
+	__u8 path;
 
 	if (!node)
 		return TCX_NEXT;
@@ -160,17 +181,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
 		return TCX_NEXT;
 	if (unlikely(!peer->active))
 		peer->active = 1;
-	paths = paths_to(peer, node, packet) & (preference ? preference->allowed : flow->allowed);
-	if (unlikely(flow->avoided))
-		paths = without_avoided(flow, paths);
-	if (preference) {
-		paths = wanted_paths(preference, flow, paths);
-		if (unlikely(flow->account != preference->account))
-			flow->account = preference->account;
-	}
-	paths = shared_path(flow, paths);
-	if (path >= MAX_PATHS || !(paths >> path & 1))
-		path = one_of(paths, flow->turn);
+	path = path_for(flow, preference, node, peer, packet);
 	if (path >= MAX_PATHS) {
 		if (key) /* its end may have left a node that is gone: then the next one goes there */
 			follow_route(skb, packet, flow, key);
@@ -479,7 +490,7 @@ static __always_inline int comes_first(struct __sk_buff *skb, const struct flow 
 	return path < MAX_PATHS && node->routed >> path & 1 && !is_addressed(skb, packet, flow->peer, path);
 }
 
-/* A packet that was redirected comes by here once more, at its path's NIC, unless it got headers. */
+/* A packet that was redirected comes by here once more, at its path's NIC, unless it is encapsulated. */
 static __always_inline int was_redirected(struct __sk_buff *skb, struct flow *flow, const struct packet *packet)
 {
 	if (flow->redirected != skb->ifindex || comes_first(skb, flow, packet))

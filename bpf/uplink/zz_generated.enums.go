@@ -128,10 +128,10 @@ const (
 	TrafficOfNoPath      = 0x800
 )
 
-// enum wrapped
+// enum encapsulation
 const (
-	WrappedPort     = 0x211e
-	WrappedMoreIPV4 = 0x24
-	WrappedMoreIPV6 = 0x38
-	OnlyUnwrapped   = 0x1ffff
+	EncapsulationPort     = 0x211e
+	EncapsulationMoreIPV4 = 0x24
+	EncapsulationMoreIPV6 = 0x38
+	NeverEncapsulated     = 0x1ffff
 )

@@ -25,7 +25,7 @@ func expectTrace(ctx context.Context, t *testing.T) {
 	}
 }
 
-// overlaid is whether the cluster network wraps what pods send to other nodes.
+// overlaid is whether the cluster network encapsulates what pods send to other nodes.
 func overlaid() bool { return slices.Contains([]string{"flannel", "calico"}, os.Getenv("NETWORK")) }
 
 // removal is what is said of a removal.

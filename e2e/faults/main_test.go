@@ -43,7 +43,7 @@ var shared = testlab.NewShared(lab.Options{
 var overlaid = testlab.NewShared(lab.Options{
 	Name:              labName + "overlay",
 	Network:           network.Spec{Nodes: 2, Paths: paths[:2], LinkMbit: linkMbit, Overlay: network.Overlay{Outer: 4}},
-	Pods:              []lab.Pod{pod("wrapped", 1), pod("server", 2)},
+	Pods:              []lab.Pod{pod("inner", 1), pod("server", 2)},
 	SpreadingInterval: interval,
 })
 

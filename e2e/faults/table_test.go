@@ -73,9 +73,9 @@ var groups = []group{
 		}, remedy: `look at the MTU of switches`, do: "the MTU of switch ports and routers"},
 	}},
 	{name: "the overlay", overlay: true, faults: []fault{
-		{name: "a firewall drops the overlay's packets", make: inTurn(sending("wrapped", "server", network.MPTCP, ""), whenSpread("wrapped", firewall("node1", "overlay", "udp dport 8472"))), pod: "wrapped",
+		{name: "a firewall drops the overlay's packets", make: inTurn(sending("inner", "server", network.MPTCP, ""), whenSpread("inner", firewall("node1", "overlay", "udp dport 8472"))), pod: "inner",
 			told: map[channel]string{
-				byStatus: `policy shop/wrapped: NotAnswered\s+.*flannel.1`, byExplain: `traffic: not spread: NotAnswered: .*flannel.1`, byEvent: `Warning NotAnswered MPTCPPolicy/wrapped`,
+				byStatus: `policy shop/inner: NotAnswered\s+.*flannel.1`, byExplain: `traffic: not spread: NotAnswered: .*flannel.1`, byEvent: `Warning NotAnswered MPTCPPolicy/inner`,
 			}, remedy: `UDP 8472 of VXLAN`, do: "let the overlay's port through between nodes"},
 	}},
 	{name: "nodes", faults: []fault{

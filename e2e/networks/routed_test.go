@@ -35,7 +35,7 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 }
 
 // The same without an overlay: only the first path's router knows the pods, and over the others
-// the nodes put their packets into headers between their own addresses.
+// the nodes encapsulate their packets between their own addresses.
 func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
 	expectNativeSpread(t, lab.Options{})
 }
@@ -53,7 +53,7 @@ func expectNativeSpread(t *testing.T, options lab.Options) {
 	if c.Network.Spec.Overlay != (network.Overlay{}) { // by BRAID_E2E_NETWORK
 		others = 0
 	}
-	c.WaitFor(t, "probes get over all routers, and both other nodes take headers off", 30*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "probes get over all routers, and both other nodes decapsulate", 30*time.Second, func(ctx context.Context) error {
 		return errors.Join(c.Reaches(ctx, "node1", "blue", "green", "red"), c.encapsulates(ctx, "node1", others), c.encapsulates(ctx, "node2", others))
 	})
 	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
@@ -77,7 +77,7 @@ func racks(t *testing.T, options lab.Options) (c *cluster, single float64) {
 	return c, single
 }
 
-// encapsulates: on each path of a node packets to so many others get headers, and nothing is odd
+// encapsulates: on each path of a node packets to so many others are encapsulated, and nothing is odd
 // about it.
 func (c *cluster) encapsulates(ctx context.Context, name string, others int32) error {
 	var node v1alpha1.MPTCPNode

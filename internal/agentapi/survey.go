@@ -69,7 +69,7 @@ type Route struct {
 	// NIC that they leave by, and the next hop, which is not valid where there is none.
 	NIC     string     `json:"nic,omitempty"`
 	Gateway netip.Addr `json:"gateway,omitzero"`
-	// Tunnel: they are wrapped into other packets there, by which kind of overlay; Steered:
+	// Tunnel: they are encapsulated there, by which kind of overlay; Steered:
 	// connections within are spread nevertheless.
 	Tunnel  bool   `json:"tunnel,omitempty"`
 	Overlay string `json:"overlay,omitempty"`

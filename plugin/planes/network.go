@@ -14,7 +14,7 @@ import (
 // network looks at the way that packets to other nodes' pods take: they must reach the NICs
 // as the pods sent them, with the other node as next hop.
 func network(nodes []Node, _ []Plane) Finding {
-	var wrapped, astray, lost, overlays []string
+	var encapsulated, astray, lost, overlays []string
 	asked := 0
 	for i := range nodes {
 		if nodes[i].Survey == nil {
@@ -27,7 +27,7 @@ func network(nodes []Node, _ []Plane) Finding {
 			case route.Message != "":
 				lost = append(lost, text+": "+route.Message)
 			case route.Tunnel && !route.Steered:
-				wrapped = append(wrapped, fmt.Sprintf("%s by %s (%s)", text, route.NIC, route.Overlay))
+				encapsulated = append(encapsulated, fmt.Sprintf("%s by %s (%s)", text, route.NIC, route.Overlay))
 			case route.Tunnel:
 				if !slices.Contains(overlays, route.Overlay) {
 					overlays = append(overlays, route.Overlay)
@@ -40,8 +40,8 @@ func network(nodes []Node, _ []Plane) Finding {
 	switch {
 	case asked == 0:
 		return Finding{"cluster network", Warning, "which way packets to other nodes' pods take is not known: no node has a podCIDR or a running pod", "run kubectl braid init again once pods run, or kubectl braid test"}
-	case len(wrapped) > 0:
-		return Finding{"cluster network", Failed, "it is an overlay that cannot be steered: " + shorten(wrapped), "what is encrypted, or wrapped in a way that is not known, keeps the route of its outer addresses: docs/cni.md says which networks work"}
+	case len(encapsulated) > 0:
+		return Finding{"cluster network", Failed, "it is an overlay that cannot be steered: " + shorten(encapsulated), "what is encrypted, or encapsulated in a way that is not known, keeps the route of its outer addresses: docs/cni.md says which networks work"}
 	case len(lost) > 0:
 		return Finding{"cluster network", Warning, shorten(lost), "see that the cluster network runs on these nodes: docs/cni.md"}
 	}

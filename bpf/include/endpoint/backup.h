@@ -18,11 +18,11 @@ enum {
 	TELL_AT_MOST = 16,
 };
 
-/* A wish of the rules; settle() sees to it. */
+/* What the rules desire; settle() sees to it. */
 __noinline int act_set_backup(struct __sk_buff *skb, struct context *context, struct subflow *subflow,
 			      const struct action *action)
 {
-	__u8 wish;
+	__u8 desired;
 
 	if (!skb || !context || !subflow || !action)
 		return UNTOUCHED;
@@ -30,16 +30,16 @@ __noinline int act_set_backup(struct __sk_buff *skb, struct context *context, st
 		enforce(subflow, ENFORCED_BACKUP);
 	else if (subflow->bound & ENFORCED_BACKUP)
 		return UNTOUCHED;
-	wish = action->flag & FLAG_CHOSEN ? BACKUP_ON : BACKUP_OFF;
-	if (subflow->backup_state.wanted == wish)
+	desired = action->flag & FLAG_CHOSEN ? BACKUP_ON : BACKUP_OFF;
+	if (subflow->backup_state.wanted == desired)
 		return UNTOUCHED;
-	subflow->backup_state.wanted = wish;
+	subflow->backup_state.wanted = desired;
 	subflow->engaged = 1;
 	return ACTED;
 }
 
 /*
- * What the receiver of this direction is to believe. When the rules have no wish
+ * What the receiver of this direction is to believe. When the rules desire nothing
  * any more, that is again what the sender said itself.
  */
 static __always_inline __u8 desired_backup(const struct context *context, struct subflow *subflow, __u32 direction)
@@ -95,23 +95,23 @@ static __always_inline int can_carry(const struct context *context)
 	return is_pure_ack(context) && context->options.dss && !context->options.mptcp;
 }
 
-static __always_inline int tell(struct __sk_buff *skb, struct context *context, struct backup_state *state, __u8 wish)
+static __always_inline int tell(struct __sk_buff *skb, struct context *context, struct backup_state *state, __u8 desired)
 {
 	__u32 direction = context->direction & 1;
 	struct option_bytes *option;
 
-	if (!can_carry(context) || (state->told[direction] == wish && !is_due(context, state, direction)))
+	if (!can_carry(context) || (state->told[direction] == desired && !is_due(context, state, direction)))
 		return UNTOUCHED;
 	option = new_option();
 	if (!option)
 		return UNTOUCHED;
 	option->byte[0] = OPTION_MPTCP;
 	option->byte[1] = LENGTH_PRIO;
-	option->byte[2] = SUBTYPE_PRIO << 4 | (wish == BACKUP_ON ? FLAG_BACKUP : 0);
+	option->byte[2] = SUBTYPE_PRIO << 4 | (desired == BACKUP_ON ? FLAG_BACKUP : 0);
 	if (!insert_option(skb, context, option, LENGTH_PRIO))
 		return UNTOUCHED;
-	if (state->told[direction] != wish) {
-		state->told[direction] = wish;
+	if (state->told[direction] != desired) {
+		state->told[direction] = desired;
 		state->times[direction] = 0;
 		state->arrived &= ~(1 << direction);
 	}
@@ -120,8 +120,8 @@ static __always_inline int tell(struct __sk_buff *skb, struct context *context, 
 	return ACTED;
 }
 
-/* An MP_PRIO of the sender's own says what the rules wish. */
-static __always_inline int correct_priority(struct __sk_buff *skb, struct context *context, __u8 wish)
+/* An MP_PRIO of the sender's own says what the rules desire. */
+static __always_inline int correct_priority(struct __sk_buff *skb, struct context *context, __u8 desired)
 {
 	struct option_bytes *flags = new_option();
 	struct option_place place = {};
@@ -130,7 +130,7 @@ static __always_inline int correct_priority(struct __sk_buff *skb, struct contex
 		return UNTOUCHED;
 	if (bpf_skb_load_bytes(skb, place.offset + 2, &flags->byte[0], 1))
 		return UNTOUCHED;
-	if ((flags->byte[0] & FLAG_BACKUP) == (wish == BACKUP_ON))
+	if ((flags->byte[0] & FLAG_BACKUP) == (desired == BACKUP_ON))
 		return UNTOUCHED;
 	flags->byte[0] ^= FLAG_BACKUP;
 	return replace_bytes(skb, context, place.offset + 2, 1, flags) ? ACTED : UNTOUCHED;
@@ -140,19 +140,19 @@ __noinline int settle_backup(struct __sk_buff *skb, struct context *context, str
 {
 	struct backup_state *state;
 	__u32 direction;
-	__u8 wish;
+	__u8 desired;
 
 	if (!context || !subflow || context->flags & (TCP_SYN | TCP_RST))
 		return UNTOUCHED;
 	state = &subflow->backup_state;
 	direction = context->direction & 1;
 	note_arrival(context, state);
-	wish = desired_backup(context, subflow, direction);
-	if (!wish)
+	desired = desired_backup(context, subflow, direction);
+	if (!desired)
 		return UNTOUCHED;
 	if (context->options.types & TYPE_MP_PRIO)
-		return state->wanted ? correct_priority(skb, context, wish) : UNTOUCHED;
-	return tell(skb, context, state, wish);
+		return state->wanted ? correct_priority(skb, context, desired) : UNTOUCHED;
+	return tell(skb, context, state, desired);
 }
 
 /* Nothing more to say to either end. */

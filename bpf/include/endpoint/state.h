@@ -86,7 +86,7 @@ struct backup_state {
 	__u64 lifted;       /* ns, when the rules were last asked anew */
 	__u8 wanted;        /* enum desired_backup, of the rules */
 	__u8 told[2];       /* enum desired_backup; 0: nothing */
-	__u8 times[2];      /* how often, of this wish */
+	__u8 times[2];      /* how often, of this desired state */
 	__u8 arrived;       /* 1 << direction: it must have */
 	__u8 pad[2];
 	__u32 timestamp[2]; /* TSval of the packet that told it last */

@@ -90,7 +90,7 @@ static __always_inline int is_same(const struct address *a, const struct address
 		 (a->word[3] ^ b->word[3]));
 }
 
-/* The peer whose pods have this address, as far as packets for them get headers (wrapped.h). */
+/* The peer whose pods have this address, as far as packets for them are encapsulated (encapsulation.h). */
 static __always_inline __u16 peer_of_pod(const struct address *pod)
 {
 	struct range_key key = { .bits = 8 * sizeof(*pod), .address = *pod };

@@ -312,7 +312,7 @@ struct {
 
 /*
  * The index in peers of the node whose pods have addresses of this range, where routes lead to
- * it over a router; OUTER_OF_THIS_NODE and ONLY_UNWRAPPED stand for this node. A Node mostly
+ * it over a router; OUTER_OF_THIS_NODE and NEVER_ENCAPSULATED stand for this node. A Node mostly
  * has one or two; single pods are there too.
  */
 struct {

@@ -39,11 +39,11 @@ const (
 	actionOutput = 1
 	actionSet    = 3
 
-	wrappedID       = 0
-	wrappedFrom     = 1
-	wrappedTo       = 2
-	wrappedTTL      = 4
-	wrappedChecksum = 6
+	tunnelKeyID       = 0
+	tunnelKeyFrom     = 1
+	tunnelKeyTo       = 2
+	tunnelKeyTTL      = 4
+	tunnelKeyChecksum = 6
 )
 
 // Switch is a datapath of Open vSwitch's kernel module in one network namespace, which
@@ -57,14 +57,14 @@ type Switch struct {
 	nextOut uint32
 }
 
-// SwitchTunnel is the device by which switches wrap packets, by ovs-vswitchd's name.
+// SwitchTunnel is the device by which switches encapsulate packets, by ovs-vswitchd's name.
 const SwitchTunnel = "genev_sys_6081"
 
 // switchGateway is what the pods' gateway has for an Ethernet address: the switches answer
 // no ARP.
 var switchGateway = net.HardwareAddr{2, 0xf2, 0, 0, 0, 1}
 
-// LaySwitches has the first pods of two nodes reach each other by switches, which wrap their
+// LaySwitches has the first pods of two nodes reach each other by switches, which encapsulate their
 // packets in Geneve.
 func (n *Network) LaySwitches() error {
 	for i, node := range n.Nodes[:2] {
@@ -105,11 +105,11 @@ func (s *Switch) join(node, other *Node) error {
 		return err
 	}
 	ends := &EthernetEnds{From: switchGateway, To: link.Attrs().HardwareAddr}
-	wrapping := &Wrapping{ID: 7, From: netip.MustParseAddr(node.Address(0, 4)), To: netip.MustParseAddr(other.Address(0, 4))}
-	return errors.Join(s.Forward(toPod, toTunnel, ends, wrapping), s.Forward(toTunnel, toPod, nil, nil), pod.useSwitch())
+	encapsulation := &Encapsulation{ID: 7, From: netip.MustParseAddr(node.Address(0, 4)), To: netip.MustParseAddr(other.Address(0, 4))}
+	return errors.Join(s.Forward(toPod, toTunnel, ends, encapsulation), s.Forward(toTunnel, toPod, nil, nil), pod.useSwitch())
 }
 
-// useSwitch has the pod know its gateway, and leave room for what its packets are wrapped in.
+// useSwitch has the pod know its gateway, and leave room for what its packets are encapsulated in.
 func (p *Pod) useSwitch() error {
 	lines := []string{"link set eth0 mtu 1400"}
 	for _, gateway := range gateways {
@@ -193,15 +193,15 @@ func (s *Switch) AddPort(device string) (number uint32, err error) {
 // EthernetEnds are the Ethernet addresses that a packet leaves the switch with.
 type EthernetEnds struct{ From, To net.HardwareAddr }
 
-// Wrapping is where a packet goes in a tunnel.
-type Wrapping struct {
+// Encapsulation is where a packet goes in a tunnel.
+type Encapsulation struct {
 	ID       uint64
 	From, To netip.Addr
 }
 
 // Forward has what comes in by one port leave by another one, with other Ethernet addresses
 // and in a tunnel where they are given.
-func (s *Switch) Forward(from, to uint32, frame *EthernetEnds, wrapping *Wrapping) error {
+func (s *Switch) Forward(from, to uint32, frame *EthernetEnds, encapsulation *Encapsulation) error {
 	err := s.run(s.flows, func(e *netlink.AttributeEncoder) {
 		e.Nested(flowKey, matchOf(from))
 		e.Nested(flowMask, matchOf(0xffffffff))
@@ -212,8 +212,8 @@ func (s *Switch) Forward(from, to uint32, frame *EthernetEnds, wrapping *Wrappin
 					return nil
 				})
 			}
-			if wrapping != nil {
-				e.Nested(actionSet, wrapping.encode)
+			if encapsulation != nil {
+				e.Nested(actionSet, encapsulation.encode)
 			}
 			e.Uint32(actionOutput, to)
 			return nil
@@ -235,13 +235,13 @@ func matchOf(port uint32) func(*netlink.AttributeEncoder) error {
 	}
 }
 
-func (w *Wrapping) encode(e *netlink.AttributeEncoder) error {
+func (w *Encapsulation) encode(e *netlink.AttributeEncoder) error {
 	e.Nested(keyTunnel, func(e *netlink.AttributeEncoder) error {
-		e.Bytes(wrappedID, binary.BigEndian.AppendUint64(nil, w.ID))
-		e.Bytes(wrappedFrom, w.From.AsSlice())
-		e.Bytes(wrappedTo, w.To.AsSlice())
-		e.Uint8(wrappedTTL, 64)
-		e.Flag(wrappedChecksum, true)
+		e.Bytes(tunnelKeyID, binary.BigEndian.AppendUint64(nil, w.ID))
+		e.Bytes(tunnelKeyFrom, w.From.AsSlice())
+		e.Bytes(tunnelKeyTo, w.To.AsSlice())
+		e.Uint8(tunnelKeyTTL, 64)
+		e.Flag(tunnelKeyChecksum, true)
 		return nil
 	})
 	return nil

@@ -46,7 +46,7 @@ func TestATenantsRuleDoesNotUndoABackup(t *testing.T) {
 					h.sends(t, dataOf(e, n, 10))
 				}
 				if wanted := h.mustSubflow(t, e).BackupState.Wanted; wanted != test.wanted {
-					t.Errorf("the wish is %d", wanted)
+					t.Errorf("the desired state is %d", wanted)
 				}
 			})
 		})
@@ -55,7 +55,7 @@ func TestATenantsRuleDoesNotUndoABackup(t *testing.T) {
 
 // What the cluster's rules asked for once is not forgotten because the tenant changes
 // rules of its own, and is when the cluster's no longer ask for it.
-func TestABondOutlastsChangesOfATenantsRules(t *testing.T) {
+func TestWhatIsEnforcedOutlastsChangesOfATenantsRules(t *testing.T) {
 	cluster := rule{when: is(types(typeSYN)), do: []action{{Kind: actionSetBackup, Flag: binding | chosen}}}
 	tenant := rule{do: []action{{Kind: actionSetBackup}}}
 	h := newHost(t)
@@ -66,12 +66,12 @@ func TestABondOutlastsChangesOfATenantsRules(t *testing.T) {
 		h.use(t, build(cluster, tenant))
 		h.sends(t, dataOf(e, 0, 10))
 		if wanted := h.mustSubflow(t, e).BackupState.Wanted; wanted != backupOn {
-			t.Errorf("with rules of the tenant's as well the wish is %d", wanted)
+			t.Errorf("with rules of the tenant's as well the desired state is %d", wanted)
 		}
 		h.use(t, build(tenant))
 		h.sends(t, dataOf(e, 1, 10))
 		if wanted := h.mustSubflow(t, e).BackupState.Wanted; wanted != backupOff {
-			t.Errorf("with the tenant's alone the wish is %d", wanted)
+			t.Errorf("with the tenant's alone the desired state is %d", wanted)
 		}
 	})
 }

@@ -17,33 +17,34 @@ import (
 	"braid.dev/braid/bpf/uplink"
 )
 
-// wrappings say over which paths natively routed packets get headers, by the peer's number.
-type wrappings map[uint32]uplink.ToUplinkWrapping
+// encapsulations say over which paths natively routed packets are encapsulated, by the peer's
+// number. The programs' structure has the name by which an agent takes over the map.
+type encapsulations map[uint32]uplink.ToUplinkWrapping
 
-// Key is what this node takes headers off by; 0 where it takes none off.
+// Key is what this node decapsulates by; 0 where it decapsulates nothing.
 func (d *Datapath) Key() uint64 { return d.key.Load() }
 
-// addWrappings brings to the maps what is needed before packets go to peers in headers, and
+// addEncapsulations brings to the maps what is needed before packets to peers are encapsulated, and
 // leaves what was there: packets may be on their way.
-func (d *Datapath) addWrappings(m *node.Model, nics []node.Path) (wrappings, error) {
-	wanted := wrappingsOf(m, nics)
-	own, err := d.ownWrapping(len(wanted) > 0)
+func (d *Datapath) addEncapsulations(m *node.Model, nics []node.Path) (encapsulations, error) {
+	wanted := encapsulationsOf(m, nics)
+	own, err := d.ownEncapsulation(len(wanted) > 0)
 	if err != nil {
 		return nil, err
 	}
 	if own.Key != 0 {
 		wanted[uplink.OuterOfThisNode] = own
 	}
-	for number, wrapping := range wanted {
-		if err := d.loaded.Value.maps().Wrappings.Put(number, wrapping); err != nil {
+	for number, encapsulation := range wanted {
+		if err := d.loaded.Value.maps().Wrappings.Put(number, encapsulation); err != nil {
 			return nil, fmt.Errorf("failed to write how packets get over routers: %w", err)
 		}
 	}
 	return wanted, nil
 }
 
-// leaveWrappings takes away what packets need no more, and notes the key.
-func (d *Datapath) leaveWrappings(m *node.Model, wanted wrappings) error {
+// removeEncapsulations removes what packets need no more, and notes the key.
+func (d *Datapath) removeEncapsulations(m *node.Model, wanted encapsulations) error {
 	err := errors.Join(
 		entries.Replace(d.loaded.Value.maps().Wrappings, wanted, "how packets get over routers"),
 		entries.Replace(d.loaded.Value.maps().PodRanges, podRangesOf(m, wanted), "the ranges of pods' addresses"),
@@ -59,18 +60,18 @@ func (d *Datapath) leaveWrappings(m *node.Model, wanted wrappings) error {
 	return nil
 }
 
-// wrappingsOf has all peers to which a router leads: of one that takes no headers off its
-// paths are none.
-func wrappingsOf(m *node.Model, nics []node.Path) wrappings {
-	wanted := wrappings{}
+// encapsulationsOf has all peers to which a router leads: of one that does not
+// decapsulate its paths are none.
+func encapsulationsOf(m *node.Model, nics []node.Path) encapsulations {
+	wanted := encapsulations{}
 	for i := range m.Peers {
 		peer := &m.Peers[i]
 		beyond := slices.DeleteFunc(slices.Clone(nics), func(nic node.Path) bool {
 			return !nic.Found.Routed || len(peer.Paths[nic.Name].Routers) == 0
 		})
 		switch {
-		case peer.TakesHeaders(m.PodRanges):
-			addWrapping(wanted, peer, beyond)
+		case peer.Decapsulates(m.PodRanges):
+			addEncapsulation(wanted, peer, beyond)
 		case len(beyond) > 0:
 			wanted[peer.Number] = uplink.ToUplinkWrapping{}
 		}
@@ -78,20 +79,20 @@ func wrappingsOf(m *node.Model, nics []node.Path) wrappings {
 	return wanted
 }
 
-// addWrapping has packets to a peer get headers on these paths.
-func addWrapping(to wrappings, peer *node.Peer, beyond []node.Path) {
+// addEncapsulation has packets to a peer encapsulated on these paths.
+func addEncapsulation(to encapsulations, peer *node.Peer, beyond []node.Path) {
 	for _, nic := range beyond {
-		wrapping, mtu := to[peer.Number], uint32(nic.Found.MTU)
-		if wrapping.Paths == 0 || mtu < wrapping.Mtu {
-			wrapping.Mtu = mtu
+		encapsulation, mtu := to[peer.Number], uint32(nic.Found.MTU)
+		if encapsulation.Paths == 0 || mtu < encapsulation.Mtu {
+			encapsulation.Mtu = mtu
 		}
-		wrapping.Key, wrapping.Paths = peer.Key, wrapping.Paths|1<<nic.Number
-		to[peer.Number] = wrapping
+		encapsulation.Key, encapsulation.Paths = peer.Key, encapsulation.Paths|1<<nic.Number
+		to[peer.Number] = encapsulation
 	}
 }
 
 // podRangesOf are the ranges of these peers and of the node itself.
-func podRangesOf(m *node.Model, wanted wrappings) map[uplink.ToUplinkRangeKey]uint32 {
+func podRangesOf(m *node.Model, wanted encapsulations) map[uplink.ToUplinkRangeKey]uint32 {
 	ranges := map[uplink.ToUplinkRangeKey]uint32{}
 	add := func(of []netip.Prefix, number uint32) {
 		for _, prefix := range of {
@@ -105,13 +106,13 @@ func podRangesOf(m *node.Model, wanted wrappings) map[uplink.ToUplinkRangeKey]ui
 	}
 	if _, is := wanted[uplink.OuterOfThisNode]; is {
 		add(m.PodRanges, uplink.OuterOfThisNode)
-		add(unmetered(m), uplink.OnlyUnwrapped)
+		add(unmetered(m), uplink.NeverEncapsulated)
 	}
 	return ranges
 }
 
 // unmetered are the addresses of guarded pods that only their packets' sources tell, as behind a
-// bridge: the meter at the NIC would not know them within headers, so they get none.
+// bridge: the meter at the NIC would not know them then, so they are never encapsulated.
 func unmetered(m *node.Model) (addresses []netip.Prefix) {
 	for i := range m.Endpoints {
 		endpoint := &m.Endpoints[i]
@@ -133,9 +134,9 @@ func rangeKey(prefix netip.Prefix) uplink.ToUplinkRangeKey {
 	return uplink.ToUplinkRangeKey{Bits: uint32(bits), Address: toAddress(prefix.Addr())}
 }
 
-// ownWrapping has this node's key. It is made up once, where it is needed, and is the next
+// ownEncapsulation has this node's key. It is made up once, where it is needed, and is the next
 // agent's too: other nodes go on with it, also when no router leads anywhere for a while.
-func (d *Datapath) ownWrapping(needed bool) (own uplink.ToUplinkWrapping, _ error) {
+func (d *Datapath) ownEncapsulation(needed bool) (own uplink.ToUplinkWrapping, _ error) {
 	err := d.loaded.Value.maps().Wrappings.Lookup(uint32(uplink.OuterOfThisNode), &own)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return own, fmt.Errorf("failed to read the node's key: %w", err)

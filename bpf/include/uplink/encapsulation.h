@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Natively routed packets of pods on paths whose subnets routers join. The routers of such a
- * path know the nodes' addresses there and not those of pods, so a packet gets a header of IP
- * between these, one of UDP, and the key of the node that is to take all three off again:
- * nobody else's packets get through there. The packet itself stays as it is. Both headers are
- * of one version of IP; UDP has no checksum (RFC 6935), as TCP has one within.
+ * path know the nodes' addresses there and not those of pods, so a packet is encapsulated: in IP
+ * between these addresses, in UDP, and behind the key of the node that decapsulates it, where
+ * nobody else's packets get through. The packet itself stays as it is. Both headers of IP are
+ * of one version; UDP has no checksum (RFC 6935), as TCP has one within.
  */
-#ifndef BRAID_UPLINK_WRAPPED_H
-#define BRAID_UPLINK_WRAPPED_H
+#ifndef BRAID_UPLINK_ENCAPSULATION_H
+#define BRAID_UPLINK_ENCAPSULATION_H
 
 #include "outer.h"
 
-enum wrapped {
-	WRAPPED_PORT = 8478, /* that of the probes, which firewalls let pass */
-	WRAPPED_MORE_IPV4 = sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(__u64),
-	WRAPPED_MORE_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(__u64),
-	/* In pod_ranges: a pod of this node whose packets get no headers, as a guard would not know them within. */
-	ONLY_UNWRAPPED = 0x10000 | OUTER_OF_THIS_NODE,
+enum encapsulation {
+	ENCAPSULATION_PORT = 8478, /* that of the probes, which firewalls let pass */
+	ENCAPSULATION_MORE_IPV4 = sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(__u64),
+	ENCAPSULATION_MORE_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(__u64),
+	/* In pod_ranges: a pod of this node whose packets are not, as a guard would not know them within. */
+	NEVER_ENCAPSULATED = 0x10000 | OUTER_OF_THIS_NODE,
 };
 
 enum {
-	WRAPPED_MOST = 65535,          /* what the length of an IPv4 packet may be */
-	WRAPPED_HOPS = 64,
-	WRAPPED_FIRST_PORT = 49152,    /* sources' ports: they have routers spread flows */
-	WRAPPED_PORT_BITS = 0x3fff,
+	ENCAPSULATION_MOST = 65535,          /* what the length of an IPv4 packet may be */
+	ENCAPSULATION_HOPS = 64,
+	ENCAPSULATION_FIRST_PORT = 49152,    /* sources' ports: they have routers spread flows */
+	ENCAPSULATION_PORT_BITS = 0x3fff,
 	IPV4_WITHOUT_OPTIONS = 0x45,
 	IPV4_DONT_FRAGMENT = 0x4000,
 	DSCP = 0xfc,                   /* of the traffic class: ECN stays within (RFC 6040) */
@@ -43,9 +43,12 @@ enum {
 
 static long (*const bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 more, __u32 mode, __u64 flags) = (void *)50;
 
-/* What a node takes the headers off by, and over which paths to put them on for it. */
+/*
+ * What a node decapsulates by, and over which paths to encapsulate for it. Earlier agents call
+ * the structure and the pinned map so: by these names an agent takes over the key that others know.
+ */
 struct wrapping {
-	__u64 key;   /* 0: it takes none off */
+	__u64 key;   /* 0: it decapsulates nothing */
 	__u32 mtu;   /* the smallest one of this node's NICs on those paths */
 	__u32 paths; /* that lead to it over a router, a bit for each */
 };
@@ -59,19 +62,19 @@ struct {
 	__type(value, struct wrapping);
 } wrappings SEC(".maps");
 
-struct wrapped_ipv4 {
+struct encapsulation_ipv4 {
 	struct iphdr ip;
 	struct udphdr udp;
 	__u64 key;
 } __attribute__((packed, aligned(4)));
 
-struct wrapped_ipv6 {
+struct encapsulation_ipv6 {
 	struct ipv6hdr ip;
 	struct udphdr udp;
 	__u64 key;
 } __attribute__((aligned(8)));
 
-/* The index of the node whose pods have this address, OUTER_OF_THIS_NODE and ONLY_UNWRAPPED among them, or NO_NODE. */
+/* The index of the node whose pods have this address, OUTER_OF_THIS_NODE and NEVER_ENCAPSULATED among them, or NO_NODE. */
 static __always_inline __u32 node_of_pod(const struct address *pod)
 {
 	struct range_key key = { .bits = RANGE_BITS, .address = *pod };
@@ -80,27 +83,27 @@ static __always_inline __u32 node_of_pod(const struct address *pod)
 	return index ? *index : NO_NODE;
 }
 
-static __always_inline struct wrapping *wrapping_of(__u32 peer)
+static __always_inline struct wrapping *encapsulation_of(__u32 peer)
 {
 	return bpf_map_lookup_elem(&wrappings, &peer);
 }
 
 static __always_inline __u32 more_of(__u8 family)
 {
-	return family == AF_INET ? WRAPPED_MORE_IPV4 : WRAPPED_MORE_IPV6;
+	return family == AF_INET ? ENCAPSULATION_MORE_IPV4 : ENCAPSULATION_MORE_IPV6;
 }
 
 /*
- * Whether each segment and the whole have room for the headers. What has none leaves as the
+ * Whether each segment and the whole have room for it. What has none leaves as the
  * cluster network has it, and is never cut.
  */
-static __always_inline int has_room_for_headers(const struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
+static __always_inline int has_room_to_encapsulate(const struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
 	__u32 headers = packet->options + packet->options_length - sizeof(struct ethhdr);
 	__u32 whole = skb->len - sizeof(struct ethhdr), more = more_of(packet->family);
 	__u32 size = skb->gso_size ? headers + skb->gso_size : whole;
 
-	return size + more <= mtu && whole + more <= WRAPPED_MOST;
+	return size + more <= mtu && whole + more <= ENCAPSULATION_MOST;
 }
 
 /* The same for all packets of a flow. */
@@ -113,21 +116,21 @@ static __always_inline __u32 mix_packet(const struct packet *packet)
 
 static __always_inline void fill_udp(struct udphdr *udp, __u32 mixed, __u32 length)
 {
-	udp->source = bpf_htons(WRAPPED_FIRST_PORT + (mixed >> 16 & WRAPPED_PORT_BITS));
-	udp->dest = bpf_htons(WRAPPED_PORT);
+	udp->source = bpf_htons(ENCAPSULATION_FIRST_PORT + (mixed >> 16 & ENCAPSULATION_PORT_BITS));
+	udp->dest = bpf_htons(ENCAPSULATION_PORT);
 	udp->len = bpf_htons(length);
 	udp->check = 0;
 }
 
-static __always_inline int wrap_ipv4(struct __sk_buff *skb, const struct packet *packet, const struct outer_ends *ends,
+static __always_inline int encapsulate_ipv4(struct __sk_buff *skb, const struct packet *packet, const struct outer_ends *ends,
 				     __u64 key)
 {
-	__u32 length = skb->len - sizeof(struct ethhdr) + WRAPPED_MORE_IPV4;
-	struct wrapped_ipv4 header = {
+	__u32 length = skb->len - sizeof(struct ethhdr) + ENCAPSULATION_MORE_IPV4;
+	struct encapsulation_ipv4 header = {
 		.ip.ihl_version = IPV4_WITHOUT_OPTIONS,
 		.ip.tot_len = bpf_htons(length),
 		.ip.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
-		.ip.ttl = WRAPPED_HOPS,
+		.ip.ttl = ENCAPSULATION_HOPS,
 		.ip.protocol = IPPROTO_UDP,
 		.ip.saddr = ends->source.word[3],
 		.ip.daddr = ends->destination.word[3],
@@ -144,14 +147,14 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, const struct packet 
 	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &header, sizeof(header), 0);
 }
 
-static __always_inline int wrap_ipv6(struct __sk_buff *skb, const struct packet *packet, const struct outer_ends *ends,
+static __always_inline int encapsulate_ipv6(struct __sk_buff *skb, const struct packet *packet, const struct outer_ends *ends,
 				     __u64 key)
 {
-	__u32 length = skb->len - sizeof(struct ethhdr) + WRAPPED_MORE_IPV6 - sizeof(struct ipv6hdr);
-	struct wrapped_ipv6 header = {
+	__u32 length = skb->len - sizeof(struct ethhdr) + ENCAPSULATION_MORE_IPV6 - sizeof(struct ipv6hdr);
+	struct encapsulation_ipv6 header = {
 		.ip.payload_len = bpf_htons(length),
 		.ip.nexthdr = IPPROTO_UDP,
-		.ip.hop_limit = WRAPPED_HOPS,
+		.ip.hop_limit = ENCAPSULATION_HOPS,
 		.key = key,
 	};
 	__u32 mixed = mix_packet(packet);
@@ -170,39 +173,39 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, const struct packet 
 /* Whether this path leads to the peer over a router, which does not know pods' addresses. */
 static __always_inline int is_beyond(__u32 peer, __u32 path)
 {
-	struct wrapping *wrapping = wrapping_of(peer);
+	struct wrapping *encapsulation = encapsulation_of(peer);
 
-	return wrapping && wrapping->paths >> path & 1;
+	return encapsulation && encapsulation->paths >> path & 1;
 }
 
 /*
- * Whether the peer takes the headers off this packet again: it goes from a pod of this node to
+ * Whether the peer decapsulates this packet: it goes from a pod of this node to
  * one of the peer's. Global, as replace_outer.
  */
-__noinline int may_wrap(struct __sk_buff *skb, const struct packet *packet, __u32 peer)
+__noinline int may_encapsulate(struct __sk_buff *skb, const struct packet *packet, __u32 peer)
 {
-	struct wrapping *wrapping = wrapping_of(peer);
+	struct wrapping *encapsulation = encapsulation_of(peer);
 
-	return packet && wrapping && wrapping->key && has_room_for_headers(skb, packet, wrapping->mtu) &&
+	return packet && encapsulation && encapsulation->key && has_room_to_encapsulate(skb, packet, encapsulation->mtu) &&
 	       node_of_pod(&packet->source) == OUTER_OF_THIS_NODE && node_of_pod(&packet->destination) == peer;
 }
 
-/* Puts the headers on for this path. Global, as replace_outer. */
-__noinline int wrap(struct __sk_buff *skb, const struct packet *packet, __u32 peer, __u32 path)
+/* For this path. Global, as replace_outer. */
+__noinline int encapsulate(struct __sk_buff *skb, const struct packet *packet, __u32 peer, __u32 path)
 {
-	struct wrapping *wrapping = wrapping_of(peer);
+	struct wrapping *encapsulation = encapsulation_of(peer);
 	__u32 here = OUTER_OF_THIS_NODE, there = peer;
 	struct outer *own, *other;
 	struct outer_ends ends;
 
-	if (!packet || !wrapping)
+	if (!packet || !encapsulation)
 		return 0;
 	own = bpf_map_lookup_elem(&outers, &here);
 	other = bpf_map_lookup_elem(&outers, &there);
 	if (!own || !other || !take_ends(own, other, packet->family, path, &ends))
 		return 0;
-	return packet->family == AF_INET ? wrap_ipv4(skb, packet, &ends, wrapping->key) :
-					   wrap_ipv6(skb, packet, &ends, wrapping->key);
+	return packet->family == AF_INET ? encapsulate_ipv4(skb, packet, &ends, encapsulation->key) :
+					   encapsulate_ipv6(skb, packet, &ends, encapsulation->key);
 }
 
 /* An option of TCP that says how large segments may be. */
@@ -230,23 +233,23 @@ static __always_inline __u32 find_segment_option(struct __sk_buff *skb, const st
 }
 
 /*
- * Has the other end send segments that have room for the headers, to and from a peer to whom
- * they are put on: this SYN or SYN/ACK tells it how large they may be. Never larger than it
+ * Has the other end send segments that can be encapsulated, to and from a peer for whom that is
+ * done: this SYN or SYN/ACK tells it how large they may be. Never larger than it
  * says already. Global, as replace_outer.
  */
 __noinline int limit_segments(struct __sk_buff *skb, const struct packet *packet, __u32 peer)
 {
-	struct wrapping *wrapping = wrapping_of(peer);
+	struct wrapping *encapsulation = encapsulation_of(peer);
 	struct segment_option option = {};
 	__u32 at, most, less;
 	__be16 size;
 
-	if (!packet || !wrapping || !wrapping->paths || is_in_tunnel(packet))
+	if (!packet || !encapsulation || !encapsulation->paths || is_in_tunnel(packet))
 		return 0;
 	less = more_of(packet->family) + packet->options - packet->network;
-	if (wrapping->mtu < less + FEWEST_SEGMENT_BYTES || wrapping->mtu > WRAPPED_MOST)
+	if (encapsulation->mtu < less + FEWEST_SEGMENT_BYTES || encapsulation->mtu > ENCAPSULATION_MOST)
 		return 0;
-	most = wrapping->mtu - less;
+	most = encapsulation->mtu - less;
 	at = find_segment_option(skb, packet, &option);
 	/* At an odd place the checksum would have it the other way round; nobody puts it there. */
 	if (!at || (at - packet->options) & 1 || bpf_ntohs(option.size) <= most)
@@ -257,7 +260,7 @@ __noinline int limit_segments(struct __sk_buff *skb, const struct packet *packet
 }
 
 /* Spares all other packets the look into what is behind UDP's header. */
-static __always_inline int may_be_wrapped(struct __sk_buff *skb)
+static __always_inline int may_be_encapsulated(struct __sk_buff *skb)
 {
 	void *ip = (void *)(unsigned long)skb->data + sizeof(struct ethhdr);
 	void *end = (void *)(unsigned long)skb->data_end;
@@ -267,19 +270,19 @@ static __always_inline int may_be_wrapped(struct __sk_buff *skb)
 		const struct iphdr *ipv4 = ip;
 
 		udp = (void *)(ipv4 + 1);
-		return (void *)(udp + 1) <= end && ipv4->protocol == IPPROTO_UDP && udp->dest == bpf_htons(WRAPPED_PORT);
+		return (void *)(udp + 1) <= end && ipv4->protocol == IPPROTO_UDP && udp->dest == bpf_htons(ENCAPSULATION_PORT);
 	}
 	if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		const struct ipv6hdr *ipv6 = ip;
 
 		udp = (void *)(ipv6 + 1);
-		return (void *)(udp + 1) <= end && ipv6->nexthdr == IPPROTO_UDP && udp->dest == bpf_htons(WRAPPED_PORT);
+		return (void *)(udp + 1) <= end && ipv6->nexthdr == IPPROTO_UDP && udp->dest == bpf_htons(ENCAPSULATION_PORT);
 	}
 	return 0;
 }
 
 /* The peer that has sent what came in by a routed path, between both nodes' addresses there. */
-static __always_inline __u32 wrapping_peer(struct __sk_buff *skb, __u8 family)
+static __always_inline __u32 encapsulating_peer(struct __sk_buff *skb, __u8 family)
 {
 	__u32 here = OUTER_OF_THIS_NODE, there, path;
 	struct node *node = this_node();
@@ -301,7 +304,7 @@ static __always_inline __u32 wrapping_peer(struct __sk_buff *skb, __u8 family)
 	return there;
 }
 
-/* Whether packets for this address may come in headers. */
+/* Whether packets for this address may come encapsulated. */
 static __always_inline int is_of_this_node(const struct address *pod)
 {
 	return (__u16)node_of_pod(pod) == OUTER_OF_THIS_NODE;
@@ -313,7 +316,7 @@ static __always_inline int is_of_pods_ipv4(struct __sk_buff *skb, __u32 peer)
 	struct address source, destination;
 	struct iphdr ip;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + WRAPPED_MORE_IPV4, &ip, sizeof(ip)))
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + ENCAPSULATION_MORE_IPV4, &ip, sizeof(ip)))
 		return 0;
 	if (ip.ihl_version >> 4 != 4 || ip.protocol != IPPROTO_TCP || ip.frag_off & bpf_htons(IPV4_FRAGMENT))
 		return 0;
@@ -327,7 +330,7 @@ static __always_inline int is_of_pods_ipv6(struct __sk_buff *skb, __u32 peer)
 	struct outer_ends ends;
 	struct ipv6hdr ip;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + WRAPPED_MORE_IPV6, &ip, sizeof(ip)))
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + ENCAPSULATION_MORE_IPV6, &ip, sizeof(ip)))
 		return 0;
 	if ((bpf_ntohl(ip.flow) >> 28) != 6 || ip.nexthdr != IPPROTO_TCP)
 		return 0;
@@ -338,7 +341,7 @@ static __always_inline int is_of_pods_ipv6(struct __sk_buff *skb, __u32 peer)
 /* Whether it has this node's key, which only its peers know. */
 static __always_inline int has_key(struct __sk_buff *skb, __u32 more)
 {
-	struct wrapping *own = wrapping_of(OUTER_OF_THIS_NODE);
+	struct wrapping *own = encapsulation_of(OUTER_OF_THIS_NODE);
 	__u64 key;
 
 	return own && own->key && !bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + more - sizeof(key), &key, sizeof(key)) &&
@@ -355,17 +358,17 @@ static __always_inline int is_plain_ipv4(struct __sk_buff *skb)
 }
 
 /*
- * Takes the headers off again, if a peer has put them on for this node and for what it may.
+ * Where a peer has encapsulated it for this node, and what it may.
  * All else stays as it is: it is for the responder's socket. Global, as replace_outer.
  */
-__noinline int unwrap(struct __sk_buff *skb)
+__noinline int decapsulate(struct __sk_buff *skb)
 {
 	__u8 family = skb->protocol == bpf_htons(ETH_P_IP) ? AF_INET : AF_INET6;
 	__u32 more = more_of(family), peer;
 
 	if (!has_key(skb, more) || (family == AF_INET && !is_plain_ipv4(skb)))
 		return 0;
-	peer = wrapping_peer(skb, family);
+	peer = encapsulating_peer(skb, family);
 	if (peer == NO_NODE || !(family == AF_INET ? is_of_pods_ipv4(skb, peer) : is_of_pods_ipv6(skb, peer)))
 		return 0;
 	return !bpf_skb_adjust_room(skb, -(__s32)more, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);

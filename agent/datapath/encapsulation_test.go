@@ -60,6 +60,7 @@ func (l *lab) podRanges(node int) (ranges []netip.Prefix) {
 }
 
 func TestNativeConnectionsOverRoutersFillAllPaths(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		offload func(l *lab, t *testing.T)
@@ -121,6 +122,7 @@ func (l *lab) expectNoFragments(t *testing.T) {
 }
 
 func TestNativeConnectionsOutliveARouter(t *testing.T) {
+	t.Parallel()
 	l := newNativeRacks(t)
 	l.applyNative(t, asItIs)
 	serve(t, l.Pod("pod-2-1"), 4)
@@ -148,9 +150,10 @@ func (l *lab) counted(t *testing.T, path string) (bytes uint64) {
 	return bytes
 }
 
-// Segments of connections from before the other node's agent took headers off leave no room for
+// Segments of connections from before the other node's agent decapsulated leave no room for
 // them: they take the cluster network's route, whole, also when their flow is to leave its path.
 func TestSegmentsThatLeaveNoRoomTakeTheClusterNetworksRoute(t *testing.T) {
+	t.Parallel()
 	l := newNativeRacks(t)
 	l.applyNative(t, func(_ int, state *State) {
 		for i := range state.Peers {
@@ -172,6 +175,7 @@ func TestSegmentsThatLeaveNoRoomTakeTheClusterNetworksRoute(t *testing.T) {
 
 // To a node whose agent takes nothing off, packets go as they went before.
 func TestNothingNativeGoesOverRoutersToAnOlderAgent(t *testing.T) {
+	t.Parallel()
 	for what, change := range map[string]func(node int, state *State){
 		"an older agent": func(_ int, state *State) {
 			for i := range state.Peers {
@@ -216,16 +220,16 @@ func TestTheKeyIsTheNextAgentsToo(t *testing.T) {
 	require.Equal(t, map[uint32]int{uplink.OuterOfThisNode: 2}, ranges)
 }
 
-// Behind a bridge the meter knows a pod by the source's address, which headers hide.
-func TestGuardedPodsBehindABridgeSendNothingInHeaders(t *testing.T) {
+// Behind a bridge the meter knows a pod by the source's address, which encapsulation hides.
+func TestGuardedPodsBehindABridgeSendNothingEncapsulated(t *testing.T) {
 	pod := netip.MustParseAddr("10.244.1.7")
 	model := &node.Model{PodRanges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}
 	model.Endpoints = []node.Endpoint{{PlanEndpoint: &v1alpha1.PlanEndpoint{}, Addresses: []netip.Addr{pod}, HostInterface: 9, Bridged: true}}
-	wanted := wrappings{uplink.OuterOfThisNode: {Key: 1}}
+	wanted := encapsulations{uplink.OuterOfThisNode: {Key: 1}}
 	own := rangeKey(netip.PrefixFrom(pod, 32))
 	require.NotContains(t, podRangesOf(model, wanted), own, "without a guard")
 	model.Endpoints[0].Guard = &v1alpha1.PlanGuard{}
-	require.EqualValues(t, uplink.OnlyUnwrapped, podRangesOf(model, wanted)[own])
+	require.EqualValues(t, uplink.NeverEncapsulated, podRangesOf(model, wanted)[own])
 	model.Endpoints[0].Bridged = false
 	require.NotContains(t, podRangesOf(model, wanted), own, "its interface tells")
 }
@@ -243,7 +247,7 @@ func readAllRanges(d *Datapath) (map[uint32]int, error) {
 }
 
 // Who has no key, or speaks for pods that are not its own, gets nothing to a pod.
-func TestPacketsInHeadersOfOthersReachNoPod(t *testing.T) {
+func TestPacketsThatOthersEncapsulateReachNoPod(t *testing.T) {
 	l := newNativeRacks(t)
 	l.applyNative(t, asItIs)
 	node1, node2, node3 := l.Nodes[0], l.Nodes[1], l.Nodes[2]
@@ -255,20 +259,20 @@ func TestPacketsInHeadersOfOthersReachNoPod(t *testing.T) {
 	for _, attempt := range []struct {
 		what    string
 		sender  *network.Namespace
-		headers packettest.Wrapped
+		around  packettest.Encapsulated
 		inner   netip.Addr
 		arrives bool
 	}{
-		{"a stranger on the plane, with a node's address", l.Routers[threePaths[1]], packettest.Wrapped{From: on(node1), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
-		{"a pod, masqueraded as its node", l.Pod("pod-1-1").Namespace, packettest.Wrapped{From: pod("pod-1-1"), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
-		{"another node in the name of a pod that is not its own", node3.Namespace, packettest.Wrapped{From: on(node3), To: on(node2), Key: key}, pod("pod-1-1"), false},
-		{"another node in the name of a node", node3.Namespace, packettest.Wrapped{From: on(node3), To: on(node2), Key: key}, on(node1), false},
-		{"a node in the name of its pod", node1.Namespace, packettest.Wrapped{From: on(node1), To: on(node2), Key: key}, pod("pod-1-1"), true},
+		{"a stranger on the plane, with a node's address", l.Routers[threePaths[1]], packettest.Encapsulated{From: on(node1), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
+		{"a pod, masqueraded as its node", l.Pod("pod-1-1").Namespace, packettest.Encapsulated{From: pod("pod-1-1"), To: on(node2), Key: key + 1}, pod("pod-1-1"), false},
+		{"another node in the name of a pod that is not its own", node3.Namespace, packettest.Encapsulated{From: on(node3), To: on(node2), Key: key}, pod("pod-1-1"), false},
+		{"another node in the name of a node", node3.Namespace, packettest.Encapsulated{From: on(node3), To: on(node2), Key: key}, on(node1), false},
+		{"a node in the name of its pod", node1.Namespace, packettest.Encapsulated{From: on(node1), To: on(node2), Key: key}, pod("pod-1-1"), true},
 	} {
 		segment := packettest.Segment{
 			From: netip.AddrPortFrom(attempt.inner, 4000), To: netip.AddrPortFrom(pod("pod-2-1"), 7777), Sequence: 7, Flags: 2, Window: 1 << 15, Options: []byte{30, 4, 1, 1},
 		}
-		got := received(t, victim, func() { sendRaw(t, attempt.sender, attempt.headers.To, attempt.headers.Frame(segment.Frame())[14:]) })
+		got := received(t, victim, func() { sendRaw(t, attempt.sender, attempt.around.To, attempt.around.Frame(segment.Frame())[14:]) })
 		require.Equal(t, attempt.arrives, got, attempt.what)
 	}
 }

@@ -49,15 +49,15 @@ func keyOf(key uint64) uint64 {
 	return binary.NativeEndian.Uint64(binary.BigEndian.AppendUint64(nil, key))
 }
 
-func outward(version int) packettest.Wrapped {
-	return packettest.Wrapped{From: onPath(green, 1, version), To: onPath(green, 2, version), Key: peersKey}
+func outward(version int) packettest.Encapsulated {
+	return packettest.Encapsulated{From: onPath(green, 1, version), To: onPath(green, 2, version), Key: peersKey}
 }
 
-func inward(version int) packettest.Wrapped {
-	return packettest.Wrapped{From: onPath(green, 2, version), To: onPath(green, 1, version), Key: ownKey}
+func inward(version int) packettest.Encapsulated {
+	return packettest.Encapsulated{From: onPath(green, 2, version), To: onPath(green, 1, version), Key: ownKey}
 }
 
-// withoutFlow is a frame with headers, of which what is to differ from flow to flow is taken out.
+// withoutFlow is an encapsulated frame, of which what is to differ from flow to flow is taken out.
 func withoutFlow(t *testing.T, frame []byte, version int) []byte {
 	t.Helper()
 	frame = bytes.Clone(frame)
@@ -72,7 +72,7 @@ func withoutFlow(t *testing.T, frame []byte, version int) []byte {
 }
 
 // begin has a flow of the pod's live on green.
-func (n *node) beginWrapped(t *testing.T, e ends, version int) {
+func (n *node) beginEncapsulated(t *testing.T, e ends, version int) {
 	t.Helper()
 	n.changed(t, n.to, e.syn(capable(1)).frame(), skBuff{Ifindex: n.nics[blue]})
 	n.arriving(t, green, inward(version).Frame(e.synAck(capableWithKey(key)).frame()))
@@ -84,7 +84,7 @@ func data(e ends, length int) []byte {
 	return e.out().with(func(s *segment) { s.options, s.payload = dataSignal(), make([]byte, length) }).frame()
 }
 
-func TestPodsPacketsGetHeadersWhereARouterLeadsToTheirNode(t *testing.T) {
+func TestPodsPacketsAreEncapsulatedWhereARouterLeadsToTheirNode(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
@@ -105,7 +105,7 @@ func TestPodsPacketsGetHeadersWhereARouterLeadsToTheirNode(t *testing.T) {
 	})
 }
 
-func TestAnswersGetHeadersOnThePathByWhichTheirSYNCameIn(t *testing.T) {
+func TestAnswersAreEncapsulatedOnThePathByWhichTheirSYNCameIn(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
@@ -119,7 +119,7 @@ func TestAnswersGetHeadersOnThePathByWhichTheirSYNCameIn(t *testing.T) {
 	})
 }
 
-func TestAllPacketsOfAFlowWithHeadersHaveOneSourcePort(t *testing.T) {
+func TestAllEncapsulatedPacketsOfAFlowHaveOneSourcePort(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
@@ -135,11 +135,11 @@ func TestAllPacketsOfAFlowWithHeadersHaveOneSourcePort(t *testing.T) {
 	})
 }
 
-func TestWhatHasNoRoomForHeadersTakesTheClusterNetworksRoute(t *testing.T) {
+func TestWhatHasNoRoomToBeEncapsulatedTakesTheClusterNetworksRoute(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 1500)
-		n.beginWrapped(t, e, version)
+		n.beginEncapsulated(t, e, version)
 		headers := len(data(e, 0)) - etherLength
 		fits := data(e, 1500-moreBytes[version]-headers)
 		v, after := n.changed(t, n.to, fits, skBuff{Ifindex: n.nics[blue]})
@@ -177,12 +177,12 @@ func segmentSize(t *testing.T, frame []byte, version int) int {
 	return int(binary.BigEndian.Uint16(frame[tcp+tcpLength+2:]))
 }
 
-func TestSegmentsAreAskedToHaveRoomForHeaders(t *testing.T) {
+func TestSegmentsAreAskedToHaveRoomToBeEncapsulated(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		headers := moreBytes[version] + map[int]int{4: ipv4Length, 6: ipv6Length}[version] + tcpLength
 		for mtu, wanted := range map[uint32]int{1500: 1500 - headers, 1400: 1400 - headers, 9000: 1460, 500: 1460} {
-			// The route's own path, so that the SYN has no headers.
+			// The route's own path, so that the SYN is not encapsulated.
 			n.behindRouters(t, mtu)
 			n.selectPod(t, weights(1, 0, 0))
 			_, after := n.changed(t, n.to, e.syn(capable(1)).frame(), skBuff{Ifindex: n.nics[blue]})
@@ -210,7 +210,7 @@ func TestNobodyElsesSegmentsAreAskedToBeSmaller(t *testing.T) {
 	})
 }
 
-func TestWithoutAKeyOrRangesNothingGetsHeaders(t *testing.T) {
+func TestWithoutAKeyOrRangesNothingIsEncapsulated(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		for what, without := range map[string]func(){
@@ -242,28 +242,28 @@ func TestWithoutAKeyOrRangesNothingGetsHeaders(t *testing.T) {
 }
 
 // Whoever else sends such packets has them go to the responder's socket, which reads none.
-func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
+func TestOnlyWhatAPeerMayHaveEncapsulatedIsDecapsulated(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
 		syn := e.syn(capable(1)).flip()
 		fine := inward(version)
-		with := func(change func(*packettest.Wrapped)) packettest.Wrapped {
+		with := func(change func(*packettest.Encapsulated)) packettest.Encapsulated {
 			changed := fine
 			change(&changed)
 			return changed
 		}
 		frames := map[string][]byte{
-			"another key":                 with(func(w *packettest.Wrapped) { w.Key++ }).Frame(syn.frame()),
-			"no key":                      with(func(w *packettest.Wrapped) { w.Key = 0 }).Frame(syn.frame()),
-			"the peer's key":              with(func(w *packettest.Wrapped) { w.Key = peersKey }).Frame(syn.frame()),
-			"another port":                with(func(w *packettest.Wrapped) { w.Port = 8479 }).Frame(syn.frame()),
-			"from a stranger":             with(func(w *packettest.Wrapped) { w.From = ofNode(77, version) }).Frame(syn.frame()),
-			"from another path's address": with(func(w *packettest.Wrapped) { w.From = onPath(red, 2, version) }).Frame(syn.frame()),
-			"from the node's own address": with(func(w *packettest.Wrapped) { w.From = onPath(green, 1, version) }).Frame(syn.frame()),
-			"from the peer's own address": with(func(w *packettest.Wrapped) { w.From = ofNode(2, version) }).Frame(syn.frame()),
-			"for another path's address":  with(func(w *packettest.Wrapped) { w.To = onPath(red, 1, version) }).Frame(syn.frame()),
-			"for the node's own address":  with(func(w *packettest.Wrapped) { w.To = ofNode(1, version) }).Frame(syn.frame()),
+			"another key":                 with(func(w *packettest.Encapsulated) { w.Key++ }).Frame(syn.frame()),
+			"no key":                      with(func(w *packettest.Encapsulated) { w.Key = 0 }).Frame(syn.frame()),
+			"the peer's key":              with(func(w *packettest.Encapsulated) { w.Key = peersKey }).Frame(syn.frame()),
+			"another port":                with(func(w *packettest.Encapsulated) { w.Port = 8479 }).Frame(syn.frame()),
+			"from a stranger":             with(func(w *packettest.Encapsulated) { w.From = ofNode(77, version) }).Frame(syn.frame()),
+			"from another path's address": with(func(w *packettest.Encapsulated) { w.From = onPath(red, 2, version) }).Frame(syn.frame()),
+			"from the node's own address": with(func(w *packettest.Encapsulated) { w.From = onPath(green, 1, version) }).Frame(syn.frame()),
+			"from the peer's own address": with(func(w *packettest.Encapsulated) { w.From = ofNode(2, version) }).Frame(syn.frame()),
+			"for another path's address":  with(func(w *packettest.Encapsulated) { w.To = onPath(red, 1, version) }).Frame(syn.frame()),
+			"for the node's own address":  with(func(w *packettest.Encapsulated) { w.To = ofNode(1, version) }).Frame(syn.frame()),
 			"from no pod": fine.Frame(syn.with(func(s *segment) {
 				s.from = netip.AddrPortFrom(onPath(green, 2, version), 80)
 			}).frame()),
@@ -273,11 +273,11 @@ func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
 			"for the world":           fine.Frame(syn.with(func(s *segment) { s.to = netip.AddrPortFrom(ofNode(88, version), 80) }).frame()),
 			"UDP":                     fine.Frame(syn.with(func(s *segment) { s.protocol = protocolUDP }).frame()),
 			"of the other version":    fine.Frame(endsOf[10-version].syn(capable(1)).flip().frame()),
-			"headers twice":           fine.Frame(fine.Frame(syn.frame())),
+			"twice":                   fine.Frame(fine.Frame(syn.frame())),
 			"nothing within":          fine.Frame(syn.frame())[:etherLength+moreBytes[version]],
 		}
 		if version == 4 {
-			frames["a fragment"] = with(func(w *packettest.Wrapped) { w.Fragment = 0x2000 }).Frame(syn.frame())
+			frames["a fragment"] = with(func(w *packettest.Encapsulated) { w.Fragment = 0x2000 }).Frame(syn.frame())
 			frames["a fragment within"] = fine.Frame(syn.with(func(s *segment) { s.fragment = 0x2000 }).frame())
 		}
 		for what, frame := range frames {
@@ -287,7 +287,7 @@ func TestHeadersAreTakenOffOnlyWhereAPeerMayHavePutThemOn(t *testing.T) {
 	})
 }
 
-func TestHeadersAreTakenOffByThePathsOwnNICWithTheNodesOwnKey(t *testing.T) {
+func TestDecapsulatingIsForThePathsOwnNICAndTheNodesOwnKey(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
@@ -302,11 +302,11 @@ func TestHeadersAreTakenOffByThePathsOwnNICWithTheNodesOwnKey(t *testing.T) {
 }
 
 // The meter at the NIC knows such a pod by its address alone.
-func TestAPodThatIsKnownByItsAddressAloneOnlyReceivesInHeaders(t *testing.T) {
+func TestAPodThatIsKnownByItsAddressAloneOnlyReceivesEncapsulatedPackets(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)
-		put(t, n.maps.PodRanges, uplink.ToUplinkRangeKey{Bits: 128, Address: address(e.pod.Addr())}, uint32(uplink.OnlyUnwrapped))
+		put(t, n.maps.PodRanges, uplink.ToUplinkRangeKey{Bits: 128, Address: address(e.pod.Addr())}, uint32(uplink.NeverEncapsulated))
 		frame := e.syn(capable(1)).frame()
 		v, after := n.changed(t, n.to, frame, skBuff{Ifindex: n.nics[blue]})
 		require.Equal(t, next, v)
@@ -317,7 +317,7 @@ func TestAPodThatIsKnownByItsAddressAloneOnlyReceivesInHeaders(t *testing.T) {
 	})
 }
 
-func TestTruncatedHeadersPass(t *testing.T) {
+func TestTruncatedEncapsulationsPass(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.behindRouters(t, 9000)

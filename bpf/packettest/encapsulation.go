@@ -9,24 +9,24 @@ import (
 	"net/netip"
 )
 
-// WrappedPort is that of packets in headers of Braid's own.
-const WrappedPort = 8478
+// EncapsulationPort is that of packets that Braid encapsulates.
+const EncapsulationPort = 8478
 
-// Wrapped are headers of Braid's own, between the addresses of two nodes; zero fields stand for
+// Encapsulated are the headers by which Braid does it, between the addresses of two nodes; zero fields stand for
 // what is usual.
-type Wrapped struct {
+type Encapsulated struct {
 	From, To netip.Addr
-	// Key of the node that takes them off.
+	// Key of the node that decapsulates.
 	Key  uint64
 	Port uint16
 	// Fragment is IPv4's field of flags and offset.
 	Fragment uint16
 }
 
-// Frame is another one with these headers. The source's port is the first one.
-func (w Wrapped) Frame(inner []byte) []byte {
+// Frame is another one that is encapsulated. The source's port is the first one.
+func (w Encapsulated) Frame(inner []byte) []byte {
 	payload := append(binary.BigEndian.AppendUint64(nil, w.Key), inner[14:]...)
-	udp := binary.BigEndian.AppendUint16([]byte{0xc0, 0}, cmp.Or(w.Port, WrappedPort))
+	udp := binary.BigEndian.AppendUint16([]byte{0xc0, 0}, cmp.Or(w.Port, EncapsulationPort))
 	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(payload)))
 	udp = append(append(udp, 0, 0), payload...)
 	if w.From.Is6() {
