@@ -11,6 +11,7 @@ name=braid.dev/workload:1
 packages=(nginx curl apache2-utils mptcpize busybox)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/braid/workload
 out=$cache/workload.tar
+made_by=$out.by # the sum of the script that made it
 work=
 
 # shellcheck source=hack/progress.sh
@@ -48,6 +49,7 @@ http {
     listen 80;
     root /www;
     location = /who { return 200 "$hostname\n"; }
+    location = /from { return 200 "$remote_addr\n"; }
   }
 }
 CONF
@@ -56,6 +58,16 @@ CONF
 	done
 	(cd "$here/../image" && go run . --root "$work/root" --user 0:0 --name "$name" --output "$out.new")
 	mv "$out.new" "$out"
+	script_sum >"$made_by"
+}
+
+# made says whether the image is there, and made by this script.
+made() {
+	[[ -e $out && -e $made_by && $(<"$made_by") == $(script_sum) ]]
+}
+
+script_sum() {
+	sha256sum <"$here/workload.sh"
 }
 
 cleanup() {
@@ -64,13 +76,13 @@ cleanup() {
 }
 
 main() {
-	if [[ ! -e $out ]]; then
+	if ! made; then
 		need_go
 		mkdir -p "$cache"
 		lock "$cache/.lock"
 		trap cleanup EXIT
 		trap 'exit 130' INT TERM HUP
-		if [[ ! -e $out ]]; then
+		if ! made; then
 			work=$(mktemp -d "$cache/.work.XXXXXX")
 			say "making an image of ${packages[*]} from the system's packages, once"
 			run "making the image" 900 make_image
