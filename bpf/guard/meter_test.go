@@ -4,10 +4,12 @@ package guard_test
 
 import (
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/guard"
 )
@@ -182,7 +184,9 @@ func TestSharesCountOnlyWhereACeilingIsNearlyUsedUp(t *testing.T) {
 	if half := most(slow/2, took); passed < half+half/10 {
 		t.Errorf("alone it sent %d bytes in %s", passed, took)
 	}
-	// The other one comes, and gets what is its.
+	// The other one comes, and gets what is its, as long as it tries: who stands still for want of a
+	// processor has only the first packets of a burst, of which most are the other one's.
+	defer atOnce(t)()
 	began := time.Now()
 	var sent [2]uint64
 	for time.Since(began) < 400*time.Millisecond {
@@ -197,6 +201,20 @@ func TestSharesCountOnlyWhereACeilingIsNearlyUsedUp(t *testing.T) {
 	}
 	if ratio := float64(sent[1]) / float64(sent[0]); ratio < 0.7 {
 		t.Errorf("who tries less got %d bytes, the other one %d", sent[1], sent[0])
+	}
+}
+
+// atOnce has this thread go before all others of the machine until what it returns is called.
+func atOnce(t *testing.T) (end func()) {
+	t.Helper()
+	runtime.LockOSThread()
+	thread := unix.Gettid()
+	before, err := unix.Getpriority(unix.PRIO_PROCESS, thread)
+	require.NoError(t, err)
+	require.NoError(t, unix.Setpriority(unix.PRIO_PROCESS, thread, -20))
+	return func() {
+		require.NoError(t, unix.Setpriority(unix.PRIO_PROCESS, thread, 20-before)) // the kernel tells 20 less it
+		runtime.UnlockOSThread()
 	}
 }
 
