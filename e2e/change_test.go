@@ -27,7 +27,7 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "green", "red"}
 	c.Create(t, policy)
-	c.WaitFor(t, "the pods have the other paths", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the pods have the other paths", 30*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, policy); err != nil {
 			return err
 		}
@@ -45,7 +45,7 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 	c.ExpectUsed(t, "blue", "green")
 
 	c.Create(t, testlab.NewPath("red"))
-	c.WaitFor(t, "the policy is accepted", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the policy is accepted", 30*time.Second, func(ctx context.Context) error {
 		if err := c.Programmed(ctx, policy, 2); err != nil {
 			return err
 		}
@@ -54,7 +54,7 @@ func TestAPolicyNamesAPathThatDoesNotExistYet(t *testing.T) {
 		}
 		return nil
 	})
-	c.WaitFor(t, "every object says so", 10*time.Second, c.AllReady)
+	c.WaitFor(t, "every object says so", 30*time.Second, c.AllReady)
 	c.ExpectUsed(t, paths...)
 }
 
@@ -70,7 +70,7 @@ func TestPodsComeAndGo(t *testing.T) {
 	}
 	c.removePod(t, late)
 	t.Logf("a deleted pod was gone after %v", c.WaitProgrammed(t, policy, 2))
-	c.WaitFor(t, "its node has nothing of it", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "its node has nothing of it", 30*time.Second, func(ctx context.Context) error {
 		return c.withoutEndpoints(ctx, late.Node)
 	})
 }

@@ -45,7 +45,7 @@ func (c *cluster) hintsOf(ctx context.Context, name string) (hints []string, err
 
 func (c *cluster) waitForHints(t *testing.T, name string, want ...string) {
 	t.Helper()
-	c.WaitFor(t, "the agent says what became of the hints", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the agent says what became of the hints", 30*time.Second, func(ctx context.Context) error {
 		hints, err := c.hintsOf(ctx, name)
 		if err == nil && !slices.Equal(hints, want) {
 			err = fmt.Errorf("the hints are %q, not %q", hints, want)
@@ -144,7 +144,7 @@ func TestAHintBeyondTheGuardrailsIsToldAndNotFollowed(t *testing.T) {
 			c.Apply(t, shopGuardrails)
 			since := time.Now().Add(-time.Second)
 			c.Annotate(t, "client", hint.key, hint.value)
-			c.WaitFor(t, "the pod's owner is told", 10*time.Second, func(ctx context.Context) error {
+			c.WaitFor(t, "the pod's owner is told", 30*time.Second, func(ctx context.Context) error {
 				told, err := c.eventsOn(ctx, "client", since)
 				if err == nil && (len(told) != 1 || !strings.HasPrefix(told[0], hint.reason+" "+hint.key+": ") || !strings.Contains(told[0], hint.allowed)) {
 					err = fmt.Errorf("the Events are %q", told)
@@ -181,7 +181,7 @@ func TestAPolicyBeyondTheGuardrailsIsToldAndKeptWithin(t *testing.T) {
 	policy.Spec.Paths.Allowed = []v1alpha1.PathName{"red"}
 	c.Apply(t, shopGuardrails)
 	c.Spread(t, policy, 2)
-	c.WaitFor(t, "the policy says what is not allowed", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the policy says what is not allowed", 30*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, policy); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func TestGuardrailsHoldForPodsThatNoOtherPolicySelects(t *testing.T) {
 			c := use(t)
 			c.CreatePaths(t)
 			c.Apply(t, strings.Replace(shopGuardrails, "  paths: [blue, green]\n", rails.paths, 1))
-			c.WaitFor(t, "the guardrails are programmed", 10*time.Second, func(ctx context.Context) error {
+			c.WaitFor(t, "the guardrails are programmed", 30*time.Second, func(ctx context.Context) error {
 				guardrails := &v1alpha1.MPTCPGuardrail{ObjectMeta: metav1.ObjectMeta{Name: "tenants"}}
 				if err := c.Get(ctx, guardrails); err != nil {
 					return err

@@ -531,7 +531,7 @@ func TestRulesOfATenantDoNotUndoThoseOfTheCluster(t *testing.T) {
 			c.Apply(t, head+"  rules:"+attempt.cluster+"\n")
 			c.Apply(t, tenantSpread+attempt.tenant+"\n")
 			c.WaitProgrammed(t, policy, 2)
-			c.WaitFor(t, "both policies' rules are in force", 10*time.Second, func(context.Context) error {
+			c.WaitFor(t, "both policies' rules are in force", 30*time.Second, func(context.Context) error {
 				if rules := c.RulesOf(t, "client"); len(rules) != 2 || !strings.Contains(attempt.cluster, rules[0].Name) || !strings.Contains(attempt.tenant, rules[1].Name) {
 					return fmt.Errorf("the rules are %+v", rules)
 				}

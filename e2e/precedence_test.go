@@ -95,7 +95,7 @@ func (c *cluster) waitBothProgrammed(t *testing.T) {
 	t.Helper()
 	tenant := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 	c.WaitProgrammed(t, tenant, 2)
-	c.WaitFor(t, "the cluster's policy is programmed", 10*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the cluster's policy is programmed", 30*time.Second, func(ctx context.Context) error {
 		ground := c.PolicyOf(t, "", "ground-rules").(*v1alpha1.ClusterMPTCPPolicy)
 		if !testlab.IsTrue(ground.Status.Conditions, v1alpha1.ConditionProgrammed, ground.Generation) || ground.Status.PodsProgrammed != 2 {
 			return fmt.Errorf("its status is %+v", ground.Status)
@@ -192,7 +192,7 @@ func TestRulesOfATenantDoNotRunUnderAPolicyThatWins(t *testing.T) {
 	c.Apply(t, ground)
 	c.waitBothProgrammed(t)
 	c.Apply(t, strings.ReplaceAll(ground, "priority: -1000", "priority: 100"))
-	c.WaitFor(t, "the cluster's rules run alone", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the cluster's rules run alone", 30*time.Second, func(context.Context) error {
 		for _, pod := range []string{"client", "server"} {
 			if names := shop.NamesOf(c.RulesOf(t, pod)); !slices.Equal(names, chainOfBoth[:1]) {
 				return fmt.Errorf("the rules of %s are %q", pod, names)
@@ -200,7 +200,7 @@ func TestRulesOfATenantDoNotRunUnderAPolicyThatWins(t *testing.T) {
 		}
 		return nil
 	})
-	c.WaitFor(t, "the tenant is told", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the tenant is told", 30*time.Second, func(context.Context) error {
 		tenant := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		effective := meta.FindStatusCondition(tenant.Status.Conditions, v1alpha1.ConditionEffective)
 		if effective == nil || effective.Status != metav1.ConditionFalse || !strings.Contains(effective.Message, "ground-rules") {

@@ -27,7 +27,7 @@ func TestAPolicyMakesAConnectionFillAllNICs(t *testing.T) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	t.Logf("programmed %v after the policy was created", c.WaitProgrammed(t, policy, 2))
-	c.WaitFor(t, "every object says so", 10*time.Second, c.AllReady)
+	c.WaitFor(t, "every object says so", 30*time.Second, c.AllReady)
 	t.Log(c.kubectl(t, "get", "mpol,mpath,mnode,mplan", "--all-namespaces"))
 
 	for _, manager := range []v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent} {

@@ -30,7 +30,7 @@ func TestAConnectionGetsItsSubflowsAfterSomeBytes(t *testing.T) {
 	c.WaitProgrammed(t, policy, 2)
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, testlab.SpreadTime))
 	var first []traffic.Subflow
-	c.WaitFor(t, "the connection has further subflows", 10*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the connection has further subflows", 30*time.Second, func(context.Context) error {
 		if subflows := r.Subflows(t); len(subflows) > 1 {
 			first = subflows
 			return nil

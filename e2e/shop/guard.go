@@ -22,7 +22,7 @@ func (c *Cluster) GuardTenant(t *testing.T) {
 	c.Create(t, policy)
 	c.Apply(t, testlab.TenantGuardrails)
 	c.WaitProgrammed(t, policy, 2)
-	c.WaitFor(t, "the guardrails are in force", 10*time.Second, c.TenantGuarded)
+	c.WaitFor(t, "the guardrails are in force", 30*time.Second, c.TenantGuarded)
 }
 
 // TenantGuarded fails while the tenant's pods are not kept within guardrails.
