@@ -27,8 +27,8 @@ func failures() (all []shop.Failure) {
 // that fit into it.
 func TestANICGoesDownAndComesBack(t *testing.T) {
 	c := use(t)
-	quiet := c.silence(t)
 	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
+	quiet := c.silence(t)
 	all := failures()
 	expect := func(from, to int) {
 		for i := from; i < to; i++ {
