@@ -82,9 +82,9 @@ enum { CLASS = 1 << 16 }; /* the queues' classes are 1:row */
 
 /*
  * What an endpoint sent beyond its share while others left it the room is not paid back: no more
- * of its packets can wait than wait of all that a limit is for. Otherwise it would be dropped, when
- * the others come, with nothing of its own in the queue, and a single connection halves its window
- * then with nothing to live on meanwhile.
+ * of its packets can wait than wait of all for which the limit is. Otherwise they would be dropped
+ * when the others come, while none of its own wait in the queue, and a single connection, which
+ * then sends less, would leave a part of its share to others.
  */
 static __always_inline void forgive(const struct bill *bill, const __u64 *paid_by_all, __u64 price_for_all)
 {

@@ -25,8 +25,8 @@ metadata: {name: port-cluster}
 spec: {type: NodePort, externalTrafficPolicy: Cluster, selector: {pod: web-a}, ports: [{port: 80}]}
 `
 
-// What comes to a node's port is given on to the node of the pod, with an address of the node, or
-// refused there if the policy is Local. Braid must not change who answers and for whom it takes the client.
+// What comes to a node's port is passed on to the pod's node, with an address of the node that passes it on, or
+// goes nowhere if the policy is Local. Braid must change neither who answers nor whom the server takes the client for.
 func TestNodePortsAnswerByTheirExternalTrafficPolicyAsWithoutBraid(t *testing.T) {
 	var without map[string]string
 	feature := features.New("node ports").
@@ -52,7 +52,7 @@ func TestNodePortsAnswerByTheirExternalTrafficPolicyAsWithoutBraid(t *testing.T)
 		Assess("with a policy it is the same", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "apply", "--filename", "e2e/cluster/testdata/policy.yaml")
 			mustKubectl(ctx, t, "wait", "--for=condition=Programmed", "mpol/spread", "--timeout=60s")
-			for range 5 {
+			for range 3 {
 				if with := nodePortAnswers(ctx, t); !maps.Equal(with, without) {
 					t.Errorf("with a policy the answers are %v, without %v", with, without)
 				}
@@ -83,8 +83,9 @@ func nodePortAnswers(ctx context.Context, t *testing.T) map[string]string {
 }
 
 func fromClient(ctx context.Context, url string) string {
-	out, err := kubectl(ctx, "exec", "client", "--container", "tools", "--", "mptcpize", "run", "curl", "--silent", "--fail",
-		"--max-time", "5", url+"from", "--next", "--silent", "--fail", "--max-time", "5", "--output", "/dev/null", "--write-out", "%{size_download}", url+"1m")
+	const whoAndFile = "--silent --fail --connect-timeout 3 --max-time 20 %[1]sfrom --next --silent --fail --max-time 20 --output /dev/null --write-out %%{size_download} %[1]s1m"
+	arguments := append([]string{"exec", "client", "--container", "tools", "--", "mptcpize", "run", "curl", "--fail-early"}, strings.Fields(fmt.Sprintf(whoAndFile, url))...)
+	out, err := kubectl(ctx, arguments...)
 	if err != nil {
 		return "exit status: " + strings.TrimSpace(out)
 	}

@@ -72,7 +72,7 @@ func (c *Cluster) Spread(t *testing.T, policy *v1alpha1.MPTCPPolicy, pods int) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	c.WaitProgrammed(t, policy, pods)
-	c.WaitFor(t, "the nodes' addresses on all paths are confirmed", 20*time.Second, c.confirmed)
+	c.WaitFor(t, "the nodes' addresses on all paths are confirmed", 30*time.Second, c.confirmed)
 }
 
 func (c *Cluster) confirmed(ctx context.Context) error {

@@ -15,7 +15,7 @@ enum encapsulation {
 	ENCAPSULATION_PORT = 8478, /* that of the probes, which firewalls let pass */
 	ENCAPSULATION_MORE_IPV4 = sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(__u64),
 	ENCAPSULATION_MORE_IPV6 = sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(__u64),
-	/* In pod_ranges: a pod of this node whose packets are not, as a guard would not know them within. */
+	/* In pod_ranges: a pod of this node whose packets are never encapsulated, as a guard would not know them within. */
 	NEVER_ENCAPSULATED = 0x10000 | OUTER_OF_THIS_NODE,
 };
 
@@ -190,7 +190,7 @@ __noinline int may_encapsulate(struct __sk_buff *skb, const struct packet *packe
 	       node_of_pod(&packet->source) == OUTER_OF_THIS_NODE && node_of_pod(&packet->destination) == peer;
 }
 
-/* For this path. Global, as replace_outer. */
+/* Encapsulates the packet for this path. Global, as replace_outer. */
 __noinline int encapsulate(struct __sk_buff *skb, const struct packet *packet, __u32 peer, __u32 path)
 {
 	struct wrapping *encapsulation = encapsulation_of(peer);
@@ -358,7 +358,7 @@ static __always_inline int is_plain_ipv4(struct __sk_buff *skb)
 }
 
 /*
- * Where a peer has encapsulated it for this node, and what it may.
+ * Decapsulates the packet, if a peer has encapsulated it for this node and may send what is within.
  * All else stays as it is: it is for the responder's socket. Global, as replace_outer.
  */
 __noinline int decapsulate(struct __sk_buff *skb)
