@@ -19,11 +19,6 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: generation}
 }
 
-// policyStatus says what became of a policy.
-func policyStatus(o *observation, p *policy.PolicyResult) *v1alpha1.PolicyStatus {
-	return newVerdict(o, p).status
-}
-
 // newVerdict is all that is to be told of a policy.
 func newVerdict(o *observation, p *policy.PolicyResult) verdict {
 	programmed, failures, pending := countPods(o, p)

@@ -188,7 +188,7 @@ func TestARuleThatFailsIsTheFailureOfItsOwnPolicy(t *testing.T) {
 		{"the policy whose rule fails, though another decides for the pod", rulesOnly, v1alpha1.ReasonRuleFailed, 0, "ns/pod: rule control: the kernel knows no congestion control vegas"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			status := policyStatus(s.observation, tc.result)
+			status := newVerdict(s.observation, tc.result).status
 			c := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProgrammed)
 			if c.Reason != tc.reason || status.PodsProgrammed != tc.programmed || !strings.Contains(c.Message, tc.message) {
 				t.Errorf("%d pods are programmed, and the condition is %+v", status.PodsProgrammed, c)
@@ -228,7 +228,7 @@ func TestRulesAcceptedNamesRuleAndField(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newScene()
-			c := meta.FindStatusCondition(policyStatus(s.observation, &tc.result).Conditions, v1alpha1.ConditionRulesAccepted)
+			c := meta.FindStatusCondition(newVerdict(s.observation, &tc.result).status.Conditions, v1alpha1.ConditionRulesAccepted)
 			if c == nil || c.Status != tc.status || c.Reason != tc.reason || c.Message != tc.message {
 				t.Errorf("unexpected condition: %+v", c)
 			}
@@ -245,7 +245,7 @@ func TestAPolicyWhoseRulesAreLeftOutIsNotProgrammed(t *testing.T) {
 		v1alpha1.ReasonTooManyRules: {Rules: 1, Decides: []policy.PodRef{pod}, RulesLeftOut: []policy.RulesLeftOut{{Pod: pod}}},
 		v1alpha1.ReasonProgrammed:   {Rules: 1, Decides: []policy.PodRef{pod}},
 	} {
-		c := meta.FindStatusCondition(policyStatus(s.observation, result).Conditions, v1alpha1.ConditionProgrammed)
+		c := meta.FindStatusCondition(newVerdict(s.observation, result).status.Conditions, v1alpha1.ConditionProgrammed)
 		if c.Reason != name || (c.Status == metav1.ConditionTrue) != (name == v1alpha1.ReasonProgrammed) {
 			t.Errorf("want reason %s: %+v", name, c)
 		}
@@ -254,7 +254,7 @@ func TestAPolicyWhoseRulesAreLeftOutIsNotProgrammed(t *testing.T) {
 
 func TestAPolicyWithoutRulesSaysNothingOfThem(t *testing.T) {
 	s := newScene()
-	if c := meta.FindStatusCondition(policyStatus(s.observation, &policy.PolicyResult{}).Conditions, v1alpha1.ConditionRulesAccepted); c != nil {
+	if c := meta.FindStatusCondition(newVerdict(s.observation, &policy.PolicyResult{}).status.Conditions, v1alpha1.ConditionRulesAccepted); c != nil {
 		t.Errorf("unexpected condition: %+v", c)
 	}
 }
@@ -304,7 +304,7 @@ func TestFailingNodesAreSortedAndCapped(t *testing.T) {
 		}
 	}
 	s.setState(result.Decides[3], podState{reason: v1alpha1.ReasonAgentNotReporting, message: "silent"})
-	status := policyStatus(s.observation, result)
+	status := newVerdict(s.observation, result).status
 	if len(status.FailingNodes) != v1alpha1.MaxFailingNodes || status.FailingNodes[0].Node != "node-00" || status.FailingNodes[9].Node != "node-09" {
 		t.Errorf("failing nodes: %+v", status.FailingNodes)
 	}
@@ -321,7 +321,7 @@ func TestPodBeyondTheLimitOfAPlanFails(t *testing.T) {
 	s := newScene()
 	s.pods = podStates{}
 	result := &policy.PolicyResult{Decides: []policy.PodRef{{Namespace: "ns", Name: "late", UID: "late", Node: "n"}}}
-	status := policyStatus(s.observation, result)
+	status := newVerdict(s.observation, result).status
 	if len(status.FailingNodes) != 1 || !strings.Contains(status.FailingNodes[0].Message, "1024") {
 		t.Errorf("failing nodes: %+v", status.FailingNodes)
 	}
@@ -335,7 +335,7 @@ func TestAPolicyThatNamesAPathWhichDoesNotExistIsNotProgrammed(t *testing.T) {
 	s.pods = podStates{}
 	s.setState(pod, podState{reason: v1alpha1.ReasonProgrammed})
 	reason := func() string {
-		return meta.FindStatusCondition(policyStatus(s.observation, result).Conditions, v1alpha1.ConditionProgrammed).Reason
+		return meta.FindStatusCondition(newVerdict(s.observation, result).status.Conditions, v1alpha1.ConditionProgrammed).Reason
 	}
 	if got := reason(); got != v1alpha1.ReasonProgrammed {
 		t.Errorf("got %s", got)
@@ -632,7 +632,7 @@ func BenchmarkStatus(b *testing.B) {
 		o.plans["node-7"].Generation++
 		history.observe(o.plans)
 		o.pods = judgePods(o, history, judged)
-		if status := policyStatus(o, &result.Policies[0]); status.PodsProgrammed == 0 {
+		if status := newVerdict(o, &result.Policies[0]).status; status.PodsProgrammed == 0 {
 			b.Fatal("no pod is programmed")
 		}
 	}

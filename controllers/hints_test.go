@@ -370,7 +370,7 @@ func TestOnlyPoliciesOfHintedPodsSpeakOfHints(t *testing.T) {
 			s := newScene()
 			s.judge()
 			got := ""
-			if c := meta.FindStatusCondition(policyStatus(s.observation, &tc.result).Conditions, v1alpha1.ConditionHintsAccepted); c != nil {
+			if c := meta.FindStatusCondition(newVerdict(s.observation, &tc.result).status.Conditions, v1alpha1.ConditionHintsAccepted); c != nil {
 				got = string(c.Status) + " " + c.Message
 			}
 			if got != tc.want {

@@ -19,7 +19,7 @@ func TestAPolicySaysWhatItsPodsTrafficDoes(t *testing.T) {
 	decides := &policy.PolicyResult{Policy: v1alpha1.PolicyReference{Kind: policy.KindPolicy, Namespace: "ns", Name: "p", Generation: 3}, Decides: []policy.PodRef{pod}}
 	told := func(s *scene, result *policy.PolicyResult) *metav1.Condition {
 		s.judge()
-		return meta.FindStatusCondition(policyStatus(s.observation, result).Conditions, v1alpha1.ConditionSpreading)
+		return meta.FindStatusCondition(newVerdict(s.observation, result).status.Conditions, v1alpha1.ConditionSpreading)
 	}
 	s := newScene()
 	c := told(s, decides)

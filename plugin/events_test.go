@@ -178,13 +178,13 @@ func eventsAreWatched(s *scene) {
 	}
 	until(`"NotReady"`)
 	until("path red, token")
-	s.addEvent("e", "braid-controller", 40, corev1.ObjectReference{Kind: "Pod", Namespace: "team", Name: "web"}, "HintAccepted", "it is news")
-	until("it is news")
+	s.addEvent("e", "braid-controller", 40, corev1.ObjectReference{Kind: "Pod", Namespace: "team", Name: "web"}, "HintAccepted", "it is new")
+	until("it is new")
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	for _, once := range []string{"HintRefused", "NotReady", "path blue, token", "path green", "path red, token", "it is news"} {
+	for _, once := range []string{"HintRefused", "NotReady", "path blue, token", "path green", "path red, token", "it is new"} {
 		if count := strings.Count(out.String(), once); count != 1 {
 			t.Errorf("%s is told %d times:\n%s", once, count, out.String())
 		}

@@ -26,7 +26,7 @@ import (
 // It is safe for concurrent use; what it answers shares memory and must not be changed.
 type follower struct {
 	client.WithWatch
-	// changed gets something when there is news.
+	// changed gets something when there is something new.
 	changed chan struct{}
 
 	mutex sync.Mutex

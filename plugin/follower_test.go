@@ -76,7 +76,7 @@ func TestAListIsReadOnceAndThenFollowed(t *testing.T) {
 	require.NoError(t, f.WithWatch.Delete(t.Context(), node("a")))
 	testutil.Eventually(t, 10*time.Second, "what is gone is gone", func() bool { return nodesOf(t, f)[0] == "b" })
 	require.EqualValues(t, 1, lists.Load())
-	require.Len(t, f.changed, 1, "there is news")
+	require.Len(t, f.changed, 1, "there is something new")
 	stop()
 	<-ended
 }

@@ -28,7 +28,7 @@ type topper struct {
 	client  client.Reader
 	plans   planFinder
 	streams sync.WaitGroup
-	// changed gets something when there is news.
+	// changed gets something when there is something new.
 	changed chan struct{}
 
 	mutex  sync.Mutex

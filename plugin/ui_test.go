@@ -421,8 +421,8 @@ func uiShowsTheMap(_ *scene, _ *planes, b *browser) {
 	b.cell("node1, blue: eth1, up, 5 of 5 peers answer, RTT 0.24 ms, loss 0 %, sends")
 	b.says("[role=rowheader]", "1 pod")
 	b.says("[role=status]", "Everything is fine")
-	b.says(".news", "<img src=x onerror=alert(1)> is what a tenant wrote")
-	require.Zero(b.t, eval[int](b, "document.querySelectorAll('.news img').length"), "what is written is no markup")
+	b.says(".reports", "<img src=x onerror=alert(1)> is what a tenant wrote")
+	require.Zero(b.t, eval[int](b, "document.querySelectorAll('.reports img').length"), "what is written is no markup")
 	b.until("as wide as what it carries", `[...document.querySelectorAll('.out i')].some(e => e.getBoundingClientRect().width > 20)`)
 }
 
@@ -431,7 +431,7 @@ func uiShowsFailures(s *scene, p *planes, b *browser) {
 	s.setNIC("node3", "green", func(nic *v1alpha1.NodePath) { nic.State, nic.Message = v1alpha1.LinkDown, "eth2 has no carrier" })
 	b.cell("node3, green: eth2, no carrier: eth2 has no carrier")
 	b.says("[role=columnheader]", "5 of 6 up · 1 no carrier")
-	b.says(".news", "green on node3")
+	b.says(".reports", "green on node3")
 	b.says("[role=status]", "1 NIC is not as it should be")
 	s.setNIC("node4", "red", func(nic *v1alpha1.NodePath) { nic.PeersAlive = 0 })
 	b.cell("node4, red: eth3, peers not reached")
@@ -446,7 +446,7 @@ func uiShowsFailures(s *scene, p *planes, b *browser) {
 	lease.Spec.LeaseDurationSeconds = new(int32(1))
 	require.NoError(b.t, s.client.Update(b.t.Context(), lease))
 	b.cell("node5, blue: eth1, agent away: its agent renewed its Lease last")
-	b.says(".news", "AgentNotReporting")
+	b.says(".reports", "AgentNotReporting")
 	require.True(b.t, eval[bool](b, "window.notLoadedAgain"))
 	b.scheme(false)
 	b.picture("cluster-light")

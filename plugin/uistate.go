@@ -20,13 +20,13 @@ type uiHead struct {
 	Context string `json:"context"`
 	// Stale says why what is shown may be old.
 	Stale string `json:"stale,omitempty"`
-	// Status is what `kubectl braid status` says; its lists are in News.
+	// Status is what `kubectl braid status` says; its lists are in Reports.
 	Status Status   `json:"status"`
 	Paths  []uiPath `json:"paths"`
-	// News is the newest first: what is wrong now, and what was reported. Older is how much
+	// Reports is the newest first: what is wrong now, and what was reported. Older is how much
 	// more there is.
-	News  []uiNews `json:"news"`
-	Older int      `json:"older,omitempty"`
+	Reports []uiReport `json:"reports"`
+	Older   int        `json:"older,omitempty"`
 	// Namespace is where who may not read all looks for pods.
 	Namespace string `json:"namespace"`
 }
@@ -41,8 +41,8 @@ type uiPath struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// uiNews is something that is wrong now, or that was reported.
-type uiNews struct {
+// uiReport is something that is wrong now, or that was reported.
+type uiReport struct {
 	Time time.Time `json:"time"`
 	// Type is Problem, NIC, Traffic or Remark of what is so now, Warning or Normal of an Event.
 	Type    string `json:"type"`
@@ -227,31 +227,31 @@ func (c *cluster) uiPaths() []uiPath {
 	return all
 }
 
-// maxNews bounds how much of what is wrong is listed.
-const maxNews = 150
+// maxReports bounds how much of what is wrong is listed.
+const maxReports = 150
 
 // uiState is what the page shows. since says from when on something is wrong.
 func (c *cluster) uiState(head uiHead, events []Event, since func(Problem) time.Time) ui.State {
 	status := c.status()
 	head.Paths = c.uiPaths()
 	nodes := c.uiNodes()
-	news := append(newsOf(&status, since), newsOfNICs(nodes, since)...)
+	reports := append(reportsOf(&status, since), reportsOfNICs(nodes, since)...)
 	for i := range events {
-		news = append(news, events[i].news())
+		reports = append(reports, events[i].report())
 	}
-	slices.SortStableFunc(news, func(a, b uiNews) int {
+	slices.SortStableFunc(reports, func(a, b uiReport) int {
 		return cmp.Or(b.Time.Compare(a.Time), strings.Compare(a.Object, b.Object))
 	})
-	head.Older = max(0, len(news)-maxNews)
-	head.News = news[:len(news)-head.Older]
+	head.Older = max(0, len(reports)-maxReports)
+	head.Reports = reports[:len(reports)-head.Older]
 	head.Status = Status{Fine: status.Fine, Counts: status.Counts, Traffic: status.Traffic, LeftOut: status.LeftOut}
 	return ui.State{Head: head, Nodes: nodes}
 }
 
-func newsOf(status *Status, since func(Problem) time.Time) []uiNews {
-	news := []uiNews{}
+func reportsOf(status *Status, since func(Problem) time.Time) []uiReport {
+	reports := []uiReport{}
 	add := func(kind string, problem Problem, remedy string) {
-		one := uiNews{Time: since(problem), Type: kind, Object: problem.Object, Reason: problem.Reason, Message: problem.Message, Remedy: remedy}
+		one := uiReport{Time: since(problem), Type: kind, Object: problem.Object, Reason: problem.Reason, Message: problem.Message, Remedy: remedy}
 		words := strings.Fields(problem.Object)
 		switch {
 		case len(words) == 2 && words[0] == "node":
@@ -259,7 +259,7 @@ func newsOf(status *Status, since func(Problem) time.Time) []uiNews {
 		case len(words) == 4 && (words[0] == "pod" || words[0] == "VM"):
 			one.Namespace, one.Pod, _ = strings.Cut(words[1], "/")
 		}
-		news = append(news, one)
+		reports = append(reports, one)
 	}
 	for _, problem := range status.Problems {
 		add("Problem", problem, "")
@@ -272,21 +272,21 @@ func newsOf(status *Status, since func(Problem) time.Time) []uiNews {
 	for _, remark := range status.Remarks {
 		add("Remark", remark, "")
 	}
-	return news
+	return reports
 }
 
-// newsOfNICs are those that cannot be used as they are.
-func newsOfNICs(nodes map[string]any, since func(Problem) time.Time) (news []uiNews) {
+// reportsOfNICs are those that cannot be used as they are.
+func reportsOfNICs(nodes map[string]any, since func(Problem) time.Time) (reports []uiReport) {
 	for name, row := range nodes {
 		for _, nic := range row.(*uiNode).NICs {
 			if nic.Is == nicUp || nic.Is == nicAway {
 				continue
 			}
 			problem := Problem{string(nic.Name) + " on " + name, nicReasons[nic.Is], nic.Why}
-			news = append(news, uiNews{Time: since(problem), Type: "NIC", Object: problem.Object, Reason: problem.Reason, Message: problem.Message, Node: name})
+			reports = append(reports, uiReport{Time: since(problem), Type: "NIC", Object: problem.Object, Reason: problem.Reason, Message: problem.Message, Node: name})
 		}
 	}
-	return news
+	return reports
 }
 
 // nicReasons are the reasons of a path's condition where it has one.
@@ -295,8 +295,8 @@ var nicReasons = map[nicIs]string{
 	nicUnusable: v1alpha1.ReasonInterfaceNotUsable, nicUnreached: v1alpha1.ReasonPeersUnreachable, nicPartly: v1alpha1.ReasonPeersUnreachable,
 }
 
-func (e *Event) news() uiNews {
-	one := uiNews{Time: e.Time, Type: e.Type, Object: e.object(), Reason: e.Reason, Message: e.Message, Count: e.Count}
+func (e *Event) report() uiReport {
+	one := uiReport{Time: e.Time, Type: e.Type, Object: e.object(), Reason: e.Reason, Message: e.Message, Count: e.Count}
 	switch e.Kind {
 	case "Node", "MPTCPNode", "MPTCPNodePlan":
 		one.Node = e.Name

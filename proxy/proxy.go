@@ -205,16 +205,6 @@ func (p *Proxy) dismiss(index int, r *relay) error {
 	return r.close()
 }
 
-// Relays tells of which interfaces the connections are relayed.
-func (p *Proxy) Relays() (interfaces []int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for index := range p.relays {
-		interfaces = append(interfaces, index)
-	}
-	return interfaces
-}
-
 // Connections counts those that are relayed, or about to be.
 func (p *Proxy) Connections() (count int) {
 	p.mu.Lock()

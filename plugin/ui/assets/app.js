@@ -47,7 +47,7 @@ function showHead() {
   const head = store.head;
   if (!head) return;
   text(byId('context'), head.context || '');
-  const count = (kind) => head.news.filter((one) => one.type === kind).length;
+  const count = (kind) => head.reports.filter((one) => one.type === kind).length;
   const problems = count('Problem');
   const traffic = count('Traffic');
   const nics = count('NIC');

@@ -20,8 +20,8 @@ export class ClusterPage {
       onkeydown: (event) => this.key(event), onpointerover: (event) => this.hover(event), onfocus: () => this.activate(this.active || [0, 1]),
     }, this.header);
     this.detail = el('p', { class: 'detail', id: 'detail' });
-    this.news = el('ol', { class: 'news', 'aria-label': 'What is wrong now, and what happened, newest first' });
-    this.newsTitle = el('h2', {}, 'What happens');
+    this.reports = el('ol', { class: 'reports', 'aria-label': 'What is wrong now, and what happened, newest first' });
+    this.reportsTitle = el('h2', {}, 'What happens');
     this.empty = el('div', { class: 'empty', hidden: true });
     this.onlyBox = el('input', { type: 'checkbox', onchange: (event) => { this.only = event.target.checked; this.list(); } });
     this.count = el('span', { class: 'muted' });
@@ -33,7 +33,7 @@ export class ClusterPage {
             el('label', {}, this.onlyBox, ' only with problems')),
           this.empty, this.grid, this.detail,
           el('p', { class: 'keys', id: 'keys' }, 'Arrow keys choose a NIC, Enter opens its node, / finds, t changes the colours.')),
-        el('aside', { 'aria-label': 'News' }, this.newsTitle, this.news)));
+        el('aside', { 'aria-label': 'Reports' }, this.reportsTitle, this.reports)));
     this.rows = new Rows({
       scroller: this.grid, height: rowHeight, header: 64, make: () => this.make(), fill: (row, index) => this.fill(row, index),
       seen: () => this.look(),
@@ -213,22 +213,22 @@ export class ClusterPage {
   showNews() {
     const head = store.head;
     if (!head) return;
-    const key = JSON.stringify(head.news) + head.older + (head.status.leftOut || []);
+    const key = JSON.stringify(head.reports) + head.older + (head.status.leftOut || []);
     if (key === this.newsKey) return;
     this.newsKey = key;
-    const items = head.news.slice(0, isPainted() ? undefined : firstNews).map(newsItem);
-    if (items.length < head.news.length) { // nobody has scrolled yet
+    const items = head.reports.slice(0, isPainted() ? undefined : firstReports).map(reportItem);
+    if (items.length < head.reports.length) { // nobody has scrolled yet
       afterPainting(() => { this.newsKey = ''; this.showNews(); });
     }
     if (!items.length) items.push(el('li', { class: 'empty' }, 'Nothing is wrong, and nothing was reported in the last hour.'));
     if (head.older) items.push(el('li', { class: 'muted' }, `and ${head.older} more: kubectl braid status, kubectl braid events`));
-    put(this.news, items);
+    put(this.reports, items);
     this.leftOut(head.status.leftOut || []);
   }
 
   leftOut(left) {
     if (!left.length) return;
-    this.news.append(el('li', { class: 'left' }, el('strong', {}, 'Left out, because you may not read it'), el('ul', {}, left.map((what) => el('li', {}, what)))));
+    this.reports.append(el('li', { class: 'left' }, el('strong', {}, 'Left out, because you may not read it'), el('ul', {}, left.map((what) => el('li', {}, what)))));
   }
 }
 
@@ -286,7 +286,7 @@ function widen(element, to) {
   element.style.transform = wanted;
 }
 
-const firstNews = 20;
+const firstReports = 20;
 
 // firstPicture notes when the map was seen first, for who measures.
 function firstPicture() {
@@ -296,7 +296,7 @@ function firstPicture() {
 
 const newsWords = { Problem: 'wrong now', NIC: 'wrong now', Traffic: 'not spread', Remark: 'worth knowing', Warning: 'warning', Normal: 'event' };
 
-function newsItem(one) {
+function reportItem(one) {
   let object = one.object;
   if (one.node) object = el('a', { href: nodeLink(one.node) }, one.object);
   else if (one.pod) object = el('a', { href: podLink(one.namespace, one.pod) }, one.object);
