@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"time"
 
-	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -34,72 +32,79 @@ const defaultSendBuffers = "4096 16384 4194304"
 type secondPath struct {
 	name  string
 	delay time.Duration // one way
-	make  func(*rig.Pair, string) error
+	make  func(*rig.Lab, string) error
 	// during is done while a transfer runs.
-	during func(*rig.Pair, string) error
+	during func(*rig.Lab, string) error
 }
 
 var secondPaths = []secondPath{
 	{name: "equal"},
-	{name: "slow", make: func(p *rig.Pair, path string) error {
-		return eachNode(p, func(n *network.Node) error { return n.Shape(path, 10) })
+	{name: "slow", make: func(l *rig.Lab, path string) error {
+		return eachNode(l, func(n *network.Node) error { return n.Shape(path, 10) })
 	}},
-	{name: "lossy", make: func(p *rig.Pair, path string) error { return p.Lose(p.Nodes[0], path, 0.01) }},
+	{name: "lossy", make: func(l *rig.Lab, path string) error { return l.Network.Lose(l.Sender.Node, path, 0.01) }},
 	{name: "late", delay: 10 * time.Millisecond},
 	{name: "fails", during: failForAWhile},
 }
 
-func eachNode(p *rig.Pair, do func(*network.Node) error) (failed error) {
-	for _, node := range p.Nodes {
+func eachNode(l *rig.Lab, do func(*network.Node) error) (failed error) {
+	for _, node := range l.Network.Nodes {
 		failed = errors.Join(failed, do(node))
 	}
 	return failed
 }
 
 // failForAWhile has a path lose everything with its carriers up, twice.
-func failForAWhile(p *rig.Pair, path string) error {
+func failForAWhile(l *rig.Lab, path string) error {
 	for range 2 {
 		time.Sleep(800 * time.Millisecond)
-		if err := p.Block(p.Nodes[0], path, true); err != nil {
+		if err := l.Network.Block(l.Sender.Node, path, true); err != nil {
 			return err
 		}
 		time.Sleep(300 * time.Millisecond)
-		if err := p.Block(p.Nodes[0], path, false); err != nil {
+		if err := l.Network.Block(l.Sender.Node, path, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-var (
-	// buffered has the subflows that a policy without any settings gives.
-	buffered = rig.Mode{
-		Name: "braid", Subflows: rig.EachPath, Braid: true,
-		OpenAfter: pathmanager.OpenAfter{Bytes: 256 << 10, Time: 500 * time.Millisecond},
-	}
-	// bounded ends a transfer that stands still soon after its time.
-	bounded = traffic.Options{Duration: 3 * time.Second, Warmup: 700 * time.Millisecond, Patience: 4 * time.Second}
-)
+// bounded ends a transfer that stands still soon after its time.
+var bounded = traffic.Options{Duration: 3 * time.Second, Warmup: 700 * time.Millisecond, Patience: 4 * time.Second}
 
-// measureBuffers compares the goodput of one connection to that of plain TCP on the best
-// path, in cells of receive buffer, second path and direction.
+// bufferedPort is where a new server listens for each transfer.
+const bufferedPort = "5002"
+
+// measureBuffers compares the goodput of one connection between two pods of the default policy to
+// that of plain TCP on the best path between two that no policy selects, in cells of receive
+// buffer, second path and direction.
 func measureBuffers(ctx context.Context, m *rig.Measurement, _ rig.Nothing) error {
-	for range m.Trials {
-		for _, second := range secondPaths {
-			spec := network.Spec{
-				Paths: rig.Paths[:2], LinkMbit: rig.LinkMbit, PodsPerNode: 1,
-				PathDelays: map[string]time.Duration{rig.Paths[1]: second.delay},
-			}
-			if !slices.ContainsFunc(cellsOf(second), func(c cell) bool { return m.Cases.MatchString(c.name()) }) {
-				continue
-			}
-			if err := rig.Use(ctx, rig.PairOn(spec), func(p *rig.Pair) error { return measureCells(ctx, m, p, second) }); err != nil {
-				return fmt.Errorf("second path %s: %w", second.name, err)
-			}
+	for _, second := range secondPaths {
+		if !slices.ContainsFunc(cellsOf(second), func(c cell) bool { return m.Cases.MatchString(c.name()) }) {
+			continue
+		}
+		if err := rig.Use(ctx, second.build, func(l *rig.Lab) error { return measureCells(ctx, m, l, second) }); err != nil {
+			return fmt.Errorf("second path %s: %w", second.name, err)
 		}
 	}
 	summarize(m)
 	return nil
+}
+
+// build brings up a lab with such a second path.
+func (s secondPath) build(ctx context.Context) (*rig.Lab, error) {
+	spec := network.Spec{Paths: rig.Paths[:2], LinkMbit: rig.LinkMbit, PathDelays: map[string]time.Duration{rig.Paths[1]: s.delay}}
+	l, err := rig.NewLab(ctx, spec, rig.PodOf("demo", "plain-client", 1), rig.PodOf("demo", "plain-server", 2))
+	if err != nil {
+		return nil, err
+	}
+	if s.make != nil {
+		err = s.make(l, rig.Paths[1])
+	}
+	if err = errors.Join(err, l.Spread(ctx, "")); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
 }
 
 // cell is one situation.
@@ -122,75 +127,78 @@ func cellsOf(second secondPath) (cells []cell) {
 	return cells
 }
 
-func measureCells(ctx context.Context, m *rig.Measurement, p *rig.Pair, second secondPath) error {
-	if second.make != nil {
-		if err := second.make(p, rig.Paths[1]); err != nil {
-			return err
-		}
-	}
-	for _, c := range cellsOf(second) {
-		if !m.Cases.MatchString(c.name()) {
-			continue
-		}
-		if err := c.measure(ctx, m, p); err != nil {
-			return fmt.Errorf("%s: %w", c.name(), err)
+func measureCells(ctx context.Context, m *rig.Measurement, l *rig.Lab, second secondPath) error {
+	for range m.Trials {
+		for _, c := range cellsOf(second) {
+			if !m.Cases.MatchString(c.name()) {
+				continue
+			}
+			if err := c.measure(ctx, m, l); err != nil {
+				return fmt.Errorf("%s: %w", c.name(), err)
+			}
 		}
 	}
 	return nil
 }
 
-// measure runs one trial of a cell.
-func (c cell) measure(ctx context.Context, m *rig.Measurement, p *rig.Pair) error {
-	for _, pod := range []*network.Pod{p.Sender(), p.Receiver()} {
-		if err := errors.Join(pod.Sysctl("net.ipv4.tcp_rmem", c.setting), pod.Sysctl("net.ipv4.tcp_wmem", defaultSendBuffers)); err != nil {
-			return err
-		}
+// contender is a kind of connection that cells compare.
+type contender struct {
+	name           string
+	client, server *network.Pod
+	protocol       network.Protocol
+}
+
+func contendersOf(l *rig.Lab) []contender {
+	return []contender{
+		{"tcp", l.Network.Pod("plain-client"), l.Network.Pod("plain-server"), network.TCP},
+		{"braid", l.Sender, l.Receiver, network.MPTCP},
 	}
+}
+
+// measure runs one trial of a cell.
+func (c cell) measure(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	mbit, stalls := map[string]float64{}, 0.0
-	for mode := range rig.Shuffled([]rig.Mode{rig.Single, buffered}) {
-		result, err := c.transfer(ctx, p, mode)
+	for s := range rig.Shuffled(contendersOf(l)) {
+		result, err := c.transfer(ctx, l, s)
 		if err != nil {
-			return fmt.Errorf("%s: %w", mode.Name, err)
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		mbit[mode.Name] = result.Mbit
-		if mode.Braid && result.Failed > 0 {
+		mbit[s.name] = result.Mbit
+		m.Add(c.name()+"."+s.name, result.Mbit)
+		if s.protocol != network.TCP && result.Failed > 0 {
 			stalls++
 			rig.Say("%s: %v after %d bytes", c.name(), result.Errors, result.Bytes)
 		}
 	}
-	if mbit[rig.Single.Name] == 0 {
+	if mbit["tcp"] == 0 {
 		return errors.New("plain TCP moved nothing over the first path")
 	}
-	m.Add(c.name()+".tcp", mbit[rig.Single.Name])
-	m.Add(c.name()+".braid", mbit[buffered.Name])
-	m.Add(c.name()+".to_tcp", mbit[buffered.Name]/mbit[rig.Single.Name])
+	m.Add(c.name()+".to_tcp", mbit["braid"]/mbit["tcp"])
 	m.Add(c.name()+".stalls", stalls)
 	return nil
 }
 
-// transfer runs one in a mode, plain TCP for the single path. The server's socket is a
-// new one: buffers are those of the time at which a socket was made.
-func (c cell) transfer(ctx context.Context, p *rig.Pair, mode rig.Mode) (*traffic.Result, error) {
-	const port = 5002
-	if err := p.Set(ctx, mode); err != nil {
-		return nil, err
+// transfer runs one. The server's socket is a new one: buffers are those of the time at which a
+// socket was made.
+func (c cell) transfer(ctx context.Context, l *rig.Lab, s contender) (*traffic.Result, error) {
+	for _, pod := range []*network.Pod{s.client, s.server} {
+		if err := errors.Join(pod.Sysctl("net.ipv4.tcp_rmem", c.setting), pod.Sysctl("net.ipv4.tcp_wmem", defaultSendBuffers)); err != nil {
+			return nil, err
+		}
 	}
-	server, err := rig.Serve(ctx, p.Receiver().Namespace, strconv.Itoa(port))
+	server, err := rig.Serve(ctx, s.server.Namespace, bufferedPort)
 	if err != nil {
 		return nil, err
 	}
-	route := rig.Route{From: p.Sender().Namespace, To: net.JoinHostPort(p.Receiver().IPv4, strconv.Itoa(port))}
-	if !mode.Braid {
-		route.Protocol = network.TCP
-	}
 	options := bounded
 	options.Direction = c.direction
+	route := rig.Route{From: s.client.Namespace, To: net.JoinHostPort(s.server.IPv4, bufferedPort), Protocol: s.protocol}
 	running, err := route.Start(ctx, options)
 	if err != nil {
 		return nil, errors.Join(err, server.Close())
 	}
 	if c.second.during != nil {
-		err = c.second.during(p, rig.Paths[1])
+		err = c.second.during(l, rig.Paths[1])
 	}
 	result, failed := running.End()
 	return result, errors.Join(err, failed, server.Close())
