@@ -80,6 +80,34 @@ func TestADeadPathsFlowsUseTheOthersAndComeBack(t *testing.T) {
 	}
 }
 
+func TestConnectionsThatBeginWhileAPathIsDownUseItOnceItIsBack(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name string
+		node int // whose NIC is down
+	}{
+		{"down at the initiator", 0},
+		{"down at the responder", 1},
+	}
+	l, client, server := newPair(t, Options{})
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			states := l.states(t)
+			require.NoError(t, l.setCarrier(l.Nodes[c.node], false))
+			l.setUp(t, states, c.node, "green", false)
+			m := startMixture(t, client, server, traffic.Options{Direction: traffic.Up, Duration: 3 * time.Second, Verify: true})
+			m.at(700 * time.Millisecond)
+			l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "while green is down", map[string]float64{"blue": .5, "red": .5})
+			require.NoError(t, l.setCarrier(l.Nodes[c.node], true))
+			l.setUp(t, states, c.node, "green", true)
+			l.answerProbes(t, "green")
+			m.at(2 * time.Second)
+			l.sentIn(t, 0, 800*time.Millisecond).expectShares(t, "after green's return", evenShares)
+			m.wait(t)
+		})
+	}
+}
+
 // answerProbes says until the test ends what the agents' probes would of a path that works:
 // on a busy machine a flow may have found it silent, or find it so as it comes back.
 func (l *lab) answerProbes(t *testing.T, path string) {

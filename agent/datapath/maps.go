@@ -142,23 +142,27 @@ func (d *Datapath) peerAddresses(m *node.Model) map[netip.Addr]uint32 {
 	return wanted
 }
 
-// peerValue has the next hop to the first address of each family on each path that is up at
-// both ends.
+// peerValue has the next hop to the first address of each family on each path of both ends. Those
+// that are up are marked; a subflow may have one of the others for when it is up again.
 func peerValue(peer node.Peer, numbers pathNumbers, encapsulation uplink.ToUplinkWrapping) uplink.ToUplinkPeer {
 	var value uplink.ToUplinkPeer
 	for name, path := range peer.Paths {
 		number, here := numbers[name]
-		if !here || !path.Up {
+		if !here {
 			continue
+		}
+		var up uint8
+		if path.Up {
+			up = 1 << number
 		}
 		for _, address := range path.Addresses {
 			switch {
-			case address.Is4() && value.Ipv4Paths>>number&1 == 0:
+			case address.Is4() && value.Ipv4[number] == 0:
 				value.Ipv4[number] = bpf.Words(path.NextHop(address))[3]
-				value.Ipv4Paths |= 1 << number
-			case address.Is6() && value.Ipv6Paths>>number&1 == 0:
+				value.Ipv4Paths |= up
+			case address.Is6() && value.Ipv6[number] == uplink.ToUplinkAddress{}:
 				value.Ipv6[number] = toAddress(path.NextHop(address))
-				value.Ipv6Paths |= 1 << number
+				value.Ipv6Paths |= up
 			}
 			if path.NextHop(address) != address {
 				value.Beyond |= 1 << number

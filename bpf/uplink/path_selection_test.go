@@ -375,6 +375,58 @@ func TestAPathThatIsDownHasNoTurn(t *testing.T) {
 	}
 }
 
+func TestAConnectionThatBeginsWhileAPathIsDownUsesItOnceItIsBack(t *testing.T) {
+	for _, version := range versions {
+		t.Run(fmt.Sprintf("IPv%d", version), func(t *testing.T) {
+			n := newNode(t)
+			n.setPeer(t, 1<<blue|1<<red)
+			putConnection(t, n, token)
+			taken := map[uint8]bool{}
+			var last segment
+			for port := range uint16(paths) {
+				last = endsOf[version].port(20000 + port).syn(join(token))
+				n.egress(t, blue, last.frame())
+				taken[n.mustFlow(t, last).Path] = true
+			}
+			require.Len(t, taken, paths, "each path is that of a subflow")
+			require.EqualValues(t, green, n.mustFlow(t, last).Path, "the last one has the path that is down")
+			require.NotEqualValues(t, green, n.mustFlow(t, last).Last, "another carries it meanwhile")
+
+			n.setPeer(t, allPaths)
+			n.egress(t, blue, last.frame())
+			require.EqualValues(t, green, n.mustFlow(t, last).Last)
+		})
+	}
+}
+
+func TestAPathWithoutANICOrAnAddressIsNoSubflowsOwn(t *testing.T) {
+	n := newNode(t)
+	for name, drop := range map[string]func(){
+		"no NIC": func() {
+			value := lookup[uplink.ToUplinkNode](t, n.maps.Node, uint32(0))
+			value.PathsUp, value.Interface[green] = 1<<blue, 0
+			put(t, n.maps.Node, uint32(0), *value)
+		},
+		"no address": func() {
+			value := lookup[uplink.ToUplinkPeer](t, n.maps.Peers, uint32(thePeer))
+			value.Ipv4Paths, value.Ipv4[green] = 1<<blue, 0
+			put(t, n.maps.Peers, uint32(thePeer), *value)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n.reset(t)
+			n.selectPod(t, weights(1, 1, 0))
+			putConnection(t, n, token)
+			drop()
+			for port := range uint16(3) {
+				s := endsOf[4].port(20000 + port).syn(join(token))
+				n.egress(t, blue, s.frame())
+				require.EqualValues(t, blue, n.mustFlow(t, s).Path)
+			}
+		})
+	}
+}
+
 // connectionModel is what a connection of the pod must look like.
 type connectionModel struct {
 	n       *node
@@ -402,6 +454,17 @@ func (m *connectionModel) subflowsOn(path int) (count int) {
 
 func (m *connectionModel) usable(path int) bool {
 	return m.weights[path] > 0 && m.node>>path&1 != 0 && m.peer>>path&1 != 0
+}
+
+// isPlace tells whether one more subflow may have the path: one that is usable, or, while each of
+// those has a subflow, one that has none and is down.
+func (m *connectionModel) isPlace(path int) bool {
+	for other := range paths {
+		if m.usable(other) && m.subflowsOn(other) == 0 {
+			return m.usable(path)
+		}
+	}
+	return m.usable(path) || (m.weights[path] > 0 && m.subflowsOn(path) == 0)
 }
 
 // rank is lower for a better place.
@@ -437,12 +500,12 @@ func (m *connectionModel) join(t *rapid.T, port uint16) {
 		}
 		return
 	}
-	if flow == nil || !m.usable(int(flow.Path)) {
+	if flow == nil || !m.isPlace(int(flow.Path)) {
 		t.Fatalf("the flow is %+v", flow)
 	}
 	chosen := int(flow.Path)
 	for path := range paths {
-		if !m.usable(path) || path == chosen {
+		if !m.isPlace(path) || path == chosen {
 			continue
 		}
 		if m.subflowsOn(chosen) > 0 && m.subflowsOn(path) == 0 {

@@ -207,7 +207,7 @@ static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const
  * known began before the agent, on the NIC of the cluster network's route.
  */
 static __always_inline __u8 join_path(struct __sk_buff *skb, const struct node *node, const struct address *local,
-				      struct endpoint *endpoint, __u32 token, __u8 usable, int same)
+				      struct endpoint *endpoint, __u32 token, __u8 usable, __u8 known, int same)
 {
 	struct connection_key key = { endpoint->id, token };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
@@ -225,6 +225,8 @@ static __always_inline __u8 join_path(struct __sk_buff *skb, const struct node *
 		return NO_PATH;
 	if (same)
 		usable = most_used(connection->subflows, usable);
+	else
+		usable = or_one_that_is_down(connection->subflows, usable, known);
 	return take_place(&connection->subflows, endpoint->weights, usable);
 }
 
@@ -251,7 +253,7 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 	struct preference *preference = preference_of(endpoint->id);
 	struct flow *flow = &handshake.flow;
 	struct node *node = this_node();
-	__u8 usable;
+	__u8 usable, known;
 
 	if (!node)
 		return 0;
@@ -266,8 +268,12 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 	if (preference)
 		usable = without_backup(preference, usable);
 	if (option->subtype == SUBTYPE_JOIN) {
+		known = flow->allowed & known_paths(peer, node, packet->carrier);
+		if (!is_in_tunnel(packet))
+			known &= ~peer->beyond;
 		flow->token = option->token;
 		flow->path = join_path(skb, node, &key->local, endpoint, option->token, usable,
+				       preference ? without_backup(preference, known) : known,
 				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
 		flow->path = round_robin_path(endpoint, usable);

@@ -178,4 +178,21 @@ static __always_inline __u8 paths_to(const struct peer *peer, const struct node 
 	return paths & node->paths_up;
 }
 
+/* The paths on which this node has a NIC and the peer an address, be they down or not. */
+__noinline __u32 known_paths(const struct peer *peer, const struct node *node, __u32 family)
+{
+	__u32 path, known = 0;
+
+	if (!peer || !node)
+		return 0;
+	for (path = 0; path < MAX_PATHS; path++) {
+		const __be32 *words = peer->ipv6[path].word;
+		__u32 address = family == AF_INET ? peer->ipv4[path] : words[0] | words[1] | words[2] | words[3];
+
+		if (address && node->interface[path])
+			known |= 1U << path;
+	}
+	return known;
+}
+
 #endif

@@ -80,6 +80,20 @@ __noinline __u32 most_used(__u64 subflows, __u32 usable)
 	return found & usable ? found : usable;
 }
 
+/*
+ * Where a connection has a subflow on each path that is usable, one more may have a path of its own
+ * that is down now: another carries it until that one is back. Else a connection that begins
+ * while a path is down would not use it for as long as it lasts.
+ */
+__noinline __u32 or_one_that_is_down(__u64 subflows, __u32 usable, __u32 known)
+{
+	__u32 path, free = 0;
+
+	for (path = 0; path < MAX_PATHS; path++)
+		free |= (__u32)!byte_of(subflows, path) << path;
+	return !usable || usable & free ? usable : usable | (known & free);
+}
+
 /* Where there is one path alone, as most often, it is found without a call. */
 static __always_inline __u32 one_of(__u32 paths, __u32 hash)
 {
