@@ -81,6 +81,9 @@ type Node struct {
 	Number int
 	// Pods in the order in which they were added.
 	Pods []*Pod
+	// TunnelEnd is the address that the node has in an overlay, where it is not that on the first
+	// path.
+	TunnelEnd string
 
 	network *Network
 	mu      sync.Mutex
