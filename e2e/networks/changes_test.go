@@ -33,6 +33,24 @@ var overlayChanges = []struct {
 	{"a node has another address in it", (*cluster).moveTunnelEnd},
 }
 
+// expectOverlayToChangeAndBack makes all of them. What is left at the end is compared with what was before,
+// and the devices have their indexes in it.
+func (c *cluster) expectOverlayToChangeAndBack(t *testing.T) {
+	indexes := map[*network.Node]int{}
+	for _, node := range c.Network.Nodes {
+		index, err := node.Index(network.TunnelDevice)
+		require.NoError(t, err)
+		indexes[node] = index
+	}
+	for _, change := range overlayChanges {
+		t.Run(change.what, func(t *testing.T) { c.expectOverlayToChange(t, change.make) })
+	}
+	for node, index := range indexes {
+		node.TunnelIndex = index
+	}
+	c.relayOverlay(t, c.Network.Nodes...)
+}
+
 // expectOverlayToChange has the overlay change while a connection lasts. No byte is lost, all NICs
 // carry the connection afterwards, and the tenant has no more than its ceilings.
 func (c *cluster) expectOverlayToChange(t *testing.T, change func(*cluster, *testing.T)) {
@@ -119,6 +137,9 @@ func (c *cluster) moveTunnelEnd(t *testing.T) {
 		}
 		out, err := node.Run("ip", "address", "delete", from+"/24", "dev", paths[0])
 		require.NoError(t, err, out)
+		for _, pod := range node.Pods { // the kernel has removed what had that source
+			require.NoError(t, node.AddRoute(network.Route{Destination: pod.IPv4 + "/32", Interface: pod.HostInterface, Source: to}))
+		}
 	}
 	old := node.Address(0, 4)
 	move(old, address)

@@ -136,7 +136,7 @@ func (node *Node) addTunnel() error {
 	}
 	overlay := node.network.Spec.Overlay
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.HardwareAddr = TunnelDevice, node.TunnelMAC()
+	attributes.Name, attributes.HardwareAddr, attributes.Index = TunnelDevice, node.TunnelMAC(), node.TunnelIndex
 	attributes.MTU = nicMTU - overlay.overhead()
 	tunnel := &netlink.Vxlan{LinkAttrs: attributes, Port: cmp.Or(overlay.Port, TunnelPort), FlowBased: overlay.External}
 	if !overlay.External {
