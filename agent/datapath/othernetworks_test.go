@@ -3,7 +3,10 @@
 package datapath
 
 import (
+	"context"
 	"errors"
+	"net"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -53,4 +56,42 @@ func TestWhatWireGuardEncryptsKeepsItsRoute(t *testing.T) {
 		require.True(t, result.Multipath)
 		require.Greater(t, sent.share(threePaths[0]), 0.99, "%v", sent)
 	}
+}
+
+// kube-proxy's mode ipvs: a Service's address is one of the node's, and what is for it is translated where
+// it would be delivered there.
+func TestConnectionsToAServiceOfIPVSFillAllPathsOfAnOverlay(t *testing.T) {
+	l := newOverlay(t, network.Overlay{Outer: 4})
+	client, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
+	service := netip.MustParseAddrPort("10.96.0.10:80")
+	err := l.Nodes[0].ServeVirtually(service, netip.MustParseAddrPort(net.JoinHostPort(server.IPv4, port)))
+	if errors.Is(err, network.ErrNoVirtualServer) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	serve(t, server, 4)
+	announce(t, client, server, 4, 3)
+	load := func() (result *traffic.Result, sent counted) {
+		sent = l.sent(t, 0, func() {
+			result = startWith(t, l.spreading(traffic.Up), func(ctx context.Context) (net.Conn, error) {
+				return client.Dial(ctx, "tcp", service.String())
+			}).wait(t)
+		})
+		t.Logf("%.1f Mbit/s by %d subflows, sent %v", result.Mbit, result.Subflows, sent)
+		require.True(t, result.Multipath)
+		return result, sent
+	}
+	alone, sent := load()
+	require.Greater(t, sent.share(threePaths[0]), 0.99, "before there is a datapath: %v", sent)
+	l.applyOverlay(t)
+	var most float64
+	for range 3 { // as in expectSpread; kernels that have it are emulated here
+		result, sent := load()
+		require.Equal(t, 3, result.Subflows)
+		sent.expectShares(t, "the sender", evenShares)
+		if most = max(most, result.Mbit); most > 1.2*alone.Mbit {
+			return
+		}
+	}
+	t.Errorf("%.1f Mbit/s over three NICs, and %.1f before there is a datapath", most, alone.Mbit)
 }

@@ -213,9 +213,15 @@ const (
 // flood sends UDP datagrams of so many bytes as fast as wanted until the test ends.
 func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64) {
 	t.Helper()
+	floodWith(t, from, net.JoinHostPort(to.Address(version), "9"), make([]byte, size), mbit)
+}
+
+// floodWith is the same to any address, with datagrams of one's own.
+func floodWith(t *testing.T, from *network.Pod, to string, payload []byte, mbit float64) {
+	t.Helper()
 	var connection net.Conn
 	require.NoError(t, from.Do(func() (err error) {
-		connection, err = net.Dial("udp", net.JoinHostPort(to.Address(version), "9"))
+		connection, err = net.Dial("udp", to)
 		return err
 	}))
 	done := make(chan struct{})
@@ -223,7 +229,6 @@ func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64)
 	t.Cleanup(func() { close(stop); <-done; connection.Close() })
 	go func() {
 		defer close(done)
-		payload := make([]byte, size)
 		began, sent := time.Now(), 0.0
 		for {
 			select {
@@ -236,7 +241,7 @@ func flood(t *testing.T, from, to *network.Pod, version, size int, mbit float64)
 				continue
 			}
 			_, _ = connection.Write(payload) // refused where nobody listens
-			sent += float64(size)
+			sent += float64(len(payload))
 		}
 	}()
 }

@@ -4,7 +4,10 @@ package guard
 
 import (
 	"errors"
+	"net"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/packettest"
 	"braid.dev/braid/internal/lab/network"
 )
 
@@ -47,6 +51,27 @@ func TestACeilingHoldsOnTheWireInAnOverlay(t *testing.T) {
 			t.Errorf("the other tenant sent %.2f of 80 Mbit/s", found)
 		}
 	})
+}
+
+// A pod may send what a node would, to another node's end of the tunnel: that is the pod's own all the
+// same, whoever the packet within says that it is from.
+func TestACeilingHoldsForWhatAPodPutsIntoATunnelItself(t *testing.T) {
+	l := newLab(t, network.Spec{Paths: []string{"blue"}, LinkMbit: 100, PodsPerNode: 2, Overlay: vxlan})
+	from, other := l.Pod("pod-1-1"), l.Pod("pod-1-2")
+	within := packettest.Segment{
+		From: netip.AddrPortFrom(netip.MustParseAddr(other.IPv4), 5555), To: netip.AddrPortFrom(netip.MustParseAddr(l.Pod("pod-2-2").IPv4), 9),
+		Protocol: packettest.UDP, Payload: make([]byte, 1200),
+	}
+	own := packettest.Tunnel{
+		From: netip.MustParseAddr(from.IPv4), To: netip.MustParseAddr(l.Nodes[1].Address(0, 4)), Port: network.TunnelPort,
+	}.Frame(within.Frame())
+	l.tenant("tenant-1", "blue", mbit(30), 0)
+	l.datapaths(t)
+	l.apply(t)
+	const headers = 14 + 20 + 8 // of Ethernet, IP and UDP
+	floodWith(t, from, net.JoinHostPort(l.Nodes[1].Address(0, 4), strconv.Itoa(network.TunnelPort)), own[headers:], 80)
+	time.Sleep(settled)
+	expectMost(t, "VXLAN of the pod's own", l.sent(t, measured, "blue"), 30, 0.8)
 }
 
 // Open vSwitch takes a pod's packets at its interface, and no route of the node's leads them.

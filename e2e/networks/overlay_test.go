@@ -51,6 +51,8 @@ func TestPodsOfAnOverlayAreSpreadAndGuarded(t *testing.T) {
 		c.ExpectTransferWithin(t, "TCP")
 		c.ExpectFloodWithin(t, c.Network.Pod("tenant-client"), testlab.Flood{To: testlab.UDPTo(c.Network.Pod("tenant-server").IPv4)})
 	})
+	t.Run("whatever a pod puts into it itself", c.expectOwnTunnelPacketsToChangeNothing)
+	t.Run("when", c.expectOverlayToChangeAndBack)
 }
 
 // expectHint moves a connection by an annotation, and back. The agents of both ends tell of

@@ -199,6 +199,24 @@ func UDPTo(address string) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(address), floodPort)
 }
 
+// Encapsulate has a pod put packets of IPv4 into VXLAN and send them to a node's end of the overlay, so
+// many times, as another node would.
+func Encapsulate(t testing.TB, from Inside, to *network.Node, times int, packets ...[]byte) {
+	t.Helper()
+	socket := SocketIn(t, from, unix.AF_INET, unix.SOCK_DGRAM, 0)
+	defer unix.Close(socket)
+	end := Sockaddr(netip.AddrPortFrom(netip.MustParseAddr(to.Address(0, 4)), network.TunnelPort))
+	ethernet := slices.Concat(to.TunnelMAC(), []byte{2, 0, 0, 0, 0, 9, 0x08, 0x00})
+	for range times {
+		for _, packet := range packets {
+			datagram := slices.Concat([]byte{8, 0, 0, 0, 0, 0, network.TunnelID, 0}, ethernet, packet)
+			if err := SendPatiently(socket, datagram, end); err != nil {
+				t.Fatalf("sending to %v: %v", end, err)
+			}
+		}
+	}
+}
+
 // SendTagged puts a packet into a frame with a VLAN tag, and sends that out of the pod.
 func SendTagged(t testing.TB, pod *network.Pod, vlan uint16, packet []byte, count int) {
 	t.Helper()

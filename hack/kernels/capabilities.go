@@ -36,6 +36,7 @@ var capabilities = []capability{
 	{name: "Subflows of one connection fill all paths", packageName: "agent/datapath", tests: "TestSubflowsOfOneConnectionFillAllPaths"},
 	{name: "Likewise in overlays: VXLAN, Geneve and IP in IP", packageName: "agent/datapath", tests: "TestConnectionsInAnOverlayFillAllPaths|TestConnectionsInOtherTunnelsFillAllPaths"},
 	{name: "Likewise in an overlay of Open vSwitch", packageName: "agent/datapath", tests: "TestConnectionsThroughOpenVSwitchFillAllPaths"},
+	{name: "Connections to Services of IPVS in an overlay", packageName: "agent/datapath", tests: "TestConnectionsToAServiceOfIPVSFillAllPathsOfAnOverlay"},
 	{name: "An overlay that encrypts (WireGuard) keeps its route", packageName: "agent/datapath", tests: "TestWhatWireGuardEncryptsKeepsItsRoute"},
 	{name: "Failover", packageName: "agent/datapath", tests: "TestADeadPathsFlowsUseTheOthersAndComeBack"},
 	{name: "NICs that come and go", packageName: "agent/datapath", tests: "TestANICIsRemovedAndAdded"},
@@ -69,7 +70,7 @@ var capabilities = []capability{
 // guestModules are what a node's admin or other software has loaded.
 var guestModules = []string{
 	"veth", "bridge", "br_netfilter", "nf_conntrack", "nft_chain_nat", "8021q", "bonding", "tun", "virtio_net", "e1000",
-	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel", "openvswitch", "wireguard",
+	"vxlan", "geneve", "ipip", "sit", "ip6_tunnel", "openvswitch", "wireguard", "ip_vs", "ip_vs_rr",
 	"sch_htb", "sch_tbf", "sch_fq", "sch_netem", "sch_ingress", "cls_bpf",
 	"inet_diag", "tcp_diag", "mptcp_diag", "tcp_bbr",
 }

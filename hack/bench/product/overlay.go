@@ -7,10 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/hack/lab"
@@ -41,7 +45,7 @@ func measureOverlay(ctx context.Context, m *rig.Measurement, _ rig.Nothing) erro
 			return fmt.Errorf("%s: %w", o.figure, err)
 		}
 	}
-	if !m.Cases.MatchString("flannel") {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(flannelFigures)), m.Cases.MatchString) {
 		return nil
 	}
 	return rig.Use(ctx, newFlannel, func(c *rig.Cluster) error { return measureFlannel(ctx, m, c) })
@@ -180,8 +184,8 @@ func checksumErrors(l *rig.Lab) (sum float64, err error) {
 	return sum, nil
 }
 
-// newFlannel is a cluster whose network is flanneld's, with two pairs of pods, of which a
-// policy selects one.
+// newFlannel is a cluster whose network is flanneld's, with two pairs of pods for each way of settings,
+// of which a policy selects one.
 func newFlannel(ctx context.Context) (*rig.Cluster, error) {
 	c, err := rig.NewClusterOn(ctx, lab.Flannel)
 	if err != nil {
@@ -193,12 +197,32 @@ func newFlannel(ctx context.Context) (*rig.Cluster, error) {
 	return c, nil
 }
 
+// flannelFigures are by what the pods' sockets are set: like those of the lab's pods, by which all other
+// overlays are measured, or as the machine's kernel has it, which may be BBR and small buffers.
+var flannelFigures = map[string]struct {
+	suffix  string
+	likeLab bool
+}{
+	"flannel": {"", true}, "flannel_defaults": {"-defaults", false},
+}
+
 func startFlannelPods(ctx context.Context, c *rig.Cluster) error {
-	client, server := trafficPod("client", 1, "wait"), trafficPod("server", 2, "serve", "--listen", ":5001")
-	client.Labels, server.Labels = map[string]string{"app": "spread"}, map[string]string{"app": "spread"}
-	err := createPods(ctx, c, client, server, trafficPod("other", 1, "wait"), trafficPod("server-other", 2, "serve", "--listen", ":5001"))
+	settings, err := transportSettings(c)
 	if err != nil {
 		return err
+	}
+	for _, of := range flannelFigures {
+		client, server := trafficPod("client"+of.suffix, 1, "wait"), trafficPod("server"+of.suffix, 2, "serve", "--listen", ":5001")
+		client.Labels, server.Labels = map[string]string{"app": "spread"}, map[string]string{"app": "spread"}
+		pods := []*corev1.Pod{client, server, trafficPod("other"+of.suffix, 1, "wait"), trafficPod("server-other"+of.suffix, 2, "serve", "--listen", ":5001")}
+		for _, pod := range pods {
+			if of.likeLab {
+				pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: settings}
+			}
+		}
+		if err := createPods(ctx, c, pods...); err != nil {
+			return err
+		}
 	}
 	if _, err := c.RunKubectl(ctx, "wait", "--for=condition=Ready", "pod", "--all", "--timeout=2m"); err != nil {
 		return err
@@ -212,17 +236,39 @@ spec: {podSelector: {matchLabels: {app: spread}}}
 	if err != nil {
 		return err
 	}
-	return c.Settled(ctx, 2)
+	return c.Settled(ctx, 2*len(flannelFigures))
+}
+
+// transportSettings are those of the lab's pods, which its nodes have too.
+func transportSettings(c *rig.Cluster) (settings []corev1.Sysctl, err error) {
+	for _, name := range []string{"net.ipv4.tcp_congestion_control", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"} {
+		value, err := c.Network.Nodes[0].Run("sysctl", "-n", name)
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", name, err)
+		}
+		settings = append(settings, corev1.Sysctl{Name: name, Value: strings.Join(strings.Fields(value), " ")})
+	}
+	return settings, nil
 }
 
 func measureFlannel(ctx context.Context, m *rig.Measurement, c *rig.Cluster) error {
-	return compareOverlaid(m, "flannel", func(all bool, options traffic.Options) (*traffic.Result, error) {
-		from, to := "other", "server-other"
-		if all {
-			from, to = "client", "server"
+	for _, figure := range slices.Sorted(maps.Keys(flannelFigures)) {
+		if !m.Cases.MatchString(figure) {
+			continue
 		}
-		return transferBetween(ctx, c, from, to, options)
-	})
+		suffix := flannelFigures[figure].suffix
+		err := compareOverlaid(m, figure, func(all bool, options traffic.Options) (*traffic.Result, error) {
+			from, to := "other"+suffix, "server-other"+suffix
+			if all {
+				from, to = "client"+suffix, "server"+suffix
+			}
+			return transferBetween(ctx, c, from, to, options)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // transferBetween runs a transfer between pods of a cluster with kubelets.

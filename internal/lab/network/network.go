@@ -81,6 +81,11 @@ type Node struct {
 	Number int
 	// Pods in the order in which they were added.
 	Pods []*Pod
+	// TunnelEnd is the address that the node has in an overlay, where it is not that on the first
+	// path.
+	TunnelEnd string
+	// TunnelIndex is that which its device in an overlay is to have when it is made; 0 for any.
+	TunnelIndex int
 
 	network *Network
 	mu      sync.Mutex

@@ -3,6 +3,7 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +27,8 @@ type Overlay struct {
 	// External has each route say where its packets go, not the device (collect_md), as
 	// overlays that programs lay do. Over IPv4 their UDP has no checksum, as there.
 	External bool
+	// Port of UDP; 0 stands for TunnelPort.
+	Port int
 }
 
 // overlays are what there is, by the names that people choose one by.
@@ -47,8 +50,9 @@ const (
 	TunnelDevice = "flannel.1"
 	// TunnelPort is the UDP port of the overlay, flannel's and the kernel's own choice.
 	TunnelPort = 8472
-	tunnelID   = 1
-	nicMTU     = 1500
+	// TunnelID is the overlay's VNI.
+	TunnelID = 1
+	nicMTU   = 1500
 )
 
 // laid tells whether there is an overlay.
@@ -73,8 +77,8 @@ func (spec *Spec) checkOverlay() error {
 	return nil
 }
 
-// tunnelMAC is the hardware address of the node's end of the overlay.
-func (node *Node) tunnelMAC() net.HardwareAddr {
+// TunnelMAC is the hardware address of the node's end of the overlay.
+func (node *Node) TunnelMAC() net.HardwareAddr {
 	return net.HardwareAddr{0x02, 0xf1, 0, 0, 0, byte(node.Number)}
 }
 
@@ -83,6 +87,30 @@ func (node *Node) tunnelAddress(version int) string {
 	address, _, _ := strings.Cut(node.PodCIDR(version), "/")
 	return address
 }
+
+// tunnelEnd is the node's address between which and others' the overlay's packets go.
+func (node *Node) tunnelEnd() string {
+	if node.TunnelEnd != "" {
+		return node.TunnelEnd
+	}
+	return node.Address(0, node.network.Spec.Overlay.Outer)
+}
+
+// CutOverlay takes the node's end of the overlay away, and with it the ways to the other nodes.
+func (node *Node) CutOverlay() error {
+	handle, tunnel, err := node.link(TunnelDevice)
+	if err != nil {
+		return err
+	}
+	if err := handle.LinkDel(tunnel); err != nil {
+		return fmt.Errorf("removing %s of %s: %w", TunnelDevice, node.Name, err)
+	}
+	return nil
+}
+
+// LayOverlay lays it anew, as the network's Spec and the nodes' TunnelEnd say now; where it is there,
+// it has the ways to the other nodes follow these.
+func (node *Node) LayOverlay() error { return node.layOverlay() }
 
 // layOverlay makes the node's end of the overlay, if it is not there, and the ways to
 // the other nodes.
@@ -108,12 +136,12 @@ func (node *Node) addTunnel() error {
 	}
 	overlay := node.network.Spec.Overlay
 	attributes := netlink.NewLinkAttrs()
-	attributes.Name, attributes.HardwareAddr = TunnelDevice, node.tunnelMAC()
+	attributes.Name, attributes.HardwareAddr, attributes.Index = TunnelDevice, node.TunnelMAC(), node.TunnelIndex
 	attributes.MTU = nicMTU - overlay.overhead()
-	tunnel := &netlink.Vxlan{LinkAttrs: attributes, Port: TunnelPort, FlowBased: overlay.External}
+	tunnel := &netlink.Vxlan{LinkAttrs: attributes, Port: cmp.Or(overlay.Port, TunnelPort), FlowBased: overlay.External}
 	if !overlay.External {
-		tunnel.VxlanId, tunnel.VtepDevIndex = tunnelID, below.Attrs().Index
-		tunnel.SrcAddr = net.ParseIP(node.Address(0, overlay.Outer))
+		tunnel.VxlanId, tunnel.VtepDevIndex = TunnelID, below.Attrs().Index
+		tunnel.SrcAddr = net.ParseIP(node.tunnelEnd())
 	}
 	if err := handle.LinkAdd(tunnel); errors.Is(err, unix.EEXIST) {
 		return nil
@@ -134,11 +162,11 @@ func (node *Node) carryTo(other *Node) error {
 		return err
 	}
 	overlay := node.network.Spec.Overlay
-	entry := &netlink.Neigh{LinkIndex: tunnel.Attrs().Index, State: netlink.NUD_PERMANENT, HardwareAddr: other.tunnelMAC()}
+	entry := &netlink.Neigh{LinkIndex: tunnel.Attrs().Index, State: netlink.NUD_PERMANENT, HardwareAddr: other.TunnelMAC()}
 	if !overlay.External {
 		forwarding := *entry
 		forwarding.Family, forwarding.Flags = unix.AF_BRIDGE, netlink.NTF_SELF
-		forwarding.IP = net.ParseIP(other.Address(0, overlay.Outer))
+		forwarding.IP = net.ParseIP(other.tunnelEnd())
 		if err := handle.NeighSet(&forwarding); err != nil {
 			return fmt.Errorf("adding an entry of the forwarding database: %w", err)
 		}
@@ -162,7 +190,7 @@ func (node *Node) routeInto(other *Node, destination string, version int) error 
 		return node.AddRoute(Route{Destination: destination, Gateway: other.tunnelAddress(version), Interface: TunnelDevice})
 	}
 	line := fmt.Sprintf("-%d route replace %s encap %s id %d dst %s", version, destination,
-		map[int]string{4: "ip", 6: "ip6"}[overlay.Outer], tunnelID, other.Address(0, overlay.Outer))
+		map[int]string{4: "ip", 6: "ip6"}[overlay.Outer], TunnelID, other.tunnelEnd())
 	if overlay.Outer == 6 {
 		line += " csum" // devices refuse UDP over IPv6 without one
 	}
