@@ -86,6 +86,9 @@ func (a *Agent) sync(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
 	}
+	if resolution.Again > 0 {
+		time.AfterFunc(resolution.Again, a.wake)
+	}
 	peers := a.network.Lead(resolution.Paths, snapshot.peers)
 	resolution.TellOfRouters(peers, snapshot.nodeAddresses, snapshot.pods)
 	outside, err := a.network.LeadOutside(resolution.Paths, destinations)

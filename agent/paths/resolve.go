@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,8 @@ type Resolution struct {
 	// WaysOut are the next hops of default routes, or of parts of them: what is sent
 	// there leaves the cluster.
 	WaysOut []netip.Addr
+	// Again is after what time a path may be usable although nothing changes; 0 for never.
+	Again time.Duration
 }
 
 // Path is the node's NIC on one path.
@@ -91,7 +94,9 @@ func (n *Node) Resolve(query Query) (Resolution, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return resolve(query, all, routes, n.seen), nil
+	resolution := resolve(query, all, routes, n.seen)
+	n.steady.hold(&resolution, time.Now())
+	return resolution, nil
 }
 
 // resolve is pure but for seen, which it updates.
