@@ -101,8 +101,12 @@ func (o *Options) MetricsSocket() string { return filepath.Join(o.StatePath, "me
 
 func (o *Options) procPath() string { return cmp.Or(o.ProcPath, "/proc") }
 
-// resync is how often drift is looked for when nothing reports a change.
-const resync = 30 * time.Second
+// resync is how often drift is looked for when nothing reports a change, lookAtPins how often
+// whether the pins are there: no message tells of that.
+const (
+	resync     = 30 * time.Second
+	lookAtPins = time.Second
+)
 
 // Agent is the agent of one node.
 type Agent struct {
@@ -134,8 +138,18 @@ type Agent struct {
 }
 
 // Run runs an agent until the context ends. It leaves programs, maps and pods as
-// they are.
+// they are. One whose pins somebody removed begins anew, as if it had just been started.
 func Run(ctx context.Context, config *rest.Config, options Options) error {
+	for {
+		err := runOnce(ctx, config, options)
+		if !errors.Is(err, node.ErrPinsRemoved) || ctx.Err() != nil {
+			return err
+		}
+		options.Log.Error(err, "programs are detached and limits do not hold; beginning anew", "pinPath", options.PinPath)
+	}
+}
+
+func runOnce(ctx context.Context, config *rest.Config, options Options) error {
 	mgr, err := newManager(config, options)
 	if err != nil {
 		return err

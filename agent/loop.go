@@ -37,19 +37,36 @@ func (a *Agent) follow(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to watch the node's NICs: %w", err)
 	}
-	ticker := time.NewTicker(resync)
+	ticker, look := time.NewTicker(resync), time.NewTicker(lookAtPins)
 	defer ticker.Stop()
+	defer look.Stop()
 	for {
 		if err := a.measured.Measure(ctx, metrics.LoopNode, func() error { return a.sync(ctx) }); err != nil && ctx.Err() == nil {
 			a.log.Error(err, "failed to bring the node to its plan; trying again", "within", resync)
 		}
+		if err := a.await(ctx, nics, ticker.C, look.C); err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// await waits until there is something to do. Without the pins nothing that is loaded counts
+// any more: programs are detached, and what other processes read and limits go by is gone.
+func (a *Agent) await(ctx context.Context, nics <-chan struct{}, again, look <-chan time.Time) error {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-look:
+			if err := a.builder.Lost(); err != nil {
+				return err
+			}
+			continue
 		case <-a.changed:
 		case <-nics:
-		case <-ticker.C:
+		case <-again:
 		}
+		return nil
 	}
 }
 
@@ -68,6 +85,9 @@ func (a *Agent) sync(ctx context.Context) error {
 	})
 	if err != nil {
 		return fmt.Errorf("failed to find the NICs of the paths: %w", err)
+	}
+	if resolution.Again > 0 {
+		time.AfterFunc(resolution.Again, a.wake)
 	}
 	peers := a.network.Lead(resolution.Paths, snapshot.peers)
 	resolution.TellOfRouters(peers, snapshot.nodeAddresses, snapshot.pods)

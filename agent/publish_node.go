@@ -5,10 +5,10 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,16 +27,12 @@ const fieldOwner = client.FieldOwner("braid-agent")
 // has to be done on the node.
 const writeTimeout = 5 * time.Second
 
-// published is what the API server has of this node, so that nothing is written
-// where nothing changed.
-type published struct {
-	node *v1alpha1.MPTCPNodeStatus // publishNode's
-	plan *v1alpha1.MPTCPNodePlanStatus
-	uid  types.UID // of the plan
-}
-
 // publishNode tells the other agents who this node is.
 func (a *Agent) publishNode(ctx context.Context, r round) error {
+	return a.publishNodeStatus(ctx, r.snapshot, a.nodeStatus(r))
+}
+
+func (a *Agent) nodeStatus(r round) v1alpha1.MPTCPNodeStatus {
 	status := v1alpha1.MPTCPNodeStatus{
 		KernelRelease: kernelRelease(),
 		AgentVersion:  a.options.Version,
@@ -59,26 +55,41 @@ func (a *Agent) publishNode(ctx context.Context, r round) error {
 			status.PathsUp++
 		}
 	}
-	unchanged := a.published.node != nil && apiequality.Semantic.DeepEqual(*a.published.node, status)
-	if unchanged && !r.snapshot.unpublished {
+	return status
+}
+
+// publishNodeStatus writes no more often than the other agents look: all of them get each
+// change, and a NIC can lose and regain its carrier many times a second.
+func (a *Agent) publishNodeStatus(ctx context.Context, s *snapshot, status v1alpha1.MPTCPNodeStatus) error {
+	if s.own != nil && a.published.node.stands(&status, new(ownPart(*s.own)), s.at) {
 		return nil
+	}
+	if a.reports.Take(a.options.NodeName, time.Now()) > 0 {
+		return errUnfinished
 	}
 	node := &v1alpha1.MPTCPNode{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNode"},
 		ObjectMeta: metav1.ObjectMeta{Name: a.options.NodeName},
 		Status:     status,
 	}
-	err := a.applyNodeStatus(ctx, node)
+	answer, err := a.applyNodeStatus(ctx, node)
 	if apierrors.IsNotFound(err) {
-		if err = a.createNode(ctx, r.snapshot); err == nil {
-			err = a.applyNodeStatus(ctx, node)
+		if err = a.createNode(ctx, s); err == nil {
+			answer, err = a.applyNodeStatus(ctx, node)
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("failed to publish the node: %w", err)
 	}
-	a.published.node = &status
+	a.published.node = written[v1alpha1.MPTCPNodeStatus]{&status, ownPart(answer), time.Now()}
 	return nil
+}
+
+// ownPart leaves out the conditions of a node that its agent does not write.
+func ownPart(status v1alpha1.MPTCPNodeStatus) v1alpha1.MPTCPNodeStatus {
+	own := []string{v1alpha1.ConditionStartedFromSavedPlan, v1alpha1.ConditionPeersLimited, v1alpha1.ConditionPlanNotSaved}
+	status.Conditions = slices.DeleteFunc(slices.Clone(status.Conditions), func(c metav1.Condition) bool { return !slices.Contains(own, c.Type) })
+	return status
 }
 
 // shownKey is empty for none.
@@ -89,19 +100,22 @@ func shownKey(key uint64) string {
 	return fmt.Sprintf("%016x", key)
 }
 
-// applyNodeStatus leaves out what the definition of nodes does not know, as while a rollback
-// has put an earlier one in its place: then nobody encapsulates.
-func (a *Agent) applyNodeStatus(ctx context.Context, node *v1alpha1.MPTCPNode) error {
-	err := a.applyStatus(ctx, node)
+// applyNodeStatus returns the status as the API server has it then. It leaves out what the
+// definition of nodes does not know, as while a rollback has put an earlier one in its place:
+// then nobody encapsulates.
+func (a *Agent) applyNodeStatus(ctx context.Context, node *v1alpha1.MPTCPNode) (v1alpha1.MPTCPNodeStatus, error) {
+	applied := node.DeepCopy()
+	err := a.applyStatus(ctx, applied)
 	if err == nil || !isUndeclared(err, "encapsulationKey") && !isUndeclared(err, "encapsulated") {
-		return err
+		return applied.Status, err
 	}
-	less := node.DeepCopy()
-	less.Status.EncapsulationKey = ""
-	for i := range less.Status.Paths {
-		less.Status.Paths[i].Encapsulated = 0
+	applied = node.DeepCopy()
+	applied.Status.EncapsulationKey = ""
+	for i := range applied.Status.Paths {
+		applied.Status.Paths[i].Encapsulated = 0
 	}
-	return a.applyStatus(ctx, less)
+	err = a.applyStatus(ctx, applied)
+	return applied.Status, err
 }
 
 // isUndeclared is true where a field of what was applied is not in its definition.
@@ -136,8 +150,8 @@ func (a *Agent) savedCondition() *metav1.Condition {
 // sinceBefore keeps the time of a condition that was published already.
 func (a *Agent) sinceBefore(condition *metav1.Condition) *metav1.Condition {
 	condition.LastTransitionTime = metav1.Now().Rfc3339Copy()
-	if a.published.node != nil {
-		if before := meta.FindStatusCondition(a.published.node.Conditions, condition.Type); before != nil {
+	if a.published.node.status != nil {
+		if before := meta.FindStatusCondition(a.published.node.status.Conditions, condition.Type); before != nil {
 			condition.LastTransitionTime = before.LastTransitionTime
 		}
 	}

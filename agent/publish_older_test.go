@@ -77,7 +77,8 @@ func TestAnEarlierAgentsStatusTakesTheCountsAway(t *testing.T) {
 	require.NoError(t, a.publishPlan(t.Context(), outcome{snapshot: &snapshot{plan: plan}}))
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
 	require.NotNil(t, plan.Status.Summary)
-	require.NoError(t, a.applyPlanStatus(t.Context(), plan.Name, v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation}))
+	_, err := a.applyPlanStatus(t.Context(), plan.Name, v1alpha1.MPTCPNodePlanStatus{ObservedGeneration: plan.Generation})
+	require.NoError(t, err)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(plan), plan))
 	require.Nil(t, plan.Status.Summary)
 }
@@ -106,7 +107,8 @@ func TestANodesStatusIsToldWhereTheDefinitionKnowsNoEncapsulation(t *testing.T) 
 	told.Status.EncapsulationKey, told.Status.AgentVersion = "00000000000000ff", "new"
 	told.Status.Paths = []v1alpha1.NodePath{{Name: "blue", State: v1alpha1.LinkUp, Encapsulated: 2}}
 	a := &Agent{log: logr.Discard(), client: c}
-	require.NoError(t, a.applyNodeStatus(t.Context(), told))
+	_, err := a.applyNodeStatus(t.Context(), told)
+	require.NoError(t, err)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(node), node))
 	require.Equal(t, "new", node.Status.AgentVersion)
 	require.Len(t, node.Status.Paths, 1)

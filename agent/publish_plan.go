@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,35 +81,41 @@ func (o *outcome) generation() int64 {
 func (a *Agent) publishPlan(ctx context.Context, o outcome) error {
 	plan := o.snapshot.plan
 	if plan == nil || o.snapshot.saved {
-		a.published.plan = nil
+		a.published.plan = written[v1alpha1.MPTCPNodePlanStatus]{}
 		return nil
 	}
 	status := planStatus(plan, o.endpoints, o.failed)
-	unchanged := a.published.plan != nil && a.published.uid == plan.UID
-	if unchanged && apiequality.Semantic.DeepEqual(withoutTimes(*a.published.plan), withoutTimes(status)) {
+	told, seen := withoutTimes(status), withoutTimes(plan.Status)
+	if a.published.uid == plan.UID && a.published.plan.stands(&told, &seen, o.snapshot.at) {
 		return nil
 	}
-	if err := a.applyPlanStatus(ctx, plan.Name, status); err != nil {
+	answer, err := a.applyPlanStatus(ctx, plan.Name, status)
+	if err != nil {
 		return fmt.Errorf("failed to publish the result of the plan: %w", err)
 	}
-	a.published.plan, a.published.uid = &status, plan.UID
+	a.published.plan, a.published.uid = written[v1alpha1.MPTCPNodePlanStatus]{&told, withoutTimes(answer), time.Now()}, plan.UID
 	return nil
 }
 
-// applyPlanStatus leaves the counts out where the definition of plans does not know them, as
-// while a rollback has put an earlier one in its place.
-func (a *Agent) applyPlanStatus(ctx context.Context, name string, status v1alpha1.MPTCPNodePlanStatus) error {
-	object := &v1alpha1.MPTCPNodePlan{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNodePlan"},
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Status:     status,
+// applyPlanStatus returns the status as the API server has it then. It leaves the counts out
+// where the definition of plans does not know them, as while a rollback has put an earlier one
+// in its place.
+func (a *Agent) applyPlanStatus(ctx context.Context, name string, status v1alpha1.MPTCPNodePlanStatus) (v1alpha1.MPTCPNodePlanStatus, error) {
+	apply := func() (v1alpha1.MPTCPNodePlanStatus, error) {
+		object := &v1alpha1.MPTCPNodePlan{
+			TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "MPTCPNodePlan"},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     status,
+		}
+		err := a.applyStatus(ctx, object)
+		return object.Status, err
 	}
-	err := a.applyStatus(ctx, object)
+	answer, err := apply()
 	if err == nil || !isUndeclared(err, ".status.summary") {
-		return err
+		return answer, err
 	}
-	object.Status.Summary = nil
-	return a.applyStatus(ctx, object)
+	status.Summary = nil
+	return apply()
 }
 
 func planStatus(plan *v1alpha1.MPTCPNodePlan, results []v1alpha1.EndpointStatus, failed error) v1alpha1.MPTCPNodePlanStatus {

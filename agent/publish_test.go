@@ -156,7 +156,7 @@ func TestANodeSaysToHowManyOthersItDoesNotSteer(t *testing.T) {
 		t.Errorf("the condition is %+v", first)
 	}
 	first.LastTransitionTime = metav1.NewTime(first.LastTransitionTime.Add(-time.Hour))
-	a.published.node = &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{*first}}
+	a.published.node.status = &v1alpha1.MPTCPNodeStatus{Conditions: []metav1.Condition{*first}}
 	if next := a.peersCondition(617); !next.LastTransitionTime.Equal(&first.LastTransitionTime) {
 		t.Errorf("the condition began at %s and not at %s", next.LastTransitionTime, first.LastTransitionTime)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -16,9 +17,10 @@ import (
 // snapshot is what the API server says that concerns this node, or said to the last
 // agent.
 type snapshot struct {
-	saved         bool                    // by the last agent: nothing to be published
-	plan          *v1alpha1.MPTCPNodePlan // nil when there is none
-	unpublished   bool                    // the node's MPTCPNode does not exist
+	at            time.Time                 // when it was read
+	saved         bool                      // by the last agent: nothing to be published
+	plan          *v1alpha1.MPTCPNodePlan   // nil when there is none
+	own           *v1alpha1.MPTCPNodeStatus // of the node's MPTCPNode; nil where that does not exist
 	nodeUID       string
 	nodeAddresses []netip.Addr
 	pods          paths.OwnPods
@@ -26,18 +28,18 @@ type snapshot struct {
 }
 
 func (a *Agent) read(ctx context.Context) (*snapshot, error) {
+	now := time.Now()
 	known, fromSaved, err := a.source.read(ctx)
 	if err != nil {
 		return nil, err
 	}
 	self := slices.IndexFunc(known.Nodes, func(node v1alpha1.MPTCPNode) bool { return node.Name == a.options.NodeName })
 	read := &snapshot{
-		saved: fromSaved, plan: known.Plan, nodeUID: string(known.Node.UID),
+		at: now, saved: fromSaved, plan: known.Plan, nodeUID: string(known.Node.UID),
 		nodeAddresses: internalAddresses(&known.Node), peers: a.peersOf(known.Nodes),
-		unpublished: self < 0,
 	}
 	if self >= 0 {
-		read.pods = paths.OwnPodsOf(&known.Nodes[self])
+		read.pods, read.own = paths.OwnPodsOf(&known.Nodes[self]), &known.Nodes[self].Status
 	}
 	return read, nil
 }

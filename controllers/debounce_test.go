@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 	"time"
+	"unsafe"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -50,4 +51,27 @@ func runs(t *testing.T) uint64 {
 	var metric dto.Metric
 	require.NoError(t, compileDuration.Write(&metric))
 	return metric.GetHistogram().GetSampleCount()
+}
+
+// stepped is the time that a clock shows which was set meanwhile: the monotonic clock goes on.
+func stepped(t *testing.T, now time.Time, by time.Duration) time.Time {
+	t.Helper()
+	set := now
+	wall := (*uint64)(unsafe.Pointer(&set)) // seconds above 30 bits of nanoseconds, see package time
+	*wall += uint64(by/time.Second) << 30
+	require.Zero(t, set.Sub(now), "by the monotonic clock")
+	require.Equal(t, by, set.Round(0).Sub(now.Round(0)), "by the wall clock")
+	return set
+}
+
+// Plans would wait for as long as the clock was set back.
+func TestAClockThatIsSetHoldsUpNoRun(t *testing.T) {
+	d, ended := newDebouncer(0, time.Minute), time.Now()
+	d.measure(ended)
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		now := stepped(t, time.Now(), by)
+		require.LessOrEqual(t, d.rest(now), time.Minute)
+		require.Greater(t, d.rest(now), 50*time.Second)
+		require.Zero(t, d.rest(now.Add(time.Minute)), "after the pause")
+	}
 }

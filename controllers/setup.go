@@ -221,9 +221,9 @@ const (
 // longer; a run for others takes its changes along.
 type debouncer struct {
 	delay   time.Duration
-	pause   time.Duration // between two runs at least
-	cost    atomic.Int64  // of the last run, in nanoseconds
-	ended   atomic.Int64  // when that was, in nanoseconds since 1970; 0 for never
+	pause   time.Duration             // between two runs at least
+	cost    atomic.Int64              // of the last run, in nanoseconds
+	ended   atomic.Pointer[time.Time] // when that was; nil for never
 	updates *throttle.Throttle[types.UID]
 }
 
@@ -248,12 +248,17 @@ func (d *debouncer) enqueueUpdate(q queue, object client.Object) {
 func (d *debouncer) measure(start time.Time) {
 	now := time.Now()
 	d.cost.Store(int64(now.Sub(start)))
-	d.ended.Store(now.UnixNano())
+	d.ended.Store(&now)
 }
 
-// rest is how much of the pause after the last run is left; 0 for nothing.
+// rest is how much of the pause after the last run is left; 0 for nothing. It goes by the
+// monotonic clock: one that is set back an hour must not hold up plans for an hour.
 func (d *debouncer) rest(now time.Time) time.Duration {
-	return max(0, d.pause-now.Sub(time.Unix(0, d.ended.Load())))
+	ended := d.ended.Load()
+	if ended == nil {
+		return 0
+	}
+	return max(0, d.pause-now.Sub(*ended))
 }
 
 func (d *debouncer) handler() handler.EventHandler {

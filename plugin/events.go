@@ -267,9 +267,9 @@ func sortEvents(events []Event) {
 
 func (e *Event) object() string {
 	if e.Namespace == "" || e.Kind == "" {
-		return strings.TrimPrefix(e.Kind+" "+e.Name, " ")
+		return oneLine(e.Kind + " " + e.Name)
 	}
-	return e.Kind + " " + e.Namespace + "/" + e.Name
+	return oneLine(e.Kind + " " + e.Namespace + "/" + e.Name)
 }
 
 // eventTime is local, as clocks on walls are.
@@ -282,6 +282,9 @@ func (e *Event) message() string {
 	return e.Message
 }
 
+// oneLine keeps what others wrote from looking as if it were lines of its own.
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
 func eventsText(found []Event) string {
 	if len(found) == 0 {
 		return "nothing was reported; the API server keeps events for an hour unless told otherwise\n"
@@ -289,7 +292,7 @@ func eventsText(found []Event) string {
 	rows := [][]string{{"TIME", "TYPE", "REASON", "OBJECT", "MESSAGE"}}
 	for i := range found {
 		e := &found[i]
-		rows = append(rows, []string{e.eventTime(), e.Type, e.Reason, e.object(), e.message()})
+		rows = append(rows, []string{e.eventTime(), e.Type, oneLine(e.Reason), e.object(), oneLine(e.message())})
 	}
 	return table(rows...)
 }
@@ -298,7 +301,7 @@ func eventsText(found []Event) string {
 func writeEvent(out io.Writer, format output.Format, e *Event) error {
 	var err error
 	if format == output.Text {
-		_, err = fmt.Fprintf(out, "%s  %-8s %-20s %-40s %s\n", e.eventTime(), e.Type, e.Reason, e.object(), e.message())
+		_, err = fmt.Fprintln(out, printable(fmt.Sprintf("%s  %-8s %-20s %-40s %s", e.eventTime(), e.Type, oneLine(e.Reason), e.object(), oneLine(e.message()))))
 	} else {
 		err = format.WriteNext(out, e)
 	}

@@ -90,6 +90,7 @@ func talkativeNodes(t *testing.T) *scene {
 func TestEvents(t *testing.T) {
 	s := talkativeNodes(t)
 	t.Run("are listed in the order of time", func(t *testing.T) { eventsAreListed(s.in(t)) })
+	t.Run("cannot give the terminal orders", func(t *testing.T) { eventsGiveNoOrders(s.in(t)) })
 	t.Run("are watched, and none is told twice", func(t *testing.T) { eventsAreWatched(s.in(t)) })
 }
 
@@ -135,6 +136,26 @@ func eventsAreListed(s *scene) {
 	}
 	if _, err := s.run("events", "--for", "secret/keys"); err == nil || !strings.Contains(err.Error(), "KIND/NAME") {
 		t.Errorf("the error is %v", err)
+	}
+}
+
+// eventsGiveNoOrders: whoever may write Events of a namespace names any reporter, and writes
+// escape sequences, or what looks like lines of others.
+func eventsGiveNoOrders(s *scene) {
+	t := s.t
+	of := corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: "web"}
+	s.addEvent("forged", "braid-controller", 40, of, "Fine", "\x1b]0;all is well\a\x1b[2Jit is\u202e\n2026-11-22 12:00:00  Normal  Ready  Policy shop/spread  forged")
+	for _, arguments := range [][]string{{"events", "--namespace", "shop"}, {"events", "--for", "pod/web", "--namespace", "shop"}} {
+		out, err := s.run(arguments...)
+		if err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(out, "it is") || strings.ContainsAny(out, "\x1b\a\u202e") || strings.Contains(out, "\n2026-11-22 12:00:00") {
+			t.Errorf("%v prints %q", arguments, out)
+		}
+	}
+	if err := s.client.Delete(t.Context(), &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "forged"}}); err != nil {
+		t.Error(err)
 	}
 }
 

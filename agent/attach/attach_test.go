@@ -207,6 +207,19 @@ func TestRemoveNeedsNoChoiceAndLeavesNothing(t *testing.T) {
 	})
 }
 
+func TestAQdiscThatSomebodyDeletedIsPutBackWithTheFilters(t *testing.T) {
+	n := newNode(t, true)
+	n.inside(func() {
+		i, in, out := n.open(), n.program(), n.program()
+		wanted := map[int]bool{n.indexes[0]: true}
+		require.NoError(t, i.AttachOnly(wanted, in, out))
+		require.NoError(t, netlink.QdiscDel(attach.ClsactQdisc(n.indexes[0])))
+		n.expectPrograms(n.indexes[0])
+		require.NoError(t, i.AttachOnly(wanted, in, out))
+		n.expectPrograms(n.indexes[0], in, out)
+	})
+}
+
 func TestFiltersOfOthersStayWithTheirQdisc(t *testing.T) {
 	n := newNode(t, true)
 	n.inside(func() {

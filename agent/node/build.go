@@ -182,6 +182,20 @@ func (b *Builder) Applied(model *Model, draining bool) (freed bool, err error) {
 	return b.registry.release(model.round, draining)
 }
 
+// ErrPinsRemoved says that somebody else removed what agents pin.
+var ErrPinsRemoved = errors.New("the pins were removed by somebody else")
+
+// Lost returns ErrPinsRemoved where the numbers that were given are pinned no more: whoever
+// removed them removed the programs' links and maps too.
+func (b *Builder) Lost() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.registry.pinned == nil || b.registry.isPinned() {
+		return nil
+	}
+	return fmt.Errorf("%w: %s is gone", ErrPinsRemoved, b.registry.pins.Directory())
+}
+
 // Close leaves the numbers as they are.
 func (b *Builder) Close() error {
 	b.mu.Lock()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
@@ -206,6 +207,19 @@ func TestNothingIsPinnedWithoutNumbers(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(pins, registryDirectory)); !os.IsNotExist(err) {
 		t.Errorf("the registry of a node without anything is still pinned: %v", err)
 	}
+}
+
+// Somebody tidies up below /sys/fs/bpf.
+func TestPinsThatSomebodyRemovedAreMissed(t *testing.T) {
+	directory := filepath.Join(bpffs(t), "braid")
+	builder := NewBuilder(OpenRegistry(directory, logr.Discard()))
+	require.NoError(t, builder.Lost(), "nothing has a number yet")
+	_, err := builder.Build(sourcesOf([]int{1}, nil, nil))
+	require.NoError(t, err)
+	require.NoError(t, builder.Lost())
+	require.NoError(t, os.RemoveAll(directory))
+	require.ErrorIs(t, builder.Lost(), ErrPinsRemoved)
+	require.NoError(t, builder.Close())
 }
 
 func TestNumbersThatRunOutAreToldAndTheRestGoesOn(t *testing.T) {

@@ -28,8 +28,9 @@ type Node struct {
 	outside   routers // out of the cluster
 	gateways  gateways
 
-	mu   sync.Mutex
-	seen familiesSeen
+	mu     sync.Mutex
+	seen   familiesSeen
+	steady steadiness
 }
 
 // Open opens the network namespace of a node. netns.None() means the calling
@@ -44,7 +45,7 @@ func Open(namespace netns.NsHandle) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(err, closeNamespace(own))
 	}
-	return &Node{namespace: own, kernel: kernel, routers: routers{ask: kernel.RouterTo}, outside: routers{ask: kernel.gatewayTo}, seen: familiesSeen{}}, nil
+	return &Node{namespace: own, kernel: kernel, routers: routers{ask: kernel.RouterTo}, outside: routers{ask: kernel.gatewayTo}, seen: familiesSeen{}, steady: steadiness{}}, nil
 }
 
 // Close frees what Open took. Channels of Watch close when their context ends.

@@ -166,6 +166,25 @@ func TestChangesOfNICsAreSeen(t *testing.T) {
 	await("blue +blue", "green +green", noLate)
 }
 
+func TestANICThatBecomesAPortOfABridgeIsLeftAndReturnedTo(t *testing.T) {
+	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue"}})
+	host := lab.Nodes[0]
+	node := openNode(t, host.Namespace)
+	changes := watch(t, node)
+	query := Query{Paths: []v1alpha1.PlanPath{byName("blue", "blue")}}
+	ip := func(arguments ...string) {
+		t.Helper()
+		_, err := host.Run("ip", arguments...)
+		require.NoError(t, err)
+	}
+	awaitPaths(t, node, changes, query, "blue +blue")
+	ip("link", "add", "br0", "type", "bridge")
+	ip("link", "set", "blue", "master", "br0")
+	awaitPaths(t, node, changes, query, "blue -blue blue belongs to br0 (bridge), which has what comes in there: name br0 in the MPTCPPath, or take blue out of it")
+	ip("link", "set", "blue", "nomaster")
+	awaitPaths(t, node, changes, query, "blue +blue")
+}
+
 func TestALostIPv6AddressIsSeen(t *testing.T) {
 	lab := network.ForTest(t, network.Spec{Nodes: 1, Paths: []string{"blue"}})
 	host := lab.Nodes[0]

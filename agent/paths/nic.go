@@ -48,21 +48,39 @@ type candidate struct {
 	loopback  bool
 	tunnel    *Tunnel // nil for all but tunnels
 	podLike   bool
+	master    *master      // nil for most
 	strict    bool         // it drops packets from addresses that are not routed to it
 	allOwn    []netip.Addr // all its addresses, usable or not
 	secondary map[netip.Addr]bool
+}
+
+// master is the bond, bridge, switch or the like that has all that comes in by an interface.
+type master struct{ name, kind string }
+
+// masterOf is nil where the interface has what comes in by it, as in a VRF too.
+func masterOf(link netlink.Link, byIndex map[int]netlink.Link) *master {
+	has := byIndex[link.Attrs().MasterIndex]
+	if has == nil || has.Type() == "vrf" {
+		return nil
+	}
+	return &master{has.Attrs().Name, has.Type()}
 }
 
 // candidates joins interfaces and addresses, sorted by name. Braid's own interfaces
 // are left out.
 func candidates(links []netlink.Link, addresses []netlink.Addr) []*candidate {
 	byIndex := make(map[int]*candidate, len(links))
+	linksByIndex := make(map[int]netlink.Link, len(links))
+	for _, link := range links {
+		linksByIndex[link.Attrs().Index] = link
+	}
 	all := make([]*candidate, 0, len(links))
 	for _, link := range links {
 		if ownName.MatchString(link.Attrs().Name) {
 			continue
 		}
 		c := newCandidate(link)
+		c.master = masterOf(link, linksByIndex)
 		byIndex[c.Index] = c
 		all = append(all, c)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,8 @@ type Resolution struct {
 	// WaysOut are the next hops of default routes, or of parts of them: what is sent
 	// there leaves the cluster.
 	WaysOut []netip.Addr
+	// Again is after what time a path may be usable although nothing changes; 0 for never.
+	Again time.Duration
 }
 
 // Path is the node's NIC on one path.
@@ -91,7 +94,9 @@ func (n *Node) Resolve(query Query) (Resolution, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return resolve(query, all, routes, n.seen), nil
+	resolution := resolve(query, all, routes, n.seen)
+	n.steady.hold(&resolution, time.Now())
+	return resolution, nil
 }
 
 // resolve is pure but for seen, which it updates.
@@ -149,12 +154,17 @@ func choose(plan v1alpha1.PlanPath, all []*candidate, owner map[int]string) Path
 }
 
 // find returns the NICs that qualify, best first: by name, and after all others
-// what looks like a pod's interface or a tunnel's and is not named exactly.
+// what looks like a pod's interface or a tunnel's and is not named exactly. The ports of
+// bonds, bridges and the like are left out where there is another one.
 func (m matcher) find(all []*candidate) (found []*candidate) {
 	for _, c := range all {
 		if m.matches(c) && (c.tunnel == nil || m.names(c.Name)) {
 			found = append(found, c)
 		}
+	}
+	isPort := func(c *candidate) bool { return c.master != nil }
+	if others := slices.DeleteFunc(slices.Clone(found), isPort); len(others) > 0 {
+		found = others
 	}
 	slices.SortStableFunc(found, func(a, b *candidate) int {
 		return cmp.Compare(asInt(a.podLike && !m.names(a.Name)), asInt(b.podLike && !m.names(b.Name)))
@@ -298,10 +308,13 @@ func (p *Path) judge(all []*candidate, largest int, seen familiesSeen) {
 	if p.Index == 0 {
 		return
 	}
-	lost := seen.update(p)
+	lost, own := seen.update(p), byIndex(all, p.Index)
 	switch {
+	case own.master != nil:
+		p.complain(fmt.Sprintf("belongs to %s (%s), which has what comes in there: name %s in the MPTCPPath, or take %s out of it",
+			own.master.name, own.master.kind, own.master.name, p.NIC.Name))
 	case !p.Up:
-		p.complain(whyDown(p.Index, all))
+		p.complain(whyDown(own))
 	case len(p.Addresses) == 0:
 		p.complain("has no global address: give it one")
 	case p.MTU < largest:
@@ -323,11 +336,14 @@ func (p *Path) complain(what string) {
 	p.Message = complaint
 }
 
-func whyDown(index int, all []*candidate) string {
-	for _, c := range all {
-		if c.Index == index && !c.setUp {
-			return "is set down"
-		}
+// byIndex is one of the candidates, which must have it.
+func byIndex(all []*candidate, index int) *candidate {
+	return all[slices.IndexFunc(all, func(c *candidate) bool { return c.Index == index })]
+}
+
+func whyDown(c *candidate) string {
+	if !c.setUp {
+		return "is set down"
 	}
 	return "has no carrier"
 }

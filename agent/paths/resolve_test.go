@@ -29,12 +29,13 @@ type fakeNIC struct {
 	addresses []string
 	flagged   map[string]int // flags of addresses
 	scoped    map[string]int // scopes of addresses
+	master    int            // the index of the interface that it is a port of
 }
 
 func (f fakeNIC) link(index int) netlink.Link {
 	attributes := netlink.NewLinkAttrs()
 	attributes.Name, attributes.Index, attributes.RawFlags, attributes.MTU = f.name, index, f.flags, f.mtu
-	attributes.EncapType = f.encap
+	attributes.EncapType, attributes.MasterIndex = f.encap, f.master
 	attributes.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, byte(index)}
 	if f.mtu == 0 {
 		attributes.MTU = 1500
@@ -176,6 +177,34 @@ func TestResolvePaths(t *testing.T) {
 			plans: []v1alpha1.PlanPath{byName("green", "eth*"), byName("blue", "eth0")},
 			nics:  []fakeNIC{ready("eth0", "192.0.2.1/24"), ready("eth1", "198.51.100.1/24")},
 			want:  []string{"blue +eth0", "green - eth0 is the first NIC that qualifies, but belongs to path blue already"},
+		},
+		"a port of a bond or a bridge is of no use, and its owner is named": {
+			plans: []v1alpha1.PlanPath{byName("blue", "eth1"), byName("green", "eth2")},
+			nics: []fakeNIC{
+				{name: "bond0", kind: "bond", flags: linkUp, addresses: []string{"192.0.2.1/24"}},
+				{name: "br0", kind: "bridge", flags: linkUp},
+				{name: "eth1", flags: linkUp, master: 1},
+				{name: "eth2", flags: linkUp, master: 2, addresses: []string{"198.51.100.1/24"}},
+			},
+			want: []string{
+				"blue -eth1 eth1 belongs to bond0 (bond), which has what comes in there: name bond0 in the MPTCPPath, or take eth1 out of it",
+				"green -eth2 eth2 belongs to br0 (bridge), which has what comes in there: name br0 in the MPTCPPath, or take eth2 out of it",
+			},
+		},
+		// As accelerated NICs of clouds: the port is first by name, and has the same hardware address.
+		"a pattern passes the ports of bonds and the like over": {
+			plans: []v1alpha1.PlanPath{byName("blue", "e*"), byName("green", "bond?", "p?")},
+			nics: []fakeNIC{
+				{name: "enP1s1", flags: linkUp, master: 2}, ready("eth0", "192.0.2.1/24"),
+				{name: "bond0", kind: "bond", flags: linkUp, addresses: []string{"198.51.100.1/24"}},
+				{name: "p1", flags: linkUp, master: 3}, {name: "p2", flags: linkUp, master: 3},
+			},
+			want: []string{"blue +eth0", "green +bond0"},
+		},
+		"a NIC in a VRF keeps what comes in": {
+			plans: []v1alpha1.PlanPath{byName("blue", "eth0")},
+			nics:  []fakeNIC{{name: "eth0", flags: linkUp, master: 2, addresses: []string{"192.0.2.1/24"}}, {name: "vrf0", kind: "vrf", flags: linkUp}},
+			want:  []string{"blue +eth0"},
 		},
 		"down says why": {
 			plans: []v1alpha1.PlanPath{byName("blue", "eth0"), byName("green", "eth1")},

@@ -84,6 +84,14 @@ func rename(node, nic string) func(*testing.T, *scene) {
 	}
 }
 
+// bridge makes a NIC a port of a bridge, as somebody does who wants VMs on the NIC's network.
+func bridge(node, nic string) func(*testing.T, *scene) {
+	return func(t *testing.T, s *scene) {
+		s.run(t, s.node(node), []string{"sh", "-c", "ip link add br7 type bridge && ip link set br7 up && ip link set " + nic + " master br7"},
+			[]string{"ip", "link", "delete", "br7"})
+	}
+}
+
 func unplug(node, nic string) func(*testing.T, *scene) {
 	return func(t *testing.T, s *scene) {
 		s.mend(func() { check(t, s.node(node).Plug(nic)) })

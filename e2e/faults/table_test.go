@@ -71,6 +71,10 @@ var groups = []group{
 			byStatus: `path gold: PeersUnreachable\s+.*node1 to node2 \(only large packets are lost`, byExplain: `gold.*not to node2 now: only large packets are lost`,
 			byEvent: `Warning PeersUnreachable MPTCPPath/gold: .*only large packets are lost`, byAlert: `BraidPathDead node=node\d path=gold`,
 		}, remedy: `look at the MTU of switches`, do: "the MTU of switch ports and routers"},
+		{name: "a NIC becomes a port of a bridge", make: bridge("node1", "green"), told: map[channel]string{
+			byStatus: `path green: InterfaceNotUsable\s+.*node1 .*belongs to br7`, byExplain: `green.*belongs to br7 \(bridge\)`,
+			byEvent: `Warning InterfaceNotUsable MPTCPPath/green: .*belongs to br7`, byAlert: `BraidPathDown node=node1 path=green`,
+		}, remedy: `name br7 in the MPTCPPath`, do: "name the bridge or bond in `spec.interfaces`, or take the NIC out of it"},
 	}},
 	{name: "the overlay", overlay: true, faults: []fault{
 		{name: "a firewall drops the overlay's packets", make: inTurn(sending("inner", "server", network.MPTCP, ""), whenSpread("inner", firewall("node1", "overlay", "udp dport 8472"))), pod: "inner",
