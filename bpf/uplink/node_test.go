@@ -181,6 +181,7 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 	fromSpec.Maps[uplink.FromUplinkMapFlows].MaxEntries = 4096
 	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
 		require.NoError(t, spec.Variables["flow_entries"].Set(entries))
+		haveFewPeers(spec)
 	}
 	for _, set := range settings {
 		set(toSpec)
@@ -221,6 +222,22 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
 	}}))
 	return p
+}
+
+// fewPeers are enough for tests, which clear what is known of them one after the other.
+const fewPeers = 512
+
+// haveFewPeers makes room for so many, as the agent does.
+func haveFewPeers(spec *ebpf.CollectionSpec) {
+	for name, entries := range map[string]uint32{
+		uplink.ToUplinkMapPeers: fewPeers, uplink.ToUplinkMapHealth: fewPeers,
+		uplink.ToUplinkMapAnswered: fewPeers * uplink.MaxPaths,
+		uplink.ToUplinkMapOuters:   fewPeers + 1, uplink.ToUplinkMapWrappings: fewPeers + 1,
+	} {
+		if m := spec.Maps[name]; m != nil {
+			m.MaxEntries = entries
+		}
+	}
 }
 
 // reset makes all paths usable, selects the pod, and forgets all flows.
