@@ -171,21 +171,27 @@ func (n *node) have(t testing.TB, p *programs) {
 	n.to, n.from, n.into, n.maps = p.to.ToUplink, p.from.FromUplink, p.into.ToTunnel, &p.to.ToUplinkMaps
 }
 
-func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) *programs {
+// specs are those of the programs on NICs.
+func specs(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) (to, from *ebpf.CollectionSpec) {
 	t.Helper()
-	toSpec, err := uplink.LoadToUplink()
+	to, err := uplink.LoadToUplink()
 	require.NoError(t, err)
-	fromSpec, err := uplink.LoadFromUplink()
+	from, err = uplink.LoadFromUplink()
 	require.NoError(t, err)
-	toSpec.Maps[uplink.ToUplinkMapFlows].MaxEntries = 4096
-	fromSpec.Maps[uplink.FromUplinkMapFlows].MaxEntries = 4096
-	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
+	for _, spec := range []*ebpf.CollectionSpec{to, from} {
+		spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = 4096
 		require.NoError(t, spec.Variables["flow_entries"].Set(entries))
 		haveFewPeers(spec)
 	}
 	for _, set := range settings {
-		set(toSpec)
+		set(to)
 	}
+	return to, from
+}
+
+func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) *programs {
+	t.Helper()
+	toSpec, fromSpec := specs(t, entries, settings...)
 	p := &programs{}
 	to := &p.to
 	require.NoError(t, toSpec.LoadAndAssign(to, nil))

@@ -10,11 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"braid.dev/braid/internal/lab/session"
 )
 
 // markVariable is in the environment of every process of a lab, so that each is
@@ -45,8 +44,9 @@ func (l *Lab) start(name string, command *exec.Cmd, environment ...string) (*Pro
 	defer log.Close()
 	command.Stdout, command.Stderr = log, log
 	command.Env = append(os.Environ(), append(environment, mark(l.Name))...)
-	// The lab decides when it ends.
-	if err := session.Start(command); err != nil {
+	// A session of its own keeps Ctrl-C away: the lab decides when it ends.
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	go func() {

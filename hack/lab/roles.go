@@ -15,7 +15,6 @@ import (
 	"syscall"
 
 	"braid.dev/braid/internal/lab/network"
-	"braid.dev/braid/internal/lab/session"
 )
 
 // The program that uses a lab starts itself again in these roles.
@@ -77,7 +76,8 @@ func startJanitor(name string, lock *os.File) (*janitor, error) {
 	command.Env = append(os.Environ(), environment...)
 	command.ExtraFiles = []*os.File{reader, lock}
 	command.Stderr = os.Stderr
-	if err := session.Start(command); err != nil {
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("starting the janitor: %w", err), writer.Close())
 	}
 	return &janitor{word: writer, command: command}, nil

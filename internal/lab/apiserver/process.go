@@ -13,8 +13,6 @@ import (
 	"runtime"
 	"syscall"
 	"time"
-
-	"braid.dev/braid/internal/lab/session"
 )
 
 // errEndedEarly is a process that ended before it was ready.
@@ -41,29 +39,30 @@ func launch(path string, arguments []string, dir string, detach bool) (*process,
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, log, log
 	// Etcd would take flags from the environment of whoever runs the tests.
 	p.cmd.Env = []string{"HOME=" + dir}
-	if err := p.startAndWait(detach); err != nil {
+	p.cmd.SysProcAttr = attributes(detach)
+	if err := p.startAndWait(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
 	return p, nil
 }
 
-// startProcess keeps Ctrl-C from the child in either case: who started it decides when it ends.
-func (p *process) startProcess(detach bool) error {
+// attributes keep Ctrl-C from the child in either case: who started it decides
+// when it ends.
+func attributes(detach bool) *syscall.SysProcAttr {
 	if detach {
-		return session.Start(p.cmd)
+		return &syscall.SysProcAttr{Setsid: true}
 	}
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	return p.cmd.Start()
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
 // startAndWait keeps the thread that starts the child until the child ends,
 // because Pdeathsig strikes when that thread ends, not when the process does.
-func (p *process) startAndWait(detach bool) error {
+func (p *process) startAndWait() error {
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := p.startProcess(detach)
+		err := p.cmd.Start()
 		started <- err
 		if err == nil {
 			// How it ended does not matter: nobody expects it to end by itself.
