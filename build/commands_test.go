@@ -171,7 +171,7 @@ func glob(t *testing.T, pattern string) []string {
 
 // named are programs that users have, or that hack/deps.sh or the page itself has them
 // install: what their arguments do is theirs.
-var named = strings.Fields(`awk bpftool busybox cat clang cosign curl export echo grep head install ip jq ln ls mptcpize
+var named = strings.Fields(`awk bpftool busybox cat clang cosign curl export echo grep head install ip jq kill ln ls mptcpize
 	nft nginx paste qemu-system-x86_64 read skopeo sha256sum sleep tar wait apt-get until true`)
 
 // check says why a command cannot work.

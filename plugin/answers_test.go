@@ -159,6 +159,7 @@ func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
 	for i := range size.Nodes {
 		nodes = append(nodes, simulate.Node(i))
 	}
+	s.addAgentPods(nodes) // before there are agents, who load the API server with their Leases
 	following, stop := context.WithCancel(ctx)
 	agents, err := simulate.StartAgents(following, s.server.Config(), "braid-system", nodes, say)
 	require.NoError(s.t, err)
@@ -167,7 +168,6 @@ func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
 		agents.Wait()
 	})
 	s.addPlans(policy.Compile(objects.Input()).Plans)
-	s.addAgentPods(nodes)
 	s.create(&v1alpha1.MPTCPEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "guest"},
 		Spec:       v1alpha1.MPTCPEndpointSpec{NodeName: pod.Spec.NodeName, Interface: v1alpha1.EndpointInterface{MACAddress: "52:54:00:12:34:56"}, Addresses: []v1alpha1.EndpointAddress{"10.99.0.9"}},

@@ -171,20 +171,27 @@ func (n *node) have(t testing.TB, p *programs) {
 	n.to, n.from, n.into, n.maps = p.to.ToUplink, p.from.FromUplink, p.into.ToTunnel, &p.to.ToUplinkMaps
 }
 
-func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) *programs {
+// specs are those of the programs on NICs.
+func specs(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) (to, from *ebpf.CollectionSpec) {
 	t.Helper()
-	toSpec, err := uplink.LoadToUplink()
+	to, err := uplink.LoadToUplink()
 	require.NoError(t, err)
-	fromSpec, err := uplink.LoadFromUplink()
+	from, err = uplink.LoadFromUplink()
 	require.NoError(t, err)
-	toSpec.Maps[uplink.ToUplinkMapFlows].MaxEntries = 4096
-	fromSpec.Maps[uplink.FromUplinkMapFlows].MaxEntries = 4096
-	for _, spec := range []*ebpf.CollectionSpec{toSpec, fromSpec} {
+	for _, spec := range []*ebpf.CollectionSpec{to, from} {
+		spec.Maps[uplink.ToUplinkMapFlows].MaxEntries = 4096
 		require.NoError(t, spec.Variables["flow_entries"].Set(entries))
+		haveFewPeers(spec)
 	}
 	for _, set := range settings {
-		set(toSpec)
+		set(to)
 	}
+	return to, from
+}
+
+func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.CollectionSpec)) *programs {
+	t.Helper()
+	toSpec, fromSpec := specs(t, entries, settings...)
 	p := &programs{}
 	to := &p.to
 	require.NoError(t, toSpec.LoadAndAssign(to, nil))
@@ -221,6 +228,22 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 		uplink.ToTunnelMapLocalFilter: to.LocalFilter,
 	}}))
 	return p
+}
+
+// fewPeers are enough for tests, which clear what is known of them one after the other.
+const fewPeers = 512
+
+// haveFewPeers makes room for so many, as the agent does.
+func haveFewPeers(spec *ebpf.CollectionSpec) {
+	for name, entries := range map[string]uint32{
+		uplink.ToUplinkMapPeers: fewPeers, uplink.ToUplinkMapHealth: fewPeers,
+		uplink.ToUplinkMapAnswered: fewPeers * uplink.MaxPaths,
+		uplink.ToUplinkMapOuters:   fewPeers + 1, uplink.ToUplinkMapWrappings: fewPeers + 1,
+	} {
+		if m := spec.Maps[name]; m != nil {
+			m.MaxEntries = entries
+		}
+	}
 }
 
 // reset makes all paths usable, selects the pod, and forgets all flows.

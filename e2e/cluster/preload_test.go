@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
@@ -61,8 +62,15 @@ func assessSockets(ctx context.Context, t *testing.T, _ *envconf.Config) context
 	t.Helper()
 	from := "http://" + serverAddress(ctx, t, "plain-server") + "/100m"
 	await(t, "status does not tell the pods apart", func() error {
+		var downloads errgroup.Group
 		for _, pod := range []string{"plain-client", "refuser"} {
-			mustKubectl(ctx, t, "exec", pod, "--", "curl", "--silent", "--fail", "--limit-rate", "20M", "--output", "/dev/null", from)
+			downloads.Go(func() error {
+				_, err := kubectl(ctx, "exec", pod, "--", "curl", "--silent", "--fail", "--limit-rate", "20M", "--output", "/dev/null", from)
+				return err
+			})
+		}
+		if err := downloads.Wait(); err != nil {
+			t.Fatal(err)
 		}
 		out, _ := run(ctx, pluginBin, "status", "--output", "json") // not all is spread
 		var status plugin.Status

@@ -4,6 +4,7 @@ package network
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -30,13 +31,34 @@ func IdentitiesOf(names []string) (Identities, error) {
 // Users are the names, threads and processes that still hold one of them.
 func (i Identities) Users() (users []string) {
 	names, _ := filepath.Glob(filepath.Join(Directory, "*"))
-	threads, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*/ns/net")
-	for _, file := range append(names, threads...) {
+	for _, process := range numbered("/proc") {
+		for _, thread := range numbered(filepath.Join(process, "task")) {
+			names = append(names, filepath.Join(thread, "ns", "net"))
+		}
+	}
+	for _, file := range names {
 		if i.has(file) {
 			users = append(users, file)
 		}
 	}
 	return users
+}
+
+// numbered are the entries of a directory of /proc that are processes or threads; none of one that
+// is gone. filepath.Glob would read whole directories for each name on the way.
+func numbered(directory string) (paths []string) {
+	opened, err := os.Open(directory)
+	if err != nil {
+		return nil
+	}
+	defer opened.Close()
+	names, _ := opened.Readdirnames(-1)
+	for _, name := range names {
+		if name[0] >= '0' && name[0] <= '9' {
+			paths = append(paths, filepath.Join(directory, name))
+		}
+	}
+	return paths
 }
 
 // has asks for the cookie only where the inode is the same.

@@ -92,10 +92,9 @@ func inodesOf(namespaces []string) (map[uint64]bool, error) {
 }
 
 func processesIn(inodes map[uint64]bool) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/ns/net")
-	for _, file := range files {
-		pid, err := strconv.Atoi(strings.Split(file, "/")[2])
-		if err == nil && pid != os.Getpid() && inodes[namespaceInode(file)] && !zombie(pid) {
+	for _, process := range numbered("/proc") {
+		pid, err := strconv.Atoi(filepath.Base(process))
+		if err == nil && pid != os.Getpid() && inodes[namespaceInode(filepath.Join(process, "ns", "net"))] && !zombie(pid) {
 			pids = append(pids, pid)
 		}
 	}
