@@ -69,8 +69,8 @@ type smallPlace struct {
 // TCP is what to compare with. In the last place two of the paths are slow.
 var smallPlaces = []smallPlace{
 	{"near", []int{0, 0, 0}, 0, 60, "fct.small_ratio_vs_all_subflows", "at_once"},
-	{"rtt4ms", []int{rig.LinkMbit, rig.LinkMbit, rig.LinkMbit}, 2 * time.Millisecond, 4, "fct.small_ratio_vs_tcp", "tcp"},
-	{"unequal", []int{300, 10, 10}, 2 * time.Millisecond, 4, "fct.small_ratio_vs_tcp", "tcp"},
+	{"rtt4ms", []int{rig.LinkMbit, rig.LinkMbit, rig.LinkMbit}, 2 * time.Millisecond, 8, "fct.small_ratio_vs_tcp", "tcp"},
+	{"unequal", []int{300, 10, 10}, 2 * time.Millisecond, 8, "fct.small_ratio_vs_tcp", "tcp"},
 }
 
 // network is that of the place. Paths that differ from the first have rates of their own,
