@@ -42,8 +42,14 @@ func measureMany(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	return nil
 }
 
+// manyResult is a transfer, and what the least used NIC sent of it, to an even share.
+type manyResult struct {
+	*traffic.Result
+	leastShare float64
+}
+
 func manyTrial(ctx context.Context, m *rig.Measurement, l *rig.Lab, name string, connections int) error {
-	mbit, tenth := map[string]float64{}, map[string]float64{}
+	results := map[string]manyResult{}
 	for way := range rig.Shuffled(slices.Collect(maps.Keys(manyWays))) {
 		if err := l.Spread(ctx, manyWays[way]); err != nil {
 			return err
@@ -54,10 +60,19 @@ func manyTrial(ctx context.Context, m *rig.Measurement, l *rig.Lab, name string,
 		}
 		rig.Say("%s%s: %.1f Mbit/s (%.1f in the second second, %.1f in the fifth), %d lost", name, way, result.Mbit,
 			result.MbitBetween(time.Second, 2*time.Second), result.MbitBetween(4*time.Second, 5*time.Second), result.Failed)
-		mbit[way] = result.Mbit
+		results[way] = manyResult{result, share}
+	}
+	addMany(m, name, results)
+	return nil
+}
+
+// addMany notes the figures of one trial.
+func addMany(m *rig.Measurement, name string, results map[string]manyResult) {
+	tenth := map[string]float64{}
+	for way, result := range results {
 		m.Add(name+way+".mbit", result.Mbit)
 		if way != plainTCP {
-			m.Add(name+way+".least_share", share)
+			m.Add(name+way+".least_share", result.leastShare)
 		}
 		m.Add(name+way+".lost", float64(result.Failed))
 		m.Add(name+way+".slowest", slowest(result.ConnectionMbit))
@@ -69,10 +84,9 @@ func manyTrial(ctx context.Context, m *rig.Measurement, l *rig.Lab, name string,
 			m.Add(name+"slowest_tenth_to_"+to, tenth["kernel"]/tenth[to])
 		}
 	}
-	m.Add(name+"ratio", mbit["kernel"]/mbit["one"])
-	m.Add(name+"agent.ratio", mbit["agent"]/mbit["one"])
-	m.Add(name+"at_once.ratio", mbit["at_once"]/mbit["one"])
-	return nil
+	m.Add(name+"ratio", results["kernel"].Mbit/results["one"].Mbit)
+	m.Add(name+"agent.ratio", results["agent"].Mbit/results["one"].Mbit)
+	m.Add(name+"at_once.ratio", results["at_once"].Mbit/results["one"].Mbit)
 }
 
 // manyAtOnce has so many connections send, and returns what the least used NIC sent, to
