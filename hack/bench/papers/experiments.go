@@ -34,7 +34,7 @@ var Experiments = []rig.Measurer{
 	}},
 	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureSmallFlows, Info: rig.Info{
 		Name: "small", Measures: "completion times of flows of 10 to 220 kB (seed 001, use case 3)",
-		Figures: []rig.Unit{{"fct.small.*_ms", "ms"}, {"fct.small_ratio_*", "ratio"}, {"fct.small_to_mptcp.*", "ratio"}},
+		Figures: []rig.Unit{{"fct.small.*_ms", "ms"}, {"fct.small_ratio_*", "ratio"}, {"fct.small_*to_mptcp.*", "ratio"}},
 	}},
 	rig.Experiment[*hints]{Setup: newHints, Run: measureHint, Info: rig.Info{
 		Name: "hint", Measures: "what a tenant's hint costs and how soon it is followed (seed 004, A, C, D, figures 8 and 9)",

@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/internal/lab/network"
@@ -20,22 +23,36 @@ const (
 	flowSteps    = 15
 )
 
-// A smallWay is a way to send small flows: between pods that no policy selects, or between
-// those of a policy with such subflows.
+// A smallWay is a way to send small flows, between a pod of each node.
 type smallWay struct {
-	name     string
-	protocol network.Protocol
-	policy   bool
-	subflows string
+	name           string
+	protocol       network.Protocol
+	client, server string
 }
 
+// smallWays take turns, flow by flow. No policy selects the pods of the first three, of which the
+// third tells how far two pairs of pods differ that are treated alike.
 var smallWays = []smallWay{
-	{name: "tcp", protocol: network.TCP},
-	{name: "mptcp", protocol: network.MPTCP},
-	{name: "one_subflow", protocol: network.MPTCP, policy: true, subflows: "{count: 1}"},
-	{name: "at_once", protocol: network.MPTCP, policy: true, subflows: "{openAfter: {time: 0s}}"},
-	{name: "default", protocol: network.MPTCP, policy: true, subflows: "{}"},
+	{"tcp", network.TCP, "other", "server-other"},
+	{"mptcp", network.MPTCP, "other", "server-other"},
+	{"mptcp_again", network.MPTCP, "again", "server-again"},
+	{"one_subflow", network.MPTCP, "one", "server-one"},
+	{"default", network.MPTCP, "client", "server"},
 }
+
+// smallAtOnce takes no turns with the others: while agents listen to a pod's connections the kernel
+// makes events of all pods' on the node.
+var smallAtOnce = []smallWay{{"at_once", network.MPTCP, "client", "server"}}
+
+// smallOne is the policy of one subflow.
+const smallOne = `apiVersion: braid.dev/v1alpha1
+kind: MPTCPPolicy
+metadata: {name: one, namespace: demo}
+spec:
+  podSelector:
+    matchExpressions: [{key: app, operator: In, values: [one, server-one]}]
+  subflows: {count: 1}
+`
 
 // A smallPlace is a network of three paths for small flows.
 type smallPlace struct {
@@ -51,9 +68,9 @@ type smallPlace struct {
 // they are opened at once; with one, a small flow is over before they help, and plain
 // TCP is what to compare with. In the last place two of the paths are slow.
 var smallPlaces = []smallPlace{
-	{"near", []int{0, 0, 0}, 0, 20, "fct.small_ratio_vs_all_subflows", "at_once"},
-	{"rtt4ms", []int{rig.LinkMbit, rig.LinkMbit, rig.LinkMbit}, 2 * time.Millisecond, 4, "fct.small_ratio_vs_tcp", "tcp"},
-	{"unequal", []int{300, 10, 10}, 2 * time.Millisecond, 4, "fct.small_ratio_vs_tcp", "tcp"},
+	{"near", []int{0, 0, 0}, 0, 60, "fct.small_ratio_vs_all_subflows", "at_once"},
+	{"rtt4ms", []int{rig.LinkMbit, rig.LinkMbit, rig.LinkMbit}, 2 * time.Millisecond, 8, "fct.small_ratio_vs_tcp", "tcp"},
+	{"unequal", []int{300, 10, 10}, 2 * time.Millisecond, 8, "fct.small_ratio_vs_tcp", "tcp"},
 }
 
 // network is that of the place. Paths that differ from the first have rates of their own,
@@ -79,9 +96,7 @@ func measureSmallFlows(ctx context.Context, m *rig.Measurement, _ rig.Nothing) e
 		if !m.Cases.MatchString("fct.small." + place.name) {
 			continue
 		}
-		setup := func(ctx context.Context) (*rig.Lab, error) {
-			return rig.NewLab(ctx, place.network(), rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
-		}
+		setup := func(ctx context.Context) (*rig.Lab, error) { return newSmallLab(ctx, place.network()) }
 		err := rig.Use(ctx, setup, func(l *rig.Lab) error { return smallFlowsIn(ctx, m, l, place) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", place.name, err)
@@ -90,59 +105,108 @@ func measureSmallFlows(ctx context.Context, m *rig.Measurement, _ rig.Nothing) e
 	return nil
 }
 
+// newSmallLab has the pods of all ways, and the policy of one subflow.
+func newSmallLab(ctx context.Context, spec network.Spec) (*rig.Lab, error) {
+	l, err := rig.NewLab(ctx, spec,
+		rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2),
+		rig.PodOf("demo", "again", 1), rig.PodOf("demo", "server-again", 2),
+		rig.PodOf("demo", "one", 1), rig.PodOf("demo", "server-one", 2))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.ApplyPaths(ctx); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if err := l.Apply(ctx, smallOne); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	if err := l.PolicyHolds(ctx, client.ObjectKey{Namespace: "demo", Name: "one"}, 2); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
 func smallFlowsIn(ctx context.Context, m *rig.Measurement, l *rig.Lab, place smallPlace) error {
+	name := "fct.small." + place.name + "."
 	for range m.Trials {
-		took := map[string]float64{}
-		for way := range rig.Shuffled(smallWays) {
-			var err error
-			if took[way.name], err = smallTrial(ctx, l, way, place.rounds); err != nil {
-				return fmt.Errorf("%s: %w", way.name, err)
-			}
-			m.Add("fct.small."+place.name+"."+way.name+"_ms", took[way.name])
+		took, err := smallTurns(ctx, l, "{}", smallWays, place.rounds)
+		if err != nil {
+			return err
+		}
+		atOnce, err := smallTurns(ctx, l, "{openAfter: {time: 0s}}", smallAtOnce, place.rounds)
+		if err != nil {
+			return err
+		}
+		maps.Copy(took, atOnce)
+		for way, ms := range took {
+			m.Add(name+way+"_ms", ms)
 		}
 		m.Add(place.ratio, took["default"]/took[place.to])
-		m.Add("fct.small_to_mptcp."+place.name, took["default"]/took["mptcp"])
+		for way, figure := range map[string]string{"default": "to_mptcp", "one_subflow": "one_to_mptcp", "mptcp_again": "again_to_mptcp"} {
+			m.Add("fct.small_"+figure+"."+place.name, took[way]/took["mptcp"])
+		}
 	}
 	return nil
 }
 
-func smallTrial(ctx context.Context, l *rig.Lab, way smallWay, rounds int) (took float64, err error) {
-	client, server := l.Sender, l.Receiver
-	if !way.policy {
-		client, server = l.Network.Pod("other"), l.Network.Pod("server-other")
-	} else if err := l.Spread(ctx, way.subflows); err != nil {
-		return 0, err
+// smallTurns is how long small flows take by each of these ways, in ms, while the client has a
+// policy with such subflows: the mean over the sizes of the median of each.
+func smallTurns(ctx context.Context, l *rig.Lab, subflows string, ways []smallWay, rounds int) (_ map[string]float64, err error) {
+	if err := l.Spread(ctx, subflows); err != nil {
+		return nil, err
 	}
-	f, err := rig.NewFlows(ctx, client, server)
-	if err != nil {
-		return 0, err
+	var servers rig.Closers
+	defer func() { err = errors.Join(err, servers.Close()) }()
+	flows := map[string]*rig.Flows{}
+	for _, way := range ways {
+		f, err := rig.NewFlows(ctx, l.Network.Pod(way.client), l.Network.Pod(way.server))
+		if err != nil {
+			return nil, err
+		}
+		servers.Own(f)
+		f.Protocol = way.protocol
+		flows[way.name] = f
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	f.Protocol = way.protocol
-	return smallFlows(ctx, f, rounds)
+	time.Sleep(rig.PolicyAge)
+	return inTurns(ctx, flows, ways, smallSizes(rounds))
 }
 
-// smallFlows is the completion time of small flows one after the other, in ms: the mean
-// over the sizes of the median of each.
-func smallFlows(ctx context.Context, f *rig.Flows, rounds int) (float64, error) {
-	var sizes []int64
+// inTurns runs a flow of each size by all ways before the next one: what else the machine does
+// then slows all of them alike.
+func inTurns(ctx context.Context, flows map[string]*rig.Flows, ways []smallWay, sizes []int64) (map[string]float64, error) {
+	times, means := map[string]map[int64][]float64{}, map[string]float64{}
+	for _, way := range ways {
+		times[way.name] = map[int64][]float64{}
+	}
+	for _, size := range sizes {
+		for way := range rig.Shuffled(ways) {
+			took, err := flows[way.name].Run(ctx, []int64{size}, 1)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", way.name, err)
+			}
+			times[way.name][size] = append(times[way.name][size], took[0].Seconds()*1000)
+		}
+	}
+	for way, bySize := range times {
+		means[way] = meanOfMedians(bySize)
+	}
+	return means, nil
+}
+
+// smallSizes are all sizes so often, shuffled.
+func smallSizes(rounds int) (sizes []int64) {
 	for range rounds {
 		for i := range int64(flowSteps) {
 			sizes = append(sizes, smallestFlow+i*(largestFlow-smallestFlow)/(flowSteps-1))
 		}
 	}
 	rand.Shuffle(len(sizes), func(i, j int) { sizes[i], sizes[j] = sizes[j], sizes[i] })
-	times, err := f.Run(ctx, sizes, 1)
-	if err != nil {
-		return 0, err
-	}
-	bySize := map[int64][]float64{}
-	for i, took := range times {
-		bySize[sizes[i]] = append(bySize[sizes[i]], took.Seconds()*1000)
-	}
-	var sum float64
+	return sizes
+}
+
+func meanOfMedians(bySize map[int64][]float64) (mean float64) {
 	for _, took := range bySize {
-		sum += rig.Median(took)
+		mean += rig.Median(took) / float64(len(bySize))
 	}
-	return sum / float64(len(bySize)), nil
+	return mean
 }

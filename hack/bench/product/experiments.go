@@ -51,7 +51,7 @@ var experiments = []rig.Measurer{
 		Name: "many", Measures: "goodput of up to 5,000 connections at once, to that with one subflow each",
 		Figures: []rig.Unit{
 			{"many.*.ratio", "to one subflow"}, {"many.*.mbit", "Mbit/s"}, {"many.*.least_share", "of an even share"},
-			{"many.*.lost", "connections"}, {"many.*.slowest", "of the median"},
+			{"many.*.lost", "connections"}, {"many.*.slowest_tenth_to_*", "ratio"}, {"many.*.slowest", "of the median"}, {"many.*.slowest_tenth", "of the median"},
 		},
 	}},
 	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureOverlay, Info: rig.Info{

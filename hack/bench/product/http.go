@@ -23,10 +23,6 @@ import (
 // requestClients ask for files at once, each for one after the other.
 const requestClients = 20
 
-// policyAge is how long a policy is there before requests: of a pod that is new to it an agent
-// hears of all connections for a second or two, and users' policies are older.
-const policyAge = 3 * time.Second
-
 // webFile is one that is asked for, its bytes about, and for how long by how many.
 type webFile struct {
 	name    string
@@ -225,7 +221,7 @@ func (w *web) setPolicy(ctx context.Context, policy string) error {
 	if err := w.Settled(ctx, 2); err != nil {
 		return err
 	}
-	time.Sleep(policyAge)
+	time.Sleep(rig.PolicyAge)
 	return nil
 }
 

@@ -41,7 +41,7 @@ func newWebTurns(ctx context.Context) (*webTurns, error) {
 	if err := t.set(ctx, turnModes[0].policy); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	time.Sleep(policyAge) // both pods are new to it
+	time.Sleep(rig.PolicyAge) // both pods are new to it
 	return t, nil
 }
 

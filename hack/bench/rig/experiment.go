@@ -119,6 +119,9 @@ func (m *Measurement) AddQuantiles(name string, times []float64) {
 	}
 }
 
+// Undeclared are the figures noted that the experiment does not declare, as an error.
+func (m *Measurement) Undeclared() error { return m.undeclared }
+
 // Values of a figure so far.
 func (m *Measurement) Values(name string) []float64 { return m.values[name] }
 

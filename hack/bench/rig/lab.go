@@ -25,6 +25,10 @@ import (
 // requirement.
 const Patience = 5 * time.Minute
 
+// PolicyAge is how long a policy is there before short connections are measured: of a pod that is
+// new to it an agent hears of all connections for a second or two, and users' policies are older.
+const PolicyAge = 3 * time.Second
+
 // Cluster is a lab with real kubelets or without.
 type Cluster struct{ *lab.Lab }
 
