@@ -9,6 +9,7 @@
 #ifndef BRAID_TRANSPORT_CREDITS_H
 #define BRAID_TRANSPORT_CREDITS_H
 
+#include "connection.h"
 #include "requests.h"
 #include "socket_ends.h"
 
@@ -40,10 +41,6 @@ enum {
 	TCP_BPF_SNDCWND_CLAMP = 1002,
 	NO_CLAMP = 0x7fffffff,
 	CREDITS_IN_A_SECOND = 256, /* changes of one socket's pace */
-
-	TCP_CLOSE_WAIT = 8,
-	TCP_LAST_ACK = 9,
-	TCP_CLOSING = 11,
 };
 
 #define EPOCH (1000000000ULL / EPOCHS_IN_A_SECOND)
@@ -388,14 +385,6 @@ enum beginning {
 	BEGINS_BY_ITSELF,  /* its SYN was answered, of which nothing was counted yet */
 	BEGINS_AS_ANSWER,  /* of MPTCP's joins, which wait for it: first_number() counted them */
 };
-
-/* The peer has ended what it sends, and all of that has come. */
-static __always_inline int has_ended(struct bpf_sock_ops *ops)
-{
-	__u32 state = ops->state;
-
-	return state == TCP_CLOSE_WAIT || state == TCP_LAST_ACK || state == TCP_CLOSING;
-}
 
 /* The flow of a socket gets nothing any more, and counts no more; once. */
 __noinline int end_credit(struct credit *credit)

@@ -27,7 +27,7 @@ static __always_inline int is_of_interest(struct bpf_sock_ops *ops)
 	return op == BPF_SOCK_OPS_RTT_CB || op == BPF_SOCK_OPS_TCP_CONNECT_CB || op == BPF_SOCK_OPS_TCP_LISTEN_CB ||
 	       op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB ||
 	       op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB || (op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB && asks(ops)) ||
-	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && (is_pure_ack(ops) || is_answer(ops)));
+	       (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB && (is_pure_ack(ops) || is_answer(ops) || is_given_as_usual(callbacks_on(ops))));
 }
 
 static __always_inline int is_established(__u32 op)
@@ -298,6 +298,8 @@ static __always_inline struct own *existing_note(struct tcp_sock *socket, __u64 
 	if (own || !(is_given_as_usual(flags) || (flags & GIVEN_AS_USUAL && is_connecting)))
 		return own;
 	own = note_usual(socket, netns);
+	if (own && flags & MAY_ASK && flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)
+		own->set |= 1U << OWN_WRITES;
 	flags &= ~GIVEN_AS_USUAL;
 	bpf_setsockopt(socket, SOL_TCP, TCP_BPF_SOCK_OPS_CB_FLAGS, &flags, sizeof(flags));
 	return own;

@@ -13,9 +13,13 @@
 enum {
 	/* The mark. The kernel calls for it when nothing comes back, which costs nothing until then. */
 	GIVEN_AS_USUAL = BPF_SOCK_OPS_RTO_CB_FLAG,
+	/*
+	 * Beside it: the connection may ask once it has lasted. The kernel calls for it when it
+	 * retransmits. It stays, as nobody knows whether another program wants it too.
+	 */
+	MAY_ASK = BPF_SOCK_OPS_RETRANS_CB_FLAG,
 
 	YOUNG_SEGMENTS = 8, /* with data, both ways: more than that is no short connection */
-	FIRST_SEGMENTS = 2, /* likewise: when one asks for an initial window, and for a moment after */
 };
 
 /*
@@ -102,7 +106,7 @@ __noinline int give_as_usual(struct bpf_sock_ops *ops, struct settings *settings
 	__u32 i;
 
 	if (!settings || !usual || usual->revision != settings->revision ||
-	    callbacks_on(ops) & (GIVEN_AS_USUAL | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) || !is_usual(ops, settings, usual))
+	    callbacks_on(ops) & (GIVEN_AS_USUAL | MAY_ASK | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG) || !is_usual(ops, settings, usual))
 		return 0;
 #pragma unroll
 	for (i = 0; i < COUNT_OF_USUAL_NUMBERS; i++)
@@ -118,6 +122,17 @@ static __always_inline int has_asked(struct bpf_sock_ops *ops)
 	return callbacks_on(ops) & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG ? 1 : 0;
 }
 
+/*
+ * It sends data of its own, or is about to: their acknowledgement has a call for the round
+ * trip, and until then it needs none for each packet. One that only receives has no other.
+ */
+static __always_inline int rest_until_acknowledged(struct bpf_sock_ops *ops)
+{
+	if (has_asked(ops))
+		bpf_sock_ops_cb_flags_set(ops, callbacks_on(ops) & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	return 1;
+}
+
 /* When it was established is known until the application reads: it is at least so old. */
 static __always_inline int is_no_more_young(struct bpf_sock_ops *ops, void *sk)
 {
@@ -129,9 +144,18 @@ static __always_inline int is_no_more_young(struct bpf_sock_ops *ops, void *sk)
 	return tcp && tcp->tcp_mstamp - tcp->rcvq_space.time >= SETTLED_AFTER / 1000;
 }
 
-static __always_inline int may_stop_asking(struct bpf_sock_ops *ops)
+static __always_inline int waits_to_ask(struct bpf_sock_ops *ops, void *sk)
 {
-	return has_asked(ops) && ops->data_segs_in + ops->data_segs_out <= FIRST_SEGMENTS;
+	return (callbacks_on(ops) & (MAY_ASK | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG)) == MAY_ASK && !receives_no_more(sk);
+}
+
+static __always_inline int rests_as_receiver(struct bpf_sock_ops *ops, void *sk)
+{
+	if (is_before_data(ops))
+		return 0;
+	if (receives_no_more(sk))
+		return rest_until_acknowledged(ops);
+	return !is_no_more_young(ops, sk);
 }
 
 /* A call for each packet. Returns 1 where it needs no look at what the namespace has. */
@@ -140,11 +164,11 @@ static __always_inline int rests(struct bpf_sock_ops *ops, void *sk)
 	__u32 op = ops->op;
 
 	if (op == BPF_SOCK_OPS_RTT_CB)
-		return !may_stop_asking(ops) && !is_no_more_young(ops, sk);
-	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)
-		return !is_before_data(ops) && !is_no_more_young(ops, sk);
+		return !waits_to_ask(ops, sk) && !is_no_more_young(ops, sk);
 	if (op == BPF_SOCK_OPS_WRITE_HDR_OPT_CB)
 		return !is_before_data(ops);
+	if (op == BPF_SOCK_OPS_HDR_OPT_LEN_CB)
+		return !is_pure_ack(ops) ? rest_until_acknowledged(ops) : rests_as_receiver(ops, sk);
 	return op == BPF_SOCK_OPS_PARSE_HDR_OPT_CB;
 }
 
@@ -170,7 +194,9 @@ static __always_inline int begin_as_usual(struct bpf_sock_ops *ops, struct setti
 	__u32 wanted = GIVEN_AS_USUAL | BPF_SOCK_OPS_RTT_CB_FLAG;
 	int heard = HEARD_NOTHING;
 
-	if (exchange && (asks_later(exchange) || (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && asks_window(exchange))))
+	if (exchange && asks_later(exchange))
+		wanted |= MAY_ASK | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
+	else if (ops->op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && asks_window(exchange))
 		wanted |= BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
 	bpf_sock_ops_cb_flags_set(ops, callbacks_on(ops) | wanted);
 	if (exchange)
@@ -211,11 +237,11 @@ static __always_inline struct own *note_lasting(struct bpf_sock_ops *ops, void *
 	return own;
 }
 
-/* Data has been acknowledged: an initial window is not asked for any more. */
-static __always_inline void stop_asking_window(struct bpf_sock_ops *ops, const struct exchange *exchange)
+/* Its data has been acknowledged: from now on it may only receive. */
+static __always_inline void go_on_to_ask(struct bpf_sock_ops *ops, const struct exchange *exchange)
 {
-	if (has_asked(ops) && asks_window(exchange) && !asks_later(exchange))
-		bpf_sock_ops_cb_flags_set(ops, callbacks_on(ops) & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+	if (exchange && asks_later(exchange))
+		bpf_sock_ops_cb_flags_set(ops, callbacks_on(ops) | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
 }
 
 /* A call for a connection that has no note of its own. Returns 1 where it goes on without one. */
@@ -231,7 +257,7 @@ static __always_inline int goes_on_as_usual(struct bpf_sock_ops *ops, void *sk, 
 	if (is_no_more_young(ops, sk))
 		return 0;
 	if (op == BPF_SOCK_OPS_RTT_CB)
-		stop_asking_window(ops, exchange);
+		go_on_to_ask(ops, exchange);
 	return 1;
 }
 
