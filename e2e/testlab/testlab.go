@@ -67,7 +67,7 @@ func (s *Shared) Use(t testing.TB) *Cluster {
 			c.LogProcesses(t)
 		}
 		c.DeleteAll(t)
-		c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
+		c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
 	})
 	return c
 }
