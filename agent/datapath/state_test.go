@@ -36,6 +36,7 @@ func TestAPeersFirstAddressesAreItsNextHops(t *testing.T) {
 	expected.Ipv4[0] = toAddress(netip.MustParseAddr("10.0.0.1")).Word[3]
 	expected.Ipv6[0] = toAddress(netip.MustParseAddr("fd00::1"))
 	expected.Ipv6[3] = toAddress(netip.MustParseAddr("fd01::1"))
+	expected.Ipv4[5] = toAddress(netip.MustParseAddr("10.2.0.1")).Word[3] // for subflows whose path it is once it is up
 	if value != expected {
 		t.Errorf("the peer is %+v instead of %+v", value, expected)
 	}
