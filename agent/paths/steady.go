@@ -18,9 +18,9 @@ const (
 )
 
 // steadiness remembers, by path, when its NIC went down.
-type steadiness map[string]*ups
+type steadiness map[string]*carrierHistory
 
-type ups struct {
+type carrierHistory struct {
 	up    bool
 	since time.Time
 	downs []time.Time // within flapTime
@@ -55,7 +55,7 @@ func (s steadiness) hold(result *Resolution, now time.Time) {
 func (s steadiness) note(path string, up bool, now time.Time) time.Duration {
 	of := s[path]
 	if of == nil {
-		of = &ups{up: up, since: now}
+		of = &carrierHistory{up: up, since: now}
 		s[path] = of
 	}
 	if up != of.up {

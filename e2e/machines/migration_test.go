@@ -36,7 +36,7 @@ func TestConnectionsOfAMachineGoOnWhenQEMUMovesItToAnotherNode(t *testing.T) {
 	m, guest := c.bootMachine(t)
 	own := c.orderTransfer(t, m, migrationLasts)
 	others := c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 4, traffic.Down, migrationLasts))
-	c.WaitFor(t, "the pod's connection has its subflows", 30*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the pod's connection has its subflows", 10*time.Second, func(context.Context) error {
 		if count := len(others.Subflows(t)); count != len(paths) {
 			return fmt.Errorf("it has %d", count)
 		}

@@ -96,7 +96,7 @@ func (c *cluster) sayOfVM(t *testing.T, pod, value string) {
 // expectPolicy waits until a policy is not programmed for this reason, and says so.
 func (c *cluster) expectPolicy(t *testing.T, policy *v1alpha1.MPTCPPolicy, reason, says string) {
 	t.Helper()
-	c.WaitFor(t, "the policy says: "+says, 30*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the policy says: "+says, 10*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, policy); err != nil {
 			return err
 		}

@@ -133,7 +133,7 @@ func endpointOf(vm *network.Pod, name string, addresses ...string) *v1alpha1.MPT
 // expectEndpoint waits until a VM's status gives these reasons.
 func (c *cluster) expectEndpoint(t *testing.T, e *v1alpha1.MPTCPEndpoint, accepted, programmed string) {
 	t.Helper()
-	c.WaitFor(t, "the status of "+e.Name+" is as it should be", 30*time.Second, func(ctx context.Context) error {
+	c.WaitFor(t, "the status of "+e.Name+" is as it should be", 10*time.Second, func(ctx context.Context) error {
 		if err := c.Get(ctx, e); err != nil {
 			return err
 		}
@@ -224,7 +224,7 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 
 	t.Run("not for a pod, which says so", func(t *testing.T) {
 		c.Update(t, policy, func() { policy.Spec.PodSelector.MatchExpressions[0].Values = []string{"vm", "client"} })
-		c.WaitFor(t, "the policy says that it does not hold for the pod", 30*time.Second, func(ctx context.Context) error {
+		c.WaitFor(t, "the policy says that it does not hold for the pod", 10*time.Second, func(ctx context.Context) error {
 			if err := c.Get(ctx, policy); err != nil {
 				return err
 			}
@@ -276,7 +276,7 @@ func TestAVMsConnectionsGoOnWhenItMovesToAnotherNode(t *testing.T) {
 		c.Begin(t, testlab.NewTransfer("tenant-server", "vm", 6, traffic.Down, lasts)),
 	}
 	for _, r := range transfers {
-		c.WaitFor(t, r.String()+" has its subflows", 30*time.Second, func(context.Context) error {
+		c.WaitFor(t, r.String()+" has its subflows", 10*time.Second, func(context.Context) error {
 			if count := len(r.Subflows(t)); count != len(paths) {
 				return fmt.Errorf("it has %d", count)
 			}

@@ -39,7 +39,7 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), policy); err != nil {
 		t.Fatal(err)
 	}
-	took := c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
+	took := c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	t.Logf("nothing was left %v after the policy was deleted", took)
 	select {
 	case <-r.Done:

@@ -72,5 +72,5 @@ func TestARuleActsOnWhatTheProgramOfItsMatchSays(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)); err != nil {
 		t.Fatal(err)
 	}
-	c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 }

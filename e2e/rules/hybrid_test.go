@@ -95,7 +95,7 @@ func TestAScheduleHoldsBackTheSubflowWhosePacketsAreMarked(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "yielding")); err != nil {
 		t.Fatal(err)
 	}
-	c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 }
 
 // asking says a number of its own beside what Braid asks for, and heeding keeps to it: the
@@ -191,7 +191,7 @@ func TestASenderKeepsThePaceThatANumberOfItsReceiversOwnSays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 }
 
 // mark has what the client sends carry a code point, on all paths.

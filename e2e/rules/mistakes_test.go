@@ -131,7 +131,7 @@ func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 	c.CreatePaths(t)
 	c.Apply(t, goodRules)
 	c.Apply(t, stamped)
-	c.WaitFor(t, "the policy says which object is missing", 30*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the policy says which object is missing", 10*time.Second, func(context.Context) error {
 		policy := c.PolicyOf(t, "", "stamped").(*v1alpha1.ClusterMPTCPPolicy)
 		condition := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if condition == nil || condition.Reason != v1alpha1.ReasonProgramNotFound ||
@@ -147,7 +147,7 @@ func TestAProgramThatIsNowhereIsNamed(t *testing.T) {
 // policy as it is now, and until that is carried out.
 func (c *cluster) waitForRefusedRules(t *testing.T) (condition metav1.Condition) {
 	t.Helper()
-	c.WaitFor(t, "the rules are refused", 30*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the rules are refused", 10*time.Second, func(context.Context) error {
 		policy := c.PolicyOf(t, "shop", "spread").(*v1alpha1.MPTCPPolicy)
 		found := meta.FindStatusCondition(policy.Status.Conditions, v1alpha1.ConditionRulesAccepted)
 		if found == nil || found.Status != metav1.ConditionFalse || found.ObservedGeneration != policy.Generation {
@@ -165,7 +165,7 @@ func (c *cluster) waitForRefusedRules(t *testing.T) (condition metav1.Condition)
 // waitForRules waits until both pods have these rules.
 func (c *cluster) waitForRules(t *testing.T, names ...string) {
 	t.Helper()
-	c.WaitFor(t, "the pods have their rules", 30*time.Second, func(context.Context) error {
+	c.WaitFor(t, "the pods have their rules", 10*time.Second, func(context.Context) error {
 		return c.haveRules(t, names)
 	})
 }

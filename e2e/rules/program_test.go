@@ -101,7 +101,7 @@ func TestABlockActsAndAFaultyVersionDoesNotReplaceIt(t *testing.T) {
 	if err := c.Client.Delete(t.Context(), c.PolicyOf(t, "", "stamped")); err != nil {
 		t.Fatal(err)
 	}
-	c.WaitFor(t, "nothing is left on nodes and pods", 30*time.Second, c.NothingLeft)
+	c.WaitFor(t, "nothing is left on nodes and pods", 10*time.Second, c.NothingLeft)
 	server.count(t, stampOption)
 	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Down, 500*time.Millisecond))
 	if count := server.count(t, stampOption); count > 0 {

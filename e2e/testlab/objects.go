@@ -107,7 +107,7 @@ func (c *Cluster) DeleteAll(t testing.TB) {
 // for so many pods, and returns how long that took.
 func (c *Cluster) WaitProgrammed(t testing.TB, policy *v1alpha1.MPTCPPolicy, pods int) time.Duration {
 	t.Helper()
-	return c.WaitFor(t, "the policy is programmed", 30*time.Second, func(ctx context.Context) error {
+	return c.WaitFor(t, "the policy is programmed", 10*time.Second, func(ctx context.Context) error {
 		return c.Programmed(ctx, policy, pods)
 	})
 }

@@ -50,12 +50,12 @@ var ErrNoVirtualServer = errors.New("the kernel has no IPVS (CONFIG_IP_VS)")
 func (node *Node) ServeVirtually(at, server netip.AddrPort) error {
 	namespace, err := netns.GetFromPath(node.Path())
 	if err != nil {
-		return err
+		return fmt.Errorf("opening the namespace of %s: %w", node.Name, err)
 	}
 	defer namespace.Close()
 	conn, err := genetlink.Dial(&netlink.Config{NetNS: int(namespace)})
 	if err != nil {
-		return err
+		return fmt.Errorf("opening generic netlink in %s: %w", node.Name, err)
 	}
 	defer conn.Close()
 	family, err := conn.GetFamily("IPVS")
