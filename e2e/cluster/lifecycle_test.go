@@ -117,9 +117,29 @@ func mustKubectl(ctx context.Context, t *testing.T, arguments ...string) string 
 	t.Helper()
 	out, err := kubectl(ctx, arguments...)
 	if err != nil {
+		t.Log(whatTheClusterDoes(ctx))
 		t.Fatal(err)
 	}
 	return out
+}
+
+// whatTheClusterDoes is what explains that something does not come about: nodes, pods, what
+// happened last, and processes of the cluster that are gone.
+func whatTheClusterDoes(ctx context.Context) string {
+	const lastEvents = 30
+	said, nodes := "", []string{"get", "nodes,pods", "--all-namespaces", "--output", "wide"}
+	for _, ask := range [][]string{nodes, {"events", "--all-namespaces", "--no-headers"}} {
+		out, err := kubectl(ctx, ask...)
+		lines := strings.SplitAfter(out, "\n")
+		said += strings.Join(lines[max(0, len(lines)-lastEvents):], "")
+		if err != nil {
+			said += err.Error() + "\n"
+		}
+	}
+	for _, gone := range cluster.ended() {
+		said += gone.Error() + "\n"
+	}
+	return said
 }
 
 func serverAddress(ctx context.Context, t *testing.T, pod string) string {

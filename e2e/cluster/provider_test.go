@@ -42,6 +42,8 @@ type provider interface {
 	insideShell(t *testing.T, node string) string
 	// killServer kills the API server, and lets it come back after a while.
 	killServer(ctx context.Context, away time.Duration) error
+	// ended tells of each process of the cluster that is gone, those of rebooted nodes too.
+	ended() []error
 }
 
 func newProvider(name string) (provider, error) {
@@ -153,6 +155,8 @@ func (p *labProvider) insideShell(t *testing.T, node string) string {
 	return strings.Join(inside, " ")
 }
 
+func (p *labProvider) ended() []error { return p.lab.Ended() }
+
 func (p *labProvider) reboot(ctx context.Context, node string) error { return p.lab.Reboot(ctx, node) }
 
 func (p *labProvider) killServer(ctx context.Context, away time.Duration) error {
@@ -262,6 +266,8 @@ func (p *kindProvider) killServer(ctx context.Context, away time.Duration) error
 	time.Sleep(away)
 	return err
 }
+
+func (p *kindProvider) ended() []error { return nil }
 
 // interfaceOf is the name of a node's NIC on a path.
 func interfaceOf(path int) string {

@@ -98,10 +98,10 @@ func (l *Lab) startControllers(ctx context.Context) error {
 		"--allocate-node-cidrs=false",
 		"--controllers=*,-bootstrap-signer-controller,-token-cleaner-controller",
 	}, common...)
-	if _, err := l.start("kube-controller-manager", exec.Command(l.clusterBinary("kube-controller-manager"), manager...)); err != nil {
+	if err := l.keepRunning("kube-controller-manager", l.clusterBinary("kube-controller-manager"), manager...); err != nil {
 		return err
 	}
-	if _, err := l.start("kube-scheduler", exec.Command(l.clusterBinary("kube-scheduler"), common...)); err != nil {
+	if err := l.keepRunning("kube-scheduler", l.clusterBinary("kube-scheduler"), common...); err != nil {
 		return err
 	}
 	return l.startCiliumOperator()

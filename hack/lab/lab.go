@@ -85,6 +85,7 @@ type Lab struct {
 	lock            *os.File
 	janitor         *janitor
 	pods            []*Process
+	children        children
 }
 
 // Up brings a lab up. An older one of the same name is removed first.
@@ -221,6 +222,7 @@ func (l *Lab) Keep() error {
 
 // Down removes the lab.
 func (l *Lab) Down() error {
+	l.children.end()
 	if err := teardown(l.Name); err != nil {
 		return err // the janitor tries again when this program ends
 	}

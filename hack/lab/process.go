@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,7 +54,73 @@ func (l *Lab) start(name string, command *exec.Cmd, environment ...string) (*Pro
 		_ = command.Wait() // whoever waits for it learns from its log
 		close(p.done)
 	}()
+	l.children.add(p)
 	return p, nil
+}
+
+// restartAfter is how long what is kept running is away after it ended.
+const restartAfter = time.Second
+
+// keepRunning starts a process, and starts it again whenever it ends, as a kubelet does for the
+// pods of a control plane.
+func (l *Lab) keepRunning(name, program string, arguments ...string) error {
+	p, err := l.start(name, exec.Command(program, arguments...))
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-p.done
+		time.Sleep(restartAfter)
+		err := l.children.unlessEnding(func() error { return l.keepRunning(name, program, arguments...) })
+		if err != nil {
+			l.options.Say(fmt.Sprintf("failed to start %s again: %v", name, err))
+		}
+	}()
+	return nil
+}
+
+// children are the processes that a lab has started.
+type children struct {
+	mutex   sync.Mutex
+	started []*Process
+
+	keeping sync.Mutex
+	ending  bool
+}
+
+func (c *children) add(one *Process) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	c.started = append(c.started, one)
+}
+
+// end has nothing be started again.
+func (c *children) end() {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	c.ending = true
+}
+
+func (c *children) unlessEnding(f func() error) error {
+	c.keeping.Lock()
+	defer c.keeping.Unlock()
+	if c.ending {
+		return nil
+	}
+	return f()
+}
+
+// Ended tells of each process that is gone what its log says at the end: for whoever asks why
+// a lab does not do what it should.
+func (l *Lab) Ended() (reports []error) {
+	l.children.mutex.Lock()
+	defer l.children.mutex.Unlock()
+	for _, p := range l.children.started {
+		if err := p.ended(); err != nil {
+			reports = append(reports, err)
+		}
+	}
+	return reports
 }
 
 // Pid is the process's number.

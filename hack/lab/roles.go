@@ -12,7 +12,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"syscall"
+	"time"
 
 	"braid.dev/braid/internal/lab/network"
 )
@@ -25,6 +27,14 @@ const (
 	roleJanitor = "janitor"
 	roleForward = "forward"
 )
+
+// What is in a node's network namespace ends with the node, and a process is where its first
+// thread is. A forwarder begins connections to kubelets on others.
+func init() {
+	if os.Getenv(roleVariable) == roleForward {
+		runtime.LockOSThread()
+	}
+}
 
 // RunRole must come first in the main function of every program (in TestMain of
 // every test) that uses a lab. It returns at once, unless the program was started
@@ -150,11 +160,18 @@ func runForwarder(input string) error {
 	return <-failed
 }
 
+// forwardAll goes on where one connection cannot be had, for want of descriptors say: without
+// it no node reaches the API server.
 func forwardAll(listener net.Listener, address string) error {
 	for {
 		inside, err := listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("accepting connections: %w", err)
+		}
 		if err != nil {
-			return fmt.Errorf("accepting a connection: %w", err)
+			fmt.Fprintf(os.Stderr, "failed to accept a connection on %s: %v\n", listener.Addr(), err)
+			time.Sleep(100 * time.Millisecond)
+			continue
 		}
 		go forward(inside, address)
 	}
