@@ -124,7 +124,7 @@ func mustKubectl(ctx context.Context, t *testing.T, arguments ...string) string 
 }
 
 // whatTheClusterDoes is what explains that something does not come about: nodes, pods, what
-// happened last, and processes of the cluster that are gone.
+// happened last, and what the cluster's processes said.
 func whatTheClusterDoes(ctx context.Context) string {
 	const lastEvents = 30
 	said, nodes := "", []string{"get", "nodes,pods", "--all-namespaces", "--output", "wide"}
@@ -136,10 +136,7 @@ func whatTheClusterDoes(ctx context.Context) string {
 			said += err.Error() + "\n"
 		}
 	}
-	for _, gone := range cluster.ended() {
-		said += gone.Error() + "\n"
-	}
-	return said
+	return said + strings.Join(cluster.lastWords(), "\n")
 }
 
 func serverAddress(ctx context.Context, t *testing.T, pod string) string {

@@ -42,8 +42,8 @@ type provider interface {
 	insideShell(t *testing.T, node string) string
 	// killServer kills the API server, and lets it come back after a while.
 	killServer(ctx context.Context, away time.Duration) error
-	// ended tells of each process of the cluster that is gone, those of rebooted nodes too.
-	ended() []error
+	// lastWords are the ends of the logs of the cluster's processes.
+	lastWords() []string
 }
 
 func newProvider(name string) (provider, error) {
@@ -155,7 +155,7 @@ func (p *labProvider) insideShell(t *testing.T, node string) string {
 	return strings.Join(inside, " ")
 }
 
-func (p *labProvider) ended() []error { return p.lab.Ended() }
+func (p *labProvider) lastWords() []string { return p.lab.LastWords() }
 
 func (p *labProvider) reboot(ctx context.Context, node string) error { return p.lab.Reboot(ctx, node) }
 
@@ -267,7 +267,7 @@ func (p *kindProvider) killServer(ctx context.Context, away time.Duration) error
 	return err
 }
 
-func (p *kindProvider) ended() []error { return nil }
+func (p *kindProvider) lastWords() []string { return nil }
 
 // interfaceOf is the name of a node's NIC on a path.
 func interfaceOf(path int) string {

@@ -110,15 +110,17 @@ func (c *children) unlessEnding(f func() error) error {
 	return f()
 }
 
-// Ended tells of each process that is gone what its log says at the end: for whoever asks why
-// a lab does not do what it should.
-func (l *Lab) Ended() (reports []error) {
+// LastWords is what the logs of the lab's processes say at their ends, and which of them are gone:
+// for whoever asks why a lab does not do what it should.
+func (l *Lab) LastWords() (reports []string) {
 	l.children.mutex.Lock()
 	defer l.children.mutex.Unlock()
 	for _, p := range l.children.started {
 		if err := p.ended(); err != nil {
-			reports = append(reports, err)
+			reports = append(reports, err.Error())
+			continue
 		}
+		reports = append(reports, p.Name+" runs: "+p.lastWords())
 	}
 	return reports
 }
