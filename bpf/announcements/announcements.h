@@ -21,6 +21,7 @@ enum {
 	SAYS_LITTLE = 16, /* segments that it sent */
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
+	TIMESTAMPS_HEAD = 0x0101080a, /* two NOPs before the option */
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
 };
 
@@ -71,13 +72,6 @@ struct room {
 	__u32 pad;
 };
 
-/* Since when a connection says more than little; only while the agent is to be told. */
-struct begun {
-	__u64 at; /* ns; BEGUN_ELSEWHERE where the peer began it */
-};
-
-#define BEGUN_ELSEWHERE (~0ULL)
-
 /* Those of a connection, kept with the socket of the subflow that brought them. */
 struct held {
 	__u64 began;   /* ns, when it was established; from then on when the last one was let go */
@@ -93,19 +87,16 @@ struct ends {
 	__be16 destination_port;
 };
 
-/* The part of struct bpf_tcp_sock up to what is read. */
-struct bpf_tcp_sock {
-	__u32 unread[5];
-	__u32 snd_nxt;
-	__u32 unread_too[10];
-	__u32 segs_out;
-	__u32 unread_either[3];
-	__u64 bytes_received;
-	__u64 bytes_acked;
+/* As the kernel writes them into most acknowledgements of MPTCP. */
+struct usual_options {
+	__be32 timestamps[PADDED_TIMESTAMPS / 4];
+	__u8 kind;
+	__u8 length;
+	__u8 subtype; /* the upper half */
+	__u8 flags;
 };
 
 static void *(*const bpf_sk_fullsock)(void *sk) = (void *)95;
-static struct bpf_tcp_sock *(*const bpf_tcp_sock)(void *sk) = (void *)96;
 
 /* By the host's ends of the pods' interfaces. */
 struct {
@@ -146,13 +137,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } kept_back SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct begun);
-} begun_connections SEC(".maps");
 
 /* What the agent is told, of interfaces. */
 struct {

@@ -38,12 +38,13 @@ static __always_inline int take_room(const struct wait *wait)
 	return now >= until && __sync_val_compare_and_swap(&room->until, until, now + PLACE_EVERY) == until;
 }
 
-static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_sock *tcp, struct held *held)
+static __always_inline __u64 moved_by(const struct tcp_sock *tcp) { return tcp->bytes_acked + tcp->bytes_received; }
+
+static __always_inline int lasts(const struct wait *wait, const struct tcp_sock *tcp, struct held *held)
 {
 	if (held->lasts)
 		return 1;
-	if ((wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) ||
-	    (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
+	if ((wait->bytes && moved_by(tcp) >= wait->bytes) || (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
 		held->lasts = take_room(wait);
 	if (held->lasts)
 		held->began = 0; /* none was let go yet */
@@ -51,22 +52,42 @@ static __always_inline int lasts(const struct wait *wait, const struct bpf_tcp_s
 }
 
 /*
- * ns. The kernel looks again at a buffer from which the application reads, but that of a
+ * us; 0 before. The kernel looks again at a buffer from which the application reads, but that of a
  * subflow is read by MPTCP.
  */
-static __always_inline __u64 established(const struct tcp_sock *kernel) { return kernel->rcvq_space.time * 1000; }
+static __always_inline __u64 established(const struct tcp_sock *tcp) { return tcp->rcvq_space.time; }
 
-/* An agent may have the kernel announce on connections that are there for long. */
-static __always_inline __u64 waits_since(void *socket)
+/*
+ * ns, when it sent or got something last. The kernel has looked at the clock for that; to ask for the time
+ * here, too, would take longer than all else that is done with a packet of a young connection.
+ */
+static __always_inline __u64 age_of(const struct tcp_sock *tcp) { return (tcp->tcp_mstamp - established(tcp)) * 1000; }
+
+/* Since when an announcement waits, ns: an agent may have the kernel announce on connections that are there for long. */
+static __always_inline __u64 waits_since(const struct tcp_sock *tcp) { return established(tcp) * 1000; }
+
+/*
+ * Timestamps and data sequence signals alone, as in most acknowledgements, or too little for an announcement: that
+ * is seen without a copy of the options.
+ */
+static __always_inline int announces_nothing(struct __sk_buff *skb, const struct packet *packet)
 {
-	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
+	__u32 offset = packet->options, length = packet->options_length;
+	const struct usual_options *options;
 
-	return kernel ? established(kernel) : bpf_ktime_get_ns();
+	if (length < LENGTH_ADD_IPV4)
+		return 1;
+	barrier_var(offset);
+	options = (void *)(unsigned long)skb->data + (offset & TRANSPORT_MASK);
+	if ((void *)(options + 1) > (void *)(unsigned long)skb->data_end)
+		return 0;
+	return options->timestamps[0] == bpf_htonl(TIMESTAMPS_HEAD) && options->kind == OPTION_MPTCP &&
+	       options->subtype >> 4 == SUBTYPE_DSS && PADDED_TIMESTAMPS + ((options->length + 3) & ~3U) == length;
 }
 
 /* Keeps what the packet announces; 0 where it announces nothing, or is not to be kept. */
 static __always_inline int keep(struct __sk_buff *skb, void *socket, const struct wait *wait,
-				const struct bpf_tcp_sock *tcp, struct held *held)
+				const struct tcp_sock *tcp, struct held *held)
 {
 	struct announcement announcement = {};
 	struct packet packet;
@@ -74,14 +95,14 @@ static __always_inline int keep(struct __sk_buff *skb, void *socket, const struc
 
 	if (skb->len > LONGEST_ACK || !parse_packet(skb, &packet) || !is_bare_ack(skb, &packet))
 		return 0;
-	if (!find_announcement(skb, &packet, &announcement))
+	if (likely(announces_nothing(skb, &packet)) || !find_announcement(skb, &packet, &announcement))
 		return 0;
 	if (!held)
 		held = bpf_sk_storage_get(&held_announcements, socket, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!held)
 		return 0;
 	if (!held->began)
-		held->began = waits_since(socket);
+		held->began = waits_since(tcp);
 	if (lasts(wait, tcp, held))
 		return 0;
 	place = announcement.option[ID_AT] & (PLACES - 1);
@@ -96,7 +117,7 @@ static __always_inline int keep(struct __sk_buff *skb, void *socket, const struc
  * clone arrives. The socket counts a segment after this program has seen it.
  */
 static __always_inline __be32 behind(const struct __sk_buff *skb, const struct packet *packet,
-				     const struct bpf_tcp_sock *tcp)
+				     const struct tcp_sock *tcp)
 {
 	__u32 end = bpf_ntohl(packet->sequence) + skb->len - packet->options - packet->options_length;
 	__u32 next = tcp->snd_nxt;
@@ -105,7 +126,7 @@ static __always_inline __be32 behind(const struct __sk_buff *skb, const struct p
 }
 
 /* Sends one that waits, by a clone of this packet. */
-static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_sock *tcp, struct held *held)
+static __always_inline void let_go(struct __sk_buff *skb, const struct tcp_sock *tcp, struct held *held)
 {
 	__u32 place = lowest(held->waiting), before = skb->tc_index;
 	struct carried carried = {};
@@ -127,6 +148,12 @@ static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_s
 	skb->tc_index = before;
 }
 
+/* That of an MPTCP socket; 0 of any other. */
+static __always_inline struct mptcp_subflow_context *subflow_of(const struct tcp_sock *tcp)
+{
+	return tcp->is_mptcp ? tcp->inet_conn.icsk_ulp_data : 0;
+}
+
 /*
  * A subflow by which a peer joins is finished when whoever holds the connection's lock
  * releases it. The kernel answers before, and puts data that comes before that in the
@@ -134,42 +161,30 @@ static __always_inline void let_go(struct __sk_buff *skb, const struct bpf_tcp_s
  * data, and asks again after two round trips, and then again. Linux before 6.5 does not
  * tell, and has no need to.
  */
-static __always_inline int is_joining(void *socket)
+static __always_inline int is_joining(const struct tcp_sock *tcp)
 {
 	struct mptcp_subflow_context *subflow = 0;
-	struct tcp_sock *kernel;
 	__u32 id;
 
 	if (!__builtin_preserve_field_info(subflow->subflow_id, FIELD_EXISTS))
 		return 0;
-	kernel = bpf_skc_to_tcp_sock(socket);
-	if (!kernel || !kernel->is_mptcp)
-		return 0;
-	subflow = kernel->inet_conn.icsk_ulp_data;
+	subflow = subflow_of(tcp);
 	return subflow && !bpf_probe_read_kernel(&id, sizeof(id), &subflow->subflow_id) && !id;
 }
 
-static __always_inline int is_early_answer(struct __sk_buff *skb, void *socket, const struct bpf_tcp_sock *tcp)
+static __always_inline int is_early_answer(struct __sk_buff *skb, const struct tcp_sock *tcp)
 {
 	struct packet packet;
 
 	if (likely(tcp->bytes_received || tcp->bytes_acked > 1) || tcp->segs_out > MAX_ANSWERS)
 		return 0;
-	return is_joining(socket) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
-}
-
-/* That of an MPTCP socket; 0 of any other. */
-static __always_inline struct mptcp_subflow_context *subflow_of(void *socket)
-{
-	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
-
-	return kernel && kernel->is_mptcp ? kernel->inet_conn.icsk_ulp_data : 0;
+	return is_joining(tcp) && parse_packet(skb, &packet) && is_bare_ack(skb, &packet);
 }
 
 /* Whether the pod sent the connection's first SYN. */
-static __always_inline int is_begun_here(void *socket)
+static __always_inline int is_begun_here(const struct tcp_sock *tcp)
 {
-	struct mptcp_subflow_context *subflow = subflow_of(socket);
+	struct mptcp_subflow_context *subflow = subflow_of(tcp);
 	__u32 bits = 0;
 
 	if (!subflow || bpf_probe_read_kernel(&bits, sizeof(bits), (void *)subflow + REQUEST_MPTCP(BYTE_OFFSET)))
@@ -196,59 +211,34 @@ static __always_inline void tell(const struct __sk_buff *skb, struct wait *wait,
 	tell_of(skb, wait, what, 0);
 }
 
-static __always_inline int is_old_enough(const struct wait *wait, const struct bpf_tcp_sock *tcp, const struct begun *begun)
+static __always_inline int has_moved_or_aged(const struct wait *wait, const struct tcp_sock *tcp, __u32 bytes_part, __u32 time_part)
 {
-	if (begun->at == BEGUN_ELSEWHERE)
-		return 0;
-	if (wait->time)
-		return bpf_ktime_get_ns() - begun->at >= wait->time;
-	return tcp->bytes_acked + tcp->bytes_received >= wait->bytes;
+	return (wait->bytes && moved_by(tcp) >= wait->bytes / bytes_part) ||
+	       (wait->time && age_of(tcp) >= wait->time / time_part);
 }
 
 /*
- * The agent's events would cost each connection, and so would a record of each: those that say
- * little have neither. The agent looks for them now and then.
+ * The agent's events would cost each connection: those that say little have none, and the agent looks for
+ * them now and then.
  */
-static __always_inline void watch(const struct __sk_buff *skb, void *socket, struct wait *wait, const struct bpf_tcp_sock *tcp)
+static __always_inline void watch(const struct __sk_buff *skb, struct wait *wait, const struct tcp_sock *tcp)
 {
-	struct tcp_sock *kernel;
-	struct begun *begun;
-
-	if (tcp->segs_out < SAYS_LITTLE)
+	if (tcp->segs_out < SAYS_LITTLE || likely(!(wait->time ? age_of(tcp) >= wait->time : moved_by(tcp) >= wait->bytes)))
 		return;
-	begun = bpf_sk_storage_get(&begun_connections, socket, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!begun)
-		return;
-	if (!begun->at)
-		begun->at = is_begun_here(socket) ? bpf_ktime_get_ns() : BEGUN_ELSEWHERE;
-	if (!is_old_enough(wait, tcp, begun))
-		return;
-	kernel = bpf_skc_to_tcp_sock(socket);
-	if (kernel && kernel->is_mptcp)
+	if (is_begun_here(tcp))
 		tell(skb, wait, TELLS_LASTING);
 }
 
-/*
- * A pod of short connections announces nothing. One that lasts is known by what the kernel
- * counts anyway, so that nothing is kept of those that do not.
- */
-static __always_inline void watch_served(const struct __sk_buff *skb, void *socket, struct wait *wait,
-					 const struct bpf_tcp_sock *tcp)
+/* A pod of short connections announces nothing. */
+static __always_inline void watch_served(const struct __sk_buff *skb, struct wait *wait, const struct tcp_sock *tcp)
 {
-	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
-
-	if (!kernel || !kernel->is_mptcp)
-		return;
-	if (!(wait->bytes && tcp->bytes_acked + tcp->bytes_received >= wait->bytes) &&
-	    !(wait->time && bpf_ktime_get_ns() - established(kernel) >= wait->time))
-		return;
-	if (!is_begun_here(socket))
+	if (unlikely(has_moved_or_aged(wait, tcp, 1, 1)) && !is_begun_here(tcp))
 		tell(skb, wait, TELLS_SERVED);
 }
 
-static __always_inline __u32 socket_token(void *socket)
+static __always_inline __u32 socket_token(const struct tcp_sock *tcp)
 {
-	struct mptcp_subflow_context *subflow = subflow_of(socket);
+	struct mptcp_subflow_context *subflow = subflow_of(tcp);
 	__u32 token = 0;
 
 	if (subflow)
@@ -256,34 +246,38 @@ static __always_inline __u32 socket_token(void *socket)
 	return token;
 }
 
-static __always_inline int has_moved_or_aged(const struct wait *wait, __u64 moved, __u64 age, __u32 bytes_part, __u32 time_part)
+/* Of a pod whose subflows the agent opens. */
+static __always_inline void watch_for_agent(const struct __sk_buff *skb, struct wait *wait, const struct tcp_sock *tcp)
 {
-	return (wait->bytes && moved >= wait->bytes / bytes_part) || (wait->time && age >= wait->time / time_part);
+	int begun_here;
+
+	if (likely(!(wait->tells & TELLS_BEGUN) && !has_moved_or_aged(wait, tcp, SERVED_BYTES_PART, SERVED_TIME_PART)))
+		return;
+	begun_here = is_begun_here(tcp);
+	if (begun_here && wait->tells & TELLS_BEGUN)
+		tell(skb, wait, TELLS_BEGUN);
+	if (begun_here && wait->tells & TELLS_LASTING && has_moved_or_aged(wait, tcp, 1, 1))
+		tell_of(skb, wait, TELLS_LASTING, socket_token(tcp));
+	if (!begun_here && wait->tells & TELLS_SERVED && has_moved_or_aged(wait, tcp, SERVED_BYTES_PART, SERVED_TIME_PART))
+		tell(skb, wait, TELLS_SERVED);
 }
 
 /*
- * Of a pod whose subflows the agent opens. Nothing is kept of a connection here either: the kernel
- * counts what it moved, and knows since when it is there.
+ * Tells of connections that last. Nothing is kept of any: the kernel counts what each moved, and knows since
+ * when it is there.
  */
-static __always_inline void watch_for_agent(const struct __sk_buff *skb, void *socket, struct wait *wait,
-					    const struct bpf_tcp_sock *tcp)
+static __always_inline void watch_all(const struct __sk_buff *skb, struct wait *wait, const struct tcp_sock *tcp)
 {
-	struct tcp_sock *kernel = bpf_skc_to_tcp_sock(socket);
-	__u64 moved = tcp->bytes_acked + tcp->bytes_received, age;
-	int begun_here;
-
-	if (!kernel || !kernel->is_mptcp || !established(kernel))
+	if (!tcp->is_mptcp || !established(tcp))
 		return;
-	age = bpf_ktime_get_ns() - established(kernel);
-	if (likely(!(wait->tells & TELLS_BEGUN) && !has_moved_or_aged(wait, moved, age, SERVED_BYTES_PART, SERVED_TIME_PART)))
+	if (wait->tells & AGENT_OPENS) {
+		watch_for_agent(skb, wait, tcp);
 		return;
-	begun_here = is_begun_here(socket);
-	if (begun_here && wait->tells & TELLS_BEGUN)
-		tell(skb, wait, TELLS_BEGUN);
-	if (begun_here && wait->tells & TELLS_LASTING && has_moved_or_aged(wait, moved, age, 1, 1))
-		tell_of(skb, wait, TELLS_LASTING, socket_token(socket));
-	if (!begun_here && wait->tells & TELLS_SERVED && has_moved_or_aged(wait, moved, age, SERVED_BYTES_PART, SERVED_TIME_PART))
-		tell(skb, wait, TELLS_SERVED);
+	}
+	if (wait->tells & TELLS_LASTING)
+		watch(skb, wait, tcp);
+	if (wait->tells & TELLS_SERVED)
+		watch_served(skb, wait, tcp);
 }
 
 /* The answer to a SYN of MPTCP: who listens has no socket of the connection's, or subflow's, own yet. */
@@ -337,8 +331,8 @@ int hold_addresses(struct __sk_buff *skb)
 {
 	__u32 index = skb->ifindex;
 	struct wait *wait = bpf_map_lookup_elem(&waits, &index);
-	struct bpf_tcp_sock *tcp;
-	struct held *held;
+	struct tcp_sock *tcp;
+	struct held *held = 0;
 	void *socket;
 
 	if (!wait)
@@ -348,26 +342,19 @@ int hold_addresses(struct __sk_buff *skb)
 	socket = (void *)(unsigned long)skb->sk;
 	if (!socket)
 		return TCX_NEXT;
-	socket = bpf_sk_fullsock(socket);
-	if (!socket)
-		return answer(skb, wait);
-	tcp = bpf_tcp_sock(socket);
+	tcp = bpf_skc_to_tcp_sock(socket);
 	if (!tcp)
-		return TCX_NEXT;
-	if (unlikely(is_early_answer(skb, socket, tcp)))
+		return bpf_sk_fullsock(socket) ? TCX_NEXT : answer(skb, wait);
+	if (unlikely(is_early_answer(skb, tcp)))
 		return keep_back();
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
-	if (wait->tells & AGENT_OPENS) {
-		if (wait->tells & (TELLS_LASTING | TELLS_SERVED | TELLS_BEGUN))
-			watch_for_agent(skb, socket, wait, tcp);
+	if (wait->tells & (TELLS_LASTING | TELLS_SERVED | TELLS_BEGUN))
+		watch_all(skb, wait, tcp);
+	if (wait->tells & AGENT_OPENS)
 		return TCX_NEXT;
-	}
-	if (wait->tells & TELLS_LASTING)
-		watch(skb, socket, wait, tcp);
-	if (wait->tells & TELLS_SERVED)
-		watch_served(skb, socket, wait, tcp);
-	held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
+	if (tcp->inet_conn.icsk_inet.sk.sk_bpf_storage)
+		held = bpf_sk_storage_get(&held_announcements, socket, 0, 0);
 	if ((!held || !held->lasts) && keep(skb, socket, wait, tcp, held))
 		return TC_ACT_SHOT;
 	if (held && held->waiting && lasts(wait, tcp, held) && bpf_ktime_get_ns() - held->began >= LET_GO_EVERY)

@@ -13,11 +13,6 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type HoldBegun struct {
-	_  structs.HostLayout
-	At uint64
-}
-
 type HoldCarried struct {
 	_            structs.HostLayout
 	Announcement struct {
@@ -97,7 +92,6 @@ type HoldWait struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	HoldMapBegunConnections     = "begun_connections"
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
 	HoldMapKeptBack             = "kept_back"
@@ -157,7 +151,6 @@ type HoldProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type HoldMapSpecs struct {
-	BegunConnections     *ebpf.MapSpec `ebpf:"begun_connections"`
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
 	KeptBack             *ebpf.MapSpec `ebpf:"kept_back"`
@@ -193,7 +186,6 @@ func (o *HoldObjects) Close() error {
 //
 // It can be passed to LoadHoldObjects or ebpf.CollectionSpec.LoadAndAssign.
 type HoldMaps struct {
-	BegunConnections     *ebpf.Map `ebpf:"begun_connections"`
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
 	KeptBack             *ebpf.Map `ebpf:"kept_back"`
@@ -205,7 +197,6 @@ type HoldMaps struct {
 
 func (m *HoldMaps) Close() error {
 	return _HoldClose(
-		m.BegunConnections,
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
 		m.KeptBack,

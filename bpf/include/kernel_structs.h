@@ -49,7 +49,20 @@ struct sock_common {
 	struct in6_addr skc_v6_rcv_saddr;
 } __attribute__((preserve_access_index));
 
+struct bpf_local_storage;
+
+struct sock {
+	struct sock_common __sk_common;
+	__u8 sk_shutdown;
+	struct bpf_local_storage *sk_bpf_storage; /* what programs keep with it */
+} __attribute__((preserve_access_index));
+
+struct inet_sock {
+	struct sock sk;
+} __attribute__((preserve_access_index));
+
 struct inet_connection_sock {
+	struct inet_sock icsk_inet;
 	void *icsk_ulp_data; /* of a subflow, its struct mptcp_subflow_context */
 } __attribute__((preserve_access_index));
 
@@ -59,6 +72,10 @@ struct tcp_rack {
 
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+	__u32 segs_out;
+	__u32 snd_nxt;
 	struct {
 		__u64 time; /* us: when the buffer for what comes in was looked at last; at first when it was established */
 	} rcvq_space;

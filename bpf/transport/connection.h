@@ -12,11 +12,6 @@ enum {
 	RCV_SHUTDOWN = 1,
 };
 
-struct sock {
-	struct sock_common __sk_common;
-	__u8 sk_shutdown;
-} __attribute__((preserve_access_index));
-
 /* struct mptcp_sock begins with it. */
 static struct sock *(*const bpf_skc_to_mptcp_sock)(void *sk) = (void *)196;
 

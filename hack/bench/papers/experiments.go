@@ -36,6 +36,10 @@ var Experiments = []rig.Measurer{
 		Name: "small", Measures: "completion times of flows of 10 to 220 kB (seed 001, use case 3)",
 		Figures: []rig.Unit{{"fct.small.*_ms", "ms"}, {"fct.small_ratio_*", "ratio"}, {"fct.small_*to_mptcp.*", "ratio"}},
 	}},
+	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureSmallPrograms, Info: rig.Info{
+		Name: "small_programs", Measures: "time in the nodes' packet programs for a flow of 10 to 220 kB",
+		Figures: []rig.Unit{{"fct.small_programs.*_us", "us/flow"}, {"fct.small_programs.*_runs", "runs/flow"}},
+	}},
 	rig.Experiment[*hints]{Setup: newHints, Run: measureHint, Info: rig.Info{
 		Name: "hint", Measures: "what a tenant's hint costs and how soon it is followed (seed 004, A, C, D, figures 8 and 9)",
 		Figures: []rig.Unit{{"hint.overhead_pct", "%"}, {"hint.*_ms", "ms"}, {"hint.*on_*_pct*", "% of the bytes"}},

@@ -151,24 +151,33 @@ func smallFlowsIn(ctx context.Context, m *rig.Measurement, l *rig.Lab, place sma
 
 // smallTurns is how long small flows take by each of these ways, in ms, while the client has a
 // policy with such subflows: the mean over the sizes of the median of each.
-func smallTurns(ctx context.Context, l *rig.Lab, subflows string, ways []smallWay, rounds int) (_ map[string]float64, err error) {
+func smallTurns(ctx context.Context, l *rig.Lab, subflows string, ways []smallWay, rounds int) (took map[string]float64, err error) {
 	if err := l.Spread(ctx, subflows); err != nil {
 		return nil, err
 	}
+	err = withSmallFlows(ctx, l, ways, func(flows map[string]*rig.Flows) error {
+		took, err = inTurns(ctx, flows, ways, smallSizes(rounds))
+		return err
+	})
+	return took, err
+}
+
+// withSmallFlows has servers for these ways, and goes on when the policies are some seconds old.
+func withSmallFlows(ctx context.Context, l *rig.Lab, ways []smallWay, measure func(map[string]*rig.Flows) error) (err error) {
 	var servers rig.Closers
 	defer func() { err = errors.Join(err, servers.Close()) }()
 	flows := map[string]*rig.Flows{}
 	for _, way := range ways {
 		f, err := rig.NewFlows(ctx, l.Network.Pod(way.client), l.Network.Pod(way.server))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		servers.Own(f)
 		f.Protocol = way.protocol
 		flows[way.name] = f
 	}
 	time.Sleep(rig.PolicyAge)
-	return inTurns(ctx, flows, ways, smallSizes(rounds))
+	return measure(flows)
 }
 
 // inTurns runs a flow of each size by all ways before the next one: what else the machine does
