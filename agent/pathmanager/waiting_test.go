@@ -138,6 +138,49 @@ func TestManyThatAreHeldAreLetGoByAndBy(t *testing.T) {
 	require.Equal(t, 2*mostLetGo, tracker.held.Len())
 }
 
+func TestThoseThatWaitForRoomAreLookedAtInTurn(t *testing.T) {
+	const all, looks = 100, int(rescueTurn / heldLook)
+	tracker, seen := waitedEnough(t, all, bound(0)), map[uint32]bool{}
+	for range looks {
+		for _, c := range tracker.inTurn() {
+			seen[c.token] = true
+		}
+	}
+	require.Len(t, seen, all)
+	require.Len(t, waitedEnough(t, 3*mostLetGo, bound(0)).inTurn(), mostInTurn)
+	require.Empty(t, waitedEnough(t, 0, bound(0)).inTurn())
+}
+
+func TestTheTurnGoesOnWithTheNextOneWhereAConnectionEnds(t *testing.T) {
+	tracker := waitedEnough(t, 8, bound(0))
+	tracker.inTurn()
+	next := tracker.turn.Value.(*connection)
+	after := tracker.turn.Next().Value.(*connection)
+	tracker.forget(next.token)
+	require.Equal(t, after, tracker.inTurn()[0])
+}
+
+func TestFewThatStandStillGoOnWhileThePathsAreFull(t *testing.T) {
+	room := bound(0)
+	tracker := waitedEnough(t, 100, room)
+	rescue := func() (rescued int) {
+		for _, c := range tracker.inTurn() {
+			if tracker.rescue(c, start.Add(time.Minute)) {
+				rescued++
+			}
+		}
+		return rescued
+	}
+	rescued := rescue()
+	require.Equal(t, 100/16, rescued+1, "as fewer wait, fewer may")
+	require.Len(t, tracker.due(start.Add(time.Minute)), rescued)
+	require.Zero(t, rescue())
+	for _, c := range tracker.due(start.Add(time.Minute)) {
+		tracker.forget(c.token)
+	}
+	require.Positive(t, rescue(), "others may, once these have ended")
+}
+
 func TestAConnectionThatEndsOrLosesItsSubflowIsHeldNoMore(t *testing.T) {
 	tracker := waitedEnough(t, 2, bound(0))
 	tracker.forget(1)

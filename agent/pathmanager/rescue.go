@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pathmanager
+
+import (
+	"container/list"
+	"time"
+
+	"braid.dev/braid/api/v1alpha1"
+)
+
+const (
+	// stuckRetries is how often in a row TCP has sent the same in vain on the only subflow of
+	// a connection that stands still: it has heard nothing for three times its timeout, and waits
+	// four times as long before the next attempt.
+	stuckRetries = 2
+	// rescueTurn is how often each of those that wait for room is looked at, and mostInTurn how
+	// many are at once, at most.
+	rescueTurn = time.Second
+	mostInTurn = 64
+)
+
+// rescue lets connections go on that stand still while they wait for room. Where many share a
+// full path, some lose one attempt after the other, and TCP waits twice as long after each: with
+// one subflow there is nothing else to send on.
+func (f *follower) rescue(now time.Time) error {
+	if f.tracker.settings.Manager != v1alpha1.SubflowManagerAgent || !f.share.crowd.MayRescue() {
+		return nil
+	}
+	for _, c := range f.tracker.inTurn() {
+		first, there, err := f.namespace.diagnostics.Subflow(c.local, c.remote)
+		if err != nil {
+			return err
+		}
+		if !there || first.TCP.Retries < stuckRetries {
+			continue
+		}
+		if !f.tracker.rescue(c, now) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// inTurn are the next ones to be looked at of those that wait for room.
+func (t *tracker) inTurn() (next []*connection) {
+	const looks = int(rescueTurn / heldLook)
+	for range min(mostInTurn, (t.held.Len()+looks-1)/looks) {
+		if t.turn == nil {
+			t.turn = t.held.Front()
+		}
+		next = append(next, t.turn.Value.(*connection))
+		t.turn = t.turn.Next()
+	}
+	return next
+}
+
+// rescue ends the wait of a connection though there is no room, if it may.
+func (t *tracker) rescue(c *connection, now time.Time) bool {
+	if !t.share.crowd.Rescue() {
+		return false
+	}
+	c.delayed.rescued = true
+	t.rescued++
+	t.letGo(c, now)
+	return true
+}
+
+func (t *tracker) leaveHeld(place *list.Element) {
+	if t.turn == place {
+		t.turn = place.Next()
+	}
+	t.held.Remove(place)
+	t.share.crowd.Wait(-1)
+}
+
+func (t *tracker) leaveRescued(c *connection) {
+	if c.delayed.rescued {
+		t.rescued--
+		t.share.crowd.Rescued(1)
+	}
+}
