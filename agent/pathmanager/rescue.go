@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/mptcpnl"
 )
 
 const (
 	// stuckRetries is how often in a row TCP has sent the same in vain on the only subflow of
-	// a connection that stands still: it has heard nothing for three times its timeout, and waits
-	// four times as long before the next attempt.
-	stuckRetries = 2
+	// a connection that stands still, and stuckTimeout how long it waits then, at least.
+	stuckRetries, stuckTimeout = 2, 500 * time.Millisecond
 	// rescueTurn is how often each of those that wait for room is looked at, and mostInTurn how
 	// many are at once, at most.
 	rescueTurn = time.Second
@@ -32,14 +32,15 @@ func (f *follower) rescue(now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if !there || first.TCP.Retries < stuckRetries {
-			continue
-		}
-		if !f.tracker.rescue(c, now) {
+		if there && isStuck(&first) && !f.tracker.rescue(c, now) {
 			return nil
 		}
 	}
 	return nil
+}
+
+func isStuck(s *mptcpnl.Subflow) bool {
+	return s.TCP.Retries >= stuckRetries && s.TCP.Timeout >= stuckTimeout
 }
 
 // inTurn are the next ones to be looked at of those that wait for room.
@@ -62,6 +63,7 @@ func (t *tracker) rescue(c *connection, now time.Time) bool {
 	}
 	c.delayed.rescued = true
 	t.rescued++
+	t.share.counts.Rescued.Add(1)
 	t.letGo(c, now)
 	return true
 }

@@ -160,6 +160,25 @@ func TestTheTurnGoesOnWithTheNextOneWhereAConnectionEnds(t *testing.T) {
 	require.Equal(t, after, tracker.inTurn()[0])
 }
 
+func TestAConnectionStandsStillWhenTCPHasTriedTwiceAndWaitsLong(t *testing.T) {
+	for name, test := range map[string]struct {
+		retries uint8
+		timeout time.Duration
+		stuck   bool
+	}{
+		"nothing to repeat":              {0, 220 * time.Millisecond, false},
+		"a first attempt":                {1, 440 * time.Millisecond, false},
+		"a first attempt on a long path": {1, 2 * time.Second, false},
+		"a second one":                   {2, 880 * time.Millisecond, true},
+		"a second one with short timers": {2, 80 * time.Millisecond, false},
+		"a later one with short timers":  {5, 640 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.stuck, isStuck(&mptcpnl.Subflow{TCP: mptcpnl.TCPInfo{Retries: test.retries, Timeout: test.timeout}}))
+		})
+	}
+}
+
 func TestFewThatStandStillGoOnWhileThePathsAreFull(t *testing.T) {
 	room := bound(0)
 	tracker := waitedEnough(t, 100, room)
@@ -175,6 +194,7 @@ func TestFewThatStandStillGoOnWhileThePathsAreFull(t *testing.T) {
 	require.Equal(t, 100/16, rescued+1, "as fewer wait, fewer may")
 	require.Len(t, tracker.due(start.Add(time.Minute)), rescued)
 	require.Zero(t, rescue())
+	require.EqualValues(t, rescued, tracker.share.counts.Rescued.Load())
 	for _, c := range tracker.due(start.Add(time.Minute)) {
 		tracker.forget(c.token)
 	}
