@@ -39,7 +39,7 @@ func TestWhereNobodySaysAnythingAnyMoreOneIsLetGoAfterTheOther(t *testing.T) {
 	require.Eventually(t, room.Take, time.Minute, 10*time.Millisecond)
 }
 
-func TestOneOfManyThatWaitMayGoOnWithoutAPlace(t *testing.T) {
+func TestFewOfManyThatWaitMayHaveASubflowWithoutAPlace(t *testing.T) {
 	var nobody *Room
 	require.False(t, nobody.Rescue(), "nobody waits")
 	var room Room
@@ -57,4 +57,7 @@ func TestOneOfManyThatWaitMayGoOnWithoutAPlace(t *testing.T) {
 	room.Rescued(1)
 	require.True(t, room.Rescue())
 	require.False(t, room.Rescue())
+	for room.Wait(100_000); room.Rescue(); rescued++ {
+	}
+	require.Equal(t, mostRescued, rescued)
 }

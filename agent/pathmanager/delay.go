@@ -13,7 +13,7 @@ type delayed struct {
 	// held: it has moved enough or is old enough, and waits for room on the paths alone;
 	// its place among those, or nil.
 	held *list.Element
-	// rescued: it stood still, and got its further subflows though there was no room.
+	// rescued: it stood still, and got another subflow though there was no room.
 	rescued bool
 	began   time.Time
 	// bytes that it had moved when it was looked at last, and when it last had more

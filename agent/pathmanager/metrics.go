@@ -17,7 +17,7 @@ var (
 	unmanagedConnections = prometheus.NewDesc("braid_pathmanager_unmanaged_connections_total",
 		"Connections that keep their first subflow because the pod's share of those that the agent manages was used.", []string{"namespace"}, nil)
 	rescuedConnections = prometheus.NewDesc("braid_pathmanager_rescued_connections_total",
-		"Connections that waited for room on the node's paths, stood still, and so got their further subflows without room.", []string{"namespace"}, nil)
+		"Connections that waited for room on the node's paths, stood still, and so got a second subflow without it.", []string{"namespace"}, nil)
 	eventsLost = prometheus.NewDesc("braid_pathmanager_events_lost_total",
 		"How often events of the namespace's pods were lost because more came than the agent received; it looks for itself then.", []string{"namespace"}, nil)
 )

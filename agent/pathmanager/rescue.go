@@ -4,6 +4,7 @@ package pathmanager
 
 import (
 	"container/list"
+	"errors"
 	"time"
 
 	"braid.dev/braid/api/v1alpha1"
@@ -20,9 +21,9 @@ const (
 	mostInTurn = 64
 )
 
-// rescue lets connections go on that stand still while they wait for room. Where many share a
-// full path, some lose one attempt after the other, and TCP waits twice as long after each: with
-// one subflow there is nothing else to send on.
+// rescue gives another subflow to connections that stand still while they wait for room. Where many
+// share a full path, some lose one attempt after the other, and TCP waits twice as long after each:
+// with one subflow there is nothing else to send on.
 func (f *follower) rescue(now time.Time) error {
 	if f.tracker.settings.Manager != v1alpha1.SubflowManagerAgent || !f.share.crowd.MayRescue() {
 		return nil
@@ -32,11 +33,25 @@ func (f *follower) rescue(now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if there && isStuck(&first) && !f.tracker.rescue(c, now) {
-			return nil
+		if !there || !isStuck(&first) || !f.tracker.rescue(c, now) {
+			continue
+		}
+		if err := f.openOne(c, now); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// openOne opens a subflow of a connection that goes on waiting for the others.
+func (f *follower) openOne(c *connection, now time.Time) error {
+	failed := f.locate(c)
+	lacking := f.tracker.lacking(c, true)
+	f.tracker.attempt(c, now)
+	if len(lacking) > 0 {
+		failed = errors.Join(failed, f.createOne(c, lacking[0], now))
+	}
+	return failed
 }
 
 func isStuck(s *mptcpnl.Subflow) bool {
@@ -56,15 +71,19 @@ func (t *tracker) inTurn() (next []*connection) {
 	return next
 }
 
-// rescue ends the wait of a connection though there is no room, if it may.
+// rescue tells whether a connection that stands still may have another subflow now.
 func (t *tracker) rescue(c *connection, now time.Time) bool {
-	if !t.share.crowd.Rescue() {
+	switch {
+	case len(c.subflows) > 1, now.Sub(c.attempted) < maxBackoff, !t.mayJoin(c, now):
 		return false
+	case c.delayed.rescued: // nothing came of the last attempt
+	case !t.share.crowd.Rescue():
+		return false
+	default:
+		c.delayed.rescued = true
+		t.rescued++
+		t.share.counts.Rescued.Add(1)
 	}
-	c.delayed.rescued = true
-	t.rescued++
-	t.share.counts.Rescued.Add(1)
-	t.letGo(c, now)
 	return true
 }
 

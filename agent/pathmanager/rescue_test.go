@@ -52,7 +52,11 @@ func TestAConnectionThatStandsStillDoesNotWaitForRoomOnThePaths(t *testing.T) {
 	loseFirst(t, server, stuck)
 	require.NoError(t, stuck.SetDeadline(time.Now().Add(20*time.Second)))
 	exchange(t, stuck, 100<<10)
-	client.ExpectSubflows(stuck, 3)
+	client.ExpectSubflows(stuck, 2)
 	exchange(t, other, 100<<10)
 	expectStays(t, client, other, 1, time.Second)
+	expectStays(t, client, stuck, 2, time.Second)
+	full.Of("tenant").Free()
+	client.ExpectSubflows(other, 3)
+	client.ExpectSubflows(stuck, 3)
 }

@@ -179,26 +179,28 @@ func TestAConnectionStandsStillWhenTCPHasTriedTwiceAndWaitsLong(t *testing.T) {
 	}
 }
 
-func TestFewThatStandStillGoOnWhileThePathsAreFull(t *testing.T) {
-	room := bound(0)
-	tracker := waitedEnough(t, 100, room)
-	rescue := func() (rescued int) {
-		for _, c := range tracker.inTurn() {
-			if tracker.rescue(c, start.Add(time.Minute)) {
-				rescued++
+func TestFewThatStandStillGetASubflowWhileThePathsAreFull(t *testing.T) {
+	tracker, now := waitedEnough(t, 100, bound(0)), start.Add(time.Minute)
+	rescue := func(now time.Time) (rescued []*connection) {
+		for place := tracker.held.Front(); place != nil; place = place.Next() {
+			if c := place.Value.(*connection); tracker.rescue(c, now) {
+				tracker.attempt(c, now)
+				rescued = append(rescued, c)
 			}
 		}
 		return rescued
 	}
-	rescued := rescue()
-	require.Equal(t, 100/16, rescued+1, "as fewer wait, fewer may")
-	require.Len(t, tracker.due(start.Add(time.Minute)), rescued)
-	require.Zero(t, rescue())
-	require.EqualValues(t, rescued, tracker.share.counts.Rescued.Load())
-	for _, c := range tracker.due(start.Add(time.Minute)) {
-		tracker.forget(c.token)
-	}
-	require.Positive(t, rescue(), "others may, once these have ended")
+	few := rescue(now)
+	require.Len(t, few, 100/8)
+	require.Equal(t, 100, tracker.held.Len(), "they wait for the others")
+	require.Empty(t, tracker.due(now.Add(time.Hour)))
+	require.EqualValues(t, len(few), tracker.share.counts.Rescued.Load())
+	require.Empty(t, rescue(now.Add(maxBackoff-1)))
+	few[0].established(ends{source(9), remote}, now)
+	require.Equal(t, few[1:], rescue(now.Add(maxBackoff)), "those again of which nothing came")
+	tracker.forget(few[0].token)
+	require.Len(t, rescue(now.Add(maxBackoff)), 1, "another one, once one has ended")
+	require.EqualValues(t, len(few)+1, tracker.share.counts.Rescued.Load())
 }
 
 func TestAConnectionThatEndsOrLosesItsSubflowIsHeldNoMore(t *testing.T) {
