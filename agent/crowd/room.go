@@ -58,7 +58,13 @@ type Room struct {
 	isBound bool
 	left    int
 	until   time.Time
+	// waiting are the connections that wait for a place, and rescued those that got a subflow without.
+	waiting, rescued int
 }
+
+// rescuedOf is of how many connections that wait one may get a subflow without a place, and
+// mostRescued how many may in all. Each fills the paths a little more for as long as it lives.
+const rescuedOf, mostRescued = 8, 32
 
 // Take takes the place of one connection, and is false where there is none. Where nobody
 // has said for long how many there are, a place comes by and by: the paths may be full.
@@ -110,4 +116,53 @@ func (r *Room) Free() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.isBound = false
+}
+
+// Wait notes that so many more connections wait for a place, or fewer.
+func (r *Room) Wait(more int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting += more
+}
+
+// Rescue lets a connection that stands still have a subflow without a place, until Rescued is
+// told of its end; it is false where others have one, as many as may.
+func (r *Room) Rescue() bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.mayRescue() {
+		return false
+	}
+	r.rescued++
+	return true
+}
+
+// MayRescue is true where Rescue would be.
+func (r *Room) MayRescue() bool {
+	if r == nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mayRescue()
+}
+
+func (r *Room) mayRescue() bool {
+	return r.rescued < min(max(1, r.waiting/rescuedOf), mostRescued)
+}
+
+// Rescued notes that so many connections have ended that got a subflow without a place.
+func (r *Room) Rescued(ended int) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rescued -= ended
 }

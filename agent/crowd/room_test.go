@@ -38,3 +38,26 @@ func TestWhereNobodySaysAnythingAnyMoreOneIsLetGoAfterTheOther(t *testing.T) {
 	require.True(t, room.IsBound())
 	require.Eventually(t, room.Take, time.Minute, 10*time.Millisecond)
 }
+
+func TestFewOfManyThatWaitMayHaveASubflowWithoutAPlace(t *testing.T) {
+	var nobody *Room
+	require.False(t, nobody.Rescue(), "nobody waits")
+	var room Room
+	room.Set(0, time.Now().Add(time.Hour))
+	room.Wait(3)
+	require.True(t, room.Rescue())
+	require.False(t, room.Rescue())
+	room.Wait(100)
+	rescued := 1
+	for room.MayRescue() {
+		require.True(t, room.Rescue())
+		rescued++
+	}
+	require.Equal(t, 103/rescuedOf, rescued)
+	room.Rescued(1)
+	require.True(t, room.Rescue())
+	require.False(t, room.Rescue())
+	for room.Wait(100_000); room.Rescue(); rescued++ {
+	}
+	require.Equal(t, mostRescued, rescued)
+}

@@ -12,8 +12,10 @@ type delayed struct {
 	waits bool
 	// held: it has moved enough or is old enough, and waits for room on the paths alone;
 	// its place among those, or nil.
-	held  *list.Element
-	began time.Time
+	held *list.Element
+	// rescued: it stood still, and got another subflow though there was no room.
+	rescued bool
+	began   time.Time
 	// bytes that it had moved when it was looked at last, and when it last had more
 	// than the time before.
 	bytes         uint64
@@ -57,7 +59,7 @@ func (t *tracker) count(more int) {
 func (t *tracker) release(c *connection) {
 	switch d := &c.delayed; {
 	case d.held != nil:
-		t.held.Remove(d.held)
+		t.leaveHeld(d.held)
 		d.held, d.waits = nil, false
 	case d.waits:
 		d.waits = false
@@ -107,23 +109,25 @@ func (t *tracker) hold(c *connection, now time.Time) {
 		t.heldUntil = now.Add(heldLook)
 	}
 	c.delayed.held = t.held.PushBack(c)
+	t.share.crowd.Wait(1)
 	t.count(-1)
 	t.refresh(c)
 }
 
 // letGoHeld ends the wait of as many connections as there is room for, those first that
-// wait longest.
-func (t *tracker) letGoHeld(now time.Time) {
+// wait longest. It is false while it is not time to look for room.
+func (t *tracker) letGoHeld(now time.Time) bool {
 	if t.held.Len() == 0 || now.Before(t.heldUntil) {
-		return
+		return false
 	}
 	t.heldUntil = now.Add(heldLook)
 	for range min(mostLetGo, t.held.Len()) {
 		if !t.share.crowd.Take() {
-			return
+			break
 		}
 		t.letGo(t.held.Front().Value.(*connection), now)
 	}
+	return true
 }
 
 // bytesIn is the rate in bytes a second since the last look.

@@ -94,6 +94,8 @@ func (f *follower) stop() {
 	f.done.Wait()
 	f.share.give(f.share.taken)
 	f.tracker.count(-f.tracker.delaying)
+	f.share.crowd.Wait(-f.tracker.held.Len())
+	f.share.crowd.Rescued(f.tracker.rescued)
 }
 
 func (f *follower) run(subscription *mptcpnl.Subscription) {
@@ -320,8 +322,11 @@ func (f *follower) resyncInTurn() time.Duration {
 // is tried again it looks what is under way, so as not to open too many.
 func (f *follower) openMissing() error {
 	now := time.Now()
-	f.tracker.letGoHeld(now)
-	failed := f.lookAtWaiting(now)
+	var failed error
+	if f.tracker.letGoHeld(now) {
+		failed = f.rescue(now)
+	}
+	failed = errors.Join(failed, f.lookAtWaiting(now))
 	tried := func(c *connection) bool { return c.attempts > 0 }
 	if due := f.tracker.due(now); slices.ContainsFunc(due, tried) {
 		if !f.pace.allows(now) {

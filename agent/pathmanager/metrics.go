@@ -16,13 +16,15 @@ var (
 		"Connections of the namespace's pods that the agent manages.", []string{"namespace"}, nil)
 	unmanagedConnections = prometheus.NewDesc("braid_pathmanager_unmanaged_connections_total",
 		"Connections that keep their first subflow because the pod's share of those that the agent manages was used.", []string{"namespace"}, nil)
+	rescuedConnections = prometheus.NewDesc("braid_pathmanager_rescued_connections_total",
+		"Connections that waited for room on the node's paths, stood still, and so got a second subflow without it.", []string{"namespace"}, nil)
 	eventsLost = prometheus.NewDesc("braid_pathmanager_events_lost_total",
 		"How often events of the namespace's pods were lost because more came than the agent received; it looks for itself then.", []string{"namespace"}, nil)
 )
 
 // Describe says which metrics there are.
 func (p *Pods) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{managedConnections, unmanagedConnections, eventsLost} {
+	for _, description := range []*prometheus.Desc{managedConnections, unmanagedConnections, rescuedConnections, eventsLost} {
 		descriptions <- description
 	}
 }
@@ -36,6 +38,7 @@ func (p *Pods) Collect(metrics chan<- prometheus.Metric) {
 	for tenant, counts := range all {
 		metrics <- prometheus.MustNewConstMetric(managedConnections, prometheus.GaugeValue, float64(p.namespace.Room.Held(tenant)), tenant)
 		metrics <- prometheus.MustNewConstMetric(unmanagedConnections, prometheus.CounterValue, float64(counts.Unmanaged.Load()), tenant)
+		metrics <- prometheus.MustNewConstMetric(rescuedConnections, prometheus.CounterValue, float64(counts.Rescued.Load()), tenant)
 		metrics <- prometheus.MustNewConstMetric(eventsLost, prometheus.CounterValue, float64(counts.EventsLost.Load()), tenant)
 	}
 }

@@ -35,9 +35,9 @@ type share struct {
 
 // Counts are what the pods of a tenant did, for metrics.
 type Counts struct {
-	// Unmanaged connections found no room. EventsLost is how often the kernel dropped
-	// events, because more came than were received.
-	Unmanaged, EventsLost atomic.Uint64
+	// Unmanaged connections found no room, Rescued ones waited for room on the paths and stood
+	// still. EventsLost is how often the kernel dropped events, because more came than were received.
+	Unmanaged, Rescued, EventsLost atomic.Uint64
 	// waiting is how many connections are looked at until they have moved enough.
 	waiting atomic.Int64
 }

@@ -30,10 +30,12 @@ type tracker struct {
 	settings      Settings
 	announcesIPv6 bool // see capabilities; taken to hold for the peers too
 	connections   map[uint32]*connection
-	queue         queue     // of those that lack something
-	delaying      int       // how many connections are looked at, see OpenAfter
-	held          list.List // of those that wait for room on the paths, in their order
-	heldUntil     time.Time // when to look next whether there is room
+	queue         queue         // of those that lack something
+	delaying      int           // how many connections are looked at, see OpenAfter
+	held          list.List     // of those that wait for room on the paths, in their order
+	heldUntil     time.Time     // when to look next whether there is room
+	turn          *list.Element // of those whose turn it is to be looked at, see rescue
+	rescued       int
 	looks         uint32
 	share         *share
 	blocked       map[netip.Addr]blocked // by the addresses of peers
@@ -87,6 +89,7 @@ func (t *tracker) add(token uint32, local, remote netip.AddrPort) *connection {
 func (t *tracker) forget(token uint32) {
 	if c := t.connections[token]; c != nil {
 		t.release(c)
+		t.leaveRescued(c)
 		t.queue.remove(c)
 		delete(t.connections, token)
 		t.share.give(1)

@@ -138,6 +138,71 @@ func TestManyThatAreHeldAreLetGoByAndBy(t *testing.T) {
 	require.Equal(t, 2*mostLetGo, tracker.held.Len())
 }
 
+func TestThoseThatWaitForRoomAreLookedAtInTurn(t *testing.T) {
+	const all, looks = 100, int(rescueTurn / heldLook)
+	tracker, seen := waitedEnough(t, all, bound(0)), map[uint32]bool{}
+	for range looks {
+		for _, c := range tracker.inTurn() {
+			seen[c.token] = true
+		}
+	}
+	require.Len(t, seen, all)
+	require.Len(t, waitedEnough(t, 3*mostLetGo, bound(0)).inTurn(), mostInTurn)
+	require.Empty(t, waitedEnough(t, 0, bound(0)).inTurn())
+}
+
+func TestTheTurnGoesOnWithTheNextOneWhereAConnectionEnds(t *testing.T) {
+	tracker := waitedEnough(t, 8, bound(0))
+	tracker.inTurn()
+	next := tracker.turn.Value.(*connection)
+	after := tracker.turn.Next().Value.(*connection)
+	tracker.forget(next.token)
+	require.Equal(t, after, tracker.inTurn()[0])
+}
+
+func TestAConnectionStandsStillWhenTCPHasTriedTwiceAndWaitsLong(t *testing.T) {
+	for name, test := range map[string]struct {
+		retries uint8
+		timeout time.Duration
+		stuck   bool
+	}{
+		"nothing to repeat":              {0, 220 * time.Millisecond, false},
+		"a first attempt":                {1, 440 * time.Millisecond, false},
+		"a first attempt on a long path": {1, 2 * time.Second, false},
+		"a second one":                   {2, 880 * time.Millisecond, true},
+		"a second one with short timers": {2, 80 * time.Millisecond, false},
+		"a later one with short timers":  {5, 640 * time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.stuck, isStuck(&mptcpnl.Subflow{TCP: mptcpnl.TCPInfo{Retries: test.retries, Timeout: test.timeout}}))
+		})
+	}
+}
+
+func TestFewThatStandStillGetASubflowWhileThePathsAreFull(t *testing.T) {
+	tracker, now := waitedEnough(t, 100, bound(0)), start.Add(time.Minute)
+	rescue := func(now time.Time) (rescued []*connection) {
+		for place := tracker.held.Front(); place != nil; place = place.Next() {
+			if c := place.Value.(*connection); tracker.rescue(c, now) {
+				tracker.attempt(c, now)
+				rescued = append(rescued, c)
+			}
+		}
+		return rescued
+	}
+	few := rescue(now)
+	require.Len(t, few, 100/8)
+	require.Equal(t, 100, tracker.held.Len(), "they wait for the others")
+	require.Empty(t, tracker.due(now.Add(time.Hour)))
+	require.EqualValues(t, len(few), tracker.share.counts.Rescued.Load())
+	require.Empty(t, rescue(now.Add(maxBackoff-1)))
+	few[0].established(ends{source(9), remote}, now)
+	require.Equal(t, few[1:], rescue(now.Add(maxBackoff)), "those again of which nothing came")
+	tracker.forget(few[0].token)
+	require.Len(t, rescue(now.Add(maxBackoff)), 1, "another one, once one has ended")
+	require.EqualValues(t, len(few)+1, tracker.share.counts.Rescued.Load())
+}
+
 func TestAConnectionThatEndsOrLosesItsSubflowIsHeldNoMore(t *testing.T) {
 	tracker := waitedEnough(t, 2, bound(0))
 	tracker.forget(1)

@@ -118,6 +118,9 @@ type TCPInfo struct {
 	PacingRate, MaxPacingRate uint64
 	// Retries is how often in a row TCP sent the same again, and heard nothing.
 	Retries uint8
+	// Timeout is after which time TCP sends again what the peer has not acknowledged, twice as
+	// long after each of these.
+	Timeout time.Duration
 }
 
 // Socket is a TCP socket that has a peer, whether it is a subflow or not.
@@ -518,6 +521,7 @@ const (
 	tcpInfoRetries       = 2  // offset in struct tcp_info
 	tcpInfoOptions       = 5  // offset
 	tcpInfoScales        = 6  // offset: four bits each, the sender's first
+	tcpInfoTimeout       = 8  // offset: microseconds
 	tcpInfoSegment       = 16 // offset: bytes
 	tcpInfoRTT           = 68 // offset: microseconds
 	tcpInfoVariation     = 72 // offset: microseconds
@@ -553,6 +557,7 @@ func tcpInfo(info []byte) TCPInfo {
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
 		RTT: microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
 		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)), Retries: info[tcpInfoRetries],
+		Timeout: microseconds(tcpInfoTimeout),
 	}
 	if threshold := word(tcpInfoThreshold); threshold < tcpInfiniteThreshold {
 		read.SlowStartThreshold = uint64(threshold) * uint64(word(tcpInfoSegment))
