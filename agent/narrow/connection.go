@@ -13,8 +13,13 @@ const (
 	// several paths is taken for one that its receiver's window holds back.
 	short = 0.9
 	// gain is how much more a connection must get by one path to stay there, and gainApart by
-	// several.
-	gain, gainApart = 1.15, 1.05
+	// several. gainLossless is the former where the other paths lose packets: a connection
+	// stands still again and again for what was lost, which few looks may not have seen.
+	gain, gainApart, gainLossless = 1.15, 1.05, 1
+	// lossy is the part of what a subflow moves that it must have sent again for its path to be
+	// one that loses packets, and more how many times as large that part must be as that of
+	// another subflow.
+	lossy, more = 0.001, 4
 	// plain is the part of what the best path alone delivers below which it takes no long look
 	// to see that a connection gets too little, and the part of what it gets after a change
 	// below which it got too little before.
@@ -89,6 +94,7 @@ type subflow struct {
 	rtt    time.Duration // smoothed
 	window uint64        // of the receiver, in bytes
 	queued uint64        // bytes that it took and the peer has not acknowledged
+	resent uint64        // bytes that were sent again, since it began
 	paced  bool          // a limit of its pace is what holds it back
 }
 
@@ -124,6 +130,7 @@ type connection struct {
 	window uint64
 	before float64 // the rate in the state before
 	less   bool    // the rate fell below that one
+	losses bool    // of other paths are why one is tried
 	limits limits
 
 	again time.Time     // when another try is due
@@ -142,6 +149,27 @@ type history struct {
 	moved float64   // its rate since the last look
 	peak  float64   // the fastest that it was of late
 	rates []float64 // the last few
+
+	resent      uint64
+	bytes, lost float64 // of late: that it moved, and that it sent again
+}
+
+// note takes in how far a subflow is, after so many seconds.
+func (h *history) note(s *subflow, passed float64) {
+	moved := float64(s.acked - h.acked)
+	h.bytes += moved - h.bytes/long
+	h.lost += float64(s.resent-h.resent) - h.lost/long
+	h.acked, h.resent, h.moved = s.acked, s.resent, moved/passed
+	h.peak = max(h.peak-h.peak/long, h.moved)
+	if h.moved > 0 || len(h.rates) == 0 { // else it is what was told before
+		h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
+	}
+}
+
+// losesMore tells whether a subflow's path loses packets, and that of another one, which moves
+// about as much, does not, or much less.
+func (h *history) losesMore(other *history) bool {
+	return h.lost > lossy*h.bytes && h.lost*other.bytes > more*other.lost*h.bytes && other.peak > plain*h.peak
 }
 
 // average is of the last few looks, or as many as there were.
@@ -212,14 +240,9 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 		s := &subflows[i]
 		h := before[s.ends]
 		if h == nil {
-			h, whole = &history{acked: s.acked}, false
+			h, whole = &history{acked: s.acked, resent: s.resent}, false
 		}
-		h.moved = float64(s.acked-h.acked) / passed
-		h.acked = s.acked
-		h.peak = max(h.peak-h.peak/long, h.moved)
-		if h.moved > 0 || len(h.rates) == 0 { // else it is what was told before
-			h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
-		}
+		h.note(s, passed)
 		c.subflows[s.ends] = h
 		c.peak = max(c.peak, h.moved)
 		rate += h.moved
@@ -241,18 +264,33 @@ func (c *connection) lookApart(now time.Time, subflows []subflow) order {
 	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) || !c.limits.isNarrow() {
 		return nothing
 	}
-	path, delivers := c.best(now, subflows)
-	if c.rate.value >= delivers || c.looks < long && !waits(subflows, delivers) {
+	losing := c.losing(subflows)
+	path, delivers := c.best(now, subflows, losing)
+	losses := len(losing) > 0
+	if c.rate.value >= delivers || c.looks < long && !losses && !waits(subflows, delivers) {
 		return nothing
 	}
-	if c.others(path, subflows) > spare*delivers && !c.hasShown(delivers) {
+	if c.others(path, subflows) > spare*delivers && !c.hasShown(delivers, losses) {
 		return nothing
 	}
 	c.path = path
 	before := max(c.rate.value, c.usual.value)
 	c.begin(tryTogether, now, subflows)
-	c.before = before
+	c.before, c.losses = before, losses
 	return share
+}
+
+// losing are the paths that lose packets where another one, which moves about as much, does not.
+func (c *connection) losing(subflows []subflow) (paths []uint8) {
+	for _, s := range subflows {
+		for _, other := range subflows {
+			if s.path != other.path && c.subflows[s.ends].losesMore(c.subflows[other.ends]) {
+				paths = append(paths, s.path)
+				break
+			}
+		}
+	}
+	return paths
 }
 
 // others is what the subflows on other paths move, at their best of late.
@@ -266,10 +304,14 @@ func (c *connection) others(path uint8, subflows []subflow) (moved float64) {
 }
 
 // hasShown tells whether a connection gets less than its best path delivers for so long that it
-// is no chance: half a second where it plainly does, else two.
-func (c *connection) hasShown(delivers float64) bool {
-	plainly := c.looks >= recent && c.rate.value < plain*delivers && c.limits.isMostlyStuck()
-	return plainly || c.usual.looks >= steady && c.usual.value < delivers
+// is no chance: half a second where it plainly does, or where another path loses packets, else
+// two.
+func (c *connection) hasShown(delivers float64, losses bool) bool {
+	plainly := c.rate.value < plain*delivers && c.limits.isMostlyStuck()
+	if c.looks >= recent && (plainly || losses && c.usual.value < delivers) {
+		return true
+	}
+	return c.usual.looks >= steady && c.usual.value < delivers
 }
 
 // lookTogether has them try their own paths when that is due, or the connection gets less than
@@ -311,8 +353,11 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 		return c.startOver(now, subflows)
 	}
 	needed := gain
-	if tried == tryApart {
+	switch {
+	case tried == tryApart:
 		needed = gainApart
+	case c.losses:
+		needed = gainLossless
 	}
 	better := rate > needed*before
 	next, back, least := apart, part, firstRest
@@ -347,9 +392,9 @@ func (c *connection) prove(now time.Time, rate float64) {
 }
 
 // best is the path that would give the connection most, and what it should get by several at
-// least. One whose subflow stands still is none. A path of which it is not sure what it gives
-// counts where none that is sure gives more than several do.
-func (c *connection) best(now time.Time, subflows []subflow) (path uint8, least float64) {
+// least. One whose subflow stands still is none, nor is one that is losing packets. A path of
+// which it is not sure what it gives counts where none that is sure gives more than several do.
+func (c *connection) best(now time.Time, subflows []subflow, losing []uint8) (path uint8, least float64) {
 	var most [2]float64
 	var paths [2]uint8
 	var leasts [2]float64
@@ -359,7 +404,10 @@ func (c *connection) best(now time.Time, subflows []subflow) (path uint8, least 
 		if !sure {
 			i = 1
 		}
-		if h.moved > 0 && would > most[i] {
+		if len(losing) > 0 {
+			part = enough
+		}
+		if h.moved > 0 && would > most[i] && !slices.Contains(losing, s.path) {
 			paths[i], most[i], leasts[i] = s.path, would, part*would
 		}
 	}

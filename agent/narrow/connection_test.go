@@ -29,6 +29,7 @@ type network struct {
 	waitsTogether float64 // and while they share one
 	content       bool    // the application writes little at once, and waits
 	paced         bool
+	loses         [2]float64 // the part that each path has sent again
 }
 
 // narrow has the receiver's window hold back what the good path could carry.
@@ -49,6 +50,7 @@ type simulation struct {
 	network
 	now    time.Time
 	acked  [2]uint64
+	resent [2]uint64
 	shared bool
 }
 
@@ -64,7 +66,7 @@ func (s *simulation) subflows() []subflow {
 			path = s.path
 		}
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
-		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.paced}
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced}
 	}
 	stuck := s.stuck
 	if s.shared {
@@ -90,7 +92,12 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 			if s.shared {
 				rate = s.joined[s.path] / 2
 			}
+			path := i
+			if s.shared {
+				path = int(s.path)
+			}
 			s.acked[i] += uint64(rate * tick.Seconds())
+			s.resent[i] += uint64(s.loses[path] * rate * tick.Seconds())
 		}
 		order := s.look(s.now, s.subflows(), s.backlog())
 		switch order {
@@ -266,6 +273,43 @@ func TestThePathOfASubflowThatSendsLittleInBurstsIsNotTakenForTheBest(t *testing
 	s := simulate(lossy)
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
 	require.Equal(t, uint8(goodPath), s.path)
+}
+
+// losing has the good path tell of less than the other one, which loses packets.
+var losing = network{
+	apart: [2]float64{45 * mbit, 40 * mbit}, joined: [2]float64{94 * mbit, 60 * mbit}, rates: [2]float64{94 * mbit, 150 * mbit},
+	rtts: [2]time.Duration{3 * time.Millisecond, 3 * time.Millisecond}, receiver: 64 << 10, fills: 1, stuck: 0.4,
+	loses: [2]float64{0, 0.01},
+}
+
+func TestThePathThatLosesPacketsIsNotTakenForTheBest(t *testing.T) {
+	for name, change := range map[string]func(*network){
+		"what it tells of is more":   func(*network) {},
+		"it moves more now and then": func(n *network) { n.apart = [2]float64{35 * mbit, 50 * mbit} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := losing
+			change(&of)
+			s := simulate(of)
+			require.Equal(t, []order{share}, s.runs(2*time.Second))
+			require.Equal(t, together, s.state)
+			require.Equal(t, uint8(goodPath), s.path)
+			require.Empty(t, s.runs(restTogether-2*time.Second), "it stays there")
+		})
+	}
+}
+
+func TestAConnectionThatGetsMoreByTwoPathsIsLeftAloneThoughOneLosesPackets(t *testing.T) {
+	of := losing
+	of.apart = [2]float64{75 * mbit, 70 * mbit}
+	require.Empty(t, simulate(of).runs(time.Minute))
+}
+
+func TestPathsThatLoseAlikeAreJudgedByWhatTheyDeliver(t *testing.T) {
+	of := losing
+	of.loses[goodPath] = 0.005
+	of.rates = [2]float64{94 * mbit, 94 * mbit}
+	require.Empty(t, simulate(of).runs(steady*tick-tick))
 }
 
 func TestWhereTheWrongPathWasTriedTheOtherOneIsNext(t *testing.T) {
