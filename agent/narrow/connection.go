@@ -131,7 +131,10 @@ type connection struct {
 	before float64 // the rate in the state before
 	less   bool    // the rate fell below that one
 	losses bool    // of other paths are why one is tried
-	limits limits
+	// plainly says that the try to share a path was right, and not by a small difference; told
+	// that an earlier connection's was, and the subflows are to begin so.
+	plainly, told bool
+	limits        limits
 
 	again time.Time     // when another try is due
 	rest  time.Duration // that goes before the next one
@@ -191,6 +194,10 @@ func adopt(now time.Time) *connection {
 // look takes in how a connection's subflows are, and tells what to do.
 func (c *connection) look(now time.Time, subflows []subflow, data backlog) order {
 	rate, whole := c.advance(now, subflows)
+	if c.told {
+		c.told = false
+		return share
+	}
 	if !whole {
 		return nothing
 	}
@@ -368,6 +375,7 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 		c.prove(now, rate)
 	}
 	c.begin(next, now, subflows)
+	c.plainly = better && (c.losses || before < plain*rate)
 	if better {
 		c.rest, c.again, c.before = least, now.Add(least), before
 		return nothing
@@ -404,10 +412,11 @@ func (c *connection) best(now time.Time, subflows []subflow, losing []uint8) (pa
 		if !sure {
 			i = 1
 		}
-		if len(losing) > 0 {
-			part = enough
+		moves := h.moved > 0
+		if len(losing) > 0 { // which all may stand still for
+			part, moves = enough, moves || c.isStill()
 		}
-		if h.moved > 0 && would > most[i] && !slices.Contains(losing, s.path) {
+		if moves && would > most[i] && !slices.Contains(losing, s.path) {
 			paths[i], most[i], leasts[i] = s.path, would, part*would
 		}
 	}
@@ -415,6 +424,16 @@ func (c *connection) best(now time.Time, subflows []subflow, losing []uint8) (pa
 		return paths[0], leasts[0]
 	}
 	return paths[1], leasts[1]
+}
+
+// isStill tells whether no subflow has moved since the last look.
+func (c *connection) isStill() bool {
+	for _, h := range c.subflows {
+		if h.moved > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // would is what a path gives alone, and which part of it is enough by several. Where it was

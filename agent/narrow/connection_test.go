@@ -52,6 +52,7 @@ type simulation struct {
 	acked  [2]uint64
 	resent [2]uint64
 	shared bool
+	taught lessons
 }
 
 func simulate(of network) *simulation {
@@ -99,7 +100,11 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 			s.acked[i] += uint64(rate * tick.Seconds())
 			s.resent[i] += uint64(s.loses[path] * rate * tick.Seconds())
 		}
+		before := s.state
 		order := s.look(s.now, s.subflows(), s.backlog())
+		if s.taught != nil {
+			s.taught.learn(s.now, addresses{}, before, s.connection, s.subflows())
+		}
 		switch order {
 		case share:
 			s.shared = true
