@@ -31,6 +31,9 @@ const (
 	// credible is how many times what any subflow moves TCP's word of a path's rate may be to
 	// be believed, and certain is what is believed in the end where it is more.
 	credible, certain = 10, 2
+	// near is the part of the longest round trip that another one may be for its path to be
+	// believed much more of in a few looks.
+	near = 0.25
 	// spare is the part of what the best path alone delivers up to which all others together
 	// are given up for a try after a few looks: no more is at stake then.
 	spare = 0.25
@@ -406,9 +409,10 @@ func (c *connection) best(now time.Time, subflows []subflow, losing []uint8) (pa
 	var most [2]float64
 	var paths [2]uint8
 	var leasts [2]float64
+	longest := longestTrip(subflows)
 	for _, s := range subflows {
 		h, i := c.subflows[s.ends], 0
-		would, part, sure := c.would(now, s.path, h)
+		would, part, sure := c.would(now, s.path, h, s.rtt.Seconds() < near*longest.Seconds())
 		if !sure {
 			i = 1
 		}
@@ -439,8 +443,9 @@ func (c *connection) isStill() bool {
 // would is what a path gives alone, and which part of it is enough by several. Where it was
 // not seen, TCP's word counts. Where a path's shaper lets pieces by at once, a subflow that
 // sends little delivers much faster than it could for long: so the least of the last few
-// counts, and it is not sure if it is far from what any of them moves.
-func (c *connection) would(now time.Time, path uint8, h *history) (rate, part float64, sure bool) {
+// counts, and it is not sure if it is far from what any of them moves. Where answers take much
+// longer on another path it is that one that lets this subflow send little.
+func (c *connection) would(now time.Time, path uint8, h *history, isNear bool) (rate, part float64, sure bool) {
 	if alone, ok := c.alone[path]; ok && now.Sub(alone.at) < known {
 		return alone.rate, enough, true
 	}
@@ -448,6 +453,8 @@ func (c *connection) would(now time.Time, path uint8, h *history) (rate, part fl
 	switch {
 	case rate <= credible*c.peak:
 		return rate, short, true
+	case isNear:
+		return credible * c.peak, short, false
 	case c.looks < long:
 		return 0, short, false
 	}
@@ -457,11 +464,15 @@ func (c *connection) would(now time.Time, path uint8, h *history) (rate, part fl
 // waits tells whether a path that delivers so fast fills a good part of the receiver's window
 // until data on the slowest path is acknowledged. What waits to be sent there comes on top.
 func waits(subflows []subflow, delivers float64) bool {
-	var slowest time.Duration
+	return longestTrip(subflows).Seconds()*delivers > good*float64(window(subflows))
+}
+
+// longestTrip is the round trip of the slowest subflow.
+func longestTrip(subflows []subflow) (longest time.Duration) {
 	for _, s := range subflows {
-		slowest = max(slowest, s.rtt)
+		longest = max(longest, s.rtt)
 	}
-	return slowest.Seconds()*delivers > good*float64(window(subflows))
+	return longest
 }
 
 // window is the receiver's: each subflow knows it as of its last acknowledgement.

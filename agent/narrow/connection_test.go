@@ -145,6 +145,19 @@ func TestAFewLooksDecideWhereTheOtherPathsCarryLittle(t *testing.T) {
 	}
 }
 
+// What TCP tells of such a path is beyond belief: a shaper lets the little that is sent there by
+// at once.
+func TestAFewLooksDecideWhereTheOtherPathsAnswersTakeMuchLonger(t *testing.T) {
+	of := narrow
+	of.apart, of.rates[goodPath] = [2]float64{6 * mbit, 9 * mbit}, 1200*mbit
+	s := simulate(of)
+	require.Equal(t, []order{share}, s.runs((soon+2)*tick))
+	require.Equal(t, uint8(goodPath), s.path)
+
+	of.rtts[slowPath] = 2 * of.rtts[goodPath]
+	require.Empty(t, simulate(of).runs((soon+2)*tick), "which path is the good one is not known so soon")
+}
+
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
 	for name, of := range map[string]network{
 		"equal paths": equal,
