@@ -223,10 +223,24 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	if c.looks > settling && (!waits || c.looks > long) {
 		c.add(rate)
 	}
-	if c.rate.looks < judged || c.rate.looks < recent && !c.isPlain() {
+	if !c.hasSeenEnough() {
 		return nothing
 	}
 	return c.judge(now, subflows)
+}
+
+// hasSeenEnough tells whether a try can be judged. Where a path loses packets, a connection may
+// well do better by several until it stands still for one of them: that takes longer to see.
+func (c *connection) hasSeenEnough() bool {
+	switch {
+	case c.rate.looks < judged:
+		return false
+	case c.isPlain():
+		return true
+	case c.state == tryApart && c.losses && c.usual.value > c.before:
+		return c.usual.looks >= steady
+	}
+	return c.rate.looks >= recent
 }
 
 func (c *connection) add(rate float64) {
@@ -358,12 +372,12 @@ func (c *connection) gotLess() bool {
 
 // judge ends a try: the connection stays with what it tried, or goes back.
 func (c *connection) judge(now time.Time, subflows []subflow) order {
-	tried, rate, before := c.state, c.rate.value, c.before
-	if tried == tryApart && !c.limits.isFull() {
-		return c.startOver(now, subflows)
-	}
-	needed := gain
+	tried, rate, before, needed := c.state, c.rate.value, c.before, gain
 	switch {
+	case tried == tryApart && !c.limits.isFull():
+		return c.startOver(now, subflows)
+	case tried == tryApart && c.losses:
+		rate, needed = c.usual.value, gainApart
 	case tried == tryApart:
 		needed = gainApart
 	case c.losses:
@@ -380,7 +394,8 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 	c.begin(next, now, subflows)
 	c.plainly = better && (c.losses || before < plain*rate)
 	if better {
-		c.rest, c.again, c.before = least, now.Add(least), before
+		// Where a small gain was enough, a small loss later is no reason to go back.
+		c.rest, c.again, c.before = least, now.Add(least), before*needed/gain
 		return nothing
 	}
 	c.rest = min(max(2*c.rest, least), longestRest)

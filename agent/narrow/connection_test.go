@@ -323,6 +323,32 @@ func TestAConnectionThatGetsMoreByTwoPathsIsLeftAloneThoughOneLosesPackets(t *te
 	require.Empty(t, simulate(of).runs(time.Minute))
 }
 
+func TestAPathThatIsSharedBecauseAnotherOneLosesPacketsStaysSoForALittleLess(t *testing.T) {
+	of := losing
+	of.apart = [2]float64{46 * mbit, 44 * mbit}
+	s := simulate(of)
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	s.joined[goodPath] = 86 * mbit
+	require.Empty(t, s.runs(restTogether-2*time.Second))
+	require.Equal(t, together, s.state)
+}
+
+// By several paths this one gets half as much again, and then stands still for what was lost.
+func TestWhereAPathLosesPacketsMoreForAMomentIsNoReasonToPart(t *testing.T) {
+	s := simulate(losing)
+	s.runs(2 * time.Second)
+	for s.state != tryApart {
+		s.runs(tick)
+	}
+	s.apart = [2]float64{75 * mbit, 70 * mbit}
+	s.runs(700 * time.Millisecond)
+	require.Equal(t, tryApart, s.state)
+	s.apart = [2]float64{10 * mbit, 10 * mbit}
+	s.runs(600 * time.Millisecond)
+	require.Equal(t, together, s.state)
+	require.True(t, s.shared)
+}
+
 func TestPathsThatLoseAlikeAreJudgedByWhatTheyDeliver(t *testing.T) {
 	of := losing
 	of.loses[goodPath] = 0.005
