@@ -122,10 +122,11 @@ type connection struct {
 	seen     time.Time
 	subflows map[ends]*history
 	peak     float64          // the fastest that any of them was of late
+	widest   uint64           // the receiver's window was of late: what waits there takes from it
 	alone    map[uint8]proven // by the paths that all shared
 
-	// Since the state began: the looks, the average rate of the last of them, and the
-	// receiver's window then.
+	// Since the state began: the looks, the average rate of the last of them, and how wide the
+	// receiver's window was then.
 	begun  time.Time
 	looks  int
 	rate   average
@@ -208,7 +209,7 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	found := seen(subflows, data)
 	c.limits.add(found)
 	if c.state != apart && c.limits.isContent() {
-		return c.startOver(now, subflows)
+		return c.startOver(now)
 	}
 	switch c.state {
 	case apart:
@@ -226,7 +227,7 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	if !c.hasSeenEnough() {
 		return nothing
 	}
-	return c.judge(now, subflows)
+	return c.judge(now)
 }
 
 // hasSeenEnough tells whether a try can be judged. Where a path loses packets, a connection may
@@ -260,6 +261,7 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 	passed, before := now.Sub(c.seen).Seconds(), c.subflows
 	c.seen, c.subflows, whole = now, make(map[ends]*history, len(subflows)), passed > 0
 	c.peak -= c.peak / long
+	c.widest = max(c.widest-c.widest/long, window(subflows))
 	for i := range subflows {
 		s := &subflows[i]
 		h := before[s.ends]
@@ -276,8 +278,8 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 
 // startOver has each subflow leave by its own path, and forgets what was seen: something else
 // than the receiver's window decides what the connection gets, or may do so from now on.
-func (c *connection) startOver(now time.Time, subflows []subflow) order {
-	c.begin(apart, now, subflows)
+func (c *connection) startOver(now time.Time) order {
+	c.begin(apart, now)
 	c.alone, c.rest, c.again = nil, firstRest, now.Add(firstRest)
 	return part
 }
@@ -299,7 +301,7 @@ func (c *connection) lookApart(now time.Time, subflows []subflow) order {
 	}
 	c.path = path
 	before := max(c.rate.value, c.usual.value)
-	c.begin(tryTogether, now, subflows)
+	c.begin(tryTogether, now)
 	c.before, c.losses = before, losses
 	return share
 }
@@ -342,7 +344,7 @@ func (c *connection) hasShown(delivers float64, losses bool) bool {
 // it did by them.
 func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
 	if c.window == 0 {
-		c.window = window(subflows)
+		c.window = c.widest
 	}
 	less := c.gotLess() && now.Sub(c.begun) > c.rest/8
 	wider := float64(window(subflows)) >= grown*float64(c.window)
@@ -350,7 +352,7 @@ func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
 		return nothing
 	}
 	c.prove(now, c.rate.value)
-	c.begin(tryApart, now, subflows)
+	c.begin(tryApart, now)
 	return part
 }
 
@@ -371,11 +373,11 @@ func (c *connection) gotLess() bool {
 }
 
 // judge ends a try: the connection stays with what it tried, or goes back.
-func (c *connection) judge(now time.Time, subflows []subflow) order {
+func (c *connection) judge(now time.Time) order {
 	tried, rate, before, needed := c.state, c.rate.value, c.before, gain
 	switch {
 	case tried == tryApart && !c.limits.isFull():
-		return c.startOver(now, subflows)
+		return c.startOver(now)
 	case tried == tryApart && c.losses:
 		rate, needed = c.usual.value, gainApart
 	case tried == tryApart:
@@ -391,7 +393,7 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 	if tried == tryTogether && c.looks <= long {
 		c.prove(now, rate)
 	}
-	c.begin(next, now, subflows)
+	c.begin(next, now)
 	c.plainly = better && (c.losses || before < plain*rate)
 	if better {
 		// Where a small gain was enough, a small loss later is no reason to go back.
@@ -404,9 +406,9 @@ func (c *connection) judge(now time.Time, subflows []subflow) order {
 }
 
 // begin begins a state. What the connection got in the one before is remembered.
-func (c *connection) begin(next state, now time.Time, subflows []subflow) {
+func (c *connection) begin(next state, now time.Time) {
 	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
-	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, window(subflows), false
+	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, c.widest, false
 	c.limits = limits{}
 }
 

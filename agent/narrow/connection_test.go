@@ -103,7 +103,7 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 		before := s.state
 		order := s.look(s.now, s.subflows(), s.backlog())
 		if s.taught != nil {
-			s.taught.learn(s.now, addresses{}, before, s.connection, s.subflows())
+			s.taught.learn(s.now, addresses{}, before, s.connection)
 		}
 		switch order {
 		case share:
@@ -241,7 +241,7 @@ func TestAfterAChangeOfThePlanAConnectionIsLookedAtAnew(t *testing.T) {
 	s := simulate(narrow)
 	s.runs(3 * time.Second)
 	require.True(t, s.shared)
-	require.Equal(t, part, s.startOver(s.now, s.subflows()))
+	require.Equal(t, part, s.startOver(s.now))
 	s.shared = false
 	require.Empty(t, s.runs(firstRest-tick))
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
@@ -403,6 +403,22 @@ func TestSubflowsPartWhenTheWindowHasGrown(t *testing.T) {
 	require.Equal(t, []order{part}, s.runs(time.Second))
 	require.Equal(t, apart, s.state)
 	require.Empty(t, s.runs(time.Minute), "and stay so")
+}
+
+// What the application has not read yet, and what waits for another path, takes from the window.
+func TestAWindowThatGetsWiderAndNarrowerAgainHasNotGrown(t *testing.T) {
+	s := simulate(narrow)
+	for s.state != tryTogether {
+		s.runs(tick)
+	}
+	s.receiver = narrow.receiver / 2
+	for s.state != together {
+		s.runs(tick)
+	}
+	for range 8 {
+		require.Empty(t, s.runs(3*tick))
+		s.receiver = narrow.receiver*3/2 - s.receiver
+	}
 }
 
 func TestSubflowsPartWhenTheSharedPathGetsWorseThanBothWere(t *testing.T) {

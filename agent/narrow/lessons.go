@@ -40,13 +40,13 @@ func (l lessons) begin(now time.Time, of addresses, subflows []subflow) *connect
 		return &connection{}
 	}
 	c := adopt(now)
-	c.path, c.told = known.path, true
+	c.path, c.window, c.told = known.path, known.window, true
 	return c
 }
 
 // learn takes in what a look at a connection that was in this state found.
-func (l lessons) learn(now time.Time, of addresses, before state, c *connection, subflows []subflow) {
-	known, wide := l[of], window(subflows)
+func (l lessons) learn(now time.Time, of addresses, before state, c *connection) {
+	known, wide := l[of], c.widest
 	switch {
 	case before == tryTogether && c.state == together && c.plainly:
 		if known == nil {

@@ -84,7 +84,7 @@ func TestNoMoreThanSoManyLessonsAreRemembered(t *testing.T) {
 	c := &connection{state: together, plainly: true}
 	for i := range mostLessons + 100 {
 		of := addresses{local: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})}
-		l.learn(now, of, tryTogether, c, nil)
+		l.learn(now, of, tryTogether, c)
 		require.Contains(t, l, of)
 	}
 	require.Len(t, l, mostLessons)

@@ -277,9 +277,9 @@ func (n *Narrow) judge(now time.Time, between addresses, of identity, found *fou
 	n.connections[of] = c
 	before := c.state
 	order := c.look(now, found.subflows, found.data)
-	n.lessons.learn(now, between, before, c, found.subflows)
+	n.lessons.learn(now, between, before, c)
 	if n.changed[of.place] {
-		order = c.startOver(now, found.subflows)
+		order = c.startOver(now)
 	}
 	if order != nothing || c.state != before {
 		n.options.Log.V(1).Info("a connection's window", "token", of.token, "state", c.state, "path", c.path, "before", c.before)
