@@ -14,8 +14,9 @@ const (
 	short = 0.9
 	// gain is how much more a connection must get by one path to stay there, and gainApart by
 	// several. gainLossless is the former where the other paths lose packets: a connection
-	// stands still again and again for what was lost, which few looks may not have seen.
-	gain, gainApart, gainLossless = 1.15, 1.05, 1
+	// stands still again and again for what was lost, which few looks may not have seen, so it
+	// may even get a little less.
+	gain, gainApart, gainLossless = 1.15, 1.05, 0.9
 	// lossy is the part of what a subflow moves that it must have sent again for its path to be
 	// one that loses packets, and more how many times as large that part must be as that of
 	// another subflow.
@@ -135,6 +136,7 @@ type connection struct {
 	before float64 // the rate in the state before
 	less   bool    // the rate fell below that one
 	losses bool    // of other paths are why one is tried
+	stood  bool    // still, at the last look of a try: the next one has a part of that time
 	// plainly says that the try to share a path was right, and not by a small difference; told
 	// that an earlier connection's was, and the subflows are to begin so.
 	plainly, told bool
@@ -220,7 +222,8 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 		return c.lookTogether(now, subflows)
 	}
 	// A connection that stands still, or still has much wait, waits for what the other path lost.
-	waits := rate == 0 || found.stuck && c.state == tryTogether
+	waits := rate == 0 || c.stood || found.stuck && c.state == tryTogether
+	c.stood = rate == 0
 	if c.looks > settling && (!waits || c.looks > long) {
 		c.add(rate)
 	}
