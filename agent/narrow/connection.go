@@ -25,6 +25,9 @@ const (
 	// to see that a connection gets too little, and the part of what it gets after a change
 	// below which it got too little before.
 	plain = 0.5
+	// hardly is the part of what a connection got by several paths below which a few looks at
+	// what it gets by one are enough.
+	hardly = 0.8
 	// enough is the part of what a path was seen to give the whole connection with which that
 	// is content by several. known is how long that is believed.
 	enough = 0.97
@@ -241,6 +244,8 @@ func (c *connection) hasSeenEnough() bool {
 		return false
 	case c.isPlain():
 		return true
+	case c.state == tryTogether && !c.losses && c.rate.value < hardly*c.before:
+		return c.rate.looks >= few
 	case c.state == tryApart && c.losses && c.usual.value > c.before:
 		return c.usual.looks >= steady
 	}

@@ -158,6 +158,18 @@ func TestAFewLooksDecideWhereTheOtherPathsAnswersTakeMuchLonger(t *testing.T) {
 	require.Empty(t, simulate(of).runs((soon+2)*tick), "which path is the good one is not known so soon")
 }
 
+// Alike paths look so when the queue is at one of them.
+func TestATryThatGivesMuchLessIsUndoneAfterAFewLooks(t *testing.T) {
+	of := equal
+	of.apart, of.rates[goodPath], of.rtts[goodPath] = [2]float64{60 * mbit, 90 * mbit}, 1500*mbit, 100*time.Microsecond
+	s := simulate(of)
+	for s.state == apart {
+		require.Less(t, s.now.Sub(time.Unix(1000, 0)), time.Second)
+		s.runs(tick)
+	}
+	require.Equal(t, []order{part}, s.runs((settling+few+1)*tick))
+}
+
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
 	for name, of := range map[string]network{
 		"equal paths": equal,
