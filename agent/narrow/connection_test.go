@@ -29,6 +29,7 @@ type network struct {
 	waitsTogether float64 // and while they share one
 	content       bool    // the application writes little at once, and waits
 	paced         bool
+	loses         [2]float64 // the part that each path has sent again
 }
 
 // narrow has the receiver's window hold back what the good path could carry.
@@ -49,7 +50,9 @@ type simulation struct {
 	network
 	now    time.Time
 	acked  [2]uint64
+	resent [2]uint64
 	shared bool
+	taught lessons
 }
 
 func simulate(of network) *simulation {
@@ -64,7 +67,7 @@ func (s *simulation) subflows() []subflow {
 			path = s.path
 		}
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
-		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.paced}
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced}
 	}
 	stuck := s.stuck
 	if s.shared {
@@ -90,9 +93,18 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 			if s.shared {
 				rate = s.joined[s.path] / 2
 			}
+			path := i
+			if s.shared {
+				path = int(s.path)
+			}
 			s.acked[i] += uint64(rate * tick.Seconds())
+			s.resent[i] += uint64(s.loses[path] * rate * tick.Seconds())
 		}
+		before := s.state
 		order := s.look(s.now, s.subflows(), s.backlog())
+		if s.taught != nil {
+			s.taught.learn(s.now, addresses{}, before, s.connection)
+		}
 		switch order {
 		case share:
 			s.shared = true
@@ -131,6 +143,31 @@ func TestAFewLooksDecideWhereTheOtherPathsCarryLittle(t *testing.T) {
 			require.Equal(t, test.soon, s.shared, "%v", orders)
 		})
 	}
+}
+
+// What TCP tells of such a path is beyond belief: a shaper lets the little that is sent there by
+// at once.
+func TestAFewLooksDecideWhereTheOtherPathsAnswersTakeMuchLonger(t *testing.T) {
+	of := narrow
+	of.apart, of.rates[goodPath] = [2]float64{6 * mbit, 9 * mbit}, 1200*mbit
+	s := simulate(of)
+	require.Equal(t, []order{share}, s.runs((soon+2)*tick))
+	require.Equal(t, uint8(goodPath), s.path)
+
+	of.rtts[slowPath] = 2 * of.rtts[goodPath]
+	require.Empty(t, simulate(of).runs((soon+2)*tick), "which path is the good one is not known so soon")
+}
+
+// Alike paths look so when the queue is at one of them.
+func TestATryThatGivesMuchLessIsUndoneAfterAFewLooks(t *testing.T) {
+	of := equal
+	of.apart, of.rates[goodPath], of.rtts[goodPath] = [2]float64{60 * mbit, 90 * mbit}, 1500*mbit, 100*time.Microsecond
+	s := simulate(of)
+	for s.state == apart {
+		require.Less(t, s.now.Sub(time.Unix(1000, 0)), time.Second)
+		s.runs(tick)
+	}
+	require.Equal(t, []order{part}, s.runs((settling+few+1)*tick))
 }
 
 func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
@@ -216,7 +253,7 @@ func TestAfterAChangeOfThePlanAConnectionIsLookedAtAnew(t *testing.T) {
 	s := simulate(narrow)
 	s.runs(3 * time.Second)
 	require.True(t, s.shared)
-	require.Equal(t, part, s.startOver(s.now, s.subflows()))
+	require.Equal(t, part, s.startOver(s.now))
 	s.shared = false
 	require.Empty(t, s.runs(firstRest-tick))
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
@@ -268,6 +305,69 @@ func TestThePathOfASubflowThatSendsLittleInBurstsIsNotTakenForTheBest(t *testing
 	require.Equal(t, uint8(goodPath), s.path)
 }
 
+// losing has the good path tell of less than the other one, which loses packets.
+var losing = network{
+	apart: [2]float64{45 * mbit, 40 * mbit}, joined: [2]float64{94 * mbit, 60 * mbit}, rates: [2]float64{94 * mbit, 150 * mbit},
+	rtts: [2]time.Duration{3 * time.Millisecond, 3 * time.Millisecond}, receiver: 64 << 10, fills: 1, stuck: 0.4,
+	loses: [2]float64{0, 0.01},
+}
+
+func TestThePathThatLosesPacketsIsNotTakenForTheBest(t *testing.T) {
+	for name, change := range map[string]func(*network){
+		"what it tells of is more":   func(*network) {},
+		"it moves more now and then": func(n *network) { n.apart = [2]float64{35 * mbit, 50 * mbit} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			of := losing
+			change(&of)
+			s := simulate(of)
+			require.Equal(t, []order{share}, s.runs(2*time.Second))
+			require.Equal(t, together, s.state)
+			require.Equal(t, uint8(goodPath), s.path)
+			require.Empty(t, s.runs(restTogether-2*time.Second), "it stays there")
+		})
+	}
+}
+
+func TestAConnectionThatGetsMoreByTwoPathsIsLeftAloneThoughOneLosesPackets(t *testing.T) {
+	of := losing
+	of.apart = [2]float64{75 * mbit, 70 * mbit}
+	require.Empty(t, simulate(of).runs(time.Minute))
+}
+
+func TestAPathThatIsSharedBecauseAnotherOneLosesPacketsStaysSoForALittleLess(t *testing.T) {
+	of := losing
+	of.apart = [2]float64{46 * mbit, 44 * mbit}
+	s := simulate(of)
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	s.joined[goodPath] = 86 * mbit
+	require.Empty(t, s.runs(restTogether-2*time.Second))
+	require.Equal(t, together, s.state)
+}
+
+// By several paths this one gets half as much again, and then stands still for what was lost.
+func TestWhereAPathLosesPacketsMoreForAMomentIsNoReasonToPart(t *testing.T) {
+	s := simulate(losing)
+	s.runs(2 * time.Second)
+	for s.state != tryApart {
+		s.runs(tick)
+	}
+	s.apart = [2]float64{75 * mbit, 70 * mbit}
+	s.runs(700 * time.Millisecond)
+	require.Equal(t, tryApart, s.state)
+	s.apart = [2]float64{10 * mbit, 10 * mbit}
+	s.runs(600 * time.Millisecond)
+	require.Equal(t, together, s.state)
+	require.True(t, s.shared)
+}
+
+func TestPathsThatLoseAlikeAreJudgedByWhatTheyDeliver(t *testing.T) {
+	of := losing
+	of.loses[goodPath] = 0.005
+	of.rates = [2]float64{94 * mbit, 94 * mbit}
+	require.Empty(t, simulate(of).runs(steady*tick-tick))
+}
+
 func TestWhereTheWrongPathWasTriedTheOtherOneIsNext(t *testing.T) {
 	hidden := narrow
 	hidden.apart = [2]float64{15 * mbit, 15 * mbit}
@@ -315,6 +415,22 @@ func TestSubflowsPartWhenTheWindowHasGrown(t *testing.T) {
 	require.Equal(t, []order{part}, s.runs(time.Second))
 	require.Equal(t, apart, s.state)
 	require.Empty(t, s.runs(time.Minute), "and stay so")
+}
+
+// What the application has not read yet, and what waits for another path, takes from the window.
+func TestAWindowThatGetsWiderAndNarrowerAgainHasNotGrown(t *testing.T) {
+	s := simulate(narrow)
+	for s.state != tryTogether {
+		s.runs(tick)
+	}
+	s.receiver = narrow.receiver / 2
+	for s.state != together {
+		s.runs(tick)
+	}
+	for range 8 {
+		require.Empty(t, s.runs(3*tick))
+		s.receiver = narrow.receiver*3/2 - s.receiver
+	}
 }
 
 func TestSubflowsPartWhenTheSharedPathGetsWorseThanBothWere(t *testing.T) {

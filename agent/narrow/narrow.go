@@ -57,6 +57,7 @@ type Options struct {
 type Narrow struct {
 	options     Options
 	connections map[identity]*connection
+	lessons     lessons
 	failed      string    // the last error
 	next        time.Time // not before that is looked again
 
@@ -85,7 +86,7 @@ type identity struct {
 
 // New looks at nothing yet.
 func New(options Options) *Narrow {
-	return &Narrow{options: options, connections: map[identity]*connection{}, opened: map[place]*pod{}, changed: map[place]bool{}, change: make(chan struct{}, 1)}
+	return &Narrow{options: options, connections: map[identity]*connection{}, lessons: lessons{}, opened: map[place]*pod{}, changed: map[place]bool{}, change: make(chan struct{}, 1)}
 }
 
 // Apply takes over which pods there are.
@@ -234,8 +235,11 @@ func (n *Narrow) lookAt(now time.Time, of addresses, flows []datapath.BusyFlow) 
 	}
 	byToken, ended, failed := pod.subflows(now, flows)
 	failed = errors.Join(failed, n.part(ended))
+	if n.changed[where] {
+		delete(n.lessons, of)
+	}
 	for token, found := range byToken {
-		failed = errors.Join(failed, n.judge(now, identity{where, token}, found))
+		failed = errors.Join(failed, n.judge(now, of, identity{where, token}, found))
 	}
 	return failed
 }
@@ -259,7 +263,7 @@ type found struct {
 	data     backlog
 }
 
-func (n *Narrow) judge(now time.Time, of identity, found *found) error {
+func (n *Narrow) judge(now time.Time, between addresses, of identity, found *found) error {
 	c := n.connections[of]
 	switch {
 	case c != nil:
@@ -268,13 +272,14 @@ func (n *Narrow) judge(now time.Time, of identity, found *found) error {
 	case len(found.flows) < 2:
 		return nil
 	default:
-		c = &connection{}
+		c = n.lessons.begin(now, between, found.subflows)
 	}
 	n.connections[of] = c
 	before := c.state
 	order := c.look(now, found.subflows, found.data)
+	n.lessons.learn(now, between, before, c)
 	if n.changed[of.place] {
-		order = c.startOver(now, found.subflows)
+		order = c.startOver(now)
 	}
 	if order != nothing || c.state != before {
 		n.options.Log.V(1).Info("a connection's window", "token", of.token, "state", c.state, "path", c.path, "before", c.before)

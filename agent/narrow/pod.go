@@ -71,7 +71,7 @@ func (p *pod) subflows(now time.Time, flows []datapath.BusyFlow) (byToken map[ui
 		of.subflows = append(of.subflows, subflow{
 			ends: ends{flow.Local, flow.Remote}, path: flow.Path,
 			acked: s.TCP.AckedBytes, rate: float64(s.TCP.DeliveryRate), rtt: s.TCP.RTT, window: s.TCP.SendWindow,
-			queued: s.TCP.Queued, paced: s.TCP.MaxPacingRate <= s.TCP.PacingRate,
+			queued: s.TCP.Queued, resent: s.TCP.RepeatedBytes, paced: s.TCP.MaxPacingRate <= s.TCP.PacingRate,
 		})
 	}
 	return byToken, ended, p.readBacklogs(byToken)

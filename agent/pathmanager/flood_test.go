@@ -74,7 +74,7 @@ func TestAPodThatOpensThousandsOfConnectionsIsToldOfItsShare(t *testing.T) {
 	require.NoError(t, registry.Register(pods))
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, families, 3)
+	require.Len(t, families, 4)
 
 	opened := quiet.Connect(quietServer.Serve(4))
 	quiet.ExpectSubflows(opened, 2)

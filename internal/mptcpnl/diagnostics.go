@@ -107,6 +107,8 @@ type TCPInfo struct {
 	// SentBytes and ReceivedBytes are payload, repetitions left out; 0 on kernels
 	// that do not count it.
 	SentBytes, ReceivedBytes uint64
+	// RepeatedBytes is payload that was sent again; 0 on kernels that do not count it.
+	RepeatedBytes uint64
 	// AckedBytes is payload that the peer acknowledged, DeliveryRate how fast it did so
 	// while there was something under way, in bytes a second, and SendWindow the window
 	// that it left; 0 on kernels that do not tell.
@@ -566,7 +568,7 @@ func tcpInfo(info []byte) TCPInfo {
 		number := func(offset int) uint64 { return binary.NativeEndian.Uint64(info[offset:]) }
 		read.LeastRTT = microseconds(tcpInfoLeastRTT)
 		read.SentBytes = number(tcpInfoBytesSent) - min(number(tcpInfoBytesSent), number(tcpInfoBytesRepeated))
-		read.ReceivedBytes = number(tcpInfoBytesReceived)
+		read.ReceivedBytes, read.RepeatedBytes = number(tcpInfoBytesReceived), number(tcpInfoBytesRepeated)
 		read.PacingRate, read.MaxPacingRate = number(tcpInfoPacingRate), number(tcpInfoMaxPacingRate)
 		read.AckedBytes, read.DeliveryRate = number(tcpInfoBytesAcked), number(tcpInfoDeliveryRate)
 	}

@@ -157,3 +157,15 @@ func FuzzFindEndpoint(f *testing.F) {
 		}
 	})
 }
+
+func TestWhatWasSentAgainIsToldApartFromWhatWasSent(t *testing.T) {
+	info := make([]byte, tcpInfoBytesEnd)
+	binary.NativeEndian.PutUint64(info[tcpInfoBytesSent:], 5000)
+	binary.NativeEndian.PutUint64(info[tcpInfoBytesRepeated:], 1400)
+	if read := tcpInfo(info); read.SentBytes != 3600 || read.RepeatedBytes != 1400 {
+		t.Errorf("%d bytes were sent and %d sent again, not 3600 and 1400", read.SentBytes, read.RepeatedBytes)
+	}
+	if read := tcpInfo(info[:tcpInfoBytesRepeated]); read.RepeatedBytes != 0 {
+		t.Errorf("a kernel that does not count it tells of %d bytes that were sent again", read.RepeatedBytes)
+	}
+}

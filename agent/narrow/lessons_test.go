@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package narrow
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// after is a connection that begins when another one has gone on for so long.
+func after(s *simulation, duration time.Duration) *simulation {
+	s.taught = lessons{}
+	s.runs(duration)
+	return s.next(s.network)
+}
+
+// next is a connection between the same addresses that begins now.
+func (s *simulation) next(of network) *simulation {
+	next := simulate(of)
+	next.now, next.taught = s.now, s.taught
+	next.connection = s.taught.begin(s.now, addresses{}, next.subflows())
+	return next
+}
+
+func TestAConnectionSharesAPathFromItsFirstLookOnWhereTheOneBeforeItPlainlyGainedByThat(t *testing.T) {
+	for name, of := range map[string]network{"the other path is slow": narrow, "the other path loses packets": losing} {
+		t.Run(name, func(t *testing.T) {
+			next := after(simulate(of), 3*time.Second)
+			require.Equal(t, []order{share}, next.runs(tick))
+			require.Equal(t, together, next.state)
+			require.Equal(t, uint8(goodPath), next.path)
+			require.Empty(t, next.runs(restTogether-2*tick), "it stays there")
+			require.Equal(t, []order{part, share}, next.runs(3*time.Second), "and sees for itself then")
+		})
+	}
+}
+
+func TestAConnectionBeginsByItsOwnPathsWhere(t *testing.T) {
+	for name, next := range map[string]func() *simulation{
+		"there was none before it": func() *simulation { return after(simulate(narrow), 0) },
+		"the one before it gained little by a shared path": func() *simulation {
+			little := narrow
+			little.apart = [2]float64{40 * mbit, 15 * mbit}
+			little.joined[goodPath] = 80 * mbit
+			return after(simulate(little), 4*time.Second)
+		},
+		"its window is wider": func() *simulation {
+			wide := narrow
+			wide.receiver = 2 * narrow.receiver
+			return after(simulate(narrow), 3*time.Second).next(wide)
+		},
+		"the one before it was minutes ago": func() *simulation {
+			next := after(simulate(narrow), 3*time.Second)
+			next.now = next.now.Add(valid)
+			return next.next(narrow)
+		},
+		"the one before it got more by several paths in the end": func() *simulation {
+			s := simulate(narrow)
+			s.taught = lessons{}
+			s.runs(3 * time.Second)
+			s.apart = [2]float64{90 * mbit, 90 * mbit}
+			s.runs(restTogether)
+			return s.next(narrow)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Empty(t, next().runs(3*tick))
+		})
+	}
+}
+
+func TestAConnectionThatDoesNotHaveThePathOfTheOneBeforeItBeginsByItsOwnPaths(t *testing.T) {
+	s := after(simulate(narrow), 3*time.Second)
+	subflows := s.subflows()
+	subflows[goodPath].path = slowPath + 1
+	require.Equal(t, apart, s.taught.begin(s.now, addresses{}, subflows).state)
+}
+
+func TestNoMoreThanSoManyLessonsAreRemembered(t *testing.T) {
+	now, l := time.Unix(1000, 0), lessons{}
+	c := &connection{state: together, plainly: true}
+	for i := range mostLessons + 100 {
+		of := addresses{local: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})}
+		l.learn(now, of, tryTogether, c)
+		require.Contains(t, l, of)
+	}
+	require.Len(t, l, mostLessons)
+}
