@@ -395,9 +395,6 @@ func (n *node) run(t testutil.TB, program *ebpf.Program, frame []byte, context s
 	}
 	after := options.ContextOut.(*skBuff)
 	after.Len, context.Len = 0, 0
-	if verdict(int32(result)) == redirect {
-		after.Cb = context.Cb // what it is passed on with
-	}
 	if context.WireLen == 0 {
 		after.WireLen = 0
 	}

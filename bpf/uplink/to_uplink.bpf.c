@@ -10,7 +10,6 @@
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
-#include "uplink/passed_on.h"
 #include "uplink/pick_up.h"
 #include "uplink/silence.h"
 #include "uplink/together.h"
@@ -91,8 +90,6 @@ static __always_inline int send_on(struct __sk_buff *skb, struct flow *flow, con
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
 	flow->redirected = goes;
-	if (likely(!is_in_tunnel(packet)) && goes)
-		note_passed_on(skb, packet, flow, path, goes);
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
@@ -636,8 +633,6 @@ static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *ho
 	else
 		__builtin_memcpy(next_hop.nh, &peer->ipv6[path], sizeof(next_hop.nh));
 	set_hot(&hot->entry->redirected, hot->head, interface);
-	if (likely(!is_in_tunnel(packet)))
-		note_passed_on(skb, packet, &flow, path, interface);
 	return bpf_redirect_neigh(interface, &next_hop, sizeof(next_hop), 0);
 }
 
@@ -671,8 +666,6 @@ int to_uplink(struct __sk_buff *skb)
 	struct hot hot;
 	int verdict;
 
-	if (was_passed_on(skb))
-		return TCX_NEXT;
 	if (!parse_leaving(skb, &packet))
 		return TCX_NEXT;
 	if (likely(!may_have_flows(&packet.source)))

@@ -102,48 +102,6 @@ func TestAPacketCountsOnceAtTheNICThatCarriesIt(t *testing.T) {
 	}
 }
 
-// passOn has the pod's frame redirected from blue's NIC, and returns what it is passed on with.
-func (n *node) passOn(t *testing.T, frame []byte, context skBuff) skBuff {
-	t.Helper()
-	context.Ifindex = n.nics[blue]
-	after := skBuff{}
-	options := ebpf.RunOptions{Data: frame, Context: context, ContextOut: &after}
-	require.NoError(t, n.Do(func() error {
-		result, err := n.to.Run(&options)
-		require.EqualValues(t, redirect, int32(result))
-		return err
-	}))
-	context.Cb = after.Cb
-	return context
-}
-
-func TestAPacketThatIsPassedOnCountsAtItsPathsNICWhateverBecameOfItsFlow(t *testing.T) {
-	n := newNode(t)
-	for _, version := range versions {
-		e := endsOf[version]
-		out := e.data(2000)
-		headers := uint64(len(out.frame()) - 2000)
-		for segments, context := range map[uint64]skBuff{1: {}, 4: {GSOSize: 500, GSOSegs: 4}} {
-			want := map[int]uplink.ToUplinkTraffic{green: {SentBytes: 2000 + segments*headers, SentPackets: segments}}
-			n.resetCounted(t, preferring(0))
-			n.putFlow(t, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths})
-			passed := n.passOn(t, out.frame(), context)
-			n.expectCounted(t, nil)
-			key := flowKey(e.out())
-			require.NoError(t, n.maps.Flows.Delete(&key))
-			passed.Ifindex = n.nics[red]
-			require.Equal(t, next, n.run(t, n.to, out.frame(), passed), "at another NIC")
-			n.expectCounted(t, nil)
-			passed.Ifindex = n.nics[green]
-			options := ebpf.RunOptions{Data: out.frame(), Context: passed, ContextOut: &passed}
-			require.NoError(t, n.Do(func() error { _, err := n.to.Run(&options); return err }))
-			n.expectCounted(t, want)
-			require.Equal(t, next, n.run(t, n.to, out.frame(), passed), "once more")
-			n.expectCounted(t, want)
-		}
-	}
-}
-
 // Two packets of one flow may be on their way at once, from two processors.
 func TestPacketsThatPassEachOtherCountOnceEach(t *testing.T) {
 	n := newNode(t)
