@@ -48,11 +48,11 @@ var equal = network{
 type simulation struct {
 	*connection
 	network
-	now    time.Time
-	acked  [2]uint64
-	resent [2]uint64
-	shared bool
-	taught lessons
+	now     time.Time
+	acked   [2]uint64
+	resent  [2]uint64
+	shared  bool
+	earlier outcomes
 }
 
 func simulate(of network) *simulation {
@@ -102,8 +102,8 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 		}
 		before := s.state
 		order := s.look(s.now, s.subflows(), s.backlog())
-		if s.taught != nil {
-			s.taught.learn(s.now, addresses{}, before, s.connection)
+		if s.earlier != nil {
+			s.earlier.learn(s.now, addresses{}, before, s.connection)
 		}
 		switch order {
 		case share:

@@ -57,7 +57,7 @@ type Options struct {
 type Narrow struct {
 	options     Options
 	connections map[identity]*connection
-	lessons     lessons
+	outcomes    outcomes
 	failed      string    // the last error
 	next        time.Time // not before that is looked again
 
@@ -86,7 +86,7 @@ type identity struct {
 
 // New looks at nothing yet.
 func New(options Options) *Narrow {
-	return &Narrow{options: options, connections: map[identity]*connection{}, lessons: lessons{}, opened: map[place]*pod{}, changed: map[place]bool{}, change: make(chan struct{}, 1)}
+	return &Narrow{options: options, connections: map[identity]*connection{}, outcomes: outcomes{}, opened: map[place]*pod{}, changed: map[place]bool{}, change: make(chan struct{}, 1)}
 }
 
 // Apply takes over which pods there are.
@@ -236,7 +236,7 @@ func (n *Narrow) lookAt(now time.Time, of addresses, flows []datapath.BusyFlow) 
 	byToken, ended, failed := pod.subflows(now, flows)
 	failed = errors.Join(failed, n.part(ended))
 	if n.changed[where] {
-		delete(n.lessons, of)
+		delete(n.outcomes, of)
 	}
 	for token, found := range byToken {
 		failed = errors.Join(failed, n.judge(now, of, identity{where, token}, found))
@@ -272,12 +272,12 @@ func (n *Narrow) judge(now time.Time, between addresses, of identity, found *fou
 	case len(found.flows) < 2:
 		return nil
 	default:
-		c = n.lessons.begin(now, between, found.subflows)
+		c = n.outcomes.begin(now, between, found.subflows)
 	}
 	n.connections[of] = c
 	before := c.state
 	order := c.look(now, found.subflows, found.data)
-	n.lessons.learn(now, between, before, c)
+	n.outcomes.learn(now, between, before, c)
 	if n.changed[of.place] {
 		order = c.startOver(now)
 	}

@@ -149,9 +149,12 @@ func TestANICThatWentDownWorksAgainAfterItsReturn(t *testing.T) {
 			}
 			change(t, set, from.Node, true)
 			// The kernel may take a second to see the carrier, and SYNs before are lost.
-			for _, address := range []string{to.IPv4, to.IPv6} {
-				testutil.Retry(t, 10*time.Second, func() error { return reach(from.Namespace, to.Namespace, address) })
-			}
+			testutil.Eventually(t, 10*time.Second, "the NIC has its carrier", func() bool {
+				out, err := from.Node.Run("ip", "-oneline", "link", "show", "blue")
+				return err == nil && strings.Contains(out, "state UP")
+			})
+			expectReach(t, from.Namespace, to.Namespace, to.IPv4)
+			expectReach(t, from.Namespace, to.Namespace, to.IPv6)
 		})
 	}
 }

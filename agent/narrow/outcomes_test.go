@@ -12,7 +12,7 @@ import (
 
 // after is a connection that begins when another one has gone on for so long.
 func after(s *simulation, duration time.Duration) *simulation {
-	s.taught = lessons{}
+	s.earlier = outcomes{}
 	s.runs(duration)
 	return s.next(s.network)
 }
@@ -20,8 +20,8 @@ func after(s *simulation, duration time.Duration) *simulation {
 // next is a connection between the same addresses that begins now.
 func (s *simulation) next(of network) *simulation {
 	next := simulate(of)
-	next.now, next.taught = s.now, s.taught
-	next.connection = s.taught.begin(s.now, addresses{}, next.subflows())
+	next.now, next.earlier = s.now, s.earlier
+	next.connection = s.earlier.begin(s.now, addresses{}, next.subflows())
 	return next
 }
 
@@ -59,7 +59,7 @@ func TestAConnectionBeginsByItsOwnPathsWhere(t *testing.T) {
 		},
 		"the one before it got more by several paths in the end": func() *simulation {
 			s := simulate(narrow)
-			s.taught = lessons{}
+			s.earlier = outcomes{}
 			s.runs(3 * time.Second)
 			s.apart = [2]float64{90 * mbit, 90 * mbit}
 			s.runs(restTogether)
@@ -76,16 +76,16 @@ func TestAConnectionThatDoesNotHaveThePathOfTheOneBeforeItBeginsByItsOwnPaths(t 
 	s := after(simulate(narrow), 3*time.Second)
 	subflows := s.subflows()
 	subflows[goodPath].path = slowPath + 1
-	require.Equal(t, apart, s.taught.begin(s.now, addresses{}, subflows).state)
+	require.Equal(t, apart, s.earlier.begin(s.now, addresses{}, subflows).state)
 }
 
-func TestNoMoreThanSoManyLessonsAreRemembered(t *testing.T) {
-	now, l := time.Unix(1000, 0), lessons{}
+func TestNoMoreThanSoManyOutcomesAreRemembered(t *testing.T) {
+	now, l := time.Unix(1000, 0), outcomes{}
 	c := &connection{state: together, plainly: true}
-	for i := range mostLessons + 100 {
+	for i := range mostOutcomes + 100 {
 		of := addresses{local: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})}
 		l.learn(now, of, tryTogether, c)
 		require.Contains(t, l, of)
 	}
-	require.Len(t, l, mostLessons)
+	require.Len(t, l, mostOutcomes)
 }
