@@ -20,6 +20,7 @@ import (
 	"braid.dev/braid/agent/node/nodetest"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/bpf/announcements"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/pair"
 	"braid.dev/braid/internal/testutil"
@@ -262,11 +263,35 @@ func TestAConnectionThatLastsIsToldWhenThereIsRoomOnThePaths(t *testing.T) {
 	l.leave(t)
 	testutil.Retry(t, 20*time.Second, func() error { // one after the other
 		echoAll()
-		return atLeast(joinedTo(t, l.server), len(connections)*(subflows-1))
+		return atLeast(len(connections)*(subflows-1), joinedTo(t, l.server))
 	})
 	for _, connection := range connections {
 		l.client.ExpectSubflows(connection, subflows)
 	}
+}
+
+// Many connections that begin together and rest may all send at the same time later. Those that send get
+// theirs meanwhile.
+func TestFewOfManyConnectionsThatRestGetTheirSubflowsAtOnce(t *testing.T) {
+	const many = 2 * announcements.TurnsAtOnce
+	l := newLab(t, usual)
+	address := l.server.Serve(4)
+	l.settle(t)
+	l.leave(t)
+	began := time.Now()
+	for range many {
+		connect(t, l.client, address)
+	}
+	time.Sleep(2 * usual.Time)
+	sends := connect(t, l.client, address)
+	echo(t, sends, 256<<10)
+	l.client.ExpectSubflows(sends, subflows)
+	joined := joinedTo(t, l.server)
+	took := time.Since(began)
+	t.Logf("%d subflows joined %d connections within %s", joined, many+1, took)
+	require.GreaterOrEqual(t, joined, announcements.TurnsAtOnce*(subflows-1))
+	turns := announcements.TurnsAtOnce + int(took/announcements.TurnEvery) + 1
+	require.LessOrEqual(t, joined, (turns+1)*(subflows-1))
 }
 
 // A download, whose server sends data alone, and an upload, whose server acknowledges

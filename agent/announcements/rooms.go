@@ -46,7 +46,8 @@ func (h *Holder) forgetRooms() error {
 	for _, key := range h.rooms {
 		kept[key] = true
 	}
-	return entries.Forget(h.loaded.Value.Rooms, func(key uint32) bool { return !kept[key] })
+	left := func(key uint32) bool { return !kept[key] }
+	return errors.Join(entries.Forget(h.loaded.Value.Rooms, left), entries.Forget(h.loaded.Value.Turns, left))
 }
 
 // SetRoom says how many more connections of a tenant may be announced what they wait for,

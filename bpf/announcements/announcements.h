@@ -15,6 +15,10 @@ enum hold_limit {
 	MAX_ANSWERS = 1000,   /* to a join that is kept back, before one is let go */
 	LET_GO_EVERY = 10000000, /* ns; a peer drops what comes while it has not handled the one before */
 	PLACE_EVERY = 250000000, /* ns, from one place to the next where no agent says how many there are */
+	TURN_EVERY = 62500000,   /* ns, from one connection of a tenant that rests to the next */
+	TURNS_AT_ONCE = 64,      /* of those */
+	MOVES = 65536,           /* bytes: who moved as many does not rest */
+	THERE_ALREADY = -17,     /* EEXIST */
 };
 
 enum {
@@ -115,6 +119,15 @@ struct {
 	__type(key, __u32); /* ifindex */
 	__type(value, struct room);
 } rooms SEC(".maps");
+
+/* ns, until when connections of a tenant that rest have taken their turns; keys as of rooms. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_INTERFACES);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u64);
+} turns SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);

@@ -21,31 +21,55 @@ SHARED(enum, hold_limit);
 SHARED(enum, tells);
 SHARED(struct, told);
 
+static __always_inline __u64 moved_by(const struct tcp_sock *tcp) { return tcp->bytes_acked + tcp->bytes_received; }
+
+/*
+ * Whether they would fill the paths is not seen of connections that rest: where a tenant has very many
+ * that later send together, it shows when they have their subflows. So few at a time get them.
+ */
+static __always_inline int take_turn(const struct wait *wait)
+{
+	__u64 now = bpf_ktime_get_ns(), before, after, *until;
+	__u32 key = wait->room;
+
+	/* Nobody has more than these turns left. */
+	after = now - (TURNS_AT_ONCE - 1) * (__u64)TURN_EVERY;
+	until = bpf_map_lookup_elem(&turns, &key);
+	if (!until)
+		return bpf_map_update_elem(&turns, &key, &after, BPF_NOEXIST) != THERE_ALREADY;
+	before = *until;
+	if (before > now)
+		return 0;
+	if (after < before + TURN_EVERY)
+		after = before + TURN_EVERY;
+	return __sync_val_compare_and_swap(until, before, after) == before;
+}
+
 /*
  * Takes the place of one connection. Where the agent is away connections get one after
  * the other, and never many at once: the paths may be full.
  */
-static __always_inline int take_room(const struct wait *wait)
+static __always_inline int take_room(const struct wait *wait, const struct tcp_sock *tcp)
 {
 	__u32 key = wait->room;
 	struct room *room = bpf_map_lookup_elem(&rooms, &key);
 	__u64 now, until;
 
-	if (likely(!room) || (room->left > 0 && __sync_fetch_and_add(&room->left, -1) > 0))
+	if (likely(!room))
+		return moved_by(tcp) >= MOVES || take_turn(wait);
+	if (room->left > 0 && __sync_fetch_and_add(&room->left, -1) > 0)
 		return 1;
 	now = bpf_ktime_get_ns();
 	until = room->until;
 	return now >= until && __sync_val_compare_and_swap(&room->until, until, now + PLACE_EVERY) == until;
 }
 
-static __always_inline __u64 moved_by(const struct tcp_sock *tcp) { return tcp->bytes_acked + tcp->bytes_received; }
-
 static __always_inline int lasts(const struct wait *wait, const struct tcp_sock *tcp, struct held *held)
 {
 	if (held->lasts)
 		return 1;
 	if ((wait->bytes && moved_by(tcp) >= wait->bytes) || (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
-		held->lasts = take_room(wait);
+		held->lasts = take_room(wait, tcp);
 	if (held->lasts)
 		held->began = 0; /* none was let go yet */
 	return held->lasts;

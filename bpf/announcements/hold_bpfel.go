@@ -98,6 +98,7 @@ const (
 	HoldMapRooms                = "rooms"
 	HoldMapScratch              = "scratch"
 	HoldMapToldInterfaces       = "told_interfaces"
+	HoldMapTurns                = "turns"
 	HoldMapWaits                = "waits"
 	HoldProgHoldAddresses       = "hold_addresses"
 )
@@ -157,6 +158,7 @@ type HoldMapSpecs struct {
 	Rooms                *ebpf.MapSpec `ebpf:"rooms"`
 	Scratch              *ebpf.MapSpec `ebpf:"scratch"`
 	ToldInterfaces       *ebpf.MapSpec `ebpf:"told_interfaces"`
+	Turns                *ebpf.MapSpec `ebpf:"turns"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
 }
 
@@ -192,6 +194,7 @@ type HoldMaps struct {
 	Rooms                *ebpf.Map `ebpf:"rooms"`
 	Scratch              *ebpf.Map `ebpf:"scratch"`
 	ToldInterfaces       *ebpf.Map `ebpf:"told_interfaces"`
+	Turns                *ebpf.Map `ebpf:"turns"`
 	Waits                *ebpf.Map `ebpf:"waits"`
 }
 
@@ -203,6 +206,7 @@ func (m *HoldMaps) Close() error {
 		m.Rooms,
 		m.Scratch,
 		m.ToldInterfaces,
+		m.Turns,
 		m.Waits,
 	)
 }

@@ -4,13 +4,17 @@ package announcements
 
 // enum hold_limit
 const (
-	MaxInterfaces = 0x1000
-	MaxCarried    = 0x1000
-	Places        = 0x8
-	ToldBytes     = 0x10000
-	MaxAnswers    = 0x3e8
-	LetGoEvery    = 0x989680
-	PlaceEvery    = 0xee6b280
+	MaxInterfaces = 4096
+	MaxCarried    = 4096
+	Places        = 8
+	ToldBytes     = 65536
+	MaxAnswers    = 1000
+	LetGoEvery    = 10000000
+	PlaceEvery    = 250000000
+	TurnEvery     = 62500000
+	TurnsAtOnce   = 64
+	Moves         = 65536
+	ThereAlready  = -17
 )
 
 // enum tells
