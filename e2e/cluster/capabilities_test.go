@@ -103,6 +103,6 @@ func TestAgentsHaveExactlyTheCapabilitiesThatTheyNeed(t *testing.T) {
 			mustKubectl(ctx, t, "rollout", "status", "daemonset/braid-agent", "--namespace", systemNamespace, "--timeout=120s")
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }

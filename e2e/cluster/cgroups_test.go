@@ -34,7 +34,7 @@ func TestAgentsFindPodsByTheirCgroups(t *testing.T) {
 			mustKubectl(ctx, t, "wait", "--for=condition=Programmed", "mpol/spread", "--timeout=60s")
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

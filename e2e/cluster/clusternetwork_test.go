@@ -31,7 +31,7 @@ func TestGuardrailsHoldOnTheClusterNetwork(t *testing.T) {
 		Assess("Braid's programs come before those of others at every NIC", assessOrder).
 		Teardown(func(ctx context.Context, t *testing.T, config *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "delete", "mguard", "--all")
-			return removeWorkload(ctx, t, config)
+			return removePolicies(ctx, t, config)
 		}).Feature()
 	testenv.Test(t, feature)
 }

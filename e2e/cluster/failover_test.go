@@ -31,7 +31,7 @@ func TestAConnectionGoesOnWhenANICIsSetDown(t *testing.T) {
 			return ctx
 		})
 	}
-	testenv.Test(t, feature.Teardown(removeWorkload).Feature())
+	testenv.Test(t, feature.Teardown(removePolicies).Feature())
 }
 
 func goesOnWithout(ctx context.Context, t *testing.T, nic string) {

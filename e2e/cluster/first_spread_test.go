@@ -24,6 +24,7 @@ var installTook time.Duration
 // no manifest: helm install, which setUp ran, and these three.
 func TestFourCommandsLeadToAConnectionOnEveryNIC(t *testing.T) {
 	feature := features.New("first spread").
+		Setup(removeWorkload).
 		Assess("init proposes the planes that the NICs form, and creates nothing", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			out, err := run(ctx, pluginBin, "init")
 			if err != nil {

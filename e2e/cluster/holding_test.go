@@ -49,8 +49,9 @@ func await(t *testing.T, what string, look func() error) {
 }
 
 // startHolding makes servers, a policy for all, and what goes on.
-func startHolding(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+func startHolding(ctx context.Context, t *testing.T, config *envconf.Config) context.Context {
 	t.Helper()
+	ctx = removeWorkload(ctx, t, config)
 	mustKubectl(ctx, t, "apply", "--filename", manifest(t, "lifecycle.yaml"))
 	mustKubectl(ctx, t, "wait", "--for=condition=Ready", "pod/steady", "pod/third", "pod/client", "--timeout=2m")
 	for i := range paths {

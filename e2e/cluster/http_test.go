@@ -58,7 +58,7 @@ func TestRequestsThroughAServiceUseEveryNIC(t *testing.T) {
 			}
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

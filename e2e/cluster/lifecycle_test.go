@@ -78,7 +78,7 @@ func TestAgentsAndControllersAreReplacedWithoutTheLossOfAConnection(t *testing.T
 			}
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 
@@ -149,6 +149,8 @@ func serviceAddress(ctx context.Context, t *testing.T, service string) string {
 	return mustKubectl(ctx, t, "get", "service", service, "--output", "jsonpath={.spec.clusterIP}")
 }
 
+// applyWorkload makes the pods that most tests use, and a policy for them. The pods stay for the next
+// test: starting and ending them takes longer than many a test.
 func applyWorkload(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
 	mustKubectl(ctx, t, "apply", "--filename", workload(t))
@@ -161,10 +163,17 @@ func applyWorkload(ctx context.Context, t *testing.T, _ *envconf.Config) context
 	return ctx
 }
 
-func removeWorkload(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
+func removePolicies(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
 	mustKubectl(ctx, t, "delete", "mpol,mpath", "--all")
-	mustKubectl(ctx, t, "delete", "--filename", workload(t), "--grace-period=1")
+	return ctx
+}
+
+// removeWorkload is for tests that have other pods, or look at all that there are.
+func removeWorkload(ctx context.Context, t *testing.T, config *envconf.Config) context.Context {
+	t.Helper()
+	ctx = removePolicies(ctx, t, config)
+	mustKubectl(ctx, t, "delete", "--filename", workload(t), "--ignore-not-found", "--grace-period=1")
 	return ctx
 }
 

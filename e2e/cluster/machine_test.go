@@ -39,6 +39,7 @@ spec:
 // tenant's part is the limits of MPTCP.
 func TestMachinesInPodsGetTheirSubflowsFromTheirNode(t *testing.T) {
 	feature := features.New("machines in pods").
+		Setup(removeWorkload).
 		Setup(bootMachines).
 		Assess("what would be set in the pod is told as not applied", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "wait", "--for=condition=Programmed=false", "mpol/machines", "--timeout=60s")
@@ -149,11 +150,11 @@ func TestTheAgentReachesTheLibvirtOfAPod(t *testing.T) {
 			return ctx
 		}).
 		Teardown(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "launcher.yaml"))
+			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "launcher.yaml"), "--grace-period=1")
 			setPodsDirectory(ctx, t, "")
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

@@ -164,7 +164,7 @@ func TestADestinationThatIsDeniedIsDeniedOnEveryPath(t *testing.T) {
 			}
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 
@@ -198,7 +198,7 @@ func TestWhatANetworkPolicyAllowsIsSpread(t *testing.T) {
 			shares(t, before, received(ctx, t))
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

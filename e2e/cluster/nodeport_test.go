@@ -62,7 +62,7 @@ func TestNodePortsAnswerByTheirExternalTrafficPolicyAsWithoutBraid(t *testing.T)
 		}).
 		Teardown(func(ctx context.Context, t *testing.T, config *envconf.Config) context.Context {
 			mustKubectl(ctx, t, "delete", "service", "port-local", "port-cluster")
-			return removeWorkload(ctx, t, config)
+			return removePolicies(ctx, t, config)
 		}).Feature()
 	testenv.Test(t, feature)
 }

@@ -29,6 +29,7 @@ import (
 // fence says why it is not, and what the tutorial's own test types.
 func TestWhatPagesTellToTypeWorks(t *testing.T) {
 	feature := features.New("pages").
+		Setup(removeWorkload).
 		Setup(setUpReader).
 		Assess("its commands succeed, and show what the pages show", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			r := newReader(ctx, t)

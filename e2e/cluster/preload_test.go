@@ -39,7 +39,7 @@ func TestProgramsThatKnowNothingOfMPTCPUseEveryNIC(t *testing.T) {
 		}).
 		Assess("status says of which pods the sockets speak MPTCP", assessSockets).
 		Teardown(disablePreloading).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 
@@ -89,7 +89,7 @@ func assessSockets(ctx context.Context, t *testing.T, _ *envconf.Config) context
 
 func disablePreloading(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
-	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"), "--filename", manifest(t, "preload-library.yaml"))
+	mustKubectl(ctx, t, "delete", "--filename", manifest(t, "preload.yaml"), "--filename", manifest(t, "preload-library.yaml"), "--grace-period=1")
 	mustKubectl(ctx, t, "label", "namespace", "default", "braid.dev/preload-")
 	setPreloading(ctx, t, "false")
 	return ctx

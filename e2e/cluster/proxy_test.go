@@ -67,10 +67,10 @@ func TestThePlainTCPOfAPodUsesEveryNICByItsNodesProxy(t *testing.T) {
 			return ctx
 		}).
 		Teardown(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "proxy.yaml"))
+			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "proxy.yaml"), "--grace-period=1")
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

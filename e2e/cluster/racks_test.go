@@ -42,7 +42,7 @@ func TestConnectionsToEachNodeUseAllNICs(t *testing.T) {
 	})
 	testenv.Test(t, feature.Teardown(func(ctx context.Context, t *testing.T, config *envconf.Config) context.Context {
 		mustKubectl(ctx, t, "delete", "pod/traffic-third", "--grace-period=1")
-		return removeWorkload(ctx, t, config)
+		return removePolicies(ctx, t, config)
 	}).Feature())
 }
 

@@ -59,7 +59,7 @@ func TestKubectlBraidShowsWhatRuns(t *testing.T) {
 			}
 			return ctx
 		}).
-		Teardown(removeWorkload).Feature()
+		Teardown(removePolicies).Feature()
 	testenv.Test(t, feature)
 }
 

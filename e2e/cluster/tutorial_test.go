@@ -23,6 +23,7 @@ import (
 // and removes Braid, which setUp and other tests do.
 func TestTheTutorialLeadsWhereItSays(t *testing.T) {
 	feature := features.New("tutorial").
+		Setup(removeWorkload).
 		Assess("its commands succeed, and show what they should", func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 			said := followTutorial(ctx, t)
 			t.Log(said)
