@@ -72,8 +72,7 @@ test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs som
 # Tests run in five parts: those that only compute or ask an API server; those of a cluster
 # with kubelets, beside other work; those that wait in namespaces for what is to happen, beside
 # other work too; those that carry traffic and compare rates, which wait most of the time,
-# several packages at a time; and those that flood, with the machine for themselves: each looks at
-# its own lab alone, and allows for others.
+# several packages at a time; and those that flood, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
 # took is in _out/times-PART.json: make slowest.
 define tests
@@ -101,7 +100,7 @@ test-network: root deps kube ## Run the tests that carry traffic in namespaces; 
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that flood; nothing else may run
-	$(call tests,alone,-p 2)
+	$(call tests,alone,-p 1)
 
 .PHONY: slowest
 slowest: ## Say which tests of the last run took longest

@@ -9,7 +9,7 @@
 #            long a busy machine takes for it: they compare no rates, or with wide margins;
 #   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
 #            several go on at a time and nothing that computes;
-#   alone    that flood, and look at what that costs others, both at a time.
+#   alone    that flood, and look at what is left of the machine.
 # Each package is in one of these. Those that take longest come first.
 set -euo pipefail
 
