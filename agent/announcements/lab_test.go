@@ -294,6 +294,22 @@ func TestFewOfManyConnectionsThatRestGetTheirSubflowsAtOnce(t *testing.T) {
 	require.LessOrEqual(t, joined, (turns+1)*(subflows-1))
 }
 
+// Those whose policy has them wait for few bytes do not rest.
+func TestManyConnectionsThatMovedWhatTheyWaitForGetTheirSubflowsAtOnce(t *testing.T) {
+	const many = 4 * announcements.TurnsAtOnce
+	l := newLab(t, pathmanager.OpenAfter{Bytes: 8 << 10, Time: time.Hour})
+	address := l.server.Serve(4)
+	l.settle(t)
+	l.leave(t)
+	began := time.Now()
+	for range many {
+		connection := connect(t, l.client, address)
+		echo(t, connection, 16<<10)
+		l.client.ExpectSubflows(connection, subflows)
+	}
+	require.Less(t, time.Since(began), (many-announcements.TurnsAtOnce)*announcements.TurnEvery*time.Nanosecond, "they took turns")
+}
+
 // A download, whose server sends data alone, and an upload, whose server acknowledges
 // alone, are told in time, and lose nothing.
 func TestALargeTransferGetsItsSubflowsBeforeTheKernelRepeatsItsAnnouncement(t *testing.T) {

@@ -23,6 +23,14 @@ SHARED(struct, told);
 
 static __always_inline __u64 moved_by(const struct tcp_sock *tcp) { return tcp->bytes_acked + tcp->bytes_received; }
 
+/* As many bytes as the connection waits for, or as no connection moves that rests. */
+static __always_inline int has_moved(const struct wait *wait, const struct tcp_sock *tcp)
+{
+	__u64 moved = moved_by(tcp);
+
+	return (wait->bytes && moved >= wait->bytes) || moved >= MOVES;
+}
+
 /*
  * Whether they would fill the paths is not seen of connections that rest: where a tenant has very many
  * that later send together, it shows when they have their subflows. So few at a time get them.
@@ -56,7 +64,7 @@ static __always_inline int take_room(const struct wait *wait, const struct tcp_s
 	__u64 now, until;
 
 	if (likely(!room))
-		return moved_by(tcp) >= MOVES || take_turn(wait);
+		return has_moved(wait, tcp) || take_turn(wait);
 	if (room->left > 0 && __sync_fetch_and_add(&room->left, -1) > 0)
 		return 1;
 	now = bpf_ktime_get_ns();
