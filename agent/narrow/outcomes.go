@@ -24,7 +24,7 @@ type outcome struct {
 	until  time.Time
 }
 
-// suits tells whether a outcome is for connections with such subflows.
+// suits tells whether an outcome is for connections with such subflows.
 func (l *outcome) suits(now time.Time, subflows []subflow) bool {
 	has := slices.ContainsFunc(subflows, func(s subflow) bool { return s.path == l.path })
 	return has && now.Before(l.until) && float64(window(subflows)) < grown*float64(l.window)

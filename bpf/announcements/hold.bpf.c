@@ -32,15 +32,15 @@ static __always_inline int has_moved(const struct wait *wait, const struct tcp_s
 }
 
 /*
- * Whether they would fill the paths is not seen of connections that rest: where a tenant has very many
- * that later send together, it shows when they have their subflows. So few at a time get them.
+ * Connections that rest fill no path. Where a tenant has very many of them, and all send at the same time later,
+ * they do, and keep the subflows that they have by then. So a few at a time get theirs.
  */
 static __always_inline int take_turn(const struct wait *wait)
 {
 	__u64 now = bpf_ktime_get_ns(), before, after, *until;
 	__u32 key = wait->room;
 
-	/* Nobody has more than these turns left. */
+	/* However long nobody took one, a tenant has TURNS_AT_ONCE left, with this one. */
 	after = now - (TURNS_AT_ONCE - 1) * (__u64)TURN_EVERY;
 	until = bpf_map_lookup_elem(&turns, &key);
 	if (!until)
