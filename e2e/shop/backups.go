@@ -75,8 +75,8 @@ func expectRestOf(t *testing.T, r *testlab.Running, path string, told, removed t
 // subflow is not known before it is seen to carry a packet, and a backup may not.
 func (c *Cluster) AreBackups(t *testing.T, path string, wanted int) error {
 	for _, pod := range []string{"client", "server"} {
-		backups := 0
-		for _, subflow := range c.SubflowsOf(t, pod) {
+		backups, all := 0, c.SubflowsOf(t, pod)
+		for _, subflow := range all {
 			if subflow.Ended {
 				continue
 			}
@@ -88,7 +88,7 @@ func (c *Cluster) AreBackups(t *testing.T, path string, wanted int) error {
 			}
 		}
 		if backups != wanted {
-			return fmt.Errorf("%s has %d backups", pod, backups)
+			return fmt.Errorf("%s has %d backups: %+v", pod, backups, all)
 		}
 	}
 	return nil

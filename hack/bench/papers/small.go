@@ -126,25 +126,37 @@ func newSmallLab(ctx context.Context, spec network.Spec) (*rig.Lab, error) {
 	return l, nil
 }
 
+// smallFlowsIn first has pods whose connections all stay small. Then some open subflows at once, so
+// that the server's kernel announces its addresses on each connection for half a minute after.
 func smallFlowsIn(ctx context.Context, m *rig.Measurement, l *rig.Lab, place smallPlace) error {
 	name := "fct.small." + place.name + "."
-	for range m.Trials {
+	atRest := make([]map[string]float64, m.Trials)
+	for i := range atRest {
 		took, err := smallTurns(ctx, l, "{}", smallWays, place.rounds)
 		if err != nil {
 			return err
 		}
-		atOnce, err := smallTurns(ctx, l, "{openAfter: {time: 0s}}", smallAtOnce, place.rounds)
-		if err != nil {
-			return err
-		}
-		maps.Copy(took, atOnce)
+		atRest[i] = took
 		for way, ms := range took {
 			m.Add(name+way+"_ms", ms)
 		}
-		m.Add(place.ratio, took["default"]/took[place.to])
 		for way, figure := range map[string]string{"default": "to_mptcp", "one_subflow": "one_to_mptcp", "mptcp_again": "again_to_mptcp"} {
 			m.Add("fct.small_"+figure+"."+place.name, took[way]/took["mptcp"])
 		}
+	}
+	for _, rested := range atRest {
+		took, err := smallTurns(ctx, l, "{openAfter: {time: 0s}}", smallAtOnce, place.rounds)
+		if err != nil {
+			return err
+		}
+		m.Add(name+"at_once_ms", took["at_once"])
+		maps.Copy(rested, took)
+		m.Add(place.ratio, rested["default"]/rested[place.to])
+		announcing, err := smallTurns(ctx, l, "{}", smallWays, place.rounds)
+		if err != nil {
+			return err
+		}
+		m.Add("fct.small_announcing_to_mptcp."+place.name, announcing["default"]/announcing["mptcp"])
 	}
 	return nil
 }
