@@ -66,14 +66,13 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-light test-network test-alone
+	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
-# Tests run in six parts: those that only compute or ask an API server; those of a cluster
+# Tests run in five parts: those that only compute or ask an API server; those of a cluster
 # with kubelets, beside other work; those that wait in namespaces for what is to happen, beside
 # other work too; those that carry traffic and compare rates, which wait most of the time,
-# several packages at a time, of which those that work least can go on beside the cluster; and
-# those that flood, with the machine for themselves.
+# several packages at a time; and those that flood, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
 # took is in _out/times-PART.json: make slowest.
 define tests
@@ -95,13 +94,9 @@ test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
 test-waiting: root deps kube ## Run the tests that wait in namespaces for what is to happen
 	$(call tests,waiting,-p 3)
 
-.PHONY: test-light
-test-light: root deps kube ## Run the tests that carry traffic and leave the processors to others
-	$(call tests,light,-p 4)
-
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
-	$(call tests,network,-p 4)
+	$(call tests,network,-p 5)
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that flood; nothing else may run

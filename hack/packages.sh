@@ -1,23 +1,21 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# packages.sh beside|cluster|waiting|light|network|alone PATTERN… lists the packages with tests
+# packages.sh beside|cluster|waiting|network|alone PATTERN… lists the packages with tests
 #   beside   that compute or ask an API server, and the packet programs', which hardly wait:
 #            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
 #   waiting  that build networks of namespaces and wait there for what is to happen, however
 #            long a busy machine takes for it: they compare no rates, or with wide margins;
-#   light    that carry traffic and compare rates with little work: beside the cluster, once
-#            nothing else goes on;
 #   network  that carry traffic in such networks: they mostly wait, and compare rates, so that
 #            several go on at a time and nothing that computes;
 #   alone    that flood, and look at what is left of the machine.
 # Each package is in one of these. Those that take longest come first.
 set -euo pipefail
 
-usage="usage: packages.sh beside|cluster|waiting|light|network|alone PATTERN…"
+usage="usage: packages.sh beside|cluster|waiting|network|alone PATTERN…"
 kind=${1:?$usage}
-[[ $kind =~ ^(beside|cluster|waiting|light|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
+[[ $kind =~ ^(beside|cluster|waiting|network|alone)$ ]] || { echo "$usage" >&2 && exit 2; }
 shift
 format='{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}{{end}}'
 all=$(go list -f "$format" "$@" | awk 'NF')
@@ -27,21 +25,22 @@ alone='/e2e/(attacks|soak)$'
 programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
 # What carries traffic, and wants to see what becomes of it rather than how fast it is.
+timed='/bpf/endpoint/actiontest$'
 told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 # What tells paths of slow links apart by wide margins. It runs last of what is beside the
 # cluster, when little else is left.
 margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
-light='/(agent/(narrow|rules|transport)|bpf/endpoint/actiontest|hack/demo|internal/lab/(middlebox|network|traffic)|braid/proxy)$'
 rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
-# Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
-longest='e2e/failures agent/datapath e2e/rules agent/guard agent/pace agent/transport bpf/endpoint/actiontest braid/proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
-awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v light="$light" -v programs="$programs" \
+# Those that take longest, about in the order of what they took: what runs at the end runs beside nothing.
+# Of those that compare rates, two that work little begin with three that work much.
+longest='e2e/failures agent/datapath e2e/rules agent/transport bpf/endpoint/actiontest agent/guard agent/pace braid/proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
+awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
 		if ($1 ~ cluster) return "cluster"
 		if ($1 ~ alone) return "alone"
-		if ($1 ~ light) return "light"
+		if ($1 ~ timed) return "network"
 		if ($0 ~ programs || $0 !~ networks) return "beside"
 		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "waiting"
 		return "network"

@@ -9,12 +9,14 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	programs "braid.dev/braid/bpf/proxy"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
@@ -96,6 +98,21 @@ func TestAFloodOfSYNsTakesNobodysPlace(t *testing.T) {
 			l.expectRelayed(t, client, acceptedFrom(t, accepted, client))
 		})
 	}
+}
+
+// The ring of held SYNs is all clients' together, and fills while the proxy has no processor.
+func TestAFloodThatIsNotReadYetLeavesRoomForTheSYNsOfOthers(t *testing.T) {
+	l, attacker, _ := newAttack(t)
+	address, accepted := listen(t, l.server, 4)
+	resume := sync.OnceFunc(l.proxy.Pause())
+	t.Cleanup(resume)
+	testlab.Forge(t, attacker, segments(20_000, addressesOf(attacker)[0], address, testlab.SYN)...)
+	time.AfterFunc(500*time.Millisecond, resume)
+	client := l.dial(t, address)
+	l.expectRelayed(t, client, acceptedFrom(t, accepted, client))
+	counts, err := l.proxy.Outcomes()
+	require.NoError(t, err)
+	require.Greater(t, counts[programs.OutcomeNoRoom], uint64(10_000), "the flood did not fill what its client may fill")
 }
 
 // acceptedFrom is the server's end of a connection; others' are closed.

@@ -21,6 +21,12 @@ func (p *Proxy) ForgetPeers() error {
 	return nil
 }
 
+// Pause has held SYNs read by nobody, as on a node short of processors, until resume is called.
+func (p *Proxy) Pause() (resume func()) {
+	p.mu.Lock()
+	return p.mu.Unlock
+}
+
 // Outcomes are the counts as the agent reads them.
 func (p *Proxy) Outcomes() (counts [programs.OutcomeReset + 1]uint64, err error) {
 	if err := p.writeOutcomes(); err != nil {

@@ -134,10 +134,11 @@ func (p *Proxy) load() error {
 		return err
 	}
 	m := p.from.FromClientMaps
-	shared := map[string]*ebpf.Map{"clients": m.Clients, "relayed_flows": m.RelayedFlows, "relayed_joins": m.RelayedJoins}
-	err := loadShared(programs.LoadToClient, &p.to, shared)
-	shared = map[string]*ebpf.Map{"relays": m.Relays, "relayed_flows": m.RelayedFlows, "relayed_joins": m.RelayedJoins}
-	return errors.Join(err, loadShared(programs.LoadFromRelay, &p.back, shared))
+	shared := map[string]*ebpf.Map{
+		"clients": m.Clients, "relays": m.Relays, "relayed_flows": m.RelayedFlows, "relayed_joins": m.RelayedJoins,
+		"held_segments": m.HeldSegments, "handed": m.Handed, "handed_read": m.HandedRead, // which the others only name
+	}
+	return errors.Join(loadShared(programs.LoadToClient, &p.to, shared), loadShared(programs.LoadFromRelay, &p.back, shared))
 }
 
 // loadShared loads programs that have these maps in the place of their own, as far as they
@@ -233,18 +234,22 @@ func (p *Proxy) Run(ctx context.Context) error {
 
 func (p *Proxy) begin(ctx context.Context, sample []byte) {
 	segment, err := parseHeld(sample)
-	if err != nil {
-		p.options.Log.Error(err, "failed to read a held segment")
-		return
-	}
 	p.mu.Lock()
 	r := p.relays[int(segment.key.Interface)]
 	p.mu.Unlock()
-	if r == nil {
-		_ = p.from.RelayedFlows.Delete(segment.key)
-		return
+	if r != nil {
+		r.read++
+		err = errors.Join(err, p.from.HandedRead.Put(segment.key.Interface, r.read))
 	}
-	r.begin(ctx, segment)
+	switch {
+	case err != nil:
+		p.options.Log.Error(err, "failed to read a held segment")
+		_ = p.from.RelayedFlows.Delete(segment.key)
+	case r == nil:
+		_ = p.from.RelayedFlows.Delete(segment.key)
+	default:
+		r.begin(ctx, segment)
+	}
 }
 
 // Drain relays no further connection, and waits until those that are relayed have ended or

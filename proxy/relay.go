@@ -52,6 +52,7 @@ type relay struct {
 	links     []link.Link
 	atClient  []*hook
 	listeners []net.Listener
+	read      uint32 // of the client's SYNs, by Run
 
 	mu       sync.Mutex
 	facts    programs.FromClientRelay
@@ -117,6 +118,11 @@ func (r *relay) attach(at netlink.Link) error {
 	maps := r.proxy.from.FromClientMaps
 	if err := maps.Relays.Put(uint32(r.outside), r.facts); err != nil {
 		return fmt.Errorf("writing the relay of interface %d: %w", r.client.Interface, err)
+	}
+	for _, count := range []*ebpf.Map{maps.Handed, maps.HandedRead} {
+		if err := count.Put(uint32(r.client.Interface), uint32(0)); err != nil {
+			return fmt.Errorf("counting the SYNs of interface %d: %w", r.client.Interface, err)
+		}
 	}
 	if err := maps.Clients.Put(uint32(r.client.Interface), programs.FromClientClient{Relay: uint32(r.outside)}); err != nil {
 		return fmt.Errorf("writing the client at interface %d: %w", r.client.Interface, err)
@@ -237,6 +243,8 @@ func (r *relay) close() (failed error) {
 	}
 	_ = r.proxy.from.Clients.Delete(uint32(r.client.Interface))
 	_ = r.proxy.from.Relays.Delete(uint32(r.outside))
+	_ = r.proxy.from.Handed.Delete(uint32(r.client.Interface))
+	_ = r.proxy.from.HandedRead.Delete(uint32(r.client.Interface))
 	return errors.Join(failed, r.lookup.Close(), r.leave())
 }
 

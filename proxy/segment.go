@@ -42,7 +42,7 @@ func parseHeld(sample []byte) (heldSegment, error) {
 		return heldSegment{}, fmt.Errorf("decoding a held segment: %w", err)
 	}
 	if held.Length < 14 || int(held.Length) > len(held.Frame) {
-		return heldSegment{}, errShort
+		return heldSegment{key: held.Key}, errShort
 	}
 	s := heldSegment{key: held.Key, frame: append([]byte(nil), held.Frame[:held.Length]...)}
 	return s, s.complete()

@@ -5,6 +5,7 @@ package endpoint_test
 import (
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -164,6 +165,10 @@ func TestChainsThatMakeNoSense(t *testing.T) {
 	}
 }
 
+// shortestPatience is how long a segment may come after later ones and is not taken for repeated, where
+// no round trip time is known: SHORTEST_PATIENCE_NS.
+const shortestPatience = 3 * time.Millisecond
+
 // The whole of a record: amounts, repetitions, order.
 func TestRecords(t *testing.T) {
 	h := newHost(t)
@@ -171,15 +176,18 @@ func TestRecords(t *testing.T) {
 		h.forget(t)
 		h.use(t, build(rule{do: []action{{Kind: actionRecord}}}))
 		h.begin(t, e)
+		began := time.Now()
 		for _, at := range []uint32{0, 1000, 3000, 2000, 4000} {
 			h.receives(t, e.in().at(5001+at).data(1000))
 		}
+		// What comes later than that fills the gap again, for all that is known.
+		overtaken := time.Since(began) < shortestPatience
 		for _, at := range []uint32{0, 1000, 0, 1000, 2000} {
 			h.sends(t, e.out().at(1001+at).data(1000))
 		}
 		s := h.mustSubflow(t, e)
 		in, out := s.Traffic[toEndpoint], s.Traffic[fromEndpoint]
-		if in.Bytes != 5000 || in.Position != 5000 || in.Reordered != 1 || in.Retransmitted != 0 || in.Packets != 6 {
+		if in.Bytes != 5000 || in.Position != 5000 || in.Reordered+in.Retransmitted != 1 || overtaken && in.Reordered != 1 || in.Packets != 6 {
 			t.Errorf("received: %+v", in)
 		}
 		if out.Bytes != 5000 || out.Position != 3000 || out.Reordered != 0 || out.Retransmitted != 2 || out.Packets != 7 {

@@ -224,19 +224,24 @@ static __always_inline void read_key(struct bpf_sock_ops *ops, __u32 endpoint, s
 	key->endpoint = endpoint;
 }
 
-/* The least rate that these rules ask for: of two numbers the lesser is the lesser rate. */
+/*
+ * The least rate that these rules ask for: of two numbers the lesser is the lesser rate, and 0 is
+ * none. Without branches: the verifier would follow each of them for each rule.
+ */
 static __always_inline __u32 least_asked(const struct rule_requests *requests, __u64 rules)
 {
-	__u32 least = 0, i;
+	__s64 least = (__u32)-1;
+	__u32 i;
 
 #pragma clang loop unroll(disable)
 	for (i = 0; i < MAX_RULES; i++) {
-		__u32 rate = requests->rate[i];
+		__s64 lesser = (__u32)((requests->rate[i] - 1) | ((rules >> i & 1) - 1));
 
-		if (rules >> i & 1 && rate && (!least || rate < least))
-			least = rate;
+		lesser -= least;
+		barrier_var(lesser);
+		least += lesser & (lesser >> 63);
 	}
-	return least;
+	return least + 1;
 }
 
 /* The number of the rule that decides, of those that ask for something; 0 for none. */

@@ -50,9 +50,13 @@ static __always_inline int is_plain(const struct packet *packet)
 
 static __always_inline int hand_over(struct __sk_buff *skb, const struct relayed_key *key)
 {
-	struct held *held = bpf_ringbuf_reserve(&held_segments, sizeof(*held), 0);
+	__u32 *so_far = bpf_map_lookup_elem(&handed, &key->interface), *read = bpf_map_lookup_elem(&handed_read, &key->interface);
+	struct held *held;
 	__u32 length;
 
+	if (!so_far || !read || (__s32)(*so_far - *read) >= MAX_UNREAD)
+		return 0;
+	held = bpf_ringbuf_reserve(&held_segments, sizeof(*held), 0);
 	if (!held)
 		return 0;
 	held->key = *key;
@@ -61,6 +65,7 @@ static __always_inline int hand_over(struct __sk_buff *skb, const struct relayed
 	if (!length || bpf_skb_load_bytes(skb, 0, held->frame, length))
 		held->length = 0;
 	bpf_ringbuf_submit(held, 0);
+	__sync_fetch_and_add(so_far, 1);
 	return 1;
 }
 

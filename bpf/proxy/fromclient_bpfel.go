@@ -77,6 +77,8 @@ const (
 	FromClientMapClientAddresses = "client_addresses"
 	FromClientMapClients         = "clients"
 	FromClientMapDraining        = "draining"
+	FromClientMapHanded          = "handed"
+	FromClientMapHandedRead      = "handed_read"
 	FromClientMapHeldSegments    = "held_segments"
 	FromClientMapOutcomes        = "outcomes"
 	FromClientMapPlainPeers      = "plain_peers"
@@ -138,6 +140,8 @@ type FromClientMapSpecs struct {
 	ClientAddresses *ebpf.MapSpec `ebpf:"client_addresses"`
 	Clients         *ebpf.MapSpec `ebpf:"clients"`
 	Draining        *ebpf.MapSpec `ebpf:"draining"`
+	Handed          *ebpf.MapSpec `ebpf:"handed"`
+	HandedRead      *ebpf.MapSpec `ebpf:"handed_read"`
 	HeldSegments    *ebpf.MapSpec `ebpf:"held_segments"`
 	Outcomes        *ebpf.MapSpec `ebpf:"outcomes"`
 	PlainPeers      *ebpf.MapSpec `ebpf:"plain_peers"`
@@ -175,6 +179,8 @@ type FromClientMaps struct {
 	ClientAddresses *ebpf.Map `ebpf:"client_addresses"`
 	Clients         *ebpf.Map `ebpf:"clients"`
 	Draining        *ebpf.Map `ebpf:"draining"`
+	Handed          *ebpf.Map `ebpf:"handed"`
+	HandedRead      *ebpf.Map `ebpf:"handed_read"`
 	HeldSegments    *ebpf.Map `ebpf:"held_segments"`
 	Outcomes        *ebpf.Map `ebpf:"outcomes"`
 	PlainPeers      *ebpf.Map `ebpf:"plain_peers"`
@@ -188,6 +194,8 @@ func (m *FromClientMaps) Close() error {
 		m.ClientAddresses,
 		m.Clients,
 		m.Draining,
+		m.Handed,
+		m.HandedRead,
 		m.HeldSegments,
 		m.Outcomes,
 		m.PlainPeers,

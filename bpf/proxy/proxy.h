@@ -24,7 +24,8 @@ enum proxy_limit {
 	MAX_RELAYED = 65536,     /* connections of a node */
 	MAX_PLAIN_PEERS = 16384,
 	MAX_FIRST_FRAME = 160,   /* of a SYN without data */
-	MAX_HANDED_OVER = 1 << 18,
+	MAX_HANDED_OVER = 1 << 20, /* bytes of SYNs that the proxy has not read yet */
+	MAX_UNREAD = 256,        /* SYNs of one client among these: whoever floods fills no more */
 };
 
 enum {
@@ -164,6 +165,24 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, MAX_HANDED_OVER);
 } held_segments SEC(".maps");
+
+/* How many SYNs of each client were handed over so far. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_CLIENTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u32);
+} handed SEC(".maps");
+
+/* How many of these the proxy has read, which it writes. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_CLIENTS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32); /* ifindex */
+	__type(value, __u32);
+} handed_read SEC(".maps");
 
 static long (*const bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 

@@ -70,6 +70,8 @@ const (
 	ToClientMapClientAddresses = "client_addresses"
 	ToClientMapClients         = "clients"
 	ToClientMapDraining        = "draining"
+	ToClientMapHanded          = "handed"
+	ToClientMapHandedRead      = "handed_read"
 	ToClientMapHeldSegments    = "held_segments"
 	ToClientMapOutcomes        = "outcomes"
 	ToClientMapPlainPeers      = "plain_peers"
@@ -131,6 +133,8 @@ type ToClientMapSpecs struct {
 	ClientAddresses *ebpf.MapSpec `ebpf:"client_addresses"`
 	Clients         *ebpf.MapSpec `ebpf:"clients"`
 	Draining        *ebpf.MapSpec `ebpf:"draining"`
+	Handed          *ebpf.MapSpec `ebpf:"handed"`
+	HandedRead      *ebpf.MapSpec `ebpf:"handed_read"`
 	HeldSegments    *ebpf.MapSpec `ebpf:"held_segments"`
 	Outcomes        *ebpf.MapSpec `ebpf:"outcomes"`
 	PlainPeers      *ebpf.MapSpec `ebpf:"plain_peers"`
@@ -168,6 +172,8 @@ type ToClientMaps struct {
 	ClientAddresses *ebpf.Map `ebpf:"client_addresses"`
 	Clients         *ebpf.Map `ebpf:"clients"`
 	Draining        *ebpf.Map `ebpf:"draining"`
+	Handed          *ebpf.Map `ebpf:"handed"`
+	HandedRead      *ebpf.Map `ebpf:"handed_read"`
 	HeldSegments    *ebpf.Map `ebpf:"held_segments"`
 	Outcomes        *ebpf.Map `ebpf:"outcomes"`
 	PlainPeers      *ebpf.Map `ebpf:"plain_peers"`
@@ -181,6 +187,8 @@ func (m *ToClientMaps) Close() error {
 		m.ClientAddresses,
 		m.Clients,
 		m.Draining,
+		m.Handed,
+		m.HandedRead,
 		m.HeldSegments,
 		m.Outcomes,
 		m.PlainPeers,

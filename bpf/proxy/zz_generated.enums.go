@@ -8,7 +8,8 @@ const (
 	MaxRelayed    = 0x10000
 	MaxPlainPeers = 0x4000
 	MaxFirstFrame = 0xa0
-	MaxHandedOver = 0x40000
+	MaxHandedOver = 0x100000
+	MaxUnread     = 0x100
 )
 
 // enum relayed_state

@@ -216,7 +216,7 @@ func (r *reader) follow(ctx context.Context, t *testing.T, name, text string) {
 		if watched.MatchString(typed) {
 			typed = "watched " + typed
 		}
-		fmt.Fprintf(&script, "printf '\\x1e%d\\n'\n%s\nprintf '\\x1f%%s' $?\n", i, typed)
+		fmt.Fprintf(&script, "printf '\\x1e%d\\n'\n%s\nprintf '\\x1f%%s %%s' $? $EPOCHREALTIME\n", i, typed)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -228,7 +228,8 @@ func (r *reader) follow(ctx context.Context, t *testing.T, name, text string) {
 	for i, c := range commands {
 		_, answer, _ := strings.Cut(said[i], "\n")
 		answer, status, _ := strings.Cut(answer, "\x1f")
-		t.Logf("$ %s\n%s", c.Text, shorten(answer))
+		status, ended, _ := strings.Cut(status, " ")
+		t.Logf("%s $ %s\n%s", ended, c.Text, shorten(answer))
 		err := r.judge(c, answer, status)
 		if err != nil && c.Shown != "" {
 			answer, err = r.awaitLikeness(ctx, c)
