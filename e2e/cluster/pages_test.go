@@ -177,7 +177,7 @@ func (r *reader) provide(ctx context.Context, t *testing.T) {
 	for name, command := range map[string]string{
 		"braid-agent": inAgent("braid-agent"), "braid-trace": inAgent("braid-trace"),
 		"ip": cluster.shell(node) + found("ip"), "ls": inside + found("ls"), "curl": inside + found("curl"), "clang": strings.TrimSpace(clang) + ` "$@"`,
-		"kubectl": kubectlBin + ` "$@"`, "kubectl-braid": pluginBin + ` "$@"`,
+		"kubectl": kubectlBin + ` "$@"`, "kubectl-braid": pluginBin + ` "$@" $(case "$*" in test) echo --duration 1s; esac)`, // what it says is compared elsewhere
 		// The images are on the nodes alone.
 		"helm": helmBin + ` "$@" $(case $1 in upgrade) echo --set image.pullPolicy=Never --wait --timeout=2m; esac)`,
 		// What does not end by itself is looked at for a while.
