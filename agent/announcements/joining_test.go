@@ -20,6 +20,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -152,13 +153,24 @@ func hasMember(in btf.Type, name string) bool {
 // keptBackOf is the count that the agent offers to Prometheus.
 func keptBackOf(t *testing.T, holder *Holder) float64 {
 	t.Helper()
+	counts := metricsOf(t, holder, "braid_join_answers_kept_back_total")
+	require.Len(t, counts, 1)
+	return counts[0].GetCounter().GetValue()
+}
+
+// metricsOf are those of a name that the agent offers to Prometheus.
+func metricsOf(t *testing.T, holder *Holder, name string) []*dto.Metric {
+	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
 	require.NoError(t, registry.Register(holder))
 	families, err := registry.Gather()
 	require.NoError(t, err)
-	require.Len(t, families, 1)
-	require.Len(t, families[0].GetMetric(), 1)
-	return families[0].GetMetric()[0].GetCounter().GetValue()
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()
+		}
+	}
+	return nil
 }
 
 func randomBytes(size int) []byte {

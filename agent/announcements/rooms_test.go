@@ -5,10 +5,12 @@ package announcements
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/stretchr/testify/require"
 
+	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/announcements"
 )
 
@@ -34,5 +36,28 @@ func TestRoomsAndTurnsOfTenantsWithoutPodsAreForgotten(t *testing.T) {
 		value, err = m.LookupBytes(uint32(other))
 		require.True(t, err == nil || errors.Is(err, ebpf.ErrKeyNotExist), err)
 		require.Nil(t, value, "%v", m)
+	}
+}
+
+func TestTurnsThatANamespaceHasLeftAreTold(t *testing.T) {
+	l := newLab(t, usual)
+	own, err := l.Nodes[1].Index(l.Nodes[1].Pods[0].HostInterface)
+	require.NoError(t, err)
+	require.Empty(t, metricsOf(t, l.holder, "braid_announcement_turns_left"), "nobody took a turn")
+	for ago, left := range map[time.Duration]float64{-time.Minute: 0, time.Hour: announcements.TurnsAtOnce} {
+		require.NoError(t, l.holder.loaded.Value.Turns.Put(uint32(own), uint64(bpf.Now()-ago)))
+		told := metricsOf(t, l.holder, "braid_announcement_turns_left")
+		require.Len(t, told, 1)
+		require.Equal(t, left, told[0].GetGauge().GetValue(), "taken until %v ago", ago)
+	}
+}
+
+func TestTurnsComeBackOneAfterTheOther(t *testing.T) {
+	const now, every = time.Hour, announcements.TurnEvery
+	for until, left := range map[time.Duration]int{
+		now + 1: 0, now: 1, now - every + 1: 1, now - every: 2, now - every*5/2: 3,
+		now - 63*every: 64, now - 64*every: 64, 0: 64,
+	} {
+		require.Equal(t, left, turnsAt(now, until), "until %v", until)
 	}
 }
