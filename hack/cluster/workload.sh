@@ -53,7 +53,7 @@ http {
   }
 }
 CONF
-	for size in 1k 10k 100k 1m 100m; do
+	for size in 1k 10k 30k 100k 300k 1m 100m; do
 		head -c "${size^^}" /dev/zero >"$work/root/www/$size"
 	done
 	(cd "$here/../image" && go run . --root "$work/root" --user 0:0 --name "$name" --output "$out.new")

@@ -37,6 +37,7 @@ var requested = []webFile{
 	{"1k", 1 << 10, 3, requestClients, false}, {"10k", 10 << 10, 3, requestClients, false},
 	{"100k", 100 << 10, 4, requestClients, false}, {"1m", 1 << 20, 8, requestClients, false}, {"1m", 1 << 20, 4, 1, false},
 	{"1k", 1 << 10, 3, requestClients, true}, {"100k", 100 << 10, 4, requestClients, true},
+	{"30k", 30 << 10, 4, requestClients, false}, {"300k", 300 << 10, 6, requestClients, false},
 }
 
 // figure is what its figures are called.
