@@ -96,7 +96,7 @@ test-waiting: root deps kube ## Run the tests that wait in namespaces for what i
 
 .PHONY: test-network
 test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
-	$(call tests,network,-p 5)
+	$(call tests,network,-p 4)
 
 .PHONY: test-alone
 test-alone: root deps kube ## Run the tests that flood; nothing else may run

@@ -22,19 +22,18 @@ all=$(go list -f "$format" "$@" | awk 'NF')
 # Rules by a package's name, and by its name and what its tests import; the first that holds decides.
 cluster='/e2e/cluster$'
 alone='/e2e/(attacks|soak)$'
+timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
 # What carries traffic, and wants to see what becomes of it rather than how fast it is.
-timed='/bpf/endpoint/actiontest$'
 told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 # What tells paths of slow links apart by wide margins. It runs last of what is beside the
 # cluster, when little else is left.
 margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
 rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
-# Those that take longest, about in the order of what they took: what runs at the end runs beside nothing.
-# Of those that compare rates, two that work little begin with three that work much.
-longest='e2e/failures agent/datapath e2e/rules agent/transport bpf/endpoint/actiontest agent/guard agent/pace braid/proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
+# Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
+longest='agent/datapath e2e/failures e2e/rules agent/pace agent/guard agent/transport bpf/endpoint/actiontest proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
