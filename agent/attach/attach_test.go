@@ -273,3 +273,22 @@ func TestAnInterfaceThatIsNotThereIsNamed(t *testing.T) {
 		require.NoError(t, n.open().Detach(missing))
 	})
 }
+
+// Close lets go of a link only after a while, and two kinds of interfaces ask by the same program.
+func TestTheKernelIsAskedForTCXWhileTheProgramIsThereStill(t *testing.T) {
+	n := newNode(t, false)
+	program := n.program()
+	n.inside(func() {
+		for range 20 {
+			supported, err := attach.SupportsTCX(program)
+			require.NoError(t, err)
+			require.True(t, supported)
+		}
+		before, err := link.AttachTCX(link.TCXOptions{Interface: 1, Program: program, Attach: ebpf.AttachTCXIngress})
+		require.NoError(t, err)
+		defer before.Close()
+		supported, err := attach.SupportsTCX(program)
+		require.NoError(t, err)
+		require.True(t, supported)
+	})
+}

@@ -205,11 +205,13 @@ func SupportsTCX(program *ebpf.Program) (bool, error) {
 		Attach:    ebpf.AttachTCXIngress,
 		Anchor:    link.Tail(),
 	})
-	if errors.Is(err, ebpf.ErrNotSupported) {
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported):
 		return false, nil
-	}
-	if err != nil {
+	case errors.Is(err, os.ErrExist): // the kernel has not yet let go of the link of the question before
+		return true, nil
+	case err != nil:
 		return false, fmt.Errorf("asking the kernel for TCX: %w", err)
 	}
-	return true, attached.Close()
+	return true, errors.Join(attached.Detach(), attached.Close())
 }

@@ -172,13 +172,14 @@ func TestTeardownKillsProcessesAndMayBeRepeated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sleeper := n.Pod("pod-1-1").Command(context.Background(), "sleep", "60")
+	sleeper, inside := n.Pod("pod-1-1").Command(context.Background(), "sh", "-c", "echo inside && exec sleep 60"), make(written, 1)
+	sleeper.Stdout = inside
 	if err := sleeper.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- sleeper.Wait() }()
-	waitUntilInside(t, n.Pod("pod-1-1").Namespace)
+	<-inside
 	for range 2 {
 		if err := network.Teardown(name); err != nil {
 			t.Fatal(err)
@@ -192,13 +193,12 @@ func TestTeardownKillsProcessesAndMayBeRepeated(t *testing.T) {
 	}
 }
 
-// waitUntilInside waits until nsenter has entered.
-func waitUntilInside(t *testing.T, ns *network.Namespace) {
-	t.Helper()
-	testutil.Eventually(t, 10*time.Second, "the process entered the namespace", func() bool {
-		out, err := ns.Run("ip", "netns", "pids", ns.Name)
-		return err == nil && len(strings.Fields(out)) > 0
-	})
+// written has a value once something was written.
+type written chan struct{}
+
+func (w written) Write(data []byte) (int, error) {
+	w <- struct{}{}
+	return len(data), nil
 }
 
 func TestTeardownRemovesANameWithoutANamespace(t *testing.T) {
