@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,10 +18,14 @@ import (
 )
 
 const (
-	// memoryInterval is how often it is looked at what waits, and memoryShare of the time, one
-	// part in so many, is what may be spent on that.
+	// memoryInterval is how often it is looked at what waits, and memoryShare of the time of a
+	// processor, one part in so many, is what may be spent on that.
 	memoryInterval = 250 * time.Millisecond
 	memoryShare    = 50
+	// The same from where a part of what may wait, one in so many, waits: it may grow fast.
+	nearPart     = 4
+	nearInterval = 50 * time.Millisecond
+	nearShare    = 5
 	// presumedWaiting is how many bytes may wait where no limit of the container is known.
 	presumedWaiting = 256 << 20
 	// waitingPart of that limit, one in so many, may wait: a packet takes up to twice the bytes
@@ -70,8 +75,20 @@ func (m *memory) note(found map[string][]waiting) (tenant string, excess int) {
 	return tenant, m.all - m.most
 }
 
+// pause is how long it is until the next look, after one that took so much time of a processor.
+func (m *memory) pause(took time.Duration) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all >= m.most/nearPart {
+		return max(nearInterval, nearShare*took)
+	}
+	return max(memoryInterval, memoryShare*took)
+}
+
 // boundMemory looks until the context ends.
 func (p *Proxy) boundMemory(ctx context.Context) {
+	runtime.LockOSThread() // whose time it is: where others want the processors, looks must not become rare
+	defer runtime.UnlockOSThread()
 	pause := time.NewTimer(memoryInterval)
 	defer pause.Stop()
 	for {
@@ -80,10 +97,17 @@ func (p *Proxy) boundMemory(ctx context.Context) {
 			return
 		case <-pause.C:
 		}
-		begun := time.Now()
+		begun := processorTime()
 		p.lookAtMemory()
-		pause.Reset(max(memoryInterval, memoryShare*time.Since(begun)))
+		pause.Reset(p.memory.pause(processorTime() - begun))
 	}
+}
+
+// processorTime is what the calling thread had of processors so far.
+func processorTime() time.Duration {
+	var had unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &had) // it fails nowhere on Linux
+	return time.Duration(had.Nano())
 }
 
 // lookAtMemory resets the connections in which most waits of the tenant of whom most waits,
