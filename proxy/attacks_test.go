@@ -115,6 +115,18 @@ func TestAFloodThatIsNotReadYetLeavesRoomForTheSYNsOfOthers(t *testing.T) {
 	require.Greater(t, counts[programs.OutcomeNoRoom], uint64(10_000), "the flood did not fill what its client may fill")
 }
 
+// Otherwise pods that die while they flood would fill the table, and nobody else were relayed.
+func TestNothingIsCountedOfAClientThatIsGone(t *testing.T) {
+	l, attacker, victim := newAttack(t)
+	count := l.proxy.CountReads(clientAt(t, attacker).Interface)
+	require.NoError(t, count())
+	require.NoError(t, l.proxy.Apply(t.Context(), []proxy.Client{clientAt(t, victim)}))
+	require.NoError(t, count())
+	counts, err := l.proxy.Counted()
+	require.NoError(t, err)
+	require.Equal(t, 2, counts, "the victim's")
+}
+
 // acceptedFrom is the server's end of a connection; others' are closed.
 func acceptedFrom(t *testing.T, accepted <-chan *net.TCPConn, client *net.TCPConn) *net.TCPConn {
 	t.Helper()

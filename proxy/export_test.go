@@ -3,6 +3,10 @@
 package proxy
 
 import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+
 	"braid.dev/braid/agent/entries"
 	programs "braid.dev/braid/bpf/proxy"
 )
@@ -25,6 +29,22 @@ func (p *Proxy) ForgetPeers() error {
 func (p *Proxy) Pause() (resume func()) {
 	p.mu.Lock()
 	return p.mu.Unlock
+}
+
+// CountReads is what reads a client's SYNs: it may be called when the client is gone.
+func (p *Proxy) CountReads(index int) (count func() error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.relays[index]
+	return func() error { return r.countRead(uint32(index)) }
+}
+
+// Counted is how many counts of SYNs there are, two of each client.
+func (p *Proxy) Counted() (counts int, err error) {
+	for _, m := range []*ebpf.Map{p.from.Handed, p.from.HandedRead} {
+		err = errors.Join(err, entries.Each(m, func(*uint32, *uint32) { counts++ }))
+	}
+	return counts, err
 }
 
 // Outcomes are the counts as the agent reads them.

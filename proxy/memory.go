@@ -87,7 +87,7 @@ func (m *memory) pause(took time.Duration) time.Duration {
 
 // boundMemory looks until the context ends.
 func (p *Proxy) boundMemory(ctx context.Context) {
-	runtime.LockOSThread() // whose time it is: where others want the processors, looks must not become rare
+	runtime.LockOSThread() // for processorTime: a look that waits for a processor does not put off the next one
 	defer runtime.UnlockOSThread()
 	pause := time.NewTimer(memoryInterval)
 	defer pause.Stop()

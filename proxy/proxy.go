@@ -136,7 +136,7 @@ func (p *Proxy) load() error {
 	m := p.from.FromClientMaps
 	shared := map[string]*ebpf.Map{
 		"clients": m.Clients, "relays": m.Relays, "relayed_flows": m.RelayedFlows, "relayed_joins": m.RelayedJoins,
-		"held_segments": m.HeldSegments, "handed": m.Handed, "handed_read": m.HandedRead, // which the others only name
+		"held_segments": m.HeldSegments, "handed": m.Handed, "handed_read": m.HandedRead, // which those programs do not use
 	}
 	return errors.Join(loadShared(programs.LoadToClient, &p.to, shared), loadShared(programs.LoadFromRelay, &p.back, shared))
 }
@@ -238,8 +238,7 @@ func (p *Proxy) begin(ctx context.Context, sample []byte) {
 	r := p.relays[int(segment.key.Interface)]
 	p.mu.Unlock()
 	if r != nil {
-		r.read++
-		err = errors.Join(err, p.from.HandedRead.Put(segment.key.Interface, r.read))
+		err = errors.Join(err, r.countRead(segment.key.Interface))
 	}
 	switch {
 	case err != nil:

@@ -52,7 +52,7 @@ type relay struct {
 	links     []link.Link
 	atClient  []*hook
 	listeners []net.Listener
-	read      uint32 // of the client's SYNs, by Run
+	read      uint32 // how many of the client's SYNs were read, by Run alone
 
 	mu       sync.Mutex
 	facts    programs.FromClientRelay
@@ -98,6 +98,16 @@ func (r *relay) build() (err error) {
 		return err
 	}
 	return r.attach(at)
+}
+
+// countRead has the client at this interface hand over one more SYN, as one was read.
+func (r *relay) countRead(index uint32) error {
+	r.read++
+	err := r.proxy.from.HandedRead.Update(index, r.read, ebpf.UpdateExist)
+	if err == nil || errors.Is(err, ebpf.ErrKeyNotExist) { // the relay was closed meanwhile
+		return nil
+	}
+	return fmt.Errorf("counting the SYNs of interface %d that were read: %w", index, err)
 }
 
 func (r *relay) managed() pathmanager.Options {

@@ -208,7 +208,7 @@ func SupportsTCX(program *ebpf.Program) (bool, error) {
 	switch {
 	case errors.Is(err, ebpf.ErrNotSupported):
 		return false, nil
-	case errors.Is(err, os.ErrExist): // the kernel has not yet let go of the link of the question before
+	case errors.Is(err, os.ErrExist): // somebody asks by the same program just now
 		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("asking the kernel for TCX: %w", err)

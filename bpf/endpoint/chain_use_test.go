@@ -165,10 +165,6 @@ func TestChainsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// shortestPatience is how long a segment may come after later ones and is not taken for repeated, where
-// no round trip time is known: SHORTEST_PATIENCE_NS.
-const shortestPatience = 3 * time.Millisecond
-
 // The whole of a record: amounts, repetitions, order.
 func TestRecords(t *testing.T) {
 	h := newHost(t)
@@ -181,7 +177,7 @@ func TestRecords(t *testing.T) {
 			h.receives(t, e.in().at(5001+at).data(1000))
 		}
 		// What comes later than that fills the gap again, for all that is known.
-		overtaken := time.Since(began) < shortestPatience
+		overtaken := time.Since(began) < endpoint.ShortestPatienceNs
 		for _, at := range []uint32{0, 1000, 0, 1000, 2000} {
 			h.sends(t, e.out().at(1001+at).data(1000))
 		}

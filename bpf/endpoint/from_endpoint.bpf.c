@@ -21,6 +21,7 @@ SHARED(enum, mechanism);
 SHARED(enum, packet_type);
 SHARED(enum, program_result);
 SHARED(enum, program_slot);
+SHARED(enum, record_limit);
 SHARED(enum, result);
 SHARED(enum, rule_enforces);
 SHARED(enum, rule_needs);

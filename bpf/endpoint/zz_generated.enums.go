@@ -107,6 +107,14 @@ const (
 	NoBlock   = -1
 )
 
+// enum record_limit
+const (
+	NanosecondsPerMicrosecond = 0x3e8
+	ShortestPatienceNs        = 0x2dc6c0
+	LongestTimedNs            = 0x3b9aca00
+	OthersBetween             = 0x2
+)
+
 // enum result
 const (
 	Untouched = 0x0

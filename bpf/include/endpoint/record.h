@@ -9,7 +9,7 @@
 #include "options.h"
 #include "subflow.h"
 
-enum {
+enum record_limit {
 	NANOSECONDS_PER_MICROSECOND = 1000,
 	SHORTEST_PATIENCE_NS = 3000000,      /* for what is late, where no RTT is known */
 	LONGEST_TIMED_NS = 1000000000,

@@ -179,7 +179,11 @@ func TestTeardownKillsProcessesAndMayBeRepeated(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- sleeper.Wait() }()
-	<-inside
+	select {
+	case <-inside:
+	case err := <-ended:
+		t.Fatalf("the process ended: %v", err)
+	}
 	for range 2 {
 		if err := network.Teardown(name); err != nil {
 			t.Fatal(err)
