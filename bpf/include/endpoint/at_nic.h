@@ -59,43 +59,38 @@ struct {
 	__type(value, struct nic_run);
 } nic_runs SEC(".maps");
 
+/* Kinds of selectors, a bit each. */
+#define KIND(selector) (1ULL << (selector))
+#define TOLD_BY_ALL                                                                                                \
+	(KIND(SELECT_ANYTHING) | KIND(SELECT_LOCAL_ADDRESS) | KIND(SELECT_DESTINATION_ADDRESS) | KIND(SELECT_LOCAL_PORT) | \
+	 KIND(SELECT_DESTINATION_PORT) | KIND(SELECT_DIRECTION) | KIND(SELECT_PATH) | KIND(SELECT_TYPES))
+#define TOLD_BY_SYN                                                                                                \
+	(KIND(SELECT_REMOTE_ADDRESS) | KIND(SELECT_SOURCE_ADDRESS) | KIND(SELECT_REMOTE_PORT) | KIND(SELECT_SOURCE_PORT))
+
 /*
- * Whether a packet tells what a selector says at to_endpoint. Who sent it is known of the
- * SYN that asks for a subflow alone: of what answers, the node's connection tracking may
- * have to put a Service's address in the place of a sender's first.
+ * The kinds of selectors of which a packet tells here what they say at to_endpoint. Who sent
+ * it is known of the SYN that asks for a subflow alone: of what answers, the node's connection
+ * tracking may have to put a Service's address in the place of a sender's first.
  */
-static __always_inline int is_known_at_nic(const struct selector *selector, const struct context *context)
+static __always_inline __u64 told_at_nic(const struct context *context)
 {
-	switch (selector->kind) {
-	case SELECT_ANYTHING:
-	case SELECT_LOCAL_ADDRESS:
-	case SELECT_DESTINATION_ADDRESS:
-	case SELECT_LOCAL_PORT:
-	case SELECT_DESTINATION_PORT:
-	case SELECT_DIRECTION:
-	case SELECT_PATH:
-	case SELECT_TYPES:
-		return 1;
-	case SELECT_REMOTE_ADDRESS:
-	case SELECT_SOURCE_ADDRESS:
-	case SELECT_REMOTE_PORT:
-	case SELECT_SOURCE_PORT:
-		return asks(context);
-	}
-	return 0;
+	return asks(context) ? TOLD_BY_ALL | TOLD_BY_SYN : TOLD_BY_ALL;
 }
 
 /* As matches(), with the packet: MATCHED, NOT_MATCHED or UNDECIDED. */
 __noinline int decides(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at)
 {
+	__u64 told;
 	int i;
 
 	if (!chain || !context || !subflow)
 		return UNDECIDED;
+	told = told_at_nic(context);
+	barrier_var(told);
 	for (i = 0; i < MAX_SELECTORS; i++) {
 		if (at >= MAX_SELECTORS)
 			break;
-		if (!is_known_at_nic(&chain->selector[at], context))
+		if (!(told >> (chain->selector[at].kind & 63) & 1))
 			return UNDECIDED;
 		at = 0xffff & next_selector(&chain->selector[at], context, subflow, 2 * ASSUME_NOTHING + TO_ENDPOINT);
 		barrier_var(at);

@@ -16,6 +16,7 @@
 enum {
 	FIRST_RULES = 8,           /* are looked at before the loop that can do all */
 	STEADY_RULES = 32,         /* those behind are no part of what steady.h keeps */
+	MUST_ASK = 16,             /* besides enum result: a program decides whether a rule matches */
 };
 
 /* What the rules asked for has changed: each may have to ask again. */
@@ -101,33 +102,6 @@ static __always_inline void next_rule(struct chain *chain, struct context *conte
 	begin_actions(rule, context, at);
 }
 
-/*
- * Asks the program for which a match waits, and goes on from there. Such a rule is never
- * latched: its program is asked of each packet. What does not match is no rule's whose end
- * is noted.
- */
-__noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct context *context, struct subflow *subflow,
-			   __u32 index)
-{
-	struct progress *at;
-	__u32 leads, rule;
-
-	if (!chain || !context || !subflow)
-		return UNTOUCHED;
-	at = &context->progress;
-	rule = at->rule & (MAX_RULES - 1);
-	index &= MAX_SELECTORS - 1;
-	barrier_var(rule);
-	barrier_var(index);
-	leads = answer_of(skb, context, subflow, &chain->selector[index]);
-	if (matches_packet(chain, context, subflow, leads))
-		begin_actions(&chain->rule[rule], context, at);
-	else
-		at->rule = MAX_RULES;
-	at->lasting = 0;
-	return UNTOUCHED;
-}
-
 /* A lasting action that changed something changes what the others do. */
 static __always_inline void note_lasting(struct context *context, struct subflow *subflow, struct progress *at,
 					 __u32 kind, int result)
@@ -150,15 +124,34 @@ static __always_inline void end_rule(struct counters *counters, struct context *
 	subflow->latched[context->direction & 1] |= (__u64)(at->lasting & 1) << (at->rule & (MAX_RULES - 1));
 }
 
-/* The same number, of which the verifier knows no value: all actions go on alike for it. */
-static __always_inline __u32 unknown_of(__u32 number, const struct progress *at)
+/*
+ * Asks the program for which a match waits, in the place of an action, and goes on from
+ * there. Such a rule is never latched: its program is asked of each packet. What does not match
+ * is no rule's whose end is noted.
+ */
+__noinline int ask_program(struct __sk_buff *skb, struct chain *chain, struct counters *counters, struct context *context,
+			   struct subflow *subflow)
 {
-	__u32 mask = at->left;
+	struct progress *at;
+	__u32 index, leads, rule;
 
-	barrier_var(mask);
-	number ^= mask;
-	barrier_var(number);
-	return number ^ mask;
+	if (!chain || !counters || !context || !subflow)
+		return UNTOUCHED;
+	at = &context->progress;
+	rule = at->rule & (MAX_RULES - 1);
+	index = (at->action++ - MAX_ACTIONS) & (MAX_SELECTORS - 1);
+	at->actions--;
+	barrier_var(rule);
+	barrier_var(index);
+	leads = answer_of(skb, context, subflow, &chain->selector[index]);
+	if (matches_packet(chain, context, subflow, leads))
+		begin_actions(&chain->rule[rule], context, at);
+	else
+		at->rule = MAX_RULES;
+	at->lasting = 0;
+	if (!at->actions)
+		end_rule(counters, context, subflow, at);
+	return UNTOUCHED;
 }
 
 static __always_inline int next_action(struct __sk_buff *skb, struct chain *chain, struct context *context,
@@ -169,12 +162,9 @@ static __always_inline int next_action(struct __sk_buff *skb, struct chain *chai
 
 	at->actions--;
 	barrier_var(index);
-	if (index >= MAX_ACTIONS) {
-		ask_program(skb, chain, context, subflow, index - MAX_ACTIONS);
+	if (index >= MAX_ACTIONS)
 		return UNTOUCHED;
-	}
-	result = unknown_of(act(skb, context, subflow, &chain->action[index]), at);
-	barrier(); /* reads the kind again, for the same reason */
+	result = act(skb, context, subflow, &chain->action[index]);
 	note_lasting(context, subflow, at, chain->action[index].kind, result);
 	if (result == NOT_SELECTED)
 		at->actions = 0;
@@ -227,10 +217,34 @@ static __always_inline __u64 count_latched(struct chain *chain, struct counters 
 }
 
 /*
+ * Goes on to the next rule where the last one is done, and to an action of it, if it has any
+ * left; MUST_ASK where ask_program() is to go on. A function of its own, which the verifier
+ * follows once: it follows each turn of a loop.
+ */
+__noinline int take_turn(struct __sk_buff *skb, struct chain *chain, struct counters *counters, struct context *context,
+			 struct subflow *subflow)
+{
+	struct progress *at;
+	int result;
+
+	if (!chain || !counters || !context || !subflow)
+		return UNTOUCHED;
+	at = &context->progress;
+	if (!at->actions)
+		next_rule(chain, context, subflow, at);
+	if (!at->actions)
+		return UNTOUCHED;
+	if (at->action >= MAX_ACTIONS)
+		return MUST_ASK;
+	result = next_action(skb, chain, context, subflow, at);
+	if (result == DROPPED || !at->actions)
+		end_rule(counters, context, subflow, at);
+	return result;
+}
+
+/*
  * The rules that concern the packet, in their order, until one drops it. One loop
- * over rules, the programs that their matches ask, and actions: calls are dear, and
- * the verifier follows each turn of nested loops. Where it is is kept in memory, of
- * which the verifier knows nothing: one turn is as good as another for it.
+ * over rules, the programs that their matches ask, and actions: where it is is kept in memory.
  */
 static __always_inline int run_rules(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
 {
@@ -238,7 +252,7 @@ static __always_inline int run_rules(struct __sk_buff *skb, struct context *cont
 	struct counters *counters;
 	struct chain *chain;
 	__u64 sure, left;
-	int i, result = UNTOUCHED;
+	int i, result;
 
 	chain = chain_of(context);
 	counters = counters_of(context);
@@ -253,18 +267,12 @@ static __always_inline int run_rules(struct __sk_buff *skb, struct context *cont
 	at->sure = sure;
 	at->left = left;
 	at->actions = 0;
-	for (i = 0; i < MAX_RULES + MAX_ACTIONS; i++) {
-		if (at->actions) {
-			result = next_action(skb, chain, context, subflow, at);
-			if (result == DROPPED || !at->actions)
-				end_rule(counters, context, subflow, at);
-			if (result == DROPPED)
-				return DROPPED;
-		} else if (at->left) {
-			next_rule(chain, context, subflow, at);
-		} else {
-			break;
-		}
+	for (i = 0; i < MAX_RULES + MAX_ACTIONS && (at->actions | at->left); i++) {
+		result = take_turn(skb, chain, counters, context, subflow);
+		if (result == DROPPED)
+			return DROPPED;
+		if (result == MUST_ASK) /* from here: the verifier limits what lies above a program's frame */
+			ask_program(skb, chain, counters, context, subflow);
 	}
 	return UNTOUCHED;
 }
