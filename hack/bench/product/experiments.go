@@ -144,7 +144,7 @@ var experiments = []rig.Measurer{
 	}},
 	rig.Experiment[*web]{Setup: newWeb, Run: measureHTTP, Info: rig.Info{
 		Name: "http", Measures: "requests that a web server answers in a second",
-		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
+		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_resets", "connections"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
 	}},
 	rig.Experiment[*webTurns]{Setup: newWebTurns, Run: measureHTTPTurns, Info: rig.Info{
 		Name: "http_turns", Measures: "what transport costs short connections: requests in a second of the same two pods, whose policy changes in turns of a second",

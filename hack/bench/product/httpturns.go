@@ -83,12 +83,12 @@ func measureHTTPTurns(ctx context.Context, m *rig.Measurement, t *webTurns) erro
 			if err := t.set(ctx, mode.policy); err != nil {
 				return fmt.Errorf("%s: %w", mode.name, err)
 			}
-			rate, err := t.ask(ctx, &mode, turnFile)
+			got, err := t.ask(ctx, &mode, turnFile)
 			if err != nil {
 				return fmt.Errorf("%s: %w", mode.name, err)
 			}
-			rates[mode.name] = rate
-			m.Add("http_turns.1k."+mode.name+"_rps", rate)
+			rates[mode.name] = got.rate
+			m.Add("http_turns.1k."+mode.name+"_rps", got.rate)
 		}
 		for name, rate := range rates {
 			if name != turnOf {
