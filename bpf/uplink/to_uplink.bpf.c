@@ -155,20 +155,22 @@ static __always_inline __u8 path_for(struct flow *flow, const struct preference 
 /*
  * Sends a flow's packet by path_for. Of a flow that lives, which has a key then, the route is
  * asked again when its packet waits too long for an answer, and for the first one after the
- * node's clock has moved.
+ * node's clock has moved. Global, so that the verifier does not look at it once for each way that
+ * leads here.
  */
-static __always_inline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet,
-				 const struct flow_key *key, int waits)
+__noinline int steer(struct __sk_buff *skb, struct flow *flow, const struct packet *packet, const struct flow_key *key,
+		     int waits)
 {
-	struct preference *preference = preference_of(flow->endpoint);
+	struct preference *preference;
 	struct node *node = this_node();
 	struct peer *peer;
 	__u32 index;
 	int verdict;
 	__u8 path;
 
-	if (!node)
+	if (!node || !flow || !packet)
 		return TCX_NEXT;
+	preference = preference_of(flow->endpoint);
 	if (unlikely(flow->used != node->clock)) {
 		flow->used = node->clock;
 		waits = 1;

@@ -13,7 +13,8 @@
 #include "flow.h"
 
 enum {
-	USED = 1 << 22, /* lifts every used path above every free one */
+	USED = 1 << 22,    /* lifts every used path above every free one */
+	NO_RANK = 1 << 30, /* higher than all ranks */
 };
 
 static __always_inline __u32 byte_of(__u64 packed, __u32 path)
@@ -21,25 +22,38 @@ static __always_inline __u32 byte_of(__u64 packed, __u32 path)
 	return packed >> (path * 8) & 0xff;
 }
 
+/* 1 for a number that is 0, of at most 32 bits, without a branch. */
+static __always_inline __u32 is_none(__u64 number)
+{
+	__u32 none = (number - 1) >> 63;
+
+	barrier_var(none);
+	return none;
+}
+
 /*
  * The best place for one more subflow: a free path before a used one, then the
- * one that has least for its weight. NO_PATH when none is usable.
+ * one that has least for its weight. NO_PATH when none is usable. Without branches, for the
+ * verifier: a path that is not usable has bits set above all ranks.
  */
 __noinline __u32 best_path(__u64 subflows, __u64 weights, __u32 usable)
 {
-	__u32 best = ~0U, path;
+	__u64 best = NO_RANK;
+	__u32 path;
 
+#pragma clang loop unroll(full)
 	for (path = 0; path < MAX_PATHS; path++) {
-		__u32 weight = byte_of(weights, path), on = byte_of(subflows, path), rank;
+		__u32 weight = byte_of(weights, path), on = byte_of(subflows, path), cannot;
+		__u64 rank, better;
 
-		if (!weight || !(usable >> path & 1))
-			continue;
-		rank = (on + 1) * 4096 / weight + (on ? USED : 0);
-		rank = rank << 3 | path;
-		if (rank < best)
-			best = rank;
+		cannot = is_none(weight) | (~usable >> path & 1);
+		rank = (on + 1) * 4096 / (weight | cannot) + USED * (is_none(on) ^ 1);
+		rank = (rank << 3 | path) + NO_RANK * cannot;
+		better = -((rank - best) >> 63);
+		barrier_var(better);
+		best ^= (best ^ rank) & better;
 	}
-	return best == ~0U ? NO_PATH : best & (MAX_PATHS - 1);
+	return best & NO_RANK ? NO_PATH : best & (MAX_PATHS - 1);
 }
 
 /*
