@@ -209,6 +209,7 @@ func TestABlockOnRealConnections(t *testing.T) {
 	}
 
 	c.set(t, rule{custom(slots["policy/nothing"], 0)})
+	_, _ = atPeer.segments(t), atEndpoint.segments(t) // the first connection's last ones
 	w.echo(t, 1<<20)
 	if there, back := stamps(t, atPeer.segments(t)), stamps(t, atEndpoint.segments(t)); there != 0 || back != 0 {
 		t.Errorf("without the rule %d stamped segments came to the peer, %d to the endpoint", there, back)
