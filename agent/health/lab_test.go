@@ -516,6 +516,21 @@ func TestAPathThatLosesLargePacketsAloneIsDead(t *testing.T) {
 	}
 }
 
+// Large probes are rare: what a path loses of them while it loses everything says nothing of
+// their size, and must not keep it dead.
+func TestAPathThatLostEverythingIsBackAsSoonAsSmallProbesAreAnswered(t *testing.T) {
+	lab, a, b := pairOf(t, network.Spec{}, 4)
+	a.probeLarge(t, 4, 1500, true, b)
+	a.awaitLarge(t, "node2", twoPaths...)
+	require.NoError(t, lab.Block(b.Node, "blue", true))
+	a.awaitState(t, "node2", "blue", Dead)
+	time.Sleep((largeLostToDie + 2) * largeInterval) // large ones are judged meanwhile
+	require.NoError(t, lab.Block(b.Node, "blue", false))
+	require.Less(t, a.awaitState(t, "node2", "blue", Alive), 2*largeInterval)
+	require.NoError(t, lab.LoseLarge(b.Node, "blue", 1499))
+	a.await(t, "node2", "blue", "dead for large packets", func(s Sample) bool { return s.State == Dead && s.LosesLarge })
+}
+
 // awaitLarge waits until large probes were answered.
 func (n *machine) awaitLarge(t testing.TB, peer string, paths ...string) {
 	t.Helper()

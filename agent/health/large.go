@@ -63,6 +63,20 @@ func (p *Prober) sendLarge(by *socket, probe *probe, to netip.AddrPort) {
 	p.large.sentAt(probe, p.clock.now(), by.stamps)
 }
 
+// doubtLarge forgets what large probes were lost while a path lost the small ones as well, once
+// it answers these again: nothing of that tells of their size, and large ones take seconds to
+// say otherwise.
+func (p *Prober) doubtLarge() {
+	for _, small := range p.tracker.changes.revived {
+		large := p.large.targets[pair{small.Peer, small.Path}]
+		if large == nil || large.state == Dead && large.died < small.died {
+			continue
+		}
+		large.forget()
+	}
+	p.tracker.changes.revived = nil
+}
+
 // view is what both trackers know.
 func (p *Prober) view() View {
 	v := p.tracker.view()

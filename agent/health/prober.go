@@ -188,6 +188,7 @@ func (p *Prober) round(planned time.Duration) (next, wait time.Duration) {
 			p.waker.drain()
 		}
 	})
+	p.doubtLarge()
 	p.takeTargets(now)
 	for _, tracker := range []*tracker{p.tracker, p.large} {
 		for _, probe := range tracker.advance(now) {
@@ -213,20 +214,20 @@ func (p *Prober) takeNeighbours(now time.Duration) {
 
 // tell says that there are changes, and returns when it is to be called again.
 func (p *Prober) tell(now time.Duration) time.Duration {
-	changes := &p.tracker.changes
-	changes.state = changes.state || p.large.changes.state
-	p.large.changes = struct{ state, figures, lost bool }{}
-	if changes.lost && p.options.Lost != nil {
+	told := &p.tracker.changes
+	told.state = told.state || p.large.changes.state
+	p.large.changes = changes{}
+	if told.lost && p.options.Lost != nil {
 		p.options.Lost()
 	}
-	changes.lost = false
+	told.lost = false
 	switch {
-	case !changes.state && !changes.figures:
+	case !told.state && !told.figures:
 		return never
-	case !changes.state && now < p.told+tellEvery:
+	case !told.state && now < p.told+tellEvery:
 		return p.told + tellEvery
 	}
-	*changes, p.told = struct{ state, figures, lost bool }{}, now
+	*told, p.told = changes{}, now
 	select {
 	case p.changed <- struct{}{}:
 	default:

@@ -78,8 +78,11 @@ type tracker struct {
 	changes changes
 }
 
-// changes tell that a View would say something new.
-type changes struct{ state, figures, lost bool }
+// changes tell that a View would say something new, and which paths have come alive again.
+type changes struct {
+	state, figures, lost bool
+	revived              []*target
+}
 
 type peer struct {
 	targets    []*target
@@ -100,7 +103,7 @@ type target struct {
 	answeredInARow   int
 	unansweredInARow int // lost or not
 	needed           int // answers in a row to come alive
-	revived          time.Duration
+	died, revived    time.Duration
 	history          uint64 // a bit for each probe, the last one lowest; set for a lost one
 	judged           int    // bits of history, and counting on
 	hurries          int

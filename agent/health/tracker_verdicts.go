@@ -118,7 +118,7 @@ func (t *tracker) die(of *target, now time.Duration) {
 	} else {
 		of.needed = answeredToRevive
 	}
-	of.state, of.hurries, of.answeredInARow = Dead, 0, 0
+	of.state, of.died, of.hurries, of.answeredInARow = Dead, now, 0, 0
 	t.changes.state = true
 	t.setLost(of, of.unresolved)
 }
@@ -158,7 +158,7 @@ func (t *tracker) welcome(of *target, now time.Duration) {
 	case of.state == Dead && of.answeredInARow >= of.needed:
 		of.state, of.revived = Alive, now
 		of.history, of.judged = 0, 0
-		t.changes.state = true
+		t.changes.state, t.changes.revived = true, append(t.changes.revived, of)
 	case of.state == Dead:
 		t.schedule(of, min(of.due, now+t.interval(of)))
 	case of.differs():
