@@ -17,7 +17,7 @@ const (
 	blockFirst = 4 * time.Second
 	blockLasts = 5 * time.Second
 	blockEvery = 15 * time.Second
-	blockTimes = 4
+	blockTimes = 6
 	// steadyMbit is what an application that does not fill a path sends.
 	steadyMbit = 8
 )
