@@ -214,20 +214,20 @@ func (p *Prober) takeNeighbours(now time.Duration) {
 
 // tell says that there are changes, and returns when it is to be called again.
 func (p *Prober) tell(now time.Duration) time.Duration {
-	told := &p.tracker.changes
-	told.state = told.state || p.large.changes.state
+	pending := &p.tracker.changes
+	pending.state = pending.state || p.large.changes.state
 	p.large.changes = changes{}
-	if told.lost && p.options.Lost != nil {
+	if pending.lost && p.options.Lost != nil {
 		p.options.Lost()
 	}
-	told.lost = false
+	pending.lost = false
 	switch {
-	case !told.state && !told.figures:
+	case !pending.state && !pending.figures:
 		return never
-	case !told.state && now < p.told+tellEvery:
+	case !pending.state && now < p.told+tellEvery:
 		return p.told + tellEvery
 	}
-	*told, p.told = changes{}, now
+	*pending, p.told = changes{}, now
 	select {
 	case p.changed <- struct{}{}:
 	default:

@@ -45,6 +45,15 @@ static __always_inline __u32 size_within(__u32 number, __u32 most)
 	return less + 1;
 }
 
+/* 1 for a number that is not 0, without a branch: the verifier would follow both ways. */
+static __always_inline __u32 is_any(__u32 number)
+{
+	__u32 negative = -number;
+
+	barrier_var(negative); /* the compiler makes a branch of it otherwise */
+	return (number | negative) >> 31;
+}
+
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define bpf_htons(x) __builtin_bswap16(x)
 #define bpf_ntohs(x) __builtin_bswap16(x)

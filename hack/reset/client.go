@@ -45,6 +45,7 @@ type tcpClient struct {
 	// request is what the other processor is to send; nil where there is none.
 	request atomic.Pointer[[]byte]
 	apart   bool
+	failed  atomic.Pointer[error] // why the other processor sends no more
 	buffer  [2048]byte
 }
 
@@ -66,7 +67,10 @@ func newClient(apart bool) (*tcpClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	go c.sendRequests(other)
+	go func() {
+		err := c.sendRequests(other)
+		c.failed.Store(&err)
+	}()
 	return c, pin(0)
 }
 
@@ -96,9 +100,10 @@ func pin(processor int) error {
 	return nil
 }
 
-func (c *tcpClient) sendRequests(socket int) {
+// sendRequests goes on until one cannot be sent.
+func (c *tcpClient) sendRequests(socket int) error {
 	if err := pin(1); err != nil {
-		panic(err)
+		return err
 	}
 	for {
 		request := c.request.Swap(nil)
@@ -107,7 +112,7 @@ func (c *tcpClient) sendRequests(socket int) {
 		}
 		wait(rand.N(within))
 		if _, err := unix.Write(socket, *request); err != nil {
-			panic(err)
+			return fmt.Errorf("sending a request: %w", err)
 		}
 	}
 }
@@ -138,7 +143,7 @@ func (c *tcpClient) connect(port uint16) (answer, error) {
 	}
 	if !c.apart {
 		if _, err := unix.Write(c.socket, request); err != nil {
-			return none, err
+			return none, fmt.Errorf("sending a request: %w", err)
 		}
 	}
 	got, err := c.receive(port, false)

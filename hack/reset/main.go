@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command reset shows connections that a kernel resets as they open; nothing of Braid runs.
+// Command reset shows, as root, connections that a kernel resets as they open; nothing of Braid runs.
 // docs/kernel-notes.md says why. The client is this program: it sends the last packet of the
 // handshake by one processor and the request by another, within 10 µs. With -processors 1 it
 // sends both by one, so that the kernel has one after the other.
@@ -44,7 +44,7 @@ func main() {
 
 func run(ctx context.Context, connections, processors int) (err error) {
 	if processors != 1 && processors != 2 || runtime.NumCPU() < processors {
-		return fmt.Errorf("-processors is 1 or 2, and there are %d", runtime.NumCPU())
+		return fmt.Errorf("this machine has %d processors: give -processors 1, or 2 if there are as many", runtime.NumCPU())
 	}
 	name := fmt.Sprintf("reset%d", os.Getpid())
 	near, err := network.New(name + "c")
@@ -113,6 +113,8 @@ func count(ctx context.Context, connections int, apart bool) error {
 		switch answer, err := c.connect(uint16(1024 + i%60_000)); {
 		case err != nil:
 			return err
+		case c.failed.Load() != nil:
+			return *c.failed.Load()
 		case answer == reset:
 			resets++
 		case answer == none:

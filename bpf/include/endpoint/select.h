@@ -149,15 +149,6 @@ __noinline __u32 next_selector(const struct selector *selector, struct context *
 	return holds(selector, context, subflow, how) ? selector->if_true : selector->if_false;
 }
 
-/* 1 for a number that is not 0, without a branch: the verifier would follow both ways. */
-static __always_inline __u32 is_any(__u32 number)
-{
-	__u32 negative = -number;
-
-	barrier_var(negative); /* the compiler makes a branch of it otherwise */
-	return (number | negative) >> 31;
-}
-
 /* Whether the graph that begins at a selector leads to MATCHED, as far as is assumed. */
 __noinline int matches(struct chain *chain, struct context *context, struct subflow *subflow, __u32 at, __u32 how)
 {

@@ -22,15 +22,6 @@ static __always_inline __u32 byte_of(__u64 packed, __u32 path)
 	return packed >> (path * 8) & 0xff;
 }
 
-/* 1 for a number that is 0, of at most 32 bits, without a branch. */
-static __always_inline __u32 is_none(__u64 number)
-{
-	__u32 none = (number - 1) >> 63;
-
-	barrier_var(none);
-	return none;
-}
-
 /*
  * The best place for one more subflow: a free path before a used one, then the
  * one that has least for its weight. NO_PATH when none is usable. Without branches, for the
@@ -46,8 +37,8 @@ __noinline __u32 best_path(__u64 subflows, __u64 weights, __u32 usable)
 		__u32 weight = byte_of(weights, path), on = byte_of(subflows, path), cannot;
 		__u64 rank, better;
 
-		cannot = is_none(weight) | (~usable >> path & 1);
-		rank = (on + 1) * 4096 / (weight | cannot) + USED * (is_none(on) ^ 1);
+		cannot = (is_any(weight) ^ 1) | (~usable >> path & 1);
+		rank = (on + 1) * 4096 / (weight | cannot) + USED * is_any(on);
 		rank = (rank << 3 | path) + NO_RANK * cannot;
 		better = -((rank - best) >> 63);
 		barrier_var(better);
