@@ -5,6 +5,10 @@ SHELL := /usr/bin/env bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
+# As images and Kubernetes are built, so that nothing is compiled twice.
+export CGO_ENABLED ?= 0
+export GOFLAGS := $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath
+
 tool := go tool -modfile=hack/tools/go.mod
 # make vet and make lint look at all that go test would look at by itself.
 TEST_FLAGS ?= -count=1 -timeout 30m -vet=off
@@ -64,7 +68,7 @@ build: ## Build the programs into _out/bin
 ##@ What a developer runs
 
 .PHONY: test
-test: root browser kube cluster ## Run all tests; PACKAGES=./policy/... runs some
+test: root browser compiler kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
 	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
@@ -83,19 +87,19 @@ define tests
 endef
 
 .PHONY: test-beside
-test-beside: root browser kube ## Run the tests that need no quiet machine
+test-beside: root browser compiler kube ## Run the tests that need no quiet machine
 	$(call tests,beside,-p 2)
 
 .PHONY: test-cluster
-test-cluster: root deps kube cluster ## Run the tests of a cluster with kubelets
+test-cluster: root compiler kube cluster ## Run the tests of a cluster with kubelets
 	$(call tests,cluster,-p 1)
 
 .PHONY: test-waiting
-test-waiting: root deps kube ## Run the tests that wait in namespaces for what is to happen
+test-waiting: root compiler kube ## Run the tests that wait in namespaces for what is to happen
 	$(call tests,waiting,-p 3)
 
 .PHONY: test-network
-test-network: root deps kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
+test-network: root compiler kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
 	$(call tests,network,-p 4)
 
 .PHONY: test-alone
@@ -155,15 +159,19 @@ fmt: ## Format the Go files
 	@linter=$$(hack/lint/build.sh) && "$$linter" fmt ./...
 
 .PHONY: deps
-deps: ## Install the packages that the lab and the tests need
+deps: ## Install the packages that the lab needs
 	@hack/deps.sh
 
 .PHONY: browser
 browser: ## Install these, and the browser that the tests of kubectl braid ui look with
 	@hack/deps.sh browser
 
+.PHONY: compiler
+compiler: ## Install these, and what compiles packet programs: tests compile some as docs/programs.md says
+	@hack/deps.sh generate
+
 .PHONY: e2e
-e2e: root deps kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld, NETWORK=calico CALICO=DIRECTORY Calico, NETWORK=cilium Cilium
+e2e: root compiler kube cluster ## Install the chart on a cluster with real kubelets and try it; PROVIDER=kind takes one of kind's, NETWORK=flannel has flanneld, NETWORK=calico CALICO=DIRECTORY Calico, NETWORK=cilium Cilium
 	NETWORK=$(NETWORK) go test -count=1 -timeout 30m -v ./e2e/cluster
 
 .PHONY: test-kernels

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 )
@@ -64,11 +63,22 @@ func compile(t TB, source string, defines []string) []byte {
 	return content
 }
 
-// directory is bpf/program.
+// directory is bpf/program of the repository in whose directories tests run.
 func directory(t TB) string {
-	_, file, _, ok := runtime.Caller(0)
-	if !ok {
-		t.Fatalf("the directory of the blocks cannot be told")
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatalf("looking for bpf/program: %v", err)
 	}
-	return filepath.Join(filepath.Dir(file), "..")
+	for {
+		candidate := filepath.Join(here, "bpf", "program")
+		if _, err := os.Stat(candidate); err == nil {
+			return candidate
+		}
+		above := filepath.Dir(here)
+		if above == here {
+			t.Fatalf("no bpf/program here or above: run this inside the repository")
+			return ""
+		}
+		here = above
+	}
 }
