@@ -70,19 +70,21 @@ build: ## Build the programs into _out/bin
 .PHONY: test
 test: root browser compiler kube cluster ## Run all tests; PACKAGES=./policy/... runs some
 	@$(MAKE) vet
-	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-network test-alone
+	@$(MAKE) --keep-going test-beside test-cluster test-waiting test-light test-network test-alone
 	@go run ./hack/flaky _out/flaky.txt
 
-# Tests run in five parts: those that only compute or ask an API server; those of a cluster
+# Tests run in six parts: those that only compute or ask an API server; those of a cluster
 # with kubelets, beside other work; those that wait in namespaces for what is to happen, beside
 # other work too; those that carry traffic and compare rates, which wait most of the time,
-# several packages at a time; and those that flood, with the machine for themselves.
+# several packages at a time, of which those that work least can go on beside the cluster; and
+# those that flood, with the machine for themselves.
 # $(call tests,PART,FLAGS) runs a part, and renews its part of _out/flaky.txt. What each test
-# took is in _out/times-PART.json: make slowest.
+# took is in _out/times-PART.json: make slowest. Go links a tenth faster when it collects its
+# garbage rarely, which the tests are not to do.
 define tests
 	@mkdir -p _out && rm -f _out/flaky-$(1).txt
 	@packages=$$(hack/packages.sh $(1) $(PACKAGES) | xargs); failed=0; \
-	[[ -z $$packages ]] || $(gotestsum) --rerun-fails-report=_out/flaky-$(1).txt --jsonfile-timing-events=_out/times-$(1).json --packages="$$packages" -- $(2) $(TEST_FLAGS) || failed=$$?; \
+	[[ -z $$packages ]] || GOGC=400 $(gotestsum) --rerun-fails-report=_out/flaky-$(1).txt --jsonfile-timing-events=_out/times-$(1).json --packages="$$packages" -- $(2) -exec 'env -u GOGC' $(TEST_FLAGS) || failed=$$?; \
 	cat _out/flaky-*.txt >_out/flaky.txt 2>/dev/null || true; exit $$failed
 endef
 
@@ -97,6 +99,10 @@ test-cluster: root compiler kube cluster ## Run the tests of a cluster with kube
 .PHONY: test-waiting
 test-waiting: root compiler kube ## Run the tests that wait in namespaces for what is to happen
 	$(call tests,waiting,-p 3)
+
+.PHONY: test-light
+test-light: root compiler kube ## Run the tests that carry traffic and leave the processors to others
+	$(call tests,light,-p 3)
 
 .PHONY: test-network
 test-network: root compiler kube ## Run the tests that carry traffic in namespaces; nothing that computes may run
@@ -184,6 +190,13 @@ cluster: ## Build kubelet, containerd, Helm and the images of the e2e cluster in
 	@hack/cluster/build.sh >/dev/null
 	@hack/helm/build.sh >/dev/null
 	@hack/cluster/workload.sh >/dev/null
+
+.PHONY: machines
+machines: ## Install QEMU, and get the kernel and the programs of the tests' virtual machines into the cache
+	@hack/kernels/tools.sh
+	@hack/kernels/fetch.sh trixie >/dev/null
+	@hack/lab/agent.sh trixie >/dev/null
+	@hack/cluster/machine.sh >/dev/null
 
 .PHONY: kube
 kube: ## Download or build kube-apiserver, etcd and kubectl into the cache

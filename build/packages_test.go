@@ -26,7 +26,7 @@ func TestCIRunsTheTestsOfEachPackageOnce(t *testing.T) {
 	run, err := os.ReadFile(filepath.Join("..", ".ci", "run"))
 	require.NoError(t, err)
 	var divided []string
-	for _, part := range []string{"beside", "cluster", "waiting", "network", "alone"} {
+	for _, part := range []string{"beside", "cluster", "waiting", "light", "network", "alone"} {
 		packages := lines("hack/packages.sh", part, "./...")
 		require.NotEmpty(t, packages, part)
 		require.Regexp(t, `(?m)^(steps|beside) .*\btest-`+part+`\b`, string(run))

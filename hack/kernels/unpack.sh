@@ -7,9 +7,11 @@
 unpack() {
 	local suite=$1 package
 	shift
-	mkdir -p "$work/debs/partial" "$work/all"
-	# With no package taken for installed, all that they depend on comes along.
-	apt_of_suites apt-get -q -o Dir::State::status=/dev/null -o Dir::Cache::archives="$work/debs" \
+	mkdir -p "$work/debs/partial" "$work/all" "$work/dpkg"
+	# With no package taken for installed, all that they depend on comes along. apt's lock is
+	# beside that list: one of its own, for several may unpack at once.
+	: >"$work/dpkg/status"
+	apt_of_suites apt-get -q -o Dir::State::status="$work/dpkg/status" -o Dir::Cache::archives="$work/debs" \
 		install --download-only --yes --no-install-recommends -t "$suite" "$@" >&2
 	for package in "$work"/debs/*.deb; do
 		dpkg-deb --extract "$package" "$work/all"
