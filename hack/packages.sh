@@ -3,7 +3,7 @@
 #
 # packages.sh beside|cluster|waiting|light|network|alone PATTERN… lists the packages with tests
 #   beside   that compute or ask an API server, and the packet programs', which hardly wait:
-#            of their traffic nothing is timed;
+#            of their traffic nothing is timed, but for actiontest's;
 #   cluster  that have a cluster with kubelets, which wants the processors in bursts;
 #   waiting  that build networks of namespaces and wait there for what is to happen, however
 #            long a busy machine takes for it: they compare no rates, or with wide margins;
@@ -24,7 +24,8 @@ all=$(go list -f "$format" "$@" | awk 'NF')
 # Rules by a package's name, and by its name and what its tests import; the first that holds decides.
 cluster='/e2e/cluster$'
 alone='/e2e/(attacks|soak)$'
-light='/(agent/(narrow|rules|transport)|bpf/endpoint/actiontest|hack/demo|internal/lab/(middlebox|network|traffic)|braid/proxy)$'
+light='/(agent/(narrow|rules)|hack/demo|internal/lab/(middlebox|network|traffic)|braid/proxy)$'
+timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
 # What carries traffic, and wants to see what becomes of it rather than how fast it is.
@@ -36,12 +37,13 @@ margins='/e2e(/networks)?$'
 rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
 # Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
 longest='agent/datapath e2e/failures e2e/rules agent/pace agent/guard agent/transport bpf/endpoint/actiontest proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
-awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v light="$light" -v programs="$programs" \
+awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v light="$light" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {
 		if ($1 ~ cluster) return "cluster"
 		if ($1 ~ alone) return "alone"
 		if ($1 ~ light) return "light"
+		if ($1 ~ timed) return "network"
 		if ($0 ~ programs || $0 !~ networks) return "beside"
 		if ($1 ~ told || $1 ~ margins || $0 !~ rates) return "waiting"
 		return "network"

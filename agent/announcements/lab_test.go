@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
 
@@ -277,6 +278,7 @@ func TestFewOfManyConnectionsThatRestGetTheirSubflowsAtOnce(t *testing.T) {
 	l := newLab(t, usual)
 	address := l.server.Serve(4)
 	l.settle(t)
+	taken := l.turns(t)
 	l.leave(t)
 	began := time.Now()
 	for range many {
@@ -292,6 +294,7 @@ func TestFewOfManyConnectionsThatRestGetTheirSubflowsAtOnce(t *testing.T) {
 	t.Logf("%d subflows joined %d connections within %s", joined, many+1, took)
 	turns := announcements.TurnsAtOnce + int(took/announcements.TurnEvery) + 1
 	require.LessOrEqual(t, joined, (turns+1)*(subflows-1))
+	require.NotZero(t, entriesOf(t, taken), "nobody took a turn")
 }
 
 // Those whose policy has them wait for few bytes do not rest.
@@ -300,14 +303,34 @@ func TestManyConnectionsThatMovedWhatTheyWaitForGetTheirSubflowsAtOnce(t *testin
 	l := newLab(t, pathmanager.OpenAfter{Bytes: 8 << 10, Time: time.Hour})
 	address := l.server.Serve(4)
 	l.settle(t)
+	turns := l.turns(t)
 	l.leave(t)
-	began := time.Now()
 	for range many {
 		connection := connect(t, l.client, address)
 		echo(t, connection, 16<<10)
 		l.client.ExpectSubflows(connection, subflows)
 	}
-	require.Less(t, time.Since(began), (many-announcements.TurnsAtOnce)*announcements.TurnEvery*time.Nanosecond, "they took turns")
+	require.Zero(t, entriesOf(t, turns), "they took turns")
+}
+
+// turns is the map of the namespaces' turns, also when the agent has left.
+func (l *lab) turns(t *testing.T) *ebpf.Map {
+	t.Helper()
+	turns, err := l.holder.loaded.Value.Turns.Clone()
+	require.NoError(t, err)
+	t.Cleanup(func() { turns.Close() })
+	return turns
+}
+
+func entriesOf(t *testing.T, m *ebpf.Map) (entries int) {
+	t.Helper()
+	var key, value []byte
+	all := m.Iterate()
+	for all.Next(&key, &value) {
+		entries++
+	}
+	require.NoError(t, all.Err())
+	return entries
 }
 
 // A download, whose server sends data alone, and an upload, whose server acknowledges

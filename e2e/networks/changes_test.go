@@ -3,6 +3,7 @@
 package networks_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -54,6 +55,7 @@ func (c *cluster) expectOverlayToChangeAndBack(t *testing.T) {
 // expectOverlayToChange has the overlay change while a connection lasts. No byte is lost, all NICs
 // carry the connection afterwards, and the tenant has no more than its ceilings.
 func (c *cluster) expectOverlayToChange(t *testing.T, change func(*cluster, *testing.T)) {
+	c.awaitSteered(t)
 	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, time.Minute))
 	r.SleepUntil(testlab.Warmup)
 	c.awaitAll(t, r)
@@ -109,13 +111,24 @@ func (c *cluster) changeOverlaysPort(t *testing.T) {
 	}
 	set(port)
 	t.Cleanup(func() { set(network.TunnelPort) })
-	c.WaitFor(t, "the status shows the port", 20*time.Second, func(ctx context.Context) error {
-		node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
-		if err := c.Get(ctx, node); err != nil {
-			return err
-		}
-		if len(node.Status.Overlays) != 1 || node.Status.Overlays[0].Port != port || !node.Status.Overlays[0].Steered {
-			return fmt.Errorf("it shows %+v", node.Status.Overlays)
+	c.awaitSteered(t)
+}
+
+// awaitSteered waits until all nodes' status shows that the overlay is steered, with its port.
+// Connections that begin before stay on the cluster network's path.
+func (c *cluster) awaitSteered(t *testing.T) {
+	t.Helper()
+	port := cmp.Or(c.Network.Spec.Overlay.Port, network.TunnelPort)
+	c.WaitFor(t, "the status shows the overlay's port", 20*time.Second, func(ctx context.Context) error {
+		for _, each := range c.Network.Nodes {
+			node := &v1alpha1.MPTCPNode{ObjectMeta: metav1.ObjectMeta{Name: each.NodeName()}}
+			if err := c.Get(ctx, node); err != nil {
+				return err
+			}
+			overlays := node.Status.Overlays
+			if len(overlays) != 1 || int(overlays[0].Port) != port || !overlays[0].Steered {
+				return fmt.Errorf("%s shows %+v", node.Name, overlays)
+			}
 		}
 		return nil
 	})

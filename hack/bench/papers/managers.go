@@ -81,6 +81,15 @@ func refreshing(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	if err := l.Spread(ctx, "{manager: Agent, count: 3}"); err != nil {
 		return err
 	}
+	for range m.Trials {
+		if err := refresh(ctx, m, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func refresh(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	running, err := l.Route(4).Start(ctx, traffic.Options{
 		Duration: refreshLasts, Warmup: managerTransfer.Warmup, Bin: 10 * time.Millisecond, Verify: true,
 	})
@@ -117,33 +126,42 @@ func delaying(ctx context.Context, m *rig.Measurement, l *rig.Lab) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	sizes := slices.Repeat([]int64{shortFlow}, delayedFlows)
-	for name, subflows := range map[string]string{
-		"manager.at_once.":  "{manager: Agent, count: 3, openAfter: {time: 0s}}",
-		"manager.delaying.": "{manager: Agent, count: 3, openAfter: {bytes: " + delayAfter + "}}",
-	} {
-		if err := l.Spread(ctx, subflows); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	for range m.Trials {
+		for name, subflows := range map[string]string{
+			"manager.at_once.":  "{manager: Agent, count: 3, openAfter: {time: 0s}}",
+			"manager.delaying.": "{manager: Agent, count: 3, openAfter: {bytes: " + delayAfter + "}}",
+		} {
+			if err := delay(ctx, m, l, f, name, subflows); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
 		}
-		before, err := joins(l.Receiver.Namespace)
-		if err != nil {
-			return err
-		}
-		if _, err := f.Run(ctx, sizes, 1); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		after, err := joins(l.Receiver.Namespace)
-		if err != nil {
-			return err
-		}
-		long, err := l.Transfer(ctx, managerTransfer)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		m.Add(name+"joins_of_short_flows", float64(after-before)/delayedFlows)
-		m.Add(name+"subflows_of_long_flow", float64(long.Subflows))
-		m.Add(name+"long_flow_mbit", long.Mbit)
 	}
+	return nil
+}
+
+// delay counts the joins of short flows with a policy, and then has a long one.
+func delay(ctx context.Context, m *rig.Measurement, l *rig.Lab, f *rig.Flows, name, subflows string) error {
+	if err := l.Spread(ctx, subflows); err != nil {
+		return err
+	}
+	before, err := joins(l.Receiver.Namespace)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Run(ctx, slices.Repeat([]int64{shortFlow}, delayedFlows), 1); err != nil {
+		return err
+	}
+	after, err := joins(l.Receiver.Namespace)
+	if err != nil {
+		return err
+	}
+	long, err := l.Transfer(ctx, managerTransfer)
+	if err != nil {
+		return err
+	}
+	m.Add(name+"joins_of_short_flows", float64(after-before)/delayedFlows)
+	m.Add(name+"subflows_of_long_flow", float64(long.Subflows))
+	m.Add(name+"long_flow_mbit", long.Mbit)
 	return nil
 }
 
