@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what the lab and the tests need from the packages of Debian or
+# Installs what the lab needs from the packages of Debian or
 # Ubuntu; with the argument "generate" also what compiles the packet programs, with
 # "browser" also what the tests of the plugin's page need, with "cilium" what its agent
 # runs.
