@@ -63,7 +63,7 @@ docs: ## Make a site of README.md and docs/, with a search, in _out/site; ARGS=-
 
 .PHONY: build
 build: ## Build the programs into _out/bin
-	@mkdir -p _out/bin && go build -trimpath -o _out/bin/ ./cmd/...
+	@mkdir -p _out/bin && go build -o _out/bin/ ./cmd/...
 
 ##@ What a developer runs
 

@@ -29,8 +29,11 @@ func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
 		leadTo(otherPeer)
 		sent := time.Now()
 		n.requireGoesBy(t, green, e.sends(100), "new data while the node's clock stands")
-		if by := n.goesBy(t, e.sends(100)); time.Since(sent) < quiet/2 { // a busy machine takes longer
+		by := n.goesBy(t, e.sends(100))
+		if took := time.Since(sent); took < quiet/2 {
 			require.Equal(t, pathNames[green], pathNames[by], "data that is repeated at once")
+		} else {
+			t.Logf("data was not repeated at once, but after %v, by %s", took, pathNames[by])
 		}
 		time.Sleep(quiet)
 		n.setAnswered(t, green, tick(t)) // to others: the node that the machine has left is alive

@@ -75,8 +75,7 @@ func ndiffports(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	return nil
 }
 
-// refreshing resets the oldest subflow every few seconds for two minutes, as a
-// middlebox would.
+// refreshing has an agent replace subflows that are reset.
 func refreshing(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	if err := l.Spread(ctx, "{manager: Agent, count: 3}"); err != nil {
 		return err
@@ -89,6 +88,8 @@ func refreshing(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	return nil
 }
 
+// refresh resets the oldest subflow every few seconds for two minutes, as a
+// middlebox would.
 func refresh(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	running, err := l.Route(4).Start(ctx, traffic.Options{
 		Duration: refreshLasts, Warmup: managerTransfer.Warmup, Bin: 10 * time.Millisecond, Verify: true,
