@@ -139,6 +139,8 @@ func TestNoSocketOutsideOfTheDirectoryIsOpened(t *testing.T) {
 	require.NoError(t, err)
 	_, err = ask(t.Context(), directory, "none")
 	require.ErrorIs(t, err, errGone)
+	_, err = ask(t.Context(), filepath.Join(directory, "removed"), "inside")
+	require.ErrorIs(t, err, errGone, "with the last machine, the directory may be removed")
 }
 
 func TestLimitsAreReadAsTheyArePrinted(t *testing.T) {

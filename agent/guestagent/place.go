@@ -90,6 +90,9 @@ func (at place) greet(connection net.Conn) (conversation, error) {
 // who can write there, as QEMU can, is not to lead the agent elsewhere.
 func dial(ctx context.Context, directory, name string) (net.Conn, error) {
 	root, err := unix.Open(directory, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("%w: there is no directory %s", errGone, directory)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening the directory of guest agents' sockets: %w", err)
 	}

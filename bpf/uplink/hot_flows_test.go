@@ -361,7 +361,7 @@ func TestAHandshakeAfterAHotFlowOfTheSameEndsBeginsAFlow(t *testing.T) {
 
 // The node hears nothing on green after what it sent while the flow was hot.
 func TestWhatAHotFlowSentLastIsRepeatedByAnotherPath(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		sequence := uint32(100)
 		n.inOneStep(t, e.out(), func() { sequence = n.heat(t, e, sequence) }, func() {

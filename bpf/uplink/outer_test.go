@@ -53,6 +53,7 @@ func (n *node) withRouted(t testutil.TB) {
 // changed is a run that may change addresses: what the frame is afterwards.
 func (n *node) changed(t testutil.TB, program *ebpf.Program, frame []byte, context skBuff) (verdict, []byte) {
 	t.Helper()
+	n.answersOthers(t)
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
 	var result uint32
 	require.NoError(t, n.Do(func() (err error) {

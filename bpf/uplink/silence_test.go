@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/bpf/uplink"
 	"braid.dev/braid/internal/testutil"
@@ -23,6 +22,15 @@ const (
 	mine   = 100_000
 	theirs = 5000
 )
+
+// newSilentNode is a node whose peer answers on no path but as the test says.
+func newSilentNode(t testing.TB) *node {
+	t.Helper()
+	n := newNode(t)
+	n.silent = true
+	n.reset(t)
+	return n
+}
 
 // sends is data of the pod, and hears what its peer sends.
 func (e ends) sends(sequence uint32) segment {
@@ -79,7 +87,7 @@ func (n *node) avoidsGreen(t *testing.T, e ends, sequence uint32) int {
 }
 
 func TestWhatIsRepeatedWithoutAnAnswerTakesAnotherPath(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		by := n.avoidsGreen(t, e, 100)
 		n.requireGoesBy(t, by, e.sends(200), "new data")
@@ -88,7 +96,7 @@ func TestWhatIsRepeatedWithoutAnAnswerTakesAnotherPath(t *testing.T) {
 }
 
 func TestWhatIsRepeatedAfterAnAnswerStays(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		n.egress(t, blue, e.sends(100).frame())
 		time.Sleep(quiet)
@@ -99,7 +107,7 @@ func TestWhatIsRepeatedAfterAnAnswerStays(t *testing.T) {
 }
 
 func TestTheTickOfWhatWaitsIsTheClocks(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		for i := range uint32(5) {
 			before := tick(t)
@@ -113,7 +121,7 @@ func TestTheTickOfWhatWaitsIsTheClocks(t *testing.T) {
 }
 
 func TestTheClockIsReadAgainOnceItHasMoved(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	e := n.begin(t, endsOf[4], green)
 	reading := func() uint64 { return *lookup[uint64](t, n.maps.ClockReadings, uint32(0)) }
 	n.goesBy(t, e.sends(0))
@@ -127,7 +135,7 @@ func TestTheClockIsReadAgainOnceItHasMoved(t *testing.T) {
 }
 
 func TestANewPieceOfDataStays(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		for i := range uint32(3) {
 			n.requireGoesBy(t, green, e.sends(100+i*100), "new data")
@@ -137,7 +145,7 @@ func TestANewPieceOfDataStays(t *testing.T) {
 }
 
 func TestAFlowWaitsAsLongAsItsAnswersTake(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		n.egress(t, blue, e.sends(100).frame())
 		time.Sleep(3 * quiet)
@@ -151,7 +159,7 @@ func TestAFlowWaitsAsLongAsItsAnswersTake(t *testing.T) {
 }
 
 func TestWhatComesInByAnAvoidedPathBringsTheFlowBack(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		by := n.avoidsGreen(t, e, 100)
 		n.ingress(t, by, e.hears(200, 0).frame())
@@ -162,7 +170,7 @@ func TestWhatComesInByAnAvoidedPathBringsTheFlowBack(t *testing.T) {
 }
 
 func TestAPathThatAnswersOthersIsNotAvoided(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		n.goesBy(t, e.sends(100))
 		time.Sleep(quiet)
@@ -172,7 +180,7 @@ func TestAPathThatAnswersOthersIsNotAvoided(t *testing.T) {
 }
 
 func TestAnAvoidedPathThatAnswersOthersIsTakenAgain(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		n.avoidsGreen(t, e, 100)
 		time.Sleep(quiet)
@@ -181,16 +189,8 @@ func TestAnAvoidedPathThatAnswersOthersIsTakenAgain(t *testing.T) {
 	})
 }
 
-// tick is what the programs take for the time.
-func tick(t *testing.T) uint32 {
-	t.Helper()
-	var now unix.Timespec
-	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-	return uint32(now.Nano() >> 20)
-}
-
 func TestAnAvoidedPathIsTriedAgainAfterAWhile(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		e = n.begin(t, e, green)
@@ -210,7 +210,7 @@ func TestAnAvoidedPathIsTriedAgainAfterAWhile(t *testing.T) {
 }
 
 func TestAFlowThatAvoidsAllPathsStillSends(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		e = n.begin(t, e, green)
@@ -225,7 +225,7 @@ func TestAFlowThatAvoidsAllPathsStillSends(t *testing.T) {
 }
 
 func TestAFlowOnItsOnlyPathStaysThere(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		e = n.begin(t, e, green)
@@ -242,7 +242,7 @@ func TestAFlowStaysOnTheOnlyPathThatItsPolicyAllows(t *testing.T) {
 	only.Allowed = 1 << green
 	for name, preference := range map[string]uplink.ToUplinkPreference{"as its flow began": {}, "as its endpoint prefers": only} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
+			n := newSilentNode(t)
 			forEachVersion(t, func(t *testing.T, version int, e ends) {
 				n.reset(t)
 				n.selectPod(t, weights(0, 1, 0))
@@ -260,7 +260,7 @@ func TestAFlowStaysOnTheOnlyPathThatItsPolicyAllows(t *testing.T) {
 }
 
 func TestEachDepartureFromAPathIsCountedOnce(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		before := n.departures(t)
 		by := n.avoidsGreen(t, e, 100)
@@ -286,7 +286,7 @@ func (n *node) departures(t *testing.T) (counts [maxPaths]uint64) {
 
 // A forger's packets come by another interface than the pod's.
 func TestRepetitionsFromAnotherInterfaceChangeNoPath(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		before := *n.mustFlow(t, e.out())
 		for range 3 {
@@ -300,7 +300,7 @@ func TestRepetitionsFromAnotherInterfaceChangeNoPath(t *testing.T) {
 
 // Its acknowledgements are lost, so the other end repeats, and has found another path.
 func TestWhoOnlyReceivesLeavesThePathOnWhichItIsNotHeard(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		n.reset(t)
 		e = n.begin(t, e, green)
@@ -318,7 +318,7 @@ func TestWhoOnlyReceivesLeavesThePathOnWhichItIsNotHeard(t *testing.T) {
 
 // The other end has left the path: what was lost there comes by another one.
 func TestWhoOnlyReceivesLeavesThePathThatTheOtherEndHasLeft(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	hears := func(e ends, number uint32, payload int) segment {
 		return e.hears(0, payload).with(func(s *segment) { s.sequence += number })
 	}
@@ -358,7 +358,7 @@ func TestWhoOnlyReceivesLeavesThePathThatTheOtherEndHasLeft(t *testing.T) {
 }
 
 func TestASYNThatIsRepeatedTakesAnotherPath(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	forEachVersion(t, func(t *testing.T, version int, e ends) {
 		for _, option := range [][]byte{capable(1), join(token)} {
 			n.reset(t)
@@ -370,7 +370,7 @@ func TestASYNThatIsRepeatedTakesAnotherPath(t *testing.T) {
 }
 
 func TestAnEndThatIsRepeatedTakesAnotherPath(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		end := e.out().with(func(s *segment) { s.sequence, s.answer, s.flags = mine+100, theirs, fin|ack })
 		n.requireGoesBy(t, green, end, "the first FIN")

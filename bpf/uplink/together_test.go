@@ -177,7 +177,7 @@ func allowing(allowed uint8) uplink.ToUplinkPreference {
 }
 
 func TestAFlowLeavesASharedPathThatFallsSilent(t *testing.T) {
-	n := newNode(t)
+	n := newSilentNode(t)
 	eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
 		n.together(t, e, sharing(red))
 		sequence = n.sendsMuch(t, e, sequence)

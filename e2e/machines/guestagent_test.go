@@ -89,12 +89,7 @@ func (c *cluster) expectRaisedAndPutBack(t *testing.T, m *lab.Machine, policy *v
 	guest.joins(t, v1alpha1.GuestJoined)
 
 	c.Update(t, policy, func() { policy.Spec.Sockets.GuestAgent = false })
-	c.WaitFor(t, "its limits are put back", 30*time.Second, func(context.Context) error {
-		if count := subflows(); count != 1 {
-			return fmt.Errorf("a connection has %d subflows", count)
-		}
-		return nil
-	})
+	c.expectPutBack(t, m, subflows)
 }
 
 // The node to which a machine moved did not raise its limits, and puts them back all the same.
@@ -117,20 +112,34 @@ func TestAGuestThatMovedHasItsLimitsPutBackByItsNewNode(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	records := filepath.Join(c.StatePath(m.Node.NodeName()), "guest-agents", "*.json")
-	c.WaitFor(t, "its new node knows what its limits were", 30*time.Second, func(context.Context) error {
-		if found, err := filepath.Glob(records); err != nil || len(found) != 1 {
-			return fmt.Errorf("%s has %d: %w", records, len(found), err)
-		}
-		return nil
-	})
+	c.waitForRecords(t, m, 1)
 	c.WaitProgrammed(t, policy, 1)
 	subflows := func() int { return c.orderTransfer(t, m, testlab.SpreadTime)(t).Subflows }
 	require.Equal(t, len(paths), subflows(), "at its new node")
 	c.Update(t, policy, func() { policy.Spec.Sockets.GuestAgent = false })
+	c.expectPutBack(t, m, subflows)
+}
+
+// expectPutBack waits until a machine has its own limits again, and its node knows of none. To
+// be asked, it must not be removed before.
+func (c *cluster) expectPutBack(t *testing.T, m *lab.Machine, subflows func() int) {
+	t.Helper()
 	c.WaitFor(t, "its limits are put back", 30*time.Second, func(context.Context) error {
 		if count := subflows(); count != 1 {
 			return fmt.Errorf("a connection has %d subflows", count)
+		}
+		return nil
+	})
+	c.waitForRecords(t, m, 0)
+}
+
+// waitForRecords waits until a machine's node has written down the limits of so many.
+func (c *cluster) waitForRecords(t *testing.T, m *lab.Machine, count int) {
+	t.Helper()
+	records := filepath.Join(c.StatePath(m.Node.NodeName()), "guest-agents", "*.json")
+	c.WaitFor(t, "its node knows of changed limits what it should", time.Minute, func(context.Context) error {
+		if found, err := filepath.Glob(records); err != nil || len(found) != count {
+			return fmt.Errorf("%s has %d, not %d: %w", records, len(found), count, err)
 		}
 		return nil
 	})

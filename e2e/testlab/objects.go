@@ -159,7 +159,7 @@ func IsTrue(conditions []metav1.Condition, kind string, generation int64) bool {
 // WaitFor asks until there is no error, and returns how long that took.
 func (c *Cluster) WaitFor(t testing.TB, what string, patience time.Duration, ask func(context.Context) error) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience+5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Slowdown*patience+5*time.Second)
 	defer cancel()
 	took, err := testutil.Until(patience, func() error { return ask(ctx) })
 	if err != nil {

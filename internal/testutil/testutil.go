@@ -22,12 +22,13 @@ type TB interface {
 }
 
 // Until calls try, often at first and then less often, until it returns nil, at
-// most for the given time. It returns the last error and how long it took.
+// most for the given time, as Patience counts it. It returns the last error and how long it took.
 func Until(limit time.Duration, try func() error) (time.Duration, error) {
+	patience := NewPatience()
 	for begin := time.Now(); ; {
 		err := try()
 		took := time.Since(begin)
-		if err == nil || took > limit {
+		if err == nil || took > limit && patience.Spent() > limit {
 			return took, err
 		}
 		time.Sleep(min(max(took/20, time.Millisecond), 100*time.Millisecond))
