@@ -14,7 +14,7 @@ tool := go tool -modfile=hack/tools/go.mod
 TEST_FLAGS ?= -count=1 -timeout 30m -vet=off
 # A test with real traffic that another machine's load disturbed is run once more,
 # alone, and named in _out/flaky.txt: see docs/developing.md.
-gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=6 --rerun-fails-run-root-test
+gotestsum := $(tool) gotestsum --format pkgname-and-test-fails --rerun-fails=1 --rerun-fails-max-failures=12 --rerun-fails-run-root-test
 PACKAGES ?= ./...
 ARGS ?=
 # A $ in ARGS is the user's own, as in ARGS='--only ^http$ --trials 1': make leaves it

@@ -8,14 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"braid.dev/braid/hack/lines"
+	"braid.dev/braid/internal/pressure"
 )
 
 // sample is how much of the time before At something waited for a processor: a task of
@@ -26,47 +23,18 @@ type sample struct {
 	Stolen float64   `json:"stolen"`
 }
 
-// counters are what the kernel has counted since its start.
-type counters struct {
-	at             time.Time
-	waited, stolen time.Duration
-}
-
-var waitedMicroseconds = regexp.MustCompile(`(?m)^some .*total=(\d+)$`)
-
-// readCounters reads /proc/pressure/cpu and the time stolen in /proc/stat, in ticks of a
-// hundredth of a second for all processors together.
-func readCounters(pressure, stat string, at time.Time) (counters, error) {
-	match := waitedMicroseconds.FindStringSubmatch(pressure)
-	fields := strings.Fields(stat)
-	if match == nil || len(fields) < 9 || fields[0] != "cpu" {
-		return counters{}, errors.New("the kernel's accounts of processors are not understood")
-	}
-	waited, err := strconv.ParseInt(match[1], 10, 64)
-	stolen, stolenErr := strconv.ParseInt(fields[8], 10, 64)
-	return counters{at, time.Duration(waited) * time.Microsecond, time.Duration(stolen) * 10 * time.Millisecond}, errors.Join(err, stolenErr)
-}
-
-func (c counters) since(before counters) sample {
-	passed := c.at.Sub(before.at)
+// sampleOf is what happened in so much time, until now.
+func sampleOf(is pressure.Counters, passed time.Duration, now time.Time) sample {
 	percent := func(of time.Duration) float64 { return 100 * of.Seconds() / passed.Seconds() }
-	return sample{At: c.at, Waited: percent(c.waited - before.waited), Stolen: percent(c.stolen - before.stolen)}
-}
-
-func countersNow() (counters, error) {
-	pressure, err := os.ReadFile("/proc/pressure/cpu")
-	stat, statErr := os.ReadFile("/proc/stat")
-	if err := errors.Join(err, statErr); err != nil {
-		return counters{}, fmt.Errorf("failed to read the kernel's accounts of processors: %w", err)
-	}
-	return readCounters(string(pressure), string(stat), time.Now())
+	return sample{At: now, Waited: percent(is.Waited), Stolen: percent(is.Stolen)}
 }
 
 // watch writes a sample every second until the context ends.
 func watch(ctx context.Context, out io.Writer, every time.Duration) error {
-	before, err := countersNow()
+	began := time.Now()
+	before, err := pressure.Now()
 	if err != nil {
-		return err
+		return fmt.Errorf("watching the processors: %w", err)
 	}
 	ticker, encoder := time.NewTicker(every), json.NewEncoder(out)
 	defer ticker.Stop()
@@ -76,14 +44,15 @@ func watch(ctx context.Context, out io.Writer, every time.Duration) error {
 			return nil
 		case <-ticker.C:
 		}
-		now, err := countersNow()
+		ended := time.Now()
+		is, err := pressure.Now()
 		if err != nil {
-			return err
+			return fmt.Errorf("watching the processors: %w", err)
 		}
-		if err := encoder.Encode(now.since(before)); err != nil {
+		if err := encoder.Encode(sampleOf(is.Since(before), ended.Sub(began), ended)); err != nil {
 			return fmt.Errorf("failed to write a sample: %w", err)
 		}
-		before = now
+		before, began = is, ended
 	}
 }
 

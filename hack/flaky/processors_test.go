@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/internal/pressure"
 )
 
 func TestTestsThatAMachineShortOfProcessorsDisturbedAreToldApart(t *testing.T) {
@@ -84,16 +86,9 @@ func TestWhatIsNotKnownOfTheMachineExcusesNothing(t *testing.T) {
 	require.False(t, known)
 }
 
-func TestTheKernelsAccountsAreRead(t *testing.T) {
-	stat := "cpu  847373 91136 427256 1252389 3676 0 95646 781 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\n"
-	pressure := "some avg10=0.00 avg60=3.00 avg300=15.11 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
-	before, err := readCounters(fmt.Sprintf(pressure, 1_000_000), stat, time.Unix(10, 0))
-	require.NoError(t, err)
-	after, err := readCounters(fmt.Sprintf(pressure, 1_500_000), strings.Replace(stat, " 781 ", " 801 ", 1), time.Unix(12, 0))
-	require.NoError(t, err)
-	require.Equal(t, sample{At: time.Unix(12, 0), Waited: 25, Stolen: 10}, after.since(before))
-	_, err = readCounters("", stat, time.Unix(10, 0))
-	require.ErrorContains(t, err, "not understood")
+func TestASampleIsOfThePartOfItsTime(t *testing.T) {
+	is := pressure.Counters{Waited: 500 * time.Millisecond, Stolen: 200 * time.Millisecond}
+	require.Equal(t, sample{At: time.Unix(12, 0), Waited: 25, Stolen: 10}, sampleOf(is, 2*time.Second, time.Unix(12, 0)))
 }
 
 func TestProcessorsAreWatchedUntilTheEnd(t *testing.T) {

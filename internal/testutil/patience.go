@@ -3,10 +3,10 @@
 package testutil
 
 import (
-	"os"
-	"regexp"
-	"strconv"
+	"runtime"
 	"time"
+
+	"braid.dev/braid/internal/pressure"
 )
 
 // Slowdown is how much longer something may take while programs wait for a processor.
@@ -43,26 +43,12 @@ func (p Patience) Stretch(bound time.Duration) time.Duration {
 	return time.Duration(float64(bound) * passed.Seconds() / spent.Seconds())
 }
 
-var waitedMicroseconds = regexp.MustCompile(`(?m)^some .*total=(\d+)$`)
-
-// waitedForProcessors is how long something has waited for a processor since the kernel's start;
-// 0 where it does not tell, so that all time counts.
+// waitedForProcessors is how long something has waited for a processor since the kernel's start,
+// or the machine for its host; 0 where the kernel does not tell, so that all time counts.
 func waitedForProcessors() time.Duration {
-	pressure, err := os.ReadFile("/proc/pressure/cpu")
+	is, err := pressure.Now()
 	if err != nil {
 		return 0
 	}
-	return parsePressure(string(pressure))
-}
-
-func parsePressure(text string) time.Duration {
-	match := waitedMicroseconds.FindStringSubmatch(text)
-	if match == nil {
-		return 0
-	}
-	waited, err := strconv.ParseInt(match[1], 10, 64)
-	if err != nil {
-		return 0
-	}
-	return time.Duration(waited) * time.Microsecond
+	return is.Waited + is.Stolen/time.Duration(runtime.NumCPU())
 }

@@ -29,14 +29,3 @@ func TestTimeWithoutAFreeProcessorCountsAQuarter(t *testing.T) {
 		})
 	}
 }
-
-func TestPressureIsReadWhereTheKernelTellsIt(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		"some avg10=52.32 avg60=62.74 avg300=63.98 total=450836779\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n": 450836779 * time.Microsecond,
-		"full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n":                                                            0,
-		"some avg10=0.00 total=99999999999999999999\n":                                                                0,
-		"": 0,
-	} {
-		require.Equal(t, want, parsePressure(text), text)
-	}
-}
