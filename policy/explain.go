@@ -91,7 +91,7 @@ type PathChoice struct {
 	Weight int32 `json:"weight,omitempty"`
 	// Reason says where the weight comes from, or why the path is not used.
 	Reason string `json:"reason"`
-	// Problem is why the path is not used.
+	// Problem is why the path is not used, or not while another one can be.
 	Problem PathProblem `json:"-"`
 	// NotNow is why the node cannot use the path at the moment. The compile does not know
 	// NICs and leaves it empty: it is for who explains.
@@ -109,6 +109,21 @@ func (d *Decision) pathWeights() []v1alpha1.PathWeight {
 		}
 	}
 	return weights
+}
+
+// chosen lists the paths that hints may choose among, and reserve those that share a
+// bottleneck with one of them.
+func (d *Decision) chosen() (chosen, reserve []v1alpha1.PathName) {
+	for _, c := range d.Paths {
+		switch {
+		case !c.Used:
+		case c.Problem == pathSharing:
+			reserve = append(reserve, c.Path)
+		default:
+			chosen = append(chosen, c.Path)
+		}
+	}
+	return chosen, reserve
 }
 
 // String tells the decision in several lines of text, for people.

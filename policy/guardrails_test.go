@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -118,7 +119,7 @@ func TestEveryPodWithGuardrailsIsAnEndpoint(t *testing.T) {
 	})
 }
 
-func TestOfPathsThatShareABottleneckOneIsUsed(t *testing.T) {
+func TestOfPathsThatShareABottleneckAllButOneAreBackups(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := drawInput(t)
 		groups := map[v1alpha1.PathName]string{}
@@ -127,8 +128,12 @@ func TestOfPathsThatShareABottleneckOneIsUsed(t *testing.T) {
 		}
 		for _, plan := range Compile(in).Plans {
 			for _, e := range plan.Endpoints {
-				for _, a := range e.Paths {
-					for _, b := range e.Paths {
+				first := slices.DeleteFunc(slices.Clone(e.Paths), func(p v1alpha1.PathWeight) bool { return slices.Contains(e.Backup, p.Path) })
+				if len(first) == 0 && len(e.Paths) > 0 {
+					t.Fatalf("%s has backups alone", e.Name)
+				}
+				for _, a := range first {
+					for _, b := range first {
 						if a.Path != b.Path && groups[a.Path] != "" && groups[a.Path] == groups[b.Path] {
 							t.Fatalf("%s uses both %s and %s", e.Name, a.Path, b.Path)
 						}
@@ -137,6 +142,49 @@ func TestOfPathsThatShareABottleneckOneIsUsed(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestAPathOfABottleneckGroupIsABackupOfTheOneThatIsUsed(t *testing.T) {
+	share := map[string]string{"blue": "uplink", "green": "uplink"}
+	for _, tc := range []struct {
+		name        string
+		groups      map[string]string
+		annotations map[string]string
+		policy      v1alpha1.PathRules
+		backup      []v1alpha1.PathName
+		from        string
+		subflows    int32
+		hinted      []string
+	}{
+		{name: "beside a path of no group", groups: share, backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2},
+		{name: "where all paths are of one", groups: map[string]string{"blue": "uplink", "green": "uplink", "red": "uplink"},
+			backup: []v1alpha1.PathName{"green", "red"}, from: "spec.bottleneckGroup of paths", subflows: 1},
+		{name: "beside a backup of the policy's", groups: share, policy: v1alpha1.PathRules{Backup: []v1alpha1.PathName{"red"}},
+			backup: []v1alpha1.PathName{"green", "red"}, from: "spec.paths.backup and spec.bottleneckGroup of paths", subflows: 2},
+		{name: "where the pod's owner prefers it", groups: share, annotations: map[string]string{v1alpha1.AnnotationPreferredPaths: "green"},
+			backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2},
+		{name: "where the pod's owner wants it for a backup, which it is", groups: share, annotations: map[string]string{v1alpha1.AnnotationBackupPaths: "green,red"},
+			backup: []v1alpha1.PathName{"green", "red"}, from: v1alpha1.AnnotationBackupPaths + " and spec.bottleneckGroup of paths", subflows: 2,
+			hinted: []string{v1alpha1.AnnotationBackupPaths}},
+		{name: "where there is no group", subflows: 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			pod := runningPod("pod", "10.0.0.1")
+			pod.Annotations = tc.annotations
+			in := oneNode(pod)
+			in.Policies[0].Spec.Paths, in.Paths = tc.policy, nil
+			for _, name := range []string{"blue", "green", "red"} {
+				in.Paths = append(in.Paths, v1alpha1.MPTCPPath{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.MPTCPPathSpec{BottleneckGroup: tc.groups[name]}})
+			}
+			result := Compile(in)
+			endpoint := result.Plans["node"].Endpoints[0]
+			require.Len(t, endpoint.Paths, 3)
+			require.Equal(t, tc.backup, endpoint.Backup)
+			require.Equal(t, tc.subflows, endpoint.Subflows.Count)
+			require.Equal(t, tc.hinted, endpoint.Hinted)
+			require.Equal(t, tc.from, result.Decisions[0].BackupFrom)
+		})
+	}
 }
 
 // excessive asks for a forbidden path, and for more rate than is allowed.

@@ -177,7 +177,9 @@ type podHints struct {
 	rails  *guardrails
 	d      *Decision
 	used   []v1alpha1.PathName
-	given  map[string]string
+	// reserve are paths that share a bottleneck with one of these.
+	reserve []v1alpha1.PathName
+	given   map[string]string
 
 	preferred, backup []v1alpha1.PathName
 	maxRate           int64
@@ -188,9 +190,7 @@ type podHints struct {
 // readHints reads a pod's annotations, with what its policy says in their place.
 func readHints(w *workload, winner *compiledPolicy, g *guardrails, d *Decision) *podHints {
 	h := &podHints{winner: winner, rails: g, d: d, given: w.annotations}
-	for _, choice := range d.pathWeights() {
-		h.used = append(h.used, choice.Path)
-	}
+	h.used, h.reserve = d.chosen()
 	h.preferred, d.PreferredFrom = h.paths(v1alpha1.HintPreferredPaths, v1alpha1.AnnotationPreferredPaths, winner.spec.Paths.Preferred, "spec.paths.preferred")
 	h.backup, d.BackupFrom = h.paths(v1alpha1.HintBackupPaths, v1alpha1.AnnotationBackupPaths, winner.spec.Paths.Backup, "spec.paths.backup")
 	h.separate()
@@ -263,7 +263,7 @@ func (h *podHints) listed(annotation, value string) []v1alpha1.PathName {
 		switch choice := h.choice(name); {
 		case choice == nil:
 			problems[pathUnknown] = append(problems[pathUnknown], fmt.Sprintf("no MPTCPPath is named %s", name))
-		case choice.Used:
+		case choice.Used && choice.Problem == pathUsed:
 			usable = append(usable, name)
 		default:
 			problems[choice.Problem] = append(problems[choice.Problem], fmt.Sprintf("%s: %s", name, choice.Reason))
@@ -386,6 +386,7 @@ func (h *podHints) tell(w *workload) {
 		return annotation == v1alpha1.AnnotationPreferredPaths && h.d.PreferredFrom != annotation ||
 			annotation == v1alpha1.AnnotationBackupPaths && h.d.BackupFrom != annotation
 	})
+	h.addReserve()
 	h.d.Preferred, h.d.Backup = h.preferred, h.backup
 	if len(h.preferred) > 0 {
 		h.d.Preference = planPreference(h.winner.spec.Paths.Preference)
@@ -400,6 +401,18 @@ func (h *podHints) tell(w *workload) {
 	for _, key := range misspelt(w) {
 		h.d.Hints = append(h.d.Hints, HintChoice{Annotation: key, Value: shorten(w.annotations[key], maxQuoted), Reason: UnknownAnnotation()})
 	}
+}
+
+// addReserve makes backups of paths that share a bottleneck with one that is used.
+func (h *podHints) addReserve() {
+	if len(h.reserve) == 0 {
+		return
+	}
+	h.backup = sorted(slices.Concat(h.backup, h.reserve))
+	if h.d.BackupFrom != "" {
+		h.d.BackupFrom += " and "
+	}
+	h.d.BackupFrom += "spec.bottleneckGroup of paths"
 }
 
 func (h *podHints) outcome(annotation, value string) HintChoice {

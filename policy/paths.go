@@ -5,6 +5,7 @@ package policy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -200,7 +201,7 @@ func (n *node) resolve(r *compiledPolicy, g *guardrails, paths []*path) *resolut
 	}
 	used := 0
 	for _, c := range res.choices {
-		if c.Used {
+		if c.Used && c.Problem == pathUsed {
 			used++
 		}
 	}
@@ -220,11 +221,12 @@ const (
 	pathElsewhere              // the node does not have it
 	pathForbidden              // guardrails do not allow it
 	pathNotAllowed             // the policy does not
-	pathSharing                // it shares a bottleneck with one that is used
+	pathSharing                // it shares a bottleneck with one that is used: it is a backup
 )
 
 // choosePaths decides for every path that exists or that the policy names whether
-// a pod of this node uses it, and with what weight.
+// a pod of this node uses it, and with what weight. Of paths that share a bottleneck
+// all but one are for when no other path can be used.
 func (n *node) choosePaths(r *compiledPolicy, g *guardrails, paths []*path) []PathChoice {
 	names := r.namedPaths()
 	for _, p := range paths {
@@ -232,8 +234,9 @@ func (n *node) choosePaths(r *compiledPolicy, g *guardrails, paths []*path) []Pa
 	}
 	slices.Sort(names)
 	usable, allows, note := n.allowedPaths(r, g)
-	usable, sharing := withoutSharing(usable)
-	weights := r.weights(usable)
+	kept, reserve, sharing := divideSharing(usable)
+	weights := r.weights(kept)
+	maps.Copy(weights, r.weights(reserve))
 	choices := []PathChoice{}
 	for _, name := range slices.Compact(names) {
 		choice, used := weights[name]
@@ -242,7 +245,8 @@ func (n *node) choosePaths(r *compiledPolicy, g *guardrails, paths []*path) []Pa
 			choice = n.whyUnused(name, findPath(paths, name), g, allows)
 		}
 		if better := sharing[name]; better != nil {
-			choice = unused(pathSharing, fmt.Sprintf("it shares a bottleneck with %s, which is used instead", better.object.Name))
+			choice.Problem = pathSharing
+			choice.Reason = fmt.Sprintf("it shares a bottleneck with %s, and is its backup", better.object.Name)
 		}
 		choice.Path, choice.Used = name, used
 		choices = append(choices, choice)
@@ -266,21 +270,21 @@ func (n *node) allowedPaths(r *compiledPolicy, g *guardrails) (usable []*path, a
 	return own, r.allows, ""
 }
 
-// withoutSharing leaves of paths that share a bottleneck the one with the most
-// capacity, then the first by name, and says for each of the others which that is.
-func withoutSharing(paths []*path) (kept []*path, sharing map[v1alpha1.PathName]*path) {
+// divideSharing keeps of paths that share a bottleneck the one with the most capacity, then
+// the first by name, and says of the others, the reserve, which that is. Weights of the two
+// are never compared.
+func divideSharing(paths []*path) (kept, reserve []*path, sharing map[v1alpha1.PathName]*path) {
 	sharing = map[v1alpha1.PathName]*path{}
 	best := slices.Clone(paths)
 	slices.SortStableFunc(best, func(a, b *path) int { return cmp.Compare(b.capacity(), a.capacity()) })
 	for _, p := range best {
 		if i := slices.IndexFunc(kept, p.sharesBottleneck); i >= 0 {
-			sharing[p.pathName()] = kept[i]
+			sharing[p.pathName()], reserve = kept[i], append(reserve, p)
 		} else {
 			kept = append(kept, p)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *path) int { return strings.Compare(a.object.Name, b.object.Name) })
-	return kept, sharing
+	return kept, reserve, sharing
 }
 
 // sharesBottleneck says whether two paths are of one bottleneck group.

@@ -183,7 +183,7 @@ func settingsOf(endpoint *node.Endpoint) Settings {
 		FirstAnnouncedPort: uint16(subflows.FirstAnnouncedPort),
 		Addresses:          endpoint.Addresses,
 		Mode:               subflows.Mode,
-		EachPair:           len(endpoint.Paths),
+		EachPair:           len(endpoint.Paths) - len(endpoint.Backup),
 		Reopen:             subflows.Reopen,
 		OpenAfter: OpenAfter{
 			Bytes: uint64(subflows.OpenAfterBytes + subflows.AnnounceAfterBytes),

@@ -96,7 +96,8 @@ type MPTCPPathSpec struct {
 
 	// bottleneckGroup is a name that paths have in common which run over the same
 	// link somewhere. A connection uses only one path of a group: of those that it
-	// may use, the one with the most capacity.
+	// may use, the one with the most capacity. The others are backups, for when no
+	// other path can be used.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`

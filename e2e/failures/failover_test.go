@@ -3,10 +3,18 @@
 package failures_test
 
 import (
+	"context"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/shop"
+	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 // failures are those of the path that the cluster network's routes use, and of
@@ -39,4 +47,49 @@ func TestANICGoesDownAndComesBack(t *testing.T) {
 	expect(0, withinAMinute)
 	t.Run("a silent agent shows within a minute", func(t *testing.T) { c.expectSilence(t, quiet) })
 	expect(withinAMinute, len(all))
+}
+
+// Of two paths over one link a connection uses one, and the other as long as that is dead.
+func TestTheOtherPathOfABottleneckGroupTakesOver(t *testing.T) {
+	c := use(t)
+	policy, group := shop.Policy(v1alpha1.SubflowManagerAgent), []v1alpha1.PathName{"blue", "green"}
+	policy.Spec.Paths.Allowed = group
+	c.Spread(t, policy, 2)
+	for _, name := range group {
+		path := testlab.NewPath(string(name))
+		c.Update(t, path, func() { path.Spec.BottleneckGroup = "uplink" })
+	}
+	for _, pod := range []string{"client", "server"} {
+		c.WaitFor(t, "green is a backup of "+pod, 30*time.Second, func(ctx context.Context) error {
+			return c.hasBackup(ctx, pod, "green")
+		})
+	}
+	const end = 6 * time.Second
+	fails := shop.LosesCarrier("blue", "client")
+	r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end))
+	r.SleepUntil(shop.DownAt)
+	c.Set(t, fails, false)
+	r.Finish(t)
+	before, without := r.Shares(testlab.Warmup, shop.DownAt), r.Shares(shop.DownAt+shop.Settled, end)
+	t.Logf("%s: before %v; meanwhile %v; longest stop %v", r, before, without, r.LongestStop(shop.DownAt, end))
+	if !slices.Equal(before.Used(), []string{"blue"}) || !slices.Equal(without.Used(), []string{"green"}) {
+		t.Errorf("before the failure %v carried a share, then %v", before.Used(), without.Used())
+	}
+	if stop := r.LongestStop(shop.DownAt, end); stop > testlab.LongestStop {
+		t.Errorf("nothing arrived for %v", stop)
+	}
+}
+
+// hasBackup tells whether a pod's node has this path as a backup of the pod.
+func (c *cluster) hasBackup(ctx context.Context, pod string, path v1alpha1.PathName) error {
+	plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: c.Network.Pod(pod).Node.NodeName()}}
+	if err := c.Get(ctx, plan); err != nil {
+		return err
+	}
+	for i := range plan.Spec.Endpoints {
+		if e := &plan.Spec.Endpoints[i]; e.Name == pod && slices.Contains(e.Backup, path) && plan.Status.ObservedGeneration == plan.Generation {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is no backup of %s, or not yet in the datapath", path, pod)
 }
