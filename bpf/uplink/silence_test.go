@@ -148,12 +148,12 @@ func TestAFlowWaitsAsLongAsItsAnswersTake(t *testing.T) {
 	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
 		n.egress(t, blue, e.sends(100).frame())
-		time.Sleep(3 * quiet)
+		time.Sleep(7 * quiet)
 		n.ingress(t, green, e.hears(200, 0).frame())
 		n.requireGoesBy(t, green, e.sends(200), "data")
-		time.Sleep(2 * quiet)
+		time.Sleep(2 * quiet) // a busy machine takes it for longer
 		n.requireGoesBy(t, green, e.sends(200), "repeated sooner than the last answer came")
-		time.Sleep(2 * quiet)
+		time.Sleep(6 * quiet)
 		require.NotEqual(t, green, n.goesBy(t, e.sends(200)), "repeated later than that")
 	})
 }
