@@ -34,7 +34,7 @@ import (
 var large = simulate.Size{Nodes: 1000, Pods: 20_000, Namespaces: 200, Policies: 500}
 
 const (
-	// answersEach is how often each command is timed.
+	// answersEach is how often each command is timed where that is wanted.
 	answersEach = 5
 	// atOnce is how many objects are made at the same time.
 	atOnce = 8
@@ -77,7 +77,7 @@ func (s *scene) answers(t *testing.T, name, says string, arguments ...string) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		var took []float64
-		for range answersEach {
+		for range testutil.Times(answersEach) {
 			began := time.Now()
 			said, err := s.in(t).run(arguments...)
 			took = append(took, float64(time.Since(began).Microseconds())/1000)

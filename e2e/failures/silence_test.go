@@ -15,8 +15,8 @@ import (
 
 // When green fails and returns while no agent runs. A flow tries it again after 2 seconds.
 const (
-	unwatchedUpAt = 3 * time.Second
-	unwatchedEnd  = 6500 * time.Millisecond
+	unwatchedUpAt = 4 * time.Second
+	unwatchedEnd  = 7500 * time.Millisecond
 )
 
 func TestANICFailsWhileNoAgentRuns(t *testing.T) {

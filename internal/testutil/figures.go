@@ -12,6 +12,14 @@ import (
 // FiguresVariable names a file for figures, as `make bench` asks tests for them.
 const FiguresVariable = "BRAID_FIGURES"
 
+// Times is how often a test does what gives a figure: once where none is asked for.
+func Times(often int) int {
+	if os.Getenv(FiguresVariable) == "" {
+		return 1
+	}
+	return often
+}
+
 // Figure reports one that a test measured.
 func Figure(t testing.TB, name, unit string, value float64) {
 	t.Helper()

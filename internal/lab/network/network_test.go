@@ -148,13 +148,14 @@ func TestANICThatWentDownWorksAgainAfterItsReturn(t *testing.T) {
 				t.Error("the NIC is down and traffic still passes")
 			}
 			change(t, set, from.Node, true)
-			// The kernel may take a second to see the carrier, and SYNs before are lost.
+			// The kernel may take a second to see the carrier, at the other end too, and SYNs before are lost.
 			testutil.Eventually(t, 10*time.Second, "the NIC has its carrier", func() bool {
 				out, err := from.Node.Run("ip", "-oneline", "link", "show", "blue")
 				return err == nil && strings.Contains(out, "state UP")
 			})
-			expectReach(t, from.Namespace, to.Namespace, to.IPv4)
-			expectReach(t, from.Namespace, to.Namespace, to.IPv6)
+			for _, address := range []string{to.IPv4, to.IPv6} {
+				testutil.Retry(t, 10*time.Second, func() error { return reach(from.Namespace, to.Namespace, address) })
+			}
 		})
 	}
 }
