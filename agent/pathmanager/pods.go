@@ -177,13 +177,15 @@ func (p *Pods) open(inode uint64, path string, interfaces []int) (*Namespace, er
 
 func settingsOf(endpoint *node.Endpoint) Settings {
 	subflows := endpoint.Subflows
+	// A backup needs no subflow of its own: those of the other paths move to it.
+	eachPair := len(endpoint.Paths) - len(endpoint.Backup)
 	settings := Settings{
 		Manager:            subflows.Manager,
 		Count:              int(subflows.Count),
 		FirstAnnouncedPort: uint16(subflows.FirstAnnouncedPort),
 		Addresses:          endpoint.Addresses,
 		Mode:               subflows.Mode,
-		EachPair:           len(endpoint.Paths) - len(endpoint.Backup),
+		EachPair:           eachPair,
 		Reopen:             subflows.Reopen,
 		OpenAfter: OpenAfter{
 			Bytes: uint64(subflows.OpenAfterBytes + subflows.AnnounceAfterBytes),

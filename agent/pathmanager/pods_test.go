@@ -22,7 +22,8 @@ import (
 func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {
 	addresses := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}
 	wanted := &node.Endpoint{Addresses: addresses, PlanEndpoint: &v1alpha1.PlanEndpoint{
-		Paths: []v1alpha1.PathWeight{{Path: "blue"}, {Path: "green"}},
+		Paths:  []v1alpha1.PathWeight{{Path: "blue"}, {Path: "green"}, {Path: "red"}},
+		Backup: []v1alpha1.PathName{"red"},
 		Subflows: v1alpha1.PlanSubflows{
 			Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh,
 			OpenAfterBytes: 256 << 10, OpenAfterMillis: 500, Reopen: v1alpha1.ReopenNever,

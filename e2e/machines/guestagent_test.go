@@ -133,15 +133,16 @@ func (c *cluster) expectPutBack(t *testing.T, m *lab.Machine, subflows func() in
 	c.waitForRecords(t, m, 0)
 }
 
-// waitForRecords waits until a machine's node has written down the limits of so many.
+// waitForRecords waits until a machine's node has records of the limits of so many guests.
 func (c *cluster) waitForRecords(t *testing.T, m *lab.Machine, count int) {
 	t.Helper()
 	records := filepath.Join(c.StatePath(m.Node.NodeName()), "guest-agents", "*.json")
-	c.WaitFor(t, "its node knows of changed limits what it should", time.Minute, func(context.Context) error {
-		if found, err := filepath.Glob(records); err != nil || len(found) != count {
-			return fmt.Errorf("%s has %d, not %d: %w", records, len(found), count, err)
+	c.WaitFor(t, fmt.Sprintf("its node has %d records of guests' limits", count), time.Minute, func(context.Context) error {
+		found, err := filepath.Glob(records)
+		if err == nil && len(found) != count {
+			err = fmt.Errorf("%s has %d", records, len(found))
 		}
-		return nil
+		return err
 	})
 }
 

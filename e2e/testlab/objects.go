@@ -163,7 +163,7 @@ func (c *Cluster) WaitFor(t testing.TB, what string, patience time.Duration, ask
 	defer cancel()
 	took, err := testutil.Until(patience, func() error { return ask(ctx) })
 	if err != nil {
-		t.Fatalf("waiting until %s, for %v: %v", what, patience, err)
+		t.Fatalf("waiting until %s, for %v: %v", what, took.Round(time.Second), err)
 	}
 	return took
 }
