@@ -155,6 +155,7 @@ func TestAPathOfABottleneckGroupIsABackupOfTheOneThatIsUsed(t *testing.T) {
 		from        string
 		subflows    int32
 		hinted      []string
+		refused     []string
 	}{
 		{name: "beside a path of no group", groups: share, backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2},
 		{name: "where all paths are of one", groups: map[string]string{"blue": "uplink", "green": "uplink", "red": "uplink"},
@@ -162,10 +163,17 @@ func TestAPathOfABottleneckGroupIsABackupOfTheOneThatIsUsed(t *testing.T) {
 		{name: "beside a backup of the policy's", groups: share, policy: v1alpha1.PathRules{Backup: []v1alpha1.PathName{"red"}},
 			backup: []v1alpha1.PathName{"green", "red"}, from: "spec.paths.backup and spec.bottleneckGroup of paths", subflows: 2},
 		{name: "where the pod's owner prefers it", groups: share, annotations: map[string]string{v1alpha1.AnnotationPreferredPaths: "green"},
-			backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2},
+			backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2,
+			refused: []string{v1alpha1.ReasonHintPathNotAllowed}},
 		{name: "where the pod's owner wants it for a backup, which it is", groups: share, annotations: map[string]string{v1alpha1.AnnotationBackupPaths: "green,red"},
 			backup: []v1alpha1.PathName{"green", "red"}, from: v1alpha1.AnnotationBackupPaths + " and spec.bottleneckGroup of paths", subflows: 2,
 			hinted: []string{v1alpha1.AnnotationBackupPaths}},
+		{name: "where the pod's owner wants it alone for one", groups: share, annotations: map[string]string{v1alpha1.AnnotationBackupPaths: "green"},
+			backup: []v1alpha1.PathName{"green"}, from: v1alpha1.AnnotationBackupPaths + " and spec.bottleneckGroup of paths", subflows: 2,
+			hinted: []string{v1alpha1.AnnotationBackupPaths}},
+		{name: "where the pod's owner wants all others for backups", groups: share, annotations: map[string]string{v1alpha1.AnnotationBackupPaths: "blue,red"},
+			backup: []v1alpha1.PathName{"green"}, from: "spec.bottleneckGroup of paths", subflows: 2,
+			refused: []string{v1alpha1.ReasonHintMalformed}},
 		{name: "where there is no group", subflows: 3},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -181,8 +189,13 @@ func TestAPathOfABottleneckGroupIsABackupOfTheOneThatIsUsed(t *testing.T) {
 			require.Len(t, endpoint.Paths, 3)
 			require.Equal(t, tc.backup, endpoint.Backup)
 			require.Equal(t, tc.subflows, endpoint.Subflows.Count)
-			require.Equal(t, tc.hinted, endpoint.Hinted)
+			require.ElementsMatch(t, tc.hinted, endpoint.Hinted)
 			require.Equal(t, tc.from, result.Decisions[0].BackupFrom)
+			var refused []string
+			for _, hint := range endpoint.RefusedHints {
+				refused = append(refused, hint.Reason)
+			}
+			require.Equal(t, tc.refused, refused)
 		})
 	}
 }

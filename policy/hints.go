@@ -263,7 +263,7 @@ func (h *podHints) listed(annotation, value string) []v1alpha1.PathName {
 		switch choice := h.choice(name); {
 		case choice == nil:
 			problems[pathUnknown] = append(problems[pathUnknown], fmt.Sprintf("no MPTCPPath is named %s", name))
-		case choice.Used && choice.Problem == pathUsed:
+		case choice.canBe(annotation):
 			usable = append(usable, name)
 		default:
 			problems[choice.Problem] = append(problems[choice.Problem], fmt.Sprintf("%s: %s", name, choice.Reason))
@@ -276,6 +276,12 @@ func (h *podHints) listed(annotation, value string) []v1alpha1.PathName {
 	h.refusePaths(annotation, v1alpha1.ReasonHintPathNotFound, slices.Concat(problems[pathUnknown], problems[pathElsewhere]), usable)
 	h.refusePaths(annotation, v1alpha1.ReasonHintPathNotAllowed, slices.Concat(forbidden, problems[pathSharing]), usable)
 	return usable
+}
+
+// canBe says whether the annotation can name the path: as a backup also one that is a backup by
+// its bottleneck group anyway.
+func (c *PathChoice) canBe(annotation string) bool {
+	return c.Used && (c.Problem == pathUsed || c.Problem == pathSharing && annotation == v1alpha1.AnnotationBackupPaths)
 }
 
 func (h *podHints) choice(name v1alpha1.PathName) *PathChoice {
@@ -324,7 +330,7 @@ func (h *podHints) separate() {
 
 // leaveOne gives up backups where the pod would have no other path.
 func (h *podHints) leaveOne() {
-	if len(h.backup) == 0 || len(h.backup) < len(h.used) {
+	if len(h.backup) == 0 || len(intersect(h.backup, h.used)) < len(h.used) {
 		return
 	}
 	h.backup = nil
@@ -408,7 +414,7 @@ func (h *podHints) addReserve() {
 	if len(h.reserve) == 0 {
 		return
 	}
-	h.backup = sorted(slices.Concat(h.backup, h.reserve))
+	h.backup = sorted(slices.Concat(without(h.backup, h.reserve), h.reserve))
 	if h.d.BackupFrom != "" {
 		h.d.BackupFrom += " and "
 	}
