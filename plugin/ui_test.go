@@ -105,8 +105,12 @@ func startBrowser(t *testing.T, width, height int64) *browser {
 	t.Helper()
 	_, err := exec.LookPath("chromium")
 	require.NoError(t, err, "the page is looked at in Debian's chromium: hack/deps.sh browser installs it")
+	// Chromium leaves the directory of its socket behind, of which the path must be short.
+	temporary, err := os.MkdirTemp("", "braid")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(temporary)) })
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.UserDataDir(t.TempDir()),
-		chromedp.WSURLReadTimeout(time.Minute))
+		chromedp.Env("TMPDIR="+temporary), chromedp.WSURLReadTimeout(time.Minute))
 	if os.Geteuid() == 0 {
 		// Chromium has no sandbox for root. It loads our own page alone, of this machine.
 		options = append(options, chromedp.NoSandbox)
