@@ -79,6 +79,9 @@ mount -t bpf bpf /sys/fs/bpf
 mkdir -p /run/braid "$1/run-braid" /var/lib/braid "$1/saved"
 mount --bind "$1/run-braid" /run/braid
 mount --bind "$1/saved" /var/lib/braid
+# Whatever its --root-dir, kubelet has a socket there.
+mkdir -p /var/lib/kubelet/device-plugins "$1/device-plugins"
+mount --bind "$1/device-plugins" /var/lib/kubelet/device-plugins
 for own in ${OWN:-}; do
 	mkdir -p "$own" "$1/own$own"
 	mount --bind "$1/own$own" "$own"
