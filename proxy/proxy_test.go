@@ -70,14 +70,15 @@ func TestPlainConnectionsUseAllNICsInBothDirections(t *testing.T) {
 	})
 }
 
-// expectShares expects three subflows, each of which carried its part of what was sent.
+// expectShares expects three subflows, each of which carried its part of what was sent: a third
+// where all were there from the beginning.
 func expectShares(t *testing.T, server *net.TCPConn, size int) {
 	t.Helper()
 	subflows, err := traffic.Subflows(server)
 	require.NoError(t, err)
 	require.Len(t, subflows, 3)
 	for _, subflow := range subflows {
-		require.Greater(t, int(subflow.Received), size/5, "%+v", subflows)
+		require.Greater(t, int(subflow.Received), size/10, "%+v", subflows)
 	}
 }
 
