@@ -32,8 +32,13 @@ type WaitingEnd struct {
 	Wanted bool
 }
 
-// idle is how long nothing has passed on an idle subflow.
-const idle = 100 * time.Millisecond
+const (
+	// idle is how long nothing has passed on an idle subflow.
+	idle = 100 * time.Millisecond
+	// recheck is after how long the peer of an idle backup is asked for an acknowledgement: its
+	// flow may have gone back to a path of which no backups are wanted, where nothing is sent on it.
+	recheck = 5 * time.Second
+)
 
 // WaitingSubflows lists such subflows. More is true while there may be others later, though
 // no chain changes.
@@ -55,12 +60,12 @@ func (c *Chains) WaitingSubflows() (waiting []WaitingSubflow, more bool, err err
 			return
 		}
 		more = more || wasTold(record) || record.Addresses.Hidden != 0
-		if local, remote := a.waitsFor(record, 0), a.waitsFor(record, 1); local || remote {
+		if local, remote := a.waitsFor(record, 0), a.waitsFor(record, 1) || isStale(record, now); local || remote {
 			waiting = append(waiting, WaitingSubflow{
 				Chain:  record.Word,
 				Local:  endOf(key.Local, key.LocalPort, record, 0, local),
 				Remote: endOf(key.Remote, key.RemotePort, record, 1, remote),
-				Idle:   int64(now-record.LastSeen) > int64(idle),
+				Idle:   isIdle(record, now, idle),
 			})
 		}
 	})
@@ -99,6 +104,16 @@ func (a *attached) waitsFor(record *SubflowRecord, direction int) bool {
 		return true
 	}
 	return state.Arrived>>direction&1 == 0 && state.Times[direction] < mostTellings
+}
+
+// isStale: it is a backup for the path on which it was heard of last, which was some time ago.
+func isStale(record *SubflowRecord, now uint64) bool {
+	return record.BackupState.Wanted == endpoint.BackupOn && isIdle(record, now, recheck) &&
+		record.Traffic[0].Begun != 0 && record.Traffic[1].Begun != 0
+}
+
+func isIdle(record *SubflowRecord, now uint64, least time.Duration) bool {
+	return int64(now-record.LastSeen) > int64(least)
 }
 
 func wasTold(record *SubflowRecord) bool {

@@ -5,6 +5,7 @@ package chains
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf"
@@ -49,6 +50,31 @@ func TestAnAcknowledgementIsWaitedForUntilItsReceiverKnows(t *testing.T) {
 				if got := a.waitsFor(&record, direction); got != want {
 					t.Errorf("in direction %d it is %v", direction, got)
 				}
+			}
+		})
+	}
+}
+
+func TestThePeerOfABackupIsAskedWhereNothingPassed(t *testing.T) {
+	const now = uint64(time.Hour)
+	for _, test := range []struct {
+		name   string
+		wanted uint8
+		passed time.Duration // ago
+		begun  uint8
+		want   bool
+	}{
+		{"for a while", endpoint.BackupOn, 6 * time.Second, 1, true},
+		{"for a moment", endpoint.BackupOn, 4 * time.Second, 1, false},
+		{"and no rule makes it a backup", 0, time.Minute, 1, false},
+		{"and it is not known where its streams are", endpoint.BackupOn, time.Minute, 0, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			record := SubflowRecord{LastSeen: now - uint64(test.passed)}
+			record.BackupState.Wanted = test.wanted
+			record.Traffic[0].Begun, record.Traffic[1].Begun = test.begun, test.begun
+			if got := isStale(&record, now); got != test.want {
+				t.Errorf("it is asked: %v", got)
 			}
 		})
 	}

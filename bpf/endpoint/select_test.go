@@ -251,6 +251,26 @@ func TestBackupsAreThoseThatSaySo(t *testing.T) {
 	})
 }
 
+func TestOfABackupItIsHeardThatItIsNoneAnyMoreWhereNoRuleConcernsIt(t *testing.T) {
+	h := newHost(t)
+	forEachVersion(t, func(t *testing.T, e ends) {
+		h.forget(t)
+		h.use(t, dropping(all(is(path(green)), is(selector{Kind: selectBackup, Mask: 1}), is(types(typeData)))))
+		h.join(t, e, 77)
+		h.receivesBy(t, green, e.in().carrying(timestamps(4, 3), priority(1)))
+		for i := range uint32(20) {
+			h.receivesBy(t, blue, e.in().carrying(timestamps(5+i, 4+i), dataAck()))
+		}
+		if backup := h.mustSubflow(t, e).Backup; backup == 0 {
+			t.Error("on another path it is no backup")
+		}
+		h.receivesBy(t, blue, e.in().carrying(timestamps(30, 29), priority(0)))
+		if backup := h.mustSubflow(t, e).Backup; backup != 0 {
+			t.Errorf("after MP_PRIO without B it is a backup: %d", backup)
+		}
+	})
+}
+
 func TestSequencesOfTheSubflowCountFromItsBeginning(t *testing.T) {
 	h := newHost(t)
 	forEachVersion(t, func(t *testing.T, e ends) {

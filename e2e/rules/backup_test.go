@@ -48,3 +48,38 @@ func TestADeletedPolicyEndsWhatItsRulesDidToARunningConnection(t *testing.T) {
 	}
 	r.Finish(t)
 }
+
+// Flows that a failure moved to a path whose subflows are backups are ordinary ones again once
+// they are back on their own.
+func TestSubflowsThatAFailureMovedAreNoBackupsOnceTheyAreBack(t *testing.T) {
+	const duration = 24 * time.Second
+	c := use(t)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
+	var transfers []*testlab.Running
+	for range 2 {
+		transfers = append(transfers, c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, duration)),
+			c.Begin(t, testlab.NewTransfer("client", "server", 6, traffic.Down, duration)))
+	}
+	onlyRed := func(context.Context) error { return c.AreBackups(t, "red", len(transfers)) }
+	transfers[0].SleepUntil(1500 * time.Millisecond)
+	c.SetRules(t, policy, shop.Spare("red"))
+	c.WaitFor(t, "red is a backup", 8*time.Second, onlyRed)
+	failures := []shop.Failure{shop.LosesCarrier("blue", "client"), shop.LosesCarrier("blue", "server")}
+	for _, f := range failures {
+		c.Set(t, f, false)
+	}
+	time.Sleep(4 * time.Second)
+	var returned time.Time
+	for _, f := range failures {
+		returned = c.Set(t, f, true)
+	}
+	took := c.WaitFor(t, "only red is a backup again", 8*time.Second, onlyRed)
+	t.Logf("only red was a backup again %v after blue's return", took)
+	for _, r := range transfers {
+		r.Finish(t)
+		if _, again := r.Wire.CarriesAgain("blue", returned); !again {
+			t.Errorf("%s: blue did not carry its share again: %v at the end", r, r.Shares(duration-time.Second, duration))
+		}
+	}
+}

@@ -87,7 +87,7 @@ static __always_inline int cache_bypass(struct __sk_buff *skb, const struct cont
 		return 0;
 	if (subflow->sure[0] | subflow->sure[1] | subflow->maybe[0] | subflow->maybe[1])
 		return 0;
-	if (subflow->needs_connection && subflow->token)
+	if ((subflow->needs_connection && subflow->token) || subflow->backup)
 		return 0;
 	entry->key = context->key;
 	entry->word = context->chain;

@@ -51,9 +51,11 @@ static __always_inline void note_packet(struct __sk_buff *skb, struct context *c
 	}
 }
 
+/* Of a backup it is to be heard when it is none any more: what the other end's rules undo comes late. */
 static __always_inline int wants_options(const struct context *context, const struct subflow *subflow)
 {
-	return (subflow->needs[context->direction & 1] & NEEDS_OPTIONS) || subflow->engaged || subflow->recorded;
+	return (subflow->needs[context->direction & 1] & NEEDS_OPTIONS) || subflow->engaged || subflow->recorded ||
+	       subflow->backup;
 }
 
 static __always_inline int run_chain(struct __sk_buff *skb, struct context *context, struct subflow *subflow)
