@@ -35,8 +35,9 @@ type WaitingEnd struct {
 const (
 	// idle is how long nothing has passed on an idle subflow.
 	idle = 100 * time.Millisecond
-	// recheck is after how long the peer of an idle backup is asked for an acknowledgement: its
-	// flow may have gone back to a path of which no backups are wanted, where nothing is sent on it.
+	// recheck is after how long the peer of an idle backup is asked for an acknowledgement at the
+	// earliest: its flow may have gone back to a path of which no backups are wanted, where
+	// nothing is sent on it.
 	recheck = 5 * time.Second
 )
 
@@ -106,9 +107,12 @@ func (a *attached) waitsFor(record *SubflowRecord, direction int) bool {
 	return state.Arrived>>direction&1 == 0 && state.Times[direction] < mostTellings
 }
 
-// isStale: it is a backup for the path on which it was heard of last, which was some time ago.
+// isStale: it is a backup for the path on which it was heard of last, which was long ago
+// compared with how long that has been its path. So one that rests for good is asked ever more rarely.
 func isStale(record *SubflowRecord, now uint64) bool {
-	return record.BackupState.Wanted == endpoint.BackupOn && isIdle(record, now, recheck) &&
+	state := &record.BackupState
+	since := time.Duration(now - state.Lifted)
+	return state.Wanted == endpoint.BackupOn && isIdle(record, now, max(recheck, since/2)) &&
 		record.Traffic[0].Begun != 0 && record.Traffic[1].Begun != 0
 }
 

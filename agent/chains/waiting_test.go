@@ -60,18 +60,21 @@ func TestThePeerOfABackupIsAskedWhereNothingPassed(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		wanted uint8
+		since  time.Duration // it has been on its path
 		passed time.Duration // ago
 		begun  uint8
 		want   bool
 	}{
-		{"for a while", endpoint.BackupOn, 6 * time.Second, 1, true},
-		{"for a moment", endpoint.BackupOn, 4 * time.Second, 1, false},
-		{"and no rule makes it a backup", 0, time.Minute, 1, false},
-		{"and it is not known where its streams are", endpoint.BackupOn, time.Minute, 0, false},
+		{"for a while", endpoint.BackupOn, 7 * time.Second, 6 * time.Second, 1, true},
+		{"for a moment", endpoint.BackupOn, 7 * time.Second, 4 * time.Second, 1, false},
+		{"for as long as its path has been known", endpoint.BackupOn, time.Minute, 50 * time.Second, 1, true},
+		{"since it was asked some time ago", endpoint.BackupOn, time.Minute, 20 * time.Second, 1, false},
+		{"and no rule makes it a backup", 0, time.Minute, time.Minute, 1, false},
+		{"and it is not known where its streams are", endpoint.BackupOn, time.Minute, time.Minute, 0, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			record := SubflowRecord{LastSeen: now - uint64(test.passed)}
-			record.BackupState.Wanted = test.wanted
+			record.BackupState.Wanted, record.BackupState.Lifted = test.wanted, now-uint64(test.since)
 			record.Traffic[0].Begun, record.Traffic[1].Begun = test.begun, test.begun
 			if got := isStale(&record, now); got != test.want {
 				t.Errorf("it is asked: %v", got)
