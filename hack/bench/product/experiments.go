@@ -146,6 +146,10 @@ var experiments = []rig.Measurer{
 		Name: "http", Measures: "requests that a web server answers in a second",
 		Figures: []rig.Unit{{"http.*_rps", "requests/s"}, {"http.*_resets", "connections"}, {"http.*_to_tcp", "ratio"}, {"http.*_to_mptcp", "ratio"}, {"http.*_to_braid", "ratio"}, {"http.*_to_bond*", "ratio"}},
 	}},
+	rig.Experiment[*web]{Setup: newFastWeb, Run: measureFastHTTP, Info: rig.Info{
+		Name: "http_fast", Measures: "requests for small files that a web server answers in a second over links of 1 Gbit/s",
+		Figures: []rig.Unit{{"http_fast.*_rps", "requests/s"}, {"http_fast.*_resets", "connections"}, {"http_fast.*_to_tcp", "ratio"}, {"http_fast.*_to_mptcp", "ratio"}, {"http_fast.*_to_braid", "ratio"}, {"http_fast.*_to_bond*", "ratio"}},
+	}},
 	rig.Experiment[*webTurns]{Setup: newWebTurns, Run: measureHTTPTurns, Info: rig.Info{
 		Name: "http_turns", Measures: "what transport costs short connections: requests in a second of the same two pods, whose policy changes in turns of a second",
 		Figures: []rig.Unit{{"http_turns.1k.*_rps", "requests/s"}, {"http_turns.1k.*_to_braid", "ratio"}},

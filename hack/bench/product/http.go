@@ -20,8 +20,12 @@ import (
 	"braid.dev/braid/hack/lab"
 )
 
-// requestClients ask for files at once, each for one after the other.
-const requestClients = 20
+const (
+	// requestClients ask for files at once, each for one after the other.
+	requestClients = 20
+	// fastMbit is the rate of links that two processors cannot fill with small files.
+	fastMbit = 1000
+)
 
 // webFile is one that is asked for, its bytes about, and for how long by how many.
 type webFile struct {
@@ -106,8 +110,13 @@ type web struct {
 	address        string
 }
 
-func newWeb(ctx context.Context) (*web, error) {
-	c, err := rig.NewCluster(ctx)
+func newWeb(ctx context.Context) (*web, error) { return newWebOn(ctx, rig.LinkMbit) }
+
+// newFastWeb has links that small files do not fill.
+func newFastWeb(ctx context.Context) (*web, error) { return newWebOn(ctx, fastMbit) }
+
+func newWebOn(ctx context.Context, linkMbit int) (*web, error) {
+	c, err := rig.NewClusterOn(ctx, lab.Native, linkMbit)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +153,11 @@ func measureHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
 		return err
 	}
 	return w.measureAll(ctx, m, "http.limited.", requested[:2])
+}
+
+// measureFastHTTP is the same for small files, where processors alone are what there is too little of.
+func measureFastHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
+	return w.measureAll(ctx, m, "http_fast.", requested[:2])
 }
 
 func (w *web) measureAll(ctx context.Context, m *rig.Measurement, prefix string, sizes []webFile) error {

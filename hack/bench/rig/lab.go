@@ -37,10 +37,12 @@ func (c *Cluster) Close() error { return c.Down() }
 
 // NewCluster brings up three nodes with real kubelets and containerd, on which Braid is
 // installed by its chart.
-func NewCluster(ctx context.Context) (*Cluster, error) { return NewClusterOn(ctx, lab.Native) }
+func NewCluster(ctx context.Context) (*Cluster, error) {
+	return NewClusterOn(ctx, lab.Native, LinkMbit)
+}
 
-// NewClusterOn is the same with a cluster network of one's choice.
-func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork) (*Cluster, error) {
+// NewClusterOn is the same with a cluster network and links of one's choice.
+func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, linkMbit int) (*Cluster, error) {
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return nil, err
 	}
@@ -52,7 +54,7 @@ func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork) (*Clus
 	Say("bringing up a cluster with kubelets")
 	up, err := lab.Up(ctx, lab.Options{
 		Name: "benchkube", Kubelets: true, ClusterNetwork: clusterNetwork, Images: images,
-		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: LinkMbit},
+		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: linkMbit},
 	})
 	if err != nil {
 		return nil, err
