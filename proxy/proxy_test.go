@@ -70,15 +70,14 @@ func TestPlainConnectionsUseAllNICsInBothDirections(t *testing.T) {
 	})
 }
 
-// expectShares expects three subflows, each of which carried its part of what was sent: a third
-// where all were there from the beginning.
+// expectShares expects three subflows, each of which carried its part of what was sent.
 func expectShares(t *testing.T, server *net.TCPConn, size int) {
 	t.Helper()
 	subflows, err := traffic.Subflows(server)
 	require.NoError(t, err)
 	require.Len(t, subflows, 3)
 	for _, subflow := range subflows {
-		require.Greater(t, int(subflow.Received), size/10, "%+v", subflows)
+		require.Greater(t, int(subflow.Received), size/5, "%+v", subflows)
 	}
 }
 
@@ -88,7 +87,7 @@ func TestAVirtualMachinesConnectionsAreRelayedToo(t *testing.T) {
 		l.start(t, l.Pod("guest-1-1"))
 		address, accepted := listen(t, l.server, version)
 		client := l.dial(t, address)
-		data := randomBytes(8 << 20)
+		data := randomBytes(24 << 20) // subflows come late on a busy machine
 		go func() { _ = sendAll(client, data) }()
 		server := <-accepted
 		got, err := io.ReadAll(server)

@@ -87,8 +87,8 @@ const mostTellings = 16
 // waitsFor: the programs need an acknowledgement in this direction, to tell its
 // receiver what the rules want, or to ask them.
 func (a *attached) waitsFor(record *SubflowRecord, direction int) bool {
-	if record.Traffic[0].Begun == 0 || record.Traffic[1].Begun == 0 {
-		return false // where its streams are is not known
+	if !knowsStreams(record) {
+		return false
 	}
 	isNew := word(record.Word) != a.word // to the rules
 	addresses := &record.Addresses
@@ -112,8 +112,12 @@ func (a *attached) waitsFor(record *SubflowRecord, direction int) bool {
 func isStale(record *SubflowRecord, now uint64) bool {
 	state := &record.BackupState
 	since := time.Duration(now - state.Lifted)
-	return state.Wanted == endpoint.BackupOn && isIdle(record, now, max(recheck, since/2)) &&
-		record.Traffic[0].Begun != 0 && record.Traffic[1].Begun != 0
+	return state.Wanted == endpoint.BackupOn && isIdle(record, now, max(recheck, since/2)) && knowsStreams(record)
+}
+
+// knowsStreams: the sequence numbers of both ends, without which neither can be probed.
+func knowsStreams(record *SubflowRecord) bool {
+	return record.Traffic[0].Begun != 0 && record.Traffic[1].Begun != 0
 }
 
 func isIdle(record *SubflowRecord, now uint64, least time.Duration) bool {

@@ -251,7 +251,7 @@ func TestBackupsAreThoseThatSaySo(t *testing.T) {
 	})
 }
 
-func TestOfABackupItIsHeardThatItIsNoneAnyMoreWhereNoRuleConcernsIt(t *testing.T) {
+func TestMPPrioEndsABackupThatNoRuleConcernsAnyMore(t *testing.T) {
 	h := newHost(t)
 	forEachVersion(t, func(t *testing.T, e ends) {
 		h.forget(t)
@@ -262,11 +262,11 @@ func TestOfABackupItIsHeardThatItIsNoneAnyMoreWhereNoRuleConcernsIt(t *testing.T
 			h.receivesBy(t, blue, e.in().carrying(timestamps(5+i, 4+i), dataAck()))
 		}
 		if backup := h.mustSubflow(t, e).Backup; backup == 0 {
-			t.Error("on another path it is no backup")
+			t.Error("it is no backup, though no MP_PRIO has ended that")
 		}
 		h.receivesBy(t, blue, e.in().carrying(timestamps(30, 29), priority(0)))
 		if backup := h.mustSubflow(t, e).Backup; backup != 0 {
-			t.Errorf("after MP_PRIO without B it is a backup: %d", backup)
+			t.Errorf("after MP_PRIO without B it is still a backup, of directions %b", backup)
 		}
 	})
 }

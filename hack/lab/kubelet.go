@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"braid.dev/braid/internal/lab/network"
@@ -79,9 +78,6 @@ mount -t bpf bpf /sys/fs/bpf
 mkdir -p /run/braid "$1/run-braid" /var/lib/braid "$1/saved"
 mount --bind "$1/run-braid" /run/braid
 mount --bind "$1/saved" /var/lib/braid
-# Whatever its --root-dir, kubelet has a socket there.
-mkdir -p /var/lib/kubelet/device-plugins "$1/device-plugins"
-mount --bind "$1/device-plugins" /var/lib/kubelet/device-plugins
 for own in ${OWN:-}; do
 	mkdir -p "$own" "$1/own$own"
 	mount --bind "$1/own$own" "$own"
@@ -111,15 +107,19 @@ func (k *kubeNode) startContainerd(ctx context.Context) (err error) {
 	})
 }
 
+// devicePlugins is where kubelet has a socket, whatever its --root-dir.
+const devicePlugins = "/var/lib/kubelet/device-plugins"
+
 // ownDirectories are those of the machine in whose place the node has its own.
 func (k *kubeNode) ownDirectories() []string {
-	switch {
-	case k.lab.bgp():
-		return append(slices.Clone(calicoOwn), confdDirectory)
-	case k.lab.calico():
-		return calicoOwn
+	own := []string{devicePlugins}
+	if k.lab.calico() || k.lab.bgp() {
+		own = append(own, calicoOwn...)
 	}
-	return nil
+	if k.lab.bgp() {
+		own = append(own, confdDirectory)
+	}
+	return own
 }
 
 // inside starts a process in the node's namespaces.

@@ -51,7 +51,7 @@ static __always_inline void note_packet(struct __sk_buff *skb, struct context *c
 	}
 }
 
-/* Of a backup it is to be heard when it is none any more: what the other end's rules undo comes late. */
+/* A backup's, until an MP_PRIO ends that: the other end's may come when no rule here concerns the subflow any more. */
 static __always_inline int wants_options(const struct context *context, const struct subflow *subflow)
 {
 	return (subflow->needs[context->direction & 1] & NEEDS_OPTIONS) || subflow->engaged || subflow->recorded ||

@@ -23,7 +23,7 @@ import (
 const (
 	// requestClients ask for files at once, each for one after the other.
 	requestClients = 20
-	// fastMbit is the rate of links that two processors cannot fill with small files.
+	// fastMbit is the rate of links that small files do not fill.
 	fastMbit = 1000
 )
 
@@ -112,7 +112,7 @@ type web struct {
 
 func newWeb(ctx context.Context) (*web, error) { return newWebOn(ctx, rig.LinkMbit) }
 
-// newFastWeb has links that small files do not fill.
+// newFastWeb is the same with links that do not limit requests for small files.
 func newFastWeb(ctx context.Context) (*web, error) { return newWebOn(ctx, fastMbit) }
 
 func newWebOn(ctx context.Context, linkMbit int) (*web, error) {
@@ -155,7 +155,7 @@ func measureHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
 	return w.measureAll(ctx, m, "http.limited.", requested[:2])
 }
 
-// measureFastHTTP is the same for small files, where processors alone are what there is too little of.
+// measureFastHTTP is the same for small files alone, whose rate the processors limit and not the links.
 func measureFastHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
 	return w.measureAll(ctx, m, "http_fast.", requested[:2])
 }
