@@ -151,7 +151,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 	p.openRules(options, reader, to)
 	var err error
 	if p.health, err = health.NewMonitor(health.MonitorOptions{
-		Port: options.HealthPort, Active: p.datapath.ActivePeers, Answered: p.datapath.NoteAnswer, Notify: to.wake, Log: options.Log,
+		Port: options.HealthPort, Active: p.datapath.ActivePeers, Answered: p.datapath.NoteAnswer, Heard: p.datapath.Heard, Notify: to.wake, Log: options.Log,
 	}); err != nil {
 		return nil, err
 	}

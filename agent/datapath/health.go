@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -39,6 +40,18 @@ func (d *Datapath) NoteAnswer(peer, path string) {
 	if err := d.peers.noteAnswer(peer, path); err != nil {
 		d.options.Log.Error(err, "failed to note that a peer answered", "peer", peer, "path", path)
 	}
+}
+
+// Heard tells how long ago a peer answered on a path: what a flow sent there, or a probe. It is
+// negative where that is not known, and exact to a step of the kernel's timer. It may be called at
+// any time.
+func (d *Datapath) Heard(peer, path string) time.Duration {
+	ago, err := d.peers.heard(peer, path)
+	if err != nil {
+		d.options.Log.Error(err, "failed to read when a peer answered: it is probed for it", "peer", peer, "path", path)
+		return -1
+	}
+	return ago
 }
 
 // peerTable is what the maps say of the peers. Health changes it at any time, also
@@ -243,6 +256,30 @@ func (t *peerTable) noteAnswer(peer, path string) error {
 		return nil
 	}
 	return t.maps.Answered.Put(entry.number*uplink.MaxPaths+uint32(number), now)
+}
+
+// heard is how long ago an answer was noted; negative where none was.
+func (t *peerTable) heard(peer, path string) (time.Duration, error) {
+	now, err := tick()
+	if err != nil {
+		return -1, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	number, here := t.paths[path]
+	entry := t.entries[peer]
+	if t.maps == nil || entry == nil || !here {
+		return -1, nil
+	}
+	var answered uint32
+	if err := t.maps.Answered.Lookup(entry.number*uplink.MaxPaths+uint32(number), &answered); err != nil || answered == 0 {
+		return -1, err
+	}
+	ago := int32(now - answered) // the programs may have noted one since we looked at the clock
+	if ago < -uplink.Patience {
+		return -1, nil // weeks ago
+	}
+	return time.Duration(max(0, ago)) << uplink.Tick, nil
 }
 
 // takeActive reads and clears the programs' marks.

@@ -84,3 +84,28 @@ func TestAnAnswerToAProbeIsToldToThePrograms(t *testing.T) {
 	}))
 	require.Equal(t, []uint32{1}, answers, "green's number")
 }
+
+func TestHowLongAgoAPeerAnsweredIsKnown(t *testing.T) {
+	l, _, _ := newPair(t, Options{})
+	require.Negative(t, l.datapaths[0].Heard(l.Nodes[1].NodeName(), "green"), "before anything is loaded")
+	l.applyAll(t)
+	d, peer := l.datapaths[0], l.Nodes[1].NodeName()
+	begun := time.Now()
+	d.NoteAnswer(peer, "green")
+	answered := func(ago time.Duration) {
+		t.Helper()
+		now, err := tick()
+		require.NoError(t, err)
+		require.NoError(t, d.loaded.Value.maps().Answered.Put(uint32(d.peers.entries[peer].number*uplink.MaxPaths+1), now-uint32(ago>>uplink.Tick)))
+	}
+	heard := d.Heard(peer, "green")
+	require.GreaterOrEqual(t, heard, time.Duration(0))
+	require.LessOrEqual(t, heard, time.Since(begun)+20*time.Millisecond, "the clock moves in steps")
+	answered(3 * time.Second)
+	require.InDelta(t, 3, d.Heard(peer, "green").Seconds(), 1)
+	answered(30 * 24 * time.Hour) // the clock has gone round half
+	require.Negative(t, d.Heard(peer, "green"))
+	for _, unknown := range [][2]string{{peer, "blue"}, {peer, "no such path"}, {"no such node", "green"}} {
+		require.Negative(t, d.Heard(unknown[0], unknown[1]), unknown)
+	}
+}

@@ -5,38 +5,92 @@ package health
 import (
 	"errors"
 	"fmt"
+	"os"
+	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// files are those that a thread waits for.
-type files []unix.PollFd
+// files are those that a goroutine waits for: an epoll has them, for which Go's poller waits. A
+// thread that waited in a system call would keep Go's watch over those busy, which takes more than
+// all that is done for probes.
+type files struct {
+	epoll  *os.File
+	raw    syscall.RawConn
+	events [32]unix.EpollEvent
+	ready  []int
+}
 
-func (f *files) add(fd int) { *f = append(*f, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}) }
+func openFiles() (*files, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("making an epoll: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // else Go's poller does not take it
+		return nil, errors.Join(fmt.Errorf("setting an epoll to not block: %w", err), unix.Close(fd))
+	}
+	f := &files{epoll: os.NewFile(uintptr(fd), "epoll")}
+	if f.raw, err = f.epoll.SyscallConn(); err != nil {
+		return nil, errors.Join(fmt.Errorf("waiting for an epoll: %w", err), f.epoll.Close())
+	}
+	return f, nil
+}
+
+func (f *files) close() error { return f.epoll.Close() }
+
+// add has one waited for too. It is no more once it is closed.
+func (f *files) add(fd int) (err error) {
+	failed := f.raw.Control(func(epoll uintptr) {
+		err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	})
+	if err = errors.Join(failed, err); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("waiting for a socket: %w", err)
+	}
+	return nil
+}
 
 // poll waits until one has something, or for so long; without a limit when negative.
-func (f files) poll(wait time.Duration) error {
-	var limit *unix.Timespec
+func (f *files) poll(wait time.Duration) error {
+	var until time.Time
 	if wait >= 0 {
-		timespec := unix.NsecToTimespec(wait.Nanoseconds())
-		limit = &timespec
+		until = time.Now().Add(wait)
 	}
-	if _, err := unix.Ppoll(f, limit, nil); err != nil && !errors.Is(err, unix.EINTR) {
+	err := f.epoll.SetReadDeadline(until)
+	var looked error
+	if err == nil {
+		err = f.raw.Read(func(epoll uintptr) bool { return f.look(int(epoll), &looked) })
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = f.raw.Control(func(epoll uintptr) { f.look(int(epoll), &looked) })
+	}
+	if err = errors.Join(err, looked); err != nil {
 		return fmt.Errorf("waiting for probes: %w", err)
 	}
 	return nil
 }
 
-// handle calls do for those that had something when poll returned.
-func (f files) handle(do func(fd int)) {
-	for i := range f {
-		if f[i].Revents != 0 {
-			f[i].Revents = 0
-			do(int(f[i].Fd))
-		}
+// look finds those that have something, and tells whether there are any.
+func (f *files) look(epoll int, failed *error) bool {
+	n, err := unix.EpollWait(epoll, f.events[:], 0)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		*failed = err
+		return true
 	}
+	f.ready = f.ready[:0]
+	for i := range max(0, n) {
+		f.ready = append(f.ready, int(f.events[i].Fd))
+	}
+	return n > 0
+}
+
+// handle calls do for those that had something when poll returned.
+func (f *files) handle(do func(fd int)) {
+	for _, fd := range f.ready {
+		do(fd)
+	}
+	f.ready = f.ready[:0]
 }
 
 // waker interrupts a poll of sockets.

@@ -35,6 +35,9 @@ type Target struct {
 	Router netip.Addr
 	// Active targets, towards peers that flows go to, are probed often.
 	Active bool
+	// Judged: preferences compare the path's round trips and losses with those of others. So it is
+	// probed as often where flows show that it works.
+	Judged bool
 	// Size of the largest packets that pods send there, in bytes with the IP header; 0 where it
 	// is not known. Whether these arrive is probed too.
 	Size int

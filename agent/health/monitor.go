@@ -30,6 +30,8 @@ type MonitorOptions struct {
 	Active func() (map[string]bool, error)
 	// Answered is told of each probe that was answered, where it is set; see Options.
 	Answered func(peer, path string)
+	// Heard tells how long ago a peer answered on a path; see Options.
+	Heard func(peer, path string) time.Duration
 	// Notify has the node's status published, and what heeds lost paths done again. It must
 	// not wait for that.
 	Notify func()
@@ -45,6 +47,7 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	targets []Target
+	judged  bool                 // there are preferences that compare paths
 	largest int                  // packet that pods send; 0 while it is not known
 	usedAt  map[string]time.Time // when flows last went to a peer
 	shown   map[string]v1alpha1.NodePath
@@ -54,7 +57,7 @@ type Monitor struct {
 // NewMonitor probes nothing before Run.
 func NewMonitor(options MonitorOptions) (*Monitor, error) {
 	options.Log = options.Log.WithName("health")
-	settings := Options{Port: options.Port, Answered: options.Answered, Lost: options.Notify, Log: options.Log}
+	settings := Options{Port: options.Port, Answered: options.Answered, Heard: options.Heard, Lost: options.Notify, Log: options.Log}
 	prober, err := New(settings)
 	if err != nil {
 		return nil, err
@@ -70,7 +73,7 @@ func NewMonitor(options MonitorOptions) (*Monitor, error) {
 func (m *Monitor) Apply(_ context.Context, model *node.Model) node.Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.targets = targetsOf(model)
+	m.targets, m.judged = targetsOf(model), model.Preferences != node.Preferences{}
 	m.setTargets(time.Now())
 	m.responder.SetListeners(listenersOf(model))
 	return node.Report{}
@@ -101,6 +104,7 @@ func (m *Monitor) setTargets(now time.Time) {
 	targets := make([]Target, len(m.targets))
 	for i, target := range m.targets {
 		_, target.Active = m.usedAt[target.Peer]
+		target.Judged = m.judged
 		target.Size = min(target.Size, m.largest)
 		targets[i] = target
 	}

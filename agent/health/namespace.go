@@ -10,9 +10,12 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// inNamespace runs f on a thread of its own, in a network namespace. The thread comes
-// back: the process's first one would not end with its goroutine, and stay there.
+// inNamespace runs f in a network namespace; in another than the process's on a thread of its own.
+// The thread comes back: the process's first one would not end with its goroutine, and stay there.
 func inNamespace(namespace netns.NsHandle, f func() error) error {
+	if !namespace.IsOpen() {
+		return f()
+	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -22,10 +25,6 @@ func inNamespace(namespace netns.NsHandle, f func() error) error {
 }
 
 func enterAndBack(namespace netns.NsHandle, f func() error) (err error) {
-	if !namespace.IsOpen() {
-		defer runtime.UnlockOSThread()
-		return f()
-	}
 	home, err := netns.Get()
 	if err != nil {
 		return fmt.Errorf("finding the thread's network namespace: %w", err)

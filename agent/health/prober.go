@@ -40,6 +40,9 @@ type Options struct {
 	// Answered is told, where it is set, of each probe that was answered: by which peer,
 	// on which path. It must not wait.
 	Answered func(peer, path string)
+	// Heard tells, where it is set, how long ago a peer answered on a path, be it a flow or a
+	// probe; negative where that is not known. It must not wait.
+	Heard func(peer, path string) time.Duration
 	// Lost is told, where it is set, that a View has other lost paths. It must not wait.
 	Lost func()
 	Log  logr.Logger
@@ -82,7 +85,7 @@ type Prober struct {
 	failed     map[place]string // why there is no socket
 	socketOf   map[int]*socket  // by its file descriptor
 	neighbours neighbours
-	files      files
+	files      *files
 	told       time.Duration
 }
 
@@ -102,12 +105,12 @@ func New(options Options) (*Prober, error) {
 	var seed [32]byte
 	_, _ = crand.Read(seed[:]) // never fails
 	pace := pacing{
-		active: options.ActiveInterval, idle: options.IdleInterval, mostIdle: options.MostIdlePeers,
+		active: options.ActiveInterval, idle: options.IdleInterval, heard: heardInterval, mostIdle: options.MostIdlePeers,
 		rate: options.MostProbes, burst: max(1, options.MostProbes/10), lostToDie: lostToDie, hurries: hurries,
 	}
 	nonce := rand.NewChaCha8(seed).Uint64
 	tracker := newTracker(pace, nonce)
-	tracker.tell = options.Answered
+	tracker.tell, tracker.heard = options.Answered, options.Heard
 	return &Prober{
 		options: options, changed: make(chan struct{}, 1), waker: waker, tracker: tracker, large: newTracker(pace.large(), nonce),
 		sockets: map[place]*socket{}, failed: map[place]string{},
@@ -145,18 +148,23 @@ func (p *Prober) Run(ctx context.Context) error {
 }
 
 func (p *Prober) run(ctx context.Context) (err error) {
-	if p.neighbours, err = openNeighbours(); err != nil {
+	if p.files, err = openFiles(); err != nil {
 		return err
+	}
+	if p.neighbours, err = openNeighbours(); err != nil {
+		return errors.Join(err, p.files.close())
 	}
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		err = errors.Join(err, p.neighbours.close())
+		err = errors.Join(err, p.neighbours.close(), p.files.close())
 		for at := range p.sockets {
 			err = errors.Join(err, p.closeSocket(at))
 		}
 	}()
-	p.watchFiles()
+	if err := errors.Join(p.files.add(p.waker.fd), p.files.add(p.neighbours.fd)); err != nil {
+		return err
+	}
 	for planned := p.clock.now(); ctx.Err() == nil; {
 		var wait time.Duration
 		planned, wait = p.round(planned)
@@ -264,13 +272,21 @@ func (p *Prober) takeTargets(now time.Duration) {
 			p.open(at)
 		}
 	}
-	p.watchFiles()
+	p.socketOf = map[int]*socket{}
+	for _, socket := range p.sockets {
+		p.socketOf[socket.fd] = socket
+	}
 }
 
 // open opens a socket. Without it probes are not sent, and its targets are unknown;
 // the next SetTargets tries again.
 func (p *Prober) open(at place) {
 	socket, err := openSocket(at, 0, kindReply)
+	if err == nil {
+		if err = p.files.add(socket.fd); err != nil {
+			err = errors.Join(err, socket.close())
+		}
+	}
 	if err == nil {
 		p.sockets[at] = socket
 		delete(p.failed, at)
@@ -289,17 +305,6 @@ func (p *Prober) closeSocket(at place) error {
 		return fmt.Errorf("closing the socket for probes on %s: %w", at.address, err)
 	}
 	return nil
-}
-
-func (p *Prober) watchFiles() {
-	p.files = nil
-	p.files.add(p.waker.fd)
-	p.files.add(p.neighbours.fd)
-	p.socketOf = map[int]*socket{}
-	for _, socket := range p.sockets {
-		p.files.add(socket.fd)
-		p.socketOf[socket.fd] = socket
-	}
 }
 
 func (p *Prober) send(tracker *tracker, probe *probe) {

@@ -50,7 +50,7 @@ type Responder struct {
 	sockets  map[place]*answering // of Run's thread, as what follows
 	failed   map[place]string
 	socketOf map[int]*answering // by its file descriptor
-	files    files
+	files    *files
 	load     load
 }
 
@@ -91,12 +91,17 @@ func (r *Responder) Run(ctx context.Context) error {
 }
 
 func (r *Responder) run(ctx context.Context) (err error) {
+	if r.files, err = openFiles(); err != nil {
+		return err
+	}
 	defer func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		err = errors.Join(err, r.listen(nil))
+		err = errors.Join(err, r.listen(nil), r.files.close())
 	}()
-	r.watchFiles()
+	if err := r.files.add(r.waker.fd); err != nil {
+		return err
+	}
 	for ctx.Err() == nil {
 		if err := r.files.poll(-1); err != nil {
 			return err
@@ -141,6 +146,11 @@ func (r *Responder) listen(wanted map[place]bool) (err error) {
 		}
 		socket, failed := openSocket(at, r.options.Port, kindRequest)
 		if failed == nil {
+			if failed = r.files.add(socket.fd); failed != nil {
+				failed = errors.Join(failed, socket.close())
+			}
+		}
+		if failed == nil {
 			r.sockets[at] = &answering{socket: socket}
 			delete(r.failed, at)
 		} else if r.failed[at] != failed.Error() {
@@ -148,18 +158,11 @@ func (r *Responder) listen(wanted map[place]bool) (err error) {
 			err = errors.Join(err, fmt.Errorf("other nodes get no answers from %s: %w", at.address, failed))
 		}
 	}
-	r.watchFiles()
-	return err
-}
-
-func (r *Responder) watchFiles() {
-	r.files = nil
-	r.files.add(r.waker.fd)
 	r.socketOf = map[int]*answering{}
 	for _, socket := range r.sockets {
-		r.files.add(socket.fd)
 		r.socketOf[socket.fd] = socket
 	}
+	return err
 }
 
 // answer answers what a socket has.
@@ -187,6 +190,7 @@ func (r *Responder) answer(on *answering) {
 		} else {
 			r.counts.answered++
 		}
+		on.noteDepartures() // most often it has left by now: then it wakes nobody
 	}
 }
 

@@ -33,6 +33,9 @@ const (
 	// together lies at most between probes that are sent at once, and in which a peer
 	// goes away so rarely that one probe alone is taken for lost.
 	together = 5 * time.Millisecond
+	// heardInterval lies between probes of a path on which flows are answered all the time: what is
+	// left for probes to find is what flows do not, and how long round trips are.
+	heardInterval = 250 * time.Millisecond
 	// memory is how long a late answer is still understood.
 	memory = time.Second
 	// A probe without an answer in time is followed by quick ones, until there is a
@@ -47,9 +50,10 @@ const (
 // pacing says how often targets are probed.
 type pacing struct {
 	active, idle time.Duration
-	mostIdle     int // peers; with more of them only active ones are probed
-	rate, burst  int // probes a second of the whole node
-	lostToDie    int // probes in a row
+	heard        time.Duration // of active ones while flows are answered on all paths to the peer
+	mostIdle     int           // peers; with more of them only active ones are probed
+	rate, burst  int           // probes a second of the whole node
+	lostToDie    int           // probes in a row
 	hurries      int
 	// keepsDead targets being probed that are not active: for what costs those who come next
 	// more than a probe.
@@ -61,8 +65,9 @@ type pacing struct {
 // use.
 type tracker struct {
 	pacing pacing
-	nonce  func() uint64           // never the same, and not to be guessed
-	tell   func(peer, path string) // of answers; nil for nobody
+	nonce  func() uint64                         // never the same, and not to be guessed
+	tell   func(peer, path string)               // of answers; nil for nobody
+	heard  func(peer, path string) time.Duration // see Options; nil where nobody knows
 
 	targets map[pair]*target
 	at      map[neighbour][]*target // several where a router leads to them
@@ -88,6 +93,8 @@ type peer struct {
 	targets    []*target
 	answeredAt time.Duration // when it answered last, on whichever path
 	waiting    int           // probes that wait for a verdict
+	quiet      time.Duration // until when flows' answers stand in for probes, when that was asked at
+	quietAt    time.Duration
 }
 
 // target is a Target and what is known of it.
@@ -148,7 +155,7 @@ func (t *tracker) setTargets(now time.Duration, wanted []Target) {
 	}
 	for of, known := range t.targets {
 		w, stays := keep[of]
-		w.Active, w.Other = known.Active, known.Other
+		w.Active, w.Judged, w.Other = known.Active, known.Judged, known.Other
 		if !stays || w != known.Target {
 			t.drop(known)
 		}
@@ -157,7 +164,7 @@ func (t *tracker) setTargets(now time.Duration, wanted []Target) {
 		if t.targets[of] == nil {
 			t.add(now, w)
 		}
-		t.targets[of].Active = w.Active
+		t.targets[of].Active, t.targets[of].Judged = w.Active, w.Judged
 		t.locate(t.targets[of], w.Other)
 	}
 	t.onlyHot = len(t.peers) > t.pacing.mostIdle

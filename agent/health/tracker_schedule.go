@@ -18,6 +18,9 @@ type event struct {
 	peer   *peer   // whose probes may be judged
 }
 
+// isOver is true of a probe that was answered meanwhile: nobody is to wake up for it.
+func (e *event) isOver() bool { return e.probe != nil && e.probe.answered != 0 }
+
 type events []event
 
 func (e events) Len() int           { return len(e) }
@@ -80,6 +83,9 @@ func (t *tracker) schedule(of *target, at time.Duration) {
 // next is when there is something to do.
 func (t *tracker) next() time.Duration {
 	next := never
+	for len(t.checks) > 0 && t.checks[0].isOver() {
+		heap.Pop(&t.checks)
+	}
 	if len(t.checks) > 0 {
 		next = t.checks[0].at
 	}
@@ -110,10 +116,41 @@ func (t *tracker) advance(now time.Duration) (toSend []*probe) {
 		if due.target.gone || due.target.due != due.at {
 			continue
 		}
+		if later := t.needless(due.target, now); later > now {
+			t.schedule(due.target, later)
+			continue
+		}
 		t.tokens--
 		toSend = append(toSend, t.probe(due.target, now))
 	}
 	return toSend
+}
+
+// needless is until when a probe would say nothing that flows have not said; not after now where it
+// is to be sent. Flows stand in for the probes of all paths to a peer or of none: what is lost on one
+// path is judged by what is answered on another.
+func (t *tracker) needless(of *target, now time.Duration) time.Duration {
+	if t.heard == nil || !of.Active || of.Judged {
+		return now
+	}
+	if of.peer.quietAt != now {
+		of.peer.quiet, of.peer.quietAt = t.quiet(of.peer, now), now
+	}
+	return min(of.peer.quiet, of.last+t.pacing.heard)
+}
+
+// quiet is when an answer to a flow is so old on one of the peer's paths that a probe would have to
+// be sent now for its own to come as soon as with the usual interval.
+func (t *tracker) quiet(of *peer, now time.Duration) time.Duration {
+	until := never
+	for _, target := range of.targets {
+		ago := t.heard(target.Peer, target.Path)
+		if ago < 0 || target.state != Alive || len(target.unjudged) > 0 || target.unansweredInARow > 0 || target.lostInARow > 0 {
+			return now
+		}
+		until = min(until, now-ago+t.pacing.active-target.rtt)
+	}
+	return until
 }
 
 // refill adds the tokens of the time that has passed: each probe takes one.

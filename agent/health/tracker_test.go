@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-var usual = pacing{active: 50 * time.Millisecond, idle: time.Second, mostIdle: 100, rate: 2000, burst: 200, lostToDie: lostToDie, hurries: hurries}
+var usual = pacing{active: 50 * time.Millisecond, idle: time.Second, heard: heardInterval, mostIdle: 100, rate: 2000, burst: 200, lostToDie: lostToDie, hurries: hurries}
 
 const ms = time.Millisecond
 
@@ -711,5 +711,91 @@ func (s *simulation) checkDwells(t *rapid.T) {
 	// Each death within relapse of a revival doubles what the next revival takes.
 	if most := 8 + int((s.now)/(mostToRevive*usual.active)); deaths > most {
 		t.Fatalf("%d deaths in %s, want %d at most", deaths, s.now, most)
+	}
+}
+
+// heardOn has flows answered all the time on some paths.
+func (s *simulation) heardOn(paths ...string) {
+	s.heard = func(_, path string) time.Duration {
+		if slices.Contains(paths, path) {
+			return ms
+		}
+		return -1
+	}
+}
+
+func TestFlowsStandInForProbesWhereTheyAreAnsweredOn(t *testing.T) {
+	often, rarely := [2]float64{58, 61}, [2]float64{11, 13}
+	for name, c := range map[string]struct {
+		heard  []string
+		judged bool
+		idle   bool
+		rtt    time.Duration
+		want   [2]float64 // probes a second on three paths
+	}{
+		"all paths":                               {heard: []string{"blue", "green", "red"}, rtt: ms, want: rarely},
+		"all but one":                             {heard: []string{"blue", "green"}, rtt: ms, want: often},
+		"none":                                    {rtt: ms, want: often},
+		"all paths, which preferences compare":    {heard: []string{"blue", "green", "red"}, judged: true, rtt: ms, want: often},
+		"all paths, from a node beyond 50 ms":     {heard: []string{"blue", "green", "red"}, rtt: 60 * ms, want: often},
+		"all paths, of a node nothing is sent to": {heard: []string{"blue", "green", "red"}, idle: true, rtt: ms, want: [2]float64{2.9, 3.1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(usual, 1, !c.idle, "blue", "green", "red")
+			for _, wire := range s.wires {
+				wire.rtt = c.rtt
+			}
+			targets := pathsTo(1, !c.idle, "blue", "green", "red")
+			for i := range targets {
+				targets[i].Judged = c.judged
+			}
+			s.setTargets(s.now, targets)
+			s.heardOn(c.heard...)
+			s.run(3 * time.Second)
+			before := len(s.sent)
+			s.run(10 * time.Second)
+			if rate := float64(len(s.sent)-before) / 10; rate < c.want[0] || rate > c.want[1] {
+				t.Errorf("%.1f probes a second, want %.0f to %.0f", rate, c.want[0], c.want[1])
+			}
+		})
+	}
+}
+
+func TestAPathDiesUnderFlowsThatStoodInForItsProbes(t *testing.T) {
+	for name, c := range map[string]struct {
+		heard  []string // once it loses everything
+		within time.Duration
+	}{
+		"as soon as without them where these are answered no more": {[]string{"green", "red"}, 150 * ms},
+		"also where what comes in for them is no answer":           {[]string{"blue", "green", "red"}, heardInterval + 150*ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for phase := range 25 {
+				s := simulate(usual, 1, true, "blue", "green", "red")
+				s.heardOn("blue", "green", "red")
+				s.run(3*time.Second + time.Duration(phase)*10*ms)
+				s.wire("blue").blocked = true
+				s.heardOn(c.heard...)
+				since := s.now
+				s.run(time.Second)
+				if died := s.changeOf("blue", Dead, since); died == 0 || died-since > c.within {
+					t.Errorf("dead after %s, want within %s; 0s for never", max(0, died-since), c.within)
+				}
+				s.expect(t, "green", Alive)
+			}
+		})
+	}
+}
+
+func TestANeighbourThatFailsIsAskedForAtOnceAlsoWhereFlowsAreAnswered(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "green")
+	s.heardOn("blue", "green")
+	s.run(3 * time.Second)
+	s.wire("blue").blocked = true
+	since := s.now
+	s.neighbourFailed(s.now, neighbour{1, s.targets[pair{"peer1", "blue"}].Remote})
+	s.run(heardInterval / 2)
+	if died := s.changeOf("blue", Dead, since); died == 0 {
+		t.Errorf("blue is not dead %s after the kernel could not resolve it", s.now-since)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,4 +84,46 @@ func (c *cluster) connectsPlainly(ctx context.Context) error {
 		return fmt.Errorf("dialling: %w", err)
 	}
 	return connection.Close()
+}
+
+// Where flows are answered on all paths, probes would say nothing else: their agents have that much
+// less to do.
+func TestFlowsThatAreAnsweredStandInForProbes(t *testing.T) {
+	c := use(t)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
+	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
+		return c.Reaches(ctx, "node1", "blue", "green", "red")
+	})
+	const warm, end = 2 * time.Second, 8 * time.Second
+	running := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end))
+	running.SleepUntil(warm)
+	before, since := c.probesSent(t), time.Now()
+	running.SleepUntil(end - time.Second)
+	after, took := c.probesSent(t), time.Since(since)
+	running.Finish(t)
+	for _, path := range paths {
+		rate := (after[path] - before[path]) / took.Seconds()
+		t.Logf("%s was probed %.1f times a second", path, rate)
+		if rate < 1 || rate > 12 {
+			t.Errorf("%s was probed %.1f times a second; want 4 to the server's node and 1 to the other, of 20 and 1 without flows", path, rate)
+		}
+	}
+}
+
+// probesSent are those of the client's node, by path.
+func (c *cluster) probesSent(t *testing.T) map[string]float64 {
+	t.Helper()
+	out, err := c.Network.Pod("client").Node.Command(t.Context(), c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath("node1")).Output()
+	if err != nil {
+		t.Fatalf("reading the agent's metrics: %v", err)
+	}
+	sent := map[string]float64{}
+	for _, path := range paths {
+		_, value, found := strings.Cut(string(out), fmt.Sprintf("braid_path_probes_sent_total{path=%q} ", path))
+		value, _, _ = strings.Cut(value, "\n")
+		if sent[path], err = strconv.ParseFloat(value, 64); !found || err != nil {
+			t.Fatalf("no count of the probes on %s in %s", path, out)
+		}
+	}
+	return sent
 }
