@@ -14,16 +14,17 @@ import (
 )
 
 // files are those that a goroutine waits for: an epoll has them, for which Go's poller waits. A
-// thread that waited in a system call would keep Go's watch over those busy, which takes more than
-// all that is done for probes.
+// thread that waited in a system call would keep Go's watch over those busy, and so does a timer of
+// Go's, which its poller knows to a millisecond: both take more than all that is done for probes.
 type files struct {
 	epoll  *os.File
 	raw    syscall.RawConn
+	timer  int
 	events [32]unix.EpollEvent
 	ready  []int
 }
 
-func openFiles() (*files, error) {
+func openFiles() (_ *files, err error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("making an epoll: %w", err)
@@ -35,17 +36,23 @@ func openFiles() (*files, error) {
 	if f.raw, err = f.epoll.SyscallConn(); err != nil {
 		return nil, errors.Join(fmt.Errorf("waiting for an epoll: %w", err), f.epoll.Close())
 	}
+	if f.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
+		return nil, errors.Join(fmt.Errorf("making a timer: %w", err), f.epoll.Close())
+	}
+	if err := f.add(f.timer); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
 	return f, nil
 }
 
-func (f *files) close() error { return f.epoll.Close() }
+func (f *files) close() error { return errors.Join(f.epoll.Close(), unix.Close(f.timer)) }
 
 // add has one waited for too. It is no more once it is closed.
 func (f *files) add(fd int) (err error) {
 	failed := f.raw.Control(func(epoll uintptr) {
 		err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 	})
-	if err = errors.Join(failed, err); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err = errors.Join(failed, err); err != nil {
 		return fmt.Errorf("waiting for a socket: %w", err)
 	}
 	return nil
@@ -53,17 +60,14 @@ func (f *files) add(fd int) (err error) {
 
 // poll waits until one has something, or for so long; without a limit when negative.
 func (f *files) poll(wait time.Duration) error {
-	var until time.Time
+	var limit unix.ItimerSpec
 	if wait >= 0 {
-		until = time.Now().Add(wait)
+		limit.Value = unix.NsecToTimespec(max(1, wait.Nanoseconds())) // 0 would be no limit
 	}
-	err := f.epoll.SetReadDeadline(until)
 	var looked error
+	err := unix.TimerfdSettime(f.timer, 0, &limit, nil)
 	if err == nil {
 		err = f.raw.Read(func(epoll uintptr) bool { return f.look(int(epoll), &looked) })
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = f.raw.Control(func(epoll uintptr) { f.look(int(epoll), &looked) })
 	}
 	if err = errors.Join(err, looked); err != nil {
 		return fmt.Errorf("waiting for probes: %w", err)
@@ -71,7 +75,7 @@ func (f *files) poll(wait time.Duration) error {
 	return nil
 }
 
-// look finds those that have something, and tells whether there are any.
+// look finds those that have something, and tells whether there are any, or the time is over.
 func (f *files) look(epoll int, failed *error) bool {
 	n, err := unix.EpollWait(epoll, f.events[:], 0)
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -80,7 +84,9 @@ func (f *files) look(epoll int, failed *error) bool {
 	}
 	f.ready = f.ready[:0]
 	for i := range max(0, n) {
-		f.ready = append(f.ready, int(f.events[i].Fd))
+		if fd := int(f.events[i].Fd); fd != f.timer {
+			f.ready = append(f.ready, fd)
+		}
 	}
 	return n > 0
 }
