@@ -96,7 +96,7 @@ func TestHowLongAgoAPeerAnsweredIsKnown(t *testing.T) {
 		t.Helper()
 		now, err := tick()
 		require.NoError(t, err)
-		require.NoError(t, d.loaded.Value.maps().Answered.Put(uint32(d.peers.entries[peer].number*uplink.MaxPaths+1), now-uint32(ago>>uplink.Tick)))
+		require.NoError(t, d.loaded.Value.maps().Answered.Put(d.peers.entries[peer].number*uplink.MaxPaths+1, now-uint32(ago>>uplink.Tick)))
 	}
 	heard := d.Heard(peer, "green")
 	require.GreaterOrEqual(t, heard, time.Duration(0))

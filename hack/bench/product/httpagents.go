@@ -124,7 +124,7 @@ func (t *webAgents) askWithoutEnd(ctx context.Context) (stop func() error) {
 		default:
 		}
 		cancel()
-		<-ended
+		_ = <-ended // it was cut off
 		return nil
 	}
 }
