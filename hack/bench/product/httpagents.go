@@ -110,21 +110,22 @@ func measureHTTPAgents(ctx context.Context, m *rig.Measurement, t *webAgents) (f
 // returns an error where the client had ended by itself.
 func (t *webAgents) askWithoutEnd(ctx context.Context) (stop func() error) {
 	asking, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	ended := make(chan struct{})
+	var failed error
 	go func() {
-		_, err := t.RunKubectl(asking, "exec", t.client, "--", "mptcpize", "run", "ab", "-q", "-r",
+		defer close(ended)
+		_, failed = t.RunKubectl(asking, "exec", t.client, "--", "mptcpize", "run", "ab", "-q", "-r",
 			"-c", strconv.Itoa(requestClients), "-t", "36000", "-n", "1000000000", "http://"+t.address+"/1k")
-		ended <- err
 	}()
 	return func() error {
 		select {
-		case err := <-ended:
+		case <-ended:
 			cancel()
-			return fmt.Errorf("the client ended early: %w", err)
+			return fmt.Errorf("the client ended early: %w", failed)
 		default:
 		}
 		cancel()
-		_ = <-ended // it was cut off
+		<-ended
 		return nil
 	}
 }
