@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +87,11 @@ func (c *cluster) waitSaved(t *testing.T, node *network.Node) {
 	})
 }
 
-// restart starts a node's agent without API server, and waits until it manages pods.
+// roundsOfNode tells of rounds that ended.
+var roundsOfNode = regexp.MustCompile(`(?m)^braid_agent_round_duration_seconds_count\{loop="node"\} [1-9]`)
+
+// restart starts a node's agent without API server, and waits until it manages pods, and has looked
+// at the node once: only then it knows the routes that a NIC which fails takes along.
 func (c *cluster) restart(t *testing.T, node *network.Node) {
 	t.Helper()
 	starts := func() int {
@@ -105,6 +110,13 @@ func (c *cluster) restart(t *testing.T, node *network.Node) {
 			return errors.New("its log does not say so")
 		}
 		return nil
+	})
+	c.WaitFor(t, "the agent has looked at the node", 10*time.Second, func(ctx context.Context) error {
+		told, err := c.agentMetrics(ctx, node)
+		if err == nil && !roundsOfNode.MatchString(told) {
+			err = errors.New("its metrics do not say so")
+		}
+		return err
 	})
 }
 

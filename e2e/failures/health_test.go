@@ -113,17 +113,25 @@ func TestFlowsThatAreAnsweredStandInForProbes(t *testing.T) {
 // probesSent are those of the client's node, by path.
 func (c *cluster) probesSent(t *testing.T) map[string]float64 {
 	t.Helper()
-	out, err := c.Network.Pod("client").Node.Command(t.Context(), c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath("node1")).Output()
+	out, err := c.agentMetrics(t.Context(), c.Network.Pod("client").Node)
 	if err != nil {
-		t.Fatalf("reading the agent's metrics: %v", err)
+		t.Fatal(err)
 	}
 	sent := map[string]float64{}
 	for _, path := range paths {
-		_, value, found := strings.Cut(string(out), fmt.Sprintf("braid_path_probes_sent_total{path=%q} ", path))
+		_, value, found := strings.Cut(out, fmt.Sprintf("braid_path_probes_sent_total{path=%q} ", path))
 		value, _, _ = strings.Cut(value, "\n")
 		if sent[path], err = strconv.ParseFloat(value, 64); !found || err != nil {
 			t.Fatalf("no count of the probes on %s in %s", path, out)
 		}
 	}
 	return sent
+}
+
+func (c *cluster) agentMetrics(ctx context.Context, node *network.Node) (string, error) {
+	out, err := node.Command(ctx, c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath(node.NodeName())).Output()
+	if err != nil {
+		return "", fmt.Errorf("reading the agent's metrics: %w", err)
+	}
+	return string(out), nil
 }
