@@ -250,12 +250,11 @@ func (t *peerTable) noteAnswer(peer, path string) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	number, here := t.paths[path]
-	entry := t.entries[peer]
-	if t.maps == nil || entry == nil || !here {
+	index, known := t.answeredIndex(peer, path)
+	if !known {
 		return nil
 	}
-	return t.maps.Answered.Put(entry.number*uplink.MaxPaths+uint32(number), now)
+	return t.maps.Answered.Put(index, now)
 }
 
 // heard is how long ago an answer was noted; negative where none was.
@@ -266,13 +265,12 @@ func (t *peerTable) heard(peer, path string) (time.Duration, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	number, here := t.paths[path]
-	entry := t.entries[peer]
-	if t.maps == nil || entry == nil || !here {
+	index, known := t.answeredIndex(peer, path)
+	if !known {
 		return -1, nil
 	}
 	var answered uint32
-	if err := t.maps.Answered.Lookup(entry.number*uplink.MaxPaths+uint32(number), &answered); err != nil || answered == 0 {
+	if err := t.maps.Answered.Lookup(index, &answered); err != nil || answered == 0 {
 		return -1, err
 	}
 	ago := int32(now - answered) // the programs may have noted one since we looked at the clock
@@ -280,6 +278,16 @@ func (t *peerTable) heard(peer, path string) (time.Duration, error) {
 		return -1, nil // weeks ago
 	}
 	return time.Duration(max(0, ago)) << uplink.Tick, nil
+}
+
+// answeredIndex is where the programs note answers of a peer on a path. The mutex must be held.
+func (t *peerTable) answeredIndex(peer, path string) (index uint32, known bool) {
+	number, here := t.paths[path]
+	entry := t.entries[peer]
+	if t.maps == nil || entry == nil || !here {
+		return 0, false
+	}
+	return entry.number*uplink.MaxPaths + uint32(number), true
 }
 
 // takeActive reads and clears the programs' marks.

@@ -7,7 +7,7 @@ import "time"
 // stall is by how much the agent may be late without being held up.
 const stall = 10 * time.Millisecond
 
-// clock is the time that a thread was attending: when it comes late to what it had
+// clock is the time that a goroutine was attending: when it comes late to what it had
 // planned, as on a machine with too much to do, the time in between does not count.
 // Answers may have been on their way then, and nobody there to take them.
 type clock struct {

@@ -58,37 +58,55 @@ func (f *files) add(fd int) (err error) {
 	return nil
 }
 
+// openSocket opens a socket that is waited for.
+func (f *files) openSocket(at place, port uint16, accepts uint8) (*socket, error) {
+	opened, err := openSocket(at, port, accepts)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.add(opened.fd); err != nil {
+		return nil, errors.Join(err, opened.close())
+	}
+	return opened, nil
+}
+
 // poll waits until one has something, or for so long; without a limit when negative.
 func (f *files) poll(wait time.Duration) error {
 	var limit unix.ItimerSpec
 	if wait >= 0 {
 		limit.Value = unix.NsecToTimespec(max(1, wait.Nanoseconds())) // 0 would be no limit
 	}
-	var looked error
+	var failed error
 	err := unix.TimerfdSettime(f.timer, 0, &limit, nil)
 	if err == nil {
-		err = f.raw.Read(func(epoll uintptr) bool { return f.look(int(epoll), &looked) })
+		err = f.raw.Read(func(epoll uintptr) (over bool) {
+			over, failed = f.look(int(epoll))
+			return over
+		})
 	}
-	if err = errors.Join(err, looked); err != nil {
+	if err = errors.Join(err, failed); err != nil {
 		return fmt.Errorf("waiting for probes: %w", err)
 	}
 	return nil
 }
 
-// look finds those that have something, and tells whether there are any, or the time is over.
-func (f *files) look(epoll int, failed *error) bool {
-	n, err := unix.EpollWait(epoll, f.events[:], 0)
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		*failed = err
-		return true
-	}
+// look finds those that have something. The wait is over where there are any, where its time has
+// come, and with an error.
+func (f *files) look(epoll int) (over bool, _ error) {
 	f.ready = f.ready[:0]
-	for i := range max(0, n) {
+	n, err := unix.EpollWait(epoll, f.events[:], 0)
+	if errors.Is(err, unix.EINTR) {
+		return false, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	for i := range n {
 		if fd := int(f.events[i].Fd); fd != f.timer {
 			f.ready = append(f.ready, fd)
 		}
 	}
-	return n > 0
+	return n > 0, nil
 }
 
 // handle calls do for those that had something when poll returned.

@@ -79,7 +79,7 @@ type Prober struct {
 	wanted  []Target // set and not yet probed; nil when there is nothing new
 	counts  proberCounts
 
-	// What follows belongs to Run's thread.
+	// What follows belongs to Run's goroutine.
 	clock      clock
 	sockets    map[place]*socket
 	failed     map[place]string // why there is no socket
@@ -281,12 +281,7 @@ func (p *Prober) takeTargets(now time.Duration) {
 // open opens a socket. Without it probes are not sent, and its targets are unknown;
 // the next SetTargets tries again.
 func (p *Prober) open(at place) {
-	socket, err := openSocket(at, 0, kindReply)
-	if err == nil {
-		if err = p.files.add(socket.fd); err != nil {
-			err = errors.Join(err, socket.close())
-		}
-	}
+	socket, err := p.files.openSocket(at, 0, kindReply)
 	if err == nil {
 		p.sockets[at] = socket
 		delete(p.failed, at)

@@ -47,7 +47,7 @@ type Responder struct {
 	mu       sync.Mutex
 	wanted   map[place]bool // nil when there is nothing new
 	counts   responderCounts
-	sockets  map[place]*answering // of Run's thread, as what follows
+	sockets  map[place]*answering // of Run's goroutine, as what follows
 	failed   map[place]string
 	socketOf map[int]*answering // by its file descriptor
 	files    *files
@@ -144,12 +144,7 @@ func (r *Responder) listen(wanted map[place]bool) (err error) {
 		if r.sockets[at] != nil {
 			continue
 		}
-		socket, failed := openSocket(at, r.options.Port, kindRequest)
-		if failed == nil {
-			if failed = r.files.add(socket.fd); failed != nil {
-				failed = errors.Join(failed, socket.close())
-			}
-		}
+		socket, failed := r.files.openSocket(at, r.options.Port, kindRequest)
 		if failed == nil {
 			r.sockets[at] = &answering{socket: socket}
 			delete(r.failed, at)

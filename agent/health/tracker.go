@@ -93,8 +93,8 @@ type peer struct {
 	targets    []*target
 	answeredAt time.Duration // when it answered last, on whichever path
 	waiting    int           // probes that wait for a verdict
-	quiet      time.Duration // until when flows' answers stand in for probes, when that was asked at
-	quietAt    time.Duration
+	// Until when answers to flows are recent enough to stand in for probes, as of the time after it.
+	recentUntil, recentAsOf time.Duration
 }
 
 // target is a Target and what is known of it.

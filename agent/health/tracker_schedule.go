@@ -133,15 +133,15 @@ func (t *tracker) needless(of *target, now time.Duration) time.Duration {
 	if t.heard == nil || !of.Active || of.Judged {
 		return now
 	}
-	if of.peer.quietAt != now {
-		of.peer.quiet, of.peer.quietAt = t.quiet(of.peer, now), now
+	if of.peer.recentAsOf != now { // its other targets are due then, too
+		of.peer.recentUntil, of.peer.recentAsOf = t.recentUntil(of.peer, now), now
 	}
-	return min(of.peer.quiet, of.last+t.pacing.heard)
+	return min(of.peer.recentUntil, of.last+t.pacing.heard)
 }
 
-// quiet is when an answer to a flow is so old on one of the peer's paths that a probe would have to
+// recentUntil is when an answer to a flow is so old on one of the peer's paths that a probe would have to
 // be sent now for its own to come as soon as with the usual interval.
-func (t *tracker) quiet(of *peer, now time.Duration) time.Duration {
+func (t *tracker) recentUntil(of *peer, now time.Duration) time.Duration {
 	until := never
 	for _, target := range of.targets {
 		ago := t.heard(target.Peer, target.Path)

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// agentsSettle lies between the stop of agents and when requests are counted, and as much
-	// after they go on.
+	// agentsSettle lies between when agents are stopped, or go on, and when requests are counted.
 	agentsSettle = 700 * time.Millisecond
 	// agentsTurn is for how long requests are counted.
 	agentsTurn = 1200 * time.Millisecond
@@ -28,8 +27,8 @@ const (
 // webAgents is a client that asks without an end, and the processes of the agents meanwhile.
 type webAgents struct {
 	*web
-	agents []int
-	server procfs.Proc // in whose network namespace connections are counted
+	agents  []int
+	counter procfs.Proc // of the server's pod, in whose network namespace connections are counted
 }
 
 func newWebAgents(ctx context.Context) (*webAgents, error) {
@@ -54,7 +53,7 @@ func (t *webAgents) find(ctx context.Context) error {
 		t.agents = append(t.agents, agent.container.PID)
 	}
 	var pod corev1.Pod
-	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: t.web.server}, &pod); err != nil {
+	if err := t.Client.Get(ctx, client.ObjectKey{Namespace: "default", Name: t.server}, &pod); err != nil {
 		return fmt.Errorf("finding the server: %w", err)
 	}
 	containers, err := t.Containers(pod.Spec.NodeName, pod.UID)
@@ -64,7 +63,7 @@ func (t *webAgents) find(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("finding the server's process: %w", err)
 	}
-	if t.server, err = procfs.NewProc(containers[len(containers)-1].PID); err != nil {
+	if t.counter, err = procfs.NewProc(containers[0].PID); err != nil {
 		return fmt.Errorf("finding the server's process: %w", err)
 	}
 	return t.setPolicy(ctx, selectAll)
@@ -121,7 +120,7 @@ func (t *webAgents) askWithoutEnd(ctx context.Context) (stop func() error) {
 		select {
 		case <-ended:
 			cancel()
-			return fmt.Errorf("the client ended early: %w", failed)
+			return errors.Join(errors.New("the client ended early"), failed)
 		default:
 		}
 		cancel()
@@ -181,7 +180,7 @@ func (t *webAgents) used() (used []time.Duration, _ error) {
 }
 
 func (t *webAgents) taken() (float64, error) {
-	counters, err := t.server.Snmp()
+	counters, err := t.counter.Snmp()
 	if err == nil && counters.Tcp.PassiveOpens == nil {
 		err = errors.New("the kernel does not count connections")
 	}
