@@ -156,7 +156,9 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 		return nil, err
 	}
 	p.hints = hints.New(hints.Options{SetHealth: p.datapath.SetHealth, Prober: p.health, Notify: to.wake, Log: options.Log})
-	if p.detours, err = detours.Open(network, p.health.View); err != nil {
+	if p.detours, err = detours.Open(detours.Options{
+		Network: network, View: p.health.View, StatePath: options.StatePath, Notify: to.wake, Log: options.Log.WithName("detours"),
+	}); err != nil {
 		return nil, errors.Join(err, p.health.Close())
 	}
 	return p, nil

@@ -52,6 +52,8 @@ func (d *Datapath) Part(flow BusyFlow) error { return d.busy.write(flow, 0) }
 type busyTable struct {
 	mu   sync.Mutex
 	maps *uplink.ToUplinkMaps // nil while nothing is loaded
+	// They are read many times a second.
+	entries entries.Reader[uplink.ToUplinkFlowKey, uplink.ToUplinkBusyFlow]
 }
 
 func (t *busyTable) use(maps *uplink.ToUplinkMaps) {
@@ -76,7 +78,7 @@ func (t *busyTable) read() (flows []BusyFlow, err error) {
 	}
 	var stale []uplink.ToUplinkFlowKey
 	err = t.do(func(maps *uplink.ToUplinkMaps) error {
-		failed := entries.Each(maps.BusyFlows, func(key *uplink.ToUplinkFlowKey, busy *uplink.ToUplinkBusyFlow) {
+		failed := t.entries.Each(maps.BusyFlows, func(key *uplink.ToUplinkFlowKey, busy *uplink.ToUplinkBusyFlow) {
 			ago := int32(now - busy.Slice) // less than 0 where the next slice has begun meanwhile
 			flow := BusyFlow{
 				Local: bpf.AddrPort(key.Local.Word, key.LocalPort), Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),

@@ -6,36 +6,67 @@ package detours
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
 
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
 )
 
+// Options of Detours.
+type Options struct {
+	// Network is the network namespace of the node's paths, which must stay open meanwhile.
+	Network *paths.Node
+	// View is what probes say of the paths.
+	View func() health.View
+	// StatePath is a directory that outlives the agent and not the machine's run, for what the
+	// next agent must know; empty where it is told nothing.
+	StatePath string
+	// Notify has the model applied once more. It must not wait for that.
+	Notify func()
+	Log    logr.Logger
+}
+
 // Detours are those of a node.
 type Detours struct {
 	node.Idle
-	routes *paths.Detours
-	view   func() health.View
+	options Options
+	routes  *paths.Detours
+	record  record
+	again   *time.Timer // when what an earlier agent said counts no more
 }
 
 var _ node.Part = (*Detours)(nil)
 
-// Open prepares detours in the network namespace of the node's paths, which must stay
-// open meanwhile. The view is what probes say of the paths.
-func Open(network *paths.Node, view func() health.View) (*Detours, error) {
-	routes, err := paths.NewDetours(network)
+// Open prepares detours, and reads what an earlier agent knew of the node's routes.
+func Open(options Options) (*Detours, error) {
+	routes, err := paths.NewDetours(options.Network)
 	if err != nil {
 		return nil, fmt.Errorf("failed to watch the node's routes: %w", err)
 	}
-	return &Detours{routes: routes, view: view}, nil
+	d := &Detours{options: options, routes: routes, record: recordIn(options.StatePath)}
+	memory, err := d.record.read()
+	if err != nil {
+		options.Log.Error(err, "failed to read which routes the last agent knew: those of a NIC that was set down meanwhile get no detour")
+	}
+	routes.Recall(memory)
+	if doubts := routes.Doubts(); doubts > 0 {
+		d.again = time.AfterFunc(doubts, options.Notify)
+	}
+	return d, nil
 }
 
 // Apply brings the detours in line with the model's paths and peers.
 func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
-	view := d.view()
+	view := d.options.View()
 	state := paths.State{Lost: view.Lost(), Dead: view.Dead()}
+	if d.routes.Doubts() > 0 {
+		state.Alive = view.Alive()
+	}
 	for _, path := range m.Paths {
 		state.Paths = append(state.Paths, path.Found)
 	}
@@ -43,14 +74,22 @@ func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 		state.Peers = append(state.Peers, peer.Peer)
 	}
 	_, report.Err = d.routes.Apply(state)
+	if err := d.record.write(d.routes.Memory()); err != nil {
+		d.options.Log.Error(err, "failed to keep the node's routes for the next agent")
+	}
 	return report
 }
 
-// Remove deletes all detours and their rules, also those of an earlier agent.
-func (d *Detours) Remove(context.Context) error { return d.routes.Remove() }
+// Remove deletes all detours and their rules, also those of an earlier agent, and what was kept.
+func (d *Detours) Remove(context.Context) error {
+	return errors.Join(d.routes.Remove(), d.record.remove())
+}
 
 // Close leaves the detours in place.
 func (d *Detours) Close() error {
+	if d.again != nil {
+		d.again.Stop()
+	}
 	d.routes.Close()
 	return nil
 }

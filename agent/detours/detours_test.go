@@ -3,10 +3,16 @@
 package detours
 
 import (
+	"encoding/json"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/go-logr/logr/funcr"
+	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netns"
 
@@ -17,46 +23,71 @@ import (
 	"braid.dev/braid/internal/lab/network"
 )
 
+// world is a node with two paths to another one, whose pods it reaches by the first.
+type world struct {
+	*testing.T
+	lab         *network.Network
+	host, other *network.Node
+	peer        paths.Peer
+	probed      health.View
+	options     Options
+}
+
+func newWorld(t *testing.T) *world {
+	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
+	w := &world{T: t, lab: lab, host: lab.Nodes[0], other: lab.Nodes[1]}
+	handle, err := netns.GetFromPath(w.host.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { handle.Close() })
+	opened, err := paths.Open(handle)
+	require.NoError(t, err)
+	t.Cleanup(func() { opened.Close() })
+	w.peer = paths.Peer{Name: w.other.NodeName(), Paths: map[string]paths.PeerPath{}}
+	for i, path := range []string{"blue", "green"} {
+		address := netip.MustParseAddr(w.other.Address(i, 4))
+		w.peer.Addresses = append(w.peer.Addresses, address)
+		w.peer.Paths[path] = paths.PeerPath{Addresses: []netip.Addr{address}, Up: true}
+	}
+	w.options = Options{
+		Network: opened, View: func() health.View { return w.probed }, StatePath: t.TempDir(), Notify: func() {}, Log: testr.New(t),
+	}
+	return w
+}
+
+// open is another agent's part.
+func (w *world) open() *Detours {
+	opened, err := Open(w.options)
+	require.NoError(w, err)
+	w.Cleanup(func() { opened.Close() })
+	return opened
+}
+
+func (w *world) apply(to *Detours) {
+	found, err := w.options.Network.Resolve(paths.Query{Peers: []paths.Peer{w.peer}, Paths: []v1alpha1.PlanPath{
+		{Name: "blue", Interfaces: []v1alpha1.InterfacePattern{"blue"}}, {Name: "green", Interfaces: []v1alpha1.InterfacePattern{"green"}},
+	}})
+	require.NoError(w, err)
+	m := &node.Model{Peers: []node.Peer{{Peer: w.peer}}}
+	for _, path := range found.Paths {
+		m.Paths = append(m.Paths, node.Path{Name: path.Name, Interface: path.Index, Up: path.Usable, Found: path})
+	}
+	report := to.Apply(w.Context(), m)
+	require.True(w, report.Done())
+}
+
+func (w *world) table() string {
+	out, err := w.host.Run("ip", "route", "show", "table", "all", "proto", "177")
+	require.NoError(w, err)
+	return strings.TrimSpace(out)
+}
+
 // A model whose path has lost its carrier gives the routes to the peer's pods another
 // way; Remove takes that back, also where another agent made it.
 func TestDetoursFollowTheModelAndAreRemoved(t *testing.T) {
-	lab := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue", "green"}, PodsPerNode: 1})
-	host, other := lab.Nodes[0], lab.Nodes[1]
-	handle, err := netns.GetFromPath(host.Path())
-	require.NoError(t, err)
-	defer handle.Close()
-	opened, err := paths.Open(handle)
-	require.NoError(t, err)
-	defer opened.Close()
-	peer := paths.Peer{Name: other.NodeName(), Paths: map[string]paths.PeerPath{}}
-	for i, path := range []string{"blue", "green"} {
-		address := netip.MustParseAddr(other.Address(i, 4))
-		peer.Addresses = append(peer.Addresses, address)
-		peer.Paths[path] = paths.PeerPath{Addresses: []netip.Addr{address}, Up: true}
-	}
-	model := func() *node.Model {
-		found, err := opened.Resolve(paths.Query{Peers: []paths.Peer{peer}, Paths: []v1alpha1.PlanPath{
-			{Name: "blue", Interfaces: []v1alpha1.InterfacePattern{"blue"}}, {Name: "green", Interfaces: []v1alpha1.InterfacePattern{"green"}},
-		}})
-		require.NoError(t, err)
-		m := &node.Model{Peers: []node.Peer{{Peer: peer}}}
-		for _, path := range found.Paths {
-			m.Paths = append(m.Paths, node.Path{Name: path.Name, Interface: path.Index, Up: path.Usable, Found: path})
-		}
-		return m
-	}
-	table := func() string {
-		out, err := host.Run("ip", "route", "show", "table", "all", "proto", "177")
-		require.NoError(t, err)
-		return strings.TrimSpace(out)
-	}
-
-	var probed health.View
-	first, err := Open(opened, func() health.View { return probed })
-	require.NoError(t, err)
-	report := first.Apply(t.Context(), model())
-	require.True(t, report.Done())
-	require.Empty(t, table(), "detours while all is well")
+	w := newWorld(t)
+	first := w.open()
+	w.apply(first)
+	require.Empty(t, w.table(), "detours while all is well")
 	for _, step := range []struct {
 		path   string
 		sample health.Sample
@@ -69,20 +100,94 @@ func TestDetoursFollowTheModelAndAreRemoved(t *testing.T) {
 		{"green", health.Sample{State: health.Alive}, true, "while one is lost"},
 		{"blue", health.Sample{State: health.Alive}, false, "when all is well again"},
 	} {
-		probed.Set(other.NodeName(), step.path, step.sample)
-		report = first.Apply(t.Context(), model())
-		require.True(t, report.Done())
-		require.Equal(t, step.detour, strings.Contains(table(), "dev green"), "%s: %s", step.when, table())
+		w.probed.Set(w.peer.Name, step.path, step.sample)
+		w.apply(first)
+		require.Equal(t, step.detour, strings.Contains(w.table(), "dev green"), "%s: %s", step.when, w.table())
 	}
-	require.NoError(t, lab.SetCarrier(host, "blue", false))
-	report = first.Apply(t.Context(), model())
-	require.True(t, report.Done())
-	require.Contains(t, table(), "dev green", "the way to the pods of "+other.NodeName())
+	require.NoError(t, w.lab.SetCarrier(w.host, "blue", false))
+	w.apply(first)
+	require.Contains(t, w.table(), "dev green", "the way to the pods of "+w.peer.Name)
+	require.FileExists(t, filepath.Join(w.options.StatePath, FileName))
+
+	require.NoError(t, w.open().Remove(t.Context()))
+	require.Empty(t, w.table(), "after the removal")
+	require.NoFileExists(t, filepath.Join(w.options.StatePath, FileName))
+}
+
+// The kernel drops the routes of a NIC that is set down: who starts afterwards sees none.
+func TestANICThatIsSetDownWhileNoAgentRunsGetsItsDetour(t *testing.T) {
+	w := newWorld(t)
+	first := w.open()
+	w.apply(first)
+	require.NoError(t, first.Close())
+	_, err := w.host.Run("ip", "link", "set", "blue", "down")
+	require.NoError(t, err)
+	w.apply(w.open())
+	require.Contains(t, w.table(), "dev green")
+}
+
+func TestWhatTheLastAgentCalledLostIsSoUntilProbesSayMore(t *testing.T) {
+	w := newWorld(t)
+	first := w.open()
+	w.probed.Set(w.peer.Name, "blue", health.Sample{State: health.Dead, Lost: true})
+	w.apply(first)
+	require.Contains(t, w.table(), "dev green")
 	require.NoError(t, first.Close())
 
-	second, err := Open(opened, func() health.View { return health.View{} })
+	w.probed = health.View{}
+	second := w.open()
+	w.apply(second)
+	require.Contains(t, w.table(), "dev green", "before the first probes")
+	w.probed.Set(w.peer.Name, "blue", health.Sample{State: health.Alive})
+	w.apply(second)
+	require.Empty(t, w.table(), "once it answers")
+}
+
+// Nothing else may have the model applied once more when its word counts no longer.
+func TestTheLastAgentsWordEndsInTime(t *testing.T) {
+	w := newWorld(t)
+	again := make(chan struct{}, 1)
+	w.options.Notify = func() { again <- struct{}{} }
+	w.probed.Set(w.peer.Name, "blue", health.Sample{State: health.Dead, Lost: true})
+	w.apply(w.open())
+	w.probed = health.View{}
+	second := w.open()
+	w.apply(second)
+	require.Contains(t, w.table(), "dev green")
+	select {
+	case <-again:
+	case <-time.After(time.Minute):
+		t.Fatal("nobody was told")
+	}
+	w.apply(second)
+	require.Empty(t, w.table())
+}
+
+func TestARecordThatCannotBeReadIsToldAndReplaced(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(w.options.StatePath, FileName)
+	require.NoError(t, os.WriteFile(path, []byte(`{"routes": [{"dest`), 0o600))
+	var told strings.Builder
+	w.options.Log = funcr.New(func(_, args string) { told.WriteString(args) }, funcr.Options{})
+	w.apply(w.open())
+	require.Contains(t, told.String(), "failed to read which routes the last agent knew")
+	memory, err := (&record{path: path}).read()
 	require.NoError(t, err)
-	defer second.Close()
-	require.NoError(t, second.Remove(t.Context()))
-	require.Empty(t, table(), "after the removal")
+	require.NotEmpty(t, memory.Routes)
+}
+
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte(`{"routes":[{"destination":"10.0.2.0/24","peer":"b","hops":[{"gateway":"192.0.2.1","index":3}],"missing":true}],"lost":{"b":{"blue":true}}}`))
+	f.Add([]byte(`{"routes":[{"destination":"fd00::/64","peer":"b","hops":[{"index":3}],"end":true}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		memory, err := decode(data)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(memory)
+		require.NoError(t, err)
+		read, err := decode(again)
+		require.NoError(t, err)
+		require.Equal(t, memory, read)
+	})
 }

@@ -15,13 +15,25 @@ import (
 const batch = 1024
 
 // Each visits all entries of a map that may be large.
-func Each[K, V any](m *ebpf.Map, visit func(*K, *V)) error {
-	keys, values := make([]K, batch), make([]V, batch)
+func Each[K, V any](m *ebpf.Map, visit func(*K, *V)) error { return new(Reader[K, V]).Each(m, visit) }
+
+// Reader reads a map again and again, always into the same memory. It is not safe for concurrent
+// use.
+type Reader[K, V any] struct {
+	keys   []K
+	values []V
+}
+
+// Each visits all entries of a map that may be large. What it passes on changes with the next call.
+func (r *Reader[K, V]) Each(m *ebpf.Map, visit func(*K, *V)) error {
+	if r.keys == nil {
+		r.keys, r.values = make([]K, batch), make([]V, batch)
+	}
 	var cursor ebpf.MapBatchCursor
 	for {
-		n, err := m.BatchLookup(&cursor, keys, values, nil)
+		n, err := m.BatchLookup(&cursor, r.keys, r.values, nil)
 		for i := range n {
-			visit(&keys[i], &values[i])
+			visit(&r.keys[i], &r.values[i])
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"braid.dev/braid/internal/wholefile"
 )
 
 // target is a guest whose limits are to be raised.
@@ -60,10 +62,7 @@ func (p *Part) write(r *record) error {
 		return fmt.Errorf("recording the limits of %s: %w", r.Name, err)
 	}
 	path := p.recordPath(r.UID)
-	if err := errors.Join(os.MkdirAll(p.options.Records, 0o700), os.WriteFile(path+".new", data, 0o600)); err != nil {
-		return fmt.Errorf("recording the limits of %s: %w", r.Name, err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := wholefile.Replace(path, data); err != nil {
 		return fmt.Errorf("recording the limits of %s: %w", r.Name, err)
 	}
 	p.mutex.Lock()
@@ -75,7 +74,7 @@ func (p *Part) write(r *record) error {
 }
 
 func (p *Part) forget(uid types.UID) error {
-	if err := os.Remove(p.recordPath(uid)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := wholefile.Remove(p.recordPath(uid)); err != nil {
 		return fmt.Errorf("forgetting a guest's limits: %w", err)
 	}
 	p.mutex.Lock()

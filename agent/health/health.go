@@ -106,6 +106,11 @@ func (v View) Dead() map[string]map[string]bool {
 	return v.those(func(s *Sample) bool { return s.State == Dead })
 }
 
+// Alive lists the paths of each peer that answer.
+func (v View) Alive() map[string]map[string]bool {
+	return v.those(func(s *Sample) bool { return s.State == Alive })
+}
+
 // Lost lists the lost paths of each peer that has some.
 func (v View) Lost() map[string]map[string]bool {
 	return v.those(func(s *Sample) bool { return s.Lost })

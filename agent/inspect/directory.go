@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strconv"
 	"sync"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/endpoint"
+	"braid.dev/braid/internal/wholefile"
 )
 
 // DefaultStatePath is the directory of an agent's states, unless it is told another.
@@ -98,32 +98,13 @@ func (d *Directory) Set(endpoints map[uint32]Endpoint) error {
 
 func (d *Directory) write() error {
 	if len(d.known) == 0 {
-		return removeIfThere(d.path)
+		return wholefile.Remove(d.path)
 	}
 	data, err := json.Marshal(d.known)
 	if err != nil {
 		return err
 	}
-	return replaceFile(d.path, data)
-}
-
-func removeIfThere(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// replaceFile replaces a file at once, so that a crash leaves a whole one.
-func replaceFile(path string, data []byte) error {
-	temporary := path + ".new"
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	if err := os.WriteFile(temporary, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
+	return wholefile.Replace(d.path, data)
 }
 
 // Endpoint is namespace/name of the pod with this number, or the number.

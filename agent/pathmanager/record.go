@@ -13,6 +13,7 @@ import (
 
 	"braid.dev/braid/agent/endpoints/namespace"
 	"braid.dev/braid/internal/mptcpnl"
+	"braid.dev/braid/internal/wholefile"
 )
 
 // record is what must be known to put a namespace back as it was. It is written
@@ -64,8 +65,7 @@ func (r *record) write(directory string) error {
 		return fmt.Errorf("recording what %s was like: %w", r.Identity, err)
 	}
 	path := recordPath(directory, r.Identity)
-	temporary := path + ".new"
-	if err := errors.Join(os.MkdirAll(directory, 0o700), os.WriteFile(temporary, data, 0o600), os.Rename(temporary, path)); err != nil {
+	if err := wholefile.Replace(path, data); err != nil {
 		return fmt.Errorf("recording what %s was like: %w", r.Identity, err)
 	}
 	return nil
@@ -97,8 +97,7 @@ func Recorded(statePath string, without map[uint64]bool) ([]namespace.Identity, 
 
 // Forget drops the record of a namespace that is gone.
 func Forget(statePath string, identity namespace.Identity) error {
-	err := os.Remove(recordPath(statePath, identity))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := wholefile.Remove(recordPath(statePath, identity)); err != nil {
 		return fmt.Errorf("forgetting what %s was like: %w", identity, err)
 	}
 	return nil

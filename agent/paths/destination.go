@@ -107,6 +107,10 @@ func (d *Detours) adopt(v *view) {
 			}
 			continue
 		}
+		if recalled := d.known[prefix]; recalled != nil && recalled.peer == peer {
+			recalled.missing = true
+			continue
+		}
 		end := prefix.IsSingleIP() && d.owners[prefix.Addr()].peer == peer
 		d.known[prefix] = &destination{peer: peer, hops: []hop{{index: route.Priority}}, missing: true, end: end}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -47,10 +48,17 @@ type Detours struct {
 	downs  func() (downs, error)
 	close  func()
 
+	now func() time.Time
+
 	mu      sync.Mutex
 	adopted bool // what an earlier agent left has been read
 	owners  addressOwners
 	known   map[netip.Prefix]*destination
+	lost    map[string]map[string]bool // paths by peers, as Apply went by
+	// recalled are those that an earlier agent called lost, and this one neither alive nor lost
+	// yet; believedUntil is until when.
+	recalled      map[string]map[string]bool
+	believedUntil time.Time
 }
 
 // State is what the detours depend on, besides the kernel's routes.
@@ -62,8 +70,9 @@ type State struct {
 	Peers []Peer
 	// Lost are the paths by which nothing gets to a peer, by the peers' names: no carrier
 	// tells of that, and the kernel keeps the routes. Of Dead ones it is only likely, since
-	// a filter may keep probes alone from them: such a path is a way where no other is.
-	Lost, Dead map[string]map[string]bool
+	// a filter may keep probes alone from them: such a path is a way where no other is. Alive
+	// are those that answer.
+	Lost, Dead, Alive map[string]map[string]bool
 }
 
 // Detour is a destination that is reached by another path than usual.
@@ -89,7 +98,7 @@ func NewDetours(node *Node) (*Detours, error) {
 }
 
 func newDetours(kernel kernel, downs func() (downs, error), socket *nl.NetlinkSocket) *Detours {
-	d := &Detours{kernel: kernel, downs: downs, close: func() {}, known: map[netip.Prefix]*destination{}}
+	d := &Detours{kernel: kernel, downs: downs, close: func() {}, now: time.Now, known: map[netip.Prefix]*destination{}}
 	if socket != nil {
 		d.close = socket.Close
 	}
@@ -111,6 +120,7 @@ func (d *Detours) Apply(state State) ([]Detour, error) {
 		return nil, fmt.Errorf("looking at the routes: %w", err)
 	}
 	d.owners = d.owners.learn(state.Peers, d.gateways())
+	d.judge(&state)
 	view := newView(state, seen, d.owners)
 	if !d.adopted {
 		d.adopt(view)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
@@ -175,11 +176,12 @@ type world struct {
 	kernel  *fakeKernel
 	state   State
 	detours *Detours
+	time    time.Time
 }
 
 // newWorld has paths blue, green and red here and at the peers b (.2) and c (.3).
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, kernel: newFakeKernel()}
+	w := &world{t: t, kernel: newFakeKernel(), time: time.Unix(1_000_000, 0)}
 	for i, name := range []string{"blue", "green", "red"} {
 		w.state.Paths = append(w.state.Paths, Path{Name: name, Usable: true, NIC: NIC{Name: name, Index: i + 1, Up: true}})
 	}
@@ -195,7 +197,21 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) restart() { w.detours = newDetours(w.kernel, w.kernel.downs, nil) }
+// restart has another agent go on, which knows what the kernel shows and nothing else.
+func (w *world) restart() {
+	w.detours = newDetours(w.kernel, w.kernel.downs, nil)
+	w.detours.now = func() time.Time { return w.time }
+}
+
+// replace has another agent go on, to which the last one left its memory; what happens in between
+// none of them sees.
+func (w *world) replace(meanwhile func()) {
+	memory := w.detours.Memory()
+	meanwhile()
+	w.kernel.flapped = map[int]bool{}
+	w.restart()
+	w.detours.Recall(memory)
+}
 
 func (w *world) peer(i int, path string, up bool) {
 	p := w.state.Peers[i].Paths[path]
@@ -433,6 +449,73 @@ func TestDetours(t *testing.T) {
 			w.expect("it is up again", "10.0.2.0/24 via 192.0.1.2 dev 1 metric 1", rule4)
 			w.kernel.main(toB)
 			w.expect("and its route is back")
+		},
+		"a NIC that is set down while no agent runs": func(w *world) {
+			w.kernel.main(toB, toB6)
+			w.expect("all is well")
+			w.replace(func() { w.kernel.setDown(1) })
+			w.expect("the next agent has it from the last one", append(green, "2001:db8:b::/64 via 2001:db8:2::2 dev 2 metric 1", rule6)...)
+			w.kernel.carrier(1, true)
+			w.kernel.main(toB, toB6)
+			w.expect("blue is back")
+		},
+		"a route that is removed while no agent runs and its NIC is up": func(w *world) {
+			w.kernel.main(toB)
+			w.expect("all is well")
+			w.replace(func() { w.kernel.dropMain(podsOfB) })
+			w.expect("it was removed on purpose")
+			w.kernel.setDown(1)
+			w.expect("blue is down")
+		},
+		"a route that leads elsewhere when the next agent comes": func(w *world) {
+			w.kernel.main(toB)
+			w.expect("all is well")
+			w.replace(func() {
+				w.kernel.dropMain(podsOfB)
+				w.kernel.main(routeVia(2, podsOfB, "192.0.2.2"))
+				w.kernel.setDown(1)
+			})
+			w.expect("blue is none of its business")
+		},
+		"a NIC that is set down and up again while no agent runs, with its detour": func(w *world) {
+			w.kernel.main(toB)
+			w.expect("all is well")
+			w.kernel.setDown(1)
+			w.expect("blue is down", green...)
+			w.replace(func() { w.kernel.carrier(1, true) })
+			w.expect("its route has not come back", "10.0.2.0/24 via 192.0.1.2 dev 1 metric 1", rule4)
+			w.kernel.main(toB)
+			w.expect("it has")
+		},
+		"an agent that starts while a path is lost": func(w *world) {
+			w.kernel.main(toB, routeVia(1, "10.0.3.0/24", "192.0.1.3"))
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}, "c": {"blue": true}}
+			lost := []string{"10.0.2.0/24 via 192.0.2.2 dev 2 metric 1", "10.0.3.0/24 via 192.0.2.3 dev 2 metric 1", rule4}
+			w.expect("blue is lost", lost...)
+			w.replace(func() { w.state.Lost = nil })
+			w.expect("the next agent believes the last one", lost...)
+			w.state.Alive = map[string]map[string]bool{"c": {"blue": true}}
+			w.expect("its probes show that c is there", green...)
+			w.state.Alive = nil
+			w.expect("and what they have shown once", green...)
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("they show that b is not", green...)
+			w.time = w.time.Add(believed)
+			w.expect("that has no end", green...)
+			w.state.Lost = nil
+			w.expect("b is back")
+		},
+		"a lost path of which the next agent finds out nothing": func(w *world) {
+			w.kernel.main(toB)
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is lost", green...)
+			w.replace(func() { w.state.Lost = nil })
+			w.time = w.time.Add(believed - time.Millisecond)
+			w.expect("for some seconds it is believed", green...)
+			w.replace(func() {})
+			w.expect("by the agent after it as well", green...)
+			w.time = w.time.Add(believed)
+			w.expect("and then no more")
 		},
 		"a NIC that came back while no agent ran": func(w *world) {
 			w.kernel.main(toB)
@@ -803,4 +886,21 @@ func TestAThousandDestinationsAreWrittenOnce(t *testing.T) {
 	if w.kernel.writes != 1001 {
 		t.Errorf("the same again wrote %d times", w.kernel.writes-1001)
 	}
+}
+
+// What another wrote into an agent's record, or a later version, may be anything.
+func TestAMemoryThatMakesNoSenseIsLeftOut(t *testing.T) {
+	w := newWorld(t)
+	w.kernel.setDown(1)
+	prefix := netip.MustParsePrefix
+	w.detours.Recall(Memory{
+		Routes: []RememberedRoute{
+			{Destination: prefix("10.0.2.0/24"), Peer: "b"},
+			{Peer: "b", Hops: []RememberedHop{{Index: 1}}},
+			{Destination: prefix("0.0.0.0/1"), Peer: "b", Hops: []RememberedHop{{Index: 1}}},
+			{Destination: prefix("10.0.4.0/24"), Peer: "nobody", Hops: []RememberedHop{{Index: 1}}},
+		},
+		Lost: map[string]map[string]bool{"nobody": {"blue": true}, "b": nil},
+	})
+	w.expect("nothing is detoured")
 }

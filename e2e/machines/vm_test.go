@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
 	"braid.dev/braid/hack/lab"
 	"braid.dev/braid/internal/lab/network"
@@ -221,6 +222,7 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 		})
 	}
 	c.expectGuestSubflows(t, guest, v1alpha1.ReasonGuestJoins)
+	t.Run("of paths over one link the other one takes over", func(t *testing.T) { c.expectOtherToTakeOver(t, policy) })
 
 	t.Run("not for a pod, which says so", func(t *testing.T) {
 		c.Update(t, policy, func() { policy.Spec.PodSelector.MatchExpressions[0].Values = []string{"vm", "client"} })
@@ -235,6 +237,16 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// expectOtherToTakeOver has the NIC of a bottleneck group's first path fail at the VM's node.
+func (c *cluster) expectOtherToTakeOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
+	on, group := &shop.Cluster{Cluster: c.Cluster}, shop.Group{First: "blue", Second: "green", From: "vm", To: "tenant-server"}
+	on.ShareBottleneck(t, policy, group, "vm")
+	for i, f := range []shop.Failure{shop.LosesCarrier("blue", stranger.Name), shop.LosesAll("blue", stranger.Name)} {
+		direction := []traffic.Direction{traffic.Up, traffic.Down}[i]
+		t.Run(f.String(), func(t *testing.T) { on.ExpectOtherToTakeOver(t, group, f, direction) })
+	}
 }
 
 func (c *cluster) expectGuestSubflows(t *testing.T, e *v1alpha1.MPTCPEndpoint, reason string) {

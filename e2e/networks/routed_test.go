@@ -32,6 +32,7 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 	})
 	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
 	t.Run("when a router dies", c.expectRouterToDie)
+	c.expectOtherToTakeOver(t)
 }
 
 // The same without an overlay: only the first path's router knows the pods, and over the others
@@ -58,6 +59,20 @@ func expectNativeSpread(t *testing.T, options lab.Options) {
 	})
 	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
 	t.Run("over IPv6", func(t *testing.T) { c.ExpectSpread(t, 6, single) })
+	c.expectOtherToTakeOver(t)
+}
+
+// expectOtherToTakeOver is the last of a test: its policy allows two paths from then on.
+func (c *cluster) expectOtherToTakeOver(t *testing.T) {
+	policy := shop.Policy(v1alpha1.SubflowManagerAgent)
+	group := shop.Group{First: "green", Second: "red", From: "client", To: "server"}
+	c.ShareBottleneck(t, policy, group, "client", "server")
+	t.Run("the router of a bottleneck group's first path dies", func(t *testing.T) {
+		c.ExpectOtherToTakeOver(t, group, shop.RouterDies("green"), traffic.Up)
+	})
+	t.Run("its NIC loses its carrier", func(t *testing.T) {
+		c.ExpectOtherToTakeOver(t, group, shop.LosesCarrier("green", "server"), traffic.Down)
+	})
 }
 
 // racks are three, with Routed paths and a policy, and what a connection carried without these,

@@ -44,6 +44,13 @@ func LosesAll(path, node string) Failure {
 	}}
 }
 
+// RouterDies is the router between all racks, on that path.
+func RouterDies(path string) Failure {
+	return Failure{path, "client", "loses its router", func(n *network.Network, _ *network.Node, path string, up bool) error {
+		return n.SetRouter(path, up)
+	}}
+}
+
 // When what happens in a transfer with a failure. Settled is how long after the
 // failure the rates are looked at. They are looked at for long enough that one of
 // TCP's own stalls does not decide: three subflows share two queues then, and while

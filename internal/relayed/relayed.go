@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/wholefile"
 )
 
 // FileName is the file's name in the agent's directory of states.
@@ -36,7 +37,7 @@ type Endpoint struct {
 func Write(directory string, endpoints []Endpoint) error {
 	path := filepath.Join(directory, FileName)
 	if len(endpoints) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := wholefile.Remove(path); err != nil {
 			return fmt.Errorf("removing the list for the proxy: %w", err)
 		}
 		return nil
@@ -48,13 +49,7 @@ func Write(directory string, endpoints []Endpoint) error {
 	if before, err := os.ReadFile(path); err == nil && bytes.Equal(before, data) {
 		return nil
 	}
-	if err := os.MkdirAll(directory, 0o700); err != nil {
-		return fmt.Errorf("making the directory of the list for the proxy: %w", err)
-	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		return fmt.Errorf("writing the list for the proxy: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := wholefile.Replace(path, data); err != nil {
 		return fmt.Errorf("replacing the list for the proxy: %w", err)
 	}
 	return nil
