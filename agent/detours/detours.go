@@ -54,9 +54,6 @@ func Open(options Options) (*Detours, error) {
 		options.Log.Error(err, "failed to read which routes the last agent knew: those of a NIC that was set down meanwhile get no detour")
 	}
 	routes.Recall(memory)
-	if doubts := routes.Doubts(); doubts > 0 {
-		d.again = time.AfterFunc(doubts, options.Notify)
-	}
 	return d, nil
 }
 
@@ -74,6 +71,9 @@ func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 		state.Peers = append(state.Peers, peer.Peer)
 	}
 	_, report.Err = d.routes.Apply(state)
+	if doubts := d.routes.Doubts(); doubts > 0 && d.again == nil {
+		d.again = time.AfterFunc(doubts, d.options.Notify)
+	}
 	if err := d.record.write(d.routes.Memory()); err != nil {
 		d.options.Log.Error(err, "failed to keep the node's routes for the next agent")
 	}

@@ -510,8 +510,10 @@ func TestDetours(t *testing.T) {
 			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
 			w.expect("blue is lost", green...)
 			w.replace(func() { w.state.Lost = nil })
+			w.time = w.time.Add(time.Hour)
+			w.expect("it is believed, however late the API server answers", green...)
 			w.time = w.time.Add(believed - time.Millisecond)
-			w.expect("for some seconds it is believed", green...)
+			w.expect("for some seconds from then on", green...)
 			w.replace(func() {})
 			w.expect("by the agent after it as well", green...)
 			w.time = w.time.Add(believed)

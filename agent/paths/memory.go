@@ -57,16 +57,19 @@ func (d *Detours) Recall(memory Memory) {
 		}
 		d.known[route.Destination] = known
 	}
-	d.recalled, d.believedUntil = memory.Lost, d.now().Add(believed)
+	d.recalled = memory.Lost
 }
 
 // Doubts is how long from now on Apply goes by what Recall was told of lost paths; 0 where it does
-// not any more. Apply is to be called again then.
+// not, or not any more. The time begins with the first Apply. It is to be called again at the end.
 func (d *Detours) Doubts() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.recalled) == 0 {
+	switch {
+	case len(d.recalled) == 0:
 		return 0
+	case d.believedUntil.IsZero():
+		return believed
 	}
 	return max(0, d.believedUntil.Sub(d.now()))
 }
@@ -90,7 +93,11 @@ func (d *Detours) Memory() Memory {
 // judge adds to the lost paths those of which an earlier agent said so and this one does not
 // know better yet.
 func (d *Detours) judge(state *State) {
-	if !d.now().Before(d.believedUntil) {
+	now := d.now()
+	if d.believedUntil.IsZero() {
+		d.believedUntil = now.Add(believed)
+	}
+	if !now.Before(d.believedUntil) {
 		d.recalled = nil
 	}
 	lost := map[string]map[string]bool{}
