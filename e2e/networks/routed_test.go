@@ -38,7 +38,7 @@ func TestPodsOfSeveralRacksAreSpread(t *testing.T) {
 // The same without an overlay: only the first path's router knows the pods, and over the others
 // the nodes encapsulate their packets between their own addresses.
 func TestNativelyRoutedPodsOfSeveralRacksAreSpread(t *testing.T) {
-	expectNativeSpread(t, lab.Options{})
+	expectNativeSpread(t, lab.Options{}).expectOtherToTakeOver(t)
 }
 
 // Pods have addresses of other Nodes' podCIDRs, as cluster networks give them that go by blocks of
@@ -47,7 +47,7 @@ func TestNativelyRoutedPodsOfSeveralRacksAreSpreadWhereverTheirAddressesAreFrom(
 	expectNativeSpread(t, lab.Options{StrayPods: true})
 }
 
-func expectNativeSpread(t *testing.T, options lab.Options) {
+func expectNativeSpread(t *testing.T, options lab.Options) *cluster {
 	t.Helper()
 	c, single := racks(t, options)
 	others := int32(2)
@@ -59,7 +59,7 @@ func expectNativeSpread(t *testing.T, options lab.Options) {
 	})
 	t.Run("over all NICs, both ways", func(t *testing.T) { c.ExpectSpread(t, 4, single) })
 	t.Run("over IPv6", func(t *testing.T) { c.ExpectSpread(t, 6, single) })
-	c.expectOtherToTakeOver(t)
+	return c
 }
 
 // expectOtherToTakeOver is the last of a test: its policy allows two paths from then on.
