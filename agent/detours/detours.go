@@ -37,6 +37,7 @@ type Detours struct {
 	options Options
 	routes  *paths.Detours
 	record  record
+	failed  string      // the last error of writing the record
 	again   *time.Timer // when what an earlier agent said counts no more
 }
 
@@ -49,11 +50,11 @@ func Open(options Options) (*Detours, error) {
 		return nil, fmt.Errorf("failed to watch the node's routes: %w", err)
 	}
 	d := &Detours{options: options, routes: routes, record: recordIn(options.StatePath)}
-	memory, err := d.record.read()
+	left, err := d.record.read()
 	if err != nil {
 		options.Log.Error(err, "failed to read which routes the last agent knew: those of a NIC that was set down meanwhile get no detour")
 	}
-	routes.Recall(memory)
+	routes.TakeOver(left)
 	return d, nil
 }
 
@@ -61,7 +62,7 @@ func Open(options Options) (*Detours, error) {
 func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 	view := d.options.View()
 	state := paths.State{Lost: view.Lost(), Dead: view.Dead()}
-	if d.routes.Doubts() > 0 {
+	if d.routes.Unconfirmed() > 0 {
 		state.Alive = view.Alive()
 	}
 	for _, path := range m.Paths {
@@ -71,13 +72,23 @@ func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 		state.Peers = append(state.Peers, peer.Peer)
 	}
 	_, report.Err = d.routes.Apply(state)
-	if doubts := d.routes.Doubts(); doubts > 0 && d.again == nil {
-		d.again = time.AfterFunc(doubts, d.options.Notify)
+	if lasts := d.routes.Unconfirmed(); lasts > 0 && d.again == nil {
+		d.again = time.AfterFunc(lasts, d.options.Notify)
 	}
-	if err := d.record.write(d.routes.Memory()); err != nil {
-		d.options.Log.Error(err, "failed to keep the node's routes for the next agent")
-	}
+	d.report(d.record.write(d.routes.Handover()))
 	return report
+}
+
+// report logs an error once, however often it comes: packets do not depend on the next agent.
+func (d *Detours) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != d.failed && err != nil {
+		d.options.Log.Error(err, "failed to keep the node's routes for the next agent; trying again with the next change")
+	}
+	d.failed = text
 }
 
 // Remove deletes all detours and their rules, also those of an earlier agent, and what was kept.

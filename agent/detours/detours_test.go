@@ -171,23 +171,39 @@ func TestARecordThatCannotBeReadIsToldAndReplaced(t *testing.T) {
 	w.options.Log = funcr.New(func(_, args string) { told.WriteString(args) }, funcr.Options{})
 	w.apply(w.open())
 	require.Contains(t, told.String(), "failed to read which routes the last agent knew")
-	memory, err := (&record{path: path}).read()
+	left, err := (&record{path: path}).read()
 	require.NoError(t, err)
-	require.NotEmpty(t, memory.Routes)
+	require.NotEmpty(t, left.Routes)
+}
+
+// A disk that is full is told of once, and the agent goes on.
+func TestARecordThatCannotBeWrittenIsToldOnce(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.Symlink("/dev/full", filepath.Join(w.options.StatePath, FileName+".new")))
+	var told []string
+	w.options.Log = funcr.New(func(_, args string) { told = append(told, args) }, funcr.Options{})
+	opened := w.open()
+	w.apply(opened)
+	w.apply(opened)
+	require.Len(t, told, 1)
+	require.Contains(t, told[0], "failed to keep the node's routes for the next agent")
+	require.Contains(t, told[0], "no space left on device")
 }
 
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"routes":[{"destination":"10.0.2.0/24","peer":"b","hops":[{"gateway":"192.0.2.1","index":3}],"missing":true}],"lost":{"b":{"blue":true}}}`))
 	f.Add([]byte(`{"routes":[{"destination":"fd00::/64","peer":"b","hops":[{"index":3}],"end":true}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		memory, err := decode(data)
+		left, err := decode(data)
 		if err != nil {
 			return
 		}
-		again, err := json.Marshal(memory)
+		written, err := json.Marshal(left)
 		require.NoError(t, err)
-		read, err := decode(again)
+		read, err := decode(written)
 		require.NoError(t, err)
-		require.Equal(t, memory, read)
+		again, err := json.Marshal(read)
+		require.NoError(t, err)
+		require.Equal(t, string(written), string(again))
 	})
 }

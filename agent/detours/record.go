@@ -17,11 +17,11 @@ import (
 // FileName is that of the record in the agent's directory of states.
 const FileName = "routes.json"
 
-// record is the file in which an agent leaves its memory to the next one; with an empty path
+// record is the file in which an agent leaves what it knows to the next one; with an empty path
 // nothing is kept.
 type record struct {
 	path    string
-	written *paths.Memory // nil while that is not known
+	written *paths.Handover // nil while that is not known
 }
 
 func recordIn(directory string) record {
@@ -31,43 +31,43 @@ func recordIn(directory string) record {
 	return record{path: filepath.Join(directory, FileName)}
 }
 
-// read gives no memory where no agent left one.
-func (r *record) read() (memory paths.Memory, err error) {
+// read gives nothing where no agent left anything.
+func (r *record) read() (left paths.Handover, err error) {
 	if r.path == "" {
-		return paths.Memory{}, nil
+		return paths.Handover{}, nil
 	}
 	data, err := os.ReadFile(r.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return paths.Memory{}, nil
+		return paths.Handover{}, nil
 	} else if err != nil {
-		return paths.Memory{}, fmt.Errorf("reading the routes: %w", err)
+		return paths.Handover{}, fmt.Errorf("reading the routes: %w", err)
 	}
-	if memory, err = decode(data); err != nil {
-		return paths.Memory{}, fmt.Errorf("reading %s: %w", r.path, err)
+	if left, err = decode(data); err != nil {
+		return paths.Handover{}, fmt.Errorf("reading %s: %w", r.path, err)
 	}
-	return memory, nil
+	return left, nil
 }
 
-func decode(data []byte) (memory paths.Memory, err error) {
-	if err := json.Unmarshal(data, &memory); err != nil {
-		return paths.Memory{}, err
+func decode(data []byte) (left paths.Handover, err error) {
+	if err := json.Unmarshal(data, &left); err != nil {
+		return paths.Handover{}, err
 	}
-	return memory, nil
+	return left, nil
 }
 
 // write replaces the file in one step, where it says something else.
-func (r *record) write(memory paths.Memory) error {
-	if r.path == "" || r.written != nil && reflect.DeepEqual(*r.written, memory) {
+func (r *record) write(left paths.Handover) error {
+	if r.path == "" || r.written != nil && reflect.DeepEqual(*r.written, left) {
 		return nil
 	}
-	data, err := json.Marshal(memory)
+	data, err := json.Marshal(left)
 	if err != nil {
 		return fmt.Errorf("encoding the routes: %w", err)
 	}
 	if err := wholefile.Replace(r.path, data); err != nil {
 		return fmt.Errorf("writing the routes: %w", err)
 	}
-	r.written = &memory
+	r.written = &left
 	return nil
 }
 

@@ -107,8 +107,8 @@ func (d *Detours) adopt(v *view) {
 			}
 			continue
 		}
-		if recalled := d.known[prefix]; recalled != nil && recalled.peer == peer {
-			recalled.missing = true
+		if known := d.known[prefix]; known != nil && known.peer == peer { // by its Handover
+			known.missing = true
 			continue
 		}
 		end := prefix.IsSingleIP() && d.owners[prefix.Addr()].peer == peer

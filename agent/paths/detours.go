@@ -55,10 +55,10 @@ type Detours struct {
 	owners  addressOwners
 	known   map[netip.Prefix]*destination
 	lost    map[string]map[string]bool // paths by peers, as Apply went by
-	// recalled are those that an earlier agent called lost, and this one neither alive nor lost
-	// yet; believedUntil is until when.
-	recalled      map[string]map[string]bool
-	believedUntil time.Time
+	// unconfirmed are those that were lost to an earlier agent, and of which this one does not
+	// know yet; unconfirmedUntil is until when they count.
+	unconfirmed      map[string]map[string]bool
+	unconfirmedUntil time.Time
 }
 
 // State is what the detours depend on, besides the kernel's routes.
@@ -120,7 +120,7 @@ func (d *Detours) Apply(state State) ([]Detour, error) {
 		return nil, fmt.Errorf("looking at the routes: %w", err)
 	}
 	d.owners = d.owners.learn(state.Peers, d.gateways())
-	d.judge(&state)
+	d.addUnconfirmed(&state)
 	view := newView(state, seen, d.owners)
 	if !d.adopted {
 		d.adopt(view)

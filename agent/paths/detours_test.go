@@ -203,14 +203,14 @@ func (w *world) restart() {
 	w.detours.now = func() time.Time { return w.time }
 }
 
-// replace has another agent go on, to which the last one left its memory; what happens in between
+// replace has another agent go on, which takes over from the last one; what happens in between
 // none of them sees.
 func (w *world) replace(meanwhile func()) {
-	memory := w.detours.Memory()
+	left := w.detours.Handover()
 	meanwhile()
 	w.kernel.flapped = map[int]bool{}
 	w.restart()
-	w.detours.Recall(memory)
+	w.detours.TakeOver(left)
 }
 
 func (w *world) peer(i int, path string, up bool) {
@@ -500,7 +500,7 @@ func TestDetours(t *testing.T) {
 			w.expect("and what they have shown once", green...)
 			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
 			w.expect("they show that b is not", green...)
-			w.time = w.time.Add(believed)
+			w.time = w.time.Add(unconfirmedFor)
 			w.expect("that has no end", green...)
 			w.state.Lost = nil
 			w.expect("b is back")
@@ -512,11 +512,11 @@ func TestDetours(t *testing.T) {
 			w.replace(func() { w.state.Lost = nil })
 			w.time = w.time.Add(time.Hour)
 			w.expect("it is believed, however late the API server answers", green...)
-			w.time = w.time.Add(believed - time.Millisecond)
+			w.time = w.time.Add(unconfirmedFor - time.Millisecond)
 			w.expect("for some seconds from then on", green...)
 			w.replace(func() {})
 			w.expect("by the agent after it as well", green...)
-			w.time = w.time.Add(believed)
+			w.time = w.time.Add(unconfirmedFor)
 			w.expect("and then no more")
 		},
 		"a NIC that came back while no agent ran": func(w *world) {
@@ -891,16 +891,16 @@ func TestAThousandDestinationsAreWrittenOnce(t *testing.T) {
 }
 
 // What another wrote into an agent's record, or a later version, may be anything.
-func TestAMemoryThatMakesNoSenseIsLeftOut(t *testing.T) {
+func TestAHandoverThatMakesNoSenseIsLeftOut(t *testing.T) {
 	w := newWorld(t)
 	w.kernel.setDown(1)
 	prefix := netip.MustParsePrefix
-	w.detours.Recall(Memory{
-		Routes: []RememberedRoute{
+	w.detours.TakeOver(Handover{
+		Routes: []HandoverRoute{
 			{Destination: prefix("10.0.2.0/24"), Peer: "b"},
-			{Peer: "b", Hops: []RememberedHop{{Index: 1}}},
-			{Destination: prefix("0.0.0.0/1"), Peer: "b", Hops: []RememberedHop{{Index: 1}}},
-			{Destination: prefix("10.0.4.0/24"), Peer: "nobody", Hops: []RememberedHop{{Index: 1}}},
+			{Peer: "b", Hops: []HandoverHop{{Index: 1}}},
+			{Destination: prefix("0.0.0.0/1"), Peer: "b", Hops: []HandoverHop{{Index: 1}}},
+			{Destination: prefix("10.0.4.0/24"), Peer: "nobody", Hops: []HandoverHop{{Index: 1}}},
 		},
 		Lost: map[string]map[string]bool{"nobody": {"blue": true}, "b": nil},
 	})
