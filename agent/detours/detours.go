@@ -75,7 +75,11 @@ func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 	if lasts := d.routes.Unconfirmed(); lasts > 0 && d.again == nil {
 		d.again = time.AfterFunc(lasts, d.options.Notify)
 	}
-	d.report(d.record.write(d.routes.Handover()))
+	left := paths.Handover{}
+	if len(m.Paths) > 0 { // or there is no detour to make
+		left = d.routes.Handover()
+	}
+	d.report(d.record.write(left))
 	return report
 }
 

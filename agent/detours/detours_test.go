@@ -108,6 +108,11 @@ func TestDetoursFollowTheModelAndAreRemoved(t *testing.T) {
 	w.apply(first)
 	require.Contains(t, w.table(), "dev green", "the way to the pods of "+w.peer.Name)
 	require.FileExists(t, filepath.Join(w.options.StatePath, FileName))
+	report := first.Apply(t.Context(), &node.Model{})
+	require.True(t, report.Done())
+	require.NoFileExists(t, filepath.Join(w.options.StatePath, FileName), "without paths")
+	w.apply(first)
+	require.Contains(t, w.table(), "dev green")
 
 	require.NoError(t, w.open().Remove(t.Context()))
 	require.Empty(t, w.table(), "after the removal")

@@ -55,9 +55,17 @@ func decode(data []byte) (left paths.Handover, err error) {
 	return left, nil
 }
 
-// write replaces the file in one step, where it says something else.
+// write replaces the file in one step, where it says something else. One that says nothing is
+// removed.
 func (r *record) write(left paths.Handover) error {
 	if r.path == "" || r.written != nil && reflect.DeepEqual(*r.written, left) {
+		return nil
+	}
+	if len(left.Routes)+len(left.Lost) == 0 {
+		if err := r.remove(); err != nil {
+			return err
+		}
+		r.written = &left
 		return nil
 	}
 	data, err := json.Marshal(left)

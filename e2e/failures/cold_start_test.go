@@ -51,6 +51,7 @@ func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 		c.Kill(t, node)
 		c.cleanUp(t, node, "") // what is on the disk stays
 		c.restart(t, node)
+		c.awaitLook(t, node)
 		c.WaitFor(t, "a new connection is spread", 10*time.Second, func(context.Context) error { return c.spreads(t, paths...) })
 		c.expectBlueAvoided(t)
 	})
@@ -90,8 +91,7 @@ func (c *cluster) waitSaved(t *testing.T, node *network.Node) {
 // roundsOfNode tells of rounds that ended.
 var roundsOfNode = regexp.MustCompile(`(?m)^braid_agent_round_duration_seconds_count\{loop="node"\} [1-9]`)
 
-// restart starts a node's agent without API server, and waits until it manages pods, and has looked
-// at the node once: only then it knows the routes that a NIC which fails takes along.
+// restart starts a node's agent without API server, and waits until it manages pods.
 func (c *cluster) restart(t *testing.T, node *network.Node) {
 	t.Helper()
 	starts := func() int {
@@ -111,6 +111,12 @@ func (c *cluster) restart(t *testing.T, node *network.Node) {
 		}
 		return nil
 	})
+}
+
+// awaitLook waits until a node's agent has looked at the node once: where no agent has before, only
+// then somebody knows the routes that a NIC which fails takes along.
+func (c *cluster) awaitLook(t *testing.T, node *network.Node) {
+	t.Helper()
 	c.WaitFor(t, "the agent has looked at the node", 10*time.Second, func(ctx context.Context) error {
 		told, err := c.agentMetrics(ctx, node)
 		if err == nil && !roundsOfNode.MatchString(told) {
