@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 
 	"braid.dev/braid/agent/paths"
 	"braid.dev/braid/internal/wholefile"
@@ -58,7 +57,7 @@ func decode(data []byte) (left paths.Handover, err error) {
 // write replaces the file in one step, where it says something else. One that says nothing is
 // removed.
 func (r *record) write(left paths.Handover) error {
-	if r.path == "" || r.written != nil && reflect.DeepEqual(*r.written, left) {
+	if r.path == "" || r.written != nil && r.written.Equal(left) {
 		return nil
 	}
 	if len(left.Routes)+len(left.Lost) == 0 {

@@ -906,3 +906,33 @@ func TestAHandoverThatMakesNoSenseIsLeftOut(t *testing.T) {
 	})
 	w.expect("nothing is detoured")
 }
+
+func TestAHandoverIsEqualToOneThatSaysTheSame(t *testing.T) {
+	handover := func(change func(*Handover)) Handover {
+		h := Handover{
+			Routes: []HandoverRoute{{Destination: netip.MustParsePrefix("10.0.2.0/24"), Peer: "b", Hops: []HandoverHop{{Gateway: addrs("192.0.1.2")[0], Index: 1}}}},
+			Lost:   map[string]map[string]bool{"b": {"blue": true}},
+		}
+		change(&h)
+		return h
+	}
+	one := handover(func(*Handover) {})
+	if !one.Equal(handover(func(*Handover) {})) {
+		t.Error("it is another")
+	}
+	for name, change := range map[string]func(*Handover){
+		"destination": func(h *Handover) { h.Routes[0].Destination = netip.MustParsePrefix("10.0.3.0/24") },
+		"peer":        func(h *Handover) { h.Routes[0].Peer = "c" },
+		"gateway":     func(h *Handover) { h.Routes[0].Hops[0].Gateway = addrs("192.0.1.3")[0] },
+		"interface":   func(h *Handover) { h.Routes[0].Hops[0].Index = 2 },
+		"missing":     func(h *Handover) { h.Routes[0].Missing = true },
+		"end":         func(h *Handover) { h.Routes[0].End = true },
+		"no route":    func(h *Handover) { h.Routes = nil },
+		"lost path":   func(h *Handover) { h.Lost["b"]["green"] = true },
+		"lost peer":   func(h *Handover) { h.Lost["c"] = map[string]bool{"blue": true} },
+	} {
+		if other := handover(change); one.Equal(other) || other.Equal(one) {
+			t.Errorf("another %s makes no difference", name)
+		}
+	}
+}

@@ -42,6 +42,17 @@ type HandoverHop struct {
 	Index   int        `json:"index"`
 }
 
+// Equal is true of what says the same.
+func (h Handover) Equal(other Handover) bool {
+	return slices.EqualFunc(h.Routes, other.Routes, HandoverRoute.equal) &&
+		maps.EqualFunc(h.Lost, other.Lost, func(a, b map[string]bool) bool { return maps.Equal(a, b) })
+}
+
+func (r HandoverRoute) equal(other HandoverRoute) bool {
+	return r.Destination == other.Destination && r.Peer == other.Peer && r.Missing == other.Missing && r.End == other.End &&
+		slices.Equal(r.Hops, other.Hops)
+}
+
 // TakeOver takes over what an earlier agent knew, which the next Apply compares with the
 // kernel's routes. It is to be called before the first one. What makes no sense is left out.
 func (d *Detours) TakeOver(from Handover) {
