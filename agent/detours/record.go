@@ -48,10 +48,8 @@ func (r *record) read() (left paths.Handover, err error) {
 }
 
 func decode(data []byte) (left paths.Handover, err error) {
-	if err := json.Unmarshal(data, &left); err != nil {
-		return paths.Handover{}, err
-	}
-	return left, nil
+	err = json.Unmarshal(data, &left)
+	return left, err
 }
 
 // write replaces the file in one step, where it says something else. One that says nothing is

@@ -11,22 +11,27 @@ import (
 	"path/filepath"
 )
 
+// suffix is that of a file that is not whole yet.
+const suffix = ".new"
+
 // Replace puts a file for its owner alone into the place of the one that there is, and makes
 // its directory where that is missing. With an error the old file stays.
 func Replace(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	if err := os.WriteFile(path+suffix, data, 0o600); err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	return os.Rename(path+suffix, path)
 }
 
-// Remove removes a file; one that is not there is no failure.
-func Remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+// Remove removes a file, and what Replace could not finish; that there is none is no failure.
+func Remove(path string) (failed error) {
+	for _, name := range []string{path, path + suffix} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+			failed = errors.Join(failed, err)
+		}
 	}
-	return nil
+	return failed
 }

@@ -32,11 +32,15 @@ func TestAFileIsReplacedForItsOwnerAlone(t *testing.T) {
 func TestAFileThatCannotBeWrittenLeavesTheOldOne(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, Replace(path, []byte("old")))
-	require.NoError(t, os.Symlink("/dev/full", path+".new"))
+	require.NoError(t, os.Symlink("/dev/full", path+suffix))
 	require.Error(t, Replace(path, []byte("new")))
 	found, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, "old", string(found))
+	require.NoError(t, Remove(path))
+	left, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Empty(t, left, "after the removal")
 }
 
 func TestRemovingWhatIsNotThereIsNoFailure(t *testing.T) {
