@@ -21,6 +21,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/internal/logonce"
 )
 
 const (
@@ -63,7 +64,7 @@ type Crowd struct {
 	options Options
 	judge   judge
 	waiting map[string]*waiting
-	failed  string // the last error
+	failed  logonce.Error // the last error
 
 	mutex   sync.Mutex
 	wanted  bool
@@ -271,14 +272,7 @@ func (c *Crowd) isTaken(tenant string, places int) (bool, error) {
 
 // report logs an error once, however often it comes.
 func (c *Crowd) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != c.failed && err != nil {
-		c.options.Log.Error(err, "failed to read the load of the paths: connections that wait get their further subflows one after the other")
-	}
-	c.failed = text
+	c.failed.Log(c.options.Log, err, "failed to read the load of the paths: connections that wait get their further subflows one after the other")
 }
 
 // Remove has nothing to undo: what it said is in what others remove.

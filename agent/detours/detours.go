@@ -15,6 +15,7 @@ import (
 	"braid.dev/braid/agent/health"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/agent/paths"
+	"braid.dev/braid/internal/logonce"
 )
 
 // Options of Detours.
@@ -37,8 +38,8 @@ type Detours struct {
 	options Options
 	routes  *paths.Detours
 	record  record
-	failed  string      // the last error of writing the record
-	again   *time.Timer // when what an earlier agent said counts no more
+	failed  logonce.Error // the last error of writing the record
+	again   *time.Timer   // when what an earlier agent said counts no more
 }
 
 var _ node.Part = (*Detours)(nil)
@@ -79,20 +80,8 @@ func (d *Detours) Apply(_ context.Context, m *node.Model) (report node.Report) {
 	if len(m.Paths) > 0 { // or there is no detour to make
 		left = d.routes.Handover()
 	}
-	d.report(d.record.write(left))
+	d.failed.Log(d.options.Log, d.record.write(left), "failed to keep the node's routes for the next agent; trying again")
 	return report
-}
-
-// report logs an error once, however often it comes: packets do not depend on the next agent.
-func (d *Detours) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != d.failed && err != nil {
-		d.options.Log.Error(err, "failed to keep the node's routes for the next agent; trying again with the next change")
-	}
-	d.failed = text
 }
 
 // Remove deletes all detours and their rules, also those of an earlier agent, and what was kept.

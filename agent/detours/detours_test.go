@@ -195,6 +195,25 @@ func TestARecordThatCannotBeWrittenIsToldOnce(t *testing.T) {
 	require.Contains(t, told[0], "no space left on device")
 }
 
+// What a node of a large cluster does each round while nothing changes.
+func BenchmarkRecord(b *testing.B) {
+	left := func() (all paths.Handover) {
+		for i := range 5000 {
+			hops := []paths.HandoverHop{{Gateway: netip.MustParseAddr("192.0.2.1"), Index: 2}}
+			destination := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)
+			all.Routes = append(all.Routes, paths.HandoverRoute{Destination: destination, Peer: "other", Hops: hops})
+		}
+		return all
+	}
+	r, same := recordIn(b.TempDir()), left()
+	require.NoError(b, r.write(left()))
+	for b.Loop() {
+		if err := r.write(same); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"routes":[{"destination":"10.0.2.0/24","peer":"b","hops":[{"gateway":"192.0.2.1","index":3}],"missing":true}],"lost":{"b":{"blue":true}}}`))
 	f.Add([]byte(`{"routes":[{"destination":"fd00::/64","peer":"b","hops":[{"index":3}],"end":true}]}`))

@@ -26,6 +26,7 @@ import (
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/logonce"
 )
 
 const (
@@ -58,8 +59,8 @@ type Narrow struct {
 	options     Options
 	connections map[identity]*connection
 	outcomes    outcomes
-	failed      string    // the last error
-	next        time.Time // not before that is looked again
+	failed      logonce.Error // the last error
+	next        time.Time     // not before that is looked again
 
 	mutex sync.Mutex
 	pods  map[netip.Addr]place
@@ -311,12 +312,5 @@ func (n *Narrow) part(flows []datapath.BusyFlow) (failed error) {
 
 // report logs an error once, however often it comes.
 func (n *Narrow) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != n.failed && err != nil {
-		n.options.Log.Error(err, "failed to look which connections' windows are too small for several paths")
-	}
-	n.failed = text
+	n.failed.Log(n.options.Log, err, "failed to look which connections' windows are too small for several paths")
 }

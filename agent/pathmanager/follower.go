@@ -14,6 +14,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
 
+	"braid.dev/braid/internal/logonce"
 	"braid.dev/braid/internal/mptcpnl"
 )
 
@@ -67,7 +68,7 @@ type follower struct {
 	// stale is true where events were lost since the last look.
 	stale    bool
 	log      logr.Logger
-	reported string // the last error
+	reported logonce.Error // the last error
 	stopped  chan struct{}
 	done     sync.WaitGroup
 }
@@ -219,14 +220,7 @@ func (f *follower) loop(events <-chan received) error {
 
 // report logs an error once, however often what is tried again fails for it.
 func (f *follower) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if text != f.reported && err != nil {
-		f.log.Error(err, "failed to open subflows; trying again")
-	}
-	f.reported = text
+	f.reported.Log(f.log, err, "failed to open subflows; trying again")
 }
 
 // wait returns a channel that is ready when something is due.

@@ -47,8 +47,7 @@ type Detours struct {
 	kernel kernel
 	downs  func() (downs, error)
 	close  func()
-
-	now func() time.Time
+	now    func() time.Time
 
 	mu      sync.Mutex
 	adopted bool // what an earlier agent left has been read

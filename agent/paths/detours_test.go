@@ -768,6 +768,26 @@ func TestDetours(t *testing.T) {
 			w.restart()
 			w.expect("the overlay is gone, and the agent was not there")
 		},
+		"an overlay's NIC is set down while no agent runs": func(w *world) {
+			w.overlay("192.0.1.2")
+			w.expect("all is well")
+			w.replace(func() { w.kernel.setDown(1) })
+			w.expect("the next agent has it from the last one", overlaid, ownEnd, rule4)
+			w.kernel.main(blueNetwork)
+			w.kernel.carrier(1, true)
+			w.expect("blue is back")
+			w.replace(func() { w.kernel.setDown(1); w.kernel.ends = nil })
+			w.expect("the overlay is gone, too")
+		},
+		"an overlay's path is lost, and its agent replaced": func(w *world) {
+			w.overlay("192.0.1.2")
+			w.state.Lost = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("blue is lost", overlaid, rule4)
+			w.replace(func() { w.state.Lost = nil })
+			w.expect("the next agent believes the last one", overlaid, rule4)
+			w.state.Alive = map[string]map[string]bool{"b": {"blue": true}}
+			w.expect("b answers")
+		},
 		"removal and a new beginning": func(w *world) {
 			w.kernel.main(toB)
 			w.expect("all is well")

@@ -19,6 +19,7 @@ import (
 
 	"braid.dev/braid/agent/attach"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/internal/logonce"
 	list "braid.dev/braid/internal/relayed"
 )
 
@@ -51,7 +52,7 @@ type Part struct {
 	// asked for one. A restart begins anew: what is there may be an earlier agent's.
 	quiet int
 
-	failed string // the last error of a sweep
+	failed logonce.Error // the last error of a sweep
 }
 
 var _ node.Part = (*Part)(nil)
@@ -205,14 +206,7 @@ func (p *Part) noteLook(found int) {
 
 // report logs an error once, however often it comes: each look tries again.
 func (p *Part) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
-	if err != nil && text != p.failed {
-		p.log.Error(err, "failed to remove what a proxy left that was killed")
-	}
-	p.failed = text
+	p.failed.Log(p.log, err, "failed to remove what a proxy left that was killed")
 }
 
 // Remove takes the list away, and with it the proxy's work.

@@ -20,14 +20,20 @@ import (
 	"braid.dev/braid/internal/lab/traffic"
 )
 
+// awaitProbes waits until the client's node has an answer from the others on every path.
+func (c *cluster) awaitProbes(t *testing.T) {
+	t.Helper()
+	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
+		return c.Reaches(ctx, "node1", "blue", "green", "red")
+	})
+}
+
 // Nothing but the agents' probes can tell of a path that loses everything and keeps
 // its carriers.
 func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
 	c := use(t)
 	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
-	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
-		return c.Reaches(ctx, "node1", "blue", "green", "red")
-	})
+	c.awaitProbes(t)
 	blocked := shop.LosesAll("green", "client")
 	t.Run("flows go on", func(t *testing.T) { c.ExpectFailover(t, blocked, true) })
 	t.Run("the status shows it", func(t *testing.T) {
@@ -48,9 +54,7 @@ func TestABlockedPathIsAvoidedAndShown(t *testing.T) {
 func TestThePathOfTheRoutesIsBlocked(t *testing.T) {
 	c := use(t)
 	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
-	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
-		return c.Reaches(ctx, "node1", "blue", "green", "red")
-	})
+	c.awaitProbes(t)
 	c.ForgetNeighboursSoon(t, "blue")
 	const back, end = 9 * time.Second, 10 * time.Second
 	blocked := shop.LosesAll("blue", "client")
@@ -91,9 +95,7 @@ func (c *cluster) connectsPlainly(ctx context.Context) error {
 func TestFlowsThatAreAnsweredStandInForProbes(t *testing.T) {
 	c := use(t)
 	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerAgent), 2)
-	c.WaitFor(t, "both nodes reach each other on every path", 30*time.Second, func(ctx context.Context) error {
-		return c.Reaches(ctx, "node1", "blue", "green", "red")
-	})
+	c.awaitProbes(t)
 	const warm, end = 2 * time.Second, 8 * time.Second
 	running := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, end))
 	running.SleepUntil(warm)
