@@ -35,6 +35,8 @@ type Transfer struct {
 	Version   int    // of IP
 	Direction traffic.Direction
 	Duration  time.Duration
+	// Piece is how many bytes are written at a time; 0 means many.
+	Piece int
 }
 
 // Warmup is the beginning of each transfer that is not measured.
@@ -75,7 +77,7 @@ func (c *Cluster) BeginAt(t testing.TB, x Transfer, address string) *Running {
 	if x.Direction == traffic.Down {
 		sender = to.Node
 	}
-	options := traffic.Options{Direction: x.Direction, Duration: x.Duration, Warmup: min(Warmup, x.Duration/2), Verify: true}
+	options := traffic.Options{Direction: x.Direction, Duration: x.Duration, Warmup: min(Warmup, x.Duration/2), Piece: x.Piece, Verify: true}
 	r := &Running{Transfer: x, Began: time.Now(), Done: make(chan struct{}), Wire: c.Record(sender), stop: make(chan struct{})}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		connection, err := from.Dial(ctx, "tcp", address)

@@ -37,8 +37,8 @@ type Namespace struct {
 
 // New makes a named network namespace with lo up and settings that suit both a
 // node and a pod: MPTCP on, no reverse path filter, no duplicate address
-// detection, IPv6 addresses that stay when a NIC goes down, TCP buffers of up to
-// 16 MiB, and a congestion control that fills shaped links evenly.
+// detection, IPv6 addresses that stay when a NIC goes down, and a congestion control
+// that fills shaped links evenly.
 func New(name string) (*Namespace, error) {
 	if err := create(name); err != nil {
 		return nil, fmt.Errorf("making network namespace %s: %w", name, err)
@@ -103,11 +103,6 @@ var defaultSysctls = [][2]string{
 	{"net.ipv4.conf.all.send_redirects", "0"},
 	{"net.ipv4.conf.default.send_redirects", "0"},
 	{"net.ipv4.ping_group_range", "0 2147483647"},
-	// A receive buffer that grows only with use can fill with what came out of order
-	// while a path is down. Some kernels, 6.18 among them, then never take the
-	// missing piece, and the MPTCP connection stops for good.
-	{"net.ipv4.tcp_rmem", "4096 8388608 16777216"},
-	{"net.ipv4.tcp_wmem", "4096 131072 16777216"},
 	{"net.ipv6.conf.all.accept_dad", "0"},
 	{"net.ipv6.conf.default.accept_dad", "0"},
 	{"net.ipv6.conf.default.accept_ra", "0"},

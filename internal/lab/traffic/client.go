@@ -3,6 +3,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,6 +83,7 @@ func (o *Options) request() *request {
 		Congestion: o.Congestion,
 		PatienceNs: o.Patience.Nanoseconds(),
 		Offered:    o.OfferedMbit,
+		Piece:      cmp.Or(o.Piece, len(payload)),
 		Buffer:     max(16<<10, min(512<<10, (32<<20)/o.Connections)),
 	}
 }

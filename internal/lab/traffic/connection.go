@@ -101,12 +101,16 @@ func send(connection *net.TCPConn, wanted *request, stop <-chan struct{}) error 
 // offerEvery is how often a sender with a rate offers more.
 const offerEvery = 5 * time.Millisecond
 
-// writer returns what writes the next part of the payload: all of it, or what the
-// offered rate allows since the last time.
+// writer returns what writes the next part of the payload: a piece, or what the offered rate
+// allows since the last time.
 func (r *request) writer(connection io.Writer) func() error {
 	if r.Offered == 0 {
+		rest := payload
 		return func() error {
-			_, err := connection.Write(payload)
+			n, err := connection.Write(rest[:min(r.Piece, len(rest))])
+			if rest = rest[n:]; len(rest) == 0 {
+				rest = payload
+			}
 			return err
 		}
 	}

@@ -51,6 +51,8 @@ type Options struct {
 	// OfferedMbit is the rate at which each sender offers its payload, in Mbit/s; 0
 	// means as fast as it goes.
 	OfferedMbit float64
+	// Piece is how many bytes a sender writes at a time, as fast as it goes; 0 means many.
+	Piece int
 	// Patience is how long, beyond the duration, a receiver waits for the rest; 0
 	// means 20 s.
 	Patience time.Duration
@@ -141,7 +143,7 @@ func (o *Options) setDefaults() error {
 	if o.Direction != Up && o.Direction != Down {
 		return fmt.Errorf("direction %q: must be %q or %q", o.Direction, Up, Down)
 	}
-	if o.Connections < 0 || o.Bin < 0 || o.Patience < 0 || o.OfferedMbit < 0 || o.Warmup < 0 || o.Duration <= o.Warmup {
+	if o.Connections < 0 || o.Bin < 0 || o.Patience < 0 || o.OfferedMbit < 0 || o.Piece < 0 || o.Warmup < 0 || o.Duration <= o.Warmup {
 		return errors.New("the duration must be longer than the warm-up, and nothing negative")
 	}
 	return nil
@@ -160,6 +162,8 @@ type request struct {
 	PatienceNs int64     `json:"patienceNs"`
 	// Offered is OfferedMbit.
 	Offered float64 `json:"offered,omitempty"`
+	// Piece is how many bytes are written at a time.
+	Piece int `json:"piece"`
 	// Buffer is how much an end reads at once, in bytes.
 	Buffer int `json:"buffer"`
 }

@@ -84,6 +84,14 @@ func TestASenderOffersNoMoreThanItsRate(t *testing.T) {
 	}
 }
 
+func TestASenderOfSmallPiecesSendsTheSame(t *testing.T) {
+	ns := network.NamespaceForTest(t)
+	result := run(t, dialer(ns, serve(t, ns, "127.0.0.1")), traffic.Options{Duration: time.Second, Piece: 100, Verify: true})
+	if result.Bytes < 1<<20 || result.Failed != 0 {
+		t.Errorf("%d bytes arrived, failed %d %v", result.Bytes, result.Failed, result.Errors)
+	}
+}
+
 func TestManyConnectionsShareALink(t *testing.T) {
 	n := network.ForTest(t, network.Spec{Nodes: 2, Paths: []string{"blue"}, PodsPerNode: 1, LinkMbit: 100})
 	client, server := n.Pod("pod-1-1"), n.Pod("pod-2-1")
@@ -205,6 +213,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"warm-up as long as it all": {Duration: time.Second, Warmup: time.Second},
 		"unknown direction":         {Duration: time.Second, Direction: "sideways"},
 		"negative connections":      {Duration: time.Second, Connections: -1},
+		"negative pieces":           {Duration: time.Second, Piece: -1},
 	}
 	for name, options := range cases {
 		if _, err := traffic.Run(t.Context(), traffic.Dial("127.0.0.1:1"), options); err == nil {
