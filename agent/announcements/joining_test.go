@@ -49,9 +49,9 @@ func TestASubflowBringsNoDataBeforeItsJoinIsFinished(t *testing.T) {
 				received := goesOn()
 				require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
 				l.client.ExpectSubflows(client, subflows)
-				send(t, client, sent)
+				failed := writes(client, sent)
 				_, err := io.ReadFull(server, received)
-				require.NoError(t, err)
+				require.NoError(t, errors.Join(err, <-failed))
 				require.True(t, bytes.Equal(sent, received), "other bytes arrived than were sent")
 				require.Equal(t, numbersSubflows(t), keptBackOf(t, l.holder) > 0)
 			})
@@ -78,7 +78,17 @@ func (l *lab) connectWithoutJoins(t *testing.T, version int) (client, server net
 	server, err = listener.Accept()
 	require.NoError(t, err)
 	t.Cleanup(func() { server.Close() })
+	for _, end := range []net.Conn{client, server} {
+		require.NoError(t, end.SetDeadline(time.Now().Add(2*time.Minute)))
+	}
 	return client, server, letThrough
+}
+
+// writes sends more than the ends may have room for while nobody reads.
+func writes(to net.Conn, what []byte) (failed chan error) {
+	failed = make(chan error, 1)
+	go func() { _, err := to.Write(what); failed <- err }()
+	return failed
 }
 
 // joinWhileItReads has the client's subflows join while the server holds the connection's
@@ -97,8 +107,7 @@ func (l *lab) joinWhileItReads(t *testing.T, client, server net.Conn, letThrough
 	arrives := l.lose(t, "sport", strconv.Itoa(client.LocalAddr().(*net.TCPAddr).Port))
 	send(t, client, sent[firstRead+1:alone]) // and so the first subflow keeps these
 	time.Sleep(50 * time.Millisecond)
-	failed := make(chan error, 1)
-	go func() { _, err := client.Write(sent[alone:]); failed <- err }()
+	failed := writes(client, sent[alone:])
 	time.Sleep(50 * time.Millisecond)
 	return func() []byte {
 		page.answer(t)

@@ -92,6 +92,7 @@ type changes struct {
 type peer struct {
 	targets    []*target
 	answeredAt time.Duration // when it answered last, on whichever path
+	returned   time.Duration // when it answered for the first time since it answered on no path
 	waiting    int           // probes that wait for a verdict
 	// Until when answers to flows are recent enough to stand in for probes, as of the time after it.
 	recentUntil, recentAsOf time.Duration
@@ -296,6 +297,9 @@ func (t *tracker) answered(now time.Duration, reply received, nic int) bool {
 		of.peer.waiting--
 	}
 	of.measure(p, now, reply)
+	if !of.peer.answers() {
+		of.peer.comeBack(now)
+	}
 	of.note(p)
 	of.hurries = t.pacing.hurries
 	of.asked = reply.interval
@@ -325,6 +329,17 @@ func (p *probe) roundTrip(now time.Duration, reply received) time.Duration {
 		return whole - reply.held
 	}
 	return max(seen-reply.held, time.Microsecond)
+}
+
+// answers tells whether it does on any path, as the status shows it.
+func (p *peer) answers() bool { return slices.ContainsFunc(p.targets, (*target).answers) }
+
+// comeBack: what it answered on no path says nothing of the others, on which it may answer next.
+func (p *peer) comeBack(now time.Duration) {
+	p.returned = now
+	for _, target := range p.targets {
+		target.unansweredInARow = 0
+	}
 }
 
 // note counts an answer; one that comes late takes its loss back.
@@ -357,11 +372,13 @@ func (t *target) measure(p *probe, now time.Duration, reply received) {
 // unansweredToShow are probes in a row.
 const unansweredToShow = 3
 
+func (t *target) answers() bool { return t.got && t.unansweredInARow < unansweredToShow }
+
 func (t *target) sample() Sample {
 	return Sample{
 		State: t.state, RTT: t.rtt, Loss: t.loss(),
 		Probed:  t.got || t.unansweredInARow >= unansweredToShow,
-		Answers: t.got && t.unansweredInARow < unansweredToShow,
+		Answers: t.answers(),
 		Lost:    t.lost,
 	}
 }

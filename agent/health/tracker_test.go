@@ -263,6 +263,39 @@ func TestASilentPeerIsUnknown(t *testing.T) {
 	s.expect(t, "blue", Alive)
 }
 
+// What a peer answered on no path says nothing of one that it just did not answer on yet.
+func TestAPeerThatComesBackIsNotUnreachableWhereItWasNotAskedSince(t *testing.T) {
+	for name, begin := range map[string]time.Duration{"and was known": time.Second, "and was not": 0} {
+		t.Run(name, func(t *testing.T) {
+			s := simulate(usual, 1, false, "blue", "green")
+			s.wire("green").rtt = 100 * ms
+			s.run(begin)
+			s.away["peer1"] = true
+			s.run(10 * time.Second)
+			s.away["peer1"] = false
+			for range 5000 {
+				s.run(ms)
+				blue, green := s.view().Sample("peer1", "blue"), s.view().Sample("peer1", "green")
+				if blue.State == Alive && green.Probed && !green.Answers {
+					t.Fatalf("green shows as %+v beside blue %+v", green, blue)
+				}
+			}
+			s.expect(t, "green", Alive)
+		})
+	}
+}
+
+func TestAPathThatFailedWhileThePeersAgentWasAwayIsUnreachable(t *testing.T) {
+	s := simulate(usual, 1, false, "blue", "green")
+	s.run(time.Second)
+	s.away["peer1"] = true
+	s.run(10 * time.Second)
+	s.wire("green").blocked = true
+	s.away["peer1"] = false
+	s.run(5 * time.Second)
+	s.expect(t, "green", Dead)
+}
+
 func TestADeadPathStaysSoWhileThePeersAgentRestarts(t *testing.T) {
 	s := simulate(usual, 1, true, "blue", "green")
 	s.run(time.Second)

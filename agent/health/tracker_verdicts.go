@@ -136,7 +136,7 @@ func (t *tracker) giveUp(p *probe, now time.Duration) {
 	if i := slices.Index(of.unjudged, p); i >= 0 {
 		of.unjudged = slices.Delete(of.unjudged, i, i+1)
 		of.peer.waiting--
-		if p.sent > of.answeredSent {
+		if p.sent > of.answeredSent && p.sent > of.peer.returned {
 			of.unansweredInARow++
 			of.answeredInARow = 0
 		}
