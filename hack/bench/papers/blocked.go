@@ -64,6 +64,7 @@ func blocked(ctx context.Context, m *rig.Measurement, h *hints, prefix string, m
 // connection that uses both, by its carrier and by silence, with Braid and with the
 // kernel alone. What TCP itself waits for is measured beside it.
 func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
+	stopped := 0.0
 	for range m.Trials {
 		timers := map[float64]float64{} // by what is offered
 		for _, d := range h.drops() {
@@ -76,15 +77,19 @@ func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
 		}
 		for _, w := range []way{h.kernel(), h.braid()} {
 			for _, d := range h.drops() {
-				took, err := h.recover(ctx, w, d)
+				took, stops, err := h.recover(ctx, w, d)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", w.name, d.name, err)
+				}
+				if stops {
+					stopped++
 				}
 				m.Add("recover."+d.name+w.name+"_ms", took)
 				m.Add("recover."+d.name+w.name+".beyond_timer_ms", took-timers[d.mbit])
 			}
 		}
 	}
+	m.Add("recover.kernel.stopped", stopped)
 	return nil
 }
 
@@ -102,8 +107,8 @@ func (h *hints) drops() []drop {
 }
 
 // recover is the time from the drop of the path that carries most to the end of the
-// longest gap in what arrives.
-func (h *hints) recover(ctx context.Context, w way, d drop) (float64, error) {
+// longest gap in what arrives until the path is back, and whether the connection stopped for good.
+func (h *hints) recover(ctx context.Context, w way, d drop) (took float64, stopped bool, err error) {
 	const dropped, again, lasts = 3 * time.Second, 5 * time.Second, 6 * time.Second
 	path := ""
 	watched := rig.Watch(h.Network, h.Sender.Node)
@@ -115,10 +120,10 @@ func (h *hints) recover(ctx context.Context, w way, d drop) (float64, error) {
 		step{dropped, func() error { return d.set(path, false) }},
 		step{again, func() error { return d.set(path, true) }})
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	time.Sleep(time.Second) // for the path to be known as good
-	return rig.LongestGap(seen.Result, seen.at[1], seen.at[2]).End, nil
+	return rig.LongestGap(seen.Result, seen.at[1], seen.at[2]).End, seen.stopped, nil
 }
 
 // busiest is the path that sent most in the last second.

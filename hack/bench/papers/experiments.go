@@ -50,7 +50,7 @@ var Experiments = []rig.Measurer{
 	}},
 	rig.Experiment[*hints]{Setup: newHints, Run: measureRecover, Info: rig.Info{
 		Name: "recover", Measures: "gaps when one of two paths is dropped (seed 004, E)",
-		Figures: []rig.Unit{{"recover.*_ms", "ms"}},
+		Figures: []rig.Unit{{"recover.kernel.stopped", ""}, {"recover.*_ms", "ms"}},
 	}},
 	rig.Experiment[rig.Nothing]{Setup: rig.NoSetup, Run: measureManagers, Info: rig.Info{
 		Name: "managers", Measures: "path managers as policies, and paths that share a bottleneck (seed 000, section 7)",
