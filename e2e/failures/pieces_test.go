@@ -3,6 +3,7 @@
 package failures_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -24,11 +25,11 @@ func TestSmallPiecesOutlivePathsThatFail(t *testing.T) {
 }
 
 func (c *cluster) expectToOutlive(t *testing.T, direction traffic.Direction) {
-	const fails, works, times = 300 * time.Millisecond, 500 * time.Millisecond, 3
-	transfer := testlab.NewTransfer("client", "server", 4, direction, shop.DownAt+times*time.Duration(len(paths))*(fails+works))
+	const begins, fails, works, times = 3 * time.Second, 300 * time.Millisecond, 500 * time.Millisecond, 3
+	transfer := testlab.NewTransfer("client", "server", 4, direction, begins+times*time.Duration(len(paths))*(fails+works))
 	transfer.Piece = 100
 	r := c.Begin(t, transfer)
-	r.SleepUntil(shop.DownAt)
+	r.SleepUntil(begins)
 	for range times {
 		for _, path := range paths {
 			f := shop.LosesAll(path, "client")
@@ -39,7 +40,10 @@ func (c *cluster) expectToOutlive(t *testing.T, direction traffic.Direction) {
 		}
 	}
 	r.Finish(t)
-	stop := r.LongestStop(shop.DownAt, transfer.Duration)
+	if used := r.Shares(testlab.Warmup, transfer.Duration).Used(); !slices.Equal(used, paths) {
+		t.Errorf("only %v carried a share", used)
+	}
+	stop := r.LongestStop(begins, transfer.Duration)
 	t.Logf("%s: longest stop %v, %.0f ms late, %.0f Mbit/s", r, stop, r.Result.LatestMs, r.Result.Mbit)
 	if stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)

@@ -64,7 +64,8 @@ func blocked(ctx context.Context, m *rig.Measurement, h *hints, prefix string, m
 // connection that uses both, by its carrier and by silence, with Braid and with the
 // kernel alone. What TCP itself waits for is measured beside it.
 func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
-	stopped := 0.0
+	stopped, kernel := 0.0, h.kernel()
+	kernel.mayStop = true
 	for range m.Trials {
 		timers := map[float64]float64{} // by what is offered
 		for _, d := range h.drops() {
@@ -75,7 +76,7 @@ func measureRecover(ctx context.Context, m *rig.Measurement, h *hints) error {
 			m.Add("recover."+d.name+"timer_ms", timer)
 			timers[d.mbit] = timer
 		}
-		for _, w := range []way{h.kernel(), h.braid()} {
+		for _, w := range []way{kernel, h.braid()} {
 			for _, d := range h.drops() {
 				took, stops, err := h.recover(ctx, w, d)
 				if err != nil {

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -107,8 +109,8 @@ func (h *hints) settled(ctx context.Context, paths string) error {
 type way struct {
 	name string
 	rig.Route
-	// mayStop: of one without Braid it is counted that the kernel has it stop for good
-	// (docs/kernel-notes.md); with Braid that fails the experiment.
+	// mayStop: that the kernel has it stop for good (docs/kernel-notes.md) is told, and fails
+	// nothing.
 	mayStop bool
 }
 
@@ -117,8 +119,7 @@ func (h *hints) braid() way {
 }
 
 func (h *hints) kernel() way {
-	to := net.JoinHostPort(h.Receiver.Node.Address(0, 4), hintPort)
-	return way{"kernel", rig.Route{From: h.Sender.Node.Namespace, To: to}, true}
+	return way{name: "kernel", Route: rig.Route{From: h.Sender.Node.Namespace, To: net.JoinHostPort(h.Receiver.Node.Address(0, 4), hintPort)}}
 }
 
 // step is something that happens during a transfer, so long after its start.
@@ -153,11 +154,19 @@ func (h *hints) observe(ctx context.Context, w way, options traffic.Options, ste
 	}
 	var endErr error
 	seen.Result, endErr = running.EndIntact()
-	if w.mayStop && seen.Result != nil && seen.Multipath && seen.Failed > 0 {
+	if w.mayStop && seen.stoppedForGood() {
 		seen.stopped, endErr = true, nil
 	}
 	seen.samples = watched()
 	return seen, errors.Join(err, endErr)
+}
+
+// stoppedForGood: all that failed is that the end did not come.
+func (seen *observed) stoppedForGood() bool {
+	if seen.Result == nil || !seen.Multipath || seen.Failed == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(seen.Errors, func(failed string) bool { return !strings.Contains(failed, traffic.Unfinished) })
 }
 
 // since is a time so long after the transfer's start.

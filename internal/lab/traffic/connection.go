@@ -125,6 +125,10 @@ func (r *request) writer(connection io.Writer) func() error {
 	}
 }
 
+// Unfinished is in the error of a connection whose stream did not end in time, though nobody
+// ended the connection.
+const Unfinished = "not at the end"
+
 // receive reads to the end of the stream.
 func receive(connection *net.TCPConn, wanted *request) *report {
 	recorder := recorder{request: *wanted}
@@ -147,8 +151,8 @@ func receive(connection *net.TCPConn, wanted *request) *report {
 	case errors.Is(err, io.EOF):
 		recorder.LateNs = Now() - recorder.to()
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		recorder.Error = fmt.Sprintf("receiving: not at the end after %d bytes, of which the last came %.1f s ago",
-			recorder.Bytes, time.Duration(Now()-recorder.last).Seconds())
+		recorder.Error = fmt.Sprintf("receiving: %s after %d bytes, of which the last came %.1f s ago",
+			Unfinished, recorder.Bytes, time.Duration(Now()-recorder.last).Seconds())
 	default:
 		recorder.Error = fmt.Sprintf("receiving: %v", err)
 	}
