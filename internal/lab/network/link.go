@@ -188,7 +188,7 @@ const (
 	// shapeLate is how late the shaper's timer may be without loss of the link's rate, as long
 	// as packets wait: what was not sent meanwhile follows somewhat faster, by so many percent.
 	// A host that takes the processors away for a moment delays timers by milliseconds. With
-	// the burst alone a link then carried 83 to 88 Mbit/s of 100 for seconds.
+	// the burst alone a link was then seen to carry 83 to 88 Mbit/s of 100 for seconds.
 	shapeLate         = 5 * time.Millisecond
 	shapePeakPercents = 110
 	// shapedGSO is the largest packet that a pod behind shaped links sends, in
