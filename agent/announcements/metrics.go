@@ -17,6 +17,8 @@ import (
 var (
 	keptBack = prometheus.NewDesc("braid_join_answers_kept_back_total",
 		"Answers to joins of peers that were kept back because the join was not finished.", nil, nil)
+	withdrawn = prometheus.NewDesc("braid_duplicate_acknowledgements_changed_total",
+		"Duplicate acknowledgements of pods whose DATA_ACK was made older, because the sender would have sent beyond the window.", nil, nil)
 	turnsLeft = prometheus.NewDesc("braid_announcement_turns_left",
 		"How many connections of a namespace that are old enough and have moved little get what they wait for at once; 0 while they wait for turns.", []string{"namespace"}, nil)
 )
@@ -24,10 +26,11 @@ var (
 // Describe implements prometheus.Collector.
 func (h *Holder) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- keptBack
+	descriptions <- withdrawn
 	descriptions <- turnsLeft
 }
 
-// Collect implements prometheus.Collector. The count is pinned: it goes on while no agent
+// Collect implements prometheus.Collector. The counts are pinned: they go on while no agent
 // runs.
 func (h *Holder) Collect(metrics chan<- prometheus.Metric) {
 	h.mutex.Lock()
@@ -35,13 +38,22 @@ func (h *Holder) Collect(metrics chan<- prometheus.Metric) {
 	if !h.loaded.Is() {
 		return
 	}
-	count, err := h.keptBack()
-	if err != nil {
-		metrics <- prometheus.NewInvalidMetric(keptBack, err)
-		return
-	}
-	metrics <- prometheus.MustNewConstMetric(keptBack, prometheus.CounterValue, float64(count))
+	metrics <- counted(keptBack, h.loaded.Value.KeptBack)
+	metrics <- counted(withdrawn, h.loaded.Value.Withdrawn)
 	h.collectTurns(metrics)
+}
+
+// counted is what a program has counted, on all CPUs.
+func counted(of *prometheus.Desc, in *ebpf.Map) prometheus.Metric {
+	var each []uint64 // of a CPU
+	if err := in.Lookup(uint32(0), &each); err != nil {
+		return prometheus.NewInvalidMetric(of, fmt.Errorf("reading what the program at the pods' interfaces has counted: %w", err))
+	}
+	sum := uint64(0)
+	for _, count := range each {
+		sum += count
+	}
+	return prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(sum))
 }
 
 // collectTurns is of the namespaces any of whose connections took a turn.
@@ -65,15 +77,4 @@ func turnsAt(now, until time.Duration) int {
 		return 0
 	}
 	return int(min((now-until)/announcements.TurnEvery+1, announcements.TurnsAtOnce))
-}
-
-func (h *Holder) keptBack() (sum uint64, err error) {
-	var each []uint64 // of a CPU
-	if err := h.loaded.Value.KeptBack.Lookup(uint32(0), &each); err != nil {
-		return 0, fmt.Errorf("reading how many answers to joins were kept back: %w", err)
-	}
-	for _, count := range each {
-		sum += count
-	}
-	return sum, nil
 }

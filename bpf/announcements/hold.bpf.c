@@ -14,6 +14,7 @@
  * by itself passes from then on, as it does where anything here fails.
  */
 #include "announcements.h"
+#include "duplicate_ack.h"
 #include "shared.h"
 
 /* For Go. */
@@ -379,6 +380,7 @@ int hold_addresses(struct __sk_buff *skb)
 		return bpf_sk_fullsock(socket) ? TCX_NEXT : answer(skb, wait);
 	if (unlikely(is_early_answer(skb, tcp)))
 		return keep_back();
+	note_ack(skb, tcp, socket);
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
 	if (wait->tells & (TELLS_LASTING | TELLS_SERVED | TELLS_BEGUN))

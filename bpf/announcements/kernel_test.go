@@ -16,7 +16,7 @@ import (
 // The helpers that the program may call, all of them in Linux 6.1.
 var helpers = []asm.BuiltinFunc{
 	asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem, asm.FnKtimeGetNs, asm.FnSkbStoreBytes, asm.FnCloneRedirect,
-	asm.FnSkbLoadBytes, asm.FnCsumDiff, asm.FnSkbChangeTail, asm.FnSkFullsock, asm.FnTcpSock, asm.FnSkStorageGet, asm.FnSkbPullData,
+	asm.FnSkbLoadBytes, asm.FnCsumDiff, asm.FnL4CsumReplace, asm.FnSkbChangeTail, asm.FnSkFullsock, asm.FnTcpSock, asm.FnSkStorageGet, asm.FnSkbPullData,
 	asm.FnSkcToTcpSock, asm.FnProbeReadKernel, asm.FnRingbufReserve, asm.FnRingbufSubmit,
 }
 

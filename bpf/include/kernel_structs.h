@@ -70,8 +70,13 @@ struct tcp_rack {
 	__u32 rtt_us; /* the round trip of what was sent last of all that was delivered */
 } __attribute__((preserve_access_index));
 
+struct rb_root {
+	void *rb_node; /* 0: empty */
+} __attribute__((preserve_access_index));
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	struct rb_root out_of_order_queue;
 	__u64 bytes_received;
 	__u64 bytes_acked;
 	__u32 segs_out;

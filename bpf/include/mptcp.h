@@ -34,6 +34,15 @@ enum {
 	OPTION_BYTES = 32, /* of an option that is copied */
 };
 
+/* Flags in the fourth byte of DSS. */
+enum {
+	DSS_ACK = 0x01,
+	DSS_ACK_8_BYTES = 0x02,
+	DSS_MAPPING = 0x04,
+	DSS_SEQUENCE_8_BYTES = 0x08,
+	DSS_FINAL = 0x10,
+};
+
 struct mptcp_option {
 	__s32 subtype; /* NO_OPTION when the segment carries none */
 	__u32 token;   /* of MP_JOIN */

@@ -23,7 +23,6 @@ enum {
 	LENGTH_ADD_IPV4_PORT = 18,
 	LENGTH_ADD_IPV6 = 28,
 	LENGTH_ADD_IPV6_PORT = 30,
-	DSS_FINAL = 0x10,
 	REPLAYS = 12,
 	REPLAY_FIRST = 20 * 1000000, /* ns between the first replays; doubles */
 };

@@ -21,14 +21,6 @@ enum {
 	MOST_WINDOW_SCALE = 14,
 };
 
-/* Flags in the fourth byte of DSS. */
-enum {
-	DSS_ACK = 0x01,
-	DSS_ACK_8_BYTES = 0x02,
-	DSS_MAPPING = 0x04,
-	DSS_SEQUENCE_8_BYTES = 0x08,
-};
-
 enum {
 	MOST_DSS = 28,
 };
