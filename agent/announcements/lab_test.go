@@ -131,11 +131,7 @@ func echo(t *testing.T, connection net.Conn, bytes int) {
 // counter is one of the kernel's, of a host.
 func counter(t *testing.T, host *pair.Host, name string) int {
 	t.Helper()
-	out, err := host.Run("nstat", "--ignore", "--zeros", "--noupdate", name)
-	require.NoError(t, err)
-	_, counted, found := strings.Cut(out, name)
-	require.True(t, found, out)
-	count, err := strconv.Atoi(strings.Fields(counted)[0])
+	count, err := host.KernelCounter(name)
 	require.NoError(t, err)
 	return count
 }

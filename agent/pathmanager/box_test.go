@@ -6,8 +6,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,10 +38,7 @@ table inet box {
 // joinsSent is how many SYNs with MP_JOIN a host has sent, without those that TCP repeats.
 func joinsSent(t *testing.T, host *pair.Host) int {
 	t.Helper()
-	counters, err := host.Run("nstat", "-asz", "MPTcpExtMPJoinSynTx")
-	require.NoError(t, err)
-	fields := strings.Fields(counters[strings.Index(counters, "MPTcpExtMPJoinSynTx"):])
-	count, err := strconv.Atoi(fields[1])
+	count, err := host.KernelCounter("MPTcpExtMPJoinSynTx")
 	require.NoError(t, err)
 	return count
 }

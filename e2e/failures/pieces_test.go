@@ -49,3 +49,35 @@ func (c *cluster) expectToOutlive(t *testing.T, direction traffic.Direction) {
 		t.Errorf("nothing arrived for %v", stop)
 	}
 }
+
+// What a receiver acknowledges to TCP and drops then, as it is beyond the connection's window, is sent
+// again 200 ms later at best. Windows hold connections back while they grow.
+func TestReceiversDropNothingThatTheyHaveAcknowledged(t *testing.T) {
+	c := use(t)
+	c.Spread(t, shop.Policy(v1alpha1.SubflowManagerKernel), 2)
+	const each, most = 4, 4 // a connection without Braid's help most often drops 6 to 12 times
+	before := c.dropped(t)
+	for range each {
+		for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+			c.Begin(t, testlab.NewTransfer("client", "server", 4, direction, 1500*time.Millisecond)).Finish(t)
+		}
+	}
+	dropped := c.dropped(t) - before
+	t.Logf("%d connections dropped %d times what they had acknowledged", 2*each, dropped)
+	if dropped > most {
+		t.Errorf("%d times is more than %d", dropped, most)
+	}
+}
+
+// dropped is how often the pods' kernels got data beyond a window.
+func (c *cluster) dropped(t *testing.T) (sum int) {
+	t.Helper()
+	for _, pod := range []string{"client", "server"} {
+		count, err := c.Network.Pod(pod).KernelCounter("MPTcpExtNoDSSInWindow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += count
+	}
+	return sum
+}

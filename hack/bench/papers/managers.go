@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"braid.dev/braid/hack/bench/rig"
@@ -168,15 +166,7 @@ func delay(ctx context.Context, m *rig.Measurement, l *rig.Lab, f *rig.Flows, na
 
 // joins is the number of MP_JOIN that came to a namespace in a SYN.
 func joins(namespace *network.Namespace) (int, error) {
-	out, err := namespace.Run("nstat", "--ignore", "--zeros", "--noupdate", "MPTcpExtMPJoinSynRx")
-	if err != nil {
-		return 0, err
-	}
-	_, counted, found := strings.Cut(out, "MPTcpExtMPJoinSynRx")
-	if fields := strings.Fields(counted); found && len(fields) > 0 {
-		return strconv.Atoi(fields[0])
-	}
-	return 0, fmt.Errorf("nstat does not tell of joins: %s", out)
+	return namespace.KernelCounter("MPTcpExtMPJoinSynRx")
 }
 
 // sharedBottleneck compares large flows over three paths, two of which share a link,

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -187,6 +188,24 @@ func (ns *Namespace) Run(name string, args ...string) (string, error) {
 		return "", fmt.Errorf("running %s %s in %s: %w: %s", name, strings.Join(args, " "), ns.Name, err, out)
 	}
 	return string(out), nil
+}
+
+// KernelCounter is one of the namespace's counters, by the name that nstat knows: MPTcpExtMPJoinSynRx.
+func (ns *Namespace) KernelCounter(name string) (int, error) {
+	out, err := ns.Run("nstat", "--ignore", "--zeros", "--noupdate", name)
+	if err != nil {
+		return 0, err
+	}
+	_, counted, _ := strings.Cut(out, name)
+	fields := strings.Fields(counted)
+	if len(fields) == 0 {
+		return 0, fmt.Errorf("nstat does not tell %s in %s: %s", name, ns.Name, out)
+	}
+	count, err := strconv.Atoi(fields[0])
+	if err != nil {
+		return 0, fmt.Errorf("reading what nstat tells of %s in %s: %w", name, ns.Name, err)
+	}
+	return count, nil
 }
 
 // Listen opens a listening socket inside the namespace; a TCP listener is an
