@@ -107,8 +107,12 @@ func (h *hints) drops() []drop {
 	return []drop{{"", steadyMbit, carrier}, {"full.", 0, carrier}, {"silent.", steadyMbit, silence}}
 }
 
+// ordinary is how long gaps are, ms, that are there without a failure too.
+const ordinary = 25
+
 // recover is the time from the drop of the path that carries most to the end of the
 // longest gap in what arrives until the path is back, and whether the connection stopped for good.
+// Where no gap is longer than ordinary ones it is that gap's length: its end says nothing of the drop.
 func (h *hints) recover(ctx context.Context, w way, d drop) (took float64, stopped bool, err error) {
 	const dropped, again, lasts = 3 * time.Second, 5 * time.Second, 6 * time.Second
 	path := ""
@@ -124,7 +128,11 @@ func (h *hints) recover(ctx context.Context, w way, d drop) (took float64, stopp
 		return 0, false, err
 	}
 	time.Sleep(time.Second) // for the path to be known as good
-	return rig.LongestGap(seen.Result, seen.at[1], seen.at[2]).End, seen.stopped, nil
+	gap := rig.LongestGap(seen.Result, seen.at[1], seen.at[2])
+	if gap.Length() <= ordinary {
+		return gap.Length(), seen.stopped, nil
+	}
+	return gap.End, seen.stopped, nil
 }
 
 // busiest is the path that sent most in the last second.
