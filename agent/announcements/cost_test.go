@@ -38,6 +38,7 @@ func BenchmarkAPacketOfAConnectionThatLasts(b *testing.B) {
 			programs := []*ebpf.Program{l.holder.loaded.Value.HoldAddresses, l.emptyProgram(b)}
 			client, server := l.connectPods(b)
 			b.Run("segments of a download", func(b *testing.B) { costs(b, programs, func() { carry(b, server, client) }) })
+			b.Run("acknowledgements of an upload", func(b *testing.B) { costs(b, programs, func() { carry(b, client, server) }) })
 			b.Run("answers to requests", func(b *testing.B) { costs(b, programs, func() { ask(b, client, server) }) })
 		})
 	}

@@ -3,7 +3,6 @@
 package failures_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -40,8 +39,13 @@ func (c *cluster) expectToOutlive(t *testing.T, direction traffic.Direction) {
 		}
 	}
 	r.Finish(t)
-	if used := r.Shares(testlab.Warmup, transfer.Duration).Used(); !slices.Equal(used, paths) {
-		t.Errorf("only %v carried a share", used)
+	// Where each piece leaves as a packet of its own, what a path gets is up to the processors.
+	const used = 3 // Mbit/s
+	rates := r.Shares(testlab.Warmup, transfer.Duration)
+	for _, path := range paths {
+		if rates[path] < used {
+			t.Errorf("path %s was not used: %v", path, rates)
+		}
 	}
 	stop := r.LongestStop(begins, transfer.Duration)
 	t.Logf("%s: longest stop %v, %.0f ms late, %.0f Mbit/s", r, stop, r.Result.LatestMs, r.Result.Mbit)
