@@ -9,9 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"testing"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -54,19 +52,7 @@ func TestDuplicateAcknowledgementsTellOfNoMoreData(t *testing.T) {
 // connectAll opens a connection with all its subflows.
 func (l *lab) connectAll(t *testing.T, version int) (client, server net.Conn) {
 	t.Helper()
-	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(l.server.Address(version), 0).String())
-	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	l.settle(t)
-	client, err = l.client.Dial(t.Context(), "tcp", listener.Addr().String())
-	require.NoError(t, err)
-	t.Cleanup(func() { client.Close() })
-	server, err = listener.Accept()
-	require.NoError(t, err)
-	t.Cleanup(func() { server.Close() })
-	for _, end := range []net.Conn{client, server} {
-		require.NoError(t, end.SetDeadline(time.Now().Add(2*time.Minute)))
-	}
+	client, server = l.connectEnds(t, version)
 	l.client.ExpectSubflows(client, subflows)
 	return client, server
 }

@@ -67,11 +67,18 @@ const (
 // connectWithoutJoins has joins be lost until they are let through.
 func (l *lab) connectWithoutJoins(t *testing.T, version int) (client, server net.Conn, letThrough func()) {
 	t.Helper()
+	letThrough = l.lose(t, "option", "mptcp", "subtype", "1")
+	client, server = l.connectEnds(t, version)
+	return client, server, letThrough
+}
+
+// connectEnds opens a connection, both of whose ends are the test's.
+func (l *lab) connectEnds(t *testing.T, version int) (client, server net.Conn) {
+	t.Helper()
 	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(l.server.Address(version), 0).String())
 	require.NoError(t, err)
 	t.Cleanup(func() { listener.Close() })
 	l.settle(t)
-	letThrough = l.lose(t, "option", "mptcp", "subtype", "1")
 	client, err = l.client.Dial(t.Context(), "tcp", listener.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
@@ -81,7 +88,7 @@ func (l *lab) connectWithoutJoins(t *testing.T, version int) (client, server net
 	for _, end := range []net.Conn{client, server} {
 		require.NoError(t, end.SetDeadline(time.Now().Add(2*time.Minute)))
 	}
-	return client, server, letThrough
+	return client, server
 }
 
 // writes sends more than the ends may have room for while nobody reads.

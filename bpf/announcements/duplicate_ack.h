@@ -53,16 +53,17 @@ static __always_inline int is_selective(struct __sk_buff *skb, const struct pack
 /* Makes a DATA_ACK older. What has more in its DSS, as the end of the data, stays as it is. */
 static __always_inline void withdraw_data_ack(struct __sk_buff *skb, const struct packet *packet)
 {
-	__u32 before, after, zero = 0, checksum = packet->options - sizeof(struct tcphdr) + TCP_CHECKSUM_AT;
+	__u32 flags, before, after, zero = 0, checksum = packet->options - sizeof(struct tcphdr) + TCP_CHECKSUM_AT;
 	struct suboption found = {};
 	__u64 *count;
 
 	if (!find_suboption(skb, packet->options, packet->options_length, 1 << SUBTYPE_DSS, &found))
 		return;
-	if ((found.byte[3] & (DSS_ACK | DSS_MAPPING | DSS_FINAL)) != DSS_ACK)
+	flags = found.byte[3];
+	if ((flags & (DSS_ACK | DSS_MAPPING | DSS_FINAL)) != DSS_ACK || found.length < (flags & DSS_ACK_8_BYTES ? 12 : 8))
 		return;
 	before = word_at(&found.byte[4]);
-	after = bpf_htonl(before - (found.byte[3] & DSS_ACK_8_BYTES ? 1 : OLDER));
+	after = bpf_htonl(before - (flags & DSS_ACK_8_BYTES ? 1 : OLDER));
 	before = bpf_htonl(before);
 	if (bpf_l4_csum_replace(skb, checksum, before, after, sizeof(after)) ||
 	    bpf_skb_store_bytes(skb, found.offset + 4, &after, sizeof(after), 0))

@@ -12,6 +12,9 @@
  * one packet of the connection is cloned; the clone comes in once more behind those that
  * wait before it, and becomes a pure ACK with the announcement. What the kernel repeats
  * by itself passes from then on, as it does where anything here fails.
+ *
+ * What else the pod's kernel says too early is kept here as well: answers to joins that are not
+ * finished, and how much data has come, in duplicate acknowledgements (duplicate_ack.h).
  */
 #include "announcements.h"
 #include "duplicate_ack.h"
