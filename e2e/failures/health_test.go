@@ -115,7 +115,7 @@ func TestFlowsThatAreAnsweredStandInForProbes(t *testing.T) {
 // probesSent are those of the client's node, by path.
 func (c *cluster) probesSent(t *testing.T) map[string]float64 {
 	t.Helper()
-	out, err := c.agentMetrics(t.Context(), c.Network.Pod("client").Node)
+	out, err := c.AgentMetrics(t.Context(), c.Network.Pod("client").Node)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,12 +128,4 @@ func (c *cluster) probesSent(t *testing.T) map[string]float64 {
 		}
 	}
 	return sent
-}
-
-func (c *cluster) agentMetrics(ctx context.Context, node *network.Node) (string, error) {
-	out, err := node.Command(ctx, c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath(node.NodeName())).Output()
-	if err != nil {
-		return "", fmt.Errorf("reading the agent's metrics: %w", err)
-	}
-	return string(out), nil
 }

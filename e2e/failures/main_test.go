@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package failures_test shows what becomes of connections, and of what is told, when NICs and
-// paths fail, boxes on the way change packets, agents are killed, the API server is away, and
-// policies are deleted meanwhile.
+// paths fail and boxes on the way change packets.
 //
 // All tests share one lab. Each begins and ends with a lab that no policy and no path was
 // applied to, so each can be run alone.

@@ -3,13 +3,18 @@
 package failures_test
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -35,7 +40,7 @@ func TestANICFailsWhileNoAgentRuns(t *testing.T) {
 		t.Run(f.String(), func(t *testing.T) { c.expectUnwatchedFailover(t, f) })
 	}
 	c.Start(t, c.Network.Pod("client").Node, c.Network.Pod("server").Node)
-	c.expectTakenOver(t, policy)
+	c.ExpectTakenOver(t, policy)
 }
 
 func (c *cluster) expectUnwatchedFailover(t *testing.T, f shop.Failure) {
@@ -60,4 +65,44 @@ func (c *cluster) expectUnwatchedFailover(t *testing.T, f shop.Failure) {
 	if stop := r.LongestStop(shop.DownAt, unwatchedEnd); stop > testlab.LongestStop {
 		t.Errorf("nothing arrived for %v", stop)
 	}
+}
+
+// silent is an agent that was killed, and a policy for a pod of its node.
+type silent struct {
+	node   *network.Node
+	policy *v1alpha1.MPTCPPolicy
+	since  time.Time
+}
+
+// silence kills the agent of a node where nothing else happens, once it has
+// programmed a policy there.
+func (c *cluster) silence(t *testing.T) silent {
+	t.Helper()
+	s := silent{node: c.Network.Pod("third").Node, policy: testlab.NewPolicy("quiet", "third")}
+	c.Create(t, s.policy)
+	c.WaitProgrammed(t, s.policy, 1)
+	c.Kill(t, s.node)
+	s.since = time.Now()
+	return s
+}
+
+// expectSilence waits until the status says that the agent is silent, and that
+// all is well after it was started again.
+func (c *cluster) expectSilence(t *testing.T, s silent) {
+	c.WaitFor(t, "the silence shows", time.Minute-time.Since(s.since), func(ctx context.Context) error {
+		if err := c.Get(ctx, s.policy); err != nil {
+			return err
+		}
+		condition := meta.FindStatusCondition(s.policy.Status.Conditions, v1alpha1.ConditionProgrammed)
+		if condition == nil || condition.Reason != v1alpha1.ReasonAgentNotReporting {
+			return fmt.Errorf("the policy says %+v", condition)
+		}
+		return nil
+	})
+	t.Logf("the policy says %v after the kill: %+v", time.Since(s.since).Round(time.Second), s.policy.Status.FailingNodes)
+	if failing := s.policy.Status.FailingNodes; len(failing) != 1 || failing[0].Node != s.node.NodeName() {
+		t.Errorf("the policy lists %+v as failing", failing)
+	}
+	c.Start(t, s.node)
+	c.WaitProgrammed(t, s.policy, 1)
 }

@@ -120,6 +120,18 @@ func (c *Cluster) list(ctx context.Context, list client.ObjectList, wanted int) 
 	return nil
 }
 
+// ExpectTakenOver changes the policy: only agents that work carry that out.
+func (c *Cluster) ExpectTakenOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
+	t.Helper()
+	for _, weight := range []int32{2, 1} {
+		c.Update(t, policy, func() {
+			policy.Spec.Paths.Weights = []v1alpha1.PathWeight{{Path: "blue", Weight: weight}}
+		})
+		c.WaitProgrammed(t, policy, 2)
+	}
+	c.WaitFor(t, "every object says that all is well", 10*time.Second, c.AllReady)
+}
+
 // WithPrefix are the lines that begin with one of these.
 func WithPrefix(lines []string, prefixes ...string) (found []string) {
 	for _, line := range lines {

@@ -5,6 +5,7 @@ package shop
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
+	"braid.dev/braid/internal/lab/network"
 )
 
 // PolicyOf reads a policy of the shop, or with the namespace empty one of the
@@ -149,4 +151,13 @@ func ProgramsOn(index int) (programs []ebpf.ProgramID, err error) {
 		}
 	}
 	return programs, nil
+}
+
+// AgentMetrics are what the agent of a node counts, as Prometheus reads them.
+func (c *Cluster) AgentMetrics(ctx context.Context, node *network.Node) (string, error) {
+	out, err := node.Command(ctx, c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath(node.NodeName())).Output()
+	if err != nil {
+		return "", fmt.Errorf("reading the agent's metrics: %w", err)
+	}
+	return string(out), nil
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package failures_test
+package outages_test
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func TestWhatAKilledAgentLeftIsRemoved(t *testing.T) {
 	}
 
 	c.Start(t, node)
-	c.expectTakenOver(t, policy)
+	c.ExpectTakenOver(t, policy)
 	c.ExpectUsed(t, paths...)
 }
 

@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package failures_test
+package outages_test
 
 import (
-	"context"
-	"fmt"
 	"testing"
 	"time"
-
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/bpf/uplink"
@@ -37,7 +33,7 @@ func TestAnAgentIsKilledAndStartedAgain(t *testing.T) {
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) { c.expectUntouched(t, noise, test.nodes...) })
-		c.expectTakenOver(t, policy)
+		c.ExpectTakenOver(t, policy)
 	}
 }
 
@@ -90,58 +86,6 @@ func expectSamePaths(t *testing.T, before, after map[uplink.ToUplinkFlowKey]uint
 	}
 }
 
-// expectTakenOver changes the policy: only agents that work carry that out.
-func (c *cluster) expectTakenOver(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
-	t.Helper()
-	for _, weight := range []int32{2, 1} {
-		c.Update(t, policy, func() {
-			policy.Spec.Paths.Weights = []v1alpha1.PathWeight{{Path: "blue", Weight: weight}}
-		})
-		c.WaitProgrammed(t, policy, 2)
-	}
-	c.WaitFor(t, "every object says that all is well", 10*time.Second, c.AllReady)
-}
-
-// silent is an agent that was killed, and a policy for a pod of its node.
-type silent struct {
-	node   *network.Node
-	policy *v1alpha1.MPTCPPolicy
-	since  time.Time
-}
-
-// silence kills the agent of a node where nothing else happens, once it has
-// programmed a policy there.
-func (c *cluster) silence(t *testing.T) silent {
-	t.Helper()
-	s := silent{node: c.Network.Pod("third").Node, policy: testlab.NewPolicy("quiet", "third")}
-	c.Create(t, s.policy)
-	c.WaitProgrammed(t, s.policy, 1)
-	c.Kill(t, s.node)
-	s.since = time.Now()
-	return s
-}
-
-// expectSilence waits until the status says that the agent is silent, and that
-// all is well after it was started again.
-func (c *cluster) expectSilence(t *testing.T, s silent) {
-	c.WaitFor(t, "the silence shows", time.Minute-time.Since(s.since), func(ctx context.Context) error {
-		if err := c.Get(ctx, s.policy); err != nil {
-			return err
-		}
-		condition := meta.FindStatusCondition(s.policy.Status.Conditions, v1alpha1.ConditionProgrammed)
-		if condition == nil || condition.Reason != v1alpha1.ReasonAgentNotReporting {
-			return fmt.Errorf("the policy says %+v", condition)
-		}
-		return nil
-	})
-	t.Logf("the policy says %v after the kill: %+v", time.Since(s.since).Round(time.Second), s.policy.Status.FailingNodes)
-	if failing := s.policy.Status.FailingNodes; len(failing) != 1 || failing[0].Node != s.node.NodeName() {
-		t.Errorf("the policy lists %+v as failing", failing)
-	}
-	c.Start(t, s.node)
-	c.WaitProgrammed(t, s.policy, 1)
-}
-
 // An agent that is started again finds its chains, and their counters; a removal
 // without one leaves nothing.
 func TestChainsOutliveTheirAgent(t *testing.T) {
@@ -159,7 +103,7 @@ func TestChainsOutliveTheirAgent(t *testing.T) {
 	c.Run(t, testlab.NewTransfer("client", "server", 4, traffic.Up, shop.ShortTime))
 	between := c.Hits(t, "client")
 	c.Start(t, node)
-	c.expectTakenOver(t, policy)
+	c.ExpectTakenOver(t, policy)
 	if after := c.Hits(t, "client"); between["sent"] <= before["sent"] || after["sent"] < between["sent"] {
 		t.Errorf("the hits were %v, without the agent %v, and are %v", before, between, after)
 	}
@@ -167,5 +111,5 @@ func TestChainsOutliveTheirAgent(t *testing.T) {
 	c.remove(t, node)
 	c.expectUntouchedNode(t, node)
 	c.Start(t, node)
-	c.expectTakenOver(t, policy)
+	c.ExpectTakenOver(t, policy)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package failures_test
+package outages_test
 
 import (
 	"context"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package failures_test
+package outages_test
 
 import (
 	"context"
@@ -118,7 +118,7 @@ func (c *cluster) restart(t *testing.T, node *network.Node) {
 func (c *cluster) awaitLook(t *testing.T, node *network.Node) {
 	t.Helper()
 	c.WaitFor(t, "the agent has looked at the node", 10*time.Second, func(ctx context.Context) error {
-		told, err := c.agentMetrics(ctx, node)
+		told, err := c.AgentMetrics(ctx, node)
 		if err == nil && !roundsOfNode.MatchString(told) {
 			err = errors.New("its metrics do not say so")
 		}
