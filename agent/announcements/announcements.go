@@ -3,8 +3,7 @@
 // Package announcements has the addresses that pods announce wait until their
 // connections last: a connection that stays short costs no further subflow. And it has
 // the pods' kernels answer a peer's join only when that is finished: data that came before
-// would be misplaced; and their duplicate acknowledgements tell of no more data: senders would
-// go beyond the window. What it makes is pinned, and goes on while no agent runs.
+// would be misplaced. What it makes is pinned, and goes on while no agent runs.
 package announcements
 
 import (
@@ -220,7 +219,7 @@ func (h *Holder) Feature() *v1alpha1.KernelFeature {
 	defer h.mutex.Unlock()
 	feature := &v1alpha1.KernelFeature{Name: "HoldAnnouncements", Supported: h.loaded.Is()}
 	if refused := h.loaded.Refused(); refused != nil {
-		feature.Message = node.Shorten(node.MessageLimit, "answers to joins are not kept back, senders may go beyond a connection's window, and with manager: Kernel addresses are announced at once, whatever openAfter says: "+refused.Error())
+		feature.Message = node.Shorten(node.MessageLimit, "answers to joins are not kept back, and with manager: Kernel addresses are announced at once, whatever openAfter says: "+refused.Error())
 	} else if !feature.Supported {
 		return nil
 	}

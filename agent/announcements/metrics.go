@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
 	"braid.dev/braid/bpf/announcements"
 )
@@ -17,8 +18,6 @@ import (
 var (
 	keptBack = prometheus.NewDesc("braid_join_answers_kept_back_total",
 		"Answers to joins of peers that were kept back because the join was not finished.", nil, nil)
-	withdrawn = prometheus.NewDesc("braid_duplicate_acknowledgements_changed_total",
-		"Duplicate acknowledgements of pods whose DATA_ACK was made older, because the sender would have sent beyond the window.", nil, nil)
 	turnsLeft = prometheus.NewDesc("braid_announcement_turns_left",
 		"How many connections of a namespace that are old enough and have moved little get what they wait for at once; 0 while they wait for turns.", []string{"namespace"}, nil)
 )
@@ -26,7 +25,6 @@ var (
 // Describe implements prometheus.Collector.
 func (h *Holder) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- keptBack
-	descriptions <- withdrawn
 	descriptions <- turnsLeft
 }
 
@@ -39,19 +37,14 @@ func (h *Holder) Collect(metrics chan<- prometheus.Metric) {
 		return
 	}
 	metrics <- counted(keptBack, h.loaded.Value.KeptBack)
-	metrics <- counted(withdrawn, h.loaded.Value.Withdrawn)
 	h.collectTurns(metrics)
 }
 
 // counted is what a program has counted, on all CPUs.
 func counted(of *prometheus.Desc, in *ebpf.Map) prometheus.Metric {
-	var each []uint64 // of a CPU
-	if err := in.Lookup(uint32(0), &each); err != nil {
+	sum, err := entries.Sum(in, 0)
+	if err != nil {
 		return prometheus.NewInvalidMetric(of, fmt.Errorf("reading what the program at the pods' interfaces has counted: %w", err))
-	}
-	sum := uint64(0)
-	for _, count := range each {
-		sum += count
 	}
 	return prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(sum))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
 	"braid.dev/braid/bpf/uplink"
 )
@@ -34,11 +35,13 @@ var (
 
 	flowsLeft = prometheus.NewDesc("braid_path_flows_left_total",
 		"How often a flow left the path because it did not answer.", pathLabel, nil)
+	duplicatesChanged = prometheus.NewDesc("braid_duplicate_acknowledgements_changed_total",
+		"Duplicate acknowledgements whose DATA_ACK was made older, because the sender would have sent beyond the window: those that the node's pods sent, and those that they received.", []string{"direction"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (d *Datapath) Describe(descriptions chan<- *prometheus.Desc) {
-	for _, description := range []*prometheus.Desc{flowsAvoiding, peersAvoided, flowsLeft, sentBytes, sentPackets, receivedBytes, receivedPackets} {
+	for _, description := range []*prometheus.Desc{flowsAvoiding, peersAvoided, flowsLeft, sentBytes, sentPackets, receivedBytes, receivedPackets, duplicatesChanged} {
 		descriptions <- description
 	}
 }
@@ -53,6 +56,9 @@ func (d *Datapath) Collect(metrics chan<- prometheus.Metric) {
 	}
 	if found == nil {
 		return
+	}
+	for direction, count := range map[string]uint64{"sent": found.withdrawn[uplink.ACKSent], "received": found.withdrawn[uplink.ACKReceived]} {
+		metrics <- prometheus.MustNewConstMetric(duplicatesChanged, prometheus.CounterValue, float64(count), direction)
 	}
 	emit := func(description *prometheus.Desc, kind prometheus.ValueType, value float64, path string) {
 		metrics <- prometheus.MustNewConstMetric(description, kind, value, path)
@@ -82,9 +88,11 @@ func (d *Datapath) collectTraffic(metrics chan<- prometheus.Metric) {
 	}
 }
 
-// silences are what is known of paths that did not answer, by their numbers.
+// silences are what is known of paths that did not answer, by their numbers, and of acknowledgements
+// that were changed.
 type silences struct {
 	departures [uplink.MaxPaths]uint64
+	withdrawn  [2]uint64
 	*avoidance // nil before the first sweep
 }
 
@@ -99,6 +107,12 @@ func (s *sweeper) silences() (*silences, error) {
 	for number := range found.departures {
 		if err := s.maps.Departures.Lookup(uint32(number), &found.departures[number]); err != nil {
 			return nil, fmt.Errorf("reading the departures from path %d: %w", number, err)
+		}
+	}
+	for whose := range found.withdrawn {
+		var err error
+		if found.withdrawn[whose], err = entries.Sum(s.maps.Withdrawn, uint32(whose)); err != nil {
+			return nil, fmt.Errorf("reading how many duplicate acknowledgements were changed: %w", err)
 		}
 	}
 	return found, nil

@@ -120,3 +120,15 @@ func Replace[K, V comparable](m *ebpf.Map, wanted map[K]V, what string) error {
 	}
 	return nil
 }
+
+// Sum is what all processors have counted in an entry of a map that each has its own of.
+func Sum(m *ebpf.Map, key uint32) (sum uint64, err error) {
+	var each []uint64
+	if err := m.Lookup(key, &each); err != nil {
+		return 0, fmt.Errorf("reading the counts of entry %d: %w", key, err)
+	}
+	for _, count := range each {
+		sum += count
+	}
+	return sum, nil
+}

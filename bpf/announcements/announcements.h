@@ -25,7 +25,6 @@ enum {
 	SAYS_LITTLE = 16, /* segments that it sent */
 	LENGTH_ADD_IPV4 = 16, /* each with its HMAC */
 	LENGTH_ADD_IPV6_PORT = 30,
-	TIMESTAMPS_HEAD = 0x0101080a, /* two NOPs before the option */
 	LONGEST_ACK = sizeof(struct ethhdr) + 60 + 60,
 };
 

@@ -14,10 +14,9 @@
  * by itself passes from then on, as it does where anything here fails.
  *
  * What else the pod's kernel says too early is kept here as well: answers to joins that are not
- * finished, and how much data has come, in duplicate acknowledgements (duplicate_ack.h).
+ * finished.
  */
 #include "announcements.h"
-#include "duplicate_ack.h"
 #include "shared.h"
 
 /* For Go. */
@@ -383,7 +382,6 @@ int hold_addresses(struct __sk_buff *skb)
 		return bpf_sk_fullsock(socket) ? TCX_NEXT : answer(skb, wait);
 	if (unlikely(is_early_answer(skb, tcp)))
 		return keep_back();
-	note_ack(skb, tcp, socket);
 	if (!wait->bytes && !wait->time)
 		return TCX_NEXT;
 	if (wait->tells & (TELLS_LASTING | TELLS_SERVED | TELLS_BEGUN))

@@ -92,7 +92,6 @@ type HoldWait struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	HoldMapAcknowledged         = "acknowledged"
 	HoldMapCarriedAnnouncements = "carried_announcements"
 	HoldMapHeldAnnouncements    = "held_announcements"
 	HoldMapKeptBack             = "kept_back"
@@ -101,7 +100,6 @@ const (
 	HoldMapToldInterfaces       = "told_interfaces"
 	HoldMapTurns                = "turns"
 	HoldMapWaits                = "waits"
-	HoldMapWithdrawn            = "withdrawn"
 	HoldProgHoldAddresses       = "hold_addresses"
 )
 
@@ -154,7 +152,6 @@ type HoldProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type HoldMapSpecs struct {
-	Acknowledged         *ebpf.MapSpec `ebpf:"acknowledged"`
 	CarriedAnnouncements *ebpf.MapSpec `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.MapSpec `ebpf:"held_announcements"`
 	KeptBack             *ebpf.MapSpec `ebpf:"kept_back"`
@@ -163,7 +160,6 @@ type HoldMapSpecs struct {
 	ToldInterfaces       *ebpf.MapSpec `ebpf:"told_interfaces"`
 	Turns                *ebpf.MapSpec `ebpf:"turns"`
 	Waits                *ebpf.MapSpec `ebpf:"waits"`
-	Withdrawn            *ebpf.MapSpec `ebpf:"withdrawn"`
 }
 
 // HoldVariableSpecs contains global variables before they are loaded into the kernel.
@@ -192,7 +188,6 @@ func (o *HoldObjects) Close() error {
 //
 // It can be passed to LoadHoldObjects or ebpf.CollectionSpec.LoadAndAssign.
 type HoldMaps struct {
-	Acknowledged         *ebpf.Map `ebpf:"acknowledged"`
 	CarriedAnnouncements *ebpf.Map `ebpf:"carried_announcements"`
 	HeldAnnouncements    *ebpf.Map `ebpf:"held_announcements"`
 	KeptBack             *ebpf.Map `ebpf:"kept_back"`
@@ -201,12 +196,10 @@ type HoldMaps struct {
 	ToldInterfaces       *ebpf.Map `ebpf:"told_interfaces"`
 	Turns                *ebpf.Map `ebpf:"turns"`
 	Waits                *ebpf.Map `ebpf:"waits"`
-	Withdrawn            *ebpf.Map `ebpf:"withdrawn"`
 }
 
 func (m *HoldMaps) Close() error {
 	return _HoldClose(
-		m.Acknowledged,
 		m.CarriedAnnouncements,
 		m.HeldAnnouncements,
 		m.KeptBack,
@@ -215,7 +208,6 @@ func (m *HoldMaps) Close() error {
 		m.ToldInterfaces,
 		m.Turns,
 		m.Waits,
-		m.Withdrawn,
 	)
 }
 

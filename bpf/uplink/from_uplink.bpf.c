@@ -6,8 +6,9 @@
  * packets come in, so that its answers leave on the same one, and learns a
  * connection's token from the responder's key. It changes no packet, but for what to_uplink
  * of another node has encapsulated, or given other outer addresses, for a path over routers,
- * and tc_index of what is in a tunnel (origin.h).
+ * tc_index of what is in a tunnel (origin.h), and DATA_ACKs of duplicates (duplicate_ack.h).
  */
+#include "uplink/duplicate_ack.h"
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/pick_up.h"
@@ -294,8 +295,10 @@ int from_uplink(struct __sk_buff *skb)
 	key.local_port = packet.destination_port;
 	key.remote_port = packet.source_port;
 	find_hot(&hot, &key, packet.family);
-	if (hot.is_usable && is_plain(&packet) && note_hot_arrival(skb, &hot, &packet))
+	if (hot.is_usable && is_plain(&packet) && note_hot_arrival(skb, &hot, &packet)) {
+		note_acknowledgement(skb, &packet, &key, ACK_RECEIVED);
 		return TCX_NEXT;
+	}
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (unlikely(syn)) {
 		ask(skb, &packet, &key, flow);
@@ -310,6 +313,8 @@ int from_uplink(struct __sk_buff *skb)
 	came_by = flow->incoming;
 	note_arrival(skb, flow, &packet);
 	note_received(skb, flow, &packet, came_by);
+	if (is_plain(&packet))
+		note_acknowledgement(skb, &packet, &key, ACK_RECEIVED);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
 		note_end(flow, &key, &packet, ENDED_IN);
 	follow_hot(&hot, flow, &key, packet.family, 0);

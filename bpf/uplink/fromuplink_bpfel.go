@@ -230,6 +230,7 @@ type FromUplinkWrapping struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	FromUplinkMapAcknowledged     = "acknowledged"
 	FromUplinkMapAnswered         = "answered"
 	FromUplinkMapClockReadings    = "clock_readings"
 	FromUplinkMapConnections      = "connections"
@@ -255,6 +256,7 @@ const (
 	FromUplinkMapRecentHandshakes = "recent_handshakes"
 	FromUplinkMapTraffic          = "traffic"
 	FromUplinkMapTunnels          = "tunnels"
+	FromUplinkMapWithdrawn        = "withdrawn"
 	FromUplinkMapWrappings        = "wrappings"
 	FromUplinkProgFromUplink      = "from_uplink"
 	FromUplinkVarFlowEntries      = "flow_entries"
@@ -309,6 +311,7 @@ type FromUplinkProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type FromUplinkMapSpecs struct {
+	Acknowledged     *ebpf.MapSpec `ebpf:"acknowledged"`
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
 	ClockReadings    *ebpf.MapSpec `ebpf:"clock_readings"`
 	Connections      *ebpf.MapSpec `ebpf:"connections"`
@@ -334,6 +337,7 @@ type FromUplinkMapSpecs struct {
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
+	Withdrawn        *ebpf.MapSpec `ebpf:"withdrawn"`
 	Wrappings        *ebpf.MapSpec `ebpf:"wrappings"`
 }
 
@@ -364,6 +368,7 @@ func (o *FromUplinkObjects) Close() error {
 //
 // It can be passed to LoadFromUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FromUplinkMaps struct {
+	Acknowledged     *ebpf.Map `ebpf:"acknowledged"`
 	Answered         *ebpf.Map `ebpf:"answered"`
 	ClockReadings    *ebpf.Map `ebpf:"clock_readings"`
 	Connections      *ebpf.Map `ebpf:"connections"`
@@ -389,11 +394,13 @@ type FromUplinkMaps struct {
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
+	Withdrawn        *ebpf.Map `ebpf:"withdrawn"`
 	Wrappings        *ebpf.Map `ebpf:"wrappings"`
 }
 
 func (m *FromUplinkMaps) Close() error {
 	return _FromUplinkClose(
+		m.Acknowledged,
 		m.Answered,
 		m.ClockReadings,
 		m.Connections,
@@ -419,6 +426,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.RecentHandshakes,
 		m.Traffic,
 		m.Tunnels,
+		m.Withdrawn,
 		m.Wrappings,
 	)
 }

@@ -200,6 +200,7 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 	to := &p.to
 	require.NoError(t, toSpec.LoadAndAssign(to, nil))
 	require.NoError(t, fromSpec.LoadAndAssign(&p.from, &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
+		uplink.FromUplinkMapAcknowledged:  to.Acknowledged,
 		uplink.FromUplinkMapAnswered:      to.Answered,
 		uplink.FromUplinkMapClockReadings: to.ClockReadings,
 		uplink.FromUplinkMapConnections:   to.Connections,
@@ -221,6 +222,7 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 		uplink.FromUplinkMapPodRanges:     to.PodRanges,
 		uplink.FromUplinkMapPreferences:   to.Preferences,
 		uplink.FromUplinkMapTraffic:       to.Traffic,
+		uplink.FromUplinkMapWithdrawn:     to.Withdrawn,
 		uplink.FromUplinkMapWrappings:     to.Wrappings,
 
 		uplink.FromUplinkMapRecentHandshakes: to.RecentHandshakes,

@@ -7,6 +7,7 @@
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
 #include "kept_origin.h"
+#include "uplink/duplicate_ack.h"
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
 #include "uplink/path_selection.h"
@@ -18,6 +19,7 @@
 #include "shared.h"
 
 /* For Go. */
+SHARED(enum, acknowledgement);
 SHARED(enum, arrival);
 SHARED(enum, busy_limit);
 SHARED(enum, flow_ended);
@@ -599,7 +601,8 @@ static __always_inline int read_hot_flow(const struct hot *hot, const struct nod
 }
 
 /* Sends a packet whose flow is hot as steer does, or leaves it to that. */
-static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
+static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet,
+				     const struct flow_key *key)
 {
 	struct bpf_redir_neigh next_hop = { .nh_family = packet->carrier };
 	struct node *node = this_node();
@@ -626,6 +629,7 @@ static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *ho
 	interface = node->interface[path];
 	if (!interface || !note_hot_sent(skb, hot, packet))
 		return NOT_HOT;
+	note_acknowledgement(skb, packet, key, ACK_SENT);
 	if (interface == skb->ifindex) {
 		count_sent(skb, packet, &flow, path);
 		return TCX_NEXT;
@@ -652,6 +656,8 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 	}
 	if (unlikely(is_out_of_place(skb, flow, key, packet)))
 		return TCX_NEXT;
+	if (is_plain(packet))
+		note_acknowledgement(skb, packet, key, ACK_SENT);
 	note_expected(skb, flow, packet);
 	note_end(flow, key, packet, ENDED_OUT);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
@@ -674,7 +680,7 @@ int to_uplink(struct __sk_buff *skb)
 		return TCX_NEXT;
 	find_hot(&hot, key, packet.family);
 	if (hot.is_usable && is_plain(&packet)) {
-		verdict = steer_hot(skb, &hot, &packet);
+		verdict = steer_hot(skb, &hot, &packet, key);
 		if (verdict != NOT_HOT)
 			return verdict;
 	}

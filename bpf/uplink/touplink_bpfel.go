@@ -246,6 +246,7 @@ type ToUplinkWrapping struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	ToUplinkMapAcknowledged     = "acknowledged"
 	ToUplinkMapAnswered         = "answered"
 	ToUplinkMapBusyFlows        = "busy_flows"
 	ToUplinkMapClockReadings    = "clock_readings"
@@ -273,6 +274,7 @@ const (
 	ToUplinkMapRecentHandshakes = "recent_handshakes"
 	ToUplinkMapTraffic          = "traffic"
 	ToUplinkMapTunnels          = "tunnels"
+	ToUplinkMapWithdrawn        = "withdrawn"
 	ToUplinkMapWrappings        = "wrappings"
 	ToUplinkProgToUplink        = "to_uplink"
 	ToUplinkVarFlowEntries      = "flow_entries"
@@ -328,6 +330,7 @@ type ToUplinkProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ToUplinkMapSpecs struct {
+	Acknowledged     *ebpf.MapSpec `ebpf:"acknowledged"`
 	Answered         *ebpf.MapSpec `ebpf:"answered"`
 	BusyFlows        *ebpf.MapSpec `ebpf:"busy_flows"`
 	ClockReadings    *ebpf.MapSpec `ebpf:"clock_readings"`
@@ -355,6 +358,7 @@ type ToUplinkMapSpecs struct {
 	RecentHandshakes *ebpf.MapSpec `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.MapSpec `ebpf:"traffic"`
 	Tunnels          *ebpf.MapSpec `ebpf:"tunnels"`
+	Withdrawn        *ebpf.MapSpec `ebpf:"withdrawn"`
 	Wrappings        *ebpf.MapSpec `ebpf:"wrappings"`
 }
 
@@ -386,6 +390,7 @@ func (o *ToUplinkObjects) Close() error {
 //
 // It can be passed to LoadToUplinkObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ToUplinkMaps struct {
+	Acknowledged     *ebpf.Map `ebpf:"acknowledged"`
 	Answered         *ebpf.Map `ebpf:"answered"`
 	BusyFlows        *ebpf.Map `ebpf:"busy_flows"`
 	ClockReadings    *ebpf.Map `ebpf:"clock_readings"`
@@ -413,11 +418,13 @@ type ToUplinkMaps struct {
 	RecentHandshakes *ebpf.Map `ebpf:"recent_handshakes"`
 	Traffic          *ebpf.Map `ebpf:"traffic"`
 	Tunnels          *ebpf.Map `ebpf:"tunnels"`
+	Withdrawn        *ebpf.Map `ebpf:"withdrawn"`
 	Wrappings        *ebpf.Map `ebpf:"wrappings"`
 }
 
 func (m *ToUplinkMaps) Close() error {
 	return _ToUplinkClose(
+		m.Acknowledged,
 		m.Answered,
 		m.BusyFlows,
 		m.ClockReadings,
@@ -445,6 +452,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.RecentHandshakes,
 		m.Traffic,
 		m.Tunnels,
+		m.Withdrawn,
 		m.Wrappings,
 	)
 }

@@ -2,6 +2,12 @@
 
 package uplink
 
+// enum acknowledgement
+const (
+	ACKSent     = 0x0
+	ACKReceived = 0x1
+)
+
 // enum arrival
 const (
 	Arrival          = 0x2f00

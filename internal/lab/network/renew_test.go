@@ -3,6 +3,8 @@
 package network_test
 
 import (
+	"errors"
+	"os/exec"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -24,6 +26,20 @@ func nic(t *testing.T, node *network.Node, name string) *netlink.LinkAttrs {
 	return link.Attrs()
 }
 
+// startInside starts a command, and returns once it runs on the node: nsenter first has to get there.
+func startInside(t *testing.T, node *network.Node, command ...string) *exec.Cmd {
+	t.Helper()
+	started := node.Command(t.Context(), "sh", append([]string{"-c", `echo; exec "$@"`, "sh"}, command...)...)
+	out, err := started.StdoutPipe()
+	if err := errors.Join(err, started.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return started
+}
+
 func TestARenewedNodeIsEmptyAndReachable(t *testing.T) {
 	n := build(t, network.Spec{LinkMbit: 100})
 	a, b := n.Nodes[0], n.Nodes[1]
@@ -31,10 +47,7 @@ func TestARenewedNodeIsEmptyAndReachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Pods = nil
-	command := b.Command(t.Context(), "sleep", "600")
-	if err := command.Start(); err != nil {
-		t.Fatal(err)
-	}
+	command := startInside(t, b, "sleep", "600")
 	address := nic(t, b, "blue").HardwareAddr.String()
 	if _, err := b.Run("ip", "rule", "add", "priority", "99", "lookup", "99"); err != nil {
 		t.Fatal(err)
