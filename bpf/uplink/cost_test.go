@@ -22,6 +22,8 @@ const loopback = 1
 var (
 	native  = packettest.Segments{TCPAt: 14 + 20, Step: 1000}
 	inVXLAN = packettest.Segments{TCPAt: 14 + 20 + 8 + 8 + 14 + 20, Step: 1000}
+	// acknowledging has the number grow that they acknowledge.
+	acknowledging = packettest.Segments{TCPAt: 14 + 20 + 4, Step: 1000}
 )
 
 // withOrigin are segments with this tc_index.
@@ -112,6 +114,9 @@ func benchmarkAPacket(b *testing.B, n *node) {
 		n.putFlow(b, e.out(), uplink.ToUplinkFlow{Endpoint: thePod, Role: initiator, Peer: thePeer, Path: green, Allowed: allPaths})
 		costs(b, n, n.from, e.out().flip().frame(), native)
 	})
+	acknowledgement := e.out().with(func(s *segment) { s.options = saying{false, hasDataACK | dataACKLong, someDataACK}.options() })
+	b.Run("an acknowledgement", func(b *testing.B) { costs(b, n, n.to, acknowledgement.frame(), acknowledging) })
+	b.Run("an acknowledgement that comes in", func(b *testing.B) { costs(b, n, n.from, acknowledgement.flip().frame(), acknowledging) })
 	b.Run("of UDP", func(b *testing.B) { costs(b, n, n.to, between(tunnelKinds["VXLAN"], 4).Frame(frame), inVXLAN) })
 	b.Run("of UDP that comes in", func(b *testing.B) { costs(b, n, n.from, back(between(tunnelKinds["VXLAN"], 4)).Frame(frame), inVXLAN) })
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -115,17 +114,9 @@ func TestFlowsThatAreAnsweredStandInForProbes(t *testing.T) {
 // probesSent are those of the client's node, by path.
 func (c *cluster) probesSent(t *testing.T) map[string]float64 {
 	t.Helper()
-	out, err := c.AgentMetrics(t.Context(), c.Network.Pod("client").Node)
-	if err != nil {
-		t.Fatal(err)
-	}
 	sent := map[string]float64{}
 	for _, path := range paths {
-		_, value, found := strings.Cut(out, fmt.Sprintf("braid_path_probes_sent_total{path=%q} ", path))
-		value, _, _ = strings.Cut(value, "\n")
-		if sent[path], err = strconv.ParseFloat(value, 64); !found || err != nil {
-			t.Fatalf("no count of the probes on %s in %s", path, out)
-		}
+		sent[path] = c.AgentMetric(t, c.Network.Pod("client").Node, fmt.Sprintf("braid_path_probes_sent_total{path=%q}", path))
 	}
 	return sent
 }

@@ -222,6 +222,7 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 		})
 	}
 	c.expectGuestSubflows(t, guest, v1alpha1.ReasonGuestJoins)
+	t.Run("its acknowledgements keep senders within the window", func(t *testing.T) { c.expectDuplicatesChanged(t, vm) })
 	t.Run("of paths over one link the other one takes over", func(t *testing.T) { c.expectOtherToTakeOver(t, policy) })
 
 	t.Run("not for a pod, which says so", func(t *testing.T) {
@@ -237,6 +238,25 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// expectDuplicatesChanged has segments be lost that the VM receives.
+func (c *cluster) expectDuplicatesChanged(t *testing.T, vm *network.Pod) {
+	t.Helper()
+	testlab.RunIn(t, vm, "nft", "add", "table", "inet", "lose")
+	defer testlab.RunIn(t, vm, "nft", "delete", "table", "inet", "lose")
+	testlab.RunIn(t, vm, "nft", "add", "chain", "inet", "lose", "input", "{ type filter hook input priority 0; }")
+	testlab.RunIn(t, vm, "nft", "add", "rule", "inet", "lose", "input", "tcp", "sport", "5001", "numgen", "random", "mod", "25", "0", "drop")
+	before := c.duplicatesChanged(t, vm.Node)
+	r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Down, testlab.SpreadTime))
+	require.Equal(t, len(paths), r.Result.Subflows)
+	require.Greater(t, c.duplicatesChanged(t, vm.Node), before)
+}
+
+// duplicatesChanged counts the acknowledgements of a node's VM that were changed.
+func (c *cluster) duplicatesChanged(t *testing.T, node *network.Node) float64 {
+	t.Helper()
+	return (&shop.Cluster{Cluster: c.Cluster}).AgentMetric(t, node, `braid_duplicate_acknowledgements_changed_total{direction="sent"}`)
 }
 
 // expectOtherToTakeOver has the NIC of a bottleneck group's first path fail at the VM's node.

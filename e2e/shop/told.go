@@ -11,6 +11,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -160,4 +161,20 @@ func (c *Cluster) AgentMetrics(ctx context.Context, node *network.Node) (string,
 		return "", fmt.Errorf("reading the agent's metrics: %w", err)
 	}
 	return string(out), nil
+}
+
+// AgentMetric is what the agent of a node says of one series.
+func (c *Cluster) AgentMetric(t *testing.T, node *network.Node, series string) float64 {
+	t.Helper()
+	told, err := c.AgentMetrics(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(told, series+" ")
+	text, _, _ = strings.Cut(text, "\n")
+	value, err := strconv.ParseFloat(text, 64)
+	if !found || err != nil {
+		t.Fatalf("%s is not in %s", series, told)
+	}
+	return value
 }
