@@ -24,6 +24,7 @@ enum {
 	OLDER = 1 << 30,         /* than a DATA_ACK of 4 bytes */
 	SACK_HEAD = 0x010105,    /* two NOPs before the option */
 	SHORTEST_SELECTIVE = 20, /* options that have room for SACK and a DATA_ACK */
+	REPEATED_WITHIN = 1 << 24, /* bytes; a number that is further behind is of a connection that has begun since */
 };
 
 /* Whose acknowledgement: of a pod of this node, or of the other end. */
@@ -62,21 +63,35 @@ static __always_inline int is_selective(struct __sk_buff *skb, const struct pack
 	return ((words[0] == bpf_htonl(TIMESTAMPS_HEAD) ? words[PADDED_TIMESTAMPS / 4] : words[0]) & mask) == head;
 }
 
+/* Whether the checksum of a segment without data is the right one. */
+static __always_inline int is_whole(struct __sk_buff *skb, const struct packet *packet, __u32 transport, __u16 pseudo_sum)
+{
+	__u32 words[(sizeof(struct tcphdr) + TCP_OPTIONS_MAX) / 4] = {};
+	__u32 length = size_within(sizeof(struct tcphdr) + packet->options_length, sizeof(words));
+
+	if (!length || bpf_skb_load_bytes(skb, transport, words, length))
+		return 0;
+	return folded((__u64)(__u32)bpf_csum_diff(0, 0, words, sizeof(words), 0) + pseudo_sum) == 0xffff;
+}
+
 /*
- * Writes a word of a segment, and its checksum. One that is to be completed later holds the sum of the pseudo header
- * and stays; helpers cannot tell that of a segment in a tunnel, whose outer checksum may be the one to be completed.
+ * Writes a word of a segment, and its checksum. One that a NIC is to complete holds the sum of the pseudo header
+ * and stays. The kernel's helper does not know of a segment in a tunnel whose outer checksum is the one to be completed.
+ * A whole one looks so once in 65,536 times: then the segment stays as it is.
  */
 static __always_inline int set_word(struct __sk_buff *skb, const struct packet *packet, __u32 at, __be32 before, __be32 after)
 {
-	__u32 transport = packet->options - sizeof(struct tcphdr);
-	__u16 sum;
+	__u32 transport = packet->options - sizeof(struct tcphdr), check = transport + TCP_CHECKSUM_AT;
+	__u16 sum, pseudo_sum = pseudo_header_sum(packet->family, &packet->source, &packet->destination, skb->len - transport);
 
-	if ((at - transport) & 1 || bpf_skb_load_bytes(skb, transport + TCP_CHECKSUM_AT, &sum, sizeof(sum)))
+	if ((at - transport) & 1 || bpf_skb_load_bytes(skb, check, &sum, sizeof(sum)))
 		return 0;
-	if (sum != pseudo_header_sum(packet->family, &packet->source, &packet->destination, skb->len - transport)) {
+	if (sum != pseudo_sum) {
 		sum = ~folded((__u64)(__u16)~sum + (__u32)~before + after);
-		if (bpf_skb_store_bytes(skb, transport + TCP_CHECKSUM_AT, &sum, sizeof(sum), 0))
+		if (bpf_skb_store_bytes(skb, check, &sum, sizeof(sum), 0))
 			return 0;
+	} else if (is_whole(skb, packet, transport, pseudo_sum)) {
+		return 0;
 	}
 	return !bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0);
 }
@@ -109,22 +124,24 @@ __noinline int withdraw_data_ack(struct __sk_buff *skb, const struct packet *pac
 }
 
 /*
- * Notes what a plain segment without data acknowledges, and makes the DATA_ACK of a duplicate older. Once for each
- * segment: a second look would find a duplicate.
+ * Notes what a plain segment without data acknowledges, and makes the DATA_ACK of a duplicate older, and of one that was
+ * overtaken. Once for each segment: a second look would find a duplicate.
  */
 static __always_inline void note_acknowledgement(struct __sk_buff *skb, const struct packet *packet,
 						 const struct flow_key *key, __u32 whose)
 {
 	__u32 mixed = mix_ends(key), index = (mixed >> (32 - ACKNOWLEDGED_BITS) & ~1U) | whose;
-	__u64 now = (__u64)mixed << 32 | packet->acknowledgement, *last;
+	__u32 number = bpf_ntohl(packet->acknowledgement);
+	__u64 *entry, before;
 
 	if (skb->len != packet->options + packet->options_length)
 		return;
-	last = bpf_map_lookup_elem(&acknowledged, &index);
-	if (!last)
+	entry = bpf_map_lookup_elem(&acknowledged, &index);
+	if (!entry)
 		return;
-	if (*last != now)
-		*last = now;
+	before = *entry;
+	if (before >> 32 != mixed || (__u32)before - number >= REPEATED_WITHIN)
+		*entry = (__u64)mixed << 32 | number;
 	else if (packet->options_length >= SHORTEST_SELECTIVE)
 		withdraw_data_ack(skb, packet, whose);
 }
