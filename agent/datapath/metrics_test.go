@@ -79,6 +79,7 @@ func TestFlowsThatAvoidAPathAreCounted(t *testing.T) {
 	require.NoError(t, d.loaded.Value.maps().Departures.Put(uint32(1), uint64(7)))
 	left := map[string]float64{
 		"braid_path_flows_left_total blue": 0, "braid_path_flows_left_total green": 7, "braid_path_flows_left_total red": 0,
+		"braid_duplicate_acknowledgements_changed_total sent": 0, "braid_duplicate_acknowledgements_changed_total received": 0,
 	}
 	require.Equal(t, left, measured(t, d), "before the flows were looked at")
 	require.NoError(t, d.flows.sweep())

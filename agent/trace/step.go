@@ -98,6 +98,8 @@ func (t *Tracer) uplinkMaps() map[string]treatment {
 		"traffic":     {fresh: true},
 		"kept_origin": {fresh: true},
 		"hot_flows":   {fresh: true},
+		// What is asked about repeats nothing.
+		"acknowledged": {fresh: true}, "withdrawn": {fresh: true},
 	}
 }
 
