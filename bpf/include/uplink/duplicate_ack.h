@@ -77,7 +77,8 @@ static __always_inline int is_whole(struct __sk_buff *skb, const struct packet *
 /*
  * Writes a word of a segment, and its checksum. One that a NIC is to complete holds the sum of the pseudo header
  * and stays. The kernel's helper does not know of a segment in a tunnel whose outer checksum is the one to be completed.
- * A whole one looks so once in 65,536 times: then the segment stays as it is.
+ * A whole one looks so once in 65,536 times: then the segment stays as it is. Word and checksum change by opposite sums,
+ * so that a tunnel's outer checksum, and what a NIC has summed, stay right.
  */
 static __always_inline int set_word(struct __sk_buff *skb, const struct packet *packet, __u32 at, __be32 before, __be32 after)
 {
