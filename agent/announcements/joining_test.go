@@ -67,18 +67,11 @@ const (
 // connectWithoutJoins has joins be lost until they are let through.
 func (l *lab) connectWithoutJoins(t *testing.T, version int) (client, server net.Conn, letThrough func()) {
 	t.Helper()
-	letThrough = l.lose(t, "option", "mptcp", "subtype", "1")
-	client, server = l.connectEnds(t, version)
-	return client, server, letThrough
-}
-
-// connectEnds opens a connection, both of whose ends are the test's.
-func (l *lab) connectEnds(t *testing.T, version int) (client, server net.Conn) {
-	t.Helper()
 	listener, err := l.server.Listen(t.Context(), "tcp", netip.AddrPortFrom(l.server.Address(version), 0).String())
 	require.NoError(t, err)
 	t.Cleanup(func() { listener.Close() })
 	l.settle(t)
+	letThrough = l.lose(t, "option", "mptcp", "subtype", "1")
 	client, err = l.client.Dial(t.Context(), "tcp", listener.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
@@ -88,7 +81,7 @@ func (l *lab) connectEnds(t *testing.T, version int) (client, server net.Conn) {
 	for _, end := range []net.Conn{client, server} {
 		require.NoError(t, end.SetDeadline(time.Now().Add(2*time.Minute)))
 	}
-	return client, server
+	return client, server, letThrough
 }
 
 // writes sends more than the ends may have room for while nobody reads.
@@ -132,14 +125,9 @@ func (l *lab) joinWhileItReads(t *testing.T, client, server net.Conn, letThrough
 // returned function is called.
 func (l *lab) lose(t *testing.T, match ...string) (goesOn func()) {
 	t.Helper()
-	run := func(arguments ...string) {
-		_, err := l.server.Run("nft", arguments...)
-		require.NoError(t, err)
-	}
-	run("add", "table", "inet", "lose")
-	run("add", "chain", "inet", "lose", "input", "{ type filter hook input priority 0; }")
-	run(append(append([]string{"add", "rule", "inet", "lose", "input", "tcp"}, match...), "drop")...)
-	return func() { run("delete", "table", "inet", "lose") }
+	stop, err := l.server.Lose(match...)
+	require.NoError(t, err)
+	return func() { require.NoError(t, stop()) }
 }
 
 // numbersSubflows is whether the kernel tells that a join is not finished.

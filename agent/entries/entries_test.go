@@ -94,3 +94,20 @@ func TestAMapThatIsClosedCannotBeRead(t *testing.T) {
 	require.ErrorContains(t, Each(m, func(*place, *uint32) {}), "reading ")
 	require.ErrorContains(t, Delete(m, place{}), "deleting an entry of ")
 }
+
+func TestWhatProcessorsCountIsSummedUp(t *testing.T) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 2})
+	require.NoError(t, err)
+	t.Cleanup(func() { m.Close() })
+	each, want := make([]uint64, ebpf.MustPossibleCPU()), uint64(0)
+	for i := range each {
+		each[i] = uint64(i) + 7
+		want += each[i]
+	}
+	require.NoError(t, m.Put(uint32(1), each))
+	sum, err := Sum(m, 1)
+	require.NoError(t, err)
+	require.Equal(t, want, sum)
+	_, err = Sum(m, 2)
+	require.ErrorIs(t, err, ebpf.ErrKeyNotExist)
+}

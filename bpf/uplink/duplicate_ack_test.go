@@ -224,3 +224,36 @@ func TestDuplicatesInTunnelsAreChanged(t *testing.T) {
 		require.Equal(t, acks(saying{true, says.flags, olderThanIt}), n.after(t, n.from, context, acks(says)))
 	})
 }
+
+// Another pod of the node acknowledges what has not come yet, with the address of one of ours.
+func TestWhatAnotherInterfaceAcknowledgesIsNoFlows(t *testing.T) {
+	n := newNode(t)
+	says := saying{false, hasDataACK | dataACKLong, someDataACK}
+	first := uint32(0) // what flows before have acknowledged is not forgotten
+	for rests, pause := range map[string]time.Duration{"at once": 0, "now and then": 10 * time.Millisecond} {
+		t.Run(rests, func(t *testing.T) {
+			forEachVersion(t, func(t *testing.T, _ int, e ends) {
+				n.reset(t)
+				n.selectPod(t, weights(1, 0, 0))
+				n.knowInterface(t)
+				n.egressFrom(t, podInterface, e.syn(capable(1)))
+				n.ingress(t, blue, e.synAck(capableWithKey(key)).frame())
+				n.egressFrom(t, podInterface, e.third())
+				first += 10_000
+				acks := func(number uint32, sacks bool) segment {
+					s := says
+					s.sacks = sacks
+					return e.out().with(func(o *segment) { o.answer, o.options = answerNumber+1+first+number, s.options() })
+				}
+				for range 3 {
+					n.egressFrom(t, podInterface, acks(200, false))
+				}
+				time.Sleep(pause)
+				n.egressFrom(t, otherInterface, acks(900, false))
+				n.egressFrom(t, podInterface, acks(300, true)) // stays as it is
+				_, after := n.changed(t, n.to, acks(300, true).frame(), skBuff{Ifindex: n.nics[blue], IngressIfindex: podInterface})
+				require.NotEqual(t, acks(300, true).frame(), after, "what repeats the pod's own is changed")
+			})
+		})
+	}
+}

@@ -579,6 +579,14 @@ static __always_inline __u32 hot_path(const struct flow *flow, const struct node
 	return one_of(paths, flow->turn);
 }
 
+/* Another interface than the flow's is a forger's. */
+static __always_inline void note_own_acknowledgement(struct __sk_buff *skb, const struct packet *packet,
+						     const struct flow_key *key, const struct flow *flow)
+{
+	if (!numbers_of(skb, packet) && likely(origin_of(skb) == flow->from))
+		note_acknowledgement(skb, packet, key, ACK_SENT);
+}
+
 enum {
 	NOT_HOT = -2, /* in the place of a verdict */
 };
@@ -597,6 +605,7 @@ static __always_inline int read_hot_flow(const struct hot *hot, const struct nod
 	flow->redirected = read_hot(hot, &hot->entry->redirected, &foreign);
 	read_way(hot, flow, &foreign);
 	flow->endpoint = read_hot(hot, &hot->entry->endpoint, &foreign);
+	flow->from = read_hot(hot, &hot->entry->from, &foreign);
 	return !(foreign >> HOT_CLAIM);
 }
 
@@ -629,7 +638,7 @@ static __always_inline int steer_hot(struct __sk_buff *skb, const struct hot *ho
 	interface = node->interface[path];
 	if (!interface || !note_hot_sent(skb, hot, packet))
 		return NOT_HOT;
-	note_acknowledgement(skb, packet, key, ACK_SENT);
+	note_own_acknowledgement(skb, packet, key, &flow);
 	if (interface == skb->ifindex) {
 		count_sent(skb, packet, &flow, path);
 		return TCX_NEXT;
@@ -657,7 +666,7 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 	if (unlikely(is_out_of_place(skb, flow, key, packet)))
 		return TCX_NEXT;
 	if (is_plain(packet))
-		note_acknowledgement(skb, packet, key, ACK_SENT);
+		note_own_acknowledgement(skb, packet, key, flow);
 	note_expected(skb, flow, packet);
 	note_end(flow, key, packet, ENDED_OUT);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));

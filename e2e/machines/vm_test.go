@@ -243,10 +243,9 @@ func TestTheHostMakesTheFurtherSubflowsOfAVM(t *testing.T) {
 // expectDuplicatesChanged has segments be lost that the VM receives.
 func (c *cluster) expectDuplicatesChanged(t *testing.T, vm *network.Pod) {
 	t.Helper()
-	testlab.RunIn(t, vm, "nft", "add", "table", "inet", "lose")
-	defer testlab.RunIn(t, vm, "nft", "delete", "table", "inet", "lose")
-	testlab.RunIn(t, vm, "nft", "add", "chain", "inet", "lose", "input", "{ type filter hook input priority 0; }")
-	testlab.RunIn(t, vm, "nft", "add", "rule", "inet", "lose", "input", "tcp", "sport", "5001", "numgen", "random", "mod", "25", "0", "drop")
+	goesOn, err := vm.Lose("sport", "5001", "numgen", "random", "mod", "25", "0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, goesOn()) }()
 	before := c.duplicatesChanged(t, vm.Node)
 	r := c.Run(t, testlab.NewTransfer("vm", "tenant-server", 4, traffic.Down, testlab.SpreadTime))
 	require.Equal(t, len(paths), r.Result.Subflows)
@@ -256,7 +255,7 @@ func (c *cluster) expectDuplicatesChanged(t *testing.T, vm *network.Pod) {
 // duplicatesChanged counts the acknowledgements of a node's VM that were changed.
 func (c *cluster) duplicatesChanged(t *testing.T, node *network.Node) float64 {
 	t.Helper()
-	return (&shop.Cluster{Cluster: c.Cluster}).AgentMetric(t, node, `braid_duplicate_acknowledgements_changed_total{direction="sent"}`)
+	return c.AgentMetric(t, node, `braid_duplicate_acknowledgements_changed_total{direction="sent"}`)
 }
 
 // expectOtherToTakeOver has the NIC of a bottleneck group's first path fail at the VM's node.

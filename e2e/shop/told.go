@@ -5,13 +5,11 @@ package shop
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -21,7 +19,6 @@ import (
 
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/agentapi"
-	"braid.dev/braid/internal/lab/network"
 )
 
 // PolicyOf reads a policy of the shop, or with the namespace empty one of the
@@ -152,29 +149,4 @@ func ProgramsOn(index int) (programs []ebpf.ProgramID, err error) {
 		}
 	}
 	return programs, nil
-}
-
-// AgentMetrics are what the agent of a node counts, as Prometheus reads them.
-func (c *Cluster) AgentMetrics(ctx context.Context, node *network.Node) (string, error) {
-	out, err := node.Command(ctx, c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath(node.NodeName())).Output()
-	if err != nil {
-		return "", fmt.Errorf("reading the agent's metrics: %w", err)
-	}
-	return string(out), nil
-}
-
-// AgentMetric is what the agent of a node says of one series.
-func (c *Cluster) AgentMetric(t *testing.T, node *network.Node, series string) float64 {
-	t.Helper()
-	told, err := c.AgentMetrics(t.Context(), node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, found := strings.Cut(told, series+" ")
-	text, _, _ = strings.Cut(text, "\n")
-	value, err := strconv.ParseFloat(text, 64)
-	if !found || err != nil {
-		t.Fatalf("%s is not in %s", series, told)
-	}
-	return value
 }

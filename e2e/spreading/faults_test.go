@@ -38,11 +38,11 @@ func (c *cluster) expectMeasured(t *testing.T, up int) {
 	t.Helper()
 	want := fmt.Sprintf(`braid_path_up{path="green"} %d`, up)
 	c.WaitFor(t, want, patience, func(context.Context) error {
-		out, err := c.Network.Pod("client").Node.Command(t.Context(), c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath("node1")).Output()
+		told, err := c.AgentMetrics(t.Context(), c.Network.Pod("client").Node)
 		if err != nil {
 			return err
 		}
-		if !strings.Contains(string(out), want+"\n") {
+		if !strings.Contains(told, want+"\n") {
 			return errors.New("it does not")
 		}
 		return nil

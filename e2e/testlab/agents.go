@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -89,4 +91,29 @@ func (c *Cluster) Flows(t testing.TB, node *network.Node) map[uplink.ToUplinkFlo
 		t.Fatalf("reading the flows of %s: %v", node.NodeName(), err)
 	}
 	return flows
+}
+
+// AgentMetrics are what the agent of a node counts, as Prometheus reads them.
+func (c *Cluster) AgentMetrics(ctx context.Context, node *network.Node) (string, error) {
+	out, err := node.Command(ctx, c.Binary("braid-agent"), "metrics", "--state-path", c.StatePath(node.NodeName())).Output()
+	if err != nil {
+		return "", fmt.Errorf("reading the agent's metrics: %w", err)
+	}
+	return string(out), nil
+}
+
+// AgentMetric is what the agent of a node says of one series.
+func (c *Cluster) AgentMetric(t *testing.T, node *network.Node, series string) float64 {
+	t.Helper()
+	told, err := c.AgentMetrics(t.Context(), node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(told, series+" ")
+	text, _, _ = strings.Cut(text, "\n")
+	value, err := strconv.ParseFloat(text, 64)
+	if !found || err != nil {
+		t.Fatalf("%s is not in %s", series, told)
+	}
+	return value
 }

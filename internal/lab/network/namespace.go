@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -188,6 +189,23 @@ func (ns *Namespace) Run(name string, args ...string) (string, error) {
 		return "", fmt.Errorf("running %s %s in %s: %w: %s", name, strings.Join(args, " "), ns.Name, err, out)
 	}
 	return string(out), nil
+}
+
+// Lose has the namespace drop what comes in of TCP and matches this, in nft's words, until goesOn is called.
+func (ns *Namespace) Lose(match ...string) (goesOn func() error, err error) {
+	for _, arguments := range [][]string{
+		{"add", "table", "inet", "lose"},
+		{"add", "chain", "inet", "lose", "input", "{ type filter hook input priority 0; }"},
+		slices.Concat([]string{"add", "rule", "inet", "lose", "input", "tcp"}, match, []string{"drop"}),
+	} {
+		if _, err := ns.Run("nft", arguments...); err != nil {
+			return nil, err
+		}
+	}
+	return func() error {
+		_, err := ns.Run("nft", "delete", "table", "inet", "lose")
+		return err
+	}, nil
 }
 
 // KernelCounter is one of the namespace's counters, by the name that nstat knows: MPTcpExtMPJoinSynRx.
