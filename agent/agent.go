@@ -72,7 +72,7 @@ type Options struct {
 	// SpreadingInterval lies between two looks at what a pod's traffic does; 0 for the
 	// default.
 	SpreadingInterval time.Duration
-	// ShareSmallWindows has the subflows of connections whose receivers' windows are too small
+	// ShareSmallWindows has the subflows of connections whose receivers' windows or send buffers are too small
 	// for paths that differ leave by the best one.
 	ShareSmallWindows bool
 	// XDP says whether rules that only drop act at the XDP hook of NICs: XDPOff, also where it

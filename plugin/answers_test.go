@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -168,7 +169,7 @@ func (s *scene) addFleet(size simulate.Size) *corev1.Pod {
 		stop()
 		agents.Wait()
 	})
-	s.addPlans(policy.Compile(objects.Input()).Plans)
+	s.addPlans(agents, policy.Compile(objects.Input()).Plans)
 	s.create(&v1alpha1.MPTCPEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: "guest"},
 		Spec:       v1alpha1.MPTCPEndpointSpec{NodeName: pod.Spec.NodeName, Interface: v1alpha1.EndpointInterface{MACAddress: "52:54:00:12:34:56"}, Addresses: []v1alpha1.EndpointAddress{"10.99.0.9"}},
@@ -192,8 +193,10 @@ func (s *scene) addAgentPods(nodes []string) {
 }
 
 // addPlans makes the plans, and waits until their agents have said that all is programmed.
-func (s *scene) addPlans(plans map[string]v1alpha1.MPTCPNodePlanSpec) {
+func (s *scene) addPlans(agents *simulate.Agents, plans map[string]v1alpha1.MPTCPNodePlanSpec) {
 	s.t.Helper()
+	// To list all plans while they are answered would take the API server longer than the answers do.
+	seen := agents.Expect(slices.Collect(maps.Keys(plans)), func(plan *v1alpha1.MPTCPNodePlan) bool { return plan != nil })
 	var group errgroup.Group
 	group.SetLimit(atOnce)
 	for name, spec := range plans {
@@ -204,6 +207,8 @@ func (s *scene) addPlans(plans map[string]v1alpha1.MPTCPNodePlanSpec) {
 		})
 	}
 	require.NoError(s.t, group.Wait())
+	_, err := seen.Wait(s.t.Context())
+	require.NoError(s.t, err)
 	testutil.Retry(s.t, time.Minute, func() error {
 		var all v1alpha1.MPTCPNodePlanList
 		if err := s.client.List(s.t.Context(), &all); err != nil {

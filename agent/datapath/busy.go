@@ -29,9 +29,10 @@ type BusyFlow struct {
 	// Path is the number of the one by which it sent last.
 	Path uint8
 	// Shared is true for a flow that is to leave by the same path as others of its
-	// connection: see Share.
-	Shared bool
-	// Busy is false where it has not sent much of late.
+	// connection, SharedPath: see Share.
+	Shared     bool
+	SharedPath uint8
+	// Busy is false where it has not sent much of late, or anything where it shares a path.
 	Busy bool
 }
 
@@ -47,6 +48,11 @@ func (d *Datapath) Share(flow BusyFlow, path uint8) error {
 
 // Part has it leave by its own path again.
 func (d *Datapath) Part(flow BusyFlow) error { return d.busy.write(flow, 0) }
+
+// PathOf is the number of the path by which a flow sent last; false where it is not known.
+func (d *Datapath) PathOf(local, remote netip.AddrPort) (path uint8, known bool, err error) {
+	return d.busy.pathOf(local, remote)
+}
 
 // busyTable reads and writes beside the rounds.
 type busyTable struct {
@@ -82,7 +88,7 @@ func (t *busyTable) read() (flows []BusyFlow, err error) {
 			ago := int32(now - busy.Slice) // less than 0 where the next slice has begun meanwhile
 			flow := BusyFlow{
 				Local: bpf.AddrPort(key.Local.Word, key.LocalPort), Remote: bpf.AddrPort(key.Remote.Word, key.RemotePort),
-				Path: busy.Path, Shared: busy.Together&uplink.Together != 0, Busy: ago <= recentSlices,
+				Path: busy.Path, Shared: busy.Together&uplink.Together != 0, SharedPath: busy.Together >> uplink.TogetherPath, Busy: ago <= recentSlices,
 			}
 			switch {
 			case flow.Busy || flow.Shared:
@@ -110,10 +116,7 @@ func forgetBusy(busy *ebpf.Map, stale []uplink.ToUplinkFlowKey) error {
 // write says by which path a flow leaves. One that the programs have forgotten is on its own
 // path, or will be when it next sends much.
 func (t *busyTable) write(flow BusyFlow, together uint8) error {
-	key := uplink.ToUplinkFlowKey{
-		Local: toAddress(flow.Local.Addr()), Remote: toAddress(flow.Remote.Addr()),
-		LocalPort: bpf.Port(flow.Local.Port()), RemotePort: bpf.Port(flow.Remote.Port()),
-	}
+	key := keyOf(flow.Local, flow.Remote)
 	return t.do(func(maps *uplink.ToUplinkMaps) error {
 		var busy uplink.ToUplinkBusyFlow
 		err := maps.BusyFlows.Lookup(key, &busy)
@@ -126,6 +129,26 @@ func (t *busyTable) write(flow BusyFlow, together uint8) error {
 		}
 		return nil
 	})
+}
+
+func keyOf(local, remote netip.AddrPort) uplink.ToUplinkFlowKey {
+	return uplink.ToUplinkFlowKey{
+		Local: toAddress(local.Addr()), Remote: toAddress(remote.Addr()),
+		LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port()),
+	}
+}
+
+func (t *busyTable) pathOf(local, remote netip.AddrPort) (path uint8, known bool, err error) {
+	err = t.do(func(maps *uplink.ToUplinkMaps) error {
+		var flow uplink.ToUplinkFlow
+		err := maps.Flows.Lookup(keyOf(local, remote), &flow)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("asking by which path a flow leaves: %w", err)
+		}
+		path, known = flow.Last, err == nil && flow.Last < uplink.MaxPaths
+		return nil
+	})
+	return path, known, err
 }
 
 // slice is the number of the present one, as the programs count them.

@@ -3,6 +3,7 @@
 package datapath
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -44,4 +45,31 @@ func TestFlowsThatSendLittleForLongAreForgottenUnlessTheyShareAPath(t *testing.T
 	left := 0
 	require.NoError(t, entries.Each(busy, func(*uplink.ToUplinkFlowKey, *uplink.ToUplinkBusyFlow) { left++ }))
 	require.Equal(t, 4, left)
+}
+
+func TestThePathOfAFlowIsThatOfWhatItSentLast(t *testing.T) {
+	spec, err := uplink.LoadToUplink()
+	require.NoError(t, err)
+	spec.Maps["flows"].MaxEntries = 16
+	flows, err := ebpf.NewMap(spec.Maps["flows"])
+	require.NoError(t, err)
+	defer flows.Close()
+	table := &busyTable{}
+	local, remote := netip.MustParseAddrPort("192.0.2.1:40000"), netip.MustParseAddrPort("192.0.2.2:80")
+	require.NoError(t, flows.Put(keyOf(local, remote), uplink.ToUplinkFlow{Path: 1, Last: 2}))
+	_, known, err := table.pathOf(local, remote)
+	require.NoError(t, err)
+	require.False(t, known, "with nothing loaded")
+	table.use(&uplink.ToUplinkMaps{Flows: flows})
+	path, known, err := table.pathOf(local, remote)
+	require.NoError(t, err)
+	require.True(t, known)
+	require.Equal(t, uint8(2), path)
+	_, known, err = table.pathOf(remote, local)
+	require.NoError(t, err)
+	require.False(t, known, "of a flow that nobody saw")
+	require.NoError(t, flows.Put(keyOf(local, remote), uplink.ToUplinkFlow{Path: 1, Last: uplink.NoPath}))
+	_, known, err = table.pathOf(local, remote)
+	require.NoError(t, err)
+	require.False(t, known, "of one that has sent nothing")
 }

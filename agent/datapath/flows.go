@@ -142,9 +142,7 @@ func (t *FlowTable) Find(local, remote netip.AddrPort) (*Flow, error) {
 	if t.flows == nil {
 		return nil, nil
 	}
-	key := uplink.ToUplinkFlowKey{
-		Local: toAddress(local.Addr()), Remote: toAddress(remote.Addr()), LocalPort: bpf.Port(local.Port()), RemotePort: bpf.Port(remote.Port()),
-	}
+	key := keyOf(local, remote)
 	var flow uplink.ToUplinkFlow
 	if err := t.flows.Lookup(key, &flow); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil, nil

@@ -2,58 +2,18 @@
 
 package narrow
 
-import (
-	"net/netip"
-	"slices"
-	"time"
-)
+import "time"
 
 const (
-	// short is the part of what the best path alone delivers below which a connection over
-	// several paths is taken for one that its receiver's window holds back.
-	short = 0.9
 	// gain is how much more a connection must get by one path to stay there, and gainApart by
 	// several. gainLossless is the former where the other paths lose packets: a connection
 	// stands still again and again for what was lost, which few looks may not have seen, so it
-	// may even get a little less.
-	gain, gainApart, gainLossless = 1.15, 1.05, 0.9
-	// lossy is the part of what a subflow moves that it must have sent again for its path to be
-	// one that loses packets, and more how many times as large that part must be as that of
-	// another subflow.
-	lossy, more = 0.001, 4
-	// plain is the part of what the best path alone delivers below which it takes no long look
-	// to see that a connection gets too little, and the part of what it gets after a change
-	// below which it got too little before.
-	plain = 0.5
+	// may even get a little less. gainGuessed is the former where nothing told that the path gives
+	// more: another one may give more still, and would not be looked for.
+	gain, gainApart, gainLossless, gainGuessed = 1.15, 1.05, 0.9, 3
 	// hardly is the part of what a connection got by several paths below which a few looks at
 	// what it gets by one are enough.
 	hardly = 0.8
-	// enough is the part of what a path was seen to give the whole connection with which that
-	// is content by several. known is how long that is believed.
-	enough = 0.97
-	known  = 30 * time.Second
-	// credible is how many times what any subflow moves TCP's word of a path's rate may be to
-	// be believed, and certain is what is believed in the end where it is more.
-	credible, certain = 10, 2
-	// near is the part of the longest round trip that another one may be for its path to be
-	// believed much more of in a few looks.
-	near = 0.25
-	// spare is the part of what the best path alone delivers up to which all others together
-	// are given up for a try after a few looks: no more is at stake then.
-	spare = 0.25
-	// good is the good part of a window that the slowest path lets be filled where it holds
-	// the connection back.
-	good = 0.25
-	// filled is the part of a window that is under way where it holds the connection back: the
-	// rest may be less than a piece that TCP sends at once. stuck is the part of which either
-	// has come by one path and waits for what another one carries, or was sent again on
-	// another path.
-	filled, stuck = 2.0 / 3, 1.0 / 3
-	// seldom is of how many looks one at least must find that, and more than one in all.
-	seldom = 5
-	// idle is the part of a window below which what waits to be sent or acknowledged tells of
-	// an application that wants no more.
-	idle = 0.25
 	// grown is how much the receiver's window must have grown for another try before its
 	// time.
 	grown = 1.5
@@ -79,132 +39,93 @@ const (
 	restTogether = 4 * time.Second
 )
 
-// state is by how many paths a connection's subflows go.
-type state int
-
-const (
-	apart       state = iota // each by its own
-	tryTogether              // by one, to see whether that gives more
-	together                 // by one
-	tryApart                 // each by its own, to see whether that gives more
-)
-
-// ends tell a subflow from the others of its namespace.
-type ends struct{ local, remote netip.AddrPort }
-
-// subflow is what is known of one that sends.
-type subflow struct {
-	ends
-	path   uint8
-	acked  uint64        // bytes, since it began
-	rate   float64       // at which they were delivered while some were under way, in bytes a second
-	rtt    time.Duration // smoothed
-	window uint64        // of the receiver, in bytes
-	queued uint64        // bytes that it took and the peer has not acknowledged
-	resent uint64        // bytes that were sent again, since it began
-	paced  bool          // a limit of its pace is what holds it back
-}
-
-// backlog is what an application has written and the peer has not acknowledged as data of the
-// connection, in bytes, and the part of it that was sent.
-type backlog struct{ all, underWay uint64 }
-
 // order is what is to be done with a connection's subflows.
 type order int
 
 const (
 	nothing order = iota
-	share         // all leave by the connection's path
+	share         // they leave by the connection's path, but for those that keep theirs
 	part          // each leaves by its own
 )
 
-// connection is one whose subflows send much over several paths.
+// arrangement is by which paths a connection's subflows leave, and why. By the zero one each leaves
+// by its own.
+type arrangement struct {
+	shared bool // subflows share a path
+	path   uint8
+	// keeps are the paths, a bit each, whose subflows stay there: only those that carry little
+	// beside the others are given up.
+	keeps uint8
+
+	losses  bool    // other paths lose packets
+	guessed bool    // nothing tells what it would give
+	sure    bool    // it is known what the path gives
+	cheap   bool    // little is lost where it gives no more
+	several bool    // more than one other path would be given up
+	refuted bool    // one path alone gave no more
+	others  float64 // what the subflows on the paths that are given up move at their best
+}
+
+func (a *arrangement) order() order {
+	if a.shared {
+		return share
+	}
+	return part
+}
+
+// connection is one whose subflows send much over several paths. Its arrangement is the one that it
+// has now. The other one is what it had before, or tried in vain: a try that gives no more
+// leads back there.
 type connection struct {
-	state state
-	path  uint8 // the one that is shared, or was last
+	arrangement
+	other   arrangement
+	trying  bool // the arrangement, to see whether it gives more
+	version int  // of the pod's plan
 
 	seen     time.Time
 	subflows map[ends]*history
-	peak     float64          // the fastest that any of them was of late
-	widest   uint64           // the receiver's window was of late: what waits there takes from it
-	alone    map[uint8]proven // by the paths that all shared
+	peak     float64         // the fastest that any of them was of late
+	widest   uint64          // the receiver's window was of late: what waits there takes from it
+	alone    map[uint8]shown // by the paths that all shared
 
-	// Since the state began: the looks, the average rate of the last of them, and how wide the
-	// receiver's window was then.
-	begun  time.Time
+	// Since the arrangement began: the looks, the average rate of the last of them, and how wide
+	// the receiver's window was then.
+	begun  time.Time // zero until anything is tried
 	looks  int
 	rate   average
 	usual  average // the same over more looks
 	window uint64
-	before float64 // the rate in the state before
-	less   bool    // the rate fell below that one
-	losses bool    // of other paths are why one is tried
+	limits limits
+	before float64 // the rate by the other arrangement
+	gave   float64 // the rate in the last try
+	less   bool    // the rate fell below the other one's
 	stood  bool    // still, at the last look of a try: the next one has a part of that time
 	// plainly says that the try to share a path was right, and not by a small difference; told
-	// that an earlier connection's was, and the subflows are to begin so.
-	plainly, told bool
-	limits        limits
+	// that an earlier connection's was, and the subflows are to begin so; trusting that they did,
+	// and misled that they got much less by it.
+	plainly, told, trusting, misled bool
 
-	again time.Time     // when another try is due
-	rest  time.Duration // that goes before the next one
+	again  time.Time     // when another try is due
+	rest   time.Duration // that goes before the next one
+	partAt time.Time     // when to give up a part of the paths may be tried again
 }
 
-// proven is what a path gave when all subflows shared it.
-type proven struct {
-	rate float64
-	at   time.Time
-}
+// hasSettled tells whether the subflows share a path, or leave by their own ones, until something
+// speaks for another try.
+func (c *connection) hasSettled(shared bool) bool { return !c.trying && c.shared == shared }
 
-// history is what is remembered of a subflow.
-type history struct {
-	acked uint64
-	moved float64   // its rate since the last look
-	peak  float64   // the fastest that it was of late
-	rates []float64 // the last few
-
-	resent      uint64
-	bytes, lost float64 // of late: that it moved, and that it sent again
-}
-
-// note takes in how far a subflow is, after so many seconds.
-func (h *history) note(s *subflow, passed float64) {
-	moved := float64(s.acked - h.acked)
-	h.bytes += moved - h.bytes/long
-	h.lost += float64(s.resent-h.resent) - h.lost/long
-	h.acked, h.resent, h.moved = s.acked, s.resent, moved/passed
-	h.peak = max(h.peak-h.peak/long, h.moved)
-	if h.moved > 0 || len(h.rates) == 0 { // else it is what was told before
-		h.rates = append(h.rates[max(0, len(h.rates)-few+1):], s.rate)
-	}
-}
-
-// losesMore tells whether a subflow's path loses packets, and that of another one, which moves
-// about as much, does not, or much less.
-func (h *history) losesMore(other *history) bool {
-	return h.lost > lossy*h.bytes && h.lost*other.bytes > more*other.lost*h.bytes && other.peak > plain*h.peak
-}
-
-// average is of the last few looks, or as many as there were.
-type average struct {
-	value float64
-	looks int
-}
-
-func (a *average) add(rate float64, most int) {
-	a.looks = min(a.looks+1, most)
-	a.value += (rate - a.value) / float64(a.looks)
-}
-
-// adopt is a connection of which an earlier agent said that its subflows share a path.
-func adopt(now time.Time) *connection {
-	return &connection{state: together, begun: now, again: now.Add(restTogether), rest: restTogether}
+// adopt has the subflows share a path, as they did for an earlier agent, or those of an earlier
+// connection did.
+func (c *connection) adopt(now time.Time, path, keeps uint8) {
+	c.begin(arrangement{shared: true, path: path, keeps: keeps}, false, now)
+	c.again, c.rest = now.Add(restTogether), restTogether
 }
 
 // look takes in how a connection's subflows are, and tells what to do.
 func (c *connection) look(now time.Time, subflows []subflow, data backlog) order {
 	rate, whole := c.advance(now, subflows)
 	if c.told {
-		c.told = false
+		c.told, c.trusting = false, true
 		return share
 	}
 	if !whole {
@@ -213,19 +134,23 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	c.looks++
 	found := seen(subflows, data)
 	c.limits.add(found)
-	if c.state != apart && c.limits.isContent() {
+	switch {
+	case !c.hasSettled(false) && c.limits.isContent():
 		return c.startOver(now)
+	case c.trying:
+		return c.lookAtTry(now, rate, found)
 	}
-	switch c.state {
-	case apart:
-		c.add(rate)
-		return c.lookApart(now, subflows)
-	case together:
-		c.add(rate)
+	c.add(rate)
+	if c.shared {
 		return c.lookTogether(now, subflows)
 	}
-	// A connection that stands still, or still has much wait, waits for what the other path lost.
-	waits := rate == 0 || c.stood || found.stuck && c.state == tryTogether
+	return c.lookApart(now, subflows)
+}
+
+// lookAtTry judges a try when enough was seen of it. A connection that stands still, or still has
+// much wait, waits for what the other path lost.
+func (c *connection) lookAtTry(now time.Time, rate float64, found sight) order {
+	waits := rate == 0 || c.stood || found.stuck && c.shared
 	c.stood = rate == 0
 	if c.looks > settling && (!waits || c.looks > long) {
 		c.add(rate)
@@ -244,9 +169,9 @@ func (c *connection) hasSeenEnough() bool {
 		return false
 	case c.isPlain():
 		return true
-	case c.state == tryTogether && !c.losses && c.rate.value < hardly*c.before:
+	case c.shared && !c.losses && c.rate.value < hardly*c.before:
 		return c.rate.looks >= few
-	case c.state == tryApart && c.losses && c.usual.value > c.before:
+	case !c.shared && c.other.losses && c.usual.value > c.before:
 		return c.usual.looks >= steady
 	}
 	return c.rate.looks >= recent
@@ -287,7 +212,7 @@ func (c *connection) advance(now time.Time, subflows []subflow) (rate float64, w
 // startOver has each subflow leave by its own path, and forgets what was seen: something else
 // than the receiver's window decides what the connection gets, or may do so from now on.
 func (c *connection) startOver(now time.Time) order {
-	c.begin(apart, now)
+	c.begin(arrangement{}, false, now)
 	c.alone, c.rest, c.again = nil, firstRest, now.Add(firstRest)
 	return part
 }
@@ -295,57 +220,28 @@ func (c *connection) startOver(now time.Time) order {
 // lookApart has the subflows try the best one's path where the receiver's window holds them
 // back, and all of them together get less than that one alone would.
 func (c *connection) lookApart(now time.Time, subflows []subflow) order {
-	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) || !c.limits.isNarrow() {
+	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) || !c.limits.isHeld() {
 		return nothing
 	}
-	losing := c.losing(subflows)
-	path, delivers := c.best(now, subflows, losing)
-	losses := len(losing) > 0
-	if c.rate.value >= delivers || c.looks < long && !losses && !waits(subflows, delivers) {
+	next, found := c.toShare(now, subflows)
+	if some, isSome := c.toGiveUpSome(now, subflows); isSome && c.mayGiveUpSome(now) && !(found && next.cheap) {
+		next, found = some, true
+	}
+	if !found {
 		return nothing
 	}
-	if c.others(path, subflows) > spare*delivers && !c.hasShown(delivers, losses) {
-		return nothing
-	}
-	c.path = path
-	before := max(c.rate.value, c.usual.value)
-	c.begin(tryTogether, now)
-	c.before, c.losses = before, losses
-	return share
+	return c.try(now, next)
 }
 
-// losing are the paths that lose packets where another one, which moves about as much, does not.
-func (c *connection) losing(subflows []subflow) (paths []uint8) {
-	for _, s := range subflows {
-		for _, other := range subflows {
-			if s.path != other.path && c.subflows[s.ends].losesMore(c.subflows[other.ends]) {
-				paths = append(paths, s.path)
-				break
-			}
-		}
+// try begins another arrangement, to see whether it gives more.
+func (c *connection) try(now time.Time, next arrangement) order {
+	before := c.rate.value
+	if next.shared {
+		before = max(before, c.usual.value)
 	}
-	return paths
-}
-
-// others is what the subflows on other paths move, at their best of late.
-func (c *connection) others(path uint8, subflows []subflow) (moved float64) {
-	for _, s := range subflows {
-		if s.path != path {
-			moved += c.subflows[s.ends].peak
-		}
-	}
-	return moved
-}
-
-// hasShown tells whether a connection gets less than its best path delivers for so long that it
-// is no chance: half a second where it plainly does, or where another path loses packets, else
-// two.
-func (c *connection) hasShown(delivers float64, losses bool) bool {
-	plainly := c.rate.value < plain*delivers && c.limits.isMostlyStuck()
-	if c.looks >= recent && (plainly || losses && c.usual.value < delivers) {
-		return true
-	}
-	return c.usual.looks >= steady && c.usual.value < delivers
+	c.begin(next, true, now)
+	c.before = before
+	return next.order()
 }
 
 // lookTogether has them try their own paths when that is due, or the connection gets less than
@@ -355,12 +251,25 @@ func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
 		c.window = c.widest
 	}
 	less := c.gotLess() && now.Sub(c.begun) > c.rest/8
+	if less && c.trusting {
+		return c.leave(now)
+	}
+	if next, found := c.toShareAll(now, subflows); found {
+		return c.try(now, next)
+	}
 	wider := float64(window(subflows)) >= grown*float64(c.window)
 	if now.Before(c.again) && !less && !wider {
 		return nothing
 	}
 	c.prove(now, c.rate.value)
-	c.begin(tryApart, now)
+	return c.try(now, arrangement{})
+}
+
+// leave has the subflows leave the path by which an earlier connection got much more.
+func (c *connection) leave(now time.Time) order {
+	c.prove(now, c.rate.value)
+	c.begin(arrangement{}, false, now)
+	c.rest, c.again, c.misled = firstRest, now.Add(firstRest), true
 	return part
 }
 
@@ -382,128 +291,80 @@ func (c *connection) gotLess() bool {
 
 // judge ends a try: the connection stays with what it tried, or goes back.
 func (c *connection) judge(now time.Time) order {
-	tried, rate, before, needed := c.state, c.rate.value, c.before, gain
-	switch {
-	case tried == tryApart && !c.limits.isFull():
+	if !c.shared && !c.limits.isFull() {
 		return c.startOver(now)
-	case tried == tryApart && c.losses:
-		rate, needed = c.usual.value, gainApart
-	case tried == tryApart:
-		needed = gainApart
-	case c.losses:
-		needed = gainLossless
 	}
-	better := rate > needed*before
-	next, back, least := apart, part, firstRest
-	if better == (tried == tryTogether) {
-		next, back, least = together, share, restTogether
+	rate, needed := c.rate.value, c.needed()
+	if !c.shared && c.other.losses {
+		rate = c.usual.value
 	}
-	if tried == tryTogether && c.looks <= long {
+	better := rate > needed*c.before
+	if c.shared && c.looks <= long && (better || !c.guessed) {
 		c.prove(now, rate)
 	}
-	c.begin(next, now)
-	c.plainly = better && (c.losses || before < plain*rate)
+	c.gave = rate
 	if better {
-		// Where a small gain was enough, a small loss later is no reason to go back.
-		c.rest, c.again, c.before = least, now.Add(least), before*needed/gain
-		return nothing
+		return c.stay(now, rate, needed)
 	}
-	c.rest = min(max(2*c.rest, least), longestRest)
-	c.again, c.before = now.Add(c.rest), rate
-	return back
+	return c.goBack(now, rate)
 }
 
-// begin begins a state. What the connection got in the one before is remembered.
-func (c *connection) begin(next state, now time.Time) {
-	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
-	c.state, c.begun, c.looks, c.window, c.less = next, now, 0, c.widest, false
-	c.limits = limits{}
-}
-
-func (c *connection) prove(now time.Time, rate float64) {
-	if c.alone == nil {
-		c.alone = map[uint8]proven{}
-	}
-	c.alone[c.path] = proven{rate, now}
-}
-
-// best is the path that would give the connection most, and what it should get by several at
-// least. One whose subflow stands still is none, nor is one that is losing packets. A path of
-// which it is not sure what it gives counts where none that is sure gives more than several do.
-func (c *connection) best(now time.Time, subflows []subflow, losing []uint8) (path uint8, least float64) {
-	var most [2]float64
-	var paths [2]uint8
-	var leasts [2]float64
-	longest := longestTrip(subflows)
-	for _, s := range subflows {
-		h, i := c.subflows[s.ends], 0
-		would, part, sure := c.would(now, s.path, h, s.rtt.Seconds() < near*longest.Seconds())
-		if !sure {
-			i = 1
-		}
-		moves := h.moved > 0
-		if len(losing) > 0 { // which all may stand still for
-			part, moves = enough, moves || c.isStill()
-		}
-		if moves && would > most[i] && !slices.Contains(losing, s.path) {
-			paths[i], most[i], leasts[i] = s.path, would, part*would
-		}
-	}
-	if c.rate.value < leasts[0] {
-		return paths[0], leasts[0]
-	}
-	return paths[1], leasts[1]
-}
-
-// isStill tells whether no subflow has moved since the last look.
-func (c *connection) isStill() bool {
-	for _, h := range c.subflows {
-		if h.moved > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// would is what a path gives alone, and which part of it is enough by several. Where it was
-// not seen, TCP's word counts. Where a path's shaper lets pieces by at once, a subflow that
-// sends little delivers much faster than it could for long: so the least of the last few
-// counts, and it is not sure if it is far from what any of them moves. Where answers take much
-// longer on another path it is that one that lets this subflow send little.
-func (c *connection) would(now time.Time, path uint8, h *history, isNear bool) (rate, part float64, sure bool) {
-	if alone, ok := c.alone[path]; ok && now.Sub(alone.at) < known {
-		return alone.rate, enough, true
-	}
-	rate = slices.Min(h.rates)
+// needed is how many times what it got before a connection must get to stay with what it tries.
+func (c *connection) needed() float64 {
 	switch {
-	case rate <= credible*c.peak:
-		return rate, short, true
-	case isNear:
-		return credible * c.peak, short, false
-	case c.looks < long:
-		return 0, short, false
+	case !c.shared:
+		return gainApart
+	case c.losses:
+		return gainLossless
+	case c.guessed:
+		return gainGuessed
 	}
-	return certain * c.peak, short, false
+	return gain
 }
 
-// waits tells whether a path that delivers so fast fills a good part of the receiver's window
-// until data on the slowest path is acknowledged. What waits to be sent there comes on top.
-func waits(subflows []subflow, delivers float64) bool {
-	return longestTrip(subflows).Seconds()*delivers > good*float64(window(subflows))
+// stay has a connection keep what it tried. Where a small gain was enough, a small loss later is no
+// reason to go back.
+func (c *connection) stay(now time.Time, rate, needed float64) order {
+	before, other := c.before, c.other
+	c.begin(c.arrangement, false, now)
+	c.other = other
+	c.plainly = (c.losses || before < plain*rate) && (!c.several || c.cheap)
+	c.rest = c.leastRest()
+	c.again, c.before = now.Add(c.rest), before*needed/gain
+	return nothing
 }
 
-// longestTrip is the round trip of the slowest subflow.
-func longestTrip(subflows []subflow) (longest time.Duration) {
-	for _, s := range subflows {
-		longest = max(longest, s.rtt)
+// goBack has a connection leave as it did before the try, and rest for longer than the last time.
+// Where one path alone gave no more than several without the worst, these need not be judged
+// anew. Where several did not, it is tried at once whether all share a path.
+func (c *connection) goBack(now time.Time, rate float64) order {
+	tried, rest := c.arrangement, c.rest
+	c.begin(c.other, false, now)
+	if tried.shared && c.shared {
+		c.refuted, c.before = true, 0
+		c.rest, c.again = restTogether, now.Add(restTogether)
+		return share
 	}
-	return longest
+	c.rest, c.before = min(max(2*rest, c.leastRest()), longestRest), rate
+	c.again = now.Add(c.rest)
+	if tried.keeps != 0 {
+		c.partAt, c.again = c.again, now
+	}
+	return c.order()
 }
 
-// window is the receiver's: each subflow knows it as of its last acknowledgement.
-func window(subflows []subflow) (widest uint64) {
-	for _, s := range subflows {
-		widest = max(widest, s.window)
+func (c *connection) leastRest() time.Duration {
+	if c.shared {
+		return restTogether
 	}
-	return widest
+	return firstRest
+}
+
+// begin begins an arrangement. What the connection got by the one before is remembered.
+func (c *connection) begin(next arrangement, trying bool, now time.Time) {
+	c.other, c.arrangement, c.trying = c.arrangement, next, trying
+	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
+	c.begun, c.looks, c.window, c.less = now, 0, c.widest, false
+	c.plainly, c.trusting, c.misled = false, false, false
+	c.limits = limits{}
 }

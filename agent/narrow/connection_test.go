@@ -67,7 +67,7 @@ func (s *simulation) subflows() []subflow {
 			path = s.path
 		}
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
-		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced}
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced, false}
 	}
 	stuck := s.stuck
 	if s.shared {
@@ -80,9 +80,9 @@ func (s *simulation) subflows() []subflow {
 func (s *simulation) backlog() backlog {
 	underWay := uint64(s.fills * float64(s.receiver))
 	if s.content {
-		return backlog{underWay / 10, underWay / 10}
+		return backlog{all: underWay / 10, underWay: underWay / 10}
 	}
-	return backlog{10 * s.receiver, underWay}
+	return backlog{all: 10 * s.receiver, underWay: underWay}
 }
 
 // runs has it go on for some time, and returns what was ordered.
@@ -100,10 +100,10 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 			s.acked[i] += uint64(rate * tick.Seconds())
 			s.resent[i] += uint64(s.loses[path] * rate * tick.Seconds())
 		}
-		before := s.state
+		trying := s.trying
 		order := s.look(s.now, s.subflows(), s.backlog())
 		if s.earlier != nil {
-			s.earlier.learn(s.now, addresses{}, before, s.connection)
+			s.earlier.learn(s.now, addresses{}, trying, s.connection)
 		}
 		switch order {
 		case share:
@@ -118,10 +118,13 @@ func (s *simulation) runs(duration time.Duration) (orders []order) {
 	return orders
 }
 
+// isTrying tells whether it shares a path, or leaves by its own ones, for a try.
+func (c *connection) isTrying(shared bool) bool { return c.trying && c.shared == shared }
+
 func TestANarrowConnectionComesToShareTheGoodPathWithinASecond(t *testing.T) {
 	s := simulate(narrow)
 	require.Equal(t, []order{share}, s.runs(time.Second))
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 	require.Equal(t, uint8(goodPath), s.path)
 	require.Empty(t, s.runs(restTogether-time.Second), "it stays there")
 }
@@ -163,7 +166,7 @@ func TestATryThatGivesMuchLessIsUndoneAfterAFewLooks(t *testing.T) {
 	of := equal
 	of.apart, of.rates[goodPath], of.rtts[goodPath] = [2]float64{60 * mbit, 90 * mbit}, 1500*mbit, 100*time.Microsecond
 	s := simulate(of)
-	for s.state == apart {
+	for s.hasSettled(false) {
 		require.Less(t, s.now.Sub(time.Unix(1000, 0)), time.Second)
 		s.runs(tick)
 	}
@@ -220,7 +223,7 @@ func TestAConnectionPartsAsSoonAsSomethingElseThanItsWindowHoldsItBack(t *testin
 			change(&s.network)
 			s.joined[goodPath] = 12 * mbit
 			require.Equal(t, []order{part}, s.runs(time.Second))
-			require.Equal(t, apart, s.state)
+			require.True(t, s.hasSettled(false))
 			require.Empty(t, s.runs(time.Minute))
 		})
 	}
@@ -244,7 +247,7 @@ func TestATryApartEndsTheSharingWhereTheWindowIsNotFullAnyLonger(t *testing.T) {
 	require.True(t, s.shared)
 	s.fills, s.apart = 0.5, s.joined // nothing is gained or lost
 	require.Equal(t, []order{part, part}, s.runs(restTogether))
-	require.Equal(t, apart, s.state)
+	require.True(t, s.hasSettled(false))
 	require.False(t, s.shared)
 	require.Empty(t, s.runs(time.Minute))
 }
@@ -276,7 +279,7 @@ func TestAConnectionThatGetsALittleLessThanItsBestPathGivesComesToShareItWithinS
 	s := simulate(of)
 	require.Empty(t, s.runs(steady*tick-tick))
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 	require.Equal(t, uint8(goodPath), s.path)
 }
 
@@ -284,16 +287,16 @@ func TestAConnectionThatGetsALittleLessThanItsBestPathGivesComesToShareItWithinS
 // gives.
 func TestATryIsNotJudgedWhileDataWaitsForTheOtherPath(t *testing.T) {
 	s := simulate(narrow)
-	for s.state == apart {
+	for s.hasSettled(false) {
 		s.runs(tick)
 	}
 	moves := s.joined
 	s.joined, s.waitsTogether = [2]float64{mbit, mbit}, 0.9
 	require.Empty(t, s.runs((long-2)*tick))
-	require.Equal(t, tryTogether, s.state)
+	require.True(t, s.isTrying(true))
 	s.joined, s.waitsTogether = moves, 0
 	s.runs(4 * tick)
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 }
 
 func TestThePathOfASubflowThatSendsLittleInBurstsIsNotTakenForTheBest(t *testing.T) {
@@ -312,6 +315,24 @@ var losing = network{
 	loses: [2]float64{0, 0.01},
 }
 
+// starved has the good path's subflow send so little that TCP knows no rate of it.
+var starved = network{
+	apart: [2]float64{1 * mbit, 3 * mbit}, joined: [2]float64{28 * mbit, 3 * mbit}, rates: [2]float64{1 * mbit, 3 * mbit},
+	rtts: [2]time.Duration{3 * time.Millisecond, 12 * time.Millisecond}, receiver: 64 << 10, fills: 1, stuck: 0.6,
+}
+
+func TestThePathOfASubflowThatIsStarvedIsTried(t *testing.T) {
+	s := simulate(starved)
+	require.Equal(t, []order{share}, s.runs(2*time.Second))
+	require.True(t, s.hasSettled(true))
+	require.Equal(t, uint8(goodPath), s.path)
+
+	slow := starved
+	slow.joined[goodPath] = 10 * mbit
+	s = simulate(slow)
+	require.Equal(t, []order{share, part}, s.runs(2*time.Second), "where another path may give more")
+}
+
 func TestThePathThatLosesPacketsIsNotTakenForTheBest(t *testing.T) {
 	for name, change := range map[string]func(*network){
 		"what it tells of is more":   func(*network) {},
@@ -322,7 +343,7 @@ func TestThePathThatLosesPacketsIsNotTakenForTheBest(t *testing.T) {
 			change(&of)
 			s := simulate(of)
 			require.Equal(t, []order{share}, s.runs(2*time.Second))
-			require.Equal(t, together, s.state)
+			require.True(t, s.hasSettled(true))
 			require.Equal(t, uint8(goodPath), s.path)
 			require.Empty(t, s.runs(restTogether-2*time.Second), "it stays there")
 		})
@@ -342,22 +363,22 @@ func TestAPathThatIsSharedBecauseAnotherOneLosesPacketsStaysSoForALittleLess(t *
 	require.Equal(t, []order{share}, s.runs(2*time.Second))
 	s.joined[goodPath] = 86 * mbit
 	require.Empty(t, s.runs(restTogether-2*time.Second))
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 }
 
 // By several paths this one gets half as much again, and then stands still for what was lost.
 func TestWhereAPathLosesPacketsMoreForAMomentIsNoReasonToPart(t *testing.T) {
 	s := simulate(losing)
 	s.runs(2 * time.Second)
-	for s.state != tryApart {
+	for !s.isTrying(false) {
 		s.runs(tick)
 	}
 	s.apart = [2]float64{75 * mbit, 70 * mbit}
 	s.runs(700 * time.Millisecond)
-	require.Equal(t, tryApart, s.state)
+	require.True(t, s.isTrying(false))
 	s.apart = [2]float64{10 * mbit, 10 * mbit}
 	s.runs(600 * time.Millisecond)
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 	require.True(t, s.shared)
 }
 
@@ -375,7 +396,7 @@ func TestWhereTheWrongPathWasTriedTheOtherOneIsNext(t *testing.T) {
 	s := simulate(hidden)
 	require.Equal(t, []order{share, part, share}, s.runs(4*time.Second))
 	require.Equal(t, uint8(goodPath), s.path)
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 }
 
 func TestAShortBurstOfAPathIsNotTakenForItsRate(t *testing.T) {
@@ -413,18 +434,18 @@ func TestSubflowsPartWhenTheWindowHasGrown(t *testing.T) {
 	require.True(t, s.shared)
 	s.receiver, s.apart = 8<<20, [2]float64{94 * mbit, 9 * mbit}
 	require.Equal(t, []order{part}, s.runs(time.Second))
-	require.Equal(t, apart, s.state)
+	require.True(t, s.hasSettled(false))
 	require.Empty(t, s.runs(time.Minute), "and stay so")
 }
 
 // What the application has not read yet, and what waits for another path, takes from the window.
 func TestAWindowThatGetsWiderAndNarrowerAgainHasNotGrown(t *testing.T) {
 	s := simulate(narrow)
-	for s.state != tryTogether {
+	for !s.isTrying(true) {
 		s.runs(tick)
 	}
 	s.receiver = narrow.receiver / 2
-	for s.state != together {
+	for !s.hasSettled(true) {
 		s.runs(tick)
 	}
 	for range 8 {
@@ -439,28 +460,29 @@ func TestSubflowsPartWhenTheSharedPathGetsWorseThanBothWere(t *testing.T) {
 	require.True(t, s.shared)
 	s.joined[goodPath], s.apart[goodPath], s.rates[goodPath] = 5*mbit, 5*mbit, 5*mbit
 	require.Equal(t, []order{part}, s.runs(4*time.Second))
-	require.Equal(t, apart, s.state)
+	require.True(t, s.hasSettled(false))
 }
 
 func TestAConnectionThatAnEarlierAgentHadSharePathsIsTriedApartInItsTime(t *testing.T) {
 	s := simulate(narrow)
-	s.connection, s.shared = adopt(s.now), true
+	s.adopt(s.now, goodPath, 0)
+	s.shared = true
 	require.Empty(t, s.runs(restTogether-time.Second))
 	require.Equal(t, []order{part, share}, s.runs(3*time.Second))
 }
 
 func TestATryWaitsForWhatTheOtherPathLost(t *testing.T) {
 	s := simulate(narrow)
-	for s.state == apart {
+	for s.hasSettled(false) {
 		s.runs(tick)
 	}
 	moves := s.joined
 	s.joined = [2]float64{}
 	require.Empty(t, s.runs((long-2)*tick))
-	require.Equal(t, tryTogether, s.state)
+	require.True(t, s.isTrying(true))
 	s.joined = moves
 	s.runs(4 * tick)
-	require.Equal(t, together, s.state)
+	require.True(t, s.hasSettled(true))
 }
 
 func TestAConnectionIsJudgedByAllOfItsSubflowsAlone(t *testing.T) {

@@ -4,9 +4,11 @@ package narrow_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -26,13 +28,13 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
-// The paths by their numbers. Green carries a tenth of what blue does.
+// The paths by their numbers. The others carry a tenth of what blue does.
 const (
 	blue = iota
 	green
 )
 
-var paths = []string{"blue", "green"}
+var paths = []string{"blue", "green", "red"}
 
 // transferred is how long a transfer takes. On a path of 10 Mbit/s a subflow may send little for
 // seconds.
@@ -41,13 +43,15 @@ const transferred = 20 * time.Second
 // lab are two nodes with a pod each, whose sockets have small receive buffers.
 type lab struct {
 	*network.Network
+	paths     []string
 	datapaths []*datapath.Datapath
 	parts     []*narrow.Narrow
+	version   int // of IP, in which connections begin
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t *testing.T, paths ...string) *lab {
 	t.Helper()
-	l := &lab{Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: 1})}
+	l := &lab{Network: network.ForTest(t, network.Spec{Nodes: 2, Paths: paths, LinkMbit: 100, PodsPerNode: 1}), paths: paths, version: 4}
 	pins := testutil.BPFFS(t)
 	for i := range l.Nodes {
 		l.datapaths = append(l.datapaths, datapath.Open(datapath.Options{
@@ -63,7 +67,9 @@ func newLab(t *testing.T) *lab {
 func (l *lab) start(t *testing.T, i int, pins string) {
 	t.Helper()
 	host, pod, d := l.Nodes[i], l.Nodes[i].Pods[0], l.datapaths[i]
-	require.NoError(t, host.Shape(paths[green], 10))
+	for _, path := range l.paths[green:] {
+		require.NoError(t, host.Shape(path, 10))
+	}
 	require.NoError(t, pod.Sysctl("net.ipv4.tcp_rmem", "4096 65536 65536"))
 	state := l.state(t, i)
 	require.NoError(t, host.Do(func() error { return state.Apply(t.Context(), d, nodetest.NewBuilder(pins)) }))
@@ -94,7 +100,7 @@ func (l *lab) state(t *testing.T, i int) nodetest.State {
 	endpoint := nodetest.Endpoint{Addresses: addressesOf(host.Pods[0])}
 	peer := nodetest.Peer{Name: other.NodeName(), Paths: map[string]nodetest.PeerPath{}}
 	state := nodetest.State{}
-	for number, name := range paths {
+	for number, name := range l.paths {
 		index, err := host.Index(name)
 		require.NoError(t, err)
 		addresses := []netip.Addr{netip.MustParseAddr(other.Address(number, 4)), netip.MustParseAddr(other.Address(number, 6))}
@@ -124,7 +130,7 @@ func (l *lab) transferWhile(ctx context.Context, t *testing.T, direction traffic
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, manager.Restore(context.Background())); require.NoError(t, manager.Close()) })
 	require.NoError(t, manager.Configure(t.Context(), pathmanager.Settings{
-		Manager: v1alpha1.SubflowManagerAgent, Count: len(paths), Addresses: addressesOf(client),
+		Manager: v1alpha1.SubflowManagerAgent, Count: len(l.paths), Addresses: addressesOf(client),
 	}))
 	listener, err := server.Listen(t.Context(), "tcp", ":5001")
 	require.NoError(t, err)
@@ -136,7 +142,7 @@ func (l *lab) transferWhile(ctx context.Context, t *testing.T, direction traffic
 	done := make(chan error, 1)
 	go func() {
 		dial := func(ctx context.Context) (net.Conn, error) {
-			return client.Dial(ctx, "tcp", net.JoinHostPort(server.IPv4, "5001"))
+			return client.Dial(ctx, "tcp", net.JoinHostPort(server.Address(l.version), "5001"))
 		}
 		var err error
 		result, err = traffic.Run(ctx, dial, traffic.Options{Direction: direction, Duration: transferred, Verify: true})
@@ -159,7 +165,7 @@ func (l *lab) awaits(t *testing.T, sender int, what string, is func(datapath.Bus
 				count++
 			}
 		}
-		return count == len(paths)
+		return count == len(l.paths)
 	}, transferred, 20*time.Millisecond, what)
 }
 
@@ -187,11 +193,26 @@ func bothDirections(t *testing.T, test func(t *testing.T, direction traffic.Dire
 	}
 }
 
+// awaitsNoOther waits until all that is sent has left by one path for a second.
+func (l *lab) awaitsNoOther(t *testing.T, sender int, path uint8) {
+	t.Helper()
+	since := time.Now()
+	require.Eventually(t, func() bool {
+		flows, err := l.datapaths[sender].BusyFlows()
+		require.NoError(t, err)
+		sends := slices.ContainsFunc(flows, func(flow datapath.BusyFlow) bool { return flow.Busy })
+		if !sends || slices.ContainsFunc(flows, func(flow datapath.BusyFlow) bool { return flow.Busy && flow.Path != path }) {
+			since = time.Now()
+		}
+		return time.Since(since) > time.Second
+	}, transferred, 20*time.Millisecond, "nothing leaves by another path than %s", paths[path])
+}
+
 func sharesBlue(flow datapath.BusyFlow) bool { return flow.Shared && flow.Path == blue }
 
 func TestSubflowsOfANarrowConnectionShareTheGoodPathAndLeaveItWhenItDies(t *testing.T) {
 	bothDirections(t, func(t *testing.T, direction traffic.Direction) {
-		l := newLab(t)
+		l := newLab(t, paths[:2]...)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		_, err := l.transferWhile(ctx, t, direction, func(sender int) {
@@ -207,9 +228,22 @@ func TestSubflowsOfANarrowConnectionShareTheGoodPathAndLeaveItWhenItDies(t *test
 	})
 }
 
+// Some subflows of a connection that began in IPv6 are of IPv4.
+func TestSubflowsOfSeveralSlowPathsAllComeToShareTheGoodOne(t *testing.T) {
+	for _, version := range []int{4, 6} {
+		t.Run(fmt.Sprintf("of a connection that began in IPv%d", version), func(t *testing.T) {
+			bothDirections(t, func(t *testing.T, direction traffic.Direction) {
+				l := newLab(t, paths...)
+				l.version = version
+				l.transfer(t, direction, func(sender int) { l.awaitsNoOther(t, sender, blue) })
+			})
+		})
+	}
+}
+
 func TestSubflowsOfAPodThatNoPolicySelectsAnyLongerPart(t *testing.T) {
 	bothDirections(t, func(t *testing.T, direction traffic.Direction) {
-		l := newLab(t)
+		l := newLab(t, paths[:2]...)
 		l.transfer(t, direction, func(sender int) {
 			l.awaits(t, sender, "both subflows on the good path", sharesBlue)
 			require.NoError(t, l.parts[sender].Apply(t.Context(), &node.Model{}).Err)

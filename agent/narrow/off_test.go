@@ -31,6 +31,8 @@ func (l *leftShared) BusyFlows() ([]datapath.BusyFlow, error) {
 	return slices.Clone(l.flows), nil
 }
 
+func (l *leftShared) PathOf(netip.AddrPort, netip.AddrPort) (uint8, bool, error) { panic("it is off") }
+
 func (l *leftShared) Share(datapath.BusyFlow, uint8) error { panic("it is off") }
 
 func (l *leftShared) Part(flow datapath.BusyFlow) error {

@@ -20,8 +20,11 @@ const (
 // have seen it for themselves.
 type outcome struct {
 	path   uint8
+	keeps  uint8 // paths whose subflows stay there
 	window uint64
-	until  time.Time
+	// least is the rate of a connection below which the path is no longer what it was.
+	least float64
+	until time.Time
 }
 
 // suits tells whether an outcome is for connections with such subflows.
@@ -33,30 +36,30 @@ func (l *outcome) suits(now time.Time, subflows []subflow) bool {
 // outcomes are those of all pairs of addresses.
 type outcomes map[addresses]*outcome
 
-// begin is a new connection's state.
-func (l outcomes) begin(now time.Time, of addresses, subflows []subflow) *connection {
+// tell has a connection begin by the path by which an earlier one plainly got more, once one of its
+// subflows sends much there. One that has gone on for longer knows better itself.
+func (l outcomes) tell(now time.Time, of addresses, c *connection, subflows []subflow) {
 	known := l[of]
-	if known == nil || !known.suits(now, subflows) {
-		return &connection{}
+	if !c.begun.IsZero() || c.looks >= long || known == nil || !known.suits(now, subflows) {
+		return
 	}
-	c := adopt(now)
-	c.path, c.window, c.told = known.path, known.window, true
-	return c
+	c.adopt(now, known.path, known.keeps)
+	c.window, c.before, c.told = known.window, known.least, true
 }
 
-// learn takes in what a look at a connection that was in this state found.
-func (l outcomes) learn(now time.Time, of addresses, before state, c *connection) {
+// learn takes in what a look at a connection found, which may have been trying something until then.
+func (l outcomes) learn(now time.Time, of addresses, wasTrying bool, c *connection) {
 	known, wide := l[of], c.widest
 	switch {
-	case before == tryTogether && c.state == together && c.plainly:
+	case wasTrying && c.hasSettled(true) && c.plainly:
 		if known == nil {
 			l.makeRoom(now)
-		} else if now.Before(known.until) && known.path == c.path {
+		} else if now.Before(known.until) && known.path == c.path && known.keeps == c.keeps {
 			wide = max(wide, known.window)
 		}
-		l[of] = &outcome{c.path, wide, now.Add(valid)}
+		l[of] = &outcome{c.path, c.keeps, wide, max(c.before, plain*c.gave), now.Add(valid)}
 	case known == nil || float64(wide) >= grown*float64(known.window):
-	case (before == tryTogether || before == tryApart) && c.state == apart:
+	case (wasTrying || c.misled) && c.hasSettled(false):
 		delete(l, of)
 	}
 }

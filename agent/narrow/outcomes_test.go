@@ -21,7 +21,7 @@ func after(s *simulation, duration time.Duration) *simulation {
 func (s *simulation) next(of network) *simulation {
 	next := simulate(of)
 	next.now, next.earlier = s.now, s.earlier
-	next.connection = s.earlier.begin(s.now, addresses{}, next.subflows())
+	s.earlier.tell(s.now, addresses{}, next.connection, next.subflows())
 	return next
 }
 
@@ -30,12 +30,21 @@ func TestAConnectionSharesAPathFromItsFirstLookOnWhereTheOneBeforeItPlainlyGaine
 		t.Run(name, func(t *testing.T) {
 			next := after(simulate(of), 3*time.Second)
 			require.Equal(t, []order{share}, next.runs(tick))
-			require.Equal(t, together, next.state)
+			require.True(t, next.hasSettled(true))
 			require.Equal(t, uint8(goodPath), next.path)
 			require.Empty(t, next.runs(restTogether-2*tick), "it stays there")
 			require.Equal(t, []order{part, share}, next.runs(3*time.Second), "and sees for itself then")
 		})
 	}
+}
+
+func TestAConnectionLeavesThePathOfTheOneBeforeItSoonWhereThatGivesMuchLessNow(t *testing.T) {
+	next := after(simulate(narrow), 3*time.Second)
+	next.joined[goodPath], next.apart[goodPath], next.rates[goodPath] = 4*mbit, 4*mbit, 4*mbit
+	later := next.next(next.network)
+	require.Equal(t, []order{share, part}, next.runs(restTogether/2))
+	require.True(t, next.hasSettled(false))
+	require.Empty(t, later.next(next.network).runs(3*tick), "and those after it begin by their own paths")
 }
 
 func TestAConnectionBeginsByItsOwnPathsWhere(t *testing.T) {
@@ -76,15 +85,26 @@ func TestAConnectionThatDoesNotHaveThePathOfTheOneBeforeItBeginsByItsOwnPaths(t 
 	s := after(simulate(narrow), 3*time.Second)
 	subflows := s.subflows()
 	subflows[goodPath].path = slowPath + 1
-	require.Equal(t, apart, s.earlier.begin(s.now, addresses{}, subflows).state)
+	begins := &connection{}
+	s.earlier.tell(s.now, addresses{}, begins, subflows)
+	require.True(t, begins.hasSettled(false))
+	s.earlier.tell(s.now, addresses{}, begins, s.subflows())
+	require.True(t, begins.hasSettled(true), "until one of its subflows sends much there")
+}
+
+func TestAConnectionThatGoesOnIsNotToldWhatAnotherOneFoundOut(t *testing.T) {
+	s := after(simulate(narrow), 3*time.Second)
+	goesOn := &connection{looks: long}
+	s.earlier.tell(s.now, addresses{}, goesOn, s.subflows())
+	require.True(t, goesOn.hasSettled(false))
 }
 
 func TestNoMoreThanSoManyOutcomesAreRemembered(t *testing.T) {
 	now, l := time.Unix(1000, 0), outcomes{}
-	c := &connection{state: together, plainly: true}
+	c := &connection{arrangement: arrangement{shared: true}, plainly: true}
 	for i := range mostOutcomes + 100 {
 		of := addresses{local: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})}
-		l.learn(now, of, tryTogether, c)
+		l.learn(now, of, true, c)
 		require.Contains(t, l, of)
 	}
 	require.Len(t, l, mostOutcomes)

@@ -118,9 +118,9 @@ type FromUplinkHotFlow struct {
 	Sequence    uint64
 	Token       uint64
 	From        uint64
-	CountedSent uint64
 	Counted     uint64
 	Advanced    uint64
+	Pad1        uint64
 	Sent        uint64
 	Received    uint64
 	Unanswered  uint64

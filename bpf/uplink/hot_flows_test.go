@@ -237,21 +237,20 @@ func TestNoEntryIsUsedThatIsHalfAnotherFlows(t *testing.T) {
 // wordsOfSending are those that a segment with data needs, which leaves.
 func wordsOfSending(version int) map[string]func(*uplink.ToUplinkHotFlow) *uint64 {
 	words := map[string]func(*uplink.ToUplinkHotFlow) *uint64{
-		"ports":        func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Ports },
-		"local":        func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Local },
-		"remote":       func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Remote },
-		"way":          func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Way },
-		"choice":       func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Choice },
-		"state":        func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.State },
-		"used":         func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Used },
-		"endpoint":     func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Endpoint },
-		"sequence":     func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Sequence },
-		"token":        func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Token },
-		"from":         func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.From },
-		"counted_sent": func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.CountedSent },
-		"sent":         func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Sent },
-		"unanswered":   func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Unanswered },
-		"redirected":   func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Redirected },
+		"ports":      func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Ports },
+		"local":      func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Local },
+		"remote":     func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Remote },
+		"way":        func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Way },
+		"choice":     func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Choice },
+		"state":      func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.State },
+		"used":       func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Used },
+		"endpoint":   func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Endpoint },
+		"sequence":   func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Sequence },
+		"token":      func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Token },
+		"from":       func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.From },
+		"sent":       func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Sent },
+		"unanswered": func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Unanswered },
+		"redirected": func(e *uplink.ToUplinkHotFlow) *uint64 { return &e.Redirected },
 	}
 	for i := range 3 {
 		if version == 6 {

@@ -286,16 +286,24 @@ func (n *node) departures(t *testing.T) (counts [maxPaths]uint64) {
 
 // A forger's packets come by another interface than the pod's.
 func TestRepetitionsFromAnotherInterfaceChangeNoPath(t *testing.T) {
-	n := newSilentNode(t)
-	eachRole(t, n, func(t *testing.T, e ends) {
-		before := *n.mustFlow(t, e.out())
-		for range 3 {
-			n.run(t, n.to, e.sends(100).frame(), skBuff{Ifindex: n.nics[green], IngressIfindex: 4242})
-			time.Sleep(quiet)
-		}
-		require.Equal(t, before, *n.mustFlow(t, e.out()))
-		n.requireGoesBy(t, green, e.sends(100), "the pod's own data")
-	})
+	for kind, sends := range map[string]uint8{"little": 0, "much": uplink.SendsMuch} {
+		t.Run("of a flow that sends "+kind, func(t *testing.T) {
+			n := newSilentNode(t)
+			eachRole(t, n, func(t *testing.T, e ends) {
+				before := *n.mustFlow(t, e.out())
+				before.Subtype = before.Subtype&^uplink.SendsMuch | sends
+				n.putFlow(t, e.out(), before)
+				clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows)
+				for range 3 {
+					n.run(t, n.to, e.sends(100).frame(), skBuff{Ifindex: n.nics[green], IngressIfindex: 4242})
+					time.Sleep(quiet)
+				}
+				require.Equal(t, before, *n.mustFlow(t, e.out()))
+				require.Nil(t, n.busy(t, e), "the agent is told of it")
+				n.requireGoesBy(t, green, e.sends(100), "the pod's own data")
+			})
+		})
+	}
 }
 
 // Its acknowledgements are lost, so the other end repeats, and has found another path.

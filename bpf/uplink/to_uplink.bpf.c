@@ -538,7 +538,7 @@ static __always_inline int parse_leaving(struct __sk_buff *skb, struct packet *p
 /* Notes what a flow's end sends, as note_leaving; 0: that is not all. */
 static __always_inline int note_hot_sent(struct __sk_buff *skb, const struct hot *hot, const struct packet *packet)
 {
-	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers, sent, counted;
+	__u32 numbers = numbers_of(skb, packet), end = bpf_ntohl(packet->sequence) + numbers, sent;
 	struct flow flow = {};
 	__u64 foreign = 0;
 
@@ -552,9 +552,6 @@ static __always_inline int note_hot_sent(struct __sk_buff *skb, const struct hot
 		flow.slowest = read_hot(hot, &hot->entry->slowest, &foreign);
 		return flow.unanswered && !(foreign >> HOT_CLAIM) && !waits_too_long(&flow, ticks());
 	}
-	counted = read_hot(hot, &hot->entry->counted_sent, &foreign);
-	if (foreign >> HOT_CLAIM || (may_share && sent - counted < BUSY_BYTES && end - counted >= BUSY_BYTES))
-		return 0;
 	if (!flow.unanswered)
 		set_hot(&hot->entry->unanswered, hot->head, ticks());
 	set_hot(&hot->entry->sent, hot->head, end);
@@ -600,7 +597,7 @@ static __always_inline int read_hot_flow(const struct hot *hot, const struct nod
 	if (node->routed || read_hot(hot, &hot->entry->used, &foreign) != node->clock)
 		return 0;
 	read_numbers(hot, flow, &foreign);
-	if (foreign >> HOT_CLAIM || flow->avoided || says_news(flow, packet))
+	if (foreign >> HOT_CLAIM || flow->avoided || (may_share && flow->subtype & SENDS_MUCH) || says_news(flow, packet))
 		return 0;
 	flow->redirected = read_hot(hot, &hot->entry->redirected, &foreign);
 	read_way(hot, flow, &foreign);

@@ -14,22 +14,35 @@ import (
 	"braid.dev/braid/internal/testutil"
 )
 
-// piece is less than sending much takes, and two are more.
-const piece = uplink.BusyBytes*3/4 + 1
-
-// sendsMuch has the pod send as much as a flow must that is told to the agent, and returns
-// where the next segment is. What is between its segments it sent too, for all that they tell.
+// sendsMuch has the pod send as much in a slice of time as a flow must that is told to the agent in
+// the next one, and returns where the next segment is. What is between its segments it sent too, for
+// all that they tell.
 func (n *node) sendsMuch(t testutil.TB, e ends, sequence uint32) uint32 {
 	t.Helper()
-	n.ingress(t, green, e.hears(sequence, 0).frame())
+	sequence += uplink.BusyBytes
+	n.sends(t, e, sequence, uplink.BusyBytes)
+	return sequence + 100
+}
+
+// sends has a slice of time end in which the pod sent so many bytes up to this number, and the
+// next segment leave in the next one.
+func (n *node) sends(t testutil.TB, e ends, sequence, bytes uint32) {
+	t.Helper()
+	n.goesBy(t, e.sends(sequence-100))
 	flow := *n.mustFlow(t, e.out())
-	flow.CountedSent = flow.Sent // a new slice of time begins
+	flow.Counted, flow.CountedSent = flow.Counted-1, flow.Sent-bytes
 	n.putFlow(t, e.out(), flow)
-	for range 2 {
-		sequence += piece
-		n.goesBy(t, e.sends(sequence-100))
-	}
-	return sequence
+	n.ingress(t, green, e.hears(sequence, 0).frame())
+	n.goesBy(t, e.sends(sequence))
+}
+
+// rests has the flow have sent nothing of late, which was counted at this slice of time.
+func (n *node) rests(t testutil.TB, e ends, counted uint32) {
+	t.Helper()
+	flow := *n.mustFlow(t, e.out())
+	flow.Counted, flow.CountedSent, flow.Subtype = counted, flow.Sent, flow.Subtype&^uplink.SendsMuch
+	n.putFlow(t, e.out(), flow)
+	clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows)
 }
 
 func (n *node) busy(t testutil.TB, e ends) *uplink.ToUplinkBusyFlow {
@@ -44,6 +57,15 @@ func (n *node) together(t testutil.TB, e ends, together uint8) {
 	require.NotNil(t, busy, "the flow is not known to send much")
 	busy.Together = together
 	put(t, n.maps.BusyFlows, flowKey(e.out()), *busy)
+}
+
+// sharesRed has the flow, which is on green, share red from its next segment on.
+func (n *node) sharesRed(t testutil.TB, e ends, sequence uint32) uint32 {
+	t.Helper()
+	n.together(t, e, sharing(red))
+	sequence = n.sendsMuch(t, e, sequence)
+	n.requireGoesBy(t, red, e.sends(sequence), "data")
+	return sequence
 }
 
 func sharing(path uint8) uint8 { return uplink.Together | path<<uplink.TogetherPath }
@@ -64,7 +86,8 @@ func TestAFlowThatSendsMuchIsTold(t *testing.T) {
 		require.Equal(t, uint8(green), busy.Path)
 		require.Zero(t, busy.Together)
 		clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows)
-		n.goesBy(t, e.sends(sequence+piece))
+		n.ingress(t, green, e.hears(sequence, 0).frame())
+		n.goesBy(t, e.sends(sequence))
 		require.Nil(t, n.busy(t, e), "it is told more than once in a slice of time")
 	})
 }
@@ -72,19 +95,31 @@ func TestAFlowThatSendsMuchIsTold(t *testing.T) {
 func TestAFlowThatSendsLittleIsNotTold(t *testing.T) {
 	n := newNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {
-		clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows)
-		for i := range uint32(5) {
-			n.goesBy(t, e.sends(100+i*100))
-		}
+		n.rests(t, e, n.mustFlow(t, e.out()).Counted)
+		n.sends(t, e, uplink.BusyBytes, uplink.BusyBytes-uplink.LoadUnit)
 		require.Nil(t, n.busy(t, e))
 	})
 }
 
-func TestAFlowTakesTheSharedPathWhenItNextSendsMuchAndItsOwnAfterwards(t *testing.T) {
+// Connections that end within a slice of time cost the agent nothing.
+func TestAFlowIsNotToldForWhatItSendsInItsFirstSliceOfTime(t *testing.T) {
+	n := newNode(t)
+	eachRole(t, n, func(t *testing.T, e ends) {
+		n.rests(t, e, 0)
+		n.goesBy(t, e.sends(uplink.BusyBytes))
+		n.ingress(t, green, e.hears(uplink.BusyBytes+100, 0).frame())
+		n.goesBy(t, e.sends(uplink.BusyBytes+100))
+		require.Nil(t, n.busy(t, e))
+		n.sends(t, e, 3*uplink.BusyBytes, uplink.BusyBytes)
+		require.NotNil(t, n.busy(t, e), "in its second one")
+	})
+}
+
+func TestAFlowTakesTheSharedPathInTheNextSliceOfTimeAndItsOwnAfterwards(t *testing.T) {
 	n := newNode(t)
 	eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
 		n.together(t, e, sharing(red))
-		n.requireGoesBy(t, green, e.sends(sequence), "before it sends much again")
+		n.requireGoesBy(t, green, e.sends(sequence), "in the same one")
 		sequence = n.sendsMuch(t, e, sequence+100)
 		n.requireGoesBy(t, red, e.sends(sequence), "data")
 		n.requireGoesBy(t, red, e.out(), "an acknowledgement")
@@ -94,15 +129,97 @@ func TestAFlowTakesTheSharedPathWhenItNextSendsMuchAndItsOwnAfterwards(t *testin
 	})
 }
 
-func TestAFlowThatIsForgottenTakesItsOwnPathWhenItNextSendsMuch(t *testing.T) {
+// The path that it is to leave may be one on which it gets little through, or nothing.
+func TestAFlowThatSentMuchTakesTheSharedPathHoweverLittleItSendsNow(t *testing.T) {
+	n := newNode(t)
+	for name, next := range map[string]func(t *testing.T, e ends, sequence uint32) uint32{
+		"where it has answers": func(t *testing.T, e ends, sequence uint32) uint32 {
+			n.sends(t, e, sequence+100, 100)
+			return sequence + 200
+		},
+		"where it has none": func(t *testing.T, e ends, sequence uint32) uint32 {
+			n.nextSlice(t, e)
+			n.requireGoesBy(t, green, e.sends(sequence), "while some may be under way")
+			n.nextSlice(t, e)
+			return sequence
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
+				n.together(t, e, sharing(red))
+				n.requireGoesBy(t, red, e.sends(next(t, e, sequence)), "data")
+			})
+		})
+	}
+}
+
+func TestAFlowSendsMuchForAsLongAsItSendsAsMuchAgain(t *testing.T) {
 	n := newNode(t)
 	eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
-		n.together(t, e, sharing(red))
-		sequence = n.sendsMuch(t, e, sequence)
+		age := func() {
+			busy := *n.busy(t, e)
+			busy.Slice -= 10
+			put(t, n.maps.BusyFlows, flowKey(e.out()), busy)
+		}
+		age()
+		before := n.busy(t, e).Slice
+		sequence += uplink.BusyBytes - 300
+		n.sends(t, e, sequence, uplink.LoadUnit)
+		require.Equal(t, before, n.busy(t, e).Slice, "it has sent less")
+		n.sends(t, e, sequence+600, uplink.LoadUnit)
+		require.Greater(t, n.busy(t, e).Slice, before, "over several slices of time")
+	})
+}
+
+func TestAFlowThatIsForgottenAndSendsLittleIsNotNotedAgain(t *testing.T) {
+	n := newNode(t)
+	eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
 		clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows)
-		n.requireGoesBy(t, red, e.sends(sequence), "with nobody there")
-		sequence = n.sendsMuch(t, e, sequence+100)
-		n.requireGoesBy(t, green, e.sends(sequence), "data")
+		n.sends(t, e, sequence+100, 100)
+		require.Nil(t, n.busy(t, e))
+		n.sends(t, e, sequence+300, 100)
+		require.Nil(t, n.busy(t, e), "ever")
+		n.sendsMuch(t, e, sequence+600)
+		require.NotNil(t, n.busy(t, e), "until it sends much")
+	})
+}
+
+// nextSlice has a slice of time begin in which nothing has come in for the flow.
+func (n *node) nextSlice(t testutil.TB, e ends) {
+	t.Helper()
+	flow := *n.mustFlow(t, e.out())
+	flow.Counted--
+	n.putFlow(t, e.out(), flow)
+}
+
+// It may have to: what it sends on the shared path may be lost, and TCP repeats little at a time.
+func TestAFlowLeavesASharedPathWithinASliceOfTimeHoweverLittleItSends(t *testing.T) {
+	n := newNode(t)
+	for name, end := range map[string]func(t *testing.T, e ends){
+		"when the word is taken back": func(t *testing.T, e ends) { n.together(t, e, 0) },
+		"when nobody knows of it":     func(t *testing.T, e ends) { clearMap[uplink.ToUplinkFlowKey](t, n.maps.BusyFlows) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
+				sequence = n.sharesRed(t, e, sequence)
+				end(t, e)
+				n.nextSlice(t, e)
+				n.requireGoesBy(t, green, e.sends(sequence), "repeated data, without an answer")
+			})
+		})
+	}
+}
+
+func TestThePathOfAFlowThatSharesOneIsToldHoweverLittleItSends(t *testing.T) {
+	n := newNode(t)
+	eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
+		sequence = n.sharesRed(t, e, sequence)
+		busy := *n.busy(t, e)
+		busy.Path = blue
+		put(t, n.maps.BusyFlows, flowKey(e.out()), busy)
+		n.nextSlice(t, e)
+		n.requireGoesBy(t, red, e.sends(sequence), "a segment")
+		require.Equal(t, uint8(red), n.busy(t, e).Path)
 	})
 }
 
@@ -120,9 +237,7 @@ func TestAFlowLeavesASharedPathThatItMayNotUse(t *testing.T) {
 	for name, change := range cases {
 		t.Run(name, func(t *testing.T) {
 			eachBusy(t, n, func(t *testing.T, e ends, sequence uint32) {
-				n.together(t, e, sharing(red))
-				sequence = n.sendsMuch(t, e, sequence)
-				n.requireGoesBy(t, red, e.sends(sequence), "at first")
+				sequence = n.sharesRed(t, e, sequence)
 				change(n, t)
 				n.requireGoesBy(t, green, e.sends(sequence+100), "afterwards")
 			})

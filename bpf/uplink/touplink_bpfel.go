@@ -24,6 +24,7 @@ type ToUplinkBusyFlow struct {
 	Path     uint8
 	Together uint8
 	Pad      uint16
+	Sent     uint32
 }
 
 type ToUplinkConnection struct {
@@ -126,9 +127,9 @@ type ToUplinkHotFlow struct {
 	Sequence    uint64
 	Token       uint64
 	From        uint64
-	CountedSent uint64
 	Counted     uint64
 	Advanced    uint64
+	Pad1        uint64
 	Sent        uint64
 	Received    uint64
 	Unanswered  uint64

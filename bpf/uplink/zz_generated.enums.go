@@ -20,7 +20,6 @@ const (
 // enum busy_limit
 const (
 	MaxBusyFlows = 0x1000
-	BusyBytes    = 0x4000
 )
 
 // enum flow_ended
@@ -38,6 +37,8 @@ const (
 
 // enum flow_subtype
 const (
+	Noted        = 0x2
+	SendsMuch    = 0x4
 	Together     = 0x8
 	TogetherPath = 0x4
 	TogetherBits = 0x78
@@ -58,6 +59,7 @@ const (
 const (
 	SliceBits = 0x1a
 	LoadUnit  = 0x100
+	BusyBytes = 0x1000
 )
 
 // enum origin

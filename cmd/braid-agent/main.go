@@ -72,7 +72,7 @@ func addFlags(command *cobra.Command, options *agent.Options) {
 	flags.StringVar(&options.GuestAgentDirectory, "guest-agent-path", "", "directory below which QEMU has the sockets of guests' agents, or libvirt its own; without it the agent uses none")
 	flags.StringVar(&options.PodsDirectory, "pods-path", "", "kubelet's directory of pods, in which KubeVirt's have the sockets of their libvirts; without it the agent uses none")
 	flags.DurationVar(&options.SpreadingInterval, "spreading-interval", spreading.Interval, "time between two looks at what each pod's traffic does, which its status tells")
-	flags.BoolVar(&options.ShareSmallWindows, "share-small-windows", true, "have the subflows of connections whose receivers' windows are too small for paths that differ leave by the best path")
+	flags.BoolVar(&options.ShareSmallWindows, "share-small-windows", true, "have the subflows of connections whose receivers' windows or send buffers are too small for paths that differ leave by the best path")
 	flags.StringVar(&options.XDP, "xdp", agent.XDPOff, "Native has rules that only drop act at the XDP hook of the paths' NICs, where their drivers run programs; Off nowhere")
 	flags.Uint16Var(&options.HealthPort, "path-health-port", health.DefaultPort, "UDP port, the same on every node, on which agents answer each other's probes of the paths")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "0", "address to serve metrics on, by HTTPS and to those whom the API server allows to get /metrics; 0 serves none")

@@ -11,6 +11,7 @@ import (
 	"braid.dev/braid/e2e/testlab"
 
 	"braid.dev/braid/api/v1alpha1"
+	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
 )
 
@@ -22,6 +23,50 @@ func TestBackupsRestUntilTheRuleIsRemoved(t *testing.T) {
 			policy := shop.Policy(manager)
 			c.Spread(t, policy, 2)
 			c.ExpectRest(t, policy)
+		})
+	}
+}
+
+// Where windows are too small for paths that differ, subflows share the good one. When that comes to
+// be the path of backups, nothing goes by it any longer.
+func TestSubflowsLeaveASharedPathThatIsForBackupsFromNowOn(t *testing.T) {
+	const begins, settled, duration = 5 * time.Second, 3 * time.Second, 14 * time.Second
+	c := use(t)
+	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
+	c.Spread(t, policy, 2)
+	for _, pod := range []string{"client", "server"} {
+		shop.SetForTest(t, c.Network.Pod(pod).Namespace, "net.ipv4.tcp_rmem", "4096 65536 65536")
+		c.shapeForTest(t, c.Network.Pod(pod).Node, testlab.LinkMbit/10, "blue", "green")
+	}
+	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+		r := c.Begin(t, testlab.NewTransfer("client", "server", 4, direction, duration))
+		r.SleepUntil(begins)
+		c.SetRules(t, policy, shop.Spare("red"))
+		holds := time.Now().Add(settled)
+		r.Finish(t)
+		before, since := r.Shares(begins-time.Second, begins), r.Wire.Rates(holds, r.Began.Add(duration))
+		t.Logf("%s: before the rule %v; since %v (red %.3f)", r, before, since, since["red"])
+		if all := before.Of(shop.Paths); before["red"] < all*9/10 {
+			t.Errorf("%s: before the rule red carries %.1f of %.1f Mbit/s", r, before["red"], all)
+		}
+		if all := since.Of(shop.Paths); since["red"] > testlab.LinkMbit/100.0 || all < testlab.LinkMbit/10 {
+			t.Errorf("%s: red carries %.3f of %.1f Mbit/s", r, since["red"], all)
+		}
+		c.SetRules(t, policy)
+	}
+}
+
+// shapeForTest limits what leaves by some of a node's NICs until the test ends.
+func (c *cluster) shapeForTest(t *testing.T, node *network.Node, mbit int, nics ...string) {
+	t.Helper()
+	for _, nic := range nics {
+		if err := node.Shape(nic, mbit); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := node.Shape(nic, testlab.LinkMbit); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

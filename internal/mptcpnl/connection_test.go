@@ -79,6 +79,9 @@ func TestOfAConnectionWhosePeerDoesNotReadItIsKnownThatNothingIsUnderWayAndMuchW
 	awaits(t, client, subflow, "the window is closed", func(found mptcpnl.Connection, tcp mptcpnl.TCPInfo) bool {
 		return tcp.SendWindow < 3000 && found.UnderWay < 3000 && tcp.Queued < 3000 && found.Backlog > 10_000
 	})
+	awaits(t, client, subflow, "the application waits for room", func(found mptcpnl.Connection, _ mptcpnl.TCPInfo) bool {
+		return found.SendBuffer > 0 && found.SendBufferUsed > found.Backlog && 3*found.SendBufferUsed >= 2*found.SendBuffer
+	})
 }
 
 func TestNoConnectionHasATokenThatNobodyHas(t *testing.T) {

@@ -67,6 +67,10 @@ type Connection struct {
 	FirstSent, FirstReceived uint64
 	SentBytes, ReceivedBytes uint64
 	SequencesKnown           bool
+	// SendBuffer is how much memory what the application has written and the peer has not
+	// acknowledged may take, in bytes, and SendBufferUsed how much it takes. The application
+	// waits while two thirds are taken. Only Diagnostics.Connection tells; else both are 0.
+	SendBuffer, SendBufferUsed uint64
 }
 
 // Subflow is a TCP connection that is part of an MPTCP connection, established
@@ -143,13 +147,15 @@ type Socket struct {
 const (
 	messageSockDiagByFamily = 20
 
-	requestLength  = 56 // struct inet_diag_req_v2
-	requestCookie  = 48 // offset in it
-	responseLength = 72 // struct inet_diag_msg
-	responseQueued = 60 // offset in it
+	requestLength     = 56 // struct inet_diag_req_v2
+	requestExtensions = 2  // offset in it
+	requestCookie     = 48 // offset in it
+	responseLength    = 72 // struct inet_diag_msg
+	responseQueued    = 60 // offset in it
 
 	requestAttributeProtocol = 3  // INET_DIAG_REQ_PROTOCOL
 	attributeInfo            = 2  // INET_DIAG_INFO
+	attributeMemory          = 7  // INET_DIAG_SKMEMINFO
 	attributeULP             = 19 // INET_DIAG_ULP_INFO
 	attributeULPMPTCP        = 3  // INET_ULP_INFO_MPTCP
 
@@ -245,6 +251,7 @@ func (d *Diagnostics) Connection(token uint32) (Connection, bool, error) {
 	if err != nil {
 		return Connection{}, false, err
 	}
+	request[requestExtensions] |= 1 << (attributeMemory - 1)
 	binary.NativeEndian.PutUint32(request[requestCookie:], token)
 	d.asking.Lock()
 	defer d.asking.Unlock()
@@ -275,7 +282,7 @@ func endsRequest(local, remote netip.AddrPort) []byte {
 		request[0] = unix.AF_INET
 	}
 	request[1] = unix.IPPROTO_TCP
-	request[2] = 1 << (attributeInfo - 1)
+	request[requestExtensions] = 1 << (attributeInfo - 1)
 	binary.BigEndian.PutUint16(request[8:], local.Port())
 	binary.BigEndian.PutUint16(request[10:], remote.Port())
 	copy(request[12:28], local.Addr().AsSlice())
@@ -337,7 +344,7 @@ func diagnosticsRequest(family uint8, protocol, states uint32) ([]byte, error) {
 	request := make([]byte, requestLength)
 	request[0] = family
 	request[1] = unix.IPPROTO_TCP // eight bits; the attribute has the real one
-	request[2] = 1 << (attributeInfo - 1)
+	request[requestExtensions] = 1 << (attributeInfo - 1)
 	binary.NativeEndian.PutUint32(request[4:], states)
 	encoder := netlink.NewAttributeEncoder()
 	encoder.Uint32(requestAttributeProtocol, protocol)
@@ -354,6 +361,7 @@ type socket struct {
 	queued        uint32 // for TCP, payload that is not acknowledged
 	local, remote netip.AddrPort
 	info          []byte // struct mptcp_info or struct tcp_info
+	memory        []byte // numbers, as SK_MEMINFO_SNDBUF and others say which
 	ulp           *subflowInfo
 }
 
@@ -386,6 +394,8 @@ func parseSocket(data []byte) (socket, bool) {
 		switch decoder.Type() {
 		case attributeInfo:
 			s.info = decoder.Bytes()
+		case attributeMemory:
+			s.memory = decoder.Bytes()
 		case attributeULP:
 			decoder.Nested(s.readULP)
 		}
@@ -464,6 +474,10 @@ const (
 	infoBytesEnd      = 80
 
 	infoFlagFallback = 1
+
+	memorySendBuffer = 12 // offset of SK_MEMINFO_SNDBUF
+	memoryQueued     = 20 // offset of SK_MEMINFO_WMEM_QUEUED
+	memoryEnd        = 24
 )
 
 func (s socket) connection() (Connection, bool) {
@@ -483,6 +497,10 @@ func (s socket) connection() (Connection, bool) {
 		connection.UnderWay = number(infoBytesSent) - min(number(infoBytesSent), number(infoBytesAcked))
 		connection.Backlog = number(infoWritten) - number(infoUnacked)
 		connection.SequencesKnown = true
+	}
+	if len(s.memory) >= memoryEnd {
+		connection.SendBuffer = uint64(binary.NativeEndian.Uint32(s.memory[memorySendBuffer:]))
+		connection.SendBufferUsed = uint64(binary.NativeEndian.Uint32(s.memory[memoryQueued:]))
 	}
 	return connection, true
 }

@@ -42,9 +42,9 @@ struct hot_flow {
 	__u64 sequence;
 	__u64 token;
 	__u64 from;
-	__u64 counted_sent;
 	__u64 counted;
 	__u64 advanced;      /* advanced_jiffy */
+	__u64 pad1;
 	/* Notes. */
 	__u64 sent;
 	__u64 received;
@@ -187,7 +187,6 @@ static __always_inline void copy_decision(struct hot_flow *to, __u64 head, const
 	set_hot(&to->sequence, head, flow->sequence);
 	set_hot(&to->token, head, flow->token);
 	set_hot(&to->from, head, flow->from);
-	set_hot(&to->counted_sent, head, flow->counted_sent);
 	set_hot(&to->counted, head, flow->counted);
 	set_hot(&to->advanced, head, flow->advanced_jiffy | !!flow->advanced << 16);
 }

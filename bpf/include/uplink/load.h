@@ -16,6 +16,7 @@
 enum load_limit {
 	SLICE_BITS = 26, /* a slice is 2^26 ns, some 67 ms */
 	LOAD_UNIT = 256, /* bytes */
+	BUSY_BYTES = 4 << 10, /* that a flow which sends much has sent in a slice */
 };
 
 enum {
@@ -80,6 +81,9 @@ __noinline int count_load(struct flow *flow, __u32 slice)
 		add_load(bpf_map_lookup_elem(&path_loads, &path), flow);
 		add_load(bpf_map_lookup_elem(&endpoint_loads, &endpoint), flow);
 	}
+	if (flow->subtype & (NOTED | TOGETHER) || /* an earlier version's may have the latter alone */
+	    (flow->counted && moved_since(flow->sent, flow->counted_sent) >= BUSY_BYTES / LOAD_UNIT))
+		flow->subtype |= SENDS_MUCH;
 	flow->counted = slice;
 	flow->counted_sent = flow->sent;
 	flow->counted_received = flow->received;

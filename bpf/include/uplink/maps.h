@@ -166,6 +166,8 @@ struct flow {
 };
 
 enum flow_subtype {
+	NOTED = 1 << 1,       /* in busy_flows: what the agent says of it is looked up once in a slice of time */
+	SENDS_MUCH = 1 << 2,  /* as of the last slice of time, or is noted: to be looked up with what it sends next */
 	TOGETHER = 1 << 3,    /* by one path with the others of its connection */
 	TOGETHER_PATH = 4,    /* which: the bits from this one on */
 	TOGETHER_BITS = TOGETHER | 7 << TOGETHER_PATH,

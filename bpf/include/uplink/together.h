@@ -4,9 +4,9 @@
  * came early on the good path fills it until the other one has delivered what belongs
  * before. All of them go by the good path then, for as long as that gives more.
  *
- * Who decides is the agent: see agent/narrow. The program tells it of flows that send much,
- * once in a slice of time, and takes over then what the agent says of them. A flow keeps
- * what was said of it last, also while the agent is away.
+ * Who decides is the agent: see agent/narrow. The program tells it of flows that send much or
+ * share a path, once in a slice of time, and takes over then what the agent says of them. A flow
+ * keeps what was said of it last, also while the agent is away.
  */
 #ifndef BRAID_UPLINK_TOGETHER_H
 #define BRAID_UPLINK_TOGETHER_H
@@ -19,15 +19,18 @@ const volatile __u8 may_share = 1;
 
 enum busy_limit {
 	MAX_BUSY_FLOWS = 4096,
-	BUSY_BYTES = 16 << 10, /* sent in a slice */
 };
 
-/* A flow that sends much. */
+/*
+ * A flow that sends much, and has done so for longer than a slice of time. It stays one while it
+ * sends BUSY_BYTES again within the slices that the agent takes for recent.
+ */
 struct busy_flow {
-	__u32 slice;    /* the last one in which it did */
+	__u32 slice;    /* the last one at whose beginning it had done so */
 	__u8 path;      /* of what it sent last */
 	__u8 together;  /* the agent's word: its bits of flow_subtype */
 	__u16 pad;
+	__u32 sent;     /* flow.sent as it was then */
 };
 
 struct {
@@ -42,36 +45,51 @@ __noinline int note_busy(struct flow *flow, const struct flow_key *ends)
 {
 	struct busy_flow *busy, begun = {};
 	struct flow_key key;
-	__u8 together = 0;
+	__u8 now = 0;
 
 	if (!flow || !ends)
 		return 0;
 	key = *ends;
 	busy = bpf_map_lookup_elem(&busy_flows, &key);
 	if (busy) {
-		together = busy->together & TOGETHER_BITS;
+		now = NOTED | (busy->together & TOGETHER_BITS);
 		busy->path = flow->last;
-		busy->slice = ticks() >> SLICE;
-	} else {
+		if (flow->sent - busy->sent >= BUSY_BYTES) {
+			busy->sent = flow->sent;
+			busy->slice = ticks() >> SLICE;
+		}
+	} else if (!(flow->subtype & NOTED)) { /* else it was forgotten, and may send little */
+		now = NOTED;
 		begun.path = flow->last;
 		begun.slice = ticks() >> SLICE;
+		begun.sent = flow->sent;
 		bpf_map_update_elem(&busy_flows, &key, &begun, BPF_ANY);
 	}
-	if ((flow->subtype & TOGETHER_BITS) != together)
-		flow->subtype = (flow->subtype & ~TOGETHER_BITS) | together;
+	flow->subtype = (flow->subtype & ~(TOGETHER_BITS | NOTED | SENDS_MUCH)) | now;
 	return 1;
 }
 
-/* Notes what this end sends, and whether that is much; true where it waits for an answer for long. */
+/*
+ * On a path that lets nothing through no slice of time ends for a flow: it may be told to leave
+ * it. One that shares none has answers in each slice, unless it stands still.
+ */
+static __always_inline int is_to_be_told(const struct flow *flow)
+{
+	__u32 slices;
+
+	if (likely(!(flow->subtype & (SENDS_MUCH | NOTED | TOGETHER))))
+		return 0;
+	slices = (ticks() >> SLICE) - flow->counted;
+	return flow->subtype & SENDS_MUCH || slices > 1 || (slices && flow->subtype & TOGETHER);
+}
+
+/* Notes what this end sends, and tells of a flow that sends much; true where it waits for an answer for long. */
 static __always_inline int note_leaving(struct __sk_buff *skb, struct flow *flow, const struct flow_key *key,
 					const struct packet *packet)
 {
-	__u32 counted = flow->counted_sent, before = flow->sent - counted;
-	int waits = note_sent(skb, flow, packet);
-
-	if (may_share && unlikely(before < BUSY_BYTES && flow->sent - counted >= BUSY_BYTES))
+	if (may_share && unlikely(is_to_be_told(flow)) && likely(origin_of(skb) == flow->from))
 		note_busy(flow, key);
-	return waits;
+	return note_sent(skb, flow, packet);
 }
 
 /* Of the paths that a flow may take the one that its connection's subflows share, if they do. */

@@ -28,9 +28,11 @@ var receiveBuffers = []struct{ name, setting string }{
 // defaultSendBuffers are the kernel's, as net.ipv4.tcp_wmem.
 const defaultSendBuffers = "4096 16384 4194304"
 
-// secondPath is what the second of two paths is like; the first one has 100 Mbit/s.
+// secondPath is what the second of two paths is like, or all but the first of more; the first one
+// has 100 Mbit/s.
 type secondPath struct {
 	name  string
+	more  int           // paths that are as the second one
 	delay time.Duration // one way
 	make  func(*rig.Lab, string) error
 	// during is done while a transfer runs.
@@ -39,12 +41,31 @@ type secondPath struct {
 
 var secondPaths = []secondPath{
 	{name: "equal"},
-	{name: "slow", make: func(l *rig.Lab, path string) error {
-		return eachNode(l, func(n *network.Node) error { return n.Shape(path, 10) })
-	}},
+	{name: "slow", make: shaped(10)},
+	{name: "two_slow", more: 1, make: shaped(10)},
+	{name: "two_very_slow", more: 1, make: shaped(3)},
+	{name: "two_hardly_any", more: 1, make: shaped(1)},
+	{name: "third_very_slow", more: 1, make: onlyTheLast(shaped(3))},
 	{name: "lossy", make: func(l *rig.Lab, path string) error { return l.Network.Lose(l.Sender.Node, path, 0.01) }},
 	{name: "late", delay: 10 * time.Millisecond},
 	{name: "fails", during: failForAWhile},
+}
+
+// shaped has a path carry so many Mbit/s.
+func shaped(mbit int) func(*rig.Lab, string) error {
+	return func(l *rig.Lab, path string) error {
+		return eachNode(l, func(n *network.Node) error { return n.Shape(path, mbit) })
+	}
+}
+
+// onlyTheLast makes the last path so, and leaves the second one as good as the first.
+func onlyTheLast(do func(*rig.Lab, string) error) func(*rig.Lab, string) error {
+	return func(l *rig.Lab, path string) error {
+		if path != rig.Paths[2] {
+			return nil
+		}
+		return do(l, path)
+	}
 }
 
 func eachNode(l *rig.Lab, do func(*network.Node) error) (failed error) {
@@ -93,13 +114,19 @@ func measureBuffers(ctx context.Context, m *rig.Measurement, _ rig.Nothing) erro
 
 // build brings up a lab with such a second path.
 func (s secondPath) build(ctx context.Context) (*rig.Lab, error) {
-	spec := network.Spec{Paths: rig.Paths[:2], LinkMbit: rig.LinkMbit, PathDelays: map[string]time.Duration{rig.Paths[1]: s.delay}}
+	others := rig.Paths[1 : 2+s.more]
+	spec := network.Spec{Paths: rig.Paths[:2+s.more], LinkMbit: rig.LinkMbit, PathDelays: map[string]time.Duration{}}
+	for _, path := range others {
+		spec.PathDelays[path] = s.delay
+	}
 	l, err := rig.NewLab(ctx, spec, rig.PodOf("demo", "plain-client", 1), rig.PodOf("demo", "plain-server", 2))
 	if err != nil {
 		return nil, err
 	}
-	if s.make != nil {
-		err = s.make(l, rig.Paths[1])
+	for _, path := range others {
+		if s.make != nil {
+			err = errors.Join(err, s.make(l, path))
+		}
 	}
 	if err = errors.Join(err, l.Spread(ctx, "")); err != nil {
 		return nil, errors.Join(err, l.Close())
