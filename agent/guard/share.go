@@ -89,7 +89,8 @@ func fill(budget float64, demands []demand) []float64 {
 		more[i] = demand{most: max(0, d.most-rates[i]), weight: d.weight}
 	}
 	for i, rate := range divide(rest, more, func(d *demand) float64 { return d.most }) {
-		rates[i] += rate
+		// What was subtracted and is added again may be a rounding more than it was.
+		rates[i] = min(rates[i]+rate, demands[i].most)
 	}
 	return rates
 }

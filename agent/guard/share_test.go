@@ -77,6 +77,15 @@ func TestSumsNeverExceedCeilingsOrTheCapacity(t *testing.T) {
 	})
 }
 
+// A rounding more than the most is more: rates are compared with it as they are.
+func TestWhatIsGivenInTwoPartsIsNoMoreThanTheMost(t *testing.T) {
+	most := 66.00000000000004
+	rates := fill(66.5, []demand{{wants: 2.0000000000000213, most: most, weight: 1}})
+	if rates[0] != most {
+		t.Errorf("a member has %v of %v", rates[0], most)
+	}
+}
+
 func TestNothingLiesIdleThatSomebodyWantsAndMayHave(t *testing.T) {
 	forAllAllocations(t, func(t *rapid.T, capacity float64, groups []group, rates [][]float64) {
 		all, useful := 0.0, 0.0
