@@ -11,10 +11,18 @@ export function setUpFind(input, list) {
   let chosen = -1;
   let asked = null;
   let timer = 0;
+  // shown is the text that the list answers, which may not be all that is typed by now.
+  let shown = '';
+  // entered tells that Enter was pressed before there was an answer to what is typed.
+  let entered = false;
+
+  const typed = () => input.value.trim().toLowerCase();
 
   function close() {
     list.hidden = true;
     chosen = -1;
+    shown = '';
+    entered = false;
     input.setAttribute('aria-expanded', 'false');
     input.removeAttribute('aria-activedescendant');
   }
@@ -42,18 +50,31 @@ export function setUpFind(input, list) {
     return item;
   }
 
-  function show(nodes, pods, note) {
+  function show(text, nodes, pods, note) {
+    const before = list.querySelectorAll('[role=option]')[chosen]?.dataset.to;
     const items = [...nodes.map((name) => option('node', name, nodeLink(name))),
       ...pods.map((pod) => option(pod.vm ? 'VM' : 'pod', pod.namespace + '/' + pod.name, podLink(pod.namespace, pod.name)))];
     items.forEach((item, i) => { item.id = 'found' + i; });
     put(list, items, note || !items.length ? el('li', { class: 'muted' }, note || 'Nothing has this in its name.') : null);
     list.hidden = false;
+    shown = text;
     chosen = -1;
+    input.removeAttribute('aria-activedescendant');
     input.setAttribute('aria-expanded', 'true');
+    const again = items.findIndex((item) => item.dataset.to === before);
+    if (again >= 0) choose(again);
+    if (entered) enter();
+  }
+
+  // enter goes to what is chosen, or the first that has what is typed, once that is known.
+  function enter() {
+    const options = list.querySelectorAll('[role=option]');
+    entered = chosen < 0 && shown !== typed();
+    if (!entered && options.length && !list.hidden) go(options[Math.max(0, chosen)]);
   }
 
   async function find() {
-    const text = input.value.trim().toLowerCase();
+    const text = typed();
     if (asked) asked.abort();
     if (!text) return close();
     const matching = store.names.filter((name) => name.toLowerCase().includes(text));
@@ -62,23 +83,23 @@ export function setUpFind(input, list) {
     try {
       const found = await answer('api/find', { text }, asked.signal);
       const more = found.more || 0;
-      show(nodes, found.pods, more ? `and ${more} more pods` : '');
+      show(text, nodes, found.pods, more ? `and ${more} more pods` : '');
     } catch (error) {
-      if (error.name !== 'AbortError') show(nodes, [], 'Pods: ' + error.message);
+      if (error.name !== 'AbortError') show(text, nodes, [], 'Pods: ' + error.message);
     }
     return undefined;
   }
 
   input.addEventListener('input', () => {
+    entered = false;
     clearTimeout(timer);
     timer = setTimeout(find, 120);
   });
   input.addEventListener('blur', close);
   input.addEventListener('keydown', (event) => {
-    const options = list.querySelectorAll('[role=option]');
     if (event.key === 'ArrowDown') choose(chosen + 1);
     else if (event.key === 'ArrowUp') choose(chosen < 0 ? -1 : chosen - 1);
-    else if (event.key === 'Enter' && options.length && !list.hidden) go(options[Math.max(0, chosen)]);
+    else if (event.key === 'Enter') enter();
     else if (event.key === 'Escape') {
       input.value = '';
       close();
