@@ -4,6 +4,7 @@ package pathmanager
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"braid.dev/braid/internal/mptcpnl"
@@ -12,7 +13,8 @@ import (
 // announcer tells the peers of the connections that they began of the pod's other
 // addresses, for a full mesh. A peer whose agent does not listen just then never hears
 // of an announcement, though its kernel acknowledges it: what leads to no subflow is
-// announced again.
+// announced again. Both agents learn at about the same time that a connection lasts, and the
+// peer's may be the later one, so this is done soon for the first time.
 type announcer struct {
 	namespace *Namespace
 	settings  Settings
@@ -27,6 +29,7 @@ type announcer struct {
 // announced is a connection on which addresses were announced.
 type announced struct {
 	local   netip.AddrPort
+	joined  map[netip.Addr]bool // those of our own to which events told of a subflow
 	pending int
 	pause   time.Duration // until those that led to no subflow are announced again
 	again   time.Time
@@ -38,6 +41,7 @@ type announcement struct {
 	endpoint mptcpnl.Endpoint
 	port     uint16 // on which a socket must listen there
 	tries    int
+	again    bool // it was made once
 	due      time.Time
 }
 
@@ -45,7 +49,9 @@ const (
 	// announceTries is how often an announcement is tried: the kernel makes one at a
 	// time on each connection.
 	announceTries = 5
-	// firstPause is how soon an address is announced again that led to no subflow;
+	// soon is how long after the first announcement the second one is made.
+	soon = time.Second
+	// firstPause is how soon a look has an address announced again that led to no subflow;
 	// pauses double up to longestPause, because a peer may want none.
 	firstPause   = resync / 2
 	longestPause = 5 * time.Minute
@@ -60,13 +66,17 @@ func newAnnouncer(n *Namespace, settings Settings, share *share, pace *lookPace)
 }
 
 func (a *announcer) handle(event mptcpnl.Event, now time.Time) {
-	e, ok := event.(mptcpnl.ConnectionEvent)
-	switch {
-	case !ok:
-	case e.Kind == mptcpnl.ConnectionClosed:
-		a.forget(e.Token)
-	case e.Kind == mptcpnl.ConnectionEstablished && e.ServerSide && !a.settings.staysInside(e.Local, e.Remote):
-		a.add(e.Token, e.Local, now)
+	switch e := event.(type) {
+	case mptcpnl.SubflowEvent:
+		if c := a.known[e.Token]; c != nil && e.Kind == mptcpnl.SubflowEstablished && len(c.joined) < mostSubflows {
+			c.joined[e.Local.Addr()] = true
+		}
+	case mptcpnl.ConnectionEvent:
+		if e.Kind == mptcpnl.ConnectionClosed {
+			a.forget(e.Token)
+		} else if e.Kind == mptcpnl.ConnectionEstablished && e.ServerSide && !a.settings.staysInside(e.Local, e.Remote) {
+			a.add(e.Token, e.Local, now)
+		}
 	}
 }
 
@@ -74,7 +84,7 @@ func (a *announcer) add(token uint32, local netip.AddrPort, now time.Time) {
 	if a.known[token] != nil || len(a.own) == 0 || !a.share.take() {
 		return
 	}
-	c := &announced{local: local, pause: firstPause, again: now.Add(firstPause)}
+	c := &announced{local: local, joined: map[netip.Addr]bool{}, pause: firstPause, again: now.Add(firstPause)}
 	a.known[token] = c
 	a.plan(token, c, nil)
 }
@@ -129,6 +139,10 @@ func (a *announcer) announce(now time.Time) error {
 	if next, ok := a.next(); !ok || next.After(now) {
 		return nil
 	}
+	a.dropJoined()
+	if len(a.pending) == 0 {
+		return nil
+	}
 	listening, err := a.listening()
 	if err != nil {
 		return err
@@ -137,9 +151,6 @@ func (a *announcer) announce(now time.Time) error {
 	a.pending = nil
 	for _, p := range pending {
 		c := a.known[p.token]
-		if c == nil { // it closed
-			continue
-		}
 		c.pending--
 		switch {
 		case p.due.After(now):
@@ -149,6 +160,18 @@ func (a *announcer) announce(now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// dropJoined has nothing announced again that led to a subflow, nor on connections that closed.
+func (a *announcer) dropJoined() {
+	a.pending = slices.DeleteFunc(a.pending, func(p announcement) bool {
+		c := a.known[p.token]
+		joined := c != nil && p.again && c.joined[p.endpoint.Address]
+		if joined {
+			c.pending--
+		}
+		return c == nil || joined
+	})
 }
 
 // socket is where one is to listen.
@@ -181,6 +204,10 @@ func (a *announcer) listening() (map[socket]bool, error) {
 func (a *announcer) try(c *announced, p announcement, now time.Time) {
 	err := a.namespace.client.Announce(p.token, p.endpoint)
 	if err == nil {
+		if !p.again && c.pause == firstPause { // no look had it announced again yet
+			p.again, p.due = true, now.Add(soon)
+			a.wait(c, p)
+		}
 		return
 	}
 	p.tries++

@@ -86,6 +86,21 @@ func TestAddressesThatLeadToNoSubflowAreAnnouncedAgain(t *testing.T) {
 	}
 }
 
+func TestTheSecondAnnouncementIsOfWhatEventsTellNoSubflowOf(t *testing.T) {
+	a := accepted()
+	for i := range a.pending { // as once they are made
+		a.pending[i].again = true
+	}
+	at := netip.MustParseAddrPort("10.0.0.3:80")
+	a.handle(mptcpnl.SubflowEvent{Kind: mptcpnl.SubflowPriority, Token: 1, Local: netip.AddrPortFrom(local6.Addr(), 80)}, start)
+	a.handle(mptcpnl.SubflowEvent{Kind: mptcpnl.SubflowEstablished, Token: 2, Local: netip.AddrPortFrom(local6.Addr(), 80)}, start)
+	a.handle(mptcpnl.SubflowEvent{Kind: mptcpnl.SubflowEstablished, Token: 1, Local: at}, start)
+	a.dropJoined()
+	if left := pendingOf(a); len(left) != 1 || left[0] != local6.Addr().String() || a.known[1].pending != 0 {
+		t.Errorf("to be announced again: %v, want the address without a subflow; %d are counted after it", left, a.known[1].pending)
+	}
+}
+
 func TestAnnouncementsToAPeerThatWantsNoneBecomeRare(t *testing.T) {
 	a := accepted()
 	count := len(pendingOf(a))

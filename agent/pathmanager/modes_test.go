@@ -104,8 +104,10 @@ func TestAFullMeshIsCompletedAfterAnnouncementsThatNoAgentReceived(t *testing.T)
 		require.NoError(t, err)
 		return strings.Contains(counters, "MPTcpExtAddAddr")
 	}, func() string { return "nothing was announced" })
+	began := time.Now()
 	manageWith(t, client, wanted)
 	expectPairs(t, client, connection, map[string]int{"10.9.0.1>10.9.0.2": 1, "10.9.0.1>10.9.0.12": 1})
+	require.Less(t, time.Since(began), 8*time.Second, "the announcement is made again before anybody looks at sockets, which is after 10 s")
 }
 
 func TestAFullMeshWithASocketOfOneIPVersionLeavesTheOtherAlone(t *testing.T) {
