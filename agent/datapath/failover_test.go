@@ -132,7 +132,7 @@ func TestANICIsRemovedAndAdded(t *testing.T) {
 	t.Parallel()
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
-	m := startMixture(t, client, server, traffic.Options{Duration: 2500 * time.Millisecond, Verify: true})
+	m := startMixture(t, client, server, traffic.Options{Duration: untilEnded, Verify: true})
 	m.at(500 * time.Millisecond)
 	l.awaitSubflows(t, 0, mixtureSubflows)
 	l.removeNIC(t, l.Nodes[0], "green")
@@ -146,13 +146,13 @@ func TestANICIsRemovedAndAdded(t *testing.T) {
 	l.addNIC(t, l.Nodes[0], "green", 1)
 	l.applyAll(t)
 	expectLinks(t, l.datapaths[0], 3)
-	later := start(t, client, server, 4, traffic.Options{Connections: 3, Duration: 800 * time.Millisecond})
+	later := start(t, client, server, 4, traffic.Options{Connections: 3, Duration: untilEnded})
 	later.at(300 * time.Millisecond)
 	if sent := l.sentIn(t, 0, 400*time.Millisecond); sent.share("green") < 0.15 {
 		t.Errorf("the new NIC carried little: %v", sent)
 	}
-	later.wait(t)
-	m.wait(t)
+	later.end(t)
+	m.end(t)
 }
 
 // statesWithout are the states while a node has no NIC on a path.
@@ -212,7 +212,7 @@ func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	states := l.states(t)
-	m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second})
+	m := startMixture(t, client, server, traffic.Options{Duration: untilEnded})
 	m.at(500 * time.Millisecond)
 	l.awaitSubflows(t, 0, mixtureSubflows)
 	l.apply(t, 0, without(states[0], "green"))
@@ -225,12 +225,12 @@ func TestAPathIsRemovedFromTheStateAndAdded(t *testing.T) {
 		t.Errorf("without green, the NICs sent %v", sent)
 	}
 	l.apply(t, 0, states[0])
-	later := start(t, client, server, 4, traffic.Options{Duration: time.Second})
+	later := start(t, client, server, 4, traffic.Options{Duration: untilEnded})
 	if counts := pathCounts(l.awaitSubflows(t, 0, 8+3)); !maps.Equal(counts, map[string]int{"blue": 5, "green": 1, "red": 5}) {
 		t.Errorf("after the path's return the subflows by path are %v", counts)
 	}
-	later.wait(t)
-	m.wait(t)
+	later.end(t)
+	m.end(t)
 }
 
 // The paths' NICs are VLANs' interfaces on two physical NICs, which have programs

@@ -200,8 +200,13 @@ type running struct {
 	result    *traffic.Result
 	err       error
 	connected chan struct{} // closed when all connections are there
+	stop      chan struct{}
 	done      chan struct{}
 }
+
+// untilEnded is the duration of transfers that a test ends when it has seen enough, however long
+// a busy machine takes for it.
+const untilEnded = time.Minute
 
 // start begins MPTCP connections from client to server.
 func start(t *testing.T, client, server *network.Pod, version int, options traffic.Options) *running {
@@ -214,7 +219,8 @@ func start(t *testing.T, client, server *network.Pod, version int, options traff
 func startWith(t *testing.T, options traffic.Options, dial traffic.DialFunc) *running {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), options.Duration+20*time.Second)
-	r := &running{began: time.Now(), connected: make(chan struct{}), done: make(chan struct{})}
+	r := &running{began: time.Now(), connected: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
+	options.Stop = r.stop
 	go func() {
 		defer cancel()
 		defer close(r.done)
@@ -284,6 +290,13 @@ func (r *running) wait(t *testing.T) *traffic.Result {
 	return r.result
 }
 
+// end has the client send no more, and waits for the transfer's end.
+func (r *running) end(t *testing.T) *traffic.Result {
+	t.Helper()
+	close(r.stop)
+	return r.wait(t)
+}
+
 // mixture is traffic that fills all paths at any time: many connections of one
 // subflow, three of them on each path, and one connection of three subflows,
 // which alone would stop for as long as the stack takes to mend a loss.
@@ -317,12 +330,20 @@ func startMixture(t *testing.T, client, server *network.Pod, options traffic.Opt
 // at waits until the mixture has run for this long.
 func (m mixture) at(since time.Duration) { m.many.at(since) }
 
+// end has the client send no more, and waits for the end.
+func (m mixture) end(t *testing.T) {
+	t.Helper()
+	close(m.many.stop)
+	close(m.spread.stop)
+	m.wait(t)
+}
+
 // wait waits for the end. No connection may have broken, nor all have stopped
 // for long.
 func (m mixture) wait(t *testing.T) {
 	t.Helper()
 	many, spread := m.many.wait(t), m.spread.wait(t)
-	t.Logf("%.1f and %.1f Mbit/s, longest stop %s", many.Mbit, spread.Mbit, longestStop(many))
+	t.Logf("%.1f and %.1f MB, longest stop %s", float64(many.Bytes)/1e6, float64(spread.Bytes)/1e6, longestStop(many))
 	if stop := longestStop(many); stop > time.Second {
 		t.Errorf("nothing arrived for %s", stop)
 	}

@@ -18,18 +18,18 @@ import (
 
 // inDirections runs a test with a connection of three subflows that sends one way
 // or the other. Bytes are verified; none may be lost, and no subflow may end.
-func inDirections(t *testing.T, l *lab, duration time.Duration, do func(t *testing.T, sender int)) {
+func inDirections(t *testing.T, l *lab, do func(t *testing.T, sender int)) {
 	t.Helper()
 	client, server := l.Pod("pod-1-1"), l.Pod("pod-2-1")
 	for sender, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
 		t.Run(string(direction), func(t *testing.T) {
 			l.applyAll(t)
-			r := start(t, client, server, 4, traffic.Options{Direction: direction, Duration: duration, Verify: true})
+			r := start(t, client, server, 4, traffic.Options{Direction: direction, Duration: untilEnded, Verify: true})
 			r.at(300 * time.Millisecond)
 			before := byEnds(l.awaitSubflows(t, 0, 3))
 			do(t, sender)
 			after := byEnds(living(l.flows(t, 0)))
-			if result := r.wait(t); result.Subflows != 3 || !result.Multipath {
+			if result := r.end(t); result.Subflows != 3 || !result.Multipath {
 				t.Errorf("at the end there were %d subflows, multipath %t", result.Subflows, result.Multipath)
 			}
 			if !maps.Equal(before, after) {
@@ -114,7 +114,7 @@ func (l *lab) setHealth(t *testing.T, health PeerHealth) {
 func TestLivingConnectionsMoveToWhatTheirPodPrefersAndBack(t *testing.T) {
 	t.Parallel()
 	l, _, _ := newPair(t, Options{})
-	inDirections(t, l, 4*time.Second, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		for _, path := range []v1alpha1.PathName{"green", "blue"} {
 			l.setEndpoint(t, 0, prefer(path))
 			l.movesTo(t, "to the preferred path", sender, string(path))
@@ -148,7 +148,7 @@ func TestTheServersPodPrefersPathsForWhatItSends(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	for direction, expected := range map[traffic.Direction][]string{traffic.Up: threePaths, traffic.Down: {"green"}} {
-		r := start(t, client, server, 4, traffic.Options{Direction: direction, Duration: 2500 * time.Millisecond, Verify: true})
+		r := start(t, client, server, 4, traffic.Options{Direction: direction, Duration: untilEnded, Verify: true})
 		r.at(300 * time.Millisecond)
 		l.awaitSubflows(t, 1, 3)
 		l.setEndpoint(t, 1, prefer("green"))
@@ -160,7 +160,7 @@ func TestTheServersPodPrefersPathsForWhatItSends(t *testing.T) {
 		}
 		l.setEndpoint(t, 1, prefer())
 		l.movesTo(t, "back", 1, threePaths...)
-		r.wait(t)
+		r.end(t)
 	}
 }
 
@@ -172,21 +172,21 @@ func TestAServersFlowsFromBeforeItsPolicyHeedIt(t *testing.T) {
 	endpoints := states[1].Endpoints
 	states[1].Endpoints = nil
 	l.apply(t, 1, states[1])
-	r := start(t, client, server, 4, traffic.Options{Direction: traffic.Down, Duration: 2 * time.Second, Verify: true})
+	r := start(t, client, server, 4, traffic.Options{Direction: traffic.Down, Duration: untilEnded, Verify: true})
 	r.at(300 * time.Millisecond)
 	l.awaitSubflows(t, 1, 3)
 	states[1].Endpoints = endpoints
 	states[1].Endpoints[0].Preferred = []v1alpha1.PathName{"red"}
 	l.apply(t, 1, states[1])
 	l.movesTo(t, "to the preferred path", 1, "red")
-	r.wait(t)
+	r.end(t)
 }
 
 // Probes find what no carrier tells: frames are lost, and the NICs stay up.
 func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
 	t.Parallel()
 	l, _, _ := newPair(t, Options{})
-	inDirections(t, l, 5*time.Second, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		require.NoError(t, l.Block(l.Nodes[1], "green", true))
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"green": true}})
 		l.movesTo(t, "off the dead path", sender, "blue", "red")
@@ -204,7 +204,7 @@ func TestADeadPathIsLeftAndReturnedTo(t *testing.T) {
 func TestAPreferredPathIsGivenUpWhileItIsBadForItsClass(t *testing.T) {
 	t.Parallel()
 	l, _, _ := newPair(t, Options{})
-	inDirections(t, l, 4*time.Second, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		bad, good := map[string]bool{"green": false, "blue": true, "red": true}, map[string]bool{"green": true}
 		l.setHealth(t, PeerHealth{Good: []map[string]bool{bad, good}})
 		l.setEndpoint(t, 0, func(endpoint *Endpoint) { endpoint.Preferred, endpoint.Class = []v1alpha1.PathName{"green"}, 1 })
@@ -219,7 +219,7 @@ func TestAPreferredPathIsGivenUpWhileItIsBadForItsClass(t *testing.T) {
 func TestBackupPathsCarryTrafficOnlyWhileTheOthersAreGone(t *testing.T) {
 	t.Parallel()
 	l, client, server := newPair(t, Options{})
-	inDirections(t, l, 5*time.Second, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		l.setEndpoint(t, 0, keepBack("red"))
 		l.movesTo(t, "off the backup path", sender, "blue", "green")
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"green": true}})
@@ -229,18 +229,18 @@ func TestBackupPathsCarryTrafficOnlyWhileTheOthersAreGone(t *testing.T) {
 		l.setHealth(t, PeerHealth{})
 		l.movesTo(t, "back", sender, "blue", "green")
 	})
-	later := start(t, client, server, 4, traffic.Options{Connections: 2, Duration: 500 * time.Millisecond})
+	later := start(t, client, server, 4, traffic.Options{Connections: 2, Duration: untilEnded})
 	if counts := pathCounts(l.awaitSubflows(t, 0, 6)); counts["red"] != 0 {
 		t.Errorf("new subflows by path: %v", counts)
 	}
-	later.wait(t)
+	later.end(t)
 }
 
 // Health that calls every path dead says nothing about which of them works.
 func TestWhereEveryPathIsCalledDeadAllAreUsed(t *testing.T) {
 	t.Parallel()
 	l, _, _ := newPair(t, Options{})
-	inDirections(t, l, 1500*time.Millisecond, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"blue": true, "green": true, "red": true}})
 		l.staysOn(t, "with all paths dead", sender, threePaths...)
 		l.setHealth(t, PeerHealth{})
@@ -252,7 +252,7 @@ func TestPathsThatAreNoLongerAllowedAreLeft(t *testing.T) {
 	l, _, _ := newPair(t, Options{})
 	for node := range l.Nodes {
 		t.Run(l.Nodes[node].NodeName(), func(t *testing.T) {
-			inDirections(t, l, 2*time.Second, func(t *testing.T, sender int) {
+			inDirections(t, l, func(t *testing.T, sender int) {
 				l.setEndpoint(t, node, func(endpoint *Endpoint) { endpoint.Paths = endpoint.Paths[1:] })
 				if sender == node {
 					l.movesTo(t, "to the allowed paths", sender, "green", "red")
@@ -268,9 +268,9 @@ func TestAllSubflowsOfAConnectionAreOnOnePath(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
 	l.setEndpoint(t, 0, func(endpoint *Endpoint) { endpoint.SamePath = true })
-	r := start(t, client, server, 4, traffic.Options{Connections: 6, Duration: time.Second})
+	r := start(t, client, server, 4, traffic.Options{Connections: 6, Duration: untilEnded})
 	flows := l.awaitSubflows(t, 0, 18)
-	r.wait(t)
+	r.end(t)
 	byToken := map[uint32]map[string]int{}
 	for _, flow := range flows {
 		if byToken[flow.Token] == nil {
@@ -290,7 +290,7 @@ func TestAllSubflowsOfAConnectionAreOnOnePath(t *testing.T) {
 
 func TestANewAgentKeepsWhatWasKnownUntilItKnowsMore(t *testing.T) {
 	l, _, _ := newPair(t, Options{})
-	inDirections(t, l, 3*time.Second, func(t *testing.T, sender int) {
+	inDirections(t, l, func(t *testing.T, sender int) {
 		bad := []map[string]bool{{"red": false}}
 		l.setEndpoint(t, 0, prefer("red"))
 		l.setHealth(t, PeerHealth{Dead: map[string]bool{"green": true}, Good: bad})

@@ -218,7 +218,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 			t.Fatalf("the programs are attached by %q", got)
 		}
 		ids := []objectIDs{idsOf(t, l.datapaths[0]), idsOf(t, l.datapaths[1])}
-		m := startMixture(t, client, server, traffic.Options{Duration: 2 * time.Second, Verify: true})
+		m := startMixture(t, client, server, traffic.Options{Duration: untilEnded, Verify: true})
 		m.at(500 * time.Millisecond)
 		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "before", evenShares)
 		l.apply(t, 0, State{}) // no paths: the policy was deleted
@@ -231,7 +231,7 @@ func TestRemovalLeavesNothing(t *testing.T) {
 		}
 		m.at(1300 * time.Millisecond)
 		l.sentIn(t, 0, 400*time.Millisecond).expectShares(t, "after", map[string]float64{"blue": 1})
-		m.wait(t)
+		m.end(t)
 		l.applyAll(t) // and once more, by the same agent
 		l.sent(t, 0, func() {
 			transfer(t, client, server, 4, traffic.Options{Duration: 600 * time.Millisecond})

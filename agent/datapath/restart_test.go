@@ -92,7 +92,7 @@ func (l *lab) reopen(t *testing.T, node int, options Options) {
 func TestARestartedAgentTakesOver(t *testing.T) {
 	l, client, server := newPair(t, Options{})
 	l.applyAll(t)
-	m := startMixture(t, client, server, traffic.Options{Duration: 4 * time.Second, Verify: true})
+	m := startMixture(t, client, server, traffic.Options{Duration: untilEnded, Verify: true})
 	m.at(500 * time.Millisecond)
 	before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 	for node := range l.Nodes {
@@ -109,7 +109,7 @@ func TestARestartedAgentTakesOver(t *testing.T) {
 		}
 	}
 	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the restart", evenShares)
-	m.wait(t)
+	m.end(t)
 	for node := range l.Nodes {
 		for _, path := range threePaths {
 			l.expectAttached(t, node, path, 1)
@@ -124,21 +124,21 @@ func TestAKilledAgentChangesNothing(t *testing.T) {
 	for node := range l.Nodes {
 		kill = append(kill, l.applyInProcess(t, node, states[node]))
 	}
-	m := startMixture(t, client, server, traffic.Options{Duration: 3 * time.Second, Verify: true})
+	m := startMixture(t, client, server, traffic.Options{Duration: untilEnded, Verify: true})
 	m.at(700 * time.Millisecond)
 	for _, kill := range kill {
 		kill()
 	}
 	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the kill", evenShares)
-	later := start(t, client, server, 4, traffic.Options{Connections: 3, Duration: 1500 * time.Millisecond})
+	later := start(t, client, server, 4, traffic.Options{Connections: 3, Duration: untilEnded})
 	later.at(500 * time.Millisecond)
 	l.applyAll(t)
 	if counts := pathCounts(l.awaitSubflows(t, 0, mixtureSubflows+9)); !maps.Equal(counts, map[string]int{"blue": 7, "green": 7, "red": 7}) {
 		t.Errorf("the agent that takes over finds these subflows by path: %v", counts)
 	}
 	l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the take-over", evenShares)
-	later.wait(t)
-	m.wait(t)
+	later.end(t)
+	m.end(t)
 }
 
 // A map of another size cannot be taken over as it is; the flows are copied, and no
@@ -183,7 +183,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 	forEachMode(t, func(t *testing.T, _ string, options Options) {
 		l, client, server := newPair(t, options)
 		l.applyAll(t)
-		m := startMixture(t, client, server, traffic.Options{Duration: 9 * time.Second, Verify: true})
+		m := startMixture(t, client, server, traffic.Options{Duration: untilEnded, Verify: true})
 		m.at(500 * time.Millisecond)
 		before := []map[ends]Flow{byEnds(l.awaitSubflows(t, 0, mixtureSubflows)), byEnds(l.awaitSubflows(t, 1, mixtureSubflows))}
 		for _, version := range []string{"other", schema} {
@@ -197,7 +197,7 @@ func TestAnotherVersionTakesOver(t *testing.T) {
 			}
 		}
 		l.sentIn(t, 0, 500*time.Millisecond).expectShares(t, "after the way back", evenShares)
-		m.wait(t)
+		m.end(t)
 	})
 }
 

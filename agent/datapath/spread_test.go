@@ -200,17 +200,17 @@ func TestAnUnselectedPodStaysOnTheRoute(t *testing.T) {
 
 func TestFlowsFromBeforeStayWhereTheyWere(t *testing.T) {
 	l, client, server := newPair(t, Options{})
-	r := start(t, client, server, 4, traffic.Options{Duration: 2500 * time.Millisecond})
+	r := start(t, client, server, 4, traffic.Options{Duration: untilEnded})
 	r.at(500 * time.Millisecond)
 	l.applyAll(t)
 	l.sentIn(t, 0, 600*time.Millisecond).expectShares(t, "the connection from before", map[string]float64{"blue": 1})
 	if flows := l.flows(t, 0); len(flows) > 0 {
 		t.Errorf("flows from before are remembered:%s", describe(flows))
 	}
-	later := start(t, client, server, 4, traffic.Options{Duration: time.Second})
+	later := start(t, client, server, 4, traffic.Options{Duration: untilEnded})
 	if counts := pathCounts(l.awaitSubflows(t, 0, 3)); !maps.Equal(counts, map[string]int{"blue": 1, "green": 1, "red": 1}) {
 		t.Errorf("the subflows of a later connection by path: %v", counts)
 	}
-	later.wait(t)
-	r.wait(t)
+	later.end(t)
+	r.end(t)
 }

@@ -113,18 +113,19 @@ type outcome struct {
 }
 
 func transfer(connection *net.TCPConn, wanted *request, stop <-chan struct{}) (result outcome) {
-	observed, ended := make(chan struct{}), make(chan struct{})
+	observed, ended, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(observed)
 		// Shortly before the end, when all subflows are there and none is closing.
 		select {
 		case <-time.After(time.Until(wanted.until()) - 50*time.Millisecond):
 		case <-stop:
+			defer close(stopped)
 		case <-ended:
 		}
 		result.subflows, result.multipath = observe(connection)
 	}()
-	report, err := exchange(connection, wanted, stop)
+	report, err := exchange(connection, wanted, stopped)
 	close(ended)
 	<-observed
 	if report != nil {
@@ -144,6 +145,15 @@ func exchange(connection *net.TCPConn, wanted *request, stop <-chan struct{}) (*
 		return nil, err
 	}
 	if wanted.Direction == Down {
+		ended := make(chan struct{})
+		defer close(ended)
+		go func() {
+			select {
+			case <-stop:
+				_ = connection.CloseWrite() // which tells the server to
+			case <-ended:
+			}
+		}()
 		return receive(connection, wanted), nil
 	}
 	if err := send(connection, wanted, stop); err != nil {

@@ -61,8 +61,13 @@ func serveOne(connection *net.TCPConn) {
 		return
 	}
 	if wanted.Direction == Down {
-		_ = send(connection, &wanted, nil)
-		_, _ = io.Copy(io.Discard, connection)
+		stop := make(chan struct{})
+		go func() {
+			defer close(stop)
+			_, _ = io.Copy(io.Discard, connection)
+		}()
+		_ = send(connection, &wanted, stop)
+		<-stop
 		return
 	}
 	_ = writeMessage(connection, receive(connection, &wanted))

@@ -34,7 +34,7 @@ type Options struct {
 	Direction Direction
 	// Duration is how long the sender sends.
 	Duration time.Duration
-	// Stop, when it is closed, ends what a client sends before that.
+	// Stop, when it is closed, ends what is sent before that.
 	Stop <-chan struct{}
 	// Warmup is left out at the beginning of what is measured.
 	Warmup time.Duration

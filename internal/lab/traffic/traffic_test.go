@@ -61,14 +61,18 @@ func TestGoodputOfOneLink(t *testing.T) {
 	}
 }
 
-func TestAClientThatIsStoppedEndsItsStreamBeforeTheTime(t *testing.T) {
+func TestWhatIsStoppedEndsItsStreamBeforeTheTime(t *testing.T) {
 	ns := network.NamespaceForTest(t)
-	stop := make(chan struct{})
-	time.AfterFunc(300*time.Millisecond, func() { close(stop) })
-	begun := time.Now()
-	result := run(t, dialer(ns, serve(t, ns, "127.0.0.1")), traffic.Options{Duration: time.Minute, OfferedMbit: 20, Verify: true, Stop: stop})
-	if took := time.Since(begun); took > 30*time.Second || result.Failed != 0 || result.Bytes == 0 || result.LatestMs != 0 {
-		t.Errorf("it took %v, %d bytes arrived, failed %d %v, %.0f ms late", took, result.Bytes, result.Failed, result.Errors, result.LatestMs)
+	for _, direction := range []traffic.Direction{traffic.Up, traffic.Down} {
+		stop := make(chan struct{})
+		time.AfterFunc(300*time.Millisecond, func() { close(stop) })
+		begun := time.Now()
+		options := traffic.Options{Direction: direction, Duration: time.Minute, OfferedMbit: 20, Verify: true, Stop: stop}
+		result := run(t, dialer(ns, serve(t, ns, "127.0.0.1")), options)
+		if took := time.Since(begun); took > 30*time.Second || result.Failed != 0 || result.Bytes == 0 || result.LatestMs != 0 || !result.Multipath {
+			t.Errorf("%s: it took %v, %d bytes arrived, failed %d %v, %.0f ms late, multipath %t",
+				direction, took, result.Bytes, result.Failed, result.Errors, result.LatestMs, result.Multipath)
+		}
 	}
 }
 
