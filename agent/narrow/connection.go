@@ -63,6 +63,7 @@ type arrangement struct {
 	cheap   bool    // little is lost where it gives no more
 	several bool    // more than one other path would be given up
 	refuted bool    // one path alone gave no more
+	plainly bool    // to share the path was right, and not by a small difference
 	others  float64 // what the subflows on the paths that are given up move at their best
 }
 
@@ -100,10 +101,10 @@ type connection struct {
 	gave   float64 // the rate in the last try
 	less   bool    // the rate fell below the other one's
 	stood  bool    // still, at the last look of a try: the next one has a part of that time
-	// plainly says that the try to share a path was right, and not by a small difference; told
-	// that an earlier connection's was, and the subflows are to begin so; trusting that they did,
-	// and misled that they got much less by it.
-	plainly, told, trusting, misled bool
+	// told says that to share a path was right for an earlier connection, and the subflows are to begin
+	// so; trusting that they did, and misled that they got much less by it.
+	told, trusting, misled bool
+	rivals                 []rival // that were not tried since all share a path
 
 	again  time.Time     // when another try is due
 	rest   time.Duration // that goes before the next one
@@ -230,6 +231,10 @@ func (c *connection) lookApart(now time.Time, subflows []subflow) order {
 	if !found {
 		return nothing
 	}
+	c.rivals = nil
+	if next.keeps == 0 {
+		c.rivals = c.rivalsOf(now, next.path, subflows)
+	}
 	return c.try(now, next)
 }
 
@@ -244,8 +249,8 @@ func (c *connection) try(now time.Time, next arrangement) order {
 	return next.order()
 }
 
-// lookTogether has them try their own paths when that is due, or the connection gets less than
-// it did by them.
+// lookTogether has them try another path that may give more, and their own ones when that is due, or
+// the connection gets less than it did by them.
 func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
 	if c.window == 0 {
 		c.window = c.widest
@@ -257,11 +262,16 @@ func (c *connection) lookTogether(now time.Time, subflows []subflow) order {
 	if next, found := c.toShareAll(now, subflows); found {
 		return c.try(now, next)
 	}
+	if next, found := c.toRival(); found {
+		c.prove(now, c.rate.value)
+		return c.try(now, next)
+	}
 	wider := float64(window(subflows)) >= grown*float64(c.window)
 	if now.Before(c.again) && !less && !wider {
 		return nothing
 	}
 	c.prove(now, c.rate.value)
+	c.rivals = nil
 	return c.try(now, arrangement{})
 }
 
@@ -314,7 +324,7 @@ func (c *connection) needed() float64 {
 	switch {
 	case !c.shared:
 		return gainApart
-	case c.losses:
+	case c.losses && (!c.other.shared || c.other.keeps != 0): // else the other ones' losses are gone already
 		return gainLossless
 	case c.guessed:
 		return gainGuessed
@@ -328,7 +338,7 @@ func (c *connection) stay(now time.Time, rate, needed float64) order {
 	before, other := c.before, c.other
 	c.begin(c.arrangement, false, now)
 	c.other = other
-	c.plainly = (c.losses || before < plain*rate) && (!c.several || c.cheap)
+	c.plainly = c.plainly || (c.losses || before < plain*rate) && (!c.several || c.cheap)
 	c.rest = c.leastRest()
 	c.again, c.before = now.Add(c.rest), before*needed/gain
 	return nothing
@@ -340,6 +350,7 @@ func (c *connection) stay(now time.Time, rate, needed float64) order {
 func (c *connection) goBack(now time.Time, rate float64) order {
 	tried, rest := c.arrangement, c.rest
 	c.begin(c.other, false, now)
+	c.plainly = false // what was learned from it stays as it is
 	if tried.shared && c.shared {
 		c.refuted, c.before = true, 0
 		c.rest, c.again = restTogether, now.Add(restTogether)
@@ -365,6 +376,6 @@ func (c *connection) begin(next arrangement, trying bool, now time.Time) {
 	c.other, c.arrangement, c.trying = c.arrangement, next, trying
 	c.before, c.rate, c.usual = c.rate.value, average{}, average{}
 	c.begun, c.looks, c.window, c.less = now, 0, c.widest, false
-	c.plainly, c.trusting, c.misled = false, false, false
+	c.trusting, c.misled = false, false
 	c.limits = limits{}
 }

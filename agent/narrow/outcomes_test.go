@@ -101,7 +101,7 @@ func TestAConnectionThatGoesOnIsNotToldWhatAnotherOneFoundOut(t *testing.T) {
 
 func TestNoMoreThanSoManyOutcomesAreRemembered(t *testing.T) {
 	now, l := time.Unix(1000, 0), outcomes{}
-	c := &connection{arrangement: arrangement{shared: true}, plainly: true}
+	c := &connection{arrangement: arrangement{shared: true, plainly: true}}
 	for i := range mostOutcomes + 100 {
 		of := addresses{local: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})}
 		l.learn(now, of, true, c)

@@ -46,6 +46,7 @@ var secondPaths = []secondPath{
 	{name: "two_very_slow", more: 1, make: shaped(3)},
 	{name: "two_hardly_any", more: 1, make: shaped(1)},
 	{name: "third_very_slow", more: 1, make: onlyTheLast(shaped(3))},
+	{name: "half_and_very_slow", more: 1, make: shapedEach(50, 2)},
 	{name: "lossy", make: func(l *rig.Lab, path string) error { return l.Network.Lose(l.Sender.Node, path, 0.01) }},
 	{name: "late", delay: 10 * time.Millisecond},
 	{name: "fails", during: failForAWhile},
@@ -55,6 +56,13 @@ var secondPaths = []secondPath{
 func shaped(mbit int) func(*rig.Lab, string) error {
 	return func(l *rig.Lab, path string) error {
 		return eachNode(l, func(n *network.Node) error { return n.Shape(path, mbit) })
+	}
+}
+
+// shapedEach has the second and the third path carry so many Mbit/s.
+func shapedEach(mbit ...int) func(*rig.Lab, string) error {
+	return func(l *rig.Lab, path string) error {
+		return shaped(mbit[slices.Index(rig.Paths[1:], path)])(l, path)
 	}
 }
 
