@@ -109,3 +109,13 @@ func TestARivalIsNotTriedWhereAnotherThingHoldsTheConnectionBack(t *testing.T) {
 		})
 	}
 }
+
+func TestARivalMustGiveMoreAlsoWhereTheOtherPathsLosePackets(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := sharing(47, now)
+	c.losses = true
+	require.Equal(t, share, c.lookTogether(now, nil))
+	require.InDelta(t, gain, c.needed(), 0)
+	c.other.keeps = 1 << 2
+	require.InDelta(t, gainLossless, c.needed(), 0, "where some paths were kept, their losses are still there")
+}

@@ -41,7 +41,7 @@ type announcement struct {
 	endpoint mptcpnl.Endpoint
 	port     uint16 // on which a socket must listen there
 	tries    int
-	again    bool // it was made once
+	made     bool // once
 	due      time.Time
 }
 
@@ -49,8 +49,8 @@ const (
 	// announceTries is how often an announcement is tried: the kernel makes one at a
 	// time on each connection.
 	announceTries = 5
-	// soon is how long after the first announcement the second one is made.
-	soon = time.Second
+	// secondAfter is how long after the first announcement the second one is made.
+	secondAfter = time.Second
 	// firstPause is how soon a look has an address announced again that led to no subflow;
 	// pauses double up to longestPause, because a peer may want none.
 	firstPause   = resync / 2
@@ -166,7 +166,7 @@ func (a *announcer) announce(now time.Time) error {
 func (a *announcer) dropJoined() {
 	a.pending = slices.DeleteFunc(a.pending, func(p announcement) bool {
 		c := a.known[p.token]
-		joined := c != nil && p.again && c.joined[p.endpoint.Address]
+		joined := c != nil && p.made && c.joined[p.endpoint.Address]
 		if joined {
 			c.pending--
 		}
@@ -204,8 +204,8 @@ func (a *announcer) listening() (map[socket]bool, error) {
 func (a *announcer) try(c *announced, p announcement, now time.Time) {
 	err := a.namespace.client.Announce(p.token, p.endpoint)
 	if err == nil {
-		if !p.again && c.pause == firstPause { // no look had it announced again yet
-			p.again, p.due = true, now.Add(soon)
+		if !p.made && c.pause == firstPause { // no look had it announced again yet
+			p.made, p.due = true, now.Add(secondAfter)
 			a.wait(c, p)
 		}
 		return

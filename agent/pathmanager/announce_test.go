@@ -89,7 +89,7 @@ func TestAddressesThatLeadToNoSubflowAreAnnouncedAgain(t *testing.T) {
 func TestTheSecondAnnouncementIsOfWhatEventsTellNoSubflowOf(t *testing.T) {
 	a := accepted()
 	for i := range a.pending { // as once they are made
-		a.pending[i].again = true
+		a.pending[i].made = true
 	}
 	at := netip.MustParseAddrPort("10.0.0.3:80")
 	a.handle(mptcpnl.SubflowEvent{Kind: mptcpnl.SubflowPriority, Token: 1, Local: netip.AddrPortFrom(local6.Addr(), 80)}, start)

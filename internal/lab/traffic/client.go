@@ -145,15 +145,7 @@ func exchange(connection *net.TCPConn, wanted *request, stop <-chan struct{}) (*
 		return nil, err
 	}
 	if wanted.Direction == Down {
-		ended := make(chan struct{})
-		defer close(ended)
-		go func() {
-			select {
-			case <-stop:
-				_ = connection.CloseWrite() // which tells the server to
-			case <-ended:
-			}
-		}()
+		defer onceStopped(stop, func() { _ = connection.CloseWrite() })() // which tells the server to
 		return receive(connection, wanted), nil
 	}
 	if err := send(connection, wanted, stop); err != nil {

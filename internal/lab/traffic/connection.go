@@ -79,15 +79,8 @@ func send(connection *net.TCPConn, wanted *request, stop <-chan struct{}) error 
 	if err := connection.SetWriteDeadline(wanted.until()); err != nil {
 		return fmt.Errorf("setting a deadline: %w", err)
 	}
-	ended := make(chan struct{})
-	defer close(ended)
-	go func() {
-		select {
-		case <-stop:
-			_ = connection.SetWriteDeadline(time.Now()) // of a connection that is closed, nothing is sent
-		case <-ended:
-		}
-	}()
+	// Of a connection that is closed, nothing is sent.
+	defer onceStopped(stop, func() { _ = connection.SetWriteDeadline(time.Now()) })()
 	for write := wanted.writer(connection); ; {
 		err := write()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -101,6 +94,19 @@ func send(connection *net.TCPConn, wanted *request, stop <-chan struct{}) error 
 		return fmt.Errorf("ending the stream: %w", err)
 	}
 	return nil
+}
+
+// onceStopped does something when it is stopped, unless end is called before.
+func onceStopped(stop <-chan struct{}, do func()) (end func()) {
+	ended := make(chan struct{})
+	go func() {
+		select {
+		case <-stop:
+			do()
+		case <-ended:
+		}
+	}()
+	return func() { close(ended) }
 }
 
 // offerEvery is how often a sender with a rate offers more.

@@ -19,6 +19,8 @@ export function setUpFind(input, list) {
   const typed = () => input.value.trim().toLowerCase();
 
   function close() {
+    clearTimeout(timer);
+    if (asked) asked.abort(); // else its answer would open the list again
     list.hidden = true;
     chosen = -1;
     shown = '';
@@ -70,11 +72,13 @@ export function setUpFind(input, list) {
   function enter() {
     const options = list.querySelectorAll('[role=option]');
     entered = chosen < 0 && shown !== typed();
-    if (!entered && options.length && !list.hidden) go(options[Math.max(0, chosen)]);
+    if (entered) find();
+    else if (options.length && !list.hidden) go(options[Math.max(0, chosen)]);
   }
 
   async function find() {
     const text = typed();
+    clearTimeout(timer);
     if (asked) asked.abort();
     if (!text) return close();
     const matching = store.names.filter((name) => name.toLowerCase().includes(text));
