@@ -232,8 +232,10 @@ func (n *Namespace) change(settings Settings) error {
 	if err := n.sysctls.set(name, values[settings.Manager]); err != nil {
 		return err
 	}
-	if err := n.shortenBlackholes(); err != nil {
-		return err
+	for _, b := range boundedSettings {
+		if err := n.keep(b); err != nil {
+			return err
+		}
 	}
 	return n.apply()
 }

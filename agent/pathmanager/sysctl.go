@@ -53,6 +53,7 @@ const (
 	settingPathManagerID = "mptcp/pm_type"           // older, and still there
 	settingCloseTimeout  = "mptcp/close_timeout"     // not in Linux 6.1
 	settingBlackholes    = "mptcp/blackhole_timeout" // since Linux 6.12
+	settingLeastMTU      = "ipv4/route/min_pmtu"     // of a namespace since Linux 5.18
 	settingDropTimestamp = "mptcp/add_addr_v6_port_drop_ts"
 	settingTimestamps    = "ipv4/tcp_timestamps"
 )

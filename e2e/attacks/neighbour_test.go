@@ -150,11 +150,21 @@ func poisonNeighbours(t *testing.T, s *scene) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	took, err := testutil.Until(noticed, func() error { return s.flowsMoved(t) })
+	took, err := testutil.Until(noticed, func() error { return s.flowsStay(t) })
 	if err != nil {
 		s.escaped("%v", err)
 	}
-	t.Logf("the victim's flows are where they were %v after the last answer", took)
+	t.Logf("the victim's flows are where they were %v after the last answer, and stay there", took)
+}
+
+// flowsStay is an error where they are on other paths than before, now or a second later.
+func (s *scene) flowsStay(t *testing.T) error {
+	t.Helper()
+	if err := s.flowsMoved(t); err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	return s.flowsMoved(t)
 }
 
 // cutAnyhow is the share of the goodput that goes with a path: none where what knows

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -221,30 +222,59 @@ func arpReply(address string) []byte {
 	return slices.Concat(everybody, nobody, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 2}, nobody, ip, everybody, ip)
 }
 
-// forgeICMP sends them to both ends, with the headers of the victim's segments.
+// forgeICMP tells the victim of segments of its own that are too large, or have a better way, and
+// guesses which are in flight: all sequence numbers of one subflow after the other.
 func forgeICMP(t *testing.T, s *scene) {
+	const (
+		step  = 1 << 16 // less than a subflow has in flight
+		burst = 100
+	)
 	client, server := s.Network.Pod("client"), s.Network.Pod("server")
 	socket := testlab.SocketIn(t, s.stranger, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW)
 	defer unix.Close(socket)
-	for s.going() {
-		for _, subflow := range s.victimSubflows(t) {
-			inner := testlab.Forgery{From: subflow.Local, To: subflow.Remote, Sequence: rand.Uint32(), Flags: testlab.ACK}.Packet()
-			for _, message := range [][]byte{{3, 4, 0, 0, 0, 0, 2, 68}, {5, 1, 0, 0, 10, 244, 3, 2}} {
-				packet := testlab.ICMP(netip.MustParseAddr(server.IPv4), netip.MustParseAddr(client.IPv4), append(message, inner[:28]...))
-				if err := testlab.SendPatiently(socket, packet, testlab.Sockaddr(testlab.AddrPort(client.IPv4, 0))); err != nil {
-					t.Fatal(err)
-				}
-			}
+	subflows, guesses := s.victimSubflows(t), uint32(0)
+	tell := func(message ...byte) {
+		of := subflows[guesses/(1<<32/step)%uint32(len(subflows))]
+		about := testlab.Forgery{From: of.Local, To: of.Remote, Sequence: guesses * step, Flags: testlab.ACK}.Packet()
+		packet := testlab.ICMP(netip.MustParseAddr(server.IPv4), netip.MustParseAddr(client.IPv4), append(message, about[:28]...))
+		if err := testlab.SendPatiently(socket, packet, testlab.Sockaddr(testlab.AddrPort(client.IPv4, 0))); err != nil {
+			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Millisecond)
+	}
+	for s.going() {
+		for range burst {
+			tell(3, 4, 0, 0, 0, 0, 2, 68)
+			guesses++
+		}
+		tell(5, 1, 0, 0, 10, 244, 3, 2)
+		time.Sleep(time.Millisecond)
 	}
 	route, err := client.Run("ip", "route", "get", server.IPv4)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(route, "mtu") || strings.Contains(route, s.stranger.IPv4) {
+	t.Logf("%d sequence numbers; the victim's route is %s", guesses, route)
+	if mtu := mtuOf(route); mtu > 0 && mtu < leastMTU || strings.Contains(route, s.stranger.IPv4) {
 		s.escaped("the victim's route is %s", route)
 	}
+}
+
+// leastMTU is that of IPv6, below which a guess that is right is not to bring a connection.
+const leastMTU = 1280
+
+var mtuPattern = regexp.MustCompile(`\bmtu (?:lock )?(\d+)`)
+
+// mtuOf is what an error has made of the route's MTU; 0 where none did.
+func mtuOf(route string) int {
+	found := mtuPattern.FindStringSubmatch(route)
+	if found == nil {
+		return 0
+	}
+	mtu, err := strconv.Atoi(found[1])
+	if err != nil {
+		return 1 // no MTU that anybody could use
+	}
+	return mtu
 }
 
 func (s *scene) victimSubflows(t *testing.T) []traffic.Subflow {
