@@ -15,13 +15,13 @@
 #ifndef BRAID_UPLINK_DUPLICATE_ACK_H
 #define BRAID_UPLINK_DUPLICATE_ACK_H
 
-#include "../checksum.h"
 #include "../suboption.h"
 #include "maps.h"
 
 enum {
 	ACKNOWLEDGED_BITS = 14,  /* entries */
-	OLDER = 1 << 30,         /* than a DATA_ACK of 4 bytes */
+	OLDER_SHORT = 1 << 14,   /* times 65,536, than a DATA_ACK of 4 bytes */
+	OLDER_LONG = 1,          /* than the upper half of one of 8 */
 	SACK_HEAD = 0x010105,    /* two NOPs before the option */
 	SHORTEST_SELECTIVE = 20, /* options that have room for SACK and a DATA_ACK */
 	REPEATED_WITHIN = 1 << 24, /* bytes; a number that is further behind is of a connection that has begun since */
@@ -63,38 +63,18 @@ static __always_inline int is_selective(struct __sk_buff *skb, const struct pack
 	return ((words[0] == bpf_htonl(TIMESTAMPS_HEAD) ? words[PADDED_TIMESTAMPS / 4] : words[0]) & mask) == head;
 }
 
-/* Whether the checksum of a segment without data is the right one. */
-static __always_inline int is_whole(struct __sk_buff *skb, const struct packet *packet, __u32 transport, __u16 pseudo_sum)
-{
-	__u32 words[(sizeof(struct tcphdr) + TCP_OPTIONS_MAX) / 4] = {};
-	__u32 length = size_within(sizeof(struct tcphdr) + packet->options_length, sizeof(words));
-
-	if (!length || bpf_skb_load_bytes(skb, transport, words, length))
-		return 0;
-	return folded((__u64)(__u32)bpf_csum_diff(0, 0, words, sizeof(words), 0) + pseudo_sum) == 0xffff;
-}
-
 /*
- * Writes a word of a segment, and its checksum. One that a NIC is to complete holds the sum of the pseudo header
- * and stays. The kernel's helper does not know of a segment in a tunnel whose outer checksum is the one to be completed.
- * A whole one looks so once in 65,536 times: then the segment stays as it is. Word and checksum change by opposite sums,
- * so that a tunnel's outer checksum, and what a NIC has summed, stay right.
+ * A number that is older by so many times 65,536, whose halves have the same sum as its own: a checksum stays as it is,
+ * whether it is whole or begun for a NIC to complete, which nobody can tell here, and so do those of tunnels.
  */
-static __always_inline int set_word(struct __sk_buff *skb, const struct packet *packet, __u32 at, __be32 before, __be32 after)
+static __always_inline __u32 older_of_same_sum(__u32 number, __u16 by)
 {
-	__u32 transport = packet->options - sizeof(struct tcphdr), check = transport + TCP_CHECKSUM_AT;
-	__u16 sum, pseudo_sum = pseudo_header_sum(packet->family, &packet->source, &packet->destination, skb->len - transport);
+	__u16 upper = (number >> 16) - by;
+	__u32 lower = (number >> 16) + (number & 0xffff) + (0xffff - upper);
 
-	if ((at - transport) & 1 || bpf_skb_load_bytes(skb, check, &sum, sizeof(sum)))
-		return 0;
-	if (sum != pseudo_sum) {
-		sum = ~folded((__u64)(__u16)~sum + (__u32)~before + after);
-		if (bpf_skb_store_bytes(skb, check, &sum, sizeof(sum), 0))
-			return 0;
-	} else if (is_whole(skb, packet, transport, pseudo_sum)) {
-		return 0;
-	}
-	return !bpf_skb_store_bytes(skb, at, &after, sizeof(after), 0);
+	lower = (lower & 0xffff) + (lower >> 16);
+	lower = (lower & 0xffff) + (lower >> 16);
+	return (__u32)upper << 16 | lower;
 }
 
 /*
@@ -104,9 +84,9 @@ static __always_inline int set_word(struct __sk_buff *skb, const struct packet *
 __noinline int withdraw_data_ack(struct __sk_buff *skb, const struct packet *packet, __u32 whose)
 {
 	struct suboption found = {};
-	__be32 before, after;
+	__u32 flags, at;
+	__be32 older;
 	__u64 *count;
-	__u32 flags;
 
 	if (!packet || !is_selective(skb, packet) ||
 	    !find_suboption(skb, packet->options, packet->options_length, 1 << SUBTYPE_DSS, &found))
@@ -114,9 +94,9 @@ __noinline int withdraw_data_ack(struct __sk_buff *skb, const struct packet *pac
 	flags = found.byte[3];
 	if ((flags & (DSS_ACK | DSS_MAPPING | DSS_FINAL)) != DSS_ACK || found.length < (flags & DSS_ACK_8_BYTES ? 12 : 8))
 		return 0;
-	before = bpf_htonl(word_at(&found.byte[4]));
-	after = bpf_htonl(word_at(&found.byte[4]) - (flags & DSS_ACK_8_BYTES ? 1 : OLDER));
-	if (!set_word(skb, packet, found.offset + 4, before, after))
+	at = found.offset + 4;
+	older = bpf_htonl(older_of_same_sum(word_at(&found.byte[4]), flags & DSS_ACK_8_BYTES ? OLDER_LONG : OLDER_SHORT));
+	if ((at - packet->options) & 1 || bpf_skb_store_bytes(skb, at, &older, sizeof(older), 0))
 		return 0;
 	count = bpf_map_lookup_elem(&withdrawn, &whose);
 	if (count)
