@@ -103,7 +103,7 @@ test-waiting: root compiler kube ## Run the tests that wait in namespaces for wh
 
 .PHONY: test-light
 test-light: root compiler kube ## Run the tests that carry traffic and leave the processors to others
-	$(call tests,light,-p 3)
+	$(call tests,light,-p 4)
 
 .PHONY: test-network
 test-network: root compiler kube ## Run the tests that carry traffic in namespaces; nothing that computes may run

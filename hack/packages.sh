@@ -24,7 +24,7 @@ all=$(go list -f "$format" "$@" | awk 'NF')
 # Rules by a package's name, and by its name and what its tests import; the first that holds decides.
 cluster='/e2e/cluster$'
 alone='/e2e/(attacks|soak)$'
-light='/(agent/(narrow|rules)|hack/demo|internal/lab/(middlebox|network|traffic)|braid/proxy)$'
+light='/(agent/(guard|narrow|pace|rules)|e2e/outages|hack/demo|internal/lab/(middlebox|network|traffic)|braid/proxy)$'
 timed='/bpf/endpoint/actiontest$'
 programs='^[^ ]*/bpf/'
 networks='/internal/lab/(network|pair|traffic)( |$)|/hack/lab( |$)|^[^ ]*/hack/(bench|demo|lab)(/| |$)|^[^ ]*/e2e'
@@ -36,7 +36,7 @@ margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
 rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
 # Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
-longest='agent/datapath e2e/failures e2e/rules e2e/outages agent/pace agent/guard agent/transport bpf/endpoint/actiontest proxy agent/narrow internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
+longest='e2e/rules agent/datapath e2e/failures e2e/outages agent/guard agent/transport bpf/endpoint/actiontest agent/pace agent/narrow proxy internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v light="$light" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {

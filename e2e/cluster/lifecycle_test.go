@@ -124,7 +124,7 @@ func mustKubectl(ctx context.Context, t *testing.T, arguments ...string) string 
 }
 
 // whatTheClusterDoes is what explains that something does not come about: nodes, pods, what
-// happened last, and what the cluster's processes said.
+// happened last, and what the cluster's processes said, and containers that were started again.
 func whatTheClusterDoes(ctx context.Context) string {
 	const lastEvents = 30
 	said, nodes := "", []string{"get", "nodes,pods", "--all-namespaces", "--output", "wide"}
@@ -136,7 +136,23 @@ func whatTheClusterDoes(ctx context.Context) string {
 			said += err.Error() + "\n"
 		}
 	}
-	return said + strings.Join(cluster.lastWords(), "\n")
+	return said + lastWordsOfRestarted(ctx) + strings.Join(cluster.lastWords(), "\n")
+}
+
+// lastWordsOfRestarted are what containers said before they ended.
+func lastWordsOfRestarted(ctx context.Context) (said string) {
+	const template = `{range .items[?(@.status.containerStatuses[*].restartCount>0)]}{.metadata.namespace} {.metadata.name}{"\n"}{end}`
+	pods, err := kubectl(ctx, "get", "pod", "--all-namespaces", "--output", "jsonpath="+template)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	for line := range strings.Lines(pods) {
+		namespace, pod, _ := strings.Cut(strings.TrimSpace(line), " ")
+		// One that has not ended has no last words.
+		words, _ := kubectl(ctx, "logs", "--previous", "--all-containers", "--tail=20", "--namespace", namespace, pod)
+		said += fmt.Sprintf("%s/%s said before it ended:\n%s\n", namespace, pod, words)
+	}
+	return said
 }
 
 func serverAddress(ctx context.Context, t *testing.T, pod string) string {

@@ -87,17 +87,17 @@ func TestMachinesInPodsGetTheirSubflowsFromTheirNode(t *testing.T) {
 			}
 			return ctx
 		}).
-		Teardown(func(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
-			mustKubectl(ctx, t, "delete", "mguard,mpol,mpath", "--all")
-			mustKubectl(ctx, t, "delete", "--filename", manifest(t, "machines.yaml", "MANAGER", "Agent"), "--ignore-not-found", "--grace-period=1")
-			return ctx
-		}).Feature()
+		Feature()
 	testenv.Test(t, feature)
 }
 
 // bootMachines makes paths, and a policy whose manager is one for pods.
 func bootMachines(ctx context.Context, t *testing.T, _ *envconf.Config) context.Context {
 	t.Helper()
+	t.Cleanup(func() { // where one does not come up, too: the next test waits for all pods
+		mustKubectl(ctx, t, "delete", "mguard,mpol,mpath", "--all")
+		mustKubectl(ctx, t, "delete", "--filename", manifest(t, "machines.yaml", "MANAGER", "Agent"), "--ignore-not-found", "--grace-period=1")
+	})
 	for i := range paths {
 		mustKubectl(ctx, t, "apply", "--filename", writePath(t, i))
 	}

@@ -198,17 +198,29 @@ func TestALabWhoseProgramWasKilledIsRemoved(t *testing.T) {
 	}
 }
 
+// killJanitors waits until there is one: a lab is up before its janitor has begun.
+func killJanitors(t *testing.T, name string) {
+	t.Helper()
+	testutil.Retry(t, time.Minute, func() error {
+		if len(janitors(name)) == 0 {
+			return errors.New("the lab has no janitor")
+		}
+		return nil
+	})
+	for _, pid := range janitors(name) {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestALabWhoseJanitorWasKilledTooIsRemovedByTheNext(t *testing.T) {
 	name := labName("twice")
 	command, lines := startChild(t, name, "wait")
 	expectUp(t, lines)
 	found := tracesOf(t, name)
 	found.expectSome(t)
-	for _, pid := range janitors(name) {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
+	killJanitors(t, name)
 	kill(t, command)
 	if len(tracesOf(t, name).processes) == 0 {
 		t.Fatal("somebody removed the lab: this test tests nothing")
