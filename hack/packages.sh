@@ -34,9 +34,9 @@ told='/(agent/(chains|guests)|e2e/(faults|machines|spreading))$'
 # cluster, when little else is left.
 margins='/e2e(/networks)?$'
 # Other traffic is measured, and so is what some packages do without it.
-rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|internal/lab/network)( |$)'
+rates='/internal/lab/traffic( |$)|/agent/transport/incasttest( |$)|^[^ ]*/(agent/(pace|schedule)|e2e/newpods|internal/lab/network)( |$)'
 # Those that take longest, in the order of what they took. What runs at the end runs beside nothing.
-longest='e2e/rules agent/datapath e2e/failures e2e/outages agent/guard agent/transport bpf/endpoint/actiontest agent/pace agent/narrow proxy internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
+longest='e2e/rules agent/datapath e2e/failures e2e/outages agent/guard agent/transport bpf/endpoint/actiontest e2e/newpods agent/pace agent/narrow proxy internal/lab/network e2e/machines e2e/faults agent/programs agent/announcements agent/health agent/pathmanager agent/guests agent/paths plugin bpf/uplink bpf/endpoint build controllers charts internal/lab/apiserver agent/identity bpf/guest'
 awk -v wanted="$kind" -v cluster="$cluster" -v alone="$alone" -v light="$light" -v timed="$timed" -v programs="$programs" \
 	-v networks="$networks" -v told="$told" -v margins="$margins" -v rates="$rates" -v longest="$longest" '
 	function kind() {

@@ -28,8 +28,8 @@ const (
 	blackholeTimeout = 60
 	// leastMTU is what IPv6 has always. The kernel believes an ICMP error that a packet was too
 	// large where the sequence number is one of those in flight, which who knows addresses and ports
-	// can guess (RFC 5927), for ten minutes. Its own bound for IPv4 is 552. To smaller
-	// ones the kernel sends packets of this size that routers may divide.
+	// can guess (RFC 5927), for ten minutes. Its own bound for IPv4 is 552. Where the path takes
+	// less indeed, the kernel sends packets of this size that routers may fragment.
 	leastMTU = 1280
 )
 
@@ -49,8 +49,12 @@ func (n *Namespace) keep(b boundedSetting) error {
 		if err != nil {
 			return err
 		}
-		if number, err := strconv.Atoi(before); err != nil || !b.beyond(number) {
-			return err
+		number, err := strconv.Atoi(before)
+		if err != nil {
+			return fmt.Errorf("reading setting %s: %w", b.name, err)
+		}
+		if !b.beyond(number) {
+			return nil
 		}
 		n.record.Sysctls[b.name] = before
 		if err := n.record.write(n.options.StatePath); err != nil {

@@ -14,10 +14,7 @@ import (
 
 // A virtual machine moves to another node with its address.
 func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
-	const (
-		otherPeer     = thePeer + 1
-		patienceTicks = 8 // PATIENCE of silence.h: what comes again by then was not repeated
-	)
+	const otherPeer = thePeer + 1
 	n := newNode(t)
 	leadTo := func(peer uint32) {
 		for _, version := range versions {
@@ -34,7 +31,7 @@ func TestAFlowGoesToThePeerThatTheRouteLeadsToNow(t *testing.T) {
 		// By the program's own clock, which may be late where the host took processors away.
 		sent := n.mustFlow(t, e.out()).Unanswered
 		by := n.goesBy(t, e.sends(100))
-		if took := tick(t) - sent; took <= patienceTicks {
+		if took := tick(t) - sent; took <= uplink.Patience { // by then nothing counts as repeated
 			require.Equal(t, pathNames[green], pathNames[by], "data that is repeated at once")
 		} else {
 			t.Logf("data was not repeated at once, but after %d ticks, by %s", took, pathNames[by])

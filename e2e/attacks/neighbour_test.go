@@ -150,20 +150,23 @@ func poisonNeighbours(t *testing.T, s *scene) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	took, err := testutil.Until(noticed, func() error { return s.flowsStay(t) })
+	took, err := testutil.Until(noticed+staying, func() error { return s.flowsStay(t) })
 	if err != nil {
 		s.escaped("%v", err)
 	}
-	t.Logf("the victim's flows are where they were %v after the last answer, and stay there", took)
+	t.Logf("the victim's flows are where they were %v after the last answer, and stay there", took-staying)
 }
 
-// flowsStay is an error where they are on other paths than before, now or a second later.
+// staying is how long flows must be where they were.
+const staying = time.Second
+
+// flowsStay is an error where they are on other paths than before, now or that much later.
 func (s *scene) flowsStay(t *testing.T) error {
 	t.Helper()
 	if err := s.flowsMoved(t); err != nil {
 		return err
 	}
-	time.Sleep(time.Second)
+	time.Sleep(staying)
 	return s.flowsMoved(t)
 }
 

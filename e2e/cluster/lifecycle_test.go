@@ -4,6 +4,8 @@ package cluster_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/e2e-framework/pkg/envconf"
 	"sigs.k8s.io/e2e-framework/pkg/features"
 
@@ -141,16 +144,19 @@ func whatTheClusterDoes(ctx context.Context) string {
 
 // lastWordsOfRestarted are what containers said before they ended.
 func lastWordsOfRestarted(ctx context.Context) (said string) {
-	const template = `{range .items[?(@.status.containerStatuses[*].restartCount>0)]}{.metadata.namespace} {.metadata.name}{"\n"}{end}`
-	pods, err := kubectl(ctx, "get", "pod", "--all-namespaces", "--output", "jsonpath="+template)
-	if err != nil {
+	out, err := kubectl(ctx, "get", "pod", "--all-namespaces", "--output", "json")
+	var pods corev1.PodList
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &pods)); err != nil {
 		return err.Error() + "\n"
 	}
-	for line := range strings.Lines(pods) {
-		namespace, pod, _ := strings.Cut(strings.TrimSpace(line), " ")
-		// One that has not ended has no last words.
-		words, _ := kubectl(ctx, "logs", "--previous", "--all-containers", "--tail=20", "--namespace", namespace, pod)
-		said += fmt.Sprintf("%s/%s said before it ended:\n%s\n", namespace, pod, words)
+	for _, pod := range pods.Items {
+		for _, container := range pod.Status.ContainerStatuses {
+			if container.RestartCount == 0 {
+				continue
+			}
+			words, err := kubectl(ctx, "logs", "--previous", "--tail=20", "--namespace", pod.Namespace, pod.Name, "--container", container.Name)
+			said += fmt.Sprintf("%s of %s/%s said before it ended (%v):\n%s\n", container.Name, pod.Namespace, pod.Name, err, words)
+		}
 	}
 	return said
 }

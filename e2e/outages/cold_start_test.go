@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/lab/traffic"
@@ -33,14 +31,14 @@ func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 	policy := shop.Policy(v1alpha1.SubflowManagerKernel)
 	c.Spread(t, policy, 2)
 	node := c.Network.Pod("client").Node
-	c.waitSaved(t, node)
-	c.stopServer(t)
+	c.WaitSaved(t, node)
+	c.StopServer(t)
 
 	t.Run("the agent starts again", func(t *testing.T) {
 		r := c.Begin(t, testlab.NewTransfer("client", "server", 4, traffic.Up, killedEnd))
 		r.SleepUntil(killedAt)
 		c.Kill(t, node)
-		c.restart(t, node)
+		c.RestartCold(t, node)
 		c.expectBlueAvoided(t)
 		r.Finish(t)
 		if stop := r.LongestStop(testlab.Warmup, killedEnd); stop > testlab.LongestStop {
@@ -50,15 +48,15 @@ func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 	t.Run("the node starts again", func(t *testing.T) {
 		c.Kill(t, node)
 		c.cleanUp(t, node, "") // what is on the disk stays
-		c.restart(t, node)
+		c.RestartCold(t, node)
 		c.awaitLook(t, node)
 		c.WaitFor(t, "a new connection is spread", 10*time.Second, func(context.Context) error { return c.spreads(t, paths...) })
 		c.expectBlueAvoided(t)
 	})
 
-	c.startServer(t)
+	c.StartServer(t)
 	c.WaitFor(t, "the node's status tells of it", time.Minute, func(ctx context.Context) error {
-		c.keepController(t)
+		c.KeepController(t)
 		return c.coldStartTold(ctx, node)
 	})
 	c.expectRecovery(t, policy)
@@ -72,46 +70,8 @@ func TestAnAgentStartsWithoutTheAPIServer(t *testing.T) {
 	})
 }
 
-// waitSaved waits until a node's agent has saved what the API server has.
-func (c *cluster) waitSaved(t *testing.T, node *network.Node) {
-	t.Helper()
-	c.WaitFor(t, "the plan is saved", 10*time.Second, func(ctx context.Context) error {
-		plan := &v1alpha1.MPTCPNodePlan{ObjectMeta: metav1.ObjectMeta{Name: node.NodeName()}}
-		file, err := saved.Read(c.SavedPath(node.NodeName()), node.NodeName())
-		if err := c.Get(ctx, plan); err != nil {
-			return err
-		}
-		if err != nil || file.Plan.Generation != plan.Generation || len(file.Nodes) != len(c.Network.Nodes) {
-			return fmt.Errorf("%+v is saved (%w)", file, err)
-		}
-		return nil
-	})
-}
-
 // roundsOfNode tells of rounds that ended.
 var roundsOfNode = regexp.MustCompile(`(?m)^braid_agent_round_duration_seconds_count\{loop="node"\} [1-9]`)
-
-// restart starts a node's agent without API server, and waits until it manages pods.
-func (c *cluster) restart(t *testing.T, node *network.Node) {
-	t.Helper()
-	starts := func() int {
-		log, err := os.ReadFile(c.Agents[node.NodeName()].Log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(string(log), "managing pods by the plan that was saved")
-	}
-	before := starts()
-	if err := c.RestartAgent(node); err != nil {
-		t.Fatal(err)
-	}
-	c.WaitFor(t, "the agent works by what was saved", 10*time.Second, func(context.Context) error {
-		if starts() == before {
-			return errors.New("its log does not say so")
-		}
-		return nil
-	})
-}
 
 // awaitLook waits until a node's agent has looked at the node once: where no agent has before, only
 // then somebody knows the routes that a NIC which fails takes along.

@@ -47,11 +47,11 @@ func TestTheAPIServerCannotBeReached(t *testing.T) {
 	returned := c.failWithoutServer(t, r)
 
 	r.SleepUntil(stoppedAt)
-	c.stopServer(t)
+	c.StopServer(t)
 	connect()
 	r.SleepUntil(serverAt)
 	expectSamePaths(t, before, c.Flows(t, node))
-	c.startServer(t)
+	c.StartServer(t)
 	r.Finish(t)
 	expectSteadyWithoutServer(t, r, returned)
 	c.expectRecovery(t, policy)
@@ -67,7 +67,7 @@ func (c *cluster) awaitControlPlane(t *testing.T) {
 	c.CreatePaths(t)
 	c.Create(t, policy)
 	took := c.WaitFor(t, "the controller follows", time.Minute, func(ctx context.Context) error {
-		c.keepController(t)
+		c.KeepController(t)
 		return errors.Join(c.Programmed(ctx, policy, 2), c.PathsReady(ctx))
 	})
 	t.Logf("the controller follows what the API server says after %v", took)
@@ -142,53 +142,13 @@ func (c *cluster) forwarder(t *testing.T) int {
 	return 0
 }
 
-// stopServer stops the API server. When the test ends it runs again.
-func (c *cluster) stopServer(t *testing.T) {
-	t.Helper()
-	if err := c.Server.StopServer(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if c.reachable() != nil {
-			c.startServer(t)
-		}
-	})
-}
-
-func (c *cluster) reachable() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return c.Client.List(ctx, &v1alpha1.MPTCPPathList{})
-}
-
-func (c *cluster) startServer(t *testing.T) {
-	t.Helper()
-	if err := c.Server.StartServer(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	c.keepController(t)
-}
-
-// keepController starts the controller again, as a kubelet would: it ends when it
-// loses its lease.
-func (c *cluster) keepController(t *testing.T) {
-	t.Helper()
-	if !c.Controller.Ended() {
-		return
-	}
-	t.Log("the controller had lost its lease and ended; it is started again")
-	if err := c.StartController(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // expectRecovery changes the policy and waits until that is carried out: then
 // controller and agents work again.
 func (c *cluster) expectRecovery(t *testing.T, policy *v1alpha1.MPTCPPolicy) {
 	t.Helper()
 	c.Update(t, policy, func() { policy.Spec.Paths.Allowed = []v1alpha1.PathName{"blue", "red"} })
 	took := c.WaitFor(t, "a change is programmed", time.Minute, func(ctx context.Context) error {
-		c.keepController(t)
+		c.KeepController(t)
 		return c.Programmed(ctx, policy, 2)
 	})
 	t.Logf("a change of the policy was programmed %v after the API server had come back", took)

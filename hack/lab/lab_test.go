@@ -198,7 +198,7 @@ func TestALabWhoseProgramWasKilledIsRemoved(t *testing.T) {
 	}
 }
 
-// killJanitors waits until there is one: a lab is up before its janitor has begun.
+// killJanitors fails where it finds none: one that lives on would remove the lab.
 func killJanitors(t *testing.T, name string) {
 	t.Helper()
 	testutil.Retry(t, time.Minute, func() error {

@@ -15,6 +15,7 @@
 #ifndef BRAID_UPLINK_DUPLICATE_ACK_H
 #define BRAID_UPLINK_DUPLICATE_ACK_H
 
+#include "../checksum.h"
 #include "../suboption.h"
 #include "maps.h"
 
@@ -70,11 +71,8 @@ static __always_inline int is_selective(struct __sk_buff *skb, const struct pack
 static __always_inline __u32 older_of_same_sum(__u32 number, __u16 by)
 {
 	__u16 upper = (number >> 16) - by;
-	__u32 lower = (number >> 16) + (number & 0xffff) + (0xffff - upper);
 
-	lower = (lower & 0xffff) + (lower >> 16);
-	lower = (lower & 0xffff) + (lower >> 16);
-	return (__u32)upper << 16 | lower;
+	return (__u32)upper << 16 | folded((number >> 16) + (number & 0xffff) + (__u16)~upper);
 }
 
 /*

@@ -5,7 +5,6 @@ package boot
 import (
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -13,7 +12,7 @@ import (
 // ConfigureNetwork gives eth0 what DHCP would: an IPv4 address, and a gateway that need be no
 // neighbour. Packets of segmentation offload have at most segment bytes.
 func ConfigureNetwork(address, gateway string, segment int) error {
-	device, err := awaitLink("eth0")
+	device, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return fmt.Errorf("looking for the machine's NIC: %w", err)
 	}
@@ -35,17 +34,6 @@ func ConfigureNetwork(address, gateway string, segment int) error {
 		}
 	}
 	return nil
-}
-
-// awaitLink waits for a device whose driver has just been loaded.
-func awaitLink(name string) (netlink.Link, error) {
-	const patience = 10 * time.Second
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		link, err := netlink.LinkByName(name)
-		if err == nil || time.Now().After(deadline) {
-			return link, err
-		}
-	}
 }
 
 func setUp(name string) error {

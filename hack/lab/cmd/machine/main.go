@@ -52,7 +52,7 @@ func runCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return boot(place, memory)
+			return emulate(place, memory)
 		},
 	}
 	command.Flags().StringVar(&kind, "binding", binding.Masquerade, "masquerade or bridge, as of KubeVirt")
@@ -103,21 +103,6 @@ func read(connection net.Conn) (answer guestline.Answer, err error) {
 		err = errors.New(answer.Error)
 	}
 	return answer, err
-}
-
-// boot begins again with a machine that ended before it was up, which a container that is started
-// again cannot: the pod's network is the machine's by then.
-func boot(place *binding.Place, memory int) error {
-	const attempts = 3
-	var err error
-	for attempt := range attempts {
-		err = emulate(place, memory)
-		if _, missing := os.Stat(ready); missing == nil {
-			return err
-		}
-		fmt.Fprintf(os.Stderr, "attempt %d: the machine ended before it was up: %v\n", attempt+1, err)
-	}
-	return fmt.Errorf("the machine did not come up in %d attempts: %w", attempts, err)
 }
 
 // emulate runs QEMU until it ends, which the death of this process brings about.
