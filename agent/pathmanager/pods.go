@@ -151,6 +151,9 @@ func (p *Pods) configure(ctx context.Context, endpoint *node.Endpoint, settings 
 	if lacks != nil && !errors.Is(lacks, ErrNoCloseTimeout) {
 		return lacks
 	}
+	if err := opened.SetReceiveBuffer(settings.ReceiveBuffer); err != nil {
+		return err
+	}
 	p.last[found.Inode] = configured{settings, time.Now(), lacks}
 	return lacks
 }
@@ -194,6 +197,9 @@ func settingsOf(endpoint *node.Endpoint) Settings {
 	}
 	if t := endpoint.Transport; t != nil && t.InactivityTimeout != nil {
 		settings.InactivityTimeout = t.InactivityTimeout.Duration
+	}
+	if t := endpoint.Transport; t != nil && t.ReceiveBuffer != nil {
+		settings.ReceiveBuffer = t.ReceiveBuffer.Value()
 	}
 	return settings
 }

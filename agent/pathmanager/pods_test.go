@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr/testr"
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"braid.dev/braid/agent/endpoints"
@@ -28,13 +29,13 @@ func TestAPlanSaysHowAndWhenSubflowsAreOpened(t *testing.T) {
 			Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh,
 			OpenAfterBytes: 256 << 10, OpenAfterMillis: 500, Reopen: v1alpha1.ReopenNever,
 		},
-		Transport: &v1alpha1.Transport{InactivityTimeout: &metav1.Duration{Duration: 5 * time.Minute}},
+		Transport: &v1alpha1.Transport{InactivityTimeout: &metav1.Duration{Duration: 5 * time.Minute}, ReceiveBuffer: resource.NewQuantity(1<<20, resource.BinarySI)},
 	}}
 	want := Settings{
 		Manager: v1alpha1.SubflowManagerAgent, Count: 8, Mode: v1alpha1.SubflowModeFullMesh, EachPair: 2,
 		Addresses: addresses,
 		OpenAfter: OpenAfter{Bytes: 256 << 10, Time: 500 * time.Millisecond},
-		Reopen:    v1alpha1.ReopenNever, InactivityTimeout: 5 * time.Minute,
+		Reopen:    v1alpha1.ReopenNever, InactivityTimeout: 5 * time.Minute, ReceiveBuffer: 1 << 20,
 	}
 	if got := settingsOf(wanted); !reflect.DeepEqual(got, want) {
 		t.Errorf("settings are %+v, want %+v", got, want)

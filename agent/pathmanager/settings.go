@@ -40,6 +40,9 @@ type Settings struct {
 	// InactivityTimeout is how long a connection without a subflow waits for another one,
 	// in whole seconds; 0 for the namespace's own.
 	InactivityTimeout time.Duration
+	// ReceiveBuffer is the size of new sockets' receive buffers, in bytes; 0 for the
+	// namespace's own choice.
+	ReceiveBuffer int64
 }
 
 // OpenAfter keeps a connection on its first subflow until one of its conditions

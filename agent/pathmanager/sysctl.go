@@ -48,14 +48,15 @@ func (s sysctls) set(name, value string) error {
 }
 
 const (
-	settingEnabled       = "mptcp/enabled"
-	settingPathManager   = "mptcp/path_manager"      // since Linux 6.15
-	settingPathManagerID = "mptcp/pm_type"           // older, and still there
-	settingCloseTimeout  = "mptcp/close_timeout"     // not in Linux 6.1
-	settingBlackholes    = "mptcp/blackhole_timeout" // since Linux 6.12
-	settingLeastMTU      = "ipv4/route/min_pmtu"     // of a namespace since Linux 5.18
-	settingDropTimestamp = "mptcp/add_addr_v6_port_drop_ts"
-	settingTimestamps    = "ipv4/tcp_timestamps"
+	settingEnabled        = "mptcp/enabled"
+	settingPathManager    = "mptcp/path_manager"      // since Linux 6.15
+	settingPathManagerID  = "mptcp/pm_type"           // older, and still there
+	settingCloseTimeout   = "mptcp/close_timeout"     // not in Linux 6.1
+	settingBlackholes     = "mptcp/blackhole_timeout" // since Linux 6.12
+	settingLeastMTU       = "ipv4/route/min_pmtu"     // of a namespace since Linux 5.18
+	settingReceiveBuffers = "ipv4/tcp_rmem"
+	settingDropTimestamp  = "mptcp/add_addr_v6_port_drop_ts"
+	settingTimestamps     = "ipv4/tcp_timestamps"
 )
 
 // pathManagerSetting is the one that this kernel has for who opens subflows.

@@ -181,11 +181,23 @@ func (p *Part) wantedBy(model *node.Model, report *node.Report) map[uint64]*pod 
 func podOf(endpoint *node.Endpoint, asking bool) *pod {
 	of := transportOf(endpoint)
 	exchange := exchangeOf(of, endpoint.Incast, asking)
-	lacking := []string{unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(mptcpnl.TellsOfBacklogs(), &exchange)}
+	lacking := []string{
+		unknownAccepted(of.Accept), withoutAgent(endpoint, &exchange), withoutBacklog(mptcpnl.TellsOfBacklogs(), &exchange),
+		withoutManager(mptcpnl.ConnectionsKeepBuffers(), endpoint),
+	}
 	return &pod{
 		uid: endpoint.UID, path: endpoint.Found.Path, settings: settingsOf(of, exchange.Revision), exchange: exchange,
 		rates: RatesByPath(of.Request), lacking: lacking,
 	}
+}
+
+// withoutManager says that only the path manager reaches the buffers of MPTCP connections, where
+// these keep what they have.
+func withoutManager(keep bool, endpoint *node.Endpoint) string {
+	if !keep || transportOf(endpoint).ReceiveBuffer == nil || endpoint.Subflows.Manager != v1alpha1.SubflowManagerNone {
+		return ""
+	}
+	return "spec.transport.receiveBuffer: with spec.subflows.manager None MPTCP connections keep the kernel's own buffers from Linux 6.18 on"
 }
 
 // forSockets: something is to be given to sockets. The path manager sets how long

@@ -60,7 +60,9 @@ type Transport struct {
 	// place of the kernel's own choice, which grows with a connection: a large one lets a
 	// peer send much at once, as with a wide initial window. Of a connection that had it,
 	// the kernel does not choose the size again when the policy goes. It is bounded by the
-	// node's net.core.rmem_max.
+	// node's net.core.rmem_max. For new MPTCP connections it is set in the pod's network
+	// namespace (net.ipv4.tcp_rmem), so from Linux 6.18 on these need subflows.manager Kernel
+	// or Agent.
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 4096 && self <= 67108864 : isQuantity(self) && quantity(self).compareTo(quantity('4Ki')) >= 0 && quantity(self).compareTo(quantity('64Mi')) <= 0",message="must be a quantity of bytes from 4Ki to 64Mi, such as 1Mi"
 	// +optional
 	ReceiveBuffer *resource.Quantity `json:"receiveBuffer,omitempty"`

@@ -89,6 +89,13 @@ var TellsOfBacklogs = sync.OnceValue(func() bool {
 
 func tellsOfBacklogs(version uint32) bool { return version >= 6<<16|5<<8 }
 
+// ConnectionsKeepBuffers is true where the receive buffer of a connection does not grow with its
+// subflows': from Linux 6.18 on, or where its version is not known.
+var ConnectionsKeepBuffers = sync.OnceValue(func() bool {
+	version, err := features.LinuxVersionCode()
+	return err != nil || version >= 6<<16|18<<8
+})
+
 // ListenerEvent tells of a listening MPTCP socket: ListenerCreated or
 // ListenerClosed. Those of endpoints with a port are among them.
 type ListenerEvent struct {
