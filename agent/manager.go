@@ -109,7 +109,7 @@ func (a *Agent) serveMetrics(ctx context.Context, mgr manager.Manager) error {
 // collectors are of everything that the agent measures.
 func (a *Agent) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		collector.NewCollector(a.parts.rules.Pins(), a.log.WithName("metrics")), a.parts.health.Collector(), a.parts.datapath, a.parts.guard, a.parts.guests, a.parts.asking, a.parts.held, a.parts.crowd, a.parts.narrow, a.parts.pods, a.parts.relayed, a.parts.rules.AtNIC(), a.parts.transport, a.parts.spreading, a.measured, a.unsteered, a.pathsHere,
+		collector.NewCollector(a.parts.rules.Pins(), a.log.WithName("metrics")), a.parts.health.Collector(), a.parts.datapath, a.parts.guard, a.parts.guests, a.parts.asking, a.parts.held, a.parts.crowd, a.parts.narrow, a.parts.slow, a.parts.pods, a.parts.relayed, a.parts.rules.AtNIC(), a.parts.transport, a.parts.spreading, a.measured, a.unsteered, a.pathsHere,
 	}
 }
 

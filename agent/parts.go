@@ -36,6 +36,7 @@ import (
 	"braid.dev/braid/agent/rules"
 	"braid.dev/braid/agent/saved"
 	"braid.dev/braid/agent/schedule"
+	"braid.dev/braid/agent/slow"
 	"braid.dev/braid/agent/sockets"
 	"braid.dev/braid/agent/spreading"
 	"braid.dev/braid/agent/transport"
@@ -55,6 +56,7 @@ type parts struct {
 
 	crowd     *crowd.Crowd
 	narrow    *narrow.Narrow
+	slow      *slow.Slow
 	pods      *pathmanager.Pods
 	sockets   *sockets.Upgrader
 	transport *transport.Part
@@ -76,7 +78,7 @@ func (p *parts) urgent() []node.Part {
 
 // patient are those that take their time, or wait for others, in their order.
 func (p *parts) patient() []node.Part {
-	return []node.Part{p.crowd, p.narrow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.asking, p.agents, p.machines, p.relayed, p.spreading, p.health.Sizes()}
+	return []node.Part{p.crowd, p.narrow, p.slow, p.pods, p.sockets, p.transport, p.guard, p.guests, p.asking, p.agents, p.machines, p.relayed, p.spreading, p.health.Sizes()}
 }
 
 // all ends with the rules, which work beside the others.
@@ -138,6 +140,7 @@ func openParts(options Options, network *paths.Node, reader client.Reader, to wi
 	}
 	p.crowd = crowd.New(crowd.Options{Loads: p.datapath.Loads, Endpoints: p.datapath.EndpointLoads, Holder: p.held, Log: options.Log.WithName("crowd")})
 	p.narrow = narrow.New(narrow.Options{Datapath: p.datapath, Off: !options.ShareSmallWindows, Log: options.Log.WithName("narrow")})
+	p.slow = slow.New(p.datapath, options.Log.WithName("slow"))
 	p.pods = pathmanager.NewPods(pathmanager.PodsOptions{
 		StatePath: podStates(options), ProcPath: options.procPath(), NamespaceDirectories: options.NamespaceDirectories,
 		Crowd: &p.crowd.Rooms, Watcher: p.held, Log: options.Log,

@@ -34,13 +34,14 @@ import (
 	"braid.dev/braid/agent/narrow"
 	"braid.dev/braid/agent/pathmanager"
 	"braid.dev/braid/agent/relayed"
+	"braid.dev/braid/agent/slow"
 	"braid.dev/braid/agent/spreading"
 	"braid.dev/braid/agent/transport"
 	_ "braid.dev/braid/controllers" // registers the controller's metrics
 )
 
 // sources are the files that make metrics, all of which TestThePageOfMetrics… asks.
-var sources = []string{"agent/announcements/metrics.go", "agent/asking/metrics.go", "agent/atnic/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
+var sources = []string{"agent/announcements/metrics.go", "agent/asking/metrics.go", "agent/atnic/metrics.go", "agent/crowd/metrics.go", "agent/datapath/metrics.go", "agent/guard/metrics.go", "agent/guests/metrics.go", "agent/health/collector.go", "agent/metrics/collector.go", "agent/metrics/peers.go", "agent/metrics/rounds.go", "agent/narrow/metrics.go", "agent/pathmanager/metrics.go", "agent/relayed/metrics.go", "agent/slow/metrics.go", "agent/spreading/metrics.go", "agent/transport/metrics.go", "controllers/metrics.go"}
 
 var (
 	description = regexp.MustCompile(`fqName: "(braid_\w+)".*variableLabels: \{([^}]*)\}`)
@@ -53,7 +54,7 @@ var (
 func describedMetrics() map[string]string {
 	registry := controllermetrics.Registry.(prometheus.Collector)
 	collectors := []prometheus.Collector{
-		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*asking.Part)(nil), (*announcements.Holder)(nil), (*atnic.Part)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
+		metrics.NewCollector(nil, logr.Discard()), health.NewCollector(nil, nil), (*datapath.Datapath)(nil), (*guard.Guard)(nil), (*guests.Part)(nil), (*asking.Part)(nil), (*announcements.Holder)(nil), (*atnic.Part)(nil), metrics.NewRounds(), metrics.NewUnsteeredPeers(), (*metrics.Paths)(nil), (*pathmanager.Pods)(nil), (*spreading.Spreading)(nil), (*crowd.Crowd)(nil), (*narrow.Narrow)(nil), (*slow.Slow)(nil), (*relayed.Part)(nil), (*transport.Part)(nil), registry,
 	}
 	found := map[string]string{}
 	for _, collector := range collectors {

@@ -54,6 +54,7 @@ type Datapath struct {
 	flows      sweeper
 	loads      loadTable
 	busy       busyTable
+	lasting    lastingTable
 	traffic    counters
 	node       nodeEntry
 	key        atomic.Uint64
@@ -191,6 +192,7 @@ func (d *Datapath) load() (*objects, error) {
 	d.flows.use(loaded.maps())
 	d.loads.use(loaded.maps())
 	d.busy.use(loaded.maps())
+	d.lasting.use(loaded.maps().Lasting)
 	d.traffic.use(loaded.maps().Traffic)
 	d.node.use(loaded.maps().Node)
 	d.compared, d.cleared = false, cleared{}
@@ -203,6 +205,7 @@ func (d *Datapath) unload() {
 	d.flows.use(nil)
 	d.loads.use(nil)
 	d.busy.use(nil)
+	d.lasting.use(nil)
 	d.traffic.use(nil)
 	d.node.use(nil)
 }

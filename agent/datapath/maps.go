@@ -67,6 +67,9 @@ func (d *Datapath) writeMaps(m *node.Model, nics []node.Path) (changes, error) {
 	if err := d.writeEndpoints(m, numbers, &c); err != nil {
 		return c, err
 	}
+	if err := d.lasting.forget(due); err != nil {
+		return c, fmt.Errorf("failed to forget how long connections lasted: %w", err)
+	}
 	return c, d.writeOutside(m, &c)
 }
 

@@ -13,6 +13,7 @@
 #include "uplink/outer.h"
 #include "uplink/pick_up.h"
 #include "uplink/silence.h"
+#include "uplink/slow.h"
 #include "uplink/traffic.h"
 #include "uplink/encapsulation.h"
 
@@ -315,8 +316,9 @@ int from_uplink(struct __sk_buff *skb)
 	note_received(skb, flow, &packet, came_by);
 	if (is_plain(&packet))
 		note_acknowledgement(skb, &packet, &key, ACK_RECEIVED);
-	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet))
-		note_end(flow, &key, &packet, ENDED_IN);
+	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet) &&
+	    note_end(flow, &key, &packet, ENDED_IN))
+		note_lasted(flow, packet.flags & TCP_RST);
 	follow_hot(&hot, flow, &key, packet.family, 0);
 	return TCX_NEXT;
 }

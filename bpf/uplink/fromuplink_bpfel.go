@@ -134,6 +134,22 @@ type FromUplinkHotFlow struct {
 	Pad3        [2]uint64
 }
 
+type FromUplinkLasting struct {
+	_       structs.HostLayout
+	Until   [8]uint32
+	Begun   [8]uint32
+	Ended   [8]uint32
+	Timed   [8]uint32
+	Times   [8]uint64
+	Squares [8]uint64
+}
+
+type FromUplinkLastingKey struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Peer     uint32
+}
+
 type FromUplinkLoad struct {
 	_       structs.HostLayout
 	Moved   [2]uint64
@@ -242,6 +258,7 @@ const (
 	FromUplinkMapHandshakes       = "handshakes"
 	FromUplinkMapHealth           = "health"
 	FromUplinkMapHotFlows         = "hot_flows"
+	FromUplinkMapLasting          = "lasting"
 	FromUplinkMapLivingFlows      = "living_flows"
 	FromUplinkMapLocalFilter      = "local_filter"
 	FromUplinkMapNode             = "node"
@@ -323,6 +340,7 @@ type FromUplinkMapSpecs struct {
 	Handshakes       *ebpf.MapSpec `ebpf:"handshakes"`
 	Health           *ebpf.MapSpec `ebpf:"health"`
 	HotFlows         *ebpf.MapSpec `ebpf:"hot_flows"`
+	Lasting          *ebpf.MapSpec `ebpf:"lasting"`
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
@@ -380,6 +398,7 @@ type FromUplinkMaps struct {
 	Handshakes       *ebpf.Map `ebpf:"handshakes"`
 	Health           *ebpf.Map `ebpf:"health"`
 	HotFlows         *ebpf.Map `ebpf:"hot_flows"`
+	Lasting          *ebpf.Map `ebpf:"lasting"`
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
@@ -412,6 +431,7 @@ func (m *FromUplinkMaps) Close() error {
 		m.Handshakes,
 		m.Health,
 		m.HotFlows,
+		m.Lasting,
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,

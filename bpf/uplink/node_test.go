@@ -208,6 +208,7 @@ func loadPrograms(t testing.TB, entries uint32, settings ...func(to *ebpf.Collec
 		uplink.FromUplinkMapFlows:         to.Flows,
 		uplink.FromUplinkMapHandshakes:    to.Handshakes,
 		uplink.FromUplinkMapHotFlows:      to.HotFlows,
+		uplink.FromUplinkMapLasting:       to.Lasting,
 		uplink.FromUplinkMapLocalFilter:   to.LocalFilter,
 		uplink.FromUplinkMapNode:          to.Node,
 		uplink.FromUplinkMapPeerAddresses: to.PeerAddresses,
@@ -258,6 +259,7 @@ func (n *node) reset(t testutil.TB) {
 	clearMap[uplink.ToUplinkFlowKey](t, n.maps.Flows)
 	clearMap[uplink.ToUplinkFlowKey](t, n.maps.Handshakes)
 	clearMap[uplink.ToUplinkConnectionKey](t, n.maps.Connections)
+	clearMap[uplink.ToUplinkLastingKey](t, n.maps.Lasting)
 	clearMap[uplink.ToUplinkAddress](t, n.maps.Endpoints)
 	clearMap[uplink.ToUplinkAddress](t, n.maps.Owners)
 	clearMap[uplink.ToUplinkAddress](t, n.maps.EndedFlows)

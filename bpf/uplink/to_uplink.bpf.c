@@ -13,6 +13,7 @@
 #include "uplink/path_selection.h"
 #include "uplink/pick_up.h"
 #include "uplink/silence.h"
+#include "uplink/slow.h"
 #include "uplink/together.h"
 #include "uplink/traffic.h"
 #include "uplink/encapsulation.h"
@@ -33,6 +34,7 @@ SHARED(enum, outer_place);
 SHARED(enum, outside);
 SHARED(enum, preference_flags);
 SHARED(enum, silence);
+SHARED(enum, slow_limit);
 SHARED(enum, tunnel_kind);
 SHARED(enum, uplink_limit);
 SHARED(enum, encapsulation);
@@ -280,7 +282,8 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 				       preference ? without_backup(preference, known) : known,
 				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
-		flow->path = round_robin_path(endpoint, usable);
+		flow->avoided_at = ticks();
+		flow->path = round_robin_path(endpoint, without_slow(endpoint->id, index, usable, flow->avoided_at));
 	}
 	if (flow->path == NO_PATH)
 		return 0;
@@ -441,6 +444,7 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 {
 	struct handshake *handshake;
 	struct flow_key key;
+	struct flow *flow;
 
 	if (!packet || !ends)
 		return 0;
@@ -450,8 +454,10 @@ __noinline int settle(struct __sk_buff *skb, const struct packet *packet, const 
 		return 0;
 	if (packet->flags & TCP_RST)
 		return give_up(handshake, &key);
-	if (handshake->flow.role == ROLE_INITIATOR)
-		return handshake->answered && acknowledges(packet, handshake->answer) && agree(handshake, &key);
+	if (handshake->flow.role == ROLE_INITIATOR) {
+		flow = handshake->answered && acknowledges(packet, handshake->answer) ? agree(handshake, &key) : 0;
+		return flow && note_begun(flow);
+	}
 	if (!is_syn_ack(packet))
 		return 0;
 	if (!may_answer(skb, &handshake->flow, &key))
@@ -665,7 +671,8 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 	if (is_plain(packet))
 		note_own_acknowledgement(skb, packet, key, flow);
 	note_expected(skb, flow, packet);
-	note_end(flow, key, packet, ENDED_OUT);
+	if (note_end(flow, key, packet, ENDED_OUT))
+		note_lasted(flow, packet->flags & TCP_RST);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
 	follow_hot(hot, flow, key, packet->family, 1);
 	return verdict;

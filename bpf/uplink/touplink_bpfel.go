@@ -151,6 +151,22 @@ type ToUplinkKeptOrigin struct {
 	Pad    uint32
 }
 
+type ToUplinkLasting struct {
+	_       structs.HostLayout
+	Until   [8]uint32
+	Begun   [8]uint32
+	Ended   [8]uint32
+	Timed   [8]uint32
+	Times   [8]uint64
+	Squares [8]uint64
+}
+
+type ToUplinkLastingKey struct {
+	_        structs.HostLayout
+	Endpoint uint32
+	Peer     uint32
+}
+
 type ToUplinkLoad struct {
 	_       structs.HostLayout
 	Moved   [2]uint64
@@ -261,6 +277,7 @@ const (
 	ToUplinkMapHealth           = "health"
 	ToUplinkMapHotFlows         = "hot_flows"
 	ToUplinkMapKeptOrigin       = "kept_origin"
+	ToUplinkMapLasting          = "lasting"
 	ToUplinkMapLivingFlows      = "living_flows"
 	ToUplinkMapLocalFilter      = "local_filter"
 	ToUplinkMapNode             = "node"
@@ -345,6 +362,7 @@ type ToUplinkMapSpecs struct {
 	Health           *ebpf.MapSpec `ebpf:"health"`
 	HotFlows         *ebpf.MapSpec `ebpf:"hot_flows"`
 	KeptOrigin       *ebpf.MapSpec `ebpf:"kept_origin"`
+	Lasting          *ebpf.MapSpec `ebpf:"lasting"`
 	LivingFlows      *ebpf.MapSpec `ebpf:"living_flows"`
 	LocalFilter      *ebpf.MapSpec `ebpf:"local_filter"`
 	Node             *ebpf.MapSpec `ebpf:"node"`
@@ -405,6 +423,7 @@ type ToUplinkMaps struct {
 	Health           *ebpf.Map `ebpf:"health"`
 	HotFlows         *ebpf.Map `ebpf:"hot_flows"`
 	KeptOrigin       *ebpf.Map `ebpf:"kept_origin"`
+	Lasting          *ebpf.Map `ebpf:"lasting"`
 	LivingFlows      *ebpf.Map `ebpf:"living_flows"`
 	LocalFilter      *ebpf.Map `ebpf:"local_filter"`
 	Node             *ebpf.Map `ebpf:"node"`
@@ -439,6 +458,7 @@ func (m *ToUplinkMaps) Close() error {
 		m.Health,
 		m.HotFlows,
 		m.KeptOrigin,
+		m.Lasting,
 		m.LivingFlows,
 		m.LocalFilter,
 		m.Node,

@@ -108,6 +108,13 @@ const (
 	Window      = 0x1000000
 )
 
+// enum slow_limit
+const (
+	MaxLasting  = 0x1000
+	TryAgain    = 0x400
+	LastingUnit = 0x4
+)
+
 // enum tunnel_kind
 const (
 	NoTunnel     = 0x0

@@ -56,20 +56,21 @@ static __always_inline void forget_flow(const struct flow *flow, const struct fl
 
 /*
  * Notes the end of a flow, seen in this direction; when both directions have
- * ended its place in the connection is free for another subflow.
+ * ended its place in the connection is free for another subflow. Returns 1 where they have now.
  */
-static __always_inline void note_end(struct flow *flow, struct flow_key *key, const struct packet *packet, __u8 direction)
+static __always_inline int note_end(struct flow *flow, struct flow_key *key, const struct packet *packet, __u8 direction)
 {
 	__u8 before = flow->ended, after;
 
 	if (likely(!(packet->flags & (TCP_FIN | TCP_RST))))
-		return;
+		return 0;
 	after = before | (packet->flags & TCP_RST ? ENDED_BOTH : direction);
 	flow->ended = after;
 	if (after != ENDED_BOTH || before == ENDED_BOTH)
-		return;
+		return 0;
 	give_back(flow, key);
 	forget_ended(key, flow);
+	return 1;
 }
 
 static __always_inline __u8 flow_hash(const struct flow_key *key)

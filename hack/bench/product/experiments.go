@@ -150,6 +150,10 @@ var experiments = []rig.Measurer{
 		Name: "http_fast", Measures: "requests for small files that a web server answers in a second over links of 1 Gbit/s",
 		Figures: []rig.Unit{{"http_fast.*_rps", "requests/s"}, {"http_fast.*_resets", "connections"}, {"http_fast.*_to_tcp", "ratio"}, {"http_fast.*_to_mptcp", "ratio"}, {"http_fast.*_to_braid", "ratio"}, {"http_fast.*_to_bond*", "ratio"}},
 	}},
+	rig.Experiment[*web]{Setup: newSlowWeb, Run: measureSlowHTTP, Info: rig.Info{
+		Name: "http_slow", Measures: "requests that a web server answers in a second where one link of three is fifty times slower",
+		Figures: []rig.Unit{{"http_slow.*_rps", "requests/s"}, {"http_slow.*_resets", "connections"}, {"http_slow.*_to_tcp", "ratio"}, {"http_slow.*_to_mptcp", "ratio"}, {"http_slow.*_to_braid", "ratio"}, {"http_slow.*_to_bond*", "ratio"}},
+	}},
 	rig.Experiment[*webAgents]{Setup: newWebAgents, Run: measureHTTPAgents, Info: rig.Info{
 		Name: "http_agents", Measures: "what agents cost short connections: requests over links of 1 Gbit/s while they run and while they are stopped, by turns of a second",
 		Figures: []rig.Unit{{"http_agents.1k.*_rps", "requests/s"}, {"http_agents.1k.running_to_stopped", "ratio"}, {"http_agents.1k.busiest_agent_pct", "%"}},

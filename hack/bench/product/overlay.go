@@ -187,7 +187,7 @@ func checksumErrors(l *rig.Lab) (sum float64, err error) {
 // newFlannel is a cluster whose network is flanneld's, with two pairs of pods for each way of settings,
 // of which a policy selects one.
 func newFlannel(ctx context.Context) (*rig.Cluster, error) {
-	c, err := rig.NewClusterOn(ctx, lab.Flannel, rig.LinkMbit)
+	c, err := rig.NewClusterOn(ctx, lab.Flannel, network.Spec{LinkMbit: rig.LinkMbit})
 	if err != nil {
 		return nil, err
 	}

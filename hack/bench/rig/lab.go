@@ -38,11 +38,12 @@ func (c *Cluster) Close() error { return c.Down() }
 // NewCluster brings up three nodes with real kubelets and containerd, on which Braid is
 // installed by its chart.
 func NewCluster(ctx context.Context) (*Cluster, error) {
-	return NewClusterOn(ctx, lab.Native, LinkMbit)
+	return NewClusterOn(ctx, lab.Native, network.Spec{LinkMbit: LinkMbit})
 }
 
-// NewClusterOn is the same with a cluster network and links of one's choice.
-func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, linkMbit int) (*Cluster, error) {
+// NewClusterOn is the same with a cluster network of one's choice and the rates that links says. Its
+// paths do not say what they can carry.
+func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, links network.Spec) (*Cluster, error) {
 	if err := lab.FetchKubernetes(ctx); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, linkMb
 	Say("bringing up a cluster with kubelets")
 	up, err := lab.Up(ctx, lab.Options{
 		Name: "benchkube", Kubelets: true, ClusterNetwork: clusterNetwork, Images: images,
-		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: linkMbit},
+		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: links.LinkMbit, PathMbit: links.PathMbit},
 	})
 	if err != nil {
 		return nil, err

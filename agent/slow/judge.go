@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slow
+
+import (
+	"math"
+	"time"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/bpf/uplink"
+)
+
+const (
+	// enough is how many connections must have ended on each of two paths before they are compared,
+	// and tried how many on a slow one to see whether it still is.
+	enough, tried = 8, 3
+	// counted is how many of the last ones count: more of them weigh no more.
+	counted = 32
+	// much is by what factor they must last longer on a slow path, and still those that are tried there;
+	// clear is how many times as large as its standard error the difference of the logarithms must be.
+	much, still, clear = 3, 2.5, 5
+	// plain is the factor from which on one look is enough; less must last for moments: a path may have
+	// more to carry for a while.
+	plain, moments = 8, 2 * time.Second
+	// long is how many ticks they must last there: less is within what the clock tells.
+	long = 16
+	// window is how long ago connections may have begun that have not ended; rarely is the part of them
+	// that may live so long on a better path.
+	window = 16 * time.Second
+	rarely = 1.0 / 8
+	// firstRest is for how long no connection begins on a path that was found to be slow. It doubles
+	// where that is found again, up to longestRest.
+	firstRest, longestRest = 10 * time.Second, 5 * time.Minute
+)
+
+// ages are how old connections are that tell by themselves, before they have ended.
+var ages = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+
+// leastVariance is that of times which seem all alike: they are told in steps.
+const leastVariance = 0.1
+
+// times are the logarithms, to the base of 2, of how many ticks connections lasted.
+type times struct{ number, sum, squares float64 }
+
+// add adds those that have ended since.
+func (t *times) add(now, before datapath.LastingOn) {
+	t.number += float64(now.Timed - before.Timed)
+	t.sum += float64(now.Times-before.Times) * datapath.LastingUnit
+	t.squares += float64(now.Squares-before.Squares) * datapath.LastingUnit * datapath.LastingUnit
+	if t.number > counted {
+		t.sum, t.squares, t.number = t.sum*counted/t.number, t.squares*counted/t.number, counted
+	}
+}
+
+func (t *times) mean() float64 { return t.sum / t.number }
+
+// spread is the standard error of the mean, squared.
+func (t *times) spread() float64 {
+	return max(leastVariance, t.squares/t.number-t.mean()*t.mean()) / t.number
+}
+
+// isSlower tells whether connections lasted much longer than on a better path.
+func (t *times) isSlower(than *times) bool {
+	difference := t.mean() - than.mean()
+	return t.mean() >= math.Log2(long) && difference >= math.Log2(much) && difference >= clear*math.Sqrt(t.spread()+than.spread())
+}
+
+// moment is how many had begun and ended on each path then.
+type moment struct {
+	at time.Time
+	on [uplink.MaxPaths]datapath.LastingOn
+}
+
+// history are the moments of the last window, and one before it.
+type history []moment
+
+func (h history) add(m moment) history {
+	for len(h) > 1 && m.at.Sub(h[1].at) > window {
+		h = h[1:]
+	}
+	return append(h, m)
+}
+
+// old tells how many began on a path within the window that are older than age, and how many of them at
+// least have not ended.
+func (h history) old(path int, age time.Duration) (begun, living float64) {
+	if len(h) == 0 {
+		return 0, 0
+	}
+	first, last := h[0], h[len(h)-1]
+	for _, then := range h {
+		if last.at.Sub(then.at) < age {
+			break
+		}
+		begun = float64(then.on[path].Begun - first.on[path].Begun)
+	}
+	return begun, max(0, begun-float64(last.on[path].Ended-first.on[path].Ended))
+}
+
+// path is what is known of one path to a peer.
+type path struct {
+	times
+	slow  bool
+	until time.Time     // while slow: before that no connection begins there
+	rest  time.Duration // how long it was slow the last time
+	ended time.Time     // when it was no longer found to be slow
+	since time.Time     // while not slow: when it first seemed to be
+	took  float64       // while slow: the mean that showed it, and by what factor it was more
+	by    float64
+	rests bool // until is still to come
+}
+
+// verdict is what is new of a path: that it is slow for so long, or, with 0, no longer.
+type verdict struct {
+	path  uint8
+	lasts time.Duration
+	times float64 // as long as on the best one
+}
+
+// pair is what is known of the connections of one endpoint to one peer.
+type pair struct {
+	seen    datapath.Lasting
+	history history
+	paths   [uplink.MaxPaths]path
+	looked  time.Time // when any had begun or ended
+}
+
+// adopt begins with what was counted before, which is not looked at.
+func adopt(now time.Time, seen *datapath.Lasting) *pair {
+	p := &pair{seen: *seen, history: history{{now, seen.On}}, looked: now}
+	for i, on := range seen.On {
+		if on.Slow {
+			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, took: math.Inf(1)}
+		}
+	}
+	return p
+}
+
+// isAnother tells whether the connections are counted anew.
+func (p *pair) isAnother(seen *datapath.Lasting) bool {
+	for i, on := range seen.On {
+		if on.Begun < p.seen.On[i].Begun || on.Ended < p.seen.On[i].Ended {
+			return true
+		}
+	}
+	return false
+}
+
+// look takes in which connections have begun and ended since, and tells what follows.
+func (p *pair) look(now time.Time, seen *datapath.Lasting) (verdicts []verdict) {
+	for i := range p.paths {
+		p.paths[i].look(now, seen.On[i], p.seen.On[i])
+	}
+	if seen.On != p.seen.On {
+		p.looked = now
+	}
+	p.seen = *seen
+	if now.Sub(p.looked) > window {
+		p.history = history{{now, seen.On}}
+		return nil
+	}
+	p.history = p.history.add(moment{now, seen.On})
+	for i := range p.paths {
+		verdicts = append(verdicts, p.judge(now, i)...)
+	}
+	return verdicts
+}
+
+func (p *path) look(now time.Time, seen, before datapath.LastingOn) {
+	if p.slow && !seen.Slow { // it was forgotten
+		*p = path{}
+	}
+	p.add(seen, before)
+	if p.rests && !now.Before(p.until) { // what ended since began before
+		p.rests, p.times = false, times{}
+	}
+}
+
+// best is the path other than this one on which connections last the shortest time, of those that are
+// not slow.
+func (p *pair) best(other int) (number int, best *path) {
+	for i := range p.paths {
+		of := &p.paths[i]
+		if i != other && !of.slow && of.number >= enough && (best == nil || of.mean() < best.mean()) {
+			number, best = i, of
+		}
+	}
+	return number, best
+}
+
+func (p *pair) judge(now time.Time, number int) []verdict {
+	of := &p.paths[number]
+	than, best := p.best(number)
+	switch {
+	case best == nil:
+		return nil
+	case of.slow:
+		return of.judgeSlow(now, uint8(number), best)
+	case of.number >= enough && of.isSlower(&best.times):
+		return of.judgeSlower(now, uint8(number), best)
+	}
+	of.since = time.Time{}
+	for _, age := range ages {
+		if by := ticks(age) / math.Exp2(best.mean()); by > much && p.live(number, than, age) {
+			return of.isNowSlow(now, uint8(number), math.Log2(ticks(age)), by)
+		}
+	}
+	return nil
+}
+
+func ticks(lasts time.Duration) float64 { return float64(lasts) / float64(datapath.LastingTick) }
+
+// live tells whether most connections of one path have not ended, where those of another one have.
+func (p *pair) live(number, than int, age time.Duration) bool {
+	begun, living := p.history.old(number, age)
+	others, othersLiving := p.history.old(than, age)
+	return living >= enough && others >= enough && living >= begun/2 && othersLiving*begun <= rarely*living*others
+}
+
+// judgeSlower has a path be slow at once where connections last plainly longer there.
+func (p *path) judgeSlower(now time.Time, number uint8, best *path) []verdict {
+	by := math.Exp2(p.mean() - best.mean())
+	if p.since.IsZero() {
+		p.since = now
+	}
+	if by < plain && now.Sub(p.since) < moments {
+		return nil
+	}
+	return p.isNowSlow(now, number, p.mean(), by)
+}
+
+// judgeSlow judges by those that began there all the same, and by how long others last meanwhile: where
+// that is as long, nothing is gained.
+func (p *path) judgeSlow(now time.Time, number uint8, best *path) []verdict {
+	inVain := best.mean() >= p.took
+	switch {
+	case p.rests && inVain && p.by < plain:
+		return p.isNoLongerSlow(now, number)
+	case p.rests && inVain: // it is tried before its time
+		p.rests, p.until, p.times = false, now, times{}
+		return []verdict{{number, interval, p.by}}
+	case p.rests || p.number < tried:
+		return nil
+	case p.mean() < best.mean()+math.Log2(still):
+		return p.isNoLongerSlow(now, number)
+	}
+	return p.isNowSlow(now, number, p.mean(), math.Exp2(p.mean()-best.mean()))
+}
+
+func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {
+	p.slow, p.rests, p.ended, p.since, p.times = false, false, now, time.Time{}, times{}
+	return []verdict{{path: number}}
+}
+
+func (p *path) isNowSlow(now time.Time, number uint8, took, by float64) []verdict {
+	if p.slow || now.Sub(p.ended) < 2*p.rest {
+		p.rest = min(2*p.rest, longestRest)
+	} else {
+		p.rest = firstRest
+	}
+	p.slow, p.rests, p.until, p.took, p.by, p.times = true, true, now.Add(p.rest), took, by, times{}
+	return []verdict{{number, p.rest, by}}
+}

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package slow
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/agent/datapath"
+)
+
+// programs count connections as those of the uplinks do.
+type programs struct {
+	now   time.Time
+	known datapath.Lasting
+	pair  *pair
+	ends  []ending
+}
+
+// ending is when a connection that began on a path ends.
+type ending struct {
+	path int
+	at   time.Time
+	took time.Duration
+}
+
+func newPrograms() *programs {
+	n := &programs{now: time.Now()}
+	n.pair = adopt(n.now, &n.known)
+	return n
+}
+
+// begin has a connection begin on a path and end after so long.
+func (n *programs) begin(path int, took time.Duration) {
+	n.known.On[path].Begun++
+	n.ends = append(n.ends, ending{path, n.now.Add(took), took})
+}
+
+// pass lets time pass until the next look.
+func (n *programs) pass() []verdict {
+	n.now = n.now.Add(interval)
+	living := n.ends[:0]
+	for _, e := range n.ends {
+		if e.at.After(n.now) {
+			living = append(living, e)
+			continue
+		}
+		on, time := &n.known.On[e.path], uint64(math.Log2(ticks(e.took)+1)/datapath.LastingUnit)
+		on.Ended, on.Timed, on.Times, on.Squares = on.Ended+1, on.Timed+1, on.Times+time, on.Squares+time*time
+	}
+	n.ends = living
+	verdicts := n.pair.look(n.now, &n.known)
+	for _, v := range verdicts {
+		n.known.On[v.path].Slow = v.lasts > 0
+	}
+	return verdicts
+}
+
+// run has so many connections a second begin on each path that is not slow, each of which ends
+// after what lasts says, and returns when a path was first found to be slow, and which.
+func (n *programs) run(long time.Duration, rate int, lasts func(path int) time.Duration) (verdicts []verdict, first time.Duration) {
+	begun := n.now
+	for n.now.Sub(begun) < long {
+		for range max(1, rate/int(time.Second/interval)) {
+			for path := range 3 {
+				if !n.known.On[path].Slow {
+					n.begin(path, lasts(path))
+				}
+			}
+		}
+		if found := n.pass(); len(found) > 0 {
+			if len(verdicts) == 0 {
+				first = n.now.Sub(begun)
+			}
+			verdicts = append(verdicts, found...)
+		}
+	}
+	return verdicts, first
+}
+
+const slowOne = 2
+
+// times are those of connections on the slow path and the other ones.
+func on(slow, others time.Duration) func(int) time.Duration {
+	return func(path int) time.Duration {
+		if path == slowOne {
+			return slow
+		}
+		return others
+	}
+}
+
+func TestAPathOnWhichConnectionsLastMuchLongerIsSlow(t *testing.T) {
+	for _, test := range []struct {
+		name          string
+		slow, others  time.Duration
+		within        time.Duration // of its beginning; 0: never
+		rate          int           // connections a second on each path
+		unlikeAnother bool          // they last from half to twice as long
+	}{
+		{"fifty times", 500 * time.Millisecond, 10 * time.Millisecond, 2 * time.Second, 40, true},
+		{"four times", 80 * time.Millisecond, 20 * time.Millisecond, 4 * time.Second, 40, true},
+		{"one connection a second on each", 400 * time.Millisecond, 20 * time.Millisecond, 12 * time.Second, 1, true},
+		{"none of them ends", time.Hour, 20 * time.Millisecond, 3 * time.Second, 40, true},
+		{"none of them ends, and others last for half a second", time.Hour, 500 * time.Millisecond, 5 * time.Second, 40, true},
+		{"twice", 40 * time.Millisecond, 20 * time.Millisecond, 0, 40, true},
+		{"as long", 20 * time.Millisecond, 20 * time.Millisecond, 0, 40, true},
+		{"four times, of next to nothing", 8 * time.Millisecond, 2 * time.Millisecond, 0, 40, false},
+		{"none ends on any", time.Hour, time.Hour, 0, 40, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n, random := newPrograms(), rand.New(rand.NewPCG(1, 2))
+			lasts := on(test.slow, test.others)
+			verdicts, first := n.run(13*time.Second, test.rate, func(path int) time.Duration {
+				if !test.unlikeAnother {
+					return lasts(path)
+				}
+				return time.Duration(float64(lasts(path)) * math.Exp2(2*random.Float64()-1))
+			})
+			if test.within == 0 {
+				require.Empty(t, verdicts)
+				return
+			}
+			require.NotEmpty(t, verdicts)
+			require.Equal(t, uint8(slowOne), verdicts[0].path)
+			require.Equal(t, firstRest, verdicts[0].lasts)
+			require.LessOrEqual(t, first, test.within)
+		})
+	}
+}
+
+// A pod has long connections and short ones, and each path has its turn with both.
+func TestLongConnectionsOnAllPathsMakeNoneSlow(t *testing.T) {
+	n, random := newPrograms(), rand.New(rand.NewPCG(3, 4))
+	verdicts, _ := n.run(10*time.Minute, 12, func(int) time.Duration {
+		return time.Duration(float64(20*time.Millisecond) * math.Exp2(10*random.Float64())) // up to 20 s
+	})
+	require.Empty(t, verdicts)
+}
+
+func TestAPathThatHasMoreToCarryForAMomentIsNotSlow(t *testing.T) {
+	n := newPrograms()
+	n.run(5*time.Second, 40, on(20*time.Millisecond, 20*time.Millisecond))
+	verdicts, _ := n.run(time.Second, 40, on(100*time.Millisecond, 20*time.Millisecond))
+	require.Empty(t, verdicts)
+	verdicts, _ = n.run(20*time.Second, 40, on(20*time.Millisecond, 20*time.Millisecond))
+	require.Empty(t, verdicts)
+}
+
+// slowNode is one whose slow path was just found.
+func slowNode(t *testing.T, slow time.Duration) *programs {
+	t.Helper()
+	n := newPrograms()
+	for range 40 {
+		if verdicts, _ := n.run(interval, 40, on(slow, 20*time.Millisecond)); len(verdicts) > 0 {
+			return n
+		}
+	}
+	t.Fatal("the slow path is not found")
+	return n
+}
+
+// try has a connection begin on the slow path once a second, as the programs do when it is due.
+func (n *programs) try(long, lasts, others time.Duration) (verdicts []verdict) {
+	for begun := n.now; n.now.Sub(begun) < long; {
+		if n.known.On[slowOne].Slow && !n.now.Before(n.pair.paths[slowOne].until) && n.now.Sub(begun)%time.Second < interval {
+			n.begin(slowOne, lasts)
+		}
+		found, _ := n.run(interval, 40, on(lasts, others))
+		verdicts = append(verdicts, found...)
+	}
+	return verdicts
+}
+
+func TestASlowPathThatStillIsRestsTwiceAsLong(t *testing.T) {
+	n := slowNode(t, 400*time.Millisecond)
+	var rests []time.Duration
+	for _, v := range n.try(2*time.Minute, 400*time.Millisecond, 20*time.Millisecond) {
+		rests = append(rests, v.lasts)
+	}
+	require.Equal(t, []time.Duration{2 * firstRest, 4 * firstRest}, rests[:2])
+}
+
+func TestOnASlowPathThatNoLongerIsConnectionsBeginAgain(t *testing.T) {
+	n := slowNode(t, 400*time.Millisecond)
+	verdicts := n.try(firstRest+6*time.Second, 20*time.Millisecond, 20*time.Millisecond)
+	require.Equal(t, []verdict{{path: slowOne}}, verdicts)
+}
+
+func TestWhereConnectionsOnOthersLastAsLongTheyBeginThereAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		took   time.Duration // on the slow path
+		within time.Duration
+	}{
+		"at once where they were a few times as long": {100 * time.Millisecond, 2 * time.Second},
+		"when tried where they were much longer":      {400 * time.Millisecond, 6 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := slowNode(t, test.took)
+			verdicts := n.try(test.within, test.took, 2*test.took)
+			require.NotEmpty(t, verdicts)
+			require.Zero(t, verdicts[len(verdicts)-1].lasts)
+			require.False(t, n.known.On[slowOne].Slow)
+		})
+	}
+}
+
+func TestWhatAnEarlierAgentFoundIsTriedAgain(t *testing.T) {
+	n := newPrograms()
+	n.known.On[slowOne].Slow = true
+	n.pair = adopt(n.now, &n.known)
+	require.Empty(t, n.try(firstRest, 20*time.Millisecond, 20*time.Millisecond))
+	require.Equal(t, []verdict{{path: slowOne}}, n.try(6*time.Second, 20*time.Millisecond, 20*time.Millisecond))
+}
+
+func TestWhatTheProgramsForgotIsForgotten(t *testing.T) {
+	n := slowNode(t, 400*time.Millisecond)
+	for range 4 { // until those have ended that began there before
+		n.pass()
+	}
+	n.known.On[slowOne].Slow = false
+	n.pass()
+	require.False(t, n.pair.paths[slowOne].slow)
+	less := n.known
+	less.On[0].Begun--
+	require.True(t, n.pair.isAnother(&less))
+	require.False(t, n.pair.isAnother(&n.known))
+}

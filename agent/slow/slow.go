@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package slow has new connections begin on other paths than those by which they last much longer: a
+// link somewhere is slower, or longer, than its NICs tell, and a short connection has no further subflow that
+// would make good for it.
+//
+// The first subflows of the connections of one pod to one peer take turns on the paths. So nothing but
+// the path makes those that began on one of them last longer, on the average, than others: neither what is sent
+// nor what the applications do. The programs of the uplinks note how long each lasted.
+package slow
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"braid.dev/braid/agent/datapath"
+	"braid.dev/braid/agent/node"
+	"braid.dev/braid/internal/logonce"
+)
+
+// interval is how often is looked how long connections lasted.
+const interval = 250 * time.Millisecond
+
+// Datapath knows how long connections lasted.
+type Datapath interface {
+	Lasting(visit func(*datapath.Lasting)) error
+	SetSlow(endpoint, peer uint32, path uint8, lasts time.Duration) error
+}
+
+// Slow is the node.Part that knows which paths are slow.
+type Slow struct {
+	datapath Datapath
+	log      logr.Logger
+	failed   logonce.Error // the last error
+
+	mutex  sync.Mutex
+	pairs  map[key]*pair
+	last   time.Time // the last look; zero before the first
+	names  names
+	wanted bool
+	change chan struct{}
+}
+
+// key has the numbers of an endpoint and a peer.
+type key struct{ endpoint, peer uint32 }
+
+// names are those of numbers.
+type names struct {
+	endpoints, peers map[uint32]string
+	paths            map[uint8]string
+}
+
+// New looks at nothing yet.
+func New(of Datapath, log logr.Logger) *Slow {
+	return &Slow{datapath: of, log: log, pairs: map[key]*pair{}, change: make(chan struct{}, 1)}
+}
+
+// Apply has connections be looked at while there are several paths.
+func (s *Slow) Apply(_ context.Context, model *node.Model) node.Report {
+	known := names{map[uint32]string{}, map[uint32]string{}, map[uint8]string{}}
+	for i := range model.Endpoints {
+		known.endpoints[model.Endpoints[i].Number] = model.Endpoints[i].FullName()
+	}
+	for i := range model.Peers {
+		known.peers[model.Peers[i].Number] = model.Peers[i].Name
+	}
+	for _, path := range model.NICs() {
+		known.paths[path.Number] = path.Name
+	}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.names, s.wanted = known, len(known.paths) > 1 && len(known.endpoints) > 0
+	select {
+	case s.change <- struct{}{}:
+	default:
+	}
+	return node.Report{}
+}
+
+// Remove has nothing to undo: what it said is in what others remove.
+func (s *Slow) Remove(context.Context) error { return nil }
+
+// Close leaves it to the programs to try now and then whether paths are still slow.
+func (s *Slow) Close() error { return nil }
+
+func (s *Slow) isWanted() bool {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	return s.wanted
+}
+
+// Run looks at how long connections lasted until the context ends.
+func (s *Slow) Run(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		tick := ticker.C
+		if !s.isWanted() {
+			tick = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.change:
+		case <-tick:
+			s.failed.Log(s.log, s.look(time.Now()), "failed to look by which paths connections last much longer")
+		}
+	}
+}
+
+func (s *Slow) look(now time.Time) error {
+	found, pairs := map[key][]verdict{}, map[key]*pair{}
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	err := s.datapath.Lasting(func(seen *datapath.Lasting) {
+		of := key{seen.Endpoint, seen.Peer}
+		switch pairs[of] = s.pairs[of]; {
+		case s.last.IsZero():
+			pairs[of] = adopt(now, seen)
+			return
+		case pairs[of] == nil || pairs[of].isAnother(seen): // all of it has begun since the last look
+			pairs[of] = adopt(s.last, &datapath.Lasting{})
+		}
+		if verdicts := pairs[of].look(now, seen); len(verdicts) > 0 {
+			found[of] = verdicts
+		}
+	})
+	if err != nil {
+		return err
+	}
+	s.pairs, s.last = pairs, now
+	for of, verdicts := range found {
+		err = errors.Join(err, s.tell(of, verdicts))
+	}
+	return err
+}
+
+func (s *Slow) tell(of key, verdicts []verdict) (failed error) {
+	for _, verdict := range verdicts {
+		failed = errors.Join(failed, s.datapath.SetSlow(of.endpoint, of.peer, verdict.path, verdict.lasts))
+		log := s.log.WithValues("endpoint", s.names.endpoints[of.endpoint], "peer", s.names.peers[of.peer], "path", s.names.paths[verdict.path])
+		if verdict.lasts == 0 {
+			log.Info("connections begin on the path again: they last no longer there")
+		} else {
+			log.Info("connections last much longer on the path: new ones begin on others", "times", verdict.times, "for", verdict.lasts.String())
+		}
+	}
+	return failed
+}
