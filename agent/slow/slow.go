@@ -22,8 +22,12 @@ import (
 	"braid.dev/braid/internal/logonce"
 )
 
-// interval is how often is looked how long connections lasted.
-const interval = 250 * time.Millisecond
+const (
+	// interval is how often is looked how long connections lasted.
+	interval = 250 * time.Millisecond
+	// part is what of the time that may take, where there are many pairs.
+	part = 0.01
+)
 
 // Datapath knows how long connections lasted.
 type Datapath interface {
@@ -97,6 +101,7 @@ func (s *Slow) isWanted() bool {
 func (s *Slow) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	var next time.Time
 	for {
 		tick := ticker.C
 		if !s.isWanted() {
@@ -106,8 +111,12 @@ func (s *Slow) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.change:
-		case <-tick:
-			s.failed.Log(s.log, s.look(time.Now()), "failed to look by which paths connections last much longer")
+		case now := <-tick:
+			if now.Before(next) {
+				continue
+			}
+			s.failed.Log(s.log, s.look(now), "failed to look by which paths connections last much longer")
+			next = now.Add(time.Duration(float64(time.Since(now)) / part))
 		}
 	}
 }
