@@ -17,8 +17,8 @@ const (
 	// counted is how many of the last ones count: more of them weigh no more.
 	counted = 32
 	// much is by what factor they must last longer on a slow path, and still those that are tried there;
-	// clear is how many times as large as its standard error the difference of the logarithms must be.
-	much, still, clear = 3, 2.5, 5
+	// distinct is how many times as large as its standard error the difference of the logarithms must be.
+	much, still, distinct = 3, 2.5, 5
 	// plain is the factor from which on one look is enough; less must last for moments: a path may have
 	// more to carry for a while.
 	plain, moments = 8, 2 * time.Second
@@ -62,7 +62,7 @@ func (t *times) spread() float64 {
 // isSlower tells whether connections lasted much longer than on a better path.
 func (t *times) isSlower(than *times) bool {
 	difference := t.mean() - than.mean()
-	return t.mean() >= math.Log2(long) && difference >= math.Log2(much) && difference >= clear*math.Sqrt(t.spread()+than.spread())
+	return t.mean() >= math.Log2(long) && difference >= math.Log2(much) && difference >= distinct*math.Sqrt(t.spread()+than.spread())
 }
 
 // moment is how many had begun and ended on each path then.
