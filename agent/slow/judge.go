@@ -28,6 +28,8 @@ const (
 	// that may live so long on a better path.
 	window = 16 * time.Second
 	rarely = 1.0 / 8
+	// somewhat lies between two moments that are remembered: there may be thousands of pairs.
+	somewhat = 500 * time.Millisecond
 	// firstRest is for how long no connection begins on a path that was found to be slow. It doubles
 	// where that is found again, up to longestRest.
 	firstRest, longestRest = 10 * time.Second, 5 * time.Minute
@@ -65,36 +67,49 @@ func (t *times) isSlower(than *times) bool {
 	return t.mean() >= math.Log2(long) && difference >= math.Log2(much) && difference >= distinct*math.Sqrt(t.spread()+than.spread())
 }
 
-// moment is how many had begun and ended on each path then.
+// counts are how many had begun and ended on a path.
+type counts struct{ begun, ended uint32 }
+
+// moment is when there were so many.
 type moment struct {
 	at time.Time
-	on [uplink.MaxPaths]datapath.LastingOn
+	on [uplink.MaxPaths]counts
 }
 
-// history are the moments of the last window, and one before it.
+func momentOf(at time.Time, seen *datapath.Lasting) moment {
+	m := moment{at: at}
+	for i, on := range seen.On {
+		m.on[i] = counts{on.Begun, on.Ended}
+	}
+	return m
+}
+
+// history are moments of the last window, each somewhat after the one before, and one before all.
 type history []moment
 
 func (h history) add(m moment) history {
 	for len(h) > 1 && m.at.Sub(h[1].at) > window {
 		h = h[1:]
 	}
+	if len(h) > 0 && m.at.Sub(h[len(h)-1].at) < somewhat {
+		return h
+	}
 	return append(h, m)
 }
 
-// old tells how many began on a path within the window that are older than age, and how many of them at
-// least have not ended.
-func (h history) old(path int, age time.Duration) (begun, living float64) {
-	if len(h) == 0 {
-		return 0, 0
-	}
-	first, last := h[0], h[len(h)-1]
+// old tells how many of those that began on a path within the window are older than age, and how many of
+// these at least have not ended.
+func (h history) old(path int, age time.Duration, now moment) (begun, living float64) {
 	for _, then := range h {
-		if last.at.Sub(then.at) < age {
+		if now.at.Sub(then.at) < age {
 			break
 		}
-		begun = float64(then.on[path].Begun - first.on[path].Begun)
+		begun = float64(then.on[path].begun - h[0].on[path].begun)
 	}
-	return begun, max(0, begun-float64(last.on[path].Ended-first.on[path].Ended))
+	if begun == 0 {
+		return 0, 0
+	}
+	return begun, max(0, begun-float64(now.on[path].ended-h[0].on[path].ended))
 }
 
 // path is what is known of one path to a peer.
@@ -114,7 +129,7 @@ type path struct {
 type verdict struct {
 	path  uint8
 	lasts time.Duration
-	times float64 // as long as on the best one
+	times float64 // as long as on the best one; 0 where it is to be tried soon
 }
 
 // pair is what is known of the connections of one endpoint to one peer.
@@ -127,7 +142,7 @@ type pair struct {
 
 // adopt begins with what was counted before, which is not looked at.
 func adopt(now time.Time, seen *datapath.Lasting) *pair {
-	p := &pair{seen: *seen, history: history{{now, seen.On}}, looked: now}
+	p := &pair{seen: *seen, history: history{momentOf(now, seen)}, looked: now}
 	for i, on := range seen.On {
 		if on.Slow {
 			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, took: math.Inf(1)}
@@ -155,13 +170,14 @@ func (p *pair) look(now time.Time, seen *datapath.Lasting) (verdicts []verdict) 
 		p.looked = now
 	}
 	p.seen = *seen
+	m := momentOf(now, seen)
 	if now.Sub(p.looked) > window {
-		p.history = history{{now, seen.On}}
+		p.history = history{m}
 		return nil
 	}
-	p.history = p.history.add(moment{now, seen.On})
+	p.history = p.history.add(m)
 	for i := range p.paths {
-		verdicts = append(verdicts, p.judge(now, i)...)
+		verdicts = append(verdicts, p.judge(m, i)...)
 	}
 	return verdicts
 }
@@ -188,21 +204,21 @@ func (p *pair) best(other int) (number int, best *path) {
 	return number, best
 }
 
-func (p *pair) judge(now time.Time, number int) []verdict {
+func (p *pair) judge(now moment, number int) []verdict {
 	of := &p.paths[number]
 	than, best := p.best(number)
 	switch {
 	case best == nil:
 		return nil
 	case of.slow:
-		return of.judgeSlow(now, uint8(number), best)
+		return of.judgeSlow(now.at, uint8(number), best)
 	case of.number >= enough && of.isSlower(&best.times):
-		return of.judgeSlower(now, uint8(number), best)
+		return of.judgeSlower(now.at, uint8(number), best)
 	}
 	of.since = time.Time{}
 	for _, age := range ages {
-		if by := ticks(age) / math.Exp2(best.mean()); by > much && p.live(number, than, age) {
-			return of.isNowSlow(now, uint8(number), math.Log2(ticks(age)), by)
+		if by := ticks(age) / math.Exp2(best.mean()); by > much && p.live(now, number, than, age) {
+			return of.isNowSlow(now.at, uint8(number), math.Log2(ticks(age)), by)
 		}
 	}
 	return nil
@@ -211,9 +227,9 @@ func (p *pair) judge(now time.Time, number int) []verdict {
 func ticks(lasts time.Duration) float64 { return float64(lasts) / float64(datapath.LastingTick) }
 
 // live tells whether most connections of one path have not ended, where those of another one have.
-func (p *pair) live(number, than int, age time.Duration) bool {
-	begun, living := p.history.old(number, age)
-	others, othersLiving := p.history.old(than, age)
+func (p *pair) live(now moment, number, than int, age time.Duration) bool {
+	begun, living := p.history.old(number, age, now)
+	others, othersLiving := p.history.old(than, age, now)
 	return living >= enough && others >= enough && living >= begun/2 && othersLiving*begun <= rarely*living*others
 }
 
@@ -238,7 +254,7 @@ func (p *path) judgeSlow(now time.Time, number uint8, best *path) []verdict {
 		return p.isNoLongerSlow(now, number)
 	case p.rests && inVain: // it is tried before its time
 		p.rests, p.until, p.times = false, now, times{}
-		return []verdict{{number, interval, p.by}}
+		return []verdict{{path: number, lasts: interval}}
 	case p.rests || p.number < tried:
 		return nil
 	case p.mean() < best.mean()+math.Log2(still):

@@ -12,6 +12,10 @@ package slow
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 
 	"braid.dev/braid/agent/datapath"
 	"braid.dev/braid/agent/node"
+	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/internal/logonce"
 )
 
@@ -82,7 +87,55 @@ func (s *Slow) Apply(_ context.Context, model *node.Model) node.Report {
 	case s.change <- struct{}{}:
 	default:
 	}
-	return node.Report{}
+	return s.report(model)
+}
+
+// report has the endpoints' status say on which paths their connections do not begin.
+func (s *Slow) report(model *node.Model) (report node.Report) {
+	found := s.slowPaths()
+	for i := range model.Endpoints {
+		endpoint := &model.Endpoints[i]
+		for _, path := range slices.Sorted(maps.Keys(found[endpoint.Number])) {
+			text := fmt.Sprintf("new connections to %s do not begin on path %s, where they last much longer: see docs/subflows.md", some(found[endpoint.Number][path]), path)
+			report.Describe(endpoint.UID, func(status *v1alpha1.EndpointStatus) { node.AddMessage(status, text) })
+		}
+	}
+	return report
+}
+
+// slowPaths are the peers to which paths are slow, by the numbers of endpoints and the paths' names.
+func (s *Slow) slowPaths() map[uint32]map[string][]string {
+	found := map[uint32]map[string][]string{}
+	for of, pair := range s.pairs {
+		for number := range pair.paths {
+			name := s.names.paths[uint8(number)]
+			if !pair.paths[number].slow || name == "" {
+				continue
+			}
+			if found[of.endpoint] == nil {
+				found[of.endpoint] = map[string][]string{}
+			}
+			found[of.endpoint][name] = append(found[of.endpoint][name], s.peer(of.peer))
+		}
+	}
+	return found
+}
+
+// peer is the name of another node.
+func (s *Slow) peer(number uint32) string {
+	if name := s.names.peers[number]; name != "" {
+		return name
+	}
+	return "outside of the cluster"
+}
+
+// some names two of several.
+func some(peers []string) string {
+	slices.Sort(peers)
+	if len(peers) > 2 {
+		return fmt.Sprintf("%s, %s and %d more", peers[0], peers[1], len(peers)-2)
+	}
+	return strings.Join(peers, " and ")
 }
 
 // Remove has nothing to undo: what it said is in what others remove.
@@ -151,10 +204,13 @@ func (s *Slow) look(now time.Time) error {
 func (s *Slow) tell(of key, verdicts []verdict) (failed error) {
 	for _, verdict := range verdicts {
 		failed = errors.Join(failed, s.datapath.SetSlow(of.endpoint, of.peer, verdict.path, verdict.lasts))
-		log := s.log.WithValues("endpoint", s.names.endpoints[of.endpoint], "peer", s.names.peers[of.peer], "path", s.names.paths[verdict.path])
-		if verdict.lasts == 0 {
+		log := s.log.WithValues("endpoint", s.names.endpoints[of.endpoint], "peer", s.peer(of.peer), "path", s.names.paths[verdict.path])
+		switch {
+		case verdict.lasts == 0:
 			log.Info("connections begin on the path again: they last no longer there")
-		} else {
+		case verdict.times == 0:
+			log.Info("connections last as long on other paths by now: the path is tried again")
+		default:
 			log.Info("connections last much longer on the path: new ones begin on others", "times", verdict.times, "for", verdict.lasts.String())
 		}
 	}
