@@ -159,7 +159,7 @@ func (c *connection) toShareAll(now time.Time, subflows []subflow) (next arrange
 
 // prove takes in what the path gives that all share.
 func (c *connection) prove(now time.Time, rate float64) {
-	if c.keeps != 0 {
+	if c.keeps != 0 || c.bursts {
 		return
 	}
 	if c.alone == nil {

@@ -59,6 +59,7 @@ type arrangement struct {
 
 	losses  bool    // other paths lose packets
 	guessed bool    // nothing tells what it would give
+	bursts  bool    // it is for bursts, which are late on another path
 	sure    bool    // it is known what the path gives
 	cheap   bool    // little is lost where it gives no more
 	several bool    // more than one other path would be given up
@@ -134,9 +135,10 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	}
 	c.looks++
 	found := seen(subflows, data)
+	found.late = c.isLate(subflows)
 	c.limits.add(found)
 	switch {
-	case !c.hasSettled(false) && c.limits.isContent():
+	case !c.hasSettled(false) && c.limits.isContent() && !c.areBursts(), c.bursts && !c.trying && c.limits.isFull():
 		return c.startOver(now)
 	case c.trying:
 		return c.lookAtTry(now, rate, found)
@@ -221,8 +223,11 @@ func (c *connection) startOver(now time.Time) order {
 // lookApart has the subflows try the best one's path where the receiver's window holds them
 // back, and all of them together get less than that one alone would.
 func (c *connection) lookApart(now time.Time, subflows []subflow) order {
-	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) || !c.limits.isHeld() {
+	if len(subflows) < 2 || c.looks < soon || now.Before(c.again) {
 		return nothing
+	}
+	if !c.limits.isHeld() {
+		return c.lookAtBursts(now, subflows)
 	}
 	next, found := c.toShare(now, subflows)
 	if some, isSome := c.toGiveUpSome(now, subflows); isSome && c.mayGiveUpSome(now) && !(found && next.cheap) {
@@ -301,7 +306,7 @@ func (c *connection) gotLess() bool {
 
 // judge ends a try: the connection stays with what it tried, or goes back.
 func (c *connection) judge(now time.Time) order {
-	if !c.shared && !c.limits.isFull() {
+	if !c.shared && !c.limits.isFull() && !c.other.bursts {
 		return c.startOver(now)
 	}
 	rate, needed := c.rate.value, c.needed()
@@ -309,6 +314,9 @@ func (c *connection) judge(now time.Time) order {
 		rate = c.usual.value
 	}
 	better := rate > needed*c.before
+	if c.bursts {
+		better = c.isBetter(rate)
+	}
 	if c.shared && c.looks <= long && (better || !c.guessed) {
 		c.prove(now, rate)
 	}
@@ -338,9 +346,14 @@ func (c *connection) stay(now time.Time, rate, needed float64) order {
 	before, other := c.before, c.other
 	c.begin(c.arrangement, false, now)
 	c.other = other
-	c.plainly = c.plainly || (c.losses || before < plain*rate) && (!c.several || c.cheap)
 	c.rest = c.leastRest()
-	c.again, c.before = now.Add(c.rest), before*needed/gain
+	c.again = now.Add(c.rest)
+	if c.bursts {
+		c.before = 0 // who asks for less has it get less
+		return nothing
+	}
+	c.plainly = c.plainly || (c.losses || before < plain*rate) && (!c.several || c.cheap)
+	c.before = before * needed / gain
 	return nothing
 }
 
@@ -358,6 +371,9 @@ func (c *connection) goBack(now time.Time, rate float64) order {
 	}
 	c.rest, c.before = min(max(2*rest, c.leastRest()), longestRest), rate
 	c.again = now.Add(c.rest)
+	if c.bursts {
+		c.before = 0
+	}
 	if tried.keeps != 0 {
 		c.partAt, c.again = c.again, now
 	}

@@ -67,7 +67,7 @@ func (s *simulation) subflows() []subflow {
 			path = s.path
 		}
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
-		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced, false}
+		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced, false}
 	}
 	stuck := s.stuck
 	if s.shared {

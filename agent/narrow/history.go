@@ -25,6 +25,7 @@ type subflow struct {
 	acked  uint64        // bytes, since it began
 	rate   float64       // at which they were delivered while some were under way, in bytes a second
 	rtt    time.Duration // smoothed
+	least  time.Duration // the shortest of the last minutes
 	window uint64        // of the receiver, in bytes
 	queued uint64        // bytes that it took and the peer has not acknowledged
 	resent uint64        // bytes that were sent again, since it began

@@ -31,6 +31,7 @@ type sight struct {
 	narrow  bool // the receiver's window is full
 	stuck   bool // much of what these have room for waits for what another path carries
 	content bool // the application, or a limit of a subflow's pace
+	late    bool // what the subflow sends that moves most comes later than it would by another path
 }
 
 // seen is what a look finds. TCP's own account of how long windows held a subflow back does

@@ -12,6 +12,9 @@
 // to nothing then. Where all of them together get less than the best one alone would, they share its
 // path for a while. If the connection gets more then, it stays so. Now and then, and when the
 // window has grown, it tries the other way again.
+//
+// The same is done where a connection sends bursts, most by one subflow, that come late on its path: see
+// bursts.go.
 package narrow
 
 import (
@@ -268,7 +271,7 @@ func (n *Narrow) lookAt(now time.Time, where place, flows []datapath.BusyFlow) (
 			continue
 		}
 		failed = errors.Join(failed, n.take(now, of, found))
-		if found.others > 0 && n.isHeld(of, found) {
+		if found.others > 0 && (n.isHeld(of, found) || found.mayBeLate()) {
 			failed = errors.Join(failed, pod.findQuiet(now, token, group))
 		}
 	}

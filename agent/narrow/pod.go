@@ -241,7 +241,7 @@ func (p *pod) connection(token uint32, flows []datapath.BusyFlow) (of *found, en
 		of.own = append(of.own, p.members[endsOf(flow)].own)
 		of.subflows = append(of.subflows, subflow{
 			ends: endsOf(flow), path: flow.Path,
-			acked: s.TCP.AckedBytes, rate: float64(s.TCP.DeliveryRate), rtt: s.TCP.RTT, window: s.TCP.SendWindow,
+			acked: s.TCP.AckedBytes, rate: float64(s.TCP.DeliveryRate), rtt: s.TCP.RTT, least: s.TCP.LeastRTT, window: s.TCP.SendWindow,
 			queued: s.TCP.Queued, resent: s.TCP.RepeatedBytes, paced: s.TCP.MaxPacingRate <= s.TCP.PacingRate,
 			backup: s.BackupWanted || s.BackupAsked,
 		})
