@@ -35,8 +35,11 @@ const (
 	firstRest, longestRest = 10 * time.Second, 5 * time.Minute
 )
 
-// ages are how old connections are that tell by themselves, before they have ended.
-var ages = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+// ages are how old connections are that tell by themselves, before they have ended, and how many must be.
+var ages = []struct {
+	age    time.Duration
+	enough float64
+}{{time.Second, enough}, {2 * time.Second, enough / 2}, {4 * time.Second, enough / 2}}
 
 // leastVariance is that of times which seem all alike: they are told in steps.
 const leastVariance = 0.1
@@ -216,9 +219,9 @@ func (p *pair) judge(now moment, number int) []verdict {
 		return of.judgeSlower(now.at, uint8(number), best)
 	}
 	of.since = time.Time{}
-	for _, age := range ages {
-		if by := ticks(age) / math.Exp2(best.mean()); by > much && p.live(now, number, than, age) {
-			return of.isNowSlow(now.at, uint8(number), math.Log2(ticks(age)), by)
+	for _, old := range ages {
+		if by := ticks(old.age) / math.Exp2(best.mean()); by > much && p.live(now, number, than, old.age) >= old.enough {
+			return of.isNowSlow(now.at, uint8(number), math.Log2(ticks(old.age)), by)
 		}
 	}
 	return nil
@@ -226,11 +229,15 @@ func (p *pair) judge(now moment, number int) []verdict {
 
 func ticks(lasts time.Duration) float64 { return float64(lasts) / float64(datapath.LastingTick) }
 
-// live tells whether most connections of one path have not ended, where those of another one have.
-func (p *pair) live(now moment, number, than int, age time.Duration) bool {
+// live tells how many connections of one path have not ended, if those are most of it, and nearly all of
+// another one have; else none.
+func (p *pair) live(now moment, number, than int, age time.Duration) float64 {
 	begun, living := p.history.old(number, age, now)
 	others, othersLiving := p.history.old(than, age, now)
-	return living >= enough && others >= enough && living >= begun/2 && othersLiving*begun <= rarely*living*others
+	if others < enough || living < begun/2 || othersLiving*begun > rarely*living*others {
+		return 0
+	}
+	return living
 }
 
 // judgeSlower has a path be slow at once where connections last plainly longer there.

@@ -30,8 +30,9 @@ import (
 const (
 	// interval is how often is looked how long connections lasted.
 	interval = 250 * time.Millisecond
-	// part is what of the time that may take, where there are many pairs.
-	part = 0.01
+	// part is what of the time that may take, where there are many pairs, and longestPause how long it is
+	// left out for that: who was kept from the processor meanwhile did not take the time.
+	part, longestPause = 0.01, time.Second
 )
 
 // Datapath knows how long connections lasted.
@@ -164,12 +165,13 @@ func (s *Slow) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-s.change:
-		case now := <-tick:
+		case <-tick:
+			now := time.Now()
 			if now.Before(next) {
 				continue
 			}
 			s.failed.Log(s.log, s.look(now), "failed to look by which paths connections last much longer")
-			next = now.Add(time.Duration(float64(time.Since(now)) / part))
+			next = now.Add(min(time.Duration(float64(time.Since(now))/part), longestPause))
 		}
 	}
 }

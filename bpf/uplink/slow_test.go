@@ -146,3 +146,18 @@ func TestOnlyConnectionsThatThisNodePlacedAreCounted(t *testing.T) {
 	n.closes(t, endsOf[6], green, true, fin)
 	require.Zero(t, n.lasted(t).Ended)
 }
+
+// What comes after that says nothing of the path.
+func TestAConnectionThatLeavesItsPathLastedUntilThen(t *testing.T) {
+	n := newSilentNode(t)
+	e := n.begin(t, endsOf[4], green)
+	n.goesBy(t, e.sends(0))
+	n.ingress(t, green, e.hears(100, 0).frame())
+	n.avoidsGreen(t, e, 100)
+	known := n.lasted(t)
+	require.Equal(t, []uint32{1, 0, 1}, []uint32{known.Begun[green], known.Ended[green], known.Timed[green]})
+	require.GreaterOrEqual(t, float64(known.Times[green])/(1<<uplink.LastingUnit), math.Log2(float64(quiet>>20))-0.3)
+	n.closes(t, e, green, true, fin)
+	after := n.lasted(t)
+	require.Equal(t, []uint32{1, 1, 1}, []uint32{after.Begun[green], after.Ended[green], after.Timed[green]})
+}

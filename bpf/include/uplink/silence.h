@@ -11,7 +11,7 @@
 #ifndef BRAID_UPLINK_SILENCE_H
 #define BRAID_UPLINK_SILENCE_H
 
-#include "load.h"
+#include "slow.h"
 
 enum silence {
 	TICK = 20,           /* bits: a tick is 2^20 ns, about a millisecond */
@@ -95,8 +95,10 @@ static __always_inline int answered_of_late(const struct flow *flow, __u32 now)
 /* The flow leaves its path for the others. */
 static __always_inline void avoid_path(struct flow *flow, __u32 now)
 {
+	if (flow->avoided_at & BEGAN)
+		note_time(flow, now);
 	flow->avoided |= 1 << (flow->last & (MAX_PATHS - 1));
-	flow->avoided_at = now;
+	flow->avoided_at = now & ~BEGAN;
 	if (flow->tries < MOST_TRIES)
 		flow->tries++;
 }

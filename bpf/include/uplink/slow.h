@@ -10,7 +10,7 @@
 #ifndef BRAID_UPLINK_SLOW_H
 #define BRAID_UPLINK_SLOW_H
 
-#include "silence.h"
+#include "load.h"
 
 enum slow_limit {
 	MAX_LASTING = 4096,
@@ -114,29 +114,37 @@ __noinline int note_begun(const struct flow *flow)
 	return 1;
 }
 
-/*
- * A flow has ended, by a reset or not. When one began that has avoided its path since is not known, nor
- * does a reset tell how long the connection would have lasted.
- */
-__noinline int note_lasted(const struct flow *flow, int reset)
+/* The connection of a first flow lasted from when that began until now, or longer. */
+__noinline int note_time(const struct flow *flow, __u32 now)
 {
 	struct lasting *known;
 	__u32 path, time;
+
+	if (!flow)
+		return 0;
+	known = lasting_of(flow);
+	if (!known)
+		return 0;
+	path = flow->path & (MAX_PATHS - 1);
+	time = logarithm(now - flow->avoided_at + 1);
+	__sync_fetch_and_add(&known->timed[path], 1);
+	__sync_fetch_and_add(&known->times[path], time);
+	__sync_fetch_and_add(&known->squares[path], (__u64)time * time);
+	return 1;
+}
+
+/* A flow has ended, by a reset or not: that does not tell how long the connection would have lasted. */
+__noinline int note_lasted(const struct flow *flow, int reset, __u32 now)
+{
+	struct lasting *known;
 
 	if (!flow || !is_first(flow))
 		return 0;
 	known = lasting_of(flow);
 	if (!known)
 		return 0;
-	path = flow->path & (MAX_PATHS - 1);
-	__sync_fetch_and_add(&known->ended[path], 1);
-	if (reset || flow->avoided || !flow->avoided_at)
-		return 0;
-	time = logarithm(ticks() - flow->avoided_at + 1);
-	__sync_fetch_and_add(&known->timed[path], 1);
-	__sync_fetch_and_add(&known->times[path], time);
-	__sync_fetch_and_add(&known->squares[path], (__u64)time * time);
-	return 1;
+	__sync_fetch_and_add(&known->ended[flow->path & (MAX_PATHS - 1)], 1);
+	return !reset && flow->avoided_at & BEGAN && note_time(flow, now);
 }
 
 #endif
