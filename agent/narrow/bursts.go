@@ -53,12 +53,17 @@ func (c *connection) isLate(subflows []subflow) bool {
 	return slices.ContainsFunc(c.late(subflows), func(s subflow) bool { return c.subflows[s.ends].moved > 0 })
 }
 
+// isPaced tells whether a limit holds any of them back, which may be for its path alone.
+func isPaced(subflows []subflow) bool {
+	return slices.ContainsFunc(subflows, func(s subflow) bool { return s.paced })
+}
+
 // areBursts tells whether it is bursts for which the subflows share a path, or try their own again.
 func (c *connection) areBursts() bool { return c.bursts || c.trying && c.other.bursts }
 
 // lookAtBursts has a connection try the path of another of its subflows where one is late.
 func (c *connection) lookAtBursts(now time.Time, subflows []subflow) order {
-	if c.looks < recent || c.limits.isMostlyFull() || !c.limits.isMostlyLate() {
+	if c.looks < recent || isPaced(subflows) || c.limits.isMostlyFull() || !c.limits.isMostlyLate() {
 		return nothing
 	}
 	others := c.inTime(subflows)
@@ -73,14 +78,16 @@ func (c *connection) lookAtBursts(now time.Time, subflows []subflow) order {
 }
 
 // inTime are the paths of the subflows that are not late, the one with the shortest round trip first. One
-// where bursts were as late the last time is not among them.
+// where bursts were as late the last time is not among them, nor is one of which TCP says that it delivers
+// less than the whole connection moves.
 func (c *connection) inTime(subflows []subflow) (paths []uint8) {
 	late := c.late(subflows)
 	isOn := func(path uint8) bool {
 		return slices.ContainsFunc(late, func(s subflow) bool { return s.path == path })
 	}
 	for _, s := range slices.SortedFunc(slices.Values(subflows), func(a, b subflow) int { return cmp.Compare(a.least, b.least) }) {
-		if !isOn(s.path) && !slices.Contains(paths, s.path) && !(c.other.bursts && c.other.path == s.path) {
+		delivers := s.rate == 0 || s.rate >= c.rate.value
+		if delivers && !isOn(s.path) && !slices.Contains(paths, s.path) && !(c.other.bursts && c.other.path == s.path) {
 			paths = append(paths, s.path)
 		}
 	}

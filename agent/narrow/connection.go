@@ -138,7 +138,7 @@ func (c *connection) look(now time.Time, subflows []subflow, data backlog) order
 	found.late = c.isLate(subflows)
 	c.limits.add(found)
 	switch {
-	case !c.hasSettled(false) && c.limits.isContent() && !c.areBursts(), c.bursts && !c.trying && c.limits.isFull():
+	case !c.hasSettled(false) && c.limits.isContent() && !c.areBursts(), c.bursts && (!c.trying && c.limits.isFull() || isPaced(subflows)):
 		return c.startOver(now)
 	case c.trying:
 		return c.lookAtTry(now, rate, found)
@@ -373,6 +373,10 @@ func (c *connection) goBack(now time.Time, rate float64) order {
 	c.again = now.Add(c.rest)
 	if c.bursts {
 		c.before = 0
+	}
+	if tried.bursts { // who sends at a rate of its own is not to be disturbed often
+		c.rest = max(c.rest, restTogether)
+		c.again = now.Add(c.rest)
 	}
 	if tried.keeps != 0 {
 		c.partAt, c.again = c.again, now

@@ -19,6 +19,7 @@ type bursts struct {
 	rtts   [3]time.Duration // of a path while they go by it, which is an idle one's otherwise
 	acked  uint64
 	shared bool
+	paced  bool          // a limit holds a subflow back
 	bulk   bool          // the application has ever more to send
 	idle   time.Duration // the round trips of the others, where these are not idleTrip
 	long   time.Duration // the shortest round trip of the first path, where it is not idleTrip
@@ -51,7 +52,7 @@ func (b *bursts) subflows() []subflow {
 		local := netip.AddrPortFrom(netip.MustParseAddr("10.244.1.2"), uint16(40000+i))
 		all[i] = subflow{ends: ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path: uint8(path), rate: 50 * mbit, rtt: idleTrip, least: idleTrip, window: 64 << 10}
 	}
-	all[0].acked, all[0].rtt = b.acked, b.rtts[b.by()]
+	all[0].acked, all[0].rtt, all[2].paced = b.acked, b.rtts[b.by()], b.paced
 	all[0].least = max(all[0].least, b.long)
 	for i := range all[1:] {
 		all[1+i].rtt = max(all[1+i].rtt, b.idle)
@@ -99,8 +100,10 @@ func TestBurstsLeaveAPathOnWhichTheyAreLate(t *testing.T) {
 
 func TestBurstsStayWhereTheyAre(t *testing.T) {
 	for name, change := range map[string]func(b *bursts){
-		"they do not wait there": func(b *bursts) { b.rtts[0] = time.Millisecond },
-		"all paths are as slow":  func(b *bursts) { b.idle = b.rtts[0] },
+		"they do not wait there":               func(b *bursts) { b.rtts[0] = time.Millisecond },
+		"more goes on than the others deliver": func(b *bursts) { b.rates[0] = 60 * mbit },
+		"a limit holds them back":              func(b *bursts) { b.paced = true },
+		"all paths are as slow":                func(b *bursts) { b.idle = b.rtts[0] },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := slowBursts()
@@ -121,9 +124,10 @@ func TestBurstsThatWaitOnTheOtherPathsTooGoBack(t *testing.T) {
 	b := slowBursts()
 	b.rates = [3]float64{2 * mbit, 2 * mbit, 2 * mbit}
 	b.rtts = [3]time.Duration{15 * time.Millisecond, 15 * time.Millisecond, 15 * time.Millisecond}
-	require.Equal(t, []order{share, part, share, part}, b.run(3*time.Second), "each of the others is tried")
+	require.Equal(t, []order{share, part}, b.run(4*time.Second))
+	require.Equal(t, []order{share, part}, b.run(restTogether), "each of the others is tried")
 	require.True(t, b.hasSettled(false))
-	require.LessOrEqual(t, len(b.run(time.Minute)), 10, "after longer and longer")
+	require.LessOrEqual(t, len(b.run(time.Minute)), 6, "after longer and longer")
 }
 
 func TestOfSeveralPathsBurstsComeToTheOneOnWhichTheyDoNotWait(t *testing.T) {
@@ -132,6 +136,14 @@ func TestOfSeveralPathsBurstsComeToTheOneOnWhichTheyDoNotWait(t *testing.T) {
 	b.run(4 * time.Second)
 	require.True(t, b.hasSettled(true))
 	require.EqualValues(t, 2, b.path)
+}
+
+func TestBurstsThatALimitHoldsBackUseTheirOwnPaths(t *testing.T) {
+	b := slowBursts()
+	b.run(2 * time.Second)
+	require.True(t, b.hasSettled(true))
+	b.paced = true
+	require.Equal(t, []order{part}, b.run(500*time.Millisecond))
 }
 
 func TestWhatBecomesMoreThanBurstsUsesAllPathsAtOnce(t *testing.T) {
