@@ -213,7 +213,8 @@ func TestAConnectionThatItsWindowDoesNotHoldBackIsLeftAlone(t *testing.T) {
 
 func TestAConnectionPartsAsSoonAsSomethingElseThanItsWindowHoldsItBack(t *testing.T) {
 	for name, change := range map[string]func(*network){
-		"the application writes no more": func(n *network) { n.content = true },
+		// What is sent waits on no path then.
+		"the application writes no more": func(n *network) { n.content, n.rtts[slowPath] = true, n.rtts[goodPath] },
 		"its pace is limited":            func(n *network) { n.paced = true },
 	} {
 		t.Run(name, func(t *testing.T) {
