@@ -99,11 +99,11 @@ func (c *connection) isBetter(rate float64) bool {
 	return rate > gainGuessed*c.before || rate > bearable*c.before && !c.limits.isLateNow()
 }
 
-// isMostlyFull tells whether half of the last looks found the window or the send buffer full: the
-// application has more to send than bursts.
+// isMostlyFull tells whether half of the last looks found the window or the send buffer full, or that there is
+// more to send than bursts are.
 func (l *limits) isMostlyFull() bool {
 	looks := l.looks[max(0, len(l.looks)-recent):]
-	return 2*count(looks, func(s sight) bool { return s.full }) >= len(looks)
+	return 2*count(looks, func(s sight) bool { return s.full || s.ample }) >= len(looks)
 }
 
 // isMostlyLate tells whether half of the last looks found what is sent late, and most of the last few.

@@ -191,7 +191,8 @@ func TestAConnectionThatGetsMoreByTwoPathsIsLeftAlone(t *testing.T) {
 // its limit is lifted just when it would be tried by one.
 func TestAConnectionThatItsWindowDoesNotHoldBackIsLeftAlone(t *testing.T) {
 	for name, change := range map[string]func(*network){
-		"the application writes no more":                                   func(n *network) { n.content = true },
+		// What is sent waits on no path then.
+		"the application writes no more":                                   func(n *network) { n.content, n.rtts[slowPath] = true, n.rtts[goodPath] },
 		"its pace is limited":                                              func(n *network) { n.paced = true },
 		"its congestion windows are not filled":                            func(n *network) { n.fills = 0.3 },
 		"its window is full, and what waits is on its way on its own path": func(n *network) { n.stuck = 0.1 },

@@ -31,6 +31,7 @@ type sight struct {
 	narrow  bool // the receiver's window is full
 	stuck   bool // much of what these have room for waits for what another path carries
 	content bool // the application, or a limit of a subflow's pace
+	ample   bool // the application has more to send than the window has room for
 	late    bool // what the subflow sends that moves most comes later than it would by another path
 }
 
@@ -44,6 +45,7 @@ func seen(subflows []subflow, data backlog) (found sight) {
 		found.content = found.content || s.paced
 	}
 	found.content = found.content || !buffered && float64(data.all) < idle*room
+	found.ample = float64(data.all) >= room
 	found.narrow = !found.content && data.all > data.underWay && float64(data.underWay) > filled*room
 	found.full = found.narrow || !found.content && buffered
 	if buffered {
