@@ -16,8 +16,9 @@ func TestWhatALookFinds(t *testing.T) {
 		paced          bool
 		want           sight
 	}{
-		"a full window, much of which waits for another path":                       {window: 64 << 10, queued: 10_000, data: backlog{all: 400_000, underWay: 64 << 10}, want: sight{full: true, narrow: true, stuck: true}},
-		"a full window, what is under way on its own path":                          {window: 64 << 10, queued: 60_000, data: backlog{all: 400_000, underWay: 64 << 10}, want: sight{full: true, narrow: true}},
+		"a full window, much of which waits for another path":                       {window: 64 << 10, queued: 10_000, data: backlog{all: 400_000, underWay: 64 << 10}, want: sight{full: true, narrow: true, stuck: true, ample: true}},
+		"a full window, what is under way on its own path":                          {window: 64 << 10, queued: 60_000, data: backlog{all: 400_000, underWay: 64 << 10}, want: sight{full: true, narrow: true, ample: true}},
+		"more than the window, of which the path takes little":                      {window: 64 << 10, queued: 10_000, data: backlog{all: 400_000, underWay: 20_000}, want: sight{ample: true}},
 		"a window that is not full":                                                 {window: 64 << 10, queued: 10_000, data: backlog{all: 40_000, underWay: 30_000}, want: sight{}},
 		"an application that writes little":                                         {window: window, queued: 1000, data: backlog{all: 10_000, underWay: 10_000, used: 12_000, buffer: buffer}, want: sight{content: true}},
 		"a wide window and a full send buffer, of which much waits for a slow path": {window: window, queued: 100_000, data: backlog{all: buffer, underWay: buffer, used: buffer, buffer: buffer}, want: sight{full: true, stuck: true}},
