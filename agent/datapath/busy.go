@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/bpf"
@@ -56,19 +55,25 @@ func (d *Datapath) PathOf(local, remote netip.AddrPort) (path uint8, known bool,
 
 // busyTable reads and writes beside the rounds.
 type busyTable struct {
-	mu   sync.Mutex
-	maps *uplink.ToUplinkMaps // nil while nothing is loaded
+	loadedMaps
 	// They are read many times a second.
 	entries entries.Reader[uplink.ToUplinkFlowKey, uplink.ToUplinkBusyFlow]
 }
 
-func (t *busyTable) use(maps *uplink.ToUplinkMaps) {
+// loadedMaps are those of the programs, for what goes on beside the rounds.
+type loadedMaps struct {
+	mu   sync.Mutex
+	maps *uplink.ToUplinkMaps // nil while nothing is loaded
+}
+
+func (t *loadedMaps) use(maps *uplink.ToUplinkMaps) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.maps = maps
 }
 
-func (t *busyTable) do(with func(*uplink.ToUplinkMaps) error) error {
+// do does nothing while nothing is loaded.
+func (t *loadedMaps) do(with func(*uplink.ToUplinkMaps) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.maps == nil {
@@ -153,10 +158,6 @@ func (t *busyTable) pathOf(local, remote netip.AddrPort) (path uint8, known bool
 
 // slice is the number of the present one, as the programs count them.
 func slice() (uint32, error) {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return 0, fmt.Errorf("reading the clock: %w", err)
-	}
-	const tick = uplink.Tick
-	return uint32(now.Nano()>>tick) >> (uplink.SliceBits - tick), nil
+	now, err := tick()
+	return now >> (uplink.SliceBits - uplink.Tick), err
 }

@@ -192,7 +192,7 @@ func (d *Datapath) load() (*objects, error) {
 	d.flows.use(loaded.maps())
 	d.loads.use(loaded.maps())
 	d.busy.use(loaded.maps())
-	d.lasting.use(loaded.maps().Lasting)
+	d.lasting.use(loaded.maps())
 	d.traffic.use(loaded.maps().Traffic)
 	d.node.use(loaded.maps().Node)
 	d.compared, d.cleared = false, cleared{}

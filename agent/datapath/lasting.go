@@ -5,11 +5,9 @@ package datapath
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 
 	"braid.dev/braid/agent/entries"
 	"braid.dev/braid/agent/node"
@@ -54,73 +52,60 @@ func (d *Datapath) SetSlow(endpoint, peer uint32, path uint8, lasts time.Duratio
 
 // lastingTable reads and writes beside the rounds.
 type lastingTable struct {
-	mu      sync.Mutex
-	lasting *ebpf.Map // nil while nothing is loaded
+	loadedMaps
 	entries entries.Reader[uplink.ToUplinkLastingKey, uplink.ToUplinkLasting]
 }
 
-func (t *lastingTable) use(lasting *ebpf.Map) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lasting = lasting
-}
-
 func (t *lastingTable) each(visit func(*Lasting)) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lasting == nil {
-		return nil
-	}
-	return t.entries.Each(t.lasting, func(key *uplink.ToUplinkLastingKey, value *uplink.ToUplinkLasting) {
-		known := Lasting{Endpoint: key.Endpoint, Peer: key.Peer}
-		for path := range known.On {
-			known.On[path] = LastingOn{
-				value.Begun[path], value.Ended[path], value.Timed[path], value.Times[path], value.Squares[path], value.Until[path] != 0,
+	return t.do(func(maps *uplink.ToUplinkMaps) error {
+		return t.entries.Each(maps.Lasting, func(key *uplink.ToUplinkLastingKey, value *uplink.ToUplinkLasting) {
+			known := Lasting{Endpoint: key.Endpoint, Peer: key.Peer}
+			for path := range known.On {
+				known.On[path] = LastingOn{
+					value.Begun[path], value.Ended[path], value.Timed[path], value.Times[path], value.Squares[path], value.Until[path] != 0,
+				}
 			}
-		}
-		visit(&known)
+			visit(&known)
+		})
 	})
 }
 
 // setSlow may lose a connection that ends at this moment from the sums.
 func (t *lastingTable) setSlow(key uplink.ToUplinkLastingKey, path uint8, lasts time.Duration) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lasting == nil {
-		return nil
-	}
 	until := uint32(0)
 	if lasts > 0 {
-		var now unix.Timespec
-		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-			return fmt.Errorf("reading the clock: %w", err)
+		now, err := tick()
+		if err != nil {
+			return err
 		}
-		until = uint32((now.Nano()+lasts.Nanoseconds())>>uplink.Tick) | 1
+		until = now + uint32(lasts/LastingTick) | 1
 	}
-	var value uplink.ToUplinkLasting
-	err := t.lasting.Lookup(key, &value)
-	if err == nil {
-		value.Until[path] = until
-		err = t.lasting.Update(key, value, ebpf.UpdateExist)
-	}
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("saying on which paths connections begin: %w", err)
-	}
-	return nil
+	return t.do(func(maps *uplink.ToUplinkMaps) error {
+		var value uplink.ToUplinkLasting
+		err := maps.Lasting.Lookup(key, &value)
+		if err == nil {
+			value.Until[path] = until
+			err = maps.Lasting.Update(key, value, ebpf.UpdateExist)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("saying on which paths connections begin: %w", err)
+		}
+		return nil
+	})
 }
 
 // forget forgets what is known of numbers that are somebody else's soon.
 func (t *lastingTable) forget(retired node.Numbers) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.lasting == nil || len(retired[node.KindPath])+len(retired[node.KindPeer])+len(retired[node.KindEndpoint]) == 0 {
+	if len(retired[node.KindPath])+len(retired[node.KindPeer])+len(retired[node.KindEndpoint]) == 0 {
 		return nil
 	}
-	var gone []uplink.ToUplinkLastingKey
-	err := t.entries.Each(t.lasting, func(key *uplink.ToUplinkLastingKey, _ *uplink.ToUplinkLasting) {
-		if len(retired[node.KindPath]) > 0 || retired[node.KindPeer][key.Peer] || retired[node.KindEndpoint][key.Endpoint] {
-			gone = append(gone, *key)
-		}
+	return t.do(func(maps *uplink.ToUplinkMaps) error {
+		var gone []uplink.ToUplinkLastingKey
+		err := t.entries.Each(maps.Lasting, func(key *uplink.ToUplinkLastingKey, _ *uplink.ToUplinkLasting) {
+			if len(retired[node.KindPath]) > 0 || retired[node.KindPeer][key.Peer] || retired[node.KindEndpoint][key.Endpoint] {
+				gone = append(gone, *key)
+			}
+		})
+		return errors.Join(err, entries.Delete(maps.Lasting, gone...))
 	})
-	return errors.Join(err, entries.Delete(t.lasting, gone...))
 }

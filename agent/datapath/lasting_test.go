@@ -21,7 +21,7 @@ func newLastingTable(t *testing.T) *lastingTable {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, lasting.Close()) })
 	table := &lastingTable{}
-	table.use(lasting)
+	table.use(&uplink.ToUplinkMaps{Lasting: lasting})
 	return table
 }
 
@@ -37,10 +37,10 @@ func TestAPathIsSlowForSoLongAndUntilItIsNot(t *testing.T) {
 	counted := uplink.ToUplinkLasting{
 		Begun: [8]uint32{9, 8}, Ended: [8]uint32{7, 6}, Timed: [8]uint32{5, 4}, Times: [8]uint64{300, 200}, Squares: [8]uint64{30000, 20000},
 	}
-	require.NoError(t, table.lasting.Put(key, counted))
+	require.NoError(t, table.maps.Lasting.Put(key, counted))
 	require.NoError(t, table.setSlow(key, 1, time.Minute))
 	var value uplink.ToUplinkLasting
-	require.NoError(t, table.lasting.Lookup(key, &value))
+	require.NoError(t, table.maps.Lasting.Lookup(key, &value))
 	now, err := slice()
 	require.NoError(t, err)
 	seconds := float64(int32(value.Until[1]-now<<(uplink.SliceBits-uplink.Tick))) * LastingTick.Seconds()
@@ -76,7 +76,7 @@ func TestWhatBelongsToNobodyIsForgotten(t *testing.T) {
 	} {
 		table := newLastingTable(t)
 		for _, key := range keys {
-			require.NoError(t, table.lasting.Put(key, uplink.ToUplinkLasting{}))
+			require.NoError(t, table.maps.Lasting.Put(key, uplink.ToUplinkLasting{}))
 		}
 		require.NoError(t, table.forget(test.retired))
 		var left []uplink.ToUplinkLastingKey

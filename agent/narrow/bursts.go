@@ -24,9 +24,6 @@ const (
 	bearable = 0.9
 )
 
-// loses tells whether what it sends is lost there.
-func (h *history) loses() bool { return h.lost > lossy*h.bytes }
-
 // mayBeLate tells whether any of a connection's subflows that send much may have its bursts come late.
 func (f *found) mayBeLate() bool {
 	return slices.ContainsFunc(f.subflows, func(s subflow) bool { return s.rtt > longer || float64(s.resent) > lossy*float64(s.acked) })
@@ -74,7 +71,7 @@ func (c *connection) lookAtBursts(now time.Time, subflows []subflow) order {
 	for _, path := range others[1:] {
 		c.rivals = append(c.rivals, rival{path, math.Inf(1)})
 	}
-	return c.try(now, arrangement{shared: true, path: others[0], cheap: true, bursts: true})
+	return c.try(now, arrangement{shared: true, path: others[0], bursts: true})
 }
 
 // inTime are the paths of the subflows that are not late, the one with the shortest round trip first. One

@@ -79,10 +79,13 @@ func (h *history) drains() float64 {
 	return 0
 }
 
+// loses tells whether a subflow's path loses packets.
+func (h *history) loses() bool { return h.lost > lossy*h.bytes }
+
 // losesMore tells whether a subflow's path loses packets, and that of another one, which moves
 // about as much, does not, or much less.
 func (h *history) losesMore(other *history) bool {
-	return h.lost > lossy*h.bytes && h.lost*other.bytes > more*other.lost*h.bytes && other.peak > plain*h.peak
+	return h.loses() && h.lost*other.bytes > more*other.lost*h.bytes && other.peak > plain*h.peak
 }
 
 // average is of the last few looks, or as many as there were.

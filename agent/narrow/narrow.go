@@ -13,8 +13,7 @@
 // path for a while. If the connection gets more then, it stays so. Now and then, and when the
 // window has grown, it tries the other way again.
 //
-// The same is done where a connection sends bursts, most by one subflow, that come late on its path: see
-// bursts.go.
+// The same is done where a connection sends bursts, and one of its subflows has them late: see bursts.go.
 package narrow
 
 import (

@@ -42,7 +42,7 @@ func (c *connection) rivalsOf(now time.Time, chosen uint8, subflows []subflow) (
 }
 
 // toRival is the one of them that promises most, each once, where a connection fills the path that is
-// shared, and that gives less.
+// shared, and that gives less, or its bursts are late there.
 func (c *connection) toRival() (next arrangement, found bool) {
 	if c.keeps != 0 || c.looks < recent || !(c.limits.isFull() || c.bursts && c.limits.isMostlyLate()) {
 		return next, false

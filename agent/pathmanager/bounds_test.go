@@ -41,14 +41,18 @@ func TestSettingsOfAPodStayWithinBounds(t *testing.T) {
 	}
 }
 
+// settingOf is what a host's setting is.
+func settingOf(t *testing.T, host *pair.Host, setting string) string {
+	t.Helper()
+	value, err := host.Run("sysctl", "-n", setting)
+	require.NoError(t, err)
+	return strings.TrimSpace(value)
+}
+
 func testBound(t *testing.T, setting, before, wanted string) {
 	t.Helper()
 	client, _ := pair.New(t)
-	read := func() string {
-		value, err := client.Run("sysctl", "-n", setting)
-		require.NoError(t, err)
-		return strings.TrimSpace(value)
-	}
+	read := func() string { return settingOf(t, client, setting) }
 	if _, err := os.Stat(filepath.Join("/proc/sys", strings.ReplaceAll(setting, ".", "/"))); errors.Is(err, os.ErrNotExist) {
 		t.Skipf("this kernel does not have %s", setting)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // SetReceiveBuffer says how large the receive buffers of new sockets are, in bytes; with 0 the
-// kernel chooses as before the first Configure, which must have succeeded. It is for the socket of
+// kernel chooses as it did before. Configure must have succeeded. It is for the socket of
 // an MPTCP connection: since Linux 6.18 that one no longer follows its subflows', which have
 // their size from package transport, and drops what they have let a peer send.
 func (n *Namespace) SetReceiveBuffer(bytes int64) error {

@@ -60,24 +60,20 @@ func TestNoMoreIsChosenThanTheNodeAllows(t *testing.T) {
 	t.Cleanup(func() { namespace.Close() })
 	require.NoError(t, namespace.Configure(context.Background(), settings(client, kernel, 3)))
 	require.NoError(t, namespace.SetReceiveBuffer(int64(allowed)+1))
-	value, err := client.Run("sysctl", "-n", "net.ipv4.tcp_rmem")
-	require.NoError(t, err)
-	if sizes := strings.Fields(value); sizes[1] != strconv.Itoa(2*allowed) || sizes[2] != sizes[1] {
+	if sizes := strings.Fields(settingOf(t, client, "net.ipv4.tcp_rmem")); sizes[1] != strconv.Itoa(2*allowed) || sizes[2] != sizes[1] {
 		t.Errorf("the sizes are %v, and the node allows %d", sizes, allowed)
 	}
 }
 
 func TestTheReceiveBuffersOfANamespaceArePutBack(t *testing.T) {
 	t.Parallel()
-	const setting, own = "net.ipv4.tcp_rmem", "5000\t90000\t700000\n"
+	const setting, own = "net.ipv4.tcp_rmem", "5000\t90000\t700000"
 	client, _ := pair.New(t)
 	_, err := client.Run("sysctl", "-w", setting+"="+own)
 	require.NoError(t, err)
 	expect := func(wanted string) {
 		t.Helper()
-		value, err := client.Run("sysctl", "-n", setting)
-		require.NoError(t, err)
-		require.Equal(t, wanted, value)
+		require.Equal(t, wanted, settingOf(t, client, setting))
 	}
 	statePath := t.TempDir()
 	first := open(t, client, statePath)
@@ -85,13 +81,13 @@ func TestTheReceiveBuffersOfANamespaceArePutBack(t *testing.T) {
 	require.NoError(t, first.SetReceiveBuffer(0))
 	expect(own)
 	require.NoError(t, first.SetReceiveBuffer(64<<10))
-	expect("5000\t131072\t131072\n")
+	expect("5000\t131072\t131072")
 	require.NoError(t, first.Close())
 	second := open(t, client, statePath)
 	defer second.Close()
 	require.NoError(t, second.Configure(context.Background(), settings(client, kernel, 3)))
 	require.NoError(t, second.SetReceiveBuffer(128<<10))
-	expect("5000\t262144\t262144\n")
+	expect("5000\t262144\t262144")
 	require.NoError(t, second.Restore(context.Background()))
 	expect(own)
 }

@@ -122,17 +122,18 @@ func (s *Slow) slowPaths() map[uint32]map[string][]string {
 	return found
 }
 
-// peer is the name of another node.
+// peer is the name of another node, or of all that is none.
 func (s *Slow) peer(number uint32) string {
 	if name := s.names.peers[number]; name != "" {
 		return name
 	}
-	return "outside of the cluster"
+	return "destinations outside of the cluster"
 }
 
 // some names two of several.
 func some(peers []string) string {
 	slices.Sort(peers)
+	peers = slices.Compact(peers)
 	if len(peers) > 2 {
 		return fmt.Sprintf("%s, %s and %d more", peers[0], peers[1], len(peers)-2)
 	}

@@ -143,6 +143,6 @@ func TestAnAgentThatBeginsLooksAtWhatComes(t *testing.T) {
 
 func TestOfManyPeersTwoAreNamed(t *testing.T) {
 	require.Equal(t, "a", some([]string{"a"}))
-	require.Equal(t, "a and b", some([]string{"b", "a"}))
+	require.Equal(t, "a and b", some([]string{"b", "a", "b"}))
 	require.Equal(t, "a, b and 2 more", some([]string{"d", "b", "a", "c"}))
 }

@@ -4,7 +4,6 @@ package failures_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -139,11 +138,8 @@ func serveFiles(listener net.Listener) {
 	defer serving.Wait()
 	for {
 		connection, err := listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			continue
+			return
 		}
 		serving.Go(func() {
 			_, _ = connection.Write(make([]byte, fetched))
