@@ -27,18 +27,23 @@ type Lasting struct {
 type LastingOn struct {
 	Begun, Ended uint32
 	// Timed are so many of those that ended, of which it is known how long they lasted. Times is the sum of
-	// the logarithms, to the base of 2, of how many ticks each did, in units of LastingUnit; Squares is
+	// the logarithms, to the base of 2, of how many times LastingTick each did, in units of LastingUnit; Squares is
 	// that of their squares.
 	Timed          uint32
 	Times, Squares uint64
+	// Total is the sum of how many times LastingTick each lasted, or LongestLasting if that is less, and
+	// TotalSquares that of their squares.
+	Total, TotalSquares uint64
 	// Slow is true while new connections begin elsewhere.
 	Slow bool
 }
 
-// LastingUnit is the part of a logarithm that is told, and LastingTick what is told in ticks.
+// LastingUnit is the part of a logarithm that is told, LastingTick the time that is told, and LongestLasting how
+// many of them count of a connection in the sum of times.
 const (
-	LastingUnit = 1.0 / (1 << uplink.LastingUnit)
-	LastingTick = time.Duration(1) << uplink.Tick
+	LastingUnit    = 1.0 / (1 << uplink.LastingUnit)
+	LastingTick    = time.Duration(1) << uplink.LastingTick
+	LongestLasting = uplink.LongestLasting
 )
 
 // Lasting visits all that is known. It may be asked for at any time. There is none while nothing is loaded.
@@ -62,7 +67,8 @@ func (t *lastingTable) each(visit func(*Lasting)) error {
 			known := Lasting{Endpoint: key.Endpoint, Peer: key.Peer}
 			for path := range known.On {
 				known.On[path] = LastingOn{
-					value.Begun[path], value.Ended[path], value.Timed[path], value.Times[path], value.Squares[path], value.Until[path] != 0,
+					value.Begun[path], value.Ended[path], value.Timed[path], value.Times[path], value.Squares[path],
+					value.Total[path], value.TotalSquares[path], value.Until[path] != 0,
 				}
 			}
 			visit(&known)
@@ -78,7 +84,7 @@ func (t *lastingTable) setSlow(key uplink.ToUplinkLastingKey, path uint8, lasts 
 		if err != nil {
 			return err
 		}
-		until = now + uint32(lasts/LastingTick) | 1
+		until = now + uint32(lasts>>uplink.Tick) | 1
 	}
 	return t.do(func(maps *uplink.ToUplinkMaps) error {
 		var value uplink.ToUplinkLasting

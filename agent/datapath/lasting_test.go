@@ -36,6 +36,7 @@ func TestAPathIsSlowForSoLongAndUntilItIsNot(t *testing.T) {
 	table, key := newLastingTable(t), uplink.ToUplinkLastingKey{Endpoint: 3, Peer: 5}
 	counted := uplink.ToUplinkLasting{
 		Begun: [8]uint32{9, 8}, Ended: [8]uint32{7, 6}, Timed: [8]uint32{5, 4}, Times: [8]uint64{300, 200}, Squares: [8]uint64{30000, 20000},
+		Total: [8]uint64{70, 60}, TotalSquares: [8]uint64{7000, 6000},
 	}
 	require.NoError(t, table.maps.Lasting.Put(key, counted))
 	require.NoError(t, table.setSlow(key, 1, time.Minute))
@@ -43,9 +44,9 @@ func TestAPathIsSlowForSoLongAndUntilItIsNot(t *testing.T) {
 	require.NoError(t, table.maps.Lasting.Lookup(key, &value))
 	now, err := slice()
 	require.NoError(t, err)
-	seconds := float64(int32(value.Until[1]-now<<(uplink.SliceBits-uplink.Tick))) * LastingTick.Seconds()
+	seconds := (time.Duration(int32(value.Until[1]-now<<(uplink.SliceBits-uplink.Tick))) << uplink.Tick).Seconds()
 	require.InDelta(t, 60, seconds, 1)
-	require.Equal(t, Lasting{Endpoint: 3, Peer: 5, On: [uplink.MaxPaths]LastingOn{{9, 7, 5, 300, 30000, false}, {8, 6, 4, 200, 20000, true}}}, known(t, table)[key])
+	require.Equal(t, Lasting{Endpoint: 3, Peer: 5, On: [uplink.MaxPaths]LastingOn{{9, 7, 5, 300, 30000, 70, 7000, false}, {8, 6, 4, 200, 20000, 60, 6000, true}}}, known(t, table)[key])
 	require.NoError(t, table.setSlow(key, 1, 0))
 	require.False(t, known(t, table)[key].On[1].Slow)
 	value.Until = [8]uint32{}

@@ -14,16 +14,12 @@ const (
 	// enough is how many connections must have ended on each of two paths before they are compared,
 	// and tried how many on a slow one to see whether it still is.
 	enough, tried = 8, 3
-	// counted is how many of the last ones count: more of them weigh no more.
-	counted = 32
-	// much is by what factor they must last longer on a slow path, and still those that are tried there;
-	// distinct is how many times as large as its standard error the difference of the logarithms must be.
-	much, still, distinct = 3, 2.5, 5
+	// much is by what factor they must last longer on a slow path, and still those that are tried there. Of two
+	// paths that are both full, without the one of half the rate as many connections end in a second as with it.
+	much, still = 2, 1.7
 	// plain is the factor from which on one look is enough; less must last for moments: a path may have
 	// more to carry for a while.
 	plain, moments = 8, 2 * time.Second
-	// long is how many ticks they must last there: less is within what the clock tells.
-	long = 16
 	// window is how long ago connections may have begun that have not ended; rarely is the part of them
 	// that may live so long on a better path.
 	window = 16 * time.Second
@@ -40,35 +36,6 @@ var ages = []struct {
 	age    time.Duration
 	enough float64
 }{{time.Second, enough}, {2 * time.Second, enough / 2}, {4 * time.Second, enough / 2}}
-
-// leastVariance is that of times which seem all alike: they are told in steps.
-const leastVariance = 0.1
-
-// times are the logarithms, to the base of 2, of how many ticks connections lasted.
-type times struct{ number, sum, squares float64 }
-
-// add adds those that have ended since.
-func (t *times) add(now, before datapath.LastingOn) {
-	t.number += float64(now.Timed - before.Timed)
-	t.sum += float64(now.Times-before.Times) * datapath.LastingUnit
-	t.squares += float64(now.Squares-before.Squares) * datapath.LastingUnit * datapath.LastingUnit
-	if t.number > counted {
-		t.sum, t.squares, t.number = t.sum*counted/t.number, t.squares*counted/t.number, counted
-	}
-}
-
-func (t *times) mean() float64 { return t.sum / t.number }
-
-// spread is the standard error of the mean, squared.
-func (t *times) spread() float64 {
-	return max(leastVariance, t.squares/t.number-t.mean()*t.mean()) / t.number
-}
-
-// isSlower tells whether connections lasted much longer than on a better path.
-func (t *times) isSlower(than *times) bool {
-	difference := t.mean() - than.mean()
-	return t.mean() >= math.Log2(long) && difference >= math.Log2(much) && difference >= distinct*math.Sqrt(t.spread()+than.spread())
-}
 
 // counts are how many had begun and ended on a path.
 type counts struct{ begun, ended uint32 }
@@ -123,9 +90,9 @@ type path struct {
 	rest  time.Duration // how long it was slow the last time
 	ended time.Time     // when it was no longer found to be slow
 	since time.Time     // while not slow: when it first seemed to be
-	took  float64       // while slow: the mean that showed it, and by what factor it was more
-	by    float64
-	rests bool // until is still to come
+	with  float64       // while slow: how long connections lasted in the mean of all paths when they began here too
+	by    float64       // and how many times as long they did here
+	rests bool          // until is still to come
 }
 
 // verdict is what is new of a path: that it is slow for so long, or, with 0, no longer.
@@ -148,7 +115,7 @@ func adopt(now time.Time, seen *datapath.Lasting) *pair {
 	p := &pair{seen: *seen, history: history{momentOf(now, seen)}, looked: now}
 	for i, on := range seen.On {
 		if on.Slow {
-			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, took: math.Inf(1)}
+			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, with: math.Inf(1)}
 		}
 	}
 	return p
@@ -195,33 +162,53 @@ func (p *path) look(now time.Time, seen, before datapath.LastingOn) {
 	}
 }
 
+// tells is true of a path on which connections begin and some have ended.
+func (p *path) tells() bool { return !p.slow && p.logarithms.number >= enough }
+
 // best is the path other than this one on which connections last the shortest time, of those that are
 // not slow.
 func (p *pair) best(other int) (number int, best *path) {
 	for i := range p.paths {
-		of := &p.paths[i]
-		if i != other && !of.slow && of.number >= enough && (best == nil || of.mean() < best.mean()) {
+		if of := &p.paths[i]; i != other && of.tells() && (best == nil || of.usual() < best.usual()) {
 			number, best = i, of
 		}
 	}
 	return number, best
 }
 
+// mean is how long connections last in the mean of the paths that are not slow but this one, on which they
+// last as long as took says, if it does.
+func (p *pair) mean(other int, took ...float64) float64 {
+	for i := range p.paths {
+		if of := &p.paths[i]; i != other && of.tells() {
+			took = append(took, of.usual())
+		}
+	}
+	sum := 0.0
+	for _, one := range took {
+		sum += one
+	}
+	return sum / float64(len(took))
+}
+
 func (p *pair) judge(now moment, number int) []verdict {
 	of := &p.paths[number]
 	than, best := p.best(number)
-	switch {
-	case best == nil:
+	if best == nil {
 		return nil
-	case of.slow:
-		return of.judgeSlow(now.at, uint8(number), best)
-	case of.number >= enough && of.isSlower(&best.times):
-		return of.judgeSlower(now.at, uint8(number), best)
+	}
+	if of.slow {
+		return of.judgeSlow(now.at, uint8(number), best, p.mean(number))
+	}
+	if of.tells() {
+		if took, by := of.slower(&best.times); by > 0 {
+			return of.judgeSlower(now.at, uint8(number), p.mean(number, took), by)
+		}
 	}
 	of.since = time.Time{}
 	for _, old := range ages {
-		if by := ticks(old.age) / math.Exp2(best.mean()); by > much && p.live(now, number, than, old.age) >= old.enough {
-			return of.isNowSlow(now.at, uint8(number), math.Log2(ticks(old.age)), by)
+		if by := ticks(old.age) / best.usual(); by > much && p.live(now, number, than, old.age) >= old.enough {
+			return of.isNowSlow(now.at, uint8(number), p.mean(number, ticks(old.age)), by)
 		}
 	}
 	return nil
@@ -241,33 +228,32 @@ func (p *pair) live(now moment, number, than int, age time.Duration) float64 {
 }
 
 // judgeSlower has a path be slow at once where connections last plainly longer there.
-func (p *path) judgeSlower(now time.Time, number uint8, best *path) []verdict {
-	by := math.Exp2(p.mean() - best.mean())
+func (p *path) judgeSlower(now time.Time, number uint8, with, by float64) []verdict {
 	if p.since.IsZero() {
 		p.since = now
 	}
 	if by < plain && now.Sub(p.since) < moments {
 		return nil
 	}
-	return p.isNowSlow(now, number, p.mean(), by)
+	return p.isNowSlow(now, number, with, by)
 }
 
 // judgeSlow judges by those that began there all the same, and by how long others last meanwhile: where
-// that is as long, nothing is gained.
-func (p *path) judgeSlow(now time.Time, number uint8, best *path) []verdict {
-	inVain := best.mean() >= p.took
+// that is as long as in the mean of all before, nothing is gained.
+func (p *path) judgeSlow(now time.Time, number uint8, best *path, without float64) []verdict {
+	inVain := without >= p.with
 	switch {
 	case p.rests && inVain && p.by < plain:
 		return p.isNoLongerSlow(now, number)
 	case p.rests && inVain: // it is tried before its time
 		p.rests, p.until, p.times = false, now, times{}
 		return []verdict{{path: number, lasts: interval}}
-	case p.rests || p.number < tried:
+	case p.rests || p.logarithms.number < tried:
 		return nil
-	case p.mean() < best.mean()+math.Log2(still):
+	case p.usual() < best.usual()*still:
 		return p.isNoLongerSlow(now, number)
 	}
-	return p.isNowSlow(now, number, p.mean(), math.Exp2(p.mean()-best.mean()))
+	return p.isNowSlow(now, number, p.with, p.usual()/best.usual())
 }
 
 func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {
@@ -275,12 +261,12 @@ func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {
 	return []verdict{{path: number}}
 }
 
-func (p *path) isNowSlow(now time.Time, number uint8, took, by float64) []verdict {
+func (p *path) isNowSlow(now time.Time, number uint8, with, by float64) []verdict {
 	if p.slow || now.Sub(p.ended) < 2*p.rest {
 		p.rest = min(2*p.rest, longestRest)
 	} else {
 		p.rest = firstRest
 	}
-	p.slow, p.rests, p.until, p.took, p.by, p.times = true, true, now.Add(p.rest), took, by, times{}
+	p.slow, p.rests, p.until, p.with, p.by, p.times = true, true, now.Add(p.rest), with, by, times{}
 	return []verdict{{number, p.rest, by}}
 }

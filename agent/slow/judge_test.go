@@ -51,6 +51,8 @@ func (n *programs) pass() []verdict {
 		}
 		on, time := &n.known.On[e.path], uint64(math.Log2(ticks(e.took)+1)/datapath.LastingUnit)
 		on.Ended, on.Timed, on.Times, on.Squares = on.Ended+1, on.Timed+1, on.Times+time, on.Squares+time*time
+		total := uint64(min(ticks(e.took), datapath.LongestLasting))
+		on.Total, on.TotalSquares = on.Total+total, on.TotalSquares+total*total
 	}
 	n.ends = living
 	verdicts := n.pair.look(n.now, &n.known)
@@ -107,9 +109,11 @@ func TestAPathOnWhichConnectionsLastMuchLongerIsSlow(t *testing.T) {
 		{"one connection a second on each", 400 * time.Millisecond, 20 * time.Millisecond, 12 * time.Second, 1, true},
 		{"none of them ends", time.Hour, 20 * time.Millisecond, 3 * time.Second, 40, true},
 		{"none of them ends, and others last for half a second", time.Hour, 500 * time.Millisecond, 5 * time.Second, 40, true},
-		{"twice", 40 * time.Millisecond, 20 * time.Millisecond, 0, 40, true},
+		{"two and a half times", 50 * time.Millisecond, 20 * time.Millisecond, 4 * time.Second, 40, true},
+		{"four times, of a millisecond", 4 * time.Millisecond, time.Millisecond, 4 * time.Second, 40, true},
+		{"half as long again", 30 * time.Millisecond, 20 * time.Millisecond, 0, 40, true},
 		{"as long", 20 * time.Millisecond, 20 * time.Millisecond, 0, 40, true},
-		{"four times, of next to nothing", 8 * time.Millisecond, 2 * time.Millisecond, 0, 40, false},
+		{"four times, of next to nothing", 400 * time.Microsecond, 100 * time.Microsecond, 0, 40, false},
 		{"none ends on any", time.Hour, time.Hour, 0, 40, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -128,6 +132,44 @@ func TestAPathOnWhichConnectionsLastMuchLongerIsSlow(t *testing.T) {
 			require.NotEmpty(t, verdicts)
 			require.Equal(t, uint8(slowOne), verdicts[0].path)
 			require.Equal(t, firstRest, verdicts[0].lasts)
+			require.LessOrEqual(t, first, test.within)
+		})
+	}
+}
+
+// stalling are the times of connections of which a share on each path waits for a packet that was lost.
+func stalling(random *rand.Rand, slow, others float64) func(int) time.Duration {
+	return func(path int) time.Duration {
+		took := time.Duration(float64(10*time.Millisecond) * math.Exp2(2*random.Float64()-1))
+		if share := on(time.Duration(slow*1000), time.Duration(others*1000))(path); time.Duration(random.IntN(1000)) < share {
+			took += time.Second
+		}
+		return took
+	}
+}
+
+func TestAPathOnWhichAFewWaitForLostPacketsIsSlow(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		slow, others float64 // the share that waits
+		rate         int
+		within       time.Duration // 0: never
+	}{
+		{"one of 25", 0.04, 0, 200, 6 * time.Second},
+		{"one of 25, and few connections", 0.04, 0, 8, 90 * time.Second},
+		{"one of ten, and one of a hundred on others", 0.1, 0.01, 200, 4 * time.Second},
+		{"one of 500", 0.002, 0, 200, 0},
+		{"one of 25 on each", 0.04, 0.04, 200, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			n := newPrograms()
+			verdicts, first := n.run(3*time.Minute, test.rate, stalling(rand.New(rand.NewPCG(5, 6)), test.slow, test.others))
+			if test.within == 0 {
+				require.Empty(t, verdicts)
+				return
+			}
+			require.NotEmpty(t, verdicts)
+			require.Equal(t, uint8(slowOne), verdicts[0].path)
 			require.LessOrEqual(t, first, test.within)
 		})
 	}

@@ -55,6 +55,8 @@ func (c *counting) lasted(of key, path uint8, number, time uint32) {
 	on, units := &c.known[of].On[path], uint64(time)*uint64(1/datapath.LastingUnit)
 	on.Begun, on.Ended, on.Timed = on.Begun+number, on.Ended+number, on.Timed+number
 	on.Times, on.Squares = on.Times+uint64(number)*units, on.Squares+uint64(number)*units*units
+	total := uint64(1) << time
+	on.Total, on.TotalSquares = on.Total+uint64(number)*total, on.TotalSquares+uint64(number)*total*total
 }
 
 func model() *node.Model {

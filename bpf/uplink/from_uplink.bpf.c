@@ -318,7 +318,7 @@ int from_uplink(struct __sk_buff *skb)
 		note_acknowledgement(skb, &packet, &key, ACK_RECEIVED);
 	if (unlikely(packet.flags & (TCP_FIN | TCP_RST)) && is_expected_end(flow, &packet) &&
 	    note_end(flow, &key, &packet, ENDED_IN))
-		note_lasted(flow, packet.flags & TCP_RST, ticks());
+		note_lasted(flow, packet.flags & TCP_RST);
 	follow_hot(&hot, flow, &key, packet.family, 0);
 	return TCX_NEXT;
 }

@@ -49,6 +49,7 @@ var helpers = []asm.BuiltinFunc{
 	asm.FnFibLookup,
 	asm.FnRedirectNeigh,
 	asm.FnKtimeGetCoarseNs,
+	asm.FnKtimeGetNs,    // Linux 4.1
 	asm.FnJiffies64,     // Linux 5.6
 	asm.FnGetHashRecalc, // Linux 4.8
 }

@@ -106,21 +106,37 @@ func TestItIsCountedHowLongConnectionsLast(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			forEachVersion(t, func(t *testing.T, _ int, e ends) {
 				n.reset(t)
-				began := tick(t)
+				began := time.Now()
 				e = n.begin(t, e, green)
 				time.Sleep(pause)
 				n.closes(t, e, green, first, fin)
-				least, most := math.Log2(float64(pause>>20)), math.Log2(float64(tick(t)-began+20))
+				least, most := pause>>uplink.LastingTick, time.Since(began)>>uplink.LastingTick+2
 				known := n.lasted(t)
 				require.Equal(t, []uint32{1, 1, 1}, []uint32{known.Begun[green], known.Ended[green], known.Timed[green]})
-				took := float64(known.Times[green]) / (1 << uplink.LastingUnit)
-				require.True(t, took > least-0.3 && took < most+0.1, "%v is from %v to %v", took, least, most)
+				require.GreaterOrEqual(t, known.Total[green], uint64(least))
+				require.LessOrEqual(t, known.Total[green], uint64(most))
+				require.InDelta(t, math.Log2(float64(known.Total[green])), float64(known.Times[green])/(1<<uplink.LastingUnit), 0.15)
 				require.Equal(t, known.Times[green]*known.Times[green], known.Squares[green])
+				require.Equal(t, known.Total[green]*known.Total[green], known.TotalSquares[green])
 				n.closes(t, e, green, first, fin)
 				require.EqualValues(t, 1, n.lasted(t).Ended[green], "it ends once")
 			})
 		})
 	}
+}
+
+// One that lasts for hours would be all of the sum.
+func TestOfALongConnectionSomeSecondsCountInTheSum(t *testing.T) {
+	n := newNode(t)
+	e := n.begin(t, endsOf[4], green)
+	flow := n.mustFlow(t, e.out())
+	flow.AvoidedAt -= uint32(100 * time.Second >> uplink.LastingTick &^ 1)
+	put(t, n.maps.Flows, flowKey(e.out()), *flow)
+	n.closes(t, e, green, true, fin)
+	known := n.lasted(t)
+	require.EqualValues(t, uplink.LongestLasting, known.Total[green])
+	require.EqualValues(t, uplink.LongestLasting*uplink.LongestLasting, known.TotalSquares[green])
+	require.InDelta(t, math.Log2(float64(100*time.Second>>uplink.LastingTick)), float64(known.Times[green])/(1<<uplink.LastingUnit), 0.15)
 }
 
 func TestOfAResetItIsNotKnownHowLongTheConnectionWouldHaveLasted(t *testing.T) {
@@ -156,7 +172,7 @@ func TestAConnectionThatLeavesItsPathLastedUntilThen(t *testing.T) {
 	n.avoidsGreen(t, e, 100)
 	known := n.lasted(t)
 	require.Equal(t, []uint32{1, 0, 1}, []uint32{known.Begun[green], known.Ended[green], known.Timed[green]})
-	require.GreaterOrEqual(t, float64(known.Times[green])/(1<<uplink.LastingUnit), math.Log2(float64(quiet>>20))-0.3)
+	require.GreaterOrEqual(t, float64(known.Times[green])/(1<<uplink.LastingUnit), math.Log2(float64(quiet>>uplink.LastingTick))-0.3)
 	n.closes(t, e, green, true, fin)
 	after := n.lasted(t)
 	require.Equal(t, []uint32{1, 1, 1}, []uint32{after.Begun[green], after.Ended[green], after.Timed[green]})

@@ -282,8 +282,8 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 				       preference ? without_backup(preference, known) : known,
 				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
-		flow->avoided_at = ticks() | BEGAN;
-		flow->path = round_robin_path(endpoint, without_slow(endpoint->id, index, usable, flow->avoided_at));
+		flow->avoided_at = lasting_clock();
+		flow->path = round_robin_path(endpoint, without_slow(endpoint->id, index, usable, ticks()));
 	}
 	if (flow->path == NO_PATH)
 		return 0;
@@ -672,7 +672,7 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 		note_own_acknowledgement(skb, packet, key, flow);
 	note_expected(skb, flow, packet);
 	if (note_end(flow, key, packet, ENDED_OUT))
-		note_lasted(flow, packet->flags & TCP_RST, ticks());
+		note_lasted(flow, packet->flags & TCP_RST);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
 	follow_hot(hot, flow, key, packet->family, 1);
 	return verdict;

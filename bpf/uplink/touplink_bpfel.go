@@ -152,13 +152,15 @@ type ToUplinkKeptOrigin struct {
 }
 
 type ToUplinkLasting struct {
-	_       structs.HostLayout
-	Until   [8]uint32
-	Begun   [8]uint32
-	Ended   [8]uint32
-	Timed   [8]uint32
-	Times   [8]uint64
-	Squares [8]uint64
+	_            structs.HostLayout
+	Until        [8]uint32
+	Begun        [8]uint32
+	Ended        [8]uint32
+	Timed        [8]uint32
+	Times        [8]uint64
+	Squares      [8]uint64
+	Total        [8]uint64
+	TotalSquares [8]uint64
 }
 
 type ToUplinkLastingKey struct {

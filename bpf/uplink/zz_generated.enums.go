@@ -110,9 +110,11 @@ const (
 
 // enum slow_limit
 const (
-	MaxLasting  = 0x1000
-	TryAgain    = 0x400
-	LastingUnit = 0x4
+	MaxLasting     = 0x1000
+	TryAgain       = 0x400
+	LastingUnit    = 0x4
+	LastingTick    = 0x10
+	LongestLasting = 0x10000
 )
 
 // enum tunnel_kind

@@ -24,24 +24,33 @@ const (
 	// fetched is how many bytes a short connection brings, and fetchers how many of them there are at
 	// a time, each after the other.
 	fetched, fetchers = 20 << 10, 6
-	// slowMbit is the rate of a path that is slow for these.
-	slowMbit = 1
+	// slowMbit is the rate of a path that is slow for these, and lost the share of packets that one loses at each of
+	// two nodes.
+	slowMbit, lost = 1, 0.04
 )
 
-// A path is slower somewhere than its NICs tell, in both directions. Short connections that begin there would
-// have no further subflow in time: after the first few none do, until it is as fast as the others again.
+// A path is slower somewhere than its NICs tell, in both directions, or loses packets. Short connections that begin
+// there would have no further subflow in time: after the first ones none do, until it is as good as the others again.
 func TestShortConnectionsBeginOnNoPathThatIsMuchSlower(t *testing.T) {
-	for _, manager := range []v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent} {
-		t.Run(string(manager), func(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		manager v1alpha1.SubflowManager
+		hurt    func(c *cluster, t *testing.T, path string) (restore func())
+	}{
+		{"Kernel", v1alpha1.SubflowManagerKernel, (*cluster).shape},
+		{"Agent", v1alpha1.SubflowManagerAgent, (*cluster).shape},
+		{"it loses packets", v1alpha1.SubflowManagerKernel, (*cluster).lose},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			c := use(t)
-			c.Spread(t, shop.Policy(manager), 2)
+			c.Spread(t, shop.Policy(test.manager), 2)
 			slow, client := paths[len(paths)-1], c.Network.Pod("client").Node
 			pairs := func() float64 {
 				return c.AgentMetric(t, client, fmt.Sprintf("braid_path_slow_pairs{path=%q}", slow))
 			}
 			fetches := c.fetch(t)
 			require.Zero(t, pairs())
-			restore := c.shape(t, slow)
+			restore := test.hurt(c, t, slow)
 			testutil.Eventually(t, 60*time.Second, "connections begin elsewhere", func() bool { return pairs() > 0 })
 			time.Sleep(2 * time.Second) // those that began there have further subflows
 			before := c.sentTo(t, client)
@@ -58,6 +67,24 @@ func TestShortConnectionsBeginOnNoPathThatIsMuchSlower(t *testing.T) {
 			testutil.Eventually(t, 2*time.Minute, "connections begin there again", func() bool { return pairs() == 0 })
 		})
 	}
+}
+
+// lose makes a path lose packets at the nodes of the client and the server, until it is restored.
+func (c *cluster) lose(t *testing.T, path string) (restore func()) {
+	t.Helper()
+	nodes := []*network.Node{c.Network.Pod("client").Node, c.Network.Pod("server").Node}
+	for _, node := range nodes {
+		require.NoError(t, c.Network.Lose(node, path, lost))
+	}
+	restore = sync.OnceFunc(func() {
+		for _, node := range nodes {
+			if err := c.Network.Block(node, path, false); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Cleanup(restore)
+	return restore
 }
 
 // shape makes a path slow at the nodes of the client and the server, until it is restored.

@@ -151,7 +151,7 @@ struct flow {
 	__u32 received;   /* the highest number that came in */
 	__u32 unanswered; /* the tick of the first data after which nothing came in; 0: none */
 	__u32 advanced;   /* the tick at which new numbers came in last */
-	__u32 avoided_at; /* tick; before that when this node placed a connection's first flow, with BEGAN */
+	__u32 avoided_at; /* tick; before that the LASTING_TICK when this node placed a connection's first flow, with BEGAN */
 	__u32 redirected; /* ifindex to which a packet is on its way; 0: none */
 	__u8 avoided;     /* paths that did not answer */
 	__u8 last;        /* the path of what this end sent last, or NO_PATH */
@@ -166,7 +166,7 @@ struct flow {
 };
 
 enum flow_times {
-	BEGAN = 1, /* a bit of ticks, which is to be seen only where that is what they are of */
+	BEGAN = 1, /* a bit of avoided_at, which only what is a LASTING_TICK has */
 };
 
 enum flow_subtype {

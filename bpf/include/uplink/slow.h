@@ -16,6 +16,8 @@ enum slow_limit {
 	MAX_LASTING = 4096,
 	TRY_AGAIN = 1024,   /* ticks after one began on a slow path the next one does */
 	LASTING_UNIT = 4,   /* bits: times are told as 16 times the logarithm to the base of 2 */
+	LASTING_TICK = 16,  /* bits of a nanosecond clock: most connections end within one of the kernel's timer */
+	LONGEST_LASTING = 1 << 16, /* such ticks: what counts of a longer one in the sum of times */
 };
 
 struct lasting_key {
@@ -29,8 +31,10 @@ struct lasting {
 	__u32 begun[MAX_PATHS];
 	__u32 ended[MAX_PATHS];
 	__u32 timed[MAX_PATHS];   /* of these, of which it is known how long they lasted: */
-	__u64 times[MAX_PATHS];   /* the sum, of logarithms of ticks in LASTING_UNITs */
+	__u64 times[MAX_PATHS];   /* the sum, of logarithms of LASTING_TICKs in LASTING_UNITs */
 	__u64 squares[MAX_PATHS]; /* and that of their squares */
+	__u64 total[MAX_PATHS];   /* the sum of LASTING_TICKs, which tells of the few that lasted very long */
+	__u64 total_squares[MAX_PATHS];
 };
 
 struct {
@@ -114,11 +118,18 @@ __noinline int note_begun(const struct flow *flow)
 	return 1;
 }
 
+/* Never 0; it begins anew after 281 s: what lasts longer counts as if it had begun later. */
+static __always_inline __u32 lasting_clock(void)
+{
+	return bpf_ktime_get_ns() >> LASTING_TICK | BEGAN;
+}
+
 /* The connection of a first flow lasted from when that began until now, or longer. */
-__noinline int note_time(const struct flow *flow, __u32 now)
+__noinline int note_time(const struct flow *flow)
 {
 	struct lasting *known;
 	__u32 path, time;
+	__u64 told;
 
 	if (!flow)
 		return 0;
@@ -126,15 +137,19 @@ __noinline int note_time(const struct flow *flow, __u32 now)
 	if (!known)
 		return 0;
 	path = flow->path & (MAX_PATHS - 1);
-	time = logarithm(now - flow->avoided_at + 1);
+	time = lasting_clock() - flow->avoided_at + 1;
+	told = logarithm(time);
 	__sync_fetch_and_add(&known->timed[path], 1);
-	__sync_fetch_and_add(&known->times[path], time);
-	__sync_fetch_and_add(&known->squares[path], (__u64)time * time);
+	__sync_fetch_and_add(&known->times[path], told);
+	__sync_fetch_and_add(&known->squares[path], told * told);
+	told = time < LONGEST_LASTING ? time : LONGEST_LASTING;
+	__sync_fetch_and_add(&known->total[path], told);
+	__sync_fetch_and_add(&known->total_squares[path], told * told);
 	return 1;
 }
 
 /* A flow has ended, by a reset or not: that does not tell how long the connection would have lasted. */
-__noinline int note_lasted(const struct flow *flow, int reset, __u32 now)
+__noinline int note_lasted(const struct flow *flow, int reset)
 {
 	struct lasting *known;
 
@@ -144,7 +159,7 @@ __noinline int note_lasted(const struct flow *flow, int reset, __u32 now)
 	if (!known)
 		return 0;
 	__sync_fetch_and_add(&known->ended[flow->path & (MAX_PATHS - 1)], 1);
-	return !reset && flow->avoided_at & BEGAN && note_time(flow, now);
+	return !reset && flow->avoided_at & BEGAN && note_time(flow);
 }
 
 #endif

@@ -150,9 +150,17 @@ var experiments = []rig.Measurer{
 		Name: "http_fast", Measures: "requests for small files that a web server answers in a second over links of 1 Gbit/s",
 		Figures: []rig.Unit{{"http_fast.*_rps", "requests/s"}, {"http_fast.*_resets", "connections"}, {"http_fast.*_to_tcp", "ratio"}, {"http_fast.*_to_mptcp", "ratio"}, {"http_fast.*_to_braid", "ratio"}, {"http_fast.*_to_bond*", "ratio"}},
 	}},
-	rig.Experiment[*web]{Setup: newSlowWeb, Run: measureSlowHTTP, Info: rig.Info{
+	rig.Experiment[*unevenWeb]{Setup: slowLink.build, Run: measureUneven, Info: rig.Info{
 		Name: "http_slow", Measures: "requests that a web server answers in a second where one link of three is fifty times slower",
 		Figures: []rig.Unit{{"http_slow.*_rps", "requests/s"}, {"http_slow.*_resets", "connections"}, {"http_slow.*_to_tcp", "ratio"}, {"http_slow.*_to_mptcp", "ratio"}, {"http_slow.*_to_braid", "ratio"}, {"http_slow.*_to_bond*", "ratio"}},
+	}},
+	rig.Experiment[*unevenWeb]{Setup: farLink.build, Run: measureUneven, Info: rig.Info{
+		Name: "http_far", Measures: "requests that a web server answers in a second where one link of three has a round trip of 1 ms",
+		Figures: []rig.Unit{{"http_far.*_rps", "requests/s"}, {"http_far.*_resets", "connections"}, {"http_far.*_to_tcp", "ratio"}, {"http_far.*_to_mptcp", "ratio"}, {"http_far.*_to_braid", "ratio"}, {"http_far.*_to_bond*", "ratio"}},
+	}},
+	rig.Experiment[*unevenWeb]{Setup: lossyLink.build, Run: measureUneven, Info: rig.Info{
+		Name: "http_lossy", Measures: "requests that a web server answers in a second where one link of three loses 2 % of what is sent",
+		Figures: []rig.Unit{{"http_lossy.*_rps", "requests/s"}, {"http_lossy.*_resets", "connections"}, {"http_lossy.*_to_tcp", "ratio"}, {"http_lossy.*_to_mptcp", "ratio"}, {"http_lossy.*_to_braid", "ratio"}, {"http_lossy.*_to_bond*", "ratio"}},
 	}},
 	rig.Experiment[*webAgents]{Setup: newWebAgents, Run: measureHTTPAgents, Info: rig.Info{
 		Name: "http_agents", Measures: "what agents cost short connections: requests over links of 1 Gbit/s while they run and while they are stopped, by turns of a second",

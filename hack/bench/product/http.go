@@ -26,8 +26,6 @@ const (
 	requestClients = 20
 	// fastMbit is the rate of links that small files do not fill.
 	fastMbit = 1000
-	// slowMbit is the rate of one that many files a second fill.
-	slowMbit = 2
 )
 
 // webFile is one that is asked for, its bytes about, and for how long by how many.
@@ -111,7 +109,7 @@ type web struct {
 	*rig.Cluster
 	client, server string // names of the pods
 	address        string
-	slow           bool // a path is, on which any file may take as long as further subflows wait
+	uneven         bool // a path is worse than the others: any file may take as long there as further subflows wait
 }
 
 func newWeb(ctx context.Context) (*web, error) {
@@ -121,16 +119,6 @@ func newWeb(ctx context.Context) (*web, error) {
 // newFastWeb is the same with links that do not limit requests for small files.
 func newFastWeb(ctx context.Context) (*web, error) {
 	return newWebOn(ctx, network.Spec{LinkMbit: fastMbit})
-}
-
-// newSlowWeb is the same with a link that is much slower than the others, as nobody has said.
-func newSlowWeb(ctx context.Context) (*web, error) {
-	w, err := newWebOn(ctx, network.Spec{LinkMbit: rig.LinkMbit, PathMbit: map[string]int{rig.Paths[2]: slowMbit}})
-	if err != nil {
-		return nil, err
-	}
-	w.slow = true
-	return w, nil
 }
 
 func newWebOn(ctx context.Context, links network.Spec) (*web, error) {
@@ -176,44 +164,6 @@ func measureHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
 // measureFastHTTP is the same for small files alone, whose rate the processors limit and not the links.
 func measureFastHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
 	return w.measureAll(ctx, m, "http_fast.", requested[:2])
-}
-
-// measureSlowHTTP is the same for small and middle files where one link of three is much slower, from
-// when the pods' policy has changed on, when nobody knows which one, and again right after that.
-func measureSlowHTTP(ctx context.Context, m *rig.Measurement, w *web) error {
-	for range m.Trials {
-		for _, size := range requested[1:3] {
-			if err := w.measureTwice(ctx, m, size); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (w *web) measureTwice(ctx context.Context, m *rig.Measurement, size webFile) error {
-	rates := [2]map[string]float64{{}, {}}
-	prefixes := [2]string{"http_slow." + size.figure() + ".first.", "http_slow." + size.figure() + "."}
-	for mode := range rig.Shuffled(requestModes) {
-		if mode.bond != "" || !m.Cases.MatchString(prefixes[1]+mode.name) {
-			continue
-		}
-		if err := w.setPolicy(ctx, mode.policy); err != nil {
-			return err
-		}
-		for i, prefix := range prefixes {
-			got, err := w.ask(ctx, &mode, size)
-			if err != nil {
-				return fmt.Errorf("%s%s: %w", prefix, mode.name, err)
-			}
-			note(m, prefix, &mode, got)
-			rates[i][mode.name] = got.rate
-		}
-	}
-	for i, prefix := range prefixes {
-		compare(m, prefix, rates[i])
-	}
-	return nil
 }
 
 func (w *web) measureAll(ctx context.Context, m *rig.Measurement, prefix string, sizes []webFile) error {
@@ -362,7 +312,7 @@ func (w *web) ask(ctx context.Context, mode *requestMode, r webFile) (requests, 
 	if err != nil {
 		return requests{}, err
 	}
-	if joins, sure := mode.expects(r); sure && !w.slow && joins != (after > before) {
+	if joins, sure := mode.expects(r); sure && !w.uneven && joins != (after > before) {
 		return requests{}, fmt.Errorf("%d subflows joined", after-before)
 	}
 	return requestsIn(out)

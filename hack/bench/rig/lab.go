@@ -41,7 +41,7 @@ func NewCluster(ctx context.Context) (*Cluster, error) {
 	return NewClusterOn(ctx, lab.Native, network.Spec{LinkMbit: LinkMbit})
 }
 
-// NewClusterOn is the same with a cluster network of one's choice and the rates that links says. Its
+// NewClusterOn is the same with a cluster network of one's choice and the rates and delays that links says. Its
 // paths do not say what they can carry.
 func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, links network.Spec) (*Cluster, error) {
 	if err := lab.FetchKubernetes(ctx); err != nil {
@@ -55,7 +55,7 @@ func NewClusterOn(ctx context.Context, clusterNetwork lab.ClusterNetwork, links 
 	Say("bringing up a cluster with kubelets")
 	up, err := lab.Up(ctx, lab.Options{
 		Name: "benchkube", Kubelets: true, ClusterNetwork: clusterNetwork, Images: images,
-		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: links.LinkMbit, PathMbit: links.PathMbit},
+		Network: network.Spec{Nodes: 3, Paths: Paths[:3], LinkMbit: links.LinkMbit, PathMbit: links.PathMbit, PathDelays: links.PathDelays},
 	})
 	if err != nil {
 		return nil, err
