@@ -4,6 +4,7 @@ package slow
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"braid.dev/braid/agent/datapath"
@@ -26,9 +27,16 @@ const (
 	rarely = 1.0 / 8
 	// somewhat lies between two moments that are remembered: there may be thousands of pairs.
 	somewhat = 500 * time.Millisecond
-	// firstRest is for how long no connection begins on a path that was found to be slow. It doubles
-	// where that is found again, up to longestRest.
+	// firstRest is for how long no connection begins on a path that was found to be slow, or that it is not
+	// suspected where nothing was gained. It doubles where that is found again, up to longestRest.
 	firstRest, longestRest = 10 * time.Second, 5 * time.Minute
+	// For a half of a trial what began on the path ends, and for the other one it shows whether anything is gained. A half
+	// is as long as connections last there, and so many of all end, within these bounds.
+	shortestHalf, longestHalf = 300 * time.Millisecond, 2 * time.Second
+	telling                   = 60
+	// fewer is the part of the connections before of which as many must end in a second without the path, unless
+	// the difference is less than surely of its standard errors.
+	fewer, surely = 0.85, 1.5
 )
 
 // ages are how old connections are that tell by themselves, before they have ended, and how many must be.
@@ -44,6 +52,14 @@ type counts struct{ begun, ended uint32 }
 type moment struct {
 	at time.Time
 	on [uplink.MaxPaths]counts
+}
+
+// ended are the connections that had ended on all paths.
+func (m *moment) ended() (sum float64) {
+	for _, on := range m.on {
+		sum += float64(on.ended)
+	}
+	return sum
 }
 
 func momentOf(at time.Time, seen *datapath.Lasting) moment {
@@ -65,6 +81,22 @@ func (h history) add(m moment) history {
 		return h
 	}
 	return append(h, m)
+}
+
+// rate is how many connections ended in a second over so long, or somewhat longer, as far as is known, and how many
+// these were.
+func (h history) rate(now moment, over time.Duration) (perSecond, number float64) {
+	for _, then := range slices.Backward(h) {
+		passed := now.at.Sub(then.at)
+		if passed > 0 {
+			number = now.ended() - then.ended()
+			perSecond = number / passed.Seconds()
+		}
+		if passed >= over {
+			break
+		}
+	}
+	return perSecond, number
 }
 
 // old tells how many of those that began on a path within the window are older than age, and how many of
@@ -90,16 +122,48 @@ type path struct {
 	rest  time.Duration // how long it was slow the last time
 	ended time.Time     // when it was no longer found to be slow
 	since time.Time     // while not slow: when it first seemed to be
-	with  float64       // while slow: how long connections lasted in the mean of all paths when they began here too
-	by    float64       // and how many times as long they did here
-	rests bool          // until is still to come
+	took  float64       // while slow: the ticks that showed it, and how many times as many they are as elsewhere
+	by    float64
+	rests bool // until is still to come
+	trial      // while it is not known yet whether anything is gained
 }
+
+// trial is whether as many connections end in a second while none begins on a path.
+type trial struct {
+	isTrial     bool
+	half        time.Duration
+	before      float64   // so many did in a second
+	number      float64   // of so many that was seen
+	halfway     time.Time // zero before it is
+	endedByThen float64
+}
+
+// doubt is what comes after nothing was gained without a path: how many connections wait for each of several paths that
+// are full is by chance, and stays so, as each ends as many as begin there.
+type doubt struct {
+	trusted time.Time // until then none is suspected for how long connections lasted
+	lasts   time.Duration
+}
+
+// deepen has it last longer where nothing was gained again.
+func (d *doubt) deepen(now time.Time) {
+	if now.Sub(d.trusted) < 2*d.lasts {
+		d.lasts = min(2*d.lasts, longestRest)
+	} else {
+		d.lasts = firstRest
+	}
+	d.trusted = now.Add(d.lasts)
+}
+
+// isKnownSlow tells whether connections begin elsewhere, and something is gained by it.
+func (p *path) isKnownSlow() bool { return p.slow && !p.isTrial }
 
 // verdict is what is new of a path: that it is slow for so long, or, with 0, no longer.
 type verdict struct {
 	path  uint8
 	lasts time.Duration
 	times float64 // as long as on the best one; 0 where it is to be tried soon
+	trial bool    // begins, or ended in vain
 }
 
 // pair is what is known of the connections of one endpoint to one peer.
@@ -108,6 +172,8 @@ type pair struct {
 	history history
 	paths   [uplink.MaxPaths]path
 	looked  time.Time // when any had begun or ended
+	calm    time.Time // until then a change of where they begin may still show
+	doubt
 }
 
 // adopt begins with what was counted before, which is not looked at.
@@ -115,7 +181,7 @@ func adopt(now time.Time, seen *datapath.Lasting) *pair {
 	p := &pair{seen: *seen, history: history{momentOf(now, seen)}, looked: now}
 	for i, on := range seen.On {
 		if on.Slow {
-			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, with: math.Inf(1)}
+			p.paths[i] = path{slow: true, until: now.Add(firstRest), rest: firstRest, rests: true, took: math.Inf(1)}
 		}
 	}
 	return p
@@ -147,7 +213,11 @@ func (p *pair) look(now time.Time, seen *datapath.Lasting) (verdicts []verdict) 
 	}
 	p.history = p.history.add(m)
 	for i := range p.paths {
-		verdicts = append(verdicts, p.judge(m, i)...)
+		found := p.judge(m, i)
+		if len(found) > 0 {
+			p.calm = now.Add(max(p.paths[i].half, shortestHalf)*2 + somewhat)
+		}
+		verdicts = append(verdicts, found...)
 	}
 	return verdicts
 }
@@ -176,42 +246,86 @@ func (p *pair) best(other int) (number int, best *path) {
 	return number, best
 }
 
-// mean is how long connections last in the mean of the paths that are not slow but this one, on which they
-// last as long as took says, if it does.
-func (p *pair) mean(other int, took ...float64) float64 {
-	for i := range p.paths {
-		if of := &p.paths[i]; i != other && of.tells() {
-			took = append(took, of.usual())
-		}
-	}
-	sum := 0.0
-	for _, one := range took {
-		sum += one
-	}
-	return sum / float64(len(took))
-}
-
 func (p *pair) judge(now moment, number int) []verdict {
 	of := &p.paths[number]
 	than, best := p.best(number)
-	if best == nil {
+	switch {
+	case best == nil:
+		return nil
+	case of.isTrial:
+		return p.judgeTrial(now, number)
+	case of.slow:
+		return of.judgeSlow(now.at, uint8(number), best)
+	case now.at.Before(p.calm):
 		return nil
 	}
-	if of.slow {
-		return of.judgeSlow(now.at, uint8(number), best, p.mean(number))
-	}
-	if of.tells() {
+	if of.tells() && !now.at.Before(p.trusted) {
 		if took, by := of.slower(&best.times); by > 0 {
-			return of.judgeSlower(now.at, uint8(number), p.mean(number, took), by)
+			return p.suspect(now, number, took, by)
 		}
 	}
 	of.since = time.Time{}
 	for _, old := range ages {
 		if by := ticks(old.age) / best.usual(); by > much && p.live(now, number, than, old.age) >= old.enough {
-			return of.isNowSlow(now.at, uint8(number), p.mean(number, ticks(old.age)), by)
+			return p.try(now, number, ticks(old.age), by)
 		}
 	}
 	return nil
+}
+
+// suspect begins a trial at once where connections last plainly longer on a path, else when they have for moments.
+func (p *pair) suspect(now moment, number int, took, by float64) []verdict {
+	of := &p.paths[number]
+	if of.since.IsZero() {
+		of.since = now.at
+	}
+	if by < plain && now.at.Sub(of.since) < moments {
+		return nil
+	}
+	return p.try(now, number, took, by)
+}
+
+// try has no connection begin on a path for a while, to see whether anything is gained.
+func (p *pair) try(now moment, number int, took, by float64) []verdict {
+	of := &p.paths[number]
+	half := halfOf(time.Duration(took * float64(datapath.LastingTick)))
+	if rate, _ := p.history.rate(now, half); rate > 0 {
+		half = halfOf(max(half, time.Duration(telling/rate*float64(time.Second))))
+	}
+	rate, seen := p.history.rate(now, half)
+	of.slow, of.took, of.by = true, took, by
+	of.trial = trial{isTrial: true, half: half, before: rate, number: seen}
+	of.until = now.at.Add(half)
+	return []verdict{{path: uint8(number), lasts: 2*half + longestPause, times: by, trial: true}}
+}
+
+func halfOf(lasts time.Duration) time.Duration { return min(max(lasts, shortestHalf), longestHalf) }
+
+// judgeTrial ends a trial when its second half is over. Connections that began on the path before it end in the first one.
+func (p *pair) judgeTrial(now moment, number int) []verdict {
+	of := &p.paths[number]
+	switch {
+	case now.at.Before(of.until):
+		return nil
+	case of.halfway.IsZero():
+		of.halfway, of.endedByThen, of.until = now.at, now.ended(), now.at.Add(of.half)
+		return nil
+	}
+	of.isTrial, of.slow = false, false
+	if !of.endFewer(now) {
+		return of.isNowSlow(now.at, uint8(number), of.took, of.by)
+	}
+	p.deepen(now.at)
+	of.since, of.times = time.Time{}, times{}
+	return []verdict{{path: uint8(number), trial: true}}
+}
+
+// endFewer tells whether plainly fewer connections ended in a second than before.
+func (t *trial) endFewer(now moment) bool {
+	passed := now.at.Sub(t.halfway).Seconds()
+	without, with := now.ended()-t.endedByThen, t.before*passed
+	variance := without + with*with/max(t.number, 1)
+	return without < fewer*with && with-without > surely*math.Sqrt(variance)
 }
 
 func ticks(lasts time.Duration) float64 { return float64(lasts) / float64(datapath.LastingTick) }
@@ -227,25 +341,11 @@ func (p *pair) live(now moment, number, than int, age time.Duration) float64 {
 	return living
 }
 
-// judgeSlower has a path be slow at once where connections last plainly longer there.
-func (p *path) judgeSlower(now time.Time, number uint8, with, by float64) []verdict {
-	if p.since.IsZero() {
-		p.since = now
-	}
-	if by < plain && now.Sub(p.since) < moments {
-		return nil
-	}
-	return p.isNowSlow(now, number, with, by)
-}
-
-// judgeSlow judges by those that began there all the same, and by how long others last meanwhile: where
-// that is as long as in the mean of all before, nothing is gained.
-func (p *path) judgeSlow(now time.Time, number uint8, best *path, without float64) []verdict {
-	inVain := without >= p.with
+// judgeSlow judges by those that began there all the same. They do before their time where the others come to last
+// as long: by now more may be gained with the path.
+func (p *path) judgeSlow(now time.Time, number uint8, best *path) []verdict {
 	switch {
-	case p.rests && inVain && p.by < plain:
-		return p.isNoLongerSlow(now, number)
-	case p.rests && inVain: // it is tried before its time
+	case p.rests && best.usual() >= p.took: // it is tried before its time
 		p.rests, p.until, p.times = false, now, times{}
 		return []verdict{{path: number, lasts: interval}}
 	case p.rests || p.logarithms.number < tried:
@@ -253,7 +353,7 @@ func (p *path) judgeSlow(now time.Time, number uint8, best *path, without float6
 	case p.usual() < best.usual()*still:
 		return p.isNoLongerSlow(now, number)
 	}
-	return p.isNowSlow(now, number, p.with, p.usual()/best.usual())
+	return p.isNowSlow(now, number, p.usual(), p.usual()/best.usual())
 }
 
 func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {
@@ -261,12 +361,12 @@ func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {
 	return []verdict{{path: number}}
 }
 
-func (p *path) isNowSlow(now time.Time, number uint8, with, by float64) []verdict {
+func (p *path) isNowSlow(now time.Time, number uint8, took, by float64) []verdict {
 	if p.slow || now.Sub(p.ended) < 2*p.rest {
 		p.rest = min(2*p.rest, longestRest)
 	} else {
 		p.rest = firstRest
 	}
-	p.slow, p.rests, p.until, p.with, p.by, p.times = true, true, now.Add(p.rest), with, by, times{}
-	return []verdict{{number, p.rest, by}}
+	p.slow, p.rests, p.until, p.took, p.by, p.times = true, true, now.Add(p.rest), took, by, times{}
+	return []verdict{{path: number, lasts: p.rest, times: by}}
 }

@@ -5,6 +5,7 @@ package slow
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,8 @@ type programs struct {
 	known datapath.Lasting
 	pair  *pair
 	ends  []ending
+	turn  int
+	until [3]time.Time // while a path is slow
 }
 
 // ending is when a connection that began on a path ends.
@@ -57,31 +60,56 @@ func (n *programs) pass() []verdict {
 	n.ends = living
 	verdicts := n.pair.look(n.now, &n.known)
 	for _, v := range verdicts {
-		n.known.On[v.path].Slow = v.lasts > 0
+		n.known.On[v.path].Slow, n.until[v.path] = v.lasts > 0, n.now.Add(v.lasts)
 	}
 	return verdicts
 }
 
-// run has so many connections a second begin on each path that is not slow, each of which ends
-// after what lasts says, and returns when a path was first found to be slow, and which.
+// begins is the path on which the next connection begins: one that is slow when it is to be tried, else those
+// that are not take turns.
+func (n *programs) begins() int {
+	for path, until := range n.until {
+		if n.known.On[path].Slow && !n.now.Before(until) {
+			n.until[path] = n.now.Add(time.Second)
+			return path
+		}
+	}
+	for range 3 {
+		n.turn = (n.turn + 1) % 3
+		if !n.known.On[n.turn].Slow {
+			break
+		}
+	}
+	return n.turn
+}
+
+// found are those of verdicts by which a path is known to be slow, or no longer.
+func found(verdicts []verdict) []verdict {
+	return slices.DeleteFunc(verdicts, func(v verdict) bool { return v.trial })
+}
+
+// run has three times as many connections a second begin, each of which ends after what lasts says, and returns
+// which path was found to be slow, and when they first began elsewhere.
 func (n *programs) run(long time.Duration, rate int, lasts func(path int) time.Duration) (verdicts []verdict, first time.Duration) {
 	begun := n.now
 	for n.now.Sub(begun) < long {
-		for range max(1, rate/int(time.Second/interval)) {
-			for path := range 3 {
-				if !n.known.On[path].Slow {
-					n.begin(path, lasts(path))
-				}
-			}
+		for range 3 * max(1, rate/int(time.Second/interval)) {
+			path := n.begins()
+			n.begin(path, lasts(path))
 		}
-		if found := n.pass(); len(found) > 0 {
-			if len(verdicts) == 0 {
-				first = n.now.Sub(begun)
-			}
-			verdicts = append(verdicts, found...)
+		news := n.pass()
+		if first == 0 && len(news) > 0 {
+			first = n.now.Sub(begun)
 		}
+		verdicts = append(verdicts, found(news)...)
 	}
 	return verdicts, first
+}
+
+// finds returns what is found while 120 connections a second begin.
+func (n *programs) finds(long time.Duration, lasts func(path int) time.Duration) []verdict {
+	verdicts, _ := n.run(long, 40, lasts)
+	return verdicts
 }
 
 const slowOne = 2
@@ -206,22 +234,10 @@ func slowNode(t *testing.T, slow time.Duration) *programs {
 	return n
 }
 
-// try has a connection begin on the slow path once a second, as the programs do when it is due.
-func (n *programs) try(long, lasts, others time.Duration) (verdicts []verdict) {
-	for begun := n.now; n.now.Sub(begun) < long; {
-		if n.known.On[slowOne].Slow && !n.now.Before(n.pair.paths[slowOne].until) && n.now.Sub(begun)%time.Second < interval {
-			n.begin(slowOne, lasts)
-		}
-		found, _ := n.run(interval, 40, on(lasts, others))
-		verdicts = append(verdicts, found...)
-	}
-	return verdicts
-}
-
 func TestASlowPathThatStillIsRestsTwiceAsLong(t *testing.T) {
 	n := slowNode(t, 400*time.Millisecond)
 	var rests []time.Duration
-	for _, v := range n.try(2*time.Minute, 400*time.Millisecond, 20*time.Millisecond) {
+	for _, v := range n.finds(2*time.Minute, on(400*time.Millisecond, 20*time.Millisecond)) {
 		rests = append(rests, v.lasts)
 	}
 	require.Equal(t, []time.Duration{2 * firstRest, 4 * firstRest}, rests[:2])
@@ -229,24 +245,95 @@ func TestASlowPathThatStillIsRestsTwiceAsLong(t *testing.T) {
 
 func TestOnASlowPathThatNoLongerIsConnectionsBeginAgain(t *testing.T) {
 	n := slowNode(t, 400*time.Millisecond)
-	verdicts := n.try(firstRest+6*time.Second, 20*time.Millisecond, 20*time.Millisecond)
+	verdicts := n.finds(firstRest+6*time.Second, on(20*time.Millisecond, 20*time.Millisecond))
 	require.Equal(t, []verdict{{path: slowOne}}, verdicts)
 }
 
 func TestWhereConnectionsOnOthersLastAsLongTheyBeginThereAgain(t *testing.T) {
+	for _, took := range []time.Duration{100 * time.Millisecond, 400 * time.Millisecond} {
+		n := slowNode(t, took)
+		verdicts := n.finds(6*time.Second, on(took, 2*took))
+		require.NotEmpty(t, verdicts)
+		require.Zero(t, verdicts[len(verdicts)-1].lasts)
+		require.False(t, n.known.On[slowOne].Slow)
+	}
+}
+
+// full are paths that have always more to carry: each ends so many connections a second, one after the other, and
+// each of the clients begins its next one then.
+type full struct {
+	*programs
+	rates  [3]float64
+	queues [3][]time.Time // when those began that wait
+	done   [3]float64
+}
+
+// run returns how many connections ended in a second.
+func (f *full) run(long time.Duration) float64 {
+	const step = time.Millisecond
+	before := f.ended()
+	for begun := f.now; f.now.Sub(begun) < long; {
+		at := f.now
+		for range interval / step {
+			at = at.Add(step)
+			for path, rate := range f.rates {
+				if len(f.queues[path]) == 0 {
+					continue
+				}
+				if f.done[path] += rate * step.Seconds(); f.done[path] >= 1 {
+					f.end(path, at)
+				}
+			}
+		}
+		f.pass()
+	}
+	return float64(f.ended()-before) / long.Seconds()
+}
+
+// end ends the connection that began first on a path, and its client begins the next one.
+func (f *full) end(path int, at time.Time) {
+	f.ends = append(f.ends, ending{path, at, at.Sub(f.queues[path][0])})
+	f.queues[path], f.done[path] = f.queues[path][1:], f.done[path]-1
+	f.join(f.begins(), at)
+}
+
+func (f *full) join(path int, at time.Time) {
+	f.known.On[path].Begun++
+	f.queues[path] = append(f.queues[path], at)
+}
+
+func (f *full) ended() (sum uint32) {
+	for _, on := range f.known.On {
+		sum += on.Ended
+	}
+	return sum
+}
+
+// Where many wait for one of two paths they go on doing so, as each path ends as many as begin there. That is no
+// reason to do without either of them.
+func TestFullPathsAreUsedHoweverManyWaitForThem(t *testing.T) {
 	for name, test := range map[string]struct {
-		took   time.Duration // on the slow path
-		within time.Duration
+		rates   [3]float64
+		waiting [3]int
+		least   float64 // of what all paths together can, over a minute
 	}{
-		"at once where they were a few times as long": {100 * time.Millisecond, 2 * time.Second},
-		"when tried where they were much longer":      {400 * time.Millisecond, 6 * time.Second},
+		"three paths, and all wait for one":               {[3]float64{110, 110, 110}, [3]int{18, 1, 1}, 0.95},
+		"three paths, and many wait for two":              {[3]float64{110, 110, 110}, [3]int{9, 9, 2}, 0.95},
+		"a slow one, for which most wait when all begins": {[3]float64{110, 110, 2}, [3]int{7, 7, 6}, 0.9},
+		"of two thirds":                     {[3]float64{110, 110, 70}, [3]int{7, 7, 6}, 0.72}, // which is what turns give
+		"large files":                       {[3]float64{11, 11, 11}, [3]int{18, 1, 1}, 0.9},
+		"small files, and all wait for one": {[3]float64{900, 900, 900}, [3]int{18, 1, 1}, 0.95},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := slowNode(t, test.took)
-			verdicts := n.try(test.within, test.took, 2*test.took)
-			require.NotEmpty(t, verdicts)
-			require.Zero(t, verdicts[len(verdicts)-1].lasts)
-			require.False(t, n.known.On[slowOne].Slow)
+			f := &full{programs: newPrograms(), rates: test.rates}
+			all := 0.0
+			for path, waiting := range test.waiting {
+				all += test.rates[path]
+				for range waiting {
+					f.join(path, f.now)
+				}
+			}
+			require.Greater(t, f.run(time.Minute), test.least*all)
 		})
 	}
 }
@@ -255,8 +342,8 @@ func TestWhatAnEarlierAgentFoundIsTriedAgain(t *testing.T) {
 	n := newPrograms()
 	n.known.On[slowOne].Slow = true
 	n.pair = adopt(n.now, &n.known)
-	require.Empty(t, n.try(firstRest, 20*time.Millisecond, 20*time.Millisecond))
-	require.Equal(t, []verdict{{path: slowOne}}, n.try(6*time.Second, 20*time.Millisecond, 20*time.Millisecond))
+	require.Empty(t, n.finds(firstRest, on(20*time.Millisecond, 20*time.Millisecond)))
+	require.Equal(t, []verdict{{path: slowOne}}, n.finds(6*time.Second, on(20*time.Millisecond, 20*time.Millisecond)))
 }
 
 func TestWhatTheProgramsForgotIsForgotten(t *testing.T) {

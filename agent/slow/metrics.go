@@ -17,7 +17,7 @@ func (s *Slow) Collect(metrics chan<- prometheus.Metric) {
 	for number, name := range s.names.paths {
 		count := 0
 		for _, pair := range s.pairs {
-			if pair.paths[number].slow {
+			if pair.paths[number].isKnownSlow() {
 				count++
 			}
 		}

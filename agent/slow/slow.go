@@ -110,7 +110,7 @@ func (s *Slow) slowPaths() map[uint32]map[string][]string {
 	for of, pair := range s.pairs {
 		for number := range pair.paths {
 			name := s.names.paths[uint8(number)]
-			if !pair.paths[number].slow || name == "" {
+			if !pair.paths[number].isKnownSlow() || name == "" {
 				continue
 			}
 			if found[of.endpoint] == nil {
@@ -209,6 +209,8 @@ func (s *Slow) tell(of key, verdicts []verdict) (failed error) {
 		failed = errors.Join(failed, s.datapath.SetSlow(of.endpoint, of.peer, verdict.path, verdict.lasts))
 		log := s.log.WithValues("endpoint", s.names.endpoints[of.endpoint], "peer", s.peer(of.peer), "path", s.names.paths[verdict.path])
 		switch {
+		case verdict.trial:
+			log.V(1).Info("connections last much longer on the path: it is tried whether more end without it", "times", verdict.times, "for", verdict.lasts.String())
 		case verdict.lasts == 0:
 			log.Info("connections begin on the path again: they last no longer there")
 		case verdict.times == 0:

@@ -107,6 +107,14 @@ func TestASlowPathIsSaidToTheProgramsAndShown(t *testing.T) {
 		c.lasted(key{m.Endpoints[0].Number, 8}, 0, enough, 4)
 		c.lasted(key{m.Endpoints[0].Number, 8}, 1, enough, 10)
 		time.Sleep(2 * interval)
+		require.Contains(t, c.slow[of], uint8(1), "it is tried whether more connections end without the path")
+		require.Empty(t, message(s.Apply(ctx, m), "web"))
+		require.Equal(t, map[string]float64{"blue": 0, "red": 0}, shown(t, s))
+		for range 10 {
+			c.lasted(of, 0, 2*enough, 4)
+			c.lasted(key{m.Endpoints[0].Number, 8}, 0, 2*enough, 4)
+			time.Sleep(interval)
+		}
 		require.Equal(t, map[uint8]time.Duration{1: firstRest}, c.slow[of])
 		require.Equal(t, "new connections to node2 and node3 do not begin on path red, where they last much longer: see docs/subflows.md", message(s.Apply(ctx, m), "web"))
 		require.Empty(t, message(s.Apply(ctx, m), "other"))

@@ -377,6 +377,34 @@ func TestASYNThatIsRepeatedTakesAnotherPath(t *testing.T) {
 	})
 }
 
+// A firewall may let none of MPTCP's through, or the packet was lost: a connection has one path to begin on, a
+// further subflow is for its path.
+func TestASYNThatIsRepeatedWhereItsPathAnswersOthersIsForAnotherPathUnlessItJoins(t *testing.T) {
+	n := newSilentNode(t)
+	forEachVersion(t, func(t *testing.T, version int, e ends) {
+		for name, option := range map[string][]byte{"begins": capable(1), "joins": join(token)} {
+			n.reset(t)
+			n.begin(t, e.port(4001), blue)
+			var by []int
+			for range 4 {
+				by = append(by, n.goesBy(t, e.syn(option)))
+				time.Sleep(quiet)
+				for path := range paths {
+					n.setAnswered(t, path, tick(t))
+				}
+			}
+			if name == "joins" {
+				require.Equal(t, []int{by[0], by[0], by[0], by[0]}, by)
+				continue
+			}
+			next := func(path int) int { return (path + 1) % paths }
+			require.Equal(t, []int{by[0], next(by[0]), next(next(by[0])), by[0]}, by)
+			timed := n.lasted(t).Timed
+			require.Equal(t, []uint32{1, 1, 1}, timed[:paths], "each path's try")
+		}
+	})
+}
+
 func TestAnEndThatIsRepeatedTakesAnotherPath(t *testing.T) {
 	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {

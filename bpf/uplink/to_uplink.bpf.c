@@ -294,6 +294,40 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 }
 
 /*
+ * The SYN of a connection is repeated, a second after the last one, on a path that answers others: what is lost
+ * of it there, as at a firewall that lets none of MPTCP's through, may not be on the next path. It begins there, as if it
+ * had not begun before. Further subflows stay, as another one has that path.
+ */
+__noinline int begin_elsewhere(struct flow *flow, const struct packet *packet)
+{
+	struct preference *preference;
+	struct node *node = this_node();
+	struct peer *peer;
+	__u32 index, others, later;
+
+	if (!node || !flow || !packet || !is_first(flow) || flow->avoided)
+		return 0;
+	index = flow->peer;
+	peer = bpf_map_lookup_elem(&peers, &index);
+	if (!peer)
+		return 0;
+	preference = preference_of(flow->endpoint);
+	others = flow->allowed & paths_to(peer, node, packet);
+	if (preference)
+		others = without_backup(preference, others);
+	others &= ~(1U << (flow->path & (MAX_PATHS - 1)));
+	if (!others)
+		return 0;
+	note_time(flow);
+	later = others & -(2U << (flow->path & (MAX_PATHS - 1)));
+	if (later)
+		others = later;
+	flow->path = one_of(others & -others, 0);
+	flow->avoided_at = lasting_clock();
+	return 1;
+}
+
+/*
  * A SYN of a pod that is ours: gives the new subflow its path. Returns 0 where
  * the flow is not to be steered: no MPTCP, or a next hop that is no peer. One that is
  * masqueraded is, where it leaves the cluster for what its pod's policy names.
@@ -683,9 +717,9 @@ int to_uplink(struct __sk_buff *skb)
 {
 	struct packet packet;
 	struct flow_key *key = ends_of(&packet);
+	int verdict, repeated;
 	struct flow *flow;
 	struct hot hot;
-	int verdict;
 
 	if (!parse_leaving(skb, &packet))
 		return TCX_NEXT;
@@ -705,9 +739,12 @@ int to_uplink(struct __sk_buff *skb)
 		if (flow) {
 			if (was_redirected(skb, flow, &packet))
 				return TCX_NEXT;
-			note_sent(skb, flow, &packet);
-			if (unlikely(packet.flags & TCP_SYN))
+			repeated = note_sent(skb, flow, &packet);
+			if (unlikely(packet.flags & TCP_SYN)) {
+				if (repeated)
+					begin_elsewhere(flow, &packet);
 				limit_segments(skb, &packet, flow->peer);
+			}
 			return steer(skb, flow, &packet, 0, 0);
 		}
 		hot.is_own = hot.is_usable = 0; /* what it found is of a flow that was */

@@ -16,6 +16,7 @@ import (
 	"braid.dev/braid/api/v1alpha1"
 	"braid.dev/braid/e2e/shop"
 	"braid.dev/braid/e2e/testlab"
+	"braid.dev/braid/internal/lab/middlebox"
 	"braid.dev/braid/internal/lab/network"
 	"braid.dev/braid/internal/testutil"
 )
@@ -40,6 +41,7 @@ func TestShortConnectionsBeginOnNoPathThatIsMuchSlower(t *testing.T) {
 		{"Kernel", v1alpha1.SubflowManagerKernel, (*cluster).shape},
 		{"Agent", v1alpha1.SubflowManagerAgent, (*cluster).shape},
 		{"it loses packets", v1alpha1.SubflowManagerKernel, (*cluster).lose},
+		{"it lets no MPTCP through", v1alpha1.SubflowManagerKernel, (*cluster).refuse},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := use(t)
@@ -67,6 +69,24 @@ func TestShortConnectionsBeginOnNoPathThatIsMuchSlower(t *testing.T) {
 			testutil.Eventually(t, 2*time.Minute, "connections begin there again", func() bool { return pairs() == 0 })
 		})
 	}
+}
+
+// refuse puts a firewall on a path that drops SYNs with MPTCP's options, until it is restored.
+func (c *cluster) refuse(t *testing.T, path string) (restore func()) {
+	t.Helper()
+	if c.Network.Spec.Overlay != (network.Overlay{}) {
+		t.Skip("a box sees no TCP in tunnels")
+	}
+	kind, known := middlebox.Named("drop_syn")
+	require.True(t, known)
+	require.NoError(t, c.Network.Interpose(path, kind.New()))
+	restore = sync.OnceFunc(func() {
+		if err := c.Network.Interpose(path, nil); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(restore)
+	return restore
 }
 
 // lose makes a path lose packets at the nodes of the client and the server, until it is restored.
