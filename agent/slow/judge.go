@@ -250,10 +250,10 @@ func (p *pair) judge(now moment, number int) []verdict {
 	of := &p.paths[number]
 	than, best := p.best(number)
 	switch {
-	case best == nil:
-		return nil
 	case of.isTrial:
 		return p.judgeTrial(now, number)
+	case best == nil:
+		return nil
 	case of.slow:
 		return of.judgeSlow(now.at, uint8(number), best)
 	case now.at.Before(p.calm):
