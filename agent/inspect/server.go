@@ -53,13 +53,9 @@ type Server struct {
 
 // Start serves until the context ends, and then removes the socket.
 func (s *Server) Start(ctx context.Context) error {
-	listener, err := listen(s.Path)
+	listener, own, err := listen(s.Path)
 	if err != nil {
 		return fmt.Errorf("serving the debug commands: %w", err)
-	}
-	own, err := os.Lstat(s.Path)
-	if err != nil {
-		return errors.Join(fmt.Errorf("serving the debug commands: %w", err), listener.Close())
 	}
 	server := &http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second,
@@ -76,34 +72,35 @@ func (s *Server) Start(ctx context.Context) error {
 }
 
 // listen makes the socket with its mode before it gets its name, so that it is
-// never open to others.
-func listen(path string) (net.Listener, error) {
+// never open to others, and tells which file it is: another server may have that name soon.
+func listen(path string) (net.Listener, os.FileInfo, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("making the directory of the socket: %w", err)
+		return nil, nil, fmt.Errorf("making the directory of the socket: %w", err)
 	}
 	directory, err := os.MkdirTemp(filepath.Dir(path), ".inspect-") // mode 0700
 	if err != nil {
-		return nil, fmt.Errorf("making the socket: %w", err)
+		return nil, nil, fmt.Errorf("making the socket: %w", err)
 	}
-	listener, err := listenIn(directory, path)
+	listener, own, err := listenIn(directory, path)
 	if err := errors.Join(err, os.RemoveAll(directory)); err != nil {
 		if listener != nil {
 			err = errors.Join(err, listener.Close())
 		}
-		return nil, fmt.Errorf("making the socket: %w", err)
+		return nil, nil, fmt.Errorf("making the socket: %w", err)
 	}
-	return listener, nil
+	return listener, own, nil
 }
 
 // listenIn makes the socket in a directory of its own and then moves it.
-func listenIn(directory, path string) (net.Listener, error) {
+func listenIn(directory, path string) (net.Listener, os.FileInfo, error) {
 	temporary := filepath.Join(directory, "s")
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	listener.SetUnlinkOnClose(false)
-	return listener, errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, path))
+	own, err := os.Lstat(temporary)
+	return listener, own, errors.Join(err, os.Chmod(temporary, 0o600), os.Rename(temporary, path))
 }
 
 // removeSame removes a file unless another has its name now.

@@ -27,7 +27,7 @@ const (
 	fetched, fetchers = 20 << 10, 6
 	// slowMbit is the rate of a path that is slow for these, and lost the share of packets that one loses at each of
 	// two nodes.
-	slowMbit, lost = 1, 0.04
+	slowMbit, lost = 1, 0.01
 )
 
 // A path is slower somewhere than its NICs tell, in both directions, or loses packets. Short connections that begin
