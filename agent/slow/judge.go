@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// enough is how many connections must have ended on each of two paths before they are compared,
-	// and tried how many on a slow one to see whether it still is.
-	enough, tried = 8, 3
+	// enough is how many connections must have ended on each of two paths before they are compared, and few how many on
+	// one where they plainly last longer. tried is how many on a slow one show that it no longer is.
+	enough, few, tried = 8, 3, 3
 	// much is by what factor they must last longer on a slow path, and still those that are tried there. Of two
 	// paths that are both full, without the one of half the rate as many connections end in a second as with it.
 	much, still = 2, 1.7
@@ -259,7 +259,7 @@ func (p *pair) judge(now moment, number int) []verdict {
 	case now.at.Before(p.calm):
 		return nil
 	}
-	if of.tells() && !now.at.Before(p.trusted) {
+	if of.logarithms.number >= few && !now.at.Before(p.trusted) {
 		if took, by := of.slower(&best.times); by > 0 {
 			return p.suspect(now, number, took, by)
 		}
@@ -348,12 +348,21 @@ func (p *path) judgeSlow(now time.Time, number uint8, best *path) []verdict {
 	case p.rests && best.usual() >= p.took: // it is tried before its time
 		p.rests, p.until, p.times = false, now, times{}
 		return []verdict{{path: number, lasts: interval}}
-	case p.rests || p.logarithms.number < tried:
+	case p.rests || p.logarithms.number < tried && !p.isPlainlySlower(best):
 		return nil
 	case p.usual() < best.usual()*still:
 		return p.isNoLongerSlow(now, number)
 	}
 	return p.isNowSlow(now, number, p.usual(), p.usual()/best.usual())
+}
+
+// isPlainlySlower tells whether a single try is enough: it may have cost a second.
+func (p *path) isPlainlySlower(than *path) bool {
+	if p.logarithms.number == 0 {
+		return false
+	}
+	_, by := p.slower(&than.times)
+	return by >= plain
 }
 
 func (p *path) isNoLongerSlow(now time.Time, number uint8) []verdict {

@@ -234,6 +234,20 @@ func slowNode(t *testing.T, slow time.Duration) *programs {
 	return n
 }
 
+// Each of these waits for a second, as at a firewall that lets no SYN of MPTCP's through.
+func TestFewConnectionsThatPlainlyLastLongerAreEnoughAndThenSingleOnes(t *testing.T) {
+	n, waited := newPrograms(), 0
+	n.run(2*time.Minute, 4, func(path int) time.Duration {
+		if path == slowOne {
+			waited++
+			return time.Second
+		}
+		return 20 * time.Millisecond
+	})
+	t.Logf("%d connections waited", waited)
+	require.LessOrEqual(t, waited, 14, "of 1,440")
+}
+
 func TestASlowPathThatStillIsRestsTwiceAsLong(t *testing.T) {
 	n := slowNode(t, 400*time.Millisecond)
 	var rests []time.Duration

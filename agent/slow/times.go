@@ -34,10 +34,10 @@ func (s *sample) add(number, sum, squares, most float64) {
 
 func (s *sample) mean() float64 { return s.sum / s.number }
 
+func (s *sample) variance() float64 { return s.squares/s.number - s.mean()*s.mean() }
+
 // spread is the standard error of the mean, squared. The variance is no less than least.
-func (s *sample) spread(least float64) float64 {
-	return max(least, s.squares/s.number-s.mean()*s.mean()) / s.number
-}
+func (s *sample) spread(least float64) float64 { return max(least, s.variance()) / s.number }
 
 // times are how long connections lasted: the logarithms, to the base of 2, of how many ticks, and how many
 // ticks that are.
@@ -56,9 +56,14 @@ func (t *times) usual() float64 { return math.Exp2(t.logarithms.mean()) }
 
 // slower tells how many ticks connections lasted, and by what factor that is longer than on a better path, where
 // it is by much; else 0. Either most of them do, or a few that waited for lost packets, which take a
-// hundred times as long: they make the mean.
+// hundred times as long: they make the mean. Fewer than enough tell only where they plainly last longer, and more than
+// those on the better path differ from each other.
 func (t *times) slower(than *times) (took, by float64) {
-	if by = t.usual() / than.usual(); by >= much && t.usual() >= long && isMore(&t.logarithms, &than.logarithms, distinct, leastVariance) {
+	least, variance := float64(much), leastVariance
+	if t.logarithms.number < enough {
+		least, variance = plain, max(leastVariance, than.logarithms.variance())
+	}
+	if by = t.usual() / than.usual(); by >= least && t.usual() >= long && isMore(&t.logarithms, &than.logarithms, distinct, variance) {
 		return t.usual(), by
 	}
 	if min(t.ticks.number, than.ticks.number) < many {
