@@ -4,7 +4,6 @@ package slow
 
 import (
 	"math"
-	"slices"
 	"time"
 
 	"braid.dev/braid/agent/datapath"
@@ -21,22 +20,11 @@ const (
 	// plain is the factor from which on one look is enough; less must last for moments: a path may have
 	// more to carry for a while.
 	plain, moments = 8, 2 * time.Second
-	// window is how long ago connections may have begun that have not ended; rarely is the part of them
-	// that may live so long on a better path.
-	window = 16 * time.Second
+	// rarely is the part of the connections on a better path that may live as long as those on one where they do not end.
 	rarely = 1.0 / 8
-	// somewhat lies between two moments that are remembered: there may be thousands of pairs.
-	somewhat = 500 * time.Millisecond
 	// firstRest is for how long no connection begins on a path that was found to be slow, or that it is not
 	// suspected where nothing was gained. It doubles where that is found again, up to longestRest.
 	firstRest, longestRest = 10 * time.Second, 5 * time.Minute
-	// For a half of a trial what began on the path ends, and for the other one it shows whether anything is gained. A half
-	// is as long as connections last there, and so many of all end, within these bounds.
-	shortestHalf, longestHalf = 300 * time.Millisecond, 2 * time.Second
-	telling                   = 60
-	// fewer is the part of the connections before of which as many must end in a second without the path, unless
-	// the difference is less than surely of its standard errors.
-	fewer, surely = 0.85, 1.5
 )
 
 // ages are how old connections are that tell by themselves, before they have ended, and how many must be.
@@ -45,114 +33,17 @@ var ages = []struct {
 	enough float64
 }{{time.Second, enough}, {2 * time.Second, enough / 2}, {4 * time.Second, enough / 2}}
 
-// counts are how many had begun and ended on a path.
-type counts struct{ begun, ended uint32 }
-
-// moment is when there were so many.
-type moment struct {
-	at time.Time
-	on [uplink.MaxPaths]counts
-}
-
-// ended are the connections that had ended on all paths.
-func (m *moment) ended() (sum float64) {
-	for _, on := range m.on {
-		sum += float64(on.ended)
-	}
-	return sum
-}
-
-func momentOf(at time.Time, seen *datapath.Lasting) moment {
-	m := moment{at: at}
-	for i, on := range seen.On {
-		m.on[i] = counts{on.Begun, on.Ended}
-	}
-	return m
-}
-
-// history are moments of the last window, each somewhat after the one before, and one before all.
-type history []moment
-
-func (h history) add(m moment) history {
-	for len(h) > 1 && m.at.Sub(h[1].at) > window {
-		h = h[1:]
-	}
-	if len(h) > 0 && m.at.Sub(h[len(h)-1].at) < somewhat {
-		return h
-	}
-	return append(h, m)
-}
-
-// rate is how many connections ended in a second over so long, or somewhat longer, as far as is known, and how many
-// these were.
-func (h history) rate(now moment, over time.Duration) (perSecond, number float64) {
-	for _, then := range slices.Backward(h) {
-		passed := now.at.Sub(then.at)
-		if passed > 0 {
-			number = now.ended() - then.ended()
-			perSecond = number / passed.Seconds()
-		}
-		if passed >= over {
-			break
-		}
-	}
-	return perSecond, number
-}
-
-// old tells how many of those that began on a path within the window are older than age, and how many of
-// these at least have not ended.
-func (h history) old(path int, age time.Duration, now moment) (begun, living float64) {
-	for _, then := range h {
-		if now.at.Sub(then.at) < age {
-			break
-		}
-		begun = float64(then.on[path].begun - h[0].on[path].begun)
-	}
-	if begun == 0 {
-		return 0, 0
-	}
-	return begun, max(0, begun-float64(now.on[path].ended-h[0].on[path].ended))
-}
-
 // path is what is known of one path to a peer.
 type path struct {
 	times
 	slow  bool
-	until time.Time     // while slow: before that no connection begins there
+	until time.Time     // while slow: before that no connection begins there; in a trial when its half ends
 	rest  time.Duration // how long it was slow the last time
 	ended time.Time     // when it was no longer found to be slow
 	since time.Time     // while not slow: when it first seemed to be
-	took  float64       // while slow: the ticks that showed it, and how many times as many they are as elsewhere
-	by    float64
-	rests bool // until is still to come
-	trial      // while it is not known yet whether anything is gained
-}
-
-// trial is whether as many connections end in a second while none begins on a path.
-type trial struct {
-	isTrial     bool
-	half        time.Duration
-	before      float64   // so many did in a second
-	number      float64   // of so many that was seen
-	halfway     time.Time // zero before it is
-	endedByThen float64
-}
-
-// doubt is what comes after nothing was gained without a path: how many connections wait for each of several paths that
-// are full is by chance, and stays so, as each ends as many as begin there.
-type doubt struct {
-	trusted time.Time // until then none is suspected for how long connections lasted
-	lasts   time.Duration
-}
-
-// deepen has it last longer where nothing was gained again.
-func (d *doubt) deepen(now time.Time) {
-	if now.Sub(d.trusted) < 2*d.lasts {
-		d.lasts = min(2*d.lasts, longestRest)
-	} else {
-		d.lasts = firstRest
-	}
-	d.trusted = now.Add(d.lasts)
+	took  float64       // while slow: the ticks that showed it
+	rests bool          // until is still to come
+	trial               // while it is not known yet whether anything is gained
 }
 
 // isKnownSlow tells whether connections begin elsewhere, and something is gained by it.
@@ -285,49 +176,6 @@ func (p *pair) suspect(now moment, number int, took, by float64) []verdict {
 	return p.try(now, number, took, by)
 }
 
-// try has no connection begin on a path for a while, to see whether anything is gained.
-func (p *pair) try(now moment, number int, took, by float64) []verdict {
-	of := &p.paths[number]
-	half := halfOf(time.Duration(took * float64(datapath.LastingTick)))
-	if rate, _ := p.history.rate(now, half); rate > 0 {
-		half = halfOf(max(half, time.Duration(telling/rate*float64(time.Second))))
-	}
-	rate, seen := p.history.rate(now, half)
-	of.slow, of.took, of.by = true, took, by
-	of.trial = trial{isTrial: true, half: half, before: rate, number: seen}
-	of.until = now.at.Add(half)
-	return []verdict{{path: uint8(number), lasts: 2*half + longestPause, times: by, trial: true}}
-}
-
-func halfOf(lasts time.Duration) time.Duration { return min(max(lasts, shortestHalf), longestHalf) }
-
-// judgeTrial ends a trial when its second half is over. Connections that began on the path before it end in the first one.
-func (p *pair) judgeTrial(now moment, number int) []verdict {
-	of := &p.paths[number]
-	switch {
-	case now.at.Before(of.until):
-		return nil
-	case of.halfway.IsZero():
-		of.halfway, of.endedByThen, of.until = now.at, now.ended(), now.at.Add(of.half)
-		return nil
-	}
-	of.isTrial, of.slow = false, false
-	if !of.endFewer(now) {
-		return of.isNowSlow(now.at, uint8(number), of.took, of.by)
-	}
-	p.deepen(now.at)
-	of.since, of.times = time.Time{}, times{}
-	return []verdict{{path: uint8(number), trial: true}}
-}
-
-// endFewer tells whether plainly fewer connections ended in a second than before.
-func (t *trial) endFewer(now moment) bool {
-	passed := now.at.Sub(t.halfway).Seconds()
-	without, with := now.ended()-t.endedByThen, t.before*passed
-	variance := without + with*with/max(t.number, 1)
-	return without < fewer*with && with-without > surely*math.Sqrt(variance)
-}
-
 func ticks(lasts time.Duration) float64 { return float64(lasts) / float64(datapath.LastingTick) }
 
 // live tells how many connections of one path have not ended, if those are most of it, and nearly all of
@@ -376,6 +224,6 @@ func (p *path) isNowSlow(now time.Time, number uint8, took, by float64) []verdic
 	} else {
 		p.rest = firstRest
 	}
-	p.slow, p.rests, p.until, p.took, p.by, p.times = true, true, now.Add(p.rest), took, by, times{}
+	p.slow, p.rests, p.until, p.took, p.times = true, true, now.Add(p.rest), took, times{}
 	return []verdict{{path: number, lasts: p.rest, times: by}}
 }

@@ -405,6 +405,31 @@ func TestASYNThatIsRepeatedWhereItsPathAnswersOthersIsForAnotherPathUnlessItJoin
 	})
 }
 
+// The flow has avoided its path before, and it is not known any more when it began.
+func TestASYNThatAvoidedItsPathAndIsRepeatedAgainIsTimedOnce(t *testing.T) {
+	n := newSilentNode(t)
+	n.begin(t, endsOf[4].port(4001), blue)
+	syn := endsOf[4].syn(capable(1))
+	by := []int{n.goesBy(t, syn)}
+	time.Sleep(quiet)
+	by = append(by, n.goesBy(t, syn))
+	for range 2 {
+		time.Sleep(quiet)
+		for path := range paths {
+			n.setAnswered(t, path, tick(t))
+		}
+		by = append(by, n.goesBy(t, syn))
+	}
+	require.NotEqual(t, by[0], by[1], "it is silent")
+	require.Equal(t, by[0], by[2], "it has answered others since")
+	require.NotEqual(t, by[0], by[3], "it answers others, and not this")
+	timed, all := n.lasted(t).Timed, uint32(0)
+	for _, one := range timed {
+		all += one
+	}
+	require.EqualValues(t, 1, all)
+}
+
 func TestAnEndThatIsRepeatedTakesAnotherPath(t *testing.T) {
 	n := newSilentNode(t)
 	eachRole(t, n, func(t *testing.T, e ends) {

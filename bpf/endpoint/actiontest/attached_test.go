@@ -273,10 +273,10 @@ func (n *node) expectRate(t *testing.T, transfer *transfer, wanted uint64) {
 		t.Logf("%.2f of %.2f Mbit/s", rate*8/1e6, float64(wanted)*8/1e6)
 		off := rate/float64(wanted) - 1
 		reason := before.disturbed(transfer.info(t), wanted)
-		switch late := off - missing; {
+		switch {
 		case off >= -windowTolerance && off <= windowTolerance:
 			return
-		case off > 0 && missing > 0 && late <= windowTolerance:
+		case off > 0 && off-missing <= windowTolerance:
 			reason = fmt.Sprintf("%.0f%% had waited for what was lost", missing*100)
 		case off > 0 || reason == "":
 			t.Fatalf("it is off by %.0f%%", off*100)

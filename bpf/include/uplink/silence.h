@@ -95,8 +95,7 @@ static __always_inline int answered_of_late(const struct flow *flow, __u32 now)
 /* The flow leaves its path for the others. */
 static __always_inline void avoid_path(struct flow *flow, __u32 now)
 {
-	if (flow->avoided_at & BEGAN)
-		note_time(flow);
+	note_time(flow);
 	flow->avoided |= 1 << (flow->last & (MAX_PATHS - 1));
 	flow->avoided_at = now & ~BEGAN;
 	if (flow->tries < MOST_TRIES)

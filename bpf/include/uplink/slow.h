@@ -124,14 +124,17 @@ static __always_inline __u32 lasting_clock(void)
 	return bpf_ktime_get_ns() >> LASTING_TICK | BEGAN;
 }
 
-/* The connection of a first flow lasted from when that began until now, or longer. */
+/*
+ * The connection of a first flow lasted from when that began until now, or longer; counted once, as it is not known
+ * when it began once the flow has avoided its path.
+ */
 __noinline int note_time(const struct flow *flow)
 {
 	struct lasting *known;
 	__u32 path, time;
 	__u64 told;
 
-	if (!flow)
+	if (!flow || !(flow->avoided_at & BEGAN))
 		return 0;
 	known = lasting_of(flow);
 	if (!known)
@@ -159,7 +162,7 @@ __noinline int note_lasted(const struct flow *flow, int reset)
 	if (!known)
 		return 0;
 	__sync_fetch_and_add(&known->ended[flow->path & (MAX_PATHS - 1)], 1);
-	return !reset && flow->avoided_at & BEGAN && note_time(flow);
+	return !reset && note_time(flow);
 }
 
 #endif
