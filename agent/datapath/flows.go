@@ -28,8 +28,8 @@ type Flow struct {
 	// StandIn is the path by which this end's packets leave now, because Path does not
 	// answer them; empty otherwise.
 	StandIn string
-	// Shared is true where that is the path which all flows of its connection share: see
-	// Share.
+	// Shared is true where that is the path which all flows of its connection share (see
+	// Share), or by which the first one rests because its own is distant.
 	Shared bool
 	// Incoming is the path by which something of the other end came in last; empty while
 	// nothing has, and where it came by the NIC of no path.
@@ -182,7 +182,7 @@ func (r flowReader) standIn(flow *uplink.ToUplinkFlow) (path uint8, ok bool) {
 }
 
 // shares tells whether the flow leaves by the path that it shares with others of its
-// connection.
+// connection, or by which it rests.
 func shares(flow *uplink.ToUplinkFlow) bool {
 	return flow.Subtype&uplink.TogetherBits == uplink.Together|flow.Last<<uplink.TogetherPath
 }

@@ -20,6 +20,9 @@ import (
 type PeerHealth struct {
 	// Dead paths are not used while another path to the peer can be.
 	Dead map[string]bool
+	// Distant paths have a much longer round trip than others: first subflows that move little rest by
+	// others. Of those that it does not name holds what an earlier agent said.
+	Distant map[string]bool
 	// Good says, for each class of preferences, of which paths it is false that
 	// they are good enough to be preferred.
 	Good []map[string]bool
@@ -178,7 +181,7 @@ func (t *peerTable) setHealth(health map[string]PeerHealth) error {
 }
 
 func (h PeerHealth) clone() PeerHealth {
-	copied := PeerHealth{Dead: maps.Clone(h.Dead)}
+	copied := PeerHealth{Dead: maps.Clone(h.Dead), Distant: maps.Clone(h.Distant)}
 	for _, good := range h.Good {
 		copied.Good = append(copied.Good, maps.Clone(good))
 	}
@@ -221,6 +224,9 @@ func (t *peerTable) healthValue(name string, number uint32) (value uplink.ToUpli
 		if known.Dead[path] {
 			value.Dead |= 1 << slot
 		}
+		if t.isDistant(name, number, path, slot) {
+			value.Distant |= 1 << slot
+		}
 		for class, good := range known.Good[:min(len(known.Good), node.MaxClasses)] {
 			if isGood, judged := good[path]; judged && !isGood {
 				value.Bad[class] |= 1 << slot
@@ -230,6 +236,20 @@ func (t *peerTable) healthValue(name string, number uint32) (value uplink.ToUpli
 	return value
 }
 
+// isDistant is what an earlier agent left while this one does not know.
+func (t *peerTable) isDistant(name string, number uint32, path string, slot uint8) bool {
+	distant, known := t.health[name].Distant[path]
+	inherited, is := t.inherited[number]
+	if !known {
+		return inherited.Distant>>slot&1 != 0
+	}
+	if is {
+		inherited.Distant &^= 1 << slot
+		t.inherited[number] = inherited
+	}
+	return distant
+}
+
 // only leaves out what is said of paths that are gone.
 func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
 	var here uint8
@@ -237,6 +257,7 @@ func (n pathNumbers) only(value uplink.ToUplinkHealth) uplink.ToUplinkHealth {
 		here |= 1 << number
 	}
 	value.Dead &= here
+	value.Distant &= here
 	for class := range value.Bad {
 		value.Bad[class] &= here
 	}

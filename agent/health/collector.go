@@ -12,6 +12,7 @@ var (
 
 	pathPeers = describe("path_peers", "Other nodes on the path, by what probes say of the path to them.", "path", "state")
 	pathRTT   = describe("path_rtt_seconds", "Median over the other nodes of the path's smoothed round-trip time.", pathLabel...)
+	pathFar   = describe("path_distant_peers", "Other nodes to which the path's round trip is much longer than that of others.", pathLabel...)
 	pathLoss  = describe("path_loss_ratio", "Mean over the other nodes of the share of the latest probes that was lost.", pathLabel...)
 
 	probesSent     = describe("path_probes_sent_total", "Probes sent on the path.", pathLabel...)
@@ -47,7 +48,7 @@ func NewCollector(prober *Prober, responder *Responder) *Collector {
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, description := range []*prometheus.Desc{
-		pathPeers, pathRTT, pathLoss, probesSent, probesAnswered, probesLost,
+		pathPeers, pathRTT, pathFar, pathLoss, probesSent, probesAnswered, probesLost,
 		probesUnsent, answersUnasked, requestsServed, requestsFailed, stalledSeconds,
 	} {
 		descriptions <- description
@@ -77,6 +78,7 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		if summary.MedianRTT > 0 {
 			emit(pathRTT, prometheus.GaugeValue, summary.MedianRTT.Seconds(), path)
 		}
+		emit(pathFar, prometheus.GaugeValue, float64(len(summary.Distant)), path)
 		emit(pathLoss, prometheus.GaugeValue, summary.Loss, path)
 	}
 	for path, total := range byPath {

@@ -74,6 +74,10 @@ type Sample struct {
 	Probed bool
 	// Answers is true where one of the last three of them was answered.
 	Answers bool
+	// Distant is true of a path whose round trip is much longer than that of the best one to the
+	// same peer, also than it is there by now, with what waits in its queues. DistanceKnown is false
+	// before there were enough answers to tell.
+	Distant, DistanceKnown bool
 	// LosesLarge is true of a path that is dead for no other reason than that packets of
 	// Target.Size are lost there, while the peer answers such ones on another path.
 	LosesLarge bool
@@ -109,6 +113,17 @@ func (v View) Dead() map[string]map[string]bool {
 // Alive lists the paths of each peer that answer.
 func (v View) Alive() map[string]map[string]bool {
 	return v.those(func(s *Sample) bool { return s.State == Alive })
+}
+
+// Distant tells of each path to a peer whether it is distant; not of those of which that is not known.
+func (v View) Distant() map[string]map[string]bool {
+	distant := v.those(func(s *Sample) bool { return s.DistanceKnown })
+	for peer, paths := range distant {
+		for path := range paths {
+			paths[path] = v.Sample(peer, path).Distant
+		}
+	}
+	return distant
 }
 
 // Lost lists the lost paths of each peer that has some.

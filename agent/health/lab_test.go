@@ -204,6 +204,21 @@ func TestABlockedPathIsFoundDeadAndAliveAgain(t *testing.T) {
 	}
 }
 
+func TestAPathWithADelayIsDistantFromBothEnds(t *testing.T) {
+	for name, version := range map[string]int{"IPv4": 4, "IPv6": 6} {
+		t.Run(name, func(t *testing.T) {
+			delays := map[string]time.Duration{"green": 2 * time.Millisecond}
+			_, a, b := pairOf(t, network.Spec{PathDelays: delays}, version)
+			distant := func(s Sample) bool { return s.Distant }
+			a.await(t, "node2", "green", "distant", distant)
+			b.await(t, "node1", "green", "distant", distant)
+			for of, n := range map[string]*machine{"node2": a, "node1": b} {
+				require.False(t, n.prober.View().Sample(of, "blue").Distant)
+			}
+		})
+	}
+}
+
 // The kernel's own questions go on while nobody answers probes.
 func TestAPathThatFiltersProbesAloneIsNotLost(t *testing.T) {
 	for name, version := range map[string]int{"IPv4": 4, "IPv6": 6} {

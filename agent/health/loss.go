@@ -28,6 +28,6 @@ func (t *target) loss() float64 {
 
 // differs is true when the figures are no longer those that were shown.
 func (t *target) differs() bool {
-	return t.loss() != t.shown.Loss ||
+	return t.loss() != t.shown.Loss || t.distance.distant != t.shown.Distant || t.distance.known != t.shown.DistanceKnown ||
 		(t.rtt-t.shown.RTT).Abs() > max(t.shown.RTT/noticed, leastNoticed)
 }

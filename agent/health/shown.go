@@ -14,8 +14,8 @@ const (
 	// a path became alive or dead, and where only times and losses changed.
 	showStates  = time.Second
 	showFigures = 5 * time.Second
-	// unreachableShown are the peers that the status names of each path.
-	unreachableShown = 10
+	// peersShown are the unreachable peers that the status names of each path, and the distant ones.
+	peersShown = 10
 )
 
 // show takes over what is known into what the status shows, and is true where that
@@ -33,6 +33,9 @@ func (m *Monitor) show(now time.Time) bool {
 	for path, figures := range current {
 		before, known := m.shown[path]
 		differ = differ || !known || statesDiffer(before, figures) || due && figuresDiffer(before, figures)
+		if !slices.Equal(before.DistantTo, figures.DistantTo) {
+			m.options.Log.Info("the nodes to which a path's round trip is much longer than by others have changed", "path", path, "nodes", figures.DistantTo)
+		}
 	}
 	if differ {
 		m.shown, m.shownAt = current, now
@@ -41,7 +44,7 @@ func (m *Monitor) show(now time.Time) bool {
 }
 
 func pathFigures(summary Summary) v1alpha1.NodePath {
-	unreachable := summary.Unreachable[:min(len(summary.Unreachable), unreachableShown)]
+	unreachable := summary.Unreachable[:min(len(summary.Unreachable), peersShown)]
 	return v1alpha1.NodePath{
 		PeersProbed:      int32(summary.Probed),
 		PeersAlive:       int32(summary.Alive),
@@ -49,6 +52,7 @@ func pathFigures(summary Summary) v1alpha1.NodePath {
 		LossPercent:      int32(summary.Loss*100 + 0.5),
 		Unreachable:      unreachable,
 		LargePacketsLost: slices.DeleteFunc(slices.Clone(summary.LosesLarge), func(peer string) bool { return !slices.Contains(unreachable, peer) }),
+		DistantTo:        summary.Distant[:min(len(summary.Distant), peersShown)],
 	}
 }
 
@@ -62,7 +66,8 @@ func twoDigits(value int64) int64 {
 }
 
 func statesDiffer(a, b v1alpha1.NodePath) bool {
-	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !slices.Equal(a.Unreachable, b.Unreachable) || !slices.Equal(a.LargePacketsLost, b.LargePacketsLost)
+	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !slices.Equal(a.Unreachable, b.Unreachable) || !slices.Equal(a.LargePacketsLost, b.LargePacketsLost) ||
+		!slices.Equal(a.DistantTo, b.DistantTo)
 }
 
 const (
@@ -87,5 +92,5 @@ func (m *Monitor) Describe(path *v1alpha1.NodePath) {
 	figures := m.shown[string(path.Name)]
 	path.PeersProbed, path.PeersAlive = figures.PeersProbed, figures.PeersAlive
 	path.MedianRTTMicros, path.LossPercent = figures.MedianRTTMicros, figures.LossPercent
-	path.Unreachable, path.LargePacketsLost = figures.Unreachable, figures.LargePacketsLost
+	path.Unreachable, path.LargePacketsLost, path.DistantTo = figures.Unreachable, figures.LargePacketsLost, figures.DistantTo
 }

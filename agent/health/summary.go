@@ -21,6 +21,8 @@ type Summary struct {
 	Unreachable []string
 	// LosesLarge are those of them to which large packets alone are lost, sorted.
 	LosesLarge []string
+	// Distant are the peers to which the path is distant, sorted.
+	Distant []string
 }
 
 // Summaries are by the names of the paths.
@@ -42,6 +44,7 @@ func (v View) Summaries() map[string]Summary {
 		}
 		slices.Sort(summary.Unreachable)
 		slices.Sort(summary.LosesLarge)
+		slices.Sort(summary.Distant)
 		summaries[path] = summary
 	}
 	return summaries
@@ -66,6 +69,9 @@ func (s *Summary) add(peer string, sample Sample) {
 	}
 	if sample.LosesLarge {
 		s.LosesLarge = append(s.LosesLarge, peer)
+	}
+	if sample.Distant {
+		s.Distant = append(s.Distant, peer)
 	}
 }
 

@@ -107,6 +107,7 @@ type target struct {
 	state            State
 	unresolved, lost bool // see Sample; unresolved is what the kernel alone says
 	rtt, deviation   time.Duration
+	distance         distance
 	lostInARow       int
 	answeredInARow   int
 	unansweredInARow int // lost or not
@@ -297,6 +298,7 @@ func (t *tracker) answered(now time.Duration, reply received, nic int) bool {
 		of.peer.waiting--
 	}
 	of.measure(p, now, reply)
+	of.peer.compareDistances(now)
 	if !of.peer.answers() {
 		of.peer.comeBack(now)
 	}
@@ -367,6 +369,9 @@ func (t *target) measure(p *probe, now time.Duration, reply received) {
 		rtt = max(rtt, time.Microsecond)
 		t.rtt, t.deviation = rtt, rtt/2
 	}
+	if rtt > 0 {
+		t.distance.shortest.add(now, rtt)
+	}
 }
 
 // unansweredToShow are probes in a row.
@@ -379,7 +384,8 @@ func (t *target) sample() Sample {
 		State: t.state, RTT: t.rtt, Loss: t.loss(),
 		Probed:  t.got || t.unansweredInARow >= unansweredToShow,
 		Answers: t.answers(),
-		Lost:    t.lost,
+		Distant: t.distance.distant, DistanceKnown: t.distance.known,
+		Lost: t.lost,
 	}
 }
 

@@ -165,7 +165,7 @@ func (h *Hints) update(now time.Time) (next time.Time, err error) {
 	if !h.settled {
 		return next, nil
 	}
-	if err := h.options.SetHealth(peerHealth(view.Dead(), good, classes)); err != nil {
+	if err := h.options.SetHealth(peerHealth(view, good, classes)); err != nil {
 		return next, fmt.Errorf("failed to tell the datapath how good its paths are: %w", err)
 	}
 	return next, nil

@@ -171,6 +171,20 @@ func TestDeadPathsReachTheDatapathAtOnce(t *testing.T) {
 	}
 }
 
+func TestDistantPathsReachTheDatapath(t *testing.T) {
+	r := newRig(t)
+	r.planFor(t, []v1alpha1.PlanEndpoint{preferring("1", factor(200), "green")})
+	r.measured("node2", map[string]int{"blue": 40, "green": 200})
+	for _, distant := range []bool{true, false} {
+		sample := r.view.Sample("node2", "green")
+		sample.Distant, sample.DistanceKnown = distant, true
+		r.view.Set("node2", "green", sample)
+		r.again()
+		require.Equal(t, map[string]bool{"green": distant}, r.last()["node2"].Distant)
+		require.Empty(t, r.last()["node3"].Distant)
+	}
+}
+
 func TestAPathIsGivenUpForTheClassesThatFindItBad(t *testing.T) {
 	r := newRig(t)
 	strict, patient := preferring("1", factor(200), "green"), preferring("2", factor(1000), "green")

@@ -4,6 +4,7 @@ package hints
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -27,13 +28,14 @@ func (h *Hints) judged(view health.View) (peers, paths []string) {
 }
 
 // peerHealth is what the datapath is told. classes are those of the judged preferences.
-func peerHealth(dead map[string]map[string]bool, good map[string][]map[string]bool, classes []int) map[string]datapath.PeerHealth {
+func peerHealth(view health.View, good map[string][]map[string]bool, classes []int) map[string]datapath.PeerHealth {
 	result := map[string]datapath.PeerHealth{}
-	for peer, paths := range dead {
-		result[peer] = datapath.PeerHealth{Dead: paths}
+	dead, distant := view.Dead(), view.Distant()
+	for _, peer := range slices.Concat(slices.Collect(maps.Keys(dead)), slices.Collect(maps.Keys(distant))) {
+		result[peer] = datapath.PeerHealth{Dead: dead[peer], Distant: distant[peer]}
 	}
 	for peer, judged := range good {
-		of := datapath.PeerHealth{Dead: dead[peer], Good: make([]map[string]bool, node.MaxClasses)}
+		of := datapath.PeerHealth{Dead: dead[peer], Distant: distant[peer], Good: make([]map[string]bool, node.MaxClasses)}
 		for i, paths := range judged {
 			of.Good[classes[i]] = paths
 		}

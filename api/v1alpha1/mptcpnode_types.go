@@ -130,6 +130,12 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	LargePacketsLost []string `json:"largePacketsLost,omitempty"`
+	// distantTo lists nodes to which the path's round trip is much longer than that of others, at most
+	// ten: connections to their pods begin by others, and go by these while they move little.
+	// +kubebuilder:validation:MaxItems=10
+	// +listType=set
+	// +optional
+	DistantTo []string `json:"distantTo,omitempty"`
 	// xdp says whether rules that only drop act at the NIC's XDP hook, before the kernel
 	// makes anything of a frame; absent while agent.xdp is Off.
 	// +optional

@@ -1175,6 +1175,11 @@ func (in *NodePath) DeepCopyInto(out *NodePath) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.DistantTo != nil {
+		in, out := &in.DistantTo, &out.DistantTo
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.XDP != nil {
 		in, out := &in.XDP, &out.XDP
 		*out = new(NodePathXDP)

@@ -160,7 +160,7 @@ static __noinline int answer(struct __sk_buff *skb, struct packet *packet, struc
 		handshake->answered = SYN_ANSWERED;
 		note_arrival(skb, &handshake->flow, packet);
 		note_answer(&handshake->flow);
-		return handshake->flow.subtype == SUBTYPE_CAPABLE && learn_token(skb, packet, &handshake->flow);
+		return !(handshake->flow.subtype & SUBTYPE_JOIN) && learn_token(skb, packet, &handshake->flow);
 	}
 	if (packet->flags & TCP_SYN || !continues(handshake, packet))
 		return 0;

@@ -97,10 +97,11 @@ type FromUplinkHandshake struct {
 }
 
 type FromUplinkHealth struct {
-	_    structs.HostLayout
-	Bad  [8]uint8
-	Dead uint8
-	Pad  [7]uint8
+	_       structs.HostLayout
+	Bad     [8]uint8
+	Dead    uint8
+	Distant uint8
+	Pad     [6]uint8
 }
 
 type FromUplinkHotFlow struct {

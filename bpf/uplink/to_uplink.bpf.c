@@ -7,6 +7,7 @@
  * subflow that has a path, it goes to that path's NIC; else it passes.
  */
 #include "kept_origin.h"
+#include "uplink/distant.h"
 #include "uplink/duplicate_ack.h"
 #include "uplink/handshake.h"
 #include "uplink/outer.h"
@@ -106,13 +107,6 @@ static __noinline int count_unplaced(struct __sk_buff *skb, const struct packet 
 		return 0;
 	count_sent(skb, packet, flow, path_of_interface(node, skb->ifindex));
 	return 1;
-}
-
-static __always_inline struct preference *preference_of(__u32 endpoint)
-{
-	struct preference *preference = bpf_map_lookup_elem(&preferences, &endpoint);
-
-	return preference && preference->flags & PREFERENCE_SET ? preference : 0;
 }
 
 /*
@@ -283,7 +277,9 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 				       preference && preference->flags & PREFERENCE_SAME);
 	} else {
 		flow->avoided_at = lasting_clock();
-		flow->path = round_robin_path(endpoint, without_slow(endpoint->id, index, usable, ticks()));
+		usable = without_slow(endpoint->id, index, usable, ticks());
+		flow->path = round_robin_path(endpoint, usable);
+		flow->subtype |= begins_at_rest(index, flow->path, usable, flow->turn);
 	}
 	if (flow->path == NO_PATH)
 		return 0;
@@ -307,6 +303,10 @@ __noinline int begin_elsewhere(struct flow *flow, const struct packet *packet)
 
 	if (!node || !flow || !packet || !is_first(flow) || flow->avoided)
 		return 0;
+	if (rests(flow)) {
+		flow->path = flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1);
+		flow->subtype &= ~TOGETHER_BITS;
+	}
 	index = flow->peer;
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer)
@@ -707,6 +707,8 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 	note_expected(skb, flow, packet);
 	if (note_end(flow, key, packet, ENDED_OUT))
 		note_lasted(flow, packet->flags & TCP_RST);
+	if (unlikely(flow->counted != ticks() >> SLICE))
+		leave_distant(flow, packet);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
 	follow_hot(hot, flow, key, packet->family, 1);
 	return verdict;

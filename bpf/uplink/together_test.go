@@ -260,7 +260,7 @@ func TestOnANodeWithoutSharingNoFlowIsToldAndThoseThatSharedTakeTheirOwnPaths(t 
 		sequence := n.sendsMuch(t, e, 100)
 		require.Nil(t, n.busy(t, e))
 		flow := *n.mustFlow(t, e.out())
-		flow.Subtype |= sharing(red)
+		flow.Subtype |= uplink.Noted | sharing(red)
 		n.putFlow(t, e.out(), flow)
 		n.requireGoesBy(t, green, e.sends(sequence), "of a node that no longer has flows share paths")
 	})

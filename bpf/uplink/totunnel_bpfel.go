@@ -90,10 +90,11 @@ type ToTunnelHandshake struct {
 }
 
 type ToTunnelHealth struct {
-	_    structs.HostLayout
-	Bad  [8]uint8
-	Dead uint8
-	Pad  [7]uint8
+	_       structs.HostLayout
+	Bad     [8]uint8
+	Dead    uint8
+	Distant uint8
+	Pad     [6]uint8
 }
 
 type ToTunnelKeptOrigin struct {

@@ -106,10 +106,11 @@ type ToUplinkHandshake struct {
 }
 
 type ToUplinkHealth struct {
-	_    structs.HostLayout
-	Bad  [8]uint8
-	Dead uint8
-	Pad  [7]uint8
+	_       structs.HostLayout
+	Bad     [8]uint8
+	Dead    uint8
+	Distant uint8
+	Pad     [6]uint8
 }
 
 type ToUplinkHotFlow struct {

@@ -57,9 +57,10 @@ const (
 
 // enum load_limit
 const (
-	SliceBits = 0x1a
-	LoadUnit  = 0x100
-	BusyBytes = 0x1000
+	SliceBits    = 0x1a
+	LoadUnit     = 0x100
+	BusyBytes    = 0x1000
+	RestingBytes = 0x8000
 )
 
 // enum origin

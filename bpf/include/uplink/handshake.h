@@ -80,7 +80,7 @@ static __always_inline void begin_connection(const struct flow *flow)
 	struct connection connection = { 1ULL << ((flow->path & (MAX_PATHS - 1)) * 8) };
 	struct connection_key key = { flow->endpoint, flow->token };
 
-	if (flow->role == ROLE_INITIATOR && flow->subtype == SUBTYPE_CAPABLE && flow->token)
+	if (flow->role == ROLE_INITIATOR && !(flow->subtype & SUBTYPE_JOIN) && flow->token)
 		bpf_map_update_elem(&connections, &key, &connection, BPF_NOEXIST);
 }
 

@@ -17,6 +17,7 @@ enum load_limit {
 	SLICE_BITS = 26, /* a slice is 2^26 ns, some 67 ms */
 	LOAD_UNIT = 256, /* bytes */
 	BUSY_BYTES = 4 << 10, /* that a flow which sends much has sent in a slice */
+	RESTING_BYTES = 32 << 10, /* at most, that one which rests has sent or received in a slice */
 };
 
 enum {
@@ -68,6 +69,19 @@ static __always_inline void add_load(struct load *load, const struct flow *flow)
 	add_moved(load, 1, moved_since(flow->received, flow->counted_received));
 }
 
+/* Whether the flow takes another path than its own because it moves little (distant.h). */
+static __always_inline int rests(const struct flow *flow)
+{
+	return (flow->subtype & (NOTED | TOGETHER)) == TOGETHER;
+}
+
+static __always_inline __u64 moved_most(const struct flow *flow)
+{
+	__u64 sent = moved_since(flow->sent, flow->counted_sent), received = moved_since(flow->received, flow->counted_received);
+
+	return sent > received ? sent : received;
+}
+
 /* Counts what the flow has moved since it was counted last. */
 __noinline int count_load(struct flow *flow, __u32 slice)
 {
@@ -81,8 +95,10 @@ __noinline int count_load(struct flow *flow, __u32 slice)
 		add_load(bpf_map_lookup_elem(&path_loads, &path), flow);
 		add_load(bpf_map_lookup_elem(&endpoint_loads, &endpoint), flow);
 	}
-	if (flow->subtype & (NOTED | TOGETHER) || /* an earlier version's may have the latter alone */
-	    (flow->counted && moved_since(flow->sent, flow->counted_sent) >= BUSY_BYTES / LOAD_UNIT))
+	if (rests(flow) && flow->counted && moved_most(flow) >= RESTING_BYTES / LOAD_UNIT)
+		flow->subtype &= ~TOGETHER_BITS;
+	if (flow->subtype & NOTED ||
+	    (!rests(flow) && flow->counted && moved_since(flow->sent, flow->counted_sent) >= BUSY_BYTES / LOAD_UNIT))
 		flow->subtype |= SENDS_MUCH;
 	flow->counted = slice;
 	flow->counted_sent = flow->sent;

@@ -59,7 +59,8 @@ struct peer {
 struct health {
 	__u8 bad[MAX_CLASSES]; /* paths that are not to be preferred now */
 	__u8 dead;             /* paths that are left out of the peer's; for the agent */
-	__u8 pad[7];
+	__u8 distant;          /* paths whose round trip is much longer than that of others */
+	__u8 pad[6];
 };
 
 /* A pod whose connections are spread. */
@@ -172,7 +173,7 @@ enum flow_times {
 enum flow_subtype {
 	NOTED = 1 << 1,       /* in busy_flows: what the agent says of it is looked up once in a slice of time */
 	SENDS_MUCH = 1 << 2,  /* as of the last slice of time, or is noted: to be looked up with what it sends next */
-	TOGETHER = 1 << 3,    /* by one path with the others of its connection */
+	TOGETHER = 1 << 3,    /* by one path with the others of its connection; where it is not NOTED it rests, by that path */
 	TOGETHER_PATH = 4,    /* which: the bits from this one on */
 	TOGETHER_BITS = TOGETHER | 7 << TOGETHER_PATH,
 	ANSWERED = 1 << 7,    /* this end has acknowledged something */

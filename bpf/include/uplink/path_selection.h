@@ -129,6 +129,13 @@ static __always_inline __u8 take_place(__u64 *subflows, __u64 weights, __u8 usab
 	return path;
 }
 
+static __always_inline struct preference *preference_of(__u32 endpoint)
+{
+	struct preference *preference = bpf_map_lookup_elem(&preferences, &endpoint);
+
+	return preference && preference->flags & PREFERENCE_SET ? preference : 0;
+}
+
 /* Backup paths get new subflows only while no other path is usable. */
 static __always_inline __u8 without_backup(const struct preference *preference, __u8 usable)
 {

@@ -77,7 +77,7 @@ static __always_inline int is_to_be_told(const struct flow *flow)
 {
 	__u32 slices;
 
-	if (likely(!(flow->subtype & (SENDS_MUCH | NOTED | TOGETHER))))
+	if (likely(!(flow->subtype & (SENDS_MUCH | NOTED))))
 		return 0;
 	slices = (ticks() >> SLICE) - flow->counted;
 	return flow->subtype & SENDS_MUCH || slices > 1 || (slices && flow->subtype & TOGETHER);
@@ -92,12 +92,12 @@ static __always_inline int note_leaving(struct __sk_buff *skb, struct flow *flow
 	return note_sent(skb, flow, packet);
 }
 
-/* Of the paths that a flow may take the one that its connection's subflows share, if they do. */
+/* Of the paths that a flow may take the one that its connection's subflows share, if they do, or by which it rests. */
 static __always_inline __u8 shared_path(const struct flow *flow, __u8 paths)
 {
 	__u8 shared;
 
-	if (!may_share || likely(!(flow->subtype & TOGETHER)))
+	if (likely(!(flow->subtype & TOGETHER)) || (!may_share && !rests(flow)))
 		return paths;
 	shared = paths & 1 << (flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1));
 	return shared ? shared : paths;

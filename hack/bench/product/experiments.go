@@ -162,6 +162,10 @@ var experiments = []rig.Measurer{
 		Name: "http_lossy", Measures: "requests that a web server answers in a second where one link of three loses 2 % of what is sent",
 		Figures: []rig.Unit{{"http_lossy.*_rps", "requests/s"}, {"http_lossy.*_resets", "connections"}, {"http_lossy.*_to_tcp", "ratio"}, {"http_lossy.*_to_mptcp", "ratio"}, {"http_lossy.*_to_braid", "ratio"}, {"http_lossy.*_to_bond*", "ratio"}},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: newKeptLab, Run: measureKept, Info: rig.Info{
+		Name: "kept", Measures: "answers on connections that are kept, where one path of three has a round trip of 10 ms",
+		Figures: []rig.Unit{{"kept.*_ms", "ms"}, {"kept.*_to_tcp", "ratio"}},
+	}},
 	rig.Experiment[*webAgents]{Setup: newWebAgents, Run: measureHTTPAgents, Info: rig.Info{
 		Name: "http_agents", Measures: "what agents cost short connections: requests over links of 1 Gbit/s while they run and while they are stopped, by turns of a second",
 		Figures: []rig.Unit{{"http_agents.1k.*_rps", "requests/s"}, {"http_agents.1k.running_to_stopped", "ratio"}, {"http_agents.1k.busiest_agent_pct", "%"}},

@@ -147,17 +147,45 @@ func (f *Flows) one(ctx context.Context, size int64) (time.Duration, error) {
 		return 0, err
 	}
 	begun := time.Now()
-	connection, err := f.client.DialBy(ctx, f.Protocol, "tcp", f.Address())
+	connection, err := f.dial(ctx)
 	f.dialing.Release(1)
 	if err != nil {
-		return 0, fmt.Errorf("opening a flow: %w", err)
+		return 0, err
 	}
 	defer connection.Close()
-	if err := errors.Join(connection.SetDeadline(time.Now().Add(5*time.Minute)), sendFlow(connection, size)); err != nil {
+	if err := sendFlow(connection, size); err != nil {
 		return 0, fmt.Errorf("a flow of %d bytes: %w", size, err)
 	}
 	return time.Since(begun), nil
 }
+
+// dial opens a connection that is over after some minutes.
+func (f *Flows) dial(ctx context.Context) (net.Conn, error) {
+	connection, err := f.client.DialBy(ctx, f.Protocol, "tcp", f.Address())
+	if err != nil {
+		return nil, fmt.Errorf("opening a flow: %w", err)
+	}
+	return connection, connection.SetDeadline(time.Now().Add(5 * time.Minute))
+}
+
+// Kept is a connection on which flows go one after another.
+type Kept struct{ connection net.Conn }
+
+// Keep opens one.
+func (f *Flows) Keep(ctx context.Context) (*Kept, error) {
+	connection, err := f.dial(ctx)
+	return &Kept{connection}, err
+}
+
+// Ask runs a flow, and returns how long it took.
+func (k *Kept) Ask(size int64) (time.Duration, error) {
+	begun := time.Now()
+	err := sendFlow(k.connection, size)
+	return time.Since(begun), err
+}
+
+// Close closes the connection.
+func (k *Kept) Close() error { return k.connection.Close() }
 
 func sendFlow(connection net.Conn, size int64) error {
 	if err := binary.Write(connection, binary.BigEndian, size); err != nil {

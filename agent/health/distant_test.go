@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package health
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func (s *simulation) distant(path string) bool {
+	view := s.view()
+	return view.Sample("peer1", path).Distant
+}
+
+func TestAPathWithAMuchLongerRoundTripIsDistant(t *testing.T) {
+	for name, test := range map[string]struct {
+		near, far time.Duration
+		distant   bool
+	}{
+		"ten times as long":              {ms, 10 * ms, true},
+		"twice and a bit as long":        {ms, 2200 * time.Microsecond, true},
+		"not twice as long":              {ms, 1900 * time.Microsecond, false},
+		"many times, but hardly longer":  {20 * time.Microsecond, 200 * time.Microsecond, false},
+		"many times, and notably longer": {50 * time.Microsecond, 500 * time.Microsecond, true},
+		"as long":                        {10 * ms, 10 * ms, false},
+	} {
+		for pace, active := range map[string]bool{"to a peer that flows go to": true, "to another": false} {
+			t.Run(name+" "+pace, func(t *testing.T) {
+				s := simulate(usual, 1, active, "blue", "green", "red")
+				s.wire("blue").rtt, s.wire("green").rtt, s.wire("red").rtt = test.near, test.near, test.far
+				s.run(15 * time.Second)
+				require.Equal(t, []bool{false, false, test.distant}, []bool{s.distant("blue"), s.distant("green"), s.distant("red")})
+			})
+		}
+	}
+}
+
+func TestAPathIsDistantSoonAfterItsFirstProbes(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	s.wire("red").rtt = 10 * ms
+	s.run(time.Second)
+	view := s.view()
+	require.False(t, view.Sample("peer1", "red").DistanceKnown)
+	require.Equal(t, map[string]map[string]bool{"peer1": {"blue": false}}, view.Distant())
+	s.run(time.Second)
+	view = s.view()
+	require.Equal(t, map[string]map[string]bool{"peer1": {"blue": false, "red": true}}, view.Distant())
+	require.True(t, s.distant("red"))
+	require.False(t, s.distant("blue"))
+}
+
+func TestAQueueMakesNoPathDistantWhileProbesNowAndThenFindItShort(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	for range 20 {
+		s.wire("red").rtt = ms
+		s.run(600 * ms)
+		s.wire("red").rtt = 30 * ms
+		s.run(45 * time.Second)
+		require.False(t, s.distant("red"))
+	}
+}
+
+func TestAPathThatHasBecomeLongerIsDistantWithinAMinute(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	s.run(time.Minute)
+	s.wire("red").rtt = 10 * ms
+	s.run(45 * time.Second)
+	require.False(t, s.distant("red"), "its queue may be long")
+	s.run(20 * time.Second)
+	require.True(t, s.distant("red"))
+}
+
+func TestAPathIsDistantNoLongerWhenItIsShortAgain(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	s.wire("red").rtt = 10 * ms
+	s.run(10 * time.Second)
+	require.True(t, s.distant("red"))
+	s.wire("red").rtt = ms
+	s.run(100 * ms)
+	require.False(t, s.distant("red"))
+}
+
+// Where the near paths are full, more is gained with the distant one.
+func TestAPathIsDistantNoLongerWhileTheOthersAreAsLongByTheirQueues(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "green", "red")
+	s.wire("red").rtt = 10 * ms
+	s.run(10 * time.Second)
+	require.True(t, s.distant("red"))
+	s.wire("blue").rtt, s.wire("green").rtt = 12*ms, 9*ms
+	s.run(time.Second)
+	require.False(t, s.distant("red"))
+	s.wire("blue").rtt, s.wire("green").rtt = ms, ms
+	s.run(3 * time.Second)
+	require.False(t, s.distant("red"), "it does not change its mind with each queue")
+	s.run(4 * time.Second)
+	require.True(t, s.distant("red"))
+}
+
+func TestADeadPathIsNotDistant(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	s.wire("red").rtt = 10 * ms
+	s.run(10 * time.Second)
+	s.wire("blue").blocked = true
+	s.run(2 * time.Second)
+	require.False(t, s.distant("red"), "there is no other path")
+	s.wire("blue").blocked = false
+	s.run(5 * time.Second)
+	require.True(t, s.distant("red"))
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package product
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"braid.dev/braid/hack/bench/rig"
+	"braid.dev/braid/internal/lab/network"
+)
+
+const (
+	// keptConnections are opened at once and kept, as a pool's are. On each so many bytes are asked for at a time.
+	keptConnections, keptBytes = 12, 1 << 10
+	keptPause                  = 20 * time.Millisecond
+	// In keptFirst of a lab's first connections nobody knows yet that a path is longer, and in keptSettled that should be known.
+	keptFirst, keptSettled, keptLasts = time.Second, 5 * time.Second, 10 * time.Second
+	keptDelay                         = 5 * time.Millisecond // one way, on one path of three
+)
+
+// keptWays are plain TCP and MPTCP of pods that no policy selects, and the default.
+var keptWays = []smallWay{
+	{"tcp", network.TCP, "other", "server-other"},
+	{"mptcp", network.MPTCP, "other", "server-other"},
+	{"braid", network.MPTCP, "client", "server"},
+}
+
+type smallWay struct {
+	name           string
+	protocol       network.Protocol
+	client, server string
+}
+
+func newKeptLab(ctx context.Context) (*rig.Lab, error) {
+	return rig.NewLab(ctx, network.Spec{
+		Paths: rig.Paths[:3], LinkMbit: rig.LinkMbit, PathDelays: map[string]time.Duration{rig.Paths[2]: keptDelay},
+	}, rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
+}
+
+// measureKept times small requests on connections that are kept, of which some begin on a path that is much
+// longer than the others.
+func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+	if err := l.Spread(ctx, "{}"); err != nil {
+		return err
+	}
+	for range m.Trials {
+		worst := map[string][2]time.Duration{}
+		for way := range rig.Shuffled(keptWays) {
+			took, err := worstKept(ctx, l, way)
+			if err != nil {
+				return fmt.Errorf("%s: %w", way.name, err)
+			}
+			worst[way.name] = took
+		}
+		for i, phase := range []string{"first", "then"} {
+			for _, way := range keptWays {
+				m.Add(fmt.Sprintf("kept.%s.%s_ms", phase, way.name), worst[way.name][i].Seconds()*1000)
+			}
+			for _, way := range keptWays[1:] {
+				m.Add(fmt.Sprintf("kept.%s.%s_to_tcp", phase, way.name), worst[way.name][i].Seconds()/worst["tcp"][i].Seconds())
+			}
+		}
+	}
+	return nil
+}
+
+// worstKept is how long the usual answer takes on the connection where it takes longest, first and then.
+func worstKept(ctx context.Context, l *rig.Lab, way smallWay) (worst [2]time.Duration, err error) {
+	err = rig.Use(ctx, func(ctx context.Context) (*rig.Flows, error) {
+		return rig.NewFlows(ctx, l.Network.Pod(way.client), l.Network.Pod(way.server))
+	}, func(flows *rig.Flows) error {
+		flows.Protocol = way.protocol
+		usual := make([][2]time.Duration, keptConnections)
+		running, ctx := errgroup.WithContext(ctx)
+		for i := range usual {
+			running.Go(func() (err error) {
+				usual[i], err = keptOne(ctx, flows)
+				return err
+			})
+		}
+		if err := running.Wait(); err != nil {
+			return err
+		}
+		for _, one := range usual {
+			for phase := range worst {
+				worst[phase] = max(worst[phase], one[phase])
+			}
+		}
+		return nil
+	})
+	return worst, err
+}
+
+func keptOne(ctx context.Context, flows *rig.Flows) (usual [2]time.Duration, err error) {
+	kept, err := flows.Keep(ctx)
+	if err != nil {
+		return usual, err
+	}
+	defer kept.Close()
+	var took [2][]time.Duration
+	for began := time.Now(); time.Since(began) < keptLasts; time.Sleep(keptPause) {
+		one, err := kept.Ask(keptBytes)
+		if err != nil {
+			return usual, err
+		}
+		switch since := time.Since(began); {
+		case since < keptFirst:
+			took[0] = append(took[0], one)
+		case since >= keptSettled:
+			took[1] = append(took[1], one)
+		}
+	}
+	for phase, times := range took {
+		slices.Sort(times)
+		usual[phase] = times[len(times)/2]
+	}
+	return usual, nil
+}
