@@ -24,13 +24,14 @@ const (
 )
 
 // keptWays are plain TCP and MPTCP of pods that no policy selects, and the default.
-var keptWays = []smallWay{
+var keptWays = []keptWay{
 	{"tcp", network.TCP, "other", "server-other"},
 	{"mptcp", network.MPTCP, "other", "server-other"},
 	{"braid", network.MPTCP, "client", "server"},
 }
 
-type smallWay struct {
+// keptWay is a pair of pods, and what its sockets speak.
+type keptWay struct {
 	name           string
 	protocol       network.Protocol
 	client, server string
@@ -70,7 +71,7 @@ func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 }
 
 // worstKept is how long the usual answer takes on the connection where it takes longest, first and then.
-func worstKept(ctx context.Context, l *rig.Lab, way smallWay) (worst [2]time.Duration, err error) {
+func worstKept(ctx context.Context, l *rig.Lab, way keptWay) (worst [2]time.Duration, err error) {
 	err = rig.Use(ctx, func(ctx context.Context) (*rig.Flows, error) {
 		return rig.NewFlows(ctx, l.Network.Pod(way.client), l.Network.Pod(way.server))
 	}, func(flows *rig.Flows) error {
