@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/testr"
 	"github.com/stretchr/testify/require"
+
+	"braid.dev/braid/api/v1alpha1"
 )
 
 func (s *simulation) distant(path string) bool {
@@ -108,4 +111,22 @@ func TestADeadPathIsNotDistant(t *testing.T) {
 	s.wire("blue").blocked = false
 	s.run(5 * time.Second)
 	require.True(t, s.distant("red"))
+}
+
+// Every agent watches every node.
+func TestTheStatusTellsOfDistancesOnceAMinute(t *testing.T) {
+	monitor, err := NewMonitor(MonitorOptions{Notify: func() {}, Log: testr.New(t)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, monitor.Close()) }()
+	s := simulate(usual, 1, true, "blue", "red")
+	s.run(2 * time.Second)
+	monitor.prober.tracker = s.tracker
+	began := time.Now()
+	require.True(t, monitor.show(began))
+	s.targets[pair{"peer1", "red"}].distance = distance{distant: true, known: true}
+	require.False(t, monitor.show(began.Add(50*time.Second)))
+	require.True(t, monitor.show(began.Add(61*time.Second)))
+	path := v1alpha1.NodePath{Name: "red"}
+	monitor.Describe(&path)
+	require.Equal(t, []string{"peer1"}, path.DistantTo)
 }

@@ -190,6 +190,7 @@ func TestWhatIsWorthShowing(t *testing.T) {
 		states, figures bool
 	}{
 		"nothing new":               {before, false, false},
+		"a node that is distant":    {with(func(p *v1alpha1.NodePath) { p.DistantTo = []string{"node2"} }), false, false},
 		"a peer that died":          {with(func(p *v1alpha1.NodePath) { p.PeersAlive = 2 }), true, false},
 		"another that died instead": {with(func(p *v1alpha1.NodePath) { p.Unreachable = []string{"node3"} }), true, false},
 		"a slightly longer time":    {with(func(p *v1alpha1.NodePath) { p.MedianRTTMicros = 1200 }), false, false},
@@ -203,6 +204,9 @@ func TestWhatIsWorthShowing(t *testing.T) {
 		}
 		if got := figuresDiffer(before, c.after); got != c.figures {
 			t.Errorf("%s: figures differ: %v", name, got)
+		}
+		if got := distancesDiffer(before, c.after); got != (len(c.after.DistantTo) > 0) {
+			t.Errorf("%s: distances differ: %v", name, got)
 		}
 	}
 }

@@ -10,10 +10,12 @@ import (
 )
 
 const (
-	// showStates and showFigures lie between two changes of the node's status, where
-	// a path became alive or dead, and where only times and losses changed.
-	showStates  = time.Second
-	showFigures = 5 * time.Second
+	// showStates, showFigures and showDistances lie between two changes of the node's status, where
+	// a path became alive or dead, where only times and losses changed, and where only which
+	// paths are distant did: with the load they may be, or not, every few seconds.
+	showStates    = time.Second
+	showFigures   = 5 * time.Second
+	showDistances = time.Minute
 	// peersShown are the unreachable peers that the status names of each path, and the distant ones.
 	peersShown = 10
 )
@@ -29,19 +31,29 @@ func (m *Monitor) show(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	differ := len(current) != len(m.shown)
-	due := now.Sub(m.shownAt) >= showFigures
+	passed := now.Sub(m.shownAt)
 	for path, figures := range current {
 		before, known := m.shown[path]
-		differ = differ || !known || statesDiffer(before, figures) || due && figuresDiffer(before, figures)
-		if !slices.Equal(before.DistantTo, figures.DistantTo) {
-			m.options.Log.Info("the nodes to which a path's round trip is much longer than by others have changed", "path", path, "nodes", figures.DistantTo)
-		}
+		differ = differ || !known || statesDiffer(before, figures) || passed >= showFigures && figuresDiffer(before, figures) ||
+			passed >= showDistances && distancesDiffer(before, figures)
 	}
 	if differ {
+		m.logDistances(current)
 		m.shown, m.shownAt = current, now
 	}
 	return differ
 }
+
+// logDistances tells of paths that have become distant, or are no longer, as often as the status does.
+func (m *Monitor) logDistances(current map[string]v1alpha1.NodePath) {
+	for path, figures := range current {
+		if distancesDiffer(m.shown[path], figures) {
+			m.options.Log.Info("the nodes to which a path's round trip is much longer than by others have changed", "path", path, "nodes", figures.DistantTo)
+		}
+	}
+}
+
+func distancesDiffer(a, b v1alpha1.NodePath) bool { return !slices.Equal(a.DistantTo, b.DistantTo) }
 
 func pathFigures(summary Summary) v1alpha1.NodePath {
 	unreachable := summary.Unreachable[:min(len(summary.Unreachable), peersShown)]
@@ -66,8 +78,7 @@ func twoDigits(value int64) int64 {
 }
 
 func statesDiffer(a, b v1alpha1.NodePath) bool {
-	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !slices.Equal(a.Unreachable, b.Unreachable) || !slices.Equal(a.LargePacketsLost, b.LargePacketsLost) ||
-		!slices.Equal(a.DistantTo, b.DistantTo)
+	return a.PeersProbed != b.PeersProbed || a.PeersAlive != b.PeersAlive || !slices.Equal(a.Unreachable, b.Unreachable) || !slices.Equal(a.LargePacketsLost, b.LargePacketsLost)
 }
 
 const (
