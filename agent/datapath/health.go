@@ -177,6 +177,7 @@ func (t *peerTable) setHealth(health map[string]PeerHealth) error {
 	if t.maps == nil {
 		return nil
 	}
+	t.forgetDistances()
 	return t.writeAll()
 }
 
@@ -238,16 +239,26 @@ func (t *peerTable) healthValue(name string, number uint32) (value uplink.ToUpli
 
 // isDistant is what an earlier agent left while this one does not know.
 func (t *peerTable) isDistant(name string, number uint32, path string, slot uint8) bool {
-	distant, known := t.health[name].Distant[path]
-	inherited, is := t.inherited[number]
-	if !known {
-		return inherited.Distant>>slot&1 != 0
+	if distant, known := t.health[name].Distant[path]; known {
+		return distant
 	}
-	if is {
-		inherited.Distant &^= 1 << slot
-		t.inherited[number] = inherited
+	return t.inherited[number].Distant>>slot&1 != 0
+}
+
+// forgetDistances forgets what an earlier agent left of those paths of which this one knows now.
+func (t *peerTable) forgetDistances() {
+	for name, entry := range t.entries {
+		inherited := t.inherited[entry.number]
+		if inherited.Distant == 0 {
+			continue
+		}
+		for path, slot := range t.paths {
+			if _, known := t.health[name].Distant[path]; known {
+				inherited.Distant &^= 1 << slot
+			}
+		}
+		t.inherited[entry.number] = inherited
 	}
-	return distant
 }
 
 // only leaves out what is said of paths that are gone.

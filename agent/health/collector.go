@@ -12,8 +12,9 @@ var (
 
 	pathPeers = describe("path_peers", "Other nodes on the path, by what probes say of the path to them.", "path", "state")
 	pathRTT   = describe("path_rtt_seconds", "Median over the other nodes of the path's smoothed round-trip time.", pathLabel...)
-	pathFar   = describe("path_distant_peers", "Other nodes to which the path's round trip is much longer than that of others.", pathLabel...)
 	pathLoss  = describe("path_loss_ratio", "Mean over the other nodes of the share of the latest probes that was lost.", pathLabel...)
+
+	pathDistant = describe("path_distant_peers", "Other nodes to which the path's round trip is much longer than that of others.", pathLabel...)
 
 	probesSent     = describe("path_probes_sent_total", "Probes sent on the path.", pathLabel...)
 	probesAnswered = describe("path_probes_answered_total", "Probes that were answered.", pathLabel...)
@@ -48,7 +49,7 @@ func NewCollector(prober *Prober, responder *Responder) *Collector {
 // Describe implements prometheus.Collector.
 func (c *Collector) Describe(descriptions chan<- *prometheus.Desc) {
 	for _, description := range []*prometheus.Desc{
-		pathPeers, pathRTT, pathFar, pathLoss, probesSent, probesAnswered, probesLost,
+		pathPeers, pathRTT, pathLoss, pathDistant, probesSent, probesAnswered, probesLost,
 		probesUnsent, answersUnasked, requestsServed, requestsFailed, stalledSeconds,
 	} {
 		descriptions <- description
@@ -78,8 +79,8 @@ func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
 		if summary.MedianRTT > 0 {
 			emit(pathRTT, prometheus.GaugeValue, summary.MedianRTT.Seconds(), path)
 		}
-		emit(pathFar, prometheus.GaugeValue, float64(len(summary.Distant)), path)
 		emit(pathLoss, prometheus.GaugeValue, summary.Loss, path)
+		emit(pathDistant, prometheus.GaugeValue, float64(len(summary.Distant)), path)
 	}
 	for path, total := range byPath {
 		emit(probesSent, prometheus.CounterValue, float64(total.sent), path)

@@ -117,13 +117,13 @@ func (v View) Alive() map[string]map[string]bool {
 
 // Distant tells of each path to a peer whether it is distant; not of those of which that is not known.
 func (v View) Distant() map[string]map[string]bool {
-	distant := v.those(func(s *Sample) bool { return s.DistanceKnown })
-	for peer, paths := range distant {
+	known := v.those(func(s *Sample) bool { return s.DistanceKnown })
+	for peer, paths := range known {
 		for path := range paths {
 			paths[path] = v.Sample(peer, path).Distant
 		}
 	}
-	return distant
+	return known
 }
 
 // Lost lists the lost paths of each peer that has some.

@@ -4,7 +4,6 @@ package hints
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -31,8 +30,8 @@ func (h *Hints) judged(view health.View) (peers, paths []string) {
 func peerHealth(view health.View, good map[string][]map[string]bool, classes []int) map[string]datapath.PeerHealth {
 	result := map[string]datapath.PeerHealth{}
 	dead, distant := view.Dead(), view.Distant()
-	for _, peer := range slices.Concat(slices.Collect(maps.Keys(dead)), slices.Collect(maps.Keys(distant))) {
-		result[peer] = datapath.PeerHealth{Dead: dead[peer], Distant: distant[peer]}
+	for peer, paths := range dead {
+		result[peer] = datapath.PeerHealth{Dead: paths}
 	}
 	for peer, judged := range good {
 		of := datapath.PeerHealth{Dead: dead[peer], Distant: distant[peer], Good: make([]map[string]bool, node.MaxClasses)}

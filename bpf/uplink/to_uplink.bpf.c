@@ -304,7 +304,7 @@ __noinline int begin_elsewhere(struct flow *flow, const struct packet *packet)
 	if (!node || !flow || !packet || !is_first(flow) || flow->avoided)
 		return 0;
 	if (rests(flow)) {
-		flow->path = flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1);
+		flow->path = together_path(flow);
 		flow->subtype &= ~TOGETHER_BITS;
 	}
 	index = flow->peer;

@@ -85,7 +85,7 @@ __noinline int leave_distant(struct flow *flow, const struct packet *packet)
 	index = flow->peer;
 	known = bpf_map_lookup_elem(&health, &index);
 	distant = known ? known->distant : 0;
-	if (rests(flow) && (!(distant >> flow->path & 1) || distant >> (flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1)) & 1))
+	if (rests(flow) && (!(distant >> flow->path & 1) || distant >> together_path(flow) & 1))
 		flow->subtype &= ~TOGETHER_BITS;
 	if (likely(!(distant >> flow->path & 1)) || flow->subtype & TOGETHER || !moves_little(flow))
 		return 0;

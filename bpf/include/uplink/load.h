@@ -69,6 +69,12 @@ static __always_inline void add_load(struct load *load, const struct flow *flow)
 	add_moved(load, 1, moved_since(flow->received, flow->counted_received));
 }
 
+/* The path that a flow takes which has TOGETHER. */
+static __always_inline __u32 together_path(const struct flow *flow)
+{
+	return flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1);
+}
+
 /* Whether the flow takes another path than its own because it moves little (distant.h). */
 static __always_inline int rests(const struct flow *flow)
 {

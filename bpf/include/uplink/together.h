@@ -99,7 +99,7 @@ static __always_inline __u8 shared_path(const struct flow *flow, __u8 paths)
 
 	if (likely(!(flow->subtype & TOGETHER)) || (!may_share && !rests(flow)))
 		return paths;
-	shared = paths & 1 << (flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1));
+	shared = paths & 1 << together_path(flow);
 	return shared ? shared : paths;
 }
 

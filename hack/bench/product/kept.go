@@ -5,7 +5,6 @@ package product
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -50,7 +49,7 @@ func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 		return err
 	}
 	for range m.Trials {
-		worst := map[string][2]time.Duration{}
+		worst := map[string][2]float64{}
 		for way := range rig.Shuffled(keptWays) {
 			took, err := worstKept(ctx, l, way)
 			if err != nil {
@@ -60,23 +59,23 @@ func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 		}
 		for i, phase := range []string{"first", "then"} {
 			for _, way := range keptWays {
-				m.Add(fmt.Sprintf("kept.%s.%s_ms", phase, way.name), worst[way.name][i].Seconds()*1000)
+				m.Add(fmt.Sprintf("kept.%s.%s_ms", phase, way.name), worst[way.name][i])
 			}
 			for _, way := range keptWays[1:] {
-				m.Add(fmt.Sprintf("kept.%s.%s_to_tcp", phase, way.name), worst[way.name][i].Seconds()/worst["tcp"][i].Seconds())
+				m.Add(fmt.Sprintf("kept.%s.%s_to_tcp", phase, way.name), worst[way.name][i]/worst["tcp"][i])
 			}
 		}
 	}
 	return nil
 }
 
-// worstKept is how long the usual answer takes on the connection where it takes longest, first and then.
-func worstKept(ctx context.Context, l *rig.Lab, way keptWay) (worst [2]time.Duration, err error) {
+// worstKept is how long the usual answer takes on the connection where it takes longest, first and then, in ms.
+func worstKept(ctx context.Context, l *rig.Lab, way keptWay) (worst [2]float64, err error) {
 	err = rig.Use(ctx, func(ctx context.Context) (*rig.Flows, error) {
 		return rig.NewFlows(ctx, l.Network.Pod(way.client), l.Network.Pod(way.server))
 	}, func(flows *rig.Flows) error {
 		flows.Protocol = way.protocol
-		usual := make([][2]time.Duration, keptConnections)
+		usual := make([][2]float64, keptConnections)
 		running, ctx := errgroup.WithContext(ctx)
 		for i := range usual {
 			running.Go(func() (err error) {
@@ -97,13 +96,13 @@ func worstKept(ctx context.Context, l *rig.Lab, way keptWay) (worst [2]time.Dura
 	return worst, err
 }
 
-func keptOne(ctx context.Context, flows *rig.Flows) (usual [2]time.Duration, err error) {
+func keptOne(ctx context.Context, flows *rig.Flows) (usual [2]float64, err error) {
 	kept, err := flows.Keep(ctx)
 	if err != nil {
 		return usual, err
 	}
 	defer kept.Close()
-	var took [2][]time.Duration
+	var took [2][]float64
 	for began := time.Now(); time.Since(began) < keptLasts; time.Sleep(keptPause) {
 		one, err := kept.Ask(keptBytes)
 		if err != nil {
@@ -111,14 +110,16 @@ func keptOne(ctx context.Context, flows *rig.Flows) (usual [2]time.Duration, err
 		}
 		switch since := time.Since(began); {
 		case since < keptFirst:
-			took[0] = append(took[0], one)
+			took[0] = append(took[0], one.Seconds()*1000)
 		case since >= keptSettled:
-			took[1] = append(took[1], one)
+			took[1] = append(took[1], one.Seconds()*1000)
 		}
 	}
 	for phase, times := range took {
-		slices.Sort(times)
-		usual[phase] = times[len(times)/2]
+		if len(times) == 0 {
+			return usual, fmt.Errorf("nothing was answered in one of the phases of %s", keptLasts)
+		}
+		usual[phase] = rig.Median(times)
 	}
 	return usual, nil
 }
