@@ -182,9 +182,9 @@ func (r flowReader) standIn(flow *uplink.ToUplinkFlow) (path uint8, ok bool) {
 }
 
 // shares tells whether the flow leaves by the path that it shares with others of its
-// connection, or by which it rests.
+// connection. One that rests is on a path of its own.
 func shares(flow *uplink.ToUplinkFlow) bool {
-	return flow.Subtype&uplink.TogetherBits == uplink.Together|flow.Last<<uplink.TogetherPath
+	return flow.Subtype&(uplink.TogetherBits|uplink.Noted) == uplink.Noted|uplink.Together|flow.Last<<uplink.TogetherPath
 }
 
 func (r flowReader) flow(key *uplink.ToUplinkFlowKey, flow *uplink.ToUplinkFlow) *Flow {

@@ -21,25 +21,36 @@ func (n *node) setDistant(t *testing.T, on ...int) {
 	n.setHealth(t, health)
 }
 
-// beginBy has so many connections begin, and tells how many have their place on each path, and by which they begin.
-func (n *node) beginBy(t *testing.T, e ends, count int) (places, by [paths]int) {
+// beginBy has so many connections begin, and tells how many have had their turn on each path, and by which they begin.
+func (n *node) beginBy(t *testing.T, e ends, count int) (turns, by [paths]int) {
 	t.Helper()
 	for i := range count {
 		s := e.port(uint16(20000 + i)).syn(capable(1))
-		by[n.goesBy(t, s)]++
-		places[n.mustFlow(t, s).Path]++
+		path := n.goesBy(t, s)
+		flow := n.mustFlow(t, s)
+		require.EqualValues(t, path, flow.Path)
+		by[path]++
+		turns[turnOf(flow)]++
 	}
-	return places, by
+	return turns, by
+}
+
+// turnOf tells on which path a flow has its turn, be it that it rests on another one.
+func turnOf(flow *uplink.ToUplinkFlow) uint8 {
+	if flow.Subtype&(uplink.Together|uplink.Noted) == uplink.Together {
+		return flow.Subtype >> uplink.TogetherPath & (uplink.MaxPaths - 1)
+	}
+	return flow.Path
 }
 
 func TestConnectionsBeginByOthersThanADistantPath(t *testing.T) {
 	n := newNode(t)
 	inTurn := [paths]int{20, 20, 20}
 	for name, test := range map[string]struct {
-		distant     []int
-		slow        map[int]uint32
-		up          uint8
-		places, not [paths]int // not: 1 for each path by which none begins
+		distant    []int
+		slow       map[int]uint32
+		up         uint8
+		turns, not [paths]int // not: 1 for each path by which none begins
 	}{
 		"one is distant":      {[]int{green}, nil, allPaths, inTurn, [paths]int{0, 1, 0}},
 		"two are":             {[]int{green, red}, nil, allPaths, inTurn, [paths]int{0, 1, 1}},
@@ -55,8 +66,8 @@ func TestConnectionsBeginByOthersThanADistantPath(t *testing.T) {
 				n.setPeer(t, test.up)
 				n.setDistant(t, test.distant...)
 				n.setSlow(t, lastingKey, test.slow)
-				places, by := n.beginBy(t, e, 60)
-				require.Equal(t, test.places, places)
+				turns, by := n.beginBy(t, e, 60)
+				require.Equal(t, test.turns, turns)
 				for path, not := range test.not {
 					require.Equal(t, not == 1, by[path] == 0, "%v", by)
 				}
@@ -65,19 +76,130 @@ func TestConnectionsBeginByOthersThanADistantPath(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatBeganAtRestHasItsPlaceAndItsToken(t *testing.T) {
+// beginAtRest has a pod's connection begin whose turn it is on green, which is distant, and tells where it rests.
+func (n *node) beginAtRest(t *testing.T, e ends) (begun ends, path int) {
+	t.Helper()
+	n.setDistant(t, green)
+	for begun = e.port(20000); ; begun = begun.port(begun.pod.Port() + 1) {
+		path = n.goesBy(t, begun.syn(capable(1)))
+		if path != green && turnOf(n.mustFlow(t, begun.out())) == green {
+			break
+		}
+	}
+	n.isAnswered(t, begun, capableWithKey(key))
+	n.requireGoesBy(t, path, begun.asksAgain(), "its first data")
+	return begun, path
+}
+
+// hearsMuch has so much come in for a flow on a path within a slice of time that it is not to rest.
+func (n *node) hearsMuch(t *testing.T, e ends, path int) {
+	t.Helper()
+	n.hearsInTheNextSlice(t, e, path, func(f *uplink.ToUplinkFlow) { f.CountedReceived = f.Received - uplink.RestingBytes })
+}
+
+// movesMuch has it do so for as long as the test goes on.
+func (n *node) movesMuch(t *testing.T, e ends, path int) {
+	t.Helper()
+	n.hearsMuch(t, e, path)
+	n.noSliceEnds(t, e)
+}
+
+// counts are how many subflows a connection has on each path.
+func counts(on ...int) []int {
+	all := make([]int, paths)
+	for _, path := range on {
+		all[path]++
+	}
+	return all
+}
+
+func TestAConnectionThatBeganAtRestTakesItsTurnWhenItMovesMuch(t *testing.T) {
 	n := newNode(t)
 	forEachVersion(t, func(t *testing.T, _ int, e ends) {
 		n.reset(t)
-		n.setDistant(t, green)
-		e = n.begin(t, e, green)
-		require.NotEqual(t, green, n.goesBy(t, e.asksAgain()))
-		require.Equal(t, []int{0, 1, 0}, n.places(t, n.mustFlow(t, e.out()).Token))
-		require.ElementsMatch(t, []int{blue, red}, []int{n.joinTo(t, e, 4001), n.joinTo(t, e, 4002)})
-		n.hearsInTheNextSlice(t, e, blue, func(f *uplink.ToUplinkFlow) { f.CountedReceived = f.Received - uplink.RestingBytes })
-		n.noSliceEnds(t, e)
-		n.requireGoesBy(t, green, e.asksAgain(), "as it moves much")
+		e, path := n.beginAtRest(t, e)
+		token := n.mustFlow(t, e.out()).Token
+		require.Equal(t, counts(path), n.places(t, token))
+		n.hearsMuch(t, e, path)
+		n.requireGoesBy(t, green, e.asksAgain(), "the next packet, in that slice of time")
+		require.Equal(t, counts(green), n.places(t, token))
+		n.closes(t, e, green, true, rst)
+		require.Equal(t, counts(), n.places(t, token))
 	})
+}
+
+// It finds at once how long the path is, where the first one would have taken it for short.
+func TestASubflowThatJoinsTakesTheTurnOfAFirstOneThatRests(t *testing.T) {
+	n := newNode(t)
+	forEachVersion(t, func(t *testing.T, _ int, e ends) {
+		n.reset(t)
+		e, path := n.beginAtRest(t, e)
+		token := n.mustFlow(t, e.out()).Token
+		require.ElementsMatch(t, []int{green, blue + red - path}, []int{n.joinTo(t, e, 4001), n.joinTo(t, e, 4002)})
+		n.movesMuch(t, e, path)
+		require.Equal(t, path, n.leavesBy(t, e.asksAgain()))
+		require.Equal(t, counts(blue, green, red), n.places(t, token))
+		require.Zero(t, n.mustFlow(t, e.out()).Subtype&uplink.TogetherBits, "it rests no more")
+		n.setDistant(t)
+		require.Equal(t, path, n.inTheNextSlice(t, e), "that is its own path now")
+	})
+}
+
+func TestSubflowsThatAreToShareAPathStayWhereTheFirstOneRests(t *testing.T) {
+	n := newNode(t)
+	n.prefer(t, uplink.ToUplinkPreference{Allowed: allPaths, Flags: uplink.PreferenceSet | uplink.PreferenceSame})
+	e, path := n.beginAtRest(t, endsOf[4])
+	require.Equal(t, path, n.joinTo(t, e, 4001))
+	n.movesMuch(t, e, path)
+	require.Equal(t, path, n.leavesBy(t, e.asksAgain()))
+	require.Equal(t, counts(path, path), n.places(t, n.mustFlow(t, e.out()).Token))
+}
+
+func TestAFlowThatRestsWaitsForItsTurnWhileThatPathIsDown(t *testing.T) {
+	n := newNode(t)
+	e, path := n.beginAtRest(t, endsOf[4])
+	n.setPeer(t, 1<<blue|1<<red)
+	n.movesMuch(t, e, path)
+	require.Equal(t, path, n.leavesBy(t, e.asksAgain()))
+	require.Equal(t, counts(path), n.places(t, n.mustFlow(t, e.out()).Token))
+	n.setPeer(t, allPaths)
+	n.movesMuch(t, e, path)
+	require.Equal(t, green, n.leavesBy(t, e.asksAgain()))
+}
+
+func TestAHotFlowTakesItsTurnAlsoOnANodeOnWhichNoneSharePaths(t *testing.T) {
+	n := newNode(t)
+	n.load(t, 131072, sharesNothing(t))
+	n.reset(t)
+	e, _ := n.beginAtRest(t, endsOf[4])
+	resting, sequence := *n.mustFlow(t, e.out()), uint32(100)
+	n.inOneStep(t, e.out(), func() {
+		n.putFlow(t, e.out(), resting)
+		sequence = n.heat(t, e, sequence)
+	}, func() {
+		flow, hot := n.mustFlow(t, e.out()), n.hotEntry(t, e.out())
+		flow.Subtype |= uplink.SendsMuch
+		put(t, n.maps.Flows, flowKey(e.out()), *flow)
+		hot.State |= uplink.SendsMuch << 16
+		put(t, n.maps.HotFlows, hot.index, hot.ToUplinkHotFlow)
+		n.egress(t, blue, e.sends(sequence).frame())
+	})
+	require.EqualValues(t, green, n.mustFlow(t, e.out()).Path)
+}
+
+// Else a path that flows have left to rest would look as if they lasted there for ever, and be slow.
+func TestAFlowThatMovesToRestCountsAsOneThatBeganThere(t *testing.T) {
+	n := newNode(t)
+	e := n.begin(t, endsOf[4], green)
+	before := n.lasted(t)
+	path := n.restsElsewhere(t, e)
+	after := n.lasted(t)
+	require.Equal(t, before.Ended[green]+1, after.Ended[green])
+	require.Equal(t, before.Begun[path]+1, after.Begun[path])
+	n.closes(t, e, path, true, fin)
+	ended := n.lasted(t)
+	require.Equal(t, after.Ended[path]+1, ended.Ended[path])
+	require.Equal(t, before.Timed, ended.Timed, "how long it lasted tells of no path")
 }
 
 // The other way would lead back to where it is lost.
@@ -85,7 +207,7 @@ func TestASYNThatIsRepeatedWhileItsConnectionRestsTakesTheNextPath(t *testing.T)
 	n := newNode(t)
 	n.setDistant(t, green)
 	e := endsOf[4]
-	for ; n.mustBegin(t, e) != green; e = e.port(e.pod.Port() + 1) {
+	for ; n.turnOfNew(t, e) != green; e = e.port(e.pod.Port() + 1) {
 	}
 	first := n.mustFlow(t, e.out()).Last
 	time.Sleep(quiet)
@@ -96,11 +218,11 @@ func TestASYNThatIsRepeatedWhileItsConnectionRestsTakesTheNextPath(t *testing.T)
 	require.Zero(t, flow.Subtype&uplink.TogetherBits)
 }
 
-// mustBegin has a pod say SYN, and tells whose place the connection has.
-func (n *node) mustBegin(t *testing.T, e ends) int {
+// turnOfNew has a pod say SYN, and tells on which path the connection has its turn.
+func (n *node) turnOfNew(t *testing.T, e ends) int {
 	t.Helper()
 	n.goesBy(t, e.syn(capable(1)))
-	return int(n.mustFlow(t, e.out()).Path)
+	return int(turnOf(n.mustFlow(t, e.out())))
 }
 
 // inTheNextSlice has the pod send once more in the next slice of time, and tells by which path.
@@ -161,17 +283,20 @@ func TestAFirstSubflowRestsElsewhereWhileItMovesLittle(t *testing.T) {
 					for i := range others {
 						n.joinTo(t, e, uint16(4001+i))
 					}
-					places := n.places(t, n.mustFlow(t, e.out()).Token)
-					n.restsElsewhere(t, e)
-					require.Equal(t, places, n.places(t, n.mustFlow(t, e.out()).Token), "its place stays")
+					token := n.mustFlow(t, e.out()).Token
+					places := n.places(t, token)
+					path := n.restsElsewhere(t, e)
+					require.Equal(t, places[path]+1, n.places(t, token)[path], "its place goes with it")
+					require.Zero(t, n.places(t, token)[green])
 					if moves == nil {
 						n.setDistant(t)
 						require.Equal(t, green, n.inTheNextSlice(t, e))
-						return
+					} else {
+						n.hearsInTheNextSlice(t, e, blue, moves)
+						n.noSliceEnds(t, e)
+						require.Equal(t, green, n.leavesBy(t, e.asksAgain()))
 					}
-					n.hearsInTheNextSlice(t, e, blue, moves)
-					n.noSliceEnds(t, e)
-					require.Equal(t, green, n.leavesBy(t, e.asksAgain()))
+					require.Equal(t, places, n.places(t, token), "and comes back with it")
 				})
 			})
 		}
@@ -215,7 +340,7 @@ func TestAFlowRestsByNoPathThatNobodyHeardOfLate(t *testing.T) {
 	require.Equal(t, red, n.inTheNextSlice(t, e))
 }
 
-func TestAFlowWhoseRestingPathFallsSilentTakesItsOwn(t *testing.T) {
+func TestAFlowWhoseRestingPathFallsSilentTakesAnother(t *testing.T) {
 	n := newSilentNode(t)
 	e := n.begin(t, endsOf[4], green)
 	for path := range paths {
@@ -225,11 +350,12 @@ func TestAFlowWhoseRestingPathFallsSilentTakesItsOwn(t *testing.T) {
 	path := n.inTheNextSlice(t, e)
 	require.NotEqual(t, green, path)
 	time.Sleep(quiet)
-	n.requireGoesBy(t, green, e.asksAgain(), "what is repeated")
-	require.Zero(t, n.mustFlow(t, e.out()).Subtype&uplink.TogetherBits)
-	n.setAnswered(t, green, tick(t)+1)
+	other := n.leavesBy(t, e.asksAgain())
+	require.NotEqual(t, path, other, "what is repeated")
 	n.noSliceEnds(t, e)
-	n.requireGoesBy(t, green, e.asksAgain(), "what comes after its own path has answered")
+	require.Equal(t, other, n.leavesBy(t, e.asksAgain()))
+	n.setAnswered(t, path, tick(t)+1)
+	require.Equal(t, path, n.leavesBy(t, e.asksAgain()), "what comes after that has answered")
 }
 
 // noSliceEnds has the flow be counted for as long as the test goes on: what it moves in so little time tells nothing.

@@ -254,6 +254,7 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 	struct flow *flow = &handshake.flow;
 	struct node *node = this_node();
 	__u8 usable, known;
+	__u32 begins;
 
 	if (!node)
 		return 0;
@@ -278,8 +279,9 @@ static __always_inline int place_flow(struct __sk_buff *skb, struct packet *pack
 	} else {
 		flow->avoided_at = lasting_clock();
 		usable = without_slow(endpoint->id, index, usable, ticks());
-		flow->path = round_robin_path(endpoint, usable);
-		flow->subtype |= begins_at_rest(index, flow->path, usable, flow->turn);
+		begins = begins_on(index, round_robin_path(endpoint, usable), usable, flow->turn);
+		flow->path = begins;
+		flow->subtype |= begins >> 8;
 	}
 	if (flow->path == NO_PATH)
 		return 0;
@@ -303,10 +305,8 @@ __noinline int begin_elsewhere(struct flow *flow, const struct packet *packet)
 
 	if (!node || !flow || !packet || !is_first(flow) || flow->avoided)
 		return 0;
-	if (rests(flow)) {
-		flow->path = together_path(flow);
+	if (rests(flow))
 		flow->subtype &= ~TOGETHER_BITS;
-	}
 	index = flow->peer;
 	peer = bpf_map_lookup_elem(&peers, &index);
 	if (!peer)
@@ -637,7 +637,8 @@ static __always_inline int read_hot_flow(const struct hot *hot, const struct nod
 	if (node->routed || read_hot(hot, &hot->entry->used, &foreign) != node->clock)
 		return 0;
 	read_numbers(hot, flow, &foreign);
-	if (foreign >> HOT_CLAIM || flow->avoided || (may_share && flow->subtype & SENDS_MUCH) || says_news(flow, packet))
+	if (foreign >> HOT_CLAIM || flow->avoided || (flow->subtype & SENDS_MUCH && (may_share || rests(flow))) ||
+	    says_news(flow, packet))
 		return 0;
 	flow->redirected = read_hot(hot, &hot->entry->redirected, &foreign);
 	read_way(hot, flow, &foreign);
@@ -707,8 +708,8 @@ static __always_inline int steer_known(struct __sk_buff *skb, struct packet *pac
 	note_expected(skb, flow, packet);
 	if (note_end(flow, key, packet, ENDED_OUT))
 		note_lasted(flow, packet->flags & TCP_RST);
-	if (unlikely(flow->counted != ticks() >> SLICE))
-		leave_distant(flow, packet);
+	if (unlikely(flow->counted != ticks() >> SLICE || is_to_take_turn(flow)))
+		rest_or_not(flow, packet);
 	verdict = steer(skb, flow, packet, key, note_leaving(skb, flow, key, packet));
 	follow_hot(hot, flow, key, packet->family, 1);
 	return verdict;

@@ -17,11 +17,13 @@ enum {
 	TRIES = 4, /* of a compare-and-swap that another CPU may win */
 };
 
-static __always_inline void give_place_back(const struct flow *flow)
+/* One subflow more of the flow's connection, if that is known, or one less, on the flow's path. */
+static __always_inline void count_place(const struct flow *flow, int is_more)
 {
 	struct connection_key key = { flow->endpoint, flow->token };
 	struct connection *connection = bpf_map_lookup_elem(&connections, &key);
 	__u32 path = flow->path & (MAX_PATHS - 1);
+	__u64 one = 1ULL << (path * 8);
 	int i;
 
 	if (!connection)
@@ -29,12 +31,16 @@ static __always_inline void give_place_back(const struct flow *flow)
 	for (i = 0; i < TRIES; i++) {
 		__u64 before = connection->subflows;
 
-		if (!(before >> (path * 8) & 0xff))
+		if ((before >> (path * 8) & 0xff) == (is_more ? 0xff : 0))
 			return;
-		if (__sync_val_compare_and_swap(&connection->subflows, before,
-						before - (1ULL << (path * 8))) == before)
+		if (__sync_val_compare_and_swap(&connection->subflows, before, is_more ? before + one : before - one) == before)
 			return;
 	}
+}
+
+static __always_inline void give_place_back(const struct flow *flow)
+{
+	count_place(flow, 0);
 }
 
 /* The flow needs its places no more. */

@@ -69,13 +69,13 @@ static __always_inline void add_load(struct load *load, const struct flow *flow)
 	add_moved(load, 1, moved_since(flow->received, flow->counted_received));
 }
 
-/* The path that a flow takes which has TOGETHER. */
+/* The path that a flow takes which has TOGETHER, or whose turn it is of one that rests. */
 static __always_inline __u32 together_path(const struct flow *flow)
 {
 	return flow->subtype >> TOGETHER_PATH & (MAX_PATHS - 1);
 }
 
-/* Whether the flow takes another path than its own because it moves little (distant.h). */
+/* Whether the flow is on another path than that whose turn it is, because it moves little (distant.h). */
 static __always_inline int rests(const struct flow *flow)
 {
 	return (flow->subtype & (NOTED | TOGETHER)) == TOGETHER;
@@ -102,7 +102,7 @@ __noinline int count_load(struct flow *flow, __u32 slice)
 		add_load(bpf_map_lookup_elem(&endpoint_loads, &endpoint), flow);
 	}
 	if (rests(flow) && flow->counted && moved_most(flow) >= RESTING_BYTES / LOAD_UNIT)
-		flow->subtype &= ~TOGETHER_BITS;
+		flow->subtype |= SENDS_MUCH;
 	if (flow->subtype & NOTED ||
 	    (!rests(flow) && flow->counted && moved_since(flow->sent, flow->counted_sent) >= BUSY_BYTES / LOAD_UNIT))
 		flow->subtype |= SENDS_MUCH;
@@ -110,6 +110,11 @@ __noinline int count_load(struct flow *flow, __u32 slice)
 	flow->counted_sent = flow->sent;
 	flow->counted_received = flow->received;
 	return 1;
+}
+
+static __always_inline int is_to_take_turn(const struct flow *flow)
+{
+	return rests(flow) && flow->subtype & SENDS_MUCH;
 }
 
 static __always_inline void note_load(struct flow *flow, __u32 now)

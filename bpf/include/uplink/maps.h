@@ -173,8 +173,8 @@ enum flow_times {
 enum flow_subtype {
 	NOTED = 1 << 1,       /* in busy_flows: what the agent says of it is looked up once in a slice of time */
 	SENDS_MUCH = 1 << 2,  /* as of the last slice of time, or is noted: to be looked up with what it sends next */
-	TOGETHER = 1 << 3,    /* by one path with the others of its connection; where it is not NOTED it rests, by that path */
-	TOGETHER_PATH = 4,    /* which: the bits from this one on */
+	TOGETHER = 1 << 3,    /* by one path with the others of its connection; where it is not NOTED it rests */
+	TOGETHER_PATH = 4,    /* which: the bits from this one on; of one that rests, whose turn it is */
 	TOGETHER_BITS = TOGETHER | 7 << TOGETHER_PATH,
 	ANSWERED = 1 << 7,    /* this end has acknowledged something */
 };

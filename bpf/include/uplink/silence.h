@@ -96,8 +96,6 @@ static __always_inline int answered_of_late(const struct flow *flow, __u32 now)
 static __always_inline void avoid_path(struct flow *flow, __u32 now)
 {
 	note_time(flow);
-	if (rests(flow))
-		flow->subtype &= ~TOGETHER_BITS;
 	flow->avoided |= 1 << (flow->last & (MAX_PATHS - 1));
 	flow->avoided_at = now & ~BEGAN;
 	if (flow->tries < MOST_TRIES)

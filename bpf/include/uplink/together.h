@@ -92,12 +92,12 @@ static __always_inline int note_leaving(struct __sk_buff *skb, struct flow *flow
 	return note_sent(skb, flow, packet);
 }
 
-/* Of the paths that a flow may take the one that its connection's subflows share, if they do, or by which it rests. */
+/* Of the paths that a flow may take the one that its connection's subflows share, if they do. */
 static __always_inline __u8 shared_path(const struct flow *flow, __u8 paths)
 {
 	__u8 shared;
 
-	if (likely(!(flow->subtype & TOGETHER)) || (!may_share && !rests(flow)))
+	if (!may_share || likely(!(flow->subtype & TOGETHER)) || rests(flow))
 		return paths;
 	shared = paths & 1 << together_path(flow);
 	return shared ? shared : paths;
