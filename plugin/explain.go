@@ -319,7 +319,7 @@ func impaired(member *v1alpha1.MPTCPNode, path *v1alpha1.NodePath) string {
 	case path.LossPercent > mostLossPercent:
 		return fmt.Sprintf("it loses %d %% of its probes: %s", path.LossPercent, lossRemedy)
 	case len(path.DistantTo) > 0:
-		return fmt.Sprintf("to %s its round trip is much longer than by others: connections begin by these, and go by them while they move little", enumerate(path.DistantTo))
+		return fmt.Sprintf("to %s answers take much longer than by others, as it is longer or full: connections begin by others, and go by these while they move little", enumerate(path.DistantTo))
 	}
 	return ""
 }

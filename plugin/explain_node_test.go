@@ -87,7 +87,7 @@ func TestAnExplanationSaysWhichPathDoesLessThanItShould(t *testing.T) {
 		}, "but not to node2 now: only large packets are lost on the way. Look at the MTU of switches and routers"},
 		"a path that is distant from one node": {func(member *v1alpha1.MPTCPNode) {
 			member.Status.Paths[1].DistantTo = []string{"node2"}
-		}, "but to node2 its round trip is much longer than by others: connections begin by these"},
+		}, "but to node2 answers take much longer than by others, as it is longer or full: connections begin by others"},
 		"a node that answers on no path": {func(member *v1alpha1.MPTCPNode) {
 			for i := range member.Status.Paths {
 				member.Status.Paths[i].PeersAlive, member.Status.Paths[i].Unreachable = 1, []string{"node2"}

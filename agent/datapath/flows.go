@@ -29,7 +29,7 @@ type Flow struct {
 	// answer them; empty otherwise.
 	StandIn string
 	// Shared is true where that is the path which all flows of its connection share (see
-	// Share), or by which the first one rests because its own is distant.
+	// Share).
 	Shared bool
 	// Incoming is the path by which something of the other end came in last; empty while
 	// nothing has, and where it came by the NIC of no path.

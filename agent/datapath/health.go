@@ -20,7 +20,7 @@ import (
 type PeerHealth struct {
 	// Dead paths are not used while another path to the peer can be.
 	Dead map[string]bool
-	// Distant paths have a much longer round trip than others: first subflows that move little rest by
+	// By distant paths answers take much longer than by others: first subflows that move little rest on
 	// others. Of those that it does not name holds what an earlier agent said.
 	Distant map[string]bool
 	// Good says, for each class of preferences, of which paths it is false that

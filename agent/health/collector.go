@@ -14,7 +14,7 @@ var (
 	pathRTT   = describe("path_rtt_seconds", "Median over the other nodes of the path's smoothed round-trip time.", pathLabel...)
 	pathLoss  = describe("path_loss_ratio", "Mean over the other nodes of the share of the latest probes that was lost.", pathLabel...)
 
-	pathDistant = describe("path_distant_peers", "Other nodes to which the path's round trip is much longer than that of others.", pathLabel...)
+	pathDistant = describe("path_distant_peers", "Other nodes to which a packet and its answer take much longer by the path than by others.", pathLabel...)
 
 	probesSent     = describe("path_probes_sent_total", "Probes sent on the path.", pathLabel...)
 	probesAnswered = describe("path_probes_answered_total", "Probes that were answered.", pathLabel...)

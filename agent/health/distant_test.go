@@ -60,29 +60,63 @@ func TestAQueueMakesNoPathDistantWhileProbesNowAndThenFindItShort(t *testing.T) 
 		s.wire("red").rtt = ms
 		s.run(600 * ms)
 		s.wire("red").rtt = 30 * ms
-		s.run(45 * time.Second)
+		s.run(9 * time.Second)
 		require.False(t, s.distant("red"))
 	}
 }
 
-func TestAPathThatHasBecomeLongerIsDistantWithinAMinute(t *testing.T) {
+func TestAPathThatOthersFillIsDistantUntilTheyAreGone(t *testing.T) {
 	s := simulate(usual, 1, true, "blue", "red")
 	s.run(time.Minute)
 	s.wire("red").rtt = 10 * ms
-	s.run(45 * time.Second)
-	require.False(t, s.distant("red"), "its queue may be long")
-	s.run(20 * time.Second)
+	s.run(9 * time.Second)
+	require.False(t, s.distant("red"), "its queue may be empty in a moment")
+	s.run(18 * time.Second)
 	require.True(t, s.distant("red"))
+	for range 10 {
+		s.wire("red").rtt = 500 * time.Microsecond
+		s.run(100 * ms)
+		s.wire("red").rtt = 10 * ms
+		s.run(2 * time.Second)
+		require.True(t, s.distant("red"), "its queue was empty for a moment")
+	}
+	s.wire("red").rtt = ms
+	s.run(time.Second)
+	require.False(t, s.distant("red"))
 }
 
-func TestAPathIsDistantNoLongerWhenItIsShortAgain(t *testing.T) {
+// What flows leave a path for being full may be all that filled it.
+func TestAPathWhoseQueueGoesWithWhatRestsElsewhereIsLeftAloneForLongerEachTime(t *testing.T) {
 	s := simulate(usual, 1, true, "blue", "red")
-	s.wire("red").rtt = 10 * ms
-	s.run(10 * time.Second)
-	require.True(t, s.distant("red"))
+	var times []time.Duration
+	was := false
+	for range 10 * 60 * 20 {
+		distant := s.distant("red")
+		s.wire("red").rtt = 30 * ms
+		if distant {
+			s.wire("red").rtt = ms
+		}
+		if distant && !was {
+			times = append(times, s.now)
+		}
+		was = distant
+		s.run(50 * ms)
+	}
+	require.Greater(t, len(times), 4)
+	require.Less(t, len(times), 9)
+	for i := 2; i < len(times); i++ {
+		require.Greater(t, times[i]-times[i-1], times[i-1]-times[i-2]-time.Second)
+	}
+	require.Greater(t, times[4]-times[3], 35*time.Second)
+	s.wire("red").rtt = 30 * ms
+	s.run(longestNear)
+	require.True(t, s.distant("red"), "now it is others' queue")
 	s.wire("red").rtt = ms
-	s.run(100 * ms)
+	s.run(time.Second)
 	require.False(t, s.distant("red"))
+	s.wire("red").rtt = 30 * ms
+	s.run(22 * time.Second)
+	require.True(t, s.distant("red"), "which comes back when they do")
 }
 
 // Where the near paths are full, more is gained with the distant one.

@@ -74,8 +74,8 @@ type Sample struct {
 	Probed bool
 	// Answers is true where one of the last three of them was answered.
 	Answers bool
-	// Distant is true of a path whose round trip is much longer than that of the best one to the
-	// same peer, also than it is there by now, with what waits in its queues. DistanceKnown is false
+	// Distant is true of a path by which a packet and its answer take much longer than by the best one to the
+	// same peer, with what waits in the queues of both. DistanceKnown is false
 	// before there were enough answers to tell.
 	Distant, DistanceKnown bool
 	// LosesLarge is true of a path that is dead for no other reason than that packets of

@@ -4,6 +4,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -358,26 +359,49 @@ func TestDeparturesAreStampedByTheKernel(t *testing.T) {
 	}
 }
 
+// fill sends by a node's first path four times what its NIC of 10 Mbit/s takes, until it is stopped.
+func (n *machine) fill(t *testing.T, to *machine) (stop func()) {
+	t.Helper()
+	sender := datagrams(t, n.Namespace, netip.AddrPort{})
+	address := netip.AddrPortFrom(to.address(t, 0, 4), 9)
+	var failed error
+	ended, running := make(chan struct{}), sync.WaitGroup{}
+	running.Go(func() {
+		packet := make([]byte, 1200)
+		for failed == nil {
+			select {
+			case <-ended:
+				return
+			case <-time.After(900 * time.Microsecond):
+			}
+			for range 4 {
+				_, err := sender.WriteToUDPAddrPort(packet, address)
+				failed = errors.Join(failed, err)
+			}
+		}
+	})
+	return sync.OnceFunc(func() {
+		close(ended)
+		running.Wait()
+		require.NoError(t, failed)
+	})
+}
+
 func TestTheQueuesOfTheNodesOwnNICsDoNotCount(t *testing.T) {
 	_, a, b := pairOf(t, network.Spec{LinkMbit: 10}, 4)
 	for name, ends := range map[string][2]*machine{"the prober's": {a, b}, "the responder's": {b, a}} {
 		t.Run(name, func(t *testing.T) {
-			sender := datagrams(t, ends[0].Namespace, netip.AddrPort{})
-			to := netip.AddrPortFrom(ends[1].address(t, 0, 4), 9)
-			packet := make([]byte, 1200)
 			count := a.deaths(t)
+			stop := ends[0].fill(t, ends[1])
+			defer stop()
+			time.Sleep(time.Second)
 			var sum time.Duration
 			samples := 0
-			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(900 * time.Microsecond) {
-				for range 2 { // twice the rate of the NIC
-					_, err := sender.WriteToUDPAddrPort(packet, to)
-					require.NoError(t, err)
-				}
-				if time.Until(end) < time.Second {
-					sum += a.prober.View().Sample("node2", "blue").RTT
-					samples++
-				}
+			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(900 * time.Microsecond) {
+				sum += a.prober.View().Sample("node2", "blue").RTT
+				samples++
 			}
+			stop()
 			if died := count(); died > 0 {
 				t.Error("a path died under load")
 			}
@@ -387,6 +411,31 @@ func TestTheQueuesOfTheNodesOwnNICsDoNotCount(t *testing.T) {
 				t.Errorf("%s: the queue of 20 ms counts", mean)
 			}
 		})
+	}
+}
+
+// What a connection asks waits in them.
+func TestAPathIsDistantWhileTheNICOfEitherEndIsFull(t *testing.T) {
+	_, a, b := pairOf(t, network.Spec{LinkMbit: 10}, 4)
+	for name, ends := range map[string][2]*machine{"the prober's": {a, b}, "the responder's": {b, a}} {
+		t.Run(name, func(t *testing.T) {
+			stop := ends[0].fill(t, ends[1])
+			defer stop()
+			time.Sleep(time.Second)
+			a.forgetDistances() // it takes long to forget how short the path was
+			a.await(t, "node2", "blue", "distant", func(s Sample) bool { return s.Distant })
+			require.False(t, a.prober.View().Sample("node2", "green").Distant)
+			stop()
+			a.await(t, "node2", "blue", "near", func(s Sample) bool { return !s.Distant })
+		})
+	}
+}
+
+func (n *machine) forgetDistances() {
+	n.prober.mu.Lock()
+	defer n.prober.mu.Unlock()
+	for _, target := range n.prober.tracker.targets {
+		target.distance = distance{}
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 //	6   2  reply: milliseconds that the responder wants between probes, at least
 //	8   8  nonce, chosen at random by the prober
 //	16  4  reply: nanoseconds between the request's coming and the reply's going
-//	20  4  not used, 0
+//	20  4  reply: of these, what it may wait in front of the NIC; 0 where that is not known, as of older agents
 //
 // A large request is longer: what follows finds out whether packets of that size get there,
 // and is not read. A packet of another length, magic, version or kind is none of ours.
@@ -34,6 +34,7 @@ type packet struct {
 	nonce    uint64
 	interval time.Duration
 	held     time.Duration
+	queued   time.Duration // part of held
 }
 
 func (p packet) bytes() (wire [packetLength]byte) {
@@ -41,9 +42,17 @@ func (p packet) bytes() (wire [packetLength]byte) {
 	wire[4], wire[5] = packetVersion, p.kind
 	binary.BigEndian.PutUint16(wire[6:], uint16(min(max(0, p.interval.Milliseconds()), math.MaxUint16)))
 	binary.BigEndian.PutUint64(wire[8:], p.nonce)
-	binary.BigEndian.PutUint32(wire[16:], uint32(min(max(0, p.held.Nanoseconds()), math.MaxUint32)))
+	putNanoseconds(wire[16:], p.held)
+	putNanoseconds(wire[20:], p.queued)
 	return wire
 }
+
+// putNanoseconds writes a time, or what is nearest to it that fits.
+func putNanoseconds(to []byte, d time.Duration) {
+	binary.BigEndian.PutUint32(to, uint32(min(max(0, d.Nanoseconds()), math.MaxUint32)))
+}
+
+func nanoseconds(of []byte) time.Duration { return time.Duration(binary.BigEndian.Uint32(of)) }
 
 // parse reads a packet; false for one that is none of ours.
 func parse(wire []byte) (packet, bool) {
@@ -60,6 +69,7 @@ func parse(wire []byte) (packet, bool) {
 		kind:     wire[5],
 		nonce:    binary.BigEndian.Uint64(wire[8:]),
 		interval: time.Duration(binary.BigEndian.Uint16(wire[6:])) * time.Millisecond,
-		held:     time.Duration(binary.BigEndian.Uint32(wire[16:])),
+		held:     nanoseconds(wire[16:]),
+		queued:   nanoseconds(wire[20:]),
 	}, true
 }

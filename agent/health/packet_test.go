@@ -10,8 +10,8 @@ import (
 func TestPacketsAreReadAsTheyWereWritten(t *testing.T) {
 	for name, p := range map[string]packet{
 		"a request":                   {kind: kindRequest, nonce: 0x0123456789abcdef},
-		"a reply":                     {kind: kindReply, nonce: 1<<64 - 1, held: 1234567, interval: 250 * time.Millisecond},
-		"a reply of the longest time": {kind: kindReply, held: 1<<32 - 1, interval: 65535 * time.Millisecond},
+		"a reply":                     {kind: kindReply, nonce: 1<<64 - 1, held: 1234567, queued: 234567, interval: 250 * time.Millisecond},
+		"a reply of the longest time": {kind: kindReply, held: 1<<32 - 1, queued: 1<<32 - 1, interval: 65535 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wire := p.bytes()

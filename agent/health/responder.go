@@ -177,7 +177,8 @@ func (r *Responder) answer(on *answering) {
 			reply.interval = min(reply.interval, longestRouted)
 		}
 		if request.at != 0 {
-			reply.held = now - request.at + on.queue(now)
+			reply.queued = on.queue(now)
+			reply.held = now - request.at + reply.queued
 		}
 		on.sent[reply.nonce%uint64(len(on.sent))] = departure{reply.nonce, now}
 		if err := on.send(reply, request.from); err != nil {

@@ -48,7 +48,7 @@ func (m *Monitor) show(now time.Time) bool {
 func (m *Monitor) logDistances(current map[string]v1alpha1.NodePath) {
 	for path, figures := range current {
 		if distancesDiffer(m.shown[path], figures) {
-			m.options.Log.Info("the nodes to which a path's round trip is much longer than by others have changed", "path", path, "nodes", figures.DistantTo)
+			m.options.Log.Info("the nodes to which answers take much longer by a path than by others have changed", "path", path, "nodes", figures.DistantTo)
 		}
 	}
 }

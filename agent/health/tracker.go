@@ -322,15 +322,32 @@ func (t *tracker) answered(now time.Duration, reply received, nic int) bool {
 // these took less than it thought. Where the wall clock was set meanwhile it is what
 // this agent sees, which is never too short.
 func (p *probe) roundTrip(now time.Duration, reply received) time.Duration {
-	seen := max(now-p.sent, time.Microsecond)
 	begun := p.departed
 	if begun == 0 {
 		begun = p.wall
 	}
-	if whole := reply.at - begun; reply.at != 0 && whole > 0 && whole <= seen+stall {
-		return whole - reply.held
+	rtt, isExact := p.since(begun, now, reply)
+	rtt -= reply.held
+	if !isExact {
+		rtt = max(rtt, time.Microsecond)
 	}
-	return max(seen-reply.held, time.Microsecond)
+	return rtt
+}
+
+// wait is what a packet of a flow and its answer would have taken, with the queues of both NICs.
+func (p *probe) wait(now time.Duration, reply received) time.Duration {
+	wait, _ := p.since(p.wall, now, reply)
+	return max(wait-reply.held+reply.queued, time.Microsecond)
+}
+
+// since is how long after some time by the wall clock the kernel had the answer; where the clock was set meanwhile, since the
+// probe was sent, as far as this agent sees.
+func (p *probe) since(begun, now time.Duration, reply received) (passed time.Duration, isExact bool) {
+	seen := max(now-p.sent, time.Microsecond)
+	if whole := reply.at - begun; reply.at != 0 && whole > 0 && whole <= seen+stall {
+		return whole, true
+	}
+	return seen, false
 }
 
 // answers tells whether it does on any path, as the status shows it.
@@ -369,9 +386,7 @@ func (t *target) measure(p *probe, now time.Duration, reply received) {
 		rtt = max(rtt, time.Microsecond)
 		t.rtt, t.deviation = rtt, rtt/2
 	}
-	if rtt > 0 {
-		t.distance.shortest.add(now, rtt)
-	}
+	t.distance.measure(now, p.wait(now, reply))
 }
 
 // unansweredToShow are probes in a row.

@@ -515,6 +515,10 @@ func TestTheTimeForAnAnswerBeginsWhenTheNICHasTheProbe(t *testing.T) {
 	if rtt := p.roundTrip(s.now+46*ms, reply); rtt != 13*ms {
 		t.Errorf("45 ms with 30 in the queue and 2 at the responder are a round trip of %s", rtt)
 	}
+	reply.queued = ms
+	if wait := p.wait(s.now+46*ms, reply); wait != 44*ms {
+		t.Errorf("with one of the 2 in a queue, what a flow's packet waits is %s", wait)
+	}
 	reply.at = p.wall - time.Hour // the clock was set
 	if rtt := p.roundTrip(s.now+46*ms, reply); rtt != 44*ms {
 		t.Errorf("with a clock that was set, the round trip is %s", rtt)

@@ -130,8 +130,9 @@ type NodePath struct {
 	// +listType=set
 	// +optional
 	LargePacketsLost []string `json:"largePacketsLost,omitempty"`
-	// distantTo lists nodes to which the path's round trip is much longer than that of others, at most
-	// ten: connections to their pods begin by others, and go by these while they move little.
+	// distantTo lists nodes to which a packet and its answer take much longer by the path than by
+	// others, as it is longer or something fills it, at most ten: connections to their pods begin by
+	// others, and go by these while they move little.
 	// +kubebuilder:validation:MaxItems=10
 	// +listType=set
 	// +optional

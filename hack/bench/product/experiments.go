@@ -166,6 +166,10 @@ var experiments = []rig.Measurer{
 		Name: "kept", Measures: "answers on connections that are kept, where one path of three has a round trip of 10 ms",
 		Figures: []rig.Unit{{"kept.*_ms", "ms"}, {"kept.*_to_tcp", "ratio"}},
 	}},
+	rig.Experiment[*rig.Lab]{Setup: newKeptBusyLab, Run: measureKeptBusy, Info: rig.Info{
+		Name: "kept_busy", Measures: "answers on connections that are kept, where traffic that Braid leaves alone fills one path of three",
+		Figures: []rig.Unit{{"kept_busy.*_ms", "ms"}, {"kept_busy.*_to_tcp", "ratio"}},
+	}},
 	rig.Experiment[*webAgents]{Setup: newWebAgents, Run: measureHTTPAgents, Info: rig.Info{
 		Name: "http_agents", Measures: "what agents cost short connections: requests over links of 1 Gbit/s while they run and while they are stopped, by turns of a second",
 		Figures: []rig.Unit{{"http_agents.1k.*_rps", "requests/s"}, {"http_agents.1k.running_to_stopped", "ratio"}, {"http_agents.1k.busiest_agent_pct", "%"}},

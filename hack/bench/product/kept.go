@@ -4,13 +4,16 @@ package product
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"braid.dev/braid/hack/bench/rig"
 	"braid.dev/braid/internal/lab/network"
+	"braid.dev/braid/internal/lab/traffic"
 )
 
 const (
@@ -20,6 +23,9 @@ const (
 	// In keptFirst of a lab's first connections nobody knows yet that a path is longer, and in keptSettled that should be known.
 	keptFirst, keptSettled, keptLasts = time.Second, 5 * time.Second, 10 * time.Second
 	keptDelay                         = 5 * time.Millisecond // one way, on one path of three
+	// So many connections of others fill one path of three, keptBusyFor before anything is measured.
+	keptOthers, keptBusyFor = 2, 25 * time.Second
+	keptOthersPort          = "7070"
 )
 
 // keptWays are plain TCP and MPTCP of pods that no policy selects, and the default.
@@ -37,9 +43,17 @@ type keptWay struct {
 }
 
 func newKeptLab(ctx context.Context) (*rig.Lab, error) {
-	return rig.NewLab(ctx, network.Spec{
+	return keptLabOn(ctx, network.Spec{
 		Paths: rig.Paths[:3], LinkMbit: rig.LinkMbit, PathDelays: map[string]time.Duration{rig.Paths[2]: keptDelay},
-	}, rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
+	})
+}
+
+func newKeptBusyLab(ctx context.Context) (*rig.Lab, error) {
+	return keptLabOn(ctx, network.Spec{Paths: rig.Paths[:3], LinkMbit: rig.LinkMbit})
+}
+
+func keptLabOn(ctx context.Context, links network.Spec) (*rig.Lab, error) {
+	return rig.NewLab(ctx, links, rig.PodOf("demo", "other", 1), rig.PodOf("demo", "server-other", 2))
 }
 
 // measureKept times small requests on connections that are kept, of which some begin on a path that is much
@@ -48,6 +62,30 @@ func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 	if err := l.Spread(ctx, "{}"); err != nil {
 		return err
 	}
+	return compareKept(ctx, m, l, "kept")
+}
+
+// measureKeptBusy times them where the nodes' own traffic, which Braid leaves alone, fills a path.
+func measureKeptBusy(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
+	if err := l.Spread(ctx, "{}"); err != nil {
+		return err
+	}
+	from, to := l.Network.Nodes[0], l.Network.Nodes[1]
+	return rig.Use(ctx, func(ctx context.Context) (*rig.Server, error) {
+		return rig.Serve(ctx, to.Namespace, keptOthersPort)
+	}, func(*rig.Server) (err error) {
+		others := rig.Route{From: from.Namespace, To: net.JoinHostPort(to.Address(2, 4), keptOthersPort), Protocol: network.TCP}
+		running, err := others.Start(ctx, traffic.Options{Connections: keptOthers, Duration: time.Hour})
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, running.Stop()) }()
+		time.Sleep(keptBusyFor)
+		return compareKept(ctx, m, l, "kept_busy")
+	})
+}
+
+func compareKept(ctx context.Context, m *rig.Measurement, l *rig.Lab, figure string) error {
 	for range m.Trials {
 		worst := map[string][2]float64{}
 		for way := range rig.Shuffled(keptWays) {
@@ -59,10 +97,10 @@ func measureKept(ctx context.Context, m *rig.Measurement, l *rig.Lab) error {
 		}
 		for i, phase := range []string{"first", "then"} {
 			for _, way := range keptWays {
-				m.Add(fmt.Sprintf("kept.%s.%s_ms", phase, way.name), worst[way.name][i])
+				m.Add(fmt.Sprintf("%s.%s.%s_ms", figure, phase, way.name), worst[way.name][i])
 			}
 			for _, way := range keptWays[1:] {
-				m.Add(fmt.Sprintf("kept.%s.%s_to_tcp", phase, way.name), worst[way.name][i]/worst["tcp"][i])
+				m.Add(fmt.Sprintf("%s.%s.%s_to_tcp", figure, phase, way.name), worst[way.name][i]/worst["tcp"][i])
 			}
 		}
 	}
