@@ -85,6 +85,16 @@ func TestAPathThatOthersFillIsDistantUntilTheyAreGone(t *testing.T) {
 	require.False(t, s.distant("red"))
 }
 
+func TestAPathThatHasJustBecomeDistantIsNoLongerWhenItIsShortAgain(t *testing.T) {
+	s := simulate(usual, 1, true, "blue", "red")
+	s.wire("red").rtt = 10 * ms
+	s.run(4 * time.Second)
+	require.True(t, s.distant("red"))
+	s.wire("red").rtt = ms
+	s.run(100 * ms)
+	require.False(t, s.distant("red"))
+}
+
 // What flows leave a path for being full may be all that filled it.
 func TestAPathWhoseQueueGoesWithWhatRestsElsewhereIsLeftAloneForLongerEachTime(t *testing.T) {
 	s := simulate(usual, 1, true, "blue", "red")

@@ -173,8 +173,10 @@ func TestAHotFlowTakesItsTurnAlsoOnANodeOnWhichNoneSharePaths(t *testing.T) {
 	n.reset(t)
 	e, _ := n.beginAtRest(t, endsOf[4])
 	resting, sequence := *n.mustFlow(t, e.out()), uint32(100)
+	connection := uplink.ToUplinkConnectionKey{Endpoint: thePod, Token: resting.Token}
 	n.inOneStep(t, e.out(), func() {
 		n.putFlow(t, e.out(), resting)
+		put(t, n.maps.Connections, connection, uplink.ToUplinkConnection{Subflows: 1 << (resting.Path * 8)})
 		sequence = n.heat(t, e, sequence)
 	}, func() {
 		flow, hot := n.mustFlow(t, e.out()), n.hotEntry(t, e.out())

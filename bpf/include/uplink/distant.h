@@ -97,7 +97,7 @@ __noinline int move_place(struct flow *flow, __u32 path)
  * Whether a first subflow that moves much is to go to this path: not where a further one is there. Where all are to
  * be on one path it is the other way round.
  */
-__noinline int has_none_on(const struct flow *flow, __u32 path)
+__noinline int is_to_move_to(const struct flow *flow, __u32 path)
 {
 	struct preference *preference;
 	struct connection_key key;
@@ -123,7 +123,7 @@ static __always_inline int take_turn(struct flow *flow, const struct packet *pac
 	if (!(paths_of(flow, packet) >> path & 1))
 		return 0;
 	flow->subtype &= ~TOGETHER_BITS;
-	return has_none_on(flow, path) && move_place(flow, path);
+	return is_to_move_to(flow, path) && move_place(flow, path);
 }
 
 /*
