@@ -39,17 +39,16 @@ func (c *connection) mayGiveUpSome(now time.Time) bool {
 	return !now.Before(c.partAt) && (c.looks >= long || !c.limits.isNarrow())
 }
 
-// toGiveUpSome gives up the paths that carry little beside several others, where these promise more than
-// the connection gets.
+// toGiveUpSome gives up the paths that carry little beside several others, or lose packets that the connection
+// waits for, where these promise more than the connection gets.
 func (c *connection) toGiveUpSome(now time.Time, subflows []subflow) (next arrangement, is bool) {
-	best := slices.MaxFunc(subflows, func(a, b subflow) int {
-		return cmp.Compare(c.subflows[a.ends].peak, c.subflows[b.ends].peak)
-	})
-	next.shared, next.path, next.cheap = true, best.path, true
+	losing := c.holdingUp(subflows)
+	best := c.fastest(subflows, losing)
+	next = arrangement{shared: true, path: best.path, cheap: true, losses: len(losing) > 0, buffered: !c.limits.isNarrow()}
 	fastest, promised, givesUp := c.subflows[best.ends], 0.0, false
 	for _, s := range subflows {
 		h := c.subflows[s.ends]
-		if h.peak <= spare*fastest.peak && h.drains() > fastest.drains() {
+		if slices.Contains(losing, s.path) || h.peak <= spare*fastest.peak && h.drains() > fastest.drains() {
 			givesUp = true
 			next.others += h.peak
 			continue
@@ -66,11 +65,34 @@ func (c *connection) toGiveUpSome(now time.Time, subflows []subflow) (next arran
 	return next, givesUp && next.keeps != 0 && c.rate.value < short*promised
 }
 
+// holdingUp are the paths that lose packets where the connection waits for what another one carries in every
+// second look.
+func (c *connection) holdingUp(subflows []subflow) (paths []uint8) {
+	if c.looks < recent || !c.limits.isMostlyStuck() {
+		return nil
+	}
+	return c.losing(subflows)
+}
+
+// fastest is the subflow that moves most, of those that are on none of these paths if there are any.
+func (c *connection) fastest(subflows []subflow, losing []uint8) subflow {
+	return slices.MaxFunc(subflows, func(a, b subflow) int {
+		switch on := slices.Contains(losing, a.path); {
+		case on == slices.Contains(losing, b.path):
+			return cmp.Compare(c.subflows[a.ends].peak, c.subflows[b.ends].peak)
+		case on:
+			return -1
+		}
+		return 1
+	})
+}
+
 // givesUpLittle tells whether the other paths carry little beside what this one gives.
 func (a *arrangement) givesUpLittle(rate float64) bool { return a.others <= spare*rate }
 
 // toShare is the path that promises more than all of them give, if one does. The send buffer grows
-// with what all paths carry: where that is what is full, several good paths are not given up.
+// with what all paths carry: where that is what is full, several good paths are not given up, but for
+// those that lose so much that the others stand still meanwhile, as behind a policer.
 func (c *connection) toShare(now time.Time, subflows []subflow) (next arrangement, found bool) {
 	losing := c.losing(subflows)
 	path, delivers, sure := c.best(now, subflows, losing)
@@ -80,11 +102,12 @@ func (c *connection) toShare(now time.Time, subflows []subflow) (next arrangemen
 		path, found = c.starved(now, subflows)
 	}
 	next = arrangement{shared: true, path: path, losses: losses && !guesses, guessed: guesses, sure: sure && !guesses, several: len(subflows) > 2, others: c.elsewhere(path, subflows)}
-	next.cheap = guesses || next.givesUpLittle(delivers)
+	next.cheap, next.buffered = guesses || next.givesUpLittle(delivers), !c.limits.isNarrow()
 	if guesses {
 		return next, found && !losses
 	}
-	return next, next.cheap || c.limits.isNarrow() && c.hasShown(delivers, losses)
+	mayCostMuch := !next.buffered || losses && c.limits.isMostlyStuck()
+	return next, next.cheap || mayCostMuch && c.hasShown(delivers, losses)
 }
 
 // starved is the path of a subflow whose data is acknowledged at once while another one, which moves

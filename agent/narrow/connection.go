@@ -57,15 +57,16 @@ type arrangement struct {
 	// beside the others are given up.
 	keeps uint8
 
-	losses  bool    // other paths lose packets
-	guessed bool    // nothing tells what it would give
-	bursts  bool    // it is for bursts, which are late on another path
-	sure    bool    // it is known what the path gives
-	cheap   bool    // little is lost where it gives no more
-	several bool    // more than one other path would be given up
-	refuted bool    // one path alone gave no more
-	plainly bool    // to share the path was right, and not by a small difference
-	others  float64 // what the subflows on the paths that are given up move at their best
+	losses   bool    // other paths lose packets
+	buffered bool    // it is for a send buffer that is full, not for a window
+	guessed  bool    // nothing tells what it would give
+	bursts   bool    // it is for bursts, which are late on another path
+	sure     bool    // it is known what the path gives
+	cheap    bool    // little is lost where it gives no more
+	several  bool    // more than one other path would be given up
+	refuted  bool    // one path alone gave no more
+	plainly  bool    // to share the path was right, and not by a small difference
+	others   float64 // what the subflows on the paths that are given up move at their best
 }
 
 func (a *arrangement) order() order {
@@ -332,7 +333,7 @@ func (c *connection) needed() float64 {
 	switch {
 	case !c.shared:
 		return gainApart
-	case c.losses && (!c.other.shared || c.other.keeps != 0): // else the other ones' losses are gone already
+	case c.losses && !c.buffered && (!c.other.shared || c.other.keeps != 0): // else the other ones' losses are gone already
 		return gainLossless
 	case c.guessed:
 		return gainGuessed

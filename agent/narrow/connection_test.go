@@ -30,6 +30,9 @@ type network struct {
 	content       bool    // the application writes little at once, and waits
 	paced         bool
 	loses         [2]float64 // the part that each path has sent again
+	buffered      bool       // the send buffer is what is full
+	// waitsNowAndThen has what waits for the slow path do so at every fourth look alone.
+	waitsNowAndThen bool
 }
 
 // narrow has the receiver's window hold back what the good path could carry.
@@ -70,6 +73,9 @@ func (s *simulation) subflows() []subflow {
 		all[i] = subflow{ends{local, netip.MustParseAddrPort("10.244.2.2:80")}, path, s.acked[i], s.rates[i], s.rtts[i], s.rtts[i], s.receiver, 0, s.resent[i], s.paced, false}
 	}
 	stuck := s.stuck
+	if s.waitsNowAndThen && s.looks%4 != 0 {
+		stuck = 0
+	}
 	if s.shared {
 		stuck = s.waitsTogether
 	}
@@ -81,6 +87,9 @@ func (s *simulation) backlog() backlog {
 	underWay := uint64(s.fills * float64(s.receiver))
 	if s.content {
 		return backlog{all: underWay / 10, underWay: underWay / 10}
+	}
+	if s.buffered {
+		return backlog{all: underWay, underWay: underWay, used: underWay, buffer: underWay}
 	}
 	return backlog{all: 10 * s.receiver, underWay: underWay}
 }

@@ -48,6 +48,8 @@ var secondPaths = []secondPath{
 	{name: "third_very_slow", more: 1, make: onlyTheLast(shaped(3))},
 	{name: "half_and_very_slow", more: 1, make: shapedEach(50, 2)},
 	{name: "lossy", make: func(l *rig.Lab, path string) error { return l.Network.Lose(l.Sender.Node, path, 0.01) }},
+	{name: "policed", make: policed},
+	{name: "third_policed", more: 1, make: onlyTheLast(policed)},
 	{name: "late", delay: 10 * time.Millisecond},
 	{name: "fails", during: failForAWhile},
 }
@@ -64,6 +66,11 @@ func shapedEach(mbit ...int) func(*rig.Lab, string) error {
 	return func(l *rig.Lab, path string) error {
 		return shaped(mbit[slices.Index(rig.Paths[1:], path)])(l, path)
 	}
+}
+
+// policed has a path lose at once what is more than half a link's rate and a burst of 256 kB.
+func policed(l *rig.Lab, path string) error {
+	return l.Network.Police(path, rig.LinkMbit/2, 256_000)
 }
 
 // onlyTheLast makes the last path so, and leaves the second one as good as the first.
