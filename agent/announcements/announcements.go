@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,11 +179,17 @@ func waitsOf(model *node.Model) map[uint32]wait {
 	return waits
 }
 
+// opening are the managers by which connections get further subflows.
+var opening = []v1alpha1.SubflowManager{v1alpha1.SubflowManagerKernel, v1alpha1.SubflowManagerAgent}
+
 func waitOf(endpoint *node.Endpoint) wait {
 	subflows := &endpoint.Subflows
 	bytes, millis, tells := subflows.AnnounceAfterBytes, subflows.AnnounceAfterMillis, uint32(0)
 	if subflows.Manager == v1alpha1.SubflowManagerAgent && subflows.OpenAfterBytes+subflows.OpenAfterMillis > 0 {
 		bytes, millis, tells = subflows.OpenAfterBytes, subflows.OpenAfterMillis, announcements.AgentOpens
+	}
+	if subflows.Count > 1 && slices.Contains(opening, subflows.Manager) {
+		tells |= announcements.Joined
 	}
 	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
 		Bytes: uint64(bytes), Time: uint64(millis) * uint64(time.Millisecond), Tells: tells,

@@ -64,7 +64,13 @@ func hostOf(t *testing.T, pod *network.Pod) *pair.Host {
 // hold is what the server's node does.
 func (l *lab) hold(t testing.TB, after pathmanager.OpenAfter) {
 	t.Helper()
-	on, pod := l.Nodes[1], l.Nodes[1].Pods[0]
+	l.holder = l.holdAt(t, l.Nodes[1], l.options, after)
+}
+
+// holdAt is what a node does for its pod.
+func (l *lab) holdAt(t testing.TB, on *network.Node, options Options, after pathmanager.OpenAfter) *Holder {
+	t.Helper()
+	pod := on.Pods[0]
 	index, err := on.Index(pod.HostInterface)
 	require.NoError(t, err)
 	plan := v1alpha1.PlanSubflows{Manager: l.manager, Count: subflows}
@@ -74,14 +80,15 @@ func (l *lab) hold(t testing.TB, after pathmanager.OpenAfter) {
 	state := nodetest.State{Endpoints: []nodetest.Endpoint{{
 		Interface: index, Addresses: []netip.Addr{netip.MustParseAddr(pod.IPv4)}, Subflows: plan,
 	}}}
-	l.holder = Open(l.options)
-	builder := nodetest.NewBuilder(l.options.PinPath)
+	holder := Open(options)
+	builder := nodetest.NewBuilder(options.PinPath)
 	t.Cleanup(func() { require.NoError(t, builder.Close()) })
 	t.Cleanup(func() {
-		require.NoError(t, l.holder.Close())
-		require.NoError(t, on.Do(func() error { return Open(l.options).Remove(context.Background()) }))
+		require.NoError(t, holder.Close())
+		require.NoError(t, on.Do(func() error { return Open(options).Remove(context.Background()) }))
 	})
-	require.NoError(t, on.Do(func() error { return state.Apply(context.Background(), l.holder, builder) }))
+	require.NoError(t, on.Do(func() error { return state.Apply(context.Background(), holder, builder) }))
+	return holder
 }
 
 func (l *lab) manage(t *testing.T, host *pair.Host, after pathmanager.OpenAfter) {

@@ -372,7 +372,7 @@ func (f *follower) create(due []*connection, now time.Time) error {
 		if c.byKernel || c.delayed.waits || !f.tracker.mayJoin(c, now) {
 			continue
 		}
-		failed = errors.Join(failed, f.locate(c))
+		failed = errors.Join(failed, f.leaveFastOpen(c), f.locate(c))
 		lacking := f.tracker.lacking(c, true)
 		f.tracker.attempt(c, now)
 		for _, p := range lacking {
@@ -427,13 +427,19 @@ func (f *follower) createOne(c *connection, p pair, now time.Time) error {
 // nudge makes the kernel open subflows of the connections that it is in charge
 // of, one of each at a time.
 func (f *follower) nudge(due []*connection, now time.Time) error {
-	if f.tracker.mayNotHelp() {
-		f.tracker.postpone(slices.DeleteFunc(due, func(c *connection) bool { return !c.byKernel || c.delayed.waits }), now.Add(announceGrace))
+	candidates := slices.DeleteFunc(due, func(c *connection) bool { return !c.byKernel || c.delayed.waits })
+	if len(candidates) == 0 {
 		return nil
 	}
+	without, err := f.mayNotNudge()
+	if without || err != nil {
+		f.tracker.postpone(candidates, now.Add(announceGrace))
+		return err
+	}
+	var failed error
 	missing := map[bool]int{} // by whether it is IPv4
-	for _, c := range due {
-		if !c.byKernel || c.delayed.waits || !f.tracker.mayJoin(c, now) {
+	for _, c := range candidates {
+		if !f.tracker.mayJoin(c, now) {
 			continue
 		}
 		if is4 := c.remote.Addr().Is4(); f.tracker.mayNudge(is4) {
@@ -441,7 +447,6 @@ func (f *follower) nudge(due []*connection, now time.Time) error {
 		}
 		f.tracker.attempt(c, now)
 	}
-	var failed error
 	for is4, count := range missing {
 		endpoint := anyIPv6
 		if is4 {

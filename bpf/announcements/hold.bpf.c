@@ -14,9 +14,10 @@
  * by itself passes from then on, as it does where anything here fails.
  *
  * What else the pod's kernel says too early is kept here as well: answers to joins that are not
- * finished.
+ * finished, and data in SYNs (fast_open.h).
  */
 #include "announcements.h"
+#include "fast_open.h"
 #include "shared.h"
 
 /* For Go. */
@@ -75,10 +76,15 @@ static __always_inline int take_room(const struct wait *wait, const struct tcp_s
 	return now >= until && __sync_val_compare_and_swap(&room->until, until, now + PLACE_EVERY) == until;
 }
 
+/* A peer's may do so whose node is not ours: such a connection gets no further subflow. */
+static __always_inline int began_with_data(const struct tcp_sock *tcp) { return READ_BIT(tcp, SYN_DATA_ACKED); }
+
 static __always_inline int lasts(const struct wait *wait, const struct tcp_sock *tcp, struct held *held)
 {
 	if (held->lasts)
 		return 1;
+	if (unlikely(began_with_data(tcp)))
+		return 0;
 	if ((wait->bytes && moved_by(tcp) >= wait->bytes) || (wait->time && bpf_ktime_get_ns() - held->began >= wait->time))
 		held->lasts = take_room(wait, tcp);
 	if (held->lasts)
@@ -220,11 +226,8 @@ static __always_inline int is_early_answer(struct __sk_buff *skb, const struct t
 static __always_inline int is_begun_here(const struct tcp_sock *tcp)
 {
 	struct mptcp_subflow_context *subflow = subflow_of(tcp);
-	__u32 bits = 0;
 
-	if (!subflow || bpf_probe_read_kernel(&bits, sizeof(bits), (void *)subflow + REQUEST_MPTCP(BYTE_OFFSET)))
-		return 0;
-	return (__u64)bits << REQUEST_MPTCP(LEFT_SHIFT) >> REQUEST_MPTCP(RIGHT_SHIFT) & 1;
+	return subflow && READ_BIT(subflow, REQUEST_MPTCP);
 }
 
 /* Tells the agent once; it asks for it anew. */
@@ -380,6 +383,8 @@ int hold_addresses(struct __sk_buff *skb)
 	tcp = bpf_skc_to_tcp_sock(socket);
 	if (!tcp)
 		return bpf_sk_fullsock(socket) ? TCX_NEXT : answer(skb, wait);
+	if (unlikely(!established(tcp)) && wait->tells & JOINED && tcp->is_mptcp)
+		refuse_fast_open(skb);
 	if (unlikely(is_early_answer(skb, tcp)))
 		return keep_back();
 	if (!wait->bytes && !wait->time)

@@ -85,6 +85,7 @@ struct tcp_sock {
 		__u64 time; /* us: when the buffer for what comes in was looked at last; at first when it was established */
 	} rcvq_space;
 	struct tcp_rack rack;
+	__u8 syn_data_acked : 1; /* the connection began with data in its SYN */
 	_Bool is_mptcp;
 	__u64 tcp_mstamp; /* us: when it sent or got something last */
 	__u8 bpf_sock_ops_cb_flags;
@@ -98,6 +99,7 @@ struct mptcp_subflow_context {
 } __attribute__((preserve_access_index));
 
 #define REQUEST_MPTCP(what) __builtin_preserve_field_info(((struct mptcp_subflow_context *)0)->request_mptcp, what)
+#define SYN_DATA_ACKED(what) __builtin_preserve_field_info(((struct tcp_sock *)0)->syn_data_acked, what)
 
 /* What programs of iterators get. */
 struct seq_file;
@@ -116,5 +118,17 @@ static long (*const bpf_sk_storage_delete)(void *map, void *sk) = (void *)108;
 static long (*const bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 static long (*const bpf_seq_write)(struct seq_file *seq, const void *data, __u32 length) = (void *)127;
 static struct tcp_sock *(*const bpf_skc_to_tcp_sock)(void *sk) = (void *)137;
+
+/* A field of one bit, by what is above: READ_BIT(tcp, SYN_DATA_ACKED). 0 where it cannot be read. */
+static __always_inline int read_bit(const void *at, __u32 left, __u32 right)
+{
+	__u32 bits = 0;
+
+	if (bpf_probe_read_kernel(&bits, sizeof(bits), at))
+		return 0;
+	return (__u64)bits << left >> right & 1;
+}
+
+#define READ_BIT(of, field) read_bit((const void *)(of) + field(BYTE_OFFSET), field(LEFT_SHIFT), field(RIGHT_SHIFT))
 
 #endif

@@ -102,6 +102,8 @@ type TCPInfo struct {
 	// this host announce; valid with Scaled.
 	SendScale, ReceiveScale uint8
 	Scaled                  bool
+	// BeganWithData is true where there was data in the SYN, and the peer took it (TCP Fast Open).
+	BeganWithData bool
 	// RTT is the smoothed round-trip time, 0 while it is not measured; Variation is
 	// how much it varies, and LeastRTT the shortest of the last minutes.
 	RTT, Variation, LeastRTT time.Duration
@@ -560,7 +562,8 @@ const (
 	tcpInfoBytesRepeated = 208 // offset
 	tcpInfoBytesEnd      = 216
 
-	tcpOptionScale = 1 << 2 // TCPI_OPT_WSCALE
+	tcpOptionScale   = 1 << 2 // TCPI_OPT_WSCALE
+	tcpOptionSYNData = 1 << 5 // TCPI_OPT_SYN_DATA
 
 	tcpInfiniteThreshold = 0x7fffffff
 )
@@ -575,7 +578,8 @@ func tcpInfo(info []byte) TCPInfo {
 	microseconds := func(offset int) time.Duration { return time.Duration(word(offset)) * time.Microsecond }
 	read := TCPInfo{
 		SendScale: send, ReceiveScale: receive, Scaled: info[tcpInfoOptions]&tcpOptionScale != 0,
-		RTT: microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
+		BeganWithData: info[tcpInfoOptions]&tcpOptionSYNData != 0,
+		RTT:           microseconds(tcpInfoRTT), Variation: microseconds(tcpInfoVariation),
 		CongestionWindow: uint64(word(tcpInfoWindow)) * uint64(word(tcpInfoSegment)), Retries: info[tcpInfoRetries],
 		Timeout: microseconds(tcpInfoTimeout),
 	}
