@@ -189,7 +189,7 @@ func waitOf(endpoint *node.Endpoint) wait {
 		bytes, millis, tells = subflows.OpenAfterBytes, subflows.OpenAfterMillis, announcements.AgentOpens
 	}
 	if subflows.Count > 1 && slices.Contains(opening, subflows.Manager) {
-		tells |= announcements.Joined
+		tells |= announcements.MayBeJoined
 	}
 	return wait{owner: endpoint.UID, tenant: endpoint.Namespace, HoldWait: announcements.HoldWait{
 		Bytes: uint64(bytes), Time: uint64(millis) * uint64(time.Millisecond), Tells: tells,

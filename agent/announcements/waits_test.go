@@ -25,8 +25,11 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 	none.VirtualMachine = &v1alpha1.PlanVirtualMachine{}
 	agents := endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 8)
 	agents.Subflows.OpenAfterMillis, agents.Subflows.OpenAfterBytes = 500, 1000
+	joined, alone, closed := endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 11), endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 12), endpoint(v1alpha1.SubflowManagerNone, 0, nil, 13)
+	joined.Subflows.Count, alone.Subflows.Count, closed.Subflows.Count = 2, 1, 2
+	agents.Subflows.Count = 3
 	waits := waitsOf(&node.Model{Endpoints: []node.Endpoint{
-		holder, none, agents,
+		holder, none, agents, joined, alone, closed,
 		endpoint(v1alpha1.SubflowManagerKernel, 500, nil, 1, 10),
 		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 2),
 		endpoint(v1alpha1.SubflowManagerAgent, 0, nil, 3, 10),
@@ -35,10 +38,24 @@ func TestEachPodOfThePlanHasTheProgramAndVMsHaveNot(t *testing.T) {
 		endpoint(v1alpha1.SubflowManagerKernel, 0, nil, 0), // not found yet
 	}})
 	held := announcements.HoldWait{Time: uint64(500 * time.Millisecond)}
-	opened := announcements.HoldWait{Time: uint64(500 * time.Millisecond), Bytes: 1000, Tells: announcements.AgentOpens}
+	opened := announcements.HoldWait{Time: uint64(500 * time.Millisecond), Bytes: 1000, Tells: announcements.AgentOpens | announcements.MayBeJoined}
+	several := held
+	several.Tells = announcements.MayBeJoined
 	got := map[uint32]announcements.HoldWait{}
 	for index, one := range waits {
 		got[index] = one.HoldWait
 	}
-	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 7: {}, 8: opened, 10: held}, got)
+	require.Equal(t, map[uint32]announcements.HoldWait{1: held, 2: {}, 3: {}, 4: {}, 7: {}, 8: opened, 10: held, 11: several, 12: held, 13: {}}, got)
+}
+
+func TestWhatIsToldOfAPodStaysAndWhetherItMayBeJoinedFollowsItsPolicy(t *testing.T) {
+	const index = 4711
+	l := newLab(t, usual)
+	waits := l.holder.loaded.Value.Waits
+	require.NoError(t, waits.Put(uint32(index), &announcements.HoldWait{Tells: announcements.TellsLasting | announcements.MayBeJoined}))
+	for _, may := range []uint32{0, announcements.MayBeJoined} {
+		wait := announcements.HoldWait{Tells: may}
+		l.holder.keepTells(index, &wait)
+		require.Equal(t, announcements.TellsLasting|may, wait.Tells)
+	}
 }

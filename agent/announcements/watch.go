@@ -137,6 +137,6 @@ func (h *Holder) setTells(index, which, to uint32) error {
 func (h *Holder) keepTells(index uint32, wait *announcements.HoldWait) {
 	var before announcements.HoldWait
 	if h.loaded.Value.Waits.Lookup(index, &before) == nil && (before.Tells^wait.Tells)&announcements.AgentOpens == 0 {
-		wait.Tells |= before.Tells &^ announcements.Joined
+		wait.Tells |= before.Tells &^ announcements.MayBeJoined
 	}
 }

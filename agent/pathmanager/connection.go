@@ -31,7 +31,7 @@ type connection struct {
 	byKernel   bool // the kernel's path manager is in charge
 	// complete is true where nothing is to be opened any more.
 	complete bool
-	asked    bool // whether it began with data in its SYN
+	asked    bool // the kernel, whether it began with data in its SYN
 
 	delayed delayed
 

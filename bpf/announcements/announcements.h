@@ -50,7 +50,7 @@ enum tells {
 
 	AGENT_OPENS = 1 << 8,   /* the agent opens the subflows; not to be told, as what follows */
 	REFUSES_JOINS = 1 << 9, /* nobody listens to the pod's events: its kernel would refuse joins */
-	JOINED = 1 << 10,       /* its connections may get further subflows */
+	MAY_BE_JOINED = 1 << 10, /* its connections may get further subflows */
 };
 
 /* A peer may join a connection that it began as soon as that lasts: somebody is to listen by then. */

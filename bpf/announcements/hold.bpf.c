@@ -14,7 +14,7 @@
  * by itself passes from then on, as it does where anything here fails.
  *
  * What else the pod's kernel says too early is kept here as well: answers to joins that are not
- * finished, and data in SYNs (fast_open.h).
+ * finished. And it asks nobody to take data with its SYNs (fast_open.h).
  */
 #include "announcements.h"
 #include "fast_open.h"
@@ -76,7 +76,7 @@ static __always_inline int take_room(const struct wait *wait, const struct tcp_s
 	return now >= until && __sync_val_compare_and_swap(&room->until, until, now + PLACE_EVERY) == until;
 }
 
-/* A peer's may do so whose node is not ours: such a connection gets no further subflow. */
+/* By a cookie from before, or from elsewhere (fast_open.h): such a connection gets no further subflow. */
 static __always_inline int began_with_data(const struct tcp_sock *tcp) { return READ_BIT(tcp, SYN_DATA_ACKED); }
 
 static __always_inline int lasts(const struct wait *wait, const struct tcp_sock *tcp, struct held *held)
@@ -383,7 +383,7 @@ int hold_addresses(struct __sk_buff *skb)
 	tcp = bpf_skc_to_tcp_sock(socket);
 	if (!tcp)
 		return bpf_sk_fullsock(socket) ? TCX_NEXT : answer(skb, wait);
-	if (unlikely(!established(tcp)) && wait->tells & JOINED && tcp->is_mptcp)
+	if (unlikely(!established(tcp)) && wait->tells & MAY_BE_JOINED && tcp->is_mptcp)
 		refuse_fast_open(skb);
 	if (unlikely(is_early_answer(skb, tcp)))
 		return keep_back();

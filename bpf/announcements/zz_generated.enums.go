@@ -27,5 +27,5 @@ const (
 	TellsJoin    = 0x20
 	AgentOpens   = 0x100
 	RefusesJoins = 0x200
-	Joined       = 0x400
+	MayBeJoined  = 0x400
 )
